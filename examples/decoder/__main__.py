@@ -7,14 +7,14 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-import torch
-
-from kernel_dsl.errors import Error
-
-from . import model
+from . import at_work
 
 
 def _options(given: list[str] | None) -> Any:
+    import torch
+
+    from . import model
+
     parser = argparse.ArgumentParser(prog="python -m examples.decoder", description=__doc__)
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--small", action="store_true", help="sizes for the interpreter")
@@ -30,6 +30,7 @@ def _options(given: list[str] | None) -> Any:
     train.add_argument("--length", type=int)
     train.add_argument("--rate", type=float, default=None)
     train.add_argument("--experts", type=int, default=0, help="a mixture of so many in place of one gated network")
+    train.add_argument("--seconds", type=float, default=float("inf"), help="begin no step after this")
     train.add_argument("--eager", action="store_true", help="plain PyTorch is not compiled")
     train.add_argument("--save", help="the file for the weights")
     serve = commands.add_parser("serve", parents=[shared], help="ragged requests from a paged cache, in one graph")
@@ -56,13 +57,16 @@ def _options(given: list[str] | None) -> Any:
 
 
 def _run(options: Any) -> int:
+    from . import model
+
     if options.weights:
         sizes, weights = model.load(options.weights, options.device, options.vocab)
     else:
         sizes = model.SIZES["small" if options.small else "large"]
         changed = {n: getattr(options, n, None) for n in ("vocab", "layers", "experts")}
         sizes = replace(sizes, **{n: x for n, x in changed.items() if x})
-        weights = model.new_weights(sizes, options.device)
+        with at_work(f"weights are made on {options.device}"):
+            weights = model.new_weights(sizes, options.device)
     if options.command == "train":
         from .train import train
 
@@ -82,6 +86,11 @@ def _run(options: Any) -> int:
 
 def main(given: list[str] | None = None) -> int:
     """Run a command; what it can't do is one line on standard error, and a result of 2."""
+    with at_work("PyTorch is imported"):
+        from kernel_dsl.errors import Error
+
+        from . import model
+
     try:
         return _run(_options(given))
     except model.RefusedError as error:
@@ -92,4 +101,6 @@ def main(given: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(line_buffering=True)  # into a file or a pipe, too
     sys.exit(main())

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from . import EVERY
 from .model import RefusedError
 
 
@@ -32,12 +33,11 @@ def tokens_of(path: str | None, vocab: int, count: int, seed: int = 0) -> Any:
             raise RefusedError(f"token {found[place]} at place {place} of {path} is not in the vocabulary of {vocab}")
         return torch.from_numpy(np.resize(found, count))
     rng = np.random.default_rng(seed)
-    made, token = np.empty(count, np.int64), 1
-    surprises, words = rng.random(count) < 0.1, rng.integers(0, vocab, count)
-    for i in range(count):
-        token = words[i] if surprises[i] else (5 * token + 7) % vocab
-        made[i] = token
-    return torch.from_numpy(made)
+    made, token = list[int](), 1
+    for surprise, word in zip((rng.random(count) < 0.1).tolist(), rng.integers(0, vocab, count).tolist(), strict=True):
+        token = word if surprise else (5 * token + 7) % vocab
+        made.append(token)
+    return torch.tensor(made)
 
 
 def batches(tokens: Any, batch: int, length: int, device: str) -> Iterator[tuple[Any, Any]]:
@@ -49,11 +49,13 @@ def batches(tokens: Any, batch: int, length: int, device: str) -> Iterator[tuple
 
 
 def progress(items: Iterable[Any], total: int, what: str) -> Iterator[Any]:
-    """`items`, with a bar on standard error: drawn anew where that is a terminal, else the last time only."""
+    """`items`, with a bar on standard error: drawn anew where that is a terminal, else now and then and at the end."""
     live, begin = sys.stderr.isatty(), time.perf_counter()
+    drawn = begin
     for done, item in enumerate(items, 1):
         yield item
-        if live or done == total:
+        if live or done == total or time.perf_counter() - drawn > EVERY:
+            drawn = time.perf_counter()
             filled = 30 * done // total
             seconds = time.perf_counter() - begin
             line = f"{what} [{'#' * filled}{'.' * (30 - filled)}] {done}/{total}, {seconds:.1f} s"

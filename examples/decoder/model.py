@@ -49,10 +49,10 @@ Weights = dict[str, Any]
 
 def new_weights(sizes: Sizes, device: str, seed: int = 0) -> Weights:
     """Random float32 weights by name. Matrices are (inputs, outputs), embeddings (vocabulary, model)."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(device).manual_seed(seed)
 
     def normal(*shape: int, deviation: float = 0.0) -> Any:
-        return (torch.randn(shape, generator=generator) * (deviation or shape[-2] ** -0.5)).to(device)
+        return torch.randn(shape, generator=generator, device=device) * (deviation or shape[-2] ** -0.5)
 
     m, h = sizes.model, sizes.hidden
     made: Weights = {"embed": normal(sizes.vocab, m, deviation=1.0), "head": normal(sizes.vocab, m, deviation=m**-0.5)}

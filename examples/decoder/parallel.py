@@ -9,7 +9,7 @@ import torch
 
 import kernel_dsl as kd
 
-from . import data, kernels, model
+from . import at_work, data, kernels, model
 
 library = kd.library
 NOISE = (
@@ -115,10 +115,12 @@ def parallel(options: Any, sizes: model.Sizes, weights: model.Weights) -> int:
     tokens = tokens.reshape(options.batch, options.length).to(options.device)
     with torch.no_grad():
         ranks = Ranks(count, options.device, options.dies)
-        several = logits(ranks, weights, sizes, tokens)
-        w = model.rounded(weights)
-        x = model.ours(w, tokens, sizes, model.angles(sizes, options.device), model.ops_of(sizes))
-        one = library.matmul(w["head"], x.T, out_dtype="float32")
+        with at_work(f"logits of {count} devices, and kernels are compiled"):
+            several = logits(ranks, weights, sizes, tokens)
+        with at_work("logits of one device"):
+            w = model.rounded(weights)
+            x = model.ours(w, tokens, sizes, model.angles(sizes, options.device), model.ops_of(sizes))
+            one = library.matmul(w["head"], x.T, out_dtype="float32")
     same = all(torch.equal(several[0].cpu(), y.cpu()) for y in several[1:])
     error = ((several[0].to(one.device) - one).abs().max() / one.abs().max()).item()
     print(f"{count} devices have {'the same' if same else 'different'} logits {tuple(one.shape)}")

@@ -9,7 +9,7 @@ import torch
 
 import kernel_dsl as kd
 
-from . import data, kernels, model
+from . import at_work, data, kernels, model
 
 library = kd.library
 NOISE = 0.1  # standard deviations of logits, by which the token that is best in bfloat16 may be behind plain PyTorch's
@@ -144,11 +144,13 @@ def serve(options: Any, sizes: model.Sizes, weights: model.Weights) -> int:
     lengths: list[int] = torch.randint(1, options.longest + 1, (options.requests,), generator=generator).tolist()
     prompts = data.tokens_of(options.tokens, sizes.vocab, sum(lengths)).to(torch.int32).to(options.device)
     with torch.no_grad():
-        server = Server(sizes, weights, prompts, lengths, options)
+        with at_work(f"{len(prompts)} tokens of prompts are read, and kernels are compiled"):
+            server = Server(sizes, weights, prompts, lengths, options)
         pages = len(server.cache.keys[0])
         print(f"{len(lengths)} requests of {min(lengths)} to {max(lengths)} tokens; the cache has {pages} pages")
         if options.new > 1:
-            graph = server.step()
+            with at_work("the graph of a step is made"):
+                graph = server.step()
             begin = time.perf_counter()
             for _ in data.progress(range(options.new - 1), options.new - 1, "serving"):
                 graph()
@@ -157,7 +159,8 @@ def serve(options: Any, sizes: model.Sizes, weights: model.Weights) -> int:
             seconds = (time.perf_counter() - begin) / (options.new - 1)
             rate = options.requests / seconds
             print(f"a step of {len(graph.nodes)} kernels: {1e3 * seconds:.2f} ms, {rate:.0f} tokens/s")
-        worst = check(server, lengths)
+        with at_work("plain PyTorch reads what was made"):
+            worst = check(server, lengths)
     print(f"furthest behind plain PyTorch's best token: {worst:.3f} standard deviations of the logits")
     if not worst <= NOISE:
         print(f"that is more than noise, {NOISE}")

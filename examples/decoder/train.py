@@ -11,7 +11,7 @@ import torch
 
 import kernel_dsl as kd
 
-from . import data, model
+from . import EVERY, at_work, data, model, say
 
 WINDOW = 10  # steps, over which losses are averaged before they are compared
 NOISE = 0.03  # by what part of itself an averaged loss may differ: what roundings to bfloat16 grow to in training
@@ -20,7 +20,8 @@ NOISE = 0.03  # by what part of itself an averaged loss may differ: what roundin
 class Run:
     """One of both: weights, their optimizer, losses and step times."""
 
-    def __init__(self, loss: Any, weights: model.Weights, rate: float, compiled: bool) -> None:
+    def __init__(self, name: str, loss: Any, weights: model.Weights, rate: float, compiled: bool) -> None:
+        self.name = name
         self.weights = {n: w.clone().requires_grad_() for n, w in weights.items()}
         on_gpu = next(iter(weights.values())).is_cuda
         # AdamW as one launch on a GPU; inductor on a CPU would need a C++ compiler
@@ -33,6 +34,14 @@ class Run:
         self.times: list[float] = []
 
     def step(self, tokens: Any, targets: Any) -> None:
+        if not self.times:
+            with at_work(f"the first step of {self.name}: torch.compile, and kernels are compiled"):
+                self._step(tokens, targets)
+            say(f"the first step of {self.name} took {self.times[0]:.1f} s")
+        else:
+            self._step(tokens, targets)
+
+    def _step(self, tokens: Any, targets: Any) -> None:
         self.wait()
         begin = time.perf_counter()
         self.optimizer.zero_grad(set_to_none=True)
@@ -65,18 +74,31 @@ def train(options: Any, sizes: model.Sizes, weights: model.Weights) -> int:
     batch, length, steps = options.batch, options.length, options.steps
     tokens = data.tokens_of(options.tokens, sizes.vocab, steps * batch * (length + 1))
     turns = model.angles(sizes, options.device)
+    count = sum(w.numel() for w in weights.values())
+    say(f"{count / 1e6:.1f} million weights, {steps} steps of {batch} x {length} tokens")
     ours, plain = (
-        Run(partial(loss, sizes=sizes, turns=turns), weights, options.rate, compiled)
-        for loss, compiled in (
-            (partial(model.ours_loss, ops=model.ops_of(sizes)), True),
-            (model.plain_loss, not options.eager),
+        Run(name, partial(loss, sizes=sizes, turns=turns), weights, options.rate, compiled)
+        for name, loss, compiled in (
+            ("ours", partial(model.ours_loss, ops=model.ops_of(sizes)), True),
+            ("plain PyTorch", model.plain_loss, not options.eager),
         )
     )
-    for part in data.progress(data.batches(tokens, batch, length, options.device), steps, "training"):
+    begin = time.monotonic()
+    parts = data.progress(data.batches(tokens, batch, length, options.device), steps, "training")
+    shown = begin
+    for step, part in enumerate(parts):
         for run in (ours, plain):
             run.step(*part)
-    for step in sorted({0, *range(0, steps, max(1, steps // 10)), steps - 1}):
-        print(f"step {step:4}: loss {ours.losses[step]:.4f}, plain PyTorch {plain.losses[step]:.4f}")
+        now = time.monotonic()
+        over = now - begin > options.seconds
+        if step < 3 or over or step == steps - 1 or step % max(1, steps // 10) == 0 or now - shown > EVERY:
+            shown = now
+            both = f"loss {ours.losses[-1]:.4f}, plain PyTorch {plain.losses[-1]:.4f}"
+            print(f"step {step:4}: {both}; {1e3 * ours.times[-1]:.2f} ms, {1e3 * plain.times[-1]:.2f} ms")
+        if over:
+            say(f"--seconds {options.seconds:g} are over after {step + 1} of {steps} steps")
+            break
+    steps = len(ours.losses)
     ratio = ours.milliseconds / plain.milliseconds
     word = "eager" if options.eager else "compiled"
     print(f"a step: {ours.milliseconds:.2f} ms, plain PyTorch ({word}) {plain.milliseconds:.2f} ms: ratio {ratio:.2f}")

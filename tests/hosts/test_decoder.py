@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.runtime.devices import driver
+from tests.conftest import ROOT
 
 torch = pytest.importorskip("torch")
 
@@ -147,8 +150,22 @@ def test_train(device: str, experts: str, capsys: pytest.CaptureFixture[str], tm
 def test_losses_that_differ_are_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     plain = model.plain_loss
     monkeypatch.setattr(model, "plain_loss", lambda *a, **k: plain(*a, **k) * 1.1)
-    assert main(small("train", "--steps", "1", "--batch", "1", "--length", "8", "--eager")) == 1
-    assert "that is more than noise, 3 %" in capsys.readouterr().out
+    more = ["--steps", "9", "--seconds", "0", "--batch", "1", "--length", "8", "--eager"]
+    assert main(small("train", *more)) == 1
+    shown = capsys.readouterr()
+    assert "that is more than noise, 3 %" in shown.out and "step    1" not in shown.out
+    assert "--seconds 0 are over after 1 of 9 steps" in shown.err
+
+
+def test_a_command_says_that_it_is_at_work() -> None:
+    """Before PyTorch is imported, which takes seconds, and again and again in what takes longer."""
+    code = "import examples.decoder as d, sys, time\nd.EVERY = 0.02\nwith d.at_work('long'): time.sleep(0.2)\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    lines = done.stderr.splitlines()
+    assert lines[0].endswith(" s  long") and lines[1].endswith(" s  still: long") and len(lines) > 3
+    code = "import examples.decoder.__main__, sys; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "False\n"
 
 
 @pytest.mark.parametrize("device", DEVICES)
