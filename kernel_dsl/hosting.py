@@ -36,7 +36,13 @@ def arguments_of(ir: KernelIR) -> list[HostArgument]:
 
 
 def export(
-    ir: KernelIR, assembled: Assembled, name: str, folder: str | os.PathLike[str], c: bool, tvm_ffi: bool = False
+    ir: KernelIR,
+    assembled: Assembled,
+    name: str,
+    folder: str | os.PathLike[str],
+    c: bool,
+    tvm_ffi: bool = False,
+    torch_op: str | None = None,
 ) -> tuple[Path, ...]:
     """Write the files of an exported kernel, and give their paths. Raises `BadArgument`, `NoHostCode`, `FileError`."""
     from kernel_dsl.lowering.host_entries import C_WORDS
@@ -49,10 +55,12 @@ def export(
     if not isinstance(folder, (str, os.PathLike)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgument(op="export", what=f"folder={shown(folder)}", hint="a path")
     base = Path(folder)
-    if tvm_ffi and not c:
-        raise BadArgument(
-            op="export", what="tvm_ffi=True without c=True", hint="the function is part of the object file"
-        )
+    if torch_op is not None and not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", torch_op, re.ASCII):
+        raise BadArgument(op="export", what=f"torch_op={shown(torch_op)}", hint="'namespace::op', of two identifiers")
+    for given in ["tvm_ffi=True"] * tvm_ffi + [f"torch_op={torch_op!r}"] * (torch_op is not None):
+        if not c:
+            hint = "the function is part of the object file"
+            raise BadArgument(op="export", what=f"{given} without c=True", hint=hint)
     if not c:
         path = base / f"{name}.kd"
         save(assembled, path)
@@ -69,6 +77,10 @@ def export(
         from kernel_dsl.lowering.host_tvm import add_tvm_entry
 
         add_tvm_entry(host, name, arguments)
+    if torch_op is not None:
+        from kernel_dsl.lowering.host_torch import add_torch_entry
+
+        add_torch_entry(host, name, torch_op, arguments)
     made = {
         base / f"{name}.o": host_object(str(host)),
         base / f"{name}.h": header(name, host.plan, assembled.kernel.target, arguments).encode(),

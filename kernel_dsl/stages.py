@@ -158,15 +158,18 @@ class Stages:
         warn_of_remarks(assembled)
         return Compiled(self, assembled)
 
-    def export(self, name: str, *, folder: Any = ".", c: bool = False, tvm_ffi: bool = False) -> tuple[Path, ...]:
+    def export(
+        self, name: str, *, folder: Any = ".", c: bool = False, tvm_ffi: bool = False, torch_op: str | None = None
+    ) -> tuple[Path, ...]:
         """Compile as needed, and write files for programs without this one's source; their paths.
 
         `folder/name.kd`, which `kd.load_compiled` reads; with `c=True` `name.o` and `name.h`, of a C function
         `int name(CUstream, const DLTensor *...)` that takes the inputs and then the outputs, checks them, and needs
         only the driver; with `tvm_ffi=True`, too, that file has `__tvm_ffi_name`, which `tvm_ffi.load_module` finds in a
-        library made of it. Raises BadArgument for a name that is no C identifier, NoHostCode, FileError, ToolMissing.
+        library made of it; with `torch_op="namespace::op"` such a library, once loaded, gives PyTorch's op of that
+        name this kernel for GPUs. Raises BadArgument for a name that is no C identifier, NoHostCode, FileError, ToolMissing.
         """
-        return self.compile().export(name, folder=folder, c=c, tvm_ffi=tvm_ffi)
+        return self.compile().export(name, folder=folder, c=c, tvm_ffi=tvm_ffi, torch_op=torch_op)
 
     def as_tvm_ffi(self) -> Any:
         """Compile as needed: a `tvm_ffi.Function` on inputs and then outputs, tensors of any framework with DLPack.
@@ -242,11 +245,13 @@ class Compiled:
 
         save(self.assembled, path)
 
-    def export(self, name: str, *, folder: Any = ".", c: bool = False, tvm_ffi: bool = False) -> tuple[Path, ...]:
+    def export(
+        self, name: str, *, folder: Any = ".", c: bool = False, tvm_ffi: bool = False, torch_op: str | None = None
+    ) -> tuple[Path, ...]:
         """Write files for programs without this one's source, as `Stages.export` does; their paths."""
         from .hosting import export
 
-        return export(self.stages.ir, self.assembled, name, folder, c, tvm_ffi)
+        return export(self.stages.ir, self.assembled, name, folder, c, tvm_ffi, torch_op)
 
     def as_tvm_ffi(self) -> Any:
         """A `tvm_ffi.Function`, as `Stages.as_tvm_ffi` makes it."""

@@ -41,7 +41,7 @@ typedef struct {{
   int32_t device_id;
 }} DLDevice;
 typedef struct {{
-  uint8_t code;  // 0: int, 1: unsigned int, 2: float, 4: bfloat, 5: complex, 6: bool, 10: float8_e4m3fn, 12: float8_e5m2
+  uint8_t code;  // 0: int, 1: unsigned int, 2: float, 4: bfloat, 5: complex, 6: bool, 10, 12, 14: float8_e4m3fn, _e5m2, _e8m0fnu
   uint8_t bits;
   uint16_t lanes;
 }} DLDataType;

@@ -20,6 +20,7 @@ CUDA, MANAGED = 2, 13  # DLDeviceType
 DL_CODES = {
     "bool": 6, "int8": 0, "int16": 0, "int32": 0, "int64": 0, "uint8": 1, "uint16": 1, "uint32": 1, "uint64": 1,
     "float16": 2, "float32": 2, "float64": 2, "bfloat16": 4, "complex64": 5, "float8_e4m3fn": 10, "float8_e5m2": 12,
+    "float8_e8m0fnu": 14,
 }  # fmt: skip
 _C_TYPES = {"bool": "bool", "float32": "float", "float64": "double"}
 _LLVM_TYPES = {"float32": "float", "float64": "double"}
@@ -62,11 +63,16 @@ def c_type(dtype: DType) -> str:
     return f"int{dtype.bits}_t" if dtype.is_signed else f"uint{dtype.bits}_t"
 
 
+def scalar_type(dtype: DType) -> str:
+    """The same in LLVM's words."""
+    return _LLVM_TYPES.get(dtype.name, f"i{dtype.bits}")
+
+
 def add_c_entry(host: Host, symbol: str, arguments: Sequence[HostArgument]) -> None:
     """`int SYMBOL(CUstream, const DLTensor *...)`, scalars by value, and `const char *SYMBOL_error(void)`."""
     host.module.parts.append(f"@kd.message = internal thread_local global [{MESSAGE} x i8] zeroinitializer, align 16")
     host.module.parts.append("declare ptr @llvm.threadlocal.address.p0(ptr)")
-    types = ["ptr" if a.scalar is None else _LLVM_TYPES.get(a.dtype.name, f"i{a.dtype.bits}") for a in arguments]
+    types = ["ptr" if a.scalar is None else scalar_type(a.dtype) for a in arguments]
     names = c_names(arguments)
 
     def body(f: HostFunction) -> None:

@@ -68,11 +68,14 @@ class HostModule:
         """The address of an array of integers."""
         return self.bytes(b"".join(n.to_bytes(bits // 8, "little", signed=n < 0) for n in numbers))
 
-    def function(self, signature: str, body: Callable[[HostFunction], None], attributes: str = "") -> None:
-        """Define a function: `signature` is what stands between `define` and the brace."""
+    def function(
+        self, signature: str, body: Callable[[HostFunction], None], attributes: str = "", throws: bool = False
+    ) -> None:
+        """Define a function: `signature` is what stands between `define` and the brace. `throws`: exceptions pass through it."""
         f = HostFunction(self)
         body(f)
-        self.parts.append(f"define {signature} nounwind {attributes}{{\nentry:\n" + "\n".join(f.all()) + "\n}\n")
+        unwind = "uwtable" if throws else "nounwind"
+        self.parts.append(f"define {signature} {unwind} {attributes}{{\nentry:\n" + "\n".join(f.all()) + "\n}\n")
 
     def __str__(self) -> str:
         constants = (

@@ -116,6 +116,16 @@ def test_names_that_c_has_no_word_for(name: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_every_dtype_has_its_numbers() -> None:
+    """Those of 4 bits lie two a byte."""
+    from kernel_dsl.dtypes import DType
+    from kernel_dsl.lowering.host_entries import DL_CODES
+    from kernel_dsl.lowering.host_torch import NUMBERS
+
+    found = {d.name for d in vars(kd).values() if isinstance(d, DType) and d.bits >= 8}
+    assert found == set(DL_CODES) == set(NUMBERS)
+
+
 def test_plans_without_host_code(tmp_path: Path) -> None:
     import numpy as np
 

@@ -1,0 +1,304 @@
+"""The entry of host code in PyTorch's dispatcher: an op that a library made of the object file registers when it is loaded.
+
+`void NAME_torch(uint64_t *stack, uint64_t, uint64_t)` is a boxed kernel of PyTorch's stable C interface. A word of the stack is
+a tensor's handle, which is then ours to delete, or the bits of a double, an int64 or a bool; results take the arguments' places.
+It gives DLTensors to the C entry, which checks them. Nothing is linked: PyTorch's functions are found in the libraries that the
+program has loaded. Layouts and numbers are those of `torch/csrc/inductor/aoti_torch/c/shim.h` and `c10/core/ScalarType.h`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.errors import NoHostCode
+
+from .host import Host
+from .host_entries import CUDA, DL_CODES, HostArgument, c_names, scalar_type
+from .host_writer import MESSAGE, HostFunction
+
+# ScalarType by dtype
+NUMBERS = {
+    "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7, "complex64": 9,
+    "bool": 11, "bfloat16": 15, "float8_e5m2": 23, "float8_e4m3fn": 24, "uint16": 27, "uint32": 28, "uint64": 29,
+    "float8_e8m0fnu": 44,
+}  # fmt: skip
+_FUNCTIONS = (
+    "aoti_torch_get_data_ptr",
+    "aoti_torch_get_dim",
+    "aoti_torch_get_sizes",
+    "aoti_torch_get_strides",
+    "aoti_torch_get_dtype",
+    "aoti_torch_get_device_type",
+    "aoti_torch_get_device_index",
+    "aoti_torch_empty_strided",
+    "aoti_torch_delete_tensor_object",
+    "aoti_torch_library_init_fragment",
+    "aoti_torch_library_init_impl",
+    "aoti_torch_library_def",
+    "aoti_torch_library_impl",
+    "aoti_torch_check",
+)
+_STREAM = "aoti_torch_get_current_cuda_stream"  # of another library
+_NO_LIBRARY, _TORCH_FAILED = -5, -6
+_LOADED = 6  # RTLD_NOLOAD | RTLD_NOW
+_KEYS = {"CUDA": 1, "CPU": 0}  # a dispatch key's DeviceType
+_DL_TENSOR = 48  # bytes
+_ON_CPU = 1  # DLDeviceType
+
+
+def torch_schema(host: Host, arguments: Sequence[HostArgument]) -> str:
+    """What an op's arguments and results are in PyTorch's words. Raises `NoHostCode` for 8- and 16-bit float scalars."""
+    taken = list[str]()
+    inputs, outputs = _split(host, arguments)
+    for argument, name in zip(inputs, c_names(arguments), strict=False):
+        dtype = argument.dtype
+        kind = "Tensor"
+        if argument.scalar is not None:
+            kind = "bool" if dtype.name == "bool" else "SymInt" if dtype.is_integer else "float"
+        if kind == "float" and dtype.name not in ("float32", "float64"):
+            what = f"the scalar {argument.name!r} is {dtype}, which PyTorch's ops have not"
+            raise NoHostCode(kernel=host.plan.name, what=what, hint="let the kernel take float32")
+        taken.append(f"{kind} {name}")
+    made = ", ".join(["Tensor"] * len(outputs))
+    return f"({', '.join(taken)}) -> {made if len(outputs) == 1 else f'({made})'}"
+
+
+def _split(host: Host, arguments: Sequence[HostArgument]) -> tuple[list[HostArgument], list[HostArgument]]:
+    """Inputs, and outputs, which come after them."""
+    inputs = [a for a in arguments if a.array is None or a.array < host.plan.inputs]
+    return inputs, list(arguments[len(inputs) :])
+
+
+def add_torch_entry(host: Host, symbol: str, op: str, arguments: Sequence[HostArgument], key: str = "CUDA") -> None:
+    """Define `SYMBOL_torch` and its registration as `op`, "namespace::name", beside the C entry `symbol`.
+
+    `key`: the dispatch key that it is the kernel for. "CPU" is for drivers without a GPU, whose memory is the host's.
+    """
+    schema = torch_schema(host, arguments)
+    host.module.parts.append(
+        f"@kd.torch = internal global [{len(_FUNCTIONS)} x ptr] zeroinitializer, align 8\n"
+        "@kd.torch.stream = internal global ptr null\n"
+        "@llvm.global_ctors = appending global [1 x { i32, ptr, ptr }] "
+        f"[{{ i32, ptr, ptr }} {{ i32 65535, ptr @{symbol}_torch_register, ptr null }}]"
+    )
+    made = _BoxedKernel(host, symbol, op, schema, arguments, key)
+    made.find()
+    made.register()
+    made.launch()
+    made.entry()
+
+
+class _BoxedKernel:
+    """The functions of one entry, as they are written."""
+
+    def __init__(
+        self, host: Host, symbol: str, op: str, schema: str, arguments: Sequence[HostArgument], key: str
+    ) -> None:
+        self.host, self.symbol, self.op, self.schema, self.key = host, symbol, op, schema, key
+        self.arguments = arguments
+        self.inputs, self.outputs = _split(host, arguments)
+        self.tensors = [n for n, a in enumerate(self.inputs) if a.scalar is None]
+        self.module = host.module
+
+    def function(self, f: HostFunction, name: str) -> str:
+        return f.load("ptr", "@kd.torch", 8 * _FUNCTIONS.index(name))
+
+    def call(self, f: HostFunction, name: str, *arguments: str) -> None:
+        """Call a function of PyTorch, and return where it fails."""
+        code = f.v(f"call i32 {self.function(f, name)}({', '.join(arguments)})")
+
+        def leave() -> None:
+            f.say("%message", f"{self.host.plan.name.replace('%', '%%')}: {name} failed")
+            f.put(f"ret i32 {_TORCH_FAILED}")
+
+        f.leave_when(f.v(f"icmp ne i32 {code}, 0"), leave)
+
+    def find(self) -> None:
+        """Look PyTorch's functions up, in its libraries, or in all that is loaded where these have other names."""
+
+        def body(f: HostFunction) -> None:
+            library = f.v(f"call ptr @dlopen(ptr {self.module.text('libtorch_cpu.so')}, i32 {_LOADED})")
+            for number, symbol in enumerate(_FUNCTIONS):
+                found = f.v(f"call ptr @dlsym(ptr {library}, ptr {self.module.text(symbol)})")
+                f.leave_when(f.v(f"icmp eq ptr {found}, null"), lambda: f.put(f"ret i32 {_NO_LIBRARY}"))
+                f.store("ptr", found, "@kd.torch", 8 * number)
+            library = f.v(f"call ptr @dlopen(ptr {self.module.text('libtorch_cuda.so')}, i32 {_LOADED})")
+            found = f.v(f"call ptr @dlsym(ptr {library}, ptr {self.module.text(_STREAM)})")
+            f.store("ptr", found, "@kd.torch.stream")
+            f.put("ret i32 0")
+
+        self.module.function("internal i32 @kd.torch.find()", body, "noinline ")
+
+    def register(self) -> None:
+        """Register the op, once. One that has been defined, as by Python, gets this kernel only."""
+
+        def body(f: HostFunction) -> None:
+            self.host.call(f, "@kd.torch.find()")
+            space, _, name = self.op.partition("::")
+            words = [self.module.text(w) for w in (space, name, f"{name}{self.schema}", self.key, self.symbol)]
+            space, name, schema, key, file = (f"ptr {w}" for w in words)
+            library = f.room(8)
+            steps: tuple[tuple[str, tuple[str, ...]], ...] = (
+                ("aoti_torch_library_init_fragment", (space, file, "i32 0", f"ptr {library}")),
+                ("aoti_torch_library_def", ("", schema)),
+                ("aoti_torch_library_init_impl", (space, key, file, "i32 0", f"ptr {library}")),
+                ("aoti_torch_library_impl", ("", name, f"ptr @{self.symbol}_torch")),
+            )
+            for function, given in steps:
+                listed = [word or f"ptr {f.load('ptr', library)}" for word in given]
+                code = f.v(f"call i32 {self.function(f, function)}({', '.join(listed)})")
+                if function != "aoti_torch_library_def":
+                    f.leave_when(f.v(f"icmp ne i32 {code}, 0"), lambda: f.put(f"ret i32 {_TORCH_FAILED}"))
+            f.put("ret i32 0")
+
+        self.module.function(f"i32 @{self.symbol}_torch_register()", body)
+
+    def launch(self) -> None:
+        """`made`: the handles of the outputs, as far as there are any."""
+
+        def body(f: HostFunction) -> None:
+            device = "0"
+            values = list[str]()
+            for number, argument in enumerate(self.inputs):
+                if argument.scalar is not None:
+                    values.append(self._scalar(f, argument, f.at("%stack", 8 * number)))
+                    continue
+                handle = f.pointer("%stack", 8 * number)
+                tensor = self._tensor(f, handle)
+                if device == "0":
+                    device = f.load("i32", tensor, 12)
+                values.append(f"ptr {tensor}")
+            for number, argument in enumerate(self.outputs):
+                values.append(f"ptr {self._output(f, number, argument, device)}")
+            stream = self._stream(f, device)
+            code = f.v(f"call i32 @{self.symbol}(ptr {stream}, {', '.join(values)})")
+
+            def told() -> None:
+                words = f.v(f"call ptr @{self.symbol}_error()")
+                f.say("%message", "%s", f"ptr {words}")
+                f.put(f"ret i32 {code}")
+
+            f.leave_when(f.v(f"icmp ne i32 {code}, 0"), told)
+            f.put("ret i32 0")
+
+        self.module.function("internal i32 @kd.torch.launch(ptr %stack, ptr %made, ptr %message)", body, "noinline ")
+
+    def _scalar(self, f: HostFunction, argument: HostArgument, place: str) -> str:
+        """An argument of the C entry, from a word of the stack."""
+        dtype, type = argument.dtype, scalar_type(argument.dtype)
+        if type in ("float", "double"):
+            value = f.load("double", place)
+            return f"{type} {f.v(f'fptrunc double {value} to float') if type == 'float' else value}"
+        if dtype.name == "bool":
+            return f"i8 {f.load('i8', place)}"
+        word = f.word(place, 0)
+        if dtype.bits == 64:
+            return f"i64 {word}"
+        part = f.v(f"trunc i64 {word} to {type}")
+        back = f.v(f"{'sext' if dtype.is_signed else 'zext'} {type} {part} to i64")
+
+        def wrong() -> None:
+            name = self.host.plan.name.replace("%", "%%")
+            f.say("%message", f"{name}: {argument.name} is %lld, which {dtype} has not", f"i64 {word}")
+            f.put("ret i32 -1")
+
+        f.leave_when(f.v(f"icmp ne i64 {back}, {word}"), wrong)
+        return f"{type} {part}"
+
+    def _tensor(self, f: HostFunction, handle: str) -> str:
+        """A DLTensor of a tensor, which lends it its shape and strides."""
+        tensor = f.room(_DL_TENSOR)
+        for name, offset in (("data_ptr", 0), ("sizes", 24), ("strides", 32)):
+            self.call(f, f"aoti_torch_get_{name}", f"ptr {handle}", f"ptr {f.at(tensor, offset)}")
+        index, rank, kind, dtype = (f.room(8) for _ in range(4))
+        self.call(f, "aoti_torch_get_device_index", f"ptr {handle}", f"ptr {index}")
+        where = f.load("i32", index)  # -1 on a CPU
+        f.store("i32", f.v(f"select i1 {f.v(f'icmp slt i32 {where}, 0')}, i32 0, i32 {where}"), tensor, 12)
+        self.call(f, "aoti_torch_get_dim", f"ptr {handle}", f"ptr {rank}")
+        f.store("i32", f.v(f"trunc i64 {f.word(rank, 0)} to i32"), tensor, 16)
+        self.call(f, "aoti_torch_get_device_type", f"ptr {handle}", f"ptr {kind}")
+        here = f.v(f"icmp eq i32 {f.load('i32', kind)}, {_KEYS[self.key]}")
+        f.store("i32", f.v(f"select i1 {here}, i32 {CUDA}, i32 {_ON_CPU}"), tensor, 8)
+        self.call(f, "aoti_torch_get_dtype", f"ptr {handle}", f"ptr {dtype}")
+        number = f.load("i32", dtype)
+        known = f.v(f"icmp ult i32 {number}, {_TYPES - 1}")
+        place = f.v(f"zext i32 {f.v(f'select i1 {known}, i32 {number}, i32 {_TYPES - 1}')} to i64")
+        place = f.v(f"mul i64 {place}, 4")
+        f.store("i32", f.load("i32", self.module.words(_dl_types(), 32), place), tensor, 20)
+        f.store("i64", 0, tensor, 40)
+        return tensor
+
+    def _output(self, f: HostFunction, number: int, argument: HostArgument, device: str) -> str:
+        """The DLTensor of a new tensor, whose handle is kept."""
+        assert argument.array is not None
+        shape = self.host.plan.arrays[argument.array].shape
+        strides = [1] * len(shape)
+        for axis in reversed(range(len(shape) - 1)):
+            strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
+        place = f.at("%made", 8 * number)
+        given = [
+            f"i64 {len(shape)}", f"ptr {self.module.words(list(shape) or [0])}", f"ptr {self.module.words(strides or [0])}",
+            f"i32 {NUMBERS[argument.dtype.name]}", f"i32 {_KEYS[self.key]}", f"i32 {device}", f"ptr {place}",
+        ]  # fmt: skip
+        self.call(f, "aoti_torch_empty_strided", *given)
+        return self._tensor(f, f.pointer(place, 0))
+
+    def _stream(self, f: HostFunction, device: str) -> str:
+        """The stream that PyTorch has for the GPU."""
+        stream = f.room(8)
+        f.store("ptr", "null", stream)
+        if self.key == "CUDA":
+            get = f.load("ptr", "@kd.torch.stream")
+
+            def without() -> None:
+                f.say("%message", f"{self.host.plan.name.replace('%', '%%')}: this PyTorch has no CUDA")
+                f.put(f"ret i32 {_NO_LIBRARY}")
+
+            f.leave_when(f.v(f"icmp eq ptr {get}, null"), without)
+            f.v(f"call i32 {get}(i32 {device}, ptr {stream})")
+        return f.load("ptr", stream)
+
+    def entry(self) -> None:
+        """The boxed kernel. An error leaves as PyTorch's exception, through this frame."""
+
+        def body(f: HostFunction) -> None:
+            message, made = f.room(MESSAGE), f.room(8 * len(self.outputs))
+            f.store("i8", 0, message)
+            for number in range(len(self.outputs)):
+                f.store("ptr", "null", made, 8 * number)
+            code = f.v(f"call i32 @kd.torch.launch(ptr %stack, ptr {made}, ptr {message})")
+
+            def delete(handle: str) -> None:
+                f.put(f"call i32 {self.function(f, 'aoti_torch_delete_tensor_object')}(ptr {handle})")
+
+            for number in self.tensors:
+                delete(f.pointer("%stack", 8 * number))
+
+            def raised() -> None:
+                for number in range(len(self.outputs)):
+                    handle = f.pointer(made, 8 * number)
+                    with f.when(f.v(f"icmp ne ptr {handle}, null")):
+                        delete(handle)
+                name = self.module.text(self.symbol)
+                check = self.function(f, "aoti_torch_check")
+                f.put(f"call void {check}(i1 zeroext false, ptr {name}, ptr {name}, i32 0, ptr {message})")
+                f.put("ret void")
+
+            f.leave_when(f.v(f"icmp ne i32 {code}, 0"), raised)
+            for number in range(len(self.outputs)):
+                f.store("ptr", f.pointer(made, 8 * number), "%stack", 8 * number)
+            f.put("ret void")
+
+        self.module.function(f"void @{self.symbol}_torch(ptr %stack, i64 %inputs, i64 %outputs)", body, throws=True)
+
+
+_TYPES = 64  # numbers of ScalarType that are looked up, the last for all that follow
+
+
+def _dl_types() -> list[int]:
+    """By the number of a ScalarType, a DLDataType as its four bytes; 0 where there is none."""
+    made = [0] * _TYPES
+    for name, number in NUMBERS.items():
+        made[number] = DL_CODES[name] | as_dtype(name).bits << 8 | 1 << 16
+    return made

@@ -1,0 +1,205 @@
+"""Kernels as ops that a library registers without Python: called by PyTorch's dispatcher, alone and in compiled artefacts."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.errors import BadArgument, NoHostCode
+from kernel_dsl.hosting import arguments_of
+from kernel_dsl.launch_plan import plan_of
+from kernel_dsl.lowering.host import Host
+from kernel_dsl.lowering.host_entries import add_c_entry
+from kernel_dsl.lowering.host_torch import NUMBERS, add_torch_entry
+from kernel_dsl.lowering.llvm import host_object
+from tests.conftest import ROOT
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("nvidia.cu13", reason="needs ptxas")
+Spec = kd.ShapeDtypeStruct
+
+
+@kd.kernel(out_type=lambda x, factor, more: (Spec(x.shape, x.dtype), Spec(x.shape, kd.int32)), name="scale")
+def scale(x_ref: Any, factor: float, more: int, o_ref: Any, n_ref: Any) -> None:
+    o_ref[...] = x_ref[...] * factor
+    n_ref[...] = kd.full(x_ref.shape, more, kd.int32)
+
+
+PLAY = """
+#include <dlfcn.h>
+static int play(const char *name, void **params, int count, const int *sizes, unsigned *dims, unsigned smem, void *stream,
+                int cluster, int pdl) {
+  const float *x = *(float **)params[0];
+  float *y = *(float **)params[3];
+  int *n = *(int **)params[4];
+  for (int i = 0; i < 512; i++) y[i] = x[i] * *(float *)params[1], n[i] = *(int *)params[2];
+  return 0;
+}
+__attribute__((constructor)) static void begin(void) {
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+  ((void (*)(void *))dlsym(driver, "fake_callback"))((void *)play);
+}
+"""
+
+CALLS = """
+import os, sys, torch
+torch.ops.load_library(sys.argv[1])
+op = torch.ops.kd_artefact.scale
+x = torch.randn(8, 64)
+y, n = op(x, 2.5, -7)
+assert torch.equal(y, x * 2.5) and n.dtype is torch.int32 and bool((n == -7).all())
+for args, words in (
+    ((x.T, 2.5, 1), "axis 0 of x has 64 elements, and the kernel was compiled for 8"),
+    ((x.T.contiguous().T, 2.5, 1), "x is not row-major: axis 0 has a stride of 1 elements, and needs 64"),
+    ((x.double(), 2.5, 1), "x has a dtype of code 2, 64 bits and 1 lanes, and the kernel was compiled for float32"),
+    ((x[0], 2.5, 1), "x has rank 1, and the kernel was compiled for rank 2"),
+    ((x, 2.5, 2**40), "more is 1099511627776, which int32 has not"),
+):
+    try:
+        op(*args)
+    except RuntimeError as error:
+        assert "scale: " + words in str(error), error
+    else:
+        raise AssertionError(words)
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+op(x, 1.0, 1); start = resident()
+for _ in range(20000):
+    op(x, 1.0, 1)
+assert resident() - start < 8 << 20, "handles are kept"
+assert not any(name.partition(".")[0] == "kernel_dsl" for name in sys.modules)
+print("all calls were right")
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The op for memory of the host, and a driver that plays the kernel; where a GPU is, too, that is not touched."""
+    if sys.platform != "linux" or not shutil.which("gcc"):
+        pytest.skip("needs a C compiler on Linux")
+    folder = tmp_path_factory.mktemp("library")
+    compiled = scale.lower(Spec((8, 64), kd.float32), 1.0, 1, target="sm_90a").compile()
+    arguments = arguments_of(compiled.stages.ir)
+    host = Host(compiled.assembled.kernel, plan_of(compiled.assembled.kernel), compiled.cubin)
+    add_c_entry(host, "scale", arguments)
+    add_torch_entry(host, "scale", "kd_artefact::scale", arguments, key="CPU")
+    (folder / "scale.o").write_bytes(host_object(str(host)))
+    (folder / "play.c").write_text(PLAY)
+    driver = str(ROOT / "tests/runtime/fake_cuda.c")
+    for made, *sources in (
+        ("libcuda.so.1", "-fPIC", "-w", "-Wl,-soname,libcuda.so.1", driver, "-ldl"),
+        ("play.so", "-fPIC", "-w", str(folder / "play.c"), "-ldl"),
+        ("scale.so", str(folder / "scale.o")),
+    ):
+        subprocess.run(["gcc", "-shared", "-o", str(folder / made), *sources], check=True)
+    return folder
+
+
+def run(library: Path, code: str, *args: str) -> str:
+    env = {**os.environ, "LD_LIBRARY_PATH": str(library), "PYTHONPATH": ""}
+    if (library / "play.so").exists():
+        env["LD_PRELOAD"] = str(library / "play.so")
+    command = [sys.executable, "-c", code, str(library / "scale.so"), *args]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, cwd=library)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_an_op_without_our_python(library: Path) -> None:
+    assert "all calls were right" in run(library, CALLS)
+
+
+MODEL = """
+import sys, torch
+torch.ops.load_library(sys.argv[1])
+op = torch.ops.kd_artefact.scale
+if len(sys.argv) > 3:
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            y, n = op(x + 1, 2.5, 3)
+            return y.sin() + n
+    torch.library.register_fake("kd_artefact::scale", lambda x, *_: (torch.empty_like(x), x.new_empty(x.shape, dtype=torch.int32)))
+    program = torch.export.export(Model(), (torch.randn(8, 64),))
+    torch._inductor.aoti_compile_and_package(program, package_path=sys.argv[2])
+else:
+    x = torch.randn(8, 64)
+    made = torch._inductor.aoti_load_package(sys.argv[2])(x)
+    assert (made - (((x + 1) * 2.5).sin() + 3)).abs().max() < 1e-6
+    assert not any(name.partition(".")[0] == "kernel_dsl" for name in sys.modules)
+print("done")
+"""
+
+
+@pytest.mark.slow  # PyTorch compiles C++ for a minute
+def test_a_package_of_aotinductor(library: Path, tmp_path: Path) -> None:
+    if not shutil.which("g++"):
+        pytest.skip("AOTInductor needs a C++ compiler")
+    package = str(tmp_path / "model.pt2")
+    for more in (["write"], []):
+        assert "done" in run(library, MODEL, package, *more)
+
+
+def test_numbers_of_dtypes_are_those_of_pytorch() -> None:
+    found = Path(torch.__file__).parent / "lib/libtorch_cpu.so"
+    if not found.exists():
+        pytest.skip("PyTorch's library has another name")
+    library = ctypes.CDLL(str(found))
+    assert {name: getattr(library, f"aoti_torch_dtype_{name}")() for name in NUMBERS} == NUMBERS
+
+
+def test_names_and_dtypes_that_pytorch_has_not(tmp_path: Path) -> None:
+    stages = scale.lower(Spec((8, 64), kd.float32), 1.0, 1, target="sm_90a")
+    with pytest.raises(BadArgument, match="of two identifiers"):
+        stages.export("scale", folder=tmp_path, c=True, torch_op="scale")
+    with pytest.raises(BadArgument, match="torch_op='a::b' without c=True"):
+        stages.export("scale", folder=tmp_path, torch_op="a::b")
+
+    narrow = scale.lower(Spec((8, 64), kd.float32), np.float16(1), 1, target="sm_90a")
+    with pytest.raises(NoHostCode, match="the scalar 'factor' is float16, which PyTorch's ops have not"):
+        narrow.export("scale", folder=tmp_path, c=True, torch_op="a::b")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_program_without_pytorch(tmp_path: Path) -> None:
+    """The library loads, and the C function is there; registration says that there is nobody to register with."""
+    if sys.platform != "linux" or not shutil.which("gcc"):
+        pytest.skip("needs a C compiler on Linux")
+    path = scale.lower(Spec((8, 64), kd.float32), 1.0, 1).export(
+        "scale", folder=tmp_path, c=True, torch_op="kd_artefact::alone"
+    )[0]
+    subprocess.run(["gcc", "-shared", "-o", str(tmp_path / "scale.so"), str(path)], check=True)
+    code = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).scale_torch_register())"
+    assert run(tmp_path, code) == "-5\n"
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(tmp_path: Path) -> None:
+    """In a compiled region, on PyTorch's stream, in a CUDA graph; the same bits as the kernel's."""
+    if not torch.cuda.is_available() or not shutil.which("gcc"):
+        pytest.skip("needs PyTorch with CUDA, and a linker")
+    x = torch.randn(8, 64, device="cuda")
+    path = scale.lower(x, 1.0, 1).export("scale", folder=tmp_path, c=True, torch_op="kd_artefact::on_gpu")[0]
+    subprocess.run(["gcc", "-shared", "-o", str(tmp_path / "scale.so"), str(path)], check=True)
+    torch.ops.load_library(str(tmp_path / "scale.so"))
+    op = torch.ops.kd_artefact.on_gpu
+    fake = lambda x, *_: (torch.empty_like(x), x.new_empty(x.shape, dtype=torch.int32))  # noqa: E731
+    torch.library.register_fake("kd_artefact::on_gpu", fake)
+    wanted = scale(x, 2.5, 7)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for made, expected in zip(op(x, 2.5, 7), wanted, strict=True):
+            assert torch.equal(made, expected)
+    for mode in ("default", "reduce-overhead"):
+        compiled = torch.compile(lambda x: op(x + 1, 2.5, 7)[0] * 2, fullgraph=True, mode=mode)
+        for _ in range(4):
+            assert torch.equal(compiled(x), scale(x + 1, 2.5, 7)[0] * 2)
+    with pytest.raises(RuntimeError, match="axis 0 of x has 4 elements, and the kernel was compiled for 8"):
+        op(x[:4], 2.5, 7)
