@@ -206,13 +206,14 @@ class Checked:
         """The GPU of the current context, which must be that of the arrays; a thread without one gets the primary."""
         f, host = self.f, self.host
         host.call(f, "@kd.driver.load(ptr %message)")
-        context, device = f.room(8), f.room(4)
-        host.check(f, "cuCtxGetCurrent", f"ptr {context}")
-        with f.when(f.v(f"icmp eq ptr {f.load('ptr', context)}, null")):
+        device = f.room(4)
+        code = f.driver("cuCtxGetDevice", f"ptr {device}")
+        with f.when(f.v(f"icmp ne i32 {code}, 0")):  # no context, as what else is wrong is told by what follows
+            context = f.room(8)
             where = "0" if self.first is None else f.load("i32", self.first, 12)
             host.check(f, "cuDevicePrimaryCtxRetain", f"ptr {context}", f"i32 {where}")
             host.check(f, "cuCtxSetCurrent", f"ptr {f.load('ptr', context)}")
-        host.check(f, "cuCtxGetDevice", f"ptr {device}")
+            host.check(f, "cuCtxGetDevice", f"ptr {device}")
         now = f.load("i32", device)
         if self.first is not None:
             where = f.load("i32", self.first, 12)

@@ -10,7 +10,6 @@ Word = int | str  # an integer that is known, or the name of an i64
 # The driver's functions that host code calls, by the name of the library's symbol, in the order of the table.
 DRIVER = (
     "cuGetErrorString",
-    "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuCtxPushCurrent_v2",
     "cuCtxPopCurrent_v2",
