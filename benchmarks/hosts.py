@@ -392,7 +392,7 @@ def jax_gil(seconds: float = 0.5) -> Row:
         row[f"{name}_calls"], row[f"{name}_alone_ms"] = count, 1e3 * whole
         row[f"{name}_before_ms"], row[f"{name}_held_ms"] = 1e3 * (held_from - begin), 1e3 * (released - held_from)
         row[f"{name}_left"] = (ends[0] - released) / whole
-    row["bar"], row["met"] = 0.1, row["ours_left"] <= 0.1 < 0.5 <= row["python_callback_left"]
+    row["bar"], row["met"] = 0.1, row["ours_left"] <= 0.1 < 0.25 <= row["python_callback_left"]
     return row
 
 

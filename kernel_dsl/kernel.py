@@ -134,7 +134,7 @@ class Kernel:
         from kernel_dsl.runtime import call
 
         interpret = self._interpret if interpret is None else interpret
-        if self._definition.params.profile_space and not self._definition.batches and not _recording():
+        if self._definition.params.profile_space and not _recording():
             return kinds().profile(self, args, None, out, stream, interpret).result
         prepared = self._prepare(args, out, interpret)
         results = call(prepared.loaded, prepared.arrays, prepared.scalars, prepared.outs, stream)

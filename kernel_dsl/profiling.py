@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -180,9 +180,6 @@ def _profiled(
     kernel: Kernel, definition: Definition, args: tuple[Any, ...], space: int
 ) -> tuple[Definition, ProfiledBody, Any]:
     """The definition with rings and marks, its body, and the structure of the outputs without the rings."""
-    if definition.batches:
-        hint = "profile the kernel that `vmap` was given"
-        raise BadCallArgument(kernel=kernel.name, what="a profile of a mapped kernel", hint=hint)
     leaves, structure = flatten(args)
     inputs = [kernel._lower_input(x) for x in leaves]  # pyright: ignore[reportPrivateUsage]
     described = zip(inputs, leaves, strict=True)
@@ -195,8 +192,21 @@ def _profiled(
     tops = tuple(outs) if several else (outs,)
     body = ProfiledBody(definition, len(args), len(tops), space)
     params = replace(definition.params, profile_space=0, profile_dir="")
-    made = replace(definition, body=body, out_type=(*tops, struct), params=params, identity="")
+    batches = tuple(_RingsWhole(b) for b in definition.batches)
+    made = replace(definition, body=body, out_type=(*tops, struct), params=params, identity="", batches=batches)
     return made, body, sizes.out_structure
+
+
+class _RingsWhole:
+    """A batch of `vmap`, of whose outputs the last, the rings, is every member's: blocks have theirs by their numbers."""
+
+    def __init__(self, batch: Any) -> None:
+        self.in_axes = batch.in_axes
+        self.inputs: Callable[[Sequence[Any], Any], list[Any]] = batch.inputs
+        self._batch = batch
+
+    def outputs(self, outs: Sequence[Any], index: Any) -> tuple[Any, ...]:
+        return (*self._batch.outputs(tuple(outs[:-1]), index), outs[-1])
 
 
 def _with_rings(marked: Kernel, out: Any, args: tuple[Any, ...], structure: Any) -> Any:

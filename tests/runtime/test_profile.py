@@ -240,8 +240,33 @@ def test_compiler_params_write_a_trace_for_each_call(tmp_path: Path) -> None:
     k = _kernel(compiler_params=kd.CompilerParams(profile_space=32, profile_dir=str(folder)))
     for _ in range(2):
         assert (k(X, interpret=True) == X * 2).all()
-    assert (kd.vmap(k)(X[None], interpret=True) == X * 2).all()  # has no profile
-    assert sorted(p.name for p in folder.iterdir()) == ["body-0.pftrace", "body-1.pftrace"]
+    assert (kd.vmap(k)(X[None], interpret=True) == X * 2).all()
+    assert sorted(p.name for p in folder.iterdir()) == [f"body-{n}.pftrace" for n in range(3)]
+
+
+def test_a_kernel_over_batches() -> None:
+    """Each member has its own blocks; outputs are one or several, and batches one or two."""
+
+    def body(x: Any, y: Any, out: Any, last: Any) -> None:
+        with kd.named_scope("add"):
+            out[kd.program_id(0)] = x[kd.program_id(0)] + y[...]
+        last[kd.program_id(0), 0] = y[...]
+
+    x, y = np.arange(12, dtype=np.int32).reshape(2, 3, 2), np.array([5, 7], np.int32)
+    one = kd.kernel(body, out_type=[Spec((2,), kd.int32), Spec((2, 1), kd.int32)], grid=(2,))
+    for mapped, given in (
+        (kd.vmap(one, (0, None)), (x[0], y[0])),
+        (kd.vmap(kd.vmap(one, (0, None))), (x, y)),
+        (kd.vmap(kd.vmap(one, (0, None)), (None, 0)), (x[1], y)),
+    ):
+        profile = mapped.profile(*given, interpret=True)
+        expected = mapped(*given, interpret=True)
+        for made, wanted in zip(profile.result, expected, strict=True):
+            np.testing.assert_array_equal(made, wanted)
+        blocks = expected[1].size
+        assert sorted(e.block for e in profile.events if e.name == "add") == list(range(blocks))
+    whole = kd.vmap(_kernel()).profile(np.stack([X, X + 1]), interpret=True)
+    assert (whole.result == np.stack([X, X + 1])[:, None] * 2).all() and whole.dropped == 0
 
 
 def test_what_has_no_profile(tmp_path: Path) -> None:
@@ -249,8 +274,6 @@ def test_what_has_no_profile(tmp_path: Path) -> None:
     for space in (0, -1, 2**30, "many", True):
         with pytest.raises(kd.Error, match="space"):
             k.profile(X, space=space, interpret=True)
-    with pytest.raises(kd.Error, match="mapped"):
-        kd.vmap(k).profile(X[None], interpret=True)
     profile = k.profile(X, interpret=True)
     with pytest.raises(kd.Error, match="path="):
         profile.save(3)
