@@ -107,7 +107,7 @@ class MeshKernel(Kernel):
 
         interpret = self._interpret if interpret is None else interpret
         check_interpret(interpret, self.name)
-        leaves, structure = flatten(args, lambda x: x is not args and _is_row(x))
+        leaves, structure = flatten(args, lambda x: x is not args and is_row(x))
         rows = [self._row(x, f"argument {n}") for n, x in enumerate(leaves) if _is_arrays(x)]
         scalars = [x for x in leaves if not _is_arrays(x)]
         call = MeshCall(self.name, self._mesh, rows, scalars, stream, interpret, self._kept, self.meets)
@@ -155,7 +155,7 @@ class MeshKernel(Kernel):
         """The leaves of `out=`. Raises `BadCallArgument`, `BadCallValue`."""
         if out is None:
             return None
-        given, _ = flatten(out, lambda x: _is_row(x) or hasattr(x, "shape"))
+        given, _ = flatten(out, lambda x: is_row(x) or hasattr(x, "shape"))
         if len(given) != len(expected):
             what = f"out= holds {len(given)} arrays, and out_type has {len(expected)}"
             hint = "give a list of one array a device for each output"
@@ -177,7 +177,7 @@ class MeshKernel(Kernel):
 
     def _row(self, arrays: Any, argument: str) -> list[Any]:
         """One array a device, or this rank's alone. Raises `MeshMismatch`, `RanksDiffer`."""
-        if not _is_row(arrays):
+        if not is_row(arrays):
             return [arrays]
         row = list(arrays)
         if len(row) != self._mesh.size:
@@ -198,11 +198,11 @@ class MeshKernel(Kernel):
         return row
 
     def _lower_input(self, x: Any) -> Input:
-        return super()._lower_input(x[0] if _is_row(x) else x)
+        return super()._lower_input(x[0] if is_row(x) else x)
 
     def lower(self, *args: Any, target: str | None = None) -> Stages:
         """Trace for arguments like these, those of one device or lists of one array a device; nothing runs."""
-        leaves, structure = flatten(args, lambda x: x is not args and _is_row(x))
+        leaves, structure = flatten(args, lambda x: x is not args and is_row(x))
         inputs = tuple(self._lower_input(x) for x in leaves)
         name = target if target is not None else self._definition.params.target or target_named(None).name
         return self._trace(inputs, structure, (), None, name)
@@ -221,13 +221,13 @@ def _is_array(x: Any) -> bool:
     return hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, (np.generic, Symmetric))
 
 
-def _is_row(x: Any) -> bool:
+def is_row(x: Any) -> bool:
     """Whether an argument is a list of one array a device."""
     return isinstance(x, (list, tuple)) and bool(x) and all(map(_is_array, x))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
 def _is_arrays(x: Any) -> bool:
-    return _is_row(x) or _is_array(x)
+    return is_row(x) or _is_array(x)
 
 
 # --- the hidden arguments -------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class _Body:
         self._inputs = inputs
         self._structure = structure
         self.__name__: str = getattr(body, "__name__", definition.name)
-        self.__code__ = getattr(body, "__code__", None)  # where it is, for messages
+        self.__code__ = getattr(inspect.unwrap(body), "__code__", None)  # where it is, for messages
         names = _parameters(body)
         kind = inspect.Parameter.POSITIONAL_ONLY
         count = inputs + (len(structure) if isinstance(structure, (tuple, list)) else 1)

@@ -37,6 +37,7 @@ class ProfileEvent:
     line: int = 0
     sm: int = 0
     barrier: str = ""  # which a copy tells that it is done
+    device: int = 0  # of a mesh: the rank
 
     @property
     def duration(self) -> int:
@@ -102,7 +103,7 @@ class Summary:
 class Profile:
     """What `kernel.profile` measured: `.events`, `.summary()`, `.save(path)`, and the call's outputs in `.result`.
 
-    `unit`: "ns" on a GPU, whose clock moves in steps (32 ns on one NVIDIA H200), and "steps" in the interpreter, where a step is
+    `unit`: "ns" on a GPU, whose clock moves in steps of some nanoseconds, and "steps" in the interpreter, where a step is
     an instruction of all warps that execute it together. `dropped`: begins and ends that had no room.
     """
 
@@ -116,7 +117,7 @@ class Profile:
         self.result = result
 
     def __repr__(self) -> str:
-        blocks = len({e.block for e in self.events})
+        blocks = len({(e.device, e.block) for e in self.events})
         span = max((e.end for e in self.events), default=0)
         return f"<profile of {self.kernel}: {len(self.events)} events of {blocks} blocks in {span} {self.unit}>"
 
@@ -168,19 +169,22 @@ class Profile:
         def track(key: tuple[Any, ...], name: str, parent: int = 0) -> int:
             return tracks.setdefault(key, Track(len(tracks) + 1, name, parent)).number
 
+        several = any(e.device for e in self.events)
         for n, e in enumerate(self.events):
+            at = (e.device, e.block)
+            block = f"device {e.device} block {e.block}" if several else f"block {e.block}"
             where = f" (SM {e.sm})" if self.unit == "ns" else " (steps of the interpreter)"
-            process = track((e.block,), f"{self.kernel} block {e.block}{where}")
+            process = track(at, f"{self.kernel} {block}{where}")
             if e.kind in ("copy", "wgmma"):
                 row = 0
-                while busy.get((e.block, e.kind, row), 0) > e.begin:
+                while busy.get((*at, e.kind, row), 0) > e.begin:
                     row += 1
-                busy[e.block, e.kind, row] = e.end
-                number = track((e.block, e.kind, row), f"{e.kind} {row}", process)
+                busy[*at, e.kind, row] = e.end
+                number = track((*at, e.kind, row), f"{e.kind} {row}", process)
             elif e.warp is not None:
-                number = track((e.block, "warp", e.warp), f"warp {e.warp}", process)
+                number = track((*at, "warp", e.warp), f"warp {e.warp}", process)
             else:
-                number = track((e.block, e.warpgroup), f"warpgroup {e.warpgroup}", process)
+                number = track((*at, e.warpgroup, 0), f"warpgroup {e.warpgroup}", process)
             arrow = tuple(leaving.get(n, ())), tuple(arriving.get(n, ()))
             slices.append(Bar(number, e.name, e.kind, e.begin, e.end, e.file, e.line, *arrow))
         return list(tracks.values()), slices
@@ -194,7 +198,7 @@ def arrows(events: Sequence[ProfileEvent]) -> tuple[dict[int, list[int]], dict[i
     for n, e in enumerate(events):
         if e.kind == "wait":
             who = e.warpgroup if e.name == "wgmma_wait" else None
-            waits.setdefault((e.block, who, e.name), []).append((e.end, n))
+            waits.setdefault((e.device, e.block, who, e.name), []).append((e.end, n))
     for found in waits.values():
         found.sort()
     number = 0
@@ -204,7 +208,7 @@ def arrows(events: Sequence[ProfileEvent]) -> tuple[dict[int, list[int]], dict[i
             continue
         after: list[tuple[int, int]] = []
         for name in names:
-            those = waits.get((e.block, e.warpgroup, name), [])
+            those = waits.get((e.device, e.block, e.warpgroup, name), [])
             after += those[(first := bisect_left(those, (e.end, -1))) : first + 1]
         if after:
             number += 1

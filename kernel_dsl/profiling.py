@@ -21,6 +21,7 @@ from .errors import BadArgument, BadArgumentType, BadCallArgument
 from .ir import Op, Value
 from .kernel import Kernel, remade
 from .memory import ShapeDtypeStruct
+from .mesh_kernel import MeshKernel, is_row
 from .ops.barrier import BarrierWait
 from .ops.copy import WaitGmemToSmem, WaitSmemToGmem
 from .ops.debug import ProfileMark
@@ -32,6 +33,7 @@ from .profile import Profile, ProfileEvent
 from .scalar_struct import ScalarStruct
 from .sizes import geometry
 from .source import Loc, here, of_function
+from .symmetric import Symmetric
 from .trace import current, emit
 from .tree import flatten, unflatten
 
@@ -147,15 +149,24 @@ def profile(kernel: Kernel, args: tuple[Any, ...], space: int | None, out: Any, 
         raise BadArgument(op="profile", what=f"space={space!r}", hint=f"events of a warp, from 1 to {MAX_SPACE}")
     marked, body, structure = with_marks(kernel, args, space)
     definition = kernel._definition  # pyright: ignore[reportPrivateUsage]
+    several = isinstance(structure, (tuple, list))
+    if isinstance(kernel, MeshKernel) and out is not None:
+        what, hint = "out= in a profile of a kernel on a mesh", "let the call make its outputs: they are in `.result`"
+        raise BadCallArgument(kernel=kernel.name, what=what, hint=hint)
     given = None if out is None else _with_rings(marked, out, args, structure)
     with recorded() as recorder:
         results: Any = marked(*args, out=given, stream=stream, interpret=interpret)
-    several = isinstance(structure, (tuple, list))
     kept = type(structure)(results[:-1]) if several else results[0]
-    words = _on_host(results[-1])
-    blocks = len(words) // (4 * (definition.num_threads or 1))
-    events, dropped = _events(words, body.labels, len(words) // max(blocks, 1), recorder)
-    made = Profile(kernel.name, "steps" if recorder.ran else "ns", events, dropped, kept)
+    rings: list[Any] = list(results[-1]) if isinstance(results[-1], Symmetric) else [results[-1]]
+    events: list[ProfileEvent] = []
+    dropped = 0
+    for device, words in enumerate(map(_on_host, rings)):
+        blocks = len(words) // (4 * (definition.num_threads or 1))
+        found, lost = _events(words, body.labels, len(words) // max(blocks, 1), recorder, device)
+        events += found
+        dropped += lost
+    events += [ProfileEvent(*span) for span in recorder.spans()]
+    made = Profile(kernel.name, "steps" if recorder.ran else "ns", _from_zero(events, recorder.ran), dropped, kept)
     if space is None:
         _keep(made, definition.params)
     return made
@@ -163,9 +174,6 @@ def profile(kernel: Kernel, args: tuple[Any, ...], space: int | None, out: Any, 
 
 def with_marks(kernel: Kernel, args: tuple[Any, ...], space: int | None) -> tuple[Kernel, ProfiledBody, Any]:
     """The kernel with marks and rings for such arguments, its body, and the structure of the outputs without the rings."""
-    if type(kernel) is not Kernel:
-        what, hint = "a profile of a kernel on a mesh", "profile its body as a kernel of one device"
-        raise BadCallArgument(kernel=kernel.name, what=what, hint=hint)
     found: list[tuple[ProfiledBody, Any]] = []
 
     def change(definition: Definition) -> Definition:
@@ -173,6 +181,11 @@ def with_marks(kernel: Kernel, args: tuple[Any, ...], space: int | None) -> tupl
         found.append((rest[0], rest[1]))
         return made
 
+    if isinstance(kernel, MeshKernel):
+        definition, how = change(kernel._definition), (kernel._interpret, kernel._debug)  # pyright: ignore[reportPrivateUsage]
+        marked = MeshKernel(definition, *how, kernel.mesh)
+        marked.meets = kernel.meets
+        return marked, *found[0]
     return remade(kernel, change), *found[0]
 
 
@@ -180,7 +193,8 @@ def _profiled(
     kernel: Kernel, definition: Definition, args: tuple[Any, ...], space: int
 ) -> tuple[Definition, ProfiledBody, Any]:
     """The definition with rings and marks, its body, and the structure of the outputs without the rings."""
-    leaves, structure = flatten(args)
+    on_mesh = isinstance(kernel, MeshKernel)
+    leaves, structure = flatten(args, (lambda x: x is not args and is_row(x)) if on_mesh else None)
     inputs = [kernel._lower_input(x) for x in leaves]  # pyright: ignore[reportPrivateUsage]
     described = zip(inputs, leaves, strict=True)
     structs = [ScalarStruct(i.dtype, x) if isinstance(i, ScalarInput) else i.struct() for i, x in described]
@@ -229,8 +243,20 @@ def _on_host(rings: Any) -> Any:
     return np.asarray(rings).view(np.uint64)
 
 
-def _events(words: Any, labels: Sequence[MarkLabel], warps: int, recorder: Any) -> tuple[list[ProfileEvent], int]:
-    """The events of all rings and of what the interpreter recorded, from the earliest on, and how many ends had no room."""
+def _from_zero(events: list[ProfileEvent], one_clock: bool) -> list[ProfileEvent]:
+    """The events from the earliest on, of each device by its own clock where there is not one for all."""
+    first: dict[int, int] = {}
+    for e in events:
+        device = 0 if one_clock else e.device
+        first[device] = min(first.get(device, e.begin), e.begin)
+    begins = [first[0 if one_clock else e.device] for e in events]
+    return [replace(e, begin=e.begin - b, end=e.end - b) for e, b in zip(events, begins, strict=True)]
+
+
+def _events(
+    words: Any, labels: Sequence[MarkLabel], warps: int, recorder: Any, device: int
+) -> tuple[list[ProfileEvent], int]:
+    """The events of all rings of a device, and how many ends had no room."""
     found: list[ProfileEvent] = []
     dropped = 0
     clock = recorder.step if recorder.ran else int
@@ -259,11 +285,9 @@ def _events(words: Any, labels: Sequence[MarkLabel], warps: int, recorder: Any) 
             own = warp if label.alone else None
             times, at = (clock(begin), clock(time)), (label.loc.file, label.loc.line)
             found.append(ProfileEvent(label.kind, name, *times, block, warp // 4, own, *at))
-    found = [replace(e, sm=places.get(e.block, 0)) for e in found]
+    found = [replace(e, sm=places.get(e.block, 0), device=device) for e in found]
     found.reverse()  # what is around ends last, and comes first where times are equal
-    found += [ProfileEvent(*span) for span in recorder.spans()]
-    first = min((e.begin for e in found), default=0)
-    return [replace(e, begin=e.begin - first, end=e.end - first) for e in found], dropped
+    return found, dropped
 
 
 def _keep(made: Profile, params: CompilerParams) -> None:

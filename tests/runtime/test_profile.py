@@ -269,6 +269,55 @@ def test_a_kernel_over_batches() -> None:
     assert (whole.result == np.stack([X, X + 1])[:, None] * 2).all() and whole.dropped == 0
 
 
+def _swap() -> Any:
+    @kd.kernel(
+        out_type=Spec((2, 64), kd.float32),
+        mesh=kd.Mesh(("x",), (2,)),
+        grid=(2,),
+        scratch_types=[kd.SMEM((64,), kd.float32), kd.Barrier(), kd.SemaphoreType.REGULAR],
+    )
+    def swap(x: Any, out: Any, tile: Any, full: Any, met: Any) -> None:
+        row = kd.program_id(0)
+        with kd.named_scope("meet"):
+            kd.semaphore_signal_multicast(met, collective_axes="x")
+            kd.semaphore_wait(met, 2)
+        kd.copy_gmem_to_smem(kd.remote_ref(x, 1 - kd.axis_index("x")).at[row], tile, full)
+        kd.barrier_wait(full)
+        out[row] = tile[...]
+
+    return swap
+
+
+def test_a_kernel_on_a_mesh(tmp_path: Path) -> None:
+    """Each device has its own rings; the interpreter has one clock for all."""
+    xs, swap = [np.full((2, 64), n, np.float32) for n in range(2)], _swap()
+    profile = swap.profile(xs, interpret=True)
+    assert all((made == other).all() for made, other in zip(profile.result, xs[::-1], strict=True))
+    for kind in ("kernel", "scope", "wait", "copy"):
+        found = sorted((e.device, e.block) for e in profile.events if e.kind == kind)
+        assert found == [(d, b) for d in range(2) for b in range(2)], kind
+    assert min(e.begin for e in profile.events) == 0 and profile.unit == "steps"
+    tracks, bars = profile._drawn()
+    assert {f"swap device {d} block {b} (steps of the interpreter)" for d in range(2) for b in range(2)} == {
+        t.name for t in tracks if not t.parent
+    }
+    assert [len(b.ends) for b in bars if b.name == "full"] == [1, 1, 1, 1]  # each from its own device's copy
+    profile.save(tmp_path / "swap.pftrace")
+    with pytest.raises(kd.Error, match="out= in a profile of a kernel on a mesh"):
+        swap.profile(xs, out=[np.zeros((2, 64), np.float32)] * 2, interpret=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.several_gpus
+def test_a_kernel_on_two_gpus() -> None:
+    torch: Any = pytest.importorskip("torch")
+    xs = [torch.full((2, 64), float(n), device=f"cuda:{n}") for n in range(2)]
+    profile = _swap().profile(xs)
+    assert all(torch.equal(made.cpu(), other.cpu()) for made, other in zip(profile.result, xs[::-1], strict=True))
+    found = sorted((e.device, e.block) for e in profile.events if e.name == "meet")
+    assert found == [(d, b) for d in range(2) for b in range(2)] and profile.unit == "ns"
+
+
 def test_what_has_no_profile(tmp_path: Path) -> None:
     k = _kernel()
     for space in (0, -1, 2**30, "many", True):

@@ -33,6 +33,7 @@ class Span:
     begin: int
     end: int = -1
     barrier: str = ""
+    device: int = 0
 
 
 class FlightRecorder:
@@ -53,6 +54,7 @@ class FlightRecorder:
             x, y, z = (int(i) for i in batch.coordinates[cta][:3])
             block = x + run.grid[0] * (y + run.grid[1] * z)
             made.append(Span(what, block, warpgroup, file, line, run.steps - run.program.left.get(id(ins), 0)))
+            made[-1].device = batch.device
         self._spans += made
 
         def end() -> None:
@@ -76,12 +78,14 @@ class FlightRecorder:
         return (time - EPOCH) // STEP
 
     def spans(self) -> list[tuple[Any, ...]]:
-        """(kind, what, begin, end, block, warpgroup, None, file, line, 0, barrier) of each that has taken effect."""
+        """(kind, what, begin, end, block, warpgroup, None, file, line, 0, barrier, device) of each that has taken effect."""
         rows: list[tuple[Any, ...]] = []
         for s in self._spans:
             kind = "wgmma" if s.what == "wgmma" else "copy"
             if s.end >= 0:
-                rows.append((kind, s.what, s.begin, s.end, s.block, s.warpgroup, None, s.file, s.line, 0, s.barrier))
+                rows.append(
+                    (kind, s.what, s.begin, s.end, s.block, s.warpgroup, None, s.file, s.line, 0, s.barrier, s.device)
+                )
         return rows
 
 

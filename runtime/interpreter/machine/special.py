@@ -64,7 +64,7 @@ def _vector(run: Run, batch: Batch, head: str, axis: int) -> Array:
 
 def _scalar(run: Run, batch: Batch, name: str) -> Array:
     now = run.steps * STEP  # clocks that a seed replays: some cycles an instruction
-    time = EPOCH + (now if run.devices == 1 else run.waited)
+    time = EPOCH + (now if run.devices == 1 else run.waited if run.recorder is None else run.waited + now)
     table: dict[str, Any] = {
         "laneid": lambda: _LANES[None],
         "warpid": lambda: batch.row_warp.astype(np.uint32)[:, None],
