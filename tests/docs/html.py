@@ -31,6 +31,7 @@ class Page(HTMLParser):
         self.escaped: list[str] = []
         self._inside = False
         self._table = 0
+        self._output = 0  # how many `div`s deep in what a notebook's cell showed, which no Markdown stands for
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -45,14 +46,16 @@ class Page(HTMLParser):
             self.loads.append(given["src"])
         self._inside = self._inside or tag == "article"
         self._table += tag == "table"
+        self._output += tag == "div" and (self._output > 0 or given.get("class") == "cell-output")
         kind = "h" if re.fullmatch("h[1-6]", tag) else tag
-        if self._inside and kind in BLOCKS:
+        if self._inside and not self._output and kind in BLOCKS:
             self.blocks[kind] += 1
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "article":
             self._inside = False
         self._table -= tag == "table"
+        self._output -= tag == "div" and self._output > 0
 
     def handle_data(self, data: str) -> None:
         if self._table and "\\|" in data:
@@ -60,7 +63,8 @@ class Page(HTMLParser):
 
 
 def written(text: str) -> Counter[str]:
-    """How many blocks of each kind a page of Markdown has."""
+    """How many blocks of each kind a page of Markdown has, without what cells of a notebook showed as HTML."""
+    text = re.sub(r'(?ms)^<div class="cell-output">$.*?^</div>$\n(?=\n|\Z)', "", text)
     blocks: Counter[str] = Counter()
     fenced = listed = False
     before = ""

@@ -181,7 +181,7 @@ def executed(notebook: Path) -> dict[str, Any]:
 
 
 def notebook_page(notebook: Mapping[str, Any]) -> str:
-    """The page: prose, code, and what cells print or show as text."""
+    """The page: prose, code, and what cells print or show: pictures and tables where they have them, else text."""
     parts: list[str] = []
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
@@ -190,10 +190,20 @@ def notebook_page(notebook: Mapping[str, Any]) -> str:
             continue
         parts += ["```python", source, "```", ""]
         for output in cell["outputs"]:
-            shown = output.get("text") or output.get("data", {}).get("text/plain") or ""
-            if "".join(shown).strip():
-                parts += ["```text", "".join(shown).rstrip("\n"), "```", ""]
+            parts += _shown(output)
     return "\n".join(parts)
+
+
+def _shown(output: Mapping[str, Any]) -> list[str]:
+    """What a cell shows. Nothing of where the build ran: the notes on standard error, the files that cells are for Python."""
+    data = output.get("data", {})
+    for kind in ("text/html", "image/svg+xml"):
+        if kind in data:
+            lines = [line for line in "".join(data[kind]).splitlines() if line.strip()]  # one block of HTML
+            return ['<div class="cell-output">', *lines, "</div>", ""]
+    text = "" if output.get("name") == "stderr" else "".join(output.get("text") or data.get("text/plain") or "")
+    text = re.sub(r"\S*/ipykernel_\d+/\d+\.py", "cell", text).rstrip()
+    return ["```text", text, "```", ""] if text else []
 
 
 def slug(group: str) -> str:

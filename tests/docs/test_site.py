@@ -159,6 +159,28 @@ def test_the_packages_are_an_extra() -> None:
     assert "zensical" not in str([settings["dependencies"], settings["optional-dependencies"]["test"]])
 
 
+def test_what_cells_show() -> None:
+    """HTML as it is, which is no Markdown to look for; text without where the build ran."""
+    table = "<div>\n\n<table><tr><td>1</td></tr></table>\n</div>"
+    outputs = [
+        {"output_type": "stream", "name": "stderr", "text": "no GPU\n"},
+        {"output_type": "stream", "name": "stdout", "text": "at /tmp/ipykernel_7/89.py:3\n"},
+        {"data": {"text/html": table, "text/plain": "<Table>"}},
+        {"data": {"text/plain": "5"}},
+    ]
+    cells = [
+        {"cell_type": "code", "source": "x", "outputs": outputs},
+        {"cell_type": "markdown", "source": "| a |\n|---|"},
+    ]
+    text = site.notebook_page({"cells": cells})
+    assert "no GPU" not in text and "```text\nat cell:3\n```" in text and "<Table>" not in text
+    assert '<div class="cell-output">\n<div>\n<table><tr><td>1</td></tr></table>\n</div>\n</div>\n\n```text\n5' in text
+    found = html.written(text)
+    assert (found["pre"], found["table"], found["tr"]) == (3, 1, 1)
+    page = html.Page(f'<article><div class="cell-output">{table}</div><table><tr></tr></table></article>')
+    assert (page.blocks["table"], page.blocks["tr"]) == (1, 1)
+
+
 @pytest.mark.slow
 def test_the_site_builds() -> None:
     pytest.importorskip("zensical")
