@@ -22,17 +22,22 @@ from .boundary import public, unguarded
 from .definition import ArrayInput, Definition, Input, output_structs
 from .diagnostics import Error
 from .dtypes import as_dtype
-from .errors import BadCallArgument
+from .errors import BadCallArgument, RefAsValue
 from .ir import KernelIR
 from .kernel import Kernel
 from .lazy import once
 from .memory import ShapeDtypeStruct
+from .packed import refuse_packed
 from .source import of_function
 from .target import DEFAULT
 from .tree import flatten, unflatten
 from .vmapped import blocks_wait, with_axis
 
 _PLAIN = {"float": float, "int": int, "bool": bool}
+_NUMBER = (
+    "A Python number that JAX traces is an array of rank 0 in the body: load it, `ref[...]`; "
+    "or make it static, `jax.jit(..., static_argnames=...)`."
+)
 _keep: list[Any] = []  # machine code whose address host code holds
 
 
@@ -144,7 +149,9 @@ class JaxCall:
         scalars = tuple(None if _is_array(x) else x for x in leaves)
         spec = Spec(self.kernel, structure, scalars, self._vmap)
         for x in leaves:
-            self.kernel._struct(x)  # pyright: ignore[reportPrivateUsage]  # says what is no argument
+            struct = self.kernel._struct(x)  # pyright: ignore[reportPrivateUsage]  # says what is no argument
+            if struct.dtype.is_packed:
+                refuse_packed(self.kernel.name, "a call that JAX traces")
         if self._rules is None:
             return _bind(spec, arrays)
         return self._differentiable(spec)(*arrays)
@@ -299,7 +306,12 @@ def _lowered(function: Callable[..., Any]) -> Any:
             what = "jax.export can't hold it: its code is in this process alone"
             hint = "export the kernel itself: `kernel.lower(...).export(name, c=True)`"
             raise _refusal(spec, what, hint)
-        _traced(spec, tuple((tuple(a.shape), as_dtype(a.dtype)) for a in ctx.avals_in))
+        try:
+            _traced(spec, tuple((tuple(a.shape), as_dtype(a.dtype)) for a in ctx.avals_in))
+        except RefAsValue as error:
+            if any(a.weak_type and not a.shape for a in ctx.avals_in):
+                error.add_note(_NUMBER)
+            raise
         return rule(ctx, *operands, spec=spec)
 
     return lower

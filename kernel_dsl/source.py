@@ -17,9 +17,12 @@ import numpy as np
 from .rooms import folders
 
 _OURS = tuple(folder + os.sep for folder in folders())
-# Code of others that calls ours with what the user gave it: the standard library, and NumPy's functions.
+# Code of others that calls ours with what the user gave it: the standard library, NumPy's functions, JAX and PyTorch.
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _INSTALLED = tuple(_STANDARD + folder for folder in ("site-packages", "dist-packages"))
+_FRAMEWORKS = tuple(
+    os.sep + os.path.join(a, b) + os.sep for a in ("site-packages", "dist-packages") for b in ("jax", "torch")
+)
 _NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
 # By identity, as hashing a code object takes all of its constants in. The code is kept, so that no other gets its id.
 _seen: dict[int, tuple[bool, CodeType]] = {}
@@ -49,7 +52,7 @@ _tables: dict[int, tuple[list[_Position], CodeType]] = {}  # by code object, of 
 
 
 def is_ours(code: CodeType | None) -> bool:
-    """Whether a code object is never shown as the user's: it is this project's, Python's or NumPy's."""
+    """Whether a code object is never shown as the user's: it is this project's, Python's, NumPy's, JAX's or PyTorch's."""
     if code is None:
         return False
     found = _seen.get(id(code))
@@ -68,7 +71,8 @@ def is_ours(code: CodeType | None) -> bool:
 @functools.lru_cache(256)
 def _is_our_file(name: str) -> bool:
     standard = name.startswith(_STANDARD) and not name.startswith(_INSTALLED)
-    return standard or name.startswith((_NUMPY, "<frozen ")) or is_of_project(name)
+    framework = any(folder in name for folder in _FRAMEWORKS)
+    return standard or framework or name.startswith((_NUMPY, "<frozen ")) or is_of_project(name)
 
 
 def is_of_project(name: str) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl import hosting
-from kernel_dsl.errors import BadCallArgument, StoreShape
+from kernel_dsl.errors import BadCallArgument, RefAsValue, StoreShape
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 jnp = jax.numpy
@@ -185,6 +185,32 @@ def test_a_traced_scalar() -> None:
     np.testing.assert_array_equal(
         jax.jit(lambda x, s: scaled({"a": x, "b": x}, s)[0], static_argnames="s")(X, s=2.0), X * 2 + X
     )
+
+
+def test_a_number_that_jax_traces_is_an_array() -> None:
+    @kd.kernel(out_type=lambda x, s: Spec(x.shape, x.dtype))
+    def times(x_ref: Any, s: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * s
+
+    with pytest.raises(RefAsValue) as error:
+        jax.jit(times)(X, 2.0)
+    assert any("static_argnames" in note for note in error.value.__notes__)
+    with pytest.raises(RefAsValue) as error:
+        jax.jit(times)(X, np.float32(2))
+    assert not any("static_argnames" in note for note in error.value.__notes__)
+
+
+def test_arrays_that_are_no_argument_are_told_at_the_users_line() -> None:
+    """And not at JAX's own, which called the kernel."""
+    for dtype, words in (
+        (jnp.int4, "arrays of 4-bit elements in a call that JAX traces"),
+        (jnp.float4_e2m1fn, "arrays of 4-bit elements"),
+        (jnp.float8_e4m3b11fnuz, "an array of dtype float8_e4m3b11fnuz can't be an argument"),
+    ):
+        x = jnp.zeros(8, dtype)
+        with pytest.raises(BadCallArgument, match=words) as error:
+            jax.jit(twice)(x)
+        assert "test_jax.py" in str(error.value) and "jax.jit(twice)(x)" in str(error.value)
 
 
 def test_shapes_that_do_not_fit_say_so_while_jax_compiles() -> None:

@@ -91,8 +91,11 @@ def test_matmul_of_two_dtypes_and_in_a_batch() -> None:
 def test_steps_without_a_derivative_say_so() -> None:
     a, b = normal(16, 16), normal(16, 16)
     jax.jit(lambda a: kd.library.matmul(a, b, epilogue=kd.exp))(a)
-    with pytest.raises(BadCallArgument, match="no derivative with epilogue="):
-        jax.grad(lambda a: kd.library.matmul(a, b, epilogue=kd.exp).sum())(a)
+    for function in (kd.asin, lambda x: kd.exp(kd.asin(x))):
+        with pytest.raises(BadCallArgument, match="the epilogue uses `asin`, whose derivative is not known"):
+            jax.grad(lambda a, f=function: kd.library.matmul(a, b, epilogue=f).sum())(a)
+    with pytest.raises(BadCallArgument, match="no derivative with gated= beside epilogue="):
+        jax.grad(lambda a: kd.library.matmul(a, b, epilogue=kd.exp, gated="swiglu").sum())(a)
     with pytest.raises(BadCallArgument, match="out= in a call that is traced"):
         jax.jit(lambda a: kd.library.matmul(a, b, out=a))(a)
 
@@ -120,6 +123,15 @@ def test_steps_of_matmul() -> None:
         return jnp.sin(jax.nn.silu(0.5 * (a @ b) + bias) + residual).sum()
 
     agree(ours, wanted, (a, b, bias, residual))
+
+
+def test_epilogue_of_matmul() -> None:
+    a, b, row = normal(16, 16), normal(16, 16), normal(16)
+    agree(
+        lambda a, b, row: kd.library.matmul(a, b, epilogue=lambda x, r: kd.tanh(x) * r, operands=(row,)).sum(),
+        lambda a, b, row: (jnp.tanh(a @ b) * row).sum(),
+        (a, b, row),
+    )
 
 
 def test_gated_matmul() -> None:
