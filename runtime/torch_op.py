@@ -15,7 +15,7 @@ from kernel_dsl.errors import VariableUse
 from kernel_dsl.tree import flatten, unflatten
 from kernel_dsl.variables import Variable, evaluate
 
-from .errors import ArgumentTypeError
+from .errors import ArgumentTypeError, ArgumentValueError
 
 _LARGEST = 2**31 - 1
 # What a parameter is annotated with (perhaps as text) -> its type in an op's schema.
@@ -52,6 +52,8 @@ def as_torch_op(
     ArgumentTypeError for a body whose inputs cannot be told from its outputs.
     """
     torch: Any = _torch()
+    from .arrays.interop.torch import in_forward_mode
+
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name, re.ASCII):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ArgumentTypeError(f"an op's name is 'namespace::op', of two identifiers, and not {name!r}")
     for what, function in (("backward", backward), ("setup_context", setup_context)):
@@ -67,6 +69,10 @@ def as_torch_op(
     schema = f"({', '.join(_argument(definition, n, i in written) for i, n in enumerate(names))}) -> {_result(outputs)}"
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        if in_forward_mode():  # PyTorch would take what an op gives for constant
+            raise ArgumentValueError(
+                f"op {name!r} has no derivative in forward mode (torch.func.jvp): use reverse mode"
+            )
         # Autograd is above this: it knows the op by its own formula.
         with torch.no_grad():
             given = [*args, *(kwargs[n] for n in names[len(args) :])]

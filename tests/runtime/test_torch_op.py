@@ -9,7 +9,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.runtime.devices import driver
-from kernel_dsl.runtime.errors import ArgumentTypeError
+from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 
 torch = pytest.importorskip("torch")
 DEVICES = ["cpu"] + ["cuda"] * bool(driver.available() and torch.cuda.is_available())
@@ -63,6 +63,23 @@ def test_autograd(device: str) -> None:
     x.grad = None
     compiled(x, y).backward()
     torch.testing.assert_close(x.grad, y.detach())
+
+
+def test_forward_mode_is_refused() -> None:
+    """PyTorch would drop the tangents without a word."""
+    from torch.autograd import forward_ad
+
+    op = product.as_torch_op("kd_tests::product_forward", backward=backward)
+    x = torch.randn(8)
+    with pytest.raises(ArgumentValueError, match="'kd_tests::product_forward' has no derivative in forward mode"):
+        torch.func.jvp(lambda x: op(x, x), (x,), (x,))
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones(8))
+        for call in (product, kd.library.matmul):
+            with pytest.raises(ArgumentValueError, match="a tensor with a tangent cannot be passed to a kernel"):
+                call(dual.reshape(1, 8) if call is not product else dual, x.reshape(8, 1) if call is not product else x)
+        torch.testing.assert_close(product(x, x), x * x)
+    torch.testing.assert_close(op(x, x), x * x)
 
 
 def test_scalars_and_several_outputs() -> None:

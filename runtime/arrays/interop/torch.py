@@ -41,8 +41,18 @@ def torch_dtype(dtype: DType) -> Any:
 raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
 
 
+def in_forward_mode() -> bool:
+    """Whether PyTorch differentiates forwards now: `torch.func.jvp`, `jacfwd`, `dual_level`."""
+    return getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
+
+
 def check_plain(tensor: Any) -> None:
     """Refuse tensors whose memory is not what their elements say, or that autograd watches."""
+    if in_forward_mode() and torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
+        raise ArgumentValueError(
+            "a tensor with a tangent cannot be passed to a kernel, which has no derivative in forward mode. Pass the primal "
+            "of torch.autograd.forward_ad.unpack_dual"
+        )
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ArgumentValueError(
             "a tensor that requires grad cannot be passed to a kernel, which autograd cannot see "
