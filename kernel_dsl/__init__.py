@@ -170,6 +170,7 @@ from .ops.math import (
     tanh,
 )
 from .ops.matrix import layout_cast, set_max_registers, wgmma, wgmma_accumulator_load, wgmma_wait
+from .ops.multimem import multimem_load_reduce, multimem_store
 from .ops.numeric import (
     RoundingMethod,
     ceil,
@@ -462,6 +463,8 @@ __all__ = [
     "mod",
     "modf",
     "mulhi",
+    "multimem_load_reduce",
+    "multimem_store",
     "multiple_of",
     "multiply",
     "named_scope",

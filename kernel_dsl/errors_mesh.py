@@ -63,6 +63,14 @@ class MeshMismatch(Error, ValueError):
     help = "{hint}"
 
 
+class NoMulticast(Error, RuntimeError):
+    """Multicast addresses where the devices or the arrays have none."""
+
+    code = "no-multicast"
+    title = "kernel {kernel!r} uses `kd.multimem_load_reduce` or `kd.multimem_store`: {what}"
+    help = "{hint}"
+
+
 class Unreachable(Error, RuntimeError):
     """A rank whose memory another rank can't reach."""
 

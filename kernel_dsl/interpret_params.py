@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 
 from .errors import BadArgument
@@ -23,9 +24,11 @@ class InterpretParams:
        (`deadlock`, `livelock`, `step_budget`, `trap`, lanes that diverge for good) are always raised.
     `strict_wgmma`: a wait for
        wgmma orders only the waiting warp's part of the product, see docs/interpreter.md. `devices`: how many virtual GPUs
-    there are, for kernels on a mesh, which has at most so many; by default as many as the mesh has. `skip_floating_point_ops`:
-    sums of products of matrices that are floats (wgmma, mma) are not computed, they are infinite, as Pallas' are: for a quick
-    look at hazards, which are found all the same where no address or branch depends on them. Results are wrong then.
+    there are, for kernels on a mesh, which has at most so many; by default as many as the mesh has. `mapped`: groups of
+    devices that map each other's memory, as those of one host do: `((0, 1), (2, 3))`; by default all do.
+    `skip_floating_point_ops`: sums of products of matrices that are floats (wgmma, mma) are not computed, they are infinite,
+    as Pallas' are: for a quick look at hazards, which are found all the same where no address or branch depends on them.
+    Results are wrong then.
 
        Raises `BadArgument` for a value that is none of these.
     """
@@ -39,6 +42,7 @@ class InterpretParams:
     ignore: tuple[str, ...] = ()
     strict_wgmma: bool = False
     devices: int | None = None
+    mapped: tuple[tuple[int, ...], ...] | None = None
     skip_floating_point_ops: bool = False
 
     def __post_init__(self) -> None:
@@ -50,9 +54,24 @@ class InterpretParams:
             object.__setattr__(self, "ignore", _known_kinds(self.ignore))
         if self.devices is not None and self.devices < 1:
             raise BadArgument(op="InterpretParams", what=f"devices={self.devices!r}", hint="at least one")
+        if self.mapped is not None:
+            object.__setattr__(self, "mapped", _groups(self.mapped))
         if self.step_budget < 1:
             what = f"step_budget={self.step_budget!r}"
             raise BadArgument(op="InterpretParams", what=what, hint="at least one instruction")
+
+
+def _groups(given: object) -> tuple[tuple[int, ...], ...]:
+    """Groups of devices, each device in one."""
+    try:
+        groups = tuple(tuple(operator.index(d) for d in group) for group in given)  # type: ignore[attr-defined]
+    except TypeError:
+        groups = ()
+    every = [d for group in groups for d in group]
+    if not every or len(set(every)) != len(every) or min(every) < 0:
+        hint = "groups of devices' numbers, each in one group: ((0, 1), (2, 3))"
+        raise BadArgument(op="InterpretParams", what=f"mapped={given!r}", hint=hint)
+    return groups
 
 
 def _known_kinds(given: object) -> tuple[str, ...]:

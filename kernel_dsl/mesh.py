@@ -2,14 +2,14 @@
 
 A kernel on a mesh has three arguments that its author does not see: the number of its device (`rank`, int32), the
 addresses of every array on every device (`peers`, int64 of arrays x devices), and the semaphores (int32), which lie in
-memory that the peers reach and keep their counts from launch to launch. The table's last row says where each device writes
-why it ends (`Meshed.end`).
+memory that the peers reach and keep their counts from launch to launch. The table's row after those of arrays says where each
+device writes why it ends (`Meshed.end`); the rows behind it have the multicast address of each array, one after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -65,6 +65,14 @@ class Mesh:
         return prod(self.sizes)
 
 
+@dataclass
+class Reach:
+    """Which arrays a kernel asks for on its peers, by their rows of `peers`, and whether it uses multicast addresses."""
+
+    remote: set[int] = field(default_factory=set)
+    multicast: bool = False
+
+
 class Meshed:
     """What a trace on a mesh knows: where it runs, and where the peers have what it has.
 
@@ -89,6 +97,8 @@ class Meshed:
         self._semaphores = semaphores
         self._blocks = blocks
         self._kernel = kernel
+        self.reach = Reach()
+        self._arrays = max(numbers.values(), default=-1) + 1
         self._taken = 0
         self._named: list[tuple[int, str]] = []  # where each set of semaphores ends
         self._texts: list[str] = []
@@ -127,7 +137,14 @@ class Meshed:
         found = self.numbers.get(buffer_of(ref.root))
         if found is None:
             raise NotSymmetric(op=op, what=repr(ref), hint="pass an argument of the kernel, an output, or a semaphore")
+        self.reach.remote.add(found)
         return found
+
+    def multicast(self, row: int) -> Any:
+        """The address that reaches an array on all devices, an int64; `row` as `addresses` gives it."""
+        size = self.mesh.size
+        self.reach.multicast = True
+        return self.peers[self._arrays + 1 + row // size, row % size]
 
     def semaphore(self, shape: tuple[int, ...], everywhere: bool, name: str) -> Ref:
         """Semaphores that the peers have too: of this block, or of the whole grid. Raises `MeshValue`."""
@@ -171,12 +188,17 @@ class Meshed:
         for at in range(0, len(data), 8):
             value = int.from_bytes(data[at : at + 8], "little")
             words.append(f"{store}.u64 [$0+{first + at}], {value:#x};")
-        inline_ptx(" ".join([*words, "fence.sc.sys; trap;"]), self.peers[self.peers.shape[0] - 1, self.rank], count)
+        inline_ptx(" ".join([*words, "fence.sc.sys; trap;"]), self.peers[self._arrays, self.rank], count)
 
     def name_of(self, ref: Ref) -> str:
         """What the author calls a semaphore."""
         first = ref.bounds(0)[0] if ref.root is self._semaphores.root else -1
         return next((name for end, name in self._named if 0 <= first < end), ref.type.name or "semaphore")
+
+
+def table_rows(arrays: int, size: int) -> int:
+    """The rows of `peers` for so many arrays, the semaphores among them, on `size` devices."""
+    return arrays + 1 + -(-arrays // size)
 
 
 def _step(mesh: Mesh, position: int) -> int:

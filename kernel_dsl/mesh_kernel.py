@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,7 +24,7 @@ from .kernel import Kernel
 from .kernel_arguments import check_interpret
 from .loading import load
 from .memory import ShapeDtypeStruct
-from .mesh import ROOM, Mesh, Meshed
+from .mesh import ROOM, Mesh, Meshed, Reach, table_rows
 from .ops.scope import is_spec
 from .refs import Ref
 from .sizes import Geometry
@@ -48,6 +49,7 @@ class MeshKernel(Kernel):
         if not isinstance(mesh, Mesh):
             raise MeshArgument(what=f"mesh={shown(mesh)}", hint='use `kd.Mesh(("x",), (2,))`')
         self._mesh: Mesh = mesh
+        self._reaches: weakref.WeakKeyDictionary[Stages, Reach] = weakref.WeakKeyDictionary()
         self._kept: dict[Any, Any] = {}  # the runtime's: semaphores and launches by where they are
         # Whether the streams of a launch meet before it and after it. A kernel each of whose blocks waits for its like on
         # all peers, by semaphores, when it begins and before it ends, is ordered by that, and sets this to False.
@@ -89,13 +91,18 @@ class MeshKernel(Kernel):
     ) -> Stages:
         """`inputs`: the author's, in the nest `structure`; the hidden ones are added here."""
         definition, arrays = _with_mesh(self._definition, self._mesh, inputs, structure)
-        hidden = (ScalarInput(dt.int32, weak=False), ArrayInput((arrays + 1, self._mesh.size), dt.int64))
+        hidden = (
+            ScalarInput(dt.int32, weak=False),
+            ArrayInput((table_rows(arrays, self._mesh.size), self._mesh.size), dt.int64),
+        )
         moved = tuple((i + 1, j + 1) for i, j in overlaps)  # the table comes before the author's arrays
         if given is not None:
             given = (*given, ArrayInput((ROOM,), dt.int32))
         whole = (*hidden, *inputs)
         traced = trace_kernel(definition, whole, _after(structure, HIDDEN), moved, given, target_named(target))
         stages = Stages(traced, target_named(target), definition.params, moved)
+        body: Any = definition.body
+        self._reaches[stages] = body.reach
         if self._debug:
             print_stages(stages)
         return stages
@@ -130,7 +137,7 @@ class MeshKernel(Kernel):
             loaded = [self._on(device, key, stages) for device in call.devices]
         specs = self._fills(inputs, expected)
         finish = functools.partial(_finished, nest, self._mesh, call.alone)
-        results = finish(call.run(loaded, specs))
+        results = finish(call.run(loaded, specs, self._reaches[stages]))
         if interpret is None and loaded[0].device.kind == "cuda":
             self._learn_mesh(args, out, call, loaded, specs, finish)
         return results
@@ -242,6 +249,7 @@ class _Body:
         self._mesh: Mesh = mesh
         self._inputs = inputs
         self._structure = structure
+        self.reach = Reach()
         self.__name__: str = getattr(body, "__name__", definition.name)
         self.__code__ = getattr(inspect.unwrap(body), "__code__", None)  # where it is, for messages
         names = _parameters(body)
@@ -264,6 +272,7 @@ class _Body:
         blocks = [("grid", i, n) for i, n in enumerate(trace.grid)]
         blocks += [("cluster", i, axis.size) for i, axis in enumerate(cluster)]
         trace.mesh = Meshed(self._mesh, rank, peers, numbers, semaphores, blocks, definition.name)
+        self.reach: Reach = trace.mesh.reach
         for position, (name, size) in enumerate(zip(self._mesh.names, self._mesh.sizes, strict=True)):
             if name in trace.axes:
                 what = f"{name!r} names an axis of the kernel and one of the mesh"
@@ -289,8 +298,8 @@ def _parameters(body: Any) -> list[str]:
 
 
 def _with_mesh(definition: Definition, mesh: Mesh, inputs: Sequence[Input], nest: Any) -> tuple[Definition, int]:
-    """The definition with the hidden arguments, rank and table before the inputs, semaphores after the outputs; the rows of
-    the table.
+    """The definition with the hidden arguments, rank and table before the inputs, semaphores after the outputs; how
+    many arrays the table has.
     """
     structs = unflatten(nest, [i.struct() for i in inputs])
     outs, structure = output_structs(definition, structs)

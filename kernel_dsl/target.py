@@ -24,6 +24,7 @@ class Feature(Flag):
     WGMMA = auto()
     SETMAXNREG = auto()
     RED_VECTOR = auto()  # red.global.add of vectors, and of bf16x2
+    MULTIMEM = auto()  # multimem.ld_reduce, multimem.st, multimem.red
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ _SM90 = (
     | Feature.GRIDDEPCONTROL
     | Feature.ATOM_BF16
     | Feature.RED_VECTOR
+    | Feature.MULTIMEM
 )
 _SM90A = _SM90 | Feature.WGMMA | Feature.SETMAXNREG
 _SPECIFIC = Feature.WGMMA | Feature.SETMAXNREG  # of architecture- and family-specific targets

@@ -405,17 +405,12 @@ _TILE = (kd.TilingTransform((8, 64)), kd.SwizzleTransform(128))
 
 
 @case(
-    Spec((128, 128), bf16),
-    Spec((128, 128), bf16),
-    targets=HOPPER,
-    out_type=Spec((128, 128), f32),
+    Spec((128, 128), bf16), Spec((128, 128), bf16), targets=HOPPER, out_type=Spec((128, 128), f32),
     scratch_types=[
-        kd.SMEM((128, 64), bf16, transforms=_TILE),
-        kd.SMEM((64, 128), bf16, transforms=_TILE),
-        kd.ACC((128, 128), f32),
-        kd.Barrier(num_arrivals=2),
+        kd.SMEM((128, 64), bf16, transforms=_TILE), kd.SMEM((64, 128), bf16, transforms=_TILE),
+        kd.ACC((128, 128), f32), kd.Barrier(num_arrivals=2),
     ],
-)
+)  # fmt: skip
 def matmul(a: Any, b: Any, out: Any, a_tile: Any, b_tile: Any, acc: Any, ready: Any) -> None:
     @kd.loop(0, 2)
     def _(k: Any) -> None:
@@ -502,13 +497,10 @@ def accumulator_scaled(y: Any, factors: Any, out: Any, acc: Any) -> None:
 
 
 @case(
-    Spec((2, 128), f32),
-    targets=("sm_90", "sm_90a", "sm_100a", "sm_120a"),
-    out_type=Spec((2, 128), f32),
-    cluster=(2,),
-    cluster_names=("peer",),
+    Spec((2, 128), f32), targets=("sm_90", "sm_90a", "sm_100a", "sm_120a"), out_type=Spec((2, 128), f32),
+    cluster=(2,), cluster_names=("peer",),
     scratch_types=[kd.SMEM((128,), f32), kd.Barrier(), kd.ClusterBarrier(collective_axes="peer")],
-)
+)  # fmt: skip
 def swapped_in_a_cluster(x: Any, out: Any, buffer: Any, arrived: Any, both: Any) -> None:
     me = kd.axis_index("peer")
     kd.async_store_smem(x[me], buffer, arrived, cluster_dim="peer", cluster_idx=1 - me)
@@ -540,6 +532,12 @@ def peers(x: Any, which: Any, out: Any, ready: Any, done: Any) -> None:
     @kd.when(kd.axis_index(("x", "y")) == 3)
     def _() -> None:
         kd.semaphore_wait(done.at[1], 4)
+
+
+@case(Spec((256,), bf16), targets=HOPPER, out_type=Spec((2, 256), bf16), mesh=kd.Mesh(("x",), (2,)))
+def joined(x: Any, out: Any) -> None:
+    total = kd.multimem_load_reduce(x, collective_axes="x", reduction_op="add")
+    kd.multimem_store(total, out.at[kd.axis_index("x")], collective_axes="x")
 
 
 @case(Spec((2, 128), f32), targets=HOPPER, out_type=Spec((2, 128), f32), num_threads=2, thread_name="wg")

@@ -8,9 +8,9 @@ from typing import Any
 
 from kernel_dsl.compiled import OutputSpec
 from kernel_dsl.dtypes import DType
-from kernel_dsl.errors_mesh import MeshMismatch, RanksDiffer
+from kernel_dsl.errors_mesh import MeshMismatch, NoMulticast, RanksDiffer
 from kernel_dsl.launch_plan import LaunchPlan
-from kernel_dsl.mesh import Mesh
+from kernel_dsl.mesh import Mesh, Reach
 
 from ..arrays.array_view import CPU, ArrayView, frameworks, interop_of, overlap, view
 from ..devices import memory
@@ -101,8 +101,12 @@ class MeshCall:
         """The outputs, given or made."""
         return self._outs or []
 
-    def run(self, loaded: Sequence[Any], specs: Sequence[OutputSpec]) -> list[list[Any]]:
-        """Launch on all devices; the outputs, one row of arrays each."""
+    def run(self, loaded: Sequence[Any], specs: Sequence[OutputSpec], reach: Reach) -> list[list[Any]]:
+        """Launch on all devices; the outputs, one row of arrays each. Raises `NoMulticast`."""
+        if reach.multicast and self.devices[0].kind == "cuda":
+            what = "GPUs of one process reach each other by peer access alone"
+            hint = "run one process a GPU, with arrays of an allocator that asks for multicast"
+            raise NoMulticast(kernel=self.name, what=what, hint=hint)
         plan: LaunchPlan = loaded[0].plan
         results = self._allocate(specs)
         outs = self._outs or []
@@ -119,7 +123,7 @@ class MeshCall:
             cuda.launch(loaded, sides, specs, self._streams, self.kept, self.meets)
         else:
             fresh = [n for n, s in enumerate(specs) if not self._given and s.fill is None and s.alias is None]
-            interpreter.launch(loaded[0], sides, specs, fresh)
+            interpreter.launch(loaded[0], sides, specs, fresh, reach)
         finish = self._interop.finish
         if self._given:
             return [list(row) for row in self._given]

@@ -134,7 +134,7 @@ class MeshKept:
 
 def _table(device: CudaDevice, peers: PeerAddresses, stream: int) -> memory.DeviceMemory:
     """The addresses of every array on every GPU, on this one."""
-    data = np.array(peers.addresses, np.int64).tobytes()
+    data = peers.table().tobytes()
     with driver.current(device.context):
         block = device.allocate(len(data), stream)
         memory.put(block.address, data, stream)

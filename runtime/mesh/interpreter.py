@@ -11,7 +11,9 @@ import numpy as np
 
 from kernel_dsl.compiled import OutputSpec, TensorMapParam
 from kernel_dsl.dtypes import uint8
+from kernel_dsl.errors_mesh import NoMulticast
 from kernel_dsl.launch_plan import FillStep, LaunchPlan
+from kernel_dsl.mesh import Reach
 
 from ..arrays.array_view import CPU, ArrayView
 from ..devices import memory, reports
@@ -40,9 +42,17 @@ def fill(side: DeviceSide, specs: Sequence[OutputSpec], stream: int = 0) -> None
 
 
 def launch(
-    loaded: InterpreterLoaded, sides: Sequence[DeviceSide], specs: Sequence[OutputSpec], fresh: Sequence[int]
+    loaded: InterpreterLoaded,
+    sides: Sequence[DeviceSide],
+    specs: Sequence[OutputSpec],
+    fresh: Sequence[int],
+    reach: Reach,
 ) -> None:
     """Run the kernel on all ranks to its end. `fresh`: outputs that hold nothing. Raises what the interpreter finds."""
+    groups = groups_of(loaded.device.params.mapped, len(sides))
+    if reach.multicast and len(groups) > 1:
+        what = f"the devices {groups[0]} and {groups[1]} do not map each other"
+        raise NoMulticast(kernel=loaded.plan.name, what=what, hint="leave `mapped` of kd.InterpretParams out")
     plan, step = loaded.plan, loaded.plan.launch
     back: list[tuple[ArrayView, ArrayView]] = []
     sides = [_on_host(side, back) for side in sides]
@@ -63,13 +73,12 @@ def launch(
     where = [
         space.place(memory.host_view(data, uint8), f"texts of device {r}", True, True) for r, data in enumerate(said)
     ]
-    peers_of = peers_of.and_then([view.address for view in where])
-    table = np.array(peers_of.addresses, np.int64)
+    joined = [space.memory.join(row) for row in peers_of.addresses]
+    peers_of = peers_of.and_then([view.address for view in where], joined)
     params: list[list[bytes]] = []
     for rank, (side, own, counts) in enumerate(zip(sides, arrays, hidden, strict=True)):
-        peers = space.place(
-            memory.host_view(table.copy(), plan.arrays[0].dtype), f"peers on device {rank}", False, True
-        )
+        table = _seen(peers_of, rank, groups).table()
+        peers = space.place(memory.host_view(table, plan.arrays[0].dtype), f"peers on device {rank}", False, True)
         scratch = [space.place(_scratch(s), f"{s.name} on device {rank}", True, False) for s in plan.scratch]
         everything = [peers, *own, counts, *scratch]
         maps = functools.partial(_encode, plan, peers_of)
@@ -89,6 +98,20 @@ def launch(
     for target, twin in back:
         memory.copy(target, twin)
     _check_left(loaded, semaphores)
+
+
+def groups_of(mapped: tuple[tuple[int, ...], ...] | None, size: int) -> list[tuple[int, ...]]:
+    """The devices in groups that map each other's memory: those of one host."""
+    named = [tuple(d for d in group if d < size) for group in mapped or (tuple(range(size)),)]
+    known = {device for group in named for device in group}
+    return [group for group in named if group] + [(device,) for device in range(size) if device not in known]
+
+
+def _seen(peers: PeerAddresses, rank: int, groups: Sequence[tuple[int, ...]]) -> PeerAddresses:
+    """What a rank sees: 0 for the arrays of devices that it does not map."""
+    near = next(group for group in groups if rank in group)
+    rows = [tuple(a if r in near else 0 for r, a in enumerate(row)) for row in peers.addresses]
+    return replace(peers, addresses=tuple(rows), multicast=peers.multicast if len(groups) == 1 else ())
 
 
 def _encode(plan: LaunchPlan, peers: PeerAddresses, param: TensorMapParam, view: ArrayView) -> bytes:

@@ -141,6 +141,49 @@ row("red",
     "order=relaxed|release? " + SCOPE + _ATOMIC.format("add|min|max|and|or|xor|inc|dec"),
     "[space] S S:b64@hint", _operation, _vector, _hint)  # fmt: skip
 
+
+# --- multicast addresses ------------------------------------------------------------------------------
+
+_JOINED = " space=global? "
+_JOINED_TYPES = " vec=v2|v4|v8? type=b32|b64|u32|u64|s32|s64|f16|f16x2|bf16|bf16x2|f32|f64"
+_JOINED_VECTORS = {
+    **dict.fromkeys(("f16", "bf16"), ("v2", "v4", "v8")),
+    **dict.fromkeys(("f16x2", "bf16x2", "f32"), ("", "v2", "v4")),
+}
+_REDUCED = {
+    "add": ("u32", "s32", "u64", "f32", "f64", *_HALVES),
+    "min": ("u32", "s32", "u64", "s64", *_HALVES), "max": ("u32", "s32", "u64", "s64", *_HALVES),
+    "and": ("b32", "b64"), "or": ("b32", "b64"), "xor": ("b32", "b64"),
+}  # fmt: skip
+
+
+def _joined(w: Words, operands: Operands) -> str:
+    if w["vec"] not in _JOINED_VECTORS.get(w["type"], ("",)):
+        return f".{w['type']} goes with {', '.join('.' + v for v in _JOINED_VECTORS.get(w['type'], ()) if v) or 'no vector'}"
+    if not w.get("op"):
+        return ""
+    if w["type"] not in _REDUCED[w["op"]]:
+        return f".{w['op']} takes {', '.join('.' + t for t in _REDUCED[w['op']])}"
+    if w.get("wide") and (w["op"] != "add" or w["type"] not in _HALVES):
+        return ".acc::f32 goes with .add of 16-bit floats"
+    return ""
+
+
+def _single_halves(w: Words, operands: Operands) -> str:
+    alone = w["type"] in ("f16x2", "bf16x2") and not w["vec"] and w["op"] != "add"
+    return f".{w['op']} of .{w['type']} needs a vector" if alone else ""
+
+
+row("multimem.ld_reduce",
+    "order=weak|relaxed|acquire? " + SCOPE + _JOINED + "op=add|min|max|and|or|xor wide=acc::f32?" + _JOINED_TYPES,
+    "D! [/global]", scoped, width, _joined, waits=True)  # fmt: skip
+row("multimem.st",
+    "order=weak|relaxed|release? " + SCOPE + _JOINED + _JOINED_TYPES,
+    "[/global] S", scoped, width, _joined)  # fmt: skip
+row("multimem.red",
+    "order=relaxed|release? " + SCOPE + _JOINED + "op=add|min|max|and|or|xor" + _JOINED_TYPES,
+    "[/global] S", scoped, width, _joined, _single_halves)  # fmt: skip
+
 _REMOTE = {
     "add": ("u32", "s32", "u64", "s64"), "min": ("u32", "s32"), "max": ("u32", "s32"), "inc": ("u32",), "dec": ("u32",),
     "and": ("b32",), "or": ("b32",), "xor": ("b32",),

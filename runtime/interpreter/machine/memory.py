@@ -11,6 +11,7 @@ The generic address space (PTX ISA, 'Generic Addressing') is laid out as
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ Array = npt.NDArray[Any]
 
 SLOT_BITS = 36
 SLOT_MIDDLE = 1 << (SLOT_BITS - 1)
+SLOT_MASK = (1 << SLOT_BITS) - 1
 WINDOW_BITS = 56
 SHARED_WINDOW = 1 << WINDOW_BITS
 LOCAL_WINDOW = 2 << WINDOW_BITS
@@ -91,6 +93,7 @@ class GlobalMemory:
 
     def __init__(self) -> None:
         self.buffers: dict[int, Buffer] = {}
+        self.multicast: dict[int, tuple[int, ...]] = {}  # slots of a multicast address's buffers, by its slot
         self._next = 1
 
     def allocate(
@@ -112,6 +115,16 @@ class GlobalMemory:
         buffer.address = (slot << SLOT_BITS) | SLOT_MIDDLE
         self.buffers[slot] = buffer
         return buffer.address + buffer.origin
+
+    def join(self, addresses: Sequence[int]) -> int:
+        """A multicast address for what lies at the same place of several buffers, one a device.
+
+        No plain access may use it (PTX ISA, 'multimem'): no buffer lies there.
+        """
+        slot = self._next
+        self._next += 1
+        self.multicast[slot] = tuple(address >> SLOT_BITS for address in addresses)
+        return (slot << SLOT_BITS) | (addresses[0] & SLOT_MASK)
 
     def free(self, address: int) -> None:
         """Forget the buffer at `address`; raises KeyError if there is none."""

@@ -286,6 +286,7 @@ class GlobalSpace:
     def __init__(self, run: Any) -> None:
         self.run = run
         self.buffers: dict[int, Buffer] = run.memory.buffers
+        self.multicast: dict[int, tuple[int, ...]] = run.memory.multicast
 
     def locate(self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool) -> list[Part]:
         if address.shape != (c.n, 32):
@@ -345,8 +346,12 @@ class GlobalSpace:
 
     def _nowhere(self, c: Group, address: Array, mask: Array | None, width: int, ins: Instruction) -> None:
         row, lane, who = self.run.reporter.group(c, c.active if mask is None else mask)
-        what = f"access of {width} bytes at {int(address[row, lane]):#x}, where no array lies"
-        self.run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,))
+        at = int(address[row, lane])
+        what = f"access of {width} bytes at {at:#x}, where no array lies"
+        fix = ""
+        if at >> SLOT_BITS == 0 and self.multicast:  # on a mesh
+            fix = "the memory of a peer that is not mapped has the address 0"
+        self.run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,), fix)
 
     def _outside(
         self, c: Group, bad: Array, offset: Array, buffer: Buffer, width: int, ins: Instruction,
