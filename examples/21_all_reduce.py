@@ -1,9 +1,11 @@
 """An all-reduce: every GPU gets the sum of all GPUs' arrays. Two of them, or two virtual ones where there are none.
 
-Run it: `python examples/21_all_reduce.py`.
+Run it: `python examples/21_all_reduce.py`, or one process a GPU: `torchrun --nproc-per-node 2 examples/21_all_reduce.py`.
 """
 
 from __future__ import annotations
+
+import os
 
 import numpy as np
 
@@ -33,7 +35,14 @@ def all_reduce(x, total, ready, read):
 def main() -> None:
     rng = np.random.default_rng(0)
     xs = [rng.standard_normal(N).astype(np.float32) for _ in range(DEVICES)]
-    for device, total in enumerate(all_reduce(xs)):
+    if "RANK" in os.environ:  # torchrun's: this process has one GPU, and passes its array alone
+        from one_rank import one_rank
+
+        with one_rank() as (rank, placed):
+            totals = {rank: all_reduce(placed(xs[rank])).cpu().numpy()}
+    else:
+        totals = dict(enumerate(all_reduce(xs)))
+    for device, total in totals.items():
         error = np.abs(total - sum(x.astype(np.float64) for x in xs)).max()
         print(f"device {device}: largest error {error:.1e}")
         assert error < 1e-6

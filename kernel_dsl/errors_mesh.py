@@ -71,6 +71,14 @@ class NoMulticast(Error, RuntimeError):
     help = "{hint}"
 
 
+class RanksApart(Error, RuntimeError):
+    """Ranks of which not all make the same calls, or of which one has ended."""
+
+    code = "ranks-apart"
+    title = "kernel {kernel!r}, on rank {rank} of {size}: {what}"
+    help = "{hint}"
+
+
 class Unreachable(Error, RuntimeError):
     """A rank whose memory another rank can't reach."""
 

@@ -8,6 +8,7 @@ device writes why it ends (`Meshed.end`); the rows behind it have the multicast 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -32,11 +33,15 @@ class Mesh:
     """GPUs along named axes: `kd.Mesh(("x",), (4,))`. They are numbered row by row: the last axis runs fastest.
 
     `names`: the axes, which `kd.axis_index` and `kd.axis_size` take; `sizes`: how many devices each has, 1 or more.
+    `group`: with one process a GPU, whose processes these are: a process group of torch, or an object with `rank()`, `size()`
+    and `exchange(value)`, which gives the values of all ranks. By default torch's world.
+
     Raises `MeshArgument` and `MeshValue` where they make no sense.
     """
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
+    group: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         names: Any = (self.names,) if isinstance(self.names, str) else self.names
@@ -52,6 +57,12 @@ class Mesh:
         if len(set(names)) != len(names) or min(sizes) < 1:
             what = f"a mesh of axes {shown(tuple(names))} and sizes {shown(tuple(sizes))}"
             raise MeshValue(what=what, hint="each axis has a name of its own, and 1 device or more")
+        if self.group is not None and not is_group(self.group):
+            hint = "a process group of torch, or an object with rank(), size() and exchange(value)"
+            raise MeshArgument(what=f"group={shown(self.group)}", hint=hint)
+        if self.group is not None and self.group.size() != prod(sizes):
+            what = f"a mesh of {prod(sizes)} devices for a group of {self.group.size()} ranks"
+            raise MeshValue(what=what, hint="give each rank a device")
         object.__setattr__(self, "names", tuple(str.__str__(n) for n in names))
         object.__setattr__(self, "sizes", tuple(sizes))
 
@@ -63,6 +74,17 @@ class Mesh:
     def size(self) -> int:
         """How many devices there are."""
         return prod(self.sizes)
+
+
+def is_group(x: Any) -> bool:
+    """Whether something is a process group of torch, or like one (`Mesh.group`)."""
+    return not isinstance(x, (type, Mesh)) and all(callable(getattr(x, name, None)) for name in ("rank", "size"))
+
+
+def has_ranks(mesh: Mesh) -> bool:
+    """Whether a mesh's devices can be the ranks of a group: its own, or torch's world."""
+    torch: Any = sys.modules.get("torch.distributed")
+    return mesh.group is not None or (torch is not None and torch.is_available() and torch.is_initialized())
 
 
 @dataclass

@@ -24,13 +24,13 @@ from .kernel import Kernel
 from .kernel_arguments import check_interpret
 from .loading import load
 from .memory import ShapeDtypeStruct
-from .mesh import ROOM, Mesh, Meshed, Reach, table_rows
+from .mesh import ROOM, Mesh, Meshed, Reach, has_ranks, table_rows
 from .ops.scope import is_spec
 from .refs import Ref
 from .sizes import Geometry
 from .source import here, of_function
 from .stages import Stages, print_stages, target_named
-from .symmetric import Symmetric
+from .symmetric import OfRank, Symmetric
 from .trace import current
 from .tree import flatten, unflatten
 
@@ -111,13 +111,16 @@ class MeshKernel(Kernel):
 
     def _slow_call(self, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
         from kernel_dsl.runtime.mesh.calls import MeshCall
+        from kernel_dsl.runtime.mesh.rank_calls import RankCall
 
         interpret = self._interpret if interpret is None else interpret
         check_interpret(interpret, self.name)
         leaves, structure = flatten(args, lambda x: x is not args and is_row(x))
         rows = [self._row(x, f"argument {n}") for n, x in enumerate(leaves) if _is_arrays(x)]
         scalars = [x for x in leaves if not _is_arrays(x)]
-        call = MeshCall(self.name, self._mesh, rows, scalars, stream, interpret, self._kept, self.meets)
+        alone = self._alone(leaves, out)
+        make = RankCall if alone else MeshCall
+        call = make(self.name, self._mesh, rows, scalars, stream, interpret, self._kept, self.meets)
         # what the trace is of: the first rank's arrays, whose like the others are
         described = iter(call.described)
         inputs: tuple[Input, ...] = tuple(
@@ -136,16 +139,35 @@ class MeshKernel(Kernel):
             stages = self._stages[key]
             loaded = [self._on(device, key, stages) for device in call.devices]
         specs = self._fills(inputs, expected)
-        finish = functools.partial(_finished, nest, self._mesh, call.alone)
+        wrapped = alone and any(isinstance(x, OfRank) for x in (*args, out))
+        finish = functools.partial(_finished, nest, self._mesh, alone and not wrapped, wrapped)
         results = finish(call.run(loaded, specs, self._reaches[stages]))
         if interpret is None and loaded[0].device.kind == "cuda":
-            self._learn_mesh(args, out, call, loaded, specs, finish)
+            if isinstance(call, RankCall):
+                self._learn_rank(args, out, call, self._reaches[stages])
+            else:
+                self._learn_mesh(args, out, call, loaded, specs, finish)
         return results
+
+    def _alone(self, leaves: Sequence[Any], out: Any) -> bool:
+        """Whether a call is of this rank's arrays, of several processes."""
+        if not has_ranks(self._mesh):
+            return False
+        given = [x for x in leaves if _is_arrays(x)] or [out]
+        single = [not _is_row(x) or isinstance(x, OfRank) for x in given if x is not None]
+        return (bool(single) and all(single)) or (not single and self._mesh.group is not None)
+
+    def _learn_rank(self, args: Any, out: Any, call: Any, reach: Reach) -> None:
+        from kernel_dsl.runtime.mesh.rank_fast import RankCalls
+
+        if not isinstance(self._fast, RankCalls):
+            self._fast = RankCalls()
+        self._fast.learn(args, out, call, call.launches, reach)
 
     def _learn_mesh(self, args: Any, out: Any, call: Any, loaded: Any, specs: Any, finish: Any) -> None:
         from kernel_dsl.runtime.mesh.fast import MeshCalls
 
-        if self._fast is None:
+        if not isinstance(self._fast, MeshCalls):
             self._fast = MeshCalls()
         self._fast.learn(args, out, call, loaded, specs, finish)
 
@@ -187,6 +209,8 @@ class MeshKernel(Kernel):
         if not is_row(arrays):
             return [arrays]
         row = list(arrays)
+        if isinstance(arrays, OfRank):
+            return row
         if len(row) != self._mesh.size:
             what = f"{argument} is a list of {len(row)} arrays"
             hint = f"pass {self._mesh.size} arrays, one a device, or `kd.symmetric.empty(shape, dtype, mesh)`"
@@ -215,9 +239,10 @@ class MeshKernel(Kernel):
         return self._trace(inputs, structure, (), None, name)
 
 
-def _finished(nest: Any, mesh: Mesh, alone: bool, rows: list[Any]) -> Any:
+def _finished(nest: Any, mesh: Mesh, alone: bool, of_rank: bool, rows: list[Any]) -> Any:
     """The result of a call: its rows of arrays in the nest of its outputs."""
-    return unflatten(nest, [row[0] if alone else Symmetric(row, mesh) for row in rows])
+    cls = OfRank if of_rank else Symmetric
+    return unflatten(nest, [row[0] if alone else cls(row, mesh) for row in rows])
 
 
 def _words(kind: tuple[tuple[int, ...], Any]) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .boundary import public
+from .boundary import checks_itself, public
 from .dtypes import DType, as_dtype
 from .errors_mesh import MeshArgument, MeshMismatch
 from .memory import as_dtype_of, as_shape
-from .mesh import Mesh
+from .mesh import Mesh, is_group
 from .target import Target
 
 __all__ = ["Symmetric", "empty"]
@@ -47,6 +47,17 @@ class Symmetric(list[Any]):
         return self[device]
 
 
+class OfRank(Symmetric):
+    """This rank's array of one that all ranks of a group have, with one process a GPU; a list of one."""
+
+    def __init__(self, arrays: Iterable[Any], mesh: Mesh | None = None) -> None:
+        super().__init__(arrays)
+        self.mesh = mesh
+
+    def __repr__(self) -> str:
+        return f"<this rank's {self.dtype}{list(self.shape)} on {self.mesh}>"
+
+
 def overlap(x: Iterable[Any], y: Iterable[Any]) -> bool:
     """Whether two lists of one array a device share memory on any device."""
     from kernel_dsl.runtime.arrays import array_view
@@ -81,26 +92,42 @@ def gapless(*lists: Iterable[Any] | None) -> bool:
 
 
 @public
-def empty(shape: Any, dtype: Any, mesh: Mesh, *, interpret: Any = None) -> Symmetric:
-    """An array of `shape` and `dtype` on each device of `mesh`, whose elements are not set.
+@checks_itself("mesh")
+def empty(shape: Any, dtype: Any, mesh: Any, *, interpret: Any = None) -> Any:
+    """An array of `shape` and `dtype` on each device of `mesh`, whose elements are not set: a `Symmetric`.
+
+    With one process a GPU, `mesh` is the process group of torch, or a mesh with one, and all ranks call this: the result is
+    this rank's tensor, in torch's symmetric memory where it has a GPU, and else on the CPU, for the interpreter.
 
     On GPUs where there are as many as the mesh has devices: torch tensors where torch is imported, else arrays that any
     framework takes over by DLPack. Otherwise, and with `interpret=True`, NumPy arrays, which the interpreter's virtual
     devices have. Raises `MeshArgument`, and what a shape or dtype that is none raises.
     """
-    if not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(mesh, Mesh) and not is_group(mesh):
         raise MeshArgument(what=f"mesh={mesh!r}", hint='use `kd.Mesh(("x",), (2,))`')
     from kernel_dsl.runtime.mesh.places import empty as make
+    from kernel_dsl.runtime.mesh.ranks import empty_of_rank
 
     extents, kind = as_shape(shape, "symmetric.empty"), as_dtype_of(dtype, "symmetric.empty")
+    if not isinstance(mesh, Mesh):
+        mesh = Mesh(("rank",), (mesh.size(),), mesh)
+    if mesh.group is not None:
+        return empty_of_rank(extents, kind, mesh, interpret)
     return Symmetric(make(extents, kind, mesh.size, interpret), mesh)
 
 
-def made_like(x: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh) -> Symmetric:
-    """An array of `shape` and `dtype` beside each of `x`, by the framework that made it; its elements are not set."""
+def made_like(x: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh, kept: str = "") -> Symmetric:
+    """An array of `shape` and `dtype` beside each of `x`, by the framework that made it; its elements are not set.
+
+    `kept`: with one process a GPU, where all ranks make one together, the name of one that stays for the next call.
+    """
     from kernel_dsl.runtime.arrays.array_view import interop_of, view
 
     made: list[Any] = []
+    if isinstance(x, OfRank):
+        from kernel_dsl.runtime.mesh.ranks import made_symmetric
+
+        return OfRank([made_symmetric(x[0], shape, dtype, mesh, kept)], mesh)
     for array in x:
         if hasattr(array, "new_empty") and as_dtype(array.dtype) == dtype:  # torch's own way is the shortest
             made.append(array.new_empty(shape))

@@ -14,12 +14,14 @@ from kernel_dsl.errors import BadArgument
 from kernel_dsl.mesh import Mesh
 from kernel_dsl.symmetric import overlap
 
+from .by_rank import by_rank
 from .collectives import BLOCKS, described, orders_itself, wait_for_all
 
 PIECE = 4096  # elements of a row that a warpgroup holds at a time
 
 
 @partial(public, name="all_to_all")
+@by_rank
 def all_to_all(
     x: Any,
     sizes: Any,

@@ -18,7 +18,9 @@ from kernel_dsl.boundary import public
 from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh
-from kernel_dsl.symmetric import overlap
+from kernel_dsl.symmetric import OfRank, overlap
+
+from .by_rank import by_rank
 
 BLOCKS = 132  # of a device at most: all must run at the same time
 BYTES = 64  # that a lane has in flight from each peer
@@ -27,6 +29,7 @@ ONE_SHOT = 512 << 10
 
 
 @partial(public, name="all_reduce")
+@by_rank
 def all_reduce(
     x: Any,
     mesh: Mesh,
@@ -39,7 +42,8 @@ def all_reduce(
 ) -> Any:
     """The sum of all devices' arrays, on every device; float16, bfloat16 and fp8 are added in float32 and rounded once.
 
-    `x`: an array of one shape and dtype a device, row-major; `out`: preallocated, and may be `x`. `algorithm`: "one-shot"
+    `x`: an array of one shape and dtype a device, row-major; `out`: preallocated, and may be `x`. With one process a GPU, `x` is
+    this rank's array in symmetric memory, `mesh` may be the process group, and the result is this rank's. `algorithm`: "one-shot"
     (each device reads all arrays), "two-shot" (each adds up its part of all, and stores it everywhere), or None, by size.
     `deterministic`: terms are added in the order of ranks, so that all devices and calls give the same bits; else each
     device begins with its own, which spreads the reads. `timeout`: seconds that a device waits for its peers.
@@ -61,6 +65,7 @@ def all_reduce(
 
 
 @partial(public, name="all_gather")
+@by_rank
 def all_gather(x: Any, mesh: Mesh, *, out: Any = None, timeout: float | None = None, interpret: Any = None) -> Any:
     """All devices' arrays one after the other along the first axis, on every device: (m, ...) to (n * m, ...).
 
@@ -71,6 +76,7 @@ def all_gather(x: Any, mesh: Mesh, *, out: Any = None, timeout: float | None = N
 
 
 @partial(public, name="reduce_scatter")
+@by_rank
 def reduce_scatter(
     x: Any,
     mesh: Mesh,
@@ -101,7 +107,9 @@ def described(x: Any, mesh: Mesh, op: str, rank: int = 0) -> tuple[tuple[int, ..
     if not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgumentType(op=op, what=f"mesh={mesh!r}", hint='use `kd.Mesh(("x",), (2,))`')
     rows: list[Any] = list(x) if isinstance(x, (list, tuple)) else []  # pyright: ignore[reportUnknownArgumentType]
-    if len(rows) != mesh.size or not all(hasattr(a, "shape") and hasattr(a, "dtype") for a in rows):
+    if len(rows) != (1 if isinstance(x, OfRank) else mesh.size) or not all(
+        hasattr(a, "shape") and hasattr(a, "dtype") for a in rows
+    ):
         hint = f"a list of {mesh.size} arrays, one a device, or `kd.symmetric.empty(shape, dtype, mesh)`"
         raise BadArgumentType(op=op, what=f"x is a {type(x).__name__}, on {mesh}", hint=hint)
     shape, dtype = tuple(rows[0].shape), as_dtype(rows[0].dtype)

@@ -16,8 +16,9 @@ from kernel_dsl.boundary import public
 from kernel_dsl.dtypes import DType
 from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh
-from kernel_dsl.symmetric import overlap
+from kernel_dsl.symmetric import OfRank, made_like, overlap
 
+from .by_rank import by_rank
 from .collectives import BLOCKS, described, orders_itself, wait_for_all
 
 CHUNK = 2048  # choices that a warpgroup counts at a time
@@ -25,6 +26,7 @@ PIECE = 4096  # elements of a row that it holds
 
 
 @partial(public, name="expert_dispatch")
+@by_rank
 def expert_dispatch(
     x: Any,
     experts: Any,
@@ -50,13 +52,19 @@ def expert_dispatch(
     if out is not None and any(overlap(a, row) for a in (x, experts) for row in out):
         raise BadArgument(op=op, what="out= shares memory with x or experts", hint="give other arrays")
     most = mesh.size * shape[0] * k if rows is None else an_int(rows, op, "rows", low=0)
-    ranks, counts = _counting(shape[0] * k, k, num_experts, mesh)(experts, interpret=interpret)
+    places_and_counts = None
+    if isinstance(x, OfRank):  # peers read the counts
+        sizes = (("ranks", max(shape[0] * k, 1)), ("counts", num_experts))
+        places_and_counts = tuple(made_like(x, (size,), kd.int32, mesh, f"expert {name}") for name, size in sizes)
+    counting = _counting(shape[0] * k, k, num_experts, mesh)
+    ranks, counts = counting(experts, out=places_and_counts, interpret=interpret)
     send = _sending(shape, dtype, k, num_experts, most, mesh, timeout)
     received, mine, places = send(x, experts, ranks, counts, out=out, interpret=interpret)
     return received, mine, places
 
 
 @partial(public, name="expert_combine")
+@by_rank
 def expert_combine(
     y: Any,
     experts: Any,

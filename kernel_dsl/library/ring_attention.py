@@ -21,6 +21,7 @@ from kernel_dsl.symmetric import gapless, made_like, overlap, target_of
 from kernel_dsl.target import Feature
 
 from .attention_kernel import LOG2E, LOWEST, ROWS
+from .by_rank import by_rank
 from .collectives import BLOCKS, described, orders_itself, wait_for_all
 from .mesh_product import sender, take_back
 from .ring_attention_general import ROWS_OF_TILE as TILE
@@ -32,6 +33,7 @@ REGISTERS = (224, 56)  # of a lane that multiplies, and of one that loads
 
 
 @partial(public, name="ring_attention")
+@by_rank
 def ring_attention(
     q: Any,
     k: Any,
@@ -76,7 +78,7 @@ def ring_attention(
         min(BLOCKS, target.limits.multiprocessors), timeout,
     )  # fmt: skip
     if p.fast and gapless(q, k, v, out) and target.supports(Feature.WGMMA | Feature.TMA | Feature.SETMAXNREG):
-        there = [made_like(q, (mesh.size, *keys), dtype, mesh) for _ in range(2)]
+        there = [made_like(q, (mesh.size, *keys), dtype, mesh, f"ring {name}") for name in "kv"]
         out = made_like(q, shape, dtype, mesh) if out is None else out
         return _ring(p)(q, k, v, out=(out, *there), interpret=interpret)[0]
     return ring_general(p)(q, k, v, out=out, interpret=interpret)

@@ -7,12 +7,13 @@ from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl.boundary import public
-from kernel_dsl.dtypes import DType
+from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh
-from kernel_dsl.symmetric import Symmetric, gapless, made_like, overlap, target_of
+from kernel_dsl.symmetric import OfRank, Symmetric, gapless, made_like, overlap, target_of
 from kernel_dsl.target import Feature
 
+from .by_rank import by_rank
 from .collectives import BLOCKS, all_gather, all_reduce, described, reduce_scatter
 from .gathering_product import gathering_kernel
 from .matmul import matmul
@@ -24,6 +25,7 @@ NARROW, WIDE = 64, 256  # columns of a tile
 
 
 @partial(public, name="all_gather_matmul")
+@by_rank
 def all_gather_matmul(
     x: Any, w: Any, mesh: Mesh, *, out: Any = None, timeout: float | None = None, interpret: Any = None
 ) -> Any:
@@ -40,14 +42,17 @@ def all_gather_matmul(
     _check_apart(x, w, out, op)
     p = _fused(m, columns, depth, dtype, x, mesh, timeout, interpret) if gapless(x, w, out) else None
     if p is None:
-        rows = all_gather(x, mesh, timeout=timeout, interpret=interpret)
+        wide = (mesh.size * m, depth)
+        whole = made_like(x, wide, dtype, mesh, "rows") if isinstance(x, OfRank) else None
+        rows = all_gather(x, mesh, out=whole, timeout=timeout, interpret=interpret)
         return _products(rows, w, mesh, out, interpret)
-    gathered = made_like(x, (p.M, depth), dtype, mesh)
+    gathered = made_like(x, (p.M, depth), dtype, mesh, "gathered")
     out = made_like(x, (p.M, columns), dtype, mesh) if out is None else out
     return gathering_kernel(p)(x, w, out=(out, gathered), interpret=interpret)[0]
 
 
 @partial(public, name="matmul_reduce_scatter")
+@by_rank
 def matmul_reduce_scatter(
     x: Any,
     w: Any,
@@ -69,6 +74,7 @@ def matmul_reduce_scatter(
 
 
 @partial(public, name="matmul_all_reduce")
+@by_rank
 def matmul_all_reduce(
     x: Any,
     w: Any,
@@ -102,7 +108,7 @@ def _scattered(
     if p is None:
         add = all_reduce if everywhere else reduce_scatter
         return add(_products(x, w, mesh, None, interpret), mesh, out=out, **options)
-    parts = made_like(x, (mesh.size, p.own, columns), dtype, mesh)
+    parts = made_like(x, (mesh.size, p.own, columns), dtype, mesh, "parts")
     out = made_like(x, (rows if everywhere else p.own, columns), dtype, mesh) if out is None else out
     return scattering_kernel(p, everywhere)(x, w, out=(out, parts), interpret=interpret)[0]
 
@@ -131,9 +137,12 @@ def _check_apart(x: Any, w: Any, out: Any, op: str) -> None:
 
 def _products(rows: Any, w: Any, mesh: Mesh, out: Any, interpret: Any) -> Any:
     """Each device's product."""
-    outs = [None] * mesh.size if out is None else out
+    if isinstance(w, OfRank) and out is None:  # peers read it
+        out = made_like(w, (rows[0].shape[0], w[0].shape[1]), as_dtype(w[0].dtype), mesh, "products")
+    outs = [None] * len(w) if out is None else out
     pairs = zip(rows, w, outs, strict=True)
-    return Symmetric([matmul(a, b, out=o, interpret=interpret) for a, b, o in pairs], mesh)
+    made = [matmul(a, b, out=o, interpret=interpret) for a, b, o in pairs]
+    return OfRank(made, mesh) if isinstance(w, OfRank) else Symmetric(made, mesh)
 
 
 def _fused(

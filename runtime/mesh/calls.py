@@ -29,8 +29,6 @@ class MeshCall:
     `described` says of each argument what the code may rely on, whatever the rank: (shape, dtype, contiguous, alignment).
     """
 
-    alone = False  # whether this process is one rank of several
-
     def __init__(
         self,
         name: str,

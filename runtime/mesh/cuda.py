@@ -69,9 +69,12 @@ class MeshKept:
     before they end needs no more than that.
     """
 
-    def __init__(self, loaded: Sequence[CudaLoaded], streams: Sequence[int], meets: bool) -> None:
+    def __init__(
+        self, loaded: Sequence[CudaLoaded], streams: Sequence[int], meets: bool, semaphores: Sequence[ArrayView] = ()
+    ) -> None:
+        """`semaphores`: zeroed already, where they are not to be allocated here."""
         self.streams = list(streams)
-        self.semaphores: list[ArrayView] = []
+        self.semaphores: list[ArrayView] = list(semaphores)
         self.issues: dict[Any, Issue] = {}
         self._devices: list[CudaDevice] = [one.device for one in loaded]
         self._meets = meets and len(streams) > 1
@@ -80,10 +83,11 @@ class MeshKept:
         shape = loaded[0].plan.arrays[-1].shape
         for one, stream in zip(loaded, streams, strict=True):
             with driver.current(one.device.context):
-                block = one.device.allocate(4 * shape[0], stream)
-                self.semaphores.append(block.view(shape, int32, one.device.index))
-                memory.fill(self.semaphores[-1], 0, stream)
-                driver.check(cu.cuStreamSynchronize(stream))  # a peer may signal before this stream comes to it
+                if not semaphores:
+                    block = one.device.allocate(4 * shape[0], stream)
+                    self.semaphores.append(block.view(shape, int32, one.device.index))
+                    memory.fill(self.semaphores[-1], 0, stream)
+                    driver.check(cu.cuStreamSynchronize(stream))  # a peer may signal before this stream comes to it
                 flags = int(cu.CUevent_flags.CU_EVENT_DISABLE_TIMING)
                 self._events.append((driver.check(cu.cuEventCreate(flags)), driver.check(cu.cuEventCreate(flags))))
                 if hasattr(cu, "cuFuncLoad"):  # loading at the launch could wait for a kernel that waits for this one
@@ -160,8 +164,9 @@ class Issue:
         arrays: Sequence[Sequence[ArrayView]],
         kept: MeshKept,
         scalars: Sequence[Any],
+        alone: tuple[int, PeerAddresses] | None = None,
     ) -> None:
-        """`arrays[r]`: rank r's inputs and outputs."""
+        """`arrays[r]`: rank r's inputs and outputs. `alone`: the rank of this process, and where the peers' arrays lie."""
         cu = driver.api()
         self._context: Any = loaded[0].device.context
         self._layout: ParamLayout = loaded[0].layout
@@ -170,7 +175,10 @@ class Issue:
         self._push, self._pop = cu.cuCtxPushCurrent, cu.cuCtxPopCurrent
         self._places = [n for n, p in enumerate(self._layout.params) if isinstance(p, ScalarParam) and p.scalar]
         rows = [[*own, counts] for own, counts in zip(arrays, kept.semaphores, strict=True)]
-        peers = in_one_process(rows).and_then([reports.address_of(rank) for rank in range(len(rows))])
+        if alone is None:
+            peers = in_one_process(rows).and_then([reports.address_of(rank) for rank in range(len(rows))])
+        else:
+            peers = alone[1]
         self._tables = [_table(one.device, peers, stream) for one, stream in zip(loaded, kept.streams, strict=True)]
         self._values: list[list[Any]] = []
         self._params: list[ParamBuffer] = []
@@ -182,7 +190,7 @@ class Issue:
             encode = functools.partial(_encode, one, peers)
             with driver.current(one.device.context):
                 everything = [table, *own, *one.scratch(stream)]
-            values = one.layout.values(everything, [np.int32(rank), *scalars], encode)
+            values = one.layout.values(everything, [np.int32(alone[0] if alone else rank), *scalars], encode)
             self._values.append(values)
             self._params.append(params)
             for step in plan.then:

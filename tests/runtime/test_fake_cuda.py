@@ -22,6 +22,7 @@ CASES = [
         "cuda_tvm_cases.py",
         "cuda_library_cases.py",
         "cuda_mesh_cases.py",
+        "cuda_rank_cases.py",
         "cuda_waits_cases.py",
         "cuda_tuning_cases.py",
     )

@@ -1,0 +1,147 @@
+"""This rank's launches on its GPU, with one process a GPU.
+
+Semaphores lie in torch's symmetric memory, a part of it for each kernel and stream; the ranks agree on the part when they first
+make a call of a new kind. After that no rank asks another: a launch reads the peers' addresses from torch's handles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from kernel_dsl.compiled import OutputSpec
+from kernel_dsl.dtypes import int32
+from kernel_dsl.errors_mesh import NoMulticast
+from kernel_dsl.mesh import Reach
+
+from ..arrays.array_view import ArrayView, row_major
+from ..devices import driver, reports
+from ..devices.cuda_device import CudaLoaded
+from .cuda import Issue, MeshKept
+from .interpreter import DeviceSide, fill
+from .peers import PeerAddresses
+from .ranks import Ranks, not_symmetric, peers_of
+
+SLOTS = 32  # sets of semaphores that one allocation has
+_ISSUES = 64
+
+
+class RankLaunches:
+    """The launches of one kind of call: of one kernel, on one stream."""
+
+    def __init__(
+        self,
+        call: Any,
+        loaded: CudaLoaded,
+        specs: Sequence[OutputSpec],
+        reach: Reach,
+        slot: int,
+        handle: Any,
+        arena: Any,
+    ) -> None:
+        self.name, self.ranks, self.reach = call.name, call.ranks, reach
+        self._loaded, self.specs, self.stream, self._meets = (
+            loaded,
+            list(specs),
+            call.stream,
+            call.meets and bool(reach.remote),
+        )
+        self._filled = any(s.fill is not None or s.alias is not None for s in specs)
+        self._inputs = len(call.inputs)
+        shape = loaded.plan.arrays[-1].shape
+        self._handle, self._arena = handle, arena
+        address = arena.data_ptr() + 4 * shape[0] * slot
+        counts = ArrayView(address, shape, row_major(shape), int32, ("cuda", loaded.device.index), "torch")
+        self._kept = MeshKept([loaded], [call.stream], False, [counts])
+        self._counts = peers_of(handle, address)
+        sizes = [v.size for v in call.inputs] + [prod(s.shape) for s in specs]
+        self._reached = [n for n, size in enumerate(sizes) if n in reach.remote and size]
+        self._issues: dict[Any, tuple[Issue, Sequence[ArrayView]]] = {}
+
+    def run(self, arrays: Sequence[Any], views: Sequence[ArrayView], scalars: Sequence[Any]) -> None:
+        """Launch for these inputs and outputs. Raises `NotSymmetric`, `NoMulticast`."""
+        self.again([v.address for v in views], arrays, scalars, lambda: views)
+
+    def again(
+        self,
+        addresses: Sequence[int],
+        arrays: Sequence[Any],
+        scalars: Sequence[Any],
+        views: Callable[[], Sequence[ArrayView]],
+    ) -> None:
+        """`run`, with views that are only made where no earlier call was for these addresses."""
+        handles = [(n, self._handle_of(n, arrays[n])) for n in self._reached]
+        key = (*addresses, *(tuple(handle.buffer_ptrs) for _, handle in handles))
+        found = self._issues.get(key)
+        if found is None:
+            if len(self._issues) >= _ISSUES:
+                self._issues.clear()
+            made = views()
+            found = self._issues[key] = self._made(made, dict(handles), scalars), made
+        issue, made = found
+        if not self._meets and not self._filled:
+            issue.run(scalars)
+            return
+        with self.ranks.on_stream(self.stream):
+            if self._meets:
+                self._handle.barrier(channel=0)  # every rank's stream has come to the launch
+            if self._filled:
+                side = DeviceSide(list(made[: self._inputs]), list(made[self._inputs :]), list(scalars))
+                with driver.current(self._loaded.device.context):
+                    fill(side, self.specs, self.stream)
+                if self._meets:
+                    self._handle.barrier(channel=0)
+            issue.run(scalars)
+            if self._meets:
+                self._handle.barrier(channel=0)  # and has passed it
+
+    def _handle_of(self, number: int, array: Any) -> Any:
+        """What torch knows of an array that the peers are asked for."""
+        what = self._word(number)
+        handle = self.ranks.handle(array, self.name, what)
+        if handle.world_size != self.ranks.size or handle.rank != self.ranks.rank:
+            raise not_symmetric(self.name, f"{what}, whose rendezvous was with another group,")
+        return handle
+
+    def _word(self, number: int) -> str:
+        return f"argument {number}" if number < self._inputs else f"output {number - self._inputs}"
+
+    def _made(self, views: Sequence[ArrayView], handles: dict[int, Any], scalars: Sequence[Any]) -> Issue:
+        rank, size = self.ranks.rank, self.ranks.size
+        every: list[tuple[tuple[int, ...], int]] = []
+        for number, own in enumerate(views):
+            alone = tuple(own.address if r == rank else 0 for r in range(size))
+            found = peers_of(handles[number], own.address) if number in handles else (alone, 0)
+            if number in handles and self.reach.multicast and not found[1]:
+                hint = "NVLink multicast must be on, and torch's allocator must see it"
+                raise NoMulticast(kernel=self.name, what=f"{self._word(number)} has no multicast address", hint=hint)
+            every.append(found)
+        every.append(self._counts)
+        texts = [reports.address_of(rank) if r == rank else 0 for r in range(size)]
+        peers = PeerAddresses(tuple(a for a, _ in every)).and_then(texts, [joined for _, joined in every])
+        return Issue([self._loaded], [list(views)], self._kept, scalars, (rank, peers))
+
+
+def launches_of(call: Any, loaded: CudaLoaded, specs: Sequence[OutputSpec], reach: Reach) -> RankLaunches:
+    """The launches of calls like this one. The first time all ranks meet: raises `RanksDiffer`, `RanksApart`."""
+    words = call.words(reach)
+    key = (id(call.ranks), loaded.function, call.stream, call.meets, tuple(words))
+    found = call.kept.get(key)
+    if found is None:
+        ranks = call.ranks
+        number = ranks.slots
+        ranks.agree(call.name, [*words, ("the number of kernels before it", str(number))])
+        arena, handle = _arena(ranks, number // SLOTS, loaded.plan.arrays[-1].shape[0], call.arrays)
+        ranks.slots += 1
+        found = call.kept[key] = RankLaunches(call, loaded, specs, reach, number % SLOTS, handle, arena)
+    return found
+
+
+def _arena(ranks: Ranks, number: int, room: int, arrays: Sequence[Any]) -> tuple[Any, Any]:
+    """Zeroed semaphores for several kernels, and their handle."""
+    while len(ranks.arenas) <= number:
+        made = ranks.zeros(SLOTS * room, arrays)
+        ranks.agree("semaphores", [("their number", str(len(ranks.arenas)))])  # all are zero, before a peer signals
+        ranks.arenas.append((made, ranks.handle(made, "semaphores", "their memory")))
+    return ranks.arenas[number]

@@ -1,0 +1,202 @@
+"""The library on a mesh with one process a GPU, checked and timed on GPUs.
+
+`torchrun --nproc-per-node 2 -m tests.mesh.torchrun_check` checks results, errors and times beside torch's symmetric memory.
+`torchrun --nproc-per-node 2 -m tests.mesh.torchrun_check --dies` ends rank 1 without a word: rank 0 must end with an error
+that names a semaphore, within seconds. `--cpu` runs the checks in the interpreter, on small arrays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # no NVLink multicast
+os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+
+import torch
+import torch.distributed as dist
+
+import kernel_dsl as kd
+from kernel_dsl.errors_mesh import NotSymmetric, RanksDiffer
+
+KIB = 1 << 10
+
+
+class Check:
+    """This rank's checks."""
+
+    def __init__(self, cpu: bool, iterations: int) -> None:
+        self.cpu, self.iterations = cpu, iterations
+        self.group = dist.group.WORLD
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.device = torch.device("cpu") if cpu else torch.device("cuda", self.rank)
+        self.failed = 0
+
+    def say(self, text: str) -> None:
+        if self.rank == 0:
+            print(text, flush=True)
+
+    def made(self, *shape: int, seed: int, dtype: Any = torch.bfloat16) -> list[Any]:
+        """Every rank's array, the same on all ranks; this rank's own is symmetric."""
+        generator = torch.Generator().manual_seed(seed)
+        every = [torch.randn(shape, generator=generator).to(dtype).to(self.device) for _ in range(self.size)]
+        own = kd.symmetric.empty(shape, str(dtype).split(".")[-1], self.group, interpret=True if self.cpu else None)
+        every[self.rank] = own.copy_(every[self.rank])
+        return every
+
+    def expect(self, name: str, got: Any, want: Any, bound: float) -> None:
+        error = ((got.float() - want.float()).abs().max() / want.float().abs().max().clamp(min=1e-9)).item()
+        if not error <= bound:
+            self.failed += 1
+            print(f"WRONG on rank {self.rank}: {name}: error {error:.2e}, at most {bound:.0e}", flush=True)
+
+    def timed(self, call: Callable[[], Any], repeats: int = 50) -> float:
+        """Microseconds of a call, the median over `repeats` after a few."""
+        if self.cpu:
+            call()
+            return float("nan")
+        for _ in range(5):
+            call()
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(2 * repeats)]
+        dist.barrier()
+        torch.cuda.synchronize()
+        for i in range(repeats):
+            marks[2 * i].record()
+            call()
+            marks[2 * i + 1].record()
+        torch.cuda.synchronize()
+        times = sorted(marks[2 * i].elapsed_time(marks[2 * i + 1]) * 1e3 for i in range(repeats))
+        return times[repeats // 2]
+
+    def collectives(self) -> None:
+        sizes = [64] if self.cpu else [4 * KIB, 32 * KIB, 256 * KIB, 2048 * KIB, 32 * KIB * KIB]  # elements
+        for count in sizes:
+            xs = self.made(count, seed=count)
+            x, total = xs[self.rank], sum(x.float() for x in xs)
+            out = torch.empty_like(x)
+            there = kd.symmetric.empty((count,), "bfloat16", self.group, interpret=True if self.cpu else None)
+            target = out if 2 * count <= 512 * KIB else there
+            self.expect(f"all_reduce {count}", kd.library.all_reduce(x, self.group, out=target), total, 1e-2)
+            wide = kd.symmetric.empty(
+                (self.size * count,), "bfloat16", self.group, interpret=True if self.cpu else None
+            )
+            self.expect(f"all_gather {count}", kd.library.all_gather(x, self.group, out=wide), torch.cat(xs), 0)
+            part = total[self.rank * (count // self.size) :][: count // self.size]
+            small = torch.empty_like(part, dtype=x.dtype)
+            self.expect(f"reduce_scatter {count}", kd.library.reduce_scatter(x, self.group, out=small), part, 1e-2)
+            ours = self.timed(lambda x=x, target=target: kd.library.all_reduce(x, self.group, out=target))
+            line = f"all_reduce {2 * count / KIB:8g} KiB: ours {ours:8.1f} us"
+            if not self.cpu:
+                name = self.group.group_name
+                one = (
+                    torch.ops.symm_mem.one_shot_all_reduce
+                    if 2 * count <= 512 * KIB
+                    else torch.ops.symm_mem.two_shot_all_reduce_
+                )
+                theirs = self.timed(lambda x=x, one=one, name=name: one(x, "sum", name))
+                copy = x.clone()
+                nccl = self.timed(lambda copy=copy: dist.all_reduce(copy))
+                line += f", torch symmetric {theirs:8.1f}, NCCL {nccl:8.1f}, ratio {theirs / ours:.2f}"
+            self.say(line)
+
+    def products(self) -> None:
+        m, depth, columns = (128, 16, 16) if self.cpu else (2048, 4096, 4096)
+        xs, ws = self.made(m, depth, seed=1), self.made(depth, columns, seed=2)
+        x, w = xs[self.rank], ws[self.rank]
+        want = torch.cat(xs).float() @ w.float()
+        self.expect("all_gather_matmul", kd.library.all_gather_matmul(x, w, self.group), want, 2e-2)
+        rows = self.made(self.size * m, depth, seed=3)
+        partial = sum(a.float() @ b.float() for a, b in zip(rows, ws, strict=True))
+        mine = partial[self.rank * m :][:m]
+        own = rows[self.rank]
+        self.expect("matmul_reduce_scatter", kd.library.matmul_reduce_scatter(own, w, self.group), mine, 2e-2)
+        self.expect("matmul_all_reduce", kd.library.matmul_all_reduce(own, w, self.group), partial, 2e-2)
+        out = torch.empty_like(want, dtype=x.dtype)
+        ours = self.timed(lambda: kd.library.all_gather_matmul(x, w, self.group, out=out))
+        self.say(f"all_gather_matmul {self.size * m}x{columns}x{depth}: {ours:.1f} us")
+
+    def attention(self) -> None:
+        shape = (1, 2, 128, 64) if self.cpu else (1, 16, 4096, 128)
+        qs, ks, vs = (self.made(*shape, seed=seed) for seed in (4, 5, 6))
+        got = kd.library.ring_attention(qs[self.rank], ks[self.rank], vs[self.rank], self.group, causal=True)
+        q, k, v = (torch.cat(x, 2).float() for x in (qs, ks, vs))
+        want = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        self.expect("ring_attention", got, want.chunk(self.size, 2)[self.rank], 2e-2)
+
+    def delays(self) -> None:
+        """Many calls with ranks that come at different times: right each time."""
+        count = 64 if self.cpu else 8 * KIB
+        xs = self.made(count, seed=9, dtype=torch.float32)
+        x, total = xs[self.rank], sum(xs)
+        late = random.Random(self.rank)
+        for _ in range(self.iterations):
+            if late.random() < 0.3:
+                time.sleep(late.random() * 2e-3)
+            self.expect("all_reduce with delays", kd.library.all_reduce(x, self.group), total, 1e-6)
+
+    def errors(self) -> None:
+        x = self.made(1024, seed=7)[self.rank]
+        self.refused("shapes that differ", RanksDiffer, lambda: kd.library.all_reduce(x[: 512 + self.rank], self.group))
+        if not self.cpu:
+            plain = torch.ones(1000, device=self.device)
+            self.refused("a plain tensor", NotSymmetric, lambda: kd.library.all_reduce(plain, self.group))
+        self.expect(
+            "a call after errors", kd.library.all_gather(x, self.group).float(), torch.cat(self.made(1024, seed=7)), 0
+        )
+
+    def refused(self, name: str, error: type[Exception], call: Callable[[], Any]) -> None:
+        try:
+            call()
+            if not self.cpu:
+                torch.cuda.synchronize()
+        except error as found:
+            self.say(f"{name}: {str(found).splitlines()[0]}")
+        else:
+            self.failed += 1
+            print(f"WRONG on rank {self.rank}: {name} is no error", flush=True)
+
+    def dies(self) -> None:
+        x = self.made(4096, seed=8)[self.rank]
+        kd.library.all_reduce(x, self.group, timeout=3)
+        torch.cuda.synchronize()
+        if self.rank == 1:
+            os._exit(0)
+        start = time.perf_counter()
+        try:
+            kd.library.all_reduce(x, self.group, timeout=3)
+            torch.cuda.synchronize()
+            kd.library.all_reduce(x, self.group, timeout=3)
+        except Exception as error:
+            print(f"after {time.perf_counter() - start:.1f} s: {str(error).splitlines()[0]}", flush=True)
+            os._exit(0)
+        print("WRONG: rank 0 found no error", flush=True)
+        os._exit(1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--dies", action="store_true")
+    parser.add_argument("--iterations", type=int, default=1000)
+    options = parser.parse_args()
+    if not options.cpu:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("gloo" if options.cpu else "nccl")
+    check = Check(options.cpu, 3 if options.cpu else options.iterations)
+    if options.dies:
+        check.dies()
+    for step in (check.collectives, check.products, check.attention, check.delays, check.errors):
+        step()
+        check.say(f"{step.__name__}: done")
+    dist.barrier()
+    print(f"rank {check.rank}: {check.failed} wrong", flush=True)
+    dist.destroy_process_group()
+    raise SystemExit(bool(check.failed))
+
+
+if __name__ == "__main__":
+    main()
