@@ -34,7 +34,8 @@ class Mesh:
 
     `names`: the axes, which `kd.axis_index` and `kd.axis_size` take; `sizes`: how many devices each has, 1 or more.
     `group`: with one process a GPU, whose processes these are: a process group of torch, or an object with `rank()`, `size()`
-    and `exchange(value)`, which gives the values of all ranks. By default torch's world.
+    and `exchange(value)`, which gives the values of all ranks. By default torch's world. `hosts`: axes along which devices are on
+    other hosts, so that their memory may not be mapped: `kd.async_copy` from GMEM and signals go to them by NVSHMEM then.
 
     Raises `MeshArgument` and `MeshValue` where they make no sense.
     """
@@ -42,6 +43,7 @@ class Mesh:
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     group: Any = field(default=None, repr=False)
+    hosts: Any = ()
 
     def __post_init__(self) -> None:
         names: Any = (self.names,) if isinstance(self.names, str) else self.names
@@ -63,6 +65,12 @@ class Mesh:
         if self.group is not None and self.group.size() != prod(sizes):
             what = f"a mesh of {prod(sizes)} devices for a group of {self.group.size()} ranks"
             raise MeshValue(what=what, hint="give each rank a device")
+        hosts: Any = (self.hosts,) if isinstance(self.hosts, str) else self.hosts
+        if not isinstance(hosts, (tuple, list)) or any(name not in names for name in hosts):
+            raise MeshArgument(
+                what=f"hosts={shown(hosts)}", hint=f"name axes of the mesh: {', '.join(map(repr, names))}"
+            )
+        object.__setattr__(self, "hosts", tuple(hosts))
         object.__setattr__(self, "names", tuple(str.__str__(n) for n in names))
         object.__setattr__(self, "sizes", tuple(sizes))
 

@@ -87,10 +87,14 @@ class MeshKernel(Kernel):
     # --- tracing ------------------------------------------------------------------------------------
 
     def _trace(
-        self, inputs: Any, structure: Any, overlaps: Any, given: Any, target: str, made: Geometry | None = None
-    ) -> Stages:
-        """`inputs`: the author's, in the nest `structure`; the hidden ones are added here."""
-        definition, arrays = _with_mesh(self._definition, self._mesh, inputs, structure)
+        self, inputs: Any, structure: Any, overlaps: Any, given: Any, target: str, made: Geometry | None = None,
+        mapped: bool = False,
+    ) -> Stages:  # fmt: skip
+        """`inputs`: the author's, in the nest `structure`; the hidden ones are added here. `mapped`: all devices map each
+        other, and nothing goes by NVSHMEM.
+        """
+        mesh = replace(self._mesh, hosts=()) if mapped else self._mesh
+        definition, arrays = _with_mesh(self._definition, mesh, inputs, structure)
         hidden = (
             ScalarInput(dt.int32, weak=False),
             ArrayInput((table_rows(arrays, self._mesh.size), self._mesh.size), dt.int64),
@@ -132,10 +136,11 @@ class MeshKernel(Kernel):
         call.take_outputs(None if outs is None else [self._row(x, f"output {n}") for n, x in enumerate(outs)])
         given = None if outs is None else tuple(ArrayInput(*d) for d in call.described_outputs)
         target = target_named(self._definition.params.target or call.target)
-        key = (inputs, repr(structure), given, call.overlaps, target.name)
+        mapped = bool(self._mesh.hosts) and call.devices[0].kind == "cuda"
+        key = (inputs, repr(structure), given, call.overlaps, target.name, mapped)
         with self._lock:
             if key not in self._stages:
-                self._stages[key] = self._trace(inputs, structure, call.overlaps, given, target.name)
+                self._stages[key] = self._trace(inputs, structure, call.overlaps, given, target.name, mapped=mapped)
             stages = self._stages[key]
             loaded = [self._on(device, key, stages) for device in call.devices]
         specs = self._fills(inputs, expected)

@@ -18,8 +18,9 @@ from kernel_dsl.boundary import public
 from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh
-from kernel_dsl.symmetric import OfRank, overlap
+from kernel_dsl.symmetric import OfRank, made_like, overlap
 
+from . import two_level
 from .by_rank import by_rank
 
 BLOCKS = 132  # of a device at most: all must run at the same time
@@ -54,6 +55,8 @@ def all_reduce(
     shape, dtype = described(x, mesh, op)
     if algorithm not in (None, "one-shot", "two-shot"):
         raise BadArgument(op=op, what=f"algorithm={algorithm!r}", hint='"one-shot", "two-shot" or None')
+    if mesh.hosts:
+        return _over_hosts(x, shape, dtype, mesh, out, timeout, interpret)
     small = prod(shape) * dtype.itemsize <= ONE_SHOT
     in_place = _in_place(x, out)  # another device would still read what this one replaces
     one = algorithm == "one-shot" or (algorithm is None and small and not in_place)
@@ -72,6 +75,9 @@ def all_gather(x: Any, mesh: Mesh, *, out: Any = None, timeout: float | None = N
     `x`, `out`, `timeout` and errors as of `all_reduce`.
     """
     shape, dtype = described(x, mesh, "all_gather", 1)
+    if mesh.hosts:
+        wide = (mesh.size * shape[0], *shape[1:])
+        return two_level.gather(shape, wide, dtype, mesh, timeout)(x, out=out, interpret=interpret)
     return _gather(shape, dtype, mesh, timeout)(x, out=out, interpret=interpret)
 
 
@@ -96,7 +102,34 @@ def reduce_scatter(
     if shape[0] % mesh.size:
         what = f"the first axis has {shape[0]} elements, for {mesh.size} devices"
         raise BadArgument(op=op, what=what, hint="pad it to a multiple of the devices")
+    if mesh.hosts:
+        part = (shape[0] // mesh.size, *shape[1:])
+        return _scattered(x, prod(part), part, dtype, mesh, out, timeout, interpret)
     return _scatter(shape, dtype, mesh, deterministic, timeout)(x, out=out, interpret=interpret)
+
+
+def _over_hosts(
+    x: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh, out: Any, timeout: float | None, interpret: Any
+) -> Any:
+    """`all_reduce` on several hosts: each device adds up its part, and gives it to all."""
+    size = prod(shape)
+    if size % mesh.size or not size:
+        what = f"x has {size} elements, for {mesh.size} devices on several hosts"
+        raise BadArgument(op="all_reduce", what=what, hint="pad it to a multiple of the devices")
+    part = (size // mesh.size,)
+    parts = made_like(x, part, dtype, mesh, "parts over hosts")
+    parts = _scattered(x, part[0], part, dtype, mesh, parts, timeout, interpret)
+    return two_level.gather(part, shape, dtype, mesh, timeout)(parts, out=out, interpret=interpret)
+
+
+def _scattered(
+    x: Any, size: int, part: tuple[int, ...], dtype: DType, mesh: Mesh, out: Any, timeout: float | None, interpret: Any
+) -> Any:
+    hosts = prod(n for name, n in zip(mesh.names, mesh.sizes, strict=True) if name in mesh.hosts)
+    wide = dt.float32 if dtype.is_float and dtype.itemsize < 4 else dtype
+    room = [made_like(x, (hosts, size), wide, mesh, f"{name} of hosts") for name in ("stage", "box")]
+    out = made_like(x, part, dtype, mesh) if out is None else out
+    return two_level.scatter(size, part, dtype, mesh, timeout)(x, out=(out, *room), interpret=interpret)[0]
 
 
 # --- arguments ------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from ..errors import BadArgument, BadArgumentType
 from ..errors_hopper import CopyMismatch, CopySpaces
 from ..ir import MemorySpace
 from ..refs import Ref, ds
-from .control import fori_loop
+from . import nvshmem
+from .control import cond, fori_loop
 from .copy import commit_smem, copy_smem_to_gmem, wait_smem_to_gmem
 from .ref import as_ref, check_writable
 from .remote import remote_ref
@@ -25,8 +26,8 @@ PIECE = 4096  # elements that a warpgroup holds at a time
 class RemoteCopy:
     """A copy that `make_async_remote_copy` described; `start` sends it, the waits end with it."""
 
-    def __init__(self, src: Ref, dst: Ref, send: Any, receive: Any, device_id: Any) -> None:
-        self._src, self._dst = src, dst
+    def __init__(self, src: Ref, dst: Ref, own: Ref, send: Any, receive: Any, device_id: Any) -> None:
+        self._src, self._dst, self._own = src, dst, own
         self._send, self._receive = send, receive
         self._device = device_id
 
@@ -41,11 +42,24 @@ class RemoteCopy:
             copy_smem_to_gmem(self._src, self._dst)
             wait_smem_to_gmem(0)
         else:
-            _by_lanes(self._src, self._dst)
+            self._from_gmem()
         if self._receive is not None:
             semaphore_signal(self._receive, device_id=self._device)
         if self._send is not None:
             semaphore_signal(self._send)
+
+    def _from_gmem(self) -> None:
+        mesh = nvshmem.hosts_of("async_copy")
+        if mesh is None:
+            _by_lanes(self._src, self._dst)
+            return
+        op = "async_copy"
+        number = mesh.number(self._device, op)
+
+        def send() -> None:
+            nvshmem.put(mesh, self._src, self._own, number, op)
+
+        cond(nvshmem.far(mesh, self._own, number, op), send, lambda: _by_lanes(self._src, self._dst))
 
     def wait_send(self, *, timeout: float | None = None) -> None:
         """Wait until what was sent has been read here. Raises `BadArgument` without a semaphore for it."""
@@ -90,7 +104,7 @@ def make_async_remote_copy(
     if device_id is None:
         raise BadArgumentType(op=op, what="device_id is None", hint="say which device the copy goes to")
     check_writable(dst)
-    return RemoteCopy(src, remote_ref(dst, device_id), send_sem, recv_sem, device_id)
+    return RemoteCopy(src, remote_ref(dst, device_id), dst, send_sem, recv_sem, device_id)
 
 
 def async_copy(

@@ -24,6 +24,7 @@ from ..packed import seen_as, stored_spec
 from ..refs import Ref
 from ..trace import current, emit
 from ..values import Array
+from . import nvshmem
 from .atomic import atomic_add, atomic_cas
 from .control import cond, while_loop
 from .debug import debug_check
@@ -140,11 +141,13 @@ def semaphore_signal(sem: Any, inc: Any = 1, *, device_id: Any = None, memory_sc
 
     Raises `BadArgumentType`, `BadArgument`, and what `kd.remote_ref` raises.
     """
-    ref, scope = _one(sem, "semaphore_signal", memory_scope)
-    if device_id is not None:
-        ref = remote_ref(ref, device_id)
-    emit(WarpgroupBarrier())
-    atomic_add(ref, inc, order="release", scope=scope)
+    op = "semaphore_signal"
+    ref, scope = _one(sem, op, memory_scope)
+    if device_id is None:
+        emit(WarpgroupBarrier())
+        atomic_add(ref, inc, order="release", scope=scope)
+    else:
+        _signal(ref, inc, device_id, scope, op, meets=True)
 
 
 def semaphore_signal_multicast(
@@ -163,8 +166,24 @@ def semaphore_signal_multicast(
         raise UnknownAxis(name=unknown[0], names=", ".join(map(repr, mesh.mesh.names)))
     emit(WarpgroupBarrier())
     for at in product(*(range(axis_size(name)) for name in names)):
-        target = remote_ref(ref, dict(zip(names, at, strict=True)))
+        _signal(ref, inc, dict(zip(names, at, strict=True)), scope, op, meets=False)
+
+
+def _signal(ref: Ref, inc: Any, device_id: Any, scope: str, op: str, meets: bool) -> None:
+    """Add to another device's semaphore. `meets`: the warpgroup does so first."""
+    target = remote_ref(ref, device_id)
+
+    def near() -> None:
+        if meets:
+            emit(WarpgroupBarrier())
         atomic_add(target, inc, order="release", scope=scope)
+
+    mesh = nvshmem.hosts_of(op)
+    if mesh is None:
+        near()
+        return
+    number = mesh.number(device_id, op)
+    cond(nvshmem.far(mesh, ref, number, op), lambda: nvshmem.signal(mesh, ref, inc, number, op), near)
 
 
 def semaphore_wait(
@@ -193,7 +212,7 @@ def semaphore_wait(
 
     if not decrement:
         while_loop(lambda seen: seen < value, lambda seen: peek(), peek())
-        _seen_by_copies()
+        _seen_by_copies(ref)
         return
 
     # between a look and a subtraction another waiter could take the same count: it is exchanged if it is still that
@@ -208,13 +227,16 @@ def semaphore_wait(
         return found, enough & (found == seen)
 
     while_loop(lambda state: ~state[1], take, (peek(), False))
-    _seen_by_copies()
+    _seen_by_copies(ref)
 
 
-def _seen_by_copies() -> None:
+def _seen_by_copies(ref: Ref) -> None:
     """What another device stored before its signal is there for asynchronous copies, too."""
     if current().mesh is not None:
         emit(GmemProxyFence())
+    mesh = nvshmem.hosts_of("semaphore_wait")
+    if mesh is not None:
+        nvshmem.arrived(mesh, ref, "semaphore_wait")
 
 
 class _Deadline:

@@ -94,6 +94,7 @@ class GlobalMemory:
     def __init__(self) -> None:
         self.buffers: dict[int, Buffer] = {}
         self.multicast: dict[int, tuple[int, ...]] = {}  # slots of a multicast address's buffers, by its slot
+        self.peers: dict[int, tuple[int, ...]] = {}  # slots of the same array on all devices, by each of them
         self._next = 1
 
     def allocate(
@@ -123,7 +124,9 @@ class GlobalMemory:
         """
         slot = self._next
         self._next += 1
-        self.multicast[slot] = tuple(address >> SLOT_BITS for address in addresses)
+        members = tuple(address >> SLOT_BITS for address in addresses)
+        self.multicast[slot] = members
+        self.peers |= dict.fromkeys(members, members)
         return (slot << SLOT_BITS) | (addresses[0] & SLOT_MASK)
 
     def free(self, address: int) -> None:

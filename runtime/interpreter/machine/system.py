@@ -1,4 +1,4 @@
-"""The functions that the CUDA runtime supplies to device code: vprintf, __assertfail, malloc and free."""
+"""The functions that the CUDA runtime supplies to device code: vprintf, __assertfail, malloc and free; and NVSHMEM's."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ..checks.kinds import HazardKind
 from ..ptx.module import Instruction
+from . import nvshmem
 from .group import Group
 from .heap import free, malloc
 from .memory import LOCAL_WINDOW, RANK_SHIFT, SHARED_WINDOW, WINDOW_BITS, WINDOW_MASK
@@ -99,11 +100,14 @@ def _assertfail(c: Group, ins: Instruction, params: list[Array]) -> None:
 
 
 # Bytes of each argument.
-SIZES = {"vprintf": (8, 8), "__assertfail": (8, 8, 4, 8, 8), "malloc": (8,), "free": (8,)}
+SIZES: dict[str, tuple[int, ...]] = {
+    "vprintf": (8, 8), "__assertfail": (8, 8, 4, 8, 8), "malloc": (8,), "free": (8,), **nvshmem.SIZES,
+}  # fmt: skip
 # The values that a function returns, (rows, 32), or None.
 SYSTEM: dict[str, Callable[[Group, Instruction, list[Array]], Array | None]] = {
     "vprintf": _vprintf,
     "__assertfail": _assertfail,
     "malloc": lambda c, ins, params: malloc(c, ins, _values(c, params[0], "u8")),
     "free": lambda c, ins, params: free(c, ins, _values(c, params[0], "u8")),
+    **nvshmem.FUNCTIONS,
 }

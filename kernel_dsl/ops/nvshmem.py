@@ -1,0 +1,110 @@
+"""Peers on other hosts, whose memory is not mapped: calls of NVSHMEM's device functions (NVSHMEM's API, 'Device API').
+
+A kernel calls them where the mesh has `hosts` axes and the table of addresses says 0 for a peer. One lane calls, after all of its
+warpgroup have stored what goes out.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from .. import dtypes as dt
+from ..errors import BadArgument
+from ..ir import Effect, Op, Value, attr, operands
+from ..mesh import Meshed
+from ..refs import Ref
+from ..trace import current, emit
+from ..values import Array
+from .access import view_of
+from .cast import as_value, astype
+from .sync import WarpgroupBarrier
+
+# What the library's functions take, as LLVM spells it, and give.
+FUNCTIONS: dict[str, tuple[tuple[str, ...], str]] = {
+    "nvshmem_putmem_nbi": (("ptr", "ptr", "i64", "i32"), "void"),  # destination here, source, bytes, rank
+    "nvshmem_int_atomic_add": (("ptr", "i32", "i32"), "void"),  # address here, what to add, rank
+    "nvshmem_int_test": (("ptr", "i32", "i32"), "i32"),  # address, comparison, value
+    "nvshmem_quiet": ((), "void"),
+}
+AT_LEAST = 5  # NVSHMEM_CMP_GE
+
+
+class NvshmemCall(Op, name="nvshmem_call", effect=Effect.READ | Effect.WRITE):
+    """One lane of the warpgroup calls a function of NVSHMEM's device library. PTX `call` of an `.extern .func`."""
+
+    args: tuple[Value, ...] = operands()
+    function: str = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return ()
+
+
+def call(function: str, *args: Any) -> None:
+    """Call a function by one lane; its result is not used."""
+    kinds = {"ptr": dt.int64, "i64": dt.int64, "i32": dt.int32}
+    types, _ = FUNCTIONS[function]
+    values = tuple(astype(as_value(x, function), kinds[t]) for x, t in zip(args, types, strict=True))
+    emit(NvshmemCall(values, function))
+
+
+def far(mesh: Meshed, ref: Ref, number: Any, op: str) -> Array:
+    """Whether the memory of device `number` is not mapped here."""
+    return mesh.peers[mesh.addresses(ref, op), number] == 0
+
+
+def put(mesh: Meshed, src: Ref, dst: Ref, number: Any, op: str) -> None:
+    """Copy `src` to the same place as `dst`, an array of this device, on device `number`; it is there when this returns."""
+    size = prod(src.shape) * src.dtype.itemsize
+    addresses = [_address(mesh, ref, op) for ref in (dst, src)]
+    emit(WarpgroupBarrier())
+    call("nvshmem_putmem_nbi", *addresses, size, number)
+    call("nvshmem_quiet")
+    emit(WarpgroupBarrier())
+
+
+def signal(mesh: Meshed, sem: Ref, inc: Any, number: Any, op: str) -> None:
+    """Add to a semaphore of device `number`, after what this warpgroup sent there."""
+    address = _address(mesh, sem, op)
+    emit(WarpgroupBarrier())
+    call("nvshmem_quiet")
+    call("nvshmem_int_atomic_add", address, inc, number)
+
+
+def arrived(mesh: Meshed, sem: Ref, op: str) -> None:
+    """After a wait: what came before the signal from another host is seen by the loads that follow."""
+    call("nvshmem_int_test", _address(mesh, sem, op), AT_LEAST, 0)
+    emit(WarpgroupBarrier())
+
+
+def _address(mesh: Meshed, ref: Ref, op: str) -> Any:
+    """Where a view without gaps begins in this device's memory, an int64. Raises `BadArgument`."""
+    view, offsets = view_of(ref)
+    strides, each = [0] * len(ref.type.shape), 1
+    for axis in reversed(range(len(ref.type.shape))):
+        strides[axis] = each
+        each *= int(ref.type.shape[axis])
+    expected = 1
+    for dim in reversed(view.dims):
+        if dim.size > 1 and (dim.axis < 0 or dim.step * strides[dim.axis] != expected):
+            expected = -1
+            break
+        expected *= dim.size
+    if expected < 0 or not ref.type.contiguous or view.masked:
+        hint = "between hosts go whole rows, in bounds for all indices; pad the arrays"
+        raise BadArgument(op=op, what=f"{ref!r}, which has gaps or may end early,", hint=hint)
+    moving = dict(zip(view.dynamic, offsets, strict=False))
+    base: Any = mesh.peers[mesh.addresses(ref, op), mesh.rank]
+    for axis, start in enumerate(view.start):
+        place: Any = start
+        if axis in moving:
+            place = astype(moving[axis], dt.int64) + start
+        base = base + place * (strides[axis] * ref.dtype.itemsize)
+    return base
+
+
+def hosts_of(op: str) -> Meshed | None:
+    """The mesh of the kernel that is being traced, where it has several hosts."""
+    del op
+    mesh = current().mesh
+    return mesh if mesh is not None and mesh.mesh.hosts else None

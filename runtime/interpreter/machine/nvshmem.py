@@ -1,0 +1,160 @@
+"""NVSHMEM's device functions as the interpreter answers them: copies and atomics on peers, whether they are mapped or not.
+
+What a put moves is moved at once; the language calls quiet before it signals.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..checks.kinds import HazardKind
+from ..ptx.module import Instruction
+from .group import Group
+from .memory import SLOT_BITS, SLOT_MASK
+from .spaces import Part
+
+Array = npt.NDArray[Any]
+_COMPARE: list[Callable[[int, int], bool]] = [
+    operator.eq, operator.ne, operator.gt, operator.le, operator.lt, operator.ge,
+]  # fmt: skip
+
+
+class _Weak:
+    """An ordinary access, as shadow memory sees it."""
+
+    semantics, scope, strong, updates, fails, reach, read_only = "weak", "", False, False, False, 0, False
+
+
+class _Strong:
+    """An atomic of the system's scope, which releases what its warp did before, or acquires."""
+
+    scope, strong, updates, fails, reach, read_only = "sys", True, True, False, 0, False
+
+    def __init__(self, semantics: str) -> None:
+        self.semantics = semantics
+        self.operation, self.type, self.count, self.size = "add", "u32", 1, 4
+        self.updates = semantics == "release"
+
+
+def _values(c: Group, param: Array, dtype: str) -> Array:
+    return np.ascontiguousarray(param[c.select]).view(dtype)[..., 0]
+
+
+def _there(c: Group, row: int, lane: int, address: int, rank: int, ins: Instruction) -> int | None:
+    """The address of the same place on another rank."""
+    members = c.batch.run.memory.peers.get(address >> SLOT_BITS)
+    if members is None or not 0 <= rank < len(members):
+        who = c.batch.run.reporter.group(c, c.active)[2]
+        what = f"no rank {rank}" if members is not None else f"{address:#x} lies in no symmetric array"
+        c.batch.run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, f"a call of NVSHMEM: {what}", ins, (who,))
+        return None
+    return members[rank] << SLOT_BITS | (address & SLOT_MASK)
+
+
+def _callers(c: Group) -> Iterator[tuple[int, int]]:
+    for row, lane in np.argwhere(c.active):
+        yield int(row), int(lane)
+
+
+def _spread(c: Group, row: int, start: int, to: int, size: int) -> Iterator[tuple[Group, Array, Array, int]]:
+    """Pieces of a copy, a word for each lane of the caller's warp: (group, from where, where to, bytes of a word)."""
+    unit = next(u for u in (8, 4, 2, 1) if not (start % u or to % u or size % u))
+    lanes = unit * np.arange(32, dtype=np.uint64)[None]
+    for at in range(0, size, 32 * unit):
+        group = c.part(c.pc, c.rows[row : row + 1], lanes < np.uint64(size - at))
+        yield group, np.uint64(start + at) + lanes, np.uint64(to + at) + lanes, unit
+
+
+def _read(c: Group, at: Array, unit: int, ins: Instruction) -> Array:
+    out = np.zeros((1, 32), f"u{unit}")
+    for part in c.batch.run.globals.locate(c, at, unit, unit, ins, False):
+        if part.shadow is not None:
+            part.shadow.read(c, part.index, unit, 1, part.mask, ins, _Weak)
+        where = c.active if part.mask is None else part.mask
+        out[where] = part.view[part.index[where]]
+    return out
+
+
+def _write(c: Group, at: Array, unit: int, data: Array, ins: Instruction) -> None:
+    for part in c.batch.run.globals.locate(c, at, unit, unit, ins, True):
+        where = c.active if part.mask is None else part.mask
+        if part.shadow is not None:
+
+            def same(part: Part = part) -> Array:
+                return part.view[part.index] == data
+
+            access = part.shadow.write(c, part.index, unit, 1, part.mask, ins, _Weak, same)
+            if access is not None and access.clash is not None:
+                part.shadow.settle_clash(access)
+        part.view[part.index[where]] = data[where]
+
+
+def put(c: Group, ins: Instruction, params: list[Array]) -> None:
+    """nvshmem_putmem_nbi(destination, source, bytes, rank)."""
+    to, source, sizes = (_values(c, p, "u8") for p in params[:3])
+    ranks = _values(c, params[3], "i4")
+    for row, lane in _callers(c):
+        target = _there(c, row, lane, int(to[row, lane]), int(ranks[row, lane]), ins)
+        if target is None:
+            continue
+        start, size = int(source[row, lane]), int(sizes[row, lane])
+        for group, at, there, unit in _spread(c, row, start, target, size):
+            _write(group, there, unit, _read(group, at, unit, ins), ins)
+    c.batch.run.progress += 1
+
+
+def add(c: Group, ins: Instruction, params: list[Array]) -> None:
+    """nvshmem_int_atomic_add(address, value, rank)."""
+    addresses, values, ranks = _values(c, params[0], "u8"), _values(c, params[1], "u4"), _values(c, params[2], "i4")
+    form = _Strong("release")
+    for row, lane in _callers(c):
+        target = _there(c, row, lane, int(addresses[row, lane]), int(ranks[row, lane]), ins)
+        if target is None:
+            continue
+        _atomic(c, row, lane, target, int(values[row, lane]), form, ins)
+    c.batch.run.progress += 1
+
+
+def test(c: Group, ins: Instruction, params: list[Array]) -> Array:
+    """nvshmem_int_test(address, comparison, value)."""
+    addresses, kinds, values = _values(c, params[0], "u8"), _values(c, params[1], "i4"), _values(c, params[2], "i4")
+    out = np.zeros((c.n, 32), np.int32)
+    form = _Strong("acquire")
+    for row, lane in _callers(c):
+        held = _atomic(c, row, lane, int(addresses[row, lane]), 0, form, ins)
+        out[row, lane] = _COMPARE[int(kinds[row, lane])](held, int(values[row, lane]))
+    return out
+
+
+def _atomic(c: Group, row: int, lane: int, address: int, value: int, form: _Strong, ins: Instruction) -> int:
+    """Add to a word of one lane's; what it was."""
+    mask = np.zeros((1, 32), np.bool_)
+    mask[0, lane] = True
+    group = c.part(c.pc, c.rows[row : row + 1], mask)
+    held = 0
+    for part in c.batch.run.globals.locate(group, np.full((1, 32), address, np.uint64), 4, 4, ins, form.updates):
+        where = group.active if part.mask is None else part.mask
+        if part.shadow is not None:
+            part.shadow.atomic(group, part.index, 4, part.mask, ins, form)
+            c.batch.run.sync.access(group, part, 4, form, not form.updates, form.updates)
+        at = part.index[where]
+        held = int(part.view[at][0].view(np.int32))
+        part.view[at] += np.uint32(value)
+    return held
+
+
+def quiet(c: Group, ins: Instruction, params: list[Array]) -> None:
+    """nvshmem_quiet(): all that was put is there."""
+
+
+SIZES: dict[str, tuple[int, ...]] = {
+    "nvshmem_putmem_nbi": (8, 8, 8, 4), "nvshmem_int_atomic_add": (8, 4, 4), "nvshmem_int_test": (8, 4, 4), "nvshmem_quiet": (),
+}  # fmt: skip
+FUNCTIONS: dict[str, Callable[[Group, Instruction, list[Array]], Array | None]] = {
+    "nvshmem_putmem_nbi": put, "nvshmem_int_atomic_add": add, "nvshmem_int_test": test, "nvshmem_quiet": quiet,
+}  # fmt: skip

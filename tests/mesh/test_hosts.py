@@ -1,0 +1,138 @@
+"""Several hosts: devices whose memory is not mapped, reached by NVSHMEM's functions, which the interpreter answers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.errors import BadArgument
+from kernel_dsl.errors_mesh import MeshArgument
+from kernel_dsl.ops.nvshmem import FUNCTIONS
+from kernel_dsl.runtime.assemble import find_ptxas
+
+HOSTS = kd.Mesh(("host", "x"), (2, 2), hosts="host")
+N = 256
+SPEC = kd.ShapeDtypeStruct((4, N), kd.float32, init=0)
+APART = ((0, 1), (2, 3))
+MAPPED = [None, APART, ((0,), (1,), (2,), (3,))]
+SCHEDULES = [{"seed": 0}, {"seed": 4}, {"schedule": "eager"}, {"schedule": "late"}]
+
+
+def everybody(waits: bool = True, mesh: kd.Mesh = HOSTS) -> Any:
+    """Each device sends its row to all others."""
+
+    @kd.kernel(out_type=SPEC, mesh=mesh, scratch_types=[kd.SemaphoreType.REGULAR((4,))])
+    def kernel(x: Any, out: Any, arrived: Any) -> None:
+        me = kd.axis_index(mesh.names)
+        out[me] = x[...]
+        for rank in range(4):
+
+            @kd.when(me != rank)
+            def _(rank: int = rank) -> None:
+                kd.async_copy(out.at[me], out.at[me], None, arrived.at[me], rank)
+
+        def wait() -> None:
+            for rank in range(4):
+
+                @kd.when(me != rank)
+                def _(rank: int = rank) -> None:
+                    kd.semaphore_wait(arrived.at[rank])
+
+        if waits:
+            wait()
+        out[me] = out[me] + out[(me + 2) % 4]
+        if not waits:
+            wait()
+
+    return kernel
+
+
+@pytest.mark.parametrize("mapped", MAPPED, ids=str)
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.sampled(2)
+def test_copies_and_signals_reach_devices_that_are_not_mapped(mapped: Any, schedule: dict[str, Any]) -> None:
+    xs = [np.full(N, rank + 1, np.float32) for rank in range(4)]
+    out = everybody()(xs, interpret=kd.InterpretParams(devices=4, mapped=mapped, **schedule))
+    for rank in range(4):
+        want = [1, 2, 3, 4]
+        want[rank] += want[(rank + 2) % 4]
+        assert out[rank][:, 7].tolist() == want
+
+
+def test_a_reader_that_does_not_wait_is_found() -> None:
+    xs = [np.full(N, rank + 1, np.float32) for rank in range(4)]
+    with pytest.raises(kd.HazardError) as caught:
+        for seed in range(8):
+            everybody(waits=False)(xs, interpret=kd.InterpretParams(seed=seed, mapped=APART))
+    assert caught.value.kind == "race_blocks" and "device" in str(caught.value)
+
+
+def test_a_plain_load_from_a_device_that_is_not_mapped_is_found() -> None:
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((N,), kd.float32), mesh=HOSTS)
+    def load(x: Any, out: Any) -> None:
+        out[...] = kd.remote_ref(x, {"host": 1 - kd.axis_index("host")})[...]
+
+    xs = [np.zeros(N, np.float32) for _ in range(4)]
+    assert load(xs, interpret=True)[0].shape == (N,)
+    with pytest.raises(kd.HazardError, match="a peer that is not mapped has the address 0") as caught:
+        load(xs, interpret=kd.InterpretParams(mapped=APART))
+    assert caught.value.kind == "out_of_bounds"
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.int32])
+@pytest.mark.parametrize("mesh", [HOSTS, kd.Mesh(("x", "host"), (2, 2), hosts=("host",))], ids=["hosts first", "last"])
+def test_collectives_of_two_levels(dtype: Any, mesh: kd.Mesh) -> None:
+    rng = np.random.default_rng(1)
+    xs = [(rng.standard_normal((8, 70)) * 50).astype(dtype) for _ in range(4)]
+    groups = APART if mesh.names[0] == "host" else ((0, 2), (1, 3))
+    how: dict[str, Any] = {"interpret": kd.InterpretParams(mapped=groups, schedule="late"), "timeout": 100.0}
+    wide = np.float32 if dtype != np.int32 else np.int32
+    a, b = ([xs[d].astype(wide) for d in group] for group in groups)
+    total = ((a[0] + a[1]) + (b[0] + b[1])).astype(dtype)
+    assert all(np.array_equal(got, np.concatenate(xs)) for got in kd.library.all_gather(xs, mesh, **how))
+    for rank, got in enumerate(kd.library.reduce_scatter(xs, mesh, **how)):
+        assert np.array_equal(got, total[2 * rank : 2 * rank + 2])
+    out = kd.symmetric.empty((8, 70), xs[0].dtype, mesh, interpret=True)
+    assert all(np.array_equal(got, total) for got in kd.library.all_reduce(xs, mesh, out=out, **how))
+
+
+def test_the_ptx_declares_the_functions_and_assembles(tmp_path: Path) -> None:
+    text = everybody().lower([np.zeros(N, np.float32)] * 4, target="sm_90a").ptx
+    names = set(re.findall(r"\b(nvshmem\w*?)(?:_param_\d+)?\b", text))
+    assert names == set(FUNCTIONS) and len(FUNCTIONS) <= 12
+    source = tmp_path / "hosts.ptx"
+    source.write_text(text)
+    ptxas = find_ptxas()
+    if ptxas is None:
+        pytest.skip("needs ptxas")
+    command = [str(ptxas), "-c", "-arch=sm_90a", str(source), "-o", str(tmp_path / "hosts.o")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    plain = kd.Mesh(("host", "x"), (2, 2))
+    assert "nvshmem" not in everybody(mesh=plain).lower([np.zeros(N, np.float32)] * 4, target="sm_90a").ptx
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(MeshArgument, match="hosts=\\('z',\\)"):
+        kd.Mesh(("x",), (2,), hosts=("z",))
+    xs = [np.zeros((4, 6), np.float32) for _ in range(4)]
+    with pytest.raises(BadArgument, match="give the hosts one axis"):
+        kd.library.all_gather(xs, kd.Mesh(("a", "b"), (2, 2), hosts=("a", "b")), interpret=True)
+    with pytest.raises(BadArgument, match="30 elements, for 4 devices on several hosts"):
+        kd.library.all_reduce([np.zeros(30, np.float32) for _ in range(4)], HOSTS)
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((4, 6), kd.float32), mesh=HOSTS, scratch_types=[kd.SemaphoreType.REGULAR])
+    def column(x: Any, out: Any, sem: Any) -> None:
+        kd.async_copy(x.at[:, 0], out.at[:, 0], None, sem, {"host": 1 - kd.axis_index("host")}).wait_recv()
+
+    with pytest.raises(BadArgument, match="which has gaps or may end early"):
+        column(xs, interpret=True)
+    with pytest.raises(BadArgument, match="mapped="):
+        kd.InterpretParams(mapped=((0, 1), (1, 2)))
