@@ -1,8 +1,8 @@
 """Decoding with latent keys, whose first part is the value, on Hopper: 64 heads of a query walk a part of the keys.
 
 A block has two consumers, each with half of the dimensions of the output, which no warpgroup could hold alone. The first
-computes scores and weights, passes the weights on through SMEM, and multiplies; the second multiplies. A step's softmax runs
-beside the products of the step before. docs/attention.md says more.
+computes scores and weights, passes the weights on through SMEM, and multiplies; the second multiplies, beside the first one's
+softmax. docs/attention.md says more.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .attention_scored_kernel import swizzled
 from .decode_problem import DIM, V_DIM, MlaProblem, parts_type
 
 HALF = V_DIM // 2
-MOST_KEYS = 32  # of a step: SMEM holds four such
+STAGES = 2
+MOST_KEYS = 64  # of a step
 REGISTERS = (240, 24)  # of a lane: (a consumer, the producer)
 
 
 @dataclass(frozen=True)
 class MlaConfig:
-    """`block` keys a step, loaded `chunk` at a time, in `stages`; `splits` blocks share the keys of a sequence."""
+    """`block` keys a step, loaded `chunk` at a time; `splits` blocks share the keys of a sequence."""
 
     block: int
     chunk: int
     splits: int
-    stages: int = 4
 
 
 class _Mla:
@@ -56,7 +56,7 @@ class _Mla:
         s.update(split=split, keys=keys, begin=split * share, count=count)
 
     def next_slot(self, slot: Any) -> Any:
-        return kd.where(slot == self.t.stages - 1, 0, slot + 1)
+        return kd.where(slot == STAGES - 1, 0, slot + 1)
 
     # --- the producer -----------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ class _Mla:
 
         @kd.loop(0, s["count"], init_carry=0)
         def _(step: Any, slot: Any) -> Any:
-            kd.when(step >= t.stages)(partial(kd.barrier_wait, s["consumed"].at[slot]))
+            kd.when(step >= STAGES)(partial(kd.barrier_wait, s["consumed"].at[slot]))
             first = (s["begin"] + step) * t.block
             left = s["keys"] - first
             kd.when(left >= t.block)(partial(self.fetch, cache, first, slot, s["loaded"].at[slot], s))
@@ -104,46 +104,38 @@ class _Mla:
         unit = p.scale * LOG2E
         column = kd.broadcasted_iota(kd.int32, (ROWS, t.block), 1)
 
-        def multiply(o_acc: Any, slot: Any) -> None:
-            kd.wgmma(o_acc, s["weights"], s["kv_smem"].at[slot, :, kd.ds(0, HALF)])
-
         def step(number: Any, carry: Any, accs: tuple[Any, Any]) -> Any:
-            """Scores of a step beside the products of the step before; then the former's softmax."""
             slot, top, total = carry
             s_acc, o_acc = accs
-            before = kd.where(slot == 0, t.stages - 1, slot - 1)
+            before = kd.where(slot == 0, STAGES - 1, slot - 1)
+            tile = s["kv_smem"].at[slot]
             kd.barrier_wait(s["loaded"].at[slot])
-            kd.wgmma(s_acc, s["q_smem"], s["kv_smem"].at[slot].T, accumulate=False)
-            kd.cond(number > 0, partial(multiply, o_acc, before), lambda: kd.wgmma_wait(0))
-            x = kd.wgmma_accumulator_load(s_acc, wait_n=1)
+            kd.wgmma(s_acc, s["q_smem"], tile.T, accumulate=False)
+            kd.wgmma_wait(0)
+            kd.barrier_arrive(s["consumed"].at[before], number > 0)
             left = s["keys"] - (s["begin"] + number) * t.block
-            x = kd.cond(left >= t.block, lambda x: x, lambda x: kd.where(column < left, x, -math.inf), x)
+            x = kd.cond(left >= t.block, lambda x: x, lambda x: kd.where(column < left, x, -math.inf), s_acc[...])
             new_top = kd.maximum(top, kd.max(x, axis=1))
             new_top = kd.where((new_top - top) * unit > SLACK, new_top, top)
             weights = kd.exp2(kd.fma(x, unit, -(new_top * unit)[:, None]))
             fade = kd.exp2((top - new_top) * unit)
             parts = [weights[:, i : i + 8] for i in range(0, t.block, 8)]
             total = sum(parts[1:], kd.fma(total, fade[:, None], parts[0]))
-            weights, fade, new_top, total = kd.optimization_barrier(weights.astype(p.dtype), fade, new_top, total)
-            kd.wgmma_wait(0)
-            kd.barrier_arrive(s["consumed"].at[before], number > 0)
+            weights = weights.astype(p.dtype)
             kd.when(number > 0)(partial(kd.barrier_wait, s["weights_taken"]))
             s["weights"][...] = weights
             s["factors"][...] = fade
             kd.commit_smem()
             kd.barrier_arrive(s["weights_there"])
             o_acc.scale_rows(fade)
+            kd.wgmma(o_acc, weights, tile.at[:, kd.ds(0, HALF)])
             return self.next_slot(slot), new_top, total
 
         def run(s_acc: Any, o_acc: Any) -> Any:
             kd.barrier_wait(s["q_loaded"])
-            o_acc[...] = kd.zeros(o_acc.shape, kd.float32)
             top = kd.layout_cast(kd.full((ROWS,), LOWEST, kd.float32), kd.Layout.WGMMA_ROW)
             total = kd.layout_cast(kd.zeros((ROWS, 8), kd.float32), kd.Layout.WGMMA)
-            slot, top, total = kd.loop(0, s["count"], init_carry=(0, top, total))(partial(step, accs=(s_acc, o_acc)))
-            last = kd.where(slot == 0, t.stages - 1, slot - 1)
-            kd.when(s["count"] > 0)(partial(multiply, o_acc, last))
-            kd.wgmma_wait(0)
+            _, top, total = kd.loop(0, s["count"], init_carry=(0, top, total))(partial(step, accs=(s_acc, o_acc)))
             return o_acc[...], top * unit, kd.sum(total, axis=1)
 
         value, top, total = kd.run_scoped(run, kd.ACC((ROWS, t.block), kd.float32), kd.ACC((ROWS, HALF), kd.float32))
@@ -214,13 +206,13 @@ def mla_kernel(problem: MlaProblem, config: MlaConfig, promise: bool) -> Any:
         out_type=p.out_type if t.splits == 1 else parts_type(p.units, t.splits, p.heads, V_DIM),
         scratch_types={
             "q_smem": swizzled(p.dtype, ROWS, DIM),
-            "kv_smem": swizzled(p.dtype, t.stages, t.block, DIM),
+            "kv_smem": swizzled(p.dtype, STAGES, t.block, DIM),
             "weights": swizzled(p.dtype, ROWS, t.block),
             "factors": kd.SMEM((ROWS,), kd.float32),
             "q_loaded": kd.Barrier(),
-            "loaded": kd.Barrier(num_arrivals=arrivals, num_barriers=t.stages),
+            "loaded": kd.Barrier(num_arrivals=arrivals, num_barriers=STAGES),
             "tail_loaded": kd.Barrier(num_arrivals=arrivals),
-            "consumed": kd.Barrier(num_arrivals=2, num_barriers=t.stages),
+            "consumed": kd.Barrier(num_arrivals=2, num_barriers=STAGES),
             "weights_there": kd.Barrier(),
             "weights_taken": kd.Barrier(),
         },
