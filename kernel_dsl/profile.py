@@ -124,9 +124,18 @@ class Profile:
     def _repr_html_(self) -> str:
         return f"<p>{escape(repr(self))}</p>{self.summary()._repr_html_()}"  # pyright: ignore[reportPrivateUsage]
 
+    def _spans(self) -> int:
+        """From the first to the last kept event of each warpgroup, all together: where rings had no room for whole kernels."""
+        ends: dict[tuple[int, int, int | None, int | None], tuple[int, int]] = {}
+        for e in self.events:
+            place = e.device, e.block, e.warpgroup, e.warp
+            begin, end = ends.get(place, (e.begin, e.end))
+            ends[place] = min(begin, e.begin), max(end, e.end)
+        return sum(end - begin for begin, end in ends.values())
+
     def summary(self) -> Summary:
         """How long was waited, by barrier and line, and how long scopes took, over all warpgroups."""
-        whole = sum(e.duration for e in self.events if e.kind == "kernel") or 1
+        whole = sum(e.duration for e in self.events if e.kind == "kernel") or self._spans() or 1
         found: dict[tuple[str, str, str, int], list[int]] = {}
         for e in self.events:
             if e.kind in ("wait", "scope"):

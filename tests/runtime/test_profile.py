@@ -215,6 +215,7 @@ def test_a_ring_keeps_the_last() -> None:
     assert whole.result == part.result == sum(range(20)) and whole.dropped == 0
     assert [e.name for e in whole.events].count("turn") == 20
     assert part.dropped == 42 - 7 and [e.name for e in part.events] == ["turn"] * 3
+    assert 0 < part.summary().scopes[0].share <= 1, "of what is left"
     assert "35 events had no room" in str(part.summary())
 
 
