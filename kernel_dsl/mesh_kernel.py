@@ -159,7 +159,7 @@ class MeshKernel(Kernel):
         if not has_ranks(self._mesh):
             return False
         given = [x for x in leaves if _is_arrays(x)] or [out]
-        single = [not _is_row(x) or isinstance(x, OfRank) for x in given if x is not None]
+        single = [not is_row(x) or isinstance(x, OfRank) for x in given if x is not None]
         return (bool(single) and all(single)) or (not single and self._mesh.group is not None)
 
     def _learn_rank(self, args: Any, out: Any, call: Any, reach: Reach) -> None:
