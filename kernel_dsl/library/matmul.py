@@ -441,7 +441,7 @@ def plan_by(r: Request, found: Route, blocks: int, chosen: bool = True) -> Matmu
         _log.info("matmul: the %s kernel; %s", found.kernel, ", ".join(words) or "operands as they are")
     p, pack = r.problem, found.pack()
     return MatmulPlan(
-        found.multiply(blocks, chosen), r.turns, r.flipped, pack, found.packings, found.combine(), found.apart, r.folded,
+        found.multiply(blocks), r.turns, r.flipped, pack, found.packings, found.combine(), found.apart, r.folded,
         p.peaks, r.own,
         simple=not (pack or r.folded or p.gate or p.sparse or p.peaks or any(r.own)),
         extra=any(s.operands for s in (*p.all_steps, *sum(p.gated, ()))) or any(r.own),
