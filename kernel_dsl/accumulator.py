@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from . import dtypes as dt
 from .boundary import public
+from .dataclass import dataclass
 from .diagnostics import shown
 from .dtypes import DType
 from .errors import BadArgument, BadIndex, SliceOutOfRange, TracedIteration

@@ -12,12 +12,12 @@ import os
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, NoReturn, TypeVar, cast
 
 import numpy as np
 
+from .dataclass import dataclass
 from .diagnostics import Error, shown
 from .errors import BadArgument, BadArgumentType
 

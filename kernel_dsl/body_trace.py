@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from .compiled import Condition, OutputSpec
+from .dataclass import dataclass
 from .definition import ArrayInput, Definition, Input, ScalarInput, of_inputs
 from .diagnostics import CostNote
 from .dims import Again, done, reading

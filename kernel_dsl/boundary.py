@@ -29,7 +29,8 @@ _INNER = frozenset(
     f"__{name}__"
     for name in (
         "class_getitem", "init_subclass", "new", "set_name", "repr", "str", "hash", "reduce", "reduce_ex", "getstate",
-        "setstate", "getattr", "eq", "ne", "dir", "sizeof", "subclasshook", "annotations", "del", "exit", "weakref", "dict",
+        "setstate", "getattr", "setattr", "delattr", "eq", "ne", "dir", "sizeof", "subclasshook", "annotations", "del", "exit",
+        "weakref", "dict",
     )
 )  # fmt: skip
 
@@ -78,6 +79,7 @@ def unguarded(function: _T) -> _T:
 
 
 def _make_methods_public(cls: type[Any], called: str) -> None:
+    getattr(cls, "__dataclass_fields__", None)  # makes the methods of a dataclass
     for key, value in list(vars(cls).items()):
         dunder = key.startswith("__") and key.endswith("__")
         if key in _INNER or (key.startswith("_") and not dunder):

@@ -9,10 +9,11 @@ the registers past it hold nothing that is needed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import cast
 
+from .dataclass import dataclass
 from .dtypes import DType
 from .layout import LANE_BITS, Layout, pow2_ceil
 

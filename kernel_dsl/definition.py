@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from .arguments import static_int
+from .dataclass import dataclass
 from .diagnostics import shown
 from .dims import Shapes, settle_dims
 from .dtypes import DType, as_dtype

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import CodeType, NoneType
 from typing import Any, ClassVar
 
+from .dataclass import dataclass
 from .source import UNKNOWN, Loc, here
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from .dataclass import dataclass
 from .lazy import lazy
 
 

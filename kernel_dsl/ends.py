@@ -7,9 +7,9 @@ axis, a view that starts at a traced value) it keeps an `End`: an index of its o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from .dataclass import dataclass
 from .extents import DimExtent, Extent, is_declared, now
 from .view import ViewDim
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from .attributes import attribute_type
 from .compiled import Condition
+from .dataclass import dataclass
 from .errors_dims import unknown
 from .variables import Expression, Symbol, Variable
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 
+from .dataclass import dataclass
 from .errors import BadArgument
 from .hazard_kinds import HazardKind
 

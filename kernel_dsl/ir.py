@@ -6,15 +6,16 @@ and verification read them. A region is a list of ops with arguments; its last o
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import Enum, Flag, auto
 from typing import TYPE_CHECKING, Any, ClassVar, cast, dataclass_transform
 
 from . import dtypes as dt
 from .attributes import attribute_type
 from .compiled import Swizzle
+from .dataclass import dataclass
 from .dtypes import DType
 from .facts import Range, any_of
 from .layout import Layout
@@ -25,7 +26,7 @@ from .target import Feature
 # --- types ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class ArrayType:
     """A value: `shape` and `dtype`, spread over a warpgroup by `layout`.
 
@@ -41,7 +42,7 @@ class ArrayType:
         return f"{self.dtype.name}[{dims}]"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class RefType:
     """A buffer. `contiguous`: row-major and gapless (GMEM strides are then not passed to the kernel).
 
@@ -64,7 +65,7 @@ class RefType:
         return f"ref<{self.space.value}, {self.dtype.name}[{dims}]>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class BarrierType:
     """An array of mbarriers in SMEM, each completing a phase after `arrivals` arrivals.
 
@@ -314,7 +315,7 @@ class Region:
     """Ops in order, with arguments."""
 
     args: tuple[Value, ...] = ()
-    ops: list[Op] = field(default_factory=lambda: cast("list[Op]", []))
+    ops: list[Op] = dataclasses.field(default_factory=lambda: cast("list[Op]", []))
     open: Any = None  # the trace in which its values can be used, while they can
     inner: bool = False  # a branch or a loop body
 

@@ -6,7 +6,7 @@ import functools
 import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -17,6 +17,7 @@ from . import forking
 from .body_trace import trace_kernel
 from .boundary import checks_itself, public, unguarded
 from .call_inputs import PreparedCall, array_input, lower_geometry, overlaps_of
+from .dataclass import dataclass
 from .definition import ArrayInput, Definition, Input, ScalarInput, axes, output_structs
 from .diagnostics import shown
 from .dims import as_shapes, sample

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
+from .dataclass import dataclass
 from .diagnostics import shown
 from .errors import BadArgument, BadArgumentType
 from .errors_hopper import WgmmaShape

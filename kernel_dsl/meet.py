@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from .conversion import cost
+from .dataclass import dataclass
 from .layout import LANE_BITS, WARP_BITS, Bit, Layout, blocked
 
 BITS = LANE_BITS + WARP_BITS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from math import prod
 from typing import Any
@@ -15,6 +15,7 @@ from .arguments import of_dims, static_int, strings
 from .attributes import attribute_type
 from .boundary import Choices, checks_itself, public
 from .compiled import Swizzle
+from .dataclass import dataclass
 from .diagnostics import shown
 from .dtypes import DType, as_dtype
 from .errors import BadArgument, BadArgumentType, PackedAccess

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from typing import Any
 
 from .arguments import an_int
+from .dataclass import dataclass
 from .diagnostics import shown
 from .errors_mesh import MeshArgument, MeshValue, NoMesh, NoSuchDevice, NotSymmetric
 from .ir import MemorySpace, RefType, Value, buffer_of

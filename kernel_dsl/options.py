@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .dataclass import dataclass
 from .errors import BadArgument, UnknownTarget
 from .target import TARGETS
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -12,6 +12,7 @@ import numpy as np
 from .arguments import static_ints
 from .boundary import checks_itself, public
 from .compiled import Swizzle
+from .dataclass import dataclass
 from .diagnostics import shown
 from .dtypes import DType
 from .ends import Bounds, End, Held, Part, Start, advance, hull, limited, open_ends

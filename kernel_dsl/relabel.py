@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from .dataclass import dataclass
 from .layout import LANE_BITS, Bit, Layout
 from .view import View, strides_of
 

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import module_from_spec
 from types import ModuleType
 
 PARTS = ("lowering", "runtime")
@@ -46,6 +45,8 @@ def give_way(name: str, file: str) -> None:
     Raises:
         ModuleNotFoundError: there is no other. No file of ours is a module under a second name.
     """
+    from importlib.util import module_from_spec  # takes time to import
+
     ours = os.path.dirname(os.path.dirname(os.path.abspath(file)))
     others = [p for p in sys.path if os.path.abspath(p) != ours and not os.path.isdir(os.path.join(p, "kernel_dsl"))]
     spec = PathFinder.find_spec(name, others)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from .compiled import ANY, Condition
+from .dataclass import dataclass
 from .definition import Definition, Input, axes, is_leaf, output_structs
 from .dims import Again, facts_of
 from .errors_dims import unknown

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
+from .dataclass import dataclass
 from .in_flight import check_accumulators
 from .ir import KernelIR
 from .pressure import warn_of_large_values

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from .compiled import Swizzle
+from .dataclass import dataclass
 from .ir import RefType
 from .transforms import SwizzleTransform, TilingTransform, Transform
 

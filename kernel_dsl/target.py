@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Flag, auto
+
+from .dataclass import dataclass
 
 
 class Feature(Flag):

@@ -9,12 +9,12 @@ table on a GPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from .compiled import OobFill, Swizzle
+from .dataclass import dataclass
 from .dtypes import DType
 from .extents import factor_of
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any, TypeVar, cast
 
+from .dataclass import dataclass
 from .diagnostics import CostNote, Error, at_user_line
 from .errors import (
     NestedTooDeep,

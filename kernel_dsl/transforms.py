@@ -8,10 +8,10 @@ fills a panel and a wgmma descriptor steps through it (PTX ISA 9.7.15.5, 'Shared
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from .compiled import Swizzle
+from .dataclass import dataclass
 from .diagnostics import shown
 from .dtypes import DType
 from .errors import BadArgument

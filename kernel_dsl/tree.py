@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
+from .dataclass import dataclass
 from .errors import BadTree
 
 MAX_DEPTH = 64  # of a nest: beyond it is one that holds itself

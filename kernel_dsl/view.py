@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .attributes import attribute_type
+from .dataclass import dataclass
 
 if TYPE_CHECKING:
     from .extents import Extent

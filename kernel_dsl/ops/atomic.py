@@ -6,12 +6,12 @@ at one place: each is added, in no order. Those out of range in GMEM are dropped
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from .. import dtypes as dt
 from ..attributes import attribute_type
+from ..dataclass import dataclass
 from ..dtypes import DType
 from ..errors import BadArgument, StoreShape, UnsupportedDType
 from ..ir import Effect, MemorySpace, Op, Value, array_type, attr, operand, operands, option

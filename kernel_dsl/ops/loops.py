@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from ..arguments import an_int
 from ..boundary import called
+from ..dataclass import dataclass
 from ..errors import BadArgument
 from ..refs import is_index
 from ..values import Array

@@ -7,7 +7,6 @@ for all peers, so such a kernel leaves them at zero itself: each signal is waite
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 from enum import Enum
 from itertools import product
 from math import prod
@@ -16,6 +15,7 @@ from typing import Any
 from .. import dtypes as dt
 from ..arguments import strings
 from ..boundary import Choices, public
+from ..dataclass import dataclass
 from ..errors import BadArgument, BadArgumentType, UnknownAxis
 from ..ir import MemorySpace, Op, RefType, attr, option
 from ..memory import MemorySpec, as_shape

@@ -1,0 +1,144 @@
+"""`dataclass`: that of the standard library, with methods that are made at the first use of a class.
+
+The standard library compiles six methods from text when a class is defined, which took half of the time of `import kernel_dsl`.
+Here a class has placeholders until the first use of one of them. Then only `__init__` is compiled from text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from operator import attrgetter
+from reprlib import recursive_repr
+from typing import TYPE_CHECKING, Any
+
+from . import forking
+
+_lock = forking.lock()
+
+
+class _Factory:
+    """The default of a parameter whose value a factory makes, as signatures show it."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_FACTORY = _Factory()
+
+
+class _Late:
+    """Stands in a class for an attribute that `make` makes."""
+
+    def __init__(self, cls: type[Any], name: str, make: Callable[[], None]) -> None:
+        self.cls, self.name, self.make = cls, name, make
+
+    def __get__(self, instance: Any, owner: type[Any]) -> Any:
+        with _lock:  # another thread may be at it
+            if vars(self.cls)[self.name] is self:
+                self.make()
+        made = vars(self.cls)[self.name]
+        return made.__get__(instance, owner) if callable(made) else made
+
+
+def _late_dataclass(cls: Any = None, /, *, frozen: bool = False, eq: bool = True) -> Any:
+    """As `dataclasses.dataclass`, for classes that inherit from no dataclass.
+
+    Fields may have `default`, `default_factory`, `repr` and `compare`.
+    """
+    if cls is None:
+        return lambda cls: _late_dataclass(cls, frozen=frozen, eq=eq)
+    own = vars(cls)
+    names = ["__init__", "__repr__", "__match_args__", *["__eq__"] * eq, *["__hash__"] * (eq and frozen)]
+    names = [name for name in names if own.get(name) is None]  # a class with `__eq__` has `__hash__ = None`
+
+    def make() -> None:
+        _make(cls, names, frozen, eq)
+
+    if eq and not frozen and "__hash__" not in own:
+        cls.__hash__ = None
+    if frozen:
+        cls.__setattr__, cls.__delattr__ = _refusals(cls)
+    for name in (*names, "__dataclass_fields__", "__dataclass_params__"):
+        setattr(cls, name, _Late(cls, name, make))
+    return cls
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+    dataclass = _late_dataclass
+
+
+def _make(cls: Any, names: list[str], frozen: bool, eq: bool) -> None:
+    if not cls.__doc__:
+        cls.__doc__ = f"{cls.__name__}."  # else the standard library asks for a signature, to write one
+    dataclasses.dataclass(init=False, repr=False, eq=False)(cls)  # replaces the fields and the parameters
+    params = cls.__dataclass_params__
+    params.init, params.repr, params.eq, params.frozen = True, True, eq, frozen
+    fields = dataclasses.fields(cls)
+    of_fields = tuple(f.name for f in fields)
+    values = _values(tuple(f.name for f in fields if f.compare))
+    made: dict[str, Any] = {
+        "__match_args__": of_fields,
+        "__init__": _init(cls, fields, frozen),
+        "__repr__": _repr(tuple(f.name for f in fields if f.repr)),
+        "__eq__": lambda self, other: values(self) == values(other) if type(self) is type(other) else NotImplemented,
+        "__hash__": lambda self: hash(values(self)),
+    }
+    for name in names:
+        if callable(made[name]):
+            made[name].__name__, made[name].__qualname__ = name, f"{cls.__qualname__}.{name}"
+        setattr(cls, name, made[name])
+
+
+def _init(cls: Any, fields: tuple[dataclasses.Field[Any], ...], frozen: bool) -> Any:
+    known: dict[str, Any] = {"_set": object.__setattr__, "_factory": _FACTORY}
+    parameters = ["self"]
+    lines: list[str] = []
+    for f in fields:
+        parameter = value = f.name
+        if f.default is not dataclasses.MISSING:
+            known[f"_{f.name}"] = f.default
+            parameter = f"{f.name}=_{f.name}"
+        elif f.default_factory is not dataclasses.MISSING:
+            known[f"_{f.name}"] = f.default_factory
+            parameter, value = f"{f.name}=_factory", f"_{f.name}() if {f.name} is _factory else {f.name}"
+        parameters.append(parameter)
+        lines.append(f"_set(self, {f.name!r}, {value})" if frozen else f"self.{f.name} = {value}")
+    if hasattr(cls, "__post_init__"):
+        lines.append("self.__post_init__()")
+    exec(f"def __init__({', '.join(parameters)}): {'; '.join(lines) or 'pass'}", known)
+    made = known["__init__"]
+    made.__module__ = cls.__module__
+    made.__annotations__ = {**{f.name: f.type for f in fields}, "return": None}
+    return made
+
+
+def _values(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """A function from an instance to the values of its fields."""
+    return attrgetter(*names) if len(names) > 1 else lambda x: tuple(getattr(x, name) for name in names)
+
+
+def _refusals(cls: Any) -> tuple[Any, Any]:
+    """`__setattr__` and `__delattr__` of a frozen class. A class that inherits from it may have attributes of its own."""
+
+    def set_attribute(self: Any, name: str, value: Any) -> None:
+        if type(self) is cls or name in cls.__dataclass_fields__:
+            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+        super(cls, self).__setattr__(name, value)
+
+    def delete_attribute(self: Any, name: str) -> None:
+        if type(self) is cls or name in cls.__dataclass_fields__:
+            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+        super(cls, self).__delattr__(name)
+
+    return set_attribute, delete_attribute
+
+
+def _repr(names: tuple[str, ...]) -> Any:
+    @recursive_repr()
+    def represent(self: Any) -> str:
+        return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+    return represent
