@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import zlib
@@ -29,6 +30,16 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
 )
 hypothesis.settings.load_profile("suite")
+
+
+def tracked() -> list[str]:
+    """The paths that git tracks; the test is skipped where this is no checkout."""
+    if shutil.which("git") is None:
+        pytest.skip("no git")
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode or not done.stdout:
+        pytest.skip("no git checkout")
+    return done.stdout.split("\n")[:-1]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

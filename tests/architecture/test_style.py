@@ -1,4 +1,4 @@
-"""ruff and pyright (strict) have nothing to say."""
+"""ruff and pyright (strict) find nothing, and ruff would format nothing."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ def _ruff(*arguments: str) -> None:
 
 def test_ruff_check() -> None:
     _ruff("check", "--no-cache", ".")
+
+
+def test_ruff_format() -> None:
+    _ruff("format", "--check", "--no-cache", ".")
 
 
 def test_pyright() -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-import subprocess
 
-import pytest
-
-from tests.conftest import ROOT
+from tests.conftest import ROOT, tracked
 
 _ROW = re.compile(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", re.MULTILINE)
 
@@ -24,12 +21,9 @@ def test_the_dictionary_has_rows() -> None:
 
 
 def test_words_that_are_not_ours() -> None:
-    listed = subprocess.run(["git", "ls-files"], check=False, cwd=ROOT, capture_output=True, text=True)
-    if listed.returncode:
-        pytest.skip("no git checkout")
     wrong = [word for words in dictionary().values() for word in words]
     found: list[str] = []
-    for name in listed.stdout.split():
+    for name in tracked():
         path = ROOT / name
         if (
             path.suffix not in (".py", ".md")

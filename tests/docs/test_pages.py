@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, tracked
 
 GUIDES = (
     "quickstart",
@@ -58,6 +58,26 @@ def test_the_readme_begins_with_the_two_commands() -> None:
         "python -m pip install -e . && python examples/01_softmax.py",
         'python -m pip install -e ".[test]" && python -m pytest',
     ]
+
+
+def _section(page: str, heading: str) -> str:
+    return (ROOT / page).read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def test_the_map_of_the_readme_is_whole() -> None:
+    """Each page of `docs` has one link in the map, and each folder of the repository a row."""
+    found = _section("README.md", "The map")
+    linked = re.findall(r"\]\((docs/[^)#]+)\)", found)
+    pages = [p for pattern in ("*.md", "*.ipynb") for p in (ROOT / "docs").glob(pattern)]
+    assert sorted(linked) == sorted(["docs/errors/README.md", *(p.relative_to(ROOT).as_posix() for p in pages)])
+    rows = re.findall(r"(?m)^\| (`.*?) \|", found)
+    folders = {path.partition("/")[0] for path in tracked() if "/" in path}
+    assert sorted(name for row in rows for name in re.findall(r"`([\w.]+)/`", row)) == sorted(folders)
+
+
+def test_contributing_has_every_folder_of_tests() -> None:
+    named = re.findall(r"`tests/(\w+)[/`]", _section("CONTRIBUTING.md", "Kinds of tests"))
+    assert {path.split("/")[1] for path in tracked() if path.startswith("tests/") and path.count("/") > 1} <= set(named)
 
 
 def test_paths_in_prose_exist() -> None:
