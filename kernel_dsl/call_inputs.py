@@ -67,13 +67,13 @@ class PreparedCall:
         fresh: bool,
         by_value: bool,
     ) -> None:
-        self.kernel = kernel
-        self.loaded = loaded
-        self.device = device
-        self.arrays = arrays
-        self.scalars = scalars
-        self.outs = outs
-        self.fresh = fresh  # loaded for this call
-        self.by_value = by_value  # its sizes depend on values of scalars, which each call has its own of
-        self.packed = False  # some arrays are of 4-bit elements: `arrays` and `outs` have their bytes
+        self.kernel: Any = kernel
+        self.loaded: Any = loaded
+        self.device: Any = device
+        self.arrays: list[Any] = arrays
+        self.scalars: list[Any] = scalars
+        self.outs: list[Any] | None = outs
+        self.fresh: bool = fresh  # loaded for this call
+        self.by_value: bool = by_value  # its sizes depend on values of scalars, which each call has its own of
+        self.packed: bool = False  # some arrays are of 4-bit elements: `arrays` and `outs` have their bytes
         self.given: list[Any] | None = None  # `out=` as it was passed

@@ -135,7 +135,7 @@ class Shapes:
     """The extents that `shapes=` declares, by the number of the body's parameter: ints, Dims, or None."""
 
     def __init__(self, by_parameter: Sequence[tuple[int, tuple[Any, ...]]], names: tuple[str, ...]) -> None:
-        self.by_parameter = tuple(by_parameter)
+        self.by_parameter: tuple[tuple[int, tuple[Any, ...]], ...] = tuple(by_parameter)
         self.names = names  # of the body's parameters
 
     @property

@@ -324,7 +324,7 @@ class ExtentSymbol(Variable):
     """An extent in a function of shapes: arithmetic on it is kept, and asking for its value ends the attempt."""
 
     def __init__(self, extent: Extent) -> None:
-        self.name = f"{extent.array}.{extent.axis}"
+        self.name: str = f"{extent.array}.{extent.axis}"
         self.lo, self.hi = extent.least, extent.most
         self.extent = extent
 

@@ -77,7 +77,7 @@ class Squeezed:
         return "squeezed"
 
 
-squeezed = Squeezed()
+squeezed: Squeezed = Squeezed()
 
 
 class BlockSpec:

@@ -125,7 +125,7 @@ class ProfiledBody:
                 kind = inspect.Parameter.POSITIONAL_ONLY
             rings = inspect.Parameter("profile_rings", kind)
             given = [p.replace(default=p.empty) for p in given[: self._at]] + [rings] + given[self._at :]
-            self.__signature__ = own.replace(parameters=given)
+            self.__signature__: inspect.Signature = own.replace(parameters=given)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         trace = current()

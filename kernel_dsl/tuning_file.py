@@ -42,7 +42,8 @@ class BadFile(Exception):
 
     def __init__(self, what: str, hint: str) -> None:
         super().__init__(what)
-        self.what, self.hint = what, hint
+        self.what: str = what
+        self.hint: str = hint
 
 
 @dataclass(frozen=True)
@@ -258,7 +259,7 @@ class TunedResults:
         self._known: Results = {}
         self._stamp: Any = None  # of the file, when it was read
         self._lock = forking.lock()
-        self.generation = 0  # how often results were added
+        self.generation: int = 0  # how often results were added
 
     def find(self, place: Place) -> tuple[TunedLine, ...]:
         """The lines of the latest run, the fastest first; those without a time last."""

@@ -65,7 +65,7 @@ class Host:
     def __init__(self, kernel: CompiledKernel, plan: LaunchPlan, code: bytes | int) -> None:
         self.kernel = kernel
         self.plan = plan
-        self.module = HostModule()
+        self.module: HostModule = HostModule()
         self._head = _HEAD.format(count=len(DRIVER))
         _check(plan)
         self._code(code)
@@ -79,7 +79,7 @@ class Host:
 
     def _code(self, code: bytes | int) -> None:
         if isinstance(code, int):
-            self.code = f"inttoptr (i64 {code} to ptr)"
+            self.code: str = f"inttoptr (i64 {code} to ptr)"
         else:
             self.code = "@kd.code"
             self._head += f"@kd.code = private constant [{len(code) + 1} x i8] {quoted(code + bytes(1))}, align 16\n"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kernel_dsl.compiled import ArrayAssumption
 from kernel_dsl.dtypes import DType
+from kernel_dsl.launch_plan import LaunchPlan
 
 from .host import BAD_ARGUMENT, ROW, Host
 from .host_writer import MESSAGE, HostFunction, Word
@@ -104,9 +105,10 @@ class Checked:
     """Arguments on their way to a launch: checked, and put into rows."""
 
     def __init__(self, host: Host, f: HostFunction) -> None:
-        self.host, self.f = host, f
-        self.plan = host.plan
-        self.rows = f.room(ROW * (len(self.plan.arrays) + len(self.plan.scratch)))
+        self.host: Host = host
+        self.f: HostFunction = f
+        self.plan: LaunchPlan = host.plan
+        self.rows: str = f.room(ROW * (len(self.plan.arrays) + len(self.plan.scratch)))
         self.first: str | None = None  # the DLTensor that says which GPU it is
 
     def refuse(self, condition: str, words: str, *values: str) -> None:

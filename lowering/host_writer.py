@@ -91,7 +91,7 @@ class HostFunction:
         self.module = module
         self.frame: list[str] = []
         self.lines: list[str] = []
-        self.count = 0
+        self.count: int = 0
 
     def all(self) -> list[str]:
         return [*self.frame, *self.lines]

@@ -99,7 +99,8 @@ class ScoredWalk(Walk):
         tiles, rows = (m // EIGHT, dim) if keys == KEYS else (dim // EIGHT, m)
         super().__init__(inner_problem(problem), config, multiprocessors, keys, tiles, rows, keys == KEYS == dim)
         self.v_dim: int = v_dim
-        self.scored, self.bias_dtype = problem, bias_dtype
+        self.scored: ScoredProblem = problem
+        self.bias_dtype = bias_dtype
         self.steps: int = steps_of(problem, config)
         self.names: list[str] = walk_extras(problem, listed)
         if problem.ragged:

@@ -74,7 +74,9 @@ class Reader:
 
     def __init__(self, ref: Any) -> None:
         self._ref = ref
-        self.shape, self.dtype, self.ndim = tuple(ref.shape), ref.dtype, len(ref.shape)
+        self.shape: tuple[Any, ...] = tuple(ref.shape)
+        self.dtype = ref.dtype
+        self.ndim: int = len(ref.shape)
 
     def __len__(self) -> int:
         return self.shape[0]

@@ -30,8 +30,9 @@ class WgradOptions:
     """The sizes or offsets of a call."""
 
     def __init__(self, group_sizes: Any, offsets: Any) -> None:
-        self.group_sizes, self.offsets = group_sizes, offsets
-        self.given = offsets if group_sizes is None else group_sizes
+        self.group_sizes: Any = group_sizes
+        self.offsets: Any = offsets
+        self.given: Any = offsets if group_sizes is None else group_sizes
 
 
 @partial(public, name=WGRAD)

@@ -52,7 +52,7 @@ class Combiner:
         self.type: str = llvm_type(dtype)
         found = _COMBINE.get((kind, kind_letter(dtype))) or _COMBINE[(kind, "i")]
         self.template: str = found.replace("{t}", self.type).replace("{s}", suffix(self.type))
-        self.identity = identity(ctx, kind, dtype)
+        self.identity: V = identity(ctx, kind, dtype)
 
     def pair(self, a: V, b: V) -> V:
         return self.ctx.e.v(self.template % (a, b), self.type)

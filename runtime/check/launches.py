@@ -63,9 +63,9 @@ class Collector(InterpreterDevice):
 
     def __init__(self, target: Target | None) -> None:
         super().__init__(InterpretParams(), *(() if target is None else (target,)))
-        self.owner = object()
+        self.owner: object = object()
         self.launches: list[Launch] = []
-        self.memory = Space()
+        self.memory: Space = Space()
 
     def space(self) -> Space:
         return self.memory

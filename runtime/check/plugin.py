@@ -22,7 +22,7 @@ class Watcher(InterpreterDevice):
 
     def __init__(self, runs: Sequence[tuple[str, int]], ignore: frozenset[HazardKind]) -> None:
         super().__init__()
-        self.owner = object()
+        self.owner: object = object()
         self.runs = runs
         self.ignore = ignore
         self.reports: list[Report] = []

@@ -101,7 +101,7 @@ class ParamLayout:
     """
 
     def __init__(self, params: Sequence[AnyParam]) -> None:
-        self.params = tuple(params)
+        self.params: tuple[AnyParam, ...] = tuple(params)
         self.offsets: list[int] = []
         self.sizes: list[int] = []
         form = "="  # native order, no padding but our own

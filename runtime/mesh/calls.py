@@ -43,7 +43,7 @@ class MeshCall:
         self.name = name
         self.meets = meets
         self.mesh = mesh
-        self.scalars = list(scalars)
+        self.scalars: list[Any] = list(scalars)
         self.kept = kept
         for number, row in enumerate(rows):
             if len(row) != mesh.size:

@@ -73,7 +73,7 @@ class MeshKept:
         self, loaded: Sequence[CudaLoaded], streams: Sequence[int], meets: bool, semaphores: Sequence[ArrayView] = ()
     ) -> None:
         """`semaphores`: zeroed already, where they are not to be allocated here."""
-        self.streams = list(streams)
+        self.streams: list[int] = list(streams)
         self.semaphores: list[ArrayView] = list(semaphores)
         self.issues: dict[Any, Issue] = {}
         self._devices: list[CudaDevice] = [one.device for one in loaded]

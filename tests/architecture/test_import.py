@@ -28,7 +28,7 @@ print(calls, len(others), *heavy)
 """
 
 
-def _run(bytecode: Path | None = None) -> list[str]:
+def run(bytecode: Path | None = None) -> list[str]:
     """What the code prints, in a process that keeps Python's bytecode in a folder of its own where one is given."""
     env = dict(os.environ)
     if bytecode is not None:
@@ -39,7 +39,7 @@ def _run(bytecode: Path | None = None) -> list[str]:
 
 
 def test_nothing_heavy_comes_in() -> None:
-    assert _run()[2:] == []
+    assert run()[2:] == []
 
 
 def test_import_is_quick(tmp_path: Path) -> None:
@@ -47,8 +47,8 @@ def test_import_is_quick(tmp_path: Path) -> None:
 
     With bytecode cached, as it is after the first import. The test counts calls because the time depends on the machine.
     """
-    _run(tmp_path)
-    calls, modules = map(int, _run(tmp_path)[:2])
+    run(tmp_path)
+    calls, modules = map(int, run(tmp_path)[:2])
     assert calls <= 36_000
     assert modules <= 12
 

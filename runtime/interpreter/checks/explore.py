@@ -75,8 +75,8 @@ class OrderSearch:
         if limit < 1:
             raise ValueError(f"limit={limit}: at least one schedule")
         self.limit = limit
-        self.count = 0
-        self.complete = False
+        self.count: int = 0
+        self.complete: bool = False
 
     def __iter__(self) -> Iterator[Order]:
         waiting: deque[frozenset[Hold]] = deque([frozenset()])

@@ -45,12 +45,12 @@ class Order:
     """Steers the launches of one run by `holds`, and records what they synchronise by."""
 
     def __init__(self, holds: frozenset[Hold] = frozenset()) -> None:
-        self.holds = dict(holds)
+        self.holds: dict[Step, Step] = dict(holds)
         self.done: dict[Actor, int] = {}
         self.events: dict[Any, list[SyncEvent]] = {}
-        self.launch = 0
-        self.copies = 0
-        self.recorded = 0
+        self.launch: int = 0
+        self.copies: int = 0
+        self.recorded: int = 0
         self.found: list[Hold] | None = None
         self.performing: Actor | None = None
         self.issuers: dict[
@@ -58,7 +58,7 @@ class Order:
         ] = {}  # (cluster, queue, clock) of copies -> what their warp knew
         self.held: list[tuple[Batch, Group]] = []
         self.kept: list[tuple[Pending, Hold]] = []
-        self.open = False  # whether there is more to explore than events can tell, or than could be held
+        self.open: bool = False  # whether there is more to explore than events can tell, or than could be held
 
     def begin(self) -> None:
         """Another launch."""

@@ -29,7 +29,7 @@ class Heap:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.addresses: list[int] = []  # of the buffers
-        self.left = LIMIT
+        self.left: int = LIMIT
         self._at = self._end = 0  # what is still free of the last buffer
         self._sizes: dict[int, int] = {}  # of allocations
         self._free: dict[int, list[int]] = {}  # addresses by size

@@ -109,7 +109,7 @@ class Run:
         )
         self.budget: int = config.step_budget
         self.initial: Mapping[str, bytes] = {}  # of module variables, in place of what the text gives them
-        self.patience = 0  # see `be_patient`
+        self.patience: int = 0  # see `be_patient`
         self._patient_at = self._idle = 0
         self.steps = 0
         self.progress: int = 0
@@ -130,7 +130,7 @@ class Run:
         self.maps_acquired: MapProxy = MapProxy()
         self.pool: Pool = Pool()
         self._workspace = 0
-        self.heap = Heap(self)
+        self.heap: Heap = Heap(self)
         self.maps: dict[bytes, Any] = {}
         self._registers: dict[tuple[int, int], dict[int, int]] = {}
         self.sites: list[Instruction] = []
@@ -142,9 +142,9 @@ class Run:
         self._seen_at = -1
         self._looked_at = -1
         self._looks = 0
-        self.due = False  # for another batch to go on
+        self.due: bool = False  # for another batch to go on
         self._turn = 0
-        self.waited = 0  # nanoseconds that all have waited, see `pass_time`
+        self.waited: int = 0  # nanoseconds that all have waited, see `pass_time`
         self.watch: Watch = Watch(self)
 
     # --- set-up --------------------------------------------------------------------------------

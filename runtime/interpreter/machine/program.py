@@ -58,7 +58,7 @@ class Seg:
         # The same, `sync` first, that follow poison (`checks/poison.py`), and what they are made of.
         self.wary: list[Op] = []
         self.sources: list[tuple[Op, Instruction, bool]] = []
-        self.loads = False
+        self.loads: bool = False
         self.guard: tuple[int, bool] | None = (source.guard[0].index, source.guard[1]) if source.guard else None
         self.cost: int = len(source.code) + 1
         # Registers that some wgmma uses and this segment reads or writes, as bit sets.

@@ -44,7 +44,7 @@ MMA_LINES = (
 )
 BITS_LINE = "row col m8n8k128 s32 b1 b1 s32"
 _SPACES = "shared::cta|shared|global?"
-MEMORY_LINES = {
+MEMORY_LINES: dict[str, tuple[str, ...]] = {
     "a": (f"{_BIG} {_SPACES} f16|bf16|s8|u8", f"m16n16k8 {_SPACES} tf32", f"m8n8k4 {_SPACES} f64"),
     "b": (f"{_BIG} {_SPACES} f16|bf16|s8|u8", f"m16n16k8 {_SPACES} tf32", f"m8n8k4 {_SPACES} f64"),
     "c": (
