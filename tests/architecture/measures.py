@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tests.architecture.test_circles import ALL, imports, in_circles
 from tests.conftest import ROOT
+from tests.install.test_install import checkout, wheel
 
 _ROOMS = ("kernel_dsl", "lowering", "runtime")
 
@@ -79,9 +80,7 @@ def seconds(code: str, runs: int = 15) -> tuple[float, float]:
 def wheel_names() -> list[str]:
     """The top-level names that a wheel installs."""
     with tempfile.TemporaryDirectory() as folder:
-        command = ["pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder, str(ROOT)]
-        subprocess.run([sys.executable, "-m", *command], check=True)
-        (made,) = Path(folder).glob("*.whl")
+        made = wheel(checkout(Path(folder) / "checkout", True), Path(folder) / "wheel")
         with zipfile.ZipFile(made) as archive:
             tops = {name.partition("/")[0] for name in archive.namelist()}
     return sorted(name for name in tops if not name.endswith(".dist-info"))
