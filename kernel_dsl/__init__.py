@@ -582,7 +582,7 @@ def _unknown(name: str) -> AttributeError:
 
     near = get_close_matches(name, [*__all__, "random", *MODULES], 3)
     if name == "inline":
-        hint = "functions need no mark: call them from the body, and what they do is traced in place"
+        hint = "call functions from the body without a decorator: kernel-dsl traces them in place"
     elif near:
         hint = f"did you mean {', '.join(f'`kd.{x}`' for x in near)}?"
     else:

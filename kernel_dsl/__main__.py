@@ -39,7 +39,7 @@ def parse_argument(text: str) -> Any:
     except (ValueError, SyntaxError):
         value = None
     if not isinstance(value, (bool, int, float)):
-        raise CommandError(f"--arg {text!r} is no argument: write f32[1024,1024], i64, 3, 2.5 or True")
+        raise CommandError(f"--arg {text!r} is not an argument: write f32[1024,1024], i64, 3, 2.5 or True")
     return value
 
 
@@ -176,7 +176,7 @@ def _parser() -> argparse.ArgumentParser:
     exhibits = importlib.import_module("kernel_dsl.runtime.check.gallery")
     checker = importlib.import_module("kernel_dsl.runtime.check.command")
     tuner = importlib.import_module("kernel_dsl.tune_command")
-    doctor = commands.add_parser("doctor", help="what of this machine works, and what to do about the rest")
+    doctor = commands.add_parser("doctor", help="what works on this machine, and how to fix the rest")
     doctor.set_defaults(run=_doctor)
     ptx = commands.add_parser("ptx", help="the stages of a kernel in a file: IR, LLVM, PTX, resources, machine code")
     ptx.add_argument("kernel", metavar="FILE:KERNEL")
@@ -190,7 +190,9 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="find races, missing fences, deadlocks and more in PTX, on the CPU")
     checker.add_options(check)
     check.set_defaults(run=checker.run)
-    gallery = commands.add_parser("gallery", help="public bugs of known projects, found here and silent when mended")
+    gallery = commands.add_parser(
+        "gallery", help="find known bugs of public projects, and nothing in their fixed versions"
+    )
     exhibits.add_options(gallery)
     gallery.set_defaults(run=exhibits.run)
     run = commands.add_parser("run", help="run a file; errors end at its own lines")

@@ -23,5 +23,5 @@ def dtype_named(name: str, text: str) -> dtypes.DType:
     full = SHORT.get(name, name)
     if full not in dtypes.BY_NAME:
         known = ", ".join([*SHORT, "bool"])
-        raise CommandError(f"{text}: {name!r} is no dtype; those are {known}, and their full names")
+        raise CommandError(f"{text}: {name!r} is not a dtype: use one of {known}, or a full name")
     return dtypes.BY_NAME[full]

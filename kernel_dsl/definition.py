@@ -135,7 +135,7 @@ def declared_outputs(definition: Definition, given: Sequence[Any]) -> tuple[list
     for leaf in leaves:
         if not is_leaf(leaf):
             hint = "outputs are `kd.ShapeDtypeStruct(shape, dtype)` or anything with shape and dtype"
-            raise KernelArgument(what=f"{shown(leaf)} in out_type is no output", hint=hint)
+            raise KernelArgument(what=f"{shown(leaf)} in out_type is not an output", hint=hint)
         whole = isinstance(leaf, ShapeDtypeStruct)
         made.append(leaf if whole else ShapeDtypeStruct(leaf.shape, as_dtype(leaf.dtype), getattr(leaf, "init", None)))
     return made, structure

@@ -232,7 +232,7 @@ class BadTree(Error, ValueError):
 
     code = "bad-tree"
     title = "a nest of tuples, lists and dicts can't be traversed: {what}"
-    help = "nest plain tuples, lists, and dicts whose keys are all strings"
+    help = "nest plain tuples, lists, and dicts with strings as keys"
 
 
 # --- Refs and indexing ---------------------------------------------------------------------------
@@ -336,7 +336,7 @@ class NestedTooDeep(Error, RecursionError):
 
     code = "nested-too-deep"
     title = "branches and loops are nested over {limit} deep"
-    note = "a level is traced and compiled inside the one around it"
+    note = "each level is traced and compiled inside the level around it"
     help = "use `kd.switch` for many branches, and a loop for repeated code"
 
 

@@ -43,8 +43,8 @@ class NotTunable(Error, TypeError):
     """A function under `kd.tune` that does not return a kernel."""
 
     code = "not-tunable"
-    title = "{name}({config}) returned {what}, and no kernel"
-    help = "return what `kd.kernel` makes: decorate the body inside of the function, and return it"
+    title = "{name}({config}) returned {what} instead of a kernel"
+    help = "decorate the body with `kd.kernel` inside the function, and return the kernel"
 
 
 class NoConfiguration(Error, ValueError):
@@ -53,7 +53,7 @@ class NoConfiguration(Error, ValueError):
     code = "no-configuration"
     title = "{name}: none of {count} configurations can run"
     note = "{reasons}"
-    help = "give the space a configuration that needs less, or mend what all of them are refused for"
+    help = "add a configuration that needs less, or fix the reason that all of them share"
 
 
 class ResultsDiffer(Error, ValueError):
@@ -62,7 +62,9 @@ class ResultsDiffer(Error, ValueError):
     code = "results-differ"
     title = "{name}: most configurations give other results than {first}"
     note = "{differing}"
-    help = "call the kernels of these configurations and compare with what is right; `tolerance=` allows for rounding"
+    help = (
+        "call the kernels of these configurations and compare them with a reference; `tolerance=` allows for rounding"
+    )
 
 
 class TuningFile(Error, ValueError):

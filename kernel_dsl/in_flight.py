@@ -38,7 +38,7 @@ def _after(region: Region, groups: Groups) -> Groups:
     """What may be in flight behind a region, given what may be before it."""
     for op in region.ops:
         if groups and any(value in group for value in op.results for group in groups):
-            why = "a loop comes back here while a wgmma of the turn before may still read the registers of this operand"
+            why = "the loop returns here while a wgmma of the previous iteration may still read the registers of this operand"
             hint = "wait for it first, `kd.wgmma_wait(0)`, or give wgmma the operand in SMEM"
             raise UnreadAccumulator(loc=op.loc, what="an operand made anew before a wait", why=why, hint=hint)
         if isinstance(op, Wgmma):
@@ -49,7 +49,7 @@ def _after(region: Region, groups: Groups) -> Groups:
             groups = groups[: op.pending]
         elif isinstance(op, (AccRead, AccWrite, AccScale)):
             if any(op.acc in group for group in groups):
-                why = "a wgmma on it may still be in flight here, along some way through loops and branches"
+                why = "on some path through loops and branches, a wgmma on it may still be in flight here"
                 hint = "wait first: `kd.wgmma_wait(0)`, or read it with `acc[...]`"
                 raise UnreadAccumulator(loc=op.loc, what=f"{_TOUCHES[type(op)]} before a wait", why=why, hint=hint)
         elif isinstance(op, (If, Switch)):

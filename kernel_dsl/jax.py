@@ -205,7 +205,7 @@ def on_tracers(kernel: Kernel, args: tuple[Any, ...], out: Any, stream: Any, int
     given = [name for name, x in (("out", out), ("stream", stream), ("interpret", interpret)) if x is not None]
     if given:
         what = f"{given[0]}= in a call that JAX traces"
-        hint = "JAX decides where results lie and in which stream work is done: use `input_output_aliases` and donation"
+        hint = "JAX chooses the memory of results and the stream: use `input_output_aliases` and donation"
         raise BadCallArgument(kernel=kernel.name, what=what, hint=hint)
     return call(kernel)(*args)
 
@@ -224,7 +224,7 @@ def _check_scalars(kernel: Kernel, args: tuple[Any, ...]) -> None:
         note = notes.get(name)
         plain = _PLAIN.get(note, note) if isinstance(note, str) else note
         if plain in (float, int, bool) and is_traced([x]):
-            what = f"{name!r} is a number of the host ({plain.__name__}), and got a value that JAX traces"
+            what = f"{name!r} is a static number ({plain.__name__}), but got a value that JAX traces"
             hint = (
                 f"make it static, `jax.jit(..., static_argnames={name!r})`, or have the kernel take an array of rank 0"
             )
@@ -281,7 +281,7 @@ def _shapes(*avals: Any, spec: Spec) -> list[Any]:
 
 
 def _no_derivative(primals: Any, tangents: Any, *, spec: Spec) -> Any:
-    hint = "a body is not differentiated: `f = kd.jax.call(kernel)`, `f.defvjp(fwd, bwd)`, and call `f`"
+    hint = "give the gradients: `f = kd.jax.call(kernel)`, `f.defvjp(fwd, bwd)`, and call `f`"
     raise _refusal(spec, "it has no derivative", hint)
 
 
@@ -303,7 +303,7 @@ def _lowered(function: Callable[..., Any]) -> Any:
 
     def lower(ctx: Any, *operands: Any, spec: Spec) -> Any:
         if getattr(ctx.module_context.lowering_parameters, "for_export", False):
-            what = "jax.export can't hold it: its code is in this process alone"
+            what = "jax.export can't save it: its code exists only in this process"
             hint = "export the kernel itself: `kernel.lower(...).export(name, c=True)`"
             raise _refusal(spec, what, hint)
         try:

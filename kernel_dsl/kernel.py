@@ -268,7 +268,7 @@ class Kernel:
                 array = given[number] = first_of(array, struct.shape)
                 shape = tuple(array.shape)
             if not hasattr(array, "shape") or not hasattr(array, "dtype"):
-                what = f"output {number} of out= has type {type(array).__name__}, and is no array"
+                what = f"output {number} of out= is a {type(array).__name__}, not an array"
                 raise BadCallArgument(kernel=self.name, what=what, hint="pass preallocated arrays")
             if shape != struct.shape or as_dtype(array.dtype) != struct.dtype:
                 what = f"output {number} of out= is {as_dtype(array.dtype)}{list(shape)}, and out_type says {struct}"

@@ -139,7 +139,7 @@ class Layout:
             reach = 1
             for stride, size in sorted(parts):
                 if stride != reach:
-                    raise ValueError(f"dimension {dim}: a factor of stride {stride} where {reach} is due")
+                    raise ValueError(f"dimension {dim}: a factor has stride {stride} where {reach} is expected")
                 reach *= size
 
     # --- layouts made from this one ---------------------------------------------------------------
@@ -179,7 +179,7 @@ class Layout:
     def to_svg(self, shape: tuple[int, ...]) -> str:
         """A picture of how a value of this shape is spread, as SVG text: a cell an element, with who holds it."""
         if len(shape) != self.rank:
-            what = f"a layout of rank {self.rank} spreads no value of shape {shape}"
+            what = f"a layout of rank {self.rank} can't spread a value of shape {shape}"
             raise BadArgument(op="to_svg", what=what, hint="give one extent a dimension of the layout")
         if prod(shape) > MAX_CELLS or any(n < 1 for n in shape):
             what = f"a picture of shape {shape}"

@@ -247,7 +247,7 @@ class RefUnion:
         for leaf in flatten(trees, lambda x: isinstance(x, MemorySpec))[0]:
             if not isinstance(leaf, MemorySpec) or leaf.space is not SMEM:
                 hint = "barriers and accumulators can't share memory"
-                raise BadArgumentType(op="RefUnion", what=f"{shown(leaf)} is no SMEM specification", hint=hint)
+                raise BadArgumentType(op="RefUnion", what=f"{shown(leaf)} is not an SMEM specification", hint=hint)
         self.trees = trees
 
     def __repr__(self) -> str:

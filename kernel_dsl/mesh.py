@@ -163,7 +163,7 @@ class Meshed:
     def addresses(self, ref: Ref, op: str) -> int:
         """The row of `peers` for a Ref's buffer. Raises `NotSymmetric`."""
         if ref.type.space is not MemorySpace.GMEM:
-            hint = "pass an argument of the kernel, an output, or a semaphore of its scratch; copy SMEM to one first"
+            hint = "pass an argument of the kernel, an output, or a semaphore of its scratch; copy SMEM to one of them first"
             raise NotSymmetric(op=op, what=repr(ref), hint=hint)
         found = self.numbers.get(buffer_of(ref.root))
         if found is None:

@@ -55,7 +55,7 @@ def as_torch_op(
     from .arrays.interop.torch import in_forward_mode
 
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name, re.ASCII):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ArgumentTypeError(f"an op's name is 'namespace::op', of two identifiers, and not {name!r}")
+        raise ArgumentTypeError(f"an op's name must be 'namespace::op', with two identifiers, not {name!r}")
     for what, function in (("backward", backward), ("setup_context", setup_context)):
         if function is not None and not callable(function):
             raise ArgumentTypeError(f"{what}= of op {name!r} must be a function, and is {function!r}")
@@ -161,7 +161,7 @@ def _written(definition: Definition, op: str, names: Sequence[str], mutates: Any
         number = names.index(word) if word in names else -1
         if number not in aliases:
             raise ArgumentTypeError(
-                f"mutates_args= of op {op!r} names {word!r}, which is none of its inputs ({', '.join(names)}) to which "
+                f"mutates_args= of op {op!r} names {word!r}, which is not one of its inputs ({', '.join(names)}) to which "
                 "input_output_aliases gives an output"
             )
         made[number] = aliases[number]
@@ -194,7 +194,7 @@ def _torch() -> Any:
         try:
             module = importlib.import_module("torch")
         except ImportError:
-            raise ArgumentTypeError("as_torch_op makes an op of PyTorch, which is not installed here") from None
+            raise ArgumentTypeError("as_torch_op needs PyTorch, which is not installed here") from None
     return module
 
 

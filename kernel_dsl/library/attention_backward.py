@@ -305,7 +305,8 @@ def check_config(config: Any, p: ScoredProblem) -> None:
     dim, wide = padded_dims(p)[0], keys_of(p) != KEYS
     if wide and (config.apart or config.turns):
         what = f"config.apart={config.apart}, config.turns={config.turns} for a head dimension of {dim}"
-        raise BadCallValue(kernel=NAME, what=what, hint="beyond 128 consumers do different things, and take no turns")
+        hint = "with a head dimension over 128, consumers do different work and can't take turns"
+        raise BadCallValue(kernel=NAME, what=what, hint=hint)
     if wide:
         unit, parts, good = 64, dim // 2, config.block_q == 64
     else:

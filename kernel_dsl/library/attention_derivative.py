@@ -70,7 +70,7 @@ def with_derivative(
         if op.region_list() or any(value in slopes for value in op.values()):
             slope = None if op.region_list() else _slope(op, slopes)
             if slope is None and not isinstance(op, STEPS):
-                what = f"the {word} uses `{op.op_name}`, whose derivative is not known here"
+                what = f"the {word} uses `{op.op_name}`, which has no derivative here"
                 raise BadCallArgument(kernel=kernel, what=what, hint=hint)
             if slope is not None:
                 slopes[op.results[0]] = slope

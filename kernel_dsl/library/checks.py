@@ -162,7 +162,7 @@ def check_pairs(b: Any, o: Any) -> None:
         if o.gated is None:
             bad, what, hint = parts and name != "bias", f"{name} is a {type(x).__name__}", "a pair is for `gated`"
         elif parts:
-            bad, what, hint = parts != 2, f"{name} has {parts} parts", "a pair: what gates, and what is gated"
+            bad, what, hint = parts != 2, f"{name} has {parts} parts", "give a pair: the gate, and the gated values"
         elif name == "b":
             what, hint = f"b has {last} columns", "columns that gate and columns that are gated, in turn"
             bad = last % 2

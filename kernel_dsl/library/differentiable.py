@@ -245,4 +245,4 @@ def check_plain(name: str, how: dict[str, Any]) -> None:
     for word in ("out", "stream"):
         if how.get(word) is not None:
             what = f"{word}= in a call that is traced or differentiated"
-            raise BadCallArgument(kernel=name, what=what, hint="the framework decides where results lie: leave it out")
+            raise BadCallArgument(kernel=name, what=what, hint="omit it: the framework chooses the memory of results")

@@ -285,7 +285,7 @@ def activated(activation: Function, x: Any) -> Any:
 def _checked(result: Any, x: Any, word: str) -> Any:
     if getattr(result, "shape", None) != x.shape:
         what = f"{word} made {result!r} of {x!r}"
-        hint = "a function of each element: what it sees is a part of the product"
+        hint = "use a function of each element: it gets one part of the product at a time"
         raise BadCallValue(kernel="matmul", what=what, hint=hint)
     return result
 

@@ -171,9 +171,7 @@ def check_config(config: Any, kernel: str) -> None:
     check_counts(config, kernel)
     check_tiles(config, kernel)
     if config.blocks > 1 or config.ping_pong or config.swapped:
-        hint = (
-            "groups are multiplied by blocks on their own: cluster, cluster_n, ping_pong and swapped stay as they are"
-        )
+        hint = "grouped products have no clusters, turns or exchanged sides: leave cluster, cluster_n, ping_pong and swapped out"
         raise refuse("config has clusters, turns or sides exchanged", hint, kernel)
 
 
@@ -190,10 +188,10 @@ def check_pairs(b: Any, o: GroupedOptions) -> None:
         shape = () if pair else tuple(getattr(x, "shape", ()))
         parts = len(cast("tuple[Any, ...]", x)) if pair else 2
         if parts != 2:
-            hint = "a pair: what gates, and what is gated"
+            hint = "give a pair: the gate, and the gated values"
             raise BadCallArgument(kernel=NAME, what=f"{name} has {parts} parts", hint=hint)
         if shape and not _of_groups(name, x) and (shape[-1] % 2 if name == "b" else shape[-1] not in (1, width)):
-            hint = "columns that gate and columns that are gated, in turn; or a pair"
+            hint = "give alternating columns of gates and of gated values, or a pair of matrices"
             raise BadCallArgument(kernel=NAME, what=f"{name} has {shape[-1]} columns", hint=hint)
 
 

@@ -164,7 +164,7 @@ def known_plan(plans: Mapping[Any, Any], key: Hashable, name: str, options: Mapp
     except TypeError:
         odd = next(option for option, value in options.items() if not _hashes(value))
         what = f"{odd} is a {type(options[odd]).__name__}, which can't be hashed"
-        hint = "kernels are kept by their options; an instance of a dataclass can be hashed if that is frozen"
+        hint = "options are part of the cache's key: use `@dataclass(frozen=True)`, whose instances can be hashed"
         raise BadCallArgument(kernel=name, what=what, hint=hint) from None
 
 

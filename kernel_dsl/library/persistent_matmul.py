@@ -371,7 +371,7 @@ def check_counts(config: Any, kernel: str) -> None:
         if value < 1:
             raise BadCallValue(kernel=kernel, what=what, hint="a positive int")
     if config.stages < 2:
-        hint = "2 or more: a stage is given back one step after its product began"
+        hint = "2 or more: the kernel releases a stage one step after its product began"
         raise BadCallValue(kernel=kernel, what=f"config.stages={config.stages}", hint=hint)
 
 
@@ -384,5 +384,7 @@ def check_tiles(t: MatmulConfig, kernel: str) -> None:
     if t.tile_n % t.epilogue_n or t.epilogue_n % 8:
         what = f"config.epilogue_n={t.epilogue_n} of config.tile_n={t.tile_n}"
         raise BadCallValue(
-            kernel=kernel, what=what, hint="a multiple of 8 that divides tile_n: a tile is stored in such parts"
+            kernel=kernel,
+            what=what,
+            hint="a multiple of 8 that divides tile_n: the kernel stores a tile in parts of this width",
         )

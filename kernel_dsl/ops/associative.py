@@ -138,7 +138,7 @@ def _traced(fn: Callable[..., Any], xs: list[Array], axes: list[int], structure:
         end_region(made, tuple(outs))
     for inner in walk_region(made):
         if inner.effect is not Effect.PURE:
-            what = f"the function does more than compute: `{inner.spoken()}`"
+            what = f"the function has an effect: `{inner.spoken()}`"
             hint = "load before the scan and store after it; products of values go through SMEM"
             raise BadArgument(loc=inner.loc, op=op, what=what, hint=hint)
     return made

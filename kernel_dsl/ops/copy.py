@@ -214,7 +214,7 @@ def cluster_positions(axes: Any, op: str) -> tuple[int, ...]:
             hint = (
                 f"the cluster's axes are {', '.join(map(repr, known)) or 'none: give `cluster_names`'}; name each once"
             )
-            raise ClusterUse(op=op, what=f"{shown(name)} is no cluster axis, or is named twice", hint=hint)
+            raise ClusterUse(op=op, what=f"{shown(name)} is not a cluster axis, or is named twice", hint=hint)
         out.append(known[name])
     return tuple(sorted(out))
 
@@ -254,7 +254,7 @@ def copy_gmem_to_smem(
     one = None if barrier is None else as_barrier(barrier, op)
     if one is not None and one.type.leader:
         hint = "complete copies on a barrier of their block, and arrive on this one after the wait"
-        raise ClusterUse(op=op, what="a copy on a leader_tracked barrier, which counts in another block", hint=hint)
+        raise ClusterUse(op=op, what="a copy on a leader_tracked barrier, whose counts are in another block", hint=hint)
     if one is None and axes:
         raise ClusterUse(op=op, what="a multicast without a barrier", hint="pass the barrier that it completes on")
     promise = current().promise_bounds or oob_mode is OOBFillMode.PROMISE_IN_BOUNDS

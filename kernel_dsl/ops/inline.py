@@ -124,7 +124,7 @@ def _check_template(template: str, results: Sequence[Any], xs: Sequence[Array], 
             raise BadArgument(op=op, what=f"{found[0]!r} beside operands by registers", hint=hint)
         if register not in (None, "*") and int(register) >= counts[int(number)]:
             what = f"{found[0]!r} of {counts[int(number)]} registers"
-            raise BadArgument(op=op, what=what, hint="a lane holds no more: elements of 8 and 16 bits share them")
+            raise BadArgument(op=op, what=what, hint="use a smaller number: elements of 8 and 16 bits share registers")
     if any(c in template for c in '"\\') or not template.isascii():
         raise BadArgument(op=op, what="a quote, backslash or non-ASCII character", hint="write plain PTX")
     for x in xs:
@@ -176,7 +176,11 @@ def inline_ptx(template: str, *args: Any, out_type: Any = None, pure: bool = Fal
         if isinstance(template, str) and uses_registers(template):  # pyright: ignore[reportUnnecessaryIsInstance]
             return inline_registers(template, args, out_type, pure, layout)
         if layout is not None:
-            raise BadArgument(op=op, what="a layout for elements", hint="it is for results by registers, as in `$0[*]`")
+            raise BadArgument(
+                op=op,
+                what="a layout for a template without registers",
+                hint="`layout=` is for templates with registers, such as `$0[*]`",
+            )
         return _inline_elements(template, args, out_type, pure)
     finally:
         if refs:

@@ -99,7 +99,9 @@ def round(
         decimals, rounding_method = 0, decimals
     value = as_value(x, "round")
     if not -300 <= decimals <= 300:
-        raise BadArgument(op="round", what=f"decimals={decimals}", hint="from -300 to 300: a float has no more places")
+        raise BadArgument(
+            op="round", what=f"decimals={decimals}", hint="use -300 to 300: a float has no more decimal places"
+        )
     if not value.dtype.is_float:
         if decimals < 0:
             raise UnsupportedDType(op="round", dtype=value.dtype, hint="negative `decimals` are for floats")

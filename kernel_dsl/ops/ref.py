@@ -93,7 +93,7 @@ def as_ref(ref: Any, op: str) -> Ref:
     """`ref`, refused where it is none."""
     if isinstance(ref, Elements):
         hint = "only atomics take `ref.at[array]`; load with `ref[array]` and store with `ref[array] = x`"
-        raise BadArgumentType(op=op, what="elements chosen by index arrays are no view", hint=hint)
+        raise BadArgumentType(op=op, what="elements selected by index arrays are not a view", hint=hint)
     if not isinstance(ref, Ref):
         what = f"a {type(ref).__name__} is not a Ref"
         raise BadArgumentType(op=op, what=what, hint="pass a kernel argument or scratch, or `ref.at[...]`")
@@ -236,14 +236,14 @@ def bitcast_ref(ref: Ref, dtype: Any) -> Ref:
         shape = own.shape
     else:
         if not own.shape or (own.shape[-1] * own.dtype.itemsize) % dtype.itemsize:
-            why = f"the last dimension's bytes are no multiple of {dtype.itemsize}"
+            why = f"the last dimension's bytes are not a multiple of {dtype.itemsize}"
             raise BadReshape(what=repr(ref), shape=ref.shape, to=dtype, why=why)
         shape = (*own.shape[:-1], own.shape[-1] * own.dtype.itemsize // dtype.itemsize)
     tiling = own.tiling
     if tiling:
         columns = tiling[-1] * own.dtype.itemsize
         if columns % dtype.itemsize:
-            why = f"its tiles have rows of {columns} bytes, no multiple of {dtype.itemsize}"
+            why = f"its tiles have rows of {columns} bytes, not a multiple of {dtype.itemsize}"
             raise BadReshape(what=repr(ref), shape=ref.shape, to=dtype, why=why)
         tiling = (*tiling[:-1], columns // dtype.itemsize)
     current().aliased.add(ref.root)

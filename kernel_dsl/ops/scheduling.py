@@ -99,10 +99,12 @@ def _extents(names: tuple[str, ...], thread_axis: str | None, cluster: tuple[str
         raise BadArgument(op=OP, what="no names", hint="name axes of the grid")
     if trace.depth:
         hint = "move it outside: all warpgroups together count its tickets once per launch"
-        raise BadArgument(op=OP, what="it stands in a branch or in another loop", hint=hint)
+        raise BadArgument(op=OP, what="it is inside a branch or another loop", hint=hint)
     extents = tuple(trace.axes[name][2] for name in names)
     if prod(extents) > 2**30:  # every block takes one ticket more than it has work for, and int32 counts them
-        raise BadArgument(op=OP, what=f"{prod(extents)} points", hint="at most 2^30; give blocks more to do at each")
+        raise BadArgument(
+            op=OP, what=f"{prod(extents)} points", hint="use at most 2^30 points, with more work for each"
+        )
     return extents
 
 

@@ -98,7 +98,7 @@ def allocate(spec: Any, name: str = "") -> Any:
         from .matrix import allocate_acc
 
         return allocate_acc(spec, name)
-    what = f"{shown(spec)} is no scratch specification"
+    what = f"{shown(spec)} is not a scratch specification"
     raise BadArgumentType(op="scratch", what=what, hint="use `kd.SMEM(shape, dtype)` or `kd.Barrier(...)`")
 
 

@@ -110,7 +110,7 @@ def get_global(spec: Any) -> Ref:
     if isinstance(spec, SemaphoreType):
         spec = spec()
     if not isinstance(spec, SemaphoreSpec):
-        what = f"{spec!r} is no semaphore specification"
+        what = f"{spec!r} is not a semaphore specification"
         raise BadArgumentType(op="get_global", what=what, hint="use `kd.SemaphoreType.REGULAR` or `.REGULAR(shape)`")
     made = allocate_semaphore(SemaphoreSpec((*current().batches, *spec.shape), True))
     return made.slice(tuple(members()))

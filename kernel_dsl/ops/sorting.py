@@ -86,9 +86,7 @@ def sort(keys: Any, *values: Any, axis: int | None = -1, descending: bool = Fals
     for number, value in enumerate(values):
         if value is None or static_int(value) is not None:
             what = f"{shown(value)} as argument {number + 2}"
-            hint = (
-                f"give the axis by its name, `sort(keys, axis={shown(value)})`; what follows the keys moves with them"
-            )
+            hint = f"give the axis by its name, `sort(keys, axis={shown(value)})`; other arguments move with the keys"
             raise BadArgument(op="sort", what=what, hint=hint)
     value, dim = _last(keys, axis, "sort")
     own = value.dtype

@@ -71,7 +71,7 @@ def _flags(name: str, given: Sequence[Any]) -> tuple[str, ...]:
         if not isinstance(option, str):
             raise ArgumentTypeError(f"{where} {option!r}, and must hold texts such as '--use_fast_math'")
         if not option or not option.isprintable():
-            raise ArgumentValueError(f"{where} {option!r}, which is no option of NVRTC")
+            raise ArgumentValueError(f"{where} {option!r}, which is not an option of NVRTC")
         why = _OURS.get(option.lstrip("-").partition("=")[0])
         if option.startswith("-") and why:
             raise ArgumentValueError(f"{where} {option!r}: {why}; leave it out")

@@ -135,7 +135,7 @@ def _run(key: Key | None, given: tuple[Any, ...], image: tuple[Any, ...], scalar
     required = (name, compiled_source, inputs, output_shapes, output_dtypes, scalars, grid, threadgroup)
     missing = [word for word, value in zip(_REQUIRED, required, strict=True) if value is ...]
     if missing:
-        raise ArgumentTypeError(f"precompiled_cuda_kernel misses {', '.join(f'{word}=' for word in missing)}")
+        raise ArgumentTypeError(f"precompiled_cuda_kernel needs {', '.join(f'{word}=' for word in missing)}")
     source = _check_image(name, compiled_source)
     for what, value in (
         ("inputs", inputs),
@@ -162,7 +162,7 @@ def _run(key: Key | None, given: tuple[Any, ...], image: tuple[Any, ...], scalar
         raise ArgumentValueError(
             f"exact_grid=True, and threadgroup={threads.block} does not divide "
             f"grid={threads.grid} of kernel "
-            f"{name!r}: {threads.blocks} whole threadgroups would run more threads than asked for"
+            f"{name!r}: {threads.blocks} whole threadgroups would run more threads than the grid has"
         )
     call = CustomCall(
         name,

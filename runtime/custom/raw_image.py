@@ -105,7 +105,7 @@ def _from_sizes(loaded: LoadedImage, entry: str) -> Function:
     """The entry of machine code: the driver tells the sizes of parameters, and not their types."""
     sizes: Sequence[int] | None = getattr(loaded, "param_sizes", None)
     if sizes is None:
-        raise DeviceError(f"this driver does not tell the parameters of {entry!r}; give PTX instead of machine code")
+        raise DeviceError(f"this driver can't report the parameters of {entry!r}; pass PTX instead of machine code")
     kinds = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}
     params = [
         Var(f"parameter {i}", "param", size, min(size, 16), kinds.get(size, "b8")) for i, size in enumerate(sizes)

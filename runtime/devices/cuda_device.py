@@ -63,9 +63,7 @@ class CudaDevice:
         base = _TARGETS.get(self.capability)
         if base is None:
             if self.capability < (8, 0):
-                raise DeviceError(
-                    f"{self.name} has compute capability {self.capability}; 8.0 is the least that is supported"
-                )
+                raise DeviceError(f"{self.name} has compute capability {self.capability}; 8.0 or higher is supported")
             base = SM_89 if self.capability > (8, 9) else SM_80
 
         def ask(name: str) -> int:

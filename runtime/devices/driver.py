@@ -108,7 +108,7 @@ def api() -> Any:
         if _forked:
             raise DeviceError(f"{_FORKED}. With interpret=True kernels run here, on the CPU")
         if not state:
-            raise DeviceError(f"there is no GPU to use: {state.reason}")
+            raise DeviceError(f"no GPU can be used: {state.reason}")
     return _module
 
 

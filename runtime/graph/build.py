@@ -237,9 +237,9 @@ class _Slots:
         """An output of the graph. Raises GraphError for an array that no node writes."""
         slot = self.of(there)
         if slot.kind == "input":
-            raise GraphError("an output must be what a recorded call wrote; one of g.outputs is only read")
+            raise GraphError("an output must be an array that a recorded call wrote; one of g.outputs is only read")
         if slot.kind == "scratch":
-            raise GraphError("an output lies in memory that only replays have")
+            raise GraphError("an output is in memory that exists only during replays")
         return Output(array, there, slot, frozen)
 
     def add(self, slot: MemorySlot) -> MemorySlot:

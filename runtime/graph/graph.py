@@ -149,7 +149,9 @@ class Graph:
     @public
     def outputs(self, arrays: Any) -> None:
         if self._exec is not None:
-            raise GraphError("g.outputs is set before the first replay: memory that is not an output is given up then")
+            raise GraphError(
+                "g.outputs is set before the first replay: that replay releases memory that is not an output"
+            )
         if self._context is not None:  # calls that follow may make some of them
             self._chosen = arrays
             return
@@ -178,7 +180,7 @@ class Graph:
     _repr_svg_ = to_svg
 
     def __reduce__(self) -> Any:
-        raise GraphError("a graph is not copied or pickled: record another where it is to run")
+        raise GraphError("a graph can't be copied or pickled: record it again where it runs")
 
     def __repr__(self) -> str:
         if self._recorder is None or self._context is not None:
@@ -329,7 +331,7 @@ class Graph:
         check_like(there, operand.view, f"operand {position} of {node!r}", operand.written)
         reach = "cuda" if isinstance(self._exec, CudaExec) else "cpu"
         if there.device[0] != reach:
-            raise ArgumentValueError(f"{describe_array(there)} is not where the graph runs")
+            raise ArgumentValueError(f"{describe_array(there)} is not on the device of the graph")
         low, high = there.span()
         slot = MemorySlot("fixed", low, high - low, there, array, base=low, current=there)
         slot.users.add(node.index)
@@ -495,7 +497,7 @@ def _listed(what: str, values: Any) -> Sequence[Any]:
     if values is None:
         return ()
     if not isinstance(values, (list, tuple)):
-        raise ArgumentTypeError(f"{what}= is a list, with a value for each, and not {values!r}")
+        raise ArgumentTypeError(f"{what}= must be a list with one value each, not {values!r}")
     return cast("Sequence[Any]", values)
 
 

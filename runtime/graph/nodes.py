@@ -227,7 +227,7 @@ class Node:
     def _alive(self) -> Any:
         graph = self.graph
         if graph is None:
-            raise GraphError(f"the graph of {self!r} is gone: keep a reference to it")
+            raise GraphError(f"the graph of {self!r} was deleted: keep a reference to it")
         return graph
 
     def __repr__(self) -> str:

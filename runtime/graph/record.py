@@ -109,7 +109,7 @@ class GraphRecorder:
         for name, variable in found.items():
             known = self.made.variables.setdefault(name, variable)
             if (known.lo, known.hi) != (variable.lo, variable.hi):
-                raise ArgumentValueError(f"two variables of one graph: {known!r} and {variable!r}")
+                raise ArgumentValueError(f"a graph has one Variable for each name: {known!r} and {variable!r} differ")
 
     # --- launches ---------------------------------------------------------------------------------
 
@@ -159,14 +159,14 @@ class GraphRecorder:
         to, of = (view(self.known(a)) for a in (target, source))
         if to.shape != of.shape or to.dtype != of.dtype:
             raise ArgumentValueError(
-                f"a copy needs two arrays alike, and got {of.dtype}{list(of.shape)} for {to.dtype}{list(to.shape)}"
+                f"a copy needs arrays of one dtype and shape, but got {of.dtype}{list(of.shape)} for {to.dtype}{list(to.shape)}"
             )
         if to.readonly:
             raise ArgumentValueError("the target of a copy is read-only")
         if to.broadcast:
             raise ArgumentValueError("the target of a copy is broadcast: several of its elements share memory")
         if overlap(to, of) and not to.same_memory(of):  # a GPU copies in no fixed order
-            raise ArgumentValueError("the two arrays of a copy share some of their memory; copy by way of a third")
+            raise ArgumentValueError("the two arrays of a copy share some of their memory; copy through a third array")
         index = device_index([to, of])
         if index is not None and self.made.device is None:
             self.made.device = cuda_device(index)

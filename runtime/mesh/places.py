@@ -52,7 +52,7 @@ def devices_of(name: str, rows: Sequence[Sequence[ArrayView]], size: int, interp
     """
     if isinstance(interpret, InterpretParams) and interpret.devices is not None and interpret.devices < size:
         why = f"kernel {name!r} runs on {size} devices, and the interpreter has {interpret.devices}"
-        hint = f"pass `kd.InterpretParams(devices={size})`, or leave `devices` out"
+        hint = f"pass `kd.InterpretParams(devices={size})`, or omit `devices`"
         raise Unreachable(rank=0, peer=interpret.devices, why=why, hint=hint)
     places = [{row[rank].device for row in rows if row[rank].size} for rank in range(size)]
     if interpret is True or isinstance(interpret, InterpretParams) or not _gpus(name, places, interpret):
@@ -64,7 +64,7 @@ def devices_of(name: str, rows: Sequence[Sequence[ArrayView]], size: int, interp
         if found.index(index) != rank:
             raise ArgumentValueError(
                 f"kernel {name!r}: ranks {found.index(index)} and {rank} both have their arrays on cuda:{index}; "
-                "each rank has a GPU of its own"
+                "each rank needs its own GPU"
             )
     return [cuda_device(index) for index in found]
 

@@ -53,7 +53,7 @@ def check_overlaps(plan: LaunchPlan, arrays: Sequence[ArrayView]) -> None:
             continue
         pair = f"{array_name(plan, i)} and {array_name(plan, j)} of kernel {plan.name!r}"
         if i >= plan.inputs:
-            raise ArgumentValueError(f"{pair} share memory: each output needs its own{where(plan)}")
+            raise ArgumentValueError(f"{pair} share memory: each output needs its own memory{where(plan)}")
         if j >= plan.inputs and not arrays[i].same_memory(arrays[j]):
             raise ArgumentValueError(
                 f"{pair} overlap in memory. For work in place pass the very same array as input and in out=; "

@@ -190,7 +190,7 @@ def test_a_node_whose_graph_is_gone_says_so():
     node = kd.Graph.from_calls([(scale, X, 3)]).nodes[0]
     gc.collect()
     for change in (node.set_params, node.set_launch_dims):
-        with pytest.raises(kd.Error, match="is gone: keep a reference") as caught:
+        with pytest.raises(kd.Error, match="was deleted: keep a reference") as caught:
             change()
         assert caught.traceback[-1].path == Path(__file__)
 
@@ -199,7 +199,7 @@ def test_a_graph_is_not_copied():
     """A copy would share what the first replay gives up."""
     g = kd.Graph.from_calls([(scale, X, 3)])
     for way in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(kd.Error, match="not copied or pickled"):
+        with pytest.raises(kd.Error, match="be copied or pickled"):
             way(g)
     assert len(g.nodes) == 1
     np.testing.assert_array_equal(g(), X * 3)

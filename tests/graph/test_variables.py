@@ -91,7 +91,7 @@ def test_a_variable_without_a_graph_is_an_error(add) -> None:
     for bad in (("k", 5, 4), ("not a name", 0, 1), ("out", 0, 1)):
         with pytest.raises(VariableValue):
             Variable(*bad)
-    with pytest.raises(ArgumentValueError, match="two variables of one graph"), Graph():
+    with pytest.raises(ArgumentValueError, match="a graph has one Variable"), Graph():
         add(ints(), k)
         add(ints(), Variable("k", 0, 6))
 

@@ -231,7 +231,7 @@ def test_what_jax_decides(word: str) -> None:
 def test_export_is_refused() -> None:
     from jax import export
 
-    with pytest.raises(BadCallArgument, match=r"jax.export can't hold it"):
+    with pytest.raises(BadCallArgument, match=r"jax.export can't save it"):
         export.export(jax.jit(twice))(X)
 
 

@@ -176,7 +176,7 @@ def test_the_command_measures(
 
 @pytest.mark.parametrize(("arguments", "why"), [
     ("matmul 64x64 bf16", "MxNxK"), ("matmul 64x0x64 bf16", "ints above 0"), ("matmul axbxc bf16", "MxNxK"),
-    ("matmul 64x64x64 bf17", "no dtype"), ("matmul 64x64x64 bf16 --keep 0", "--keep is 1 or more"),
+    ("matmul 64x64x64 bf17", "not a dtype"), ("matmul 64x64x64 bf16 --keep 0", "--keep is 1 or more"),
     ("matmul 64x64x64 bf16 --seconds nan", "--seconds above 0"), ("attention 1x2x3x4x5 bf16", "BATCHxHEADS"),
     ("attention 1x2x64x72 bf16", "one configuration"), ("attention 1x2x64x64 f32", "one configuration"),
 ])  # fmt: skip
