@@ -1,4 +1,4 @@
-"""`python -m kernel_dsl`: what works here, the stages of a kernel in a file, running a file, tuning, the disk cache."""
+"""`python -m kernel_dsl`: checks the machine, shows the stages of a kernel, runs a file, tunes, and manages the disk cache."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Compile before the first call, in child processes. The disk cache holds the results.
 
-Children are forked, as a body is any function and need not be one that a child could import. A child traces, lowers and
-assembles; it never touches a GPU, which a fork can't use.
+Children are forked, because a body may be a function that a new process can't import. A child traces, lowers and assembles. It
+never uses a GPU, which does not work after a fork.
 """
 
 from __future__ import annotations

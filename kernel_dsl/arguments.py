@@ -1,7 +1,7 @@
-"""Arguments as users give them, made what a function wants: one strict conversion for each kind of parameter.
+"""Conversions of users' arguments: one strict conversion for each kind of parameter.
 
-`check(...)` converts all arguments of a call by the annotations of its function, so that a new function has its checks by
-being declared. What `Any` leaves open, such as operands, shapes and axes, the function converts with the conversions here.
+An `ArgumentPlan` converts all arguments of a call by the annotations of its function, so the declaration of a new function is
+enough for its checks. Functions convert parameters of type `Any`, such as operands, shapes and axes, with functions of this file.
 """
 
 from __future__ import annotations

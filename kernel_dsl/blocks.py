@@ -1,4 +1,4 @@
-"""How a grid becomes blocks, and a compiled kernel that of one call."""
+"""Blocks of a grid, and compiled kernels with the sizes of one call filled in."""
 
 from __future__ import annotations
 

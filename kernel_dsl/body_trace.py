@@ -1,4 +1,4 @@
-"""From a body and descriptions of its inputs to a traced kernel: Refs made, the body run once, layouts settled."""
+"""Traces a body: makes Refs for its inputs, runs the body once, and settles layouts."""
 
 from __future__ import annotations
 

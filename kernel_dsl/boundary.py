@@ -1,8 +1,8 @@
 """The boundary of the public functions: it converts users' arguments, and ends errors at the user's line.
 
-What is `public` converts its arguments by their annotations, and raises errors of ours alone: each ends at the user's line,
-names the function and its argument, and can be printed. Everything in `kernel_dsl.__all__` is made public there, functions
-and the methods of classes; classes that users only get instances of say so themselves.
+A `public` function converts its arguments by their annotations and raises only this package's errors. Each error ends at the
+user's line, names the function and its argument, and can be printed. `__init__.py` makes the functions and classes of `__all__`
+public. Other classes, of which users only get instances, have the decorator themselves.
 """
 
 from __future__ import annotations

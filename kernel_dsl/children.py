@@ -1,7 +1,7 @@
-"""Work in child processes: so many at a time, each tells what it made through a pipe.
+"""Work in child processes: a limited number at a time, each of which returns its result through a pipe.
 
-Children are forked, as work is any function and need not be one that a child could import. A child must not touch a GPU,
-which a fork can't use.
+Children are forked, because the work may be a function that a new process can't import. A child must not use a GPU, which
+does not work after a fork.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Words of the command line: what is no command, and the short names of dtypes."""
+"""Words of the command line: errors for unknown commands, and short names of dtypes."""
 
 from __future__ import annotations
 

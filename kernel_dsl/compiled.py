@@ -1,4 +1,4 @@
-"""`CompiledKernel`: all that the runtime knows of a kernel. The one contract between lowering and runtime."""
+"""`CompiledKernel`: everything that the runtime needs of a kernel. It is the only contract between lowering and runtime."""
 
 from __future__ import annotations
 

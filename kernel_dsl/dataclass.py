@@ -1,4 +1,4 @@
-"""`dataclass`: that of the standard library, with methods that are made at the first use of a class.
+"""`dataclass` of the standard library, except that a class gets its methods at its first use.
 
 The standard library compiles six methods from text when a class is defined, which took half of the time of `import kernel_dsl`.
 Here a class has placeholders until the first use of one of them. Then only `__init__` is compiled from text.

@@ -1,4 +1,4 @@
-"""A kernel as it was declared: the arguments of `kd.kernel`, and what they say for inputs like those of a call."""
+"""A kernel as declared: the arguments of `kd.kernel`, and the grid and outputs that they give for the inputs of a call."""
 
 from __future__ import annotations
 

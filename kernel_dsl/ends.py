@@ -1,7 +1,7 @@
-"""The ends of views: which part of an index may be outside its view, while tracing.
+"""The ends of views: they tell the trace which part of an index may be outside its view.
 
-A view keeps a range along each axis of its root that its accesses must stay in. Where that can't say it (a row within an
-axis, a view that starts at a traced value) it keeps an `End`: an index of its own, with an extent.
+A view has, for each axis of its root, the range of its accesses. If a range can't express the end (a row within an axis, or a
+view that starts at a traced value), the view has an `End`: a separate index with an extent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Extents that a kernel's code need not depend on: what stands for them while tracing, and in the IR.
+"""Symbols of extents on which a kernel's code need not depend, for the trace and the IR.
 
-An `Extent` is an axis of an array whose size the launch passes, a `GridSize` an axis of the grid. Taken for an int, either
-is read: it gives its value, and the code is for this value alone. Masks, strides and copies use it without reading it.
+An `Extent` is an axis of an array whose size the launch passes, a `GridSize` an axis of the grid. Conversion to an int reads it:
+it gives the value, and the code is then only for this value. Masks, strides and copies use it without reading it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Facts about integers and arrays of them: an interval and a divisor.
+"""Facts about integers and arrays of integers: an interval and a divisor.
 
-Enough to prove masks away and to widen indices.
+The trace uses them to omit masks and to widen indices.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Locks that work in a child of `os.fork()` while threads of its parent compile: the child renews them.
 
-A child has one thread. A lock that another thread of the parent held stays held in it for ever, so every lock of this
-project comes from `lock`, and is renewed in children. What is in the middle of a change while it is locked, such as the
-state of LLVM, must not be copied as it is: `fork_waits_for` has a fork wait until nobody is at it.
+A child has one thread. If another thread of the parent held a lock at the fork, the lock would stay held in the child
+for ever. So every lock of this project comes from `lock`, and children renew it. State that is incomplete while it is
+locked, such as that of LLVM, must not be copied: `fork_waits_for` delays a fork until no thread holds its lock.
 """
 
 from __future__ import annotations

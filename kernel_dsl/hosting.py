@@ -1,4 +1,4 @@
-"""Kernels in programs without Python: host code made of a kernel's stages. With kernel.py and stages.py it joins the layers."""
+"""Kernels in programs without Python: host code from a kernel's stages. Like kernel.py and stages.py it joins the layers."""
 
 from __future__ import annotations
 

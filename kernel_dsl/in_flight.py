@@ -1,6 +1,6 @@
-"""Registers of wgmma that may be touched before their wait, along any path: around a loop, past a branch that waits alone.
+"""Finds uses of wgmma's registers before their wait, along any path: around a loop, or past a branch of which one side waits.
 
-They are the accumulator's, and those of operands that are values.
+The registers are those of accumulators and of operands that are values.
 """
 
 from __future__ import annotations

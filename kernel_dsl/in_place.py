@@ -1,4 +1,4 @@
-"""Stores of a traced body to SMEM through the generic proxy, and their fences before an async copy."""
+"""Stores of a traced body to SMEM through the generic proxy, and the fences that they need before an async copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of the interpreter, where the language can name them without a runtime."""
+"""Options of the interpreter, here so that the language can use them without the runtime."""
 
 from __future__ import annotations
 

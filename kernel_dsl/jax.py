@@ -1,7 +1,7 @@
-"""`kd.jax`: kernels inside JAX's transformations. With kernel.py and hosting.py it joins the layers; JAX comes in at first use.
+"""`kd.jax`: kernels inside JAX's transformations. It joins the layers, as kernel.py does; JAX is imported at first use.
 
-A call is one primitive. Its abstract evaluation asks `out_type` alone. Lowered for a CPU it calls the interpreter back;
-lowered for a GPU it is a foreign function call to host code, without Python.
+A call is one primitive. Its abstract evaluation needs only `out_type`. On a CPU it lowers to a callback of the interpreter, on
+a GPU to a foreign function call of host code, without Python.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`kd.kernel`: the decorator, and what calling a decorated body does. With stages.py it joins the layers."""
+"""`kd.kernel`: the decorator, and calls of decorated bodies. Like stages.py it joins the layers."""
 
 from __future__ import annotations
 

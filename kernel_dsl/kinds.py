@@ -1,4 +1,4 @@
-"""Kernels that are more than a call on one device: mapped, on a mesh, in JAX. `Kernel` finds them here."""
+"""Registry of the other kinds of kernels: mapped ones, those on a mesh, and those in JAX. `Kernel` looks them up here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is imported at its first use: modules, and names with the module that each is in."""
+"""Public modules and names that are imported at their first use, each name with its module."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`LaunchPlan`: all that a launch does, as data.
+"""`LaunchPlan`: all steps of a launch, as data.
 
-A device runs it, `bind` keeps it, the fast path compiles it, a graph collects it.
-Arrays are numbered: inputs, then outputs, then scratch, which each launch has anew.
+A device runs it, `bind` keeps it, the fast path compiles it, and a graph collects it.
+Arrays are numbered: inputs, then outputs, then scratch, which each launch allocates.
 """
 
 from __future__ import annotations

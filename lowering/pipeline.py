@@ -1,4 +1,4 @@
-"""The pipeline as a table of contents: all that happens to a kernel from its trace to its `CompiledKernel`, and why."""
+"""The table of the pipeline's steps from the trace to the `CompiledKernel`, with the reason of each step."""
 
 from __future__ import annotations
 

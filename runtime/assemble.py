@@ -1,7 +1,7 @@
 """PTX to machine code: by ptxas when there is one, else by the driver's own compiler.
 
-Never nvJitLink: it compiles as if for linking and ignores `setmaxnreg`, which halves a
-warp-specialised kernel's speed without a word.
+nvJitLink is not used: it compiles as if for linking and ignores `setmaxnreg`, without a warning. This halves the
+speed of a warp-specialised kernel.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A folder of assembled kernels, shared by the processes of one user.
 
-An entry is one file (`kernel_dsl.serialize`), written beside its place and moved there, so that readers see all of it or
-nothing; what is damaged is removed and built again. Entries are sealed by the folder's secret: what was not stored by a
-process that could read the folder is not run, whatever its checksum says. Trouble with the disk turns the cache off with one
-line in the log, and never reaches the caller.
+An entry is one file (`kernel_dsl.serialize`). It is written under another name and then moved, so readers see all of it
+or nothing. A damaged entry is removed and built again. The folder's secret seals entries: an entry from a process that
+could not read the folder is never run, even if its checksum is right. An error of the disk turns the cache off with one
+line in the log, and does not reach the caller.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Times on the GPU and on the host: events, a cleared L2, rounds that interleave what is compared."""
+"""Times on the GPU and on the host: events, a cleared L2, and rounds that measure candidates in turn."""
 
 from __future__ import annotations
 

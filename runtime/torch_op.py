@@ -1,4 +1,4 @@
-"""A kernel as a `torch.library` custom op: whole under `torch.compile(fullgraph=True)`, export and CUDA graphs."""
+"""A kernel as a `torch.library` custom op, for `torch.compile(fullgraph=True)`, export and CUDA graphs."""
 
 from __future__ import annotations
 

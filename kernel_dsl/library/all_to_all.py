@@ -1,4 +1,4 @@
-"""`all_to_all` on a mesh of devices: each sends some of its rows to every other one, as many as only the GPU knows."""
+"""`all_to_all` on a mesh of devices: each sends some of its rows to every other device. The numbers of rows are on the GPU."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Products that differ in M and in the batch alone: kernels for the first sizes, and others that take any.
+"""Products that differ only in M and in the batch: kernels for the first sizes, and kernels for any sizes after that.
 
-The first sizes get code of their own, as most programs have one. From the second on M and a batch axis are `kd.Dim`s. A
-configuration that was compiled already is taken where the cost model gives it `ENOUGH` of the speed of the best, so that new
-sizes seldom compile.
+The first sizes get specialised code, because most programs have one. From the second on M and a batch axis are `kd.Dim`s. A
+configuration that is compiled already is used if the cost model predicts at least `ENOUGH` of the best speed, so new sizes
+seldom need a compile.
 """
 
 from __future__ import annotations

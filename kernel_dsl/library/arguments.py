@@ -1,4 +1,4 @@
-"""From the arguments of a call of matmul to what is computed: shapes checked, batch axes found, the steps put in order."""
+"""Turns the arguments of a matmul call into a `Problem`: checks shapes, finds batch axes, and orders the steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kd.library.attention`: softmax(q k^T * scale) v, with everything that is done to scores, as a plain function."""
+"""`kd.library.attention`: softmax(q k^T * scale) v, with options for scores and masks, as a plain function."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The consumer warpgroups of attention's backward, with and without options.
 
-A `Walk` says which queries a block meets, and what a score's weight is (`Walk.weights`); the order of the products, of which
-docs/attention.md says why, is here alone.
+A `Walk` gives the queries of a block and the weight of a score (`Walk.weights`). Only this file has the order of the products,
+which docs/attention.md explains.
 """
 
 from __future__ import annotations

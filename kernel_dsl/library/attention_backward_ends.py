@@ -1,4 +1,4 @@
-"""The small kernels before and after attention's backward: what it needs of each query, and the sum that it leaves."""
+"""The small kernels before and after attention's backward: one computes its inputs for each query, one rounds the sums."""
 
 from __future__ import annotations
 

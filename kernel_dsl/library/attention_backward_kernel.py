@@ -1,6 +1,6 @@
 """The gradients of flash attention without options on Hopper: one kernel up to a head dimension of 128, one beyond.
 
-A producer warpgroup loads, two consumers compute. docs/attention.md says what each part is for.
+A producer warpgroup loads, and two consumers compute. docs/attention.md explains each part.
 """
 
 from __future__ import annotations

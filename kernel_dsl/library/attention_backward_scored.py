@@ -1,6 +1,6 @@
-"""The gradients of attention with options on Hopper, and the small kernels around.
+"""The gradients of attention with options on Hopper, and the small kernels before and after.
 
-Functions of scores and masks work in registers.
+Functions of scores and masks work on registers.
 """
 
 from __future__ import annotations

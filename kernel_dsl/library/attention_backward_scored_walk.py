@@ -1,4 +1,4 @@
-"""The walk of attention's backward where there are options: which queries see a block's keys, ragged lengths, all dimensions."""
+"""The loop of attention's backward with options: the queries that see a block's keys, ragged lengths, all dimensions."""
 
 from __future__ import annotations
 

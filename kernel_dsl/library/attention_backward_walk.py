@@ -1,7 +1,7 @@
-"""How the blocks of attention's backward walk the queries, load them, and add up their gradient: what its kernels share.
+"""The common parts of attention's backward kernels: how blocks loop over queries, load them, and add up their gradient.
 
-A block owns some keys of one head. It walks all queries that see one of them, `block_q` a step, for each query head of the
-key head. docs/attention.md says why.
+A block owns some keys of one head. It loops over all queries that see one of them, `block_q` a step, for each query head of the
+key head. docs/attention.md explains why.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The small kernels before attention with options: which blocks of keys a mask leaves, and which tiles ragged lengths have."""
+"""The small kernels before attention with options: lists of the blocks of keys that a mask keeps, and of ragged tiles."""
 
 from __future__ import annotations
 

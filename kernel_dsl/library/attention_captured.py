@@ -1,7 +1,9 @@
-"""Functions of scores and masks that close over arrays: these become operands of kernels, so that other ones need no compile.
+"""Functions of scores and masks that close over arrays. The arrays become operands of kernels, so new arrays need no
+compile.
 
-A function's cells, defaults and globals are looked through, and those of functions that it calls; of objects, the attributes
-that it names. What is found is kept apart from the function: `Captured` makes that again with something in its place.
+The search covers cells, defaults and globals of the function and of functions that it calls, and the attributes of
+objects that it names. `Captured` keeps the arrays apart from the function, and makes the function again with other
+values in their place.
 """
 
 from __future__ import annotations

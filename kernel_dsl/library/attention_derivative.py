@@ -1,4 +1,4 @@
-"""The derivative of an elementwise function of scores, from the ops that tracing it leaves."""
+"""The derivative of an elementwise function of scores, from its traced ops."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Flash attention forward on Hopper: a producer warpgroup, and consumers that each own 64 rows of queries.
 
-A consumer issues the next block's scores before it works on this block's softmax, so that tensor cores and the
-exponential unit are busy together; consumers fill each other's gaps. Scores and weights never leave registers.
-docs/attention.md says what each part brought.
+A consumer issues the next block's scores before it computes this block's softmax, so tensor cores and the exponential unit
+work at the same time, and consumers fill each other's gaps. Scores and weights stay in registers.
+docs/attention.md has the gain of each part.
 """
 
 from __future__ import annotations

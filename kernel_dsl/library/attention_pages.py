@@ -1,4 +1,4 @@
-"""Keys and values in pages, for attention of many queries: rows by their page, and caches laid out anew where pages are small."""
+"""Keys and values in pages, for attention of many queries: loads by page, and copies of caches with small pages."""
 
 from __future__ import annotations
 

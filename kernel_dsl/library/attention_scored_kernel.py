@@ -1,7 +1,7 @@
 """Attention with every option on Hopper: the loop of `attention_kernel`, with the scores' functions and masks in registers.
 
-A block takes tiles of queries until there are none, long ones first, and walks the blocks of keys that some query of a tile
-sees. Blocks of keys that all queries see pay for no mask. docs/attention.md says more.
+Blocks take tiles of queries until none is left, long ones first, and loop over the blocks of keys that some query of a tile
+sees. Blocks of keys that all queries see have no mask. docs/attention.md has more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of matmul's arguments: errors at the caller's line, before anything is compiled."""
+"""Checks of matmul's arguments before compilation, with errors at the caller's line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refuse, at the user's line, what the target lacks: LLVM would end the process instead of raising."""
+"""Raise an error at the user's line for features that the target lacks. LLVM would end the process instead."""
 
 from __future__ import annotations
 

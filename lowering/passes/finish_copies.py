@@ -1,9 +1,9 @@
-"""Wait for copies that still read or write SMEM where that ends or is used again: the compiler's waits and fences.
+"""Insert waits and fences for copies that still read or write SMEM when it ends or is used again.
 
-What an author does with his own buffers is his to order. That a block ends, that scratch of an ended scope is another
-one's or the next turn's, and that members of a union lie on each other, is not his doing: there stand a wait for the
-copies to GMEM that may still read (`cp.async.bulk.wait_group.read`), and a proxy fence between ordinary stores and a copy
-that overwrites them. Nothing is put in where the kernel shows that it is there.
+Authors order the accesses to their own buffers. They can't order three things: the end of a block, the reuse of an
+ended scope's scratch by another scope or iteration, and the overlap of a union's members. There this pass inserts a
+wait for copies to GMEM that may still read (`cp.async.bulk.wait_group.read`), and a proxy fence between ordinary stores
+and a copy that overwrites them. It inserts nothing if the kernel already has the wait or fence.
 """
 
 from __future__ import annotations

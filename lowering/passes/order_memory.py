@@ -1,8 +1,8 @@
 """Put a warpgroup barrier between two accesses of one warpgroup that touch the same memory from different lanes.
 
-Within a warpgroup ops happen as written. Lanes run ahead of each other, so where a store's elements may be read or
-overwritten by another lane, all lanes must meet in between. Loops are looked at twice: once for what an iteration
-leaves open at its end, once with that as the start. Linear in the number of ops.
+Each lane runs ops in their order, but lanes run ahead of each other. So if another lane may read or overwrite the elements of a
+store, all lanes must meet in between. The pass visits loops twice: once for the accesses that are pending at the end of an
+iteration, and once with these as the start. Its time is linear in the number of ops.
 """
 
 from __future__ import annotations

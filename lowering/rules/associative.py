@@ -1,7 +1,7 @@
 """Scans by a function: the digits of an index along the axis are scanned from the least to the greatest, as in `scan.py`.
 
-The function need neither commute nor have a neutral element, so what is earlier is always the first argument, and whether there
-is anything earlier is computed from where a lane is.
+The function need not commute or have a neutral element. So the earlier element is always the first argument, and the rule
+computes from a lane's position whether there is an earlier element.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Copies by the lanes: by cp.async, 4 to 16 bytes at a time (PTX ISA 9.7.9.25.3), else by loads and ordinary stores.
 
-The only way before Hopper, and there the way of what TMA can't take: blocks whose innermost start is no multiple of 16
-bytes. What cp.async does not move is done when the copy's line is, and seen like any other store.
+All copies before Hopper take this path. On Hopper it serves blocks that TMA can't copy, whose innermost start is not a
+multiple of 16 bytes. Elements that cp.async can't copy are stored when the copy's line runs, like any other store.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Rearrangements through SMEM: every element is written once, all lanes meet, and each reads what it is to hold.
+"""Rearrangements through SMEM: lanes write every element once, meet, and read the elements of the new layout.
 
-Where the elements are more than the exchange space can hold, they go through it a window at a time: in each, only the
-elements whose place lies in the window are written and read.
+If the exchange space can't hold all elements, they pass through it in windows: in each, lanes write and read only the
+elements whose place is in the window.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compiled kernels in files.
 
-Made on one machine, called on another that has neither compiler nor source.
+One machine makes them, and another calls them without compiler and source.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Assembled kernels by key: in memory in this process, on disk for the processes that come after.
+"""Assembled kernels by key: in memory for this process, on disk for later processes.
 
-The key is a SHA-256 over all that decides the machine code: the IR's text without locations,
+The key is a SHA-256 of everything that determines the machine code: the IR's text without locations,
 target, options, our own sources, llvmlite and the assembler.
 """
 

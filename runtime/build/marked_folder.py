@@ -1,8 +1,8 @@
-"""A folder that is ours, inside one that is the user's: what is in it is code that we will run.
+"""A folder of this package inside a folder of the user. It holds code that later processes run.
 
-It has a marker, is the owner's, and is closed to writing by others. Each use opens it, looks at it, and works on what is
-open: nobody who can write to a folder above can put another in its place. The marker holds a secret, by which what we write
-can be told from what others wrote.
+The folder has a marker, belongs to the user, and is closed to writing by others. Each use opens the folder, checks it, and works
+on the open folder, so a writer of a parent folder can't replace it. The marker holds a secret that tells our files from those
+of others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many blocks of a kernel one multiprocessor holds at once, from what the assembler says of it.
+"""The number of a kernel's blocks that one multiprocessor holds at once, from the resources that the assembler reports.
 
 CUDA C++ Programming Guide, 'Technical Specifications per Compute Capability', and the occupancy calculator's allocation
 units, which are one and the same from sm_80 to sm_120: registers go to a warp in units of 256, warps in groups of 4

@@ -1,6 +1,6 @@
-"""Reads what ptxas says with `-v`.
+"""Reads the log of `ptxas -v`: resources, remarks and errors.
 
-Resources, remarks, errors. The driver's own compiler writes the same text.
+The driver's own compiler writes the same text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m kernel_dsl check`: an image's file with arguments in words, and what is wrong with it on standard output."""
+"""`python -m kernel_dsl check`: checks an image in a file, with arguments as text, and prints the report."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`python -m kernel_dsl gallery`: public bugs of known projects, each restated in a few lines of PTX, beside its mended form.
+"""`python -m kernel_dsl gallery`: known bugs of public projects, each restated in a few lines of PTX, beside its fixed form.
 
-A restatement keeps what the bug is made of: who writes, who reads, and what should stand between. It is not the project's
+A restatement keeps the essence of the bug: the writer, the reader, and the missing order between them. It is not the project's
 code. `docs/gallery.md` has the threads.
 """
 

@@ -1,4 +1,4 @@
-"""Hazards as data: what every form of a report reads."""
+"""Hazards as data, from which every form of a report is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report as one HTML page that stands alone: no script, no file beside it, nothing fetched."""
+"""A report as a single HTML page without scripts and without other files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The PTX of what a check is given: a text, bytes, a file, or a binary that holds some."""
+"""Reads the PTX of a check's image: a text, bytes, a file, or a binary that contains PTX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs launches under each schedule, from the same memory, and gathers what is found."""
+"""Runs launches under each schedule, from the same memory, and collects the hazards."""
 
 from __future__ import annotations
 

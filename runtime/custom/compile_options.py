@@ -1,4 +1,4 @@
-"""`compile_options=` of `metal_kernel` and `cuda_kernel`: how the compiler is to treat a body, checked."""
+"""`compile_options=` of `metal_kernel` and `cuda_kernel`, and their checks."""
 
 from __future__ import annotations
 

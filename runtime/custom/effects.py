@@ -1,4 +1,4 @@
-"""Effects of a body in CUDA C++ or Metal beyond its outputs, judged by its text: the same on both devices."""
+"""Effects of a body in CUDA C++ or Metal beyond its outputs, found in its text, so that both devices agree."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Calls of custom kernels, known from before: checks, geometry and parameters are settled then.
+"""Repeated calls of custom kernels, for which checks, geometry and parameters are known.
 
-A call's key holds all of it but the arrays and the values of the scalars. A key that comes for the second time gets a
-`FastCalls`, the same fast path that traced kernels have, for arrays that lie on the GPU and are passed as they are.
-Everything else takes the slow path.
+The key of a call has everything except the arrays and the values of scalars. The second call with a key gets a `FastCalls`, the
+fast path of traced kernels, if its arrays are on the GPU and are passed without a copy. All other calls take the slow path.
 
     key, results = seen.call(inputs, ...)
     if results is not MISS:

@@ -1,8 +1,8 @@
 """The CUDA driver: the only module that imports `cuda`.
 
-It is loaded at first use; a missing driver is a reason, not an error.
+It is loaded at first use. A missing driver is not an error: `available()` has the reason.
 
-Everything works in the device's primary context, which torch, CuPy and JAX share.
+All work uses the device's primary context, which torch, CuPy and JAX share.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One prepared launch: grid, block, cluster, dynamic SMEM, attributes; `cuLaunchKernel(Ex)`.
 
-`grid` counts blocks (CTAs) here, as in CUDA; that kernels count clusters ends in the compiler.
+`grid` counts blocks (CTAs) here, as in CUDA. Only the compiler knows grids of clusters.
 """
 
 from __future__ import annotations

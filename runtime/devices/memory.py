@@ -1,4 +1,4 @@
-"""Copies and fills of views, on the host and on CUDA, of any strides and without a framework's help."""
+"""Copies and fills of views with any strides, on the host and on CUDA, without a framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How arrays and scalars become the bytes of a launch's parameters."""
+"""Converts arrays and scalars to the bytes of a launch's parameters."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What kernels on a mesh say before they end at a wait that lasted too long (`kernel_dsl.mesh.Meshed.end`).
+"""Reports that kernels on a mesh write before they end at a wait with a time-out (`kernel_dsl.mesh.Meshed.end`).
 
-A trap ends the context, and nothing in the GPUs' memory can be read after it. So texts go to host memory that the GPUs reach,
-one part of it a rank, for the life of the process; they stand in the errors of later calls, and on stderr when the process ends.
+A trap ends the context, and the GPUs' memory can't be read after it. So the reports go to host memory that the GPUs
+access, one part for each rank, for the life of the process. Errors of later calls contain them; the rest goes to stderr
+when the process ends.
 """
 
 from __future__ import annotations

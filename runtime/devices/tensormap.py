@@ -1,4 +1,4 @@
-"""TMA descriptors: from a kernel's recipe and an array to what the driver encodes, checked by the rules of `tma.py`."""
+"""TMA descriptors, which the driver encodes from a kernel's recipe and an array, checked by the rules of `tma.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what was recorded to a program: slots of memory, nodes, edges, and a plan of the memory."""
+"""Turns recorded calls into a program: slots of memory, nodes, edges, and a plan of the memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph on a GPU: a CUDA graph, whose nodes are updated where something changed."""
+"""A graph on a GPU: a CUDA graph, of which replays update the changed nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel parameters of graph nodes: where each address lies, so that it can be patched alone."""
+"""Kernel parameters of graph nodes, and the place of each address in them, so that a replay can change one address."""
 
 from __future__ import annotations
 

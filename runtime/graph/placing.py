@@ -1,4 +1,4 @@
-"""The arrays of a replay: checked, put in place of the recorded ones, and put back."""
+"""The arrays of a replay: it checks them, uses them in place of the recorded ones, and restores these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of one launch: kept as events when it is recorded, taken again when it is repeated."""
+"""The steps of one launch: recording keeps them as events, and repetition runs them again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Launches of one executable, by one thread at a time: the driver lets two threads at it neither launch nor change it.
+"""Launches of one executable by one thread at a time, because the driver forbids two threads to launch or change it.
 
-The fast path is a generator, which costs less than a lock: one that runs refuses a second thread, and an interrupt ends
-it, so that it can never be left taken.
+The fast path is a generator, which costs less than a lock: a running generator refuses a second thread, and an interrupt ends it,
+so it can't stay locked.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What is measured for users: functions beside their peers, and configurations that are tuned."""
+"""Measurements for users: functions beside their peers, and configurations in a tuning run."""

@@ -1,4 +1,4 @@
-"""`kd.bench`: functions beside their peers, in turn, with what the hardware allows at best."""
+"""`kd.bench`: times functions and their peers in turn, beside the bounds of the hardware."""
 
 from __future__ import annotations
 

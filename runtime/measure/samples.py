@@ -1,4 +1,4 @@
-"""Times of kernels that are tuned: inputs like those of a call, random and on the GPU, and samples with L2 cleared."""
+"""Times kernels in a tuning run: random inputs on the GPU like those of the call, and samples with L2 cleared."""
 
 from __future__ import annotations
 

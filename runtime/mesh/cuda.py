@@ -1,4 +1,4 @@
-"""All ranks of a launch on the GPUs of this host: peer access by the driver, and streams that begin and end together."""
+"""Launches all ranks on the GPUs of this host: peer access by the driver, and streams that begin and end together."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The fast path of calls on a mesh: arguments like those of an earlier call, on GPUs.
 
-A call looks at its arrays in one step where their framework has one, reads their addresses and the current streams, and
-finds by these the launches that were made before. Everything else, and everything that could be an error, is MISS.
+A call checks its arrays in one step if their framework allows it, reads their addresses and the current streams, and
+finds the earlier launches by these. All other calls, and all possible errors, are MISS.
 """
 
 from __future__ import annotations

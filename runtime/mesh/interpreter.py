@@ -1,4 +1,4 @@
-"""All ranks of a launch in the interpreter: one run of as many virtual GPUs."""
+"""Launches all ranks in the interpreter: one run with a virtual GPU for each rank."""
 
 from __future__ import annotations
 

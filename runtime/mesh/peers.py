@@ -1,8 +1,8 @@
 """The addresses of peers' arrays in a mesh call. All other parts of a launch use the arrays of the rank.
 
-In one process every rank's arrays are at hand, and peer access maps them at the addresses that their owners use. With one
-process a GPU, a call has this rank's arrays, and their allocator says where it mapped those of the peers: whatever knows that
-gives `PeerAddresses` the same table, and needs nothing else of this folder changed.
+In one process, a call has the arrays of every rank, and peer access maps them at their owners' addresses. With one
+process per GPU, a call would have only its own rank's arrays, and an allocator would know the addresses of the peers'
+arrays. It would give `PeerAddresses` the same table; no other file of this folder would change.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Calls and launches: checked, bound, and made cheap where they come again."""
+"""Calls and launches: checks, bound calls, and fast paths for repeated calls."""

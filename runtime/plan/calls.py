@@ -1,4 +1,4 @@
-"""A call: frameworks' arrays in, outputs allocated, memory brought to the device, a plan run, results out."""
+"""A call: it views the frameworks' arrays, allocates outputs, copies memory to the device, runs a plan, and returns results."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The fast path from a plain call to a launch, for tensors on the kernel's own GPU.
 
-A kernel object owns a `FastCalls`. A call first asks it; where it has seen such arguments before, the launch is: read
-the addresses, pack, one driver call. Everything else, and everything that could be an error, is MISS: the slow path
-(`runtime.call`) deals with it, and then teaches the `FastCalls`.
+A kernel object owns a `FastCalls`, which a call asks first. If it has seen similar arguments before, it reads the
+addresses, packs them, and makes one driver call. In all other cases, including all possible errors, it returns MISS.
+Then the slow path (`runtime.call`) handles the call, and teaches the `FastCalls`.
 
     result = fast(args, out, stream)
     if result is MISS:

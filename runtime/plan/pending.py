@@ -1,4 +1,4 @@
-"""One call under way."""
+"""One call that is in progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hook between launches and a recording graph. It imports nothing of graphs."""
+"""The hook between launches and a recording graph. It does not import graphs."""
 
 from __future__ import annotations
 

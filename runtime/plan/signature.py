@@ -1,4 +1,4 @@
-"""The part of a call's arguments that picks a compiled kernel, read as fast as Python can."""
+"""The part of a call's arguments that selects a compiled kernel, read as fast as possible."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A fast plan as one Python function without loops.
 
-Reading a tensor's metadata costs some 40 ns an attribute; a loop over arrays, a table of checks and calls between
-functions would cost as much again. So the function is written out as text, for one signature, and compiled. For two
-vectors and `out=` it reads:
+Reading a tensor's metadata costs some 40 ns an attribute. A loop over arrays, a table of checks and calls between
+functions would double that. So `unroll` writes the function as text, for one signature, and compiles it. For two
+vectors and `out=` the text is:
 
     def run(args, out, stream):
         if len(args) != 2:
@@ -36,8 +36,9 @@ vectors and `out=` it reads:
         desks.append(desk)
         return o0
 
-`like` is torch's own check, one call for all tensors. What it does not take may still be alike: then each is looked at.
-A thread launches from a desk of its own, taken from a list and put back: that costs half of what a lock does.
+`like` is torch's own check, one call for all tensors. If it refuses, the tensors may still be alike, so each is
+checked. A `desk` is the buffer and prepared calls of one thread's launch. Threads take desks from a list and put them
+back, which costs half as much as a lock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A batch: blocks whose warps share register arrays and run as vectors when they stand at the same place."""
+"""A batch: blocks whose warps share register arrays, and run as vectors while they are at the same instruction."""
 
 from __future__ import annotations
 

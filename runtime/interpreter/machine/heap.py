@@ -1,6 +1,6 @@
 """The heap of device code: malloc and free (CUDA C++ Programming Guide, 'Dynamic Global Memory Allocation and Operations').
 
-Memory that was freed counts as never written, so that reading it is reported, and who gets it next races with nobody.
+Freed memory counts as unwritten, so reads of it are reported, and its next owner has no race with the previous one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What runs beside the warps of a run that is profiled: each asynchronous operation from its issue to its effect."""
+"""Records the asynchronous operations of a profiled run, each from its issue to its effect."""
 
 from __future__ import annotations
 

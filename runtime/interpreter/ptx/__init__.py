@@ -1,1 +1,1 @@
-"""PTX as text and as parsed: knows nothing of what instructions do."""
+"""PTX as text and in parsed form, without the semantics of instructions."""

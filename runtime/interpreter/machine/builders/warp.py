@@ -1,5 +1,5 @@
-"""Instructions by which the lanes of a warp exchange values: what they compute is in `semantics.warp`, that the lanes
-they name are together is seen to here (PTX ISA 9.7.9.6 and 9.7.13)."""
+"""Instructions by which the lanes of a warp exchange values. `semantics.warp` computes their results; this file checks that the
+lanes of their masks run together (PTX ISA 9.7.9.6 and 9.7.13)."""
 
 from __future__ import annotations
 
