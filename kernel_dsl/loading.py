@@ -1,4 +1,4 @@
-"""From a traced kernel to one on a device, through the process's caches. With kernel.py and stages.py it joins the layers."""
+"""Loads a traced kernel on a device, through the caches of the process. Like kernel.py and stages.py it joins the layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The common layout of values that span different dimensions of a shape: its reductions are their layouts."""
+"""The common layout of values that span different dimensions of a shape. The layouts of these values are its reductions."""
 
 from __future__ import annotations
 

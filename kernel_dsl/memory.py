@@ -1,4 +1,4 @@
-"""Specifications of scratch and outputs: what the author asks for, before there is a kernel."""
+"""Specifications of scratch and outputs, which users write before there is a kernel."""
 
 from __future__ import annotations
 

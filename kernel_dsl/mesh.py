@@ -1,9 +1,9 @@
-"""`kd.Mesh`: devices along named axes; and what a kernel's trace knows of them.
+"""`kd.Mesh`: devices along named axes; and the data of a mesh in a kernel's trace.
 
-A kernel on a mesh has three arguments that its author does not see: the number of its device (`rank`, int32), the
+A kernel on a mesh has three hidden arguments: the number of its device (`rank`, int32), the
 addresses of every array on every device (`peers`, int64 of arrays x devices), and the semaphores (int32), which lie in
-memory that the peers reach and keep their counts from launch to launch. The table's row after those of arrays says where each
-device writes why it ends (`Meshed.end`); the rows behind it have the multicast address of each array, one after the other.
+memory that the peers reach and keep their counts from launch to launch. The row after those of arrays has the addresses to
+which devices write the reason of their end (`Meshed.end`). The rows after it have the multicast address of each array.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small cost model: which kernel a problem should have, and in which sizes. No measuring, the same answer always."""
+"""A small cost model chooses a kernel and its sizes for a problem. It measures nothing, so its answer is always the same."""
 
 from __future__ import annotations
 

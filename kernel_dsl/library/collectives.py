@@ -1,8 +1,8 @@
 """Collectives on a mesh of devices, by loads and stores of the peers' memory: `all_reduce`, `all_gather`, `reduce_scatter`.
 
-Every kernel has as many blocks on each device, and a block works with the blocks of its number on the peers. It begins
-when all of them have begun, and ends when none reads or writes its device's arrays any more, so that launches need nothing
-else to order them.
+A kernel has the same number of blocks on each device, and a block works with the blocks of the same number on the peers. It
+begins when all of them have begun, and ends when none of them accesses its device's arrays any more. So launches need no
+other order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sum of partial products: parts of K that were multiplied apart, added in their order, and the steps that follow."""
+"""The sum of partial products over parts of K, in a fixed order, and the epilogue's steps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Products of complex64, as one real product of twice the depth and twice the columns.
 
-(re, im) of a along K, times [[re, im], [-im, re]] for each element of b, is (re, im) of the result along N: a and the result are
-only looked at as float32, and b is laid out anew. These are the four real products that there are to compute.
+(re, im) of a along K, times [[re, im], [-im, re]] for each element of b, is (re, im) of the result along N. So a and the result
+are viewed as float32, and b is laid out anew. This computes exactly the four real products of a complex one.
 """
 
 from __future__ import annotations

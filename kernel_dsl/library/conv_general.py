@@ -1,7 +1,7 @@
-"""Convolutions and their gradients for all targets, strides and groups: products whose rows are gathered on their way.
+"""Convolutions and their gradients for all targets, strides and groups: products whose rows are gathered.
 
-A block has a tile of a result that is seen as a matrix: of pixels and filters, of pixels and channels, or of one tap's filters
-and channels. What lies outside of an image, or belongs to another group, is masked and counts as zero.
+A block computes a tile of the result as a matrix: pixels by filters, pixels by channels, or filters by channels of one tap.
+Elements outside of an image or of another group are masked and count as zero.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Convolutions of stride 1 on Hopper: the persistent, warp-specialised product, whose rows TMA takes out of images.
+"""Convolutions of stride 1 on Hopper: the persistent, warp-specialised product, whose rows TMA loads from images.
 
-A tile has the pixels of a box of images, rows and columns. For each tap, TMA brings the box as the tap sees it: moved by the
-tap's place, with zeros where it leaves an image. In SMEM its pixels are the rows of wgmma's operand, one after the other.
+A tile has the pixels of a box of images, rows and columns. For each tap, TMA loads the box at the tap's offset, with zeros
+outside the image. In SMEM its pixels are the rows of wgmma's operand, one after the other.
 """
 
 from __future__ import annotations

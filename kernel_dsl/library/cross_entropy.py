@@ -1,7 +1,7 @@
-"""`kd.library.linear_cross_entropy`, its gradients, and how parts of a vocabulary are put together, as plain functions.
+"""`kd.library.linear_cross_entropy`, its gradients, and the combination of parts of a vocabulary, as plain functions.
 
-The logits are never in memory: the product's tiles leave two numbers a row. For the gradients the product is computed again, some
-thousand classes at a time, and what it leaves is the gradient of those logits, in the dtype of x.
+The logits are never in memory: the product's tiles store two numbers a row. For the gradients the product is computed again, some
+thousand classes at a time; its epilogue stores the gradient of those logits, in the dtype of x.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The small kernels around the products of a linear layer's cross-entropy: sums of tiles put together, losses, what gradients
-need.
+"""The small kernels beside the products of a linear layer's cross-entropy: sums of tiles, losses, and inputs of the gradients.
 
 A rank of a vocabulary that is shared has, for each row, float32 (4, M): the greatest logit, the sum of exp(logit - greatest), the
-target's logit or 0, and the sum of all logits, or 0 where nobody wants it.
+target's logit or 0, and the sum of all logits, or 0 if no option needs it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The result of parts of the keys, from what each part gives: always in the same order."""
+"""Combines the results of parts of the keys, always in the same order."""
 
 from __future__ import annotations
 

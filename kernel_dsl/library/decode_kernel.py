@@ -1,8 +1,8 @@
-"""Decoding on Hopper: all queries of a group of heads are rows of one tile, and walk a part of the keys of their sequence.
+"""Decoding on Hopper: all queries of a group of heads are rows of one tile, and loop over a part of the keys of their sequence.
 
 A block has a producer and a consumer warpgroup. The producer loads keys and values as vectors into registers, a step ahead, and
-stores them to SMEM in the queries' dtype: so pages, float8 and what lies beyond the length cost nothing of their own. The
-consumer multiplies by wgmma. docs/attention.md says more.
+stores them to SMEM in the queries' dtype: so pages, float8 and masks of the length need no extra steps. The
+consumer multiplies by wgmma. docs/attention.md has more.
 """
 
 from __future__ import annotations

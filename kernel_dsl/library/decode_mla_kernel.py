@@ -1,8 +1,8 @@
-"""Decoding with latent keys, whose first part is the value, on Hopper: 64 heads of a query walk a part of the keys.
+"""Decoding with latent keys, whose first part is the value, on Hopper: 64 heads of a query loop over a part of the keys.
 
 A block has two consumers, each with half of the dimensions of the output, which no warpgroup could hold alone. The first
 computes scores and weights, passes the weights on through SMEM, and multiplies; the second multiplies, beside the first one's
-softmax. docs/attention.md says more.
+softmax. docs/attention.md has more.
 """
 
 from __future__ import annotations

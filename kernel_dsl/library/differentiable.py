@@ -1,4 +1,4 @@
-"""Gradients of the library's functions for JAX and PyTorch: a rule says what is saved and how a gradient is computed.
+"""Gradients of the library's functions for JAX and PyTorch: a rule has the saved values and the gradient's computation.
 
 A function asks `host_of` whether its arrays are traced or differentiated, and hands such a call to a rule here. For JAX a rule
 is a `custom_vjp`; for PyTorch a pair of `torch.library` ops, which autograd, `torch.compile` and `torch.export` take whole.

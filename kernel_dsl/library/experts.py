@@ -1,8 +1,8 @@
 """`expert_dispatch` and `expert_combine`: tokens go to the devices that have their experts, and come back summed up.
 
-Three kernels. The first counts, for each expert, the tokens of its own device, and gives each its place among them. The second
-reads the counts of all devices, which say where everybody's rows begin, and stores each row where it belongs. The third reads
-the results where they lie, and adds them up in the order of a token's experts: calls give the same bits.
+There are three kernels. The first counts, for each expert, the tokens of its own device, and numbers them. The second reads the
+counts of all devices, computes where each device's rows begin, and stores each row at its place. The third reads the results
+in place and adds them up in the order of a token's experts, so calls give the same bits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The table of dtypes and their products, read from the top.
 
-Tensor cores take few pairs as they are. An operand is widened first where its every value has a place in a dtype that they
-take: bytes and fp8 in 16-bit floats, these in tf32. All else is multiplied by lanes, exactly.
+Tensor cores multiply few pairs of dtypes directly. An operand is widened first if a dtype of the tensor cores holds all of its
+values: bytes and fp8 in 16-bit floats, these in tf32. Lanes multiply all other dtypes, exactly.
 """
 
 from __future__ import annotations

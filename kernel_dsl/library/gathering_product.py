@@ -1,4 +1,4 @@
-"""All-gather and product in one kernel: rows are multiplied as they come.
+"""All-gather and product in one kernel: rows are multiplied as they arrive.
 
 The warpgroup that loads sends this device's rows to the peers between its loads, part after part. Semaphores count the parts of a
 tile of rows, and the loads of a tile wait for its own; tiles of this device's rows come first.

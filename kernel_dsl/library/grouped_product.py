@@ -1,7 +1,7 @@
 """The fast grouped product on Hopper: the persistent kernel of one product, over tiles of all groups.
 
-What is read past a group's end belongs to rows that are not stored. Whole tiles leave by TMA; the last one of a group, which
-TMA would not clip where the group ends, goes from SMEM to GMEM by lanes under masks.
+Rows past a group's end are read but not stored. TMA stores whole tiles. TMA can't clip at the end of a group, so lanes store
+the last tile of a group from SMEM, under masks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Rows on their way in and out of a grouped product: gathered before it, added up where they belong after it.
+"""Rows before and after a grouped product: gathered before it, and added up at their places after it.
 
-Rows of one place are added up in the order in which the product has them, so a call gives the same bits each time. `listed` makes
-a list for each place: each block looks through all rows for those of its few places.
+Rows of one place are added up in the order of the product, so each call gives the same bits. `listed` makes a list for each
+place: each block searches all rows for those of its few places.
 """
 
 from __future__ import annotations

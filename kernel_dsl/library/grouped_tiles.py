@@ -1,7 +1,7 @@
 """The tiles of a grouped product: the GPU finds them from the groups' sizes, so that one kernel serves all sizes.
 
-Each block makes two tables in SMEM: where the rows of each group end, and its tiles. A tile's group is then a binary search
-away. A tile never has rows of two groups: the last one of a group is cut off where the group ends.
+Each block makes two tables in SMEM: where the rows of each group end, and its tiles. A binary search finds
+a tile's group. A tile never has rows of two groups: the last one of a group ends with the group.
 """
 
 from __future__ import annotations

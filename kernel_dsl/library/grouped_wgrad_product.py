@@ -1,8 +1,8 @@
-"""The gradients of grouped weights: for each group a.T @ dout over its rows, which are as many as the GPU finds.
+"""The gradients of grouped weights: for each group a.T @ dout over its rows, whose number only the GPU knows.
 
-Tiles are known in advance, what they sum up is not: the number of stages comes from the table of rows. The last stage of a group
-holds rows of the next one, too. The warpgroup that loads waits for it and sets these to zero, in both operands, for what they
-hold may be infinite; the consumers see a stage like all others.
+The tiles are known in advance, but the lengths of their sums are not: the number of stages comes from the table of
+rows. The last stage of a group also holds rows of the next one. The warpgroup that loads waits for it and sets these
+rows to zero in both operands, because they may be infinite. Consumers treat all stages alike.
 """
 
 from __future__ import annotations

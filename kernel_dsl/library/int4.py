@@ -1,6 +1,6 @@
 """`kd.library.pack_int4`: weights of 4 bits, two a byte, with a scale for each column of each group of rows.
 
-`int4_numbers` says in which order: what a lane loads of such bytes are operands of wgmma, each in its place.
+`int4_numbers` has their order: the bytes that a lane loads are the operands of its registers for wgmma.
 """
 
 from __future__ import annotations

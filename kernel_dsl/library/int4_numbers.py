@@ -1,4 +1,4 @@
-"""Numbers of 4 bits, two a byte: how they lie in it, and how a lane makes floats of them.
+"""Numbers of 4 bits, two a byte: their order in memory, and their conversion to floats.
 
 Of 32 rows, the 16 bytes hold row 16 u + 8 v + r in the low (v 0) or high (v 1) half of byte 2 r + u. A word of four bytes is then
 what one lane gives to wgmma for a column of the packed side: its pairs of neighbouring rows lie 16 bits apart, as two 16-bit

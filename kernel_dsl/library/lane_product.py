@@ -1,8 +1,8 @@
 """The matrix product by multiply-adds of lanes: float32 exactly, and integers that tensor cores don't take.
 
 A block is one warpgroup with a tile of sums in registers. Slices of K come to SMEM by cp.async, several stages ahead: A with
-M along its rows, B with N, whichever way they lie in GMEM, for each lane reads its part of a row of either as vectors. A
-lane of the large tile holds 8 x 16 sums: six 16-byte loads feed 128 multiply-adds, and nothing changes its layout.
+M along its rows and B with N, for every order in GMEM, because lanes read their parts of rows as vectors. A
+lane of the large tile holds 8 x 16 sums: six 16-byte loads feed 128 multiply-adds, and no value changes its layout.
 
 Two such blocks share a multiprocessor: while one waits at its barrier, the other multiplies.
 """

@@ -1,8 +1,8 @@
-"""Products on a mesh of devices whose tiles travel while others are computed: Hopper's kernels of 16-bit floats.
+"""Products on a mesh of devices that send tiles while they compute others: Hopper's kernels of 16-bit floats.
 
-Blocks stay, as those of `persistent_matmul.py`: one warpgroup loads, two multiply. Gathering, the warpgroup that loads sends this
-device's rows to the peers between its loads (`gathering_product.py`). Scattering, tiles go to the device that owns their rows as
-they are done (`scattering_product.py`). This file has what both are made of.
+Blocks are persistent, as in `persistent_matmul.py`: one warpgroup loads, two multiply. When gathering, the warpgroup
+that loads also sends this device's rows to the peers, between its loads (`gathering_product.py`). When scattering,
+finished tiles go to the device that owns their rows (`scattering_product.py`). This file has the common parts.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Packs an operand into a workspace: contiguous rows at multiples of 16 bytes, in the dtype of the product.
 
-What the fast kernels can't read goes this way: odd strides and addresses, operands of 8 or 32 bits whose neighbours do not
-lie along K, and dtypes that are widened first. It takes as long as the bytes: two of an operand's sizes.
+The fast kernels need this for odd strides and addresses, for operands of 8 or 32 bits that are not contiguous along K, and for
+dtypes that are widened first. It takes the time of its bytes: the operand read once and written once.
 
-A lane holds 16 bytes of each of a few rows of the result; eight lanes write 128 neighbouring bytes. Where the source's
-neighbours lie across those rows, four lanes read 32 bytes of one: both sides move whole sectors, and the elements change
-places in the registers of a lane.
+A lane holds 16 bytes of each of a few rows of the result; eight lanes write 128 neighbouring bytes. If the source is
+contiguous across those rows, four lanes read 32 bytes of one. So both sides move whole sectors, and lanes transpose elements in
+their registers.
 """
 
 from __future__ import annotations

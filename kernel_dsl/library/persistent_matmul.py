@@ -1,6 +1,6 @@
 """The fast matrix product on Hopper: persistent, warp-specialised, TMA in and out.
 
-One warpgroup loads tiles into a ring of SMEM stages; the others multiply. Each block walks its share of the output
+One warpgroup loads tiles into a ring of SMEM stages; the others multiply. Each block computes its share of the output
 tiles in an order that reuses L2. Accumulators go through SMEM to GMEM by TMA, while the loads of the next tile are
 already in flight.
 """

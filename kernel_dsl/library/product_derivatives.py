@@ -1,6 +1,7 @@
-"""Gradients of the library's products under JAX and PyTorch: matmul with what it does to sums, and convolutions.
+"""Gradients of the library's products under JAX and PyTorch: matmul with its epilogues, and convolutions.
 
-What an activation or a gate did to sums is not kept: the product is computed again, with the gradient as an operand of its end.
+The sums before an activation or a gate are not kept: the product is computed again, with the gradient as an operand of its
+epilogue.
 """
 
 from __future__ import annotations

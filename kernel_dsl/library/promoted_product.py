@@ -1,8 +1,9 @@
-"""Products whose sums leave the tensor cores every so often, to be added up in float32 registers.
+"""Products whose sums move from the tensor cores to float32 registers after every `RUN` terms.
 
-The tensor cores cut off what an accumulator has no bits for, and always towards zero: the error of a sum grows with the number
-of its terms. A sum of `RUN` has little of it, and multiply-adds round the rest to nearest. A run's products are under way
-while the one before gives its stage back, as in a product without runs; between two runs the other warpgroup's products go on.
+The tensor cores truncate bits that an accumulator can't hold, always towards zero, so the error of a sum grows with the
+number of its terms. A sum of `RUN` terms has a small error, and float32 additions round to nearest. A run's products
+are in flight while the previous run releases its stage, as in a product without runs. Between two runs the other
+warpgroup's products continue.
 """
 
 from __future__ import annotations

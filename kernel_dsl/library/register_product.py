@@ -1,11 +1,11 @@
 """The inner loop of a product whose left side comes from registers, on its way from SMEM to the tensor cores.
 
-It is widened there (int8 times bfloat16), or turned: wgmma reads operands of 32 bits in SMEM along K only, but the
-registers of its left side come from anywhere.
+Lanes widen it there (int8 times bfloat16), or transpose it: wgmma reads operands of 32 bits from SMEM along K only, but its left
+side may come from registers in any order.
 
-A step's K is cut in two parts or more. While the tensor cores work on one, this warpgroup loads the next. One product is always
-in flight, across steps too: a part's registers are written again only when its product is done, and a stage is given back
-once the first part of the next one is under way.
+A step's K is cut in two parts or more. While the tensor cores multiply one, this warpgroup loads the next. One product is always
+in flight, across steps too: a part's registers are written again only when its product is done, and a stage is released
+when the first part of the next one is in flight.
 """
 
 from __future__ import annotations

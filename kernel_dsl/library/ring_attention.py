@@ -1,10 +1,11 @@
 """`ring_attention`: each device has a part of the sequence, and its queries see the keys of all.
 
-On Hopper one kernel: blocks stay, two warpgroups have 64 queries each, and a third loads keys and values. Between its loads it
-sends this device's keys and values to the peers, head by head. A tile begins with its own device's keys, and goes on with those
-of the devices before it, as they come: the order of a ring, in which each device has a different peer's keys in hand at a time.
+Hopper has one kernel: blocks are persistent, two warpgroups have 64 queries each, and a third loads keys and values.
+Between its loads it sends this device's keys and values to the peers, head by head. A tile begins with its own device's
+keys, and continues with those of the devices before it as they arrive. So at any time each device uses the keys of a
+different peer, as in a ring.
 
-All else is a kernel of lanes that reads keys where they lie: `ring_attention_general.py`.
+Other inputs use a kernel of lanes that reads keys in place: `ring_attention_general.py`.
 """
 
 from __future__ import annotations

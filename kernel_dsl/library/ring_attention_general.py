@@ -1,4 +1,4 @@
-"""What ring attention is of, and its kernel for any float dtype and shape: lanes multiply and add, and read keys in place."""
+"""The problem of ring attention, and its kernel for any float dtype and shape: lanes multiply and add, and read keys in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a product to the kernels that compute it: operands laid out anew where needed, a product, parts of K added up."""
+"""The kernels of a product: copies of operands if necessary, the product itself, and the sum of parts of K."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Products of operands that have a scale for every 128 of K: each such step is summed up apart, and promoted to float32.
+"""Products of operands that have a scale for every 128 of K: each such step has its own sum, which is promoted to float32.
 
-A stage is one step. Its products start a fresh accumulator; when they are done the stage goes back, and every element is
-multiplied by its factors and added to the sums, which are plain registers. While one warpgroup does that, the tensor cores
-work for the other. fp8 products of a step are added up in the accumulator's own precision; what is added 128 at a time in
-float32 loses nothing to it.
+A stage is one step. Its products start a fresh accumulator. When they are done the stage is released, and every element is
+multiplied by its factors and added to the sums in plain registers. Meanwhile the tensor cores work for the other warpgroup. Only
+the fp8 products of one step have the accumulator's lower precision; steps are added in float32.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Product and reduce-scatter, or all-reduce, in one kernel: tiles go to the device that owns their rows as they are done.
+"""Product and reduce-scatter, or all-reduce, in one kernel: finished tiles go to the device that owns their rows.
 
-Tiles of this device's rows come last. What the peers sent of one is added while it is in registers; a semaphore for each half
-of a tile says that it is there.
+Tiles of this device's rows are computed last. While such a tile is in registers, the peers' sums are added to it. A semaphore
+for each half of a tile counts their arrival.
 """
 
 from __future__ import annotations

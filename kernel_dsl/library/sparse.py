@@ -1,7 +1,7 @@
 """`kd.library.sparse_compress`, `sparse_decompress`, `sparse_matmul`: matrices of which half is stored (2:4 sparsity).
 
-Of each four neighbours along K two are stored, with four bits that say which; of float32, as of tf32 in PTX, one of two. The
-bits lie as registers of `wgmma.mma_async.sp` do (PTX ISA 9.7.15.6.1), so that a lane's are one word.
+Of each four neighbours along K two are stored, with four bits that say which two. Of float32, which is multiplied as tf32, one of
+two is stored. The bits have the order of the registers of `wgmma.mma_async.sp` (PTX ISA 9.7.15.6.1), so a lane loads one word.
 """
 
 from __future__ import annotations

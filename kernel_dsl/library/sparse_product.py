@@ -1,7 +1,7 @@
-"""The inner loop of a product whose left side is sparse: its metadata comes through registers.
+"""The inner loop of a product whose left side is sparse: its metadata is in registers.
 
-A product in flight still reads them, so two stages go together: one's metadata came from the turn before, the other's is
-loaded while the first is multiplied. One product is always in flight.
+A product in flight still reads them, so an iteration has two stages: the previous iteration loaded the metadata of the first, and
+those of the second are loaded while the first is multiplied. One product is always in flight.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The inner loop of a product of two operands in SMEM: stage after stage, of which one stays in flight."""
+"""The inner loop of a product of two operands in SMEM: stage after stage, with one product always in flight."""
 
 from __future__ import annotations
 

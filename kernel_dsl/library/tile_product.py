@@ -1,8 +1,8 @@
 """The matrix product by mma.sync: float64, and everything on GPUs without wgmma.
 
-A block is one warpgroup with a tile of sums in registers. Slices of K come to SMEM by cp.async, three or more stages, as
-they lie in GMEM; ldmatrix makes fragments of them, one step of the instruction ahead of the products. Rows in SMEM are
-padded so that neither comes to the same banks twice.
+A block is one warpgroup with a tile of sums in registers. Slices of K come to SMEM by cp.async, three or more stages, in
+the order of GMEM. ldmatrix loads fragments of them, one step of the instruction ahead of the products. Rows in SMEM are
+padded so that neither access has bank conflicts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What was tuned for the library: the text that a problem is known by, and the configuration that was the fastest for it.
+"""Tuned configurations of the library: a problem's key as text, and the fastest configuration for it.
 
-A plan looks here when it is made, once for each signature. Where nothing was tuned, it looks for a file that is not there.
+A plan is looked up here when it is made, once for each signature. Without tuned results this is one look for a missing file.
 """
 
 from __future__ import annotations

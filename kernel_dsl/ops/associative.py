@@ -1,4 +1,4 @@
-"""Scans by a function of the user's, which need only be associative."""
+"""Scans by a user's function, which must be associative."""
 
 from __future__ import annotations
 

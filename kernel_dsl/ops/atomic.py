@@ -1,7 +1,7 @@
-"""Atomic read-modify-write on GMEM and SMEM. Each element is updated once, whatever the layout.
+"""Atomic read-modify-write on GMEM and SMEM. Each element is updated once, in every layout.
 
-The Ref is one, a view (`ref.at[i]`), or elements chosen by index arrays (`ref.at[array]`), where several may meet
-at one place: each is added, in no order. Those out of range in GMEM are dropped.
+The target is a Ref, a view (`ref.at[i]`), or elements selected by index arrays (`ref.at[array]`). Several elements may have one
+place: each is added, in no fixed order. Elements out of range in GMEM are dropped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Looking into a running kernel: printing, checks, layouts and names for regions."""
+"""Tools for debugging: printing, checks, layouts and names for regions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attaches operations to the handles that users hold: to values, Refs and accumulators, which own none."""
+"""Attaches operations to the handles that users have (values, Refs and accumulators), which define none themselves."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Endless spins: the whole state of a batch repeats, and no other warp can change the data that it reads.
 
-The state of all that runs is looked at now and then, for a while: registers, local and shared memory, barriers, the
-writable arrays. A state that comes back, with one group ready and nothing in flight, comes back for ever, unless
-another block changes global memory. So the others run first, and more blocks are let in.
+The check compares the whole state from time to time: registers, local and shared memory, barriers, the writable arrays. If a
+state occurs twice with one group ready and nothing in flight, it occurs for ever, unless another block changes global memory.
+So the other blocks run first, and further blocks start.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The order of synchronisation events: recorded in a run, and steered in the next one.
 
-Races are found by vector clocks, so they do not depend on the order in which warps run, as long as synchronisation goes
-the same way. Where it may go another way is where two events meet at one object (a named barrier, an mbarrier, a word
-that atomics or strong accesses touch), nothing orders them, and they do not commute. `Order` holds a warp, or a copy in
-flight, before one event until another has happened, and tells of such pairs in the run that it steered.
+Vector clocks find races independently of the order in which warps run, as long as synchronisation has the same order.
+Its order may change where two events at one object (a named barrier, an mbarrier, a word of atomics or strong accesses) are
+unordered and do not commute. `Order` holds a warp, or a copy in flight, before one event until another has happened, and
+reports such pairs of the run that it steered.
 """
 
 from __future__ import annotations

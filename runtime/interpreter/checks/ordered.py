@@ -1,7 +1,7 @@
-"""Programs whose happens-before no schedule changes: what warps know of each other comes from barriers alone.
+"""Programs with the same happens-before order in every schedule, because only barriers order their warps.
 
 Barriers of all threads of a block or cluster order the same accesses in every run. Atomics, flags, mbarriers and
-asynchronous copies may pair up otherwise, and so may what a value that they bring decides.
+asynchronous copies may pair up differently, and so may branches on values that they return.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Shared memory of other blocks of a cluster (PTX ISA 5.1.7.1 and 9.7.13.3, barrier.cluster).
 
-A block's shared memory is there from when it starts until it exits. So an access to a peer's must come after something
-that the peer did (a cluster barrier, a message), and before something that a warp of the peer has learned of when it
-exits: both are read from the order of events, not from who happens to run.
+A block's shared memory exists from its start to its exit. So an access to a peer's memory must come after an event of the peer
+(a cluster barrier, a message), and before an event that a warp of the peer has observed when it exits. The check takes both from
+the order of events, independently of the schedule.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Memory that was never written, followed through registers to where it decides something.
+"""Unwritten memory, followed through registers to the first use that matters.
 
-Compilers turn branches into selects: they load a word whether or not it was written, and throw it away where it was not.
-So a load is silent, of local, shared and global memory alike (what it brings is undefined, PTX ISA 5.1.8 and 8.7, and
-harms nobody before it is used). What it brings is poison, arithmetic and moves hand it on, a select takes what it
-chooses, and it is reported by what stores it, branches on it, uses it as an address or a guard, or gives it to other lanes.
+Compilers turn branches into selects: they load a word even if it is unwritten, and then discard it. So a load of
+unwritten local, shared or global memory is not reported (its value is undefined, PTX ISA 5.1.8 and 8.7, and harmless
+until it is used). The value is poison. Arithmetic and moves propagate poison, and a select propagates the selected
+operand's. The check reports an instruction that stores poison, branches on it, uses it as an address or a guard, or
+passes it to other lanes.
 
-Only while some register of a function holds poison are its other instructions run with this in view (`Seg.wary`).
+Instructions run with this check only while some register of the function holds poison (`Seg.wary`).
 """
 
 from __future__ import annotations

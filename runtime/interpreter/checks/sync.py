@@ -1,7 +1,7 @@
 """Order made through memory: releases and acquires at addresses, in one cluster and between clusters.
 
-A release leaves at its address what its warp knows; an acquire that reads there learns it. Relaxed operations do so
-together with fences: they release what the warp knew at its last fence, and what they read is learned at the next.
+A release stores its warp's clocks at its address; an acquire that reads there merges them. Relaxed operations do so together
+with fences: they release the clocks of the warp's last fence, and the next fence merges the clocks that they read.
 """
 
 from __future__ import annotations

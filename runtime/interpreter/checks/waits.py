@@ -1,4 +1,4 @@
-"""Why a group of warps is held until something has changed: the machine says it, reports of deadlocks read it."""
+"""The reasons for which groups of warps wait: the machine records them, and reports of deadlocks read them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Loads of a first guess: ordinary loads whose value a compare-and-swap tries, and nothing else hears of.
+"""Loads of a first guess: ordinary loads whose value only a compare-and-swap uses.
 
     old = *p;  do { assumed = old; old = atomicCAS(p, assumed, f(assumed)); } while (assumed != old);
 
-is what atomic operations are made of that a GPU does not have, in CUDA's headers as in its guide. Whatever the load brings,
-the swap fails unless it is what lies there, so it does not race with other atomics on the place (with ordinary stores it does).
+is the pattern for atomic operations that a GPU lacks, in CUDA's headers and guide. The swap fails unless the loaded value is
+still in memory, so the load does not race with other atomics at that place (with ordinary stores it does).
 """
 
 from __future__ import annotations

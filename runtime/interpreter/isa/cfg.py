@@ -1,8 +1,8 @@
 """A function's control flow: segments of straight-line code, in an order that makes lanes meet again.
 
 The scheduler runs the group of lanes whose segment comes first. With every loop contiguous and every join after all
-that leads to it, lanes that parted wait at their post-dominator without a stack, and lanes of different warps and
-blocks that stand at the same place run as one.
+that leads to it, diverged lanes wait at their post-dominator without a stack, and lanes of different warps and
+blocks at the same instruction run as one.
 """
 
 from __future__ import annotations
