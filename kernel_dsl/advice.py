@@ -8,7 +8,7 @@ import re
 from .boundary import OPERATIONS
 from .source import here
 
-# the function that Python was asked for: what is written for it in a kernel
+# Python's function, and its replacement in a kernel
 _FUNCTIONS = {
     "max": "`kd.maximum(x, y)` gives the larger of two, `kd.max(x)` the largest element",
     "min": "`kd.minimum(x, y)` gives the smaller of two, `kd.min(x)` the smallest element",

@@ -232,7 +232,7 @@ class CompiledKernel:
     lines: tuple[tuple[int, SourceLine], ...] = ()
     source: SourceLine | None = None
     max_registers: int | None = None
-    # pairs of arrays (by index) that overlap in memory, as the compiled code was told
+    # pairs of arrays (by index) that may overlap in memory; the code is compiled for these overlaps
     overlaps: tuple[tuple[int, int], ...] = ()
     effects: bool = False  # it does more than write its arrays: it prints, checks, or runs PTX of the author's
     # what its code was made for, of the sizes of a call; where some of its shapes are `ANY`

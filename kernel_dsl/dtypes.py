@@ -150,7 +150,7 @@ BY_NAME: dict[str, DType] = {d.name: d for d in ALL}
 _BY_NUMPY: dict[np.dtype[Any], DType] = {d.numpy: d for d in ALL}
 
 FP8 = (float8_e4m3fn, float8_e5m2)
-STORAGE = (int4, uint4, float4_e2m1fn, float8_e8m0fnu)  # for memory: `astype` makes what is computed with
+STORAGE = (int4, uint4, float4_e2m1fn, float8_e8m0fnu)  # for memory only: `astype` makes dtypes for arithmetic
 
 
 def as_dtype(value: Any) -> DType:

@@ -32,7 +32,7 @@ class Reads:
     def __init__(self) -> None:
         self.values: set[tuple[int, int]] = set()  # (array, axis) that were read
         self.divisors: dict[tuple[int, int], int] = {}  # those of which it is known what of a power of two divides them
-        self.leasts: dict[tuple[int, int], int] = {}  # what they are at least, as code relies on
+        self.leasts: dict[tuple[int, int], int] = {}  # lower bounds of extents, on which the code relies
         self.assumed: set[tuple[int, int]] = set()  # that some code takes from the launch
 
     @property

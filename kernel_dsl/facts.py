@@ -25,7 +25,7 @@ class Range(NamedTuple):
     hi: int
     divisor: int = 1
     wide: bool = False
-    top: Top | None = None  # what it is at most beside `hi`, by an extent that only the launch knows
+    top: Top | None = None  # a second upper bound beside `hi`, by an extent that only the launch knows
 
     @property
     def constant(self) -> int | None:

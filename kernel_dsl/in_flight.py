@@ -15,7 +15,7 @@ from .ops.matrix import AccRead, AccScale, AccWrite, SparseWgmma, Wgmma, WgmmaWa
 
 __all__ = ["check_accumulators", "merged", "turns"]
 
-# wgmma_wait leaves at most 7 groups in flight (`kd.wgmma_wait`): older ones need not be told apart
+# wgmma_wait leaves at most 7 groups in flight (`kd.wgmma_wait`): older ones need no separate numbers
 OLDEST = 8
 
 _TOUCHES: dict[type[Op], str] = {

@@ -95,7 +95,7 @@ class Value:
         self.type: Any = type
         self.op: Op | None = op
         self.name: str = name
-        self.facts: Range | None = None  # what is known of an integer, or of every element of an array of them
+        self.facts: Range | None = None  # facts about an integer, or about every element of an integer array
         self.home: Region | None = None  # the region it was traced in
 
 

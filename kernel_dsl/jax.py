@@ -149,7 +149,7 @@ class JaxCall:
         scalars = tuple(None if _is_array(x) else x for x in leaves)
         spec = Spec(self.kernel, structure, scalars, self._vmap)
         for x in leaves:
-            struct = self.kernel._struct(x)  # pyright: ignore[reportPrivateUsage]  # says what is no argument
+            struct = self.kernel._struct(x)  # pyright: ignore[reportPrivateUsage]  # raises for anything that can't be an argument
             if struct.dtype.is_packed:
                 refuse_packed(self.kernel.name, "a call that JAX traces")
         if self._rules is None:

@@ -582,7 +582,7 @@ def kernel(
 
     own = name or kernel_name
     check_interpret(interpret, getattr(body, "__name__", "kernel") if own is None else own)
-    if body is None:  # what is wrong is said here, not where a function is decorated
+    if body is None:  # errors are raised here, before a function is decorated
         decorate(_no_body)
         return decorate
     return decorate(body)

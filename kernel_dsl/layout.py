@@ -22,7 +22,7 @@ from .lazy import lazy
 
 LANE_BITS = 5
 MAX_CELLS = 65536  # of a picture
-MAX_SHOWN = 8192  # of one that nobody asked for
+MAX_SHOWN = 8192  # of a picture that is shown without a request
 WARP_BITS = 2
 
 Bit = tuple[int, int] | None  # (dim, stride), or None where the bit replicates

@@ -77,7 +77,7 @@ def protobuf(tracks: Sequence[Track], slices: Sequence[Bar]) -> bytes:
             event += _text(_CATEGORIES, s.category) + _text(_EVENT_NAME, s.name)
             if s.file:
                 event += _text(_LOCATION, _text(_FILE, s.file) + _number(_LINE, s.line))
-        else:  # a wait may have begun before what it waits for
+        else:  # a wait may have begun before the operation that ends it
             event += b"".join(_fixed(_FLOWS, flow) for flow in s.starts)
             event += b"".join(_fixed(_ENDED_FLOWS, flow) for flow in s.ends)
         packets.append(_number(_TIMESTAMP, time) + _text(_TRACK_EVENT, event))

@@ -37,7 +37,7 @@ from .symmetric import Symmetric
 from .trace import current, emit
 from .tree import flatten, unflatten
 
-_WAITS: dict[type[Op], str] = {  # what they are called in profiles
+_WAITS: dict[type[Op], str] = {  # their names in profiles
     BarrierWait: "barrier",
     WgmmaWait: "wgmma_wait",
     WaitSmemToGmem: "wait_smem_to_gmem",
@@ -286,7 +286,7 @@ def _events(
             times, at = (clock(begin), clock(time)), (label.loc.file, label.loc.line)
             found.append(ProfileEvent(label.kind, name, *times, block, warp // 4, own, *at))
     found = [replace(e, sm=places.get(e.block, 0), device=device) for e in found]
-    found.reverse()  # what is around ends last, and comes first where times are equal
+    found.reverse()  # outer scopes end last, and come first if times are equal
     return found, dropped
 
 

@@ -90,7 +90,7 @@ def of_slice(item: slice, extent: int) -> tuple[int, int, int]:
 def of_int(item: Any, dim: int, extent: int) -> int:
     """The place that an int names, from the end where negative. Raises `IndexOutOfRange`."""
     number = int(item)
-    if isinstance(extent, DimExtent) and is_declared(extent):  # what it may leave is masked
+    if isinstance(extent, DimExtent) and is_declared(extent):  # accesses past it are masked
         return number if number >= 0 else traced_extent(extent) + number
     if not -extent <= number < extent:
         raise IndexOutOfRange(index=number, dim=dim, extent=extent, lo=-extent, hi=extent - 1)
@@ -180,7 +180,7 @@ class Ref(NoArithmetic, RefMethods):
         self._dims = dims if dims is not None else tuple(ViewDim(n, i) for i, n in enumerate(type.shape))
         self._starts = starts if starts is not None else tuple((0, None) for _ in type.shape)
 
-    # --- what it is -------------------------------------------------------------------------------
+    # --- attributes -------------------------------------------------------------------------------
 
     @property
     def root(self) -> Value:

@@ -114,7 +114,7 @@ class SizePlan:
         self._start()
         # a kernel of the library is made for a problem, sizes and all; one of a batch for the sizes of its members
         exact = definition.every_size or definition.batches or is_ours(getattr(definition.body, "__code__", None))
-        # two elements a byte: an extent is half of what it seems
+        # two elements a byte: the extent in bytes is half of that in elements
         packed = any(getattr(x, "packed", None) for x in (*inputs, *self.outs))
         if exact or packed or (binding_is_active() and not definition.shapes):
             self.read_all()

@@ -90,7 +90,7 @@ class Stages:
     def _lowered(self) -> Any:
         from kernel_dsl.lowering import to_llvm
 
-        # passes work in place: on a copy, so that `.ir` stays what was traced
+        # passes change kernels in place, so they get a copy, and `.ir` stays as traced
         return to_llvm(clone(self.traced.ir), self.target, self._spec)
 
     @lazy

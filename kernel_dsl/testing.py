@@ -156,7 +156,7 @@ def _count(value: Any, name: str, least: int = 1) -> int:
     return number
 
 
-# --- outputs that nobody wrote --------------------------------------------------------------------
+# --- unwritten outputs ----------------------------------------------------------------------------
 
 _NANS = {  # not-a-numbers that no arithmetic makes; float8_e4m3fn has only this one
     float8_e4m3fn: 0x7F, float8_e5m2: 0x7F, float16: 0x7EA5, bfloat16: 0x7FE5, float32: 0x7FE5A5A5, float64: 0x7FFDA5A5A5A5A5A5,

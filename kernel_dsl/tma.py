@@ -34,7 +34,7 @@ MARGIN = 2**21  # elements: more than any block has
 MAX_TRANSFER = 2**20 - 1  # bytes that a phase of an mbarrier counts (PTX ISA 9.7.13.15.1, tx-count)
 SWIZZLE_ROWS = 8  # rows of a span after which a swizzle's pattern repeats (PTX ISA 5.5.7)
 NAN_FILL = ("float16", "bfloat16", "float32", "float64")
-# PTX ISA 9.7.9.27.3; what is not named here is for 32- and 64-bit integers
+# PTX ISA 9.7.9.27.3; other reductions are for 32- and 64-bit integers
 REDUCTIONS: dict[str, tuple[str, ...]] = {
     "add": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32"),
     "min": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16"),

@@ -45,7 +45,7 @@ def _sdpa(
     return library.attention(query, key, value, causal=is_causal, scale=scale, bias=attn_mask)
 
 
-# By the name of an op: what is called in its place. Each may give NotImplemented for arguments that it does not know.
+# The function that replaces each op. It may return NotImplemented for arguments that it does not support.
 _BELOW: dict[str, Callable[..., Any]] = {
     "aten::mm": _product,
     "aten::bmm": _product,

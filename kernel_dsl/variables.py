@@ -76,7 +76,7 @@ def noting() -> Generator[set[str]]:
 def ask(names: Iterable[str]) -> tuple[int, ...]:
     """The values of variables that were asked for before, asked for again."""
     binding = _binding.get()
-    assert binding is not None  # nobody could ask without one
+    assert binding is not None  # without one there is no caller
     binding.used.update(names)
     return tuple(binding.values[name] for name in names)
 

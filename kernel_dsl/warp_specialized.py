@@ -420,7 +420,7 @@ class _Consumers:
     def fence(self, first: int) -> None:
         """Fence the body's stores to its inputs before they are released: TMA writes there next."""
         if not self.s.manual_consumed:
-            if not self.sinks:  # what is stored out is fenced anyway
+            if not self.sinks:  # stores of outputs have a fence already
                 commit_smem()
             return
         ops = current().region.ops

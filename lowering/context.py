@@ -95,7 +95,7 @@ class Context:
         self.fresh_exchange: bool = True  # nothing has used the exchange space yet
         self.constants: list[str] = []  # module-level data
         self.declarations: set[str] = set()  # of functions that the driver provides
-        self._numbers: dict[Any, V] = {}  # what is computed of the lane's number, by what was asked for
+        self._numbers: dict[Any, V] = {}  # values computed from the lane's number, by their key
         self.used: set[Value] = {v for op in self.ops for v in op.values()}
         self.accumulators: dict[Value, Accumulator] = {}
         self.accumulator_names: list[AccumulatorNames] = []

@@ -314,7 +314,7 @@ def _variants(problem: Problem, config: MatmulConfig) -> list[MatmulConfig]:
 LAUNCH = 6000  # clocks from the end of one kernel to full speed of the next, and what the host takes for it
 FMAS, LANE_SHARE = 128, 0.9  # multiply-adds of lanes, a clock of a multiprocessor, and how much of that is reached
 ALONE = 1.3  # how much longer a block takes that shares its multiprocessor with no other
-# how much longer a tile takes than its multiply-adds, where loads from SMEM are what is waited for
+# the time of a tile divided by that of its multiply-adds, when loads from SMEM are the limit
 LANE_LOADS = {(128, 128): 1.0, (64, 64): 1.5, (32, 32): 3.0, (8, 128): 2.0, (128, 8): 2.0}
 MMA_SHARE = 0.55  # of wgmma's rate: what mma.sync reaches
 MMA_F64 = 115  # multiply-adds of float64 a clock

@@ -14,7 +14,7 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .conv_problem import ConvProblem
 
-PIXELS, STEP = 64, 32  # pixels of a tile; of what is summed up, in a step
+PIXELS, STEP = 64, 32  # pixels of a tile; terms of the sum in a step
 COLUMNS = 64  # of a tile, at most
 SUMMED = 2048  # elements that a block adds up across parts
 

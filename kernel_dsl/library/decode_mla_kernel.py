@@ -82,7 +82,7 @@ class _Mla:
             number = kd.minimum(key, kd.maximum(s["keys"] - 1, 0))
             page = s["page_table"][s["batch"], kd.div(number, p.page)]
             rows = kd.ds(kd.multiple_of(kd.rem(key, p.page), t.chunk), t.chunk)
-            if self.promise:  # the interpreter reports what is not there
+            if self.promise:  # the interpreter reports missing pages
                 kd.optimization_barrier(kd.load(cache, (page, 0, 0), bounds="promise"))
             target = s["kv_smem"].at[slot, kd.ds(start, t.chunk)]
             kd.copy_gmem_to_smem(cache.at[page, rows], target, loaded)

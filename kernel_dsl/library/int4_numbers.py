@@ -12,7 +12,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
-BLOCK, HALF = 64, 32  # rows of what is packed together, and of what a product takes at a time
+BLOCK, HALF = 64, 32  # rows that are packed together, and rows of one product
 HALF_BYTES, UNIT = 16, 8  # bytes of such rows, and rows that share a place in bytes
 HIGHEST, MIDDLE = 15, 8
 _EXPONENT = 0x4B000000  # of 2 ** 23 as a float32, whose last bits then count by ones

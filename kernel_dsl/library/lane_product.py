@@ -21,7 +21,7 @@ from .blocks import TilePlace, own, steps_of, tiles_of, walk
 from .epilogue import Tile, finish_and_store, outputs
 from .problem import Problem
 
-PAD = 16  # bytes after each row in SMEM: what is turned on its way comes to other banks
+PAD = 16  # bytes after each row in SMEM, so that transposed stores use different banks
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
                 for k in range(t.tile_k):
                     x = kd.load(a_smem.at[slot, k, : t.tile_m], layout=row)[:, None]
                     y = kd.load(b_smem.at[slot, k, : t.tile_n], layout=column)[None, :]
-                    # a row times a column has no layout of its own: what is added first, and costs nothing, gives it one
+                    # a row times a column has no layout yet; a first addition, which costs nothing, fixes it
                     acc = kd.fma(x, y, acc) if wide.is_float else (zero + x) * y + acc
                 return acc, kd.where(slot == t.stages - 1, 0, slot + 1)
 

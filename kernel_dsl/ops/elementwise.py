@@ -110,7 +110,7 @@ def common_layout(values: Sequence[Array], shape: tuple[int, ...]) -> Any:
     layouts = [_local(v.type.layout) for v in full]
     closed = [i for i, layout in enumerate(layouts) if isinstance(layout, Layout)]
     if closed:
-        # what is cheap to compute again follows the others
+        # values that are cheap to compute again take the layout of the others
         fixed = (i for i in closed if work_again(full[i]) is None) if len(closed) > 1 else iter(closed)
         return layouts[next(fixed, closed[0])]
     if not layouts:

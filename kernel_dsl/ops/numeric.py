@@ -111,7 +111,7 @@ def round(
         return nearest(value)
     wide = astype(value, computing(value.dtype))
     scale = float(f"1e{abs(decimals)}")
-    if decimals > 0:  # what is too large to be scaled has no decimals
+    if decimals > 0:  # numbers that are too large to be scaled have no decimals
         moved = wide * scale
         back = where(isfinite(moved), nearest(moved) / scale, wide)
     else:

@@ -162,7 +162,7 @@ def squeeze(x: Any, axis: Any = None) -> Array:
         raise BadArgument(op="squeeze", what=what, hint="only dimensions of extent 1 can go")
     if not dims:
         return value
-    # where a slice left other lanes with what is outside it, those take the element first
+    # if a slice left elements outside of it in other lanes, these lanes take the element first
     value = convert(value, resolve(value.type.layout).reduce(dims))
     return traced(Squeeze(value, dims, resolve(value.type.layout).reduce(dims, keepdims=False)))
 

@@ -172,7 +172,7 @@ def _from_scale(code: Array) -> Array:
 def _to_scale(x: Array) -> Array:
     """The exponent of a float32 to nearest, ties up; what is no positive number, and what is too large, gives NaN, 255."""
 
-    bits = bitcast_convert_type(x, dt.int32)  # of what is negative, and of 0, not above 0
+    bits = bitcast_convert_type(x, dt.int32)  # for negative numbers and 0, at most 0
     code = (bits >> 23) + ((bits >> 22) & 1)
     code = where(bits < 0x800000, where(bits > 0x400000, 1, 0), code)
     return astype(where((bits > 0) & (code < 255), code, 255), dt.uint8)

@@ -230,7 +230,7 @@ class _Scan:
             if first is None:
                 continue
             had = self.before.get(run)
-            if had is None:  # nothing within smaller blocks: what is put here counts where `_exists` says so
+            if had is None:  # nothing within smaller blocks: `_exists` says where this value counts
                 self.before[run] = first
                 continue
             within = self._exists(run, stride)

@@ -16,7 +16,7 @@ class _Registers:
 
     def __init__(self, ctx: Context, names: dict[frozenset[ElementBit], V]) -> None:
         self.ctx = ctx
-        self.names = names  # by the bits that are set; what is not there is not needed
+        self.names = names  # by the bits that are set; missing ones are not needed
 
     def split(self, bit: ElementBit) -> list[tuple[frozenset[ElementBit], V | None, V | None]]:
         """(the other bits, the register without the bit, the register with it) for each pair."""

@@ -339,7 +339,7 @@ def lower_prefetch(ctx: Context, op: Prefetch) -> None:
     order = tuple(range(rank))
     sizes = {d.axis: d.size for d in op.src_view.dims}
     first = innermost_start(array, op.src_view, op.src_offsets, rank - 1)
-    # rows in whole units of 16 bytes; what is fetched beside the view does no harm
+    # rows in whole units of 16 bytes; bytes fetched beside the view are harmless
     row = sizes.get(rank - 1, 1) + (0 if first.aligned else first.unit - 1)
     sizes[rank - 1] = -(-row // first.unit) * first.unit
     extents = tuple(min(sizes.get(a, 1), boxes.MAX_BOX) for a in order)

@@ -15,7 +15,7 @@ def lower_enter_scope(ctx: Context, op: EnterScope) -> None:
     if op.in_flight and any(isinstance(o, Wgmma) for o in ctx.ops):
         ctx.e.ptx("wgmma.wait_group.sync.aligned 0;")
     if ctx.target.supports(Feature.TMA):
-        # what was there was written through the generic proxy, and a copy may come next
+        # earlier stores went through the generic proxy, and a copy may follow
         ctx.e.ptx("fence.proxy.async.shared::cta;")
     if op.block:
         ctx.sync_block()

@@ -55,7 +55,7 @@ def plan_matrices(layout: Layout, item: int, minor: int, replicated: bool = Fals
     transposed = minor == rows
     if transposed and item != 2:
         return None
-    # what is left of the registers after the words' own elements
+    # the registers that remain after the words' own elements
     left = [[d, n, s] for d, n, s in layout.regs if not (d == words and s == 1 and n == side)]
     if any(d == words and s < side for d, _, s in left):
         return None

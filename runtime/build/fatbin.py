@@ -150,7 +150,7 @@ def lz4_block(body: bytes, size: int) -> bytes:
         count, at = _lz4_count(body, at + 2, token & 15)
         if not 0 < back <= len(out):
             raise ValueError("a match before the beginning")
-        for _ in range(count + 4):  # a match may overlap what it writes
+        for _ in range(count + 4):  # a match may overlap its own output
             out.append(out[-back])
     return bytes(out[:size])
 

@@ -22,7 +22,7 @@ UNFINISHED = re.compile(r"[0-9a-f]{64}\.[0-9a-f]{16}\.part")
 
 _TEXT = "Compiled kernels of kernel_dsl. `python -m kernel_dsl cache clear` removes them, and no other file.\nsecret "
 _SECRET = re.compile(re.escape(_TEXT) + r"([0-9a-f]{64})\n")
-# Of what is not to block, to be a link's target, to become a terminal, or to stay open in the programs that we run.
+# Opens must not block, follow a link, take over a terminal, or stay open in child programs.
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC"))
 _ATTEMPTS = 7
 _PAUSE = 0.005  # seconds, doubled at each attempt: who removes the folder again and again is outlasted

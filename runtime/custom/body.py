@@ -115,7 +115,7 @@ class CustomBody:
     def explain(self, error: nvrtc.CompileError, absent: Mapping[str, str]) -> str:
         """The message with the user's own lines and what stands there."""
         lines = [f"kernel {self.name!r} does not compile:"]
-        settled: set[tuple[str, int]] = set()  # lines of which the rest follows from what was said
+        settled: set[tuple[str, int]] = set()  # lines whose other errors follow from the reported one
         for found in error.diagnostics:
             if found.severity == "warning" or (found.file, found.line) in settled:
                 continue
@@ -248,7 +248,7 @@ def locate(text: str, file: str, near: int) -> SourceLine | None:
     written = [line.strip() for line in linecache.getlines(file)]
     first, last = meaningful[0], meaningful[-1]
     found: list[int] = []
-    if first == last and len(wanted[first]) >= 8:  # long enough to be told from other lines, wherever it stands
+    if first == last and len(wanted[first]) >= 8:  # long enough to be unique, at any position
         found = [n - first for n, line in enumerate(written, 1) if wanted[first] in line]
     for start in range(len(written)):
         at = start - first

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 from ..errors import ArgumentTypeError, ArgumentValueError
 
-# By MLX's mode, what NVRTC is told. In the fast one, and in no other, Metal's compiler defines __FAST_MATH__.
+# NVRTC's options by MLX's mode. Only in the fast one does Metal's compiler define __FAST_MATH__.
 _MATH_MODES = {"safe": (), "relaxed": (), "fast": ("--use_fast_math",)}
 
 _TARGET = "the target is the device's"
 _OUTPUT = "what is made of the source is loaded as it is"
 _HEADERS = "headers are kept compiled without being asked"
-# NVRTC, 'Supported Compile Options': what is ours to say, and why.
+# NVRTC, 'Supported Compile Options': the options that this package sets, with reasons.
 _OURS = {
     **dict.fromkeys(("gpu-architecture", "arch"), _TARGET),
     **dict.fromkeys(("dlink-time-opt", "dlto", "ltoir", "optix-ir"), _OUTPUT),

@@ -96,7 +96,7 @@ class SeenCalls:
             fast = self._known.get(key)
         except (
             Exception
-        ):  # no list, not hashable, or a view of bytes that can be written: the slow path says what is wrong
+        ):  # no list, not hashable, or a view of bytes that can be written: the slow path raises the error
             return None, MISS
         if fast is None:
             return key, MISS

@@ -30,7 +30,7 @@ from .launch import check_attributes
 from .params import ParamLayout
 from .tensormap import TensorMapPlan, array_of, plan
 
-# The first bytes of what is not PTX: an ELF file (cubin) and the two wrappings of a fat binary.
+# The first bytes of images that are not PTX: an ELF file (cubin) and the two wrappings of a fat binary.
 _BINARIES = {
     b"\x7fELF": "a cubin",
     b"\x50\xed\x55\xba": "a fat binary",

@@ -123,7 +123,7 @@ class Graph:
             raise GraphError("g.copy is for the block `with kd.Graph() as g:`")
         self._recorder.copy(target, source)
 
-    # --- what it is made of -----------------------------------------------------------------------
+    # --- parts of the graph -----------------------------------------------------------------------
 
     @property
     @public

@@ -25,7 +25,7 @@ class _Spans:
 
     def add(self, span: Span) -> None:
         start, stop = span
-        first = bisect_left(self._stops, start)  # what it touches becomes one with it
+        first = bisect_left(self._stops, start)  # it is merged with intervals that it touches
         last = bisect_right(self._starts, stop)
         if first < last:
             start, stop = min(start, self._starts[first]), max(stop, self._stops[last - 1])

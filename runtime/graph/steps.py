@@ -133,7 +133,7 @@ def _other_steps(repeat: Repeat) -> GraphError:
 
 def _shrink(recorded: ArrayView, spec: OutputSpec) -> ArrayView:
     """Where an output lies: at the beginning of the array that has room for the largest."""
-    if recorded.shape == spec.shape or not recorded.contiguous:  # then the call's own checks say what is wrong
+    if recorded.shape == spec.shape or not recorded.contiguous:  # then the call's own checks raise errors
         return recorded
     nbytes = math.prod(spec.shape) * spec.dtype.itemsize
     if spec.dtype != recorded.dtype or nbytes > recorded.nbytes:

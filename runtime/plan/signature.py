@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arrays.array_view import interop_of, is_array
 
-# An array's address is appended to the list; what is returned is added to the signature.
+# An array's address is appended to the list; the return value is added to the signature.
 Scan = Callable[[Any, list[int]], tuple[Any, ...]]
 _scans: dict[type, Scan] = {}
 _tensor: Any = None  # torch.Tensor, once one was seen

@@ -30,7 +30,7 @@ TENSOR_MAP = 4  # tensor maps in memory, released to their proxy
 FENCED_CLUSTER = 5
 FENCED_BLOCK = 6
 FENCED_GPU = 7  # of several
-# By how far an access or fence reaches (`Program.reach`): the plane of what is fenced so far.
+# The plane of fenced clocks, by the scope of an access or fence (`Program.reach`).
 _FENCED = (FENCED, FENCED_CLUSTER, FENCED_BLOCK)
 _FENCED_SEVERAL = (FENCED, FENCED_GPU, FENCED_CLUSTER, FENCED_BLOCK)
 

@@ -97,7 +97,7 @@ class OrderSearch:
                 if step not in asked and more not in seen:
                     seen.add(more)
                     waiting.append(more)
-            complete &= not order.open  # told by the reversals too
+            complete &= not order.open  # the reversals report it too
         self.complete = complete and not waiting
 
 

@@ -136,7 +136,7 @@ class GlobalShadow(Shadow):
         bad = (held != 0) & ((agent & ((1 << self.bits) - 1)) < a.c.batch.clocks.agents)
         at = np.nonzero(bad)
         row, clock = np.broadcast_to(rows, held.shape)[at], held[at] & CLOCK
-        before = self.ordered(a, row, agent[at], clock)  # what is not, is a race
+        before = self.ordered(a, row, agent[at], clock)  # an unordered access is a race
         bad[at] = before & ~self.ordered(a, row, agent[at], clock, ASYNC_GLOBAL)
         if not bad.any():
             return

@@ -156,7 +156,7 @@ class Order:
             actor = self._warp(batch, row)
             events = self.events.setdefault((self.launch, place(i)), [])
             if kind == "read" and events and events[-1].kind == kind and events[-1].step[0] == actor:
-                continue  # it polls, and nobody else was here
+                continue  # it polls, and no other agent was here
             self.open |= bool(self.holds) and self._blocked(actor) is not None
             self.done[actor] = self.done.get(actor, 0) + 1
             team, agent = int(batch.row_team[row]), int(batch.row_agent[row])

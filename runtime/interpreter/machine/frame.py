@@ -62,7 +62,7 @@ class Frame:
         self.blocks: dict[tuple[int, int], Array] = {}
         self.poison: dict[int, Array] = {}  # see `checks/poison.py`
         self.origins: dict[int, str] = {}  # of registers that hold it, where it came from
-        self.fresh: Array | None = None  # lanes whose load has just read what was never written
+        self.fresh: Array | None = None  # lanes whose load has just read unwritten memory
         self.origin = ""
         self.local_base: int = batch.local.reserve(code.local_bytes, code.local_align)
 

@@ -30,7 +30,7 @@ class Heap:
         self.run = run
         self.addresses: list[int] = []  # of the buffers
         self.left: int = LIMIT
-        self._at = self._end = 0  # what is still free of the last buffer
+        self._at = self._end = 0  # the free part of the last buffer
         self._sizes: dict[int, int] = {}  # of allocations
         self._free: dict[int, list[int]] = {}  # addresses by size
 

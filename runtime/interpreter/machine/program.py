@@ -55,7 +55,7 @@ class Seg:
         self.sync_ins: Instruction | None = source.sync
         self.sync: Op | None = None
         self.ops: list[Op] = []
-        # The same, `sync` first, that follow poison (`checks/poison.py`), and what they are made of.
+        # The same, `sync` first, that follow poison (`checks/poison.py`), and their sources.
         self.wary: list[Op] = []
         self.sources: list[tuple[Op, Instruction, bool]] = []
         self.loads: bool = False
