@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +15,7 @@ from benchmarks.bounds import fp8_error
 from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.library.families import default_out
 
-from .helpers import random, relative
+from .helpers import random, relative, run_random
 from .products import GATES, PLACES, place
 
 f16, bf16, f32, f64 = kd.float16, kd.bfloat16, kd.float32, kd.float64
@@ -226,26 +224,10 @@ def wgrad(seed: int, interpret: Any, pair: Any = None, places: Any = None, confi
     assert error <= {2: 5e-3, 4: 1e-5, 8: 1e-12}[got.dtype.itemsize], f"{pair} seed {seed}: {error:.1e}"
 
 
-def main() -> None:
-    """Run random calls, and say which fail."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--gpu", action="store_true", help="on the GPU instead of the interpreter")
-    args = parser.parse_args()
-    rng, failed, begun = np.random.default_rng(args.seed), 0, time.perf_counter()
-    for number in range(args.count):
-        how = False if args.gpu else kd.InterpretParams(seed=number)
-        call = any_call(rng)
-        try:
-            call.run(number, how)
-            wgrad(number, how)
-        except Exception as error:
-            failed += 1
-            print(f"{number}: {call}\n   {type(error).__name__}: {str(error)[:300]}")
-    print(f"{args.count} calls, {failed} wrong, {time.perf_counter() - begun:.0f} s")
-    raise SystemExit(failed > 0)
+def _run(call: Call, seed: int, interpret: Any) -> None:
+    call.run(seed, interpret)
+    wgrad(seed, interpret)
 
 
 if __name__ == "__main__":
-    main()
+    run_random(__doc__, any_call, _run)

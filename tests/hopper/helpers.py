@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,3 +36,25 @@ def assemble(kernel: Any, *args: Any) -> Any:
 def tiles(dtype: Any, swizzle: int = 128) -> tuple[Any, Any]:
     """The transforms of a swizzled buffer."""
     return kd.TilingTransform((8, swizzle // dtype.itemsize)), kd.SwizzleTransform(swizzle)
+
+
+def run_random(description: str | None, make: Callable[[Any], Any], run: Callable[[Any, int, Any], None]) -> None:
+    """A command line that runs random calls and prints those that fail.
+
+    `make(rng)` makes a call, and `run(call, seed, interpret)` runs it.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--gpu", action="store_true", help="on the GPU instead of the interpreter")
+    args = parser.parse_args()
+    rng, failed, begun = np.random.default_rng(args.seed), 0, time.perf_counter()
+    for number in range(args.count):
+        call = make(rng)
+        try:
+            run(call, number, False if args.gpu else kd.InterpretParams(seed=number))
+        except Exception as error:
+            failed += 1
+            print(f"{number}: {call}\n   {type(error).__name__}: {str(error)[:300]}")
+    print(f"{args.count} calls, {failed} wrong, {time.perf_counter() - begun:.0f} s")
+    raise SystemExit(failed > 0)

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import erf
@@ -20,7 +18,7 @@ from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.library.families import default_out
 from kernel_dsl.library.promoted_product import RUN
 
-from .helpers import random, relative
+from .helpers import random, relative, run_random
 
 f16, bf16, f32, f64 = kd.float16, kd.bfloat16, kd.float32, kd.float64
 e4m3, e5m2, s8, u8 = kd.float8_e4m3fn, kd.float8_e5m2, kd.int8, kd.uint8
@@ -308,24 +306,9 @@ def any_call(rng: np.random.Generator) -> Call:
     return Call(*pair, (M, N, K), kinds, batches, precision, out, steps, forms, out_dtype)
 
 
-def main() -> None:
-    """Run random calls, and say which fail."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--gpu", action="store_true", help="on the GPU instead of the interpreter")
-    args = parser.parse_args()
-    rng, failed, begun = np.random.default_rng(args.seed), 0, time.perf_counter()
-    for number in range(args.count):
-        call = any_call(rng)
-        try:
-            call.run(number, interpret=False if args.gpu else kd.InterpretParams(seed=number))
-        except Exception as error:
-            failed += 1
-            print(f"{number}: {call}\n   {type(error).__name__}: {str(error)[:300]}")
-    print(f"{args.count} calls, {failed} wrong, {time.perf_counter() - begun:.0f} s")
-    raise SystemExit(failed > 0)
+def _run(call: Call, seed: int, interpret: Any) -> None:
+    call.run(seed, interpret=interpret)
 
 
 if __name__ == "__main__":
-    main()
+    run_random(__doc__, any_call, _run)

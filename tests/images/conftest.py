@@ -13,6 +13,15 @@ from kernel_dsl.runtime.custom.nvrtc import CompileError
 from kernel_dsl.runtime.devices import driver
 
 FAKE = bool(os.environ.get("KERNEL_DSL_FAKE_CUDA"))
+# Arguments of a call with one input and one output, in the interpreter.
+GOOD = {
+    "inputs": [np.zeros(3, np.float32)],
+    "output_shapes": [(3,)],
+    "output_dtypes": [np.float32],
+    "grid": (3, 1, 1),
+    "threadgroup": (3, 1, 1),
+    "interpret": True,
+}
 
 
 @pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -10,7 +10,7 @@ from kernel_dsl.runtime.custom.nvrtc import CompileError, compile_source
 from kernel_dsl.runtime.custom.source import cuda_kernel
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 
-from .conftest import compile_error, one_block
+from .conftest import GOOD, compile_error, one_block
 
 pytestmark = pytest.mark.usefixtures("compiler")
 
@@ -73,16 +73,6 @@ def test_the_assemblers_words_are_kept(source, says):
     with pytest.raises(CompileError) as caught:
         compile_source(text, file="generated", target="sm_90a", kind="cubin")
     assert says in body.explain(caught.value, {})
-
-
-GOOD = {
-    "inputs": [np.zeros(3, np.float32)],
-    "output_shapes": [(3,)],
-    "output_dtypes": [np.float32],
-    "grid": (3, 1, 1),
-    "threadgroup": (3, 1, 1),
-    "interpret": True,
-}
 
 
 @pytest.mark.parametrize(

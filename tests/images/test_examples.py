@@ -17,6 +17,19 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(3)
 
 
+def check_exp(k, a, interpret):
+    (out,) = k(
+        inputs=[a],
+        template=[("T", np.float32)],
+        grid=(a.size, 1, 1),
+        threadgroup=(256, 1, 1),
+        output_shapes=[a.shape],
+        output_dtypes=[a.dtype],
+        interpret=interpret,
+    )
+    np.testing.assert_allclose(out, np.exp(a.astype(np.float64)).astype(np.float16), rtol=1e-3)
+
+
 def test_exp(rng, interpret):
     a = rng.standard_normal((4, 16)).astype(np.float16)
     k = metal_kernel(
@@ -29,16 +42,7 @@ def test_exp(rng, interpret):
             out[elem] = metal::exp(tmp);
         """,
     )
-    (out,) = k(
-        inputs=[a],
-        template=[("T", np.float32)],
-        grid=(a.size, 1, 1),
-        threadgroup=(256, 1, 1),
-        output_shapes=[a.shape],
-        output_dtypes=[a.dtype],
-        interpret=interpret,
-    )
-    np.testing.assert_allclose(out, np.exp(a.astype(np.float64)).astype(np.float16), rtol=1e-3)
+    check_exp(k, a, interpret)
 
 
 def test_strided_exp(rng, interpret):
@@ -55,16 +59,7 @@ def test_strided_exp(rng, interpret):
         """,
         ensure_row_contiguous=False,
     )
-    (out,) = k(
-        inputs=[a],
-        template=[("T", np.float32)],
-        grid=(a.size, 1, 1),
-        threadgroup=(256, 1, 1),
-        output_shapes=[a.shape],
-        output_dtypes=[a.dtype],
-        interpret=interpret,
-    )
-    np.testing.assert_allclose(out, np.exp(a.astype(np.float64)).astype(np.float16), rtol=1e-3)
+    check_exp(k, a, interpret)
 
 
 EXAMPLE = importlib.import_module("examples.20_metal_grid_sample")

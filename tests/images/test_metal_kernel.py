@@ -8,7 +8,7 @@ import pytest
 from kernel_dsl.runtime.custom.metal.metal import metal_kernel
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 
-from .conftest import compile_error
+from .conftest import GOOD, compile_error
 
 pytestmark = pytest.mark.usefixtures("compiler")
 
@@ -310,16 +310,6 @@ def test_what_metal_has_and_we_have_not_is_said(line, words):
     assert len(said) == 1, "what follows from it is left out"
     assert said[0].startswith("  source of kernel 'wide', line 2: error: ")
     assert ("metal_kernel has no" in said[0]) == bool(words) and words in said[0]
-
-
-GOOD = {
-    "inputs": [np.zeros(3, np.float32)],
-    "output_shapes": [(3,)],
-    "output_dtypes": [np.float32],
-    "grid": (3, 1, 1),
-    "threadgroup": (3, 1, 1),
-    "interpret": True,
-}
 
 
 @pytest.mark.parametrize(
