@@ -4,8 +4,8 @@ from importlib import import_module
 
 _FILES = """
     access arith associative atomic axes barrier bits cast cluster compare control copy create debug dense elementwise gather
-    handles index inline logic lookup loops math matrix numeric packed product random reduce ref remote remote_copy scaled_dot
-    scan scheduling scope semaphore shape sorting storage sync table threads ufuncs
+    handles index inline logic lookup loops math matrix multimem numeric nvshmem packed product random reduce ref remote
+    remote_copy scaled_dot scan scheduling scope semaphore shape sorting storage sync table threads ufuncs
 """  # every file of this folder: to list the folder takes longer than to import some of them
 FAMILIES = tuple(import_module(f"{__name__}.{name}") for name in _FILES.split())
 NAMES: frozenset[str] = frozenset(name for family in FAMILIES for name in getattr(family, "__all__", []))
