@@ -129,6 +129,8 @@ def serving(route: Any, cost: Callable[[Problem, Any], float]) -> Any:
     if 0 in (*p.batch, p.M, p.N, p.K):
         return route
     left = route.packings[0]
+    if left is not None and p.a_transposed:
+        return route  # rows along M are laid out anew in whole vectors, so they don't say M
     turned = p.a_transposed if left is None else left.turned
     vector = VECTOR // p.dtype.itemsize
     unit = vector if turned and p.M % vector == 0 else 1

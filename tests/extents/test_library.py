@@ -13,6 +13,9 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl import body_trace
+from kernel_dsl.definition import output_structs
+from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.kernel import Kernel
 from kernel_dsl.library import any_rows
 from kernel_dsl.library.any_rows import opened
 from kernel_dsl.library.arguments import MatmulOptions, request
@@ -20,6 +23,7 @@ from kernel_dsl.library.persistent_matmul import MatmulConfig, matmul_kernel
 from kernel_dsl.library.problem import Problem
 from kernel_dsl.library.routes import route
 from kernel_dsl.stages import target_named
+from kernel_dsl.tree import unflatten
 
 SMALL = MatmulConfig(64, 64, 64, stages=2, consumers=1, epilogue_n=64, epilogue_stages=1)
 Struct = kd.ShapeDtypeStruct
@@ -70,6 +74,32 @@ def test_one_kernel_multiplies_any_number_of_rows() -> None:
             exact = matmul_kernel(replace(p, M=m), config, 4)
             np.testing.assert_array_equal(kernel(a, b, interpret=True), exact(a, b, interpret=True))
         assert len(kernel.specialisations()) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_results_have_the_rows_of_every_size(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of sizes that come later, of operands that are laid out anew first. Nothing is run."""
+
+    def call(kernel: Kernel, *args: Any, out: Any = None, **_: Any) -> Any:
+        arrays = [Struct(x.shape, as_dtype(x.dtype)) for x in args]
+        made, structure = output_structs(kernel._definition, tuple(arrays))
+        assert out is None or [tuple(out.shape)] == [o.shape for o in made], kernel.name
+        return unflatten(structure, [np.empty(o.shape, o.dtype.numpy) for o in made])
+
+    monkeypatch.setattr(Kernel, "__call__", call)
+    rng = np.random.default_rng(seed)
+    for _ in range(25):
+        dtype = np.dtype(rng.choice([ml_dtypes.bfloat16, np.float32, np.int8]))
+        by_columns, n, k = rng.integers(0, 2, 2), *(int(size) for size in rng.choice([768, 1000, 4096, 8192], 2))
+        with fresh():
+            for m in (8192, int(rng.integers(1, 9000)), int(rng.integers(1, 9000)), 1105):
+                a, b = (
+                    np.empty(shape[::-1], dtype).T if turned else np.empty(shape, dtype)
+                    for shape, turned in zip(((m, k), (k, n)), by_columns, strict=True)
+                )
+                result = kd.library.matmul(a, b)
+                assert result.shape == (m, n), (dtype, by_columns, m, n, k)
+                assert kd.library.matmul(a, b, out=np.empty_like(result)).shape == (m, n)
 
 
 def relu(x: Any) -> Any:
