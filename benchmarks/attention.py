@@ -1,4 +1,4 @@
-"""Attention beside torch's: `python -m benchmarks.attention [forward|backward|configs|options|decode|random ...] [options]`.
+"""Attention beside torch's: `python -m benchmarks.attention [WORD ...] [options]`, of the words below.
 
 bf16, random normal data, launches interleaved. Every result is checked against float64 on sampled queries and keys before
 it is timed. Causal work counts half the products, and gradients two and a half times those of the forward.
@@ -7,6 +7,7 @@ it is timed. Causal work counts half the products, and gradients two and a half 
 * `configs`, `configs backward`: a list of configurations of each head dimension in place of the choice.
 * `options`, with the words above: rows with options, beside the kernel without (`benchmarks/attention_options.py`).
 * `decode`: a few queries over long caches (`benchmarks/attention_decode.py`).
+* `dynamic`: the kernel for any lengths beside those for these (`benchmarks/dynamic_rows.py`).
 * `random`: shapes, strides and options at random until `--seconds` are over, beside the best of torch's backends.
 
 `--rows TEXT` takes the rows whose name holds TEXT (several: any of them); `--seconds S` is for a row's timing, and for all
@@ -31,7 +32,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, AttentionConfig
 
-from . import attention_decode, attention_options
+from . import attention_decode, attention_options, dynamic_rows
 from .harness import interleaved, machine
 
 Run = Callable[[], Any]
@@ -76,7 +77,7 @@ def plain(
     return Work(batch, heads, kv_heads or heads, length, length, dim, causal, backward)
 
 
-WHAT = ("forward", "backward", "configs", "options", "decode", "random")
+WHAT = ("forward", "backward", "configs", "options", "decode", "dynamic", "random")
 BOTH = (False, True)
 FORWARD = [
     plain(*shape, causal)
@@ -349,6 +350,9 @@ def main() -> None:
     end = time.perf_counter() + (args.seconds or 60) if "random" in args.what else math.inf
     if "decode" in args.what:
         for row in attention_decode.rows(args.rows, args.seconds or 1.0):
+            note(rows, row, args.json)
+    if "dynamic" in args.what:
+        for row in dynamic_rows.attention(lambda name: not args.rows or any(text in name for text in args.rows), 25):
             note(rows, row, args.json)
     if "options" in args.what:
         for row in attention_options.rows(args.rows, args.seconds or 1.0, set(args.what)):

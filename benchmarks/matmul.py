@@ -1,11 +1,11 @@
-"""Matrix products beside cuBLAS: `python -m benchmarks.matmul [bf16|fp8|int8|configs|tuned|sustained] [--json F] [--rounds N]`.
+"""Matrix products beside cuBLAS: `python -m benchmarks.matmul [bf16|fp8|int8|configs|tuned|sustained|dynamic] [--rounds N]`.
 
 Random normal data, inputs rotated over several copies, launches interleaved. Every result is checked against a
 float64-accumulated product of sampled rows, with outputs poisoned before. `configs` times a list of configurations; `tuned` times
 all of that list in one run with what tuning chose after 8 measurements: "of the best" is what that reaches of the fastest of the
 list. What it measured is kept, as by the command `tune`, and later products take it. `sustained` runs each of two products
-for `--seconds`, with clocks and power. `--rows TEXT` keeps the rows whose name has it; the JSON
-file is written after each row. Other layouts, dtypes and shapes: `benchmarks.products`.
+for `--seconds`, with clocks and power. `dynamic`: kernels for any M beside specialised ones. `--rows TEXT` keeps the rows whose
+name has it; `--json F` is written after each row. Other layouts, dtypes and shapes: `benchmarks.products`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from kernel_dsl.library.tuned_matmul import choice_of
 from kernel_dsl.stages import target_named
 from kernel_dsl.tune_command import add_options, matmul_tuning
 
+from . import dynamic_rows
 from .harness import interleaved, machine, table
 
 SHAPES = [
@@ -309,11 +310,19 @@ def sustained(rows: Rows, rounds: int) -> None:
             rows.append({**row, "of cublas": f"{speeds['ours'] / speeds[peer]:.3f}" if "ours" in speeds else ""})
 
 
-WORK = {"bf16": bf16, "fp8": fp8, "int8": int8, "configs": configs, "tuned": tuned, "sustained": sustained}
+def dynamic(rows: Rows, rounds: int) -> None:
+    """Kernels for any M and batch beside those for these sizes."""
+    for row in dynamic_rows.products(rows.wants, rounds):
+        rows.append(row)
+
+
+WORK = {
+    "bf16": bf16, "fp8": fp8, "int8": int8, "configs": configs, "tuned": tuned, "sustained": sustained, "dynamic": dynamic,
+}  # fmt: skip
 
 
 def main() -> None:
-    """Run the named benchmarks, by default all but `configs`, `tuned` and `sustained`."""
+    """Run the named benchmarks, by default all but `configs`, `tuned`, `sustained` and `dynamic`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*WORK, []], default=[])
     parser.add_argument("--rounds", type=int, default=25)

@@ -384,8 +384,8 @@ def _negated(size: Any) -> Any:
     if (
         isinstance(size, Expression)
         and size.sign == "-"
-        and size.operands[0] == 0
         and isinstance(size.operands[0], int)
+        and size.operands[0] == 0
     ):
         return size.operands[1]
     return None

@@ -195,8 +195,10 @@ class SizePlan:
         self._start()
 
     def _computed(self) -> set[tuple[int, int]]:
-        """Axes of the grid that are computed of Dims alone."""
+        """Axes of the grid that are computed of Dims alone, or by a function."""
         own = {place for place in self.dims if place not in self.read}
+        if own and callable(self.definition.grid):
+            return {place for place in self._places() if place[0] == GRID}
         return {place for place, of in self.parts.items() if place[0] == GRID and of and of <= own}
 
     def read_again(self) -> None:

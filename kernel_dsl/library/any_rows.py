@@ -123,41 +123,39 @@ def of_sums(p: Problem, sums: Any) -> Problem:
     return replace(p, M=sums.shape[-2], batch=tuple(sums.shape[len(sums.shape) - 2 - len(p.batch) : -2]))
 
 
-def serving(route: Any, cost: Callable[[Problem, Any], float]) -> Any:
-    """The route with kernels that take any sizes; itself for the first sizes, and where there are none. `cost`: in clocks."""
+def opened_route(route: Any) -> Any:
+    """The route with kernels that take any sizes, or None."""
     p = route.problem
     if 0 in (*p.batch, p.M, p.N, p.K):
-        return route
+        return None
     left = route.packings[0]
     if left is not None and p.a_transposed:
-        return route  # rows along M are laid out anew in whole vectors, so they don't say M
+        return None  # rows along M are laid out anew in whole vectors, so they don't say M
     turned = p.a_transposed if left is None else left.turned
     vector = VECTOR // p.dtype.itemsize
     unit = vector if turned and p.M % vector == 0 else 1
     general = opened(p, unit)
     whole = None if route.whole is None else opened(route.whole, unit)
     if general is None or (route.whole is not None and whole is None):
-        return route
+        return None
     if whole is not None and (whole.M, *whole.batch) != (general.M, *general.batch):
         general = replace(general, M=whole.M, batch=whole.batch, a_batch=whole.a_batch, b_batch=whole.b_batch)
     packings = tuple(
         pack and replace(pack, rows=general.M if side == 0 else pack.rows, batch=own)
         for side, (pack, own) in enumerate(zip(route.packings, (general.a_batch, general.b_batch), strict=True))
     )
-    found = replace(route, problem=general, packings=packings, whole=whole)
-    closed = replace(
-        p,
-        M=0,
-        batch=(),
-        a_batch=(),
-        b_batch=(),
-        parts=1,
-        out_dtype=(whole or p).out_dtype,
-        lanes=0,
-        a_transposed=False,
-        b_transposed=False,
-    )
-    family = closed, len(p.batch)
+    return replace(route, problem=general, packings=packings, whole=whole)
+
+
+def serving(route: Any, cost: Callable[[Problem, Any], float]) -> Any:
+    """The route with kernels that take any sizes; itself for the first sizes, and where there are none. `cost`: in clocks."""
+    found = opened_route(route)
+    if found is None:
+        return route
+    p = route.problem
+    # what products of all sizes have in common, by whichever kernel
+    closed = {"M": 0, "batch": (), "a_batch": (), "b_batch": (), "parts": 1, "out_dtype": (route.whole or p).out_dtype}
+    family = replace(p, **closed, lanes=0, a_transposed=False, b_transposed=False), len(p.batch)
     key = replace(found, config=None)
     with _lock:
         if len(_first) >= MANY or len(_known) >= MANY:

@@ -18,12 +18,13 @@ from kernel_dsl.target import Feature
 from kernel_dsl.tuning_file import when_tuned
 
 from .attention_kernel import AttentionConfig, attention_kernel, default_config
+from .attention_opened import plain_plan, seen_by
 from .attention_options import CHECKED, AttentionOptions, problem_of
 from .attention_score import ScoredProblem
 from .attention_scored import ScoredPlan
 from .differentiable import attention as differentiable
 from .differentiable import host_of
-from .latest import UNSEEN, Latest, seen_call
+from .latest import UNSEEN, Latest
 from .matmul import MANY, array_address, check_apart, check_counts, element_strides, known_plan, out_refusal, signature
 from .tuned_attention import tuned_config
 
@@ -130,7 +131,7 @@ class Attention:
         if isinstance(plan, ScoredPlan):
             return plan(q, k, v, options, out, {"stream": stream, "interpret": interpret})
         if plain:
-            self._latest.keep(key, partial(seen_call, plan))
+            self._latest.keep(key, seen_by(plan))
         return plan(q, k, v, out=out, stream=stream, interpret=interpret)
 
     @checks_itself(*CHECKED, "target")
@@ -166,7 +167,7 @@ class Attention:
             q_scale, k_scale, v_scale,
         )  # fmt: skip
         given = given.apart(q)
-        plan = self._plan(q, k, v, given, return_lse, config, target)
+        plan = self._plan(q, k, v, given, return_lse, config, target, closed=True)
         if isinstance(plan, ScoredPlan):
             return plan.lower(q, k, v, given, target)
         return plan.lower(q, k, v, target=target)
@@ -182,16 +183,17 @@ class Attention:
         target: str | None,
         out: Any = None,
         promise: bool = False,
+        closed: bool = False,
     ) -> Any:
         arrays = (q, k, v) if out is None else (q, k, v, out)
         described = tuple([signature(x, "attention") for x in arrays])
-        key = (*described, out is None, *options.key("attention"), lse, config, target, promise)
+        key = (*described, out is None, *options.key("attention"), lse, config, target, promise, closed)
         named = options.given() | {"return_lse": lse, "config": config, "target": target}
         found = known_plan(self._plans, key, "attention", named)
         if found is None:
             if len(self._plans) >= MANY:
                 self._plans.clear()
-            found = self._plans[key] = self._kernel(q, k, v, options, lse, config, target, out, promise)
+            found = self._plans[key] = self._kernel(q, k, v, options, lse, config, target, out, promise, closed)
         return found
 
     def _kernel(
@@ -205,7 +207,9 @@ class Attention:
         target: str | None,
         out: Any,
         promise: bool,
+        closed: bool,
     ) -> Any:
+        """`closed`: of these sizes alone."""
         problem = problem_of(q, k, v, options, lse)
         check_config(config)
         machine = target_named(target)
@@ -216,8 +220,9 @@ class Attention:
         elif config is None and target is None:
             config = tuned_config(problem, blocks)
         if not why and plain is not None and plain.dim in FAST:
-            return attention_kernel(plain, config or default_config(plain), blocks)
-        return ScoredPlan.of(problem, config, blocks, why, promise, options.captured)
+            config = config or default_config(plain)
+            return attention_kernel(plain, config, blocks) if closed else plain_plan(plain, config, blocks)
+        return ScoredPlan.of(problem, config, blocks, why, promise, options.captured, closed)
 
 
 def check_config(config: Any) -> None:

@@ -142,13 +142,21 @@ class BlockLists:
 
 
 @cache
-def table_kernel(batch: int, tiles: int, tile: int, rising: bool = False) -> Any:
+def table_kernel(batch: Any, tiles: Any, tile: int, rising: bool = False) -> Any:
     """The kernel `(lengths,) -> table`: int32 (tiles, 2), a line for each tile of `tile` rows of ragged sequences.
 
     A line has the number of the sequence, and 1 more, and that of the tile in it; lines that are left over are 0. Long
     sequences come first, and of one the last tile, or if `rising` the first. `lengths`: int32 (batch + 1), cumulative.
+
+    `tiles` None: the kernel `(lengths, tiles) -> table` for any batch up to `batch` and any number of tiles.
     """
     lanes = max(kd.cdiv(batch, TABLE_LANES) * TABLE_LANES, TABLE_LANES)
+    most, opened = batch, tiles is None
+
+    def any_batch(lengths: Any, _: Any, table: Any) -> None:
+        nonlocal batch
+        batch = lengths.shape[0] - 1
+        body(lengths, table)
 
     def body(lengths: Any, table: Any) -> None:
         me = kd.program_id(0)
@@ -169,10 +177,16 @@ def table_kernel(batch: int, tiles: int, tile: int, rising: bool = False) -> Any
             kd.store(table, (*here, 0), kd.full((TABLE_LANES,), 1, kd.int32) * (me + 1), mask=line < mine)
             kd.store(table, (*here, 1), line if rising else mine - 1 - line, mask=line < mine)
 
+    bounds: Any = kd.Dim("bounds", min=2, max=most + 1) if opened else None
+
+    def table_of(*given: Any) -> Any:
+        return kd.ShapeDtypeStruct((given[1] if opened else tiles, 2), kd.int32, init=0)
+
     made = kd.kernel(
-        body,
-        out_type=kd.ShapeDtypeStruct((tiles, 2), kd.int32, init=0),
-        grid=(batch,),
+        any_batch if opened else body,
+        out_type=table_of if opened else table_of(),
+        shapes={0: (bounds,), 2: (kd.Dim("tiles"), 2)} if opened else None,
+        grid=(bounds - 1,) if opened else (batch,),
         name="attention_table",
     )
     return identified(made, batch, tiles, tile, rising)

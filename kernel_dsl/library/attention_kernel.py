@@ -8,7 +8,7 @@ docs/attention.md has the gain of each part.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -60,6 +60,12 @@ class AttentionProblem:
     scale: float
     lse: bool
 
+    @property
+    def opened(self) -> bool:
+        """Whether sizes are Dims, each call's own."""
+        sizes: tuple[Any, ...] = (self.batch, self.queries, self.keys)
+        return not all(isinstance(n, int) for n in sizes)
+
 
 def default_config(problem: AttentionProblem) -> AttentionConfig:
     """Three consumers where their registers hold the output, else two; as many keys a step as fit beside it.
@@ -93,33 +99,60 @@ def heads_together(lengths: list[int], heads: int, blocks: int) -> int:
     return next(n for n, steps in zip(choices, busiest, strict=True) if steps <= 1.01 * min(busiest))
 
 
+def together_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> int:
+    """How many heads go together in a causal kernel whose blocks have several tiles; 1 where they have one."""
+    tile = ROWS * t.consumers
+    tiles, blocks, groups = kd.cdiv(p.queries, tile), kd.cdiv(p.keys, t.block_kv), p.batch * p.heads
+    if groups * tiles <= multiprocessors:
+        return 1
+    # a step more for what a tile costs whatever its length
+    lengths = [min(kd.cdiv((i + 1) * tile, t.block_kv), blocks) + 1 for i in range(tiles)]
+    return heads_together(lengths, groups, multiprocessors)
+
+
 @cache
 def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multiprocessors: int) -> Any:
-    """The kernel `(q, k, v) -> out` or `-> (out, lse)`, of at most one block a multiprocessor."""
+    """The kernel `(q, k, v) -> out` or `-> (out, lse)`, of at most one block a multiprocessor.
+
+    Extents of the problem that are Dims are each call's own. A causal kernel then takes `together_of` its sizes behind v.
+    """
     p, t = problem, config
+    opened = p.opened
     tile = ROWS * t.consumers
-    tiles = kd.cdiv(p.queries, tile)
-    blocks = kd.cdiv(p.keys, t.block_kv)
     scale = p.scale * LOG2E
     transforms = (kd.TilingTransform((8, 64)), kd.SwizzleTransform(128))
-    ragged = p.keys % t.block_kv != 0
+    ragged = opened or p.keys % t.block_kv != 0
 
-    work = p.batch * p.heads * tiles
-    grid = min(work, multiprocessors)
-    together, groups = 1, p.batch * p.heads
-    if p.causal and grid < work:
-        # a step more for what a tile costs whatever its length
-        lengths = [min(kd.cdiv((i + 1) * tile, t.block_kv), blocks) + 1 for i in range(tiles)]
-        together = heads_together(lengths, groups, grid)
+    tiles, blocks = kd.cdiv(p.queries, tile), kd.cdiv(p.keys, t.block_kv)
+    groups = p.batch * p.heads
+    work = groups * tiles
+    grid = multiprocessors if opened else min(work, multiprocessors)
+    several = opened or grid < work  # tiles of a block
+    together: Any = 1
+    if p.causal and several and not opened:
+        together = together_of(p, t, multiprocessors)
         groups //= together
     # a tile's output has SMEM of its own, where there is room, so that the next tile's queries can come
     operands = (tile + 2 * t.stages * t.block_kv) * p.dim * 2
-    apart = grid < work and operands + tile * p.dim * 2 <= SMEM_BYTES
+    apart = several and operands + tile * p.dim * 2 <= SMEM_BYTES
+
+    def take_sizes(q: Any, k: Any, heads: Any) -> None:
+        """Take the sizes that are the launch's own from it."""
+        nonlocal p, tiles, blocks, groups, work, together
+        p = replace(problem, batch=q.shape[0], queries=q.shape[2], keys=k.shape[2])
+        tiles, blocks = kd.cdiv(p.queries, tile), kd.cdiv(p.keys, t.block_kv)
+        groups = p.batch * p.heads
+        work = groups * tiles
+        if p.causal:
+            together, groups = heads, kd.div(groups, heads)
+
+    def grid_of(q: Any, *_: Any) -> tuple[int]:
+        return (min(q.shape[0] * p.heads * kd.cdiv(q.shape[2], tile), multiprocessors),)
 
     def each_tile(carry: Any, body: Any) -> None:
         """`body(tile number, carry) -> carry` for the tiles of this block."""
         block = kd.axis_index("block")
-        if grid == work:
+        if not several:
             body(block, carry)
             return
         rounds = work // grid + kd.where(block < work % grid, 1, 0)
@@ -148,7 +181,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
             def fetch_queries(again: Any) -> None:
                 for i in range(t.consumers):
                     rows = kd.ds(first + i * ROWS, ROWS)
-                    if grid < work:
+                    if several:
                         kd.when(again)(partial(kd.barrier_wait, s["q_consumed"].at[i]))
                     kd.copy_gmem_to_smem(q.at[batch, head, rows], s["q_smem"].at[i], s["q_loaded"].at[i])
 
@@ -275,10 +308,14 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         kd.copy_smem_to_gmem(out_tile, out.at[batch, head, rows])
         if p.lse:
             lse[batch, head, rows] = (top * scale + kd.log2(total)) * (1.0 / LOG2E)
-        if grid < work and not apart:
+        if several and not apart:
             kd.wait_smem_to_gmem(0, wait_read_only=True)
             kd.barrier_arrive(s["q_consumed"].at[me])
         return slot
+
+    def any_lengths(q: Any, k: Any, v: Any, *rest: Any, **scratch: Any) -> None:
+        take_sizes(q, k, rest[0])
+        body(q, k, v, *(rest[1:] if p.causal else rest), **scratch)
 
     def body(q: Any, k: Any, v: Any, out: Any, *rest: Any, **scratch: Any) -> None:
         me = kd.axis_index("wg")
@@ -304,17 +341,20 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
     for name in "kv":
         scratch[f"{name}_loaded"] = kd.Barrier(num_barriers=t.stages)
         scratch[f"{name}_consumed"] = kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages)
-    if grid < work:
+    if several:
         scratch["q_consumed"] = kd.Barrier(num_barriers=t.consumers)
     if apart:
         scratch["out_smem"] = kd.SMEM((t.consumers, ROWS, p.dim), p.dtype, transforms=transforms)
     if t.turns:
         scratch["turn"] = kd.Barrier(num_barriers=t.consumers)
     made = kd.kernel(
-        body,
+        any_lengths if opened else body,
         out_type=out_type,
+        shapes=dict.fromkeys((1, 2), (p.batch, p.kv_heads, p.keys, p.dim)) | {0: (p.batch, p.heads, p.queries, p.dim)}
+        if opened
+        else None,
         scratch_types=scratch,
-        grid=(grid,),
+        grid=grid_of if opened else (grid,),
         grid_names=("block",),
         num_threads=t.consumers + 1,
         thread_name="wg",

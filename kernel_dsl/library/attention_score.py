@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -272,6 +272,12 @@ class ScoredProblem:
         return (head, rows) if self.ragged else (batch, head, rows)
 
     @property
+    def opened(self) -> bool:
+        """Whether sizes are Dims, each call's own."""
+        sizes: tuple[Any, ...] = (self.batch, self.queries, self.keys)
+        return not all(isinstance(n, int) for n in sizes)
+
+    @property
     def plain(self) -> AttentionProblem | None:
         """This as a problem without options, where it has none."""
         p = self
@@ -316,9 +322,10 @@ class ScoredProblem:
         """The index of that tile."""
         shape = self.score.bias or ()
         wanted = (*place, rows, columns)[4 - len(shape) :]
-        index = [0 if n == 1 and i < len(shape) - 2 else x for i, (n, x) in enumerate(zip(shape, wanted, strict=True))]
+        one = [isinstance(n, int) and n == 1 for n in cast("tuple[Any, ...]", shape)]
+        index = [0 if n and i < len(shape) - 2 else x for i, (n, x) in enumerate(zip(one, wanted, strict=True))]
         for axis in range(1, min(2, len(shape)) + 1):
-            if shape[-axis] == 1:
+            if one[-axis]:
                 index[-axis] = slice(None)
         return tuple(index)
 

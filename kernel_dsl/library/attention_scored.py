@@ -8,18 +8,21 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 import kernel_dsl as kd
 from kernel_dsl.dtypes import FP8
 
 from ..kernel import identified
-from .attention_blocks import BlockLists, block_arrays, blocks_kernel, depends_on, table_kernel
+from .attention_blocks import TABLE_LANES, BlockLists, block_arrays, blocks_kernel, depends_on, table_kernel
 from .attention_general import ROWS as GENERAL_ROWS
 from .attention_general import attention_general
 from .attention_kernel import ROWS, AttentionConfig
+from .attention_opened import scored_opened
 from .attention_options import AttentionOptions, check_lengths
 from .attention_pages import loaded_together, page_arrays, pages_kernel, without_pages
 from .attention_score import ScoredProblem, ragged_tiles
-from .attention_scored_kernel import listed, paged_config, scored_config, scored_kernel
+from .attention_scored_kernel import listed, paged_config, scored_config, scored_kernel, scored_together, takes_together
 
 ELEMENTS = 4096  # of a block that converts
 
@@ -48,7 +51,8 @@ def widen_kernel(shape: tuple[int, ...], dtype: Any) -> Any:
 class ScoredPlan:
     """The kernels of a problem, `inner` that of the last. `tile` queries share a line of the table.
 
-    `pages` lays keys in pages out anew first, or is None.
+    `pages` lays keys in pages out anew first, or is None. `opened`: the kernel takes any lengths, and
+    `together` beside its arrays.
     """
 
     problem: ScoredProblem
@@ -58,6 +62,8 @@ class ScoredPlan:
     fast: bool
     lists: BlockLists | None
     pages: Any = None
+    opened: bool = False
+    together: Any = None
 
     @staticmethod
     def of(
@@ -67,10 +73,11 @@ class ScoredPlan:
         why: str,
         promise: bool,
         captured: Sequence[Any],
+        closed: bool = False,
     ) -> ScoredPlan:
         """That of the kernel for Hopper, or if there is a reason `why` not, of the one that takes anything.
 
-        `promise`: that pages are in the cache; `captured`: what functions closed over.
+        `promise`: that pages are in the cache; `captured`: what functions closed over; `closed`: for these sizes alone.
         """
         if why:
             return ScoredPlan(p, p, attention_general(p, promise), GENERAL_ROWS, False, None)
@@ -81,13 +88,21 @@ class ScoredPlan:
         tile, lists = ROWS * config.consumers, None
         if listed(p):
             lists = BlockLists(blocks_kernel(p, tile, config.block_kv, depends_on(p, captured)))
-        kernel = scored_kernel(inner, config, multiprocessors, promise and bool(inner.page))
-        return ScoredPlan(p, inner, kernel, tile, True, lists, pages)
+        general = None if closed else scored_opened(inner, config, multiprocessors)
+        kernel = scored_kernel(general or inner, config, multiprocessors, promise and bool(inner.page))
+        together = None
+        if general is not None and takes_together(general):
+            together = np.int32(scored_together(inner, config, multiprocessors))
+        return ScoredPlan(p, inner, kernel, tile, True, lists, pages, general is not None, together)
 
-    @property
-    def _table(self) -> Any:
+    def _table(self, lengths: Any, how: dict[str, Any]) -> Any:
+        """The table of ragged lengths."""
         p = self.problem
-        return table_kernel(p.batch, ragged_tiles(p, self.tile), self.tile)
+        tiles = ragged_tiles(p, self.tile)
+        if not self.opened:
+            return table_kernel(p.batch, tiles, self.tile)(lengths, **how)
+        most = 1 << max(p.batch - 1, TABLE_LANES - 1).bit_length()
+        return table_kernel(most, None, self.tile)(lengths, np.int32(tiles), **how)
 
     def __call__(self, q: Any, k: Any, v: Any, options: AttentionOptions, out: Any, how: dict[str, Any]) -> Any:
         p = self.problem
@@ -100,11 +115,12 @@ class ScoredPlan:
             few = inputs[: 1 if self.pages else 3]
             inputs[: len(few)] = [widen_kernel(tuple(x.shape), p.dtype)(x, **how) for x in few]
         extras = options.arrays(self.inner.extras)
-        table = [self._table(options.q_seqlens, **how)] if p.ragged else []
+        table = [self._table(options.q_seqlens, how)] if p.ragged else []
         extras += table
         if self.lists is not None:
             extras += self.lists.of(q, options.arrays(block_arrays(p)) + table, how)
-        return self.kernel(*inputs, *extras, out=out, **how)
+        together = [] if self.together is None else [self.together]
+        return self.kernel(*inputs, *together, *extras, out=out, **how)
 
     def lower(self, q: Any, k: Any, v: Any, options: AttentionOptions, target: str | None) -> Any:
         """The stages of the kernel that computes."""

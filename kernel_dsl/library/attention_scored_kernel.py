@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -19,6 +20,7 @@ from .attention_backward_walk import heads_at_once
 from .attention_captured import function_of, reading
 from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK, SMEM_BYTES, AttentionConfig
 from .attention_linear import Linear, linear_of
+from .attention_opened import at_launch, declared, most_of
 from .attention_pages import loaded_together
 from .attention_score import ScoredProblem, ScorePlace, clear_rows, ragged_tiles
 
@@ -88,6 +90,11 @@ def tiles_of(p: ScoredProblem, t: AttentionConfig) -> int:
     return ragged_tiles(p, tile) if p.ragged else kd.cdiv(p.queries, tile)
 
 
+def blocks_of(work: int, multiprocessors: int) -> int:
+    """Blocks of so many tiles: fewer where a counter deals these. It costs a launch before, more than few tiles gain."""
+    return multiprocessors if work >= FEW * multiprocessors else work
+
+
 def listed(p: ScoredProblem) -> bool:
     """Whether the blocks of keys of each tile come from a list."""
     return p.score.mask_mod is not None
@@ -96,6 +103,25 @@ def listed(p: ScoredProblem) -> bool:
 def extras(p: ScoredProblem) -> list[str]:
     """Names of the arrays after q, k and v that the kernel takes."""
     return p.extras + ["table"] * p.ragged + ["blocks", "counts"] * listed(p)
+
+
+def scored_together(p: ScoredProblem, t: AttentionConfig, multiprocessors: int) -> int:
+    """How many heads of a kernel take turns, long tiles first."""
+    tiles, tile = tiles_of(p, t), ROWS * t.consumers
+    if not p.score.causal or tiles > MOST_TILES:
+        return p.heads // p.kv_heads
+    shift = p.keys - p.queries if p.score.causal == "bottom_right" else 0
+    lengths: list[int] = []
+    for n in range(tiles):
+        end = min(max((n + 1) * tile + shift, 0), p.keys)
+        begin = 0 if p.score.window is None else max(n * tile + shift - p.score.window + 1, 0)
+        lengths.append(max(end - begin, 0) // t.block_kv + 2)
+    return heads_at_once(lengths[::-1], p.batch * p.heads, multiprocessors)
+
+
+def takes_together(p: ScoredProblem) -> bool:
+    """Whether a kernel for any lengths takes `scored_together` of each call's, first after v."""
+    return p.opened and bool(p.score.causal) and not p.ragged
 
 
 class _Forward:
@@ -107,34 +133,39 @@ class _Forward:
         self.chunk = found[0] if found else t.block_kv  # keys that are loaded at once
         self.parts = t.block_kv // self.chunk
         self.tile = ROWS * t.consumers
-        self.tiles = tiles_of(p, t)
+        self.most = most_of(p.queries, p.keys)
+        self.tiles: Any = tiles_of(p, t)
         self.dim, self.v_dim = lanes_of(p.dim), lanes_of(p.v_dim)
         self.group = p.heads // p.kv_heads
-        self.work = self.tiles * p.heads * (1 if p.ragged else p.batch)
-        # a counter costs a launch before: with few tiles there are as many blocks
-        self.grid = multiprocessors if self.work >= FEW * multiprocessors else self.work
+        self.work: Any = self.tiles * p.heads * (1 if p.ragged else p.batch)
+        self.multiprocessors = multiprocessors
+        # a kernel for any sizes has the counter, which says to as many blocks as tiles that there are no more
+        self.counted = p.opened or self.grid < self.work
         used = bytes_of(p, t)
         self.staged = p.score.bias_tiles is not None and used <= SMEM_BYTES  # the bias goes through SMEM
         # a tile's output has SMEM of its own, where there is room, so that the next tile's queries can come
-        self.apart = self.grid < self.work and used + self.tile * self.v_dim * 2 <= SMEM_BYTES
-        self.together = p.heads
+        self.apart = self.counted and used + self.tile * self.v_dim * 2 <= SMEM_BYTES
+        self.together: Any = p.heads
         if not p.ragged and not listed(p):
-            self.together = self._heads_together(multiprocessors)
+            self.together = self.group if p.opened else scored_together(p, t, multiprocessors)
 
-    def _heads_together(self, multiprocessors: int) -> int:
-        """How many heads take turns, long tiles first."""
-        p, heads = self.p, self.p.batch * self.p.heads
-        if not p.score.causal or self.tiles > MOST_TILES:
-            return self.group
-        shift = p.keys - p.queries if p.score.causal == "bottom_right" else 0
-        lengths: list[int] = []
-        for n in range(self.tiles):
-            end = min(max((n + 1) * self.tile + shift, 0), p.keys)
-            begin = 0 if p.score.window is None else max(n * self.tile + shift - p.score.window + 1, 0)
-            lengths.append(max(end - begin, 0) // self.t.block_kv + 2)
-        return heads_at_once(lengths[::-1], heads, multiprocessors)
+    def at_launch(self, q: Any, k: Any, table: Any, together: Any) -> _Forward:
+        """This with the sizes of a launch: of ragged ones, the table has a line for each tile."""
+        made = copy(self)
+        made.p = at_launch(self.p, q, k)
+        made.tiles = tiles_of(made.p, self.t) if table is None else table.shape[0]
+        made.work = made.tiles * made.p.heads * (1 if table is not None else made.p.batch)
+        made.together = self.together if together is None else together
+        return made
 
     # --- where ------------------------------------------------------------------------------------
+
+    @property
+    def grid(self) -> Any:
+        """How many blocks there are."""
+        if not self.p.opened:
+            return blocks_of(self.work, self.multiprocessors)
+        return kd.where(self.work >= FEW * self.multiprocessors, self.multiprocessors, self.work)
 
     def each_tile(self, s: dict[str, Any], leads: bool, carry: Any, body: Callable[[Any, Any], Any]) -> None:
         """`body(tile's number, carry) -> carry` for the tiles of this block: it takes the next one when it is done with one.
@@ -143,9 +174,10 @@ class _Forward:
         Nobody reads that place any more, as all have begun the tile before, and read their number before that.
         """
         block = kd.axis_index("block")
-        if self.grid == self.work:
+        if not self.counted:
             body(block, carry)
             return
+        blocks = self.grid
 
         def turn(state: Any) -> Any:
             step, number, carry = state
@@ -154,7 +186,7 @@ class _Forward:
                 kd.barrier_arrive(s["ticket"])
             carry = body(number, carry)
             if leads:  # the counter answers while tiles are loaded
-                s["places"][kd.rem(step + 1, 2)] = found + self.grid
+                s["places"][kd.rem(step + 1, 2)] = found + blocks
                 kd.barrier_arrive(s["ticket"])
             kd.barrier_wait(s["ticket"])
             return step + 1, s["places"][kd.rem(step + 1, 2)], carry
@@ -207,7 +239,7 @@ class _Forward:
 
         def fetch_queries(again: Any) -> None:
             for i in range(t.consumers):
-                if self.grid < self.work:
+                if self.counted:
                     kd.when(again)(partial(kd.barrier_wait, s["q_consumed"].at[i]))
                 rows = kd.ds(tile.q_row + tile.first + i * ROWS, ROWS)
                 view = q.at[p.rows(tile.batch, tile.head, rows, kd.ds(0, self.dim))]
@@ -387,21 +419,21 @@ class _Forward:
             carry = (start, weights, top, total)
             carry = kd.loop(0, tile.count, init_carry=carry)(partial(step, accs=(s_acc, o_acc)))
             slot, weights, top, total = carry
-            some, again = tile.count > 0, self.grid < self.work
-            if again and self.apart:
+            some = tile.count > 0
+            if self.apart:
                 kd.barrier_arrive(s["q_consumed"].at[me], some)
             # with no step there are no values, and SMEM holds anything
             kd.when(some)(partial(kd.wgmma, o_acc, weights, s["v_smem"].at[slot]))
             kd.wgmma_wait(0)
             kd.optimization_barrier(weights)
-            if again:
+            if self.counted:
                 kd.barrier_arrive(s["v_consumed"].at[slot], some)
             return o_acc[...], top * unit, kd.sum(total, axis=1), slot
 
         types = kd.ACC((ROWS, t.block_kv), kd.float32), kd.ACC((ROWS, self.v_dim), kd.float32)
         value, top, total, slot = kd.run_scoped(run, *types)
         self.finish(me, tile, value, top, total, out, lse, s)
-        if self.grid < self.work and not self.apart:
+        if self.counted and not self.apart:
             kd.barrier_arrive(s["q_consumed"].at[me], tile.count > 0)
         return slot
 
@@ -411,7 +443,8 @@ class _Forward:
         if p.score.score_mod is None:
             return None
         place = tile.batch, tile.head, row, column
-        return linear_of(function_of(p.score.score_mod), kd.zeros(row.shape, kd.float32), place, (p.queries, p.keys))
+        like = kd.zeros(row.shape, kd.float32)
+        return linear_of(function_of(p.score.score_mod), like, place, (self.most, self.most))
 
     def finish(
         self, me: Any, tile: ScoredTile, value: Any, top: Any, total: Any, out: Any, lse: Any, s: dict[str, Any]
@@ -475,7 +508,7 @@ class _Forward:
             made["bias_smem"] = swizzled(p.score.bias_tiles, t.stages, self.tile, t.block_kv)
             made["bias_loaded"] = kd.Barrier(num_barriers=t.stages)
             made["bias_consumed"] = kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages)
-        if self.grid < self.work:
+        if self.counted:
             made["q_consumed"] = kd.Barrier(num_barriers=t.consumers)
             made["places"] = kd.SMEM((2,), kd.int32)
             made["ticket"] = kd.Barrier(num_arrivals=t.consumers + 1)
@@ -501,14 +534,20 @@ def exp2_by_fma(x: Any) -> Any:
 def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocessors: int, promise: bool = False) -> Any:
     """The kernel `(q, k, v, *extras) -> out` or `-> (out, lse)`; `extras` names the arrays between.
 
-    `promise`: that pages are in the cache, which the interpreter checks.
+    `promise`: that pages are in the cache, which the interpreter checks. Extents of the problem that are Dims are each
+    call's own; the kernel may then take `scored_together` of its sizes before the extras.
     """
     p, t, names = problem, config, extras(problem)
-    shared = _Forward(p, t, multiprocessors, promise)
+    static = _Forward(p, t, multiprocessors, promise)
 
     def body(q: Any, k: Any, v: Any, *rest: Any, **scratch: Any) -> None:
+        shared = static
+        if p.opened:
+            together, rest = (rest[0], rest[1:]) if takes_together(p) else (None, rest)
+            table = rest[names.index("table")] if p.ragged else None
+            shared = static.at_launch(q, k, table, together)
         me, s = kd.axis_index("wg"), scratch | dict(zip(names, rest, strict=False))
-        if shared.grid < shared.work:
+        if shared.counted:
             s["tickets"] = kd.get_global(kd.SemaphoreType.REGULAR)
         out, *lse = rest[len(names) :]
         with reading(s):
@@ -518,11 +557,19 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
     out_type: Any = kd.ShapeDtypeStruct(p.out_shape, p.out_dtype)
     if p.lse:
         out_type = (out_type, kd.ShapeDtypeStruct(p.lse_shape, kd.float32))
+
+    def grid_of(q: Any, k: Any, v: Any, *rest: Any) -> tuple[int]:
+        if p.ragged:  # the table has a line for each tile
+            return (blocks_of(rest[names.index("table")].shape[0] * p.heads, multiprocessors),)
+        lengths = at_launch(p, q, k)
+        return (blocks_of(tiles_of(lengths, t) * lengths.batch * p.heads, multiprocessors),)
+
     made = kd.kernel(
         body,
         out_type=out_type,
-        scratch_types=shared.scratch(),
-        grid=(shared.grid,),
+        shapes=declared(p, names) if p.opened else None,
+        scratch_types=static.scratch(),
+        grid=grid_of if p.opened else (static.grid,),
         grid_names=("block",),
         num_threads=t.consumers + 1,
         thread_name="wg",

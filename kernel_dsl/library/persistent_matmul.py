@@ -108,6 +108,11 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
     a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k // held)
     b_shape = (t.tile_n, t.tile_k) if p.b_transposed else (t.tile_k, t.tile_n)
     clusters = blocks // t.blocks if open_sizes(p) else max(min(total, blocks // t.blocks), 1)
+
+    def grid_of(a: Any, b: Any, *_: Any) -> tuple[int]:
+        here = at_launch(problem, a, b)
+        return (max(min(clusters_of(here.swapped if t.swapped else here)[2], clusters), 1),)
+
     producer = t.consumers
     turns = t.consumers if t.ping_pong else 1  # consumers that work on different tiles
     releases = t.consumers // turns  # of a stage
@@ -347,7 +352,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         out_type=problem.results(*leading, tiles=0 if open_sizes(problem) else tiles_n * t.cluster_n),
         shapes=declared(problem),
         scratch_types=scratch,
-        grid=(clusters,),
+        grid=grid_of if open_sizes(problem) else (clusters,),
         grid_names=("block",),
         cluster=tuple(size for size in (t.cluster, t.cluster_n) if size > 1),
         cluster_names=axes,

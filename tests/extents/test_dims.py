@@ -86,6 +86,22 @@ def test_loops_outputs_and_grids_by_dims() -> None:
     assert show(parse(stages.ir_text)) == stages.ir_text
 
 
+def test_a_grid_of_one_less() -> None:
+    """Each of the differences of neighbours has a block."""
+    rows = kd.Dim("M", min=2)
+
+    def body(x: Any, out: Any) -> None:
+        i = kd.program_id(0)
+        out[i] = x[i + 1] - x[i]
+
+    less = kd.ShapeDtypeStruct((rows - 1,), kd.float32)
+    kernel = kd.kernel(body, out_type=less, grid=(rows - 1,), shapes={"x": (rows,)})
+    for n in (2, 5, 9):
+        x = np.arange(n, dtype=np.float32) ** 2
+        np.testing.assert_array_equal(kernel(x, interpret=True), np.diff(x))
+    assert len(kernel.specialisations()) == 1
+
+
 def product(pipeline: bool, m: Any, k: Any, n: Any, dims: bool = True) -> Any:
     """a @ b by tiles of 64; with a pipeline of TMA copies, or by loads."""
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl import body_trace
 from kernel_dsl.definition import output_structs
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.kernel import Kernel
@@ -27,20 +26,6 @@ from kernel_dsl.tree import unflatten
 
 SMALL = MatmulConfig(64, 64, 64, stages=2, consumers=1, epilogue_n=64, epilogue_stages=1)
 Struct = kd.ShapeDtypeStruct
-
-
-@pytest.fixture
-def traces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of kernels that are traced meanwhile: nothing is compiled without a trace or an entry of this process."""
-    found: list[str] = []
-    once = body_trace._trace_once
-
-    def counted(definition: Any, *args: Any) -> Any:
-        found.append(definition.name)
-        return once(definition, *args)
-
-    monkeypatch.setattr(body_trace, "_trace_once", counted)
-    return found
 
 
 @contextmanager

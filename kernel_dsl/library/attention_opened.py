@@ -1,0 +1,141 @@
+"""Attention whose batch and lengths change: a kernel for the first sizes, and one more that takes any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any, cast
+
+import numpy as np
+
+import kernel_dsl as kd
+
+from .. import forking
+from ..kernel import Kernel
+from .attention_kernel import AttentionConfig, AttentionProblem, attention_kernel, together_of
+from .attention_score import ScoredProblem
+from .latest import UNSEEN, seen_call
+
+MANY = 1024  # kinds of calls that are kept
+LENGTHS = 2**18, 2**22, 2**24  # what lengths are at most: one of these
+TILES = 2**30  # indices of tiles are 32 bits wide
+SMALLEST = 64  # queries of a tile
+
+_first: dict[Any, Any] = {}  # the sizes that came first, by all else of a call
+_lock = forking.lock()
+
+
+@cache
+def _dim(name: str, most: int, unit: int = 1) -> Any:
+    return kd.Dim(name, max=most, multiple_of=unit)
+
+
+def comes_again(kind: Any, sizes: tuple[int, ...]) -> bool:
+    """Whether calls of this kind came with other sizes before."""
+    with _lock:
+        if len(_first) >= MANY:
+            _first.clear()
+        return _first.setdefault(kind, sizes) != sizes
+
+
+def most_of(*lengths: Any) -> int:
+    """What lengths are at most in a kernel for any that takes these: choices by it are those of kernels for these alone."""
+    longest = max(getattr(n, "max", n) for n in lengths)
+    return next((most for most in LENGTHS if longest <= most), longest)
+
+
+def _sizes(p: AttentionProblem | ScoredProblem, unit: int = 1) -> dict[str, Any] | None:
+    """Dims for the batch and both lengths, keys in whole units; None where tiles are too many to be counted in 32 bits."""
+    most = most_of(p.queries, p.keys)
+    batch = TILES // (most // SMALLEST) // p.heads
+    if p.batch > batch or most > LENGTHS[-1]:
+        return None
+    return {"batch": _dim("batch", batch), "queries": _dim("queries", most), "keys": _dim("keys", most, unit)}
+
+
+def opened(p: AttentionProblem) -> AttentionProblem | None:
+    """The problem with Dims for the batch and both lengths, or None."""
+    sizes = _sizes(p)
+    return None if sizes is None else replace(p, **sizes)
+
+
+def scored_opened(p: ScoredProblem, config: AttentionConfig, multiprocessors: int) -> ScoredProblem | None:
+    """The problem with Dims where it came with other sizes before; None for the first ones, and where no kernel takes any."""
+    if p.scales or p.cache or p.score.mask_mod is not None or not (p.batch and p.queries and p.keys):
+        return None  # scales of any shape, pages, and lists of blocks
+    # rows of a bias that has no gaps: TMA takes those that are known to be whole units of 16 bytes
+    unit = 1 if p.score.bias_tiles is None else 16 // p.score.bias_tiles.itemsize
+    unit = unit if p.keys % unit == 0 else 1
+    sizes = _sizes(p, unit)
+    if sizes is None:
+        return None
+    wanted = (p.batch, p.heads, p.queries, p.keys)
+    dims = (sizes["batch"], p.heads, sizes["queries"], sizes["keys"])
+    bias: tuple[Any, ...] | None = p.score.bias
+    if bias is not None:
+        pairs = zip(bias, wanted[4 - len(bias) :], dims[4 - len(bias) :], strict=True)
+        bias = tuple(dim if n == size != 1 else n for n, size, dim in pairs)
+    score = replace(p.score, bias=bias)
+    which = None if bias is None else tuple(isinstance(n, kd.Dim) for n in bias)
+    kind = replace(p, batch=0, queries=0, keys=0, score=replace(score, bias=None)), which, unit, config, multiprocessors
+    return replace(p, **sizes, score=score) if comes_again(kind, (p.batch, p.queries, p.keys)) else None
+
+
+def declared(p: ScoredProblem, names: Sequence[str]) -> dict[int, tuple[Any, ...]]:
+    """`shapes=` of a kernel for any lengths, whose arrays after q, k and v have these names."""
+    keys = [p.shape(p.kv_heads, p.keys, dim) for dim in (p.dim, p.v_dim)]
+    found: dict[int, tuple[Any, ...]] = {0: p.shape(p.heads, p.queries, p.dim), 1: keys[0], 2: keys[1]}
+    of: dict[str, tuple[Any, ...]] = {"bias": p.score.bias or (), "table": (_dim("tiles", 2 * TILES // p.heads - 1), 2)}
+    of |= dict.fromkeys(("q_seqlens", "kv_seqlens"), (_dim("bounds", TILES),))
+    first = 4 if p.score.causal and not p.ragged else 3  # the number of heads that go together is in between
+    return found | {first + i: of[name] for i, name in enumerate(names) if name in of}
+
+
+def at_launch(p: ScoredProblem, q: Any, k: Any) -> ScoredProblem:
+    """In a body: the problem with the sizes of the launch."""
+    length = 0 if p.ragged else 1 if p.layout == "bshd" else 2
+    bias = p.score.bias and tuple(n if isinstance(n, int) else 2 for n in cast("tuple[Any, ...]", p.score.bias))
+    sizes = {"batch": p.batch if p.ragged else q.shape[0], "queries": q.shape[length], "keys": k.shape[length]}
+    return replace(p, **sizes, score=replace(p.score, bias=bias))  # of a bias it matters which extents are 1
+
+
+@dataclass(frozen=True)
+class CausalPlan:
+    """A kernel for any lengths, and what it takes beside q, k and v in calls with these shapes."""
+
+    kernel: Any
+    together: Any
+    shapes: tuple[tuple[int, ...], ...]
+
+    def __call__(self, q: Any, k: Any, v: Any, **how: Any) -> Any:
+        return self.kernel(q, k, v, self.together, **how)
+
+    def lower(self, q: Any, k: Any, v: Any, target: str | None = None) -> Any:
+        """The stages of the kernel."""
+        return self.kernel.lower(q, k, v, self.together, target=target)
+
+    def seen(self, args: Any, out: Any, stream: Any) -> Any:
+        """As `seen_call`, where the arrays have these shapes."""
+        if tuple(tuple(x.shape) for x in args) != self.shapes:
+            return UNSEEN
+        return seen_call(self.kernel, [*args, self.together], out, stream)
+
+
+def plain_plan(p: AttentionProblem, config: AttentionConfig, multiprocessors: int) -> Any:
+    """What a call of a problem without options runs: the kernel for its sizes, or for any."""
+    kind = replace(p, batch=0, queries=0, keys=0), config, multiprocessors
+    general = opened(p) if comes_again(kind, (p.batch, p.queries, p.keys)) else None
+    if general is None:
+        return attention_kernel(p, config, multiprocessors)
+    kernel = attention_kernel(general, config, multiprocessors)
+    if not p.causal:
+        return kernel
+    together = np.int32(together_of(p, config, multiprocessors))
+    keys = (p.batch, p.kv_heads, p.keys, p.dim)
+    return CausalPlan(kernel, together, ((p.batch, p.heads, p.queries, p.dim), keys, keys))
+
+
+def seen_by(plan: Any) -> Any:
+    """What launches a plan for arrays that its kernel has seen the like of."""
+    return partial(seen_call, plan) if isinstance(plan, Kernel) else plan.seen

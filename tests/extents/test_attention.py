@@ -1,0 +1,161 @@
+"""Attention whose batch and lengths change: the bits of the kernels for each, and one compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.library import attention_opened, attention_scored
+from kernel_dsl.library.attention_kernel import AttentionConfig, AttentionProblem, attention_kernel, together_of
+from kernel_dsl.library.attention_opened import opened
+from kernel_dsl.library.attention_scored_kernel import scored_kernel
+
+Sizes = tuple[int, int, int]  # batch, queries, keys
+SMALL = AttentionConfig(1, 64, 2)
+HEADS, KV_HEADS, DIM = 2, 1, 64
+
+
+def heads_of(rng: np.random.Generator, sizes: Sizes) -> list[np.ndarray[Any, Any]]:
+    batch, queries, keys = sizes
+    shapes = ((HEADS, queries), (KV_HEADS, keys), (KV_HEADS, keys))
+    return [rng.standard_normal((batch, *shape, DIM)).astype(np.float16) for shape in shapes]
+
+
+def same(got: Any, want: Any) -> bool:
+    pairs = zip(*(x if isinstance(x, tuple) else (x,) for x in (got, want)), strict=True)
+    return all(np.asarray(one).tobytes() == np.asarray(other).tobytes() for one, other in pairs)
+
+
+@pytest.mark.parametrize(
+    ("causal", "sizes"),
+    [(False, ((2, 130, 100),)), (True, ((1, 200, 130),))],
+)
+def test_one_kernel_attends_to_any_lengths(causal: bool, sizes: tuple[Sizes, ...]) -> None:
+    """Bit-equal with the kernel that is made for each, tiles in its order."""
+    rng = np.random.default_rng(0)
+    p = AttentionProblem(1, HEADS, KV_HEADS, 64, 64, DIM, kd.float16, causal, DIM**-0.5, True)
+    kernel = attention_kernel(opened(p), SMALL, 3)
+    for batch, queries, keys in sizes:
+        own = replace(p, batch=batch, queries=queries, keys=keys)
+        arrays = heads_of(rng, (batch, queries, keys))
+        together = [np.int32(together_of(own, SMALL, 3))] if causal else []
+        got = kernel(*arrays, *together, interpret=True)
+        assert same(got, attention_kernel(own, SMALL, 3)(*arrays, interpret=True))
+    assert len(kernel.specialisations()) == 1
+
+
+def biased(rng: np.random.Generator, sizes: Sizes) -> dict[str, Any]:
+    batch, queries, keys = sizes
+    return {"bias": rng.standard_normal((batch, 1, queries, keys)).astype(np.float32), "softcap": 3.0}
+
+
+def tiled(rng: np.random.Generator, sizes: Sizes) -> dict[str, Any]:
+    """A bias whose rows TMA can load, of any length: with gaps."""
+    batch, queries, keys = sizes
+    return {"bias": rng.standard_normal((batch, 1, queries, (keys // 8 + 1) * 8)).astype(np.float16)[..., :keys]}
+
+
+def whole(rng: np.random.Generator, sizes: Sizes) -> dict[str, Any]:
+    """And without gaps."""
+    return {"bias": rng.standard_normal(sizes[1:]).astype(np.float32)}
+
+
+def ragged(rng: np.random.Generator, sizes: Sizes) -> dict[str, Any]:
+    batch, queries, keys = sizes
+    ends = [np.sort(rng.integers(0, n, batch - 1)) for n in (queries, keys)]
+    lengths = [np.array([0, *end, n], np.int32) for end, n in zip(ends, (queries, keys), strict=True)]
+    return {"q_seqlens": lengths[0], "kv_seqlens": lengths[1], "causal": True}
+
+
+def nearer(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    return score - 0.1 * kd.abs(i - j).astype(kd.float32)
+
+
+def alibi(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    return score - 0.25 * (i - j)
+
+
+Options = Callable[[np.random.Generator, Sizes], dict[str, Any]]
+CALLS: dict[str, Options] = {
+    "bias": biased,
+    "tiled": tiled,
+    "whole": whole,
+    "ragged": ragged,
+    "plain": lambda *_: {},
+    "causal": lambda *_: {"causal": True, "return_lse": True},
+    "window": lambda *_: {"causal": "bottom_right", "window": 40},
+    "linear": lambda *_: {"score_mod": alibi, "causal": True, "window": 64},
+    "score": lambda *_: {"score_mod": nearer, "layout": "bshd"},
+}
+PLAIN = ("plain", "causal")  # which another kernel takes, whose tiles no counter deals
+
+
+def call_of(name: str, rng: np.random.Generator, sizes: Sizes) -> tuple[list[np.ndarray[Any, Any]], dict[str, Any]]:
+    """Arrays and options of a call."""
+    options, arrays = CALLS[name](rng, sizes), heads_of(rng, sizes)
+    if options.get("layout") == "bshd":
+        arrays = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in arrays]
+    if "q_seqlens" in options:
+        arrays = [np.ascontiguousarray(x[0].swapaxes(0, 1)) for x in arrays]
+    return arrays, options
+
+
+def sizes_of(name: str) -> tuple[Sizes, ...]:
+    """Those of three calls."""
+    return ((2, 64, 72), (3, 70, 48), (2, 90, 132)) if name == "whole" else ((2, 64, 70), (3, 70, 50), (2, 90, 130))
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize(
+    ("name", "blocks"), [(name, blocks) for name in CALLS for blocks in ((132,) if name in PLAIN else (2, 4))]
+)
+def test_a_third_length_compiles_nothing(
+    name: str, blocks: int, traces: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And gives the bits of the kernels that are made for it alone.
+
+    Two blocks share the tiles of the second and third sizes; four those of the second, and the third have a block each.
+    """
+    monkeypatch.setattr(
+        attention_scored, "scored_kernel", lambda p, t, _, promise: scored_kernel(p, t, blocks, promise)
+    )
+    rng, attention, later = np.random.default_rng(1), type(kd.library.attention)(), list[list[str]]()
+    monkeypatch.setattr(attention_opened, "_first", {})
+    for number, sizes in enumerate(sizes_of(name)):
+        arrays, options = call_of(name, rng, sizes)
+        traces.clear()
+        got = attention(*arrays, config=SMALL, interpret=True, **options)
+        later.append(list(traces))
+        if number:
+            monkeypatch.setattr(attention_opened, "_first", {})
+            assert same(got, type(attention)()(*arrays, config=SMALL, interpret=True, **options))
+            monkeypatch.setattr(attention_opened, "_first", _Other())
+    assert later[0], "the first sizes are compiled for"
+    assert later[1], "a kernel for any follows"
+    assert not later[2], "and serves all that come"
+
+
+@pytest.mark.gpu
+@pytest.mark.wgmma
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("sizes", [(1, 300, 400), (40, 500, 520)], ids=str)
+def test_bits_on_a_gpu(name: str, sizes: Sizes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few tiles, and of more than multiprocessors take at once."""
+    arrays, options = call_of(name, np.random.default_rng(2), sizes)
+    results: list[Any] = []
+    for first in (_Other(), {}):
+        monkeypatch.setattr(attention_opened, "_first", first)
+        results.append(type(kd.library.attention)()(*arrays, config=SMALL, **options))
+    assert same(*results)
+
+
+class _Other(dict[Any, Any]):
+    """Sizes of every kind came before."""
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        return None
