@@ -112,6 +112,7 @@ from .ops.control import cond, fori_loop, loop, switch, when, while_loop
 from .ops.copy import (
     OOBFillMode,
     async_prefetch,
+    commit_gmem,
     commit_smem,
     commit_smem_to_gmem_group,
     copy_gmem_to_smem,
@@ -347,6 +348,7 @@ __all__ = [
     "clip",
     "cluster_ref",
     "clz",
+    "commit_gmem",
     "commit_smem",
     "commit_smem_to_gmem_group",
     "complex64",

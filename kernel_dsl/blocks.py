@@ -49,7 +49,7 @@ def settle(kernel: CompiledKernel, shapes: Sequence[tuple[int, ...]], grid: Sequ
         return kernel
     where = kernel.source
     loc = None if where is None else Loc(where.file, where.line, function=where.function)
-    mapped = {p.array for p in kernel.params if isinstance(p, TensorMapParam)}
+    mapped = {p.array for p in kernel.params if type(p) is TensorMapParam}
     for number in mapped:
         free = [n for n, known in zip(shapes[number], kernel.arrays[number].shape, strict=True) if known == ANY]
         if any(n > COORDINATE_END - MARGIN for n in free):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import field
 from enum import Enum
 from typing import Any
@@ -96,7 +97,14 @@ class TensorMapParam:
     ranks: int = 0  # on a mesh of that many devices: a map of each rank's array, one after the other
 
 
-Param = PointerParam | ShapeParam | StrideParam | ScalarParam | TensorMapParam
+@dataclasses.dataclass(frozen=True)  # of a class that inherits from another of them
+class ScratchMapParam(TensorMapParam):
+    """That of a workspace, taken for an array of these (extent, stride in elements), outermost first."""
+
+    sizes: tuple[tuple[int, int], ...] = ()
+
+
+Param = PointerParam | ShapeParam | StrideParam | ScalarParam | TensorMapParam | ScratchMapParam
 
 
 # --- what the kernel assumes of its arrays --------------------------------------------------------

@@ -17,6 +17,7 @@ from .compiled import (
     PointerParam,
     Resources,
     ScalarParam,
+    ScratchMapParam,
     ShapeParam,
     StrideParam,
     TensorMapParam,
@@ -102,7 +103,8 @@ def _params(kernel: CompiledKernel) -> Iterator[str]:
         elif isinstance(param, (ShapeParam, StrideParam)):
             good = 0 <= param.axis < len(shapes[param.array])
         else:
-            good = isinstance(param, PointerParam) or _is_map(param, len(shapes[param.array]))
+            rank = len(param.sizes if isinstance(param, ScratchMapParam) else shapes[param.array])
+            good = isinstance(param, PointerParam) or _is_map(param, rank)
         if not good:
             yield f"a parameter is {param!r}"
 

@@ -36,6 +36,16 @@ class SmemBuffer:
     remote: bool = False  # SMEM of another block, by its shared::cluster address
 
 
+@dataclass(frozen=True)
+class GmemScratch:
+    """Scratch in GMEM: which workspace it is; where each block has its own, how many, bytes from one to the next, this one's."""
+
+    place: int
+    copies: int
+    bytes: int
+    number: V
+
+
 @dataclass
 class NamedBarriers:
     """Lowered mbarriers: the SMEM address of the first, and the alloca of this warpgroup's phases, a bit for each."""
@@ -102,6 +112,7 @@ class Context:
         self.fragments: dict[Value, Regs] = {}  # the registers of values that wgmma reads
         self.region_stack: list[Region] = []
         self.workspaces: list[Workspace] = []  # hidden GMEM, %ws0 ...
+        self.scratch: dict[Value, GmemScratch] = {}  # Refs to it
         self.warp_level = False  # inside warp_map: each warp is on its own
         self.arrays: list[Value] = []  # the GMEM arguments, as the launch counts them
         self.tensor_maps: dict[TensorMapParam, int] = {}
@@ -326,12 +337,14 @@ class Context:
         return (self.e.i32(mask) << base).trunc("i16")
 
     def array_number(self, ref: Value) -> int:
-        """The number of a GMEM argument among the kernel's arrays, of another device's that of its like here."""
+        """The number of a GMEM argument among the kernel's arrays, of another device's that of its like here; or of scratch."""
+        if ref in self.scratch:
+            return len(self.arrays) + self.scratch[ref].place
         return self.arrays.index(self._launched(ref))
 
     def is_launched(self, ref: Value) -> bool:
-        """Whether a Ref is a GMEM argument, this device's or another's."""
-        return self._launched(ref) in self.arrays
+        """Whether a Ref is a GMEM argument, this device's or another's, or scratch in GMEM."""
+        return ref in self.scratch or self._launched(ref) in self.arrays
 
     def _launched(self, ref: Value) -> Value:
         return self.remotes[ref].ref if ref in self.remotes else ref

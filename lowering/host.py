@@ -22,6 +22,7 @@ from kernel_dsl.compiled import (
     OobFill,
     PointerParam,
     ScalarParam,
+    ScratchMapParam,
     ShapeParam,
     StrideParam,
     Swizzle,
@@ -295,7 +296,11 @@ class Host:
         return pointers
 
     def _tensor_map(self, f: HostFunction, param: TensorMapParam, place: str) -> None:
-        sizes = [self.extent(f, param.array, k) for k in range(len(self.plan.arrays[param.array].shape))]
+        sizes: list[Word]
+        if isinstance(param, ScratchMapParam):
+            sizes = [n for n, _ in param.sizes]
+        else:
+            sizes = [self.extent(f, param.array, k) for k in range(len(self.plan.arrays[param.array].shape))]
         if 0 in sizes:  # nothing is copied from an array without elements
             for word in range(16):
                 f.store("i64", 0, place, 8 * word)
@@ -334,7 +339,9 @@ class Host:
         steps: list[Word] = []
         start: Word = 0
         for axis in param.axes if param.axes is not None else range(len(sizes)):
-            extent, step = sizes[axis], self.stride(f, param.array, axis)
+            extent = sizes[axis]
+            own = isinstance(param, ScratchMapParam)
+            step = param.sizes[axis][1] if own else self.stride(f, param.array, axis)
             if axis in window:
                 low, high = window[axis]
                 extent, start = high - low, f.add(start, f.mul(step, low))

@@ -459,6 +459,7 @@ def copies(x: Any, out: Any, buffer: Any, ready: Any) -> None:
     kd.copy_smem_to_gmem(buffer, out, commit_group=False)
     kd.commit_smem_to_gmem_group()
     kd.wait_smem_to_gmem(0)
+    kd.commit_gmem()
 
 
 @case(Spec((64, 64), f32), out_type=Spec((64, 64), f32), scratch_types=[kd.SMEM((64, 64), f32)])

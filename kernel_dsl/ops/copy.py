@@ -25,6 +25,7 @@ from .ref import as_ref, check_own_block
 __all__ = [
     "OOBFillMode",
     "async_prefetch",
+    "commit_gmem",
     "commit_smem",
     "commit_smem_to_gmem_group",
     "copy_gmem_to_smem",
@@ -115,6 +116,10 @@ class Prefetch(Op, name="async_prefetch", effect=Effect.READ, requires=Feature.T
     src_offsets: tuple[Value, ...] = operands()
     predicate: Value | None = operand()
     src_view: View = attr()
+
+
+class CommitGmem(Op, name="commit_gmem", effect=Effect.SYNC, requires=Feature.TMA):
+    """Every lane's proxy fence for GMEM, then a warpgroup barrier. PTX `fence.proxy.async.global`."""
 
 
 class CommitSmem(Op, name="commit_smem", effect=Effect.SYNC, requires=Feature.TMA):
@@ -372,6 +377,15 @@ def async_prefetch(ref: Any, *, collective_axes: Any = None, predicate: Any = No
             guard = first if guard is None else guard & first
     view, offsets = view_of(source)
     emit(Prefetch(source.root, offsets, guard, view.squeezed()))
+
+
+def commit_gmem() -> None:
+    """Make this warpgroup's writes to GMEM visible to asynchronous copies: to those of this launch that read what it wrote.
+
+    Each lane's proxy fence, then a barrier of the warpgroup. PTX ISA 9.7.13.4 (fence.proxy.async).
+    """
+    current()
+    emit(CommitGmem())
 
 
 def commit_smem() -> None:

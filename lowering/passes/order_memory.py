@@ -15,7 +15,7 @@ from kernel_dsl.layout import Layout
 from kernel_dsl.ops.atomic import AtomicCas, AtomicRmw
 from kernel_dsl.ops.cluster import PeerRef
 from kernel_dsl.ops.control import For, While
-from kernel_dsl.ops.copy import CommitSmem, CopyGmemToSmem, WaitGmemToSmem, WaitSmemToGmem
+from kernel_dsl.ops.copy import CommitGmem, CommitSmem, CopyGmemToSmem, WaitGmemToSmem, WaitSmemToGmem
 from kernel_dsl.ops.ref import BitcastRef, Load, Store
 from kernel_dsl.ops.remote import RemoteRef
 from kernel_dsl.ops.sync import WarpgroupBarrier
@@ -52,7 +52,7 @@ class Touch:
         return tuple(id(v) for v in self.offsets)
 
 
-_WAITS = (WarpgroupBarrier, CommitSmem, WaitSmemToGmem, WaitGmemToSmem)
+_WAITS = (WarpgroupBarrier, CommitGmem, CommitSmem, WaitSmemToGmem, WaitGmemToSmem)
 
 
 @cache

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from kernel_dsl import dtypes as dt
-from kernel_dsl.compiled import OobFill, Swizzle, TensorMapParam
+from kernel_dsl.compiled import OobFill, ScratchMapParam, Swizzle, TensorMapParam
 from kernel_dsl.errors_hopper import TmaRule
 from kernel_dsl.extents import factor_of, is_fixed
 from kernel_dsl.ir import RefType, Value
 from kernel_dsl.ops.copy import (
+    CommitGmem,
     CommitGroup,
     CommitSmem,
     CopyGmemToSmem,
@@ -22,7 +23,7 @@ from kernel_dsl.ops.copy import (
     WaitGmemToSmem,
     WaitSmemToGmem,
 )
-from kernel_dsl.refs import View
+from kernel_dsl.refs import View, strides_of
 from kernel_dsl.storage import storage_of
 from kernel_dsl.target import Feature
 from kernel_dsl.tma import Start, Way, innermost_start, period
@@ -59,9 +60,29 @@ def _elected(ctx: Context, predicate: Value | None, body: Callable[[], None]) ->
     ctx.e.only_where(go, body)
 
 
-def _coordinates(start: Regs, pieces: Cut, box: boxes.CopyBox) -> Regs:
-    """A box's coordinates, innermost first."""
-    return [start[axis] + box.start[axis] for axis in reversed(pieces.order)]
+def _coordinates(ctx: Context, ref: Value, start: Regs, pieces: Cut, box: boxes.CopyBox) -> Regs:
+    """A box's coordinates, innermost first. Scratch of each block has one more: the block."""
+    made = [start[axis] + box.start[axis] for axis in reversed(pieces.order)]
+    own = ctx.scratch.get(ref)
+    return [*made, own.number] if own is not None and own.copies > 1 else made
+
+
+def _map_of(
+    ctx: Context, ref: Value, pieces: Cut, box: boxes.CopyBox, swizzle: Swizzle, fill: OobFill, window: Window
+) -> TensorMapParam:
+    """The descriptor's recipe for a box of a Ref; of scratch it says its shape, whose outermost axis may be the blocks."""
+    array: RefType = ref.type
+    made = boxes.tensor_map(ctx.array_number(ref), array, pieces, box, swizzle, fill, window)
+    own = ctx.scratch.get(ref)
+    if own is None:
+        return made
+    sizes = tuple(zip(array.shape, strides_of(array.shape), strict=True))
+    if own.copies == 1:
+        return ScratchMapParam(**vars(made), sizes=sizes)
+    window = {axis + 1: ends for axis, ends in window.items()}
+    whole = replace(made, box=(1, *made.box), axes=(0, *(axis + 1 for axis in pieces.order)))
+    whole = replace(whole, window=tuple((axis, *ends) for axis, ends in sorted(window.items())))
+    return ScratchMapParam(**vars(whole), sizes=((own.copies, own.bytes // array.dtype.itemsize), *sizes))
 
 
 # --- GMEM to SMEM --------------------------------------------------------------------------------
@@ -145,9 +166,10 @@ def _load(ctx: Context, op: CopyGmemToSmem) -> None:
             start[part.axis] = start[part.axis].plus(part.array_offset)
             address = address.plus(part.smem_offset)
         for box in pieces.boxes:
-            number = ctx.array_number(op.src)
-            param = boxes.tensor_map(number, array, pieces, box, type.swizzle, fill, window)
-            _tensor_load(ctx, op, param, _coordinates(start, pieces, box), address + box.smem, barrier, part)
+            param = _map_of(ctx, op.src, pieces, box, type.swizzle, fill, window)
+            _tensor_load(
+                ctx, op, param, _coordinates(ctx, op.src, start, pieces, box), address + box.smem, barrier, part
+            )
 
     _elected(ctx, op.predicate, issue)
 
@@ -292,9 +314,8 @@ def _store(ctx: Context, op: CopySmemToGmem) -> None:
         else:
             start = corner(ctx, array, op.dst_view, op.dst_offsets, window, refuse)
             for box in pieces.boxes:
-                number = ctx.array_number(op.dst)
-                param = boxes.tensor_map(number, array, pieces, box, type.swizzle, OobFill.ZEROS, window)
-                _tensor_store(ctx, op, param, _coordinates(start, pieces, box), source + box.smem)
+                param = _map_of(ctx, op.dst, pieces, box, type.swizzle, OobFill.ZEROS, window)
+                _tensor_store(ctx, op, param, _coordinates(ctx, op.dst, start, pieces, box), source + box.smem)
         if op.commit:
             ctx.e.ptx("cp.async.bulk.commit_group;")
 
@@ -350,14 +371,19 @@ def lower_prefetch(ctx: Context, op: Prefetch) -> None:
         start = corner(ctx, array, op.src_view, op.src_offsets, {}, refuse)
         if not first.aligned:
             start[-1] = start[-1] & -first.unit
-        param = boxes.tensor_map(ctx.array_number(op.src), array, pieces, box, Swizzle.NONE, OobFill.ZEROS, {})
+        param = _map_of(ctx, op.src, pieces, box, Swizzle.NONE, OobFill.ZEROS, {})
         for part in itertools.product(*(range(0, sizes.get(a, 1), n) for a, n in zip(order, extents, strict=True))):
-            coords = _coordinates(start, pieces, boxes.CopyBox(extents, part, 0))
+            coords = _coordinates(ctx, op.src, start, pieces, boxes.CopyBox(extents, part, 0))
             names = ", ".join(f"${i + 1}" for i in range(len(coords)))
             text = f"cp.async.bulk.prefetch.tensor.{len(coords)}d.L2.global.tile [$0, {{{names}}}];"
             ctx.e.ptx(text, ctx.tensor_map(param, op.src), *coords)
 
     _elected(ctx, op.predicate, issue)
+
+
+def lower_commit_gmem(ctx: Context, op: CommitGmem) -> None:
+    ctx.e.ptx("fence.proxy.async.global;")
+    ctx.sync()
 
 
 def lower_commit_smem(ctx: Context, op: CommitSmem) -> None:
@@ -383,6 +409,7 @@ RULES: Rules = {
     CopyGmemToSmem: lower_gmem_to_smem,
     CopySmemToGmem: lower_smem_to_gmem,
     Prefetch: lower_prefetch,
+    CommitGmem: lower_commit_gmem,
     CommitSmem: lower_commit_smem,
     CommitGroup: lower_commit_group,
     WaitSmemToGmem: lower_wait_smem_to_gmem,

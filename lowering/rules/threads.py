@@ -20,7 +20,7 @@ from kernel_dsl.ops.threads import (
 from kernel_dsl.refs import strides_of
 from kernel_dsl.storage import bytes_of
 
-from ..context import Context, Rules, SmemBuffer
+from ..context import Context, GmemScratch, Rules, SmemBuffer
 from ..llvm_types import llvm_type
 from ..writer import LETTERS, Regs, V
 from .access import pack, unpack
@@ -103,15 +103,17 @@ def lower_semaphore(ctx: Context, op: AllocSemaphore) -> None:
     base = ctx.e.value(f"%ws{len(ctx.workspaces)}", "i64")
     if not op.zeroed:  # scratch: each block's at a multiple of what any access wants
         size = -(-size // _SCRATCH) * _SCRATCH
+    place, total = len(ctx.workspaces), ctx.e.i32(0)
     ctx.workspaces.append(Workspace(size * max(copies, 1), zeroed=op.zeroed))
     if copies > 1:
-        total = ctx.e.i32(0)
         for axis in "zyx":
             count, here = ctx.special(f"nctaid.{axis}"), ctx.special(f"ctaid.{axis}")
             total = total.once * count if total != "0" else total
             total = total.once + here
         base = base.once + total.once.zext("i64").once.times(size)
     ctx.buffers[op.result] = SmemBuffer(base, strides_of(op.type.shape))
+    if not op.zeroed:
+        ctx.scratch[op.result] = GmemScratch(place, max(copies, 1), size, total)
 
 
 RULES: Rules = {

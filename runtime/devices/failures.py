@@ -81,6 +81,8 @@ def where(kernel: CompiledKernel | LaunchPlan | None) -> str:
 
 def array_name(plan: LaunchPlan, index: int) -> str:
     """What the user calls array `index`: its Ref's name, else its place."""
+    if index >= len(plan.arrays):
+        return plan.scratch[index - len(plan.arrays)].name
     name = plan.arrays[index].name if plan.traced else ""
     role = "input" if index < plan.inputs else "output"
     place = index if index < plan.inputs else index - plan.inputs

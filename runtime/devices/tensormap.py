@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernel_dsl import tma
-from kernel_dsl.compiled import OobFill, Swizzle, TensorMapParam
+from kernel_dsl.compiled import OobFill, ScratchMapParam, Swizzle, TensorMapParam
 from kernel_dsl.launch_plan import LaunchPlan
 
 from ..arrays.array_view import ArrayView
@@ -38,6 +38,9 @@ def plan(param: TensorMapParam, view: ArrayView, name: str = "the array") -> Ten
     """
     if view.size == 0:
         return None
+    if isinstance(param, ScratchMapParam):
+        lying = zip(*param.sizes, strict=True)
+        view = ArrayView(view.address, next(lying), next(lying), param.dtype, view.device, "", owner=view.owner)
     extents, steps, start = _dimensions(param, view, name)
     item = param.dtype.itemsize
     if len(param.box) != len(extents):

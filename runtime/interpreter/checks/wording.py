@@ -76,4 +76,7 @@ def conflict(
         f"{before} at {side.place}",
     )
     other = run.reporter.side(details[1], run.sites[site])
-    run.reporter.hazard(kind, what, a.ins, details, fix or _FIXES[kind], other)
+    fix = fix or _FIXES[kind]
+    if kind is HazardKind.MISSING_PROXY_FENCE and not shared:
+        fix = fix.replace("commit_smem", "commit_gmem")
+    run.reporter.hazard(kind, what, a.ins, details, fix, other)
