@@ -317,6 +317,11 @@ def now(size: Any) -> Any:
     return size
 
 
+def seen(size: Any) -> Any:
+    """A size as a user is shown it: of an extent that no code reads, what it is in the call that is traced."""
+    return size.value if isinstance(size, Extent) and size.reads is not None and not size.declared else now(size)
+
+
 # --- for functions of shapes ----------------------------------------------------------------------
 
 

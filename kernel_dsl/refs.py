@@ -29,7 +29,7 @@ from .errors import (
     TracedIteration,
 )
 from .errors_dims import DimRead
-from .extents import DimExtent, Extent, Taken, is_declared, now, traced_extent
+from .extents import DimExtent, Extent, Taken, is_declared, now, seen, traced_extent
 from .ir import MemorySpace, RefType, Value
 from .no_arithmetic import NoArithmetic
 from .regroup import NotAffine, regroup, splits
@@ -228,7 +228,7 @@ class Ref(NoArithmetic, RefMethods):
         return int(self._dims[0].size)  # raises `DimRead`: Python has `len` give an int
 
     def __repr__(self) -> str:
-        dims = ",".join(str(now(d.size)) for d in self._dims)
+        dims = ",".join(str(seen(d.size)) for d in self._dims)
         name = f" {self.type.name}" if self.type.name else ""
         return f"<Ref{name} {self.type.space.value} {self.dtype}[{dims}]>"
 

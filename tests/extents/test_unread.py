@@ -224,3 +224,17 @@ def test_a_grid_that_is_folded_has_its_own_code() -> None:
     small, large = (kernel.lower(Spec((rows, 8), kd.int32)) for rows in (5, 70000))
     assert small.kernel.launch.grid == (2, 5, 1) and large.kernel.launch.grid == (140000, 1, 1)
     assert "ctaid.y" in small.ptx and "ctaid.y" not in large.ptx
+
+
+def test_a_ref_shows_the_extents_of_the_call() -> None:
+    """Which reads none of them: the code still serves all."""
+    shown: list[str] = []
+
+    def body(x: Any, out: Any) -> None:
+        shown.append(repr(x))
+        out[kd.program_id(0)] = x[kd.program_id(0)]
+
+    kernel = kd.kernel(body, out_type=lambda x: kd.ShapeDtypeStruct(x.shape, x.dtype), grid=lambda x: (x.shape[0],))
+    for rows in (3, 5):
+        _ = kernel(np.zeros((rows, 8), np.float32), interpret=True)
+    assert set(shown) == {"<Ref x gmem float32[3,8]>"} and len(kernel.specialisations()) == 1
