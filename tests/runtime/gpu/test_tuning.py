@@ -34,6 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
     tuned_results().add({}, keep=False)
 
 
+@pytest.mark.alone  # it times kernels
 def test_a_kernel(folder: Path) -> None:
     """Few rows a block are many blocks: the most rows win, whatever is predicted."""
     double = kd.tune(SPACE, predict=lambda c, x: c.rows, seconds=0.2)(make)
