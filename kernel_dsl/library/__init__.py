@@ -27,6 +27,7 @@ from .matmul import matmul
 from .mxfp4 import PackedMxfp4, pack_mxfp4
 from .persistent_matmul import MatmulConfig
 from .ring_attention import ring_attention
+from .ring_attention_backward import ring_attention_backward
 from .sparse import SparseMatrix, sparse_compress, sparse_decompress
 from .sparse_matmul import sparse_matmul
 from .tensor_parallel import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
@@ -63,6 +64,7 @@ __all__ = [
     "pack_mxfp4",
     "reduce_scatter",
     "ring_attention",
+    "ring_attention_backward",
     "sparse_compress",
     "sparse_decompress",
     "sparse_matmul",

@@ -19,19 +19,18 @@ TIMEOUT = 600.0  # seconds, where the caller says none: a rank that died leaves 
 def by_rank(function: _T) -> _T:
     """The function, which takes and gives one array where it has a list of one a device: then the call is this rank's.
 
-    `mesh` may be the group of the ranks. The arrays are the parameters before it, and `out`.
+    `mesh` may be the group of the ranks. The arrays are the parameters before it, and `out` or `grads`.
     """
     names = list(inspect.signature(function).parameters)
-    arrays = (*names[: names.index("mesh")], "out")
+    first = names.index("mesh")
+    arrays = (*names[:first], *({"out", "grads"} & set(names[first:])))
 
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
         given = dict(zip(names, args, strict=False))
         mesh = given.get("mesh", keywords.get("mesh"))
         alone = not isinstance(mesh, Mesh) and is_group(mesh)
-        if not alone and not (
-            isinstance(mesh, Mesh) and has_ranks(mesh) and any(_is_array(x) for x in args[: len(arrays) - 1])
-        ):
+        if not alone and not (isinstance(mesh, Mesh) and has_ranks(mesh) and any(_is_array(x) for x in args[:first])):
             return function(*args, **keywords)
         if len(args) > len(names) or given.keys() & keywords.keys():
             return function(*args, **keywords)  # which says what is wrong

@@ -19,7 +19,7 @@ from kernel_dsl.boundary import public
 from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh
 from kernel_dsl.symmetric import gapless, made_like, overlap, target_of
-from kernel_dsl.target import Feature
+from kernel_dsl.target import Feature, Target
 
 from .attention_kernel import LOG2E, LOWEST, ROWS
 from .by_rank import by_rank
@@ -43,6 +43,7 @@ def ring_attention(
     *,
     causal: bool = False,
     scale: float | None = None,
+    return_lse: bool = False,
     out: Any = None,
     timeout: float | None = None,
     interpret: Any = None,
@@ -51,8 +52,9 @@ def ring_attention(
 
     q (batch, heads, length, dim), k and v (batch, kv_heads, length, dim) a device, row-major, of one float dtype; query heads
     share key heads evenly. The result is as q. `causal`: a query sees the keys up to its own place in the whole sequence.
-    `scale`: by default dim ** -0.5. `out`: preallocated, in other memory; `timeout`: seconds that a device waits for its peers.
-    Sums go in one order: calls give the same bits.
+    `scale`: by default dim ** -0.5. `return_lse`: the result is (out, lse), with the natural logarithm of each query's sum of
+    exponentials, float32 (batch, heads, length). `out`: preallocated, in other memory, (out, lse) with `return_lse`; `timeout`:
+    seconds that a device waits for its peers. Sums go in one order: calls give the same bits.
 
     On Hopper float16 and bfloat16 of dim 64 or 128 and a length that is a multiple of 128 are the fast kernel, which holds the
     keys and values of all devices; other arrays take a slow one.
@@ -60,6 +62,29 @@ def ring_attention(
     Raises `BadArgument`, `BadArgumentType`, and what a call of a kernel on a mesh raises.
     """
     op = "ring_attention"
+    p, target = ring_problem(op, q, k, v, mesh, causal, scale, timeout, interpret, bool(return_lse))
+    if p.lse and out is not None and (not isinstance(out, (tuple, list)) or len(out) != 2):
+        raise BadArgumentType(op=op, what="out= is one array a device", hint="pass (out, lse)")
+    outs: Any = out if p.lse else (out,)
+    if out is not None and any(overlap(x, y) for x in (q, k, v) for y in outs):
+        raise BadArgument(
+            op=op, what="out= shares memory with q, k or v", hint="give other arrays: peers still read them"
+        )
+    hopper = target.supports(Feature.WGMMA | Feature.TMA | Feature.SETMAXNREG)
+    if p.fast and hopper and gapless(q, k, v, *(outs or ())):
+        there = [made_like(q, (mesh.size, *k[0].shape), p.dtype, mesh, f"ring {name}") for name in "kv"]
+        if out is None:
+            outs = [made_like(q, x.shape, x.dtype, mesh) for x in p.results]
+        got = _ring(p)(q, k, v, out=(outs[0], *there, *outs[1:]), interpret=interpret)
+        return (got[0], got[3]) if p.lse else got[0]
+    return ring_general(p)(q, k, v, out=out, interpret=interpret)
+
+
+def ring_problem(
+    op: str, q: Any, k: Any, v: Any, mesh: Mesh, causal: bool, scale: float | None, timeout: float | None, interpret: Any,
+    lse: bool = False,
+) -> tuple[RingProblem, Target]:  # fmt: skip
+    """What a call computes, and what for. Raises `BadArgument`, `BadArgumentType`."""
     (shape, dtype), (keys, kind), values = described(q, mesh, op), described(k, mesh, op), described(v, mesh, op)
     if dtype != kind or values[1] != dtype or not dtype.is_float:
         what = f"q is {dtype}, k {kind} and v {values[1]}"
@@ -69,25 +94,15 @@ def ring_attention(
         what = f"q is {list(shape)}, k {list(keys)} and v {list(values[0])} on a device"
         hint = "q is (batch, heads, length, dim), k and v (batch, kv_heads, length, dim), heads a multiple of kv_heads"
         raise BadArgument(op=op, what=what, hint=hint)
-    if out is not None and any(overlap(x, out) for x in (q, k, v)):
-        raise BadArgument(
-            op=op, what="out= shares memory with q, k or v", hint="give other arrays: peers still read them"
-        )
     target = target_of(q, interpret)
-    p = RingProblem(
-        mesh, shape[0], shape[1], shape[2], shape[3], keys[1], dtype, causal, shape[3] ** -0.5 if scale is None else scale,
-        min(BLOCKS, target.limits.multiprocessors), timeout,
-    )  # fmt: skip
-    if p.fast and gapless(q, k, v, out) and target.supports(Feature.WGMMA | Feature.TMA | Feature.SETMAXNREG):
-        there = [made_like(q, (mesh.size, *keys), dtype, mesh, f"ring {name}") for name in "kv"]
-        out = made_like(q, shape, dtype, mesh) if out is None else out
-        return _ring(p)(q, k, v, out=(out, *there), interpret=interpret)[0]
-    return ring_general(p)(q, k, v, out=out, interpret=interpret)
+    most, factor = min(BLOCKS, target.limits.multiprocessors), shape[3] ** -0.5 if scale is None else scale
+    p = RingProblem(mesh, shape[0], shape[1], shape[2], shape[3], keys[1], dtype, causal, factor, most, timeout, lse)
+    return p, target
 
 
 @cache
 def _ring(p: RingProblem) -> Any:
-    """The kernel `(q, k, v) -> (out, k_there, v_there)`, the latter with the parts of all other devices."""
+    """The kernel `(q, k, v) -> (out, k_there, v_there)`, the latter with the parts of all other devices, and lse if wanted."""
     n, each = p.mesh.size, p.length // p.block  # steps of a peer's keys
     blocks = min(p.work, p.most)
     size = p.length * p.dim // PARTS
@@ -168,7 +183,7 @@ def _ring(p: RingProblem) -> Any:
         before = [(kd.rem(me - shard + n, n), me >= shard if p.causal else True) for shard in range(1, n)]
         take_back(flags, before, PARTS, blocks, p.timeout)
 
-    def attend(me: Any, number: Any, out: Any, s: dict[str, Any]) -> None:
+    def attend(me: Any, number: Any, out: Any, lse: Any, s: dict[str, Any]) -> None:
         tile = s["q_smem"].at[number]
         row = number * ROWS + kd.broadcasted_iota(kd.int32, (ROWS, p.block), 0)
         column = kd.broadcasted_iota(kd.int32, (ROWS, p.block), 1)
@@ -206,20 +221,23 @@ def _ring(p: RingProblem) -> Any:
                 top = kd.layout_cast(kd.full((ROWS,), LOWEST, kd.float32), kd.Layout.WGMMA_ROW)
                 total = kd.layout_cast(kd.zeros((ROWS,), kd.float32), kd.Layout.WGMMA_ROW)
                 carry = (start, top, total)
-                slot, _, total = kd.loop(0, total_steps, init_carry=carry)(partial(step, accs=(scores, sums)))
-                return sums[...], total, slot
+                slot, top, total = kd.loop(0, total_steps, init_carry=carry)(partial(step, accs=(scores, sums)))
+                return sums[...], top, total, slot
 
-            value, total, slot = kd.run_scoped(
+            value, top, total, slot = kd.run_scoped(
                 run, kd.ACC((ROWS, p.block), kd.float32), kd.ACC((ROWS, p.dim), kd.float32)
             )
             tile[...] = (value * (1.0 / total)[:, None]).astype(p.dtype)
             kd.commit_smem()
             kd.copy_smem_to_gmem(tile, out.at[batch, head, kd.ds(first + number * ROWS, ROWS)])
+            if p.lse:
+                logs = (top * scale + kd.log2(total)) * (1.0 / LOG2E)
+                lse[batch, head, kd.ds(first + number * ROWS, ROWS)] = logs
             kd.wait_smem_to_gmem(0, wait_read_only=True)
             kd.barrier_arrive(s["q_consumed"].at[number])
             return slot
 
-    def body(q: Any, k: Any, v: Any, out: Any, k_there: Any, v_there: Any, **s: Any) -> None:
+    def body(q: Any, k: Any, v: Any, out: Any, k_there: Any, v_there: Any, *lse: Any, **s: Any) -> None:
         me, wg = kd.axis_index(p.mesh.names), kd.axis_index("wg")
 
         @kd.when(wg == CONSUMERS)
@@ -230,7 +248,7 @@ def _ring(p: RingProblem) -> Any:
         @kd.when(wg < CONSUMERS)
         def _() -> None:
             kd.set_max_registers(REGISTERS[0], action="increase")
-            attend(me, wg, out, s)
+            attend(me, wg, out, lse[0] if p.lse else None, s)
 
     swizzled = (kd.TilingTransform((8, 64)), kd.SwizzleTransform(128))
     scratch: dict[str, Any] = {"q_smem": kd.SMEM((CONSUMERS, ROWS, p.dim), p.dtype, transforms=swizzled)}
@@ -242,7 +260,7 @@ def _ring(p: RingProblem) -> Any:
     there = kd.ShapeDtypeStruct((n, p.batch, p.kv_heads, p.length, p.dim), p.dtype)
     made = kd.kernel(
         body,
-        out_type=(kd.ShapeDtypeStruct((p.batch, p.heads, p.length, p.dim), p.dtype), there, there),
+        out_type=(p.results[0], there, there, *p.results[1:]),
         scratch_types={**scratch, "begin": kd.SemaphoreType.REGULAR},
         grid=(blocks,),
         grid_names=("block",),

@@ -32,6 +32,14 @@ class RingProblem:
     scale: float
     most: int
     timeout: float | None
+    lse: bool = False  # whether the result has the logarithms of the sums, too
+
+    @property
+    def results(self) -> tuple[Any, ...]:
+        """Of a device: out, and lse where it is wanted."""
+        rows = (self.batch, self.heads, self.length)
+        out = kd.ShapeDtypeStruct((*rows, self.dim), self.dtype)
+        return (out, kd.ShapeDtypeStruct(rows, kd.float32)) if self.lse else (out,)
 
     @property
     def fast(self) -> bool:
@@ -63,19 +71,19 @@ class RingProblem:
 
 @cache
 def ring_general(p: RingProblem) -> Any:
-    """The kernel `(q, k, v) -> out` for any float dtype and shape."""
+    """The kernel `(q, k, v) -> out`, or `-> (out, lse)`, for any float dtype and shape."""
     wide = kd.float64 if p.dtype == kd.float64 else kd.float32
     n = p.mesh.size
 
     @kd.kernel(
-        out_type=kd.ShapeDtypeStruct((p.batch, p.heads, p.length, p.dim), p.dtype),
-        scratch_types=[kd.SemaphoreType.REGULAR, kd.SemaphoreType.REGULAR],
+        out_type=p.results if p.lse else p.results[0],
+        scratch_types={"begin": kd.SemaphoreType.REGULAR, "end": kd.SemaphoreType.REGULAR},
         grid=(p.batch * p.heads, kd.cdiv(p.length, FEW)),
         grid_names=("head", "tile"),
         mesh=p.mesh,
         name=f"ring_attention_general_{n}",
     )
-    def attend(q: Any, k: Any, v: Any, out: Any, begin: Any, end: Any) -> None:
+    def attend(q: Any, k: Any, v: Any, out: Any, *lse: Any, begin: Any, end: Any) -> None:
         wait_for_all(begin, p.mesh, p.timeout)
         me, first = kd.axis_index(p.mesh.names), kd.axis_index("tile") * FEW
         batch, head = kd.div(kd.axis_index("head"), p.heads), kd.rem(kd.axis_index("head"), p.heads)
@@ -102,8 +110,10 @@ def ring_general(p: RingProblem) -> Any:
             return kd.fori_loop(0, kd.cdiv(p.length, KEYS), step, carry)
 
         start = (kd.full((FEW, 1), LOWEST, wide), kd.zeros((FEW, 1), wide), kd.zeros((FEW, p.dim), wide))
-        _, total, acc = kd.fori_loop(0, me + 1 if p.causal else n, shard, start)
+        top, total, acc = kd.fori_loop(0, me + 1 if p.causal else n, shard, start)
         out[batch, head, kd.ds(first, FEW)] = (acc / total).astype(p.dtype)
+        if p.lse:
+            lse[0][batch, head, kd.ds(first, FEW)] = (top + kd.log(total)).reshape(FEW).astype(kd.float32)
         wait_for_all(end, p.mesh, p.timeout)
 
     return orders_itself(attend)

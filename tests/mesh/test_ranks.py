@@ -38,6 +38,10 @@ CALLS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "matmul_reduce_scatter slow": (kd.library.matmul_reduce_scatter, [random(4, 8), random(8, 7)]),
     "matmul_all_reduce slow": (kd.library.matmul_all_reduce, [random(4, 8), random(8, 7)]),
     "ring_attention": (kd.library.ring_attention, [random(1, 2, 16, 8, seed=s) for s in range(3)]),
+    "ring_attention_backward": (
+        kd.library.ring_attention_backward,
+        [*[random(1, 1, 4, 8, seed=s) for s in range(5)], random(1, 1, 4)],
+    ),
     "expert_dispatch": (
         lambda x, e, m, **o: kd.library.expert_dispatch(x, e, m, num_experts=4, **o), [random(4, 16), EXPERTS],
     ),

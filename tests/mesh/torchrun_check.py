@@ -122,10 +122,16 @@ class Check:
     def attention(self) -> None:
         shape = (1, 2, 128, 64) if self.cpu else (1, 16, 4096, 128)
         qs, ks, vs = (self.made(*shape, seed=seed) for seed in (4, 5, 6))
-        got = kd.library.ring_attention(qs[self.rank], ks[self.rank], vs[self.rank], self.group, causal=True)
-        q, k, v = (torch.cat(x, 2).float() for x in (qs, ks, vs))
+        mine = (qs[self.rank], ks[self.rank], vs[self.rank])
+        got, lse = kd.library.ring_attention(*mine, self.group, causal=True, return_lse=True)
+        q, k, v = (torch.cat(x, 2).float().requires_grad_() for x in (qs, ks, vs))
         want = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        self.expect("ring_attention", got, want.chunk(self.size, 2)[self.rank], 2e-2)
+        self.expect("ring_attention", got, want.detach().chunk(self.size, 2)[self.rank], 2e-2)
+        douts = self.made(*shape, seed=8)
+        want.backward(torch.cat(douts, 2).float())
+        grads = kd.library.ring_attention_backward(douts[self.rank], *mine, got, lse, self.group, causal=True)
+        for name, grad, x in zip("qkv", grads, (q, k, v), strict=True):
+            self.expect(f"ring_attention_backward d{name}", grad, x.grad.chunk(self.size, 2)[self.rank], 4e-2)
 
     def delays(self) -> None:
         """Many calls with ranks that come at different times: right each time."""

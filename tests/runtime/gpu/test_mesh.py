@@ -254,6 +254,40 @@ def test_ring_attention(torch: Any, length: int, dim: int, kind: str, causal: bo
             assert (got.cpu().double() - part).abs().max() <= (1e-5 if kind == "float32" else 2e-2)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("length", "dim", "kind"),
+    [(512, 64, "float16"), (1024, 128, "bfloat16"), (100, 40, "bfloat16"), (130, 256, "float16"), (100, 40, "float32")],
+)
+def test_ring_attention_backward(torch: Any, length: int, dim: int, kind: str, causal: bool) -> None:
+    def random(seed: int, heads: int) -> list[Any]:
+        rng = np.random.default_rng(seed)
+        made = [torch.tensor(rng.standard_normal((2, heads, length, dim))) for _ in range(2)]
+        return [m.to(getattr(torch, kind)).to(f"cuda:{rank}") for rank, m in enumerate(made)]
+
+    arrays = q, k, v, dout = random(0, 4), random(1, 2), random(2, 2), random(3, 4)
+    Q, K, V, D = (torch.cat([x.cpu().double() for x in xs], 2).requires_grad_() for xs in arrays)
+    scores = Q @ K.repeat_interleave(2, 1).transpose(-1, -2) * dim**-0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(2 * length, 2 * length).triu(1).bool(), -float("inf"))
+    (torch.softmax(scores, -1) @ V.repeat_interleave(2, 1)).backward(D.detach())
+    logs = torch.logsumexp(scores.detach(), -1).chunk(2, 2)
+    first: list[Any] = []
+    for _ in range(5):
+        how: dict[str, Any] = {"causal": causal, "timeout": SECONDS}
+        out, lse = library.ring_attention(q, k, v, PAIR, return_lse=True, **how)
+        for got, want in zip(lse, logs, strict=True):
+            assert (got.cpu().double() - want).abs().max() <= 1e-3
+        grads = library.ring_attention_backward(dout, q, k, v, out, lse, PAIR, **how)
+        for got, x in zip(grads, (Q, K, V), strict=True):
+            bound = (1e-5 if kind == "float32" else 2e-2) * x.grad.abs().max()
+            for g, want in zip(got, x.grad.chunk(2, 2), strict=True):
+                assert (g.cpu().double() - want).abs().max() <= bound
+        bits = [g.cpu() for row in grads for g in row]
+        first = first or bits
+        assert all(torch.equal(a, b) for a, b in zip(bits, first, strict=True)), "the same bits each time"
+
+
 def test_experts_there_and_back(torch: Any) -> None:
     for turn in range(10):
         rng = np.random.default_rng(turn)
