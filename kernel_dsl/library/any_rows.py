@@ -129,6 +129,8 @@ def opened_route(route: Any) -> Any:
     if 0 in (*p.batch, p.M, p.N, p.K):
         return None
     left = route.packings[0]
+    if p.M == 1 and (p.K * p.dtype.itemsize % VECTOR or p.N * p.out_dtype.itemsize % VECTOR):
+        return None  # a single row has any stride, which TMA takes, and more rows have not
     if left is not None and p.a_transposed:
         return None  # rows along M are laid out anew in whole vectors, so they don't say M
     turned = p.a_transposed if left is None else left.turned

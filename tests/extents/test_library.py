@@ -87,6 +87,18 @@ def test_results_have_the_rows_of_every_size(seed: int, monkeypatch: pytest.Monk
                 assert kd.library.matmul(a, b, out=np.empty_like(result)).shape == (m, n)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8], ids=lambda d: d.__name__)
+@pytest.mark.parametrize(("k", "n"), [(59, 16), (64, 59), (64, 16)])
+def test_one_row_comes_before_several(k: int, n: int, dtype: Any) -> None:
+    """A single row has any stride: what its kernel may do, one for more rows may not."""
+    rng = np.random.default_rng(k + n)
+    b = rng.integers(-3, 4, (k, n)).astype(dtype)
+    with fresh():
+        for m in (5, 1, 20, 1, 7):
+            a = rng.integers(-3, 4, (m, k)).astype(dtype)
+            np.testing.assert_array_equal(kd.library.matmul(a, b), a.astype(np.int64) @ b.astype(np.int64))
+
+
 def relu(x: Any) -> Any:
     return kd.maximum(x, 0)
 
