@@ -288,8 +288,7 @@ class TunedResults:
                     self._stamp = _stamp(self.path)
                 except OSError as error:
                     _log.warning("tuned results are not kept in %s: %s", self.path, error)
-        for listener in list(_LISTENERS):
-            listener()
+        choose_anew()
 
     def _look(self) -> None:
         """Read the user's file, if it changed since."""
@@ -328,6 +327,12 @@ _LISTENERS: list[Callable[[], object]] = []  # the library's caches, for the lif
 def when_tuned(listener: Callable[[], object]) -> None:
     """Call `listener` whenever results are added: what was chosen by the earlier ones may be chosen anew."""
     _LISTENERS.append(listener)
+
+
+def choose_anew() -> None:
+    """Let the library choose kernels as if no call had been before."""
+    for listener in list(_LISTENERS):
+        listener()
 
 
 def fastest(lines: Iterable[TunedLine], known: Mapping[str, Any]) -> str | None:

@@ -159,6 +159,14 @@ def check_each_pass() -> None:
     pipeline.check_each_pass = True
 
 
+@pytest.fixture(autouse=True)
+def first_sizes() -> None:
+    """The library chooses by the sizes that came before: for each test none did."""
+    found = sys.modules.get("kernel_dsl.tuning_file")
+    if found is not None:
+        found.choose_anew()
+
+
 @pytest.fixture
 def update(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be rewritten."""

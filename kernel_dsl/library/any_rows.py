@@ -16,6 +16,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from .. import forking
+from ..tuning_file import when_tuned
 from .problem import Problem
 
 ENOUGH = 0.97  # of the speed of the best configuration, by the cost model
@@ -29,6 +30,16 @@ VECTOR = 16  # bytes that are read along M at a time
 _first: dict[Any, Any] = {}  # the sizes that came first, by all else of a product
 _known: dict[Any, list[Any]] = {}  # routes that take any sizes
 _lock = forking.lock()
+
+
+def _forget() -> None:
+    """Take the next sizes for the first ones."""
+    with _lock:
+        _first.clear()
+        _known.clear()
+
+
+when_tuned(_forget)
 
 
 @cache

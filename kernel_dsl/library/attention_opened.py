@@ -13,6 +13,7 @@ import kernel_dsl as kd
 
 from .. import forking
 from ..kernel import Kernel
+from ..tuning_file import when_tuned
 from .attention_kernel import AttentionConfig, AttentionProblem, attention_kernel, together_of
 from .attention_score import ScoredProblem
 from .latest import UNSEEN, seen_call
@@ -24,6 +25,15 @@ SMALLEST = 64  # queries of a tile
 
 _first: dict[Any, Any] = {}  # the sizes that came first, by all else of a call
 _lock = forking.lock()
+
+
+def _forget() -> None:
+    """Take the next sizes for the first ones."""
+    with _lock:
+        _first.clear()
+
+
+when_tuned(_forget)
 
 
 @cache

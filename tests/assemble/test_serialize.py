@@ -58,6 +58,7 @@ _PARAM = st.one_of(
         split=_tuples(st.tuples(_INT, _INT)),
         l2_promotion=st.sampled_from([0, 64, 128, 256]),
     ),
+    st.builds(compiled.ScratchMapParam, _INT, _DTYPE, _SIZES, **_ENUMS, sizes=_tuples(st.tuples(_INT, _INT))),
 )
 _THREE = st.tuples(_INT, _INT, _INT)
 _NAMES = st.builds(
@@ -140,7 +141,7 @@ def test_round_trip(value, meta) -> None:
 def test_every_class_of_the_contract_is_tried() -> None:
     """A class or a field added to compiled.py must be added here."""
     seen = {
-        "SourceLine", "PointerParam", "ShapeParam", "StrideParam", "ScalarParam", "TensorMapParam",
+        "SourceLine", "PointerParam", "ShapeParam", "StrideParam", "ScalarParam", "TensorMapParam", "ScratchMapParam",
         "ArrayAssumption", "OutputSpec", "Workspace", "LaunchAttributes", "SmemRegion",
         "AccumulatorNames", "ReportNames", "CompiledKernel", "Resources", "Remark", "Assembled", "Condition",
     }  # fmt: skip

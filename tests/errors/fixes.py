@@ -51,6 +51,8 @@ FIXES: dict[str, tuple[str, str, str]] = {
     "NoMesh": ("no_mesh", "kd.remote_ref(x, 1)[...]", "x[...]"),
     "NoSuchDevice": ("no_such_device", "(x, 2)", "(x, 1)"),
     "NotSymmetric": ("not_symmetric", "(tile, 1)", "(x, 1)"),
+    "NoMulticast": ("no_multicast", "((0,), (1,))", "((0, 1),)"),
+    "RanksApart": ("ranks_apart", 'raise ConnectionError("rank 1 has ended")', "return [value, value]"),
     "RanksDiffer": ("ranks_differ", "np.ones(96, np.float32)", "xs[1]"),
     "NotAnArray": ("not_an_array_list", "[1, 2]", "np.ones(8, np.float32)"),
     "NotTracing": (

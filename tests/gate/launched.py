@@ -11,7 +11,12 @@ import numpy as np
 
 import kernel_dsl as kd
 from kernel_dsl.kernel import Kernel
+from kernel_dsl.library.cross_entropy import combine_backward, partials_backward
+from kernel_dsl.library.cross_entropy_arguments import CrossEntropyCall
+from kernel_dsl.library.cross_entropy_gradients import loss_and_gradients
 from kernel_dsl.library.cross_entropy_kernels import stack_kernel
+from kernel_dsl.library.grouped_arguments import GroupedOptions
+from kernel_dsl.library.grouped_derivatives import gradients as grouped_gradients
 
 
 def _grouped() -> None:
@@ -22,6 +27,7 @@ def _grouped() -> None:
     kd.library.grouped_matmul(a[:0], b, sizes * 0, interpret=True)
     dout = np.ones((40, 16), kd.bfloat16.numpy)
     kd.library.grouped_matmul_wgrad(a, dout, sizes, interpret=True)
+    grouped_gradients(dout, a, b, GroupedOptions(sizes, activation=kd.exp), True)
     kd.library.grouped_matmul_wgrad(a.astype(np.float64), dout.astype(np.float64), sizes, interpret=True)
 
 
@@ -45,6 +51,14 @@ def _cross_entropy() -> None:
     kd.library.linear_cross_entropy_backward(1.0, x, weight, targets, lse, bias=bias, chunk=40, **options)
     kd.library.linear_cross_entropy(x.astype(np.float32), weight.astype(np.float32), targets, interpret=True)
     stack_kernel(((20, 32), (70, 32)), kd.bfloat16)(x, weight, interpret=True)
+    given = {"ignore_index": -100, "label_smoothing": 0.1, "reduction": "mean", "vocab_start": None}
+    loss_and_gradients(x, weight, targets, bias, given, True, rows=16)
+    call = CrossEntropyCall("", **given | {"vocab_start": 0})
+    parts = kd.library.linear_cross_entropy(x, weight, targets, bias=bias, vocab_start=0, **options)[None]
+    _, lse = kd.library.linear_cross_entropy_combine(parts, targets, vocab=70, return_lse=True, **options)
+    whole = CrossEntropyCall("", **given, vocab=70)
+    slope = combine_backward(np.ones((), np.float32), parts, targets, lse, whole, True)
+    partials_backward(slope[0], x, weight, targets, parts[0], bias, call, True)
 
 
 def _int4() -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import kernel_dsl as kd
 from kernel_dsl.runtime import interpreter
 from kernel_dsl.tree import flatten
+from kernel_dsl.tuning_file import choose_anew
 from tests.kernels import CASES
 
 from .kernels import FORMS, TRANSPOSES, bf16, e4m3, e5m2, example, f16, f32, f64, gelu, i8, i32
@@ -149,6 +150,7 @@ def sampled_results() -> dict[str, dict[str, Result]]:
 def execute(run: Run, schedule: dict[str, Any]) -> Result:
     """Run once. Steps are those of all launches."""
     result, printed = Result(), io.StringIO()
+    choose_anew()
     options: dict[str, Any] = {
         "interpret": kd.InterpretParams(step_budget=run.budget, report_unwritten=True, ignore=run.ignore, **schedule)
     }
