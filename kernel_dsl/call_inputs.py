@@ -54,7 +54,19 @@ def overlaps_of(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[in
 class PreparedCall:
     """A call up to its launch."""
 
-    __slots__ = ("arrays", "by_value", "device", "fresh", "given", "kernel", "loaded", "outs", "packed", "scalars")
+    __slots__ = (
+        "arrays",
+        "by_value",
+        "device",
+        "fresh",
+        "given",
+        "kernel",
+        "loaded",
+        "logical",
+        "outs",
+        "packed",
+        "scalars",
+    )
 
     def __init__(
         self,
@@ -76,4 +88,5 @@ class PreparedCall:
         self.fresh: bool = fresh  # loaded for this call
         self.by_value: bool = by_value  # its sizes depend on values of scalars, which each call has its own of
         self.packed: bool = False  # some arrays are of 4-bit elements: `arrays` and `outs` have their bytes
+        self.logical: list[Any] = []  # the arrays as they were passed
         self.given: list[Any] | None = None  # `out=` as it was passed

@@ -28,7 +28,7 @@ from .loading import first_of, load
 from .memory import ShapeDtypeStruct, settled
 from .mesh import Mesh
 from .options import CompilerParams
-from .packed import pack, packed_dtype, refuse_packed, stored_shape, unpacked
+from .packed import pack, packed_dtype, stored, stored_shape, unpacked
 from .scalar_struct import ScalarStruct
 from .sizes import Geometry, geometry
 from .source import here, of_function
@@ -140,7 +140,7 @@ class Kernel:
         prepared = self._prepare(args, out, interpret)
         results = call(prepared.loaded, prepared.arrays, prepared.scalars, prepared.outs, stream)
         if prepared.packed:
-            return unflatten(prepared.kernel.output_tree, unpacked(results, prepared.kernel.outputs, prepared.given))
+            return unflatten(prepared.kernel.output_tree, unpacked(results, prepared, _nibbles()))
         # Not in the call that loads a kernel: it takes long already.
         plain = interpret is None and not prepared.by_value
         if plain and prepared.device.kind == "cuda" and not prepared.fresh and not _recording():
@@ -164,10 +164,9 @@ class Kernel:
         check_interpret(interpret, self.name)
         leaves, structure = flatten(args)
         logical = [x for x in leaves if is_array(x) and not isinstance(x, np.generic)]
-        given_outs = outs = self._given_outputs(out, leaves, structure)
-        packing = [packed_dtype(x) for x in logical]
-        arrays = [x if kind is None else pack(x, kind) for x, kind in zip(logical, packing, strict=True)]
-        outs = None if outs is None else [x if (kind := packed_dtype(x)) is None else pack(x, kind) for x in outs]
+        given_outs = self._given_outputs(out, leaves, structure)
+        arrays, packing = stored(logical, _nibbles())
+        outs = None if given_outs is None else stored(given_outs, _nibbles(), written=True)[0]
         views = [view(a) for a in arrays]
         out_views = [view(a) for a in outs or ()]
         device = pick_device(interpret, [*views, *out_views])
@@ -199,9 +198,7 @@ class Kernel:
                     self._loaded[where] = loaded
         made = PreparedCall(loaded.kernel, loaded, device, arrays, scalars, outs, fresh, by_value)
         made.packed = any(packing) or any(o.packed is not None for o in loaded.kernel.outputs)
-        made.given = given_outs
-        if made.packed and (bound or _recording()):
-            refuse_packed(self.name, "a graph")
+        made.given, made.logical = given_outs, logical
         return made
 
     def _find(
@@ -383,21 +380,16 @@ class Kernel:
 
     def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
         """Fix the arguments: `bound = k.bind(x, y)`, then `bound()` launches on the same arrays at the least cost."""
-        from kernel_dsl.runtime import bind
+        from kernel_dsl.runtime import bind, bind_packed
 
         prepared = self._prepare(args, out, self._interpret if interpret is None else interpret)
-        if prepared.packed:
-            refuse_packed(self.name, "`bind`")
         tree = prepared.kernel.output_tree
         structure = operator.itemgetter(0) if tree == 0 else functools.partial(unflatten, tree)
-        return bind(
-            prepared.loaded,
-            prepared.arrays,
-            prepared.scalars,
-            prepared.outs,
-            stream,
-            structure,
-        )
+        if prepared.packed:
+            return bind_packed(
+                prepared, stream, structure, functools.partial(self, *args, stream=stream, interpret=interpret)
+            )
+        return bind(prepared.loaded, prepared.arrays, prepared.scalars, prepared.outs, stream, structure)
 
     @checks_itself("name", "inputs", "backward", "setup_context", "mutates_args")
     def as_torch_op(
@@ -431,6 +423,13 @@ def _recording() -> bool:
     from kernel_dsl.runtime.plan import recording
 
     return recording.current() is not None
+
+
+def _nibbles() -> Any:
+    """The arrays of 4-bit elements of the graph that records; None if calls are to run."""
+    from kernel_dsl.runtime.plan import recording
+
+    return getattr(recording.current(), "nibbles", None)
 
 
 def _by_name(module: str, name: str, maps: Sequence[Any] = ()) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
@@ -11,7 +12,6 @@ import numpy as np
 
 from . import dtypes as dt
 from .boundary import public
-from .compiled import OutputSpec
 from .diagnostics import shown
 from .dtypes import DType, as_dtype
 from .errors import BadArgument, BadCallArgument, BadReshape, PackedAccess
@@ -101,16 +101,41 @@ def refuse_packed(kernel: str, where: str) -> NoReturn:
     raise BadCallArgument(kernel=kernel, what=f"arrays of 4-bit elements in {where}", hint=hint)
 
 
-def unpacked(results: Sequence[Any], outputs: Sequence[OutputSpec], given: Sequence[Any] | None) -> list[Any]:
-    """The outputs of a call, those of 4-bit elements one a byte again: in the arrays that were given for them."""
+def stored(arrays: Sequence[Any], nibbles: Any, written: bool = False) -> tuple[list[Any], list[DType | None]]:
+    """The arrays of a call as kernels have them, and the dtypes of those that were packed. Raises `PackedAccess`.
+
+    `nibbles`: of a graph, which has bytes of its own for each array; else None.
+    """
+    kinds = [packed_dtype(x) for x in arrays]
+    as_bytes = pack if nibbles is None else functools.partial(nibbles.stored, written=written)
+    return [x if kind is None else as_bytes(x, kind) for x, kind in zip(arrays, kinds, strict=True)], kinds
+
+
+def on_host(result: Any, kernel: str) -> Any:
+    """Bytes that a kernel wrote, as NumPy's. Raises `BadCallArgument` where they lie on a GPU and the framework won't copy."""
+    try:
+        return np.asarray(result)
+    except TypeError:
+        refuse_packed(kernel, "a call on arrays of a GPU")
+
+
+def unpacked(results: Sequence[Any], prepared: Any, nibbles: Any) -> list[Any]:
+    """The outputs of a call, those of 4-bit elements one a byte again: in the arrays that were given for them.
+
+    `nibbles`: of a graph that records the call and will unpack them; else None.
+    """
     out: list[Any] = []
-    for number, (result, spec) in enumerate(zip(results, outputs, strict=True)):
-        if spec.packed is not None:
-            result = unpack(np.asarray(result), spec.packed)
+    given, kernel = prepared.given, prepared.kernel
+    for number, (result, spec) in enumerate(zip(results, kernel.outputs, strict=True)):
+        if spec.packed is not None and nibbles is not None:
+            out.append(nibbles.made(result, spec.packed, kernel.name) if given is None else given[number])
+        elif spec.packed is not None:
+            made = unpack(on_host(result, kernel.name), spec.packed)
             if given is not None:
-                given[number][...] = result
-                result = given[number]
-        out.append(result)
+                given[number][...] = made
+            out.append(made if given is None else given[number])
+        else:
+            out.append(result)
     return out
 
 

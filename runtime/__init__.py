@@ -9,7 +9,7 @@ if __name__ != "kernel_dsl.runtime":
     give_way(__name__, __file__)
 else:
     from .devices.devices import pick_device
-    from .plan.binding import bind
+    from .plan.binding import bind, bind_packed
     from .plan.calls import call
 
-    __all__ = ["bind", "call", "pick_device"]
+    __all__ = ["bind", "bind_packed", "call", "pick_device"]

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from kernel_dsl import forking
 from kernel_dsl.boundary import public, unguarded
+from kernel_dsl.packed import stored
 from kernel_dsl.tree import flatten, unflatten
 from kernel_dsl.variables import Symbol
 
@@ -24,6 +25,7 @@ from ..plan import recording
 from .build import GraphProgram, build
 from .cuda import CudaExec
 from .host import HostExec
+from .nibbles import NibbleArrays
 from .nodes import GraphError, MemorySlot, Node, check_memory, set_dims, set_scalars
 from .picture import dot, svg
 from .placing import Places, check_like
@@ -58,6 +60,7 @@ class Graph:
 
     def __init__(self) -> None:
         self._recorder: GraphRecorder | None = None
+        self._nibbles = NibbleArrays()
         self._context: AbstractContextManager[None] | None = None
         self._chosen: Any = None
         self._program: GraphProgram | None = None
@@ -79,7 +82,7 @@ class Graph:
             raise GraphError("this graph was recorded before; make another kd.Graph()")
         if recording.current() is not None:
             raise GraphError("another graph is being recorded. To nest one, record it first, and call it here")
-        self._recorder = GraphRecorder()
+        self._recorder = GraphRecorder(self._nibbles)
         self._context = recording.recording(self._recorder)
         self._context.__enter__()
         return self
@@ -135,7 +138,7 @@ class Graph:
     @public
     def inputs(self) -> tuple[Any, ...]:
         """The recorded input arrays, in the order in which a replay takes others."""
-        return tuple(slot.array for slot in self._built().inputs)
+        return tuple(self._nibbles.elements(slot.array) for slot in self._built().inputs)
 
     @property
     @public
@@ -143,7 +146,7 @@ class Graph:
         """The results of a replay: a tuple of arrays, or the structure that was set."""
         if self._chosen is not None:
             return self._chosen
-        return tuple(output.array for output in self._built().outputs)
+        return tuple(self._nibbles.elements(output.array) for output in self._built().outputs)
 
     @outputs.setter
     @public
@@ -202,7 +205,7 @@ class Graph:
                 if self._chosen is None:
                     self._program = build(weakref.ref(self), recorder.made, None)
                 else:
-                    leaves, _ = flatten(self._chosen)
+                    leaves = stored(flatten(self._chosen)[0], self._nibbles)[0]
                     views = [view(recorder.known(leaf)) for leaf in leaves]
                     self._program = build(weakref.ref(self), recorder.made, views, leaves)
             return self._program
@@ -217,6 +220,7 @@ class Graph:
                 return
             program = self._built()
             self._places = Places(program)
+            self._nibbles.settle(program)
             self._exec = self._executable(program)
             if self._recorder is not None:
                 self._recorder.release()
@@ -253,9 +257,12 @@ class Graph:
             self.instantiate()
             target = self._node(node)
             given = {i: array for i, array in enumerate(_listed("arrays", arrays)) if array is not None}
+            packed = {i: made for i, x in given.items() if (made := self._nibbles.set_in(target, i, x)) is not None}
+            given.update((i, made.data) for i, made in packed.items())
             slots = {i: self._slot_for(target, i, array) for i, array in given.items()}
             check_memory(target, slots)
             with self._changing():
+                self._nibbles.adopt(packed.values())
                 if scalars is not None:
                     set_scalars(target, _listed("scalars", scalars))
                 for position, slot in slots.items():
@@ -394,12 +401,21 @@ class Graph:
             self._apply_variables(program, variables)
             places = self._place(inputs, out, self._stream(handle))
             self._run(handle, wait)
-            return places.results(self._chosen, out, self._stream(handle))
+            return out if out is not None else self._shown(places.results(self._chosen, None, self._stream(handle)))
+
+    def _shown(self, results: Any) -> Any:
+        """Results with the elements of those that are bytes of 4-bit ones."""
+        if not self._nibbles:
+            return results
+        leaves, structure = flatten(results)
+        return unflatten(structure, [self._nibbles.elements(x) for x in leaves])
 
     def _run(self, handle: int | None, wait: bool) -> None:
         assert self._exec is not None
         self._launches, self._replays = (), ()
+        self._nibbles.pack()
         seconds = self._exec.run(self._stream(handle), wait)
+        self._nibbles.unpack()
         self._plan_fast_paths()
         if wait:
             self.seconds = seconds
@@ -432,12 +448,14 @@ class Graph:
 
     def _place(self, inputs: Sequence[Any], out: Any, stream: int) -> Places:
         places: Places = self._places
+        changes, inputs, out = self._nibbles.replaced(self._built(), inputs, out)
         with self._changing():
             try:
                 changed = places.place(inputs, out, stream)
             except (ArgumentTypeError, ArgumentValueError):
                 self._whole = True  # nothing was changed yet
                 raise
+            self._nibbles.take(changes)
             if changed and isinstance(self._exec, CudaExec):
                 self._exec.moved(changed)
         return places
@@ -480,13 +498,19 @@ class Graph:
             if not isinstance(value, Symbol):
                 program.variables[name].check(value)
         places = Places(program)
+        changes, inputs, given = self._nibbles.replaced(program, inputs, out)
         views = places.look_all([recorder.known(array) for array in inputs], 0)
         views = views or [cast("ArrayView", slot.home) for slot in program.inputs]
-        outs = places.outs(out, 0) if out is not None else {}
-        arrays = recorder.nest(program, views, outs, values)
+        outs = places.outs(given, 0) if given is not None else {}
+        outer = self._nibbles.within(program, recorder.nibbles, changes)
+        views = [outer.pop(slot, there) for slot, there in zip(program.inputs, views, strict=True)]
+        arrays = recorder.nest(program, views, {**outs, **outer}, values)
         if out is not None:
             return out
-        made = [arrays.get(o.slot, o.array) if o.whole else o.array for o in program.outputs]
+        made = [
+            self._nibbles.made_within(recorder.nibbles, arrays.get(o.slot, o.array) if o.whole else o.array, o.array)
+            for o in program.outputs
+        ]
         if self._chosen is not None:
             return unflatten(flatten(self._chosen)[1], made)
         return made[0] if len(made) == 1 else tuple(made)

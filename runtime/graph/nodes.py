@@ -159,6 +159,7 @@ class Repeat:
     reads: list[Held] = field(default_factory=list[Held])
     bindings: dict[str, Any] = field(default_factory=dict[str, Any])
     last: Any = None  # the values and shapes of its latest making; None: not made yet
+    nibbles: Any = None  # of the graph that it was recorded in
 
     def now(self, values: Mapping[str, int]) -> tuple[dict[str, int], list[tuple[int, ...]]]:
         """What it depends on, where the graph's variables have such values."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from kernel_dsl.packed import packed_dtype
 from kernel_dsl.variables import Symbol, Variable, Within, bound, evaluate, substituted, variables
 
 from ..arrays.array_view import ArrayView, Interop, frameworks, is_array, overlap, view
@@ -46,8 +47,9 @@ class Recording:
 class GraphRecorder:
     """Takes the calls of a `with Graph()` block."""
 
-    def __init__(self) -> None:
+    def __init__(self, nibbles: Any) -> None:
         self.made: Recording = Recording()
+        self.nibbles = nibbles
         self._known: dict[int, ArrayView] = {}
         self._next = VIRTUAL
         self._repeat: Repeat | None = None
@@ -60,7 +62,7 @@ class GraphRecorder:
         found = variables((tuple(args), kwargs))
         self._know(found)
         everything = _Largest(self)
-        repeat = Repeat(function, tuple(args), kwargs)
+        repeat = Repeat(function, tuple(args), kwargs, nibbles=self.nibbles)
         outer, self._repeat = self._repeat, repeat
         try:
             with bound(everything, self._know) as used:
@@ -156,6 +158,9 @@ class GraphRecorder:
 
     def copy(self, target: Any, source: Any) -> None:
         """Keep a copy of one array into another of the same shape and dtype."""
+        kinds = [packed_dtype(a) for a in (target, source)]
+        if all(kinds) and kinds[0] == kinds[1]:
+            target, source = (self.nibbles.stored(a, kinds[0], a is target) for a in (target, source))
         to, of = (view(self.known(a)) for a in (target, source))
         if to.shape != of.shape or to.dtype != of.dtype:
             raise ArgumentValueError(
@@ -176,7 +181,7 @@ class GraphRecorder:
 
     def known(self, array: Any) -> Any:
         """The memory of a call's result where its object does not tell; else the array itself."""
-        return self._known.get(id(array), array)
+        return self._known.get(id(array)) or self.nibbles.peek(array)
 
     def release(self) -> None:
         """Forget what was recorded, and let go of the arrays it kept alive."""
@@ -209,7 +214,7 @@ class GraphRecorder:
                 twins.update(zip(map(id, before), after, strict=True))
             reads = {id(held): Held(held.array, twins[id(held.made)]) for held in old.reads}
             args, kwargs = _replaced((old.args, old.kwargs), reads)
-            new = Repeat(old.function, args, kwargs, [], outputs, list(reads.values()), bindings)
+            new = Repeat(old.function, args, kwargs, [], outputs, list(reads.values()), bindings, nibbles=old.nibbles)
             self._enter(new)
             repeats.update((node.index, new) for node in old.nodes)
         for node in program.nodes:

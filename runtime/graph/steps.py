@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from kernel_dsl.compiled import OutputSpec
 from kernel_dsl.launch_plan import CopyStep, FillStep, ScratchSpec, Step, ZeroStep
+from kernel_dsl.packed import elements_shape, packed_dtype
 from kernel_dsl.variables import bound, evaluate, variables
 
 from ..arrays.array_view import ArrayView, narrowed, row_major
@@ -92,6 +93,7 @@ class Repeater:
 
     def __init__(self, repeat: Repeat) -> None:
         self._repeat = repeat
+        self.nibbles: Any = repeat.nibbles
         self._launches = 0
         self._reserved = 0
         self.events: list[Event] = []
@@ -146,11 +148,12 @@ def _shrink(recorded: ArrayView, spec: OutputSpec) -> ArrayView:
 
 def narrow(array: Any, made: Made) -> Any:
     """An array as it is now: of the shape that its call gave it last. Raises where it cannot be made so."""
-    if tuple(array.shape) == made.shape:
+    shape = made.shape if packed_dtype(array) is None else elements_shape(made.shape)
+    if tuple(array.shape) == shape:
         return array
     if made.view.framework == "jax":
         raise GraphError("a JAX array whose shape depends on a variable is read by no other call of its graph")
-    return narrowed(array, made.shape)
+    return narrowed(array, shape)
 
 
 def _as_they_are(tree: Any) -> Any:

@@ -6,7 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from kernel_dsl.launch_plan import CopyStep, FillStep, LaunchPlan, MemoryStep
+from kernel_dsl.packed import elements_shape, on_host, pack, packed_dtype, unpack
 
 from ..arrays.array_view import CPU, ArrayView, frameworks, interop_of, view
 from ..devices import driver, memory
@@ -177,6 +180,52 @@ class CudaBinding(Binding):
             settle(self._loaded.device.context, launch, arguments, outcome)
         except driver.CudaError as error:
             raise self._loaded.failure(error, self._views) from error
+
+
+class PackedBinding(Binding):
+    """A binding of arrays of 4-bit elements: it packs and unpacks them around each launch on their bytes."""
+
+    def __init__(
+        self, inner: Binding, call: Any, structure: Callable[[list[Any]], Any], again: Callable[..., Any]
+    ) -> None:
+        made = [s.packed and np.empty(elements_shape(s.shape), s.packed.numpy) for s in inner.plan.outputs]
+        self._inner, self._structure, self._again = inner, structure, again
+        self._elements: list[Any] = made if call.given is None else list(call.given)
+        super().__init__(inner.plan, [], None)
+        self._note()
+        given = [] if call.given is None else zip(call.given, call.outs, strict=True)
+        pairs = [*zip(call.logical, call.arrays, strict=True), *given]
+        self._packed = [(x, data, kind) for x, data in pairs if (kind := packed_dtype(x)) is not None]
+
+    def _note(self) -> None:
+        """Make the outputs' list of what the launch on bytes has, and of elements."""
+        pairs = zip(self._elements, self._inner.outputs, self.plan.outputs, strict=False)
+        self.outputs: list[Any] = [data if s.packed is None else x for x, data, s in pairs]
+        self.result: Any = self._structure(self.outputs) if self.outputs or not self.plan.outputs else None
+
+    def __call__(self) -> Any:
+        if recording.active and recording.current() is not None:
+            self._again(out=self.result)
+            return self.result
+        for elements, data, kind in self._packed:
+            data[...] = pack(elements, kind)
+        self._inner()
+        for elements, data, spec in zip(self._elements, self._inner.outputs, self.plan.outputs, strict=True):
+            if spec.packed is not None:
+                elements[...] = unpack(on_host(data, self.plan.name), spec.packed)
+        self._note()
+        return self.result
+
+
+def bind_packed(
+    call: Any, stream: Any, structure: Callable[[list[Any]], Any], again: Callable[..., Any]
+) -> PackedBinding:
+    """`bind` for a prepared call with arrays of 4-bit elements. `again` makes the call, with `out=`, where a graph records it."""
+    inner = bind(call.loaded, call.arrays, call.scalars, call.outs, stream)
+    for data, spec in zip(inner.outputs, inner.plan.outputs, strict=False):
+        if spec.packed is not None:
+            on_host(data, inner.plan.name)
+    return PackedBinding(inner, call, structure, again)
 
 
 def bind(

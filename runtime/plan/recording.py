@@ -15,7 +15,9 @@ R = TypeVar("R")
 
 
 class Recorder(Protocol):
-    """What takes calls in place of the device."""
+    """What takes calls in place of the device. `nibbles`: see `runtime/graph/nibbles.py`."""
+
+    nibbles: Any
 
     def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Make a user's call, whose arguments or grid may hold `Variable`s."""

@@ -14,6 +14,7 @@ from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
 from kernel_dsl.runtime.devices import driver
 from tests.runtime.gpu.support import needs_hopper
 
+from .nibble_programs import DTYPES, add_body, like, numbers, same, sums
 from .test_interpreted import AXPB
 
 pytestmark = [
@@ -263,3 +264,17 @@ def test_a_million_replays_keep_memory_flat(torch: Any) -> None:
     torch.cuda.synchronize()
     assert torch.cuda.mem_get_info()[0] >= free - (1 << 20)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 8192  # KiB
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_elements_of_four_bits(dtype: kd.DType) -> None:
+    add = kd.kernel(add_body, out_type=like, name=f"graph_nibbles_{dtype}", interpret=False)
+    x, y = numbers(dtype, 0), numbers(dtype, 1)
+    with kd.Graph() as g:
+        add(add(x, y), y)
+    same(g(), sums(sums(x, y), y))
+    same(g(y, x), sums(sums(y, x), x))
+    bound = add.bind(x, y)
+    same(bound(), sums(x, y))
+    x[...] = y
+    same(bound(), sums(y, y))

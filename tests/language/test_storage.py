@@ -212,10 +212,3 @@ def test_layouts_of_bytes(shape: tuple[int, ...]) -> None:
         wide.check()
         assert halved(wide, axis) == layout
     assert halved(blocked(shape, 1), axis) is None
-
-
-def test_a_graph_takes_bytes() -> None:
-    w = numbers(kd.int4, (4, 8))
-    kernel = kd.kernel(lambda w, out: out.__setitem__(..., w[...]), out_type=Spec((4, 8), kd.int4), interpret=True)
-    with pytest.raises(kd.Error, match="4-bit elements in `bind`"):
-        kernel.bind(w)
