@@ -114,9 +114,12 @@ def stored(arrays: Sequence[Any], nibbles: Any, written: bool = False) -> tuple[
 def on_host(result: Any, kernel: str) -> Any:
     """Bytes that a kernel wrote, as NumPy's. Raises `BadCallArgument` where they lie on a GPU and the framework won't copy."""
     try:
-        return np.asarray(result)
+        found = np.asarray(result)
     except TypeError:
+        found = None
+    if found is None or found.dtype != np.uint8:  # an object that NumPy knows nothing of
         refuse_packed(kernel, "a call on arrays of a GPU")
+    return found
 
 
 def unpacked(results: Sequence[Any], prepared: Any, nibbles: Any) -> list[Any]:

@@ -257,6 +257,10 @@ class NibbleArrays:
         """Where another graph, that this one becomes part of, has the bytes of the user's arrays. Raises `PackedAccess`."""
         written = {o.slot for n in program.nodes for o in n.operands if o.written}
         places: dict[MemorySlot, ArrayView] = {}
+        own = set(program.slots)
+        for slot in {o.slot for n in program.nodes for o in n.operands} - own:  # which `set_params` gave
+            if (entry := self._entry(slot.array)) is not None:
+                outer._by_data[id(entry.data)] = dataclasses.replace(entry, whole=dataclasses.replace(entry.whole))
         for slot in program.slots:
             entry = self._entry(slot.array)
             if (

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.packed import on_host
 from kernel_dsl.runtime.devices.cuda_device import CudaDevice
 
-from .cuda_played import LAUNCHES, PLAYED
+from .cuda_played import LAUNCHES, PLAYED, DeviceArray
 from .nibble_programs import ADD, DTYPES, SHAPE, numbers, same, sums
 from .test_nibbles import (
     test_a_graph_in_a_graph,
@@ -65,8 +66,8 @@ class _Widened(_Add):
 
 
 for _dtype in DTYPES:
-    PLAYED[f"nibble_add_{_dtype}"] = _Add(_dtype), None  # pyright: ignore[reportArgumentType]
-    PLAYED[f"nibble_widened_{_dtype}"] = _Widened(_dtype), None  # pyright: ignore[reportArgumentType]
+    _players: tuple[Any, Any] = _Add(_dtype), _Widened(_dtype)
+    PLAYED[f"nibble_add_{_dtype}"], PLAYED[f"nibble_widened_{_dtype}"] = ((p, None) for p in _players)
 
 
 def test_the_gpu_runs_them() -> None:
@@ -78,3 +79,25 @@ def test_the_gpu_runs_them() -> None:
     with pytest.raises(kd.Error, match="not on the device of the graph"):  # as of any array of the host
         g.set_params(0, [y, None, None])
     same(g(), sums(x, y))
+
+
+def test_results_beside_arrays_of_a_gpu() -> None:
+    """No framework of a GPU has such elements: the error says what to do instead."""
+
+    def body(x: Any, out: Any) -> None:
+        out[...] = x.bitcast(kd.int4)[...]
+
+    kernel = kd.kernel(body, out_type=kd.ShapeDtypeStruct(SHAPE, kd.int4), name="nibble_bytes")
+    nothing: Any = type("Nothing", (), {"play": lambda *_: None})()
+    PLAYED["nibble_bytes"] = nothing, None
+    x = type("Bytes", (DeviceArray,), {"dtype": np.dtype(np.uint8)})(np.zeros((SHAPE[0], SHAPE[1] // 2), np.uint8))
+    with pytest.raises(kd.Error, match="a graph of JAX's arrays, or a GPU's"), kd.Graph():
+        kernel(x)
+
+    class Unreadable:  # as torch's tensors of a GPU are, and CuPy's arrays
+        def __array__(self, *_: Any) -> Any:
+            raise TypeError
+
+    for result in (Unreadable(), object()):
+        with pytest.raises(kd.Error, match="a call on arrays of a GPU"):
+            on_host(result, "kernel")

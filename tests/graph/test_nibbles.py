@@ -148,6 +148,12 @@ def test_a_node_takes_other_arrays() -> None:
     g.set_params(0, [None, None, target])
     g.launch()
     same(target, sums(other, y))
+    with kd.Graph() as outer:
+        g(x, x)
+    assert [a is b for a, b in zip(outer.inputs, (other, x), strict=True)] == [True, True]
+    target[...] = 0
+    outer()
+    same(target, sums(other, x))
     with pytest.raises(kd.Error, match=r"operand 0 of .* is of int4, and got"):
         g.set_params(0, [other.view(ml_dtypes.uint4), None, None])
 
