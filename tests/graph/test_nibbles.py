@@ -262,3 +262,23 @@ def _both() -> kd.Kernel:
 
     types = kd.ShapeDtypeStruct((8, 32), kd.int4), kd.ShapeDtypeStruct((8, 32), kd.float32)
     return kd.kernel(body, out_type=types, interpret=True)
+
+
+def test_parts_strides_and_no_elements() -> None:
+    x, y, empty = numbers(kd.int4, 0, (32, 8)).T, numbers(kd.int4, 1), numbers(kd.int4, 0, (0, 32))
+    buffer, steps = np.zeros((8, 64), ml_dtypes.int4), np.zeros((8, 64), ml_dtypes.int4)
+    with kd.Graph() as g:
+        z = add(x, y)
+        add(z, y, out=buffer[:, :32])
+        add(z, buffer[:, :32], out=buffer[:, 32:])
+        add(z, y, out=steps[:, ::2])
+        g.outputs = z[2:6], widened(z[4:]), add(empty, empty)
+    for a in (x, numbers(kd.int4, 2)):
+        part, wide, none = g() if a is x else g(a, y)
+        expected = sums(a, y)
+        same(part, expected[2:6])
+        same(wide, 2 * expected[4:].astype(np.float32))
+        same(buffer[:, :32], sums(expected, y))
+        same(buffer[:, 32:], sums(expected, buffer[:, :32]))
+        same(steps[:, ::2], sums(expected, y))
+        assert not steps[:, 1::2].any() and none.shape == (0, 32)
