@@ -179,7 +179,7 @@ def test_without_defvjp_there_is_no_derivative() -> None:
 
 
 def test_a_traced_scalar() -> None:
-    with pytest.raises(TypeError, match=r"'s' is a number of the host \(float\)") as error:
+    with pytest.raises(TypeError, match=r"'s' is a static number \(float\)") as error:
         jax.jit(lambda x, s: scaled({"a": x, "b": x}, s))(X, 2.0)
     assert "static_argnames='s'" in str(error.value)
     np.testing.assert_array_equal(
