@@ -50,6 +50,7 @@ def test_a_kernel(folder: Path) -> None:
     assert double.tune(X, interpret=True).how == "first" or double.tune(X, interpret=True).how == "predicted"
 
 
+@pytest.mark.alone  # it times kernels
 def test_a_wrong_one_is_dropped() -> None:
     space = [Rows(8), Rows(16, factor=3.0), Rows(64)]
     with pytest.warns(RuntimeWarning, match="factor=3.0.* is dropped"):
