@@ -160,7 +160,7 @@ def test_mutated_arguments(device: str) -> None:
 
 def test_mutated_arguments_that_do_not_go() -> None:
     for given, words in (
-        (["y"], "names 'y', which is none"),
+        (["y"], "names 'y', which is not one of its inputs"),
         (["z"], "names 'z'"),
         ("x", "is a list of inputs' names"),
     ):
