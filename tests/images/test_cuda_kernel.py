@@ -59,7 +59,7 @@ def test_every_layout(rng, interpret, make, contiguous):
         """
         int i = blockIdx.x * blockDim.x + threadIdx.x;
         out[i] = x[elem_to_loc(i, x_shape, x_strides, x_ndim)];
-        rank[0] = x_ndim;
+        if (i == 0) rank[0] = x_ndim;
         """,
         ensure_row_contiguous=contiguous,
         exact_grid=True,
