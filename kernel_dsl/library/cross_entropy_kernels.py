@@ -229,7 +229,7 @@ def partial_factor_kernel(problem: CrossEntropy) -> Any:
         top = kd.max(kd.fori_loop(0, kd.cdiv(p.M, WIDTH), add, kd.zeros((WIDTH,), kd.float32)))
         factor[...] = kd.where((top > 0) & (top < inf), top, 1.0)
 
-    made = kd.kernel(body, out_type=kd.ShapeDtypeStruct((), kd.float32), name="cross_entropy_factor")
+    made = kd.kernel(body, out_type=kd.ShapeDtypeStruct((), kd.float32), name="cross_entropy_factor_partials")
     return identified(made, problem)
 
 
