@@ -17,25 +17,23 @@ import kernel_dsl as kd
 
 from .. import forking
 from ..tuning_file import when_tuned
+from .first_sizes import MANY, FirstSizes
 from .problem import Problem
 
 ENOUGH = 0.97  # of the speed of the best configuration, by the cost model
-MANY = 1024  # products that are kept
 ROWS, ROWS_OF_MANY = 2**24, 2**16  # what M is at most: of one product, and of each of a batch
 BATCH = 2**16
 TILES = 2**30  # indices of tiles are 32 bits wide
 SMALLEST = (8, 64)  # a tile
 VECTOR = 16  # bytes that are read along M at a time
 
-_first: dict[Any, Any] = {}  # the sizes that came first, by all else of a product
+_first = FirstSizes()
 _known: dict[Any, list[Any]] = {}  # routes that take any sizes
 _lock = forking.lock()
 
 
 def _forget() -> None:
-    """Take the next sizes for the first ones."""
     with _lock:
-        _first.clear()
         _known.clear()
 
 
@@ -170,12 +168,11 @@ def serving(route: Any, cost: Callable[[Problem, Any], float]) -> Any:
     closed = {"M": 0, "batch": (), "a_batch": (), "b_batch": (), "parts": 1, "out_dtype": (route.whole or p).out_dtype}
     family = replace(p, **closed, lanes=0, a_transposed=False, b_transposed=False), len(p.batch)
     key = replace(found, config=None)
+    if not _first.comes_again(family, (p.batch, p.M)):
+        return route
     with _lock:
-        if len(_first) >= MANY or len(_known) >= MANY:
-            _first.clear()
+        if len(_known) >= MANY:
             _known.clear()
-        if _first.setdefault(family, (p.batch, p.M)) == (p.batch, p.M):
-            return route
         known = _known.setdefault(key, [])
         best = cost(p, route.config)
         good = [c for c in known if ENOUGH * cost(p, c.config) <= best]

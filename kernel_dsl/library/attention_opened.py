@@ -11,42 +11,22 @@ import numpy as np
 
 import kernel_dsl as kd
 
-from .. import forking
 from ..kernel import Kernel
-from ..tuning_file import when_tuned
 from .attention_kernel import AttentionConfig, AttentionProblem, attention_kernel, together_of
 from .attention_score import ScoredProblem
+from .first_sizes import FirstSizes
 from .latest import UNSEEN, seen_call
 
-MANY = 1024  # kinds of calls that are kept
 LENGTHS = 2**18, 2**22, 2**24  # what lengths are at most: one of these
 TILES = 2**30  # indices of tiles are 32 bits wide
 SMALLEST = 64  # queries of a tile
 
-_first: dict[Any, Any] = {}  # the sizes that came first, by all else of a call
-_lock = forking.lock()
-
-
-def _forget() -> None:
-    """Take the next sizes for the first ones."""
-    with _lock:
-        _first.clear()
-
-
-when_tuned(_forget)
+_first = FirstSizes()
 
 
 @cache
 def _dim(name: str, most: int, unit: int = 1) -> Any:
     return kd.Dim(name, max=most, multiple_of=unit)
-
-
-def comes_again(kind: Any, sizes: tuple[int, ...]) -> bool:
-    """Whether calls of this kind came with other sizes before."""
-    with _lock:
-        if len(_first) >= MANY:
-            _first.clear()
-        return _first.setdefault(kind, sizes) != sizes
 
 
 def most_of(*lengths: Any) -> int:
@@ -89,7 +69,7 @@ def scored_opened(p: ScoredProblem, config: AttentionConfig, multiprocessors: in
     score = replace(p.score, bias=bias)
     which = None if bias is None else tuple(isinstance(n, kd.Dim) for n in bias)
     kind = replace(p, batch=0, queries=0, keys=0, score=replace(score, bias=None)), which, unit, config, multiprocessors
-    return replace(p, **sizes, score=score) if comes_again(kind, (p.batch, p.queries, p.keys)) else None
+    return replace(p, **sizes, score=score) if _first.comes_again(kind, (p.batch, p.queries, p.keys)) else None
 
 
 def declared(p: ScoredProblem, names: Sequence[str]) -> dict[int, tuple[Any, ...]]:
@@ -135,7 +115,7 @@ class CausalPlan:
 def plain_plan(p: AttentionProblem, config: AttentionConfig, multiprocessors: int) -> Any:
     """What a call of a problem without options runs: the kernel for its sizes, or for any."""
     kind = replace(p, batch=0, queries=0, keys=0), config, multiprocessors
-    general = opened(p) if comes_again(kind, (p.batch, p.queries, p.keys)) else None
+    general = opened(p) if _first.comes_again(kind, (p.batch, p.queries, p.keys)) else None
     if general is None:
         return attention_kernel(p, config, multiprocessors)
     kernel = attention_kernel(general, config, multiprocessors)

@@ -14,6 +14,7 @@ from kernel_dsl.library import attention_opened, attention_scored
 from kernel_dsl.library.attention_kernel import AttentionConfig, AttentionProblem, attention_kernel, together_of
 from kernel_dsl.library.attention_opened import opened
 from kernel_dsl.library.attention_scored_kernel import scored_kernel
+from kernel_dsl.library.first_sizes import FirstSizes
 
 Sizes = tuple[int, int, int]  # batch, queries, keys
 SMALL = AttentionConfig(1, 64, 2)
@@ -125,14 +126,14 @@ def test_a_third_length_compiles_nothing(
         attention_scored, "scored_kernel", lambda p, t, _, promise: scored_kernel(p, t, blocks, promise)
     )
     rng, attention, later = np.random.default_rng(1), type(kd.library.attention)(), list[list[str]]()
-    monkeypatch.setattr(attention_opened, "_first", {})
+    monkeypatch.setattr(attention_opened, "_first", FirstSizes())
     for number, sizes in enumerate(sizes_of(name)):
         arrays, options = call_of(name, rng, sizes)
         traces.clear()
         got = attention(*arrays, config=SMALL, interpret=True, **options)
         later.append(list(traces))
         if number:
-            monkeypatch.setattr(attention_opened, "_first", {})
+            monkeypatch.setattr(attention_opened, "_first", FirstSizes())
             assert same(got, type(attention)()(*arrays, config=SMALL, interpret=True, **options))
             monkeypatch.setattr(attention_opened, "_first", _Other())
     assert later[0], "the first sizes are compiled for"
@@ -148,14 +149,14 @@ def test_bits_on_a_gpu(name: str, sizes: Sizes, monkeypatch: pytest.MonkeyPatch)
     """Of few tiles, and of more than multiprocessors take at once."""
     arrays, options = call_of(name, np.random.default_rng(2), sizes)
     results: list[Any] = []
-    for first in (_Other(), {}):
+    for first in (_Other(), FirstSizes()):
         monkeypatch.setattr(attention_opened, "_first", first)
         results.append(type(kd.library.attention)()(*arrays, config=SMALL, **options))
     assert same(*results)
 
 
-class _Other(dict[Any, Any]):
+class _Other(FirstSizes):
     """Sizes of every kind came before."""
 
-    def setdefault(self, key: Any, default: Any = None) -> Any:
-        return None
+    def comes_again(self, kind: Any, sizes: Any) -> bool:
+        return True

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -18,6 +19,7 @@ from kernel_dsl.kernel import Kernel
 from kernel_dsl.library import any_rows
 from kernel_dsl.library.any_rows import opened
 from kernel_dsl.library.arguments import MatmulOptions, request
+from kernel_dsl.library.first_sizes import FirstSizes
 from kernel_dsl.library.persistent_matmul import MatmulConfig, matmul_kernel
 from kernel_dsl.library.problem import Problem
 from kernel_dsl.library.routes import route
@@ -31,16 +33,8 @@ Struct = kd.ShapeDtypeStruct
 @contextmanager
 def fresh() -> Iterator[None]:
     """No sizes came before."""
-    kept = dict(any_rows._first), dict(any_rows._known)
-    any_rows._first.clear()
-    any_rows._known.clear()
-    try:
+    with mock.patch.object(any_rows, "_first", FirstSizes()), mock.patch.dict(any_rows._known, clear=True):
         yield
-    finally:
-        any_rows._first.clear()
-        any_rows._known.clear()
-        any_rows._first.update(kept[0])
-        any_rows._known.update(kept[1])
 
 
 def floats(rng: np.random.Generator, dtype: Any, *shape: int) -> np.ndarray[Any, Any]:
