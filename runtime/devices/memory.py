@@ -11,7 +11,7 @@ import numpy as np
 
 from kernel_dsl.compiled import ScalarParam
 from kernel_dsl.dtypes import DType, uint8
-from kernel_dsl.launch_plan import CopyStep, FillStep, MemoryStep
+from kernel_dsl.launch_plan import CopyStep, FillStep, MemoryStep, ZeroStep
 
 from ..arrays.array_view import CPU, ArrayView, row_major
 from ..errors import ArgumentValueError
@@ -196,16 +196,17 @@ def fill(target: ArrayView, value: Any, stream: int = 0) -> None:
     """Set every element of `target` to `value`. On CUDA: issued to `stream`."""
     if target.size == 0:
         return
-    pattern = fill_pattern(value, target.dtype)
     if target.device == CPU:
-        host_array(target)[...] = np.frombuffer(pattern, target.dtype.numpy)[0]
+        host_array(target)[...] = np.frombuffer(fill_pattern(value, target.dtype), target.dtype.numpy)[0]
         return
-    for call, offset, rest in memsets(target, pattern):
+    for call, offset, rest in memsets(target, value):
         driver.check(call(target.address + offset, *rest, stream))
 
 
-def fill_value(step: FillStep, scalars: Sequence[Any]) -> Any:
+def fill_value(step: FillStep | ZeroStep, scalars: Sequence[Any]) -> Any:
     """What a step fills an array with."""
+    if isinstance(step, ZeroStep):
+        return 0
     return scalars[step.value.scalar] if isinstance(step.value, ScalarParam) else step.value
 
 
@@ -215,18 +216,22 @@ def take(step: MemoryStep, arrays: Sequence[ArrayView], scalars: Sequence[Any], 
         target, source = arrays[step.target], arrays[step.source]
         if not target.same_memory(source):
             copy(target, source, stream)
-    elif isinstance(step, FillStep):
-        fill(arrays[step.array], fill_value(step, scalars), stream)
     else:
-        fill(arrays[step.array], 0, stream)
+        fill(arrays[step.array], fill_value(step, scalars), stream)
 
 
 # A driver's function, the bytes from where an array begins to what it sets, and the arguments between address and stream.
 Memset = tuple[Any, int, tuple[int, ...]]
 
 
-def memsets(target: ArrayView, pattern: bytes) -> list[Memset]:
-    """The driver's calls that fill an array on CUDA, wherever one like `target` lies, with one element's bytes."""
+def memsets(target: ArrayView, value: Any) -> list[Memset]:
+    """The driver's calls that set every element of an array on CUDA, wherever one like `target` lies.
+
+    Raises ArgumentValueError where `value` does not fit its dtype.
+    """
+    if target.size == 0:
+        return []
+    pattern = fill_pattern(value, target.dtype)
     if len(set(pattern)) == 1:
         return _set_words(target, pattern[:1])
     return _set_words(target, pattern) if len(pattern) <= 4 else _set_wide(target, pattern)

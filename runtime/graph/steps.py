@@ -54,7 +54,7 @@ def steps(pending: PendingCall, reserve: Callable[[int], int], repeat: Repeat | 
                 events.append(copy_event(views[step.target], views[step.source]))
         elif isinstance(step, (FillStep, ZeroStep)) and views[step.array].size:
             target = views[step.array]
-            value = memory.fill_value(step, scalars) if isinstance(step, FillStep) else 0
+            value = memory.fill_value(step, scalars)
             events.append(Event(FillWork(value), [target], [False], [True], [target.dtype.itemsize]))
     if plan.launch is not None:
         events.append(_launch_event(LaunchWork(loaded, scalars, pending.fresh), views))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernel_dsl.launch_plan import CopyStep, FillStep, LaunchPlan, MemoryStep
+from kernel_dsl.launch_plan import CopyStep, LaunchPlan, MemoryStep
 from kernel_dsl.packed import elements_shape, on_host, pack, packed_dtype, unpack
 
 from ..arrays.array_view import CPU, ArrayView, frameworks, interop_of, view
@@ -127,8 +127,7 @@ class CudaBinding(Binding):
         if isinstance(step, CopyStep):
             return partial(memory.take, step, self._arrays, self._scalars)
         target = self._arrays[step.array]
-        value = memory.fill_value(step, self._scalars) if isinstance(step, FillStep) else 0
-        sets = memory.memsets(target, memory.fill_pattern(value, target.dtype)) if target.size else []
+        sets = memory.memsets(target, memory.fill_value(step, self._scalars))
         made = [(memset, (target.address + offset, *rest)) for memset, offset, rest in sets]
 
         def fill(stream: int) -> None:

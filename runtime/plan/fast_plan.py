@@ -78,7 +78,9 @@ class FastPlan:
             number: packer(scalars[number], dtype, narrow) for number, dtype, narrow in _scalars(plan)
         }
         self.scalars_shape: tuple[int] = (PLACE * len(placed),)
-        self.room, self.zeroed, self.offsets = (0, 0, []) if placed else _laid_out(plan)
+        self.room, self.zeroed, self.offsets = (
+            (0, 0, [PLACE * i for i in range(len(placed))]) if placed else _laid_out(plan)
+        )
         self.sets: list[tuple[int, memory.Memset]] = self._sets()
 
     def lazy(self, array: int) -> bool:
@@ -140,12 +142,10 @@ class FastPlan:
             if isinstance(step, FillStep):
                 shape, strides, dtype = self.shapes[step.array]
                 target = ArrayView(0, shape, strides, dtype, self.device, "")
-                if target.size:
-                    pattern = memory.fill_pattern(step.value, dtype)
-                    found += [(step.array, one) for one in memory.memsets(target, pattern)]
+                found += [(step.array, one) for one in memory.memsets(target, step.value)]
         if self.zeroed:
             space = ArrayView(0, (self.zeroed,), (1,), uint8, self.device, "")
-            found += [(-1, one) for one in memory.memsets(space, b"\0")]
+            found += [(-1, one) for one in memory.memsets(space, 0)]
         return found
 
     def place(self, address: int, values: Sequence[bytes], stream: int) -> None:

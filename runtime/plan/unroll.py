@@ -51,7 +51,7 @@ from kernel_dsl.dtypes import DType, uint8
 
 from ..devices import driver
 from ..devices.params import PACK_ERRORS
-from .fast_plan import PLACE, UNIT, FastPlan
+from .fast_plan import UNIT, FastPlan
 from .signature import likeness, tests_of
 
 MISS: Any = object()
@@ -278,7 +278,7 @@ class _Unroller:
             scratch = param.array - len(fast.plan.arrays)
             if scratch < 0:
                 return f"p{param.array}"
-            return f"there + {PLACE * scratch if fast.placed else fast.offsets[scratch]}"
+            return f"there + {fast.offsets[scratch]}"
         if isinstance(param, ScalarParam):
             return f"v{param.scalar}"
         if isinstance(param, TensorMapParam):
