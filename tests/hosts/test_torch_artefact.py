@@ -170,7 +170,7 @@ def test_names_and_dtypes_that_pytorch_has_not(tmp_path: Path) -> None:
 
 
 def test_a_program_without_pytorch(tmp_path: Path) -> None:
-    """The library loads, and the C function is there; registration says that there is nobody to register with."""
+    """The library loads and has the C function. Its registration says that PyTorch is not loaded."""
     if sys.platform != "linux" or not shutil.which("gcc"):
         pytest.skip("needs a C compiler on Linux")
     path = scale.lower(Spec((8, 64), kd.float32), 1.0, 1).export(
