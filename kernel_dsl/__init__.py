@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from . import kinds as kinds
-from . import random as random
 from .accumulator import ACC
-from .accumulator import AccRef as AccRef
 from .batching import vmap
-from .boundary import OPERATIONS, public
+from .boundary import public
 from .check import check
-from .diagnostics import Error, at_user_line, shown
+from .diagnostics import Error
 from .dims import Dim, specialise
 from .dtypes import (
     bfloat16,
@@ -36,208 +34,21 @@ from .dtypes import (
     uint32,
     uint64,
 )
-from .errors import UnknownName
 from .interpret_params import InterpretParams
 from .kernel import Kernel as Kernel
 from .kernel import kernel
-from .late import LATE, MODULES
+from .late import LATE, MODULES, unknown
 from .layout import Layout
 from .memory import GMEM, REGS, SMEM, Barrier, ClusterBarrier, RefUnion, ShapeDtypeStruct
 from .mesh import Mesh
-from .ops import NAMES as _NAMES
-from .ops.arith import (
-    abs,
-    absolute,
-    add,
-    bitwise_and,
-    bitwise_invert,
-    bitwise_left_shift,
-    bitwise_not,
-    bitwise_or,
-    bitwise_right_shift,
-    bitwise_xor,
-    conj,
-    conjugate,
-    div,
-    divide,
-    floor_divide,
-    fma,
-    fma_contraction,
-    invert,
-    left_shift,
-    mod,
-    mulhi,
-    multiply,
-    negative,
-    positive,
-    rem,
-    remainder,
-    right_shift,
-    subtract,
-    true_divide,
-)
-from .ops.associative import associative_scan
-from .ops.atomic import atomic_add, atomic_and, atomic_cas, atomic_max, atomic_min, atomic_or, atomic_xchg, atomic_xor
-from .ops.barrier import BarrierRef as BarrierRef
-from .ops.barrier import barrier_arrive, barrier_arrive_and_wait, barrier_test, barrier_wait
-from .ops.bits import (
-    bitwise_count,
-    clz,
-    frexp,
-    ldexp,
-    modf,
-    nextafter,
-    population_count,
-    shift_right_logical,
-    signbit,
-    spacing,
-)
-from .ops.cast import astype, bitcast_convert_type, convert_element_type
-from .ops.cluster import async_store_smem, cluster_ref
-from .ops.compare import (
-    equal,
-    fmax,
-    fmin,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    maximum,
-    minimum,
-    not_equal,
-    select,
-    where,
-)
-from .ops.control import cond, fori_loop, loop, switch, when, while_loop
-from .ops.copy import (
-    OOBFillMode,
-    async_prefetch,
-    commit_gmem,
-    commit_smem,
-    commit_smem_to_gmem_group,
-    copy_gmem_to_smem,
-    copy_smem_to_gmem,
-    wait_gmem_to_smem,
-    wait_smem_to_gmem,
-)
-from .ops.create import arange, broadcasted_iota, full, full_like, iota, ones, ones_like, zeros, zeros_like
-from .ops.debug import debug_check, debug_print, named_scope, print_layout
-from .ops.elementwise import broadcast_to
-from .ops.index import axis_index, axis_size, cdiv, ds, multiple_of, num_programs, program_id
-from .ops.inline import inline_ptx
-from .ops.logic import clip, logical_and, logical_not, logical_or, logical_xor
-from .ops.lookup import searchsorted, take_along_axis
-from .ops.loops import NDLoopInfo, nd_loop, planar_snake
-from .ops.math import (
-    acos,
-    acosh,
-    arccos,
-    arccosh,
-    arcsin,
-    arcsinh,
-    arctan,
-    arctan2,
-    arctanh,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
-    cbrt,
-    cos,
-    cosh,
-    erf,
-    erf_inv,
-    erfc,
-    exp,
-    exp2,
-    exp10,
-    expm1,
-    float_power,
-    hypot,
-    log,
-    log1p,
-    log2,
-    log10,
-    logaddexp,
-    logaddexp2,
-    logistic,
-    rsqrt,
-    sigmoid,
-    sin,
-    sinh,
-    sqrt,
-    tan,
-    tanh,
-)
-from .ops.matrix import layout_cast, set_max_registers, wgmma, wgmma_accumulator_load, wgmma_wait
-from .ops.multimem import multimem_load_reduce, multimem_store
-from .ops.numeric import (
-    RoundingMethod,
-    ceil,
-    copysign,
-    deg2rad,
-    degrees,
-    divmod,
-    fabs,
-    floor,
-    fmod,
-    gcd,
-    heaviside,
-    integer_pow,
-    isfinite,
-    isinf,
-    isnan,
-    isneginf,
-    isposinf,
-    lcm,
-    nan_to_num,
-    pow,
-    power,
-    rad2deg,
-    radians,
-    reciprocal,
-    relu,
-    rint,
-    round,
-    sign,
-    sinc,
-    square,
-    trunc,
-)
-from .ops.product import dot, matmul, mma
-from .ops.reduce import all, any, argmax, argmin, max, mean, min, prod, sum, var
-from .ops.ref import load, store
-from .ops.remote import remote_ref
-from .ops.remote_copy import async_copy, make_async_remote_copy
-from .ops.scan import cummax, cummin, cumprod, cumsum
-from .ops.scheduling import dynamic_scheduling_loop
-from .ops.scope import run_scoped, run_state
-from .ops.semaphore import (
-    SemaphoreType,
-    get_global,
-    semaphore_read,
-    semaphore_signal,
-    semaphore_signal_multicast,
-    semaphore_wait,
-)
-from .ops.shape import concatenate, expand_dims, flip, pad, reshape, split, squeeze, stack, swapaxes, transpose
-from .ops.sorting import argsort, sort, top_k
-from .ops.threads import (
-    griddepcontrol_launch_dependents,
-    griddepcontrol_wait,
-    optimization_barrier,
-    warp_map,
-)
 from .options import CompilerParams
-from .refs import Ref as Ref
 from .transforms import SwizzleTransform, TilingTransform, Transform, find_swizzle
-from .values import Array as Array
 from .variables import Variable
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:
     from kernel_dsl import library as library
+    from kernel_dsl import random as random
     from kernel_dsl import symmetric as symmetric
     from kernel_dsl import tuning as tuning
     from kernel_dsl.ahead import warm
@@ -253,6 +64,198 @@ if TYPE_CHECKING:
     from kernel_dsl.runtime.measure.bench import bench
     from kernel_dsl.tuned import tune
     from kernel_dsl.warp_specialized import PipelinePipeline, emit_pipeline_warp_specialized
+
+    from .accumulator import AccRef as AccRef
+    from .ops.arith import (
+        abs,
+        absolute,
+        add,
+        bitwise_and,
+        bitwise_invert,
+        bitwise_left_shift,
+        bitwise_not,
+        bitwise_or,
+        bitwise_right_shift,
+        bitwise_xor,
+        conj,
+        conjugate,
+        div,
+        divide,
+        floor_divide,
+        fma,
+        fma_contraction,
+        invert,
+        left_shift,
+        mod,
+        mulhi,
+        multiply,
+        negative,
+        positive,
+        rem,
+        remainder,
+        right_shift,
+        subtract,
+        true_divide,
+    )
+    from .ops.associative import associative_scan
+    from .ops.atomic import (
+        atomic_add,
+        atomic_and,
+        atomic_cas,
+        atomic_max,
+        atomic_min,
+        atomic_or,
+        atomic_xchg,
+        atomic_xor,
+    )
+    from .ops.barrier import BarrierRef as BarrierRef
+    from .ops.barrier import barrier_arrive, barrier_arrive_and_wait, barrier_test, barrier_wait
+    from .ops.bits import (
+        bitwise_count,
+        clz,
+        frexp,
+        ldexp,
+        modf,
+        nextafter,
+        population_count,
+        shift_right_logical,
+        signbit,
+        spacing,
+    )
+    from .ops.cast import astype, bitcast_convert_type, convert_element_type
+    from .ops.cluster import async_store_smem, cluster_ref
+    from .ops.compare import (
+        equal,
+        fmax,
+        fmin,
+        greater,
+        greater_equal,
+        less,
+        less_equal,
+        maximum,
+        minimum,
+        not_equal,
+        select,
+        where,
+    )
+    from .ops.control import cond, fori_loop, loop, switch, when, while_loop
+    from .ops.copy import (
+        OOBFillMode,
+        async_prefetch,
+        commit_gmem,
+        commit_smem,
+        commit_smem_to_gmem_group,
+        copy_gmem_to_smem,
+        copy_smem_to_gmem,
+        wait_gmem_to_smem,
+        wait_smem_to_gmem,
+    )
+    from .ops.create import arange, broadcasted_iota, full, full_like, iota, ones, ones_like, zeros, zeros_like
+    from .ops.debug import debug_check, debug_print, named_scope, print_layout
+    from .ops.elementwise import broadcast_to
+    from .ops.index import axis_index, axis_size, cdiv, ds, multiple_of, num_programs, program_id
+    from .ops.inline import inline_ptx
+    from .ops.logic import clip, logical_and, logical_not, logical_or, logical_xor
+    from .ops.lookup import searchsorted, take_along_axis
+    from .ops.loops import NDLoopInfo, nd_loop, planar_snake
+    from .ops.math import (
+        acos,
+        acosh,
+        arccos,
+        arccosh,
+        arcsin,
+        arcsinh,
+        arctan,
+        arctan2,
+        arctanh,
+        asin,
+        asinh,
+        atan,
+        atan2,
+        atanh,
+        cbrt,
+        cos,
+        cosh,
+        erf,
+        erf_inv,
+        erfc,
+        exp,
+        exp2,
+        exp10,
+        expm1,
+        float_power,
+        hypot,
+        log,
+        log1p,
+        log2,
+        log10,
+        logaddexp,
+        logaddexp2,
+        logistic,
+        rsqrt,
+        sigmoid,
+        sin,
+        sinh,
+        sqrt,
+        tan,
+        tanh,
+    )
+    from .ops.matrix import layout_cast, set_max_registers, wgmma, wgmma_accumulator_load, wgmma_wait
+    from .ops.multimem import multimem_load_reduce, multimem_store
+    from .ops.numeric import (
+        RoundingMethod,
+        ceil,
+        copysign,
+        deg2rad,
+        degrees,
+        divmod,
+        fabs,
+        floor,
+        fmod,
+        gcd,
+        heaviside,
+        integer_pow,
+        isfinite,
+        isinf,
+        isnan,
+        isneginf,
+        isposinf,
+        lcm,
+        nan_to_num,
+        pow,
+        power,
+        rad2deg,
+        radians,
+        reciprocal,
+        relu,
+        rint,
+        round,
+        sign,
+        sinc,
+        square,
+        trunc,
+    )
+    from .ops.product import dot, matmul, mma
+    from .ops.reduce import all, any, argmax, argmin, max, mean, min, prod, sum, var
+    from .ops.ref import load, store
+    from .ops.remote import remote_ref
+    from .ops.remote_copy import async_copy, make_async_remote_copy
+    from .ops.scan import cummax, cummin, cumprod, cumsum
+    from .ops.scheduling import dynamic_scheduling_loop
+    from .ops.scope import run_scoped, run_state
+    from .ops.semaphore import (
+        SemaphoreType,
+        get_global,
+        semaphore_read,
+        semaphore_signal,
+        semaphore_signal_multicast,
+        semaphore_wait,
+    )
+    from .ops.shape import concatenate, expand_dims, flip, pad, reshape, split, squeeze, stack, swapaxes, transpose
+    from .ops.sorting import argsort, sort, top_k
+    from .ops.threads import griddepcontrol_launch_dependents, griddepcontrol_wait, optimization_barrier, warp_map
+    from .refs import Ref as Ref
+    from .values import Array as Array
 
 __all__ = [
     "ACC",
@@ -560,33 +563,25 @@ __all__ = [
     "zeros_like",
 ]
 
-for _name in set(__all__) - set(LATE):
-    globals()[_name] = public(globals()[_name], _name)
-OPERATIONS.update({_name: globals()[_name] for _name in _NAMES})
+for _name in __all__:
+    if _name in globals():
+        globals()[_name] = public(globals()[_name], _name)
 
 
 def __getattr__(name: str) -> Any:
-    """Names that bring the runtime in, or that few kernels use, found at first use."""
+    """Names that are imported at their first use: all operations at once, and what `late.py` lists."""
     if name in MODULES:
         return import_module(f"kernel_dsl.{name}")
     module = LATE.get(name)
-    if module is None:
-        raise _unknown(name)
-    value = public(getattr(import_module(module), name))
-    globals()[name] = value
-    return value
-
-
-def _unknown(name: str) -> AttributeError:
-    if name.startswith("__"):  # what Python looks for
-        return AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, [*__all__, "random", *MODULES], 3)
-    if name == "inline":
-        hint = "call functions from the body without a decorator: kernel-dsl traces them in place"
-    elif near:
-        hint = f"did you mean {', '.join(f'`kd.{x}`' for x in near)}?"
+    if module is not None:
+        globals()[name] = public(getattr(import_module(module), name))
+    elif name in __all__:
+        globals().update(import_module("kernel_dsl.ops").OPERATIONS)
     else:
-        hint = "`kd.__all__` and docs/reference.md list what it has"
-    return cast("AttributeError", at_user_line(UnknownName(name=shown(name), hint=hint)))
+        raise unknown(name, [*__all__, *MODULES])
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    """All public names, also those that are imported at their first use."""
+    return sorted({*globals(), *__all__, *LATE, *MODULES})

@@ -13,7 +13,6 @@ from .dims import settle_dims
 from .errors import BadArgument, BadArgumentType, KernelValue
 from .kernel import Kernel, remade
 from .memory import ShapeDtypeStruct
-from .ops.scope import is_spec
 from .tree import flatten, unflatten
 
 __all__ = ["vmap"]
@@ -43,6 +42,8 @@ class MappedBatch:
 
     def of_parts(self, function: Any) -> Any:
         """A function of the inner kernel's structs as one of the whole ones."""
+        from .ops.scope import is_spec
+
         return (
             (lambda *structs: function(*self._parts(structs)[1]))
             if callable(function) and not is_spec(function)

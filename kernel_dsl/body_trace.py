@@ -9,12 +9,12 @@ from typing import Any
 
 from .compiled import Condition, OutputSpec
 from .dataclass import dataclass
-from .definition import ArrayInput, Definition, Input, ScalarInput, of_inputs
+from .definition import ArrayInput, Definition, Input, ScalarInput, named_axes, of_inputs
 from .diagnostics import CostNote
 from .dims import Again, done, reading
 from .errors import BodyReturned, BodySignature, KernelValue
 from .facts import any_of
-from .ir import ArrayType, Axis, KernelIR, MemorySpace, RefType, Region, Value
+from .ir import ArrayType, KernelIR, MemorySpace, RefType, Region, Value
 from .layout import SCALAR
 from .memory import ShapeDtypeStruct
 from .ops.scope import allocate, is_spec
@@ -164,23 +164,6 @@ def _check_parameters(
         what = f"{len(inputs)} inputs and {len(outputs)} outputs take {size} bytes of parameters"
         hint = f"a kernel has at most {MAX_PARAMETERS} bytes, 8 for each array: stack arrays into one"
         raise KernelValue(loc=of_function(definition.body), what=what, hint=hint)
-
-
-def named_axes(
-    grid: tuple[Axis, ...], cluster: tuple[Axis, ...], thread_name: str | None, threads: int
-) -> dict[str, tuple[str, int, int]]:
-    """Every axis name: what it is, its position, its size. Raises `KernelValue` for a name used twice."""
-    out: dict[str, tuple[str, int, int]] = {}
-    rows = [("grid", i, a) for i, a in enumerate(grid)] + [("cluster", i, a) for i, a in enumerate(cluster)]
-    if thread_name is not None:
-        rows.append(("thread", 0, Axis(thread_name, threads)))
-    for kind, position, axis in rows:
-        if not axis.name:
-            continue
-        if axis.name in out:
-            raise KernelValue(what=f"{axis.name!r} names two axes", hint="give every axis its own name")
-        out[axis.name] = (kind, position, axis.size)
-    return out
 
 
 def _array_number(inputs: Sequence[Input], leaf: int | None) -> int | None:

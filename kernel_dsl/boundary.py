@@ -1,8 +1,8 @@
 """The boundary of the public functions: it converts users' arguments, and ends errors at the user's line.
 
 A `public` function converts its arguments by their annotations and raises only this package's errors. Each error ends at the
-user's line, names the function and its argument, and can be printed. `__init__.py` makes the functions and classes of `__all__`
-public. Other classes, of which users only get instances, have the decorator themselves.
+user's line, names the function and its argument, and can be printed. `__init__.py` and `ops/__init__.py` make the functions and
+classes of `__all__` public. Other classes, of which users only get instances, have the decorator themselves.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any, TypeVar, cast
 
 from .arguments import ArgumentPlan, a_function
+from .dataclass import when_made
 from .diagnostics import Error, at_user_line, shown
 from .errors import BadArgument, BadArgumentType, NestedTooDeep, UnusableArgument, UnusableValue, ValueTooLarge
 from .source import is_of_project, is_ours, misfit
 
 _T = TypeVar("_T")
 
-OPERATIONS: dict[str, Any] = {}  # the functions of the language, as users call them; entered by __init__.py
+OPERATIONS: dict[str, Any] = {}  # the functions of the language, as users call them; entered by ops/__init__.py
 
 # Special methods that are no calls of the user's, or that must not raise errors of ours; `==` where it is not plain says so
 _INNER = frozenset(
@@ -79,7 +80,7 @@ def unguarded(function: _T) -> _T:
 
 
 def _make_methods_public(cls: type[Any], called: str) -> None:
-    getattr(cls, "__dataclass_fields__", None)  # makes the methods of a dataclass
+    when_made(cls, lambda: _make_methods_public(cls, called))
     for key, value in list(vars(cls).items()):
         dunder = key.startswith("__") and key.endswith("__")
         if key in _INNER or (key.startswith("_") and not dunder):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from . import forking
 
 _lock = forking.lock()
+_when_made: dict[type[Any], Callable[[], None]] = {}
 
 
 class _Factory:
@@ -70,6 +71,12 @@ else:
     dataclass = _late_dataclass
 
 
+def when_made(cls: type[Any], function: Callable[[], None]) -> None:
+    """Call `function` once the placeholders of `cls` become methods. Nothing happens if `cls` has no placeholders."""
+    if isinstance(vars(cls).get("__dataclass_fields__"), _Late):
+        _when_made[cls] = function
+
+
 def _make(cls: Any, names: list[str], frozen: bool, eq: bool) -> None:
     if not cls.__doc__:
         cls.__doc__ = f"{cls.__name__}."  # else the standard library asks for a signature, to write one
@@ -90,6 +97,7 @@ def _make(cls: Any, names: list[str], frozen: bool, eq: bool) -> None:
         if callable(made[name]):
             made[name].__name__, made[name].__qualname__ = name, f"{cls.__qualname__}.{name}"
         setattr(cls, name, made[name])
+    _when_made.pop(cls, lambda: None)()
 
 
 def _init(cls: Any, fields: tuple[dataclasses.Field[Any], ...], frozen: bool) -> Any:

@@ -73,6 +73,23 @@ class Definition:
     every_size: bool = False  # whether each size is compiled for, as those of arrays on many devices are
 
 
+def named_axes(
+    grid: tuple[Axis, ...], cluster: tuple[Axis, ...], thread_name: str | None, threads: int
+) -> dict[str, tuple[str, int, int]]:
+    """Every axis name: what it is, its position, its size. Raises `KernelValue` for a name used twice."""
+    out: dict[str, tuple[str, int, int]] = {}
+    rows = [("grid", i, a) for i, a in enumerate(grid)] + [("cluster", i, a) for i, a in enumerate(cluster)]
+    if thread_name is not None:
+        rows.append(("thread", 0, Axis(thread_name, threads)))
+    for kind, position, axis in rows:
+        if not axis.name:
+            continue
+        if axis.name in out:
+            raise KernelValue(what=f"{axis.name!r} names two axes", hint="give every axis its own name")
+        out[axis.name] = (kind, position, axis.size)
+    return out
+
+
 def axes(
     sizes: Any, names: tuple[str, ...], word: str, structs: Sequence[Any], dims: Mapping[str, int] | None = None
 ) -> tuple[Axis, ...]:

@@ -14,7 +14,6 @@ import numpy as np
 
 from . import dtypes as dt
 from . import forking
-from .body_trace import trace_kernel
 from .boundary import checks_itself, public, unguarded
 from .call_inputs import PreparedCall, array_input, lower_geometry, overlaps_of
 from .dataclass import dataclass
@@ -338,6 +337,8 @@ class Kernel:
         target: str,
         made: Geometry | None = None,
     ) -> Stages:
+        from .body_trace import trace_kernel
+
         traced = trace_kernel(self._definition, inputs, structure, overlaps, given, target_named(target), made)
         stages = Stages(traced, target_named(target), self._definition.params, overlaps)
         if self._debug:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .arguments import static_int
-from .body_trace import named_axes
-from .definition import Definition, axes
+from .definition import Definition, axes, named_axes
 from .diagnostics import shown
 from .errors import BadCallArgument, KernelArgument, KernelValue
 from .interpret_params import InterpretParams

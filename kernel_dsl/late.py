@@ -1,10 +1,17 @@
-"""Public modules and names that are imported at their first use, each name with its module."""
+"""Public modules and names that are imported at their first use, each name with its module; and the error for unknown names."""
 
 from __future__ import annotations
 
-MODULES = ("jax", "library", "symmetric", "testing", "torch", "tuning")  # public ones
+from collections.abc import Sequence
+from typing import cast
+
+from .diagnostics import at_user_line, shown
+from .errors import UnknownName
+
+MODULES = ("jax", "library", "random", "symmetric", "testing", "torch", "tuning")  # public ones
 
 LATE: dict[str, str] = {
+    **dict.fromkeys(("AccRef", "Array", "BarrierRef", "Ref"), "kernel_dsl.ops.handles"),  # which attaches their methods
     **dict.fromkeys(("BlockSpec", "Element", "emit_pipeline", "squeezed"), "kernel_dsl.pipelines"),
     **dict.fromkeys(("PipelinePipeline", "emit_pipeline_warp_specialized"), "kernel_dsl.warp_specialized"),
     "Graph": "kernel_dsl.runtime.graph",
@@ -19,3 +26,19 @@ LATE: dict[str, str] = {
     **dict.fromkeys(("HazardError", "HazardWarning"), "kernel_dsl.runtime.interpreter.checks.hazards"),
     "HazardKind": "kernel_dsl.runtime.interpreter.checks.kinds",
 }
+
+
+def unknown(name: str, names: Sequence[str]) -> AttributeError:
+    """The error for `kd.name`, which is none of the public `names`: it shows close ones."""
+    if name.startswith("__"):  # what Python looks for
+        return AttributeError(f"module 'kernel_dsl' has no attribute {name!r}")
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, names, 3)
+    if name == "inline":
+        hint = "call functions from the body without a decorator: kernel-dsl traces them in place"
+    elif near:
+        hint = f"did you mean {', '.join(f'`kd.{x}`' for x in near)}?"
+    else:
+        hint = "`kd.__all__` and docs/reference.md list what it has"
+    return cast("AttributeError", at_user_line(UnknownName(name=shown(name), hint=hint)))

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .blocks import settle
-from .body_trace import Traced
 from .boundary import public
 from .clone import clone
 from .compiled import Assembled, CompiledKernel, Resources
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_dsl.lowering import CallSpec
+
+    from .body_trace import Traced
 
 
 def target_named(name: str | None) -> Target:

@@ -2,6 +2,9 @@
 
 from importlib import import_module
 
+from ..boundary import OPERATIONS as OPERATIONS
+from ..boundary import public as _public
+
 _FILES = """
     access arith associative atomic axes barrier bits cast cluster compare control copy create debug dense elementwise gather
     handles index inline logic lookup loops math matrix multimem numeric nvshmem packed product random reduce ref remote
@@ -9,3 +12,4 @@ _FILES = """
 """  # every file of this folder: to list the folder takes longer than to import some of them
 FAMILIES = tuple(import_module(f"{__name__}.{name}") for name in _FILES.split())
 NAMES: frozenset[str] = frozenset(name for family in FAMILIES for name in getattr(family, "__all__", []))
+OPERATIONS.update({name: _public(getattr(f, name), name) for f in FAMILIES for name in getattr(f, "__all__", [])})

@@ -20,9 +20,9 @@ def families() -> dict[str, list[str]]:
 
 def written(text: str) -> str:
     """The file's text with the imports of operations and `__all__` made anew; the rest stays, as do classes that annotate."""
-    text = re.sub(r"(?m)^from \.ops\.\w+ import (\([^)]*\)|(?!.* as ).*)\n", "", text)
-    imports = "".join(f"from .ops.{family} import {', '.join(names)}\n" for family, names in families().items())
-    text = text.replace("from .options import", f"{imports}from .options import", 1)
+    text = re.sub(r"(?m)^    from \.ops\.\w+ import (\([^)]*\)|(?!.* as ).*)\n", "", text)
+    imports = "".join(f"    from .ops.{family} import {', '.join(names)}\n" for family, names in families().items())
+    text = text.replace("    from .refs import", f"{imports}    from .refs import", 1)
     others = set(kd.__all__) - ops.NAMES
     names = sorted(others | ops.NAMES, key=lambda n: (not n.isupper(), not n[0].isupper(), n))
     listed = "".join(f'    "{name}",\n' for name in names)
