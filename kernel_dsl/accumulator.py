@@ -70,7 +70,7 @@ def check_accumulator(shape: tuple[int, ...], dtype: DType) -> None:
 
 @dataclass(frozen=True)
 class AccType:
-    """An accumulator's type: shape and dtype; `name` is the author's word for it."""
+    """An accumulator's type: shape and dtype. Messages show `name`."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -80,7 +80,7 @@ class AccType:
         return f"acc<{self.dtype.name}[{','.join(map(str, self.shape))}]>"
 
 
-# What an accumulator does by operations: ops/handles.py attaches them, and type checkers read them here.
+# Methods that are operations. ops/handles.py attaches them; type checkers read them here.
 if TYPE_CHECKING:
 
     class AccMethods:
@@ -119,7 +119,7 @@ class AccRef(NoArithmetic, AccMethods):
 
     @property
     def place(self) -> tuple[Value, tuple[int, int], tuple[int, int]]:
-        """What tells one block of one accumulator from all others."""
+        """The identity of this block: its accumulator, start and shape."""
         return self._root, self._start, self._shape
 
     @property

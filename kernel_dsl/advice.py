@@ -35,7 +35,7 @@ _CALL = r"(?:(\w+)\.)?(\w+)\("
 
 
 def instead(otherwise: str) -> str:
-    """Words for an error's help: of the construct at the user's line where it is one that is known, else `otherwise`."""
+    """Words for an error's help: advice on the construct at the user's line if the table has it, else `otherwise`."""
     loc = here()
     line = linecache.getline(loc.file, loc.line)
     statement = re.match(r"\s*(\w+)\b", line)
@@ -53,7 +53,10 @@ def instead(otherwise: str) -> str:
 
 
 def subscript(otherwise: str) -> str:
-    """`instead`, where an integer was wanted: for a list or tuple that is indexed, how to choose from it."""
+    """As `instead`, for a value that Python needs as an integer.
+
+    For an index of a list or tuple: how to choose from it.
+    """
     loc = here()
     line = linecache.getline(loc.file, loc.line)
     text = line.encode()[loc.column : loc.end_column].decode(errors="ignore") if loc.column >= 0 else ""

@@ -24,15 +24,15 @@ from .stages import Stages
 
 @checks_itself("work", "jobs")
 def warm(work: Any, jobs: int | None = None) -> int:
-    """Compile kernels ahead of their first calls, in child processes, into the disk cache; how many signatures that were.
+    """Compile kernels in child processes, into the disk cache, before their first calls.
 
-    `work`: a list of (kernel, *arguments) or (kernel, (*arguments,)), with the arguments of one call as `lower` takes them:
-    arrays, `ShapeDtypeStruct`s, scalars. `jobs`: processes at a time, by default one a CPU core. A later call, in this
-    process or another with the same cache, then loads what was made. Without a disk cache nothing is kept, and nothing
-    is done.
+    Returns the number of signatures.
 
-    Raises `BadArgumentType`, the errors of tracing and compiling as a call raises them, and `WarmFailed` for a child that ends
-    without a word.
+    `work`: a list of (kernel, *arguments) or (kernel, (*arguments,)), with the arguments of one call as `lower` takes
+    them: arrays, `ShapeDtypeStruct`s, scalars. `jobs`: processes at a time, by default one a CPU core. Later calls, in
+    any process with the same cache, load the compiled kernels. Without a disk cache `warm` does nothing. Raises
+    `BadArgumentType`, the errors of tracing and compiling as a call raises them, and `WarmFailed` for a child that ends
+    without an error message.
     """
     count = an_int(os.cpu_count() or 1 if jobs is None else jobs, "warm", "jobs", low=1)
     if not isinstance(work, (list, tuple)):
@@ -58,7 +58,7 @@ def _call(item: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _compile(traces: Sequence[Callable[[], Stages]], jobs: int) -> int:
-    """Run each in a child, so many at a time. Raises the first one's error, once all have ended."""
+    """Compile each in a child, `jobs` at a time. Raises the first error after all children have ended."""
     for made in in_children([partial(_work, trace) for trace in traces], jobs):
         if isinstance(made, ChildError):
             raise WarmFailed(what=str(made))

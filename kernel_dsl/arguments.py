@@ -25,12 +25,12 @@ _T = TypeVar("_T")
 
 
 class _Other(Exception):
-    """Raised by a kind: the value is another."""
+    """A kind raises this for a value of another kind."""
 
 
 @dataclass(frozen=True)
 class ArgumentKind:
-    """What a parameter takes: `words` for messages, and a function that gives the value in its own type, or raises `_Other`."""
+    """What a parameter takes: `words` for messages, and a function that converts the value or raises `_Other`."""
 
     words: str
     accept: Callable[[Any], Any]
@@ -40,7 +40,7 @@ class ArgumentKind:
 
 
 def _bool(value: Any) -> bool:
-    # 0 and 1, which NumPy takes too, are all that ints can mean here
+    # an int is 0 or 1, as NumPy has it
     if isinstance(value, (bool, np.bool_)) or (type(value) is int and value in (0, 1)):
         return bool(value)
     raise _Other
@@ -62,7 +62,7 @@ def _int(value: Any) -> int:
     try:
         return int.__int__(operator.index(value))
     except TypeError as error:
-        if isinstance(error, Error):  # a variable without a value says so itself
+        if isinstance(error, Error):  # a variable without a value raises an error of its own
             raise
         raise _Other from None
 
@@ -94,7 +94,7 @@ def _path(value: Any) -> Any:
     return value
 
 
-TRACED: list[type[Any]] = []  # the classes of values that no trace knows; values.py enters its own
+TRACED: list[type[Any]] = []  # the classes of values that are unknown while tracing; values.py adds its own
 
 
 def _is_traced(value: Any) -> bool:
@@ -162,7 +162,7 @@ INT, BOOL, FLOAT, STR = (
     ArgumentKind("a number", _float),
     ArgumentKind("a string", _str),
 )
-_TRUTH = ArgumentKind("True or False", _truth)  # where numbers are something else
+_TRUTH = ArgumentKind("True or False", _truth)  # for parameters where a number has another meaning
 _PLAIN: dict[Any, ArgumentKind] = {
     bool: BOOL,
     int: INT,
@@ -179,7 +179,7 @@ _LISTS = (list, Sequence)
 
 
 def kind_of(annotation: Any) -> ArgumentKind | None:
-    """The kind that an annotation asks for; None where it leaves it open."""
+    """The kind that an annotation asks for; None if it allows anything."""
     if annotation is Any or annotation is object:
         return None
     origin = typing.get_origin(annotation) or annotation
@@ -221,7 +221,7 @@ def refuse(value: Any, op: str, name: str, hint: str) -> NoReturn:
 
 
 def convert(value: Any, kind: ArgumentKind, op: str, name: str, hint: str = "") -> Any:
-    """`value` as `kind` has it. Raises `BadArgumentType`, and `BadArgument` for an int over 64 bits."""
+    """`value`, converted by `kind`. Raises `BadArgumentType`, and `BadArgument` for an int over 64 bits."""
     try:
         found = kind.accept(value)
     except _Other:
@@ -249,7 +249,7 @@ def _range_words(low: int | None, high: int | None) -> str:
 
 
 def static_int(value: Any) -> int | None:
-    """`value` as an int; None where it is none, or a bool, or traced."""
+    """`value` as an int; None for bools, traced values and all else."""
     try:
         return _int(value)
     except _Other:
@@ -312,7 +312,7 @@ class ArgumentPlan:
         self.empty: bool = not (self._by_place or self._by_name or self._rest or self._others)
 
     def converted(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-        """The arguments, each as its parameter wants it. Raises `BadArgumentType`, `BadArgument`."""
+        """The arguments, each converted for its parameter. Raises `BadArgumentType`, `BadArgument`."""
         given = list(args)
         for place, name, kind in self._by_place:
             if place >= len(given):
@@ -346,7 +346,7 @@ def annotation_of(function: Callable[..., Any], parameter: inspect.Parameter) ->
 
 
 def dims_of(value: Any) -> tuple[str, ...]:
-    """The names of the Dims that a traced value is computed of; none where it comes of anything else too."""
+    """The names of the Dims that a traced value is computed from; none if anything else is in it, too."""
     names: dict[str, None] = {}
     pending, seen = [value], set[int]()
     while pending:
@@ -364,7 +364,7 @@ def dims_of(value: Any) -> tuple[str, ...]:
 
 
 def of_dims(value: Any, otherwise: str) -> str:
-    """Words for an error's help where Python asks for a traced value: of Dims it can be had."""
+    """An error's help where Python needs the number in a traced value: `kd.specialise`, if it is made of Dims."""
     names = dims_of(value)
     if not names:
         return otherwise

@@ -33,7 +33,7 @@ class MappedBatch:
         return unflatten(structure, whole)
 
     def grid(self, *structs: Any) -> tuple[Any, ...]:
-        """The inner kernel's grid behind the axis of the batch."""
+        """The grid: the axis of the batch, then the inner kernel's axes."""
         size, parts = self._parts(structs)
         own: Any = self.inner.grid(*parts) if callable(self.inner.grid) else self.inner.grid
         if self.inner.shapes:
@@ -41,7 +41,7 @@ class MappedBatch:
         return (size, *(own if isinstance(own, (tuple, list)) else (own,)))
 
     def of_parts(self, function: Any) -> Any:
-        """A function of the inner kernel's structs as one of the whole ones."""
+        """A function of the inner kernel's structs as a function of the structs with batches."""
         from .ops.scope import is_spec
 
         return (
@@ -91,7 +91,7 @@ class MappedBatch:
 
 
 def _each(tree: Any, axis: int | None, make: Any) -> Any:
-    """`make(leaf, axis)` of all leaves; what has no axis as it is."""
+    """`make(leaf, axis)` for each leaf with an axis; the other leaves stay."""
     leaves, structure = flatten(tree)
     return tree if axis is None else unflatten(structure, [make(leaf, axis) for leaf in leaves])
 
@@ -131,5 +131,5 @@ def _mapped(inner: Definition, batch: MappedBatch) -> Definition:
         scratch_types=batch.of_parts(inner.scratch_types),
         batches=(batch, *inner.batches),
         identity="",
-        shapes=None,  # of members: they are checked as such, and known
+        shapes=None,  # a member's `shapes=` is checked when the batch is taken apart
     )

@@ -39,7 +39,7 @@ def placed(
 
 
 def is_free(kernel: CompiledKernel) -> bool:
-    """Whether a kernel has sizes that each call has its own of."""
+    """Whether some sizes of a kernel come from each call."""
     return any(ANY in a.shape for a in kernel.arrays) or any(size == ANY for _, size in kernel.names.grid_axes)
 
 

@@ -32,9 +32,9 @@ from .variables import noting
 
 @dataclass(frozen=True)
 class Traced:
-    """A traced kernel, with what the launch needs to know of its outputs.
+    """A traced kernel, with the outputs that a launch allocates.
 
-    `conditions` say what of the arrays' and the grid's sizes its code was made for; `sizes` are those of this call.
+    The code is right for sizes of arrays and grid that meet `conditions`; `sizes` are those of this call.
     """
 
     ir: KernelIR
@@ -43,7 +43,7 @@ class Traced:
     conditions: tuple[Condition, ...]
     sizes: Sizes
     notes: tuple[CostNote, ...] = ()
-    asked: frozenset[str] = frozenset()  # a graph's variables that body and scratch are made by
+    asked: frozenset[str] = frozenset()  # a graph's variables whose values the body or the scratch asked for
 
 
 def trace_kernel(
@@ -56,10 +56,9 @@ def trace_kernel(
     geometry: Geometry | None = None,
 ) -> Traced:
     """Trace the body for inputs like these. `overlaps`: (array, array) of one memory; `given`: preallocated outputs;
-    `geometry`: outputs and grid of this call, where scalars' values have a say in them.
-
-    The code is for as few of the sizes as it can be: those that the body reads. Where it reads one after code was made that
-    does not know it, or fails on one that it does not know, it is traced anew.
+    `geometry`: outputs and grid of this call, if values of scalars decide them. The code depends only on the sizes that
+    the body reads. If the body reads a size after code was made without it, or fails because a size is unknown, it is
+    traced again.
     """
     made = geometry or geometry_of(definition, unflatten(structure, [i.struct() for i in inputs]))
     plan = SizePlan(definition, inputs, structure, made, (target or DEFAULT).limits.grid)
@@ -227,7 +226,7 @@ def _input_values(
 
 
 def _leaf_labels(structure: Any, names: list[str]) -> list[str]:
-    """A name for every leaf: the parameter's, with a number where it holds several."""
+    """A name for every leaf: the parameter's, with a number if the parameter holds several leaves."""
     labels: list[str] = []
     for i, part in enumerate(_top(structure)):
         base = names[i] if i < len(names) else f"input {i}"

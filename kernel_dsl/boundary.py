@@ -25,7 +25,8 @@ _T = TypeVar("_T")
 
 OPERATIONS: dict[str, Any] = {}  # the functions of the language, as users call them; entered by ops/__init__.py
 
-# Special methods that are no calls of the user's, or that must not raise errors of ours; `==` where it is not plain says so
+# Special methods that users do not call, or that must not raise errors of this project. A class whose `==` needs checks
+# says so.
 _INNER = frozenset(
     f"__{name}__"
     for name in (
@@ -37,9 +38,11 @@ _INNER = frozenset(
 
 
 def public(target: _T, name: str = "") -> _T:
-    """The function as users call it, or the class with such methods (in place). Anything else as it is.
+    """The function that users call, or the class with such methods (changed in place).
 
-    Properties are left alone: those that compute something say `@public` themselves.
+    Anything else is returned unchanged.
+
+    Properties stay: those that compute something have the decorator `@public` themselves.
     """
     if isinstance(target, type):
         if not issubclass(target, BaseException):
@@ -51,7 +54,7 @@ def public(target: _T, name: str = "") -> _T:
 
 
 class Choices(EnumMeta):
-    """The metaclass of public enumerations: a value that is no member's is an error of ours."""
+    """The metaclass of public enumerations: a value without a member raises `BadArgument`."""
 
     def __call__(cls, value: Any, *args: Any, **keywords: Any) -> Any:
         if args or keywords:  # a new enumeration
@@ -64,7 +67,7 @@ class Choices(EnumMeta):
 
 
 def checks_itself(*names: str) -> Callable[[_T], _T]:
-    """These parameters are left to the function, which has words of its own for them."""
+    """The function checks these parameters itself, with its own error texts."""
 
     def mark(function: _T) -> _T:
         function.__checks_itself__ = names  # type: ignore[attr-defined]
@@ -74,7 +77,7 @@ def checks_itself(*names: str) -> Callable[[_T], _T]:
 
 
 def unguarded(function: _T) -> _T:
-    """Leave a method of a public class as it is: its fast path pays for no wrapper, and what follows is public itself."""
+    """Give a method of a public class no wrapper: its fast path saves the time, and its slow path is public itself."""
     function.__guards__ = True  # type: ignore[attr-defined]
     return function
 
@@ -95,7 +98,7 @@ def _make_methods_public(cls: type[Any], called: str) -> None:
 
 
 class _Method:
-    """A function as its methods' callers see it: the first parameter is the handle."""
+    """A function with the signature of a method: the first parameter, the handle, is called `self`."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.__wrapped__ = function
@@ -112,7 +115,7 @@ class _Method:
 
 
 def attach(cls: type[Any], functions: Mapping[str, Callable[..., Any]]) -> None:
-    """Give a class methods: functions whose first argument is the handle. They are public as its own are."""
+    """Give a class public methods: functions whose first argument is the handle."""
     for key, function in functions.items():
         if key.startswith("_") and not key.startswith("__"):
             made = function
@@ -137,14 +140,14 @@ def _guarded(function: FunctionType, name: str, method: _Method | None = None) -
                 result = function(*given, **keywords)
         except Exception as error:
             mine = told(error, name, seen, args, keywords)
-            if mine is error:  # with its cause and context, where it is the user's own
+            if mine is error:  # the user's own error keeps its cause and context
                 raise
             raise mine from None
-        if type(result) is FunctionType and is_ours(result.__code__):  # a decorator, such as that of `kd.loop`
+        if type(result) is FunctionType and is_ours(result.__code__):  # a decorator, as of `kd.loop`
             return public(result, name)
         return result
 
-    # as functools.wraps does, at a twentieth of its cost: there are hundreds when the package is imported
+    # as functools.wraps does, in a twentieth of the time: an import makes hundreds of wrappers
     made: Any = run
     made.__name__, made.__qualname__, made.__module__ = function.__name__, function.__qualname__, function.__module__
     made.__doc__, made.__wrapped__, made.__annotations__ = function.__doc__, function, function.__annotations__
@@ -155,12 +158,10 @@ def _guarded(function: FunctionType, name: str, method: _Method | None = None) -
 def told(
     error: Exception, name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]
 ) -> Exception:
-    """What a public function raises for `error`: errors of ours as they end at the user's line, the user's own as they are."""
+    """The error that a public function raises for `error`: one that ends at the user's line, or the user's own."""
     if isinstance(error, Error):
         error.__suppress_context__ = True
-        if (
-            isinstance(error, ValueTooLarge) and not error.fields["op"]
-        ):  # raised where no function of the user's is known
+        if isinstance(error, ValueTooLarge) and not error.fields["op"]:  # raised without the user's function
             error.fields["op"] = name
         _rename(error, name, sys._getframe(1).f_back)  # pyright: ignore[reportPrivateUsage]
         return at_user_line(error)
@@ -172,7 +173,11 @@ def told(
         for word, value in given:
             if any(code in _looked_at(type(x)) for x in _flat((value,))):
                 what = f"{word}, a {type(value).__name__}, raises {type(error).__name__} in its {code.co_name}: {shown(error)}"
-                return at_user_line(BadArgumentType(op=name, what=what, hint="give a value that can be looked at"))
+                return at_user_line(
+                    BadArgumentType(
+                        op=name, what=what, hint="give a value whose properties and special methods raise nothing"
+                    )
+                )
         if not (isinstance(error, RecursionError) and ours > _MANY):
             return error
     if isinstance(error, RecursionError) and ours > _MANY:
@@ -181,22 +186,20 @@ def told(
 
 
 def _rename(error: Error, name: str, caller: FrameType | None) -> None:
-    """Name the function that the user called, `clip`, where it is told of one that this one calls, `maximum`."""
+    """Name the function that the user called, such as `clip`, in place of one that it calls, such as `maximum`."""
     if error.named or caller is None or is_ours(caller.f_code):
         return
-    error.named = True  # whatever called the body that it comes from is not meant
-    at_call = (error.loc.file, error.loc.line) == (
-        caller.f_code.co_filename,
-        caller.f_lineno,
-    )  # else it is of an op of a body
+    error.named = True  # functions further out, which called the body, must not rename it again
+    # else the error is about an op of a body
+    at_call = (error.loc.file, error.loc.line) == (caller.f_code.co_filename, caller.f_lineno)
     if at_call and error.fields.get("op") in OPERATIONS and name in OPERATIONS:
         error.fields["op"] = name
 
 
 # --- whose error it is ---------------------------------------------------------------------------
 
-_MANY = 10  # calls of ours on the stack where it ends, beyond which it is their nesting that fills it
-# code of others that we call
+_MANY = 10  # with more calls of public functions on the stack, a RecursionError means that these are nested too deep
+# libraries that this project calls
 _LIBRARIES = ("numpy", "ml_dtypes", "llvmlite", "cuda", "torch", "jax", "jaxlib", "cupy")
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 
@@ -209,11 +212,11 @@ def _is_library(code: CodeType) -> bool:
 
 
 def _raised_by(traceback: TracebackType | None) -> tuple[CodeType | None, int]:
-    """The user's code that ours had called and that raised it, None where ours did; and how many calls of public ours there are.
+    """The user's code that raised an error (None if ours did), and the number of public calls on the stack.
 
-    That code is the body of a loop, or what an argument does as it is looked at: a property, or a method such as `__len__`.
+    The user's code is the body of a loop, or a property or special method of an argument, such as `__len__`.
     """
-    called: CodeType | None = None  # the first frame of the user's after the last one of ours
+    called: CodeType | None = None  # the user's first frame after the last one of this project
     count = 0
     tb = traceback
     while tb is not None:
@@ -236,7 +239,7 @@ def _flat(values: Iterable[Any], depth: int = 3) -> Iterable[Any]:
 
 
 def _looked_at(cls: type[Any]) -> set[CodeType]:
-    """The code of a class's properties and special methods, but for `__call__`."""
+    """The code of a class's properties and special methods, except `__call__`."""
     found: set[CodeType] = set()
     for base in type.mro(cls):
         for key, value in vars(base).items():
@@ -268,11 +271,10 @@ def _unforeseen(
     keywords: Mapping[str, Any],
     given: list[tuple[str, Any]],
 ) -> Error:
-    """The error for what went wrong inside ours with these arguments, in words that name them."""
+    """The error for an exception inside this project that these arguments caused. It names the arguments."""
     traceback = error.__traceback__
-    if (
-        isinstance(error, TypeError) and traceback is not None and traceback.tb_next is None
-    ):  # they do not fit the signature
+    # the arguments do not fit the signature
+    if isinstance(error, TypeError) and traceback is not None and traceback.tb_next is None:
         why = misfit(function, *args, **keywords) or str(error)
         return BadArgumentType(op=name, what=why, hint=f"call it as `{name}{_signature(function)}`")
     while traceback is not None and traceback.tb_next is not None and is_ours(traceback.tb_next.tb_frame.f_code):
@@ -306,9 +308,10 @@ def _short(value: Any) -> str:
 def called(
     function: Any, args: tuple[Any, ...], op: str, name: str, form: str, keywords: Mapping[str, Any] | None = None
 ) -> Any:
-    """What a function that the user gave as parameter `name` of `op` returns; `form` shows how it is called, "body(i, val)".
+    """Call a function that the user gave as parameter `name` of `op`; `form` shows the call, such as "body(i, val)".
 
-    Raises `BadArgumentType` for what can't be called so, and for functions whose call runs nothing: generators, coroutines.
+    Raises `BadArgumentType` for objects that can't be called so, and for generators and coroutines, whose call runs
+    nothing.
     """
     hint = f"it is called as `{form}`"
     body = a_function(function, op, name, hint)
@@ -329,7 +332,7 @@ def called(
         traceback = error.__traceback__
         if isinstance(error, Error) or (traceback is not None and traceback.tb_next is not None):
             raise
-        what = f"{name}={shown(body)} raises {type(error).__name__}: {shown(error)}"  # no function of Python's
+        what = f"{name}={shown(body)} raises {type(error).__name__}: {shown(error)}"  # a builtin raised it
         raise BadArgumentType(op=op, what=what, hint=hint) from None
 
 

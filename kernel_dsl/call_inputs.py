@@ -17,7 +17,7 @@ from .variables import Symbol
 
 
 def lower_geometry(definition: Definition, inputs: Sequence[Input], leaves: Sequence[Any], structure: Any) -> Geometry:
-    """Outputs and grid for `lower`; functions of shapes are told Dims where they can do with them."""
+    """Outputs and grid for `lower`. Functions of shapes get Dims first, and numbers if they need the values."""
     valued: list[bool] = []
 
     def struct(i: Input, x: Any) -> ShapeDtypeStruct:
@@ -29,7 +29,7 @@ def lower_geometry(definition: Definition, inputs: Sequence[Input], leaves: Sequ
     if definition.shapes is not None:
         try:
             made = geometry(definition, structs, definition.shapes.told(structs))
-        except (DimRead, VariableUse, VariableType):  # they ask for values
+        except (DimRead, VariableUse, VariableType):  # the functions need values
             if sampled:
                 raise
     made = made or geometry(definition, structs)
@@ -37,7 +37,7 @@ def lower_geometry(definition: Definition, inputs: Sequence[Input], leaves: Sequ
 
 
 def array_input(view: Any) -> ArrayInput:
-    # the class of the address decides what may be compiled; 16 bytes is the widest access
+    # a kernel is compiled for the alignment of an address, up to 16 bytes, the widest access
     alignment = 16
     while view.address % alignment and alignment > 1:
         alignment //= 2
@@ -86,7 +86,7 @@ class PreparedCall:
         self.scalars: list[Any] = scalars
         self.outs: list[Any] | None = outs
         self.fresh: bool = fresh  # loaded for this call
-        self.by_value: bool = by_value  # its sizes depend on values of scalars, which each call has its own of
-        self.packed: bool = False  # some arrays are of 4-bit elements: `arrays` and `outs` have their bytes
+        self.by_value: bool = by_value  # its sizes depend on the values of this call's scalars
+        self.packed: bool = False  # some arrays have 4-bit elements: `arrays` and `outs` hold their bytes
         self.logical: list[Any] = []  # the arrays as they were passed
         self.given: list[Any] | None = None  # `out=` as it was passed

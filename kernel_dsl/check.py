@@ -57,20 +57,23 @@ class Check:
     ) -> Report:
         """Run a kernel on the CPU under each of `schedules`, and report every hazard. No GPU is needed.
 
-        `image`: PTX (text, bytes or a path), a cubin or fat binary that holds PTX, or a `@kd.kernel`. `args` of an image
-        are one for each parameter of `entry` (by default the only one), in its order: arrays, which are changed in place
-        (those on a GPU are copied), Python ints and floats in the parameter's declared type, NumPy scalars, bytes for a
-        by-value structure, `kd.check.tensor_map(...)`, None for a null pointer. `grid` counts blocks; `block` and
-        `cluster` are an int or a tuple, `smem` bytes of dynamic SMEM. A traced kernel takes its inputs, has a launch of
-        its own, and may be given `out=` arrays. `symbols`: what `__constant__` and `__device__` variables begin with,
-        arrays or bytes by name. `target`: the device, such as "sm_80"; by default the image's.
+        `image`: PTX (text, bytes or a path), a cubin or fat binary that holds PTX, or a `@kd.kernel`. `args` of an
+        image are one for each parameter of `entry` (by default the only one), in its order: arrays, which are changed
+        in place (those on a GPU are copied), Python ints and floats in the parameter's declared type, NumPy scalars,
+        bytes for a by-value structure, `kd.check.tensor_map(...)`, None for a null pointer. `grid` counts blocks;
+        `block` and `cluster` are an int or a tuple, `smem` bytes of dynamic SMEM. A traced kernel takes its inputs, has
+        a launch of its own, and may be given `out=` arrays. `symbols`: the initial contents of `__constant__` and
+        `__device__` variables, as arrays or bytes by name. `target`: the device, such as "sm_80"; by default the
+        image's.
 
-        `schedules`: "eager", "late", "random", "random:N" for N seeds. `ignore`: kinds of hazard that are left out. A run
-        ends with the hazard `step_budget` after so many instructions, each counted once for all warps that execute it
-        together; by default after 10,000,000, or 100,000 that store nothing, meet at no barrier and end no warp.
+        `schedules`: "eager", "late", "random", "random:N" for N seeds. `ignore`: kinds of hazard to leave out of the
+        report. `step_budget`: the number of instructions, each counted once for all warps that execute it together,
+        after which a run ends with the hazard `step_budget`. By default it ends after 10,000,000 instructions, or after
+        100,000 in a row that store nothing, reach no barrier and end no warp.
 
-        Never raises for a hazard. Raises before anything runs: `PtxError` (a `ValueError`) for what an assembler, linker
-        or the target refuses, with line and column; `TypeError`s and `ValueError`s of ours for arguments that do not fit.
+        Hazards are in the report and raise nothing. Before anything runs, it raises `PtxError` (a `ValueError`), with
+        line and column, for PTX that an assembler, a linker or the target refuses, and a `TypeError` or `ValueError`
+        for wrong arguments.
         """
         from kernel_dsl.runtime.check import check_calls
 
@@ -94,9 +97,9 @@ class Check:
     ) -> Call:
         """One launch for `kd.check.sequence`; the arguments of `kd.check`. Nothing runs.
 
-        `programmatic_dependent_launch`: of an image, that this launch may start before the one before it has ended, as
-        the launch attribute of that name has it: what it does before `griddepcontrol.wait` overlaps with what the others
-        do that have executed `launch_dependents`. A traced kernel says so itself.
+        `programmatic_dependent_launch`, for an image: this launch has the CUDA launch attribute of that name. It may
+        start once the launch before it has executed `griddepcontrol.launch_dependents`; the two overlap until this one
+        executes `griddepcontrol.wait`. A traced kernel has the attribute if its body uses these instructions.
         """
         call = _call(image, args, grid, block, cluster, smem, entry, target, out, symbols)
         return call.starting_early(programmatic_dependent_launch)
@@ -139,10 +142,11 @@ class Check:
 
     @checks_itself(*_OWN)
     def triton(self, target: Any = "sm_90a", *, schedules: Any = _SCHEDULES, ignore: Any = ()) -> Any:
-        """A context in which Triton's launches run here: compiled by the installed Triton for `target`, without a GPU.
+        """A context in which Triton's launches run in the interpreter.
 
-        Kernels take NumPy arrays and CPU tensors, which are changed in place. It gives an object whose `reports` has one
-        `Report` for each launch, and `raise_for_hazards()`. Raises `DeviceError` where Triton is not installed.
+        The installed Triton compiles them for `target`, without a GPU. Kernels take NumPy arrays and CPU tensors, and
+        change them in place. The context's value has `reports`, with one `Report` for each launch, and
+        `raise_for_hazards()`. Raises `DeviceError` where Triton is not installed.
         """
         from kernel_dsl.runtime.check.triton import launches
 
@@ -181,7 +185,7 @@ def _call(
 
 
 def _run_kernel(kernel: Any, args: Sequence[Any], out: Any) -> Sequence[Any]:
-    """A call of a traced kernel on the device that watches; its outputs, leaf by leaf."""
+    """Call a traced kernel on the checking device. Returns its outputs, leaf by leaf."""
     return kernel._check_call(tuple(args), out)
 
 

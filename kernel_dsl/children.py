@@ -22,12 +22,12 @@ Work = Callable[[], Any]
 
 
 class ChildError(Exception):
-    """What went wrong in a child, where that can't be sent as it is."""
+    """An error of a child, in words: the child could not send the exception itself."""
 
 
 @dataclass
 class _Started:
-    """A process, and what it said so far."""
+    """A process, and the bytes that it has sent so far."""
 
     pid: int
     pipe: int
@@ -36,9 +36,11 @@ class _Started:
 
 
 def in_children(work: Sequence[Work], jobs: int, done: Callable[[int], object] = lambda count: None) -> list[Any]:
-    """What each function returned, or the Exception that it raised, in order; `done(count)` whenever one has ended.
+    """The results of the functions in order, or the Exceptions that they raised.
 
-    Results are pickled. A child that ends without a word gives a `ChildError`. An interrupt kills the children.
+    Calls `done(count)` when one has ended.
+
+    Results are pickled. A child that ends without a result gives a `ChildError`. An interrupt kills the children.
     """
     results: list[Any] = [None] * len(work)
     waiting, running, ended = list(enumerate(work)), dict[int, _Started](), 0
@@ -65,14 +67,14 @@ def in_children(work: Sequence[Work], jobs: int, done: Callable[[int], object] =
 
 def _start(number: int, work: Work) -> _Started:
     reading, writing = os.pipe()
-    with warnings.catch_warnings():  # of other threads, which this project's locks are renewed for
+    with warnings.catch_warnings():  # Python warns of other threads; children renew this project's locks
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
         os.close(writing)
         return _Started(pid, reading, number)
     code = 1
-    try:  # nothing of the parent's may run on from here
+    try:  # the parent's code must not continue in the child
         os.close(reading)
         told = _told(work)
         while told:
@@ -83,7 +85,7 @@ def _start(number: int, work: Work) -> _Started:
 
 
 def _told(work: Work) -> bytes:
-    """What is sent: the result or the exception, or words where that can't be sent."""
+    """The bytes to send: the result or the exception, or a `ChildError` if these can't be pickled."""
     try:
         result: Any = work()
     except Exception as error:
@@ -102,14 +104,14 @@ def _end(child: _Started) -> Any:
     if child.said:
         try:
             return pickle.loads(child.said)
-        except Exception:  # it ended in the middle of a word
+        except Exception:  # the child ended before it had sent all
             pass
     how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
     return ChildError(f"the process ended by {how}")
 
 
 class Progress:
-    """A bar on the terminal, while work of several seconds is done; nothing where the output is no terminal."""
+    """A progress bar for work of several seconds. Shows nothing if the output is not a terminal."""
 
     _WIDTH = 24
 
@@ -118,7 +120,7 @@ class Progress:
         self._on = total > 0 and getattr(sys.stderr, "isatty", lambda: False)()
 
     def __call__(self, count: int) -> None:
-        """So many of them are done."""
+        """Show that `count` of them are done."""
         if self._on:
             full = self._WIDTH * count // self._total
             bar = "#" * full + "." * (self._WIDTH - full)

@@ -9,7 +9,7 @@ from .trace import new_value
 
 
 def clone(ir: KernelIR) -> KernelIR:
-    """The kernel again, sharing nothing with `ir` that a pass could change."""
+    """A copy of a kernel. Passes that change the copy leave `ir` unchanged."""
     values: dict[Value, Value] = {}
     params = tuple([_value(v, values) for v in ir.params])
     return KernelIR(
@@ -28,7 +28,10 @@ def clone(ir: KernelIR) -> KernelIR:
 
 
 def clone_op(op: Op, values: dict[Value, Value]) -> Op:
-    """An op again, with all inside; what it uses from outside stays. `values` receives the copy of each value inside."""
+    """A copy of an op and its regions, with the same values from outside.
+
+    `values` receives the copy of each value inside.
+    """
     copies = _Copies()
     made = _op(op, copies)
     values.update(copies)
@@ -36,7 +39,7 @@ def clone_op(op: Op, values: dict[Value, Value]) -> Op:
 
 
 class _Copies(dict[Value, Value]):
-    """Copies of values; what has none is its own."""
+    """Copies of values. A value without a copy stands for itself."""
 
     def __missing__(self, key: Value) -> Value:
         return key

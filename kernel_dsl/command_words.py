@@ -15,7 +15,7 @@ SHORT = {
 
 
 class CommandError(Exception):
-    """What was asked for on the command line makes no sense."""
+    """A command line with an unknown or impossible argument."""
 
 
 def dtype_named(name: str, text: str) -> dtypes.DType:

@@ -80,9 +80,9 @@ class OobFill(Enum):
 class TensorMapParam:
     """A 128-byte `CUtensorMap`, passed by value (`.param .align 64 .b8 [128]`), encoded from the array at launch.
 
-    `axes`: the array's axes, outermost first, that make the tensor's dimensions; an axis in `split` (by axis:
-    factor) becomes two dimensions, (extent / factor, factor). `box`: the box's extents, outermost first, one a
-    dimension. `window`: (axis, low, high) where the tensor is a part of the array alone, so that a copy ends with a view.
+    `axes`: the array's axes, outermost first, that make the tensor's dimensions; an axis in `split` (by axis: factor)
+    becomes two dimensions, (extent / factor, factor). `box`: the box's extents, outermost first, one a dimension.
+    `window`: (axis, low, high) if the tensor covers only this part of the array, so that copies end where a view ends.
     """
 
     array: int
@@ -94,12 +94,12 @@ class TensorMapParam:
     split: tuple[tuple[int, int], ...] = ()
     window: tuple[tuple[int, int, int], ...] = ()
     l2_promotion: int = 0  # bytes: 0, 64, 128 or 256
-    ranks: int = 0  # on a mesh of that many devices: a map of each rank's array, one after the other
+    ranks: int = 0  # on a mesh of this many devices: a map of each rank's array, one after the other
 
 
-@dataclasses.dataclass(frozen=True)  # of a class that inherits from another of them
+@dataclasses.dataclass(frozen=True)  # it inherits from a dataclass
 class ScratchMapParam(TensorMapParam):
-    """That of a workspace, taken for an array of these (extent, stride in elements), outermost first."""
+    """A `TensorMapParam` of a workspace, seen as an array of these (extent, stride in elements), outermost first."""
 
     sizes: tuple[tuple[int, int], ...] = ()
 
@@ -157,7 +157,7 @@ class Condition:
     numbers: tuple[int, ...] = ()
 
 
-ANY = -1  # an extent that each call has its own of: in shapes, and in the grid's axes
+ANY = -1  # an extent that comes from each call: in shapes, and in the grid's axes
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class LaunchAttributes:
 
 @dataclass(frozen=True)
 class SmemRegion:
-    """A stretch of the block's dynamic SMEM, with how an element's index is found from its byte address.
+    """A range of bytes of the block's dynamic SMEM, and how a byte address becomes an element's index.
 
     `tiling`: tile extents of the trailing dims, or () for row-major. Scratch that the compiler added is `internal`.
     """
@@ -206,7 +206,7 @@ class AccumulatorNames:
 
 @dataclass(frozen=True)
 class ReportNames:
-    """What a hazard report calls things."""
+    """Names for hazard reports."""
 
     arrays: tuple[str, ...] = ()
     smem: tuple[SmemRegion, ...] = ()
@@ -242,8 +242,8 @@ class CompiledKernel:
     max_registers: int | None = None
     # pairs of arrays (by index) that may overlap in memory; the code is compiled for these overlaps
     overlaps: tuple[tuple[int, int], ...] = ()
-    effects: bool = False  # it does more than write its arrays: it prints, checks, or runs PTX of the author's
-    # what its code was made for, of the sizes of a call; where some of its shapes are `ANY`
+    effects: bool = False  # it does more than write its arrays: it prints, checks, or runs the author's PTX
+    # the sizes for which the code is right, if some shapes are `ANY`
     conditions: tuple[Condition, ...] = ()
 
 
@@ -261,7 +261,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Remark:
-    """What the assembler had to say that is not an error: `kind` is 'info' or 'warning'. The caller warns at `line`."""
+    """A message of the assembler that is no error: `kind` is 'info' or 'warning'. The caller warns at `line`."""
 
     text: str
     kind: str

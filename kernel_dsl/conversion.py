@@ -19,7 +19,7 @@ from .layout import LANE_BITS, Layout, pow2_ceil
 
 ElementBit = tuple[int, int]  # (dimension, a power of two: the bit's weight in the index)
 
-# What the way through SMEM costs beside an access a register: a barrier, and the addresses.
+# The cost of a conversion through SMEM beside one access a register: a barrier, and the addresses.
 BARRIER_COST = 16
 
 
@@ -101,7 +101,7 @@ class ConversionPlan:
         return bool(self.source or self.to_reg or self.old.idle & self._asked())
 
     def _asked(self) -> int:
-        """Lanes' bits that the new layout gives a meaning or replicates: idle ones must then be fetched from."""
+        """Lane bits that the new layout uses or replicates. If they are idle in the old one, shuffles fetch their data."""
         return (1 << LANE_BITS) - 1 & ~self.new.idle
 
     def shuffles(self, wide: bool) -> int:
@@ -114,12 +114,12 @@ class ConversionPlan:
 
 
 def plan_in_warps(old: Layout, new: Layout, shape: tuple[int, ...]) -> ConversionPlan | None:
-    """How to convert within warps, or None where something has to cross them."""
+    """How to convert within warps, or None if data must move between warps."""
     a, b = bits_of(old, shape), bits_of(new, shape)
     if a is None or b is None:
         return None
     if a.idle >> LANE_BITS & ~(b.idle >> LANE_BITS):
-        return None  # a warp that holds nothing would have to ask another
+        return None  # a warp without data would need another warp's
     found = ConversionPlan(old, new, a, b, lanes=list(a.lanes))
     leaving: list[tuple[ElementBit, int]] = []
     for bit in a.regs:
@@ -151,7 +151,7 @@ def plan_in_warps(old: Layout, new: Layout, shape: tuple[int, ...]) -> Conversio
 
 
 def shared_out(old: Layout, shape: tuple[int, ...]) -> ConversionPlan | None:
-    """How lanes that hold copies keep a share of them each, by selects alone; None where there is nothing to share."""
+    """How lanes with copies of the same elements keep a share each, by selects alone; None if there are no copies."""
     regs, bits = list(old.regs), list(old.bits)
     for position in [i for i, bit in enumerate(bits) if bit is None]:
         even = [i for i, (dim, size, stride) in enumerate(regs) if size % 2 == 0 and size * stride <= shape[dim]]
@@ -171,7 +171,7 @@ def cheaper(found: ConversionPlan, old: Layout, new: Layout, dtype: DType) -> bo
 
 
 def cost(old: Layout, new: Layout, shape: tuple[int, ...], wide: bool) -> int:
-    """What a conversion takes, in shuffles: 0 for registers alone. `wide`: elements of 64 bits."""
+    """The cost of a conversion in shuffles: 0 if it only renames registers. `wide`: elements of 64 bits."""
     if old == new:
         return 0
     found = plan_in_warps(old, new, shape)
@@ -180,7 +180,7 @@ def cost(old: Layout, new: Layout, shape: tuple[int, ...], wide: bool) -> int:
 
 
 def described(old: Layout, new: Layout, shape: tuple[int, ...], dtype: DType) -> str:
-    """How a conversion is done and what it takes, in words."""
+    """A description of a conversion and its cost."""
     found = plan_in_warps(old, new, shape)
     if found is None or not cheaper(found, old, new, dtype):
         size = prod(shape) * dtype.itemsize

@@ -35,7 +35,7 @@ class _Late:
         self.cls, self.name, self.make = cls, name, make
 
     def __get__(self, instance: Any, owner: type[Any]) -> Any:
-        with _lock:  # another thread may be at it
+        with _lock:  # another thread may be making them
             if vars(self.cls)[self.name] is self:
                 self.make()
         made = vars(self.cls)[self.name]

@@ -28,7 +28,7 @@ class ArrayInput:
     dtype: DType
     contiguous: bool = True
     alignment: int = 16
-    packed: DType | None = None  # of 4-bit elements, of which shape and dtype are those of the bytes
+    packed: DType | None = None  # the dtype of 4-bit elements; `shape` and `dtype` are then those of the bytes
 
     def struct(self) -> ShapeDtypeStruct:
         if self.packed is not None:
@@ -66,17 +66,21 @@ class Definition:
     thread_name: str | None
     params: CompilerParams
     aliases: tuple[tuple[int, int], ...]  # (input leaf, output leaf)
-    # What with the signature and our own sources decides the trace, where it is known: a body can close over anything.
+    # This, the signature and our own sources decide the trace. Empty where that is unknown: a body can close over
+    # anything.
     identity: str = ""
     batches: tuple[Any, ...] = ()  # of `vmap`, outermost first; each is an axis of the grid before the kernel's own
     shapes: Shapes | None = None  # extents that are declared
-    every_size: bool = False  # whether each size is compiled for, as those of arrays on many devices are
+    every_size: bool = False  # whether each size is compiled separately, as for arrays on many devices
 
 
 def named_axes(
     grid: tuple[Axis, ...], cluster: tuple[Axis, ...], thread_name: str | None, threads: int
 ) -> dict[str, tuple[str, int, int]]:
-    """Every axis name: what it is, its position, its size. Raises `KernelValue` for a name used twice."""
+    """For every axis name: its kind ("grid", "cluster" or "thread"), its position, its size.
+
+    Raises `KernelValue` for a name used twice.
+    """
     out: dict[str, tuple[str, int, int]] = {}
     rows = [("grid", i, a) for i, a in enumerate(grid)] + [("cluster", i, a) for i, a in enumerate(cluster)]
     if thread_name is not None:
@@ -93,7 +97,7 @@ def named_axes(
 def axes(
     sizes: Any, names: tuple[str, ...], word: str, structs: Sequence[Any], dims: Mapping[str, int] | None = None
 ) -> tuple[Axis, ...]:
-    """Axes from sizes (or a function of the inputs' structs) and names; `dims`: what Dims are in this call.
+    """Axes from sizes (or a function of the inputs' structs) and names; `dims`: the values of Dims in this call.
 
     Raises `KernelValue`, `KernelArgument`.
     """
@@ -122,9 +126,8 @@ def axes(
 def output_structs(
     definition: Definition, structs: Sequence[Any], told: Sequence[Any] | None = None
 ) -> tuple[list[ShapeDtypeStruct | None], Any]:
-    """The leaves of `out_type`, as structs, and its structure; `told`: what it is told of the inputs, where that is Dims.
-
-    Raises `KernelArgument`, and what `Shapes.values` raises.
+    """The leaves of `out_type`, as structs, and its structure; `told`: the inputs' structs with Dims, if there are any.
+    Raises `KernelArgument`, and the errors of `Shapes.values`.
     """
     dims = definition.shapes.values(structs) if definition.shapes else {}
     declared, structure = declared_outputs(definition, structs if told is None else told)
@@ -140,7 +143,10 @@ def output_structs(
 
 
 def declared_outputs(definition: Definition, given: Sequence[Any]) -> tuple[list[ShapeDtypeStruct], Any]:
-    """What `out_type` makes of `given` structs, whose extents may be symbols, and its structure. Raises `KernelArgument`."""
+    """The outputs that `out_type` gives for `given` structs, whose extents may be symbols, and their structure.
+
+    Raises `KernelArgument`.
+    """
     out_type: Any = definition.out_type
     if callable(out_type) and not is_leaf(out_type):
         out_type = of_inputs(out_type, f"out_type of kernel {definition.name!r}", given)
@@ -159,7 +165,7 @@ def declared_outputs(definition: Definition, given: Sequence[Any]) -> tuple[list
 
 
 def of_inputs(function: Callable[..., Any], word: str, structs: Sequence[Any]) -> Any:
-    """What `function` makes of the inputs' structs. Raises `KernelArgument` where it takes another number of them."""
+    """The result of `function` for the inputs' structs. Raises `KernelArgument` if it takes another number of them."""
     try:
         return function(*structs)
     except TypeError:

@@ -23,7 +23,7 @@ class Error(Exception):
     label: ClassVar[str] = ""
     note: ClassVar[str] = ""
     help: ClassVar[str] = ""
-    named = False  # whether it is known which function of ours the user called
+    named = False  # whether the message names the function that the user called
 
     def __init__(
         self, *, loc: Loc | None = None, other: Loc | None = None, other_label: str = "", **fields: Any
@@ -31,7 +31,7 @@ class Error(Exception):
         self.loc: Loc = here() if loc is None else loc
         self.other = other
         self.other_label = other_label
-        # as text now: what users gave may not print, and may be large or change
+        # turned into text now: a user's object may fail to print, be large, or change later
         self.fields: dict[str, Any] = {key: _text(value) for key, value in fields.items()}
         super().__init__()
 
@@ -84,12 +84,12 @@ _LONG = 512  # characters of a value in a message, and bits of an int
 
 
 def shown(value: Any) -> str:
-    """`repr(value)`, cut where it is long. Never raises, whatever the value's `__repr__` does."""
+    """`repr(value)`, shortened if it is long. Never raises, even if the value's `__repr__` does."""
     return _printed(repr, value)
 
 
 def _printed(how: Callable[[Any], str], value: Any) -> str:
-    cls: type[Any] = type(value)  # not isinstance, which may ask the value for its `__class__`
+    cls: type[Any] = type(value)  # isinstance could call the value's `__class__` property
     if issubclass(cls, int) and int.bit_length(value) >= _LONG:  # Python refuses to print those of 4300 digits
         return f"an int of {int.bit_length(value)} bits"
     try:
@@ -138,7 +138,7 @@ def _excerpt(loc: Loc, label: str) -> list[str]:
 
 
 def at_user_line(error: Error) -> Error:
-    """The error with a traceback that ends at the user's line, so that no frame of ours stands on top.
+    """The error with a traceback that ends at the user's line, without frames of this project after it.
 
     A frame is made by running `raise` from a code object that carries the user's file, line and function name.
     """

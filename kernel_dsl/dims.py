@@ -26,8 +26,9 @@ class Dim(Variable):
     """An extent that a kernel takes from each launch: `kd.kernel(..., shapes={"a": (M, 512)})` with `M = kd.Dim("M")`.
 
     It is from `min` to `max` (None: as large as arrays are) and a multiple of `multiple_of`; a call with another extent
-    is an error. In the body `a.shape[0]` is a traced integer that is known to be so, in `grid` and `out_type` it is an int at
-    a call. In a graph it is a `kd.Variable`. Raises `DimType`, `DimValue`, `VariableValue` for a name that is none.
+    is an error. In the body `a.shape[0]` is a traced integer with these facts; in `grid` and `out_type` it is an int at
+    a call. In a graph it is a `kd.Variable`. Raises `DimType`, `DimValue`, and `VariableValue` for a name that is no
+    identifier.
     """
 
     @checks_itself("name", "min", "max", "multiple_of")
@@ -72,7 +73,7 @@ class Dim(Variable):
 
 
 def factor_of(variable: Variable) -> int:
-    """What a variable is a multiple of."""
+    """The number that a variable is a multiple of."""
     return variable.multiple_of if isinstance(variable, Dim) else 1
 
 
@@ -85,7 +86,10 @@ def facts_of(variable: Variable) -> tuple[int, int, int]:
 
 
 class Again(BaseException):
-    """Ends a trace that has to be made anew, with extents known: no `except Exception` of a body's may stop it."""
+    """Ends a trace that starts again with known extents.
+
+    It is no `Exception`, so that a body's `except` lets it pass.
+    """
 
 
 _reading: ContextVar[Callable[[set[str]], dict[str, int]] | None] = ContextVar("reading", default=None)
@@ -97,7 +101,7 @@ def tracing_dims() -> bool:
 
 
 def reading(by: Callable[[set[str]], dict[str, int]] | None) -> Any:
-    """Let `by` be told of the Dims that are read by name from now on; what `done` takes."""
+    """Report to `by` each Dim that is read by name from now on. Returns the token that `done` takes."""
     return _reading.set(by)
 
 
@@ -108,8 +112,8 @@ def done(token: Any) -> None:
 def specialise(extent: Any) -> int:
     """The value of an extent as an int: of a `kd.Dim`, of `a.shape[i]`, or of arithmetic on them.
 
-    The kernel is then compiled for this value: a call with another compiles again. What is an int already is given back.
-    Raises `BadArgumentType` for an object that is no extent, `DimRead` where it has no value: in `lower` of specs with Dims.
+    The kernel is then compiled for this value: a call with another compiles again. An int is returned unchanged. Raises
+    `BadArgumentType` for an object that is no extent, and `DimRead` if it has no value: in `lower` of specs with Dims.
 
     >>> kd.specialise(3)
     3
@@ -167,7 +171,7 @@ class Shapes:
         return out
 
     def values(self, structs: Sequence[Any]) -> dict[str, int]:
-        """What the Dims are in a call of such inputs. Raises `DimMismatch`, `DimOutOfRange`, `ShapesValue`."""
+        """The values of the Dims in a call with these inputs. Raises `DimMismatch`, `DimOutOfRange`, `ShapesValue`."""
         values: dict[str, int] = {}
         bearers: dict[str, str] = {}
         for parameter, struct, extents in self._checked(structs, 0):
@@ -175,7 +179,7 @@ class Shapes:
         return values
 
     def check_outputs(self, outs: Sequence[Any], inputs: int, values: Mapping[str, int]) -> None:
-        """Compare outputs with what is declared of them. `outs`: the body's parameters behind `inputs` inputs."""
+        """Compare outputs with their declaration. `outs`: the body's parameters after the `inputs` inputs."""
         known, bearers = dict(values), dict.fromkeys(values, "the inputs")
         for parameter, struct, extents in self._checked(outs, inputs):
             self._match(parameter, struct.shape, extents, known, bearers)
@@ -220,7 +224,7 @@ class Shapes:
         return out
 
     def places(self, counts: Sequence[int | None]) -> dict[Place, Any]:
-        """What is declared of (array, axis), with the number of each parameter's array."""
+        """The declared extents by (array, axis); `counts`: the number of arrays of each parameter."""
         found: dict[Place, Any] = {}
         for parameter, extents in self.by_parameter:
             number = counts[parameter] if parameter < len(counts) else None
@@ -234,7 +238,10 @@ def _words(shape: Sequence[Any]) -> str:
 
 
 def as_shapes(given: Any, body: Any) -> Shapes | None:
-    """`shapes=` of `kd.kernel`, for a body; None: one that is not known yet. Raises `ShapesType`, `ShapesValue`."""
+    """`shapes=` of `kd.kernel`, checked for `body` (None: the body is not known yet).
+
+    Raises `ShapesType`, `ShapesValue`.
+    """
     if given is None:
         return None
     if not isinstance(given, Mapping):
@@ -289,7 +296,7 @@ def _extents(key: Any, given: Any) -> tuple[Any, ...]:
 
 
 def _parameters(body: Any) -> tuple[str, ...]:
-    """The names of the parameters that each take one argument, where these are all."""
+    """The names of the parameters, if each takes one argument."""
     try:
         found = inspect.signature(body).parameters.values()
     except (TypeError, ValueError):
@@ -312,7 +319,7 @@ def settle_dims(value: Any, values: Mapping[str, int]) -> Any:
 
 
 def sample(shape: Sequence[Any], dims: Mapping[str, Variable]) -> tuple[Any, ...]:
-    """A shape with an extent that each of its Dims can have."""
+    """A shape in which each Dim is replaced by a value that it can have."""
     return tuple(settle_dims(n, {name: a_value(d) for name, d in dims.items()}) for n in shape)
 
 

@@ -13,18 +13,18 @@ from .lazy import lazy
 
 
 class Kind(Enum):
-    """What arithmetic a dtype takes part in."""
+    """The kind of arithmetic that a dtype takes part in."""
 
     BOOL = "bool"
     INT = "int"
     UINT = "uint"
     FLOAT = "float"
-    OPAQUE = "opaque"  # copied, and some converted; never computed with
+    OPAQUE = "opaque"  # copied and sometimes converted, without arithmetic
 
 
 @dataclass(frozen=True, eq=False)
 class DType:
-    """An element type. Compares equal to anything NumPy calls the same dtype; calling it makes a scalar."""
+    """An element type. It equals every name that NumPy has for the same dtype; a call makes a scalar."""
 
     name: str
     bits: int
@@ -33,7 +33,7 @@ class DType:
 
     @lazy
     def itemsize(self) -> int:
-        """Bytes an element takes in memory; of 4 bits, two of which share a byte there, what one takes by itself."""
+        """Bytes of an element in memory. For 4-bit elements, two of which share a byte in memory, it is 1."""
         return max(self.bits // 8, 1)
 
     @property
@@ -56,7 +56,7 @@ class DType:
 
     @lazy
     def only_copied(self) -> str:
-        """What to say of arithmetic on an opaque dtype."""
+        """The error's help for arithmetic on an opaque dtype."""
         if self.numpy.kind == "c":
             return "complex values are only copied"
         return f"{self.name} is for memory: convert with `.astype(...)` to a dtype for arithmetic"
@@ -72,7 +72,7 @@ class DType:
 
     def __call__(self, value: Any) -> Any:
         try:
-            if not _is_number(value):  # of text, ml_dtypes ends the process
+            if not _is_number(value):  # ml_dtypes ends the process when it converts text
                 raise TypeError
             return self.numpy.type(value)
         except Exception as error:
@@ -173,14 +173,14 @@ _PYTHON = ((float, float32), (int, int32), (bool, bool_))
 
 
 def of_python(value: Any) -> DType | None:
-    """What a bool, an int or a float of Python's is to a kernel; None for all else, NumPy's scalars too."""
-    if isinstance(value, np.generic):  # np.float64 is a Python float, and yet has a dtype of its own
+    """The dtype in a kernel of a Python bool, int or float; None for all else, also NumPy's scalars."""
+    if isinstance(value, np.generic):  # np.float64 is a subclass of float with a dtype of its own
         return None
     return next((dtype for python, dtype in reversed(_PYTHON) if isinstance(value, python)), None)
 
 
 def _named(value: Any) -> DType | None:
-    """The dtype that something else than a `DType` names. What holds values, such as an array or a number, names none."""
+    """The dtype that an object other than a `DType` names. An array or a number holds values and names none."""
     cls: type[Any] = type(value)
     if issubclass(cls, str):
         name = str.__str__(value)

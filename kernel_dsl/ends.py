@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 Start = tuple[int, "Value | None"]  # a static part, and a traced one
 Part = tuple[int, Any, "int | None", int]  # of an index: the dimension, start, size or None for an int, stride
-Held = tuple[int, "int | Extent"] | None  # the indices [low, high) along an axis; None: others see to it
+Held = tuple[int, "int | Extent"] | None  # the indices [low, high) along an axis; None: other ends bound them
 
 
 class Bounds(NamedTuple):
-    """The least and the greatest that an index can be; `top` bounds it by an extent that only the launch knows."""
+    """The least and the greatest value of an index; `top` is a bound by an extent that only the launch knows."""
 
     low: int
     high: int
     top: Top | None = None
 
     def below(self, end: int | Extent) -> bool:
-        """Whether it is known to stay below an end."""
+        """Whether the index is known to stay below `end`."""
         size = now(end)
         if isinstance(size, int):
             return self.high < size
@@ -55,7 +55,7 @@ def hull(start: Start, steps: Sequence[tuple[int, int]]) -> Bounds:
 
 
 def within(bounds: Bounds, held: Held) -> bool:
-    """Whether indices from the least to the greatest are all held."""
+    """Whether all indices from the least to the greatest are in `held`."""
     return held is None or (held[0] <= bounds.low <= bounds.high and bounds.below(held[1]))
 
 
@@ -77,14 +77,14 @@ def advance(start: Start, by: Any, step: int) -> Start:
 
 @dataclass(frozen=True, eq=False)
 class End:
-    """Where a view ended that a Ref is part of: start + sum of steps * index is in [0, extent) for what it holds."""
+    """The end of a view that this Ref is a part of: start + sum of steps * index must be in [0, extent)."""
 
     extent: int | Extent
     start: Start
     steps: tuple[int, ...]
 
     def bounds(self, dims: Sequence[ViewDim]) -> Bounds:
-        """The least and the greatest that the index can be."""
+        """The least and the greatest value of the index."""
         return hull(self.start, [(step, d.size) for step, d in zip(self.steps, dims, strict=True) if step])
 
     def moved(self, parts: Sequence[Part], places: dict[int, int], rank: int) -> End:
@@ -101,12 +101,12 @@ class End:
 def limited(
     dims: Sequence[ViewDim], starts: Sequence[Start], held: Sequence[Held], parts: Sequence[Part]
 ) -> tuple[list[Held], list[End]]:
-    """What a slice of a view must not leave: the ranges along the root's axes, and the ends that no range can say."""
+    """The bounds of a slice of a view: ranges along the root's axes, and ends that no range can express."""
     ranges, ends = list(held), list[End]()
     relied: set[int] = set()  # axes whose range stands for the end of a dimension
     at = [(static, value is not None) for static, value in starts]
     sizes = [(d.step, d.size) for d in dims]
-    # what can't leave its dimension comes first: it may leave one dimension alone on its axis
+    # indices that stay in their dimension come first: then perhaps one dimension alone is left on its axis
     for dim, start, size, stride in sorted(parts, key=lambda part: _leaves(dims, part)):
         own = dims[dim]
         leaves = _leaves(dims, (dim, start, size, stride))
@@ -121,7 +121,7 @@ def limited(
                 and high - low < abs(own.step)
                 and _can_meet(own, ranges[own.axis], low, high)
             ):
-                # an index leaves the dimension just where it leaves an interval of the axis
+                # an index leaves the dimension exactly when it leaves an interval of the axis
                 new = _interval(own, low, high)
                 before = ranges[own.axis] or new
                 ranges[own.axis] = new if new == before else (max(before[0], new[0]), min(int(before[1]), int(new[1])))
@@ -138,7 +138,7 @@ def limited(
 
 
 def _can_meet(own: ViewDim, held: Held, low: int, high: int) -> bool:
-    """Whether what a dimension takes of its axis, and where that and `held` meet, can be said before the launch."""
+    """Whether the intersection of `own`, the dimension's part of its axis, and `held` is known before the launch."""
     if is_declared(own.size):
         alone = own.step == 1 and not low and not high
         return alone and (held is None or (held[0] == 0 and is_declared(held[1]) and held[1] == own.size))
@@ -146,7 +146,7 @@ def _can_meet(own: ViewDim, held: Held, low: int, high: int) -> bool:
 
 
 def _interval(own: ViewDim, low: int, high: int) -> tuple[int, int | Extent]:
-    """What a dimension takes of its axis, where the others begin from `low` to `high`: [first, end)."""
+    """The part [first, end) of the axis that a dimension covers, if the other dimensions begin from `low` to `high`."""
     if isinstance(now(own.size), Extent) and own.step == 1 and not low and not high:
         return 0, own.size
     reach = own.step * (own.size - 1)
@@ -165,8 +165,6 @@ def _leaves(dims: Sequence[ViewDim], part: Part) -> bool:
     first: Start = (start, None) if isinstance(start, int) else (0, start)
     bounds = hull(first, [(stride, 1 if size is None else size)])
     extent = dims[dim].size
-    if isinstance(start, int) and not isinstance(
-        extent, DimExtent
-    ):  # a static slice: whether it fits is known once that is
+    if isinstance(start, int) and not isinstance(extent, DimExtent):  # an extent that is not known yet
         extent = int(extent)
     return size != 0 and not within(bounds, (0, extent))

@@ -27,22 +27,22 @@ class NotSymbolic(Exception):
 
 
 class Reads:
-    """What a trace has asked of the extents that it need not know."""
+    """What a trace asked about extents whose values its code may not need."""
 
     def __init__(self) -> None:
         self.values: set[tuple[int, int]] = set()  # (array, axis) that were read
-        self.divisors: dict[tuple[int, int], int] = {}  # those of which it is known what of a power of two divides them
+        self.divisors: dict[tuple[int, int], int] = {}  # the power of two that is known to divide each of these extents
         self.leasts: dict[tuple[int, int], int] = {}  # lower bounds of extents, on which the code relies
-        self.assumed: set[tuple[int, int]] = set()  # that some code takes from the launch
+        self.assumed: set[tuple[int, int]] = set()  # extents that some code takes from the launch
 
     @property
     def late(self) -> bool:
-        """Whether an extent was read after code had been made that does not know it."""
+        """Whether an extent was read after code that takes it from the launch had been made."""
         return bool(self.values & self.assumed)
 
 
 class Unread:
-    """An integer that is known at each launch. All that Python does with ints reads it."""
+    """An integer that is known at each launch. Every use as a Python int reads it."""
 
     if TYPE_CHECKING:
         place: tuple[int, int]  # its array, or `GRID`, and the axis
@@ -51,23 +51,23 @@ class Unread:
     reads: ClassVar[Reads | None] = None
 
     def traced(self, value: int, reads: Reads) -> Any:
-        """The same, with its value in this trace."""
+        """The same extent with its value in this trace."""
         object.__setattr__(self, "value", value)
         object.__setattr__(self, "reads", reads)
         return self
 
     @property
     def known(self) -> int | None:
-        """The value, where it was read before."""
+        """The value, if it was read before."""
         reads = self.reads
         return self.value if reads is not None and reads.values and self.place in reads.values else None
 
     def forget(self) -> None:
-        """Have no value any more: the trace is over."""
+        """Drop the value: the trace is over."""
         object.__setattr__(self, "reads", None)
 
     def assume(self) -> None:
-        """Note that code is made that takes it from the launch."""
+        """Record that code takes it from the launch."""
         if self.reads is not None:
             self.reads.assumed.add(self.place)
 
@@ -128,7 +128,7 @@ class Extent(Unread):
     most: int = LARGEST
     divisor: int = 1
 
-    declared: ClassVar[bool] = False  # a `Dim`: the key says nothing of it
+    declared: ClassVar[bool] = False  # whether it is a `Dim`, which is not in the key
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "place", (self.array, self.axis))
@@ -145,7 +145,10 @@ class Extent(Unread):
         return f"extent {self.axis} of array {self.array}"
 
     def unit(self, width: int) -> int:
-        """What divides it of a power of two: as declared, or as the key says from now on."""
+        """The greatest divisor of `width`, a power of two, that divides the extent.
+
+        If the declaration does not say it, the key contains it from now on.
+        """
         if self.known is not None:
             return gcd(self.value, width)
         if self.reads is None or self.declared:
@@ -156,7 +159,7 @@ class Extent(Unread):
         return gcd(self.value, width)
 
     def exceeds(self, index: int) -> bool:
-        """Whether it is above an index that the code goes up to: as declared, or as the key says from now on."""
+        """Whether it is above `index`: as declared, else the key contains the answer from now on."""
         if index < self.least:
             return True
         if self.reads is None or self.declared or index >= self.value:
@@ -166,7 +169,7 @@ class Extent(Unread):
 
     @property
     def factor(self) -> int:
-        """What is known to divide it, without asking for more."""
+        """A number that is known to divide it. The key stays as it is."""
         if self.reads is not None and self.place in self.reads.divisors:
             return gcd(self.value, self.reads.divisors[self.place])
         return self.divisor
@@ -174,7 +177,7 @@ class Extent(Unread):
 
 @attribute_type
 class DimExtent(Extent):
-    """An extent that the user declared as a `kd.Dim`: nothing but `kd.specialise` reads it."""
+    """An extent that the user declared as a `kd.Dim`: only `kd.specialise` reads it."""
 
     declared: ClassVar[bool] = True
 
@@ -206,7 +209,7 @@ class DimExtent(Extent):
 
 
 class Taken(Unread):
-    """An extent in a shape that the user's code has: it may be asked for its value at any time."""
+    """An extent in a shape that the user's code sees: the code may read its value at any time."""
 
     def __init__(self, extent: Extent) -> None:
         assert extent.reads is not None
@@ -237,11 +240,11 @@ class Top:
         return Top(self.extent, self.num, self.den, self.const + by * self.den)
 
     def times(self, by: int) -> Top:
-        """By a factor above 0."""
+        """The bound of the value times `by`, which is above 0."""
         return Top(self.extent, self.num * by, self.den, self.const * by)
 
     def over(self, by: int) -> Top:
-        """Divided by a number above 0, rounded down."""
+        """The bound of the value divided by `by`, which is above 0, rounded down."""
         return Top(self.extent, self.num, self.den * by, self.const)
 
     @property
@@ -250,7 +253,7 @@ class Top:
         return (self.num * self.extent.most + self.const) // self.den
 
     def below(self, extent: Extent) -> bool:
-        """Whether it proves that the value is below an extent, whatever that is."""
+        """Whether it proves that the value is below `extent` for every size of the extent."""
         if self.extent != extent:
             return False
         ends = extent.least, extent.most
@@ -280,7 +283,7 @@ class GridSize(Unread):
         return f"grid axis {self.axis}"
 
 
-_OP: list[Callable[[DimExtent], Any]] = []  # what makes a traced value of an extent; entered by ops/index.py
+_OP: list[Callable[[DimExtent], Any]] = []  # makes a traced value of an extent; ops/index.py enters it
 
 
 def traces_extents(function: _F) -> _F:
@@ -295,7 +298,7 @@ def traced_extent(extent: Any) -> Any:
 
 
 def factor_of(size: Any) -> int:
-    """What is known to divide an extent: itself where it is an int."""
+    """A number that is known to divide an extent: an int itself."""
     return size.factor if isinstance(size, Extent) else size
 
 
@@ -310,7 +313,7 @@ def is_declared(size: Any) -> bool:
 
 
 def now(size: Any) -> Any:
-    """A size's value where it is an int or was read in this trace; else what stands for it."""
+    """A size's value if it is an int or was read in this trace, else its symbol."""
     if isinstance(size, Unread):
         known = size.known
         return size if known is None else known
@@ -318,7 +321,7 @@ def now(size: Any) -> Any:
 
 
 def seen(size: Any) -> Any:
-    """A size as a user is shown it: of an extent that no code reads, what it is in the call that is traced."""
+    """A size as messages show it: an extent that no code reads has its value in the traced call."""
     return size.value if isinstance(size, Extent) and size.reads is not None and not size.declared else now(size)
 
 
@@ -341,7 +344,7 @@ class ExtentSymbol(Variable):
 
 
 def top_of(size: Any) -> Top | None:
-    """What an integer or a symbol is at most, as a multiple of one extent; None where that can't be said."""
+    """An upper bound of an integer or a symbol, as a multiple of one extent; None if there is none."""
     if isinstance(size, ExtentSymbol):
         return Top(size.extent, 1, 1, 0)
     if not isinstance(size, Expression):
@@ -377,7 +380,7 @@ def top_of(size: Any) -> Top | None:
 
 
 def _rounded_up(size: Expression) -> tuple[Any, int] | None:
-    """(x, n) where an expression is -(-x // n)."""
+    """(x, n) if an expression is -(-x // n)."""
     inner = _negated(size)
     if not isinstance(inner, Expression) or inner.sign != "//":
         return None
@@ -407,7 +410,7 @@ def plain(grid: tuple[int, ...], limits: tuple[int, int, int]) -> bool:
 def holds(
     conditions: tuple[Condition, ...], shapes: tuple[tuple[int, ...], ...], grid: tuple[int, ...], limits: Any
 ) -> tuple[Any, ...]:
-    """What the conditions ask of a call's arrays and grid: equal answers, one kernel."""
+    """The answers of a call's arrays and grid to the conditions. Calls with equal answers share a kernel."""
     out: list[Any] = []
     for condition in conditions:
         kind, numbers = condition.kind, condition.numbers

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Range(NamedTuple):
     """lo <= value <= hi in exact arithmetic, and value % divisor == 0. A divisor of 0 means: exactly zero.
 
-    `wide`: somewhere on the way int32 may have overflowed, so that this holds once it is computed again in int64.
+    `wide`: an intermediate result may have overflowed int32, so the range holds after a computation in int64.
     """
 
     lo: int
@@ -38,7 +38,7 @@ class Range(NamedTuple):
 
 
 def any_of(dtype: DType) -> Range | None:
-    """All that a dtype can hold, for integers."""
+    """The range of all values of an integer dtype."""
     return _HELD.get(dtype.name)
 
 
@@ -51,7 +51,7 @@ _HELD = {dtype.name: _held(dtype) for dtype in dt.ALL if dtype.is_integer}
 
 
 def certain(value: Range | None, dtype: DType) -> Range | None:
-    """What holds of a value as it was computed, overflow included."""
+    """The range of a value as it was computed, with overflow."""
     return any_of(dtype) if value is not None and value.wide else value
 
 
@@ -99,7 +99,7 @@ def mod(a: Range, b: Range) -> Range | None:
 
 
 def div(a: Range, b: Range) -> Range | None:
-    """Truncating division by what is known to be positive."""
+    """Truncating division by a number that is known to be positive."""
     if b.lo < 1:
         return None
     ends = [x // y if x >= 0 else -(-x // y) for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
@@ -108,7 +108,7 @@ def div(a: Range, b: Range) -> Range | None:
 
 
 def rem(a: Range, b: Range) -> Range | None:
-    """The remainder of truncating division by what is known to be positive: its sign is the dividend's."""
+    """The remainder of truncating division by a number that is known to be positive: it has the dividend's sign."""
     if b.lo < 1:
         return None
     if -b.lo < a.lo and a.hi < b.lo:

@@ -21,7 +21,7 @@ _OURS = frozenset(("kernel_dsl", "llvmlite", "cuda"))
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _guards: list[Any] = []
 _in_child: list[Callable[[], object]] = []
-_forking = threading.local()  # what a thread that forks has to release
+_forking = threading.local()  # the locks that a forking thread releases after the fork
 _PATIENCE = 60.0  # seconds that a fork waits at most
 _PAUSE = 0.005
 
@@ -34,7 +34,7 @@ def lock() -> threading.RLock:
 
 
 def gate() -> Any:
-    """A closed lock that another thread opens, once. No child waits at it: the thread that waits is not the one that forks."""
+    """A closed lock that another thread opens, once. No child waits at it, because the waiting thread does not fork."""
     made = threading.Lock()
     made.acquire()
     return made
@@ -46,7 +46,10 @@ def locks() -> list[Any]:
 
 
 def fork_waits_for(guard: Any) -> None:
-    """Let every fork from now on wait until `guard`, a re-entrant lock, is free: what it guards is whole in the child."""
+    """Let every fork from now on wait until `guard`, a re-entrant lock, is free.
+
+    Then its data is complete in the child.
+    """
     _guards.append(guard)
 
 
@@ -59,13 +62,13 @@ def in_child(function: Callable[[], object]) -> None:
 
 
 def _before() -> None:
-    """Wait until no other thread compiles, or imports a part of us: a half-made module stays so in a child, and locked.
+    """Wait until no other thread compiles, or imports a module of this project.
 
-    Other hooks may hold locks meanwhile that those threads need, so nothing is waited for without an end, nor while a lock
-    of ours is held.
+    In a child such a module would stay incomplete and locked. Other hooks may hold locks that those threads need, so
+    each wait has a time limit, and no lock of this project is held meanwhile.
     """
     deadline = time.monotonic() + _PATIENCE
-    # Where logging was imported after this module, its own hook ran before and took a lock that imports of ours need.
+    # If logging was imported after this module, its hook ran before this one and took a lock that our imports need.
     taken: Any = getattr(sys.modules.get("logging"), "_lock", None)
     if taken is not None and not taken._is_owned():
         taken = None
@@ -89,12 +92,12 @@ def _before() -> None:
 
 
 def _pause(taken: Any) -> None:
-    """Let others go on for a while, with the lock `taken`, which this thread holds, free."""
+    """Release the lock `taken`, which this thread holds, for a while, so that other threads continue."""
     if taken is not None:
         taken.release()
     time.sleep(_PAUSE)
     if taken is not None:
-        taken.acquire()  # nothing of ours is held, so who has it gives it back
+        taken.acquire()  # this thread holds no lock of the project, so the other thread can release this one
 
 
 def _after() -> None:
@@ -106,9 +109,9 @@ def _after() -> None:
 def _after_in_child() -> None:
     _after()
     for each in (*_locks, *_guards):
-        if not each._is_owned():  # the thread that forked goes on, and releases what it holds
+        if not each._is_owned():  # the thread that forked continues, and releases its own locks
             each._at_fork_reinit()
-    # Of imports that had only just begun, and are in `sys.modules` not yet.
+    # for imports that had just begun and are not in `sys.modules` yet
     importing: dict[str, Any] = getattr(getattr(importlib, "_bootstrap", None), "_module_locks", {})
     for name in filter(_is_ours, list(importing)):
         del importing[name]
@@ -117,14 +120,14 @@ def _after_in_child() -> None:
 
 
 def _half_made() -> bool:
-    """Whether another thread imports a module of ours."""
+    """Whether another thread imports a module of this project."""
     half = {
         name
         for name, module in list(sys.modules.items())
         if _is_ours(name) and getattr(getattr(module, "__spec__", None), "_initializing", False)
     }
     frame = sys._getframe() if half else None  # pyright: ignore[reportPrivateUsage]
-    while frame is not None:  # what this thread imports cannot be waited for
+    while frame is not None:  # this thread can't wait for its own import
         half.discard(frame.f_globals.get("__name__", ""))
         frame = frame.f_back
     return bool(half)

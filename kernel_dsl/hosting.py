@@ -108,7 +108,10 @@ def tvm_function(ir: KernelIR, assembled: Assembled) -> Any:
 
 
 def ffi_handler(kernel: Any, code: bytes | int, scalars: int) -> int:
-    """The address of XLA's handler of a kernel. `code`: its machine code, or the address of what stays where it is."""
+    """The address of XLA's handler of a kernel.
+
+    `code`: its machine code, or the address of code that stays at its place.
+    """
     from kernel_dsl.lowering.host import Host
     from kernel_dsl.lowering.host_entries import FFI, add_ffi_entry
     from kernel_dsl.lowering.llvm import host_addresses

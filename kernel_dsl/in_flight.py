@@ -25,17 +25,17 @@ _TOUCHES: dict[type[Op], str] = {
 }
 
 _T = TypeVar("_T")
-Groups = tuple[frozenset[Value], ...]  # what registers the newest group may hold, then the one before it, ...
+Groups = tuple[frozenset[Value], ...]  # registers that the newest group may use, then those of the one before, ...
 
 
 def check_accumulators(ir: KernelIR) -> None:
-    """Raise `UnreadAccumulator` at the op that touches an accumulator or makes an operand anew while a wgmma may hold it."""
+    """Raise `UnreadAccumulator` at an op that uses an accumulator, or makes an operand again, while a wgmma may use it."""
     if any(isinstance(op, Wgmma) for op in ir.walk()):
         _after(ir.body, ())
 
 
 def _after(region: Region, groups: Groups) -> Groups:
-    """What may be in flight behind a region, given what may be before it."""
+    """The groups that may be in flight after a region, if `groups` may be in flight before it."""
     for op in region.ops:
         if groups and any(value in group for value in op.results for group in groups):
             why = "the loop returns here while a wgmma of the previous iteration may still read the registers of this operand"
@@ -63,7 +63,7 @@ def _after(region: Region, groups: Groups) -> Groups:
 
 
 def _after_loop(op: For | While, groups: Groups) -> Groups:
-    """Turns are added until they bring nothing new: each may find what the one before left in flight."""
+    """Adds iterations until the result is stable: each may start with groups that the iteration before left in flight."""
     least, most = turns(op)
     start = groups
     while True:
@@ -80,7 +80,7 @@ def _after_loop(op: For | While, groups: Groups) -> Groups:
 
 
 def turns(op: Op) -> tuple[bool, float]:
-    """Whether a loop surely has a turn, and the most that it can have."""
+    """Whether a loop surely has an iteration, and the greatest number that it can have."""
     if not isinstance(op, For) or op.step < 1:
         return False, inf
     low, high = op.lo.facts, op.hi.facts
@@ -90,7 +90,7 @@ def turns(op: Op) -> tuple[bool, float]:
 
 
 def merged(a: tuple[frozenset[_T], ...], b: tuple[frozenset[_T], ...]) -> tuple[frozenset[_T], ...]:
-    """What may be in flight on either way, newest group first; groups from `OLDEST` on are one."""
+    """The groups that may be in flight on either path, newest first; groups from `OLDEST` on are one."""
     length = max(len(a), len(b))
     none: frozenset[_T] = frozenset()
     both = [(a[i] if i < len(a) else none) | (b[i] if i < len(b) else none) for i in range(length)]

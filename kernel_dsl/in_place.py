@@ -22,7 +22,7 @@ def member_of(ref: Value) -> Value:
 
 
 def stored_to(op: Op) -> Value | None:
-    """What an op writes through the generic proxy, in SMEM: the member."""
+    """The buffer or member in SMEM that an op writes through the generic proxy."""
     if isinstance(op, CopyGmemToSmem):
         return member_of(op.dst) if op.barrier is None else None  # cp.async
     ref = getattr(op, "ref", None) if op.writes else None
@@ -38,16 +38,16 @@ def stores_to(ops: Iterable[Op], buffers: Collection[Value]) -> bool:
 
 
 def fence_before_arrivals(ops: list[Op], buffers: Collection[Value], barriers: Collection[Value]) -> None:
-    """Put a fence before each arrival on these barriers that may come behind a store to these buffers, in place."""
+    """Put a fence before each arrival on these barriers that may follow a store to these buffers. Changes `ops`."""
     _fence(ops, buffers, barriers, False)
 
 
 def _fence(ops: list[Op], buffers: Collection[Value], barriers: Collection[Value], stored: bool) -> bool:
-    """Whether stores may be without a fence behind `ops`; `stored`: before them."""
+    """Whether stores may lack a fence after `ops`; `stored`: whether they may lack one before `ops`."""
     out: list[Op] = []
     for op in ops:
         inner = op.region_list()
-        # inside a warp_map the fence would be one warp's alone
+        # inside a warp_map only one warp would execute the fence
         if stored and _arrives(op, barriers) and (not inner or isinstance(op, WarpMap)):
             fence = CommitSmem()
             fence.loc = op.loc
@@ -62,7 +62,7 @@ def _fence(ops: list[Op], buffers: Collection[Value], barriers: Collection[Value
 def _nested(
     op: Op, inner: Sequence[Region], buffers: Collection[Value], barriers: Collection[Value], stored: bool
 ) -> bool:
-    if isinstance(op, (For, While)):  # a turn may come behind another one's stores
+    if isinstance(op, (For, While)):  # an iteration may follow the stores of another
         stored = stored or stores_to([op], buffers)
         for region in inner:
             stored = _fence(region.ops, buffers, barriers, stored)

@@ -15,22 +15,21 @@ DEFAULT_STEP_BUDGET = 10_000_000
 class InterpretParams:
     """Options of the interpreter: schedules, and the treatment of hazards.
 
-       `detect_hazards`: look for races, missing fences, uninitialised reads and the like (out-of-bounds accesses,
-       deadlocks and malformed instructions are errors always). `on_hazard`: "raise" or "warn". `schedule`: when
-       asynchronous operations take effect and which warps run first: "eager", "late" or "random". `seed` replays a
-       random schedule. `step_budget`: instructions, each counted once for all warps that execute it together, after
-       which the run ends with the hazard kind `step_budget`. `report_unwritten`: also report elements of outputs that
-       no store has reached. `ignore`: names of kinds of hazard that are not reported; hazards that end a run
-       (`deadlock`, `livelock`, `step_budget`, `trap`, lanes that diverge for good) are always raised.
-    `strict_wgmma`: a wait for
-       wgmma orders only the waiting warp's part of the product, see docs/interpreter.md. `devices`: how many virtual GPUs
-    there are, for kernels on a mesh, which has at most so many; by default as many as the mesh has. `mapped`: groups of
-    devices that map each other's memory, as those of one host do: `((0, 1), (2, 3))`; by default all do.
-    `skip_floating_point_ops`: sums of products of matrices that are floats (wgmma, mma) are not computed, they are infinite,
-    as Pallas' are: for a quick look at hazards, which are found all the same where no address or branch depends on them.
-    Results are wrong then.
+    `detect_hazards`: look for races, missing fences, uninitialised reads and the like (out-of-bounds accesses,
+    deadlocks and malformed instructions are errors always). `on_hazard`: "raise" or "warn". `schedule`: when
+    asynchronous operations take effect and which warps run first: "eager", "late" or "random". `seed` replays a
+    random schedule. `step_budget`: instructions, each counted once for all warps that execute it together, after
+    which the run ends with the hazard kind `step_budget`. `report_unwritten`: also report elements of outputs that
+    no store has reached. `ignore`: names of kinds of hazard that are not reported; hazards that end a run
+    (`deadlock`, `livelock`, `step_budget`, `trap`, lanes that diverge for good) are always raised. `strict_wgmma`: a
+    wait for wgmma orders only the waiting warp's part of the product, see docs/interpreter.md. `devices`: how many
+    virtual GPUs there are, for kernels on a mesh, which has at most so many; by default as many as the mesh has.
+    `mapped`: groups of devices that map each other's memory, as those of one host do: `((0, 1), (2, 3))`; by default
+    all do. `skip_floating_point_ops`: floating-point matrix products (wgmma, mma) are not computed but give
+    infinity, as in Pallas. Results are wrong, but hazards are found sooner, as long as no address or branch depends
+    on the products.
 
-       Raises `BadArgument` for a value that is none of these.
+    Raises `BadArgument` for a value that is none of these.
     """
 
     detect_hazards: bool = True

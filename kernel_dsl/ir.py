@@ -139,7 +139,7 @@ def attr(default: Any = ...) -> Any:
 
 
 def option(default: Any) -> Any:
-    """An `attr` that is written only where it is not the default."""
+    """An `attr` that the text leaves out at its default."""
     return FieldMark(_Field.ATTR, default, True)
 
 
@@ -155,7 +155,7 @@ def regions() -> Any:
 
 @dataclass_transform(kw_only_default=False, field_specifiers=(operand, operands, attr, option, region, regions))
 class _Declared:
-    """Only so that type checkers read field declarations as constructor parameters; these two are none."""
+    """For type checkers, which read field declarations as constructor parameters; these two fields are no parameters."""
 
     results: tuple[Value, ...] = cast("tuple[Value, ...]", ())
     loc: Loc = UNKNOWN
@@ -165,13 +165,13 @@ class Op(_Declared):
     """Base of all ops. Class keywords: `name`, `effect`, `requires`.
 
     `together`: all four warps of a warpgroup run it as one. `remote`: its result is a Ref of another block's SMEM.
-    `again`: to compute it anew in another layout costs less than to move its result there.
-    `any_size`: extents of its GMEM Refs may be the launch's to pass; `any_dim`: those that are declared as Dims.
+    `again`: computing it again in another layout costs less than moving its result. `any_size`: the launch may pass
+    extents of its GMEM Refs; `any_dim`: the launch may pass those that are declared as Dims.
     """
 
     op_name: ClassVar[str] = ""
     effect: ClassVar[Effect] = Effect.PURE
-    reads: ClassVar[bool] = False  # of the effect: a question to a flag takes a microsecond
+    reads: ClassVar[bool] = False  # a copy of the effect: to ask a flag takes a microsecond
     writes: ClassVar[bool] = False
     requires: ClassVar[Feature] = Feature(0)
     together: ClassVar[bool] = False
@@ -179,7 +179,7 @@ class Op(_Declared):
     again: ClassVar[bool] = False
     any_size: ClassVar[bool] = False
     any_dim: ClassVar[bool] = False
-    dim_name: ClassVar[str] = ""  # of the Dim whose extent it is
+    dim_name: ClassVar[str] = ""  # the name of the Dim whose extent it is
     registry: ClassVar[dict[str, type[Op]]] = {}
     fields: ClassVar[dict[str, FieldMark]] = {}
     value_fields: ClassVar[tuple[tuple[str, bool], ...]] = ()
@@ -247,19 +247,19 @@ class Op(_Declared):
                 raise TypeError(f"{type(self).__name__} has no field {sorted(kwargs)}")
 
     def infer(self) -> tuple[Any, ...]:
-        """The types of the results; raises an `Error` where the operands don't fit."""
+        """The types of the results. Raises an `Error` if the operands don't fit."""
         return ()
 
     def range(self) -> Range | None:
-        """What is known of an integer result (of every element), from what is known of the operands."""
+        """The range of an integer result (of every element), from the ranges of the operands."""
         return None
 
     def needs(self) -> Feature:
-        """What this instance needs of the target."""
+        """The features that this instance needs of the target."""
         return self.requires
 
     def spoken(self) -> str:
-        """What users call it, for messages."""
+        """The name for messages: the one that users call it by."""
         return self.op_name
 
     def values(self) -> tuple[Value, ...]:
@@ -292,9 +292,12 @@ class Op(_Declared):
 
 
 def known_of(op: Op, dtype: DType, operands: tuple[Value, ...]) -> Range | None:
-    """What is known of an op's integer result. Only int32 arithmetic is index arithmetic: all other overflow wraps."""
+    """The range of an op's integer result.
+
+    Only int32 arithmetic is index arithmetic: other arithmetic wraps on overflow.
+    """
     found = op.range()
-    if found is None or not found.fits(64):  # more than int64 could not be computed again
+    if found is None or not found.fits(64):  # beyond int64 it could not be computed again
         return any_of(dtype)
     if not found.fits(dtype.bits, dtype.is_signed):
         return found._replace(wide=True) if dtype == dt.int32 else any_of(dtype)
@@ -316,12 +319,12 @@ class Region:
 
     args: tuple[Value, ...] = ()
     ops: list[Op] = dataclasses.field(default_factory=lambda: cast("list[Op]", []))
-    open: Any = None  # the trace in which its values can be used, while they can
+    open: Any = None  # the trace in which its values can be used, until the region ends
     inner: bool = False  # a branch or a loop body
 
     @property
     def yields(self) -> tuple[Value, ...]:
-        """What the region's last op yields."""
+        """The values that the region's last op yields."""
         last = self.ops[-1] if self.ops else None
         return last.operands_ if isinstance(last, Yield) else ()
 
@@ -378,14 +381,17 @@ def walk_region(region: Region) -> Iterator[Op]:
 
 
 def buffer_of(ref: Value) -> Value:
-    """The buffer that a Ref's root lies in: what was allocated, or a parameter. Ops that make a Ref of one have it as `ref`."""
+    """The buffer of a Ref's root: an allocation or a parameter.
+
+    Ops that make one Ref of another have the other as `ref`.
+    """
     while ref.op is not None and "ref" in ref.op.fields:
         ref = ref.op.ref  # type: ignore[attr-defined]
     return ref
 
 
 def read_sizes(ref: Value, dims: bool) -> None:
-    """Make the extents of a Ref's buffer part of the key: what is done with it needs them, but not the `dims`."""
+    """Make the extents of a Ref's buffer, except the `dims`, part of the key: the code needs their values."""
     type: RefType = ref.type
     for size in type.shape:
         if not (dims and getattr(size, "declared", False)):

@@ -73,13 +73,13 @@ def is_traced(leaves: Sequence[Any]) -> bool:
 
 
 def _is_literal(x: Any, array: Any) -> bool:
-    """Whether this is one of JAX's constants, which `custom_vjp` hands to rules: they are no arrays."""
+    """Whether this is one of the constants that JAX's `custom_vjp` passes to rules in place of arrays."""
     return type(x).__module__.startswith("jax.") and hasattr(x, "dtype") and not isinstance(x, array)
 
 
 @dataclass(frozen=True, eq=False)
 class Spec:
-    """What a call of a kernel is made of beside its arrays. `scalars`: by leaf, None for arrays."""
+    """A call of a kernel without its arrays. `scalars`: by leaf, None for arrays."""
 
     kernel: Kernel
     structure: Any
@@ -135,8 +135,10 @@ class JaxCall:
         return f"<kd.jax.call of {self.kernel!r}>"
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> JaxCall:
-        """How it is differentiated, as `jax.custom_vjp.defvjp`: `fwd(*args)` gives (result, residuals), and
-        `bwd(residuals, gradients)` one gradient for each argument, None for those that have none. Returns this function.
+        """Define the derivative, as `jax.custom_vjp.defvjp` does.
+
+        `fwd(*args)` returns (result, residuals); `bwd(residuals, gradients)` returns one gradient for each argument, or
+        None. Returns this function.
         """
         self._rules = (fwd, bwd)
         return self
@@ -157,7 +159,7 @@ class JaxCall:
         return self._differentiable(spec)(*arrays)
 
     def _differentiable(self, spec: Spec) -> Any:
-        """The function of the arrays alone: what is no array has no gradient."""
+        """The function of the arrays alone. Other arguments have no gradient."""
         assert self._rules is not None
         given_fwd, given_bwd = self._rules
         name = self.kernel.name
@@ -171,7 +173,8 @@ class JaxCall:
             if not isinstance(made, (tuple, list)) or len(made) != len(tops):
                 count = len(made) if isinstance(made, (tuple, list)) else 1
                 what = f"bwd gave {count} gradients for {len(tops)} arguments"
-                raise BadCallArgument(kernel=name, what=what, hint="a tuple, with None for what has no gradient")
+                hint = "a tuple, with None for an argument without a gradient"
+                raise BadCallArgument(kernel=name, what=what, hint=hint)
             found: dict[int, Any] = {}
             for top, gradient in zip(tops, made, strict=True):
                 _pair(top, gradient, found)
@@ -183,14 +186,13 @@ class JaxCall:
 
 
 def call(kernel: Kernel, *, vmap: str | None = None) -> JaxCall:
-    """A kernel as a function of JAX arrays, for `jit` and the other transformations; calling it on tracers does the same.
+    """A kernel as a function of JAX arrays, for `jit` and the other transformations; a call with tracers does the same.
 
-    Arrays may be in nests of tuples, lists and dicts; the result has the structure of `out_type`. Python and NumPy scalars
-    are static. On a CPU the interpreter runs it, on a GPU code without Python. `input_output_aliases` of the kernel are given to
-    XLA. `vmap`: "grid" adds an axis before the grid, "loop" repeats the call; by default the first, where the kernel can
-    have it. Differentiable after `.defvjp(fwd, bwd)`.
-
-    Raises `BadCallArgument` for what is no kernel, and another `vmap`.
+    Arrays may be in nests of tuples, lists and dicts; the result has the structure of `out_type`. Python and NumPy
+    scalars are static. On a CPU the interpreter runs it, on a GPU code without Python. `input_output_aliases` of the
+    kernel are given to XLA. `vmap`: "grid" adds an axis before the grid, "loop" repeats the call; by default "grid", if
+    the kernel allows it. Differentiable after `.defvjp(fwd, bwd)`. Raises `BadCallArgument` for an object that is no
+    kernel, and for another `vmap`.
     """
     if not isinstance(kernel, Kernel):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadCallArgument(kernel="jax.call", what=f"a {type(kernel).__name__}", hint="pass a `@kd.kernel`")
@@ -215,7 +217,7 @@ def _is_array(x: Any) -> bool:
 
 
 def _check_scalars(kernel: Kernel, args: tuple[Any, ...]) -> None:
-    """Raise `BadCallArgument` for a traced value where the body is annotated to take a number."""
+    """Raise `BadCallArgument` for a traced value in a parameter that the body annotates as a number."""
     body = kernel._definition.body  # pyright: ignore[reportPrivateUsage]
     notes: Any = getattr(body, "__annotations__", {})
     if not notes:
@@ -232,7 +234,7 @@ def _check_scalars(kernel: Kernel, args: tuple[Any, ...]) -> None:
 
 
 def _pair(structure: Any, gradient: Any, found: dict[int, Any]) -> None:
-    """The gradients of leaves, by number, where one of a whole argument may be None."""
+    """The gradients of leaves, by number. The gradient of a whole argument may be None."""
     if structure is None or gradient is None:
         return
     if isinstance(structure, int):
@@ -273,7 +275,7 @@ def _jitted(spec: Spec) -> Any:
 
 
 def _shapes(*avals: Any, spec: Spec) -> list[Any]:
-    """Abstract evaluation: what `out_type` says, varying over the axes of a mesh that an input varies over."""
+    """Abstract evaluation: the outputs of `out_type`, which vary over each axis of a mesh that an input varies over."""
     made, _ = spec.outputs(avals)
     array = _jax().core.ShapedArray
     axes = frozenset().union(*(getattr(a, "vma", frozenset()) for a in avals))
@@ -286,13 +288,13 @@ def _no_derivative(primals: Any, tangents: Any, *, spec: Spec) -> Any:
 
 
 def _refusal(spec: Spec, what: str, hint: str) -> BadCallArgument:
-    """An error where JAX has control: at the kernel's own line."""
+    """An error while JAX calls this module: it ends at the kernel's own line."""
     return BadCallArgument(kernel=spec.kernel.name, what=what, hint=hint, loc=of_function(spec.definition.body))
 
 
 @functools.lru_cache(maxsize=1024)
 def _traced(spec: Spec, avals: tuple[tuple[tuple[int, ...], Any], ...], target: str = DEFAULT.name) -> KernelIR:
-    """The kernel, traced: what does not fit raises while JAX lowers, and not in the middle of a run."""
+    """The traced kernel. Wrong arguments raise while JAX lowers, before the program runs."""
     trace = spec.kernel._trace  # pyright: ignore[reportPrivateUsage]
     return trace(_inputs(spec, avals), spec.structure, (), None, target).ir
 
@@ -361,7 +363,7 @@ _guard = forking.lock()
 
 
 def _handler(spec: Spec, avals: tuple[tuple[tuple[int, ...], Any], ...]) -> tuple[str, Any]:
-    """The name of the registered handler, and the `CompiledKernel`. Scalars' values are no part of it."""
+    """The name of the registered handler, and the `CompiledKernel`. Calls with other values of scalars share them."""
     from .hosting import ffi_handler
     from .loading import assembled
 
@@ -395,7 +397,7 @@ def _gpu_target() -> str:
 
 
 def _batched(arrays: Sequence[Any], dims: Sequence[Any], *, spec: Spec) -> Any:
-    """A leading axis of the grid where the kernel allows it, else a loop. All outputs get an axis, their first one."""
+    """Add a leading axis to the grid if the kernel allows it, else loop. All outputs get a first axis."""
     j = _jax()
     size = next(x.shape[d] for x, d in zip(arrays, dims, strict=True) if d is not None)
     mapped = _mapped(spec, tuple(d is not None for d in dims))
@@ -421,20 +423,20 @@ def _batched(arrays: Sequence[Any], dims: Sequence[Any], *, spec: Spec) -> Any:
 
 
 def _tops(spec: Spec) -> list[int]:
-    """By array: the argument that it is part of."""
+    """For each array, the argument that it is part of."""
     owner = [number for number, top in enumerate(spec.structure) for _ in flatten(top)[0]]
     return [number for number, x in zip(owner, spec.scalars, strict=True) if x is None]
 
 
 def _mapped(spec: Spec, flags: Sequence[bool]) -> tuple[bool, ...]:
-    """By argument, whether its arrays have an axis of the batch: one does, or an output starts as one."""
+    """For each argument, whether its arrays have the axis of the batch: one has it, or is the alias of an output."""
     starts = set(spec.aliases)
     have = {top for i, (top, flag) in enumerate(zip(_tops(spec), flags, strict=True)) if flag or i in starts}
     return tuple(number in have for number in range(len(spec.structure)))
 
 
 def _allows(wider: Spec, avals: tuple[tuple[tuple[int, ...], Any], ...]) -> bool:
-    """Whether a kernel can have an axis more: its blocks do not wait for one another, and it traces."""
+    """Whether a kernel can have another axis: its blocks do not wait for one another, and it can be traced so."""
     try:
         return not blocks_wait(_traced(wider, avals))
     except Error:

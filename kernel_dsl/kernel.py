@@ -40,25 +40,25 @@ from .variables import Symbol, Variable, ask, binding_is_active, repeating
 if TYPE_CHECKING:
     from .profile import Profile
 
-_KEPT = 4096  # signatures, exact to the sizes, whose launches are kept
+_KEPT = 4096  # the most signatures, with sizes, whose launches are kept
 
 
 @dataclass(frozen=True)
 class Kinds:
-    """What kernels call of the modules that stand on this one; kinds.py enters it."""
+    """Functions of modules that import this one, for kernels to call; kinds.py enters them."""
 
     vmap: Callable[[Any, Any], Kernel]
     on_mesh: Callable[[Definition, Any, bool, Mesh], Kernel]
     with_axis: Callable[[Kernel, tuple[bool, ...], Sequence[Any]], Kernel | None]  # see vmapped.py
     profile: Callable[..., Profile]  # see profiling.py
-    tracing: Callable[[tuple[Any, ...]], Any]  # what a call with values that JAX traces does; None for a call without
+    tracing: Callable[[tuple[Any, ...]], Any]  # for a call with values that JAX traces; None for other calls
 
 
 _kinds: list[Kinds] = []
 
 
 def enter(kinds: Kinds) -> None:
-    """Let kernels know what stands on them."""
+    """Enter the functions of the modules that import this one."""
     _kinds[:] = [kinds]
 
 
@@ -79,7 +79,7 @@ class Kernel:
         self._debug = debug
         self._stages: dict[Any, Stages] = {}
         self._loaded: dict[Any, Any] = {}
-        self._asked: dict[Any, tuple[str, ...]] = {}  # by key: variables of a graph that the body asks for
+        self._asked: dict[Any, tuple[str, ...]] = {}  # by key: the graph's variables whose values the body asks for
         self._table = Table()
         self._by_value: set[Any] = set()  # keys of calls whose outputs or grid depend on scalars' values
         self._lock = forking.lock()
@@ -124,7 +124,7 @@ class Kernel:
 
     @unguarded
     def _check_call(self, args: tuple[Any, ...], out: Any) -> list[Any]:
-        """A call on the device that watches, as `kd.check` makes it; the outputs, leaf by leaf."""
+        """Call the kernel on the checking device, for `kd.check`. Returns the outputs, leaf by leaf."""
         from kernel_dsl.runtime import call
 
         prepared = self._prepare(args, out, True)
@@ -140,7 +140,7 @@ class Kernel:
         results = call(prepared.loaded, prepared.arrays, prepared.scalars, prepared.outs, stream)
         if prepared.packed:
             return unflatten(prepared.kernel.output_tree, unpacked(results, prepared, _nibbles()))
-        # Not in the call that loads a kernel: it takes long already.
+        # The call that loads a kernel is long, so a later one makes the fast path.
         plain = interpret is None and not prepared.by_value
         if plain and prepared.device.kind == "cuda" and not prepared.fresh and not _recording():
             self._learn(args, out, prepared)
@@ -156,7 +156,7 @@ class Kernel:
         self._fast.learn(args, out, prepared.loaded, structure)
 
     def _prepare(self, args: tuple[Any, ...], out: Any, interpret: Any) -> PreparedCall:
-        """Everything before the launch: arguments described, the kernel compiled and loaded."""
+        """Do everything before the launch: describe the arguments, compile and load the kernel."""
         from kernel_dsl.runtime.arrays.array_view import is_array, view
         from kernel_dsl.runtime.devices.devices import pick_device
 
@@ -203,7 +203,7 @@ class Kernel:
     def _find(
         self, key: tuple[Any, ...], leaves: Sequence[Any], structure: Any, trace: Callable[..., Stages], device: Any
     ) -> Any:
-        """The kernel for a call, by what its code is for; compiled where there is none yet."""
+        """The kernel for a call: one whose conditions the call meets, else a new one."""
         inputs, tree, given, overlaps, target = key
         definition = self._definition
         structs = [self._valued(i, x, key) for i, x in zip(inputs, leaves, strict=True)]
@@ -216,26 +216,26 @@ class Kernel:
         if found is not None:
             return found.on(device, sizes)
         found = Specialisation(self.name, target, sizes, functools.partial(trace, made)).known_by(definition.params)
-        what = key if definition.shapes is None else signature  # which says all, of a kernel that takes its extents
+        what = key if definition.shapes is None else signature  # enough if extents are the launch's
         identity = "" if not definition.identity or self._debug else repr((definition.identity, what))
         loaded = found.on(device, sizes, identity)
-        if not identity:  # what a body closes over may be a graph's variables
+        if not identity:  # the body may close over a graph's variables
             names = self._asked[signature] = tuple(sorted({*names, *found.stages.traced.asked}))
         self._table.add((signature, ask(names) if names else ()), found)
         return loaded
 
     def _valued(self, input: Input, x: Any, key: tuple[Any, ...]) -> ShapeDtypeStruct:
-        """The struct of an argument in a call; that a scalar's value was looked at is noted."""
+        """The struct of an argument in a call. A scalar's struct notes when its value is read."""
         if not isinstance(input, ScalarInput):
             return input.struct()
         return ScalarStruct(input.dtype, x, lambda: self._by_value.add(key))
 
     def specialisations(self) -> list[Specialisation]:
-        """What was compiled of this kernel in this process: one entry for each signature."""
+        """The compiled forms of this kernel in this process: one entry for each signature."""
         return list(self._table.all)
 
     def warm(self, *specs: Any, jobs: int | None = None) -> int:
-        """Compile ahead, as `kd.warm` does: each of `specs` is a tuple of a call's arguments; or they are those of one call."""
+        """Compile ahead, as `kd.warm` does. Each of `specs` is a tuple of a call's arguments; or they are one call's."""
         from .ahead import warm
 
         calls = specs if specs and all(isinstance(s, (tuple, list)) for s in specs) else (specs,)
@@ -243,7 +243,7 @@ class Kernel:
 
     @property
     def target(self) -> str | None:
-        """The target that `CompilerParams` names; None where it is the GPU's own."""
+        """The target that `CompilerParams` names; None for the GPU's own."""
         return self._definition.params.target
 
     def _given_outputs(self, out: Any, leaves: Sequence[Any], structure: Any) -> list[Any] | None:
@@ -260,7 +260,7 @@ class Kernel:
             if struct is None:
                 continue
             shape = tuple(getattr(array, "shape", ()))
-            if shape != struct.shape and repeating():  # it has room for what the call makes at the variables' largest
+            if shape != struct.shape and repeating():  # it has room for the output at the variables' largest values
                 array = given[number] = first_of(array, struct.shape)
                 shape = tuple(array.shape)
             if not hasattr(array, "shape") or not hasattr(array, "dtype"):
@@ -287,14 +287,14 @@ class Kernel:
             raise BadCallArgument(kernel=self.name, what=what, hint=f"dtypes are {names}") from None
 
     def _sizes(self, leaves: Sequence[Any], structure: Any) -> Any:
-        """What may depend on a graph's variables: they pick a kernel, as arguments do."""
+        """Grid, cluster and outputs, which may depend on a graph's variables: they pick a kernel, as arguments do."""
         structs = unflatten(structure, [self._struct(x) for x in leaves])
         d = self._definition
         grid, cluster = (axes(sizes, (), word, structs) for sizes, word in ((d.grid, "grid"), (d.cluster, "cluster")))
         return grid, cluster, repr(output_structs(d, structs))
 
     def _by_variables(self, key: tuple[Any, ...], trace: Callable[[], Stages]) -> tuple[Any, ...]:
-        """The key with the values of variables that the body asks for, of which only a trace tells."""
+        """The key, with the values of the variables that the body asks for. Only a trace shows which these are."""
         names = self._asked.get(key, ())
         if key in self._asked and (*key, names, ask(names)) in self._stages:
             return (*key, names, ask(names))
@@ -322,7 +322,7 @@ class Kernel:
         if dtype is not None:
             return ScalarInput(dtype, weak=True)
         if isinstance(x, Symbol):
-            operator.index(x)  # a graph gives each call its value: here there is none, which it says
+            operator.index(x)  # a graph's variable without a value raises its own error
         hint = "pass arrays, numbers, or nests of them"
         raise BadCallArgument(kernel=self.name, what=f"an input of type {type(x).__name__}", hint=hint)
 
@@ -376,11 +376,11 @@ class Kernel:
     def profile(
         self, *args: Any, space: int = 1024, out: Any = None, stream: Any = None, interpret: Any = None
     ) -> Profile:
-        """Call the kernel, and keep the time of each `kd.named_scope` and wait; docs/profiling.md. `space`: events of a warp."""
+        """Call the kernel, and time each `kd.named_scope` and wait (docs/profiling.md). `space`: events of a warp."""
         return kinds().profile(self, args, space, out, stream, interpret)
 
     def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
-        """Fix the arguments: `bound = k.bind(x, y)`, then `bound()` launches on the same arrays at the least cost."""
+        """Fix the arguments: after `bound = k.bind(x, y)`, `bound()` launches on the same arrays, the fastest way."""
         from kernel_dsl.runtime import bind, bind_packed
 
         prepared = self._prepare(args, out, self._interpret if interpret is None else interpret)
@@ -404,13 +404,13 @@ class Kernel:
     ) -> Any:
         """Register this kernel as the `torch.library` op `name` ("namespace::op"), and return the op.
 
-        It runs whole under `torch.compile(fullgraph=True)`. Inputs are tensors, except where the body annotates a
-        parameter as float, int or bool; `inputs` names them where the body's signature can't tell. With
-        `backward(ctx, *gradients)` it is differentiable: `ctx.saved_tensors` are the tensor inputs and the outputs,
-        or what `setup_context(ctx, inputs, output)` saved. `mutates_args` names inputs that are written in place: those
-        to which `input_output_aliases` gives an output, which is then no result of the op. Under `torch.vmap` the kernel has an
-        axis more before its grid, where its blocks do not wait for one another and it has no `backward`; else it is called
-        for each part.
+        It runs whole under `torch.compile(fullgraph=True)`. Inputs are tensors, except for parameters that the body
+        annotates as float, int or bool. `inputs` names them if the body's signature does not. `backward(ctx,
+        *gradients)` makes the op differentiable: `ctx.saved_tensors` are the tensor inputs and the outputs, or the
+        tensors that `setup_context(ctx, inputs, output)` saved. `mutates_args` names inputs that are written in place.
+        They need an output in `input_output_aliases`, which is then no result of the op. Under `torch.vmap` the grid
+        gets one more axis in front if the blocks do not wait for one another and the op has no `backward`; else the
+        kernel is called for each part.
         """
         from kernel_dsl.runtime.torch_op import as_torch_op
 
@@ -427,14 +427,14 @@ def _recording() -> bool:
 
 
 def _nibbles() -> Any:
-    """The arrays of 4-bit elements of the graph that records; None if calls are to run."""
+    """The arrays of 4-bit elements of the graph that is recording; None if no graph records."""
     from kernel_dsl.runtime.plan import recording
 
     return getattr(recording.current(), "nibbles", None)
 
 
 def _by_name(module: str, name: str, maps: Sequence[Any] = ()) -> Any:
-    """Unpickle: the object of that qualified name, under `vmap`s, the innermost first."""
+    """Unpickle a kernel: the object with this qualified name, then its `vmap`s, the innermost first."""
     found: Any = import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
@@ -444,9 +444,9 @@ def _by_name(module: str, name: str, maps: Sequence[Any] = ()) -> Any:
 
 
 def identified(made: Kernel, *what: Any) -> Kernel:
-    """A kernel of a body that closes over what its arguments `what` decide, and over nothing else.
+    """A kernel whose body closes only over values that `what` decides.
 
-    Its machine code is then found in the caches without a trace. The repr of each must say all of it.
+    The caches find its machine code without a trace. The repr of each item of `what` must be complete.
     """
     made._definition = replace(made._definition, identity=repr((made.name, *what)))  # pyright: ignore[reportPrivateUsage]
     return made
@@ -524,24 +524,24 @@ def kernel(
     name: str | None = None,
     kernel_name: str | None = None,
 ) -> Kernel | Callable[[Callable[..., None]], Kernel]:
-    """Make a kernel of `body(*inputs, *outputs, *scratch)`; a decorator where `body` is left out.
+    """Make a kernel of `body(*inputs, *outputs, *scratch)`, or a decorator if `body` is left out.
 
     `out_type`: the outputs' shapes and dtypes, any nest of `ShapeDtypeStruct`s; `out_type`, `grid`, `cluster` and
     `scratch_types` may be functions of the inputs' structs. `grid` counts clusters, `cluster` the blocks of one,
     `num_threads` the warpgroups of a block (128 lanes each). `interpret`: None runs on a GPU if there is one and else
     in the PTX interpreter, True or `kd.InterpretParams(...)` forces the interpreter, False forbids it. `debug` prints
-    the stages. `input_output_aliases`: {input: output} that share their contents. `mesh`: devices on which a launch runs at
-    the same time; each array of a call is a list of one a device, and so is each result. `shapes`: the extents of arrays, by
-    the body's parameter, input or output, its name or its position: ints, `kd.Dim`s, which the body then has as traced
-    integers, or None for an extent without a declaration. `out_shape`, `scratch_shapes` and
+    the stages. `input_output_aliases`: {input: output} that share their contents. `mesh`: devices on which a launch
+    runs at the same time; each array of a call is a list of one a device, and so is each result. `shapes`: the extents
+    of arrays, by the name or position of the body's parameter (an input or an output). An extent is an int, a `kd.Dim`,
+    which the body gets as a traced integer, or None if it is not declared. `out_shape`, `scratch_shapes` and
     `kernel_name` are older names of `out_type`, `scratch_types` and `name`.
 
-    Inputs are arrays, numbers, and tuples, lists, dicts and dataclasses of them; a dataclass comes to the body with Refs in its
-    fields, its methods work, and fields of `field(metadata={"static": True})` stay Python's and pick another kernel. A function
-    that the body calls is plain Python and is inlined: it needs no decorator.
+    Inputs are arrays, numbers, and tuples, lists, dicts and dataclasses of them; the body gets a dataclass with Refs in
+    its fields, and can call its methods. Fields of `field(metadata={"static": True})` stay Python values; each value
+    has its own kernel. A function that the body calls is plain Python and is inlined: it needs no decorator.
 
-    Raises `KernelArgument`, `KernelValue`, `ShapesType` and `ShapesValue` where the arguments make no sense; a call raises
-    `DimMismatch` and `DimOutOfRange` where its arrays do not have the extents of `shapes`.
+    Raises `KernelArgument`, `KernelValue`, `ShapesType` and `ShapesValue` for wrong arguments; a call raises
+    `DimMismatch` and `DimOutOfRange` if its arrays do not have the extents of `shapes`.
     """
     out_type = either("out_type", out_type, "out_shape", out_shape)
     scratch_types = either("scratch_types", scratch_types, "scratch_shapes", scratch_shapes)
@@ -582,18 +582,18 @@ def kernel(
 
     own = name or kernel_name
     check_interpret(interpret, getattr(body, "__name__", "kernel") if own is None else own)
-    if body is None:  # errors are raised here, before a function is decorated
+    if body is None:  # raises errors now, before a function is decorated
         decorate(_no_body)
         return decorate
     return decorate(body)
 
 
 def remade(kernel: Kernel, change: Callable[[Definition], Definition]) -> Kernel:
-    """A kernel of a changed definition, with the options of this one. Raises `BadCallArgument` for one on a mesh."""
+    """A kernel with a changed definition, with this one's options. Raises `BadCallArgument` for one on a mesh."""
     if type(kernel) is not Kernel:
         raise BadCallArgument(kernel=kernel.name, what="a map of a kernel on a mesh", hint="give its grid the axis")
     return Kernel(change(kernel._definition), kernel._interpret, kernel._debug)  # pyright: ignore[reportPrivateUsage]
 
 
 def _no_body(*refs: Any) -> None:
-    """Stands for the function that is yet to be decorated."""
+    """A placeholder for the function that will be decorated."""

@@ -34,7 +34,7 @@ def either(new: str, value: Any, old: str, old_value: Any) -> Any:
 
 
 def check_interpret(interpret: Any, name: str) -> None:
-    """Refuse what `interpret=` can't be."""
+    """Raise `KernelArgument` for a wrong value of `interpret=`."""
     if not (interpret is None or isinstance(interpret, (bool, InterpretParams))):
         hint = "None, True, False or `kd.InterpretParams(...)`"
         raise BadCallArgument(kernel=name, what=f"interpret={shown(interpret)}", hint=hint)
@@ -64,7 +64,7 @@ def check_threads(num_threads: Any, thread_name: Any) -> None:
 
 
 def check_static(definition: Definition) -> None:
-    """Axes that are not functions of the inputs can be checked now."""
+    """Check the axes that are not functions of the inputs."""
     made: dict[str, Any] = {"grid": (), "cluster": ()}
     for word in made:
         sizes = getattr(definition, word)

@@ -8,7 +8,7 @@ from typing import cast
 from .diagnostics import at_user_line, shown
 from .errors import UnknownName
 
-MODULES = ("jax", "library", "random", "symmetric", "testing", "torch", "tuning")  # public ones
+MODULES = ("jax", "library", "random", "symmetric", "testing", "torch", "tuning")  # public modules
 
 LATE: dict[str, str] = {
     **dict.fromkeys(("AccRef", "Array", "BarrierRef", "Ref"), "kernel_dsl.ops.handles"),  # which attaches their methods
@@ -30,7 +30,7 @@ LATE: dict[str, str] = {
 
 def unknown(name: str, names: Sequence[str]) -> AttributeError:
     """The error for `kd.name`, which is none of the public `names`: it shows close ones."""
-    if name.startswith("__"):  # what Python looks for
+    if name.startswith("__"):  # Python asks for such names itself
         return AttributeError(f"module 'kernel_dsl' has no attribute {name!r}")
     from difflib import get_close_matches
 

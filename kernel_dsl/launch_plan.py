@@ -25,14 +25,14 @@ from .lazy import lazy
 
 @dataclass(frozen=True)
 class ConstantParam:
-    """A parameter that is the same in each launch, as bytes: the geometry that a custom kernel is told."""
+    """A parameter that is the same in each launch, as bytes: the geometry that a custom kernel receives."""
 
     data: bytes
 
 
 @dataclass(frozen=True)
 class OffsetParam:
-    """The address `offset` bytes from where an array begins."""
+    """The address `offset` bytes after the beginning of an array."""
 
     array: int
     offset: int
@@ -43,7 +43,10 @@ AnyParam = Param | ConstantParam | OffsetParam
 
 @dataclass(frozen=True)
 class ScratchSpec:
-    """Row-major memory that a launch has for itself. `written`: the kernel stores to it; else it reads what a step puts there."""
+    """Row-major memory of one launch.
+
+    `written`: the kernel stores to it; else it reads the data that a step puts there.
+    """
 
     shape: tuple[int, ...]
     dtype: DType
@@ -57,7 +60,7 @@ class ScratchSpec:
 
 @dataclass(frozen=True)
 class FillStep:
-    """Every element of `array` becomes `value`: a number, or a scalar of the call's."""
+    """Every element of `array` becomes `value`: a number, or a scalar argument of the call."""
 
     array: int
     value: Any
@@ -72,7 +75,7 @@ class ZeroStep:
 
 @dataclass(frozen=True)
 class CopyStep:
-    """`target` becomes `source`, element by element. Nothing is done where both are the same memory."""
+    """Copy `source` to `target`, element by element. Nothing is copied if both are the same memory."""
 
     target: int
     source: int
@@ -80,7 +83,7 @@ class CopyStep:
 
 @dataclass(frozen=True)
 class LaunchStep:
-    """The kernel, an entry of compiled code or of an image. `params`: its parameters, in its order."""
+    """The kernel: an entry of compiled code or of an image. `params`: its parameters in order."""
 
     entry: str
     params: tuple[AnyParam, ...]
@@ -93,12 +96,13 @@ Step = MemoryStep | LaunchStep
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """One launch of a kernel: what is done to memory first, and then the kernel, unless its grid is empty.
+    """One launch of a kernel: steps that prepare memory, then the kernel, unless its grid is empty.
 
-    `traced`: it is a kernel of the language, whose arrays are checked against `arrays`; else a custom kernel, whose plan
-    is made for the arrays of a call. `guarded`: it can't store to arrays that are not `written`. `shared`: pairs of arrays
-    (i, j), i < j, that the code takes as one memory; of others none that is written may share memory with another.
-    `effects`: it may do more than write its arrays, or an output stands for an input.
+    `traced`: it is a kernel of the language, whose arrays are checked against `arrays`; else it is a custom kernel, and
+    the plan is made for the arrays of one call. `guarded`: the kernel can't store to arrays that are not `written`.
+    `shared`: pairs of arrays (i, j), i < j, that the code takes as one memory. Of all other pairs, two arrays must not
+    overlap if one is written. `effects`: the kernel may do more than write its arrays, or an output stands for an
+    input.
     """
 
     name: str
@@ -115,7 +119,7 @@ class LaunchPlan:
 
     @lazy
     def launch(self) -> LaunchStep | None:
-        """The kernel itself; None where nothing is launched."""
+        """The kernel; None if the grid is empty."""
         last = self.steps[-1] if self.steps else None
         return last if isinstance(last, LaunchStep) else None
 
@@ -126,23 +130,23 @@ class LaunchPlan:
 
     @lazy
     def then(self) -> tuple[MemoryStep, ...]:
-        """The steps on scratch, which follow where the kernel runs."""
+        """The steps on scratch. They are done only if the kernel runs."""
         return tuple(s for s in self.steps if not isinstance(s, LaunchStep) and target_of(s) >= len(self.arrays))
 
     @lazy
     def unset(self) -> tuple[int, ...]:
-        """The outputs that hold nothing before the kernel runs, where the call allocates them."""
+        """The outputs that no step fills: if the call allocates them, they are uninitialised before the kernel runs."""
         made = set(map(target_of, self.first))
         return tuple(i for i in range(self.inputs, len(self.arrays)) if i not in made)
 
     @lazy
     def written(self) -> tuple[bool, ...]:
-        """Of each array, scratch too, whether the kernel may store to it."""
+        """For each array, also scratch: whether the kernel may store to it."""
         return (*(a.written for a in self.arrays), *(s.written for s in self.scratch))
 
     @lazy
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """The pairs of arrays of which one is written: they share memory as `shared` says, or not at all."""
+        """The pairs of arrays of which one is written: only those in `shared` may overlap."""
         written = self.written
         return tuple((i, j) for j in range(len(self.arrays)) for i in range(j) if written[i] or written[j])
 
@@ -153,7 +157,7 @@ def target_of(step: MemoryStep) -> int:
 
 
 def plan_of(kernel: CompiledKernel) -> LaunchPlan:
-    """What a launch of a traced kernel does."""
+    """The plan of a traced kernel's launch."""
     outputs = list(enumerate(kernel.outputs, kernel.inputs))
     steps: list[Step] = []
     for i, spec in outputs:
@@ -194,7 +198,7 @@ def _closure(count: int, pairs: list[tuple[int, int]]) -> tuple[tuple[int, int],
 
 
 def slot(param: AnyParam) -> tuple[int, int]:
-    """Bytes of a parameter, and what its place is a multiple of: its size, but 16 for what a custom kernel is told."""
+    """A parameter's size and alignment in bytes. The alignment is the size, but 16 for a custom kernel's constants."""
     if isinstance(param, ConstantParam):
         return len(param.data), 16
     if isinstance(param, TensorMapParam):

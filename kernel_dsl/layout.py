@@ -93,7 +93,7 @@ class Layout:
 
     @lazy
     def register_coords(self) -> tuple[tuple[int, ...], ...]:
-        """For each register, its share of the index along every dimension."""
+        """For each register, the part of the index along every dimension that it adds."""
         coords: list[tuple[int, ...]] = []
         for digits in itertools.product(*(range(size) for _, size, _ in self.regs)):
             coord = [0] * self.rank
@@ -104,7 +104,7 @@ class Layout:
 
     @lazy
     def register_of(self) -> dict[tuple[int, ...], int]:
-        """The register that holds a given share of the index."""
+        """The register for each part of the index."""
         return {coord: index for index, coord in enumerate(self.register_coords)}
 
     @lazy
@@ -113,7 +113,7 @@ class Layout:
         return sum(1 << i for i, bit in enumerate(self.bits) if bit is None)
 
     def thread_coords(self, thread: int) -> tuple[int, ...]:
-        """The share of the index that thread 0 to 127 of the warpgroup contributes."""
+        """The part of the index that thread 0 to 127 of the warpgroup adds."""
         coord = [0] * self.rank
         for i, bit in enumerate(self.bits):
             if bit is not None and thread >> i & 1:
@@ -177,7 +177,7 @@ class Layout:
         return self._map_dims(dict(enumerate(places)), rank)
 
     def to_svg(self, shape: tuple[int, ...]) -> str:
-        """A picture of how a value of this shape is spread, as SVG text: a cell an element, with who holds it."""
+        """A picture of a value of this shape, as SVG text: one cell for each element, which shows who holds it."""
         if len(shape) != self.rank:
             what = f"a layout of rank {self.rank} can't spread a value of shape {shape}"
             raise BadArgument(op="to_svg", what=what, hint="give one extent a dimension of the layout")
@@ -187,11 +187,11 @@ class Layout:
         return SHOWN["picture"](self, tuple(shape))
 
     def _repr_svg_(self) -> str | None:
-        """The picture of all that the layout covers, as notebooks show it; None where it is too large to look at."""
+        """The picture of all elements that the layout covers, for notebooks; None if it is too large to read."""
         return self.to_svg(self.padded) if prod(self.padded) <= MAX_SHOWN else None
 
     def __repr__(self) -> str:
-        """What makes it: a named layout of the shape it covers, or all its factors."""
+        """Python that makes it: a named layout of the shape that it covers, or all its factors."""
         given = f"{self.rank}, {self.regs}, {self.lanes}, {self.warps}"
         return SHOWN["layout"](self, self.padded) or f"Layout({given})"
 
@@ -218,9 +218,10 @@ def _axes(axes: int | Iterable[int], rank: int) -> set[int]:
     return {a % rank for a in given}
 
 
-# by kind: the least shape, and what makes the layout of one and of so many neighbours a lane; filled by layouts.py
+# by kind: the least shape, and the function from a shape and a number of neighbours a lane to a layout; set in
+# layouts.py
 MAKERS: dict[str, tuple[tuple[int, int], Callable[[tuple[int, int], int], Layout]]] = {}
-# how layouts and rules are written and drawn, from their names; filled by layouts.py
+# functions that write layouts and rules by their names; set in layouts.py
 SHOWN: dict[str, Callable[..., str]] = {}
 
 
@@ -238,8 +239,7 @@ class LayoutRule:
     bits: int = 16
 
     def reduce(self, axes: int | tuple[int, ...]) -> LayoutRule:
-        """The rule for what a reduction along `axes` of the last two dimensions (0 and 1, or -2 and -1) leaves.
-
+        """The rule for the result of a reduction along `axes`, of the last two dimensions (0 and 1, or -2 and -1).
         Raises `BadArgument` for other axes.
         """
         return LayoutRule(self.kind, self.minor, tuple(sorted(_axes(axes, 2) | set(self.reduced))), self.bits)
@@ -304,7 +304,7 @@ def pow2_ceil(n: int) -> int:
 def blocked(shape: tuple[int, ...], vector: int = 1, minor: int | None = None) -> Layout:
     """The layout of coalesced access: `vector` neighbours along the minor dimension a lane, lanes along it next.
 
-    Warps go to the other dimensions where those have room, so that a reduction along the minor one needs no exchange
+    Warps go to the other dimensions if these are long enough. A reduction along the minor one then needs no exchange
     between warps. `minor` is the dimension with unit stride in memory, by default the last.
     """
     rank = len(shape)

@@ -43,7 +43,7 @@ def wgmma_transposed(shape: tuple[int, int], minor: int = 2) -> Layout:
 
 
 def mma_warps(shape: tuple[int, int]) -> tuple[int, int]:
-    """How the four warps share the rows and columns of a product: what needs the fewest registers for operands."""
+    """The numbers of warps along the rows and columns of a product that need the fewest registers for operands."""
     tiles = (-(-shape[0] // 16), -(-shape[1] // 8))
     splits = [(4, 1), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1)]
     fits = [s for s in splits if s[0] <= tiles[0] and s[1] <= tiles[1]]
@@ -169,7 +169,7 @@ NAMED = {
 
 
 def rule_name(rule: LayoutRule) -> str:
-    """How to write a rule: `Layout.WGMMA`, or `Layout.WGMMA_8BIT.reduce(1)`, or all that makes it."""
+    """Python that makes a rule: `Layout.WGMMA`, or `Layout.WGMMA_8BIT.reduce(1)`, or its constructor."""
     found = next((name for name, known in NAMED.items() if known == rule), None)
     if found is not None:
         return f"Layout.{found}"
@@ -180,7 +180,7 @@ def rule_name(rule: LayoutRule) -> str:
 
 
 def name_of(layout: Layout, shape: tuple[int, ...]) -> str:
-    """How to write a layout of a value of this shape by a known name; empty where it has none.
+    """Python that makes a layout for this shape by a known name; empty if it has no name.
 
     >>> kd.Layout.WGMMA.of((64, 128))
     Layout.WGMMA.of((64, 128))
@@ -206,7 +206,7 @@ def name_of(layout: Layout, shape: tuple[int, ...]) -> str:
 
 
 def _made(make: Callable[[tuple[int, ...]], Layout], shape: tuple[int, ...]) -> Layout | None:
-    """A rule's layout of a shape; None where it has none."""
+    """A rule's layout of a shape; None if it has none."""
     try:
         return make(shape)
     except WgmmaShape:

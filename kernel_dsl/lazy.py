@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def once(function: Callable[P, T]) -> Callable[P, T]:
-    """`functools.cache`, where threads that come while one is at it wait for what it makes."""
+    """As `functools.cache`, but while one thread computes the result, other threads wait for it."""
     cached: Any = functools.cache(function)
     guard = forking.lock()
 
@@ -29,8 +29,9 @@ def once(function: Callable[P, T]) -> Callable[P, T]:
 class lazy(Generic[T]):  # noqa: N801
     """A method whose result becomes an attribute of its object at the first use.
 
-    `functools.cached_property` of Python 3.11 has one lock for all objects of a class: threads that compile would wait for
-    each other, and a child that is forked meanwhile for ever. Here two threads may both do the work.
+    `functools.cached_property` of Python 3.11 has one lock for all objects of a class: threads that compile would wait
+    for each other, and a child that is forked meanwhile would wait for ever. Here two threads may both compute the
+    result.
     """
 
     def __init__(self, function: Callable[[Any], T]) -> None:

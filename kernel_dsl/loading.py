@@ -18,7 +18,7 @@ from .stages import Stages, warn_of_remarks
 
 @once
 def kernel_cache() -> Any:
-    """The process's cache of assembled kernels, in front of the disk's."""
+    """The process's cache of assembled kernels, in front of the disk cache."""
     from kernel_dsl.runtime.build.cache import KernelCache
     from kernel_dsl.runtime.disk_cache import DiskCache
 
@@ -27,7 +27,7 @@ def kernel_cache() -> Any:
 
 
 def interpreted(interpret: Any) -> bool:
-    """Whether a call with such an `interpret=` runs in the interpreter; not where it says nothing and there is a GPU."""
+    """Whether a call with this `interpret=` runs in the interpreter. With None it does so if there is no GPU."""
     if interpret is None:
         from kernel_dsl.runtime.devices import driver
 
@@ -52,7 +52,7 @@ def gpu_name() -> str | None:
 
 @once
 def interpreted_cache() -> Any:
-    """The process's cache of kernels that are not assembled: the interpreter takes PTX."""
+    """The process's cache of kernels for the interpreter, which are not assembled."""
     from kernel_dsl.runtime.build.cache import KernelCache
 
     return KernelCache(None)
@@ -63,7 +63,7 @@ def _without_code(stages: Stages) -> Assembled:
 
 
 def load(stages: Stages, device: Any, sizes: Sizes | None = None) -> Any:
-    """The kernel on a device, compiled only where no kernel of the same text was; for the interpreter, of these sizes."""
+    """The kernel on a device, compiled if the caches have none of the same text; for the interpreter, with these sizes."""
     from kernel_dsl.runtime.build.cache import cache_key
 
     target, params = stages.target.name, stages.params
@@ -77,14 +77,14 @@ def load(stages: Stages, device: Any, sizes: Sizes | None = None) -> Any:
 
 
 def assembled(stages: Stages) -> Assembled:
-    """A kernel's machine code from the caches, or built; without a device. What the assembler remarked is a warning."""
+    """A kernel's machine code, from the caches or built, without a device. Warns of the assembler's remarks."""
     made = machine_code(stages)
     warn_of_remarks(made)
     return made
 
 
 def machine_code(stages: Stages) -> Assembled:
-    """A kernel's machine code from the caches, or built; without a device, and without a word."""
+    """As `assembled`, without warnings."""
     made = kernel_cache().get_or_build(_text_key(stages), stages.assembled_for_any, _places(stages))
     sizes = stages.traced.sizes
     return made if sizes.sampled else replace(made, kernel=settle(made.kernel, sizes.shapes, sizes.grid))
@@ -103,10 +103,10 @@ def _text_key(stages: Stages) -> str:
 def load_identified(
     identity: str, stages: Callable[[], Stages], target: str, params: CompilerParams, device: Any
 ) -> Any:
-    """The kernel on a GPU, traced only where no kernel of the same `identity` was. All of its ops are at one line."""
+    """The kernel on a GPU, traced if the caches have none of the same `identity`. All of its ops are at one line."""
 
     def build() -> Assembled:
-        made = stages()  # which may have been compiled ahead, where nothing knows its identity
+        made = stages()  # `kd.warm` may have compiled it, without its identity
         return kernel_cache().known(_text_key(made), _places(made)) or made.assembled_for_any()
 
     return _load_machine_code(identity, target, repr(params), build, [_line(here())], device)
@@ -115,7 +115,7 @@ def load_identified(
 def _load_machine_code(
     text: str, target: str, options: str, build: Callable[[], Assembled], places: list[SourceLine], device: Any
 ) -> Any:
-    """The kernel from the caches, or built; its lines are those of the source as it is now."""
+    """The kernel, from the caches or built, with line numbers of the present source."""
     from kernel_dsl.runtime.assemble import AssemblerOptions, assembler_identity
     from kernel_dsl.runtime.build.cache import cache_key
     from kernel_dsl.runtime.errors import LoadError
@@ -124,7 +124,7 @@ def _load_machine_code(
     key = cache_key(text, target=target, options=options, assembler=assembler)
     cache = kernel_cache()
     assembled = cache.get_or_build(key, build, places)
-    warn_of_remarks(assembled)  # those of a kernel from the cache too
+    warn_of_remarks(assembled)  # also for a kernel from the cache
     try:
         return device.load(assembled)
     except LoadError:
@@ -135,7 +135,7 @@ def _load_machine_code(
 
 
 def first_of(array: Any, shape: tuple[int, ...]) -> Any:
-    """The first elements of a row-major array, where it has so many; else the array."""
+    """The first elements of a row-major array, in `shape`; the array itself if it has too few."""
     from kernel_dsl.runtime.arrays.array_view import narrowed, view
 
     there = view(array)
@@ -144,9 +144,7 @@ def first_of(array: Any, shape: tuple[int, ...]) -> Any:
 
 def _places(stages: Stages) -> list[SourceLine]:
     locs = [stages.ir.loc, *(op.loc for op in stages.ir.walk())]
-    lines = {
-        id(loc): _line(loc) for loc in {id(loc): loc for loc in locs}.values()
-    }  # ops of one instruction share theirs
+    lines = {id(loc): _line(loc) for loc in {id(loc): loc for loc in locs}.values()}  # ops of one instruction share one
     return [lines[id(loc)] for loc in locs]
 
 

@@ -10,8 +10,8 @@ from .dataclass import dataclass
 from .layout import LANE_BITS, WARP_BITS, Bit, Layout, blocked
 
 BITS = LANE_BITS + WARP_BITS
-FEW = 32  # registers that a lane may hold of copies that others hold as well
-HELD = 8  # registers of values that all lanes hold, from which each lane may as well select its own
+FEW = 32  # the most registers of copies that a lane may hold
+HELD = 8  # with at most so many registers of a value that all lanes hold, each lane selects its own elements
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,19 @@ class MetPart:
     wide: bool = False
 
     def stretched(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The dimensions in which it has less than the full shape."""
+        """The dimensions in which it is smaller than the full shape."""
         return tuple(d for d, (a, b) in enumerate(zip(self.shape, shape, strict=True)) if a != b)
 
     def spread(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The dimensions that it spreads."""
+        """The dimensions that its layout spreads."""
         return tuple(d for d, (a, b) in enumerate(zip(self.shape, shape, strict=True)) if a == b and a > 1)
 
 
 def union(parts: Sequence[MetPart], shape: tuple[int, ...]) -> Layout:
-    """The layout of `shape` in which the parts meet at the least cost: each is the union's reduction, or is converted.
+    """The cheapest common layout of `shape` for the parts: a part is the union's reduction, or it is converted.
 
-    Bits of the thread number that no part takes go to dimensions that no part has. Parts that all lanes hold ask for no
-    layout: theirs is that of coalesced access, where each lane does a share of the work.
+    Bits of the thread number that no part uses go to dimensions that no part has. Parts that all lanes hold need no
+    layout: if all parts are so, the layout is that of coalesced access, and each lane does a share of the work.
     """
     if all(p.layout.bits == (None,) * BITS for p in parts) and prod(p.layout.registers for p in parts) <= HELD:
         return blocked(shape)
@@ -44,11 +44,11 @@ def union(parts: Sequence[MetPart], shape: tuple[int, ...]) -> Layout:
         return sum(cost(p.layout, made.reduce(p.stretched(shape)), p.shape, p.wide) for p in parts)
 
     candidates = [_union((p, *parts[:i], *parts[i + 1 :]), shape) for i, p in enumerate(parts)]
-    return min(candidates, key=loss)  # the first of equal ones
+    return min(candidates, key=loss)  # the first of equally cheap ones
 
 
 def _union(parts: Sequence[MetPart], shape: tuple[int, ...]) -> Layout:
-    """The union in which an earlier part goes before a later one."""
+    """The union of the parts; an earlier part decides before a later one."""
     bits: list[Bit] = [None] * BITS
     regs: list[tuple[int, int, int]] = []
     taken: set[int] = set()
@@ -63,7 +63,7 @@ def _union(parts: Sequence[MetPart], shape: tuple[int, ...]) -> Layout:
         taken.update(own)
     rest = {d: n for d, n in enumerate(shape) if d not in taken}
     held = prod(n for _, n, _ in regs) * prod(rest.values()) >> bits[:LANE_BITS].count(None)
-    # what no warp has alone stays so where a lane can hold it: values of one warp need no other
+    # data that every warp holds stays so if a lane has room for it: then no warp needs another
     free = BITS if any(bits[LANE_BITS:]) or held > FEW else LANE_BITS
     for dim in reversed(rest):
         reach = 1
@@ -77,7 +77,7 @@ def _union(parts: Sequence[MetPart], shape: tuple[int, ...]) -> Layout:
 
 
 def _share_out(bits: list[Bit], regs: list[tuple[int, int, int]], shape: tuple[int, ...]) -> None:
-    """Where copies in all lanes make more registers than a lane should hold, bits that replicate take some of them."""
+    """If copies in all lanes take too many registers of a lane, bits that replicate take some of the elements."""
     most = max(FEW, prod(shape) >> BITS)
     for place, held in enumerate(bits):
         halves = [i for i, (_, size, _) in enumerate(regs) if size % 2 == 0]

@@ -29,9 +29,9 @@ from .variables import Symbol, binding_is_active
 class MemorySpace(Enum, metaclass=Choices):
     """The memory of a Ref's elements. A call makes a specification of scratch: `kd.SMEM((64, 64), kd.float32)`.
 
-    It takes a static shape, a dtype, for SMEM `transforms=`, a tiling and a swizzle, and for GMEM `per_block=`. Scratch in
-    GMEM is memory that each launch has for itself: one buffer for all blocks, or with `per_block=True` one for each. It holds
-    nothing at first, and what one block stores another may read where something orders them. Raises `BadArgumentType`,
+    It takes a static shape, a dtype, for SMEM `transforms=`, a tiling and a swizzle, and for GMEM `per_block=`. Each
+    launch has its own scratch in GMEM: one buffer for all blocks, or with `per_block=True` one for each. It is
+    uninitialised. A block may read the stores of another if something orders them. Raises `BadArgumentType`,
     `BadArgument`, `BadTransform`, `PackedAccess`.
     """
 
@@ -52,7 +52,7 @@ class MemorySpace(Enum, metaclass=Choices):
             hint = "make the last extent even: two elements share a byte"
             raise PackedAccess(what=f"a buffer of {kind}{list(extents)}", hint=hint)
         if per_block and self is not MemorySpace.GMEM:
-            raise BadArgument(op=op, what="per_block=True", hint="SMEM is each block's own; it is for GMEM")
+            raise BadArgument(op=op, what="per_block=True", hint="it is for GMEM; every block has its own SMEM")
         return MemorySpec(self, extents, kind, *fields_of(extents, kind, transforms), per_block)
 
 
@@ -64,7 +64,7 @@ REGS = MemorySpace.REGS
 def as_shape(shape: Any, op: str) -> tuple[int, ...]:
     """A static shape: an int, or a tuple, list or one-dimensional array of ints >= 0.
 
-    A graph's variable gives its value where it has one, and stays itself before: see `settled`.
+    A graph's variable becomes its value if it has one, else it stays in the shape (see `settled`).
 
     Raises `BadArgumentType`, and `BadArgument` for extents below 0 and more elements than 64 bits count.
     """
@@ -93,7 +93,10 @@ def as_shape(shape: Any, op: str) -> tuple[int, ...]:
 
 
 def settled(shape: tuple[Any, ...], op: str) -> tuple[int, ...]:
-    """A shape once its variables have values. Raises `VariableUse` where they have none, outside of a graph."""
+    """A shape with the values of its variables.
+
+    Raises `VariableUse` for a variable without a value, outside of a graph.
+    """
     if any(isinstance(n, Symbol) for n in shape):
         return as_shape([operator.index(n) for n in shape], op)
     return shape
@@ -113,7 +116,7 @@ class ShapeDtypeStruct:
 
     Extents are ints, or a graph's variables and arithmetic on them.
 
-    Raises `BadArgument` or `BadArgumentType` where shape or dtype make no sense.
+    Raises `BadArgument` or `BadArgumentType` for an impossible shape or dtype.
     """
 
     __slots__ = ("dtype", "init", "shape")
@@ -154,7 +157,7 @@ class MemorySpec:
     dtype: DType
     tiling: tuple[int, ...] = ()
     swizzle: Swizzle = Swizzle.NONE
-    per_block: bool = False  # of GMEM: each block has a buffer of its own
+    per_block: bool = False  # GMEM only: each block has its own buffer
 
     @property
     def bytes(self) -> int:
@@ -162,7 +165,7 @@ class MemorySpec:
 
 
 def settled_spec(spec: Any) -> Any:
-    """A specification whose shape is made of ints: see `settled`."""
+    """The specification with a shape of ints (see `settled`)."""
     if isinstance(spec, MemorySpec):
         shape = settled(spec.shape, spec.space.name)
         return spec if shape is spec.shape else replace(spec, shape=shape)
@@ -200,8 +203,8 @@ class ClusterBarrier:
 
     An arrival goes to the barriers of all blocks along `collective_axes`: names of cluster axes, or tuples of names for
     axes taken together; several entries make a cross. A phase takes `num_arrivals` from each of these blocks.
-    `leader_tracked`: a phase is counted in the barrier of the first block along `collective_axes` alone, which that block
-    waits for: the others arrive there. It takes one group of axes. `orders_tensor_core`: as of `Barrier`.
+    `leader_tracked`: all blocks arrive on the barrier of the first block along `collective_axes`, and only that block
+    waits. It takes one group of axes. `orders_tensor_core`: as of `Barrier`.
     """
 
     collective_axes: Any
@@ -223,20 +226,20 @@ class ClusterBarrier:
 
     @property
     def groups(self) -> tuple[tuple[str, ...], ...]:
-        """The axes' names, grouped."""
+        """The names of the axes, one tuple for each group."""
         given: Any = (self.collective_axes,) if isinstance(self.collective_axes, str) else self.collective_axes
         return tuple((g,) if isinstance(g, str) else tuple(g) for g in given)
 
 
 def _check_order(given: bool, op: str) -> None:
-    """Raise `BadArgument` for a barrier that is to order tcgen05's work."""
+    """Raise `BadArgument` for `orders_tensor_core`, which is for tcgen05."""
     if given:
         hint = "it is for tcgen05's asynchronous products: `kd.wgmma_wait` orders those of wgmma"
         raise BadArgument(op=op, what="orders_tensor_core=True", hint=hint)
 
 
 class RefUnion:
-    """Scratch that shares memory: each of the trees of SMEM specifications starts at the same place.
+    """Scratch that shares memory: all trees of SMEM specifications start at the same address.
 
     In the body it is a tuple of the trees' Refs: `one, other = union`. Only one may be in use at a time.
     """

@@ -24,7 +24,8 @@ from .trace import current
 from .values import Array
 
 ROOM = 1 << 14  # semaphores of a kernel
-# What a kernel says before it ends at a wait that lasted too long: texts of so many bytes, in memory that the host reads.
+# The message of a kernel that ends because a wait lasted too long: texts of this many bytes, in memory that the host
+# reads.
 TEXTS, TEXT_BYTES = 32, 256
 _TOO_MANY = "waited too long for a semaphore"
 
@@ -34,11 +35,10 @@ class Mesh:
     """GPUs along named axes: `kd.Mesh(("x",), (4,))`. They are numbered row by row: the last axis runs fastest.
 
     `names`: the axes, which `kd.axis_index` and `kd.axis_size` take; `sizes`: how many devices each has, 1 or more.
-    `group`: with one process a GPU, whose processes these are: a process group of torch, or an object with `rank()`, `size()`
-    and `exchange(value)`, which gives the values of all ranks. By default torch's world. `hosts`: axes along which devices are on
-    other hosts, so that their memory may not be mapped: `kd.async_copy` from GMEM and signals go to them by NVSHMEM then.
-
-    Raises `MeshArgument` and `MeshValue` where they make no sense.
+    `group`: with one process a GPU, whose processes these are: a process group of torch, or an object with `rank()`,
+    `size()` and `exchange(value)`, which returns the values of all ranks. By default torch's world. `hosts`: axes along
+    which devices are on other hosts, whose memory may not be mapped. `kd.async_copy` from GMEM and signals then go
+    there by NVSHMEM. Raises `MeshArgument` and `MeshValue` for impossible arguments.
     """
 
     names: tuple[str, ...]
@@ -81,7 +81,7 @@ class Mesh:
 
     @property
     def size(self) -> int:
-        """How many devices there are."""
+        """The number of devices."""
         return prod(self.sizes)
 
 
@@ -98,16 +98,16 @@ def has_ranks(mesh: Mesh) -> bool:
 
 @dataclass
 class Reach:
-    """Which arrays a kernel asks for on its peers, by their rows of `peers`, and whether it uses multicast addresses."""
+    """The arrays that a kernel uses on its peers, by their rows of `peers`, and whether it uses multicast addresses."""
 
     remote: set[int] = field(default_factory=set)
     multicast: bool = False
 
 
 class Meshed:
-    """What a trace on a mesh knows: where it runs, and where the peers have what it has.
+    """The data of a trace on a mesh: this device's rank, and the addresses of its arrays on the peers.
 
-    `numbers`: of each array, which row of `peers` holds its addresses. `blocks`: the sizes of the grid's and the
+    `numbers`: for each array, the row of `peers` with its addresses. `blocks`: the sizes of the grid's and the
     cluster's axes.
     """
 
@@ -131,7 +131,7 @@ class Meshed:
         self.reach = Reach()
         self._arrays = max(numbers.values(), default=-1) + 1
         self._taken = 0
-        self._named: list[tuple[int, str]] = []  # where each set of semaphores ends
+        self._named: list[tuple[int, str]] = []  # the end and the name of each set of semaphores
         self._texts: list[str] = []
 
     def index(self, position: int) -> Any:
@@ -140,7 +140,7 @@ class Meshed:
 
         size, step = self.mesh.sizes[position], _step(self.mesh, position)
         rank = floor_divide(self.rank, step) if step > 1 else self.rank
-        return remainder(rank, size)  # it says that the index is within the axis, where that is known already
+        return remainder(rank, size)  # the remainder shows the trace that the index is within the axis
 
     def number(self, device_id: Any, op: str) -> Any:
         """A device's number, from a number or from indices along axes, this device's own along the others.
@@ -172,13 +172,13 @@ class Meshed:
         return found
 
     def multicast(self, row: int) -> Any:
-        """The address that reaches an array on all devices, an int64; `row` as `addresses` gives it."""
+        """The address, an int64, by which one access reaches an array on all devices; `row` is from `addresses`."""
         size = self.mesh.size
         self.reach.multicast = True
         return self.peers[self._arrays + 1 + row // size, row % size]
 
     def semaphore(self, shape: tuple[int, ...], everywhere: bool, name: str) -> Ref:
-        """Semaphores that the peers have too: of this block, or of the whole grid. Raises `MeshValue`."""
+        """Semaphores that exist on the peers, too: of this block, or of the whole grid. Raises `MeshValue`."""
         from .ops.index import AxisIndex
         from .trace import traced
 
@@ -199,10 +199,10 @@ class Meshed:
         return every.slice(at) if not shape else every.slice(ds(at, size)).reshape(*shape)
 
     def end(self, text: str, count: Any) -> None:
-        """End the kernel with a text, and the int32 that was counted, for the host to tell.
+        """End the kernel with a text and the int32 count, which the host reports: stores, then a trap.
 
-        Stores and a trap. The functions that print and assert are calls, and a kernel with a call anywhere has its wgmma
-        instructions one after another (ptxas' remark C7510).
+        (Printing and asserting need calls, and ptxas serialises the wgmma instructions of a kernel with a call, remark
+        C7510.)
         """
         from .ops.inline import inline_ptx
 
@@ -222,7 +222,7 @@ class Meshed:
         inline_ptx(" ".join([*words, "fence.sc.sys; trap;"]), self.peers[self._arrays, self.rank], count)
 
     def name_of(self, ref: Ref) -> str:
-        """What the author calls a semaphore."""
+        """The author's name for a semaphore."""
         first = ref.bounds(0)[0] if ref.root is self._semaphores.root else -1
         return next((name for end, name in self._named if 0 <= first < end), ref.type.name or "semaphore")
 
@@ -233,7 +233,7 @@ def table_rows(arrays: int, size: int) -> int:
 
 
 def _step(mesh: Mesh, position: int) -> int:
-    """How far apart the numbers of neighbours along an axis are."""
+    """The difference between the numbers of neighbours along an axis."""
     return prod(mesh.sizes[position + 1 :])
 
 

@@ -34,7 +34,7 @@ from .symmetric import OfRank, Symmetric
 from .trace import current
 from .tree import flatten, unflatten
 
-HIDDEN = 2  # inputs before the author's: the rank, and the peers' addresses
+HIDDEN = 2  # inputs in front of the author's: the rank, and the peers' addresses
 
 
 @public
@@ -50,9 +50,9 @@ class MeshKernel(Kernel):
             raise MeshArgument(what=f"mesh={shown(mesh)}", hint='use `kd.Mesh(("x",), (2,))`')
         self._mesh: Mesh = mesh
         self._reaches: weakref.WeakKeyDictionary[Stages, Reach] = weakref.WeakKeyDictionary()
-        self._kept: dict[Any, Any] = {}  # the runtime's: semaphores and launches by where they are
-        # Whether the streams of a launch meet before it and after it. A kernel each of whose blocks waits for its like on
-        # all peers, by semaphores, when it begins and before it ends, is ordered by that, and sets this to False.
+        self._kept: dict[Any, Any] = {}  # for the runtime: semaphores and launches by their devices
+        # Whether the streams of a launch synchronise before it and after it. If each block of a kernel waits at its
+        # beginning and before its end for the same block on all peers, by semaphores, the kernel sets this to False.
         self.meets: bool = True
 
     @property
@@ -90,8 +90,9 @@ class MeshKernel(Kernel):
         self, inputs: Any, structure: Any, overlaps: Any, given: Any, target: str, made: Geometry | None = None,
         mapped: bool = False,
     ) -> Stages:  # fmt: skip
-        """`inputs`: the author's, in the nest `structure`; the hidden ones are added here. `mapped`: all devices map each
-        other, and nothing goes by NVSHMEM.
+        """Trace with the author's `inputs`, in the nest `structure`, and the hidden ones.
+
+        `mapped`: all devices map each other's memory, so that nothing goes by NVSHMEM.
         """
         mesh = replace(self._mesh, hosts=()) if mapped else self._mesh
         definition, arrays = _with_mesh(self._definition, mesh, inputs, structure)
@@ -125,7 +126,7 @@ class MeshKernel(Kernel):
         alone = self._alone(leaves, out)
         make = RankCall if alone else MeshCall
         call = make(self.name, self._mesh, rows, scalars, stream, interpret, self._kept, self.meets)
-        # what the trace is of: the first rank's arrays, whose like the others are
+        # the trace is of the first rank's arrays; those of other ranks are alike
         described = iter(call.described)
         inputs: tuple[Input, ...] = tuple(
             ArrayInput(*next(described)) if _is_arrays(x) else self._scalar(x) for x in leaves
@@ -155,7 +156,7 @@ class MeshKernel(Kernel):
         return results
 
     def _alone(self, leaves: Sequence[Any], out: Any) -> bool:
-        """Whether a call is of this rank's arrays, of several processes."""
+        """Whether a call has only this rank's arrays: there are several processes."""
         if not has_ranks(self._mesh):
             return False
         given = [x for x in leaves if _is_arrays(x)] or [out]
@@ -203,14 +204,14 @@ class MeshKernel(Kernel):
         return given
 
     def _fills(self, inputs: Sequence[Input], outs: Sequence[ShapeDtypeStruct | None]) -> list[OutputSpec]:
-        """What the outputs are before the launch."""
+        """The arrays and values that fill outputs before the launch."""
         aliases = {o: sum(isinstance(i, ArrayInput) for i in inputs[:n]) for n, o in self._definition.aliases}
         return [
             OutputSpec(s.shape, s.dtype, s.init, aliases.get(n)) for n, s in enumerate(s for s in outs if s is not None)
         ]
 
     def _row(self, arrays: Any, argument: str) -> list[Any]:
-        """One array a device, or this rank's alone. Raises `MeshMismatch`, `RanksDiffer`."""
+        """One array for each device, or only this rank's. Raises `MeshMismatch`, `RanksDiffer`."""
         if not is_row(arrays):
             return [arrays]
         row = list(arrays)
@@ -229,7 +230,7 @@ class MeshKernel(Kernel):
             other = (tuple(array.shape), as_dtype(array.dtype))
             if other != first:
                 what = f"rank 0 has {_words(first)}, rank {rank} {_words(other)}"
-                hint = "pass arrays of one shape and one dtype; pad what is shorter, and pass the lengths"
+                hint = "pass arrays of one shape and one dtype; pad shorter ones, and pass the lengths"
                 raise RanksDiffer(argument=argument, kernel=self.name, what=what, hint=hint)
         return row
 
@@ -271,7 +272,7 @@ def _is_arrays(x: Any) -> bool:
 
 
 class _Body:
-    """The author's body, which the trace calls with the hidden arguments too."""
+    """The author's body, as the trace calls it: with the hidden arguments."""
 
     def __init__(self, definition: Definition, mesh: Mesh, inputs: int, structure: Any) -> None:
         body = definition.body
@@ -281,7 +282,7 @@ class _Body:
         self._structure = structure
         self.reach = Reach()
         self.__name__: str = getattr(body, "__name__", definition.name)
-        self.__code__ = getattr(inspect.unwrap(body), "__code__", None)  # where it is, for messages
+        self.__code__ = getattr(inspect.unwrap(body), "__code__", None)  # messages show its line
         names = _parameters(body)
         kind = inspect.Parameter.POSITIONAL_ONLY
         count = inputs + (len(structure) if isinstance(structure, (tuple, list)) else 1)
@@ -328,9 +329,7 @@ def _parameters(body: Any) -> list[str]:
 
 
 def _with_mesh(definition: Definition, mesh: Mesh, inputs: Sequence[Input], nest: Any) -> tuple[Definition, int]:
-    """The definition with the hidden arguments, rank and table before the inputs, semaphores after the outputs; how
-    many arrays the table has.
-    """
+    """The definition with the hidden arguments, and the number of arrays in the table."""
     structs = unflatten(nest, [i.struct() for i in inputs])
     outs, structure = output_structs(definition, structs)
     semaphores = ShapeDtypeStruct((ROOM,), dt.int32)
@@ -352,12 +351,12 @@ def _with_mesh(definition: Definition, mesh: Mesh, inputs: Sequence[Input], nest
         scratch_types=(),
         aliases=(),
         identity="",
-        shapes=None,  # checked, and known on each device
+        shapes=None,  # each device's arrays are checked, and their extents are known
     )
     return made, arrays
 
 
 def _after(structure: Any, count: int) -> Any:
-    """A nest of leaf numbers behind `count` others, each a part of its own."""
+    """A nest of leaf numbers after `count` single leaves."""
     leaves, again = flatten(structure)
     return (*range(count), *unflatten(again, [n + count for n in leaves]))

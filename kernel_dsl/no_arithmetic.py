@@ -23,7 +23,7 @@ SIGNS = BINARY | {
 def without(*names: str, refuse: Callable[[Any, str], NoReturn]) -> Callable[[type[_T]], type[_T]]:
     """A class decorator: the operators of these names, and the reflected ones, only `refuse(self, sign)`.
 
-    They are set here, and not written in the class, so that editors mark their use.
+    They are set here and not written in the class, so that type checkers report their use.
     """
 
     def made(sign: str) -> Callable[..., NoReturn]:

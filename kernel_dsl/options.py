@@ -18,15 +18,14 @@ class CompilerParams:
     """How to compile a kernel.
 
     `approx_math`: the hardware's approximate division, square root and functions, and contraction of a * b + c.
-    `bounds`: "mask" GMEM accesses outside their array, or "promise" that there are none.
-    `max_registers`: registers a lane at most. `target`: such as "sm_90a"; by default the launching GPU's own.
+    `bounds`: "mask" GMEM accesses outside their array, or "promise" that there are none. `max_registers`: the most
+    registers a lane may have. `target`: such as "sm_90a"; by default the launching GPU's own. `profile_space` (the
+    number of events that each warp keeps; it keeps the last ones) and `profile_dir` (a folder, made if it is missing)
+    go together: each call is then a `kernel.profile` and writes its trace to a new file in the folder. Launches by
+    graphs, `bind`, `vmap`, meshes, JAX and programs without Python write no trace.
 
-    `profile_space` (events that each warp keeps, 0 or more; of more it keeps the last) and `profile_dir` (a folder) go together:
-    each call is then a `kernel.profile`, whose trace is written to a file of its own in the folder, which is made where it is
-    missing. What graphs, `bind`, `vmap`, meshes, JAX and programs without Python launch writes none.
-
-    `reduction_scratch_bytes` (None, or 0 and more) is Pallas' SMEM for reductions over warps; it changes nothing here, where
-    each reduction has what it takes, and shares it.
+    `reduction_scratch_bytes` (None, or 0 and more) is Pallas' SMEM for reductions over warps; it has no effect here:
+    each reduction allocates the SMEM that it needs, and shares it.
     """
 
     approx_math: bool = False
@@ -56,9 +55,9 @@ class CompilerParams:
 
 @dataclass(frozen=True)
 class Environment:
-    """What the environment may set."""
+    """The settings of environment variables."""
 
-    cache_dir: Path | None  # KERNEL_DSL_CACHE: where compiled kernels are kept; None where the user has no home folder
+    cache_dir: Path | None  # KERNEL_DSL_CACHE: folder of compiled kernels; None if the user has no home folder
     cache_off: bool  # KERNEL_DSL_CACHE=off: nowhere
     ptxas: str | None  # KERNEL_DSL_PTXAS: the assembler to use
 
@@ -76,7 +75,7 @@ def environment() -> Environment:
 
 
 def _default_cache() -> Path | None:
-    """~/.cache/kernel_dsl. None where the user has no home, or another's, as under sudo: that is not ours to fill."""
+    """~/.cache/kernel_dsl. None if the user has no home, or the home of another user, as under sudo."""
     from pathlib import Path
 
     try:
@@ -88,11 +87,15 @@ def _default_cache() -> Path | None:
     return home / ".cache" / "kernel_dsl" if own and home.is_absolute() else None
 
 
-# glibc's malloc of a child: heap in huge pages, 64 MiB at a time. Page faults are up to a tenth of the assembler's time.
+# Settings of glibc's malloc in a child: a heap of huge pages, 64 MiB at a time. Page faults take up to a tenth of the
+# assembler's time.
 _TUNABLES = "glibc.malloc.hugetlb=1:glibc.malloc.top_pad=67108864"
 
 
 def assembler_environment() -> dict[str, str]:
-    """The environment that the assembler runs in: ours, with a cheaper heap. Tunables of the user's own come last and win."""
+    """The environment of the assembler: this process's, with a cheaper heap.
+
+    The user's own tunables come last and win.
+    """
     own = os.environ.get("GLIBC_TUNABLES")
     return {**os.environ, "GLIBC_TUNABLES": f"{_TUNABLES}:{own}" if own else _TUNABLES}

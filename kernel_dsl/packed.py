@@ -24,7 +24,7 @@ from .view import View, ViewDim
 
 
 def stored_shape(shape: tuple[int, ...], dtype: DType, what: str) -> tuple[int, ...]:
-    """The shape in bytes of 4-bit elements. Raises `PackedAccess` where the innermost extent is odd, or there is none."""
+    """The shape in bytes of 4-bit elements. Raises `PackedAccess` if the innermost extent is odd or missing."""
     if not shape or shape[-1] % 2:
         extent = f"an innermost extent of {shape[-1]}" if shape else "rank 0"
         raise PackedAccess(
@@ -40,7 +40,7 @@ def elements_shape(shape: tuple[int, ...], axis: int = -1) -> tuple[int, ...]:
 
 
 class PackedStruct(ShapeDtypeStruct):
-    """An output of 4-bit elements as it lies in memory: bytes. `packed`: what they hold."""
+    """An output of 4-bit elements, as bytes in memory. `packed`: the dtype of the elements."""
 
     __slots__ = ("packed",)
 
@@ -71,7 +71,7 @@ def _code(value: Any, dtype: DType) -> int:
 
 
 def packed_dtype(x: Any) -> DType | None:
-    """The 4-bit dtype of a NumPy array, whose elements take a byte each; None for all else."""
+    """The dtype of a NumPy array of 4-bit elements (NumPy has one in each byte); None for all else."""
     if not isinstance(x, np.ndarray) or x.dtype.itemsize != 1 or x.dtype.kind != "V":
         return None
     try:
@@ -89,22 +89,23 @@ def pack(x: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
 
 
 def unpack(x: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
-    """The elements, one a byte as ml_dtypes has them, of bytes that hold two."""
+    """The elements of bytes that hold two, as an array of ml_dtypes, which has one in each byte."""
     codes = np.empty(elements_shape(x.shape), np.uint8)
     codes[..., 0::2], codes[..., 1::2] = x & 15, x >> 4
     return codes.view(dtype.numpy)
 
 
 def refuse_packed(kernel: str, where: str) -> NoReturn:
-    """Raise `BadCallArgument` where nothing packs and unpacks arrays of 4-bit elements around each launch."""
+    """Raise `BadCallArgument` for 4-bit elements in a call that can't pack and unpack them around each launch."""
     hint = "pass their bytes, uint8, and read them in the body by `ref.bitcast(kd.int4)`"
     raise BadCallArgument(kernel=kernel, what=f"arrays of 4-bit elements in {where}", hint=hint)
 
 
 def stored(arrays: Sequence[Any], nibbles: Any, written: bool = False) -> tuple[list[Any], list[DType | None]]:
-    """The arrays of a call as kernels have them, and the dtypes of those that were packed. Raises `PackedAccess`.
+    """The arrays of a call in the form that kernels take, and the dtypes of those that were packed.
 
-    `nibbles`: of a graph, which has bytes of its own for each array; else None.
+    Raises `PackedAccess`. `nibbles`: the packed arrays of a recording graph, which has its own bytes for each array;
+    else None.
     """
     kinds = [packed_dtype(x) for x in arrays]
     as_bytes = pack if nibbles is None else functools.partial(nibbles.stored, written=written)
@@ -112,20 +113,23 @@ def stored(arrays: Sequence[Any], nibbles: Any, written: bool = False) -> tuple[
 
 
 def on_host(result: Any, kernel: str) -> Any:
-    """Bytes that a kernel wrote, as NumPy's. Raises `BadCallArgument` where they lie on a GPU and the framework won't copy."""
+    """Bytes that a kernel wrote, as a NumPy array.
+
+    Raises `BadCallArgument` if they lie on a GPU and the framework won't copy.
+    """
     try:
         found = np.asarray(result)
     except TypeError:
         found = None
-    if found is None or found.dtype != np.uint8:  # an object that NumPy knows nothing of
+    if found is None or found.dtype != np.uint8:  # an object that NumPy can't convert
         refuse_packed(kernel, "a call on arrays of a GPU")
     return found
 
 
 def unpacked(results: Sequence[Any], prepared: Any, nibbles: Any) -> list[Any]:
-    """The outputs of a call, those of 4-bit elements one a byte again: in the arrays that were given for them.
+    """The outputs of a call; 4-bit elements are unpacked, into the arrays of `out=` if there are any.
 
-    `nibbles`: of a graph that records the call and will unpack them; else None.
+    `nibbles`: the packed arrays of a recording graph, which unpacks them later; else None.
     """
     out: list[Any] = []
     given, kernel = prepared.given, prepared.kernel
@@ -147,9 +151,10 @@ def unpacked(results: Sequence[Any], prepared: Any, nibbles: Any) -> list[Any]:
 
 @public
 class PackedRef(Ref):
-    """A Ref of 4-bit elements. Loads, stores, copies and views take it; what needs an address takes `ref.bitcast(kd.uint8)`.
+    """A Ref of 4-bit elements.
 
-    `axis`: the dimension along which two share a byte. Slices start at even indices along it, and have even sizes.
+    Loads, stores, copies and views take it; operations that need an address take `ref.bitcast(kd.uint8)`. `axis`: the
+    dimension along which two elements share a byte. Slices start at even indices along it, and have even sizes.
     """
 
     __slots__ = ("_axis", "_bytes", "_kind")
@@ -211,7 +216,7 @@ class PackedRef(Ref):
         return PackedRef(stored, self._kind, place)
 
     def in_bytes(self, index: Any) -> tuple[Any, ...]:
-        """An index of elements as one of bytes. Raises `PackedAccess`."""
+        """An index of elements as an index of bytes. Raises `PackedAccess`."""
         return tuple(self._halved(item) if dim == self._axis else item for dim, item in self._bytes.normalise(index))
 
     def _halved(self, item: Any) -> Any:
@@ -288,7 +293,7 @@ class PackedRef(Ref):
 
 
 def seen_as(ref: Ref, dtype: DType | None) -> Ref:
-    """A Ref of bytes as one of the 4-bit elements in them; others as they are."""
+    """A Ref of bytes as a Ref of the 4-bit elements in them; other Refs unchanged."""
     if dtype is None or not dtype.is_packed:
         return ref
     dims, last = ref.dims, len(ref.type.shape) - 1
@@ -301,12 +306,12 @@ def seen_as(ref: Ref, dtype: DType | None) -> Ref:
 
 
 def bytes_or_own(ref: Ref) -> Ref:
-    """The bytes of a Ref of 4-bit elements; others as they are."""
+    """The bytes of a Ref of 4-bit elements; other Refs unchanged."""
     return cast("PackedRef", ref).stored if ref.dtype.is_packed else ref
 
 
 def stored_pair(a: Ref, b: Ref) -> tuple[Ref, Ref]:
-    """Both sides of a copy as bytes, where both are of one 4-bit dtype, packed along the same axis."""
+    """Both sides of a copy as bytes, if both have the same 4-bit dtype and are packed along the same axis."""
     if a.dtype.is_packed and a.dtype == b.dtype and cast("PackedRef", a).axis == cast("PackedRef", b).axis:
         return bytes_or_own(a), bytes_or_own(b)
     return a, b

@@ -66,7 +66,7 @@ def _text(field: int, value: str | bytes) -> bytes:
 
 
 def protobuf(tracks: Sequence[Track], slices: Sequence[Bar]) -> bytes:
-    """A trace in Perfetto's format. Slices of one track lie beside or within each other."""
+    """A trace in Perfetto's format. Slices of one track do not overlap, or one contains the other."""
     packets: list[bytes] = []
     for track in tracks:
         above = _number(_PARENT, track.parent) if track.parent else b""
@@ -85,15 +85,18 @@ def protobuf(tracks: Sequence[Track], slices: Sequence[Bar]) -> bytes:
 
 
 def _ends(slices: Sequence[Bar]) -> list[tuple[int, tuple[int, int, int], bool, Bar]]:
-    """Begins and ends in the order of time. At one time ends come before begins, what is within ends first, what is around begins
-    first, and an arrow leaves before it arrives."""
+    """Begins and ends in the order of time.
+
+    At equal times ends come before begins, inner slices end first, outer ones begin first, and an arrow leaves before
+    it arrives.
+    """
     found: list[tuple[int, tuple[int, int, int], bool, Bar]] = []
     for n, s in enumerate(slices):
         turn = 2 if s.ends or not s.starts else 0
         begin = s.begin, (turn + 1, -s.end, n)
         found.append((*begin, True, s))
         found.append((*(begin if s.begin == s.end else (s.end, (turn, -s.begin, -n))), False, s))
-    # of an empty slice the end follows its begin: the sort is stable
+    # the sort is stable, so the end of an empty slice follows its begin
     return sorted(found, key=lambda f: f[:2])
 
 

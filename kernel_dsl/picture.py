@@ -17,7 +17,7 @@ Holder = tuple[int, int]  # (thread number within the warpgroup, register)
 
 
 def holders(layout: Layout, shape: tuple[int, ...]) -> dict[tuple[int, ...], list[Holder]]:
-    """Who holds each element, lowest thread first; several where the layout replicates."""
+    """The holders of each element, lowest thread first: several if the layout replicates."""
     found: dict[tuple[int, ...], list[Holder]] = {c: [] for c in itertools.product(*map(range, shape))}
     for thread in range(THREADS):
         base = layout.thread_coords(thread)
@@ -29,7 +29,7 @@ def holders(layout: Layout, shape: tuple[int, ...]) -> dict[tuple[int, ...], lis
 
 
 def label(held: list[Holder]) -> str:
-    """`warp.lane:register`, and how many hold it where they are several."""
+    """`warp.lane:register` of the first holder, and the number of holders if there are several."""
     thread, register = held[0]
     text = f"{thread >> LANE_BITS}.{thread % (1 << LANE_BITS)}:{register}"
     return text if len(held) == 1 else f"{text} x{len(held)}"
@@ -38,7 +38,7 @@ def label(held: list[Holder]) -> str:
 def to_svg(layout: Layout, shape: tuple[int, ...]) -> str:
     """The SVG text: a table of elements for each index of the dimensions before the last two.
 
-    A cell says `warp.lane:register` of the first holder, and `x4` where four lanes hold the element; colours are warps.
+    A cell shows `warp.lane:register` of the first holder, and `x4` if four lanes hold the element; colours are warps.
     """
     held = holders(layout, shape)
     rows, columns = (1, *shape)[-2], (1, 1, *shape)[-1]

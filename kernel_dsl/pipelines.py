@@ -51,9 +51,8 @@ __all__ = ["BlockSpec", "Element", "Squeezed", "emit_pipeline", "squeezed"]
 @dataclass(frozen=True)
 class Element:
     """An extent of a block whose index counts elements, not blocks: blocks may overlap, as those of a stencil do.
-
-    `size`: elements of the block. `padding`: (before, after), elements that the axis seems to have beyond its edges; index 0
-    is the first of those before, and they hold what `oob_fill_mode` says. Raises `BadArgument`.
+    `size`: elements of the block. `padding`: (before, after), elements to add at both ends of the axis; index 0 is the
+    first added one, and `oob_fill_mode` gives their value. Raises `BadArgument`.
     """
 
     size: int
@@ -71,7 +70,7 @@ class Element:
 
 
 class Squeezed:
-    """An extent of a block that is one element, whose axis the block does not have: `kd.squeezed`, or None."""
+    """An extent of one element whose axis the block lacks: `kd.squeezed`, or None."""
 
     def __repr__(self) -> str:
         return "squeezed"
@@ -83,12 +82,12 @@ squeezed: Squeezed = Squeezed()
 class BlockSpec:
     """A block of a GMEM Ref for each step: `block_shape`, and `index_map(*step indices)` giving block indices.
 
-    An entry of None or `kd.squeezed` in `block_shape` picks one element and drops the axis. Indices may be traced values.
-    `kd.Element(size, padding)` is an extent whose index counts elements: blocks may start anywhere, overlap, and
-    reach past the edges.
-    `transforms`: of the block's buffers in SMEM. `delay_release`: steps for which the body may still use an input's block
-    after its step. `collective_axes`: cluster axes whose blocks load the same data together. `oob_fill_mode`: what lies
-    beyond the array's edge. With `memory_space=kd.GMEM` nothing is copied: the body gets the GMEM Ref as it is.
+    An entry of None or `kd.squeezed` in `block_shape` picks one element and drops the axis. Indices may be traced
+    values. `kd.Element(size, padding)` is an extent whose index counts elements: blocks may start anywhere, overlap,
+    and reach past the edges. `transforms`: of the block's buffers in SMEM. `delay_release`: the number of steps after
+    its own in which the body may still use an input's block. `collective_axes`: cluster axes whose blocks load the same
+    data together. `oob_fill_mode`: the value of elements beyond the array's edge. With `memory_space=kd.GMEM` nothing
+    is copied: the body gets the GMEM Ref itself.
     """
 
     def __init__(
@@ -154,7 +153,7 @@ class BlockSpec:
 
 
 def _part(index: Any, extent: int | Element | None) -> Any:
-    """What a block takes of an axis."""
+    """The part of an axis that a block takes."""
     if extent is None:
         return index
     if not isinstance(extent, Element):
@@ -168,7 +167,7 @@ def _is_extent(n: Any) -> bool:
 
 
 def _check_block(shape: Any, index_map: Any) -> None:
-    """Raise `BadArgument` for a shape that is none, or an index map that can't be called."""
+    """Raise `BadArgument` for an impossible shape, or an index map that can't be called."""
     if shape is not None:
         given = isinstance(shape, (tuple, list))
         extents: Sequence[Any] = cast("Sequence[Any]", shape) if given else ()
@@ -180,7 +179,7 @@ def _check_block(shape: Any, index_map: Any) -> None:
 
 
 def grid_of(grid: Any, op: str) -> tuple[Any, ...]:
-    """The extents of a pipeline's grid. Raises `BadArgument` for what are no extents."""
+    """The extents of a pipeline's grid. Raises `BadArgument` for objects that are no extents."""
     given = isinstance(grid, (tuple, list))
     extents: tuple[Any, ...] = tuple(cast("Sequence[Any]", grid)) if given else ()
     if not given or any(not _is_extent(n) and not (isinstance(n, Array) and is_index(n)) for n in extents):
@@ -191,9 +190,9 @@ def grid_of(grid: Any, op: str) -> tuple[Any, ...]:
 
 @dataclass(eq=False, repr=False)
 class Stream:
-    """One operand: its spec, its GMEM Ref and its ring of buffers, None where nothing is copied.
+    """One operand: its spec, its GMEM Ref and its ring of buffers (None if nothing is copied).
 
-    `single`: there is one buffer, as the block is the same at every step.
+    `single`: it has one buffer, because the block is the same at every step.
     """
 
     spec: BlockSpec
@@ -202,7 +201,7 @@ class Stream:
     single: bool = False
 
     def slot(self, number: Any) -> Ref:
-        """What the body gets at a step."""
+        """The Ref that the body gets at a step."""
         if self.ring is None:
             return self.gmem
         extents = [n for n in self.spec.shape_for(self.gmem) if n is not None]
@@ -211,7 +210,7 @@ class Stream:
 
 
 def invariant(spec: BlockSpec, ref: Ref, grid: Sequence[Any]) -> bool:
-    """Whether a block is the same at every step: its index comes from nothing that changes."""
+    """Whether a block is the same at every step: its index does not depend on the step."""
     steps = [new_value(ArrayType((), dt.int32, SCALAR)) for _ in grid]
     for step in steps:
         step.facts = any_of(dt.int32)
@@ -232,7 +231,7 @@ def invariant(spec: BlockSpec, ref: Ref, grid: Sequence[Any]) -> bool:
 def buffers_of(
     specs: list[BlockSpec], refs: Sequence[Any], depth: int, op: str, single: Sequence[bool] = ()
 ) -> list[MemorySpec | None]:
-    """The specification of each operand's ring of `depth` buffers; one where it is `single`, None without a copy."""
+    """The specification of each operand's ring of `depth` buffers: one buffer if it is `single`, None without a copy."""
     out: list[MemorySpec | None] = []
     for number, (spec, ref) in enumerate(zip(specs, refs, strict=True)):
         gmem = as_ref(ref, op)
@@ -244,7 +243,7 @@ def buffers_of(
         shape = tuple(n for n in spec.shape_for(gmem) if n is not None)
         tiling, swizzle = fields_of(shape, gmem.dtype, spec.transforms) if spec.transforms else ((), Swizzle.NONE)
         if shape and not tiling:
-            # every buffer starts where TMA may write: the first axis is padded
+            # the first axis is padded, so that every buffer starts at an address that TMA may write
             row = prod(shape[1:]) * gmem.dtype.itemsize
             unit = TMA_ALIGNMENT // gcd(TMA_ALIGNMENT, row) if row else 1
             shape = (-(-shape[0] // unit) * unit, *shape[1:])
@@ -274,7 +273,7 @@ def specs_of(specs: Any, op: str) -> tuple[list[BlockSpec], Any]:
 
 
 def check_outputs(specs: list[BlockSpec], op: str) -> None:
-    """Raise `PipelineLimit` for what only inputs may have."""
+    """Raise `PipelineLimit` for options that only inputs may have."""
     if any(spec.collective_axes or spec.delay_release for spec in specs):
         why = "each block stores its own output, once the body is done with it"
         hint = "collective_axes and delay_release are for inputs"
@@ -326,7 +325,7 @@ def depth_of(steps: Any, wanted: int, delay: int, op: str) -> int:
 
 
 def changes(stream: Stream, step: Any, steps: Any, grid: Sequence[Any]) -> Any:
-    """Whether the output's block is another one at the next step, or there is none: then it must be stored."""
+    """Whether the output's block must be stored: the next step has another block, or there is no next step."""
     now = stream.spec.indices(unravel(step, grid), stream.gmem.ndim)
     following = stream.spec.indices(unravel(add(step, 1), grid), stream.gmem.ndim)
     changed: Any = equal(add(step, 1), steps)
@@ -406,7 +405,7 @@ def emit_pipeline(
             blocks = [s.slot(slot) for s in (*inputs, *outputs)]
             first = len(current().region.ops)
             result = call_body(op, body, unravel(step, grid), blocks, in_tree, out_tree, len(ins), carry, init_carry)
-            # what the body stored is overwritten by a copy: in the next steps, or when the pipeline runs again
+            # a copy overwrites the body's stores: in the next steps, or when the pipeline runs again
             if sinks or writes_in_place(inputs, first):
                 commit_smem()
             if sinks:
@@ -434,14 +433,14 @@ def emit_pipeline(
 
 
 def writes_in_place(inputs: Sequence[Stream], first: int) -> bool:
-    """Whether the ops of the region from number `first` on store to the blocks of inputs, which TMA fills."""
+    """Whether ops of the region, from number `first` on, store to blocks of inputs, which TMA fills."""
     trace = current()
     rings = [s.ring.root for s in inputs if s.ring is not None]
     return (trace.target or DEFAULT).supports(Feature.TMA) and stores_to(trace.region.ops[first:], rings)
 
 
 def load_once(streams: list[Stream], steps: Any, grid: Sequence[Any], op: str) -> None:
-    """Load the blocks that are the same at every step, where there is a step."""
+    """Load the blocks that are the same at every step, if there is a step."""
     if not streams or (isinstance(steps, int) and not steps):
         return
     loaded = allocate(Barrier(len(streams)), op)

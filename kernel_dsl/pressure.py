@@ -16,27 +16,30 @@ from .ops.matrix import SetMaxRegisters
 LANES = 128  # of a warpgroup
 FILE_REGISTERS = 65536  # 32-bit registers of a multiprocessor (CUDA C++ Programming Guide, 'technical specifications')
 MOST = 255  # registers that one lane can have
-OTHERS = 24  # registers for addresses, masks and what the value is combined with
+OTHERS = 24  # registers for addresses, masks and other operands
 
 _told: ContextVar[list[str] | None] = ContextVar("told", default=None)
 _REMADE = (Broadcast, Constant, Expand, Iota)  # never held in registers as such
 
 
 def available(threads: int) -> int:
-    """Registers a lane can have in a block of `threads` warpgroups. A lower limit of the author's own is his choice."""
+    """Registers a lane can have in a block of `threads` warpgroups.
+
+    A lower limit of the author's is ignored: it is a choice.
+    """
     return min(MOST, FILE_REGISTERS // (LANES * threads))
 
 
 def registers_of(type: ArrayType, registers: int) -> int:
-    """32-bit registers a lane for a value of which it holds `registers` elements."""
+    """32-bit registers of a lane that holds `registers` elements of a value."""
     if type.dtype.is_bool:
-        return -(-registers // 32)  # predicates, that are packed where they are many
+        return -(-registers // 32)  # predicates, of which many are packed into a register
     return -(-registers * max(type.dtype.bits, 8) // 32)
 
 
 @contextmanager
 def large_values() -> Generator[list[str]]:
-    """Collect what would be warned of, in short, in the place of warnings."""
+    """Collect short texts in place of warnings."""
     found: list[str] = []
     token = _told.set(found)
     try:
@@ -46,12 +49,12 @@ def large_values() -> Generator[list[str]]:
 
 
 def warn_of_large_values(ir: KernelIR) -> None:
-    """Warn, once a line, of each value larger than any seen before it that leaves no room for anything else."""
+    """Warn, once a line, of each value that is larger than all before it and leaves no register for others."""
     room = available(ir.threads)
     large: list[tuple[Op, ArrayType, int]] = []
     for op in ir.walk():
         if isinstance(op, SetMaxRegisters) and op.increase:
-            room = max(room, op.count)  # what a warpgroup asks for it has; which one does is not looked at
+            room = max(room, op.count)  # the largest number that any warpgroup asks for
         for value in op.results:
             type = value.type
             if not isinstance(type, ArrayType) or not type.shape or isinstance(op, _REMADE):

@@ -21,9 +21,9 @@ _COPIES_WAITS = ("wait_smem_to_gmem", "wait_gmem_to_smem")
 class ProfileEvent:
     """Something that lasted. `begin` and `end` are in the unit of its profile, from its earliest event.
 
-    `kind`: "kernel" (the whole body), "scope", "wait", and in the interpreter "copy" and "wgmma", from issue to effect. `name`:
-    of the scope, of the barrier with its index, or of what was waited for or ran. `warp`: of the block, where one was on its own.
-    `warpgroup` is None for copies. `sm`: the multiprocessor.
+    `kind`: "kernel" (the whole body), "scope", "wait", and in the interpreter "copy" and "wgmma", from issue to effect.
+    `name`: the name of the scope, of the barrier with its index, or of the operation. `warp`: the number in the block
+    of a warp inside `warp_map`. `warpgroup` is None for copies. `sm`: the multiprocessor.
     """
 
     kind: str
@@ -36,7 +36,7 @@ class ProfileEvent:
     file: str = ""
     line: int = 0
     sm: int = 0
-    barrier: str = ""  # which a copy tells that it is done
+    barrier: str = ""  # the barrier on which a copy completes
     device: int = 0  # of a mesh: the rank
 
     @property
@@ -46,7 +46,7 @@ class ProfileEvent:
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """All events of one kind, name and line: how many, and their durations together and at most, in the profile's unit."""
+    """All events of one kind, name and line: their number, total and longest duration, in the profile's unit."""
 
     kind: str
     name: str
@@ -60,7 +60,7 @@ class SummaryRow:
 
 @dataclass(frozen=True)
 class Summary:
-    """Time by barrier and line, the longest first: `waits`, and `scopes`. `str()` is a table, and so is what notebooks show."""
+    """Time by barrier and line, the longest first: `waits`, and `scopes`. `str()` and notebooks give a table."""
 
     kernel: str
     unit: str
@@ -101,10 +101,11 @@ class Summary:
 
 @public
 class Profile:
-    """What `kernel.profile` measured: `.events`, `.summary()`, `.save(path)`, and the call's outputs in `.result`.
+    """A measurement of `kernel.profile`: `.events`, `.summary()`, `.save(path)`, and the call's outputs in `.result`.
 
-    `unit`: "ns" on a GPU, whose clock moves in steps of some nanoseconds, and "steps" in the interpreter, where a step is
-    an instruction of all warps that execute it together. `dropped`: begins and ends that had no room.
+    `unit`: "ns" on a GPU, whose clock moves in steps of some nanoseconds, and "steps" in the interpreter, where a step
+    is an instruction of all warps that execute it together. `dropped`: the number of begins and ends for which the
+    rings had no room.
     """
 
     def __init__(self, kernel: str, unit: str, events: Iterable[ProfileEvent], dropped: int, result: Any) -> None:
@@ -125,7 +126,7 @@ class Profile:
         return f"<p>{escape(repr(self))}</p>{self.summary()._repr_html_()}"  # pyright: ignore[reportPrivateUsage]
 
     def _spans(self) -> int:
-        """From the first to the last kept event of each warpgroup, all together: where rings had no room for whole kernels."""
+        """The sum of the times from the first to the last kept event: rings may lack room for whole kernels."""
         ends: dict[tuple[int, int, int | None, int | None], tuple[int, int]] = {}
         for e in self.events:
             place = e.device, e.block, e.warpgroup, e.warp
@@ -134,7 +135,7 @@ class Profile:
         return sum(end - begin for begin, end in ends.values())
 
     def summary(self) -> Summary:
-        """How long was waited, by barrier and line, and how long scopes took, over all warpgroups."""
+        """The time of waits by barrier and line, and the time of scopes, over all warpgroups."""
         whole = sum(e.duration for e in self.events if e.kind == "kernel") or self._spans() or 1
         found: dict[tuple[str, str, str, int], list[int]] = {}
         for e in self.events:
@@ -148,8 +149,8 @@ class Profile:
     def save(self, path: Any) -> None:
         """Write a trace that https://ui.perfetto.dev opens: Perfetto's protobuf, or Chrome's JSON where `path` ends in ".json".
 
-        A process for each block, and in it a track for each warpgroup and for what runs beside them, with arrows from copies and
-        wgmma to the waits that they end. A step of the interpreter is a nanosecond there.
+        It has a process for each block, with tracks for its warpgroups, copies and wgmma, and arrows from copies and
+        wgmma to the waits that they end. A step of the interpreter counts as a nanosecond.
 
         Raises `BadArgumentType`, `BadArgument`.
         """
@@ -169,7 +170,7 @@ class Profile:
             ) from None
 
     def _drawn(self) -> tuple[list[Track], list[Bar]]:
-        """Tracks, and slices that on one track never cross."""
+        """Tracks and slices. Slices on one track never cross."""
         tracks: dict[tuple[Any, ...], Track] = {}
         leaving, arriving = arrows(self.events)
         busy: dict[tuple[Any, ...], int] = {}
@@ -200,7 +201,7 @@ class Profile:
 
 
 def arrows(events: Sequence[ProfileEvent]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Numbers of the arrows that leave and that arrive at each event: from what ran to the first wait that ends after it."""
+    """Numbers of the arrows that leave and reach each event: from an operation to the first wait that ends after it."""
     leaving: dict[int, list[int]] = {}
     arriving: dict[int, list[int]] = {}
     waits: dict[tuple[Any, ...], list[tuple[int, int]]] = {}

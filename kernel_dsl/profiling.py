@@ -50,17 +50,20 @@ MAX_SPACE = 1 << 24
 
 @dataclass(frozen=True)
 class MarkLabel:
-    """What a mark is of. `alone`: of one warp, inside `warp_map`."""
+    """The description of a mark. `alone`: it is in one warp, inside `warp_map`."""
 
     kind: str
     name: str
     loc: Loc
     alone: bool
-    indexed: bool = False  # of several barriers
+    indexed: bool = False  # one of several barriers
 
 
 class Marks:
-    """The marks of one trace, each with a label: what a ring has of an event is the label's number and which end it is."""
+    """The marks of one trace, each with a label.
+
+    A ring holds the label's number, and whether it is a begin or an end.
+    """
 
     def __init__(self, rings: Value, space: int) -> None:
         self.labels: list[MarkLabel] = []
@@ -68,7 +71,7 @@ class Marks:
         self._space = space
 
     def begin(self, kind: str, name: str, loc: Loc, index: Value | None = None) -> int:
-        """Mark a begin; the number that `end` takes."""
+        """Mark a begin. Returns the number that `end` takes."""
         indexed = index is not None
         self.labels.append(MarkLabel(kind, name, loc, current().in_warps, indexed))
         number = len(self.labels) - 1
@@ -104,7 +107,7 @@ class Marks:
 
 
 class ProfiledBody:
-    """A body between marks, which has the rings after its outputs."""
+    """A body between marks, with the rings as its last output."""
 
     def __init__(self, definition: Definition, inputs: int, outputs: int, space: int) -> None:
         functools.update_wrapper(self, definition.body)
@@ -142,7 +145,7 @@ class ProfiledBody:
 
 
 def profile(kernel: Kernel, args: tuple[Any, ...], space: int | None, out: Any, stream: Any, interpret: Any) -> Profile:
-    """See `Kernel.profile`. Without `space`: as the kernel's `CompilerParams` say, and its trace is written to a file."""
+    """See `Kernel.profile`. Without `space`, the kernel's `CompilerParams` decide, and the trace goes to a file."""
     from kernel_dsl.runtime.interpreter import recorded
 
     if space is not None and not (type(space) is int and 0 < space <= MAX_SPACE):
@@ -212,7 +215,7 @@ def _profiled(
 
 
 class _RingsWhole:
-    """A batch of `vmap`, of whose outputs the last, the rings, is every member's: blocks have theirs by their numbers."""
+    """A batch of `vmap` whose last output, the rings, is shared by all members: each block finds its own by its number."""
 
     def __init__(self, batch: Any) -> None:
         self.in_axes = batch.in_axes
@@ -244,7 +247,7 @@ def _on_host(rings: Any) -> Any:
 
 
 def _from_zero(events: list[ProfileEvent], one_clock: bool) -> list[ProfileEvent]:
-    """The events from the earliest on, of each device by its own clock where there is not one for all."""
+    """The events with times from the earliest on: for each device by its own clock, unless they share one."""
     first: dict[int, int] = {}
     for e in events:
         device = 0 if one_clock else e.device
@@ -256,11 +259,11 @@ def _from_zero(events: list[ProfileEvent], one_clock: bool) -> list[ProfileEvent
 def _events(
     words: Any, labels: Sequence[MarkLabel], warps: int, recorder: Any, device: int
 ) -> tuple[list[ProfileEvent], int]:
-    """The events of all rings of a device, and how many ends had no room."""
+    """The events of all rings of a device, and the number of ends without room."""
     found: list[ProfileEvent] = []
     dropped = 0
     clock = recorder.step if recorder.ran else int
-    places: dict[int, int] = {}  # of blocks: the multiprocessor
+    places: dict[int, int] = {}  # the multiprocessor of each block
     for number, ring in enumerate(words):
         block, warp = divmod(number, warps)
         count, room = int(ring[0]) & 0xFFFFFFFF, len(ring) // _WORDS - 1
@@ -279,7 +282,7 @@ def _events(
             while stack and stack[-1][0] != code >> 1:
                 stack.pop()
             if not stack:
-                continue  # its begin had no room
+                continue  # the ring had no room for its begin
             _, begin, index = stack.pop()
             name = f"{label.name}[{index}]" if label.indexed else label.name
             own = warp if label.alone else None

@@ -8,7 +8,7 @@ from .errors import NoCommonDType
 
 
 def join(a: DType, b: DType) -> DType:
-    """The dtype that arithmetic between two strong dtypes has. Raises `NoCommonDType` where the lattice has none."""
+    """The dtype of arithmetic between two strong dtypes. Raises `NoCommonDType` if the lattice has none."""
     if a is b or a == b:
         return a
     if Kind.OPAQUE in (a.kind, b.kind):
@@ -58,7 +58,7 @@ def promote(items: list[tuple[DType, bool]]) -> tuple[DType, bool]:
         for d in weak[1:]:
             result = result if _RANK[result.kind] >= _RANK[d.kind] else d
         return result, True
-    if len(strong) > 2:  # floats first, the widest first: two that have no common dtype may have one with a third
+    if len(strong) > 2:  # floats first, the widest first: two dtypes without a common one may have one with a third
         strong.sort(key=lambda d: (d.is_float, d.bits), reverse=True)
     result = strong[0]
     for d in strong[1:]:
@@ -83,7 +83,7 @@ def computing(dtype: DType) -> DType:
 
 
 def accumulating(dtype: DType) -> DType:
-    """What sums of this dtype accumulate in."""
+    """The dtype that sums of this dtype accumulate in."""
     if dtype.is_float:
         return computing(dtype)
     if dtype.is_bool:

@@ -48,7 +48,10 @@ class Slice:
 
 @checks_itself("size", "stride")
 def ds(start: Any, size: int, stride: int = 1) -> Slice:
-    """A slice with a static or dynamic start and a static size; it always has its size, and is masked in GMEM."""
+    """A slice with a static or dynamic start and a static size.
+
+    It always has this size; in GMEM its accesses are masked.
+    """
     for name, value in (("size", size), ("stride", stride)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
             what = f"{name} is {shown(value)}"
@@ -65,7 +68,7 @@ def ds(start: Any, size: int, stride: int = 1) -> Slice:
     return Slice(start, int(size), int(stride))
 
 
-LONGEST = 2**48  # elements beyond any array on a GPU: what starts or reaches further is a mistake
+LONGEST = 2**48  # more elements than any array on a GPU has: an index beyond is a mistake
 
 
 def of_slice(item: slice, extent: int) -> tuple[int, int, int]:
@@ -88,7 +91,7 @@ def of_slice(item: slice, extent: int) -> tuple[int, int, int]:
 
 
 def of_int(item: Any, dim: int, extent: int) -> int:
-    """The place that an int names, from the end where negative. Raises `IndexOutOfRange`."""
+    """The element number of an int index; negative ones count from the end. Raises `IndexOutOfRange`."""
     number = int(item)
     if isinstance(extent, DimExtent) and is_declared(extent):  # accesses past it are masked
         return number if number >= 0 else traced_extent(extent) + number
@@ -110,7 +113,7 @@ class _At:
         self._make = make
 
     def __getitem__(self, index: Any) -> Ref:
-        return self._make(index)  # or elements, which only atomics take: types do not tell these indices apart
+        return self._make(index)  # or `Elements`, for atomics: type checkers can't distinguish these indices
 
 
 def has_arrays(index: Any) -> bool:
@@ -121,7 +124,10 @@ def has_arrays(index: Any) -> bool:
 
 @public
 class Elements(NoArithmetic):
-    """`ref.at[index]` where the index has integer arrays: what an atomic updates. Elsewhere index the Ref itself."""
+    """`ref.at[index]` for an index with integer arrays: elements that an atomic updates.
+
+    Elsewhere index the Ref itself.
+    """
 
     __slots__ = ("index", "ref")
 
@@ -133,7 +139,7 @@ class Elements(NoArithmetic):
         return f"<elements of {self.ref!r} by index arrays>"
 
 
-# What a Ref does by operations: ops/handles.py attaches them, and type checkers read them here.
+# Methods that are operations. ops/handles.py attaches them; type checkers read them here.
 if TYPE_CHECKING:
 
     class RefMethods:
@@ -147,7 +153,7 @@ if TYPE_CHECKING:
             ...
 
         def _buffer_as(self, shape: tuple[int, ...]) -> Value:
-            """The buffer, which is contiguous, as one of another shape."""
+            """The contiguous buffer in another shape."""
             ...
 
 else:
@@ -158,8 +164,8 @@ else:
 class Ref(NoArithmetic, RefMethods):
     """A handle on an array in GMEM or SMEM. `ref[...]` loads, `ref[...] = x` stores, `ref.at[...]` is a view.
 
-    What may leave the view that it indexes is masked: in GMEM a view keeps `_ranges`, where accesses must stay along each
-    axis of the root (None: anywhere, other limits see to it), and `_ends`, limits that no such range can say.
+    Accesses that may leave their view are masked: in GMEM a view keeps `_ranges`, the bounds of accesses along each
+    axis of the root (None: other limits bound them), and `_ends`, limits that no such range can express.
     """
 
     __slots__ = ("_dims", "_ends", "_ranges", "_root", "_starts")
@@ -184,7 +190,7 @@ class Ref(NoArithmetic, RefMethods):
 
     @property
     def root(self) -> Value:
-        """The IR value of the buffer that this is a view of."""
+        """The IR value of the buffer that this Ref views."""
         return self._root
 
     @property
@@ -198,7 +204,7 @@ class Ref(NoArithmetic, RefMethods):
 
     @property
     def dims(self) -> tuple[ViewDim, ...]:
-        """The extent of each dimension, and how it walks the buffer."""
+        """The extent of each dimension, and its axis and step in the buffer."""
         return self._dims
 
     @property
@@ -253,7 +259,7 @@ class Ref(NoArithmetic, RefMethods):
         dims: list[ViewDim] = []
         starts = list(self._starts)
         parts: list[Part] = []
-        places: dict[int, int] = {}  # dimensions of this Ref: which of the view's they become
+        places: dict[int, int] = {}  # by dimension of this Ref: the view's dimension
         for dim, item in self.normalise(index):
             if dim is None:
                 dims.append(ViewDim(1, -1))
@@ -338,7 +344,7 @@ class Ref(NoArithmetic, RefMethods):
         return self.arranged(order)
 
     def arranged(self, order: Sequence[int | ViewDim]) -> Ref:
-        """The view with its dimensions in another order, and new ones that walk along nothing."""
+        """The view with its dimensions in another order, and new ones without an axis."""
         if any(isinstance(d, int) and not 0 <= d < self.ndim for d in order):
             what = f"order={shown(order)} names dimensions that a rank-{self.ndim} Ref lacks"
             raise BadArgument(op="arranged", what=what, hint="number its dimensions from 0")
@@ -349,7 +355,7 @@ class Ref(NoArithmetic, RefMethods):
         return Ref(self._root, dims, self._starts, self._ranges, ends)
 
     def reshape(self, *shape: Any) -> Ref:
-        """A view of another shape, where the elements are in that order in memory. Raises `BadReshape`."""
+        """A view of another shape, if memory has the elements in that order. Raises `BadReshape`."""
         size = prod(self._sizes)
         to = infer_shape(shape, size, f"{self!r}", self.shape)
         if not size:
@@ -369,7 +375,7 @@ class Ref(NoArithmetic, RefMethods):
         return Ref(self._root, dims, self._starts, self._ranges, ends)
 
     def _whole_from(self) -> int | None:
-        """The buffer's axis from which on this view is all of them, in order and gapless; None where it is not."""
+        """The buffer's axis from which on this view is all axes, in order and gapless; None if there is none."""
         type = self.type
         first = len(type.shape) - self.ndim
         if first < 0 or not type.contiguous or type.tiling or type.swizzle is not Swizzle.NONE or 0 in self._sizes:
@@ -387,7 +393,7 @@ class Ref(NoArithmetic, RefMethods):
 
     @property
     def is_whole(self) -> bool:
-        """Whether this is the buffer as it is, no view of it."""
+        """Whether this is the whole buffer, and not a view of a part."""
         same = self._dims == Ref(self._root)._dims and not self._ends
         held = all(r is None or r == (0, n) for r, n in zip(self._ranges, self.type.shape, strict=True))
         return same and held and all(static == 0 and value is None for static, value in self._starts)
@@ -395,15 +401,16 @@ class Ref(NoArithmetic, RefMethods):
     # --- for the ops ------------------------------------------------------------------------------
 
     def view(self, promise: bool = False) -> tuple[View, tuple[Value, ...]]:
-        """The view as an attribute, and the dynamic offsets. Accesses take `view_of` of ops/access.py, which widens them.
+        """The view as an attribute, and the dynamic offsets.
 
-        `promise`: accesses stay inside, whatever is known.
+        Accesses use `view_of` of ops/access.py, which widens them. `promise`: accesses stay inside, although the trace
+        can't prove it.
         """
         size = prod([int(d.size) for d in self._dims])
         dynamic = tuple(axis for axis, (_, value) in enumerate(self._starts) if value is not None)
         offsets = [value for _, value in self._starts if value is not None]
         masked: list[Limit] = []
-        # SMEM is not masked: leaving it is the author's error, and the interpreter's to report
+        # SMEM is not masked: an access outside is the author's error, and the interpreter reports it
         if size and self.type.space is MemorySpace.GMEM and not promise:
             for axis, held in enumerate(self._ranges):
                 if held is not None:
@@ -424,7 +431,7 @@ class Ref(NoArithmetic, RefMethods):
         return self._starts[axis]
 
     def bounds(self, axis: int) -> Bounds:
-        """The least and the greatest root index that the view can touch along `axis`."""
+        """The least and the greatest root index that an access can have along `axis`."""
         return hull(self._starts[axis], [(d.step, d.size) for d in self._dims if d.axis == axis])
 
     def vector(self) -> tuple[int, int | None]:
@@ -463,7 +470,7 @@ class Ref(NoArithmetic, RefMethods):
         return vector, minor
 
     def access(self, view: View, offsets: Sequence[Value]) -> Access:
-        """How wide an access may be that `view` and `offsets` describe."""
+        """The widest access that `view` and `offsets` allow."""
         vector, minor = self.vector()
         if vector == 1 or minor is None:
             return Access(1, minor)
@@ -471,27 +478,31 @@ class Ref(NoArithmetic, RefMethods):
 
 
 def _unit(size: Any) -> int:
-    """An extent for strides that are not asked for where it is not known."""
+    """An extent for strides. If it is not known, the strides are not used."""
     known = now(size)
     return 1 if isinstance(known, Extent) else known
 
 
 def _taken(extent: Extent) -> Any:
-    """An extent for the user's code, which may keep it beyond the trace; of a Ref whose kernel has ended, what it was."""
+    """An extent for the user's code, which may keep it after the trace.
+
+    A Ref of an ended kernel gives its last value.
+    """
     if isinstance(extent, DimExtent):
         return extent
     return extent.value if extent.reads is None else Taken(extent)
 
 
 class Shape(tuple[int, ...]):
-    """A Ref's shape. Each extent that is taken out of it is an int: the kernel is for this one alone then.
+    """A Ref's shape.
 
-    One that is declared as a Dim is a traced integer.
+    Reading an extent gives an int, and the kernel is then for this int alone. An extent declared as a Dim is a traced
+    integer.
     """
 
     @classmethod
     def of(cls, sizes: tuple[Any, ...]) -> tuple[int, ...]:
-        """The shape of dimensions of these sizes, of which some may be `Extent`s."""
+        """A shape of these sizes, some of which may be `Extent`s."""
         if not any(isinstance(n, Extent) for n in sizes):
             return sizes
         return cls(_taken(n) if isinstance(n, Extent) else n for n in sizes)
@@ -511,7 +522,7 @@ class Shape(tuple[int, ...]):
 
 
 def _known_or_traced(size: Any) -> Any:
-    """What the user's code gets for an extent: an int, or a traced integer of one that is declared as a Dim."""
+    """The extent for the user's code: an int, or a traced integer if it is declared as a Dim."""
     return traced_extent(size) if is_declared(size) else int(size)
 
 

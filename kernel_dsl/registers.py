@@ -35,18 +35,20 @@ _FUNCTIONS: dict[type[Op], Callable[..., Any]] = {
 
 
 def shared_registers(warpgroups: int) -> int:
-    """Registers that a block's warpgroups share out: for a lane of each, all together.
+    """Registers that a block's warpgroups share: the sum over warpgroups of the registers of one lane.
 
-    A lane starts with a multiple of 8, and what is left over is nobody's: three warpgroups share 504, not 512. `setmaxnreg.inc`
-    waits until the block's own registers suffice (PTX ISA 9.7.19.5), so one that asks for more waits forever.
+    A lane starts with a multiple of 8, and the remainder is not used: three warpgroups share 504, not 512.
+    `setmaxnreg.inc` waits until the block has enough free registers (PTX ISA 9.7.19.5), so a warpgroup that asks for
+    more waits forever.
     """
     return min(LANE_REGISTERS // warpgroups // 8 * 8, 256) * warpgroups
 
 
 def check_registers(ir: KernelIR) -> None:
-    """Raise `RegisterBudget` where a warpgroup would wait for registers that the others never give up.
+    """Raise `RegisterBudget` if a warpgroup would wait for registers that the others never release.
 
-    A warpgroup counts with the most that it certainly has in the end; one that is not followed, with the least.
+    A warpgroup counts with the number that it certainly has in the end; if that is unknown, with the least possible
+    number.
     """
     body, threads = ir.body, ir.threads
     holding: set[int] = set()
@@ -72,7 +74,7 @@ def check_registers(ir: KernelIR) -> None:
 
 
 def _find(region: Region, holding: set[int]) -> bool:
-    """Whether there is a `set_max_registers` in a region; `holding` gets the ids of those that have one."""
+    """Whether a region contains a `set_max_registers`; `holding` gets the ids of such regions."""
     holds = False
     for op in region.ops:
         if isinstance(op, SetMaxRegisters):
@@ -85,7 +87,7 @@ def _find(region: Region, holding: set[int]) -> bool:
 
 
 def _last(region: Region, thread: int, known: dict[Value, Any], holding: set[int]) -> SetMaxRegisters | None:
-    """The last `set_max_registers` that a warpgroup comes to; None where there is none, or not for certain."""
+    """The last `set_max_registers` that a warpgroup executes; None if there is none, or it is uncertain."""
     found: SetMaxRegisters | None = None
     for op in region.ops:
         if isinstance(op, SetMaxRegisters):
@@ -106,7 +108,7 @@ def _last(region: Region, thread: int, known: dict[Value, Any], holding: set[int
 
 
 def follow(op: Op, thread: int, known: dict[Value, Any]) -> None:
-    """Note an op's result where it depends on constants and the warpgroup's number only."""
+    """Note an op's result if it depends only on constants and the warpgroup's number."""
     function = _FUNCTIONS.get(type(op))
     if function is not None:
         numbers: list[Any] = []

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def splits(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Whether every dimension of `shape` is one or several of `to`: then the buffer can stay as it is."""
+    """Whether every dimension of `shape` is one or several of `to`: then the buffer can stay unchanged."""
     left = [n for n in to if n != 1]
     for extent in shape:
         while extent > 1:
@@ -30,7 +30,7 @@ class NotAffine(Exception):
 
 @dataclass(frozen=True)
 class _Run:
-    """A dimension on its way: its extent, the root axis, and its steps along that and along each end."""
+    """A dimension being regrouped: its extent, the root axis, and its steps along that axis and along each end."""
 
     size: int
     axis: int

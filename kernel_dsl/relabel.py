@@ -15,10 +15,10 @@ _Factor = tuple[int, int, int]  # (dimension, size, stride)
 
 
 def reshaped(layout: Layout, shape: tuple[int, ...], to: tuple[int, ...]) -> Layout | None:
-    """The layout of a value in another shape, elements in row-major order; None where some would have to move.
+    """The layout of a value in another shape, elements in row-major order; None if some would have to move.
 
-    A dimension whose factors reach past its extent has such elements in between, unless it is the outermost of those
-    that are merged or split together.
+    A dimension whose factors reach past its extent has padding between its elements, unless it is the outermost of the
+    dimensions that are merged or split together.
     """
     if 0 in shape:
         return None
@@ -48,7 +48,7 @@ def reshaped(layout: Layout, shape: tuple[int, ...], to: tuple[int, ...]) -> Lay
 
 
 def _groups(shape: tuple[int, ...], to: tuple[int, ...]) -> Iterator[tuple[list[int], list[int]]]:
-    """Dimensions of both shapes that hold the same elements, as few together as can be; those of extent 1 left out."""
+    """Smallest groups of dimensions of both shapes with the same elements, without dimensions of extent 1."""
     left = [d for d, n in enumerate(shape) if n != 1]
     right = [d for d, n in enumerate(to) if n != 1]
     while left:
@@ -87,7 +87,7 @@ def _put(size: int, weight: int, places: list[tuple[int, int, int]]) -> list[_Fa
 
 @dataclass(frozen=True)
 class LayoutSlice:
-    """The layout of a view's elements, and whose lanes hold them: those with `value` in the lane bits of `mask`."""
+    """The layout of a view's elements. The lanes with `value` in the lane bits of `mask` hold them."""
 
     layout: Layout
     mask: int = 0
@@ -95,8 +95,10 @@ class LayoutSlice:
 
 
 def sliced(layout: Layout, view: View) -> LayoutSlice | None:
-    """Where the elements of a view with static starts lie; None where some must cross warps, or come by shuffles that
-    differ from element to element. A fixed index along lanes is one shuffle a register."""
+    """The layout of a view with static starts; None if elements must cross warps, or need different shuffles.
+
+    A fixed index along lanes takes one shuffle a register.
+    """
     regs: list[_Factor] = []
     bits: list[Bit] = [None] * len(layout.bits)
     mask = value = 0
@@ -139,7 +141,7 @@ def _stepped(
     out = [(-(-size * step // period), period // step)]
     for n, stride in regs:
         if stride >= period or (n * stride <= step and step % (n * stride) == 0):
-            continue  # all of it is in the outer factor, or fixed by the start
+            continue  # the outer factor or the start decides it completely
         if stride % step == 0:
             out.append((n, stride // step))
         elif step % stride == 0 and n % (step // stride) == 0:
@@ -150,7 +152,7 @@ def _stepped(
 
 
 def picked(old: Layout, new: Layout, view: View) -> list[int | None]:
-    """For each register of a slice the register that holds it; None where that lies outside."""
+    """For each register of a slice, the register of the value that holds it; None outside the value."""
     out: list[int | None] = []
     for coord in new.register_coords:
         share = list(view.start)
@@ -158,7 +160,7 @@ def picked(old: Layout, new: Layout, view: View) -> list[int | None]:
             if d.axis >= 0:
                 share[d.axis] += c * d.step
         for axis, start in enumerate(view.start):
-            if all(d.axis != axis for d in view.dims):  # what lanes hold of a fixed index is no share of a register
+            if all(d.axis != axis for d in view.dims):  # lanes decide a fixed index along them, not registers
                 share[axis] = start - sum(
                     b[1] for b in old.bits if b is not None and b[0] == axis and start // b[1] % 2
                 )
@@ -167,7 +169,7 @@ def picked(old: Layout, new: Layout, view: View) -> list[int | None]:
 
 
 def renamed(old: Layout, new: Layout, shape: tuple[int, ...], to: tuple[int, ...]) -> list[int | None] | None:
-    """For each register of a reshaped value the register that it was; None where lanes differ."""
+    """For each register of a reshaped value, its earlier register; None if lanes differ."""
     if reshaped(old, shape, to) != new:
         return None
     before, after = strides_of(shape), strides_of(to)

@@ -18,7 +18,7 @@ _BESIDE = os.path.dirname(HERE)
 
 
 def folders() -> list[str]:
-    """The folders with our code: of the package, and of each part that lies beside it."""
+    """The folders with this project's code: the package, and each part that lies beside it."""
     return [HERE, *(folder_of(part) for part in PARTS if not _is_inside(part))]
 
 
@@ -32,7 +32,7 @@ def _is_inside(part: str) -> bool:
 
 
 class PartsBeside:
-    """A finder for the parts of a package that lie beside it. What is found inside comes first."""
+    """A finder for the parts of a package that lie beside it. Folders inside the package come first."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         package, _, part = name.rpartition(".")
@@ -40,10 +40,9 @@ class PartsBeside:
 
 
 def give_way(name: str, file: str) -> None:
-    """Put the user's module of this name in the place of one of our folders, which a checkout on `sys.path` offers.
+    """Import the user's module of this name in place of our folder, which a checkout on `sys.path` offers.
 
-    Raises:
-        ModuleNotFoundError: there is no other. No file of ours is a module under a second name.
+    Raises: ModuleNotFoundError: there is no other. None of our files becomes a module under a second name.
     """
     from importlib.util import module_from_spec  # takes time to import
 

@@ -13,7 +13,7 @@ from .memory import ShapeDtypeStruct
 
 
 class ScalarStruct(ShapeDtypeStruct):
-    """A scalar input: rank 0, and a number where the call gives one, in Python's arithmetic."""
+    """A scalar input of rank 0. In a call it acts as its number in Python's arithmetic."""
 
     __slots__ = ("_note", "_value")
     scalar = True
@@ -25,7 +25,7 @@ class ScalarStruct(ShapeDtypeStruct):
 
     @property
     def value(self) -> Any:
-        """The number of this call. Raises `TypeError` where none is known: in `lower` of a struct."""
+        """The number of this call. Raises `TypeError` if it is not known: in `lower` of a struct."""
         if self._value is None:
             raise TypeError(f"the value of this {self.dtype} scalar is not known here")
         if self._note is not None:

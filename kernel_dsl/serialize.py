@@ -33,12 +33,12 @@ _MAGIC = b"KDSL" + SCHEMA.to_bytes(4, "little")
 _LENGTHS = struct.Struct("<3Q")
 _DIGEST = 32
 _START = len(_MAGIC) + _DIGEST
-UNSEALED = "0" * 64  # stands for a seal in the texts that `pack` is given, first of them
+UNSEALED = "0" * 64  # the placeholder of a seal, the first of the texts that `pack` gets
 _SEAL = _START + _LENGTHS.size + len('{"meta":{"seal":"')
 
 
 class UnsavableError(Error, TypeError):
-    """A result structure that a file has no word for."""
+    """A result structure that a file can't express."""
 
     code = "unsavable"
     title = "{value} of type {kind} cannot be saved with a compiled kernel"
@@ -68,7 +68,7 @@ _ENUMS: dict[str, Any] = {n: v for n, v in _OURS.items() if isinstance(v, type) 
 class _Encoder:
     """Python values to JSON.
 
-    A JSON list is a tuple; all else that JSON lacks is an object with one key in `$`.
+    A JSON list is a tuple; a type that JSON lacks is an object with one key that begins with `$`.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ Check = Callable[[Any], bool]
 
 
 def _check_of(hint: Any) -> Check:
-    """Whether a value is of the type that a field is declared with, and not of one derived from it: no bool is an int."""
+    """The test whether a value has exactly the declared type of a field: a bool is no int."""
     if hint is Any:
         return lambda value: True
     if get_origin(hint) is UnionType:
@@ -160,7 +160,7 @@ def _fields_of(kind: type) -> tuple[tuple[str, Check], ...]:
 
 
 def _checked(value: Any) -> Any:
-    """An object of `compiled.py`, once its fields are known to be of their types. Raises TypeError."""
+    """An object of `compiled.py` whose fields have their types. Raises TypeError if they do not."""
     for name, fits in _fields_of(type(value)):
         if not fits(getattr(value, name)):
             raise TypeError(f"{name} of {type(value).__name__} is {getattr(value, name)!r:.80}")
@@ -222,9 +222,9 @@ class _Decoder:
 
 
 def pack(value: Assembled | CompiledKernel, meta: dict[str, str] | None = None) -> bytes:
-    """The bytes of a file that holds `value`, and texts of the caller's own in `meta`.
+    """The bytes of a file that holds `value`, and the caller's own texts in `meta`.
 
-    Raises UnsavableError for a result structure that JSON and `compiled.py` have no word for.
+    Raises UnsavableError for a result structure that JSON and the classes of `compiled.py` can't express.
     """
     encoder = _Encoder()
     if isinstance(value, Assembled):
@@ -242,10 +242,7 @@ def pack(value: Assembled | CompiledKernel, meta: dict[str, str] | None = None) 
 
 
 def unpack(data: bytes) -> tuple[Assembled | CompiledKernel, dict[str, str]]:
-    """What `pack` was given.
-
-    Raises ArtifactError for anything that `pack` of this schema did not write.
-    """
+    """The arguments of `pack`. Raises ArtifactError for bytes that `pack` of this schema did not write."""
     if data[:4] != _MAGIC[:4]:
         raise ArtifactError("not a compiled kernel: the file does not begin with 'KDSL'")
     if data[:8] != _MAGIC:
@@ -272,13 +269,13 @@ def unpack(data: bytes) -> tuple[Assembled | CompiledKernel, dict[str, str]]:
 
 
 def seal(data: bytes, secret: bytes) -> bytes:
-    """What `pack` made of a value and texts of which `UNSEALED` is the first, `seal`, with the seal in its place."""
+    """Bytes of `pack` with the seal in place of `UNSEALED`, the first of their texts, named `seal`."""
     rest = b"".join((data[_START:_SEAL], seal_of(data, secret).encode(), data[_SEAL + len(UNSEALED) :]))
     return _MAGIC + hashlib.sha256(rest).digest() + rest
 
 
 def seal_of(data: bytes, secret: bytes) -> str:
-    """The seal that bytes with such a text should have: nobody without the secret (at most 64 bytes) can tell."""
+    """The seal that belongs to such bytes. It takes the secret (at most 64 bytes) to compute it."""
     total = hashlib.blake2b(key=secret, digest_size=len(UNSEALED) // 2)
     for part in (data[_START:_SEAL], UNSEALED.encode(), data[_SEAL + len(UNSEALED) :]):
         total.update(part)

@@ -10,7 +10,7 @@ from html import escape
 from pathlib import PurePath
 from typing import Any
 
-Place = tuple[str, int]  # file and line; ("", 0): of no line
+Place = tuple[str, int]  # file and line; ("", 0): no line
 Parts = dict[Place, list[str]]
 
 _STYLE = (
@@ -61,7 +61,7 @@ def of_sass(text: str) -> Parts:
 
 
 def _tried(make: Callable[[], Parts]) -> Parts | str:
-    """What `make` gives, or the first line of why it gives nothing: a cell that shows the other columns is not to fail."""
+    """The result of `make`, or the first line of its error, so that the page still shows the other columns."""
     try:
         return make()
     except Exception as error:
@@ -69,7 +69,7 @@ def _tried(make: Callable[[], Parts]) -> Parts | str:
 
 
 def page(stages: Any, sass: Callable[[], str]) -> str:
-    """The page of a `Stages`, which stands alone. `sass()`: its machine code as text."""
+    """The complete page of a `Stages`. `sass()`: its machine code as text."""
     columns = {
         "IR": _tried(lambda: of_ir(stages.ir_text)),
         "PTX": _tried(lambda: of_ptx(stages.ptx)),
@@ -96,5 +96,5 @@ def page(stages: Any, sass: Callable[[], str]) -> str:
 
 
 def frame(stages: Any, sass: Callable[[], str]) -> str:
-    """The page in a frame of its own, so that its style stays off the notebook and nothing in it runs."""
+    """The page in a frame, so that its style does not change the notebook and nothing in it runs."""
     return f'<iframe sandbox="" srcdoc="{escape(page(stages, sass))}" width="100%" height="480"></iframe>'

@@ -40,7 +40,7 @@ class Sizes:
 
     shapes: tuple[tuple[int, ...], ...]
     grid: tuple[int, ...]
-    sampled: bool = False  # whether some are examples of what Dims can be: of `lower` of specs with Dims
+    sampled: bool = False  # whether some are examples of values of Dims: in `lower` of specs with Dims
 
     def places(self) -> list[tuple[int, int]]:
         """All of them, as (array, axis)."""
@@ -49,37 +49,37 @@ class Sizes:
 
 
 def exact(sizes: Sizes) -> tuple[Condition, ...]:
-    """That another call has all the sizes of one."""
+    """The condition that a call has all of these sizes."""
     return tuple(Condition("size", place) for place in sizes.places())
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """What a call's inputs say of its outputs and its blocks."""
+    """The outputs, grid and cluster of a call, from its inputs."""
 
     outs: list[ShapeDtypeStruct | None]
     out_structure: Any
     grid: tuple[Axis, ...]
     cluster: tuple[Axis, ...]
-    by_value: bool = False  # whether scalars' values have a say in it
+    by_value: bool = False  # whether values of scalars decide a part of it
     sampled: bool = False  # see `Sizes`
 
     def sizes(self, inputs: Sequence[Input]) -> Sizes:
-        """With the shapes of the inputs: all sizes of the call."""
+        """All sizes of the call; `inputs` have the other shapes."""
         shapes: list[tuple[int, ...]] = [cast("Any", i).shape for i in inputs if hasattr(i, "contiguous")]
         shapes += [o.shape for o in self.outs if o is not None]
         return Sizes(tuple(shapes), tuple(a.size for a in self.grid), self.sampled)
 
     def key(self) -> Any:
-        """What of it a kernel depends on, whatever its sizes."""
+        """The parts, without sizes, that a kernel depends on."""
         outs = [None if o is None else (len(o.shape), o.dtype, repr(o.init)) for o in self.outs]
         return outs, repr(self.out_structure), len(self.grid), tuple(a.size for a in self.cluster)
 
 
 def geometry(definition: Definition, structs: Any, told: Any = None) -> Geometry:
-    """Outputs, grid and cluster for inputs like these. Raises what `out_type`, `grid` and `cluster` raise.
+    """Outputs, grid and cluster for inputs like these.
 
-    `told`: what these are told of the inputs, where that is Dims.
+    Raises the errors of `out_type`, `grid` and `cluster`. `told`: the inputs' structs with Dims, if there are any.
     """
     outs, structure = output_structs(definition, structs, told)
     outs = [stored_struct(o) for o in outs]
@@ -90,7 +90,7 @@ def geometry(definition: Definition, structs: Any, told: Any = None) -> Geometry
 
 
 class SizePlan:
-    """Which sizes a trace takes for granted: those in `read`. The others are `Extent`s and `GridSize`s in it."""
+    """The sizes that a trace takes as constants, `read`. In the trace, all others are `Extent`s and `GridSize`s."""
 
     def __init__(
         self, definition: Definition, inputs: Sequence[Input], structure: Any, made: Geometry, limits: Any
@@ -105,14 +105,14 @@ class SizePlan:
         self.sizes: Sizes = made.sizes(inputs)
         self.inputs: int = sum(hasattr(i, "contiguous") for i in inputs)
         self.read: set[tuple[int, int]] = set()
-        self.links: dict[tuple[int, int], tuple[int, int]] = {}  # extents of outputs that are those of inputs
-        self.tops: dict[int, Top] = {}  # what axes of the grid are at most
+        self.links: dict[tuple[int, int], tuple[int, int]] = {}  # extents of outputs that equal extents of inputs
+        self.tops: dict[int, Top] = {}  # upper bounds of axes of the grid
         self.fixed: set[tuple[int, int]] = set()  # sizes that are the same in each call
-        self.parts: dict[tuple[int, int], set[tuple[int, int]]] = {}  # what sizes are computed of, where that is known
+        self.parts: dict[tuple[int, int], set[tuple[int, int]]] = {}  # extents that a size is computed from
         self.dims: dict[tuple[int, int], Variable] = {}  # places of Dims, the first of each
         self._declare()
         self._start()
-        # a kernel of the library is made for a problem, sizes and all; one of a batch for the sizes of its members
+        # a library kernel is made for a problem with its sizes; a kernel of a batch for the sizes of its members
         exact = definition.every_size or definition.batches or is_ours(getattr(definition.body, "__code__", None))
         # two elements a byte: the extent in bytes is half of that in elements
         packed = any(getattr(x, "packed", None) for x in (*inputs, *self.outs))
@@ -121,7 +121,7 @@ class SizePlan:
         else:
             self._look_through()
             if len(self.sizes.grid) > 3 or not plain(self.sizes.grid, limits):
-                # axes share a register: what divides them stands in the code
+                # axes share a register: the code contains their divisors
                 self.read |= {place for place in self._places() if place[0] == GRID}
 
     # --- before the trace -------------------------------------------------------------------------
@@ -131,12 +131,12 @@ class SizePlan:
 
     @property
     def open(self) -> bool:
-        """Whether there are sizes that the trace does not know."""
+        """Whether some sizes are not constants of the trace."""
         closed = self.read | self.fixed | self._declared() | self._computed()
         return any(place not in closed for place in self._places())
 
     def _declare(self) -> None:
-        """Note what `shapes=` says."""
+        """Apply the declarations of `shapes=`."""
         shapes = self.definition.shapes
         if not shapes:
             return
@@ -153,7 +153,7 @@ class SizePlan:
                 self.dims[place] = extent
 
     def _array_numbers(self) -> list[int | None]:
-        """The number of each of the body's parameters among the arrays, where it is one."""
+        """For each of the body's parameters that is an array: its number among the arrays."""
         out: list[int | None] = []
         count = 0
         leaves = iter(self.given)
@@ -175,7 +175,10 @@ class SizePlan:
         return own | {place for place, to in self.links.items() if to in own}
 
     def specialise(self, names: set[str]) -> dict[str, int]:
-        """The values of the Dims of these names; the trace is made anew first. Raises `DimRead` where they have none."""
+        """The values of the Dims of these names.
+
+        The trace starts again first. Raises `DimRead` for a Dim without a value.
+        """
         new = {place for place, dim in self.dims.items() if dim.name in names and place not in self.read}
         for place in new:
             if self.sizes.sampled:
@@ -188,21 +191,21 @@ class SizePlan:
         }
 
     def read_all(self) -> None:
-        """Trace for these very sizes, but for Dims and what is computed of Dims alone."""
+        """Make all sizes constants, except Dims and sizes that are computed from Dims alone."""
         if self.definition.shapes and not self.parts:
             self._look_through()
         self.read = set(self._places()) - self._declared() - self._computed()
         self._start()
 
     def _computed(self) -> set[tuple[int, int]]:
-        """Axes of the grid that are computed of Dims alone, or by a function."""
+        """Axes of the grid that are computed from Dims alone, or by a function."""
         own = {place for place in self.dims if place not in self.read}
         if own and callable(self.definition.grid):
             return {place for place in self._places() if place[0] == GRID}
         return {place for place, of in self.parts.items() if place[0] == GRID and of and of <= own}
 
     def read_again(self) -> None:
-        """Trace anew, with all known that was read."""
+        """Trace again, with all sizes that were read as constants."""
         self.read |= self.reads.values
         self._start()
 
@@ -211,7 +214,7 @@ class SizePlan:
         self.made: dict[tuple[int, int], Unread] = {}
 
     def _look_through(self) -> None:
-        """See what `out_type` and `grid` make of extents whose values they are not told."""
+        """Call `out_type` and `grid` with symbols in place of extents, to see how their results depend on these."""
         definition = self.definition
         leaves: list[Any] = []
         array = 0
@@ -236,7 +239,7 @@ class SizePlan:
             self._bound(definition.grid, structs)
 
     def _symbol(self, array: int, axis: int) -> Any:
-        """What a function of shapes gets for an extent: its Dim, the int that it is, or what stands for it."""
+        """The argument of a function of shapes for an extent: its Dim, its int, or a symbol."""
         place = self.links.get((array, axis), (array, axis))
         if place in self.dims:
             return self.dims[place]
@@ -255,7 +258,7 @@ class SizePlan:
         try:
             made = flatten(out_type(*structs), is_leaf)[0]
             shapes = [tuple(leaf.shape) for leaf in made if leaf is not None]
-        except Exception:  # it asks for values: then it is asked at each call
+        except Exception:  # it needs values: then each call asks it
             return
         if [len(s) for s in shapes] != [len(s) for s in self.sizes.shapes[self.inputs :]]:
             return
@@ -320,13 +323,13 @@ class SizePlan:
         return self.made[place]
 
     def structs(self) -> Any:
-        """The inputs' structs for functions whose results are part of the code: what they look at is read."""
+        """The inputs' structs for functions whose results are part of the code. Extents that they use count as read."""
         leaves: list[Any] = []
         array = 0
         for leaf in self.given:
             struct = leaf.struct()
             if hasattr(leaf, "contiguous"):
-                if struct.dtype == leaf.dtype:  # of packed elements it says how many there are, which is known
+                if struct.dtype == leaf.dtype:  # packed elements have a known number
                     struct.shape = Shape.of(tuple(self._told(n) for n in self.shape(array)))
                 array += 1
             leaves.append(struct)
@@ -338,12 +341,12 @@ class SizePlan:
     # --- after the trace --------------------------------------------------------------------------
 
     def finish(self, ir: KernelIR) -> None:
-        """Put in the values that were read; what is left has none from here on."""
+        """Put in the values that were read. The other symbols lose their values."""
         if self.made:
             for value in ir.params:
                 if isinstance(value.type, RefType):
                     value.type = _settled(value.type)
-            # Refs of the same buffer by another type: what made them has read its extents
+            # Refs of the same buffer with another type: the ops that made them have read its extents
             for op in ir.walk():
                 if "type" in op.fields and isinstance(op.type, RefType):  # type: ignore[attr-defined]
                     op.type = op.result.type = _settled(op.type)  # type: ignore[attr-defined]
@@ -352,11 +355,11 @@ class SizePlan:
 
     @property
     def free(self) -> bool:
-        """Whether each call has sizes of its own that the code knows nothing of."""
+        """Whether some sizes come from each call."""
         return any(size.known is None for size in self.made.values())
 
     def derive(self) -> None:
-        """Take for read what is computed of what was read."""
+        """Count sizes that are computed from read sizes as read, too."""
         known = self.read | self.reads.values
         given = {place for place in self._places() if 0 <= place[0] < self.inputs}
         given |= {(GRID - 1, 0)} if self.geometry.by_value else set()
@@ -365,17 +368,17 @@ class SizePlan:
                 self.reads.values.add(place)
 
     def close(self) -> None:
-        """The trace is over: nothing may ask for values any more."""
+        """End the trace: later reads of values are errors."""
         for made in self.made.values():
             made.forget()
 
     def outside(self, array: int) -> tuple[int, ...]:
-        """The shape of an array as the compiled kernel has it: `ANY` where each call has its own."""
+        """The shape of an array in the compiled kernel, with `ANY` for extents that come from each call."""
         shape = (now(size) for size in self.shape(array))
         return tuple(size if isinstance(size, int) else ANY for size in shape)
 
     def conditions(self) -> tuple[Condition, ...]:
-        """What another call must have in common with this one to run its code."""
+        """The conditions that another call must meet to run this code."""
         if not self.free:
             return exact(self.sizes)
         out: list[Condition] = []
@@ -397,13 +400,13 @@ class SizePlan:
             top = self.tops.get(axis)
             if top is not None:
                 out.append(Condition("top", (axis, *top.extent.place, top.num, top.den, top.const)))
-        if live or (self.dims and not out):  # none at all would stand for all sizes of the call
+        if live or (self.dims and not out):  # an empty tuple would mean all sizes of the call
             out.append(Condition("plain"))
         return tuple(out)
 
 
 def _places_in(size: Any) -> set[tuple[int, int]]:
-    """The extents that a size is computed of; what else it is computed of stands for one that is never read."""
+    """The extents that a size is computed from; other sources count as one extent that is never read."""
     found = variables(size).values()
     return {(v.extent.array, v.extent.axis) if isinstance(v, ExtentSymbol) else (GRID - 1, 0) for v in found}
 

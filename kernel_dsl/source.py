@@ -17,14 +17,15 @@ import numpy as np
 from .rooms import folders
 
 _OURS = tuple(folder + os.sep for folder in folders())
-# Code of others that calls ours with what the user gave it: the standard library, NumPy's functions, JAX and PyTorch.
+# Code that calls this project with the user's arguments: the standard library, NumPy, JAX and PyTorch.
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _INSTALLED = tuple(_STANDARD + folder for folder in ("site-packages", "dist-packages"))
 _FRAMEWORKS = tuple(
     os.sep + os.path.join(a, b) + os.sep for a in ("site-packages", "dist-packages") for b in ("jax", "torch")
 )
 _NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
-# By identity, as hashing a code object takes all of its constants in. The code is kept, so that no other gets its id.
+# Keyed by id, because hashing a code object hashes all of its constants. The code is kept, so that its id stays its
+# own.
 _seen: dict[int, tuple[bool, CodeType]] = {}
 _MAX_SEEN = 4096
 
@@ -48,7 +49,7 @@ _locs: dict[tuple[int, int], tuple[Loc, CodeType]] = {}  # by code object and in
 
 
 _Position = tuple[int | None, int | None, int | None, int | None]
-_tables: dict[int, tuple[list[_Position], CodeType]] = {}  # by code object, of each instruction
+_tables: dict[int, tuple[list[_Position], CodeType]] = {}  # by code object: the position of each instruction
 
 
 def is_ours(code: CodeType | None) -> bool:
@@ -60,7 +61,7 @@ def is_ours(code: CodeType | None) -> bool:
         # dataclasses compile their __init__ from a string
         generated = code.co_filename == "<string>" and code.co_name == "__init__"
         ours = generated or _is_our_file(code.co_filename)
-        if len(_seen) >= _MAX_SEEN:  # code made by exec, over and over
+        if len(_seen) >= _MAX_SEEN:  # a program makes code by exec, again and again
             _seen.clear()
             _locs.clear()
             _tables.clear()
@@ -81,10 +82,10 @@ def is_of_project(name: str) -> bool:
 
 
 def user_frame(depth: int = 1) -> FrameType | None:
-    """The innermost frame that is not ours."""
+    """The innermost frame outside this project."""
     frame: FrameType | None = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
     seen = _seen
-    while frame is not None:  # for every op of a trace, some 20 frames deep in a kernel of the library
+    while frame is not None:  # runs for every op of a trace, through some 20 frames in a library kernel
         found = seen.get(id(frame.f_code))
         if not (is_ours(frame.f_code) if found is None else found[0]):
             return frame
@@ -117,7 +118,7 @@ def _locate(frame: FrameType) -> Loc:
 
 
 def misfit(function: Callable[..., Any], *args: Any, **keywords: Any) -> str:
-    """Why a function can't be called so; empty where it can, and for a builtin that says nothing of its arguments."""
+    """The reason why a function can't be called so. Empty if it can, and for builtins without a signature."""
     try:
         inspect.signature(function).bind(*args, **keywords)
     except TypeError as error:
@@ -128,7 +129,7 @@ def misfit(function: Callable[..., Any], *args: Any, **keywords: Any) -> str:
 
 
 def of_function(function: object) -> Loc:
-    """Where a function is defined."""
+    """The place where a function is defined."""
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType):
         return UNKNOWN

@@ -18,12 +18,12 @@ from .target import TARGETS
 
 @public
 class Specialisation:
-    """A kernel compiled for some signature: dtypes, contiguity and alignment of arrays, and the sizes that its code is for."""
+    """A kernel compiled for some signature: dtypes, contiguity and alignment of arrays, and conditions on sizes."""
 
     def __init__(self, name: str, target: str, sizes: Sizes, trace: Callable[[], Stages]) -> None:
         self.name = name
         self.target = target
-        self.sizes = sizes  # of the call that it was compiled for
+        self.sizes = sizes  # those of the call that it was compiled for
         self._trace = trace
         self._stages: Stages | None = None
         self._loaded: dict[int, Any] = {}  # by GPU
@@ -35,14 +35,14 @@ class Specialisation:
 
     @property
     def stages(self) -> Stages:
-        """IR, PTX and what follows."""
+        """The stages: IR, LLVM text, PTX, machine code."""
         if self._stages is None:
             self._stages = self._trace()
         return self._stages
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """What another call must have in common with the one that it was compiled for."""
+        """The conditions that another call must meet to run this code."""
         return self.stages.traced.conditions if self._conditions is None else self._conditions
 
     def on(self, device: Any, sizes: Sizes, identity: str = "") -> Any:
@@ -63,7 +63,7 @@ class Specialisation:
     _params: Any = None
 
     def known_by(self, params: Any) -> Specialisation:
-        """The same, with the options that a kernel is known by where it need not be traced."""
+        """The same, with the options that identify a kernel without a trace."""
         self._params = params
         return self
 
@@ -76,7 +76,7 @@ class Table:
         self.all: list[Specialisation] = []
 
     def find(self, signature: Any, sizes: Sizes, target: str) -> Specialisation | None:
-        """The one whose code is for such a call."""
+        """The specialisation whose conditions such a call meets."""
         limits = TARGETS[target].limits.grid
         for conditions, known in self._groups.get(signature, {}).items():
             found = known.get(holds(conditions, sizes.shapes, sizes.grid, limits))
@@ -85,7 +85,7 @@ class Table:
         return None
 
     def add(self, signature: Any, made: Specialisation) -> None:
-        """Keep one that a call has made."""
+        """Add a specialisation that a call has made."""
         conditions, sizes = made.conditions, made.sizes
         answers = holds(conditions, sizes.shapes, sizes.grid, TARGETS[made.target].limits.grid)
         self._groups.setdefault(signature, {}).setdefault(conditions, {})[answers] = made

@@ -63,7 +63,7 @@ class Stages:
         return self.ir_text
 
     def _repr_html_(self) -> str:
-        """IR, PTX and machine code beside each line of the source, as notebooks show it; no script, and nothing is fetched."""
+        """IR, PTX and machine code beside each line of the source, for notebooks, without scripts and other files."""
         from .side_by_side import frame
 
         return frame(self, lambda: Compiled(self, self.assembled()).sass)
@@ -84,14 +84,14 @@ class Stages:
 
     @lazy
     def key_text(self) -> str:
-        """The IR's text form without locations: what caches are keyed by."""
+        """The IR's text form without locations, which is the key of caches."""
         return _show(self.traced.ir, locations=False)
 
     @lazy
     def _lowered(self) -> Any:
         from kernel_dsl.lowering import to_llvm
 
-        # passes change kernels in place, so they get a copy, and `.ir` stays as traced
+        # passes change a kernel in place, so they get a copy
         return to_llvm(clone(self.traced.ir), self.target, self._spec)
 
     @lazy
@@ -123,15 +123,15 @@ class Stages:
     @lazy
     @public
     def kernel(self) -> CompiledKernel:
-        """What the runtime launches, for the sizes of the call. Raises the errors of lowering at the user's line."""
+        """The compiled kernel for the sizes of the call. Raises the errors of lowering at the user's line."""
         sizes = self.traced.sizes
-        if sizes.sampled:  # of Dims: each launch has its own
+        if sizes.sampled:  # examples of Dims' values: each launch has its own
             return self.for_any
         return settle(self.for_any, sizes.shapes, sizes.grid)
 
     @lazy
     def for_any(self) -> CompiledKernel:
-        """The kernel for all calls that its code is for: sizes that it takes from the launch are `ANY`."""
+        """The compiled kernel for all calls that meet its conditions: sizes that come from the launch are `ANY`."""
         from kernel_dsl.lowering import compile_kernel
 
         return compile_kernel(self.traced.ir, self.target, self._spec, self._lowered)
@@ -143,7 +143,7 @@ class Stages:
         return self.kernel.ptx
 
     def _check_for_gpu(self) -> None:
-        """Refuse what would hang a GPU. Not for the interpreter, which reports it as it happens."""
+        """Raise an error for kernels that would hang a GPU. The interpreter reports these while it runs them."""
         from kernel_dsl.lowering import check_for_gpu
 
         if not self._ends:
@@ -151,9 +151,10 @@ class Stages:
             self._ends = True
 
     def compile(self) -> Compiled:
-        """Assemble. What the assembler remarks on is a Python warning at the user's line.
+        """Assemble.
 
-        Raises ToolMissing where there is neither ptxas nor a GPU.
+        The assembler's remarks become Python warnings at the user's lines. Raises ToolMissing if there is neither ptxas
+        nor a GPU.
         """
         assembled = self.assembled()
         warn_of_remarks(assembled)
@@ -162,7 +163,7 @@ class Stages:
     def export(
         self, name: str, *, folder: Any = ".", c: bool = False, tvm_ffi: bool = False, torch_op: str | None = None
     ) -> tuple[Path, ...]:
-        """Compile as needed, and write files for programs without this one's source; their paths.
+        """Compile if needed, and write files for programs that lack this one's source. Returns their paths.
 
         `folder/name.kd`, which `kd.load_compiled` reads; with `c=True` `name.o` and `name.h`, of a C function
         `int name(CUstream, const DLTensor *...)` that takes the inputs and then the outputs, checks them, and needs
@@ -173,9 +174,9 @@ class Stages:
         return self.compile().export(name, folder=folder, c=c, tvm_ffi=tvm_ffi, torch_op=torch_op)
 
     def as_tvm_ffi(self) -> Any:
-        """Compile as needed: a `tvm_ffi.Function` on inputs and then outputs, tensors of any framework with DLPack.
+        """A `tvm_ffi.Function` of the inputs and then the outputs, tensors of any framework with DLPack.
 
-        No Python runs in a call; the stream is that of tvm-ffi's environment. Raises BadArgument where the package tvm_ffi
+        No Python runs in a call; the stream is that of tvm-ffi's environment. Raises BadArgument if the package tvm_ffi
         is not installed, NoHostCode, ToolMissing. The function raises ValueError, TypeError or RuntimeError.
         """
         return self.compile().as_tvm_ffi()
@@ -185,7 +186,7 @@ class Stages:
         return replace(self.assembled_for_any(), kernel=self.kernel)
 
     def assembled_for_any(self) -> Assembled:
-        """The machine code for all calls that it is for."""
+        """The machine code for all calls that meet its conditions."""
         from kernel_dsl.runtime.assemble import AssemblerOptions, assemble
 
         self._check_for_gpu()
@@ -229,7 +230,7 @@ class Compiled:
 
     @property
     def remarks(self) -> tuple[Any, ...]:
-        """What the assembler remarked, each with the user's line where it is known."""
+        """The assembler's remarks, each with the user's line if it is known."""
         return self.assembled.remarks
 
     @lazy
@@ -249,7 +250,7 @@ class Compiled:
     def export(
         self, name: str, *, folder: Any = ".", c: bool = False, tvm_ffi: bool = False, torch_op: str | None = None
     ) -> tuple[Path, ...]:
-        """Write files for programs without this one's source, as `Stages.export` does; their paths."""
+        """Write files for programs that lack this one's source, as `Stages.export` does. Returns their paths."""
         from .hosting import export
 
         return export(self.stages.ir, self.assembled, name, folder, c, tvm_ffi, torch_op)
@@ -268,9 +269,9 @@ def _show(ir: KernelIR, *, locations: bool = True) -> str:
 
 
 def warn_of_remarks(assembled: Assembled) -> None:
-    """What the assembler remarked, as Python warnings at the user's lines.
+    """Warn of the assembler's remarks at the user's lines.
 
-    All of it: an "info" of ptxas, such as C7510, can cost half the speed.
+    Even an "info" of ptxas, such as C7510, can cost half the speed.
     """
     for remark in assembled.remarks:
         if remark.line is None:
@@ -280,7 +281,7 @@ def warn_of_remarks(assembled: Assembled) -> None:
 
 
 def print_stages(stages: Stages) -> None:
-    """What `debug=True` prints."""
+    """Print the stages, for `debug=True`."""
     print(stages)
     for name, text in stages.after_passes().items():
         print(f"--- after {name}\n{text}")

@@ -28,7 +28,7 @@ class Where(Enum):
 
 @dataclass(frozen=True)
 class Step(Generic[S]):
-    """What `run` does to the state of its part of the pipeline, in place."""
+    """A step of the pipeline. `run` changes the state of its part of the pipeline in place."""
 
     where: Where
     name: str
@@ -39,7 +39,7 @@ class Step(Generic[S]):
 def walk(
     steps: Sequence[Step[S]], where: Where, state: S, after: Callable[[Step[S]], None] = lambda step: None
 ) -> None:
-    """Run the steps of one part in order; `after` is told of each."""
+    """Run the steps of one part in order, and call `after` for each."""
     for step in steps:
         if step.where is where:
             step.run(state)

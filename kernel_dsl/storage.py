@@ -29,7 +29,7 @@ def transformed(type: RefType, tiling: tuple[int, ...], swizzle: Swizzle) -> Ref
 
 @dataclass(frozen=True)
 class Storage:
-    """Where elements lie, in elements: axis strides, and the split of the last axis into panels.
+    """The positions of elements, counted in elements: axis strides, and the split of the last axis into panels.
 
     `panel`: columns a panel; `panel_stride`: from one panel to the next; `row`: elements a row of memory.
     """

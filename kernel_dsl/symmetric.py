@@ -41,7 +41,7 @@ class Symmetric(list[Any]):
         return as_dtype(self[0].dtype)
 
     def local(self, device: int) -> Any:
-        """The array of device number `device`, as the framework that made it has it. Raises IndexError."""
+        """The array of device number `device`, of the framework that made it. Raises IndexError."""
         if not 0 <= device < len(self):
             raise IndexError(f"{self!r} has no device {device}")
         return self[device]
@@ -69,7 +69,7 @@ def overlap(x: Iterable[Any], y: Iterable[Any]) -> bool:
 
 
 def _apart(a: Any, b: Any) -> bool:
-    """Whether two tensors of torch without gaps lie apart; False says nothing. A call asks this each time: no view is made."""
+    """True if two gapless tensors of torch certainly do not overlap. Each call asks this, so no view is made."""
     try:
         start, other = a.data_ptr(), b.data_ptr()
         apart = start + a.nbytes <= other or other + b.nbytes <= start
@@ -79,14 +79,14 @@ def _apart(a: Any, b: Any) -> bool:
 
 
 def gapless(*lists: Iterable[Any] | None) -> bool:
-    """Whether all arrays are row-major without gaps, and begin where TMA can: at a multiple of 16 bytes."""
+    """Whether all arrays are row-major without gaps, and begin at a multiple of 16 bytes, as TMA requires."""
     from kernel_dsl.runtime.arrays import array_view
 
     try:
         if all(a.is_contiguous() and a.data_ptr() % 16 == 0 for row in lists if row is not None for a in row):
             return True
     except (AttributeError, TypeError, RuntimeError):
-        pass  # not torch's
+        pass  # not a tensor of torch
     views = [array_view.view(a) for x in lists if x is not None for a in x]
     return all(v.contiguous and v.address % 16 == 0 for v in views)
 
@@ -94,14 +94,14 @@ def gapless(*lists: Iterable[Any] | None) -> bool:
 @public
 @checks_itself("mesh")
 def empty(shape: Any, dtype: Any, mesh: Any, *, interpret: Any = None) -> Any:
-    """An array of `shape` and `dtype` on each device of `mesh`, whose elements are not set: a `Symmetric`.
+    """A `Symmetric`: an uninitialised array of `shape` and `dtype` on each device of `mesh`.
 
-    With one process a GPU, `mesh` is the process group of torch, or a mesh with one, and all ranks call this: the result is
-    this rank's tensor, in torch's symmetric memory where it has a GPU, and else on the CPU, for the interpreter.
-
-    On GPUs where there are as many as the mesh has devices: torch tensors where torch is imported, else arrays that any
-    framework takes over by DLPack. Otherwise, and with `interpret=True`, NumPy arrays, which the interpreter's virtual
-    devices have. Raises `MeshArgument`, and what a shape or dtype that is none raises.
+    With one process a GPU, `mesh` is the process group of torch, or a mesh with one, and all ranks call this: the
+    result is this rank's tensor, in torch's symmetric memory if the rank has a GPU, else on the CPU, for the
+    interpreter. In one process with as many GPUs as the mesh has devices, the arrays are on the GPUs: torch tensors if
+    torch is imported, else arrays that any framework takes over by DLPack. Otherwise, and with `interpret=True`, they
+    are NumPy arrays for the interpreter's virtual devices. Raises `MeshArgument`, and errors of an impossible shape or
+    dtype.
     """
     if not isinstance(mesh, Mesh) and not is_group(mesh):
         raise MeshArgument(what=f"mesh={mesh!r}", hint='use `kd.Mesh(("x",), (2,))`')
@@ -117,9 +117,9 @@ def empty(shape: Any, dtype: Any, mesh: Any, *, interpret: Any = None) -> Any:
 
 
 def made_like(x: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh, kept: str = "") -> Symmetric:
-    """An array of `shape` and `dtype` beside each of `x`, by the framework that made it; its elements are not set.
+    """An uninitialised array of `shape` and `dtype` on the device of each array of `x`, made by the same framework.
 
-    `kept`: with one process a GPU, where all ranks make one together, the name of one that stays for the next call.
+    `kept`: with one process a GPU, where all ranks make one together, the name of an array that later calls use again.
     """
     from kernel_dsl.runtime.arrays.array_view import interop_of, view
 
@@ -139,7 +139,7 @@ def made_like(x: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh, kept: st
 
 
 def target_of(x: Any, interpret: Any) -> Target:
-    """What a call with these arrays is compiled for: their GPU, or what the interpreter plays."""
+    """The target of a call with these arrays: their GPU's, or the interpreter's."""
     from kernel_dsl.runtime.arrays.array_view import view
     from kernel_dsl.runtime.devices.devices import cuda_device, pick_device
 

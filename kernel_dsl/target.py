@@ -8,7 +8,7 @@ from .dataclass import dataclass
 
 
 class Feature(Flag):
-    """What an instruction may need of its target (PTX ISA, 'Target ISA Notes' of each instruction)."""
+    """A feature that an instruction needs of its target (PTX ISA, 'Target ISA Notes' of each instruction)."""
 
     MMA_SYNC = auto()  # mma.sync with bf16 and tf32, ldmatrix
     CP_ASYNC = auto()
@@ -45,7 +45,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Target:
-    """An architecture to compile for: its name, what it can do and how large its parts are."""
+    """An architecture to compile for: its name, features and limits."""
 
     name: str
     features: Feature
@@ -98,7 +98,7 @@ SM_120A = Target(
 TARGETS: dict[str, Target] = {t.name: t for t in (SM_80, SM_89, SM_90, SM_90A, SM_100A, SM_120A)}
 DEFAULT = SM_90A
 
-# Devices that only the interpreter plays: `as` another, with sizes of its own.
+# Devices that only the interpreter has: like another one (`as`), with other sizes.
 _SM75 = Feature(0)
 _DEVICES: dict[str, Target] = {t.name: t for t in (
     Target("sm_75", _SM75, Limits(64 * 1024, 64 * 1024, blocks_per_multiprocessor=16, warps_per_multiprocessor=32,
@@ -118,7 +118,7 @@ _DEVICES: dict[str, Target] = {t.name: t for t in (
 def device_target(name: str) -> Target | None:
     """The device that PTX for `name` runs on, "sm_75" to "sm_121a", also without the suffix or with `f`; None for others.
 
-    Code of one name without a suffix, or for a family, has what all devices of it have.
+    PTX for a name without a suffix, or for a family, can use the features that all its devices have.
     """
     found = _DEVICES.get(name)
     if found is not None:

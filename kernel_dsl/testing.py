@@ -49,17 +49,18 @@ def assert_close(
 
         factor * (u(dtype) * |expected| + sqrt(K) * u(accumulator) * magnitude) + the smallest number of dtype
 
-    The first term is the result's own rounding, the second is what K roundings of a sum come to when they are
-    independent. `magnitude`, a number or an array that broadcasts to the shape, is the sum of the absolute
-    values of an element's terms: for `a @ b` that is `abs(a) @ abs(b)`. Without it, terms of random signs are supposed: it is
-    sqrt(K) times the larger of |expected| and the root of the mean square of all expected values, so that the
-    bound grows in proportion to K. Where K is 1 there is no sum, and no second term. `dtype` is that of `actual`
-    unless given (what was computed in bfloat16 and stored wider); `accumulator` is `dtype`, and float32 where that is narrower.
+    The first term is the result's own rounding, the second is the typical sum of K independent roundings. `magnitude`,
+    a number or an array that broadcasts to the shape, is the sum of the absolute values of an element's terms: for `a @
+    b` that is `abs(a) @ abs(b)`. Without it, the function assumes terms of random signs: sqrt(K) times the larger of
+    |expected| and the root mean square of all expected values, so that the bound grows in proportion to K. For K = 1
+    there is no sum, and no second term. `dtype` is by default that of `actual`; give it for results that were computed
+    in a narrower dtype. `accumulator` is by default `dtype`, or float32 if that is wider.
 
-    Not-a-numbers agree with each other, infinities with those of their sign and, of `actual`, with what is within
-    its bound of overflow. Integers and bools must be equal, and complex numbers are compared by the absolute value
-    of the difference. The message names the element that is furthest off by its bound, both values, and the bound.
-    Raises BadArgument for a `reduction_length` below 1, a negative `factor` and a dtype that kernels don't have.
+    NaNs agree with each other, infinities with those of the same sign. An infinity of `actual` also agrees with an
+    expected value within its bound of overflow. Integers and bools must be equal, and complex numbers are compared by
+    the absolute value of the difference. The message names the element that is furthest off by its bound, both values,
+    and the bound. Raises BadArgument for a `reduction_length` below 1, a negative `factor` and a dtype that kernels
+    don't have.
     """
     got, own = _on_host(actual, "actual")
     want, _ = _on_host(expected, "expected")
@@ -92,7 +93,7 @@ def assert_close(
 
 
 def _spread(size: Any, unit: float, adding: float, length: int, magnitude: Any) -> Any:
-    """The bound without its factor, of expected values of these sizes."""
+    """The bound of expected values of these sizes, without the factor."""
     if length == 1:
         return unit * size
     if magnitude is not None:
@@ -126,7 +127,7 @@ def _smallest(kind: DType) -> float:
 
 
 def _on_host(array: Any, name: str) -> tuple[Any, DType]:
-    """The values as a NumPy array (of float64 where NumPy lacks the dtype), and the dtype of what was passed."""
+    """The values as a NumPy array (float64 if NumPy lacks the dtype), and the dtype of the argument."""
     if hasattr(array, "detach"):  # PyTorch
         array = array.detach().cpu().resolve_conj()
         kind = _dtype(array.dtype, name)
@@ -158,7 +159,7 @@ def _count(value: Any, name: str, least: int = 1) -> int:
 
 # --- unwritten outputs ----------------------------------------------------------------------------
 
-_NANS = {  # not-a-numbers that no arithmetic makes; float8_e4m3fn has only this one
+_NANS = {  # NaNs that no arithmetic makes; float8_e4m3fn has only this one
     float8_e4m3fn: 0x7F, float8_e5m2: 0x7F, float16: 0x7EA5, bfloat16: 0x7FE5, float32: 0x7FE5A5A5, float64: 0x7FFDA5A5A5A5A5A5,
 }  # fmt: skip
 
@@ -171,9 +172,9 @@ def _pattern(kind: DType) -> Any:
 
 
 def poisoned(shape: Any, dtype: Any) -> Any:
-    """A NumPy array of `shape` for a kernel to write, full of what it can't have meant: see `assert_overwritten`.
+    """A NumPy array of `shape` for a kernel to write, full of bytes that no kernel computes: see `assert_overwritten`.
 
-    Floats and complex numbers hold a not-a-number with marked bits, integers and bools bytes of 0xA5. Raises BadArgument.
+    Floats and complex numbers hold a NaN with marked bits, integers and bools bytes of 0xA5. Raises BadArgument.
     """
     kind = _dtype(dtype, "dtype")
     sides = tuple(_count(n, "shape", 0) for n in (shape if isinstance(shape, Iterable) else (shape,)))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
@@ -181,10 +182,10 @@ def poisoned(shape: Any, dtype: Any) -> Any:
 
 
 def assert_overwritten(array: Any) -> None:
-    """Raise AssertionError where an element of a NumPy array still holds all the bytes that `poisoned` gave it.
+    """Raise AssertionError if an element of a NumPy array still holds all the bytes that `poisoned` gave it.
 
-    A not-a-number that a kernel computed has other bytes, but for float8_e4m3fn, which has one. An integer of one
-    byte may be 0xA5 rightly, so give kernels that copy such data no such value. Raises BadArgument.
+    A NaN that a kernel computes has other bytes, except in float8_e4m3fn, which has only one NaN. A kernel may also
+    compute a one-byte integer 0xA5: avoid this value in its inputs. Raises BadArgument.
     """
     host = np.ascontiguousarray(array)
     kind = _dtype(host.dtype, "array")
@@ -205,7 +206,7 @@ def _strategies() -> Any:
 def shapes(*, min_rank: int = 0, max_rank: int = 4, min_side: int = 1, max_side: int = 64, max_size: int = 4096) -> Any:
     """A strategy of shapes: tuples of `min_rank` to `max_rank` extents within `min_side` to `max_side`.
 
-    They have at most `max_size` elements. Raises BadArgument where there is no such shape.
+    They have at most `max_size` elements. Raises BadArgument if there is no such shape.
     """
     low, high, side = _count(min_rank, "min_rank", 0), _count(max_rank, "max_rank", 0), _count(min_side, "min_side", 0)
     if high < low or max_side < side or max_size < side**low:
@@ -247,8 +248,8 @@ def _kind(dtype: DType) -> str:
 def layouts(shape: Any) -> Any:
     """A strategy of `kd.Layout`s of values of this shape: how registers, lanes and warps split its dimensions.
 
-    The dimensions' factors of two go to registers, lanes and warps in any order, what is odd to registers, and
-    bits that no dimension takes hold copies. Raises BadArgument for an extent below 1.
+    The factors of two of the dimensions go to registers, lanes and warps in any order, odd factors to registers. Bits
+    that no dimension takes hold copies. Raises BadArgument for an extent below 1.
     """
     sides = tuple(_count(n, "shape") for n in shape)
     st = _strategies()
@@ -306,7 +307,7 @@ def _random(kind: DType, count: int, generator: np.random.Generator) -> Any:
 
 
 def _edges(kind: DType, finite: bool) -> Any:
-    """Numbers at the ends of what a dtype holds."""
+    """Numbers at the ends of a dtype's range."""
     if kind.is_bool:
         return np.array([False, True])
     if kind.is_integer:
@@ -323,7 +324,7 @@ def _edges(kind: DType, finite: bool) -> Any:
 
 
 def _both_devices(request: Any) -> Generator[str]:
-    """Run a test twice: launches on arrays in host memory go to the interpreter, then to the GPU, where there is one.
+    """Run a test twice: launches on arrays in host memory go to the interpreter, then to the GPU, if there is one.
 
     The value is "interpreter" or "gpu". A module gets the fixture by `from kernel_dsl.testing import both_devices`.
     """

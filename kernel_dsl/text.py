@@ -135,7 +135,7 @@ class _Printer:
 
 
 def show(ir: KernelIR, *, locations: bool = True) -> str:
-    """The kernel as text. Without locations it is what caches are keyed by."""
+    """The kernel as text. Without locations it is the key of caches."""
     p = _Printer(locations)
     params = [f"  {p.name(v)}: {p.type(v.type)}" for v in ir.params]
     header = {
@@ -157,14 +157,14 @@ def show(ir: KernelIR, *, locations: bool = True) -> str:
 
 # --- parsing -------------------------------------------------------------------------------------
 
-# compiled by the first parser: `re` takes as long for it as the import of three modules
+# compiled at first use: `re` takes as long for it as the import of three modules
 _TOKEN = r"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*")|(?P<value>%\d+)|(?P<layoutname>\#\d+)|(?P<layout>layout<[^>]*>)
     |(?P<number>-?(?:inf|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![A-Za-z_]))|(?P<word>[A-Za-z_][A-Za-z0-9_.]*)
     |(?P<punct>->|[()\[\]{}<>,:=@]))"""
 
 
 class TextError(ValueError):
-    """Text that is no kernel, with the offset where it stops being one."""
+    """Text that is no kernel, with the offset of the first wrong token."""
 
 
 class _Parser:

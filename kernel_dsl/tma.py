@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from .ir import RefType, Value
     from .view import View
 
-UNIT = 16  # bytes: of addresses, strides, rows of boxes and where they start
-SMEM_UNIT = 128  # bytes: where the SMEM side of a tensor copy may start
+UNIT = 16  # bytes: addresses, strides, rows of boxes and their starts are multiples
+SMEM_UNIT = 128  # bytes: the alignment of the SMEM side of a tensor copy
 MAX_RANK = 5
 MAX_BOX = 256  # elements along a dimension
 MAX_EXTENT = 2**32
@@ -100,7 +100,7 @@ class BoxCopy:
 
 @dataclass(frozen=True)
 class MapRule:
-    """What a tensor map has to be, or a copy. `broken` says what is wrong with one, or None."""
+    """A rule for tensor maps. `broken` describes how a map breaks it, or gives None."""
 
     name: str
     source: str
@@ -109,7 +109,7 @@ class MapRule:
 
 @dataclass(frozen=True)
 class CopyRule:
-    """What an instruction has to be. `broken` says what is wrong with one, or None; `fix` what to do then."""
+    """A rule for instructions. `broken` describes how one breaks it, or gives None; `fix` says how to mend it."""
 
     name: str
     source: str
@@ -241,19 +241,18 @@ COPY_RULES = (
 
 
 def map_rule_broken(t: Tiled) -> str | None:
-    """What is wrong with a tensor map, in words; None for a good one."""
+    """The description of the first rule that a tensor map breaks; None for a correct one."""
     return next((words for words in (rule.broken(t) for rule in MAP_RULES) if words is not None), None)
 
 
 def copy_rule_broken(c: BoxCopy) -> str | None:
-    """What is wrong with an instruction, in words; None for a good one."""
+    """The description of the first rule that an instruction breaks; None for a correct one."""
     return next((words for words in (rule.broken(c) for rule in COPY_RULES) if words is not None), None)
 
 
 def end_of_stores(extent: int, itemsize: int) -> int:
-    """Elements of a row that stores and reductions reach: seen on one NVIDIA H200, they end in whole units of 16 bytes.
-
-    Loads fill from the extent on, to the element.
+    """Elements of a row that stores and reductions write: on one NVIDIA H200, they end at whole units of 16 bytes.
+    Loads fill exactly from the extent on.
     """
     unit = max(UNIT // itemsize, 1)
     return -(-extent // unit) * unit
@@ -268,7 +267,7 @@ def period(swizzle: Swizzle) -> int:
 
 
 class Way(Enum):
-    """How a copy is done: by tensor (or bulk) copies, by the lanes, or by either as a test at run time finds it."""
+    """The method of a copy: tensor (or bulk) copies, copies by the lanes, or either, chosen by a test at run time."""
 
     TENSOR = "tensor"
     TEST = "test"
@@ -277,11 +276,10 @@ class Way(Enum):
 
 @dataclass(frozen=True)
 class Start:
-    """Where a block starts along the innermost dimension of its array.
-
-    `static` plus a multiple of `divisor` elements; TMA wants a multiple of `unit`. `least`: TMA can't stop before that
-    element, where accesses must not go, so that only a block that starts there or beyond may be copied by it. `most`: nor does a
-    store stop at the end behind it, which is within 16 bytes, so that only a block that starts there or before may be.
+    """The start of a block along the innermost dimension of its array: `static` plus a multiple of `divisor` elements.
+    TMA needs a multiple of `unit`. `least`: TMA can't mask accesses before this element, so it may copy only a block
+    that starts there or later. `most`: a TMA store can't end within 16 bytes, so it may copy only a block that starts
+    there or earlier.
     """
 
     axis: int
@@ -300,17 +298,17 @@ class Start:
 
     @property
     def aligned(self) -> bool:
-        """Whether it is known to be where TMA may start."""
+        """Whether TMA may certainly start there."""
         return self.static % self.unit == 0 and self.divisor % self.unit == 0
 
 
 def _end_before_launch(extent: Any, unit: int) -> int:
-    """An end that stands for an extent of the launch's: one that TMA stops at where it always does, else before all."""
+    """A stand-in for an extent from the launch: 0, where TMA stops exactly, if it is a multiple of `unit`, else 1."""
     return 0 if factor_of(extent) % unit == 0 else 1
 
 
 def innermost_start(array: RefType, gmem: View, offsets: Sequence[Value], axis: int, store: bool = False) -> Start:
-    """Where a block of `array` starts along `axis`, the innermost dimension of its tensor map."""
+    """The start of a block of `array` along `axis`, the innermost dimension of its tensor map."""
     unit = max(UNIT // array.dtype.itemsize, 1)
     value = gmem.moving(offsets).get(axis)
     divisor = 0 if value is None else value.facts.divisor if value.facts is not None else 1

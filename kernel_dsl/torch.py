@@ -57,11 +57,11 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 @contextmanager
 def override(*names: str) -> Generator[None]:
-    """Within the context, call kernels of `kd.library` in the place of PyTorch's ops, backward passes too.
+    """Within the context, call kernels of `kd.library` in place of PyTorch's ops, also in backward passes.
 
     `names`: of "aten::mm", "aten::bmm", "aten::addmm" (`torch.matmul` and linear layers end in these) and
-    "aten::scaled_dot_product_attention". Calls that the library does not know go to PyTorch: integers, dropout, masks of
-    bool. Sums of float32 are exact products. Raises `BadCallArgument` for other names.
+    "aten::scaled_dot_product_attention". Calls that the library does not support go to PyTorch: integers, dropout,
+    masks of bool. Sums of float32 are exact products. Raises `BadCallArgument` for other names.
     """
     known = {**_BELOW, **_ABOVE}
     for name in names:
@@ -86,10 +86,10 @@ def _fits(args: tuple[Any, ...]) -> bool:
 
 @once
 def _modes() -> tuple[Any, Any]:
-    """Modes of PyTorch that call functions in the place of ops, below autograd and above it."""
+    """Modes of PyTorch that call functions in place of ops, below autograd and above it."""
 
     class Below(import_module("torch.utils._python_dispatch").TorchDispatchMode):
-        """Ops below autograd: what differentiation adds is overridden, too."""
+        """Ops below autograd: ops that differentiation adds are overridden, too."""
 
         def __init__(self, functions: dict[str, Callable[..., Any]]) -> None:
             super().__init__()
@@ -103,7 +103,7 @@ def _modes() -> tuple[Any, Any]:
             return func(*args, **(kwargs or {})) if made is NotImplemented else made
 
     class Above(import_module("torch.overrides").TorchFunctionMode):
-        """Functions that PyTorch takes apart above autograd: ours have gradients of their own."""
+        """Functions that PyTorch decomposes above autograd: ours define their own gradients."""
 
         def __init__(self, functions: dict[str, Callable[..., Any]]) -> None:
             super().__init__()

@@ -31,7 +31,7 @@ from .values import Array
 _O = TypeVar("_O", bound=Op)
 LANES = 128  # of a warpgroup
 MAX_ELEMENTS = 4096 * LANES  # of a value: eight times what all registers of a multiprocessor hold
-MAX_NESTING = 64  # regions in regions: each takes some ten frames of Python's stack, which has a thousand
+MAX_NESTING = 64  # nested regions: each takes some ten frames of Python's stack, which has a thousand
 
 
 class Scratch(Region):
@@ -39,10 +39,12 @@ class Scratch(Region):
 
 
 class LayoutVar:
-    """A layout still open: bound by the first use that demands one, else blocked for coalesced access.
+    """A layout that is still open. The first use that needs a layout binds it; else it becomes that of coalesced
+    access.
 
-    `vector`: how many elements a lane can move in one access of the memory that the value came from; 0: no wish.
-    `free`: what every use but a store takes: the layout in which a reshape moves nothing, and what the note says if not.
+    `vector`: the number of elements that a lane can move in one access of the memory that the value came from; 0: no
+    preference. `free`: the layout in which a reshape moves nothing, for every use except a store; and the text of the
+    note if a store needs another.
     """
 
     __slots__ = ("_bound", "_keepdims", "_reduced", "free", "minor", "shape", "vector")
@@ -61,14 +63,14 @@ class LayoutVar:
         return self._bound
 
     def bind(self, to: LayoutVar | Layout, reduced: tuple[int, ...] | None = None, keepdims: bool = True) -> None:
-        """Make this layout `to`, or `to` reduced along dimensions (kept as extent 1, or not)."""
+        """Bind this layout to `to`, or to `to` reduced along dimensions (kept as extent 1, or not)."""
         assert self._bound is None
         self._bound = to
         self._reduced = reduced
         self._keepdims = keepdims
 
     def derived(self, base: Layout) -> Layout:
-        """What this layout is where the one it is a reduction of is `base`; kept, as that is closed."""
+        """This layout, a reduction of `base`. The result is kept, because `base` is closed."""
         assert self._reduced is not None
         self._bound = base.reduce(self._reduced, self._keepdims)
         self._reduced = None
@@ -96,12 +98,12 @@ def is_open(layout: LayoutVar | Layout) -> bool:
 
 
 def resolve(layout: LayoutVar | Layout) -> Layout:
-    """The layout, made the default one if nothing has demanded another."""
+    """The layout; an open one is bound to the default."""
     found = find(layout)
     if isinstance(found, Layout):
         return found
     bound = found.root()
-    if bound is not None:  # open, but to be the reduction of another one
+    if bound is not None:  # open, but bound to the reduction of another one
         resolve(bound)
         return resolve(found)
     default = found.free[0] if found.free is not None else blocked(found.shape, max(found.vector, 1), found.minor)
@@ -117,14 +119,14 @@ class Trace:
     threads: int = 1
     thread_name: str | None = None
     grid: tuple[int, ...] = ()
-    batches: tuple[int, ...] = ()  # the sizes of the grid's first axes, of which the body knows nothing
+    batches: tuple[int, ...] = ()  # the sizes of the grid's first axes, which the body does not see
     axes: dict[str, tuple[str, int, int]] = field(
         default_factory=lambda: cast("dict[str, tuple[str, int, int]]", {})
     )  # name: (kind, position, size)
     approx_math: bool = False
     contract: bool = False  # sums of products have one rounding
     promise_bounds: bool = False
-    target: Any = None  # the Target that is traced for, where instructions are picked
+    target: Any = None  # the Target, if the trace picks instructions
     notes: list[CostNote] = field(default_factory=lambda: cast("list[CostNote]", []))
     constants: dict[Any, Value] = field(default_factory=lambda: cast("dict[Any, Value]", {}))
     depth: int = 0
@@ -132,15 +134,15 @@ class Trace:
     in_flight: list[tuple[Value, tuple[Value, ...], Region]] = field(
         default_factory=lambda: cast("list[tuple[Value, tuple[Value, ...], Region]]", [])
     )
-    # buffers that are also known by another shape, dtype or block: their transforms are settled
+    # buffers that also have Refs of another shape, dtype or block: their transforms can't change any more
     aliased: set[Value] = field(default_factory=lambda: cast("set[Value]", set()))
     scopes: int = 0  # scopes of scratch so far
-    scope: tuple[int, ...] = ()  # the open ones whose SMEM may be shared with others
+    scope: tuple[int, ...] = ()  # the open scopes whose SMEM may be shared with others
     scratch: Scratch | None = None  # the innermost open one
     in_warps: bool = False  # inside warp_map
     mesh: Any = None  # the Meshed of a kernel on several devices
     profile: Any = None  # the Marks of a kernel that is profiled
-    at: Loc | None = None  # the line of every op, where the body is not the user's
+    at: Loc | None = None  # the line of every op, if the body is not the user's
 
 
 _current: ContextVar[Trace | None] = ContextVar("kernel_dsl_trace", default=None)
@@ -155,7 +157,7 @@ def current() -> Trace:
 
 
 def profiler() -> Any:
-    """The marks of the running trace; None where it is not profiled, or nothing is traced."""
+    """The marks of the running trace; None if it is not profiled, or nothing is traced."""
     trace = _current.get()
     return None if trace is None else trace.profile
 
@@ -191,7 +193,7 @@ def emit(op: _O, loc: Loc | None = None) -> _O:
         home = value.home
         if home is not None and home.open is not trace:
             raise _escaped(value, op.loc)
-        if value.type.__class__ is RefType and not op.any_size:  # asked of each operand: a call would cost
+        if value.type.__class__ is RefType and not op.any_size:  # tested for each operand: a call would take time
             read_sizes(value, op.any_dim)
     types = op.infer()
     op.results = tuple([new_value(t, op) for t in types])
@@ -216,7 +218,7 @@ def _escaped(value: Value, loc: Loc) -> Error:
     made = value.op.loc if value.op is not None else None
     if isinstance(value.home, Scratch):
         return ScratchEnded(loc=loc, other=made, other_label="made here")
-    if value.home is not None and value.home.open is not None:  # of the kernel around the one that is traced
+    if value.home is not None and value.home.open is not None:  # a value of the kernel around the one that is traced
         what, hint = "in the body of another kernel", "pass its array to that kernel"
         return ValueFromOtherTrace(loc=loc, other=made, other_label="made here", what=what, hint=hint)
     if value.home is not None and value.home.inner:
@@ -226,7 +228,7 @@ def _escaped(value: Value, loc: Loc) -> Error:
 
 
 def at_own_lines(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function of the user's from a body that is not: its ops are at its lines."""
+    """Call a user's function from a body of this project: its ops get its own lines."""
     trace = current()
     at, trace.at = trace.at, None
     try:
@@ -260,7 +262,7 @@ def into(region: Region) -> Generator[Region]:
 
 
 def end_region(region: Region, values: tuple[Value, ...]) -> None:
-    """Close a region with what it yields."""
+    """Close a region: append its `yield`."""
     op = Yield(values)
     op.loc = current().at or here()
     region.ops.append(op)

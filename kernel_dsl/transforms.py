@@ -28,7 +28,7 @@ class Transform:
 class TilingTransform(Transform):
     """Store the trailing dimensions in tiles. For TMA and wgmma the tile is (8, swizzle bytes / element bytes).
 
-    A tile may have as many dimensions as the buffer. What decides how it is stored is the last one, the columns a panel.
+    A tile may have as many dimensions as the buffer. Only its last extent, the columns a panel, changes the storage.
     """
 
     tiling: tuple[int, ...]
@@ -84,7 +84,7 @@ def fields_of(shape: tuple[int, ...], dtype: DType, transforms: Sequence[Any]) -
 
 
 def check_fields(shape: tuple[int, ...], dtype: DType, tiling: tuple[int, ...], swizzle: Swizzle) -> None:
-    """Raise `BadTransform` unless a buffer can be stored so."""
+    """Raise `BadTransform` if a buffer can't have these transforms."""
     what = f"a {dtype}{list(shape)} buffer can't be stored in tiles of {tiling}"
     if len(tiling) > len(shape):
         raise BadTransform(what=what, why=f"it has {len(shape)} dimensions", hint="tile the trailing dimensions")

@@ -9,22 +9,22 @@ from typing import Any
 from .dataclass import dataclass
 from .errors import BadTree
 
-MAX_DEPTH = 64  # of a nest: beyond it is one that holds itself
+MAX_DEPTH = 64  # levels of a nest; a deeper one probably contains itself
 
 
 @dataclass(frozen=True)
 class Record:
-    """The structure of an instance of a user's dataclass: that of its fields, and the values of static ones."""
+    """The structure of an instance of a user's dataclass: the structures of its fields, and the values of static ones."""
 
     cls: type[Any]
     parts: dict[str, Any]
     static: dict[str, Any]
 
-    def __repr__(self) -> str:  # tells classes of one name apart: it is a part of keys
+    def __repr__(self) -> str:  # a part of keys, so it distinguishes classes of one name
         return f"{self.cls.__qualname__}@{id(self.cls)}({self.parts}, {self.static})"
 
     def of(self, leaves: list[Any]) -> Any:
-        """An instance whose fields are trees of these leaves. It is not initialised again: that may want arrays."""
+        """An instance whose fields are trees of these leaves, made without `__init__`, which may require arrays."""
         made = object.__new__(self.cls)
         for name, part in self.parts.items():
             object.__setattr__(made, name, unflatten(part, leaves))
@@ -34,7 +34,7 @@ class Record:
 
 
 def _is_record(cls: type[Any]) -> bool:
-    """Whether instances are nodes: of a dataclass that is neither ours nor an array of some framework's."""
+    """Whether instances are nodes: the class is a dataclass, neither ours nor an array of a framework."""
     own = cls.__module__.partition(".")[0] == "kernel_dsl"
     arrays = ("shape", "__dlpack__", "__array_interface__", "__cuda_array_interface__")
     return is_dataclass(cls) and not own and not any(hasattr(cls, name) for name in arrays)

@@ -131,7 +131,7 @@ def searched(
     structs: Sequence[Any],
     options: argparse.Namespace,
 ) -> Tuning[Any]:
-    """What is known of a kernel of the library for a key, or is found out; `rows` are what `predict` says, in microseconds."""
+    """The results for a library kernel and a key, measured if necessary; `rows` have the predictions, in microseconds."""
     measuring = import_module("kernel_dsl.runtime.measure.samples")
     devices = import_module("kernel_dsl.runtime.devices.devices")
     bench = measuring.bench_of(devices.pick_device(None, []))

@@ -70,21 +70,23 @@ def tune(
 ) -> Callable[[Callable[[C], Kernel]], Tuned[C]]:
     """Decorate `make(config)`, which returns a kernel: calls take the configuration that is the fastest for their key.
 
-    `space`: instances of dataclasses, in a list or from a generator, or a function of the specs (or of nothing) that returns
-    them. Specs are a call's arguments with `ShapeDtypeStruct`s in the place of arrays. `key(*specs)`: what of a call decides,
-    hashable; by default the shapes and dtypes of all arrays. `predict(config, *specs)`: an estimate of the time, in any unit;
-    without it the space's order is kept, so the likeliest come first.
+    `space`: instances of dataclasses, in a list or from a generator, or a function of the specs (or of nothing) that
+    returns them. Specs are a call's arguments with `ShapeDtypeStruct`s in the place of arrays. `key(*specs)`: a
+    hashable key. Calls with equal keys share a configuration. By default it has the shapes and dtypes of all arrays.
+    `predict(config, *specs)`: an estimate of the time, in any unit; without it the space's order is kept, so the
+    likeliest come first.
 
-    The first call for a key on a GPU: configurations that tracing, lowering or the assembler refuses, that spill registers, or of
-    which no block fits a multiprocessor are dropped. The `keep` of them that are predicted best are compiled in child processes
-    and timed in turn for `seconds`, with L2 cleared, on random floats and the call's ints. Results that differ from the first
-    one's by more than `tolerance`, relative to a typical element (by default as the dtype rounds; `math.inf` compares nothing),
-    drop a configuration with a warning; where most differ, that is an error. What was measured is kept in a file beside the disk
-    cache, by GPU, kernel and key; `kd.tuning.save` and `load` ship it.
+    The first call for a key on a GPU drops configurations that tracing, lowering or the assembler refuses, that spill
+    registers, or whose block does not fit a multiprocessor. It compiles the `keep` best predicted ones in child
+    processes and times them in turn for `seconds`, with L2 cleared, on random floats and the call's ints. Results that
+    differ from the first one's by more than `tolerance`, relative to a typical element (by default as the dtype rounds;
+    `math.inf` compares nothing), drop a configuration with a warning; if most differ, that is an error. Measurements
+    are kept in a file beside the disk cache, by GPU, kernel and key; `kd.tuning.save` and `load` ship it.
 
-    `budget`: "none" takes the best prediction; "cached" what was measured before, else the prediction; a number measures for so
-    many seconds where nothing is known. By default `seconds`; each call may say `budget=`. Without a GPU, in the interpreter, in
-    a graph that is recorded and under JAX's transformations nothing is measured.
+    `budget`: "none" takes the best prediction; "cached" takes earlier measurements, else the prediction; a number
+    measures for so many seconds if there are no measurements. The default is `seconds`; each call may give another
+    `budget=`. Without a GPU, in the interpreter, in a graph that is recorded and under JAX's transformations nothing is
+    measured.
 
     Raises `TuningSpace`, `TuneType`, `TuneValue`; calls raise `TuningKey`, `NotTunable`, `NoConfiguration`, `ResultsDiffer`.
     """
@@ -172,7 +174,7 @@ def _budget(value: Any, op: str) -> str | float:
 
 
 class KernelTrial:
-    """A configuration's kernel. `given`: a call's arguments, arrays as they are described."""
+    """A configuration's kernel. `given`: a call's arguments, with descriptions in place of arrays."""
 
     def __init__(self, kernel: Kernel, given: Sequence[Any]) -> None:
         self.kernel = kernel
@@ -188,7 +190,7 @@ class KernelTrial:
 
 @public
 class Tuned(Generic[C]):
-    """What `kd.tune` makes of a function. Call it as the kernel that the function returns.
+    """A function that `kd.tune` decorated. Call it like the kernel that the function returns.
 
     `t(*inputs, out=None, stream=None, interpret=None, budget=None)` returns the outputs of the kernel with the configuration
     that is the fastest for the call's key. `budget`: see `kd.tune`.
@@ -215,9 +217,9 @@ class Tuned(Generic[C]):
         self.name: str = name or f"{module}.{qualname}"
         self._kernels: dict[str, Kernel] = {}  # by configuration
         self._chosen: dict[Any, tuple[Tuning[C], Kernel]] = {}
-        self._seen: dict[Any, Kernel] = {}  # by what a call's arguments look like: a second one asks for no key
+        self._seen: dict[Any, Kernel] = {}  # by `_likeness` of the arguments: a second call computes no key
         self._results: TunedResults | None = None
-        self._generation = -1  # of the results that choices were made by
+        self._generation = -1  # the generation of results that the choices are from
         self._lock = forking.lock()
         update_wrapper(self, make)
 
@@ -248,15 +250,16 @@ class Tuned(Generic[C]):
     def tune(
         self, *args: Any, interpret: Any = None, budget: str | float | None = None, again: bool = False
     ) -> Tuning[C]:
-        """What a call with such arguments would take, with all that is known of the others; nothing else runs.
+        """The configuration of a call with such arguments, and the results of all others.
 
-        `args`: arrays, `ShapeDtypeStruct`s and scalars. `again` measures what was measured before. Raises what a call raises.
+        The kernel itself is not called. `args`: arrays, `ShapeDtypeStruct`s and scalars. `again` repeats earlier
+        measurements. Raises the errors of a call.
         """
         return self._choice(args, interpret, budget, again)[0]
 
     @checks_itself("budget")
     def kernel(self, *args: Any, interpret: Any = None, budget: str | float | None = None) -> Kernel:
-        """The kernel that a call with such arguments runs: to be called at no cost beside its own."""
+        """The kernel that a call with such arguments runs. Calling it directly saves the search."""
         return self._choice(args, interpret, budget)[1]
 
     @checks_itself("target")
@@ -314,7 +317,7 @@ class Tuned(Generic[C]):
     def _choose(
         self, where: Any, args: tuple[Any, ...], specs: Any, key: Any, interpret: Any, budget: Any, again: bool
     ) -> tuple[Tuning[C], Kernel]:
-        """The choice for a key, by what is known, by measuring, or by prediction."""
+        """The choice for a key: from earlier results, a measurement, or predictions."""
         limit = _budget(budget, self.name)
         try:
             text = written(key)
@@ -337,7 +340,7 @@ class Tuned(Generic[C]):
             return found
 
     def _bench(self, args: tuple[Any, ...], interpret: Any, limit: str | float) -> tuple[Bench | None, str, bool]:
-        """What measures for a call, None where nothing may; the name of the GPU that it runs on; and whether that stays so."""
+        """The bench of a call (None: do not measure), the name of its GPU, and whether later calls get the same answer."""
         from kernel_dsl.runtime.arrays.array_view import is_array, view
         from kernel_dsl.runtime.devices.devices import pick_device
         from kernel_dsl.runtime.measure import samples as measuring
@@ -439,7 +442,7 @@ class Tuned(Generic[C]):
 
 
 def measured_with() -> str:
-    """What makes the machine code of kernels that are timed here."""
+    """The assembler of the kernels that are timed here."""
     from kernel_dsl.runtime.measure import samples as measuring
 
     return measuring.assembler()
@@ -450,7 +453,7 @@ def _results(lines: tuple[TunedLine, ...]) -> Results:
 
 
 def _likeness(args: tuple[Any, ...]) -> Any:
-    """What decides a call's key: shapes, dtypes and devices of arrays, and all of numbers. None where it is not known so."""
+    """A stand-in for a call's key: shapes, dtypes and devices of arrays, and numbers. None for other arguments."""
     try:
         like = tuple(
             [
@@ -461,13 +464,13 @@ def _likeness(args: tuple[Any, ...]) -> Any:
             ]
         )
         hash(like)
-    except Exception:  # nests, and what can't be looked at
+    except Exception:  # nests, and objects whose properties raise
         return None
     return like
 
 
 def _spec(x: Any) -> Any:
-    """An argument as `key` and `predict` see it."""
+    """An argument in the form that `key` and `predict` get."""
     if isinstance(x, (ShapeDtypeStruct, np.generic)) or not isinstance(getattr(x, "shape", None), tuple):
         return x
     if not hasattr(x, "dtype"):
@@ -476,12 +479,12 @@ def _spec(x: Any) -> Any:
 
 
 def _named(spec: Any) -> str:
-    """An array's dtype and shape, or a scalar's type, as they stand in a key."""
+    """An array's dtype and shape, or a scalar's type, as in a key."""
     return f"{spec.dtype}{list(spec.shape)}" if isinstance(spec, ShapeDtypeStruct) else type(spec).__name__
 
 
 def _described(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A call's arguments, arrays as kernels are compiled for them: without their memory, which a child process can't reach."""
+    """A call's arguments, with descriptions in place of arrays: a child process can't access their memory."""
     from kernel_dsl.runtime.arrays.array_view import is_array, view
 
     leaves, structure = flatten(args)
@@ -508,7 +511,7 @@ def _by_name(module: str, name: str) -> Any:
 
 
 def _source(make: Callable[..., Any], rows: Sequence[TuningRow[Any]]) -> str:
-    """A digest of a function's text, empty where there is none, and its space: what was measured of others is not taken."""
+    """A digest of a function's text (empty if it has none) and its space: results of other functions are not used."""
     try:
         text = textwrap.dedent(inspect.getsource(make))
     except (OSError, TypeError):

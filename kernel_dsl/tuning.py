@@ -20,11 +20,11 @@ def _errors() -> Any:
 
 @public
 def load(path: str | Path) -> int:
-    """Take in the results of a file that `save` wrote, for this process; how many lines those are.
+    """Add the results of a file that `save` wrote, for this process.
 
-    Calls choose by them where GPU, kernel, its source and key are the same. Where a key was tuned twice, the later run counts.
-
-    Raises `TuningFile` for what is no such file, is damaged, or has another version; FileError where it can't be read.
+    Returns the number of lines. Calls use them if GPU, kernel, its source and key are the same. If a key was tuned
+    twice, the later run counts. Raises `TuningFile` for a file that is damaged, of another kind or of another version;
+    FileError if it can't be read.
     """
     place = Path(path)
     try:
@@ -41,12 +41,11 @@ def load(path: str | Path) -> int:
 
 @public
 def save(path: str | Path) -> int:
-    """Write all results that are known to a file, put together with those that it has; how many lines it then holds.
+    """Add all known results to a file.
 
-    These are what this process measured and loaded, and what this user's processes kept beside the disk cache. The file appears
-    in one step.
-
-    Raises `TuningFile` where there is a file that `load` refuses; FileError where it can't be written.
+    Returns its number of lines. Known are the results that this process measured and loaded, and those that this user's
+    processes kept beside the disk cache. The file is replaced in one step. Raises `TuningFile` for an existing file
+    that `load` refuses; FileError if it can't be written.
     """
     place = Path(path)
     try:

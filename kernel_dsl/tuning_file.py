@@ -34,11 +34,11 @@ HEADER = "kernel_dsl tuning"
 LARGEST = 1 << 26  # bytes of a file
 _log = logging.getLogger("kernel_dsl")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_MOST = 64  # levels of a nest, beyond which it holds itself
+_MOST = 64  # levels of a nest; a deeper one probably contains itself
 
 
 class BadFile(Exception):
-    """Why a file is not used: what is wrong, and what to do about it."""
+    """A file that is not used: what is wrong with it, and how to mend that."""
 
     def __init__(self, what: str, hint: str) -> None:
         super().__init__(what)
@@ -48,10 +48,9 @@ class BadFile(Exception):
 
 @dataclass(frozen=True)
 class TunedLine:
-    """A configuration that was tried. `seconds`: the median time, None where it was `dropped`, for that reason.
-
-    `key`, `config`: as `written` writes them. `source`: of the function's text and its space, so that others are tuned anew.
-    `when`: UTC. `version`: of kernel_dsl, and `assembler`: what made the machine code.
+    """A configuration that was tried. `seconds`: the median time; None if it was dropped for the reason `dropped`.
+    `key`, `config`: texts of `written`. `source`: a digest of the function's text and its space. `when`: UTC.
+    `version`: of kernel_dsl; `assembler`: the tool that made the machine code.
     """
 
     gpu: str
@@ -78,12 +77,15 @@ Results = dict[Place, tuple[TunedLine, ...]]
 
 
 def brief(value: Any) -> str:
-    """An instance of a dataclass as `written` writes it, without the fields that are as by default."""
+    """The text of `written` for an instance of a dataclass, without fields at their defaults."""
     return written(value, whole=False)
 
 
 def written(value: Any, depth: int = 0, whole: bool = True) -> str:
-    """A key or a configuration as text that is the same in every process. Raises ValueError for what has none."""
+    """A key or a configuration as text that is the same in every process.
+
+    Raises ValueError for an object without such text.
+    """
     if depth > _MOST:
         raise ValueError("it holds itself")
     if isinstance(value, Enum):
@@ -118,7 +120,7 @@ def written(value: Any, depth: int = 0, whole: bool = True) -> str:
 
 
 def line_of(text: str) -> TunedLine:
-    """A line of a file. Raises ValueError, with why, for what is none."""
+    """A parsed line of a file. Raises ValueError with the reason if it is wrong."""
     try:
         data = json.loads(text)
     except ValueError:
@@ -151,7 +153,7 @@ def text_of(results: Results) -> str:
 
 
 def results_of(text: str, bad: Callable[[int, str], object] | None = None) -> Results:
-    """The results in a file's text. `bad(number, why)` is told of lines that are none; without it they raise `BadFile`."""
+    """The results in a file's text. `bad(number, why)` is called for wrong lines; without it they raise `BadFile`."""
     first, *rest = text.splitlines() or [""]
     try:
         header = json.loads(first)
@@ -177,7 +179,7 @@ def results_of(text: str, bad: Callable[[int, str], object] | None = None) -> Re
 
 
 def merged(one: Results, other: Results) -> Results:
-    """Both together: of two runs for a key the later one, of one run all configurations."""
+    """The results of both: for a key, all configurations of the later run."""
     out = dict(one)
     for place, lines in other.items():
         known = out.get(place, ())
@@ -195,7 +197,7 @@ def merged(one: Results, other: Results) -> Results:
 
 @contextmanager
 def _alone(path: Path) -> Generator[None]:
-    """Keep other writers of a file away, in this process and others; where the system has no such locks, nobody is."""
+    """Lock a file against other writers, in this process and others, if the system has such locks."""
     try:
         import fcntl
     except ImportError:
@@ -210,7 +212,7 @@ def _alone(path: Path) -> Generator[None]:
 
 
 def read_text(path: Path) -> str:
-    """Raises OSError, and `BadFile` for what is too large or no text."""
+    """The text of a file. Raises OSError, and `BadFile` for a file that is too large or no text."""
     if path.stat().st_size > LARGEST:
         raise BadFile(f"it has over {LARGEST} bytes", "no file of tuned results is as large")
     try:
@@ -220,9 +222,9 @@ def read_text(path: Path) -> str:
 
 
 def merge_into(path: Path, results: Results, lenient: bool) -> Results:
-    """Put results into a file, with those that it has, in one step; all that it has now.
+    """Add results to a file in one step.
 
-    `lenient`: what of the file is damaged is left out. Raises OSError, else also `BadFile`.
+    Returns all of its results. `lenient`: damaged lines are left out. Raises OSError, and `BadFile` unless `lenient`.
     """
     with _alone(path):
         there: Results = {}
@@ -252,14 +254,14 @@ def _read(path: Path, lenient: bool) -> Results:
 
 
 class TunedResults:
-    """All results that a process knows: those of its user's file, of files that were loaded, and its own."""
+    """All results that a process knows: from its user's file, from loaded files, and its own."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._known: Results = {}
-        self._stamp: Any = None  # of the file, when it was read
+        self._stamp: Any = None  # of the file when it was last read
         self._lock = forking.lock()
-        self.generation: int = 0  # how often results were added
+        self.generation: int = 0  # the number of times that results were added
 
     def find(self, place: Place) -> tuple[TunedLine, ...]:
         """The lines of the latest run, the fastest first; those without a time last."""
@@ -267,17 +269,17 @@ class TunedResults:
         return self._known.get(place, ())
 
     def has(self, kernel: str) -> bool:
-        """Whether there is anything for a kernel, on whatever GPU."""
+        """Whether there are results for a kernel on any GPU."""
         self._look()
         return any(place[1] == kernel for place in self._known)
 
     def everything(self) -> Results:
-        """All there is."""
+        """All results."""
         self._look()
         return dict(self._known)
 
     def add(self, results: Results, keep: bool = True) -> None:
-        """Take results in, and with `keep` into the user's file, too. Trouble with the disk is a line in the log."""
+        """Add results, with `keep` also to the user's file. Errors of the disk go to the log."""
         with self._lock:
             self._known = merged(self._known, results)
             self.generation += 1
@@ -291,7 +293,7 @@ class TunedResults:
         choose_anew()
 
     def _look(self) -> None:
-        """Read the user's file, if it changed since."""
+        """Read the user's file if it has changed."""
         if self.path is None:
             return
         stamp = _stamp(self.path)
@@ -316,7 +318,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 @once
 def tuned_results() -> TunedResults:
-    """The process's."""
+    """The results of this process."""
     env = environment()
     return TunedResults(None if env.cache_off or env.cache_dir is None else env.cache_dir / NAME)
 
@@ -325,16 +327,16 @@ _LISTENERS: list[Callable[[], object]] = []  # the library's caches, for the lif
 
 
 def when_tuned(listener: Callable[[], object]) -> None:
-    """Call `listener` whenever results are added: what was chosen by the earlier ones may be chosen anew."""
+    """Call `listener` whenever results are added: choices from earlier results may change."""
     _LISTENERS.append(listener)
 
 
 def choose_anew() -> None:
-    """Let the library choose kernels as if no call had been before."""
+    """Let the library forget its choices of kernels."""
     for listener in list(_LISTENERS):
         listener()
 
 
 def fastest(lines: Iterable[TunedLine], known: Mapping[str, Any]) -> str | None:
-    """The fastest configuration that there still is, as text."""
+    """The fastest configuration, as text, that still exists."""
     return next((line.config for line in lines if line.seconds is not None and line.config in known), None)

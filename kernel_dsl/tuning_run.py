@@ -30,40 +30,40 @@ from .tuning_table import TuningRow, changed
 LEAST, MOST = 3, 200  # rounds of samples
 WARM_UP = 2  # calls before the first sample
 _SHOWN = 8  # reasons in a message
-# What a configuration that can't be may raise: ours, and what a function says of its own arguments
+# errors of an impossible configuration: ours, and those of a function's own checks
 REFUSALS = (Error, ValueError, AssertionError)
-_TOOLS = ("tool-missing", "tool-failed")  # say nothing of a configuration
-# of two results whose sums are added up in other orders, relative to a typical element; of narrower dtypes by their last place
+_TOOLS = ("tool-missing", "tool-failed")  # not the configuration's fault
+# the difference between sums in another order, relative to a typical element; narrower dtypes: by their last place
 _TOLERANCES = {"float64": 1e-9, "float32": 2e-3, "complex64": 2e-3}
 _PLACES = 8.0  # units of the last place
 
 
 class Trial(Protocol):
-    """A configuration's kernel, or kernels."""
+    """The kernel, or kernels, of a configuration."""
 
     def stages(self, target: str | None) -> Any:
-        """Its stages for the inputs that are tuned for."""
+        """Its stages for the inputs of the tuning."""
         ...
 
     def __call__(self, *args: Any, out: Any = None) -> Any: ...
 
 
 class Bench(Protocol):
-    """What runs and times trials."""
+    """Runs and times trials."""
 
     gpu: str
     target: str
 
     def inputs(self, leaves: Sequence[Any]) -> list[Any]:
-        """Inputs like these, with random floats; ints are as they are given, as they may be indices or lengths."""
+        """Inputs like these with random floats. Ints stay, because they may be indices or lengths."""
         ...
 
     def poison(self, outputs: Sequence[Any]) -> None:
-        """Fill arrays with what no kernel computes."""
+        """Fill arrays with values that no kernel computes."""
         ...
 
     def host(self, output: Any) -> Any:
-        """A sample of an array's elements, all where it is small, as a NumPy array."""
+        """A sample of an array's elements (all, if it is small) as a NumPy array."""
         ...
 
     def sample(self, run: Callable[[], object]) -> float:
@@ -77,7 +77,7 @@ class Bench(Protocol):
 
 @dataclass(frozen=True)
 class Built:
-    """The rows of a space, and the trials of those that could be made."""
+    """The rows of a space, and the trials of those rows that have one."""
 
     rows: list[TuningRow[Any]]
     trials: dict[int, Trial]
@@ -87,13 +87,13 @@ class Built:
 
 
 def reason(error: BaseException) -> str:
-    """Why a configuration is dropped, in a line."""
+    """The reason why a configuration is dropped, as one line."""
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 def build(rows: Sequence[TuningRow[Any]], make: Callable[[Any], Trial]) -> Built:
-    """The trial of each row that is not dropped; what refuses its configuration is dropped with the reason."""
+    """The trial of each row. A row whose configuration is refused is dropped with the reason."""
     out, trials = list(rows), dict[int, Trial]()
     for i, row in enumerate(rows):
         if not row.dropped:
@@ -107,7 +107,10 @@ def build(rows: Sequence[TuningRow[Any]], make: Callable[[Any], Trial]) -> Built
 
 
 def refusal(trial: Trial, target: str | None, code: Callable[[Any], Any] | None) -> str:
-    """Why a trial can't run; empty where it can. `code` makes machine code of stages; None: they are lowered only."""
+    """The reason why a trial can't run; empty if it can.
+
+    `code` makes machine code of stages; None: they are only lowered.
+    """
     try:
         with large_values() as large:
             stages = trial.stages(target)
@@ -125,7 +128,7 @@ def refusal(trial: Trial, target: str | None, code: Callable[[Any], Any] | None)
 
 
 def first_that_runs(built: Built, order: Sequence[int], target: str | None, code: Any) -> tuple[Built, int]:
-    """The first of the rows, in that order, that can run; -1 for none. Those before it are dropped."""
+    """The number of the first row, in `order`, that can run; -1 for none. Rows before it are dropped."""
     rows = built.rows
     for i in order:
         why = refusal(built.trials[i], target, code)
@@ -136,7 +139,7 @@ def first_that_runs(built: Built, order: Sequence[int], target: str | None, code
 
 
 def compiled(built: Built, keep: int, target: str | None, code: Any, apart: bool, name: str) -> tuple[Built, list[int]]:
-    """Compile until `keep` of the rows can run, the first ones first; which those are. `apart`: in child processes."""
+    """Compile rows in order until `keep` of them can run. Returns their numbers. `apart`: in child processes."""
     rows, taken = built.rows, list[int]()
     waiting = [i for i, row in enumerate(rows) if not row.dropped]
     while waiting and len(taken) < keep:
@@ -169,7 +172,7 @@ def _all_of(work: Sequence[Callable[[], str]], apart: bool, what: str) -> list[A
 
 
 def nothing_runs(name: str, rows: Sequence[TuningRow[Any]], loc: Loc | None = None) -> NoConfiguration:
-    """The error for a space of which all was dropped."""
+    """The error for a space whose configurations were all dropped."""
     reasons = [f"{row.text}: {row.dropped}" for row in rows[:_SHOWN]]
     more = [] if len(rows) <= _SHOWN else [f"and {len(rows) - _SHOWN} more"]
     return NoConfiguration(name=name, count=len(rows), reasons=_lines(reasons + more), loc=loc)
@@ -192,10 +195,10 @@ def measure(
     tolerance: float | None,
     name: str,
 ) -> Built:
-    """Compare what the taken rows give with what the first gives, and time those that agree. `rebuild`: leaves to arguments.
+    """Compare the results of the taken rows with the first's, and time those that agree.
 
-    One that differs from the first is dropped with a warning, as the program goes on with those that agree. Where fewer than
-    half agree, nobody can say which are right: that is an error.
+    `rebuild`: leaves to arguments. A row that differs from the first is dropped with a warning. If fewer than half
+    agree, it is unknown which are right: that is an error.
     """
     inputs = rebuild(bench.inputs(leaves))
     rows, agree, runs = _checked(built, taken, bench, inputs, tolerance, name)
@@ -211,7 +214,7 @@ def measure(
 def interleaved(
     samplers: dict[int, Callable[[], float]], seconds: float, clock: Callable[[], float]
 ) -> dict[int, list[float]]:
-    """Samples of each, one a round, in turn, for so many seconds; of each as many, from `LEAST` to `MOST`."""
+    """Samples of each sampler, one in each round, for `seconds`. There are `LEAST` to `MOST` rounds."""
     samples: dict[int, list[float]] = {i: [] for i in samplers}
     end, count = clock() + seconds, 0
     while samplers and (count < LEAST or (clock() < end and count < MOST)):
@@ -224,7 +227,7 @@ def interleaved(
 def _checked(
     built: Built, taken: Sequence[int], bench: Bench, inputs: Any, tolerance: float | None, name: str
 ) -> tuple[list[TuningRow[Any]], list[int], dict[int, Callable[[], object]]]:
-    """The rows, which of them agree with the first that ran, and what runs each again."""
+    """The rows, the numbers of those that agree with the first that ran, and a function that runs each again."""
     rows, agree, differ = built.rows, list[int](), dict[int, str]()
     runs: dict[int, Callable[[], object]] = {}
     expected: list[Any] | None = None
@@ -258,7 +261,10 @@ def _checked(
 
 
 def difference(got: Sequence[Any], expected: Sequence[Any], tolerance: float | None) -> str:
-    """How results differ; empty where they agree. Ints and bools agree where they are equal, NaNs with each other."""
+    """A description of how results differ; empty if they agree.
+
+    Ints and bools agree if they are equal, NaNs with each other.
+    """
     for number, (x, y) in enumerate(zip(got, expected, strict=True)):
         which = f"output {number}: " if len(expected) > 1 else ""
         dtype = as_dtype(x.dtype)
@@ -282,7 +288,7 @@ def difference(got: Sequence[Any], expected: Sequence[Any], tolerance: float | N
 
 
 def tolerance_of(dtype: DType) -> float:
-    """By how much two results of right kernels may differ, relative to a typical element."""
+    """The greatest difference between results of two correct kernels, relative to a typical element."""
     return _TOLERANCES.get(dtype.name) or _PLACES * float(ml_dtypes.finfo(dtype.numpy).eps)
 
 
@@ -292,7 +298,7 @@ def tolerance_of(dtype: DType) -> float:
 def lines_of(
     rows: Sequence[TuningRow[Any]], place: tuple[str, str, str, str], version: str, assembler: str
 ) -> tuple[TunedLine, ...]:
-    """What is kept of a run: what was timed, and what was dropped."""
+    """The lines to keep of a run: timed and dropped configurations."""
     when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return tuple(
         TunedLine(*place, row.text, row.seconds, row.dropped, when, version, assembler)
@@ -311,6 +317,6 @@ def with_lines(rows: Sequence[TuningRow[Any]], lines: Sequence[TunedLine]) -> li
 
 
 def best_of(rows: Sequence[TuningRow[Any]]) -> int:
-    """The row with the least time; -1 where none has one."""
+    """The number of the row with the least time; -1 if none has a time."""
     timed = [i for i, row in enumerate(rows) if row.seconds is not None]
     return min(timed, key=lambda i: rows[i].seconds or 0.0, default=-1)

@@ -22,9 +22,10 @@ _HEAD = ("", "configuration", "predicted", "measured", "of the best", "note")
 
 @dataclass(frozen=True)
 class TuningRow(Generic[C]):
-    """A configuration. `predicted`: what `predict` gave, `seconds`: its median time, `dropped`: why it is not in the running.
+    """A configuration.
 
-    `text`: how files know it. `samples`: how many times it was timed.
+    `predicted`: the value of `predict`, `seconds`: its median time, `dropped`: the reason why it can't be chosen.
+    `text`: its text in files. `samples`: the number of times that it was timed.
     """
 
     config: C
@@ -37,10 +38,10 @@ class TuningRow(Generic[C]):
 
 @public
 class Tuning(Generic[C]):
-    """What is known of a space for one key on one GPU: `best`, the configuration that calls take, and `rows`, the table.
-
-    `how` says where `best` is from: "measured", "kept" (by an earlier run), "predicted", or "first", that of the space. `gpu` is
-    the GPU's name, or "interpreter"; `key` is the key as files have it. `str()` is the table, and notebooks show it as one.
+    """The results for a space, one key and one GPU: `best`, the configuration that calls use, and `rows`, the table.
+    `how` says where `best` is from: "measured", "kept" (by an earlier run), "predicted", or "first" (of the space).
+    `gpu` is the GPU's name, or "interpreter"; `key` is the key as files have it. `str()` is the table, and notebooks
+    show it as one.
     """
 
     def __init__(self, kernel: str, gpu: str, key: str, how: str, best: C, rows: Sequence[TuningRow[C]]) -> None:

@@ -15,7 +15,7 @@ from .ir import Op, Value
 WITHOUT_TRUTH = "use `kd.when(...)`, `kd.cond(...)` or `kd.where(...)`; combine conditions with `&`, `|` and `~`"
 
 
-# The operators and methods of values that are operations: ops/handles.py attaches them, and type checkers read them here.
+# Operators and methods that are operations. ops/handles.py attaches them; type checkers read them here.
 if TYPE_CHECKING:
 
     class ArrayMethods:  # noqa: PLW1641 - `Array` has a hash
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         def __ge__(self, other: Any) -> Array: ...
         def __getitem__(self, index: Any) -> Array: ...
         def astype(self, dtype: Any, *, saturate: bool = True) -> Array:
-            """The value converted to `dtype` (docs: dtypes). `saturate=False`: fp8 overflow as ml_dtypes does it."""
+            """The value converted to `dtype` (docs: dtypes). With `saturate=False` fp8 overflows as in ml_dtypes."""
             ...
 
         def transpose(self, *axes: Any) -> Array:
@@ -98,7 +98,7 @@ else:
 class Array(Value, ArrayMethods):
     """A value spread over a warpgroup: an immutable array with NumPy's operators, made by loads and operations.
 
-    `weak`: a Python scalar's dtype, which gives way to that of a stronger operand.
+    `weak`: it has a Python scalar's dtype, and an operand that is not weak decides the result's dtype.
     """
 
     __slots__ = ("weak",)

@@ -16,7 +16,7 @@ from .no_arithmetic import without
 
 
 class _Binding:
-    """Values in force while a call is recorded or repeated, and which of them it asked for."""
+    """Values of variables while a call is recorded or repeated, and the names that it asked for."""
 
     def __init__(self, values: Mapping[str, int], discover: Callable[[dict[str, Variable]], None] | None) -> None:
         self.values = values
@@ -31,9 +31,9 @@ _binding: ContextVar[_Binding | None] = ContextVar("binding", default=None)
 def bound(
     values: Mapping[str, int], discover: Callable[[dict[str, Variable]], None] | None = None
 ) -> Generator[set[str]]:
-    """Give variables their values for a while. Yields the set of names that get asked for.
+    """Give variables values in the context.
 
-    `discover` is told of variables before their values are looked up.
+    Yields the set of names that are asked for. `discover` is called with each variable before its value is looked up.
     """
     binding = _Binding(values, discover)
     token = _binding.set(binding)
@@ -60,7 +60,7 @@ def repeating() -> bool:
 
 @contextmanager
 def noting() -> Generator[set[str]]:
-    """Yields the set of names that get asked for meanwhile."""
+    """Yields the set of names that are asked for in the context."""
     binding, asked = _binding.get(), set[str]()
     if binding is None:
         yield asked
@@ -74,7 +74,7 @@ def noting() -> Generator[set[str]]:
 
 
 def ask(names: Iterable[str]) -> tuple[int, ...]:
-    """The values of variables that were asked for before, asked for again."""
+    """The values of variables that were asked for before. It counts as asking for them."""
     binding = _binding.get()
     assert binding is not None  # without one there is no caller
     binding.used.update(names)
@@ -123,7 +123,7 @@ class Symbol:
     def __bool__(self) -> bool:
         return bool(operator.index(self))
 
-    # As the others: an `if n == 3` while nothing records would silently go one way.
+    # Raises as the others do: outside a recording, `if n == 3` would silently take one branch.
     @public
     def __eq__(self, other: object) -> bool:
         return self is other if isinstance(other, Symbol) else operator.index(self) == other
@@ -177,7 +177,7 @@ class Symbol:
 
 
 class Variable(Symbol):
-    """An integer from `lo` to `hi` (both included) that a graph is given at each replay, by `name`.
+    """An integer from `lo` to `hi` (both included) that each replay of a graph receives by `name`.
 
     Raises VariableValue for a name that is no identifier, or an empty range.
     """
@@ -201,7 +201,7 @@ class Variable(Symbol):
             raise VariableValue(what=what, hint="give the smallest and then the largest value")
 
     def now(self) -> int | None:
-        """The value where it is known without a graph."""
+        """The value, if it is known without a graph."""
         return None
 
     def evaluate(self, values: Mapping[str, int]) -> int:
@@ -261,7 +261,7 @@ class Expression(Symbol):
 
 
 class Within(Symbol):
-    """What a nested graph's variable is given by the outer graph: its values are checked against the variable's range."""
+    """The value of a nested graph's variable, computed by the outer graph and checked against the variable's range."""
 
     def __init__(self, variable: Variable, value: Symbol) -> None:
         self.variable = variable
@@ -278,7 +278,7 @@ class Within(Symbol):
 
 
 def substituted(symbol: Any, outer: Callable[[Variable], Any]) -> Any:
-    """A symbol, or an int, with `outer(variable)` in the place of each variable."""
+    """A symbol, or an int, with `outer(variable)` in place of each variable."""
     if isinstance(symbol, Variable):
         return outer(symbol)
     if isinstance(symbol, Within):

@@ -34,7 +34,7 @@ from .ops.ref import Store
 
 
 class Invalid(ValueError):
-    """A kernel that breaks a rule: always a bug of the project, never the user's."""
+    """A kernel that breaks a rule: a bug of this project, not of the user."""
 
     def __init__(self, rule: str, op: Op | None, what: str) -> None:
         place = f" in {op.op_name} at {op.loc}" if op is not None else ""
@@ -79,7 +79,7 @@ def _layout(t: ArrayType, op: Op | None) -> None:
 
 
 def _region(region: Region, owner: Op | None, defined: set[Value]) -> None:
-    """Check a region; what it defines is forgotten afterwards, so that nothing outside can use it."""
+    """Check a region. Its values are then removed from `defined`, because nothing outside may use them."""
     inside = set(defined)
     _define(region.args, inside, owner)
     ends = [i for i, op in enumerate(region.ops) if isinstance(op, Yield)]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @attribute_type
 @dataclass(frozen=True)
 class ViewDim:
-    """A dimension of a view: its extent, and the root axis it walks with which step (axis -1: none)."""
+    """A dimension of a view: its extent, its root axis (-1: none) and its step along that."""
 
     size: int
     axis: int
@@ -29,9 +29,9 @@ class ViewDim:
 class Limit:
     """An index that must be in [low, high) for an element to be accessed; None: proved on that side.
 
-    `high` may be an extent that the launch passes. With an `axis` it is the root's index along it. With axis -1 it is one
-    of its own: `start`, an offset operand where it is `dynamic`, and the sum of steps * index over the dimensions. So ends
-    a view within a view, or a row within an axis.
+    `high` may be an extent that the launch passes. With an `axis` it is the root's index along it. With axis -1 it is a
+    separate index: `start`, an offset operand if it is `dynamic`, and the sum of steps * index over the dimensions.
+    Such a limit ends a view within a view, or a row within an axis.
     """
 
     axis: int
@@ -45,10 +45,10 @@ class Limit:
 @attribute_type
 @dataclass(frozen=True)
 class View:
-    """Which elements of the root a view holds. Root index along axis a = start[a] + sum of step * index.
+    """The elements of the root that a view holds. Root index along axis a = start[a] + sum of step * index.
 
     `dynamic`: root axes with a dynamic part of the start, in the order of the op's offset operands; those of the limits
-    follow. `masked`: where an access may leave the view, its array, or a view in between.
+    follow. `masked`: limits that an access may exceed: of the view, its array, or a view in between.
     """
 
     dims: tuple[ViewDim, ...]
@@ -65,16 +65,16 @@ class View:
         return dict(zip(self.dynamic, offsets, strict=False))
 
     def limits(self, offsets: Sequence[Value]) -> list[tuple[Limit, Value | None]]:
-        """The limits, each with the operand that its own start has."""
+        """The limits, each with the operand of its own start."""
         rest = iter(offsets[len(self.dynamic) :])
         return [(limit, next(rest) if limit.dynamic else None) for limit in self.masked]
 
     def steps(self, limit: Limit) -> tuple[int, ...]:
-        """What a step along each dimension adds to the index of a limit."""
+        """The number that a step along each dimension adds to the index of a limit."""
         return limit.steps if limit.axis < 0 else tuple(d.step if d.axis == limit.axis else 0 for d in self.dims)
 
     def kept(self, dims: Sequence[int]) -> View:
-        """The view with some of its dimensions only, of which the others have no step to make."""
+        """The view with only some of its dimensions; the others have extent 1."""
         masked = tuple(replace(m, steps=tuple(m.steps[d] for d in dims) if m.steps else ()) for m in self.masked)
         return View(tuple(self.dims[d] for d in dims), self.start, self.dynamic, masked)
 
@@ -99,14 +99,14 @@ class View:
 
 
 def _factor(end: int | Extent | None) -> int:
-    """A number that is a multiple of what divides an end, and of nothing else that matters."""
+    """A number with the same divisors as an end, as far as these matter."""
     return end or 0 if end is None or isinstance(end, int) else end.factor
 
 
 @attribute_type
 @dataclass(frozen=True)
 class Access:
-    """How wide the accesses of a view may be: `vector` aligned elements along the view's dimension `minor`.
+    """The width of accesses of a view: `vector` aligned elements along the view's dimension `minor`.
 
     `whole`: a mask never cuts through such a vector.
     """

@@ -17,12 +17,12 @@ from .ops.semaphore import AllocSemaphore
 
 @functools.lru_cache(maxsize=1024)
 def with_axis(kernel: Kernel, mapped: tuple[bool, ...]) -> Kernel:
-    """The kernel over a batch: each input that is mapped has the batch's axis first."""
+    """The kernel over a batch: each mapped input has the batch's axis first."""
     return vmap(kernel, tuple(0 if has else None for has in mapped))
 
 
 def with_axis_for(kernel: Kernel, mapped: tuple[bool, ...], args: Sequence[Any]) -> Kernel | None:
-    """The kernel with an axis more for a call with these arguments; None where it can't have one."""
+    """The kernel with one more axis, for a call with these arguments; None if it can't have one."""
     made = with_axis(kernel, mapped)
     try:
         return None if blocks_wait(made.lower(*args).ir) else made
@@ -31,7 +31,7 @@ def with_axis_for(kernel: Kernel, mapped: tuple[bool, ...], args: Sequence[Any])
 
 
 def blocks_wait(ir: KernelIR) -> bool:
-    """Whether blocks may wait for one another: more of them than a GPU holds at once would wait for ever."""
+    """Whether blocks may wait for one another: if a GPU can't hold them all at once, they would wait for ever."""
     loops = [op for op in ir.walk() if isinstance(op, While)]
     spins = any(_is_atomic(x) for op in loops for region in op.region_list() for x in walk_region(region))
     return spins or any(isinstance(op, AllocSemaphore) for op in ir.walk())

@@ -71,7 +71,7 @@ class PipelinePipeline(IntEnum, metaclass=Choices):
 
 @dataclass(eq=False, repr=False)
 class _Setup:
-    """What a pipeline was asked for."""
+    """The arguments of a pipeline."""
 
     body: Callable[..., Any]
     grid: tuple[Any, ...]
@@ -100,7 +100,7 @@ class _Setup:
 
     @property
     def axes(self) -> set[Any]:
-        """The cluster axes along which inputs are shared: at most one choice of them."""
+        """The cluster axes along which inputs are shared: at most one set."""
         return {s.collective_axes for s in self.ins if s.collective_axes}
 
     @property
@@ -109,7 +109,7 @@ class _Setup:
         return 1 if self.memory == 0 else 0
 
     def is_state(self, *states: PipelinePipeline) -> Any:
-        """Whether this pipeline is at one of these places of a chain: a bool, or a traced one."""
+        """Whether this pipeline is at one of these places of a chain: a bool, or a traced bool."""
         if isinstance(self.state, int):
             return self.state in states
         found: Any = equal(self.state, int(states[0]))
@@ -143,7 +143,7 @@ class _Pipeline:
         }
 
     def __call__(self, *refs: Any, allocations: Any = None) -> None:
-        """Run the pipeline, in scratch of its own or in `allocations`: what `kd.run_scoped` made of `get_allocations`."""
+        """Run the pipeline in its own scratch, or in `allocations`, which `kd.run_scoped` made from `get_allocations`."""
         s = self._setup
         if allocations is not None:
             _run(s, refs, allocations)
@@ -157,7 +157,7 @@ class _Pipeline:
 
     def _scope(self) -> scope:
         s = self._setup
-        if s.axes:  # another block may still be in an earlier scope when this one's copies reach it
+        if s.axes:  # another block may still be in an earlier scope when this block's copies write to its SMEM
             return scope(smem=False)
         return scope(collective=current().threads == s.consumers + 1)
 
@@ -183,14 +183,15 @@ def emit_pipeline_warp_specialized(
 
     The body is `body(indices, *in_refs, *out_refs[, *produced_barriers][, *consumed_barriers][, carry])`.
     `compute_context(pipeline)` runs in the compute warpgroups around the loop: `carry = pipeline(carry)`. With
-    `manual_produced_barriers` the body waits for the barrier of each input before it reads the block, and with
-    `manual_consumed_barriers` arrives on another one when it no longer needs it: of an input with `delay_release`, that of the
-    block of so many steps ago, once in each step; the last blocks are released after the loop. `memory_registers`: a lane of the
-    loading warpgroup; the others share the rest. `pipeline_state` (a `PipelinePipeline`, or a traced int32) chains
-    pipelines of one shape of grid without draining the buffers in between; all of the chain take the same
-    `allocations`, what `kd.run_scoped` makes of `pipeline.get_allocations(*refs)`. Raises `PipelineLimit`.
+    `manual_produced_barriers` the body waits for the barrier of each input before it reads the block. With
+    `manual_consumed_barriers` it arrives on another barrier when it no longer needs the block. For an input with
+    `delay_release` that is, once in each step, the block of so many steps ago; the last blocks are released after the
+    loop. `memory_registers`: registers of a lane of the loading warpgroup; the others share the rest. `pipeline_state`
+    (a `PipelinePipeline`, or a traced int32) chains pipelines with one shape of grid without draining the buffers in
+    between. All pipelines of a chain take the same `allocations`, which `kd.run_scoped` makes from
+    `pipeline.get_allocations(*refs)`. Raises `PipelineLimit`.
     """
-    if body is not None:  # None where only its allocations are asked for
+    if body is not None:  # None if only its allocations are needed
         a_function(body, _OP, "body", "it is called as `body(indices, *refs)`")
     ins, in_tree = specs_of(in_specs, _OP)
     outs, out_tree = specs_of(out_specs, _OP)
@@ -219,7 +220,7 @@ def emit_pipeline_warp_specialized(
 
 
 def _check(s: _Setup) -> None:
-    """Raise `PipelineLimit`, `BadArgument` for a pipeline that can't be made."""
+    """Raise `PipelineLimit`, `BadArgument` for an impossible pipeline."""
     trace = current()
     threads = trace.threads
     if isinstance(s.consumers, bool) or not isinstance(s.consumers, int) or s.consumers < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -244,7 +245,7 @@ def _check(s: _Setup) -> None:
 
 
 def _check_chained(s: _Setup, delayed: bool) -> None:
-    """Raise `PipelineLimit` unless one pipeline can go on where another one of this kind ended."""
+    """Raise `PipelineLimit` unless a pipeline can continue in the buffers of another one of this kind."""
     if isinstance(s.state, int) and s.state not in tuple(PipelinePipeline):
         hint = "use `kd.PipelinePipeline.START`, `.STEADY` or `.STOP`"
         raise BadArgumentType(op=_OP, what=f"pipeline_state={s.state!r}", hint=hint)
@@ -265,7 +266,7 @@ def _check_chained(s: _Setup, delayed: bool) -> None:
 
 
 def _run(s: _Setup, refs: Sequence[Any], allocations: Any) -> None:
-    """Both sides, each in its warpgroups."""
+    """Run both sides, each in its warpgroups."""
     given = given_refs(refs, len(s.ins) + len(s.outs), _OP)
     rings: list[Any] = list(allocations["blocks"])
     single = _single(s, given)
@@ -281,7 +282,7 @@ def _run(s: _Setup, refs: Sequence[Any], allocations: Any) -> None:
         set_max_registers(s.memory_registers, action="decrease")
         _produce(s, streams[: len(s.ins)], allocations["loaded"], allocations["consumed"])
 
-    # with a memory warpgroup among the first, the compute warpgroups are the others up to one more
+    # if the memory warpgroup is among the first, the last compute warpgroup has a number one higher
     compute = logical_and(less(me, s.consumers + (1 if s.memory < s.consumers else 0)), not_equal(me, s.memory))
 
     @when(compute)
@@ -296,7 +297,7 @@ def _kind(buffer: Any) -> Any:
 
 
 def _single(s: _Setup, refs: Sequence[Any]) -> list[bool]:
-    """Which operands have one buffer: outputs whose block is the same at every step, to be summed up in."""
+    """The operands with one buffer: outputs whose block is the same at every step, for sums."""
     outputs = zip(s.outs, refs[len(s.ins) :], strict=True)
     return [False for _ in s.ins] + [invariant(spec, as_ref(ref, _OP), s.grid) for spec, ref in outputs]
 
@@ -306,7 +307,7 @@ def _produce(s: _Setup, sources: list[Stream], loaded: list[Any], consumed: list
 
     def one(step: Any) -> None:
         slot = slot_of(step, depth)
-        used: Any = less(depth - 1, step)  # by a step of this pipeline, or of the one before it in a chain
+        used: Any = less(depth - 1, step)  # used by a step of this pipeline, or of the one before it in a chain
         if s.state is not None:
             used = logical_or(used, s.is_state(PipelinePipeline.STEADY, PipelinePipeline.STOP))
         for stream, full, empty in zip(sources, loaded, consumed, strict=True):
@@ -334,7 +335,7 @@ def _produce(s: _Setup, sources: list[Stream], loaded: list[Any], consumed: list
 
 
 def _drain(s: _Setup, consumed: list[Any]) -> None:
-    """Leave every barrier between phases, so that the pipeline can run again."""
+    """Wait until every barrier is between phases, so that the pipeline can run again."""
     for empty in [barrier for barrier in consumed if barrier is not None]:
         for back in range(s.depth):
             step = subtract(s.steps, s.depth - back)
@@ -409,7 +410,10 @@ class _Consumers:
         return result
 
     def freed(self, stream: Stream, barrier: Any, step: Any) -> Any:
-        """The barrier that frees the block of `delay_release` steps ago; in the first steps, arriving on it does nothing."""
+        """The barrier that frees the block of `delay_release` steps ago.
+
+        In the first steps an arrival on it has no effect.
+        """
         late = stream.spec.delay_release
         guard = less(late - 1, step) if late else None
         free = where(less(step, late), 0, subtract(step, late)) if late else step
@@ -418,7 +422,7 @@ class _Consumers:
         return one
 
     def fence(self, first: int) -> None:
-        """Fence the body's stores to its inputs before they are released: TMA writes there next."""
+        """Fence the body's stores to its inputs before their release: TMA writes there next."""
         if not self.s.manual_consumed:
             if not self.sinks:  # stores of outputs have a fence already
                 commit_smem()
@@ -434,7 +438,7 @@ class _Consumers:
         return [(s, b) for s, b in zip(self.sources, self.consumed, strict=True) if b is not None]
 
     def release_rest(self) -> None:
-        """Release what `delay_release` held back at the end, by hand or not: products of the last steps may still read it."""
+        """Release the blocks that `delay_release` holds at the end, which products of the last steps may still read."""
         if current().in_flight and any(stream.spec.delay_release for stream in self.sources):
             wgmma_wait(0)
         for stream, barrier in self.releases():
@@ -448,9 +452,9 @@ class _Consumers:
                     barrier_arrive(barrier.at[slot_of(safe, self.s.depth)])
 
     def free_sinks(self) -> None:
-        """Wait until the next output buffer has been read by its copy."""
+        """Wait until the copy of the next output buffer has read it."""
 
-        # in a chain, the one buffer of an output was stored by the pipeline before
+        # in a chain, the pipeline before stored the single buffer of an output
         chained = self.s.state is not None and any(stream.single for stream in self.sinks)
 
         def wait() -> None:
@@ -463,7 +467,7 @@ class _Consumers:
         barrier_arrive_and_wait(self.written)
 
     def store_sinks(self, slot: Any, step: Any) -> None:
-        """Copy the step's output blocks out: by the first compute warpgroup, once all have written."""
+        """Copy the step's output blocks to GMEM: the first compute warpgroup does it, after all have written."""
         s = self.s
         commit_smem()
 

@@ -31,7 +31,7 @@ _DEEPEST = 64  # nests of a result
 
 
 def problem(compiled: Assembled | CompiledKernel) -> str:
-    """What is wrong with a kernel whose fields have their types, in a few words; nothing where it can be launched."""
+    """A short description of what is wrong with a kernel whose fields have their types; None if it can be launched."""
     kernel = compiled.kernel if isinstance(compiled, Assembled) else compiled
     parts = [_code(kernel), _arrays(kernel), _params(kernel), _launch(kernel), _result(kernel)]
     if isinstance(compiled, Assembled):
@@ -88,7 +88,7 @@ def _is_size(shape: tuple[int, ...], itemsize: int, unread: bool = False) -> boo
 
 
 def _takes_sizes(kernel: CompiledKernel) -> bool:
-    """Whether something of a kernel depends on the sizes of a call."""
+    """Whether a part of a kernel depends on the sizes of a call."""
     of_calls = any(isinstance(p, ShapeParam) for p in kernel.params) or any(n == ANY for _, n in kernel.names.grid_axes)
     return of_calls or bool(kernel.conditions)
 

@@ -9,7 +9,7 @@ _FILES = """
     access arith associative atomic axes barrier bits cast cluster compare control copy create debug dense elementwise gather
     handles index inline logic lookup loops math matrix multimem numeric nvshmem packed product random reduce ref remote
     remote_copy scaled_dot scan scheduling scope semaphore shape sorting storage sync table threads ufuncs
-"""  # every file of this folder: to list the folder takes longer than to import some of them
+"""  # every file of this folder: a constant, because listing a folder takes time
 FAMILIES = tuple(import_module(f"{__name__}.{name}") for name in _FILES.split())
 NAMES: frozenset[str] = frozenset(name for family in FAMILIES for name in getattr(family, "__all__", []))
 OPERATIONS.update({name: _public(getattr(f, name), name) for f in FAMILIES for name in getattr(f, "__all__", [])})

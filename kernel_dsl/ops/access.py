@@ -42,11 +42,11 @@ _WIDENED = (
 )
 
 
-_MOST_ROUNDED = 2**16  # elements of a block that an extent may be said to be a multiple of
+_MOST_ROUNDED = 2**16  # the largest block of whose size a note asks an extent to be a multiple
 
 
 def view_of(ref: Ref, promise: bool = False) -> tuple[View, tuple[Value, ...]]:
-    """A Ref's view and its dynamic offsets, in int64 where int32 could overflow. `promise`: see `Ref.view`."""
+    """A Ref's view and its dynamic offsets, in int64 if int32 could overflow. `promise`: see `Ref.view`."""
     view, offsets = ref.view(promise)
     for limit in view.masked:
         if isinstance(limit.high, DimExtent) and limit.axis >= 0:
@@ -55,7 +55,7 @@ def view_of(ref: Ref, promise: bool = False) -> tuple[View, tuple[Value, ...]]:
 
 
 def _note_mask(bounds: Bounds, start: Start, extent: DimExtent) -> None:
-    """Note the fact of `extent` that would prove indices within `bounds` below it, where there is one."""
+    """Note the fact of `extent`, if there is one, that would prove that indices within `bounds` are below it."""
     fact = _removes(bounds, start, extent)
     if fact:
         name = f'kd.Dim("{extent.name}", {fact})'
@@ -70,15 +70,15 @@ def _removes(bounds: Bounds, start: Start, extent: DimExtent) -> str:
     static, value = start
     if top is None or top.extent != extent or value is None:
         return f"min={bounds.high + 1}" if bounds.high < min(extent.most, _MOST_ROUNDED) else ""
-    block = top.const // top.den + 2  # elements past the end, at most, and one
+    block = top.const // top.den + 2  # the most elements past the end, plus one
     divisor = 1 if value.facts is None else value.facts.divisor
-    # a start below the end is then a block before it
+    # a start below the end is then at least a block before it
     whole = top.num == top.den and not static and 1 < block < _MOST_ROUNDED and divisor % block == 0
     return f"multiple_of={lcm(block, extent.divisor)}" if whole else ""
 
 
 def widen(value: Value) -> Value:
-    """The index in int64, computed again from its parts, where int32 arithmetic could have overflowed."""
+    """The index, computed again in int64 from its parts if int32 arithmetic could have overflowed."""
     facts = value.facts
     return _widen(value, {}) if facts is not None and facts.wide else value
 
@@ -117,7 +117,7 @@ def _computed_again(value: Value, done: dict[int, Value]) -> Value:
 
 
 def mask_value(x: Any, shape: tuple[int, ...], op: str) -> Array | None:
-    """A mask that broadcasts to what is accessed, or None."""
+    """The mask, checked: it is bool and broadcasts to the accessed shape. None stays None."""
     if x is None:
         return None
     value = as_value(x, op)
@@ -127,7 +127,7 @@ def mask_value(x: Any, shape: tuple[int, ...], op: str) -> Array | None:
 
 
 def fill_value(x: Any, shape: tuple[int, ...], dtype: DType, op: str) -> Array | None:
-    """What masked elements get, in the Ref's dtype; numbers adapt. None for zero."""
+    """The value of masked elements in the Ref's dtype; Python numbers are converted. None stands for zero."""
     if x is None:
         return None
     own, weak = item_type(x, op)
@@ -143,7 +143,7 @@ def _fitting(value: Array, shape: tuple[int, ...], op: str) -> Array:
 
 
 def stored_value(dtype: DType, value: Any) -> Array:
-    """`value` in a Ref's dtype: numbers adapt, arrays must have it. Raises `StoreDType`."""
+    """`value` in a Ref's dtype. Python numbers are converted; an array of another dtype raises `StoreDType`."""
     if isinstance(value, Ref):
         raise RefAsValue(op="store", ref=repr(value))
     own, weak = item_type(value, "store")
@@ -155,7 +155,8 @@ def stored_value(dtype: DType, value: Any) -> Array:
 
 
 def check_writable(ref: Ref) -> None:
-    """Refuse a store to an input that the launch did not also give as an output."""
-    if ref.type.space is MemorySpace.GMEM and not buffer_of(ref.root).type.written:  # of a peer's too, the argument's
+    """Raise `ReadOnlyRef` for a store to an input that is not also an output."""
+    # a Ref of a peer's memory is writable if the argument is
+    if ref.type.space is MemorySpace.GMEM and not buffer_of(ref.root).type.written:
         hint = "write to an output Ref; for in-place work use `input_output_aliases`"
         raise ReadOnlyRef(name=f"the input {ref.type.name or ref!r}", hint=hint)

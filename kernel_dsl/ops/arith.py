@@ -83,7 +83,7 @@ class MulHi(Binary, name="mulhi"):
 class Div(Binary, name="div"):
     """x / y, IEEE-rounded; integers truncate and x / 0 is 0. PTX `div.rn`, `div`."""
 
-    approx: bool | None = option(None)  # by `div.approx` in float32; None: as `approx_math` says
+    approx: bool | None = option(None)  # whether to use `div.approx` in float32; None: as `approx_math` says
     interval = facts.div
 
 
@@ -134,7 +134,7 @@ class Xor(Binary, name="xor"):
 
 
 class ShiftLeft(Binary, name="shift_left"):
-    """x << y; an amount that is not below the width, seen as unsigned, gives 0. PTX `shl`."""
+    """x << y; an amount that, as an unsigned integer, is the width or more gives 0. PTX `shl`."""
 
     interval = partial(facts.shifted, left=True)
 
@@ -146,7 +146,7 @@ class ShiftLeft(Binary, name="shift_left"):
 
 
 class ShiftRight(Binary, name="shift_right"):
-    """x >> y, arithmetic for signed; an amount that is not below the width gives 0, or the sign. PTX `shr`."""
+    """x >> y, arithmetic for signed integers; an amount of the width or more gives 0, or the sign. PTX `shr`."""
 
     interval = partial(facts.shifted, left=False)
 
@@ -229,7 +229,7 @@ def elementwise(
 ) -> Array:
     """Promote, broadcast and append one op; floats narrower than 32 bits compute in float32 and are rounded back.
 
-    `dtype` overrides the common dtype of the operands; `bools` is the op's class where that is bool; `wide` is what to
+    `dtype` overrides the common dtype of the operands; `bools` is the op's class for bools; `wide` is the dtype to
     compute in; `options` are the op's attributes.
     """
     values, common, weak = operands_of(args, op)
@@ -256,9 +256,8 @@ def elementwise(
 
 def beside_fp8(given: Any, value: Array) -> Array:
     """An operand in float32 to compute with. `given`: as the user wrote it; `value`: that rounded to the fp8 dtype.
-
-    float8_e4m3fn has no infinity. A number beyond its range is one all the same while it is computed with, as it is in
-    other dtypes: `v < inf` holds for every number.
+    float8_e4m3fn has no infinity. A computation still sees a number beyond its range as infinity, as in other dtypes,
+    so that `v < inf` holds for every number.
     """
     own, _ = item_type(given, "an operand")
     if own == value.dtype and isinstance(given, Array):
@@ -276,7 +275,7 @@ def beside_fp8(given: Any, value: Array) -> Array:
 
 
 def _contracted(cls: Any, values: list[Array], op: str) -> Array:
-    """A sum or difference, with one rounding where a term is a product."""
+    """A sum or difference, with one rounding if a term is a product."""
     x, y = values
     for term, other, first in ((x, y, True), (y, x, False)):
         product = term.op
@@ -291,10 +290,9 @@ def _contracted(cls: Any, values: list[Array], op: str) -> Array:
 
 @contextmanager
 def fma_contraction() -> Generator[None]:
-    """`with kd.fma_contraction():` sums of products inside are `fma`: `a * b + c`, `c - a * b`, with one rounding, not two.
-
-    Of float32 and float64, and of products that are terms as they were made: neither narrowed nor broadcast. Nothing else is
-    contracted, so the result is the same on every device.
+    """`with kd.fma_contraction():` sums of products inside become `fma`: `a * b + c`, `c - a * b`, with one rounding.
+    This holds for float32 and float64, and for products that are terms directly: neither narrowed nor broadcast.
+    Nothing else is contracted, so the result is the same on every device.
     """
     trace = current()
     outer, trace.contract = trace.contract, True
@@ -349,7 +347,7 @@ divide = true_divide
 def div(x: Any, y: Any, *, approx: bool | None = None) -> Array:
     """lax.div: x / y for floats; integers truncate toward zero, and x / 0 is 0.
 
-    `approx`: floats by `div.approx` in float32, or IEEE-rounded, for any `approx_math`.
+    `approx`: True divides floats by `div.approx` in float32, False with IEEE rounding, whatever `approx_math` is.
 
     >>> run(lambda x: kd.div(x, 2), [-3, 3])
     [-1  1]
@@ -400,7 +398,8 @@ def fma(x: Any, y: Any, z: Any) -> Array:
     dtype = common_dtype((x, y, z), "fma")
     if not dtype.is_float:
         raise UnsupportedDType(op="fma", dtype=dtype, hint="use `x * y + z`")
-    # 16 bits: the hardware's own, as float32 would round twice; products and sums of fp8 are exact in float64
+    # 16 bits: the hardware's instruction, because float32 would round twice; products and sums of fp8 are exact in
+    # float64
     return elementwise(Fma, (x, y, z), "fma", wide=dt.float64 if dtype in dt.FP8 else dtype)
 
 
@@ -464,7 +463,7 @@ def negative(x: Any) -> Array:
     dtype = common_dtype((x,), "negative")
     _number(dtype, "negative", "use `~` on bools")
     if dtype.is_float and dtype.bits < 32:
-        value = as_value(x, "negative")  # on the bits, NaN too
+        value = as_value(x, "negative")  # flips the sign bit, also of NaN
         return bitcast_convert_type(bitwise_xor(bits_of(value), sign_bit(dtype)), dtype)
     return elementwise(Neg, (x,), "negative")
 

@@ -25,9 +25,9 @@ __all__ = ["associative_scan"]
 class AssociativeScan(Op, name="associative_scan"):
     """Each element combined with those before it along an axis, of several values at once. PTX `shfl.sync.bfly`, SMEM.
 
-    The region's arguments are blocks of every value, those of the earlier place and then those of the later one: what a lane's
-    registers hold at one place along the axis. Registers are combined first, then lanes, then warps, in a fixed order; `reverse`:
-    what is later along the axis is the earlier one.
+    The region's arguments are blocks of every value, those of the earlier place and then those of the later one: what a
+    lane's registers hold at one place along the axis. Registers are combined first, then lanes, then warps, in a fixed
+    order. `reverse`: the scan begins at the end of the axis.
     """
 
     xs: tuple[Value, ...] = operands()
@@ -40,14 +40,14 @@ class AssociativeScan(Op, name="associative_scan"):
 
 
 def digits(layout: Layout, axis: int) -> list[tuple[int, str, int]]:
-    """The factors of an index along an axis from the least: (stride, "reg", size), or (stride, "bit", number of the bit)."""
+    """The factors of an index along an axis, smallest first: (stride, "reg", size) or (stride, "bit", bit's number)."""
     found = [(stride, "reg", size) for dim, size, stride in layout.regs if dim == axis]
     found += [(b[1], "bit", i) for i, b in enumerate(layout.bits) if b is not None and b[0] == axis]
     return sorted(found)
 
 
 def of_block(layout: Layout, axis: int) -> Layout:
-    """How the elements are spread that lanes hold in one register each along the axis."""
+    """The layout of the block of elements that lanes hold in one register each along the axis."""
     order = [which for _, where, which in digits(layout, axis) if where == "bit"]
 
     def place(bit: Bit, number: int) -> Bit:
@@ -62,11 +62,12 @@ def of_block(layout: Layout, axis: int) -> Layout:
 def associative_scan(fn: Callable[..., Any], tree: Any, axis: Any = 0, *, reverse: bool = False) -> Any:
     """Every element along `axis` combined with all before it by `fn(earlier, later)`, an associative function.
 
-    `tree` is a value or a nest of values with one extent along `axis`; `fn` takes two such nests and returns a third. It sees
-    blocks: what lanes hold at some places along the axis, with all of the other dimensions, and must treat places alike, as
-    elementwise functions do. It gives the dtypes it was given, and neither loads nor stores. `reverse`: from the end, so that
-    `earlier` is what comes after. The order in which elements are combined is fixed, so results are the same each time.
-    Raises `CarryMismatch`, `ShapeMismatch`, `BadAxis`, `BadArgument`.
+    `tree` is a value or a nest of values with one extent along `axis`; `fn` takes two such nests and returns a third.
+    `fn` gets blocks: the elements that lanes hold at some places along the axis, with all of the other dimensions. It
+    must treat all places alike, as elementwise functions do. It returns the dtypes of its arguments, and neither loads
+    nor stores. `reverse`: start at the end, so that `earlier` holds the elements further along. The order in which
+    elements are combined is fixed, so results are the same each time. Raises `CarryMismatch`, `ShapeMismatch`,
+    `BadAxis`, `BadArgument`.
 
     >>> run(lambda x: kd.associative_scan(lambda a, b: a * b, x), [1, 2, 3, 4])
     [ 1  2  6 24]
@@ -90,7 +91,7 @@ def associative_scan(fn: Callable[..., Any], tree: Any, axis: Any = 0, *, revers
 
 
 def _spread_alike(values: list[Array], axes: list[int]) -> list[Array]:
-    """The values in layouts that spread the axis in one way: that of the largest."""
+    """The values in layouts that spread the axis as the largest value's layout does."""
     number = max(range(len(values)), key=lambda i: values[i].size)
     largest, axis = values[number], axes[number]
     same = [v for v, a in zip(values, axes, strict=True) if v.shape == largest.shape and a == axis]
@@ -145,7 +146,7 @@ def _traced(fn: Callable[..., Any], xs: list[Array], axes: list[int], structure:
 
 
 def _as_given(out: Array, t: ArrayType, where: Any) -> Array:
-    """What the function returned, spread as it was given. Raises `CarryMismatch`."""
+    """A result of the function, in the layout of its argument. Raises `CarryMismatch`."""
     out = rounded(out, t.dtype) if out.weak else out
     if out.shape != t.shape or out.dtype != t.dtype:
         raise CarryMismatch(

@@ -1,7 +1,7 @@
 """Atomic read-modify-write on GMEM and SMEM. Each element is updated once, in every layout.
 
-The target is a Ref, a view (`ref.at[i]`), or elements selected by index arrays (`ref.at[array]`). Several elements may have one
-place: each is added, in no fixed order. Elements out of range in GMEM are dropped.
+The target is a Ref, a view (`ref.at[i]`), or elements selected by index arrays (`ref.at[array]`). Several elements may
+have the same index: each is added, in no fixed order. Elements out of range in GMEM are dropped.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ class AtomicKind(Enum):
 
 
 ORDERS = ("relaxed", "acquire", "release", "acq_rel")
-RED_ORDERS = ("relaxed", "release")  # of `red`, which orders nothing after itself
+RED_ORDERS = ("relaxed", "release")  # the orders of `red`, which has no acquire
 SCOPES = ("cta", "cluster", "gpu", "sys")
 
 
-_NEIGHBOURS = (dt.float32, dt.float16, dt.bfloat16)  # which `red` adds several of at once
+_NEIGHBOURS = (dt.float32, dt.float16, dt.bfloat16)  # dtypes of which one `red` adds several
 
 
 class AtomicRmw(Op, name="atomic_rmw", effect=Effect.READ | Effect.WRITE):
-    """Old values, exchanged for op(old, x). PTX `atom`, ISA 9.7.13.6; `red`, 9.7.13.7, where none is used.
+    """Old values, exchanged for op(old, x). PTX `atom`, ISA 9.7.13.6; `red`, 9.7.13.7, if no old value is used.
 
-    Where several lanes hold an element one of them acts, and the others read the old value, if it is used, in SMEM.
-    `indices`: of elements chosen by index arrays, along the dimensions `walks`, as in a gather. `access`: how many
-    neighbours one `red` may add to.
+    If several lanes hold an element, one of them acts; the others get the old value through SMEM if it is used.
+    `indices`: index arrays that choose elements along the dimensions `walks`, as in a gather. `access`: the most
+    neighbours that one `red` adds to.
     """
 
     ref: Value = operand()
@@ -90,9 +90,10 @@ class AtomicRmw(Op, name="atomic_rmw", effect=Effect.READ | Effect.WRITE):
 
 
 class AtomicCas(Op, name="atomic_cas", effect=Effect.READ | Effect.WRITE):
-    """Old values; where one equals `compare` it is exchanged for x. PTX `atom.cas`, ISA 9.7.13.6.
+    """Old values; x replaces those that equal `compare`.
 
-    Where several lanes hold an element one of them acts, and the others read the old value, if it is used, in SMEM.
+    PTX `atom.cas`, ISA 9.7.13.6. If several lanes hold an element, one of them acts; the others get the old value
+    through SMEM if it is used.
     """
 
     ref: Value = operand()
@@ -123,7 +124,7 @@ def _check(dtype: DType, kind: AtomicKind, op: str) -> None:
 
 @dataclass
 class _Site:
-    """Where an atomic acts and with what: the root, the operands in one layout, offsets, index arrays, mask, view."""
+    """The target and operands of an atomic: the root, the operands in one layout, offsets, index arrays, mask, view."""
 
     root: Value
     operands: list[Array]
@@ -136,7 +137,7 @@ class _Site:
 
 
 def _prepare(ref: Any, values: tuple[Any, ...], op: str, mask: Any, order: str, scope: str) -> _Site:
-    """Check and place everything that all atomics take."""
+    """Check the arguments that all atomics take, and bring them to one layout."""
     chosen = GatherTarget(as_ref(ref.ref, op), ref.index) if isinstance(ref, Elements) else None
     target = as_ref(ref, op) if chosen is None else ref.ref
     check_writable(target)
@@ -183,7 +184,7 @@ def atomic(ref: Any, value: Any, kind: AtomicKind, op: str, mask: Any, order: st
     (x,) = at.operands
     in_gmem = at.root.type.space is MemorySpace.GMEM
     added = kind is AtomicKind.ADD and x.dtype in _NEIGHBOURS and order in RED_ORDERS
-    # what other GPUs see is added an element each: what links between GPUs make of vectors is written nowhere
+    # scope "sys" adds one element at a time: no document says how links between GPUs treat vectors
     wide = in_gmem and added and scope != "sys" and at.access.vector > 1
     access = at.access if wide else Access()
     return traced(AtomicRmw(at.root, x, at.offsets, at.indices, at.mask, at.view, kind, order, scope, at.walks, access))
@@ -192,10 +193,11 @@ def atomic(ref: Any, value: Any, kind: AtomicKind, op: str, mask: Any, order: st
 def atomic_add(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu") -> Array:
     """Add `value` to every element of a Ref or `ref.at[...]`, atomically; returns the old values, in its shape and dtype.
 
-    The Ref lies in GMEM or SMEM and holds 32- or 64-bit ints, float16, bfloat16, float32 or float64. `value` is broadcast to
-    it; `mask` (bool, broadcast too): where false, nothing happens. Where the old values are not used, neighbours in GMEM of
-    float32, float16 and bfloat16 are added several at once, unless `scope` is "sys". `order`: "relaxed", "acquire", "release"
-    or "acq_rel", `scope`: "cta", "cluster", "gpu" or "sys". Raises `UnsupportedDType`, `StoreShape`, `StoreDType`, `BadArgument`.
+    The Ref lies in GMEM or SMEM and holds 32- or 64-bit ints, float16, bfloat16, float32 or float64. `value` is
+    broadcast to it. `mask` (bool, also broadcast): elements with False stay unchanged. If the old values are not used,
+    one instruction adds several neighbours of float32, float16 or bfloat16 in GMEM, unless `scope` is "sys". `order`:
+    "relaxed", "acquire", "release" or "acq_rel", `scope`: "cta", "cluster", "gpu" or "sys". Raises `UnsupportedDType`,
+    `StoreShape`, `StoreDType`, `BadArgument`.
     """
     return atomic(ref, value, AtomicKind.ADD, "atomic_add", mask, order, scope)
 

@@ -36,9 +36,8 @@ class BarrierWait(Op, name="barrier_wait", effect=Effect.SYNC, requires=Feature.
 
 
 class BarrierTest(Op, name="barrier_test", effect=Effect.SYNC, requires=Feature.MBARRIER):
-    """Whether the barrier's next phase has completed; then it counts as waited for. PTX `mbarrier.test_wait`.
-
-    One lane asks; the others read the answer in SMEM.
+    """Whether the barrier's next phase has completed. A completed phase counts as waited for. PTX `mbarrier.test_wait`.
+    One lane tests; the others read the answer in SMEM.
     """
 
     barrier: Value = operand()
@@ -52,8 +51,8 @@ class BarrierTest(Op, name="barrier_test", effect=Effect.SYNC, requires=Feature.
 class BarrierRef:
     """A barrier, or an array of them: `barrier.at[i]` or `barrier.at[i, j]` picks one; the index may be traced.
 
-    `barrier.at[1:3]` and `barrier.at[kd.ds(i, 2)]` are arrays of some of them. A single one may be picked too: it is
-    number 0.
+    `barrier.at[1:3]` and `barrier.at[kd.ds(i, 2)]` are arrays of some of them. A single barrier can be indexed, too: it
+    is number 0.
     """
 
     __slots__ = ("_index", "_root", "_shape", "_strides", "guard")
@@ -65,7 +64,7 @@ class BarrierRef:
         self._shape: tuple[int, ...] = root.type.shape if shape is None else shape
         self._strides: tuple[int, ...] = strides_of(self._shape) if strides is None else strides
         self._index = index
-        self.guard: Any = None  # where it is false, an arrival is none: that of a pipeline's first steps
+        self.guard: Any = None  # a predicate: arrivals happen only if it holds, for a pipeline's first steps
 
     @property
     def root(self) -> Value:
@@ -73,7 +72,7 @@ class BarrierRef:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the barriers still to be indexed; () for one barrier."""
+        """The shape of this array of barriers; () for one barrier."""
         return self._shape
 
     @property
@@ -88,13 +87,13 @@ class BarrierRef:
         return f"<{self._root.type}>"
 
     def __getitem__(self, index: Any) -> NoReturn:
-        # no IndexError: Python would take that for the end of an iteration
+        # not an IndexError, which Python would take as the end of an iteration
         raise BadArgumentType(op="[]", what=f"{self!r} holds no values", hint="pick one with `barrier.at[i]`")
 
     def pick(self, index: Any) -> BarrierRef:
         """Index the leading dimensions. Raises `TooManyIndices`, `IndexOutOfRange`, `SliceOutOfRange`, `BadIndex`."""
         items: tuple[Any, ...] = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,)
-        one = not self._root.type.shape and len(items) == 1  # which is an array of one as well
+        one = not self._root.type.shape and len(items) == 1  # a single barrier is an array of one, too
         extents, strides = ((1,), (0,)) if one else (self._shape, self._strides)
         if len(items) > len(extents):
             raise TooManyIndices(count=len(items), what="barrier", rank=len(self._shape), shape=self._shape)
@@ -115,7 +114,7 @@ class BarrierRef:
         return made
 
     def linear(self, op: str) -> Array:
-        """The number of the one barrier. Raises `BadArgumentType` while some are still to be indexed."""
+        """The number of this barrier. Raises `BadArgumentType` for an array of several."""
         if self._shape:
             what = f"an array of barriers of shape {self._shape}"
             raise BadArgumentType(op=op, what=what, hint="pick one with `barrier.at[i]`")
@@ -151,7 +150,7 @@ def _part(item: Any, dim: int, extent: int, what: str) -> tuple[Any, int | None,
 
 
 def as_barrier(barrier: Any, op: str) -> BarrierRef:
-    """`barrier`, refused where it is none."""
+    """`barrier`. Raises `BadArgumentType` for an object that is no barrier."""
     if not isinstance(barrier, BarrierRef):
         what = f"a {type(barrier).__name__} is not a barrier"
         raise BadArgumentType(op=op, what=what, hint="allocate one with `kd.Barrier(...)` in `scratch_types`")
@@ -160,7 +159,7 @@ def as_barrier(barrier: Any, op: str) -> BarrierRef:
 
 
 def barrier_arrive(barrier: Any, predicate: Any = None) -> None:
-    """Arrive once on one barrier, as this warpgroup; with a rank-0 bool `predicate`, only where it holds.
+    """Arrive once on one barrier, as this warpgroup. With a rank-0 bool `predicate`, arrive only if it holds.
 
     Raises `BadArgumentType` for an object that is no barrier, `PredicateNotScalar`.
     """
@@ -178,7 +177,7 @@ def barrier_arrive(barrier: Any, predicate: Any = None) -> None:
 
 
 def barrier_wait(barrier: Any) -> None:
-    """Wait until the phase of one barrier completes that this warpgroup has not yet waited for.
+    """Wait for the next phase of one barrier: the first that this warpgroup has not waited for.
 
     Raises `BadArgumentType` for an object that is no barrier.
     """
@@ -193,7 +192,7 @@ def barrier_arrive_and_wait(barrier: Any) -> None:
 
 
 def barrier_test(barrier: Any) -> Array:
-    """Whether the next phase has completed, without waiting (rank-0 bool); where it has, it counts as waited for.
+    """Whether the next phase has completed (a rank-0 bool), without a wait. A completed phase counts as waited for.
 
     Raises `BadArgumentType` for an object that is no barrier.
     """

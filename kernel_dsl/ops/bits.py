@@ -62,7 +62,9 @@ def _of_integer(cls: Any, x: Any, op: str) -> Array:
 
 
 def shift_right_logical(x: Any, y: Any) -> Array:
-    """x >> y with zeros coming in, also for signed integers; an amount of the width or more gives 0, and so does a negative one.
+    """x >> y that shifts zeros in, also for signed integers.
+
+    An amount of the width or more gives 0, and so does a negative one.
 
     >>> run(lambda x: kd.shift_right_logical(x, 28), [-1, 1 << 30])
     [15  4]
@@ -101,7 +103,7 @@ def clz(x: Any) -> Array:
 
 
 def signbit(x: Any) -> Array:
-    """Whether the sign bit is set: true for -0.0 too."""
+    """Whether the sign bit is set: true for -0.0, too."""
     value = as_value(x, "signbit")
     if value.dtype.is_float:
         return less(bits_of(value), 0)
@@ -121,7 +123,7 @@ def ldexp(x: Any, n: Any) -> Array:
 
 
 def _int32(exponent: Array) -> Array:
-    """An integer of any dtype as int32, cut to what is beyond the range of every float anyway."""
+    """An integer of any dtype as int32, clamped to values beyond the exponents of every float."""
     limit = 1 << 20
     if exponent.dtype.bits == 64 or exponent.dtype == dt.uint32:
         exponent = minimum(exponent, limit)

@@ -68,11 +68,11 @@ class Bitcast(Op, name="bitcast"):
         return (ArrayType(t.shape, self.dtype, t.layout),)
 
 
-_of_storage: list[Callable[[Array, DType], Array]] = []  # from and to dtypes for memory: storage.py enters it
+_of_storage: list[Callable[[Array, DType], Array]] = []  # converts from and to dtypes for memory; storage.py enters it
 
 
 def enter(function: Callable[[Array, DType], Array]) -> None:
-    """Say how dtypes for memory are converted."""
+    """Enter the function that converts dtypes for memory."""
     _of_storage[:] = [function]
 
 
@@ -97,7 +97,7 @@ convert_element_type = astype
 
 
 def rounded(x: Array, dtype: DType) -> Array:
-    """What arithmetic made of operands of `dtype`, or a number beside them, in it: fp8 overflow as ml_dtypes has it."""
+    """A result of arithmetic, or a Python number, rounded to `dtype`. fp8 overflow is that of ml_dtypes."""
     return astype(x, dtype, saturate=dtype not in dt.FP8)
 
 
@@ -120,10 +120,10 @@ def bitcast_convert_type(x: Any, dtype: Any) -> Array:
 
 
 def constant(value: Any, dtype: DType, *, weak: bool = False) -> Array:
-    """A rank-0 constant; the same one in a region is made once."""
+    """A rank-0 constant. A region has each constant once."""
     table = current().constants
     value = _fit(value, dtype)
-    # repr tells -0.0 from 0.0 and one NaN from no NaN
+    # repr distinguishes -0.0 from 0.0, and makes NaN equal to NaN
     key = (repr(value), dtype.name, weak)
     found = table.get(key)
     if found is None:
@@ -157,7 +157,7 @@ def _wider(number: int) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A number as Python's own: a subclass may print, hash or convert as it likes."""
+    """A plain Python number: a subclass may define its own printing, hashing and conversions."""
     cls: type[Any] = type(value)
     if issubclass(cls, int):
         return int.__int__(value)
@@ -165,7 +165,10 @@ def _plain(value: Any) -> Any:
 
 
 def item_type(x: Any, op: str) -> tuple[DType, bool]:
-    """(dtype, weak) of an operand, before it is made a value. Raises where it can't be one."""
+    """(dtype, weak) of an operand that is not a value yet.
+
+    Raises `NotAnArray` or `UnsupportedDType` if it can't become one.
+    """
     if isinstance(x, Array):
         return x.dtype, x.weak
     weak = of_python(x)

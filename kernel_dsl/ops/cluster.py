@@ -45,9 +45,9 @@ class PeerRef(Op, name="peer_ref", requires=Feature.DSMEM):
 
 
 class AsyncStoreSmem(Op, name="async_store_smem", effect=Effect.SYNC, requires=Feature.DSMEM):
-    """Store a value to another block's SMEM, completing on that block's barrier. PTX `st.async`.
+    """Store a value to another block's SMEM, completing on that block's barrier.
 
-    `atomic`: "add" adds it instead, an element each. PTX `red.async`.
+    PTX `st.async`. `atomic`: "add" adds it, element by element. PTX `red.async`.
     """
 
     ref: Value = operand()
@@ -87,8 +87,9 @@ def cluster_barrier(spec: ClusterBarrier, name: str) -> BarrierRef:
 def cluster_ref(ref: Any, index: Mapping[str, Any]) -> Ref:
     """`ref` in the SMEM of another block: {axis: index} along cluster axes, this block's own along the others.
 
-    Loads and stores go there directly; a `ClusterBarrier` orders them. Indices are ints or rank-0 integers.
-    Raises `CopySpaces` for a Ref in GMEM, `ClusterUse` for an axis or a block that the cluster hasn't, `BadArgumentType`.
+    Loads and stores access that SMEM directly; a `ClusterBarrier` orders them. Indices are ints or rank-0 integers.
+    Raises `CopySpaces` for a Ref in GMEM, `ClusterUse` for an axis or a block that the cluster does not have,
+    `BadArgumentType`.
     """
     op = "cluster_ref"
     own = as_ref(ref, op)
@@ -109,7 +110,7 @@ def cluster_ref(ref: Any, index: Mapping[str, Any]) -> Ref:
 
 
 def _check_block(name: str, index: Any, op: str) -> None:
-    """Raise `BadArgumentType` for what is no index, `ClusterUse` for a static one beyond the cluster."""
+    """Raise `BadArgumentType` for an object that is no index, `ClusterUse` for a static index beyond the cluster."""
     if not is_index(index):
         raise BadArgumentType(op=op, what=f"{name}={index!r}", hint="an int or a rank-0 integer value")
     size = current().axes[name][2]
@@ -124,12 +125,12 @@ def async_store_smem(
     """Store `x` to `ref` in the block `cluster_idx` along `cluster_dim`; it arrives once, with its bytes, on that
     block's `barrier`. Values are stored in units of 4, 8 or 16 bytes.
 
-    `atomic="add"` adds `x` to what is there, each element on its own, as several blocks may do to one buffer; its dtype is
-    a 32- or 64-bit int. What was there before must be seen by them all: meet at a `ClusterBarrier` first.
+    `atomic="add"` adds `x` to the buffer, each element atomically, so that several blocks may add to one buffer. Its
+    dtype is a 32- or 64-bit int. All of them must see the initial data: wait at a `ClusterBarrier` first.
 
     `x` is broadcast to the SMEM Ref, of rank 1 or more, and has its dtype. Raises `CopySpaces`, `StoreDType`,
-    `BadArgument`, `BadArgumentType`, `UnsupportedDType`, `WgmmaShape` for smaller units, `ClusterUse` (for a `cluster_ref`
-    too: `ref` is this block's, and `cluster_idx` says where).
+    `BadArgument`, `BadArgumentType`, `UnsupportedDType`, `WgmmaShape` for smaller units, `ClusterUse` (also for a
+    `cluster_ref`: `ref` is this block's, and `cluster_idx` picks the other block).
     """
     op = "async_store_smem"
     target = as_ref(ref, op)

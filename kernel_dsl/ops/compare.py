@@ -86,13 +86,13 @@ class Min(Binary, name="min"):
 
 
 class FMax(Binary, name="fmax"):
-    """The larger float; a NaN gives way. PTX `max`."""
+    """The larger float; if one is NaN, the other. PTX `max`."""
 
     llvm = {"f": "call {t} @llvm.maxnum.{s}({t} {0}, {t} {1})"}
 
 
 class FMin(Binary, name="fmin"):
-    """The smaller float; a NaN gives way. PTX `min`."""
+    """The smaller float; if one is NaN, the other. PTX `min`."""
 
     llvm = {"f": "call {t} @llvm.minnum.{s}({t} {0}, {t} {1})"}
 
@@ -165,19 +165,19 @@ def minimum(x: Any, y: Any) -> Array:
 
 
 def fmax(x: Any, y: Any) -> Array:
-    """The larger; a number if the other operand is NaN."""
+    """The larger; if one operand is NaN, the other."""
     return _extreme(FMax, x, y, "fmax")
 
 
 def fmin(x: Any, y: Any) -> Array:
-    """The smaller; a number if the other operand is NaN."""
+    """The smaller; if one operand is NaN, the other."""
     return _extreme(FMin, x, y, "fmin")
 
 
 def _extreme(cls: Any, x: Any, y: Any, op: str) -> Array:
     dtype = common_dtype((x, y), op)
     if dtype in dt.FP8:
-        # one of the operands, bit for bit, and of equal ones the second
+        # the result is one of the operands, bit for bit; if they are equal, the second
         wins = greater(x, y) if cls in (Max, FMax) else less(x, y)
         value = as_value(x if cls in (Max, Min) else y, op)
         test = IsNan if value.dtype.is_float else NotEqual

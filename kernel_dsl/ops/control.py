@@ -36,7 +36,7 @@ class If(Op, name="if"):
 
 
 class Switch(Op, name="switch"):
-    """Runs region number `index`, clamped to the regions there are. PTX `bra`, `brx`."""
+    """Runs region number `index`, clamped to the number of regions. PTX `bra`, `brx`."""
 
     index: Value = operand()
     branches: tuple[Region, ...] = regions()
@@ -105,7 +105,7 @@ def _shown(structure: Any) -> str:
 
 
 class _Held:
-    """A carry with accumulators: they stay where they are, and the loop carries the values beside them."""
+    """A carry with accumulators. Accumulators stay in their registers; the loop carries only the values beside them."""
 
     def __init__(self, leaves: list[Any], structure: Any) -> None:
         self._leaves = leaves
@@ -113,12 +113,15 @@ class _Held:
         self.values: tuple[Any, ...] = tuple([x for x in leaves if not isinstance(x, AccRef)])
 
     def whole(self, values: Sequence[Any]) -> Any:
-        """The carry again, with other values."""
+        """The carry with other values."""
         rest = iter(values)
         return unflatten(self._structure, [x if isinstance(x, AccRef) else next(rest) for x in self._leaves])
 
     def around(self, body: Callable[[Any, Any], Any], op: str) -> Callable[[Any, Any], Any]:
-        """The body as one of the values alone. It must return the same accumulators. Raises `CarryMismatch`."""
+        """The body as a function of the values alone.
+
+        Raises `CarryMismatch` if it does not return the same accumulators.
+        """
 
         def run(index: Any, values: Any) -> Any:
             args = (index, self.whole(values))
@@ -139,7 +142,7 @@ def _may_be_carried(x: Any) -> bool:
 
 
 def hold(carry: Any) -> _Held | None:
-    """What passes a carry's accumulators on; None where it has none."""
+    """The `_Held` of a carry with accumulators; None for others."""
     leaves, structure = flatten(carry, _may_be_carried)
     return _Held(leaves, structure) if any(isinstance(x, AccRef) for x in leaves) else None
 
@@ -148,7 +151,7 @@ def hold(carry: Any) -> _Held | None:
 
 
 def when(condition: Any) -> Callable[[Callable[[], None]], None]:
-    """`@kd.when(condition)` above a function without arguments: it runs where the rank-0 condition holds.
+    """`@kd.when(condition)` above a function without arguments: it runs if the rank-0 condition holds.
 
     A Python bool decides while tracing. Raises `PredicateNotScalar`, `BodyReturned`.
     """
@@ -220,7 +223,7 @@ def first_shape(column: Sequence[Array]) -> tuple[int, ...]:
 
 
 def cond(predicate: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
-    """`true_fun(*operands)` where the rank-0 predicate holds, else `false_fun(*operands)`; both of one type.
+    """`true_fun(*operands)` if the rank-0 predicate holds, else `false_fun(*operands)`. Both return the same types.
 
     The results may be pytrees. Raises `PredicateNotScalar`, `CarryMismatch`.
 
@@ -238,9 +241,9 @@ def cond(predicate: Any, true_fun: Callable[..., Any], false_fun: Callable[..., 
 
 
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
-    """`branches[index](*operands)`, the index (a rank-0 integer) clamped to the branches there are.
+    """`branches[index](*operands)`; the index, a rank-0 integer, is clamped to the number of branches.
 
-    All branches give one type. Raises `PredicateNotScalar`, `CarryMismatch`, `BadArgument` without branches.
+    All branches return the same types. Raises `PredicateNotScalar`, `CarryMismatch`, `BadArgument` without branches.
 
     >>> run(lambda x: kd.switch(x[0], [lambda: 10, lambda: 20]), [1, 5])
     20
@@ -276,11 +279,11 @@ def _bound(x: Any, op: str) -> Any:
     return number
 
 
-MAX_UNROLLED = 4096  # iterations: each is the whole body once more
+MAX_UNROLLED = 4096  # iterations: each repeats the whole body
 
 
 def _unrolling(unroll: Any, lo: Any, hi: Any, step: int, op: str) -> int:
-    """How often a loop's body is repeated; 0: it is written out for every iteration. Raises `BadArgument`."""
+    """The number of copies of a loop's body; 0: one for every iteration, without a loop. Raises `BadArgument`."""
     if unroll is None or unroll is False:
         return 1
     hint = f"True, or how many iterations to put together, from 1 to {MAX_UNROLLED}"
@@ -311,7 +314,7 @@ def _carry_args(inits: Sequence[Array]) -> list[Any]:
 
 
 def _weak_retry(inits: list[Array], outs: list[Array]) -> list[Array] | None:
-    """Initial values again, where Python numbers must take the dtype that the body gives them."""
+    """Initial values in which Python numbers have the dtypes that the body returns for them."""
     again = [
         rounded(i, o.dtype) if i.weak and not o.weak and o.dtype != i.dtype and not o.shape else i
         for i, o in zip(inits, outs, strict=True)
@@ -391,8 +394,8 @@ def _loop_range(low: Array, high: Array, step: int) -> Range | None:
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], init_val: Any, *, unroll: Any = None) -> Any:
     """`for i in range(lower, upper): val = body_fun(i, val)`; returns the last val. Bounds may be traced.
 
-    `unroll=True` repeats the body in the kernel where the bounds are static. `val` is a pytree of values that keep
-    shapes and dtypes. Raises `CarryMismatch`.
+    `unroll=True` writes out every iteration (the bounds must be static), `unroll=n` puts n iterations together. `val`
+    is a pytree of values that keep shapes and dtypes. Raises `CarryMismatch`.
 
     >>> run(lambda x: kd.fori_loop(0, 3, lambda i, total: total + x * i, kd.zeros_like(x)), [1, 2])
     [3 6]

@@ -34,7 +34,7 @@ __all__ = [
     "wait_smem_to_gmem",
 ]
 
-_SPELT = {"smin": "min", "umin": "min", "smax": "max", "umax": "max"}  # the dtype says which
+_SPELT = {"smin": "min", "umin": "min", "smax": "max", "umax": "max"}  # the dtype decides between them
 HINTS = ("", "evict_first", "evict_normal", "evict_last")
 
 
@@ -74,7 +74,7 @@ class CopyGmemToSmem(Op, name="copy_gmem_to_smem", effect=Effect.SYNC, requires=
 
     @property
     def start(self) -> Start | None:
-        """Where it starts along the innermost dimension of the tensor; None where the buffer's last axis is not copied."""
+        """The start along the innermost dimension of the tensor; None if the buffer's last axis is not copied."""
         axis = _innermost(self.src_view, self.dst_view, self.dst.type)
         return None if axis is None else innermost_start(self.src.type, self.src_view, self.src_offsets, axis)
 
@@ -101,7 +101,7 @@ class CopySmemToGmem(Op, name="copy_smem_to_gmem", effect=Effect.SYNC, requires=
 
     @property
     def start(self) -> Start | None:
-        """Where it starts along the innermost dimension of the tensor; None where the buffer's last axis is not copied."""
+        """The start along the innermost dimension of the tensor; None if the buffer's last axis is not copied."""
         axis = _innermost(self.dst_view, self.src_view, self.src.type)
         return (
             None if axis is None else innermost_start(self.dst.type, self.dst_view, self.dst_offsets, axis, store=True)
@@ -168,13 +168,16 @@ def _pair(src: Any, dst: Any, spaces: tuple[MemorySpace, MemorySpace], op: str) 
 
 
 def _innermost(gmem: View, smem: View, buffer: RefType) -> int | None:
-    """The axis of the array along which the last axis of the buffer is copied."""
+    """The axis of the array that is copied along the buffer's last axis."""
     last = len(buffer.shape) - 1
     return next((g.axis for g, s in zip(gmem.dims, smem.dims, strict=True) if s.axis == last and g.axis >= 0), None)
 
 
 def _note_way(op: CopyGmemToSmem | CopySmemToGmem, alone: str) -> None:
-    """Say what a start costs that TMA may not take. Raises `TmaRule` where the lanes can't copy instead: `alone` says why."""
+    """Note the cost of a start that TMA may not take.
+
+    Raises `TmaRule` if the lanes can't copy instead; `alone` says why.
+    """
     start = op.start
     if start is None or start.way is Way.TENSOR or not (current().target or DEFAULT).supports(Feature.TMA):
         return
@@ -236,14 +239,14 @@ def copy_gmem_to_smem(
 ) -> None:
     """Start copying a view of GMEM to one of SMEM; the copy arrives once on `barrier` with its bytes.
 
-    Elements outside of the view that `src` is a block of become zeros (`oob_mode`). `collective_axes`: cluster axes whose
-    blocks want the same data in the same place: each loads a part for all, and each block's barrier gets all bytes. With a
-    false `predicate` nothing is copied and nothing arrives. `l2_hint`: "evict_first", "evict_last" or "evict_normal".
-    Without a barrier the copy is one group, for `wait_gmem_to_smem`. Where the block does not start at a multiple
-    of 16 bytes along the innermost axis, the lanes copy it. PTX ISA 9.7.9.25 and 9.7.9.27.
+    Elements outside of the view that `src` is a block of become zeros (`oob_mode`). `collective_axes`: cluster axes
+    whose blocks need the same data in the same place: each loads a part for all, and each block's barrier gets all
+    bytes. With a false `predicate` nothing is copied and nothing arrives. `l2_hint`: "evict_first", "evict_last" or
+    "evict_normal". Without a barrier the copy is one group, for `wait_gmem_to_smem`. If the block does not start at a
+    multiple of 16 bytes along the innermost axis, the lanes copy it. PTX ISA 9.7.9.25 and 9.7.9.27.
 
-    Both views have one dtype, and one shape but for extents of 1. Raises `CopySpaces`, `CopyMismatch`, `TmaRule` for what TMA
-    can't do, `BarrierBytes`, `ClusterUse`, `BadArgument`, `BadArgumentType`.
+    Both views have the same dtype, and the same shape apart from extents of 1. Raises `CopySpaces`, `CopyMismatch`,
+    `TmaRule` for copies that TMA can't do, `BarrierBytes`, `ClusterUse`, `BadArgument`, `BadArgumentType`.
     """
     op = "copy_gmem_to_smem"
     a, b = _pair(src, dst, (MemorySpace.GMEM, MemorySpace.SMEM), op)
@@ -295,11 +298,11 @@ def copy_smem_to_gmem(
 ) -> None:
     """Start copying a view of SMEM to one of GMEM; elements beyond the end of the view that `dst` is a block of are dropped.
 
-    A start before it is refused here where it is known, and is a hazard in the interpreter: the GPU can't store there.
-    Call `commit_smem` after writing the SMEM. `commit_group=False` leaves the copy in the open group.
-    `reduction_op`: combine with what is there ("add", "min", "max", "and", "or", "xor", "inc", "dec"). `l2_hint`: as for
-    `copy_gmem_to_smem`, and so are shapes and dtypes. Raises `CopySpaces`, `CopyMismatch`,
-    `TmaRule`, `ClusterUse`, `BadArgument`.
+    A start before the view is an error while tracing if it is static, and a hazard in the interpreter: the GPU can't
+    store there. Call `commit_smem` after writing the SMEM. `commit_group=False` leaves the copy in the open group.
+    `reduction_op`: combine with the elements in GMEM ("add", "min", "max", "and", "or", "xor", "inc", "dec").
+    `l2_hint`, shapes and dtypes: as for `copy_gmem_to_smem`. Raises `CopySpaces`, `CopyMismatch`, `TmaRule`,
+    `ClusterUse`, `BadArgument`.
     """
     op = "copy_smem_to_gmem"
     a, b = _pair(src, dst, (MemorySpace.SMEM, MemorySpace.GMEM), op)
@@ -331,7 +334,7 @@ def copy_smem_to_gmem(
 
 
 def _check_starts(view: View, op: str) -> None:
-    """Stores at negative coordinates: PTX ISA 5.5.3.2 drops what lies outside, the H200 stops (illegal instruction)."""
+    """Refuse stores at negative coordinates: PTX ISA 5.5.3.2 drops them, but an H200 stops (illegal instruction)."""
     lows = {limit.axis: limit.low or 0 for limit in view.masked if limit.axis >= 0}
     for axis, start in enumerate(view.start):
         first = lows.get(axis, 0)
@@ -356,9 +359,10 @@ def _check_reduction(reduction: str, ref: Ref, op: str) -> None:
 
 
 def async_prefetch(ref: Any, *, collective_axes: Any = None, predicate: Any = None) -> None:
-    """Bring a view of GMEM into L2. With `collective_axes` one block along them does it for all.
+    """Bring a view of GMEM into L2.
 
-    With a false rank-0 bool `predicate` nothing is done. Raises `CopySpaces` for a Ref that is not in GMEM.
+    With `collective_axes` one block along them does it for all. With a false rank-0 bool `predicate` it does nothing.
+    Raises `CopySpaces` for a Ref that is not in GMEM.
     """
     op = "async_prefetch"
     source = as_ref(ref, op)
@@ -380,7 +384,7 @@ def async_prefetch(ref: Any, *, collective_axes: Any = None, predicate: Any = No
 
 
 def commit_gmem() -> None:
-    """Make this warpgroup's writes to GMEM visible to asynchronous copies: to those of this launch that read what it wrote.
+    """Make this warpgroup's writes to GMEM visible to asynchronous copies of this launch.
 
     Each lane's proxy fence, then a barrier of the warpgroup. PTX ISA 9.7.13.4 (fence.proxy.async).
     """

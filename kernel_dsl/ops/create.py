@@ -52,7 +52,7 @@ class Iota(Op, name="iota"):
 
 
 def full(shape: Any, fill_value: Any, dtype: Any = None) -> Array:
-    """A value of one number everywhere; the number may be traced.
+    """A value whose elements are all one number; the number may be traced.
 
     >>> run(lambda x: kd.full((2, 2), x[0]), [7, 8])
     [[7 7]
@@ -124,7 +124,7 @@ def ones_like(x: Any, dtype: Any = None) -> Array:
 
 
 def broadcasted_iota(dtype: Any, shape: Any, dimension: int, *, layout: Any = None) -> Array:
-    """Each element's index along `dimension`. `layout`: how to spread the value.
+    """Each element's index along `dimension`. `layout`: the layout of the value.
 
     >>> run(lambda: kd.broadcasted_iota(kd.int32, (2, 3), 1))
     [[0 1 2]
@@ -157,7 +157,7 @@ def iota(dtype: Any, size: int) -> Array:
 
 
 def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Array:
-    """NumPy's arange with static bounds, int32 by default (float32 where a bound is a float).
+    """NumPy's arange with static bounds, int32 by default (float32 if a bound is a float).
 
     >>> run(lambda: kd.arange(2, 11, 3))
     [2 5 8]
@@ -171,14 +171,14 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Ar
     if step == 0:
         raise BadArgument(op="arange", what="a step of 0", hint="any other step")
     floats = any(isinstance(x, float) for x in (start, stop, step))
-    # ints exactly, as floats would round those beyond 2**53
+    # ints are exact; floats would round those beyond 2**53
     size = max(0, math.ceil((stop - start) / step) if floats else -((start - stop) // step))
     out = as_dtype(dtype) if dtype is not None else (dt.float32 if floats else dt.int32)
     wide = computing(out) if out.is_float or out.is_integer else dt.int32
     shape = as_shape(size, "arange")
     count = _indices(wide, shape, 0, LayoutVar(shape), "arange")
     moved = count if abs(step) == 1 else count * abs(step)
-    if step < 0:  # what has no sign has no negative step, and yet can be counted down
+    if step < 0:  # an unsigned dtype can't hold a negative step, but can count down
         moved = start - moved
     elif start:
         moved = moved + start

@@ -31,7 +31,7 @@ class DebugPrint(Op, name="debug_print", effect=Effect.SYNC):
 
 
 class DebugCheck(Op, name="debug_check", effect=Effect.SYNC):
-    """Stop the kernel with a message where the condition fails. PTX calls `__assertfail`."""
+    """Stop the kernel with a message if the condition fails. PTX calls `__assertfail`."""
 
     condition: Value = operand()
     message: str = attr()
@@ -40,11 +40,11 @@ class DebugCheck(Op, name="debug_check", effect=Effect.SYNC):
 
 
 class ProfileMark(Op, name="profile_mark", effect=Effect.SYNC):
-    """Note the time in a warp's ring of GMEM, by one lane. PTX `st.global`, of `%globaltimer` and a word.
+    """Note the time in a warp's ring of GMEM, by one lane.
 
-    `rings`: the address of the first ring. A ring is 16 bytes, of which the first 4 count the events so far, and `space` events
-    of 16 bytes: the time and the word, which is `code` with `index`, or, where `where` says so, the multiprocessor's number, in
-    its upper half.
+    PTX `st.global`, of `%globaltimer` and a word. `rings`: the address of the first ring. A ring has a head of 16
+    bytes, whose first 4 count the events so far, and `space` events of 16 bytes: the time and the word. The word is
+    `code` with, in its upper half, `index` or (with `where`) the multiprocessor's number.
     """
 
     rings: Value = operand()
@@ -57,7 +57,7 @@ class ProfileMark(Op, name="profile_mark", effect=Effect.SYNC):
 def debug_print(fmt: str, *args: Any) -> None:
     """Print `fmt` with `{}` for each argument: rank-0 values, or one array, which prints a line an element with its index.
 
-    Output of different warpgroups comes in no order. Raises `BadArgument` where braces and arguments don't match.
+    Output of different warpgroups comes in no order. Raises `BadArgument` if braces and arguments don't match.
     """
     pieces = [text for text, *_ in _parsed(fmt)]
     fields = sum(1 for _, field, _, _ in _parsed(fmt) if field is not None)
@@ -93,7 +93,7 @@ def _printable(value: Array) -> Array:
 
 
 def debug_check(condition: Any, message: str = "debug_check failed") -> None:
-    """Stop the kernel with `message` and the user's line where the rank-0 condition is false.
+    """Stop the kernel with `message` and the user's line if the rank-0 condition is false.
 
     Raises `PredicateNotScalar`, `BadArgumentType` while tracing.
     """
@@ -105,7 +105,7 @@ def debug_check(condition: Any, message: str = "debug_check failed") -> None:
 
 
 def print_layout(fmt: str, x: Any) -> None:
-    """Print, while tracing, `fmt` with the layout of a value in place of `{}`: its name where it has one, and its factors.
+    """Print, while tracing, `fmt` with the layout of a value in place of `{}`: its name, if any, and its factors.
 
     A Ref has its dtype, shape and transforms there. Raises `BadArgument` for another format.
     """
@@ -127,7 +127,7 @@ def print_layout(fmt: str, x: Any) -> None:
 def named_scope(name: str) -> Generator[None]:
     """Give the lines inside a name: `kernel.profile` says when each warpgroup began and ended them.
 
-    Any other call has the code that it has without the name. Raises `BadArgumentType` for what is no string.
+    The code of any other call does not change. Raises `BadArgumentType` for a name that is no string.
     """
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgumentType(op="named_scope", what=f"{name!r} is no string", hint="pass a name")

@@ -46,7 +46,7 @@ class Broadcast(Op, name="broadcast"):
 
 
 class ConvertLayout(Op, name="convert_layout"):
-    """Spread a value by another layout. PTX `mov`, `shfl.sync`, or `st.shared` and `ld.shared`, whichever does it."""
+    """Convert a value to another layout. PTX `mov`, `shfl.sync`, or `st.shared` and `ld.shared`."""
 
     x: Value = operand()
     layout: Any = attr()
@@ -94,7 +94,7 @@ def broadcast_shapes(shapes: Sequence[tuple[int, ...]], op: str) -> tuple[int, .
 
 
 def _local(layout: Any) -> Any:
-    """The representative of a layout; one left open by an enclosing region ends being so here."""
+    """The representative of a layout. A layout that an enclosing region left open is closed here."""
     found = find(layout)
     if isinstance(found, LayoutVar) and (found.root() is not None or found.free is not None):
         return resolve(found)
@@ -102,15 +102,15 @@ def _local(layout: Any) -> Any:
 
 
 def common_layout(values: Sequence[Array], shape: tuple[int, ...]) -> Any:
-    """Where values meet: the first closed layout of `shape`, else one open variable for all that have it.
+    """The common layout of values: the first closed layout of `shape`, else one open variable for all of this shape.
 
-    Where none has it, the union of the closed ones' layouts, so that none of them moves.
+    If no value has the shape, it is the union of the closed layouts, so that no value moves.
     """
     full = [v for v in values if v.shape == shape]
     layouts = [_local(v.type.layout) for v in full]
     closed = [i for i, layout in enumerate(layouts) if isinstance(layout, Layout)]
     if closed:
-        # values that are cheap to compute again take the layout of the others
+        # values that are cheap to compute again adopt the layout of the others
         fixed = (i for i in closed if work_again(full[i]) is None) if len(closed) > 1 else iter(closed)
         return layouts[next(fixed, closed[0])]
     if not layouts:
@@ -132,7 +132,7 @@ def common_layout(values: Sequence[Array], shape: tuple[int, ...]) -> Any:
 
 
 def _parts(values: Sequence[Array]) -> list[MetPart]:
-    """Those whose layouts are closed."""
+    """The values whose layouts are closed."""
     found = [(v, _local(v.type.layout)) for v in values]
     return [MetPart(own, v.shape, v.dtype.bits == 64) for v, own in found if isinstance(own, Layout)]
 
@@ -141,7 +141,7 @@ MOST_AGAIN = 8  # ops
 
 
 def work_again(value: Value, most: int = MOST_AGAIN) -> int | None:
-    """How many ops compute a value of index arrays and rank-0 values anew, in whichever layout; None for others."""
+    """The number of ops that compute a value again from index arrays and rank-0 values; None for other values."""
     op = value.op
     if not array_type(value).shape:
         return 0
@@ -157,7 +157,7 @@ def work_again(value: Value, most: int = MOST_AGAIN) -> int | None:
 
 
 def _again(value: Value, layout: LayoutVar | Layout) -> Value:
-    """A value that `work_again` knows, computed in `layout`."""
+    """A value for which `work_again` gives a number, computed again in `layout`."""
     op = value.op
     if not array_type(value).shape or op is None:
         return value
@@ -177,7 +177,7 @@ def _again(value: Value, layout: LayoutVar | Layout) -> Value:
 
 
 def _reduced(layout: LayoutVar | Layout, x: Value, dims: tuple[int, ...], keepdims: bool) -> LayoutVar | Layout:
-    """The layout of `x`, of which a value in `layout` is made by stretching or inserting `dims`."""
+    """The layout that `x` needs so that stretching or inserting `dims` gives a value in `layout`."""
     if isinstance(layout, Layout):
         return layout.reduce(dims, keepdims)
     own = LayoutVar(array_type(x).shape)
@@ -186,9 +186,9 @@ def _reduced(layout: LayoutVar | Layout, x: Value, dims: tuple[int, ...], keepdi
 
 
 def convert(value: Array, layout: Any) -> Array:
-    """`value` spread by `layout`: free where its own is open or the same, else a conversion with a cost note.
+    """`value` in `layout`: free if its own is open or the same, else a conversion with a cost note.
 
-    Index arrays, and what few operations make of them and of rank-0 values, are computed again instead.
+    Index arrays, and results of few operations on them and on rank-0 values, are computed again instead.
     """
     own = _local(value.type.layout)
     layout = _local(layout)
@@ -236,7 +236,7 @@ def broadcast_value(value: Array, shape: tuple[int, ...], layout: Any) -> Array:
         if isinstance(own, LayoutVar):
             own.bind(layout, dims)
             return traced(Broadcast(value, shape, layout))
-        if not layout.vector and work_again(value) is None:  # no memory asks for another
+        if not layout.vector and work_again(value) is None:  # no memory access needs another
             layout.bind(union(_parts([value]), shape))
         layout = resolve(layout)
     value = convert(value, layout.reduce(dims))
@@ -249,7 +249,7 @@ def expand_leading(value: Array, rank: int) -> Array:
 
 
 def expanded(value: Array, dims: tuple[int, ...]) -> Array:
-    """`value` with new dimensions of extent 1 at `dims` of the result. What is open stays so."""
+    """`value` with new dimensions of extent 1 at `dims` of the result. An open layout stays open."""
     if not dims:
         return value
     own = find(value.type.layout)
@@ -311,7 +311,7 @@ def common_dtype(args: Sequence[Any], op: str) -> DType:
 def operands_of(args: Sequence[Any], op: str) -> tuple[list[Array], DType, bool]:
     """Operands promoted to their common dtype, and that dtype (and whether it is still weak)."""
     x, y = args[0], args[-1]
-    if len(args) == 2 and isinstance(x, Array) and isinstance(y, Array) and x.dtype is y.dtype:  # as most are
+    if len(args) == 2 and isinstance(x, Array) and isinstance(y, Array) and x.dtype is y.dtype:  # the common case
         return [x, y], x.dtype, x.weak and y.weak
     dtype, weak = promote([item_type(a, op) for a in args])
     return [as_value(a, op, dtype) for a in args], dtype, weak
@@ -342,7 +342,7 @@ class Unary(Elementwise):
 
 
 class Binary(Elementwise):
-    """Two operands of one dtype. `interval`: what is known of integers, from what is known of both operands."""
+    """Two operands of one dtype. `interval`: the range of an integer result, from the ranges of both operands."""
 
     x: Value = operand()
     y: Value = operand()

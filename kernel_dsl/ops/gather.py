@@ -41,7 +41,7 @@ class Gather(Op, name="gather", effect=Effect.READ):
 
 
 class Scatter(Op, name="scatter", effect=Effect.WRITE):
-    """Store elements at such an index; of duplicates one is kept. PTX `st.global`, `st.shared`."""
+    """Store elements at an index as of `Gather`; of duplicates one is kept. PTX `st.global`, `st.shared`."""
 
     ref: Value = operand()
     x: Value = operand()
@@ -54,16 +54,17 @@ class Scatter(Op, name="scatter", effect=Effect.WRITE):
 
 
 class GatherTarget:
-    """What an index with arrays in it means: the result's shape, the view without the arrays, and the arrays.
+    """An index with arrays in it: the result's shape, the view without the arrays, and the arrays.
 
-    `walks`: the dimensions that the arrays index; the steps of the view's limits along them follow those of its own.
+    `walks`: the dimensions that the arrays index. In the view's limits, steps along them follow the steps along its own
+    dimensions.
     """
 
     def __init__(self, ref: Ref, index: Any) -> None:
         entries = ref.normalise(index)
         arrays = [_index_array(ref, item, dim) for dim, item in entries if dim is not None and _is_array(item)]
         common = broadcast_shapes([a.shape for a in arrays], "gather")
-        # arrays, and integers with them, side by side put their dimensions there; apart, they come first (NumPy's rule)
+        # adjacent arrays and integers put their dimensions in their place; separated ones put them first (NumPy's rule)
         places = [i for i, (_, item) in enumerate(entries) if _is_array(item) or is_index(item)]
         together = places == list(range(places[0], places[0] + len(places)))
         plain = tuple(slice(None) if _is_array(item) else (item if dim is not None else None) for dim, item in entries)
@@ -81,7 +82,10 @@ class GatherTarget:
         self.arrays: list[Array] = [self._aligned(a, len(others) - before) for a in arrays]
 
     def open_layout(self) -> Any:
-        """What the index leaves open; neighbours along a slice ask for lanes side by side, whatever the arrays have."""
+        """The open layout of the result.
+
+        Neighbours along a slice go to neighbouring lanes, whatever the arrays' layouts are.
+        """
         return LayoutVar(self.shape, int(self._slices)) if self.shape else SCALAR
 
     def view(self, promise: bool = False) -> tuple[View, tuple[Value, ...]]:

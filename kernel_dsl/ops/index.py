@@ -47,7 +47,7 @@ class AxisIndex(Op, name="axis_index"):
 
 
 class ExtentOf(Op, name="extent"):
-    """An extent that is declared as a `kd.Dim`. PTX `ld.param`."""
+    """An extent declared as a `kd.Dim`. PTX `ld.param`."""
 
     extent: DimExtent = attr()
 
@@ -65,7 +65,7 @@ class ExtentOf(Op, name="extent"):
 
 @traces_extents
 def extent_of(extent: DimExtent) -> Array:
-    """The extent as a traced integer, weakly typed as a Python int is."""
+    """The extent as a traced integer, weakly typed like a Python int."""
     extent.assume()
     value = traced(ExtentOf(extent))
     value.weak = True
@@ -132,7 +132,7 @@ def _grid_axis(axis: int) -> tuple[int, Any]:
 
 
 def members() -> list[Array]:
-    """The indices along the grid's axes that the body does not know, outermost first."""
+    """The indices along the grid axes of `vmap`, which the body does not see, outermost first."""
     return [traced(AxisIndex("grid", number, size)) for number, size in enumerate(current().batches)]
 
 
@@ -155,7 +155,7 @@ def cdiv(x: Any, y: Any) -> Any:
     """
     if isinstance(x, Array) or isinstance(y, Array):
         if isinstance(x, Array) and isinstance(y, int) and y > 0 and x.facts is not None and not x.facts.divisor % y:
-            return arith.floor_divide(x, y)  # which tells more of the quotient
+            return arith.floor_divide(x, y)  # gives a tighter range of the quotient
         return arith.floor_divide(arith.add(x, arith.subtract(y, 1)), y)
     if isinstance(x, Symbol) or isinstance(y, Symbol):
         return -(-x // y)
@@ -170,9 +170,11 @@ def _divisor(y: int) -> int:
 
 
 def multiple_of(x: Any, factor: int) -> Any:
-    """`x`, a rank-0 integer, with the promise that it is a multiple of `factor`. Undefined where it is not.
+    """`x`, a rank-0 integer, with the promise that it is a multiple of `factor`.
 
-    Raises `BadArgument` for a static `x` that is not, or a factor below 1; `BadArgumentType`.
+    A broken promise is undefined behaviour.
+
+    Raises `BadArgument` for a static `x` that is no multiple, or a factor below 1; `BadArgumentType`.
     """
     if isinstance(factor, bool) or not isinstance(factor, int) or factor < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgument(op="multiple_of", what=f"factor {factor!r}", hint="a static int of 1 or more")

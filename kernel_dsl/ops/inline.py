@@ -51,7 +51,7 @@ class InlineRegisters(InlinePtx, name="inline_registers"):
 
 
 def address_of(ref: Ref, op: str) -> Array:
-    """The address of a Ref's first element. Raises `BadArgument` where a buffer is stored in tiles or swizzled."""
+    """The address of a Ref's first element. Raises `BadArgument` for a buffer in tiles or with a swizzle."""
     view, offsets = ref.view(promise=True)
     type = ref.type
     if type.tiling or type.swizzle is not Swizzle.NONE:
@@ -66,7 +66,7 @@ def uses_registers(template: str) -> bool:
 
 
 def words(dtype: DType, registers: int) -> int:
-    """How many registers of PTX hold so many elements of a lane."""
+    """The number of PTX registers that hold `registers` elements of a lane."""
     return -(-registers * dtype.itemsize // 4) if dtype.bits < 32 and not dtype.is_bool else registers
 
 
@@ -133,7 +133,7 @@ def _check_template(template: str, results: Sequence[Any], xs: Sequence[Array], 
 
 
 def numbered(template: str, counts: Sequence[int]) -> str:
-    """The template with its operands' registers numbered through: `counts` of them, operand by operand."""
+    """The template with one number for each register: operand i has `counts[i]` registers."""
     starts = [sum(counts[:i]) for i in range(len(counts))]
 
     def one(found: re.Match[str]) -> str:
@@ -154,16 +154,15 @@ def inline_ptx(template: str, *args: Any, out_type: Any = None, pure: bool = Fal
     """PTX instructions for every element: `kd.inline_ptx("ex2.approx.f32 $0, $1;", x, out_type=kd.float32)`.
 
     `$0`, `$1` ... are the results in order of `out_type` (a dtype, several, or None), then the operands, broadcast
-    together; `$$` is a dollar. `pure`: the optimiser may move, merge or drop it. Operands and results have 16, 32 or
-    64 bits, or are bool (a predicate). What the text does is not checked.
+    together; `$$` is a dollar. `pure`: the optimiser may move, merge or drop it. Operands and results have 16, 32 or 64
+    bits, or are bool (a predicate). kernel-dsl does not check what the text does. A Ref, or a view of one, becomes the
+    address of its first element: 32 bits in SMEM, for instructions such as `ld.shared`, and 64 in GMEM. SMEM with
+    tiling or swizzle has no such address. The warpgroup's lanes synchronise before and after.
 
-    A Ref, or a view of one, is the address of its first element: 32 bits in SMEM, for `ld.shared` and its kin, and 64 in
-    GMEM; SMEM with tiling or swizzle has no such address. The warpgroup's lanes meet before and after.
-
-    Where the template has `$1[0]` or `$1[*]`, it is run once, not once for every element: `$1[j]` is register number j of
-    those that a lane holds of operand 1, in the order of its layout, and `$1[*]` all of them with commas between. Elements of
-    8 and 16 bits share registers of 32 bits. A result has the shape and the layout of the first array, or those of a
-    `kd.ShapeDtypeStruct` in `out_type` and of `layout`, one or one for each result.
+    A template with `$1[0]` or `$1[*]` is run once, not once for every element: `$1[j]` is register number j of those
+    that a lane holds of operand 1, in the order of its layout, and `$1[*]` is all of them with commas between. Elements
+    of 8 and 16 bits share registers of 32 bits. A result has the shape and the layout of the first array, or the shape
+    of a `kd.ShapeDtypeStruct` in `out_type` and the layout of `layout` (one, or one for each result).
 
     Raises `BadArgument`, `BadArgumentType`.
     """

@@ -21,11 +21,11 @@ __all__ = ["searchsorted", "take_along_axis"]
 
 
 def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Array:
-    """`x[..., indices, ...]` along `axis` (flattened for None): for each place of `indices`, the element with that index.
+    """`x[..., indices, ...]` along `axis` (flattened for None): the elements of `x` with these indices.
 
-    `x` and `indices` have one rank, and broadcast together in the other dimensions. Traced indices never wrap, and those out of
-    range give 0; static ones (NumPy arrays) count from the end where negative, as NumPy has it. Through SMEM. Raises `BadIndex`,
-    `IndexOutOfRange`, `ShapeMismatch`.
+    `x` and `indices` have one rank, and broadcast together in the other dimensions. Traced indices never wrap; those
+    out of range give 0. Static ones (NumPy arrays) count from the end if negative, as in NumPy. The values go through
+    SMEM. Raises `BadIndex`, `IndexOutOfRange`, `ShapeMismatch`.
 
     >>> run(lambda x, i: kd.take_along_axis(x, i), [5, 6, 7], [2, 0, 2, 9])
     [7 5 7 0]
@@ -89,9 +89,10 @@ def taken(value: Array, index: Array, dim: int, op: str) -> Array:
 
 
 def searchsorted(sorted: Any, values: Any, side: Literal["left", "right"] = "left") -> Array:
-    """The place of each of `values` in `sorted`, a value of rank 1 in ascending order: int32 indices, as NumPy.
+    """The index (int32) at which each of `values` belongs in `sorted`, as in NumPy.
 
-    `side`: before or behind elements that are equal to it. NaN comes last. A binary search in SMEM.
+    `sorted` is a value of rank 1 in ascending order. `side`: "left" is before equal elements, "right" after them. NaN comes
+    last. A binary search in SMEM.
 
     >>> run(lambda s, v: kd.searchsorted(s, v), [1, 3, 3, 7], [0, 3, 8])
     [0 1 4]
@@ -150,7 +151,7 @@ def _less(a: Any, b: Any) -> Any:
 
 
 def element(value: Array, index: Any) -> Array:
-    """`value[index]`: see `shape.getitem`, and with arrays of integers elements by them. Raises `BadIndex`, `IndexOutOfRange`."""
+    """`value[index]`, as `shape.getitem`, and by arrays of integers. Raises `BadIndex`, `IndexOutOfRange`."""
     from .shape import getitem
 
     items = index if isinstance(index, tuple) else (index,)
@@ -158,7 +159,7 @@ def element(value: Array, index: Any) -> Array:
 
 
 def gathered(value: Array, items: tuple[Any, ...]) -> Array:
-    """`value[items]` where some of them are arrays of integers, through SMEM. Traced ones out of range give 0."""
+    """`value[items]`, of which some are arrays of integers, through SMEM. Traced indices out of range give 0."""
     from ..refs import Ref, is_index
     from .logic import logical_and
     from .ref import load
@@ -185,7 +186,7 @@ def gathered(value: Array, items: tuple[Any, ...]) -> Array:
         found = load(held, tuple(place))
         if inside is None:
             return found
-        # where the arrays' dimensions are, as in gather.py
+        # the position of the arrays' dimensions, as in gather.py
         arrays = [isinstance(p, Array) and bool(p.ndim) for p in place]
         at = [i for i, (a, p) in enumerate(zip(arrays, place, strict=True)) if a or (p is not None and is_index(p))]
         together = at == list(range(at[0], at[0] + len(at)))

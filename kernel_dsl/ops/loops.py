@@ -45,7 +45,7 @@ def nd_loop(
     tiling: Sequence[int] | None = None,
     init_carry: Any = None,
 ) -> Callable[[Callable[..., Any]], Any]:
-    """`@kd.nd_loop(grid, collective_axes="sm")`: the grid's points, dealt in turn to the instances along the axes.
+    """`@kd.nd_loop(grid, collective_axes="sm")`: distributes the grid's points over the instances along the axes.
 
     The body takes an `NDLoopInfo` (and the carry, with `init_carry`). `tiling`: go through tiles of this shape one
     after another, row-major inside a tile; the tile must divide the grid.
@@ -98,7 +98,7 @@ def _unravel(linear: Any, extents: Sequence[Any], tiling: Sequence[int] | None) 
 
 
 def split(linear: Any, extents: Sequence[Any]) -> tuple[Any, ...]:
-    """The index, row-major, of a point that is known by its number."""
+    """The index of a point from its number in row-major order."""
     out: list[Any] = []
     for extent in reversed(extents[1:]):
         out.append(rem(linear, extent))

@@ -68,7 +68,7 @@ class Wgmma(Op, name="wgmma", effect=Effect.SYNC, requires=Feature.WGMMA):
 
 
 class SparseWgmma(Wgmma, name="wgmma_sparse", effect=Effect.SYNC, requires=Feature.WGMMA):
-    """The same with an `a` of which half is stored, as `meta` says. PTX `wgmma.mma_async.sp`."""
+    """`Wgmma` with a sparse `a`: half of it is stored, and `meta` has the positions. PTX `wgmma.mma_async.sp`."""
 
     together = True
 
@@ -121,7 +121,7 @@ class AccScale(Op, name="acc_scale", effect=Effect.SYNC, requires=Feature.WGMMA)
 
 
 class SetMaxRegisters(Op, name="set_max_registers", effect=Effect.SYNC, requires=Feature.SETMAXNREG):
-    """Change how many registers a lane of this warpgroup has. PTX `setmaxnreg`."""
+    """Change the number of registers of each lane of this warpgroup. PTX `setmaxnreg`."""
 
     together = True
 
@@ -141,7 +141,7 @@ def allocate_acc(spec: AccSpec, name: str = "") -> AccRef:
 
 
 def write_accumulator(acc: AccRef, value: Any) -> None:
-    """Overwrite a block; wgmma in flight on it must have been waited for."""
+    """Overwrite a block. Raises `UnreadAccumulator` if wgmma on it may be in flight."""
     _refuse_in_flight(acc, "a store to an accumulator")
     x = as_value(value, "store", acc.dtype if not isinstance(value, Array) or value.weak else None)
     if x.dtype != acc.dtype:
@@ -169,7 +169,7 @@ def scale_rows(acc: AccRef, factors: Any) -> None:
 def wgmma_accumulator_load(acc: Any, wait_n: int | None = 0) -> Array:
     """The accumulator's value in `Layout.WGMMA`, after waiting until `wait_n` groups are in flight (None: no wait).
 
-    Raises `UnreadAccumulator` where a wgmma on it may still be in flight.
+    Raises `UnreadAccumulator` if a wgmma on it may still be in flight.
     """
     if not isinstance(acc, AccRef):
         what = f"a {type(acc).__name__} is not an accumulator"
@@ -214,17 +214,17 @@ def _check_types(a: DType, b: DType, acc: DType, op: str) -> None:
 
 
 def k_step(dtype: DType) -> int:
-    """Elements of K that one instruction takes: 32 bytes' worth."""
+    """Elements of K that one instruction takes: 32 bytes."""
     return 32 // dtype.itemsize
 
 
 def meta_step(dtype: DType) -> int:
-    """Elements of K, of which half are stored, that one register of metadata tells of in each lane."""
+    """Elements of K, of which half are stored, that one register of metadata describes in each lane."""
     return 64 if dtype.itemsize < 4 else 32
 
 
 def meta_layout(shape: tuple[int, ...]) -> Layout:
-    """The layout of metadata: of each 128 neighbours lane l has number l."""
+    """The layout of metadata: lane l holds number l of each 128 neighbours."""
     steps, words = shape
     regs = ((0, steps, 1), (1, words // 128, 128))
     return Layout(2, regs, tuple((1, 1 << i) for i in range(5)), ((1, 32), (1, 64)))
@@ -236,7 +236,7 @@ def wgmma(acc: Any, a: Any, b: Any, *, accumulate: bool = True, sparse_meta: Any
     acc (M, N) is an accumulator, a (M, K) an SMEM Ref or a value, b (K, N) an SMEM Ref.
 
     Transposed operands are Refs' `.T`; 8-bit and float32 operands must be contiguous along K. Each call is one group
-    for `wgmma_wait`. Until then neither operand nor accumulator may be touched. Refs without transforms get the tiling
+    for `wgmma_wait`. Until that wait, do not access operands and accumulator. Refs without transforms get the tiling
     and swizzle they need. Raises `WgmmaShape`, `WgmmaType`, `TransformConflict`, `ClusterUse` for another block's SMEM.
 
     With `sparse_meta`, a value, half of a is stored: two of each four neighbours along K, or of float32 one of two, in their
@@ -295,7 +295,7 @@ def _metadata(given: Any, a: Any) -> Value:
 
 
 def _check_span(b: Ref) -> None:
-    """Raise `TransformConflict` where 64 bytes along K, which one instruction takes, are no part of a swizzle's row."""
+    """Raise `TransformConflict` if a swizzle's row is shorter than the 64 bytes along K that one instruction takes."""
     type, view = b.type, b.view()[0]
     if view.dims[0].axis == len(type.shape) - 1 and type.swizzle is Swizzle.B32:
         why = "beside a sparse a one instruction takes 64 bytes along K: rows of 32 bytes in a swizzle are too short"
@@ -318,7 +318,7 @@ def _check_shapes(acc: AccRef, a: Any, b: Ref, times: int) -> None:
 
 
 def operand_view(ref: Ref, mn: int, word: str) -> tuple[View, tuple[Value, ...]]:
-    """The view of an SMEM operand, its root given the transforms it needs. `mn`: which dimension is not K."""
+    """The view of an SMEM operand. Its root gets the transforms that it needs. `mn`: the dimension other than K."""
     check_own_block(ref, "wgmma")
     view, offsets = view_of(ref)
     last = len(ref.type.shape) - 1
@@ -376,7 +376,7 @@ def wgmma_wait(n: int) -> None:
     trace = current()
     fragments: list[Value] = []
     for _, held, region in trace.in_flight:
-        # one made in another region may not be visible here, and no longer in flight where it is not
+        # operands made in another region may not be visible here; then they are no longer in flight
         if region is trace.region:
             fragments += held
     emit(WgmmaWait(tuple(fragments), n))
@@ -387,7 +387,7 @@ def wgmma_wait(n: int) -> None:
 
 
 def layout_cast(x: Any, layout: Any) -> Array:
-    """`x` spread by a layout that later operations keep: a `kd.Layout`, or a rule such as `kd.Layout.WGMMA`.
+    """`x` in a layout that later operations keep: a `kd.Layout`, or a rule such as `kd.Layout.WGMMA`.
 
     Shape and dtype stay. Raises `BadArgumentType` for an object that is no layout, `BadArgument` for one that does not cover `x`.
     """

@@ -59,9 +59,9 @@ def multimem_load_reduce(ref: Any, *, collective_axes: Any, reduction_op: str) -
     """The elements of `ref` on all devices, reduced by the network's switch: one load, whatever the number of devices.
 
     `ref`: an input, an output, or a view of one, as `kd.remote_ref` takes it. `collective_axes`: all axes of the mesh.
-    `reduction_op`: "add" (float32, float64, float16 and bfloat16, which are added in float32; int32, uint32, int64, uint64),
-    "min", "max" (16-bit floats and these ints), "and", "or", "xor" (these ints). In which order floats are added is the
-    switch's. It needs sm_90 or later, NVLink multicast, and arrays that their allocator made for it.
+    `reduction_op`: "add" (float32, float64, float16 and bfloat16, which are added in float32; int32, uint32, int64,
+    uint64), "min", "max" (16-bit floats and these ints), "and", "or", "xor" (these ints). The switch decides the order
+    in which floats are added. It needs sm_90 or later, NVLink multicast, and arrays that their allocator made for it.
 
     Raises `NoMesh`, `NotSymmetric`, `UnknownAxis`, `BadArgument`, `UnsupportedDType`; and `Unsupported` for other targets.
     """
@@ -78,9 +78,8 @@ def multimem_load_reduce(ref: Any, *, collective_axes: Any, reduction_op: str) -
 def multimem_store(value: Any, ref: Any, *, collective_axes: Any) -> None:
     """Store `value`, broadcast to `ref`, to the same place on all devices, this one included: one store to the switch.
 
-    `ref`, `collective_axes` and needs as of `multimem_load_reduce`; dtypes of 32 and 64 bits, and of fewer in whole words.
-
-    Raises `StoreShape`, `StoreDType`, and what `multimem_load_reduce` raises.
+    `ref`, `collective_axes` and the required hardware are those of `multimem_load_reduce`. The dtype has 32 or 64 bits, or
+    fewer if elements fill whole words. Raises `StoreShape`, `StoreDType`, and the errors of `multimem_load_reduce`.
     """
     op = "multimem_store"
     own = _target(ref, collective_axes, op)
@@ -97,7 +96,7 @@ def multimem_store(value: Any, ref: Any, *, collective_axes: Any) -> None:
 
 
 def _target(ref: Any, axes: Any, op: str) -> Ref:
-    """The Ref, on a mesh whose axes `axes` are."""
+    """The Ref. Raises an error unless `axes` are all axes of the mesh."""
     mesh = meshed(op)
     own = as_ref(ref, op)
     mesh.addresses(own, op)
@@ -123,7 +122,7 @@ def _check(dtype: DType, kind: str, op: str) -> None:
 
 
 def _place(own: Ref, op: str) -> tuple[View, tuple[Value, ...], Access, Any]:
-    """View, offsets, access and layout. 16-bit elements go two by two: raises `BadArgument` where that could end at one."""
+    """View, offsets, access and layout. 16-bit elements go in pairs: raises `BadArgument` if a pair could be cut."""
     view, offsets = view_of(own)
     vector, minor = own.vector()
     access = own.access(view, offsets)

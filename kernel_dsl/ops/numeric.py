@@ -111,7 +111,7 @@ def round(
         return nearest(value)
     wide = astype(value, computing(value.dtype))
     scale = float(f"1e{abs(decimals)}")
-    if decimals > 0:  # numbers that are too large to be scaled have no decimals
+    if decimals > 0:  # numbers too large for scaling have no decimals
         moved = wide * scale
         back = where(isfinite(moved), nearest(moved) / scale, wide)
     else:
@@ -124,7 +124,7 @@ def _away_from_zero(x: Array) -> Array:
     """The nearest integer, halves away from zero."""
     wide = _wide(x)
     whole = trunc(wide)
-    more = less(arith.absolute(wide - whole), 0.5)  # the fraction is exact; of an infinity there is none
+    more = less(arith.absolute(wide - whole), 0.5)  # the fraction is exact; an infinity has none
     return rounded(where(more | isnan(wide - whole), whole, whole + copysign(1.0, wide)), x.dtype)
 
 
@@ -173,7 +173,7 @@ def integer_pow(x: Any, y: int) -> Array:
 
 
 def _not_bool(x: Any) -> Array:
-    """What a power is taken of, or is: a bool counts as 0 or 1, in int32."""
+    """A base or an exponent: a bool becomes 0 or 1 in int32."""
     value = as_value(x, "power")
     return astype(value, dt.int32) if value.dtype.is_bool else value
 
@@ -217,13 +217,13 @@ def _integer_power(x: Array, y: Array) -> Array:
 
 
 def gcd(x: Any, y: Any) -> Array:
-    """The greatest common divisor of integers: not negative, where its dtype holds it."""
+    """The greatest common divisor of integers. It is not negative if the dtype can hold it."""
     common, _, _, dtype = _euclid(x, y, "gcd")
     return astype(common, dtype)
 
 
 def lcm(x: Any, y: Any) -> Array:
-    """The least common multiple of integers: not negative, where its dtype holds it; 0 where either is 0."""
+    """The least common multiple of integers. It is not negative if the dtype can hold it; 0 if either is 0."""
     common, a, b, dtype = _euclid(x, y, "lcm")
     return astype(arith.floor_divide(a, common) * b, dtype)
 
@@ -237,7 +237,7 @@ def _euclid(x: Any, y: Any, op: str) -> tuple[Array, Array, Array, DType]:
         raise UnsupportedDType(op=op, dtype=dtype, hint="it is for integers")
     a, b = as_value(x, op, dtype), as_value(y, op, dtype)
     zero = full((a + b).shape, 0, dtype)
-    unsigned = dt.BY_NAME[f"uint{dtype.bits}"]  # which holds |x| of the smallest number too
+    unsigned = dt.BY_NAME[f"uint{dtype.bits}"]  # holds |x| also for the smallest number
     a, b = astype(arith.absolute(a + zero), unsigned), astype(arith.absolute(b + zero), unsigned)
 
     def step(state: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -276,7 +276,7 @@ def isinf(x: Any) -> Array:
 
 
 def _wide(value: Array) -> Array:
-    """A float in what it is computed in, which has infinities."""
+    """A float in the dtype of computations, which has infinities."""
     return astype(value, computing(value.dtype))
 
 
@@ -308,7 +308,7 @@ def copysign(x: Any, y: Any) -> Array:
     """|x| with the sign of y."""
     dtype = common_dtype((x, y), "copysign")
     if dtype.is_float and dtype.bits < 32:
-        # on the bits, NaN too
+        # copies the bit, also of NaN
         sign = arith.bitwise_and(bits_of(as_value(y, "copysign", dtype)), arith.sign_bit(dtype))
         size = bits_of(arith.absolute(as_value(x, "copysign", dtype)))
         return bitcast_convert_type(arith.bitwise_or(size, sign), dtype)
@@ -370,7 +370,7 @@ def radians(x: Any) -> Array:
 
 
 def _scaled(x: Any, factor: float, op: str) -> Array:
-    """x times a factor that a narrow float would spoil."""
+    """x times a factor, in float32 for narrow floats, which would round the factor."""
     value = as_value(x, op)
     if not value.dtype.is_float:
         value = astype(value, true_division(value.dtype))

@@ -20,10 +20,10 @@ from .access import view_of
 from .cast import as_value, astype
 from .sync import WarpgroupBarrier
 
-# What the library's functions take, as LLVM spells it, and give.
+# Types of the functions' parameters and results, in LLVM's spelling.
 FUNCTIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "nvshmem_putmem_nbi": (("ptr", "ptr", "i64", "i32"), "void"),  # destination here, source, bytes, rank
-    "nvshmem_int_atomic_add": (("ptr", "i32", "i32"), "void"),  # address here, what to add, rank
+    "nvshmem_int_atomic_add": (("ptr", "i32", "i32"), "void"),  # address here, number to add, rank
     "nvshmem_int_test": (("ptr", "i32", "i32"), "i32"),  # address, comparison, value
     "nvshmem_quiet": ((), "void"),
 }
@@ -54,7 +54,10 @@ def far(mesh: Meshed, ref: Ref, number: Any, op: str) -> Array:
 
 
 def put(mesh: Meshed, src: Ref, dst: Ref, number: Any, op: str) -> None:
-    """Copy `src` to the same place as `dst`, an array of this device, on device `number`; it is there when this returns."""
+    """Copy `src` to the place of `dst`, an array of this device, on device `number`.
+
+    Returns when the copy is complete.
+    """
     size = prod(src.shape) * src.dtype.itemsize
     addresses = [_address(mesh, ref, op) for ref in (dst, src)]
     emit(WarpgroupBarrier())
@@ -64,7 +67,7 @@ def put(mesh: Meshed, src: Ref, dst: Ref, number: Any, op: str) -> None:
 
 
 def signal(mesh: Meshed, sem: Ref, inc: Any, number: Any, op: str) -> None:
-    """Add to a semaphore of device `number`, after what this warpgroup sent there."""
+    """Add to a semaphore of device `number`, after all data that this warpgroup sent there."""
     address = _address(mesh, sem, op)
     emit(WarpgroupBarrier())
     call("nvshmem_quiet")
@@ -72,13 +75,13 @@ def signal(mesh: Meshed, sem: Ref, inc: Any, number: Any, op: str) -> None:
 
 
 def arrived(mesh: Meshed, sem: Ref, op: str) -> None:
-    """After a wait: what came before the signal from another host is seen by the loads that follow."""
+    """After a wait: make data that another host sent before its signal visible to later loads."""
     call("nvshmem_int_test", _address(mesh, sem, op), AT_LEAST, 0)
     emit(WarpgroupBarrier())
 
 
 def _address(mesh: Meshed, ref: Ref, op: str) -> Any:
-    """Where a view without gaps begins in this device's memory, an int64. Raises `BadArgument`."""
+    """The first address, an int64, of a view without gaps in this device's memory. Raises `BadArgument`."""
     view, offsets = view_of(ref)
     strides, each = [0] * len(ref.type.shape), 1
     for axis in reversed(range(len(ref.type.shape))):
@@ -104,7 +107,7 @@ def _address(mesh: Meshed, ref: Ref, op: str) -> Any:
 
 
 def hosts_of(op: str) -> Meshed | None:
-    """The mesh of the kernel that is being traced, where it has several hosts."""
+    """The mesh of the kernel that is being traced, if it has several hosts."""
     del op
     mesh = current().mesh
     return mesh if mesh is not None and mesh.mesh.hosts else None

@@ -46,7 +46,7 @@ def _gathered(ref: PackedRef, index: Any) -> tuple[Any, ...]:
 
 
 def _mask_of(part: Any, mask: Any) -> Any:
-    """A mask of elements as one of bytes."""
+    """A mask of elements as a mask of bytes."""
     if mask is None or not isinstance(part, PackedRef):
         return mask
     value = as_value(mask, "load")
@@ -64,7 +64,7 @@ def _fill_of(ref: PackedRef, fill: Any) -> Any:
 
 
 def store_packed(ref: PackedRef, index: Any, value: Any, mask: Any, bounds: str | None) -> None:
-    """`kd.store` of 4-bit elements, two at a time. Raises `PackedAccess`, and what `kd.store` raises."""
+    """`kd.store` of 4-bit elements, two at a time. Raises `PackedAccess`, and the errors of `kd.store`."""
     if has_arrays(index):
         hint = "store slices, or scatter bytes through `ref.bitcast(kd.uint8)`"
         raise PackedAccess(what=f"a scatter to {ref!r}", hint=hint)
@@ -92,7 +92,7 @@ def store_packed(ref: PackedRef, index: Any, value: Any, mask: Any, bounds: str 
 
 
 def resolve_open(x: Array) -> Any:
-    """The layout of a value, or what stands for an open one."""
+    """The layout of a value, or the variable of an open one."""
     from ..trace import find
 
     return find(x.type.layout)

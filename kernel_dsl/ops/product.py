@@ -34,7 +34,7 @@ _I8 = ("int8", "uint8")
 
 
 def _mixes(a: DType, b: DType) -> bool:
-    """Whether tensor cores multiply these two dtypes as they are."""
+    """Whether tensor cores multiply these two dtypes without a conversion."""
     return a == b or (a.name in _FP8 and b.name in _FP8) or (a.name in _I8 and b.name in _I8)
 
 
@@ -53,7 +53,7 @@ class Mma(Op, name="mma"):
 
 
 def accumulator_dtype(dtype: DType) -> DType:
-    """What a product of such operands is summed in, and returned as."""
+    """The dtype of sums and results of products of operands of this dtype."""
     if dtype.is_integer or dtype.is_bool:
         return dt.int64 if dtype.bits == 64 else dt.int32
     return dt.float64 if dtype == dt.float64 else dt.float32
@@ -80,7 +80,7 @@ def mma(acc: Any, a: Any, b: Any) -> Array:
     total = broadcast_value(total, shape[:2], layout)
     item = x.dtype.itemsize
     result = traced(Mma(total, convert(x, mma_lhs(shape, item)), convert(y, mma_rhs(shape, item))))
-    # a fragment spreads even an axis of one over lanes, which later broadcasts along it may not see
+    # a fragment spreads even an axis of extent 1 over lanes; later broadcasts along it must not see that
     return convert(result, blocked(shape[:2])) if 1 in shape[:2] else result
 
 
@@ -109,13 +109,12 @@ def dot(
 ) -> Array:
     """a @ b, plus `acc`: a (..., M, K) and b (..., K, N) are values or Refs of any dtypes that promote. `a @ b` is the same.
 
-    Axes before the last two are a batch: they broadcast, and each of their places is a product, as in `np.matmul`.
-
-    Sums are float32 (int32 for integers, float64 for float64), and so is the result unless `out_dtype` says otherwise.
-    float32 products are exact unless `precision="tf32"`, which rounds operands, or `"tf32x3"`, which multiplies high and low
-    parts of them in tf32, about as accurate as float32; an infinite operand gives NaN. Tensor cores do what they can: wgmma
-    where b is a Ref in SMEM and the target has it, else mma.sync; the rest is multiplied lane by lane. Vectors are taken as
-    in NumPy.
+    Axes before the last two are a batch: they broadcast, and each index along them is one product, as in `np.matmul`.
+    Sums are float32 (int32 for integers, float64 for float64); so is the result, unless `out_dtype` names another
+    dtype. float32 products are exact unless `precision="tf32"`, which rounds operands, or `"tf32x3"`, which multiplies
+    high and low parts of them in tf32, about as accurate as float32; an infinite operand gives NaN. Tensor cores
+    multiply the dtypes that they know: by wgmma if b is a Ref in SMEM and the target has it, else by mma.sync. Lanes
+    multiply other dtypes. Vectors are treated as in NumPy.
 
     Scales of matrices are float32 or float8_e8m0fnu values or Refs. `a_scale`: a factor for all, (M,) or (M, 1) for each row, or
     (M, ceil(K/128)), also for each 128 of K; `b_scale`: for all, (N,) or (1, N) for each column, or (ceil(K/128), N) or
@@ -159,7 +158,7 @@ def _value(x: Any) -> Array:
 
 
 def _products(x: Any, y: Any, acc: Any, common: DType, precision: str | None, batch: tuple[int, ...]) -> Array:
-    """The product of each place of the batch axes: on tensor cores one by one, by lanes all together."""
+    """The product for each index along the batch axes: on tensor cores one by one, by lanes all together."""
     shape = (*batch, x.shape[-2], y.shape[-1])
     want = accumulator_dtype(common)
     total = None if acc is None else astype(as_value(acc, "dot"), want)
@@ -187,14 +186,14 @@ def _by_tensor_cores(common: DType, precision: str | None) -> bool:
 
 
 def _each(batch: tuple[int, ...], place: tuple[int, ...], product: Callable[[tuple[int, ...]], Array]) -> Array:
-    """The products of all places that begin with this one, stacked."""
+    """The products of all batch indices that begin with `place`, stacked."""
     if not batch:
         return product(place)
     return stack([_each(batch[1:], (*place, i), product) for i in range(batch[0])])
 
 
 def _placed(x: Any) -> Any:
-    """What parts can be taken from: a Ref, a value of which each lane holds all places of the batch, or one in SMEM."""
+    """An operand whose matrices can be sliced: a Ref, a value of which each lane holds the whole batch, or one in SMEM."""
     if isinstance(x, Ref) or x.ndim == 2:
         return x
     bits = resolve(x.type.layout).bits
@@ -202,7 +201,7 @@ def _placed(x: Any) -> Any:
 
 
 class _HeldOperands:
-    """A value in SMEM: its parts are loaded, as those of values."""
+    """A value in SMEM, whose parts are loaded as values."""
 
     def __init__(self, ref: Ref) -> None:
         self.ref = ref
@@ -210,7 +209,7 @@ class _HeldOperands:
 
 
 def _part(x: Any, place: tuple[int, ...]) -> Any:
-    """The matrix at a place of the batch axes: the last of them are x's own, and one of extent 1 has one matrix for all."""
+    """The matrix at a batch index. x has the last of the batch axes; one of extent 1 has one matrix for all indices."""
     own = x.shape[:-2]
     index = tuple(0 if n == 1 else i for n, i in zip(own, place[len(place) - len(own) :], strict=True))
     if not index:
@@ -311,7 +310,7 @@ def _by_wgmma(x: Any, y: Ref, total: Array | None, want: DType) -> Array:
     minor = (y.view()[0].dims[0].axis == len(y.type.shape) - 1, not isinstance(x, Ref) or _k_last(x))
     if x.dtype.itemsize != 2 and not all(minor):
         return mma(_zeros(shape, want) if total is None else total, _value(x), _value(y))
-    commit_smem()  # what lanes wrote to the operands must be seen by the tensor core
+    commit_smem()  # the tensor core must see the lanes' stores to the operands
     wgmma(acc, x, y)
     return wgmma_accumulator_load(acc)
 

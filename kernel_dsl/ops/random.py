@@ -25,16 +25,16 @@ from .compare import less, minimum
 from .elementwise import broadcast_to
 from .math import cos, log, sqrt
 
-__all__: list[str] = []  # they are functions of `kd.random`
+__all__: list[str] = []  # users find these functions in `kd.random`
 
-NEIGHBOURS = 4  # elements that one counter gives words to
+NEIGHBOURS = 4  # elements that get their words from one counter
 
 
 class Philox(Op, name="philox"):
-    """32-bit words of Philox-4x32-10: element i has words i * `words` and those that follow, a result each.
+    """32-bit words of Philox-4x32-10: element i has `words` words from number i * `words` on, a result each.
 
-    Word number w is word w % 4 of counter `offset` + w // 4 (64 bits; the upper words are 0), with `seed` as the key. A lane
-    runs the ten rounds once for what it holds of a counter's words. PTX `mul.wide`, `xor`.
+    Word number w is word w % 4 of counter `offset` + w // 4 (64 bits; the upper words are 0), with `seed` as the key. A
+    lane runs the ten rounds once for all words of a counter that it holds. PTX `mul.wide`, `xor`.
     """
 
     seed: Value = operand()
@@ -72,9 +72,9 @@ def _words(seed: Any, shape: Any, offset: Any, count: int, op: str) -> tuple[Arr
 def bits(seed: Any, shape: Any, offset: Any = 0) -> Array:
     """Random uint32: element i, counted in row-major order, is word i % 4 of Philox-4x32-10 at counter `offset` + i // 4.
 
-    `seed`: an int or a rank-0 integer of up to 64 bits, whose low word is the key's first; `offset`: the same, 64 bits that wrap.
-    The upper half of the counter is 0. The same numbers come in every layout, grid and device: give each block an offset of its
-    own, a multiple of a quarter of its elements. Raises `BadArgument`, `BadArgumentType`.
+    `seed`: an int or a rank-0 integer of up to 64 bits, whose low word is the key's first; `offset`: the same, 64 bits
+    that wrap. The upper half of the counter is 0. Every layout, grid and device gives the same numbers. Give each block
+    its own offset, a multiple of a quarter of its elements. Raises `BadArgument`, `BadArgumentType`.
 
     >>> run(lambda: kd.random.bits(0, (4,)))
     [1713891541 3781805453 3159862348 2600524760]
@@ -90,7 +90,7 @@ def _float(dtype: Any, op: str) -> DType:
 
 
 def _bound(x: Any, op: str, name: str) -> Any:
-    """A finite number as a float, or a rank-0 value as it is."""
+    """A finite number as a float, or a rank-0 value unchanged."""
     hint = "a finite number, or a rank-0 value"
     if isinstance(x, Array):
         if x.ndim:
@@ -112,8 +112,9 @@ def uniform(
 ) -> Array:
     """Random floats from `minval` up to, and without, `maxval`: (bits >> 8) / 2**24, scaled. `bits` of the same seed and offset.
 
-    Narrow floats are rounded from float32, and what would round to `maxval` is the number below it. `minval` and `maxval` are
-    numbers or rank-0 values. Raises `BadArgument` where they are in the wrong order, `UnsupportedDType` for integers.
+    Narrow floats are rounded from float32; a number that would round to `maxval` becomes the number below it. `minval`
+    and `maxval` are numbers or rank-0 values. Raises `BadArgument` if `minval` is over `maxval`, `UnsupportedDType` for
+    integers.
 
     >>> run(lambda: kd.random.uniform(0, (2,)))
     [0.39904642 0.88052016]
@@ -136,7 +137,7 @@ def uniform(
 
 
 def _fraction(word: Array, dtype: DType) -> Array:
-    """(word >> 8) / 2**24: exact in float32 too."""
+    """(word >> 8) / 2**24, exact also in float32."""
     steps: Any = astype(right_shift(word, 8), dtype)
     return steps * 2.0**-24
 
@@ -144,8 +145,8 @@ def _fraction(word: Array, dtype: DType) -> Array:
 def normal(seed: Any, shape: Any, dtype: Any = dt.float32, offset: Any = 0) -> Array:
     """Random floats of mean 0 and variance 1, by Box and Muller of words 2 * i and 2 * i + 1 for element i.
 
-    With u = (word >> 8) / 2**24 they are sqrt(-2 * log(1 - u[0])) * cos(2 * pi * u[1]): none is larger than 5.8. An element takes
-    two words, so blocks need offsets that are half of their elements apart. Raises `UnsupportedDType` for integers.
+    With u = (word >> 8) / 2**24 they are sqrt(-2 * log(1 - u[0])) * cos(2 * pi * u[1]), at most 5.8. An element takes
+    two words, so offsets of blocks differ by half of their elements. Raises `UnsupportedDType` for integers.
 
     >>> run(lambda: kd.random.normal(0, (2,)))
     [ 0.73792565 -1.2860193 ]
@@ -154,8 +155,8 @@ def normal(seed: Any, shape: Any, dtype: Any = dt.float32, offset: Any = 0) -> A
     out = _float(dtype, op)
     wide = computing(out)
     one, two = _words(seed, shape, offset, 2, op)
-    left: Any = 1.0 - _fraction(one, wide)  # from above 0 to 1, exactly: its logarithm is finite
-    # the angle as a number from -pi to pi, which a float holds more finely
+    left: Any = 1.0 - _fraction(one, wide)  # above 0 and up to 1, exact: its logarithm is finite
+    # the angle from -pi to pi: floats are finer there than up to 2 * pi
     turn: Any = astype(right_shift(bitcast_convert_type(two, dt.int32), 8), wide)
     radius: Any = sqrt(log(left) * -2.0)
     return rounded(radius * cos(turn * (math.pi * 2.0**-23)), out)

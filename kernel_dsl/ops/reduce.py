@@ -20,7 +20,7 @@ from .create import full
 from .elementwise import expanded
 from .shape import reshape
 
-any_of = any  # the builtin: `any` and its kin below are the language's
+any_of = any  # the builtin: `any` below is the language's
 
 __all__ = ["all", "any", "argmax", "argmin", "max", "mean", "min", "prod", "sum", "var"]
 
@@ -38,7 +38,10 @@ class Reduction(Enum):
 
 
 class Reduce(Op, name="reduce"):
-    """Combine along axes, which vanish, in a fixed order: registers, lanes, warps. PTX `shfl.sync.bfly`, SMEM."""
+    """Combine along axes, which the result lacks, in a fixed order: registers, lanes, warps.
+
+    PTX `shfl.sync.bfly`, SMEM.
+    """
 
     x: Value = operand()
     axes: tuple[int, ...] = attr()
@@ -52,7 +55,7 @@ class Reduce(Op, name="reduce"):
 
 
 class ArgReduce(Op, name="arg_reduce"):
-    """The first index (int32) of the largest or smallest element along an axis, which vanishes; NaN counts as that.
+    """The first index (int32) of the largest or smallest element along an axis, which the result lacks. NaN wins.
 
     PTX `shfl.sync.bfly`, `setp`, `selp`, SMEM.
     """
@@ -104,7 +107,7 @@ def prod(x: Any, axis: Any = None, *, keepdims: bool = False, dtype: Any = None)
 
 
 def sum_dtypes(own: dt.DType, dtype: Any, op: str) -> tuple[dt.DType, dt.DType]:
-    """(what to accumulate in, what to return)."""
+    """The dtypes of (sums, results)."""
     if own.kind is dt.Kind.OPAQUE:
         raise UnsupportedDType(op=op, dtype=own, hint=own.only_copied)
     if dtype is not None:
@@ -149,7 +152,7 @@ def _mean(value: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 
 
 def var(x: Any, axis: Any = None, *, keepdims: bool = False, ddof: int = 0, dtype: Any = None) -> Array:
-    """The variance along `axis` (population variance; `ddof` is taken from the count): squares of x - mean.
+    """The variance along `axis`: the mean of the squares of x - mean. `ddof` is subtracted from the count.
 
     >>> run(kd.var, [1.0, 2.0, 3.0])
     0.6666667
@@ -170,7 +173,7 @@ def var(x: Any, axis: Any = None, *, keepdims: bool = False, ddof: int = 0, dtyp
 
 
 def min(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
-    """The smallest element along `axis`; NaN where any is. Raises `EmptyReduction` over no elements.
+    """The smallest element along `axis`; NaN if any is NaN. Raises `EmptyReduction` over no elements.
 
     >>> run(lambda x: kd.min(x, axis=-1), [[1, 5], [7, 3]])
     [1 3]
@@ -241,7 +244,7 @@ def _arg(x: Any, axis: Any, keepdims: bool, kind: Reduction, op: str) -> Array:
 
 
 def max(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
-    """The largest element along `axis`; NaN where any is. Raises `EmptyReduction` over no elements.
+    """The largest element along `axis`; NaN if any is NaN. Raises `EmptyReduction` over no elements.
 
     >>> run(lambda x: kd.max(x, axis=-1), [[1, 5], [7, 3]])
     [5 7]

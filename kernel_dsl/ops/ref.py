@@ -32,7 +32,7 @@ __all__ = ["load", "store"]
 class AllocSmem(Op, name="alloc_smem"):
     """A buffer in the block's dynamic SMEM, shared by its warpgroups. No instruction.
 
-    `scope`: the scope it ends with (scope.py), by its number in each scope around it; () ends with the kernel.
+    `scope`: the scope that ends it (scope.py), as its number in each scope around it; () lasts as long as the kernel.
     """
 
     type: RefType = attr()
@@ -62,7 +62,10 @@ class BitcastRef(Op, name="bitcast_ref"):
 
 
 class Load(Op, name="load", effect=Effect.READ):
-    """The elements of a view; where masked off or out of range, `fill` or zero. PTX `ld.global`, `ld.shared`."""
+    """The elements of a view; `fill` or zero for elements that are masked or out of range.
+
+    PTX `ld.global`, `ld.shared`.
+    """
 
     any_size = True
     ref: Value = operand()
@@ -78,7 +81,7 @@ class Load(Op, name="load", effect=Effect.READ):
 
 
 class Store(Op, name="store", effect=Effect.WRITE):
-    """Store a value to a view; elements masked off or out of range are dropped. PTX `st.global`, `st.shared`."""
+    """Store a value to a view; elements that are masked or out of range are dropped. PTX `st.global`, `st.shared`."""
 
     any_size = True
     ref: Value = operand()
@@ -90,7 +93,7 @@ class Store(Op, name="store", effect=Effect.WRITE):
 
 
 def as_ref(ref: Any, op: str) -> Ref:
-    """`ref`, refused where it is none."""
+    """`ref`. Raises `BadArgumentType` for an object that is no Ref."""
     if isinstance(ref, Elements):
         hint = "only atomics take `ref.at[array]`; load with `ref[array]` and store with `ref[array] = x`"
         raise BadArgumentType(op=op, what="elements selected by index arrays are not a view", hint=hint)
@@ -102,17 +105,17 @@ def as_ref(ref: Any, op: str) -> Ref:
 
 
 def _bounds(bounds: str | None, op: str) -> bool:
-    """Whether accesses are promised to be in bounds."""
+    """Whether the author promises that accesses are in bounds."""
     if bounds not in (None, "mask", "promise"):
         raise BadArgument(op=op, what=f"bounds={bounds!r}", hint='it is "mask" or "promise"')
     return bounds == "promise" or (bounds is None and current().promise_bounds)
 
 
-_packed: list[Callable[..., Any]] = []  # the load and the store of 4-bit elements, which packed.py enters
+_packed: list[Callable[..., Any]] = []  # the load and the store of 4-bit elements; packed.py enters them
 
 
 def enter(*functions: Callable[..., Any]) -> None:
-    """Say how 4-bit elements are loaded and stored."""
+    """Enter the functions that load and store 4-bit elements."""
     _packed[:] = functions
 
 
@@ -127,8 +130,9 @@ def load(
 ) -> Array:
     """The elements of `ref` at `index`, as a value.
 
-    `mask` (bool, broadcastable): false elements are not read. `fill`: the value of masked and out-of-range elements, 0 by
-    default. `layout`: how to spread the value. `bounds="promise"`: the access stays inside the array.
+    `mask` (bool, broadcastable): false elements are not read. `fill`: the value of masked and out-of-range elements, 0
+    by default. `layout`: the layout of the value. `bounds="promise"`: you promise that the access stays inside the
+    array.
     """
     ref = as_ref(ref, "load")
     if ref.dtype.is_packed:
@@ -169,7 +173,7 @@ def _adopt(value: Array, where: Any) -> Any:
 def store(ref: Any, index: Any, value: Any, *, mask: Any = None, bounds: str | None = None) -> None:
     """Store `value`, broadcast to the slice, to `ref` at `index`.
 
-    Raises `StoreDType` unless the dtypes agree (Python numbers adapt), `StoreShape` where shapes don't.
+    Raises `StoreDType` if the dtypes differ (Python numbers are converted), `StoreShape` if the shapes don't fit.
     """
     ref = as_ref(ref, "store")
     if ref.dtype.is_packed:
@@ -218,7 +222,7 @@ def is_peer(ref: Ref) -> bool:
 
 
 def check_own_block(ref: Ref, op: str) -> None:
-    """Refuse a Ref in another block's SMEM, which only loads, stores and atomics reach."""
+    """Raise an error for a Ref in another block's SMEM, which only loads, stores and atomics can access."""
     if is_peer(ref):
         hint = "use only loads, stores and atomics on a `kd.cluster_ref`; the other block can do the rest on its buffer"
         raise ClusterUse(op=op, what=f"{ref!r} is in another block's SMEM", hint=hint)
@@ -252,13 +256,13 @@ def bitcast_ref(ref: Ref, dtype: Any) -> Ref:
 
 
 def buffer_as(ref: Ref, shape: tuple[int, ...]) -> Value:
-    """A Ref's buffer, which is contiguous, as one of another shape."""
+    """A Ref's contiguous buffer in another shape."""
     current().aliased.add(ref.root)
     return emit(BitcastRef(ref.root, replace(ref.type, shape=shape))).result
 
 
 def _gathered(layout: LayoutVar, dtype: DType, vector: int, minor: int | None) -> None:
-    """Give up a reshape's free layout, with a note, where lanes would store less than 32 bits each and could store more."""
+    """Give up a reshape's free layout, with a note, if lanes would store less than 32 bits each and could store more."""
     if layout.free is not None:
         free, note = layout.free
         side = free.vector_length(len(layout.shape) - 1 if minor is None else minor)

@@ -32,12 +32,12 @@ class RemoteRef(Op, name="remote_ref"):
 
 
 def remote_ref(ref: Any, device_id: Any) -> Ref:
-    """`ref` in the memory of another device of the kernel's mesh: loads, stores, atomics and asynchronous copies go there.
+    """`ref` in the memory of another device of the mesh, for loads, stores, atomics and asynchronous copies.
 
     `ref`: an input, an output, a semaphore, or a view of one. `device_id`: the device's number, an int or a traced int,
-    or a dict {axis of the mesh: index}, this device's own along the axes that it leaves out; this device itself too.
-    What orders accesses of two devices has the scope of the system: `kd.semaphore_signal` and `kd.semaphore_wait`, or
-    atomics with `scope="sys"`.
+    or a dict {axis of the mesh: index}, with this device's own index along the axes that it leaves out. It may be this
+    device. Order accesses of two devices by `kd.semaphore_signal` and `kd.semaphore_wait`, or by atomics with
+    `scope="sys"`.
 
     Raises `NoMesh`, `NotSymmetric`, `NoSuchDevice` and `MeshArgument`.
     """

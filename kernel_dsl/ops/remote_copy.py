@@ -24,7 +24,7 @@ PIECE = 4096  # elements that a warpgroup holds at a time
 
 @public
 class RemoteCopy:
-    """A copy that `make_async_remote_copy` described; `start` sends it, the waits end with it."""
+    """A copy that `make_async_remote_copy` described. `start` sends the data; the waits return when it has arrived."""
 
     def __init__(self, src: Ref, dst: Ref, own: Ref, send: Any, receive: Any, device_id: Any) -> None:
         self._src, self._dst, self._own = src, dst, own
@@ -32,10 +32,10 @@ class RemoteCopy:
         self._device = device_id
 
     def start(self) -> None:
-        """Send it: this warpgroup moves the data, and signals both semaphores when it is there.
+        """Send the data: this warpgroup copies it, and signals both semaphores when it has arrived.
 
-        No engine of a GPU signals another GPU's semaphore, so the warpgroup is at it until then. Others of the block, and
-        the receiver, go on.
+        The warpgroup is busy until then, because no engine of a GPU signals another GPU's semaphore. Other warpgroups
+        of the block, and the receiver, continue.
         """
         if self._src.memory_space is MemorySpace.SMEM:
             commit_smem()
@@ -62,15 +62,18 @@ class RemoteCopy:
         cond(nvshmem.far(mesh, self._own, number, op), send, lambda: _by_lanes(self._src, self._dst))
 
     def wait_send(self, *, timeout: float | None = None) -> None:
-        """Wait until what was sent has been read here. Raises `BadArgument` without a semaphore for it."""
+        """Wait until the sent data has been read here. Raises `BadArgument` for a copy without `send_sem`."""
         semaphore_wait(self._of(self._send, "send_sem", "wait_send"), timeout=timeout)
 
     def wait_recv(self, *, timeout: float | None = None) -> None:
-        """Wait until this device has what its peer sent by the same copy. Raises `BadArgument` without a semaphore for it."""
+        """Wait until this device has the data of its peer's copy.
+
+        Raises `BadArgument` for a copy without `recv_sem`.
+        """
         semaphore_wait(self._of(self._receive, "recv_sem", "wait_recv"), timeout=timeout)
 
     def wait(self, *, timeout: float | None = None) -> None:
-        """Both waits, of those that have a semaphore."""
+        """Wait for each semaphore that the copy has."""
         if self._send is not None:
             self.wait_send(timeout=timeout)
         if self._receive is not None:
@@ -85,13 +88,13 @@ class RemoteCopy:
 def make_async_remote_copy(
     src_ref: Any, dst_ref: Any, send_sem: Any = None, recv_sem: Any = None, device_id: Any = None
 ) -> RemoteCopy:
-    """A copy of `src_ref`, here, to `dst_ref` in the memory of `device_id`; nothing is sent before its `start()`.
+    """A copy of `src_ref`, here, to `dst_ref` in the memory of `device_id`. Its `start()` sends the data.
 
-    `src_ref`: SMEM (by TMA) or GMEM (by the lanes); `dst_ref`: an input or output, as `kd.remote_ref` takes it, of the same shape
-    and dtype. `send_sem`: this device's semaphore, which gets 1 when `src_ref` may be written again; `recv_sem`: that of
-    `device_id`, which gets 1 when `dst_ref` is there. `device_id`: as of `kd.remote_ref`.
-
-    Raises `CopyMismatch`, `CopySpaces`, `BadArgumentType`, and what `kd.remote_ref` and `kd.copy_smem_to_gmem` raise.
+    `src_ref`: SMEM (by TMA) or GMEM (by the lanes); `dst_ref`: an input or output, as `kd.remote_ref` takes it, of the
+    same shape and dtype. `send_sem`: this device's semaphore, which gets 1 when `src_ref` may be written again;
+    `recv_sem`: the semaphore of `device_id`, which gets 1 when the data has arrived in `dst_ref`. `device_id`: as of
+    `kd.remote_ref`. Raises `CopyMismatch`, `CopySpaces`, `BadArgumentType`, and the errors of `kd.remote_ref` and
+    `kd.copy_smem_to_gmem`.
     """
     op = "make_async_remote_copy"
     src, dst = as_ref(src_ref, op), as_ref(dst_ref, op)

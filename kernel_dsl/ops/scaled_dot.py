@@ -17,10 +17,10 @@ from .create import arange
 from .elementwise import convert
 from .numeric import isfinite
 
-RUN = 256  # of K: after so many, sums leave the tensor core, which cuts off what its accumulator has no bits for
-SCALED = 128  # of K, and of N where scales are of square blocks
+RUN = 256  # elements of K after which sums leave the tensor core, whose accumulator truncates low bits
+SCALED = 128  # elements of K with one scale; also of N for square blocks
 
-_TF32_BITS = 13  # of a float32's mantissa that tf32 does not have
+_TF32_BITS = 13  # bits of a float32's mantissa that tf32 lacks
 
 Product = Callable[[Any, Any], Array]
 
@@ -28,7 +28,7 @@ Product = Callable[[Any, Any], Array]
 def thrice(x: Array, y: Array, product: Callable[[Any, Any, Any], Array]) -> Array:
     """x (M, K) @ y (K, N) of float32 values: low x high, high x low, high x high, by `product(total, a, b)` in tf32.
 
-    The parts have tf32's precision, and are x but for 2^-23 of it. What is infinite becomes NaN.
+    The parts have tf32's precision, and their sum is x within a factor of 2^-23. Infinity becomes NaN.
     """
     total: Any = None
     for start in range(0, x.shape[1], RUN):
@@ -44,7 +44,7 @@ def thrice(x: Array, y: Array, product: Callable[[Any, Any, Any], Array]) -> Arr
 
 
 def _parts(x: Array) -> tuple[Array, Array]:
-    """Two numbers of tf32's precision whose sum is x, nearly."""
+    """Two numbers of tf32's precision whose sum is nearly x."""
     high = _rounded(x)
     return high, where(isfinite(high), _rounded(x - high), 0.0)
 
@@ -77,7 +77,7 @@ def check_scales(a: tuple[int, ...], b: tuple[int, ...], a_scale: Any, b_scale: 
 
 
 def scaled(x: Any, y: Any, total: Array | None, a_scale: Ref | None, b_scale: Ref | None, product: Product) -> Array:
-    """`total` + the products of 128 of K each, float32, times their scales: Refs of checked shapes, see `check_scales`."""
+    """`total` + the products of each 128 elements of K, in float32, times their scales: Refs from `check_scales`."""
     K, N = x.shape[1], y.shape[1]
     runs = -(-K // SCALED)
     by_run = any(

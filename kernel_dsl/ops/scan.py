@@ -72,14 +72,14 @@ def _running(x: Any, axis: Any, dtype: Any, kind: Reduction, op: str, reverse: b
     acc, out = sum_dtypes(value.dtype, dtype, op)
     total: Any = _scan(astype(value, acc), axis, kind, reverse, exclusive)
     if exclusive and acc.is_float and kind is Reduction.SUM:
-        total = total + 0.0  # -0.0 is what changes no sum, and 0.0 the sum of nothing
+        total = total + 0.0  # -0.0 is the neutral element of sums, but the sum of nothing is 0.0
     return rounded(total, out)
 
 
 def cummax(x: Any, axis: Any = None, *, reverse: bool = False, exclusive: bool = False) -> Array:
     """The running maximum along `axis`; NaN from the first NaN on. `reverse` and `exclusive` as for `cumsum`.
 
-    An exclusive one starts with the dtype's least number, minus infinity where there is one.
+    An exclusive one starts with minus infinity, or the dtype's least number if it has none.
 
     >>> run(kd.cummax, [1, 3, 2, 4])
     [1 3 3 4]
@@ -90,7 +90,7 @@ def cummax(x: Any, axis: Any = None, *, reverse: bool = False, exclusive: bool =
 def cummin(x: Any, axis: Any = None, *, reverse: bool = False, exclusive: bool = False) -> Array:
     """The running minimum along `axis`; NaN from the first NaN on. `reverse` and `exclusive` as for `cumsum`.
 
-    An exclusive one starts with the dtype's largest number, infinity where there is one.
+    An exclusive one starts with infinity, or the dtype's largest number if it has none.
 
     >>> run(kd.cummin, [4, 2, 3, 1])
     [4 2 2 1]

@@ -35,12 +35,14 @@ def dynamic_scheduling_loop(
     cluster_axes: str | Sequence[str] = (),
     init_carry: Any = None,
 ) -> Callable[[Callable[..., Any]], Any]:
-    """`@kd.dynamic_scheduling_loop(("m", "n"))`: the points of these axes of the grid, each to the block that is free first.
+    """`@kd.dynamic_scheduling_loop(("m", "n"))`: runs each point of these axes of the grid in the block that is free
+    first.
 
-    The kernel is launched with a grid of all the work. Blocks count tickets in GMEM, from zero at each launch: those that
-    start first take work until there is none, later ones find nothing left. The body takes an `NDLoopInfo` (and the carry,
-    with `init_carry`) whose `index` has an int32 for each name, tickets in row-major order; `local_index` counts this
-    block's turns, `num_local_steps` is None. Points along other axes of the grid are dealt out for each of their indices.
+    The kernel is launched with a grid of all the work. Blocks take tickets from a counter in GMEM, which each launch
+    zeroes: blocks that start first take work until none is left; later blocks get none. The body takes an `NDLoopInfo`
+    (and the carry, with `init_carry`) whose `index` has an int32 for each name, tickets in row-major order;
+    `local_index` counts this block's iterations, `num_local_steps` is None. Each index along the other axes of the grid
+    has its own tickets.
 
     In a kernel of several warpgroups, `thread_axis` names their axis; all of them run the loop, and all get each point. A
     warpgroup may be one point ahead of others. `cluster_axes` names all axes of a cluster, whose blocks share each point.
@@ -53,7 +55,7 @@ def dynamic_scheduling_loop(
 
     def decorate(body: Callable[..., Any]) -> Any:
         def run(step: Any, ticket: Any, carry: Any) -> Any:
-            here = maximum(minimum(ticket, prod(extents) - 1), 0)  # which it is; so that masks are proven away
+            here = maximum(minimum(ticket, prod(extents) - 1), 0)  # always true; it lets the trace remove masks
             info = NDLoopInfo(split(here, extents), step, None)
             if init_carry is not None:
                 return called(body, (info, carry), OP, "body", "body(info, carry)")
@@ -79,7 +81,7 @@ def dynamic_scheduling_loop(
 
 
 def _extents(names: tuple[str, ...], thread_axis: str | None, cluster: tuple[str, ...]) -> tuple[int, ...]:
-    """How many points there are along each name. Raises `UnknownAxis`, `BadArgument`."""
+    """The number of points along each name. Raises `UnknownAxis`, `BadArgument`."""
     trace = current()
     for name in (*names, *cluster, *(() if thread_axis is None else (thread_axis,))):
         axis_size(name)
@@ -101,7 +103,7 @@ def _extents(names: tuple[str, ...], thread_axis: str | None, cluster: tuple[str
         hint = "move it outside: all warpgroups together count its tickets once per launch"
         raise BadArgument(op=OP, what="it is inside a branch or another loop", hint=hint)
     extents = tuple(trace.axes[name][2] for name in names)
-    if prod(extents) > 2**30:  # every block takes one ticket more than it has work for, and int32 counts them
+    if prod(extents) > 2**30:  # every block takes one ticket beyond its work, and int32 counts tickets
         raise BadArgument(
             op=OP, what=f"{prod(extents)} points", hint="use at most 2^30 points, with more work for each"
         )
@@ -126,18 +128,18 @@ class _Own:
         return self.take()
 
     def ask(self, step: Any) -> None:
-        """Before a turn."""
+        """Prepare the ticket of the next iteration."""
 
     def answer(self, step: Any) -> Any:
-        """After a turn: the ticket of the next."""
+        """The ticket of the next iteration."""
         return self.take()
 
 
 class _Shared(_Own):
     """Tickets of several warpgroups, and of the blocks of a cluster: the first warpgroup of the first block takes them.
 
-    While all are at a step, the next step's ticket is on its way to the other of two places in SMEM. Nobody reads that one
-    any more: each arrived at the step before only after it had read it.
+    During a step, the leader writes the next step's ticket to the other of two places in SMEM. No warpgroup still reads
+    that place: each read it before it arrived on the barrier of the step before.
     """
 
     def __init__(self, names: tuple[str, ...], cluster: tuple[str, ...]) -> None:

@@ -31,10 +31,12 @@ __all__ = ["run_scoped", "run_state"]
 
 
 class EnterScope(Op, name="enter_scope", effect=Effect.SYNC):
-    """Where SMEM is used again: everybody is done with what was there. PTX `barrier.cta.sync`, `fence.proxy.async`.
+    """Separates two uses of the same SMEM: all accesses of the earlier scope are done.
 
-    `scope`: which one, by its number in each scope around it. `block`: all warpgroups come here. `in_flight`: a wgmma
-    may still be reading what was there. No instruction where no other scope shares the memory.
+    PTX `barrier.cta.sync`, `fence.proxy.async`.
+
+    `scope`: the scope, as its number in each scope around it. `block`: all warpgroups execute this op. `in_flight`: a
+    wgmma may still read the earlier data. No instruction if no other scope shares the memory.
     """
 
     scope: tuple[int, ...] = attr()
@@ -45,8 +47,8 @@ class EnterScope(Op, name="enter_scope", effect=Effect.SYNC):
 class scope:  # noqa: N801 - used as a statement: `with scope():`
     """Scratch allocated inside ends with it; `smem`: some of it may be in SMEM.
 
-    Its SMEM may be shared with other scopes where no warpgroup can be in one of them while another is in this one:
-    there is a single warpgroup, or all of them come here (`collective`, or outside of all branches and loops).
+    Scopes share SMEM if warpgroups can't be in two of them at the same time: the block has a single warpgroup, or all
+    warpgroups enter the scope (`collective`, or outside of all branches and loops).
     """
 
     def __init__(self, collective: bool = False, smem: bool = True) -> None:
@@ -107,7 +109,7 @@ def _buffer(type: RefType) -> Any:
 
 
 def _own(ref: Ref) -> Ref:
-    """The Ref, to end with the scope it was made in."""
+    """The Ref, which ends with the scope that made it."""
     scratch = current().scratch
     if scratch is not None:
         bytes_or_own(ref).root.home = scratch
@@ -115,7 +117,7 @@ def _own(ref: Ref) -> Ref:
 
 
 def _allocate_union(union: RefUnion, name: str) -> tuple[Any, ...]:
-    """The trees of a union, each with its Refs one after another from the same start."""
+    """The trees of a union. Each has its Refs one after another, from the same start."""
     plans: list[tuple[Any, list[tuple[int, RefType, DType]]]] = []
     total = 0
     for tree in union.trees:
@@ -149,7 +151,7 @@ def smem_type(spec: MemorySpec, name: str) -> RefType:
 
 
 def allocate_own(shape: tuple[int, ...], dtype: DType, name: str) -> Ref:
-    """A buffer in SMEM that only this warpgroup uses: one of as many as there are warpgroups."""
+    """A buffer in SMEM for this warpgroup alone: the allocation has one for each warpgroup."""
     threads = current().threads
     if threads == 1:
         return allocate(MemorySpec(MemorySpace.SMEM, shape, dtype), name)
@@ -169,11 +171,11 @@ def allocate_tree(tree: Any, name: str = "") -> Any:
 
 
 def run_scoped(f: Callable[..., Any], *types: Any, collective_axes: str | Sequence[str] = (), **kw_types: Any) -> Any:
-    """Call `f` with scratch made from the specifications; returns what it returns. The scratch ends with the call.
+    """Call `f` with scratch made from the specifications, and return its result. The scratch ends with the call.
 
-    Scopes that are never open together share their SMEM. In a kernel of several warpgroups that takes all of them:
-    `collective_axes` names the thread axis and says that they all make this call. Copies and products that use the
-    scratch must be done when `f` returns.
+    Scopes that are never open together share their SMEM. In a kernel of several warpgroups, sharing requires that all
+    of them make this call: say so by the name of the thread axis in `collective_axes`. Copies and products that use the
+    scratch must be complete when `f` returns.
     """
     trace = current()
     names = (collective_axes,) if isinstance(collective_axes, str) else tuple(collective_axes)
@@ -192,8 +194,8 @@ def run_scoped(f: Callable[..., Any], *types: Any, collective_axes: str | Sequen
 def run_state(f: Callable[..., None]) -> Callable[[Any], Any]:
     """`run_state(f)(init)`: `f` gets Refs with the leaves of the pytree `init`; returns their final contents.
 
-    A leaf is a value, which gets a buffer in SMEM, or `kd.ACC.init(value)` for an accumulator. The nest of Refs is the one
-    argument of `f`, which returns None. Raises `BodyReturned` where it returns anything else.
+    A leaf is a value, which gets a buffer in SMEM, or `kd.ACC.init(value)` for an accumulator. `f` takes one argument,
+    the nest of Refs, and returns None. Raises `BodyReturned` if it returns anything else.
     """
 
     def run(init: Any) -> Any:

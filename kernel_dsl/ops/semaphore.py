@@ -66,7 +66,7 @@ class SemaphoreType(Enum, metaclass=Choices):
 class AllocSemaphore(Op, name="alloc_semaphore"):
     """Hidden GMEM, as int32 counters zeroed before each launch; no instruction. `everywhere`: shared by all blocks.
 
-    `zeroed`: False for scratch, which holds nothing at first.
+    `zeroed`: False for scratch, which is uninitialised.
     """
 
     type: RefType = attr()
@@ -83,19 +83,19 @@ def allocate_semaphore(spec: SemaphoreSpec, name: str = "") -> Ref:
     if mesh is not None:
         return mesh.semaphore(spec.shape, spec.everywhere, name)
     type = RefType(MemorySpace.GMEM, spec.shape, dt.int32, True, 4, True, name=name or "semaphore")
-    if not spec.everywhere:  # room for each block: the kernel is for this many
+    if not spec.everywhere:  # room for each block: the code depends on their number
         for size in current().grid:
             operator.index(size)
     return Ref(emit(AllocSemaphore(type, spec.everywhere, True)).result)
 
 
 def allocate_gmem(spec: MemorySpec, name: str) -> Ref:
-    """The Ref of scratch in GMEM. Of a batch each member has its own."""
+    """The Ref of scratch in GMEM. Each member of a batch has its own."""
     trace = current()
     stored = stored_spec(spec)
     batches = () if spec.per_block else trace.batches
     type = RefType(MemorySpace.GMEM, (*batches, *stored.shape), stored.dtype, True, 16, True, name=name or "scratch")
-    if spec.per_block:  # room for each block: the kernel is for this many
+    if spec.per_block:  # room for each block: the code depends on their number
         for size in trace.grid:
             operator.index(size)
     made = Ref(emit(AllocSemaphore(type, not spec.per_block, False)).result)
@@ -133,13 +133,12 @@ def _one(sem: Any, op: str, scope: str | None) -> tuple[Ref, str]:
 
 
 def semaphore_signal(sem: Any, inc: Any = 1, *, device_id: Any = None, memory_scope: str | None = None) -> None:
-    """Add `inc` (int32) to one semaphore; what this warpgroup wrote before is visible to whoever waits for it.
+    """Add `inc` (int32) to one semaphore. This warpgroup's earlier writes are then visible to all that wait for it.
 
-    `device_id`: whose semaphore, on a mesh of devices, as `kd.remote_ref` takes it; by default this device's own.
-    `memory_scope`: "cta", "cluster", "gpu" or "sys"; by default "gpu", and "sys" on a mesh, where a signal waits until
-    what was written has reached the peers: microseconds where that is much, so signal once for many stores.
-
-    Raises `BadArgumentType`, `BadArgument`, and what `kd.remote_ref` raises.
+    `device_id`: on a mesh, the device of the semaphore, as for `kd.remote_ref`; by default this device. `memory_scope`:
+    "cta", "cluster", "gpu" or "sys"; by default "gpu", and "sys" on a mesh. There a signal waits until the writes have
+    reached the peers, which can take microseconds, so signal once for many stores. Raises `BadArgumentType`,
+    `BadArgument`, and the errors of `kd.remote_ref`.
     """
     op = "semaphore_signal"
     ref, scope = _one(sem, op, memory_scope)
@@ -154,8 +153,7 @@ def semaphore_signal_multicast(
     sem: Any, inc: Any = 1, *, collective_axes: Any, memory_scope: str | None = None
 ) -> None:
     """`semaphore_signal` on every device along `collective_axes` of the mesh, this one included: a name, or several.
-
-    Raises `UnknownAxis` for an axis that the mesh has not, and what `semaphore_signal` raises.
+    Raises `UnknownAxis` for an axis that the mesh does not have, and the errors of `semaphore_signal`.
     """
     op = "semaphore_signal_multicast"
     mesh = meshed(op)
@@ -170,7 +168,7 @@ def semaphore_signal_multicast(
 
 
 def _signal(ref: Ref, inc: Any, device_id: Any, scope: str, op: str, meets: bool) -> None:
-    """Add to another device's semaphore. `meets`: the warpgroup does so first."""
+    """Add to another device's semaphore. `meets`: the warpgroup synchronises first."""
     target = remote_ref(ref, device_id)
 
     def near() -> None:
@@ -215,7 +213,7 @@ def semaphore_wait(
         _seen_by_copies(ref)
         return
 
-    # between a look and a subtraction another waiter could take the same count: it is exchanged if it is still that
+    # another waiter could take the same count between the test and the subtraction, so a compare-and-swap does both
     def take(state: Any) -> Any:
         seen = state[0]
         enough = seen >= value
@@ -231,7 +229,7 @@ def semaphore_wait(
 
 
 def _seen_by_copies(ref: Ref) -> None:
-    """What another device stored before its signal is there for asynchronous copies, too."""
+    """Make data that another device stored before its signal visible to asynchronous copies, too."""
     if current().mesh is not None:
         emit(GmemProxyFence())
     mesh = nvshmem.hosts_of("semaphore_wait")
@@ -252,7 +250,7 @@ class _Deadline:
         self._text = f"waited for {seconds} s for {name} to become {value if isinstance(value, int) else 'as asked'}"
 
     def check(self, seen: Any) -> None:
-        """End the kernel where it is late and the count, which is `seen`, is still too low."""
+        """End the kernel if the time is over and the count, `seen`, is still too low."""
         mesh = self._mesh
 
         def end() -> None:

@@ -58,7 +58,7 @@ class Transpose(Op, name="transpose"):
 
 
 class Squeeze(Op, name="squeeze"):
-    """Dimensions of extent 1 left out. Free."""
+    """Removes dimensions of extent 1. Free."""
 
     x: Value = operand()
     dims: tuple[int, ...] = attr()
@@ -74,9 +74,9 @@ class Squeeze(Op, name="squeeze"):
 
 
 class Pick(Op, name="pick"):
-    """The elements of a view of a value, as if it lay row-major with shape `root`; outside it, `fill` or zero.
+    """The elements of a view of a value, seen as a row-major array of shape `root`; outside it, `fill` or zero.
 
-    Registers where every element stays in its lane, else through SMEM. PTX `mov`, or `st.shared` and `ld.shared`.
+    In registers if every element stays in its lane, else through SMEM. PTX `mov`, or `st.shared` and `ld.shared`.
     """
 
     x: Value = operand()
@@ -150,7 +150,7 @@ def expand_dims(x: Any, axis: Any) -> Array:
 
 
 def squeeze(x: Any, axis: Any = None) -> Array:
-    """Without dimensions of extent 1: all of them, or those named.
+    """The value without dimensions of extent 1: all of them, or those in `axis`.
 
     >>> run(kd.squeeze, [[1, 2]])
     [1 2]
@@ -162,7 +162,7 @@ def squeeze(x: Any, axis: Any = None) -> Array:
         raise BadArgument(op="squeeze", what=what, hint="only dimensions of extent 1 can go")
     if not dims:
         return value
-    # if a slice left elements outside of it in other lanes, these lanes take the element first
+    # if a slice left its other elements in other lanes, these lanes get the element first
     value = convert(value, resolve(value.type.layout).reduce(dims))
     return traced(Squeeze(value, dims, resolve(value.type.layout).reduce(dims, keepdims=False)))
 
@@ -192,7 +192,7 @@ def reshape(x: Any, *shape: Any) -> Array:
 
 
 def _moved(op: Op, moves: bool, how: str = "") -> Array:
-    """The result of an op, with a cost note where its elements move: through SMEM, or as `how` says."""
+    """The result of an op, with a cost note if its elements move: through SMEM, or by the method `how`."""
     result: Array = traced(op)
     if moves and 0 not in array_type(op.result).shape:
         current().notes.append(_note(op, how))
@@ -209,7 +209,7 @@ def _note(op: Op, how: str = "") -> CostNote:
 
 
 def _as_root(value: Array) -> Ref:
-    """The value as something that Ref indexing can describe."""
+    """The value as a Ref, for the functions that index Refs."""
     type = RefType(MemorySpace.GMEM, value.shape, value.dtype, name="value")
     return Ref(Value(type))
 
@@ -217,7 +217,7 @@ def _as_root(value: Array) -> Ref:
 def getitem(value: Array, index: Any) -> Array:
     """`value[index]` for ints (static or traced), slices, `ds`, None, Ellipsis. Traced starts must be in range.
 
-    With arrays of integers elements are gathered, through SMEM, as NumPy broadcasts them; traced ones out of range give 0.
+    Arrays of integers gather elements through SMEM, with NumPy's broadcasting; traced indices out of range give 0.
     """
     items = index if isinstance(index, tuple) else (index,)
     for item in items:
@@ -241,7 +241,10 @@ def getitem(value: Array, index: Any) -> Array:
 
 
 def pick(value: Array, root: tuple[int, ...], view: View, offsets: tuple[Value, ...], fill: Any) -> Array:
-    """A view of a value, in the value's own layout where the elements can stay where they are. `fill`: what is outside."""
+    """A view of a value, in the value's own layout if the elements can stay in their lanes.
+
+    `fill`: the value outside.
+    """
     found = sliced(resolve(value.type.layout), view) if root == value.shape and not offsets else None
     open_one: Any = LayoutVar(view.shape) if view.shape else SCALAR
     layout = open_one if found is None else found.layout
@@ -339,9 +342,8 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Array:
 
 
 def joined(parts: list[Array], shape: tuple[int, ...], dim: int) -> tuple[Layout, list[Layout]] | None:
-    """The layout of values joined along `dim` whose elements stay in their lanes, and what each part's must be for it.
-
-    Open layouts follow; of the closed ones at most one is converted through SMEM. None where there is no such layout.
+    """The layout of values joined along `dim` whose elements stay in their lanes, and the layout that each part needs.
+    Open layouts adapt; of the closed ones at most one is converted through SMEM. None if there is no such layout.
     """
     closed = [p for p in parts if isinstance(find(p.type.layout), Layout) and work_again(p) is None]
     for base in dict.fromkeys(resolve(p.type.layout) for p in closed or parts[:1]):

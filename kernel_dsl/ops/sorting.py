@@ -34,7 +34,7 @@ class Sort(Op, name="sort"):
 class ArgSort(Op, name="argsort"):
     """The indices (int32) that sort stably along the last axis, NaN last. Several PTX instructions, and SMEM.
 
-    `first`: no more than this many of each row; 0: all.
+    `first`: at most this many of each row; 0: all.
     """
 
     x: Value = operand()
@@ -51,7 +51,7 @@ class ArgSort(Op, name="argsort"):
 
 
 def _last(x: Any, axis: int | None, op: str) -> tuple[Array, int]:
-    """The value with the sorted axis last, and where that axis was."""
+    """The value with the sorted axis last, and that axis' earlier position."""
     value = as_value(x, op)
     if value.dtype.kind is dt.Kind.OPAQUE:
         raise UnsupportedDType(op=op, dtype=value.dtype, hint=value.dtype.only_copied)
@@ -72,11 +72,12 @@ def _moved(value: Array, dim: int) -> Array:
 
 
 def sort(keys: Any, *values: Any, axis: int | None = -1, descending: bool = False) -> Any:
-    """In order along `axis` (flattened for None), NaN last both ways: one value, or with `values` a tuple of all of them.
+    """Sort along `axis` (flattened for None), NaN last in both directions. Returns a value, or with `values` a tuple.
 
-    `values` have the shape of `keys` and move with them: the result is (keys, *values). Equal keys, zeros of either sign and NaNs
-    of any bits, keep their order, `descending` or not. Keys alone are sorted with -0.0 before 0.0 (after it where descending).
-    Every element keeps its bits. Raises `BadArgument`, `ShapeMismatch`, `SmemExceeded` for rows that SMEM can't hold.
+    `values` have the shape of `keys` and move with them: the result is (keys, *values). Equal keys keep their order,
+    also with `descending`; zeros of either sign are equal, and so are all NaNs. Keys alone are sorted with -0.0 before
+    0.0 (after it where descending). Every element keeps its bits. Raises `BadArgument`, `ShapeMismatch`, `SmemExceeded`
+    for rows that SMEM can't hold.
 
     >>> run(kd.sort, [3, 1, 2])
     [1 2 3]
@@ -116,7 +117,7 @@ def _in_rows(value: Array, axis: int | None) -> Array:
 
 
 def argsort(x: Any, axis: int | None = -1, *, descending: bool = False) -> Array:
-    """The int32 indices that sort along `axis` (flattened for None); stable both ways, NaN last both ways.
+    """The int32 indices that sort along `axis` (flattened for None); stable and NaN last in both directions.
 
     >>> run(kd.argsort, [3, 1, 2])
     [1 2 0]

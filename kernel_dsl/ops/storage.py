@@ -24,13 +24,12 @@ from .numeric import isnan
 
 __all__: list[str] = []
 
-FAST = (dt.float16, dt.bfloat16, dt.float32, dt.int8)  # what bytes become without their codes
+FAST = (dt.float16, dt.bfloat16, dt.float32, dt.int8)  # dtypes that bytes convert to directly
 
 
 class Nibbles(Op, name="nibbles"):
     """The 4-bit numbers `source` in bytes along `axis`, the low half of each first, as they are or as a wider `dtype`.
-
-    PTX `and`, `shr`, or `prmt`, `lop3` and `add` of pairs.
+    PTX `and`, `shr`, or `prmt`, `lop3` and `add` on pairs.
     """
 
     x: Value = operand()
@@ -44,7 +43,10 @@ class Nibbles(Op, name="nibbles"):
 
 
 class JoinNibbles(Op, name="join_nibbles"):
-    """4-bit numbers, neighbours along `axis` as a byte, the first in its low half. PTX `shl`, `or`."""
+    """Joins 4-bit numbers: two neighbours along `axis` become a byte, with the first in its low half.
+
+    PTX `shl`, `or`.
+    """
 
     x: Value = operand()
     axis: int = attr()
@@ -58,12 +60,12 @@ class JoinNibbles(Op, name="join_nibbles"):
 
 
 def doubled_shape(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    """The shape of elements of which two along `axis` share one of these."""
+    """The shape in elements, if two along `axis` share a byte."""
     return (*shape[:axis], shape[axis] * 2, *shape[axis + 1 :])
 
 
 def doubled(layout: Layout, axis: int) -> Layout:
-    """The layout of the numbers in bytes of this layout."""
+    """The layout of the numbers in bytes with this layout."""
 
     def wide(bits: tuple[Bit, ...]) -> tuple[Bit, ...]:
         return tuple((b[0], b[1] * 2) if b is not None and b[0] == axis else b for b in bits)
@@ -73,7 +75,7 @@ def doubled(layout: Layout, axis: int) -> Layout:
 
 
 def halved(layout: Layout, axis: int) -> Layout | None:
-    """The layout of bytes whose numbers have this one; None where the two of a byte lie in different lanes."""
+    """The layout of bytes whose numbers have this layout; None if the two numbers of a byte lie in different lanes."""
     if any(b is not None and b[0] == axis and b[1] % 2 for b in layout.bits):
         return None
     if layout.vector_length(axis) % 2:
@@ -92,7 +94,7 @@ def numbers_of(bytes_: Array, dtype: DType, axis: int) -> Array:
 
 
 def bytes_of(x: Array, axis: int, layout: Layout) -> Array:
-    """4-bit numbers as the bytes that hold them; `layout` is what these get where numbers of a byte lie in two lanes."""
+    """The bytes that hold 4-bit numbers. They get `layout` if the two numbers of a byte lie in different lanes."""
 
     own = halved(resolve(x.type.layout), axis)
     if own is None:
@@ -104,7 +106,7 @@ def bytes_of(x: Array, axis: int, layout: Layout) -> Array:
 
 
 def converted(x: Array, to: DType) -> Array:
-    """`astype` where `x` or `to` is one of these dtypes (docs/programming-model.md, dtypes)."""
+    """`astype` from or to one of these dtypes (docs/programming-model.md, dtypes)."""
 
     source = x.dtype
     if source == to:
@@ -141,13 +143,13 @@ def _to_integer(x: Array, to: DType) -> Array:
 
 
 def _from_float4(code: Array) -> Array:
-    """float16: the exponent's and the mantissa's bits put in their places, and the difference of the biases multiplied."""
+    """The number as float16: shift the exponent and mantissa into place, and multiply by the difference of the biases."""
 
     wide = astype(code, dt.uint16)
     return bitcast_convert_type(((wide & 8) << 12) | ((wide & 7) << 9), dt.float16) * 16384.0
 
 
-# between which magnitudes two neighbours meet, and whether the upper one, whose code is even, gets the tie
+# the midpoint between each two neighbours, and whether a tie goes to the upper one, which has an even code
 _MEETS = ((0.25, False), (0.75, True), (1.25, False), (1.75, True), (2.5, False), (3.5, True), (5.0, False))
 
 
@@ -170,9 +172,9 @@ def _from_scale(code: Array) -> Array:
 
 
 def _to_scale(x: Array) -> Array:
-    """The exponent of a float32 to nearest, ties up; what is no positive number, and what is too large, gives NaN, 255."""
+    """The exponent of a float32, to nearest, ties up. Numbers that are not positive or too large give NaN, 255."""
 
-    bits = bitcast_convert_type(x, dt.int32)  # for negative numbers and 0, at most 0
+    bits = bitcast_convert_type(x, dt.int32)  # at most 0 for negative numbers and 0
     code = (bits >> 23) + ((bits >> 22) & 1)
     code = where(bits < 0x800000, where(bits > 0x400000, 1, 0), code)
     return astype(where((bits > 0) & (code < 255), code, 255), dt.uint8)

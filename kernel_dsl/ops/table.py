@@ -20,7 +20,10 @@ _Op = TypeVar("_Op", bound=Unary | Binary)
 
 
 class Approximable(Unary):
-    """A function that the hardware approximates in float32. `approx`: whether it does; None: as `approx_math` says."""
+    """A function that the hardware approximates in float32.
+
+    `approx`: whether to use that; None: as `approx_math` says.
+    """
 
     approx: bool | None = option(None)
 
@@ -58,12 +61,12 @@ class FunctionOfYX(Protocol):
 
 
 def applied(cls: Any, args: tuple[Any, ...], op: str, **options: Any) -> Array:
-    """An op of floats; ints give float32, 64-bit ints float64."""
+    """Append an op on floats. Ints become float32, 64-bit ints float64."""
     return elementwise(cls, args, op, true_division(operands_of(args, op)[1]), options=options)
 
 
 def unary(name: str, what: str, math: str = "", ptx: str = "") -> FunctionOfX:
-    """A function of `lowering/math`, for which the op is named unless `math` says another; `ptx`: see `_op`."""
+    """A function of `lowering/math` with the op's name, or with the name `math`; `ptx`: see `_op`."""
     cls = _op(Unary, name, what, math, ptx)
 
     def function(x: Any) -> Array:
@@ -73,7 +76,7 @@ def unary(name: str, what: str, math: str = "", ptx: str = "") -> FunctionOfX:
 
 
 def approximable(name: str, what: str, ptx: str) -> ApproximableFunction:
-    """A function of `lowering/math`, or the instruction `ptx` where it is approximated."""
+    """A function of `lowering/math`, or the instruction `ptx` if it is approximated."""
     cls = _op(Approximable, name, what, "", ptx)
 
     def function(x: Any, *, approx: bool | None = None) -> Array:
@@ -105,7 +108,7 @@ def binary_yx(name: str, what: str) -> FunctionOfYX:
 
 
 def rounding(name: str, what: str, ptx: str) -> FunctionOfX:
-    """A function of floats that leaves integers as they are, the instruction `ptx`."""
+    """A function of floats, the instruction `ptx`. It returns integers unchanged."""
     cls = _op(Unary, name, what, "", ptx)
     cls.__doc__ = f"{what} PTX `{ptx}`."
 
@@ -117,7 +120,7 @@ def rounding(name: str, what: str, ptx: str) -> FunctionOfX:
 
 
 def _op(base: type[_Op], name: str, what: str, math: str = "", ptx: str = "") -> type[_Op]:
-    """The op's class; its docstring names the PTX that it becomes, `ptx` where it is approximated."""
+    """The op's class. Its docstring names its PTX: `ptx` if it is approximated."""
     first = what.partition("\n")[0]
     becomes = f"PTX `{ptx}` where approximate, else several instructions." if ptx else "Several PTX instructions."
     fields = {"__doc__": f"{first} {becomes}", "__module__": _row_of(), "math": math or name}
@@ -126,7 +129,7 @@ def _op(base: type[_Op], name: str, what: str, math: str = "", ptx: str = "") ->
 
 
 def _as_written(function: Callable[..., Array], cls: type[Any], name: str, what: str) -> Any:
-    """The function as if its row's file had its `def`, with its op's class as `op`."""
+    """The function with the name, module and docstring of a `def` in its row's file, and its class as `op`."""
     made = cast("Any", function)
     made.op = cls
     function.__name__ = function.__qualname__ = name

@@ -28,7 +28,7 @@ __all__ = [
 
 
 class OptimizationBarrier(Op, name="optimization_barrier", effect=Effect.SYNC):
-    """The same values; nothing is known of them and nothing moves across. No instruction."""
+    """The same values without their facts; the optimiser moves nothing across. No instruction."""
 
     xs: tuple[Value, ...] = operands()
 
@@ -37,7 +37,7 @@ class OptimizationBarrier(Op, name="optimization_barrier", effect=Effect.SYNC):
 
 
 class InlinePtx(Op, name="inline_ptx", effect=Effect.SYNC):
-    """PTX by hand, once for every register of the operands: `$0`, `$1` ... are results, then operands."""
+    """The author's PTX, once for every register of the operands: `$0`, `$1` ... are results, then operands."""
 
     xs: tuple[Value, ...] = operands()
     template: str = attr()
@@ -91,13 +91,13 @@ def optimization_barrier(*values: Any) -> Any:
 
 
 def griddepcontrol_wait() -> None:
-    """Wait until the kernels that this one depends on are done; the launch then lets this one start before that."""
+    """Wait until the kernels before this one are done. With this op the launch lets the kernel start before that."""
     current()
     emit(GridDependencyWait())
 
 
 def griddepcontrol_launch_dependents() -> None:
-    """Let the next kernel in the stream start, if it was launched so that it may (see `griddepcontrol_wait`)."""
+    """Let the next kernel in the stream start, if it uses `griddepcontrol_wait`."""
     current()
     emit(GridDependencyLaunch())
 
@@ -105,8 +105,8 @@ def griddepcontrol_launch_dependents() -> None:
 def warp_map(f: Callable[[Any], None]) -> None:
     """`@kd.warp_map` above `def _(warp): ...` runs it in each of the warpgroup's 4 warps, with its number (int32).
 
-    Inside there are rank-0 values and Refs: copies, barriers, loops, rank-0 loads and stores. Raises `WarpValue` where
-    an array value is made or used, `WarpUse` for wgmma and what else a whole warpgroup does, and for another `warp_map`.
+    Inside there are rank-0 values and Refs: copies, barriers, loops, rank-0 loads and stores. Raises `WarpValue` for an
+    array value, and `WarpUse` for wgmma, other operations of a whole warpgroup, and another `warp_map`.
     """
     made = Region()
     trace = current()

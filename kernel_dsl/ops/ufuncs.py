@@ -17,7 +17,10 @@ def _ours(name: str) -> Any:
 
 
 def apply_function(value: Any, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What `__array_function__` does: `np.where(c, x, y)` is `kd.where(c, x, y)`. Raises `TracedConversion` for others."""
+    """Implements `__array_function__`: `np.where(c, x, y)` is `kd.where(c, x, y)`.
+
+    Raises `TracedConversion` for others.
+    """
     if function in (np.shape, np.ndim, np.size):
         return {np.shape: value.shape, np.ndim: value.ndim, np.size: value.size}[function]
     name = function.__name__
@@ -29,7 +32,7 @@ def apply_function(value: Any, function: Any, types: Any, args: tuple[Any, ...],
 
 
 def apply(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What `__array_ufunc__` does. Raises `BadArgumentType` for ufuncs and options that a kernel has not."""
+    """Implements `__array_ufunc__`. Raises `BadArgumentType` for ufuncs and options that kernels do not have."""
     name = ufunc.__name__
     function = _ours(name)
     reduction = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}.get(name)
