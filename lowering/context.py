@@ -23,7 +23,7 @@ from kernel_dsl.tma import Way
 from .llvm_types import llvm_type
 from .writer import Regs, V, Writer
 
-WARPS = 4  # of a warpgroup; each arrives on its own at an mbarrier
+WARPS = 4  # of a warpgroup; each arrives separately on an mbarrier
 WARPGROUP = 128  # lanes (PTX ISA 9.7.15, 'warpgroup': four contiguous warps)
 
 
@@ -38,7 +38,7 @@ class SmemBuffer:
 
 @dataclass(frozen=True)
 class GmemScratch:
-    """Scratch in GMEM: which workspace it is; where each block has its own, how many, bytes from one to the next, this one's."""
+    """Scratch in GMEM: its workspace; with `per_block`, the number of parts, their distance in bytes, this block's."""
 
     place: int
     copies: int
@@ -57,7 +57,7 @@ class NamedBarriers:
 
 @dataclass
 class Accumulator:
-    """A lowered accumulator: PTX registers `prefix`0 ... and the alloca that says whether they hold anything yet."""
+    """A lowered accumulator: PTX registers `prefix`0 ... and the alloca that says whether they hold a value yet."""
 
     prefix: str
     words: int
@@ -67,7 +67,7 @@ class Accumulator:
 
 @dataclass
 class SmemPlan:
-    """Offsets in the block's dynamic SMEM, given out in order of allocation."""
+    """Offsets in the block's dynamic SMEM, in order of allocation."""
 
     regions: list[SmemRegion] = field(default_factory=lambda: cast("list[SmemRegion]", []))
     size: int = 0
@@ -95,16 +95,16 @@ class Context:
         self.buffers: dict[Value, SmemBuffer] = {}
         self.barriers: dict[Value, NamedBarriers] = {}
         self.smem_offsets: dict[Op, int] = {}
-        self.sharing: frozenset[tuple[int, ...]] = frozenset()  # scopes whose SMEM is that of others too
+        self.sharing: frozenset[tuple[int, ...]] = frozenset()  # scopes that share SMEM with others
         self.plan: SmemPlan = SmemPlan()
         self.meetings: tuple[int, int] | None = (
-            None  # ops of the top level before and after which a cluster's blocks meet
+            None  # top-level ops: a cluster's blocks wait for each other before the first and after the second
         )
         self.math: dict[str, None] = {}  # functions of lowering/math that are called, in order of first use
-        self.last_half: int | None = None  # which half of the exchange space was used last; None: not known
+        self.last_half: int | None = None  # the half of the exchange space that was used last; None: unknown
         self.fresh_exchange: bool = True  # nothing has used the exchange space yet
         self.constants: list[str] = []  # module-level data
-        self.declarations: set[str] = set()  # of functions that the driver provides
+        self.declarations: set[str] = set()  # functions that the driver provides
         self._numbers: dict[Any, V] = {}  # values computed from the lane's number, by their key
         self.used: set[Value] = {v for op in self.ops for v in op.values()}
         self.accumulators: dict[Value, Accumulator] = {}
@@ -116,12 +116,12 @@ class Context:
         self.warp_level = False  # inside warp_map: each warp is on its own
         self.arrays: list[Value] = []  # the GMEM arguments, as the launch counts them
         self.tensor_maps: dict[TensorMapParam, int] = {}
-        self.remotes: dict[Value, RemoteRef] = {}  # what made the Refs on other devices' memory
-        self.extents: dict[Extent, str] = {}  # of arrays, that the launch passes
-        self.words: dict[str, tuple[V, int]] = {}  # a 16- or 8-bit name: the 32-bit word and which part of it
+        self.remotes: dict[Value, RemoteRef] = {}  # the ops that made Refs on other devices' memory
+        self.extents: dict[Extent, str] = {}  # extents of arrays that the launch passes
+        self.words: dict[str, tuple[V, int]] = {}  # by 16- or 8-bit name: the 32-bit word and the number of its part
 
     def region(self, region: Region) -> list[Value]:
-        """Lower a region's ops in place; returns what it yields."""
+        """Lower a region's ops in place. Returns the registers that it yields."""
         self.region_stack.append(region)
         for op in region.ops:
             if isinstance(op, Yield):
@@ -142,7 +142,7 @@ class Context:
         return self.e.value(only, llvm_type(value.type.dtype))
 
     def index(self, value: Value, type: str = "i32") -> V:
-        """A rank-0 integer as i32 or i64, its sign kept."""
+        """A rank-0 integer as i32 or i64, with its sign."""
         return self.scalar(value).resized(type, value.type.dtype.is_signed)
 
     def special(self, register: str) -> V:
@@ -151,12 +151,12 @@ class Context:
 
     @lazy
     def blocks_pass_data(self) -> bool:
-        """Whether blocks of the cluster may read what others wrote: by ordinary stores, or by copies to an array that
-        is read too.
+        """Whether blocks of the cluster may read data of other blocks.
 
-        Only then do barriers of the cluster order memory at its scope: a release there waits until all of a warp's
-        accesses have reached L2 (MEMBAR.ALL.GPU), which takes as long as a step of a pipeline. Where the barriers only
-        say that tiles which async copies fill are free again, the default scope does.
+        The data is from ordinary stores, or from copies to an array that is also read. Only then do barriers of the
+        cluster order memory at cluster scope. Such a release waits until all of a warp's accesses have reached L2
+        (MEMBAR.ALL.GPU), which takes as long as a step of a pipeline. The default scope is enough for barriers that
+        only release tiles to async copies.
         """
 
         arrays = self.ir.arrays()
@@ -225,7 +225,7 @@ class Context:
         return shifted.once & (1 << count) - 1
 
     def lane_sum(self, terms: list[tuple[int, int]]) -> V:
-        """The sum over (bit, weight) of weight where that bit of the thread number is set; in the prelude."""
+        """The sum of `weight` over all (bit, weight) whose bit of the thread number is set; in the prelude."""
         key = tuple(sorted(terms))
         found = self._numbers.get(key)
         if found is None:
@@ -247,7 +247,7 @@ class Context:
         return total
 
     def wide_lane_sum(self, terms: list[tuple[int, int]]) -> V:
-        """`lane_sum` as i64, each bit on its own, where the sum may pass 31 bits."""
+        """`lane_sum` as i64, bit by bit, for sums that may exceed 31 bits."""
         total = self.e.i64(0)
         for bit, weight in terms:
             total = total.once + self.bit_field(bit, 1).once.zext("i64").once * weight
@@ -258,11 +258,11 @@ class Context:
         return self.lane_sum([(i, b[1]) for i, b in enumerate(layout.bits) if b is not None and b[0] == dim])
 
     def owner(self, layout: Layout) -> V | None:
-        """A predicate that holds in one of the lanes that replicate a value; None where none does."""
+        """A predicate that holds in one of the lanes that replicate a value; None if no lanes replicate it."""
         mask = layout.replicated_mask
         if not mask:
             return None
-        if self.warp_level:  # each warp has its own
+        if self.warp_level:  # each warp has its own values
             mask &= (1 << LANE_BITS) - 1
             if not mask:
                 return None
@@ -280,7 +280,7 @@ class Context:
         return found
 
     def first_lane(self) -> V:
-        """Whether this is the warpgroup's first lane, or the warp's where warps are on their own."""
+        """Whether this is the warpgroup's first lane; inside `warp_map`, the warp's."""
         return self.warp_leader() if self.warp_level else self.none_of(WARPGROUP - 1)
 
     def warp_leader(self) -> V:
@@ -303,7 +303,7 @@ class Context:
         return total
 
     def _rank_weights(self) -> list[int]:
-        """What one step along each cluster axis adds to the block's rank (%cluster_ctarank: x runs fastest)."""
+        """The number that one step along each cluster axis adds to the block's rank (%cluster_ctarank: x runs fastest)."""
         weights, step = [0] * len(self.ir.cluster), 1
         for p in reversed(range(len(self.ir.cluster))):
             weights[p] = step
@@ -337,7 +337,10 @@ class Context:
         return (self.e.i32(mask) << base).trunc("i16")
 
     def array_number(self, ref: Value) -> int:
-        """The number of a GMEM argument among the kernel's arrays, of another device's that of its like here; or of scratch."""
+        """The number of a GMEM argument, or scratch, among the kernel's arrays.
+
+        A peer's array has the number of this device's.
+        """
         if ref in self.scratch:
             return len(self.arrays) + self.scratch[ref].place
         return self.arrays.index(self._launched(ref))
@@ -350,7 +353,10 @@ class Context:
         return self.remotes[ref].ref if ref in self.remotes else ref
 
     def tensor_map(self, param: TensorMapParam, ref: Value | None = None) -> V:
-        """The generic address of a tensor map among the parameters, i64; equal recipes share one. `ref`: what it is of."""
+        """The generic address of a tensor map among the parameters, i64; equal recipes share one.
+
+        `ref`: the Ref that it describes.
+        """
         remote = None if ref is None else self.remotes.get(ref)
         if remote is not None:
             param = replace(param, ranks=remote.devices)
@@ -373,7 +379,7 @@ class Context:
         return name
 
     def smem(self, name: str) -> V:
-        """A number of the SMEM plan that is not known before the end, or where the SMEM starts: i32."""
+        """An i32 that is known only at the end: a number of the SMEM plan, or the start of SMEM."""
         return self.e.value(f"%{name}", "i32")
 
     # --- warpgroup barriers and the exchange space ------------------------------------------------
@@ -399,7 +405,7 @@ class Context:
     def exchange(self, bytes: int) -> V:
         """Space in SMEM for this warpgroup to exchange data, free to be written; its address as i32.
 
-        Two halves take turns: the barrier between one use's writes and reads also ends the reads of the use before.
+        Two halves alternate: the barrier between one use's writes and reads also ends the reads of the use before.
         """
         self.plan.scratch = max(self.plan.scratch, -(-bytes // 128) * 128)
         if self.last_half is None and not self.fresh_exchange:
@@ -413,13 +419,13 @@ class Context:
         return base if half == 0 else base.once + self.smem("exchange_half")
 
     def exchange_whole(self, bytes: int) -> V:
-        """Both halves of the exchange space as one piece, for what does not fit in one."""
+        """Both halves of the exchange space as one piece, for data that does not fit into one."""
         self.plan.scratch = max(self.plan.scratch, -(-bytes // 256) * 128)
         if not self.fresh_exchange:
             self.sync()
         self.last_half = 0
         self.fresh_exchange = True
-        base = self.exchange(0)  # the second half, so that what follows knows that both are in use
+        base = self.exchange(0)  # the second half is the last used, as both are in use
         self.forget_exchange()
         return base - self.smem("exchange_half")
 
@@ -429,11 +435,11 @@ class Context:
         return max(self.target.limits.smem_per_block - used, 0) // (2 * self.ir.threads) // 128 * 128
 
     def forget_exchange(self) -> None:
-        """At a branch or a loop: which half was used last is no longer known."""
+        """Forget which half was used last, at a branch or a loop."""
         self.last_half = None
         self.fresh_exchange = False
 
 
 def source_line(loc: Loc) -> SourceLine | None:
-    """A location as the runtime keeps it."""
+    """A location in the form that the runtime keeps."""
     return SourceLine(loc.file, loc.line, loc.function) if loc.line else None

@@ -35,8 +35,8 @@ from .host_writer import DRIVER, HostFunction, HostModule, Word, quoted
 
 ROW = 24  # bytes of a row of `arrays`
 BAD_ARGUMENT, NO_DRIVER, NO_MEMORY = -1, -2, -3
-_ALIGN = 64  # bytes, of the buffer of parameters: a CUtensorMap's own
-_PLAIN_SMEM = 48 * 1024  # bytes of dynamic SMEM that a kernel may have without asking
+_ALIGN = 64  # bytes: alignment of the buffer of parameters, which a CUtensorMap needs
+_PLAIN_SMEM = 48 * 1024  # bytes of dynamic SMEM that a kernel may have without an attribute
 _PORTABLE_CLUSTER = 8  # blocks
 _NO_BINARY = 209  # CUDA_ERROR_NO_BINARY_FOR_GPU
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
@@ -61,7 +61,7 @@ declare i32 @snprintf(ptr, i64, ptr, ...)
 
 
 class Host:
-    """The host code of one kernel, as it is written. `code`: its cubin or PTX, or the address at which that lies."""
+    """The host code of one kernel, while it is written. `code`: its cubin or PTX, or the address of that."""
 
     def __init__(self, kernel: CompiledKernel, plan: LaunchPlan, code: bytes | int) -> None:
         self.kernel = kernel
@@ -108,7 +108,7 @@ class Host:
         self.module.function("internal i32 @kd.failed(i32 %code, ptr %what, ptr %message)", body, "noinline ")
 
     def check(self, f: HostFunction, name: str, *arguments: str) -> None:
-        """Call the driver, and return where that fails."""
+        """Call the driver, and return if that fails."""
         code = f.driver(name, *arguments)
 
         def leave() -> None:
@@ -119,14 +119,14 @@ class Host:
 
     @staticmethod
     def call(f: HostFunction, called: str) -> None:
-        """Call a function of ours, and return what it returns where that is not 0."""
+        """Call one of the module's functions, and return its result if that is not 0."""
         code = f.v(f"call i32 {called}")
         f.leave_when(f.v(f"icmp ne i32 {code}, 0"), lambda: f.put(f"ret i32 {code}"))
 
     # --- the driver and the kernel, each got once -------------------------------------------------
 
     def _driver_load(self) -> None:
-        """Fill the table of the driver's functions. Two threads that both do write the same."""
+        """Fill the table of the driver's functions. Two threads that do so at once write the same values."""
 
         def body(f: HostFunction) -> None:
             ready = f.v("load atomic i32, ptr @kd.driver.ready acquire, align 4")
@@ -155,7 +155,10 @@ class Host:
         self.module.function("internal i32 @kd.driver.load(ptr %message)", body, "noinline ")
 
     def _kernel_get(self) -> None:
-        """The kernel, a `CUkernel` of all contexts; loaded at once, so that a capture of the stream meets no load."""
+        """The kernel, a `CUkernel` of all contexts.
+
+        It is loaded immediately, so that no load happens while a stream is captured.
+        """
         attributes = self.plan.launch.attributes if self.plan.launch else None
 
         def make(f: HostFunction) -> None:
@@ -172,7 +175,7 @@ class Host:
                 made = f.load("ptr", kernel)
                 pair = f.v(f"cmpxchg ptr @kd.kernel, ptr null, ptr {made} acq_rel acquire")
                 with f.when(f.v(f"icmp eq i1 {f.v(f'extractvalue {{ ptr, i1 }} {pair}, 1')}, false")):
-                    f.driver("cuLibraryUnload", f"ptr {f.load('ptr', library)}")  # another thread was first
+                    f.driver("cuLibraryUnload", f"ptr {f.load('ptr', library)}")  # another thread has loaded it first
                     f.store("ptr", f.v(f"extractvalue {{ ptr, i1 }} {pair}, 0"), kernel)
             made = f.load("ptr", kernel)
             for key, value in _opt_in(attributes):
@@ -258,7 +261,7 @@ class Host:
             self._sized(f, size, "cuMemsetD2D32Async", *where)
 
     def _sized(self, f: HostFunction, size: Word, name: str, *arguments: str) -> None:
-        """A call on memory, which is left out where there is none."""
+        """A call on memory, left out if the size is 0."""
         if isinstance(size, int):
             if size:
                 self.check(f, name, *arguments, "ptr %stream")
@@ -333,7 +336,7 @@ class Host:
     def _dimensions(
         self, f: HostFunction, param: TensorMapParam, sizes: list[Word]
     ) -> tuple[list[Word], list[Word], Word]:
-        """Extents and strides in elements of a tensor map's dimensions, outermost first, and the element it starts at."""
+        """Extents and strides, in elements, of a tensor map's dimensions, outermost first; and its first element."""
         split, window = dict(param.split), {axis: (low, high) for axis, low, high in param.window}
         extents: list[Word] = []
         steps: list[Word] = []
@@ -372,12 +375,12 @@ class Host:
 
 
 def _place(f: HostFunction) -> str:
-    """Which bit of `@kd.devices` is the GPU's."""
+    """The GPU's bit in `@kd.devices`."""
     return f.v(f"zext i32 {f.v('and i32 %device, 63')} to i64")
 
 
 def _check(plan: LaunchPlan) -> None:
-    """Raise `NoHostCode` for a plan that takes steps which host code has no word for."""
+    """Raise `NoHostCode` for a plan with steps that host code can't do."""
     for step in plan.steps:
         if isinstance(step, MemoryStep):
             touched = [step.target, step.source] if isinstance(step, CopyStep) else [step.array]
@@ -392,7 +395,7 @@ def _check(plan: LaunchPlan) -> None:
 
 
 def _opt_in(launch: LaunchAttributes | None) -> list[tuple[int, int]]:
-    """What a kernel must ask for before its launch: attributes and their values."""
+    """Attributes, with their values, that a kernel must set before its launch."""
     if launch is None:
         return []
     cluster = launch.cluster[0] * launch.cluster[1] * launch.cluster[2]
@@ -401,7 +404,7 @@ def _opt_in(launch: LaunchAttributes | None) -> list[tuple[int, int]]:
 
 
 def _pattern(value: object, dtype: np.dtype[np.generic]) -> bytes:
-    """The bytes that a fill repeats: one, where all of an element's are alike."""
+    """The bytes that a fill repeats: one byte if all bytes of an element are equal."""
     with np.errstate(over="ignore", invalid="ignore"):
         data = np.asarray(value).astype(dtype).tobytes()
     return data[:1] if len(set(data)) == 1 else data

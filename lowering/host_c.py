@@ -13,13 +13,13 @@ _HEADER = """\
 //
 {table}
 //
-// Arrays are row-major unless a line says otherwise; NULL strides mean that. Their memory is on the GPU of the current
-// context (a thread without one gets the primary context of the first array's GPU), and nothing is waited for: the kernel
-// is issued to `stream`. Any thread may call. The driver, libcuda.so.1, is loaded at the first call and needs no link flag;
+// Arrays are row-major unless a line says otherwise; NULL strides mean row-major. Their memory is on the GPU of the current
+// context (a thread without one gets the primary context of the first array's GPU). A call issues the kernel to `stream`
+// and does not wait for it. Any thread may call. The driver, libcuda.so.1, is loaded at the first call and needs no link flag;
 // with a C library older than glibc 2.34 link -ldl.
 //
-// Returns 0; a CUresult of the driver; or -1 where an argument does not fit, -2 where there is no driver.
-// {name}_error() is what went wrong in the calling thread's last call, until its next one; "" where nothing did.
+// Returns 0; a CUresult of the driver; or -1 if an argument does not fit, -2 if there is no driver.
+// {name}_error() is the error of the calling thread's last call, until its next call; "" if there was none.
 #ifndef KERNEL_DSL_{name}_H
 #define KERNEL_DSL_{name}_H
 
@@ -72,7 +72,7 @@ const char *{name}_error(void);
 
 
 def header(name: str, plan: LaunchPlan, target: str, arguments: Sequence[HostArgument]) -> str:
-    """The header's text: what each argument has to be, and the declarations."""
+    """The header's text: a description of each argument, and the declarations."""
     names = c_names(arguments)
     rows: list[str] = []
     parameters = ["CUstream stream"]

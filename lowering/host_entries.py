@@ -36,7 +36,7 @@ C_WORDS = frozenset(_WORDS.split())
 
 @dataclass(frozen=True)
 class HostArgument:
-    """An argument of a kernel: the array or the scalar of that number. Outputs are arrays after the inputs."""
+    """An argument of a kernel: an array or a scalar, by its number. Outputs are arrays after the inputs."""
 
     name: str
     dtype: DType
@@ -45,7 +45,7 @@ class HostArgument:
 
 
 def c_names(arguments: Sequence[HostArgument]) -> list[str]:
-    """What the arguments are called in C."""
+    """The arguments' names in C."""
     names: list[str] = []
     for argument in arguments:
         plain = argument.name.removesuffix("_ref").removesuffix("_gmem") or argument.name
@@ -58,14 +58,14 @@ def c_names(arguments: Sequence[HostArgument]) -> list[str]:
 
 
 def c_type(dtype: DType) -> str:
-    """A scalar's type in C; what C has no type for is its bits."""
+    """A scalar's type in C. A dtype without a type in C is passed as its bits."""
     if dtype.name in _C_TYPES:
         return _C_TYPES[dtype.name]
     return f"int{dtype.bits}_t" if dtype.is_signed else f"uint{dtype.bits}_t"
 
 
 def scalar_type(dtype: DType) -> str:
-    """The same in LLVM's words."""
+    """A scalar's type in LLVM text."""
     return _LLVM_TYPES.get(dtype.name, f"i{dtype.bits}")
 
 
@@ -102,17 +102,17 @@ def add_c_entry(host: Host, symbol: str, arguments: Sequence[HostArgument]) -> N
 
 
 class Checked:
-    """Arguments on their way to a launch: checked, and put into rows."""
+    """The arguments of a launch, checked and put into rows."""
 
     def __init__(self, host: Host, f: HostFunction) -> None:
         self.host: Host = host
         self.f: HostFunction = f
         self.plan: LaunchPlan = host.plan
         self.rows: str = f.room(ROW * (len(self.plan.arrays) + len(self.plan.scratch)))
-        self.first: str | None = None  # the DLTensor that says which GPU it is
+        self.first: str | None = None  # the DLTensor that names the GPU
 
     def refuse(self, condition: str, words: str, *values: str) -> None:
-        """Leave with an error where the i1 `condition` holds."""
+        """Return with an error if the i1 `condition` holds."""
         f = self.f
 
         def leave() -> None:
@@ -169,7 +169,7 @@ class Checked:
         self.refuse(f.v(f"xor i1 {right}, true"), words, *wide)
 
     def _strides(self, strides: str, given: ArrayAssumption, name: str) -> str:
-        """Strides that may be NULL, checked where the kernel wants a row-major array; their address."""
+        """The address of strides, which may be NULL. They are checked if the kernel needs a row-major array."""
         f, rank = self.f, len(given.shape)
         gapless = [1] * rank
         for axis in reversed(range(rank - 1)):
@@ -181,7 +181,7 @@ class Checked:
             with f.when(f.v(f"xor i1 {plain}, true")):
                 for axis, extent in enumerate(given.shape):
                     if extent == 1:
-                        continue  # a stride that no index is multiplied by
+                        continue  # no index is multiplied by this stride
                     has = f.word(strides, 8 * axis)
                     words = (
                         f"{name} is not row-major: axis {axis} has a stride of %lld elements, and needs {gapless[axis]}"
@@ -190,7 +190,7 @@ class Checked:
         return strides
 
     def apart(self, names: Sequence[str]) -> None:
-        """Memory that the kernel writes is nobody else's, unless it was compiled for that."""
+        """Check that written memory overlaps with no other array, unless the kernel was compiled for that."""
         f = self.f
         for i, j in self.plan.pairs:
             a, b = self.plan.arrays[i], self.plan.arrays[j]
@@ -205,12 +205,15 @@ class Checked:
             self.refuse(overlap, f"{names[i]} and {names[j]} overlap in memory, and the kernel writes one of them")
 
     def device(self) -> str:
-        """The GPU of the current context, which must be that of the arrays; a thread without one gets the primary."""
+        """The GPU of the current context, which must have the arrays.
+
+        A thread without a context gets the primary one.
+        """
         f, host = self.f, self.host
         host.call(f, "@kd.driver.load(ptr %message)")
         device = f.room(4)
         code = f.driver("cuCtxGetDevice", f"ptr {device}")
-        with f.when(f.v(f"icmp ne i32 {code}, 0")):  # no context, as what else is wrong is told by what follows
+        with f.when(f.v(f"icmp ne i32 {code}, 0")):  # no context; later calls report other errors
             context = f.room(8)
             where = "0" if self.first is None else f.load("i32", self.first, 12)
             host.check(f, "cuDevicePrimaryCtxRetain", f"ptr {context}", f"i32 {where}")
@@ -225,7 +228,7 @@ class Checked:
 
 
 def with_workspaces(host: Host, f: HostFunction, device: str, rows: str, scalars: str) -> str:
-    """A launch between the allocation of its workspaces and their release, in the order of the stream; its result."""
+    """Allocate workspaces, launch, and release them, in the order of the stream. Returns the launch's result."""
     launch = f"@kd.launch(ptr %stream, i32 {device}, ptr {rows}, ptr {scalars}, ptr %message)"
     if not host.plan.scratch:
         return f.v(f"call i32 {launch}")
@@ -248,7 +251,7 @@ def with_workspaces(host: Host, f: HostFunction, device: str, rows: str, scalars
 # --- XLA ------------------------------------------------------------------------------------------
 
 FFI = "xla_ffi_handler"
-SCALAR = 16  # bytes of a scalar's place in the attribute `scalars`
+SCALAR = 16  # bytes for a scalar in the attribute `scalars`
 _METADATA = 1  # XLA_FFI_Extension_Metadata
 _COMMAND_BUFFER_COMPATIBLE = 1
 _INTERNAL = 13  # XLA_FFI_Error_Code
@@ -257,8 +260,8 @@ _INTERNAL = 13  # XLA_FFI_Error_Code
 def add_ffi_entry(host: Host, scalars: int) -> None:
     """The handler `FFI`, whose operands are the array inputs, and whose results the outputs and then the workspaces.
 
-    A workspace is longer by its alignment, of which XLA promises nothing. `scalars`: how many there are; the attribute
-    `scalars` holds their bytes, each at a multiple of `SCALAR`.
+    A workspace is longer by its alignment, which XLA does not promise. `scalars`: their number; the attribute `scalars`
+    holds their bytes, each at a multiple of `SCALAR`.
     """
     plan = host.plan
     results = len(plan.arrays) - plan.inputs + len(plan.scratch)
@@ -331,7 +334,7 @@ def add_ffi_entry(host: Host, scalars: int) -> None:
 
 
 def _describe(f: HostFunction, api: str, extension: str) -> None:
-    """XLA asks for a handler's metadata when it is registered: the version of the interface, which is XLA's own."""
+    """Answer XLA's question for metadata at the registration: the version of the interface, which is XLA's own."""
     with f.when(f.v(f"icmp eq i32 {f.load('i32', extension, 8)}, {_METADATA}")):
         metadata = f.pointer(extension, 24)
         f.store("i64", f.word(api, 32), metadata, 24)

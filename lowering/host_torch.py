@@ -48,7 +48,10 @@ _ON_CPU = 1  # DLDeviceType
 
 
 def torch_schema(host: Host, arguments: Sequence[HostArgument]) -> str:
-    """What an op's arguments and results are in PyTorch's words. Raises `NoHostCode` for 8- and 16-bit float scalars."""
+    """The types of an op's arguments and results in PyTorch's schema.
+
+    Raises `NoHostCode` for 8- and 16-bit float scalars.
+    """
     taken = list[str]()
     inputs, outputs = _split(host, arguments)
     for argument, name in zip(inputs, c_names(arguments), strict=False):
@@ -57,7 +60,7 @@ def torch_schema(host: Host, arguments: Sequence[HostArgument]) -> str:
         if argument.scalar is not None:
             kind = "bool" if dtype.name == "bool" else "SymInt" if dtype.is_integer else "float"
         if kind == "float" and dtype.name not in ("float32", "float64"):
-            what = f"the scalar {argument.name!r} is {dtype}, which PyTorch's ops have not"
+            what = f"the scalar {argument.name!r} is {dtype}, which PyTorch's ops do not have"
             raise NoHostCode(kernel=host.plan.name, what=what, hint="let the kernel take float32")
         taken.append(f"{kind} {name}")
     made = ", ".join(["Tensor"] * len(outputs))
@@ -65,7 +68,7 @@ def torch_schema(host: Host, arguments: Sequence[HostArgument]) -> str:
 
 
 def _split(host: Host, arguments: Sequence[HostArgument]) -> tuple[list[HostArgument], list[HostArgument]]:
-    """Inputs, and outputs, which come after them."""
+    """The inputs, and the outputs, which follow them."""
     inputs = [a for a in arguments if a.array is None or a.array < host.plan.inputs]
     return inputs, list(arguments[len(inputs) :])
 
@@ -73,7 +76,7 @@ def _split(host: Host, arguments: Sequence[HostArgument]) -> tuple[list[HostArgu
 def add_torch_entry(host: Host, symbol: str, op: str, arguments: Sequence[HostArgument], key: str = "CUDA") -> None:
     """Define `SYMBOL_torch` and its registration as `op`, "namespace::name", beside the C entry `symbol`.
 
-    `key`: the dispatch key that it is the kernel for. "CPU" is for drivers without a GPU, whose memory is the host's.
+    `key`: the dispatch key of the kernel. "CPU" is for drivers without a GPU, whose memory is the host's.
     """
     schema = torch_schema(host, arguments)
     host.module.parts.append(
@@ -90,7 +93,7 @@ def add_torch_entry(host: Host, symbol: str, op: str, arguments: Sequence[HostAr
 
 
 class _BoxedKernel:
-    """The functions of one entry, as they are written."""
+    """The functions of one entry, while they are written."""
 
     def __init__(
         self, host: Host, symbol: str, op: str, schema: str, arguments: Sequence[HostArgument], key: str
@@ -105,7 +108,7 @@ class _BoxedKernel:
         return f.load("ptr", "@kd.torch", 8 * _FUNCTIONS.index(name))
 
     def call(self, f: HostFunction, name: str, *arguments: str) -> None:
-        """Call a function of PyTorch, and return where it fails."""
+        """Call a function of PyTorch, and return if it fails."""
         code = f.v(f"call i32 {self.function(f, name)}({', '.join(arguments)})")
 
         def leave() -> None:
@@ -115,7 +118,7 @@ class _BoxedKernel:
         f.leave_when(f.v(f"icmp ne i32 {code}, 0"), leave)
 
     def find(self) -> None:
-        """Look PyTorch's functions up, in its libraries, or in all that is loaded where these have other names."""
+        """Look PyTorch's functions up in its libraries or, if these have other names, in all loaded libraries."""
 
         def body(f: HostFunction) -> None:
             library = f.v(f"call ptr @dlopen(ptr {self.module.text('libtorch_cpu.so')}, i32 {_LOADED})")
@@ -131,7 +134,10 @@ class _BoxedKernel:
         self.module.function("internal i32 @kd.torch.find()", body, "noinline ")
 
     def register(self) -> None:
-        """Register the op, once. One that has been defined, as by Python, gets this kernel only."""
+        """Define and register the op, once.
+
+        An op that is already defined, for example by Python, only gets this kernel.
+        """
 
         def body(f: HostFunction) -> None:
             self.host.call(f, "@kd.torch.find()")
@@ -155,7 +161,7 @@ class _BoxedKernel:
         self.module.function(f"i32 @{self.symbol}_torch_register()", body)
 
     def launch(self) -> None:
-        """`made`: the handles of the outputs, as far as there are any."""
+        """`made`: the handles of the outputs that exist so far."""
 
         def body(f: HostFunction) -> None:
             device = "0"
@@ -207,7 +213,7 @@ class _BoxedKernel:
         return f"{type} {part}"
 
     def _tensor(self, f: HostFunction, handle: str) -> str:
-        """A DLTensor of a tensor, which lends it its shape and strides."""
+        """A DLTensor of a tensor, with pointers to the tensor's shape and strides."""
         tensor = f.room(_DL_TENSOR)
         for name, offset in (("data_ptr", 0), ("sizes", 24), ("strides", 32)):
             self.call(f, f"aoti_torch_get_{name}", f"ptr {handle}", f"ptr {f.at(tensor, offset)}")
@@ -245,7 +251,7 @@ class _BoxedKernel:
         return self._tensor(f, f.pointer(place, 0))
 
     def _stream(self, f: HostFunction, device: str) -> str:
-        """The stream that PyTorch has for the GPU."""
+        """PyTorch's current stream of the GPU."""
         stream = f.room(8)
         f.store("ptr", "null", stream)
         if self.key == "CUDA":
@@ -260,7 +266,7 @@ class _BoxedKernel:
         return f.load("ptr", stream)
 
     def entry(self) -> None:
-        """The boxed kernel. An error leaves as PyTorch's exception, through this frame."""
+        """The boxed kernel. An error becomes PyTorch's exception, which passes through this frame."""
 
         def body(f: HostFunction) -> None:
             message, made = f.room(MESSAGE), f.room(8 * len(self.outputs))
@@ -293,11 +299,11 @@ class _BoxedKernel:
         self.module.function(f"void @{self.symbol}_torch(ptr %stack, i64 %inputs, i64 %outputs)", body, throws=True)
 
 
-_TYPES = 64  # numbers of ScalarType that are looked up, the last for all that follow
+_TYPES = 64  # numbers of ScalarType in the table; the last stands for all larger ones
 
 
 def _dl_types() -> list[int]:
-    """By the number of a ScalarType, a DLDataType as its four bytes; 0 where there is none."""
+    """For each number of a ScalarType, a DLDataType as four bytes; 0 if there is none."""
     made = [0] * _TYPES
     for name, number in NUMBERS.items():
         made[number] = DL_CODES[name] | as_dtype(name).bits << 8 | 1 << 16

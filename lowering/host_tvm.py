@@ -30,7 +30,7 @@ def add_tvm_entry(host: Host, name: str, arguments: Sequence[HostArgument]) -> N
     for argument in arguments:
         dtype = argument.dtype
         if argument.scalar is not None and not (dtype.is_integer or dtype.name in _SCALARS):
-            what = f"the scalar {argument.name!r} is {dtype}, which tvm-ffi has not"
+            what = f"the scalar {argument.name!r} is {dtype}, which tvm-ffi does not have"
             raise NoHostCode(kernel=host.plan.name, what=what, hint="let the kernel take float32")
     host.module.parts.append("@kd.tvm = internal global [2 x ptr] zeroinitializer, align 8")
     host.module.function("internal i32 @kd.tvm.find()", lambda f: _find(host, f), "noinline ")
@@ -41,7 +41,7 @@ def add_tvm_entry(host: Host, name: str, arguments: Sequence[HostArgument]) -> N
 
 
 def _find(host: Host, f: HostFunction) -> None:
-    """Look tvm-ffi's functions up, in its library, or in all that is loaded where that has another name."""
+    """Look tvm-ffi's functions up in its library or, if that has another name, in all loaded libraries."""
     library = f.v(f"call ptr @dlopen(ptr {host.module.text('libtvm_ffi.so')}, i32 {_LOADED})")
     for number, symbol in enumerate(_FUNCTIONS):
         found = f.v(f"call ptr @dlsym(ptr {library}, ptr {host.module.text(symbol)})")
@@ -94,7 +94,7 @@ def _launch(host: Host, f: HostFunction, arguments: Sequence[HostArgument]) -> N
 
 
 class _Wrong:
-    """Refusals of arguments of another kind."""
+    """Errors for arguments of another kind."""
 
     def __init__(self, host: Host, f: HostFunction) -> None:
         self.name, self.f = host.plan.name.replace("%", "%%"), f
@@ -130,7 +130,7 @@ def _tensor(wrong: _Wrong, given: str, name: str) -> str:
 
 
 def _scalar(wrong: _Wrong, given: str, argument: HostArgument, name: str, place: str) -> None:
-    """Put an argument's value, as the kernel's dtype, at `place`."""
+    """Store an argument's value, in the kernel's dtype, at `place`."""
     f, dtype = wrong.f, argument.dtype
     kind, word = f.load("i32", given), f.word(given, 8)
     whole = _is(f, kind, _INT, _BOOL)

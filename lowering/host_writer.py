@@ -33,7 +33,7 @@ DRIVER = (
     "cuMemsetD2D32Async",
     "cuTensorMapEncodeTiled",
 )
-C_FUNCTIONS = ("dlopen", "dlsym", "snprintf")  # that host code calls
+C_FUNCTIONS = ("dlopen", "dlsym", "snprintf")  # the C functions that host code calls
 MESSAGE = 512  # bytes of an error's text, its end included
 
 
@@ -70,7 +70,10 @@ class HostModule:
     def function(
         self, signature: str, body: Callable[[HostFunction], None], attributes: str = "", throws: bool = False
     ) -> None:
-        """Define a function: `signature` is what stands between `define` and the brace. `throws`: exceptions pass through it."""
+        """Define a function.
+
+        `signature`: the text between `define` and the brace. `throws`: exceptions pass through it.
+        """
         f = HostFunction(self)
         body(f)
         unwind = "uwtable" if throws else "nounwind"
@@ -85,7 +88,7 @@ class HostModule:
 
 
 class HostFunction:
-    """The body of one function. Memory of the frame is taken at its entry, wherever it is asked for."""
+    """The body of one function. All memory of the frame is allocated at its entry."""
 
     def __init__(self, module: HostModule) -> None:
         self.module = module
@@ -163,7 +166,7 @@ class HostFunction:
 
     @contextmanager
     def when(self, condition: str) -> Generator[None]:
-        """What is written inside happens where the i1 `condition` holds."""
+        """Code written inside runs only if the i1 `condition` holds."""
         yes, on = self.new_label("yes"), self.new_label("on")
         self.put(f"br i1 {condition}, label %{yes}, label %{on}")
         self.label(yes)
@@ -172,7 +175,7 @@ class HostFunction:
         self.label(on)
 
     def leave_when(self, condition: str, then: Callable[[], None]) -> None:
-        """Where `condition` holds, do what `then` writes, which ends in a return."""
+        """If `condition` holds, run the code that `then` writes, which ends in a return."""
         yes, on = self.new_label("yes"), self.new_label("on")
         self.put(f"br i1 {condition}, label %{yes}, label %{on}")
         self.label(yes)
@@ -186,6 +189,6 @@ class HostFunction:
         self.put(f"call i32 (ptr, i64, ptr, ...) @snprintf(ptr {message}, i64 {MESSAGE}, ptr {shown}{rest})")
 
     def driver(self, name: str, *arguments: str) -> str:
-        """Call a function of the driver; its result, an i32."""
+        """Call a function of the driver. Returns its result, an i32."""
         function = self.load("ptr", "@kd.driver", 8 * DRIVER.index(name))
         return self.v(f"call i32 {function}({', '.join(arguments)})")

@@ -24,7 +24,7 @@ from .context import Context
 
 @dataclass(frozen=True)
 class CallSpec:
-    """What the launch needs beside the kernel: the outputs to make, and how the result is built of them."""
+    """The data of a launch beside the kernel: the outputs to make, and the structure of the result."""
 
     outputs: tuple[OutputSpec, ...]
     output_tree: Any
@@ -35,7 +35,7 @@ class CallSpec:
 
 @dataclass
 class Lowered:
-    """LLVM text, with all that `CompiledKernel` takes from lowering."""
+    """LLVM text, with the fields that `CompiledKernel` takes from lowering."""
 
     text: str
     entry: str
@@ -47,12 +47,12 @@ class Lowered:
     effects: bool = False  # see `CompiledKernel`
     smem_spans: dict[tuple[str, int], frozenset[tuple[int, int]]] = field(
         default_factory=lambda: cast("dict[tuple[str, int], frozenset[tuple[int, int]]]", {})
-    )  # what of the SMEM each line of the user's touches
+    )  # the spans of SMEM that each of the user's lines accesses
 
 
 @dataclass
 class Job:
-    """A kernel on its way from IR to a `CompiledKernel`; the steps fill in what has no default."""
+    """A kernel between IR and `CompiledKernel`. The steps of the pipeline fill in the fields."""
 
     ir: KernelIR
     target: Target
@@ -62,7 +62,7 @@ class Job:
     signature: list[str] = field(default_factory=lambda: cast("list[str]", []))  # the entry's LLVM parameters
     params: list[Param] = field(default_factory=lambda: cast("list[Param]", []))
     arrays: list[ArrayAssumption] = field(default_factory=lambda: cast("list[ArrayAssumption]", []))
-    exchange: tuple[int, int] = (0, 0)  # of the space for exchanges: its offset, bytes of a half
+    exchange: tuple[int, int] = (0, 0)  # the exchange space: its offset, and bytes of a half
     launch: LaunchAttributes = field(init=False)
     text: str = ""
     lowered: Lowered = field(init=False)

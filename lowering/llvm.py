@@ -16,23 +16,23 @@ from kernel_dsl import forking
 from kernel_dsl.target import Target
 
 TRIPLE = "nvptx64-nvidia-cuda"
-# llvmlite's own lock, which it holds for each call of LLVM: all modules are of one context, and a child of a fork must
-# not get that in the middle of a change.
+# llvmlite's own lock, which it holds for each call of LLVM. All modules share one context, and a fork must not copy
+# that in the middle of a change.
 forking.fork_waits_for(ffi.lib._lock._lock)  # pyright: ignore[reportPrivateUsage]
 
 
 class LlvmError(RuntimeError):
-    """LLVM refused text that this project wrote: a bug of ours, never the user's."""
+    """LLVM refused text that this project wrote: a bug of this project, not of the user."""
 
 
 @cache
 def _initialise() -> Any:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    # Straight-line strength reduction asks of every integer add whether its block can be undefined: three quarters of
-    # the time for a block of 1500 instructions. What it guards against is poison of nsw, nuw and inbounds, which our
-    # text never says and LLVM only infers where it always holds. (--opt-disable=slsr would be as fast, but makes every
-    # run of the passes look their names up, into memory that llvmlite never frees: 55 KB a compile.)
+    # Straight-line strength reduction tests of every integer add whether its block can be undefined: three quarters of
+    # the time for a block of 1500 instructions. The test guards against poison of nsw, nuw and inbounds. Our text never
+    # has these, and LLVM infers them only where they always hold. (--opt-disable=slsr would be as fast, but makes every
+    # run of the passes look up their names, in memory that llvmlite never frees: 55 KB a compile.)
     llvm.set_option("", "--enable-poison-reuse-guard=false")
     # Reading debug metadata of an older version begins with a run of the verifier, which ends the process on an error.
     # Ours is of this version, and `to_ptx` verifies.
@@ -58,11 +58,11 @@ def header(target: Target) -> str:
     return f'target triple = "{TRIPLE}"\ntarget datalayout = "{layout}"\n'
 
 
-# Straight-line strength reduction compares each integer sum with all others of one operand, until it finds one that is
-# a constant away, at some 0.8 us a pair. It finds one at once where the sums come from one index, and none where each
-# comes from something else: a float's bits, or the address of another array.
+# Straight-line strength reduction compares each integer sum with all others of one operand, at some 0.8 us a pair,
+# until it finds one that differs by a constant. It finds one immediately if the sums come from one index, and none if
+# each has another source: a float's bits, or the address of another array.
 _PAIRS = 200_000
-_LONG = 500_000  # characters of a module below which there are not as many
+_LONG = 500_000  # characters; a shorter module does not have so many pairs
 _INTEGER = re.compile(
     r"^  (%[\w.]+) = (add|sub|mul|shl|[al]shr|and|or|xor|[sz]ext|trunc|udiv|urem) (.*)$", re.MULTILINE
 )
@@ -70,7 +70,7 @@ _OPERAND = re.compile(r"(%[\w.]+|-?\d+)(?:,|$)")
 
 
 def _pairs(text: str) -> int:
-    """How many pairs of sums that pass compares, from the number of different things that sums of one operand come from."""
+    """The number of pairs of sums that this pass compares, from the number of different sources of sums of one operand."""
     origin: dict[str, str] = {}
     sums: defaultdict[str, set[str]] = defaultdict(set)
     for line in _INTEGER.finditer(text):
@@ -86,10 +86,10 @@ def _pairs(text: str) -> int:
 
 
 def _keep_linear(module: Any) -> None:
-    """Leave out what would take quadratic time in machine code's passes: those of a function that says `optnone`.
+    """Leave out machine-code passes that would take quadratic time, by `optnone` on the function.
 
-    The module's own passes have run; what such a function loses is what is shared between its addresses. No kernel of the
-    library comes near it, and a chain of 250 exponentials does.
+    The module's own passes have run; the function loses only what its addresses share. No kernel of the library comes
+    near this limit; a chain of 250 exponentials does.
     """
     text = str(module)
     if len(text) < _LONG or _pairs(text) < _PAIRS:
@@ -101,10 +101,10 @@ def _keep_linear(module: Any) -> None:
 
 
 def to_ptx(text: str, target: Target, *, level: int = 2) -> str:
-    """Optimise a module and print its PTX. Raises `LlvmError` where the text does not parse or verify.
+    """Optimise a module and print its PTX.
 
-    A thread of its own does it. Ctrl-C reaches the main thread between calls of Python's: it would wait for LLVM's longest
-    call, and could leave llvmlite's lock held.
+    Raises `LlvmError` if the text does not parse or verify. A separate thread does the work. In the main thread, Ctrl-C
+    would wait for LLVM's longest call, and could leave llvmlite's lock held.
     """
     made: list[str | Exception] = []
     done = forking.gate()
@@ -116,7 +116,8 @@ def to_ptx(text: str, target: Target, *, level: int = 2) -> str:
             made.append(error)
         done.release()
 
-    # no daemon: LLVM is not torn down under it. And waited for by a lock, as an interrupted `join` takes a thread for ended
+    # no daemon, so that LLVM is not torn down while it runs; a lock, because an interrupted `join` takes a thread for
+    # ended
     threading.Thread(target=run, name="LLVM").start()
     with done:
         result = made[0]
@@ -183,11 +184,14 @@ def host_object(text: str) -> bytes:
         module.close()
 
 
-_engines: list[Any] = []  # code that others hold addresses of is never freed
+_engines: list[Any] = []  # never freed: others hold addresses of the code
 
 
 def host_addresses(text: str, names: Sequence[str]) -> list[int]:
-    """Host code in this process: the addresses of its functions. They stay for as long as the process does."""
+    """Load host code into this process.
+
+    Returns the addresses of its functions, which stay valid until the process ends.
+    """
     module, _ = _host_module(text)
     machine = _host_target().create_target_machine(opt=0, reloc="default", codemodel="jitdefault", jit=True)
     engine = llvm.create_mcjit_compiler(module, machine)

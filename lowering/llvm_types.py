@@ -17,7 +17,7 @@ _TYPES = {
     "float8_e4m3fn": "i8",
     "float8_e5m2": "i8",
     "complex64": "i64",
-    "int4": "i8",  # its code, from 0 to 15, as of all of 4 bits
+    "int4": "i8",  # its code, from 0 to 15, as for all 4-bit dtypes
     "uint4": "i8",
     "float4_e2m1fn": "i8",
     "float8_e8m0fnu": "i8",
@@ -32,12 +32,12 @@ def llvm_type(dtype: DType) -> str:
 
 
 def suffix(type: str) -> str:
-    """How an overloaded intrinsic names an LLVM type: f32, i16, bf16."""
+    """The name of an LLVM type in an overloaded intrinsic: f32, i16, bf16."""
     return _SUFFIXES.get(type, type)
 
 
 def integer_type(type: str) -> str:
-    """The integer type of as many bits."""
+    """The integer type with the same number of bits."""
     return _INTEGERS.get(type, type)
 
 
@@ -52,7 +52,7 @@ def kind_letter(dtype: DType) -> str:
 
 
 def float_bits(value: float) -> str:
-    """A float or double as LLVM spells it: the 64 bits of a double, for both types."""
+    """A float or double in LLVM text: the 64 bits of a double, for both types."""
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 

@@ -65,24 +65,24 @@ def open_module(job: Job) -> None:
 
 
 def plan_buffers(job: Job) -> None:
-    """Where each allocation lies in SMEM."""
+    """Plan the position of each allocation in SMEM."""
     ctx = job.ctx
     ctx.plan, ctx.smem_offsets, ctx.sharing = plan_smem.plan(ctx.ops)
 
 
 def meet(job: Job) -> None:
-    """Where the blocks of the cluster have to have met."""
+    """Find the ops between which all blocks of the cluster must run."""
     if job.ir.cluster:
         job.ctx.meetings = meeting_places(job.ir)
 
 
 def lower_ops(job: Job) -> None:
-    """The body, by the rules; and the parameters that they asked for."""
+    """Lower the body by the rules, and add the parameters that they asked for."""
     ctx = job.ctx
     lower_body(ctx)
     ctx.e.do("ret void")
     for param, place in ctx.tensor_maps.items():
-        # byval and grid_constant: the descriptor is used where the launch put it (PTX ISA 9.7.9.27)
+        # byval and grid_constant: the kernel uses the descriptor in parameter memory (PTX ISA 9.7.9.27)
         size = 128 * max(param.ranks, 1)
         job.signature.append(f'ptr byval([{size} x i8]) align 64 "nvvm.grid_constant" %map{place}')
         job.params.append(param)
@@ -95,7 +95,7 @@ def lower_ops(job: Job) -> None:
 
 
 def plan_exchange(job: Job) -> None:
-    """Room in SMEM for what the rules exchange."""
+    """Add the SMEM through which rules exchange data."""
     job.exchange = plan_smem.add_exchange(job.ctx.plan, job.ir.threads)
 
 
@@ -111,7 +111,7 @@ def place_launch(job: Job) -> None:
 
 
 def describe(job: Job) -> None:
-    """What is kept of the kernel for its `CompiledKernel`."""
+    """Collect the names and properties of the kernel for its `CompiledKernel`."""
     ir, ctx, arrays = job.ir, job.ctx, tuple(job.arrays)
     names = ReportNames(
         arrays=tuple(a.name for a in arrays),
@@ -132,7 +132,7 @@ def _has_effects(op: Op) -> bool:
 
 
 def _smem_spans(ctx: Context, internal: tuple[int, int]) -> dict[tuple[str, int], frozenset[tuple[int, int]]]:
-    """For each line of the user's the spans of the buffers that its ops take, and of the space for exchanges."""
+    """For each of the user's lines, the spans of its ops' buffers and of the exchange space."""
     found: dict[tuple[str, int], set[tuple[int, int]]] = {}
     for op in ctx.ops:
         spans = found.setdefault((op.loc.file, op.loc.line), {internal})
@@ -153,7 +153,7 @@ _SHARED = re.compile(r"\b(?:ld|st|atom|red)\.[\w.:]*shared\b")
 def _smem_uses(
     ptx: str, lines: Sequence[tuple[int, SourceLine]], spans: dict[tuple[str, int], frozenset[tuple[int, int]]]
 ) -> tuple[tuple[tuple[tuple[int, int], ...], tuple[int, ...]], ...]:
-    """The spans of SMEM that the loads and stores of a PTX line stay within, and the lines that have these spans."""
+    """The spans of SMEM that loads and stores may access, and the PTX lines with these spans."""
     text = ptx.split("\n")
     uses: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for number, place in lines:
@@ -164,7 +164,7 @@ def _smem_uses(
 
 
 def declare_parameters(job: Job) -> None:
-    """The entry's LLVM parameters, how the runtime fills them, and what is assumed of the arrays."""
+    """Declare the entry's LLVM parameters, how the runtime fills them, and assumptions on the arrays."""
     ctx, scalars = job.ctx, 0
 
     def parameter(type: str, param: Param) -> V:
@@ -185,7 +185,7 @@ def declare_parameters(job: Job) -> None:
         number = len(job.arrays)
         ctx.arrays.append(value)
         address = parameter("i64", PointerParam(number))
-        strides = _strides(ctx, type)  # of one that is not contiguous the launch passes them
+        strides = _strides(ctx, type)  # the launch passes those of a non-contiguous array
         if not type.contiguous:
             strides = tuple(parameter("i64", StrideParam(number, axis)) for axis in range(len(type.shape)))
         ctx.buffers[value] = SmemBuffer(address, strides)
@@ -195,7 +195,7 @@ def declare_parameters(job: Job) -> None:
 
 
 def _strides(ctx: Context, type: RefType) -> tuple[int | V, ...]:
-    """Row-major strides in elements, of which some are products of what the launch passes."""
+    """Row-major strides in elements. Some are products of extents that the launch passes."""
     out: list[int | V] = []
     stride: int | V = 1
     for axis in reversed(range(len(type.shape))):
@@ -262,14 +262,14 @@ def write_module(job: Job) -> None:
 
 
 def _setup(ctx: Context) -> None:
-    """What one lane does before anything else: fetch descriptors, initialise mbarriers and make them visible to all."""
+    """Write the prologue of one lane: fetch descriptors, initialise mbarriers and make them visible to all."""
     peers = ctx.meetings is not None
     if not ctx.barriers and not peers and not ctx.tensor_maps:
         return
     e = ctx.e
     first = ctx.thread().once.equal(0)
     outer, e.lines = e.lines, []
-    e.at(Loc("", 0))  # these are of no line of the user's
+    e.at(Loc("", 0))  # these belong to no line of the user's
 
     # descriptors on their way before the first copy waits for them (PTX ISA, prefetch)
     for param in ctx.tensor_maps:
@@ -284,7 +284,7 @@ def _setup(ctx: Context) -> None:
         e.do("call void @llvm.nvvm.fence.mbarrier_init.release.cluster()")
     if ctx.barriers:
         ctx.sync_block()
-    if peers:  # the wait stands before the first op that touches a peer
+    if peers:  # the wait is before the first op that accesses a peer
         e.do("call void @llvm.nvvm.barrier.cluster.arrive.aligned() #0")
     e.setup, e.lines = e.lines, outer
 
@@ -296,9 +296,10 @@ def cluster_dims(cluster: tuple[Axis, ...]) -> tuple[int, int, int]:
 
 
 def launch_attributes(ir: KernelIR, target: Target, smem: int, overlaps: bool) -> LaunchAttributes:
-    """Grid, block and cluster as CUDA counts them. Raises `GridLimit`.
+    """Grid, block and cluster as CUDA counts them.
 
-    `overlaps`: whether the kernel waits for the ones before it by itself, so that it may start before they end.
+    Raises `GridLimit`. `overlaps`: the kernel itself waits for the kernels before it, so that it may start before they
+    end.
     """
     cluster = cluster_dims(ir.cluster)
     if prod(cluster) > 16:
@@ -306,12 +307,12 @@ def launch_attributes(ir: KernelIR, target: Target, smem: int, overlaps: bool) -
         raise GridLimit(loc=ir.loc, what=f"a cluster of {prod(cluster)} blocks is too large", hint=hint)
     launch = LaunchAttributes(cluster, (WARPGROUP * ir.threads, 1, 1), cluster, smem, overlaps, False)
     sizes = _known(a.size for a in ir.grid)
-    # a grid of the launch's own sizes is placed then: see `settle`
+    # `settle` places a grid whose sizes come from the launch
     return launch if ANY in sizes else placed(launch, sizes, target.limits.grid, ir.loc)
 
 
 def _known(sizes: Iterable[Any]) -> tuple[int, ...]:
-    """Sizes as a compiled kernel has them: `ANY` for those of each launch."""
+    """Sizes in a compiled kernel: `ANY` for those that come from each launch."""
     return tuple(n if isinstance(n, int) else ANY for n in sizes)
 
 
@@ -339,7 +340,7 @@ def line_map(ptx: str) -> tuple[tuple[int, SourceLine], ...]:
 
 
 def compile_text(job: Job) -> None:
-    """LLVM's part."""
+    """Compile the LLVM text to PTX."""
     job.ptx = llvm.to_ptx(job.lowered.text, job.target)
 
 

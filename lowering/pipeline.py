@@ -71,7 +71,7 @@ BEFORE = {
     ("lower ops", "write the module"): "the prologue is before the body, and made of what that asked for",
 }
 
-# Whether the kernel is verified before the passes and after each: the tests' debug switch.
+# Whether to verify the kernel before the passes and after each. Tests set it.
 check_each_pass = False
 
 _names = [step.name for step in STEPS]
@@ -80,7 +80,7 @@ for _first, _second in BEFORE:
 
 
 def check_for_gpu(ir: KernelIR) -> None:
-    """Refuse, at the user's line, what would hang a GPU."""
+    """Raise an error at the user's line for kernels that would hang a GPU."""
     walk(STEPS, Where.GPU, ir)
 
 
@@ -97,7 +97,7 @@ def _passes(job: Job, observe: Callable[[str, KernelIR], None] | None) -> None:
 
 
 def run_passes(ir: KernelIR, target: Target, observe: Callable[[str, KernelIR], None] | None = None) -> KernelIR:
-    """All passes in order; `observe` sees the name of each, and the kernel after it."""
+    """Run all passes in order. `observe` gets the name of each, and the kernel after it."""
     job = Job(ir, target)
     _passes(job, observe)
     return job.ir

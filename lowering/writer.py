@@ -28,13 +28,13 @@ class V(str):
     """
 
     __slots__ = ("name", "put", "type")
-    name: str  # the same text as a plain str, which formats faster
+    name: str  # the name as a plain str, which formats faster
     type: str
-    put: Callable[[str, str], V]  # what writes an instruction with a result of a type: `Writer.v` or `Writer.pre`
+    put: Callable[[str, str], V]  # the method that writes an instruction with a result: `Writer.v` or `Writer.pre`
 
     @property
     def once(self) -> V:
-        """The same value, whose next operator writes into the prelude: computed once, shared by all that ask for it."""
+        """The same value; its next operator writes into the prelude, where equal instructions are written once."""
         made = _Once(self.name)
         made.name, made.type, made.put = self.name, self.type, self.writer.pre
         return made
@@ -45,7 +45,7 @@ class V(str):
 
     @property
     def constant(self) -> int | None:
-        """The number that an integer constant is; None for what the kernel computes."""
+        """The number of an integer constant; None for a value that the kernel computes."""
         return None if self[0] == "%" else int(self)
 
     def _plain(self) -> V:
@@ -54,13 +54,13 @@ class V(str):
     # --- arithmetic -------------------------------------------------------------------------------
 
     def written(self, opcode: str, other: Any) -> V:
-        """An operation in the type of this value, which is written in any case."""
+        """An operation in the type of this value, always written."""
         t = self.type
         right = other.name if other.__class__ is V else _name_of(self, other, t)
         return self.put(f"{opcode} {t} {self.name}, {right}", t)
 
     def _folded(self, function: Callable[[int, int], int], other: Any) -> V | None:
-        """The result where both are integer constants; None where they are not."""
+        """The result if both are integer constants, else None."""
         if self[0] == "%" or self.type not in _WIDTH or (isinstance(other, str) and other[0] == "%"):
             return None
         half = 1 << _WIDTH[self.type] - 1
@@ -68,7 +68,7 @@ class V(str):
         return self.writer.value(wrapped, self.type)
 
     def _unsigned(self, opcode: str, function: Callable[[int, int], int], other: str | int) -> V:
-        """An unsigned operation: constants below 0 are LLVM's to take as large ones."""
+        """An unsigned operation. LLVM treats negative constants as large ones."""
         known = None if self[0] == "-" or str(other)[0] in "-0" else self._folded(function, other)
         return known or self.written(opcode, other)
 
@@ -143,15 +143,15 @@ class V(str):
         return self.written("lshr", other)
 
     def ashr(self, other: str | int) -> V:
-        """`>>` that keeps the sign."""
+        """`>>` with sign extension."""
         return self.written("ashr", other)
 
     def plus(self, other: str | int) -> V:
-        """`+` that writes its instruction for constants too."""
+        """`+` that writes its instruction also for constants."""
         return self.written("add", other)
 
     def times(self, other: str | int) -> V:
-        """`*` that writes its instruction for constants too."""
+        """`*` that writes its instruction also for constants."""
         return self.written("mul", other)
 
     def clamp(self, low: int, high: int) -> V:
@@ -169,7 +169,7 @@ class V(str):
         return self.put(f"{opcode} {t} {self.name}, {right}", "i1")
 
     def lt(self, other: str | float) -> V:
-        """False where either is a NaN, as `gt`, `ge`, `le` and `equal`; ints compare signed."""
+        """False if either is a NaN, as for `gt`, `ge`, `le` and `equal`; ints compare signed."""
         return self._compare("olt", "slt", other)
 
     def le(self, other: str | float) -> V:
@@ -185,11 +185,11 @@ class V(str):
         return self._compare("oeq", "eq", other)
 
     def differs(self, other: str | float) -> V:
-        """True where either is a NaN."""
+        """True if either is a NaN."""
         return self._compare("une", "ne", other)
 
     def unlike(self, other: str | float) -> V:
-        """Of floats: false where either is a NaN."""
+        """For floats: false if either is a NaN."""
         return self._compare("one", "ne", other)
 
     def below(self, other: str | int) -> V:
@@ -212,7 +212,7 @@ class V(str):
         return self._compare("uno", "eq", self)
 
     def where(self, then: str | float, otherwise: str | float, type: str | None = None) -> V:
-        """`then` where this i1 is true. Of `type`, or of that which is a `V`."""
+        """`then` if this i1 is true, else `otherwise`, in `type` or in the type of the one that is a `V`."""
         if type is None:
             model = then if isinstance(then, V) else otherwise
             if not isinstance(model, V):
@@ -224,7 +224,7 @@ class V(str):
     # --- conversion -------------------------------------------------------------------------------
 
     def to(self, opcode: str, type: str) -> V:
-        """`zext`, `sext`, `trunc`, `bitcast`, `fpext`, ...; none where this is of the type already."""
+        """`zext`, `sext`, `trunc`, `bitcast`, `fpext`, ...; nothing if it has the type already."""
         if type == self.type:
             return self._plain()
         return self.put(f"{opcode} {self.type} {self.name} to {type}", type)
@@ -244,7 +244,7 @@ class V(str):
         return self.put(f"bitcast {self.type} {self.name} to {type}", type)
 
     def resized(self, type: str, signed: bool) -> V:
-        """An integer as another type, cut or extended by its sign."""
+        """An integer as another type, truncated or sign-extended."""
         if self.type == type:
             return self
         if int(self.type[1:]) > int(type[1:]):
@@ -258,14 +258,14 @@ class V(str):
 
 
 def _name_of(of: V, x: Any, type: str) -> str:
-    """`Writer.name_of`, without asking the writer of what needs none."""
+    """As `Writer.name_of`, without a writer for values that need none."""
     if x.__class__ is V:
         return x.name
     return str(x) if x.__class__ is int and type not in FLOATS else of.writer.name_of(x, type)
 
 
 class _Once(V):
-    """A value whose operators write into the prelude; what they give is an ordinary value."""
+    """A value whose operators write into the prelude. Their results are ordinary values."""
 
     __slots__ = ()
 
@@ -306,7 +306,7 @@ class Writer:
         return made
 
     def name_of(self, x: Any, type: str) -> str:
-        """What text says for a value or for a Python number of an LLVM type."""
+        """The text of a value, or of a Python number of an LLVM type."""
         if isinstance(x, V):
             return x.name
         if isinstance(x, str):
@@ -314,7 +314,7 @@ class Writer:
         return self.float_literal(float(x), type) if type in FLOATS else str(int(x))
 
     def float_literal(self, value: float, type: str) -> str:
-        """A float as LLVM spells it."""
+        """A float in LLVM's spelling."""
         return float_bits(value)
 
     def literal(self, value: Any, dtype: DType) -> V:
@@ -370,7 +370,7 @@ class Writer:
         self.prelude.append(f"  {text}")
 
     def variable(self, type: str, start: str = "") -> str:
-        """A place for a value of a type, in the entry block, which `start` is stored to at once."""
+        """An alloca in the entry block for a value of a type, with the initial value `start`."""
         place = self.name()
         self.pre_do(f"{place} = alloca {type}")
         if start:
@@ -415,7 +415,7 @@ class Writer:
         return self.v(f"phi {type} {pairs}", type)
 
     def only_where(self, predicate: V, body: Callable[[], Any]) -> None:
-        """Run `body` where the predicate holds, behind a branch."""
+        """Run `body` behind a branch if the predicate holds."""
         yes, end = self.label(), self.label()
         self.branch(predicate, yes, end)
         self.begin(yes)
@@ -438,9 +438,9 @@ class Writer:
     ) -> Regs:
         """Inline PTX on operands $0 ...: results, then arguments. Returns the results, of the types that are named.
 
-        `when`: a predicate, after the arguments, under which it runs; `first`: what runs before it in any case. `early`:
-        a result may be written before all arguments are read, as by `first`. `memory`: it orders the memory accesses
-        around it. `pure`: it does nothing but give its results.
+        `when`: a predicate, after the arguments, under which it runs; `first`: PTX that always runs before it. `early`:
+        a result may be written before all arguments are read, for example by `first`. `memory`: it orders the memory
+        accesses around it. `pure`: it has no effect beside its results.
         """
         if when is not None:
             text = f"{first} @${len(results) + len(args)} {text}".lstrip()
@@ -452,7 +452,7 @@ class Writer:
     def inline(
         self, text: str, constraints: str, args: Sequence[V] = (), results: Sequence[str] = (), *, pure: bool = False
     ) -> Regs:
-        """Inline PTX with constraints of its own."""
+        """Inline PTX with explicit constraints."""
         passed = ", ".join([f"{a.type} {a.name}" for a in args])
         if "\n" in text or "\t" in text:
             text = text.replace("\n", "\\0A").replace("\t", " ")
@@ -476,7 +476,7 @@ def _constraints(results: tuple[str, ...], args: tuple[str, ...], output: str, m
 
 
 class Loop:
-    """A loop whose header has a phi for each carried value; `close` says what the back edge brings."""
+    """A loop whose header has a phi for each carried value. `close` gives the values of the back edge."""
 
     def __init__(self, writer: Writer, starts: Sequence[V], header: str = "") -> None:
         self.writer = writer
@@ -488,7 +488,7 @@ class Loop:
         self.carried: list[V] = [writer.phi(v.type, [(v, before)]) for v in starts]
 
     def brings(self, following: Sequence[V]) -> None:
-        """What the block that is written now brings back to the header."""
+        """Set the values that the current block brings back to the header."""
         w = self.writer
         for place, name in enumerate(following, self._first):
             text, comma, debug = w.lines[place].partition(", !dbg")

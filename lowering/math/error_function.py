@@ -112,7 +112,7 @@ def _erfc_of_large(b: FunctionWriter, t: V) -> V:
     residual = b.fma(-ratio, divisor.low, b.fma(-ratio, divisor.high, numerator.high))
     rational = DoubleWord(ratio, (residual + numerator.low) * inverse)
     total = product(b, power, rational)
-    lift = b.pick((64, 600))  # so that the exponent of the first product is a normal one
+    lift = b.pick((64, 600))  # keeps the exponent of the first product normal
     return (total.high + total.low) * power_of_two(b, reduced.n_bits + lift) * 2.0**-lift
 
 

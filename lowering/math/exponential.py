@@ -226,7 +226,7 @@ def logistic(b: FunctionWriter, x: V) -> V:
     overflows.
     """
     reduced = reduce_by_log2(b, b.intrinsic("maximum", -b.abs(x), b.pick((-110.0, -760.0))))
-    lift = b.pick((64, 600))  # so that the exponent of the first product is a normal one
+    lift = b.pick((64, 600))  # keeps the exponent of the first product normal
     lifted = b.polynomial(reduced.r, b.pick(EXP_NARROW)) * power_of_two(b, reduced.n_bits + lift)
     e = lifted * 2.0**-lift
     return quotient(b, x.lt(0.0).where(e, 1.0), b.value(1.0), e)

@@ -21,9 +21,7 @@ HALF_PI_LOW = 6.123233995736766e-17
 
 @dataclass(frozen=True)
 class Angle:
-    """quadrant * pi/2 + r + rest with |r| <= pi/4 or a little more; `rest` is what rounding r lost,
-    `quadrant` an i32.
-    """
+    """quadrant * pi/2 + r + rest with |r| <= pi/4 or a little more. `rest` is r's rounding error, `quadrant` an i32."""
 
     r: V
     rest: V
@@ -78,7 +76,7 @@ def _reduce_double(b: FunctionWriter, x: V) -> Angle:
 
 
 def _quadrant(b: FunctionWriter, product: V) -> V:
-    """The top two bits, one more where the fraction below them is a half or above."""
+    """The top two bits, plus one if the fraction below them is a half or more."""
     return ((product + (1 << 61)) >> 62).trunc("i32")
 
 

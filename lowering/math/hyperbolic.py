@@ -62,7 +62,7 @@ def asinh(b: FunctionWriter, x: V) -> V:
     """log(t + sqrt(t^2 + 1)) as log1p(t + t^2 / (1 + sqrt(t^2 + 1))), with t = |x|."""
     t = b.abs(x)
     huge = t.gt(HUGE)
-    near = huge.where(b.value(1.0), t)  # so that the square stays finite where it does not count
+    near = huge.where(b.value(1.0), t)  # keeps the unused square finite
     root = b.sqrt(b.fma(near, near, 1.0))
     argument = b.fma(near * near, reciprocal(b, root + 1.0), near)
     result = log1p_of(b, huge.where(t, argument), doubled=huge)
@@ -80,7 +80,7 @@ def acosh(b: FunctionWriter, x: V) -> V:
     t = huge.where(b.value(1.0), x - 1.0)
     square = b.fma(t, t, t + t)
     root = b.sqrt(square)
-    # What rounding took from the square and from its root, over twice the root.
+    # The rounding errors of the square and of its root, over twice the root.
     lost = b.fma(-root, root, square) + b.fma(t, t, t + t - square)
     correction = lost * reciprocal(b, b.intrinsic("maximum", root, 2.0**-60)) * 0.5
     argument = x.lt(1.0).where(NAN, root + (t + correction))

@@ -77,8 +77,7 @@ ATAN = (
 
 
 def _arcsine(b: FunctionWriter, x: V) -> tuple[V, V]:
-    """(asin(s), whether |x| is small) with s = |x|, or sqrt((1 - |x|)/2) where that is not; NaN
-    beyond 1.
+    """(asin(s), whether |x| is small) with s = |x| if it is small, else sqrt((1 - |x|)/2); NaN beyond 1.
 
     The limit is above 1/2 in float32, so that twice the error of the large part is less in ulp.
     """
@@ -138,5 +137,5 @@ def atan2(b: FunctionWriter, y: V, x: V) -> V:
     angle = steep.where(half - (angle - half_low), angle)
     pi, pi_low = b.pick(PI)
     angle = b.bits(x).lt(0).where(pi - (angle - pi_low), angle)
-    # inf - inf is no NaN operand: each is asked on its own.
+    # inf - inf has no NaN operand, so each operand is tested.
     return x.is_nan().where(NAN, y.is_nan().where(NAN, b.copysign(angle, y)))

@@ -136,7 +136,7 @@ def log1p(b: FunctionWriter, x: V) -> V:
 
 
 def log1p_of(b: FunctionWriter, x: V, doubled: V | None = None) -> V:
-    """log(1 + x), or log(2x) where `doubled` (an i1), which wants x so large that 1 + x is x.
+    """log(1 + x); or log(2x) if the i1 `doubled` holds, for x so large that 1 + x is x.
 
     With 2^k near 1 + x, f = x*2^-k + (2^-k - 1) is rounded once; it is x itself where k is 0.
     """

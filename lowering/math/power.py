@@ -80,7 +80,7 @@ def pow_(b: FunctionWriter, x: V, y: V) -> V:
     # Beyond this y every result but those of base 1 is 0 or infinite; nothing below overflows.
     bound = b.pick((2.0**40, 2.0**70))
     exponent = product(b, logarithm, b.clamp(y, -bound, bound))
-    # Where the clamp takes hold the low part may be of any size, and does not count.
+    # If the clamp changes the value, the low part may have any size and is not used.
     limits = b.pick(((-110.0, 100.0), (-760.0, 720.0)))
     high = b.clamp(exponent.high, *limits)
     low = b.clamp(exponent.low, -(2.0**-10), 2.0**-10)

@@ -1,4 +1,4 @@
-"""Division where the divisor's range is known: a few multiply-adds, without the branch of the
+"""Division by a divisor of known range: a few multiply-adds, without the branch of the
 general one.
 """
 

@@ -1,4 +1,4 @@
-"""The table of functions: who defines what, and the text of a set of them."""
+"""The table of functions, and the text of a set of them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ APPROX = Registry("kd_approx", ("f32",))
 
 
 def function(key: str) -> MathFunction:
-    """What to call for "exp.f32", or "approx.exp.f32" for the hardware's. Raises KeyError."""
+    """The function of a key such as "exp.f32", or "approx.exp.f32" for the hardware's. Raises KeyError."""
     name = key.removeprefix("approx.")
     return FUNCTIONS[key] if name == key else APPROX[name]
 

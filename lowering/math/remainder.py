@@ -27,8 +27,7 @@ def fmod_of_far(b: FunctionWriter, x: V, y: V) -> V:
     """x modulo y for non-negative operands with x >= y, or NaN: by multiples y * 2^k, from the
     largest k down.
 
-    Each turn lowers the exponent of what is left by `chunk`, and is exact: its quotient has one bit
-    more.
+    Each iteration lowers the exponent of the remainder by `chunk`, and is exact: its quotient has one bit more.
     """
     form = format_of(b)
     chunk = b.pick((22, 51))

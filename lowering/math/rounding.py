@@ -34,7 +34,7 @@ def sqrt(b: FunctionWriter, x: V) -> V:
 
 @FUNCTIONS.define("nextafter", 2)
 def nextafter(b: FunctionWriter, x: V, y: V) -> V:
-    """The float next to x on the way to y; y itself where they are equal."""
+    """The float next to x in the direction of y; y if they are equal."""
     bits = b.bits(x)
     # Away from zero the bits grow, whatever the sign.
     outward = x.lt(y) ^ bits.lt(0)
@@ -53,8 +53,7 @@ def ldexp(b: FunctionWriter, x: V, exponent: V) -> V:
     form = format_of(b)
     least, most = 1 - form.bias, form.bias
     for _ in range(2):
-        # A step down that is not the last leaves so much to come that a product it rounds ends as
-        # 0.
+        # If a step down that is not the last rounds its product, the remaining steps take the result to 0.
         down = b.value(least + form.mantissa + 1, "i32")
         part = exponent.lt(least).where(down, b.intrinsic("smin", exponent, most))
         x = x * _power(b, part)

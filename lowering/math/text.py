@@ -44,7 +44,7 @@ class FunctionWriter(Writer):
         return super().float_literal(value, type)
 
     def pick(self, pair: tuple[T, T]) -> T:
-        """The one of (float32's, float64's) that is for this function's dtype."""
+        """The item of (for float32, for float64) that this function's dtype needs."""
         return pair[0] if self.is32 else pair[1]
 
     def intrinsic(self, name: str, *args: V | Number, type: str | None = None) -> V:
@@ -89,7 +89,7 @@ class FunctionWriter(Writer):
         return self.call(type or self.dtype, f"kd_{key}_{self.suffix}", *(self.value(a) for a in args))
 
     def rarely(self, condition: V, otherwise: V, then: Callable[[], V]) -> V:
-        """`then()` where `condition`, which is a branch, else `otherwise`: for slow paths."""
+        """`then()` behind a branch if `condition` holds, else `otherwise`: for slow paths."""
         number = self.name().removeprefix("%v")
         before = self.block
         self.branch(condition, f"slow{number}", f"done{number}")
@@ -101,9 +101,7 @@ class FunctionWriter(Writer):
         return self.phi(otherwise.type, [(otherwise, before), (result, after)])
 
     def repeat(self, initial: list[V], step: Callable[[list[V]], tuple[V, list[V]]]) -> list[V]:
-        """A loop: `step` maps the carried values to (whether to go on, the next values), at least
-        once.
-        """
+        """A loop: `step` maps the carried values to (whether to continue, the next values). It runs at least once."""
         label = f"loop{self.name().removeprefix('%v')}"
         before = self.block
         self.jump(label)

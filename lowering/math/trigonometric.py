@@ -15,8 +15,7 @@ HALF_PI = (
     (1.570796251296997, 7.549789415861596e-08, 5.390302529957765e-15),
     (1.5707963267948966, 6.123233995736765e-17, 1.0828566739219139e-32),
 )
-# Where the three-step reduction ends: n times the error of HALF_PI must stay far below the smallest
-# r.
+# The limit of the three-step reduction: n times the error of HALF_PI must stay far below the smallest r.
 MODERATE = (105615.0, 2.0**30)
 
 # sin(r) = r + r^3 * q(r^2) and cos(r) = 1 - r^2/2 + r^4 * q(r^2), minimax on |r| <= 0.786
@@ -75,7 +74,7 @@ TAN = (
 
 
 def sine_of_angle(b: FunctionWriter, angle: Angle, shift: V | int = 0) -> V:
-    """sin(angle + shift * pi/2); -0 gives -0. What rounding r lost is not asked for."""
+    """sin(angle + shift * pi/2); -0 gives -0. The rounding error of r is not used."""
     r = angle.r
     square = r * r
     # The + 0 turns the product's -0 into 0, so that the last step keeps the sign of r = -0.
@@ -102,7 +101,7 @@ def tangent_of_angle(b: FunctionWriter, angle: Angle) -> V:
 
 
 def reduce_moderate(b: FunctionWriter, x: V, *, with_rest: bool = False) -> Angle:
-    """x modulo 2 pi for |x| up to MODERATE; what rounding r lost only `with_rest`."""
+    """x modulo 2 pi for |x| up to MODERATE; with the rounding error of r if `with_rest`."""
     rounder = format_of(b).rounder
     shifted = b.fma(x, b.pick(TWO_OVER_PI), rounder)
     n = shifted - rounder

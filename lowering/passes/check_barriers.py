@@ -27,12 +27,12 @@ _CLEARS = (*_WAITS, AtomicRmw, AtomicCas, InlinePtx)
 
 @cache
 def _matters(cls: type[Op]) -> bool:
-    """Whether an op of the class has to do with barriers, or holds regions: most only compute."""
+    """Whether ops of the class use barriers or hold regions: most only compute."""
     return bool(cls.region_fields) or issubclass(cls, (*_ARRIVES, *_CLEARS))
 
 
 class _Count:
-    """The most arrivals of each barrier's ops, and its first wait; None counts for a loop: no bound."""
+    """For each barrier, the most arrivals (None: unbounded, in a loop) and its first wait."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -40,7 +40,7 @@ class _Count:
         self.waits: dict[Value, Op] = {}
 
     def region(self, region: Region, looped: bool, each: int) -> None:
-        """`each`: how often a warpgroup runs the region, at most."""
+        """`each`: the most times that a warpgroup runs the region."""
         for op in region.ops:
             if not _matters(type(op)):
                 continue
@@ -50,14 +50,14 @@ class _Count:
             elif isinstance(op, _WAITS):
                 self.waits.setdefault(op.barrier, op)
             for inner in op.region_list():
-                # a warp on its own arrives for a warpgroup
+                # a single warp arrives for its warpgroup
                 self.region(inner, looped or isinstance(op, (For, While)), WARPS if isinstance(op, WarpMap) else each)
 
 
 def _check_excess(region: Region, each: int) -> None:
-    """Raise `TooManyArrivals` where ops in a row arrive at one barrier more often than a phase takes.
+    """Raise `TooManyArrivals` if consecutive ops arrive on one barrier more often than a phase takes.
 
-    Whatever can wait in between, or run something else, starts the count again. `each`: how many arrive by an op.
+    Ops that can wait, or run regions, start the count again. `each`: the number of arrivals of one op.
     """
     counts: dict[tuple[Value, Value], int] = {}
     for op in region.ops:
@@ -72,7 +72,7 @@ def _check_excess(region: Region, each: int) -> None:
             if op.barrier.type.cluster or op.index is None:
                 continue
             key = op.barrier, op.index
-            # an index that is computed may be another one in each warpgroup
+            # a computed index may differ between warpgroups
             counts[key] = counts.get(key, 0) + (each if isinstance(op.index.op, Constant) else 1)
             needed = op.barrier.type.arrivals
             if counts[key] > needed:
@@ -81,9 +81,9 @@ def _check_excess(region: Region, each: int) -> None:
 
 
 def _check_copies(ir: KernelIR) -> None:
-    """Raise `UnawaitedCopy` for a copy whose barrier nobody waits for any more.
+    """Raise `UnawaitedCopy` for a copy whose barrier no later op waits for.
 
-    With one warpgroup what stands behind the copy counts, and what is in a loop with it; with several all that there is.
+    With one warpgroup, ops after the copy and in the same loop count; with several, all ops count.
     """
     waited: dict[Value, int] = {}
     issued: list[tuple[int, CopyGmemToSmem, tuple[Op, ...]]] = []

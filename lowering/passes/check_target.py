@@ -23,7 +23,7 @@ def run(ir: KernelIR, target: Target) -> KernelIR:
 
 
 def missing(op: Op, needed: Feature, target: Target) -> TargetFeature:
-    """The error for an op whose features the target does not all have."""
+    """The error for an op that needs features the target lacks."""
     absent = needed & ~target.features
     have = ", ".join(t.name for t in TARGETS.values() if t.supports(needed)) or "none"
     return TargetFeature(

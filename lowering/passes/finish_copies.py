@@ -33,7 +33,7 @@ __all__ = ["run"]
 
 
 class CopyPart(NamedTuple):
-    """Bytes `low` to `high` of a buffer, used as one of its members: itself, or one of those that share a union's memory."""
+    """Bytes `low` to `high` of a buffer, accessed through a member: the buffer itself, or a member of a union."""
 
     member: Value
     low: int
@@ -46,10 +46,10 @@ NONE: Parts = frozenset()
 
 @dataclass(frozen=True)
 class CopyState:
-    """What may be going on at a place.
+    """The possible accesses in flight at a point of the kernel.
 
-    `groups`: what copies to GMEM may still read, by commit group, the newest first; `open`: of the group not yet closed;
-    `stored`: what ordinary stores wrote since the last proxy fence.
+    `groups`: parts that copies to GMEM may still read, by commit group, the newest first; `open`: those of the group
+    not yet closed; `stored`: parts that ordinary stores wrote since the last proxy fence.
     """
 
     groups: tuple[Parts, ...] = ()
@@ -58,7 +58,7 @@ class CopyState:
 
     @property
     def read(self) -> Parts:
-        """What copies may still read."""
+        """The parts that copies may still read."""
         return self.open.union(*self.groups)
 
     def closed(self) -> CopyState:
@@ -85,7 +85,7 @@ _EVENTS = (
 
 @cache
 def _matters(cls: type[Op]) -> bool:
-    """Whether an op of the class can change the state, or holds regions: most only compute."""
+    """Whether ops of the class can change the state or hold regions: most only compute."""
     stores = "ref" in cls.fields and cls.writes
     return bool(cls.region_fields) or stores or issubclass(cls, _EVENTS)
 
@@ -101,14 +101,17 @@ def _span(member: Value) -> tuple[int, int]:
 
 
 def _clash(a: CopyPart, b: CopyPart) -> bool:
-    """Whether two belong to different members of a union and lie on each other."""
+    """Whether two parts belong to different members of a union and overlap."""
     if a.member is b.member or buffer_of(a.member) is not buffer_of(b.member):
         return False
     return a.low < b.high and b.low < a.high
 
 
 def _used(ref: Value, known: Mapping[Value, Any], view: View | None = None, offsets: Sequence[Value] = ()) -> CopyPart:
-    """What an access touches. Its start along the outermost axis may be `known`, as where warpgroups have slots of their own."""
+    """The part that an access touches.
+
+    `known` may give its start along the outermost axis, such as a warpgroup's own slot.
+    """
     member = member_of(ref)
     low, high = _span(member)
     if view is None or ref is not member or not view.start:
@@ -124,7 +127,7 @@ def _used(ref: Value, known: Mapping[Value, Any], view: View | None = None, offs
 
 
 def _stored(op: Op, known: Mapping[Value, Any]) -> CopyPart | None:
-    """What an op writes through the generic proxy, in SMEM."""
+    """The parts of SMEM that an op writes through the generic proxy."""
     if stored_to(op) is None:
         return None
     if isinstance(op, CopyGmemToSmem):
@@ -136,7 +139,7 @@ def _stored(op: Op, known: Mapping[Value, Any]) -> CopyPart | None:
 
 @dataclass
 class Writes:
-    """What one of the warpgroups writes in SMEM: by any way, and by copies alone."""
+    """The members that a warpgroup writes in SMEM: in any way, and by copies alone."""
 
     all: set[CopyPart] = field(default_factory=set)
     loaded: set[CopyPart] = field(default_factory=set)
@@ -155,14 +158,14 @@ class Writes:
 
 
 def _taken(op: Op, known: Mapping[Value, Any]) -> Sequence[Region]:
-    """The regions of an op that a warpgroup may run."""
+    """The regions of an op that a warpgroup may execute."""
     if isinstance(op, If) and op.predicate in known:
         return (op.then if known[op.predicate] else op.otherwise,)
     return op.region_list()
 
 
 class Finish:
-    """The pass over one kernel, for one of its warpgroups: which branches it takes is followed where its number says so."""
+    """The pass over one kernel for one of its warpgroups. It follows branches that the warpgroup's number decides."""
 
     def __init__(self, ir: KernelIR, thread: int, others: Sequence[Writes]) -> None:
         self.ir = ir
@@ -170,14 +173,14 @@ class Finish:
         self.others_write: list[CopyPart] = [part for writes in others for part in writes.all]
         self.others_load: list[CopyPart] = [part for writes in others for part in writes.loaded]
         self.known: dict[Value, Any] = {}
-        self.loops: dict[tuple[Op, CopyState], tuple[CopyState, CopyState]] = {}  # of loops, before anything is put in
+        self.loops: dict[tuple[Op, CopyState], tuple[CopyState, CopyState]] = {}  # before the insertion
         self.sharing: frozenset[Scope] = sharing(ir.walk())
         copies = [op for op in ir.walk() if isinstance(op, CopyGmemToSmem)]
-        self.loaded: set[Value] = {member_of(op.dst) for op in copies}  # what copies write
+        self.loaded: set[Value] = {member_of(op.dst) for op in copies}  # members that copies write
         self.written: set[Value] = self.loaded | {m for op in ir.walk() if (m := stored_to(op)) is not None}
 
     def region(self, region: Region, state: CopyState, insert: bool) -> CopyState:
-        """What may be going on behind a region, given what may be before it. With `insert`, waits and fences are put in."""
+        """The state after a region, from the state before it. With `insert`, waits and fences are put in."""
         out: list[Op] = []
         for op in region.ops:
             if self.ir.threads > 1:
@@ -191,7 +194,7 @@ class Finish:
         return state
 
     def step(self, op: Op, state: CopyState, insert: bool) -> tuple[list[Op], CopyState]:
-        """What has to stand before an op, and the state behind it."""
+        """The ops to insert before an op, and the state after it."""
         if isinstance(op, (For, While)):
             return [], self.loop(op, state, insert)
         if op.region_fields:
@@ -210,7 +213,7 @@ class Finish:
         return before, self.after(op, state)
 
     def loop(self, op: For | While, state: CopyState, insert: bool) -> CopyState:
-        """Turns are added until they bring nothing new. The ends are kept, for loops around it ask again and again."""
+        """Adds iterations until the state is stable. Results are kept, because outer loops ask repeatedly."""
         if (op, state) not in self.loops:
             self.loops[op, state] = self.settled(op, state)
         start, end = self.loops[op, state]
@@ -221,7 +224,7 @@ class Finish:
         return end if turns(op)[0] else state.joined(end)
 
     def settled(self, op: For | While, state: CopyState) -> tuple[CopyState, CopyState]:
-        """What may be going on before a turn, and behind it, given what may be before the loop."""
+        """The states before and after an iteration, from the state before the loop."""
         start = state
         while True:
             end = start
@@ -233,14 +236,14 @@ class Finish:
             start = both
 
     def needs(self, op: Op, state: CopyState) -> tuple[bool, bool]:
-        """Whether copies have to end before an op, and whether stores have to be fenced."""
-        if isinstance(op, AllocSmem):  # the next turn of a loop has it anew
+        """Whether an op needs a wait for copies, and whether it needs a fence, before it."""
+        if isinstance(op, AllocSmem):  # the next iteration of a loop allocates it again
             unfenced = self.unfenced(op.result)
             stored = (part for part in state.stored if part.member in unfenced)
             return op.result in _buffers(state.read), op.result in _buffers(stored)
         if isinstance(op, EnterScope):
             return any(self.ends(op, b) for b in _buffers(state.read)), False
-        if isinstance(op, BarrierArrive) and self.ir.threads > 1:  # others may use the union's memory behind it
+        if isinstance(op, BarrierArrive) and self.ir.threads > 1:  # others may then use the union's memory
             wait = any(_clash(part, w) for part in state.read for w in self.others_write)
             return wait, any(_clash(part, w) for part in state.stored for w in self.others_load)
         load = isinstance(op, CopyGmemToSmem)
@@ -250,13 +253,13 @@ class Finish:
         return any(_clash(own, p) for p in state.read), load and any(_clash(own, p) for p in state.stored)
 
     def unfenced(self, buffer: Value) -> frozenset[Value]:
-        """The members of a buffer of which copies overwrite what stores wrote, in another turn."""
+        """The members of a buffer whose stored data copies overwrite in another iteration."""
         return frozenset(m for m in self.written if buffer_of(m) is buffer and any(
             buffer_of(w) is buffer and (w is m or _clash(_used(w, {}), _used(m, {}))) for w in self.loaded
         ))  # fmt: skip
 
     def ends(self, op: EnterScope, buffer: Value) -> bool:
-        """Whether the memory of a buffer may be that of the scope."""
+        """Whether a buffer may share memory with the scope."""
         alloc = buffer.op
         if not isinstance(alloc, AllocSmem) or alloc.scope == op.scope:
             return isinstance(alloc, AllocSmem) and bool(alloc.scope)

@@ -23,7 +23,7 @@ from kernel_dsl.ops.threads import AliasSmem
 from kernel_dsl.refs import View
 from kernel_dsl.target import Target
 
-# So many accesses may be open at once: a barrier more now and then keeps the pass linear in the number of ops
+# The most pending accesses: an extra barrier at times keeps the pass linear in the number of ops
 MOST_PENDING = 64
 
 
@@ -37,14 +37,12 @@ class Touch:
     view: View | None
     offsets: tuple[Value, ...]
     layout: Layout | None
-    variant: bool = False  # seen from the next iteration: dynamic offsets may have changed
-    cast: Value | None = (
-        None  # the buffer of another dtype or shape that it goes through: its indices mean other places
-    )
+    variant: bool = False  # an access of the iteration before: dynamic offsets may have changed
+    cast: Value | None = None  # the bitcast or reshaped buffer that it goes through: its indices mean other places
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What makes two accesses the same. Values are told apart by identity: their `==` is the language's."""
+        """The identity of an access. Values are compared by `is`, because their `==` is the language's."""
         return id(self.root), self.write, self.atomic, self.view, self.starts, self.layout, self.variant, id(self.cast)
 
     @property
@@ -57,7 +55,7 @@ _WAITS = (WarpgroupBarrier, CommitGmem, CommitSmem, WaitSmemToGmem, WaitGmemToSm
 
 @cache
 def _matters(cls: type[Op]) -> bool:
-    """Whether an op of the class may touch memory, meet other lanes, or hold regions: most only compute."""
+    """Whether ops of the class may access memory, synchronise lanes or hold regions: most only compute."""
     return "ref" in cls.fields or bool(cls.region_fields) or issubclass(cls, (*_WAITS, CopyGmemToSmem))
 
 
@@ -77,7 +75,7 @@ class MemoryOrder:
         return ref
 
     def touch(self, op: Op) -> Touch | None:
-        """What an op touches, if it matters: inputs that nothing writes don't."""
+        """The access of an op; None if it needs no order, as for inputs that nothing writes."""
         if not isinstance(op, (Load, Store, AtomicRmw, AtomicCas)):
             return self.generic_touch(op)
         type: RefType = op.ref.type
@@ -112,7 +110,7 @@ class MemoryOrder:
         return Touch(self.root(ref), op.writes, False, None, (), None)
 
     def region(self, region: Region, pending: list[Touch], rewrite: bool) -> list[Touch]:
-        """Walk a region; returns what is pending at its end. With `rewrite`, barriers are put in."""
+        """Walk a region. Returns the accesses pending at its end. With `rewrite`, barriers are put in."""
         out: list[Op] = []
         for op in region.ops:
             if not _matters(type(op)):
@@ -179,7 +177,7 @@ def merge(a: list[Touch], b: list[Touch]) -> list[Touch]:
 
 
 def conflict(a: Touch, b: Touch) -> bool:
-    """Whether two accesses may touch one element from different lanes, one of them writing."""
+    """Whether two accesses, one of them a write, may touch one element from different lanes."""
     if a.root is not b.root or not (a.write or b.write) or (a.atomic and b.atomic):
         return False
     if a.view is None or b.view is None or a.layout is None or b.layout is None or a.cast is not b.cast:
@@ -193,7 +191,7 @@ def conflict(a: Touch, b: Touch) -> bool:
 
 
 def tiles(a: Touch, b: Touch) -> bool:
-    """The same store in two iterations, where starts are multiples of the extent: the same place, or apart."""
+    """Whether it is one store in two iterations, with starts at multiples of the extent: equal or disjoint places."""
     if a.view != b.view or a.starts != b.starts or a.layout != b.layout or a.layout is None or a.view is None:
         return False
     if a.layout.replicated_mask:
@@ -207,7 +205,7 @@ def tiles(a: Touch, b: Touch) -> bool:
 
 
 def disjoint(a: Touch, b: Touch) -> bool:
-    """Proved apart along some axis with static starts."""
+    """Whether they are provably disjoint along an axis with static starts."""
     if a.view is None or b.view is None or len(a.view.start) != len(b.view.start):
         return False
     for axis in range(len(a.view.start)):
@@ -233,7 +231,7 @@ def run(ir: KernelIR, target: Target) -> KernelIR:
     arrays = ir.arrays()
     order = MemoryOrder({})
     for a, b in ir.overlaps:
-        # One array may overlap several: all that are connected are one memory.
+        # One array may overlap several others: all connected arrays count as one memory.
         first, second = order.root(arrays[a]), order.root(arrays[b])
         if first is not second:
             order.aliases[second] = first

@@ -30,7 +30,7 @@ def plan(ops: Iterable[Op]) -> tuple[SmemPlan, dict[Op, int], frozenset[Scope]]:
     offsets: dict[Op, int] = {}
     allocs = [op for op in ops if isinstance(op, (AllocSmem, AllocBarrier))]
     ends: dict[Scope, int] = {}
-    # barriers of all scopes stay for good: they are initialised once
+    # barriers of all scopes last as long as the kernel: they are initialised once
     for number, op in enumerate(sorted(allocs, key=_order)):
         scope: Scope = op.scope if isinstance(op, AllocSmem) else ()
         if isinstance(op, AllocBarrier):
@@ -58,13 +58,13 @@ def plan(ops: Iterable[Op]) -> tuple[SmemPlan, dict[Op, int], frozenset[Scope]]:
 
 
 def sharing(ops: Iterable[Op]) -> frozenset[Scope]:
-    """The scopes whose memory is that of others too."""
+    """The scopes that share memory with others."""
     scopes = {op.scope for op in ops if isinstance(op, AllocSmem)}
     return frozenset(a for a in scopes if any(_beside(a, b) for b in scopes))
 
 
 def _order(op: AllocSmem | AllocBarrier) -> tuple[int, int]:
-    """Barriers, then buffers, those of outer scopes first."""
+    """The order of allocations: barriers, then buffers, outer scopes first."""
     return (1, len(op.scope)) if isinstance(op, AllocSmem) else (0, 0)
 
 
@@ -84,7 +84,7 @@ def add_exchange(plan: SmemPlan, threads: int) -> tuple[int, int]:
 
 
 def check(plan: SmemPlan, target: Target, loc: Loc) -> None:
-    """Raise `SmemExceeded` with a table of who takes what."""
+    """Raise `SmemExceeded` with a table of all allocations."""
     limit = target.limits.smem_per_block
     if plan.size <= limit:
         return

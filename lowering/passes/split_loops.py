@@ -51,7 +51,7 @@ def _inside(op: Op) -> Iterator[Op]:
 
 
 def _split(loop: Op, known: list[Known]) -> list[Op]:
-    """The loop once for each role, where the warpgroups take different branches to `set_max_registers`."""
+    """One loop for each role, if warpgroups take different branches to `set_max_registers`."""
     own = [dict(values) for values in known]
     roles: dict[tuple[bool, ...], list[int]] = {}
     for thread, values in enumerate(own):
@@ -69,7 +69,7 @@ def _split(loop: Op, known: list[Known]) -> list[Op]:
     groups = list(roles.values())
     made: list[Op] = []
     results: tuple[Value, ...] = ()
-    # the last role needs no test; the others are tested from the inside out
+    # the last role needs no test; the tests of the others are made from the inside out
     for number, threads in reversed(list(enumerate(groups))):
         copy = _resolved(loop, own[threads[0]])
         if number == len(groups) - 1:
@@ -89,7 +89,7 @@ def _split(loop: Op, known: list[Known]) -> list[Op]:
 
 
 def _hoist(loop: Op) -> list[Op]:
-    """Take the allocations that all warpgroups share out of a loop: they last as long as the kernel anyway."""
+    """Move the allocations that all warpgroups share out of a loop: they last as long as the kernel."""
     out: list[Op] = []
     for region in loop.region_list():
         for op in region.ops:
@@ -111,7 +111,7 @@ def _resolved(loop: Op, known: Known) -> Op:
 
 
 def _take(op: Op, decided: dict[Value, bool], renamed: dict[Value, Value]) -> None:
-    """Put the ops of decided branches in the place of their `if`."""
+    """Replace each decided `if` by the ops of its branch."""
     for region in op.region_list():
         out: list[Op] = []
         for inner in region.ops:
@@ -136,7 +136,7 @@ def _rename(op: Op, renamed: dict[Value, Value]) -> None:
 
 
 def _is_one_of(threads: list[int], count: int, at: Op) -> tuple[list[Op], Value]:
-    """Ops that tell whether this warpgroup is one of some, and their result."""
+    """Ops that test whether this warpgroup is one of `threads`, and their result."""
     ops: list[Op] = [_made(AxisIndex("thread", 0, count), dt.int32, at)]
     me, found = ops[0].results[0], None
     for thread in threads:

@@ -16,10 +16,10 @@ from ..context import Context, SmemBuffer
 from ..llvm_types import llvm_type
 from ..writer import Regs, V, address
 
-# Types of LLVM and of PTX by bytes of an access's part
+# Types of LLVM and of PTX by the bytes of an access's parts
 _WORD = {1: ("i16", "b8"), 2: ("i16", "b16"), 4: ("i32", "b32"), 8: ("i64", "b64")}
 
-Address = tuple[V, int]  # a byte address, as the sum of both: i32 in SMEM, i64 in GMEM
+Address = tuple[V, int]  # a byte address, the sum of both: i32 in SMEM, i64 in GMEM
 
 
 @dataclass
@@ -35,7 +35,7 @@ class AccessPlace:
 
     def __post_init__(self) -> None:
         self._cache: dict[object, V | None] = {}
-        # by a limit's number: the steps to its index along dimensions, and of the lane number's bits
+        # by a limit's number: steps of its index along dimensions, and for bits of the lane number
         self._moves: dict[int, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
         self.limits: list[tuple[Limit, Value | None]] = self.view.limits(self.offsets)
         dynamic = self.view.moving(self.offsets)
@@ -87,7 +87,7 @@ class AccessPlace:
         return base + total + lane
 
     def _lane_bytes(self, terms: list[tuple[int, int]], reach: int) -> V:
-        """The lane's share of the address: i32 in SMEM, i64 in GMEM."""
+        """The part of the address that depends on the lane: i32 in SMEM, i64 in GMEM."""
         if self.type.space is MemorySpace.SMEM:
             return self.ctx.lane_sum(terms)
         if not any(weight for _, weight in terms):
@@ -97,7 +97,7 @@ class AccessPlace:
         return self.ctx.lane_sum(terms).once.sext("i64")
 
     def address(self, coord: tuple[int, ...]) -> Address:
-        """(register, constant) whose sum is the byte address of the element with this register share."""
+        """(register, constant) whose sum is the byte address of the element at this register's coordinate."""
         constant = 0
         name = self._address
         for dim, stride in enumerate(self.strides):
@@ -127,7 +127,7 @@ class AccessPlace:
         return result
 
     def inside(self, number: int, coord: tuple[int, ...]) -> V | None:
-        """Whether the element keeps a limit, by its number."""
+        """Whether the element is inside a limit, by its number."""
         found = self._moves.get(number)
         if found is None:
             steps = self.view.steps(self.limits[number][0])
@@ -156,7 +156,7 @@ class AccessPlace:
         return result
 
     def _room(self, number: int, end: int | Extent, wide: bool) -> V:
-        """end - start: what a lane's index must stay below, or not be below; clamped to i32 unless `wide`."""
+        """end - start, the bound of a lane's index, clamped to i32 unless `wide`."""
         key = ("room", number, end, wide)
         found = self._cache.get(key)
         if found is None:
@@ -168,7 +168,7 @@ class AccessPlace:
         return found
 
     def limit_start(self, number: int) -> V:
-        """Where the index of a limit starts, i64."""
+        """The start of a limit's index, i64."""
         limit, value = self.limits[number]
         if limit.axis >= 0:
             return self._starts[limit.axis]
@@ -177,7 +177,7 @@ class AccessPlace:
         return self.ctx.index(value, "i64") + limit.start
 
     def all_inside(self) -> V | None:
-        """A uniform predicate: the whole view lies inside of what it is a view of."""
+        """A uniform predicate: the whole view is inside all of its limits."""
         both = self.ctx.e.both
         result: V | None = None
         for number, (limit, _) in enumerate(self.limits):
@@ -201,7 +201,7 @@ class AccessPlace:
         return width
 
     def groups(self, width: int, minor: int | None) -> list[list[int]]:
-        """Register numbers, in runs that one access moves."""
+        """Register numbers, in groups that one access moves."""
         if width == 1 or minor is None:
             return [[i] for i in range(self.layout.registers)]
         out: list[list[int]] = []
@@ -216,7 +216,7 @@ class AccessPlace:
 
 
 def inside(ctx: Context, layout: Layout, dim: int, size: int, share: int) -> V | None:
-    """Whether a lane's index along a dimension, plus a register's share, is below `size`; None: always."""
+    """Whether a lane's index along a dimension, plus the register's `share`, is below `size`; None: always."""
     reach = sum(b[1] for b in layout.bits if b is not None and b[0] == dim)
     if share + reach < size:
         return None
@@ -228,7 +228,7 @@ def inside(ctx: Context, layout: Layout, dim: int, size: int, share: int) -> V |
 def inside_shape(
     ctx: Context, layout: Layout, shape: Sequence[int], coord: tuple[int, ...], also: V | None = None
 ) -> V | None:
-    """Whether the element with this register share lies inside a value's shape, and `also` holds; None: always."""
+    """Whether the element at this register's coordinate is inside a value's shape, and `also` holds; None: always."""
     for dim, size in enumerate(shape):
         also = ctx.e.both(also, inside(ctx, layout, dim, size, coord[dim]))
     return also
@@ -273,7 +273,7 @@ def unpack(ctx: Context, word: V, dtype: DType, count: int, part: int) -> Regs:
 
 
 def listed(first: int, count: int) -> str:
-    """Operands of inline PTX from number `first` on, as a vector where they are several."""
+    """Operands of inline PTX from number `first` on; several are a vector."""
     names = ", ".join(f"${first + i}" for i in range(count))
     return names if count == 1 else f"{{{names}}}"
 
@@ -281,7 +281,7 @@ def listed(first: int, count: int) -> str:
 def emit_load(
     ctx: Context, space: str, where: Address, dtype: DType, width: int, predicate: V | None, pure: bool
 ) -> Regs:
-    """One access: `width` elements, zero where the predicate does not hold."""
+    """One access: `width` elements, or zeros if the predicate does not hold."""
     part, parts = split_access(dtype.itemsize, width)
     word, suffix = _WORD[part]
     vec = f".v{parts}" if parts > 1 else ""
@@ -294,7 +294,7 @@ def emit_load(
 
 
 def emit_store(ctx: Context, space: str, where: Address, dtype: DType, names: Sequence[V], predicate: V | None) -> None:
-    """One access: store elements where the predicate holds."""
+    """One access: store elements if the predicate holds."""
     words, suffix = words_of(ctx, names, dtype)
     vec = f".v{len(words)}" if len(words) > 1 else ""
     text = f"st.{space}{vec}.{suffix} {address(0, where[1])}, {listed(1, len(words))};"

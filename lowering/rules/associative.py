@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class ScanBlock:
-    """What a lane holds at one place along the axis: registers of each value, in the order of its block's layout."""
+    """The registers of each value that a lane holds at one place along the axis, in the order of the block's layout."""
 
     parts: tuple[tuple[V, ...], ...]
 
@@ -46,17 +46,17 @@ def lower_associative_scan(ctx: Context, op: AssociativeScan) -> None:
 
 
 def _places(layout: Layout, axis: int, share: int) -> list[int]:
-    """The registers that lie at a share of the axis, in the order of a block's."""
+    """The registers at one register coordinate along the axis, in the order of a block's."""
     coords = of_block(layout, axis).register_coords
     return [layout.register_of[tuple(share if d == axis else c for d, c in enumerate(coord))] for coord in coords]
 
 
 class _Scan:
-    """The state between digits, by a register's share of the index along the axis.
+    """The state between digits, by a register's coordinate ("share") along the axis.
 
-    `values`: combined with what is earlier in its run; `totals`: of blocks, by their least share; `before`: what is earlier than
-    each run within the block of all digits done, where there is anything (`_exists`). Runs are kept from the first digit of a
-    lane or warp on, and take up what is before them at the end.
+    `values`: each combined with the earlier elements of its run; `totals`: totals of blocks, by their least share;
+    `before`: for each run, the combination of all earlier elements within the block of the finished digits, if it has
+    any (`_exists`). Runs begin at the first digit of a lane or warp; at the end each takes in its `before`.
     """
 
     def __init__(self, ctx: Context, op: AssociativeScan) -> None:
@@ -83,23 +83,23 @@ class _Scan:
     # --- where a lane is --------------------------------------------------------------------------
 
     def _lane(self, low: int, high: int) -> tuple[V, int]:
-        """The lane's share of digits with strides from `low` to below `high`, and how large it can be."""
+        """The lane's part of the index in digits with strides from `low` to below `high`, and its largest value."""
         bits = [(i, s) for s, where, i in self.digits if where == "bit" and low <= s < high]
         return self.ctx.lane_sum(bits), sum(s for _, s in bits)
 
     def _below(self, share: int, low: int, high: int, limit: int) -> V | None:
-        """Whether share plus the lane's is below a limit. None: always."""
+        """Whether `share` plus the lane's part is below a limit. None: always."""
         lane, reach = self._lane(low, high)
         if share + reach < limit:
             return None
         return self.never if share >= limit else lane.once.lt(limit - share)
 
     def _holds(self, share: int, stride: int) -> V | None:
-        """Whether a block from this share on has elements of the shape: they come first in it."""
+        """Whether a block that begins at this share has elements of the shape, which come first in it."""
         return self._below(share, stride, self.layout.padded[self.axis], self.extent)
 
     def _exists(self, run: int, size: int) -> V | None:
-        """Whether anything is earlier than a run within its block of this size."""
+        """Whether elements precede a run within its block of this size."""
         share = run % size
         if self.op.reverse:
             within = self._below(share + self.run, self.run, size, size)
@@ -115,7 +115,7 @@ class _Scan:
     # --- combining --------------------------------------------------------------------------------
 
     def _pair(self, earlier: ScanBlock, later: ScanBlock, exists: V | None = None) -> ScanBlock:
-        """`fn(earlier, later)`; `later` alone where the earlier one does not exist."""
+        """`fn(earlier, later)`; `later` alone if the earlier one does not exist."""
         if exists == "false":
             return later
         ctx, combine = self.ctx, self.op.combine
@@ -136,8 +136,8 @@ class _Scan:
     # --- digits -----------------------------------------------------------------------------------
 
     def registers(self, stride: int, size: int) -> None:
-        """Blocks that a lane holds one after another."""
-        fresh = stride == 1 and not self.run  # a total is what its one element becomes
+        """Scan blocks that lie in one lane."""
+        fresh = stride == 1 and not self.run  # the total of one element is its own result
         before: dict[int, ScanBlock] = {}
         totals: dict[int, ScanBlock] = {}
         for outer in [share for share in self.totals if share // stride % size == 0]:
@@ -168,7 +168,7 @@ class _Scan:
         return self._holds(block + stride, stride) if self.op.reverse else None
 
     def bit(self, stride: int, number: int) -> None:
-        """Two blocks, in two lanes or two warps."""
+        """Scan two blocks that lie in two lanes or two warps."""
         self.run = self.run or stride
         field = self.ctx.bit_field(number, 1).once
         later = field.equal(0) if self.op.reverse else field.differs(0)
@@ -179,7 +179,7 @@ class _Scan:
             totals: dict[int, ScanBlock] = {}
             for share, (first, second) in pairs.items():
                 holds = None
-                if self.op.reverse:  # the upper block's first place: the lane's own with the bit set
+                if self.op.reverse:  # the first place of the upper block: the lane's, with the bit set
                     holds = self._below(share + stride, stride * 2, self.layout.padded[self.axis], self.extent)
                 totals[share] = self._pair(first, second, holds)
             self.totals = totals
@@ -195,7 +195,7 @@ class _Scan:
         return out
 
     def _warps(self, stride: int, number: int) -> dict[int, tuple[ScanBlock, ScanBlock]]:
-        """The same of two warps, through SMEM."""
+        """(the earlier total, the later one) of two warps, through SMEM."""
         shares = list(self.totals)
         halves: list[list[list[tuple[V, ...]]]] = [[[], []] for _ in shares]
         for leaf, (x, axis, dtype) in enumerate(zip(self.op.xs, self.op.axes, self.dtypes, strict=True)):
@@ -213,7 +213,7 @@ class _Scan:
         }
 
     def _others(self, layout: Layout, axis: int, stride: int, number: int) -> Layout:
-        """Which lanes and warps hold different totals: all but those of the digits done, and of this one."""
+        """The bits by which lanes and warps hold different totals: all except those of finished digits and this one."""
 
         def keep(bit: Bit, i: int) -> Bit:
             done = bit is not None and bit[0] == axis and bit[1] < stride
@@ -223,14 +223,14 @@ class _Scan:
         return Layout(layout.rank, (), tuple(bits[:LANE_BITS]), tuple(bits[LANE_BITS:]))
 
     def _put_before(self, earlier: dict[int, ScanBlock], stride: int, later: V | None) -> None:
-        """Put what is before blocks of this stride before all runs in them; where the lane's block is the later one."""
+        """Combine `earlier` with all runs in blocks of this stride, in the lanes whose block is the later one."""
         for run in sorted({share - share % self.run for share in self.values}):
             block = run - run % stride
             first = earlier.get(block)
             if first is None:
                 continue
             had = self.before.get(run)
-            if had is None:  # nothing within smaller blocks: `_exists` says where this value counts
+            if had is None:  # no earlier elements in smaller blocks; `_exists` says where this value counts
                 self.before[run] = first
                 continue
             within = self._exists(run, stride)
@@ -248,7 +248,7 @@ class _Scan:
             self.before[run] = joined if predicate is None else self._choose(predicate, joined, had)
 
     def finish(self) -> None:
-        """Every run takes up what is before it."""
+        """Combine every run with the elements before it."""
         if not self.run:
             return
         for share, value in self.values.items():

@@ -1,4 +1,4 @@
-"""Atomics: one lane performs each element's update, and the lanes that replicate it get its old value."""
+"""Atomics: one lane updates each element, and all lanes that replicate the element get its old value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .tiled import make_place
 
 
 def _form(kind: AtomicKind, dtype: DType) -> str:
-    """Operation and type as PTX spells them."""
+    """Operation and type in PTX's spelling."""
     if kind is AtomicKind.ADD and dtype.is_float:
         name = {"float16": "noftz.f16", "bfloat16": "noftz.bf16"}.get(dtype.name, f"f{dtype.bits}")
         return f"add.{name}"
@@ -41,7 +41,7 @@ class _AtomicSite:
         self.layout = layout_of(op.x)
         self.elements = GatheredElements(ctx, op, self.layout) if op.indices else None
         self.place = make_place(ctx, self.type, ctx.buffers[op.ref], op.view, self.layout, op.offsets)
-        self.where: tuple[int, Address] | None = None  # of the register whose predicate was made last
+        self.where: tuple[int, Address] | None = None  # the register whose predicate was made last, and its address
         self.mask = ctx.regs(op.mask) if op.mask is not None else None
         remote = "shared::cluster" if ctx.buffers[op.ref].remote else "shared"
         space = remote if self.type.space is MemorySpace.SMEM else "global"
@@ -60,12 +60,12 @@ class _AtomicSite:
         return result if self.mask is None else e.both(result, self.mask[register])
 
     def reduce(self, register: int, form: str, operand: V, predicate: V | None) -> None:
-        """The update alone, where nobody wants the old value. PTX `red`, ISA 9.7.13.7."""
+        """The update without an old value. PTX `red`, ISA 9.7.13.7."""
         base, constant = self._address(register)
         self.ctx.e.ptx(f"red.{self.kind}.{form} {address(0, constant)}, $1;", base, self.bits(operand), when=predicate)
 
     def run(self, register: int, form: str, operands: list[V], predicate: V | None) -> V:
-        """One atomic instruction on bit patterns; the old bits, or zero where the predicate does not hold."""
+        """One atomic instruction on bit patterns. Returns the old bits, or zero if the predicate does not hold."""
         base, constant = self._address(register)
         listed = ", ".join(f"${i + 2}" for i in range(len(operands)))
         text = f"atom.{self.kind}.{form} $0, {address(1, constant)}, {listed};"
@@ -100,7 +100,7 @@ class _AtomicSite:
 
 
 def _by_exchange(ctx: Context, kind: AtomicKind, dtype: DType) -> bool:
-    """Whether the hardware lacks the operation, so that compare-and-swap has to build it."""
+    """Whether the hardware lacks the operation, so that a loop of compare-and-swap does it."""
     if not dtype.is_float or kind is AtomicKind.XCHG:
         return False
     return kind is not AtomicKind.ADD or (dtype == dt.bfloat16 and not ctx.target.supports(Feature.ATOM_BF16))
@@ -131,7 +131,10 @@ def lower_atomic(ctx: Context, op: AtomicRmw) -> None:
 
 
 def _lower_neighbours(site: _AtomicSite, values: Regs) -> bool:
-    """Add to several neighbours at once where the target can; whether it was done. PTX `red` of vectors, ISA 9.7.13.7."""
+    """Add to several neighbours at once if the target can.
+
+    Returns whether it did. PTX `red` of vectors, ISA 9.7.13.7.
+    """
     ctx, op = site.ctx, site.op
     assert isinstance(op, AtomicRmw)
     width = site.place.width(op.access)
@@ -155,7 +158,7 @@ def _lower_neighbours(site: _AtomicSite, values: Regs) -> bool:
 
 
 def _swap_loop(ctx: Context, site: _AtomicSite, register: int, kind: AtomicKind, value: V, predicate: V | None) -> V:
-    """Compare-and-swap until nothing came between; the old bits."""
+    """Compare-and-swap until no other update came between. Returns the old bits."""
     e = ctx.e
     cas, zero = f"cas.b{site.dtype.bits}", e.value(0, site.word)
     start, loop, done, end = e.label(), e.label(), e.label(), e.label()

@@ -17,12 +17,12 @@ from kernel_dsl.source import Loc
 from kernel_dsl.storage import storage_of
 from kernel_dsl.tma import COORDINATE_END, MARGIN, MAX_BOX, MAX_RANK, SMEM_UNIT, UNIT, period
 
-MANY = 8  # more boxes than this, and one bulk copy is better where it is possible
+MANY = 8  # with more boxes than this, one bulk copy is better if it is possible
 
 
 @dataclass(frozen=True)
 class CopyBox:
-    """One TMA instruction: its tensor map, where it starts along each array axis, and its offset in SMEM in bytes."""
+    """One TMA instruction: its tensor map, its start along each array axis, and its offset in SMEM in bytes."""
 
     extents: tuple[int, ...]  # along the array's axes in `order`
     start: tuple[int, ...]  # along the array's axes, added to the view's start
@@ -31,7 +31,7 @@ class CopyBox:
 
 @dataclass(frozen=True)
 class Cut:
-    """A copy as boxes. `order`: the array's axes, outermost first, as the tensor map has them."""
+    """A copy as boxes. `order`: the array's axes in the order of the tensor map, outermost first."""
 
     order: tuple[int, ...]
     boxes: tuple[CopyBox, ...]
@@ -71,7 +71,7 @@ def pair_dims(gmem: View, smem: View, refuse: Refuse) -> list[CopyDim]:
 
 
 def check_alignment(type: RefType, view: View, offsets: Sequence[Value], refuse: Refuse) -> None:
-    """Raise `TmaRule` unless the SMEM side provably starts where TMA may."""
+    """Raise `TmaRule` unless the start of the SMEM side is provably aligned for TMA."""
     storage, item = storage_of(type), type.dtype.itemsize
     unit = max(period(type.swizzle), SMEM_UNIT)
     dynamic = view.moving(offsets)
@@ -90,9 +90,9 @@ def check_alignment(type: RefType, view: View, offsets: Sequence[Value], refuse:
 
 
 def _chunks(size: int, stride: int) -> list[tuple[int, int]]:
-    """(start, extent) of boxes of at most 256 elements; even ones where that is possible.
+    """(start, extent) of boxes of at most 256 elements, of equal size if possible.
 
-    `stride`: bytes of SMEM from one element to the next; every box starts where TMA may write.
+    `stride`: bytes of SMEM from one element to the next; every box starts at an address that TMA may write.
     """
     count = -(-size // MAX_BOX)
     step = size // count if size % count == 0 else MAX_BOX
@@ -183,13 +183,13 @@ def _order(rank: int, looped: list[int], joined: list[int]) -> tuple[int, ...]:
 
 
 def check_array(array: RefType, refuse: Refuse) -> None:
-    """Raise `TmaRule` where a tensor map of a contiguous array can't be."""
+    """Raise `TmaRule` for a contiguous array that can't have a tensor map."""
     item = array.dtype.itemsize
     if array.alignment % UNIT:
         why = f"the array is aligned to {array.alignment} bytes here"
         raise refuse(f"TMA needs an array aligned to {UNIT} bytes", why, "pass an array that starts at such an address")
     if not array.contiguous:
-        return  # strides come with the launch, and are checked there
+        return  # the launch passes the strides, and checks them
     factors = [factor_of(n) for n in array.shape]
     for extent, stride in zip(array.shape[:-1], strides_of(factors)[:-1], strict=True):
         if (not is_fixed(extent) or extent > 1) and stride * item % UNIT:
@@ -202,7 +202,7 @@ def check_array(array: RefType, refuse: Refuse) -> None:
 
 
 def window_ends(array: RefType, view: View) -> dict[int, tuple[int, int]]:
-    """Where a view ends along the axes of its array, (first, past the last), as far as a copy may go beyond."""
+    """The limits (first, past the last) of a view along the axes of its array, where a copy may exceed them."""
     return {
         limit.axis: (limit.low or 0, cast("int", array.shape[limit.axis] if limit.high is None else limit.high))
         for limit in view.masked
@@ -211,13 +211,12 @@ def window_ends(array: RefType, view: View) -> dict[int, tuple[int, int]]:
 
 
 def window(array: RefType, view: View, unit_axis: int | None, refuse: Refuse) -> dict[int, tuple[int, int]]:
-    """What of the array the tensor is, along the axes where a copy of this view ends before the array does.
-
-    `unit_axis`: the innermost axis, along which a tensor starts at multiples of 16 bytes only. Raises `TmaRule` for ends
-    that no tensor has.
+    """The part of the array that the tensor covers, along axes on which a copy of this view ends before the array.
+    `unit_axis`: the innermost axis, along which a tensor must start at multiples of 16 bytes. Raises `TmaRule` for ends
+    that no tensor can have.
     """
     if any(limit.axis < 0 for limit in view.masked):
-        what = "it may leave a view that is no box of the array, or whose end is known at run time only"
+        what = "it may leave a view that is no box of the array, or whose end is known only at run time"
         mode = "by `oob_mode=kd.OOBFillMode.PROMISE_IN_BOUNDS`, or " if refuse.op == "copy_gmem_to_smem" else ""
         hint = (
             "state a multiple of its start by `kd.multiple_of`, or promise that it stays inside: "
@@ -237,7 +236,7 @@ def window(array: RefType, view: View, unit_axis: int | None, refuse: Refuse) ->
 
 
 def far_start(array: RefType, axis: int, window: tuple[int, int], bounds: tuple[int, int], refuse: Refuse) -> bool:
-    """Whether a start may be no signed 32-bit integer, so that it has to be brought near. Raises `TmaRule`."""
+    """Whether a start may exceed 32 signed bits, so that it must be clamped to a near one. Raises `TmaRule`."""
     low, high = (b - window[0] for b in bounds)
     if low >= -COORDINATE_END and high < COORDINATE_END:
         return False
@@ -266,7 +265,7 @@ def tensor_map(
 
 
 def contiguous_run(array: RefType, type: RefType, gmem: View, smem: View) -> bool:
-    """Whether both sides are one run of bytes in the same order, so that a bulk copy does it."""
+    """Whether both sides are one run of bytes in the same order, so that one bulk copy is enough."""
     if not array.contiguous or type.swizzle is not Swizzle.NONE or storage_of(type).paneled:
         return False
     return _one_run(array.shape, gmem) and _one_run(type.shape, smem)

@@ -34,7 +34,7 @@ def lower_cast(ctx: Context, op: Cast) -> None:
 def _each(ctx: Context, op: Cast, names: Regs, source: DType) -> Regs:
     if op.dtype in dt.FP8 and ctx.target.supports(Feature.MMA_FP8):
         return fp8.narrow_pairs(ctx, [as_float32(ctx, n, source) for n in names], op.dtype, op.saturate)
-    if op.dtype == dt.float32 and source == dt.float64:  # directly, and rounded to nearest
+    if op.dtype == dt.float32 and source == dt.float64:  # one conversion, rounded to nearest
         return [n.to("fptrunc", "float") for n in names]
     return [convert(ctx, n, source, op.dtype, op.saturate) for n in names]
 
@@ -93,8 +93,8 @@ def convert(ctx: Context, x: V, source: DType, to: DType, saturate: bool = True)
 def _to_integer(ctx: Context, x: V, source: DType, to: DType) -> V:
     """A float32 or float64 truncated and saturated; NaN gives 0.
 
-    PTX `cvt.rzi` saturates. Its NaN gives 0 too, but where either type has 64 bits it gives the top bit (PTX ISA
-    9.7.9.21). Narrower than 32 bits LLVM clamps in the float type.
+    PTX `cvt.rzi` saturates. It takes NaN to 0, but to the top bit if either type has 64 bits (PTX ISA 9.7.9.21). For
+    results narrower than 32 bits LLVM clamps in the float type.
     """
     t = llvm_type(to)
     if to.bits < 32:
@@ -111,7 +111,7 @@ def _to_integer(ctx: Context, x: V, source: DType, to: DType) -> V:
 def as_float32(ctx: Context, x: V, source: DType) -> V:
     """A float32 that rounds to any narrower format as the exact value would.
 
-    Where float32 can't hold the value it is rounded to odd: truncated, with the last bit set. Boldo and Melquiond,
+    A value that float32 can't hold is rounded to odd: truncated, with the last bit set. Boldo and Melquiond,
     "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008.
     """
     if source in dt.FP8:

@@ -51,7 +51,7 @@ def lower_async_store(ctx: Context, op: AsyncStoreSmem) -> None:
         words, kind = words_of(ctx, [names[i] for i in group], dtype)
         base, constant = place.address(coord)
         if op.atomic:
-            kind = "s32" if dtype == dt.int32 else f"u{dtype.bits}"  # a sum of 64 bits is the same without a sign
+            kind = "s32" if dtype == dt.int32 else f"u{dtype.bits}"  # signed and unsigned sums of 64 bits are equal
             store = f"red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.{op.atomic}.{kind}"
         else:
             vec = f".v{len(words)}" if len(words) > 1 else ""
@@ -61,7 +61,7 @@ def lower_async_store(ctx: Context, op: AsyncStoreSmem) -> None:
 
 
 def _reaches(op: Op, peers: set[Value]) -> bool:
-    """Whether an op itself may touch another block's SMEM or barriers; `peers` collects the Refs that do."""
+    """Whether an op itself may access another block's SMEM or barriers. `peers` collects the Refs of such memory."""
     if isinstance(op, PeerRef):
         peers.add(op.result)
         return True
@@ -75,23 +75,24 @@ def _reaches(op: Op, peers: set[Value]) -> bool:
 
 
 def meeting_places(ir: KernelIR) -> tuple[int, int] | None:
-    """The first and the last op of the kernel's top level that may touch a peer; None where none does.
+    """The first and the last top-level op of the kernel that may access a peer; None if there is none.
 
-    All blocks of the cluster must have started before the first, and none may leave before all are past the last.
+    All blocks of the cluster must have started before the first, and no block may end before all have executed the
+    last.
     """
     peers: set[Value] = set()
     found: list[int] = []
     for number, op in enumerate(ir.body.ops):
         inner = [op, *(o for r in op.region_list() for o in walk_region(r))]
-        # an allocation alone touches nothing
-        touching = [_reaches(o, peers) and not isinstance(o, AllocBarrier) for o in inner]  # all of them: it collects
+        # an allocation alone accesses nothing; a list, because `_reaches` also collects
+        touching = [_reaches(o, peers) and not isinstance(o, AllocBarrier) for o in inner]
         if any(touching):
             found.append(number)
     return (found[0], found[-1]) if found else None
 
 
 def lower_body(ctx: Context) -> None:
-    """The kernel's ops, with the cluster's two meetings split into arrivals and waits so that both overlap other work."""
+    """Lower the kernel's ops. The cluster's two barriers are split into arrivals and waits, to overlap other work."""
     e = ctx.e
     ops = ctx.ir.body.ops
     if ctx.meetings is None:

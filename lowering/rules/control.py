@@ -13,12 +13,12 @@ from .access import pack, unpack
 
 
 def _paired(value: Value) -> bool:
-    """Whether a value crosses blocks two elements to a register, as 16-bit values are held and moved."""
+    """Whether a value crosses blocks with two elements in a register, as 16-bit values do."""
     return value.type.dtype.bits == 16 and layout_of(value).registers % 2 == 0
 
 
 def _flat(ctx: Context, values: Sequence[Value]) -> Regs:
-    """The registers of values as they cross from block to block."""
+    """The registers of values in the form in which they cross from block to block."""
     out: Regs = []
     for v in values:
         names = ctx.regs(v)

@@ -12,11 +12,11 @@ from .reduce import shuffle
 
 
 class _Registers:
-    """Registers by the values of their bits, while bits come and go."""
+    """Registers by the values of their bits, while the plan adds and removes bits."""
 
     def __init__(self, ctx: Context, names: dict[frozenset[ElementBit], V]) -> None:
         self.ctx = ctx
-        self.names = names  # by the bits that are set; missing ones are not needed
+        self.names = names  # by the set bits; missing registers are not needed
 
     def split(self, bit: ElementBit) -> list[tuple[frozenset[ElementBit], V | None, V | None]]:
         """(the other bits, the register without the bit, the register with it) for each pair."""
@@ -31,12 +31,12 @@ class _Registers:
         return predicate.where(yes, no)
 
     def select(self, bit: ElementBit, position: int) -> None:
-        """The bit leaves the registers: each lane keeps those of its own bit `position` of the thread number."""
+        """Remove a register bit: each lane keeps the registers for its own bit `position` of the thread number."""
         mine = lane_bit(self.ctx, position)
         self.names = {k: self.choose(mine, one, zero) for k, zero, one in self.split(bit)}
 
     def swap(self, gone: ElementBit, come: ElementBit, position: int) -> None:
-        """A register bit changes places with a lane bit: one shuffle for two registers."""
+        """Exchange a register bit with a lane bit: one shuffle for two registers."""
         mine = lane_bit(self.ctx, position)
         made: dict[frozenset[ElementBit], V] = {}
         for key, zero, one in self.split(gone):
@@ -46,7 +46,10 @@ class _Registers:
         self.names = made
 
     def permute(self, found: ConversionPlan) -> None:
-        """Each lane takes its registers from the lane that has them; bits of that one's number become registers'."""
+        """Each lane takes its registers from the lane that holds them.
+
+        Some bits of that lane's number become register bits.
+        """
         fixed = (1 << LANE_BITS) - 1
         for position in found.source:
             fixed &= ~(1 << position)
@@ -77,7 +80,7 @@ def lane_bit(ctx: Context, position: int) -> V:
 
 
 def _keys(layout: Layout, shape: tuple[int, ...]) -> list[frozenset[ElementBit] | None]:
-    """For each register the element bits that are set in its share of the index; None where it lies past the shape."""
+    """For each register, the element bits set in its part of the index; None if it is past the shape."""
     out: list[frozenset[ElementBit] | None] = []
     for coord in layout.register_coords:
         if any(c >= n for c, n in zip(coord, shape, strict=True)):
@@ -88,7 +91,7 @@ def _keys(layout: Layout, shape: tuple[int, ...]) -> list[frozenset[ElementBit] 
 
 
 def convert_in_warps(ctx: Context, names: Regs, dtype: DType, shape: tuple[int, ...], found: ConversionPlan) -> Regs:
-    """Emit a plan. Registers that lie past the shape come out as zeros."""
+    """Emit a plan. Registers past the shape become zeros."""
     held = {k: n for k, n in zip(_keys(found.old_layout, shape), names, strict=True) if k is not None}
     registers = _Registers(ctx, held)
     for bit, position in found.to_warp:

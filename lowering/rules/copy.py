@@ -44,7 +44,7 @@ _POLICIES = {
 }
 
 
-Ways = tuple[Callable[[], None], Callable[[], None]]  # how a copy is done: by TMA, by the lanes
+Ways = tuple[Callable[[], None], Callable[[], None]]  # the code of a copy: by TMA, by the lanes
 
 
 def _hint(ctx: Context, hint: str, place: int) -> tuple[str, str, Regs]:
@@ -55,7 +55,7 @@ def _hint(ctx: Context, hint: str, place: int) -> tuple[str, str, Regs]:
 
 
 def _elected(ctx: Context, predicate: Value | None, body: Callable[[], None]) -> None:
-    """Run `body` in the warpgroup's first lane, where the predicate holds."""
+    """Run `body` in the warpgroup's first lane if the predicate holds."""
     go = ctx.e.all(ctx.first_lane(), None if predicate is None else ctx.scalar(predicate))
     ctx.e.only_where(go, body)
 
@@ -70,7 +70,10 @@ def _coordinates(ctx: Context, ref: Value, start: Regs, pieces: Cut, box: boxes.
 def _map_of(
     ctx: Context, ref: Value, pieces: Cut, box: boxes.CopyBox, swizzle: Swizzle, fill: OobFill, window: Window
 ) -> TensorMapParam:
-    """The descriptor's recipe for a box of a Ref; of scratch it says its shape, whose outermost axis may be the blocks."""
+    """The descriptor's recipe for a box of a Ref.
+
+    For scratch it includes the shape, whose outermost axis may be the blocks.
+    """
     array: RefType = ref.type
     made = boxes.tensor_map(ctx.array_number(ref), array, pieces, box, swizzle, fill, window)
     own = ctx.scratch.get(ref)
@@ -89,14 +92,14 @@ def _map_of(
 
 
 def _nothing(array: RefType, view: View) -> bool:
-    """Whether a copy moves no elements of the array: there is no descriptor for it."""
+    """Whether a copy moves no elements of the array, so that it needs no descriptor."""
     ends = boxes.window_ends(array, view)
     nothing = any(is_fixed(high) and low >= high for low, high in ends.values())
     return nothing or 0 in view.shape or 0 in array.shape
 
 
 def _either_way(ctx: Context, start: Start | None, view: View, offsets: Sequence[Value], ways: Ways) -> None:
-    """Copy by a tensor copy, by the lanes, or by what a test at run time finds."""
+    """Copy by a tensor copy, by the lanes, or by the one that a test at run time picks."""
     tensor, lanes = ways
     way = Way.TENSOR if start is None else start.way
     if way is not Way.TEST or start is None:
@@ -140,10 +143,10 @@ def _load(ctx: Context, op: CopyGmemToSmem) -> None:
     assert op.index is not None and op.barrier is not None
     barrier = barrier_address(ctx, op.barrier, op.index)
     total = prod(d.size for d in op.src_view.dims) * array.dtype.itemsize
-    # every warp arrives, the first one with the bytes: the phase can't end before all its lanes are here
+    # every warp arrives, the first one with the bytes, so the phase can't end before all lanes have arrived
     predicate = ctx.e.all(ctx.warp_leader(), None if op.predicate is None else ctx.scalar(op.predicate))
     bytes_ = ctx.first_lane().once.where(total, 0, "i32")
-    if ctx.warp_level:  # the one warp arrives for all four
+    if ctx.warp_level:  # this warp arrives for all four
         ctx.e.ptx("{ .reg .b64 state; @$1 mbarrier.arrive.shared::cta.b64 state, [$0], 3; }", barrier, predicate)
     text = "{ .reg .b64 state; @$2 mbarrier.arrive.expect_tx.shared::cta.b64 state, [$0], $1; }"
     ctx.e.ptx(text, barrier, bytes_, predicate)
@@ -155,7 +158,7 @@ def _load(ctx: Context, op: CopyGmemToSmem) -> None:
     dims = boxes.pair_dims(op.src_view, op.dst_view, refuse)
     part = _part(ctx, op, dims, refuse)
     pieces = boxes.cut(array, type, part.dims, refuse)
-    # elements beyond a view are undefined too where those beyond the array are
+    # elements beyond a view are undefined, too, if those beyond the array are
     window = {} if op.oob is OOBFillMode.UNDEFINED else boxes.window(array, op.src_view, pieces.order[-1], refuse)
     fill = OobFill.NAN if op.oob is OOBFillMode.NANS else OobFill.ZEROS
 
@@ -176,7 +179,10 @@ def _load(ctx: Context, op: CopyGmemToSmem) -> None:
 
 @dataclass
 class _Part:
-    """What this block loads of a multicast copy: all of it without one. `mask`: the blocks that get it."""
+    """The part of a multicast copy that this block loads; all of it for other copies.
+
+    `mask`: the blocks that get it.
+    """
 
     dims: list[boxes.CopyDim]
     axis: int
@@ -186,7 +192,7 @@ class _Part:
 
 
 def _part(ctx: Context, op: CopyGmemToSmem, dims: list[boxes.CopyDim], refuse: Refuse) -> _Part:
-    """Split a multicast along its outermost dimension that the blocks can share evenly."""
+    """Split a multicast copy along the outermost dimension that divides evenly among the blocks."""
     part = _Part(dims, 0, ctx.e.i32(0), ctx.e.i32(0))
     count = prod(ctx.ir.cluster[p].size for p in op.multicast)
     if count == 1:
@@ -216,7 +222,7 @@ def _part(ctx: Context, op: CopyGmemToSmem, dims: list[boxes.CopyDim], refuse: R
 
 
 def _check_launched(ctx: Context, ref: Value, refuse: Refuse) -> None:
-    """Refuse what is no argument of the launch: a descriptor is made of the array that the launch is given."""
+    """Raise `TmaRule` for a Ref that is no argument: a descriptor describes an array that the launch passes."""
     if not ctx.is_launched(ref):
         why = "the descriptor of a tensor copy is made from the array as it is launched"
         raise refuse("a Ref of another shape or dtype than its array", why, "give the launch an array of that shape")
@@ -239,7 +245,7 @@ def _tensor_load(
 
 
 def _bulk(op: CopyGmemToSmem, in_bounds: bool, refuse: Refuse) -> bool:
-    """Whether one bulk copy does it: both sides one run of bytes, all of it in the array."""
+    """Whether one bulk copy is enough: both sides are one run of bytes, all inside the array."""
     array, type = op.src.type, op.dst.type
     if op.multicast or not in_bounds or not boxes.contiguous_run(array, type, op.src_view, op.dst_view):
         return False
@@ -324,7 +330,7 @@ def _store(ctx: Context, op: CopySmemToGmem) -> None:
 
 def _tensor_store(ctx: Context, op: CopySmemToGmem, param: TensorMapParam, coords: Regs, address: V) -> None:
     if op.reduction == "add" and param.dtype == dt.int64:
-        param = replace(param, dtype=dt.uint64)  # PTX ISA 9.7.9.27.3: sums are of .u64 only, and the bits are the same
+        param = replace(param, dtype=dt.uint64)  # PTX ISA 9.7.9.27.3: only sums of .u64 exist, with the same bits
     rank = len(coords)
     names = ", ".join(f"${i + 2}" for i in range(rank))
     modifier, operand, extra = _hint(ctx, op.hint, 2 + rank)
@@ -360,7 +366,7 @@ def lower_prefetch(ctx: Context, op: Prefetch) -> None:
     order = tuple(range(rank))
     sizes = {d.axis: d.size for d in op.src_view.dims}
     first = innermost_start(array, op.src_view, op.src_offsets, rank - 1)
-    # rows in whole units of 16 bytes; bytes fetched beside the view are harmless
+    # rows are rounded to whole units of 16 bytes; fetching bytes beside the view is harmless
     row = sizes.get(rank - 1, 1) + (0 if first.aligned else first.unit - 1)
     sizes[rank - 1] = -(-row // first.unit) * first.unit
     extents = tuple(min(sizes.get(a, 1), boxes.MAX_BOX) for a in order)
@@ -396,7 +402,7 @@ def lower_commit_group(ctx: Context, op: CommitGroup | CopySmemToGmem) -> None:
 
 
 def lower_wait_smem_to_gmem(ctx: Context, op: WaitSmemToGmem) -> None:
-    # groups belong to the lane that issued the copies; the others have none and learn of it at the barrier
+    # groups belong to the lane that issued the copies; the others wait for it at the barrier
     ctx.e.ptx(f"cp.async.bulk.wait_group{'.read' if op.read_only else ''} {op.pending};")
     ctx.sync()
 

@@ -21,11 +21,11 @@ from .tiled import make_place
 LEAST = 4  # bytes of a cp.async
 
 
-Side = tuple[Value, View, tuple[Value, ...]]  # of a copy: the buffer, the view of it, its offsets
+Side = tuple[Value, View, tuple[Value, ...]]  # one side of a copy: the buffer, its view, its offsets
 
 
 def _vector(gmem: Side, smem: Side) -> tuple[int, int | None]:
-    """(elements a lane moves, the dimension along which they lie) that both sides allow."""
+    """(elements that a lane moves at once, their dimension) that both sides allow."""
     (array, view, offsets), (buffer, other, _) = gmem, smem
     minor = next((i for i, d in enumerate(view.dims) if d.axis == len(array.type.shape) - 1), None)
     if minor is None or other.dims[minor].axis != len(buffer.type.shape) - 1 or not array.type.contiguous:
@@ -43,10 +43,10 @@ def _vector(gmem: Side, smem: Side) -> tuple[int, int | None]:
 
 
 def _places(ctx: Context, gmem: Side, smem: Side) -> tuple[AccessPlace, AccessPlace, int, int | None]:
-    """Both sides spread over the lanes, in pieces of so many elements along a dimension."""
+    """Both sides spread over the lanes, in pieces of `width` elements along a dimension."""
     vector, minor = _vector(gmem, smem)
     layout = blocked(gmem[1].shape, vector, minor)
-    if ctx.warp_level:  # what the other warps would copy, this one does
+    if ctx.warp_level:  # this warp also copies the other warps' part
         more = tuple((bit[0], 2, bit[1]) for bit in layout.warps if bit is not None)
         layout = Layout(layout.rank, (*layout.regs, *more), layout.lanes)
     a, b = (make_place(ctx, s[0].type, ctx.buffers[s[0]], s[1], layout, s[2]) for s in (gmem, smem))
@@ -57,7 +57,7 @@ def _places(ctx: Context, gmem: Side, smem: Side) -> tuple[AccessPlace, AccessPl
 def copy_by_lanes(ctx: Context, op: CopyGmemToSmem, fenced: bool = False) -> None:
     """Copy with all lanes; completes on the barrier, or as a cp.async group.
 
-    `fenced`: the async proxy sees the buffer too, so that the arrival waits for the copies and a proxy fence.
+    `fenced`: the async proxy also accesses the buffer, so the arrival waits for the copies and a proxy fence.
     """
     array = op.src.type
     item = array.dtype.itemsize
@@ -106,13 +106,13 @@ def copy_by_lanes(ctx: Context, op: CopyGmemToSmem, fenced: bool = False) -> Non
             ctx.e.ptx("cp.async.wait_all;")
         ctx.e.ptx("fence.proxy.async.shared::cta;")
     elif size >= LEAST:
-        # each lane's copies hold the phase open until they are done; then the warps arrive as for any other arrival
+        # each lane's copies delay the phase until they are done; the warps arrive as usual
         ctx.e.ptx("cp.async.mbarrier.arrive.shared.b64 [$0];", address, when=guard)
     arrive(ctx, op.barrier, address, op.predicate, own=True)
 
 
 def store_by_lanes(ctx: Context, op: CopySmemToGmem) -> None:
-    """Store with all lanes, done when the line is; its group is there for the waits, with nothing in it."""
+    """Store with all lanes. The stores are done at once; an empty group satisfies later waits."""
     dtype = op.dst.type.dtype
     gmem, smem = (op.dst, op.dst_view, op.dst_offsets), (op.src, op.src_view, op.src_offsets)
     target, source, width, minor = _places(ctx, gmem, smem)
@@ -124,13 +124,13 @@ def store_by_lanes(ctx: Context, op: CopySmemToGmem) -> None:
         if predicate != "false":
             names = emit_load(ctx, "shared", source.address(coord), dtype, width, predicate, pure=False)
             emit_store(ctx, "global", target.address(coord), dtype, names, predicate)
-    # a tensor copy may load it next: the lanes' stores were made through the generic proxy
+    # a tensor copy may load it next, and the lanes stored through the generic proxy
     ctx.e.ptx("fence.proxy.async;")
     if op.commit:
         ctx.e.ptx("cp.async.bulk.commit_group;", when=ctx.e.all(ctx.first_lane(), guard))
 
 
 def wait_lanes(ctx: Context, pending: int) -> None:
-    """Wait for this warpgroup's cp.async groups; all lanes then see what any of them copied."""
+    """Wait for this warpgroup's cp.async groups. All lanes then see all copied data."""
     ctx.e.ptx(f"cp.async.wait_group {pending};")
     ctx.sync()

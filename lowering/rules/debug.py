@@ -39,7 +39,7 @@ def lower_debug_print(ctx: Context, op: DebugPrint) -> None:
 
 
 def _print_elements(ctx: Context, op: DebugPrint) -> None:
-    """A line an element: its index, then the format."""
+    """Print a line for each element: its index, then the format."""
     (value,) = op.args
     layout = layout_of(value)
     shape: tuple[int, ...] = value.type.shape
@@ -97,7 +97,7 @@ _MARK = (
 
 
 def lower_profile_mark(ctx: Context, op: ProfileMark) -> None:
-    """The time is read first, so that what follows counts to what comes after a begin, and not to what ends."""
+    """The time is read first, so that the cost of the mark counts to the code after a begin, and not before an end."""
     e = ctx.e
     block = ctx.special("ctaid.z").once
     for axis in "yx":

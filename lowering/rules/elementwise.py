@@ -36,7 +36,7 @@ def lower_elementwise(ctx: Context, op: Elementwise) -> None:
 
 @cache
 def _compiled(template: str, type: str) -> str:
-    """An op's template for `%`, which formats fastest: each operand stands in it once, in order."""
+    """An op's template for the fast `%` formatting, with each operand once and in order."""
     text = template.replace("{t}", type).replace("{s}", suffix(type))
     places = re.findall(r"\{(\d)\}", text)
     assert places == [str(i) for i in range(len(places))], template
@@ -44,7 +44,7 @@ def _compiled(template: str, type: str) -> str:
 
 
 def approximate(ctx: Context, asked: bool | None) -> bool:
-    """Whether an op may be approximate: what its call asked for goes before the kernel's switch."""
+    """Whether an op may be approximate: the call's own choice overrides the kernel's switch."""
     return ctx.ir.approx_math if asked is None else asked
 
 
@@ -94,7 +94,7 @@ def lower_div(ctx: Context, op: arith.Div) -> None:
 
 
 def lower_mulhi(ctx: Context, op: arith.MulHi) -> None:
-    """A product in twice the width: LLVM knows its upper half."""
+    """A product in twice the width, whose upper half LLVM recognises."""
     dtype: DType = op.x.type.dtype
     t, wide = llvm_type(dtype), f"i{dtype.bits * 2}"
     extend = "sext" if dtype.is_signed else "zext"
@@ -115,7 +115,7 @@ def _floored(ctx: Context, op: Op, word: str) -> None:
             out.append(_divide(a, b, signed, word))
             continue
         remainder = _divide(a, b, signed, "rem")
-        # the remainder's sign must be the divisor's: where it is not, one divisor too much was taken
+        # if the remainder's sign is not the divisor's, one divisor too many was subtracted
         fix = remainder.differs(0) & (remainder ^ b).lt(0)
         if word == "rem":
             out.append(fix.where(remainder + b, remainder))
@@ -145,13 +145,13 @@ def _shift(ctx: Context, op: Op, left: bool) -> None:
             continue
         small = b.below(dtype.bits)
         shifted = a.written(word, small.where(b, dtype.bits - 1))
-        # an arithmetic one by width - 1 already gives the sign
+        # an arithmetic shift by width - 1 already gives the sign
         out.append(shifted if word == "ashr" else small.where(shifted, 0))
     ctx.values[op.results[0]] = out
 
 
 def _may_pass_32_bits(amount: Value) -> bool:
-    """Whether a shift's amount can be 2**32 or more, seen as unsigned."""
+    """Whether a shift's amount, as an unsigned integer, can be 2**32 or more."""
     if array_type(amount).dtype.bits < 64:
         return False
     known = certain(amount.facts, array_type(amount).dtype)
@@ -159,10 +159,11 @@ def _may_pass_32_bits(amount: Value) -> bool:
 
 
 def _clamped_shift(ctx: Context, x: V, amount: V, left: bool) -> V:
-    """A 64-bit shift, zeros coming in, by an amount of 64 bits. PTX `shl.b64`, `shr.u64`.
+    """A 64-bit shift that shifts zeros in, by an amount of 64 bits.
 
-    Their amount has 32 bits, and the hardware clamps it (PTX ISA 9.7.8.8, 9.7.8.9). LLVM takes that clamp for one of
-    the whole amount: it drops a guard around its own shift, and with it the upper half. So the shift is PTX.
+    PTX `shl.b64`, `shr.u64`. Their amount has 32 bits, and the hardware clamps it (PTX ISA 9.7.8.8, 9.7.8.9). LLVM
+    assumes a clamp of the whole amount, and removes a guard around its own shift, which ignores the upper half. So the
+    shift is inline PTX.
     """
     short = ctx.e.call("i64", "llvm.umin.i64", amount, ctx.e.i64(64)).trunc("i32")
     text = "shl.b64 $0, $1, $2;" if left else "shr.u64 $0, $1, $2;"
@@ -195,7 +196,7 @@ def lower_broadcast(ctx: Context, op: Broadcast) -> None:
 
 
 def lower_expand(ctx: Context, op: Expand) -> None:
-    """The same registers; again for each that the result's layout has along new dimensions, beyond their one element."""
+    """The same registers, repeated if the result's layout has several along a new dimension."""
     regs = ctx.regs(op.x)
     coords = layout_of(op.result).register_coords
     if len(coords) == len(regs):
@@ -207,7 +208,7 @@ def lower_expand(ctx: Context, op: Expand) -> None:
 
 
 def lower_convert_layout(ctx: Context, op: ConvertLayout) -> None:
-    """Within warps where that is possible and cheaper, else through SMEM."""
+    """Convert within warps if that is possible and cheaper, else through SMEM."""
     shape: tuple[int, ...] = op.x.type.shape
     regs, dtype = ctx.regs(op.x), op.x.type.dtype
     old, new = layout_of(op.x), layout_of(op.result)
@@ -216,7 +217,7 @@ def lower_convert_layout(ctx: Context, op: ConvertLayout) -> None:
         ctx.values[op.result] = convert_in_warps(ctx, regs, dtype, shape, plan)
         return
     shared = shared_out(old, shape)
-    if shared is not None:  # each element is stored by one lane anyhow: copies make for fewer stores a lane
+    if shared is not None:  # one lane stores each element, so lanes that hold copies share the stores
         regs, old = convert_in_warps(ctx, regs, dtype, shape, shared), shared.new_layout
     ctx.values[op.result] = through_smem(ctx, regs, dtype, shape, old, new)
 

@@ -22,7 +22,7 @@ from .access import AccessPlace, Address, emit_load, emit_store, inside_shape
 
 @dataclass(frozen=True)
 class Window:
-    """`size` bytes at `base` (i32), which hold the places from `low` on. `whole`: that is all of them."""
+    """`size` bytes at `base` (i32), which hold the places from `low` on. `whole`: they hold all places."""
 
     base: V
     low: int
@@ -38,7 +38,7 @@ class Window:
 
 
 def windows(ctx: Context, total: int, unit: int = 16) -> Iterator[Window]:
-    """Windows over `total` bytes, each a number of whole units. Between two of them the lanes need not meet."""
+    """Windows over `total` bytes, each a number of whole units. No barrier is needed between two windows."""
     room = ctx.exchange_room() // unit * unit
     if total <= room or room == 0:
         yield Window(ctx.exchange(total), 0, total, True)
@@ -51,7 +51,7 @@ def windows(ctx: Context, total: int, unit: int = 16) -> Iterator[Window]:
 def pass_through(
     ctx: Context, total: int, write: Callable[[Window], None], read: Callable[[Window], list[Read]]
 ) -> Regs:
-    """Write and read a window at a time; a register keeps what it read in the one window where it found it."""
+    """Write and read one window at a time. A register keeps its element from the one window that held it."""
     out: Regs = []
     for window in windows(ctx, total):
         write(window)
@@ -63,13 +63,13 @@ def pass_through(
 
 @dataclass(frozen=True)
 class Read:
-    """A register read from a window where `within` holds (None: for certain)."""
+    """A register read from a window; it holds its element if `within` holds (None: always)."""
 
     name: V
     within: V | None
 
     def onto(self, old: V | None) -> V:
-        """This register where it was in the window, else what there was before."""
+        """This register if the window held its element, else the earlier one."""
         return self.name if self.within is None or old is None else self.within.where(self.name, old)
 
 
@@ -77,7 +77,7 @@ def write_elements(
     ctx: Context, window: Window, names: Regs, layout: Layout, dtype: DType, shape: tuple[int, ...],
     strides: Sequence[int], offset: int = 0,
 ) -> None:  # fmt: skip
-    """Every element of a value once, at place `offset + sum of index * stride` (bytes)."""
+    """Write every element of a value once, at place `offset + sum of index * stride` (bytes)."""
     lane = ctx.lane_sum([(i, b[1] * strides[b[0]]) for i, b in enumerate(layout.bits) if b is not None])
     owner = ctx.owner(layout)
     for name, coord in zip(names, layout.register_coords, strict=True):
@@ -99,7 +99,7 @@ def read_view(
     ctx: Context, window: Window, dtype: DType, root: tuple[int, ...], view: View, offsets: Sequence[Value],
     layout: Layout, fill: Regs | None = None, strides: Sequence[int] | None = None,
 ) -> list[Read]:  # fmt: skip
-    """The elements of a view of what lies with shape `root`; `strides` in elements, row-major where not given."""
+    """Read the elements of a view of data of shape `root`; `strides` in elements, by default row-major."""
     type = RefType(MemorySpace.SMEM, root, dtype)
     start = window.base if window.whole else ctx.e.i32(0)
     place = AccessPlace(ctx, type, SmemBuffer(start, tuple(strides or strides_of(root))), view, layout, offsets)
@@ -115,7 +115,7 @@ def read_view(
             where, within = window.at(ctx, *where)
         (name,) = emit_load(ctx, "shared", where, dtype, 1, ctx.e.both(predicate, within), pure=False)
         if fill is not None and predicate is not None:
-            name = predicate.where(name, other)  # what lies outside the view is the fill in every window
+            name = predicate.where(name, other)  # elements outside the view are the fill in every window
         out.append(Read(name, within))
     return out
 
@@ -126,7 +126,7 @@ def through_smem(ctx: Context, names: Regs, dtype: DType, shape: tuple[int, ...]
 
     item = dtype.itemsize
     stored = shape
-    if len(shape) > 1 and shape[-1] * item % 128 == 0:  # rows start in neighbouring banks, not all in the first
+    if len(shape) > 1 and shape[-1] * item % 128 == 0:  # padding: else all rows start in the first bank
         stored = (*shape[:-1], shape[-1] + max(4 // item, 1))
     strides = strides_of(stored)
     view = View(tuple(ViewDim(n, i) for i, n in enumerate(shape)), (0,) * len(shape))

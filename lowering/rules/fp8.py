@@ -22,8 +22,8 @@ class _Format:
     ptx: str
     mantissa: int
     bias: int
-    largest: int  # the bits of the largest finite number; the next are an infinity, or NaN: what an overflow gives
-    overflow: Callable[[V, float], V]  # the comparison with `limit` that holds where rounding overflows
+    largest: int  # the bits of the largest finite number; the next bits are the result of an overflow: infinity, or NaN
+    overflow: Callable[[V, float], V]  # the comparison with `limit` that holds if rounding overflows
     limit: float  # halfway between the largest number and the next
 
 
@@ -34,7 +34,7 @@ _FORMATS = {  # a tie goes to the even mantissa: to the largest number of e4m3, 
 
 
 def narrow_pairs(ctx: Context, names: Regs, to: DType, saturate: bool) -> Regs:
-    """Two at a time: PTX `cvt.rn.satfinite.e4m3x2.f32`, and one more where that saturated and should not have."""
+    """Two at a time: PTX `cvt.rn.satfinite.e4m3x2.f32`, plus one for each number that it saturated wrongly."""
     form = _FORMATS[to.name].ptx
     out: Regs = []
     for i in range(0, len(names), 2):
@@ -51,7 +51,7 @@ def narrow_pairs(ctx: Context, names: Regs, to: DType, saturate: bool) -> Regs:
 
 
 def _beyond(ctx: Context, x: V, to: DType, one: int) -> V:
-    """`one` as i16 where a float32 rounds to more than the largest number, else 0."""
+    """`one` as i16 if a float32 rounds to more than the largest number, else 0."""
     f = _FORMATS[to.name]
     return f.overflow(ctx.e.call("float", "llvm.fabs.f32", x), f.limit).where(one, 0, "i16")
 

@@ -71,7 +71,7 @@ class GatheredElements:
         return (name, constant), predicate
 
     def _inside(self, number: int, coord: tuple[int, ...], index: Callable[[int], V]) -> V | None:
-        """Whether an element keeps a limit of the view, along which index values may walk too."""
+        """Whether an element is inside a limit of the view. Index values may also step along the limit."""
         limit, _ = self.place.limits[number]
         dims, walks = self.op.view.dims, self.op.walks
         own = limit.steps[len(dims) :] if limit.axis < 0 else [w.step if w.axis == limit.axis else 0 for w in walks]

@@ -28,7 +28,7 @@ def _grid_index(ctx: Context, position: int) -> V:
     clustered = prod(a.size for a in ctx.ir.cluster) > 1
     register = "clusterid" if clustered else "ctaid"
     from_end = len(sizes) - 1 - position
-    # where a size is the launch's, the key says that none is folded into another
+    # if a size comes from the launch, a condition says that no axis is folded into another
     linear = all(isinstance(n, int) for n in sizes) and grid_dims(sizes, ctx.target.limits.grid)[0] != sizes[-1]
     if not linear and from_end < 2:
         return ctx.special(f"{register}.{'xy'[from_end]}")

@@ -20,7 +20,7 @@ from .tiled import make_place
 
 
 def load_matrices(ctx: Context, op: Load, layout: Layout) -> Regs | None:
-    """The registers by ldmatrix; None where another way is needed."""
+    """The registers, loaded by ldmatrix; None if it can't load them."""
     type, access = op.ref.type, op.access
     item = type.dtype.itemsize
     plain = type.space is MemorySpace.SMEM and not ctx.buffers[op.ref].remote and op.mask is None

@@ -45,7 +45,7 @@ _ACC = {"float32": "f32", "float16": "f16", "int32": "s32"}
 _PLACE = 0x3FFFF  # PTX ISA 9.7.15.5.1: matrix-descriptor-encode(x) = (x & 0x3FFFF) >> 4
 # PTX ISA 9.7.15.5.1: bits 62-63 of a descriptor
 _SWIZZLE = {Swizzle.NONE: 0, Swizzle.B128: 1, Swizzle.B64: 2, Swizzle.B32: 3}
-ROWS = 64  # of one instruction
+ROWS = 64  # rows of one instruction
 MAX_N = 256
 INTEGER_TAIL = 24
 
@@ -68,14 +68,14 @@ def lower_alloc(ctx: Context, op: AllocAcc) -> None:
     ctx.accumulators[op.result] = made
     name = type.name or f"accumulator {len(ctx.accumulators) - 1}"
     ctx.accumulator_names.append(AccumulatorNames(name, prefix, words, type.shape, type.dtype))
-    if sliced:  # blocks start at different times: zeros are simplest
+    if sliced:  # blocks start at different times, so all begin with zeros
         text = " ".join(f"mov.b32 {prefix}{i}, 0;" for i in range(words))
         ctx.e.ptx(text)
     ctx.e.store(ctx.e.value("true" if sliced else "false", "i1"), live)
 
 
 def _word(acc: Accumulator, dtype: DType, row: int, column: int) -> tuple[int, int]:
-    """(register, which half) of the element with these register shares of row and column, for lane 0 of warp 0."""
+    """(register, number of its half) of the element at this row and column of lane 0 of warp 0."""
     columns = acc.shape[1]
     element = row // ROWS * (columns // 2) + column // 8 * 4 + row % ROWS // 8 * 2 + column % 2
     per = 4 // dtype.itemsize
@@ -118,14 +118,14 @@ def lower_write(ctx: Context, op: AccWrite) -> None:
 
 
 def lower_scale(ctx: Context, op: AccScale) -> None:
-    """One block of PTX, so that its branch is the assembler's to see and no value crosses it."""
+    """One block of PTX, so that the assembler sees its branch and no value crosses it."""
     acc = ctx.accumulators[op.acc]
-    # what has not started holds nothing to multiply
+    # an accumulator that has not started holds nothing to multiply
     live = ctx.e.load("i1", acc.live)
     names = [live.where(n, "1.0") for n in ctx.regs(op.factors)]
     lines = [".reg .pred some, more;", "setp.neu.f32 some, $0, 0f3F800000;"]
     lines += [f"setp.neu.or.f32 some, ${i}, 0f3F800000, some;" for i in range(1, len(names))]
-    # the branch is the same for all lanes of a warp, as wgmma needs
+    # all lanes of a warp take the same branch, as wgmma requires
     lines += ["vote.sync.any.pred more, some, 0xffffffff;", "@!more bra done;"]
     for i, (row,) in enumerate(layout_of(op.factors).register_coords):
         for column in range(acc.shape[1] // 4):
@@ -139,7 +139,7 @@ def lower_scale(ctx: Context, op: AccScale) -> None:
 
 @dataclass
 class MatrixOperand:
-    """An SMEM operand: the descriptor of its start, and what the steps along M or N and along K add to it."""
+    """An SMEM operand: the descriptor of its start, and the numbers that steps along M or N and along K add to it."""
 
     descriptor: V
     transposed: bool
@@ -148,7 +148,7 @@ class MatrixOperand:
     k_start: int
 
     def offset(self, mn: int, k: int) -> int:
-        """What to add to the descriptor for element (mn, k); in units of 16 bytes."""
+        """The number to add to the descriptor for element (mn, k), in units of 16 bytes."""
         storage, item = storage_of(self.type), self.type.dtype.itemsize
 
         def minor(index: int) -> int:
@@ -162,7 +162,7 @@ class MatrixOperand:
 
 
 def _operand(ctx: Context, ref: Value, view: View, offsets: tuple[Value, ...], mn: int, loc: Loc) -> MatrixOperand:
-    """The descriptor of an operand (PTX ISA 9.7.15.5.1). `mn`: which dimension of the view is not K."""
+    """The descriptor of an operand (PTX ISA 9.7.15.5.1). `mn`: the dimension of the view other than K."""
     type: RefType = ref.type
     storage, item = storage_of(type), type.dtype.itemsize
     span = type.swizzle.value
@@ -173,11 +173,11 @@ def _operand(ctx: Context, ref: Value, view: View, offsets: tuple[Value, ...], m
     start = smem_start(ctx, ref, view, offsets)
     inside = view.start[last] % storage.panel * item
     if not storage.paneled:
-        inside = 0  # smem_start has it
-    # the 18 bits of a place in the block's SMEM: in a cluster, an address has the block's rank above them
+        inside = 0  # smem_start includes it
+    # the 18 bits of an offset in the block's SMEM: in a cluster, the bits above have the block's rank
     field = (start + inside & _PLACE) >> 4
     panels = storage.panel_stride * item >> 4 if transposed and storage.paneled else 1
-    # the offsets of the next panel and of the next 8 rows; without a swizzle they change places
+    # the offsets of the next panel and of the next 8 rows; without a swizzle they are exchanged
     leading, stride = (panels, span * 8 >> 4) if span else (8, panels)
     high = (_SWIZZLE[type.swizzle] << 62) | stride << 32 | leading << 16
     signed = high - (1 << 64) if high >> 63 else high
@@ -185,7 +185,7 @@ def _operand(ctx: Context, ref: Value, view: View, offsets: tuple[Value, ...], m
 
 
 def _check_start(ref: Value, view: View, offsets: tuple[Value, ...], transposed: bool, loc: Loc) -> None:
-    """Raise `WgmmaShape` unless the operand provably starts where a descriptor may."""
+    """Raise `WgmmaShape` unless the operand's start is provably aligned for a descriptor."""
     type: RefType = ref.type
     storage, item = storage_of(type), type.dtype.itemsize
     last = len(type.shape) - 1
@@ -195,7 +195,7 @@ def _check_start(ref: Value, view: View, offsets: tuple[Value, ...], transposed:
         moving = [] if axis not in dynamic else [facts.divisor if facts is not None else 1]
         for start, fixed in [(static, True), *((m, False) for m in moving)]:
             if axis == last:
-                # within a row the hardware takes steps of 32 bytes along K, and whole panels otherwise
+                # within a row the hardware steps by 32 bytes along K, else by whole panels
                 unit = storage.panel if transposed or (storage.paneled and not fixed) else 32 // item
                 bad = start % unit
             else:
@@ -232,7 +232,7 @@ def lower_wgmma(ctx: Context, op: Wgmma) -> None:
     b = _operand(ctx, op.b, op.b_view, op.b_offsets, 1, op.loc)
     depth = op.b_view.dims[0].size
     sparse = isinstance(op, SparseWgmma)
-    halved = 2 if sparse else 1  # K of b for one of a
+    halved = 2 if sparse else 1  # elements of K in b for one in a
     step = k_step(dtype) * halved
     args = [b.descriptor]
     a: MatrixOperand | None = None
@@ -257,7 +257,7 @@ def lower_wgmma(ctx: Context, op: Wgmma) -> None:
     per = 4 // d_dtype.itemsize
     parts = _n_parts(op.shape[1], d_dtype.name == "int32", storage_of(op.b.type).panel if b.transposed else 0)
     scales = ", 1, 1" if d_dtype.name != "int32" else ""
-    registers: dict[tuple[int, int], str] = {}  # of a part, the same for all steps along K
+    registers: dict[tuple[int, int], str] = {}  # registers of a part, shared by all steps along K
     for k in range(0, depth, step):
         scale = {None: f"${first}", True: "1", False: "0"}[known] if k == 0 else "1"
         for m in range(0, op.shape[0], ROWS):
@@ -317,7 +317,7 @@ def _fragment_words(ctx: Context, value: Value, dtype: DType) -> Regs:
 
 
 def _known_live(ctx: Context, op: Wgmma) -> bool | None:
-    """Whether the accumulator holds something before this op, where that is known without running: in one region."""
+    """Whether the accumulator holds a value before this op; None if that is only known at run time."""
     region: Region | None = ctx.region_stack[-1] if ctx.region_stack else None
     if region is None:
         return None
@@ -331,7 +331,7 @@ def _known_live(ctx: Context, op: Wgmma) -> bool | None:
         elif isinstance(other, (Wgmma, AccWrite)) and other.acc is op.acc:
             seen = True
         elif seen is False and other.region_list():
-            seen = None  # something inside may have started it
+            seen = None  # an op inside may have started it
     return None
 
 

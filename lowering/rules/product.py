@@ -35,7 +35,7 @@ def _tiles(layout: Layout, dim: int, unit: int) -> list[int]:
 
 
 def _lower_f64(ctx: Context, op: Mma) -> None:
-    """m16n8k16 where the target has it, and m8n8k4 for what is left of K, or all: a half of 16 rows each."""
+    """m16n8k16 if the target has it, and m8n8k4, for 8 of 16 rows each, for the rest of K or all of it."""
     a_layout, b_layout, d_layout = layout_of(op.a), layout_of(op.b), layout_of(op.acc)
     a, b = _clean(ctx, op.a, 1), _clean(ctx, op.b, 0)
     total = list(ctx.regs(op.acc))

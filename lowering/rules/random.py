@@ -16,7 +16,7 @@ from ..writer import Regs, V
 
 ROUNDS = 10
 _FACTORS = (0xD2511F53, 0xCD9E8D57)
-_STEPS = (0x9E3779B9, 0xBB67AE85)  # of the key, a round: the golden ratio, and the square root of 3 less 1
+_STEPS = (0x9E3779B9, 0xBB67AE85)  # added to the key in each round: the golden ratio, and the square root of 3 minus 1
 
 
 def lower_philox(ctx: Context, op: Philox) -> None:
@@ -27,7 +27,7 @@ def lower_philox(ctx: Context, op: Philox) -> None:
     philox = _Philox(ctx, op)
     out: list[Regs] = [[] for _ in op.results]
     aligned = all(weight % sharing == 0 for _, weight in weights)
-    # where lanes start at a counter's first word, which words a register has is known here
+    # if lanes start at a counter's first word, each register's word number is a constant
     lane = ctx.lane_sum([(bit, weight // sharing if aligned else weight) for bit, weight in weights])
     for coord in layout.register_coords:
         constant = sum(c * s for c, s in zip(coord, strides, strict=True)) if prod(op.shape) else 0
@@ -47,7 +47,7 @@ def lower_philox(ctx: Context, op: Philox) -> None:
 
 
 def _pick(place: V, names: Regs) -> V:
-    """The value at a place that is known when the kernel runs."""
+    """The value at a place that is known only at run time."""
     found = names[-1]
     for number in reversed(range(len(names) - 1)):
         found = place.equal(number).where(names[number], found)
@@ -82,7 +82,10 @@ class _Philox:
         return words
 
     def _product(self, word: V, factor: int) -> tuple[V, V]:
-        """The upper and the lower half. LLVM would put halves together again and work on 64 bits, so it is PTX."""
+        """The upper and the lower half.
+
+        It is inline PTX because LLVM would join the halves and compute with 64 bits.
+        """
         if word == "0":
             return word, word
         text = "{ .reg .b64 %whole; mul.wide.u32 %whole, $2, $3; mov.b64 {$1, $0}, %whole; }"

@@ -30,7 +30,7 @@ _COMBINE = {
 
 
 def identity(ctx: Context, kind: Reduction, dtype: DType) -> V:
-    """The element that changes nothing."""
+    """The neutral element."""
     if kind in (Reduction.SUM, Reduction.OR):
         return ctx.e.literal(0 if not dtype.is_float else -0.0, dtype)
     if kind in (Reduction.PROD, Reduction.AND):
@@ -58,7 +58,7 @@ class Combiner:
         return self.ctx.e.v(self.template % (a, b), self.type)
 
     def tree(self, names: Regs) -> V:
-        """All of them, neighbours first: a short chain and a small rounding error."""
+        """Combine all, neighbours first: a tree has a short chain and a small rounding error."""
         while len(names) > 1:
             names = [self.pair(*names[i : i + 2]) if i + 1 < len(names) else names[i] for i in range(0, len(names), 2)]
         return names[0]
@@ -86,7 +86,7 @@ def lower_reduce(ctx: Context, op: Reduce) -> None:
 
 
 def masked(ctx: Context, names: Regs, layout: Layout, shape: tuple[int, ...], axes: tuple[int, ...], other: V) -> Regs:
-    """Registers with `other` where the index along one of the axes is past the shape."""
+    """Registers, with `other` in place of elements past the shape along one of the axes."""
     out: Regs = []
     for name, coord in zip(names, layout.register_coords, strict=True):
         predicate: V | None = None
@@ -97,7 +97,7 @@ def masked(ctx: Context, names: Regs, layout: Layout, shape: tuple[int, ...], ax
 
 
 def choose(predicate: V | None, name: V, other: V) -> V:
-    """A register where the predicate holds (None: always), else the other."""
+    """A register if the predicate holds (None: always), else the other."""
     if predicate is None:
         return name
     return other if predicate == "false" else predicate.where(name, other)
@@ -131,7 +131,7 @@ def gather_warps(ctx: Context, partial: Regs, dtype: DType, kept: Layout, warps:
     count = 1 << len(warps)
     lanes = [i for i, b in enumerate(kept.lanes) if b is not None]
     others = [i for i in range(2) if i not in warps]
-    # a slot holds the parts that are combined, side by side; slots go by lane, other warps, register
+    # a slot holds the parts to combine, side by side; slots are ordered by lane, other warps, register
     weights: list[tuple[int, int]] = [(LANE_BITS + w, 1 << i) for i, w in enumerate(warps)]
     slots = 0
     for bit in [*lanes, *(LANE_BITS + w for w in others)]:
@@ -139,7 +139,7 @@ def gather_warps(ctx: Context, partial: Regs, dtype: DType, kept: Layout, warps:
         slots += 1
     stride = (count << slots) * item
     fit = max(ctx.exchange_room() // stride, 1)
-    if len(partial) > fit:  # as many at a time as the exchange space holds
+    if len(partial) > fit:  # process as many at a time as the exchange space holds
         groups = [partial[i : i + fit] for i in range(0, len(partial), fit)]
         return [parts for group in groups for parts in gather_warps(ctx, group, dtype, kept, warps)]
     base = ctx.exchange(stride * len(partial))

@@ -20,7 +20,7 @@ from .tiled import make_place
 
 
 def space_of(ctx: Context, ref: Value, loading: bool) -> str:
-    """The state space of an access, as PTX spells it."""
+    """The state space of an access, in PTX's spelling."""
     type: RefType = ref.type
     if type.space is MemorySpace.SMEM:
         return "shared::cluster" if ctx.buffers[ref].remote else "shared"
@@ -73,7 +73,7 @@ def lower_load(ctx: Context, op: Load) -> None:
 
 
 def _shared(place: AccessPlace, access: Access, mask: Regs | None) -> int:
-    """Elements that one access moves: neighbours that a mask lets all in or all out, such as those of a row."""
+    """Elements that one access moves: neighbours for which the mask is equal, such as those of a row."""
     width = place.width(access)
     while mask is not None and width > 1:
         if all(len({mask[i] for i in group}) == 1 for group in place.groups(width, access.minor)):
@@ -83,7 +83,7 @@ def _shared(place: AccessPlace, access: Access, mask: Regs | None) -> int:
 
 
 def _two_ways(ctx: Context, place: AccessPlace, fast: Callable[[], Regs], slow: Callable[[], Regs]) -> Regs:
-    """Vectors where the whole view is inside the array (uniformly known), element by element where it is not."""
+    """Vectors if the whole view is inside the array (a uniform test), else element by element."""
     e = ctx.e
     inside = place.all_inside()
     assert inside is not None
@@ -101,7 +101,7 @@ def _two_ways(ctx: Context, place: AccessPlace, fast: Callable[[], Regs], slow: 
 
 
 def _load_uniform(ctx: Context, op: Load, place: AccessPlace) -> None:
-    """A rank-0 load of memory that the kernel can write: one lane reads, all get what it read."""
+    """A rank-0 load of memory that the kernel can write: one lane reads, and all get its value."""
     predicate = ctx.e.all(ctx.first_lane(), place.bounds(()))
     if op.mask is not None:
         predicate = ctx.e.all(predicate, ctx.scalar(op.mask))
@@ -112,7 +112,7 @@ def _load_uniform(ctx: Context, op: Load, place: AccessPlace) -> None:
 
 
 def broadcast_from_first(ctx: Context, name: V, result: Value) -> V:
-    """The first lane's register in every lane of the warpgroup, through SMEM; by a shuffle where warps are on their own."""
+    """The first lane's register in every lane of the warpgroup, through SMEM; inside `warp_map`, by a shuffle."""
     dtype = result.type.dtype
     if ctx.warp_level:
         return shuffle(ctx, name, "idx", 0)

@@ -43,7 +43,7 @@ def lower_scan(ctx: Context, op: Scan) -> None:
 class _Running:
     """The state between digits: `values` by register; `totals` by register coordinate with scanned digits at zero.
 
-    A value is None while nothing is before its element, which an exclusive scan leaves out.
+    In an exclusive scan, a value is None while no element precedes it.
     """
 
     def __init__(self, ctx: Context, op: Scan, combine: Combiner, layout: Layout, dtype: DType, names: Regs) -> None:
@@ -55,8 +55,8 @@ class _Running:
         self.reverse = op.reverse
         self.values: list[V | None] = [None if op.exclusive else name for name in names]
         self.scanned = 1  # digits of a smaller stride are done
-        self.run = 0  # the size of the runs that `before` is kept for; 0 until then
-        self.before: dict[tuple[int, ...], V] = {}  # what comes before each run, by its coordinate
+        self.run = 0  # the size of the runs that `before` describes; 0 while there are none
+        self.before: dict[tuple[int, ...], V] = {}  # the total before each run, by its coordinate
         self.totals = dict(zip(layout.register_coords, names, strict=True))
 
     def block(self, coord: tuple[int, ...], size: int) -> tuple[int, ...]:
@@ -66,7 +66,7 @@ class _Running:
         return tuple(rest if d == self.axis else c for d, c in enumerate(coord))
 
     def add(self, before: dict[tuple[int, ...], V], predicate: V | None = None) -> None:
-        """Put what comes before a block, by its coordinate, in front of all that is in it; where the predicate holds."""
+        """Combine all elements of a block with the total before it, by coordinate, if the predicate holds."""
         if not self.run and predicate is None:
             for i, coord in enumerate(self.layout.register_coords):
                 earlier = before.get(self.block(coord, self.scanned))
@@ -88,7 +88,7 @@ class _Running:
         return field.equal(0) if self.reverse else field.differs(0)
 
     def _in_front(self, earlier: V, before: V | None, predicate: V | None) -> V:
-        """`earlier` and then `before`, or `before` alone where the predicate does not hold."""
+        """`earlier` combined with `before` if the predicate holds, else `before` alone."""
         joined = self._joined(earlier, before)
         if predicate is None:
             return joined
@@ -150,7 +150,7 @@ class _Running:
         self.scanned = stride[1] * 2
 
     def _others(self, bit: int) -> Layout:
-        """Which lanes and warps hold different totals: all but those of the digits done, and of this one."""
+        """The bits by which lanes and warps hold different totals: all except those of finished digits and this one."""
 
         def keep(b: tuple[int, int] | None, number: int) -> tuple[int, int] | None:
             if b is None or number == LANE_BITS + bit:

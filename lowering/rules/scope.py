@@ -15,7 +15,7 @@ def lower_enter_scope(ctx: Context, op: EnterScope) -> None:
     if op.in_flight and any(isinstance(o, Wgmma) for o in ctx.ops):
         ctx.e.ptx("wgmma.wait_group.sync.aligned 0;")
     if ctx.target.supports(Feature.TMA):
-        # earlier stores went through the generic proxy, and a copy may follow
+        # earlier stores used the generic proxy, and a copy may follow
         ctx.e.ptx("fence.proxy.async.shared::cta;")
     if op.block:
         ctx.sync_block()

@@ -53,7 +53,7 @@ def lower_pick(ctx: Context, op: Pick) -> None:
 
 
 def _in_registers(ctx: Context, op: Pick, fill: Regs | None) -> Regs | None:
-    """The result's registers, where they are lanes' own, or those of one lane for all."""
+    """The result's registers, if each lane has its own elements, or one lane has those of all."""
     old, new = layout_of(op.x), layout_of(op.result)
     shape: tuple[int, ...] = op.x.type.shape
     zero = ctx.e.literal(0, op.x.type.dtype)
@@ -80,7 +80,10 @@ def _in_registers(ctx: Context, op: Pick, fill: Regs | None) -> Regs | None:
 
 
 def _within(ctx: Context, op: Pick, layout: Layout, coord: tuple[int, ...]) -> V | None:
-    """Whether a register's element lies before the view's limits; None: always. What lies below none of them has."""
+    """Whether a register's element is below the view's upper limits; None: always.
+
+    No register is below the lower limits.
+    """
     predicate: V | None = None
     for limit in op.view.masked:
         for dim, walk in enumerate(op.view.dims):
@@ -114,7 +117,7 @@ def lower_concatenate(ctx: Context, op: Concatenate) -> None:
 
 
 def _joined_registers(ctx: Context, op: Concatenate) -> Regs | None:
-    """The parts' registers in the result's order, where all elements stay in their lanes."""
+    """The parts' registers in the result's order, if all elements stay in their lanes."""
     layout = layout_of(op.result)
     found: dict[tuple[int, ...], V] = {}
     start = 0

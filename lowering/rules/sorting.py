@@ -24,14 +24,13 @@ from ..writer import Loop, Regs, V
 from .access import emit_load, emit_store, inside_shape
 from .exchange import Window, read_view
 
-Pair = tuple[V, V]  # a key, and the index that comes with it
+Pair = tuple[V, V]  # a key and its index
 
 
 def _to_key(name: V, dtype: DType, indices: bool, descending: bool) -> V:
-    """An unsigned integer in the order of the element, or against it where `descending`: NaN above all.
-
-    Without `indices` every element has a key of its own: `_from_key` gives all its bits back. With them zeros are one
-    key, and NaNs are, so that the indices decide.
+    """An unsigned integer whose order is that of the elements, or the opposite with `descending`; NaN is above all.
+    Without `indices` every element has its own key, and `_from_key` restores all of its bits. With them both zeros have
+    one key, and so have all NaNs, so that the indices decide.
     """
     top = -(1 << dtype.bits - 1)
     if not dtype.is_float:
@@ -51,18 +50,18 @@ def _to_key(name: V, dtype: DType, indices: bool, descending: bool) -> V:
 
 
 def _turning(dtype: DType, descending: bool) -> int:
-    """What an integer and its key differ by: the bits that its sign and `descending` turn over."""
+    """The bits to flip between an integer and its key: for its sign, and for `descending`."""
     return (-(1 << dtype.bits - 1) if dtype.is_signed else 0) ^ (-1 if descending else 0)
 
 
 def _turned(key: V, dtype: DType) -> V:
-    """The keys of numbers in the opposite order; those of NaN, which are above them, as they are."""
+    """The keys of numbers in the opposite order. The keys of NaN, which are above them, stay."""
     numbers = (1 << dtype.bits) - 2 * _nans(dtype)
     return key.below(numbers).where(numbers - 1 - key, key)
 
 
 def _nans(dtype: DType) -> int:
-    """How many bit patterns of either sign are NaN."""
+    """The number of bit patterns of either sign that are NaN."""
     return 1 if dtype == dt.float8_e4m3fn else (1 << ml_dtypes.finfo(dtype.numpy).nmant) - 1
 
 
@@ -76,7 +75,7 @@ def _from_key(key: V, dtype: DType, descending: bool) -> V:
 
 
 class _Network:
-    """The keys of `rows` rows from `first` on in SMEM, each padded to a power of two, and their indices where wanted."""
+    """The keys of `rows` rows from `first` on in SMEM, each padded to a power of two, with their indices if needed."""
 
     def __init__(self, ctx: Context, first: int, rows: int, length: int, key_bits: int, indices: bool) -> None:
         self.ctx = ctx
@@ -108,7 +107,7 @@ class _Network:
             emit_store(self.ctx, "shared", where, dt.uint32, [pair[1]], predicate)
 
     def sort(self) -> None:
-        """for size = 2, 4 .. length: for step = size / 2 .. 1: compare and exchange all pairs, then meet."""
+        """for size = 2, 4 .. length: for step = size / 2 .. 1: compare and exchange all pairs, then synchronise."""
         ctx = self.ctx
         ctx.sync()
         sizes = _Counter(ctx, ctx.e.i32(2), lambda i: i.at_most(self.length))
@@ -191,7 +190,7 @@ def _write(ctx: Context, op: Sort | ArgSort, network: _Network, whole: bool) -> 
 
 
 def _fill(ctx: Context, network: _Network) -> None:
-    """Pad every row with keys above all others, whose indices come last."""
+    """Pad every row with keys above all others, with the last indices."""
     count = network.rows * network.length
     loop = _Counter(ctx, ctx.local_thread(), lambda i: i.below(count))
     number = loop.index & network.length - 1 | 1 << 30

@@ -14,11 +14,11 @@ from ..writer import V
 from .boxes import Refuse, far_start
 
 MAX_INT64 = 2**63 - 1
-Window = dict[int, tuple[int, int]]  # what of the array a tensor is, (low, high) by axis
+Window = dict[int, tuple[int, int]]  # the part of the array that a tensor covers, (low, high) by axis
 
 
 def starts(ctx: Context, view: View, offsets: Sequence[Value]) -> list[V]:
-    """Where a view starts along each axis of its root, i32."""
+    """The start of a view along each axis of its root, i32."""
     dynamic = view.moving(offsets)
     return [
         ctx.index(dynamic[axis]) + static if axis in dynamic else ctx.e.i32(static)
@@ -29,7 +29,7 @@ def starts(ctx: Context, view: View, offsets: Sequence[Value]) -> list[V]:
 def corner(
     ctx: Context, array: RefType, view: View, offsets: Sequence[Value], window: Window, refuse: Refuse
 ) -> list[V]:
-    """Where a view starts along each axis of the tensor that `window` makes of an array, i32."""
+    """The start of a view along each axis of the tensor that covers `window` of an array, i32."""
     dynamic = view.moving(offsets)
     out: list[V] = []
     for axis, static in enumerate(view.start):
@@ -43,14 +43,14 @@ def corner(
         narrow = value.type.dtype.bits <= 32 and not static and not part[0]
         if narrow or not far_start(array, axis, part, bounds, refuse):
             out.append(ctx.index(value) + (static - part[0]))
-        else:  # what lies out of sight stays so
+        else:  # a start outside the tensor stays outside
             near = COORDINATE_END - MARGIN
             out.append(ctx.index(value, "i64").plus(static - part[0]).clamp(-near, near).trunc("i32"))
     return out
 
 
 def smem_start(ctx: Context, ref: Value, view: View, offsets: Sequence[Value]) -> V:
-    """The SMEM address where a view starts; rows and panels only (see `boxes.check_alignment`)."""
+    """The SMEM address of a view's start; rows and panels only (see `boxes.check_alignment`)."""
     type: RefType = ref.type
     storage, item = storage_of(type), type.dtype.itemsize
     address, constant = ctx.buffers[ref].address, 0
@@ -67,7 +67,7 @@ def smem_start(ctx: Context, ref: Value, view: View, offsets: Sequence[Value]) -
 
 
 def gmem_address(ctx: Context, ref: Value, view: View, offsets: Sequence[Value]) -> V:
-    """The GMEM address where a view of a contiguous array starts, i64."""
+    """The GMEM address of the start of a view of a contiguous array, i64."""
     type: RefType = ref.type
     address = ctx.buffers[ref].address
     dynamic = view.moving(offsets)

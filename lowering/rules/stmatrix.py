@@ -26,10 +26,9 @@ MATRICES = 2  # bits of the number of a matrix
 
 @dataclass(frozen=True)
 class StmatrixPlan:
-    """How a value is stored: `minor` is the dimension along memory, `words` the one along which lanes hold pairs.
-
-    `addresses` spreads rows over lanes: a lane's share is the start of the row whose address it gives. `matrices`:
-    what each bit of the number of a matrix adds to a register's share.
+    """The plan of a store: `minor` is the dimension contiguous in memory, `words` the one along which lanes hold pairs.
+    `addresses` is a layout of rows over lanes: a lane's coordinate is the start of the row whose address it gives.
+    `matrices`: the number that each bit of a matrix' number adds to a register's coordinate.
     """
 
     addresses: Layout
@@ -40,9 +39,9 @@ class StmatrixPlan:
 
 
 def plan_matrices(layout: Layout, item: int, minor: int, replicated: bool = False) -> StmatrixPlan | None:
-    """The plan for a value of elements of `item` bytes; None where it does not lie as fragments do.
+    """The plan for a value of elements of `item` bytes; None if its layout is not that of fragments.
 
-    `replicated`: several warps may hold the same, as they do of what they load.
+    `replicated`: several warps may hold the same elements, as after a load.
     """
     side = WORD // item
     found = [b for b in layout.lanes if b is not None]
@@ -74,7 +73,7 @@ def plan_matrices(layout: Layout, item: int, minor: int, replicated: bool = Fals
 
 
 def store_matrices(ctx: Context, op: Store, layout: Layout) -> bool:
-    """Store with stmatrix; False where another way is needed."""
+    """Store with stmatrix. Returns False if it can't."""
     type, access = op.ref.type, op.access
     item = type.dtype.itemsize
     plain = type.space is MemorySpace.SMEM and not ctx.buffers[op.ref].remote and op.mask is None

@@ -35,7 +35,7 @@ def lower_nibbles(ctx: Context, op: Nibbles) -> None:
 
 
 def _placed(op: Nibbles, pairs: list[Regs]) -> Regs:
-    """Numbers, given for each byte, in the order of the result's registers."""
+    """Numbers by byte, put in the order of the result's registers."""
     source, axis = layout_of(op.x), op.axis
     return [
         pairs[source.register_of[(*coord[:axis], coord[axis] // 2, *coord[axis + 1 :])]][coord[axis] % 2]
@@ -55,7 +55,7 @@ def lower_join(ctx: Context, op: JoinNibbles) -> None:
 
 
 def _word(ctx: Context, names: Regs) -> V:
-    """Up to four bytes as a word: the one that they came in, where they did."""
+    """Up to four bytes as a word: the word that they were loaded in, if there is one."""
     found = [ctx.words.get(name, (None, i)) for i, name in enumerate(names)]
     whole = found[0][0]
     if whole is not None and [(w, i) for w, i in found] == [(whole, i) for i in range(len(names))]:
@@ -100,7 +100,7 @@ def _pair(ctx: Context, word: V, source: DType, to: DType) -> V:
 
 
 def _multiplied(ctx: Context, word: V, factor: int, plus: int) -> V:
-    """A pair of bfloat16 times a constant, plus another."""
+    """A pair of bfloat16 times a constant, plus another constant."""
     pair = "<2 x bfloat>"
     scale, rest = (ctx.e.value(f"<bfloat 0xR{c:04X}, bfloat 0xR{c:04X}>", pair) for c in (factor, plus))
     return ctx.e.call(pair, "llvm.fma.v2bf16", word.bitcast(pair), scale, rest)

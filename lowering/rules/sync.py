@@ -32,13 +32,14 @@ def barrier_address(ctx: Context, barrier: Value, index: Value) -> V:
 
 
 def arrive(ctx: Context, barrier: Value, address: V, predicate: Value | None, own: bool = False) -> None:
-    """One arrival of the warpgroup: each warp arrives once its lanes are here, on all blocks that share the barrier.
+    """One arrival of the warpgroup: each warp arrives after its lanes, on all blocks that share the barrier.
 
-    So the phase ends after every lane got here, without a barrier between the warps. `own`: on this block's alone.
+    So the phase ends after every lane has arrived, without a barrier between the warps. `own`: only on this block's
+    barrier.
     """
     e = ctx.e
     ctx.sync_warp()
-    count = WARPS if ctx.warp_level else 1  # a warp on its own stands for the warpgroup
+    count = WARPS if ctx.warp_level else 1  # inside `warp_map` one warp arrives for the warpgroup
     asked = None if predicate is None else ctx.scalar(predicate)
     if own or not barrier.type.cluster:
         # a count is an operand from Hopper on only
@@ -48,7 +49,7 @@ def arrive(ctx: Context, barrier: Value, address: V, predicate: Value | None, ow
     # lane i arrives at the i-th block
     lane = ctx.bit_field(0, 5)
     rank, blocks = _peer(ctx, barrier.type.cluster, lane)
-    if barrier.type.leader:  # lane 0 is the one of the first block
+    if barrier.type.leader:  # lane 0 arrives on the first block
         blocks = 1
     guard = e.all(lane.once.below(blocks), asked)
     scope = ".release.cluster" if ctx.blocks_pass_data else ""
@@ -60,7 +61,7 @@ def arrive(ctx: Context, barrier: Value, address: V, predicate: Value | None, ow
 
 
 def _peer(ctx: Context, groups: tuple[tuple[int, ...], ...], lane: V) -> tuple[V, int]:
-    """The rank of the block that a lane arrives at, and how many blocks there are: each once, this one included."""
+    """The rank of the block that a lane arrives on, and the number of blocks, this one included."""
     count = prod(ctx.ir.cluster[p].size for p in groups[0])
     rank = ctx.cluster_peer(groups[0], lane)
     for axes in groups[1:]:
@@ -95,7 +96,7 @@ class _Phase:
         return place, e.i64(known % PHASES) if known is not None else (index % PHASES).zext("i64")
 
     def wait(self) -> None:
-        """Spin until the phase has completed."""
+        """Test until the phase has completed."""
         e = self.ctx.e
         again, done = e.label(), e.label()
         e.jump(again)
@@ -111,7 +112,7 @@ class _Phase:
         return self.ctx.e.ptx(text, self.address, self.parity, results=["i1"])[0]
 
     def flip(self, bit: V) -> None:
-        """The next phase is the one to wait for, where `bit` is set."""
+        """Wait for the next phase from now on, if `bit` is set."""
         self.ctx.e.store(self.phases ^ bit, self.place)
 
 
@@ -126,7 +127,7 @@ def lower_wait(ctx: Context, op: BarrierWait) -> None:
 
 
 def lower_test(ctx: Context, op: BarrierTest) -> None:
-    """One lane asks and tells the others; where the phase has ended, it counts as waited for."""
+    """One lane tests the phase and shares the answer. A completed phase counts as waited for."""
     e = ctx.e
     phase = _Phase(ctx, op.barrier, op.index)
     word = phase.poll("test_wait").zext("i32")
@@ -138,7 +139,7 @@ def lower_test(ctx: Context, op: BarrierTest) -> None:
         ctx.sync()
         (agreed,) = e.ptx("ld.shared.b32 $0, [$1];", base, results=["i32"])
     done = agreed.differs(0)
-    # a lane that was behind must see the phase itself before it reads what the phase stands for
+    # every lane must observe the phase itself before it reads the data that the phase protects
     e.only_where(done, phase.wait)
     phase.flip(done.where(e.i64(1) << phase.bit, 0))
     ctx.values[op.result] = [done]

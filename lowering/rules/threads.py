@@ -33,16 +33,16 @@ def lower_optimization_barrier(ctx: Context, op: OptimizationBarrier) -> None:
     for x, result in zip(op.xs, op.results, strict=True):
         dtype: DType = x.type.dtype
         names = ctx.regs(x)
-        if dtype.bits == 16 and len(names) % 2 == 0:  # two to a register, and they stay so
+        if dtype.bits == 16 and len(names) % 2 == 0:  # two share a register, and stay so
             ctx.values[result] = _hidden_pairs(ctx, names, dtype)
-        elif llvm_type(dtype) == "i8":  # it has no register class of its own, and nothing to gain
+        elif llvm_type(dtype) == "i8":  # PTX has no such registers, and the barrier would gain nothing
             ctx.values[result] = names
         else:
             ctx.values[result] = [_hidden(ctx, name) for name in names]
 
 
 def _hidden(ctx: Context, x: V) -> V:
-    """A value in a register that is the one it was in."""
+    """A value that the optimiser can't see through, in the same register."""
     return ctx.e.inline("", f"={LETTERS[x.type]},0", [x], [x.type])[0]
 
 
@@ -70,7 +70,7 @@ def lower_inline_ptx(ctx: Context, op: InlinePtx) -> None:
 
 
 def _in_register(x: V) -> V:
-    """A value as inline PTX takes it: 16-bit floats as integers."""
+    """A value in the form that inline PTX takes: 16-bit floats as integers."""
     return x.bitcast(_BITS.get(x.type, x.type))
 
 
@@ -84,7 +84,7 @@ def lower_launch(ctx: Context, op: GridDependencyLaunch) -> None:
 
 def lower_warp_map(ctx: Context, op: WarpMap) -> None:
     ctx.sync()
-    # through a shuffle, the assembler knows it to be the same in all lanes
+    # after a shuffle, the assembler knows that all lanes have the same value
     ctx.values[op.body.args[0]] = [ctx.first_lanes(ctx.local_thread().once >> 5)]
     ctx.warp_level = True
     ctx.region(op.body)
@@ -101,7 +101,7 @@ def lower_semaphore(ctx: Context, op: AllocSemaphore) -> None:
     size = max(bytes_of(op.type), 4)
     copies = 1 if op.everywhere else prod(a.size for a in (*ctx.ir.grid, *ctx.ir.cluster))
     base = ctx.e.value(f"%ws{len(ctx.workspaces)}", "i64")
-    if not op.zeroed:  # scratch: each block's at a multiple of what any access wants
+    if not op.zeroed:  # scratch: the part of each block is aligned for every access
         size = -(-size // _SCRATCH) * _SCRATCH
     place, total = len(ctx.workspaces), ctx.e.i32(0)
     ctx.workspaces.append(Workspace(size * max(copies, 1), zeroed=op.zeroed))

@@ -1,8 +1,8 @@
 """Addresses in tiled and swizzled SMEM, right at any index.
 
-Where every lane's and register's share of the address has its own bits, the swizzle is linear over XOR: each lane
-swizzles its share once, and a register costs one XOR with a constant. Elsewhere (an unaligned dynamic start, odd
-strides) every address is computed in full.
+If lanes and registers change different bits of the address, the swizzle is linear over XOR: each lane swizzles its part
+once, and a register costs one XOR with a constant. Elsewhere (an unaligned dynamic start, odd strides) every address is
+computed in full.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..context import Context, SmemBuffer
 from ..writer import V
 from .access import AccessPlace, Address
 
-_LOW = 1024  # no pattern reaches beyond (storage.SWIZZLED_ALIGNMENT)
+_LOW = 1024  # the span of every pattern (storage.SWIZZLED_ALIGNMENT)
 
 
 def _power_of_two(n: int) -> bool:
@@ -52,20 +52,20 @@ class TiledPlace(AccessPlace):
         return offset ^ (offset >> 3) & self._mask if self._mask else offset
 
     def _moving(self, axis: int) -> V:
-        """The dynamic part of the start along an axis, i32 (the static part is in every register's share)."""
+        """The dynamic part of the start along an axis, i32 (the static part is in every register's coordinate)."""
         return self.ctx.index(self.offsets[self.view.dynamic.index(axis)])
 
     # --- shares of the address --------------------------------------------------------------------
 
     def _bytes(self, axis: int, index: int) -> int:
-        """Bytes that an index along an axis stands for, on its own."""
+        """The byte offset of an index along one axis."""
         storage = self._storage
         if axis == len(storage.strides) - 1 and storage.paneled:
             return (index // storage.panel * storage.panel_stride + index % storage.panel) * self._item
         return index * storage.strides[axis] * self._item
 
     def _lane_shares(self) -> list[tuple[int, int, int]]:
-        """(bit of the thread number, root axis, index share) of each lane and warp bit that moves."""
+        """(bit of the thread number, root axis, step) of each lane and warp bit that changes the index."""
         out: list[tuple[int, int, int]] = []
         for bit, owner in enumerate(self.layout.bits):
             if owner is not None and self.view.dims[owner[0]].axis >= 0:
@@ -74,7 +74,7 @@ class TiledPlace(AccessPlace):
         return out
 
     def _root_share(self, coord: tuple[int, ...]) -> list[int]:
-        """The static index along each root axis: the view's start and the register's share."""
+        """The static index along each root axis: the view's start plus the register's coordinate."""
         index = list(self.view.start)
         for d, c in zip(self.view.dims, coord, strict=True):
             if d.axis >= 0:
@@ -92,7 +92,7 @@ class TiledPlace(AccessPlace):
         return total
 
     def _is_linear(self) -> bool:
-        """Whether lanes' and registers' shares of the address have their own bits."""
+        """Whether lanes and registers change different bits of the address."""
         last = len(self._storage.strides) - 1
         if any(index <= 0 for _, _, index in self._shares):
             return False
@@ -110,7 +110,7 @@ class TiledPlace(AccessPlace):
         return all(self._aligned(axis, value.facts) for axis, value in self.view.moving(self.offsets).items())
 
     def _aligned(self, axis: int, facts: Range | None) -> bool:
-        """Whether a dynamic start leaves tile and pattern where they are."""
+        """Whether a dynamic start moves by whole tiles and patterns."""
         if facts is None:
             return False
         storage, divisor = self._storage, facts.divisor
@@ -145,7 +145,7 @@ class TiledPlace(AccessPlace):
         return base
 
     def address(self, coord: tuple[int, ...]) -> Address:
-        """(register, constant) whose sum is the byte address of the element with this register share."""
+        """(register, constant) whose sum is the byte address of the element at this register's coordinate."""
         if not self._fast:
             return self.indexed(coord, {}), 0
         constant = self._constant(coord)

@@ -23,7 +23,7 @@ HALVES = (dt.float16, dt.bfloat16)
 
 
 def widen_bytes(ctx: Context, names: Regs, source: DType, to: DType) -> Regs:
-    """Bytes, an even number, as float16 or bfloat16."""
+    """An even number of bytes as float16 or bfloat16."""
     convert = _to_float16 if to == dt.float16 else _to_bfloat16
     out: Regs = []
     for i in range(0, len(names), 2):
@@ -32,7 +32,7 @@ def widen_bytes(ctx: Context, names: Regs, source: DType, to: DType) -> Regs:
 
 
 def halves(ctx: Context, pair: V) -> Regs:
-    """The elements of a pair of 16-bit floats, whose word is remembered."""
+    """The elements of a pair of 16-bit floats. The context keeps their word."""
     word = pair.bitcast("i32")
     low, high = pair.part(0), pair.part(1)
     ctx.words[low], ctx.words[high] = (word, 0), (word, 1)

@@ -164,7 +164,7 @@ def test_names_and_dtypes_that_pytorch_has_not(tmp_path: Path) -> None:
         stages.export("scale", folder=tmp_path, torch_op="a::b")
 
     narrow = scale.lower(Spec((8, 64), kd.float32), np.float16(1), 1, target="sm_90a")
-    with pytest.raises(NoHostCode, match="the scalar 'factor' is float16, which PyTorch's ops have not"):
+    with pytest.raises(NoHostCode, match="the scalar 'factor' is float16, which PyTorch's ops do not have"):
         narrow.export("scale", folder=tmp_path, c=True, torch_op="a::b")
     assert not list(tmp_path.iterdir())
 

@@ -112,5 +112,5 @@ def test_scalars_that_the_interface_has_not() -> None:
     stages = kd.kernel(lambda x, s, o: o.__setitem__(..., x[...] * s), out_type=Spec((4,), kd.float16)).lower(
         Spec((4,), kd.float16), kd.float16.numpy.type(2)
     )
-    with pytest.raises(kd.Error, match="is float16, which tvm-ffi has not"):
+    with pytest.raises(kd.Error, match="is float16, which tvm-ffi does not have"):
         address_of(stages)
