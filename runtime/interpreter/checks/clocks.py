@@ -186,6 +186,11 @@ class Clocks:
         """fence.proxy: all that the warp knows is now visible to other proxies too."""
         planes = tuple(p for p in planes if p < self.planes)
         self._lift(c, planes)
+        self._lift_foreign(c, planes)
+        self.tick(c)  # what the warp writes from now on is not fenced
+
+    def _lift_foreign(self, c: Group, planes: tuple[int, ...]) -> None:
+        """The same of what the warps know of other clusters."""
         if not self.foreign:
             return
         own = self.known[self.batch.row_team[c.rows], self.batch.row_agent[c.rows], GENERIC]

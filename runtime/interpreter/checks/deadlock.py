@@ -23,6 +23,7 @@ def stuck(run: Run) -> None:
         return
     lines: list[str] = []
     kind, what, ins = HazardKind.DEADLOCK, "no warp can go on", None
+    polls = False  # whether memory is polled: lanes that wait for the rest of their warp are then no cause
     for batch in run.resident:
         for g in batch.polling:
             if type(g.why) is MbarrierWait:
@@ -34,7 +35,7 @@ def stuck(run: Run) -> None:
                 lines += _lines(batch, g, f"setmaxnreg at {run.reporter.place(ins)}")
             else:
                 lines += _lines(batch, g, f"polls memory at {run.reporter.place(g.why)}")
-                ins = ins or g.why
+                ins, polls = ins or g.why, True
         for w in batch.barriers.waiting:
             lines += _named_lines(batch, w)
             ins = ins or w.ins
@@ -46,9 +47,9 @@ def stuck(run: Run) -> None:
         kind, what, ins = HazardKind.BYTES_MISMATCH, mismatch[0], mismatch[1]
     parted = [(b, g) for b in run.resident for g in b.parked.values()]
     if parted:
-        kind, what = HazardKind.DIVERGENCE, "lanes of a warp part at an instruction that needs them together"
-        batch, g = parted[0]
-        ins = g.frame.code.segments[g.pc].sync_ins
+        if not polls:
+            kind, what = HazardKind.DIVERGENCE, "lanes of a warp part at an instruction that needs them together"
+            ins = parted[0][1].frame.code.segments[parted[0][1].pc].sync_ins
         for batch, g in parted:
             at = g.frame.code.segments[g.pc].sync_ins
             here = int(g.active.sum(axis=1)[0])

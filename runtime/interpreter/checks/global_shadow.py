@@ -12,7 +12,7 @@ import numpy.typing as npt
 from . import launches
 from .clocks import ASYNC_GLOBAL, GENERIC
 from .kinds import HazardKind
-from .shadow import AGENT, ATOMIC, CLOCK, Shadow, ShadowAccess, agent_of, blank, generic_access, is_blank, spread
+from .shadow import AGENT, CLOCK, Shadow, ShadowAccess, agent_of, blank, generic_access, is_blank, spread
 from .wording import AccessSide
 
 if TYPE_CHECKING:
@@ -24,10 +24,6 @@ Array = npt.NDArray[Any]
 _SMALL = 1 << 26  # bytes: less than this is not asked about
 
 
-_SCOPE = "give both a scope that holds both: .gpu, or .cluster within a cluster"
-_SYSTEM = 'give both the scope of the system, .sys: memory_scope="sys" or scope="sys"'
-
-
 class GlobalShadow(Shadow):
     """A global buffer. Agents of all clusters: team number times 2^bits plus the agent within it.
 
@@ -35,7 +31,7 @@ class GlobalShadow(Shadow):
     """
 
     def __init__(self, run: Run, buffer: Any) -> None:
-        super().__init__(len(buffer.bytes), run.program.site_type)
+        super().__init__(len(buffer.bytes), run, run.program.site_type)
         self.run = run
         self.buffer = buffer
         self.place = "global", buffer.name
@@ -46,8 +42,6 @@ class GlobalShadow(Shadow):
         self.r2i: Array = np.zeros(0, self.site_type)
         self.by_cache: Array | None = None  # sites + 1 of ld.global.nc of each granule, made when there is one
         self.was_read: Array | None = None  # sites + 1 of reads of each granule, for the launches that follow
-        # How far the strong accesses of each granule reached, where some of the program's reach less than the GPU.
-        self.reach: dict[str, Array] = {}
 
     def _made(self, n: int) -> None:
         self.r2, self.r2i = blank(n, np.int64), blank(n, self.site_type)
@@ -60,7 +54,6 @@ class GlobalShadow(Shadow):
             self.by_cache = np.repeat(self.by_cache, times)
         if self.was_read is not None:
             self.was_read = np.repeat(self.was_read, times)
-        self.reach = {name: np.repeat(reach, times) for name, reach in self.reach.items()}
 
     def forget(self, start: int, size: int) -> None:
         """These bytes hold what nobody has written, and nobody has read."""
@@ -99,31 +92,25 @@ class GlobalShadow(Shadow):
     # --- scopes --------------------------------------------------------------------------------------
 
     def on_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
-        if self.run.program.narrow:
-            self._check_scope(a, g, rows, "w", False)
         if self.run.overlap.at_start:
             launches.check(self, a, g, rows, False)
         super().on_read(a, g, rows)
         if a.proxy:
             self._check_proxy(a, g, rows, False)
         if self.run.program.narrow:
-            self._reached("r")[g] = a.reach
+            self.strong.reached(self, "r")[g] = a.reach
 
     def on_write(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         if self.by_cache is not None:
             sites = self.by_cache[g]
             self._check_cache(a, g, rows, sites != 0, sites - 1)
-        if self.run.program.narrow:
-            self._check_scope(a, g, rows, "w", True)
-            self._check_scope(a, g, rows, "r", True)
         if a.proxy:
             self._check_proxy(a, g, rows, True)
         if self.run.overlap.at_start:
             launches.check(self, a, g, rows, True)
         super().on_write(a, g, rows)
         if self.run.program.narrow:
-            self._reached("w")[g] = a.reach
-            self._check_scope(a, g, rows, "w", True)  # blocks that run as one vector
+            self.strong.reached(self, "w")[g] = a.reach
 
     # --- proxies -------------------------------------------------------------------------------------
 
@@ -143,20 +130,10 @@ class GlobalShadow(Shadow):
         if writes:
             self.report_writes(a, g, rows, bad, held, True)
         else:
-            self._report(a, g, rows, bad, held, self.wi, False, fence=True)
+            self.report(a, g, rows, bad, held, self.wi, False, fence=True)
 
-    def _reached(self, name: str) -> Array:
-        if name not in self.reach:
-            self.reach[name] = np.zeros(len(self.w), np.int8)
-        return self.reach[name]
-
-    def _check_scope(self, a: ShadowAccess, g: Array, rows: Array, name: str, writes: bool) -> None:
-        """Strong accesses race with their like where the scope of one does not hold the other (PTX ISA 8.6)."""
-        held, sites = (self.w[g], self.wi) if name == "w" else (self.r[g], self.ri)
-        reach = np.maximum(self._reached(name)[g], a.reach)
-        if not a.strong or not reach.any():
-            return
-        theirs, mine = agent_of(held), self.name_agent(a)[rows]
+    def far(self, a: ShadowAccess, epochs: Array, rows: Array, reach: Array) -> Array:
+        theirs, mine = agent_of(epochs), self.name_agent(a)[rows]
         block = (1 << self.bits) - 1
         per_block = self.run.warps_per_block
         near = (theirs >> self.bits == mine >> self.bits) & (
@@ -164,15 +141,10 @@ class GlobalShadow(Shadow):
         )
         if self.run.program.several:
             near |= (reach == 1) & (self._device(theirs) == self._device(mine))
-        bad = (held & ATOMIC != 0) & (reach > 0) & ~near
-        if not bad.any():
-            return
-        at = np.nonzero(bad)
-        row = np.broadcast_to(rows, held.shape)[at]
-        bad[at] = ~self.ordered(a, row, theirs[at], held[at] & CLOCK)
-        if bad.any():
-            fix = _SYSTEM if self.run.program.several and (reach[bad] == 1).any() else _SCOPE
-            self._report(a, g, rows, bad, held, sites, writes, name == "r", fix)
+        return (reach > 0) & ~near
+
+    def is_queue(self, agent: Array) -> Array:
+        return (agent & ((1 << self.bits) - 1)) >= self.run.warps_per_block * self.run.cluster_size
 
     def _device(self, agent: Array) -> Array:
         """The GPU of agents, where there are several."""
@@ -247,9 +219,9 @@ class GlobalShadow(Shadow):
         super().check_readers(a, g, rows, r)
         before = self.r2[g]
         if before.any():
-            bad = self._unordered(a, before, rows)
+            bad = self.unordered(a, before, rows)
             if bad is not None:
-                self._report(a, g, rows, bad, before, self.r2i, True, earlier_reads=True)
+                self.report(a, g, rows, bad, before, self.r2i, True, earlier_reads=True)
             self.r2[g] = 0
 
     def ordered(self, a: ShadowAccess, row: Array, agent: Array, clock: Array, plane: int = GENERIC) -> Array:

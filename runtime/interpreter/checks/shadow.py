@@ -14,10 +14,12 @@ import numpy.typing as npt
 from ..ptx.module import Instruction
 from .kinds import HazardKind
 from .poison import LOADS, fresh
+from .strong import StrongPairs
 from .wording import AccessSide, conflict
 
 if TYPE_CHECKING:
     from ..machine.group import Group
+    from ..machine.launch import Run
 
 Array = npt.NDArray[Any]
 ATOMIC = np.int64(1 << 31)
@@ -107,8 +109,9 @@ class Shadow:
 
     place: tuple[Any, ...] = ()  # what events of the order of synchronisation know it by
 
-    def __init__(self, size: int, site_type: Any = np.int32) -> None:
+    def __init__(self, size: int, run: Run, site_type: Any = np.int32) -> None:
         self.size = size
+        self.strong: StrongPairs = StrongPairs(run)
         self.site_type = site_type
         self.granule: int = 0
         self.w: Array = np.zeros(0, np.int64)
@@ -133,6 +136,7 @@ class Shadow:
         self.granule = size
         for name in ("w", "wi", "r", "ri"):
             setattr(self, name, spread(getattr(self, name), times))
+        self.strong.refine(times)
         self._refined(times)
 
     def _made(self, n: int) -> None:
@@ -244,22 +248,45 @@ class Shadow:
     def on_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         w = self.w[g]
         self.check_initialised(a, g, rows, w)
-        bad = self._unordered(a, w, rows)
+        bad = self.unordered(a, w, rows)
         if bad is not None:
-            self._report(a, g, rows, bad, w, self.wi, False)
+            self.report(a, g, rows, bad, w, self.wi, False)
+        elif a.strong:
+            self.strong.check(self, a, g, rows, w, self.wi, "w", False)
+        else:
+            self.strong.check_before(self, a, g, rows, False)
         self.note_read(a, g, rows)
 
     def on_write(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         w = self.w[g]
-        bad = self._unordered(a, w, rows)
+        bad = self.unordered(a, w, rows)
         if bad is not None:
             self.report_writes(a, g, rows, bad, w)
+        elif not a.strong:
+            self.strong.check_before(self, a, g, rows, True)
         r = self.r[g]
+        if a.strong:
+            self.strong.check(self, a, g, rows, w, self.wi, "w", True)
+            self.strong.check(self, a, g, rows, r, self.ri, "r", True)
+            self.strong.displaces(self, a, g, rows, w, self.wi)
         if r.any():
             self.check_readers(a, g, rows, r)
             self.r[g] = 0
-        self.w[g] = self.epoch(a)[rows]
+        mine = self.epoch(a)[rows]
+        self.w[g] = mine
         self.wi[g] = a.site
+        if a.strong:
+            self._with_others(a, g, rows, mine)
+
+    def _with_others(self, a: ShadowAccess, g: Array, rows: Array, mine: Array) -> None:
+        """Warps that run as one vector do their atomics in turn: the last is in shadow memory, those before are checked."""
+        if len(a.agent) > 1:
+            last = self.w[g]
+            lost = last != mine
+            if lost.any():
+                some, row = g[lost], np.broadcast_to(rows, g.shape)[lost]
+                self.strong.check(self, a, some, row, last[lost], self.wi, "w", True)
+                self.strong.displaced(self, some, np.broadcast_to(mine, g.shape)[lost], a.site)
 
     def epoch(self, a: ShadowAccess) -> Array:
         """(rows,): the epochs that this access leaves behind."""
@@ -269,7 +296,19 @@ class Shadow:
     def name_agent(self, a: ShadowAccess) -> Array:
         return a.agent.astype(np.int64)
 
-    def _unordered(self, a: ShadowAccess, epochs: Array, rows: Array) -> Array | None:
+    def far(self, a: ShadowAccess, epochs: Array, rows: Array, reach: Array) -> Array:
+        """Whether the agents of `epochs` are beyond `reach` (`ShadowAccess.reach`) of who accesses."""
+        raise AssertionError("each shadow names its own agents")
+
+    def is_queue(self, agent: Array) -> Array:
+        """Whether agents are asynchronous queues, and no warps."""
+        raise AssertionError("each shadow names its own agents")
+
+    @staticmethod
+    def agent_of(epoch: Array) -> Array:
+        return agent_of(epoch)
+
+    def unordered(self, a: ShadowAccess, epochs: Array, rows: Array) -> Array | None:
         """Where `epochs` are not ordered before the access; None where all are."""
         if not epochs.any():
             return None
@@ -321,9 +360,9 @@ class Shadow:
         raise AssertionError("each shadow names its own agents")
 
     def check_readers(self, a: ShadowAccess, g: Array, rows: Array, r: Array) -> None:
-        bad = self._unordered(a, r, rows)
+        bad = self.unordered(a, r, rows)
         if bad is not None:
-            self._report(a, g, rows, bad, r, self.ri, True, earlier_reads=True)
+            self.report(a, g, rows, bad, r, self.ri, True, earlier_reads=True)
 
     def note_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         raise AssertionError("each shadow keeps its own readers")
@@ -339,9 +378,9 @@ class Shadow:
             same = np.broadcast_to(a.same(), bad.shape)
         for some, equal in ((bad & ~same, False), (bad & same, True)):
             if some.any():
-                self._report(a, g, rows, some, w, self.wi, True, fence=fence, equal=equal)
+                self.report(a, g, rows, some, w, self.wi, True, fence=fence, equal=equal)
 
-    def _report(
+    def report(
         self, a: ShadowAccess, g: Array, rows: Array, bad: Array, epochs: Array, sites: Array, writes: bool,
         earlier_reads: bool = False, fix: str = "", fence: bool = False, equal: bool = False,
     ) -> None:  # fmt: skip

@@ -21,7 +21,7 @@ class SharedShadow(Shadow):
     """Shared memory of a batch: full read clocks of every agent, so that no reader is forgotten."""
 
     def __init__(self, batch: Batch) -> None:
-        super().__init__(len(batch.shared.data))
+        super().__init__(len(batch.shared.data), batch.run)
         self.batch = batch
         self.place = "shared", batch.first
         self.table: Array = np.zeros((0, 0), np.uint32)
@@ -108,11 +108,15 @@ class SharedShadow(Shadow):
         super().on_read(a, g, rows)
         if a.proxy:
             self._check_proxy(a, g, rows)
+        if a.strong and self.batch.run.program.narrow:
+            self.strong.reached(self, "r")[g] = a.reach
 
     def on_write(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         if a.proxy:
             self._check_proxy(a, g, rows, True)
         super().on_write(a, g, rows)
+        if a.strong and self.batch.run.program.narrow:
+            self.strong.reached(self, "w")[g] = a.reach
 
     def write_span(self, a: ShadowAccess, span: slice) -> None:
         """`on_write` of one row of granules that follow each other, as a copy of a whole tile writes them.
@@ -121,7 +125,12 @@ class SharedShadow(Shadow):
         and from the greatest clock of each reader. Everything else is looked at granule by granule.
         """
         w = self.w[span]
-        if not (w == w[0]).all() or self._may_be_read(a, span) or not self._follows(a, int(w[0])):
+        if (
+            self.strong.before is not None
+            or not (w == w[0]).all()
+            or self._may_be_read(a, span)
+            or not self._follows(a, int(w[0]))
+        ):
             self.on_write(a, row_of(span), _ONE_ROW)
             return
         self.r[span] = 0
@@ -129,7 +138,7 @@ class SharedShadow(Shadow):
         self.wi[span] = a.site
 
     def _follows(self, a: ShadowAccess, epoch: int) -> bool:
-        """Whether the access, of one row, is ordered after a write and sees it: `_unordered` and `_missed` of one epoch."""
+        """Whether the access, of one row, is ordered after a write and sees it: `unordered` and `_missed` of one epoch."""
         if not epoch:
             return True
         agent, clock, me = (epoch >> 32) & int(AGENT), epoch & int(CLOCK), int(a.agent[0])
@@ -157,7 +166,7 @@ class SharedShadow(Shadow):
         if writes:
             self.report_writes(a, g, rows, bad, epochs, True)
         else:
-            self._report(a, g, rows, bad, epochs, self.wi, False, fence=True)
+            self.report(a, g, rows, bad, epochs, self.wi, False, fence=True)
 
     def _missed(self, a: ShadowAccess, epochs: Array, rows: Array) -> Array:
         """Which of `epochs` are of generic writes that no proxy fence has brought to the access."""
@@ -175,6 +184,13 @@ class SharedShadow(Shadow):
         if len(self.generic) != count:
             self.generic = np.array([True] * clocks.agents + [key[0] == "cp.async" for key in clocks.queues])
         return self.generic
+
+    def far(self, a: ShadowAccess, epochs: Array, rows: Array, reach: Array) -> Array:
+        block = self.batch.per_block
+        return (reach >= 2) & (agent_of(epochs) // block != a.agent[rows] // block)
+
+    def is_queue(self, agent: Array) -> Array:
+        return agent >= self.batch.clocks.agents
 
     def never_fenced(self, a: ShadowAccess, row: int, epoch: int) -> bool:
         """Whether the warp that wrote has executed no proxy fence since."""

@@ -145,7 +145,8 @@ class Compiler:
         except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
             raise PtxError(self._why(error, ins), ins.line, ins.column) from error
         if guarded and ins.guard is not None:
-            op = guard(op, ins.guard[0].index, ins.guard[1])
+            by_warp = self._form is not None and ins.opcode[0] not in ("ld", "st")
+            op = guard(op, ins.guard[0].index, ins.guard[1], by_warp)
         if ins.opcode[0] not in LOADS or not ins.operands:
             return op
         return following(op, ins if guarded else replace(ins, guard=None))
@@ -336,8 +337,8 @@ def _show(operand: Operand | None) -> str:
     return getattr(operand, "name", type(operand).__name__)
 
 
-def guard(op: Op, predicate: int, negated: bool) -> Op:
-    """`op` under `@p` or `@!p`."""
+def guard(op: Op, predicate: int, negated: bool, by_warp: bool = False) -> Op:
+    """`op` under `@p` or `@!p`. `by_warp`: it does something for whole warps, so those without a lane stay away."""
 
     def run(c: Group) -> None:
         lanes = c.v[predicate]
@@ -346,6 +347,9 @@ def guard(op: Op, predicate: int, negated: bool) -> Op:
         held = c.mask
         lanes = lanes.copy() if held is None else lanes & held
         if not lanes.any():
+            return
+        if by_warp and c.n > 1 and not lanes.any(axis=1).all():
+            op(c.lanes(c.pc, np.broadcast_to(lanes, (c.n, 32))))
             return
         c.mask = lanes if held is not None or not lanes.all() else None
         try:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks.strong import size_of as strong_size
 from ..isa.cfg import Segment
 from ..isa.instructions import ROWS, known_form
 from ..ptx.module import Function, Instruction, Module, PtxError, Special, Var
@@ -134,6 +135,8 @@ class Program:
         self.site_type: Any = np.uint16 if len(code) < 1 << 16 else np.int32  # of numbers of instructions
         # whether some access to more than a block's memory, or fence, reaches its block or cluster alone
         self.narrow: bool = several or any(_is_narrow(ins.opcode) for ins in code)
+        # whether strong accesses of several sizes may meet
+        self.mixed: bool = len({strong_size(ins) for ins in code} - {0}) > 1
         # whether copies access global memory, or tensor maps there, through proxies of their own
         self.other_proxies: bool = any("bulk" in ins.opcode or ins.opcode[0] == "tensormap" for ins in code)
         # the system's clock, in nanoseconds: waits with a time-out
