@@ -163,6 +163,30 @@ class Check:
 
         return tensor_map(array, box, swizzle, fill_nan)
 
+    @checks_itself("array", "pixels", "channels", "lower", "upper", "strides", "swizzle")
+    def im2col_map(
+        self,
+        array: Any,
+        pixels: Any,
+        channels: Any,
+        *,
+        lower: Any = 0,
+        upper: Any = 0,
+        strides: Any = 1,
+        swizzle: Any = 0,
+        fill_nan: bool = False,
+    ) -> Any:
+        """A TMA descriptor of im2col mode over `array`: what cuTensorMapEncodeIm2col makes, for tensor copies with `.im2col`.
+
+        `array`: (N, ..., C) with one to three axes between. A copy brings `channels` elements of each of `pixels` pixels.
+        `lower`, `upper`, `strides`: ints, one for each axis between, or one for all: the bounding box begins at `lower`, and
+        ends `upper` elements after the end of the array (a convolution with padding p and a filter of k has -p and p - k + 1);
+        pixels are `strides` apart. `swizzle` and `fill_nan` are those of `tensor_map`.
+        """
+        from kernel_dsl.runtime.check.arguments import im2col_map
+
+        return im2col_map(array, pixels, channels, lower, upper, strides, swizzle, fill_nan)
+
 
 def _call(
     image: Any,

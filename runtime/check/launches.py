@@ -178,7 +178,7 @@ def _initial(module: Module, symbols: Any) -> dict[str, bytes]:
 
 def _host_argument(value: Any, hosts: dict[int, Any]) -> Any:
     if isinstance(value, TensorMapArgument):
-        return TensorMapArgument(on_host(value.array, hosts), value.recipe)
+        return replace(value, array=on_host(value.array, hosts))
     return on_host(value, hosts) if is_array(value) else value
 
 

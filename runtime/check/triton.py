@@ -21,7 +21,7 @@ from kernel_dsl.target import Target
 from ..arrays.array_view import view
 from ..errors import ArgumentTypeError, DeviceError
 from ..interpreter import parse
-from .arguments import TensorMapArgument
+from .arguments import TensorMapArgument, im2col_map
 from .launches import Call, entry_of, target_named
 from .report import Hazard, Report
 from .run import check_calls
@@ -197,13 +197,21 @@ class _Triton:
         """A host-side tensor descriptor as the kernel's parameters."""
         if metadata is None:
             return self.tools.decompose_descriptor(arg)
-        if metadata.get("is_im2col") or metadata.get("fp4_padded"):
-            raise ArgumentTypeError("im2col and fp4 tensor descriptors are not among those that a check knows")
+        if metadata.get("fp4_padded"):
+            raise ArgumentTypeError("fp4 tensor descriptors are not among those that a check knows")
         base = _plain(arg.base)
         seen = view(base)
         shaped = np.lib.stride_tricks.as_strided(
             _host(base), tuple(arg.shape), tuple(s * seen.dtype.itemsize for s in arg.strides)
         )
+        if metadata.get("is_im2col"):
+            pixels, channels = metadata["block_size"]
+            columns = im2col_map(
+                shaped, pixels, channels, arg.pixel_box_lower_corner, arg.pixel_box_upper_corner,
+                1 if arg.element_strides is None else arg.element_strides[1:-1], _SWIZZLES[metadata["swizzle"]].value,
+                arg.padding == "nan",
+            )  # fmt: skip
+            return [columns, *arg.shape, *arg.strides]
         fill = OobFill.NAN if arg.padding == "nan" else OobFill.ZEROS
         recipe = TensorMapParam(0, seen.dtype, tuple(metadata["block_size"]), _SWIZZLES[metadata["swizzle"]], fill)
         return [TensorMapArgument(shaped, recipe), *arg.shape, *arg.strides]

@@ -12,7 +12,7 @@ from kernel_dsl.launch_plan import AnyParam, ConstantParam, LaunchPlan, LaunchSt
 
 from .. import interpreter
 from ..arrays.array_view import CPU, is_array, view
-from ..check.arguments import Slot, TensorMapArgument, slots
+from ..check.arguments import Im2colArgument, Slot, TensorMapArgument, slots
 from ..check.images import as_image
 from ..check.launches import attributes_of, entry_of
 from ..devices.device import Device, LoadedImage
@@ -61,6 +61,9 @@ def _plan(
         if isinstance(slot, bytes):
             params.append(ConstantParam(slot))
             continue
+        if isinstance(slot, Im2colArgument):
+            fix = "pass the 128 bytes that the driver's cuTensorMapEncodeIm2col makes"
+            raise ArgumentTypeError(f"the im2col map for '{declared.name}' is one of kd.check: {fix}")
         number = len(passed)
         seen, array = (view(slot.array), slot.array) if isinstance(slot, TensorMapArgument) else (slot, slot)
         if isinstance(slot, TensorMapArgument):

@@ -41,7 +41,7 @@ def test_cuda(file: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("file", ["triton_kernels", "gluon_kernels", "gluon_roles"])
+@pytest.mark.parametrize("file", ["triton_kernels", "gluon_kernels", "gluon_roles", "gluon_convolution"])
 def test_triton(file: str, target: str) -> None:
     if importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed")

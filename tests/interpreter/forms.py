@@ -75,6 +75,9 @@ def _operand(rng: random.Random, role: Role, words: Words, name: str) -> str:
             return ("!" if rng.random() < 0.3 else "") + f"q{rng.randrange(1, 9)}"
         case "#":
             return "128" if rng.random() < 0.4 else _literal(rng, "b32")
+        case "{}" if role.type:
+            count = max(int(words["dim"][0]) - 2, 1) if rng.random() < 0.9 else rng.randrange(1, 4)
+            return "{" + ", ".join(_register(rng, type_) for _ in range(count)) + "}"
         case "{}":
             return "{" + ", ".join(_register(rng, "b32") for _ in range(int(words.get("num", "x1")[1:]))) + "}"
         case "R":

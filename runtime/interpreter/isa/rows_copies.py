@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ptx.module import Imm, Mem
+from ..ptx.module import Imm, Mem, Vec
 from .rows import Operands, Words, row
 from .rows_memory import HINT, PREFETCH
 
@@ -91,16 +91,32 @@ def _rank(w: Words, operands: Operands) -> str:
     return "" if given == int(w["dim"][0]) else f".{w['dim']} wants {w['dim'][0]} coordinates, {given} given"
 
 
+def _mode(w: Words, operands: Operands) -> str:
+    """Columns of pixels: of three dimensions or more, in with an offset for each but the first and the last."""
+    dims = int(w["dim"][0])
+    if w["mode"].startswith("im2col") and dims < 3:
+        return f".{w['mode']} does not go with .{w['dim']}"
+    if ((w["mode"] == "im2col") and w.get("to") == "global") or (w["mode"] == "im2col_no_offs" and w["to"] != "global"):
+        return f".{w['mode']} does not go with .{w['to']}"
+    given = next((o for o in operands if isinstance(o, Vec)), None)
+    if given is not None and (len(given.items) != dims - 2 or None in given.items):
+        return f".{w['dim']} wants {dims - 2} offsets"
+    return ""
+
+
 _DIM = "dim=1d|2d|3d|4d|5d "
 row("cp.async.bulk.tensor",
-    _DIM + "to=shared::cluster|shared::cta|global from=global|shared::cta mode=tile?" + _DONE + _MANY + HINT,
-    "[to]@to!=global [/global,{}] [to]@to!=global [from]@to=global S:b16@multicast S:b64@hint",
+    _DIM + "to=shared::cluster|shared::cta|global from=global|shared::cta mode=tile|im2col|im2col_no_offs?"
+    + _DONE + _MANY + HINT,
+    "[to]@to!=global [/global,{}] [to]@to!=global [from]@to=global {}:b16@mode=im2col S:b16@multicast S:b64@hint",
     _way, _extras, lambda w, o: "TMA copies are to or from global memory" if "global" not in (w["to"], w["from"]) else "",
-    _rank)  # fmt: skip
+    _rank, _mode)  # fmt: skip
 row("cp.reduce.async.bulk.tensor",
-    _DIM + "to=global from=shared::cta mode=tile? " + _OPERATION + "done=bulk_group " + HINT,
-    "[/global,{}] [from] S:b64@hint", _rank)  # fmt: skip
-row("cp.async.bulk.prefetch.tensor", _DIM + "level=L2 from=global mode=tile? " + HINT, "[/global,{}] S:b64@hint", _rank)
+    _DIM + "to=global from=shared::cta mode=tile|im2col_no_offs? " + _OPERATION + "done=bulk_group " + HINT,
+    "[/global,{}] [from] S:b64@hint", _rank, _mode)  # fmt: skip
+row("cp.async.bulk.prefetch.tensor",
+    _DIM + "level=L2 from=global mode=tile|im2col? " + HINT, "[/global,{}] {}:b16@mode=im2col S:b64@hint",
+    _rank, _mode)  # fmt: skip
 
 _FIELDS = {
     "global_address": "b64", "global_stride": "b64", "rank": "b32", "box_dim": "b32", "global_dim": "b32",

@@ -220,7 +220,7 @@ def swizzled(offsets: Array, swizzle: Swizzle) -> Array:
     return offsets ^ ((offsets >> 3) & bits) if bits else offsets
 
 
-def fill_bits(m: TensorMap) -> int:
+def fill_bits(m: Any) -> int:
     """What elements outside of the tensor become: zero, or the NaN that `fma.oob` knows in each 16 bits."""
     if m.oob_fill is OobFill.ZEROS:
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -12,18 +13,21 @@ from kernel_dsl.tma import COPY_RULES, SMEM_UNIT, BoxCopy, CopyRule
 
 from ...checks import tensor_proxy
 from ...checks.kinds import HazardKind
-from ...ptx.module import Instruction, Mem
+from ...ptx.module import Instruction, Mem, Vec
 from ..compiler import Compiler
 from ..group import Group
+from ..im2col import Im2colMap, decode_im2col_map, wrong_copy
 from ..memory import PARAM_WINDOW, WINDOW_BITS, WINDOW_MASK
 from ..program import Op, builds
 from ..spaces import own_only
 from ..tensor_map import TensorMap, decode_tensor_map, rule_broken
+from .columns import ColumnTile
 from .lanes import BulkStore, Lanes, check_running, multicast
 from .loads import address_of
 from .transfers import (
     BoxTile,
     Issuer,
+    TensorTile,
     complete,
     get_tile,
     note_shared,
@@ -46,16 +50,12 @@ def build_prefetch(k: Compiler, ins: Instruction) -> Op:
 @builds("cp.async.bulk.prefetch.tensor")
 def build_tensor_prefetch(k: Compiler, ins: Instruction) -> Op:
     """cp.async.bulk.prefetch.tensor: no effect that a kernel can see; the tensor map's rules are still checked."""
-    source = _tensor_operand(k, ins.operands[0], k.form["dim"])
+    source = _TensorOperand(k, ins, 0)
 
     def run(c: Group) -> None:
         lanes = Lanes(c)
-        for n, (m, coords) in enumerate(source(lanes)):
-            i = Issuer(c, int(lanes.row[n]), int(lanes.lane[n]), ins)
-            if m is None:
-                i.hazard(HazardKind.DESCRIPTOR, "the operand is no tensor map")
-            else:
-                _allowed(i, m, coords, False)
+        for n, place in enumerate(source(lanes)):
+            source.tile(Issuer(c, int(lanes.row[n]), int(lanes.lane[n]), ins), place, False)
 
     return run
 
@@ -63,28 +63,63 @@ def build_tensor_prefetch(k: Compiler, ins: Instruction) -> Op:
 # --- tensors ------------------------------------------------------------------------------------------
 
 
-def _tensor_operand(k: Compiler, operand: Any, dims: str) -> Any:
-    """A function of the lanes that gives [(tensor map or None, coordinates)]."""
-    assert isinstance(operand, Mem) and operand.coords is not None
-    rank = int(dims[0])
-    address = address_of(k, Mem(operand.base, operand.offset))
-    coords = [k.reader(o, "b32") for o in operand.coords]
-    assert k.ins is not None
-    ins = k.ins
+@dataclass(frozen=True)
+class _Place:
+    """What one lane names: a tensor map or None, coordinates innermost first, and the offsets of im2col mode."""
 
-    def read(lanes: Lanes) -> list[tuple[TensorMap | None, list[int]]]:
-        where = lanes.take(address(lanes.c))
-        at = [lanes.take(r(lanes.c)).astype(np.uint32).view(np.int32) for r in coords]
-        maps = {int(a): _map_at(lanes.c, int(a), rank, ins) for a in np.unique(where)}
-        if lanes.c.batch.run.detect:
+    m: TensorMap | Im2colMap | None
+    coords: list[int]
+    offsets: list[int]
+
+
+class _TensorOperand:
+    """A tensor map with coordinates, operand number `at`, and the offsets of im2col mode behind it."""
+
+    def __init__(self, k: Compiler, ins: Instruction, at: int) -> None:
+        self.ins = ins
+        self.rank = int(k.form["dim"][0])
+        self.mode: str = k.form.words.get("mode") or "tile"
+        operand = ins.operands[at]
+        assert isinstance(operand, Mem) and operand.coords is not None
+        self.address = address_of(k, Mem(operand.base, operand.offset))
+        self.coords = [k.reader(o, "b32") for o in operand.coords]
+        given = next((o for o in ins.operands if isinstance(o, Vec)), None)
+        self.offsets = [] if given is None else [k.reader(o, "b16") for o in given.items]
+
+    def __call__(self, lanes: Lanes) -> list[_Place]:
+        c = lanes.c
+        where = lanes.take(self.address(c))
+        at = [lanes.take(r(c)).astype(np.uint32).view(np.int32) for r in self.coords]
+        offsets = [lanes.take(r(c)).astype(np.uint16) for r in self.offsets]
+        maps = {int(a): _map_at(c, int(a), self.rank, self.ins) for a in np.unique(where)}
+        if c.batch.run.detect:
             for a, row in {(int(a), int(row)) for a, row in zip(where, lanes.row, strict=True)}:
-                tensor_proxy.check(lanes.c, row, a, ins)
-        return [(maps[int(a)], [int(x[n]) for x in at]) for n, a in enumerate(where)]
+                tensor_proxy.check(c, row, a, self.ins)
+        return [
+            _Place(maps[int(a)], [int(x[n]) for x in at], [int(x[n]) for x in offsets]) for n, a in enumerate(where)
+        ]
 
-    return read
+    def tile(self, i: Issuer, place: _Place, store: bool) -> TensorTile | None:
+        """What a lane's copy accesses; None, and a hazard, where it may not."""
+        m = place.m
+        if m is None:
+            i.hazard(HazardKind.DESCRIPTOR, f"the operand is no tensor map of rank {self.rank}")
+            return None
+        if isinstance(m, Im2colMap) != self.mode.startswith("im2col"):
+            theirs = "im2col" if isinstance(m, Im2colMap) else "tiled"
+            i.hazard(HazardKind.DESCRIPTOR, f"a copy of .{self.mode} mode by a tensor map of {theirs} mode")
+            return None
+        if isinstance(m, TensorMap):
+            return BoxTile(i, m, place.coords, store) if _allowed(i, m, place.coords, store) else None
+        wrong = wrong_copy(m, place.coords, place.offsets)
+        if wrong is not None:
+            i.hazard(HazardKind.DESCRIPTOR, wrong)
+            return None
+        channel = [place.coords[0], *(0 for _ in place.coords[1:])]
+        return ColumnTile(i, m, place.coords, place.offsets) if _allowed(i, m, channel, store) else None
 
 
-def _map_at(c: Group, address: int, rank: int, ins: Instruction) -> TensorMap | None:
+def _map_at(c: Group, address: int, rank: int, ins: Instruction) -> TensorMap | Im2colMap | None:
     """The tensor map at a generic or parameter address, or None."""
     run = c.batch.run
     window = address >> WINDOW_BITS
@@ -96,8 +131,8 @@ def _map_at(c: Group, address: int, rank: int, ins: Instruction) -> TensorMap | 
         data = found.tobytes() if found is not None else b""
     m = run.maps.get(data)
     if data not in run.maps:
-        m = run.maps[data] = decode_tensor_map(data)
-        wrong = rule_broken(m) if m is not None else None
+        m = run.maps[data] = decode_tensor_map(data) or decode_im2col_map(data)
+        wrong = rule_broken(m) if isinstance(m, TensorMap) else m.broken() if m is not None else None
         if wrong is not None:
             _, _, who = run.reporter.group(c, c.active)
             what = f"the tensor map is none that a driver would make: {wrong}"
@@ -109,7 +144,7 @@ def _map_at(c: Group, address: int, rank: int, ins: Instruction) -> TensorMap | 
 _KINDS = {"negative store": HazardKind.OUT_OF_BOUNDS, "shared memory": HazardKind.MISALIGNED}
 
 
-def _allowed(i: Issuer, m: TensorMap, coords: list[int], store: bool) -> bool:
+def _allowed(i: Issuer, m: TensorMap | Im2colMap, coords: list[int], store: bool) -> bool:
     """Whether a copy keeps the rules of TMA; reports the one that it breaks."""
     broken = _broken(m.dtype.itemsize, tuple(coords), store)
     if broken is None:
@@ -128,43 +163,42 @@ def _broken(itemsize: int, coords: tuple[int, ...], store: bool) -> tuple[CopyRu
 
 @builds("cp.async.bulk.tensor cp.reduce.async.bulk.tensor")
 def build_tensor(k: Compiler, ins: Instruction) -> Op:
-    """cp.async.bulk.tensor 1d to 5d, tiled, to and from shared memory, with multicast and out-of-bounds fill, and
-    cp.reduce.async.bulk.tensor."""
+    """cp.async.bulk.tensor 1d to 5d, tiled and of im2col mode, to and from shared memory, with multicast and
+    out-of-bounds fill, and cp.reduce.async.bulk.tensor."""
     form = k.form
     if form["to"] == "global":
-        return _tensor_store(k, ins, form["dim"], form.words.get("op", ""))
-    return _tensor_load(k, ins, form["dim"], bool(form["multicast"]))
+        return _tensor_store(k, ins, form.words.get("op", ""))
+    return _tensor_load(k, ins, bool(form["multicast"]))
 
 
-def _tensor_load(k: Compiler, ins: Instruction, dims: str, to_many: bool) -> Op:
-    dst, source, barrier = ins.operands[:3]
+def _tensor_load(k: Compiler, ins: Instruction, to_many: bool) -> Op:
+    dst, _, barrier = ins.operands[:3]
     dst_address, barrier_address = address_of(k, dst), address_of(k, barrier)
     if k.form["to"] == "shared::cta":
         dst_address, barrier_address = own_only(dst_address, ins), own_only(barrier_address, ins)
-    maps = _tensor_operand(k, source, dims)
-    mask = k.reader(ins.operands[3], "b16") if to_many else None
+    source = _TensorOperand(k, ins, 1)
+    mask = k.reader(ins.operands[3 + (source.mode == "im2col")], "b16") if to_many else None
 
     def run(c: Group) -> None:
         lanes = Lanes(c)
         dst_cta, dst_at = lanes.shared(dst_address(c))
         bar_cta, bar_at = lanes.shared(barrier_address(c))
         masks = lanes.take(mask(c)) if mask else None
-        for n, (m, coords) in enumerate(maps(lanes)):
+        for n, place in enumerate(source(lanes)):
             i = Issuer(c, int(lanes.row[n]), int(lanes.lane[n]), ins)
-            if m is None:
-                i.hazard(HazardKind.DESCRIPTOR, f"the operand is no tensor map of rank {dims[0]}")
+            tile = source.tile(i, place, False)
+            if tile is None:
                 continue
             if masks is None:
                 targets = [(int(dst_cta[n]), int(bar_cta[n]))]
             else:
                 targets = multicast(i, int(masks[n]))
-            if _allowed(i, m, coords, False):
-                _load(i, BoxTile(i, m, coords), targets, int(dst_at[n]), int(bar_at[n]))
+            _load(i, tile, targets, int(dst_at[n]), int(bar_at[n]))
 
     return run
 
 
-def _load(i: Issuer, tile: BoxTile, targets: list[tuple[int, int]], at: int, barrier: int) -> None:
+def _load(i: Issuer, tile: TensorTile, targets: list[tuple[int, int]], at: int, barrier: int) -> None:
     m, batch = tile.m, i.batch
     size = m.bytes
     if not shared_span(i, at, size, SMEM_UNIT, "a TMA load"):
@@ -192,25 +226,23 @@ def _load(i: Issuer, tile: BoxTile, targets: list[tuple[int, int]], at: int, bar
     batch.engine.issue(perform, "TMA load", (i.ins, i.cta))
 
 
-def _tensor_store(k: Compiler, ins: Instruction, dims: str, operation: str) -> Op:
-    maps = _tensor_operand(k, ins.operands[0], dims)
+def _tensor_store(k: Compiler, ins: Instruction, operation: str) -> Op:
+    target = _TensorOperand(k, ins, 0)
     source = own_only(address_of(k, ins.operands[1]), ins)
 
     def run(c: Group) -> None:
         lanes = Lanes(c)
         _, src_at = lanes.shared(source(c))
-        for n, (m, coords) in enumerate(maps(lanes)):
+        for n, place in enumerate(target(lanes)):
             i = Issuer(c, int(lanes.row[n]), int(lanes.lane[n]), ins)
-            if m is None:
-                i.hazard(HazardKind.DESCRIPTOR, f"the operand is no tensor map of rank {dims[0]}")
-                continue
-            if _allowed(i, m, coords, True):
-                _store(i, BoxTile(i, m, coords, store=True), int(src_at[n]), operation)
+            tile = target.tile(i, place, True)
+            if tile is not None:
+                _store(i, tile, int(src_at[n]), operation)
 
     return run
 
 
-def _store(i: Issuer, tile: BoxTile, at: int, operation: str) -> None:
+def _store(i: Issuer, tile: TensorTile, at: int, operation: str) -> None:
     m, batch = tile.m, i.batch
     if not shared_span(i, at, m.bytes, SMEM_UNIT, "a TMA store"):
         return

@@ -167,7 +167,7 @@ def put_tile(batch: Batch, cta: int, offset: int, data: Array, swizzle: Swizzle)
     chunks[base // 16 + _chunks(offset & 1023, len(raw), swizzle)] = raw.view("u8").reshape(-1, 2)
 
 
-def get_tile(batch: Batch, cta: int, offset: int, m: TensorMap) -> Array:
+def get_tile(batch: Batch, cta: int, offset: int, m: Any) -> Array:
     """A tile's elements from shared memory, outermost first, as unsigned words."""
     size = m.bytes
     base = cta * batch.shared.stride + (offset & ~1023)
@@ -179,12 +179,11 @@ def get_tile(batch: Batch, cta: int, offset: int, m: TensorMap) -> Array:
 # --- tensors in global memory -------------------------------------------------------------------------
 
 
-class BoxTile:
-    """One box of a tensor map, found in a buffer."""
+class TensorTile:
+    """What one tensor copy accesses in global memory, found in a buffer: `buffer` is None where it can't be."""
 
-    def __init__(self, i: Issuer, m: TensorMap, coords: list[int], store: bool = False) -> None:
-        self.m = m
-        self.box: Box = locate_box(m, coords, store)
+    def __init__(self, i: Issuer, m: Any) -> None:
+        self.m: Any = m
         found = i.run.memory.find(m.address)
         if found is None:
             i.hazard(HazardKind.DESCRIPTOR, "the tensor map's address lies in no array")
@@ -192,10 +191,6 @@ class BoxTile:
         self.origin: int = m.address - found.address if found is not None else 0
         if found is not None:
             self._check(i, found)
-            if store and self.buffer is not None and self._end() > len(found.bytes):
-                what = f"a TMA store past the end of rows of {m.shape[0] * m.dtype.itemsize} bytes of '{found.name}'"
-                i.hazard(HazardKind.OUT_OF_BOUNDS, f"{what}: the GPU writes on to a multiple of {UNIT} bytes")
-                self.box = locate_box(m, coords)
 
     def _check(self, i: Issuer, found: Buffer) -> None:
         m = self.m
@@ -204,6 +199,48 @@ class BoxTile:
             what = f"the tensor map of '{found.name}' spans {last} bytes, the array {len(found.bytes) - self.origin}"
             i.hazard(HazardKind.DESCRIPTOR, what)
             self.buffer = None
+
+    def combined(self, old: Array, new: Array, operation: str) -> Array:
+        """Elements after a reduction."""
+        return _combine(old, new, operation, self.m.dtype.name)
+
+    @property
+    def empty(self) -> bool:
+        """Whether all lies outside of the tensor."""
+        raise AssertionError("each kind of tile says so")
+
+    def load(self) -> Array:
+        """The tile with elements outside filled."""
+        raise AssertionError("each kind of tile says so")
+
+    def store(self, tile: Array, operation: str) -> None:
+        """Write `tile`, or reduce with it."""
+        raise AssertionError("each kind of tile says so")
+
+    def unchanged(self, tile: Array, unit: int) -> Array:
+        """(1, k): which of `granules` of `unit` bytes a store of `tile` leaves as they are."""
+        raise AssertionError("each kind of tile says so")
+
+    def granules(self, shadow: Any) -> Array:
+        """(1, k) granules of the elements inside."""
+        raise AssertionError("each kind of tile says so")
+
+
+class BoxTile(TensorTile):
+    """One box of a tensor map."""
+
+    def __init__(self, i: Issuer, m: TensorMap, coords: list[int], store: bool = False) -> None:
+        super().__init__(i, m)
+        self.m: TensorMap = m
+        self.box: Box = locate_box(m, coords, store)
+        if store and self.buffer is not None and self._end() > len(self.buffer.bytes):
+            what = f"a TMA store past the end of rows of {m.shape[0] * m.dtype.itemsize} bytes of '{self.buffer.name}'"
+            i.hazard(HazardKind.OUT_OF_BOUNDS, f"{what}: the GPU writes on to a multiple of {UNIT} bytes")
+            self.box = locate_box(m, coords)
+
+    @property
+    def empty(self) -> bool:
+        return self.box.empty
 
     def _end(self) -> int:
         """The byte of the buffer behind the last element inside."""
@@ -222,7 +259,6 @@ class BoxTile:
         return tuple(slice(a, b) for a, b in reversed(self.box.inside))
 
     def load(self) -> Array:
-        """The tile with elements outside filled."""
         m = self.m
         if self.buffer is not None and self.box.inside == m.whole:
             return np.ascontiguousarray(self.view())
@@ -236,22 +272,20 @@ class BoxTile:
             return
         target, value = self.view(), tile[self.inside()]
         if operation:
-            value = _combine(target, value, operation, self.m.dtype.name)
+            value = self.combined(target, value, operation)
         target[...] = value
 
     def unchanged(self, tile: Array, unit: int) -> Array:
-        """(1, k): which of `granules` of `unit` bytes a store of `tile` leaves as they are."""
         equal = np.ascontiguousarray(self.view() == tile[self.inside()]).reshape(-1)
         return np.all(np.repeat(equal, self.m.dtype.itemsize).reshape(1, -1, unit), axis=2)
 
     def granules(self, shadow: Any) -> Array:
-        """(1, k) granules of the elements inside."""
         m = self.m
         size = m.dtype.itemsize
         counts = [b - a for a, b in self.box.inside]
         dense = m.element_strides[0] == 1
         run = counts[0] * size if dense else size
-        unit = _unit(self.origin + self.box.offset, run, m.strides[1:], shadow)
+        unit = unit_of(self.origin + self.box.offset, run, m.strides[1:], shadow)
         rows = np.array([self.origin + self.box.offset])
         for axis in range(0 if not dense else 1, len(counts)):
             step = np.arange(counts[axis]) * m.strides[axis] * m.element_strides[axis]
@@ -259,7 +293,7 @@ class BoxTile:
         return (rows[:, None] // unit + np.arange(run // unit)).reshape(1, -1)
 
 
-def _unit(start: int, run: int, strides: tuple[int, ...], shadow: Any) -> int:
+def unit_of(start: int, run: int, strides: tuple[int, ...], shadow: Any) -> int:
     """Fit the shadow's granules to runs of `run` bytes from `start` at `strides`; the granule's size."""
     unit = 16
     for number in (start, run, *strides):
@@ -281,7 +315,7 @@ def _combine(old: Array, new: Array, operation: str, dtype: str) -> Array:
 
 
 def note_tile(
-    i: Issuer, tile: BoxTile, queue: int, clock: int, write: bool, data: Callable[[], Array] | None = None
+    i: Issuer, tile: TensorTile, queue: int, clock: int, write: bool, data: Callable[[], Array] | None = None
 ) -> bool:
     """Tell a buffer's shadow of a tile that an operation reads or writes. False where it may not.
 
@@ -294,7 +328,7 @@ def note_tile(
         i.hazard(HazardKind.READ_ONLY, f"a TMA store to '{buffer.name}', which the kernel may only read")
         return False
     shadow = buffer.shadow
-    if shadow is None or tile.box.empty:
+    if shadow is None or tile.empty:
         return True
     alone = not i.run.program.triggers and not i.run.overlap.at_start
     if not write and not buffer.writable and buffer.initialised and alone:
