@@ -9,7 +9,7 @@ from kernel_dsl.runtime.interpreter.isa.instructions import ROWS
 from kernel_dsl.runtime.interpreter.machine.builders import families
 from kernel_dsl.runtime.interpreter.machine.program import BUILDERS
 
-from . import forms
+from . import forms, orders
 
 needs_ptxas = pytest.mark.skipif(find_ptxas() is None, reason="ptxas is not installed")
 
@@ -31,6 +31,21 @@ def test_a_sample_of_forms() -> None:
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_many_forms(seed: int) -> None:
     _, unequal = forms.differences(2000, seed)
+    assert not unequal, "\n".join(unequal)
+
+
+@needs_ptxas
+def test_modifiers_in_other_orders() -> None:
+    taken, unequal = orders.differences(200, seed=0)
+    assert not unequal, "\n".join(unequal)
+    assert taken > 50
+
+
+@needs_ptxas
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_many_modifiers_in_other_orders(seed: int) -> None:
+    _, unequal = orders.differences(2000, seed)
     assert not unequal, "\n".join(unequal)
 
 

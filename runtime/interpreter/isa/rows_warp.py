@@ -24,7 +24,7 @@ def _redux_type(w: Words, operands: Operands) -> str:
 
 row("shfl", "sync mode=up|down|bfly|idx type=b32", "D|P S S:b32 S:b32 S:u32", waits=True)
 row("vote", "sync mode=all|any|uni|ballot type=pred|b32", "D! P S:u32", _vote_type, waits=True)
-row("match", "mode=any|all sync type=b32|b64", "D|P:b32 S S:u32", _match_pair, waits=True)
+row("match", "mode=any|all sync type=b32|b64", "D|P:u32 S S:u32", _match_pair, waits=True)
 row("redux", "sync op=add|min|max|and|or|xor type=b32|u32|s32", "D! S S:u32", _redux_type, waits=True)
 row("elect", "sync", "D|P:u32 S:u32", _pair, waits=True)
 row("activemask", "type=b32", "D!", waits=True)

@@ -37,6 +37,15 @@ SPECIAL = re.compile(
 _NUMBERED = re.compile(r"(.*?)(\d+)$")
 
 
+def _words(text: str) -> tuple[str, ...]:
+    """The words of an opcode. Assemblers take `.sync` twice, and it means the same."""
+    words = text.split(".")
+    if words.count("sync") > 1:
+        first = words.index("sync") + 1
+        words = words[:first] + [w for w in words[first:] if w != "sync"]
+    return tuple(words)
+
+
 class _Scope:
     """Names declared between one pair of braces."""
 
@@ -180,7 +189,7 @@ class BodyParser:
             while c.accept(","):
                 operands.append(self._operand())
         c.expect(";")
-        opcode = tuple(token.text.split("."))
+        opcode = _words(token.text)
         ins = Instruction(opcode, tuple(operands), guard, token.line, token.column)
         self.fn.body.append(ins)
         if opcode[0] in ("bra", "brx", "call"):

@@ -11,7 +11,9 @@ itself.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import cast
@@ -118,6 +120,61 @@ def _match(slots: Slots, words: Opcode, at: int) -> tuple[list[str] | None, int]
     return None, furthest
 
 
+# Assemblers take modifiers in any order, but these are parts of names, and types and layouts keep theirs; and these may
+# stand twice.
+_HALVES = frozenset(("hi", "lo", "wide"))
+_OF_NAMES = {
+    **dict.fromkeys(("mul", "mad", "mul24", "mad24", "madc", "dp2a"), _HALVES),
+    "div": frozenset(("full",)), "shf": frozenset("lr"), "cvt": frozenset(("pack",)),
+}  # fmt: skip
+_TWICE = frozenset(("sat", "satfinite", "relu", "approx", "cc", "NaN", "shiftamt"))
+_TYPE = re.compile(r"pred|([busf]|bf|tf|e\d+m|ue\d+m)\d+(x\d+)?")
+
+
+def _in_order(slots: Slots, words: Opcode, head: str = "") -> list[str] | None:
+    """The chosen word of each slot where `words` stand in another order, or twice; None where they don't match."""
+    if len(words) > 4 * len(slots):
+        return None
+    once = tuple(w for at, w in enumerate(words) if w not in _TWICE or w not in words[:at])
+    found = _match_in_any_order(slots, once)
+    if found is None:
+        return None
+    spelled = [w for choice in found if choice for w in choice.split(".")]
+    of_name = _OF_NAMES.get(head, frozenset())
+    if spelled[:1] != list(words[:1]) and not of_name.isdisjoint((*spelled[:1], *words[:1])):
+        return None
+    for kept in (_TYPE.fullmatch, ("row", "col").__contains__):
+        if [w for w in spelled if kept(w)] != [w for w in words if kept(w)]:
+            return None
+    return found
+
+
+def _match_in_any_order(slots: Slots, words: Opcode) -> list[str] | None:
+    """Words that two slots have go to the slots in their order."""
+    if not slots:
+        return None if words else []
+    for at in range(len(words)):
+        for option in slots[0]:
+            if words[at] not in option or not set(option) <= set(words):
+                continue
+            rest = _match_in_any_order(slots[1:], _without(words, option, at))
+            if rest is not None:
+                return [".".join(option), *rest]
+    if () not in slots[0]:
+        return None
+    rest = _match_in_any_order(slots[1:], words)
+    return None if rest is None else ["", *rest]
+
+
+def _without(words: Opcode, option: Slot, at: int) -> Opcode:
+    """`words` without those of an option: number `at`, and the first of each other one."""
+    left = list(words[:at] + words[at + 1 :])
+    for word in option:
+        if word != words[at]:
+            left.remove(word)
+    return tuple(left)
+
+
 def _parse_slot(text: str) -> tuple[Slot, ...]:
     if text == "-":
         return ((),)
@@ -129,12 +186,22 @@ def slots_of(line: str) -> Slots:
     return tuple(_parse_slot(slot) for slot in line.split())
 
 
-def parse_slots(line: str, words: Opcode) -> list[str] | None:
-    """`words` by a line of the grammar.
+def parse_lines(lines: Iterable[str], words: Opcode) -> tuple[str, list[str]] | None:
+    """The first of some lines of the grammar that takes `words`, in its order or else in another, and the choice of each
+    slot; None where none does."""
+    for match in (lambda slots: _match(slots, words, 0)[0], lambda slots: _in_order(slots, words)):
+        for line in lines:
+            found = match(slots_of(line))
+            if found is not None:
+                return line, found
+    return None
 
-    The choice of each slot, or None where they do not match.
-    """
-    return _match(slots_of(line), words, 0)[0]
+
+def together(words: Opcode, *needed: str) -> Opcode | None:
+    """`words` without those that an instruction needs, wherever they stand; None where one is missing, or there twice."""
+    if any(words.count(w) != 1 for w in needed):
+        return None
+    return tuple(w for w in words if w not in needed)
 
 
 def expand_slots(line: str) -> Iterator[tuple[str, ...]]:
@@ -189,6 +256,11 @@ def _find(opcode: Opcode, pair: bool) -> tuple[Body, int] | str:
             return candidate.build(*choice), candidate.since
         except Illegal as error:
             why = str(error)
+    for candidate in _FORMS.get((opcode[0], pair), ()):
+        choice = _in_order(candidate.slots, words, opcode[0])
+        with suppress(Illegal):
+            if choice is not None:
+                return candidate.build(*choice), candidate.since
     if why:
         return why
     return f"'.{words[furthest]}' is not possible here" if furthest < len(words) else "it is incomplete"

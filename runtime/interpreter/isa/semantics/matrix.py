@@ -19,7 +19,7 @@ from . import exact, fragments
 from .errors import BadModifier, UnknownInstruction
 from .floating import canonical_f32
 from .formats import decode, f16_of_float
-from .forms import Opcode, expand_slots, parse_slots
+from .forms import Opcode, expand_slots, parse_lines, together
 from .types import Array
 
 Registers = list[Array]
@@ -196,12 +196,12 @@ def compile_mma(opcode: Opcode) -> MmaSemantics:
     """The function of an mma.sync form. Raises `UnknownInstruction` or `BadModifier`."""
     if opcode[:1] != ("mma",):
         raise UnknownInstruction(opcode)
-    if opcode[1:3] != ("sync", "aligned"):
+    rest = together(opcode[1:], "sync", "aligned")
+    if rest is None:
         raise BadModifier(opcode, "'.sync.aligned' must follow 'mma'")
-    for line in LINES:
-        words = parse_slots(line, opcode[3:])
-        if words is not None:
-            return _build(opcode, words)
+    found = parse_lines(LINES, rest)
+    if found is not None:
+        return _build(opcode, found[1])
     raise BadModifier(opcode, "mma.sync has no such combination of shape, layouts and types")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from .errors import BadModifier
 from .floating import flush_f32
 from .formats import FORMATS, FloatFormat
-from .forms import Alu, Body, Opcode, form, parse_slots
+from .forms import Alu, Body, Opcode, form, parse_lines
 from .halves import flush_f16, packed
 from .types import SIGNED, STORAGE, Array
 
@@ -97,10 +97,10 @@ THREE = "ftz? NaN? abs? f32"  # min and max of three operands, from sm_100 on
 
 def extreme_of_three(opcode: Opcode) -> Alu:
     """min or max of three f32 operands; with `.abs` of their magnitudes. Raises BadModifier."""
-    words = parse_slots(THREE, opcode[1:])
-    if words is None:
-        raise BadModifier(opcode, "of three operands there are .ftz, .NaN, .abs and .f32, in this order")
-    ftz, nan, magnitudes, type_ = words
+    found = parse_lines([THREE], opcode[1:])
+    if found is None:
+        raise BadModifier(opcode, "of three operands there are .ftz, .NaN, .abs and .f32")
+    ftz, nan, magnitudes, type_ = found[1]
     two = _fast_f32(opcode[0], bool(nan))
 
     def prepared(bits: Array) -> Array:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .errors import BadModifier, UnknownInstruction
-from .forms import Illegal, Opcode, expand_slots, parse_slots
+from .forms import Illegal, Opcode, expand_slots, parse_lines
 from .types import Array
 
 WarpFunction = Callable[..., tuple[Array, ...]]
@@ -239,12 +239,10 @@ def compile_warp(opcode: Opcode, pair: bool = False) -> WarpOp:
     lines = LINES.get(opcode[0])
     if lines is None:
         raise UnknownInstruction(opcode)
-    for line in lines:
-        words = parse_slots(line, opcode[1:])
-        if words is None:
-            continue
+    found = parse_lines(lines, opcode[1:])
+    if found is not None:
         try:
-            operands, results, function = _build([opcode[0], *words], pair)
+            operands, results, function = _build([opcode[0], *found[1]], pair)
         except Illegal as error:
             raise BadModifier(opcode, str(error)) from None
         return WarpOp(opcode, operands, results, function)

@@ -18,7 +18,7 @@ import numpy as np
 from .errors import BadModifier, UnknownInstruction
 from .floating import canonical_f32
 from .formats import decode, f16_of_float
-from .forms import Opcode, expand_slots, parse_slots
+from .forms import Opcode, expand_slots, parse_lines, together
 from .types import Array
 
 _FLOAT_N = "|".join(f"m64n{n}kK" for n in range(8, 257, 8))
@@ -151,16 +151,16 @@ def compile_wgmma(opcode: Opcode) -> WgmmaSemantics:
     """
     if opcode[:2] != ("wgmma", "mma_async"):
         raise UnknownInstruction(opcode)
-    sparse = opcode[2:3] == ("sp",)
-    rest = opcode[2 + sparse :]
-    if rest[:2] != ("sync", "aligned"):
+    sparse = "sp" in opcode
+    rest = together(opcode[2:], "sync")
+    if rest is None:
         raise BadModifier(opcode, "'.sync.aligned' must follow 'wgmma.mma_async'")
-    for line in _lines(1 + sparse):
-        words = parse_slots(line, rest[2:])
-        if words is not None:
-            shape, d_type, a_type, b_type = words[0], *words[-3:]
-            n, k = (int(x) for x in shape.removeprefix("m64n").split("k"))
-            return WgmmaSemantics(opcode, n, k, d_type, a_type, b_type, "satfinite" in words, sparse)
+    found = parse_lines(_lines(1 + sparse), tuple(w for w in rest if w not in ("sp", "aligned")))
+    if found is not None and rest.count("aligned") < 2:  # assemblers do without it
+        words = found[1]
+        shape, d_type, a_type, b_type = words[0], *words[-3:]
+        n, k = (int(x) for x in shape.removeprefix("m64n").split("k"))
+        return WgmmaSemantics(opcode, n, k, d_type, a_type, b_type, "satfinite" in words, sparse)
     raise BadModifier(opcode, "wgmma.mma_async has no such combination of shape and types")
 
 

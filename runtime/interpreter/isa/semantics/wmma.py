@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .errors import BadModifier, UnknownInstruction
-from .forms import Opcode, expand_slots, parse_slots
+from .forms import Opcode, expand_slots, parse_lines, together
 from .matrix import MmaSemantics, Registers, result_codes, values
 from .types import Array
 
@@ -183,22 +183,18 @@ def compile_wmma_memory(opcode: Opcode) -> WmmaMemory:
     action = next(iter(opcode[1:2]), "")
     if opcode[:1] != ("wmma",) or action not in ("load", "store"):
         raise UnknownInstruction(opcode)
-    for kind, lines in MEMORY_LINES.items():
-        name = "d" if action == "store" else kind
-        if action == "store" and kind != "c":
-            continue
-        for line in lines:
-            words = parse_slots(f"{name} sync aligned row|col {line}", opcode[2:])
-            if words is not None:
-                layout, shape, space, type_ = words[3:]
-                fragment = _fragment(kind, type_, shape)
-                return WmmaMemory(opcode, action, layout, space, fragment)
-    for kind, lines in _SMALL_LINES.items():
-        for line in lines:
-            words = parse_slots(f"{kind} sync aligned {line}", opcode[2:])
-            if words is not None and action == "load":
-                _, _, _, layout, shape, space, type_ = words
-                return WmmaMemory(opcode, action, layout, space, _fragment(kind, type_, shape))
+    rest = together(opcode[3:], "sync", "aligned")
+    kind = "c" if opcode[1:3] == ("store", "d") else next(iter(opcode[2:3]), "")
+    if rest is not None and kind in MEMORY_LINES and (action == "load" or opcode[2] == "d"):
+        found = parse_lines([f"row|col {line}" for line in MEMORY_LINES[kind]], rest)
+        if found is not None:
+            layout, shape, space, type_ = found[1]
+            return WmmaMemory(opcode, action, layout, space, _fragment(kind, type_, shape))
+    if rest is not None and action == "load":
+        found = parse_lines(_SMALL_LINES.get(kind, ()), rest)
+        if found is not None:
+            layout, shape, space, type_ = found[1]
+            return WmmaMemory(opcode, action, layout, space, _fragment(kind, type_, shape))
     raise BadModifier(opcode, "wmma has no such combination of shape and type")
 
 
@@ -207,16 +203,16 @@ def compile_wmma(opcode: Opcode) -> MmaSemantics:
     """wmma.mma. Raises `UnknownInstruction` or `BadModifier`."""
     if opcode[:2] != ("wmma", "mma"):
         raise UnknownInstruction(opcode)
-    if opcode[3:6] == ("popc", "sync", "aligned") and opcode[2] in ("xor", "and"):
-        words = parse_slots(BITS_LINE, opcode[6:])
-        if words is not None:
-            return _build(opcode, words, opcode[2] == "xor")
-    if opcode[2:4] != ("sync", "aligned"):
+    rest = together(opcode[2:], "sync", "aligned")
+    if rest is None:
         raise BadModifier(opcode, "'.sync.aligned' must follow 'wmma.mma'")
-    for line in MMA_LINES:
-        words = parse_slots(line, opcode[4:])
-        if words is not None:
-            return _build(opcode, words)
+    if opcode[2] in ("xor", "and") and rest[1:2] == ("popc",):
+        found = parse_lines([BITS_LINE], rest[2:])
+        if found is not None:
+            return _build(opcode, found[1], opcode[2] == "xor")
+    found = parse_lines(MMA_LINES, rest)
+    if found is not None:
+        return _build(opcode, found[1])
     raise BadModifier(opcode, "wmma.mma has no such combination of shape, layouts and types")
 
 

@@ -213,7 +213,7 @@ def build_wgmma(k: Compiler, ins: Instruction) -> Op:
     words = ins.opcode[1:]
     if words[0] == "mma_async":
         return _mma_async(k, ins)
-    if words[0] not in ("fence", "commit_group", "wait_group") or words[1:] != ("sync", "aligned"):
+    if words[0] not in ("fence", "commit_group", "wait_group") or set(words[1:]) not in ({"sync"}, {"sync", "aligned"}):
         raise k.error("unknown form")
     keep = constant_operand(k, ins.operands[0]) if words[0] == "wait_group" else 0
 
