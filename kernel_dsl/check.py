@@ -125,7 +125,7 @@ class Check:
         if not isinstance(launches, (list, tuple)):
             what = f"launches is a {type(launches).__name__}"
             raise BadArgumentType(op="sequence", what=what, hint="a list of `kd.check.launch(...)`")
-        return check_calls([self._as_call(x) for x in launches], schedules, ignore, step_budget)
+        return check_calls([self._as_call(x) for x in launches], schedules, ignore, step_budget, several=True)
 
     def _as_call(self, x: Any) -> Call:
         from kernel_dsl.runtime.check import Call

@@ -137,6 +137,8 @@ def _of_image(call: Call, made: Prepared, hosts: dict[int, Any]) -> list[Any]:
     image = as_image(call.image)
     with lend(image.ptx) as module:
         entry = entry_of(module, call.entry)
+        if call.target is None and device_target(module.target) is None:
+            raise PtxError(f"'{module.target}' is no target: 'sm_75' to 'sm_121a'", *module.target_at)
         target = target_named(call.target or module.target)
         interpreter.check_program(module, entry.name, target.name)
     args = [_host_argument(a, hosts) for a in call.args]

@@ -21,9 +21,9 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def check_calls(
-    calls: Sequence[Call], schedules: Any, ignore: Any, step_budget: int | None = None
-) -> Report:  # fmt: skip
-    """Run calls that follow one another under each schedule.
+    calls: Sequence[Call], schedules: Any, ignore: Any, step_budget: int | None = None, several: bool = False
+) -> Report:
+    """Run calls that follow one another under each schedule. `several`: outputs are a list, an entry for each call.
 
     Never raises for a hazard. Raises PtxError, EntryArgumentError, LoadError and the errors of arguments before anything
     runs.
@@ -33,7 +33,7 @@ def check_calls(
     found = explore(made.launches, made.space, runs, kinds, made.files, step_budget)
     return Report(
         hazards=found.hazards,
-        outputs=[tuple(o) for o in made.outputs] if len(calls) != 1 else tuple(made.outputs[0]),
+        outputs=[tuple(o) for o in made.outputs] if several else tuple(made.outputs[0]),
         schedules=tuple(map(spelled, runs)),
         launches=tuple(launch.name for launch in made.launches),
         decided=found.decided,

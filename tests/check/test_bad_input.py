@@ -33,6 +33,9 @@ BAD = [
     (image("", " tanh.approx.bf16 %h1, %h2;", head=HEAD.replace("90a", "80")), 6, 2, "needs sm_90"),
     (HEAD + ".visible .entry k() {", 4, 22, "not closed"),
     (".version 8.6\n", 2, 1, "no .target"),
+    (HEAD.replace("8.6", "8.9"), 1, 1, "no PTX 8.9"),
+    (HEAD.replace("8.6", "7.0"), 2, 1, "needs .version 8.0"),
+    (image("", "", head=HEAD.replace("90a", "200")), 2, 1, "is no target"),
 ]
 
 

@@ -201,6 +201,7 @@ def test_launches_that_follow_one_another_share_arrays() -> None:
     report = kd.check.sequence(steps)
     assert report.verdict == "none" and report.launches == ("k", "k") and out.tolist() == [10] * 4
     assert len(report.outputs) == 2 and report.outputs[1][0] is out
+    assert kd.check.sequence(steps[:1]).outputs[0][0] is out  # a list of one
 
 
 def test_a_sequence_of_traced_kernels() -> None:

@@ -18,6 +18,25 @@ def parse(text: str) -> Module:
     return _ModuleParser(Cursor(tokenize(text))).run()
 
 
+# The last minor version of each major one (PTX ISA 13, 'Release Notes'); 9 is not the last.
+_LAST = {1: 5, 2: 3, 3: 2, 4: 3, 5: 1, 6: 5, 7: 8, 8: 8}
+# The first version that has a target (PTX ISA 11.1.2, .target); those before sm_75 are not told apart.
+_SINCE = {
+    75: (6, 3), 80: (7, 0), 86: (7, 1), 87: (7, 4), 89: (7, 8), 90: (7, 8), 100: (8, 6), 101: (8, 6), 103: (8, 8),
+    110: (9, 0), 120: (8, 7), 121: (8, 8),
+}  # fmt: skip
+
+
+def _is_version(version: tuple[int, int]) -> bool:
+    return version[0] == 9 or version[1] <= _LAST.get(version[0], -1)
+
+
+def _first_version(target: str) -> tuple[int, int]:
+    number = int(re.sub(r"\D", "", target))
+    suffix = {"a": (8, 0), "f": (8, 8)}.get(target[-1], (1, 0))
+    return max(_SINCE.get(number, (1, 0)), suffix)
+
+
 class _ModuleParser:
     def __init__(self, cursor: Cursor) -> None:
         self.c = cursor
@@ -43,12 +62,17 @@ class _ModuleParser:
                 if not (dot and major.isdigit() and minor.isdigit()):
                     raise c.error("expected a version such as 8.6", token)
                 m.version = (int(major), int(minor))
+                if not _is_version(m.version):
+                    raise c.error(f"there is no PTX {major}.{minor}", token)
             case ".target":
                 m.target_at = (token.line, token.column)
                 c.next()
                 m.target = c.word("a target").text
                 if not re.fullmatch(r"sm_\d+[af]?", m.target):
                     raise c.error(f"'{m.target}' is no target", token)
+                first = _first_version(m.target)
+                if m.version < first:
+                    raise c.error(f"'{m.target}' needs .version {first[0]}.{first[1]} or later", token)
                 while c.accept(","):
                     c.word("a target option")
             case ".address_size":
