@@ -44,6 +44,8 @@ def lacks(target: str, ins: Instruction) -> str:
     words = ins.opcode
     if words[0] == "wgmma":
         return "" if target == "sm_90a" else f"wgmma is of sm_90a alone, the module is for {target}"
+    if words[0] == "tcgen05" and (target[-1] not in "af" or not 100 <= number_of(target) < 120):
+        return f"tcgen05 is of targets such as sm_100a, the module is for {target}"
     special = words[0] == "setmaxnreg" or words[:2] == ("tensormap", "replace")
     if special and (target[-1] not in "af" or number_of(target) < 90):
         return f"{words[0]} is of targets such as sm_90a, the module is for {target}"

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 
+# Instructions of PTX that are not interpreted: textures and surfaces (PTX ISA 9.7.10, 9.7.11), the stack (9.7.17), scalar
+# video instructions (9.7.19.1), and those of sm_100 (9.7.13.16, 9.7.16).
+_NOT_INTERPRETED = frozenset(
+    (
+        "alloca clusterlaunchcontrol istypep stackrestore stacksave suld suq sured sust tcgen05 tex tld4 txq "
+        "vabsdiff vadd vmad vmax vmin vset vshl vshr vsub"
+    ).split()
+)
+
+
 class UnknownInstruction(ValueError):
     """The leading word of a mnemonic is no instruction that this interpreter computes."""
 
     def __init__(self, opcode: tuple[str, ...]) -> None:
         self.opcode = opcode
-        super().__init__(f"unknown instruction '{'.'.join(opcode)}'")
+        name = ".".join(opcode)
+        if opcode[0] in _NOT_INTERPRETED or opcode[:1] == ("mma",):
+            super().__init__(f"'{name}' is an instruction that is not interpreted (docs/ptx-coverage.md has those that are)")
+        else:
+            super().__init__(f"unknown instruction '{name}'")
 
 
 class BadModifier(ValueError):

@@ -194,7 +194,7 @@ def _held(type_: str, elements: int) -> tuple[str, int]:
 @cache
 def compile_mma(opcode: Opcode) -> MmaSemantics:
     """The function of an mma.sync form. Raises `UnknownInstruction` or `BadModifier`."""
-    if opcode[:1] != ("mma",):
+    if opcode[:1] != ("mma",) or opcode[1:2] in (("sp",), ("sp::ordered_metadata",)):
         raise UnknownInstruction(opcode)
     rest = together(opcode[1:], "sync", "aligned")
     if rest is None:
