@@ -2,6 +2,8 @@
 
 Two strong accesses of one place do not race if the scope of each holds the other, both go through the same proxy, and they
 overlap completely. Accesses of less than 4 bytes count as their word: CUDA's headers make them of compare-and-swaps.
+Copies that reduce are relaxed atomics, element by element (PTX ISA 9.7.9.27.3). In what order they come is open, even of one
+lane; where their operations differ, the result depends on it, and they count as a race.
 
 A place has one last writer in shadow memory. Atomics of several agents are unordered among themselves, so the one before is
 kept beside it: an ordinary access must come after both.
@@ -25,9 +27,11 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 _ATOMIC = np.int64(1 << 31)
 _CLOCK = np.int64((1 << 31) - 1)
+_OPERATIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 SCOPE = "give both a scope that holds both: .gpu, or .cluster within a cluster"
 SYSTEM = 'give both the scope of the system, .sys: memory_scope="sys" or scope="sys"'
 _SIZE = "access the word by one size everywhere: accesses of several sizes are unordered even where all are atomic"
+_ORDER = "wait for the one (cp.async.bulk.wait_group 0) before the other: reductions by copies are unordered among themselves"
 _PROXY = "let all go through one proxy, by atomics or by copies that reduce, or order them with a proxy fence between"
 
 
@@ -40,6 +44,13 @@ def size_of(ins: Instruction) -> int:
         return 0
     form = known_form(ins)
     return max(form.size, 4) if form is not None else 0
+
+
+def operation_of(ins: Instruction) -> str:
+    """The operation of a reduction by a copy; "" of other instructions."""
+    if ins.opcode[:2] != ("cp", "reduce"):
+        return ""
+    return next((w for w in ins.opcode[3:] if w in _OPERATIONS), "")
 
 
 class StrongPairs:
@@ -99,7 +110,13 @@ class StrongPairs:
             theirs = self._size_table()[sites[g]]
             yield (theirs != mine) & (theirs != 0), _SIZE
         if self.run.program.other_proxies:
-            yield shadow.is_queue(shadow.agent_of(held)) != a.queue, _PROXY
+            queue = shadow.is_queue(shadow.agent_of(held))
+            yield queue != a.queue, _PROXY
+            if a.queue:
+                yield queue & (self._operation_table()[sites[g]] != operation_of(a.ins)), _ORDER
+
+    def _operation_table(self) -> Array:
+        return np.array([operation_of(ins) for ins in self.run.sites])
 
     def _size_table(self) -> Array:
         sites = self.run.sites

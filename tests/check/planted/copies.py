@@ -116,6 +116,17 @@ M: mbarrier.try_wait.parity.shared::cta.b64 %p9, [%r3], 0; @!%p9 bra M;
     ptx("a reduction over what a store still writes", "race_global", START + FILL + " @%p0 ret; " + STORE2 + """
  <<||cp.async.bulk.wait_group 0;>> cp.reduce.async.bulk.global.shared::cta.bulk_group.max.s32 [%d0+64], [%r0+512], 64;
  cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;""", zeros(256), before=TILE),
+    ptx("two reductions of one lane, of which one adds", "race_global", START + FILL + """ @%p0 ret;
+ cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%d0], [%r0], 256; cp.async.bulk.commit_group;
+ <<||cp.async.bulk.wait_group 0;>> cp.reduce.async.bulk.global.shared::cta.bulk_group.max.u32 [%d0], [%r0+256], 128;
+ cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;""", zeros(256), before=TILE),
+    ptx("blocks add, and one takes the minimum", "race_blocks", START + FILL + """ setp.eq.u32 %p3, cta, 2; @%p0 ret; @%p3 bra M;
+ cp.reduce.async.bulk.global.shared::cta.bulk_group.add.s32 [%d0], [%r0], 256; cp.async.bulk.commit_group; bra W;
+M: cp.reduce.async.bulk.global.shared::cta.bulk_group.min.s32 [%d0+<<128||256>>], [%r0], 256; cp.async.bulk.commit_group;
+W: cp.async.bulk.wait_group 0;""", zeros(256), before=TILE, grid=3),
+    ptx("atomics of lanes beside a reduction by a copy", "race_global", START + FILL + """ @%p0 bra A;
+ cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%d0], [%r0], 256; cp.async.bulk.commit_group;
+A: red.global.gpu.add.u32 [%d2+<<0||256>>], 1; @%p0 ret; cp.async.bulk.wait_group 0;""", zeros(256), before=TILE),
     ptx("a reduction into what another block reads", "race_blocks", START + FILL + """ setp.eq.u32 %p3, cta, 1;
  @%p3 bra R; @%p0 ret;
  cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%d0], [%r0], 256; cp.async.bulk.commit_group;

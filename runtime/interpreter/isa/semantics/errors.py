@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-
 # Instructions of PTX that are not interpreted: textures and surfaces (PTX ISA 9.7.10, 9.7.11), the stack (9.7.17), scalar
 # video instructions (9.7.19.1), and those of sm_100 (9.7.13.16, 9.7.16).
-_NOT_INTERPRETED = frozenset(
-    (
-        "alloca clusterlaunchcontrol istypep stackrestore stacksave suld suq sured sust tcgen05 tex tld4 txq "
-        "vabsdiff vadd vmad vmax vmin vset vshl vshr vsub"
-    ).split()
-)
+_NOT_INTERPRETED = (
+    "alloca", "clusterlaunchcontrol", "istypep", "stackrestore", "stacksave", "suld", "suq", "sured", "sust", "tcgen05", "tex",
+    "tld4", "txq", "vabsdiff", "vadd", "vmad", "vmax", "vmin", "vset", "vshl", "vshr", "vsub",
+)  # fmt: skip
 
 
 class UnknownInstruction(ValueError):
@@ -20,7 +17,9 @@ class UnknownInstruction(ValueError):
         self.opcode = opcode
         name = ".".join(opcode)
         if opcode[0] in _NOT_INTERPRETED or opcode[:1] == ("mma",):
-            super().__init__(f"'{name}' is an instruction that is not interpreted (docs/ptx-coverage.md has those that are)")
+            super().__init__(
+                f"'{name}' is an instruction that is not interpreted (docs/ptx-coverage.md has those that are)"
+            )
         else:
             super().__init__(f"unknown instruction '{name}'")
 
