@@ -60,9 +60,9 @@ def columns(
     places = [range(low, n + up, s) for low, n, up, s in zip(lower, spatial, upper, strides, strict=True)]
     order = list(itertools.product(range(x.shape[0] + pixels), *places))
     first = order.index(tuple(start))
-    padded = np.pad(x, [(0, 2 * pixels), *[(40, 40)] * len(spatial), (0, 64)])
+    padded = np.pad(x, [(0, 2), *[(8, 8)] * len(spatial), (0, 32)])
     at = [
-        (n, *(40 + p + o for p, o in zip(place, offsets, strict=True))) for n, *place in order[first : first + pixels]
+        (n, *(8 + p + o for p, o in zip(place, offsets, strict=True))) for n, *place in order[first : first + pixels]
     ]
     return np.stack([padded[place][c : c + channels] for place in at])
 
