@@ -367,7 +367,7 @@ def test_all_of_pallas_race_tests_are_here() -> None:
     assert len(TESTS) == 20
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name,made,race", CASES, ids=[c[0] for c in CASES])
 def test_the_verdict_is_that_of_pallas(name: str, made: Any, race: bool) -> None:
     kernel, *args = made()

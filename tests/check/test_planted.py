@@ -16,7 +16,7 @@ def test_there_are_enough_of_them() -> None:
     assert len({p.name for p in PROBES}) == len(PROBES)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("probe", PROBES, ids=[p.name for p in PROBES])
 def test_planted_bug(probe: Probe) -> None:
     bad = probe.check(False)
