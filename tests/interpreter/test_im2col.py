@@ -61,9 +61,7 @@ def columns(
     order = list(itertools.product(range(x.shape[0] + pixels), *places))
     first = order.index(tuple(start))
     padded = np.pad(x, [(0, 2), *[(8, 8)] * len(spatial), (0, 32)])
-    at = [
-        (n, *(8 + p + o for p, o in zip(place, offsets, strict=True))) for n, *place in order[first : first + pixels]
-    ]
+    at = [(n, *(8 + p + o for p, o in zip(place, offsets, strict=True))) for n, *place in order[first : first + pixels]]
     return np.stack([padded[place][c : c + channels] for place in at])
 
 

@@ -195,6 +195,10 @@ T: activemask.b32 %r10; match.any.sync.b32 %r5, lane, <<-1||%r10>>; add.u32 %r9,
  @%p4 bra X;
  mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f4, %f5, %f6, %f7}, {%r5, %r5}, {%r5}, {%f0, %f0, %f0, %f0};
  X: bar.warp.sync -1;"""),
+    lanes("mma of a warp of which lanes have left", """ mov.b32 %r5, 0; mov.f32 %f0, 0f00000000; setp.gt.u32 %p4, lane, <<30||31>>; @%p4 ret;
+ mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f4, %f5, %f6, %f7}, {%r5, %r5}, {%r5}, {%f0, %f0, %f0, %f0};"""),
+    lanes("ldmatrix of a warp that some lanes leave early", """ st.shared.u32 [%r1], tid; setp.lt.u32 %p4, lane, <<16||99>>; @!%p4 bra X;
+ ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r5}, [%r0]; X:"""),
     lanes("a product that one warp of the group leaves out", """ setp.lt.u32 %p4, tid, <<96||128>>; @!%p4 bra X;
  wgmma.fence.sync.aligned; wgmma.commit_group.sync.aligned;
  wgmma.wait_group.sync.aligned 0; mov.f32 %f0, 0f00000000; shr.u32 %r13, %r0, 4; cvt.u64.u32 %d4, %r13;

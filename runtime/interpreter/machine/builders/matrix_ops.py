@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...checks.kinds import HazardKind
 from ...checks.waits import RegisterWait
 from ...isa.semantics.fragments import matrix_row_map, movmatrix
 from ...isa.semantics.matrix import MmaSemantics, compile_mma
@@ -32,6 +33,23 @@ def _slots(k: Compiler, operand: Operand, count: int) -> tuple[int, ...]:
     return tuple(i.index for i in items if isinstance(i, Reg))
 
 
+def whole_warp(c: Group, ins: Instruction) -> bool:
+    """Whether all lanes of the warps are here; what is not waits for the rest. Lanes that have left are missed: a matrix
+    instruction is executed by all threads of a warp (PTX ISA 9.7.14)."""
+    if not together(c, None):
+        return False
+    if c.mask is not None:
+        batch = c.batch
+        thread = batch.row_warp[c.rows][:, None] * 32 + np.arange(32)
+        left = (thread < batch.run.threads_per_block) & ~c.mask
+        if left.any():
+            _, _, who = batch.run.reporter.group(c, left)
+            what = "a matrix instruction of a warp of which lanes have left"
+            fix = "let all lanes of the warp reach it"
+            batch.run.reporter.hazard(HazardKind.DIVERGENCE, what, ins, (f"gone: {who}",), fix)
+    return True
+
+
 @builds("mma")
 def build_mma(k: Compiler, ins: Instruction) -> Op:
     """mma.sync.aligned in every shape and type."""
@@ -52,7 +70,7 @@ def build_product(k: Compiler, ins: Instruction, op: MmaSemantics) -> Op:
     infinite = {"f16": 0x7C007C00, "f32": 0x7F800000, "f64": 0x7FF << 52}.get(op.types[3])
 
     def run(c: Group) -> bool:
-        if not together(c, None):
+        if not whole_warp(c, ins):
             return False
         if infinite is not None and c.batch.run.config.skip_floating_point_ops:
             for write in writers:
@@ -94,7 +112,7 @@ def build_ldmatrix(k: Compiler, ins: Instruction) -> Op:
     lane, byte = matrix_row_map(count, trans)
 
     def run(c: Group) -> bool:
-        if not together(c, None):
+        if not whole_warp(c, ins):
             return False
         part = _rows_part(c, address(c), count, space, ins, False)
         if part.shadow is not None:
@@ -120,7 +138,7 @@ def build_stmatrix(k: Compiler, ins: Instruction) -> Op:
     lane, byte = matrix_row_map(count, trans)
 
     def run(c: Group) -> bool:
-        if not together(c, None):
+        if not whole_warp(c, ins):
             return False
         part = _rows_part(c, address(c), count, space, ins, True)
         at = part.index[:, lane] + byte // 2  # (rows, count, 32, 2)
@@ -157,7 +175,7 @@ def build_movmatrix(k: Compiler, ins: Instruction) -> Op:
     read, write = k.reader(ins.operands[1], "b32"), k.writer(ins.operands[0], "b32")
 
     def run(c: Group) -> bool:
-        if not together(c, None):
+        if not whole_warp(c, ins):
             return False
         if write is not None:
             write(c, movmatrix(np.broadcast_to(read(c), (c.n, 32))))
@@ -267,7 +285,7 @@ def _mma_async(k: Compiler, ins: Instruction) -> Op:
     _lay_out(k, acc)
 
     def run(c: Group) -> bool:
-        if not warpgroups_together(c):
+        if not warpgroups_together(c) or not whole_warp(c, ins):
             return False
         c.batch.wgmma.issue(c, product)
         return True

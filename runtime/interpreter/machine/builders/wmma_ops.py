@@ -11,11 +11,10 @@ import numpy.typing as npt
 from ...isa.semantics.wmma import WmmaMemory, compile_wmma, compile_wmma_memory
 from ...ptx.module import Instruction, Operand, Vec
 from ..compiler import Compiler, registers
-from ..control import together
 from ..group import Group
 from ..program import Op, builds
 from .loads import address_of, combine, gather, noted, scatter, space_name, space_of, unchanged
-from .matrix_ops import build_product
+from .matrix_ops import build_product, whole_warp
 from .mbarrier_ops import Weak
 
 Array = npt.NDArray[Any]
@@ -70,7 +69,7 @@ def _load(k: Compiler, ins: Instruction, form: WmmaMemory, dest: Operand, memory
     writers = [k.writer(r, fragment.held[0]) for r in registers(dest)]
 
     def run(c: Group) -> bool:
-        if not together(c, None):
+        if not whole_warp(c, ins):
             return False
         codes: list[Array] = []
         for address in places.addresses(c):
@@ -94,7 +93,7 @@ def _store(k: Compiler, ins: Instruction, form: WmmaMemory, items: tuple[Any, ..
     readers = [k.reader(item, fragment.held[0]) for item in items]
 
     def run(c: Group) -> bool:
-        if not together(c, None):
+        if not whole_warp(c, ins):
             return False
         held = [np.ascontiguousarray(np.broadcast_to(r(c), (c.n, 32))) for r in readers]
         codes = fragment.from_registers(held)
