@@ -279,14 +279,15 @@ class Shadow:
             self._with_others(a, g, rows, mine)
 
     def _with_others(self, a: ShadowAccess, g: Array, rows: Array, mine: Array) -> None:
-        """Warps that run as one vector do their atomics in turn: the last is in shadow memory, those before are checked."""
+        """Warps that run as one vector come in turn: the last is in shadow memory, those before are checked."""
         if len(a.agent) > 1:
             last = self.w[g]
             lost = last != mine
             if lost.any():
                 some, row = g[lost], np.broadcast_to(rows, g.shape)[lost]
                 self.strong.check(self, a, some, row, last[lost], self.wi, "w", True)
-                self.strong.displaced(self, some, np.broadcast_to(mine, g.shape)[lost], a.site)
+                if a.ins.opcode[0] == "st":
+                    self.strong.displaced(self, some, np.broadcast_to(mine, g.shape)[lost], a.site)
 
     def epoch(self, a: ShadowAccess) -> Array:
         """(rows,): the epochs that this access leaves behind."""

@@ -5,8 +5,9 @@ overlap completely. Accesses of less than 4 bytes count as their word: CUDA's he
 Copies that reduce are relaxed atomics, element by element (PTX ISA 9.7.9.27.3). In what order they come is open, even of one
 lane; where their operations differ, the result depends on it, and they count as a race.
 
-A place has one last writer in shadow memory. Atomics of several agents are unordered among themselves, so the one before is
-kept beside it: an ordinary access must come after both.
+A place has one last writer in shadow memory. Who comes after an atomic comes after all that it has observed (PTX ISA 8.9.2,
+'Observation order', and 8.9.5, 'Causality order'). A strong store observes nothing, so the write that it follows is kept
+beside it, if the two are unordered: an ordinary access must come after both.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def operation_of(ins: Instruction) -> str:
 
 
 class StrongPairs:
-    """The part of a shadow that knows of strong accesses. `before`: the last writer but one of granules, where both are
-    atomics and unordered; `mixed`: whether the program has strong accesses of several sizes."""
+    """The part of a shadow that knows of strong accesses. `before`: the last writer but one of granules, where a strong store
+    came unordered after a strong write; `mixed`: whether the program has strong accesses of several sizes."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -123,10 +124,12 @@ class StrongPairs:
         self._sizes += [size_of(ins) for ins in sites[len(self._sizes) :]]
         return np.array(self._sizes)
 
-    # --- atomics that others did before --------------------------------------------------------------
+    # --- what a strong store follows -----------------------------------------------------------------
 
     def displaces(self, shadow: Shadow, a: ShadowAccess, g: Array, rows: Array, held: Array, sites: Array) -> None:
-        """A strong write is about to take the place of `held`: atomics that it is not ordered after are kept."""
+        """A strong write is about to take the place of `held`: a store keeps strong writes that it is not ordered after."""
+        if a.ins.opcode[0] != "st":
+            return
         kept = (held & _ATOMIC != 0) & (shadow.agent_of(held) != shadow.name_agent(a)[rows])
         if not kept.any():
             return
@@ -146,7 +149,7 @@ class StrongPairs:
         self.before_sites[g] = sites
 
     def check_before(self, shadow: Shadow, a: ShadowAccess, g: Array, rows: Array, writes: bool) -> None:
-        """An ordinary access comes after the atomics before the last, too."""
+        """An ordinary access comes after the write before the last, too."""
         if self.before is None or a.strong:
             return
         held = self.before[g]

@@ -98,13 +98,16 @@ PROBES: list[Probe] = [
     ptx("a histogram with atomics of the block's scope", BLOCKS, A + """ and.b32 %r5, tid, 7;
  mul.wide.u32 %d3, %r5, 4; add.s64 %d3, %d3, %d0;
  red.relaxed.<<cta||gpu>>.global.add.u32 [%d3], 1;""", zeros(8), grid=4, block=96),
-    ptx("half-precision atomics beside a plain read", "race_global", A + """ mov.b32 %r6, 0x3c003c00;
- red.global.gpu.add.noftz.f16x2 [%d0], %r6; <<||bar.sync 2;>>
- setp.eq.u32 %p4, tid, 63; @%p4 ld.global.u32 %r7, [%d0];""", zeros(8)),
+    ptx("half-precision atomics beside a plain read", "race_global", A + """ mov.b32 %r6, 0x3c003c00; setp.eq.u32 %p4, warp, 1;
+ @!%p4 red.global.gpu.add.noftz.f16x2 [%d0], %r6; <<||bar.sync 2;>> @%p4 ld.global.u32 %r7, [%d0];""", zeros(8)),
+    ptx("a plain read that follows only one of two stores of a flag", BLOCKS, A + """ @%p0 ret; setp.eq.u32 %p3, cta, 2; @%p3 bra R;
+ st.relaxed.gpu.global.u32 [%d0], cta; @%p1 ret; st.release.gpu.global.u32 [%d0+64], 1; ret;
+R: ld.acquire.gpu.global.u32 %r5, [%d0+64]; setp.eq.u32 %p4, %r5, 0; @%p4 bra R; ld<<||.relaxed.gpu>>.global.u32 %r6, [%d0];""",
+        zeros(64), grid=3, block=32),
     ptx("the ticket of the last block, fenced for the block", BLOCKS, A + """ mul.wide.u32 %d3, cta, 4;
  add.s64 %d3, %d3, %d0; @%p0 bra DONE; st.global.u32 [%d3+64], cta;
  membar.<<cta||gl>>; atom.global.gpu.inc.u32 %r5, [%d0], 2; setp.ne.u32 %p4, %r5, 2; @%p4 bra DONE; membar.gl;
- ld.global.v2.u32 {%r6, %r7}, [%d0+64];
+ ld.global.v2.u32 {%r6, %r7}, [%d0+64]; st.global.u32 [%d0], 0;
 DONE:""", zeros(64), grid=3),
     # named barriers and warps
     ptx("barriers of other numbers", "race_shared deadlock barrier_count", B + """ st.shared.u32 [%r1], tid;
