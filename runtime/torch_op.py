@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from kernel_dsl.definition import Definition, declared_outputs, is_leaf, output_structs
 from kernel_dsl.errors import VariableUse
+from kernel_dsl.torch_ops import define
 from kernel_dsl.tree import flatten, unflatten
 from kernel_dsl.variables import Variable, evaluate
 
@@ -68,23 +69,22 @@ def as_torch_op(
     outputs -= len(written)
     schema = f"({', '.join(_argument(definition, n, i in written) for i, n in enumerate(names))}) -> {_result(outputs)}"
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    plain = not written and "Tensor " in schema
+
+    def run(*given: Any) -> Any:
         if in_forward_mode():  # PyTorch would take what an op gives for constant
             raise ArgumentValueError(
                 f"op {name!r} has no derivative in forward mode (torch.func.jvp): use reverse mode"
             )
-        # Autograd is above this: it knows the op by its own formula.
-        with torch.no_grad():
-            given = [*args, *(kwargs[n] for n in names[len(args) :])]
-            if not written and any(isinstance(a, torch.Tensor) for a in given):
-                return counted(_flat(kernel(*given)))
-            made, tree = fresh(given)  # no tensor says what the results are to be, or some are there already
-            places = {o: given[i] for i, o in written.items()}
-            kernel(*given, out=unflatten(tree, [places.get(o, x) for o, x in enumerate(made)]))
-            return counted([x for o, x in enumerate(made) if o not in places])
+        if plain:
+            result = kernel(*given)
+            return result if outputs == 1 and type(result) is torch.Tensor else counted(_flat(result))
+        made, tree = fresh(given)  # no tensor says what the results are to be, or some are there already
+        places = {o: given[i] for i, o in written.items()}
+        kernel(*given, out=unflatten(tree, [places.get(o, x) for o, x in enumerate(made)]))
+        return counted([x for o, x in enumerate(made) if o not in places])
 
-    def fake(*args: Any, **kwargs: Any) -> Any:
-        given = [*args, *(kwargs[n] for n in names[len(args) :])]
+    def fake(*given: Any) -> Any:
         return counted([x for o, x in enumerate(fresh(given)[0]) if o not in written.values()])
 
     def fresh(given: Sequence[Any]) -> tuple[list[Any], Any]:
@@ -100,8 +100,7 @@ def as_torch_op(
             )
         return made[0] if len(made) == 1 else tuple(made) or None
 
-    op = torch.library.custom_op(name, run, mutates_args=[names[i] for i in written], schema=schema)
-    op.register_fake(fake)
+    op = define(name, schema, run, fake, [names[i] for i in written])
     if not written:
         wider = None if backward else with_axis
         op.register_vmap(lambda info, dims, *args: _in_parts(op, wider, info.batch_size, dims, args))

@@ -131,7 +131,7 @@ class Attention:
         if isinstance(plan, ScoredPlan):
             return plan(q, k, v, options, out, {"stream": stream, "interpret": interpret})
         if plain:
-            self._latest.keep(key, seen_by(plan))
+            self._latest.keep(key, (q, k), seen_by(plan))
         return plan(q, k, v, out=out, stream=stream, interpret=interpret)
 
     @checks_itself(*CHECKED, "target")

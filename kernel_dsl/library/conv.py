@@ -41,7 +41,7 @@ def _repeated(
 
 def _run(name: str, like: Any, plan: Any, inputs: list[Any], out: Any, stream: Any, interpret: Any) -> Any:
     """The result of `plan(launch, *inputs, out)`, of which the next call that is like this one makes use."""
-    LATEST[name].keep((like,), lambda inputs, out, stream: plan(seen_launching(stream), *inputs, out))
+    LATEST[name].keep((like,), inputs, lambda inputs, out, stream: plan(seen_launching(stream), *inputs, out))
     return plan(launching(stream, interpret), *inputs, out)
 
 

@@ -132,7 +132,7 @@ class DecodeAttention:
         options = {"causal": causal, "softcap": softcap, "window": window, "splits": splits, "return_lse": return_lse}
         plan = self._plan(arrays, options, None, interpreted(interpret))
         made = plan(inputs, out, {"stream": stream, "interpret": interpret})
-        self._latest.keep(key, plan.seen)
+        self._latest.keep(key, inputs, plan.seen)
         return made
 
     @checks_itself(*CHECKED, "target")

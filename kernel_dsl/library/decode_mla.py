@@ -75,7 +75,7 @@ class MlaDecode:
             return made
         plan = self._plan(inputs, scale, return_lse, None, interpreted(interpret), result)
         made = plan(inputs, out, {"stream": stream, "interpret": interpret})
-        self._latest.keep(key, plan.seen)
+        self._latest.keep(key, inputs, plan.seen)
         return made
 
     @checks_itself("scale", "target")

@@ -7,9 +7,8 @@ is a `custom_vjp`; for PyTorch a pair of `torch.library` ops, which autograd, `t
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.errors import BadCallArgument
 from kernel_dsl.jax import is_traced
+from kernel_dsl.torch_ops import define
 
 from .attention_captured import Captured
 
@@ -25,14 +25,16 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}  # of the library, that rules call
 _inside: ContextVar[bool] = ContextVar("kernel_dsl_rule", default=False)
 
 
-@contextmanager
-def _plain() -> Generator[None]:
-    """Calls of the library inside a rule are those of kernels."""
-    token = _inside.set(True)
-    try:
-        yield
-    finally:
-        _inside.reset(token)
+class _Plain:
+    """Within it, calls of the library are those of kernels. A class, as a generator takes four times as long."""
+
+    __slots__ = ("token",)
+
+    def __enter__(self) -> None:
+        self.token: Token[bool] = _inside.set(True)
+
+    def __exit__(self, *_: object) -> None:
+        _inside.reset(self.token)
 
 
 def host_of(*arrays: Any) -> str:
@@ -88,16 +90,16 @@ def _in_jax(rule: Derivative, arrays: Sequence[Any]) -> Sequence[Any]:
     visible = rule.results if rule.plain is None else rule.returned
 
     def run(*given: Any) -> Any:
-        with _plain():
+        with _Plain():
             return (rule.plain or rule.forward)(*given)[:visible]
 
     def bwd(kept: Any, gradients: Any) -> Any:
         given, results = kept
-        with _plain():
+        with _Plain():
             return tuple(rule.backward(gradients[0], given, results))
 
     def fwd(*given: Any) -> Any:
-        with _plain():
+        with _Plain():
             results = rule.forward(*given)
         return results[:visible], (given, results)
 
@@ -111,7 +113,7 @@ _ops: dict[Any, Any] = {}
 
 
 def _in_torch(rule: Derivative, arrays: Sequence[Any]) -> Sequence[Any]:
-    key = (rule.name, rule.key, len(arrays))
+    key = (rule.name, rule.key, rule.gradients, len(arrays))
     op = _ops.get(key)
     if op is None:
         op = _ops[key] = _torch_op(rule, len(arrays), f"{rule.name}_{len(_ops)}")
@@ -141,7 +143,7 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
         return packed(kept)
 
     def run(*given: Any) -> Any:
-        with torch.no_grad(), _plain():
+        with _Plain():
             return packed(rule.forward(*given))
 
     def fake(*given: Any) -> Any:
@@ -149,7 +151,7 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
         return packed([given[0].new_empty(shape, dtype=getattr(torch, as_dtype(t).name)) for shape, t in shapes])
 
     def run_backward(gradient: Any, *given: Any) -> Any:
-        with torch.no_grad(), _plain():
+        with _Plain():
             made = rule.backward(gradient.contiguous(), given[:count], given[count:])
             return own([made[i] for i in parts], [gradient, *given])
 
@@ -157,13 +159,9 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
         return packed([torch.empty_like(given[i], memory_format=torch.contiguous_format) for i in parts])
 
     inputs, results = [f"x{i}" for i in range(count)], [f"y{i}" for i in range(rule.results)]
-    op = torch.library.custom_op(f"kernel_dsl::{name}", run, mutates_args=(), schema=schema(inputs, rule.results))
-    op.register_fake(fake)
-    back = torch.library.custom_op(
-        f"kernel_dsl::{name}_backward", run_backward, mutates_args=(),
-        schema=schema(["gradient", *inputs, *results], len(parts)),
-    )  # fmt: skip
-    back.register_fake(fake_backward)
+    op = define(f"kernel_dsl::{name}", schema(inputs, rule.results), run, fake)
+    backward_schema = schema(["gradient", *inputs, *results], len(parts))
+    back = define(f"kernel_dsl::{name}_backward", backward_schema, run_backward, fake_backward)
 
     def keep(ctx: Any, inputs: Any, output: Any) -> None:
         made = output if isinstance(output, tuple) else (output,)

@@ -294,7 +294,7 @@ class GroupedMatmul:
         if out is not None:
             check_apart(out, {"a": a, "b": rights[0], "the second part of b": rights[-1]}, NAME)
         if like and plan.zeros is None:
-            self._latest.keep(like, plan.seen)
+            self._latest.keep(like, (a, b), plan.seen)
         return plan.run(a, rights, o, out, launching(stream, interpret))
 
     @checks_itself("activation", "gated", "config", "target")

@@ -76,7 +76,7 @@ class GroupedMatmulWgrad:
         (kernel, as_they_lie), o = self._plan(a, dout, group_sizes, offsets, out_dtype, config, out, None)
         sides = self._sides(a, dout) if as_they_lie else (a, dout)
         turns = tuple(x is not y for x, y in zip(sides, (a, dout), strict=True))
-        self._latest.keep(like, partial(self._seen, kernel, turns))
+        self._latest.keep(like, (a, dout), partial(self._seen, kernel, turns))
         return kernel(*sides, o.given, out=out, stream=stream, interpret=interpret)
 
     @checks_itself("config", "target")

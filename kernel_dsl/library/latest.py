@@ -45,29 +45,57 @@ def seen_launching(stream: Any) -> Launch:
     return launch
 
 
+Seen = Callable[[list[Any], Any, Any], Any]
+
+
 class Latest:
-    """The options of the latest call, and what launches its kernels for arrays that they have seen the like of."""
+    """Calls by their options and shapes, and what launches their kernels for arrays that these have seen the like of.
+
+    A model's step calls a function with many options in turn, so that more than the latest call is worth remembering.
+    """
+
+    MANY = 1024  # options and shapes that are kept
+    ALIKE = 4  # calls of one kind that differ in dtypes or strides
 
     def __init__(self) -> None:
-        self._known: tuple[Any, Callable[[list[Any], Any, Any], Any]] | None = None
+        self.forget()
 
-    def keep(self, key: tuple[Any, ...], seen: Callable[[list[Any], Any, Any], Any]) -> None:
+    def keep(self, key: tuple[Any, ...], inputs: Sequence[Any], seen: Seen) -> None:
         """`seen(inputs, out, stream)` gives the result, or `UNSEEN`. `key`: all options, and the types of numbers among them."""
-        self._known = key, seen
+        like = (key, getattr(inputs[0], "shape", None), getattr(inputs[1], "shape", None))
+        self._newest = like, (seen,)
+        try:
+            before = self._known.get(like, ())
+            self._newest = like, before if seen in before else (seen, *before)[: self.ALIKE]
+            if len(self._known) >= self.MANY:
+                self._known.clear()
+            self._known[like] = self._newest[1]
+        except TypeError:  # an option that has no hash
+            pass
 
     def forget(self) -> None:
-        """Send the next call the slow path."""
-        self._known = None
+        """Send the next calls the slow path."""
+        self._newest: tuple[Any, tuple[Seen, ...]] = (None, ())
+        self._known: dict[Any, tuple[Seen, ...]] = {}
 
     def call(self, key: tuple[Any, ...], inputs: list[Any], out: Any, stream: Any) -> Any:
-        """The result if the latest call had those options, and kernels have seen such arrays; else `UNSEEN`.
+        """The result if there was a call with those options and shapes, and kernels have seen such arrays; else `UNSEEN`.
 
         Then no array of the caller's was written.
         """
-        if self._known is None:
-            return UNSEEN
-        known, seen = self._known
+        like = (key, getattr(inputs[0], "shape", None), getattr(inputs[1], "shape", None))
+        newest, found = self._newest
         try:
-            return seen(inputs, out, stream) if known == key else UNSEEN
-        except (Unseen, TypeError, ValueError):  # an option that is an array, or no dtype: the slow path has words
-            return UNSEEN
+            if newest != like:
+                found = self._known.get(like, ())
+                self._newest = like, found
+            for seen in found:
+                try:
+                    made = seen(inputs, out, stream)
+                except Unseen:
+                    continue
+                if made is not UNSEEN:
+                    return made
+        except (TypeError, ValueError):  # an option that is an array, or no dtype: the slow path has words
+            pass
+        return UNSEEN

@@ -324,7 +324,7 @@ class Matmul:
                 check_apart(result, {"a": a, "b": right}, "matmul")
         converted = any(_converts(x, extra) for x in (a, *rights))
         if like is not None and b is given and isinstance(plan, MatmulPlan) and not converted:
-            self._latest.keep(like, plan.seen)
+            self._latest.keep(like, (a, b), plan.seen)
         return plan.run(a, rights, extra, out, stream, interpret)
 
     @checks_itself("activation", "precision", "config", "epilogue", "gated", "dropout", "operands", "target")

@@ -105,18 +105,34 @@ def test_calls_of_known_plans(name: str, made: dict[int, Any]) -> None:
     assert made and count <= MOST, f"{count} Python calls in a repeated call"
 
 
-@pytest.mark.parametrize("name", REPEATED)
-def test_calls_like_the_latest(name: str, made: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels answer at once: the rest is what the host does beside."""
-    CALLS[name]()
-    kernels = 0
+def answer_at_once(made: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
+    """Kernels that were called answer to `seen_call`; the list of them grows."""
+    kernels: list[Kernel] = []
 
     def seen(kernel: Kernel, args: Any, out: Any, stream: Any) -> Any:
-        nonlocal kernels
-        kernels += 1
+        kernels.append(kernel)
         return made[id(kernel)]
 
     for module in (latest, sys.modules["kernel_dsl.library.matmul"]):
         monkeypatch.setattr(module, "seen_call", seen)
+    return kernels
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_calls_like_the_latest(name: str, made: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels answer at once: the rest is what the host does beside."""
+    CALLS[name]()
+    kernels = answer_at_once(made, monkeypatch)
     count = counted(CALLS[name])
-    assert kernels and count <= REPEATED[name], f"{count} Python calls for {kernels} launches"
+    assert kernels and count <= REPEATED[name], f"{count} Python calls for {len(kernels)} launches"
+
+
+def test_calls_in_turn(made: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model's step calls functions with several options and shapes, one after the other."""
+    for call in CALLS.values():
+        call()
+    kernels = answer_at_once(made, monkeypatch)
+    for name, most in REPEATED.items():
+        kernels.clear()
+        count = counted(CALLS[name])
+        assert kernels and count <= most + 4, f"{name}: {count} Python calls for {len(kernels)} launches"

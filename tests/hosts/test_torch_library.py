@@ -308,6 +308,9 @@ def test_operands_that_have_no_gradient(device: str) -> None:
     weight = torch.randint(-8, 8, (32, 16), device=device, dtype=torch.int8)
     (ours,) = torch.autograd.grad(kd.library.matmul(x, weight).float().sum(), x)
     assert far(ours, weight.double().sum(1).expand(16, 32)) < 0.01
+    weight = weight.to(torch.bfloat16).requires_grad_()  # in the same place, after the constant
+    (ours,) = torch.autograd.grad(kd.library.matmul(x, weight).float().sum(), weight)
+    assert far(ours, x.detach().double().sum(0)[:, None].expand(32, 16)) < 0.01
     a, b = (y.detach().to(torch.float8_e4m3fn).requires_grad_() for y in made(device, (16, 32), (32, 16)))
     with pytest.raises(BadCallArgument, match="a is float8_e4m3fn, which has no gradient"):
         kd.library.matmul(a, b).float().sum().backward()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl import torch_ops
 from kernel_dsl.runtime.devices import driver
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 
@@ -63,6 +65,74 @@ def test_autograd(device: str) -> None:
     x.grad = None
     compiled(x, y).backward()
     torch.testing.assert_close(x.grad, y.detach())
+
+
+def test_little_is_between_the_dispatcher_and_an_op() -> None:
+    """Without gradients an op's function is what PyTorch calls; with anything else in the way, nothing of a custom op is lost."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    inner: list[Any] = []
+
+    def run(x: Any) -> Any:
+        inner.append((type(x), torch.is_grad_enabled(), x.is_conj()))
+        return x.detach().clone()
+
+    op = torch_ops.define("kd_tests::little", "(Tensor x) -> Tensor", run, torch.empty_like)
+    x = torch.randn(3)
+    with torch.no_grad():
+        op(x)
+        names: list[str] = []
+        sys.setprofile(lambda frame, event, _: names.append(frame.f_code.co_name) if event == "call" else None)
+        try:
+            op(x)
+        finally:
+            sys.setprofile(None)
+    assert names == ["__call__", "__call__", "at_autograd", "run"]
+    watched = x.clone().requires_grad_()
+    with pytest.raises(RuntimeError, match="no autograd formula was registered"):
+        op(watched).sum().backward()
+    op.register_autograd(lambda ctx, gradient: 3 * gradient)
+    op(watched).sum().backward()
+    assert torch.equal(watched.grad, torch.full((3,), 3.0))
+
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            names.append(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    names.clear()
+    with torch.no_grad(), Names():
+        op(x)
+    assert "kd_tests::little" in names
+    count = len(inner)
+    with torch.no_grad():
+        graph = make_fx(lambda x: op(x + 1), tracing_mode="fake")(x)
+        assert any(node.target is torch.ops.kd_tests.little.default for node in graph.graph.nodes)
+        assert torch.func.vmap(op)(torch.stack([x, -x])).shape == (2, 3)
+        assert op(torch.ones(2, dtype=torch.complex64).conj()).is_conj() is False
+    assert len(inner) > count and all(seen == (torch.Tensor, False, False) for seen in inner)
+
+
+def test_torch_compile_looks_at_no_frame_of_an_op() -> None:
+    """An op that runs between the graphs of a function with breaks."""
+    op = product.as_torch_op("kd_tests::between")
+    x = torch.ones(8)
+
+    @torch.compile(backend="eager")
+    def broken(x: Any) -> Any:
+        torch._dynamo.graph_break()
+        return eager(x) + 1
+
+    @torch._dynamo.decorators.skip
+    def eager(x: Any) -> Any:
+        return op(x, x)
+
+    torch._dynamo.utils.counters.clear()
+    for _ in range(2):
+        assert torch.equal(broken(x), 2 * torch.ones(8))
+    breaks = [str(k) for k in torch._dynamo.utils.counters["graph_break"]]
+    assert not [b for b in breaks if "kernel_dsl" in b], breaks
 
 
 def test_forward_mode_is_refused() -> None:
