@@ -1,7 +1,8 @@
 """Host code: what launches a kernel without Python, as LLVM text made from a `CompiledKernel` and its `LaunchPlan`.
 
 The text has one function, `launch(stream, device, arrays, scalars, message)`, which does what the runtime does with the same
-plan: fills, copies, zeroed workspaces, tensor maps, parameters, launch attributes. Entries for C, XLA's FFI and tvm-ffi
+plan: fills, copies, zeroed workspaces, tensor maps, parameters, launch attributes. It finds the GPU's kernel, and `issue`, with
+the kernel in the device's place, does the rest. Entries for C, XLA's FFI and tvm-ffi
 (`host_entries.py`) bring their callers' arguments into its form. It needs libc and, at its first call, `libcuda.so.1`.
 
 `arrays` are rows of three addresses: the data, the shape and the strides in elements (both int64), inputs first, then
@@ -199,21 +200,30 @@ class Host:
     # --- a launch ---------------------------------------------------------------------------------
 
     def _launch(self) -> None:
-        def body(f: HostFunction) -> None:
-            for step in self.plan.steps:
-                if isinstance(step, MemoryStep):
-                    self._memory(f, step)
-            last = self.plan.launch
+        last = self.plan.launch
+
+        def launch(f: HostFunction) -> None:
+            kernel = "null"
             if last is not None:
                 loaded = f.v("load atomic i64, ptr @kd.devices acquire, align 8")
                 bit = f.v(f"lshr i64 {loaded}, {_place(f)}")
                 with f.when(f.v(f"icmp eq i64 {f.v(f'and i64 {bit}, 1')}, 0")):
                     self.call(f, "@kd.kernel.get(i32 %device, ptr %message)")
+                kernel = f.v("load atomic ptr, ptr @kd.kernel acquire, align 8")
+            given = f"ptr %stream, ptr {kernel}, ptr %arrays, ptr %scalars, ptr %message"
+            f.put(f"ret i32 {f.v(f'call i32 @kd.issue({given})')}")
+
+        def issue(f: HostFunction) -> None:
+            for step in self.plan.steps:
+                if isinstance(step, MemoryStep):
+                    self._memory(f, step)
+            if last is not None:
                 self._issue(f, last.attributes, self._parameters(f, last.params))
             f.put("ret i32 0")
 
-        signature = "internal i32 @kd.launch(ptr %stream, i32 %device, ptr %arrays, ptr %scalars, ptr %message)"
-        self.module.function(signature, body)
+        shared = "ptr %arrays, ptr %scalars, ptr %message"
+        self.module.function(f"internal i32 @kd.launch(ptr %stream, i32 %device, {shared})", launch)
+        self.module.function(f"internal i32 @kd.issue(ptr %stream, ptr %kernel, {shared})", issue)
 
     def address(self, f: HostFunction, array: int) -> str:
         return self.address_in(f, "%arrays", array)
@@ -354,7 +364,7 @@ class Host:
         return extents, steps, start
 
     def _issue(self, f: HostFunction, launch: LaunchAttributes, pointers: str) -> None:
-        kernel = f.v("load atomic ptr, ptr @kd.kernel acquire, align 8")
+        kernel = "%kernel"
         numbers = (*launch.grid, *launch.block, launch.dynamic_smem)
         attributes = b""
         if launch.cluster != (1, 1, 1):

@@ -14,15 +14,10 @@ from kernel_dsl.dtypes import DType
 from kernel_dsl.launch_plan import LaunchPlan
 
 from .host import BAD_ARGUMENT, ROW, Host
+from .host_repeated import KNOWN, Repeated, remember
+from .host_tensors import CUDA, DL_CODES, MANAGED, gapless
 from .host_writer import MESSAGE, HostFunction, Word
 
-CUDA, MANAGED = 2, 13  # DLDeviceType
-# DLDataTypeCode and C's type of a scalar
-DL_CODES = {
-    "bool": 6, "int8": 0, "int16": 0, "int32": 0, "int64": 0, "uint8": 1, "uint16": 1, "uint32": 1, "uint64": 1,
-    "float16": 2, "float32": 2, "float64": 2, "bfloat16": 4, "complex64": 5, "float8_e4m3fn": 10, "float8_e5m2": 12,
-    "float8_e8m0fnu": 14,
-}  # fmt: skip
 _C_TYPES = {"bool": "bool", "float32": "float", "float64": "double"}
 _LLVM_TYPES = {"float32": "float", "float64": "double"}
 _WORDS = """
@@ -71,29 +66,48 @@ def scalar_type(dtype: DType) -> str:
 
 def add_c_entry(host: Host, symbol: str, arguments: Sequence[HostArgument]) -> None:
     """`int SYMBOL(CUstream, const DLTensor *...)`, scalars by value, and `const char *SYMBOL_error(void)`."""
-    host.module.parts.append(f"@kd.message = internal thread_local global [{MESSAGE} x i8] zeroinitializer, align 16")
+    size = MESSAGE + KNOWN  # the text, and what the thread knows of its last call
+    host.module.parts.append(f"@kd.message = internal thread_local global [{size} x i8] zeroinitializer, align 16")
     host.module.parts.append("declare ptr @llvm.threadlocal.address.p0(ptr)")
     types = ["ptr" if a.scalar is None else scalar_type(a.dtype) for a in arguments]
     names = c_names(arguments)
 
-    def body(f: HostFunction) -> None:
-        f.put("%message = call ptr @llvm.threadlocal.address.p0(ptr @kd.message)")
-        f.store("i8", 0, "%message")
-        entry = Checked(host, f)
-        scalars = f.room(8 * sum(a.scalar is not None for a in arguments))
+    listed = "".join(f", {type} %a{k}" for k, type in enumerate(types))
+    arrays = {a.array: f"%a{k}" for k, a in enumerate(arguments) if a.array is not None}
+
+    def scalars(f: HostFunction) -> str:
+        """The addresses of the scalars' bytes."""
+        made = f.room(8 * (len(arguments) - len(arrays)))
         for number, (argument, type) in enumerate(zip(arguments, types, strict=True)):
             if argument.scalar is not None:
                 place = f.room(16, 16)
                 f.store(type, f"%a{number}", place)
-                f.store("ptr", place, scalars, 8 * argument.scalar)
-            else:
-                assert argument.array is not None
+                f.store("ptr", place, made, 8 * argument.scalar)
+        return made
+
+    def whole(f: HostFunction) -> None:
+        entry = Checked(host, f)
+        for number, argument in enumerate(arguments):
+            if argument.array is not None:
                 entry.array(argument.array, f"%a{number}", names[number])
         entry.apart([names[k] for k, a in enumerate(arguments) if a.array is not None])
         device = entry.device()
-        f.put(f"ret i32 {with_workspaces(host, f, device, entry.rows, scalars)}")
+        code = with_workspaces(host, f, f"@kd.launch(ptr %stream, i32 {device}", entry.rows, scalars(f))
+        with f.when(f.v(f"icmp eq i32 {code}, 0")):
+            remember(host, f, device)
+        f.put(f"ret i32 {code}")
 
-    listed = "".join(f", {type} %a{k}" for k, type in enumerate(types))
+    def body(f: HostFunction) -> None:
+        f.put("%message = call ptr @llvm.threadlocal.address.p0(ptr @kd.message)")
+        f.store("i8", 0, "%message")
+        again = Repeated(host, f, arrays)
+        rows, kernel = again.check()
+        code = with_workspaces(host, f, f"@kd.issue(ptr %stream, ptr {kernel}", rows, scalars(f))
+        f.put(f"ret i32 {code}")
+        f.label(again.other)
+        f.put(f"ret i32 {f.v(f'call i32 @kd.called(ptr %stream{listed}, ptr %message)')}")
+
+    host.module.function(f"internal i32 @kd.called(ptr %stream{listed}, ptr %message)", whole, "noinline ")
     host.module.function(f"i32 @{symbol}(ptr %stream{listed})", body)
     host.module.function(
         f"ptr @{symbol}_error()",
@@ -170,13 +184,11 @@ class Checked:
 
     def _strides(self, strides: str, given: ArrayAssumption, name: str) -> str:
         """The address of strides, which may be NULL. They are checked if the kernel needs a row-major array."""
-        f, rank = self.f, len(given.shape)
-        gapless = [1] * rank
-        for axis in reversed(range(rank - 1)):
-            gapless[axis] = gapless[axis + 1] * given.shape[axis + 1]
+        f = self.f
+        wanted = gapless(given.shape)
         plain = f.v(f"icmp eq ptr {strides}, null")
         if not given.contiguous:
-            return f.v(f"select i1 {plain}, ptr {self.host.module.words(gapless or [0])}, ptr {strides}")
+            return f.v(f"select i1 {plain}, ptr {self.host.module.words(wanted or [0])}, ptr {strides}")
         if 0 not in given.shape and any(n > 1 for n in given.shape):
             with f.when(f.v(f"xor i1 {plain}, true")):
                 for axis, extent in enumerate(given.shape):
@@ -184,9 +196,9 @@ class Checked:
                         continue  # no index is multiplied by this stride
                     has = f.word(strides, 8 * axis)
                     words = (
-                        f"{name} is not row-major: axis {axis} has a stride of %lld elements, and needs {gapless[axis]}"
+                        f"{name} is not row-major: axis {axis} has a stride of %lld elements, and needs {wanted[axis]}"
                     )
-                    self.refuse(f.v(f"icmp ne i64 {has}, {gapless[axis]}"), words, f"i64 {has}")
+                    self.refuse(f.v(f"icmp ne i64 {has}, {wanted[axis]}"), words, f"i64 {has}")
         return strides
 
     def apart(self, names: Sequence[str]) -> None:
@@ -227,9 +239,12 @@ class Checked:
         return now
 
 
-def with_workspaces(host: Host, f: HostFunction, device: str, rows: str, scalars: str) -> str:
-    """Allocate workspaces, launch, and release them, in the order of the stream. Returns the launch's result."""
-    launch = f"@kd.launch(ptr %stream, i32 {device}, ptr {rows}, ptr {scalars}, ptr %message)"
+def with_workspaces(host: Host, f: HostFunction, called: str, rows: str, scalars: str) -> str:
+    """Allocate workspaces, launch, and release them, in the order of the stream. Returns the launch's result.
+
+    `called` is the function that launches, with its first arguments.
+    """
+    launch = f"{called}, ptr {rows}, ptr {scalars}, ptr %message)"
     if not host.plan.scratch:
         return f.v(f"call i32 {launch}")
     arrays = len(host.plan.arrays)

@@ -90,7 +90,8 @@ def _launch(host: Host, f: HostFunction, arguments: Sequence[HostArgument]) -> N
     device = entry.device()
     stream = f.v(f"call ptr {_function(f, 0)}(i32 {CUDA}, i32 {device})")
     f.put(f"%stream = getelementptr i8, ptr {stream}, i64 0")
-    f.put(f"ret i32 {with_workspaces(host, f, device, entry.rows, scalars)}")
+    launch = f"@kd.launch(ptr %stream, i32 {device}"
+    f.put(f"ret i32 {with_workspaces(host, f, launch, entry.rows, scalars)}")
 
 
 class _Wrong:

@@ -14,6 +14,7 @@ DRIVER = (
     "cuCtxPushCurrent_v2",
     "cuCtxPopCurrent_v2",
     "cuCtxGetDevice",
+    "cuCtxGetId",
     "cuStreamGetCtx",
     "cuDevicePrimaryCtxRetain",
     "cuThreadExchangeStreamCaptureMode",
@@ -182,13 +183,30 @@ class HostFunction:
         then()
         self.label(on)
 
+    def leave_to(self, label: str, condition: str) -> None:
+        """Go to a label where `condition` holds."""
+        on = self.new_label("on")
+        self.put(f"br i1 {condition}, label %{label}, label %{on}")
+        self.label(on)
+
+    def any(self, tests: Sequence[str]) -> str:
+        """Whether one of these comparisons holds."""
+        made = "false"
+        for number, test in enumerate(tests):
+            one = self.v(test)
+            made = self.v(f"or i1 {made}, {one}") if number else one
+        return made
+
     def say(self, message: str, words: str, *values: str) -> None:
         """Write an error's text; `values` are typed, as in `i64 %v3`."""
         shown = self.module.text(words)
         rest = "".join(f", {value}" for value in values)
         self.put(f"call i32 (ptr, i64, ptr, ...) @snprintf(ptr {message}, i64 {MESSAGE}, ptr {shown}{rest})")
 
+    def driver_address(self, name: str) -> str:
+        """The address of a function of the driver; NULL before it is loaded, and where it has none of that name."""
+        return self.load("ptr", "@kd.driver", 8 * DRIVER.index(name))
+
     def driver(self, name: str, *arguments: str) -> str:
         """Call a function of the driver. Returns its result, an i32."""
-        function = self.load("ptr", "@kd.driver", 8 * DRIVER.index(name))
-        return self.v(f"call i32 {function}({', '.join(arguments)})")
+        return self.v(f"call i32 {self.driver_address(name)}({', '.join(arguments)})")

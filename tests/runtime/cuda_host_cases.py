@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import queue
 import shutil
 import subprocess
+import threading
 import time
 from functools import cache
 from pathlib import Path
@@ -177,9 +179,10 @@ def test_every_kernel_from_c_is_launched_as_by_the_runtime(recorder: Recorder, t
         function = getattr(library, f"kd_{name}")
         error = getattr(library, f"kd_{name}_error")
         error.restype = ctypes.c_char_p
-        host = recorder.of(lambda: function_ok(function, error, given))  # noqa: B023
-        same(python, host, stages.kernel)
-        assert filled == [a.tobytes() for a in arrays], name
+        for _ in range(2):  # the second call knows of the first
+            host = recorder.of(lambda: function_ok(function, error, given))  # noqa: B023
+            same(python, host, stages.kernel)
+            assert filled == [a.tobytes() for a in arrays], name
         assert count(BLOCKS) == blocks
         assert count(DEPTH) == max(depth, 1)
         checked += 1
@@ -262,38 +265,81 @@ def test_arguments_that_do_not_fit_are_refused_in_c(recorder: Recorder, tmp_path
     def good(a: Any) -> Tensor:
         return tensor(a, kd.float32)
 
-    bad = good(x)
-    bad.strides[0] = 16
-    assert "x is not row-major: axis 0 has a stride of 16 elements, and needs 8" in refused(bad, good(y), good(o))
-    bad = good(x)
-    bad.shape[1] = 9
-    assert "axis 1 of x has 9 elements, and the kernel was compiled for 8" in refused(bad, good(y), good(o))
-    bad = good(y)
-    bad.ndim = 1
-    assert "y has rank 1, and the kernel was compiled for rank 2" in refused(good(x), bad, good(o))
-    assert "y has a dtype of code 0, 32 bits" in refused(good(x), tensor(y, kd.int32), good(o))
-    assert DL_CODES["int32"] == 0
-    bad = good(o)
-    bad.device_type = 1
-    assert "o is not on a GPU: its device type is 1" in refused(good(x), good(y), bad)
-    bad = good(o)
-    bad.device_id = 1
-    assert "o is on GPU 1, and x is on GPU 0" in refused(good(x), good(y), bad)
-    elsewhere = [good(a) for a in (x, y, o)]
-    for t in elsewhere:
-        t.device_id = 1
-    assert "x is on GPU 1, and the current context is that of GPU 0" in refused(*elsewhere)
-    assert "x and o overlap in memory" in refused(good(x), good(y), good(x))
-    assert "y is NULL" in refused(good(x), None, good(o))
-    bad = good(x)
-    bad.data += 4
-    assert "of x is not a multiple of 16 bytes" in refused(bad, good(y), good(o))
-    bad = good(x)
-    bad.data = None
-    assert "x has no memory" in refused(bad, good(y), good(o))
-    assert library.sum_of_two(None, *(ctypes.byref(good(a)) for a in (x, y, o))) == 0
-    assert library.sum_of_two_error() == b""
-    assert [launch.name for launch in recorder.launches] == [stages.kernel.entry]
+    def refusals() -> None:
+        bad = good(x)
+        bad.strides[0] = 16
+        assert "x is not row-major: axis 0 has a stride of 16 elements, and needs 8" in refused(bad, good(y), good(o))
+        bad = good(x)
+        bad.shape[1] = 9
+        assert "axis 1 of x has 9 elements, and the kernel was compiled for 8" in refused(bad, good(y), good(o))
+        bad = good(y)
+        bad.ndim = 1
+        assert "y has rank 1, and the kernel was compiled for rank 2" in refused(good(x), bad, good(o))
+        assert "y has a dtype of code 0, 32 bits" in refused(good(x), tensor(y, kd.int32), good(o))
+        assert DL_CODES["int32"] == 0
+        bad = good(o)
+        bad.device_type = 1
+        assert "o is not on a GPU: its device type is 1" in refused(good(x), good(y), bad)
+        bad = good(o)
+        bad.device_id = 1
+        assert "o is on GPU 1, and x is on GPU 0" in refused(good(x), good(y), bad)
+        elsewhere = [good(a) for a in (x, y, o)]
+        for t in elsewhere:
+            t.device_id = 1
+        assert "x is on GPU 1, and the current context is that of GPU 0" in refused(*elsewhere)
+        assert "x and o overlap in memory" in refused(good(x), good(y), good(x))
+        assert "y is NULL" in refused(good(x), None, good(o))
+        bad = good(x)
+        bad.data += 4
+        assert "of x is not a multiple of 16 bytes" in refused(bad, good(y), good(o))
+        bad = good(x)
+        bad.data = None
+        assert "x has no memory" in refused(bad, good(y), good(o))
+
+    def goes() -> None:
+        recorder.launches.clear()
+        assert library.sum_of_two(None, *(ctypes.byref(good(a)) for a in (x, y, o))) == 0
+        assert library.sum_of_two_error() == b""
+        assert [launch.name for launch in recorder.launches] == [stages.kernel.entry]
+        recorder.launches.clear()
+
+    contexts = [ctypes.c_void_p() for _ in range(2)]
+    cuda: Any = LIB
+    for n, context in enumerate(contexts):
+        cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), n)
+    cuda.cuCtxSetCurrent(contexts[0])
+    refusals()
+    goes()
+    refusals()  # what the thread knows of its last call lets nothing pass
+    goes()
+    no_strides = [good(a) for a in (x, y, o)]
+    for t in no_strides:
+        t.strides = None
+    assert library.sum_of_two(None, *map(ctypes.byref, no_strides)) == 0
+    recorder.launches.clear()
+    cuda.cuCtxPushCurrent_v2(contexts[1])
+    try:
+        words = refused(*(good(a) for a in (x, y, o)))
+    finally:
+        cuda.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+    assert "x is on GPU 0, and the current context is that of GPU 1" in words
+    goes()
+    LIB.fake_fail(700)
+    try:
+        assert library.sum_of_two(None, *(ctypes.byref(good(a)) for a in (x, y, o))) == 700
+    finally:
+        LIB.fake_fail(0)
+    assert b"CUDA error 700 (a made-up failure)" in library.sum_of_two_error()
+    goes()
+    found = queue.SimpleQueue[int]()  # another thread knows nothing, and has no context
+    thread = threading.Thread(
+        target=lambda: [
+            found.put(library.sum_of_two(None, *(ctypes.byref(good(a)) for a in (x, y, o)))) for _ in range(2)
+        ]
+    )
+    thread.start()
+    thread.join()
+    assert [found.get(), found.get()] == [0, 0]
 
 
 def test_code_for_another_gpu_says_so(recorder: Recorder) -> None:

@@ -66,6 +66,11 @@ R cuCtxPopCurrent(void **c) { if (depth) *c = contexts[--depth]; return 0; }
 R cuCtxSetCurrent(void *c) { if (!depth) depth = 1; contexts[depth - 1] = c; return 0; }
 R cuCtxGetCurrent(void **c) { *c = depth ? contexts[depth - 1] : 0; return 0; }
 R cuCtxGetDevice(int *d) { if (!depth) return 201; *d = contexts[depth - 1] == blob + 0x1000 ? 0 : 1; return 0; }
+R cuCtxGetId(void *c, unsigned long long *id) {
+  if (!c && !depth) return 201;
+  *id = 1 + (unsigned long long)((char *)(c ? c : contexts[depth - 1]) - (char *)blob);
+  return 0;
+}
 R cuCtxSynchronize(void) { GUARD; device_waits++; return 0; }
 R cuStreamSynchronize(void *s) { GUARD; return 0; }
 R cuThreadExchangeStreamCaptureMode(int *m) { return 0; }

@@ -1,0 +1,109 @@
+"""A C function's repeated calls: one comparison of all that is checked, and one short call of the driver before the launch.
+
+A thread knows of its last call which context it had and which function is the kernel there. A call in the same context with
+arrays that fit goes to the launch; any other takes the whole way, which tells what is wrong. Contexts are known by
+`cuCtxGetId`, as the driver gives the address of one that was destroyed to the next, and the id of one to no other.
+"""
+
+from __future__ import annotations
+
+from .host import ROW, Host
+from .host_tensors import CUDA, DL_CODES, gapless
+from .host_writer import MESSAGE, HostFunction, Word
+
+KNOWN = 24  # bytes behind the message of a thread: the context's id, the function in it or NULL, the GPU's number
+_ID, _FUNCTION, _DEVICE = MESSAGE, MESSAGE + 8, MESSAGE + 16
+
+
+def remember(host: Host, f: HostFunction, device: str) -> None:
+    """Note what the thread's next call may use, after one that went well."""
+    if host.plan.launch is None:
+        return
+    made = f.room(16)
+    asks = f.v(f"icmp ne ptr {f.driver_address('cuCtxGetId')}, null")
+    with f.when(asks):
+        first = f.driver("cuCtxGetId", "ptr null", f"ptr {made}")
+        kernel = f.v("load atomic ptr, ptr @kd.kernel acquire, align 8")
+        second = f.driver("cuKernelGetFunction", f"ptr {f.at(made, 8)}", f"ptr {kernel}")
+        with f.when(f.v(f"icmp eq i32 {f.v(f'or i32 {first}, {second}')}, 0")):
+            f.store("i64", f.word(made, 0), "%message", _ID)
+            f.store("ptr", f.pointer(made, 8), "%message", _FUNCTION)
+            f.store("i32", device, "%message", _DEVICE)
+
+
+class Repeated:
+    """The checks of a call that resembles the thread's last one. `arrays`: names of DLTensors, by the arrays' numbers."""
+
+    def __init__(self, host: Host, f: HostFunction, arrays: dict[int, str]) -> None:
+        self.host, self.f, self.arrays = host, f, arrays
+        self.other: str = f.new_label("other")  # where calls go that do not fit
+
+    def check(self) -> tuple[str, str]:
+        """Go to `other` unless all fits; the rows of addresses, and the kernel's function."""
+        f, plan = self.f, self.host.plan
+        known = f.pointer("%message", _FUNCTION)
+        f.leave_to(self.other, f.any([f"icmp eq ptr {x}, null" for x in (known, *self.arrays.values())]))
+        device = f.load("i32", "%message", _DEVICE)
+        wrong: list[str] = []
+        for number, tensor in self.arrays.items():
+            given = plan.arrays[number]
+            dtype = DL_CODES[given.dtype.name] | given.dtype.bits << 8 | 1 << 16
+            for offset, wanted in ((8, CUDA), (12, device), (16, len(given.shape)), (20, dtype)):
+                wrong.append(f.v(f"xor i32 {f.load('i32', tensor, offset)}, {wanted}"))
+        f.leave_to(self.other, self._differs("i32", wrong))
+        rows = f.room(ROW * (len(plan.arrays) + len(plan.scratch)))
+        wrong, missing = [], list[str]()
+        for number, tensor in self.arrays.items():
+            self._memory(number, tensor, rows, wrong, missing)
+        tests = [f"icmp ne i64 {self._any_bit('i64', wrong)}, 0"] if wrong else []
+        f.leave_to(self.other, f.any([*tests, *missing, *self._overlaps(rows)]))
+        context = f.room(8)
+        code = f.driver("cuCtxGetId", "ptr null", f"ptr {context}")
+        same = f"icmp ne i64 {f.word(context, 0)}, {f.word('%message', _ID)}"
+        f.leave_to(self.other, f.any([f"icmp ne i32 {code}, 0", same]))
+        return rows, known
+
+    def _memory(self, number: int, tensor: str, rows: str, wrong: list[str], missing: list[str]) -> None:
+        """Extents, strides and the address: what is not 0 in `wrong`, and true in `missing`, does not fit."""
+        f, given = self.f, self.host.plan.arrays[number]
+        shape, strides = f.pointer(tensor, 24), f.pointer(tensor, 32)
+        wrong += [f.v(f"xor i64 {f.word(shape, 8 * k)}, {n}") for k, n in enumerate(given.shape)]
+        plain = gapless(given.shape)
+        absent = f.v(f"icmp eq ptr {strides}, null")
+        strides = f.v(f"select i1 {absent}, ptr {self.host.module.words(plain or [0])}, ptr {strides}")
+        if given.contiguous and 0 not in given.shape:
+            used = [(k, s) for k, (n, s) in enumerate(zip(given.shape, plain, strict=True)) if n > 1]
+            wrong += [f.v(f"xor i64 {f.word(strides, 8 * k)}, {s}") for k, s in used]
+        address = f.v(f"add i64 {f.word(tensor, 0)}, {f.word(tensor, 40)}")
+        for offset, (type, value) in enumerate((("i64", address), ("ptr", shape), ("ptr", strides))):
+            f.store(type, value, rows, ROW * number + 8 * offset)
+        if 0 not in given.shape:
+            missing.append(f"icmp eq i64 {address}, 0")
+            if given.alignment > 1:
+                wrong.append(f.v(f"and i64 {address}, {given.alignment - 1}"))
+
+    def _overlaps(self, rows: str) -> list[str]:
+        """Tests of pairs of arrays of which one is written."""
+        f, host, found = self.f, self.host, list[str]()
+        for i, j in host.plan.pairs:
+            a, b = host.plan.arrays[i], host.plan.arrays[j]
+            if not (a.contiguous and b.contiguous) or 0 in a.shape or 0 in b.shape:
+                continue
+            p, q = host.address_in(f, rows, i), host.address_in(f, rows, j)
+            # -size(i) < p - q < size(j), as one comparison of what wraps around
+            span: Word = f.add(host.size(f, i), host.size(f, j))
+            shifted = f.v(f"add i64 {f.v(f'sub i64 {p}, {q}')}, {f.add(host.size(f, i), -1)}")
+            near = f.v(f"icmp ult i64 {shifted}, {f.add(span, -1)}")
+            if (i, j) in host.plan.shared:
+                near = f.v(f"and i1 {near}, {f.v(f'icmp ne i64 {p}, {q}')}")
+            found.append(f"icmp eq i1 {near}, true")
+        return found
+
+    def _any_bit(self, type: str, values: list[str]) -> str:
+        made = values[0]
+        for value in values[1:]:
+            made = self.f.v(f"or {type} {made}, {value}")
+        return made
+
+    def _differs(self, type: str, values: list[str]) -> str:
+        return self.f.v(f"icmp ne {type} {self._any_bit(type, values)}, 0") if values else "false"
