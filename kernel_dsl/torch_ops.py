@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
+
+from .errors import BadCallArgument
 
 _kept: list[Any] = []  # registrations, which end with their objects
 _PLACES = ("CUDA", "CPU")
@@ -28,7 +31,13 @@ def define(
             return run(*args, **kwargs)
 
     op = torch.library.custom_op(name, without_gradients, mutates_args=tuple(mutates), schema=schema)
-    op.register_fake(fake)
+    check = partial(_check_places, name, torch.Tensor)
+
+    def of_one_place(*args: Any) -> Any:
+        check(args)
+        return fake(*args)
+
+    op.register_fake(of_one_place)
     space, _, word = name.partition("::")
     library = torch.library.Library(space, "FRAGMENT")
     _kept.append(library)
@@ -37,8 +46,17 @@ def define(
     for place in _PLACES:
         library.impl(word, below, place)
         if whole is not None and not mutates:  # what counts the writes to tensors is between autograd and a mutating op
-            library.impl(word, _at_autograd(torch, place, run, whole), f"Autograd{place}", with_keyset=True)
+            above = _at_autograd(torch, place, run, whole, check)
+            library.impl(word, above, f"Autograd{place}", with_keyset=True)
     return op
+
+
+def _check_places(name: str, kind: Any, args: Sequence[Any]) -> None:
+    """Raise `BadCallArgument` for tensors on two devices; numbers on the CPU go everywhere, as in PyTorch."""
+    places = list(dict.fromkeys(x.device for x in args if isinstance(x, kind) and (x.dim() or x.device.type != "cpu")))
+    if len(places) > 1:
+        what = f"tensors on {' and '.join(map(str, places))}"
+        raise BadCallArgument(kernel=name, what=what, hint="move them to one device: `x.to(y.device)`")
 
 
 def _below_autograd(torch: Any, run: Callable[..., Any], without_gradients: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,7 +71,9 @@ def _below_autograd(torch: Any, run: Callable[..., Any], without_gradients: Call
     return _unseen(below_autograd)
 
 
-def _at_autograd(torch: Any, place: str, run: Callable[..., Any], whole: Callable[..., Any]) -> Callable[..., Any]:
+def _at_autograd(
+    torch: Any, place: str, run: Callable[..., Any], whole: Callable[..., Any], check: Callable[[Sequence[Any]], None]
+) -> Callable[..., Any]:
     watched, with_gradients = _watched(torch), torch.is_grad_enabled
     keys, key_set = torch._C.DispatchKey, torch._C.DispatchKeySet
     plain = (key_set(getattr(keys, place)) | key_set(getattr(keys, f"Autograd{place}"))).raw_repr()
@@ -62,6 +82,7 @@ def _at_autograd(torch: Any, place: str, run: Callable[..., Any], whole: Callabl
         # no gradients; tensors of this place alone; no mode, no vmap, no lazy conjugate: `run` is what follows
         if not with_gradients() and keyset.raw_repr() == plain and watched() is None:
             return run(*args)
+        check(args)
         return whole(keyset, *args, **kwargs)
 
     return _unseen(at_autograd)

@@ -66,7 +66,8 @@ class Derivative:
 
     `forward(*arrays)` gives a tuple, whose first item has a gradient; `backward(gradient, arrays, results)` a gradient or None
     for each array; `shapes(*arrays)` the results' (shape, dtype). `returned`: how many results a caller sees. `plain(*arrays)`
-    gives the first ones alone, where no derivative is wanted.
+    gives the first ones alone, where no derivative is wanted. `elementwise`: `backward` only takes the framework's own
+    elementwise steps, which compilers join with what follows.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Derivative:
     results: int = 1
     returned: int = 1
     plain: Callable[..., tuple[Any, ...]] | None = None
+    elementwise: bool = False
 
     def __call__(self, host: str, arrays: Sequence[Any]) -> Any:
         made = _in_jax(self, arrays) if host == "jax" else _in_torch(self, arrays)
@@ -105,8 +107,32 @@ def _in_jax(rule: Derivative, arrays: Sequence[Any]) -> Sequence[Any]:
 
     function = jax.custom_vjp(run)
     function.defvjp(fwd, bwd)
-    first, *rest = function(*arrays)
+    try:
+        first, *rest = function(*arrays)
+    except TypeError as error:
+        if "forward-mode" not in str(error):
+            raise
+        raise no_forward_mode(rule.name, "jax.vjp, jax.grad or jax.jacrev") from None
     return [first, *(jax.lax.stop_gradient(x) for x in rest)]
+
+
+def no_forward_mode(name: str, instead: str) -> BadCallArgument:
+    """The error for a call that is differentiated forwards."""
+    what = "it has no derivative in forward mode (jvp, jacfwd)"
+    return BadCallArgument(kernel=name, what=what, hint=f"use reverse mode: {instead}")
+
+
+def check_no_transform(name: str, arrays: Sequence[Any]) -> None:
+    """Raise `BadCallArgument` for tensors of `torch.func`: `jvp`, `vmap` and its `grad`, which takes no custom op."""
+    wrapped = getattr(getattr(sys.modules["torch"]._C, "_functorch", None), "is_functorch_wrapped_tensor", None)
+    if wrapped is not None and any(wrapped(x) for x in arrays):
+        if sys.modules["torch"].autograd.forward_ad._current_level >= 0:
+            raise no_forward_mode(name, "torch.autograd.grad or .backward()")
+        what, hint = (
+            "a tensor of a transform of torch.func",
+            "use torch.autograd.grad or .backward(), and batches as axes",
+        )
+        raise BadCallArgument(kernel=name, what=what, hint=hint)
 
 
 _ops: dict[Any, Any] = {}
@@ -117,7 +143,11 @@ def _in_torch(rule: Derivative, arrays: Sequence[Any]) -> Sequence[Any]:
     op = _ops.get(key)
     if op is None:
         op = _ops[key] = _torch_op(rule, len(arrays), f"{rule.name}_{len(_ops)}")
-    return op(*arrays)
+    try:
+        return op(*arrays)
+    except RuntimeError:
+        check_no_transform(rule.name, arrays)
+        raise
 
 
 def _torch_op(rule: Derivative, count: int, name: str) -> Any:
@@ -169,6 +199,9 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
         ctx.mark_non_differentiable(*made[1:])
 
     def backward(ctx: Any, *gradients: Any) -> Any:
+        if rule.elementwise and not torch.is_grad_enabled():  # the op has words for second derivatives
+            saved = ctx.saved_tensors
+            return packed(rule.backward(gradients[0], saved[:count], saved[count:]))
         made = back(gradients[0], *ctx.saved_tensors)
         found = dict(zip(parts, made if isinstance(made, (tuple, list)) else (made,), strict=True))
         return packed([found.get(i) for i in range(count)])

@@ -188,6 +188,9 @@ def signature(x: Any, kernel: str) -> tuple[Any, ...]:
         try:
             return x.shape, x.dtype, stride(), x.data_ptr() & 15
         except RuntimeError:
+            from .differentiable import check_no_transform
+
+            check_no_transform(kernel, [x])
             what = f"an argument of shape {tuple(x.shape)} is a {str(x.layout).removeprefix('torch.')} tensor"
             raise BadCallArgument(kernel=kernel, what=what, hint="pass `.to_dense()`") from None
     shape = getattr(x, "shape", None)

@@ -82,9 +82,9 @@ class CudaDevice:
         )
         return dataclasses.replace(base, limits=limits)
 
-    def _encode(self, plan: Any) -> bytes:
+    def _encode(self, plan: Any, address: int) -> bytes:
         with driver.current(self.context):
-            return encode_cuda(plan)
+            return encode_cuda(plan, address)
 
     def load(self, kernel: CompiledKernel | Assembled) -> CudaLoaded:
         """Load a kernel's cubin, or let the driver compile its PTX: that of an older architecture runs here too.

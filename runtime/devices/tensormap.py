@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from kernel_dsl import tma
@@ -118,45 +119,48 @@ _PROMOTIONS = {0: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}
 _FILLS = {OobFill.ZEROS: "NONE", OobFill.NAN: "NAN_REQUEST_ZERO_FMA"}
 
 
-def encode_cuda(plan: TensorMapPlan) -> bytes:
-    """The 128 bytes of a `CUtensorMap`, by the driver."""
+@lru_cache(maxsize=4096)
+def _around(plan: TensorMapPlan) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The driver's arguments before and after the address, of which `plan` has none."""
     cu = driver.api()
-    rank = len(plan.extents)
-    wide = cu.cuuint64_t
-    narrow = cu.cuuint32_t
-    encoded = driver.check(
-        cu.cuTensorMapEncodeTiled(
-            getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{tma.MAP_TYPES[plan.dtype.name]}"),
-            rank,
-            plan.address,
-            [wide(n) for n in plan.extents],
-            [wide(n) for n in plan.strides or (0,)],  # one dimension has no strides, and the driver wants a pointer
-            [narrow(n) for n in plan.box],
-            [narrow(1)] * rank,
-            cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            getattr(cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLES[plan.swizzle]}"),
-            getattr(
-                cu.CUtensorMapL2promotion,
-                f"CU_TENSOR_MAP_L2_PROMOTION_{_PROMOTIONS[plan.l2_promotion]}",
-            ),
-            getattr(cu.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{_FILLS[plan.oob_fill]}"),
-        )
+    wide, narrow, rank = cu.cuuint64_t, cu.cuuint32_t, len(plan.extents)
+    kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{tma.MAP_TYPES[plan.dtype.name]}")
+    return (kind, rank), (
+        [wide(n) for n in plan.extents],
+        [wide(n) for n in plan.strides or (0,)],  # one dimension has no strides, and the driver wants a pointer
+        [narrow(n) for n in plan.box],
+        [narrow(1)] * rank,
+        cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        getattr(cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLES[plan.swizzle]}"),
+        getattr(cu.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{_PROMOTIONS[plan.l2_promotion]}"),
+        getattr(cu.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{_FILLS[plan.oob_fill]}"),
     )
+
+
+def encode_cuda(plan: TensorMapPlan, address: int) -> bytes:
+    """The 128 bytes of a `CUtensorMap` at `address`, by the driver. `plan` has the address 0."""
+    before, after = _around(plan)
+    encoded = driver.check(driver.api().cuTensorMapEncodeTiled(*before, address, *after))
     return ctypes.string_at(int(encoded.getPtr()), BYTES)
 
 
 class TensorMaps:
-    """Encoded descriptors, kept by what they describe: the same arrays again encode nothing.
+    """Encoded descriptors, kept by what they describe: the same arrays again encode nothing, and arrays like them, elsewhere
+    in memory, decide nothing.
 
     A descriptor holds an address and a geometry, no ownership: one for memory that was freed and
     given out again is as good as new.
     """
 
     CAPACITY = 4096
+    ALIGNED = 128  # bytes: no rule looks at more of an address
 
-    def __init__(self, encode: Callable[[TensorMapPlan], bytes]) -> None:
+    def __init__(self, encode: Callable[[TensorMapPlan, int], bytes]) -> None:
         self._encode = encode
         self._known: dict[Any, bytes] = {}
+        self._alike: dict[
+            Any, tuple[TensorMapPlan, int] | None
+        ] = {}  # fields, and bytes from the array to its descriptor's
 
     def get(self, param: TensorMapParam, view: ArrayView, launch: LaunchPlan | None = None) -> bytes:
         """The descriptor of `view`; 128 zero bytes for an array without elements, from which
@@ -165,10 +169,21 @@ class TensorMaps:
         key = (param, view.address, view.shape, view.strides)
         found = self._known.get(key)
         if found is None:
-            name = f"a {view.dtype}{list(view.shape)} array" if launch is None else array_of(param, launch)
-            fields = plan(param, view, name)
-            found = bytes(BYTES) if fields is None else self._encode(fields)
+            fields = self._fields(param, view, launch)
+            found = bytes(BYTES) if fields is None else self._encode(fields[0], view.address + fields[1])
             if len(self._known) >= self.CAPACITY:
                 self._known.clear()
             self._known[key] = found
         return found
+
+    def _fields(
+        self, param: TensorMapParam, view: ArrayView, launch: LaunchPlan | None
+    ) -> tuple[TensorMapPlan, int] | None:
+        key = (param, view.address % self.ALIGNED, view.shape, view.strides, view.dtype)
+        if key not in self._alike:
+            name = f"a {view.dtype}{list(view.shape)} array" if launch is None else array_of(param, launch)
+            made = plan(param, view, name)
+            if len(self._alike) >= self.CAPACITY:
+                self._alike.clear()
+            self._alike[key] = None if made is None else (replace(made, address=0), made.address - view.address)
+        return self._alike[key]

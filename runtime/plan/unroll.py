@@ -5,7 +5,7 @@ functions would double that. So `unroll` writes the function as text, for one si
 vectors and `out=` the text is:
 
     def run(args, out, stream):
-        if len(args) != 2:
+        if len(args) != 2 or forward_ad._current_level >= 0:
             return MISS
         a0, a1 = args
         o0 = out
@@ -43,6 +43,7 @@ back, which costs half as much as a lock.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -116,7 +117,7 @@ class _Unroller:
     def _unpack(self) -> None:
         fast = self.fast
         out: Any = fast.out
-        self.say(f"if len(args) != {len(fast.args)}:")
+        self.say(f"if len(args) != {len(fast.args)}{self._watches()}:")
         self.say("return MISS", 2)
         self.say(f"{''.join(f'a{i}, ' for i in range(len(fast.args)))} = args")
         tests: list[str] = []
@@ -136,6 +137,13 @@ class _Unroller:
         if tests:
             self.say(f"if {' or '.join(tests)}:")
             self.say("return MISS", 2)
+
+    def _watches(self) -> str:
+        """The test of PyTorch's forward mode, in which a tensor may have a tangent that no kernel looks at."""
+        if all(v.framework != "torch" for v in self.fast.views):
+            return ""
+        self.names["forward_ad"] = sys.modules["torch"].autograd.forward_ad
+        return " or forward_ad._current_level >= 0"
 
     def _check_arrays(self) -> None:
         """Signatures, and addresses. A tensor without memory raises RuntimeError."""

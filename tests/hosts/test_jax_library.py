@@ -98,6 +98,9 @@ def test_steps_without_a_derivative_say_so() -> None:
         jax.grad(lambda a: kd.library.matmul(a, b, epilogue=kd.exp, gated="swiglu").sum())(a)
     with pytest.raises(BadCallArgument, match="out= in a call that is traced"):
         jax.jit(lambda a: kd.library.matmul(a, b, out=a))(a)
+    for forward in (lambda: jax.jvp(kd.library.matmul, (a, b), (a, b)), lambda: jax.jacfwd(kd.library.matmul)(a, b)):
+        with pytest.raises(BadCallArgument, match="no derivative in forward mode"):
+            forward()
 
 
 def swish(x: Any) -> Any:

@@ -10,6 +10,7 @@ import kernel_dsl as kd
 from kernel_dsl.errors import BadCallArgument
 from kernel_dsl.library import cross_entropy_gradients
 from kernel_dsl.runtime.devices import driver
+from kernel_dsl.runtime.errors import ArgumentValueError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 DEVICES = ["cpu"] + ["cuda"] * bool(driver.available() and torch.cuda.is_available())
@@ -104,6 +105,31 @@ def test_steps_without_a_derivative_say_so() -> None:
         kd.library.matmul(a, b, epilogue=kd.exp, gated="swiglu").sum().backward()
     with pytest.raises(BadCallArgument, match="the activation uses `asin`, which has no derivative here"):
         kd.library.matmul(a, b, activation=kd.asin).sum().backward()
+    plain = a.detach()
+    with pytest.raises(BadCallArgument, match="no derivative in forward mode"):
+        torch.func.jvp(kd.library.matmul, (plain, plain), (plain, plain))
+    with pytest.raises(BadCallArgument, match="a tensor of a transform of torch"):
+        torch.func.grad(lambda a: kd.library.matmul(a, a).sum())(plain)
+    with pytest.raises(BadCallArgument, match="a tensor of a transform of torch"):
+        torch.vmap(kd.library.matmul)(torch.stack([plain, plain]), torch.stack([plain, plain]))
+    with pytest.raises(BadCallArgument, match="tensors on cpu and meta"):
+        kd.library.matmul(a, b.to("meta"))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_tensors_with_tangents_are_refused(device: str) -> None:
+    """By calls that came before without them, too."""
+    from torch.autograd import forward_ad
+
+    (a,) = made(device, (64, 64), dtype=torch.bfloat16)
+    a = a.detach()
+    for _ in range(3):
+        kd.library.matmul(a, a)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(a, torch.ones_like(a))
+        with pytest.raises(ArgumentValueError, match="a tensor with a tangent"):
+            kd.library.matmul(dual, a)
+    assert kd.library.matmul(a, a).shape == (64, 64)
 
 
 STEPS: list[tuple[str, dict[str, Any]]] = [
@@ -381,3 +407,7 @@ def test_linear_cross_entropy(device: str, reduction: str, deep: bool, monkeypat
     assert far(loss, wanted) < 1e-5
     for y, z in zip(ours, torch.autograd.grad((wanted * 3).sum(), exact), strict=True):
         assert y.shape == z.shape and far(y, z) < 1e-4
+    loss = kd.library.linear_cross_entropy(x, weight, targets, reduction=reduction).sum()
+    (first,) = torch.autograd.grad(loss, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="no autograd formula"):
+        first.sum().backward()

@@ -390,6 +390,14 @@ def test_tensor_maps_are_encoded_once(player: Player) -> None:
     assert count(ENCODES) == before + 1
     words = np.frombuffer(first, np.uint64)
     assert words[:11].tolist() == [7, 2, data.ctypes.data, 128, 64, 512, 32, 8, 1, 3, 0]
+    rows = np.zeros((65, 128), np.float32)
+    for start in (1, 0):  # arrays alike, elsewhere
+        part = rows[start : start + 64]
+        words = np.frombuffer(maps.get(param, view(CudaArray(part))), np.uint64)
+        assert words[:11].tolist() == [7, 2, part.ctypes.data, 128, 64, 512, 32, 8, 1, 3, 0]
+    odd = np.zeros(64 * 128 + 1, np.float32)
+    with pytest.raises(ArgumentValueError, match="cannot be copied by TMA"):
+        maps.get(param, view(CudaArray(odd[1 - odd.ctypes.data % 16 // 4 :][: 64 * 128].reshape(64, 128))))
     split = TensorMapParam(0, float32, (8, 1, 32), split=((1, 32),))
     words = np.frombuffer(maps.get(split, view(CudaArray(data))), np.uint64)
     assert words[1:8].tolist() == [3, data.ctypes.data, 32, 4, 128, 32, 1]

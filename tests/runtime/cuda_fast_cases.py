@@ -89,6 +89,9 @@ def test_fast_calls(player: Player, torch: Any) -> None:
         assert fast(args) is MISS
     with torch.no_grad():
         assert fast((x.clone().requires_grad_(), 2.0)) is not MISS
+    with torch.autograd.forward_ad.dual_level():  # any tensor may have a tangent, which the slow path looks for
+        assert fast((x, 2.0)) is MISS
+    assert fast((x, 2.0)) is not MISS
 
 
 def test_fast_calls_see_lazy_negation(player: Player, torch: Any) -> None:

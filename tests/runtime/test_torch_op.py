@@ -10,10 +10,12 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl import torch_ops
+from kernel_dsl.errors import BadCallArgument
 from kernel_dsl.runtime.devices import driver
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 
 torch = pytest.importorskip("torch")
+FakeTensorMode: Any = pytest.importorskip("torch._subclasses.fake_tensor").FakeTensorMode
 DEVICES = ["cpu"] + ["cuda"] * bool(driver.available() and torch.cuda.is_available())
 
 
@@ -50,6 +52,10 @@ def test_eager_fake_and_compiled(device: str) -> None:
         return op(x + 1, y) * 2
 
     torch.testing.assert_close(twice(x, y), (x + 1) * y * 2)
+    with pytest.raises(BadCallArgument, match=f"tensors on {device}.* and meta"):
+        op(x, y.to("meta"))
+    with FakeTensorMode() as mode, pytest.raises(BadCallArgument, match="tensors on cuda:0 and cpu"):
+        op(torch.empty(8, device="cuda:0"), mode.from_tensor(torch.ones(8)))
 
 
 @pytest.mark.parametrize("device", DEVICES)
