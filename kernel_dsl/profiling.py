@@ -153,10 +153,7 @@ def profile(kernel: Kernel, args: tuple[Any, ...], space: int | None, out: Any, 
     marked, body, structure = with_marks(kernel, args, space)
     definition = kernel._definition  # pyright: ignore[reportPrivateUsage]
     several = isinstance(structure, (tuple, list))
-    if isinstance(kernel, MeshKernel) and out is not None:
-        what, hint = "out= in a profile of a kernel on a mesh", "let the call make its outputs: they are in `.result`"
-        raise BadCallArgument(kernel=kernel.name, what=what, hint=hint)
-    given = None if out is None else _with_rings(marked, out, args, structure)
+    given = None if out is None else _with_rings(marked, out, structure)
     with recorded() as recorder:
         results: Any = marked(*args, out=given, stream=stream, interpret=interpret)
     kept = type(structure)(results[:-1]) if several else results[0]
@@ -226,16 +223,26 @@ class _RingsWhole:
         return (*self._batch.outputs(tuple(outs[:-1]), index), outs[-1])
 
 
-def _with_rings(marked: Kernel, out: Any, args: tuple[Any, ...], structure: Any) -> Any:
-    """`out=` with rings after it, as an array of the same framework in the same place."""
+def _with_rings(marked: Kernel, out: Any, structure: Any) -> Any:
+    """`out=` with rings after it, as arrays of the same framework in the same places."""
+    tops: tuple[Any, ...] = tuple(out) if isinstance(structure, (tuple, list)) else (out,)
+    definition: Any = marked._definition  # pyright: ignore[reportPrivateUsage]
+    struct = definition.out_type[-1]
+    if not isinstance(marked, MeshKernel):
+        return (*tops, _rings_like(flatten(out)[0][0], struct))
+    if not is_row(tops[0]):
+        what, hint = "out= in a profile of a kernel on a mesh of processes", "let the call make its outputs"
+        raise BadCallArgument(kernel=marked.name, what=what, hint=hint)
+    return (*tops, [_rings_like(x, struct) for x in tops[0]])
+
+
+def _rings_like(x: Any, struct: Any) -> Any:
     from kernel_dsl.runtime.arrays.array_view import frameworks, view
 
-    tops: tuple[Any, ...] = tuple(out) if isinstance(structure, (tuple, list)) else (out,)
-    like = view(flatten(out)[0][0])
-    struct: Any = marked.lower(*args).traced.outputs[-1]
+    like = view(x)
     interop = frameworks(like.framework)
     stream = 0 if like.device[0] == "cpu" else interop.current_stream(like.device[1])
-    return (*tops, interop.empty(struct.shape, struct.dtype, like.device, stream))
+    return interop.empty(struct.shape, struct.dtype, like.device, stream)
 
 
 def _on_host(rings: Any) -> Any:

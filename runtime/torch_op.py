@@ -31,7 +31,7 @@ _SCALARS: dict[Any, str] = {
 
 
 def as_torch_op(
-    kernel: Callable[..., Any],
+    kernel: Any,
     definition: Definition,
     name: str,
     *,
@@ -70,15 +70,23 @@ def as_torch_op(
     schema = f"({', '.join(_argument(definition, n, i in written) for i, n in enumerate(names))}) -> {_result(outputs)}"
 
     plain = not written and "Tensor " in schema
+    one: Any = torch.Tensor if outputs == 1 else None
 
     def run(*given: Any) -> Any:
+        fast = kernel._fast if plain else None  # pyright: ignore[reportPrivateUsage]
+        if fast is not None and not fast.recording.active:  # as `Kernel.__call__`, which is called for all else
+            result = fast.latest(given, None, None)
+            if type(result) is one:
+                return result
+            if result is not fast.miss:
+                return counted(_flat(result))
         if in_forward_mode():  # PyTorch would take what an op gives for constant
             raise ArgumentValueError(
                 f"op {name!r} has no derivative in forward mode (torch.func.jvp): use reverse mode"
             )
         if plain:
             result = kernel(*given)
-            return result if outputs == 1 and type(result) is torch.Tensor else counted(_flat(result))
+            return result if type(result) is one else counted(_flat(result))
         made, tree = fresh(given)  # no tensor says what the results are to be, or some are there already
         places = {o: given[i] for i, o in written.items()}
         kernel(*given, out=unflatten(tree, [places.get(o, x) for o, x in enumerate(made)]))

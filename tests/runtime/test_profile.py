@@ -270,8 +270,9 @@ def test_a_kernel_over_batches() -> None:
     assert (whole.result == np.stack([X, X + 1])[:, None] * 2).all() and whole.dropped == 0
 
 
-def _swap() -> Any:
+def _swap(**more: Any) -> Any:
     @kd.kernel(
+        **more,
         out_type=Spec((2, 64), kd.float32),
         mesh=kd.Mesh(("x",), (2,)),
         grid=(2,),
@@ -304,8 +305,14 @@ def test_a_kernel_on_a_mesh(tmp_path: Path) -> None:
     }
     assert [len(b.ends) for b in bars if b.name == "full"] == [1, 1, 1, 1]  # each from its own device's copy
     profile.save(tmp_path / "swap.pftrace")
-    with pytest.raises(kd.Error, match="out= in a profile of a kernel on a mesh"):
-        swap.profile(xs, out=[np.zeros((2, 64), np.float32)] * 2, interpret=True)
+    outs = [np.zeros((2, 64), np.float32) for _ in range(2)]
+    assert swap.profile(xs, out=outs, interpret=True).events and (outs[0] == xs[1]).all() and (outs[1] == xs[0]).all()
+    folder = tmp_path / "traces"
+    kept = _swap(compiler_params=kd.CompilerParams(profile_space=32, profile_dir=str(folder)))
+    assert all((made == other).all() for made, other in zip(kept(xs, interpret=True), xs[::-1], strict=True))
+    kept(xs[::-1], out=outs, interpret=True)
+    assert (outs[0] == xs[0]).all() and (outs[1] == xs[1]).all()
+    assert sorted(p.name for p in folder.iterdir()) == ["swap-0.pftrace", "swap-1.pftrace"]
 
 
 @pytest.mark.gpu
