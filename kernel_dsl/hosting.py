@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 from importlib import import_module
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from .compiled import Assembled
 from .diagnostics import shown
-from .errors import BadArgument
+from .errors import BadArgument, NoHostCode
 from .ir import KernelIR, RefType
 from .launch_plan import plan_of
 
 if TYPE_CHECKING:
     from kernel_dsl.lowering.host_entries import HostArgument
+
+_keep: list[Any] = []  # machine code whose address host code holds
 
 
 def arguments_of(ir: KernelIR) -> list[HostArgument]:
@@ -119,3 +122,28 @@ def ffi_handler(kernel: Any, code: bytes | int, scalars: int) -> int:
     host = Host(kernel, plan_of(kernel), code)
     add_ffi_entry(host, scalars)
     return host_addresses(str(host), [FFI])[0]
+
+
+def torch_attempt(ir: KernelIR, assembled: Assembled, key: str, device: int) -> int:
+    """The address of what launches a kernel for tensors of one signature on PyTorch's stack. Raises `NoHostCode`."""
+    from kernel_dsl.lowering.host import Host
+    from kernel_dsl.lowering.host_torch_attempt import ATTEMPT, FIND, add_attempt
+    from kernel_dsl.lowering.llvm import host_addresses
+
+    code = ctypes.create_string_buffer(assembled.cubin + b"\0")
+    _keep.append(code)
+    host = Host(assembled.kernel, plan_of(assembled.kernel), ctypes.addressof(code))
+    add_attempt(host, arguments_of(ir), key, device)
+    attempt, find = host_addresses(str(host), [ATTEMPT, FIND])
+    if ctypes.CFUNCTYPE(ctypes.c_int)(find)():
+        raise NoHostCode(kernel=assembled.kernel.name, what="PyTorch's C interface is not found", hint="update PyTorch")
+    return attempt
+
+
+def torch_stub(other: str, places: int, addresses: list[int]) -> tuple[int, int]:
+    """The addresses of an op's boxed kernel and of the table of its attempts: see `stub_text`."""
+    from kernel_dsl.lowering.host_torch_attempt import STUB, TABLE, stub_text
+    from kernel_dsl.lowering.llvm import host_addresses
+
+    made = host_addresses(stub_text(other, places, *addresses), [STUB], [TABLE])
+    return made[0], made[1]

@@ -40,10 +40,19 @@ class Repeated:
 
     def check(self) -> tuple[str, str]:
         """Go to `other` unless all fits; the rows of addresses, and the kernel's function."""
-        f, plan = self.f, self.host.plan
+        f = self.f
         known = f.pointer("%message", _FUNCTION)
         f.leave_to(self.other, f.any([f"icmp eq ptr {x}, null" for x in (known, *self.arrays.values())]))
-        device = f.load("i32", "%message", _DEVICE)
+        rows = self.fits(f.load("i32", "%message", _DEVICE))
+        context = f.room(8)
+        code = f.driver("cuCtxGetId", "ptr null", f"ptr {context}")
+        same = f"icmp ne i64 {f.word(context, 0)}, {f.word('%message', _ID)}"
+        f.leave_to(self.other, f.any([f"icmp ne i32 {code}, 0", same]))
+        return rows, known
+
+    def fits(self, device: str) -> str:
+        """Go to `other` unless the arrays are on this GPU, and what the kernel was compiled for; the rows of addresses."""
+        f, plan = self.f, self.host.plan
         wrong: list[str] = []
         for number, tensor in self.arrays.items():
             given = plan.arrays[number]
@@ -57,11 +66,7 @@ class Repeated:
             self._memory(number, tensor, rows, wrong, missing)
         tests = [f"icmp ne i64 {self._any_bit('i64', wrong)}, 0"] if wrong else []
         f.leave_to(self.other, f.any([*tests, *missing, *self._overlaps(rows)]))
-        context = f.room(8)
-        code = f.driver("cuCtxGetId", "ptr null", f"ptr {context}")
-        same = f"icmp ne i64 {f.word(context, 0)}, {f.word('%message', _ID)}"
-        f.leave_to(self.other, f.any([f"icmp ne i32 {code}, 0", same]))
-        return rows, known
+        return rows
 
     def _memory(self, number: int, tensor: str, rows: str, wrong: list[str], missing: list[str]) -> None:
         """Extents, strides and the address: what is not 0 in `wrong`, and true in `missing`, does not fit."""
@@ -86,6 +91,8 @@ class Repeated:
         """Tests of pairs of arrays of which one is written."""
         f, host, found = self.f, self.host, list[str]()
         for i, j in host.plan.pairs:
+            if i not in self.arrays or j not in self.arrays:
+                continue  # memory of its own
             a, b = host.plan.arrays[i], host.plan.arrays[j]
             if not (a.contiguous and b.contiguous) or 0 in a.shape or 0 in b.shape:
                 continue

@@ -80,19 +80,17 @@ def add_torch_entry(host: Host, symbol: str, op: str, arguments: Sequence[HostAr
     """
     schema = torch_schema(host, arguments)
     host.module.parts.append(
-        f"@kd.torch = internal global [{len(_FUNCTIONS)} x ptr] zeroinitializer, align 8\n"
-        "@kd.torch.stream = internal global ptr null\n"
         "@llvm.global_ctors = appending global [1 x { i32, ptr, ptr }] "
         f"[{{ i32, ptr, ptr }} {{ i32 65535, ptr @{symbol}_torch_register, ptr null }}]"
     )
-    made = _BoxedKernel(host, symbol, op, schema, arguments, key)
+    made = BoxedKernel(host, symbol, op, schema, arguments, key)
     made.find()
     made.register()
     made.launch()
     made.entry()
 
 
-class _BoxedKernel:
+class BoxedKernel:
     """The functions of one entry, while they are written."""
 
     def __init__(
@@ -119,6 +117,10 @@ class _BoxedKernel:
 
     def find(self) -> None:
         """Look PyTorch's functions up in its libraries or, if these have other names, in all loaded libraries."""
+        self.module.parts.append(
+            f"@kd.torch = internal global [{len(_FUNCTIONS)} x ptr] zeroinitializer, align 8\n"
+            "@kd.torch.stream = internal global ptr null"
+        )
 
         def body(f: HostFunction) -> None:
             library = f.v(f"call ptr @dlopen(ptr {self.module.text('libtorch_cpu.so')}, i32 {_LOADED})")
@@ -168,16 +170,16 @@ class _BoxedKernel:
             values = list[str]()
             for number, argument in enumerate(self.inputs):
                 if argument.scalar is not None:
-                    values.append(self._scalar(f, argument, f.at("%stack", 8 * number)))
+                    values.append(self.scalar(f, argument, f.at("%stack", 8 * number)))
                     continue
                 handle = f.pointer("%stack", 8 * number)
-                tensor = self._tensor(f, handle)
+                tensor = self.tensor(f, handle)
                 if device == "0":
                     device = f.load("i32", tensor, 12)
                 values.append(f"ptr {tensor}")
             for number, argument in enumerate(self.outputs):
-                values.append(f"ptr {self._output(f, number, argument, device)}")
-            stream = self._stream(f, device)
+                values.append(f"ptr {self.output(f, number, argument, device)}")
+            stream = self.stream(f, device)
             code = f.v(f"call i32 @{self.symbol}(ptr {stream}, {', '.join(values)})")
 
             def told() -> None:
@@ -190,8 +192,8 @@ class _BoxedKernel:
 
         self.module.function("internal i32 @kd.torch.launch(ptr %stack, ptr %made, ptr %message)", body, "noinline ")
 
-    def _scalar(self, f: HostFunction, argument: HostArgument, place: str) -> str:
-        """An argument of the C entry, from a word of the stack."""
+    def scalar(self, f: HostFunction, argument: HostArgument, place: str, misfit: int = -1) -> str:
+        """An argument of the C entry, from a word of the stack; `misfit` is returned for an integer out of range."""
         dtype, type = argument.dtype, scalar_type(argument.dtype)
         if type in ("float", "double"):
             value = f.load("double", place)
@@ -207,12 +209,12 @@ class _BoxedKernel:
         def wrong() -> None:
             name = self.host.plan.name.replace("%", "%%")
             f.say("%message", f"{name}: {argument.name} is %lld, which {dtype} has not", f"i64 {word}")
-            f.put("ret i32 -1")
+            f.put(f"ret i32 {misfit}")
 
         f.leave_when(f.v(f"icmp ne i64 {back}, {word}"), wrong)
         return f"{type} {part}"
 
-    def _tensor(self, f: HostFunction, handle: str) -> str:
+    def tensor(self, f: HostFunction, handle: str) -> str:
         """A DLTensor of a tensor, with pointers to the tensor's shape and strides."""
         tensor = f.room(_DL_TENSOR)
         for name, offset in (("data_ptr", 0), ("sizes", 24), ("strides", 32)):
@@ -235,8 +237,12 @@ class _BoxedKernel:
         f.store("i64", 0, tensor, 40)
         return tensor
 
-    def _output(self, f: HostFunction, number: int, argument: HostArgument, device: str) -> str:
+    def output(self, f: HostFunction, number: int, argument: HostArgument, device: str) -> str:
         """The DLTensor of a new tensor, whose handle is kept."""
+        return self.tensor(f, self.new(f, number, argument, device))
+
+    def new(self, f: HostFunction, number: int, argument: HostArgument, device: str) -> str:
+        """The handle of a new tensor, which is kept."""
         assert argument.array is not None
         shape = self.host.plan.arrays[argument.array].shape
         strides = [1] * len(shape)
@@ -248,9 +254,9 @@ class _BoxedKernel:
             f"i32 {NUMBERS[argument.dtype.name]}", f"i32 {_KEYS[self.key]}", f"i32 {device}", f"ptr {place}",
         ]  # fmt: skip
         self.call(f, "aoti_torch_empty_strided", *given)
-        return self._tensor(f, f.pointer(place, 0))
+        return f.pointer(place, 0)
 
-    def _stream(self, f: HostFunction, device: str) -> str:
+    def stream(self, f: HostFunction, device: str) -> str:
         """PyTorch's current stream of the GPU."""
         stream = f.room(8)
         f.store("ptr", "null", stream)
@@ -265,6 +271,16 @@ class _BoxedKernel:
             f.v(f"call i32 {get}(i32 {device}, ptr {stream})")
         return f.load("ptr", stream)
 
+    def delete(self, f: HostFunction, handle: str) -> None:
+        f.put(f"call i32 {self.function(f, 'aoti_torch_delete_tensor_object')}(ptr {handle})")
+
+    def forget(self, f: HostFunction, made: str) -> None:
+        """Delete the outputs that there are."""
+        for number in range(len(self.outputs)):
+            handle = f.pointer(made, 8 * number)
+            with f.when(f.v(f"icmp ne ptr {handle}, null")):
+                self.delete(f, handle)
+
     def entry(self) -> None:
         """The boxed kernel. An error becomes PyTorch's exception, which passes through this frame."""
 
@@ -275,17 +291,11 @@ class _BoxedKernel:
                 f.store("ptr", "null", made, 8 * number)
             code = f.v(f"call i32 @kd.torch.launch(ptr %stack, ptr {made}, ptr {message})")
 
-            def delete(handle: str) -> None:
-                f.put(f"call i32 {self.function(f, 'aoti_torch_delete_tensor_object')}(ptr {handle})")
-
             for number in self.tensors:
-                delete(f.pointer("%stack", 8 * number))
+                self.delete(f, f.pointer("%stack", 8 * number))
 
             def raised() -> None:
-                for number in range(len(self.outputs)):
-                    handle = f.pointer(made, 8 * number)
-                    with f.when(f.v(f"icmp ne ptr {handle}, null")):
-                        delete(handle)
+                self.forget(f, made)
                 name = self.module.text(self.symbol)
                 check = self.function(f, "aoti_torch_check")
                 f.put(f"call void {check}(i1 zeroext false, ptr {name}, ptr {name}, i32 0, ptr {message})")

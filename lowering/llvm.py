@@ -187,14 +187,15 @@ def host_object(text: str) -> bytes:
 _engines: list[Any] = []  # never freed: others hold addresses of the code
 
 
-def host_addresses(text: str, names: Sequence[str]) -> list[int]:
+def host_addresses(text: str, names: Sequence[str], variables: Sequence[str] = ()) -> list[int]:
     """Load host code into this process.
 
-    Returns the addresses of its functions, which stay valid until the process ends.
+    Returns the addresses of its functions and then of variables, which stay valid until the process ends.
     """
     module, _ = _host_module(text)
     machine = _host_target().create_target_machine(opt=0, reloc="default", codemodel="jitdefault", jit=True)
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     _engines.append(engine)
-    return [engine.get_function_address(name) for name in names]
+    functions = [engine.get_function_address(name) for name in names]
+    return functions + [engine.get_global_value_address(name) for name in variables]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import re
 import sys
@@ -12,11 +13,13 @@ from typing import Any, cast
 
 from kernel_dsl.definition import Definition, declared_outputs, is_leaf, output_structs
 from kernel_dsl.errors import VariableUse
+from kernel_dsl.torch_native import add_twin, teach_inductor
 from kernel_dsl.torch_ops import define
 from kernel_dsl.tree import flatten, unflatten
 from kernel_dsl.variables import Variable, evaluate
 
 from .errors import ArgumentTypeError, ArgumentValueError
+from .plan import recording
 
 _LARGEST = 2**31 - 1
 # What a parameter is annotated with (perhaps as text) -> its type in an op's schema.
@@ -93,6 +96,7 @@ def as_torch_op(
         return counted([x for o, x in enumerate(made) if o not in places])
 
     def fake(*given: Any) -> Any:
+        teach_inductor()
         return counted([x for o, x in enumerate(fresh(given)[0]) if o not in written.values()])
 
     def fresh(given: Sequence[Any]) -> tuple[list[Any], Any]:
@@ -108,7 +112,15 @@ def as_torch_op(
             )
         return made[0] if len(made) == 1 else tuple(made) or None
 
+    def compiled(given: Sequence[Any], device: int) -> tuple[Any, Any]:
+        from .devices.devices import cuda_device
+
+        stages = kernel.lower(*given, target=cuda_device(device).target.name)
+        return stages.ir, stages.assembled()
+
     op = define(name, schema, run, fake, [names[i] for i in written])
+    if plain and outputs and not definition.params.profile_space:
+        add_twin(op, schema, run, fake, compiled, ctypes.addressof(recording.seen_by_host_code))
     if not written:
         wider = None if backward else with_axis
         op.register_vmap(lambda info, dims, *args: _in_parts(op, wider, info.batch_size, dims, args))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -30,6 +31,7 @@ class Recorder(Protocol):
 
 # How many graphs are being recorded, by all threads: the fast paths to a launch look here first.
 active: int = 0
+seen_by_host_code = ctypes.c_int(0)  # the same
 _lock = forking.lock()
 _own: ContextVar[int] = ContextVar("own", default=0)  # how many of them this thread's
 _recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
@@ -58,12 +60,13 @@ def _count(more: int) -> None:
     global active
     with _lock:
         active += more
+        seen_by_host_code.value = active
 
 
 def _in_child() -> None:
     """In a child process, nothing is recorded but by the one thread that it has."""
     global active
-    active = _own.get()
+    active = seen_by_host_code.value = _own.get()
 
 
 forking.in_child(_in_child)

@@ -104,8 +104,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(library: Path, code: str, *args: str) -> str:
-    env = {**os.environ, "LD_LIBRARY_PATH": str(library), "PYTHONPATH": ""}
+def run(library: Path, code: str, *args: str, path: str = "") -> str:
+    env = {**os.environ, "LD_LIBRARY_PATH": str(library), "PYTHONPATH": path}
     if (library / "play.so").exists():
         env["LD_PRELOAD"] = str(library / "play.so")
     command = [sys.executable, "-c", code, str(library / "scale.so"), *args]
@@ -116,6 +116,73 @@ def run(library: Path, code: str, *args: str) -> str:
 
 def test_an_op_without_our_python(library: Path) -> None:
     assert "all calls were right" in run(library, CALLS)
+
+
+TWIN = """
+import ctypes, torch, kernel_dsl as kd
+context, driver = ctypes.c_void_p(), ctypes.CDLL("libcuda.so.1")
+driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+driver.cuCtxSetCurrent(context)  # as PyTorch has done where there is a GPU
+from kernel_dsl import torch_native
+from tests.hosts.test_torch_artefact import scale
+calls = []
+def made(x, factor, more):
+    calls.append(tuple(x.shape))
+    if more < 0:
+        raise ValueError(f"no {more}")
+    return x * factor, torch.full(x.shape, more, dtype=torch.int32)
+def fake(x, factor, more):
+    return torch.empty_like(x), x.new_empty(x.shape, dtype=torch.int32)
+def compiled(given, device):
+    stages = scale.lower(*given, target="sm_90a")
+    return stages.ir, stages.assembled()
+schema = "(Tensor x, float factor, SymInt more) -> (Tensor, Tensor)"
+op = torch.library.custom_op("kd_twin::scale", made, mutates_args=(), schema=schema)
+paused = ctypes.c_int(0)
+at = ctypes.addressof(paused)
+torch_native.add_twin(op, schema, made, fake, compiled, at, "CPU")
+def right(x, factor=2.5, more=7):
+    before = len(calls)
+    y, n = torch.ops.kd_twin.scale__compiled(x, factor, more)
+    assert torch.equal(y, x * factor) and n.dtype is torch.int32 and bool((n == more).all()), (x.shape, factor)
+    return len(calls) > before
+x, other = torch.randn(8, 64), torch.randn(4, 128)
+assert [right(x) for _ in range(4)] == [True, True, False, False], calls
+assert not right(x + 1, -3.0, 2**31 - 1)
+assert [right(other) for _ in range(4)] == [True, True, False, False], calls
+assert not right(x) and not right(other)
+paused.value = 1
+assert right(x)
+paused.value = 0
+assert not right(x) and right(x.double()) and right(x[None])
+for odd in (x[:, :63], torch.randn(64, 8).T, torch.randn(513)[1:].reshape(8, 64), torch.empty(0, 64)):
+    for _ in range(3):
+        assert right(odd)
+for _ in range(3):
+    try:
+        torch.ops.kd_twin.scale__compiled(x.T, 1.0, -4)
+    except RuntimeError as error:
+        assert "no -4" in str(error), error
+    else:
+        raise AssertionError("nothing was raised")
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+for y in (x, x[:, :63]):
+    right(y); start = resident()
+    for _ in range(20000):
+        torch.ops.kd_twin.scale__compiled(y, 1.0, 1)
+    assert resident() - start < 8 << 20, "handles are kept"
+threes = lambda x, factor, more: (x * factor + 3, torch.full(x.shape, more, dtype=torch.int32))
+again = torch.library.custom_op("kd_twin::scale", threes, mutates_args=(), schema=schema)
+torch_native.add_twin(again, schema, threes, fake, compiled, at, "CPU")
+assert torch.equal(torch.ops.kd_twin.scale__compiled(x, 2.0, 1)[0], x * 2 + 3), "the op was defined anew"
+print("all calls were right")
+"""
+
+
+def test_host_code_of_an_op_made_by_python(library: Path) -> None:
+    """Signatures that come again are launched without Python; what is not one of them is Python's."""
+    assert "all calls were right" in run(library, TWIN, path=str(ROOT))
 
 
 MODEL = """

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl import torch_ops
+from kernel_dsl import torch_native, torch_ops
 from kernel_dsl.errors import BadCallArgument
 from kernel_dsl.runtime.devices import driver
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
@@ -365,3 +367,34 @@ def test_under_inductor_and_cuda_graphs() -> None:
         for _ in range(4):
             x, y = torch.randn(8, device="cuda"), torch.randn(8, device="cuda")
             torch.testing.assert_close(compiled(x, y), (x + 1) * y * 2)
+    assert torch_native._twins["kd_tests::product_inductor"]._found == 1, "calls that come again have host code"
+
+
+@pytest.mark.slow
+def test_what_inductor_calls(tmp_path: Path) -> None:
+    """The op's twin in this process, the op itself in what runs without it."""
+    if not shutil.which("g++"):
+        pytest.skip("needs a C++ compiler")
+    from torch._inductor.utils import run_and_get_code
+
+    op = product.as_torch_op("kd_tests::inductor", backward=backward)
+    x, y = torch.randn(8), torch.randn(8)
+    made, code = run_and_get_code(torch.compile(lambda x, y: op(x + 1, y) * 3, fullgraph=True), x, y)
+    torch.testing.assert_close(made, (x + 1) * y * 3)
+    assert "torch.ops.kd_tests.inductor__compiled.default" in code[0]
+    given = x.clone().requires_grad_()
+    loss, code = run_and_get_code(torch.compile(lambda x, y: op(x + 1, y).sum(), fullgraph=True), given, y)
+    assert "torch.ops.kd_tests.inductor__compiled.default" in code[0]
+    loss.backward()
+    torch.testing.assert_close(given.grad, y)
+
+    class Module(torch.nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            return op(x + 1, y)
+
+    program = torch.export.export(Module(), (x, y))
+    package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "m.pt2"))
+    torch.testing.assert_close(torch._inductor.aoti_load_package(package)(x, y), (x + 1) * y)
+    with zipfile.ZipFile(package) as members:
+        texts = [members.read(name) for name in members.namelist()]
+    assert any(b"inductor" in text for text in texts) and not any(b"inductor__compiled" in text for text in texts)
