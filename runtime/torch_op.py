@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from kernel_dsl.definition import Definition, declared_outputs, is_leaf, output_structs
-from kernel_dsl.errors import VariableUse
+from kernel_dsl.errors import NoHostCode, VariableUse
 from kernel_dsl.torch_native import add_twin, teach_inductor
 from kernel_dsl.torch_ops import define
 from kernel_dsl.tree import flatten, unflatten
@@ -115,6 +115,9 @@ def as_torch_op(
     def compiled(given: Sequence[Any], device: int) -> tuple[Any, Any]:
         from .devices.devices import cuda_device
 
+        if kernel._fast is None or kernel._by_value:  # pyright: ignore[reportPrivateUsage]
+            what, hint = "calls whose sizes depend on the values of numbers", "the op stays Python"
+            raise NoHostCode(kernel=definition.name, what=what, hint=hint)
         stages = kernel.lower(*given, target=cuda_device(device).target.name)
         return stages.ir, stages.assembled()
 

@@ -370,6 +370,21 @@ def test_under_inductor_and_cuda_graphs() -> None:
     assert torch_native._twins["kd_tests::product_inductor"]._found == 1, "calls that come again have host code"
 
 
+@kd.kernel(out_type=lambda x, n: kd.ShapeDtypeStruct(x.shape, x.dtype, 0), grid=lambda x, n: (n,))
+def first_rows(x_ref, n: int, o_ref):
+    o_ref[kd.program_id(0)] = x_ref[kd.program_id(0)]
+
+
+@pytest.mark.gpu
+def test_sizes_that_depend_on_numbers_stay_with_python() -> None:
+    op = first_rows.as_torch_op("kd_tests::first_rows")
+    x = torch.randn(8, 64, device="cuda")
+    compiled = torch.compile(lambda x, n: op(x, n) + 0, fullgraph=True)
+    for n in (2, 2, 2, 2, 5, 8, 2):
+        made = compiled(x, n)
+        assert torch.equal(made[:n], x[:n]) and not made[n:].any(), n
+
+
 @pytest.mark.slow
 def test_what_inductor_calls(tmp_path: Path) -> None:
     """The op's twin in this process, the op itself in what runs without it."""
