@@ -31,7 +31,7 @@ from .packed import stored_struct
 from .refs import Shape
 from .source import is_ours
 from .tree import flatten, unflatten
-from .variables import Variable, binding_is_active, substituted, variables
+from .variables import Variable, binding_is_active, substituted, unbound, variables
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,8 @@ class SizePlan:
         if exact or packed or (binding_is_active() and not definition.shapes):
             self.read_all()
         else:
-            self._look_through()
+            with unbound():
+                self._look_through()
             if len(self.sizes.grid) > 3 or not plain(self.sizes.grid, limits):
                 # axes share a register: the code contains their divisors
                 self.read |= {place for place in self._places() if place[0] == GRID}
@@ -193,7 +194,8 @@ class SizePlan:
     def read_all(self) -> None:
         """Make all sizes constants, except Dims and sizes that are computed from Dims alone."""
         if self.definition.shapes and not self.parts:
-            self._look_through()
+            with unbound():
+                self._look_through()
         self.read = set(self._places()) - self._declared() - self._computed()
         self._start()
 

@@ -43,6 +43,16 @@ def bound(
         _binding.reset(token)
 
 
+@contextmanager
+def unbound() -> Generator[None]:
+    """Take values from variables in the context: a graph that records takes none of a kernel's Dims for its own."""
+    token = _binding.set(None)
+    try:
+        yield
+    finally:
+        _binding.reset(token)
+
+
 def _floor_divide(left: int, right: int) -> int:
     return left // right
 

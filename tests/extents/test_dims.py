@@ -242,6 +242,25 @@ def test_graphs_give_dims_their_values() -> None:
     assert len(ramp.specialisations()) == len(scale.specialisations()) == 1
 
 
+def test_a_grid_that_compares_dims_in_a_graph() -> None:
+    """A kernel that a graph's recording compiles keeps its Dims to itself."""
+
+    @kd.kernel(
+        out_type=lambda x: x, grid=lambda x: (max(min(kd.cdiv(x.shape[0], 2), 4), 1),), shapes={"x": (kd.Dim("M"), 64)}
+    )
+    def rows(x: Any, out: Any) -> None:
+        first, blocks = kd.program_id(0), kd.num_programs(0)
+
+        @kd.loop(0, (x.shape[0] - first + blocks - 1) // blocks)
+        def _(step: Any) -> None:
+            out[first + step * blocks] = x[first + step * blocks] * 2.0
+
+    x = np.arange(7 * 64, dtype=np.float32).reshape(7, 64)
+    with kd.Graph() as graph:
+        graph.outputs = rows(x, interpret=True)
+    np.testing.assert_array_equal(np.asarray(graph()), x * 2)
+
+
 def test_vmap_and_arrays_of_other_orders() -> None:
     kernel = scaled(kd.Dim("M"))
     rng = np.random.default_rng(4)
