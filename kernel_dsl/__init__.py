@@ -152,6 +152,7 @@ if TYPE_CHECKING:
     )
     from .ops.create import arange, broadcasted_iota, full, full_like, iota, ones, ones_like, zeros, zeros_like
     from .ops.debug import debug_check, debug_print, named_scope, print_layout
+    from .ops.descriptor import make_tensor_descriptor
     from .ops.elementwise import broadcast_to
     from .ops.index import axis_index, axis_size, cdiv, ds, multiple_of, num_programs, program_id
     from .ops.inline import inline_ptx
@@ -457,6 +458,7 @@ __all__ = [
     "logistic",
     "loop",
     "make_async_remote_copy",
+    "make_tensor_descriptor",
     "matmul",
     "max",
     "maximum",

@@ -49,6 +49,15 @@ class TmaRule(Error, ValueError):
     help = "{hint}"
 
 
+class DescriptorUse(Error, TypeError):
+    """A Ref of `kd.make_tensor_descriptor` where a lane would have to find its elements."""
+
+    code = "descriptor-use"
+    title = "`{op}` can't access {ref}, a part of an array that `kd.make_tensor_descriptor` made"
+    note = "its base and its extents are in a descriptor, which only asynchronous copies read"
+    help = "copy blocks of it to SMEM or from there, or index the argument itself"
+
+
 class BarrierBytes(Error, ValueError):
     """A copy of more bytes than one mbarrier phase counts."""
 

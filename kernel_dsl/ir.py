@@ -167,6 +167,7 @@ class Op(_Declared):
     `together`: all four warps of a warpgroup run it as one. `remote`: its result is a Ref of another block's SMEM.
     `again`: computing it again in another layout costs less than moving its result. `any_size`: the launch may pass
     extents of its GMEM Refs; `any_dim`: the launch may pass those that are declared as Dims.
+    `copies_only`: only asynchronous copies may access the Ref that is its result.
     """
 
     op_name: ClassVar[str] = ""
@@ -177,6 +178,7 @@ class Op(_Declared):
     together: ClassVar[bool] = False
     remote: ClassVar[bool] = False
     again: ClassVar[bool] = False
+    copies_only: ClassVar[bool] = False
     any_size: ClassVar[bool] = False
     any_dim: ClassVar[bool] = False
     dim_name: ClassVar[str] = ""  # the name of the Dim whose extent it is

@@ -234,7 +234,7 @@ def buffers_of(
     """The specification of each operand's ring of `depth` buffers: one buffer if it is `single`, None without a copy."""
     out: list[MemorySpec | None] = []
     for number, (spec, ref) in enumerate(zip(specs, refs, strict=True)):
-        gmem = as_ref(ref, op)
+        gmem = as_ref(ref, op, copied=True)
         if gmem.memory_space is not MemorySpace.GMEM:
             raise BadArgumentType(op=op, what=f"operand {number} is {gmem!r}", hint="pipelines walk Refs in GMEM")
         if spec.memory_space is MemorySpace.GMEM:
@@ -256,7 +256,7 @@ def streams_of(
     specs: list[BlockSpec], refs: Sequence[Any], depth: int, grid: Sequence[Any], op: str, first: int = 0
 ) -> list[Stream]:
     """The operands, with their rings allocated; `first` numbers them."""
-    single = [invariant(spec, as_ref(ref, op), grid) for spec, ref in zip(specs, refs, strict=True)]
+    single = [invariant(spec, as_ref(ref, op, copied=True), grid) for spec, ref in zip(specs, refs, strict=True)]
     rings = buffers_of(specs, refs, depth, op, single)
     named = [None if r is None else allocate(r, f"{op} {first + number}") for number, r in enumerate(rings)]
     return [Stream(*parts) for parts in zip(specs, refs, named, single, strict=True)]

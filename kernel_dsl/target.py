@@ -25,6 +25,7 @@ class Feature(Flag):
     WGMMA = auto()
     SETMAXNREG = auto()
     RED_VECTOR = auto()  # red.global.add of vectors, and of bf16x2
+    TENSORMAP = auto()  # tensormap.replace
     MULTIMEM = auto()  # multimem.ld_reduce, multimem.st, multimem.red
 
 
@@ -74,8 +75,8 @@ _SM90 = (
     | Feature.RED_VECTOR
     | Feature.MULTIMEM
 )
-_SM90A = _SM90 | Feature.WGMMA | Feature.SETMAXNREG
-_SPECIFIC = Feature.WGMMA | Feature.SETMAXNREG  # of architecture- and family-specific targets
+_SM90A = _SM90 | Feature.WGMMA | Feature.SETMAXNREG | Feature.TENSORMAP
+_SPECIFIC = Feature.WGMMA | Feature.SETMAXNREG | Feature.TENSORMAP  # of architecture- and family-specific targets
 _SM100A = _SM120A = _SM90A & ~Feature.WGMMA
 
 # Sizes: CUDA C++ Programming Guide, 'Technical Specifications per Compute Capability'.

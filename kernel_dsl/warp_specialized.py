@@ -299,7 +299,7 @@ def _kind(buffer: Any) -> Any:
 def _single(s: _Setup, refs: Sequence[Any]) -> list[bool]:
     """The operands with one buffer: outputs whose block is the same at every step, for sums."""
     outputs = zip(s.outs, refs[len(s.ins) :], strict=True)
-    return [False for _ in s.ins] + [invariant(spec, as_ref(ref, _OP), s.grid) for spec, ref in outputs]
+    return [False for _ in s.ins] + [invariant(spec, as_ref(ref, _OP, copied=True), s.grid) for spec, ref in outputs]
 
 
 def _produce(s: _Setup, sources: list[Stream], loaded: list[Any], consumed: list[Any]) -> None:

@@ -47,6 +47,16 @@ class GmemScratch:
 
 
 @dataclass
+class MadeDescriptor:
+    """A descriptor that the kernel makes: of which argument, where the map for each recipe lies in GMEM (i64), and how far
+    coordinates along the outermost dimension are moved, so that an empty one is never met."""
+
+    array: Value
+    places: dict[TensorMapParam, V] = field(default_factory=lambda: cast("dict[TensorMapParam, V]", {}))
+    shift: V | None = None
+
+
+@dataclass
 class NamedBarriers:
     """Lowered mbarriers: the SMEM address of the first, and the alloca of this warpgroup's phases, a bit for each."""
 
@@ -117,6 +127,7 @@ class Context:
         self.arrays: list[Value] = []  # the GMEM arguments, as the launch counts them
         self.tensor_maps: dict[TensorMapParam, int] = {}
         self.remotes: dict[Value, RemoteRef] = {}  # the ops that made Refs on other devices' memory
+        self.descriptors: dict[Value, MadeDescriptor] = {}  # Refs whose descriptors the kernel makes
         self.extents: dict[Extent, str] = {}  # extents of arrays that the launch passes
         self.words: dict[str, tuple[V, int]] = {}  # by 16- or 8-bit name: the 32-bit word and the number of its part
 
@@ -350,13 +361,16 @@ class Context:
         return ref in self.scratch or self._launched(ref) in self.arrays
 
     def _launched(self, ref: Value) -> Value:
-        return self.remotes[ref].ref if ref in self.remotes else ref
+        made = self.descriptors.get(ref)
+        return made.array if made is not None else self.remotes[ref].ref if ref in self.remotes else ref
 
     def tensor_map(self, param: TensorMapParam, ref: Value | None = None) -> V:
         """The generic address of a tensor map among the parameters, i64; equal recipes share one.
 
         `ref`: the Ref that it describes.
         """
+        if ref is not None and ref in self.descriptors:
+            return self.descriptors[ref].places[param]
         remote = None if ref is None else self.remotes.get(ref)
         if remote is not None:
             param = replace(param, ranks=remote.devices)

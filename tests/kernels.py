@@ -1,6 +1,6 @@
 """The suite's kernels: printed, parsed, verified, compiled twice and assembled for each of their targets.
 
-One function a kernel, with the specs it is lowered for. Elementwise ops are added from `tests/table.py`.
+One function a kernel, with the specs it is lowered for. Elementwise ops are added by `tests/table_kernels.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import kernel_dsl as kd
 from kernel_dsl.profiling import with_marks
 from kernel_dsl.stages import Stages
 from kernel_dsl.target import TARGETS
-from tests import table
+from tests import table_kernels
 
 EVERYWHERE = tuple(TARGETS)
 f32, bf16, i32 = kd.float32, kd.bfloat16, kd.int32
@@ -541,6 +541,23 @@ def joined(x: Any, out: Any) -> None:
     kd.multimem_store(total, out.at[kd.axis_index("x")], collective_axes="x")
 
 
+@case(
+    Spec((64, 64), f32), Spec((3,), i32), targets=("sm_90a", "sm_100a", "sm_120a"), out_type=Spec((64, 64), f32), grid=(2,),
+    scratch_types=[kd.SMEM((16, 64), f32), kd.Barrier()],
+)  # fmt: skip
+def rows_of_groups(x: Any, offsets: Any, out: Any, tile: Any, done: Any) -> None:
+    first, end = offsets[kd.program_id(0)], offsets[kd.program_id(0) + 1]
+    source = kd.make_tensor_descriptor(x, (end - first, None), (first, 0))
+    target = kd.make_tensor_descriptor(out, (end - first, None), (first, 0), slots=1)
+
+    @kd.loop(0, kd.cdiv(end - first, 16))
+    def _(i: Any) -> None:
+        kd.copy_gmem_to_smem(source.at[kd.ds(i * 16, 16)], tile, done)
+        kd.barrier_wait(done)
+        kd.copy_smem_to_gmem(tile, target.at[kd.ds(i * 16, 16)])
+        kd.wait_smem_to_gmem(0)
+
+
 @case(Spec((2, 128), f32), targets=HOPPER, out_type=Spec((2, 128), f32), num_threads=2, thread_name="wg")
 def register_budgets(x: Any, out: Any) -> None:
     wg = kd.axis_index("wg")
@@ -556,35 +573,8 @@ def register_budgets(x: Any, out: Any) -> None:
     out[wg] = x[wg]
 
 
-# --- elementwise, several rows a kernel -------------------------------------------------------------
-
-
-def _elementwise(rows: tuple[table.Row, ...], dtype: str) -> Case:
-    """Operands of every arity, and one output a row."""
-    outs = tuple(Spec((3, 50), table.result_dtype(row, dtype)) for row in rows)
-
-    def body(*refs: Any) -> None:
-        values = [ref[...] for ref in refs[:3]]
-        for row, out in zip(rows, refs[3:], strict=True):
-            assert row.function is not None
-            out[...] = row.function(*values[: row.arity])
-
-    name = f"{dtype}_{rows[0].name}_to_{rows[-1].name}"
-    return Case(name, kd.kernel(body, name=name, out_type=outs), (Spec((3, 50), dtype),) * 3)
-
-
-for _dtype in ("float32", "int32"):
-    _rows = [r for r in table.ROWS if _dtype in r.dtypes and (_dtype == "float32" or "float32" not in r.dtypes)]
-    for _start in range(0, len(_rows), 8):
-        _case = _elementwise(tuple(_rows[_start : _start + 8]), _dtype)
-        CASES[_case.name] = _case
-
-# what other widths do otherwise: conversions, shifts, and the few instructions that narrow floats have
-for _dtype in ("float16", "bfloat16", *table.FP8, "int64", "uint64", "int8"):
-    _known = "float16" if _dtype in table.FP8 else _dtype
-    _case = _elementwise(tuple(r for r in table.ROWS if _known in r.dtypes and not r.ulps and r.arity > 1), _dtype)
-    CASES[_case.name] = _case
-
+for _name, _kernel, _specs in table_kernels.kernels():
+    CASES[_name] = Case(_name, _kernel, _specs)
 
 CASES["profiled"] = Case(
     "profiled", with_marks(CASES["vector_add"].kernel, CASES["vector_add"].specs, 64)[0], CASES["vector_add"].specs

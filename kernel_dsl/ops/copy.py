@@ -20,7 +20,7 @@ from ..trace import current, emit
 from ..values import Array
 from .access import check_writable, view_of
 from .barrier import as_barrier
-from .ref import as_ref, check_own_block
+from .ref import as_ref, check_own_block, is_copied_only
 
 __all__ = [
     "OOBFillMode",
@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 _SPELT = {"smin": "min", "umin": "min", "smax": "max", "umax": "max"}  # the dtype decides between them
+_MADE = "the lanes don't see the base and extents of a descriptor that the kernel made"
 HINTS = ("", "evict_first", "evict_normal", "evict_last")
 
 
@@ -153,7 +154,7 @@ def _predicate(predicate: Any, op: str) -> Array | None:
 
 def _pair(src: Any, dst: Any, spaces: tuple[MemorySpace, MemorySpace], op: str) -> tuple[Ref, Ref]:
     """Both Refs, checked against each other. Raises `CopySpaces`, `CopyMismatch`, `ClusterUse`."""
-    a, b = stored_pair(as_ref(src, op), as_ref(dst, op))
+    a, b = stored_pair(as_ref(src, op, copied=True), as_ref(dst, op, copied=True))
     if (a.memory_space, b.memory_space) != spaces:
         got = f"{a.memory_space.name} to {b.memory_space.name}"
         hint = "swap the arguments, or use a load and a store"
@@ -263,6 +264,9 @@ def copy_gmem_to_smem(
     if one is not None and one.type.leader:
         hint = "complete copies on a barrier of their block, and arrive on this one after the wait"
         raise ClusterUse(op=op, what="a copy on a leader_tracked barrier, whose counts are in another block", hint=hint)
+    if one is None and is_copied_only(a):
+        why = "the lanes make copies without a barrier, and its base and extents are in a descriptor"
+        raise TmaRule(op=op, what=f"{a!r} without a barrier", why=why, hint="pass the barrier that it completes on")
     if one is None and axes:
         raise ClusterUse(op=op, what="a multicast without a barrier", hint="pass the barrier that it completes on")
     promise = current().promise_bounds or oob_mode is OOBFillMode.PROMISE_IN_BOUNDS
@@ -284,7 +288,8 @@ def copy_gmem_to_smem(
         )
     )
     if one is not None and a.size:
-        _note_way(made, "the lanes can't share it with the blocks of a cluster" if axes else "")
+        alone = "the lanes can't share it with the blocks of a cluster" if axes else ""
+        _note_way(made, _MADE if is_copied_only(a) else alone)
 
 
 def copy_smem_to_gmem(
@@ -330,7 +335,7 @@ def copy_smem_to_gmem(
         )
     )
     if b.size:
-        _note_way(made, "the lanes can't reduce as it does" if reduction else "")
+        _note_way(made, _MADE if is_copied_only(b) else "the lanes can't reduce as it does" if reduction else "")
 
 
 def _check_starts(view: View, op: str) -> None:
@@ -365,7 +370,7 @@ def async_prefetch(ref: Any, *, collective_axes: Any = None, predicate: Any = No
     Raises `CopySpaces` for a Ref that is not in GMEM.
     """
     op = "async_prefetch"
-    source = as_ref(ref, op)
+    source = as_ref(ref, op, copied=True)
     if source.memory_space is not MemorySpace.GMEM:
         raise CopySpaces(op=op, src="GMEM", dst="L2", got=source.memory_space.name, hint="prefetch a GMEM Ref")
     guard = _predicate(predicate, op)

@@ -13,11 +13,11 @@ from ..errors import (
     BadReshape,
     StoreShape,
 )
-from ..errors_hopper import ClusterUse
+from ..errors_hopper import ClusterUse, DescriptorUse
 from ..ir import ArrayType, BarrierType, Effect, Op, RefType, Value, attr, operand, operands
 from ..layout import SCALAR, Layout
 from ..layouts import resolve_rule
-from ..packed import seen_as
+from ..packed import bytes_or_own, seen_as
 from ..refs import Access, Elements, Ref, View, has_arrays
 from ..trace import LayoutVar, current, emit, find, traced
 from ..values import Array
@@ -92,8 +92,8 @@ class Store(Op, name="store", effect=Effect.WRITE):
     access: Access = attr()
 
 
-def as_ref(ref: Any, op: str) -> Ref:
-    """`ref`. Raises `BadArgumentType` for an object that is no Ref."""
+def as_ref(ref: Any, op: str, copied: bool = False) -> Ref:
+    """`ref`. Raises `BadArgumentType` for an object that is no Ref, `DescriptorUse` for one for copies, unless it is `copied`."""
     if isinstance(ref, Elements):
         hint = "only atomics take `ref.at[array]`; load with `ref[array]` and store with `ref[array] = x`"
         raise BadArgumentType(op=op, what="elements selected by index arrays are not a view", hint=hint)
@@ -101,7 +101,15 @@ def as_ref(ref: Any, op: str) -> Ref:
         what = f"a {type(ref).__name__} is not a Ref"
         raise BadArgumentType(op=op, what=what, hint="pass a kernel argument or scratch, or `ref.at[...]`")
     current()
+    if not copied and is_copied_only(ref):
+        raise DescriptorUse(op=op, ref=repr(ref))
     return ref
+
+
+def is_copied_only(ref: Ref) -> bool:
+    """Whether a Ref is one of `kd.make_tensor_descriptor`, which asynchronous copies alone may access."""
+    made = bytes_or_own(ref).root.op
+    return made is not None and made.copies_only
 
 
 def _bounds(bounds: str | None, op: str) -> bool:
@@ -250,6 +258,7 @@ def bitcast_ref(ref: Ref, dtype: Any) -> Ref:
             why = f"its tiles have rows of {columns} bytes, not a multiple of {dtype.itemsize}"
             raise BadReshape(what=repr(ref), shape=ref.shape, to=dtype, why=why)
         tiling = (*tiling[:-1], columns // dtype.itemsize)
+    _check_not_copied_only(ref, "bitcast")
     current().aliased.add(ref.root)
     made = emit(BitcastRef(ref.root, replace(own, shape=shape, dtype=dtype, tiling=tiling))).result
     return Ref(made) if ref.is_whole else ref.moved_to(made)
@@ -257,8 +266,14 @@ def bitcast_ref(ref: Ref, dtype: Any) -> Ref:
 
 def buffer_as(ref: Ref, shape: tuple[int, ...]) -> Value:
     """A Ref's contiguous buffer in another shape."""
+    _check_not_copied_only(ref, "reshape")
     current().aliased.add(ref.root)
     return emit(BitcastRef(ref.root, replace(ref.type, shape=shape))).result
+
+
+def _check_not_copied_only(ref: Ref, op: str) -> None:
+    if is_copied_only(ref):
+        raise DescriptorUse(op=op, ref=repr(ref))
 
 
 def _gathered(layout: LayoutVar, dtype: DType, vector: int, minor: int | None) -> None:

@@ -11,7 +11,7 @@ from kernel_dsl import dtypes as dt
 from kernel_dsl.compiled import OobFill, ScratchMapParam, Swizzle, TensorMapParam
 from kernel_dsl.errors_hopper import TmaRule
 from kernel_dsl.extents import factor_of, is_fixed
-from kernel_dsl.ir import RefType, Value
+from kernel_dsl.ir import Op, RefType, Value
 from kernel_dsl.ops.copy import (
     CommitGmem,
     CommitGroup,
@@ -63,6 +63,9 @@ def _elected(ctx: Context, predicate: Value | None, body: Callable[[], None]) ->
 def _coordinates(ctx: Context, ref: Value, start: Regs, pieces: Cut, box: boxes.CopyBox) -> Regs:
     """A box's coordinates, innermost first. Scratch of each block has one more: the block."""
     made = [start[axis] + box.start[axis] for axis in reversed(pieces.order)]
+    descriptor = ctx.descriptors.get(ref)
+    if descriptor is not None and descriptor.shift is not None:
+        made[-1] += descriptor.shift
     own = ctx.scratch.get(ref)
     return [*made, own.number] if own is not None and own.copies > 1 else made
 
@@ -150,17 +153,10 @@ def _load(ctx: Context, op: CopyGmemToSmem) -> None:
         ctx.e.ptx("{ .reg .b64 state; @$1 mbarrier.arrive.shared::cta.b64 state, [$0], 3; }", barrier, predicate)
     text = "{ .reg .b64 state; @$2 mbarrier.arrive.expect_tx.shared::cta.b64 state, [$0], $1; }"
     ctx.e.ptx(text, barrier, bytes_, predicate)
-    if _bulk(op, not op.src_view.masked, refuse):
+    if op.src not in ctx.descriptors and _bulk(op, not op.src_view.masked, refuse):
         _elected(ctx, op.predicate, lambda: _bulk_load(ctx, op, barrier, total))
         return
-    boxes.check_array(array, refuse)
-    _check_launched(ctx, op.src, refuse)
-    dims = boxes.pair_dims(op.src_view, op.dst_view, refuse)
-    part = _part(ctx, op, dims, refuse)
-    pieces = boxes.cut(array, type, part.dims, refuse)
-    # elements beyond a view are undefined, too, if those beyond the array are
-    window = {} if op.oob is OOBFillMode.UNDEFINED else boxes.window(array, op.src_view, pieces.order[-1], refuse)
-    fill = OobFill.NAN if op.oob is OOBFillMode.NANS else OobFill.ZEROS
+    part, pieces, window = _load_plan(ctx, op, refuse)
 
     def issue() -> None:
         start = corner(ctx, array, op.src_view, op.src_offsets, window, refuse)
@@ -169,12 +165,55 @@ def _load(ctx: Context, op: CopyGmemToSmem) -> None:
             start[part.axis] = start[part.axis].plus(part.array_offset)
             address = address.plus(part.smem_offset)
         for box in pieces.boxes:
-            param = _map_of(ctx, op.src, pieces, box, type.swizzle, fill, window)
+            param = _map_of(ctx, op.src, pieces, box, type.swizzle, _fill(op), window)
             _tensor_load(
                 ctx, op, param, _coordinates(ctx, op.src, start, pieces, box), address + box.smem, barrier, part
             )
 
     _elected(ctx, op.predicate, issue)
+
+
+def _load_plan(ctx: Context, op: CopyGmemToSmem, refuse: Refuse) -> tuple[_Part, Cut, Window]:
+    """What of a load this block does, its boxes, and what of the array the tensor is."""
+    array: RefType = op.src.type
+    boxes.check_array(array, refuse)
+    _check_launched(ctx, op.src, refuse)
+    part = _part(ctx, op, boxes.pair_dims(op.src_view, op.dst_view, refuse), refuse)
+    pieces = boxes.cut(array, op.dst.type, part.dims, refuse)
+    # elements beyond a view are undefined too where those beyond the array are
+    undefined = op.oob is OOBFillMode.UNDEFINED
+    return part, pieces, {} if undefined else _window(ctx, op.src, op.src_view, pieces, refuse)
+
+
+def _window(ctx: Context, ref: Value, view: View, pieces: Cut, refuse: Refuse) -> Window:
+    """What of the array the tensor is. Raises `TmaRule` for a part of one that ends where the kernel says."""
+    window = boxes.window(ref.type, view, pieces.order[-1], refuse)
+    if window and ref in ctx.descriptors:
+        why = "its descriptor ends where `kd.make_tensor_descriptor` says, and nowhere before"
+        raise refuse(
+            "a slice of a slice that may end before", why, "give `kd.make_tensor_descriptor` the smaller shape"
+        )
+    return window
+
+
+def _fill(op: CopyGmemToSmem) -> OobFill:
+    return OobFill.NAN if op.oob is OOBFillMode.NANS else OobFill.ZEROS
+
+
+def recipes(ctx: Context, op: Op, ref: Value) -> list[TensorMapParam]:
+    """The descriptors that an op copies through, where it is a tensor copy of this Ref."""
+    if isinstance(op, CopyGmemToSmem) and op.src is ref and not _nothing(ref.type, op.src_view):
+        _, pieces, window = _load_plan(ctx, op, Refuse("copy_gmem_to_smem", op.loc))
+        return [_map_of(ctx, ref, pieces, box, op.dst.type.swizzle, _fill(op), window) for box in pieces.boxes]
+    if isinstance(op, CopySmemToGmem) and op.dst is ref and not _nothing(ref.type, op.dst_view):
+        pieces, window = _store_plan(ctx, op, Refuse("copy_smem_to_gmem", op.loc))
+        swizzle = op.src.type.swizzle
+        maps = [_map_of(ctx, ref, pieces, box, swizzle, OobFill.ZEROS, window) for box in pieces.boxes]
+        return [_as_reduced(op, param) for param in maps]
+    if isinstance(op, Prefetch) and op.src is ref and 0 not in (*op.src_view.shape, *ref.type.shape):
+        _, pieces = _prefetch_plan(ctx, op)
+        return [_map_of(ctx, ref, pieces, pieces.boxes[0], Swizzle.NONE, OobFill.ZEROS, {})]
+    return []
 
 
 @dataclass
@@ -301,17 +340,15 @@ def _store(ctx: Context, op: CopySmemToGmem) -> None:
     array, type = op.dst.type, op.src.type
     boxes.check_alignment(type, op.src_view, op.src_offsets, refuse)
     bulk = (
-        not op.dst_view.masked
+        op.dst not in ctx.descriptors
+        and not op.dst_view.masked
         and not op.reduction
         and boxes.contiguous_run(array, type, op.dst_view, op.src_view)
         and _aligned_run(array, op.dst_view, op.dst_offsets)
     )
     pieces, window = Cut((), (), 0), Window()
     if not bulk:
-        boxes.check_array(array, refuse)
-        _check_launched(ctx, op.dst, refuse)
-        pieces = boxes.cut(array, type, boxes.pair_dims(op.dst_view, op.src_view, refuse), refuse)
-        window = boxes.window(array, op.dst_view, pieces.order[-1], refuse)
+        pieces, window = _store_plan(ctx, op, refuse)
 
     def issue() -> None:
         source = smem_start(ctx, op.src, op.src_view, op.src_offsets)
@@ -328,9 +365,22 @@ def _store(ctx: Context, op: CopySmemToGmem) -> None:
     _elected(ctx, op.predicate, issue)
 
 
+def _store_plan(ctx: Context, op: CopySmemToGmem, refuse: Refuse) -> tuple[Cut, Window]:
+    """The boxes of a store, and what of the array the tensor is."""
+    array: RefType = op.dst.type
+    boxes.check_array(array, refuse)
+    _check_launched(ctx, op.dst, refuse)
+    pieces = boxes.cut(array, op.src.type, boxes.pair_dims(op.dst_view, op.src_view, refuse), refuse)
+    return pieces, _window(ctx, op.dst, op.dst_view, pieces, refuse)
+
+
+def _as_reduced(op: CopySmemToGmem, param: TensorMapParam) -> TensorMapParam:
+    """PTX ISA 9.7.9.27.3: sums are of .u64 only, and the bits are the same."""
+    return replace(param, dtype=dt.uint64) if op.reduction == "add" and param.dtype == dt.int64 else param
+
+
 def _tensor_store(ctx: Context, op: CopySmemToGmem, param: TensorMapParam, coords: Regs, address: V) -> None:
-    if op.reduction == "add" and param.dtype == dt.int64:
-        param = replace(param, dtype=dt.uint64)  # PTX ISA 9.7.9.27.3: only sums of .u64 exist, with the same bits
+    param = _as_reduced(op, param)
     rank = len(coords)
     names = ", ".join(f"${i + 2}" for i in range(rank))
     modifier, operand, extra = _hint(ctx, op.hint, 2 + rank)
@@ -351,11 +401,10 @@ def _bulk_store(ctx: Context, op: CopySmemToGmem, source: V) -> None:
 # --- fences, groups, waits -----------------------------------------------------------------------
 
 
-def lower_prefetch(ctx: Context, op: Prefetch) -> None:
+def _prefetch_plan(ctx: Context, op: Prefetch) -> tuple[dict[int, int], Cut]:
+    """What is fetched along each axis, and the box in which it is."""
     refuse = Refuse("async_prefetch", op.loc)
     array: RefType = op.src.type
-    if 0 in op.src_view.shape or 0 in array.shape:
-        return
     boxes.check_array(array, refuse)
     _check_launched(ctx, op.src, refuse)
     rank = len(array.shape)
@@ -370,16 +419,25 @@ def lower_prefetch(ctx: Context, op: Prefetch) -> None:
     row = sizes.get(rank - 1, 1) + (0 if first.aligned else first.unit - 1)
     sizes[rank - 1] = -(-row // first.unit) * first.unit
     extents = tuple(min(sizes.get(a, 1), boxes.MAX_BOX) for a in order)
-    box = boxes.CopyBox(extents, tuple(0 for _ in order), 0)
-    pieces = Cut(order, (box,), 0)
+    return sizes, Cut(order, (boxes.CopyBox(extents, tuple(0 for _ in order), 0),), 0)
+
+
+def lower_prefetch(ctx: Context, op: Prefetch) -> None:
+    refuse = Refuse("async_prefetch", op.loc)
+    array: RefType = op.src.type
+    if 0 in op.src_view.shape or 0 in array.shape:
+        return
+    sizes, pieces = _prefetch_plan(ctx, op)
+    order, box = pieces.order, pieces.boxes[0]
+    first = innermost_start(array, op.src_view, op.src_offsets, len(order) - 1)
 
     def issue() -> None:
         start = corner(ctx, array, op.src_view, op.src_offsets, {}, refuse)
         if not first.aligned:
             start[-1] = start[-1] & -first.unit
         param = _map_of(ctx, op.src, pieces, box, Swizzle.NONE, OobFill.ZEROS, {})
-        for part in itertools.product(*(range(0, sizes.get(a, 1), n) for a, n in zip(order, extents, strict=True))):
-            coords = _coordinates(ctx, op.src, start, pieces, boxes.CopyBox(extents, part, 0))
+        for part in itertools.product(*(range(0, sizes.get(a, 1), n) for a, n in zip(order, box.extents, strict=True))):
+            coords = _coordinates(ctx, op.src, start, pieces, boxes.CopyBox(box.extents, part, 0))
             names = ", ".join(f"${i + 1}" for i in range(len(coords)))
             text = f"cp.async.bulk.prefetch.tensor.{len(coords)}d.L2.global.tile [$0, {{{names}}}];"
             ctx.e.ptx(text, ctx.tensor_map(param, op.src), *coords)

@@ -18,7 +18,9 @@ from .shadow import CLOCK, agent_of, generic_access
 
 if TYPE_CHECKING:
     from ..machine.group import Group
+    from ..machine.launch import Run
     from ..ptx.module import Instruction
+    from .shadow import ShadowAccess
 
 Array = npt.NDArray[Any]
 MAP_BYTES = 128
@@ -87,6 +89,17 @@ def check(c: Group, row: int, address: int, ins: Instruction) -> None:
         f"written at {run.reporter.place(run.sites[site])}",
     )
     run.reporter.hazard(HazardKind.MISSING_PROXY_FENCE, what, ins, details, _FIX)
+
+
+def note_use(run: Run, access: ShadowAccess, address: int) -> None:
+    """A copy reads the map at `address` until it has completed: who writes that map anew must know that it has."""
+    buffer = run.memory.find(address)
+    if buffer is None or buffer.shadow is None or not buffer.writable:
+        return
+    buffer.shadow.fit(16)
+    first = (address - buffer.address) // buffer.shadow.granule
+    granules = np.arange(first, first + MAP_BYTES // buffer.shadow.granule)[None]
+    buffer.shadow.note_read(access, granules, np.zeros((1, 1), np.int64))
 
 
 def _epochs(run: Any, address: int) -> tuple[Any, Array] | None:

@@ -68,6 +68,7 @@ class _Place:
     """What one lane names: a tensor map or None, coordinates innermost first, and the offsets of im2col mode."""
 
     m: TensorMap | Im2colMap | None
+    address: int  # of the map
     coords: list[int]
     offsets: list[int]
 
@@ -96,7 +97,8 @@ class _TensorOperand:
             for a, row in {(int(a), int(row)) for a, row in zip(where, lanes.row, strict=True)}:
                 tensor_proxy.check(c, row, a, self.ins)
         return [
-            _Place(maps[int(a)], [int(x[n]) for x in at], [int(x[n]) for x in offsets]) for n, a in enumerate(where)
+            _Place(maps[int(a)], int(a), [int(x[n]) for x in at], [int(x[n]) for x in offsets])
+            for n, a in enumerate(where)
         ]
 
     def tile(self, i: Issuer, place: _Place, store: bool) -> TensorTile | None:
@@ -193,12 +195,12 @@ def _tensor_load(k: Compiler, ins: Instruction, to_many: bool) -> Op:
                 targets = [(int(dst_cta[n]), int(bar_cta[n]))]
             else:
                 targets = multicast(i, int(masks[n]))
-            _load(i, tile, targets, int(dst_at[n]), int(bar_at[n]))
+            _load(i, tile, place.address, targets, int(dst_at[n]), int(bar_at[n]))
 
     return run
 
 
-def _load(i: Issuer, tile: TensorTile, targets: list[tuple[int, int]], at: int, barrier: int) -> None:
+def _load(i: Issuer, tile: TensorTile, place: int, targets: list[tuple[int, int]], at: int, barrier: int) -> None:
     m, batch = tile.m, i.batch
     size = m.bytes
     if not shared_span(i, at, size, SMEM_UNIT, "a TMA load"):
@@ -216,6 +218,8 @@ def _load(i: Issuer, tile: TensorTile, targets: list[tuple[int, int]], at: int, 
         ops.append((cta, bar_cta, queue, clock))
     if i.clocks is not None:
         note_tile(i, tile, ops[0][2], ops[0][3], False)
+        own = next((op for op in ops if op[0] == i.cta), ops[0])
+        tensor_proxy.note_use(i.run, i.access(own[2], own[3]), place)
 
     def perform() -> None:
         data = tile.load()
@@ -237,18 +241,19 @@ def _tensor_store(k: Compiler, ins: Instruction, operation: str) -> Op:
             i = Issuer(c, int(lanes.row[n]), int(lanes.lane[n]), ins)
             tile = target.tile(i, place, True)
             if tile is not None:
-                _store(i, tile, int(src_at[n]), operation)
+                _store(i, tile, place.address, int(src_at[n]), operation)
 
     return run
 
 
-def _store(i: Issuer, tile: TensorTile, at: int, operation: str) -> None:
+def _store(i: Issuer, tile: TensorTile, place: int, at: int, operation: str) -> None:
     m, batch = tile.m, i.batch
     if not shared_span(i, at, m.bytes, SMEM_UNIT, "a TMA store"):
         return
     track = BulkStore(i)
     if i.clocks is not None:
         note_shared(i, i.cta, at, m.bytes, *track.reads, False)
+        tensor_proxy.note_use(i.run, i.access(*track.reads), place)
         data = None if operation else lambda: get_tile(batch, i.cta, at, m)
         if not note_tile(i, tile, *track.writes, True, data):
             return
