@@ -19,12 +19,13 @@ from collections.abc import Callable
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, cast, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_args, get_origin
 
 import numpy as np
 
 from . import compiled
 from .compiled import Assembled, CompiledKernel, SourceLine
+from .dataclass import declared_type
 from .diagnostics import Error
 from .dtypes import BY_NAME, DType, as_dtype
 
@@ -156,7 +157,7 @@ def _check_of(hint: Any) -> Check:
 
 @cache
 def _fields_of(kind: type) -> tuple[tuple[str, Check], ...]:
-    return tuple((name, _check_of(hint)) for name, hint in get_type_hints(kind).items())
+    return tuple((f.name, _check_of(declared_type(compiled.__name__, f.type))) for f in dataclasses.fields(kind))
 
 
 def _checked(value: Any) -> Any:

@@ -26,7 +26,7 @@ from kernel_dsl.compiled import Assembled, SourceLine
 from kernel_dsl.serialize import UNSEALED, ArtifactError, UnsavableError, pack, seal, seal_of, unpack
 from kernel_dsl.well_formed import problem
 
-from .build.marked_folder import ENTRY, LARGEST, UNFINISHED, FolderError, MarkedFolder, OpenFolder, UnmarkedError
+from .build.marked_folder import ENTRY, LARGEST, NOTES, UNFINISHED, FolderError, MarkedFolder, OpenFolder, UnmarkedError
 
 T = TypeVar("T")
 
@@ -172,6 +172,22 @@ class DiskCache:
             with self._folder.open() as folder:
                 folder.write(name, seal(data, folder.secret or b""))
 
+    # --- notes ------------------------------------------------------------------------------------
+
+    def notes(self) -> tuple[str, bytes]:
+        """The text beside the entries, and the folder's secret; nothing where there is no such text."""
+
+        def read(folder: OpenFolder) -> tuple[str, bytes]:
+            return (folder.read(NOTES) or b"").decode(errors="replace"), folder.secret or b""
+
+        return self._inside(read, ("", b""))
+
+    def keep_notes(self, make: Callable[[bytes], str]) -> None:
+        """Put a text beside the entries that `make` makes by the folder's secret, where the folder can be used."""
+        if self._ready() and self._keeps:
+            with suppress(*_TROUBLE), self._folder.open() as folder:
+                folder.write(NOTES, make(folder.secret or b"").encode())
+
     def _path(self, key: str) -> Path:
         return self._folder.path / _name(key)
 
@@ -210,6 +226,7 @@ class DiskCache:
         These are files with names of ours in the folder with our marker: no other file is touched.
         """
         removed = sum(self._remove(entry) for entry in self._files(ENTRY))
+        self._inside(lambda folder: folder.remove(NOTES), False)
         self._sweep()
         self._bytes = None
         return removed

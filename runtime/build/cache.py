@@ -10,60 +10,18 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kernel_dsl import forking, rooms
+from kernel_dsl import forking
 from kernel_dsl.compiled import Assembled, CompiledKernel, ReportNames, SourceLine
 from kernel_dsl.serialize import SCHEMA
 
 from ..disk_cache import Counters, DiskCache
-
-# What of the runtime decides the contents of an entry. The rest only launches it.
-_RUNTIME_SOURCES = ("assemble.py", "build/ptxas_log.py", "build/occupancy.py")
-
-
-@functools.cache
-def sources_hash() -> str:
-    """A SHA-256 over the text of our own compiler, as hex."""
-    total = hashlib.sha256()
-    for path, name in _compiler_files():  # a tenth of a warm process' way to its first launch, so by the shortest calls
-        with open(path, "rb", buffering=0) as file:
-            data = file.read()
-        total.update(f"{name} {len(data)}\n".encode())
-        total.update(data)
-    return total.hexdigest()
-
-
-def _compiler_files() -> list[tuple[str, str]]:
-    """Paths and names of the files of our own compiler; where they lie in a zip file, the zip file."""
-    if not os.path.isdir(rooms.HERE):
-        archive = rooms.HERE
-        while not os.path.isfile(archive):
-            archive = os.path.dirname(archive)
-        return [(archive, "archive")]
-    folders = (rooms.HERE, rooms.PARTS), (rooms.folder_of("lowering"), ())
-    files = [(path, path[len(folder) :]) for folder, without in folders for path in _modules(folder, without)]
-    return files + [(os.path.join(rooms.folder_of("runtime"), name), name) for name in _RUNTIME_SOURCES]
-
-
-def _modules(folder: str, without: Sequence[str]) -> list[str]:
-    """The Python files in a folder and those below it, in order, but for those in the folders of it that are named."""
-    found: list[str] = []
-    below = [folder]
-    skipped = {os.path.join(folder, name) for name in without}
-    while below:
-        with os.scandir(below.pop()) as entries:
-            for entry in entries:
-                if entry.name.endswith(".py"):
-                    found.append(entry.path)
-                elif entry.name != "__pycache__" and entry.path not in skipped and entry.is_dir():
-                    below.append(entry.path)
-    return sorted(found)
+from .sources import sources_hash
 
 
 @functools.cache

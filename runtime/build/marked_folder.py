@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MARKER = "kernel_dsl.marker"
+NOTES = "kernel_dsl.sources"
 LARGEST = 1 << 26  # bytes of a file; machine code of the largest kernels takes a tenth
 ENTRY = re.compile(r"[0-9a-f]{64}\.kd")
 UNFINISHED = re.compile(r"[0-9a-f]{64}\.[0-9a-f]{16}\.part")
@@ -62,7 +63,7 @@ class MarkedFolder:
         with self._looked_at() as folder:
             names = folder.names()
             # Ours without a marker are what a removal left that was overtaken by a writer.
-            if MARKER not in names and not all(ENTRY.fullmatch(name) or UNFINISHED.fullmatch(name) for name in names):
+            if MARKER not in names and not all(map(_ours, names)):
                 raise UnmarkedError(f"{self.path} holds files and no {MARKER}, so that it is somebody else's")
             if folder.secret is None:
                 folder.mark()
@@ -129,7 +130,7 @@ class OpenFolder:
 
     def write(self, name: str, data: bytes) -> None:
         """Put `data` at `name` in one step, readable and writable by the owner."""
-        temporary = unfinished(name[:64])
+        temporary = unfinished(name[:64] if ENTRY.fullmatch(name) else "0" * 64)
         try:
             self._fill(temporary, data)
             os.replace(temporary, name, src_dir_fd=self._at, dst_dir_fd=self._at)
@@ -179,6 +180,10 @@ class OpenFolder:
             if settled:  # also after a loss of power
                 file.flush()
                 os.fsync(descriptor)
+
+
+def _ours(name: str) -> bool:
+    return name == NOTES or bool(ENTRY.fullmatch(name) or UNFINISHED.fullmatch(name))
 
 
 def unfinished(key: str) -> str:

@@ -20,6 +20,7 @@ import pytest
 from kernel_dsl import rooms
 from kernel_dsl.compiled import Assembled, Remark, Resources, SmemRegion, SourceLine
 from kernel_dsl.runtime.build import cache as cache_module
+from kernel_dsl.runtime.build import sources
 from kernel_dsl.runtime.build.cache import KernelCache, cache_key, relocate, sources_hash
 from kernel_dsl.runtime.disk_cache import DiskCache
 
@@ -82,6 +83,38 @@ def test_a_changed_source_of_ours_changes_the_key(tmp_path: Path, monkeypatch: p
     assert sources_hash.__wrapped__() == before
     rule.write_text("a = 2\n")
     assert sources_hash.__wrapped__() != before
+
+
+def test_the_digest_of_our_sources_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read from the folder while no file changes; what others write there is not believed."""
+    files = [tmp_path / "a.py", tmp_path / "b.py"]
+    for file in files:
+        file.write_text("a = 1\n")
+    read: list[int] = []
+    plain = sources._digest
+    monkeypatch.setattr(sources, "_compiler_files", lambda: [(str(f), f.name) for f in files])
+    monkeypatch.setattr(sources, "_digest", lambda found: (read.append(len(found)), plain(found))[1])
+
+    def digest() -> tuple[str, int]:
+        read.clear()
+        return sources.noted_hash(DiskCache(tmp_path / "cache")), len(read)
+
+    first = plain([(str(f), f.name) for f in files])
+    assert digest() == digest() == (first, 1)  # files of this very moment: another write may leave the same times
+    monkeypatch.setattr(sources, "_SETTLED", -1)
+    assert digest() == (first, 1) and digest() == digest() == (first, 0)
+    files[1].write_text("a = 2\n")
+    second, count = digest()
+    assert second != first and count == 1 and digest() == (second, 0)
+    os.utime(files[1], ns=(0, 0))  # as an installation of an old file: the text decides
+    assert digest() == (second, 1) and digest() == (second, 0)
+    note = next((tmp_path / "cache").rglob("kernel_dsl.sources"))
+    assert note.stat().st_mode & 0o777 == 0o600 and len(note.read_text().splitlines()) == 3
+    note.write_text(note.read_text().replace(second, first))  # its seal is of another digest
+    assert digest() == (second, 1) and digest() == (second, 0)
+    note.write_bytes(b"\xff" * 100)
+    assert digest() == (second, 1) and digest() == (second, 0)
+    assert DiskCache(tmp_path / "cache").clear() == 0 and not note.exists()
 
 
 def test_another_llvmlite_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:

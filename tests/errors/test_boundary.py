@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.arguments import annotation_of, kind_of
+from kernel_dsl.arguments import annotation_of, kind_of, parameters_of
 from kernel_dsl.boundary import called, public
 from kernel_dsl.errors import BadArgument, BadArgumentType, NestedTooDeep, UnusableArgument, UnusableValue
 from tests.errors.harness import last_frame
@@ -185,6 +185,22 @@ def test_every_annotation_is_one_that_is_checked() -> None:
             if kind_of(annotation_of(function, parameter)) is None:
                 unknown.append(f"{name}({parameter.name}: {said})")
     assert unknown == []
+
+
+def test_parameters_are_those_of_signatures() -> None:
+    """Read from the code of a function, which takes a tenth of the time."""
+
+    def every(a: int, /, b: str = "x", *rest: Any, c: bool, d: int | None = None, **others: int) -> None: ...
+    def none() -> None: ...
+    def named(*, last: int = 3) -> None: ...
+    def plain(a, b=(), /): ...
+
+    functions = [every, none, named, plain, *(inspect.unwrap(f) for _, f in _public_functions())]
+    for function in functions:
+        want = inspect.signature(function).parameters.values()
+        assert [(p.name, p.kind, p.default, p.annotation) for p in parameters_of(function)] == [
+            (p.name, p.kind, p.default, p.annotation) for p in want
+        ]
 
 
 def test_a_function_of_the_users_is_called_with_what_it_takes() -> None:
