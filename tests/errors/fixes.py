@@ -27,6 +27,11 @@ FIXES: dict[str, tuple[str, str, str]] = {
     "ClusterUse": ("cluster_use", ', collective_axes="c")', ")"),
     "CopyMismatch": ("copy_mismatch", "kd.SMEM((8, 8), kd.float32)", "kd.SMEM((4, 8), kd.float32)"),
     "CopySpaces": ("copy_spaces", "(s, x, b)", "(x, s, b)"),
+    "DescriptorUse": (
+        "descriptor_load",
+        "out[...] = part[0:16]",
+        "kd.copy_gmem_to_smem(part.at[0:16], tile, done)\n    kd.barrier_wait(done)\n    out[...] = tile[...]",
+    ),
     "DimMismatch": ("dim_mismatch", "np.ones(5, np.float32)", "np.ones(4, np.float32)"),
     "DimOutOfRange": ("dim_out_of_range", "max=64", "max=128"),
     "DimRead": ("dim_read", "x[...].sum(0)", "x[0]"),
