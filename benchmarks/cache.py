@@ -31,7 +31,7 @@ LARGEST = (
     ("kd.library.attention", "bf16[1,16,4096,128]", "bf16[1,16,4096,128]", "bf16[1,16,4096,128]"),
 )
 _QKV = ("bf16[4,16,4096,128]",) * 3
-_HEADS, _PAGES = ("bf16[8,32,128]",), ("bf16[256,8,64,128]",) * 2
+_HEADS, _PAGES = ("bf16[8,32,1,128]",), ("bf16[256,8,64,128]",) * 2
 LIBRARY = (
     ("kd.library.matmul", "bf16[8192,8192]", "bf16[8192,8192]"),
     ("kd.library.matmul", "f32[1024,1024]", "f32[1024,1024]", "bias=f32[1024]"),
@@ -40,7 +40,7 @@ LIBRARY = (
     ("kd.library.attention_backward", *_QKV, _QKV[0], _QKV[0], "f32[4,16,4096]", "causal=True"),
     ("kd.library.decode_attention", *_HEADS, *("bf16[8,8,4096,128]",) * 2, "i32[8]"),
     ("kd.library.decode_attention", *_HEADS, *_PAGES, "i32[8]", "page_table=i32[8,32]"),
-    ("kd.library.mla_decode", "bf16[8,128,576]", "bf16[256,64,576]", "i32[8]", "i32[8,32]", "scale=0.1"),
+    ("kd.library.mla_decode", "bf16[8,128,1,576]", "bf16[256,64,576]", "i32[8]", "i32[8,32]", "scale=0.1"),
     ("kd.library.grouped_matmul", "bf16[4096,2048]", "bf16[8,2048,4096]", "i32[8]"),
     ("kd.library.grouped_matmul_wgrad", "bf16[4096,2048]", "bf16[4096,1024]", "i32[8]"),
     ("kd.library.linear_cross_entropy", "bf16[2048,2048]", "bf16[32000,2048]", "i32[2048]"),

@@ -65,9 +65,8 @@ def make_tensor_descriptor(ref: Any, shape: Any, start: Any = None, *, slots: in
     `kd.copy_smem_to_gmem`, `kd.async_prefetch`, pipelines and `.at` take it. Along the array's innermost axis `start`
     is known to be a multiple of 16 bytes (`kd.multiple_of`), and for stores so is the extent.
 
-    To make one takes about a microsecond: make it once for many tiles. In a loop, `slots` descriptors are used in turn, so
-    that copies through the last `slots - 1` may still be in flight; wait for older ones. The kernel is compiled for its number
-    of blocks.
+    In a loop, `slots` descriptors are used in turn, so that copies through the last `slots - 1` may still be in flight; wait for
+    older ones. The kernel is compiled for its number of blocks.
 
     Raises `BadArgument` for a Ref that is no argument of the kernel, `TmaRule` for what TMA can't do, `BadArgumentType`; other
     accesses of the result raise `DescriptorUse`.
