@@ -383,6 +383,22 @@ class Context:
         name = self.extents.setdefault(extent, f"%extent{len(self.extents)}")
         return self.e.value(name, "i64")
 
+    def row_major(self, type: RefType) -> tuple[int | V, ...]:
+        """Row-major strides in elements, of which some are products of what the launch passes."""
+        out: list[int | V] = []
+        stride: int | V = 1
+        for axis in reversed(range(len(type.shape))):
+            out.append(stride)
+            size: int | Extent = type.shape[axis]
+            if not axis or not type.contiguous:
+                continue
+            factor = self.extent(size) if isinstance(size, Extent) else size
+            if isinstance(stride, int):
+                stride = stride * factor if isinstance(factor, int) else factor.once * stride
+            else:
+                stride = stride.once * factor
+        return tuple(reversed(out))
+
     def text(self, data: bytes, alignment: int = 1) -> str:
         """The name of a constant array of bytes."""
         name = f"@{'text' if alignment == 1 else 'constant'}_{len(self.constants)}"

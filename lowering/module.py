@@ -24,7 +24,6 @@ from kernel_dsl.compiled import (
     StrideParam,
 )
 from kernel_dsl.errors import GridLimit
-from kernel_dsl.extents import Extent
 from kernel_dsl.in_place import member_of
 from kernel_dsl.ir import Axis, KernelIR, MemorySpace, Op, RefType, buffer_of
 from kernel_dsl.ops.debug import DebugCheck, DebugPrint
@@ -185,30 +184,13 @@ def declare_parameters(job: Job) -> None:
         number = len(job.arrays)
         ctx.arrays.append(value)
         address = parameter("i64", PointerParam(number))
-        strides = _strides(ctx, type)  # the launch passes those of a non-contiguous array
+        strides = ctx.row_major(type)  # the launch passes those of a non-contiguous array
         if not type.contiguous:
             strides = tuple(parameter("i64", StrideParam(number, axis)) for axis in range(len(type.shape)))
         ctx.buffers[value] = SmemBuffer(address, strides)
         job.arrays.append(
             ArrayAssumption(_known(type.shape), type.dtype, type.contiguous, type.alignment, type.written, type.name)
         )
-
-
-def _strides(ctx: Context, type: RefType) -> tuple[int | V, ...]:
-    """Row-major strides in elements. Some are products of extents that the launch passes."""
-    out: list[int | V] = []
-    stride: int | V = 1
-    for axis in reversed(range(len(type.shape))):
-        out.append(stride)
-        size: int | Extent = type.shape[axis]
-        if not axis or not type.contiguous:
-            continue
-        factor = ctx.extent(size) if isinstance(size, Extent) else size
-        if isinstance(stride, int):
-            stride = stride * factor if isinstance(factor, int) else factor.once * stride
-        else:
-            stride = stride.once * factor
-    return tuple(reversed(out))
 
 
 _ATTRIBUTES = """

@@ -102,7 +102,7 @@ class ScoredGradients:
             by_query, by_key = ([*lengths, table] for table in tables)
         stats = self.stats(out, dout, lse, *by_query, **how)
         given = options.arrays(block_arrays(p)) + list(by_key[2:])
-        listed = [] if self.lists is None else self.lists.of(q, given, how)
+        listed = [] if self.lists is None else self.lists.of(q, k, given, how)
         made = self.main(q, k, v, dout, stats, *options.arrays(self._extras), *by_key, *listed, **how)
         dk, dv, dq_sum, *dbias = made
         if self.sums:

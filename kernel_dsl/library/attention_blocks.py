@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cache, partial
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache, partial
 from typing import Any, cast
 
 import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_captured import reading
-from .attention_score import ScoredProblem, ScorePlace, ragged_tiles
+from .attention_opened import at_launch, list_shapes
+from .attention_score import Score, ScoredProblem, ScorePlace
 
 TABLE_LANES = 128
 ELEMENTS = 4096  # of a mask, at a time
@@ -35,7 +36,14 @@ def probe_kernel(p: ScoredProblem, batch: Any = 0, head: Any = 0) -> Any:
 
 def depends_on(p: ScoredProblem, captured: Sequence[Any]) -> tuple[bool, bool]:
     """Whether `mask_mod`, which closed over those arrays, reads its batch, and whether its head."""
-    structs = [kd.ShapeDtypeStruct(tuple(x.shape), x.dtype) for x in captured]
+    functions = p.score.score_mod, p.score.mask_mod, p.score.score_mod_grad
+    names = "score_mod", "mask_mod", "score_mod_grad"
+    alone = replace(p, batch=1, queries=1, keys=1, score=Score(**dict(zip(names, functions, strict=True))))
+    return _depends(alone, tuple([kd.ShapeDtypeStruct(tuple(x.shape), x.dtype) for x in captured]))
+
+
+@lru_cache(64)
+def _depends(p: ScoredProblem, structs: tuple[Any, ...]) -> tuple[bool, bool]:
 
     def fails(*place: Any) -> bool:
         try:
@@ -61,25 +69,32 @@ def blocks_kernel(
 ) -> Any:
     """The kernel `(any array, *block_arrays) -> (blocks, counts)`: int32 (batch, heads, tiles, blocks), (batch, heads, tiles).
 
+    Of a problem for any sizes it is `(q, k, *block_arrays)`.
+
     A tile has `tile` queries, a block `other` keys, or the other way round `by_key`. A tile's first `count` entries are twice
     the numbers of the blocks that it has to do with, rising, and 1 more where all queries see all keys. There is one batch, or
     one head, where nothing `depends` on it; of ragged lengths one batch, whose tiles are the lines of the table.
     """
     p = problem
-    batch = p.batch if (depends[0] or p.cache) and not p.ragged else 1
     heads = p.heads if depends[1] else 1
-    own, others = (p.keys, p.queries) if by_key else (p.queries, p.keys)
-    tiles, blocks = kd.cdiv(own, tile), kd.cdiv(others, other)
-    tiles = ragged_tiles(p, tile, own) if p.ragged else tiles
     names = block_arrays(p) + ["table"] * p.ragged
+    first = 2 if p.opened else 1  # of those
+
+    def sizes(*structs: Any) -> tuple[Any, Any, Any]:
+        """Batches, tiles and blocks of a call."""
+        here = at_launch(p, structs[0], structs[1], None) if p.opened else p
+        own, others = (here.keys, here.queries) if by_key else (here.queries, here.keys)
+        lines = structs[first + names.index("table")].shape[0] if p.ragged else kd.cdiv(own, tile)
+        return here.batch if (depends[0] or p.cache) and not p.ragged else 1, lines, max(kd.cdiv(others, other), 1)
+
     rows = next(n for n in range(tile, 0, -1) if tile % n == 0 and n * other <= ELEMENTS)
 
-    def body(_: Any, *rest: Any) -> None:
-        s = dict(zip(names, rest, strict=False))
+    def body(*refs: Any) -> None:
+        s = dict(zip(names, refs[first:], strict=False))
         with reading(s):
-            listed(rest[-2], rest[-1], s)
+            listed(at_launch(p, refs[0], refs[1], None) if p.opened else p, refs[-2], refs[-1], s)
 
-    def listed(lists: Any, counts: Any, s: dict[str, Any]) -> None:
+    def listed(p: ScoredProblem, lists: Any, counts: Any, s: dict[str, Any]) -> None:
         head, number = kd.program_id(0), kd.program_id(1)
         place, line = (kd.div(head, heads), kd.rem(head, heads)), number
         if p.ragged:
@@ -107,11 +122,17 @@ def blocks_kernel(
 
         counts[(*place, line)] = kd.fori_loop(begin, end, one, 0)
 
-    out_type = (
-        kd.ShapeDtypeStruct((batch, heads, tiles, max(blocks, 1)), kd.int32, init=0),
-        kd.ShapeDtypeStruct((batch, heads, tiles), kd.int32),
-    )
-    return kd.kernel(body, out_type=out_type, grid=(batch * heads, tiles), name="attention_blocks")
+    def out_type(*structs: Any) -> Any:
+        batch, tiles, blocks = sizes(*structs)
+        lists = kd.ShapeDtypeStruct((batch, heads, tiles, blocks), kd.int32, init=0)
+        return lists, kd.ShapeDtypeStruct(lists.shape[:3], kd.int32)
+
+    def grid(*structs: Any) -> tuple[Any, Any]:
+        batch, tiles, _ = sizes(*structs)
+        return batch * heads, tiles
+
+    shapes = list_shapes(p, names, (depends[0] and not p.ragged, depends[1])) if p.opened else None
+    return kd.kernel(body, out_type=out_type, grid=grid, shapes=shapes, name="attention_blocks")
 
 
 @dataclass(frozen=True)
@@ -122,17 +143,19 @@ class BlockLists:
     """
 
     kernel: Any
+    opened: bool = False  # for any sizes, which q and k say
     kept: dict[Any, Any] = field(default_factory=lambda: cast("dict[Any, Any]", {}), compare=False)
 
-    def of(self, like: Any, arrays: Sequence[Any], how: dict[str, Any]) -> Any:
-        """(blocks, counts) where the array `like` is, of the kernel's other arrays."""
+    def of(self, like: Any, k: Any, arrays: Sequence[Any], how: dict[str, Any]) -> Any:
+        """(blocks, counts) where the array `like`, which is q, is, of the kernel's other arrays."""
+        sizes = (like, k) if self.opened else (like,)
         if arrays:
-            return self.kernel(like, *arrays, **how)
+            return self.kernel(*sizes, *arrays, **how)
         place = type(like), str(getattr(like, "device", "")), how["stream"], bool(how["interpret"])
         if place not in self.kept:
             if len(self.kept) >= KEPT:
                 self.kept.clear()
-            self.kept[place] = self.kernel(like, **how)
+            self.kept[place] = self.kernel(*sizes, **how)
         return self.kept[place]
 
     def structs(self, like: Any, arrays: Sequence[Any], target: str | None) -> list[Any]:

@@ -43,7 +43,7 @@ def attention_general(problem: ScoredProblem, promise: bool = False) -> Any:
         rows = kd.ds(place.q_row + first, ROWS)
         scale: Any = p.scale
         for name in p.scales.replace("v", ""):
-            scale = scale * p.scale_of(s[f"{name}_scale"], batch, kv_head)
+            scale = scale * p.scale_of(s[f"{name}_scale"], name, batch, kv_head)
         x = q[p.rows(batch, head, rows)].astype(wide) * scale
         query = first + kd.broadcasted_iota(kd.int32, (ROWS, KEYS), 0)
 
@@ -84,7 +84,7 @@ def attention_general(problem: ScoredProblem, promise: bool = False) -> Any:
             top, total, acc = highest, total * fade + kd.exp(sink - highest), acc * fade
         acc = kd.where(total == 0, 0.0, acc / total)
         if "v" in p.scales:
-            acc = acc * p.scale_of(s["v_scale"], batch, kv_head)
+            acc = acc * p.scale_of(s["v_scale"], "v", batch, kv_head)
         there = first + kd.arange(ROWS) < place.queries if p.ragged else None
         kd.store(
             out, p.rows(batch, head, rows), acc.astype(p.out_dtype), mask=None if there is None else there[:, None]

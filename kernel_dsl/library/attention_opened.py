@@ -18,6 +18,7 @@ from .first_sizes import FirstSizes
 from .latest import UNSEEN, seen_call
 
 LENGTHS = 2**18, 2**22, 2**24  # what lengths are at most: one of these
+PAGES = 2**30
 TILES = 2**30  # indices of tiles are 32 bits wide
 SMALLEST = 64  # queries of a tile
 
@@ -52,8 +53,12 @@ def opened(p: AttentionProblem) -> AttentionProblem | None:
 
 def scored_opened(p: ScoredProblem, config: AttentionConfig, multiprocessors: int) -> ScoredProblem | None:
     """The problem with Dims where it came with other sizes before; None for the first ones, and where no kernel takes any."""
-    if p.scales or p.cache or p.score.mask_mod is not None or not (p.batch and p.queries and p.keys):
-        return None  # scales of any shape, pages, and lists of blocks
+    if (
+        not (p.batch and p.queries and p.keys)
+        or bool(p.page) != bool(p.pages)
+        or (p.cache and p.score.mask_mod is not None)
+    ):
+        return None  # lists of blocks of a cache
     # rows of a bias that has no gaps: TMA takes those that are known to be whole units of 16 bytes
     unit = 1 if p.score.bias_tiles is None else 16 // p.score.bias_tiles.itemsize
     unit = unit if p.keys % unit == 0 else 1
@@ -68,25 +73,44 @@ def scored_opened(p: ScoredProblem, config: AttentionConfig, multiprocessors: in
         bias = tuple(dim if n == size != 1 else n for n, size, dim in pairs)
     score = replace(p.score, bias=bias)
     which = None if bias is None else tuple(isinstance(n, kd.Dim) for n in bias)
-    kind = replace(p, batch=0, queries=0, keys=0, score=replace(score, bias=None)), which, unit, config, multiprocessors
-    return replace(p, **sizes, score=score) if _first.comes_again(kind, (p.batch, p.queries, p.keys)) else None
+    paged = {"pages": _dim("pages", PAGES), "table": _dim("table", PAGES)} if p.page else {}
+    same = dict.fromkeys((*sizes, "pages", "table"), 0)
+    kind = replace(p, **same, score=replace(score, bias=None)), which, unit, config, multiprocessors
+    mine = p.batch, p.queries, p.keys, p.pages, p.table
+    return replace(p, **sizes, **paged, score=score) if _first.comes_again(kind, mine) else None
 
 
-def declared(p: ScoredProblem, names: Sequence[str]) -> dict[int, tuple[Any, ...]]:
+def list_shapes(p: ScoredProblem, names: Sequence[str], mask_by: tuple[bool, bool]) -> dict[int, tuple[Any, ...]]:
+    """`shapes=` of a kernel for any lengths `(q, k, *names) -> (blocks, counts)`."""
+    found = declared(p, ["", *names, "blocks", "counts"], mask_by)
+    return {0: found[0], 1: found[1]} | {n - 2: extents for n, extents in found.items() if n > 3}
+
+
+def declared(
+    p: ScoredProblem, names: Sequence[str], mask_by: tuple[bool, bool] | None = None
+) -> dict[int, tuple[Any, ...]]:
     """`shapes=` of a kernel for any lengths, whose arrays after q, k and v have these names."""
-    keys = [p.shape(p.kv_heads, p.keys, dim) for dim in (p.dim, p.v_dim)]
-    found: dict[int, tuple[Any, ...]] = {0: p.shape(p.heads, p.queries, p.dim), 1: keys[0], 2: keys[1]}
+    by_batch, by_head = mask_by or p.mask_by
+    lists = (p.batch if by_batch else 1, p.heads if by_head else 1, _dim("lines", 2 * TILES))
+    found: dict[int, tuple[Any, ...]] = {0: p.shape(p.heads, p.queries, p.dim)}
+    found |= {1: p.key_shape(p.dim), 2: p.key_shape(p.v_dim)}
     of: dict[str, tuple[Any, ...]] = {"bias": p.score.bias or (), "table": (_dim("tiles", 2 * TILES // p.heads - 1), 2)}
-    of |= dict.fromkeys(("q_seqlens", "kv_seqlens"), (_dim("bounds", TILES),))
-    first = 4 if p.score.causal and not p.ragged else 3  # the number of heads that go together is in between
+    of |= {name: (_dim(f"{name}_bounds", TILES),) for name in ("q_seqlens", "kv_seqlens")}
+    of |= {f"{name}_scale": (p.batch, None) for name in p.by_batch} | {"page_table": (p.batch, p.table)}
+    of |= {"counts": lists, "blocks": (*lists, _dim("blocks", TILES))}
+    first = (
+        4 if p.score.causal and not p.ragged and mask_by is None else 3
+    )  # the number of heads that go together is in between
     return found | {first + i: of[name] for i, name in enumerate(names) if name in of}
 
 
-def at_launch(p: ScoredProblem, q: Any, k: Any) -> ScoredProblem:
+def at_launch(p: ScoredProblem, q: Any, k: Any, page_table: Any) -> ScoredProblem:
     """In a body: the problem with the sizes of the launch."""
-    length = 0 if p.ragged else 1 if p.layout == "bshd" else 2
+    own = 1 if p.layout == "bshd" else 2
+    length = 0 if p.ragged else own
+    keys = page_table.shape[1] * p.page if p.page else k.shape[own if p.cache else length]
     bias = p.score.bias and tuple(n if isinstance(n, int) else 2 for n in cast("tuple[Any, ...]", p.score.bias))
-    sizes = {"batch": p.batch if p.ragged else q.shape[0], "queries": q.shape[length], "keys": k.shape[length]}
+    sizes = {"batch": p.batch if p.ragged else q.shape[0], "queries": q.shape[length], "keys": keys}
     return replace(p, **sizes, score=replace(p.score, bias=bias))  # of a bias it matters which extents are 1
 
 

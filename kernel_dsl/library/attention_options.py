@@ -204,9 +204,11 @@ class _Check(Refusals):
         )
         scale = max(dim, 1) ** -0.5 if o.scale is None else float(o.scale)
         scales = "".join(name[0] for name in SCALES if getattr(o, name) is not None)
+        shapes = {name[0]: tuple(getattr(getattr(o, name), "shape", ())) for name in SCALES}
+        by_batch = "".join(name for name in scales if shapes[name][:1] == (batch,))
         return ScoredProblem(
             *sizes, dtype=dtype, out_dtype=kd.bfloat16 if dtype in FP8 else dtype, scale=scale, score=score, layout=o.layout,
-            ragged=ragged, lse=bool(lse), scales=scales, **cache,
+            ragged=ragged, lse=bool(lse), scales=scales, by_batch=by_batch, **cache,
         )  # fmt: skip
 
     def paged(self, q: Any, k: Any, v: Any, o: AttentionOptions, lse: bool) -> ScoredProblem:

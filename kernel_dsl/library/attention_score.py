@@ -207,7 +207,8 @@ class ScoredProblem:
     "bhsd"; (batch, queries, heads, dim) and so on by "bshd".
 
     Where lengths are `ragged` there is no axis of the batch: q is (queries, heads, dim), k and v likewise, and `batch` is
-    the number of sequences. `scales`: which of q, k and v have scales.
+    the number of sequences. `scales`: which of q, k and v have scales, `by_batch`: which of these have a row for each sequence.
+    `mask_by`: of a problem for any sizes, whether lists of blocks differ from sequence to sequence, and from head to head.
 
     With a `cache` each sequence has up to `keys` keys of its own, of which it uses as many as their lengths say: "plain" ones,
     "cumulative" ones, or "whole" where all are used. k and v are then (batch, kv_heads, keys, dim), or in pages
@@ -233,6 +234,8 @@ class ScoredProblem:
     page: int = 0
     pages: int = 0
     table: int = 0
+    by_batch: str = ""
+    mask_by: tuple[bool, bool] = (False, False)
 
     def shape(self, heads: int, length: int, dim: int) -> tuple[int, ...]:
         """Of an array."""
@@ -305,13 +308,20 @@ class ScoredProblem:
         names += self.score.captured
         return names + ["q_seqlens", "kv_seqlens"] * self.ragged
 
-    def scale_of(self, array: Any, batch: Any, kv_head: Any) -> Any:
-        """The scale in an array of rank 0, or of (batch or 1, kv_heads or 1), of a head."""
+    def key_shape(self, dim: int) -> tuple[Any, ...]:
+        """Of keys or values; those in pages are (pages, kv_heads, page, dim) by "bhsd"."""
+        if not self.cache:
+            return self.shape(self.kv_heads, self.keys, dim)
+        first, length = (self.pages, self.page) if self.page else (self.batch, self.keys)
+        return (first, length, self.kv_heads, dim) if self.layout == "bshd" else (first, self.kv_heads, length, dim)
+
+    def scale_of(self, array: Any, name: str, batch: Any, kv_head: Any) -> Any:
+        """The scale of "q", "k" or "v" of a head, in an array of rank 0, or of (batch or 1, kv_heads or 1)."""
         if not hasattr(array, "at"):
             return array
         if not array.shape:
             return array[...]
-        return array[0 if array.shape[0] == 1 else batch, 0 if array.shape[1] == 1 else kv_head]
+        return array[batch if name in self.by_batch else 0, 0 if array.shape[1] == 1 else kv_head]
 
     def bias_tile(self, bias: Any, place: tuple[Any, Any], rows: Any, columns: Any, transposed: bool = False) -> Any:
         """The bias of some queries and keys of a head, (rows, columns) or `transposed`, or with extents of 1."""

@@ -28,23 +28,28 @@ ELEMENTS = 4096  # of a block that converts
 
 
 @cache
-def widen_kernel(shape: tuple[int, ...], dtype: Any) -> Any:
-    """The kernel `(x,) -> x` in bfloat16, which holds every float8_e4m3fn and float8_e5m2."""
-    columns = shape[-1]
+def widen_kernel(rank: int, columns: int, dtype: Any) -> Any:
+    """The kernel `(x,) -> x` of any shape with so many `columns`, in bfloat16, which holds every float8."""
     rows = max(ELEMENTS // max(columns, 1), 1)
-    outer, length = shape[:-2], shape[-2]
+    extents = [kd.Dim(f"n{i}", min=0) for i in range(rank - 1)]
 
     def body(x: Any, out: Any) -> None:
         number, place = kd.program_id(0), []
-        for n in reversed(outer):
+        for n in (x.shape[i] for i in reversed(range(rank - 2))):
             place.insert(0, kd.rem(number, n))
             number = kd.div(number, n)
         here = (*place, kd.ds(kd.program_id(1) * rows, rows))
         out[here] = x[here].astype(kd.bfloat16)
 
-    grid = (math.prod(outer), kd.cdiv(length, rows))
-    made = kd.kernel(body, out_type=kd.ShapeDtypeStruct(shape, kd.bfloat16), grid=grid, name="attention_widen")
-    return identified(made, shape, dtype)
+    shape = (*extents, columns)
+    made = kd.kernel(
+        body,
+        out_type=kd.ShapeDtypeStruct(shape, kd.bfloat16),
+        grid=(math.prod(extents[:-1]), kd.cdiv(extents[-1], rows)),
+        shapes={0: shape, 1: shape},
+        name="attention_widen",
+    )
+    return identified(made, rank, columns, dtype)
 
 
 @dataclass(frozen=True)
@@ -86,9 +91,11 @@ class ScoredPlan:
         if p.page and (p.dtype in FP8 or loaded_together(p, config.block_kv) is None):
             inner, pages = without_pages(p), pages_kernel(p, promise)
         tile, lists = ROWS * config.consumers, None
-        if listed(p):
-            lists = BlockLists(blocks_kernel(p, tile, config.block_kv, depends_on(p, captured)))
+        depends = depends_on(p, captured) if listed(p) else (False, False)
+        inner = replace(inner, mask_by=(depends[0] and not p.ragged, depends[1]))
         general = None if closed else scored_opened(inner, config, multiprocessors)
+        if listed(p):
+            lists = BlockLists(blocks_kernel(general or p, tile, config.block_kv, depends), general is not None)
         kernel = scored_kernel(general or inner, config, multiprocessors, promise and bool(inner.page))
         together = None
         if general is not None and takes_together(general):
@@ -113,12 +120,12 @@ class ScoredPlan:
             inputs[1:] = self.pages(k, v, *options.arrays(page_arrays(p)), **how)
         if self.fast and p.dtype in FP8:
             few = inputs[: 1 if self.pages else 3]
-            inputs[: len(few)] = [widen_kernel(tuple(x.shape), p.dtype)(x, **how) for x in few]
+            inputs[: len(few)] = [widen_kernel(len(x.shape), x.shape[-1], p.dtype)(x, **how) for x in few]
         extras = options.arrays(self.inner.extras)
         table = [self._table(options.q_seqlens, how)] if p.ragged else []
         extras += table
         if self.lists is not None:
-            extras += self.lists.of(q, options.arrays(block_arrays(p)) + table, how)
+            extras += self.lists.of(q, k, options.arrays(block_arrays(p)) + table, how)
         together = [] if self.together is None else [self.together]
         return self.kernel(*inputs, *together, *extras, out=out, **how)
 

@@ -149,10 +149,10 @@ class _Forward:
         if not p.ragged and not listed(p):
             self.together = self.group if p.opened else scored_together(p, t, multiprocessors)
 
-    def at_launch(self, q: Any, k: Any, table: Any, together: Any) -> _Forward:
+    def at_launch(self, q: Any, k: Any, page_table: Any, table: Any, together: Any) -> _Forward:
         """This with the sizes of a launch: of ragged ones, the table has a line for each tile."""
         made = copy(self)
-        made.p = at_launch(self.p, q, k)
+        made.p = at_launch(self.p, q, k, page_table)
         made.tiles = tiles_of(made.p, self.t) if table is None else table.shape[0]
         made.work = made.tiles * made.p.heads * (1 if table is not None else made.p.batch)
         made.together = self.together if together is None else together
@@ -212,6 +212,8 @@ class _Forward:
 
     def list_of(self, place: ScorePlace, s: dict[str, Any]) -> tuple[Any, Any, Any]:
         """Where the list of a tile is."""
+        if self.p.opened:
+            return place.batch if self.p.mask_by[0] else 0, place.head if self.p.mask_by[1] else 0, place.line
         batches, heads, _ = s["counts"].shape
         return 0 if batches == 1 else place.batch, 0 if heads == 1 else place.head, place.line
 
@@ -327,7 +329,7 @@ class _Forward:
         """The scale of an array's head, 1 where there is none."""
         if name not in self.p.scales:
             return 1.0
-        return self.p.scale_of(s[f"{name}_scale"], tile.batch, kd.div(tile.head, self.group))
+        return self.p.scale_of(s[f"{name}_scale"], name, tile.batch, kd.div(tile.head, self.group))
 
     def pass_turn(self, me: Any, s: dict[str, Any]) -> None:
         if self.t.turns:
@@ -545,7 +547,7 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
         if p.opened:
             together, rest = (rest[0], rest[1:]) if takes_together(p) else (None, rest)
             table = rest[names.index("table")] if p.ragged else None
-            shared = static.at_launch(q, k, table, together)
+            shared = static.at_launch(q, k, rest[names.index("page_table")] if p.page else None, table, together)
         me, s = kd.axis_index("wg"), scratch | dict(zip(names, rest, strict=False))
         if shared.counted:
             s["tickets"] = kd.get_global(kd.SemaphoreType.REGULAR)
@@ -561,7 +563,8 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
     def grid_of(q: Any, k: Any, v: Any, *rest: Any) -> tuple[int]:
         if p.ragged:  # the table has a line for each tile
             return (blocks_of(rest[names.index("table")].shape[0] * p.heads, multiprocessors),)
-        lengths = at_launch(p, q, k)
+        given = rest[takes_together(p) :]
+        lengths = at_launch(p, q, k, given[names.index("page_table")] if p.page else None)
         return (blocks_of(tiles_of(lengths, t) * lengths.batch * p.heads, multiprocessors),)
 
     made = kd.kernel(

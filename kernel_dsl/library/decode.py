@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any
@@ -22,6 +22,7 @@ from .attention_options import WIDEST
 from .decode_combine import decode_combine
 from .decode_general import decode_general
 from .decode_kernel import decode_config, decode_kernel, decode_steps
+from .decode_opened import opened, without_sizes
 from .decode_problem import DecodeProblem
 from .latest import UNSEEN, Latest, seen_call
 from .matmul import MANY, array_address, check_apart, element_strides, known_plan, signature
@@ -164,7 +165,7 @@ class DecodeAttention:
             "v_scale": v_scale,
         }
         options = {"causal": causal, "softcap": softcap, "window": window, "splits": splits, "return_lse": return_lse}
-        plan = self._plan(arrays, options, target, False)
+        plan = _made(arrays, options, target, False, closed=True)
         inputs = [float(x) if isinstance(x, Real) else x for x in arrays.values() if x is not None]
         return plan.kernel.lower(*inputs, target=target)
 
@@ -179,7 +180,10 @@ class DecodeAttention:
         return found
 
 
-def _made(arrays: dict[str, Any], options: dict[str, Any], target: str | None, promise: bool) -> DecodePlan:
+def _made(
+    arrays: dict[str, Any], options: dict[str, Any], target: str | None, promise: bool, closed: bool = False
+) -> DecodePlan:
+    """The plan of a call; `closed`: for its sizes alone."""
     p = DecodeCheck("decode_attention").problem(arrays, options)
     machine = target_named(target)
     steps = decode_steps(p)
@@ -188,9 +192,15 @@ def _made(arrays: dict[str, Any], options: dict[str, Any], target: str | None, p
     if why:
         _log.info("decode_attention: %s; using the general kernel", why)
         return DecodePlan(decode_general(p, promise))
-    config = decode_config(p, steps, None if splits is None else int(splits), machine.limits.multiprocessors)
-    combine = decode_combine(p, config.splits, p.dim) if config.splits > 1 else None
-    return DecodePlan(decode_kernel(p, config, promise), combine)
+    wanted, blocks = None if splits is None else int(splits), machine.limits.multiprocessors
+    config = decode_config(p, steps, wanted, blocks)
+    combine = None if config.splits == 1 else decode_combine(without_sizes(p), p.dim)
+    several = replace(config, splits=min(config.splits, 2))
+    general = None if closed else opened(p, (several, wanted, blocks, promise))
+    if general is None:
+        return DecodePlan(decode_kernel(p, config, promise), combine)
+    config = replace(config, splits=1 if config.splits == 1 else 0)
+    return DecodePlan(decode_kernel(general, config, promise, blocks, wanted), combine)
 
 
 def _refusal(p: DecodeProblem, arrays: dict[str, Any], target: Any) -> str:
@@ -271,11 +281,11 @@ class DecodeCheck(Refusals):
                 f"lengths is {tuple(arrays['lengths'].shape)}", f"int32 ({batch},), the keys of each sequence"
             )
         paged = {} if table is None else self.pages(table, batch, count, keys)
-        scales = self.scales(arrays, cache, batch, kv_heads)
+        scales, by_head = self.scales(arrays, cache, batch, kv_heads)
         return DecodeProblem(
             batch, heads, kv_heads, queries, paged.pop("keys", keys), dim, dtype, cache, bool(o["causal"]),
             None if o["window"] is None else min(int(o["window"]), WIDEST), None if o["softcap"] is None else float(o["softcap"]),
-            scales, bool(o["return_lse"]), **paged,
+            scales, bool(o["return_lse"]), by_head=by_head, **paged,
         )  # fmt: skip
 
     def dtypes(self, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
@@ -295,9 +305,9 @@ class DecodeCheck(Refusals):
             raise self.value(f"pages of {page} keys", f"a page has 1 to {PAGE} keys")
         return {"keys": most * page, "page": page, "pages": pages, "table": most}
 
-    def scales(self, arrays: dict[str, Any], cache: Any, batch: int, kv_heads: int) -> str:
-        """Which of k and v have scales."""
-        found = ""
+    def scales(self, arrays: dict[str, Any], cache: Any, batch: int, kv_heads: int) -> tuple[str, str]:
+        """Which of k and v have scales, and which of these have one for each head."""
+        found = by_head = ""
         for name in ("k", "v"):
             x = arrays[f"{name}_scale"]
             if x is None:
@@ -313,7 +323,8 @@ class DecodeCheck(Refusals):
                 raise self.argument(f"{name}_scale is a {type(x).__name__}", hint)
             if shape not in ((), (batch, kv_heads)):
                 raise self.value(f"{name}_scale is {shown(shape)}", hint)
-        return found
+            by_head += name * bool(shape)
+        return found, by_head
 
 
 decode_attention: DecodeAttention = DecodeAttention()

@@ -8,6 +8,7 @@ consumer multiplies by wgmma. docs/attention.md has more.
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -18,7 +19,8 @@ from kernel_dsl.dtypes import FP8
 from ..kernel import identified
 from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK
 from .attention_scored_kernel import lanes_of, swizzled
-from .decode_problem import DecodeProblem, chunks, parts_type
+from .decode_opened import at_launch, declared, of_call
+from .decode_problem import SUMS, DecodeProblem, chunks, parts_type
 
 STEP = 8192  # elements of the keys of a step: 64 registers of a lane for keys and values
 MOST_KEYS = 96
@@ -31,7 +33,10 @@ NARROW = 128  # the largest head dimension of which two blocks share a multiproc
 
 @dataclass(frozen=True)
 class DecodeConfig:
-    """`block` keys a step, loaded `chunk` at a time, in `stages`; `splits` blocks share the keys of a sequence."""
+    """`block` keys a step, loaded `chunk` at a time, in `stages`; `splits` blocks share the keys of a sequence.
+
+    0 of them: as many as each call asks for, 2 or more.
+    """
 
     block: int
     chunk: int
@@ -88,13 +93,14 @@ class _Decode:
         """Put into `s` this block's batch, key head, first row, part of the keys and length."""
         p, t = self.p, self.t
         block = kd.axis_index("block")
-        split, rest = kd.rem(block, t.splits), kd.div(block, t.splits)
+        splits = s.get("splits", t.splits)
+        split, rest = kd.rem(block, splits), kd.div(block, splits)
         tile, unit = kd.rem(rest, self.tiles), kd.div(rest, self.tiles)
         batch = kd.div(unit, p.kv_heads)
         length = p.length(s["lengths"], batch)
         first = kd.div(p.first_key(length), t.block)
         steps = kd.cdiv(length, t.block) - first
-        share = kd.cdiv(steps, t.splits)
+        share = kd.cdiv(steps, splits)
         begin = first + split * share
         count = kd.maximum(kd.minimum(share, first + steps - begin), 0)
         s.update(unit=unit, split=split, batch=batch, kv_head=kd.rem(unit, p.kv_heads), row=tile * ROWS)
@@ -319,35 +325,59 @@ class _Decode:
 
 
 @cache
-def decode_kernel(problem: DecodeProblem, config: DecodeConfig, promise: bool) -> Any:
+def decode_kernel(
+    problem: DecodeProblem, config: DecodeConfig, promise: bool, multiprocessors: int = 0, wanted: int | None = None
+) -> Any:
     """The kernel `(q, k, v, lengths, *extras) -> results`, of one split, else `-> parts` for `decode_combine`.
 
-    `promise`: that pages are in the cache, which the interpreter checks.
+    `promise`: that pages are in the cache, which the interpreter checks. Where calls say how many splits there are, these are
+    as `decode_config` has them for so many `multiprocessors` and the splits that the user `wanted`.
     """
     p, t, names = problem, config, problem.extras
-    kernel = _Decode(p, t, promise)
+    whole = _Decode(p, t, promise)
+
+    def parts(*structs: Any) -> tuple[int, int]:
+        """Key heads of all sequences, and splits."""
+        table = structs[4] if p.page else None
+        own = of_call(p, structs[0], structs[1], table)
+        return own.units, t.splits or decode_config(own, (t.chunk, t.block), wanted, multiprocessors).splits
+
+    def grid(*structs: Any) -> tuple[Any]:
+        units, splits = parts(*structs)
+        return (units * whole.tiles * splits,)
+
+    def out_type(*structs: Any) -> Any:
+        return parts_type(*parts(*structs), p.rows, p.dim)
 
     def body(q: Any, k: Any, v: Any, lengths: Any, *rest: Any, **scratch: Any) -> None:
         s = scratch | dict(zip(names, rest, strict=False)) | {"lengths": lengths}
+        kernel = copy(whole)
+        kernel.p = at_launch(p, k, s.get("page_table"))
+        if not t.splits:
+            s["splits"] = rest[len(names)].shape[1]
         kernel.place(s)
         me = kd.axis_index("wg")
         kd.when(me == 1)(lambda: kernel.produce(k, v, dict(s)))
         kd.when(me == 0)(lambda: kernel.consume(q, rest[len(names) :], dict(s)))
 
-    scratch: dict[str, Any] = {"q_smem": swizzled(kernel.dtype, ROWS, kernel.dim)}
+    shapes = declared(p)
+    if shapes is not None and t.splits == 0:
+        shapes[4 + len(names)] = (kd.Dim("units"), kd.Dim("splits", max=2**20), p.rows, p.dim + SUMS)
+    scratch: dict[str, Any] = {"q_smem": swizzled(whole.dtype, ROWS, whole.dim)}
     for name in "kv":
-        scratch[f"{name}_smem"] = swizzled(kernel.dtype, t.stages, t.block, kernel.dim)
+        scratch[f"{name}_smem"] = swizzled(whole.dtype, t.stages, t.block, whole.dim)
         scratch[f"{name}_loaded"] = kd.Barrier(num_barriers=t.stages)
         scratch[f"{name}_consumed"] = kd.Barrier(num_barriers=t.stages)
     made = kd.kernel(
         body,
-        out_type=p.out_type if t.splits == 1 else parts_type(p.units, t.splits, p.rows, p.dim),
+        out_type=p.out_type if t.splits == 1 else out_type,
         scratch_types=scratch,
-        grid=(p.units * kernel.tiles * t.splits,),
+        grid=grid if t.splits == 0 else (p.units * whole.tiles * t.splits,),
+        shapes=shapes,
         grid_names=("block",),
         num_threads=2,
         thread_name="wg",
         compiler_params=kd.CompilerParams(approx_math=True, max_registers=128 if p.dim <= NARROW else 240),
         name="decode_attention",
     )
-    return identified(made, problem, config, promise)
+    return identified(made, problem, config, promise, multiprocessors, wanted)

@@ -15,12 +15,11 @@ from kernel_dsl.stages import target_named
 from kernel_dsl.target import Feature
 
 from .attention import first_of, tma_refusal
-from .attention_kernel import ROWS
 from .decode import PAGE, QUERIES, DecodeCheck, DecodePlan
 from .decode_combine import decode_combine
 from .decode_general import mla_general
-from .decode_kernel import split_count
-from .decode_mla_kernel import MOST_KEYS, MlaConfig, mla_kernel
+from .decode_mla_kernel import MOST_KEYS, MlaConfig, mla_kernel, mla_splits
+from .decode_opened import opened, without_sizes
 from .decode_problem import DIM, V_DIM, MlaProblem, chunks
 from .latest import UNSEEN, Latest
 from .matmul import MANY, check_apart, known_plan, out_refusal, signature
@@ -92,7 +91,7 @@ class MlaDecode:
     ) -> Any:
         """The stages of the kernel that walks the keys in a call with such arguments."""
         inputs = [q, cache, lengths, page_table]
-        return self._plan(inputs, scale, return_lse, target, False).kernel.lower(*inputs, target=target)
+        return _made(inputs, scale, return_lse, target, False, None, closed=True).kernel.lower(*inputs, target=target)
 
     def _plan(
         self, inputs: list[Any], scale: Any, lse: bool, target: str | None, promise: bool, out: Any = None
@@ -107,7 +106,10 @@ class MlaDecode:
         return found
 
 
-def _made(inputs: list[Any], scale: Any, lse: bool, target: str | None, promise: bool, out: Any) -> DecodePlan:
+def _made(
+    inputs: list[Any], scale: Any, lse: bool, target: str | None, promise: bool, out: Any, closed: bool = False
+) -> DecodePlan:
+    """The plan of a call; `closed`: for its sizes alone."""
     q, cache, lengths, page_table = inputs
     p = _problem(q, cache, lengths, page_table, scale, lse)
     machine = target_named(target)
@@ -123,10 +125,13 @@ def _made(inputs: list[Any], scale: Any, lse: bool, target: str | None, promise:
         _log.info("mla_decode: %s; using the general kernel", why)
         return DecodePlan(mla_general(p, promise))
     chunk, block = steps
-    most = kd.cdiv(p.table * p.page, block)
-    splits = split_count(p.units * kd.cdiv(p.heads, ROWS), machine.limits.multiprocessors, most)
-    combine = decode_combine(p, splits, V_DIM) if splits > 1 else None
-    return DecodePlan(mla_kernel(p, MlaConfig(block, chunk, splits), promise), combine)
+    blocks = machine.limits.multiprocessors
+    splits = mla_splits(p, block, blocks)
+    combine = None if splits == 1 else decode_combine(without_sizes(p), V_DIM)
+    general = None if closed else opened(p, (min(splits, 2), blocks, promise))
+    if general is None:
+        return DecodePlan(mla_kernel(p, MlaConfig(block, chunk, splits), promise), combine)
+    return DecodePlan(mla_kernel(general, MlaConfig(block, chunk, 1 if splits == 1 else 0), promise, blocks), combine)
 
 
 def _problem(q: Any, cache: Any, lengths: Any, page_table: Any, scale: Any, lse: bool) -> MlaProblem:

@@ -8,6 +8,7 @@ softmax. docs/attention.md has more.
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -18,7 +19,9 @@ from ..kernel import identified
 from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK
 from .attention_score import clear_rows
 from .attention_scored_kernel import swizzled
-from .decode_problem import DIM, V_DIM, MlaProblem, parts_type
+from .decode_kernel import split_count
+from .decode_opened import at_launch, declared, of_call
+from .decode_problem import DIM, SUMS, V_DIM, MlaProblem, parts_type
 
 HALF = V_DIM // 2
 STAGES = 2
@@ -28,7 +31,10 @@ REGISTERS = (240, 24)  # of a lane: (a consumer, the producer)
 
 @dataclass(frozen=True)
 class MlaConfig:
-    """`block` keys a step, loaded `chunk` at a time; `splits` blocks share the keys of a sequence."""
+    """`block` keys a step, loaded `chunk` at a time; `splits` blocks share the keys of a sequence.
+
+    0 of them: as many as each call asks for, 2 or more.
+    """
 
     block: int
     chunk: int
@@ -47,10 +53,11 @@ class _Mla:
         p, t = self.p, self.t
         block = kd.axis_index("block")
         tile, rest = kd.rem(block, self.tiles), kd.div(block, self.tiles)
-        split, unit = kd.rem(rest, t.splits), kd.div(rest, t.splits)
+        splits = s.get("splits", t.splits)
+        split, unit = kd.rem(rest, splits), kd.div(rest, splits)
         keys = p.keys(s["lengths"], unit)
         steps = kd.cdiv(keys, t.block)
-        share = kd.cdiv(steps, t.splits)
+        share = kd.cdiv(steps, splits)
         count = kd.maximum(kd.minimum(share, steps - split * share), 0)
         s.update(unit=unit, batch=kd.div(unit, p.queries), query=kd.rem(unit, p.queries), head=tile * ROWS)
         s.update(split=split, keys=keys, begin=split * share, count=count)
@@ -145,7 +152,7 @@ class _Mla:
         kd.barrier_arrive(s["weights_there"])
         logs = kd.where(total == 0, -math.inf, top + kd.log2(total))
         heads = kd.ds(s["head"], ROWS)
-        if t.splits > 1:
+        if t.splits != 1:
             kd.store(out.at[s["unit"], s["split"], :, V_DIM], (heads,), logs)
         elif p.lse:
             kd.store(sums.at[s["batch"], :, s["query"]], (heads,), logs * (1.0 / LOG2E))
@@ -176,7 +183,7 @@ class _Mla:
     def finish(self, half: int, value: Any, out: Any, s: dict[str, Any]) -> None:
         """Store half of the dimensions; the queries, all read, give room."""
         heads, columns = kd.ds(s["head"], ROWS), kd.ds(half * HALF, HALF)
-        if self.t.splits > 1:
+        if self.t.splits != 1:
             kd.when(s["count"] > 0)(lambda: kd.store(out.at[s["unit"], s["split"], :, :V_DIM], (heads, columns), value))
             return
         tile = s["q_smem"].at[:, columns]
@@ -186,14 +193,42 @@ class _Mla:
         kd.wait_smem_to_gmem(0, wait_read_only=True)
 
 
+def mla_splits(p: MlaProblem, block: int, multiprocessors: int) -> int:
+    """By how many blocks the keys of a sequence are shared."""
+    steps = kd.cdiv(p.table * p.page, block)
+    return split_count(p.units * kd.cdiv(p.heads, ROWS), multiprocessors, steps)
+
+
 @cache
-def mla_kernel(problem: MlaProblem, config: MlaConfig, promise: bool) -> Any:
-    """The kernel `(q, cache, lengths, page_table) -> results`, of one split, else `-> parts` for `decode_combine`."""
+def mla_kernel(problem: MlaProblem, config: MlaConfig, promise: bool, multiprocessors: int = 0) -> Any:
+    """The kernel `(q, cache, lengths, page_table) -> results`, of one split, else `-> parts` for `decode_combine`.
+
+    Where calls say how many splits there are, these are `mla_splits` for so many `multiprocessors`.
+    """
     p, t = problem, config
-    kernel = _Mla(p, t, promise)
+    whole = _Mla(p, t, promise)
+    shapes = declared(p)
+    if shapes is not None and t.splits == 0:
+        shapes[4] = (kd.Dim("units"), kd.Dim("splits", max=2**20), p.heads, V_DIM + SUMS)
+
+    def parts(q: Any, cache: Any, _: Any, page_table: Any) -> tuple[int, int]:
+        """Queries of all sequences, and splits."""
+        own = of_call(p, q, cache, page_table)
+        return own.units, t.splits or mla_splits(own, t.block, multiprocessors)
+
+    def grid(*structs: Any) -> tuple[Any]:
+        units, splits = parts(*structs)
+        return (units * whole.tiles * splits,)
+
+    def out_type(*structs: Any) -> Any:
+        return parts_type(*parts(*structs), p.heads, V_DIM)
 
     def body(q: Any, cache: Any, lengths: Any, page_table: Any, *results: Any, **scratch: Any) -> None:
         s = scratch | {"lengths": lengths, "page_table": page_table}
+        kernel = copy(whole)
+        kernel.p = at_launch(p, cache, page_table)
+        if not t.splits:
+            s["splits"] = results[0].shape[1]
         kernel.place(s)
         me = kd.axis_index("wg")
         kd.when(me == 2)(lambda: kernel.produce(q, cache, dict(s)))
@@ -203,7 +238,7 @@ def mla_kernel(problem: MlaProblem, config: MlaConfig, promise: bool) -> Any:
     arrivals = t.block // t.chunk
     made = kd.kernel(
         body,
-        out_type=p.out_type if t.splits == 1 else parts_type(p.units, t.splits, p.heads, V_DIM),
+        out_type=p.out_type if t.splits == 1 else out_type,
         scratch_types={
             "q_smem": swizzled(p.dtype, ROWS, DIM),
             "kv_smem": swizzled(p.dtype, STAGES, t.block, DIM),
@@ -216,11 +251,12 @@ def mla_kernel(problem: MlaProblem, config: MlaConfig, promise: bool) -> Any:
             "weights_there": kd.Barrier(),
             "weights_taken": kd.Barrier(),
         },
-        grid=(p.units * kernel.tiles * t.splits,),
+        grid=grid if t.splits == 0 else (p.units * whole.tiles * t.splits,),
+        shapes=shapes,
         grid_names=("block",),
         num_threads=3,
         thread_name="wg",
         compiler_params=kd.CompilerParams(approx_math=True),
         name="mla_decode",
     )
-    return identified(made, problem, config, promise)
+    return identified(made, problem, config, promise, multiprocessors)

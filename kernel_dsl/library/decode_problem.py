@@ -26,7 +26,7 @@ class DecodeProblem:
     """q is (batch, heads, queries, dim); k and v are (batch, kv_heads, keys, dim), or in pages (`pages`, kv_heads, `page`, dim).
 
     With pages a table (batch, `table`) names those of each sequence, and `keys` is the most that it holds. `scales`: which of
-    k and v have scales.
+    k and v have scales, `by_head` which of these are arrays (batch, kv_heads).
     """
 
     batch: int
@@ -45,6 +45,7 @@ class DecodeProblem:
     page: int = 0
     pages: int = 0
     table: int = 0
+    by_head: str = ""
 
     @property
     def group(self) -> int:

@@ -26,6 +26,7 @@ __all__: list[str] = []
 class Gather(Op, name="gather", effect=Effect.READ):
     """Elements at a view's index plus, along `axes` of the root, index values. PTX `ld.global`, `ld.shared`."""
 
+    any_dim = True
     ref: Value = operand()
     offsets: tuple[Value, ...] = operands()
     indices: tuple[Value, ...] = operands()
@@ -43,6 +44,7 @@ class Gather(Op, name="gather", effect=Effect.READ):
 class Scatter(Op, name="scatter", effect=Effect.WRITE):
     """Store elements at an index as of `Gather`; of duplicates one is kept. PTX `st.global`, `st.shared`."""
 
+    any_dim = True
     ref: Value = operand()
     x: Value = operand()
     offsets: tuple[Value, ...] = operands()

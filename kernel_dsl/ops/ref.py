@@ -54,6 +54,7 @@ class AllocBarrier(Op, name="alloc_barrier", effect=Effect.SYNC):
 class BitcastRef(Op, name="bitcast_ref"):
     """The same memory as a buffer of another dtype or shape. No instruction."""
 
+    any_dim = True
     ref: Value = operand()
     type: RefType = attr()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernel_dsl.dtypes import DType
+from kernel_dsl.extents import Extent
 from kernel_dsl.ir import MemorySpace, RefType, layout_of
 from kernel_dsl.layout import Layout
 from kernel_dsl.ops.atomic import AtomicCas, AtomicRmw
@@ -55,7 +56,7 @@ class GatheredElements:
         for number, walk in enumerate(op.walks):
             here = index(number)
             if self.checked:
-                predicate = e.both(predicate, here.below(walk.size))
+                predicate = e.both(predicate, here.below(self._end(walk.size)))
             if walk.axis < 0:
                 continue
             if tiled:
@@ -69,6 +70,9 @@ class GatheredElements:
         if isinstance(self.place, TiledPlace):
             name = self.place.indexed(coord, extra)
         return (name, constant), predicate
+
+    def _end(self, extent: int | Extent) -> int | V:
+        return self.ctx.extent(extent) if isinstance(extent, Extent) else extent
 
     def _inside(self, number: int, coord: tuple[int, ...], index: Callable[[int], V]) -> V | None:
         """Whether an element is inside a limit of the view. Index values may also step along the limit."""
@@ -85,7 +89,7 @@ class GatheredElements:
             if step and dims[dim].size > 1:
                 lane = self.ctx.lane_coord(self.layout, dim).plus(coord[dim])
                 here = here.plus(lane.sext("i64").times(step))
-        result = here.lt(int(limit.high)) if limit.high is not None else None
+        result = here.lt(self._end(limit.high)) if limit.high is not None else None
         return result if limit.low is None else self.ctx.e.both(result, here.ge(limit.low))
 
 

@@ -171,9 +171,8 @@ def lower_alloc_barrier(ctx: Context, op: AllocBarrier) -> None:
 
 
 def lower_bitcast_ref(ctx: Context, op: BitcastRef) -> None:
-    ctx.buffers[op.result] = SmemBuffer(
-        ctx.buffers[op.ref].address, strides_of(op.type.shape), ctx.buffers[op.ref].remote
-    )
+    own = ctx.buffers[op.ref]
+    ctx.buffers[op.result] = SmemBuffer(own.address, ctx.row_major(op.type), own.remote)
 
 
 RULES: Rules = {

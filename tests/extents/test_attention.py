@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -73,6 +74,28 @@ def ragged(rng: np.random.Generator, sizes: Sizes) -> dict[str, Any]:
     return {"q_seqlens": lengths[0], "kv_seqlens": lengths[1], "causal": True}
 
 
+def scaled(rng: np.random.Generator, sizes: Sizes) -> dict[str, Any]:
+    """Of float8: a factor for each head, one for all, and a number."""
+    each = rng.uniform(0.5, 2, (sizes[0], KV_HEADS)).astype(np.float32)
+    return {"q_scale": each, "k_scale": np.array(0.5, np.float32), "v_scale": 2.0}
+
+
+def paged(rng: np.random.Generator, sizes: Sizes, **options: Any) -> dict[str, Any]:
+    """Pages of 16 keys; `call_of` lays keys out in them."""
+    batch, _, keys = sizes
+    table = -(-keys // 16)
+    pages = rng.permutation(batch * table).reshape(batch, table).astype(np.int32)
+    return {"page_table": pages, "kv_seqlens": rng.integers(1, keys, batch).astype(np.int32), **options}
+
+
+def documents(b: Any, h: Any, i: Any, j: Any) -> Any:
+    return kd.div(i, 40) == kd.div(j, 40)
+
+
+def of_heads(b: Any, h: Any, i: Any, j: Any) -> Any:
+    return (i + j) % (2 + h + b) != 0
+
+
 def nearer(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
     return score - 0.1 * kd.abs(i - j).astype(kd.float32)
 
@@ -91,6 +114,12 @@ CALLS: dict[str, Options] = {
     "causal": lambda *_: {"causal": True, "return_lse": True},
     "window": lambda *_: {"causal": "bottom_right", "window": 40},
     "linear": lambda *_: {"score_mod": alibi, "causal": True, "window": 64},
+    "scaled": scaled,
+    "masked": lambda *_: {"mask_mod": documents, "causal": True},
+    "masked by head": lambda *_: {"mask_mod": of_heads, "layout": "bshd", "return_lse": True},
+    "masked ragged": lambda rng, sizes: {**ragged(rng, sizes), "mask_mod": documents},
+    "paged": paged,
+    "paged causal": lambda rng, sizes: paged(rng, sizes, causal="bottom_right", window=90),
     "score": lambda *_: {"score_mod": nearer, "layout": "bshd"},
 }
 PLAIN = ("plain", "causal")  # which another kernel takes, whose tiles no counter deals
@@ -101,6 +130,11 @@ def call_of(name: str, rng: np.random.Generator, sizes: Sizes) -> tuple[list[np.
     options, arrays = CALLS[name](rng, sizes), heads_of(rng, sizes)
     if options.get("layout") == "bshd":
         arrays = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in arrays]
+    if "q_scale" in options:
+        arrays = [x.astype(ml_dtypes.float8_e4m3fn) for x in arrays]
+    if "page_table" in options:
+        shape = (options["page_table"].size, KV_HEADS, 16, DIM)
+        arrays[1:] = [rng.standard_normal(shape).astype(np.float16) for _ in "kv"]
     if "q_seqlens" in options:
         arrays = [np.ascontiguousarray(x[0].swapaxes(0, 1)) for x in arrays]
     return arrays, options

@@ -219,7 +219,7 @@ def _attentions() -> Iterator[tuple[str, Kernel]]:
     yield "attention.table", _of(table_kernel(150, 400, 128), Struct((151,), kd.int32))
     yield (
         "attention.widen",
-        _of(widen_kernel((2, 4, 100, 64), kd.float8_e4m3fn), Struct((2, 4, 100, 64), kd.float8_e4m3fn)),
+        _of(widen_kernel(4, 64, kd.float8_e4m3fn), Struct((2, 4, 100, 64), kd.float8_e4m3fn)),
     )
     yield "attention.general.f32", _attention(30, 40, f32, (4, 2), return_lse=True, targets=GENERATIONS)
     yield "attention.general.f64", _attention(30, 40, f64, causal=True)
