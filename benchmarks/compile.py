@@ -1,9 +1,10 @@
 """Cold compiles, from a body to machine code: `python -m benchmarks.compile [--rounds N] [--json FILE] [NAME ...]`.
 
 Each in a process of its own, with nothing cached and the modules imported: tracing, lowering, LLVM and ptxas. Needs no
-GPU. Where Triton and a GPU are there, Triton's vector add and matmul (`triton_matmul.py`) stand beside.
-Milliseconds of wall clock, the median of each part, and the processor time of the whole with its range: that is the same on
-a busy machine, and bounds are on it. Exits with 1 where one is missed.
+GPU. Where Triton and a GPU are there, Triton's kernels of the same kind are compiled beside.
+Milliseconds of wall clock, the median of each part, the processor time of all, and "own", that of the compiler without
+ptxas, which is a process of its own. Processor time is the same on a busy machine, so bounds are on it, and on the ratio of
+"own" to Triton's in the same run. Exits with 1 where one is missed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,18 @@ import kernel_dsl as kd
 
 # milliseconds
 BOUNDS = {"matmul": 350, **{f"attention {dim} {kind}": 600 for dim in (64, 128, 256) for kind in ("full", "causal")}}
-PHASES = ("trace", "ptx", "cubin", "total", "processor")
+# of the processor time of Triton without ptxas: (Triton's kernel, at most)
+RATIOS = {
+    "vector add": ("triton vector add", 0.5),
+    "softmax": ("triton softmax", 0.5),
+    "matmul": ("triton matmul", 0.8),
+    **{
+        f"attention {dim} {kind}": (f"triton attention 128 {kind}", 1.3)
+        for dim in (64, 128, 256)
+        for kind in ("full", "causal")
+    },
+}
+PHASES = ("trace", "ptx", "cubin", "total", "processor", "own")
 
 
 def vector_add() -> Any:
@@ -67,6 +79,12 @@ def spent() -> float:
     return sum(u.ru_utime + u.ru_stime for u in used)
 
 
+def own() -> float:
+    """Seconds of processor time of this process alone."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
 def ours(name: str) -> dict[str, float]:
     """Milliseconds of one compile in this process, by phase."""
     for module in (
@@ -79,7 +97,7 @@ def ours(name: str) -> dict[str, float]:
         importlib.import_module(module)
     assert kd.library.matmul is not None
     clock = time.perf_counter
-    used = spent()
+    used, mine = spent(), own()
     start = clock()
     stages = KERNELS[name]()
     traced = clock()
@@ -87,7 +105,7 @@ def ours(name: str) -> dict[str, float]:
     lowered = clock()
     assert stages.compile().cubin
     end = clock()
-    times = (traced - start, lowered - traced, end - lowered, end - start, spent() - used)
+    times = (traced - start, lowered - traced, end - lowered, end - start, spent() - used, own() - mine)
     return {phase: t * 1e3 for phase, t in zip(PHASES, times, strict=True)}
 
 
@@ -110,7 +128,32 @@ def triton_matmul() -> None:
     torch.cuda.synchronize()
 
 
-TRITON: dict[str, Callable[[], None]] = {"triton vector add": triton_vector_add, "triton matmul": triton_matmul}
+def triton_softmax() -> None:
+    import torch
+
+    from .triton_softmax import softmax as rows
+
+    x, out = (torch.empty(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    rows[(8192,)](x, out, 8192, 8192, num_warps=8)
+    torch.cuda.synchronize()
+
+
+def triton_attention(causal: bool) -> None:
+    import torch
+
+    from . import triton_attention as peer
+
+    arrays = [torch.empty(1, 16, 4096, 128, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+    peer.run(*arrays, causal)
+    torch.cuda.synchronize()
+
+
+TRITON: dict[str, Callable[[], None]] = {
+    "triton vector add": triton_vector_add,
+    "triton softmax": triton_softmax,
+    "triton matmul": triton_matmul,
+    **{f"triton attention 128 {kind}": partial(triton_attention, kind == "causal") for kind in ("full", "causal")},
+}
 
 
 def triton(name: str) -> dict[str, float]:
@@ -119,9 +162,10 @@ def triton(name: str) -> dict[str, float]:
 
     importlib.import_module("triton.compiler")
     torch.zeros(1, device="cuda")
-    used, start = spent(), time.perf_counter()
+    used, mine, start = spent(), own(), time.perf_counter()
     TRITON[name]()
-    return {"total": (time.perf_counter() - start) * 1e3, "processor": (spent() - used) * 1e3}
+    end = time.perf_counter()
+    return {"total": (end - start) * 1e3, "processor": (spent() - used) * 1e3, "own": (own() - mine) * 1e3}
 
 
 def child(name: str) -> dict[str, float]:
@@ -171,6 +215,11 @@ def main() -> int:
         missed += bound is not None and statistics.median(used) > bound
         limit = f", at most {bound}" if bound else ""
         print(f"{name:<20} {'  '.join(parts)} ms ({min(used):.0f} to {max(used):.0f}{limit})", flush=True)
+    for name, (peer, most) in RATIOS.items():
+        if name in found and peer in found:
+            mine, other = (statistics.median(r["own"] for r in found[n]) for n in (name, peer))
+            missed += mine > most * other
+            print(f"{name:<20} {mine / other:.2f} of the {peer}, at most {most}")
     if args.json:
         with open(args.json, "w") as file:
             json.dump(found, file, indent=1)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def softmax(x: Any, out: Any, columns: Any, BLOCK: tl.constexpr):
+def softmax(x, out, columns, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     inside = at < columns
