@@ -38,7 +38,6 @@ from .interpret_params import InterpretParams
 from .kernel import Kernel as Kernel
 from .kernel import kernel
 from .late import LATE, MODULES, unknown
-from .layout import Layout
 from .memory import GMEM, REGS, SMEM, Barrier, ClusterBarrier, RefUnion, ShapeDtypeStruct
 from .mesh import Mesh
 from .options import CompilerParams
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from kernel_dsl import symmetric as symmetric
     from kernel_dsl import tuning as tuning
     from kernel_dsl.ahead import warm
+    from kernel_dsl.layout import Layout
     from kernel_dsl.pipelines import BlockSpec, Element, emit_pipeline, squeezed
     from kernel_dsl.runtime.build.aot import load_compiled
     from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import subprocess
+import sys
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import kernel_dsl as kd
 from kernel_dsl.ops import NAMES
 from tests import golden
 from tests.architecture import exports
+from tests.conftest import ROOT
 
 
 def _signature(x: Any) -> str:
@@ -77,3 +80,12 @@ def test_all_is_sorted_by_family_and_has_no_double() -> None:
 def test_every_public_callable_is_documented() -> None:
     bare = [n for n in kd.__all__ if callable(getattr(kd, n)) and not inspect.getdoc(getattr(kd, n))]
     assert bare == []
+
+
+def test_attributes_of_public_classes_are_there_at_their_first_use() -> None:
+    """In a process that has made no kernel: what other modules attach to a class is imported with its public name."""
+    code = (
+        "import kernel_dsl as kd; kd.Layout.WG_STRIDED((64, 64), 2); kd.Layout.WGMMA; kd.Array.reshape; kd.Ref.bitcast"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
