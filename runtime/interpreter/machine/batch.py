@@ -184,8 +184,10 @@ class Batch:
             run.steps += seg.cost
             if run.steps > run.budget:
                 run.out_of_steps(g, seg)
-            if seg.touches and run.detect and self.wgmma.flight:
+            if seg.touches and self.wgmma.flight and run.detect:
                 self.wgmma.check_touched(g, seg.reads, seg.writes, seg.code)
+            if seg.touches and self.wgmma.accumulators.held:
+                self.wgmma.accumulators.settle(g.frame, seg.reads | seg.writes)
             poison = g.frame.poison
             sync = seg.sync
             if sync is not None:
@@ -217,6 +219,7 @@ class Batch:
                 return
 
     def _finish(self, g: Group, seg: Any) -> bool:
+        self.wgmma.accumulators.settle_all()
         match seg.kind:
             case "exit":
                 self.exit(g)

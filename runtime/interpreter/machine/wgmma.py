@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,13 +11,14 @@ import numpy.typing as npt
 from ..checks.clocks import widened
 from ..checks.kinds import HazardKind
 from ..checks.shadow import ShadowAccess
-from ..isa.semantics.descriptor import RESERVED, operand_addresses, reserved_fields
-from ..isa.semantics.fragments import a_matrix, accumulator_matrix, accumulator_registers, sparse_indices
+from ..isa.semantics.descriptor import RESERVED, reserved_fields
+from ..isa.semantics.fragments import a_matrix, sparse_indices
 from ..isa.semantics.wgmma import WgmmaSemantics
 from ..ptx.module import Instruction
 from .engine import Pending
 from .group import Group
 from .memory import SHARED_RESERVED
+from .wgmma_operands import Accumulators, TileOperand, TileShape, read
 
 if TYPE_CHECKING:
     from .batch import Batch
@@ -58,9 +58,8 @@ class InFlight:
     frame: Any
     rows: Array
     keys: Array  # (groups,) warpgroup numbers
-    cta: Array  # (groups,)
-    a_at: Array | None
-    b_at: Array
+    a: TileOperand | None
+    b: TileOperand
     scale: Array
     when: tuple[Array, Array]  # each warpgroup's (queue, clock)
     pending: Pending | None = None
@@ -75,6 +74,7 @@ class WgmmaUnit:
         self.batch = batch
         self.flight: list[InFlight] = []
         self.waiting: list[InFlight] = []  # issued, not yet performed, in order
+        self.accumulators: Accumulators = Accumulators()
         per_block = -(-batch.per_block // 4)
         self.per_block = per_block
         self.committed: Array = np.zeros(batch.blocks * per_block, np.int64)
@@ -101,13 +101,14 @@ class WgmmaUnit:
             self._check_fence(rows, p)
             self.armed[rows] = False
         cta = batch.row_cta[rows[::4]]
-        a_at = self._tile_at(c, p, p.a, lead, 64, p.a_transposed, cta) if p.a is not None else None
-        b_at = self._tile_at(c, p, p.b, lead, p.form.n, p.b_transposed, cta, 2 if p.form.sparse else 1)
+        a = self._tile(c, p, p.a, lead, 64, p.a_transposed, cta) if p.a is not None else None
+        b = self._tile(c, p, p.b, lead, p.form.n, p.b_transposed, cta, 2 if p.form.sparse else 1)
         if p.form.sparse:
+            self.accumulators.settle(c.frame, p.a_mask)
             self._check_metadata(c, p, rows, lead)
         scale = np.broadcast_to(p.scale_d(c), (c.n, 32))[lead, 0]
-        when = self._note(c, p, rows, lead, cta, a_at, b_at)
-        record = InFlight(p, c.frame, rows, keys, cta, a_at, b_at, scale, when)
+        when = self._note(c, p, rows, (a, b))
+        record = InFlight(p, c.frame, rows, keys, a, b, scale, when)
         record.group = np.full(len(keys), -1)
         record.alive = np.ones(len(keys), np.bool_)
         self.flight.append(record)
@@ -116,7 +117,7 @@ class WgmmaUnit:
             lambda: self.perform_until(record), "wgmma", at=(p.ins, [divmod(k, self.per_block) for k in keys.tolist()])
         )
 
-    def _tile_at(
+    def _tile(
         self,
         c: Group,
         p: WgmmaProduct,
@@ -126,11 +127,10 @@ class WgmmaUnit:
         transposed: bool,
         cta: Array,
         times: int = 1,
-    ) -> Array:
-        """(groups, count, k) element indices into the batch's shared memory."""
+    ) -> TileOperand:
+        """The tile of each warpgroup that the descriptors in a register stand for."""
         words = np.broadcast_to(read(c), (c.n, 32))[lead, 0]
         size = p.form.element_bytes
-        stride = self.batch.shared.stride
         spilled = words & _RESERVED
         if spilled.any():
             first = int(spilled.argmax())
@@ -139,25 +139,19 @@ class WgmmaUnit:
         if times > 1 and not transposed and (words >> np.uint64(62) == _NARROW).any():
             what = "a wgmma descriptor has a swizzle of 32 bytes, and 64 bytes of k lie beside each other"
             self._hazard(c, p, what, int(lead[0]), "swizzle by 64 or 128 bytes, or not at all")
-        if (words == words[0]).all():
-            at = _addresses(int(words[0]), count, size, transposed, 32 * times)[None]
-        else:
-            at = np.stack([_addresses(int(w), count, size, transposed, 32 * times) for w in words])
-        if int(at.min()) < SHARED_RESERVED or int(at.max()) + size > self.batch.shared.limit:
-            self._outside(c, p, at, lead)
-            at = np.clip(at, 0, self.batch.shared.limit - size)
-        return (at + (cta * stride)[:, None, None]) // size
-
-    def _outside(self, c: Group, p: WgmmaProduct, at: Array, lead: Array) -> None:
-        """Report the first warpgroup whose descriptor reaches out of the block's memory."""
-        limit, size = self.batch.shared.limit, p.form.element_bytes
-        low, high = at.min(axis=(1, 2)), at.max(axis=(1, 2)) + size
-        first = int(np.flatnonzero((low < SHARED_RESERVED) | (high > limit))[0])
-        what = (
-            f"a wgmma descriptor reaches shared addresses {int(low[first])} to {int(high[first])}, outside of the "
-            f"block's {limit - SHARED_RESERVED} bytes at {SHARED_RESERVED}"
-        )
-        self._hazard(c, p, what, int(lead[first]))
+        shape = TileShape(count, size, transposed, 32 * times)
+        tile = TileOperand(words, shape, cta, self.batch.shared.stride)
+        low, high = tile.bounds()
+        outside = (low < SHARED_RESERVED) | (high > self.batch.shared.limit)
+        if outside.any():
+            first = int(outside.argmax())
+            limit = self.batch.shared.limit
+            what = (
+                f"a wgmma descriptor reaches shared addresses {int(low[first])} to {int(high[first])}, outside of the "
+                f"block's {limit - SHARED_RESERVED} bytes at {SHARED_RESERVED}"
+            )
+            self._hazard(c, p, what, int(lead[first]))
+        return tile
 
     def _check_metadata(self, c: Group, p: WgmmaProduct, rows: Array, lead: Array) -> None:
         """Report metadata that does not name different elements in ascending order: what is multiplied then is undefined."""
@@ -174,21 +168,21 @@ class WgmmaUnit:
         reporter.hazard(HazardKind.DESCRIPTOR, what, p.ins, (who,), fix)
 
     def _note(
-        self, c: Group, p: WgmmaProduct, rows: Array, lead: Array, cta: Array, a_at: Array | None, b_at: Array
+        self, c: Group, p: WgmmaProduct, rows: Array, operands: tuple[TileOperand | None, ...]
     ) -> tuple[Array, Array]:
         """Tell shadow memory of the operands; each warpgroup's (queue, clock)."""
         batch, clocks = self.batch, self.batch.clocks
-        groups = len(cta)
+        groups = len(rows) // 4
         if clocks is None:
             return np.zeros(groups, np.int64), np.zeros(groups, np.int64)
         known = clocks.known[batch.row_team[rows], batch.row_agent[rows]]
         # Each warp issues a part: what one of them has not seen is not ordered before the product.
         whole = known.reshape(groups, 4, *known.shape[1:]).min(axis=1)
-        when = [self._note_part(c, p, rows[part::4], whole, (a_at, b_at)) for part in range(4 if self.strict else 1)]
+        when = [self._note_part(c, p, rows[part::4], whole, operands) for part in range(4 if self.strict else 1)]
         return np.concatenate([w[0] for w in when]), np.concatenate([w[1] for w in when])
 
     def _note_part(
-        self, c: Group, p: WgmmaProduct, rows: Array, known: Array, operands: tuple[Array | None, ...]
+        self, c: Group, p: WgmmaProduct, rows: Array, known: Array, operands: tuple[TileOperand | None, ...]
     ) -> tuple[Array, Array]:
         """Tell shadow memory that warps `rows`, one a warpgroup, read operands; each one's (queue, clock)."""
         batch, clocks = self.batch, self.batch.clocks
@@ -203,7 +197,7 @@ class WgmmaUnit:
             if operand is None:
                 continue
             shadow.fit(16)
-            g = _chunk_granules(operand, p.form.element_bytes, shadow.granule)
+            g = operand.granules(shadow.granule)
             for queue in np.unique(queues):
                 some = queues == queue
                 sub = c.part(c.pc, rows[some], None)
@@ -212,32 +206,25 @@ class WgmmaUnit:
         return queues, clock
 
     def perform_until(self, record: InFlight) -> None:
-        """Products take effect in order; those on the same accumulators without going through registers between."""
-        acc: Array | None = None
-        last: InFlight | None = None
+        """Products take effect in order."""
         while self.waiting:
             r = self.waiting.pop(0)
             if r.pending is not None:
                 r.pending.finish()
-            if last is not None and acc is not None and not _same_accumulator(last, r):
-                self._put(last, acc)
-                acc = None
-            acc = self._multiply(r, acc)
-            last = r
+            self.accumulators.keep(r, self._multiply(r))
             if r is record:
                 break
-        if last is not None and acc is not None:
-            self._put(last, acc)
 
-    def _multiply(self, r: InFlight, acc: Array | None) -> Array:
+    def _multiply(self, r: InFlight) -> Array:
         p, form = r.product, r.product.form
+        acc = self.accumulators.take(r)
         if self.skips and form.d_type != "s32":
             kind = np.float16 if form.d_type == "f16" else np.float32
             return np.full((len(r.keys), 64, form.n), np.inf, kind)
-        memory = self.batch.shared.view(form.element_bytes)
-        b = form.operand(memory[r.b_at], "b").swapaxes(1, 2)
-        if r.a_at is not None:
-            a = form.operand(memory[r.a_at], "a")
+        memory = self.batch.shared.data
+        b = form.operand(r.b.gather(memory, form.element), "b").swapaxes(1, 2)
+        if r.a is not None:
+            a = form.operand(r.a.gather(memory, form.element), "a")
         else:
             regs = np.stack([r.frame.base(s)[r.rows] for s in p.a_slots])
             a = form.operand(a_matrix(regs, form.element), "a")
@@ -249,21 +236,10 @@ class WgmmaUnit:
         if not r.scale.any():
             return form.multiply(a, b, None, *p.scales)
         if acc is None:
-            values = form.accumulator_values(_registers(r.frame, p.acc, r.rows))
-            acc = accumulator_matrix(values, form.n)
+            acc = read(r)
         if not r.scale.all():
             acc = np.where(r.scale[:, None, None], acc, acc.dtype.type(0))
         return form.multiply(a, b, acc, *p.scales)
-
-    def _put(self, r: InFlight, acc: Array) -> None:
-        p = r.product
-        bits = p.form.accumulator_bits(accumulator_registers(acc))
-        block = _block(r.frame, p.acc)
-        if block is not None:
-            block[:, r.rows] = bits
-        else:
-            for slot, value in zip(p.acc, bits, strict=True):
-                r.frame.base(slot)[r.rows] = value
 
     # --- groups --------------------------------------------------------------------------------
 
@@ -367,48 +343,3 @@ class WgmmaUnit:
                 fix = "wait for it (wgmma.wait_group) first"
                 reporter.hazard(HazardKind.WGMMA_REGISTERS, what, ins, details, fix, reporter.side("", p.ins))
                 return
-
-
-@cache
-def _addresses(word: int, count: int, size: int, transposed: bool, depth: int) -> Array:
-    return operand_addresses(word, count, size, transposed, depth)
-
-
-def _chunk_granules(elements: Array, size: int, granule: int) -> Array:
-    """(groups, n) granules of element indices (groups, rows, k), each once."""
-    groups = len(elements)
-    first = np.unique(elements[0].reshape(-1) * size // granule)
-    if groups == 1:
-        return first[None]
-    delta = (elements[:, 0, 0] - elements[0, 0, 0]) * size
-    if (elements - elements[:, :1, :1] == elements[0] - elements[0, 0, 0]).all():
-        return first[None] + (delta // granule)[:, None]
-    return np.sort(elements.reshape(groups, -1) * size // granule, axis=1)
-
-
-def _same_accumulator(a: InFlight, b: InFlight) -> bool:
-    return (
-        a.product.acc == b.product.acc
-        and a.frame is b.frame
-        and a.product.form.d_type == b.product.form.d_type
-        and np.array_equal(a.rows, b.rows)
-    )
-
-
-def _block(frame: Any, slots: tuple[int, ...]) -> Array | None:
-    """The accumulator as one array (registers, warps, 32), where it was laid out so."""
-    place = frame.code.block_of.get(slots[0])
-    if place is None:
-        return None
-    first, count = place
-    start = slots[0] - first
-    if slots[-1] - first >= count or slots[-1] - slots[0] != len(slots) - 1:
-        return None
-    return frame.block(first, count)[start : start + len(slots)]
-
-
-def _registers(frame: Any, slots: tuple[int, ...], rows: Array) -> Array:
-    block = _block(frame, slots)
-    if block is not None:
-        return block[:, rows]
-    return np.stack([frame.base(s)[rows] for s in slots])

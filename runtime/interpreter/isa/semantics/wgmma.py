@@ -134,7 +134,7 @@ class WgmmaSemantics:
             if self.d_type == "f16":
                 total = product if c is None else product + c.astype(np.float32)
                 return total.astype(np.float16)
-            return product if c is None else product + c
+            return product if c is None else np.add(product, c, out=product)
 
     def _integer_sum(self, product: Array, c: Array | None) -> Array:
         total = product if c is None else product + c
