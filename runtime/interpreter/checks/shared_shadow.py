@@ -25,6 +25,7 @@ class SharedShadow(Shadow):
         self.batch = batch
         self.place = "shared", batch.first
         self.table: Array = np.zeros((0, 0), np.uint32)
+        self.readers: Array = np.zeros(batch.cluster * batch.per_block, np.bool_)  # warps with entries in the table
         # As fine as the program's narrowest access from the start: making granules finer later is costly.
         self.fit(batch.run.program.shared_granule)
         self.generic: Array = np.zeros(0, np.bool_)
@@ -56,6 +57,7 @@ class SharedShadow(Shadow):
             mine = np.where(other, mine | SHARED_READ, mine)
         self.r[g] = mine
         self.ri[g] = a.site
+        self.readers[a.agent] = True
         self.table[agent, g] = a.clock[rows]
 
     def _note_queue(self, a: ShadowAccess, g: Array, rows: Array) -> None:
@@ -156,6 +158,42 @@ class SharedShadow(Shadow):
         if late.any():
             return True
         return any(int(reads[span].max()) > known[queue] for queue, reads in self.queue_reads.items())
+
+    def write_spans(self, starts: Array, count: int, agent: Array, clock: Array, known: Array, site: int) -> bool:
+        """`write_span` of copies (n,) to `count` granules each from `starts`, which don't overlap.
+
+        Copy i is of queue `agent[i]` with `clock[i]`, and its issuer knows `known[i]` (2, columns). False, with nothing
+        noted, where one has something to report, or must be looked at granule by granule.
+        """
+        at = starts[:, None] + np.arange(count)
+        w = self.w[at]
+        first = w[:, 0]
+        if not (w == first[:, None]).all() or not self._all_follow(first, agent, clock, known):
+            return False
+        read = np.flatnonzero(self.r[at].any(axis=1))
+        if len(read) and self._any_late(at[read], known[read, 0]):
+            return False
+        self.r[at] = 0
+        self.w[at] = ((agent << 32) | clock)[:, None]
+        self.wi[at] = site
+        return True
+
+    def _all_follow(self, epoch: Array, agent: Array, clock: Array, known: Array) -> bool:
+        """`_follows` of each copy."""
+        if not epoch.any():
+            return True
+        theirs, then, n = agent_of(epoch), epoch & CLOCK, np.arange(len(epoch))
+        theirs = np.where(epoch == 0, 0, theirs)
+        race = ((theirs != agent) | (then != clock)) & (known[n, 0, theirs] < then)
+        missed = (theirs != agent) & self._generic()[theirs] & (known[n, 1, theirs] < then)
+        return not ((epoch != 0) & (race | missed)).any()
+
+    def _any_late(self, at: Array, known: Array) -> bool:
+        """Whether some stretch (n, k) has readers that its writer, which knows (n, columns), does not know of."""
+        for agent in np.flatnonzero(self.readers):
+            if (self.table[agent][at].max(axis=1) > known[:, agent]).any():
+                return True
+        return any((reads[at].max(axis=1) > known[:, queue]).any() for queue, reads in self.queue_reads.items())
 
     def _check_proxy(self, a: ShadowAccess, g: Array, rows: Array, writes: bool = False) -> None:
         """Generic writes that an asynchronous access would miss, or come after, for want of a proxy fence."""

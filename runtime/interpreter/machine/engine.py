@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,11 +26,19 @@ At = tuple["Instruction", list[tuple[int, int | None]]]
 ALONE = 0.25  # how often, by the seed, an operation of one block takes effect without those of the others
 
 
+class Wave(ABC):
+    """Operations that one instruction has started, and that may take effect together."""
+
+    @abstractmethod
+    def land(self, some: list[int]) -> None:
+        """Operations of these numbers take effect, in this order."""
+
+
 @dataclass(slots=True, eq=False)
 class Pending:
     """An operation in flight: `perform` makes it take effect. `finished`: where its engine looks for what to forget.
 
-    `wave`: the same operation of each block, itself among them.
+    `wave`: the same operation of each block, itself among them. `of`: the wave that started it, and its number there.
     """
 
     perform: Callable[[], None]
@@ -37,6 +47,7 @@ class Pending:
     wave: list[Pending] | None = None
     done: bool = False
     ended: Callable[[], None] | None = None  # for the recorder of a run
+    of: tuple[Wave, int] | None = None
 
     def finish(self) -> None:
         """Note that it has taken effect, or that another operation did so for it."""
@@ -87,13 +98,26 @@ class Engine:
             self.finished.clear()
             self.batch.run.progress += 1
         else:
-            self.pending.append(op)
-            if of is not None:
-                site = id(of[0]), of[1]
-                turn = self._turns[site] = self._turns.get(site, 0) + 1
-                op.wave = self._waves.setdefault((site[0], turn), [])
-                op.wave.append(op)
+            self._hold(op, of)
         return op
+
+    def _hold(self, op: Pending, of: tuple[Instruction, int] | None) -> None:
+        self.pending.append(op)
+        if of is not None:
+            site = id(of[0]), of[1]
+            turn = self._turns[site] = self._turns.get(site, 0) + 1
+            op.wave = self._waves.setdefault((site[0], turn), [])
+            op.wave.append(op)
+
+    def issue_wave(self, wave: Wave, what: str, ins: Instruction, blocks: list[int]) -> None:
+        """`issue` of operations 0, 1, ... of a wave, of `blocks`. Neither a profile nor an order of events is recorded."""
+        if self.schedule == "eager":
+            wave.land(list(range(len(blocks))))
+            self.batch.run.progress += len(blocks)
+            return
+        for n, block in enumerate(blocks):
+            op = Pending(partial(wave.land, [n]), what, self.finished, of=(wave, n))
+            self._hold(op, (ins, block))
 
     def _let(self, op: Pending) -> None:
         """Make an operation take effect, and most often the same one of the other blocks.
@@ -106,8 +130,21 @@ class Engine:
 
     def force(self, ops: list[Pending]) -> None:
         """Make these take effect: their completion is being observed."""
-        for op in ops:
-            op.now()
+        at = 0
+        while at < len(ops):
+            op, of = ops[at], ops[at].of
+            at += 1
+            if of is None or op.done:
+                op.now()
+                continue
+            op.finish()
+            some = [of[1]]
+            while at < len(ops) and (further := ops[at].of) is not None and further[0] is of[0]:
+                if not ops[at].done:
+                    ops[at].finish()
+                    some.append(further[1])
+                at += 1
+            of[0].land(some)
         self._forget()
         self.batch.run.progress += 1
 

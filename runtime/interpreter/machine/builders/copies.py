@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kernel_dsl.tma import COPY_RULES, SMEM_UNIT, BoxCopy, CopyRule
+from kernel_dsl.tma import SMEM_UNIT
 
 from ...checks import tensor_proxy
 from ...checks.kinds import HazardKind
@@ -29,12 +29,14 @@ from .transfers import (
     Issuer,
     TensorTile,
     complete,
+    copy_broken,
     get_tile,
     note_shared,
     note_tile,
     put_tile,
     shared_span,
 )
+from .waves import load_wave
 
 Array = npt.NDArray[Any]
 
@@ -148,19 +150,12 @@ _KINDS = {"negative store": HazardKind.OUT_OF_BOUNDS, "shared memory": HazardKin
 
 def _allowed(i: Issuer, m: TensorMap | Im2colMap, coords: list[int], store: bool) -> bool:
     """Whether a copy keeps the rules of TMA; reports the one that it breaks."""
-    broken = _broken(m.dtype.itemsize, tuple(coords), store)
+    broken = copy_broken(m.dtype.itemsize, tuple(coords), store)
     if broken is None:
         return True
     rule, wrong = broken
     i.hazard(_KINDS.get(rule.name, HazardKind.MISALIGNED), wrong, rule.fix)
     return False
-
-
-@lru_cache(1 << 14)
-def _broken(itemsize: int, coords: tuple[int, ...], store: bool) -> tuple[CopyRule, str] | None:
-    """The rule that a copy breaks, and how."""
-    copy = BoxCopy(itemsize, coords, store=store)  # SMEM: see `shared_span`, which names it
-    return next(((rule, wrong) for rule in COPY_RULES if (wrong := rule.broken(copy)) is not None), None)
 
 
 @builds("cp.async.bulk.tensor cp.reduce.async.bulk.tensor")
@@ -186,7 +181,11 @@ def _tensor_load(k: Compiler, ins: Instruction, to_many: bool) -> Op:
         dst_cta, dst_at = lanes.shared(dst_address(c))
         bar_cta, bar_at = lanes.shared(barrier_address(c))
         masks = lanes.take(mask(c)) if mask else None
-        for n, place in enumerate(source(lanes)):
+        places = source(lanes)
+        boxes = [(p.m, p.coords) for p in places]
+        if source.mode == "tile" and load_wave(lanes, ins, boxes, (dst_cta, dst_at), (bar_cta, bar_at), masks):
+            return
+        for n, place in enumerate(places):
             i = Issuer(c, int(lanes.row[n]), int(lanes.lane[n]), ins)
             tile = source.tile(i, place, False)
             if tile is None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kernel_dsl.compiled import Swizzle
-from kernel_dsl.tma import UNIT
+from kernel_dsl.tma import COPY_RULES, UNIT, BoxCopy, CopyRule
 
 from ...checks.kinds import HazardKind
 from ...checks.shadow import ShadowAccess, row_of
@@ -148,8 +148,15 @@ def note_shared(
     shadow.write_span(access, span)
 
 
+@lru_cache(1 << 14)
+def copy_broken(itemsize: int, coords: tuple[int, ...], store: bool) -> tuple[CopyRule, str] | None:
+    """The rule of TMA that a copy breaks, and how."""
+    copy = BoxCopy(itemsize, coords, store=store)  # SMEM: see `shared_span`, which names it
+    return next(((rule, wrong) for rule in COPY_RULES if (wrong := rule.broken(copy)) is not None), None)
+
+
 @cache
-def _chunks(start: int, size: int, swizzle: Swizzle) -> Array:
+def tile_chunks(start: int, size: int, swizzle: Swizzle) -> Array:
     """16-byte chunk numbers, relative to the start's multiple of 1024, of a tile's chunks in order."""
     at = np.arange(start, start + size, 16)
     return swizzled(at, swizzle) // 16
@@ -162,17 +169,17 @@ def put_tile(batch: Batch, cta: int, offset: int, data: Array, swizzle: Swizzle)
     if swizzle is Swizzle.NONE:
         batch.shared.data[at : at + len(raw)] = raw
         return
-    chunks = batch.shared.data.view("u8").reshape(-1, 2)
+    chunks = batch.shared.data.view(np.complex128)  # 16 bytes at once
     base = cta * batch.shared.stride + (offset & ~1023)
-    chunks[base // 16 + _chunks(offset & 1023, len(raw), swizzle)] = raw.view("u8").reshape(-1, 2)
+    chunks[base // 16 + tile_chunks(offset & 1023, len(raw), swizzle)] = raw.view(np.complex128)
 
 
 def get_tile(batch: Batch, cta: int, offset: int, m: Any) -> Array:
     """A tile's elements from shared memory, outermost first, as unsigned words."""
     size = m.bytes
     base = cta * batch.shared.stride + (offset & ~1023)
-    chunks = batch.shared.data.view("u8").reshape(-1, 2)
-    raw = chunks[base // 16 + _chunks(offset & 1023, size, m.swizzle)]
+    chunks = batch.shared.data.view(np.complex128)
+    raw = chunks[base // 16 + tile_chunks(offset & 1023, size, m.swizzle)]
     return raw.reshape(-1).view(f"u{m.dtype.itemsize}").reshape(m.tile[::-1])
 
 
@@ -368,3 +375,30 @@ def complete(batch: Batch, cta: int, offset: int, size: int, queue: int, clock: 
         held = m.clock.gathering[cta, :, queue]
         m.clock.gathering[cta, :, queue] = np.maximum(held, clock)
     batch.mbarriers.deliver(offset, cta, size, ins)
+
+
+def complete_all(
+    batch: Batch, ctas: Array, offset: int, size: int, queues: Array, clocks: Array, ins: Instruction
+) -> None:
+    """complete_tx of copies of `size` bytes each on the barriers at `offset` of blocks, one after the other.
+
+    The blocks (n,) may be named more than once; each has one queue.
+    """
+    m = batch.mbarriers.get(offset)
+    left = m.bytes - size * np.bincount(ctas, minlength=batch.blocks)
+    if not m.valid[ctas].all() or (left[ctas][m.pending[ctas] == 0] < 0).any():
+        for cta, queue, clock in zip(ctas.tolist(), queues.tolist(), clocks.tolist(), strict=True):
+            complete(batch, cta, offset, size, queue, clock, ins)
+        return
+    if m.clock is not None:
+        m.clock.fit()
+        for queue in np.unique(queues).tolist():
+            here = queues == queue
+            latest = np.zeros(batch.blocks, np.uint32)
+            np.maximum.at(latest, ctas[here], clocks[here].astype(np.uint32))
+            some = np.flatnonzero(latest)
+            m.clock.gathering[some, :, queue] = np.maximum(m.clock.gathering[some, :, queue], latest[some, None])
+    m.ever[ctas] = True
+    m.bytes = left
+    if ((left[ctas] <= 0) & (m.pending[ctas] == 0)).any():
+        batch.mbarriers.settle(offset, m, ins)
