@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import tracemalloc
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.runtime.interpreter.checks import global_shadow
+from kernel_dsl.runtime.interpreter.checks import global_shadow, parted_shadow
+from kernel_dsl.runtime.interpreter.checks.columns import Accesses
 
 from .launching import kernel, launch
 from .planted import REGISTERS
 
-COUNT = 1 << 16
+BYTES = 1 << 17
 HEAD = (
     REGISTERS
-    + """ ld.param.u64 d1, [a]; mov.u32 r2, %ctaid.x; mov.u32 r3, %ntid.x; mad.lo.u32 r2, r2, r3, r1;
- mul.wide.u32 d2, r2, WIDTH; add.s64 d3, d1, d2;
+    + """ .reg .b32 own<10>; .reg .b64 at<10>;
+ ld.param.u64 d1, [a]; mov.u32 r2, %ctaid.x; mov.u32 r3, %ntid.x; mad.lo.u32 r2, r2, r3, r1;
 """
 )
-STORE = " st.global.u32 [d3], r2; ret;"
-BOTH = " ld.global.u32 r4, [d3]; add.u32 r4, r4, 1; st.global.u32 [d3], r4; ret;"
-WIDE = " ld.global.v4.u32 {r4, r5, r6, r7}, [d3]; st.global.v4.u32 [d3], {r7, r6, r5, r4}; ret;"
+VALUES = {1: ("u8", "h1"), 2: ("u16", "h1"), 4: ("u32", "r4"), 8: ("u64", "d9"), 16: ("v4.u32", "{r4, r5, r6, r7}")}
+# The word of a thread in four orders: its own, that of the next warp, down the columns of a matrix, and scattered.
+ORDERS = {
+    "own": "mov.u32 r20, r2;",
+    "next": "add.u32 r20, r2, 32; and.b32 r20, r20, LAST;",
+    "columns": "and.b32 r20, r2, 255; shr.u32 r21, r2, 8; mad.lo.u32 r20, r20, ROWS, r21;",
+    "scattered": "mul.lo.u32 r20, r2, 2654435761; and.b32 r20, r20, LAST;",
+}
+PATTERNS = ("w own", "r own w own", "r own r next", "r own w own r next", "w own r columns", "w own r scattered")
+MANY = "w own r own r columns r scattered"
 
 
-@pytest.mark.parametrize(("body", "width", "most"), [(STORE, 4, 2.5), (BOTH, 4, 5.0), (WIDE, 16, 1.25)])
-def test_bytes_of_shadow_a_byte(body: str, width: int, most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(name="shadows")
+def the_shadows(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[global_shadow.GlobalShadow]]:
+    """The shadows that launches make."""
     made: list[global_shadow.GlobalShadow] = []
     start = global_shadow.GlobalShadow.__init__
 
@@ -35,29 +47,126 @@ def test_bytes_of_shadow_a_byte(body: str, width: int, most: float, monkeypatch:
         made.append(self)
 
     monkeypatch.setattr(global_shadow.GlobalShadow, "__init__", kept)
-    data = np.zeros(COUNT, np.int32)
-    launch(
-        kernel(".param .u64 a", HEAD.replace("WIDTH", str(width)) + body),
-        "k",
-        [data],
-        grid=data.nbytes // (512 * width),
-        block=512,
-    )
-    (shadow,) = made
-    arrays = [v for v in vars(shadow).values() if isinstance(v, np.ndarray) and v.flags.writeable]
-    assert sum(a.nbytes for a in arrays) == most * data.nbytes <= 6 * data.nbytes
+    yield made
+    made.clear()
+
+
+def text_of(pattern: str, width: int, size: int) -> str:
+    """A kernel that accesses each word of `width` bytes in these orders."""
+    words = size // width
+    type_, value = VALUES[width]
+    lines = [HEAD]
+    steps = pattern.split()
+    for access, order in zip(steps[::2], steps[1::2], strict=True):
+        place = ORDERS[order].replace("LAST", str(words - 1)).replace("ROWS", str(words // 256))
+        lines.append(f" {place} mul.wide.u32 d2, r20, {width}; add.s64 d3, d1, d2;")
+        lines.append(f" st.global.{type_} [d3], {value};" if access == "w" else f" ld.global.{type_} {value}, [d3];")
+    return kernel(".param .u64 a", "\n".join(lines) + " ret;")
+
+
+def run(pattern: str, width: int, size: int, detect: bool = True) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # words that another warp has read are races
+        data = np.zeros(size, np.uint8)
+        launch(
+            text_of(pattern, width, size), "k", [data], grid=size // width // 512, block=512,
+            detect_hazards=detect, on_hazard="warn",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("width", VALUES)
+def test_bytes_of_shadow_a_byte(width: int, pattern: str, shadows: list[Any]) -> None:
+    run(pattern, width, BYTES)
+    (shadow,) = shadows
+    assert 0 < shadow.nbytes <= 6 * BYTES
+    assert shadow.nbytes <= {1: 6, 2: 3, 4: 1.5, 8: 0.8, 16: 0.5}[width] * BYTES
+
+
+@pytest.mark.parametrize("width", [2, 4, 16])
+def test_words_that_are_read_in_several_orders(width: int, shadows: list[Any]) -> None:
+    run(MANY, width, BYTES)
+    assert 0 < shadows[0].nbytes <= 6 * BYTES
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_parts_of_an_array_become_one_where_warps_access_many(
+    width: int, shadows: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parted_shadow, "_PART", 1 << 13)
+    run("r own w own", width, BYTES)
+    assert len(shadows[0].parts) == BYTES >> 13
+    run("w own r scattered", width, BYTES)
+    assert len(shadows[1].parts) == 1
+    assert max(shadow.nbytes for shadow in shadows) <= 6 * BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", [*PATTERNS, MANY])
+@pytest.mark.parametrize("width", [2, 4, 16])
+def test_memory_at_its_highest(width: int, pattern: str) -> None:
+    size = 1 << 24
+    highest: list[int] = []
+    for detect in (False, True):
+        tracemalloc.start()
+        run(pattern, width, size, detect)
+        highest.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert highest[1] - highest[0] <= 6 * size
+
+
+def test_a_peak_with_all_that_the_interpreter_takes() -> None:
+    size = 1 << 20
+    run("w own", 4, size)  # what is made once
+    highest: list[int] = []
+    for detect in (False, True):
+        tracemalloc.start()
+        run("r own w own r next", 4, size, detect)
+        highest.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert highest[1] - highest[0] <= 6 * size
+
+
+def test_entries_that_nobody_refers_to_are_dropped() -> None:
+    column = Accesses(1 << 10, np.uint16, lambda needed: None)
+    g = np.arange(1 << 10)
+    for step in range(1, 200):
+        epochs = np.arange(32) + (step << 32)
+        column.put(g, column.of(epochs, step, 0)[g % 32])
+        assert (column.epoch[column.get(g)] == epochs[g % 32]).all()
+        assert (column.site[column.get(g)] == step).all()
+    assert column.collected > 0 and column.count < 2000 and column.numbers.dtype == np.uint16
+
+
+def test_numbers_grow_where_two_bytes_are_too_few() -> None:
+    size = 1 << 17
+    column = Accesses(size, np.uint16, lambda needed: None)
+    for start in range(0, size, 1024):
+        g = np.arange(start, start + 1024)
+        column.put(g, column.add((g + 1) << 32, 1, 0))
+    assert column.numbers.dtype == np.uint32
+    assert (column.epoch[column.numbers] >> 32 == np.arange(1, size + 1)).all()
 
 
 def test_an_array_whose_shadow_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(global_shadow, "_SMALL", 1)
-    monkeypatch.setattr(global_shadow, "memory_left", lambda: 1000)
-    text = kernel(".param .u64 a", HEAD.replace("WIDTH", "4") + STORE)
+    monkeypatch.setattr(parted_shadow, "_SMALL", 1)
+    monkeypatch.setattr(parted_shadow, "memory_left", lambda: 1000)
+    text = text_of("w own", 4, 16384)
     with pytest.raises(
-        kd.Error, match=r"find races in 'a', of 16384 bytes.*needs 40960 bytes more, and this machine has 1000"
+        kd.Error, match=r"find races in 'a', of 16384 bytes.*needs 8192 bytes more, and this machine has 1000"
     ):
         kd.check(text, np.zeros(4096, np.int32), grid=8, block=512)
 
 
+def test_memory_that_runs_out_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = iter([1 << 30, 1 << 30, 500])
+    monkeypatch.setattr(parted_shadow, "_SMALL", 1 << 10)
+    monkeypatch.setattr(parted_shadow, "memory_left", lambda: next(left))
+    text = text_of("r own w own", 4, 16384)
+    with pytest.raises(kd.Error, match=r"find races in 'a', of 16384 bytes.*this machine has 500 left.*detect_hazards"):
+        kd.check(text, np.zeros(4096, np.int32), grid=8, block=512)
+
+
 def test_what_this_machine_has_left() -> None:
-    left = global_shadow.memory_left()
+    left = parted_shadow.memory_left()
     assert left is None or 0 < left < 1 << 50

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +9,10 @@ import numpy.typing as npt
 
 from . import launches
 from .clocks import ASYNC_GLOBAL, GENERIC
+from .columns import over_runs, rows_at, run_heads, runs
 from .kinds import HazardKind
-from .shadow import AGENT, CLOCK, Shadow, ShadowAccess, agent_of, blank, generic_access, is_blank, spread
+from .parted_shadow import PartedShadow
+from .shadow import AGENT, CLOCK, ShadowAccess, agent_of, generic_access
 from .wording import AccessSide
 
 if TYPE_CHECKING:
@@ -21,47 +21,20 @@ if TYPE_CHECKING:
     from ..ptx.module import Instruction
 
 Array = npt.NDArray[Any]
-_SMALL = 1 << 26  # bytes: less than this is not asked about
 
 
-class GlobalShadow(Shadow):
+class GlobalShadow(PartedShadow):
     """A global buffer. Agents of all clusters: team number times 2^bits plus the agent within it.
 
     Names have 30 bits. Where a launch has more clusters than that, their numbers are kept modulo `teams`.
     """
 
     def __init__(self, run: Run, buffer: Any) -> None:
-        super().__init__(len(buffer.bytes), run, run.program.site_type)
-        self.run = run
-        self.buffer = buffer
+        super().__init__(run, buffer)
         self.place = "global", buffer.name
         self.bits: int = run.agent_bits
         self.teams: int = 1 << (30 - self.bits)
         self.wraps: bool = run.teams > self.teams
-        self.r2: Array = np.zeros(0, np.int64)
-        self.r2i: Array = np.zeros(0, self.site_type)
-        self.by_cache: Array | None = None  # sites + 1 of ld.global.nc of each granule, made when there is one
-        self.was_read: Array | None = None  # sites + 1 of reads of each granule, for the launches that follow
-
-    def _made(self, n: int) -> None:
-        self.r2, self.r2i = blank(n, np.int64), blank(n, self.site_type)
-        if self.run.program.triggers:
-            self.was_read = np.zeros(n, np.int32)
-
-    def _refined(self, times: int) -> None:
-        self.r2, self.r2i = spread(self.r2, times), spread(self.r2i, times)
-        if self.by_cache is not None:
-            self.by_cache = np.repeat(self.by_cache, times)
-        if self.was_read is not None:
-            self.was_read = np.repeat(self.was_read, times)
-
-    def forget(self, start: int, size: int) -> None:
-        """These bytes hold what nobody has written, and nobody has read."""
-        if self.granule:
-            part = slice(start // self.granule, -(-(start + size) // self.granule))
-            for known in (self.w, self.r, self.r2):
-                if not is_blank(known):
-                    known[part] = 0
 
     # --- the read-only cache -----------------------------------------------------------------------
 
@@ -72,10 +45,12 @@ class GlobalShadow(Shadow):
         if getattr(form, "read_only", False) and self.buffer.writable:
             g, rows = self.select(self.granules(index, size, count), mask)
             if self.by_cache is None:
-                self.by_cache = np.zeros(len(self.w), np.int32)
+                self.by_cache = np.zeros(self.count, self.site_type)
             access = generic_access(c, ins, False)
             self.by_cache[g] = access.site + 1
-            self._check_cache(access, g, rows, self.w[g] != 0, self.wi[g])
+            for at, row in self.each(access, g, rows):
+                w = self.writes.get(at)
+                self._check_cache(access, at, row, w != 0, self.writes.site[w])
 
     def _check_cache(self, a: ShadowAccess, g: Array, rows: Array, bad: Array, sites: Array) -> None:
         """ld.global.nc is for memory that nobody writes while the kernel runs (PTX ISA 9.7.9.9)."""
@@ -89,48 +64,59 @@ class GlobalShadow(Shadow):
         fix = "read it by an ordinary load"
         reporter.hazard(HazardKind.READ_ONLY_CACHE, what, a.ins, details, fix, reporter.side("", there))
 
-    # --- scopes --------------------------------------------------------------------------------------
+    # --- accesses ------------------------------------------------------------------------------------
 
     def on_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         if self.run.overlap.at_start:
             launches.check(self, a, g, rows, False)
-        super().on_read(a, g, rows)
-        if a.proxy:
-            self._check_proxy(a, g, rows, False)
-        if self.run.program.narrow:
-            self.strong.reached(self, "r")[g] = a.reach
+        if self.was_read is not None:
+            self.was_read[g] = a.site + 1
+        self.check_initialised(a, g, rows)
+        for at, row in self.each(a, g, rows):
+            super().on_read(a, at, row)
+            if a.proxy:
+                self._check_proxy(a, at, row, False)
 
     def on_write(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         if self.by_cache is not None:
             sites = self.by_cache[g]
-            self._check_cache(a, g, rows, sites != 0, sites - 1)
-        if a.proxy:
-            self._check_proxy(a, g, rows, True)
+            self._check_cache(a, g, rows, sites != 0, sites - np.int32(1))
         if self.run.overlap.at_start:
             launches.check(self, a, g, rows, True)
-        super().on_write(a, g, rows)
-        if self.run.program.narrow:
-            self.strong.reached(self, "w")[g] = a.reach
+        for at, row in self.each(a, g, rows):
+            if a.proxy:
+                self._check_proxy(a, at, row, True)
+            super().on_write(a, at, row)
+
+    def check_clash(self, a: ShadowAccess, g: Array, rows: Array) -> None:
+        for at, row in self.each(a, g, rows) if a.c.n > 1 else ():
+            if a.clash is None:
+                super().check_clash(a, at, row)
 
     # --- proxies -------------------------------------------------------------------------------------
 
     def _check_proxy(self, a: ShadowAccess, g: Array, rows: Array, writes: bool) -> None:
         """Generic writes that come before an access through the async proxy, with no proxy fence (PTX ISA 8.9.5)."""
-        held = self.w[g]
-        if not held.any():
+        numbers = self.writes.get(g)
+        if not numbers.any():
             return
+        bad = self._judge(numbers, rows, lambda n, r: self._unfenced(a, self.writes.epoch[n], r))
+        if bad is None:
+            return
+        held, sites = self.writes.epoch[numbers], self.writes.site[numbers]
+        if writes:
+            self.report_writes(a, g, rows, bad, held, sites, True)
+        else:
+            self.report(a, g, rows, bad, held, sites, False, fence=True)
+
+    def _unfenced(self, a: ShadowAccess, held: Array, rows: Array) -> Array | None:
         agent = agent_of(held)
         bad = (held != 0) & ((agent & ((1 << self.bits) - 1)) < a.c.batch.clocks.agents)
         at = np.nonzero(bad)
         row, clock = np.broadcast_to(rows, held.shape)[at], held[at] & CLOCK
         before = self.ordered(a, row, agent[at], clock)  # an unordered access is a race
         bad[at] = before & ~self.ordered(a, row, agent[at], clock, ASYNC_GLOBAL)
-        if not bad.any():
-            return
-        if writes:
-            self.report_writes(a, g, rows, bad, held, True)
-        else:
-            self.report(a, g, rows, bad, held, self.wi, False, fence=True)
+        return bad if bad.any() else None
 
     def far(self, a: ShadowAccess, epochs: Array, rows: Array, reach: Array) -> Array:
         theirs, mine = agent_of(epochs), self.name_agent(a)[rows]
@@ -167,62 +153,65 @@ class GlobalShadow(Shadow):
         return team
 
     def check_initialised(self, a: ShadowAccess, g: Array, rows: Array, w: Array | None = None) -> None:
-        if not self.buffer.initialised:
-            super().check_initialised(a, g, rows, w)
+        if not self.buffer.initialised and w is None:  # of all parts at once, see `on_read`
+            super().check_initialised(a, g, rows, ~self.unwritten(g))
 
     def note_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
-        if self.was_read is not None:
-            self.was_read[g] = a.site + 1
         if not self.buffer.writable:
             return
-        prev = self.r[g]
-        mine = self.epoch(a)[rows]
-        if prev.any():
-            other = (prev != 0) & (agent_of(prev) != agent_of(mine))
-            if other.any():
-                at = np.nonzero(other)
-                moved = g[at]
-                if is_blank(self.r2):
-                    self.r2, self.r2i = self._zeros()
-                self.r2[moved] = prev[at]
-                self.r2i[moved] = self.ri[moved]
-        if is_blank(self.r):
-            self.r, self.ri = self._zeros()
-        self.r[g] = mine
-        self.ri[g] = a.site
+        reads, mine = self.reads, self.epoch(a)
+        reads.part(self.granule)
+        numbers = reads.get(g)
+        at = run_heads(numbers, rows)
+        had, row = runs(numbers, rows) if at is None else (numbers.reshape(-1)[at], rows_at(rows, numbers.shape, at))
+        now, r, site = mine[row], reads.r[had], reads.site[had]
+        if np.array_equal(now, r) and (site == a.site).all() and not self.run.program.narrow:
+            return  # a loop that reads the same again
+        other = (r != 0) & (agent_of(r) != agent_of(now))
+        r2, site2 = np.where(other, r, reads.r2[had]), np.where(other, site, reads.site2[had])
+        if reads.single:
+            if reads.second is not None and other.any():
+                moved = np.broadcast_to(over_runs(other, at, g.shape), g.shape)
+                earlier: Array = np.zeros(len(other), np.int64)
+                earlier[other] = reads.earlier(reads.second, had[other])
+                reads.second.put(g[moved], np.broadcast_to(over_runs(earlier, at, g.shape), g.shape)[moved])
+            made = reads.of(mine, a.site, a.reach)[rows]
+        else:
+            made = over_runs(reads.add(now, a.site, r2, site2, a.reach), at, g.shape)
+        reads.put(g, made)
+        if a.c.n > 1:
+            lost = reads.get(g) != made
+            if lost.any():
+                self._keep_another(a, g[lost], np.broadcast_to(rows, g.shape)[lost], mine)
 
-    def _zeros(self) -> tuple[Array, Array]:
-        """Epochs and sites of readers: memory for them is taken when there is one."""
-        n = len(self.w)
-        self._check_room(n * (8 + np.dtype(self.site_type).itemsize))
-        return np.zeros(n, np.int64), np.zeros(n, self.site_type)
-
-    def fit(self, size: int) -> None:
-        if not self.granule or self.granule > size:
-            n = -(-self.size // min(size, 16))
-            kinds = 1 + (not is_blank(self.r)) + (not is_blank(self.r2)) if self.granule else 1
-            self._check_room(n * kinds * (8 + np.dtype(self.site_type).itemsize))
-        super().fit(size)
-
-    def _check_room(self, needed: int) -> None:
-        """Raise MemoryError where this machine has not as many bytes left."""
-        if needed < _SMALL:
+    def _keep_another(self, a: ShadowAccess, g: Array, rows: Array, mine: Array) -> None:
+        """Several warps have read granules (n,) by one instruction: keep one of these beside the last."""
+        reads = self.reads
+        had = reads.get(g)
+        had2 = had if reads.second is None else reads.second.get(g)
+        r2 = (reads.r2 if reads.second is None else reads.second.epoch)[had2]
+        free = agent_of(reads.r[had]) != agent_of(mine[rows])
+        free &= (r2 == 0) | self.ordered(a, rows, agent_of(r2), r2 & CLOCK)
+        if not free.any() or (reads.single and reads.second is None):
             return
-        left = memory_left()
-        if left is not None and needed > left:
-            raise MemoryError(
-                f"to find races in '{self.buffer.name}', of {self.size} bytes, the interpreter needs {needed} bytes more, "
-                f"and this machine has {left} left: check smaller arrays, or run with InterpretParams(detect_hazards=False)"
-            )
+        g, rows, had = g[free], rows[free], had[free]
+        if reads.second is not None:
+            reads.second.put(g, reads.second.of(mine, a.site, 0)[rows])
+            return
+        at = run_heads(had, rows)
+        had, row = (had, rows) if at is None else (had[at], rows[at])
+        made = reads.add(reads.r[had], reads.site[had], mine[row], a.site, reads.reach[had])
+        reads.put(g, over_runs(made, at, g.shape))
 
     def check_readers(self, a: ShadowAccess, g: Array, rows: Array, r: Array) -> None:
-        super().check_readers(a, g, rows, r)
-        before = self.r2[g]
-        if before.any():
-            bad = self.unordered(a, before, rows)
+        reads, second = self.reads, self.reads.second
+        held = [(r, reads.r, reads.site), (r, reads.r2, reads.site2)]
+        if second is not None:
+            held[1] = (second.get(g), second.epoch, second.site)
+        for numbers, epochs, sites in held:
+            bad = self._judge(numbers, rows, lambda n, of, epochs=epochs: self.unordered(a, epochs[n], of))
             if bad is not None:
-                self.report(a, g, rows, bad, before, self.r2i, True, earlier_reads=True)
-            self.r2[g] = 0
+                self.report(a, g, rows, bad, epochs[numbers], sites[numbers], True, earlier_reads=True)
 
     def ordered(self, a: ShadowAccess, row: Array, agent: Array, clock: Array, plane: int = GENERIC) -> Array:
         first = a.c.batch.first // a.c.batch.cluster
@@ -256,20 +245,6 @@ class GlobalShadow(Shadow):
         return self.run.side(a.c.batch, team, local, site, team == int(a.team[row]))
 
 
-def memory_left() -> int | None:
-    """Bytes that a process may still take, as Linux and its control group say; None where they don't."""
-    found: list[int] = []
-    with suppress(OSError, ValueError, IndexError):
-        text = Path("/proc/meminfo").read_text()
-        found.append(int(text.split("MemAvailable:")[1].split()[0]) << 10)
-    with suppress(OSError, ValueError):
-        group = Path("/sys/fs/cgroup")
-        most = int((group / "memory.max").read_text())
-        statistics = (line.split() for line in (group / "memory.stat").read_text().splitlines())
-        found.append(most - sum(int(n) for name, n in statistics if name in ("anon", "kernel", "shmem")))
-    return min(found) if found else None
-
-
 def prepare_buffers(run: Run) -> None:
     """Give every buffer fresh shadow memory for this run, or none."""
     for buffer in run.memory.buffers.values():
@@ -284,7 +259,7 @@ def report_unwritten(run: Run) -> None:
         shadow = buffer.shadow
         size = buffer.dtype.itemsize
         shadow.fit(size)
-        missing = np.flatnonzero(shadow.w == 0)
+        missing = shadow.never_written()
         if len(missing):
             per = max(size // shadow.granule, 1)
             count = len(np.unique(missing // per))

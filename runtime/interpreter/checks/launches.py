@@ -100,8 +100,7 @@ def _footprints(run: Run) -> list[_Footprint]:
         shadow = buffer.shadow
         if shadow is None or not shadow.granule or buffer.kind == "variable":
             continue
-        reads = np.where(shadow.r != 0, shadow.ri.astype(np.int32) + 1, 0)
-        writes = np.where(shadow.w != 0, shadow.wi.astype(np.int32) + 1, 0)
+        reads, writes = shadow.places()
         reads = np.maximum(reads, shadow.was_read) if shadow.was_read is not None else reads
         if reads.any() or writes.any():
             found.append(_Footprint(buffer.bytes, _address(buffer.bytes), shadow.granule, reads, writes))

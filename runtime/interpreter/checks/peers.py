@@ -61,7 +61,7 @@ class Peers:
     def all_run(self, rows: Array, cta: Array) -> bool:
         """Whether blocks `cta` run, and warps `rows` of the batch know it."""
         live = self.batch.live.reshape(self.batch.per_block, self.batch.blocks, 32)
-        return bool(live.any(axis=(0, 2))[cta].all() and peers_run(self.batch, rows).all())
+        return bool(live[:, cta].any(axis=(0, 2)).all() and peers_run(self.batch, rows).all())
 
     def at_exit(self) -> None:
         """All blocks have exited: each warp that accessed a peer must be known, up to that, to a warp of the peer."""

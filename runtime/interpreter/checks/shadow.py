@@ -6,12 +6,14 @@ atomic flag in bit 31 and the agent's clock in bits 0 to 30; zero means that nob
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..ptx.module import Instruction
+from .columns import Accesses, Column, rows_at, run_heads
 from .kinds import HazardKind
 from .poison import LOADS, fresh
 from .strong import StrongPairs
@@ -31,20 +33,6 @@ AGENT = np.int64((1 << 30) - 1)
 def row_of(span: slice) -> Array:
     """(1, k) granules of a stretch."""
     return np.arange(span.start, span.stop, dtype=np.int64).reshape(1, -1)
-
-
-def blank(size: int, dtype: Any) -> Array:
-    """Zeros that take no memory, and are only read."""
-    return np.broadcast_to(np.zeros(1, dtype), (size,))
-
-
-def is_blank(array: Array) -> bool:
-    return not array.flags.writeable
-
-
-def spread(array: Array, times: int) -> Array:
-    """Each element `times` times over."""
-    return blank(len(array) * times, array.dtype) if is_blank(array) else np.repeat(array, times)
 
 
 def agent_of(epoch: Array) -> Array:
@@ -114,10 +102,8 @@ class Shadow:
         self.strong: StrongPairs = StrongPairs(run)
         self.site_type = site_type
         self.granule: int = 0
-        self.w: Array = np.zeros(0, np.int64)
-        self.wi: Array = np.zeros(0, np.int32)
-        self.r: Array = np.zeros(0, np.int64)
-        self.ri: Array = np.zeros(0, np.int32)
+        self.writes: Accesses = Accesses(0, site_type, self.check_room)
+        self.reads: Any = None  # a `Column`, whose entries are of the subclass
 
     # --- granules ------------------------------------------------------------------------------
 
@@ -128,19 +114,32 @@ class Shadow:
         if not self.granule:
             self.granule = min(size, 16)
             n = -(-self.size // self.granule)
-            self.w, self.wi = np.zeros(n, np.int64), np.zeros(n, self.site_type)
-            self.r, self.ri = blank(n, np.int64), blank(n, self.site_type)
-            self._made(n)
+            self.writes = Accesses(n, self.site_type, self.check_room)
+            self.reads = self._made(n)
             return
         times = self.granule // size
         self.granule = size
-        for name in ("w", "wi", "r", "ri"):
-            setattr(self, name, spread(getattr(self, name), times))
+        self.writes.refine(times)
+        self.reads.refine(times)
         self.strong.refine(times)
         self._refined(times)
 
-    def _made(self, n: int) -> None:
-        """Granules were made for the first time."""
+    @property
+    def count(self) -> int:
+        """Granules."""
+        return -(-self.size // self.granule)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the granules take."""
+        return self.writes.nbytes + self.reads.nbytes if self.granule else 0
+
+    def check_room(self, needed: int) -> None:
+        """Raise MemoryError where this machine has not as many bytes left."""
+
+    def _made(self, n: int) -> Column:
+        """Granules were made for the first time: the column of their readers."""
+        raise AssertionError("each shadow keeps its own readers")
 
     def _refined(self, times: int) -> None:
         """Each granule has become `times`."""
@@ -197,7 +196,7 @@ class Shadow:
             self._tell(a, g, rows, "write")
         self.on_write(a, g, rows)
         if not a.strong:
-            self._check_clash(a, g, rows)
+            self.check_clash(a, g, rows)
         return a
 
     def _tell(self, a: ShadowAccess, g: Array, rows: Array, kind: str) -> None:
@@ -212,15 +211,19 @@ class Shadow:
 
     def settle_clash(self, a: ShadowAccess) -> None:
         """Report warps that wrote different values to one place by the same instruction, once memory is written."""
-        g, rows, lost, w = a.clash
-        self.report_writes(a, g, rows, lost, w)
+        *what, a.same = a.clash
+        self.report_writes(a, *what)
 
-    def _check_clash(self, a: ShadowAccess, g: Array, rows: Array) -> None:
+    def check_clash(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         """Warps that run as one vector may have written the same granule in the same instruction."""
-        w = self.w[g]
-        lost = w != self.epoch(a)[rows]
+        if a.c.n == 1:
+            return
+        w = self.writes.get(g)
+        if (w == self.writes.of(self.epoch(a), a.site, a.reach)[rows]).all():  # as `on_write` has left them
+            return
+        lost = self.writes.epoch[w] != self.epoch(a)[rows]
         if lost.any():
-            a.clash = (g, rows, lost, w)
+            a.clash = (g, rows, lost, self.writes.epoch[w], self.writes.site[w], a.same)
 
     def atomic(self, c: Group, index: Array, size: int, mask: Array | None, ins: Instruction, form: Any) -> None:
         g, rows = self.select(self.granules(index, size, 1), mask)
@@ -246,48 +249,56 @@ class Shadow:
     # --- the checks ----------------------------------------------------------------------------
 
     def on_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
-        w = self.w[g]
+        w = self.writes.get(g)
         self.check_initialised(a, g, rows, w)
-        bad = self.unordered(a, w, rows)
+        bad = self._judge(w, rows, lambda n, r: self.unordered(a, self.writes.epoch[n], r))
         if bad is not None:
-            self.report(a, g, rows, bad, w, self.wi, False)
+            self.report(a, g, rows, bad, self.writes.epoch[w], self.writes.site[w], False)
         elif a.strong:
-            self.strong.check(self, a, g, rows, w, self.wi, "w", False)
+            self.strong.check(self, a, g, rows, self.writes.held(w), False, False)
         else:
             self.strong.check_before(self, a, g, rows, False)
         self.note_read(a, g, rows)
 
     def on_write(self, a: ShadowAccess, g: Array, rows: Array) -> None:
-        w = self.w[g]
-        bad = self.unordered(a, w, rows)
+        w = self.writes.get(g)
+        bad = self._judge(w, rows, lambda n, r: self.unordered(a, self.writes.epoch[n], r))
         if bad is not None:
-            self.report_writes(a, g, rows, bad, w)
+            self.report_writes(a, g, rows, bad, self.writes.epoch[w], self.writes.site[w])
         elif not a.strong:
             self.strong.check_before(self, a, g, rows, True)
-        r = self.r[g]
         if a.strong:
-            self.strong.check(self, a, g, rows, w, self.wi, "w", True)
-            self.strong.check(self, a, g, rows, r, self.ri, "r", True)
-            self.strong.displaces(self, a, g, rows, w, self.wi)
-        if r.any():
-            self.check_readers(a, g, rows, r)
-            self.r[g] = 0
-        mine = self.epoch(a)[rows]
-        self.w[g] = mine
-        self.wi[g] = a.site
-        if a.strong:
-            self._with_others(a, g, rows, mine)
+            self.strong.check(self, a, g, rows, self.writes.held(w), True, False)
+            if not self.reads.blank:
+                self.strong.check(self, a, g, rows, self.reads.held(self.reads.get(g)), True, True)
+            self.strong.displaces(self, a, g, rows, self.writes.held(w))
+        if not self.reads.blank:
+            r = self.reads.get(g)
+            if r.any():
+                self.check_readers(a, g, rows, r)
+                self.reads.clear(g)
+        self.writes.put(g, self.writes.of(self.epoch(a), a.site, a.reach)[rows])
+        if a.strong and len(a.agent) > 1:
+            self._with_others(a, g, rows)
 
-    def _with_others(self, a: ShadowAccess, g: Array, rows: Array, mine: Array) -> None:
+    def _with_others(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         """Warps that run as one vector come in turn: the last is in shadow memory, those before are checked."""
-        if len(a.agent) > 1:
-            last = self.w[g]
-            lost = last != mine
-            if lost.any():
-                some, row = g[lost], np.broadcast_to(rows, g.shape)[lost]
-                self.strong.check(self, a, some, row, last[lost], self.wi, "w", True)
-                if a.ins.opcode[0] == "st":
-                    self.strong.displaced(self, some, np.broadcast_to(mine, g.shape)[lost], a.site)
+        last, mine = self.writes.get(g), self.epoch(a)[rows]
+        lost = self.writes.epoch[last] != mine
+        if lost.any():
+            some, row = g[lost], np.broadcast_to(rows, g.shape)[lost]
+            self.strong.check(self, a, some, row, self.writes.held(last[lost]), True, False)
+            if a.ins.opcode[0] == "st":
+                before = np.broadcast_to(mine, g.shape)[lost]
+                self.strong.displaced(self, some, before, np.full(len(some), a.site))
+
+    @staticmethod
+    def _judge(numbers: Array, rows: Array, test: Callable[[Array, Array], Array | None]) -> Array | None:
+        """What `test(numbers, rows)` says is bad, or None: run by run first, where entries repeat."""
+        at = run_heads(numbers, rows)
+        if at is not None and test(numbers.reshape(-1)[at], rows_at(rows, numbers.shape, at)) is None:
+            return None
+        return test(numbers, rows)
 
     def epoch(self, a: ShadowAccess) -> Array:
         """(rows,): the epochs that this access leaves behind."""
@@ -337,8 +348,8 @@ class Shadow:
         return a.known[row, 0, agent] >= clock
 
     def check_initialised(self, a: ShadowAccess, g: Array, rows: Array, w: Array | None = None) -> None:
-        """Report granules that nobody wrote; what a load brings from them is poison."""
-        w = self.w[g] if w is None else w
+        """Report granules that nobody wrote; what a load brings from them is poison. `w`: their entries."""
+        w = self.writes.get(g) if w is None else w
         if w.all():
             return
         where = tuple(int(i[0]) for i in np.nonzero(w == 0))
@@ -348,29 +359,34 @@ class Shadow:
             a.c.batch.run.reporter.defer(HazardKind.UNINITIALISED, what, a.ins, (self.who(a, row),))
             return
         granules, mask, count = a.loaded
-        bad = self.w[granules] == 0
+        bad = self.unwritten(granules)
         if bad.ndim == 3:
-            bad = bad.reshape(*bad.shape[:2], count if bad.shape[2] % count == 0 else 1, -1).any(axis=3)
-            bad = bad if bad.shape[2] == count > 1 else bad.any(axis=2)
+            bad = np.any(bad.reshape(*bad.shape[:2], count if bad.shape[2] % count == 0 else 1, -1), axis=3)
+            bad = bad if bad.shape[2] == count > 1 else np.any(bad, axis=2)
         if mask is not None:
             bad &= mask if bad.ndim == 2 else mask[..., None]
         fresh(a.c, bad, what)
+
+    def unwritten(self, g: Array) -> Array:
+        """Which granules nobody has written."""
+        return self.writes.get(g) == 0
 
     def who(self, a: ShadowAccess, row: int) -> str:
         """Who accesses, in words."""
         raise AssertionError("each shadow names its own agents")
 
     def check_readers(self, a: ShadowAccess, g: Array, rows: Array, r: Array) -> None:
-        bad = self.unordered(a, r, rows)
-        if bad is not None:
-            self.report(a, g, rows, bad, r, self.ri, True, earlier_reads=True)
+        """Report readers, by entries `r`, that a write does not follow."""
+        raise AssertionError("each shadow keeps its own readers")
 
     def note_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         raise AssertionError("each shadow keeps its own readers")
 
     # --- reporting -----------------------------------------------------------------------------
 
-    def report_writes(self, a: ShadowAccess, g: Array, rows: Array, bad: Array, w: Array, fence: bool = False) -> None:
+    def report_writes(
+        self, a: ShadowAccess, g: Array, rows: Array, bad: Array, w: Array, sites: Array, fence: bool = False
+    ) -> None:
         """Report writes that are not ordered after earlier ones: those of what memory holds already are of a kind of
         their own."""
         same: Array = np.zeros(bad.shape, np.bool_)
@@ -379,7 +395,7 @@ class Shadow:
             same = np.broadcast_to(a.same(), bad.shape)
         for some, equal in ((bad & ~same, False), (bad & same, True)):
             if some.any():
-                self.report(a, g, rows, some, w, self.wi, True, fence=fence, equal=equal)
+                self.report(a, g, rows, some, w, sites, True, fence=fence, equal=equal)
 
     def report(
         self, a: ShadowAccess, g: Array, rows: Array, bad: Array, epochs: Array, sites: Array, writes: bool,
@@ -389,7 +405,7 @@ class Shadow:
         granule = int(g[where])
         row = int(np.broadcast_to(rows, g.shape)[where])
         epoch = int(epochs[where])
-        conflict(self, a, row, granule, epoch, int(sites[granule]), writes, earlier_reads, fence, fix, equal)
+        conflict(self, a, row, granule, epoch, int(sites[where]), writes, earlier_reads, fence, fix, equal)
 
     def side(self, a: ShadowAccess, row: int, epoch: int, site: int, writes: bool) -> AccessSide:
         """The earlier access, in words."""

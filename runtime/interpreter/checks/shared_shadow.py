@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .columns import over_runs, rows_at, run_heads, runs
+from .read_sets import ReadSets
 from .shadow import AGENT, ATOMIC, CLOCK, SHARED_READ, Shadow, ShadowAccess, agent_of, row_of
 from .wording import AccessSide, conflict
 
@@ -24,196 +26,190 @@ class SharedShadow(Shadow):
         super().__init__(len(batch.shared.data), batch.run)
         self.batch = batch
         self.place = "shared", batch.first
-        self.table: Array = np.zeros((0, 0), np.uint32)
-        self.readers: Array = np.zeros(batch.cluster * batch.per_block, np.bool_)  # warps with entries in the table
+        self.generic: Array = np.zeros(0, np.bool_)
+        self.reads: ReadSets = ReadSets(0, self.site_type, 0, self.check_room)
         # As fine as the program's narrowest access from the start: making granules finer later is costly.
         self.fit(batch.run.program.shared_granule)
-        self.generic: Array = np.zeros(0, np.bool_)
-        self.queue_reads: dict[int, Array] = {}
-        self.queue_sites: dict[int, Array] = {}
 
-    def _made(self, n: int) -> None:
-        self.table = np.zeros((self.batch.cluster * self.batch.per_block, n), np.uint32)
-        self.r, self.ri = np.zeros(n, np.int64), np.zeros(n, self.site_type)
+    def _made(self, n: int) -> ReadSets:
         reserved = self.batch.shared.reserved // self.granule
         if reserved:  # cleared before all that runs
-            self.w.reshape(self.batch.blocks, -1)[:, :reserved] = ATOMIC
-
-    def _refined(self, times: int) -> None:
-        self.table = np.repeat(self.table, times, axis=1)
-        for reads in (self.queue_reads, self.queue_sites):
-            for queue in reads:
-                reads[queue] = np.repeat(reads[queue], times)
+            cleared: Array = np.arange(n).reshape(self.batch.blocks, -1)
+            self.writes.put(cleared[:, :reserved], self.writes.add(ATOMIC[None], 0, 0))
+        return ReadSets(n, self.site_type, self.batch.cluster * self.batch.per_block, self.check_room)
 
     def note_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
-        agent = a.agent[rows]
-        if int(a.agent[0]) >= len(self.table):
-            self._note_queue(a, g, rows)
-            return
-        prev = self.r[g]
-        mine = self.epoch(a)[rows]
-        other = (prev != 0) & ((agent_of(prev) != agent) | (prev >= SHARED_READ))
-        if other.any():
-            mine = np.where(other, mine | SHARED_READ, mine)
-        self.r[g] = mine
-        self.ri[g] = a.site
-        self.readers[a.agent] = True
-        self.table[agent, g] = a.clock[rows]
+        reads, mine = self.reads, self.epoch(a)
+        while True:
+            numbers = reads.get(g)
+            at = run_heads(numbers, rows)
+            had, row = (
+                runs(numbers, rows) if at is None else (numbers.reshape(-1)[at], rows_at(rows, numbers.shape, at))
+            )
+            before, now = reads.r[had], mine[row]
+            if a.queue:
+                now = now | SHARED_READ
+            else:
+                other = (before != 0) & ((agent_of(before) != a.agent[row]) | (before >= SHARED_READ))
+                now = np.where(other, now | SHARED_READ, now)
+                if np.array_equal(now, before) and (reads.site[had] == a.site).all():
+                    return  # a loop that reads the same again
+            made = over_runs(
+                reads.with_reader(had, now, a.agent[row], a.clock[row], a.site, a.reach), at, numbers.shape
+            )
+            reads.put(g, made)
+            if a.c.n == 1:
+                return
+            lost = reads.get(g) != made
+            if not lost.any():
+                return
+            g, rows = g[lost], np.broadcast_to(rows, g.shape)[lost]
+            missing = self._missing(a, reads.get(g), rows)  # a warp's lanes may name a granule twice
+            if not missing.any():
+                return
+            g, rows = g[missing], rows[missing]
 
-    def _note_queue(self, a: ShadowAccess, g: Array, rows: Array) -> None:
-        """Reads by an asynchronous queue (one queue an access)."""
-        queue = int(a.agent[0])
-        if queue not in self.queue_reads:
-            self.queue_reads[queue] = np.zeros(len(self.w), np.uint32)
-            self.queue_sites[queue] = np.zeros(len(self.w), np.int32)
-        self.queue_reads[queue][g] = np.broadcast_to(a.clock[rows], g.shape)
-        self.queue_sites[queue][g] = a.site
-        self.r[g] = self.epoch(a)[rows] | SHARED_READ
+    def _missing(self, a: ShadowAccess, numbers: Array, rows: Array) -> Array:
+        """Which sets (n,) lack the readers of `rows`."""
+        if a.queue:
+            return self.reads.queues[numbers, a.agent[rows] - self.reads.agents] != a.clock[rows]
+        return self.reads.clocks[numbers, a.agent[rows]] != a.clock[rows]
 
     def check_readers(self, a: ShadowAccess, g: Array, rows: Array, r: Array) -> None:
-        mine = a.agent[rows]
-        need = (r != 0) & ((agent_of(r) != mine) | (r >= SHARED_READ))
-        if a.strong:
-            need &= (r & ATOMIC == 0) | (r >= SHARED_READ)
-        if not need.any():
+        if self._judge(r, rows, lambda n, of: self._unseen(a, n, of)) is None:
             return
-        at = np.nonzero(need)
-        row = np.broadcast_to(rows, g.shape)[at]
-        some = g[at]
-        me = a.agent[row]
-        known = a.known[row, 0]
-        for agent in range(len(self.table)):
-            clock = self.table[agent, some]
-            bad = (clock > known[:, agent]) & (me != agent)
+        reads = self.reads
+        epochs, row = reads.r[r], np.broadcast_to(rows, g.shape)
+        me, known = a.agent[row], a.known[row, 0]
+        for agent in range(reads.agents):
+            clock = reads.clocks[r, agent]
+            bad = (clock > known[..., agent]) & (me != agent)
             if a.strong:
-                bad &= (r[at] & ATOMIC) == 0
+                bad &= (epochs & ATOMIC) == 0
             if bad.any():
-                self._report_reader(a, at, bad, g, rows, agent, int(clock[bad][0]), self.ri)
+                self._report_reader(a, g, row, bad, agent, clock, reads.site[r])
                 return
-        for queue, reads in self.queue_reads.items():
-            clock = reads[some]
-            bad = (clock > known[:, queue]) & ((me != queue) | (clock != a.clock[row]))
+        for queue in range(reads.agents, reads.agents + reads.queues.shape[1]):
+            clock = reads.queues[r, queue - reads.agents]
+            if not clock.any():
+                continue
+            bad = (clock > known[..., queue]) & ((me != queue) | (clock != a.clock[row]))
             if bad.any():
-                sites = self.queue_sites[queue]
-                self._report_reader(a, at, bad, g, rows, queue, int(clock[bad][0]), sites)
+                self._report_reader(a, g, row, bad, queue, clock, reads.queue_sites[r, queue - reads.agents])
                 return
+
+    def _unseen(self, a: ShadowAccess, numbers: Array, rows: Array) -> Array | None:
+        """Which elements have readers that the access does not follow; None where all are followed."""
+        reads = self.reads
+        epochs = reads.r[numbers]
+        row: Array = np.broadcast_to(rows, numbers.shape)
+        need = (epochs != 0) & ((agent_of(epochs) != a.agent[row]) | (epochs >= SHARED_READ))
+        if a.strong:
+            need &= (epochs & ATOMIC == 0) | (epochs >= SHARED_READ)
+        if not need.any():
+            return None
+        row, numbers = row[need], numbers[need]
+        me, n = a.agent[row], np.arange(len(row))
+        warps, queues = reads.late(numbers, a.known[row, 0])
+        if not a.queue:
+            warps[n, me] = False
+        elif int(me.max()) - reads.agents < queues.shape[1]:
+            queues[n, me - reads.agents] &= reads.queues[numbers, me - reads.agents] != a.clock[row]
+        if a.strong:
+            warps &= (reads.r[numbers] & ATOMIC == 0)[:, None]
+        need[need] = warps.any(axis=1) | queues.any(axis=1)
+        return need if need.any() else None
 
     def _report_reader(
-        self, a: ShadowAccess, at: Any, bad: Array, g: Array, rows: Array, agent: int, clock: int, sites: Array
-    ) -> None:  # fmt: skip
-        where = tuple(int(i[bad][0]) for i in at)
-        granule = int(g[where])
-        row = int(np.broadcast_to(rows, g.shape)[where])
-        conflict(self, a, row, granule, (agent << 32) | clock, int(sites[granule]), True, True)
+        self, a: ShadowAccess, g: Array, row: Array, bad: Array, agent: int, clock: Array, sites: Array
+    ) -> None:
+        where = tuple(int(i[0]) for i in np.nonzero(bad))
+        epoch = (agent << 32) | int(clock[where])
+        conflict(self, a, int(row[where]), int(g[where]), epoch, int(sites[where]), True, True)
 
     def on_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
+        if (
+            a.proxy
+            and self.strong.before is None
+            and not a.strong
+            and self._all_follow(a, *runs(self.writes.get(g), rows), written=True)
+        ):
+            self.note_read(a, g, rows)
+            return
         super().on_read(a, g, rows)
         if a.proxy:
             self._check_proxy(a, g, rows)
-        if a.strong and self.batch.run.program.narrow:
-            self.strong.reached(self, "r")[g] = a.reach
 
     def on_write(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         if a.proxy:
             self._check_proxy(a, g, rows, True)
         super().on_write(a, g, rows)
-        if a.strong and self.batch.run.program.narrow:
-            self.strong.reached(self, "w")[g] = a.reach
 
-    def write_span(self, a: ShadowAccess, span: slice) -> None:
-        """`on_write` of one row of granules that follow each other, as a copy of a whole tile writes them.
+    def write_spans(self, a: ShadowAccess, starts: Array, count: int) -> bool:
+        """`on_write` of an access of which row i writes `count` granules from `starts[i]` on; they don't overlap.
 
-        Most such copies find one earlier write, of one epoch, and readers that all are known: that is told from one granule
-        and from the greatest clock of each reader. Everything else is looked at granule by granule.
+        Copies of whole tiles do so. False, with nothing noted, where there is something to report, or may be.
         """
-        w = self.w[span]
-        if (
-            self.strong.before is not None
-            or not (w == w[0]).all()
-            or self._may_be_read(a, span)
-            or not self._follows(a, int(w[0]))
-        ):
-            self.on_write(a, row_of(span), _ONE_ROW)
-            return
-        self.r[span] = 0
-        self.w[span] = self.epoch(a)[0]
-        self.wi[span] = a.site
-
-    def _follows(self, a: ShadowAccess, epoch: int) -> bool:
-        """Whether the access, of one row, is ordered after a write and sees it: `unordered` and `_missed` of one epoch."""
-        if not epoch:
-            return True
-        agent, clock, me = (epoch >> 32) & int(AGENT), epoch & int(CLOCK), int(a.agent[0])
-        other = agent != me or (a.queue and clock != int(a.clock[0]))
-        if other and not (a.strong and epoch & int(ATOMIC)) and a.known[0, 0, agent] < clock:
+        g, rows = starts[:, None] + np.arange(count), np.arange(len(starts))[:, None]
+        if self.strong.before is not None or not self._all_follow(a, *runs(self.writes.get(g), rows)):
             return False
-        return not (a.proxy and agent != me and self._generic()[agent] and a.known[0, 1, agent] < clock)
-
-    def _may_be_read(self, a: ShadowAccess, span: slice) -> bool:
-        """Whether a stretch may have readers that the access does not know of."""
-        if not self.r[span].any():
-            return False
-        known = a.known[0, 0]
-        late = self.table[:, span].max(axis=1) > known[: len(self.table)]
-        if late.any():
-            return True
-        return any(int(reads[span].max()) > known[queue] for queue, reads in self.queue_reads.items())
-
-    def write_spans(self, starts: Array, count: int, agent: Array, clock: Array, known: Array, site: int) -> bool:
-        """`write_span` of copies (n,) to `count` granules each from `starts`, which don't overlap.
-
-        Copy i is of queue `agent[i]` with `clock[i]`, and its issuer knows `known[i]` (2, columns). False, with nothing
-        noted, where one has something to report, or must be looked at granule by granule.
-        """
-        at = starts[:, None] + np.arange(count)
-        w = self.w[at]
-        first = w[:, 0]
-        if not (w == first[:, None]).all() or not self._all_follow(first, agent, clock, known):
-            return False
-        read = np.flatnonzero(self.r[at].any(axis=1))
-        if len(read) and self._any_late(at[read], known[read, 0]):
-            return False
-        self.r[at] = 0
-        self.w[at] = ((agent << 32) | clock)[:, None]
-        self.wi[at] = site
+        if not self.reads.blank:
+            numbers, row = runs(self.reads.get(g), rows)
+            read = numbers != 0
+            if read.any():
+                if any(late.any() for late in self.reads.late(numbers[read], a.known[row[read], 0])):
+                    return False
+                self.reads.clear(g)
+        self.writes.put(g, self.writes.of(self.epoch(a), a.site, a.reach)[:, None])
         return True
 
-    def _all_follow(self, epoch: Array, agent: Array, clock: Array, known: Array) -> bool:
-        """`_follows` of each copy."""
-        if not epoch.any():
-            return True
-        theirs, then, n = agent_of(epoch), epoch & CLOCK, np.arange(len(epoch))
-        theirs = np.where(epoch == 0, 0, theirs)
-        race = ((theirs != agent) | (then != clock)) & (known[n, 0, theirs] < then)
-        missed = (theirs != agent) & self._generic()[theirs] & (known[n, 1, theirs] < then)
-        return not ((epoch != 0) & (race | missed)).any()
+    def write_span(self, a: ShadowAccess, span: slice) -> None:
+        """`on_write` of one row of granules that follow each other."""
+        if not self.write_spans(a, np.array([span.start]), span.stop - span.start):
+            self.on_write(a, row_of(span), _ONE_ROW)
 
-    def _any_late(self, at: Array, known: Array) -> bool:
-        """Whether some stretch (n, k) has readers that its writer, which knows (n, columns), does not know of."""
-        for agent in np.flatnonzero(self.readers):
-            if (self.table[agent][at].max(axis=1) > known[:, agent]).any():
+    def _all_follow(self, a: ShadowAccess, numbers: Array, rows: Array, written: bool = False) -> bool:
+        """Whether the access is ordered after writes `numbers` (n,), and sees them; `written`: and there is one everywhere."""
+        if not numbers.all():
+            if written:
+                return False
+            rows, numbers = rows[numbers != 0], numbers[numbers != 0]
+            if not len(numbers):
                 return True
-        return any((reads[at].max(axis=1) > known[:, queue]).any() for queue, reads in self.queue_reads.items())
+        epoch = self.writes.epoch[numbers]
+        theirs, then, mine = agent_of(epoch), epoch & CLOCK, a.agent[rows]
+        other = theirs != mine
+        late = a.known[rows, 0, theirs] < then
+        race = other | (then != a.clock[rows]) if a.queue else other
+        if a.strong:
+            race &= (epoch & ATOMIC) == 0
+        if (race & late).any():
+            return False
+        if not a.proxy:
+            return True
+        return not (other & self._generic()[theirs] & (a.known[rows, 1, theirs] < then)).any()
 
     def _check_proxy(self, a: ShadowAccess, g: Array, rows: Array, writes: bool = False) -> None:
         """Generic writes that an asynchronous access would miss, or come after, for want of a proxy fence."""
-        epochs = self.w[g]
-        bad = self._missed(a, epochs, rows)
-        if not bad.any():
+        numbers = self.writes.get(g)
+        bad = self._judge(numbers, rows, lambda n, of: self._missed(a, self.writes.epoch[n], of))
+        if bad is None:
             return
+        epochs, sites = self.writes.epoch[numbers], self.writes.site[numbers]
         if writes:
-            self.report_writes(a, g, rows, bad, epochs, True)
+            self.report_writes(a, g, rows, bad, epochs, sites, True)
         else:
-            self.report(a, g, rows, bad, epochs, self.wi, False, fence=True)
+            self.report(a, g, rows, bad, epochs, sites, False, fence=True)
 
-    def _missed(self, a: ShadowAccess, epochs: Array, rows: Array) -> Array:
-        """Which of `epochs` are of generic writes that no proxy fence has brought to the access."""
+    def _missed(self, a: ShadowAccess, epochs: Array, rows: Array) -> Array | None:
+        """Which of `epochs` are of generic writes that no proxy fence has brought to the access; None of none."""
         agent = agent_of(epochs)
         generic = (epochs != 0) & (agent != a.agent[rows]) & self._generic()[agent]
         if not generic.any():
-            return generic
+            return None
         row: Array = np.broadcast_to(rows, epochs.shape)
-        return generic & (a.known[row, 1, np.where(generic, agent, 0)] < (epochs & CLOCK))
+        generic &= a.known[row, 1, np.where(generic, agent, 0)] < (epochs & CLOCK)
+        return generic if generic.any() else None
 
     def _generic(self) -> Array:
         """For each agent whether its writes are of the generic proxy: a warp's, or of a warp's cp.async."""

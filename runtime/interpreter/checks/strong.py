@@ -20,12 +20,14 @@ import numpy.typing as npt
 
 from ..isa.rows import known_form
 from ..ptx.module import Instruction
+from .columns import Accesses
 
 if TYPE_CHECKING:
     from ..machine.launch import Run
     from .shadow import Shadow, ShadowAccess
 
 Array = npt.NDArray[Any]
+Held = tuple[Array, Array, Array]  # epochs, sites and reach of earlier accesses
 _ATOMIC = np.int64(1 << 31)
 _CLOCK = np.int64((1 << 31) - 1)
 _OPERATIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
@@ -61,60 +63,53 @@ class StrongPairs:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.mixed: bool = run.program.mixed
-        self.before: Array | None = None
-        self.before_sites: Array = np.zeros(0, np.int32)
-        # How far the strong accesses of each granule reached, where some of the program's reach less than the GPU.
-        self.reach: dict[str, Array] = {}
+        self.before: Accesses | None = None
         self._sizes: list[int] = []
 
     def refine(self, times: int) -> None:
         if self.before is not None:
-            self.before, self.before_sites = np.repeat(self.before, times), np.repeat(self.before_sites, times)
-        self.reach = {name: np.repeat(reach, times) for name, reach in self.reach.items()}
-
-    def reached(self, shadow: Shadow, name: str) -> Array:
-        if name not in self.reach:
-            self.reach[name] = np.zeros(len(shadow.w), np.int8)
-        return self.reach[name]
+            self.before.refine(times)
 
     # --- pairs of strong accesses --------------------------------------------------------------------
 
     def check(
-        self, shadow: Shadow, a: ShadowAccess, g: Array, rows: Array, held: Array, sites: Array, name: str, writes: bool
-    ) -> None:
-        """Report earlier strong accesses (`name`: w of writes, r of reads) that are not morally strong with `a`."""
-        strong = held & _ATOMIC != 0
+        self, shadow: Shadow, a: ShadowAccess, g: Array, rows: Array, held: Held, writes: bool, reads: bool
+    ) -> None:  # fmt: skip
+        """Report earlier strong accesses (reads, or else writes) of granules that are not morally strong with `a`."""
+        epochs, sites, _ = held
+        strong = epochs & _ATOMIC != 0
         if not strong.any():
             return
-        for bad, fix in self._not_morally_strong(shadow, a, g, rows, held, sites, name):
+        for bad, fix in self._not_morally_strong(shadow, a, rows, held):
             bad = strong & bad
             if not bad.any():
                 continue
             at = np.nonzero(bad)
-            row = np.broadcast_to(rows, held.shape)[at]
-            bad[at] = ~shadow.ordered(a, row, shadow.agent_of(held[at]), held[at] & _CLOCK)
+            row = np.broadcast_to(rows, epochs.shape)[at]
+            bad[at] = ~shadow.ordered(a, row, shadow.agent_of(epochs[at]), epochs[at] & _CLOCK)
             if bad.any():
-                shadow.report(a, g, rows, bad, held, sites, writes, name == "r", fix)
+                shadow.report(a, g, rows, bad, epochs, sites, writes, reads, fix)
                 return
 
     def _not_morally_strong(
-        self, shadow: Shadow, a: ShadowAccess, g: Array, rows: Array, held: Array, sites: Array, name: str
+        self, shadow: Shadow, a: ShadowAccess, rows: Array, held: Held
     ) -> Iterator[tuple[Array, str]]:
         """What breaks one of the three conditions, with what mends it."""
+        epochs, sites, reached = held
         if self.run.program.narrow:
-            reach = np.maximum(self.reached(shadow, name)[g], a.reach)
+            reach = np.maximum(reached, a.reach)
             if reach.any():
-                far = shadow.far(a, held, rows, reach)
+                far = shadow.far(a, epochs, rows, reach)
                 system = self.run.program.several and bool((reach[far] == 1).any())
                 yield far, SYSTEM if system else SCOPE
         if self.mixed and (mine := size_of(a.ins)):
-            theirs = self._size_table()[sites[g]]
+            theirs = self._size_table()[sites]
             yield (theirs != mine) & (theirs != 0), _SIZE
         if self.run.program.other_proxies:
-            queue = shadow.is_queue(shadow.agent_of(held))
+            queue = shadow.is_queue(shadow.agent_of(epochs))
             yield queue != a.queue, _PROXY
             if a.queue:
-                yield queue & (self._operation_table()[sites[g]] != operation_of(a.ins)), _ORDER
+                yield queue & (self._operation_table()[sites] != operation_of(a.ins)), _ORDER
 
     def _operation_table(self) -> Array:
         return np.array([operation_of(ins) for ins in self.run.sites])
@@ -126,35 +121,33 @@ class StrongPairs:
 
     # --- what a strong store follows -----------------------------------------------------------------
 
-    def displaces(self, shadow: Shadow, a: ShadowAccess, g: Array, rows: Array, held: Array, sites: Array) -> None:
-        """A strong write is about to take the place of `held`: a store keeps strong writes that it is not ordered after."""
+    def displaces(self, shadow: Shadow, a: ShadowAccess, g: Array, rows: Array, held: Held) -> None:
+        """A strong write is about to take the place of others: a store keeps strong ones that it is not ordered after."""
         if a.ins.opcode[0] != "st":
             return
-        kept = (held & _ATOMIC != 0) & (shadow.agent_of(held) != shadow.name_agent(a)[rows])
+        epochs, sites, _ = held
+        kept = (epochs & _ATOMIC != 0) & (shadow.agent_of(epochs) != shadow.name_agent(a)[rows])
         if not kept.any():
             return
         at = np.nonzero(kept)
-        row = np.broadcast_to(rows, held.shape)[at]
-        kept[at] = ~shadow.ordered(a, row, shadow.agent_of(held[at]), held[at] & _CLOCK)
-        if not kept.any():
-            return
-        self.displaced(shadow, g[kept], held[kept], sites[g[kept]])
+        row = np.broadcast_to(rows, epochs.shape)[at]
+        kept[at] = ~shadow.ordered(a, row, shadow.agent_of(epochs[at]), epochs[at] & _CLOCK)
+        if kept.any():
+            self.displaced(shadow, g[kept], epochs[kept], sites[kept])
 
-    def displaced(self, shadow: Shadow, g: Array, epochs: Array, sites: Any) -> None:
+    def displaced(self, shadow: Shadow, g: Array, epochs: Array, sites: Array) -> None:
         """Keep `epochs` of granules `g` beside their last writers."""
         if self.before is None:
-            n = len(shadow.w)
-            self.before, self.before_sites = np.zeros(n, np.int64), np.zeros(n, shadow.site_type)
-        self.before[g] = epochs
-        self.before_sites[g] = sites
+            self.before = Accesses(shadow.count, shadow.site_type, shadow.check_room)
+        self.before.put(g, self.before.add(epochs, sites, 0))
 
     def check_before(self, shadow: Shadow, a: ShadowAccess, g: Array, rows: Array, writes: bool) -> None:
         """An ordinary access comes after the write before the last, too."""
         if self.before is None or a.strong:
             return
-        held = self.before[g]
-        bad = shadow.unordered(a, held, rows)
+        epochs, sites, _ = self.before.held(self.before.get(g))
+        bad = shadow.unordered(a, epochs, rows)
         if bad is not None:
-            shadow.report(a, g, rows, bad, held, self.before_sites, writes)
+            shadow.report(a, g, rows, bad, epochs, sites, writes)
         if writes:
-            self.before[g] = 0
+            self.before.clear(g)

@@ -81,7 +81,8 @@ def check(c: Group, row: int, address: int, ins: Instruction) -> None:
         return
     buffer = run.memory.find(address)
     assert buffer is not None
-    site = int(shadow.wi[(address - buffer.address) // shadow.granule + int(missing.argmax())])
+    at = (address - buffer.address) // shadow.granule + int(missing.argmax())
+    site = int(shadow.written(at, 1)[1][0])
     what = f"a tensor copy reads the tensor map in '{buffer.name}' that the kernel wrote, and no fence of its proxy is between"
     cta = batch.coordinates[int(batch.row_cta[c.rows[row]])]
     details = (
@@ -109,4 +110,4 @@ def _epochs(run: Any, address: int) -> tuple[Any, Array] | None:
         return None
     buffer.shadow.fit(16)
     first = (address - buffer.address) // buffer.shadow.granule
-    return buffer.shadow, buffer.shadow.w[first : first + MAP_BYTES // buffer.shadow.granule].copy()
+    return buffer.shadow, buffer.shadow.written(first, MAP_BYTES // buffer.shadow.granule)[0]

@@ -198,11 +198,8 @@ class WgmmaUnit:
                 continue
             shadow.fit(16)
             g = operand.granules(shadow.granule)
-            for queue in np.unique(queues):
-                some = queues == queue
-                sub = c.part(c.pc, rows[some], None)
-                access = ShadowAccess(sub, known[some], team[some], queues[some], clock[some], p.ins, False, True)
-                shadow.on_read(access, g[some], np.arange(int(some.sum()))[:, None])
+            access = ShadowAccess(c.part(c.pc, rows, None), known, team, queues, clock, p.ins, False, True)
+            shadow.on_read(access, g, np.arange(len(rows))[:, None])
         return queues, clock
 
     def perform_until(self, record: InFlight) -> None:

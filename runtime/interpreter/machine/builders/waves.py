@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from kernel_dsl.tma import SMEM_UNIT
 
+from ...checks.shadow import ShadowAccess
 from ...ptx.module import Instruction
 from ..engine import Wave
 from ..memory import SHARED_RESERVED, Buffer
@@ -54,8 +55,8 @@ class TileWave(Wave):
     def land(self, some: list[int]) -> None:
         """The loads of these lanes take effect, in this order."""
         batch, m = self.batch, self.m
-        starts = np.searchsorted(self.lane, [some, np.add(some, 1)])
-        mine = np.concatenate([np.arange(a, b) for a, b in starts.T])
+        first, end = (np.searchsorted(self.lane, np.array(some) + n).tolist() for n in (0, 1))
+        mine = np.concatenate([np.arange(a, b) for a, b in zip(first, end, strict=True)])
         data = _chunk_view(self.buffer)
         source = (self.source[self.lane[mine]] // _CHUNK)[:, None] + _box_chunks(m)
         target = batch.shared.data.view(np.complex128)
@@ -175,13 +176,12 @@ def _note(wave: TileWave, lanes: Lanes, warps: Array) -> bool:
     queues = {r: clocks.queue(("copy", r, wave.barrier)) for r in dict.fromkeys(rank.tolist())}
     wave.queue = np.array([queues[r] for r in rank.tolist()])
     wave.clock = clocks.issued[team, wave.queue].astype(np.int64) + 1 + _earlier(team * clocks.columns + wave.queue)
-    known = clocks.known[team, batch.row_agent[own], :2]
+    known = clocks.known[team, batch.row_agent[own]]
+    access = ShadowAccess(lanes.c, known, team, wave.queue, wave.clock, wave.ins, False, True)
     shadow = batch.shared.shadow
     shadow.fit(16)
     unit = shadow.granule
-    starts = (cta * batch.shared.stride + wave.at) // unit
-    site = batch.run.site(wave.ins)
-    if not shadow.write_spans(starts, -(-wave.m.bytes // unit), wave.queue, wave.clock, known, site):
+    if not shadow.write_spans(access, (cta * batch.shared.stride + wave.at) // unit, -(-wave.m.bytes // unit)):
         return False
     np.maximum.at(clocks.issued, (team, wave.queue), wave.clock.astype(np.uint32))
     clocks.last |= dict.fromkeys(queues.values(), wave.ins)

@@ -1,0 +1,61 @@
+"""All readers of each granule of shared memory since its last write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .columns import Column
+
+Array = npt.NDArray[Any]
+
+
+class ReadSets(Column):
+    """All readers of each granule since its last write: the clocks of warps and of queues.
+
+    `r`: the last reader's epoch, with a flag where there are others; `site`: of the last warp that read.
+    """
+
+    fields = ("r", "site", "reach", "clocks", "queues", "queue_sites")
+
+    def __init__(self, size: int, site_type: Any, agents: int, room: Callable[[int], None]) -> None:
+        super().__init__(size, room)
+        self.agents = agents
+        self.r: Array = np.zeros(1, np.int64)
+        self.site: Array = np.zeros(1, site_type)
+        self.reach: Array = np.zeros(1, np.int8)
+        self.clocks: Array = np.zeros((1, agents), np.uint32)
+        self.queues: Array = np.zeros((1, 0), np.uint32)
+        self.queue_sites: Array = np.zeros((1, 0), site_type)
+
+    def held(self, numbers: Array) -> tuple[Array, Array, Array]:
+        """(epochs, sites, reach) of the last readers of entries."""
+        return self.r[numbers], self.site[numbers], self.reach[numbers]
+
+    def with_reader(self, had: Array, r: Array, agent: Array, clock: Array, site: int, reach: int) -> Array:
+        """The numbers of sets `had` (n,) with one reader more each, of which the epoch is `r`."""
+        most = int(agent.max()) + 1 - self.agents
+        if most > self.queues.shape[1]:
+            more = ((0, 0), (0, -(-most // 4) * 4 - self.queues.shape[1]))
+            self.queues, self.queue_sites = np.pad(self.queues, more), np.pad(self.queue_sites, more)
+        sites, clocks, queues, queue_sites = (f[had] for f in (self.site, self.clocks, self.queues, self.queue_sites))
+        n = np.arange(len(had))
+        if most > 0:  # queues all
+            queues[n, agent - self.agents] = clock
+            queue_sites[n, agent - self.agents] = site
+        else:
+            sites[:] = site
+            clocks[n, agent] = clock
+        made = self.new(len(had))
+        self.r[made], self.site[made], self.reach[made], self.clocks[made] = r, sites, reach, clocks
+        self.queues[made], self.queue_sites[made] = queues, queue_sites
+        return np.arange(made.start, made.stop)
+
+    def late(self, numbers: Array, known: Array) -> tuple[Array, Array]:
+        """Which warps (n, agents) and queues (n, queues) of sets have read and are not in `known` (n, columns)."""
+        count = min(self.queues.shape[1], known.shape[1] - self.agents)  # others are later ones, which read nothing
+        mine = known[:, self.agents : self.agents + count]
+        return self.clocks[numbers] > known[:, : self.agents], self.queues[numbers, :count] > mine

@@ -1,0 +1,122 @@
+"""The last two readers of each granule of global memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .columns import FEW, SHORT, Accesses, Column, distinct, places_of
+
+Array = npt.NDArray[Any]
+# By the granule's bytes: so many granules may have one pair of readers, for all to take less than 6 bytes a byte.
+_PAIRS = {1: 24, 2: 12, 4: 8}
+
+
+class Readers(Column):
+    """The last two readers of each granule that are not one warp: epochs `r` and `r2`, sites, and how far `r` reached.
+
+    Where too many different pairs occur, as of words that are read in one order and in another, `second` takes the earlier
+    readers over. Of words below 4 bytes, for which that would be too much memory, they are forgotten.
+    """
+
+    fields = ("r", "r2", "site", "site2", "reach")
+
+    def __init__(self, size: int, site_type: Any, room: Callable[[int], None], start: int = 0) -> None:
+        super().__init__(size, room, start)
+        self.r: Array = np.zeros(1, np.int64)
+        self.r2: Array = np.zeros(1, np.int64)
+        self.site: Array = np.zeros(1, site_type)
+        self.site2: Array = np.zeros(1, site_type)
+        self.reach: Array = np.zeros(1, np.int8)
+        self._last: tuple[Array, int, int, int] | None = None
+        self._numbers: Array = np.zeros(0, np.int64)
+        self.single: bool = False
+        self.second: Accesses | None = None
+        self._moved: Array = np.zeros(0, np.int64)  # of each entry, its number in `second`
+        self._moved_at: int = -1  # how often that had collected
+
+    def held(self, numbers: Array) -> tuple[Array, Array, Array]:
+        """(epochs, sites, reach) of the last readers of entries."""
+        return self.r[numbers], self.site[numbers], self.reach[numbers]
+
+    def add(self, r: Array, site: Any, r2: Any, site2: Any, reach: Any) -> Array:
+        """The numbers of new entries (n,)."""
+        made = self.new(len(r))
+        self.r[made], self.site[made], self.r2[made], self.site2[made], self.reach[made] = r, site, r2, site2, reach
+        return np.arange(made.start, made.stop)
+
+    def of(self, r: Array, site: int, reach: int) -> Array:
+        """The numbers of entries (n,) of single readers: those of the last call if it was alike."""
+        last = self._last
+        if last is None or last[1:] != (site, reach, self.collected) or not np.array_equal(last[0], r):
+            self._numbers = self.add(r, site, 0, 0, reach)
+            self._last = r, site, reach, self.collected
+        return self._numbers
+
+    def earlier(self, second: Accesses, numbers: Array) -> Array:
+        """The numbers in `second` of the readers `numbers` (n,), which others follow."""
+        found = np.unique(numbers)
+        second.make_room(len(found))
+        if self._moved_at != second.collected:
+            self._moved, self._moved_at = np.zeros(len(self.r), np.int64), second.collected
+        self._moved = np.pad(self._moved, (0, len(self.r) - len(self._moved)))
+        missing = found[self._moved[found] == 0]
+        if len(missing):
+            self._moved[missing] = second.add(self.r[missing], self.site[missing], 0)
+        return self._moved[numbers]
+
+    def collect(self, wanted: int = 0) -> Array:
+        kept = super().collect(wanted)
+        if len(self._moved):
+            self._moved = np.pad(self._moved, (0, int(kept[-1]) + 1))[kept]
+        return kept
+
+    def part(self, granule: int, always: bool = False) -> None:
+        """Keep second readers apart, or forget them, if pairs are too many for granules of this many bytes."""
+        most = 0 if always else max(self.size // _PAIRS.get(granule, 1), 2 * FEW)
+        if self.single or self.count <= most:
+            return
+        self.collect()
+        if self.count <= most:
+            return
+        self.single = True
+        none = np.zeros(self.count, np.int8)
+        if granule >= 4:
+            self.second = Accesses(self.size, self.site.dtype, self.room, self.start)
+            fields, number = distinct({"epoch": self.r2[: self.count], "site": self.site2[: self.count], "reach": none})
+            self.second.numbers = self._renumbered(number)
+            self.second.take(fields)
+        held = {"r": self.r, "r2": none, "site": self.site, "site2": none, "reach": self.reach}
+        fields, number = distinct({name: field[: self.count] for name, field in held.items()})
+        self.numbers = self._renumbered(number)
+        self.take(fields)
+
+    def _renumbered(self, number: Array) -> Array:
+        """Numbers of all granules that are number[i] where they are i."""
+        if self.blank:
+            return self.numbers
+        made = np.zeros(self.size, np.uint16 if int(number.max()) < SHORT else np.uint32)
+        for part in self.chunks():
+            made[part] = number[self.numbers[part]]
+        return made
+
+    def clear(self, g: Array) -> None:
+        super().clear(g)
+        if self.second is not None:
+            self.second.clear(g)
+
+    def refine(self, times: int) -> None:
+        super().refine(times)
+        if self.second is not None:
+            self.second.refine(times)
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + (self.second.nbytes if self.second is not None else 0)
+
+    def places(self) -> Array:
+        """(granules,): the site of the last reader + 1, 0 without one."""
+        return places_of(self.r[: self.count], self.site[: self.count])[self.numbers]

@@ -1,0 +1,76 @@
+"""Races are found however shadow memory lays out what it knows: in parts, in one, with readers apart, after collections."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernel_dsl.runtime.interpreter import HazardError
+from kernel_dsl.runtime.interpreter.checks import columns, parted_shadow, readers
+
+from . import test_hazards_equal, test_hazards_memory, test_hazards_order, test_hazards_proxies
+from .launching import SCHEDULES, kernel, launch
+from .planted import REGISTERS, Planted, check
+
+FILES = (test_hazards_memory, test_hazards_equal, test_hazards_order, test_hazards_proxies)
+CASES: list[Planted] = [case for file in FILES for case in getattr(file, "CASES", ())]
+ALWAYS = dict.fromkeys((1, 2, 4, 8, 16), 1 << 40)
+
+
+def in_parts(m: pytest.MonkeyPatch) -> None:
+    m.setattr(parted_shadow, "_PART", 64)
+
+
+def joined(m: pytest.MonkeyPatch) -> None:
+    m.setattr(parted_shadow, "_PART", 64)
+    m.setattr(parted_shadow, "_ENTRIES", ALWAYS)
+
+
+def readers_apart(m: pytest.MonkeyPatch) -> None:
+    m.setattr(readers, "_PAIRS", ALWAYS)
+    m.setattr(readers, "FEW", 0)
+
+
+def collected(m: pytest.MonkeyPatch) -> None:
+    m.setattr(columns, "FEW", 2)
+    m.setattr(columns, "_PER_ENTRY", 1 << 40)
+
+
+LAYOUTS = (in_parts, joined, readers_apart, collected)
+
+
+def test_there_are_cases() -> None:
+    assert len(CASES) > 60 and any("global" in case.name for case in CASES)
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_planted_bug(case: Planted, layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout(monkeypatch)
+    check(case)
+
+
+# All warps read one word, or words of their own and of others, by one instruction, then one warp writes there.
+BROADCAST = " ld.param.u64 d1, [a]; ld.global.u32 r2, [d1];\n bar.sync 0;\n setp.ne.u32 p1, r1, WHO; @!p1 st.global.u32 [d1], r2; ret;"
+SHARED = """ .shared .align 16 .b32 s[64];
+ mov.u32 r3, s; setp.ne.u32 p2, r1, 0; @!p2 st.shared.u32 [r3], r1; bar.sync 0;
+ ld.shared.u32 r2, [r3];
+ bar.sync 0;
+ setp.ne.u32 p1, r1, WHO; @!p1 st.shared.u32 [r3], r2; ret;"""
+
+
+@pytest.mark.parametrize("who", [0, 32, 96, 127])
+@pytest.mark.parametrize("layout", [None, *LAYOUTS], ids=lambda f: f.__name__ if f else "usual")
+@pytest.mark.parametrize("body", [BROADCAST, SHARED], ids=["global", "shared"])
+def test_a_write_after_all_warps_have_read(body: str, layout, who: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if layout is not None:
+        layout(monkeypatch)
+    good = REGISTERS + body.replace("WHO", str(who))
+    at = good.rindex(" bar.sync 0;")
+    bad = good[:at] + good[at:].replace(" bar.sync 0;", "", 1)
+    for schedule in SCHEDULES:
+        options = {"block": 128, "schedule": schedule, "ignore": ("equal_value_race",)}
+        launch(kernel(".param .u64 a", good), "k", [np.zeros(1, np.int32)], **options)
+        with pytest.raises(HazardError, match="race_"):
+            launch(kernel(".param .u64 a", bad), "k", [np.zeros(1, np.int32)], **options)
