@@ -36,6 +36,7 @@ class Column:
         self.count: int = 1
         self.limit: int = FEW
         self.collected: int = 0  # how often numbers have changed
+        self.changes: int = 0  # how often granules have got numbers
 
     @property
     def blank(self) -> bool:
@@ -54,10 +55,12 @@ class Column:
     def put(self, g: Array, numbers: Any) -> None:
         if self.blank:
             self._make(self.numbers.dtype)
+        self.changes += 1
         self.numbers[g - self.start if self.start else g] = numbers
 
     def clear(self, g: Array) -> None:
         if not self.blank:
+            self.changes += 1
             self.numbers[g - self.start if self.start else g] = 0
 
     def make_room(self, count: int) -> None:
@@ -150,6 +153,7 @@ class Column:
         """Each granule becomes `times`."""
         self.size *= times
         self.start *= times
+        self.changes += 1
         if self.blank:
             self.numbers = blank(self.size, self.numbers.dtype)
         else:

@@ -160,13 +160,15 @@ class GlobalShadow(PartedShadow):
         if not self.buffer.writable:
             return
         reads, mine = self.reads, self.epoch(a)
+        if reads.repeats(a.site, mine, g, rows):
+            return
         reads.part(self.granule)
         numbers = reads.get(g)
         at = run_heads(numbers, rows)
         had, row = runs(numbers, rows) if at is None else (numbers.reshape(-1)[at], rows_at(rows, numbers.shape, at))
         now, r, site = mine[row], reads.r[had], reads.site[had]
         if np.array_equal(now, r) and (site == a.site).all() and not self.run.program.narrow:
-            return  # a loop that reads the same again
+            return  # the same again, in part
         other = (r != 0) & (agent_of(r) != agent_of(now))
         r2, site2 = np.where(other, r, reads.r2[had]), np.where(other, site, reads.site2[had])
         if reads.single:
@@ -183,6 +185,7 @@ class GlobalShadow(PartedShadow):
             lost = reads.get(g) != made
             if lost.any():
                 self._keep_another(a, g[lost], np.broadcast_to(rows, g.shape)[lost], mine)
+        reads.note(a.site, mine, g, rows)
 
     def _keep_another(self, a: ShadowAccess, g: Array, rows: Array, mine: Array) -> None:
         """Several warps have read granules (n,) by one instruction: keep one of these beside the last."""

@@ -1,8 +1,8 @@
 """Endless spins: the whole state of a batch repeats, and no other warp can change the data that it reads.
 
-The check compares the whole state from time to time: registers, local and shared memory, barriers, the writable arrays. If a
-state occurs twice with one group ready and nothing in flight, it occurs for ever, unless another block changes global memory.
-So the other blocks run first, and further blocks start.
+The check compares the whole state from time to time: registers that decide anything (`slices.py`), local and shared memory,
+barriers, the writable arrays. If a state occurs twice with one group ready and nothing in flight, it occurs for ever, unless
+another block changes global memory. So the other blocks run first, and further blocks start.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from .kinds import HazardKind
+from .slices import deciding
 
 if TYPE_CHECKING:
     from ..machine.batch import Batch
     from ..machine.frame import Frame
+    from ..machine.group import Group
     from ..machine.launch import Run
 
 Array = npt.NDArray[Any]
@@ -49,6 +51,8 @@ class Watch:
         self.saved: Saved | None = None
         self.asleep: dict[int, int] = {}  # batch -> what global memory was when it was found to repeat itself
         self.polled: int | None = None
+        self.seen: set[Any] = set()  # states of those that poll, since memory last changed
+        self._slices: dict[Any, int | None] = {}
 
     def repeats(self, batch: Batch) -> bool:
         """Called before each group: whether this batch does the same again and again."""
@@ -78,6 +82,8 @@ class Watch:
             self.next = 1 << 62
             return
         self.left = _WINDOW
+        batch.trail = set()
+        self.seen.clear()
         registers = [(f, slot, r.copy()) for f in batch.frames.values() for slot, r in f.registers.items()]
         self.saved = Saved(_place(batch), registers, self._rest(batch))
 
@@ -87,11 +93,34 @@ class Watch:
         registers = self.saved.registers
         if sum(len(f.registers) for f in batch.frames.values()) != len(registers):
             return False
+        ((_, g),) = batch.ready.items()
+        chosen = self._deciding(batch, g)
         for at, (frame, slot, held) in enumerate(registers):
+            if frame is g.frame and chosen is not None and not chosen >> slot & 1:
+                continue
             if not np.array_equal(frame.registers[slot].view(np.uint8), held.view(np.uint8)):
                 registers.insert(0, registers.pop(at))
                 return False
         return self._rest(batch) == self.saved.rest
+
+    def state(self, batch: Batch, g: Group) -> Any:
+        """Of warps that poll: where they stand, and what decides whether they go on so (`slices.py`)."""
+        callers = [batch.frame(depth, name) for depth, (name, _) in enumerate(g.stack)]
+        registers = [frame.digest(g.select) for frame in callers]
+        registers.append(g.frame.digest(g.select, self._deciding(batch, g)))
+        mask = None if g.mask is None else g.mask.tobytes()
+        return id(batch), g.key, g.rows.tobytes(), mask, len(batch.trail or ()), *registers
+
+    def _deciding(self, batch: Batch, g: Group) -> int | None:
+        """The registers that decide what warps do as long as they execute what the batch's have; None: all."""
+        if g.stack or not batch.trail:
+            return None
+        name = g.frame.code.name
+        executed = frozenset(pc for of, pc in batch.trail if of == name)
+        key = name, executed, g.pc
+        if key not in self._slices:
+            self._slices[key] = deciding(g.frame.code.segments, executed | {g.pc}, g.pc)
+        return self._slices[key]
 
     def memory(self) -> int:
         """A hash of the writable arrays."""

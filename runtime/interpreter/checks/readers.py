@@ -33,6 +33,7 @@ class Readers(Column):
         self.reach: Array = np.zeros(1, np.int8)
         self._last: tuple[Array, int, int, int] | None = None
         self._numbers: Array = np.zeros(0, np.int64)
+        self._noted: tuple[int, int, Array, Array, Array] | None = None  # the last access that was noted
         self.single: bool = False
         self.second: Accesses | None = None
         self._moved: Array = np.zeros(0, np.int64)  # of each entry, its number in `second`
@@ -41,6 +42,16 @@ class Readers(Column):
     def held(self, numbers: Array) -> tuple[Array, Array, Array]:
         """(epochs, sites, reach) of the last readers of entries."""
         return self.r[numbers], self.site[numbers], self.reach[numbers]
+
+    def repeats(self, site: int, epochs: Array, g: Array, rows: Array) -> bool:
+        """Whether this access is the one that was noted last, as in a loop that waits."""
+        noted = self._noted
+        if noted is None or noted[:2] != (self.changes, site):
+            return False
+        return all(np.array_equal(a, b) for a, b in zip(noted[2:], (epochs, g, rows), strict=True))
+
+    def note(self, site: int, epochs: Array, g: Array, rows: Array) -> None:
+        self._noted = self.changes, site, epochs, g, rows
 
     def add(self, r: Array, site: Any, r2: Any, site2: Any, reach: Any) -> Array:
         """The numbers of new entries (n,)."""

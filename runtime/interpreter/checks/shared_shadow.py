@@ -34,8 +34,8 @@ class SharedShadow(Shadow):
     def _made(self, n: int) -> ReadSets:
         reserved = self.batch.shared.reserved // self.granule
         if reserved:  # cleared before all that runs
-            cleared: Array = np.arange(n).reshape(self.batch.blocks, -1)
-            self.writes.put(cleared[:, :reserved], self.writes.add(ATOMIC[None], 0, 0))
+            cleared = np.arange(n).reshape(self.batch.blocks, -1)[:, :reserved]
+            self.writes.put(cleared, self.writes.add(np.full(1, ATOMIC), 0, 0))
         return ReadSets(n, self.site_type, self.batch.cluster * self.batch.per_block, self.check_room)
 
     def note_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:

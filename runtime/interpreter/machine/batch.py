@@ -66,6 +66,9 @@ class Batch:
         self.looked_at: Any = None  # the instruction that last looked at memory and found it as it was
         self.wgmma: Any = None
         self._special: dict[str, Array] = {}
+        self.trail: set[tuple[str, int]] | None = (
+            None  # segments that were executed since it was last emptied, by function
+        )
         run.attach(self)
         self.mbarriers: Mbarriers = Mbarriers(self)
         self._start()
@@ -181,6 +184,8 @@ class Batch:
         several = run.devices > 1
         while True:
             seg = g.frame.code.segments[g.pc]
+            if self.trail is not None:
+                self.trail.add((g.frame.code.name, g.pc))
             run.steps += seg.cost
             if run.steps > run.budget:
                 run.out_of_steps(g, seg)
@@ -211,6 +216,9 @@ class Batch:
                 g.pc = seg.next
             elif kind == "branch":
                 if not split_branch(self, g, seg):
+                    return
+                if run.steps >= run.watch.next and not self.engine.pending:  # it may be an endless loop
+                    self.push(g)
                     return
             elif not self._finish(g, seg):
                 return

@@ -126,9 +126,10 @@ class Frame:
         self.registers.clear()
         self._views.clear()
 
-    def digest(self, select: Any) -> int:
-        """A hash of these rows' registers: equal when a polling loop has come round with nothing changed."""
-        return hash(tuple(r[select].tobytes() for r in self.registers.values()))
+    def digest(self, select: Any, chosen: int | None = None) -> int:
+        """A hash of these rows' registers, or of the `chosen` ones (a bit set): equal when they have come round to the same."""
+        held = self.registers.items()
+        return hash(tuple(r[select].tobytes() for slot, r in held if chosen is None or chosen >> slot & 1))
 
     def param(self, name: str, size: int) -> Array:
         """A call parameter or return value of all lanes: (warps, 32, size) bytes."""

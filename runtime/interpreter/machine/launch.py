@@ -138,7 +138,6 @@ class Run:
         # Room for a cluster's warps and as many asynchronous queues, and for the number of the cluster if it can be.
         agents = 2 * self.cluster_size * self.warps_per_block + 32
         self.agent_bits: int = max(min(30 - max(self.teams, 1).bit_length(), 12), 7, agents.bit_length())
-        self._seen: set[Any] = set()
         self._seen_at = -1
         self._looked_at = -1
         self._looks = 0
@@ -321,7 +320,7 @@ class Run:
         self.waited = 4 * self.waited + 10**9
         self.watch.asleep.clear()
         self.watch.polled = None
-        self._seen.clear()
+        self.watch.seen.clear()
         return True
 
     def _let_others(self, per_batch: int, room: int) -> None:
@@ -351,16 +350,18 @@ class Run:
         """Let groups that poll look again, but not in a state they were in since memory last changed."""
         if self._seen_at != self.progress:
             self._seen_at = self.progress
-            self._seen.clear()
+            self.watch.seen.clear()
+            for batch in self.resident:
+                batch.trail = set()
         woken = False
         for batch in self.resident:
             kept: list[Group] = []
             for g in batch.polling:
-                state = (id(batch), g.key, g.rows.tobytes(), g.frame.digest(g.select))
-                if state in self._seen:
+                state = self.watch.state(batch, g)
+                if state in self.watch.seen:
                     kept.append(g)
                     continue
-                self._seen.add(state)
+                self.watch.seen.add(state)
                 waits = type(g.why) is MbarrierWait
                 g.why = TIMED_OUT if waits else None
                 batch.push(g)
