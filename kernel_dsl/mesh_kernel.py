@@ -135,7 +135,7 @@ class MeshKernel(Kernel):
         )
         structs = unflatten(structure, [i.struct() for i in inputs])
         expected, nest = output_structs(self._definition, structs)
-        outs = self._outputs(out, expected)
+        outs = self._outputs(out, expected, alone)
         call.take_outputs(None if outs is None else [self._row(x, f"output {n}") for n, x in enumerate(outs)])
         given = None if outs is None else tuple(ArrayInput(*d) for d in call.described_outputs)
         target = target_named(self._definition.params.target or call.target)
@@ -152,7 +152,7 @@ class MeshKernel(Kernel):
         results = finish(call.run(loaded, specs, self._reaches[stages]))
         if interpret is None and loaded[0].device.kind == "cuda":
             if isinstance(call, RankCall):
-                self._learn_rank(args, out, call, self._reaches[stages])
+                self._learn_rank(args, out, call, self._reaches[stages], finish)
             else:
                 self._learn_mesh(args, out, call, loaded, specs, finish)
         return results
@@ -165,12 +165,12 @@ class MeshKernel(Kernel):
         single = [not is_row(x) or isinstance(x, OfRank) for x in given if x is not None]
         return (bool(single) and all(single)) or (not single and self._mesh.group is not None)
 
-    def _learn_rank(self, args: Any, out: Any, call: Any, reach: Reach) -> None:
+    def _learn_rank(self, args: Any, out: Any, call: Any, reach: Reach, finish: Any) -> None:
         from kernel_dsl.runtime.mesh.rank_fast import RankCalls
 
         if not isinstance(self._fast, RankCalls):
             self._fast = RankCalls()
-        self._fast.learn(args, out, call, call.launches, reach)
+        self._fast.learn(args, out, call, call.launches, reach.remote, finish)
 
     def _learn_mesh(self, args: Any, out: Any, call: Any, loaded: Any, specs: Any, finish: Any) -> None:
         from kernel_dsl.runtime.mesh.fast import MeshCalls
@@ -188,11 +188,14 @@ class MeshKernel(Kernel):
             self._loaded[where] = load(stages, device)
         return self._loaded[where]
 
-    def _outputs(self, out: Any, expected: Sequence[ShapeDtypeStruct | None]) -> list[Any] | None:
-        """The leaves of `out=`. Raises `BadCallArgument`, `BadCallValue`."""
+    def _outputs(self, out: Any, expected: Sequence[ShapeDtypeStruct | None], alone: bool) -> list[Any] | None:
+        """The leaves of `out=`; a list of arrays is several where the call is this rank's `alone`.
+
+        Raises `BadCallArgument`, `BadCallValue`.
+        """
         if out is None:
             return None
-        given, _ = flatten(out, lambda x: is_row(x) or hasattr(x, "shape"))
+        given, _ = flatten(out, lambda x: hasattr(x, "shape") or (not alone and is_row(x)))
         if len(given) != len(expected):
             what = f"out= holds {len(given)} arrays, and out_type has {len(expected)}"
             hint = "give a list of one array a device for each output"

@@ -116,7 +116,7 @@ def empty(shape: Any, dtype: Any, mesh: Any, *, interpret: Any = None) -> Any:
     return Symmetric(make(extents, kind, mesh.size, interpret), mesh)
 
 
-def made_like(x: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh, kept: str = "") -> Symmetric:
+def made_like(x: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh | None, kept: str = "") -> Symmetric:
     """An uninitialised array of `shape` and `dtype` on the device of each array of `x`, made by the same framework.
 
     `kept`: with one process a GPU, where all ranks make one together, the name of an array that later calls use again.
@@ -124,7 +124,7 @@ def made_like(x: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh, kept: st
     from kernel_dsl.runtime.arrays.array_view import interop_of, view
 
     made: list[Any] = []
-    if isinstance(x, OfRank):
+    if isinstance(x, OfRank) and mesh is not None:
         from kernel_dsl.runtime.mesh.ranks import made_symmetric
 
         return OfRank([made_symmetric(x[0], shape, dtype, mesh, kept)], mesh)

@@ -14,7 +14,7 @@ from kernel_dsl.errors import BadArgument
 from kernel_dsl.mesh import Mesh
 from kernel_dsl.symmetric import overlap
 
-from .by_rank import by_rank
+from .by_rank import Launched, by_rank
 from .collectives import BLOCKS, described, orders_itself, wait_for_all
 
 PIECE = 4096  # elements of a row that a warpgroup holds at a time
@@ -51,7 +51,8 @@ def all_to_all(
     if out is not None and any(overlap(x, row) for row in out):
         raise BadArgument(op=op, what="out= shares memory with x", hint="give other arrays: peers still read x")
     count = shape[0] * mesh.size if rows is None else an_int(rows, op, "rows", low=0)
-    return _exchange(shape, dtype, mesh, count, timeout)(x, sizes, out=out, interpret=interpret)
+    given = out if out is None else tuple(out)
+    return Launched(_exchange(shape, dtype, mesh, count, timeout), (x, sizes), given)
 
 
 @cache

@@ -21,7 +21,7 @@ from kernel_dsl.mesh import Mesh
 from kernel_dsl.symmetric import OfRank, made_like, overlap
 
 from . import two_level
-from .by_rank import by_rank
+from .by_rank import Launched, by_rank
 
 BLOCKS = 132  # of a device at most: all must run at the same time
 BYTES = 64  # that a lane has in flight from each peer
@@ -64,7 +64,7 @@ def all_reduce(
         hint = 'give another array as out=, or use algorithm="two-shot"'
         raise BadArgument(op=op, what="one-shot in place", hint=hint)
     make = _one_shot if one else _two_shot
-    return make(shape, dtype, mesh, deterministic, timeout)(x, out=out, interpret=interpret)
+    return Launched(make(shape, dtype, mesh, deterministic, timeout), (x,), out)
 
 
 @partial(public, name="all_gather")
@@ -78,7 +78,7 @@ def all_gather(x: Any, mesh: Mesh, *, out: Any = None, timeout: float | None = N
     if mesh.hosts:
         wide = (mesh.size * shape[0], *shape[1:])
         return two_level.gather(shape, wide, dtype, mesh, timeout)(x, out=out, interpret=interpret)
-    return _gather(shape, dtype, mesh, timeout)(x, out=out, interpret=interpret)
+    return Launched(_gather(shape, dtype, mesh, timeout), (x,), out)
 
 
 @partial(public, name="reduce_scatter")
@@ -105,7 +105,7 @@ def reduce_scatter(
     if mesh.hosts:
         part = (shape[0] // mesh.size, *shape[1:])
         return _scattered(x, prod(part), part, dtype, mesh, out, timeout, interpret)
-    return _scatter(shape, dtype, mesh, deterministic, timeout)(x, out=out, interpret=interpret)
+    return Launched(_scatter(shape, dtype, mesh, deterministic, timeout), (x,), out)
 
 
 def _over_hosts(

@@ -18,7 +18,7 @@ from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh
 from kernel_dsl.symmetric import OfRank, made_like, overlap
 
-from .by_rank import by_rank
+from .by_rank import Launched, by_rank
 from .collectives import BLOCKS, described, orders_itself, wait_for_all
 
 CHUNK = 2048  # choices that a warpgroup counts at a time
@@ -91,8 +91,7 @@ def expert_combine(
         raise BadArgument(op=op, what=what, hint="int32, int32 and float32, all (tokens, k)")
     if out is not None and any(overlap(a, out) for a in (y, experts, places, weights)):
         raise BadArgument(op=op, what="out= shares memory with an input", hint="give another array")
-    add = _adding(shape, dtype, ids, num_experts, mesh, timeout)
-    return add(y, experts, places, weights, out=out, interpret=interpret)
+    return Launched(_adding(shape, dtype, ids, num_experts, mesh, timeout), (y, experts, places, weights), out)
 
 
 def _tokens(x: Any, experts: Any, mesh: Mesh, num_experts: Any, op: str) -> tuple[tuple[int, int], DType, int]:

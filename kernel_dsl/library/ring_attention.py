@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import math
 from functools import cache, partial
+from operator import itemgetter
 from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl.boundary import public
 from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh
-from kernel_dsl.symmetric import gapless, made_like, overlap, target_of
+from kernel_dsl.symmetric import gapless, overlap, target_of
 from kernel_dsl.target import Feature, Target
 
 from .attention_kernel import LOG2E, LOWEST, ROWS
-from .by_rank import by_rank
+from .by_rank import Fresh, Launched, by_rank, scratch
 from .collectives import BLOCKS, described, orders_itself, wait_for_all
 from .mesh_product import sender, take_back
 from .ring_attention_general import ROWS_OF_TILE as TILE
@@ -72,12 +73,12 @@ def ring_attention(
         )
     hopper = target.supports(Feature.WGMMA | Feature.TMA | Feature.SETMAXNREG)
     if p.fast and hopper and gapless(q, k, v, *(outs or ())):
-        there = [made_like(q, (mesh.size, *k[0].shape), p.dtype, mesh, f"ring {name}") for name in "kv"]
+        there = [scratch(q, (mesh.size, *k[0].shape), p.dtype, mesh, f"ring {name}") for name in "kv"]
         if out is None:
-            outs = [made_like(q, x.shape, x.dtype, mesh) for x in p.results]
-        got = _ring(p)(q, k, v, out=(outs[0], *there, *outs[1:]), interpret=interpret)
-        return (got[0], got[3]) if p.lse else got[0]
-    return ring_general(p)(q, k, v, out=out, interpret=interpret)
+            outs = [Fresh(x.shape, x.dtype, mesh) for x in p.results]
+        take = itemgetter(0, 3) if p.lse else itemgetter(0)
+        return Launched(_ring(p), (q, k, v), (outs[0], *there, *outs[1:]), take)
+    return Launched(ring_general(p), (q, k, v), outs if p.lse and out is not None else out)
 
 
 def ring_problem(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import kernel_dsl as kd
@@ -13,7 +14,7 @@ from kernel_dsl.mesh import Mesh
 from kernel_dsl.symmetric import OfRank, Symmetric, gapless, made_like, overlap, target_of
 from kernel_dsl.target import Feature
 
-from .by_rank import by_rank
+from .by_rank import Fresh, Launched, by_rank, scratch
 from .collectives import BLOCKS, all_gather, all_reduce, described, reduce_scatter
 from .gathering_product import gathering_kernel
 from .matmul import matmul
@@ -46,9 +47,9 @@ def all_gather_matmul(
         whole = made_like(x, wide, dtype, mesh, "rows") if isinstance(x, OfRank) else None
         rows = all_gather(x, mesh, out=whole, timeout=timeout, interpret=interpret)
         return _products(rows, w, mesh, out, interpret)
-    gathered = made_like(x, (p.M, depth), dtype, mesh, "gathered")
-    out = made_like(x, (p.M, columns), dtype, mesh) if out is None else out
-    return gathering_kernel(p)(x, w, out=(out, gathered), interpret=interpret)[0]
+    gathered = scratch(x, (p.M, depth), dtype, mesh, "gathered")
+    out = Fresh((p.M, columns), dtype, mesh) if out is None else out
+    return Launched(gathering_kernel(p), (x, w), (out, gathered), itemgetter(0))
 
 
 @partial(public, name="matmul_reduce_scatter")
@@ -108,9 +109,12 @@ def _scattered(
     if p is None:
         add = all_reduce if everywhere else reduce_scatter
         return add(_products(x, w, mesh, None, interpret), mesh, out=out, **options)
-    parts = made_like(x, (mesh.size, p.own, columns), dtype, mesh, "parts")
-    out = made_like(x, (rows if everywhere else p.own, columns), dtype, mesh) if out is None else out
-    return scattering_kernel(p, everywhere)(x, w, out=(out, parts), interpret=interpret)[0]
+    parts = scratch(x, (mesh.size, p.own, columns), dtype, mesh, "parts")
+    made = Fresh((rows if everywhere else p.own, columns), dtype, mesh) if out is None else out
+    if everywhere and out is None and isinstance(x, OfRank):  # peers store into it: all ranks make it together
+        made = made_like(x, (rows, columns), dtype, mesh)
+        return Launched(scattering_kernel(p, everywhere), (x, w), (made, parts), itemgetter(0)).run(interpret, False)
+    return Launched(scattering_kernel(p, everywhere), (x, w), (made, parts), itemgetter(0))
 
 
 # --- arguments ------------------------------------------------------------------------------------

@@ -165,6 +165,20 @@ def overlaps_of(
     return tuple(found)
 
 
+def shares(
+    inputs: Sequence[Sequence[ArrayView]], outs: Sequence[Sequence[ArrayView]], overlaps: Sequence[tuple[int, int]]
+) -> bool:
+    """Whether an output shares memory, on its rank, with another array; but for `overlaps`, which are in place."""
+    rows = [*inputs, *outs]
+    return any(
+        overlap(a, b)
+        for j in range(len(inputs), len(rows))
+        for i in range(j)
+        if (i, j) not in overlaps
+        for a, b in zip(rows[i], rows[j], strict=True)
+    )
+
+
 def problem_of(kernel: str, plan: LaunchPlan, rows: Sequence[Sequence[ArrayView]]) -> RunError | None:
     """What is wrong where a rank's arrays are not what the code assumes, or two ranks have the same memory."""
     hidden = [

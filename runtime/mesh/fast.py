@@ -23,7 +23,7 @@ from ..plan.fast_plan import FRAMEWORKS
 from ..plan.signature import SlowPathError, likeness, scan
 from ..plan.unroll import MISS
 from . import cuda
-from .calls import MeshCall, overlaps_of, problem_of
+from .calls import MeshCall, overlaps_of, problem_of, shares
 from .interpreter import DeviceSide, fill
 
 _RECENT = 4
@@ -235,7 +235,7 @@ class _Like:
         rows = [views[i : i + size] for i in range(0, len(views), size)]
         inputs, outs = rows[:count], rows[count:]
         try:
-            if overlaps_of(self._name, inputs, outs) != self._overlaps:
+            if overlaps_of(self._name, inputs, outs) != self._overlaps or shares(inputs, outs, self._overlaps):
                 return None
             if problem_of(self._name, self._loaded[0].plan, rows) is not None:
                 return None

@@ -7,12 +7,14 @@ make a call of a new kind. After that no rank asks another: a launch reads the p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from kernel_dsl.compiled import OutputSpec
 from kernel_dsl.dtypes import int32
 from kernel_dsl.errors_mesh import NoMulticast
+from kernel_dsl.launch_plan import LaunchPlan
 from kernel_dsl.mesh import Reach
 
 from ..arrays.array_view import ArrayView, row_major
@@ -21,10 +23,19 @@ from ..devices.cuda_device import CudaLoaded
 from .cuda import Issue, MeshKept
 from .interpreter import DeviceSide, fill
 from .peers import PeerAddresses
-from .ranks import Ranks, not_symmetric, peers_of
+from .ranks import Ranks, held, not_symmetric, peers_of, place_of
 
 SLOTS = 32  # sets of semaphores that one allocation has
 _ISSUES = 64
+
+
+@dataclass
+class _RankIssue:
+    """A launch, the arrays that it is for, and what keeps other memory from being taken for theirs."""
+
+    issue: Issue
+    views: Sequence[ArrayView]
+    held: list[Any]
 
 
 class RankLaunches:
@@ -57,44 +68,68 @@ class RankLaunches:
         self._counts = peers_of(handle, address)
         sizes = [v.size for v in call.inputs] + [prod(s.shape) for s in specs]
         self._reached = [n for n, size in enumerate(sizes) if n in reach.remote and size]
-        self._issues: dict[Any, tuple[Issue, Sequence[ArrayView]]] = {}
+        self._issues: dict[Any, _RankIssue] = {}
+
+    @property
+    def plan(self) -> LaunchPlan:
+        return self._loaded.plan
 
     def run(self, arrays: Sequence[Any], views: Sequence[ArrayView], scalars: Sequence[Any]) -> None:
         """Launch for these inputs and outputs. Raises `NotSymmetric`, `NoMulticast`."""
-        self.again([v.address for v in views], arrays, scalars, lambda: views)
+        self.again([v.address for v in views], arrays, scalars, lambda addresses: views)
 
     def again(
         self,
         addresses: Sequence[int],
         arrays: Sequence[Any],
         scalars: Sequence[Any],
-        views: Callable[[], Sequence[ArrayView]],
-    ) -> None:
-        """`run`, with views that are only made where no earlier call was for these addresses."""
-        handles = [(n, self._handle_of(n, arrays[n])) for n in self._reached]
-        key = (*addresses, *(tuple(handle.buffer_ptrs) for _, handle in handles))
+        views: Callable[[Sequence[int]], Sequence[ArrayView] | None],
+    ) -> bool:
+        """`run`, with views that are only made where no earlier call was for these arrays; False where there are none.
+
+        An earlier call was for memory that lies at the same addresses, and is still the same memory: torch may give the
+        addresses of an array that is gone to another one, which the peers have elsewhere.
+        """
+        places = [place_of(arrays[n]) for n in self._reached]
+        handles: list[Any] = []
+        if None in places:  # of a framework that does not tell: where the peers have it
+            handles = self._handles(arrays)
+            places = [tuple(handle.buffer_ptrs) for handle in handles]
+        key = (*addresses, *places)
         found = self._issues.get(key)
         if found is None:
+            made = views(addresses)
+            if made is None:
+                return False
             if len(self._issues) >= _ISSUES:
                 self._issues.clear()
-            made = views()
-            found = self._issues[key] = self._made(made, dict(handles), scalars), made
-        issue, made = found
-        if not self._meets and not self._filled:
-            issue.run(scalars)
-            return
+            by_number = dict(zip(self._reached, handles or self._handles(arrays), strict=True))
+            keep = [held(arrays[n]) for n in self._reached]
+            found = self._issues[key] = _RankIssue(self._made(made, by_number, scalars), made, keep)
+        if self._meets or self._filled:
+            self._among_others(found, scalars)
+        else:
+            found.issue.run(scalars)
+        return True
+
+    def _among_others(self, found: _RankIssue, scalars: Sequence[Any]) -> None:
+        """Launch after outputs are filled, or between two meetings of the ranks' streams."""
         with self.ranks.on_stream(self.stream):
             if self._meets:
                 self._handle.barrier(channel=0)  # every rank's stream has come to the launch
             if self._filled:
-                side = DeviceSide(list(made[: self._inputs]), list(made[self._inputs :]), list(scalars))
+                views = found.views
+                side = DeviceSide(list(views[: self._inputs]), list(views[self._inputs :]), list(scalars))
                 with driver.current(self._loaded.device.context):
                     fill(side, self.specs, self.stream)
                 if self._meets:
                     self._handle.barrier(channel=0)
-            issue.run(scalars)
+            found.issue.run(scalars)
             if self._meets:
                 self._handle.barrier(channel=0)  # and has passed it
+
+    def _handles(self, arrays: Sequence[Any]) -> list[Any]:
+        return [self._handle_of(n, arrays[n]) for n in self._reached]
 
     def _handle_of(self, number: int, array: Any) -> Any:
         """What torch knows of an array that the peers are asked for."""

@@ -5,23 +5,27 @@ Everything else, and everything that could be an error, is MISS. No rank asks an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernel_dsl.mesh import Reach
+from kernel_dsl import forking
 from kernel_dsl.symmetric import OfRank
 
 from ..arrays.array_view import ArrayView
 from ..devices.streams import stream_handle
 from ..plan import recording
 from ..plan.dispatch import forgets_in_child
+from ..plan.fast_plan import FRAMEWORKS
+from ..plan.signature import SlowPathError, likeness, scan
 from ..plan.unroll import MISS
+from .calls import overlaps_of, problem_of, shares
 from .rank_calls import RankCall
 from .rank_cuda import RankLaunches
 
-_KINDS = 16  # of calls that a kernel keeps
+_RECENT = 8  # kinds of calls that a kernel keeps
 _SCALARS = (bool, int, float)
+
+Structure = Callable[[list[Any]], Any]
 
 
 class RankCalls:
@@ -31,111 +35,124 @@ class RankCalls:
     recording = recording
 
     def __init__(self) -> None:
-        self.likes: dict[Any, _LikeOfRank] = {}
+        self.recent: tuple[_LikeOfRank, ...] = ()
+        self._lock = forking.lock()
         forgets_in_child(self)
 
     def forget(self) -> None:
         """Send the next calls the full way."""
-        self.likes.clear()
+        self.recent = ()
 
     def __call__(self, args: Sequence[Any], out: Any, stream: Any) -> Any:
         """The call's result, or MISS: nothing was done then."""
-        found = _facts(args, out)
-        if found is None:
-            return MISS
-        like = self.likes.get(found.key)
-        return MISS if like is None else like(found, out, stream)
+        for like in self.recent:
+            result = like(args, out, stream)
+            if result is not MISS:
+                return result
+        return MISS
 
-    def learn(self, args: Sequence[Any], out: Any, call: RankCall, launches: RankLaunches, reach: Reach) -> None:
-        """Remember a call that was made. Does nothing where there is no fast path."""
-        found = _facts(args, out)
-        if found is None or call.overlaps or not all(v.contiguous for v in (*call.inputs, *(v for (v,) in call.outs))):
-            return
-        made = any(len(call.inputs) + n in reach.remote for n in range(len(launches.specs)))
-        if out is None and made:
+    def learn(
+        self, args: Sequence[Any], out: Any, call: RankCall, launches: RankLaunches, remote: set[int], finish: Structure
+    ) -> None:
+        """Remember a call that was made. `remote`: arrays that peers reach. Does nothing where there is no fast path."""
+        made = any(len(call.inputs) + n in remote for n in range(len(launches.specs)))
+        if out is None and (made or not call.inputs):
             return  # all ranks make symmetric memory together, which takes far longer than a call
-        if len(self.likes) >= _KINDS:
-            self.likes.clear()
-        self.likes[found.key] = _LikeOfRank(call, launches)
-
-
-@dataclass
-class _Facts:
-    """A call's arrays, their addresses, its scalars, and what the calls like it have in common."""
-
-    arrays: list[Any]
-    addresses: list[int]
-    scalars: list[Any]
-    key: tuple[Any, ...]
-    wrapped: bool
-
-
-def _facts(args: Sequence[Any], out: Any) -> _Facts | None:
-    outs: Sequence[Any] = () if out is None else out if type(out) in (tuple, list) else (out,)
-    found = _Facts([], [], [], (), False)
-    key: list[Any] = [len(args), out is None, type(out) in (tuple, list)]
-    for number, x in enumerate((*args, *outs)):
-        if type(x) is OfRank:
-            found.wrapped, x = True, x[0]
-        if number < len(args) and isinstance(x, _SCALARS):
-            found.scalars.append(x)
-            key.append(type(x))
-            continue
+        rows = [n for n, x in enumerate(args) if hasattr(x, "dtype")]
+        given = [*(args[n] for n in rows), *(() if out is None else out if type(out) in (list, tuple) else (out,))]
+        wrapped = {type(x) is OfRank for x in given}
+        arrays = [x[0] if type(x) is OfRank else x for x in given]
+        views = [*call.inputs, *(v for row in (call.outs if out is not None else ()) for v in row)]
+        known = all(v.framework in FRAMEWORKS and v.device == ("cuda", call.device.index) for v in views)
+        plain = all(type(x) in _SCALARS for n, x in enumerate(args) if n not in rows)
+        if len(wrapped) != 1 or len(views) != len(arrays) or not known or not plain:
+            return
         try:
-            if hasattr(x, "data_ptr"):  # torch's
-                if x.requires_grad:
-                    return None
-                address, strides, place = x.data_ptr(), x.stride(), x.device
-            else:  # CuPy's
-                address, strides, place = x.data.ptr, x.strides, x.device.id
-        except AttributeError:
-            return None
-        found.arrays.append(x)
-        found.addresses.append(address)
-        key += (x.shape, strides, x.dtype, place, address % 16)
-    found.key = (*key, found.wrapped)
-    return found
+            signature = scan(arrays, [])
+        except (SlowPathError, RuntimeError):
+            return
+        found = _LikeOfRank(args, out, rows, wrapped.pop(), arrays, signature, call, launches, finish)
+        with self._lock:
+            self.recent = (found, *self.recent)[:_RECENT]
 
 
 class _LikeOfRank:
     """One kind of call. It holds no array."""
 
-    def __init__(self, call: RankCall, launches: RankLaunches) -> None:
-        self._launches = launches
+    def __init__(
+        self,
+        args: Sequence[Any],
+        out: Any,
+        rows: list[int],
+        wrapped: bool,
+        arrays: Sequence[Any],
+        signature: list[Any],
+        call: RankCall,
+        launches: RankLaunches,
+        finish: Structure,
+    ) -> None:
+        self._launches, self._finish, self._wrapped = launches, finish, wrapped
+        self._count, self._rows = len(args), rows
+        self._scalars = [(n, type(x)) for n, x in enumerate(args) if n not in rows]
+        self._given, self._single = out is not None, type(out) not in (list, tuple)
+        self._outs = len(launches.specs)
+        self._signature, self._alike = signature, likeness(arrays)
+        self._name, self._plan, self._overlaps = call.name, launches.plan, call.overlaps
+        outs = [v for (v,) in call.outs]
+        self._shapes = [(v.shape, v.strides, v.dtype, v.device, v.framework) for v in (*call.inputs, *outs)]
         self._interop = call.interop
-        self._inputs = len(call.inputs)
-        self._single = len(launches.specs) == 1
-        self._shapes = [
-            (v.shape, v.strides, v.dtype, v.device, v.framework) for v in (*call.inputs, *(v for (v,) in call.outs))
-        ]
-        self._sizes = [v.nbytes for v in (*call.inputs, *(v for (v,) in call.outs))]
-        self._makers = (
-            [(spec.shape, spec.dtype, call.inputs[0].device) for spec in launches.specs] if call.inputs else []
-        )
-        self._pairs = [(o, i) for o in range(self._inputs, len(self._sizes)) for i in range(o)]
         self._index: int = call.device.index
-        self._mesh = call.mesh
+        self._makers = [] if self._given else [(s.shape, s.dtype, call.inputs[0].device) for s in launches.specs]
+        self._allocators = [call.interop.allocator(*maker) for maker in self._makers]
 
-    def __call__(self, found: _Facts, out: Any, stream: Any) -> Any:
-        launches = self._launches
-        now = self._interop.current_stream(self._index) if stream is None else stream_handle(stream)
-        if now != launches.stream or (out is None and (stream is not None or not self._makers)):
+    def __call__(self, args: Sequence[Any], out: Any, stream: Any) -> Any:
+        if len(args) != self._count or (out is not None) is not self._given:
             return MISS
-        arrays, addresses = found.arrays, found.addresses
-        if out is None:
-            made = [self._interop.empty(*maker, now) for maker in self._makers]
-            arrays = [*arrays, *made]
-            addresses = [*addresses, *(a.data_ptr() if hasattr(a, "data_ptr") else a.data.ptr for a in made)]
-        else:
-            for o, i in self._pairs:
-                if addresses[o] < addresses[i] + self._sizes[i] and addresses[i] < addresses[o] + self._sizes[o]:
+        given: list[Any] = [args[n] for n in self._rows]
+        if self._given:
+            if self._single:
+                given.append(out)
+            elif type(out) not in (list, tuple) or len(out) != self._outs:
+                return MISS
+            else:
+                given += out
+        if self._wrapped:
+            if any(type(x) is not OfRank for x in given):
+                return MISS
+            given = [x[0] for x in given]
+        scalars: list[Any] = []
+        for n, kind in self._scalars:
+            if type(args[n]) is not kind:
+                return MISS
+            scalars.append(args[n])
+        try:
+            if self._alike is not None and self._alike(*given):
+                addresses: list[int] = [a.data_ptr() for a in given]
+            else:
+                addresses = []
+                if scan(given, addresses) != self._signature:
                     return MISS
+        except (SlowPathError, RuntimeError):
+            return MISS
+        now = self._interop.current_stream(self._index) if stream is None else stream_handle(stream)
+        if now != self._launches.stream or (stream is not None and not self._given):
+            return MISS
+        return self._launch(given, addresses, scalars)
 
-        def views() -> list[ArrayView]:
-            return [ArrayView(a, *shape) for a, shape in zip(addresses, self._shapes, strict=True)]
+    def _launch(self, arrays: list[Any], addresses: list[int], scalars: list[Any]) -> Any:
+        for allocate in self._allocators:
+            made = allocate()
+            arrays.append(made)
+            addresses.append(made.data_ptr() if hasattr(made, "data_ptr") else made.data.ptr)
+        if not self._launches.again(addresses, arrays, scalars, self._views):
+            return MISS
+        return self._finish([[a] for a in arrays[-self._outs :]])
 
-        launches.again(addresses, arrays, found.scalars, views)
-        if out is not None:
-            return out
-        results = [OfRank([a], self._mesh) if found.wrapped else a for a in arrays[self._inputs :]]
-        return results[0] if self._single else tuple(results)
+    def _views(self, addresses: Sequence[int]) -> list[ArrayView] | None:
+        """The arrays at addresses that are new, checked as in the full call; None where that has an error for them."""
+        views = [ArrayView(a, *shape) for a, shape in zip(addresses, self._shapes, strict=True)]
+        rows = [[v] for v in views]
+        inputs, outs = rows[: len(self._rows)], rows[len(self._rows) :]
+        if overlaps_of(self._name, inputs, outs) != self._overlaps or shares(inputs, outs, self._overlaps):
+            return None
+        return views if problem_of(self._name, self._plan, rows) is None else None

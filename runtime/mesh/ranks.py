@@ -123,6 +123,21 @@ def is_symmetric(tensor: Any) -> bool:
     return hasattr(tensor, "data_ptr") and (ask is None or bool(ask(tensor)))
 
 
+def place_of(tensor: Any) -> int | None:
+    """What is a tensor's memory and no other's as long as something `held` it; None where its framework does not tell."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except AttributeError:
+        return None
+
+
+def held(tensor: Any) -> Any:
+    """What lets `place_of` tell a tensor's memory from later memory at the same address; the memory itself may go."""
+    if place_of(tensor) is None:
+        return None
+    return import_module("torch.multiprocessing.reductions").StorageWeakRef(tensor.untyped_storage())
+
+
 def not_symmetric(op: str, what: str) -> NotSymmetric:
     hint = "make it by torch.distributed._symmetric_memory.empty on all ranks, and call rendezvous(tensor, group)"
     return NotSymmetric(op=op, what=what, hint=hint)

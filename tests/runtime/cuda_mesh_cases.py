@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import Any
 
@@ -16,6 +17,7 @@ import kernel_dsl as kd
 from kernel_dsl import mesh_kernel
 from kernel_dsl.dtypes import float32, int32, int64, uint8
 from kernel_dsl.errors_mesh import Unreachable
+from kernel_dsl.library import collectives
 from kernel_dsl.mesh import TEXT_BYTES, TEXTS
 from kernel_dsl.runtime.arrays.array_view import ArrayView, row_major
 from kernel_dsl.runtime.devices import memory, reports
@@ -200,6 +202,43 @@ def test_what_a_fast_call_costs_the_host(cupy: Any, monkeypatch: pytest.MonkeyPa
             assert count(LAUNCHES) == before + 100
         print(f"meets={meets}: {best / 2:.1f} us a device")
         assert best / 2 < most
+
+
+def calls_of(function: Any) -> int:
+    """How many calls, of Python and of C, `function()` makes."""
+    made = 0
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal made
+        made += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return made
+
+
+def test_what_a_call_of_the_library_costs_the_host(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No array is examined but by the kernel's fast path. Calls are counted: the figure is the same on each machine."""
+    monkeypatch.setattr(mesh_kernel, "load", lambda stages, device: device.load(stages.kernel))
+    xs, ys, outs = arrays(value=1), arrays(value=2), arrays()
+    for array in (xs, ys):
+        kd.library.all_reduce(array, PAIR, out=outs)
+    assert calls_of(lambda: kd.library.all_reduce(ys, PAIR, out=outs)) <= 85
+    with monkeypatch.context() as patch:
+        patch.setattr(collectives, "described", None)
+        before = count(LAUNCHES)
+        assert [o is out for o, out in zip(kd.library.all_reduce(xs, PAIR, out=outs), outs, strict=True)] == [True] * 2
+        assert count(LAUNCHES) == before + 2
+        with pytest.raises(kd.Error):
+            kd.library.all_reduce(arrays(N + 1), PAIR, out=outs)
+    wide = arrays(N, 2)
+    with pytest.raises(kd.Error, match="one-shot in place"):
+        kd.library.all_reduce(xs, PAIR, out=xs, algorithm="one-shot")
+    with pytest.raises(kd.Error):
+        kd.library.all_reduce(xs, PAIR, out=wide)
 
 
 def test_what_a_kernel_wrote_before_it_ended_stands_in_the_error(played: Played, capfd: Any) -> None:

@@ -1,0 +1,116 @@
+"""Launches that the library remembers: later calls of their kind launch the same kernel for their own arrays, and examine nothing."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.library.by_rank import Fresh, Launched, by_rank
+from kernel_dsl.symmetric import Symmetric
+
+PAIR = kd.Mesh(("x",), (2,))
+
+
+class Kernel:
+    """A kernel whose calls are noted. Its fast path takes each call, or none where it `misses`."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, Any]] = []
+        self.misses = False
+        self._fast = self
+        self.miss, self.recording = object(), SimpleNamespace(active=False)
+
+    def __call__(self, *args: Any, out: Any = None, interpret: Any = None) -> Any:
+        if (
+            len(args) == 3
+            and args[2] is None
+            and isinstance(args[0], list)
+            and args[0]
+            and isinstance(args[0][0], list)
+        ):
+            args, out, _ = args  # as the fast path is called
+            if self.misses:
+                return self.miss
+            self.calls.append((list(args), out))
+            return out
+        self.calls.append((list(args), out))
+        return out
+
+
+@pytest.fixture
+def made() -> Any:
+    """`made.function(q, k, mesh, *, out, scale)`, whose bodies are counted."""
+    found = SimpleNamespace(kernel=Kernel(), entered=0)
+
+    @by_rank
+    def function(q: Any, k: Any, mesh: Any, *, out: Any = None, scale: Any = None, interpret: Any = None) -> Any:
+        found.entered += 1
+        if q is None:
+            raise ValueError("no q")
+        result = out if out is not None else Fresh((2,), kd.float32, mesh)
+        room = Fresh((7,), kd.float32, mesh)
+        return Launched(found.kernel, (k, q), (result, room), lambda outs: outs[0])
+
+    found.function = function
+    return found
+
+
+def row(value: float, n: int = 2) -> list[Any]:
+    return [np.full(n, value, np.float32) for _ in range(2)]
+
+
+def test_later_calls_use_their_own_arrays(made: Any) -> None:
+    made.function(row(1), row(2), PAIR, out=row(3))
+    q, k, out = row(4), row(5), row(6)
+    assert made.function(q, k, PAIR, out=out) is out and made.entered == 1
+    (args, outs) = made.kernel.calls[-1]
+    assert args[0] is k and args[1] is q and outs[0] is out
+    assert type(outs[1]) is Symmetric and outs[1].shape == (7,) and outs[1] is not made.kernel.calls[0][1][1]
+
+
+def test_an_array_that_comes_twice_says_nothing_of_two(made: Any) -> None:
+    x, q, k, out = row(1), row(2), row(3), row(4)
+    made.function(x, x, PAIR, out=out)
+    made.function(q, k, PAIR, out=out)
+    made.function(x, x, PAIR, out=x)
+    assert made.entered == 3
+    made.function(k, q, PAIR, out=out)
+    assert made.entered == 3 and made.kernel.calls[-1][0][0] is q
+    made.function(k, k, PAIR, out=out)
+    assert made.entered == 3 and made.kernel.calls[-1][0] == [k, k]
+
+
+def test_other_kinds_of_calls_are_examined(made: Any) -> None:
+    q, k, out = row(1), row(2), row(3)
+    made.function(q, k, PAIR, out=out)
+    others = [
+        lambda: made.function(row(1, 3), k, PAIR, out=out),
+        lambda: made.function(q, [x.astype(np.float16) for x in k], PAIR, out=out),
+        lambda: made.function(tuple(q), k, PAIR, out=out),
+        lambda: made.function(q, k, kd.Mesh(("y",), (2,)), out=out),
+        lambda: made.function(q, k, PAIR, out=out, scale=1),
+        lambda: made.function(q, k, PAIR, out=out, scale=True),
+        lambda: made.function(q, k, PAIR, out=out, scale=[1]),
+        lambda: made.function(q, k, PAIR),
+        lambda: made.function(q, k, PAIR, out=out, interpret=True),
+        lambda: made.function(q, k, mesh=PAIR, out=out),
+    ]
+    for number, call in enumerate(others, 2):
+        call()
+        assert made.entered == number
+    made.kernel.misses = True
+    made.function(q, k, PAIR, out=out)
+    assert made.entered == len(others) + 2, "the kernel's fast path has an eye on the rest"
+    with pytest.raises(ValueError, match="no q"):
+        made.function(None, k, PAIR, out=out)
+
+
+def test_outputs_are_made_for_each_call(made: Any) -> None:
+    first = made.function(row(1), row(2), PAIR)
+    again = made.function(row(1), row(2), PAIR)
+    assert made.entered == 1 and type(again) is Symmetric and again.mesh is PAIR
+    assert first[0] is not again[0] and again.shape == (2,)
