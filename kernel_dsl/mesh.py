@@ -23,9 +23,8 @@ from .refs import Ref, ds, is_index
 from .trace import current
 from .values import Array
 
-ROOM = 1 << 14  # semaphores of a kernel
-# The message of a kernel that ends because a wait lasted too long: texts of this many bytes, in memory that the host
-# reads.
+ROOM = 1 << 14  # semaphores of a kernel; behind them lies what it keeps between launches
+# What a kernel says before it ends at a wait that lasted too long: texts of so many bytes, in memory that the host reads.
 TEXTS, TEXT_BYTES = 32, 256
 _TOO_MANY = "waited too long for a semaphore"
 
@@ -131,7 +130,8 @@ class Meshed:
         self.reach = Reach()
         self._arrays = max(numbers.values(), default=-1) + 1
         self._taken = 0
-        self._named: list[tuple[int, str]] = []  # the end and the name of each set of semaphores
+        self._kept = 4 * ROOM  # bytes: where what `kept` gives begins
+        self._named: list[tuple[int, str]] = []  # where each set of semaphores ends
         self._texts: list[str] = []
 
     def index(self, position: int) -> Any:
@@ -197,6 +197,20 @@ class Meshed:
         every = self._semaphores.slice(ds(start, self._taken - start))
         at = block * size
         return every.slice(at) if not shape else every.slice(ds(at, size)).reshape(*shape)
+
+    def kept(self, shape: tuple[int, ...], dtype: Any) -> Ref:
+        """Memory of the kernel that peers reach: zeros at first, then what earlier launches on these streams left there.
+
+        `MeshKernel.room` says how much there is. Raises `MeshValue` where that is too little.
+        """
+        size = prod(shape)
+        whole = self._semaphores.bitcast(dtype)
+        start = self._kept // dtype.itemsize
+        self._kept += -(-size * dtype.itemsize // 16) * 16
+        if self._kept > 4 * self._semaphores.shape[0]:
+            what = f"the kernel keeps {self._kept} bytes between launches"
+            raise MeshValue(what=what, hint="set `room` of the kernel to as many words of 4 bytes")
+        return whole.slice(ds(start, size)).reshape(*shape)
 
     def end(self, text: str, count: Any) -> None:
         """End the kernel with a text and the int32 count, which the host reports: stores, then a trap.

@@ -54,6 +54,7 @@ class MeshKernel(Kernel):
         # Whether the streams of a launch synchronise before it and after it. If each block of a kernel waits at its
         # beginning and before its end for the same block on all peers, by semaphores, the kernel sets this to False.
         self.meets: bool = True
+        self.room: int = ROOM  # words of 4 bytes: semaphores, and behind them what `Meshed.kept` gives
 
     @property
     def mesh(self) -> Mesh:
@@ -95,14 +96,14 @@ class MeshKernel(Kernel):
         `mapped`: all devices map each other's memory, so that nothing goes by NVSHMEM.
         """
         mesh = replace(self._mesh, hosts=()) if mapped else self._mesh
-        definition, arrays = _with_mesh(self._definition, mesh, inputs, structure)
+        definition, arrays = _with_mesh(self._definition, mesh, inputs, structure, self.room)
         hidden = (
             ScalarInput(dt.int32, weak=False),
             ArrayInput((table_rows(arrays, self._mesh.size), self._mesh.size), dt.int64),
         )
         moved = tuple((i + 1, j + 1) for i, j in overlaps)  # the table comes before the author's arrays
         if given is not None:
-            given = (*given, ArrayInput((ROOM,), dt.int32))
+            given = (*given, ArrayInput((self.room,), dt.int32))
         whole = (*hidden, *inputs)
         traced = trace_kernel(definition, whole, _after(structure, HIDDEN), moved, given, target_named(target))
         stages = Stages(traced, target_named(target), definition.params, moved)
@@ -333,11 +334,15 @@ def _parameters(body: Any) -> list[str]:
         return []
 
 
-def _with_mesh(definition: Definition, mesh: Mesh, inputs: Sequence[Input], nest: Any) -> tuple[Definition, int]:
-    """The definition with the hidden arguments, and the number of arrays in the table."""
+def _with_mesh(
+    definition: Definition, mesh: Mesh, inputs: Sequence[Input], nest: Any, room: int
+) -> tuple[Definition, int]:
+    """The definition with the hidden arguments, rank and table before the inputs, `room` words of semaphores after the
+    outputs; how many arrays the table has.
+    """
     structs = unflatten(nest, [i.struct() for i in inputs])
     outs, structure = output_structs(definition, structs)
-    semaphores = ShapeDtypeStruct((ROOM,), dt.int32)
+    semaphores = ShapeDtypeStruct((room,), dt.int32)
     plain = [None if o is None else ShapeDtypeStruct(o.shape, o.dtype) for o in outs]
     given = unflatten(structure, plain)
     out_type = (*given, semaphores) if isinstance(structure, (tuple, list)) else (given, semaphores)

@@ -21,12 +21,14 @@ from kernel_dsl.mesh import Mesh
 from kernel_dsl.symmetric import OfRank, made_like, overlap
 
 from . import two_level
+from .all_reduce_words import words_kernel
 from .by_rank import Launched, by_rank
 
 BLOCKS = 132  # of a device at most: all must run at the same time
 BYTES = 64  # that a lane has in flight from each peer
 # Bytes of an array up to which each device reads all of the peers' arrays: one meeting less, and n times the traffic.
 ONE_SHOT = 512 << 10
+WORDS = 512 << 10  # bytes that a device sends at most in words that carry the number of the call
 
 
 @partial(public, name="all_reduce")
@@ -44,20 +46,27 @@ def all_reduce(
     """The sum of all devices' arrays, on every device; float16, bfloat16 and fp8 are added in float32 and rounded once.
 
     `x`: an array of one shape and dtype a device, row-major; `out`: preallocated, and may be `x`. With one process a GPU, `x` is
-    this rank's array in symmetric memory, `mesh` may be the process group, and the result is this rank's. `algorithm`: "one-shot"
-    (each device reads all arrays), "two-shot" (each adds up its part of all, and stores it everywhere), or None, by size.
+    this rank's array in symmetric memory, `mesh` may be the process group, and the result is this rank's. `algorithm`: "words"
+    (each device stores its array into memory of all others that the library keeps; `x` may lie in any memory), "one-shot" (each
+    reads all arrays), "two-shot" (each adds up its part of all, and stores it everywhere), or None, by size.
     `deterministic`: terms are added in the order of ranks, so that all devices and calls give the same bits; else each
-    device begins with its own, which spreads the reads. `timeout`: seconds that a device waits for its peers.
+    device may begin with its own, which spreads the reads. `timeout`: seconds that a device waits for its peers.
 
     Raises `BadArgument`, `BadArgumentType`, and what a call of a kernel on a mesh raises.
     """
     op = "all_reduce"
     shape, dtype = described(x, mesh, op)
-    if algorithm not in (None, "one-shot", "two-shot"):
-        raise BadArgument(op=op, what=f"algorithm={algorithm!r}", hint='"one-shot", "two-shot" or None')
+    if algorithm not in (None, "words", "one-shot", "two-shot"):
+        raise BadArgument(op=op, what=f"algorithm={algorithm!r}", hint='"words", "one-shot", "two-shot" or None')
     if mesh.hosts:
         return _over_hosts(x, shape, dtype, mesh, out, timeout, interpret)
-    small = prod(shape) * dtype.itemsize <= ONE_SHOT
+    size = prod(shape) * dtype.itemsize
+    if algorithm == "words" or (algorithm is None and size * (mesh.size - 1) <= WORDS):
+        if size > WORDS:
+            what = f"{size} bytes in words"
+            raise BadArgument(op=op, what=what, hint='at most 512 KiB go so; use algorithm="two-shot"')
+        return Launched(words_kernel(shape, dtype, mesh, timeout), (x,), out)
+    small = size <= ONE_SHOT
     in_place = _in_place(x, out)  # another device would still read what this one replaces
     one = algorithm == "one-shot" or (algorithm is None and small and not in_place)
     if one and in_place:

@@ -7,6 +7,7 @@ for all peers, so such a kernel leaves them at zero itself: each signal is waite
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from enum import Enum
 from itertools import product
 from math import prod
@@ -200,12 +201,12 @@ def semaphore_wait(
     `memory_scope` and errors as of `semaphore_signal`.
     """
     ref, scope = _one(sem, "semaphore_wait", memory_scope)
-    late = None if timeout is None else _Deadline(ref, value, timeout)
+    late = None if timeout is None else Deadline(_text(ref, value, timeout), timeout)
 
     def peek() -> Any:
         seen = _peek(ref, scope)
         if late is not None:
-            late.check(seen)
+            late.check(seen, lambda: seen < value)
         return seen
 
     if not decrement:
@@ -237,20 +238,25 @@ def _seen_by_copies(ref: Ref) -> None:
         nvshmem.arrived(mesh, ref, "semaphore_wait")
 
 
-class _Deadline:
-    """A time by which a wait must have ended. PTX `%globaltimer`."""
+def _text(ref: Ref, value: Any, seconds: float) -> str:
+    """What a kernel says that waited too long for a semaphore."""
+    mesh = current().mesh
+    name = repr(ref.type.name or "semaphore" if mesh is None else mesh.name_of(ref))
+    return f"waited for {seconds} s for {name} to become {value if isinstance(value, int) else 'as asked'}"
 
-    def __init__(self, ref: Ref, value: Any, seconds: float) -> None:
+
+class Deadline:
+    """A time by which a wait must have ended, and what the kernel says otherwise. PTX `%globaltimer`."""
+
+    def __init__(self, text: str, seconds: float) -> None:
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e9:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise BadArgument(op="semaphore_wait", what=f"timeout={seconds!r}", hint="seconds, more than 0")
         self._end = _now() + int(seconds * 1e9)
-        self._value = value
-        self._mesh = mesh = current().mesh
-        name = repr(ref.type.name or "semaphore" if mesh is None else mesh.name_of(ref))
-        self._text = f"waited for {seconds} s for {name} to become {value if isinstance(value, int) else 'as asked'}"
+        self._mesh = current().mesh
+        self._text = text
 
-    def check(self, seen: Any) -> None:
-        """End the kernel if the time is over and the count, `seen`, is still too low."""
+    def check(self, seen: Any, waits: Callable[[], Any]) -> None:
+        """End the kernel where it is late and still `waits()`; `seen` is the count that it tells."""
         mesh = self._mesh
 
         def end() -> None:
@@ -259,7 +265,7 @@ class _Deadline:
             else:
                 debug_check(False, self._text)
 
-        cond((_now() > self._end) & (seen < self._value), end, lambda: None)
+        cond((_now() > self._end) & waits(), end, lambda: None)
 
 
 def _now() -> Any:

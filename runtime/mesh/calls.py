@@ -121,7 +121,7 @@ class MeshCall:
             cuda.launch(loaded, sides, specs, self._streams, self.kept, self.meets)
         else:
             fresh = [n for n, s in enumerate(specs) if not self._given and s.fill is None and s.alias is None]
-            interpreter.launch(loaded[0], sides, specs, fresh, reach)
+            interpreter.launch(loaded[0], sides, specs, fresh, reach, self.kept)
         finish = self._interop.finish
         if self._given:
             return [list(row) for row in self._given]

@@ -169,7 +169,7 @@ class RankCall:
             if rank == self.ranks.rank:
                 mine = list(zip([*self.inputs, *outs], [*ins, *made], strict=True))
         fresh = [n for n, s in enumerate(specs) if not self._given and s.fill is None and s.alias is None]
-        interpreter.launch(loaded, sides, specs, fresh, reach)
+        interpreter.launch(loaded, sides, specs, fresh, reach, self.kept)
         written_too = loaded.plan.written[1:]
         for number, (target, twin) in enumerate(mine):
             if number >= len(self.inputs) or (number < len(written_too) and written_too[number]):

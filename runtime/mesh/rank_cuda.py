@@ -15,7 +15,7 @@ from kernel_dsl.compiled import OutputSpec
 from kernel_dsl.dtypes import int32
 from kernel_dsl.errors_mesh import NoMulticast
 from kernel_dsl.launch_plan import LaunchPlan
-from kernel_dsl.mesh import Reach
+from kernel_dsl.mesh import ROOM, Reach
 
 from ..arrays.array_view import ArrayView, row_major
 from ..devices import driver, reports
@@ -165,18 +165,22 @@ def launches_of(call: Any, loaded: CudaLoaded, specs: Sequence[OutputSpec], reac
     found = call.kept.get(key)
     if found is None:
         ranks = call.ranks
-        number = ranks.slots
-        ranks.agree(call.name, [*words, ("the number of kernels before it", str(number))])
-        arena, handle = _arena(ranks, number // SLOTS, loaded.plan.arrays[-1].shape[0], call.arrays)
-        ranks.slots += 1
-        found = call.kept[key] = RankLaunches(call, loaded, specs, reach, number % SLOTS, handle, arena)
+        room = loaded.plan.arrays[-1].shape[0]
+        number = ranks.slots.get(room, 0)
+        said = ("the number of kernels before it", f"{number}, of {room} words")
+        ranks.agree(call.name, [*words, said])
+        slots = SLOTS if room == ROOM else 1
+        arena, handle = _arena(ranks, number // slots, room, slots, call.arrays)
+        ranks.slots[room] = number + 1
+        found = call.kept[key] = RankLaunches(call, loaded, specs, reach, number % slots, handle, arena)
     return found
 
 
-def _arena(ranks: Ranks, number: int, room: int, arrays: Sequence[Any]) -> tuple[Any, Any]:
-    """Zeroed semaphores for several kernels, and their handle."""
-    while len(ranks.arenas) <= number:
-        made = ranks.zeros(SLOTS * room, arrays)
-        ranks.agree("semaphores", [("their number", str(len(ranks.arenas)))])  # all are zero, before a peer signals
-        ranks.arenas.append((made, ranks.handle(made, "semaphores", "their memory")))
-    return ranks.arenas[number]
+def _arena(ranks: Ranks, number: int, room: int, slots: int, arrays: Sequence[Any]) -> tuple[Any, Any]:
+    """Zeroed semaphores for as many kernels as `slots`, and their handle."""
+    known = ranks.arenas.setdefault(room, [])
+    while len(known) <= number:
+        made = ranks.zeros(slots * room, arrays)
+        ranks.agree("semaphores", [("their number", str(len(known)))])  # all are zero, before a peer signals
+        known.append((made, ranks.handle(made, "semaphores", "their memory")))
+    return known[number]

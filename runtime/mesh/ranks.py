@@ -38,8 +38,8 @@ class Ranks:
         self.size: int = group.size()
         self.name: str = getattr(group, "group_name", "")
         self.calls = 0  # that the ranks agreed on
-        self.slots = 0  # sets of semaphores that are taken
-        self.arenas: list[Any] = []
+        self.slots: dict[int, int] = {}  # sets of semaphores that are taken, by their size
+        self.arenas: dict[int, list[Any]] = {}
         self._own: Any = getattr(group, "exchange", None)
 
     def exchange(self, kernel: str, value: Any) -> list[Any]:

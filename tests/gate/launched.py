@@ -10,6 +10,8 @@ from unittest import mock
 import numpy as np
 
 import kernel_dsl as kd
+from kernel_dsl.definition import output_structs
+from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.kernel import Kernel
 from kernel_dsl.library.cross_entropy import combine_backward, partials_backward
 from kernel_dsl.library.cross_entropy_arguments import CrossEntropyCall
@@ -17,6 +19,8 @@ from kernel_dsl.library.cross_entropy_gradients import loss_and_gradients
 from kernel_dsl.library.cross_entropy_kernels import stack_kernel
 from kernel_dsl.library.grouped_arguments import GroupedOptions
 from kernel_dsl.library.grouped_derivatives import gradients as grouped_gradients
+from kernel_dsl.mesh_kernel import MeshKernel
+from kernel_dsl.tree import unflatten
 
 
 def _grouped() -> None:
@@ -88,6 +92,72 @@ def _conv() -> None:
     kd.library.conv2d_dgrad(x, w, x.shape, interpret=True)
     kd.library.conv2d_wgrad(x, x, 1, interpret=True)
     kd.library.conv2d_wgrad(*[x.astype(np.float32)] * 2, 1, interpret=True)
+
+
+def _collectives() -> None:
+    mesh, hosts = kd.Mesh(("x",), (2,)), kd.Mesh(("host", "x"), (2, 2), hosts="host")
+
+    def rows(*shape: int, dtype: Any = kd.bfloat16, devices: int = 2) -> list[Any]:
+        return [np.ones(shape, dtype.numpy) for _ in range(devices)]
+
+    x, far = rows(4096), rows(1024, devices=4)
+    for algorithm in ("one-shot", "two-shot"):
+        kd.library.all_reduce(x, mesh, algorithm=algorithm, timeout=1.0, interpret=True)
+    for collective in (kd.library.all_gather, kd.library.reduce_scatter, kd.library.all_reduce):
+        collective(x, mesh, interpret=True)
+        collective(far, hosts, interpret=True)
+    kd.library.all_to_all(rows(6, 40), rows(2, dtype=kd.int32), mesh, interpret=True)
+    received, _, places = kd.library.expert_dispatch(
+        rows(6, 32), rows(6, 2, dtype=kd.int32), mesh, num_experts=4, interpret=True
+    )
+    ids, weights = rows(6, 2, dtype=kd.int32), rows(6, 2, dtype=kd.float32)
+    kd.library.expert_combine(received, ids, places, weights, mesh, num_experts=4, interpret=True)
+
+
+def _tensor_parallel() -> None:
+    mesh = kd.Mesh(("x",), (2,))
+
+    def rows(*shape: int, dtype: Any = kd.bfloat16) -> list[Any]:
+        return [np.ones(shape, dtype.numpy) for _ in range(2)]
+
+    x, w = rows(256, 64), rows(64, 256)
+    for function in (kd.library.all_gather_matmul, kd.library.matmul_reduce_scatter, kd.library.matmul_all_reduce):
+        function(x, w, mesh, interpret=True)
+
+
+def _ring() -> None:
+    mesh = kd.Mesh(("x",), (2,))
+
+    def rows(*shape: int, dtype: Any = kd.bfloat16) -> list[Any]:
+        return [np.ones(shape, dtype.numpy) for _ in range(2)]
+
+    q, k = rows(1, 4, 256, 128), rows(1, 2, 256, 128)
+    out, lse = kd.library.ring_attention(q, k, k, mesh, causal=True, return_lse=True, interpret=True)
+    kd.library.ring_attention_backward(q, q, k, k, out, lse, mesh, causal=True, interpret=True)
+    q = rows(1, 2, 5, 12, dtype=kd.float32)
+    out, lse = kd.library.ring_attention(q, q, q, mesh, return_lse=True, interpret=True)
+    kd.library.ring_attention_backward(q, q, q, q, out, lse, mesh, interpret=True)
+
+
+@cache
+def mesh_calls() -> tuple[tuple[str, Any, tuple[Any, ...]], ...]:
+    """(group, kernel, one device's arguments described) of launches on a mesh, of which none is run: outputs hold zeros."""
+    found: list[tuple[str, Any, tuple[Any, ...]]] = []
+    group = ""
+
+    def watched(self: Any, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
+        structs = tuple(kd.ShapeDtypeStruct(x[0].shape, as_dtype(x[0].dtype)) for x in args)
+        found.append((group, self, structs))
+        if out is not None:
+            return out
+        made, nest = output_structs(self._definition, structs)
+        rows = [[np.zeros(s.shape, s.dtype.numpy) for _ in args[0]] for s in made if s is not None]
+        return unflatten(nest, rows)
+
+    with mock.patch.object(MeshKernel, "_slow_call", watched):
+        for group, run in (("collective", _collectives), ("product", _tensor_parallel), ("ring", _ring)):  # noqa: B007
+            run()
+    return tuple(found)
 
 
 @cache

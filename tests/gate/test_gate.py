@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
@@ -66,16 +67,76 @@ def test_every_kernel_of_the_examples_is_held() -> None:
         assert [name for name, lines in functions.items() if not seen.get(path.name, set()).intersection(lines)] == []
 
 
-def test_every_kernel_of_the_library_is_held() -> None:
-    names: set[str] = set()
-    for path in (ROOT / "kernel_dsl" / "library").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+def _library() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in sorted((ROOT / "kernel_dsl" / "library").glob("*.py"))}
+
+
+def _passed(function: ast.FunctionDef, parameter: str, trees: list[ast.Module]) -> set[str]:
+    """The strings that calls of a function give a parameter: by place, or by name where it has no place."""
+    places = [a.arg for a in function.args.args if a.arg != "self"]
+    found: set[str] = set()
+    for node in (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        called = ast.unparse(node.func)
+        if called.split(".")[-1] == function.name and called != "kd.kernel":
+            by_name = [k.value for k in node.keywords if k.arg == parameter]
+            given = node.args[places.index(parameter) :][:1] if parameter in places else by_name
+            strings = [n.value for value in given for n in ast.walk(value) if isinstance(n, ast.Constant)]
+            found |= {text for text in strings if isinstance(text, str)}
+    return found
+
+
+def _names(name: ast.expr, function: ast.FunctionDef | None, here: ast.Module, trees: list[ast.Module]) -> set[str]:
+    """What the `name=` of a kernel can be, as patterns with [0-9] for a number of devices, from the text of the library."""
+    if isinstance(name, ast.Constant):
+        return {str(name.value)}
+    found = {""}
+    parts = name.values if isinstance(name, ast.JoinedStr) else [ast.FormattedValue(name, -1)]
+    constants = {
+        ast.unparse(n.targets[0]): ast.literal_eval(n.value)
+        for n in here.body
+        if isinstance(n, ast.Assign) and isinstance(n.value, ast.Constant)
+    }
+    for part in parts:
+        word = ast.unparse(part.value) if isinstance(part, ast.FormattedValue) else ""
+        if isinstance(part, ast.Constant):
+            texts = {part.value}
+        elif word in constants:
+            texts = {constants[word]}
+        elif function is not None and word in (a.arg for a in (*function.args.args, *function.args.kwonlyargs)):
+            texts = _passed(function, word, trees if function.args.args[0].arg == "self" else [here])
+        else:
+            texts = {"[0-9]"}
+        found = {first + str(text) for first in found for text in texts}
+    return found
+
+
+def _of_library() -> set[str]:
+    """The names of the library's kernels."""
+    trees = _library()
+    found: set[str] = set()
+    for tree in trees.values():
+        inside = {
+            call: function
+            for function in ast.walk(tree)
+            if isinstance(function, ast.FunctionDef)
+            for call in ast.walk(function)
+            if isinstance(call, ast.Call)
+        }  # a call's innermost function comes last
+        for node in ast.walk(tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("kd.kernel", "walk.kernel"):
-                given = [k.value for k in node.keywords if k.arg == "name"]
-                names |= {v.value for v in given if isinstance(v, ast.Constant)}
-                assert given
-    held = {k.lower(k.targets[0]).name for n, k in kernels().items() if n.startswith(("matmul.", "attention."))}
-    assert held == names and len(names) == 63
+                (given,) = [k.value for k in node.keywords if k.arg == "name"]
+                found |= _names(given, inside.get(node), tree, list(trees.values()))
+    return found
+
+
+def test_every_kernel_of_the_library_is_held() -> None:
+    named = _of_library()
+    patterns = {name for name in named if "[0-9]" in name}
+    groups = ("matmul.", "attention.", "collective.", "product.", "ring.")
+    held = {kernel.name for name, kernel in kernels().items() if name.startswith(groups)}
+    on_meshes = {name for name in held if any(fnmatch(name, pattern) for pattern in patterns)}
+    assert held - on_meshes == named - patterns and len(named - patterns) == 63
+    assert [p for p in patterns if not any(fnmatch(name, p) for name in on_meshes)] == [] and len(patterns) == 18
 
 
 def test_every_kernel_of_the_suite_is_held() -> None:

@@ -52,7 +52,7 @@ def test_each(sizes: tuple[int, ...], shape: tuple[int, ...], dtype: Any, schedu
     n = mesh.size
     xs = inputs(n, shape, dtype)
     want = total(xs)
-    for algorithm in ("one-shot", "two-shot"):
+    for algorithm in ("words", "one-shot", "two-shot"):
         out = library.all_reduce(xs, mesh, algorithm=algorithm, interpret=interpret)
         close(out[0], want, dtype, n)
         assert all(o.dtype == dtype and o.tobytes() == out[0].tobytes() for o in out), "the same bits on all devices"

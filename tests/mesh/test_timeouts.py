@@ -11,7 +11,8 @@ import kernel_dsl as kd
 from kernel_dsl import dtypes as dt
 from kernel_dsl.library.gathering_product import gathering_kernel
 from kernel_dsl.library.mesh_product import MeshProduct
-from kernel_dsl.library.ring_attention import RingProblem, _ring  # pyright: ignore[reportPrivateUsage]
+from kernel_dsl.library.ring_attention_general import RingProblem
+from kernel_dsl.library.ring_attention_kernel import ring_kernel
 from kernel_dsl.library.scattering_product import scattering_kernel
 
 PAIR = kd.Mesh(("x",), (2,))
@@ -32,7 +33,7 @@ def product(name: str, tile_n: int) -> Any:
 
 def ring(causal: bool) -> Any:
     p = RingProblem(PAIR, 1, 16, 8192, 128, 16, dt.bfloat16, causal, 128**-0.5, 132, 5)
-    return _ring(p).lower(*[like(1, 16, 8192, 128)] * 3, target="sm_90a")
+    return ring_kernel(p).lower(*[like(1, 16, 8192, 128)] * 3, target="sm_90a")
 
 
 FUSED = [

@@ -149,7 +149,7 @@ class Check:
         self.refused("shapes that differ", RanksDiffer, lambda: kd.library.all_reduce(x[: 512 + self.rank], self.group))
         if not self.cpu:
             plain = torch.ones(1000, device=self.device)
-            self.refused("a plain tensor", NotSymmetric, lambda: kd.library.all_reduce(plain, self.group))
+            self.refused("a plain tensor", NotSymmetric, lambda: kd.library.reduce_scatter(plain, self.group))
         self.expect(
             "a call after errors", kd.library.all_gather(x, self.group).float(), torch.cat(self.made(1024, seed=7)), 0
         )

@@ -1,0 +1,122 @@
+"""All-reduce of small arrays: each device stores its own into the memory of all others, in words that say which call they are of.
+
+A word of 8 bytes has 4 bytes of data and the number of the call. It comes whole or not at all, so who finds the number has the
+data, too: there is no semaphore, no fence, and no meeting before or after. Half of the memory belongs to every other call. A
+device stores into it when it has had its peers' words of the call before, which they sent when they were done with the one before
+that. Each block counts its calls itself, so a graph that is replayed goes on counting.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import prod
+from typing import Any
+
+import kernel_dsl as kd
+from kernel_dsl import dtypes as dt
+from kernel_dsl.dtypes import DType
+from kernel_dsl.mesh import ROOM, Mesh, meshed
+from kernel_dsl.ops.semaphore import Deadline
+
+BLOCKS = 132  # of a device at most: all must run at the same time
+EACH = 8  # bytes that a lane sends in one store
+LANES = 128
+SEND = (
+    "{ .reg .b64 low, high; %s mov.b64 low, {%s, $2[0]}; mov.b64 high, {%s, $2[0]}; "
+    "st.relaxed.sys.global.v2.b64 [$0[0]], {low, high}; }"
+)
+TAKE = (
+    "{ .reg .b64 low, high; ld.relaxed.sys.global.v2.b64 {low, high}, [$3[0]]; "
+    "mov.b64 {%s, $1[0]}, low; mov.b64 {%s, $2[0]}, high; %s }"
+)
+
+
+def _shared(size: int, dtype: DType) -> tuple[int, int]:
+    """How many blocks share an array, and how many stores each of their lanes makes."""
+    units = max(-(-size * dtype.itemsize // (LANES * EACH)), 1)
+    rounds = -(-units // BLOCKS)
+    return -(-units // rounds), rounds
+
+
+@cache
+def words_kernel(shape: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: float | None) -> Any:
+    """The kernel `x -> out`: the sum over devices, in the order of ranks. `x` may lie in any memory, and be `out`."""
+    size, n = prod(shape), mesh.size
+    blocks, rounds = _shared(size, dtype)
+    chunk, units = LANES * EACH // dtype.itemsize, blocks * rounds
+    lanes, data = kd.Layout.WG_STRIDED((LANES,), 1), kd.Layout.WG_STRIDED((chunk,), EACH // dtype.itemsize)
+    wide = dt.float32 if dtype.is_float and dtype.itemsize < 4 else dtype
+    flag = kd.ShapeDtypeStruct((LANES,), kd.int32)
+    send, take = _templates(dtype)
+
+    def address(ref: Any) -> Any:
+        """Where each lane's part of a unit lies."""
+        base = kd.inline_ptx("mov.b64 $0, $1;", ref, out_type=kd.int64)
+        lane = kd.layout_cast(kd.broadcasted_iota(kd.int64, (LANES,), 0), lanes)
+        return base + lane * (2 * EACH)
+
+    def body(x: Any, out: Any) -> None:
+        block, me = kd.axis_index("block"), kd.axis_index(mesh.names)
+        room = meshed("all_reduce").kept((2, n, units, 2 * LANES), dt.int64)
+        counts = meshed("all_reduce").kept((blocks,), dt.int32)
+        count = counts[block] + 1
+        mine, target = x.reshape(-1), out.reshape(-1)
+        half = kd.rem(count, 2)
+        number = kd.layout_cast(kd.broadcast_to(count, (LANES,)), lanes)
+        places = [(block + i * blocks, kd.ds((block + i * blocks) * chunk, chunk)) for i in range(rounds)]
+        own = [kd.layout_cast(mine[part], data) for _, part in places]
+        pair = n == 2  # whose sum has no order: a device adds its own at once, and else finds it among all
+        for k in range(pair, n):
+            there = kd.remote_ref(room, kd.rem(me + k, n))
+            for (unit, _), value in zip(places, own, strict=True):
+                kd.inline_ptx(send, address(there.at[half, me, unit]), value, number)
+        ranks = [1 - me] if pair else range(n)
+        here = [[address(room.at[half, rank, unit]) for rank in ranks if n > 1] for unit, _ in places]
+
+        def peek() -> tuple[Any, list[list[Any]]]:
+            """How many words have not come, and what has."""
+            missing: Any = 0
+            found: list[list[Any]] = []
+            for addresses in here:
+                found.append([])
+                for one in addresses:
+                    value, *numbers = kd.inline_ptx(
+                        take, one, out_type=(kd.ShapeDtypeStruct((chunk,), dtype), flag, flag), layout=(data, lanes, lanes)
+                    )  # fmt: skip
+                    found[-1].append(value)
+                    missing = sum(((x != number).astype(kd.int32) for x in numbers), missing)
+            return kd.sum(missing), found
+
+        late = None if timeout is None else Deadline(f"waited for {timeout} s for the words of 'all_reduce'", timeout)
+
+        def again(state: Any) -> Any:
+            if late is not None:
+                late.check(state[0], lambda: state[0] > 0)
+            return peek()
+
+        came = kd.while_loop(lambda state: state[0] > 0, again, peek())[1] if n > 1 else [[] for _ in own]
+        for (_, part), value, others in zip(places, own, came, strict=True):
+            first, *rest = [x.astype(wide) for x in (others if n > 2 else [value, *others])]
+            target[part] = sum(rest, first).astype(dtype)
+        counts[block] = count
+
+    made: Any = kd.kernel(
+        body,
+        out_type=kd.ShapeDtypeStruct(shape, dtype),
+        grid=(blocks,),
+        grid_names=("block",),
+        mesh=mesh,
+        name=f"all_reduce_words_{n}",
+    )
+    made.meets = False  # each device's stream orders what it reads and writes, but for the words
+    made.room = ROOM + 2 * n * units * LANES * 2 * EACH // 4 + -(-blocks // 4) * 4
+    return made
+
+
+def _templates(dtype: DType) -> tuple[str, str]:
+    """PTX that stores a lane's 8 bytes and their number, and that loads them."""
+    if dtype.itemsize < 8:
+        return SEND % ("", "$1[0]", "$1[1]"), TAKE % ("$0[0]", "$0[1]", "")
+    parts = ".reg .b32 first, second;"
+    send = SEND % (f"{parts} mov.b64 {{first, second}}, $1[0];", "first", "second")
+    return send, f"{{ {parts} {TAKE % ('first', 'second', 'mov.b64 $0[0], {first, second};')} }}"
