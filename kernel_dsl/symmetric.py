@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .boundary import checks_itself, public
@@ -136,6 +136,15 @@ def made_like(x: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh | None, k
         stream = interop.current_stream(place[1]) if place[0] == "cuda" else 0
         made.append(interop.empty(shape, dtype, place, stream))
     return Symmetric(made, mesh)
+
+
+def devices_of(x: Any, mesh: Mesh) -> Sequence[int]:
+    """Whose arrays these are: all devices', or this rank's."""
+    if not isinstance(x, OfRank):
+        return range(mesh.size)
+    from kernel_dsl.runtime.mesh.ranks import ranks_of
+
+    return [ranks_of(mesh, "symmetric memory").rank]
 
 
 def target_of(x: Any, interpret: Any) -> Target:

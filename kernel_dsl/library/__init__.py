@@ -84,4 +84,6 @@ FUNCTIONS.update(
     linear_cross_entropy_combine_backward=combine_backward,
     linear_cross_entropy_partials_backward=partials_backward,
     matmul=matmul,
+    ring_attention=ring_attention,
+    ring_attention_backward=ring_attention_backward,
 )

@@ -43,7 +43,8 @@ class Launched:
     def __init__(
         self, kernel: Any, inputs: tuple[Any, ...], outs: Any, take: Callable[[Any], Any] = lambda result: result
     ) -> None:
-        self.kernel, self.inputs, self.outs, self.take = kernel, inputs, outs, take
+        made = type(outs) is tuple and all(type(x) is Fresh for x in outs)  # the kernel does the same
+        self.kernel, self.inputs, self.outs, self.take = kernel, inputs, None if made else outs, take
 
     def run(self, interpret: Any, plain: bool) -> Any:
         """Its result. `plain`: arrays are this rank's, and so is each result."""

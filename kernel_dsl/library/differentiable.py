@@ -64,10 +64,11 @@ def host_of(*arrays: Any) -> str:
 class Derivative:
     """A function of arrays with its derivative. `key`: what with the arrays' number decides it, for ops that are kept.
 
-    `forward(*arrays)` gives a tuple, whose first item has a gradient; `backward(gradient, arrays, results)` a gradient or None
-    for each array; `shapes(*arrays)` the results' (shape, dtype). `returned`: how many results a caller sees. `plain(*arrays)`
-    gives the first ones alone, where no derivative is wanted. `elementwise`: `backward` only takes the framework's own
-    elementwise steps, which compilers join with what follows.
+    `forward(*arrays)` gives a tuple, of which the first `firsts` items have gradients. `backward(gradient, arrays, results)`
+    gives a gradient or None for each array; with several `firsts` it gets a list. `shapes(*arrays)`: the results' (shape, dtype).
+    `returned`: how many results a caller sees. `plain(*arrays)` gives the first ones alone, where no derivative is wanted.
+    `elementwise`: `backward` only takes the framework's own elementwise steps, which compilers join with what follows.
+    Result i lies on the device of array i % `devices`.
     """
 
     name: str
@@ -80,6 +81,12 @@ class Derivative:
     returned: int = 1
     plain: Callable[..., tuple[Any, ...]] | None = None
     elementwise: bool = False
+    firsts: int = 1
+    devices: int = 1
+
+    def given(self, gradients: Sequence[Any]) -> Any:
+        """What `backward` takes of the results' gradients."""
+        return gradients[0] if self.firsts == 1 else list(gradients[: self.firsts])
 
     def __call__(self, host: str, arrays: Sequence[Any]) -> Any:
         made = _in_jax(self, arrays) if host == "jax" else _in_torch(self, arrays)
@@ -98,7 +105,7 @@ def _in_jax(rule: Derivative, arrays: Sequence[Any]) -> Sequence[Any]:
     def bwd(kept: Any, gradients: Any) -> Any:
         given, results = kept
         with _Plain():
-            return tuple(rule.backward(gradients[0], given, results))
+            return tuple(rule.backward(rule.given(gradients), given, results))
 
     def fwd(*given: Any) -> Any:
         with _Plain():
@@ -108,12 +115,12 @@ def _in_jax(rule: Derivative, arrays: Sequence[Any]) -> Sequence[Any]:
     function = jax.custom_vjp(run)
     function.defvjp(fwd, bwd)
     try:
-        first, *rest = function(*arrays)
+        made = function(*arrays)
     except TypeError as error:
         if "forward-mode" not in str(error):
             raise
         raise no_forward_mode(rule.name, "jax.vjp, jax.grad or jax.jacrev") from None
-    return [first, *(jax.lax.stop_gradient(x) for x in rest)]
+    return [*made[: rule.firsts], *(jax.lax.stop_gradient(x) for x in made[rule.firsts :])]
 
 
 def no_forward_mode(name: str, instead: str) -> BadCallArgument:
@@ -177,32 +184,35 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
             return packed(rule.forward(*given))
 
     def fake(*given: Any) -> Any:
-        shapes = rule.shapes(*given)
-        return packed([given[0].new_empty(shape, dtype=getattr(torch, as_dtype(t).name)) for shape, t in shapes])
+        shapes = [(shape, getattr(torch, as_dtype(t).name)) for shape, t in rule.shapes(*given)]
+        return packed([given[i % rule.devices].new_empty(shape, dtype=t) for i, (shape, t) in enumerate(shapes)])
 
-    def run_backward(gradient: Any, *given: Any) -> Any:
+    def run_backward(*given: Any) -> Any:
         with _Plain():
-            made = rule.backward(gradient.contiguous(), given[:count], given[count:])
-            return own([made[i] for i in parts], [gradient, *given])
+            gradients, kept = [x.contiguous() for x in given[: rule.firsts]], given[rule.firsts :]
+            made = rule.backward(rule.given(gradients), kept[:count], kept[count:])
+            return own([made[i] for i in parts], given)
 
-    def fake_backward(gradient: Any, *given: Any) -> Any:
-        return packed([torch.empty_like(given[i], memory_format=torch.contiguous_format) for i in parts])
+    def fake_backward(*given: Any) -> Any:
+        like = given[rule.firsts :]
+        return packed([torch.empty_like(like[i], memory_format=torch.contiguous_format) for i in parts])
 
     inputs, results = [f"x{i}" for i in range(count)], [f"y{i}" for i in range(rule.results)]
+    gradients = [f"g{i}" for i in range(rule.firsts)]
     op = define(f"kernel_dsl::{name}", schema(inputs, rule.results), run, fake)
-    backward_schema = schema(["gradient", *inputs, *results], len(parts))
+    backward_schema = schema([*gradients, *inputs, *results], len(parts))
     back = define(f"kernel_dsl::{name}_backward", backward_schema, run_backward, fake_backward)
 
     def keep(ctx: Any, inputs: Any, output: Any) -> None:
         made = output if isinstance(output, tuple) else (output,)
         ctx.save_for_backward(*inputs, *made)
-        ctx.mark_non_differentiable(*made[1:])
+        ctx.mark_non_differentiable(*made[rule.firsts :])
 
     def backward(ctx: Any, *gradients: Any) -> Any:
         if rule.elementwise and not torch.is_grad_enabled():  # the op has words for second derivatives
             saved = ctx.saved_tensors
-            return packed(rule.backward(gradients[0], saved[:count], saved[count:]))
-        made = back(gradients[0], *ctx.saved_tensors)
+            return packed(rule.backward(rule.given(gradients), saved[:count], saved[count:]))
+        made = back(*gradients[: rule.firsts], *ctx.saved_tensors)
         found = dict(zip(parts, made if isinstance(made, (tuple, list)) else (made,), strict=True))
         return packed([found.get(i) for i in range(count)])
 

@@ -19,8 +19,10 @@ from kernel_dsl.target import Feature, Target
 
 from .by_rank import Fresh, Launched, by_rank, scratch
 from .collectives import BLOCKS, described
+from .differentiable import host_of
 from .ring_attention_general import RingProblem, ring_general
 from .ring_attention_kernel import ring_kernel
+from .ring_derivatives import ring_derivative
 
 
 @partial(public, name="ring_attention")
@@ -44,7 +46,8 @@ def ring_attention(
     share key heads evenly. The result is as q. `causal`: a query sees the keys up to its own place in the whole sequence.
     `scale`: by default dim ** -0.5. `return_lse`: the result is (out, lse), with the natural logarithm of each query's sum of
     exponentials, float32 (batch, heads, length). `out`: preallocated, in other memory, (out, lse) with `return_lse`; `timeout`:
-    seconds that a device waits for its peers. Sums go in one order: calls give the same bits.
+    seconds that a device waits for its peers. Sums go in one order: calls give the same bits. Under JAX and autograd, gradients
+    are those of `ring_attention_backward`.
 
     On Hopper float16 and bfloat16 of dim 64 or 128 and a length that is a multiple of 128 are the fast kernel, which holds the
     keys and values of all devices; other arrays take a slow one.
@@ -52,6 +55,10 @@ def ring_attention(
     Raises `BadArgument`, `BadArgumentType`, and what a call of a kernel on a mesh raises.
     """
     op = "ring_attention"
+    described(q, mesh, op)
+    if host := host_of(*q, *k, *v):
+        options = {"causal": causal, "scale": scale, "timeout": timeout, "interpret": interpret}
+        return ring_derivative(host, q, k, v, mesh, out, bool(return_lse), options)
     p, target = ring_problem(op, q, k, v, mesh, causal, scale, timeout, interpret, bool(return_lse))
     if p.lse and out is not None and (not isinstance(out, (tuple, list)) or len(out) != 2):
         raise BadArgumentType(op=op, what="out= is one array a device", hint="pass (out, lse)")
@@ -60,14 +67,18 @@ def ring_attention(
         raise BadArgument(
             op=op, what="out= shares memory with q, k or v", hint="give other arrays: peers still read them"
         )
-    hopper = target.supports(Feature.WGMMA | Feature.TMA | Feature.SETMAXNREG)
-    if p.fast and hopper and gapless(q, k, v, *(outs or ())):
+    if p.fast and on_hopper(target) and gapless(q, k, v, *(outs or ())):
         there = [scratch(q, (mesh.size, *k[0].shape), p.dtype, mesh, f"ring {name}") for name in "kv"]
         if out is None:
             outs = [Fresh(x.shape, x.dtype, mesh) for x in p.results]
         take = itemgetter(0, 3) if p.lse else itemgetter(0)
         return Launched(ring_kernel(p), (q, k, v), (outs[0], *there, *outs[1:]), take)
     return Launched(ring_general(p), (q, k, v), outs if p.lse and out is not None else out)
+
+
+def on_hopper(target: Target) -> bool:
+    """Whether the fast kernels run there."""
+    return target.supports(Feature.WGMMA | Feature.TMA | Feature.SETMAXNREG)
 
 
 def ring_problem(

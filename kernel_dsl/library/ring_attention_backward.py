@@ -1,8 +1,9 @@
-"""`ring_attention_backward`: the gradients of `ring_attention`, by two kernels that read the peers' arrays in place.
+"""`ring_attention_backward`: the gradients of `ring_attention`.
 
-The first has a tile of this device's queries, and visits the keys of all devices from its own backwards, as the forward does.
-It also stores what the second needs of each query. The second has a tile of this device's keys, and visits the queries of all
-devices from its own onwards. So each sum has one writer and one order, and no device adds to what is another's.
+On Hopper they come from attention's own kernels, device by device of keys (`ring_gradients.py`). Else two kernels read the peers'
+arrays in place. The first has a tile of this device's queries, and visits the keys of all devices from its own backwards, as the
+forward does. It also stores what the second needs of each query. The second has a tile of this device's keys, and visits the
+queries of all devices from its own onwards. So each sum has one writer and one order, and no device adds to what is another's.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from kernel_dsl.boundary import public
 from kernel_dsl.dtypes import FP8
 from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh
-from kernel_dsl.symmetric import made_like, overlap
+from kernel_dsl.symmetric import OfRank, gapless, made_like, overlap
 
 from .by_rank import by_rank
 from .collectives import described, orders_itself, wait_for_all
-from .ring_attention import ring_problem
+from .ring_attention import on_hopper, ring_problem
 from .ring_attention_general import FEW, KEYS, RingProblem
+from .ring_gradients import can_slice, ring_gradients
 
 NAME = "ring_attention_backward"
 
@@ -48,12 +50,15 @@ def ring_attention_backward(
 
     q, k, v, `causal` and `scale` are what `ring_attention` had; out and lse, float32 (batch, heads, length), are what it returned
     with `return_lse=True`; dout is the gradient of out. `grads`: (dq, dk, dv), preallocated, in other memory; `timeout`: seconds
-    that a device waits for its peers. With one process a GPU, peers read dout, q, k and v, which lie in symmetric memory.
-    Sums are float32 (float64 of float64), in one order: calls give the same bits. Tensor cores multiply float16 and bfloat16.
+    that a device waits for its peers. Sums are float32 (float64 of float64), in one order: calls give the same bits.
+
+    Where `ring_attention` is the fast kernel, these are `attention_backward`'s, once for each device of keys: each device holds
+    the keys and values of all, and their gradients, which are rounded before they are added up. Else they are two slow kernels
+    that read dout, q, k and v on the peers: with one process a GPU these lie in symmetric memory then.
 
     Raises `BadArgument`, `BadArgumentType`, and what a call of a kernel on a mesh raises.
     """
-    p, _ = ring_problem(NAME, q, k, v, mesh, causal, scale, timeout, interpret)
+    p, target = ring_problem(NAME, q, k, v, mesh, causal, scale, timeout, interpret)
     if p.dtype in FP8:
         raise BadArgumentType(op=NAME, what=f"q is {p.dtype}", hint="float8 inputs have no gradients")
     if grads is not None and (not isinstance(grads, (tuple, list)) or len(grads) != 3):
@@ -63,16 +68,22 @@ def ring_attention_backward(
     _check("dout", dout, mesh, mine, p.dtype)
     _check("out", out, mesh, mine, p.dtype)
     _check("lse", lse, mesh, rows, kd.float32)
-    if grads is None:
-        grads = [made_like(q, shape, p.dtype, mesh) for shape in (mine, theirs, theirs)]
-    for name, grad, shape in zip(("dq", "dk", "dv"), grads, (mine, theirs, theirs), strict=True):
+    for name, grad, shape in zip(("dq", "dk", "dv"), grads or (), (mine, theirs, theirs), strict=bool(grads)):
         _check(name, grad, mesh, shape, p.dtype)
         if any(overlap(x, grad) for x in (dout, q, k, v, out, lse)):
             what = f"{name} of grads= shares memory with an input"
             raise BadArgument(op=NAME, what=what, hint="give other arrays: peers still read them")
-    stats = made_like(q, (2, *rows), _wide(p), mesh, "ring stats")
-    dq, stats = _by_query(p)(dout, q, k, v, out, lse, out=(grads[0], stats), interpret=interpret)
-    dk, dv = _by_key(p)(dout, q, k, v, stats, out=(grads[1], grads[2]), interpret=interpret)
+    given = (dout, q, k, v, out, lse)
+    if p.fast and on_hopper(target) and gapless(*given, *(grads or ())) and can_slice(*given):
+        dq, dk, dv = ring_gradients(p, given, grads, interpret)
+        return dq, dk, dv
+    outs: Any = (None, None)
+    if grads is not None or isinstance(q, OfRank):
+        grads = grads or [made_like(q, shape, p.dtype, mesh) for shape in (mine, theirs, theirs)]
+        stats = made_like(q, (2, *rows), _wide(p), mesh, "ring stats")
+        outs = (grads[0], stats), (grads[1], grads[2])
+    dq, stats = _by_query(p)(*given, out=outs[0], interpret=interpret)
+    dk, dv = _by_key(p)(dout, q, k, v, stats, out=outs[1], interpret=interpret)
     return dq, dk, dv
 
 

@@ -19,6 +19,7 @@ from kernel_dsl.library.cross_entropy_gradients import loss_and_gradients
 from kernel_dsl.library.cross_entropy_kernels import stack_kernel
 from kernel_dsl.library.grouped_arguments import GroupedOptions
 from kernel_dsl.library.grouped_derivatives import gradients as grouped_gradients
+from kernel_dsl.library.ring_gradients import adding_kernel
 from kernel_dsl.mesh_kernel import MeshKernel
 from kernel_dsl.tree import unflatten
 
@@ -43,6 +44,7 @@ def _decode() -> None:
     q, cache_ = np.ones((1, 1, 2, 576), kd.bfloat16.numpy), np.ones((1, 16, 576), kd.bfloat16.numpy)
     kd.library.mla_decode(q, cache_, np.array([12], np.int32), table, scale=0.1, interpret=True)
     kd.library.attention(q[..., :64], *[cache_[..., None, :64]] * 2, layout="bshd", page_table=table, interpret=True)
+    adding_kernel(2, (1, 16, 576), kd.bfloat16)(cache_, cache_, interpret=True)
     few = cache_[:, None, :2, :64].copy()
     kd.library.attention(q.swapaxes(1, 2)[..., :64].copy(), few, few, page_table=table, interpret=True)
     kd.library.mla_decode(q, cache_[:, :3].copy(), np.array([2], np.int32), table, scale=0.1, interpret=True)
@@ -132,9 +134,8 @@ def _ring() -> None:
         return [np.ones(shape, dtype.numpy) for _ in range(2)]
 
     q, k = rows(1, 4, 256, 128), rows(1, 2, 256, 128)
-    out, lse = kd.library.ring_attention(q, k, k, mesh, causal=True, return_lse=True, interpret=True)
-    kd.library.ring_attention_backward(q, q, k, k, out, lse, mesh, causal=True, interpret=True)
-    q = rows(1, 2, 5, 12, dtype=kd.float32)
+    kd.library.ring_attention(q, k, k, mesh, causal=True, return_lse=True, interpret=True)
+    q = rows(1, 2, 5, 12)
     out, lse = kd.library.ring_attention(q, q, q, mesh, return_lse=True, interpret=True)
     kd.library.ring_attention_backward(q, q, q, q, out, lse, mesh, interpret=True)
 

@@ -18,27 +18,17 @@ PAIR = kd.Mesh(("x",), (2,))
 class Kernel:
     """A kernel whose calls are noted. Its fast path takes each call, or none where it `misses`."""
 
+    miss, recording = object(), SimpleNamespace(active=False)
+
     def __init__(self) -> None:
         self.calls: list[tuple[Any, Any]] = []
         self.misses = False
-        self._fast = self
-        self.miss, self.recording = object(), SimpleNamespace(active=False)
+        self._fast = lambda args, out, stream: self.miss if self.misses else self(*args, out=out)
+        self._fast.miss, self._fast.recording = self.miss, self.recording  # type: ignore[attr-defined]
 
     def __call__(self, *args: Any, out: Any = None, interpret: Any = None) -> Any:
-        if (
-            len(args) == 3
-            and args[2] is None
-            and isinstance(args[0], list)
-            and args[0]
-            and isinstance(args[0][0], list)
-        ):
-            args, out, _ = args  # as the fast path is called
-            if self.misses:
-                return self.miss
-            self.calls.append((list(args), out))
-            return out
         self.calls.append((list(args), out))
-        return out
+        return [[np.zeros(2)] * 2] if out is None else out
 
 
 @pytest.fixture
@@ -110,7 +100,6 @@ def test_other_kinds_of_calls_are_examined(made: Any) -> None:
 
 
 def test_outputs_are_made_for_each_call(made: Any) -> None:
-    first = made.function(row(1), row(2), PAIR)
-    again = made.function(row(1), row(2), PAIR)
-    assert made.entered == 1 and type(again) is Symmetric and again.mesh is PAIR
-    assert first[0] is not again[0] and again.shape == (2,)
+    for _ in range(2):
+        made.function(row(1), row(2), PAIR)
+    assert made.entered == 1 and [out for _, out in made.kernel.calls] == [None] * 2, "the kernel makes all of them"

@@ -59,6 +59,9 @@ def check(n: int, shape: tuple[int, ...], kv_heads: int, dtype: Any, causal: boo
 # devices, shape, kv_heads, dtype, causal, schedule
 CASES = [
     pytest.param(2, (1, 1, 70, 16), 1, BF16, True, {"seed": 1}),
+    pytest.param(2, (1, 2, 128, 64), 1, BF16, True, {"seed": 2}),
+    pytest.param(2, (1, 1, 128, 128), 1, np.float16, False, {"seed": 3}, marks=SLOW),
+    pytest.param(3, (2, 1, 128, 64), 1, BF16, True, {"schedule": "late"}, marks=SLOW),
     pytest.param(2, (1, 2, 40, 64), 1, BF16, False, {"seed": 6}, marks=SLOW),
     pytest.param(4, (1, 2, 20, 8), 1, np.float16, False, {"schedule": "late"}, marks=SLOW),
     pytest.param(2, (1, 2, 5, 12), 1, np.float32, True, {"schedule": "eager"}, marks=SLOW),
@@ -74,6 +77,20 @@ def test_each(
     n: int, shape: tuple[int, ...], kv_heads: int, dtype: Any, causal: bool, schedule: dict[str, Any]
 ) -> None:
     check(n, shape, kv_heads, dtype, causal, schedule)
+
+
+@pytest.mark.parametrize("n", [1, pytest.param(2, marks=SLOW)])
+def test_the_fast_gradients_into_arrays_given(n: int) -> None:
+    """Calls give the same bits."""
+    dout, q, k, v = (list(np.random.default_rng(s).standard_normal((n, 1, 1, 128, 64)).astype(BF16)) for s in range(4))
+    mesh = kd.Mesh(("x",), (n,))
+    how: dict[str, Any] = {"causal": True, "interpret": True}
+    out, lse = library.ring_attention(q, k, v, mesh, return_lse=True, **how)
+    made = library.ring_attention_backward(dout, q, k, v, out, lse, mesh, **how)
+    grads = tuple([np.full_like(x, np.nan) for x in q] for _ in range(3))
+    library.ring_attention_backward(dout, q, k, v, out, lse, mesh, grads=grads, **how)
+    for a, b in zip(made, grads, strict=True):
+        assert all(x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
 
 
 @SLOW
