@@ -91,6 +91,13 @@ def gapless(*lists: Iterable[Any] | None) -> bool:
     return all(v.contiguous and v.address % 16 == 0 for v in views)
 
 
+def row_major(x: Iterable[Any]) -> bool:
+    """Whether all arrays are row-major without gaps."""
+    from kernel_dsl.runtime.arrays import array_view
+
+    return all(a.is_contiguous() if hasattr(a, "is_contiguous") else array_view.view(a).contiguous for a in x)
+
+
 @public
 @checks_itself("mesh")
 def empty(shape: Any, dtype: Any, mesh: Any, *, interpret: Any = None) -> Any:

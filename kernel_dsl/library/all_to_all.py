@@ -15,7 +15,7 @@ from kernel_dsl.mesh import Mesh
 from kernel_dsl.symmetric import overlap
 
 from .by_rank import Launched, by_rank
-from .collectives import BLOCKS, described, orders_itself, wait_for_all
+from .collectives import BLOCKS, check_gapless, described, orders_itself, wait_for_all
 
 PIECE = 4096  # elements of a row that a warpgroup holds at a time
 
@@ -44,6 +44,7 @@ def all_to_all(
     """
     op = "all_to_all"
     shape, dtype = described(x, mesh, op, 1)
+    check_gapless(op, x=x)
     kind, number = described(sizes, mesh, op, 1)
     if kind != (mesh.size,) or number != kd.int32:
         hint = f"int32, one number for each of the {mesh.size} devices"

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from kernel_dsl.boundary import checks_itself
 from kernel_dsl.dtypes import DType
+from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh, has_ranks, is_group
+from kernel_dsl.source import misfit
 from kernel_dsl.symmetric import OfRank, Symmetric, made_like
 
 from .latest import UNSEEN
@@ -164,13 +166,19 @@ def by_rank(function: _T) -> _T:
         return made.result
 
     def called(args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """The call in full: its result, or its one launch with that."""
+        """The call in full: its result, or its one launch with that. Raises `BadArgument`, `BadArgumentType`."""
+        op = function.__name__
+        if why := misfit(function, *args, **keywords):
+            raise BadArgumentType(op=op, what=why, hint=f"call it as `{op}({', '.join(names)})`")
+        timeout = keywords.get("timeout")
+        if isinstance(timeout, (int, float)) and not 0 < timeout < 1e9:
+            raise BadArgument(op=op, what=f"timeout={timeout!r}", hint="seconds, more than 0")
         given = dict(zip(names, args, strict=False))
         mesh = given.get("mesh", keywords.get("mesh"))
         alone = not isinstance(mesh, Mesh) and is_group(mesh)
         plain = alone or (isinstance(mesh, Mesh) and has_ranks(mesh) and any(_is_array(x) for x in args[:first]))
-        if not plain or len(args) > len(names) or given.keys() & keywords.keys():
-            made = function(*args, **keywords)  # which says what is wrong
+        if not plain:
+            made = function(*args, **keywords)
         else:
             whole = given | keywords
             if alone:

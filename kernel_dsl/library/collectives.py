@@ -12,13 +12,15 @@ from functools import cache, partial
 from math import prod
 from typing import Any
 
+import numpy as np
+
 import kernel_dsl as kd
 from kernel_dsl import dtypes as dt
 from kernel_dsl.boundary import public
 from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh
-from kernel_dsl.symmetric import OfRank, made_like, overlap
+from kernel_dsl.symmetric import OfRank, made_like, overlap, row_major
 
 from . import two_level
 from .all_reduce_words import words_kernel
@@ -56,6 +58,7 @@ def all_reduce(
     """
     op = "all_reduce"
     shape, dtype = described(x, mesh, op)
+    check_gapless(op, x=x, out=out)
     if algorithm not in (None, "words", "one-shot", "two-shot"):
         raise BadArgument(op=op, what=f"algorithm={algorithm!r}", hint='"words", "one-shot", "two-shot" or None')
     if mesh.hosts:
@@ -84,6 +87,7 @@ def all_gather(x: Any, mesh: Mesh, *, out: Any = None, timeout: float | None = N
     `x`, `out`, `timeout` and errors as of `all_reduce`.
     """
     shape, dtype = described(x, mesh, "all_gather", 1)
+    check_gapless("all_gather", x=x, out=out)
     if mesh.hosts:
         wide = (mesh.size * shape[0], *shape[1:])
         return two_level.gather(shape, wide, dtype, mesh, timeout)(x, out=out, interpret=interpret)
@@ -108,6 +112,7 @@ def reduce_scatter(
     """
     op = "reduce_scatter"
     shape, dtype = described(x, mesh, op, 1)
+    check_gapless(op, x=x, out=out)
     if shape[0] % mesh.size:
         what = f"the first axis has {shape[0]} elements, for {mesh.size} devices"
         raise BadArgument(op=op, what=what, hint="pad it to a multiple of the devices")
@@ -150,7 +155,7 @@ def described(x: Any, mesh: Mesh, op: str, rank: int = 0) -> tuple[tuple[int, ..
         raise BadArgumentType(op=op, what=f"mesh={mesh!r}", hint='use `kd.Mesh(("x",), (2,))`')
     rows: list[Any] = list(x) if isinstance(x, (list, tuple)) else []  # pyright: ignore[reportUnknownArgumentType]
     if len(rows) != (1 if isinstance(x, OfRank) else mesh.size) or not all(
-        hasattr(a, "shape") and hasattr(a, "dtype") for a in rows
+        hasattr(a, "shape") and hasattr(a, "dtype") and not isinstance(a, np.generic) for a in rows
     ):
         hint = f"a list of {mesh.size} arrays, one a device, or `kd.symmetric.empty(shape, dtype, mesh)`"
         raise BadArgumentType(op=op, what=f"x is a {type(x).__name__}, on {mesh}", hint=hint)
@@ -160,6 +165,14 @@ def described(x: Any, mesh: Mesh, op: str, rank: int = 0) -> tuple[tuple[int, ..
     if dtype.is_bool:
         raise BadArgumentType(op=op, what="x is bool", hint="convert it to an integer")
     return shape, dtype
+
+
+def check_gapless(op: str, **lists: Any) -> None:
+    """Raise `BadArgument` for arrays with gaps between their elements."""
+    for name, x in lists.items():
+        if isinstance(x, (list, tuple)) and not row_major(x):  # pyright: ignore[reportUnknownArgumentType]
+            hint = f"pass row-major arrays, such as {name}.contiguous() of torch"
+            raise BadArgument(op=op, what=f"{name} has gaps between its elements", hint=hint)
 
 
 def _in_place(x: Any, out: Any) -> bool:

@@ -46,10 +46,7 @@ class MeshCall:
         self.scalars: list[Any] = list(scalars)
         self.kept = kept
         for number, row in enumerate(rows):
-            if len(row) != mesh.size:
-                what = f"argument {number} is one array"
-                hint = f"pass a list of {mesh.size} arrays, one a device, or `kd.symmetric.empty(shape, dtype, mesh)`"
-                raise MeshMismatch(kernel=name, mesh=mesh, what=what, hint=hint)
+            self._check_row(f"argument {number}", row)
         self.inputs: list[list[ArrayView]] = [[view(a) for a in row] for row in rows]
         names = {interop_of(a).name for row in rows for a in row}
         if len(names) > 1:
@@ -69,6 +66,11 @@ class MeshCall:
     def target(self) -> str:
         return self.devices[0].target.name
 
+    def _check_row(self, word: str, row: Sequence[Any]) -> None:
+        if len(row) != self.mesh.size:
+            hint = f"pass a list of {self.mesh.size} arrays, one a device, or `kd.symmetric.empty(shape, dtype, mesh)`"
+            raise MeshMismatch(kernel=self.name, mesh=self.mesh, what=f"{word} is one array", hint=hint)
+
     def _stream_handles(self, stream: Any) -> list[int]:
         size, on_gpu = self.mesh.size, self.devices[0].kind == "cuda"
         if stream is not None:
@@ -79,9 +81,11 @@ class MeshCall:
         return [self._interop.current_stream(d.index) if on_gpu else 0 for d in self.devices]
 
     def take_outputs(self, rows: Sequence[Sequence[Any]] | None) -> None:
-        """The arrays of `out=`."""
+        """The arrays of `out=`. Raises `MeshMismatch`."""
         if rows is None:
             return
+        for number, row in enumerate(rows):
+            self._check_row(f"output {number}", row)
         self._given = list(rows)
         self._outs = [[view(a) for a in row] for row in rows]
         self.described_outputs = [_alike(self.name, f"output {n}", row) for n, row in enumerate(self._outs)]

@@ -10,7 +10,8 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl import library
-from kernel_dsl.errors import BadArgument, BadArgumentType
+from kernel_dsl.errors import BadArgument, BadArgumentType, BadCallValue
+from kernel_dsl.errors_mesh import MeshMismatch, RanksDiffer, Unreachable
 
 BF16 = ml_dtypes.bfloat16
 # mesh, shape, dtype, schedule
@@ -82,9 +83,11 @@ def test_in_place_and_into_arrays_given() -> None:
     outs = [np.empty_like(x) for x in xs]
     assert library.all_reduce(xs, mesh, out=outs, interpret=True)[1] is outs[1]
     close(outs[1], want, np.float32, 2)
-    library.all_reduce(xs, mesh, out=xs, interpret=True)
-    for x in xs:
-        close(x, want, np.float32, 2)
+    for algorithm in ("words", "two-shot"):
+        ys = [x.copy() for x in xs]
+        library.all_reduce(ys, mesh, out=ys, algorithm=algorithm, interpret=True)
+        for y in ys:
+            close(y, want, np.float32, 2)
     with pytest.raises(BadArgument, match="one-shot in place"):
         library.all_reduce(xs, mesh, out=xs, algorithm="one-shot", interpret=True)
 
@@ -111,6 +114,44 @@ def test_what_is_refused() -> None:
         library.all_reduce(xs, mesh, algorithm="ring")
     with pytest.raises(BadArgumentType, match="bool"):
         library.all_reduce([x > 0 for x in xs], mesh)
+    for collective in (library.all_reduce, library.all_gather, library.reduce_scatter):
+        name = collective.__name__
+        with pytest.raises(BadArgument, match=f"`{name}`: x has gaps"):
+            collective([np.zeros((4, 6), np.float32)[:, ::2] for _ in range(2)], mesh)
+        with pytest.raises(BadArgument, match=f"`{name}`: timeout=0"):
+            collective(inputs(2, (4,), np.float32), mesh, timeout=0)
+        with pytest.raises(BadArgumentType, match=f"`{name}`: missing a required argument: 'mesh'"):
+            collective(xs)  # type: ignore[call-arg]
+        with pytest.raises(BadArgumentType, match="unexpected keyword argument 'to'"):
+            collective(xs, mesh, to=1)  # type: ignore[call-arg]
+    with pytest.raises(MeshMismatch, match="output 0 is one array"):
+        library.all_reduce(xs, mesh, out=xs[0])
+    with pytest.raises(MeshMismatch, match="output 0 is a list of 3 arrays"):
+        library.all_reduce(xs, mesh, out=[*xs, xs[0]])
+    with pytest.raises(BadCallValue, match=r"output 0 of out= is float32\[4\] on rank 0"):
+        library.all_reduce(xs, mesh, out=inputs(2, (4,), np.float32))
+    with pytest.raises(RanksDiffer, match=r"rank 0 has float32\[3\], rank 1 float32\[4\]"):
+        library.all_reduce([np.zeros(3, np.float32), np.zeros(4, np.float32)], mesh)
+    with pytest.raises(Unreachable, match="the interpreter has 1"):
+        library.all_reduce(xs, mesh, interpret=kd.InterpretParams(devices=1))
+    with pytest.raises(BadArgument, match="bytes in words"):
+        library.all_reduce(inputs(2, (1 << 18,), np.float32), mesh, algorithm="words")
+
+
+def test_arrays_without_elements_or_axes() -> None:
+    mesh = mesh_of((2,))
+    none, one = inputs(2, (0,), np.float32), [np.full((), 3, np.float32) for _ in range(2)]
+    for algorithm in ("words", "one-shot", "two-shot"):
+        how: dict[str, Any] = {"algorithm": algorithm, "interpret": True}
+        assert library.all_reduce(none, mesh, **how)[1].shape == (0,)
+        assert library.all_reduce(one, mesh, **how)[0] == 6
+    with pytest.raises(BadArgumentType, match="x is a list"):
+        library.all_reduce([np.float32(1), np.float32(2)], mesh)
+    assert library.all_gather(inputs(2, (0, 3), np.float32), mesh, interpret=True)[0].shape == (0, 3)
+    assert library.reduce_scatter(inputs(2, (0, 3), np.float32), mesh, interpret=True)[0].shape == (0, 3)
+    sizes = [np.zeros(2, np.int32) for _ in range(2)]
+    received, counts = library.all_to_all(inputs(2, (0, 3), np.float32), sizes, mesh, interpret=True)
+    assert received[0].shape == (0, 3) and counts[1].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(
