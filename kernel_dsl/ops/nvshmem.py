@@ -11,13 +11,15 @@ from typing import Any
 
 from .. import dtypes as dt
 from ..errors import BadArgument
-from ..ir import Effect, Op, Value, attr, operands
-from ..mesh import Meshed
+from ..ir import ArrayType, Effect, Op, Value, attr, operands
+from ..layout import SCALAR
+from ..mesh import Meshed, meshed
 from ..refs import Ref
-from ..trace import current, emit
+from ..trace import current, emit, traced
 from ..values import Array
 from .access import view_of
 from .cast import as_value, astype
+from .ref import as_ref
 from .sync import WarpgroupBarrier
 
 # Types of the functions' parameters and results, in LLVM's spelling.
@@ -27,6 +29,15 @@ FUNCTIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "nvshmem_int_test": (("ptr", "i32", "i32"), "i32"),  # address, comparison, value
     "nvshmem_quiet": ((), "void"),
 }
+# What a kernel may ask beside, with a result that all lanes have, or none.
+MORE: dict[str, tuple[tuple[str, ...], str]] = {
+    "nvshmem_getmem_nbi": (("ptr", "ptr", "i64", "i32"), "void"),  # destination, source as it lies here, bytes, rank
+    "nvshmem_ptr": (("ptr", "i32"), "i64"),  # address here, rank: where it is mapped, or 0
+    "nvshmem_my_pe": ((), "i32"),
+    "nvshmem_n_pes": ((), "i32"),
+    "nvshmem_signal_fetch": (("ptr",), "i64"),  # what a signal of 64 bits is
+}
+KINDS = {"ptr": dt.int64, "i64": dt.int64, "i32": dt.int32}
 AT_LEAST = 5  # NVSHMEM_CMP_GE
 
 
@@ -40,12 +51,55 @@ class NvshmemCall(Op, name="nvshmem_call", effect=Effect.READ | Effect.WRITE):
         return ()
 
 
+class NvshmemAsk(Op, name="nvshmem_ask", effect=Effect.READ | Effect.WRITE):
+    """All lanes call a function of NVSHMEM's device library, which says the same to all. PTX `call` of an `.extern .func`."""
+
+    args: tuple[Value, ...] = operands()
+    function: str = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (ArrayType((), KINDS[MORE[self.function][1]], SCALAR),)
+
+
 def call(function: str, *args: Any) -> None:
     """Call a function by one lane; its result is not used."""
-    kinds = {"ptr": dt.int64, "i64": dt.int64, "i32": dt.int32}
-    types, _ = FUNCTIONS[function]
-    values = tuple(astype(as_value(x, function), kinds[t]) for x, t in zip(args, types, strict=True))
-    emit(NvshmemCall(values, function))
+    types, _ = (FUNCTIONS | MORE)[function]
+    emit(NvshmemCall(_converted(function, types, args), function))
+
+
+def ask(function: str, *args: Any) -> Array:
+    """What a function says, rank 0."""
+    return traced(NvshmemAsk(_converted(function, MORE[function][0], args), function))
+
+
+def _converted(function: str, types: tuple[str, ...], args: tuple[Any, ...]) -> tuple[Value, ...]:
+    return tuple(astype(as_value(x, function), KINDS[t]) for x, t in zip(args, types, strict=True))
+
+
+def my_pe() -> Array:
+    """This device's number among NVSHMEM's, an int32."""
+    return ask("nvshmem_my_pe")
+
+
+def n_pes() -> Array:
+    """How many devices NVSHMEM has, an int32."""
+    return ask("nvshmem_n_pes")
+
+
+def mapped_at(ref: Any, device_id: Any) -> Array:
+    """Where an array of this kernel begins on another device, as this one reaches it: an int64, 0 where it is not mapped.
+
+    `ref` and `device_id` as `kd.remote_ref` takes them, and its errors.
+    """
+    op = "nvshmem_ptr"
+    mesh = meshed(op)
+    return ask(op, _address(mesh, as_ref(ref, op), op), mesh.number(device_id, op))
+
+
+def fetched(signal: Any) -> Array:
+    """What a signal is, an int64 of a symmetric array that another device's put raises: an int64."""
+    op = "nvshmem_signal_fetch"
+    return ask(op, _address(meshed(op), as_ref(signal, op), op))
 
 
 def far(mesh: Meshed, ref: Ref, number: Any, op: str) -> Array:
@@ -62,6 +116,16 @@ def put(mesh: Meshed, src: Ref, dst: Ref, number: Any, op: str) -> None:
     addresses = [_address(mesh, ref, op) for ref in (dst, src)]
     emit(WarpgroupBarrier())
     call("nvshmem_putmem_nbi", *addresses, size, number)
+    call("nvshmem_quiet")
+    emit(WarpgroupBarrier())
+
+
+def get(mesh: Meshed, src: Ref, dst: Ref, number: Any, op: str) -> None:
+    """Copy from the place of `src`, an array of this device, on device `number` to `dst`; it is there when this returns."""
+    size = prod(dst.shape) * dst.dtype.itemsize
+    addresses = [_address(mesh, ref, op) for ref in (dst, src)]
+    emit(WarpgroupBarrier())
+    call("nvshmem_getmem_nbi", *addresses, size, number)
     call("nvshmem_quiet")
     emit(WarpgroupBarrier())
 

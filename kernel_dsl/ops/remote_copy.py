@@ -6,16 +6,21 @@ from math import prod
 from typing import Any
 
 from ..boundary import public
+from ..dtypes import int32
 from ..errors import BadArgument, BadArgumentType
 from ..errors_hopper import CopyMismatch, CopySpaces
 from ..ir import MemorySpace
 from ..refs import Ref, ds
+from ..trace import emit
 from . import nvshmem
-from .control import cond, fori_loop
+from .atomic import atomic_add
+from .cast import astype
+from .control import cond, fori_loop, while_loop
 from .copy import commit_smem, copy_smem_to_gmem, wait_smem_to_gmem
 from .ref import as_ref, check_writable
-from .remote import remote_ref
-from .semaphore import semaphore_signal, semaphore_wait
+from .remote import RemoteRef, remote_ref
+from .semaphore import Deadline, semaphore_signal, semaphore_wait
+from .sync import WarpgroupBarrier
 
 __all__ = ["async_copy", "make_async_remote_copy"]
 
@@ -54,6 +59,15 @@ class RemoteCopy:
             _by_lanes(self._src, self._dst)
             return
         op = "async_copy"
+        far_src = self._src.root.op
+        if isinstance(far_src, RemoteRef):  # from there to here
+            own, number = self._src.moved_to(far_src.ref), far_src.device
+            cond(
+                nvshmem.far(mesh, own, number, op),
+                lambda: nvshmem.get(mesh, own, self._own, number, op),
+                lambda: _by_lanes(self._src, self._dst),
+            )
+            return
         number = mesh.number(self._device, op)
 
         def send() -> None:
@@ -90,11 +104,12 @@ def make_async_remote_copy(
 ) -> RemoteCopy:
     """A copy of `src_ref`, here, to `dst_ref` in the memory of `device_id`. Its `start()` sends the data.
 
-    `src_ref`: SMEM (by TMA) or GMEM (by the lanes); `dst_ref`: an input or output, as `kd.remote_ref` takes it, of the
-    same shape and dtype. `send_sem`: this device's semaphore, which gets 1 when `src_ref` may be written again;
-    `recv_sem`: the semaphore of `device_id`, which gets 1 when the data has arrived in `dst_ref`. `device_id`: as of
-    `kd.remote_ref`. Raises `CopyMismatch`, `CopySpaces`, `BadArgumentType`, and the errors of `kd.remote_ref` and
-    `kd.copy_smem_to_gmem`.
+    `src_ref`: SMEM (by TMA) or GMEM (by the lanes); `dst_ref`: an input or output, as `kd.remote_ref` takes it, of the same shape
+    and dtype. `send_sem`: this device's semaphore, which gets 1 when `src_ref` may be written again; `recv_sem`: that of
+    `device_id`, which gets 1 when `dst_ref` is there. `device_id`: as of `kd.remote_ref`. With `src_ref=kd.remote_ref(...)` and
+    no `device_id` the copy is from that device to this one, and both semaphores are this device's.
+
+    Raises `CopyMismatch`, `CopySpaces`, `BadArgumentType`, and what `kd.remote_ref` and `kd.copy_smem_to_gmem` raise.
     """
     op = "make_async_remote_copy"
     src, dst = as_ref(src_ref, op), as_ref(dst_ref, op)
@@ -104,9 +119,11 @@ def make_async_remote_copy(
         raise CopySpaces(op=op, src="SMEM or GMEM", dst="GMEM", got=got, hint=hint)
     if src.shape != dst.shape or src.dtype != dst.dtype:
         raise CopyMismatch(op=op, src=repr(src), dst=repr(dst), hint="slice the larger one with `.at[...]`")
-    if device_id is None:
-        raise BadArgumentType(op=op, what="device_id is None", hint="say which device the copy goes to")
     check_writable(dst)
+    if device_id is None:
+        if not isinstance(src.root.op, RemoteRef):
+            raise BadArgumentType(op=op, what="device_id is None", hint="say which device the copy goes to")
+        return RemoteCopy(src, dst, dst, send_sem, recv_sem, None)
     return RemoteCopy(src, remote_ref(dst, device_id), dst, send_sem, recv_sem, device_id)
 
 
@@ -117,6 +134,26 @@ def async_copy(
     made = make_async_remote_copy(src_ref, dst_ref, send_sem, recv_sem, device_id)
     made.start()
     return made
+
+
+def signal_wait(signal: Any, value: Any, timeout: float | None = None) -> None:
+    """Wait until a signal of NVSHMEM's, an int64 of a symmetric array, is at least `value`; what came before it is there then.
+
+    The loop is the kernel's own, so that it can end after `timeout` seconds: a wait inside NVSHMEM can't.
+    """
+    late = None if timeout is None else Deadline(f"waited for {timeout} s for a signal of another host", timeout)
+
+    def peek() -> Any:
+        return atomic_add(signal, 0, order="acquire", scope="sys")
+
+    def again(seen: Any) -> Any:
+        if late is not None:
+            late.check(astype(seen, int32), lambda: seen < value)
+        return peek()
+
+    while_loop(lambda seen: seen < value, again, peek())
+    nvshmem.fetched(signal)
+    emit(WarpgroupBarrier())
 
 
 def _by_lanes(src: Ref, dst: Ref) -> None:

@@ -65,6 +65,7 @@ def launch(
     if step is None:
         return
     space = Space()
+    space.memory.near = groups
     arrays = [_placed(space, plan, side, rank, fresh) for rank, side in enumerate(sides)]
     key = ("interpreter", len(sides), plan.arrays[-1].shape)
     before = kept.pop(key, None)  # and of two launches at the same time the second begins anew

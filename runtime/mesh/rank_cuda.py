@@ -13,7 +13,7 @@ from typing import Any
 
 from kernel_dsl.compiled import OutputSpec
 from kernel_dsl.dtypes import int32
-from kernel_dsl.errors_mesh import NoMulticast
+from kernel_dsl.errors_mesh import NoMulticast, Unreachable
 from kernel_dsl.launch_plan import LaunchPlan
 from kernel_dsl.mesh import ROOM, Reach
 
@@ -22,6 +22,7 @@ from ..devices import driver, reports
 from ..devices.cuda_device import CudaLoaded
 from .cuda import Issue, MeshKept
 from .interpreter import DeviceSide, fill
+from .nvshmem_arrays import address_of
 from .peers import PeerAddresses
 from .ranks import Ranks, held, not_symmetric, peers_of, place_of
 
@@ -62,7 +63,7 @@ class RankLaunches:
         self._inputs = len(call.inputs)
         shape = loaded.plan.arrays[-1].shape
         self._handle, self._arena = handle, arena
-        address = arena.data_ptr() + 4 * shape[0] * slot
+        address = address_of(arena) + 4 * shape[0] * slot
         counts = ArrayView(address, shape, row_major(shape), int32, ("cuda", loaded.device.index), "torch")
         self._kept = MeshKept([loaded], [call.stream], False, [counts])
         self._counts = peers_of(handle, address)
@@ -137,6 +138,11 @@ class RankLaunches:
         handle = self.ranks.handle(array, self.name, what)
         if handle.world_size != self.ranks.size or handle.rank != self.ranks.rank:
             raise not_symmetric(self.name, f"{what}, whose rendezvous was with another group,")
+        for peer, base in enumerate(handle.buffer_ptrs):
+            if not base:
+                why = f"the memory of {what} is not mapped here"
+                hint = "GPUs call nothing of NVSHMEM's device library yet: use GPUs of one host, which map each other"
+                raise Unreachable(rank=self.ranks.rank, peer=peer, why=why, hint=hint)
         return handle
 
     def _word(self, number: int) -> str:

@@ -19,6 +19,7 @@ from kernel_dsl.errors_mesh import MeshMismatch, NotSymmetric, RanksApart, Ranks
 from kernel_dsl.mesh import Mesh
 
 from ..arrays.array_view import CPU, frameworks, interop_of, view
+from . import nvshmem_arrays
 
 WAIT = 120.0  # seconds that a rank waits for the others to make the same call
 
@@ -82,7 +83,12 @@ class Ranks:
         return RanksApart(kernel=kernel, rank=self.rank, size=self.size, what=what, hint=hint)
 
     def handle(self, tensor: Any, op: str, what: str) -> Any:
-        """What torch knows of a symmetric tensor on all ranks. The first time all ranks must ask. Raises `NotSymmetric`."""
+        """What torch, or NVSHMEM, knows of a symmetric tensor on all ranks. The first time all ranks must ask.
+
+        Raises `NotSymmetric`.
+        """
+        if nvshmem_arrays.is_nvshmem(tensor):
+            return nvshmem_arrays.NvshmemHandle(tensor, self.rank, self.size, op)
         try:
             found = _symmetric_memory().rendezvous(tensor, self.name)
         except Exception as error:
@@ -99,6 +105,8 @@ class Ranks:
 
     def zeros(self, count: int, arrays: Sequence[Any]) -> Any:
         """Int32 zeros in symmetric memory on the GPU of `arrays`, or the current one; they are there when this returns."""
+        if any(map(nvshmem_arrays.is_nvshmem, arrays)):
+            return nvshmem_arrays.zeros(count, [x for x in arrays if nvshmem_arrays.is_nvshmem(x)])
         torch: Any = sys.modules["torch"]
 
         device: Any = arrays[0].device if arrays else torch.device("cuda", torch.cuda.current_device())
@@ -117,7 +125,9 @@ class Ranks:
 
 
 def is_symmetric(tensor: Any) -> bool:
-    """Whether torch's symmetric memory has a tensor, as far as it can say."""
+    """Whether torch's symmetric memory, or NVSHMEM's, has a tensor, as far as it can say."""
+    if nvshmem_arrays.is_nvshmem(tensor):
+        return True
     module = _symmetric_memory()
     ask = getattr(module, "is_symm_mem_tensor", None)
     return hasattr(tensor, "data_ptr") and (ask is None or bool(ask(tensor)))
@@ -148,7 +158,7 @@ def peers_of(handle: Any, address: int) -> tuple[tuple[int, ...], int]:
     bases = handle.buffer_ptrs
     offset = address - bases[handle.rank]
     joined = int(getattr(handle, "multicast_ptr", 0) or 0)
-    return tuple(base + offset for base in bases), joined + offset if joined else 0
+    return tuple(base + offset if base else 0 for base in bases), joined + offset if joined else 0
 
 
 def ranks_of(mesh: Mesh, kernel: str) -> Ranks:

@@ -22,7 +22,7 @@ from kernel_dsl.text import parse
 from kernel_dsl.values import Array
 from tests.conftest import ROOT
 from tests.kernels import CASES, lowered
-from tests.mesh.test_hosts import N, everybody
+from tests.mesh.test_hosts import N, everybody, fetching
 
 OPS = [op for name, op in sorted(Op.registry.items()) if op.__module__.startswith("kernel_dsl.ops")]
 RULES = all_rules()
@@ -60,7 +60,8 @@ def _reached() -> frozenset[str]:
         after = run_passes(parse(stages.ir_text), stages.target)
         names |= {op.op_name for op in after.walk()}
     # calls of what a device links don't assemble alone, as the suite's kernels do
-    names |= {op.op_name for op in everybody().lower([np.zeros(N, np.float32)] * 4, target="sm_90a").ir.walk()}
+    for kernel in (everybody(), fetching()):
+        names |= {op.op_name for op in kernel.lower([np.zeros(N, np.float32)] * 4, target="sm_90a").ir.walk()}
     return frozenset(names)
 
 

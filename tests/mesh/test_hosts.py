@@ -14,7 +14,9 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.errors import BadArgument
 from kernel_dsl.errors_mesh import MeshArgument
-from kernel_dsl.ops.nvshmem import FUNCTIONS
+from kernel_dsl.ops import nvshmem
+from kernel_dsl.ops.nvshmem import FUNCTIONS, MORE
+from kernel_dsl.ops.remote_copy import signal_wait
 from kernel_dsl.runtime.assemble import find_ptxas
 
 HOSTS = kd.Mesh(("host", "x"), (2, 2), hosts="host")
@@ -117,6 +119,71 @@ def test_the_ptx_declares_the_functions_and_assembles(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     plain = kd.Mesh(("host", "x"), (2, 2))
     assert "nvshmem" not in everybody(mesh=plain).lower([np.zeros(N, np.float32)] * 4, target="sm_90a").ptx
+
+
+def fetching() -> Any:
+    """Each device copies from one of the other host, and says what NVSHMEM tells it of both."""
+
+    @kd.kernel(
+        out_type=(SPEC, kd.ShapeDtypeStruct((4,), kd.int32)), mesh=HOSTS, scratch_types=[kd.SemaphoreType.REGULAR] * 3
+    )
+    def kernel(x: Any, out: Any, said: Any, begin: Any, came: Any, end: Any) -> None:
+        me = kd.axis_index(HOSTS.names)
+        other = kd.rem(me + 2, 4)
+        kd.semaphore_signal_multicast(begin, collective_axes=HOSTS.names)
+        kd.semaphore_wait(begin, 4)
+        kd.async_copy(kd.remote_ref(x, other), out.at[me], None, came).wait_recv()
+        said[0], said[1] = nvshmem.my_pe(), nvshmem.n_pes()
+        said[2], said[3] = ((nvshmem.mapped_at(x, rank) != 0).astype(kd.int32) for rank in (other, me))
+        kd.semaphore_signal_multicast(end, collective_axes=HOSTS.names)
+        kd.semaphore_wait(end, 4)
+
+    return kernel
+
+
+@pytest.mark.parametrize("mapped", MAPPED, ids=str)
+def test_copies_from_devices_that_are_not_mapped(mapped: Any) -> None:
+    xs = [np.full(N, rank + 1, np.float32) for rank in range(4)]
+    out, said = fetching()(xs, interpret=kd.InterpretParams(mapped=mapped, seed=3))
+    for rank in range(4):
+        assert (out[rank][rank] == (rank + 2) % 4 + 1).all()
+        assert said[rank].tolist() == [rank, 4, mapped is None, 1]
+
+
+def test_a_copy_from_a_device_that_is_not_ready_is_found() -> None:
+    @kd.kernel(out_type=(kd.ShapeDtypeStruct((N,), kd.float32, init=0),) * 2, mesh=HOSTS)
+    def early(x: Any, out: Any, got: Any) -> None:
+        out[...] = x[...] + 1
+        kd.async_copy(kd.remote_ref(out, kd.rem(kd.axis_index(HOSTS.names) + 2, 4)), got)
+
+    with pytest.raises(kd.HazardError) as caught:
+        early([np.zeros(N, np.float32) for _ in range(4)], interpret=kd.InterpretParams(mapped=APART))
+    assert caught.value.kind == "race_blocks"
+
+
+@pytest.mark.parametrize("signals", [True, False])
+def test_a_signal_of_64_bits(signals: bool) -> None:
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((4,), kd.int64, init=0), mesh=HOSTS)
+    def kernel(x: Any, out: Any) -> None:
+        me = kd.axis_index(HOSTS.names)
+        if signals:
+            kd.atomic_add(kd.remote_ref(out, kd.rem(me + 1, 4)).at[me], x[0], order="release", scope="sys")
+        signal_wait(out.at[kd.rem(me + 3, 4)], 7, timeout=0.01)
+
+    xs = [np.full(1, 7, np.int64) for _ in range(4)]
+    if not signals:
+        with pytest.raises(kd.HazardError, match=r"waited for 0.01 s for a signal of another host; it was 0"):
+            kernel(xs, interpret=True)
+        return
+    assert [out.tolist() for out in kernel(xs, interpret=True)] == [
+        [0, 0, 0, 7],
+        [7, 0, 0, 0],
+        [0, 7, 0, 0],
+        [0, 0, 7, 0],
+    ]
+    text = kernel.lower(xs, target="sm_90a").ptx + fetching().lower([np.zeros(N, np.float32)] * 4, target="sm_90a").ptx
+    assert all(f"nvshmem_{name}" in text for name in ("getmem_nbi", "ptr", "my_pe", "n_pes", "signal_fetch"))
+    assert len(FUNCTIONS | MORE) <= 12
 
 
 def test_what_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
 import kernel_dsl as kd
 from kernel_dsl import mesh_kernel
 from kernel_dsl.dtypes import float32, int64
-from kernel_dsl.errors_mesh import NoMulticast, NotSymmetric, RanksDiffer
+from kernel_dsl.errors_mesh import NoMulticast, NotSymmetric, RanksDiffer, Unreachable
 from kernel_dsl.runtime.mesh import rank_calls, rank_cuda, ranks
 
 from . import fake_cupy
@@ -25,6 +26,7 @@ from .cuda_mesh_cases import N, at, calls_of
 from .fake import CALLBACK, LIB, Launch
 
 BARRIERS: list[int] = []
+HANDLE, ZEROS = ranks.Ranks.handle, ranks.Ranks.zeros  # as they are, where the cases play others
 
 
 def met(channel: int) -> None:
@@ -83,7 +85,6 @@ class Memory:
         made = self.pair(0, 0, shape=(count,)) if not self.arenas else self.arenas.pop()
         if own.rank == 0:
             self.arenas.append(made)
-        made[own.rank].data_ptr = lambda: made[own.rank].data.ptr
         return made[own.rank]
 
 
@@ -239,6 +240,57 @@ def test_what_a_call_of_the_library_costs_the_host(played: Any) -> None:
         best = min(best, (time.perf_counter() - start) / 50 * 1e6)
     print(f"{best:.1f} us")
     assert best < 15
+
+
+class Nvshmem:
+    """Of nvshmem4py what is asked of it: arrays, one a process, and where those of the peers are mapped."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory, self.far, self.processes = memory, False, 2
+        self.Teams, self.barriers = SimpleNamespace(TEAM_WORLD=0), list[int]()
+
+    def barrier(self, team: int, stream: Any) -> None:
+        self.barriers.append(stream.__cuda_stream__()[1])
+
+    def my_pe(self) -> int:
+        return 0
+
+    def n_pes(self) -> int:
+        return self.processes
+
+    def get_peer_array(self, array: Any, peer_pe: int) -> Any:
+        for pair in self.memory.pairs:
+            if array is pair[0]:
+                if self.far and peer_pe:
+                    raise RuntimeError("no address")
+                return pair[peer_pe]
+        raise ValueError("not tracked by nvshmem")
+
+    def array(self, shape: tuple[int, ...], dtype: str) -> Any:
+        made = self.memory.pair(0, 0, shape=shape)[0]
+        made.fill = lambda value: None
+        return made
+
+
+def test_arrays_of_nvshmem4py(played: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = Nvshmem(played.memory)
+    monkeypatch.setitem(sys.modules, "nvshmem.core", package)
+    monkeypatch.setattr(ranks.Ranks, "handle", HANDLE)
+    monkeypatch.setattr(ranks.Ranks, "zeros", ZEROS)
+    monkeypatch.setattr(rank_calls, "is_symmetric", ranks.is_symmetric)
+    monkeypatch.setattr(
+        sys.modules["cupy"].cuda, "runtime", SimpleNamespace(deviceSynchronize=lambda: None), raising=False
+    )
+    k, xs, out = kernel(Group(0), meets=False), played.memory.pair(1, 2), plain()
+    for _ in range(2):
+        assert k(xs[0], out=out) is out and out.host[0] == 7
+    assert not package.barriers and kernel(Group(0))(xs[0], out=out).host[0] == 7 and len(package.barriers) == 2
+    package.far = True
+    with pytest.raises(Unreachable, match="rank 0 can't reach the memory of rank 1: the memory of argument 0"):
+        k(played.memory.pair(3, 4)[0], out=out)
+    package.far, package.processes = False, 3
+    with pytest.raises(NotSymmetric, match="process 0 of 3 and rank 0 of 2"):
+        k(played.memory.pair(3, 4)[0], out=out)
 
 
 def test_what_the_ranks_do_not_agree_on(played: Any) -> None:

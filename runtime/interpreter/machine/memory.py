@@ -95,6 +95,7 @@ class GlobalMemory:
         self.buffers: dict[int, Buffer] = {}
         self.multicast: dict[int, tuple[int, ...]] = {}  # slots of a multicast address's buffers, by its slot
         self.peers: dict[int, tuple[int, ...]] = {}  # slots of the same array on all devices, by each of them
+        self.near: list[tuple[int, ...]] = []  # devices in groups that map each other, where there are several
         self._next = 1
 
     def allocate(

@@ -152,9 +152,59 @@ def quiet(c: Group, ins: Instruction, params: list[Array]) -> None:
     """nvshmem_quiet(): all that was put is there."""
 
 
+def get(c: Group, ins: Instruction, params: list[Array]) -> None:
+    """nvshmem_getmem_nbi(destination, source, bytes, rank)."""
+    to, source, sizes = (_values(c, p, "u8") for p in params[:3])
+    ranks = _values(c, params[3], "i4")
+    for row, lane in _callers(c):
+        start = _there(c, row, lane, int(source[row, lane]), int(ranks[row, lane]), ins)
+        if start is None:
+            continue
+        target, size = int(to[row, lane]), int(sizes[row, lane])
+        for group, at, there, unit in _spread(c, row, start, target, size):
+            _write(group, there, unit, _read(group, at, unit, ins), ins)
+    c.batch.run.progress += 1
+
+
+def mapped_at(c: Group, ins: Instruction, params: list[Array]) -> Array:
+    """nvshmem_ptr(address, rank): where it is mapped, or 0."""
+    addresses, ranks = _values(c, params[0], "u8"), _values(c, params[1], "i4")
+    near = next((group for group in c.batch.run.memory.near if c.batch.device in group), None)
+    out = np.zeros((c.n, 32), np.uint64)
+    for row, lane in _callers(c):
+        rank = int(ranks[row, lane])
+        target = _there(c, row, lane, int(addresses[row, lane]), rank, ins)
+        out[row, lane] = target if target is not None and (near is None or rank in near) else 0
+    return out
+
+
+def my_pe(c: Group, ins: Instruction, params: list[Array]) -> Array:
+    """nvshmem_my_pe()."""
+    return np.full((c.n, 32), c.batch.device, np.int32)
+
+
+def n_pes(c: Group, ins: Instruction, params: list[Array]) -> Array:
+    """nvshmem_n_pes()."""
+    return np.full((c.n, 32), c.batch.run.devices, np.int32)
+
+
+def fetch(c: Group, ins: Instruction, params: list[Array]) -> Array:
+    """nvshmem_signal_fetch(address): a word of 8 bytes, of which the upper half is 0 here."""
+    addresses = _values(c, params[0], "u8")
+    out = np.zeros((c.n, 32), np.uint64)
+    form = _Strong("acquire")
+    for row, lane in _callers(c):
+        out[row, lane] = np.uint32(_atomic(c, row, lane, int(addresses[row, lane]), 0, form, ins))
+    return out
+
+
 SIZES: dict[str, tuple[int, ...]] = {
     "nvshmem_putmem_nbi": (8, 8, 8, 4), "nvshmem_int_atomic_add": (8, 4, 4), "nvshmem_int_test": (8, 4, 4), "nvshmem_quiet": (),
+    "nvshmem_getmem_nbi": (8, 8, 8, 4), "nvshmem_ptr": (8, 4), "nvshmem_my_pe": (), "nvshmem_n_pes": (),
+    "nvshmem_signal_fetch": (8,),
 }  # fmt: skip
 FUNCTIONS: dict[str, Callable[[Group, Instruction, list[Array]], Array | None]] = {
     "nvshmem_putmem_nbi": put, "nvshmem_int_atomic_add": add, "nvshmem_int_test": test, "nvshmem_quiet": quiet,
+    "nvshmem_getmem_nbi": get, "nvshmem_ptr": mapped_at, "nvshmem_my_pe": my_pe, "nvshmem_n_pes": n_pes,
+    "nvshmem_signal_fetch": fetch,
 }  # fmt: skip
