@@ -321,3 +321,20 @@ class DeviceMemory:
     def view(self, shape: tuple[int, ...], dtype: DType, index: int) -> ArrayView:
         """The memory as a row-major array on GPU `index`."""
         return ArrayView(self.address, shape, row_major(shape), dtype, ("cuda", index), "generic", False, self)
+
+
+class LastingMemory(DeviceMemory):
+    """Memory of a GPU with this content that is never given back, made while streams are being captured too."""
+
+    def __init__(self, context: Any, data: bytes) -> None:  # pyright: ignore[reportMissingSuperCall]
+        self.nbytes = len(data)
+        cu = driver.api()
+        with driver.relaxed_capture():
+            self.address = int(driver.check(cu.cuMemAlloc(len(data))))
+            stream = driver.check(cu.cuStreamCreate(int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)))
+            driver.check(cu.cuMemcpyHtoDAsync(self.address, data, len(data), stream))
+            driver.check(cu.cuStreamSynchronize(stream))
+            driver.check(cu.cuStreamDestroy(stream))
+
+    def close(self) -> None:
+        """A graph may be replayed at any time."""

@@ -140,9 +140,17 @@ def _table(device: CudaDevice, peers: PeerAddresses, stream: int) -> memory.Devi
     """The addresses of every array on every GPU, on this one."""
     data = peers.table().tobytes()
     with driver.current(device.context):
+        if is_capturing(stream):  # what is captured may run at any time, and should not write the table each time
+            return memory.LastingMemory(device.context, data)
         block = device.allocate(len(data), stream)
         memory.put(block.address, data, stream)
     return block
+
+
+def is_capturing(stream: int) -> bool:
+    """Whether a graph is being captured from a stream of the current context."""
+    cu = driver.api()
+    return bool(stream) and int(driver.check(cu.cuStreamIsCapturing(stream))) != 0
 
 
 def _encode(one: CudaLoaded, peers: PeerAddresses, param: TensorMapParam, view: ArrayView) -> bytes:

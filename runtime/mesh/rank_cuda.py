@@ -20,13 +20,15 @@ from kernel_dsl.mesh import ROOM, Reach
 from ..arrays.array_view import ArrayView, row_major
 from ..devices import driver, reports
 from ..devices.cuda_device import CudaLoaded
-from .cuda import Issue, MeshKept
+from ..errors import ArgumentValueError
+from .cuda import Issue, MeshKept, is_capturing
 from .interpreter import DeviceSide, fill
 from .nvshmem_arrays import address_of
 from .peers import PeerAddresses
 from .ranks import Ranks, held, not_symmetric, peers_of, place_of
 
 SLOTS = 32  # sets of semaphores that one allocation has
+FEW = 2  # the same, with memory that a kernel keeps: one for the stream of a capture
 _ISSUES = 64
 
 
@@ -175,7 +177,15 @@ def launches_of(call: Any, loaded: CudaLoaded, specs: Sequence[OutputSpec], reac
         number = ranks.slots.get(room, 0)
         said = ("the number of kernels before it", f"{number}, of {room} words")
         ranks.agree(call.name, [*words, said])
-        slots = SLOTS if room == ROOM else 1
+        slots = SLOTS if room == ROOM else FEW
+        if number // slots >= len(ranks.arenas.get(room, ())):
+            with driver.current(loaded.device.context):
+                captured = is_capturing(call.stream)
+            if captured:  # all ranks would allocate
+                raise ArgumentValueError(
+                    f"kernel {call.name!r}: its first call on the stream of a capture; call it on that stream before, such as "
+                    "in `torch.cuda.graph(graph, stream=stream)`"
+                )
         arena, handle = _arena(ranks, number // slots, room, slots, call.arrays)
         ranks.slots[room] = number + 1
         found = call.kept[key] = RankLaunches(call, loaded, specs, reach, number % slots, handle, arena)
