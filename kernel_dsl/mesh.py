@@ -24,7 +24,8 @@ from .trace import current
 from .values import Array
 
 ROOM = 1 << 14  # semaphores of a kernel; behind them lies what it keeps between launches
-# What a kernel says before it ends at a wait that lasted too long: texts of so many bytes, in memory that the host reads.
+# The message of a kernel that ends because a wait lasted too long: texts of this many bytes, in memory that the host
+# reads.
 TEXTS, TEXT_BYTES = 32, 256
 _TOO_MANY = "waited too long for a semaphore"
 
@@ -131,7 +132,7 @@ class Meshed:
         self._arrays = max(numbers.values(), default=-1) + 1
         self._taken = 0
         self._kept = 4 * ROOM  # bytes: where what `kept` gives begins
-        self._named: list[tuple[int, str]] = []  # where each set of semaphores ends
+        self._named: list[tuple[int, str]] = []  # the end and the name of each set of semaphores
         self._texts: list[str] = []
 
     def index(self, position: int) -> Any:

@@ -337,9 +337,7 @@ def _parameters(body: Any) -> list[str]:
 def _with_mesh(
     definition: Definition, mesh: Mesh, inputs: Sequence[Input], nest: Any, room: int
 ) -> tuple[Definition, int]:
-    """The definition with the hidden arguments, rank and table before the inputs, `room` words of semaphores after the
-    outputs; how many arrays the table has.
-    """
+    """The definition with the hidden arguments (`room` words of semaphores), and the number of arrays in the table."""
     structs = unflatten(nest, [i.struct() for i in inputs])
     outs, structure = output_structs(definition, structs)
     semaphores = ShapeDtypeStruct((room,), dt.int32)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from kernel_dsl.boundary import checks_itself
+from kernel_dsl.boundary import checks_itself, public, unguarded
 from kernel_dsl.dtypes import DType
 from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh, has_ranks, is_group
@@ -149,14 +150,9 @@ def by_rank(function: _T) -> _T:
                 made = UNSEEN if found is None else found(given)
                 if made is not UNSEEN:
                     return made
-            except (
-                AttributeError,
-                IndexError,
-                TypeError,
-                ValueError,
-            ):  # no array, or no option: the rest has words for it
-                key = given = None
-        made = called(args, keywords)
+            except (AttributeError, IndexError, TypeError, ValueError):
+                key = given = None  # an argument is no array, or no option: the call in full has words for it
+        made = slow(*args, **keywords)
         if not isinstance(made, _OneLaunch):
             return made
         if key is not None and given is not None and OfRank not in key and made.launched.kernel._fast is not None:
@@ -165,7 +161,10 @@ def by_rank(function: _T) -> _T:
             seen[key] = _SeenLaunch(made.launched, given, made.plain, (args[first], key))
         return made.result
 
-    def called(args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    @partial(public, name=function.__name__)
+    @checks_itself("mesh")
+    @functools.wraps(function)
+    def slow(*args: Any, **keywords: Any) -> Any:
         """The call in full: its result, or its one launch with that. Raises `BadArgument`, `BadArgumentType`."""
         op = function.__name__
         if why := misfit(function, *args, **keywords):
@@ -193,7 +192,7 @@ def by_rank(function: _T) -> _T:
             return _unwrapped(made) if plain else made
         return _OneLaunch(made, plain, made.run(keywords.get("interpret"), plain))
 
-    return checks_itself("mesh")(call)  # type: ignore[return-value]
+    return unguarded(call)  # type: ignore[return-value]
 
 
 @functools.lru_cache(maxsize=64)

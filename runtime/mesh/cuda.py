@@ -17,7 +17,7 @@ from kernel_dsl.forking import lock
 from ..arrays.array_view import CPU, ArrayView
 from ..devices import driver, memory, reports
 from ..devices.cuda_device import CudaDevice, CudaLoaded
-from ..devices.launch import ParamBuffer
+from ..devices.launch import ParamBuffer, settle
 from ..devices.params import ParamLayout, scalar_bytes
 from .interpreter import DeviceSide, fill
 from .peers import PeerAddresses, in_one_process
@@ -207,6 +207,7 @@ class Issue:
             launches.append(one.launcher.call_for(stream, params.address))
         self._pack(scalars)
         self._calls: list[tuple[Any, tuple[Any, ...]]] = kept.around(launches)
+        self._alone = len(self._calls) == 1 and not self._steps
 
     def _pack(self, scalars: Sequence[Any]) -> None:
         layout = self._layout
@@ -223,6 +224,12 @@ class Issue:
         with _order:
             if self._places:
                 self._pack(scalars)
+            if self._alone:  # one rank's, whose context the thread has as a rule
+                ((call, arguments),) = self._calls
+                outcome = call(*arguments)
+                if outcome[0] is not success:
+                    self._settle(call, arguments, outcome)
+                return
             for one, step, arrays, stream in self._steps:
                 with driver.current(one.device.context):
                     one.take(step, arrays, scalars, stream)
@@ -236,6 +243,12 @@ class Issue:
                 raise self._failure(error, ()) from error
             finally:
                 self._pop()
+
+    def _settle(self, call: Any, arguments: tuple[Any, ...], outcome: tuple[Any, ...]) -> None:
+        try:
+            settle(self._context, call, arguments, outcome)
+        except driver.CudaError as error:
+            raise self._failure(error, ()) from error
 
 
 def launch(
