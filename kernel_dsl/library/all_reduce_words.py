@@ -49,29 +49,32 @@ def words_kernel(shape: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: floa
     flag = kd.ShapeDtypeStruct((LANES,), kd.int32)
     send, take = _templates(dtype)
 
-    def address(ref: Any) -> Any:
-        """Where each lane's part of a unit lies."""
-        base = kd.inline_ptx("mov.b64 $0, $1;", ref, out_type=kd.int64)
-        lane = kd.layout_cast(kd.broadcasted_iota(kd.int64, (LANES,), 0), lanes)
-        return base + lane * (2 * EACH)
-
     def body(x: Any, out: Any) -> None:
-        block, me = kd.axis_index("block"), kd.axis_index(mesh.names)
-        room = meshed("all_reduce").kept((2, n, units, 2 * LANES), dt.int64)
-        counts = meshed("all_reduce").kept((blocks,), dt.int32)
-        count = counts[block] + 1
+        known, block, me = meshed("all_reduce"), kd.axis_index("block"), kd.axis_index(mesh.names)
+        room = known.kept((2, n, units, 2 * LANES), dt.int64)
+        counts = known.kept((blocks,), dt.int32)
         mine, target = x.reshape(-1), out.reshape(-1)
-        half = kd.rem(count, 2)
-        number = kd.layout_cast(kd.broadcast_to(count, (LANES,)), lanes)
+        # all loads are on their way before the count is waited for
         places = [(block + i * blocks, kd.ds((block + i * blocks) * chunk, chunk)) for i in range(rounds)]
         own = [kd.layout_cast(mine[part], data) for _, part in places]
+        row = known.addresses(room, "all_reduce")
         pair = n == 2  # whose sum has no order: a device adds its own at once, and else finds it among all
-        for k in range(pair, n):
-            there = kd.remote_ref(room, kd.rem(me + k, n))
+        bases = [known.peers[row, kd.rem(me + k, n)] + 4 * ROOM for k in range(n)]  # this device's, then the others'
+        count = counts[block] + 1
+        number = kd.layout_cast(kd.broadcast_to(count, (LANES,)), lanes)
+        half = kd.rem(count, 2).astype(kd.int64) * n
+        lane = kd.layout_cast(kd.broadcasted_iota(kd.int64, (LANES,), 0), lanes) * (2 * EACH)
+
+        def address(base: Any, rank: Any, unit: Any) -> Any:
+            """Where each lane's part of a rank's unit lies."""
+            place = (half + rank) * units + unit.astype(kd.int64)
+            return base + place * (2 * EACH * LANES) + lane
+
+        for base in bases[pair:]:
             for (unit, _), value in zip(places, own, strict=True):
-                kd.inline_ptx(send, address(there.at[half, me, unit]), value, number)
+                kd.inline_ptx(send, address(base, me, unit), value, number)
         ranks = [1 - me] if pair else range(n)
-        here = [[address(room.at[half, rank, unit]) for rank in ranks if n > 1] for unit, _ in places]
+        here = [[address(bases[0], rank, unit) for rank in ranks if n > 1] for unit, _ in places]
 
         def peek() -> tuple[Any, list[list[Any]]]:
             """How many words have not come, and what has."""
