@@ -26,6 +26,7 @@ from kernel_dsl import library
 
 KIB = (8, 64, 512, 4096, 16384, 65536, 262144)
 TURNS, CALLS = 5, 20
+HEADS = 16  # of attention
 # M, N, K of the product on each GPU, where M counts the rows of all
 PRODUCTS = {
     "all_gather_matmul": ((8192, 8192, 8192), (16384, 8192, 8192), (4096, 4096, 4096)),
@@ -130,7 +131,7 @@ def attention(torch: Any, length: int, causal: bool, mesh: kd.Mesh) -> Row:
     """Ring attention of 16 heads of 128, `length` positions a GPU; "alone" is the library's attention to a GPU's own keys."""
     n = mesh.size
     q, k, v = (
-        [torch.randn(1, 16, length, 128, device=f"cuda:{r}").to(torch.bfloat16) for r in range(n)] for _ in range(3)
+        [torch.randn(1, HEADS, length, 128, device=f"cuda:{r}").to(torch.bfloat16) for r in range(n)] for _ in range(3)
     )
     outs = [torch.empty_like(x) for x in q]
     library.ring_attention(q, k, v, mesh, causal=causal, out=outs, timeout=20)
@@ -150,6 +151,45 @@ def attention(torch: Any, length: int, causal: bool, mesh: kd.Mesh) -> Row:
             library.attention(a, b, c, causal=causal, out=out)
 
     return {"ours": lambda: library.ring_attention(q, k, v, mesh, causal=causal, out=outs), "alone": alone}, right
+
+
+def gradients(torch: Any, length: int, causal: bool, mesh: kd.Mesh) -> Row:
+    """Those of `attention`'s row; "alone" is the library's gradients for a GPU's own keys, once."""
+    n = mesh.size
+    q, k, v, dout = (
+        [torch.randn(1, HEADS, length, 128, device=f"cuda:{r}").to(torch.bfloat16) for r in range(n)] for _ in range(4)
+    )
+    out, lse = library.ring_attention(q, k, v, mesh, causal=causal, return_lse=True, timeout=20)
+    grads = tuple([torch.empty_like(x) for x in row] for row in (q, k, v))
+    library.ring_attention_backward(dout, q, k, v, out, lse, mesh, causal=causal, grads=grads, timeout=20)
+    Q, K, V, D, Y, logs = (torch.cat([x.cpu() for x in xs], 2)[0, 0].double() for xs in (q, k, v, dout, out, lse))
+    means, all_rows = (D * Y).sum(-1), torch.arange(n * length)
+
+    def slopes(rows: Any, keys: Any) -> tuple[Any, Any]:
+        """Weights of some queries for some keys, and the gradients of their scores."""
+        weights = torch.exp(Q[rows] @ K[keys].T * 128**-0.5 - logs[rows][:, None])
+        if causal:
+            weights = weights.masked_fill(keys[None] > rows[:, None], 0)
+        return weights, weights * (D[rows] @ V[keys].T - means[rows][:, None]) * 128**-0.5
+
+    right = True
+    for rank in range(n):
+        at = torch.arange(0, length, max(length // 32, 1))
+        some = rank * length + at
+        weights, scores = slopes(all_rows, some)
+        wants = (slopes(some, all_rows)[1] @ K, scores.T @ Q, weights.T @ D)
+        for got, want in zip(grads, wants, strict=True):
+            right &= bool(((got[rank].cpu()[0, 0, at].double() - want).abs() <= 2e-2 * want.abs().max()).all())
+
+    def alone() -> None:
+        for rank in range(n):
+            given = (dout[rank], q[rank], k[rank], v[rank], out[rank], lse[rank])
+            library.attention_backward(*given, causal=causal, deterministic=True)
+
+    def ours() -> Any:
+        return library.ring_attention_backward(dout, q, k, v, out, lse, mesh, causal=causal, grads=grads)
+
+    return {"ours": ours, "alone": alone}, right
 
 
 def experts(torch: Any, mesh: kd.Mesh) -> Row:
@@ -183,7 +223,9 @@ def cases(torch: Any, mesh: kd.Mesh) -> dict[str, Callable[[], Row]]:
         for sizes in every:
             made[f"{name}_{'x'.join(map(str, sizes))}"] = partial(products, torch, name, sizes, mesh)
     for causal in (False, True):
-        made[f"ring_attention_8192{'_causal' if causal else ''}"] = partial(attention, torch, 8192, causal, mesh)
+        word = "_causal" if causal else ""
+        made[f"ring_attention_8192{word}"] = partial(attention, torch, 8192, causal, mesh)
+        made[f"ring_attention_backward_8192{word}"] = partial(gradients, torch, 8192, causal, mesh)
     made["experts_4096x7168"] = partial(experts, torch, mesh)
     return made
 
