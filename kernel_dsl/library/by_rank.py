@@ -82,7 +82,10 @@ class _SeenLaunch:
             return UNSEEN
         inputs = [given[x] if type(x) is int else x for x in self._inputs]
         outs: Any = [given[x] if type(x) is int else _made(x, inputs[0]) for x in self._outs]
-        result = fast(inputs, outs if self._several else outs[0] if outs else None, None)
+        try:
+            result = fast(inputs, outs if self._several else outs[0] if outs else None, None)
+        except (AttributeError, TypeError, ValueError):
+            return UNSEEN  # an array of the kind is none that can be launched: the call in full has words for it
         return UNSEEN if result is fast.miss else self._take(result)
 
 
@@ -147,11 +150,12 @@ def by_rank(function: _T) -> _T:
             try:
                 key, given = remembered(args, keywords)
                 found = seen.get(key)
-                made = UNSEEN if found is None else found(given)
+            except Exception:  # an argument is no array, or no option: the call in full has words for it
+                found = key = given = None
+            if found is not None:
+                made = found(given)
                 if made is not UNSEEN:
                     return made
-            except (AttributeError, IndexError, TypeError, ValueError):
-                key = given = None  # an argument is no array, or no option: the call in full has words for it
         made = slow(*args, **keywords)
         if not isinstance(made, _OneLaunch):
             return made
