@@ -72,6 +72,34 @@ class Check:
         times = sorted(marks[2 * i].elapsed_time(marks[2 * i + 1]) * 1e3 for i in range(repeats))
         return times[repeats // 2]
 
+    def in_graph(self, call: Callable[[], Any], calls: int = 20) -> float:
+        """Microseconds of a call in a graph of several, where no host is waited for."""
+        side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        with torch.cuda.stream(side):
+            call()
+        self.meet()
+        with torch.cuda.graph(graph, stream=side):
+            for _ in range(calls):
+                call()
+        self.meet()
+        return self.timed(graph.replay) / calls
+
+    def meet(self) -> None:
+        """All ranks' GPUs have come to this."""
+        torch.cuda.synchronize()
+        dist.barrier()
+        torch.cuda.synchronize()
+
+    def host(self, call: Callable[[], Any], repeats: int = 200) -> float:
+        """Microseconds that the host is at a call."""
+        for _ in range(10):
+            call()
+        self.meet()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        return (time.perf_counter() - start) / repeats * 1e6
+
     def collectives(self) -> None:
         sizes = [64] if self.cpu else [4 * KIB, 32 * KIB, 256 * KIB, 2048 * KIB, 32 * KIB * KIB]  # elements
         for count in sizes:
@@ -88,7 +116,8 @@ class Check:
             part = total[self.rank * (count // self.size) :][: count // self.size]
             small = torch.empty_like(part, dtype=x.dtype)
             self.expect(f"reduce_scatter {count}", kd.library.reduce_scatter(x, self.group, out=small), part, 1e-2)
-            ours = self.timed(lambda x=x, target=target: kd.library.all_reduce(x, self.group, out=target))
+            call = lambda x=x, target=target: kd.library.all_reduce(x, self.group, out=target)  # noqa: E731
+            ours = self.timed(call)
             line = f"all_reduce {2 * count / KIB:8g} KiB: ours {ours:8.1f} us"
             if not self.cpu:
                 name = self.group.group_name
@@ -97,10 +126,14 @@ class Check:
                     if 2 * count <= 512 * KIB
                     else torch.ops.symm_mem.two_shot_all_reduce_
                 )
-                theirs = self.timed(lambda x=x, one=one, name=name: one(x, "sum", name))
+                other = lambda x=x, one=one, name=name: one(x, "sum", name)  # noqa: E731
+                theirs = self.timed(other)
+                graphs = self.in_graph(call), self.in_graph(other)
                 copy = x.clone()
                 nccl = self.timed(lambda copy=copy: dist.all_reduce(copy))
                 line += f", torch symmetric {theirs:8.1f}, NCCL {nccl:8.1f}, ratio {theirs / ours:.2f}"
+                line += f"; in a graph {graphs[0]:.1f} and {graphs[1]:.1f}, ratio {graphs[1] / graphs[0]:.2f}"
+                line += f"; host {self.host(call):.1f} and {self.host(other):.1f}"
             self.say(line)
 
     def products(self) -> None:
