@@ -13,7 +13,7 @@ from kernel_dsl.mesh import ROOM, Mesh
 from .attention_kernel import LOWEST
 from .collectives import orders_itself, wait_for_all
 
-ROWS_OF_TILE = 128  # queries of a block of the fast kernel
+ROWS_OF_TILE = 128  # of which the fast kernel wants a multiple
 FEW, KEYS = 4, 16  # queries and keys that are looked at together here
 
 
@@ -51,22 +51,6 @@ class RingProblem:
     def pairs(self) -> int:
         """Heads of keys, of all batches."""
         return self.batch * self.kv_heads
-
-    @property
-    def block(self) -> int:
-        """Keys of a step."""
-        return 128 if self.dim == 64 else 64
-
-    @property
-    def work(self) -> int:
-        """Tiles of queries."""
-        return self.batch * self.heads * (self.length // ROWS_OF_TILE)
-
-    def place(self, number: Any) -> tuple[Any, Any, Any]:
-        """(batch, head, first query) of a tile: the long ones of a causal product first."""
-        tiles = self.length // ROWS_OF_TILE
-        pair, tile = kd.rem(number, self.batch * self.heads), kd.div(number, self.batch * self.heads)
-        return kd.div(pair, self.heads), kd.rem(pair, self.heads), (tiles - 1 - tile) * ROWS_OF_TILE
 
 
 @cache

@@ -104,12 +104,12 @@ def make_async_remote_copy(
 ) -> RemoteCopy:
     """A copy of `src_ref`, here, to `dst_ref` in the memory of `device_id`. Its `start()` sends the data.
 
-    `src_ref`: SMEM (by TMA) or GMEM (by the lanes); `dst_ref`: an input or output, as `kd.remote_ref` takes it, of the same shape
-    and dtype. `send_sem`: this device's semaphore, which gets 1 when `src_ref` may be written again; `recv_sem`: that of
-    `device_id`, which gets 1 when `dst_ref` is there. `device_id`: as of `kd.remote_ref`. With `src_ref=kd.remote_ref(...)` and
-    no `device_id` the copy is from that device to this one, and both semaphores are this device's.
-
-    Raises `CopyMismatch`, `CopySpaces`, `BadArgumentType`, and what `kd.remote_ref` and `kd.copy_smem_to_gmem` raise.
+    `src_ref`: SMEM (by TMA) or GMEM (by the lanes); `dst_ref`: an input or output, as `kd.remote_ref` takes it, of the
+    same shape and dtype. `send_sem`: this device's semaphore, which gets 1 when `src_ref` may be written again;
+    `recv_sem`: the semaphore of `device_id`, which gets 1 when the data has arrived in `dst_ref`. `device_id`: as of
+    `kd.remote_ref`. If `src_ref` is a `kd.remote_ref` and `device_id` is None, the copy is from that device to this one,
+    and both semaphores are this device's. Raises `CopyMismatch`, `CopySpaces`, `BadArgumentType`, and the errors of
+    `kd.remote_ref` and `kd.copy_smem_to_gmem`.
     """
     op = "make_async_remote_copy"
     src, dst = as_ref(src_ref, op), as_ref(dst_ref, op)

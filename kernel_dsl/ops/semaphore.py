@@ -256,7 +256,7 @@ class Deadline:
         self._text = text
 
     def check(self, seen: Any, waits: Callable[[], Any]) -> None:
-        """End the kernel where it is late and still `waits()`; `seen` is the count that it tells."""
+        """End the kernel if the time is over and it still `waits()`; the report has the count `seen`."""
         mesh = self._mesh
 
         def end() -> None:
