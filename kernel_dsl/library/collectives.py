@@ -26,8 +26,9 @@ from . import two_level
 from .all_reduce_words import words_kernel
 from .by_rank import Launched, by_rank
 
-BLOCKS = 132  # of a device at most: all must run at the same time
+BLOCKS = 132  # of a device, or twice as many for long arrays: all must run at the same time
 BYTES = 64  # that a lane has in flight from each peer
+LONG = 32 << 20  # bytes of a device's part
 # Bytes of an array up to which each device reads all of the peers' arrays: one meeting less, and n times the traffic.
 ONE_SHOT = 512 << 10
 WORDS = 512 << 10  # bytes that a device sends at most in words that carry the number of the call
@@ -188,7 +189,9 @@ class _Walk:
     def __init__(self, size: int, dtype: DType) -> None:
         self.chunk = 128 * BYTES // dtype.itemsize
         self.chunks = -(-size // self.chunk)
-        self.blocks = max(min(self.chunks, BLOCKS), 1)
+        # two blocks a multiprocessor load long arrays up to 15 % faster from peers, and short ones no faster
+        most = 2 * BLOCKS if size * dtype.itemsize >= LONG else BLOCKS
+        self.blocks = max(min(self.chunks, most), 1)
 
     def over(self, work: Any) -> None:
         """`work(part)` for each chunk of this block's."""
