@@ -152,7 +152,7 @@ def by_rank(function: _T) -> _T:
                 found = seen.get(key)
             except Exception:  # an argument is no array, or no option: the call in full has words for it
                 found = key = given = None
-            if found is not None:
+            if found is not None and given is not None:
                 made = found(given)
                 if made is not UNSEEN:
                     return made
