@@ -29,10 +29,10 @@ _SECONDS_A_BYTE = 1e-4
 class AssemblerOptions:
     """How to assemble. Part of the cache key.
 
-    `ptxas`: the program, or the folder it lies in; None looks for it. `optimization`: 0 to 3;
-    anything below 3 leaves wgmma kernels with copies around each instruction. `line_info`: the
-    user's lines in the cubin, for profilers and `sass`. `seconds`: how long ptxas may take; None goes by the size of the
-    PTX, and is some hundred times what it needs.
+    `ptxas`: the program, or the folder it lies in; None looks for it. `optimization`: 0 to 3; anything below 3 leaves
+    wgmma kernels with copies around each instruction. `line_info`: the user's lines in the cubin, for profilers and
+    `sass`. `seconds`: the time limit of ptxas; None computes one from the size of the PTX, some hundred times the time
+    that it needs.
     """
 
     ptxas: str | None = None
@@ -59,7 +59,7 @@ def find_ptxas(options: AssemblerOptions = DEFAULT_OPTIONS) -> Path | None:
 
 
 def assembler_identity(options: AssemblerOptions = DEFAULT_OPTIONS) -> str:
-    """A text that changes with the assembler, for cache keys; 'driver' where there is none."""
+    """A text that changes with the assembler, for cache keys; 'driver' without ptxas."""
     path = find_ptxas(options)
     return tools.identity(path) if path is not None else "driver"
 
@@ -67,7 +67,7 @@ def assembler_identity(options: AssemblerOptions = DEFAULT_OPTIONS) -> str:
 def assemble(kernel: CompiledKernel, *, options: AssemblerOptions = DEFAULT_OPTIONS) -> Assembled:
     """The kernel with its machine code, resources and remarks.
 
-    Runs ptxas (10 ms for a small kernel); without one, the driver's compiler where there is a GPU.
+    Runs ptxas (10 ms for a small kernel) or, without ptxas and with a GPU, the driver's compiler.
 
     Raises:
         AssemblerError: the PTX was refused; it names the user's line.
@@ -84,7 +84,7 @@ def assemble(kernel: CompiledKernel, *, options: AssemblerOptions = DEFAULT_OPTI
 
 
 def resources(kernel: CompiledKernel, log: str) -> Resources:
-    """What the log of the assembler says of the kernel's entry, and the blocks of it that fit a multiprocessor."""
+    """The resources of the kernel's entry in the assembler's log, and how many of its blocks fit a multiprocessor."""
     used = usage(log, kernel.entry)
     shared = used.shared + kernel.launch.dynamic_smem
     x, y, z = kernel.launch.block
@@ -107,14 +107,14 @@ def _arguments(ptxas: Path, kernel: CompiledKernel, options: AssemblerOptions) -
     words = [str(ptxas), f"-arch={kernel.target}", "-v", f"-O{options.optimization}"]
     if options.line_info:
         words.append("-lineinfo")
-    # A directive in the text wins over the option, with a remark; ask only where there is none.
+    # A directive in the text overrides the option, with a remark, so the option is only for texts without one.
     if kernel.max_registers is not None and ".maxnreg" not in kernel.ptx:
         words.append(f"-maxrregcount={kernel.max_registers}")
     return words
 
 
 def _run_ptxas(ptxas: Path, kernel: CompiledKernel, options: AssemblerOptions) -> tuple[bytes, str]:
-    """The cubin and the log. Text goes in and code comes out through pipes: no file is written."""
+    """The cubin and the log. Text and code go through pipes: no file is written."""
     words = [*_arguments(ptxas, kernel, options), "/dev/stdin", "-o", "/dev/stdout"]
     text, environment = kernel.ptx.encode(), assembler_environment()
     seconds = _LEAST_SECONDS + len(text) * _SECONDS_A_BYTE if options.seconds is None else options.seconds
@@ -172,6 +172,6 @@ def _ptx_line(ptx: str, number: int) -> str:
 
 
 def ptxas_version(options: AssemblerOptions = DEFAULT_OPTIONS) -> str | None:
-    """The release of the ptxas that would run, such as '13.0.88'; None where there is none."""
+    """The release of the ptxas that would run, such as '13.0.88'; None without one."""
     path = find_ptxas(options)
     return None if path is None else tools.version(path)

@@ -33,18 +33,18 @@ T = TypeVar("T")
 _log = logging.getLogger("kernel_dsl")
 _STALE_SECONDS = 3600.0
 DEFAULT_MAX_BYTES = 1 << 30
-FOLDER = "kernel_dsl.cache"  # ours, in the user's
+FOLDER = "kernel_dsl.cache"  # our folder inside the user's
 
 _PLAIN_KEY = re.compile(r"[0-9a-f]{64}")
 _TROUBLE = (OSError, ValueError, FolderError)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# Another process removed what we were at, or somebody's folder is in an entry's place: the next entry may fare better.
+# Errors of one entry: another process removed it, or a folder has its name. The next entry may work.
 _PASSING = (errno.ENOENT, errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST)
 
 
 @dataclass
 class Counters:
-    """What a cache did in this process."""
+    """The operations of a cache in this process, counted."""
 
     hits: int = 0
     misses: int = 0
@@ -67,14 +67,13 @@ class DiskStats:
 class _File:
     name: str
     bytes: int
-    used: float  # its own modification time: times of access are often off
+    used: float  # its modification time, because many systems do not record access times
 
 
 class DiskCache:
-    """Entries in a folder of ours below `directory`, at most `max_bytes` of them: then the least recently used go.
-
-    `directory` is the user's: a `~` at its beginning is his home, and None says that there is no place. Safe with any number
-    of threads and processes. No method raises for the state of the disk.
+    """Entries in our folder inside `directory`, at most `max_bytes`; beyond that the least recently used are removed.
+    `directory` is the user's; it may begin with `~`, and None means that there is no cache. Safe with any number of
+    threads and processes. No method raises an error of the disk.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
@@ -82,8 +81,8 @@ class DiskCache:
         self.counters: Counters = Counters()
         self._lock = forking.lock()
         self._usable: bool | None = None  # None: not tried yet
-        self._keeps = True  # new entries
-        self._bytes: int | None = None  # of all entries, as far as this process knows
+        self._keeps = True  # whether new entries are stored
+        self._bytes: int | None = None  # bytes of all entries, as far as this process knows
         self._trouble = ""
         self.directory: Path = self._absolute(directory)
         self._folder = MarkedFolder(self.directory, FOLDER)
@@ -104,7 +103,7 @@ class DiskCache:
     def get(self, key: str, likely: tuple[SourceLine, ...] = ()) -> tuple[Assembled, tuple[SourceLine, ...]] | None:
         """The entry and the places it was stored with, or None. A damaged entry is removed.
 
-        `likely` are places that it probably has: they are given back where it does, as to read them takes a while.
+        `likely` are locations that it probably has: if so, they are returned, because parsing them takes time.
         """
         found = None
         if self._ready():
@@ -137,17 +136,17 @@ class DiskCache:
             self.counters.corrupt += 1
             folder.remove(name)
             return None
-        with suppress(OSError):  # evicted by another process since we read it, or on a disk that is read-only
+        with suppress(OSError):  # another process has removed it, or the disk is read-only
             folder.touch(name)
         return value, places
 
     def put(self, key: str, value: Assembled, places: Sequence[SourceLine] = ()) -> None:
-        """Store an entry. One that is there is replaced, by the same contents."""
+        """Store an entry. An existing one is replaced."""
         if not self._ready() or not self._keeps:
             return
         try:
             data = pack(value, {"seal": UNSEALED, "key": key, "places": _places_text(places)})
-        except (UnsavableError, UnicodeEncodeError) as error:  # half of a surrogate pair, in a name of the user's
+        except (UnsavableError, UnicodeEncodeError) as error:  # half of a surrogate pair in one of the user's names
             _log.info("kernel %r is not kept on disk: %s", value.kernel.name, error)
             return
         if len(data) > min(self.max_bytes, LARGEST):
@@ -167,7 +166,7 @@ class DiskCache:
         try:
             with self._folder.open() as folder:
                 folder.write(name, seal(data, folder.secret or b""))
-        except (FileNotFoundError, UnmarkedError):  # somebody removed the folder, or all that is in it, meanwhile
+        except (FileNotFoundError, UnmarkedError):  # another process has removed the folder or its contents
             self._folder.make()
             with self._folder.open() as folder:
                 folder.write(name, seal(data, folder.secret or b""))
@@ -194,20 +193,20 @@ class DiskCache:
     # --- the folder -------------------------------------------------------------------------------
 
     def usable(self) -> bool:
-        """Whether entries can be kept: the folder is there, or was made, ours, closed to others, and can be written."""
+        """Whether entries can be stored: the folder exists or was made, it is ours, closed to others and writable."""
         if not self._ready() or not self._keeps:
             return False
         with suppress(*_TROUBLE):
-            self._folder.make()  # where somebody removed it
+            self._folder.make()  # makes it again if it was removed
         return self._inside(lambda folder: folder.writable(), False)
 
     def stats(self) -> DiskStats:
-        """How many entries there are and their bytes, counted now. Makes no folder."""
+        """The number of entries and their bytes, counted now. Makes no folder."""
         sizes = [entry.bytes for entry in self._files(ENTRY)]
         return DiskStats(str(self.directory), len(sizes), sum(sizes), self.max_bytes)
 
     def listing(self) -> list[str]:
-        """One line an entry, the last used first: when, bytes, kernel, target."""
+        """One line for each entry, the last used first: time, bytes, kernel, target."""
         lines: list[str] = []
         for entry in sorted(self._files(ENTRY), key=lambda entry: -entry.used):
             data = self._inside(lambda folder, name=entry.name: folder.read(name), None)
@@ -221,9 +220,9 @@ class DiskCache:
         return lines
 
     def clear(self) -> int:
-        """Remove all entries, and what writers that died left behind. Returns how many entries there were.
+        """Remove all entries, and unfinished files of dead writers.
 
-        These are files with names of ours in the folder with our marker: no other file is touched.
+        Returns the number of entries. Only files with our names in the folder with our marker are removed.
         """
         removed = sum(self._remove(entry) for entry in self._files(ENTRY))
         self._inside(lambda folder: folder.remove(NOTES), False)
@@ -249,7 +248,7 @@ class DiskCache:
         return True
 
     def _inside(self, use: Callable[[OpenFolder], T], otherwise: T) -> T:
-        """What `use` makes of our folder, or `otherwise` where that can't be used now."""
+        """The result of `use` on our folder, or `otherwise` if the folder can't be used now."""
         try:
             if not self._trouble:
                 with self._folder.open() as folder:
@@ -259,7 +258,7 @@ class DiskCache:
         return otherwise
 
     def _files(self, names: re.Pattern[str]) -> list[_File]:
-        """The files of our folder with such names. Folders of such a name are somebody else's."""
+        """The files of our folder with such names; folders are not ours."""
 
         def look(folder: OpenFolder) -> list[_File]:
             found: list[_File] = []
@@ -276,7 +275,7 @@ class DiskCache:
         return self._inside(lambda folder: folder.remove(entry.name), False)
 
     def _make_room(self, added: int) -> None:
-        """Count the folder once, then add up our own writes; count again when they pass the cap."""
+        """Count the folder once, then add this process' writes; count again when the sum exceeds the limit."""
         with self._lock:
             if self._bytes is not None and self._bytes + added <= self.max_bytes:
                 self._bytes += added
@@ -289,7 +288,7 @@ class DiskCache:
         self._sweep()
 
     def _evict(self, entries: list[_File], total: int) -> int:
-        # Down to nine tenths, so that a full cache does not count its folder at every write.
+        # Remove down to nine tenths, so that a full cache does not count its folder at every write.
         for entry in sorted(entries, key=lambda entry: entry.used):
             if total <= self.max_bytes * 9 // 10:
                 break
@@ -299,14 +298,14 @@ class DiskCache:
         return total
 
     def _sweep(self) -> None:
-        """Remove what processes that died while writing left behind."""
+        """Remove unfinished files of processes that died."""
         for left in self._files(UNFINISHED):
             if time.time() - left.used >= _STALE_SECONDS:
                 self._remove(left)
 
 
 def _name(key: str) -> str:
-    """The file of a key. Ours are 64 hex digits; others, which could be paths, are hashed to some."""
+    """The file of a key. Our keys are 64 hex digits; others, which could be paths, are hashed."""
     if not _PLAIN_KEY.fullmatch(key):
         key = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
     return f"{key}.kd"

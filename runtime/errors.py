@@ -71,8 +71,8 @@ class LoadError(RunError, RuntimeError):
 class LaunchError(RunError, RuntimeError):
     """A failed launch, or an asynchronous fault of an earlier one.
 
-    `context_survives`: whether other work on this GPU can go on in this process. `status` is the
-    driver's name for what happened, such as "CUDA_ERROR_ILLEGAL_ADDRESS".
+    `context_survives`: whether other work on this GPU can continue in this process. `status`: the driver's name of the
+    error, such as "CUDA_ERROR_ILLEGAL_ADDRESS".
     """
 
     code = "launch-failed"

@@ -107,10 +107,10 @@ def device_times(
     stream: int = 0,
     device: CudaDevice | None = None,
 ) -> dict[str, Timing]:
-    """GPU seconds of each run, one sample a round, the runs taking turns within a round.
+    """GPU seconds of each run: one sample in each round, in turn.
 
-    Each run issues its work to `stream`. With `flush` the L2 is cleared before each sample. Nothing waits between samples, so
-    that what the host takes to launch hides behind the clearing.
+    Each run issues its work to `stream`. With `flush` the L2 is cleared before each sample. Nothing waits between
+    samples, so the host's time to launch overlaps with the clearing.
     """
     device = device or cuda_device()
     clear = CacheFlush(device, stream) if flush else None
@@ -140,7 +140,7 @@ def host_times(
     warmup: int = 20,
     between: Run | None = None,
 ) -> dict[str, Timing]:
-    """Host seconds of one call of each run: the mean over `calls` in a row. The runs take turns.
+    """Host seconds of one call of each run: the mean of `calls` consecutive calls. The runs are measured in turn.
 
     `between` runs, unmeasured, after each sample: a synchronisation, so that no queue is ever full.
     `calls` stays below the depth of a GPU's launch queue (about a thousand) for that reason.

@@ -22,7 +22,7 @@ from .errors import ArgumentTypeError, ArgumentValueError
 from .plan import recording
 
 _LARGEST = 2**31 - 1
-# What a parameter is annotated with (perhaps as text) -> its type in an op's schema.
+# By a parameter's annotation, or its text: the type in an op's schema.
 _SCALARS: dict[Any, str] = {
     float: "float",
     "float": "float",
@@ -46,14 +46,14 @@ def as_torch_op(
 ) -> Any:
     """Register `kernel` as the op `name` ("namespace::op") and return the op, a `CustomOpDef`.
 
-    The op takes the kernel's inputs, which are tensors except where the body annotates a parameter as float, int or
-    bool, and gives fresh tensors: one, or a tuple of them. `inputs`: the inputs' names or number, where the body's
-    signature does not tell them. `backward(ctx, *gradients)` makes it differentiable; `ctx` holds what
-    `setup_context(ctx, inputs, output)` kept, by default all tensors in `ctx.saved_tensors` (inputs, then outputs) and
-    the scalars in `ctx.inputs_given` (None for tensors). `mutates_args`: names of inputs that are written in place, each of
-    which `input_output_aliases` gives an output; that output is no result then. `with_axis(mapped, args)`: the kernel
-    with an axis more for `torch.vmap`, or None where it can't have one: then the op is called for each part. Raises
-    ArgumentTypeError for a body whose inputs cannot be told from its outputs.
+    The op takes the kernel's inputs: tensors, except for parameters that the body annotates as float, int or bool. It
+    returns new tensors: one, or a tuple. `inputs`: the inputs' names or number, if the body's signature does not show
+    them. `backward(ctx, *gradients)` makes it differentiable; `ctx` has the values that `setup_context(ctx, inputs,
+    output)` kept, by default all tensors in `ctx.saved_tensors` (inputs, then outputs) and the scalars in
+    `ctx.inputs_given` (None for tensors). `mutates_args`: names of inputs that are written in place. Each must have an
+    output in `input_output_aliases`, which is then no result. `with_axis(mapped, args)`: the kernel with one more axis
+    for `torch.vmap`, or None if it can't have one; then the op is called for each part. Raises ArgumentTypeError for a
+    body whose signature does not separate inputs from outputs.
     """
     torch: Any = _torch()
     from .arrays.interop.torch import in_forward_mode
@@ -139,14 +139,14 @@ def _plain_shapes(definition: Definition, given: Sequence[Any]) -> tuple[list[An
 
 
 def _symbolic(definition: Definition, given: Sequence[Any]) -> tuple[list[Any], Any] | None:
-    """The same in the SymInts of fake tensors, so that one graph is for all sizes.
+    """As `_plain_shapes`, in the SymInts of fake tensors, so that one graph serves all sizes.
 
-    `out_type` is told variables in their place, or the Dims of `shapes=`, whose range and divisor become guards. None where
-    there are no SymInts, or where `out_type` asks which number one is: then a graph is for one size.
+    `out_type` gets variables in their place, or the Dims of `shapes=`, whose range and divisor become guards. None
+    without SymInts, or if `out_type` needs a value: then a graph is for one size.
     """
     torch: Any = _torch()
     values: dict[str, Any] = {}
-    names: dict[str, str] = {}  # of variables, by the expressions that they stand for
+    names: dict[str, str] = {}  # names of variables, by the expressions that they stand for
 
     def extent(n: Any) -> Any:
         if type(n) is not torch.SymInt:
@@ -174,7 +174,7 @@ def _symbolic(definition: Definition, given: Sequence[Any]) -> tuple[list[Any], 
 
 
 def _written(definition: Definition, op: str, names: Sequence[str], mutates: Any) -> dict[int, int]:
-    """By the number of a mutated input: that of the output it is."""
+    """For each mutated input, by number: the number of its output."""
     if isinstance(mutates, str) or not isinstance(mutates, (tuple, list)):
         raise ArgumentTypeError(f"mutates_args= of op {op!r} is a list of inputs' names, and not {mutates!r}")
     aliases = dict(definition.aliases)
@@ -191,7 +191,7 @@ def _written(definition: Definition, op: str, names: Sequence[str], mutates: Any
 
 
 def _in_parts(op: Any, with_axis: Any, size: int, dims: Sequence[Any], args: Sequence[Any]) -> Any:
-    """The rule of `torch.vmap`: a kernel with an axis more, or the op for each part."""
+    """The rule of `torch.vmap`: a kernel with one more axis, or the op for each part."""
     torch: Any = _torch()
     moved = [a if d is None else a.movedim(d, 0).contiguous() for a, d in zip(args, dims, strict=True)]
     flags = tuple(d is not None for d in dims)
@@ -264,11 +264,11 @@ def _infer_inputs(definition: Definition, listed: list[str] | None, scratch: int
 
 
 def _count_outputs(definition: Definition) -> int | None:
-    """How many tensors come out; None where that depends on the inputs."""
+    """The number of result tensors; None if it depends on the inputs."""
     out_type: Any = definition.out_type
     if callable(out_type) and not hasattr(out_type, "shape"):
         return None
-    return len(flatten(out_type, is_leaf)[0])  # not `output_structs`: its extents may be a call's
+    return len(flatten(out_type, is_leaf)[0])  # not `output_structs`: extents may depend on a call
 
 
 def _positional(function: Callable[..., Any]) -> list[str] | None:

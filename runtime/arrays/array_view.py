@@ -58,7 +58,7 @@ class ArrayView:
 
     @property
     def broadcast(self) -> bool:
-        """Whether several of its elements are one in memory, along an axis without a stride."""
+        """Whether several of its elements share memory, along an axis with stride 0."""
         return any(n > 1 and s == 0 for n, s in zip(self.shape, self.strides, strict=True))
 
     def span(self) -> tuple[int, int]:
@@ -75,7 +75,7 @@ class ArrayView:
         return self.address + low * item, self.address + (high + 1) * item
 
     def same_memory(self, other: ArrayView) -> bool:
-        """Whether both name the very same elements in the same order."""
+        """Whether both name exactly the same elements in the same order."""
         return (
             self.address == other.address
             and self.shape == other.shape
@@ -86,7 +86,7 @@ class ArrayView:
 
 
 class _Memory:
-    """The address pattern of a view as NumPy understands it. Nothing is ever read through it."""
+    """The addresses of a view as a NumPy array. Nothing reads through it."""
 
     def __init__(self, view: ArrayView) -> None:
         item = view.dtype.itemsize
@@ -99,7 +99,7 @@ class _Memory:
         }
 
 
-# Steps that NumPy's exact overlap test may take before "yes" is assumed.
+# The most steps of NumPy's exact overlap test; beyond them the answer is "yes".
 _OVERLAP_WORK = 100_000
 
 
@@ -143,15 +143,12 @@ def narrowed(array: Any, shape: tuple[int, ...]) -> Any:
 
 
 class Interop(Protocol):
-    """What a framework's file in `runtime/arrays/interop` gives."""
+    """The interface of a framework's file in `runtime/arrays/interop`."""
 
     name: str
 
     def view(self, array: Any, stream: int) -> ArrayView:
-        """A view of `array`.
-
-        Where the framework has no current stream, work pending on it is ordered before `stream`.
-        """
+        """A view of `array`. If the framework has no current stream, `stream` waits for pending work on the array."""
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int) -> Any:
@@ -159,7 +156,7 @@ class Interop(Protocol):
         ...
 
     def allocator(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]) -> Callable[[], Any]:
-        """What `empty` does for the current stream, with all its arguments settled."""
+        """A function that makes such an array on the current stream, as `empty` does."""
         ...
 
     @property
@@ -168,7 +165,7 @@ class Interop(Protocol):
         ...
 
     def finish(self, array: Any, view: ArrayView, stream: int) -> Any:
-        """The array that the user gets, once work that writes `array` was issued to `stream`."""
+        """The array for the user, after work that writes `array` was issued to `stream`."""
         ...
 
 

@@ -82,7 +82,7 @@ _OLD, _NEW = b"dltensor", b"dltensor_versioned"
 def read(array: Any, stream: int) -> ArrayView:
     """The view of an object with `__dlpack__`, ordered before work on `stream` (0: the legacy one).
 
-    The capsule is kept, not consumed: it frees what it holds when the view goes.
+    The capsule is kept, not consumed: it frees its memory together with the view.
     """
     try:
         capsule = _capsule(array, stream)
@@ -100,7 +100,7 @@ def read(array: Any, stream: int) -> ArrayView:
 
 
 def type_of(array: Any) -> str:
-    """A foreign array's type, for an error."""
+    """An array's type, for an error."""
     return f"{type(array).__module__}.{type(array).__name__}"
 
 
@@ -149,7 +149,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
 
 @ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 def _destroy(capsule: int) -> None:
-    # Consumers rename a capsule that they take over; one that still has its name was never used.
+    # A consumer renames a capsule that it takes over, so a capsule with its first name was never used.
     for name in (_OLD, _NEW):
         if _valid(capsule, name):
             _exported.pop(_pointer(capsule, name), None)

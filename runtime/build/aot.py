@@ -40,10 +40,8 @@ _LARGEST = 1 << 30  # bytes of a file
 def save(compiled: Assembled | CompiledKernel, path: str | os.PathLike[str]) -> None:
     """Write a compiled kernel to `path`, in one step: a reader never sees half a file.
 
-    Raises UnsavableError for a result structure of the user's own classes.
-
-    A kernel that was not assembled is saved too, with its PTX alone, for the interpreter and for
-    GPUs whose driver is to compile it.
+    Raises UnsavableError for a result structure of the user's own classes. A kernel that was not assembled is saved
+    with its PTX alone, for the interpreter and for GPUs whose driver compiles it.
     """
     write(path, pack(compiled))
 
@@ -57,7 +55,7 @@ def write(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def _write(target: Path, data: bytes) -> None:
-    """All of it or nothing."""
+    """Write a file completely or not at all."""
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=target.name, delete=False) as file:
         try:
             file.write(data)
@@ -72,8 +70,8 @@ def _write(target: Path, data: bytes) -> None:
 def load_compiled(path: str | os.PathLike[str]) -> CompiledFile:
     """The kernel that `save` wrote, ready to be called.
 
-    Raises ArtifactError, naming the file, for anything that `save` of this version did not write,
-    FileNotFoundError, and OSError for what can't be read. A file holds machine code: load only what you trust.
+    Raises ArtifactError, naming the file, for anything that `save` of this version did not write, FileNotFoundError,
+    and OSError for a file that can't be read. A file holds machine code: load only files that you trust.
     """
     if not isinstance(path, (str, os.PathLike)) or "\0" in os.fspath(path):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ArgumentTypeError(f"load_compiled takes the path of a file, and was given {shown(path)}")
@@ -87,7 +85,7 @@ def load_compiled(path: str | os.PathLike[str]) -> CompiledFile:
 
 
 def _read(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a file. A pipe or a device, which might never end, is none."""
+    """The bytes of a regular file; a pipe or a device might never end."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
         with os.fdopen(descriptor, "rb") as file:
@@ -136,12 +134,12 @@ class CompiledFile:
 
     @property
     def cubin(self) -> bytes:
-        """Machine code; empty for a kernel that was saved without."""
+        """Machine code; empty for a kernel that was saved without it."""
         return self._compiled.cubin if isinstance(self._compiled, Assembled) else b""
 
     @property
     def resources(self) -> Resources | None:
-        """What the assembler said; None for a kernel that was saved without machine code."""
+        """The assembler's report; None for a kernel that was saved without machine code."""
         return self._compiled.resources if isinstance(self._compiled, Assembled) else None
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -167,7 +165,7 @@ class CompiledFile:
         return unflatten(self.kernel.output_tree, results)
 
     def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
-        """Fix the arguments: `bound = f.bind(x)`, then `bound()` launches on the same arrays at the least cost."""
+        """Fix the arguments: `bound = f.bind(x)`, then `bound()` launches on the same arrays in the shortest host time."""
         arrays, scalars, given, loaded = self._prepare(args, out, interpret)
         tree = self.kernel.output_tree
         return bind(loaded, arrays, scalars, given, stream, lambda outs: unflatten(tree, outs))
@@ -216,13 +214,13 @@ class CompiledFile:
 
 
 def _scalar_dtypes(kernel: CompiledKernel) -> list[DType | None]:
-    """By scalar input: its dtype, or None for one that the kernel does not use."""
+    """For each scalar input, its dtype, or None if the kernel does not use it."""
     used = {p.scalar: p.dtype for p in kernel.params if isinstance(p, ScalarParam)}
     return [used.get(i) for i in range(max(used, default=-1) + 1)]
 
 
 def _fits(value: Any, dtype: DType) -> bool:
-    """Whether a scalar is of the type that the kernel was compiled for."""
+    """Whether a scalar has the type that the kernel was compiled for."""
     if isinstance(value, np.generic):
         return cast("Any", value).dtype == dtype.numpy
     if isinstance(value, bool):

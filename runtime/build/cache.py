@@ -26,7 +26,7 @@ from .sources import sources_hash
 
 @functools.cache
 def _llvmlite_version() -> str:
-    """What tells llvmlite's releases apart: its file of versions, which is found 10 times as fast as its metadata."""
+    """A text that differs between llvmlite's releases: its file of versions, found 10 times as fast as metadata."""
     spec = importlib.util.find_spec("llvmlite")
     if spec is None or spec.origin is None:
         return "none"
@@ -60,17 +60,17 @@ _Entry = tuple[Assembled, tuple[SourceLine, ...]]
 
 
 def relocate(assembled: Assembled, old: Sequence[SourceLine], new: Sequence[SourceLine]) -> Assembled:
-    """The same kernel with the places of a fresh trace.
+    """The same kernel with the locations of a fresh trace.
 
-    The key has no locations, so a kernel whose file has moved, or gained a line above it, is found
-    with the lines of the day it was stored. `old` and `new` are the places of the IR's ops in
-    order, then and now; equal keys make them equally long.
+    The key has no locations, so a kernel from the cache has the lines of the day it was stored, even if its file has
+    moved or changed above it. `old` and `new` are the locations of the IR's ops, in order, then and now; equal keys
+    make them equally long.
     """
     if old is new or len(old) != len(new) or list(old) == list(new):
         return assembled
     moved: dict[tuple[str, int], SourceLine] = {}
     for before, after in zip(old, new, strict=True):
-        moved.setdefault((before.file, before.line), after)  # of several ops on a line, the first
+        moved.setdefault((before.file, before.line), after)  # the first of several ops on a line
 
     def to(line: SourceLine) -> SourceLine:
         after = moved.get((line.file, line.line))
@@ -96,7 +96,7 @@ def relocate(assembled: Assembled, old: Sequence[SourceLine], new: Sequence[Sour
 class KernelCache:
     """Assembled kernels by key: a bounded number in memory, in front of a folder.
 
-    `disk` is None where the disk cache is off. Two threads that want one kernel build it once.
+    `disk` is None if the disk cache is off. Two threads that need the same kernel build it once.
     """
 
     def __init__(self, disk: DiskCache | None = None, *, capacity: int = 256) -> None:
@@ -111,8 +111,8 @@ class KernelCache:
     def get_or_build(self, key: str, build: Callable[[], Assembled], places: Sequence[SourceLine] = ()) -> Assembled:
         """The kernel for `key`, from memory, disk or `build()`, in that order.
 
-        `places` are those of the ops of the fresh trace, in order: a kernel that was kept gets them
-        in place of the ones it was stored with. What `build` raises is passed on, and nothing kept.
+        `places` are the locations of the ops of the fresh trace, in order: a kernel from the cache gets them in place
+        of its stored ones. An error of `build` is passed on, and nothing is kept.
         """
         places = tuple(places)
         entry = self._recent(key)
@@ -129,14 +129,14 @@ class KernelCache:
         return relocate(*entry, places)
 
     def known(self, key: str, places: Sequence[SourceLine]) -> Assembled | None:
-        """The kernel for `key` if it is in memory or on disk; None else. It is not kept under that key by this."""
+        """The kernel for `key` if it is in memory or on disk, else None. The call does not keep it under that key."""
         entry = self._recent(key)
         if entry is None and self.disk is not None:
             entry = self.disk.get(key, tuple(places))
         return None if entry is None else relocate(*entry, places)
 
     def rebuild(self, key: str, build: Callable[[], Assembled], places: Sequence[SourceLine] = ()) -> Assembled | None:
-        """The kernel for `key` from `build()`, in place of one from the disk that no device takes; None for no such one."""
+        """The kernel for `key` from `build()`, in place of one from the disk that no device takes; None without one."""
         with self._lock:
             if key not in self._from_disk:
                 return None

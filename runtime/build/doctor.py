@@ -161,6 +161,6 @@ def _trials(trials: Iterable[tuple[str, Callable[[], str]]]) -> Iterator[DoctorF
 
 
 def findings(trials: Iterable[tuple[str, Callable[[], str]]] = ()) -> Iterator[DoctorFinding]:
-    """The whole report, line by line. `trials`: names, and what to try; each returns a detail or raises."""
+    """The whole report, line by line. `trials`: functions to try, by name; each returns a detail or raises."""
     for part in (_packages(), _gpus(), _tools(), _cache(), _trials(trials)):
         yield from part

@@ -17,8 +17,8 @@ def assemble_with_driver(
 ) -> tuple[bytes, str, bool]:
     """The cubin, the log, and whether the PTX was taken.
 
-    The linker compiles as if for linking and may then ignore `setmaxnreg`. Such a kernel is loaded as PTX, which the
-    driver compiles in whole: its cubin is empty, and it is the PTX that devices load. `context` is the GPU's.
+    The linker compiles as if for linking and may then ignore `setmaxnreg`. Devices load such a kernel as PTX, which the
+    driver compiles as a whole; its cubin is empty. `context` is the GPU's.
     """
     cu = driver.api()
     whole = "setmaxnreg" in kernel.ptx
@@ -69,7 +69,7 @@ def _link(cu: Any, data: bytes, names: list[Any], values: list[Any]) -> tuple[by
         if int(result[0]) != 0:
             return b"", False
         address, size = result[1:]
-        # The linker owns the memory: copied before it goes.
+        # The linker owns the memory, so it is copied before the linker is destroyed.
         return ctypes.string_at(int(address), int(size)), True
     finally:
         cu.cuLinkDestroy(state)

@@ -16,7 +16,7 @@ _SEGMENT = struct.Struct("<8xQ16xQ")
 
 
 def problem(image: bytes) -> str:
-    """Why an image is no whole cubin, in a few words; nothing where it is one."""
+    """The reason why an image is no complete cubin, in a few words; None if it is one."""
     if len(image) < _HEADER.size or not image.startswith(MAGIC):
         return f"its {len(image)} bytes begin with {bytes(image[:16])!r}"
     if image[4] != _CLASS_64 or image[5] != _LITTLE_ENDIAN:
@@ -52,7 +52,7 @@ def ptx_in_debug_section(image: bytes) -> bytes | None:
 def _ranges(
     image: bytes, start: int, step: int, count: int, form: struct.Struct, without: int | None
 ) -> list[tuple[int, int]]:
-    """Where a table of headers, and what they tell of, lie: offset and bytes."""
+    """The offset and size of a table of headers, and of each part that a header describes."""
     if count and step < form.size:
         return [(len(image), 1)]
     found = [(start, step * count)]

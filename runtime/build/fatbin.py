@@ -28,7 +28,7 @@ def is_fatbin(image: bytes) -> bool:
 
 
 def problem(image: bytes) -> str:
-    """Why a fat binary is not whole, in a few words; nothing for a whole one and for what is none."""
+    """The reason why a fat binary is incomplete, in a few words; None for a complete one and for other images."""
     if not is_fatbin(image):
         return ""
     try:
@@ -39,9 +39,9 @@ def problem(image: bytes) -> str:
 
 
 def ptx_in_binary(image: bytes, name: str) -> bytes | None:
-    """The PTX in a fat binary, or in the fat binaries and debug sections of an ELF file; None for what is neither.
+    """The PTX in a fat binary, or in the fat binaries and debug sections of an ELF file; None for other images.
 
-    Raises DeviceError if it holds machine code alone, LoadError where it is damaged.
+    Raises DeviceError if it holds machine code alone, LoadError if it is damaged.
     """
     if is_fatbin(image):
         return ptx_in_fatbin(image, name)
@@ -83,7 +83,7 @@ def ptx_in_fatbin(image: bytes, name: str) -> bytes:
 
 
 def _ptx_entries(image: bytes) -> Iterator[tuple[int, Callable[[], bytes]]]:
-    """Architecture and unpacking of each PTX in a fat binary."""
+    """For each PTX in a fat binary, its architecture and a function that unpacks it."""
     at, size = _HEADER.unpack_from(image)
     end = at + size
     while at < end:
@@ -105,7 +105,7 @@ def _unpack(body: bytes, flags: int, size: int) -> bytes:
 
 
 def _zstd() -> Callable[[bytes], bytes]:
-    """What unpacks zstd. Raises ValueError for what is damaged, DeviceError where nothing here can."""
+    """The function that unpacks zstd. It raises ValueError for damaged data. Raises DeviceError if there is none."""
     library: Any
     try:
         library = import_module("compression.zstd")  # Python 3.14
@@ -156,7 +156,7 @@ def lz4_block(body: bytes, size: int) -> bytes:
 
 
 def _lz4_count(body: bytes, at: int, count: int) -> tuple[int, int]:
-    """A length that starts with four bits and goes on in bytes while they are 255."""
+    """A length: four bits, then further bytes while they are 255."""
     if count == 15:
         while True:
             more = body[at]

@@ -26,31 +26,31 @@ _SECRET = re.compile(re.escape(_TEXT) + r"([0-9a-f]{64})\n")
 # Opens must not block, follow a link, take over a terminal, or stay open in child programs.
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC"))
 _ATTEMPTS = 7
-_PAUSE = 0.005  # seconds, doubled at each attempt: who removes the folder again and again is outlasted
+_PAUSE = 0.005  # seconds, doubled at each attempt, to outlast a process that removes the folder repeatedly
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class FolderError(Exception):
-    """Why a folder is not used, in a line."""
+    """The reason why a folder is not used, as one line."""
 
 
 class UnmarkedError(FolderError):
-    """It has no marker of ours. While somebody removes it, that may pass."""
+    """It has no marker of ours. That may be temporary, while another process removes it."""
 
 
 class MarkedFolder:
-    """The folder `name` in `parent`, which is the user's and left as it is."""
+    """The folder `name` in `parent`. `parent` is the user's and is not changed."""
 
     def __init__(self, parent: Path, name: str) -> None:
         self.parent = parent
         self.path: Path = parent / name
 
     def make(self) -> None:
-        """Make it, with its marker, where it is not there. Raises FolderError, OSError, ValueError (NUL in a path)."""
+        """Make it, with its marker, if it does not exist. Raises FolderError, OSError, ValueError (NUL in a path)."""
         if os.open not in os.supports_dir_fd:
             raise FolderError("this system cannot open files in a folder that is open")
         for attempt in range(_ATTEMPTS):
-            with suppress(FileNotFoundError, UnmarkedError):  # somebody may be at removing it
+            with suppress(FileNotFoundError, UnmarkedError):  # another process may be removing it
                 return self._make()
             time.sleep(_PAUSE * (1 << attempt))
         self._make()
@@ -71,17 +71,17 @@ class MarkedFolder:
                 raise UnmarkedError(f"{self.path / MARKER} is not a marker of ours; remove it")
 
     def _check_parent(self) -> None:
-        """Refuse what cannot be the user's folder. What is not there yet can."""
+        """Raise FolderError for a path that can't be the user's folder. A missing one can."""
         with suppress(FileNotFoundError):
             mode = self.parent.stat().st_mode
             if not stat.S_ISDIR(mode):
                 raise FolderError(f"{self.parent} is no folder")
-            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:  # in a sticky one, others cannot rename or remove ours
+            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:  # a sticky folder protects ours
                 raise FolderError(f"others can write to {self.parent}; choose a folder that is yours alone")
 
     @contextmanager
     def open(self) -> Generator[OpenFolder, None, None]:
-        """Raises FolderError where it is not ours, OSError, ValueError."""
+        """Open the folder. Raises FolderError if it is not ours, OSError, ValueError."""
         self._check_parent()
         with self._looked_at() as folder:
             if folder.secret is None:
@@ -103,7 +103,7 @@ class MarkedFolder:
 
 
 class OpenFolder:
-    """A folder while it is open. `secret`: its marker's, None where it has no marker of ours. Methods raise OSError."""
+    """An open folder. `secret`: its marker's, None if it has no marker of ours. Methods raise OSError."""
 
     def __init__(self, descriptor: int) -> None:
         self._at = descriptor
@@ -116,7 +116,7 @@ class OpenFolder:
         return os.stat(name, dir_fd=self._at, follow_symlinks=False)
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of a regular file of ours that others cannot write to; None for anything else."""
+        """The bytes of a regular file that we own and others can't write; None for anything else."""
         descriptor = os.open(name, os.O_RDONLY | _FLAGS, dir_fd=self._at)
         try:
             status = os.fstat(descriptor)
@@ -142,7 +142,7 @@ class OpenFolder:
         os.utime(name, dir_fd=self._at, follow_symlinks=False)
 
     def remove(self, name: str) -> bool:
-        """Whether there was such a file, and now is none."""
+        """Remove a file. Returns whether it existed."""
         try:
             os.unlink(name, dir_fd=self._at)
         except OSError:
@@ -153,7 +153,7 @@ class OpenFolder:
         return os.access(".", os.W_OK | os.X_OK, dir_fd=self._at)
 
     def mark(self) -> None:
-        """Give the folder its marker, or find the one that another process gave it just now."""
+        """Give the folder its marker, or find the one that another process has just written."""
         temporary = unfinished("0" * 64)
         try:
             self._fill(temporary, f"{_TEXT}{os.urandom(32).hex()}\n".encode(), settled=True)
@@ -177,7 +177,7 @@ class OpenFolder:
         descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600, dir_fd=self._at)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-            if settled:  # also after a loss of power
+            if settled:  # makes it survive a loss of power
                 file.flush()
                 os.fsync(descriptor)
 
@@ -187,5 +187,5 @@ def _ours(name: str) -> bool:
 
 
 def unfinished(key: str) -> str:
-    """A name for what is being written, beside any other."""
+    """A unique name for a file while it is written."""
     return f"{key}.{os.urandom(8).hex()}.part"

@@ -21,10 +21,7 @@ def _round_up(value: int, unit: int) -> int:
 
 
 def target_limits(name: str) -> Limits:
-    """The limits of the target called `name`.
-
-    Those of the nearest older one that we know, for others.
-    """
+    """The limits of the target called `name`; for an unknown target, those of the nearest older one."""
     if name in TARGETS:
         return TARGETS[name].limits
 
@@ -38,7 +35,7 @@ def target_limits(name: str) -> Limits:
 
 
 def blocks_per_multiprocessor(limits: Limits, *, threads: int, registers: int, shared_bytes: int) -> int:
-    """Blocks that fit one multiprocessor at once; 0 where a block is too large for any.
+    """Blocks that fit one multiprocessor at once; 0 if a block is too large.
 
     Args:
         threads: lanes of a block.

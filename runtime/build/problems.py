@@ -23,7 +23,7 @@ class ToolFailed(RunError, RuntimeError):
 class AssemblerError(RunError, RuntimeError):
     """The assembler refused the PTX of a kernel.
 
-    `line` is the user's line that the refused PTX came from, where it is known; `log` is all that the assembler said.
+    `line` is the user's line that the refused PTX came from, if it is known; `log` is the assembler's whole output.
     """
 
     code = "assembler-refused"

@@ -20,7 +20,7 @@ _LINE = re.compile(r"\bline (\d+)\b")
 _HEAD = re.compile(r"^ptxas (?:.*, line (?P<line>\d+); )?(?P<kind>info|warning|error|fatal)\s*: (?P<text>.*)$")
 _CODE = re.compile(r"\((C\d{4})\)")
 _QUOTED = re.compile(r"'([a-z][\w.:]*)'|\b(wgmma\.mma_async)\b|\b(setmaxnreg)\b")
-# Sentences of -v that are the resources themselves, or that every run prints.
+# Sentences of -v that give the resources, or that every run prints.
 _ROUTINE = re.compile(
     r"bytes gmem|^Compiling entry function|^Function properties|^Used \d+ registers|^Compile time"
     r"|bytes stack frame|bytes cumulative stack size|^Overriding (global )?maxrregcount"
@@ -29,7 +29,7 @@ _ROUTINE = re.compile(
 
 @dataclass(frozen=True)
 class Usage:
-    """What one entry takes. Bytes a lane; `shared` is static SMEM a block."""
+    """The resources of one entry. Bytes a lane; `shared` is static SMEM a block."""
 
     registers: int = 0
     stack: int = 0
@@ -52,13 +52,13 @@ class Message:
 
     @property
     def code(self) -> str:
-        """Such as 'C7510', or ''."""
+        """The message's code, such as 'C7510', or ''."""
         found = _CODE.search(self.text)
         return found.group(1) if found else ""
 
 
 def usage(log: str, entry: str) -> Usage:
-    """The resources of `entry` in a log of `ptxas -v`; zeros for what the log does not say."""
+    """The resources of `entry` in a log of `ptxas -v`; zero for those that the log lacks."""
     values: dict[str, int] = {}
     inside = False
     for line in log.splitlines():
@@ -80,7 +80,7 @@ def usage(log: str, entry: str) -> Usage:
 
 
 def messages(log: str) -> list[Message]:
-    """All sentences but those that every run prints, in order, each once."""
+    """All sentences except those that every run prints, in order, each once."""
     found: dict[Message, None] = {}
     for line in log.splitlines():
         head = _HEAD.match(line.rstrip())
@@ -94,9 +94,9 @@ def messages(log: str) -> list[Message]:
 
 
 def user_line(kernel: CompiledKernel, message: Message) -> SourceLine | None:
-    """The user's line that a message is about.
+    """The user's line of a message.
 
-    The performance remarks carry no PTX line; they name an instruction, and the first of its kind stands for all.
+    Performance remarks have no PTX line; they name an instruction, and the line is that of the first such instruction.
     """
     at = message.ptx_line
     if at is None:
@@ -108,7 +108,7 @@ def user_line(kernel: CompiledKernel, message: Message) -> SourceLine | None:
 
 
 def line_of(kernel: CompiledKernel, ptx_line: int) -> SourceLine | None:
-    """The user's line for a PTX line: that of the last mapped PTX line at or before it."""
+    """The user's line of a PTX line: the line of the last mapped PTX line at or before it."""
     numbers = [number for number, _ in kernel.lines]
     index = bisect_right(numbers, ptx_line) - 1
     return kernel.lines[index][1] if index >= 0 else None

@@ -17,7 +17,7 @@ _LINE = re.compile(r'^\s*//## File "([^"]+)", line (\d+)(.*)$')
 
 
 def sass(code: Assembled | bytes, *, nvdisasm: str | None = None) -> str:
-    """What nvdisasm makes of a kernel or a cubin, with `file:line` and the line's text where the code of a line begins.
+    """The output of nvdisasm for a kernel or a cubin, with `file:line` and the line's text before its code.
 
     Raises:
         ToolMissing: there is no nvdisasm; ptxas' wheel and many slim toolkits come without.

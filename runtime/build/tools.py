@@ -28,12 +28,12 @@ _WHEELS = ("nvidia/cu13/bin", "nvidia/cuda_nvcc/bin")
 _TRITON = "triton/backends/nvidia/bin"
 _SCRIPT_BYTES = 1 << 16  # a smaller file is a script around the real program, wherever that lies
 _VERSION_SECONDS = 10.0
-_MOST_BYTES = 1 << 28  # of what a program says and makes
+_MOST_BYTES = 1 << 28  # bytes of a program's output
 _PIPE = 1 << 16
 
 
 def _executable(path: Path) -> bool:
-    return os.path.isfile(path) and os.access(path, os.X_OK)  # of os.path: false for a path that cannot be looked at
+    return os.path.isfile(path) and os.access(path, os.X_OK)  # os.path gives False for a path that can't be read
 
 
 def _in_wheels(folders: tuple[str, ...], name: str) -> Path | None:
@@ -49,7 +49,7 @@ def _in_wheels(folders: tuple[str, ...], name: str) -> Path | None:
 def find(name: str, override: str | None = None) -> Path | None:
     """The program `name`, or None.
 
-    `override` is a path to it, or to the folder that holds it; it is never passed over.
+    `override` is a path to it, or to its folder; if it is given, no other place is searched.
     """
     if override:
         path = Path(override)
@@ -67,7 +67,7 @@ def find(name: str, override: str | None = None) -> Path | None:
 
 @functools.lru_cache(maxsize=64)
 def version(path: Path) -> str:
-    """The release that the program calls itself, such as '13.0.88'; '' if it does not say."""
+    """The release that the program reports, such as '13.0.88'; '' if it reports none."""
     try:
         done = run([path, "--version"], seconds=_VERSION_SECONDS)
     except ToolFailed:
@@ -82,12 +82,12 @@ def version(path: Path) -> str:
 def identity(path: Path) -> str:
     """A text that differs between two builds of the program, for cache keys.
 
-    Running `--version` costs milliseconds in every process, so the file's size and time stand for
-    it; a script in front of the real program is asked.
+    Running `--version` costs milliseconds in every process, so the text has the file's size and time. Only a script
+    around the real program is run.
     """
     try:
         status = path.stat()
-    except OSError:  # gone since it was found: running it will say so
+    except OSError:  # the file is gone; running it will raise the error
         return f"{path.name} gone"
     if status.st_size < _SCRIPT_BYTES:
         return f"{path.name} {version(path)}"
@@ -100,7 +100,7 @@ def identity(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Finished:
-    """A program that came to its end. `words`: what it said."""
+    """A program that has ended. `words`: its output."""
 
     status: int
     output: bytes
@@ -116,8 +116,8 @@ def run(
 ) -> Finished:
     """Run a program on `given`, bytes that go through a pipe or a file.
 
-    Raises ToolFailed where it does not start, does not end within `seconds`, is ended by a signal, or says more than 256
-    MiB. It, and what it started, is then ended.
+    Raises ToolFailed if it does not start, does not end within `seconds`, is ended by a signal, or writes more than 256
+    MiB. It and its child processes are then ended.
     """
     try:
         process = subprocess.Popen(
@@ -143,7 +143,7 @@ def run(
 
 
 def _exchange(process: subprocess.Popen[bytes], given: bytes, deadline: float) -> tuple[bytes, bytes]:
-    """Give a program its input, and take what it writes. Raises TimeoutError, OverflowError."""
+    """Give a program its input, and read its output. Raises TimeoutError, OverflowError."""
     assert process.stdout is not None and process.stderr is not None
     taken: dict[Any, bytearray] = {process.stdout: bytearray(), process.stderr: bytearray()}
     rest = memoryview(given)
@@ -182,7 +182,7 @@ def _left(deadline: float) -> float:
 
 
 def _written(pipe: int, data: memoryview) -> int:
-    """How much of the data a program has taken; all where it does not want it."""
+    """The number of bytes that a program has taken; all, if it has closed its input."""
     try:
         return os.write(pipe, data[:_PIPE]) if data else 0
     except BlockingIOError:
@@ -192,7 +192,7 @@ def _written(pipe: int, data: memoryview) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a program, which was not waited for yet, and those that it started."""
+    """End a program that nobody has waited for yet, and its child processes."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

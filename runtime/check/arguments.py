@@ -30,13 +30,13 @@ _POINTERS = ("u64", "b64", "s64")
 
 @dataclass(frozen=True)
 class TensorMapArgument:
-    """A tensor map over an array, for a parameter of 128 bytes. `array` is the user's."""
+    """A tensor map of the user's `array`, for a parameter of 128 bytes."""
 
     array: Any
     recipe: TensorMapParam
 
     def encoded(self, view: ArrayView) -> bytes:
-        """The 128 bytes for the array at its place. Raises ArgumentValueError where TMA can't address it."""
+        """The 128 bytes for the array at its address. Raises ArgumentValueError if TMA can't address it."""
         fields = plan(self.recipe, view, "the array of a tensor map")
         return bytes(128) if fields is None else encode_interpreter(fields)
 
@@ -77,7 +77,7 @@ Slot = bytes | ArrayView | TensorMapArgument
 
 
 def slots(entry: Function, args: Sequence[Any]) -> list[Slot]:
-    """What each parameter of the entry is given. Raises EntryArgumentError, at the parameter's place in the PTX."""
+    """The argument of each parameter of the entry. Raises EntryArgumentError at the parameter's place in the PTX."""
     if len(args) != len(entry.params):
         wanted = ", ".join(
             f".{p.elem} {p.name}" if not _is_structure(p) else f"{p.size} bytes {p.name}" for p in entry.params
@@ -153,12 +153,12 @@ def _python_scalar(p: Var, value: float, wrong: Any) -> bytes:
 
 
 def _rounded(value: float, size: int) -> float:
-    """The float of `size` bytes next to `value`, infinities too."""
+    """The float of `size` bytes nearest to `value`; it may be infinite."""
     return float(np.dtype(f"f{size}").type(value))
 
 
 def tensor_map(array: Any, box: Any, swizzle: Any, fill_nan: bool) -> TensorMapArgument:
-    """What `kd.check.tensor_map` gives. Raises ArgumentTypeError and ArgumentValueError."""
+    """Implements `kd.check.tensor_map`. Raises ArgumentTypeError and ArgumentValueError."""
     if not is_array(array):
         raise ArgumentTypeError(f"tensor_map takes an array, and got {shown(array)}")
     seen = view(array)

@@ -51,7 +51,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check, print, and the exit status: 0 without hazards, 1 with some, 2 for what can't be checked."""
+    """Check and print.
+
+    Returns the exit status: 0 without hazards, 1 with some, 2 for an image that can't be checked.
+    """
     try:
         report = _checked(options)
         printed = [_written(report, form, getattr(options, form)) for form in FORMS]
@@ -75,7 +78,7 @@ def _checked(options: argparse.Namespace) -> Report:
 
 
 def _written(report: Report, form: str, out: str | None) -> bool:
-    """Put one form of the report where it is wanted. Whether that is standard output."""
+    """Write one form of the report to standard output or a file. Returns whether it was standard output."""
     if out is None:
         return False
     text = getattr(report, f"to_{form}")(None if out == "-" else out)
@@ -85,7 +88,7 @@ def _written(report: Report, form: str, out: str | None) -> bool:
 
 
 def _own_block(options: argparse.Namespace) -> tuple[int, ...] | None:
-    """What the entry requires of its blocks."""
+    """The block that the entry requires."""
     from ..interpreter import parse
     from .images import as_image
 
@@ -102,7 +105,7 @@ def _extents(text: str) -> tuple[int, ...]:
 
 
 def argument(text: str, rng: np.random.Generator) -> Any:
-    """An argument in words: `f16[128,192]`, `u32:128`, `f32:0.5`, `bytes:00ff`, `7`, `2.5`, `null`.
+    """An argument from its text: `f16[128,192]`, `u32:128`, `f32:0.5`, `bytes:00ff`, `7`, `2.5`, `null`.
 
     Raises ArgumentValueError.
     """
@@ -134,7 +137,7 @@ def _dtype(name: str, hint: str) -> DType:
 
 
 def _array(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator, text: str) -> Any:
-    """Normal data; of integers, normal with a deviation of 16, rounded."""
+    """Normal data; for integers, rounded, with a deviation of 16."""
     if np.prod(shape, dtype=float) * dtype.itemsize > _LARGEST:
         raise ArgumentValueError(f"{text!r} is over {_LARGEST} bytes")
     data = rng.standard_normal(shape, np.float32)

@@ -31,7 +31,10 @@ _REGISTERS = """ .reg .pred p, q; .reg .b16 h; .reg .b32 t, w, s, i, n, a, b, c,
 
 @dataclass(frozen=True)
 class Exhibit:
-    """One bug. `body` has `without` where the mended form has `with_`; `kinds` are those that it may be found as."""
+    """One bug.
+
+    The fixed form has `with_` in place of `without` in `body`. `kinds`: the kinds of hazard that may report it.
+    """
 
     name: str
     thread: str
@@ -57,7 +60,7 @@ class Exhibit:
         return check_calls([call], schedules, ())
 
     def as_told(self, bad: Report, good: Report) -> bool:
-        """Whether the bug is found as one of its kinds, and the mended form is silent."""
+        """Whether the bug is found as one of its kinds, and nothing is found in the fixed form."""
         return bool(bad.hazards) and all(h.kind in self.kinds for h in bad.hazards) and not good.hazards
 
 
@@ -255,7 +258,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check all exhibits. The exit status: 0 where each is found and its mended form is silent, 2 for an unknown name."""
+    """Check all exhibits.
+
+    Returns the exit status: 0 if each is found and its fixed form has no hazard, 2 for an unknown name.
+    """
     known = {e.name: e for e in EXHIBITS}
     unknown = [name for name in options.names if name not in known]
     if unknown:

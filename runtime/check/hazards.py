@@ -14,9 +14,10 @@ from ..interpreter import HazardKind
 
 @dataclass(frozen=True)
 class Side:
-    """One access of a hazard: where, by which instruction, by whom. `line` and `ptx_line` count from 1, 0: unknown.
+    """One access of a hazard: its line, its instruction, and who made it.
 
-    `file` and `line` are the author's where PTX tells of them (`.loc`), and else those of the PTX. `code` is that line.
+    `line` and `ptx_line` count from 1; 0 is unknown. `file` and `line` are the author's if the PTX has them (`.loc`),
+    else those of the PTX. `code` is the text of that line.
     """
 
     file: str
@@ -31,11 +32,12 @@ class Side:
 @public
 @dataclass(frozen=True, eq=False)
 class Hazard:
-    """Something wrong with a kernel. `side` is where it was noticed, `other` the access before, None where there is none.
+    """A defect of a kernel.
 
-    `buffer` and `index` name the element: an array, a shared variable or a Ref, and its index (bytes for a variable of
-    PTX); "" and None where there is none. `why` says what is wrong in a sentence, `fix` what to do, `details` the rest.
-    `schedules`: the runs that found it. `message` is the whole text.
+    `side` is the access that showed it, `other` the access before, or None. `buffer` and `index` name the element: an
+    array, a shared variable or a Ref, and its index (bytes for a variable of PTX); "" and None without one. `why` says
+    what is wrong in a sentence, `fix` what to do, `details` the rest. `schedules`: the runs that found it. `message` is
+    the whole text.
     """
 
     kind: HazardKind
@@ -81,7 +83,7 @@ class Hazard:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for what one defect is reported as under several schedules."""
+        """The key of a defect: equal for its reports under several schedules."""
         sides = frozenset((s.file, s.line, s.ptx_line) for s in (self.side, self.other) if s is not None)
         return self.launch, self.kind, sides
 
@@ -100,7 +102,7 @@ class Hazard:
 
 
 class Found:
-    """What a check found, for a `Report`, which says what each attribute is."""
+    """The results of a check. `Report` describes each attribute."""
 
     def __init__(
         self, hazards: Sequence[Hazard], outputs: Any = (), schedules: Sequence[str] = (), launches: Sequence[str] = (),
@@ -113,7 +115,7 @@ class Found:
         self.printed = printed
         self.steps = steps
         self._decided = decided
-        self._texts = dict(texts or {})  # PTX by what its file is called
+        self._texts = dict(texts or {})  # PTX by the name of its file
 
     def lines(self, file: str) -> list[str]:
         """The lines of a PTX text that hazards point into; none for other files."""

@@ -15,7 +15,7 @@ from ..devices.devices import cuda_device
 def on_host(array: Any, known: dict[int, Any]) -> Any:
     """`array`, or a NumPy copy of one on a GPU: the same copy for the same memory.
 
-    A copy has the strides of its array, so that what lies in gaps is there too. `known` keeps copies by their array's id.
+    A copy has the strides of its array, so that it includes the gaps. `known` keeps copies by their array's id.
     """
     interop = interop_of(array)
     seen = interop.view(array, 0)
@@ -31,7 +31,7 @@ def on_host(array: Any, known: dict[int, Any]) -> Any:
 
 
 def _copied(seen: ArrayView, stream: int) -> Any:
-    """What `seen` holds once the work before it in `stream` is done, which alone is waited for."""
+    """The contents of `seen` after the earlier work of `stream`. No other stream is waited for."""
     item = seen.dtype.itemsize
     first, last = seen.span()
     flat = np.empty(last - first, np.uint8)

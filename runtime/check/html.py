@@ -10,7 +10,7 @@ from kernel_dsl.version import __version__
 
 from .hazards import Found, Hazard, Side
 
-_AROUND = 3  # lines of source before and after the one that is meant
+_AROUND = 3  # lines of source to show before and after the marked one
 _CODE_WIDTH = 72  # characters of an instruction's line in the timeline
 
 _STYLE = """
@@ -80,7 +80,7 @@ def _side(side: Side, lines: Callable[[str], Sequence[str]]) -> str:
 
 
 def _timeline(h: Hazard) -> str:
-    """The two accesses on the lines of who made them, the earlier one left."""
+    """The two accesses, one line for each of their makers, the earlier access left."""
     if h.other is None:
         return ""
     parts = ['<svg viewBox="0 0 960 150" role="img" aria-label="timeline of the two accesses">']

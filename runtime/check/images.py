@@ -15,14 +15,14 @@ from ..errors import ArgumentTypeError, ArgumentValueError, LoadError
 
 @dataclass(frozen=True)
 class Image:
-    """PTX, and what its lines are called in reports: a file's name or `<ptx>`."""
+    """PTX, and the file name for its lines in reports, or `<ptx>`."""
 
     ptx: str
     file: str
 
 
 def _names_file(given: Any) -> bool:
-    """Whether a string is a path: one line that says no version, as each module does."""
+    """Whether a string is a path: one line without `.version`, which each module has."""
     return isinstance(given, str) and bool(given) and "\n" not in given and ".version" not in given
 
 

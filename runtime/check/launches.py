@@ -32,7 +32,7 @@ Run = Callable[[Any, Sequence[Any], Any], Any]
 
 @dataclass
 class Call:
-    """What `kd.check` is given. `run(kernel, args, out)` calls a traced kernel; it is None for an image."""
+    """The arguments of `kd.check`. `run(kernel, args, out)` calls a traced kernel; it is None for an image."""
 
     image: Any
     args: Sequence[Any]
@@ -46,7 +46,7 @@ class Call:
     run: Run | None = None
     symbols: Any = None
     programmatic_dependent_launch: bool | None = None
-    names: Sequence[str] = ()  # what parameters are called in reports; by default as in the PTX
+    names: Sequence[str] = ()  # the parameters' names in reports; by default those of the PTX
     options: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
@@ -54,12 +54,12 @@ class Call:
         self.options = tuple(n for n in names if getattr(self, n) is not None)
 
     def starting_early(self, early: bool | None) -> Call:
-        """The same launch with that attribute."""
+        """The same launch with or without the attribute programmatic_dependent_launch."""
         return replace(self, programmatic_dependent_launch=early)
 
 
 class Collector(InterpreterDevice):
-    """A device that takes launches in and runs none. Their arrays lie in one memory."""
+    """A device that collects launches and runs none. Their arrays lie in one memory."""
 
     def __init__(self, target: Target | None) -> None:
         super().__init__(InterpretParams(), *(() if target is None else (target,)))
@@ -76,7 +76,10 @@ class Collector(InterpreterDevice):
 
 @dataclass
 class Prepared:
-    """The launches of some calls, before any has run. `outputs`: of each call; `files`: what the PTX of each launch is called."""
+    """The launches of some calls, before any has run.
+
+    `outputs`: those of each call; `files`: the name of each launch's PTX.
+    """
 
     launches: list[Launch]
     outputs: list[list[Any]]
@@ -159,7 +162,7 @@ def _of_image(call: Call, made: Prepared, hosts: dict[int, Any]) -> list[Any]:
 
 
 def _initial(module: Module, symbols: Any) -> dict[str, bytes]:
-    """What variables of the module begin with: `symbols` has arrays or bytes by name."""
+    """The initial contents of the module's variables: `symbols` has arrays or bytes by name."""
     if symbols is None:
         return {}
     if not isinstance(symbols, dict):
@@ -234,7 +237,7 @@ def attributes_of(
 
 
 def _check_directives(entry: Function, launch: LaunchAttributes) -> None:
-    """What the entry says of its launch (PTX ISA 11.4 and 11.7)."""
+    """Compare a launch with the entry's directives (PTX ISA 11.4 and 11.7)."""
 
     def wrong(what: str) -> EntryArgumentError:
         return EntryArgumentError(what, line=entry.line, column=entry.column)

@@ -37,7 +37,7 @@ class Watcher(InterpreterDevice):
             self.reports.append(Report(found.hazards, schedules=names, launches=(launch.name,), texts=texts))
 
     def take(self) -> str:
-        """What was found since this was asked last, in words; empty for nothing."""
+        """Texts of the hazards found since the last call; empty for none."""
         reports, self.reports = self.reports, []
         return "\n\n".join(map(str, reports))
 
@@ -79,7 +79,7 @@ class HazardPlugin:
 
 
 def plugin(schedules: str, ignore: str) -> HazardPlugin:
-    """The plugin for the options' words. Raises pytest.UsageError for words that mean nothing."""
+    """The plugin for the texts of the options. Raises pytest.UsageError for wrong texts."""
     try:
         return HazardPlugin(Watcher(as_schedules(schedules), as_kinds([k for k in ignore.split(",") if k])))
     except Error as error:

@@ -24,11 +24,11 @@ _WHO = re.compile(r"^(?:written|read) by ")
 
 @public
 class Report(Found):
-    """What a check found.
+    """The results of a check.
 
     `hazards`: each once, in the order in which they were found. `verdict`: "found", "none", or "none up to N schedules"
-    where other schedules could still find some. `outputs`: the arrays of the call as the first schedule left them, and for
-    several calls a list of those. `schedules`: the runs; `printed`: what the kernels printed; `steps` of the first run.
+    if other schedules could still find some. `outputs`: the arrays of the call after the first schedule; for several
+    calls, a list of these. `schedules`: the runs; `printed`: what the kernels printed; `steps` of the first run.
     """
 
     def __repr__(self) -> str:
@@ -41,7 +41,7 @@ class Report(Found):
         return "\n\n".join([head, *parts])
 
     def raise_for_hazards(self) -> None:
-        """Raise `HazardError` for the first hazard, with the others named; nothing where there is none."""
+        """Raise `HazardError` for the first hazard, naming the others. Does nothing if there is none."""
         if not self.hazards:
             return
         first, *rest = self.hazards
@@ -50,23 +50,23 @@ class Report(Found):
         raise HazardError(first.kind, "\n".join([first.message, *more]), line)
 
     def to_json(self, path: Any = None) -> str:
-        """The report as JSON text; written to `path` where one is given."""
+        """The report as JSON text, also written to `path` if one is given."""
         return _kept(json.dumps(self.as_dict(), indent=2, allow_nan=False), path)
 
     def to_sarif(self, path: Any = None) -> str:
-        """The report in SARIF 2.1.0, as text; written to `path` where one is given."""
+        """The report in SARIF 2.1.0, as text, also written to `path` if one is given."""
         from .sarif import sarif
 
         return _kept(sarif(self), path)
 
     def to_html(self, path: Any = None) -> str:
-        """The report as one HTML page that stands alone; written to `path` where one is given."""
+        """The report as one complete HTML page, also written to `path` if one is given."""
         from .html import page
 
         return _kept(page(self), path)
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own, so that its style stays off the notebook and nothing in it runs."""
+        """The page in a frame, so that its style does not change the notebook and nothing in it runs."""
         return f'<iframe sandbox="" srcdoc="{escape(self.to_html())}" width="100%" height="600"></iframe>'
 
 
@@ -83,7 +83,7 @@ def _kept(text: str, path: Any) -> str:
 
 
 def file_of(launch: Launch, file: str) -> str:
-    """What the PTX of a launch is called."""
+    """The name of a launch's PTX."""
     return file or f"<PTX of {launch.name}>"
 
 
@@ -99,7 +99,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def hazard_of(finding: Finding, launch: Launch, file: str) -> Hazard:
-    """A finding of the interpreter's as a hazard of a launch, whose PTX is called `file`."""
+    """A finding of the interpreter as a hazard of a launch, whose PTX has the name `file`."""
     text = launch.ptx.splitlines()
     buffer, index = _element(finding.what)
     return Hazard(

@@ -15,8 +15,8 @@ from .launches import Call, prepare
 from .report import Hazard, Report, file_of, hazard_of
 from .schedules import as_kinds, as_schedules, settings, spelled
 
-PATIENCE = 100_000  # steps without progress after which a run is taken for endless, where no budget is given
-_ENDLESS = (HazardKind.STEP_BUDGET, HazardKind.LIVELOCK)  # what takes long is not tried again under other schedules
+PATIENCE = 100_000  # steps without progress after which a run counts as endless, if no budget is given
+_ENDLESS = (HazardKind.STEP_BUDGET, HazardKind.LIVELOCK)  # long runs, tried under no other schedule
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -25,8 +25,8 @@ def check_calls(
 ) -> Report:
     """Run calls that follow one another under each schedule. `several`: outputs are a list, an entry for each call.
 
-    Never raises for a hazard. Raises PtxError, EntryArgumentError, LoadError and the errors of arguments before anything
-    runs.
+    Hazards are in the report and raise nothing. Before anything runs it raises PtxError, EntryArgumentError, LoadError
+    and the errors of arguments.
     """
     runs, kinds = as_schedules(schedules), as_kinds(ignore)
     made = prepare(calls)
@@ -45,7 +45,7 @@ def check_calls(
 
 @dataclass
 class CheckExploration:
-    """What runs have found. `decided`: no other schedule could find more; `steps` and `printed` are the first run's."""
+    """The results of runs. `decided`: no other schedule could find more. `steps` and `printed` are the first run's."""
 
     hazards: list[Hazard] = field(default_factory=list[Hazard])
     decided: bool = False
@@ -57,7 +57,7 @@ def explore(
     launches: Sequence[Launch], space: Space, runs: Sequence[tuple[str, int]], ignore: frozenset[HazardKind],
     files: Sequence[str], step_budget: int | None = None,
 ) -> CheckExploration:  # fmt: skip
-    """Run the launches one after another under each of `runs`. Memory ends as the first run left it."""
+    """Run the launches one after another under each of `runs`. Memory then has the contents after the first run."""
     found = CheckExploration(decided=all(launch.is_ordered() for launch in launches))
     known: dict[Any, Hazard] = {}
     before = _snapshot(space.memory)
@@ -82,9 +82,9 @@ def _every_order(
     launches: Sequence[Launch], before: list[tuple[Bytes, Bytes]], ignore: frozenset[HazardKind], files: Sequence[str],
     step_budget: int | None, known: dict[Any, Hazard], found: CheckExploration, limit: int,
 ) -> bool:  # fmt: skip
-    """Whether up to `limit` runs show that no other order of synchronisation exists, and find nothing in any of them.
+    """Whether up to `limit` runs cover all orders of synchronisation, and find nothing in any of them.
 
-    As soon as a run tells of what can't be followed (blocks that synchronise through global memory), it is the last.
+    A run with synchronisation that can't be followed (blocks that synchronise through global memory) is the last.
     """
     search = OrderSearch(limit)
     for order in search:
@@ -101,7 +101,7 @@ def _run(
     launches: Sequence[Launch], run: tuple[str, int], ignore: frozenset[HazardKind], files: Sequence[str],
     step_budget: int | None, known: dict[Any, Hazard], found: CheckExploration, first: bool, name: str = "",
 ) -> bool:  # fmt: skip
-    """One run. Whether it did not end by itself. `name`: what hazards call it, by default the schedule."""
+    """One run. Returns whether it failed to end by itself. `name`: its name in hazards, by default the schedule."""
     endless, order = False, Launches()
     for launch, file in zip(launches, files, strict=True):
         report = RunReport(quiet=True)

@@ -27,17 +27,17 @@ from .report import Hazard, Report
 from .run import check_calls
 from .schedules import as_kinds, as_schedules
 
-# Triton's words for types -> NumPy's, of values that are passed by value
+# by Triton's name: NumPy's dtype of a value that is passed by value
 _SCALARS = {
     "i1": "int8", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u1": "uint8", "u8": "uint8", "u16": "uint16",
     "u32": "uint32", "u64": "uint64", "fp16": "float16", "fp32": "float32", "f32": "float32", "fp64": "float64",
 }  # fmt: skip
-_BEFORE = 6  # what Triton gives a launcher before the arguments: stream, function, its metadata twice, two hooks
+_BEFORE = 6  # a launcher's parameters before the arguments: stream, function, its metadata twice, two hooks
 _SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
 
 
 class TritonLaunches:
-    """What `kd.check.triton()` gives: `reports`, one for each launch, in order."""
+    """The value of `kd.check.triton()`: `reports`, one for each launch, in order."""
 
     def __init__(self, target: Target, schedules: Any, ignore: Any) -> None:
         self.target = target
@@ -47,7 +47,7 @@ class TritonLaunches:
 
     @property
     def hazards(self) -> list[Hazard]:
-        """Those of all launches."""
+        """The hazards of all launches."""
         return [h for report in self.reports for h in report.hazards]
 
     def raise_for_hazards(self) -> None:
@@ -58,7 +58,7 @@ class TritonLaunches:
 
 @contextmanager
 def launches(target: Any, schedules: Any, ignore: Any) -> Generator[TritonLaunches]:
-    """The context. Raises DeviceError where Triton is not installed, and the errors of its arguments."""
+    """The context. Raises DeviceError if Triton is not installed, and the errors of its arguments."""
     device = target_named(target)
     as_schedules(schedules)
     as_kinds(ignore)
@@ -73,7 +73,7 @@ def launches(target: Any, schedules: Any, ignore: Any) -> Generator[TritonLaunch
 
 
 class _Array:
-    """A NumPy array as Triton takes arrays: an address and a dtype."""
+    """A NumPy array in the form that Triton takes: an address and a dtype."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -94,7 +94,7 @@ class _Array:
 
 
 class _Triton:
-    """The parts of Triton that launch, and what stands for them."""
+    """The parts of Triton that launch kernels, and their replacements."""
 
     def __init__(self, made: TritonLaunches) -> None:
         self.made = made
@@ -107,7 +107,7 @@ class _Triton:
 
     @contextmanager
     def patched(self) -> Generator[None]:
-        """Our driver is Triton's for a while."""
+        """Make our driver Triton's in the context."""
         before, run, init = self.runtime._active, self.jit.run, self.compiled._init_handles
         launcher = self.launcher
 
@@ -127,7 +127,7 @@ class _Triton:
             self.runtime._active, self.jit.run, self.compiled._init_handles = before, run, init
 
     def driver(self) -> Any:
-        """A device that Triton compiles for. Its name keeps what is compiled for it apart from that of GPUs."""
+        """A device that Triton compiles for. Its name separates its compiled kernels from those of GPUs."""
         target = self.made.target
         number = int("".join(c for c in target.name if c.isdigit()))
         limits = target.limits
@@ -155,13 +155,13 @@ class _Triton:
         )
 
     def launcher(self, kernel: Any) -> Any:
-        """What Triton calls to launch a compiled kernel."""
+        """The function that Triton calls to launch a compiled kernel."""
         metadata, signature = kernel.metadata, dict(kernel.src.signature)
         tensor_maps = getattr(metadata, "tensordesc_meta", None)
         types = self.tools.expand_signature(signature.values(), tensor_maps, "nvTmaDesc")
         ptx = kernel.asm["ptx"]
         threads = parse_block(ptx, metadata)
-        plain = not tensor_maps  # an argument of the function is one of Triton's signature
+        plain = not tensor_maps  # each argument of the function is one of Triton's signature
 
         def launch(grid: tuple[int, int, int], args: Sequence[Any]) -> None:
             clusters = metadata.num_ctas
@@ -218,13 +218,13 @@ class _Triton:
 
 
 def parse_block(ptx: str, metadata: Any) -> int:
-    """Threads of a block: warp specialised kernels have more warps than were asked for."""
+    """Threads of a block: warp-specialised kernels have more warps than the caller asked for."""
     found = entry_of(parse(ptx), metadata.name).directives.get("reqntid")
     return found[0] if found else metadata.num_warps * 32
 
 
 def _once(call: Any, **_: Any) -> list[float]:
-    """A benchmark for Triton's autotuner: each candidate runs once, and all are as fast."""
+    """A benchmark for Triton's autotuner: each candidate runs once, and all have equal times."""
     call()
     return [0.0, 0.0, 0.0]
 
@@ -234,7 +234,7 @@ def _wrapped(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The array that Triton was given: ours, or one in Triton's own wrapper (`triton.reinterpret`)."""
+    """The array that Triton received: ours, or one in Triton's own wrapper (`triton.reinterpret`)."""
     while isinstance(value, _Array) or type(value).__name__ == "TensorWrapper":
         value = value.array if isinstance(value, _Array) else value.base
     return value

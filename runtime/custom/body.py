@@ -38,7 +38,7 @@ from .effects import may_have_effects
 
 MAX_NDIM = 10
 GRID = "kd_grid"  # the parameter that holds the grid in threads
-_CLOSING_LINES = 4  # of ours after the source, where the compiler misses what the source's end lacks
+_CLOSING_LINES = 4  # our lines after the source: an error at the source's end appears there
 
 # fmt: off
 _CPP_KEYWORDS = frozenset((
@@ -59,14 +59,14 @@ _CPP_KEYWORDS = frozenset((
 
 @dataclass(frozen=True)
 class CustomBody:
-    """A kernel's text and names, checked. Names are None for the dict form, where each call gives them."""
+    """A kernel's text and names, checked. In the dict form, each call gives the names, and they are None here."""
 
     name: str
     input_names: tuple[str, ...] | None
     output_names: tuple[str, ...] | None
     source: str
     header: str
-    places: Mapping[str, SourceLine]  # file name in `#line` -> where its first line is in the user's file
+    places: Mapping[str, SourceLine]  # by file name in `#line`: the place of its first line in the user's file
 
     @property
     def source_file(self) -> str:
@@ -77,7 +77,7 @@ class CustomBody:
         return f"{identifier(self.name)}.header"
 
     def begin(self, file: str) -> str:
-        """The `#line` before the source or the header: the user's own line, where it is known."""
+        """The `#line` before the source or the header, with the user's own line if it is known."""
         place = self.places.get(file)
         name, line = (place.file, place.line) if place else (file, 1)
         return f'#line {line} "{name}"'.replace("\\", "\\\\")
@@ -92,7 +92,7 @@ class CustomBody:
     ) -> bytes:
         """A cubin for a GPU's own architecture, PTX for the interpreter.
 
-        The PTX says which line each instruction comes from, for the interpreter's reports. `absent`: see `Images`.
+        The PTX has the line of each instruction, for the interpreter's reports. `absent`: see `Images`.
         """
         if isinstance(device, CudaDevice):
             target, kind, more = gpu_architecture(device), "cubin", ()
@@ -113,7 +113,7 @@ class CustomBody:
             raise nvrtc.CompileError(self.explain(error, absent), error.log) from None
 
     def explain(self, error: nvrtc.CompileError, absent: Mapping[str, str]) -> str:
-        """The message with the user's own lines and what stands there."""
+        """The message, with the user's own lines and their text."""
         lines = [f"kernel {self.name!r} does not compile:"]
         settled: set[tuple[str, int]] = set()  # lines whose other errors follow from the reported one
         for found in error.diagnostics:
@@ -121,13 +121,13 @@ class CustomBody:
                 continue
             place, text = self._place(found.file, found.line)
             message = found.message
-            if not text:  # in a header of ours or of CUDA's: the user's line is the one that led there
+            if not text:  # an error in a header: the user's line is the one that led there
                 for file, line in found.through:
                     user, text = self._place(file, line)
                     if text:
                         place, message = user, f"{message} (at {place})"
                         break
-            unknown = text if message.startswith('name followed by "::"') else message  # the one that does not name it
+            unknown = text if message.startswith('name followed by "::"') else message  # the message without the name
             reason = next(
                 (w for names, w in absent.items() if re.search(rf'"(?:{names})"|\b(?:{names})::', unknown)), ""
             )
@@ -137,13 +137,13 @@ class CustomBody:
             lines.append(f"  {place}: {found.severity}: {message}")
             if text:
                 lines.append(f"      {text}")
-        if len(lines) == 1:  # the assembler's words, which name no line of the source
+        if len(lines) == 1:  # a message of the assembler names no line of the source
             lines += [f"  {line}" for line in error.log.splitlines() if line.strip()]
         lines.append("  verbose=True prints the generated source; the error's .log is the compiler's own text.")
         return "\n".join(lines)
 
     def _place(self, file: str, line: int) -> tuple[str, str]:
-        """Where the user finds a line that the compiler named, and what stands there."""
+        """The place in the user's file of a line that the compiler named, and the line's text."""
         for slack in (0, _CLOSING_LINES):
             for kind, name, text in (
                 ("source", self.source_file, self.source),
@@ -196,7 +196,7 @@ def check_body(
 
 
 def _caller() -> tuple[str, int]:
-    """File and line of the innermost frame that is not ours."""
+    """File and line of the innermost frame outside this project."""
     frame = inspect.currentframe()
     while frame is not None:
         if str(frame.f_globals.get("__name__")).partition(".")[0] != "kernel_dsl":
@@ -235,12 +235,12 @@ def identifier(text: str) -> str:
 
 
 def mentions(text: str, name: str) -> bool:
-    """Whether `name` stands in `text` as a word of its own."""
+    """Whether `text` contains `name` as a separate word."""
     return re.search(rf"(?<![\w]){re.escape(name)}(?!\w)", text, re.ASCII) is not None
 
 
 def locate(text: str, file: str, near: int) -> SourceLine | None:
-    """Where `text` is written out in `file`, indented or not: the match nearest to line `near`; None if nowhere."""
+    """The line at which `file` contains `text`, indented or not: the match nearest to line `near`, or None."""
     wanted = [line.strip() for line in text.split("\n")]
     meaningful = [i for i, line in enumerate(wanted) if line]
     if not meaningful:
@@ -274,7 +274,7 @@ class TemplateValue:
 
     @property
     def label(self) -> str:
-        """As it stands in the entry's name."""
+        """The text in the entry's name."""
         if isinstance(self.value, bool):
             return "t" if self.value else "f"
         return str(self.value).replace("-", "m")
@@ -282,7 +282,7 @@ class TemplateValue:
 
 @dataclass(frozen=True)
 class BodySpecialisation:
-    """All that the generated text depends on beside the body."""
+    """The values beside the body that the generated text depends on."""
 
     input_names: tuple[str, ...]
     inputs: tuple[Input, ...]
@@ -307,7 +307,7 @@ class BodySpecialisation:
 
 @dataclass(frozen=True)
 class CallArguments:
-    """The arguments of one call as they came."""
+    """The arguments of one call, unchanged."""
 
     inputs: Any
     output_shapes: Any
@@ -403,7 +403,7 @@ def _template_value(key: str, value: Any, name: str) -> DType | int | bool:
 
 
 def axis_parameters(body: CustomBody, inputs: Sequence[ArrayView]) -> list[ArrayView | bytes]:
-    """Each input, followed by its shape, strides and number of dimensions where the source mentions them."""
+    """Each input, followed by its shape, strides and number of dimensions if the source mentions them."""
     params: list[ArrayView | bytes] = []
     for name, seen in zip(body.input_names or (), inputs, strict=True):
         params.append(seen)
@@ -441,9 +441,9 @@ def grid_bytes(threads: Threads) -> bytes:
 
 
 class Images:
-    """What one kernel object was compiled to, by device and by what the text depends on.
+    """The compiled forms of one kernel object, by device and by the values that the text depends on.
 
-    `absent`: patterns of names that the language has and we have not, and the words that say so.
+    `absent`: patterns of names that the language has and we lack, with an error text for each.
     """
 
     def __init__(
@@ -463,10 +463,7 @@ class Images:
         write: Callable[[], tuple[str, str]],
         verbose: bool,
     ) -> LoadedImage:
-        """The image for a call; `write` gives the entry's name and the text.
-
-        The text, with everything that it stands for, is printed if `verbose`.
-        """
+        """The image for a call; `write` gives the entry's name and the text, which is printed if `verbose`."""
         key = (special.key, variant, device_key(device))
         found = self._images.get(key)
         if found is None or verbose:

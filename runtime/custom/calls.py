@@ -48,7 +48,7 @@ _MAX_BLOCKS: Dims = (2**31 - 1, 65535, 65535)
 
 @dataclass(frozen=True)
 class Threads:
-    """A launch counted in threads, and the blocks that make it. `empty`: nothing is launched."""
+    """A launch counted in threads, and its blocks. `empty`: nothing is launched."""
 
     grid: Dims
     block: Dims
@@ -67,8 +67,8 @@ class Threads:
 def count_threads(grid: Any, threadgroup: Any, name: str) -> Threads:
     """The blocks for a grid of threads.
 
-    A threadgroup larger than the grid is cut to it; otherwise the last block of an axis is full, so
-    that more threads than `grid` may run. Raises ArgumentTypeError, ArgumentValueError.
+    A threadgroup larger than the grid is reduced to it. Otherwise the last block of an axis is full, so more threads
+    than `grid` may run. Raises ArgumentTypeError, ArgumentValueError.
     """
     wanted = _three(grid, "grid", name)
     group = _three(threadgroup, "threadgroup", name)
@@ -110,9 +110,9 @@ def _three(value: Any, what: str, name: str) -> Dims:
 
 @dataclass(frozen=True)
 class Input:
-    """An input with what the generated signature depends on."""
+    """An input, with the properties that the generated signature depends on."""
 
-    array: Any  # what the user gave; a NumPy scalar if it is none
+    array: Any  # the user's array; a NumPy scalar for other values
     dtype: DType
     shape: tuple[int, ...]
     name: str  # for reports
@@ -122,14 +122,14 @@ class Input:
 def as_input(value: Any, what: str, name: str, called: str = "") -> Input:
     """An array or a scalar, checked. Errors call it `what`, reports `called`, by default the same.
 
-    Python's bool, int, float and complex are bool, int32 (int64 if it must be), float32 and
-    complex64; NumPy's scalars keep their dtype.
+    Python's bool, int, float and complex become bool, int32 (int64 if needed), float32 and complex64; NumPy's scalars
+    keep their dtype.
     """
     if isinstance(value, (bool, int, float, complex, np.generic)):
         scalar, dtype = _scalar(value, what, name)
         return Input(scalar, dtype, (), called or what)
     if isinstance(value, Symbol):
-        operator.index(value)  # a graph gives each call its value: here there is none, which it says
+        operator.index(value)  # a graph's variable without a value raises its own error
     try:
         seen = view(value)
     except ArgumentTypeError as error:
@@ -168,7 +168,7 @@ def output_specs(shapes: Any, dtypes: Any, init_value: Any, name: str) -> list[O
 
 
 def as_output_dtype(dtype: Any, what: str, name: str) -> DType:
-    """`dtype` as a DType. Raises ArgumentTypeError where it names none."""
+    """`dtype` as a DType. Raises ArgumentTypeError if it names none."""
     try:
         if dtype is None or isinstance(dtype, (bool, int, float)):
             raise TypeError
@@ -211,7 +211,7 @@ def _fill(value: Any, dtype: DType, name: str) -> Any:
 
 # --- launches -------------------------------------------------------------------------------------
 
-# From the arrays as the kernel sees them, inputs then outputs, to its parameters. Of addresses it knows nothing.
+# A function from the arrays that the kernel sees, inputs then outputs, to its parameters. It does not use addresses.
 Parameters = Callable[[list[ArrayView], list[ArrayView]], Sequence[ArrayView | bytes]]
 
 
@@ -226,7 +226,7 @@ class CustomCall:
     shared_memory: int
     contiguous: bool  # inputs are copied to row-major memory first
     stream: Any
-    names: Sequence[str]  # of the outputs, for reports
+    names: Sequence[str]  # names of the outputs, for reports
     read_only: bool  # the kernel has no way to write its inputs
     scalars: Sequence[Any] = ()  # parameters by value, which follow those of `launch`
     effects: bool = True  # it may do more than write its outputs
@@ -238,7 +238,7 @@ def choose_device(interpret: Any, inputs: Sequence[Input]) -> Device:
 
 
 def check_shared_memory(value: Any, name: str) -> int:
-    """`shared_memory=` in bytes, checked but for the device's limit."""
+    """`shared_memory=` in bytes, checked except for the device's limit."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -253,9 +253,10 @@ def check_shared_memory(value: Any, name: str) -> int:
 def launch(
     device: Device, image: LoadedImage, call: CustomCall, parameters: Parameters
 ) -> tuple[list[Any], Loaded | None]:
-    """Run `image`: the outputs, in order, and what was launched, None where other scalars would need another plan.
+    """Run `image`.
 
-    A grid without threads makes them and launches nothing.
+    Returns the outputs, in order, and the launched plan (None if other scalars would need another plan). A grid without
+    threads makes the outputs and launches nothing.
     """
     limit = device.target.limits.smem_per_block
     if call.shared_memory > limit:
@@ -270,21 +271,20 @@ def launch(
 
 
 class _Planner:
-    """Makes the plan of a call: which arrays it has, what is put in scratch, and what the kernel is told.
-
-    `arrays`: what is passed as inputs. `scalars`: those among the inputs, which lie in scratch, and those by value.
-    `fixed`: a scalar's value is in the plan.
+    """Makes the plan of a call: its arrays, its scratch, and its parameters. `arrays`: the inputs that are passed.
+    `scalars`: those among the inputs, which lie in scratch, and those by value. `fixed`: a scalar's value is in the
+    plan.
     """
 
     def __init__(self, device: Device, call: CustomCall) -> None:
         self._call = call
         self._device = device
         self._count = sum(item.view is not None for item in call.inputs) + len(call.outputs)
-        self._staged = recording.current() is None  # a graph brings arrays to the device by itself, as they are
+        self._staged = recording.current() is None  # a graph itself brings arrays to the device, unchanged
         self._assumed: list[ArrayAssumption] = []
         self._scratch: list[ScratchSpec] = []
         self._steps: list[Step] = []
-        self._pointers: dict[int, AnyParam] = {}  # by the id of what stands for an array
+        self._pointers: dict[int, AnyParam] = {}  # by the id of an array's stand-in
         self.arrays: list[Any] = []
         self.scalars: list[Any] = []
         self.fixed = False
@@ -320,11 +320,11 @@ class _Planner:
         )
 
     def _array(self, item: Input, seen: ArrayView) -> ArrayView:
-        """An input that is an array, as the kernel sees it."""
+        """An input that is an array, in the form that the kernel sees."""
         number, wanted = len(self._assumed), self._call.contiguous
         elsewhere = (seen.device == CPU) == (self._device.kind == "cuda")
         if elsewhere and not wanted and not seen.contiguous:
-            # The kernel is to see it as it is: all of the memory that it spans is brought to the device.
+            # The kernel sees its strides: all memory that it spans goes to the device.
             low, high = seen.span()
             spanned = dataclasses.replace(seen, address=low, shape=((high - low) // seen.dtype.itemsize,), strides=(1,))
             self.arrays.append(spanned)
@@ -368,12 +368,12 @@ class _Planner:
         self.scalars.append(value)
         try:
             dtype = of_python(value) or as_dtype(value.dtype)
-        except TypeError:  # a NumPy scalar of a dtype that no kernel of the language has
+        except TypeError:  # a NumPy scalar of a dtype that kernels lack
             self.fixed = True
             return ConstantParam(value.tobytes())
         return ScalarParam(len(self.scalars) - 1, dtype)
 
 
 def _stand_in(shape: tuple[int, ...], dtype: DType) -> ArrayView:
-    """An array that lies nowhere yet."""
+    """An array without memory."""
     return ArrayView(0, shape, row_major(shape), dtype, CPU, "")

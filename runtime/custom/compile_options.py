@@ -29,7 +29,7 @@ _OURS = {
 class CompileOptions:
     """`flags` for NVRTC, and `lines` at the beginning of the user's part of the source.
 
-    `own_headers`: the flags may change what headers mean, so that those that were compiled before do not serve.
+    `own_headers`: the flags may change the meaning of headers, so precompiled ones can't be used.
     """
 
     flags: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ DEFAULT = CompileOptions()
 
 
 def compile_options(factory: str, name: str, given: Any) -> CompileOptions:
-    """What `compile_options=` says: a dict with a "math_mode", or, for CUDA C++, a list of NVRTC's options.
+    """The checked `compile_options=`: a dict with a "math_mode" or, for CUDA C++, a list of NVRTC's options.
 
     Raises ArgumentTypeError, ArgumentValueError.
     """

@@ -8,7 +8,7 @@ from functools import lru_cache
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*$", re.MULTILINE)
 _BRACES = re.compile(r"\{[^{}]*\}")
-# What prints, stops, runs PTX, allocates, keeps a variable for the next launch, or makes an input writable.
+# Code that prints, stops, runs PTX, allocates, keeps a variable for the next launch, or makes an input writable.
 _WORDS = re.compile(
     r"\b(?:printf|assert|__trap|__brkpt|__assert_fail|__assertfail|trap|asm|__asm__|__asm|malloc|free|new|delete|static|extern|volatile"
     r"|__managed__|const_cast)\b"
@@ -24,7 +24,7 @@ _FUNCTION = re.compile(r"\(\s*(?![\d.\"'-])")
 
 @lru_cache(256)
 def may_have_effects(header: str, source: str) -> bool:
-    """Whether somebody could tell that the body ran, though nobody reads what it wrote to its outputs. True where in doubt."""
+    """Whether the body may have an effect beside writing its outputs. True in doubt."""
     plain = [_COMMENT.sub(" ", text) for text in (header, source)]
     if any(_WORDS.search(text) for text in plain):
         return True

@@ -56,7 +56,7 @@ def precompiled_cuda_kernel(
     smem: Any = None,
     entry: str | None = None,
 ) -> list[Any]:
-    """Launch entry `name` of `compiled_source`; the outputs as a list, in the framework of the inputs.
+    """Launch entry `name` of `compiled_source`. Returns the outputs as a list, in the framework of the inputs.
 
     `compiled_source`: PTX text, a cubin or a fat binary, as bytes. On the interpreter: PTX, or a fat binary that holds
     some. Loaded once for the same content and device.
@@ -65,18 +65,18 @@ def precompiled_cuda_kernel(
     an array or a scalar, which becomes a rank-0 array (bool, int32 or int64, float32, complex64). A scalar of `scalars`
     is a bool (1 byte), an int (int32), a float (float32), or a NumPy scalar of any dtype: `np.int64(n)`.
 
-    `grid` counts threads. A threadgroup larger than the grid is cut to it; otherwise the last threadgroup of an axis is
-    full, and its extra threads run: mask them in the kernel, or pass `exact_grid=True`, which refuses a grid that the
-    threadgroup does not divide. `shared_memory`: dynamic SMEM in bytes, beyond 48 KiB too. `init_value` fills every
-    output first; without it they are uninitialised. `ensure_row_contiguous=True` passes row-major copies of inputs that
-    are not.
+    `grid` counts threads. A threadgroup larger than the grid is reduced to it. Otherwise the last threadgroup of an
+    axis is full, and its extra threads run: mask them in the kernel, or pass `exact_grid=True`, which raises an error
+    for a grid that the threadgroup does not divide. `shared_memory`: dynamic SMEM in bytes, which may exceed 48 KiB.
+    `init_value` fills every output first; without it they are uninitialised. `ensure_row_contiguous=True` passes
+    row-major copies of other inputs.
 
     The raw form is `precompiled_cuda_kernel(image, *args, grid=, block=, cluster=, smem=, entry=)`, with `stream` and
-    `interpret`: one argument for each parameter of `entry`, in its order, as `kd.check` takes them, and `grid` counts
-    blocks. Arrays are changed in place, and returned as a list; there need be none.
+    `interpret`: one argument for each parameter of `entry`, in its order, as for `kd.check`; `grid` counts blocks.
+    Arrays are changed in place, and returned as a list, which may be empty.
 
-    Raises ArgumentTypeError and ArgumentValueError before anything is launched; LoadError, with the driver's log, for
-    an image or entry that does not load; LaunchError.
+    Raises ArgumentTypeError and ArgumentValueError before the launch; LoadError, with the driver's log, for an image or
+    entry that does not load; LaunchError.
     """
     if image is not None:
         keywords = (name, compiled_source, inputs, output_shapes, output_dtypes, scalars, threadgroup)
@@ -189,7 +189,7 @@ def _pointers(given: list[ArrayView], made: list[ArrayView]) -> list[ArrayView |
 
 
 def _check_image(name: Any, image: Any) -> bytes:
-    """The image as bytes, once it and the entry's name are of the right kind."""
+    """The image as bytes, after a check of its type and of the entry's name."""
     if not isinstance(name, str) or not name:
         raise ArgumentTypeError(f"name={name!r} must be the entry's name in the image (mangled if it is mangled there)")
     if not isinstance(image, (bytes, bytearray, memoryview)):
@@ -204,7 +204,8 @@ def _check_image(name: Any, image: Any) -> bytes:
 
 
 def _check_scalar(value: Any, index: int, name: str) -> None:
-    if isinstance(value, np.generic) and value.dtype.kind not in "SUO":  # before float: np.float64 is one
+    # before the test for float, because np.float64 is one
+    if isinstance(value, np.generic) and value.dtype.kind not in "SUO":
         return
     dtype = of_python(value)
     if dtype is None:

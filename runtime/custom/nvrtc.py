@@ -37,8 +37,10 @@ class NvrtcUnavailableError(DeviceError):
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One message of NVRTC. `file` is the name given in a `#line` or of a header; `line` is
-    1-based. `through`: the same of the instantiations that led there, the nearest first.
+    """One message of NVRTC.
+
+    `file` is a name from a `#line`, or of a header; `line` is 1-based. `through`: file and line of the instantiations
+    that led there, the nearest first.
     """
 
     file: str
@@ -49,7 +51,7 @@ class Diagnostic:
 
 
 class CompileError(RunError, RuntimeError):
-    """Source that NVRTC refuses. `log` is its whole log, `diagnostics` the same, taken apart."""
+    """Source that NVRTC refuses. `log` is its whole log, `diagnostics` the parsed log."""
 
     code = "compile-failed"
 
@@ -72,7 +74,7 @@ class Toolchain:
 
 
 def unavailable() -> str:
-    """Why NVRTC cannot be used here, or an empty string."""
+    """The reason why NVRTC can't be used here, or an empty string."""
     try:
         toolchain()
     except NvrtcUnavailableError as error:
@@ -82,7 +84,7 @@ def unavailable() -> str:
 
 @cache
 def toolchain() -> Toolchain:
-    """The NVRTC of this process. Raises NvrtcUnavailableError, with what to install."""
+    """The NVRTC of this process. Raises NvrtcUnavailableError, which says what to install."""
     nvrtc = _module()
     _, major, minor = _ok(nvrtc.nvrtcVersion(), "nvrtcVersion")
     _, archs = _ok(nvrtc.nvrtcGetSupportedArchs(), "nvrtcGetSupportedArchs")
@@ -135,7 +137,7 @@ def _roots() -> Iterator[Path]:
 
 
 def _include_dirs(version: tuple[int, int]) -> tuple[str, ...]:
-    """The runtime's headers and CCCL, of NVRTC's own version where there is a choice."""
+    """The runtime's headers and CCCL, of NVRTC's own version if there are several."""
     roots = [root for root in dict.fromkeys(_roots()) if root.is_dir()]
     runtimes = [root for root in roots if (root / "cuda_fp16.h").is_file()]
     cccl = [d for root in roots for d in (root / "cccl", root) if (d / "cuda" / "std").is_dir()]
@@ -171,9 +173,9 @@ def _header_version(root: Path) -> tuple[int, int] | None:
 
 # --- compiling ------------------------------------------------------------------------------------
 
-# Stands after the includes of ours that begin a source: NVRTC 12.8 and newer keep those compiled, in this process' memory,
-# for the next source that begins alike (NVRTC, 'Precompiled Headers'). cooperative_groups.h alone takes seconds.
-# Nothing of the user's may come before it: NVRTC does not notice that a header given by name has other contents.
+# Follows our includes at the beginning of a source: NVRTC 12.8 and newer keep those compiled, in this process' memory,
+# for the next source that begins alike (NVRTC, 'Precompiled Headers'). cooperative_groups.h alone takes seconds. No
+# code of the user may come before it, because NVRTC does not notice that a header given by name has changed.
 HEADERS_END = "#pragma nv_hdrstop"
 _PRECOMPILES = (12, 8)
 
@@ -215,7 +217,7 @@ def compile_source(
                 *options,
             ]
             if HEADERS_END in source and tools.version >= _PRECOMPILES:
-                # Without a word of it in the log: 20283 is said at every #line, 629 for other options.
+                # Suppress two messages: 20283 comes at every #line, 629 for other options.
                 flags += ["--pch", "--pch-messages=false", "--diag-suppress=629,20283"]
             _compiled[key] = _compile(source, file, included, flags, kind)
             if len(_compiled) > _MAX_COMPILED:
@@ -280,10 +282,10 @@ _GLOBAL = re.compile(
 
 
 def drop_unused_globals(ptx: str) -> str:
-    """The PTX without module variables that nothing names.
+    """The PTX without unused module variables.
 
-    Device code is the default here, so that every static member of cuda::std and of
-    cooperative_groups becomes a variable: a thousand lines to parse for nothing.
+    Device code is the default here, so every static member of cuda::std and of cooperative_groups becomes a variable: a
+    thousand lines that need not be parsed.
     """
     uses = Counter(re.findall(r"[A-Za-z_$%][\w$]*", ptx))
     kept: list[str] = []
@@ -311,6 +313,7 @@ def parse_log(log: str) -> list[Diagnostic]:
         found = _INSTANTIATION.match(line)
         if found and out:
             last = out[-1]
-            file = found.group(2) or (last.through[-1][0] if last.through else last.file)  # named where it changes
+            # the log names a file only when it changes
+            file = found.group(2) or (last.through[-1][0] if last.through else last.file)
             out[-1] = replace(last, through=(*last.through, (file, int(found.group(1)))))
     return out

@@ -70,13 +70,13 @@ def _plan(
             params.append(dataclasses.replace(slot.recipe, array=number))
         elif seen.contiguous or (seen.device == CPU) == (device.kind != "cuda"):
             params.append(PointerParam(number))
-        else:  # with its gaps: all of the memory that it spans is brought to the device
+        else:  # with its gaps: all memory that it spans goes to the device
             first, last = seen.span()
             params.append(OffsetParam(number, seen.address - first))
             extent = ((last - first) // seen.dtype.itemsize,)
             seen = array = dataclasses.replace(seen, address=first, shape=extent, strides=(1,))
         passed.append(array)
-        # All of it may be read and written, in any alignment: nothing is known of the kernel.
+        # The kernel is unknown: it may read and write all of it, with any alignment.
         assumed.append(ArrayAssumption(seen.shape, seen.dtype, False, 1, not seen.readonly, declared.name))
     steps = () if attributes.empty else (LaunchStep(entry.name, tuple(params), attributes),)
     shared = tuple((i, j) for j in range(len(passed)) for i in range(j))
@@ -86,7 +86,7 @@ def _plan(
 
 
 def _source(image: Any, entry: Any, device: Device) -> tuple[bytes, Function | None]:
-    """What the device loads, and the entry as PTX declares it; None for machine code."""
+    """The image to load, and the entry that the PTX declares (None for machine code)."""
     try:
         found = as_image(image)
     except (DeviceError, LoadError):
@@ -98,14 +98,14 @@ def _source(image: Any, entry: Any, device: Device) -> tuple[bytes, Function | N
     except PtxError:
         if device.kind != "cuda":
             raise
-        return found.ptx.encode(), None  # the driver knows instructions that the interpreter does not
+        return found.ptx.encode(), None  # the driver may know instructions that the interpreter lacks
     binary = isinstance(image, (bytes, bytearray, memoryview)) and found.ptx.encode() != bytes(image).rstrip(b"\0")
     source = bytes(image) if binary and device.kind == "cuda" else found.ptx.encode()
     return source, entry_of(module, entry)
 
 
 def _from_sizes(loaded: LoadedImage, entry: str) -> Function:
-    """The entry of machine code: the driver tells the sizes of parameters, and not their types."""
+    """The entry of machine code: the driver reports the sizes of parameters, but not their types."""
     sizes: Sequence[int] | None = getattr(loaded, "param_sizes", None)
     if sizes is None:
         raise DeviceError(f"this driver can't report the parameters of {entry!r}; pass PTX instead of machine code")

@@ -28,15 +28,19 @@ __all__ = ["MISS", "SeenCalls"]
 
 Key = tuple[Hashable, ...]
 
-# What a key may hold: values that never change. A tensor, say, can be an extent, and be another one at the next call.
+# The types of a key's items, which never change. A tensor, for example, can be an extent, and have another value at the
+# next call.
 _LASTING = (int, str, bytes, type(None), type, np.generic, np.dtype, DType)
 _LISTS = (list, tuple)
 
 
 def _exact(values: Any) -> Key:
-    """A list or tuple as a key that tells apart what compares equal, as 1, True and 1.0 do. TypeError for others."""
+    """A list or tuple as a key that distinguishes values which compare equal, such as 1, True and 1.0.
+
+    TypeError for others.
+    """
     if isinstance(values, _LISTS):
-        if len(values) == 1:  # the shape of a vector, the dtype of one output: each launch asks for several of these
+        if len(values) == 1:  # the common case (a vector's shape, one output's dtype), several times in each launch
             return type(values[0]), values[0]
         return (*map(type, values), *values)
     raise TypeError
@@ -71,9 +75,9 @@ class SeenCalls:
         *others: Hashable,
         scalars: Any = (),
     ) -> tuple[Key | None, Any]:
-        """What a call is known by, None where it can have no fast path; its results, MISS where it takes the slow path.
+        """The key of a call (None if it can have no fast path), and its results (MISS if it takes the slow path).
 
-        Keys are equal for calls that are the same but for arrays and scalars, once one of them was right.
+        Calls that differ only in arrays and scalars have equal keys.
         """
         if recording.active or not (interpret is None or interpret is False):
             return None, MISS
@@ -94,9 +98,7 @@ class SeenCalls:
                 others,
             )
             fast = self._known.get(key)
-        except (
-            Exception
-        ):  # no list, not hashable, or a view of bytes that can be written: the slow path raises the error
+        except Exception:  # wrong arguments, for which the slow path raises an error, or a writable view of bytes
             return None, MISS
         if fast is None:
             return key, MISS
@@ -108,9 +110,9 @@ class SeenCalls:
         return key, fast(given, None, stream)
 
     def note(self, key: Key | None, loaded: Loaded | None, inputs: Sequence[Any], scalars: Sequence[Any] = ()) -> None:
-        """Remember a call that went the slow path and was right. The second time, a fast path is made for it.
+        """Remember a successful call on the slow path.
 
-        `inputs` and `scalars` are the call's, as they came.
+        The second time, a fast path is made for it. `inputs` and `scalars` are the call's own.
         """
         if key is None:
             return
@@ -126,14 +128,14 @@ class SeenCalls:
 
 
 def _number(value: Any) -> str:
-    """A fill as text, which tells 0, False, 0.0 and -0.0 apart. TypeError where text does not say all."""
+    """A fill as text, which distinguishes 0, False, 0.0 and -0.0. TypeError for a value whose text is incomplete."""
     if type(value) not in (int, bool, float) or value != value:
         raise TypeError
     return repr(value)
 
 
 def _lasts(value: Any) -> bool:
-    """Whether a key holds nothing that can change under it."""
+    """Whether no item of a key can change later."""
     if type(value) is tuple:
         return all(map(_lasts, value))
     kind = type(value)

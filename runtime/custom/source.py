@@ -46,7 +46,7 @@ _CTYPES = {
     "float8_e5m2": "__nv_fp8_e5m2",
 } | {f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
-# Names under which kernels written for MLX include what the prelude already has.
+# Headers that kernels written for MLX include; the prelude has their contents.
 _KNOWN_HEADERS = dict.fromkeys(
     ("mlx/backend/cuda/device/utils.cuh", "mlx/backend/cuda/device/atomic_ops.cuh"),
     "#include <kd_cuda.h>\n",
@@ -66,20 +66,18 @@ def cuda_kernel(
 ) -> CudaKernel:
     """A kernel whose body is CUDA C++; the signature is generated at each call from the arrays' dtypes.
 
-    `source` is the body. It sees every input as `const T* <name>` (a scalar or rank-0 array as a pointer too), and,
-    where it mentions them, `<name>_shape`, `<name>_strides` (in elements) and `<name>_ndim`; every output as `T*
-    <name>`; and the template arguments as constants and type names. `header` comes before it, at file scope. Available
-    without an include: half and bfloat16, `complex64_t`, `elem_to_loc`, `atomic_add` and its kin, cooperative_groups as
-    `cg`, and cuda::std.
+    `source` is the body. It sees every input as `const T* <name>` (also a scalar or rank-0 array) and, if it mentions
+    them, `<name>_shape`, `<name>_strides` (in elements) and `<name>_ndim`; every output as `T* <name>`; and the
+    template arguments as constants and type names. `header` comes before it, at file scope. Available without an
+    include: half and bfloat16, `complex64_t`, `elem_to_loc`, `atomic_add` and similar functions, cooperative_groups as
+    `cg`, and cuda::std. `ensure_row_contiguous`: other inputs are copied to row-major memory first. `shared_memory`:
+    dynamic SMEM in bytes. `exact_grid`: threads beyond the grid return at once (otherwise the last threadgroup of an
+    axis is full, and its extra threads run the body). `compile_options`: a list of NVRTC's options, such as
+    `["--use_fast_math", "-DTILE=32"]` (this package sets the target, the kind of output and precompiled headers), or
+    `{"math_mode": "safe" | "relaxed" | "fast"}` as for `metal_kernel`. See `CudaKernel.__call__` for the call.
 
-    `ensure_row_contiguous`: inputs that are not row-major are copied first. `shared_memory`: dynamic SMEM in bytes.
-    `exact_grid`: threads beyond the grid return at once (otherwise the last threadgroup of an axis is full, and its
-    extra threads run the body). `compile_options`: a list of NVRTC's options, such as `["--use_fast_math",
-    "-DTILE=32"]` (the target, the kind of output and precompiled headers are ours to say), or `{"math_mode": "safe" |
-    "relaxed" | "fast"}` as `metal_kernel` takes. See `CudaKernel.__call__` for the call.
-
-    Raises ArgumentTypeError and ArgumentValueError for bad arguments; an option that NVRTC does not have is a
-    CompileError of the call.
+    Raises ArgumentTypeError and ArgumentValueError for bad arguments. The call raises CompileError for an option that
+    NVRTC does not have.
     """
     body = check_body("cuda_kernel", name, input_names, output_names, source, header)
     check_shared_memory(shared_memory, name)
@@ -89,7 +87,7 @@ def cuda_kernel(
 
 @public
 class CudaKernel:
-    """What `cuda_kernel` returns: call it with arrays."""
+    """A kernel that `cuda_kernel` returned. Call it with arrays."""
 
     def __init__(
         self,
@@ -131,7 +129,7 @@ class CudaKernel:
         exact_grid: bool | None = None,
         interpret: Any = None,
     ) -> list[Any]:
-        """Compile (once for these dtypes and template arguments) and launch; the outputs as a list.
+        """Compile (once for these dtypes and template arguments) and launch. Returns the outputs as a list.
 
         `grid` counts threads. `template`: (name, value) pairs, a value being a dtype, an int or a bool. `init_value`
         fills the outputs first. `verbose` prints the generated source. Raises ArgumentTypeError and ArgumentValueError

@@ -25,7 +25,7 @@ from .launch import Launcher, ParamBuffer, check_attributes
 from .params import ParamLayout
 from .tensormap import TensorMaps, encode_cuda
 
-# Compute capability -> the target that it is. Others are served as the newest target they can run.
+# The target of each compute capability. Others get the newest target that they can run.
 _TARGETS = {(8, 0): SM_80, (8, 9): SM_89, (9, 0): SM_90A, (10, 0): SM_100A, (12, 0): SM_120A}
 _LOG_BYTES = 16 * 1024
 _UNLOAD_AT = 16
@@ -87,7 +87,7 @@ class CudaDevice:
             return encode_cuda(plan, address)
 
     def load(self, kernel: CompiledKernel | Assembled) -> CudaLoaded:
-        """Load a kernel's cubin, or let the driver compile its PTX: that of an older architecture runs here too.
+        """Load a kernel's cubin, or let the driver compile its PTX, which may be for an older architecture.
 
         Raises LoadError with the driver's log.
         """
@@ -115,14 +115,11 @@ class CudaDevice:
         return found
 
     def load_module(self, image: bytes | str, name: str, kernel: CompiledKernel | None) -> CudaModule:
-        """The driver's module for an image.
-
-        Modules that nothing uses any more are unloaded on this occasion.
-        """
+        """The driver's module for an image. The call also unloads unused modules."""
         cu = driver.api()
         data = image.encode() if isinstance(image, str) else image
         wrong = elf.problem(data) if data.startswith(elf.MAGIC) else fatbin.problem(data)
-        if wrong:  # the driver would read on past its end
+        if wrong:  # the driver would read past its end
             raise LoadError(f"kernel {name!r} does not load: its machine code is damaged: {wrong}{where(kernel)}")
         option = cu.CUjit_option
         errors = bytearray(_LOG_BYTES)
@@ -133,8 +130,7 @@ class CudaDevice:
         values: list[Any] = [errors, _LOG_BYTES]
         with driver.current(self.context), driver.relaxed_capture():
             self._unload_dropped()
-            # PTX is text and must end in NUL; binaries carry their own size, and a NUL more is
-            # harmless.
+            # PTX is text and must end in NUL; binaries contain their size, and another NUL is harmless.
             result = cu.cuModuleLoadDataEx(data + b"\0", len(options), options, values)
         if int(result[0]) != 0:
             self._refuse(driver.error_of(result[0]), bytes(errors), name, kernel)
@@ -162,14 +158,14 @@ class CudaDevice:
             return memory.DeviceMemory(self.context, nbytes, stream)
 
     def synchronize(self, stream: int) -> None:
-        """Wait for a stream. Nothing waits for a whole GPU, which other programs' parts work on, too."""
+        """Wait for a stream. Nothing waits for a whole GPU, because other parts of the program use it, too."""
         cu = driver.api()
         with driver.current(self.context):
             driver.check(cu.cuStreamSynchronize(stream))
 
 
 class CudaModule:
-    """A loaded module; unloaded some time after nothing refers to it."""
+    """A loaded module. It is unloaded some time after its last reference is gone."""
 
     def __init__(self, device: CudaDevice, handle: Any) -> None:
         self.device = device
@@ -178,7 +174,7 @@ class CudaModule:
         finalizer.atexit = False
 
     def function(self, entry: str) -> Any:
-        """The `CUfunction` called `entry`. Raises LoadError where the image has none."""
+        """The `CUfunction` called `entry`. Raises LoadError if the image has none."""
         cu = driver.api()
         with driver.current(self.device.context), driver.relaxed_capture():
             result = cu.cuModuleGetFunction(self.handle, entry.encode())
@@ -189,7 +185,7 @@ class CudaModule:
 
 
 class CudaLoaded:
-    """A launch plan whose code is in a GPU's memory. `kernel`: the compiled one, where it is one."""
+    """A launch plan whose code is in a GPU's memory. `kernel`: the compiled kernel, or None for a custom one."""
 
     def __init__(
         self,
@@ -213,7 +209,7 @@ class CudaLoaded:
         return self.device.tensor_maps.get(param, view, self.plan)
 
     def changed(self, step: LaunchStep) -> CudaLoaded:
-        """The same code, launched otherwise. Raises LaunchError where the driver refuses that."""
+        """The same code with another launch. Raises LaunchError if the driver refuses that."""
         plan = dataclasses.replace(self.plan, steps=(*self.plan.steps[:-1], step))
         try:
             with driver.current(self.device.context):
@@ -223,7 +219,7 @@ class CudaLoaded:
         return CudaLoaded(self.device, plan, self._code, self.function, launcher, self.kernel)
 
     def settled(self, kernel: CompiledKernel) -> CudaLoaded:
-        """The same code, for a call with sizes of its own."""
+        """The same code, for a call with other sizes."""
         if kernel is self.kernel:
             return self
         launcher = None
@@ -284,10 +280,7 @@ class CudaLoaded:
 
 
 class CudaImage(LoadedImage):
-    """One entry of a raw image.
-
-    `param_sizes`: bytes of each parameter, where the driver tells them (12.4 and later).
-    """
+    """One entry of a raw image. `param_sizes`: bytes of each parameter, if the driver reports them (12.4 and later)."""
 
     def __init__(self, device: CudaDevice, module: CudaModule, entry: str) -> None:
         self.device = device
@@ -301,7 +294,7 @@ class CudaImage(LoadedImage):
         self._launchers: dict[LaunchAttributes, Launcher] = {}
 
     def prepare(self, plan: LaunchPlan) -> CudaLoaded:
-        """See `LoadedImage.prepare`. Raises LaunchError where the driver refuses the launch's geometry."""
+        """See `LoadedImage.prepare`. Raises LaunchError if the driver refuses the launch's geometry."""
         loaded = CudaLoaded(self.device, plan, self.module, self.function, None)
         if plan.launch is not None:
             attributes = plan.launch.attributes
@@ -370,7 +363,7 @@ def _function_attribute(function: Any, name: str) -> int:
 def _runs(built: str, here: str) -> bool:
     """Whether machine code for one architecture runs on another: the same major version, no older minor one.
 
-    CUDA C++ Programming Guide, 'Binary Compatibility'. What ends in 'a' runs on exactly its own.
+    CUDA C++ Programming Guide, 'Binary Compatibility'. Code whose name ends in 'a' runs only on its own architecture.
     """
     if built.endswith("a"):
         return built == here

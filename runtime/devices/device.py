@@ -16,7 +16,7 @@ Dims = tuple[int, int, int]
 
 
 class Loaded(Protocol):
-    """A launch plan whose code a device has taken in."""
+    """A launch plan whose code a device has loaded."""
 
     @property
     def plan(self) -> LaunchPlan: ...
@@ -31,14 +31,15 @@ class Loaded(Protocol):
         stream: int | None = None,
         fresh: Sequence[int] = (),
     ) -> None:
-        """Take the plan's steps from scratch on: `arrays`, inputs then outputs, lie where this device can reach them.
+        """Run the plan's steps on scratch, and the kernel.
 
-        `fresh` lists the arrays that hold nothing yet: reading them before writing is a hazard.
+        `arrays`, inputs then outputs, lie where this device can access them. `fresh` lists the uninitialised arrays: to
+        read them before a write is a hazard.
         """
         ...
 
     def changed(self, step: LaunchStep) -> Loaded:
-        """The same code, launched otherwise."""
+        """The same code with another launch."""
         ...
 
 
@@ -49,7 +50,10 @@ class LoadedImage(ABC):
 
     @abstractmethod
     def prepare(self, plan: LaunchPlan) -> Loaded:
-        """Launches of the entry by a plan. Raises ArgumentTypeError, ArgumentValueError where they do not fit it."""
+        """The entry, loaded for launches by a plan.
+
+        Raises ArgumentTypeError, ArgumentValueError if the plan does not fit.
+        """
 
     def launch(
         self,
@@ -61,7 +65,7 @@ class LoadedImage(ABC):
         dynamic_smem: int = 0,
         stream: int | None = None,
     ) -> None:
-        """Launch once with `params` in the entry's order: arrays as their addresses, scalars as their bytes."""
+        """Launch once with `params` in the entry's order: arrays (passed as addresses) and scalars' bytes."""
         arrays = [p for p in params if isinstance(p, ArrayView)]
         numbers = iter(range(len(arrays)))
         listed: list[AnyParam] = [

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .cuda_device import CudaDevice
     from .interpreter_device import InterpreterDevice
 
-# The device of all launches of this thread, where somebody watches them; and of those of all threads.
+# The device that watches all launches of this thread, and the one that watches those of all threads.
 watching: ContextVar[Device | None] = ContextVar("watching", default=None)
 _everywhere: list[Device] = []
 _lock = forking.lock()
@@ -61,7 +61,7 @@ def interpreter_device(params: Any = None) -> InterpreterDevice:
 
 @contextmanager
 def watched_everywhere(device: Device) -> Generator[None]:
-    """All launches of this process, but for those with `InterpretParams` of their own, go to `device`."""
+    """Send all launches of this process, except those with their own `InterpretParams`, to `device`."""
     _everywhere.append(device)
     try:
         yield
@@ -100,9 +100,9 @@ def device_index(arrays: Iterable[ArrayView]) -> int | None:
 def pick_device(interpret: Any, arrays: Sequence[ArrayView] = ()) -> Device:
     """The device for a call.
 
-    `interpret`: None takes the arrays' GPU, else the current one, and the interpreter where there
-    is no GPU (said once in the log); True or an `InterpretParams` the interpreter; False a GPU, or
-    DeviceError. Anything else: ArgumentTypeError. Where launches are watched, the watcher's device.
+    `interpret`: None takes the arrays' GPU, else the current one, and the interpreter without a GPU (logged once); True
+    or an `InterpretParams` takes the interpreter; False takes a GPU, or raises DeviceError. Anything else raises
+    ArgumentTypeError. If launches are watched, it is the watcher's device.
     """
     watcher = watching.get() or (
         _everywhere[-1] if _everywhere and not isinstance(interpret, InterpretParams) else None

@@ -21,7 +21,7 @@ from ..errors import CudaError, DeviceError
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether there is a GPU to run on; if not, `reason` says why. True or false in a condition."""
+    """Whether there is a usable GPU; if not, `reason` says why. It has a truth value."""
 
     devices: int
     reason: str = ""
@@ -33,8 +33,8 @@ class Availability:
 _lock = forking.lock()
 _availability: Availability | None = None
 _module: Any = None
-_starting = False  # a thread is at it
-_forked = False  # from a process that used CUDA
+_starting = False  # a thread is starting the driver
+_forked = False  # this process is the child of one that used CUDA
 
 _FORKED = (
     "this process was forked from one that had used CUDA, and CUDA does not live through a fork: start processes with "
@@ -43,7 +43,7 @@ _FORKED = (
 
 
 def available() -> Availability:
-    """Whether a driver and at least one GPU are there. Never raises; asked once per process."""
+    """Whether there are a driver and at least one GPU. Never raises; a process tests it once."""
     global _availability
     if _availability is None:
         with _lock:
@@ -53,7 +53,7 @@ def available() -> Availability:
 
 
 def forked() -> bool:
-    """Whether there is no CUDA in this process because it is the child of one that had used it."""
+    """Whether CUDA can't work in this process because it was forked from one that had used CUDA."""
     return _forked
 
 
@@ -99,10 +99,7 @@ def _start() -> Availability:
 
 
 def api() -> Any:
-    """The `cuda.bindings.driver` module, initialised.
-
-    Raises DeviceError, with the reason, where there is no GPU.
-    """
+    """The `cuda.bindings.driver` module, initialised. Raises DeviceError, with the reason, without a GPU."""
     if _module is None:
         state = available()
         if _forked:
@@ -126,7 +123,7 @@ def check(result: tuple[Any, ...]) -> Any:
 
 
 def success() -> Any:
-    """The driver's CUDA_SUCCESS, which its functions return as this very object."""
+    """The driver's CUDA_SUCCESS: its functions return this same object."""
     return api().CUresult.CUDA_SUCCESS
 
 
@@ -134,7 +131,7 @@ _tellers: list[Callable[[], list[str]]] = []
 
 
 def tell_by(teller: Callable[[], list[str]]) -> None:
-    """Add the lines that `teller()` gives to what every error of the driver means."""
+    """Append the lines of `teller()` to the meaning of every error of the driver."""
     _tellers.append(teller)
 
 
@@ -160,7 +157,7 @@ def attribute(device: Any, name: str) -> int:
 
 @contextmanager
 def current(context: Any) -> Generator[None, None, None]:
-    """Make `context` current on this thread for a while, and leave the thread as it was."""
+    """A context manager: `context` is current on this thread inside it."""
     cu = api()
     check(cu.cuCtxPushCurrent(context))
     try:
@@ -171,7 +168,7 @@ def current(context: Any) -> Generator[None, None, None]:
 
 @contextmanager
 def relaxed_capture() -> Generator[None, None, None]:
-    """Allow calls, such as loading a module, that a stream capture in this thread would otherwise forbid."""
+    """A context manager: allows calls, such as loading a module, that a stream capture in this thread forbids."""
     cu = api()
     mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     previous = check(cu.cuThreadExchangeStreamCaptureMode(mode))

@@ -75,12 +75,12 @@ def describe_array(view: ArrayView) -> str:
 
 
 def where(kernel: CompiledKernel | LaunchPlan | None) -> str:
-    """` (defined at file:line)`, or nothing where the kernel has no source."""
+    """` (defined at file:line)`, or nothing for a kernel without a source."""
     return f" (defined at {kernel.source})" if kernel is not None and kernel.source else ""
 
 
 def array_name(plan: LaunchPlan, index: int) -> str:
-    """What the user calls array `index`: its Ref's name, else its place."""
+    """The user's name for array `index`: its Ref's name, else its position."""
     if index >= len(plan.arrays):
         return plan.scratch[index - len(plan.arrays)].name
     name = plan.arrays[index].name if plan.traced else ""
@@ -116,7 +116,10 @@ def launch_error(
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether a framework says that it has no memory for an array. Each has its own words, and torch on a CPU no class."""
+    """Whether a framework's error means that it has no memory for an array.
+
+    Texts differ, and torch on a CPU has no class.
+    """
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(

@@ -35,7 +35,7 @@ def gather(device: Device, target: ArrayView, source: ArrayView, stream: int) ->
 
 
 def merged_axes(source: ArrayView) -> list[tuple[int, int]]:
-    """(extent, stride in elements) of as few axes as walk the array in row-major order."""
+    """(extent, stride in elements) of the fewest axes that visit the array in row-major order."""
     merged: list[tuple[int, int]] = []
     for extent, stride in zip(source.shape, source.strides, strict=True):
         if extent == 1:
@@ -49,7 +49,7 @@ def merged_axes(source: ArrayView) -> list[tuple[int, int]]:
 
 @cache
 def gather_ptx(axes: int, itemsize: int, wide: bool) -> bytes:
-    """PTX of the copy: a thread an element, whose index is taken apart from the last axis on.
+    """PTX of the copy: one thread for each element, which splits its index from the last axis on.
 
     `wide`: 64-bit indices.
     """

@@ -31,7 +31,7 @@ def load_image(device: Device, image: bytes, entry: str) -> LoadedImage:
 
 @lru_cache(32)
 def _digest(image: bytes) -> bytes:
-    """What stands for an image's content. Bytes keep their hash, so the same object is read once, however large."""
+    """A stand-in for an image's content. Bytes keep their hash, so the same object is read once."""
     return hashlib.sha256(image).digest()
 
 

@@ -52,10 +52,7 @@ class InterpreterDevice:
         return f"<InterpreterDevice {self.params}>"
 
     def load(self, kernel: CompiledKernel | Assembled) -> InterpreterLoaded:
-        """Parse a kernel's PTX.
-
-        Raises LoadError where it is not PTX that an assembler would take.
-        """
+        """Parse a kernel's PTX. Raises LoadError for PTX that an assembler would refuse."""
         compiled = kernel.kernel if isinstance(kernel, Assembled) else kernel
         target = TARGETS.get(compiled.target, self.target)
         if not compiled.launch.empty:
@@ -84,21 +81,18 @@ class InterpreterDevice:
         return InterpreterImage(self, image, entry)
 
     def space(self) -> Space:
-        """The memory of a launch: that of no other, here."""
+        """The memory of a launch. In this class no launches share it."""
         return Space()
 
     def run(self, launch: Launch) -> None:
-        """Run a launch to its end, and print what it prints.
-
-        Raises what the interpreter finds.
-        """
+        """Run a launch to its end, and print its output. Raises the interpreter's hazards."""
         report = launch.run(self.params, launches=_thread.launches)
         if report.output:
             print(report.output, end="", flush=True)
 
 
 class _Parsed:
-    """Parsed PTX, kept by its text and lent to one run at a time: compiled code hangs on it."""
+    """Parsed PTX by its text, lent to one run at a time because it owns compiled code."""
 
     CAPACITY = 64  # texts
 
@@ -123,7 +117,10 @@ lend = _parsed.lend
 
 
 class InterpreterLoaded:
-    """A launch plan whose PTX parses. `kernel`: the compiled one, where it is one; else `image` is the custom one's."""
+    """A launch plan with parsed PTX.
+
+    `kernel`: the compiled kernel; for a custom kernel None, and `image` is its image.
+    """
 
     def __init__(
         self,
@@ -152,10 +149,7 @@ class InterpreterLoaded:
         stream: int | None = None,
         fresh: Sequence[int] = (),
     ) -> None:
-        """Run the kernel to its end on host arrays.
-
-        Raises what the interpreter finds (`kd.HazardError`).
-        """
+        """Run the kernel to its end on host arrays. Raises `kd.HazardError` for hazards."""
         plan, step = self.plan, self.plan.launch
         if step is None:
             return
@@ -173,9 +167,9 @@ class InterpreterLoaded:
     def _place(
         self, space: Space, step: LaunchStep, arrays: list[ArrayView], unset: Collection[int]
     ) -> list[ArrayView]:
-        """The arrays in the interpreter's memory: all of a traced kernel's, those that a custom one is given."""
+        """Put the arrays into the interpreter's memory: all of a traced kernel's, or those that a custom kernel gets."""
         plan, placed = self.plan, list(arrays)
-        # In place, an input and an output are one allocation.
+        # An input and an output that share memory are one allocation.
         written = [view for view, yes in zip(arrays, plan.written, strict=True) if yes]
         names = [*(a.name for a in plan.arrays), *(s.name for s in plan.scratch)]
         order = [(i, i) for i in range(len(arrays))] if plan.traced else _pointers(step)
@@ -200,7 +194,7 @@ class InterpreterLoaded:
 
 @dataclass(frozen=True)
 class Launch:
-    """An entry with all that it needs to run: `params` as bytes, in whose addresses `space` has the arrays."""
+    """An entry and all that it needs to run: `params` as bytes, with addresses of arrays in `space`."""
 
     ptx: str
     entry: str
@@ -209,7 +203,7 @@ class Launch:
     space: Space
     target: Target
     kernel: CompiledKernel | None = None
-    initial: Mapping[str, bytes] = field(default_factory=dict[str, bytes])  # of variables of the module
+    initial: Mapping[str, bytes] = field(default_factory=dict[str, bytes])  # initial contents of the module's variables
     others: Sequence[list[bytes]] = ()  # parameters on further devices
 
     @property
@@ -217,7 +211,7 @@ class Launch:
         return self.kernel.name if self.kernel else self.entry
 
     def is_ordered(self) -> bool:
-        """Whether one schedule finds what any would."""
+        """Whether all schedules would find the same."""
         with lend(self.ptx) as module:
             return interpreter.is_ordered(module, self.entry)
 
@@ -256,7 +250,7 @@ class Launch:
 
 @contextmanager
 def _memory() -> Generator[None]:
-    """MemoryError of what the interpreter keeps, as an error of ours."""
+    """Turn a MemoryError of the interpreter into an error of this project."""
     try:
         yield
     except MemoryError as error:
@@ -264,7 +258,7 @@ def _memory() -> Generator[None]:
 
 
 class _Thread(threading.local):
-    """What the launches of a thread hand on from one to the next: they follow one another as in a stream."""
+    """State from one launch of a thread to its next: they run in order, as in a stream."""
 
     def __init__(self) -> None:
         self.launches = interpreter.Launches()
@@ -274,7 +268,7 @@ _thread = _Thread()
 
 
 def _pointers(step: LaunchStep) -> list[tuple[int, int]]:
-    """(number of the parameter, array) of the parameters that are addresses or have one in them."""
+    """(number of the parameter, array) for each parameter that is or contains an address."""
     kinds = (PointerParam, OffsetParam, TensorMapParam)
     return [(n, p.array) for n, p in enumerate(step.params) if isinstance(p, kinds)]
 
@@ -299,12 +293,12 @@ class InterpreterImage(LoadedImage):
             listed = ", ".join(map(repr, entries)) or "it has none"
             raise LoadError(f"the image has no entry {entry!r}; its entries: {listed}")
         self.param_sizes: list[int] = [p.size for p in entries[entry].params]
-        # The narrowest compare-and-swap has 16 bits: 8-bit atomics made of it reach past the end of an odd number of
-        # bytes, where every allocation of a GPU has some left.
+        # The narrowest compare-and-swap has 16 bits, so 8-bit atomics reach past the end of an odd number of bytes. GPU
+        # allocations have room there.
         self.roomy: bool = re.search(r"\batom(?:\.\w+)*\.b16\b", ptx) is not None
 
     def refused(self, error: Exception) -> LoadError:
-        """What an assembler would refuse, as the error that a GPU's driver would give."""
+        """An assembler's error in the form of the error that a GPU's driver would give."""
         return LoadError(f"the image of {self.entry!r} does not load: {str(error).partition('] ')[2]}")
 
     def prepare(self, plan: LaunchPlan) -> InterpreterLoaded:
@@ -322,7 +316,7 @@ class InterpreterImage(LoadedImage):
 
 
 class Space:
-    """The interpreter's global memory for one launch, and which host arrays it stands for."""
+    """The interpreter's global memory for one launch, and the host arrays in it."""
 
     def __init__(self) -> None:
         self.memory: interpreter.GlobalMemory = interpreter.GlobalMemory()
@@ -330,9 +324,9 @@ class Space:
         self._copies: list[tuple[Any, Any]] = []
 
     def place(self, view: ArrayView, name: str, writable: bool, initialised: bool, roomy: bool = False) -> ArrayView:
-        """`view` at an address of the interpreter's; with a byte more if it is `roomy` and has an odd number of them.
+        """Give `view` an address; with one more byte if it is `roomy` and has an odd number of bytes.
 
-        The same array twice is at one address, others lie apart.
+        The same array gets the same address; others do not overlap.
         """
         if view.device != CPU:
             where = f"{view.device[0]}:{view.device[1]}"
@@ -352,7 +346,7 @@ class Space:
         return placed
 
     def copy_back(self) -> None:
-        """Bring what was placed with more room back to its own memory."""
+        """Copy arrays with extra room back to their own memory."""
         for own, roomy in self._copies:
             own[...] = roomy[:-1]
 

@@ -16,16 +16,15 @@ from . import driver
 
 _PORTABLE_CLUSTER = 8
 _LARGEST_CLUSTER = 16
-# Dynamic SMEM that a kernel may have without asking (CUDA C++ Programming Guide, 'Shared Memory
-# 8.x').
+# Dynamic SMEM that a kernel may have without an attribute (CUDA C++ Programming Guide, 'Shared Memory 8.x').
 _PLAIN_SMEM = 48 * 1024
 _BLOCK = (1024, 1024, 64)
 
 
 def check_attributes(attributes: LaunchAttributes, target: Target, name: str) -> None:
-    """Raise ArgumentValueError where a launch exceeds what `target` has.
+    """Raise ArgumentValueError for a launch beyond the limits of `target`.
 
-    Extents of zero are for the caller to skip.
+    The caller skips launches with an extent of 0.
     """
     limits = target.limits
     grid, block, cluster = attributes.grid, attributes.block, attributes.cluster
@@ -54,10 +53,10 @@ def check_attributes(attributes: LaunchAttributes, target: Target, name: str) ->
 
 
 class Launcher:
-    """A function with its launch configuration. `launch(stream, params)` is all that is left to do.
+    """A function with its launch configuration, ready for `launch(stream, params)`.
 
-    The function's limits (SMEM over 48 KiB, clusters over 8) are raised when this is made, which
-    needs the function's context to be current.
+    The constructor raises the function's limits (SMEM over 48 KiB, clusters over 8) and needs the function's context to
+    be current.
     """
 
     def __init__(self, function: Any, attributes: LaunchAttributes) -> None:
@@ -97,7 +96,7 @@ class Launcher:
         return self._launch(*prepared, params, 0)
 
     def call_for(self, stream: int, params: int) -> tuple[Any, tuple[Any, ...]]:
-        """The driver function and all its arguments, for a launch that is repeated as it is."""
+        """The driver function and all its arguments, for a launch that is repeated unchanged."""
         prepared = self._arguments.get(stream) or self._prepare(stream)
         if self._extended:
             return self._launch_ex, (prepared, self.function, params, 0)
@@ -110,7 +109,7 @@ class Launcher:
             prepared = launch_config(cu, self.attributes, handle)
         else:
             prepared = (self.function, *self._dims, handle)
-        if len(self._arguments) >= 64:  # streams come and go; their handles are not ours to track
+        if len(self._arguments) >= 64:  # programs make and destroy streams, so this can't keep all handles
             self._arguments.clear()
         self._arguments[stream] = prepared
         return prepared
@@ -145,10 +144,10 @@ def _attribute(cu: Any, name: str, value: Any) -> Any:
 
 
 def settle(context: Any, call: Any, arguments: tuple[Any, ...], outcome: tuple[Any, ...]) -> None:
-    """Deal with a launch that was tried in whatever context the thread had, and did not succeed.
+    """Handle a launch that failed in the thread's current context.
 
-    Where that was another GPU's context, or none, it is launched again in `context`. Raises
-    CudaError where that fails too, or was not the reason.
+    If that was another GPU's context, or none, launch again in `context`. Raises CudaError if that fails, too, or was
+    not the reason.
     """
     cu = driver.api()
     status, now = cu.cuCtxGetCurrent()
@@ -156,7 +155,7 @@ def settle(context: Any, call: Any, arguments: tuple[Any, ...], outcome: tuple[A
         driver.check(outcome)
         return
     if int(status) == 0 and not int(now):
-        driver.check(cu.cuCtxSetCurrent(context))  # a new thread: from now on it has one
+        driver.check(cu.cuCtxSetCurrent(context))  # a new thread gets a context
         driver.check(call(*arguments))
         return
     with driver.current(context):
@@ -170,7 +169,7 @@ class ParamBuffer:
     """
 
     def __init__(self, offsets: list[int], nbytes: int) -> None:
-        # 64 bytes of slack: a CUtensorMap wants its alignment on the host too.
+        # 64 extra bytes: a CUtensorMap must be aligned on the host, too.
         self.buffer: ctypes.Array[ctypes.c_char] = ctypes.create_string_buffer(nbytes + 64)
         start = ctypes.addressof(self.buffer)
         self.shift: int = -start % 64

@@ -22,10 +22,7 @@ _UNIT = 16  # bytes: the widest vector, and what TMA counts strides in
 
 
 class _Host:
-    """Host memory under a view, for NumPy.
-
-    Writable whatever its owner says: who may write was checked before.
-    """
+    """Host memory of a view, for NumPy. It is writable: permission was checked before."""
 
     def __init__(self, view: ArrayView) -> None:
         item = view.dtype.itemsize
@@ -55,7 +52,7 @@ def host_view(array: np.ndarray[Any, np.dtype[Any]], dtype: DType) -> ArrayView:
 
 @dataclass(frozen=True, slots=True)
 class CopyLayout:
-    """How a copy lies: its strides, none negative, and how many elements it spans."""
+    """The layout of a copy: its strides, none negative, and the number of elements that it spans."""
 
     strides: tuple[int, ...]
     count: int
@@ -71,15 +68,15 @@ def gapless(source: ArrayView) -> CopyLayout:
 
 
 def alike(source: ArrayView) -> CopyLayout:
-    """A copy that TMA can address where it can address `source`, if that has no negative strides.
+    """A layout that TMA can address if it can address `source`, unless that has negative strides.
 
-    The order of axes stays, and multiples of 16 bytes stay such. Wide gaps become narrow ones, and elements that share memory
-    lie apart.
+    It keeps the order of axes, and strides that are multiples of 16 bytes. Wide gaps become narrow, and elements that
+    share memory become separate.
     """
     unit = max(_UNIT // source.dtype.itemsize, 1)
     strides, count = list(row_major(source.shape)), 1
     moving = [axis for axis, extent in enumerate(source.shape) if extent > 1]
-    # from the innermost axis on; one without a stride is as if it were outermost
+    # from the innermost axis on; an axis with stride 0 counts as outermost
     moving.sort(key=lambda axis: (source.strides[axis] == 0, abs(source.strides[axis]), -axis))
     for axis in moving:
         strides[axis] = count if source.strides[axis] % unit else -(-count // unit) * unit
@@ -89,7 +86,7 @@ def alike(source: ArrayView) -> CopyLayout:
 
 @dataclass(slots=True)
 class Rows:
-    """A strided walk in bytes: `outer` axes are looped over, then `height` rows of `width` bytes are one call."""
+    """A strided access in bytes: a loop over `outer` axes; in it, one call for `height` rows of `width` bytes."""
 
     outer: tuple[int, ...]
     steps: list[tuple[int, ...]]  # for each view, a byte step per outer axis
@@ -104,7 +101,7 @@ class Rows:
 
 
 def walk(views: Sequence[ArrayView], unit: int) -> Rows:
-    """How to walk views of one shape together with two-dimensional calls; `unit` is the bytes of an element."""
+    """The `Rows` that visit views of one shape together, with two-dimensional calls; `unit` is the bytes of an element."""
     axes: list[tuple[int, list[int]]] = []
     for axis, extent in enumerate(views[0].shape):
         if extent != 1:
@@ -127,13 +124,13 @@ def walk(views: Sequence[ArrayView], unit: int) -> Rows:
 
 
 def host_memory(source: ArrayView, layout: CopyLayout) -> ArrayView:
-    """Host memory for the elements of `source`; nothing is in it."""
+    """Uninitialised host memory for the elements of `source`."""
     owner = np.empty(layout.count * source.dtype.itemsize, np.uint8)
     return layout.at(owner.ctypes.data, source, CPU, owner)
 
 
 def flat(array: ArrayView) -> ArrayView:
-    """All memory that an array spans, gaps too, as an array of bytes."""
+    """All memory that an array spans, with gaps, as an array of bytes."""
     first, last = array.span()
     return replace(array, address=first, shape=(last - first,), strides=(1,), dtype=uint8)
 
@@ -141,7 +138,7 @@ def flat(array: ArrayView) -> ArrayView:
 def copy(target: ArrayView, source: ArrayView, stream: int = 0) -> None:
     """Copy the elements of `source` into `target`, of the same shape and dtype, in `stream`.
 
-    Host memory must stay alive, and unchanged, until the stream has done it.
+    Host memory must stay alive, and unchanged, until the stream has done the copy.
     """
     if target.size == 0:
         return
@@ -180,10 +177,7 @@ def _copy_rows(target: ArrayView, to: int, source: ArrayView, of: int, rows: Row
 
 
 def fill_pattern(value: Any, dtype: DType) -> bytes:
-    """The bytes of one element of a fill.
-
-    Raises ArgumentValueError where `value` does not fit `dtype`.
-    """
+    """The bytes of one element of a fill. Raises ArgumentValueError if `value` does not fit `dtype`."""
     if dtype.is_integer and isinstance(value, int):
         info = np.iinfo(dtype.numpy)
         if not info.min <= value <= info.max:
@@ -204,14 +198,14 @@ def fill(target: ArrayView, value: Any, stream: int = 0) -> None:
 
 
 def fill_value(step: FillStep | ZeroStep, scalars: Sequence[Any]) -> Any:
-    """What a step fills an array with."""
+    """The value of a fill step: a number, or a scalar argument."""
     if isinstance(step, ZeroStep):
         return 0
     return scalars[step.value.scalar] if isinstance(step.value, ScalarParam) else step.value
 
 
 def take(step: MemoryStep, arrays: Sequence[ArrayView], scalars: Sequence[Any], stream: int) -> None:
-    """Take one step of a launch, in `stream`. On CUDA: the context must be current."""
+    """Do one step of a launch, in `stream`. On CUDA the context must be current."""
     if isinstance(step, CopyStep):
         target, source = arrays[step.target], arrays[step.source]
         if not target.same_memory(source):
@@ -220,12 +214,12 @@ def take(step: MemoryStep, arrays: Sequence[ArrayView], scalars: Sequence[Any], 
         fill(arrays[step.array], fill_value(step, scalars), stream)
 
 
-# A driver's function, the bytes from where an array begins to what it sets, and the arguments between address and stream.
+# A driver function, the offset in bytes of the memory that it sets, and its arguments between address and stream.
 Memset = tuple[Any, int, tuple[int, ...]]
 
 
 def memsets(target: ArrayView, value: Any) -> list[Memset]:
-    """The driver's calls that set every element of an array on CUDA, wherever one like `target` lies.
+    """The driver's calls that set every element of an array like `target` on CUDA, at any address.
 
     Raises ArgumentValueError where `value` does not fit its dtype.
     """
@@ -272,7 +266,7 @@ def _set_wide(target: ArrayView, pattern: bytes) -> list[Memset]:
 def put(address: int, value: bytes, stream: int) -> None:
     """Write `value`, of 1, 2 or whole words of 4 bytes, to a GPU's memory.
 
-    By fills, which unlike a copy leave no host memory to be read later: when a capture of the stream is replayed.
+    Fills are used because a copy would read host memory later, when a capture of the stream is replayed.
     """
     cu = driver.api()
     number = int.from_bytes(value, "little")
@@ -290,22 +284,19 @@ def put(address: int, value: bytes, stream: int) -> None:
 
 
 class DeviceMemory:
-    """A stretch of a GPU's memory from its pool, given back in the order of `stream` when closed or collected."""
+    """Memory from a GPU's pool. It is freed in the order of `stream` when it is closed or collected."""
 
     def __init__(self, context: Any, nbytes: int, stream: int) -> None:
         self.nbytes = nbytes
         cu = driver.api()
-        # In whole words: 8-bit atomics are made of wider ones, at the end of an odd number of bytes too.
+        # In whole words, because 8-bit atomics use wider ones, also at the end of an odd number of bytes.
         size = -(-max(nbytes, 1) // 4) * 4
         self.address: int = int(driver.check(cu.cuMemAllocAsync(size, stream)))
         self._context = context
         self._stream = stream
 
     def close(self) -> None:
-        """Give the memory back once the work issued so far to its stream is done.
-
-        Twice is harmless.
-        """
+        """Free the memory after the work issued so far to its stream. A second call has no effect."""
         if self.address:
             address, self.address = self.address, 0
             cu = driver.api()
@@ -314,7 +305,7 @@ class DeviceMemory:
             cu.cuCtxPopCurrent()
 
     def __del__(self) -> None:
-        # The driver goes away with the process, and takes the memory with it.
+        # At the end of the process the driver frees the memory.
         if getattr(self, "address", 0) and driver.alive():
             self.close()
 

@@ -20,10 +20,7 @@ Encode = Callable[[TensorMapParam, ArrayView], bytes]
 
 
 def scalar_bytes(value: Any, dtype: DType) -> bytes:
-    """`value` as `dtype`'s bytes, little endian.
-
-    Raises ArgumentValueError where an int does not fit.
-    """
+    """`value` as `dtype`'s bytes, little endian. Raises ArgumentValueError for an int that does not fit."""
     if isinstance(value, (bytes, bytearray)):
         if len(value) != dtype.itemsize:
             raise ArgumentValueError(f"a scalar of {dtype} takes {dtype.itemsize} bytes, and got {len(value)}")
@@ -44,9 +41,9 @@ def scalar_bytes(value: Any, dtype: DType) -> bytes:
 
 
 def own_bytes(value: Any) -> bytes:
-    """A scalar as the bytes that it is to a custom kernel: a bool's 1, an int's and a float's 4, a NumPy scalar's own.
+    """A scalar as the bytes of a custom kernel's parameter: 1 of a bool, 4 of an int or float, a NumPy scalar's own.
 
-    Raises ArgumentValueError for an int of more than 32 bits, ArgumentTypeError for what is no scalar.
+    Raises ArgumentValueError for an int of more than 32 bits, ArgumentTypeError for an object that is no scalar.
     """
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
@@ -62,16 +59,15 @@ def own_bytes(value: Any) -> bytes:
 
 # NumPy has no struct code for bfloat16 and fp8, and Python scalars are never of those types.
 _CODES = {"bool": "?", "int32": "i", "int64": "q", "uint32": "I", "uint64": "Q", "float32": "f", "float64": "d"}
-# What a packer raises for a value that it is not for.
+# The errors of a packer for a value of another type.
 PACK_ERRORS = (struct.error, OverflowError)
 _PAIR = struct.Struct("=ff")
 _WIDE = struct.Struct("=q")
 
 
 def packer(value: Any, dtype: DType, narrow: bool = False) -> Callable[[Any], bytes] | None:
-    """What makes `dtype`'s bytes of scalars of `value`'s type at the least cost; None where only `scalar_bytes` can.
-
-    `narrow`: the scalar is an array in memory, whose dtype is the value's own: an int is int64 only where it must be.
+    """The fastest function from scalars of `value`'s type to `dtype`'s bytes; None if only `scalar_bytes` can do it.
+    `narrow`: the scalar is an array in memory with the value's own dtype: an int is int64 only if needed.
     """
     if isinstance(value, np.generic):
         same = np.asarray(cast("Any", value)).dtype == dtype.numpy
@@ -95,7 +91,7 @@ def _pair(value: complex) -> bytes:
 
 
 class ParamLayout:
-    """Where each parameter of a kernel lies in one buffer, and how to write them all at once.
+    """The place of each parameter of a kernel in one buffer, and a function that writes all of them.
 
     `offsets` and `sizes` are in bytes; `pack` is the bound `struct.Struct.pack_into`, taking `values(...)`.
     """

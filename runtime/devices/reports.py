@@ -28,7 +28,7 @@ _shown: set[str] = set()
 
 
 def address_of(rank: int) -> int:
-    """Where a rank's kernels write, as all GPUs and the host reach it."""
+    """The address to which a rank's kernels write; all GPUs and the host can access it."""
     with _lock:
         if rank not in _written:
             cu = driver.api()
@@ -41,7 +41,7 @@ def address_of(rank: int) -> int:
 
 
 def texts(data: npt.NDArray[np.uint8], rank: int) -> list[str]:
-    """What a rank's kernels wrote."""
+    """The texts that a rank's kernels wrote."""
     found: list[str] = []
     for part in data.reshape(TEXTS, TEXT_BYTES):
         text = part[:-8].tobytes().partition(b"\0")[0].decode("utf-8", "replace")
@@ -51,7 +51,7 @@ def texts(data: npt.NDArray[np.uint8], rank: int) -> list[str]:
 
 
 def told() -> list[str]:
-    """What all ranks' kernels wrote, for the message of an error."""
+    """The texts that all ranks' kernels wrote, for an error's message."""
     found = [text for rank, data in sorted(_written.items()) for text in texts(data, rank)]
     _shown.update(found)
     return found

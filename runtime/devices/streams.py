@@ -8,7 +8,7 @@ from ..errors import ArgumentTypeError
 
 
 def stream_handle(stream: Any) -> int:
-    """The `CUstream` handle of an int, a torch or CuPy stream, or what has `__cuda_stream__`.
+    """The `CUstream` handle of an int, a torch or CuPy stream, or an object with `__cuda_stream__`.
 
     Raises ArgumentTypeError for anything else.
     """

@@ -22,20 +22,20 @@ BYTES = 128
 
 @dataclass(frozen=True)
 class TensorMapPlan(tma.Tiled):
-    """A descriptor's fields as the driver takes them."""
+    """A descriptor's fields in the form that the driver takes."""
 
     l2_promotion: int = 0
 
 
 def array_of(param: TensorMapParam, plan: LaunchPlan) -> str:
-    """What the array of a descriptor is called in an error."""
+    """The name of a descriptor's array, for an error."""
     return f"{array_name(plan, param.array)} of kernel {plan.name!r}{where(plan)}"
 
 
 def plan(param: TensorMapParam, view: ArrayView, name: str = "the array") -> TensorMapPlan | None:
     """The descriptor of `view` by the recipe `param`; None for an array without elements.
 
-    Raises ArgumentValueError where TMA cannot address the array.
+    Raises ArgumentValueError if TMA can't address the array.
     """
     if view.size == 0:
         return None
@@ -55,7 +55,7 @@ def plan(param: TensorMapParam, view: ArrayView, name: str = "the array") -> Ten
     strides: list[int] = []
     gapless = extents[-1] * item if extents else 0
     for extent, step in zip(reversed(extents[:-1]), reversed(steps[:-1]), strict=True):
-        # The stride of an axis of extent 1 is never used, so any legal one will do.
+        # The stride of an axis of extent 1 is not used, so any legal one is right.
         stride = step * item if extent > 1 else -(-gapless // tma.UNIT) * tma.UNIT
         strides.append(stride)
         gapless = stride * extent
@@ -77,7 +77,7 @@ def plan(param: TensorMapParam, view: ArrayView, name: str = "the array") -> Ten
 
 
 def refusal(param: TensorMapParam, view: ArrayView) -> str | None:
-    """Why TMA cannot address the array; None where it can."""
+    """The reason why TMA can't address the array; None if it can."""
     try:
         plan(param, view)
     except ArgumentValueError as error:
@@ -86,7 +86,7 @@ def refusal(param: TensorMapParam, view: ArrayView) -> str | None:
 
 
 def _dimensions(param: TensorMapParam, view: ArrayView, name: str) -> tuple[list[int], list[int], int]:
-    """Extents and element strides of the tensor's dimensions, outermost first, and the element that it starts at."""
+    """Extents and element strides of the tensor's dimensions, outermost first, and its first element."""
     split = dict(param.split)
     window = {axis: (low, high) for axis, low, high in param.window}
     extents: list[int] = []
@@ -163,8 +163,8 @@ class TensorMaps:
         ] = {}  # fields, and bytes from the array to its descriptor's
 
     def get(self, param: TensorMapParam, view: ArrayView, launch: LaunchPlan | None = None) -> bytes:
-        """The descriptor of `view`; 128 zero bytes for an array without elements, from which
-        nothing is copied. `launch` is whose array it is, for an error.
+        """The descriptor of `view`; 128 zero bytes for an array without elements, from which nothing is copied.
+        `launch`: the launch of the array, for an error.
         """
         key = (param, view.address, view.shape, view.strides)
         found = self._known.get(key)

@@ -17,22 +17,22 @@ from .plan import Dependencies, MemoryBlock, ancestors, needed, place
 from .record import Recording, Result
 from .steps import VIRTUAL, Event
 
-_VECTOR = 16  # bytes of the widest loads that kernels make where addresses allow them
+_VECTOR = 16  # bytes of the widest loads that kernels use for aligned addresses
 
 
 @dataclass
 class Output:
-    """An array that replays return: the user's object, its memory, and the slot it lies in."""
+    """An array that replays return: the user's object, its memory, and its slot."""
 
     array: Any
     view: ArrayView
     slot: MemorySlot
     frozen: bool = False  # each replay makes a new array for it
-    made: Made | None = None  # by a call whose results may have other shapes
+    made: Made | None = None  # the call that made it, if its results may have other shapes
 
     @property
     def whole(self) -> bool:
-        """Whether it is all of its slot, so that another array may take its place."""
+        """Whether it covers its slot, so that another array can replace it."""
         return self.slot.kind == "result" and self.slot.home is not None and (self.slot.home.same_memory(self.view))
 
 
@@ -47,9 +47,9 @@ class GraphProgram:
     outputs: list[Output]
     repeats: list[Repeat]
     variables: dict[str, Any]
-    memory_bytes: int = 0  # of intermediates and staging, planned
+    memory_bytes: int = 0  # planned bytes of intermediates and staging
     written: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    optional: frozenset[str] = frozenset()  # variables of calls that were left out
+    optional: frozenset[str] = frozenset()  # variables variables of calls that were left out
 
 
 def build(
@@ -57,8 +57,8 @@ def build(
 ) -> GraphProgram:
     """Work out slots, edges and memory.
 
-    `chosen`: views of the outputs, where the user named them (and `arrays`, the objects): steps that nothing of them needs
-    are left out. By default the results that no later node reads.
+    `chosen`: views of the outputs that the user named (`arrays`: the objects). Steps that they do not need are left
+    out. By default the outputs are the results that no later node reads.
     """
     recorded, made = made, made if chosen is None else without_dead(made, chosen)
     slots = _Slots(made)
@@ -92,7 +92,7 @@ def build(
 
 
 def _find_makers(outputs: Sequence[Output], made: Recording) -> None:
-    """Tell outputs that are whole results of calls with variables whose they are."""
+    """Give each output that is a whole result of a call with variables a reference to that call."""
     makers = {m.view.address + m.shift: m for repeat in made.repeats for results in repeat.outputs for m in results}
     for output in outputs:
         maker = makers.get(output.view.address)
@@ -101,7 +101,7 @@ def _find_makers(outputs: Sequence[Output], made: Recording) -> None:
 
 
 def _names(made: Recording) -> frozenset[str]:
-    """The variables that calls depend on."""
+    """The names of the variables that calls depend on."""
     return frozenset(name for repeat in made.repeats for name in variables(repeat.bindings))
 
 
@@ -127,7 +127,7 @@ def _enter(tracker: Dependencies, node: Node) -> set[int]:
 
 
 def _default_outputs(made: Recording, slots: _Slots, nodes: Sequence[Node]) -> list[Output]:
-    """The results that no node reads once they are written, each once, in order."""
+    """The results that no node reads after they are written, each once, in order."""
     last_write: dict[MemorySlot, int] = {}
     last_read: dict[MemorySlot, int] = {}
     for node in nodes:
@@ -147,13 +147,13 @@ def _default_outputs(made: Recording, slots: _Slots, nodes: Sequence[Node]) -> l
 
 
 def _plan_memory(program: GraphProgram, above: Sequence[int]) -> None:
-    """Give scratch, and arrays that the device cannot reach, their places in one allocation."""
+    """Place scratch, and copies of arrays that the device can't access, in one allocation."""
     reach = "cuda" if program.device is not None and program.device.kind == "cuda" else "cpu"
     blocks: list[MemoryBlock] = []
     for slot in program.slots:
         staged = slot.home is not None and slot.home.device[0] != reach
         if slot.nbytes and (slot.kind == "scratch" or staged):
-            # As well aligned as when it was recorded: kernels were compiled for that.
+            # Kernels were compiled for the alignment during recording.
             slot.shift = slot.low % max(slot.alignment, _VECTOR)
             size = slot.nbytes + slot.shift
             slot.block = MemoryBlock(size, frozenset(slot.users), alone=staged)
@@ -169,7 +169,7 @@ def _plan_memory(program: GraphProgram, above: Sequence[int]) -> None:
 
 
 class _Slots:
-    """The slots of a recording, and which one an array lies in."""
+    """The slots of a recording. They are found by the arrays in them."""
 
     def __init__(self, made: Recording) -> None:
         self.listed: list[MemorySlot] = []
@@ -190,7 +190,7 @@ class _Slots:
         return self._add(MemorySlot("result", low, high - low, result.view, result.array))
 
     def _group(self, made: Recording) -> list[MemorySlot]:
-        """The user's arrays that nodes write, and those that overlap them: one slot a group."""
+        """Give each group of overlapping arrays of the user, of which nodes write one, a slot."""
         touched = [
             (*there.span(), there, written)
             for event in made.events
@@ -209,9 +209,9 @@ class _Slots:
         return [_written_slot(self, g, given) for g in groups if any(w for *_, w in g)]
 
     def of(self, there: ArrayView) -> MemorySlot:
-        """The slot that an array of a node lies in; an input's own if no node writes there."""
+        """The slot of a node's array. An input has its own slot if no node writes to it."""
         if not there.size:
-            # Arrays without elements may all lie at one address: it is the object that tells them apart.
+            # Arrays without elements may have equal addresses, so their objects distinguish them.
             key = (id(there.owner), there.shape, there.strides, there.dtype)
             if key not in self._empty:
                 self._empty[key] = self._add(self._without_bytes(there))
@@ -229,7 +229,7 @@ class _Slots:
         result = self._results.get(id(there.owner))
         if result is not None:
             return MemorySlot("result", there.address, 0, there, result.array, given=result.given)
-        if there.address >= VIRTUAL:  # between two nodes of a nested graph
+        if there.address >= VIRTUAL:  # an array between two nodes of a nested graph
             return MemorySlot("scratch", there.address, 0)
         return MemorySlot("input", there.address, 0, there, there.owner)
 
@@ -243,7 +243,7 @@ class _Slots:
         return Output(array, there, slot, frozen)
 
     def add(self, slot: MemorySlot) -> MemorySlot:
-        """Enter a slot that was made elsewhere."""
+        """Add a slot that another object made."""
         return self._add(slot)
 
 
@@ -261,7 +261,7 @@ def _written_slot(
 
 
 def _bytes_of(first: ArrayView, low: int, high: int) -> ArrayView:
-    """The user's array, or the bytes that several of them span together."""
+    """The user's array, or the bytes that several arrays span together."""
     if first.span() == (low, high):
         return first
     from kernel_dsl.dtypes import uint8

@@ -42,7 +42,7 @@ def fill_params(cu: Any, target: ArrayView, value: Any) -> list[tuple[Any, bool]
             address = target.address + start
             made.append((_memset(cu, address, rows.pitches[0], word, width, rows.height), rows.height == 1))
             continue
-        # No memset is 8 bytes wide: low and high words, each a column.
+        # There is no memset of 8 bytes: low and high words are two columns.
         for row in range(rows.height):
             address = target.address + start + row * rows.pitches[0]
             for at in range(0, len(word), 4):

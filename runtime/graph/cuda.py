@@ -27,7 +27,7 @@ class _DriverNode:
 
     params: Any
     handle: Any = None
-    flat: bool = True  # the driver updates copies and fills of one dimension only
+    flat: bool = True  # the driver can update only copies and fills of one dimension
 
 
 class CudaExec:
@@ -42,22 +42,22 @@ class CudaExec:
         self._written = {o.slot for n in program.nodes for o in n.operands if o.written}
         self._graph: Any = None
         self._exec: Any = None
-        # What the driver made for this. Nothing is destroyed twice: it is taken from here first.
+        # Objects of the driver. Each is removed from here before it is destroyed, so that none is destroyed twice.
         self._execs: list[Any] = []
         self._graphs: list[Any] = []
         self._memory: list[int] = []
         self._finalizer = weakref.finalize(self, _release, device, self._execs, self._graphs, self._memory)
         self._finalizer.atexit = False
         self._events: tuple[Any, Any] | None = None
-        self._old: set[int] = set()  # nodes whose template lags behind
-        # Nodes that are not updated in place: drivers are known to mix up clusters along y and z.
+        self._old: set[int] = set()  # nodes whose template is out of date
+        # Nodes that are not updated in place: some drivers confuse clusters along y and z.
         self._rigid: set[int] = set()
         self._steps: list[list[_DriverNode]] = []
         self._kernels: dict[int, PackedKernel] = {}
         self._uses: dict[MemorySlot, list[tuple[int, ctypes.c_uint64, int]]] = {}
         self._other_uses: dict[MemorySlot, set[int]] = {}
         self._touched: dict[int, list[MemorySlot]] = {}
-        self._updates: dict[int, Callable[[], tuple[Any, ...]]] = {}  # of kernels, in this executable
+        self._updates: dict[int, Callable[[], tuple[Any, ...]]] = {}  # functions that update kernels in this executable
         self._names = [node.name for node in program.nodes]
         self.turns: Turns = Turns(device.context, current, device.index)
         with self._guard("instantiating"):
@@ -73,8 +73,7 @@ class CudaExec:
     def _allocate(self) -> None:
         start = 0
         if self._program.memory_bytes:
-            # Not from the stream-ordered pool: any stream may use it from now on, and a stream that
-            # is being captured is not in the way.
+            # Not from the stream-ordered pool: any stream may use it at once, also while a stream is captured.
             with driver.relaxed_capture():
                 start = int(driver.check(self._cu.cuMemAlloc(self._program.memory_bytes)))
             self._memory.append(start)
@@ -84,7 +83,7 @@ class CudaExec:
                 slot.current = slot.home
 
     def _build(self) -> None:
-        """The template: every node, with its edges."""
+        """Build the template: every node, with its edges."""
         cu = self._cu
         while self._graphs:
             cu.cuGraphDestroy(self._graphs.pop())
@@ -171,7 +170,7 @@ class CudaExec:
             self._add_early_edges(node, step)
 
     def _add_early_edges(self, node: Node, step: _DriverNode) -> None:
-        """Edges on which a programmatic dependent launch starts before those before it end."""
+        """Add edges on which a programmatic dependent launch starts before earlier kernels end."""
         cu = self._cu
         sources: list[Any] = []
         data: list[Any] = []
@@ -199,7 +198,7 @@ class CudaExec:
         self._execs.append(made)
 
     def _update_template(self) -> None:
-        """Bring the template's nodes up to what the executable has: it may be cloned."""
+        """Update the template's nodes to those of the executable, because the template may be cloned."""
         cu = self._cu
         for index in self._old:
             work = self._program.nodes[index].work
@@ -217,7 +216,7 @@ class CudaExec:
     # --- changing ---------------------------------------------------------------------------------
 
     def moved(self, slots: Iterable[MemorySlot]) -> None:
-        """Slots lie elsewhere now: patch the addresses in the nodes that use them."""
+        """Patch the addresses of moved slots in the nodes that use them."""
         dirty: set[int] = set()
         others: set[int] = set()
         uses, other_uses = self._uses, self._other_uses
@@ -235,7 +234,7 @@ class CudaExec:
                 self._remake(index)
 
     def refresh(self, nodes: Iterable[Node]) -> None:
-        """Nodes have other work or operands: make their parameters anew."""
+        """Make the parameters of nodes with changed work or operands again."""
         with self._guard("updating"), self.turns.lock:
             self.turns.hold()
             for node in nodes:
@@ -244,7 +243,7 @@ class CudaExec:
     def _set_kernels(self, indices: set[int]) -> None:
         self._old.update(indices)
         if indices & self._rigid:
-            self._instantiate()  # brings every node up to date
+            self._instantiate()  # updates every node
             return
         updates, success = self._updates, driver.success()
         for index in indices:
@@ -253,14 +252,14 @@ class CudaExec:
                 driver.check(result)
 
     def _update(self, index: int) -> Callable[[], tuple[Any, ...]]:
-        """What brings a kernel's node of the executable up to its parameters."""
+        """The function that updates a kernel's node in the executable."""
         step = self._steps[index][0]
         made = partial(self._cu.cuGraphExecKernelNodeSetParams, self._exec, step.handle, step.params)
         self._updates[index] = made
         return made
 
     def _remake(self, index: int) -> None:
-        """Make a node's parameters anew, and update the executable, or make that anew too."""
+        """Make a node's parameters again, and update the executable, or make that again, too."""
         node, old = self._program.nodes[index], self._steps[index]
         before = self._kernels.get(index)
         self._forget(index)
@@ -301,15 +300,15 @@ class CudaExec:
 
     @property
     def plain(self) -> bool:
-        """Whether a replay is the launch alone: no array is copied to the GPU or back."""
+        """Whether a replay is only the launch: no array is copied to the GPU or back."""
         return not self._staged
 
     def launch_args(self, stream: int) -> tuple[Any, Any]:
-        """What `cuGraphLaunch` takes."""
+        """The arguments of `cuGraphLaunch`."""
         return self.turns.arguments(self._exec, stream)
 
     def run(self, stream: int, timed: bool) -> float | None:
-        """Launch in `stream`. With `timed`: wait, and the GPU's seconds."""
+        """Launch in `stream`. With `timed`, wait and return the GPU's seconds."""
         with self._guard("replaying"), self.turns.lock:
             self.turns.hold()
             if stream and self._capturing(stream):
@@ -358,7 +357,7 @@ class CudaExec:
         return int(status) == int(cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE)
 
     def _add_to_capture(self, stream: int, timed: bool) -> None:
-        """Become a child of the graph that the stream is captured into."""
+        """Add this graph as a child node to the graph into which the stream is captured."""
         cu = self._cu
         if timed:
             raise GraphError("wait=True cannot be used while the stream is being captured")
@@ -367,7 +366,7 @@ class CudaExec:
                 "a graph whose arrays lie in host memory cannot be captured; record it with arrays on the GPU"
             )
         self._update_template()
-        # Status, id, graph, what comes before; and kinds of edges and their number, by version.
+        # Status, id, graph, dependencies; some versions add the kinds of edges and their number.
         info = driver.check(cu.cuStreamGetCaptureInfo(stream))
         outer, before = info[2], list(info[3] or ())
         child = driver.check(cu.cuGraphAddChildGraphNode(outer, before, len(before), self._graph))
@@ -375,14 +374,14 @@ class CudaExec:
         driver.check(cu.cuStreamUpdateCaptureDependencies(stream, [child], None, 1, flag))
 
     def close(self) -> None:
-        """Give the executable and its memory back, once the GPU is done."""
+        """Free the executable and its memory after the GPU has finished."""
         with self.turns.lock:
             self.turns.hold()
             self._finalizer()
 
 
 class _Guard:
-    """The GPU's context, and driver errors told as a graph's."""
+    """A context manager: the GPU's context, and driver errors as errors of the graph."""
 
     def __init__(self, device: Any, doing: str, names: Sequence[str]) -> None:
         self._device = device
@@ -406,7 +405,7 @@ class _Guard:
 
 
 def _release(device: Any, executables: list[Any], graphs: list[Any], memory: list[int]) -> None:
-    """Destroy a graph and free its memory, after what was launched of it."""
+    """Destroy a graph and free its memory, after its launches have finished."""
     if not driver.alive():
         return
     cu = driver.api()

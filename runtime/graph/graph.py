@@ -47,12 +47,12 @@ class Graph:
         z = g()             # replays with the recorded arrays
         z = g(other_x)      # with another input; the result lies in the same memory
 
-    Recording runs no kernel. `inputs` are the arrays that calls read and none wrote, in order of first use;
-    `outputs` the results that no later call reads, or what `g.outputs` is set to, in the block or before the first
-    replay: launches that nothing then needs are left out, unless they write to the user's memory or do more than write
-    arrays. A replay writes its outputs to the arrays that recording returned (or to `out=`): copy what must outlive the
-    next one. Arrays between calls lie in memory of the graph's own, and hold nothing that the user could read. Python
-    code between the calls ran when it was recorded, and does not run again.
+    Recording runs no kernel. `inputs` are the arrays that calls read and none wrote, in order of first use; `outputs`
+    the results that no later call reads, or the value of `g.outputs`, which is set in the block or before the first
+    replay. Launches that these outputs do not need are left out, unless they write to the user's memory or do more than
+    write arrays. A replay writes its outputs to the arrays that recording returned (or to `out=`): copy results that
+    must outlive the next one. Arrays between calls lie in the graph's own memory; do not read them. Python code between
+    the calls ran when it was recorded, and does not run again.
 
     Calls wait for each other only where they touch the same bytes; others run in parallel, whatever streams they were
     recorded on.
@@ -65,13 +65,13 @@ class Graph:
         self._chosen: Any = None
         self._program: GraphProgram | None = None
         self._exec: Exec | None = None
-        # Each step launches in the current stream, or is the end. Empty where a launch takes more than that,
-        # and the second where a replay without inputs does.
+        # Iterators: each `next` launches in the current stream, or ends. A launch, or a replay without inputs, that
+        # takes more steps has an empty one.
         self._launches: Iterable[bool] = ()
         self._replays: Iterable[bool] = ()
-        self._result: Any = None  # what such a replay returns
-        self._whole = True  # the executable is what nodes and slots say
-        self._places: Any = None  # Places, once there is an executable
+        self._result: Any = None  # the return value of such a replay
+        self._whole = True  # the executable agrees with nodes and slots
+        self._places: Any = None  # a `Places` after the executable has been made
         self._lock = forking.lock()
         self.seconds: float | None = None
 
@@ -97,8 +97,8 @@ class Graph:
             self._context.__exit__(kind, error, trace)
         self._context = None
         if error is not None and self._recorder is not None:
-            self._recorder = self._chosen = None  # half a graph is none
-        elif self._chosen is not None:  # in the block: now they can be looked at
+            self._recorder = self._chosen = None  # an incomplete recording is dropped
+        elif self._chosen is not None:  # set in the block: they can be checked now
             self._chosen, self.outputs = None, self._chosen
 
     @classmethod
@@ -131,7 +131,7 @@ class Graph:
     @property
     @public
     def nodes(self) -> tuple[Node, ...]:
-        """The steps, in the order they were recorded."""
+        """The steps, in the order of recording."""
         return tuple(self._built().nodes)
 
     @property
@@ -155,7 +155,7 @@ class Graph:
             raise GraphError(
                 "g.outputs is set before the first replay: that replay releases memory that is not an output"
             )
-        if self._context is not None:  # calls that follow may make some of them
+        if self._context is not None:  # later calls may make some of them
             self._chosen = arrays
             return
         before = self._chosen
@@ -169,7 +169,7 @@ class Graph:
     @property
     @public
     def memory_bytes(self) -> int:
-        """Bytes of the graph's own memory, where intermediates share what they can."""
+        """Bytes of the graph's own memory. Intermediates share memory if they can."""
         return self._built().memory_bytes
 
     def to_dot(self) -> str:
@@ -177,7 +177,7 @@ class Graph:
         return dot(self._built())
 
     def to_svg(self) -> str:
-        """A picture of nodes and edges; notebooks show it by themselves."""
+        """A picture of nodes and edges, which notebooks show."""
         return svg(self._built())
 
     _repr_svg_ = to_svg
@@ -236,7 +236,7 @@ class Graph:
         return HostExec(program)
 
     def _mend(self) -> None:
-        """Make the executable anew where a change of it was cut short."""
+        """Make the executable again if a change of it was interrupted."""
         broken = self._exec
         if isinstance(broken, CudaExec) and not self._whole:
             self._exec = self._executable(self._built())
@@ -282,14 +282,14 @@ class Graph:
             self.instantiate()
             target = self._node(node)
             device = self._built().device
-            assert device is not None  # a node with dims runs somewhere
+            assert device is not None  # a node with dims has a device
             with self._changing():
                 set_dims(target, device.target, grid=grid, block=block, dynamic_smem=dynamic_smem)
                 self._refresh([target])
 
     @unguarded
     def launch(self, stream: Any = None, wait: bool = False) -> None:
-        """Launch with whatever is set now. With `wait`, until it is done: see `seconds`."""
+        """Launch with the present settings. With `wait`, wait until it is done, and set `seconds`."""
         if stream is None and wait is False:
             try:
                 for _ in self._launches:
@@ -305,7 +305,7 @@ class Graph:
             self._run(None if stream is None else stream_handle(stream), wait)
 
     def release(self) -> None:
-        """Give back the graph's own memory now. The graph cannot be replayed any more."""
+        """Free the graph's own memory now. The graph can't be replayed after that."""
         with self._lock:
             self._launches, self._replays = (), ()
             if self._exec is not None:
@@ -318,7 +318,7 @@ class Graph:
             if node.graph is not self:
                 raise ArgumentValueError(f"{node!r} belongs to another graph")
             found = next((other for other in nodes if other is node or other.work is node.work), None)
-            if found is None:  # g.outputs was set since it was looked at
+            if found is None:  # g.outputs was set after the caller read the node
                 raise ArgumentValueError(f"{node!r} was left out of the graph: nothing reads what it writes")
             return found
         try:
@@ -330,7 +330,7 @@ class Graph:
         return nodes[index]
 
     def _slot_for(self, node: Node, position: int, array: Any) -> MemorySlot:
-        """A slot of its own for an array that takes an operand's place. Raises where it cannot."""
+        """A new slot for an array that replaces an operand. Raises an error if the array does not fit."""
         if position >= len(node.operands):
             raise ArgumentValueError(f"{node!r} works on {len(node.operands)} arrays, and got more")
         operand = node.operands[position]
@@ -345,14 +345,17 @@ class Graph:
         return slot
 
     def _refresh(self, nodes: Sequence[Node]) -> None:
-        if isinstance(self._exec, CudaExec):  # the interpreter looks at nodes as it runs them
+        if isinstance(self._exec, CudaExec):  # the interpreter reads nodes while it runs them
             self._exec.refresh(nodes)
 
     # --- replay -----------------------------------------------------------------------------------
 
     @staticmethod
     def _by_fast_path(replay: Callable[P, R]) -> Callable[P, R]:
-        """A replay without arguments. It takes the fast path where there is one; without parameters Python calls it faster."""
+        """A replay without arguments, by the fast path if there is one.
+
+        Python calls a function without parameters faster.
+        """
 
         @wraps(replay)
         def call(self: Graph, /, *inputs: Any, **options: Any) -> Any:
@@ -377,7 +380,7 @@ class Graph:
         stream: Any = None,
         **variables: Any,
     ) -> Any:
-        """Replay, with other inputs (all of them, or none), and return the outputs.
+        """Replay with other inputs (all of them, or none), and return the outputs.
 
         Args:
             out: arrays to write in place of the recorded outputs, in their structure.
@@ -404,7 +407,7 @@ class Graph:
             return out if out is not None else self._shown(places.results(self._chosen, None, self._stream(handle)))
 
     def _shown(self, results: Any) -> Any:
-        """Results with the elements of those that are bytes of 4-bit ones."""
+        """Results, with the elements of those that are bytes of 4-bit elements."""
         if not self._nibbles:
             return results
         leaves, structure = flatten(results)
@@ -427,7 +430,7 @@ class Graph:
         return 0 if index is None else frameworks(framework).current_stream(index)
 
     def _home(self) -> tuple[str, int | None]:
-        """The framework whose stream is followed, and the GPU."""
+        """The framework whose current stream replays use, and the GPU."""
         program = self._built()
         for slot in program.slots:
             if slot.home is not None and slot.home.device[0] == "cuda":
@@ -435,7 +438,7 @@ class Graph:
         return "numpy", None
 
     def _plan_fast_paths(self) -> None:
-        """A launch that is one driver call, and a replay that is such a launch, where there are such."""
+        """Make the fast paths, if possible: a launch that is one driver call, and a replay that is such a launch."""
         program, executable, places = self._built(), self._exec, cast("Places", self._places)
         if not isinstance(executable, CudaExec) or not executable.plain or self._home()[1] is None:
             return
@@ -453,7 +456,7 @@ class Graph:
             try:
                 changed = places.place(inputs, out, stream)
             except (ArgumentTypeError, ArgumentValueError):
-                self._whole = True  # nothing was changed yet
+                self._whole = True  # nothing has changed yet
                 raise
             self._nibbles.take(changes)
             if changed and isinstance(self._exec, CudaExec):
@@ -462,7 +465,10 @@ class Graph:
 
     @contextmanager
     def _changing(self) -> Generator[None]:
-        """A change of what nodes work on. One that is cut short, by an error or an interrupt, leaves `_mend` to do."""
+        """A context manager for changes of nodes.
+
+        After an error or an interrupt inside it, `_mend` repairs the executable.
+        """
         self._launches, self._replays = (), ()
         self._whole = False
         yield
@@ -481,7 +487,7 @@ class Graph:
     def _apply_variables(self, program: GraphProgram, values: Mapping[str, Any]) -> None:
         self._check_names(program, values)
         env = {name: program.variables[name].check(value) for name, value in values.items()}
-        for repeat in program.repeats:  # in the order of the calls: what one makes, others may read
+        for repeat in program.repeats:  # in the order of the calls: a call may read an earlier call's results
             now = repeat.now(env)
             if now != repeat.last:
                 with self._changing():
@@ -491,7 +497,7 @@ class Graph:
     # --- graphs in graphs -------------------------------------------------------------------------
 
     def _nest(self, recorder: GraphRecorder, inputs: Sequence[Any], out: Any, values: Mapping[str, Any]) -> Any:
-        """Become part of the graph that is being recorded."""
+        """Add this graph's nodes to the graph that is being recorded."""
         program = self._built()
         self._check_names(program, values)
         for name, value in values.items():
@@ -517,7 +523,7 @@ class Graph:
 
 
 def _listed(what: str, values: Any) -> Sequence[Any]:
-    """The values of a list or tuple; none for None."""
+    """The values of a list or tuple; an empty list for None."""
     if values is None:
         return ()
     if not isinstance(values, (list, tuple)):

@@ -1,4 +1,4 @@
-"""A graph in the interpreter: its nodes one after another, in the order they were recorded."""
+"""A graph in the interpreter: its nodes run one after another, in the order of recording."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class HostExec:
         self._written = {o.slot for n in program.nodes for o in n.operands if o.written}
 
     def run(self, stream: int, timed: bool) -> float | None:
-        """Run every node. With `timed`: the seconds that took, by the clock."""
+        """Run every node. With `timed`, return the wall time in seconds."""
         started = time.perf_counter()
         for slot in self._staged:
             if slot.kind != "result" or slot.given:
@@ -49,12 +49,12 @@ class HostExec:
         driver.check(driver.api().cuStreamSynchronize(stream))
 
     def close(self) -> None:
-        """Let the memory go."""
+        """Drop the memory."""
         self._memory = np.empty(0, np.uint8)
 
 
 def run_node(node: Node, arrays: list[ArrayView]) -> None:
-    """Do what a node does, on host arrays."""
+    """Run a node on host arrays."""
     work = node.work
     if isinstance(work, LaunchWork):
         work.loaded.launch(arrays, work.scalars, 0, work.fresh)

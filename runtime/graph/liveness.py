@@ -25,7 +25,7 @@ class _Spans:
 
     def add(self, span: Span) -> None:
         start, stop = span
-        first = bisect_left(self._stops, start)  # it is merged with intervals that it touches
+        first = bisect_left(self._stops, start)  # it is merged with ranges that it touches
         last = bisect_right(self._starts, stop)
         if first < last:
             start, stop = min(start, self._starts[first]), max(stop, self._stops[last - 1])
@@ -41,11 +41,11 @@ class _Spans:
 
 
 def without_dead(made: Recording, outputs: Sequence[ArrayView]) -> Recording:
-    """What is left of a recording whose outputs are `outputs`, where nobody could miss the rest.
+    """The recording without steps that its outputs, `outputs`, do not need.
 
-    A step stays that does more than write arrays, that writes to the user's memory (his arrays in `out=`, inputs that a
-    kernel writes, targets of copies), or that writes to bytes which an output has or a later step that stays reads. It may
-    write only some of them, so that those before it at these bytes stay too. The steps of a call with variables stay or go
+    A step stays if it does more than write arrays, writes to the user's memory (arrays in `out=`, inputs that a kernel
+    writes, targets of copies), or writes to bytes that an output has or a later kept step reads. Such a step may write
+    only some of these bytes, so earlier writers of them stay, too. The steps of a call with variables stay or go
     together.
     """
     own = _Spans(result.view.span() for result in made.results if not result.given and result.view.size)

@@ -1,4 +1,4 @@
-"""The user's arrays of 4-bit elements in a graph, and the bytes that its nodes work on in their place."""
+"""The user's arrays of 4-bit elements in a graph, and the bytes that its nodes use in their place."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from .placing import check_like
 
 @dataclass(eq=False)
 class Stored:
-    """An array of the user's, one element a byte, and the bytes that hold two.
+    """A user's array with one element in a byte, and the bytes with two.
 
-    `written`: by a call. `current`: the array that takes its place in a replay.
+    `written`: a call writes it. `current`: the array that replaces it in a replay.
     """
 
     elements: Any
     data: Any
     dtype: DType
-    seen: ArrayView  # of the elements
+    seen: ArrayView  # the view of the elements
     written: bool
     current: Any
 
 
 @dataclass(eq=False)
 class _Entry:
-    """An array of bytes that calls got, the elements that it has, and what it is a part of."""
+    """An array of bytes that calls received, its elements, and the array that it is a part of."""
 
     data: Any
     elements: Any
@@ -48,13 +48,13 @@ class _Entry:
 
 
 class NibbleArrays:
-    """All arrays of 4-bit elements of one graph. Replays pack and unpack those that are the user's; others stay bytes."""
+    """All arrays of 4-bit elements of one graph. Replays pack and unpack the user's arrays; others stay bytes."""
 
     def __init__(self) -> None:
         self._by_elements: dict[Any, _Entry] = {}
         self._by_data: dict[int, _Entry] = {}
-        self._starts: dict[int, _Entry] = {}  # by address: the bytes that calls made
-        self._spans: list[tuple[int, int]] = []  # of all elements: where they begin, and a number in `_all`
+        self._starts: dict[int, _Entry] = {}  # by address: bytes that calls made
+        self._spans: list[tuple[int, int]] = []  # for all elements: their address, and a number in `_all`
         self._all: list[Stored] = []
         self._widest = 0
         self._before: list[Stored] = []
@@ -64,7 +64,7 @@ class NibbleArrays:
     # --- while recording --------------------------------------------------------------------------
 
     def stored(self, array: Any, dtype: DType, written: bool) -> Any:
-        """The bytes that stand for an array, or for the part of one. Raises `PackedAccess`, ArgumentValueError."""
+        """The bytes of an array, or of a part of one. Raises `PackedAccess`, ArgumentValueError."""
         seen = view(array)
         if written and seen.readonly:
             raise ArgumentValueError("an array of 4-bit elements is written, and is read-only")
@@ -75,9 +75,9 @@ class NibbleArrays:
         return entry.data
 
     def made(self, data: Any, dtype: DType, kernel: str) -> Any:
-        """The elements of bytes that a call made, or made again, maybe fewer. They hold nothing before a replay.
+        """The elements of bytes that a call made, or made again with fewer bytes.
 
-        Raises `BadCallArgument` where a replay's bytes lie elsewhere.
+        They are uninitialised before a replay. Raises `BadCallArgument` if a replay's bytes lie elsewhere.
         """
         if data is None:
             return None
@@ -93,7 +93,7 @@ class NibbleArrays:
         return self.elements(data)
 
     def peek(self, array: Any) -> Any:
-        """The bytes of an array that calls had; else the array itself."""
+        """The bytes of an array that calls used; the array itself if it has none."""
         if packed_dtype(array) is None:
             return array
         entry = self._by_elements.get(_key(view(array)))
@@ -112,14 +112,14 @@ class NibbleArrays:
         return entry
 
     def _near(self, seen: ArrayView) -> list[Stored]:
-        """Arrays that share memory with elements."""
+        """Known arrays that share memory with these elements."""
         low, high = seen.span()
         first, last = bisect_left(self._spans, (low - self._widest, 0)), bisect_left(self._spans, (high, 0))
         found = [self._all[number] for _, number in self._spans[first:last]]
         return [other for other in found if overlap(other.seen, seen)]
 
     def _part(self, array: Any, seen: ArrayView, written: bool) -> _Entry | None:
-        """An array as part of one of which calls write something."""
+        """An array as a part of another one that calls write."""
         for whole in self._near(seen):
             data = _bytes_in(whole, seen) if written or whole.written else None
             if data is not None:
@@ -127,7 +127,7 @@ class NibbleArrays:
         return None
 
     def _mark(self, whole: Stored, seen: ArrayView, written: bool) -> None:
-        """Raise where an array is apart from another one that shares its memory, and that is written."""
+        """Raise an error for an array that shares memory with a separate, written one."""
         if whole.written:
             return
         others = [other for other in self._near(whole.seen if written else seen) if other is not whole]
@@ -142,7 +142,7 @@ class NibbleArrays:
     # --- what the user sees -----------------------------------------------------------------------
 
     def elements(self, array: Any) -> Any:
-        """The user's array for bytes, or for the first of them; any other array as it is."""
+        """The user's array for bytes, or for their first ones; any other array unchanged."""
         entry = self._by_data.get(id(array))
         if entry is not None:
             return entry.elements
@@ -152,7 +152,7 @@ class NibbleArrays:
     # --- replays ----------------------------------------------------------------------------------
 
     def settle(self, program: GraphProgram) -> None:
-        """Find what replays pack and unpack, and forget arrays that only nodes see."""
+        """Find the arrays that replays pack and unpack, and forget those that only nodes use."""
         written = {o.slot for n in program.nodes for o in n.operands if o.written}
         users = {slot: entry for slot in program.slots if (entry := self._entry(slot.array)) is not None}
         before = [entry.whole for slot, entry in users.items() if slot.kind != "result" or slot.given]
@@ -172,7 +172,7 @@ class NibbleArrays:
         return bool(self._by_data)
 
     def set_in(self, node: Node, position: int, array: Any) -> Stored | None:
-        """What a node works on where a user gives it an array of 4-bit elements. Raises ArgumentValueError."""
+        """The bytes for a node to which a user gives an array of 4-bit elements. Raises ArgumentValueError."""
         kind = packed_dtype(array)
         if position >= len(node.operands) or not (self or kind):
             return None
@@ -192,7 +192,7 @@ class NibbleArrays:
         return Stored(array, pack(array, kind), kind, seen, operand.written, array)
 
     def adopt(self, given: Iterable[Stored]) -> None:
-        """Pack and unpack what nodes were given from now on."""
+        """Pack and unpack the arrays given to nodes from now on."""
         for each in given:
             self._before.append(each)
             if each.written:
@@ -200,7 +200,7 @@ class NibbleArrays:
             self._by_data[id(each.data)] = _Entry(each.data, each.elements, each)
 
     def replaced(self, program: GraphProgram, inputs: Sequence[Any], out: Any) -> tuple[dict[Stored, Any], Any, Any]:
-        """What a replay's arrays take the place of, and its arguments as its nodes see them.
+        """The recorded arrays that a replay's arrays replace, and the replay's arguments for its nodes.
 
         Raises ArgumentValueError for an array unlike the recorded one.
         """
@@ -232,12 +232,12 @@ class NibbleArrays:
             raise ArgumentValueError("an array of out= shares memory with another array of the replay")
 
     def take(self, changes: Mapping[Stored, Any]) -> None:
-        """Let arrays take the place of recorded ones in the next replays; others go back to theirs."""
+        """Replace recorded arrays in the next replays. Arrays without a change get their recorded ones again."""
         for each in (*self._before, *self._after):
             each.current = changes.get(each, each.elements)
 
     def pack(self) -> None:
-        """Bring the user's elements to the bytes that nodes read, or write in part."""
+        """Pack the user's elements into the bytes that nodes read, or write in part."""
         for each in self._before:
             each.data[...] = pack(each.current, each.dtype)
         for each in self._after:
@@ -245,7 +245,7 @@ class NibbleArrays:
                 each.data[...] = pack(each.current, each.dtype)
 
     def unpack(self) -> None:
-        """Bring what nodes wrote to the user's arrays."""
+        """Unpack the bytes that nodes wrote into the user's arrays."""
         for each in self._after:
             each.current[...] = unpack(each.data, each.dtype)
 
@@ -254,11 +254,11 @@ class NibbleArrays:
     def within(
         self, program: GraphProgram, outer: NibbleArrays, changes: Mapping[Stored, Any]
     ) -> dict[MemorySlot, ArrayView]:
-        """Where another graph, that this one becomes part of, has the bytes of the user's arrays. Raises `PackedAccess`."""
+        """The bytes of the user's arrays in another graph that contains this one. Raises `PackedAccess`."""
         written = {o.slot for n in program.nodes for o in n.operands if o.written}
         places: dict[MemorySlot, ArrayView] = {}
         own = set(program.slots)
-        for slot in {o.slot for n in program.nodes for o in n.operands} - own:  # which `set_params` gave
+        for slot in {o.slot for n in program.nodes for o in n.operands} - own:  # slots that `set_params` gave
             if (entry := self._entry(slot.array)) is not None:
                 outer._by_data[id(entry.data)] = dataclasses.replace(entry, whole=dataclasses.replace(entry.whole))
         for slot in program.slots:
@@ -281,7 +281,7 @@ class NibbleArrays:
         return places
 
     def made_within(self, outer: NibbleArrays, array: Any, recorded: Any) -> Any:
-        """A result of the graph as the user has it in another one that it became part of."""
+        """The user's array for a result of this graph in another graph that contains it."""
         entry = self._entry(recorded)
         if entry is None:
             return array
@@ -294,7 +294,7 @@ class NibbleArrays:
         )
 
     def knows(self, array: Any) -> bool:
-        """Whether an array is bytes that calls of this graph had."""
+        """Whether an array holds bytes that calls of this graph used."""
         return id(array) in self._by_data
 
 
@@ -304,7 +304,7 @@ def _key(seen: ArrayView) -> Any:
 
 
 def _bytes_in(whole: Stored, part: ArrayView) -> Any:
-    """The bytes of part of an array; None where they are no array of bytes."""
+    """The bytes of a part of an array; None if they form no array of bytes."""
     there, (low, high) = whole.seen, part.span()
     first, last = there.span()
     strides = [s if n > 1 else 0 for s, n in zip(part.strides, part.shape, strict=True)]

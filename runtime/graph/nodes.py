@@ -27,18 +27,18 @@ from .plan import MemoryBlock
 
 
 class GraphError(RunError, RuntimeError):
-    """A graph that cannot be recorded or replayed as asked."""
+    """An impossible request to record or replay a graph."""
 
     code = "graph"
 
 
 @dataclass(eq=False)
 class MemorySlot:
-    """A stretch of memory that nodes name by offset, so that it can move between replays.
+    """Memory that nodes address by offset, so that it can move between replays.
 
-    `kind`: "input" (read by nodes and written by none), "result" (an array that a call gave or was given to write),
-    "fixed" (any other array of the user's), "scratch" (the graph's own). `home` is the user's array, None for scratch.
-    `base` is where `low`, the lowest address while recording, lies now.
+    `kind`: "input" (nodes read it and none writes it), "result" (an array that a call made, or was given to write),
+    "fixed" (any other array of the user), "scratch" (the graph's own). `home` is the user's array, None for scratch.
+    `low` is the lowest address while recording, `base` its address now.
     """
 
     kind: str
@@ -46,16 +46,16 @@ class MemorySlot:
     nbytes: int
     home: ArrayView | None = None
     array: Any = None
-    given: bool = False  # a result that the user's call gave the memory for
+    given: bool = False  # a result in memory that the user gave
     alignment: int = 1
     base: int = 0
     block: MemoryBlock | None = None  # its place in the graph's memory, if it lies there
-    shift: int = 0  # bytes from there to `low`
+    shift: int = 0  # bytes from the block's place to `low`
     users: set[int] = field(default_factory=set[int])
-    current: ArrayView | None = None  # the user's array now: `home` unless replaced
+    current: ArrayView | None = None  # the user's present array: `home` unless it is replaced
 
     def at(self, view: ArrayView, place: tuple[str, int]) -> ArrayView:
-        """A recorded view of this slot, where the slot lies now."""
+        """A recorded view of this slot, at the slot's present address."""
         return dataclasses.replace(view, address=self.base + view.address - self.low, device=place)
 
 
@@ -67,11 +67,11 @@ class NodeOperand:
     view: ArrayView
     read: bool
     written: bool
-    shift: int = 0  # from where the call that it belongs to names it, in a nested graph
+    shift: int = 0  # in a nested graph: the distance from the address that its call uses
 
     @property
     def offset(self) -> int:
-        """Bytes from the slot's lowest address to the array's first element."""
+        """The number of bytes from the slot's lowest address to the array's first element."""
         return self.view.address - self.slot.low
 
 
@@ -80,16 +80,16 @@ class NodeOperand:
 
 @dataclass(eq=False)
 class LaunchWork:
-    """A kernel by its plan. Operands: the plan's arrays; on a GPU then its scratch, which other nodes fill."""
+    """A kernel by its plan. Operands: the plan's arrays, then on a GPU its scratch, which other nodes fill."""
 
     loaded: Loaded
     scalars: list[Any]
-    fresh: Sequence[int]  # the operands that hold nothing before it
+    fresh: Sequence[int]  # the operands that are uninitialised before it
 
     @property
     def step(self) -> LaunchStep:
         step = self.loaded.plan.launch
-        assert step is not None  # of an empty grid there is no node
+        assert step is not None  # an empty grid has no node
         return step
 
     @property
@@ -103,7 +103,7 @@ class LaunchWork:
 
 @dataclass(eq=False)
 class CopyWork:
-    """Operand 0 becomes operand 1, element by element."""
+    """Copy operand 1 to operand 0, element by element."""
 
     name: str = "copy"
     attributes: None = None
@@ -123,10 +123,9 @@ Work = LaunchWork | CopyWork | FillWork
 
 @dataclass(eq=False)
 class Made:
-    """An output of a repeated call: `view` as it was recorded, at the variables' largest, and its shape now.
-
-    `shift`: bytes from there to where it lies in the graph that this one is nested in. `array`: where another launch of
-    the same call may read it.
+    """An output of a repeated call: `view` as recorded, with the variables at their largest, and its present shape.
+    `shift`: in a nested graph, bytes from there to its place in the outer graph. `array`: the object that other
+    launches of the same call may read.
     """
 
     view: ArrayView
@@ -137,7 +136,7 @@ class Made:
 
 @dataclass(eq=False)
 class Held:
-    """Stands in the arguments of a call for an array that `made` is: it has the shape of the latest making."""
+    """A stand-in for the array of `made` in the arguments of a call. It has the latest shape."""
 
     array: Any
     made: Made
@@ -145,10 +144,9 @@ class Held:
 
 @dataclass(eq=False)
 class Repeat:
-    """A user's call that depends on variables, or on arrays whose shapes do, to be made again where these change.
-
-    `bindings`: what the graph's variables are to the call: themselves, or what an outer graph
-    gave for them. `reads`: the arrays that other such calls made.
+    """A user's call that depends on variables, or on arrays whose shapes do. It is made again if these change.
+    `bindings`: the call's values of the graph's variables: themselves, or values from an outer graph. `reads`: arrays
+    that other such calls made.
     """
 
     function: Callable[..., Any]
@@ -158,20 +156,20 @@ class Repeat:
     outputs: list[list[Made]] = field(default_factory=list[list[Made]])
     reads: list[Held] = field(default_factory=list[Held])
     bindings: dict[str, Any] = field(default_factory=dict[str, Any])
-    last: Any = None  # the values and shapes of its latest making; None: not made yet
-    nibbles: Any = None  # of the graph that it was recorded in
+    last: Any = None  # the values and shapes when it was last made; None: not made yet
+    nibbles: Any = None  # the `NibbleArrays` of the graph that recorded it
 
     def now(self, values: Mapping[str, int]) -> tuple[dict[str, int], list[tuple[int, ...]]]:
-        """What it depends on, where the graph's variables have such values."""
+        """The values and shapes that it depends on, for these values of the graph's variables."""
         return {name: int(evaluate(b, values)) for name, b in self.bindings.items()}, [h.made.shape for h in self.reads]
 
 
 @public
 @dataclass(eq=False)
 class Node:
-    """One step of a graph. `dependencies`: the nodes that are done before it starts, by index."""
+    """One step of a graph. `dependencies`: indices of the nodes that end before it starts."""
 
-    owner: Callable[[], Any]  # its graph, weakly: a graph's memory goes with the last reference to it
+    owner: Callable[[], Any]  # a weak reference to its graph, whose memory is freed with the graph's last reference
     index: int
     work: Work
     operands: list[NodeOperand]
@@ -180,7 +178,7 @@ class Node:
 
     @property
     def graph(self) -> Any:
-        """The graph it belongs to; None once that is gone."""
+        """Its graph; None after the graph has been deleted."""
         return self.owner()
 
     @property
@@ -237,7 +235,7 @@ class Node:
 
 
 def check_memory(node: Node, slots: Mapping[int, MemorySlot]) -> None:
-    """Raise where a traced kernel's arrays, some of them in other slots now, share memory as it does not know."""
+    """Raise an error if arrays of a traced kernel now share memory in a way that it was not compiled for."""
     plan = node.work.loaded.plan if isinstance(node.work, LaunchWork) else None
     if plan is not None and plan.traced and slots:
         views = [slots[i].home or o.view if i in slots else _now(o) for i, o in enumerate(node.operands)]
@@ -249,7 +247,7 @@ def _now(operand: NodeOperand) -> ArrayView:
 
 
 def set_scalars(node: Node, scalars: Sequence[Any]) -> None:
-    """Give a kernel node other scalars. Raises where their number, sizes or kinds differ."""
+    """Give a kernel node other scalars. Raises an error if their number, sizes or kinds differ."""
     work = node.work
     if not isinstance(work, LaunchWork):
         raise ArgumentTypeError(f"{node!r} has no scalars")
@@ -265,7 +263,7 @@ def set_scalars(node: Node, scalars: Sequence[Any]) -> None:
 
 
 def _set_values(node: Node, work: LaunchWork, scalars: Sequence[Any]) -> None:
-    """Give a custom kernel other parameters by value: all that are not addresses."""
+    """Give a custom kernel other parameters by value: all parameters except addresses."""
     params = list(work.step.params)
     places = [i for i, param in enumerate(params) if isinstance(param, (ConstantParam, ScalarParam))]
     blobs = [own_bytes(value) for value in scalars]
@@ -286,13 +284,16 @@ def _check_scalar(node: Node, value: Any, dtype: DType) -> None:
         kind = "i" if isinstance(value, (int, bytes, bytearray)) else np.asarray(value).dtype.kind
     except (TypeError, ValueError):
         kind = "O"
-    if kind in "Oc" or (dtype.is_integer and kind == "f"):  # None would become NaN, and 1j 0
+    if kind in "Oc" or (dtype.is_integer and kind == "f"):  # else None would become NaN, and 1j would become 0
         raise ArgumentTypeError(f"{node!r} was recorded with a scalar of {dtype}, and got {value!r}")
     scalar_bytes(value, dtype)
 
 
 def set_dims(node: Node, target: Target, **changes: Any) -> None:
-    """Give a kernel node another grid, block or amount of dynamic SMEM. Raises where `target` has no room for them."""
+    """Give a kernel node another grid, block or amount of dynamic SMEM.
+
+    Raises an error if they exceed the limits of `target`.
+    """
     work = node.work
     if not isinstance(work, LaunchWork):
         raise ArgumentTypeError(f"{node!r} has no launch dims")

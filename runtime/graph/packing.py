@@ -17,7 +17,7 @@ from .nodes import LaunchWork
 
 @dataclass(eq=False)
 class PackedKernel:
-    """A kernel node's parameters: where in the buffer each address lies, which array it is, and how far into it."""
+    """A kernel node's parameters: for each address, its place in the buffer, its array and its offset in the array."""
 
     buffer: ParamBuffer
     pointers: list[tuple[int, int, int]]
@@ -32,7 +32,7 @@ class PackedKernel:
 
     @property
     def fixed_part(self) -> Any:
-        """What of a kernel node an executable cannot change."""
+        """The part of a kernel node that an executable can't change."""
         return self.attributes.cluster, self.attributes.programmatic_dependent_launch
 
 

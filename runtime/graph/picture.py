@@ -23,7 +23,7 @@ def _dims(dims: tuple[int, int, int]) -> str:
 
 
 def dot(program: GraphProgram) -> str:
-    """Graphviz' language."""
+    """The graph in Graphviz' language."""
     lines = ["digraph {", '  node [shape=box, style=filled, fontname="sans-serif"];']
     for node in program.nodes:
         label = "\\n".join(text.replace('"', '\\"') for text in _lines(node))
@@ -34,7 +34,7 @@ def dot(program: GraphProgram) -> str:
 
 
 def svg(program: GraphProgram) -> str:
-    """A picture by layers: each node below all that it waits for."""
+    """A picture in layers: each node is below all nodes that it waits for."""
     depth: list[int] = []
     row: list[int] = []
     filled: dict[int, int] = {}

@@ -22,13 +22,13 @@ from .build import GraphProgram, Output
 from .nodes import GraphError, MemorySlot
 from .plan import ALIGNMENT
 
-_CLEAR = 1024  # addresses kept for one input
+_CLEAR = 1024  # the most addresses to keep for one input
 
 
 class Places:
-    """Where the slots of a program lie, from replay to replay.
+    """The places of a program's slots, which may differ between replays.
 
-    `moved`: the slots whose array may not be the recorded one.
+    `moved`: slots whose array may not be the recorded one.
     """
 
     def __init__(self, program: GraphProgram) -> None:
@@ -40,23 +40,21 @@ class Places:
         self._key = self._signature()
         self._like = None if self._key is None else likeness([slot.array for slot in program.inputs])
         self._odd = [slot.home.address & 15 for slot in program.inputs if slot.home]
-        # From where an array begins to its lowest address.
+        # The distance from an array's first element to its lowest address.
         self._sizes = [slot.nbytes for slot in program.inputs]
-        # Where each input was found to begin as it may: as aligned as recorded, in memory that the replay does not write.
+        # For each input, the allowed addresses found so far: aligned as recorded, in memory that the replay does not
+        # write.
         self._clear: list[set[int]] = [set() for _ in program.inputs]
         self._inputs_moved: Mapping[MemorySlot, Any] = dict.fromkeys(program.inputs)
-        self._alive: Sequence[Any] = ()  # what the GPU may still read
+        self._alive: Sequence[Any] = ()  # arrays that the GPU may still read
         self._deltas = [slot.low - slot.home.address if slot.home else 0 for slot in program.inputs]
         self._outs_moved = False
-        self._result: Any = None  # where it is the same each time, for outputs of such shapes:
+        self._result: Any = None  # the result, if it is the same each time, for outputs of these shapes:
         self._made = [output.made for output in program.outputs if output.made is not None]
         self._shapes: list[tuple[int, ...]] = []
 
     def place(self, inputs: Sequence[Any], out: Any, stream: int) -> list[MemorySlot]:
-        """Put a replay's arrays where the recorded ones were; others go back to theirs.
-
-        Returns the slots that lie elsewhere now.
-        """
+        """Replace recorded arrays by a replay's; the others get their recorded ones again. Returns the moved slots."""
         if inputs and out is None and not self._outs_moved and self._key is not None:
             found = self._addresses(inputs)
             if found is not None:
@@ -64,7 +62,7 @@ class Places:
         return self._place_all(inputs, out, stream)
 
     def _addresses(self, inputs: Sequence[Any]) -> tuple[list[int], bool] | None:
-        """Where inputs begin that look as recorded, and whether all are `_clear`; None where that takes a closer look."""
+        """Addresses of inputs like the recorded ones, and whether all are `_clear`; None if the full check is needed."""
         if self._like is not None and len(inputs) == len(self._sizes) and self._like(*inputs):
             addresses = [array.data_ptr() for array in inputs]
             if self._are_clear(addresses):
@@ -81,9 +79,9 @@ class Places:
         return all(map(contains, self._clear, addresses))
 
     def _signature(self) -> list[Any] | None:
-        """What the recorded inputs look like (alignment up to 16 bytes too), quickly read.
+        """The signature of the recorded inputs (with alignment up to 16 bytes).
 
-        None where a closer look is always needed.
+        None if the full check is always needed.
         """
         homes = [slot.home for slot in self._program.inputs]
         if self._frozen or any(s.block is not None or s.alignment > 16 for s in self._program.inputs):
@@ -97,7 +95,7 @@ class Places:
             return None
 
     def _place_inputs(self, inputs: Sequence[Any], addresses: list[int], clear: bool, stream: int) -> list[MemorySlot]:
-        """The fast path, for inputs alone that look as recorded and lie where nodes read them."""
+        """The fast path for inputs that are like the recorded ones and that nodes can read directly."""
         self.moved, self._alive = self._inputs_moved, inputs
         if not clear:
             addresses = [
@@ -113,7 +111,7 @@ class Places:
         return changed
 
     def _cleared(self, i: int, address: int, array: Any, stream: int) -> int:
-        """Where input `i` begins, or its copy where it shares memory with what the replay writes."""
+        """The address of input `i`, or of its copy if it shares memory with arrays that the replay writes."""
         low = address + self._deltas[i]
         index = bisect_left(self._starts, low + self._sizes[i]) - 1
         if index >= 0 and self._ends[index] > low:
@@ -142,7 +140,7 @@ class Places:
                 wanted[slot] = _twin(there, stream)
         changed: list[MemorySlot] = []
         before = self.moved
-        self.moved = {**before, **wanted}  # should this be interrupted
+        self.moved = {**before, **wanted}  # right also after an interrupt
         for slot in before.keys() - wanted.keys():
             if slot.home is not None and self._move(slot, slot.home):
                 changed.append(slot)
@@ -153,7 +151,7 @@ class Places:
         return changed
 
     def look_all(self, inputs: Sequence[Any], stream: int) -> list[ArrayView]:
-        """Views of a replay's inputs, checked against the recorded ones; none for none."""
+        """Views of a replay's inputs, checked against the recorded ones; an empty list without inputs."""
         slots = self._program.inputs
         if inputs and len(inputs) != len(slots):
             raise ArgumentTypeError(f"this graph has {len(slots)} inputs, and got {len(inputs)} arrays")
@@ -162,7 +160,7 @@ class Places:
     def _look(self, slot: MemorySlot, array: Any, stream: int) -> ArrayView:
         there = view(array, stream)
         home = slot.home
-        assert home is not None  # inputs are the user's
+        assert home is not None  # every input is a user's array
         check_like(there, home, "an input of the graph", False)
         if slot.block is None:
             _check_aligned(there, slot, "an input of the graph")
@@ -186,7 +184,7 @@ class Places:
         return found
 
     def _fresh(self, stream: int) -> dict[MemorySlot, ArrayView]:
-        """New memory for outputs whose framework's arrays never change once made (JAX)."""
+        """New memory for outputs of a framework whose arrays never change (JAX)."""
         found: dict[MemorySlot, ArrayView] = {}
         for output in self._program.outputs:
             home = output.slot.home
@@ -198,10 +196,7 @@ class Places:
         return found
 
     def _check_apart(self, wanted: Mapping[MemorySlot, ArrayView], outs: Mapping[MemorySlot, ArrayView]) -> None:
-        """Outputs that were given must overlap nothing else that the replay works on.
-
-        But inputs: those are copied first.
-        """
+        """Check that arrays of `out=` overlap no other array of the replay, except inputs, which are copied first."""
         spans = [(*there.span(), slot) for slot, there in wanted.items() if slot.kind != "input"]
         spans += [(*s.home.span(), s) for s in self._program.slots if s.home is not None and s not in wanted]
         end, last = -1, None
@@ -212,7 +207,7 @@ class Places:
                 end, last = high, slot
 
     def _is_written(self, there: ArrayView, outs: Mapping[MemorySlot, ArrayView]) -> bool:
-        """Whether an input lies in memory that this replay writes: such as an earlier output."""
+        """Whether an input lies in memory that this replay writes, such as an earlier output."""
         low, high = there.span()
         index = bisect_left(self._starts, high) - 1
         if index >= 0 and self._ends[index] > low:
@@ -220,7 +215,7 @@ class Places:
         return any(_meet(given, low, high) for given in outs.values())
 
     def _move(self, slot: MemorySlot, there: ArrayView) -> bool:
-        """Let `slot` be `there`. Whether nodes must be told: staged arrays are copied instead."""
+        """Move `slot` to `there`. Returns whether nodes need new addresses; staged arrays are copied instead."""
         slot.current = there
         if slot.block is not None:
             return False
@@ -232,7 +227,7 @@ class Places:
     # --- results ----------------------------------------------------------------------------------
 
     def results(self, chosen: Any, out: Any, stream: int) -> Any:
-        """What a replay returns."""
+        """The return value of a replay."""
         if out is not None:
             return out
         shapes = [made.shape for made in self._made]
@@ -287,7 +282,7 @@ def _check_aligned(there: ArrayView, slot: MemorySlot, what: str) -> None:
 
 
 def check_like(there: ArrayView, home: ArrayView, what: str, written: bool) -> None:
-    """Raise where an array cannot take the place of a recorded one."""
+    """Raise an error if an array can't replace a recorded one."""
     same = there.shape == home.shape and there.dtype == home.dtype
     if not same or there.device != home.device:
         raise ArgumentValueError(

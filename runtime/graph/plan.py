@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class _Segment:
-    """Bytes [start, end) with one history: who wrote them last and who has read them since."""
+    """Bytes [start, end) with one history: the last writer, and the readers since then."""
 
     start: int
     end: int
@@ -33,7 +33,7 @@ class Dependencies:
         reads: Iterable[tuple[int, int]],
         writes: Iterable[tuple[int, int]],
     ) -> set[int]:
-        """Enter what `node` touches; the earlier nodes it must wait for."""
+        """Add the accesses of `node`. Returns the earlier nodes that it must wait for."""
         waits: set[int] = set()
         reads, writes = list(reads), list(writes)
         for start, end in reads:
@@ -93,10 +93,10 @@ class Dependencies:
 
 
 def ancestors(waits: Sequence[Iterable[int]], early: Sequence[bool]) -> list[int]:
-    """By node: a bit for each node that is done before it starts. Nodes wait for earlier ones.
+    """For each node, a bit for each node that has ended before it starts.
 
-    `early` nodes (programmatic dependent launches) start when those they wait for have started:
-    only what came before these is then done.
+    Nodes wait for earlier ones. `early` nodes (programmatic dependent launches) start when the nodes that they wait for
+    have started, so only the nodes before those have ended.
     """
     above: list[int] = []
     for deps, ahead in zip(waits, early, strict=True):
@@ -108,7 +108,7 @@ def ancestors(waits: Sequence[Iterable[int]], early: Sequence[bool]) -> list[int
 
 
 def needed(waits: Sequence[set[int]], above: Sequence[int]) -> list[tuple[int, ...]]:
-    """The edges without those that follow from others."""
+    """The edges that do not follow from other edges."""
     kept: list[tuple[int, ...]] = []
     for deps in waits:
         implied = 0
@@ -123,7 +123,7 @@ ALIGNMENT = 256
 
 @dataclass
 class MemoryBlock:
-    """Memory that some nodes use between them. `alone`: it shares its place with no other."""
+    """Memory that some nodes use. `alone`: it shares its place with no other block."""
 
     nbytes: int
     users: frozenset[int]
@@ -132,15 +132,16 @@ class MemoryBlock:
 
 
 def place(blocks: Sequence[MemoryBlock], above: Sequence[int]) -> int:
-    """Give each block its offset in one allocation; the bytes that takes.
+    """Give each block its offset in one allocation.
 
-    Two blocks may share bytes where every user of the one is done before any of the other starts. Largest first, each
-    at the lowest offset that is free: within a few percent of the best for the shapes that networks have.
+    Returns the allocation's bytes. Two blocks may share bytes if every user of one ends before any user of the other
+    starts. Largest first, each at the lowest offset that is free: within a few percent of the best for the shapes that
+    networks have.
     """
     placed: list[tuple[MemoryBlock, int, int]] = []
     total = 0
     for block in sorted(blocks, key=lambda b: -b.nbytes):
-        users, before = 0, -1  # as bits: who uses it, and who is done before any of them starts
+        users, before = 0, -1  # as bits: its users, and the nodes that end before any of them starts
         for user in block.users:
             users |= 1 << user
             before &= above[user]

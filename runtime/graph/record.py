@@ -28,12 +28,12 @@ class Result:
     array: Any
     view: ArrayView
     given: bool
-    frozen: bool = False  # of a framework whose arrays never change once made
+    frozen: bool = False  # of a framework whose arrays never change
 
 
 @dataclass
 class Recording:
-    """All that was recorded."""
+    """The contents of a recording."""
 
     events: list[Event] = field(default_factory=list[Event])
     results: list[Result] = field(default_factory=list[Result])
@@ -53,12 +53,12 @@ class GraphRecorder:
         self._known: dict[int, ArrayView] = {}
         self._next = VIRTUAL
         self._repeat: Repeat | None = None
-        self._made: dict[int, Made] = {}  # by address: what calls that are repeated made
+        self._made: dict[int, Made] = {}  # by address: outputs of repeated calls
 
     # --- calls ------------------------------------------------------------------------------------
 
     def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Make a call with every variable at its largest, and note which ones it asked for."""
+        """Make a call with every variable at its largest, and note the variables that it asked for."""
         found = variables((tuple(args), kwargs))
         self._know(found)
         everything = _Largest(self)
@@ -81,16 +81,19 @@ class GraphRecorder:
         return result
 
     def _enter(self, repeat: Repeat) -> None:
-        """Note a call that is to be repeated, and what it makes."""
+        """Note a call to repeat, and its outputs."""
         self.made.repeats.append(repeat)
         for made in (each for outputs in repeat.outputs for each in outputs):
             if made.view.size:
                 self._made[made.view.address + made.shift] = made
-            if len(repeat.outputs) == 1:  # its memory is given up where the graph has its own
+            if len(repeat.outputs) == 1:  # its memory can be freed, because the graph has its own
                 made.array = None
 
     def _held(self, tree: Any, found: list[Held]) -> Any:
-        """Arguments in which `Held` stands for each array that a call made which is repeated. These are added to `found`."""
+        """Arguments with a `Held` in place of each array that a repeated call made.
+
+        These calls' outputs are added to `found`.
+        """
         if type(tree) in (tuple, list):
             return type(tree)(self._held(item, found) for item in tree)
         if type(tree) is dict:
@@ -99,7 +102,7 @@ class GraphRecorder:
             return tree
         try:
             there = view(self.known(tree))
-        except (ArgumentTypeError, ArgumentValueError):  # a dtype, say, that looks like one
+        except (ArgumentTypeError, ArgumentValueError):  # for example a dtype, which looks like an array
             return tree
         made = self._made.get(there.address)
         if made is None or there.shape != made.view.shape or there.dtype != made.view.dtype:
@@ -180,11 +183,11 @@ class GraphRecorder:
         self.made.events.append(copy_event(to, of))
 
     def known(self, array: Any) -> Any:
-        """The memory of a call's result where its object does not tell; else the array itself."""
+        """The memory of a call's result if its object can't tell, else the array itself."""
         return self._known.get(id(array)) or self.nibbles.peek(array)
 
     def release(self) -> None:
-        """Forget what was recorded, and let go of the arrays it kept alive."""
+        """Drop the recording and the arrays that it kept alive."""
         self.made = Recording(variables=self.made.variables, device=self.made.device)
         self._known.clear()
 
@@ -199,14 +202,14 @@ class GraphRecorder:
     ) -> dict[Any, Any]:
         """Add the nodes of another graph. Returns an array for each of its result slots.
 
-        `inputs`: one view an input slot. `outs`: views for the result slots that were given one.
+        `inputs`: one view an input slot. `outs`: views for the result slots that have one.
         """
         if program.device is not None:
             self._settle_device(program.device, "a nested graph")
         self._know(variables(dict(values)))
         moved, owners, arrays = self._place_slots(program, inputs, outs)
         repeats: dict[int, Repeat] = {}
-        twins: dict[int, Made] = {}  # what the calls make, in this graph
+        twins: dict[int, Made] = {}  # the calls' outputs in this graph
         for old in program.repeats:
             bindings = {n: substituted(b, _given(values)) for n, b in old.bindings.items()}
             outputs = [[_moved(made, program, moved) for made in before] for before in old.outputs]
@@ -243,9 +246,7 @@ class GraphRecorder:
     def _place_slots(
         self, program: Any, inputs: Sequence[ArrayView], outs: Mapping[Any, ArrayView]
     ) -> tuple[dict[Any, int], dict[Any, Any], dict[Any, Any]]:
-        """Where each slot of a nested graph lies in this recording, whose memory the moved ones lie in, and its
-        results' arrays.
-        """
+        """Each slot's place in this recording, the owners of moved slots' memory, and the results' arrays."""
         moved: dict[Any, int] = {}
         owners: dict[Any, Any] = {}
         arrays: dict[Any, Any] = {}
@@ -272,7 +273,7 @@ class GraphRecorder:
         return moved, owners, arrays
 
     def _empty_like(self, home: ArrayView, frozen: bool) -> tuple[ArrayView, Any]:
-        """New memory like a recorded result's, and the user's array of it."""
+        """New memory like a recorded result's, and the user's array in it."""
         interop: Interop = frameworks("jax" if frozen else home.framework)
         index = home.device[1]
         handle = 0 if home.device[0] == "cpu" else interop.current_stream(index)
@@ -286,7 +287,7 @@ class GraphRecorder:
 
 
 def _moved(made: Made, program: Any, moved: Mapping[Any, int]) -> Made:
-    """What a call of a nested graph makes, as the outer graph has it."""
+    """An output of a nested graph's call, in the outer graph."""
     low = made.view.address + made.shift
     slot = next((s for s in program.slots if s.nbytes and s.low <= low < s.low + s.nbytes), None)
     shift = 0 if slot is None else moved.get(slot, slot.low) - slot.low
@@ -305,7 +306,7 @@ def _replaced(tree: Any, twins: Mapping[int, Held]) -> Any:
 
 
 def _given(values: Mapping[str, Any]) -> Callable[[Variable], Any]:
-    """What an inner graph's variables are to the outer one: ints, or symbols."""
+    """The values that the outer graph gives to an inner graph's variables: ints or symbols."""
 
     def outer(variable: Variable) -> Any:
         if variable.name not in values:
@@ -317,7 +318,7 @@ def _given(values: Mapping[str, Any]) -> Callable[[Variable], Any]:
 
 
 class _Largest(Mapping[str, int]):
-    """Every variable at its largest: what arrays must have room for."""
+    """Gives every variable its largest value, for which arrays must have room."""
 
     def __init__(self, recorder: GraphRecorder) -> None:
         self._variables = recorder.made.variables

@@ -20,14 +20,14 @@ from ..plan.calls import check
 from ..plan.pending import PendingCall
 from .nodes import CopyWork, FillWork, GraphError, Held, LaunchWork, Made, Repeat, Work
 
-# Memory that only replays have is given addresses here while recording: no device uses them.
+# While recording, memory that only replays have gets addresses from here on, which no device uses.
 VIRTUAL = 1 << 62
 STEP = 1 << 8
 
 
 @dataclass(eq=False)
 class Event:
-    """A node to be: its arrays as they were recorded. `shifts`: see `NodeOperand`, for nested graphs."""
+    """A future node, with its arrays as recorded. `shifts`: see `NodeOperand`, for nested graphs."""
 
     work: Work
     views: list[ArrayView]
@@ -40,7 +40,7 @@ class Event:
 
 
 def steps(pending: PendingCall, reserve: Callable[[int], int], repeat: Repeat | None) -> list[Event]:
-    """The events of one launch. In the interpreter a launch makes its scratch, and what is put there, by itself."""
+    """The events of one launch. In the interpreter, a launch itself makes and fills its scratch."""
     loaded, plan, scalars = pending.loaded, pending.plan, list(pending.scalars)
     views = list(pending.views)
     before: list[Step] = list(plan.first)
@@ -65,7 +65,7 @@ def steps(pending: PendingCall, reserve: Callable[[int], int], repeat: Repeat | 
 
 
 def _scratch(spec: ScratchSpec, index: int, reserve: Callable[[int], int]) -> ArrayView:
-    """Scratch that each replay will have: a view of no memory yet."""
+    """Scratch of each replay: a view without memory."""
     address = reserve(math.prod(spec.shape) * spec.dtype.itemsize)
     return ArrayView(address, spec.shape, row_major(spec.shape), spec.dtype, ("cuda", index), "generic", owner=object())
 
@@ -103,7 +103,7 @@ class Repeater:
         return function(*args, **kwargs)
 
     def launch(self, pending: PendingCall) -> list[Any]:
-        """Take the launch's steps, its outputs where they were when it was recorded."""
+        """Take the launch's steps, with its outputs at their recorded addresses."""
         repeat, outputs = self._repeat, pending.plan.outputs
         if self._launches >= len(repeat.outputs):
             raise _other_steps(repeat)
@@ -120,7 +120,7 @@ class Repeater:
         return [made.array if made.array is None else narrow(made.array, made) for made in recorded]
 
     def _reserve(self, nbytes: int) -> int:
-        # The sizes of hidden memory were planned: the recorded operand's place is kept.
+        # The size of hidden memory is planned, so the recorded operand keeps its place.
         self._reserved += 1
         return VIRTUAL + self._reserved * STEP
 
@@ -134,8 +134,8 @@ def _other_steps(repeat: Repeat) -> GraphError:
 
 
 def _shrink(recorded: ArrayView, spec: OutputSpec) -> ArrayView:
-    """Where an output lies: at the beginning of the array that has room for the largest."""
-    if recorded.shape == spec.shape or not recorded.contiguous:  # then the call's own checks raise errors
+    """The view of an output: the beginning of the recorded array, which has room for the largest."""
+    if recorded.shape == spec.shape or not recorded.contiguous:  # otherwise the call's own checks raise errors
         return recorded
     nbytes = math.prod(spec.shape) * spec.dtype.itemsize
     if spec.dtype != recorded.dtype or nbytes > recorded.nbytes:
@@ -147,7 +147,7 @@ def _shrink(recorded: ArrayView, spec: OutputSpec) -> ArrayView:
 
 
 def narrow(array: Any, made: Made) -> Any:
-    """An array as it is now: of the shape that its call gave it last. Raises where it cannot be made so."""
+    """An array in the shape that its call gave it last. Raises an error if that is impossible."""
     shape = made.shape if packed_dtype(array) is None else elements_shape(made.shape)
     if tuple(array.shape) == shape:
         return array
@@ -157,7 +157,7 @@ def narrow(array: Any, made: Made) -> Any:
 
 
 def _as_they_are(tree: Any) -> Any:
-    """Arguments with the arrays that stand for others, in nested tuples, lists and dicts."""
+    """Arguments with arrays in place of their stand-ins, in nested tuples, lists and dicts."""
     if isinstance(tree, Held):
         return narrow(tree.array, tree.made)
     if type(tree) in (tuple, list):
@@ -168,7 +168,7 @@ def _as_they_are(tree: Any) -> Any:
 
 
 def repeat_call(repeat: Repeat, now: tuple[dict[str, int], list[tuple[int, ...]]]) -> None:
-    """Make a recorded call again, where it depends on other values now, and give its nodes what it now launches."""
+    """Make a recorded call again if it now depends on other values, and give its nodes the new launches."""
     taker, values = Repeater(repeat), now[0]
     with recording.recording(taker), bound(values):
         args, kwargs = _as_they_are((evaluate(repeat.args, values), evaluate(repeat.kwargs, values)))

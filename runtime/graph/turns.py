@@ -16,14 +16,14 @@ from kernel_dsl import forking
 
 from ..devices import driver
 
-_STREAMS = 64  # streams come and go; their handles are not ours to track
+_STREAMS = 64  # programs make and destroy streams, so this can't keep all handles
 
 Arguments: TypeAlias = "tuple[Any, Any]"
 Short: TypeAlias = "GeneratorType[bool, None, None]"
 
 
 class _Gate:
-    """Whether a fast path may still be taken."""
+    """Whether a fast path may still be used."""
 
     __slots__ = ("open",)
 
@@ -32,20 +32,20 @@ class _Gate:
 
 
 class Turns:
-    """Who may use an executable.
+    """Gives one thread at a time the use of an executable.
 
         with turns.lock:
             turns.hold()    # from here on, no launch is under way
             ...             # change it, or launch it
             turns.allow()   # there is a fast path again
 
-    `short` is the fast path: each `next` of it launches in the current stream. It ends where it cannot, and after
-    `hold`. ValueError where another thread is launching.
+    `short` is the fast path: each `next` of it launches in the current stream. It ends if it can't launch, and after
+    `hold`. It raises ValueError if another thread is launching.
     """
 
     def __init__(self, context: Any, current: Callable[[int], int], index: int) -> None:
         self.lock: threading.RLock = forking.lock()
-        self._arguments: dict[int, Arguments] = {}  # of the launch in each stream
+        self._arguments: dict[int, Arguments] = {}  # by stream: the arguments of its launch
         cu = driver.api()
         self._fixed = (
             *(current, index, context, driver.success(), cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE),
@@ -54,7 +54,7 @@ class Turns:
         self.allow()
 
     def arguments(self, executable: Any, stream: int) -> Arguments:
-        """What `cuGraphLaunch` takes. Needs `hold`."""
+        """The arguments of `cuGraphLaunch`. Needs `hold`."""
         made = self._arguments.get(stream)
         if made is None:
             if len(self._arguments) >= _STREAMS:
@@ -63,18 +63,18 @@ class Turns:
         return made
 
     def forget(self) -> None:
-        """There is another executable. Needs `hold`, or that nothing was launched yet."""
+        """Forget arguments of an old executable. Needs `hold`, or that nothing was launched yet."""
         self._arguments.clear()
 
     def hold(self) -> None:
-        """End the fast path, once a launch under way is done. Needs `lock`."""
+        """End the fast path after a launch in progress. Needs `lock`."""
         self._gate.open = False
-        # Closing the generator would not do: Python crashes where another thread runs it.
-        while self.short.gi_running and not driver.forked():  # the other thread is not in this process
+        # The generator can't be closed: Python crashes if another thread is running it.
+        while self.short.gi_running and not driver.forked():  # after a fork the other thread is not in this process
             time.sleep(0)
 
     def allow(self) -> None:
-        """Make a fast path to the streams that were launched in. Needs `hold`."""
+        """Make a fast path for the streams of earlier launches. Needs `hold`."""
         self._gate = _Gate()
         self.short: Short = cast("Short", _launches(self._gate, self._arguments, *self._fixed))
 
@@ -91,7 +91,10 @@ def _launches(
     is_capturing: Callable[..., Any],
     context_now: Callable[[], Any] | None,
 ) -> Generator[bool, None, None]:
-    """The fast path. All that a launch needs is local, and what a stream needs is looked up when it is another one."""
+    """The fast path.
+
+    All values of a launch are local variables; those of a stream are looked up when the stream changes.
+    """
     stream = executable = handle = capturing = other_context = None
     while gate.open:
         now = current(index)
@@ -99,7 +102,7 @@ def _launches(
             if now not in known:
                 return
             stream, (executable, handle) = now, known[now]
-            # The default stream is whose context is current, and cannot be captured; others can.
+            # The default stream belongs to the current context and can't be captured; other streams can.
             capturing, other_context = (is_capturing, None) if stream else (None, context_now)
         if capturing is not None and capturing(handle)[1] is not free:
             return

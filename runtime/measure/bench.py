@@ -19,13 +19,13 @@ from ..devices.devices import cuda_device
 from ..devices.streams import stream_handle
 from ..timing import Run, Timing, device_times, host_times
 
-_TENSOR_FLOPS = {"sm_90": 4096}  # a clock of one multiprocessor, of dense 16-bit operands
+_TENSOR_FLOPS = {"sm_90": 4096}  # flops in a clock of one multiprocessor, on dense 16-bit operands
 _QUERY = "name,clocks.sm,clocks.mem,power.draw,temperature.gpu"
 
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One function: its times, or why it has none; `ratio`: its median over that of the first."""
+    """One function: its times, or the reason why it has none. `ratio`: its median over that of the first function."""
 
     name: str
     timing: Timing | None
@@ -35,10 +35,11 @@ class BenchRow:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """What `kd.bench` measured. `str()` and notebooks show a table; `.plot()` and `.roofline()` draw, `.to_json()` keeps it.
+    """A measurement of `kd.bench`.
 
-    `clock`: "GPU time" or "wall time". `machine`: the GPU's name, clocks, power and temperature before and after; empty without
-    one. `flops`, `bytes`: of one call; `peak_flops`, `bandwidth`: of the machine, a second; None where not known.
+    `str()` and notebooks show a table; `.plot()` and `.roofline()` draw, `.to_json()` saves. `clock`: "GPU time" or
+    "wall time". `machine`: the GPU's name, clocks, power and temperature before and after; empty without a GPU.
+    `flops`, `bytes`: of one call; `peak_flops`, `bandwidth`: of the machine, a second; None if unknown.
     """
 
     rows: tuple[BenchRow, ...]
@@ -53,12 +54,12 @@ class BenchResult:
 
     @property
     def floors(self) -> dict[str, float]:
-        """Seconds that no call can beat: "bytes" and "flops", where amount and peak are known."""
+        """Lower bounds of a call's seconds, by "bytes" and "flops", if amount and peak are known."""
         pairs = {"bytes": (self.bytes, self.bandwidth), "flops": (self.flops, self.peak_flops)}
         return {name: amount / peak for name, (amount, peak) in pairs.items() if amount and peak}
 
     def __getitem__(self, name: str) -> Timing:
-        """The times of a function by its name. Raises KeyError, of one that failed too."""
+        """The times of a function by its name. Raises KeyError, also for one that failed."""
         return {r.name: r.timing for r in self.rows if r.timing is not None}[name]
 
     def _table(self) -> list[tuple[str, ...]]:
@@ -95,7 +96,7 @@ class BenchResult:
         return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table><p>{notes}</p>"
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, as data that JSON holds: seconds, flops and bytes."""
+        """The measurement as data for JSON: seconds, flops and bytes."""
         rows = [
             {
                 "name": r.name,
@@ -109,7 +110,7 @@ class BenchResult:
         return {**kept, "machine": list(self.machine), "floors": self.floors, "rows": rows}
 
     def to_json(self, path: Any = None) -> str:
-        """The same as text; written to `path` where one is given. Raises `BadArgument`."""
+        """The measurement as JSON text, also written to `path` if one is given. Raises `BadArgument`."""
         text = json.dumps(self.as_dict(), indent=1)
         if path is not None:
             try:
@@ -119,7 +120,10 @@ class BenchResult:
         return text
 
     def plot(self, ax: Any = None) -> Any:
-        """Bars of the medians with quartiles, and a line for each floor; matplotlib's axes. Raises `BadArgument` without it."""
+        """Draw bars of the medians with quartiles, and a line for each floor.
+
+        Returns matplotlib's axes. Raises `BadArgument` without matplotlib.
+        """
         axes = _axes(ax)
         timed = [(r.name, r.timing) for r in self.rows if r.timing is not None]
         medians = [t.median * 1e6 for _, t in timed]
@@ -132,9 +136,10 @@ class BenchResult:
         return axes
 
     def roofline(self, ax: Any = None) -> Any:
-        """Flops a second over flops a byte, below the two floors; matplotlib's axes.
+        """Draw flops a second over flops a byte, below the two floors.
 
-        Raises `BadArgument` without matplotlib, and where `flops`, `bytes`, `peak_flops` or `bandwidth` is not known.
+        Returns matplotlib's axes. Raises `BadArgument` without matplotlib, and if `flops`, `bytes`, `peak_flops` or
+        `bandwidth` is unknown.
         """
         needed = {n: getattr(self, n) for n in ("flops", "bytes", "peak_flops", "bandwidth")}
         missing = [name for name, value in needed.items() if not value]
@@ -167,7 +172,7 @@ def _axes(ax: Any) -> Any:
 
 
 def machine() -> str:
-    """The GPU's name, clocks, power and temperature now, as nvidia-smi says them; empty where there is none."""
+    """The GPU's present name, clocks, power and temperature, from nvidia-smi; empty without a GPU."""
     command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
@@ -177,7 +182,7 @@ def machine() -> str:
 
 
 def _peaks(peak: float | None, bandwidth: float | None) -> tuple[float | None, float | None]:
-    """What the GPU does in a second where the user does not say: dense 16-bit flops of tensor cores, and bytes of DRAM."""
+    """The GPU's rates a second if the user gives none: dense 16-bit flops of tensor cores, and bytes of DRAM."""
     device = cuda_device()
 
     def attribute(name: str) -> int:
@@ -210,15 +215,15 @@ def bench(
 ) -> BenchResult:
     """Time `fn(*args)` beside `peers`, functions of the same arguments by name, or a list of them; a `BenchResult`.
 
-    All take turns, `rounds` times after `warmup` calls. On a GPU the time is between two events of `stream` (by default the
-    legacy default stream) around each call, with L2 overwritten before it; without a GPU, or with `wall=True`, it is the
-    host's, which says little of a kernel. `check(result)` is called with what each returns, before any is timed, and raises
-    where that is wrong. A peer that raises has its reason in its row; what `fn` raises, and what `check` raises of it, is raised.
+    They are called in turn, `rounds` times after `warmup` calls. On a GPU the time is between two events of `stream`
+    (by default the legacy default stream) around each call, with L2 overwritten before it; without a GPU, or with
+    `wall=True`, it is the host's, which says little about a kernel. `check(result)` is called with each function's
+    result before the timing, and raises an error for a wrong one. The error of a peer is in its row; errors of `fn`,
+    and of `check` on its result, are raised.
 
-    `flops`, `bytes`: of one call, for the floors: the least time by the machine's `peak_flops` and `bandwidth` a second, on a
-    GPU by default those of dense 16-bit tensor cores, where known, and of its memory.
-
-    Raises `BadArgument`, `BadArgumentType`.
+    `flops`, `bytes`: of one call, for the floors: the least time by the machine's `peak_flops` and `bandwidth` a
+    second, on a GPU by default those of dense 16-bit tensor cores, if known, and of its memory. Raises `BadArgument`,
+    `BadArgumentType`.
     """
     variants = _variants(fn, peers)
     for name, count, least in (("rounds", rounds, 1), ("warmup", warmup, 0)):

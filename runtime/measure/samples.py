@@ -22,31 +22,31 @@ from ..devices.devices import is_watching
 from ..plan import recording
 from ..timing import CacheFlush, Stopwatch
 
-PERIOD = 1_048_573  # random numbers, a prime: those of two rows, or of two tiles, are not the same
-COMPARED = 1 << 24  # elements of a result that are looked at, in runs of `RUN`
+PERIOD = 1_048_573  # the number of random numbers: a prime, so that two rows or tiles get different ones
+COMPARED = 1 << 24  # the most elements of a result to compare, in runs of `RUN`
 RUN = 1 << 18
-_AHEAD = 1.5  # how much longer L2 is cleared than the host takes to issue a run
+_AHEAD = 1.5  # the time of clearing L2 over the host's time to issue a run
 _FLUSHES = 64
 _alone = forking.lock()
 
 
 def alone() -> Any:
-    """A lock of the process's: measurements of two threads would disturb each other."""
+    """The process' lock for measurements, because two threads would disturb each other."""
     return _alone
 
 
 def is_watched() -> bool:
-    """Whether this thread's calls are recorded or watched, so that nothing else may run meanwhile."""
+    """Whether this thread's calls are recorded or watched, so that no measurement may run."""
     return recording.current() is not None or is_watching()
 
 
 def assembles_apart() -> bool:
-    """Whether a child process can assemble: there is a ptxas, so that no GPU is needed."""
+    """Whether a child process can assemble: it needs ptxas, because it must not use a GPU."""
     return assemble.find_ptxas(_options()) is not None
 
 
 def assembler() -> str:
-    """What makes the machine code: ptxas and its version, or the driver."""
+    """The name of the assembler: ptxas and its version, or the driver."""
     version = assemble.ptxas_version(_options())
     return "driver" if version is None else f"ptxas {version}"
 
@@ -56,12 +56,12 @@ def _options() -> assemble.AssemblerOptions:
 
 
 def bench_of(device: Device | CudaDevice) -> CudaBench | None:
-    """What measures on a device; None for one that is no GPU."""
+    """The bench of a device; None for a device that is no GPU."""
     return CudaBench(device) if isinstance(device, CudaDevice) else None
 
 
 class TrialArray:
-    """An array on a GPU, in any strides, for a kernel that is tried. Strides are in bytes, as NumPy's."""
+    """An array on a GPU, with any strides, for a tried kernel. Strides are in bytes, as in NumPy."""
 
     def __init__(self, there: ArrayView) -> None:
         self._view = there
@@ -84,7 +84,7 @@ class TrialArray:
         return self._of(tuple(self.shape[i] for i in order), tuple(self._view.strides[i] for i in order))
 
     def reshape(self, *shape: int) -> TrialArray:
-        """The same memory, which is row-major, in another shape; one extent may be -1."""
+        """The same row-major memory in another shape; one extent may be -1."""
         known = -int(np.prod(shape, dtype=np.int64)) if -1 in shape else 1
         whole = tuple(self._view.size // max(known, 1) if n == -1 else n for n in shape)
         return self._of(whole, row_major(whole))
@@ -118,9 +118,10 @@ class CudaBench:
     # --- arrays -----------------------------------------------------------------------------------
 
     def inputs(self, leaves: Sequence[Any]) -> list[Any]:
-        """Arrays like these with the same strides and alignment: floats are random and normal, ints those that are given.
+        """Arrays like these, with the same strides and alignment.
 
-        Of structs, which hold none, ints of 8 bits are random, bools too, and wider ones, which may be indices, are 0.
+        Floats are random and normal; ints are copied. For structs, which have no data, 8-bit ints and bools are random,
+        and wider ints, which may be indices, are 0.
         """
         with driver.current(self._device.context):
             return [self._like(x) for x in leaves]
@@ -136,7 +137,7 @@ class CudaBench:
         source = given or ArrayView(0, shape, strides, dtype, ("cpu", 0), "generic")
         first, last = source.span()
         block = self._device.allocate(last - first + 16, 0)
-        start = block.address + first % 16 + source.address - first  # aligned as it is
+        start = block.address + first % 16 + source.address - first  # the alignment of the source
         index = ("cuda", self._device.index)
         made = ArrayView(start, shape, source.strides, dtype, index, "generic", False, block)
         floats = dtype.is_float or dtype.name == "complex64"
@@ -149,7 +150,7 @@ class CudaBench:
         return TrialArray(made)
 
     def _fill(self, target: ArrayView, dtype: DType, floats: bool) -> None:
-        """Random elements, the same ones every `PERIOD`."""
+        """Fill with random elements, which repeat every `PERIOD`."""
         count = min(target.size // dtype.itemsize, PERIOD)
         if not floats and dtype.itemsize > 1:
             memory.fill(target, 0)
@@ -171,13 +172,13 @@ class CudaBench:
             done += more
 
     def poison(self, outputs: Sequence[Any]) -> None:
-        """Fill arrays with ones in every bit: NaN, -1."""
+        """Set every bit of arrays: floats are NaN, ints -1."""
         with driver.current(self._device.context):
             for x in outputs:
                 memory.fill(memory.flat(view(x)), 255)
 
     def host(self, output: Any) -> Any:
-        """The elements, or where there are over `COMPARED` of them runs of neighbours, the first and the last too."""
+        """The elements; of more than `COMPARED`, runs of neighbours with the first and the last."""
         there = view(output)
         with driver.current(self._device.context):
             if there.size <= COMPARED or not there.contiguous:

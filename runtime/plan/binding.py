@@ -23,8 +23,8 @@ from .calls import allocate, begin, call
 class Binding:
     """A kernel with its arguments: `bound()` launches it and returns the same outputs each time.
 
-    `outputs`: the arrays that it writes, in order. It follows the framework's current stream unless
-    it was bound to one. Arrays are kept alive. Scalars keep the values they had.
+    `outputs`: the arrays that it writes, in order. It uses the framework's current stream unless it was bound to one.
+    Arrays are kept alive. Scalars keep the values they had.
     """
 
     def __init__(self, plan: LaunchPlan, outputs: list[Any], result: Any) -> None:
@@ -60,7 +60,7 @@ class CallBinding(Binding):
 
 
 class FreshBinding(Binding):
-    """A binding whose outputs are new arrays each time: JAX's cannot be written again."""
+    """A binding whose outputs are new arrays each time, for JAX, whose arrays can't be written again."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class CudaBinding(Binding):
         self._success = driver.success()
 
     def _scratch(self, stream: int) -> list[ArrayView]:
-        """Hidden memory, for the life of the binding."""
+        """Allocate hidden memory for the life of the binding."""
         if not self.plan.scratch:
             return []
         device = self._loaded.device
@@ -123,7 +123,7 @@ class CudaBinding(Binding):
         return isinstance(step, CopyStep) and self._arrays[step.target].same_memory(self._arrays[step.source])
 
     def _prepared(self, step: MemoryStep) -> Callable[[int], None]:
-        """What takes a step in a stream. The context must be current."""
+        """The function that does a step in a stream. The context must be current."""
         if isinstance(step, CopyStep):
             return partial(memory.take, step, self._arrays, self._scalars)
         target = self._arrays[step.array]
@@ -197,7 +197,7 @@ class PackedBinding(Binding):
         self._packed = [(x, data, kind) for x, data in pairs if (kind := packed_dtype(x)) is not None]
 
     def _note(self) -> None:
-        """Make the outputs' list of what the launch on bytes has, and of elements."""
+        """Fill the list of outputs: those of the launch on bytes, with elements for packed ones."""
         pairs = zip(self._elements, self._inner.outputs, self.plan.outputs, strict=False)
         self.outputs: list[Any] = [data if s.packed is None else x for x, data, s in pairs]
         self.result: Any = self._structure(self.outputs) if self.outputs or not self.plan.outputs else None
@@ -219,7 +219,10 @@ class PackedBinding(Binding):
 def bind_packed(
     call: Any, stream: Any, structure: Callable[[list[Any]], Any], again: Callable[..., Any]
 ) -> PackedBinding:
-    """`bind` for a prepared call with arrays of 4-bit elements. `again` makes the call, with `out=`, where a graph records it."""
+    """`bind` for a prepared call with arrays of 4-bit elements.
+
+    `again` makes the call, with `out=`, if a graph records it.
+    """
     inner = bind(call.loaded, call.arrays, call.scalars, call.outs, stream)
     for data, spec in zip(inner.outputs, inner.plan.outputs, strict=False):
         if spec.packed is not None:
@@ -237,8 +240,8 @@ def bind(
 ) -> Binding:
     """Fix a call's arrays and scalars. Arguments as `call`'s; the kernel does not run.
 
-    Outputs are allocated once where `out` is not given, except JAX's, which are new each time.
-    `structure` turns the list of outputs into what a call of the binding returns (the list itself by default).
+    Without `out`, outputs are allocated once, except JAX's, which are new each time. `structure` makes the result of
+    the binding's call from the list of outputs (by default the list itself).
     """
     if out is None and any(_immutable(a) for a in inputs):
         return FreshBinding(loaded, inputs, scalars, stream, structure)
@@ -254,6 +257,6 @@ def bind(
 
 
 def _immutable(array: Any) -> bool:
-    """Whether results beside `array` cannot be written a second time, or are of another framework."""
+    """Whether outputs of this framework can't be written again, or belong to another framework."""
     name = interop_of(array).name
     return name == "jax" or (name == "generic" and view(array).device == CPU)

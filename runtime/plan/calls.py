@@ -31,11 +31,11 @@ def call(
     out: Sequence[Any] | None = None,
     stream: Any = None,
 ) -> list[Any]:
-    """Run a loaded plan on arrays of any one framework; the outputs, as that framework's arrays.
+    """Run a loaded plan on arrays of any one framework. Returns the outputs as that framework's arrays.
 
     `inputs`: the input arrays in order. `scalars`: values, or their bytes. `out`: arrays to write, one for each output.
     `stream`: a handle or a framework's stream; by default the framework's current one. Arrays in host memory are copied
-    to a GPU and results back, and the other way round for the interpreter.
+    to a GPU and results back, and in the other direction for the interpreter.
     """
     state = begin(loaded, inputs, scalars, out, stream)
     device = loaded.device
@@ -52,7 +52,7 @@ def call(
 def begin(
     loaded: Loaded, inputs: Sequence[Any], scalars: Sequence[Any], out: Sequence[Any] | None, stream: Any
 ) -> PendingCall:
-    """View the arrays of a call, and settle framework, place and stream."""
+    """View the arrays of a call, and choose framework, place and stream."""
     plan, device, count = loaded.plan, loaded.device, len(loaded.plan.outputs)
     if out is not None and len(out) != count:
         raise ArgumentTypeError(f"out= holds {len(out)} arrays, and {plan.name!r} has {count} outputs{where(plan)}")
@@ -79,7 +79,7 @@ def begin(
 
 
 def _given_stream(stream: Any, arrays: list[Any]) -> int | None:
-    """The stream that was asked for, or that an array of no framework was written on."""
+    """The stream of the call, or the one on which an array without a framework was written."""
     if stream is not None:
         return stream_handle(stream)
     if arrays and type(arrays[0]) is not ArrayView and interop_of(arrays[0]).name == "generic":
@@ -121,7 +121,7 @@ def allocate(state: PendingCall) -> None:
         try:
             array = state.interop.empty(spec.shape, spec.dtype, state.place, state.handle)
         except driver.CudaError:
-            raise  # `call` words it
+            raise  # `call` writes the message
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -133,13 +133,13 @@ def allocate(state: PendingCall) -> None:
 
 
 def check(state: PendingCall) -> None:
-    """Raise where the arrays are not what the code assumes. Of a custom kernel its author knows that."""
+    """Raise an error if the arrays break the code's assumptions. Only the author knows those of a custom kernel."""
     if state.plan.traced:
         check_arrays(state.plan, state.views)
 
 
 def warn_of_garbage(plan: LaunchPlan, outputs: Sequence[OutputSpec]) -> None:
-    """Say that a grid without blocks leaves outputs as they were allocated, where there are such without `init=`."""
+    """Warn that a grid without blocks leaves outputs uninitialised, if there are outputs without `init=`."""
     left = [s for s in outputs if s.fill is None and math.prod(s.shape)]
     if left:
         shapes = ", ".join(f"{s.dtype}[{','.join(map(str, s.shape))}]" for s in left)
@@ -152,12 +152,12 @@ def warn_of_garbage(plan: LaunchPlan, outputs: Sequence[OutputSpec]) -> None:
 
 
 def _reserve(i: int, spec: OutputSpec) -> ArrayView:
-    """A stand-in for an output that is allocated after the checks: at an address that nothing overlaps."""
+    """A stand-in for an output that is allocated after the checks, at an address that nothing overlaps."""
     return ArrayView(0, spec.shape, row_major(spec.shape), spec.dtype, ("unplaced", i), "numpy")
 
 
 def _stage(state: PendingCall, fresh: Sequence[int]) -> list[ArrayView]:
-    """The views that the device can reach: themselves, or copies where an array lies in other memory."""
+    """Views that the device can access: the same ones, or copies of arrays in other memory."""
     wanted = "cuda" if state.loaded.device.kind == "cuda" else "cpu"
     placed: list[ArrayView] = []
     moved: list[tuple[ArrayView, ArrayView]] = []
@@ -180,7 +180,7 @@ def _stage(state: PendingCall, fresh: Sequence[int]) -> list[ArrayView]:
 
 
 def _twin(state: PendingCall, i: int, source: ArrayView) -> ArrayView:
-    """Memory for the elements of array `i` on the side where the device is."""
+    """Memory for the elements of array `i` that the device can access."""
     layout = _layout(state, i, source)
     if state.loaded.device.kind != "cuda":
         return memory.host_memory(source, layout)
@@ -191,7 +191,7 @@ def _twin(state: PendingCall, i: int, source: ArrayView) -> ArrayView:
 
 
 def _layout(state: PendingCall, i: int, source: ArrayView) -> memory.CopyLayout:
-    """How the copy lies: without gaps, unless TMA can't address that and can address what the caller passes."""
+    """The layout of the copy: without gaps, unless TMA can address the caller's array but not a gapless one."""
     step, plain = state.plan.launch, memory.gapless(source)
     if step is None or source.contiguous:
         return plain
@@ -218,7 +218,7 @@ def _as_it_lies(twin: ArrayView) -> memory.CopyLayout:
 
 
 def _unstage(state: PendingCall) -> None:
-    """Copy results back to where the caller's arrays lie, and give back what was borrowed."""
+    """Copy results back to the caller's arrays, and free borrowed memory."""
     if not state.back and not state.blocks:
         return
     laid: list[tuple[ArrayView, ArrayView]] = []

@@ -13,7 +13,7 @@ from ..errors import ArgumentTypeError, ArgumentValueError
 
 
 def check_arrays(plan: LaunchPlan, arrays: Sequence[ArrayView]) -> None:
-    """Raise where `arrays` (inputs, then outputs) are not what the compiled code assumes."""
+    """Raise an error if `arrays` (inputs, then outputs) break the compiled code's assumptions."""
     if len(arrays) != len(plan.arrays):
         raise ArgumentTypeError(
             f"kernel {plan.name!r} takes {plan.inputs} input arrays and {len(plan.arrays) - plan.inputs} outputs, "
@@ -37,7 +37,7 @@ def _mismatch(view: ArrayView, assumed: ArrayAssumption) -> str:
         return ""
     if assumed.contiguous and not view.contiguous:
         return f"must be row-major without gaps, and has strides {view.strides} (in elements)"
-    # Host memory may lie anywhere: what runs on a GPU is a copy.
+    # Host memory may have any alignment: a GPU gets a copy.
     alignment = max(assumed.alignment, min(view.dtype.itemsize, 8) if view.device[0] == "cuda" else 1)
     if view.address % alignment:
         return f"must be {alignment}-byte aligned, and lies at {view.address:#x}"
@@ -47,7 +47,7 @@ def _mismatch(view: ArrayView, assumed: ArrayAssumption) -> str:
 
 
 def check_overlaps(plan: LaunchPlan, arrays: Sequence[ArrayView]) -> None:
-    """Raise where memory that the kernel writes is shared in a way that it was not compiled for."""
+    """Raise an error if written memory is shared in a way that the kernel was not compiled for."""
     for i, j in plan.pairs:
         if not overlap(arrays[i], arrays[j]):
             continue

@@ -29,15 +29,15 @@ from .unroll import MISS, Run, first, unroll
 
 __all__ = ["MISS", "FastCalls", "first", "signature_of"]
 
-_RECENT = 4  # signatures that are tried one after another, before a table is asked
-_ALIKE = 4  # calls of one signature that differ in what overlaps
+_RECENT = 4  # signatures that are tried one after another, before a table is used
+_ALIKE = 4  # calls of one signature with different overlaps
 
 
 class Forgets(Protocol):
-    """What remembers calls."""
+    """An object that remembers calls."""
 
     def forget(self) -> None:
-        """Send the next calls the full way."""
+        """Send the next calls to the slow path."""
         ...
 
 
@@ -50,7 +50,7 @@ def forgets_in_child(calls: Forgets) -> None:
 
 
 def _in_child() -> None:
-    """No fast call outlives a fork: the full way says that CUDA does not, where a framework would fail with its own error."""
+    """Forget fast calls after a fork: the slow path then reports that CUDA can't be used, before a framework fails."""
     for calls in _every:
         calls.forget()
 
@@ -63,28 +63,28 @@ class FastCalls:
 
     CAPACITY = 1024
     miss = MISS
-    recording = recording  # for a caller that asks `latest` itself: not while a graph is recorded
+    recording = recording  # for a caller that uses `latest` itself: it must not while a graph is recorded
 
     def __init__(self) -> None:
         self.forget()
         forgets_in_child(self)
 
     def forget(self) -> None:
-        """Send the next calls the full way."""
+        """Send the next calls to the slow path."""
         self._known: dict[Hashable, tuple[Run, ...]] = {}
         self._recent: tuple[Run, ...] = ()
         self._learned = 0
-        self.latest: Run = _miss  # what took the last call
+        self.latest: Run = _miss  # the function that did the last call
 
     def __call__(self, args: Sequence[Any], out: Any = None, stream: Any = None) -> Any:
-        """The call's result if it has a fast path, else MISS: nothing was done then."""
+        """The call's result if it has a fast path. Else MISS, and nothing was done."""
         if recording.active and recording.current() is not None:
             return MISS  # a graph takes this call
         if stream is not None:
             try:
                 stream = stream_handle(stream)
             except ArgumentTypeError:
-                return MISS  # the full call says so, at the user's line
+                return MISS  # the slow path raises the error at the user's line
         for run in self._recent:
             result = run(args, out, stream)
             if result is not MISS:
@@ -109,10 +109,10 @@ class FastCalls:
         loaded: Any,
         structure: Callable[[list[Any]], Any] | None = None,
     ) -> None:
-        """Remember that calls like this one run `loaded`. Does nothing where they have no fast path.
+        """Remember that calls like this one run `loaded`.
 
-        `out` is what the call was given: None, one array, or a list or tuple of arrays, one an output. `structure`
-        makes the call's result of the list of outputs; `first` is the cheapest.
+        Does nothing if they have no fast path. `out`: the call's own, None, one array, or a list or tuple with an array
+        for each output. `structure` makes the call's result from the list of outputs; `first` is the fastest.
         """
         key = _key(args, out)
         plan = None if key is None else plan_fast(loaded, args, out)
@@ -132,7 +132,7 @@ def _miss(args: Sequence[Any], out: Any, stream: int | None) -> Any:
 
 
 def _key(args: Sequence[Any], out: Any) -> Hashable:
-    """The signature of arguments and given outputs, and how the outputs were given; None where there is no fast path."""
+    """The signature of arguments and given outputs, and the form of `out=`; None if there is no fast path."""
     form = type(out).__name__ if type(out) in (list, tuple) else "none" if out is None else "single"
     outs: Sequence[Any] = () if out is None else (out,) if form == "single" else out
     try:

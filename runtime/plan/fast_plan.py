@@ -18,11 +18,11 @@ from ..devices.launch import ParamBuffer, settle
 from ..devices.params import PACK_ERRORS, packer
 from ..errors import RunError
 
-FRAMEWORKS = ("torch", "cupy")  # those with streams of their own and cheap addresses
+FRAMEWORKS = ("torch", "cupy")  # frameworks with their own streams and fast access to addresses
 
 
 def _packs(value: Any, dtype: DType, narrow: bool) -> bool:
-    """Whether there is a packer, and it takes this very value: else calls with the value would never find it."""
+    """Whether there is a packer that takes this value: else calls with the value would never use it."""
     pack = packer(value, dtype, narrow)
     try:
         return pack is not None and bool(pack(value))
@@ -30,18 +30,17 @@ def _packs(value: Any, dtype: DType, narrow: bool) -> bool:
         return False
 
 
-PLACE = 16  # bytes from one scalar in the device's memory to the next: none is larger
+PLACE = 16  # bytes from one scalar in the device's memory to the next, enough for the largest
 
-# What one launch at a time needs: the parameters' buffer, how far into it they begin, and the launches by stream.
+# The objects of one launch at a time: the parameters' buffer, their offset in it, and the launches by stream.
 Desk = tuple[Any, int, dict[int, tuple[Any, tuple[Any, ...]]], ParamBuffer]
 
 
 class FastPlan:
     """A loaded kernel and the arguments of one call; `unroll` makes a function for all calls of their signature.
 
-    `args` are the call's leaves, `arrays` those that are arrays and then the given outputs, `views` theirs and then
-    those of outputs to allocate, at no address: to learn a call takes no memory. `out` is what was given: None, an
-    array, or a list or tuple of arrays.
+    `args`: the call's leaves; `arrays`: the arrays among them, then those of `out=`; `views`: the views of these, then
+    of outputs to allocate, without memory. `out`: None, an array, or a list or tuple of arrays.
     """
 
     def __init__(
@@ -67,9 +66,7 @@ class FastPlan:
         }
         scalars = [a for a in args if not is_array(a)]
         placed = _placed(plan)
-        self.placed: list[int] = [
-            scalar for scalar, _ in placed
-        ]  # scalars by number, where scratch holds them in this order
+        self.placed: list[int] = [scalar for scalar, _ in placed]  # scalars in scratch, by number, in order
         # descriptors: see `encode`
         self.values: list[Any] = loaded.layout.values(
             [*views, *[views[0]] * len(plan.scratch)], scalars, lambda param, array: b""
@@ -84,17 +81,17 @@ class FastPlan:
         self.sets: list[tuple[int, memory.Memset]] = self._sets()
 
     def lazy(self, array: int) -> bool:
-        """Whether a tensor like this can be lazily negated: the imaginary part of a lazy conjugate is.
+        """Whether a tensor like this can be lazily negated, as the imaginary part of a lazy conjugate is.
 
-        It has gaps, or one element.
+        Such a tensor has gaps, or one element.
         """
         seen = self.views[array]
         return seen.framework == "torch" and seen.dtype.is_float and (seen.size == 1 or not seen.contiguous)
 
     def overlaps(self) -> tuple[list[tuple[int, int]], list[tuple[int, int, int, int]]]:
-        """What must hold of addresses: pairs that are equal, and (i, j, low, high) with i - j not between the two.
+        """Conditions on addresses: pairs that are equal, and (i, j, low, high): i - j is not between low and high.
 
-        They are the pairs of which one is written; outputs made for the call share nothing.
+        They are the pairs of which one is written; new outputs share no memory.
         """
         views = self.views
         equal: list[tuple[int, int]] = []
@@ -112,7 +109,7 @@ class FastPlan:
         return equal, apart
 
     def forget(self) -> None:
-        """Let go of the call's arrays: the function is for others like them."""
+        """Drop the call's arrays: the function is for other arrays like them."""
         self.args: list[Any] = []
         self.arrays: list[Any] = []
         self.views: list[ArrayView] = []
@@ -131,7 +128,7 @@ class FastPlan:
         return made
 
     def fill(self, addresses: Sequence[int], stream: int) -> None:
-        """Fill the outputs that ask for it, and zero workspaces, which lie at the last address."""
+        """Fill outputs with `init`, and zero workspaces, which lie at the last address."""
         with driver.current(self.loaded.device.context):
             for array, (call, offset, rest) in self.sets:
                 driver.check(call(addresses[array] + offset, *rest, stream))
@@ -156,7 +153,7 @@ class FastPlan:
                 address += PLACE
 
     def desk(self) -> Desk:
-        """A place to launch from, for a thread that finds all others taken. One that an interrupt lost is no loss."""
+        """A new desk, for a thread that finds all others in use. An interrupt may lose one without harm."""
         layout = self.loaded.layout
         params = ParamBuffer(layout.offsets, layout.nbytes)
         return params.buffer, params.shift, {}, params
@@ -173,7 +170,7 @@ class FastPlan:
         return made
 
     def refuse(self, error: Exception, wanted: int, arrays: Sequence[Any]) -> None:
-        """Deal with an error met in giving memory to output `wanted`, or to what lies in scratch, which comes after them."""
+        """Handle an error of the allocation of output `wanted`; numbers after the outputs are scratch."""
         if not is_out_of_memory(error):
             return
         plan, outputs = self.plan, self.plan.outputs
@@ -188,11 +185,11 @@ class FastPlan:
         raise no_memory(error, label, shape, dtype, plan, inputs) from error
 
     def failure(self, error: driver.CudaError, arrays: Sequence[Any]) -> Exception:
-        """The exception for a driver error met in preparing a launch."""
+        """The exception for a driver error while a launch is prepared."""
         return self.loaded.failure(error, [view(a) for a in arrays], "preparing")
 
     def settle(self, call: Any, arguments: tuple[Any, ...], outcome: tuple[Any, ...], arrays: Sequence[Any]) -> None:
-        """Deal with a launch that did not succeed at once."""
+        """Handle a launch that failed at first."""
         try:
             settle(self.loaded.device.context, call, arguments, outcome)
         except driver.CudaError as error:
@@ -224,7 +221,7 @@ def plan_fast(loaded: Any, args: Sequence[Any], out: Any) -> FastPlan | None:
         return None
     if any(v.device != ("cuda", loaded.device.index) for v in views):
         return None
-    for step in plan.first:  # an output needs no copy of the input that it stands for
+    for step in plan.first:  # an output needs no copy of the input that it is
         if isinstance(step, CopyStep) and not (out is not None and views[step.target].same_memory(views[step.source])):
             return None
     scalars = [a for a in args if not is_array(a)]
@@ -237,18 +234,18 @@ def plan_fast(loaded: Any, args: Sequence[Any], out: Any) -> FastPlan | None:
 
 
 def _holds_workspaces(plan: LaunchPlan) -> bool:
-    """Whether scratch is workspaces only, of which some may be zeroed first."""
+    """Whether scratch has only workspaces, some of which may be zeroed first."""
     plain = all(s.dtype == uint8 and s.alignment <= UNIT for s in plan.scratch)
     params = plan.launch.params if plan.launch else ()
     mapped = any(isinstance(p, TensorMapParam) and p.array >= len(plan.arrays) for p in params)
     return plain and not mapped and all(isinstance(step, ZeroStep) for step in plan.then)
 
 
-UNIT = 256  # bytes: where a workspace may begin
+UNIT = 256  # bytes: the alignment of workspaces
 
 
 def _laid_out(plan: LaunchPlan) -> tuple[int, int, list[int]]:
-    """One stretch of memory for all workspaces: its bytes, how many of them are zeroed, and where each workspace begins."""
+    """One block of memory for all workspaces: its bytes, the number of bytes to zero, and each workspace's offset."""
     zeroed = {step.array - len(plan.arrays) for step in plan.then if isinstance(step, ZeroStep)}
     offsets, used = [0] * len(plan.scratch), 0
     for number in sorted(range(len(plan.scratch)), key=lambda n: n not in zeroed):
@@ -259,7 +256,7 @@ def _laid_out(plan: LaunchPlan) -> tuple[int, int, list[int]]:
 
 
 def _placed(plan: LaunchPlan) -> list[tuple[int, DType]]:
-    """The scalars, by number, that lie in scratch, with their dtypes, where scratch holds nothing else."""
+    """The scalars in scratch, by number, with their dtypes, if scratch holds nothing else."""
     fills = {s.array: s.value for s in plan.then if isinstance(s, FillStep)}
     found = [fills.get(i) for i in range(len(plan.arrays), len(plan.arrays) + len(plan.scratch))]
     return [(value.scalar, value.dtype) for value in found if isinstance(value, ScalarParam)]

@@ -15,7 +15,7 @@ from ..devices.memory import DeviceMemory
 
 @dataclass
 class PendingCall:
-    """A call: its arrays, where they lie, and what is left to do after the launch."""
+    """A call: its arrays, their place, and the work after the launch."""
 
     loaded: Loaded
     scalars: Sequence[Any]
@@ -24,7 +24,7 @@ class PendingCall:
     handle: int  # the stream's
     views: list[ArrayView]
     given: list[ArrayView]
-    out: Sequence[Any] | None  # the arrays of `given`, as they came
+    out: Sequence[Any] | None  # the caller's arrays of `given`
     results: list[Any] = field(default_factory=list[Any])
     blocks: list[DeviceMemory] = field(default_factory=list[DeviceMemory])
     back: list[tuple[ArrayView, ArrayView]] = field(default_factory=list[tuple[ArrayView, ArrayView]])
@@ -36,5 +36,5 @@ class PendingCall:
 
     @property
     def fresh(self) -> Sequence[int]:
-        """The arrays that hold nothing yet, once the plan's first steps are taken."""
+        """The arrays that are still uninitialised after the plan's first steps."""
         return () if self.given else self.plan.unset

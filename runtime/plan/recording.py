@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class Recorder(Protocol):
-    """What takes calls in place of the device. `nibbles`: see `runtime/graph/nibbles.py`."""
+    """Takes calls in place of the device. `nibbles`: see `runtime/graph/nibbles.py`."""
 
     nibbles: Any
 
@@ -25,15 +25,15 @@ class Recorder(Protocol):
         ...
 
     def launch(self, pending: PendingCall) -> list[Any]:
-        """Keep one launch. Returns its outputs, which hold nothing yet."""
+        """Keep one launch. Returns its outputs, which are uninitialised."""
         ...
 
 
-# How many graphs are being recorded, by all threads: the fast paths to a launch look here first.
+# The number of graphs that all threads are recording. The fast paths to a launch test it first.
 active: int = 0
 seen_by_host_code = ctypes.c_int(0)  # the same
 _lock = forking.lock()
-_own: ContextVar[int] = ContextVar("own", default=0)  # how many of them this thread's
+_own: ContextVar[int] = ContextVar("own", default=0)  # the number of this thread's recordings
 _recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
 _inside: ContextVar[bool] = ContextVar("inside", default=False)
 
@@ -45,7 +45,7 @@ def current() -> Recorder | None:
 
 @contextmanager
 def recording(recorder: Recorder) -> Generator[None]:
-    """Hand this thread's calls to `recorder` for a while."""
+    """A context manager: passes this thread's calls to `recorder`."""
     token, own = _recorder.set(recorder), _own.set(_own.get() + 1)
     _count(1)
     try:
@@ -64,7 +64,7 @@ def _count(more: int) -> None:
 
 
 def _in_child() -> None:
-    """In a child process, nothing is recorded but by the one thread that it has."""
+    """In a child process only its one thread can be recording."""
     global active
     active = seen_by_host_code.value = _own.get()
 
@@ -73,10 +73,10 @@ forking.in_child(_in_child)
 
 
 def made(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
-    """`function(*args, **kwargs)`, which is what a user called.
+    """Call `function(*args, **kwargs)` for a user.
 
-    Where a graph records, it makes the call, so that it can make it again with other values of its
-    variables. A call inside a call is part of it.
+    If a graph records, the graph makes the call, so that it can repeat it with other values of its variables. A call
+    inside a call belongs to the outer one.
     """
     recorder = _recorder.get() if active else None
     if recorder is None or _inside.get():

@@ -14,19 +14,19 @@ from ..arrays.array_view import interop_of, is_array
 # An array's address is appended to the list; the return value is added to the signature.
 Scan = Callable[[Any, list[int]], tuple[Any, ...]]
 _scans: dict[type, Scan] = {}
-_tensor: Any = None  # torch.Tensor, once one was seen
+_tensor: Any = None  # torch.Tensor, after the first tensor
 
 
 class SlowPathError(Exception):
-    """An argument that the slow path must look at, and may have an error for."""
+    """An argument that only the slow path can handle, perhaps with an error."""
 
 
 def signature_of(args: Sequence[Any]) -> Hashable:
-    """What of `args` may pick another compiled kernel, hashable and cheap.
+    """A hashable signature of `args`, fast to make. Arguments that need another compiled kernel have another one.
 
-    Of an array: dtype, shape, strides, address modulo 16, device. Of a scalar: its type or dtype,
-    never its value. None for arguments without a fast path: containers, arrays of other frameworks
-    than torch, CuPy and NumPy, tensors that autograd watches.
+    It has an array's dtype, shape, strides, address modulo 16 and device; and a scalar's type or dtype, but not its
+    value. None for arguments without a fast path: containers, arrays of other frameworks than torch, CuPy and NumPy,
+    tensors that autograd watches.
     """
     try:
         return tuple(scan(args, []))
@@ -35,9 +35,9 @@ def signature_of(args: Sequence[Any]) -> Hashable:
 
 
 def likeness(arrays: Sequence[Any]) -> Callable[..., bool] | None:
-    """A function of as many arrays: whether each is sure to be like the one here, by one call of their framework's.
+    """A function that tests, by one call of the framework, whether as many arrays are certainly like these.
 
-    None where the framework has no such call for them. Alignment is left to the caller.
+    None if the framework has no such call. The caller must check alignment.
     """
     found = {interop_of(array).name: interop_of(array) for array in arrays}
     if len(found) != 1:
@@ -46,7 +46,8 @@ def likeness(arrays: Sequence[Any]) -> Callable[..., bool] | None:
     return None if compare is None else compare(arrays)
 
 
-# What of an array picks a kernel, beside its alignment, and how two of them differ. `scan` reads the same.
+# The attributes of an array that pick a kernel, without its alignment, and the operators that compare them. `scan`
+# reads the same.
 _FIELDS = {
     "torch": {"get_device()": "!=", "dtype": "is not", "shape": "!=", "stride()": "!="},
     "cupy": {"data.device_id": "!=", "dtype": "!=", "shape": "!=", "strides": "!="},
@@ -57,8 +58,9 @@ _ADDRESSES = {"torch": "data_ptr()", "cupy": "data.ptr"}
 def tests_of(
     framework: str, k: int, name: str, array: Any, can_be_negated: bool
 ) -> tuple[str, list[str], dict[str, Any]]:
-    """For array number `k` of a fast call, which is called `name`: its address, the tests of which one is true where it is
-    not like `array`, and the objects that the tests name. The address and the tests are Python text.
+    """The address of array number `k` of a fast call, its tests, and the objects that the tests name.
+
+    `name` is its variable. Address and tests are Python text. One test is true if the array is unlike `array`.
     """
     names: dict[str, Any] = {f"kind{k}": type(array)}
     tests = [f"type({name}) is not kind{k}"]
@@ -80,7 +82,7 @@ def scan(leaves: Sequence[Any], addresses: list[int]) -> list[Any]:
     key: list[Any] = []
     for a in leaves:
         cls: Any = type(a)  # pyright: ignore[reportUnknownVariableType]
-        if cls is _tensor:  # the common case, written out: calling _of_torch costs as much again
+        if cls is _tensor:  # the common case, inlined: a call of _of_torch would double its time
             if a.requires_grad:
                 _refuse_watched()
             address = a.data_ptr()

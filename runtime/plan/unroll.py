@@ -66,7 +66,7 @@ def first(outputs: list[Any]) -> Any:
 
 
 def unroll(fast: FastPlan, structure: Callable[[list[Any]], Any] | None) -> Run:
-    """A function of (args, out, stream): the result, or MISS for a call that is not of the plan's signature."""
+    """A function of (args, out, stream) that returns the result, or MISS for a call with another signature."""
     return _Unroller(fast, structure).function()
 
 
@@ -94,7 +94,7 @@ class _Unroller:
         }
         outputs = range(len(fast.plan.outputs))
         self.outs = [f"o{i}" for i in outputs]
-        # Every array's name, inputs first.
+        # The names of all arrays, inputs first.
         self.arrays = [f"a{i}" for i in fast.inputs] + self.outs
 
     def say(self, text: str, depth: int = 1) -> None:
@@ -108,7 +108,7 @@ class _Unroller:
         self._pack_scalars()
         self._allocate()
         self._launch()
-        # Named after this file, so that no line of it is ever taken for the user's.
+        # Named after this file, so that its lines do not count as the user's.
         code = compile("\n".join(self.lines), f"{__file__}:{self.fast.plan.name}", "exec")
         exec(code, self.names)
         self.fast.forget()
@@ -200,12 +200,13 @@ class _Unroller:
         self.say("return MISS", 2)
 
     def _allocate(self) -> None:
-        """The stream, and outputs, workspaces and placed scalars in memory that belongs to it.
+        """Write the stream, and allocations of outputs, workspaces and placed scalars on it.
 
-        Each has a `try` of its own, which says what there is no memory for, and costs nothing where there is.
+        Each has its own `try`, so that an error names it; a `try` takes no time otherwise.
         """
         fast = self.fast
-        wanted: list[tuple[str, str, tuple[int, ...], DType]] = []  # the array, its address, shape and dtype
+        # names of the array and of its address; shape and dtype
+        wanted: list[tuple[str, str, tuple[int, ...], DType]] = []
         if fast.out is None:
             before = fast.plan.inputs
             wanted += [(f"o{i}", f"p{before + i}", o.shape, o.dtype) for i, o in enumerate(fast.plan.outputs)]
@@ -228,7 +229,7 @@ class _Unroller:
         attribute = "data_ptr()" if fast.views[0].framework == "torch" else "data.ptr"
         for name, address, _, _ in wanted:
             self.say(f"{address} = {name}.{attribute}")
-        if fast.room:  # an allocator may align to less
+        if fast.room:  # an allocator may align less
             self.say(f"there += -there % {UNIT}")
 
     def _try_allocating(self, name: str, made: str, number: int) -> None:
@@ -240,7 +241,7 @@ class _Unroller:
         self.say("raise", 3)
 
     def _prepare(self, everything: str) -> None:
-        """Fills of outputs and workspaces, and the values of placed scalars."""
+        """Write fills of outputs and workspaces, and the stores of placed scalars."""
         fast = self.fast
         if not fast.sets and not fast.placed:
             return
@@ -279,7 +280,7 @@ class _Unroller:
             self.say(f"return structure({outputs})")
 
     def _value(self, slot: int) -> str:
-        """One parameter: an address, a scalar's bytes, a descriptor, or what the signature settles."""
+        """The text of one parameter: an address, a scalar's bytes, a descriptor, or a constant of the signature."""
         fast = self.fast
         param = fast.loaded.layout.params[slot]
         if isinstance(param, PointerParam):

@@ -17,7 +17,7 @@ from ...errors import ArgumentTypeError
 from ..array_view import ArrayView
 from .numpy import element_strides
 
-# CuPy is imported already: this file is only loaded for an array that came in.
+# The program has imported CuPy: this file is loaded for the first CuPy array.
 cupy: Any = sys.modules["cupy"]
 
 _DTYPES: dict[Any, DType] = {}

@@ -88,7 +88,7 @@ class DeviceArray:
     ) -> Any:
         if copy:
             raise BufferError("a DeviceArray is exported as it is; copy it afterwards")
-        if stream != -1:  # -1: the consumer sees to the order itself
+        if stream != -1:  # -1: the consumer orders its own work
             _order(cuda_device(self.device[1]), self.stream, 0 if stream in (None, 1) else int(stream))
         return dlpack.export(self.view(), versioned=max_version is not None and max_version[0] >= 1)
 
@@ -110,7 +110,7 @@ def narrowed(there: ArrayView, shape: tuple[int, ...]) -> Any:
 
 
 def _order(device: Any, earlier: int, later: int) -> None:
-    """Make stream `later` wait for what was issued to `earlier`."""
+    """Make stream `later` wait for work issued to `earlier`."""
     if earlier == later:
         return
     cu = driver.api()
@@ -168,7 +168,7 @@ class _Generic:
     name = "generic"
 
     def view(self, array: Any, stream: int) -> ArrayView:
-        if type(array) is DeviceArray:  # in any dtype: the interface has no name for bfloat16 and fp8
+        if type(array) is DeviceArray:  # a direct path, because the interface has no name for bfloat16 and fp8
             _order(cuda_device(array.device[1]), array.stream, stream)
             return array.view()
         interface: Any = getattr(array, "__cuda_array_interface__", None)

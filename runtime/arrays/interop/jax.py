@@ -19,7 +19,7 @@ from ...devices import driver
 from ...errors import ArgumentTypeError, ArgumentValueError
 from ..array_view import CPU, ArrayView, row_major
 
-# JAX is imported already: this file is only loaded for an array that came in.
+# The program has imported JAX: this file is loaded for the first JAX array.
 jax: Any = sys.modules["jax"]
 
 

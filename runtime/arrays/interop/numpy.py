@@ -31,10 +31,7 @@ def _dtype(dtype: np.dtype[Any]) -> DType:
 
 
 def element_strides(strides: tuple[int, ...], shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Byte strides as element strides.
-
-    Raises ArgumentValueError where one is no whole number of elements.
-    """
+    """Byte strides as element strides. Raises ArgumentValueError for a stride that is no whole number of elements."""
     if all(s % itemsize == 0 for s in strides):
         return tuple(s // itemsize for s in strides)
     if all(s % itemsize == 0 for s, n in zip(strides, shape, strict=True) if n > 1):
@@ -50,7 +47,7 @@ class _Numpy:
     name = "numpy"
 
     def view(self, array: Any, stream: int) -> ArrayView:
-        # NumPy imports numpy.ma where it is named, which takes 15 ms; without it there are no masked arrays
+        # naming numpy.ma imports it, which takes 15 ms; unless it is imported there are no masked arrays
         if type(array) is not np.ndarray and "numpy.ma" in sys.modules and isinstance(array, np.ma.MaskedArray):
             raise ArgumentTypeError(
                 "a masked array cannot be passed to a kernel, which would ignore its mask; pass .filled()"

@@ -12,7 +12,7 @@ from kernel_dsl.dtypes import DType, as_dtype
 from ...errors import ArgumentTypeError, ArgumentValueError
 from ..array_view import CPU, ArrayView, row_major
 
-# torch is imported already: this file is only loaded for a tensor that came in.
+# The program has imported torch: this file is loaded for the first tensor.
 torch: Any = sys.modules["torch"]
 
 _DTYPES: dict[Any, DType] = {}
@@ -30,7 +30,7 @@ def dtype_of(dtype: Any) -> DType:
 
 
 def torch_dtype(dtype: DType) -> Any:
-    """The torch.dtype of a DType. Raises ArgumentTypeError where this torch has none."""
+    """The torch.dtype of a DType. Raises ArgumentTypeError if this torch has none."""
     found = getattr(torch, dtype.name, None)
     if found is None:
         raise ArgumentTypeError(f"torch {torch.__version__} has no dtype for {dtype}")
@@ -42,12 +42,12 @@ raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream"
 
 
 def in_forward_mode() -> bool:
-    """Whether PyTorch differentiates forwards now: `torch.func.jvp`, `jacfwd`, `dual_level`."""
+    """Whether PyTorch is in forward-mode differentiation: `torch.func.jvp`, `jacfwd`, `dual_level`."""
     return getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
 
 
 def check_plain(tensor: Any) -> None:
-    """Refuse tensors whose memory is not what their elements say, or that autograd watches."""
+    """Raise an error for tensors whose memory does not hold their elements, or that autograd watches."""
     if in_forward_mode() and torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
         raise ArgumentValueError(
             "a tensor with a tangent cannot be passed to a kernel, which has no derivative in forward mode. Pass the primal "
@@ -127,12 +127,12 @@ class _Torch:
         return array
 
     def likeness(self, arrays: Sequence[Any]) -> Callable[..., bool] | None:
-        """A function of as many tensors: whether each is like the one here, in one call where else it takes many.
+        """A function that tests, in one call, whether as many tensors are like these.
 
-        Alike are: type, dtype, device, shape, strides, being lazily negated or conjugated, and not watched by autograd.
-        It is what torch.compile guards its own code with. None where this torch has none, a tensor comes twice, or
-        autograd watches one. It keeps no tensor alive, and may say no of tensors that are alike: of one that comes
-        twice, in another inference mode, of one that would be watched if gradients were on.
+        It compares type, dtype, device, shape, strides, lazy negation and conjugation, and that autograd watches none.
+        torch.compile guards its own code with it. None if this torch has no such function, a tensor comes twice, or
+        autograd watches one. It keeps no tensor alive. It may refuse like tensors: one that comes twice, or in another
+        inference mode, or one that autograd would watch if gradients were on.
         """
         if not arrays or not _can_compare() or any(t.requires_grad for t in arrays):
             return None
@@ -141,9 +141,9 @@ class _Torch:
 
 
 def _direct_empty() -> Callable[..., Any] | None:
-    """What torch.compile's own code allocates with: a third of `torch.empty`'s cost, on the current GPU.
+    """The allocator of torch.compile's own code, on the current GPU, in a third of the time of `torch.empty`.
 
-    Only where there is one GPU, so that the current one is the right one.
+    None if there are several GPUs, as the current one may be wrong.
     """
     if torch.cuda.device_count() != 1:
         return None
@@ -158,7 +158,7 @@ def _guard(tensors: Sequence[Any]) -> Callable[..., bool]:
 
 @lru_cache(1)
 def _can_compare() -> bool:
-    """Whether this torch's guards look at all that `likeness` promises: they are not of its public interface."""
+    """Whether this torch's guards test all that `likeness` promises: they are no public interface."""
     try:
         one = torch.empty((2, 3))
         like = _guard([one])

@@ -75,10 +75,10 @@ _ATTRIBUTES: dict[str, tuple[str, str]] = {
     "threads_per_threadgroup": ("uint3", "kd_place.size()"),
 }
 
-# Words of Metal that are rewritten or mean something: they cannot name an array.
+# Words of Metal that are rewritten or have a meaning, so they can't name an array.
 _RESERVED = frozenset(("device", "constant", "thread", "threadgroup", "kernel", "half", "bfloat", *_ATTRIBUTES))
 
-# What Metal code includes; the prelude has it all.
+# Headers that Metal code includes; the prelude has their contents.
 _KNOWN_HEADERS: dict[str, str] = dict.fromkeys(
     [
         "metal_stdlib",
@@ -104,7 +104,7 @@ _KNOWN_HEADERS: dict[str, str] = dict.fromkeys(
     "",
 )
 
-# What Metal has and a body cannot use here, by the names that the compiler then does not know, as patterns.
+# Features of Metal that a body can't use here, as patterns of the names that are then unknown to the compiler.
 _ABSENT: dict[str, str] = {
     r"(?:texture|depth)(?:1d|2d|3d|cube|_buffer)\w*|sampler|metal_texture": "metal_kernel has no textures and samplers",
     r"simdgroup_(?:matrix|load|store|multiply\w*|\w+\dx\d)|make_filled_simdgroup_matrix|metal_simdgroup_matrix": (
@@ -130,8 +130,8 @@ def metal_kernel(
     """A kernel whose body is Metal Shading Language; the signature is generated at each call.
 
     `source` is the body. It sees every input as `const device T* <name>` (a scalar or rank-0 array as `const constant
-    T& <name>`), and, where it mentions them, `<name>_shape`, `<name>_strides` (in elements) and `<name>_ndim`; every
-    output as `device T* <name>`, or `device atomic<T>*` with `atomic_outputs=True`; the template arguments as template
+    T& <name>`) and, if it mentions them, `<name>_shape`, `<name>_strides` (in elements) and `<name>_ndim`; every output
+    as `device T* <name>`, or `device atomic<T>*` with `atomic_outputs=True`; the template arguments as template
     parameters; and every attribute of the Metal specification's table 5.8 under its own name. `header` comes before it,
     at namespace scope.
 
@@ -165,7 +165,7 @@ def _check_reserved(name: str, names: Sequence[str]) -> None:
 
 @public
 class MetalKernel:
-    """What `metal_kernel` returns: call it with arrays."""
+    """A kernel that `metal_kernel` returned. Call it with arrays."""
 
     def __init__(
         self, body: CustomBody, ensure_row_contiguous: bool, atomic_outputs: bool, options: CompileOptions
@@ -260,7 +260,7 @@ class MetalKernel:
 def _by_name(
     body: CustomBody, inputs: Any, shapes: Any, dtypes: Any
 ) -> tuple[CustomBody, list[Any], list[Any], list[Any]]:
-    """The dict form as the list form: in the factory's order, or alphabetical where the factory named nothing."""
+    """The dict form as the list form: in the factory's order, or alphabetical if the factory named nothing."""
     for what, value in (("output_shapes", shapes), ("output_dtypes", dtypes)):
         if not isinstance(value, Mapping):
             raise ArgumentTypeError(f"{what}= of kernel {body.name!r} must be a dict by name, as inputs= is")
@@ -312,8 +312,8 @@ def generate(
 ) -> tuple[str, str]:
     """The entry's name and the whole text that NVRTC compiles.
 
-    The body becomes a function template; the entry works out where the thread is, leaves if that is
-    outside the grid, and calls it.
+    The body becomes a function template. The entry computes the thread's position, returns if that is outside the grid,
+    and calls the template.
     """
     entry = identifier("custom_kernel_" + body.name + "".join(f"_{v.label}" for v in special.template))
     text = body.header + body.source
@@ -357,7 +357,7 @@ def generate(
 
 
 def _parameters(body: CustomBody, special: BodySpecialisation, atomic: bool) -> tuple[list[str], list[str], list[str]]:
-    """The parameters of the body and of the entry, and what the one passes to the other."""
+    """The parameters of the body and of the entry, and the arguments that the entry passes to the body."""
     function: list[str] = []
     kernel: list[str] = []
     arguments: list[str] = []

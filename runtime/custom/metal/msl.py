@@ -35,7 +35,7 @@ _MAX_COPY = 4000  # characters of a branch that is copied into its own type
 def translate(text: str, ternaries: bool, checked: Collection[str] = ()) -> str:
     """MSL as CUDA C++ for use within namespace metal.
 
-    `ternaries`: 16-bit floats are about. `checked`: arrays whose elements are read with bounds.
+    `ternaries`: the kernel has 16-bit floats. `checked`: arrays whose elements are read with bounds.
     """
     tokens = [match.group() for match in _TOKEN.finditer(text)]
     tokens = [_literal(token) for token in tokens]
@@ -76,7 +76,7 @@ def _address_spaces(tokens: Sequence[str]) -> list[str]:
         elif token == "constant":
             out.append("const")
         elif token == "threadgroup":
-            # A parameter may be written as an array, and points all the same.
+            # A parameter written as an array is a pointer, too.
             declares = parentheses == 0 and _declares(tokens, i + 1)
             out.append("__shared__" if declares else "")
         else:
@@ -85,7 +85,7 @@ def _address_spaces(tokens: Sequence[str]) -> list[str]:
 
 
 def _declares(tokens: Sequence[str], at: int) -> bool:
-    """Whether what follows `threadgroup` is a variable in SMEM, rather than a type that is pointed to."""
+    """Whether the tokens after `threadgroup` declare a variable in SMEM, and not the type of a pointer."""
     angles = words = 0
     while at < len(tokens):
         token = tokens[at]
@@ -129,7 +129,7 @@ def bounds_name(name: str) -> str:
 
 
 def _places(tokens: Sequence[str], names: Collection[str]) -> list[int]:
-    """Where an array's name stands that an index follows."""
+    """The positions of arrays' names that an index follows."""
     skip = {at for directive in _directives(tokens) for at in directive}
     found: list[int] = []
     solid = [i for i, token in enumerate(tokens) if not _blank(token)]
@@ -158,7 +158,7 @@ def _names_place(before: Sequence[str]) -> bool:
 def _meet(tokens: list[str]) -> None:
     """Wrap both sides of every `c ? a : b` so that they have one type, in place.
 
-    The replacement text of a macro counts as code of its own; other directives are left alone.
+    The replacement text of a macro counts as separate code; other directives stay.
     """
     code = list(range(len(tokens)))
     for directive in _directives(tokens):
@@ -170,7 +170,7 @@ def _meet(tokens: list[str]) -> None:
 
 
 def _meet_in(tokens: list[str], places: Sequence[int]) -> None:
-    """`_meet` for the tokens at `places`, which are read as if they were next to each other."""
+    """`_meet` for the tokens at `places`, as if they were next to each other."""
     read = [tokens[i] for i in places]
     done = list(read)
     for at in range(len(read) - 1, -1, -1):
@@ -233,7 +233,7 @@ def _colon(tokens: Sequence[str], at: int) -> int:
 
 
 def _end(tokens: Sequence[str], at: int) -> int:
-    """Where the expression after a `:` ends: past its last token that is no blank. 0 if that cannot be told."""
+    """The end of the expression after a `:`: past its last token that is no blank. 0 if it is unclear."""
     depth = nested = last = 0
     i = at
     while i < len(tokens):
