@@ -30,7 +30,7 @@ MEASURED: dict[str, dict[int, tuple[float, float]]] = {
 
 
 def sent(name: str, size: float, n: int) -> float:
-    """Bytes that cross a GPU's link one way, where each of `n` GPUs has `size` bytes."""
+    """Return the bytes that cross a GPU's link in one direction if each of `n` GPUs has `size` bytes."""
     return {"all_reduce": 2 * (n - 1) / n, "all_gather": n - 1, "reduce_scatter": (n - 1) / n}[name] * size
 
 
@@ -107,11 +107,13 @@ def read(path: Path) -> tuple[dict[str, dict[int, tuple[float, float]]], int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measured", type=Path)
-    parser.add_argument("--nic", type=float, default=50.0, help="GB/s one way of each GPU's network card")
+    parser.add_argument("--nic", type=float, default=50.0, help="GB/s in one direction of each GPU's network card")
     parser.add_argument("--step", type=float, default=8.0, help="microseconds of an exchange between hosts")
     options = parser.parse_args()
     figures, devices = (MEASURED, 2) if options.measured is None else read(options.measured)
-    print(f"fitted on {devices} GPUs\n\n| collective | latency, us | GB/s one way | NCCL: us | GB/s | furthest off |")
+    print(
+        f"fitted on {devices} GPUs\n\n| collective | latency, us | GB/s in one direction | NCCL: us | GB/s | largest error |"
+    )
     print("|---|---|---|---|---|---|")
     both = [fitted(figures, who, devices) for who in (0, 1)]
     for name, row in figures.items():

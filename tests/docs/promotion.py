@@ -80,32 +80,32 @@ DIFFERENCES = (
         lambda a, b: a in INTEGERS and b == "float*",
         lambda a, b: "float32",
         lambda a, b: "float64*",
-        "A Python float makes float32 of bools and integers. The defaults are int32 and float32, the widths of the hardware; "
-        "JAX with 64-bit types has int64 and float64. And the result is a value like any other; JAX's is weak still.",
+        "A bool or integer with a Python float gives float32. Our defaults are int32 and float32, the widths of the hardware; "
+        "JAX with 64-bit types has int64 and float64. Our result is not weak, and JAX's is.",
     ),
     Difference(
         lambda a, b: a == "bool" and b == "int*",
         lambda a, b: "int32",
         lambda a, b: "int64*",
-        "A Python int makes int32 of bools, for the same reasons.",
+        "A bool with a Python int gives int32, for the same reasons.",
     ),
     Difference(
         lambda a, b: a in NUMBERS and b in NUMBERS,
         lambda a, b: f"{NUMBERS[b].name}*",
         lambda a, b: {"bool*": "bool", "int*": "int64*", "float*": "float64*"}[b],
-        "Python's numbers among themselves have the same defaults, and stay weak.",
+        "Two of Python's numbers give a weak number of the same defaults.",
     ),
     Difference(
         lambda a, b: a in WIDER and b in FP8,
         lambda a, b: a,
         lambda a, b: NONE,
-        "fp8 with a wider float gives the wider, which holds every fp8 number; JAX asks for a conversion.",
+        "fp8 with a wider float gives the wider dtype, which holds every fp8 number; JAX asks for a conversion.",
     ),
     Difference(
         lambda a, b: a in SIGNED and b == "uint64",
         lambda a, b: NONE,
         lambda a, b: "float64*",
-        "uint64 with a signed integer is an error: no integer holds both, and float64 rounds either.",
+        "uint64 with a signed integer is an error: no integer dtype holds both, and float64 would round them.",
     ),
 )
 
@@ -114,14 +114,14 @@ DIFFERENCES = (
 
 HEAD = """# Promotion
 
-The dtype of `x + y` and of every other operation that takes operands of different dtypes, written by
-`python -m tests.docs.promotion`; a test compares it with the code, and with what JAX {version} gives with 64-bit types on.
+The table gives the dtype of `x + y`, and of every other operation on operands of different dtypes. `python -m tests.docs.promotion` writes
+this page. A test compares the table with the code, and with the dtypes of JAX {version} with 64-bit types.
 
-`bool*`, `int*` and `float*` are Python's numbers, written in the body or given as arguments of a call. They are weak: they take
-the dtype of what they meet, unless that is of a lesser kind. `*` marks a result that is weak still. NumPy's scalars have a
-dtype of their own. The order of the operands does not matter, nor how many there are.
+`bool*`, `int*` and `float*` are Python's numbers, in the body or as arguments of a call. They are weak: a weak operand takes the dtype of
+the other operand, unless that is of a lower kind (bool is lower than int, and int lower than float). A result with `*` is weak too.
+NumPy's scalars have a dtype and are not weak. The order and the number of the operands do not change the dtype.
 
-Where JAX's dtype is another it stands below ours, in brackets; `error` is `NoCommonDType`, which asks for `astype`.
+If JAX gives another dtype, the table shows it in brackets below ours. `error` means `NoCommonDType`, which asks for `astype`.
 
 """
 
@@ -146,7 +146,7 @@ def page() -> str:
     rows += [[f"**{short(a)}**", *(cell(a, b, jax) for b in OPERANDS)] for a in OPERANDS]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     differ = "\n".join(f"- {d.why}" for d in DIFFERENCES)
-    return f"{HEAD.format(version=jax['jax'])}{table}\n\n## Where it is not JAX's\n\n{differ}\n"
+    return f"{HEAD.format(version=jax['jax'])}{table}\n\n## Differences from JAX\n\n{differ}\n"
 
 
 def main() -> None:

@@ -26,21 +26,21 @@ CHUNK = 1 << 20
 
 HEADER = """# Accuracy of the mathematical functions
 
-Worst errors that were measured, in units in the last place of the exact result, and the argument
-of each. Float32 functions of one argument were evaluated at all 2^32 arguments and compared with
-float64; all others at 3 million random arguments (special values, all exponents alike, and values
-near 0) and compared with the next wider format. An ulp below the smallest normal number is the
-smallest subnormal. A NaN in the wrong place, an infinity where the result is finite or a zero of
-the wrong sign would be an infinite error; there are none.
+The table gives the largest measured error of each function, in units in the last place (ulp) of the
+exact result, and the argument with this error. Float32 functions of one argument were evaluated at
+all 2^32 arguments and compared with float64. All others were evaluated at 3 million random arguments
+(special values, all exponents alike, and values near 0) and compared with the next wider format. Below
+the smallest normal number, one ulp is the smallest subnormal. A wrong NaN, a wrong infinity and a zero
+of the wrong sign count as infinite errors; the measurement found none.
 
 The limits are 2 ulp in float32 and 4 in float64; for `pow` 4 and 8. `fmod` and `remainder` are
-exact (half an ulp is the rounding of a sum with the divisor). The functions consist of
+exact (the table's half ulp is the rounding of a sum with the divisor). The functions consist of
 IEEE-rounded operations only, so a GPU, the interpreter and this measurement on a CPU should give
 the same bits; `tests/math/test_same_bits.py` compares them. With `approx_math=True` float32
 functions that the hardware approximates use its instructions instead: see the PTX ISA for their
 errors.
 
-The last columns count PTX instructions, without what a rare slow path adds.
+The last two columns count PTX instructions, without those of a rare slow path.
 
 Measured by `python -m tests.math.accuracy`.
 
