@@ -15,7 +15,7 @@ from .checks.hazards import Finding, HazardError, HazardWarning, Place, RunRepor
 from .checks.kinds import HazardKind
 from .checks.launches import Launches
 from .checks.ordered import is_ordered
-from .machine.builders import families as families  # fills the table that the machine builds from
+from .machine.builders import families as families  # fills the table of builders
 from .machine.launch import program_of, run_module
 from .machine.links import check_links
 from .machine.memory import Buffer, GlobalMemory
@@ -58,8 +58,8 @@ __all__ = [
 def check_program(module: Module, entry: str, target: str) -> bool:
     """Compile every function of a module, for an entry, as an assembler does; nothing runs.
 
-    Returns whether warps and blocks meet by barriers alone (`ordered.py`): one run then finds what any would. Raises
-    `PtxError` with line and column for what an assembler or linker would refuse.
+    Returns whether only barriers order warps and blocks (`ordered.py`): then one run finds the same hazards as any
+    other. Raises `PtxError` with line and column for what an assembler or linker would refuse.
     """
     program = program_of(module, entry, target)
     for name, function in module.functions.items():

@@ -36,7 +36,7 @@ _FENCED_SEVERAL = (FENCED, FENCED_GPU, FENCED_CLUSTER, FENCED_BLOCK)
 
 
 class StoredClocks:
-    """What is known at synchronisation objects: `gathering` collects releases, `published` is what a wait gets."""
+    """The clocks that synchronisation objects hold: `gathering` collects releases, and a wait gets `published`."""
 
     def __init__(self, clocks: Clocks, count: int) -> None:
         self.clocks = clocks
@@ -77,7 +77,7 @@ class Clocks:
         self.queue_of: dict[Any, int] = {}
         self.queues: list[Any] = []
         self.issued: Array = np.zeros((batch.teams, self.columns), np.uint32)
-        self.last: dict[int, Instruction] = {}  # of each queue, what issued to it last
+        self.last: dict[int, Instruction] = {}  # the last instruction that issued to each queue
         self.any_fence: bool = False
         self.foreign: dict[int, list[tuple[int, int, int, Array]]] = {}
 
@@ -104,12 +104,12 @@ class Clocks:
     # --- releases and acquires -----------------------------------------------------------------
 
     def of(self, c: Group) -> Array:
-        """(rows, planes, columns): what each warp of `c` knows."""
+        """Return what each warp of `c` knows: (rows, planes, columns)."""
         batch = self.batch
         return self.known[batch.row_team[c.rows], batch.row_agent[c.rows]]
 
     def own(self, c: Group) -> Array:
-        """(rows,): each warp's own clock."""
+        """Return each warp's own clock: (rows,)."""
         batch = self.batch
         agent = batch.row_agent[c.rows]
         return self.known[batch.row_team[c.rows], agent, 0, agent]
@@ -125,7 +125,7 @@ class Clocks:
     def release_rows(
         self, store: StoredClocks, keys: Array, rows: Array, relaxed: bool = False, reach: int = 0
     ) -> None:
-        """The same for warps by number, each perhaps more than once, without the new epoch."""
+        """Do the same for warps by number, without a new epoch; a warp may appear more than once."""
         store.fit()
         team, agent = self.batch.row_team[rows], self.batch.row_agent[rows]
         if relaxed:
@@ -147,14 +147,17 @@ class Clocks:
         return np.minimum(known, known[..., plane : plane + 1, :])
 
     def fence(self, c: Group, reach: int = 0) -> None:
-        """fence.acq_rel and stronger: later relaxed operations, no wider than this, release what is known now."""
+        """Execute fence.acq_rel or a stronger fence.
+
+        Later relaxed operations of this reach or less release what is known now.
+        """
         self.any_fence = True
         planes = (FENCED,) if self.planes <= FENCED_BLOCK else self.fenced[reach:]
         self._lift(c, planes)
         self.tick(c)
 
     def _lift(self, c: Group, planes: tuple[int, ...]) -> None:
-        """All that the warps know, they know in these planes too."""
+        """Copy all that the warps know to these planes."""
         batch = self.batch
         team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
         mine = self.known[team, agent]
@@ -177,13 +180,13 @@ class Clocks:
         self.learn(c, store.published[keys])
 
     def learn(self, c: Group, what: Array) -> None:
-        """`what` (rows, 3, columns) joined into the warps' clocks."""
+        """Join `what` (rows, 3, columns) into the warps' clocks."""
         batch = self.batch
         team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
         self.known[team, agent] = np.maximum(self.known[team, agent], what)
 
     def proxy_fence(self, c: Group, planes: tuple[int, ...]) -> None:
-        """fence.proxy: all that the warp knows is now visible to other proxies too."""
+        """Execute fence.proxy: all that the warp knows is now visible to other proxies too."""
         planes = tuple(p for p in planes if p < self.planes)
         self._lift(c, planes)
         self._lift_foreign(c, planes)
@@ -218,14 +221,17 @@ class Clocks:
             self.foreign.setdefault(team, []).append((agent, int(row[0, agent]), other, what))
 
     def foreign_known(self, team: int, known: Array) -> list[tuple[int, Array]]:
-        """What a warp that knows `known` (columns,) of its cluster knows of others: [(cluster, (planes, columns))]."""
+        """Return a warp's knowledge of other clusters.
+
+        This is [(cluster, (planes, columns))], if it knows `known` (columns,) of its own.
+        """
         found = self.foreign.get(team, [])
         return [(other, what) for agent, clock, other, what in found if known[agent] >= clock]
 
     def knows_foreign(
         self, team: int, known: Array, other: int, other_agent: int, clock: int, plane: int = GENERIC
     ) -> bool:
-        """Whether a warp that knows `known` has synchronised, through memory, with another cluster's agent."""
+        """Return whether a warp that knows `known` has synchronised, through memory, with another cluster's agent."""
         for cluster, what in self.foreign_known(team, known):
             if cluster == other and other_agent < what.shape[1] and int(what[plane, other_agent]) >= clock:
                 return True

@@ -18,7 +18,7 @@ _MOST_LINES = 40
 
 
 def stuck(run: Run) -> None:
-    """Report that no group of any resident batch can run, unless time must pass first."""
+    """Report that no group of any resident batch can run, unless some group waits for time to pass."""
     if run.pass_time():
         return
     lines: list[str] = []
@@ -110,7 +110,7 @@ def _named_lines(batch: Batch, w: Any) -> list[str]:
 
 
 def _bytes_short(run: Run) -> tuple[str, Any] | None:
-    """A barrier that only waits for bytes that nothing in flight will bring: (what, instruction)."""
+    """Return (what, instruction) of a barrier that waits only for bytes, if no operation in flight brings them."""
     for batch in run.resident:
         for offset, m in batch.mbarriers.at.items():
             short = m.valid & (m.pending == 0) & (m.bytes > 0)

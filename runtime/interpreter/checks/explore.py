@@ -31,7 +31,7 @@ class Exploration:
 
     @property
     def verdict(self) -> str:
-        """'found', 'none', or 'none up to N schedules'."""
+        """Return 'found', 'none', or 'none up to N schedules'."""
         if self.hazard is not None:
             return "found"
         return "none" if self.complete else f"none up to {self.schedules} schedules"
@@ -40,10 +40,10 @@ class Exploration:
 def explore(call: Callable[[], Any], limit: int = 64) -> Exploration:
     """Run `call`, which launches what is to be checked on fresh arguments, in up to `limit` orders of its events.
 
-    The first run tells which pairs of events of named barriers, mbarriers and shared memory are unordered and do not
-    commute; each is turned round in a run of its own, and those are looked at in the same way. Where none are left the
-    verdict is 'none', for these arguments. Pairs in global memory are not turned round: with them, and with pairs that
-    could not be, it is 'none up to N schedules'.
+    The first run finds the pairs of events of named barriers, mbarriers and shared memory that are unordered and do not
+    commute. A further run reverses each pair, and may find more pairs. If no pairs are left, the verdict is 'none', for
+    these arguments. Pairs in global memory are not reversed: if there are such pairs, or pairs that cannot be reversed,
+    the verdict is 'none up to N schedules'.
     """
     search = OrderSearch(limit)
     for order in search:
@@ -57,7 +57,7 @@ def explore(call: Callable[[], Any], limit: int = 64) -> Exploration:
 
 @contextmanager
 def explored(order: Order) -> Generator[None]:
-    """What runs inside goes in this order, and is recorded."""
+    """Steer and record the launches inside by this order."""
     token = EXPLORED.set(order)
     try:
         yield
@@ -89,7 +89,7 @@ class OrderSearch:
             yield order
             complete &= not order.open
             if (way := order.signature()) in ways:
-                continue  # what else might have happened was seen when it went this way first
+                continue  # the first run with this signature has given its reversals
             ways.add(way)
             asked = {step for step, _ in holds}
             for step, until in order.reversals():

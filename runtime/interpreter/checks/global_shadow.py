@@ -53,7 +53,7 @@ class GlobalShadow(PartedShadow):
                 self._check_cache(access, at, row, w != 0, self.writes.site[w])
 
     def _check_cache(self, a: ShadowAccess, g: Array, rows: Array, bad: Array, sites: Array) -> None:
-        """ld.global.nc is for memory that nobody writes while the kernel runs (PTX ISA 9.7.9.9)."""
+        """Report ld.global.nc of memory that the kernel writes (PTX ISA 9.7.9.9)."""
         if not bad.any():
             return
         where = tuple(int(i[0]) for i in np.nonzero(bad))
@@ -133,7 +133,7 @@ class GlobalShadow(PartedShadow):
         return (agent & ((1 << self.bits) - 1)) >= self.run.warps_per_block * self.run.cluster_size
 
     def _device(self, agent: Array) -> Array:
-        """The GPU of agents, where there are several."""
+        """Return the GPU of each agent, if there are several GPUs."""
         return (agent >> self.bits) // (self.run.teams // self.run.devices)
 
     def name_agent(self, a: ShadowAccess) -> Array:
@@ -143,10 +143,10 @@ class GlobalShadow(PartedShadow):
         return (team << self.bits) + a.agent
 
     def _team(self, a: ShadowAccess, agent: Any) -> Any:
-        """The cluster of an agent, or of agents, counted from the first of the accessing batch."""
+        """Return the cluster of an agent, or of agents, counted from the first cluster of the accessing batch."""
         first = a.c.batch.first // a.c.batch.cluster
         team = (agent >> self.bits) - first
-        if self.wraps:  # of the clusters that it may be, the last that has begun
+        if self.wraps:  # several clusters have this number: take the last one that has begun
             begun = self.run.next_block // self.run.cluster_size - first
             team = team % self.teams
             team = team - (team >= begun) * self.teams
@@ -249,13 +249,13 @@ class GlobalShadow(PartedShadow):
 
 
 def prepare_buffers(run: Run) -> None:
-    """Give every buffer fresh shadow memory for this run, or none."""
+    """Give every buffer fresh shadow memory for this run, or none if hazards are not detected."""
     for buffer in run.memory.buffers.values():
         buffer.shadow = GlobalShadow(run, buffer) if run.detect and len(buffer.bytes) else None
 
 
 def report_unwritten(run: Run) -> None:
-    """Elements of outputs that no store reached."""
+    """Report elements of outputs that no store reached."""
     for buffer in run.memory.buffers.values():
         if buffer.initialised or buffer.shadow is None:
             continue

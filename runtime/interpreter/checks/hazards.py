@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class HazardError(Error, RuntimeError):
-    """A defect of a kernel. `kind` is a `HazardKind`; `line` is its place, if known."""
+    """A defect of a kernel. `kind` is a `HazardKind`; `line` is its line, if known."""
 
     code = "hazard"
     title = "{message}"
@@ -37,7 +37,7 @@ class HazardError(Error, RuntimeError):
 
 
 class HazardWarning(UserWarning):
-    """The same with `on_hazard="warn"`."""
+    """A defect of a kernel, with `on_hazard="warn"`."""
 
     def __init__(self, kind: HazardKind, message: str, line: SourceLine | None = None) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ _RACES = {
 
 @dataclass(frozen=True)
 class Place:
-    """One side of a hazard: who, the author's line where it is known, the PTX line (0: none) and its instruction."""
+    """One side of a hazard: the agent, the author's line if known, the PTX line (0: none) and its instruction."""
 
     who: str
     line: SourceLine | None
@@ -67,7 +67,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Finding:
-    """A hazard as data. `message` is what errors and warnings say of it; `what` its first sentence."""
+    """A hazard as data. `message` is the text of the error or warning, and `what` its first sentence."""
 
     kind: HazardKind
     what: str
@@ -80,9 +80,8 @@ class Finding:
 
 @dataclass
 class RunReport:
-    """What a run says of itself: `steps` executed, `hazards` found as warnings, and the kernel's printed `output`.
-
-    `findings`: all hazards as data, the one that ended the run too. `quiet`: nothing is warned of.
+    """The report of a run: executed `steps`, `hazards` that became warnings, and the kernel's printed `output`.
+    `findings`: all hazards as data, with the one that ended the run. `quiet`: give no warnings.
     """
 
     steps: int = 0
@@ -94,7 +93,7 @@ class RunReport:
 
 
 class Reporter:
-    """Words hazards and raises or warns."""
+    """Writes the texts of hazards, and raises or warns."""
 
     def __init__(
         self,
@@ -117,16 +116,16 @@ class Reporter:
         self._deferred: dict[tuple[Any, ...], tuple[HazardKind, str, Instruction | None, tuple[str, ...]]] = {}
 
     def defer(self, kind: HazardKind, what: str, ins: Instruction | None, details: tuple[str, ...] = ()) -> None:
-        """Report later, unless it turns out to be a race.
+        """Report this hazard later, unless it turns out to be a race.
 
-        What is read before it is written may be written by another warp a moment later: then which of the two comes
-        first is the bug, whatever the schedule made of it.
+        If a read finds unwritten memory, another warp may write it later in the run. Then the bug is a race, in any
+        schedule.
         """
         key = (kind, ins.line if ins else 0, ins.column if ins else 0)
         self._deferred.setdefault(key, (kind, what, ins, details))
 
     def flush(self) -> None:
-        """Report what was deferred."""
+        """Report the deferred hazards."""
         deferred, self._deferred = self._deferred, {}
         for kind, what, ins, details in deferred.values():
             self.hazard(kind, what, ins, details)
@@ -141,9 +140,9 @@ class Reporter:
         other: Place | None = None,
         ends: bool = False,
     ) -> None:
-        """Raise `HazardError`, or warn once a place and kind; nothing for a kind that is ignored, unless it ends the run.
+        """Raise `HazardError`, or warn once for each place and kind.
 
-        `other` is the side that came before.
+        Ignored kinds give nothing, unless they end the run. `other` is the earlier side.
         """
         if kind in self.ignored and not ends:
             return
@@ -174,7 +173,7 @@ class Reporter:
             warnings.warn(HazardWarning(kind, message, line), stacklevel=2)
 
     def side(self, who: str, ins: Instruction | None) -> Place:
-        """One side of a hazard as data."""
+        """Return one side of a hazard as data."""
         return Place(who, self.source_line(ins), ins.line if ins else 0, ins.name if ins else "")
 
     def source_line(self, ins: Instruction | None) -> SourceLine | None:
@@ -202,7 +201,7 @@ class Reporter:
     # --- who -----------------------------------------------------------------------------------
 
     def who(self, cta: Any, warp: int, lane: int | None = None) -> str:
-        """`block (1, 0, 0), warpgroup 0, warp 2, lane 5`, with the kernel's own axis names where there are some."""
+        """Return `block (1, 0, 0), warpgroup 0, warp 2, lane 5`, with the kernel's axis names if it has some."""
         text = f"{self.block(cta)}, "
         axis = self.names.thread_axis
         text += f"warpgroup {warp // 4}" + (f" ({axis[0]}={warp // 4})" if axis else "")
@@ -211,12 +210,12 @@ class Reporter:
 
     @staticmethod
     def block(cta: Any) -> str:
-        """A block by its coordinates, x, y and z; where there are several GPUs, a fourth says on which one it is."""
+        """Return the text of a block's coordinates x, y and z. With several GPUs, a fourth coordinate is the GPU."""
         x, y, z, *device = (int(i) for i in cta)
         return f"{f'device {device[0]}, ' if device else ''}block ({x}, {y}, {z})"
 
     def group(self, c: Group, bad: Any) -> tuple[int, int, str]:
-        """(row, lane, who) of the first lane that is True in `bad` (rows, 32)."""
+        """Return (row, lane, agent) of the first lane that is True in `bad` (rows, 32)."""
         row, lane = (int(i) for i in np.argwhere(bad)[0])
         warp = int(c.rows[row])
         batch = c.batch
@@ -226,7 +225,7 @@ class Reporter:
     # --- where in shared memory ----------------------------------------------------------------
 
     def shared_name(self, offset: int, dynamic_offset: int, symbols: dict[str, int]) -> str:
-        """What lies at byte `offset` of shared memory: a Ref's name and logical index, or a PTX symbol."""
+        """Return the name of byte `offset` of shared memory: a Ref's name and logical index, or a PTX symbol."""
         at = offset - dynamic_offset
         for region in self.names.smem:
             if region.offset <= at < region.offset + region.bytes:
@@ -240,7 +239,7 @@ class Reporter:
 
 
 def region_index(region: SmemRegion, byte: int) -> str:
-    """The logical index of a byte of an SMEM Ref, through its swizzle and tiling."""
+    """Return the logical index of a byte of an SMEM Ref, through its swizzle and tiling."""
     if region.dtype is None or not region.shape or region.kind == "barrier":
         return f"[{byte // 8}]" if region.kind == "barrier" and region.bytes > 8 else ""
     bits = {Swizzle.B128: 0x70, Swizzle.B64: 0x30, Swizzle.B32: 0x10}.get(region.swizzle, 0)
@@ -251,7 +250,7 @@ def region_index(region: SmemRegion, byte: int) -> str:
     if not tiling:
         index = np.unravel_index(min(element, _count(region.shape) - 1), region.shape)
         return "[" + ", ".join(str(int(i)) for i in index) + "]"
-    if len(tiling) == 1:  # tiles of a row are the row
+    if len(tiling) == 1:  # the tiles of a row make up the row
         index = [int(i) for i in np.unravel_index(min(element, _count(region.shape) - 1), region.shape)]
         return "[" + ", ".join(map(str, index)) + "]"
     # panels of the tile's columns, each with all rows (kernel_dsl/transforms.py)

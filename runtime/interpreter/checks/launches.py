@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from .shadow import ShadowAccess
 
 Array = npt.NDArray[Any]
-WAITED: tuple[str] = ("grid",)  # the queue whose first clock is that of the end of the launches before
+WAITED: tuple[str] = ("grid",)  # the queue whose first clock is the end of the earlier launches
 _FIX = "put griddepcontrol.wait before the first access to what the launch before writes or reads"
 
 
 @dataclass(frozen=True)
 class _Footprint:
-    """What a launch did to one array: `reads` and `writes` are (granules,), the place of an access + 1, or 0."""
+    """The accesses of a launch to one array: `reads` and `writes` are (granules,), the site of an access + 1, or 0."""
 
-    bytes: Array  # keeps the memory, so that no other array comes to lie there
+    bytes: Array  # keeps the memory, so that no other array gets its addresses
     start: int
     granule: int
     reads: Array
@@ -58,24 +58,27 @@ class _Record:
 
 @dataclass
 class LaunchState:
-    """Of the last launch: who may still run when it starts, after it has waited, and what it executed."""
+    """The state of the last launch.
+
+    It has the launches that may still run when it starts and after its wait, and what it executed.
+    """
 
     at_start: list[_Record] = field(default_factory=list[_Record])
     after_wait: list[_Record] = field(default_factory=list[_Record])
     waited: bool = False
     triggered: bool = False
-    early: bool = False  # whether some warp executed launch_dependents before it knew of a wait
+    early: bool = False  # whether some warp executed launch_dependents before it was ordered after a wait
     record: _Record | None = None
 
 
 class Launches:
-    """The launches of a stream, one after the other."""
+    """The launches of a stream, in order."""
 
     def __init__(self) -> None:
         self._last = LaunchState()
 
     def begin(self, overlaps: bool) -> LaunchState:
-        """The state of the next launch. One that ends by a hazard leaves nothing."""
+        """Return the state of the next launch. A launch that ends by a hazard leaves no record."""
         before, now = self._last, LaunchState()
         self._last = LaunchState()
         if overlaps:
@@ -87,7 +90,7 @@ class Launches:
         return now
 
     def end(self, state: LaunchState, run: Run) -> None:
-        """A launch has ended; what it accessed is kept if the next one may start before that."""
+        """End a launch. Its accesses are kept if the next launch may start before its end."""
         if state.triggered:
             places = [run.reporter.place(ins) for ins in run.sites]
             state.record = _Record(run.reporter.kernel_name, places, _footprints(run))
@@ -112,7 +115,7 @@ def _address(data: Array) -> int:
 
 
 def passed_wait(c: Group) -> None:
-    """griddepcontrol.wait: the launches before have ended, and what they wrote is seen."""
+    """Execute griddepcontrol.wait: the earlier launches have ended, and their writes are visible."""
     run, clocks = c.batch.run, c.batch.clocks
     run.overlap.waited = True
     if clocks is None:
@@ -123,7 +126,7 @@ def passed_wait(c: Group) -> None:
 
 
 def triggered(c: Group) -> None:
-    """griddepcontrol.launch_dependents."""
+    """Execute griddepcontrol.launch_dependents."""
     run, clocks = c.batch.run, c.batch.clocks
     run.overlap.triggered = True
     if clocks is not None:
@@ -133,7 +136,7 @@ def triggered(c: Group) -> None:
 
 
 def check(shadow: Any, a: ShadowAccess, g: Array, rows: Array, writes: bool) -> None:
-    """Report accesses to what a launch accesses that may still run."""
+    """Report accesses to memory that an earlier launch, which may still run, accesses too."""
     state, run = a.c.batch.run.overlap, a.c.batch.run
     late = a.known[:, 0, a.c.batch.clocks.queue(WAITED)] if state.waited else np.zeros(len(a.known), np.uint32)
     known: Array = np.broadcast_to((late > 0)[rows], g.shape)

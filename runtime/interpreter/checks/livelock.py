@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from ..machine.launch import Run
 
 Array = npt.NDArray[Any]
-_FIRST = 20_000  # steps before the first look
-_FIRST_OF_SEVERAL = 2_000  # where several GPUs wait for one another
-_WINDOW = 4_000  # groups that a look lasts
-_MOST = 1 << 25  # bytes of arrays above which nothing is looked at
+_FIRST = 20_000  # steps before the first check
+_FIRST_OF_SEVERAL = 2_000  # the same, if several GPUs wait for each other
+_WINDOW = 4_000  # groups that one check watches
+_MOST = 1 << 25  # bytes of arrays above which nothing is checked
 _ROUNDS = 4
 
 
 @dataclass(slots=True)
 class Saved:
-    """A batch's state: where its one ready group stands, its registers (frame, number, bits), a hash of the rest."""
+    """A batch's state: the place of its one ready group, its registers (frame, number, bits), and a hash of the rest."""
 
     place: Any
     registers: list[tuple[Frame, int, Array]]
@@ -41,7 +41,7 @@ class Saved:
 
 
 class Watch:
-    """Looks for batches that repeat themselves."""
+    """Finds batches that repeat themselves."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -49,13 +49,13 @@ class Watch:
         self.next: int = self.first
         self.left: int = 0
         self.saved: Saved | None = None
-        self.asleep: dict[int, int] = {}  # batch -> what global memory was when it was found to repeat itself
+        self.asleep: dict[int, int] = {}  # batch -> the hash of global memory when the batch was found to repeat itself
         self.polled: int | None = None
         self.seen: set[Any] = set()  # states of those that poll, since memory last changed
         self._slices: dict[Any, int | None] = {}
 
     def repeats(self, batch: Batch) -> bool:
-        """Called before each group: whether this batch does the same again and again."""
+        """Return whether this batch repeats itself; called before each group."""
         if self.run.steps < self.next:
             return False
         if self.left == 0:
@@ -88,7 +88,7 @@ class Watch:
         self.saved = Saved(_place(batch), registers, self._rest(batch))
 
     def _same(self, batch: Batch) -> bool:
-        """Whether the batch is in the state that was saved; what told the two apart last time is looked at first."""
+        """Return whether the batch is in the saved state. It compares first what differed last time."""
         assert self.saved is not None
         registers = self.saved.registers
         if sum(len(f.registers) for f in batch.frames.values()) != len(registers):
@@ -123,11 +123,11 @@ class Watch:
         return self._slices[key]
 
     def memory(self) -> int:
-        """A hash of the writable arrays."""
+        """Return a hash of the writable arrays."""
         return hash(tuple(b.bytes.tobytes() for b in self.run.memory.buffers.values() if b.writable))
 
     def _rest(self, batch: Batch) -> int:
-        """A hash of all but the registers."""
+        """Return a hash of all state except the registers."""
         (g,) = batch.ready.values()
         parts: list[Any] = [g.rows.tobytes(), g.mask is not None and g.mask.tobytes()]
         b = batch.barriers
@@ -138,7 +138,7 @@ class Watch:
         return hash((*parts, *(a.tobytes() for a in arrays), self.memory()))
 
     def rests(self, batch: Batch) -> bool:
-        """Whether a batch repeats itself, and global memory is as it was."""
+        """Return whether a batch repeats itself and global memory has not changed."""
         if not self.asleep or id(batch) not in self.asleep:
             return False
         if self.asleep[id(batch)] == self.memory():
@@ -147,14 +147,14 @@ class Watch:
         return False
 
     def polled_before(self) -> bool:
-        """Whether those that poll have looked at global memory as it is."""
+        """Return whether all polling groups have read global memory in its present state."""
         now = self.memory()
         before, self.polled = self.polled, now
         return before == now
 
 
 def _alone(batch: Batch) -> bool:
-    """Whether one group alone can go on, and nothing in flight can change what it sees."""
+    """Return whether only one group can go on, and nothing in flight can change what it reads."""
     return len(batch.ready) == 1 and not batch.polling and not batch.parked and not batch.engine.pending
 
 
@@ -164,7 +164,7 @@ def _place(batch: Batch) -> Any:
 
 
 def livelock(run: Run) -> None:
-    """Report that all that runs repeats itself, unless time must pass first."""
+    """Report that all running batches repeat themselves, unless some group waits for time to pass."""
     if run.pass_time():
         return
     lines: list[str] = []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Actor = tuple[Any, ...]  # ("warp", launch, block, warp), or ("copy", launch, number)
-Step = tuple[Actor, int]  # an actor's n-th event, from 1
+Step = tuple[Actor, int]  # an actor and the number of its event, from 1
 Hold = tuple[Step, Step]  # the first waits for the second
 _MOST = 30_000  # events of a run that are kept
 _WINDOW = 48  # events of an object that a later one is compared with
@@ -37,12 +37,12 @@ class SyncEvent:
     phase: int
     agent: int
     clock: int
-    known: Array  # (columns,): what the actor knew before
+    known: Array  # (columns,): the clocks that the actor knew before
     team: int
 
 
 class Order:
-    """Steers the launches of one run by `holds`, and records what they synchronise by."""
+    """Steers the launches of one run by `holds`, and records their synchronisation events."""
 
     def __init__(self, holds: frozenset[Hold] = frozenset()) -> None:
         self.holds: dict[Step, Step] = dict(holds)
@@ -55,13 +55,13 @@ class Order:
         self.performing: Actor | None = None
         self.issuers: dict[
             tuple[int, int, int], Array
-        ] = {}  # (cluster, queue, clock) of copies -> what their warp knew
+        ] = {}  # (cluster, queue, clock) of a copy -> the clocks that its warp knew
         self.held: list[tuple[Batch, Group]] = []
         self.kept: list[tuple[Pending, Hold]] = []
-        self.open: bool = False  # whether there is more to explore than events can tell, or than could be held
+        self.open: bool = False  # whether some orders cannot be explored: events do not show them, or a hold failed
 
     def begin(self) -> None:
-        """Another launch."""
+        """Begin another launch."""
         self.launch += 1
         self.copies = 0
 
@@ -75,7 +75,7 @@ class Order:
         return step, until
 
     def admit(self, batch: Batch, g: Group) -> Group | None:
-        """The warps of `g` that may synchronise now; the others are kept."""
+        """Return the warps of `g` that may synchronise now; hold the others."""
         if not self.holds:
             return g
         stop = np.array([self._blocked(self._warp(batch, row)) is not None for row in g.rows.tolist()])
@@ -88,7 +88,10 @@ class Order:
         return "warp", self.launch, batch.first + int(batch.row_cta[row]), int(batch.row_warp[row])
 
     def release(self, forced: bool = False) -> bool:
-        """Let go of those who have waited for long enough; `forced`: nothing else can go on, so of one all the same."""
+        """Release the groups whose holds have ended.
+
+        `forced`: nothing else can go on, so release one group in any case.
+        """
         kept, self.held = self.held, []
         freed = False
         for batch, g in kept:
@@ -112,7 +115,7 @@ class Order:
         return freed
 
     def copy(self, op: Pending) -> None:
-        """A copy has been issued: it takes effect now, or when its hold ends."""
+        """Let an issued copy take effect now, or when its hold ends."""
         self.copies += 1
         actor: Actor = ("copy", self.launch, self.copies)
         perform = op.perform
@@ -133,18 +136,21 @@ class Order:
     # --- recording -----------------------------------------------------------------------------
 
     def is_open(self) -> bool:
-        """Whether this run has shown that not every order can be explored."""
+        """Return whether this run has shown that some orders cannot be explored."""
         self.reversals()
         return self.open
 
     def issued(self, batch: Batch, team: int, agent: int, queue: int, clock: int) -> None:
-        """A warp is about to issue a copy."""
+        """Record that a warp is about to issue a copy."""
         self.issuers[team + batch.first // batch.cluster, queue, clock] = batch.clocks.known[team, agent, 0].copy()
 
     def warps(
         self, batch: Batch, rows: Array, place: Callable[[int], Any], kind: str, phase: Callable[[int], int]
     ) -> None:
-        """Events of warps `rows` (numbers in the batch), one each: at `place(i)`, in `phase(i)` of what lies there."""
+        """Record one event of each warp in `rows` (numbers in the batch).
+
+        It is at `place(i)`, in `phase(i)` of the object there.
+        """
         clocks = batch.clocks
         if clocks is None:
             return
@@ -156,7 +162,7 @@ class Order:
             actor = self._warp(batch, row)
             events = self.events.setdefault((self.launch, place(i)), [])
             if kind == "read" and events and events[-1].kind == kind and events[-1].step[0] == actor:
-                continue  # it polls, and no other agent was here
+                continue  # the warp polls, and no other agent had an event here since
             self.open |= bool(self.holds) and self._blocked(actor) is not None
             self.done[actor] = self.done.get(actor, 0) + 1
             team, agent = int(batch.row_team[row]), int(batch.row_agent[row])
@@ -165,7 +171,7 @@ class Order:
             events.append(SyncEvent((actor, self.done[actor]), kind, phase(i), agent, int(known[agent]), known, team))
 
     def completed(self, batch: Batch, cta: int, offset: int, phase: int, queue: int, clock: int) -> None:
-        """A copy has completed on an mbarrier."""
+        """Record that a copy has completed on an mbarrier."""
         if self.performing is None or batch.clocks is None:
             return
         team = cta // batch.cluster + batch.first // batch.cluster
@@ -177,7 +183,7 @@ class Order:
         self.events.setdefault((self.launch, place), []).append(event)
 
     def signature(self) -> Any:
-        """What happened at each object, in its order: equal for runs that synchronise the same way."""
+        """Return the events at each object in order: equal for runs that synchronise in the same order."""
         return frozenset(
             (place, tuple((e.step, e.kind, e.phase) for e in events)) for place, events in self.events.items()
         )
@@ -185,7 +191,7 @@ class Order:
     # --- what else might have happened ----------------------------------------------------------
 
     def reversals(self) -> list[Hold]:
-        """Holds that turn pairs of events round which nothing orders and which do not commute. Asked once the run is over."""
+        """Return holds that reverse pairs of events which are unordered and do not commute. Call this after the run."""
         if self.found is not None:
             return self.found
         self.found = found = list[Hold]()
@@ -197,19 +203,19 @@ class Order:
                     if earlier.step[0] == later.step[0] or not _conflict(earlier, later):
                         continue
                     if earlier.team != later.team or place[0] == "global":
-                        self.open = True  # blocks and memory between them are not followed
+                        self.open = True  # the order of blocks, and of memory that they share, is not explored
                     elif not _before(earlier, later):
                         found.append((earlier.step, later.step))
         return found
 
 
 def _before(a: SyncEvent, b: SyncEvent) -> bool:
-    """Whether `a` is ordered before `b` by what came before `b`."""
+    """Return whether `a` is ordered before `b` by the clocks that `b`'s actor knew."""
     return a.agent < len(b.known) and int(b.known[a.agent]) >= a.clock
 
 
 def _conflict(a: SyncEvent, b: SyncEvent) -> bool:
-    """Whether the order of two events of one object, `a` first, makes a difference."""
+    """Return whether the order of two events of one object, `a` first, changes the outcome."""
     if a.kind == "meet":
         return a.phase != b.phase
     if a.kind in ("read", "write", "add"):

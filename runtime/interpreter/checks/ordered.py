@@ -13,7 +13,7 @@ _STRONG = {"volatile", "relaxed", "acquire", "release", "mmio", "acq_rel"}
 
 
 def is_ordered(module: Module, entry: str) -> bool:
-    """Whether nothing that the entry may execute pairs up in another way under another schedule."""
+    """Return whether the entry's synchronisation pairs up in the same way under every schedule."""
     reached = [f for f in module.functions.values() if f.name == entry or not f.entry]
     return not any(isinstance(i, Instruction) and _is_free(i) for f in reached for i in f.body)
 

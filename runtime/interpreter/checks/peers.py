@@ -34,14 +34,14 @@ class Peers:
         self.site: Array = np.zeros(shape, np.int32)
 
     def accessed(self, c: Group, row: Array, cta: Array, ins: Instruction) -> None:
-        """Rows of `c` access shared memory of blocks `cta`."""
+        """Record that rows of `c` access shared memory of blocks `cta`."""
         batch = self.batch
         other = cta != c.cta[row]
         if not other.any():
             return
         row, cta = row[other], cta[other]
         self.check_started(c, row, cta, ins)
-        if "async" in ins.opcode:  # a barrier of the peer tells it
+        if "async" in ins.opcode:  # a barrier of the peer signals it
             return
         warps = c.rows[row]
         agent, team = batch.row_agent[warps], batch.row_team[warps]
@@ -64,7 +64,7 @@ class Peers:
         return bool(live[:, cta].any(axis=(0, 2)).all() and peers_run(self.batch, rows).all())
 
     def at_exit(self) -> None:
-        """All blocks have exited: each warp that accessed a peer must be known, up to that, to a warp of the peer."""
+        """Check accesses to peers after all blocks have exited: a warp of the peer must be ordered after each access."""
         batch = self.batch
         known = batch.clocks.known[:, :, GENERIC, : self.clock.shape[2]]  # (clusters, agents, agents)
         told = known.reshape(batch.teams, batch.cluster, batch.per_block, -1).max(axis=2)
@@ -85,7 +85,7 @@ class Peers:
 
 
 def peers_run(batch: Batch, rows: Array) -> Array:
-    """(rows,): warps that know their peers run: past a cluster barrier, or told by a warp of each peer."""
+    """Return the warps, (rows,), that know that their peers run: by a cluster barrier, or by a message from each peer."""
     known = batch.clocks.known[batch.row_team[rows], batch.row_agent[rows], GENERIC, : batch.clocks.agents]
     told = (known.reshape(len(rows), batch.cluster, batch.per_block) > 0).any(axis=2).all(axis=1)
     return told | (batch.barriers.warp_phase[rows] > 0)

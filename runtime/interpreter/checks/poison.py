@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..machine.program import Op
 
 Array = npt.NDArray[Any]
-Poison = dict[int, Array]  # register -> (warps, 32), which lanes hold poison
+Poison = dict[int, Array]  # register -> (warps, 32): the lanes that hold poison
 LOADS = ("ld", "ldu")
 _LOCAL = "local memory is read before it was written"
 
@@ -35,7 +35,7 @@ def _registers(bits: int) -> list[int]:
 
 
 def following(op: Op, ins: Instruction) -> Op:
-    """A load, `op` with its guard, that marks what it brings from memory that nobody wrote."""
+    """Return a load, `op` with its guard, that marks values from unwritten memory as poison."""
     first = ins.operands[0]
     items = first.items if isinstance(first, Vec) else (first,)
     dests = [o.index if isinstance(o, Reg) else -1 for o in items]
@@ -58,7 +58,7 @@ def following(op: Op, ins: Instruction) -> Op:
 
 
 def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
-    """`op` that hands poison on (`pure`), or reports it. `op` contains its guard."""
+    """Return `op` so that it propagates poison (`pure`) or reports it. `op` contains its guard."""
     read_bits, write_bits = used(ins)
     reads, writes = _registers(read_bits), _registers(write_bits)
     select = ins.operands[1:4] if ins.opcode[0] == "selp" else ()
@@ -83,7 +83,7 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
             _check(c, ins, poison, reads, active)
             bad = None
         origin = next((c.frame.origins[r] for r in reads if r in poison), _LOCAL)
-        if loads:  # before `op`, which marks them anew
+        if loads:  # before `op`, because `op` marks them again
             for register in writes:
                 _mark(c, register, active, None, origin)
             return op(c)
@@ -108,7 +108,7 @@ def _union(c: Group, poison: Poison, registers: list[int]) -> Array | None:
 
 
 def _chosen(c: Group, poison: Poison, operands: tuple[Any, ...]) -> Array:
-    """What selp takes: the poison of the operand that it chooses, or of the predicate."""
+    """Return the poison of selp: that of the operand that it selects, or of the predicate."""
     first, second = (
         poison[o.index][c.select] if isinstance(o, Reg) and o.index in poison else np.zeros((c.n, 32), np.bool_)
         for o in operands[:2]
@@ -129,7 +129,7 @@ def _logic(ins: Instruction) -> tuple[list[Any], bool] | None:
 
 
 def _undecided(c: Group, poison: Poison, reads: list[int], operands: list[Any], ones: bool) -> Array | None:
-    """What a logical operation makes of poison: nothing where an operand that holds none decides the result."""
+    """Return the poison of a logical operation: none where an operand without poison decides the result."""
     bad = _union(c, poison, reads)
     if bad is None:
         return None
@@ -146,7 +146,7 @@ def _undecided(c: Group, poison: Poison, reads: list[int], operands: list[Any], 
 
 
 def fresh(c: Group, lanes: Array, origin: str = _LOCAL) -> None:
-    """A load brings what nobody wrote to `lanes`, (rows, 32) or of a vector (rows, 32, elements)."""
+    """Note that a load reads unwritten memory in `lanes`, (rows, 32) or for a vector (rows, 32, elements)."""
     held = c.frame.fresh
     if held is not None:
         both = [a if a.ndim == 2 else np.any(a, axis=2) for a in (lanes, held)]
@@ -179,13 +179,13 @@ def _check(c: Group, ins: Instruction, poison: Poison, registers: list[int], act
 
 
 def report(c: Group, ins: Instruction | None, bad: Array, origin: str) -> None:
-    """A value from memory that nobody wrote decides something: unless the missing write comes later, and is a race."""
+    """Report that a value from unwritten memory is used, unless a later write makes it a race."""
     _, _, who = c.batch.run.reporter.group(c, bad)
     c.batch.run.reporter.defer(HazardKind.UNINITIALISED, f"{origin}, and the value is used", ins, (who,))
 
 
 def check_branch(c: Group, predicate: int, ins: Instruction | None) -> None:
-    """A branch on poison."""
+    """Report a branch on poison."""
     held = c.frame.poison.get(predicate)
     if held is not None and (held[c.select] & c.active).any():
         report(c, ins, held[c.select] & c.active, c.frame.origins[predicate])

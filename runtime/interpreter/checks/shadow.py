@@ -31,7 +31,7 @@ AGENT = np.int64((1 << 30) - 1)
 
 
 def row_of(span: slice) -> Array:
-    """(1, k) granules of a stretch."""
+    """Return the (1, k) granules of a stretch."""
     return np.arange(span.start, span.stop, dtype=np.int64).reshape(1, -1)
 
 
@@ -42,8 +42,8 @@ def agent_of(epoch: Array) -> Array:
 class ShadowAccess:
     """One access to check: what the accessing agents know, and their epochs.
 
-    `known` (rows, 3, columns); `agent` and `clock` (rows,); `rows_to_group` for words about lanes. `strong`: atomic
-    or volatile, which does not race with its like.
+    `known` (rows, 3, columns); `agent` and `clock` (rows,); `rows_to_group` for texts about lanes. `strong`: atomic or
+    volatile; two strong accesses do not race.
     """
 
     __slots__ = (
@@ -80,11 +80,11 @@ class ShadowAccess:
         self.same: Any = None
         self.clash: Any = None
         self.loaded: Any = None  # of an ordinary load: granules (rows, 32) or (rows, 32, k), mask, elements
-        self.reach: int = 0  # of a strong access: 2 its block, 1 its cluster, 0 further
+        self.reach: int = 0  # of a strong access: 2 its block, 1 its cluster, 0 more
 
 
 def generic_access(c: Group, ins: Instruction, strong: bool) -> ShadowAccess:
-    """The access of each warp of `c` by itself."""
+    """Return the access of each warp of `c`."""
     batch = c.batch
     agent = batch.row_agent[c.rows]
     known = batch.clocks.of(c)
@@ -93,9 +93,9 @@ def generic_access(c: Group, ins: Instruction, strong: bool) -> ShadowAccess:
 
 
 class Shadow:
-    """The shadow of one array of bytes. Subclasses say which agents are comparable and what to call things."""
+    """The shadow of one array of bytes. Subclasses define which agents are comparable and how texts name them."""
 
-    place: tuple[Any, ...] = ()  # what events of the order of synchronisation know it by
+    place: tuple[Any, ...] = ()  # its key in events of the order of synchronisation
 
     def __init__(self, size: int, run: Run, site_type: Any = np.int32) -> None:
         self.size = size
@@ -142,10 +142,10 @@ class Shadow:
         raise AssertionError("each shadow keeps its own readers")
 
     def _refined(self, times: int) -> None:
-        """Each granule has become `times`."""
+        """React to the split of each granule into `times`."""
 
     def granules(self, index: Array, size: int, count: int) -> Array:
-        """Word indices (rows, lanes) as granule indices (rows, lanes) or (rows, lanes, k).
+        """Return the granule indices, (rows, lanes) or (rows, lanes, k), of word indices (rows, lanes).
 
         Accesses of `count` words are aligned to their whole width.
         """
@@ -177,13 +177,16 @@ class Shadow:
         self, c: Group, index: Array, size: int, count: int, mask: Array | None, ins: Instruction,
         form: Any, same: Any = None,
     ) -> ShadowAccess | None:  # fmt: skip
-        """`same()` gives the lanes (rows, 32) that write what memory holds already."""
+        """Check and record a write.
+
+        `same()` returns the lanes (rows, 32) that write the value that memory already holds.
+        """
         access = generic_access(c, ins, form.strong)
         access.reach = getattr(form, "reach", 0)
         return self.note_write(access, self.granules(index, size, count), mask, same)
 
     def note_write(self, a: ShadowAccess, granules: Array, mask: Array | None, same: Any) -> ShadowAccess | None:
-        """A write of lanes to granules (rows, 32) or (rows, 32, k); `same` as `write` takes it."""
+        """Check and record a write of lanes to granules (rows, 32) or (rows, 32, k); `same` as in `write`."""
         g, rows = self.select(granules, mask)
         if not g.size:
             return None
@@ -200,7 +203,7 @@ class Shadow:
         return a
 
     def _tell(self, a: ShadowAccess, g: Array, rows: Array, kind: str) -> None:
-        """Record strong accesses where the order of synchronisation is explored; mbarriers tell of themselves."""
+        """Record strong accesses if the order of synchronisation is explored; mbarriers record their own."""
         batch = a.c.batch
         order = batch.run.order
         if order is None or a.ins.opcode[0] == "mbarrier":
@@ -236,7 +239,7 @@ class Shadow:
 
     @staticmethod
     def select(g: Array, mask: Array | None) -> tuple[Array, Array]:
-        """Flat granule indices of active lanes, and the row of each."""
+        """Return the flat granule indices of active lanes, and the row of each."""
         n = g.shape[0]
         rows: Array = np.arange(n, dtype=np.int64)
         if mask is None:
@@ -301,7 +304,7 @@ class Shadow:
         return test(numbers, rows)
 
     def epoch(self, a: ShadowAccess) -> Array:
-        """(rows,): the epochs that this access leaves behind."""
+        """Return the epochs, (rows,), that this access stores."""
         mine = (self.name_agent(a) << np.int64(32)) | a.clock
         return mine | ATOMIC if a.strong else mine
 
@@ -327,7 +330,7 @@ class Shadow:
         agent = agent_of(epochs)
         mine = self.name_agent(a)[rows]
         other = agent != mine
-        if a.queue:  # operations of one queue are not ordered among themselves, only after one that was waited for
+        if a.queue:  # operations of one queue are unordered, except after an operation that was waited for
             other |= (epochs & CLOCK) != a.clock[rows]
         if a.strong:
             other &= (epochs & ATOMIC) == 0
@@ -344,7 +347,7 @@ class Shadow:
         return bad
 
     def ordered(self, a: ShadowAccess, row: Array, agent: Array, clock: Array) -> Array:
-        """Whether (agent, clock) is ordered before the access of `row`."""
+        """Return whether (agent, clock) is ordered before the access of `row`."""
         return a.known[row, 0, agent] >= clock
 
     def check_initialised(self, a: ShadowAccess, g: Array, rows: Array, w: Array | None = None) -> None:
@@ -372,7 +375,7 @@ class Shadow:
         return self.writes.get(g) == 0
 
     def who(self, a: ShadowAccess, row: int) -> str:
-        """Who accesses, in words."""
+        """Return the text of the accessing agent."""
         raise AssertionError("each shadow names its own agents")
 
     def check_readers(self, a: ShadowAccess, g: Array, rows: Array, r: Array) -> None:
@@ -391,7 +394,7 @@ class Shadow:
         their own."""
         same: Array = np.zeros(bad.shape, np.bool_)
         if a.same is not None:
-            a.c.batch.engine.land()  # what memory holds once the earlier write has taken effect
+            a.c.batch.engine.land()  # the earlier write must have taken effect before memory is compared
             same = np.broadcast_to(a.same(), bad.shape)
         for some, equal in ((bad & ~same, False), (bad & same, True)):
             if some.any():
@@ -408,7 +411,7 @@ class Shadow:
         conflict(self, a, row, granule, epoch, int(sites[where]), writes, earlier_reads, fence, fix, equal)
 
     def side(self, a: ShadowAccess, row: int, epoch: int, site: int, writes: bool) -> AccessSide:
-        """The earlier access, in words."""
+        """Return the text of the earlier access."""
         raise AssertionError("each shadow names its own agents")
 
     def name(self, a: ShadowAccess, row: int, granule: int) -> str:

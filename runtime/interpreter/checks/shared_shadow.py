@@ -212,7 +212,7 @@ class SharedShadow(Shadow):
         return generic if generic.any() else None
 
     def _generic(self) -> Array:
-        """For each agent whether its writes are of the generic proxy: a warp's, or of a warp's cp.async."""
+        """Return for each agent whether its writes go through the generic proxy: those of a warp, or of its cp.async."""
         clocks = self.batch.clocks
         count = clocks.agents + len(clocks.queues)
         if len(self.generic) != count:
@@ -227,7 +227,7 @@ class SharedShadow(Shadow):
         return agent >= self.batch.clocks.agents
 
     def never_fenced(self, a: ShadowAccess, row: int, epoch: int) -> bool:
-        """Whether the warp that wrote has executed no proxy fence since."""
+        """Return whether the warp has executed no proxy fence since its write."""
         agent = (epoch >> 32) & int(AGENT)
         fenced = self.batch.clocks.known[int(a.team[row]), agent, 1, agent]
         return int(fenced) < epoch & int(CLOCK)

@@ -34,17 +34,17 @@ def _join(into: Knowledge, team: int, what: Array) -> None:
 
 
 class SyncMemory:
-    """What has been released at each address of a run."""
+    """The clocks that were released at each address of a run."""
 
     def __init__(self) -> None:
         self.at: dict[Place, Knowledge] = {}
-        # What a warp has read by relaxed operations and learns at its next fence, by the narrowest fence that will do:
-        # (cluster, agent) -> reach -> knowledge.
+        # The clocks that a warp has read by relaxed operations and learns at its next fence, by the least reach of the
+        # fence: (cluster, agent) -> reach -> knowledge.
         self.unfenced: dict[tuple[int, int], dict[int, Knowledge]] = {}
 
     def access(self, c: Group, part: Part, size: int, form: Any, reads: bool, writes: bool) -> None:
-        """A strong access: its form's semantics are "", relaxed, volatile, acquire, release or acq_rel."""
-        clocks, semantics = c.batch.clocks, form.semantics  # an update hands on what was released there (PTX ISA 8.9.2)
+        """Record a strong access. Its form's semantics are "", relaxed, volatile, acquire, release or acq_rel."""
+        clocks, semantics = c.batch.clocks, form.semantics  # an update keeps released clocks (PTX ISA 8.9.2)
         if clocks is None:
             return
         releases = writes and (semantics in ("release", "acq_rel") or clocks.any_fence)
@@ -69,11 +69,11 @@ class SyncMemory:
 
     @staticmethod
     def _keys(c: Group, row: int, place: tuple[int, int], reach: int) -> list[Place]:
-        """Where a place's releases are kept: for all, for the accessor's GPU where there are several, for its
-        cluster, for its block.
+        """Return the keys of a place's releases.
 
-        What is released at a scope is kept for it and for those within; what is acquired at a scope was kept for those
-        that the accessor and the scope share.
+        The keys are for all agents, for the accessor's GPU if there are several, for its cluster, and for its block.
+        A release at a scope is stored for this scope and for all smaller ones. An acquire at a scope reads the scopes
+        that it shares with the release.
         """
         batch = c.batch
         if not batch.run.program.narrow:
@@ -110,7 +110,7 @@ class SyncMemory:
             batch.clocks.learn_from(team, agent, entry)
 
     def fence(self, c: Group, reach: int) -> None:
-        """A fence: what relaxed reads have seen, that was released for as few as the fence reaches, is learned."""
+        """Execute a fence: its warps learn the clocks that relaxed reads found, as far as the fence reaches."""
         if not self.unfenced:
             return
         batch = c.batch

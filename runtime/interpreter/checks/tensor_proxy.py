@@ -28,14 +28,14 @@ _FIX = "release it (fence.proxy.tensormap::generic.release, or tensormap.cp_fenc
 
 
 class MapProxy:
-    """What acquires of tensor maps have seen: by address, (cluster, agent, its clock, epochs of the map's granules)."""
+    """The acquires of tensor maps: by address, (cluster, agent, its clock, epochs of the map's granules)."""
 
     def __init__(self) -> None:
         self.acquired: dict[int, list[tuple[int, int, int, Array]]] = {}
 
 
 def release(c: Group, reach: int) -> None:
-    """All that the warps know is released to the proxy, and by a fence of that reach."""
+    """Release all that the warps know to the proxy, and by a fence of that reach."""
     clocks = c.batch.clocks
     if clocks is not None:
         clocks.proxy_fence(c, (TENSOR_MAP,))
@@ -44,7 +44,7 @@ def release(c: Group, reach: int) -> None:
 
 
 def acquire(c: Group, addresses: Array, ins: Instruction, reach: int) -> None:
-    """Warps of `c` acquire the maps at `addresses` (rows, 32)."""
+    """Record that warps of `c` acquire the maps at `addresses` (rows, 32)."""
     run, clocks = c.batch.run, c.batch.clocks
     if clocks is None:
         return
@@ -64,7 +64,7 @@ def acquire(c: Group, addresses: Array, ins: Instruction, reach: int) -> None:
 
 
 def check(c: Group, row: int, address: int, ins: Instruction) -> None:
-    """Report a tensor copy by warp `row` of `c` through a map that was written here and not acquired since."""
+    """Report a tensor copy by warp `row` of `c` through a map that the kernel wrote and did not acquire since."""
     run, batch = c.batch.run, c.batch
     found = _epochs(run, address)
     if found is None or batch.clocks is None:
@@ -104,7 +104,7 @@ def note_use(run: Run, access: ShadowAccess, address: int) -> None:
 
 
 def _epochs(run: Any, address: int) -> tuple[Any, Array] | None:
-    """(shadow, epochs of the last writes) of a map in global memory that the kernel may write."""
+    """Return (shadow, epochs of the last writes) of a map in global memory that the kernel may write."""
     buffer = run.memory.find(address)
     if buffer is None or buffer.shadow is None or not buffer.writable:
         return None

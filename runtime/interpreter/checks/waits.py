@@ -9,7 +9,7 @@ from ..ptx.module import Instruction
 
 @dataclass(slots=True)
 class MbarrierWait:
-    """Why a group is held: an mbarrier wait. `wanted`: the parity or phase of its first lane."""
+    """The reason for which a group waits: an mbarrier. `wanted`: the parity or phase of its first lane."""
 
     ins: Instruction
     offset: int
@@ -19,7 +19,7 @@ class MbarrierWait:
 
 @dataclass(frozen=True, slots=True)
 class RegisterWait:
-    """Why a group is held: setmaxnreg to `count` registers, until its block has as many left."""
+    """The reason for which a group waits: setmaxnreg to `count` registers, until its block has enough free ones."""
 
     ins: Instruction
     count: int

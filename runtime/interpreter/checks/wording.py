@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AccessSide:
-    """One side of a conflict. `queue`: "" for a warp, else what kind of asynchronous queue."""
+    """One side of a conflict. `queue`: "" for a warp, otherwise the kind of asynchronous queue."""
 
     who: str
     place: str
@@ -34,7 +34,7 @@ _FIXES = {
 
 
 def kind_of(side: AccessSide, shared: bool, earlier_reads: bool, writes: bool, fence: bool) -> HazardKind:
-    """Which hazard two unordered accesses are."""
+    """Return the kind of hazard of two unordered accesses."""
     if fence:
         return HazardKind.MISSING_PROXY_FENCE
     if side.queue == "wgmma" and earlier_reads:
@@ -57,7 +57,7 @@ def conflict(
     side: AccessSide = shadow.side(a, row, epoch, site, writes)
     shared = type(shadow).__name__ == "SharedShadow"
     if shared and a.proxy and not writes and not side.queue:
-        # Neither fenced nor ordered: the fence is what the author forgot (commit_smem is both).
+        # Neither fenced nor ordered: the author forgot the fence (commit_smem does both).
         fence = fence or shadow.never_fenced(a, row, epoch)
     kind = HazardKind.EQUAL_VALUE_RACE if equal else kind_of(side, shared, earlier_reads, writes, fence)
     now = "written" if writes else "read"

@@ -14,11 +14,14 @@ from .liveness import bits_of, used
 _PURE = frozenset(
     "mov add sub mul mad fma neg abs min max and or xor not shl shr shf lop3 prmt bfi bfe cvt selp div rem sad".split()  # noqa: SIM905
 )
-_MOST = 2_000_000  # instructions that are looked at for all loads of a function together
+_MOST = 2_000_000  # the most instructions that the search visits for all loads of a function
 
 
 def first_guesses(fn: Function) -> set[tuple[int, int]]:
-    """Lines and columns of loads in `fn` whose value reaches compare-and-swaps alone, as what they compare with and write."""
+    """Return lines and columns of loads in `fn` whose value reaches only compare-and-swaps.
+
+    They compare it, and compute the new value from it.
+    """
     swaps = [i for i in fn.body if isinstance(i, Instruction) and _is_swap(i)]
     sizes = {i.opcode[-1][1:] for i in swaps}
     loads = [
@@ -40,7 +43,7 @@ def _is_swap(ins: Instruction) -> bool:
 
 
 class _Flow:
-    """What each instruction of a function reads, writes and goes on to."""
+    """The registers that each instruction of a function reads and writes, and the next instructions."""
 
     def __init__(self, fn: Function, swaps: list[Instruction]) -> None:
         self.body = fn.body
@@ -51,7 +54,7 @@ class _Flow:
             self.swapped |= used(ins)[1]
 
     def only_tried(self, at: int, load: Instruction) -> bool:
-        """Whether a swap compares what `load` brings, and nothing but swaps and their tests of success depends on it."""
+        """Return whether a swap compares the value of `load`, and only swaps and their tests of success depend on it."""
         held = {at + 1: self.uses[at][1]}
         waiting, tried = [at + 1], False
         while waiting:
@@ -76,7 +79,10 @@ class _Flow:
         return tried
 
     def _step(self, at: int, ins: Instruction, taint: int) -> tuple[int, bool] | None:
-        """The registers that depend on the load after an instruction, and whether it tries them; None where it tells."""
+        """Return the registers that depend on the load after an instruction.
+
+        Also return whether it is a swap of them; None if another instruction uses them.
+        """
         reads, writes = self.uses[at]
         name = ins.opcode[0]
         if name in ("call", "brx"):

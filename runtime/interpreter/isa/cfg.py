@@ -29,13 +29,13 @@ class Segment:
 
 
 def may_wait(ins: Instruction) -> bool:
-    """Whether `ins` needs other lanes, warps or engines, or is a place to let others run."""
+    """Return whether `ins` needs other lanes, warps or engines, or lets others run."""
     form = known_form(ins)
     return form is not None and form.waits
 
 
 def synchronises(ins: Instruction) -> bool:
-    """Whether `ins` is an event that the order of synchronisation is made of: an mbarrier's, or a strong access."""
+    """Return whether `ins` is a synchronisation event: an mbarrier operation or a strong access."""
     form = known_form(ins)
     if form is None or ins.opcode[0] not in ("mbarrier", "atom", "red", "ld", "st"):
         return False
@@ -124,9 +124,9 @@ class _Builder:
 
 
 def build_segments(fn: Function, fine: bool = False) -> list[Segment]:
-    """The segments of `fn`, the entry first, in scheduling order; unreachable ones are left out.
+    """Return the segments of `fn`, the entry first, in scheduling order, without unreachable ones.
 
-    `fine`: what synchronises without a wait is alone in its segment too.
+    `fine`: instructions that synchronise without a wait also get separate segments.
     """
     raw = _Builder(fn, fine).run()
     _check_terminated(fn)
@@ -164,7 +164,7 @@ def _reachable(successors: list[list[int]]) -> list[int]:
 
 
 def _order(nodes: list[int], edges: dict[int, list[int]], entry: int) -> list[int]:
-    """Topological order of the strongly connected components, each loop ordered within itself."""
+    """Return the strongly connected components in topological order, with each loop ordered in the same way."""
     order: list[int] = []
     for component in reversed(_components(nodes, edges, entry)):
         if len(component) == 1:
@@ -183,7 +183,7 @@ def _header(inside: set[int], nodes: list[int], edges: dict[int, list[int]]) -> 
 
 
 def _components(nodes: list[int], edges: dict[int, list[int]], entry: int) -> list[list[int]]:
-    """Tarjan's algorithm without recursion; components come out in reverse topological order."""
+    """Find components by Tarjan's algorithm without recursion, in reverse topological order."""
     number: dict[int, int] = {}
     low: dict[int, int] = {}
     on_stack: set[int] = set()

@@ -51,7 +51,7 @@ def _elementwise() -> Iterator[str]:
 
 
 def _grouped(opcodes: list[tuple[str, ...]], first: int) -> Iterator[str]:
-    """Opcodes with the same types on one line, with the shapes that they come in."""
+    """Write opcodes with the same types on one line, with their shapes."""
     shapes: dict[tuple[str, ...], list[str]] = {}
     for opcode in opcodes:
         shapes.setdefault((*opcode[:first], "SHAPE", *opcode[first + 1 :]), []).append(opcode[first])
@@ -61,7 +61,7 @@ def _grouped(opcodes: list[tuple[str, ...]], first: int) -> Iterator[str]:
 
 
 def _rows() -> Iterator[str]:
-    """A line a row: its modifiers, which may come in any order behind the name, and its operands."""
+    """Write one line for each row: its modifiers, which may follow the name in any order, and its operands."""
     for row in sorted(ROWS.values(), key=lambda row: row.name):
         if row.roles is None:
             continue
@@ -71,7 +71,7 @@ def _rows() -> Iterator[str]:
 
 
 def markdown() -> str:
-    """The page."""
+    """Return the page."""
     parts = [HEADER]
     parts.append("## Elementwise instructions\n\n| instruction | opcodes | forms |\n|---|---|---|")
     parts += _elementwise()

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from ..ptx.module import BraceGroup, Instruction, Label, Mem, Negated, Operand, Pair, Reg, Vec
 from .instructions import known_form
 
-# Instructions without a row whose first operand is no destination.
+# Instructions without a row whose first operand is not a destination.
 _NO_RESULT = {"bra", "brx", "ret", "exit", "trap", "call"}
 
 
 def bits_of(operand: Operand | None) -> int:
-    """The registers that an operand names."""
+    """Return the registers that an operand names."""
     if isinstance(operand, Reg):
         return 1 << operand.index
     if isinstance(operand, Negated):
@@ -33,7 +33,7 @@ def bits_of(operand: Operand | None) -> int:
 
 
 def used(ins: Instruction) -> tuple[int, int]:
-    """(registers read, registers written)."""
+    """Return (registers read, registers written)."""
     reads = 1 << ins.guard[0].index if ins.guard else 0
     writes = 0
     rest = ins.operands
@@ -51,7 +51,7 @@ def used(ins: Instruction) -> tuple[int, int]:
 
 
 def mentioned_once(body: Iterable[Instruction | Label]) -> int:
-    """The registers that one instruction alone names."""
+    """Return the registers that only one instruction names."""
     seen = again = 0
     for ins in body:
         if isinstance(ins, Instruction):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from ..ptx.module import TYPE_BYTES, Imm
 
-# Instructions that take registers wider than the type: the surplus is cut off, or filled by sign or zeros.
+# Instructions that take registers wider than the type: they cut the register, or extend the value by its sign or zeros.
 RELAXED = {"cvt", "ld", "ldu", "st"}
-# Instructions that take special registers, and those that take the address of a variable.
+# Instructions that take special registers, and instructions that take the address of a variable.
 SPECIALS = {"mov", "cvt"}
 ADDRESSES = {"mov", "cvta", "mapa", "getctarank", "isspacep", "call", "brx"}
 _FLOAT_LITERALS = {"mov", "selp", "st"}
 
 
 def _kind(type_: str) -> str:
-    """ "pred", "bits", "int", or a float type's own name."""
+    """Return "pred", "bits", "int", or a float type's name."""
     if type_ == "pred":
         return type_
     if type_[0] in "us" and type_[1].isdigit():
@@ -22,7 +22,7 @@ def _kind(type_: str) -> str:
 
 
 def register_fits(have: str, want: str, relaxed: bool) -> str:
-    """Why a register of type `have` does not do for an operand of type `want`; empty if it does."""
+    """Return why an operand of type `want` does not take a register of type `have`; empty if it does."""
     mine, theirs = _kind(have), _kind(want)
     if "pred" in (mine, theirs) and mine != theirs:
         return f"is .{have}, the instruction wants .{want}"
@@ -38,7 +38,7 @@ def register_fits(have: str, want: str, relaxed: bool) -> str:
 
 
 def literal_fits(literal: Imm, want: str, head: str) -> str:
-    """Why a literal does not do for an operand of type `want`; empty if it does."""
+    """Return why an operand of type `want` does not take a literal; empty if it does."""
     if want in ("f32", "f64"):
         return f"an integer literal where .{want} is wanted" if literal.kind == "int" else ""
     if want in ("f16", "bf16"):

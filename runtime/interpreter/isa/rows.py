@@ -26,12 +26,12 @@ Opcode = tuple[str, ...]
 Words = dict[str, str]  # slot -> its word, "" where there is none
 Operands = Sequence[Operand]
 Rule = Callable[[Words, Operands], str]
-OLDEST = 75  # the sm_NN of a row that says no other
+OLDEST = 75  # the default sm_NN of a row
 VECTORS = {"": 1, "v2": 2, "v4": 4, "v8": 8}
 
 
 class BadForm(Exception):
-    """No such instruction: the text says why."""
+    """There is no such instruction; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Row:
     operands: str = ""
 
     def read(self, opcode: Opcode) -> Words:
-        """The word of each slot. Raises `BadForm`."""
+        """Return the word of each slot. Raises `BadForm`."""
         if self.roles is None:
             return {}
         chosen: Words = {slot.name: "" for slot in self.slots}
@@ -90,11 +90,11 @@ class Row:
         return chosen
 
     def spell(self, words: Words) -> Opcode:
-        """The opcode with its words in the row's order."""
+        """Return the opcode with its words in the row's order."""
         return (*self.name, *(words[slot.name] for slot in self.slots if words[slot.name]))
 
     def present(self, words: Words, count: int) -> tuple[Role, ...]:
-        """The roles of `count` operands. Raises `BadForm`."""
+        """Return the roles of `count` operands. Raises `BadForm`."""
         wanted = [r for r in self.roles or () if _holds(r.when, words)]
         spare = count - sum(not r.optional for r in wanted)
         found: list[Role] = []
@@ -108,7 +108,7 @@ class Row:
         return tuple(found)
 
     def check(self, words: Words, operands: Operands) -> tuple[Role, ...]:
-        """The roles of `operands`. Raises `BadForm` where they are not this instruction's."""
+        """Return the roles of `operands`. Raises `BadForm` if the instruction does not take them."""
         roles = self.present(words, len(operands))
         lanes = VECTORS[words.get("vec", "")]
         for role, operand in zip(roles, operands, strict=True):
@@ -212,7 +212,7 @@ def row(
 
 
 def opened(names: str, waits: bool = False) -> None:
-    """Rows whose builders read the words by a grammar of their own."""
+    """Add rows whose builders read the words by another grammar."""
     for name in names.split():
         ROWS[name,] = Row((name,), (), None, (), waits)
 
@@ -245,7 +245,7 @@ class Form:
 
     @property
     def size(self) -> int:
-        """Bytes of one element."""
+        """Return the bytes of one element."""
         return TYPE_BYTES[self.words["type"]]
 
 
@@ -257,7 +257,7 @@ _HEADS: set[str] = set()
 
 
 def has_rows(head: str) -> bool:
-    """Whether instructions that begin with this word are rows."""
+    """Return whether rows describe the instructions that begin with this word."""
     if not _HEADS:
         _HEADS.update(name[0] for name in ROWS)
     return head in _HEADS
@@ -265,7 +265,7 @@ def has_rows(head: str) -> bool:
 
 @cache
 def form_of(opcode: Opcode) -> Form | None:
-    """The form of an opcode, or None where no row claims its first word. Raises `BadForm`."""
+    """Return the form of an opcode, or None if no row has its first word. Raises `BadForm`."""
     found = _row_of(opcode)
     if found is None:
         if has_rows(opcode[0]):
@@ -275,7 +275,7 @@ def form_of(opcode: Opcode) -> Form | None:
 
 
 def known_form(ins: Instruction) -> Form | None:
-    """`form_of`, and None also for what no row can read: whoever compiles the instruction says why."""
+    """Return `form_of`, or None if no row can read the instruction: the compiler reports the reason."""
     try:
         return form_of(ins.opcode)
     except BadForm:

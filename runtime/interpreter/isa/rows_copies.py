@@ -32,7 +32,7 @@ _MANY = "multicast=multicast::cluster? "
 
 
 def _way(w: Words, operands: Operands) -> str:
-    """Out of shared memory in a bulk group; into it with a barrier."""
+    """Check the completion: a bulk group for copies out of shared memory, a barrier for copies into it."""
     out = w["to"] == "global"
     if w["from"] != ("shared::cta" if out else "global") and w["to"] != "shared::cluster":
         return f"no copies from .{w['from']} to .{w['to']}"
@@ -128,7 +128,7 @@ _CHOICES = {"elemtype": 12, "interleave_layout": 2, "swizzle_mode": 3, "fill_mod
 
 
 def _replaces(w: Words, operands: Operands) -> str:
-    """A field has a type, a dimension where it has one a dimension, and a literal where it is a choice."""
+    """Check a field's operands: its type, a dimension if the field has one, and a literal if the field is a choice."""
     field, value = w["field"], operands[-1]
     if w["type"] != _FIELDS[field]:
         return f".{field} is .{_FIELDS[field]}"

@@ -15,7 +15,7 @@ _HALVES = ("f16", "bf16", "f16x2", "bf16x2")
 
 
 def scoped(w: Words, operands: Operands) -> str:
-    """An order has a scope, and a scope has an order."""
+    """Check that an order has a scope, and a scope an order."""
     if w["order"] in ("relaxed", "acquire", "release") and not w["scope"]:
         return f".{w['order']} needs a scope"
     if w["scope"] and w["order"] not in ("relaxed", "acquire", "release"):
@@ -40,7 +40,7 @@ def _mmio(w: Words, operands: Operands) -> str:
 
 
 def _caches(w: Words, operands: Operands) -> str:
-    """Cache operators are for weak accesses, hints for global memory."""
+    """Check that cache operators are on weak accesses, and hints on global memory."""
     if w["cache"] and (w["l1"] or w["order"] not in ("", "weak")):
         return f".{w['cache']} does not go with .{w['l1'] or w['order']}"
     if w["order"] == "volatile" and (w["l1"] or w["hint"]):
@@ -59,7 +59,7 @@ def _read_only(w: Words, operands: Operands) -> str:
 
 
 def width(w: Words, operands: Operands) -> str:
-    """At most 16 bytes."""
+    """Check that an access has at most 16 bytes."""
     size = TYPE_BYTES[w["type"]] * VECTORS[w["vec"]]
     return "" if size <= 16 else f"{size} bytes, at most 16 are possible"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..ptx.module import Instruction
 
-# What an opcode begins with -> the first target that has it. The longest that fits counts.
+# The first words of an opcode -> the first target that has it. The longest match counts.
 _SINCE = {
     80: "applypriority discard cp.async createpolicy mbarrier redux",
     90: "barrier.cluster cp.async.bulk cp.reduce elect getctarank griddepcontrol mapa red.async st.async stmatrix multimem "
@@ -16,7 +16,7 @@ _SINCE = {
 }
 _HEADS = {tuple(name.split(".")): number for number, names in _SINCE.items() for name in names.split()}
 _LONGEST = max(map(len, _HEADS))
-# A modifier, of any instruction or of those that begin with a word, -> the first target that has it.
+# A modifier, of all instructions or of those with a first word -> the first target that has it.
 _CLUSTER = ("shared::cluster", "cluster", "sync_restrict::shared::cta", "sync_restrict::shared::cluster")
 _WORDS = {("", "L2::cache_hint"): 80, ("prefetch", "L2::evict_last"): 80, ("prefetch", "L2::evict_normal"): 80} | {
     ("", word): 90 for word in _CLUSTER
@@ -35,12 +35,12 @@ for (_head, _word), _number in _WORDS.items():
 
 
 def number_of(target: str) -> int:
-    """The NN of sm_NN."""
+    """Return the NN of sm_NN."""
     return int("".join(c for c in target if c.isdigit()))
 
 
 def lacks(target: str, ins: Instruction) -> str:
-    """Why PTX for `target` may not have this instruction; empty where it may."""
+    """Return why PTX for `target` must not have this instruction; empty if it may."""
     words = ins.opcode
     if words[0] == "wgmma":
         return "" if target == "sm_90a" else f"wgmma is of sm_90a alone, the module is for {target}"

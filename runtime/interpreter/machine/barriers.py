@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 
 
 class Parted:
-    """Why a group runs again: its lanes are to go on without the rest of their warps."""
+    """The reason for which a group runs again: its lanes go on without the rest of their warps."""
 
 
 PARTED = Parted()
@@ -32,7 +32,7 @@ PARTED = Parted()
 
 @dataclass(slots=True)
 class Waiting:
-    """Warps that wait at a barrier: `group` stands where they go on; `write` puts a reduction's result."""
+    """Warps that wait at a barrier: `group` is at the place where they go on; `write` stores a reduction's result."""
 
     barrier: int
     group: Group
@@ -47,11 +47,11 @@ class Barriers:
         self.batch = batch
         shape = (NAMED, batch.blocks)
         self.arrived: Array = np.zeros(shape, np.int64)
-        self.expected: Array = np.zeros(shape, np.int64)  # 0: all of the block's threads
+        self.expected: Array = np.zeros(shape, np.int64)  # 0: all threads of the block
         self.true_count: Array = np.zeros(shape, np.int64)
         self.thread_count: Array = np.zeros(shape, np.int64)
         self.used: Array = np.zeros(NAMED, np.bool_)
-        self.turns: Array = np.zeros(shape, np.int64)  # how often each has been complete
+        self.turns: Array = np.zeros(shape, np.int64)  # how often each barrier has completed
         self.waiting: list[Waiting] = []
         self.clock: list[Any] = [None] * NAMED
         self.cluster_arrived: Array = np.zeros(batch.teams, np.int64)
@@ -62,14 +62,14 @@ class Barriers:
         self.cluster_clock: Any = None
 
     def live_threads(self) -> Array:
-        """Threads of each block in warps that have not exited, whole warps counted."""
+        """Return the threads of each block in warps that have not exited; whole warps count."""
         alive = self.batch.live.any(axis=1).reshape(self.batch.per_block, self.batch.blocks)
         return alive.sum(axis=0) * 32
 
     # --- named barriers ------------------------------------------------------------------------
 
     def arrive(self, c: Group, barrier: int, count: Array | None, ins: Instruction, votes: Array | None) -> Array:
-        """Count the warps of `c` at a barrier; the blocks (blocks,) whose barrier that completes."""
+        """Count the warps of `c` at a barrier. Returns the blocks (blocks,) whose barrier is now complete."""
         cta = c.cta
         self.used[barrier] = True
         arrived, expected = self.arrived[barrier], self.expected[barrier]
@@ -102,15 +102,20 @@ class Barriers:
         return done
 
     def _threads(self, c: Group) -> Array:
-        """(rows,): threads that arrive with lanes of warps that have parted; those that have left go with the first."""
+        """Return the threads, (rows,), that arrive with lanes of diverged warps.
+
+        Exited lanes count with the first lanes.
+        """
         live = self.batch.live[c.select]
         lead = live.argmax(axis=1)
         first = c.active[np.arange(c.n), lead]
         return c.active.sum(axis=1) + first * (~live).sum(axis=1)
 
     def part(self) -> bool:
-        """Nothing can go on: let lanes that wait for the rest of their warp at a barrier without .aligned arrive by
-        themselves (PTX ISA 9.7.13.1). False where there are none."""
+        """Let lanes that wait for the rest of their warp at a barrier without .aligned arrive alone (PTX ISA 9.7.13.1).
+
+        Called if nothing else can go on. Returns False if there are no such lanes.
+        """
         batch = self.batch
         for key, g in list(batch.parked.items()):
             ins = g.frame.code.segments[g.pc].sync_ins
@@ -151,7 +156,7 @@ class Barriers:
         self.batch.run.reporter.hazard(HazardKind.BARRIER_COUNT, what, ins, (who,))
 
     def complete(self, barrier: int, done: Array) -> None:
-        """Reset the barrier of the blocks in `done` and let their waiting warps go."""
+        """Reset the barrier of the blocks in `done`, and let their waiting warps go on."""
         kept: list[Waiting] = []
         going: list[Waiting] = []
         for w in self.waiting:
@@ -174,7 +179,7 @@ class Barriers:
             self.batch.push(w.group)
 
     def passed(self, g: Group, barrier: int, write: Any) -> None:
-        """What happens to warps as their barrier completes: clocks joined, the reduction's result written."""
+        """Join the clocks of warps whose barrier completes, and write the reduction's result."""
         if self.batch.clocks is not None:
             self.batch.clocks.acquire(self.clock[barrier], g.cta, g)
         if write is not None:
@@ -189,7 +194,7 @@ class Barriers:
             self.clock[barrier].clear(done)
 
     def lanes_left(self) -> None:
-        """Warps have exited: barriers that waited for all of a block may be complete."""
+        """Complete barriers that waited for all threads of a block, after warps have exited."""
         if not self.waiting:
             return
         live = self.live_threads()
@@ -237,7 +242,7 @@ class Barriers:
                 batch.push(rest)
 
     def cluster_wait(self, c: Group, ins: Instruction, pc: int) -> Group | None:
-        """The warps of `c` whose barrier phase is complete, at `pc`; the others are made to wait."""
+        """Return the warps of `c` whose barrier phase is complete, at `pc`; the others wait."""
         team = self.batch.row_team[c.rows]
         if not self.warp_arrived[c.rows].all():
             bad = np.broadcast_to(~self.warp_arrived[c.rows][:, None], (c.n, 32)) & c.active
@@ -317,7 +322,7 @@ def _next(c: Group) -> int:
 
 
 def meet(c: Group, barrier: int, count: Array | None, ins: Instruction, waits: bool, votes: Any, write: Any) -> bool:
-    """Arrive, and wait if `waits`. True when all of `c` may go on at once."""
+    """Arrive, and wait if `waits`. Returns True if all of `c` may go on at once."""
     if barrier >= NAMED:
         c.batch.run.reporter.hazard(HazardKind.BARRIER_COUNT, f"barrier {barrier}: a block has {NAMED}", ins)
         return True
@@ -349,7 +354,7 @@ def _voter(k: Compiler, operand: Any) -> Callable[[Group], Array]:
 
 
 def _reduction(k: Compiler, dest: Any, op: str) -> Callable[[Group, Array, Array], None]:
-    """What a barrier's counts of true and of all votes write into its destination."""
+    """Return the function that writes the result of a barrier's votes into its destination."""
     write = k.writer(dest, "u32" if op == "popc" else "pred")
 
     def run(g: Group, true: Array, total: Array) -> None:
@@ -398,7 +403,7 @@ def build_cluster_wait(k: Compiler, ins: Instruction) -> Op:
 
 
 def warp_together(c: Group, member: Array) -> bool:
-    """`together` for a membermask operand: each active lane's mask names lanes that must be here."""
+    """Do the same as `together` for a membermask operand: each active lane's mask names the lanes that must be here."""
     if c.mask is None:
         return True
     bits = (np.broadcast_to(member, (c.n, 32)) * c.mask).astype(np.uint32)

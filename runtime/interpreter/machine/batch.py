@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Key = tuple[Stack, str, int]
-# How often, under the random schedule, warps that could run as one part.
+# The probability, under the random schedule, that warps which could run as one group part.
 _PART = 1 / 16
 
 
@@ -46,7 +46,7 @@ class Batch:
         self.row_warp: Array = np.repeat(np.arange(self.per_block), self.blocks)
         self.row_rank: Array = self.row_cta % self.cluster
         self.row_team: Array = self.row_cta // self.cluster
-        # The number of a warp within its cluster: what vector clocks and shadow memory know it by.
+        # The number of a warp within its cluster, which vector clocks and shadow memory use.
         self.row_agent: Array = self.row_rank * self.per_block + self.row_warp
         threads = self.row_warp[:, None] * 32 + np.arange(32)
         self.live: Array = threads < run.threads_per_block
@@ -61,9 +61,9 @@ class Batch:
         self.polling: list[Group] = []
         self.barriers: Barriers = Barriers(self)
         self.clocks: Any = None
-        self.peers: Any = None  # of clusters, where hazards are looked for
+        self.peers: Any = None  # for clusters, if hazards are detected
         self.engine: Any = None
-        self.looked_at: Any = None  # the instruction that last looked at memory and found it as it was
+        self.looked_at: Any = None  # the last instruction that polled memory and found it unchanged
         self.wgmma: Any = None
         self._special: dict[str, Array] = {}
         self.trail: set[tuple[str, int]] | None = (
@@ -84,7 +84,10 @@ class Batch:
         return not self.live.any()
 
     def close(self) -> None:
-        """Give the registers back, and let go of the rest: it refers to the batch, and would stay until a collection."""
+        """Give the registers back, and drop what refers to the batch.
+
+        Otherwise it would live until a garbage collection.
+        """
         for frame in self.frames.values():
             frame.release()
         self.__dict__.clear()
@@ -98,7 +101,7 @@ class Batch:
     # --- queue ---------------------------------------------------------------------------------
 
     def push(self, g: Group) -> None:
-        """Make `g` ready, merged with what stands at the same place."""
+        """Make `g` ready, merged with the groups at the same place."""
         key = g.key
         if self.parked:
             waiting = self.parked.pop(key, None)
@@ -108,12 +111,12 @@ class Batch:
         self.ready[key] = g if other is None else merge(g, other)
 
     def again(self, g: Group) -> None:
-        """Make `g` ready without what is parked at its place (of which it has just been parted)."""
+        """Make `g` ready without the group that is parked at its place (`g` has just left it)."""
         other = self.ready.get(g.key)
         self.ready[g.key] = g if other is None else merge(g, other)
 
     def park(self, g: Group) -> None:
-        """Hold `g` until the other lanes of its warps, or warps of its warpgroups, come to the same place."""
+        """Park `g` until the other lanes of its warps, or warps of its warpgroups, come to the same place."""
         key = g.key
         other = self.parked.pop(key, None)
         if other is None:
@@ -122,12 +125,12 @@ class Batch:
             self.again(merge(g, other))  # together they may be complete
 
     def poll(self, g: Group, why: Any) -> None:
-        """Hold `g`, which looked at memory or a barrier, until something may have changed."""
+        """Hold `g`, which polled memory or a barrier, until it may have changed."""
         g.why = why
         self.polling.append(g)
 
     def wake_mbarriers(self, offset: int) -> None:
-        """A barrier at `offset` has completed a phase: let those that wait for it look again."""
+        """Wake the groups that wait for the barrier at `offset`, after a phase is complete."""
         kept: list[Group] = []
         for g in self.polling:
             if type(g.why) is MbarrierWait and g.why.offset == offset:
@@ -138,14 +141,14 @@ class Batch:
         self.polling = kept
 
     def wake(self) -> None:
-        """Let all that poll look again."""
+        """Wake all polling groups."""
         polling, self.polling = self.polling, []
         for g in polling:
             g.why = None
             self.push(g)
 
     def wake_all(self) -> None:
-        """Let all that poll or wait for lanes look again (lanes have exited, or a barrier has moved)."""
+        """Wake all groups that poll or wait for lanes, after lanes have exited or a barrier has changed."""
         self.wake()
         parked, self.parked = self.parked, {}
         for g in parked.values():
@@ -154,12 +157,12 @@ class Batch:
     # --- running -------------------------------------------------------------------------------
 
     def choose(self) -> Group:
-        """The next group: the one whose place comes first, or at times, by the seed, another."""
+        """Return the next group: the one whose place comes first, or sometimes another, by the seed."""
         rng = self.run.rng
         g = self._take()
         if rng is None or g.n == 1 or rng.random() >= _PART:
             return g
-        # Some of the warps go ahead of the others, until these have caught up.
+        # Some warps run ahead until the others reach the same place.
         cut = rng.randrange(1, g.n)
         parts = [g.subset(g.pc, np.arange(g.n) < cut), g.subset(g.pc, np.arange(g.n) >= cut)]
         ahead = rng.randrange(2)
@@ -178,7 +181,7 @@ class Batch:
         return ready.pop(min(keys, key=lambda k: ready[k].order))
 
     def step(self) -> None:
-        """Run one group until it waits, parts or may meet others."""
+        """Run one group until it waits, diverges or may merge with others."""
         g = self.choose()
         run = self.run
         several = run.devices > 1
@@ -241,7 +244,7 @@ class Batch:
         return False
 
     def leave(self, g: Group) -> None:
-        """Return from a device function: values back to the caller, lanes back to the call."""
+        """Return from a device function: give the values to the caller, and move the lanes back to the call."""
         if not g.stack:
             self.exit(g)
             return
@@ -262,7 +265,7 @@ class Batch:
     # --- values that warps differ in ------------------------------------------------------------
 
     def shared_address(self, offset: int, dtype: Any, select: Any) -> Array:
-        """The address of a shared variable as `select` of the warps have it: (1, 1), or (rows, 1) in clusters."""
+        """Return a shared variable's address in the warps of `select`: (1, 1), or (rows, 1) in clusters."""
         found = self._addresses.get((offset, dtype))
         if found is None:
             rank = self.row_rank[:, None] if self.cluster > 1 else np.zeros((1, 1), np.int64)
@@ -270,7 +273,7 @@ class Batch:
         return found if self.cluster == 1 else found[select]
 
     def special(self, name: str) -> Array:
-        """A special register of all warps: (warps or 1, 32 or 1)."""
+        """Return a special register of all warps: (warps or 1, 32 or 1)."""
         found = self._special.get(name)
         if found is None:
             found = self.run.special(self, name)
@@ -280,14 +283,14 @@ class Batch:
 
 
 def careful(seg: Seg) -> list[Op]:
-    """The instructions of a segment as they follow poison, the one that synchronises first."""
+    """Return the instructions of a segment in the form that follows poison, the synchronising one first."""
     if not seg.wary:
         seg.wary = [poisoned(*source) for source in seg.sources]
     return seg.wary
 
 
 def run_careful(g: Group, seg: Seg, poison: dict[int, Array]) -> None:
-    """Run a segment's instructions; from the first on that leaves poison, so that they follow it."""
+    """Run a segment's instructions. After the first one that leaves poison, run the form that follows poison."""
     done = 0
     if not poison:
         for op in seg.ops:

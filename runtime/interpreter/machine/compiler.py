@@ -62,17 +62,17 @@ class Compiler:
         self._guesses: set[tuple[int, int]] | None = None
 
     def _carry(self) -> Reg:
-        """The register that stands for the condition code's carry flag (PTX ISA 9.7.2)."""
+        """Return the register that holds the condition code's carry flag (PTX ISA 9.7.2)."""
         registers = self.fn.registers
         if not registers or registers[-1].name != "%cc":
             registers.append(Reg(len(registers), "pred", "%cc"))
         return registers[-1]
 
     def wanted(self, regs: list[Reg | None]) -> list[int] | None:
-        """Which elements of a vector load the program asked for, or None for all of them.
+        """Return the elements of a vector load that the program uses, or None for all.
 
-        Compilers widen a load of three elements to four where alignment allows it; nothing else names the
-        register of the fourth then, and what lies there is no concern of the program's.
+        Compilers widen a load of three elements to four if the alignment allows it. Then no other instruction names the
+        fourth register, and its value does not matter.
         """
         if self._once is None:
             self._once = mentioned_once(self.fn.body)
@@ -80,7 +80,7 @@ class Compiler:
         return places if 0 < len(places) < len(regs) else None
 
     def is_first_guess(self, ins: Instruction) -> bool:
-        """Whether a compare-and-swap alone tries what a load brings (`isa/attempts.py`)."""
+        """Return whether only a compare-and-swap uses a load's value (`isa/attempts.py`)."""
         if self._guesses is None:
             self._guesses = first_guesses(self.fn)
         return (ins.line, ins.column) in self._guesses
@@ -105,7 +105,7 @@ class Compiler:
         self._mark_wgmma_registers()
 
     def _mark_wgmma_registers(self) -> None:
-        """Note which segments touch registers of wgmma."""
+        """Record which segments access registers of wgmma."""
         wanted = 0
         for seg in self.code.segments:
             if seg.sync_ins is not None and seg.sync_ins.opcode[:2] == ("wgmma", "mma_async"):
@@ -152,12 +152,12 @@ class Compiler:
         return following(op, ins if guarded else replace(ins, guard=None))
 
     def _source(self, op: Op, ins: Instruction, guarded: bool) -> tuple[Op, Instruction, bool]:
-        """What `poisoned` takes of the instruction that was compiled last."""
-        whole = ins if guarded else replace(ins, guard=None)  # else a branch around it looks at the guard
+        """Return the arguments of `poisoned` for the instruction that was compiled last."""
+        whole = ins if guarded else replace(ins, guard=None)  # otherwise a branch around it tests the guard
         return op, whole, self._form is None or ins.opcode[0] == "mov"
 
     def _check_roles(self, form: Form, ins: Instruction) -> None:
-        """Operands against their roles; the types of those that builders read are checked as they do."""
+        """Check operands against their roles. Builders check the types of the operands that they read."""
         if form.row.roles is None:
             return
         for role, operand in zip(form.row.check(form.words, ins.operands), ins.operands, strict=True):
@@ -172,11 +172,14 @@ class Compiler:
                 self._check_space(operand.base.name, space)
 
     def _check_space(self, name: str, space: str) -> None:
-        """A variable lies in the state space of the instruction that accesses it, or in any of a generic one."""
+        """Check that a variable lies in the state space of the accessing instruction.
+
+        A generic access takes all spaces.
+        """
         params = {v.name: v for v in (*self.fn.params, *self.fn.rets)}
         var = params.get(name) or self.fn.variables.get(name) or self.module.variables.get(name)
         if var is None:
-            return  # whoever reads the operand says that there is none
+            return  # the builder that reads the operand reports it
         have = var.space
         wanted = space.lstrip("~").partition("::")[0]
         if have in ("param", "const") if wanted == "" else wanted not in (have, "any"):
@@ -184,7 +187,7 @@ class Compiler:
 
     @property
     def form(self) -> Form:
-        """How the instruction that is being compiled was read by its row."""
+        """Return the form in which a row read the instruction that is being compiled."""
         assert self._form is not None
         return self._form
 
@@ -211,14 +214,14 @@ class Compiler:
         return found
 
     def constant(self, bits: int, type_: str) -> int:
-        """The slot of a constant of a PTX type."""
+        """Return the slot of a constant of a PTX type."""
         dtype = STORAGE[type_]
         if type_ == "pred":
             return self._new_slot("const", bool(bits), dtype)
         return self._new_slot("const", bits & ((1 << (8 * np.dtype(dtype).itemsize)) - 1), dtype)
 
     def source(self, operand: Operand | None, type_: str) -> tuple[int, Convert | None]:
-        """(slot, conversion or None) to read `operand` as the storage of `type_`."""
+        """Return (slot, conversion or None) that reads `operand` as the storage of `type_`."""
         self._check_source(operand, type_)
         if isinstance(operand, Reg):
             return operand.index, self._narrowing(operand, type_)
@@ -256,7 +259,7 @@ class Compiler:
         return None if STORAGE[reg.type] is STORAGE[type_] else _cast(type_)
 
     def symbol(self, sym: Sym, type_: str) -> int:
-        """The slot that holds the address of a variable, in its own state space."""
+        """Return the slot that holds the address of a variable, in its own state space."""
         dtype = STORAGE[type_]
         name = sym.name
         if name in self.program.shared_offsets:
@@ -277,14 +280,14 @@ class Compiler:
         return self._new_slot("param", (offset, size), STORAGE[type_])
 
     def reader(self, operand: Operand | None, type_: str) -> Callable[[Group], Array]:
-        """A function of the group that gives `operand`'s value in the storage of `type_`."""
+        """Return a function of the group that gives `operand`'s value in the storage of `type_`."""
         slot, convert = self.source(operand, type_)
         if convert is None:
             return lambda c: c.v[slot]
         return lambda c: convert(c.v[slot])
 
     def writer(self, operand: Operand | None, type_: str) -> Callable[[Group, Array], None] | None:
-        """A function that puts a value of `type_` into a register, extended as PTX does; None for the sink."""
+        """Return a function that puts a value of `type_` into a register, extended as in PTX; None for the sink."""
         if operand is None or isinstance(operand, Sink):
             return None
         if not isinstance(operand, Reg):
@@ -309,7 +312,7 @@ class Compiler:
 
 
 def _goes_on(op: Op) -> Op:
-    """`op` as the instruction that synchronises in a segment, after which all go on."""
+    """Return `op` as a segment's synchronising instruction, after which all lanes go on."""
 
     def run(c: Group) -> bool:
         op(c)
@@ -327,7 +330,7 @@ def _to(dtype: Any) -> Convert:
 
 
 def _sign_extension(want: int, have: int) -> Convert:
-    """Values of `want` bytes extended by sign to registers of `have` bytes."""
+    """Return a function that sign-extends values of `want` bytes to registers of `have` bytes."""
     narrow, wide = np.dtype(f"i{want}"), np.dtype(f"i{max(have, 2)}")
     unsigned, storage = np.dtype(f"u{want}"), np.dtype(f"u{max(have, 2)}")
     return lambda a: a.astype(unsigned).view(narrow).astype(wide).view(storage)
@@ -361,7 +364,7 @@ def guard(op: Op, predicate: int, negated: bool, by_warp: bool = False) -> Op:
 
 
 def build_alu(k: Compiler, ins: Instruction) -> Op:
-    """An elementwise instruction of `semantics`."""
+    """Build an elementwise instruction of `semantics`."""
     operands = ins.operands
     pair = bool(operands) and isinstance(operands[0], Pair)
     three = len(operands) == 4 and ins.opcode[0] in ("min", "max")
@@ -422,6 +425,6 @@ def _elementwise(
 
 
 def registers(operand: Operand | None) -> list[Reg | None]:
-    """The registers of a vector operand, or the one register; None for sinks."""
+    """Return the registers of a vector operand, or the one register; None for sinks."""
     items = operand.items if isinstance(operand, Vec) else (operand,)
     return [o if isinstance(o, Reg) else None for o in items]

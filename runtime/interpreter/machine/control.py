@@ -22,7 +22,10 @@ Array = npt.NDArray[Any]
 
 
 def split_branch(batch: Batch, g: Group, seg: Seg) -> bool:
-    """Take a guarded branch. True when all lanes go one way (then `g.pc` is set), False when they were pushed."""
+    """Take a guarded branch.
+
+    Returns True if all lanes take the same side (then `g.pc` is set), and False if they were pushed.
+    """
     assert seg.guard is not None
     predicate, negated = seg.guard
     if g.frame.poison:
@@ -36,7 +39,7 @@ def split_branch(batch: Batch, g: Group, seg: Seg) -> bool:
         lanes = lanes & mask
         total = np.count_nonzero(mask)
     elif not negated:
-        lanes = lanes.copy()  # it becomes a mask, and the predicate's register will be written again
+        lanes = lanes.copy()  # a copy for the mask, because the predicate's register will be written again
     taken = np.count_nonzero(lanes)
     if taken == total:
         g.pc = seg.targets[0]
@@ -45,17 +48,17 @@ def split_branch(batch: Batch, g: Group, seg: Seg) -> bool:
         g.pc = seg.targets[1]
         return True
     if mask is None and not negated:
-        lanes = lanes.copy()  # a view of the predicate, which the group's mask must outlive
+        lanes = lanes.copy()  # a copy, because the group's mask outlives the predicate's value
     others = ~lanes if mask is None else mask & ~lanes
     if lanes.base is not None:
-        lanes = lanes.copy()  # a mask must not change with the register that it came from
+        lanes = lanes.copy()  # a copy, because a mask must not change with its register
     batch.push(g.lanes(seg.targets[0], lanes))
     batch.push(g.lanes(seg.targets[1], others))
     return False
 
 
 def split_table(batch: Batch, g: Group, seg: Seg) -> None:
-    """brx.idx: each lane goes to the entry that its index names."""
+    """Take a brx.idx: each lane goes to the entry that its index names."""
     index = np.broadcast_to(g.frame.code.call[seg.index](g), (g.n, 32))
     active = g.active
     for value in np.unique(index[active]):
@@ -71,15 +74,15 @@ def split_table(batch: Batch, g: Group, seg: Seg) -> None:
 
 @builds("brx")
 def build_table(k: Compiler, ins: Instruction) -> Op:
-    """brx.idx with a .branchtargets table; bra, ret, exit and trap are run by the scheduler itself."""
+    """Build brx.idx with a .branchtargets table. The scheduler itself runs bra, ret, exit and trap."""
     return k.reader(ins.operands[0], "u32")
 
 
 def together(c: Group, wanted: Array | None) -> bool:
-    """Whether the lanes that an instruction needs together are here.
+    """Return whether all lanes that an instruction needs together are here.
 
-    `wanted` (rows, 32): the lanes that must be, all live ones if None. Rows where some are missing are parked until
-    those come, the others are made ready to run the instruction; False says that this has happened.
+    `wanted` (rows, 32): the needed lanes, or None for all live ones. If some are missing, it parks their rows until
+    they come, makes the other rows ready to run the instruction, and returns False.
     """
     if c.mask is None:
         return True
@@ -104,7 +107,7 @@ def together(c: Group, wanted: Array | None) -> bool:
 
 @builds("call")
 def build_call(k: Compiler, ins: Instruction) -> Any:
-    """`call (ret), f, (args);`, direct, indirect, or to one of the system's functions."""
+    """Build `call (ret), f, (args);`: direct, indirect, or to a function of the system."""
     from .system import SIZES, SYSTEM
 
     operands = list(ins.operands)
@@ -173,7 +176,7 @@ def build_call(k: Compiler, ins: Instruction) -> Any:
 
 
 def _argument_names(k: Compiler, operands: list[Any]) -> list[str]:
-    """The parameters of a list in parentheses, taken off the front of `operands`."""
+    """Take the parameters of a list in parentheses off the front of `operands`."""
     if not operands or not isinstance(operands[0], Arguments):
         return []
     names: list[str] = []
@@ -187,7 +190,7 @@ def _argument_names(k: Compiler, operands: list[Any]) -> list[str]:
 def _check_call(
     k: Compiler, name: str, args: list[str], rets: list[str], ins: Instruction | None = None
 ) -> None:  # fmt: skip
-    """Raise PtxError where a call gives a function another number of arguments or results than it has."""
+    """Raise PtxError if a call has another number of arguments or results than its function."""
     fn = k.module.functions[name]
     if (len(args), len(rets)) != (len(fn.params), len(fn.rets)):
         what = f"'{name}' takes {len(fn.params)} arguments and gives {len(fn.rets)} results, not {len(args)} and {len(rets)}"

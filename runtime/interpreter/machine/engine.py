@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 When = tuple[int, int]  # (queue, clock)
 At = tuple["Instruction", list[tuple[int, int | None]]]
-ALONE = 0.25  # how often, by the seed, an operation of one block takes effect without those of the others
+ALONE = 0.25  # the probability that an operation takes effect without those of the other blocks
 
 
 class Wave(ABC):
@@ -50,7 +50,7 @@ class Pending:
     of: tuple[Wave, int] | None = None
 
     def finish(self) -> None:
-        """Note that it has taken effect, or that another operation did so for it."""
+        """Record that the operation has taken effect, by itself or through another operation."""
         self.done = True
         self.finished.append(self)
         if self.ended is not None:
@@ -63,13 +63,13 @@ class Pending:
 
 
 class Engine:
-    """Decides when operations take effect: at once ("eager"), when nothing else can go on ("late"), or by the seed."""
+    """Decides when operations take effect: immediately ("eager"), when nothing else can go on ("late"), or by the seed."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.pending: list[Pending] = []  # some of them may have taken effect: see `_forget`
+        self.pending: list[Pending] = []  # some may already have taken effect: see `_forget`
         self.finished: list[Pending] = []
-        self._waves: dict[tuple[int, int], list[Pending]] = {}  # by instruction, and how often a block executed it
+        self._waves: dict[tuple[int, int], list[Pending]] = {}  # by instruction and execution of a block
         self._turns: dict[tuple[int, int], int] = {}
         self.schedule: str = batch.run.config.schedule
         self.groups: AsyncGroups = AsyncGroups(batch, self)
@@ -77,9 +77,9 @@ class Engine:
     def issue(
         self, perform: Callable[[], None], what: str, of: tuple[Instruction, int] | None = None, at: At | None = None
     ) -> Pending:
-        """Put an operation in flight; under the eager schedule it takes effect now.
+        """Put an operation in flight; under the eager schedule it takes effect immediately.
 
-        `of`: its instruction and block; `at`: for a profile, its instruction, and the blocks and warpgroups that it is of.
+        `of`: its instruction and block. `at`: for a profile, its instruction, blocks and warpgroups.
         """
         op = Pending(perform, what, self.finished)
         recorder = self.batch.run.recorder
@@ -120,9 +120,10 @@ class Engine:
             self._hold(op, (ins, block))
 
     def _let(self, op: Pending) -> None:
-        """Make an operation take effect, and most often the same one of the other blocks.
+        """Make an operation take effect, and usually the same operation of the other blocks.
 
-        Blocks don't wait for each other's copies, so any order of theirs is one; blocks that stay together run as one vector.
+        Blocks do not wait for each other's copies, so any order of these is possible; blocks that stay together run as
+        one vector.
         """
         rng = self.batch.run.rng
         alone = op.wave is None or len(op.wave) == 1 or (rng is not None and rng.random() < ALONE)
@@ -149,9 +150,12 @@ class Engine:
         self.batch.run.progress += 1
 
     def _forget(self) -> None:
-        """Drop what has taken effect: most often the oldest, so that `remove` finds it at once, among thousands."""
+        """Drop the operations that have taken effect.
+
+        These are usually the oldest, so `remove` finds them fast among thousands.
+        """
         for op in self.finished:
-            with suppress(ValueError):  # one that was never held back
+            with suppress(ValueError):  # it was never in flight
                 self.pending.remove(op)
             if op.wave is not None:
                 op.wave.remove(op)
@@ -159,7 +163,7 @@ class Engine:
         self.finished.clear()
 
     def stepped(self) -> None:
-        """Called between groups: under the random schedule some operations take effect."""
+        """Make some operations take effect under the random schedule; called between groups."""
         rng = self.batch.run.rng
         if rng is None or not self.pending:
             return
@@ -167,7 +171,7 @@ class Engine:
             self._let(self.pending[rng.randrange(len(self.pending))])
 
     def unblock(self) -> bool:
-        """Nothing in the batch can go on: let one operation take effect. False if there is none."""
+        """Make one operation take effect, because nothing in the batch can go on. Returns False if there is none."""
         self._forget()
         if not self.pending:
             return False
@@ -176,17 +180,20 @@ class Engine:
         return True
 
     def land(self) -> None:
-        """Let all that is in flight on the GPU take effect."""
+        """Make all operations in flight on the GPU take effect."""
         for batch in self.batch.run.resident:
             batch.engine.drain()
 
     def drain(self) -> None:
-        """The blocks have exited: what is in flight still takes effect."""
+        """Make the remaining operations take effect, after the blocks have exited."""
         while self.pending:
             self.force([self.pending[0]])
 
     def at_exit(self) -> None:
-        """All blocks of the batch have exited: barriers must not be left with bytes that never came, nor copies unawaited."""
+        """Check barriers and copies after all blocks have exited.
+
+        A barrier must not expect bytes, and each copy must have been waited for.
+        """
         batch = self.batch
         if not batch.run.detect:
             return
@@ -212,10 +219,10 @@ class Engine:
                 )  # fmt: skip
 
     def _unawaited(self, clocks: Clocks) -> None:
-        """Report bulk copies of which no warp of the block learned that they are done with its shared memory."""
+        """Report bulk copies if no warp of the block waited until they were done with its shared memory."""
         batch = self.batch
         for key, queue in clocks.queue_of.items():
-            if key[0] == "copy":  # into the block of that rank, on a barrier of its own
+            if key[0] == "copy":  # a copy into the block of that rank, on that block's barrier
                 agents, what = slice(key[1] * batch.per_block, (key[1] + 1) * batch.per_block), "write"
             elif key[0] == "bulk":
                 agents, what = slice(key[1], key[1] + 1), "read"
@@ -236,14 +243,14 @@ class Engine:
 
 @dataclass(slots=True)
 class _State:
-    """The groups of one lane (bulk) or one warp (cp.async): entries (read, write, when read, when written)."""
+    """The groups of one lane (bulk) or one warp (cp.async), with entries (read, write, when read, when written)."""
 
     open: list[Any] = field(default_factory=list[Any])
     committed: list[list[Any]] = field(default_factory=list[list[Any]])
 
 
 class AsyncGroups:
-    """Commit groups of bulk copies, a lane each, and of cp.async, a warp each."""
+    """The commit groups of bulk copies, for each lane, and of cp.async, for each warp."""
 
     def __init__(self, batch: Batch, engine: Engine) -> None:
         self.batch = batch
@@ -251,19 +258,19 @@ class AsyncGroups:
         self.of: dict[str, dict[tuple[int, int], _State]] = {"bulk": {}, "cp.async": {}}
 
     def add(self, key: tuple[str, int, int], entry: tuple[Pending, Pending, When, When]) -> None:
-        """An operation of one lane's open group."""
+        """Add an operation to one lane's open group."""
         kind, warp, lane = key
         self.of[kind].setdefault((warp, lane), _State()).open.append(entry)
 
     def add_rows(self, kind: str, c: Group, op: Pending, queue: tuple[Array, Array]) -> None:
-        """One operation of all warps of `c`, with each warp's (queue, clock)."""
+        """Add one operation of all warps of `c`, with each warp's (queue, clock)."""
         states = self.of[kind]
         for n, warp in enumerate(c.rows.tolist()):
             when = (int(queue[0][n]), int(queue[1][n]))
             states.setdefault((warp, -1), _State()).open.append((op, op, when, when))
 
     def _mine(self, kind: str, c: Group) -> list[tuple[int, _State]]:
-        """(row of c, state) of the lanes or warps of `c` that have ever had an operation."""
+        """Yield (row of c, state) of the lanes or warps of `c` that have had an operation."""
         states = self.of[kind]
         if not states:
             return []
@@ -308,7 +315,7 @@ class AsyncGroups:
                 clocks.known[team[row], agent[row], proxy, queue] = max(int(held), clock)
 
     def all_rows(self, kind: str, c: Group) -> list[Pending]:
-        """All operations of the warps of `c` that are not waited for."""
+        """Return all operations of the warps of `c` that were not waited for."""
         found: list[Pending] = []
         for _, state in self._mine(kind, c):
             for entries in (*state.committed, state.open):
@@ -316,7 +323,7 @@ class AsyncGroups:
         return found
 
     def last_rows(self, kind: str, c: Group) -> dict[int, When]:
-        """The latest (queue, clock) of each warp of `c`, (0, 0) where there is none."""
+        """Return the latest (queue, clock) of each warp of `c`, or (0, 0) if there is none."""
         found: dict[int, When] = dict.fromkeys(range(c.n), (0, 0))
         for row, state in self._mine(kind, c):
             for entries in (*state.committed, state.open):

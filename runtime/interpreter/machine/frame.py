@@ -20,7 +20,7 @@ STORAGE: dict[str, Any] = {**TYPES, "tf32": np.uint32, "e4m3": np.uint16, "e5m2"
 
 
 class _Views(dict[int, Array]):
-    """Slots of a frame for one selection of rows, made as they are asked for."""
+    """Slots of a frame for one selection of rows, made at their first use."""
 
     def __init__(self, frame: Frame, select: Any) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class _Views(dict[int, Array]):
 
 
 class Pool:
-    """Register arrays of batches that are done, to be used again: fresh memory costs more than most instructions."""
+    """Register arrays of finished batches, for new batches: fresh memory costs more than most instructions."""
 
     def __init__(self) -> None:
         self._free: dict[Any, list[Array]] = {}
@@ -61,13 +61,13 @@ class Frame:
         self._views: dict[tuple[int, int, int], _Views] = {}
         self.blocks: dict[tuple[int, int], Array] = {}
         self.poison: dict[int, Array] = {}  # see `checks/poison.py`
-        self.origins: dict[int, str] = {}  # of registers that hold it, where it came from
-        self.fresh: Array | None = None  # lanes whose load has just read unwritten memory
+        self.origins: dict[int, str] = {}  # the origin of the poison, by register
+        self.fresh: Array | None = None  # the lanes whose last load read unwritten memory
         self.origin = ""
         self.local_base: int = batch.local.reserve(code.local_bytes, code.local_align)
 
     def base(self, slot: int) -> Array:
-        """A register of all warps, (warps, 32) or (warps, 32, 2) for .b128. What it starts as is not defined."""
+        """Return a register of all warps, (warps, 32) or (warps, 32, 2) for .b128. Its first value is undefined."""
         found = self.registers.get(slot)
         if found is None:
             block = self.code.block_of.get(slot)
@@ -79,7 +79,7 @@ class Frame:
         return found
 
     def _block(self, first: int, count: int) -> Array:
-        """Registers `first` .. `first + count - 1` as one array (count, warps, 32)."""
+        """Return registers `first` .. `first + count - 1` as one array (count, warps, 32)."""
         found = self.blocks.get((first, count))
         if found is None:
             dtype = STORAGE[self.code.fn.registers[first].type]
@@ -89,7 +89,7 @@ class Frame:
         return found
 
     def block(self, first: int, count: int) -> Array:
-        """The block that `Code.block_of` promises for these registers."""
+        """Return the block of these registers that `Code.block_of` promises."""
         return self._block(first, count)
 
     def read(self, slot: int, select: Any) -> Array:
@@ -118,7 +118,7 @@ class Frame:
         return found
 
     def release(self) -> None:
-        """The batch is done: its registers may be used by another."""
+        """Give the registers of a finished batch to the pool."""
         in_blocks = {first + i for first, count in self.blocks for i in range(count)}
         for slot, array in self.registers.items():
             if slot not in in_blocks:
@@ -132,7 +132,7 @@ class Frame:
         return hash(tuple(r[select].tobytes() for slot, r in held if chosen is None or chosen >> slot & 1))
 
     def param(self, name: str, size: int) -> Array:
-        """A call parameter or return value of all lanes: (warps, 32, size) bytes."""
+        """Return a call parameter or return value of all lanes: (warps, 32, size) bytes."""
         found = self.params.get(name)
         if found is None:
             found = self.params[name] = np.zeros((self.batch.warps, 32, size), np.uint8)

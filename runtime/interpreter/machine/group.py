@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .frame import Frame
 
 Array = npt.NDArray[Any]
-# Where a call returns to: (function, segment), outermost first.
+# The place to which a call returns: (function, segment), outermost first.
 Stack = tuple[tuple[str, int], ...]
 
 
@@ -56,7 +56,7 @@ class Group:
 
     @property
     def select(self) -> Any:
-        """The rows as a slice where they are evenly spaced, else as an array."""
+        """Return the rows as a slice if they are evenly spaced, otherwise as an array."""
         if self._select is None:
             self._select = as_slice(self.rows)
         return self._select
@@ -69,14 +69,14 @@ class Group:
 
     @property
     def cta(self) -> Array:
-        """The batch-local block number of each row."""
+        """Return the batch-local block number of each row."""
         if self._cta is None:
             self._cta = self.batch.row_cta[self.rows]
         return self._cta
 
     @property
     def active(self) -> Array:
-        """The mask as an array, all True where `mask` is None."""
+        """Return the mask as an array, all True if `mask` is None."""
         if self.mask is not None:
             return self.mask
         if self._active is None:
@@ -108,19 +108,19 @@ class Group:
     # --- splitting -----------------------------------------------------------------------------
 
     def at(self, pc: int) -> Group:
-        """The same lanes at another segment."""
+        """Return the same lanes at another segment."""
         return self.part(pc, self.rows, self.mask)
 
     def part(self, pc: int, rows: Array, mask: Array | None) -> Group:
         return Group(self.batch, self.frame, self.stack, pc, rows, mask)
 
     def subset(self, pc: int, chosen: Array) -> Group:
-        """The rows where `chosen` (rows,) is True, with their masks."""
+        """Return the rows where `chosen` (rows,) is True, with their masks."""
         mask = None if self.mask is None else self.mask[chosen]
         return self.part(pc, self.rows[chosen], mask)
 
     def lanes(self, pc: int, lanes: Array) -> Group:
-        """The lanes where `lanes` (rows, 32) is True; rows without any are dropped."""
+        """Return the lanes where `lanes` (rows, 32) is True, without empty rows."""
         some = lanes.any(axis=1)
         kept = lanes if some.all() else lanes[some]
         rows = self.rows if kept is lanes else self.rows[some]
@@ -139,7 +139,7 @@ def as_slice(rows: Array) -> Any:
 
 
 def merge(a: Group, b: Group) -> Group:
-    """One group of two that stand at the same place."""
+    """Merge two groups at the same place."""
     rows = np.union1d(a.rows, b.rows)
     if a.mask is None and b.mask is None:
         return a.part(a.pc, rows, None)

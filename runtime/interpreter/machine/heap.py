@@ -24,7 +24,7 @@ _UNIT = 16
 
 
 class Heap:
-    """The allocations of one run, in buffers of some size each. `malloc` gives 0 where the heap is full, as on a GPU."""
+    """The allocations of one run, in buffers. `malloc` gives 0 if the heap is full, as on a GPU."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -44,7 +44,7 @@ class Heap:
         return address
 
     def free(self, address: int) -> bool:
-        """Whether there was such an allocation."""
+        """Free an allocation. Returns whether it existed."""
         size = self._sizes.pop(address, 0)
         if size:
             self._forget(address, size)
@@ -79,7 +79,7 @@ class Heap:
 
 
 def malloc(c: Group, ins: Instruction, sizes: Any) -> Any:
-    """(rows, 32): an address for each active lane."""
+    """Return an address for each active lane: (rows, 32)."""
     heap = c.batch.run.heap
     found = np.zeros((c.n, 32), np.uint64)
     for row, lane in np.argwhere(c.active):
@@ -88,7 +88,7 @@ def malloc(c: Group, ins: Instruction, sizes: Any) -> Any:
 
 
 def free(c: Group, ins: Instruction, addresses: Any) -> None:
-    """Give memory back; a null pointer is none."""
+    """Free memory; ignore null pointers."""
     run = c.batch.run
     bad = np.zeros((c.n, 32), np.bool_)
     for row, lane in np.argwhere(c.active):

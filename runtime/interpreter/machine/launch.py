@@ -49,9 +49,9 @@ Dims = tuple[int, int, int]
 # Warps in a batch: enough that the cost of a NumPy call is spread, few enough that registers stay in cache.
 BATCH_WARPS = 1024
 BATCH_BYTES = 1 << 28
-_TURN = 1 / 2  # how often, under the random schedule, another batch of several GPUs goes on
-_LONGEST = 10**18  # nanoseconds that anybody waits
-_LOOKS = 5  # at what a run does, while it is waited for that it makes progress
+_TURN = 1 / 2  # the probability, under the random schedule, that another batch of several GPUs goes on
+_LONGEST = 10**18  # the longest wait, in nanoseconds
+_LOOKS = 5  # the number of progress checks within `patience`
 
 
 class Run:
@@ -109,7 +109,7 @@ class Run:
         )
         self.budget: int = config.step_budget
         self.initial: Mapping[str, bytes] = {}  # of module variables, in place of what the text gives them
-        self.patience: int = 0  # see `be_patient`
+        self.patience: int = 0  # set by `be_patient`
         self._patient_at = self._idle = 0
         self.steps = 0
         self.progress: int = 0
@@ -123,7 +123,7 @@ class Run:
         x, y, z = (g // c for g, c in zip(grid, cluster, strict=True))
         self.teams: int = x * y * z * self.devices
         self.blocks: int = self.teams * self.cluster_size
-        self.next_block: int = 0  # the one after the last that was let in; on further GPUs:
+        self.next_block: int = 0  # the block after the last admitted one; for further GPUs:
         self._further: list[int] = [self.blocks // self.devices * d for d in range(1, self.devices)]
         self.resident: list[Batch] = []
         self.sync: SyncMemory = SyncMemory()
@@ -141,9 +141,9 @@ class Run:
         self._seen_at = -1
         self._looked_at = -1
         self._looks = 0
-        self.due: bool = False  # for another batch to go on
+        self.due: bool = False  # another batch should go on
         self._turn = 0
-        self.waited: int = 0  # nanoseconds that all have waited, see `pass_time`
+        self.waited: int = 0  # nanoseconds that all groups have waited, see `pass_time`
         self.watch: Watch = Watch(self)
 
     # --- set-up --------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Run:
             raise ValueError(f"the entry allows blocks of at most {most}, not {self.block}")
 
     def _load_variables(self, symbols: dict[str, int]) -> list[int]:
-        """Give the module's .global and .const variables memory for this run, on one GPU."""
+        """Allocate the module's .global and .const variables for this run, on one GPU."""
         variables: dict[str, Var] = dict(self.program.module.variables)
         for fn in self.program.module.functions.values():
             variables |= {n: v for n, v in fn.variables.items() if v.space in ("global", "const")}
@@ -215,7 +215,7 @@ class Run:
         return addresses
 
     def grid_workspace(self) -> int:
-        """Memory that a cooperative launch gives the grid's barrier: made when first asked for."""
+        """Return the memory of a cooperative launch's grid barrier, allocated at its first use."""
         if not self._workspace:
             data = np.zeros(64, np.uint8)
             self._workspace = self.memory.allocate(data, "grid workspace", kind="variable")
@@ -225,14 +225,14 @@ class Run:
         return self._workspace
 
     def resolve(self, kind: str, what: Any, device: int) -> int:
-        """The value of a link-time slot on a GPU: a global symbol's address or bytes of the parameters."""
+        """Return the value of a link-time slot on a GPU: a global symbol's address or bytes of the parameters."""
         if kind == "global":
             return self.symbols[device][what[0]] + what[1]
         offset, size = what
         return int.from_bytes(self._param_data[device][offset : offset + size], "little")
 
     def device_of(self, block: int) -> int:
-        """The GPU that a block runs on, by the block's number."""
+        """Return the GPU that runs a block, by the block's number."""
         return block // (self.blocks // self.devices) if self.devices > 1 else 0
 
     # --- running -------------------------------------------------------------------------------
@@ -303,18 +303,18 @@ class Run:
         able = [b for b in self.resident if b.ready or b.done] or self.resident
         if len(able) > 1 and self.watch.asleep:
             able = [b for b in able if not self.watch.rests(b)] or able
-        if self.devices > 1 and self.rng is None:  # each in its turn
+        if self.devices > 1 and self.rng is None:  # the batches alternate
             self._turn += 1
             return able[self._turn % len(able)]
         return able[0] if self.rng is None or len(able) == 1 else self.rng.choice(able)
 
     def turns(self) -> bool:
-        """Whether another batch goes on now: of several GPUs one does not wait until another one waits."""
+        """Return whether another batch goes on now. With several GPUs, batches alternate before one of them waits."""
         self.due = self.due or (self.devices > 1 and self.rng is not None and self.rng.random() < _TURN)
         return self.due
 
     def pass_time(self) -> bool:
-        """Let time pass for GPUs that all wait, where the kernel reads the clock: a time-out may end a wait. Else False."""
+        """Let time pass if all GPUs wait and the kernel reads the clock, for time-outs. Otherwise return False."""
         if not self.program.reads_time or self.waited > _LONGEST:
             return False
         self.waited = 4 * self.waited + 10**9
@@ -324,7 +324,7 @@ class Run:
         return True
 
     def _let_others(self, per_batch: int, room: int) -> None:
-        """A batch repeats itself: whoever may still change that runs; else it is a livelock."""
+        """Run the batches that may end a batch's repetition; if there are none, report a livelock."""
         awake = [b for b in self.resident if not self.watch.rests(b)]
         if any(b.ready or b.done for b in awake) or any(b.engine.unblock() for b in awake):
             return
@@ -334,7 +334,7 @@ class Run:
             livelock(self)
 
     def _all_wait(self, per_batch: int, room: int) -> None:
-        """No group is ready: let pending copies land, pollers look again, or more blocks in; else it is a deadlock."""
+        """No group is ready: complete pending copies, wake polling groups or admit blocks, or report a deadlock."""
         for batch in self.resident:
             if batch.engine.unblock():
                 return
@@ -347,7 +347,7 @@ class Run:
         stuck(self)
 
     def _wake_pollers(self) -> bool:
-        """Let groups that poll look again, but not in a state they were in since memory last changed."""
+        """Wake polling groups, except in a state that they already had since memory last changed."""
         if self._seen_at != self.progress:
             self._seen_at = self.progress
             self.watch.seen.clear()
@@ -370,12 +370,12 @@ class Run:
         return woken
 
     def _waiting(self) -> list[int]:
-        """How many blocks of each GPU have not been let in."""
+        """Return the number of blocks of each GPU that were not admitted yet."""
         each = self.blocks // self.devices
         return [each * (d + 1) - at for d, at in enumerate((self.next_block, *self._further))]
 
     def _admit_more(self, per_batch: int, room: int) -> bool:
-        """Let in blocks of a GPU that has room for them; whether there is one."""
+        """Admit blocks of a GPU that has room. Returns whether there is such a GPU."""
         for device, left in enumerate(self._waiting()):
             held = sum(b.blocks for b in self.resident if b.device == device)
             if left and held < room:
@@ -396,9 +396,9 @@ class Run:
                 self.next_block = first + count
 
     def coordinates(self, first: int, count: int) -> Array:
-        """(count, 3): where blocks lie, cluster after cluster, x fastest in both. Only as many as are asked for exist.
+        """Return the coordinates of blocks, (count, 3), cluster after cluster, with x fastest in both.
 
-        Of several GPUs, (count, 4): the last says on which one.
+        With several GPUs they are (count, 4), and the last one is the GPU.
         """
         device = self.device_of(first)
         i = first - self.blocks // self.devices * device + np.arange(count)
@@ -411,7 +411,7 @@ class Run:
         return where if self.devices == 1 else np.append(where, np.full((count, 1), device), axis=1)
 
     def _sizes(self) -> tuple[int, int]:
-        """(blocks in a batch, blocks resident on the whole GPU)."""
+        """Return (blocks in a batch, blocks resident on the whole GPU)."""
         limits = self.target.limits
         used = max(self.shared_bytes, 1)
         per_sm = min(
@@ -439,7 +439,7 @@ class Run:
         return False
 
     def looked(self, c: Group, ins: Instruction) -> bool:
-        """A group has looked at memory that others may change. False, and held, if nothing has changed."""
+        """Record that a group polled memory. If nothing has changed, hold the group and return False."""
         self._looks += 1
         c.batch.looked_at, self.due = ins, self.devices > 1
         if self._looked_at != self.progress and self._looks & 63:
@@ -448,7 +448,7 @@ class Run:
         return self.yield_group(c, ins)
 
     def site(self, ins: Instruction) -> int:
-        """A small number for an instruction, to be kept in shadow memory."""
+        """Return a small number for an instruction, for shadow memory."""
         found = self._site_of.get(id(ins))
         if found is None:
             self.sites.append(ins)
@@ -456,7 +456,7 @@ class Run:
         return found
 
     def side(self, batch: Batch, team: int, agent: int, site: int, same: bool) -> AccessSide:
-        """An agent and a place, in words (`team` counts from the batch's first; `same`: the accessor's own)."""
+        """Return an agent and a place as texts (`team` counts from the batch's first; `same`: the accessor's own)."""
         place = self.reporter.place(self.sites[site])
         clocks = batch.clocks
         if agent < clocks.agents:
@@ -465,19 +465,19 @@ class Run:
             known = 0 <= at < self.blocks
             who = self.reporter.who(self.coordinates(at, 1)[0], warp) if known else "another block"
             return AccessSide(who, place, "", same)
-        if not same:  # queues are numbered batch by batch
+        if not same:  # each batch numbers its own queues
             return AccessSide("an asynchronous copy of another cluster", place, "copy", False)
         key = clocks.queues[agent - clocks.agents]
         return AccessSide(_QUEUES.get(key[0], "an asynchronous copy"), place, str(key[0]), same)
 
     def be_patient(self, steps: int) -> None:
-        """End the run once so many steps store nothing, arrive nowhere and end no warp, or follow a hazard."""
+        """End the run after `steps` without a store, an arrival or the end of a warp, or after a hazard."""
         self.patience = steps // _LOOKS
         self.budget = min(self.patience, self.config.step_budget)
 
     def out_of_steps(self, g: Group, seg: Seg) -> None:
         if self.patience and self.steps <= self.config.step_budget:
-            if self.report.findings:  # whatever goes on now comes of it
+            if self.report.findings:  # the run goes on with a hazard's consequences
                 raise HazardError(
                     HazardKind.STEP_BUDGET, "the run was ended: it had hazards, and did not end by itself"
                 )
@@ -493,15 +493,16 @@ class Run:
         self.reporter.hazard(HazardKind.STEP_BUDGET, what, ins, (who,), fix, ends=True)
 
     def on_exit(self, g: Group) -> None:
-        """Lanes have exited: a cluster barrier may now be complete."""
+        """Complete cluster barriers after lanes have exited."""
         self.progress += 1
         if g.batch.cluster > 1:
             g.batch.barriers.cluster_settle()
 
     def set_registers(self, c: Group, count: int, grows: bool, ins: Instruction) -> Array:
-        """setmaxnreg: once it is known what all warps of a block hold, the sum must fit what the block has.
+        """Execute setmaxnreg.
 
-        Returns which warps must wait: those that ask for more than others have left. Who asks for less must fit.
+        If all warps of a block have set a count, the sum must fit the block's registers. Returns the warps that must
+        wait: those that ask for more than the free registers.
         """
         batch = c.batch
         short = np.zeros(c.n, np.bool_)
@@ -525,7 +526,7 @@ class Run:
         return short
 
     def _block_registers(self) -> int:
-        """The most registers that a block can have: a lane gets a multiple of 8 of them, as many as all others."""
+        """Return the most registers that a block can have: all lanes get the same multiple of 8."""
         given = self.program.entry.directives
         threads = 32 * self.warps_per_block
         blocks = max(given.get("minnctapersm", (1,))[0], 1)
@@ -547,7 +548,7 @@ _QUEUES = {
 
 
 def check_target(module: Module, device: str) -> None:
-    """Code runs on its own architecture and on later ones, architecture-specific code (`a`, `f`) only on its own."""
+    """Check the code's architecture: it must not be later than the device's, and equal for `a` and `f`."""
     number, have = (int(name.removeprefix("sm_").rstrip("af")) for name in (module.target, device))
     fits = module.target == device if module.target[-1] in "af" else number <= have
     if not fits:
@@ -555,13 +556,13 @@ def check_target(module: Module, device: str) -> None:
 
 
 def _unfolded(i: Array, extents: Dims) -> Array:
-    """Numbers (n,) as coordinates (n, 3), x fastest."""
+    """Return numbers (n,) as coordinates (n, 3), x fastest."""
     x, y, _ = extents
     return np.stack([i % x, i // x % y, i // (x * y)], axis=1)
 
 
 def program_of(module: Module, entry: str, target: str, several: bool = False) -> Program:
-    """The program of an entry, compiled once for a module; `several`: for several GPUs. Raises PtxError."""
+    """Return the program of an entry, compiled once for a module; `several`: for several GPUs. Raises PtxError."""
     check_target(module, target)
     fine = EXPLORED.get() is not None
     key = f"{entry}{' in fine steps' if fine else ''}{' on several GPUs' if several else ''}"
@@ -583,7 +584,7 @@ def run_module(
     """Compile `entry` (once for a module) and run it."""
     program = program_of(module, entry, target, bool(others))
     required = program.entry.directives.get("reqnctapercluster")
-    if required is not None:  # the directive alone makes clusters (PTX ISA 11.7.3)
+    if required is not None:  # the directive is enough to make clusters (PTX ISA 11.7.3)
         x, y, z = (*required, 1, 1)[:3]
         if cluster not in ((1, 1, 1), (x, y, z)):
             raise ValueError(f"the entry requires clusters of {(x, y, z)}, not {cluster}")

@@ -7,7 +7,7 @@ from .system import SYSTEM
 
 
 def check_links(module: Module) -> None:
-    """Raise `PtxError`, at its first use, for what is declared and not defined."""
+    """Raise `PtxError` at the first use of a name that is declared and not defined."""
     missing = {name for name, f in module.functions.items() if not f.defined and not f.entry and name not in SYSTEM}
     missing |= {name for name, v in module.variables.items() if v.extern and v.space != "shared"}
     if not missing:

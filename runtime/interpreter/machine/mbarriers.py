@@ -20,7 +20,7 @@ MAX_COUNT = (1 << 20) - 1
 
 
 class Mbarrier:
-    """The mbarriers at one shared offset, one a block: arrays (blocks,)."""
+    """The mbarriers at one shared offset, one for each block: arrays (blocks,)."""
 
     def __init__(self, blocks: int) -> None:
         self.valid: Array = np.zeros(blocks, np.bool_)
@@ -29,13 +29,13 @@ class Mbarrier:
         self.bytes: Array = np.zeros(blocks, np.int64)
         self.phase: Array = np.zeros(blocks, np.int64)
         self.seen: Array = np.zeros(blocks, np.int64)
-        self.ever: Array = np.zeros(blocks, np.bool_)  # has had bytes expected or delivered
+        self.ever: Array = np.zeros(blocks, np.bool_)  # whether bytes were ever expected or delivered
         self.clock: Any = None
         self.last: Instruction | None = None
 
 
 class TimedOut:
-    """Why a group runs again: its try_wait is to return False."""
+    """The reason for which a group runs again: its try_wait returns False."""
 
 
 TIMED_OUT = TimedOut()
@@ -105,7 +105,10 @@ class Mbarriers:
         drop: bool,
         ins: Instruction,
     ) -> Array:
-        """Arrivals, one a lane, of `counts` at blocks `ctas`, after expecting bytes; gives the state tokens."""
+        """Make arrivals of `counts`, one for each lane, at blocks `ctas`, after expecting bytes.
+
+        Returns the state tokens.
+        """
         m = self.get(offset)
         m.last = ins
         if not self._check_valid(m, ctas, offset, ins, "arrived at"):
@@ -132,7 +135,7 @@ class Mbarriers:
         return token.astype(np.uint64)
 
     def transact(self, offset: int, ctas: Array, delta: Array, ins: Instruction) -> None:
-        """expect_tx (positive) and complete_tx (negative), one a lane."""
+        """Execute expect_tx (positive) and complete_tx (negative), one for each lane."""
         m = self.get(offset)
         if not self._check_valid(m, ctas, offset, ins, "told of bytes"):
             return
@@ -141,18 +144,18 @@ class Mbarriers:
         self.settle(offset, m, ins)
 
     def deliver(self, offset: int, cta: int, size: int, ins: Instruction) -> None:
-        """complete_tx of one copy."""
+        """Execute complete_tx of one copy."""
         m = self.get(offset)
         if not m.valid[cta]:
             self._check_valid(m, np.array([cta]), offset, ins, "told of bytes")
             return
         m.ever[cta] = True
         m.bytes[cta] -= size
-        if m.bytes[cta] <= 0 and m.pending[cta] == 0:  # else no phase ends
+        if m.bytes[cta] <= 0 and m.pending[cta] == 0:  # otherwise no phase ends
             self.settle(offset, m, ins)
 
     def settle(self, offset: int, m: Mbarrier, ins: Instruction) -> None:
-        """Complete phases that nothing is pending for."""
+        """Complete phases without pending arrivals and bytes."""
         free = m.valid & (m.pending == 0)
         if not free.any():
             return
@@ -186,7 +189,7 @@ class Mbarriers:
     # --- waits ---------------------------------------------------------------------------------
 
     def complete(self, offset: int, ctas: Array, wanted: Array, parity: bool, ins: Instruction) -> Array:
-        """Whether the phase that each lane asks for is complete: (lanes,)."""
+        """Return whether each lane's phase is complete: (lanes,)."""
         m = self.get(offset)
         if not self._check_valid(m, ctas, offset, ins, "waited for"):
             return np.ones(len(ctas), np.bool_)
@@ -200,7 +203,7 @@ class Mbarriers:
         return phase > asked
 
     def saw(self, offset: int, rows: Array, ctas: Array, c: Group, relaxed: bool) -> None:
-        """Warps `rows` (of the batch) have seen the barriers of blocks `ctas` complete."""
+        """Record that warps `rows` (of the batch) have observed the completion of the barriers of blocks `ctas`."""
         m = self.get(offset)
         m.seen[ctas] = m.phase[ctas]
         clocks = self.batch.clocks

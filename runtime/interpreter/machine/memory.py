@@ -27,7 +27,7 @@ SHARED_WINDOW = 1 << WINDOW_BITS
 LOCAL_WINDOW = 2 << WINDOW_BITS
 PARAM_WINDOW = 3 << WINDOW_BITS
 WINDOW_MASK = (1 << WINDOW_BITS) - 1
-RANK_SHIFT = 24  # seen on one NVIDIA H200: a block's own addresses have its rank there too, as mapa gives peers'
+RANK_SHIFT = 24  # on one NVIDIA H200, a block's own addresses have its rank there too, as with mapa
 # The first kilobyte of a block's shared memory belongs to the system on sm_90; address 0 is never data.
 SHARED_RESERVED = 1024
 
@@ -66,7 +66,7 @@ class Buffer:
         self.views: dict[int, Array] = {}
 
     def view(self, size: int) -> Array:
-        """The buffer as unsigned words of `size` bytes (a trailing part word is left out)."""
+        """Return the buffer as unsigned words of `size` bytes, without an incomplete last word."""
         found = self.views.get(size)
         if found is None:
             usable = len(self.bytes) // size * size
@@ -74,7 +74,7 @@ class Buffer:
         return found
 
     def index_of(self, offset: int) -> str:
-        """The logical index of the byte at `offset`, as `[i, j]`; empty for an array without elements."""
+        """Return the logical index of the byte at `offset`, as `[i, j]`; empty for an array without elements."""
         if not self.shape or not self.keep.size:
             return ""
         left, index = offset - self.origin, [0] * len(self.shape)
@@ -93,7 +93,7 @@ class GlobalMemory:
 
     def __init__(self) -> None:
         self.buffers: dict[int, Buffer] = {}
-        self.multicast: dict[int, tuple[int, ...]] = {}  # slots of a multicast address's buffers, by its slot
+        self.multicast: dict[int, tuple[int, ...]] = {}  # the slots of a multicast address's buffers, by its slot
         self.peers: dict[int, tuple[int, ...]] = {}  # slots of the same array on all devices, by each of them
         self.near: list[tuple[int, ...]] = []  # devices in groups that map each other, where there are several
         self._next = 1
@@ -119,9 +119,9 @@ class GlobalMemory:
         return buffer.address + buffer.origin
 
     def join(self, addresses: Sequence[int]) -> int:
-        """A multicast address for what lies at the same place of several buffers, one a device.
+        """Return a multicast address for several buffers, one for each device.
 
-        No plain access may use it (PTX ISA, 'multimem'): no buffer lies there.
+        No plain access may use it (PTX ISA, 'multimem'): no buffer has it.
         """
         slot = self._next
         self._next += 1
@@ -135,11 +135,11 @@ class GlobalMemory:
         del self.buffers[address >> SLOT_BITS]
 
     def find(self, address: int) -> Buffer | None:
-        """The buffer whose slot `address` lies in, in bounds or not."""
+        """Return the buffer whose slot contains `address`, in bounds or not."""
         return self.buffers.get(address >> SLOT_BITS)
 
     def bytes_at(self, address: int, size: int) -> Array | None:
-        """A uint8 view of `size` bytes at `address`, or None where they are not all in one buffer."""
+        """Return a uint8 view of `size` bytes at `address`, or None if they are not all in one buffer."""
         buffer = self.find(address)
         if buffer is None:
             return None

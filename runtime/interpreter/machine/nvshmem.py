@@ -31,7 +31,7 @@ class _Weak:
 
 
 class _Strong:
-    """An atomic of the system's scope, which releases what its warp did before, or acquires."""
+    """An atomic of system scope, which releases its warp's earlier accesses, or acquires."""
 
     scope, strong, updates, fails, reach, read_only = "sys", True, True, False, 0, False
 
@@ -46,7 +46,7 @@ def _values(c: Group, param: Array, dtype: str) -> Array:
 
 
 def _there(c: Group, row: int, lane: int, address: int, rank: int, ins: Instruction) -> int | None:
-    """The address of the same place on another rank."""
+    """Return the address of the same place on another rank."""
     members = c.batch.run.memory.peers.get(address >> SLOT_BITS)
     if members is None or not 0 <= rank < len(members):
         who = c.batch.run.reporter.group(c, c.active)[2]
@@ -62,7 +62,7 @@ def _callers(c: Group) -> Iterator[tuple[int, int]]:
 
 
 def _spread(c: Group, row: int, start: int, to: int, size: int) -> Iterator[tuple[Group, Array, Array, int]]:
-    """Pieces of a copy, a word for each lane of the caller's warp: (group, from where, where to, bytes of a word)."""
+    """Yield pieces of a copy, with a word for each lane of the caller's warp: (group, source, target, bytes of a word)."""
     unit = next(u for u in (8, 4, 2, 1) if not (start % u or to % u or size % u))
     lanes = unit * np.arange(32, dtype=np.uint64)[None]
     for at in range(0, size, 32 * unit):
@@ -132,7 +132,7 @@ def test(c: Group, ins: Instruction, params: list[Array]) -> Array:
 
 
 def _atomic(c: Group, row: int, lane: int, address: int, value: int, form: _Strong, ins: Instruction) -> int:
-    """Add to a word of one lane's; what it was."""
+    """Add to a word of one lane. Returns its old value."""
     mask = np.zeros((1, 32), np.bool_)
     mask[0, lane] = True
     group = c.part(c.pc, c.rows[row : row + 1], mask)
@@ -149,7 +149,7 @@ def _atomic(c: Group, row: int, lane: int, address: int, value: int, form: _Stro
 
 
 def quiet(c: Group, ins: Instruction, params: list[Array]) -> None:
-    """nvshmem_quiet(): all that was put is there."""
+    """Execute nvshmem_quiet(): all puts are complete."""
 
 
 def get(c: Group, ins: Instruction, params: list[Array]) -> None:

@@ -40,7 +40,7 @@ def builds(names: str) -> Callable[[Builder], Builder]:
 
 
 class Seg:
-    """A compiled segment: `sync` runs first and may refuse to go on, then `ops`; `kind` says how it ends."""
+    """A compiled segment: `sync` runs first and may stop it, then `ops`; `kind` is how it ends."""
 
     __slots__ = (
         "code", "cost", "end", "guard", "index", "kind", "loads", "moves", "next", "ops", "reads", "sources",
@@ -56,7 +56,7 @@ class Seg:
         self.sync_ins: Instruction | None = source.sync
         self.sync: Op | None = None
         self.ops: list[Op] = []
-        # The same, `sync` first, that follow poison (`checks/poison.py`), and their sources.
+        # The same operations in the form that follows poison (`checks/poison.py`), `sync` first, and their sources.
         self.wary: list[Op] = []
         self.sources: list[tuple[Op, Instruction, bool]] = []
         self.loads: bool = False
@@ -107,8 +107,8 @@ class Program:
         self, module: Module, entry: str, compiler: Callable[[Program, Code], Any], fine: bool = False, several: bool = False
     ) -> None:  # fmt: skip
         self.compiler = compiler
-        self.fine = fine  # for runs whose order of synchronisation is explored, see `isa/cfg.py`
-        self.several = several  # for runs on several GPUs: the scope of one is then less than that of the system
+        self.fine = fine  # for runs that explore the order of synchronisation, see `isa/cfg.py`
+        self.several = several  # for runs on several GPUs, where gpu scope is smaller than system scope
         fn = module.functions.get(entry)
         if fn is None or not fn.entry:
             have = ", ".join(module.entries) or "none"
@@ -130,20 +130,20 @@ class Program:
         self.codes: dict[str, Code] = {}
         self.left: dict[
             int, int
-        ] = {}  # by the id of an instruction: how many of its segment, whose steps count at once, follow
+        ] = {}  # by the id of an instruction: the later instructions in its segment, whose steps count at once
         code = [ins for f in module.functions.values() for ins in f.body if isinstance(ins, Instruction)]
-        self.site_type: Any = np.uint16 if len(code) < 1 << 16 else np.int32  # of numbers of instructions
-        # whether some access to more than a block's memory, or fence, reaches its block or cluster alone
+        self.site_type: Any = np.uint16 if len(code) < 1 << 16 else np.int32  # for numbers of instructions
+        # whether a fence, or an access to memory outside the block, reaches only its block or cluster
         self.narrow: bool = several or any(_is_narrow(ins.opcode) for ins in code)
         # whether strong accesses of several sizes may meet
         self.mixed: bool = len({strong_size(ins) for ins in code} - {0}) > 1
         # whether copies access global memory, or tensor maps there, through proxies of their own
         self.other_proxies: bool = any("bulk" in ins.opcode or ins.opcode[0] == "tensormap" for ins in code)
-        # the system's clock, in nanoseconds: waits with a time-out
+        # whether the kernel reads the system's clock, for waits with a time-out
         self.reads_time: bool = any(
             isinstance(o, Special) and o.name.startswith("%globaltimer") for ins in code for o in ins.operands
         )
-        # cooperative groups keep barriers of groups of warps in what each block has for the system's use
+        # whether cooperative groups keep barriers of warps in each block's system memory
         self.uses_reserved: bool = any(
             isinstance(o, Special) and o.name.startswith("%reserved_smem") for ins in code for o in ins.operands
         )
@@ -152,13 +152,13 @@ class Program:
 
     @property
     def planes(self) -> int:
-        """How many planes of vector clocks its runs need (`checks/clocks.py`)."""
+        """Return the number of planes of vector clocks that its runs need (`checks/clocks.py`)."""
         return 8 if self.several else 7 if self.narrow else 5 if self.other_proxies else 3
 
     def reach(self, scope: str) -> int:
-        """How far an access or fence of a scope reaches: 0 all that runs, 1 its cluster, 2 its block.
+        """Return the reach of an access or fence of a scope: 0 everything, 1 its cluster, 2 its block.
 
-        On several GPUs 1 is its GPU, and cluster and block come after that.
+        With several GPUs, 1 is its GPU, 2 its cluster and 3 its block.
         """
         narrower = ("gpu", "gl", "cluster", "cta") if self.several else ("cluster", "cta")
         if scope not in narrower:
@@ -202,14 +202,14 @@ _NUMBER = {"gpu": 0, "gl": 0, "cluster": 1, "cta": 2}
 
 
 def _is_narrow(opcode: tuple[str, ...]) -> bool:
-    """Whether an instruction's scope is a block or a cluster, and its memory more than that of a block."""
+    """Return whether an instruction's scope is a block or a cluster, and its memory more than that of a block."""
     if opcode[0] not in ("ld", "st", "atom", "red", "fence", "membar", "tensormap") or "mbarrier_init" in opcode:
         return False
     return not {"cta", "cluster"}.isdisjoint(opcode) and not {"shared", "shared::cta"} & set(opcode[:3])
 
 
 def _width(ins: Instruction) -> int:
-    """Bytes of shared memory that an instruction may access at once, at most 16."""
+    """Return the bytes of shared memory that an instruction may access at once, at most 16."""
     if ins.opcode[0] == "mbarrier":
         return 8
     form = known_form(ins) if ins.opcode[0] in ("ld", "st", "atom", "red") else None

@@ -42,10 +42,10 @@ class FlightRecorder:
     def __init__(self) -> None:
         self.ran = False
         self._spans: list[Span] = []
-        self._ended: list[Span] = []  # by the operation that takes effect now
+        self._ended: list[Span] = []  # the spans that the present operation ended
 
     def issued(self, batch: Batch, what: str, ins: Instruction, at: Iterable[tuple[int, int | None]]) -> Any:
-        """Begin spans of (block of the batch, warpgroup or None); what ends them."""
+        """Begin spans of (block of the batch, warpgroup or None). Returns the function that ends them."""
         run = batch.run
         source = run.reporter.source_line(ins)
         file, line = ("", 0) if source is None else (source.file, source.line)
@@ -65,20 +65,26 @@ class FlightRecorder:
         return end
 
     def completed(self, batch: Batch, offset: int) -> None:
-        """The operation that takes effect now completes on a barrier: the spans name it."""
+        """Record that the present operation completes on a barrier, for the spans' text."""
         for span in self._ended:
             span.barrier = batch.mbarriers.name(offset).replace("'", "")
 
     def exact(self, run: Run, ins: Instruction, now: Array) -> Array:
-        """`%globaltimer` at an instruction: the run counts the steps of a whole segment as it enters it."""
+        """Return the exact `%globaltimer` at an instruction.
+
+        A run counts the steps of a whole segment when it enters it.
+        """
         return now - np.uint64(STEP * run.program.left.get(id(ins), 0))
 
     def step(self, time: int) -> int:
-        """The step of a run at which `%globaltimer` was this."""
+        """Return the step of a run at which `%globaltimer` was `time`."""
         return (time - EPOCH) // STEP
 
     def spans(self) -> list[tuple[Any, ...]]:
-        """(kind, what, begin, end, block, warpgroup, None, file, line, 0, barrier, device) of each that has taken effect."""
+        """Return a tuple for each operation that took effect.
+
+        It is (kind, what, begin, end, block, warpgroup, None, file, line, 0, barrier, device).
+        """
         rows: list[tuple[Any, ...]] = []
         for s in self._spans:
             kind = "wgmma" if s.what == "wgmma" else "copy"
@@ -94,7 +100,7 @@ RECORDER: ContextVar[FlightRecorder | None] = ContextVar("kernel_dsl_recorder", 
 
 @contextmanager
 def recorded() -> Generator[FlightRecorder]:
-    """Record the runs of this thread inside."""
+    """Record the runs of this thread inside the `with` block."""
     recorder = FlightRecorder()
     token = RECORDER.set(recorder)
     try:

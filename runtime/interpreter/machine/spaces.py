@@ -36,7 +36,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(slots=True)
 class Part:
-    """Where some lanes' accesses fall: see the module."""
+    """The memory that some lanes access: see the module."""
 
     view: Array
     index: Array
@@ -49,7 +49,7 @@ def masked_off(mask: Array | None, bad: Array) -> Array:
 
 
 def first_bad(c: Group, bad: Array, mask: Array | None) -> Array | None:
-    """`bad` among active lanes, or None where there is none."""
+    """Return the first active lane in `bad`, or None."""
     if mask is not None:
         bad = bad & mask
     return bad if bad.any() else None
@@ -61,7 +61,7 @@ class SharedSpace:
     def __init__(self, batch: Batch, size: int) -> None:
         self.batch = batch
         self.limit = size
-        # bytes of the system's before the block's own; they are zero, and who asks where they are may use them
+        # the system's bytes before the block's own; they are zero, and code that asks for their address may use them
         self.reserved = SHARED_RESERVED if batch.run.program.uses_reserved else 0
         self.first = SHARED_RESERVED - self.reserved
         self.stride: int = -(-size // 128) * 128
@@ -76,11 +76,11 @@ class SharedSpace:
         return found
 
     def block_view(self) -> Array:
-        """(blocks, stride) bytes."""
+        """Return the bytes as (blocks, stride)."""
         return self.data.reshape(self.batch.blocks, self.stride)
 
     def place(self, c: Group, address: Array) -> tuple[Array, Array]:
-        """(block, offset) of shared addresses, of this block or of a peer. Where there is no such rank, it stays."""
+        """Return (block, offset) of shared addresses, of this block or of a peer. An unknown rank gives this block."""
         offset = address.astype(np.int64) & 0xFFFFFFFF
         cta, cluster = c.cta[:, None], self.batch.cluster
         if cluster == 1:
@@ -102,7 +102,7 @@ class SharedSpace:
         return [part]
 
     def at(self, c: Group, cta: Array, offset: Array, size: int, width: int, ins: Instruction) -> Part:
-        """What lies at offsets in blocks, checked."""
+        """Check and return the part at offsets in blocks."""
         mask = c.mask
         low = offset - self.first
         wrong = low.view(np.uint64) > np.uint64(max(self.limit - self.first - width, 0))
@@ -129,7 +129,7 @@ class SharedSpace:
         return Part(self.view(size), index // size if size > 1 else index, mask, self.shadow)
 
     def _elsewhere(self, c: Group, offset: Array, width: int, spans: Sequence[tuple[int, int]]) -> Array:
-        """Where accesses lie in none of the spans, which are of the dynamic shared memory."""
+        """Report accesses outside all spans of the dynamic shared memory."""
         at = offset - self.batch.run.program.dynamic_offset
         inside = np.zeros(at.shape, np.bool_)
         for low, high in spans:
@@ -169,7 +169,7 @@ class OwnShared:
 
     @staticmethod
     def offset(c: Group, address: Array) -> Array:
-        """Shared addresses from where the block's own start: a peer's differ in bits 24 and up."""
+        """Return shared addresses relative to the block's own first one: those of a peer differ in bits 24 and up."""
         start = c.batch.row_rank[c.rows].astype(np.int64) << RANK_SHIFT
         return (address.astype(np.int64) & 0xFFFFFFFF) - start[:, None]
 
@@ -178,7 +178,7 @@ class OwnShared:
 
 
 def own_only(address: Callable[[Group], Array], ins: Instruction) -> Callable[[Group], Array]:
-    """The addresses of an operand in .shared::cta, with those of peers reported."""
+    """Return a function that gives the addresses of a .shared::cta operand and reports those of peers."""
 
     def read(c: Group) -> Array:
         found = address(c)
@@ -194,7 +194,7 @@ def own_only(address: Callable[[Group], Array], ins: Instruction) -> Callable[[G
 
 
 def report_peer(c: Group, row: int, offset: int, who: str, ins: Instruction) -> bool:
-    """Report an offset from the start of the block's own addresses that is a peer's. False where no peer has such an address."""
+    """Report an offset, from the block's own first address, that belongs to a peer. Returns False if no peer has it."""
     rank = int(c.batch.row_rank[c.rows[row]])
     peer = rank + (offset >> RANK_SHIFT)
     if peer == rank or not 0 <= peer < c.batch.cluster:
@@ -209,7 +209,7 @@ def report_peer(c: Group, row: int, offset: int, who: str, ins: Instruction) -> 
 
 
 class LocalSpace:
-    """Local memory: (warps, 32, bytes), the same bytes for every lane; a frame reserves its part when it is made."""
+    """Local memory: (warps, 32, bytes), with the same bytes for every lane; a new frame reserves its part."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -378,7 +378,7 @@ def misaligned(c: Group, bad: Array, offset: Array, width: int, ins: Instruction
 
 
 class GenericSpace:
-    """Generic addresses: the window says which space a lane means."""
+    """Generic addresses: the address's window decides its space."""
 
     def __init__(self, run: Any) -> None:
         self.run = run

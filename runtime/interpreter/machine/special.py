@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 _AXES = {"x": 0, "y": 1, "z": 2}
 STEP = 4  # clocks, and nanoseconds of a clock that is read
-EPOCH = 1_700_000_000 * 10**9  # where %globaltimer starts, in nanoseconds
+EPOCH = 1_700_000_000 * 10**9  # the first value of %globaltimer, in nanoseconds
 _LANES = np.arange(32, dtype=np.uint32)
 
 
 def special(run: Run, batch: Batch, name: str) -> Array:
-    """A special register of all warps of a batch: (warps or 1, 32 or 1), uint32 or uint64."""
+    """Return a special register of all warps of a batch: (warps or 1, 32 or 1), uint32 or uint64."""
     name = name[1:]
     head, _, axis = name.partition(".")
     if axis:
@@ -63,7 +63,7 @@ def _vector(run: Run, batch: Batch, head: str, axis: int) -> Array:
 
 
 def _scalar(run: Run, batch: Batch, name: str) -> Array:
-    now = run.steps * STEP  # clocks that a seed replays: some cycles an instruction
+    now = run.steps * STEP  # a clock that a seed repeats: STEP cycles for each instruction
     time = EPOCH + (now if run.devices == 1 else run.waited if run.recorder is None else run.waited + now)
     table: dict[str, Any] = {
         "laneid": lambda: _LANES[None],
@@ -86,7 +86,7 @@ def _scalar(run: Run, batch: Batch, name: str) -> Array:
         "globaltimer": lambda: _constant(time, np.uint64),
         "globaltimer_lo": lambda: _constant(time & 0xFFFFFFFF),
         "globaltimer_hi": lambda: _constant(time >> 32),
-        # Where a cooperative launch keeps its grid barrier.
+        # The address of a cooperative launch's grid barrier.
         "envreg1": lambda: _constant(run.grid_workspace() >> 32),
         "envreg2": lambda: _constant(run.grid_workspace() & 0xFFFFFFFF),
         "dynamic_smem_size": lambda: _constant(run.dynamic_smem),

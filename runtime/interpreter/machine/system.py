@@ -22,7 +22,7 @@ _FORMAT = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t|L)?([
 
 
 def _lane_bytes(c: Group, row: int, lane: int, address: int, size: int) -> bytes:
-    """`size` bytes at a generic address as one lane sees it (short where memory ends)."""
+    """Return `size` bytes at a lane's generic address, or fewer at the end of memory."""
     window = address >> WINDOW_BITS
     at = address & WINDOW_MASK
     warp = int(c.rows[row])
@@ -56,7 +56,7 @@ def _vprintf(c: Group, ins: Instruction, params: list[Array]) -> None:
 
 
 def _format(c: Group, row: int, lane: int, text: str, at: int) -> str:
-    """C's printf on arguments packed at `at`: 4 bytes for int, 8 for long, double and pointers."""
+    """Format text as C's printf, with arguments packed at `at`: 4 bytes for int, 8 for long, double and pointers."""
 
     def take(code: str, size: int) -> Any:
         nonlocal at

@@ -56,12 +56,12 @@ class TensorMap:
 
     @cached_property
     def tile(self) -> tuple[int, ...]:
-        """Elements a dimension in shared memory, innermost first."""
+        """Return the elements of each dimension in shared memory, innermost first."""
         return tuple(-(-b // s) for b, s in zip(self.box, self.element_strides, strict=True))
 
     @cached_property
     def whole(self) -> tuple[tuple[int, int], ...]:
-        """`Box.inside` of a box that lies in the tensor."""
+        """Return `Box.inside` of a box that lies in the tensor."""
         return tuple((0, n) for n in self.tile)
 
     @cached_property
@@ -119,7 +119,7 @@ def decode_tensor_map(data: bytes) -> TensorMap | None:
         return None
     f: tuple[Any, ...] = struct.unpack(_FORMAT, data[:size])
     rank: int = f[1]
-    if not 1 <= rank <= MAX_RANK or f[5]:  # interleaved layouts are not run
+    if not 1 <= rank <= MAX_RANK or f[5]:  # interleaved layouts are not supported
         return None
     dtype: DType = ALL[int(f[2])]
     shape, strides = f[9 : 9 + rank], (dtype.itemsize, *f[14 : 14 + rank - 1])
@@ -130,7 +130,7 @@ def decode_tensor_map(data: bytes) -> TensorMap | None:
     )  # fmt: skip
 
 
-# What tensormap.replace calls element types, by number (PTX ISA 9.7.9.28); .tf32 and .ftz have the bits of .f32.
+# The element types of tensormap.replace, by number (PTX ISA 9.7.9.28); .tf32 and .ftz have the bits of .f32.
 _ELEMENTS = (
     "uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float32", "float64", "bfloat16",
     "float32", "float32",
@@ -165,7 +165,7 @@ def replace_field(data: bytes, field: str, dimension: int, value: int) -> bytes 
 
 
 def rule_broken(m: TensorMap) -> str | None:
-    """What a driver would refuse of a map that the kernel has made."""
+    """Return the driver's rule that a map made by the kernel breaks."""
     return map_rule_broken(
         Tiled(m.address, m.dtype, m.shape, m.strides[1:], m.box, m.element_strides, m.swizzle, m.oob_fill, 0)
     )
@@ -185,7 +185,7 @@ class Box:
 
 
 def locate_box(m: TensorMap, coords: Sequence[int], store: bool = False) -> Box:
-    """Where the box at `coords` (innermost first) lies."""
+    """Return the place of the box at `coords` (innermost first)."""
     offset = 0
     inside: list[tuple[int, int]] = []
     shape = (end_of_stores(m.shape[0], m.dtype.itemsize), *m.shape[1:]) if store else m.shape

@@ -32,7 +32,7 @@ _ENCODE = "make each field as (x & 0x3FFFF) >> 4: in a cluster, addresses have t
 
 @dataclass(frozen=True, slots=True)
 class WgmmaProduct:
-    """One wgmma.mma_async instruction, compiled: register slots and how to read its other operands."""
+    """One compiled wgmma.mma_async instruction: register slots, and functions that read its other operands."""
 
     form: WgmmaSemantics
     acc: tuple[int, ...]
@@ -45,7 +45,7 @@ class WgmmaProduct:
     b_transposed: bool
     ins: Instruction
     acc_mask: int  # bit i: register i
-    a_mask: int  # of A and of metadata
+    a_mask: int  # the same for A and metadata
     meta: int = -1  # slot of a sparse A's metadata
     selector: int = 0
 
@@ -79,14 +79,14 @@ class WgmmaUnit:
         self.per_block = per_block
         self.committed: Array = np.zeros(batch.blocks * per_block, np.int64)
         self.dirty: list[int] = [0] * batch.warps
-        # Whether a wait tells a warp of its own part of a product alone (`InterpretParams.strict_wgmma`).
+        # Whether a wait orders a warp only after its own part of a product (`InterpretParams.strict_wgmma`).
         self.strict: bool = batch.run.config.strict_wgmma
         self.skips: bool = batch.run.config.skip_floating_point_ops
         self.fenced: Array = np.zeros(batch.warps, np.bool_)
-        self.armed: Array = np.zeros(batch.warps, np.bool_)  # fenced, and no wgmma since
+        self.armed: Array = np.zeros(batch.warps, np.bool_)  # fenced, without a wgmma since
 
     def keys(self, rows: Array) -> Array:
-        """The warpgroup number of each warp."""
+        """Return the warpgroup number of each warp."""
         return self.batch.row_cta[rows] * self.per_block + self.batch.row_warp[rows] // 4
 
     # --- issue and effect ----------------------------------------------------------------------
@@ -154,7 +154,7 @@ class WgmmaUnit:
         return tile
 
     def _check_metadata(self, c: Group, p: WgmmaProduct, rows: Array, lead: Array) -> None:
-        """Report metadata that does not name different elements in ascending order: what is multiplied then is undefined."""
+        """Report metadata that does not name different elements in ascending order: the product is then undefined."""
         words = c.frame.base(p.meta)[rows]
         bad = (sparse_indices(words, p.form.element_bytes, p.selector) < 0).any(axis=(1, 2))
         if bad.any():
@@ -170,13 +170,13 @@ class WgmmaUnit:
     def _note(
         self, c: Group, p: WgmmaProduct, rows: Array, operands: tuple[TileOperand | None, ...]
     ) -> tuple[Array, Array]:
-        """Tell shadow memory of the operands; each warpgroup's (queue, clock)."""
+        """Record the operands in shadow memory. Returns each warpgroup's (queue, clock)."""
         batch, clocks = self.batch, self.batch.clocks
         groups = len(rows) // 4
         if clocks is None:
             return np.zeros(groups, np.int64), np.zeros(groups, np.int64)
         known = clocks.known[batch.row_team[rows], batch.row_agent[rows]]
-        # Each warp issues a part: what one of them has not seen is not ordered before the product.
+        # Each warp issues a part of the product: a write must be ordered before all warps that read it.
         whole = known.reshape(groups, 4, *known.shape[1:]).min(axis=1)
         when = [self._note_part(c, p, rows[part::4], whole, operands) for part in range(4 if self.strict else 1)]
         return np.concatenate([w[0] for w in when]), np.concatenate([w[1] for w in when])
@@ -184,7 +184,7 @@ class WgmmaUnit:
     def _note_part(
         self, c: Group, p: WgmmaProduct, rows: Array, known: Array, operands: tuple[TileOperand | None, ...]
     ) -> tuple[Array, Array]:
-        """Tell shadow memory that warps `rows`, one a warpgroup, read operands; each one's (queue, clock)."""
+        """Record that warps `rows`, one of each warpgroup, read operands. Returns each one's (queue, clock)."""
         batch, clocks = self.batch, self.batch.clocks
         agents, team = batch.row_agent[rows], batch.row_team[rows]
         queues = np.array([clocks.queue(("wgmma", int(a))) for a in agents])
@@ -241,7 +241,7 @@ class WgmmaUnit:
     # --- groups --------------------------------------------------------------------------------
 
     def _here(self, c: Group) -> Array:
-        """(warpgroups,): which of the batch's warpgroups are in `c`."""
+        """Return which of the batch's warpgroups are in `c`: (warpgroups,)."""
         here = np.zeros(len(self.committed), np.bool_)
         here[self.keys(c.rows)] = True
         return here
@@ -275,7 +275,7 @@ class WgmmaUnit:
     def _learn(self, r: InFlight, due: Array) -> None:
         batch, clocks = self.batch, self.batch.clocks
         rows = r.rows.reshape(-1, 4)[due]
-        if self.strict:  # (parts, groups) -> a part a warp
+        if self.strict:  # (parts, groups) -> one part for each warp
             queues, clock = (numbers.reshape(4, -1)[:, due].T.reshape(-1) for numbers in r.when)
         else:
             queues, clock = (np.repeat(numbers[due], 4) for numbers in r.when)
@@ -308,16 +308,16 @@ class WgmmaUnit:
             self.dirty[row] = 0
 
     def wrote(self, c: Group, computed: int, moved: int) -> None:
-        """The warps of `c` have written registers that wgmma uses.
+        """Record that the warps of `c` wrote registers that wgmma uses.
 
-        Plain moves between a fence and its wgmma are a compiler's copies of tied operands, which the assembler
-        takes care of.
+        Plain moves between a fence and its wgmma do not count: they are a compiler's copies of tied operands, and the
+        assembler orders them.
         """
         for row in c.rows.tolist():
             self.dirty[row] |= computed if self.armed[row] else computed | moved
 
     def check_touched(self, c: Group, reads: int, writes: int, code: list[Instruction]) -> None:
-        """Accumulators and A fragments in flight must not be touched: neither read nor written, A only written."""
+        """Report accesses to registers of products in flight: a read or write of an accumulator, or a write of A."""
         for r in self.flight:
             p = r.product
             if r.frame is not c.frame or not ((reads | writes) & p.acc_mask or writes & p.a_mask):

@@ -22,7 +22,7 @@ class Cursor:
         self.at: int = 0
 
     def peek(self) -> Token:
-        """The next token; a call, so that a type checker does not take two for the same."""
+        """Return the next token. This is a call, so that a type checker does not assume that two results are equal."""
         return self.tokens[self.at]
 
     @property
@@ -63,7 +63,7 @@ class Cursor:
         return PtxError(message, token.line, token.column)
 
     def integer(self) -> int:
-        """A constant integer expression: literals with + - * and unary minus, left to right."""
+        """Parse a constant integer expression: literals with + - * and unary minus, left to right."""
         value = self._integer_factor()
         while self.text in ("+", "-", "*"):
             sign = self.next().text
@@ -89,7 +89,7 @@ class Cursor:
 
 
 def parse_int(text: str) -> int:
-    """The value of a PTX integer literal (decimal, octal, hexadecimal or binary, with or without U)."""
+    """Return the value of a PTX integer literal (decimal, octal, hexadecimal or binary, with or without U)."""
     text = text.rstrip("U")
     if len(text) > 1 and text[0] == "0" and text.isdigit():
         return int(text, 8)
@@ -97,7 +97,7 @@ def parse_int(text: str) -> int:
 
 
 def parse_directives(c: Cursor, into: dict[str, tuple[int, ...]]) -> None:
-    """Performance-tuning and cluster directives between a function's header and its body."""
+    """Parse performance-tuning and cluster directives between a function's header and its body."""
     while c.peek().kind == "word" and c.peek().text.startswith("."):
         if c.peek().text == ".pragma":
             c.next()
@@ -148,7 +148,7 @@ def parse_parameters(c: Cursor) -> list[Var]:
 
 
 def parse_variable(c: Cursor, extern: bool) -> list[Var]:
-    """A variable declaration up to its semicolon; several names may share one type."""
+    """Parse a variable declaration up to its semicolon; several names may share one type."""
     space = c.next().text[1:]
     first = _one_variable(c, space, extern)
     found = [first]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from .module import PtxError
 
-# Blanks are part of what follows them, so that a token of generated code is one match.
+# Each match includes the blanks before the token, so a token of generated code is one match.
 _TOKEN = re.compile(
     r"""
     [ \t\r]*(?:
@@ -39,7 +39,7 @@ def tokenize(text: str) -> list[Token]:
     """All tokens of `text`, with one of kind "end" last. Raises PtxError at a character that starts none."""
     tokens: list[Token] = []
     append, new, match = tokens.append, tuple.__new__, _TOKEN.match
-    line, before, at, end = 1, -1, 0, len(text)  # `before`: where the last line ended
+    line, before, at, end = 1, -1, 0, len(text)  # `before`: the end of the last line
     while at < end:
         m = match(text, at)
         if m is None:
@@ -58,7 +58,7 @@ def tokenize(text: str) -> list[Token]:
                 line += newlines
                 before = text.rfind("\n", start, at)
         elif found[0] == "." and found.count(".") > 1 and kind == "word":
-            # Inline assembly may join what a declaration is made of: `.reg.b16 x;`.
+            # Inline assembly may join the words of a declaration: `.reg.b16 x;`.
             for part in _PARTS.finditer(found):
                 append(new(Token, (kind, part.group(), line, start + part.start() - before)))
         else:

@@ -27,7 +27,7 @@ class PtxError(Error, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Reg:
-    """A virtual register: its number in the function and its declared type, without the dot."""
+    """A virtual register: its number in the function, and its declared type without the dot."""
 
     index: int
     type: str
@@ -171,7 +171,7 @@ class Module:
     variables: dict[str, Var]
     files: dict[int, str]
     target_at: tuple[int, int] = (0, 0)  # line and column of the .target directive
-    # What `run` compiled, by entry: it lives and dies with the text.
+    # The programs that `run` compiled, by entry; they live as long as the module.
     programs: dict[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
     @property

@@ -28,11 +28,11 @@ _UFUNCS: dict[str, Any] = {
 
 
 class AtomForm:
-    """What an atomic instruction is, from its words."""
+    """An atomic instruction's semantics, from its words."""
 
     strong = True
-    updates = True  # it reads what it writes, whether it returns it or not
-    fails = False  # of a compare-and-swap: whether this one changes nothing
+    updates = True  # it reads the word that it writes, even if it does not return it
+    fails = False  # of a compare-and-swap: whether this one fails
 
     def __init__(self, k: Compiler) -> None:
         form = k.form
@@ -47,7 +47,7 @@ class AtomForm:
 
 
 def combiner(operation: str, type_: str) -> Combine:
-    """How the old value and the operand make the new value, on bit patterns."""
+    """Return the function that makes the new value from the old value and the operand, on bit patterns."""
     if operation == "exch":
         return lambda old, new: new
     if operation == "inc":
@@ -68,7 +68,7 @@ def combiner(operation: str, type_: str) -> Combine:
 
 
 def apply(part_view: Array, index: Array, operand: Array, combine: Combine, ufunc: Any) -> Array:
-    """Apply one atomic a lane, in lane order, to `part_view[index]` (1-D); the old values."""
+    """Apply one atomic for each lane, in lane order, to `part_view[index]` (1-D). Returns the old values."""
     order = np.argsort(index, kind="stable")
     at, value = index[order], operand[order]
     first = np.ones(len(at), np.bool_)
@@ -98,7 +98,7 @@ def apply(part_view: Array, index: Array, operand: Array, combine: Combine, ufun
 
 
 def accumulator(operation: str, type_: str) -> Callable[[Array], Array] | None:
-    """A function (n,) -> (n,) that accumulates bit patterns one after the other, where NumPy has one."""
+    """Return a function (n,) -> (n,) that accumulates bit patterns in order, or None if NumPy has none."""
     if operation == "exch":
         return _identity
     ufunc = _UFUNCS.get(operation)
@@ -204,7 +204,7 @@ def _cas(k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any,
 def _wide(
     k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, operands: list[Any]
 ) -> Op:
-    """exch and cas of 16 bytes: two words of 8, as registers hold them."""
+    """Build exch and cas of 16 bytes: two words of 8, as registers hold them."""
     write = k.writer(dest, "b128")
     readers = [_pair(k, o) for o in operands[: 2 if form.operation == "cas" else 1]]
 
@@ -239,7 +239,7 @@ def _pair(k: Compiler, operand: Any) -> Callable[[Group], Array]:
 
 
 def _turns(index: Array) -> list[Array]:
-    """Positions split so that each turn has every index at most once, in lane order."""
+    """Split positions into rounds, in lane order, so that no round has an index twice."""
     order = np.argsort(index, kind="stable")
     at = index[order]
     first = np.ones(len(at), np.bool_)

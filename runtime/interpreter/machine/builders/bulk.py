@@ -51,7 +51,7 @@ def _check_size(i: Issuer, size: int) -> bool:
 
 
 def _global_span(i: Issuer, address: int, size: int, write: bool) -> Array | None:
-    """The bytes of a bulk copy's global side, checked."""
+    """Check and return the bytes of a bulk copy's global side."""
     found = i.run.memory.find(address)
     data = i.run.memory.bytes_at(address, size)
     name = f"'{found.name}'" if found is not None else "no array"

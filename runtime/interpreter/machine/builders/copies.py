@@ -43,7 +43,7 @@ Array = npt.NDArray[Any]
 
 @builds("cp.async.bulk.prefetch")
 def build_prefetch(k: Compiler, ins: Instruction) -> Op:
-    """cp.async.bulk.prefetch: without an effect that a kernel can see."""
+    """Build cp.async.bulk.prefetch, which has no effect that a kernel can see."""
     address_of(k, ins.operands[0], "global")
     k.reader(ins.operands[1], "b32")
     return lambda c: None

@@ -105,7 +105,7 @@ def build_copy(k: Compiler, ins: Instruction) -> Op:
 def _note_write(
     c: Group, part: Part, size: int, ins: Instruction, same: Callable[[], Array]
 ) -> tuple[tuple[Array, Array], ShadowAccess | None]:
-    """Tell shadow memory of the write; each row's (queue, clock), and the access."""
+    """Record the write in shadow memory. Returns each row's (queue, clock), and the access."""
     clocks = c.batch.clocks
     if clocks is None:
         return (np.zeros(c.n, np.int64), np.zeros(c.n, np.int64)), None
@@ -120,7 +120,7 @@ def _note_write(
 
 
 def _source(c: Group, address: Array, take: Array, size: int, ins: Instruction) -> Any:
-    """A function that fetches (rows, 32, size / 4) words, zero past each lane's source size."""
+    """Return a function that fetches (rows, 32, size / 4) words, with zeros after each lane's source size."""
     count = size // 4
     address = np.broadcast_to(address, (c.n, 32)).copy()
     held = c.mask
@@ -163,7 +163,7 @@ class _WEAK:
 
 @builds("cp.async.mbarrier.arrive")
 def build_arrive(k: Compiler, ins: Instruction) -> Op:
-    """cp.async.mbarrier.arrive: an arrival when the lane's copies so far are done."""
+    """Build cp.async.mbarrier.arrive: it arrives when the lane's earlier copies are done."""
     increments = not k.form["noinc"]
     address = own_only(address_of(k, ins.operands[0]), ins)
 
@@ -203,6 +203,6 @@ def build_arrive(k: Compiler, ins: Instruction) -> Op:
 
 
 def _blocks(c: Group) -> list[tuple[int, int | None]]:
-    """The blocks and warpgroups of the warps that issue copies."""
+    """Return the blocks and warpgroups of the warps that issue copies."""
     where = zip(c.cta.tolist(), (c.batch.row_warp[c.rows] // 4).tolist(), strict=True)
     return list(dict.fromkeys(where))

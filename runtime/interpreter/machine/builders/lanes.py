@@ -21,7 +21,7 @@ Reader = Callable[[Group], Array]
 
 
 class Lanes:
-    """Operands of the active lanes, one value a lane."""
+    """Operands of the active lanes, one value for each lane."""
 
     def __init__(self, c: Group) -> None:
         self.c = c
@@ -36,13 +36,13 @@ class Lanes:
         return np.broadcast_to(value, (self.c.n, 32))[self.row, self.lane]
 
     def shared(self, address: Array) -> tuple[Array, Array]:
-        """(block, offset) of shared addresses."""
+        """Return (block, offset) of shared addresses."""
         cta, offset = self.c.batch.shared.place(self.c, address & np.uint64(WINDOW_MASK))
         return self.take(cta), self.take(offset)
 
 
 def multicast(i: Issuer, mask: int) -> list[tuple[int, int]]:
-    """The blocks of the cluster that a multicast mask names."""
+    """Return the blocks of the cluster that a multicast mask names."""
     size = i.batch.cluster
     first = i.cta - i.cta % size
     if mask >> size or not mask:
@@ -51,13 +51,13 @@ def multicast(i: Issuer, mask: int) -> list[tuple[int, int]]:
 
 
 def check_running(i: Issuer, cta: int) -> None:
-    """A peer that a copy writes to must run: started, and not exited."""
+    """Check that the peer that a copy writes to has started and has not exited."""
     if cta != i.cta and i.batch.peers is not None:
         i.batch.peers.check_started(i.group, np.zeros(1, np.int64), np.array([cta]), i.ins)
 
 
 class BulkStore:
-    """A copy out of shared memory in the lane's bulk group: reading its source and writing are two events."""
+    """A copy out of shared memory in the lane's bulk group. It reads its source and writes in two separate events."""
 
     def __init__(self, i: Issuer) -> None:
         self.i = i

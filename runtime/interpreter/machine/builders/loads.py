@@ -21,7 +21,7 @@ Address = Callable[[Group], Array]
 
 
 class MemoryForm:
-    """What a load or store is, from its words."""
+    """A load's or store's semantics, from its words."""
 
     updates = False
 
@@ -39,19 +39,19 @@ class MemoryForm:
 
 
 class FirstGuess:
-    """What shadow memory sees of an ordinary load whose value a compare-and-swap tries: it races with no atomics."""
+    """The access of an ordinary load whose value only a compare-and-swap uses: it does not race with atomics."""
 
     strong = True
     reach = 0
 
 
 def space_name(word: str) -> str:
-    """A state space as `space_of` takes it: ::cta, ::entry and ::func are what there is without them."""
+    """Return a state space's name for `space_of`, without ::cta, ::entry and ::func, which change nothing."""
     return word if word == "shared::cluster" else word.partition("::")[0]
 
 
 def address_of(k: Compiler, mem: Operand, space: str = "shared") -> Address:
-    """A function of the group that gives a memory operand's addresses as uint64, (rows, 32) or (1, 1).
+    """Return a function of the group that gives a memory operand's addresses as uint64, (rows, 32) or (1, 1).
 
     `space`: its state space; generic and global addresses take 64-bit registers.
     """
@@ -81,7 +81,7 @@ def address_of(k: Compiler, mem: Operand, space: str = "shared") -> Address:
 
 
 def space_of(name: str) -> Callable[[Group], Any]:
-    """The space object that a state space's name means: .shared is .shared::cta (PTX ISA 5.1.7)."""
+    """Return a function that gives the space object of a state space's name: .shared is .shared::cta (PTX ISA 5.1.7)."""
     if name == "shared":
         return lambda c: c.batch.own_shared
     if name == "shared::cluster":
@@ -96,7 +96,7 @@ def space_of(name: str) -> Callable[[Group], Any]:
 
 
 def gather(part: Part, count: int) -> Array:
-    """The words at `part.index`: (rows, 32), or (rows, 32, count) for vectors."""
+    """Return the words at `part.index`: (rows, 32), or (rows, 32, count) for vectors."""
     view, index = part.view, part.index
     if len(view) < count:  # no lane accesses it
         return np.zeros((*index.shape, count) if count > 1 else index.shape, view.dtype)
@@ -109,7 +109,7 @@ def gather(part: Part, count: int) -> Array:
 
 
 def _whole_rows(view: Array, index: Array) -> tuple[Array, Array] | None:
-    """(view as rows of 32, row numbers) where every warp accesses 32 words in a row, else None."""
+    """Return (view as rows of 32, row numbers) if every warp accesses 32 consecutive words, otherwise None."""
     first = index[:, 0]
     shift = int(first[0]) & 31
     if int(index[0, 31]) - int(first[0]) != 31 or ((first - shift) & 31).any():
@@ -124,7 +124,7 @@ _LANES = np.arange(32)
 
 
 def unchanged(part: Part, values: list[Array]) -> Array:
-    """(rows, 32): lanes whose store leaves memory as it is."""
+    """Return the lanes, (rows, 32), whose store does not change memory."""
     same = np.ones(part.index.shape, np.bool_)
     for i, value in enumerate(values):
         same &= part.view[part.index + i] == value.astype(part.view.dtype)
@@ -135,7 +135,10 @@ def noted(
     c: Group, part: Part, size: int, count: int, ins: Instruction, form: Any, same: Callable[[], Array],
     put: Callable[[], None],
 ) -> None:  # fmt: skip
-    """Write memory by `put()` and tell its shadow. `same()`: the lanes (rows, 32) whose write leaves memory as it is."""
+    """Write memory by `put()` and record the write in its shadow.
+
+    `same()`: the lanes (rows, 32) whose write does not change memory.
+    """
     shadow = part.shadow
     if shadow is None:
         put()
@@ -149,7 +152,7 @@ def noted(
 
 
 def scatter(part: Part, values: list[Array]) -> None:
-    """Write `values`, one array (rows, 32) a vector element."""
+    """Write `values`, one array (rows, 32) for each vector element."""
     view, index, mask = part.view, part.index, part.mask
     if len(values) > 1:
         words = view[: len(view) // len(values) * len(values)].reshape(-1, len(values))
@@ -236,7 +239,10 @@ def _load_wide(k: Compiler, form: MemoryForm, regs: list[Reg | None], source: Op
 
 
 def read_some(c: Group, part: Part, some: list[int], size: int, count: int, ins: Instruction, form: Any) -> None:
-    """Tell shadow memory of the elements `some` of a vector load; what each brings of what nobody wrote is kept apart."""
+    """Record the elements `some` of a vector load in shadow memory.
+
+    Each element has its own lanes of unwritten memory.
+    """
     unwritten: Array | None = None
     for i in some:
         part.shadow.read(c, part.index + i, size, 1, part.mask, ins, form)
@@ -248,7 +254,7 @@ def read_some(c: Group, part: Part, some: list[int], size: int, count: int, ins:
 
 
 def combine(parts: list[Part], count: int, c: Group) -> Array:
-    """The loaded values of lanes that read different buffers."""
+    """Combine the loaded values of lanes that read different buffers."""
     shape = (c.n, 32) if count == 1 else (c.n, 32, count)
     dtype = parts[0].view.dtype if parts else np.uint8
     out = np.zeros(shape, dtype)
@@ -260,7 +266,7 @@ def combine(parts: list[Part], count: int, c: Group) -> Array:
 
 
 def _load_param(k: Compiler, form: MemoryForm, dest: Operand, source: Mem) -> Op:
-    """ld.param: a constant in an entry, the caller's bytes in a function."""
+    """Build ld.param: a constant in an entry, and the caller's bytes in a function."""
     assert isinstance(source.base, Sym)
     name, offset = source.base.name, source.offset
     regs = registers(dest)
@@ -372,14 +378,14 @@ def _store_param(k: Compiler, form: MemoryForm, dest: Mem, items: list[Any]) -> 
 
 @builds("prefetch prefetchu applypriority discard")
 def build_nothing(k: Compiler, ins: Instruction) -> Op:
-    """Cache hints, without effect here."""
+    """Build cache hints, which have no effect in the interpreter."""
     address_of(k, ins.operands[0])
     return lambda c: None
 
 
 @builds("createpolicy.fractional createpolicy.range createpolicy.cvt")
 def build_policy(k: Compiler, ins: Instruction) -> Op:
-    """A cache policy: an opaque 64-bit value."""
+    """Build a cache policy: an opaque 64-bit value."""
     write = k.writer(ins.operands[0], "b64")
     types = {"createpolicy.fractional": ("f32",), "createpolicy.range": ("b32", "b32"), "createpolicy.cvt": ("b64",)}
     given = [o for o in ins.operands[1:] if not isinstance(o, Mem)]
@@ -401,7 +407,7 @@ WINDOWS = {
 
 @builds("cvta cvta.to")
 def build_cvta(k: Compiler, ins: Instruction) -> Op:
-    """cvta and cvta.to: add or take away a window."""
+    """Build cvta and cvta.to, which add or subtract a window."""
     delta = WINDOWS[k.form["space"].partition("::")[0]]
     if k.form.name == "cvta.to":
         delta = (1 << 64) - delta if delta else 0
@@ -413,7 +419,7 @@ def build_cvta(k: Compiler, ins: Instruction) -> Op:
 
 @builds("isspacep")
 def build_isspacep(k: Compiler, ins: Instruction) -> Op:
-    """isspacep: whether a generic address lies in a space's window."""
+    """Build isspacep: it tests whether a generic address lies in a space's window."""
     own = k.form["space"] in ("shared", "shared::cta")
     space = k.form["space"].partition("::")[0]
     given = ins.operands[1]

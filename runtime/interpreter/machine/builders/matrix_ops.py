@@ -57,7 +57,7 @@ def build_mma(k: Compiler, ins: Instruction) -> Op:
 
 
 def build_product(k: Compiler, ins: Instruction, op: MmaSemantics) -> Op:
-    """d, a, b, c of a warp's matrix product, all in registers."""
+    """Build a warp's matrix product, with d, a, b and c in registers."""
     dest, a, b, c_ = ins.operands
     want = ((dest, op.d), (a, op.a), (b, op.b), (c_, op.c))
     for operand, (type_, count) in want:
@@ -88,12 +88,12 @@ def build_product(k: Compiler, ins: Instruction, op: MmaSemantics) -> Op:
 
 
 def _matrix_form(k: Compiler) -> tuple[int, bool, str]:
-    """(matrices, transposed, space) of ldmatrix or stmatrix."""
+    """Return (matrices, transposed, space) of ldmatrix or stmatrix."""
     return int(k.form["num"][1:]), bool(k.form["trans"]), "shared" if k.form["space"] else ""
 
 
 def _rows_part(c: Group, address: Array, count: int, space: Any, ins: Instruction, write: bool) -> Part:
-    """Where the 8 * count rows of 16 bytes lie that lanes 0 to 8 * count - 1 name."""
+    """Return the place of the 8 * count rows of 16 bytes that lanes 0 to 8 * count - 1 address."""
     held = c.mask
     if count < 4:
         lanes = np.broadcast_to(np.arange(32) < 8 * count, (c.n, 32))
@@ -147,7 +147,7 @@ def build_stmatrix(k: Compiler, ins: Instruction) -> Op:
         kept = None if part.mask is None else part.mask[:, lane]
 
         def same() -> Array:
-            """Lanes that name a row of which memory holds all."""
+            """Return the lanes whose row already has these values in memory."""
             found = np.ones((c.n, 32), np.bool_)
             for i, half in enumerate(halves):
                 equal = part.view[at[..., i]] == half
@@ -186,7 +186,7 @@ def build_movmatrix(k: Compiler, ins: Instruction) -> Op:
 
 @builds("setmaxnreg.inc setmaxnreg.dec")
 def build_setmaxnreg(k: Compiler, ins: Instruction) -> Op:
-    """setmaxnreg.{inc,dec}.sync.aligned.u32: an increase waits until the block has as many left."""
+    """Build setmaxnreg.{inc,dec}.sync.aligned.u32: an increase waits until the block has enough free registers."""
     count, grows = constant_operand(k, ins.operands[0]), k.form.row.name[1] == "inc"
 
     def run(c: Group) -> bool:
@@ -210,7 +210,7 @@ def build_setmaxnreg(k: Compiler, ins: Instruction) -> Op:
 
 
 def warpgroups_together(c: Group) -> bool:
-    """Whether whole warpgroups are here; what is not waits for the rest."""
+    """Return whether whole warpgroups are here; park the warps of incomplete ones."""
     if not together(c, None):
         return False
     unit = c.batch.wgmma

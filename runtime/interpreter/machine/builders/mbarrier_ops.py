@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 
 class Strong:
-    """What shadow memory is told of an access that does not race with its like."""
+    """A strong access, as shadow memory records it: two of them do not race."""
 
     strong = True
 
@@ -37,10 +37,10 @@ class Weak:
 
 
 def lanes_at(c: Group, ins: Instruction, address: Array, *others: Array) -> tuple[Array, Array, Array, Array]:
-    """(row, lane, block, offset) of each active lane's barrier, at a shared address or a generic one of shared memory.
+    """Return (row, lane, block, offset) of each active lane's barrier, at a shared or generic address.
 
-    With `others`, one lane stands for a warp whose active lanes agree in the address and in those. A barrier outside of
-    shared memory is reported, and has no place there.
+    With `others`, one lane stands for a warp if its active lanes have equal addresses and equal `others`. A barrier
+    outside of shared memory is reported and left out.
     """
     cta, offset = c.batch.shared.place(c, address & np.uint64(WINDOW_MASK))
     shape = (c.n, 32)
@@ -61,13 +61,13 @@ def lanes_at(c: Group, ins: Instruction, address: Array, *others: Array) -> tupl
 
 
 def _inside(c: Group, offset: Any) -> Any:
-    """Whether the 8 bytes at an offset, or at offsets, are shared memory of a block."""
+    """Return whether the 8 bytes at an offset, or at offsets, are shared memory of a block."""
     shared = c.batch.shared
     return (offset >= shared.first) & (offset + 8 <= shared.limit)
 
 
 def _agrees(c: Group, value: Array) -> bool:
-    """Whether the active lanes of each warp hold one value."""
+    """Return whether the active lanes of each warp hold one value."""
     if value.shape[1] == 1:
         return True
     lead = value[np.arange(len(value)), c.active.argmax(axis=1)] if len(value) == c.n else value[:, 0]
@@ -76,7 +76,7 @@ def _agrees(c: Group, value: Array) -> bool:
 
 
 def unique_pairs(row: Array, cta: Array) -> tuple[Array, Array]:
-    """The distinct (row, block) pairs of lanes in the order of their rows."""
+    """Return the distinct (row, block) pairs of lanes in the order of their rows."""
     first = np.ones(len(row), np.bool_)
     first[1:] = (row[1:] != row[:-1]) | (cta[1:] != cta[:-1])
     row, cta = row[first], cta[first]
@@ -87,14 +87,14 @@ def unique_pairs(row: Array, cta: Array) -> tuple[Array, Array]:
 
 
 def by_offset(offset: Array) -> list[tuple[int, Any]]:
-    """(offset, which lanes) for each barrier that lanes name."""
+    """Return (offset, lanes) for each barrier that lanes name."""
     if len(offset) and (offset == offset[0]).all():
         return [(int(offset[0]), slice(None))]
     return [(int(o), offset == o) for o in np.unique(offset)]
 
 
 def note(c: Group, row: Array, cta: Array, offset: int, ins: Instruction, init: bool) -> None:
-    """Tell shadow memory of an access to a barrier, so that use before a visible init is a race."""
+    """Record an access to a barrier in shadow memory, so that a use before a visible init is a race."""
     shadow = c.batch.shared.shadow
     if shadow is None or not _inside(c, offset):
         return
@@ -117,14 +117,17 @@ def tell(c: Group, row: Array, cta: Array, offset: int, kind: str, ago: int) -> 
 
 @builds("mbarrier.pending_count")
 def build_pending(k: Compiler, ins: Instruction) -> Op:
-    """mbarrier.pending_count: of a state."""
+    """Build mbarrier.pending_count of a state."""
     read, write = k.reader(ins.operands[1], "b64"), k.writer(ins.operands[0], "u32")
     assert write is not None
     return lambda c: write(c, (read(c) >> np.uint64(PHASE_BITS)).astype(np.uint32))
 
 
 def _barrier(k: Compiler, ins: Instruction, operand: Operand) -> Callable[[Group], Array]:
-    """The addresses of a barrier: of a peer's too for .shared::cluster and, by generic address, for what has that."""
+    """Return the addresses of a barrier.
+
+    With .shared::cluster, or by generic address if the instruction takes one, it may be a peer's.
+    """
     name, space, address = k.form.row.name, k.form["space"], address_of(k, operand)
     may = name[1] in ("arrive", "arrive_drop", "expect_tx", "complete_tx")
     if space == "shared::cluster" or (may and not space):
@@ -163,7 +166,7 @@ def build_inval(k: Compiler, ins: Instruction) -> Op:
 
 @builds("mbarrier.expect_tx mbarrier.complete_tx")
 def build_transaction(k: Compiler, ins: Instruction) -> Op:
-    """mbarrier.expect_tx and .complete_tx: bytes that a phase waits for, without an arrival."""
+    """Build mbarrier.expect_tx and .complete_tx: they change the bytes that a phase waits for, without an arrival."""
     sign = 1 if k.form.name == "mbarrier.expect_tx" else -1
     address, count = _barrier(k, ins, ins.operands[0]), k.reader(ins.operands[1], "b32")
 
@@ -228,14 +231,14 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
     address = _barrier(k, ins, ins.operands[1])
     read = k.reader(ins.operands[2], "b32" if parity else "b64")
     if len(ins.operands) > 3:
-        k.reader(ins.operands[3], "b32")  # how long it may be held
+        k.reader(ins.operands[3], "b32")  # the longest time of the wait
     blocking = k.form.row.name[1] == "try_wait"
     relaxed = k.form["order"] == "relaxed"
 
     def run(c: Group) -> bool:
         row, lane, cta, offset = lanes_at(c, ins, address(c), read(c))
         wanted = np.broadcast_to(read(c), (c.n, 32))[row, lane].astype(np.int64)
-        together = len(row) == c.n  # one question a warp: the answer is every lane's
+        together = len(row) == c.n  # one question for each warp: all its lanes get the answer
         done = np.zeros(len(row), np.bool_)
         batch = c.batch
         for at, some in by_offset(offset):
@@ -252,7 +255,7 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
                 batch.poll(c.subset(c.pc, idle), why)
                 if not idle.all():
                     rest = c.subset(c.pc, ~idle)
-                    rest.why = TIMED_OUT  # its rows have something to return
+                    rest.why = TIMED_OUT  # these rows return False
                     batch.again(rest)
                 return False
         for at, some in by_offset(offset):
@@ -279,9 +282,9 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
 
 @builds("fence membar")
 def build_fence(k: Compiler, ins: Instruction) -> Op:
-    """fence in all its forms, and membar: of a scope, and ordering no further (PTX ISA 9.7.13.4, 8.5)."""
+    """Build fence in all its forms, and membar; a fence orders as far as its scope (PTX ISA 9.7.13.4, 8.5)."""
     reach = k.program.reach(k.form.words.get("scope") or k.form.words.get("level", ""))
-    if k.form.words.get("init"):  # for the cluster, and for the initialisation of barriers alone
+    if k.form.words.get("init"):  # it orders only the initialisation of barriers, in the cluster
         reach = 0
 
     def run(c: Group) -> None:

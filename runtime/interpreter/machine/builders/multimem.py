@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 
 
 def _members(c: Group, address: Array, ins: Instruction) -> Iterator[Array]:
-    """The addresses that the lanes' multicast addresses stand for, device after device."""
+    """Return the addresses behind the lanes' multicast addresses, one array for each device."""
     address = np.broadcast_to(address, (c.n, 32))
     slot = address >> np.uint64(SLOT_BITS)
     known = c.batch.run.globals.multicast
@@ -81,7 +81,7 @@ def build_load_reduce(k: Compiler, ins: Instruction) -> Op:
 
 
 def _wide_sum(values: list[Array], type_: str) -> Array:
-    """The sum of 16-bit floats in float32, rounded once; two of them in a word for f16x2 and bf16x2."""
+    """Return the sum of 16-bit floats in float32, rounded once. A word of f16x2 or bf16x2 has two floats."""
     half = type_.removesuffix("x2")
     grow, add, shrink = (
         compile_alu(("cvt", "f32", half)),

@@ -65,8 +65,11 @@ def build_getctarank(k: Compiler, ins: Instruction) -> Op:
 
 @builds("griddepcontrol")
 def build_griddepcontrol(k: Compiler, ins: Instruction) -> Op:
-    """griddepcontrol.launch_dependents and .wait: launches run one after the other here, so nothing is waited for, and
-    what on a GPU would overlap is checked (`checks/launches.py`)."""
+    """Build griddepcontrol.launch_dependents and .wait.
+
+    The interpreter runs launches in order, so it never waits; it checks the accesses that would overlap on a GPU
+    (`checks/launches.py`).
+    """
     tell = launches.passed_wait if k.form["action"] == "wait" else launches.triggered
 
     def run(c: Group) -> bool:
@@ -93,7 +96,7 @@ def build_red_async(k: Compiler, ins: Instruction) -> Op:
 
 
 def _remote(k: Compiler, ins: Instruction, dst: Any, items: Any, barrier: Any, type_: str, operation: str) -> Op:
-    """A store or reduction that completes on a barrier of the block it goes to."""
+    """Build a store or reduction that completes on a barrier of the target block."""
     size = TYPE_BYTES[type_]
     width = size * len(items)
     address, barrier_address = address_of(k, dst), address_of(k, barrier)

@@ -25,14 +25,14 @@ _WORDS = MAP_BYTES // 8
 
 
 def _parts(space: Any, c: Group, address: Array, ins: Instruction, write: bool) -> list[Part]:
-    """Where maps lie: the first 8 of their 128 bytes, the others in bounds too."""
+    """Return the parts with the first 8 of the 128 bytes of each map; check that all 128 are in bounds."""
     first = space.locate(c, address, 8, 8, ins, write)
     space.locate(c, address + np.uint64(MAP_BYTES - 8), 8, 8, ins, write)
     return first
 
 
 def _note(c: Group, part: Part, mask: Array, ins: Instruction, write: bool) -> None:
-    """Tell shadow memory of the whole map."""
+    """Record an access to the whole map in shadow memory."""
     if part.shadow is None:
         return
     for word in range(_WORDS):

@@ -46,7 +46,7 @@ class Issuer:
         return self.batch.clocks
 
     def issue(self, key: tuple[Any, ...]) -> tuple[int, int]:
-        """A new operation of a queue: (queue, clock); (0, 0) where nothing is tracked."""
+        """Begin a new operation of a queue. Returns (queue, clock), or (0, 0) if nothing is tracked."""
         if self.clocks is None:
             return 0, 0
         queue = self.clocks.queue(key)
@@ -58,12 +58,12 @@ class Issuer:
         return queue, clock
 
     def access(self, queue: int, clock: int) -> ShadowAccess:
-        """The operation's accesses: ordered after what its issuer knows, through the async proxy."""
+        """Return the operation's access: through the async proxy, and ordered after what its issuer knows."""
         known = self.clocks.known[self.team, self.agent][None]
         key = self.clocks.queues[queue - self.clocks.agents]
         if key[0] == "bulkw":
-            # A store of this lane whose source has been read (wait_group.read) is taken to write before a later one:
-            # the ISA does not say so, GPUs do, and compilers build on it.
+            # If the source of a lane's store has been read (wait_group.read), the store is assumed to write before a
+            # later one: the ISA does not promise it, but GPUs do it and compilers rely on it.
             known = known.copy()
             reads = self.clocks.queue(("bulk", *key[1:]))
             known[0, 0, queue] = max(known[0, 0, queue], known[0, 0, reads])
@@ -100,7 +100,7 @@ def shared_span(i: Issuer, offset: int, size: int, align: int, what: str) -> boo
 
 
 def shared_granules(batch: Batch, cta: int, offset: int, size: int) -> slice:
-    """The granules of a stretch of a block's shared memory."""
+    """Return the granules of a stretch of a block's shared memory."""
     shadow = batch.shared.shadow
     shadow.fit(16)
     start = (cta * batch.shared.stride + offset) // shadow.granule
@@ -114,10 +114,10 @@ def note_shared(
     i: Issuer, cta: int, offset: int, size: int, queue: int, clock: int, write: bool,
     put: Callable[[], None] | None = None, generic: bool = False, atomic: bool = False,
 ) -> None:  # fmt: skip
-    """Tell shadow memory that an operation reads or writes a stretch of shared memory, through the async proxy or not.
+    """Record that an operation reads or writes a stretch of shared memory, through the async proxy or not.
 
-    `atomic`: it changes what is there, at once; others of this kind don't race with it.
-    `put()` writes there now what the operation will bring; what it changes is put back.
+    `atomic`: it changes the values atomically, and two such operations do not race. `put()` writes the operation's
+    result now; its changes are undone.
     """
     batch, shadow = i.batch, i.batch.shared.shadow
     if shadow is None:
@@ -250,7 +250,7 @@ class BoxTile(TensorTile):
         return self.box.empty
 
     def _end(self) -> int:
-        """The byte of the buffer behind the last element inside."""
+        """Return the byte of the buffer after the last element inside."""
         m, box = self.m, self.box
         counts = [b - a for a, b in box.inside]
         steps = (s * e for s, e in zip(m.strides, m.element_strides, strict=True))
@@ -262,7 +262,7 @@ class BoxTile(TensorTile):
         return box_view(self.m, self.box, self.buffer.view(self.m.dtype.itemsize), self.origin)
 
     def inside(self) -> tuple[slice, ...]:
-        """The part of the tile, outermost first, that lies in the tensor."""
+        """Return the slices of the tile, outermost dimension first, that lie in the tensor."""
         return tuple(slice(a, b) for a, b in reversed(self.box.inside))
 
     def load(self) -> Array:
@@ -324,9 +324,9 @@ def _combine(old: Array, new: Array, operation: str, dtype: str) -> Array:
 def note_tile(
     i: Issuer, tile: TensorTile, queue: int, clock: int, write: bool, data: Callable[[], Array] | None = None
 ) -> bool:
-    """Tell a buffer's shadow of a tile that an operation reads or writes. False where it may not.
+    """Record a tile that an operation reads or writes in the buffer's shadow.
 
-    `data()`: the tile that a store brings; of a reduction None.
+    Returns False if the access is not allowed. `data()`: the tile of a store, or None for a reduction.
     """
     buffer = tile.buffer
     if buffer is None:
@@ -349,8 +349,10 @@ def note_tile(
 def note_global(
     i: Issuer, shadow: Any, g: Array, queue: int, clock: int, write: bool, same: Callable[[], Array] | None = None
 ) -> None:
-    """Tell a buffer's shadow of granules (1, k) that an operation reads or writes: `same()` gives those (1, k) that a
-    write leaves as they are. A write without it is a reduction: relaxed atomics, element by element (PTX ISA 9.7.9.27.3).
+    """Record granules (1, k) that an operation reads or writes in a buffer's shadow.
+
+    `same()` returns the granules, (1, k), that a write does not change. A write without `same` is a reduction: relaxed
+    atomics on each element (PTX ISA 9.7.9.27.3).
     """
     access = i.access(queue, clock)
     access.strong, access.same = write and same is None, same
@@ -364,7 +366,7 @@ def note_global(
 
 
 def complete(batch: Batch, cta: int, offset: int, size: int, queue: int, clock: int, ins: Instruction) -> None:
-    """complete_tx of a copy on the barrier at (block, offset)."""
+    """Execute complete_tx of a copy on the barrier at (block, offset)."""
     m = batch.mbarriers.get(offset)
     if batch.run.recorder is not None:
         batch.run.recorder.completed(batch, offset)

@@ -21,7 +21,7 @@ _LANES = np.arange(32, dtype=np.uint32)
 
 
 def _check_member(c: Group, member: Array, ins: Instruction) -> None:
-    """Each active lane must be in its own membermask."""
+    """Check that each active lane is in its own membermask."""
     outside = (np.broadcast_to(member, (c.n, 32)) >> _LANES) & np.uint32(1) == 0
     if c.mask is not None:
         outside = outside & c.mask
@@ -35,18 +35,20 @@ def _check_member(c: Group, member: Array, ins: Instruction) -> None:
 
 
 def _disagreeing(c: Group, member: Array) -> Array:
-    """(rows, 32): lanes whose mask names a lane that is here with another mask."""
+    """Return the lanes, (rows, 32), whose mask names an active lane with another mask."""
     active = c.active
     if (member == member[:, :1]).all():
         return ~active & active
-    names = ((member[:, :, None] >> _LANES) & np.uint32(1)).astype(np.bool_)  # lane, then whom it names
+    names = ((member[:, :, None] >> _LANES) & np.uint32(1)).astype(np.bool_)  # the lane, then the lanes that it names
     other = member[:, :, None] != member[:, None, :]
     return (names & other & active[:, None, :]).any(axis=2) & active
 
 
 def _check_source(c: Group, ins: Instruction, mode: str, b: Array, clamp: Array, member: Array) -> None:
-    """What shfl reads from a lane that does not execute it, or that its membermask does not name, is undefined
-    (PTX ISA 9.7.9.6)."""
+    """Report a shfl whose result is undefined (PTX ISA 9.7.9.6).
+
+    It reads from a lane that does not execute it, or that its membermask does not name.
+    """
     source, inside = source_lane(
         mode, np.broadcast_to(b.astype(np.int64), (c.n, 32)), np.broadcast_to(clamp.astype(np.int64), (c.n, 32))
     )
