@@ -23,10 +23,11 @@ Described = tuple[tuple[int, ...], DType, bool, int]
 
 
 class MeshCall:
-    """One call. `rows`: of each array argument one array a rank; `kept`: what the kernel keeps between calls;
-    `meets`: whether streams order the launches (`mesh_kernel.MeshKernel.meets`).
+    """One call.
 
-    `described` says of each argument what the code may rely on, whatever the rank: (shape, dtype, contiguous, alignment).
+    `rows`: for each array argument, one array for each rank. `kept`: the state that the kernel keeps between calls.
+    `meets`: whether streams order the launches (`mesh_kernel.MeshKernel.meets`). `described`: for each argument, the
+    properties that the code relies on, on all ranks: (shape, dtype, contiguous, alignment).
     """
 
     def __init__(
@@ -100,11 +101,11 @@ class MeshCall:
 
     @property
     def outs(self) -> list[list[ArrayView]]:
-        """The outputs, given or made."""
+        """Return the outputs, given or allocated."""
         return self._outs or []
 
     def run(self, loaded: Sequence[Any], specs: Sequence[OutputSpec], reach: Reach) -> list[list[Any]]:
-        """Launch on all devices; the outputs, one row of arrays each. Raises `NoMulticast`."""
+        """Launch on all devices. Returns the outputs, one row of arrays for each. Raises `NoMulticast`."""
         if reach.multicast and self.devices[0].kind == "cuda":
             what = "GPUs of one process reach each other by peer access alone"
             hint = "run one process a GPU, with arrays of an allocator that asks for multicast"
@@ -184,7 +185,7 @@ def shares(
 
 
 def problem_of(kernel: str, plan: LaunchPlan, rows: Sequence[Sequence[ArrayView]]) -> RunError | None:
-    """What is wrong where a rank's arrays are not what the code assumes, or two ranks have the same memory."""
+    """Return the error if a rank's arrays are not what the code assumes, or if two ranks have the same memory."""
     hidden = [
         memory.host_view(_table(plan), plan.arrays[0].dtype),
         memory.host_view(_zeros(plan), plan.arrays[-1].dtype),
@@ -219,7 +220,7 @@ def _zeros(plan: LaunchPlan) -> Any:
 
 
 def _alike(kernel: str, argument: str, row: Sequence[ArrayView]) -> Described:
-    """What holds of all ranks' arrays. Raises `RanksDiffer`."""
+    """Return the description that all ranks' arrays share. Raises `RanksDiffer`."""
     first = row[0]
     for rank, other in enumerate(row):
         if not (first.contiguous and other.contiguous) and other.strides != first.strides:

@@ -22,17 +22,18 @@ from ..devices.params import ParamLayout, scalar_bytes
 from .interpreter import DeviceSide, fill
 from .peers import PeerAddresses, in_one_process
 
-_STREAMS = 64  # sets of streams that a kernel keeps semaphores for
-_ISSUES = 256  # that a kernel keeps for its streams
+_STREAMS = 64  # the most sets of streams for which a kernel keeps semaphores
+_ISSUES = 256  # the most issues that a kernel keeps for its streams
 _lock = lock()
-_order = lock()  # two launches that wait for their peers must not come in two orders
+_order = lock()  # two launches that wait for their peers must have one order on all GPUs
 _reached: set[tuple[int, int]] = set()  # (GPU, peer) whose memory is mapped
 
 
 def enable(devices: Sequence[CudaDevice]) -> None:
-    """Map each GPU's memory for every other. Raises `Unreachable` where two have no way to each other.
+    """Map each GPU's memory for every other one.
 
-    What is allocated later is mapped too; so is what the driver's pools give.
+    Raises `Unreachable` if two GPUs cannot access each other. The mapping includes later allocations, and memory from
+    the driver's pools.
     """
     with _lock:
         for rank, device in enumerate(devices):
@@ -63,10 +64,10 @@ def _enable(device: CudaDevice, peer: CudaDevice, rank: int, other: int) -> None
 
 
 class MeshKept:
-    """What a kernel keeps on its GPUs, for streams: the semaphores, two events a GPU, and what it issued before.
+    """The state that a kernel keeps on its GPUs for a set of streams.
 
-    `meets`: whether streams order the launches of the GPUs. A kernel whose blocks wait for their peers when they begin and
-    before they end needs no more than that.
+    It has the semaphores, two events for each GPU, and earlier issues. `meets`: whether streams order the launches of the GPUs. A kernel whose blocks wait for their peers at their begin
+    and before their end does not need this order.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class MeshKept:
         self.issues: dict[Any, Issue] = {}
         self._devices: list[CudaDevice] = [one.device for one in loaded]
         self._meets = meets and len(streams) > 1
-        self._events: list[tuple[Any, Any]] = []  # that a stream has come to the launch, and that it has passed it
+        self._events: list[tuple[Any, Any]] = []  # a stream has reached the launch, and has passed it
         cu = driver.api()
         shape = loaded[0].plan.arrays[-1].shape
         for one, stream in zip(loaded, streams, strict=True):
@@ -94,9 +95,9 @@ class MeshKept:
                     driver.check(cu.cuFuncLoad(one.function))
 
     def around(self, launches: Sequence[tuple[Any, tuple[Any, ...]] | None]) -> list[tuple[Any, tuple[Any, ...]]]:
-        """The driver's calls for launches, one a rank: with contexts made current, and between events where streams meet.
+        """Return the driver's calls for launches, one for each rank.
 
-        The first stream waits for all others, and they for it: two waits a GPU, whatever their number.
+        They make contexts current, and record events if streams meet. The first stream waits for all others, and these wait for the first: two waits for each GPU.
         """
         cu = driver.api()
         calls: list[tuple[Any, tuple[Any, ...]]] = []
@@ -111,7 +112,7 @@ class MeshKept:
             calls.append((call, arguments))
 
         def meet(which: int, between: Callable[[int], None]) -> None:
-            """All streams come, `between` what is issued to each then."""
+            """Make all streams meet; then issue `between` to each."""
             for rank in others:
                 on(rank, cu.cuEventRecord, self._events[rank][which], handles[rank])
             for rank in others:
@@ -137,7 +138,7 @@ class MeshKept:
 
 
 def _table(device: CudaDevice, peers: PeerAddresses, stream: int) -> memory.DeviceMemory:
-    """The addresses of every array on every GPU, on this one."""
+    """Write the table of all arrays' addresses on all GPUs to this GPU."""
     data = peers.table().tobytes()
     with driver.current(device.context):
         if is_capturing(stream):  # what is captured may run at any time, and should not write the table each time
@@ -154,16 +155,16 @@ def is_capturing(stream: int) -> bool:
 
 
 def _encode(one: CudaLoaded, peers: PeerAddresses, param: TensorMapParam, view: ArrayView) -> bytes:
-    """A descriptor, or one of each rank's array."""
+    """Encode a descriptor, or one for each rank's array."""
     if not param.ranks:
         return one.encode(param, view)
-    return b"".join(one.encode(param, peer) for peer in peers.of(param.array - 1, view))  # the table is array 0
+    return b"".join(one.encode(param, peer) for peer in peers.of(param.array - 1, view))  # array 0 is the table
 
 
 class Issue:
-    """The kernel's launch on each GPU, for arrays and streams that stay: the driver's calls, with all their arguments.
+    """The kernel's launch on each GPU, for fixed arrays and streams: the driver's calls with all arguments.
 
-    The parameters lie packed in a buffer a rank; only the author's scalars change from run to run.
+    Each rank has one buffer with packed parameters; only the author's scalars change between runs.
     """
 
     def __init__(
@@ -219,7 +220,7 @@ class Issue:
             layout.pack(params.buffer, params.shift, *values)
 
     def run(self, scalars: Sequence[Any]) -> None:
-        """Issue it. All mesh launches of a process are issued one after another: in one order on all GPUs."""
+        """Issue the launch. A process issues its mesh launches in order, so their order is the same on all GPUs."""
         success = self._success
         with _order:
             if self._places:
@@ -259,9 +260,10 @@ def launch(
     kept: dict[Any, Any],
     meets: bool,
 ) -> None:
-    """Issue the kernel to a stream of each GPU; `sides` and `streams` go by rank.
+    """Issue the kernel to a stream of each GPU; `sides` and `streams` are in the order of ranks.
 
-    The launch begins on each GPU once all streams have come to it, and what follows on any of the streams sees all of it.
+    The launch begins on each GPU after all streams have reached it, and later work on these streams sees all its
+    stores.
     """
     devices = [one.device for one in loaded]
     mine = kept_for(loaded, streams, kept, meets)
@@ -272,7 +274,7 @@ def launch(
 
 
 def kept_for(loaded: Sequence[CudaLoaded], streams: Sequence[int], kept: dict[Any, Any], meets: bool) -> MeshKept:
-    """What a kernel keeps for these GPUs and streams. Raises `Unreachable`."""
+    """Return the state that a kernel keeps for these GPUs and streams. Raises `Unreachable`."""
     key = (tuple(streams), tuple(one.function for one in loaded))
     found = kept.get(key)
     if found is None:
@@ -284,7 +286,7 @@ def kept_for(loaded: Sequence[CudaLoaded], streams: Sequence[int], kept: dict[An
 
 
 def issue_for(loaded: Sequence[CudaLoaded], sides: Sequence[DeviceSide], kept: MeshKept) -> Issue:
-    """The launch for these arrays, made once."""
+    """Return the launch for these arrays, made once."""
     arrays = [[*side.inputs, *side.outputs] for side in sides]
     key = tuple((view.address, view.strides) for own in arrays for view in own)
     found = kept.issues.get(key)
@@ -298,7 +300,10 @@ def issue_for(loaded: Sequence[CudaLoaded], sides: Sequence[DeviceSide], kept: M
 def _brought(
     stack: ExitStack, device: CudaDevice, side: DeviceSide, stream: int, specs: Sequence[OutputSpec]
 ) -> DeviceSide:
-    """A rank's arrays on its GPU, with the outputs filled; copies of what lies in host memory go back at the end."""
+    """Return a rank's arrays on its GPU, with the outputs filled.
+
+    Arrays in host memory are copied to the GPU, and copied back at the end.
+    """
     with driver.current(device.context):
         made = DeviceSide(
             [_there(device, v, stream, True) for v in side.inputs],

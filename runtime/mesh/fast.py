@@ -45,11 +45,11 @@ class MeshCalls:
         forgets_in_child(self)
 
     def forget(self) -> None:
-        """Send the next calls the full way."""
+        """Send the next calls to the slow path."""
         self.recent = ()
 
     def __call__(self, args: Sequence[Any], out: Any, stream: Any) -> Any:
-        """The call's result, or MISS: nothing was done then."""
+        """Return the call's result, or MISS if nothing was done."""
         for like in self.recent:
             result = like(args, out, stream)
             if result is not MISS:
@@ -65,7 +65,7 @@ class MeshCalls:
         specs: Sequence[OutputSpec],
         structure: Structure,
     ) -> None:
-        """Remember a call that was made. Does nothing where there is no fast path."""
+        """Remember a call. Does nothing if there is no fast path."""
         if not isinstance(loaded[0], CudaLoaded) or loaded[0].plan.launch is None:
             return
         made = _learned(args, out, call, loaded, specs, structure)
@@ -86,7 +86,7 @@ def _learned(
     specs: Sequence[OutputSpec],
     structure: Structure,
 ) -> _Like | None:
-    """What takes calls like this one; None for arrays in a nest, in host memory, or of another framework."""
+    """Return the fast path of calls like this one; None for nested arrays, for host memory, or for another framework."""
     outs: list[Any] = (
         [] if out is None else [out] if _is_row(out) else list(out) if type(out) in (list, tuple) else [None]
     )
@@ -188,7 +188,7 @@ class _Like:
         return self._issue(args, given, addresses, streams, stream is None)
 
     def _addresses(self, arrays: list[Any]) -> list[int] | None:
-        """The arrays' addresses, where they are like those that were learned."""
+        """Return the arrays' addresses, if the arrays are like the learned ones."""
         try:
             if self._alike is not None and self._alike(*arrays):
                 return [a.data_ptr() for a in arrays]
@@ -229,7 +229,7 @@ class _Like:
     def _prepare(
         self, addresses: list[int], streams: list[int], scalars: list[Any]
     ) -> tuple[cuda.Issue, list[DeviceSide]] | None:
-        """The launches for arrays at other addresses, checked as in the full call; None where that has an error for them."""
+        """Return the launches for arrays at other addresses, checked as on the slow path; None if a check fails."""
         size, count = self._size, len(self._rows)
         views = [ArrayView(a, *shape) for a, shape in zip(addresses, self._shapes, strict=True)]
         rows = [views[i : i + size] for i in range(0, len(views), size)]

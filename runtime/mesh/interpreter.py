@@ -24,7 +24,7 @@ from .peers import PeerAddresses, in_one_process
 
 @dataclass
 class DeviceSide:
-    """What one rank's launch is given: the author's inputs, outputs and scalars."""
+    """The arguments of one rank's launch: the author's inputs, outputs and scalars."""
 
     inputs: list[ArrayView]
     outputs: list[ArrayView]
@@ -32,7 +32,7 @@ class DeviceSide:
 
 
 def fill(side: DeviceSide, specs: Sequence[OutputSpec], stream: int = 0) -> None:
-    """Bring a rank's outputs to what they hold before the launch. On a GPU its context must be current."""
+    """Fill a rank's outputs with their values before the launch. On a GPU, its context must be current."""
     for target, spec in zip(side.outputs, specs, strict=True):
         if spec.alias is not None:
             if not target.same_memory(side.inputs[spec.alias]):
@@ -110,27 +110,27 @@ def launch(
 
 
 def groups_of(mapped: tuple[tuple[int, ...], ...] | None, size: int) -> list[tuple[int, ...]]:
-    """The devices in groups that map each other's memory: those of one host."""
+    """Return the devices in groups, one for each host, that map each other's memory."""
     named = [tuple(d for d in group if d < size) for group in mapped or (tuple(range(size)),)]
     known = {device for group in named for device in group}
     return [group for group in named if group] + [(device,) for device in range(size) if device not in known]
 
 
 def _seen(peers: PeerAddresses, rank: int, groups: Sequence[tuple[int, ...]]) -> PeerAddresses:
-    """What a rank sees: 0 for the arrays of devices that it does not map."""
+    """Return the addresses that a rank sees: 0 for arrays of devices that it does not map."""
     near = next(group for group in groups if rank in group)
     rows = [tuple(a if r in near else 0 for r, a in enumerate(row)) for row in peers.addresses]
     return replace(peers, addresses=tuple(rows), multicast=peers.multicast if len(groups) == 1 else ())
 
 
 def _encode(plan: LaunchPlan, peers: PeerAddresses, param: TensorMapParam, view: ArrayView) -> bytes:
-    """A descriptor, or one of each rank's array, which is `view` on this rank."""
-    views = peers.of(param.array - 1, view) if param.ranks else [view]  # the table of addresses is array 0
+    """Encode a descriptor, or one for each rank's array; the array is `view` on this rank."""
+    views = peers.of(param.array - 1, view) if param.ranks else [view]  # array 0 is the table of addresses
     return b"".join(encode(plan, param, one) for one in views)
 
 
 def _on_host(side: DeviceSide, back: list[tuple[ArrayView, ArrayView]]) -> DeviceSide:
-    """The rank's arrays in host memory: themselves, or copies."""
+    """Return the rank's arrays in host memory, copied if needed."""
 
     def brought(source: ArrayView) -> ArrayView:
         if source.device == CPU:
@@ -148,7 +148,7 @@ def _scratch(spec: Any) -> ArrayView:
 
 
 def _placed(space: Space, plan: LaunchPlan, side: DeviceSide, rank: int, fresh: Sequence[int]) -> list[ArrayView]:
-    """A rank's arrays in the interpreter's memory."""
+    """Put a rank's arrays into the interpreter's memory."""
     own = [*side.inputs, *side.outputs]
     written = [v for v, yes in zip(own, plan.written[1:], strict=False) if yes]
     placed: list[ArrayView] = []
@@ -160,7 +160,7 @@ def _placed(space: Space, plan: LaunchPlan, side: DeviceSide, rank: int, fresh: 
 
 
 def _worded(error: HazardError, said: Sequence[Any]) -> HazardError:
-    """A trap's error with what the ranks wrote before it, or as it is."""
+    """Return a trap's error with the ranks' texts before it; otherwise the same error."""
     found = [text for rank, data in enumerate(said) for text in reports.texts(data, rank)]
     if not found:
         return error
@@ -172,7 +172,7 @@ def _worded(error: HazardError, said: Sequence[Any]) -> HazardError:
 
 
 def _check_left(loaded: InterpreterLoaded, semaphores: Sequence[Any]) -> None:
-    """Raise where a semaphore is not zero: the next launch would begin with it."""
+    """Raise an error if a semaphore is not zero, because the next launch would begin with it."""
     for rank, counts in enumerate(semaphores):
         left = np.flatnonzero(counts)
         kind = HazardKind.SEMAPHORE_LEFT

@@ -20,10 +20,10 @@ from ..arrays.array_view import ArrayView
 
 @dataclass(frozen=True)
 class PeerAddresses:
-    """`addresses[a][r]`: where array `a` of rank `r` lies, as this rank's GPU reaches it; 0 where it is not mapped.
+    """`addresses[a][r]`: the address of rank `r`'s array `a` on this rank's GPU, or 0 if it is not mapped.
 
-    Arrays are the inputs, the outputs, and the semaphores, in the order of the table that the kernel reads. `texts`: where each
-    rank writes why it ends. `multicast`: of each array the address that reaches it on all ranks, 0 without one.
+    Arrays are the inputs, the outputs and the semaphores, in the order of the kernel's table. `texts`: the address
+    where each rank writes its report. `multicast`: each array's multicast address, or 0.
     """
 
     addresses: tuple[tuple[int, ...], ...]
@@ -31,11 +31,11 @@ class PeerAddresses:
     multicast: tuple[int, ...] = ()
 
     def and_then(self, texts: Sequence[int], multicast: Sequence[int] = ()) -> PeerAddresses:
-        """The table with the addresses of texts, and those that reach all ranks."""
+        """Return the table with the addresses of texts, and with multicast addresses."""
         return replace(self, texts=tuple(texts), multicast=tuple(multicast))
 
     def table(self) -> npt.NDArray[np.int64]:
-        """What the kernel reads (`kernel_dsl.mesh`)."""
+        """Return the table that the kernel reads (`kernel_dsl.mesh`)."""
         size, count = len(self.texts), len(self.addresses)
         made = np.zeros((table_rows(count, size), size), np.int64)
         made[:count] = self.addresses
@@ -44,10 +44,10 @@ class PeerAddresses:
         return made
 
     def of(self, array: int, own: ArrayView) -> list[ArrayView]:
-        """An array on every rank, given this rank's, whose like the others are."""
+        """Return an array on every rank; the other ranks' arrays are like this rank's."""
         return [replace(own, address=address) for address in self.addresses[array]]
 
 
 def in_one_process(rows: Sequence[Sequence[ArrayView]]) -> PeerAddresses:
-    """The table of a call that has every rank's arrays: `rows[r]` are rank r's."""
+    """Return the table of a call that has every rank's arrays: `rows[r]` are rank r's."""
     return PeerAddresses(tuple(tuple(view.address for view in array) for array in zip(*rows, strict=True)))

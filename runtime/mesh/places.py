@@ -17,7 +17,10 @@ from ..errors import ArgumentValueError, DeviceError
 
 
 def on_gpus(interpret: Any, size: int) -> bool:
-    """Whether `size` devices are GPUs, where no array says so. Raises DeviceError where they must be and can't."""
+    """Return whether `size` devices are GPUs, for a call without arrays.
+
+    Raises DeviceError if they must be GPUs and this process has fewer.
+    """
     if interpret is True or isinstance(interpret, InterpretParams):
         return False
     there = driver.device_count()
@@ -29,7 +32,7 @@ def on_gpus(interpret: Any, size: int) -> bool:
 
 
 def empty(shape: tuple[int, ...], dtype: DType, size: int, interpret: Any) -> list[Any]:
-    """An array a device, of torch where it is imported, whose elements are not set."""
+    """Return one uninitialised array for each device, of torch if it is imported."""
     if not on_gpus(interpret, size):
         return [frameworks("numpy").empty(shape, dtype, CPU, 0) for _ in range(size)]
     torch = sys.modules.get("torch")
@@ -45,10 +48,9 @@ def empty(shape: tuple[int, ...], dtype: DType, size: int, interpret: Any) -> li
 
 
 def devices_of(name: str, rows: Sequence[Sequence[ArrayView]], size: int, interpret: Any) -> list[Any]:
-    """The devices of a call, one a rank: the GPUs that the arrays lie on, or the interpreter as often.
-
-    Raises `Unreachable` where the interpreter has fewer, ArgumentValueError where the arrays of a rank lie on two
-    GPUs, or those of two ranks on one.
+    """Return the devices of a call, one for each rank: the GPUs of the arrays, or virtual devices of the interpreter.
+    Raises `Unreachable` if the interpreter has fewer devices, and ArgumentValueError if a rank's arrays lie on two GPUs
+    or two ranks share a GPU.
     """
     if isinstance(interpret, InterpretParams) and interpret.devices is not None and interpret.devices < size:
         why = f"kernel {name!r} runs on {size} devices, and the interpreter has {interpret.devices}"
@@ -70,7 +72,7 @@ def devices_of(name: str, rows: Sequence[Sequence[ArrayView]], size: int, interp
 
 
 def _gpus(name: str, places: Sequence[set[tuple[str, int]]], interpret: Any) -> bool:
-    """Whether a call runs on GPUs: where its arrays lie, or where there are enough."""
+    """Return whether a call runs on GPUs: its arrays lie there, or there are no arrays and enough GPUs."""
     mixed = [rank for rank, place in enumerate(places) if len(place) > 1]
     if mixed:
         listed = " and ".join(sorted(f"{kind}:{index}" for kind, index in places[mixed[0]]))

@@ -26,7 +26,7 @@ from .ranks import Ranks, compare, is_symmetric, made_symmetric, ranks_of
 
 
 class RankCall:
-    """One rank's call; what `MeshCall` is for all ranks in one process. `rows` have one array each."""
+    """One rank's call. `MeshCall` is the same for all ranks in one process. Each of `rows` has one array."""
 
     def __init__(
         self,
@@ -65,13 +65,13 @@ class RankCall:
         self.stream: int = stream_handle(stream) if stream is not None else self._current()
         self._outs: list[ArrayView] | None = None
         self._given: list[Any] = []
-        self.launches: Any = None  # on a GPU, of calls like this one
+        self.launches: Any = None  # the launches of calls like this one, on a GPU
 
     def _current(self) -> int:
         return self.interop.current_stream(self.device.index) if self.on_gpu else 0
 
     def _describe(self, v: ArrayView) -> Described:
-        """What the code relies on: in host memory it runs on copies."""
+        """Describe what the code relies on; for host memory, the code runs on copies."""
         if not self.on_gpu:
             return v.shape, v.dtype, True, 16
         alignment = 16
@@ -84,7 +84,7 @@ class RankCall:
         return self.device.target.name
 
     def take_outputs(self, rows: Sequence[Sequence[Any]] | None) -> None:
-        """The arrays of `out=`."""
+        """Take the arrays of `out=`."""
         if rows is None:
             return
         self._given = [row[0] for row in rows]
@@ -102,7 +102,7 @@ class RankCall:
         return [[v] for v in self._outs or ()]
 
     def words(self, reach: Reach) -> list[tuple[str, str]]:
-        """What must be alike on all ranks."""
+        """Return the words that must be equal on all ranks."""
         said = [("the kernel", repr(self.name))]
         described = [*self.described, *self.described_outputs]
         for number, (shape, dtype, contiguous, _) in enumerate(described):
@@ -115,7 +115,7 @@ class RankCall:
         return [*said, ("out=", f"overlaps {list(self.overlaps)}")]
 
     def run(self, loaded: Sequence[Any], specs: Sequence[OutputSpec], reach: Reach) -> list[list[Any]]:
-        """Run this rank's part; the outputs, one row of one array each."""
+        """Run this rank's part. Returns the outputs, one row of one array for each."""
         if self.on_gpu:
             from .rank_cuda import launches_of
 
@@ -134,7 +134,7 @@ class RankCall:
         return [[finish(a, v, self.stream)] for a, v in zip(results, outs, strict=True)]
 
     def _allocate(self, specs: Sequence[OutputSpec], reach: Reach) -> list[Any]:
-        """The outputs, made where none were given; what peers reach, in symmetric memory."""
+        """Allocate the outputs that were not given, in symmetric memory if peers access them."""
         if self._outs is not None:
             return self._given
         here = self.inputs[0].device if self.inputs else CPU if not self.on_gpu else ("cuda", self.device.index)
@@ -150,7 +150,7 @@ class RankCall:
     # --- in host memory ---------------------------------------------------------------------------------
 
     def _interpret(self, loaded: Any, specs: Sequence[OutputSpec], reach: Reach) -> None:
-        """Run all ranks here, with their arrays, and keep this rank's."""
+        """Run all ranks in this process, with their arrays, and keep this rank's results."""
         outs = self._outs or []
         same = {o: i for i, o in ((i, o - len(self.inputs)) for i, o in self.overlaps)}
         held = [_copied(v) for v in self.inputs]
@@ -177,14 +177,14 @@ class RankCall:
 
 
 def _copied(v: ArrayView) -> bytes:
-    """The elements, row by row."""
+    """Return the elements, row by row."""
     host = memory.host_memory(v, memory.gapless(v))
     memory.copy(host, v)
     return memory.host_array(host).tobytes()
 
 
 def _twin(data: bytes, like: ArrayView) -> ArrayView:
-    """An array of this process with these elements."""
+    """Return an array of this process with these elements."""
     size = max(like.nbytes, 1)
     words = np.zeros(-(-size // 16) * 2, np.uint64)  # 16 bytes at a time
     flat = words.view(np.uint8)

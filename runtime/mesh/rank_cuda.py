@@ -140,7 +140,7 @@ class RankLaunches:
         """Launch after outputs are filled, or between two meetings of the ranks' streams."""
         with self.ranks.on_stream(self.stream):
             if self._meets:
-                self._handle.barrier(channel=0)  # every rank's stream has come to the launch
+                self._handle.barrier(channel=0)  # every rank's stream has reached the launch
             if self._filled:
                 views = found.views
                 side = DeviceSide(list(views[: self._inputs]), list(views[self._inputs :]), list(scalars))
@@ -156,7 +156,7 @@ class RankLaunches:
         return [self._handle_of(n, arrays[n]) for n in self._reached]
 
     def _handle_of(self, number: int, array: Any) -> Any:
-        """What torch knows of an array that the peers are asked for."""
+        """Return torch's handle of an array that peers access."""
         what = self._word(number)
         handle = self.ranks.handle(array, self.name, what)
         if handle.world_size != self.ranks.size or handle.rank != self.ranks.rank:
@@ -188,7 +188,10 @@ class RankLaunches:
 
 
 def launches_of(call: Any, loaded: CudaLoaded, specs: Sequence[OutputSpec], reach: Reach) -> RankLaunches:
-    """The launches of calls like this one. The first time all ranks meet: raises `RanksDiffer`, `RanksApart`."""
+    """Return the launches of calls like this one.
+
+    At the first such call all ranks meet, which raises `RanksDiffer` or `RanksApart`.
+    """
     words = call.words(reach)
     key = (id(call.ranks), loaded.function, call.stream, call.meets, tuple(words))
     found = call.kept.get(key)

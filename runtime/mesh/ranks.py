@@ -23,7 +23,7 @@ from . import nvshmem_arrays
 
 WAIT = 120.0  # seconds that a rank waits for the others to make the same call
 
-Words = Sequence[tuple[str, str]]  # what must be alike on all ranks: the name of something, and what it is
+Words = Sequence[tuple[str, str]]  # (name, text) pairs that must be equal on all ranks
 
 _lock = forking.lock()
 _known: dict[int, Ranks] = {}  # by the group's id; each keeps its group
@@ -31,7 +31,7 @@ _kept: dict[Any, Any] = {}  # symmetric scratch, by its name, shape, dtype and g
 
 
 class Ranks:
-    """A group of processes as this one sees it."""
+    """A group of processes, for this process."""
 
     def __init__(self, group: Any) -> None:
         self.group = group
@@ -44,7 +44,7 @@ class Ranks:
         self._own: Any = getattr(group, "exchange", None)
 
     def exchange(self, kernel: str, value: Any) -> list[Any]:
-        """The values of all ranks. Raises `RanksApart` where one doesn't come."""
+        """Return the values of all ranks. Raises `RanksApart` if a rank does not come."""
         try:
             if self._own is not None:
                 return self._own(value)
@@ -55,7 +55,7 @@ class Ranks:
             raise self._apart(kernel, f"the exchange with the other ranks failed: {error}") from None
 
     def agree(self, kernel: str, words: Words) -> None:
-        """Return when all ranks have come with the same words. Raises `RanksDiffer`, `RanksApart`."""
+        """Wait until all ranks have come with the same words. Raises `RanksDiffer`, `RanksApart`."""
         self.calls += 1
         if self._own is not None:
             compare(kernel, self.exchange(kernel, list(words)))
@@ -98,7 +98,7 @@ class Ranks:
         return found
 
     def empty(self, shape: tuple[int, ...], dtype: Any, device: Any) -> Any:
-        """A tensor in torch's symmetric memory that all ranks make at the same time."""
+        """Allocate a tensor in torch's symmetric memory; all ranks must do so at the same time."""
         made = _symmetric_memory().empty(*shape, dtype=dtype, device=device)
         self.handle(made, "symmetric memory", "a tensor of torch.distributed._symmetric_memory.empty")
         return made
@@ -116,7 +116,7 @@ class Ranks:
         return made
 
     def on_stream(self, stream: int) -> AbstractContextManager[Any]:
-        """torch's current stream is the one with this handle."""
+        """Make the stream with this handle torch's current stream."""
         torch: Any = sys.modules["torch"]
 
         if int(torch.cuda.current_stream().cuda_stream) == stream:
@@ -154,7 +154,7 @@ def not_symmetric(op: str, what: str) -> NotSymmetric:
 
 
 def peers_of(handle: Any, address: int) -> tuple[tuple[int, ...], int]:
-    """(the address on each rank of what lies at `address` here, its multicast address or 0)."""
+    """Return (the addresses on all ranks of the memory at `address` here, its multicast address or 0)."""
     bases = handle.buffer_ptrs
     offset = address - bases[handle.rank]
     joined = int(getattr(handle, "multicast_ptr", 0) or 0)
@@ -162,7 +162,7 @@ def peers_of(handle: Any, address: int) -> tuple[tuple[int, ...], int]:
 
 
 def ranks_of(mesh: Mesh, kernel: str) -> Ranks:
-    """The ranks that are a mesh's devices: its group's, or those of torch's world. Raises `MeshMismatch`."""
+    """Return the ranks of a mesh: those of its group, or of torch's world. Raises `MeshMismatch`."""
     group = mesh.group
     if group is None:
         group = _torch_distributed().group.WORLD
@@ -179,7 +179,7 @@ def ranks_of(mesh: Mesh, kernel: str) -> Ranks:
 
 
 def compare(kernel: str, found: Sequence[Words]) -> None:
-    """Raise `RanksDiffer` for the first thing that is not alike on all ranks."""
+    """Raise `RanksDiffer` for the first word that differs between ranks."""
     for rank, words in enumerate(found):
         for (name, mine), (_, other) in zip(found[0], words, strict=False):
             if mine != other:
@@ -192,7 +192,10 @@ def compare(kernel: str, found: Sequence[Words]) -> None:
 
 
 def made_symmetric(beside: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh, kept: str) -> Any:
-    """An array beside one of this rank's: in symmetric memory on a GPU. `kept`: the name of one that stays."""
+    """Return an array beside one of this rank's: in symmetric memory on a GPU.
+
+    `kept`: the name of an array that is kept.
+    """
     interop, place = interop_of(beside), view(beside).device
     if place[0] != "cuda":
         return interop.empty(shape, dtype, place, 0)
@@ -209,7 +212,10 @@ def made_symmetric(beside: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh
 
 
 def empty_of_rank(shape: tuple[int, ...], dtype: DType, mesh: Mesh, interpret: Any) -> Any:
-    """This rank's tensor: symmetric on its current GPU, or on the CPU; a NumPy array for a group that is not torch's."""
+    """Return this rank's tensor: symmetric on its current GPU, or on the CPU.
+
+    For a group that is not torch's, return a NumPy array.
+    """
     ranks = ranks_of(mesh, "symmetric.empty")
     if not ranks.name:
         return frameworks("numpy").empty(shape, dtype, CPU, 0)
