@@ -66,8 +66,8 @@ def _enable(device: CudaDevice, peer: CudaDevice, rank: int, other: int) -> None
 class MeshKept:
     """The state that a kernel keeps on its GPUs for a set of streams.
 
-    It has the semaphores, two events for each GPU, and earlier issues. `meets`: whether streams order the launches of the GPUs. A kernel whose blocks wait for their peers at their begin
-    and before their end does not need this order.
+    It has the semaphores, two events for each GPU, and earlier issues. `meets`: whether streams order the launches of
+    the GPUs. A kernel whose blocks wait for their peers at their begin and before their end does not need this order.
     """
 
     def __init__(
@@ -97,7 +97,8 @@ class MeshKept:
     def around(self, launches: Sequence[tuple[Any, tuple[Any, ...]] | None]) -> list[tuple[Any, tuple[Any, ...]]]:
         """Return the driver's calls for launches, one for each rank.
 
-        They make contexts current, and record events if streams meet. The first stream waits for all others, and these wait for the first: two waits for each GPU.
+        They make contexts current, and record events if streams meet. The first stream waits for all others, and these
+        wait for the first: two waits for each GPU.
         """
         cu = driver.api()
         calls: list[tuple[Any, tuple[Any, ...]]] = []
