@@ -17,7 +17,7 @@ from kernel_dsl.symmetric import overlap
 from .by_rank import Launched, by_rank
 from .collectives import BLOCKS, check_gapless, described, orders_itself, wait_for_all
 
-PIECE = 4096  # elements of a row that a warpgroup holds at a time
+PIECE = 4096  # the most elements of a row that a warpgroup holds at once
 
 
 @partial(public, name="all_to_all")
@@ -35,12 +35,11 @@ def all_to_all(
     """Send rows of each device's array to all devices: `(received, counts)`.
 
     `x`: (m, ...) a device. `sizes`: int32 (n,) a device: `x`'s first sizes[0] rows go to device 0, the next sizes[1] to
-    device 1, and so on; they are read on the GPU. A device receives rows in the order of ranks: `counts`, int32 (n,), says how
-    many from each, and the rows of `received`, (rows, ...), after these are not set. Rows that `x` has not are sent as
-    zeros, and what does not fit into `received` is dropped. `rows`: by default n * m, all that can come. `out`:
-    (received, counts), preallocated. `all_to_all(y, counts, mesh)` brings rows back to where they came from.
-
-    Raises `BadArgument`, `BadArgumentType`, and what a call of a kernel on a mesh raises.
+    device 1, and so on; they are read on the GPU. A device receives rows in the order of ranks: `counts`, int32 (n,),
+    has the number from each. The rows of `received`, (rows, ...), after these are uninitialised. Rows beyond the end of
+    `x` are sent as zeros, and rows that do not fit into `received` are dropped. `rows`: by default n * m, the most that
+    can arrive. `out`: (received, counts), preallocated. `all_to_all(y, counts, mesh)` sends rows back to their devices.
+    Raises `BadArgument`, `BadArgumentType`, and the errors of a kernel on a mesh.
     """
     op = "all_to_all"
     shape, dtype = described(x, mesh, op, 1)

@@ -20,12 +20,12 @@ from ..tuning_file import when_tuned
 from .first_sizes import MANY, FirstSizes
 from .problem import Problem
 
-ENOUGH = 0.97  # of the speed of the best configuration, by the cost model
-ROWS, ROWS_OF_MANY = 2**24, 2**16  # what M is at most: of one product, and of each of a batch
+ENOUGH = 0.97  # a part of the best configuration's speed, by the cost model
+ROWS, ROWS_OF_MANY = 2**24, 2**16  # the greatest M: of one product, and of each of a batch
 BATCH = 2**16
 TILES = 2**30  # indices of tiles are 32 bits wide
 SMALLEST = (8, 64)  # a tile
-VECTOR = 16  # bytes that are read along M at a time
+VECTOR = 16  # bytes that are read at once along M
 
 _first = FirstSizes()
 _known: dict[Any, list[Any]] = {}  # routes that take any sizes
@@ -46,24 +46,24 @@ def _dim(name: str, most: int, unit: int = 1) -> Any:
 
 
 def open_sizes(p: Problem) -> bool:
-    """Whether some sizes are each call's own."""
+    """Whether some sizes come from each call."""
     extents: tuple[Any, ...] = (*p.batch, p.M, p.N)
     return not all(isinstance(n, int) for n in extents)
 
 
 def opened(p: Problem, unit: int = 1) -> Problem | None:
-    """The problem with Dims for M and for the first batch axis; None where no kernel takes other sizes.
+    """The problem with Dims for M and for the first batch axis; None if no kernel takes other sizes.
 
-    `unit`: what M is a multiple of.
+    `unit`: a divisor of M.
     """
     if p.groups or p.sparse or p.softmax or (p.scaled and p.batch):
-        return None  # rows that others count; metadata and scales whose axes the problem does not say
+        return None  # grouped rows; metadata and scales whose axes the problem does not describe
     axis = next((i for i, n in enumerate(p.batch) if n > 1), None)
     rest = p.parts * -(-p.N // SMALLEST[1]) * prod(n for i, n in enumerate(p.batch) if i != axis)
     steps = (*p.gated[0], *p.gated[1], *p.all_steps)
     rows, several = ROWS if axis is None else ROWS_OF_MANY, BATCH
     if axis is None and any(step.kind == "dropout" for step in steps) and p.M * p.N * prod(p.batch) <= 1 << 31:
-        rows = min(rows, (1 << 31) // (p.N * prod(p.batch)))  # elements are counted in 32 bits where that is enough
+        rows = min(rows, (1 << 31) // (p.N * prod(p.batch)))  # 32 bits count the elements if they are enough
     if axis is None:
         rows = min(rows, TILES // rest * SMALLEST[0])
     else:
@@ -84,7 +84,7 @@ def opened(p: Problem, unit: int = 1) -> Problem | None:
 
 
 def declared(p: Problem, sums: bool = False) -> dict[int, tuple[Any, ...]] | None:
-    """`shapes=` of a kernel for the problem; `sums`: it takes those of its parts, for a and b."""
+    """`shapes=` of a kernel for the problem. `sums`: the kernel takes sums of parts in place of a and b."""
     if not open_sizes(p):
         return None
     count = 1 if p.gate is None else 2
@@ -109,7 +109,7 @@ def declared(p: Problem, sums: bool = False) -> dict[int, tuple[Any, ...]] | Non
 
 
 def at_launch(p: Problem, a: Any, b: Any) -> Problem:
-    """In a body: the problem with the sizes of the launch, of operands as they lie."""
+    """In a body: the problem with the launch's sizes, from operands in their own order."""
     if not open_sizes(p):
         return p
 
@@ -126,7 +126,7 @@ def at_launch(p: Problem, a: Any, b: Any) -> Problem:
 
 
 def of_sums(p: Problem, sums: Any) -> Problem:
-    """In a body: the problem with the sizes of the launch, of what was summed up, (*parts, *batch, M, N)."""
+    """In a body: the problem with the launch's sizes, from sums (*parts, *batch, M, N)."""
     if not open_sizes(p):
         return p
     return replace(p, M=sums.shape[-2], batch=tuple(sums.shape[len(sums.shape) - 2 - len(p.batch) : -2]))
@@ -139,9 +139,9 @@ def opened_route(route: Any) -> Any:
         return None
     left = route.packings[0]
     if p.M == 1 and (p.K * p.dtype.itemsize % VECTOR or p.N * p.out_dtype.itemsize % VECTOR):
-        return None  # a single row has any stride, which TMA takes, and more rows have not
+        return None  # TMA takes a single row with any stride, but not several rows
     if left is not None and p.a_transposed:
-        return None  # rows along M are laid out anew in whole vectors, so they don't say M
+        return None  # packed rows along M are padded to whole vectors, so they don't show M
     turned = p.a_transposed if left is None else left.turned
     vector = VECTOR // p.dtype.itemsize
     unit = vector if turned and p.M % vector == 0 else 1
@@ -159,12 +159,15 @@ def opened_route(route: Any) -> Any:
 
 
 def serving(route: Any, cost: Callable[[Problem, Any], float]) -> Any:
-    """The route with kernels that take any sizes; itself for the first sizes, and where there are none. `cost`: in clocks."""
+    """The route with kernels that take any sizes.
+
+    It is `route` itself for the first sizes, and if there are no such kernels. `cost`: in clocks.
+    """
     found = opened_route(route)
     if found is None:
         return route
     p = route.problem
-    # what products of all sizes have in common, by whichever kernel
+    # the parts of a key that all sizes and kernels share
     closed = {"M": 0, "batch": (), "a_batch": (), "b_batch": (), "parts": 1, "out_dtype": (route.whole or p).out_dtype}
     family = replace(p, **closed, lanes=0, a_transposed=False, b_transposed=False), len(p.batch)
     key = replace(found, config=None)

@@ -44,17 +44,17 @@ class MatmulOptions(NamedTuple):
     config: MatmulConfig | None = None
 
     def rights(self, b: Any) -> list[Any]:
-        """The right sides: b, or the one that gates and the one that is gated."""
+        """The right sides: b, or the gate and the gated matrix."""
         return [b] if self.gated is None else list(halves(b))
 
     def items(self) -> tuple[list[list[Item]], list[Item]]:
-        """What steps take, in the order of kernels' arguments: of each product on its own, and of the result."""
+        """The operands of steps, in the order of kernels' arguments: those of each product, and those of the result."""
         own = [("a_scale", self.a_scale), ("b_scale", self.b_scale), ("scale", self.scale), ("bias", self.bias)]
         own = [(name, x) for name, x in own if x is not None]
         if self.gated is None:
             first = [own]
         else:
-            split = {"b_scale", "bias"}  # the others are of both
+            split = {"b_scale", "bias"}  # both products share the others
             first = [[(n, halves(x)[i] if n in split else x) for n, x in own] for i in range(2)]
         rest = [("c", self.c)] if self.c is not None else []
         rest += [("operands", x) for x in self.listed]
@@ -66,12 +66,12 @@ class MatmulOptions(NamedTuple):
         return first, rest
 
     def extra(self) -> list[Any]:
-        """What steps take, in the order of kernels' arguments."""
+        """The operands of steps, in the order of kernels' arguments."""
         first, rest = self.items()
         return [x for items in (*first, rest) for _, x in items]
 
     def like(self, b: Any) -> tuple[Any, ...]:
-        """What calls that launch the same kernels for such arrays have in common."""
+        """A key that calls share if they launch the same kernels for such arrays."""
         return (
             self.out_dtype, self.activation, self.precision, self.epilogue, self.gated, self.absmax, self.config,
             getattr(b, "form", None), type(self.c), type(self.scale), type(self.a_scale), type(self.residual),
@@ -86,13 +86,13 @@ class MatmulOptions(NamedTuple):
 
 
 def form_of(x: Any) -> Any:
-    """The type, and how many parts a pair has: nothing of an array's own."""
+    """The type, and the number of parts of a pair, without properties of arrays."""
     kind = type(x)
     return (kind, len(cast("Sequence[Any]", x))) if kind is tuple or kind is list else kind
 
 
 def halves(x: Any) -> tuple[Any, Any]:
-    """What the one that gates and the one that is gated have of an argument: a pair, columns in turn, or one for both."""
+    """The parts of an argument for the gate and for the gated product: of a pair, of alternating columns, or one for both."""
     if isinstance(x, (tuple, list)):
         pair: Sequence[Any] = x
         return pair[0], pair[1]
@@ -103,12 +103,13 @@ def halves(x: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Request:
-    """A product, as kernels are to see it.
+    """A product in the form that kernels take.
 
-    `left`, `right`: the operands of `problem`; `turns`: whether a and b are given to kernels with their last axes exchanged;
-    `flipped`: the transposed product is computed, for `out` is stored by columns; `folded`: the result's shape, where a's
-    batch became rows of one matrix; `own`: which of the steps' operands are scales by blocks of K, of each right side: the
-    kernel that multiplies takes those; `turned`: which of the operands go with their last axes exchanged, as the result does.
+    `left`, `right`: the operands of `problem`; `turns`: whether kernels get a and b with their last axes exchanged;
+    `flipped`: the transposed product is computed, because `out` is stored by columns; `folded`: the result's shape, if
+    a's batch became rows of one matrix; `own`: for each right side, the numbers of the steps' operands that are scales
+    by blocks of K, which the multiplying kernel takes; `turned`: the operands whose last axes are exchanged, as the
+    result's are.
     """
 
     problem: Problem
@@ -123,14 +124,14 @@ class Request:
 
 
 def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
-    """What a call asks for. Raises `BadCallArgument`, `BadCallValue`, `NoCommonDType`."""
+    """The product that a call asks for. Raises `BadCallArgument`, `BadCallValue`, `NoCommonDType`."""
     rights = o.rights(b)
     for name, x in (("a", a), *(("b", x) for x in rights)):
         check_array(x, name, "a is (..., M, K) and b is (..., K, N)")
     batch = shapes_together(tuple(a.shape), tuple(rights[0].shape))
     left, right = operand(a, rows_last=False), alike([operand(x, rows_last=True) for x in rights])
     group = getattr(rights[0], "group", 0)
-    # bytes beside numbers of 4 bits are bfloat16, which holds them exactly
+    # bytes beside 4-bit numbers become bfloat16, which holds them exactly
     dtype = kd.bfloat16 if group and left.dtype.itemsize == 1 else left.dtype
     how = family(dtype, right.dtype, o.precision)
     shape = (*batch, left.rows, right.rows)
@@ -173,7 +174,7 @@ def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
 
 
 def check_result(out: Any, shape: tuple[int, ...], dtype: DType) -> None:
-    """Raise `LibraryShape`, `LibraryDType` for an `out` of another shape or dtype than the result's; of what is no array not."""
+    """Raise `LibraryShape`, `LibraryDType` for an array `out` with another shape or dtype than the result."""
     if not hasattr(out, "dtype") or not hasattr(out, "shape"):
         return
     if tuple(out.shape) != shape:
@@ -185,7 +186,7 @@ def check_result(out: Any, shape: tuple[int, ...], dtype: DType) -> None:
 
 
 def alike(rights: list[Operand]) -> Operand:
-    """What is known of all right sides. Raises `BadCallValue` where they differ in shape or dtype."""
+    """The common description of all right sides. Raises `BadCallValue` if they differ in shape or dtype."""
     one, other = rights[0], rights[-1]
     if (one.dtype, one.rows, one.depth, one.batch) != (other.dtype, other.rows, other.depth, other.batch):
         what = f"b is {one.dtype} of {(one.depth, one.rows)} and {other.dtype} of {(other.depth, other.rows)}"
@@ -213,7 +214,7 @@ def out_dtype_of(o: MatmulOptions, a: DType, b: DType) -> DType:
 class _Steps:
     """The steps of each product and of the result, and all their arrays with their axes.
 
-    `blocks`: the forms of scales by blocks of K, "" for others; `moved`: the places of such scales among all operands.
+    `blocks`: the forms of scales by blocks of K, "" for others; `moved`: the numbers of such scales among all operands.
     """
 
     own: list[list[EpilogueStep]]
@@ -291,7 +292,7 @@ def _axes(name: str, x: Any, shape: tuple[int, ...], depth: int) -> Axes | str |
 
 
 def stored(p: Problem, out: Any, flipped: bool) -> Problem:
-    """The problem with what is known of how its result may be stored."""
+    """The problem, with facts about the storage of its result."""
     item = p.out_dtype.itemsize
     shape = (*p.batch, p.M, p.N)
     strides, address, given = strides_of(shape), 0, False
@@ -313,7 +314,7 @@ def _by_columns(out: Any) -> bool:
 
 
 def _folded(steps: Sequence[EpilogueStep]) -> list[EpilogueStep]:
-    """The steps where batch axes became rows."""
+    """The steps after batch axes became rows."""
 
     def fold(axes: Axes | None) -> Axes | None:
         return axes if axes is None or "m" not in axes else axes[axes.index("m") :]
@@ -324,7 +325,7 @@ def _folded(steps: Sequence[EpilogueStep]) -> list[EpilogueStep]:
 def _folds(
     a: Any, left: Operand, right: Operand, batch: tuple[int, ...], arrays: list[tuple[Any, Axes | None]], out: Any
 ) -> bool:
-    """Whether all of a is one matrix times one b: its batch axes are rows then, and so they are of what is added."""
+    """Whether all of a is one matrix times one b. Then batch axes count as rows, also of added arrays."""
     if math.prod(right.batch) != 1 or left.batch != batch or not left.along_k or 0 in a.shape:
         return False
     strides = element_strides(a) or strides_of(tuple(a.shape))

@@ -37,31 +37,32 @@ class Attention:
     """`attention(q, k, v)`: q (batch, heads, queries, dim), k (batch, kv_heads, keys, dim), v (batch, kv_heads, keys, v_dim).
 
     Returns (batch, heads, queries, v_dim) in the inputs' dtype, bfloat16 for float8. With `layout="bshd"` all arrays are (batch,
-    length, heads, dim). Query heads share key heads evenly where there are fewer of these.
+    length, heads, dim). If there are fewer key heads than query heads, query heads share them evenly.
 
-    The score of query i and key j is `scale` (by default dim ** -0.5) times q.k; `softcap`: c * tanh(score / c); plus `bias`,
-    an array that broadcasts to (batch, heads, queries, keys); then `score_mod(score, b, h, i, j)`, traced, of a float32 array and
-    int32 indices that broadcast. A query that sees no key gives zeros. It sees those that all of these let it see:
-    `causal`: True or "top_left", j <= i; "bottom_right", j <= i + keys - queries. `window`: i - j < window after that alignment,
-    and where not causal j - i < window, too. `mask_mod(b, h, i, j)`, traced, bool. `sinks`: float (heads,), a score more in each
-    row's sum, with no value. Blocks of keys that no query sees are skipped, and those that all see are not masked. Functions may
-    close over arrays, `documents[b, i]`, which each call reads anew; they have no gradients.
+    The score of query i and key j is `scale` (by default dim ** -0.5) times q.k; `softcap`: c * tanh(score / c); plus
+    `bias`, an array that broadcasts to (batch, heads, queries, keys); then `score_mod(score, b, h, i, j)`, traced, of a
+    float32 array and int32 indices that broadcast. A query sees a key if all of these options allow it; a query that
+    sees no key gives zeros. `causal`: True or "top_left", j <= i; "bottom_right", j <= i + keys - queries. `window`: i
+    - j < window after that alignment, and unless causal also j - i < window. `mask_mod(b, h, i, j)`, traced, bool.
+    `sinks`: float (heads,), an extra score in each row's sum, without a value. Blocks of keys that no query sees are
+    skipped; blocks that all queries see have no mask. Functions may close over arrays, `documents[b, i]`, which each
+    call reads again; these have no gradients.
 
-    `q_seqlens`, `kv_seqlens`: int32 (batch + 1), cumulative lengths of sequences one behind another: q is then (total, heads,
-    dim), and k and v likewise; indices and `causal` are those within a sequence; `kv_seqlens` are by default `q_seqlens`.
-    `page_table`: int32 (batch, max_pages); k and v are then a cache (pages, kv_heads, page, dim), or by `layout="bshd"`
-    (pages, page, kv_heads, dim), with pages of 1 to 256 keys: key j of sequence b is in page `page_table[b, j // page]`.
-    `kv_seqlens` are then int32 (batch,), the number of keys of each sequence, or cumulative ones; by default `q_seqlens`, or
-    without those all max_pages * page keys. What lies beyond is not used; a page that is not in the cache is zeros, and a hazard
-    in the interpreter. There are no gradients.
-    `q_scale`, `k_scale`, `v_scale`: factors of float8 inputs, a number or float32 (batch, kv_heads).
+    `q_seqlens`, `kv_seqlens`: int32 (batch + 1), cumulative lengths of sequences that follow one another: q is then
+    (total, heads, dim), and k and v likewise; indices and `causal` count within a sequence; `kv_seqlens` are by default
+    `q_seqlens`. `page_table`: int32 (batch, max_pages); k and v are then a cache (pages, kv_heads, page, dim), or by
+    `layout="bshd"` (pages, page, kv_heads, dim), with pages of 1 to 256 keys: key j of sequence b is in page
+    `page_table[b, j // page]`. `kv_seqlens` are then int32 (batch,), the number of keys of each sequence, or cumulative
+    ones; by default `q_seqlens`, or without those all max_pages * page keys. Keys beyond are not used; a page that is
+    not in the cache counts as zeros, and is a hazard in the interpreter. There are no gradients. `q_scale`, `k_scale`,
+    `v_scale`: factors of float8 inputs, a number or float32 (batch, kv_heads).
 
-    `return_lse=True` also gives the natural logarithm of each row's sum of exponentials, float32 (batch, heads, queries) or
-    (heads, total), -inf for a query without keys. `deterministic` has no effect: the same inputs always give the same bits.
-    `config`: an `AttentionConfig`. `out`, `stream`, `interpret`: as for kernels; `out` may be `q`. Arrays that TMA or wgmma can't
-    take go to a slower kernel, with a log line. Raises `BadCallArgument` for wrong arrays or options, `BadCallValue`
-    for shapes that don't fit, no keys, lengths that decrease, values out of range, options that don't go together, or an `out`
-    that is `k` or `v`.
+    `return_lse=True` also gives the natural logarithm of each row's sum of exponentials, float32 (batch, heads,
+    queries) or (heads, total), -inf for a query without keys. `deterministic` has no effect: the same inputs always
+    give the same bits. `config`: an `AttentionConfig`. `out`, `stream`, `interpret`: as for kernels; `out` may be `q`.
+    A slower kernel, with a log line, computes calls with arrays that TMA or wgmma can't take. Raises `BadCallArgument`
+    for wrong arrays or options, `BadCallValue` for shapes that don't fit, no keys, lengths that decrease, values out of
+    range, options that exclude each other, or an `out` that is `k` or `v`.
     """
 
     def __init__(self) -> None:
@@ -70,7 +71,7 @@ class Attention:
         when_tuned(self._forget)
 
     def _forget(self) -> None:
-        """Plan calls anew."""
+        """Forget all plans."""
         self._plans.clear()
         self._latest = Latest()
 
@@ -161,7 +162,7 @@ class Attention:
         config: AttentionConfig | None = None,
         target: str | None = None,
     ) -> Any:
-        """The stages of the kernel that a call with such arguments runs; where there are several, of the one that computes."""
+        """The stages of the kernel that a call with such arguments runs; of several, the one that computes."""
         given = AttentionOptions(
             layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
             q_scale, k_scale, v_scale,
@@ -209,7 +210,7 @@ class Attention:
         promise: bool,
         closed: bool,
     ) -> Any:
-        """`closed`: of these sizes alone."""
+        """`closed`: the kernel is for these sizes alone."""
         problem = problem_of(q, k, v, options, lse)
         check_config(config)
         machine = target_named(target)
@@ -226,7 +227,7 @@ class Attention:
 
 
 def check_config(config: Any) -> None:
-    """Raise `BadCallArgument`, `BadCallValue` for what is no configuration."""
+    """Raise `BadCallArgument`, `BadCallValue` for a wrong configuration."""
     if config is None:
         return
     if not isinstance(config, AttentionConfig):
@@ -243,12 +244,12 @@ def check_config(config: Any) -> None:
 
 
 def first_of(out: Any) -> Any:
-    """The result's array, of an `out=` that may hold the LSE's too."""
+    """The result's array in an `out=` that may also hold the LSE's."""
     return out[0] if isinstance(out, (tuple, list)) and out else out  # pyright: ignore[reportUnknownVariableType]
 
 
 def refusal(p: ScoredProblem, arrays: tuple[Any, ...], target: Any) -> str:
-    """Why the kernels for Hopper can't do it; empty where they can."""
+    """The reason why the kernels for Hopper can't compute a problem; empty if they can."""
     if not target.supports(Feature.WGMMA | Feature.TMA):
         return f"{target} has no wgmma"
     if p.dtype not in (kd.float16, kd.bfloat16, kd.float8_e4m3fn):
@@ -258,7 +259,7 @@ def refusal(p: ScoredProblem, arrays: tuple[Any, ...], target: Any) -> str:
             return f"a head dimension of {dim} is no multiple of 8 from 16 to 256"
     if not p.batch or not p.queries or not p.keys or (p.page and not p.pages):
         return "there is nothing to compute"
-    if p.dtype == kd.float8_e4m3fn:  # which is widened into arrays of its own
+    if p.dtype == kd.float8_e4m3fn:  # it is widened into new arrays
         return ""
     return tma_refusal(dict(zip("qkv", arrays, strict=True)))
 

@@ -42,7 +42,7 @@ class _Fast:
     rows: int  # of a tile of the sum
     stats: Any
     main: Any
-    sum: Any  # None where there are no parts
+    sum: Any  # None without parts
     finish: Any
 
     def __call__(self, arrays: tuple[Any, ...], options: AttentionOptions, how: dict[str, Any]) -> tuple[Any, ...]:
@@ -67,7 +67,7 @@ class _Fast:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The kernels for q, k and v, and for sinks and bias where there are any."""
+    """The kernels for q, k and v, and for sinks and bias if there are any."""
 
     problem: ScoredProblem
     main: GeneralGradients | _Fast | ScoredGradients
@@ -99,16 +99,18 @@ class _Plan:
 
 @partial(public, name=NAME)
 class AttentionBackward:
-    """`attention_backward(dout, q, k, v, out, lse)`: (dq, dk, dv), then dsinks and dbias where there are such; each in the
-    shape and dtype of its input.
+    """`attention_backward(dout, q, k, v, out, lse)`: the gradients of `attention`.
 
-    q, k, v and the options are what `attention` had, and mean what they mean there; out and lse, float32, are what it returned
-    with `return_lse=True`; dout is the gradient of out. `score_mod_grad(score, b, h, i, j)`: the derivative of `score_mod` by its
-    score; without it, that is found from the elementwise operations that `score_mod` does. `deterministic`: the same inputs give
-    the same bits each time. `config`: an `AttentionBackwardConfig`; `stream`, `interpret`: as for kernels. Options, and arrays
-    that TMA or wgmma can't take, go to slower kernels, with a log line. Raises `BadCallArgument` for wrong arrays or
-    options, or a `score_mod` whose derivative is not found; `BadCallValue` for shapes that don't fit, no keys, values out of
-    range, or options that don't go together; float8 inputs have no gradients.
+    They are (dq, dk, dv), then dsinks and dbias if there are sinks and a bias; each in the shape and dtype of its
+    input. q, k, v and the options are those of the call of `attention`, with the same meaning; out and lse, float32,
+    are its results with `return_lse=True`; dout is the gradient of out.
+
+    `score_mod_grad(score, b, h, i, j)`: the derivative of `score_mod` by its score; by default it is derived from the
+    elementwise operations of `score_mod`. `deterministic`: the same inputs give the same bits each time. `config`: an
+    `AttentionBackwardConfig`; `stream`, `interpret`: as for kernels. Slower kernels, with a log line, compute calls
+    with options, or with arrays that TMA or wgmma can't take. Raises `BadCallArgument` for wrong arrays or options, or
+    a `score_mod` without a known derivative; `BadCallValue` for shapes that don't fit, no keys, values out of range, or
+    options that exclude each other. Float8 inputs have no gradients.
     """
 
     def __init__(self) -> None:
@@ -249,7 +251,7 @@ class AttentionBackward:
 
 
 def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = False) -> AttentionBackwardConfig:
-    """As many queries a step as registers and SMEM allow, and as many splits as make blocks for all multiprocessors."""
+    """A configuration with as many queries a step as registers and SMEM allow, and splits for blocks on all multiprocessors."""
     if p.dim <= 64:
         config = AttentionBackwardConfig(128)
     elif p.dim <= KEYS:
@@ -269,14 +271,14 @@ def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = Fa
 
 
 def end_of(p: AttentionProblem, config: AttentionBackwardConfig, keys: int, multiprocessors: int) -> float:
-    """When the last block ends, in steps, and what the sum of several parts costs: each takes as long as some steps."""
+    """The end of the last block, in steps, plus the cost of summing several parts, in steps."""
     lengths = [n for n in step_counts(p, config, keys) for _ in range(config.splits)]
     heads = p.batch * p.kv_heads
     return makespan(lengths, heads, heads, multiprocessors) + (2 * config.splits if config.splits > 1 else 0)
 
 
 def check_results(p: ScoredProblem, dout: Any, out: Any, lse: Any) -> None:
-    """Raise `BadCallArgument`, `BadCallValue` unless these are the forward's results and a gradient of them."""
+    """Raise `BadCallArgument`, `BadCallValue` unless these can be the forward's results and their gradient."""
     if p.dtype in FP8:
         raise BadCallValue(kernel=NAME, what=f"q is {p.dtype}", hint="float8 inputs have no gradients")
     for name, x, wanted, dtype in (
@@ -286,7 +288,7 @@ def check_results(p: ScoredProblem, dout: Any, out: Any, lse: Any) -> None:
     ):
         if not isinstance(getattr(x, "shape", None), tuple) or not hasattr(x, "dtype"):
             what = f"{name} is a {type(x).__name__}"
-            raise BadCallArgument(kernel=NAME, what=what, hint="pass what `attention` returned with `return_lse=True`")
+            raise BadCallArgument(kernel=NAME, what=what, hint="pass the results of `attention` with `return_lse=True`")
         if tuple(x.shape) != wanted:
             what = f"{name} is {shown(tuple(x.shape))}"
             raise LibraryShape(kernel=NAME, what=what, hint=f"its shape is {wanted}")
@@ -295,7 +297,7 @@ def check_results(p: ScoredProblem, dout: Any, out: Any, lse: Any) -> None:
 
 
 def check_config(config: Any, p: ScoredProblem) -> None:
-    """Raise `BadCallArgument`, `BadCallValue` for what is no configuration, or one whose parts don't make up a step."""
+    """Raise `BadCallArgument`, `BadCallValue` for a wrong configuration, or one whose parts don't fill a step."""
     if config is None:
         return
     if not isinstance(config, AttentionBackwardConfig):
@@ -329,7 +331,7 @@ def check_config(config: Any, p: ScoredProblem) -> None:
 
 
 def refusal(p: ScoredProblem, arrays: dict[str, Any], target: Any) -> str:
-    """Why the fast kernels can't do it; empty where they can."""
+    """The reason why the fast kernels can't compute a problem; empty if they can."""
     if not target.supports(Feature.WGMMA | Feature.TMA):
         return f"{target} has no wgmma"
     if p.dtype not in (kd.float16, kd.bfloat16):

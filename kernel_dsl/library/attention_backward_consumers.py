@@ -16,7 +16,7 @@ from .attention_kernel import ROWS
 
 
 def pass_turn(walk: Walk, me: Any, s: dict[str, Any]) -> None:
-    """Let the other consumer begin its step."""
+    """Allow the other consumer to begin its step."""
     if walk.t.turns:
         kd.barrier_arrive(s["turn"].at[CONSUMERS - 1 - me])
 
@@ -30,9 +30,9 @@ def gradients_of(
     s: dict[str, Any],
     place: tuple[Any, Any] | None = None,
 ) -> Any:
-    """The gradients of scores: the weights times what their own gradients differ from the row's sum, and the slopes.
+    """The gradients of scores: the weights times (their gradients minus the row's sum), times the slopes.
 
-    `place`: (block, first key) where the walk may keep them.
+    `place`: (block, first key), for the walk to store them.
     """
     delta = kd.load(s["stats_smem"], (step.slot, 1), layout=kd.Layout.WGMMA_COL)
     ds = weights * (dp - delta[None])
@@ -45,7 +45,7 @@ def gradients_of(
 def softmax(
     walk: Walk, me: Any, block: Any, key: Any, own: Any, accs: tuple[Any, Any, Any], step: WalkStep, s: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """The weights and the gradients of scores, from `key` on. The weights' product with dout is then under way."""
+    """The weights and the gradients of scores, from `key` on. The weights' product with dout is still running."""
     (k_own, v_own), (s_acc, dp_acc, dv_acc), dtype = own, accs, walk.p.dtype
     q_tile, dout_tile = s["q_smem"].at[step.slot], s["dout_smem"].at[step.dout_slot]
     kd.barrier_wait(s["q_loaded"].at[step.slot])
@@ -88,7 +88,7 @@ def narrow_consumers(walk: Walk, dim: int, free: int) -> tuple[Callable[..., Non
     """
     m, by_dim = walk.t.block_q, walk.by_row
     width = m if by_dim else m // CONSUMERS
-    # whether the product for the queries would take too many registers beside the two before it
+    # whether the product for the queries needs too many registers beside the two before it
     tight = dim + m // 2 + width // 2 > free
 
     def consume(me: Any, dk: Any, dv: Any, dq_sum: Any, s: dict[str, Any]) -> None:
@@ -130,7 +130,7 @@ def narrow_consumers(walk: Walk, dim: int, free: int) -> tuple[Callable[..., Non
 
         accs = [kd.ACC((ROWS, n), kd.float32) for n in (m, m, width, dim, dim)]
         dk_value, dv_value = kd.run_scoped(run, *accs)
-        kd.barrier_wait(s["ds_read"])  # so the other consumer has read all keys, too
+        kd.barrier_wait(s["ds_read"])  # then the other consumer has also read all keys
         walk.store(dk_value * walk.p.scale, k_own, dk, block, key)
         walk.store(dv_value, v_own, dv, block, key)
         kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest

@@ -19,8 +19,8 @@ ELEMENTS = 4096  # of a block
 def stats_kernel(problem: AttentionProblem, config: AttentionBackwardConfig) -> Any:
     """The kernel `(out, dout, lse) -> stats`: float32 (batch, heads, 2, padded queries).
 
-    First -lse in powers of 2, or -inf for queries that no key is seen by or that there are not: their weights are then 0.
-    Second the sum of out * dout, which is the mean gradient of a query's weights.
+    First -lse in powers of 2; -inf for queries that see no key or do not exist, so that their weights are 0. Second the
+    sum of out * dout, the mean gradient of a query's weights.
     """
     p = problem
     length = padded(p.queries, config)

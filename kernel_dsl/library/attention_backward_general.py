@@ -22,7 +22,7 @@ def gradient_extras(p: ScoredProblem) -> list[str]:
 
 
 class _GeneralGradients:
-    """What both kernels share."""
+    """The common parts of both kernels."""
 
     def __init__(self, p: ScoredProblem) -> None:
         self.p = p
@@ -31,7 +31,7 @@ class _GeneralGradients:
         self.names = gradient_extras(p)
 
     def rows(self, ref: Any, place: ScorePlace, head: Any, row: Any, first: Any, count: int, length: Any) -> Any:
-        """Some rows of a sequence; those beyond it, which may be another's, are zeros."""
+        """Some rows of a sequence. Rows beyond it, which may belong to another sequence, are zeros."""
         value = ref[self.p.rows(place.batch, head, kd.ds(row + first, count))].astype(self.wide)
         if not self.p.ragged:
             return value
@@ -55,7 +55,7 @@ class _GeneralGradients:
         return kd.where(seen, kd.exp(kd.where(seen, x - lse, 0.0)), 0.0), slope
 
     def body(self, compute: Callable[..., None]) -> Callable[..., None]:
-        """A kernel's body of what computes results, given what is beside the arrays by name."""
+        """A kernel's body from `compute`, which makes the results and gets the extra arrays by name."""
 
         def body(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *rest: Any) -> None:
             s = dict(zip(self.names, rest, strict=False))

@@ -25,7 +25,7 @@ from .attention_score import ScoredProblem, ragged_tiles
 
 @dataclass(frozen=True)
 class GeneralGradients:
-    """The kernels that take anything."""
+    """The kernels for any input."""
 
     problem: ScoredProblem
     by_query: Any
@@ -60,7 +60,7 @@ class ScoredGradients:
     config: AttentionBackwardConfig
     stats: Any
     main: Any
-    sums: tuple[Any, ...]  # of dk and dv, where there are parts
+    sums: tuple[Any, ...]  # the sums of dk and dv, if there are parts
     finish: Any
     lists: BlockLists | None
 
@@ -72,10 +72,10 @@ class ScoredGradients:
         captured: Sequence[Any],
         bias_dtype: Any = None,
     ) -> ScoredGradients:
-        """With a `bias_dtype` for a bias whose gradient is stored where scores are met, as the last result."""
+        """With a `bias_dtype`, the last result is the bias' gradient, which the walk stores."""
         sums = tuple(scored_sum_kernel(p, config.splits, dim) for dim in (p.dim, p.v_dim) if config.splits > 1)
         lists = None
-        # turns count blocks without a list, and the heads of a group walk one list
+        # the order counts blocks without a list, and the heads of a group share one list
         if p.score.mask_mod is not None and not config.in_turn:
             depends = depends_on(p, captured)
             if not depends[1]:
@@ -86,7 +86,7 @@ class ScoredGradients:
         )
 
     def _tables(self) -> list[tuple[str, int, int]]:
-        """Of queries and keys: the lengths, how many lines their table has, and how many rows a line."""
+        """For queries and keys: the lengths, the number of lines of their table, and the rows of a line."""
         p, m = self.problem, self.config.block_q
         return [("q_seqlens", ragged_tiles(p, m), m), ("kv_seqlens", ragged_tiles(p, keys_of(p), p.keys), keys_of(p))]
 

@@ -92,7 +92,7 @@ def scored_stats_kernel(problem: ScoredProblem, config: AttentionBackwardConfig)
         there = first + kd.arange(m) < place.queries
         these = kd.ds((first_step(p, config, place) + place.number) * m, m)
         where = 0 if p.ragged else place.batch
-        used = place.queries > 0 if p.ragged else None  # lines that are left over of the table are no step
+        used = place.queries > 0 if p.ragged else None  # extra lines of the table have no step
         logs = kd.where(there & (total != -math.inf), total * -LOG2E, -math.inf)
         kd.store(stats, (where, place.head, 0, these), logs, mask=used)
         kd.store(stats, (where, place.head, 1, these), kd.where(there, kd.sum(products, axis=1), 0.0), mask=used)

@@ -27,7 +27,7 @@ from .attention_score import ScoredProblem, ScorePlace, clear_rows, ragged_tiles
 
 
 def padded_dims(p: ScoredProblem) -> tuple[int, int]:
-    """The head dimensions that are computed, of keys and of values: what is beyond an array's own is zeros."""
+    """The computed head dimensions of keys and of values; elements beyond an array's own are zeros."""
     least = [max(p.dim, p.v_dim)] * 2 if keys_of(p) == KEYS else [max(p.dim, KEYS), p.v_dim]
     dim, v_dim = (next((n for n in (64, 128, 192) if n >= own), 256) for own in least)
     return dim, v_dim
@@ -39,25 +39,25 @@ def keys_of(p: ScoredProblem) -> int:
 
 
 def heavy(p: ScoredProblem) -> bool:
-    """Whether scores are more than products, so that their slopes take registers."""
+    """Whether scores are more than scaled products, so that their slopes take registers."""
     return p.score.softcap is not None or p.score.natural
 
 
 def keeps_bias(p: ScoredProblem) -> bool:
-    """Whether the gradient of a bias is that of each score, which the walk stores where it meets the score."""
+    """Whether each element of a bias belongs to one score, so that the walk stores the bias' gradient."""
     full = p.score.bias == (p.batch, p.heads, p.queries, p.keys)
     return full and p.score.softcap is None and keys_of(p) == KEYS
 
 
 def inner_problem(p: ScoredProblem) -> AttentionProblem:
-    """What the walk without options would be of."""
+    """The problem without options, for the walk."""
     return AttentionProblem(
         p.batch, p.heads, p.kv_heads, p.queries, p.keys, padded_dims(p)[0], p.dtype, False, p.scale, False
     )
 
 
 def steps_of(p: ScoredProblem, t: AttentionBackwardConfig) -> int:
-    """Steps of queries of a head: of ragged lengths, of all sequences, each of which begins with a step of its own."""
+    """The number of steps of queries of a head. With ragged lengths, each sequence begins with a new step."""
     return ragged_tiles(p, t.block_q) if p.ragged else kd.cdiv(p.queries, t.block_q)
 
 
@@ -78,7 +78,7 @@ class ScoredBlock(ScoreBlock):
 
 @dataclass(frozen=True)
 class ScoredStep(WalkStep):
-    """`whole`: whether all queries see all keys, None where no list says so."""
+    """`whole`: whether all queries see all keys; None without a list."""
 
     whole: Any = None
 
@@ -109,7 +109,10 @@ class ScoredWalk(Walk):
         self.together: int = self._heads_together(multiprocessors)
 
     def _heads_together(self, multiprocessors: int) -> int:
-        """How many heads take turns: as few as keep the last blocks short, so that those under way share their queries in L2."""
+        """The number of heads whose blocks alternate.
+
+        They are as few as keep the last blocks short, so that running blocks share queries in L2.
+        """
         p, t = self.scored, self.t
         if p.ragged:  # long sequences first, in each group of heads
             many = [n for n in range(1, p.kv_heads) if p.kv_heads % n == 0 and n * self.blocks >= 4 * multiprocessors]
@@ -145,7 +148,7 @@ class ScoredWalk(Walk):
         return ScoredBlock(place.batch, place.head, key, begin, start, count, split, place, end - 1, base, entry)
 
     def each_step(self, block: Any, body: Callable[[WalkStep], None]) -> None:
-        """`body` of each step, in order: as without options, but that there is a last step."""
+        """Call `body` for each step, in order: as without options, but up to a last step."""
         t = self.t
         begin, end, by = (block.last, block.first, -1) if t.in_turn else (block.first, block.last, 1)
         head, index = block.kv_head * self.group, begin
@@ -167,7 +170,7 @@ class ScoredWalk(Walk):
             )
 
     def hide(self, acc: Any, block: ScoredBlock, step: Any, key: Any) -> None:
-        """Take what queries don't see out of scores (keys, queries) from `key` on, in place."""
+        """Mask scores (keys, queries) from `key` on that queries don't see, in place."""
         p, score, place = self.scored, self.scored.score, block.place
         query = step.index * self.t.block_q
 
@@ -204,11 +207,11 @@ class ScoredWalk(Walk):
         x = kd.wgmma_accumulator_load(acc, wait_n=None)
         negative = kd.load(s["stats_smem"], (step.slot, 0), layout=kd.Layout.WGMMA_COL)
         weights = kd.exp2(kd.fma(x, factor, negative[None]))
-        # a masked score's slope may be anything
+        # a masked score may have any slope
         return weights, None if slope is None else kd.where(weights == 0, 0.0, slope)
 
     def ahead(self, acc: Any, block: Any, step: WalkStep, key: Any, s: dict[str, Any]) -> dict[str, Any]:
-        """The bias is loaded ahead."""
+        """Load the bias ahead."""
         if self.scored.score.bias is None:
             return s
         tile = kd.ds(step.index * self.t.block_q, self.t.block_q), kd.ds(key, ROWS)
@@ -229,7 +232,10 @@ class ScoredWalk(Walk):
         return ref.at[self.scored.rows(block.batch, head, kd.ds(row, count), kd.ds(0, dim))]
 
     def copy_rows(self, view: Any, target: Any, loaded: Any, count: Any, s: dict[str, Any]) -> None:
-        """Load rows of which the first `count` are of this sequence; others, be they infinite, must be zeros."""
+        """Load rows.
+
+        The first `count` belong to this sequence; the others, which may be infinite, must become zeros.
+        """
         if not self.scored.ragged:
             kd.copy_gmem_to_smem(view, target, loaded)
             return
@@ -276,7 +282,7 @@ class ScoredWalk(Walk):
         self.each_step(block, fetch)
 
     def turn_of(self, block: Any, step: WalkStep) -> Any:
-        """How many blocks add to a step before this one."""
+        """The number of blocks that add to a step before this one."""
         place = block.place
         first = self.scored.score.first_key(step.index * self.t.block_q, place.queries, place.keys)
         return kd.div(block.key, self.keys) - kd.div(first, self.keys)
@@ -288,7 +294,7 @@ class ScoredWalk(Walk):
     # --- results ----------------------------------------------------------------------------------
 
     def store(self, value: Any, tile: Any, out: Any, block: Any, key: Any) -> None:
-        """Store a gradient of 64 keys from `key` on, through SMEM that nothing else uses any more."""
+        """Store a gradient of 64 keys from `key` on, through SMEM that is free by then."""
         p, place = self.scored, block.place
         if self.t.splits > 1:
             out[block.split, block.batch, block.kv_head, kd.ds(key, ROWS), kd.ds(0, value.shape[1])] = value

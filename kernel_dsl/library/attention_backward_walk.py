@@ -19,19 +19,19 @@ from .attention_kernel import LOG2E, ROWS, AttentionProblem
 
 CONSUMERS = 2
 KEYS = CONSUMERS * ROWS  # of a block, up to a head dimension of 128
-EIGHT = 8  # columns of a tile of wgmma: what lies together in the sum of the queries' gradients
-LINE = 128  # elements of the sum's last axis, which means nothing
+EIGHT = 8  # columns of a tile of wgmma, which are contiguous in the sum of the queries' gradients
+LINE = 128  # elements of the sum's last axis, an arbitrary number
 
 
 @dataclass(frozen=True)
 class AttentionBackwardConfig:
     """`block_q` queries a step; `stages` of queries and `dout_stages` of their gradients in SMEM.
 
-    `apart`: scores and the gradients of weights are computed one after the other, so that registers hold one of them at a
-    time, and `block_q` can be larger. `turns`: a consumer begins a step when the other is done with its exponentials.
-    `dq_parts`: how many parts of a step's gradient of the queries go to SMEM, of which `dq_slots` have room there.
-    `in_turn`: blocks add these in the order of their keys, so that the sum has the same bits each time. `splits`: how many
-    blocks share the steps of the same keys; their sums are added up afterwards.
+    `apart`: scores and the gradients of weights are computed one after the other, so that registers hold one of them at
+    a time, and `block_q` can be larger. `turns`: a consumer begins a step after the other's exponentials. `dq_parts`:
+    the number of parts of a step's gradient of the queries that go to SMEM, which has room for `dq_slots`. `in_turn`:
+    blocks add these in the order of their keys, so that the sum has the same bits each time. `splits`: the number of
+    blocks that share the steps of the same keys; their sums are added afterwards.
     """
 
     block_q: int = 80
@@ -46,19 +46,19 @@ class AttentionBackwardConfig:
 
 
 def padded(queries: int, config: AttentionBackwardConfig) -> int:
-    """Queries of the workspaces: whole steps."""
+    """Queries in the workspaces, padded to whole steps."""
     return kd.cdiv(queries, config.block_q) * config.block_q
 
 
 def step_counts(p: AttentionProblem, config: AttentionBackwardConfig, keys: int) -> list[int]:
-    """Steps of the blocks of a head, each of `keys` keys; some more for what a block costs whatever its length."""
+    """Steps of the blocks of a head, each of `keys` keys, plus some for a block's fixed cost."""
     steps, skipped = padded(p.queries, config) // config.block_q, keys if p.causal else 0
     each = [max(steps - n * skipped // config.block_q, 0) for n in range(kd.cdiv(p.keys, keys))]
     return [n * (p.heads // p.kv_heads) // config.splits + 2 for n in each]
 
 
 def makespan(lengths: list[int], heads: int, together: int, machines: int) -> int:
-    """When the last block ends if blocks start in order as others end; `lengths` of the blocks of a head."""
+    """The end of the last block if blocks start in order as others end; `lengths`: of the blocks of a head."""
     busy = [0] * machines
     for _ in range(heads // together):
         for length in lengths:
@@ -68,8 +68,8 @@ def makespan(lengths: list[int], heads: int, together: int, machines: int) -> in
 
 
 def heads_at_once(lengths: list[int], heads: int, machines: int) -> int:
-    """How many heads take turns, longest blocks first: as few as end about as early as can be."""
-    enough = max(1, 8 * machines // len(lengths))  # in larger groups the last blocks are no shorter
+    """The number of heads whose blocks alternate, longest blocks first: as few as end about as early as possible."""
+    enough = max(1, 8 * machines // len(lengths))  # larger groups do not shorten the end
     choices = [n for n in range(1, min(heads, enough) + 1) if heads % n == 0]
     ends = [makespan(lengths, min(heads, 8 * enough) // n * n, n, machines) for n in choices]
     return next(n for n, end in zip(choices, ends, strict=True) if end <= 1.01 * min(ends))
@@ -77,10 +77,10 @@ def heads_at_once(lengths: list[int], heads: int, machines: int) -> int:
 
 @dataclass(frozen=True)
 class ScoreBlock:
-    """What a block works on: a head of a batch, and its keys from `key` on.
+    """The work of a block: a head of a batch, and its keys from `key` on.
 
-    The queries that see these begin at step `first`. Of the steps of all query heads the block does `count`, from `start`
-    on; `split` is its number among those that share them.
+    The queries that see these begin at step `first`. The block does `count` steps of all query heads, from `start` on;
+    `split` is its number among the blocks that share them.
     """
 
     batch: Any
@@ -106,7 +106,7 @@ class WalkStep:
 class Walk:
     """The walk of blocks of `keys` keys.
 
-    `tiles`, `rows`: the gradient of a step's queries as it is computed, `tiles` tiles of (`rows`, 8). Consumers share its
+    `tiles`, `rows`: the gradient of a step's queries has `tiles` tiles of (`rows`, 8). Consumers share its
     rows (`by_row`), or else its tiles.
     """
 
@@ -167,13 +167,13 @@ class Walk:
         return kd.div(block.key, self.keys)
 
     def sum_of(self, block: Any, step: WalkStep) -> tuple[Any, Any]:
-        """Where the sum of a step's gradient is."""
+        """The sum of a step's gradient."""
         return block.batch * self.p.heads + step.head, step.index
 
     def each_step(self, block: ScoreBlock, body: Callable[[WalkStep], None]) -> None:
-        """`body` of each step, in order.
+        """Call `body` for each step, in order.
 
-        Blocks that add in turn go from the last queries to the first: there all blocks begin, and none waits for long.
+        Blocks that add in turn go from the last queries to the first: all blocks begin there, and none waits for long.
         """
         t, last = self.t, self.steps - 1
         begin, end, by = (last, block.first, -1) if t.in_turn else (block.first, last, 1)
@@ -202,16 +202,16 @@ class Walk:
         return kd.exp2(kd.fma(x, self.p.scale * LOG2E, negative[None])), None
 
     def ahead(self, acc: Any, block: Any, step: WalkStep, key: Any, s: dict[str, Any]) -> dict[str, Any]:
-        """What `weights` is given as `s`: called while the products are under way."""
+        """The argument `s` of `weights`: called while the products are running."""
         return s
 
     def keep_scores(self, ds: Any, block: Any, key: Any, step: WalkStep, s: dict[str, Any]) -> None:
         """Called with the gradients of scores (keys, queries) from `key` on."""
 
     def mask(self, acc: Any, key: Any, query: Any) -> None:
-        """Take what a query doesn't see, and keys that there are not, out of scores (keys, queries) from these two on.
+        """Mask scores (keys, queries) from these two on that a query doesn't see, and missing keys.
 
-        In place: a branch that gives values would copy all of them.
+        In place, because a branch with results would copy all of them.
         """
         p, ragged = self.p, self.ragged
         if not (p.causal or ragged):
@@ -233,7 +233,10 @@ class Walk:
     def _produce(
         self, q: Any, k: Any, v: Any, dout: Any, stats: Any, dq_sum: Any, turns: Any, s: dict[str, Any]
     ) -> None:
-        """All of the producer: it loads, and where blocks add in turn, a warp for each consumer adds what that computes."""
+        """The producer: it loads.
+
+        If blocks add in turn, one of its warps for each consumer adds the consumer's results.
+        """
         kd.set_max_registers(self.registers[1], action="decrease")
         fetch = partial(self._fetch, q, k, v, dout, stats, s)
         if not self.t.in_turn:
@@ -273,7 +276,7 @@ class Walk:
         self.each_step(block, fetch)
 
     def _add_in_turn(self, me: Any, dq_sum: Any, turns: Any, s: dict[str, Any]) -> None:
-        """Add what consumer `me` computes, after the block of the keys before, and before that of the keys behind."""
+        """Add the results of consumer `me`, after the block of the preceding keys and before the block of the following keys."""
         t, block = self.t, self.block_of(s)
         for i in range(t.dq_slots):
             kd.barrier_arrive(s["dq_read"].at[me * t.dq_slots + i])  # nothing is there yet
@@ -295,14 +298,14 @@ class Walk:
     # --- the sum of the queries' gradients --------------------------------------------------------
 
     def add(self, me: Any, acc: Any, block: ScoreBlock, step: WalkStep, dq_sum: Any, s: dict[str, Any]) -> None:
-        """Add a step's gradient of the queries, a consumer's accumulator, to what other blocks add."""
+        """Add a step's gradient of the queries, a consumer's accumulator, to the sum of all blocks."""
         t = self.t
         value = kd.wgmma_accumulator_load(acc, wait_n=None)
         for i in range(t.dq_parts):
             place = me * t.dq_slots + i % t.dq_slots
             if t.in_turn:
                 kd.barrier_wait(s["dq_read"].at[place])
-            else:  # for the copy that this slot was last used for
+            else:  # for the last copy of this slot
                 kd.wait_smem_to_gmem(t.dq_slots - 1 if i >= t.dq_slots else 0, wait_read_only=True)
             s["dq_smem"][0][place] = value[:, i * self.part * EIGHT : (i + 1) * self.part * EIGHT]
             kd.commit_smem()
@@ -334,12 +337,12 @@ class Walk:
     # --- what a kernel is made of -----------------------------------------------------------------
 
     def _semaphores(self) -> Any:
-        """Whose turn it is, for each consumer, head and step; None where any order will do."""
+        """Semaphores that order the blocks of each consumer, head and step; None if any order is allowed."""
         shape = (CONSUMERS, self.p.batch * self.p.heads, self.steps)
         return kd.get_global(kd.SemaphoreType.REGULAR(shape)) if self.t.in_turn else None
 
     def swizzled(self, *shape: int, row: int = 0) -> Any:
-        """A buffer with the widest swizzle that whole parts of `row` elements have."""
+        """A buffer with the widest swizzle that divides rows of `row` elements."""
         item = self.p.dtype.itemsize
         span = math.gcd((row or shape[-1]) * item, 128)
         return kd.SMEM(
@@ -347,7 +350,7 @@ class Walk:
         )
 
     def _sum_slots(self) -> Any:
-        """SMEM for the gradient of the queries: as it is stored, in tiles of 8 columns, and as it is copied."""
+        """SMEM for the gradient of the queries, in two shapes: tiles of 8 columns for stores, and lines for copies."""
         slots, tiles = CONSUMERS * self.t.dq_slots, (kd.TilingTransform((8, EIGHT)),)
         return kd.RefUnion(
             kd.SMEM((slots, ROWS, self.part * EIGHT), kd.float32, transforms=tiles),

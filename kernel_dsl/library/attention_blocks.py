@@ -20,7 +20,7 @@ KEPT = 8  # lists, one for each device that a plan was run on
 
 
 class _Untouched:
-    """What a mask that depends on neither batch nor head can be given for them."""
+    """A placeholder for the batch or the head of a mask that depends on neither."""
 
 
 def probe_kernel(p: ScoredProblem, batch: Any = 0, head: Any = 0) -> Any:
@@ -58,7 +58,7 @@ def _depends(p: ScoredProblem, structs: tuple[Any, ...]) -> tuple[bool, bool]:
 
 
 def block_arrays(p: ScoredProblem) -> list[str]:
-    """Names of the arrays that `blocks_kernel` takes; `table` follows them where lengths are ragged."""
+    """Names of the arrays that `blocks_kernel` takes; with ragged lengths `table` follows them."""
     lengths = [name for name in ("q_seqlens", "kv_seqlens") if name in p.extras]
     return p.score.captured + lengths
 
@@ -137,9 +137,10 @@ def blocks_kernel(
 
 @dataclass(frozen=True)
 class BlockLists:
-    """The lists of a kernel, which depend on the mask alone: found by the first call on a device and stream, and kept.
+    """The lists of a kernel.
 
-    Those that depend on arrays, closed over or of lengths, are found by each call, as arrays may hold anything new.
+    Lists that depend on the mask alone are made by the first call on a device and stream, and kept. Lists that depend
+    on arrays (closed over, or lengths) are made by each call, because arrays may change.
     """
 
     kernel: Any
@@ -168,8 +169,9 @@ class BlockLists:
 def table_kernel(batch: Any, tiles: Any, tile: int, rising: bool = False) -> Any:
     """The kernel `(lengths,) -> table`: int32 (tiles, 2), a line for each tile of `tile` rows of ragged sequences.
 
-    A line has the number of the sequence, and 1 more, and that of the tile in it; lines that are left over are 0. Long
-    sequences come first, and of one the last tile, or if `rising` the first. `lengths`: int32 (batch + 1), cumulative.
+    A line has the number of the sequence plus 1, and the number of the tile in it; extra lines are 0. Long sequences
+    come first, and in each the last tile first, or with `rising` the first one. `lengths`: int32 (batch + 1),
+    cumulative.
 
     `tiles` None: the kernel `(lengths, tiles) -> table` for any batch up to `batch` and any number of tiles.
     """

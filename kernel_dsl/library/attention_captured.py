@@ -27,12 +27,12 @@ PLAIN = (bool, int, float, complex, str, bytes, np.generic, type, ModuleType, ty
 NAME = "captured"  # of operands, with their numbers
 
 _refs: ContextVar[Sequence[Any]] = ContextVar("kernel_dsl_captured")
-Build = Callable[[Sequence[Any]], Any]  # makes an object again, of something for each array
+Build = Callable[[Sequence[Any]], Any]  # makes an object again, with a replacement for each array
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A function without its arrays, which are the operands from `first` on. `key`: all else that it is made of."""
+    """A function without its arrays, which are the operands from `first` on. `key`: all other parts of it."""
 
     key: Any
     first: int
@@ -47,18 +47,18 @@ class Captured:
         return self.of([Reader(ref) for ref in _refs.get()])
 
     def of(self, arrays: Sequence[Any]) -> Any:
-        """The function with other arrays, of all functions of a call."""
+        """The function with other arrays, given for all functions of a call."""
         return self.build(arrays[self.first : self.first + self.count])
 
 
 def function_of(function: Any) -> Any:
-    """A function of the user's as it is called in a kernel."""
+    """A user's function in the form that kernels call."""
     return function.function() if isinstance(function, Captured) else function
 
 
 @contextmanager
 def reading(s: dict[str, Any]) -> Generator[None]:
-    """Functions called inside read the operands of a kernel, given by name."""
+    """A context manager: functions inside read a kernel's operands, given by name."""
     token = _refs.set([s[name] for name in names_of(s)])
     try:
         yield
@@ -72,7 +72,10 @@ def names_of(s: dict[str, Any]) -> list[str]:
 
 
 class Reader:
-    """A closed-over array in a kernel: `array[i, j]` loads, and is 0 beyond the array; with fewer indices it is a part of it."""
+    """A closed-over array in a kernel: `array[i, j]` loads an element, or 0 beyond the array.
+
+    With fewer indices it gives a part.
+    """
 
     def __init__(self, ref: Any) -> None:
         self._ref = ref
@@ -93,7 +96,7 @@ class Reader:
 
 
 def is_array(x: Any) -> bool:
-    """Whether it is a framework's array, or described as one; numbers of rank 0 in NumPy stay constants."""
+    """Whether it is a framework's array or the description of one; NumPy's rank-0 numbers stay constants."""
     shape = getattr(x, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(x, "dtype") or isinstance(x, (kd.Array, Reader, np.generic)):
         return False
@@ -101,7 +104,7 @@ def is_array(x: Any) -> bool:
 
 
 def capture(function: Any, first: int) -> tuple[Any, list[Any]]:
-    """(the function without its arrays, those); the function as it is where there are none."""
+    """(the function without its arrays, the arrays); the same function if it has none."""
     walk = _Parts()
     key, build = walk.of(function, frozenset())
     if build is None:
@@ -110,7 +113,7 @@ def capture(function: Any, first: int) -> tuple[Any, list[Any]]:
 
 
 def alike(x: Any, like: Any) -> Any:
-    """A captured array as one of the framework of `like`, without a gradient of its own."""
+    """A captured array in the framework of `like`, without a gradient."""
     if getattr(x, "requires_grad", False):
         return x.detach()
     module = type(like).__module__.split(".")[0]
@@ -125,7 +128,7 @@ def alike(x: Any, like: Any) -> Any:
 
 
 class _Same:
-    """An object that equals itself alone, and is kept."""
+    """A key of an object that equals only itself, and keeps it alive."""
 
     def __init__(self, x: Any) -> None:
         self.x = x
@@ -150,7 +153,7 @@ class _With:
 
 @cache
 def _loaded(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """(globals, attributes) that a function and those inside it name."""
+    """(globals, attributes) that a function and its inner functions name."""
     found: tuple[set[str], set[str]] = set(), set()
     for step in dis.get_instructions(code):
         if step.opname == "LOAD_GLOBAL":
@@ -165,14 +168,14 @@ def _loaded(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
 
 
 class _Parts:
-    """Goes through what a function is made of, always in the same order; `arrays` are those met."""
+    """Visits the parts of a function, always in the same order; `arrays` collects the arrays."""
 
     def __init__(self) -> None:
         self.arrays: list[Any] = []
-        self.open: list[Any] = []  # functions that are looked through: one that calls itself is left alone inside
+        self.open: list[Any] = []  # functions being visited, so that a recursive one is visited once
 
     def of(self, x: Any, names: frozenset[str]) -> tuple[Any, Build | None]:
-        """(a key, how it is made again, None for what has no arrays); `names`: the attributes that are read."""
+        """(a key, the function that makes it again, None without arrays); `names`: the attributes that are read."""
         if is_array(x):
             number = len(self.arrays)
             self.arrays.append(x)
@@ -229,7 +232,7 @@ class _Parts:
         return key, build
 
     def instance(self, x: Any, names: frozenset[str]) -> tuple[Any, Build | None]:
-        """Any other object: of those that are called, what the call reads."""
+        """Any other object: for a callable one, the attributes that its call reads."""
         called = next((vars(kind)["__call__"] for kind in type(x).__mro__ if "__call__" in vars(kind)), None)
         read = names | _loaded(called.__code__)[1] if isinstance(called, FunctionType) else names
         own = {**getattr(x, "_buffers", {}), **getattr(x, "__dict__", {})}

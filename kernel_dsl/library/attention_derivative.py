@@ -15,11 +15,11 @@ from ..ops import arith, cast, compare, elementwise, numeric
 from ..ops import math as functions
 from ..trace import current
 
-SCORE_MOD = "score_mod(score, b, h, i, j)"  # how it is called
+SCORE_MOD = "score_mod(score, b, h, i, j)"  # the form of its call
 SAID = ("attention_backward", "score_mod", SCORE_MOD, "pass its derivative as score_mod_grad")
 _BOTH = 2 / math.sqrt(math.pi)
 
-# op: the derivative by its operand, given that and the result
+# by op: the derivative by its operand, as a function of operand and result
 UNARY: dict[type[Op], Callable[[Any, Any], Any]] = {
     arith.Neg: lambda x, y: -1.0,
     arith.Abs: lambda x, y: kd.where(x < 0, -1.0, 1.0),
@@ -50,7 +50,7 @@ STEPS = (
     numeric.floor.op,
     numeric.ceil.op,
     numeric.trunc.op,
-)  # no slope anywhere that matters
+)  # ops without a slope
 
 
 def with_derivative(
@@ -58,8 +58,8 @@ def with_derivative(
 ) -> tuple[Any, Any]:
     """(function(x, *place), its derivative by x), the latter a value or a number.
 
-    Raises `BadCallArgument` where an op on the way has no rule here. `said`: the kernel that it names, what the function is,
-    how that is called, and what to do instead.
+    Raises `BadCallArgument` for an op without a rule here. `said`: texts for the error: the kernel, the function's
+    name, its form, and the help.
     """
     kernel, word, form, hint = said
     ops = current().region.ops
@@ -78,7 +78,7 @@ def with_derivative(
 
 
 def _slope(op: Any, slopes: dict[Value, Any]) -> Any:
-    """The derivative of an op's result; None where there is no rule."""
+    """The derivative of an op's result; None if there is no rule."""
     rule = UNARY.get(type(op))
     if rule is not None:
         return _times(rule(op.x, op.results[0]), slopes[op.x])

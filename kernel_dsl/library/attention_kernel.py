@@ -20,9 +20,9 @@ from ..kernel import identified
 
 ROWS = 64  # queries of a consumer
 LOG2E = math.log2(math.e)
-LOWEST = -1e30  # finite, so that a row with nothing in it stays free of NaN
+LOWEST = -1e30  # finite, so that a row without keys has no NaN
 SLACK = 8.0  # weights may grow to 2 ** SLACK before all of a row are scaled down
-SMEM_BYTES = 226 * 1024  # of the 227 KB of a block; the rest is for barriers
+SMEM_BYTES = 226 * 1024  # of a block's 227 KB; the rest is for barriers
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class AttentionConfig:
     """`consumers` warpgroups of 64 queries each, `block_kv` keys a step, `stages` of keys and of values in SMEM.
 
     With `turns`, consumers issue their products in turn, so that one works on its softmax beside the others' products.
-    `polynomial`: of so many groups of 8 keys one has its exponentials by multiply-adds, None for none; for options only.
+    `polynomial`: one of this many groups of 8 keys computes exponentials by multiply-adds (None: none); for options
+    only.
     """
 
     consumers: int = 2
@@ -62,15 +63,15 @@ class AttentionProblem:
 
     @property
     def opened(self) -> bool:
-        """Whether sizes are Dims, each call's own."""
+        """Whether sizes are Dims, which come from each call."""
         sizes: tuple[Any, ...] = (self.batch, self.queries, self.keys)
         return not all(isinstance(n, int) for n in sizes)
 
 
 def default_config(problem: AttentionProblem) -> AttentionConfig:
-    """Three consumers where their registers hold the output, else two; as many keys a step as fit beside it.
+    """Three consumers if their registers hold the output, else two; as many keys a step as fit beside it.
 
-    At 64 the exponentials take as long as the products, and consumers take turns.
+    At a dimension of 64 exponentials take as long as products, and consumers take turns.
     """
     if problem.dim <= 64:
         return AttentionConfig(3, 128, 3, turns=True)
@@ -78,9 +79,9 @@ def default_config(problem: AttentionProblem) -> AttentionConfig:
 
 
 def dealt(lengths: list[int], heads: int, together: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Steps of all tiles in the order in which blocks take them; `lengths`: of the tiles of one head, rising.
+    """Steps of all tiles in the order in which blocks take them; `lengths`: those of one head's tiles, rising.
 
-    Some heads go together, so that they share keys in L2. Every other such group starts with its short tiles, and the
+    Some heads form a group, so that they share keys in L2. Every other such group starts with its short tiles, and the
     last with its long ones: lengths change slowly along the list, and a block's tiles even out.
     """
     rising, falling = np.repeat(lengths, together), np.repeat(lengths[::-1], together)
@@ -88,8 +89,8 @@ def dealt(lengths: list[int], heads: int, together: int) -> np.ndarray[Any, np.d
 
 
 def heads_together(lengths: list[int], heads: int, blocks: int) -> int:
-    """How many heads go together: as few as make the busiest of the blocks about as short as it can be."""
-    most = max(1, 8 * blocks // len(lengths))  # beyond eight rounds of the blocks, larger groups gain nothing
+    """The number of heads in a group: as few as make the busiest block about as short as possible."""
+    most = max(1, 8 * blocks // len(lengths))  # groups of more than eight rounds of the blocks gain nothing
     choices = [n for n in range(1, min(heads, most) + 1) if heads % n == 0]
     busiest: list[int] = []
     for together in choices:
@@ -100,12 +101,12 @@ def heads_together(lengths: list[int], heads: int, blocks: int) -> int:
 
 
 def together_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> int:
-    """How many heads go together in a causal kernel whose blocks have several tiles; 1 where they have one."""
+    """The number of heads in a group of a causal kernel whose blocks have several tiles; 1 if they have one."""
     tile = ROWS * t.consumers
     tiles, blocks, groups = kd.cdiv(p.queries, tile), kd.cdiv(p.keys, t.block_kv), p.batch * p.heads
     if groups * tiles <= multiprocessors:
         return 1
-    # a step more for what a tile costs whatever its length
+    # one more step for a tile's fixed cost
     lengths = [min(kd.cdiv((i + 1) * tile, t.block_kv), blocks) + 1 for i in range(tiles)]
     return heads_together(lengths, groups, multiprocessors)
 
@@ -114,7 +115,8 @@ def together_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -
 def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multiprocessors: int) -> Any:
     """The kernel `(q, k, v) -> out` or `-> (out, lse)`, of at most one block a multiprocessor.
 
-    Extents of the problem that are Dims are each call's own. A causal kernel then takes `together_of` its sizes behind v.
+    Extents that are Dims come from each call. A causal kernel then takes the result of `together_of` for its sizes
+    after v.
     """
     p, t = problem, config
     opened = p.opened
@@ -127,17 +129,17 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
     groups = p.batch * p.heads
     work = groups * tiles
     grid = multiprocessors if opened else min(work, multiprocessors)
-    several = opened or grid < work  # tiles of a block
+    several = opened or grid < work  # whether a block has several tiles
     together: Any = 1
     if p.causal and several and not opened:
         together = together_of(p, t, multiprocessors)
         groups //= together
-    # a tile's output has SMEM of its own, where there is room, so that the next tile's queries can come
+    # a tile's output has separate SMEM if there is room, so that the next tile's queries can be loaded
     operands = (tile + 2 * t.stages * t.block_kv) * p.dim * 2
     apart = several and operands + tile * p.dim * 2 <= SMEM_BYTES
 
     def take_sizes(q: Any, k: Any, heads: Any) -> None:
-        """Take the sizes that are the launch's own from it."""
+        """Take the sizes that come from the launch."""
         nonlocal p, tiles, blocks, groups, work, together
         p = replace(problem, batch=q.shape[0], queries=q.shape[2], keys=k.shape[2])
         tiles, blocks = kd.cdiv(p.queries, tile), kd.cdiv(p.keys, t.block_kv)
@@ -202,14 +204,14 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         each_tile((0, 0), fetch)
 
     def softmax(x: Any, top: Any, total: Any) -> tuple[Any, Any, Any, Any]:
-        """(weights, what earlier weights fade by, maximum so far, sum so far) with one more block of scores.
+        """(weights, the factor of earlier weights, maximum so far, sum so far) with one more block of scores.
 
-        The maximum follows only where weights would grow beyond 2 ** SLACK; the division at the end makes up for it.
+        The maximum changes only if weights would exceed 2 ** SLACK; the division at the end corrects that.
         """
         new_top = kd.maximum(top, kd.max(x, axis=1))
         new_top = kd.where((new_top - top) * scale > SLACK, new_top, top)
         weights = kd.exp2(kd.fma(x, scale, -(new_top * scale)[:, None]))
-        # the difference first: rows with nothing yet must fade by exactly 1
+        # the difference first: rows without keys so far must have the factor 1 exactly
         fade = kd.exp2((top - new_top) * scale)
         # each lane sums its own columns; lanes are summed after the last block
         parts = [weights[:, i : i + 8] for i in range(0, t.block_kv, 8)]
@@ -237,7 +239,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         edge = kd.maximum(count - kd.div(first, t.block_kv), 1) if p.causal else 1
 
         def masked(x: Any, index: Any) -> Any:
-            """Scores, with none of keys that a query doesn't see."""
+            """Scores, masked for keys that a query doesn't see."""
             if not (p.causal or ragged):
                 return x
 
@@ -259,12 +261,12 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
             kd.wgmma(acc, weights, s["v_smem"].at[slot])
 
         def step(index: Any, carry: Any, accs: tuple[Any, Any]) -> Any:
-            """Scores of block `index` beside the product of the block before; then the former's softmax."""
+            """Scores of block `index`, beside the product of the block before; then the softmax of these scores."""
             slot, weights, top, total = carry
             s_acc, o_acc = accs
             following = next_slot(slot)
             scores(s_acc, following)
-            # the first block has no other to go beside: one traced step, as its compile is what attention's takes
+            # the first block has no product beside it; the step is traced once, because it dominates compilation
             kd.cond(index > 0, lambda: add(o_acc, weights, slot), lambda: kd.wgmma_wait(0))
             if t.turns:
                 pass_turn(me, s["turn"])
@@ -272,11 +274,11 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
             kd.barrier_arrive(s["k_consumed"].at[following])
             x = masked(x, index)
             fresh, fade, top, total = softmax(x, top, total)
-            # all of the softmax goes beside the product: the assembler moves nothing across a barrier's loop
+            # the whole softmax runs beside the product: the assembler moves nothing across a barrier's loop
             fresh, fade, top, total = kd.optimization_barrier(fresh, fade, top, total)
             kd.barrier_wait(s["v_loaded"].at[following])
             kd.wgmma_wait(0)
-            kd.optimization_barrier(weights)  # the product, issued under a condition, read their registers until here
+            kd.optimization_barrier(weights)  # the product, issued under a condition, reads their registers until here
             kd.barrier_arrive(s["v_consumed"].at[slot], index > 0)
             o_acc.scale_rows(fade)
             return following, kd.optimization_barrier(fresh.astype(p.dtype)), top, total

@@ -18,19 +18,22 @@ from ..ops import arith, cast, elementwise
 from ..trace import current
 from .attention_derivative import SCORE_MOD
 
-EXACT = 2**24  # float32 holds every int up to it
+EXACT = 2**24  # float32 holds every int up to this
 ALONG = (elementwise.Broadcast, elementwise.ConvertLayout, elementwise.Expand, cast.Cast)
-Place = tuple[int, int, int]  # times the query's number, times the key's, and a number more
+Place = tuple[int, int, int]  # factors of the query's number and the key's number, and a constant
 
 
 @dataclass(frozen=True)
 class Linear:
-    """score + the sum of `terms`: each a number, or a value of rank 0, times a `Place`."""
+    """The score plus the sum of `terms`: each is a number, or a rank-0 value, times a `Place`."""
 
     terms: tuple[tuple[Any, Place], ...]
 
     def at(self, query: Any, key: Any) -> Any:
-        """What is added, of int32 indices; what belongs together is subtracted as ints, so that nothing is lost."""
+        """The added value, from int32 indices.
+
+        Ints with one factor are subtracted first, so that nothing is rounded.
+        """
         total: Any = 0.0
         for factor, (i, j, more) in self.terms:
             place = _scaled(query, i) + _scaled(key, j) + more
@@ -39,7 +42,7 @@ class Linear:
 
     @property
     def by_key(self) -> Any:
-        """What each further key adds."""
+        """The number that each further key adds."""
         total: Any = 0.0
         for factor, (_, j, _) in self.terms:
             total = total + factor * float(j) if j else total
@@ -52,7 +55,7 @@ def _scaled(x: Any, by: int) -> Any:
 
 @dataclass(frozen=True)
 class _PlaceForm:
-    """A value as `x` times the score, `terms`, and ints in `place` where it is an int."""
+    """The form of a value: `x` times the score, plus `terms`; for ints, `place`."""
 
     x: int = 0
     terms: tuple[tuple[Any, Place], ...] = ()
@@ -60,9 +63,8 @@ class _PlaceForm:
 
 
 def linear_of(function: Callable[..., Any], x: Any, place: tuple[Any, Any, Any, Any], lengths: tuple[int, int]) -> Any:
-    """What `function`, a `score_mod`, adds to scores like `x`; None where it does something else.
-
-    `lengths`: no query and no key has a greater number. The ops that it leaves in the trace mean nothing.
+    """The linear form that `function`, a `score_mod`, adds to scores like `x`; None if it does something else.
+    `lengths`: bounds of the numbers of queries and keys. Its ops in the trace are removed.
     """
     ops = current().region.ops
     start = len(ops)
@@ -78,13 +80,13 @@ def linear_of(function: Callable[..., Any], x: Any, place: tuple[Any, Any, Any, 
         walk.see(op)
     found = walk.forms.get(made) if isinstance(made, Value) else None
     if found is None or found.x != 1 or found.place is not None:
-        del ops[start:]  # they come again where scores are
+        del ops[start:]  # they are traced again at the scores
         return None
     return Linear(found.terms)
 
 
 class _PlaceWalk:
-    """The forms of values; what has none is something else."""
+    """The forms of values. A value without a form is not linear."""
 
     def __init__(self, lengths: tuple[int, int]) -> None:
         self.lengths = lengths
@@ -97,7 +99,7 @@ class _PlaceWalk:
         rank = len(array_type(op.results[0]).shape)
         form = (
             self.form(op) if rank or isinstance(op, cast.Constant) else None
-        )  # others of rank 0 are terms as they are
+        )  # other rank-0 values are terms themselves
         if form is not None:
             self.forms[op.results[0]] = form
 
@@ -119,7 +121,7 @@ class _PlaceWalk:
         return None
 
     def of(self, x: Any) -> _PlaceForm | None:
-        """The form of an operand: one that is the same everywhere is a term."""
+        """The form of an operand. A rank-0 operand is a term."""
         found = self.forms.get(x)
         if found is None and not array_type(x).shape and array_type(x).dtype == kd.float32:
             return _PlaceForm(terms=((x, (0, 0, 1)),))
@@ -145,7 +147,7 @@ class _PlaceWalk:
         return _PlaceForm(a.x + b.x, _merged(a.terms + b.terms))
 
     def product(self, x: Any, factor: Any) -> _PlaceForm | None:
-        """`x` times something that is the same everywhere."""
+        """`x` times a rank-0 value."""
         form, by = self.of(x), self.of(factor)
         if form is None or by is None or form.x or form.place is not None or by.x or len(by.terms) != 1:
             return None

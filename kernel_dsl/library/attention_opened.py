@@ -31,13 +31,13 @@ def _dim(name: str, most: int, unit: int = 1) -> Any:
 
 
 def most_of(*lengths: Any) -> int:
-    """What lengths are at most in a kernel for any that takes these: choices by it are those of kernels for these alone."""
+    """The bound of lengths for a kernel that takes these lengths: a kernel for any lengths then makes the same choices."""
     longest = max(getattr(n, "max", n) for n in lengths)
     return next((most for most in LENGTHS if longest <= most), longest)
 
 
 def _sizes(p: AttentionProblem | ScoredProblem, unit: int = 1) -> dict[str, Any] | None:
-    """Dims for the batch and both lengths, keys in whole units; None where tiles are too many to be counted in 32 bits."""
+    """Dims for the batch and both lengths, keys in whole units; None if 32 bits can't count the tiles."""
     most = most_of(p.queries, p.keys)
     batch = TILES // (most // SMALLEST) // p.heads
     if p.batch > batch or most > LENGTHS[-1]:
@@ -116,7 +116,7 @@ def at_launch(p: ScoredProblem, q: Any, k: Any, page_table: Any) -> ScoredProble
 
 @dataclass(frozen=True)
 class CausalPlan:
-    """A kernel for any lengths, and what it takes beside q, k and v in calls with these shapes."""
+    """A kernel for any lengths, and its extra argument in calls with these shapes."""
 
     kernel: Any
     together: Any
@@ -130,14 +130,14 @@ class CausalPlan:
         return self.kernel.lower(q, k, v, self.together, target=target)
 
     def seen(self, args: Any, out: Any, stream: Any) -> Any:
-        """As `seen_call`, where the arrays have these shapes."""
+        """As `seen_call`, if the arrays have these shapes."""
         if tuple(tuple(x.shape) for x in args) != self.shapes:
             return UNSEEN
         return seen_call(self.kernel, [*args, self.together], out, stream)
 
 
 def plain_plan(p: AttentionProblem, config: AttentionConfig, multiprocessors: int) -> Any:
-    """What a call of a problem without options runs: the kernel for its sizes, or for any."""
+    """The plan of a problem without options: a kernel for its sizes, or for any."""
     kind = replace(p, batch=0, queries=0, keys=0), config, multiprocessors
     general = opened(p) if _first.comes_again(kind, (p.batch, p.queries, p.keys)) else None
     if general is None:
@@ -151,5 +151,5 @@ def plain_plan(p: AttentionProblem, config: AttentionConfig, multiprocessors: in
 
 
 def seen_by(plan: Any) -> Any:
-    """What launches a plan for arrays that its kernel has seen the like of."""
+    """The function that launches a plan for arrays like earlier ones."""
     return partial(seen_call, plan) if isinstance(plan, Kernel) else plan.seen

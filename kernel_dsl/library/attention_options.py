@@ -23,8 +23,8 @@ from .refusals import Refusals
 ARRAYS = ("q_scale", "k_scale", "v_scale", "sinks", "bias", "q_seqlens", "kv_seqlens")
 SCALES = ARRAYS[:3]
 PAGE = 256  # the most keys of a page
-WIDEST = 2**30  # a window that hides nothing: places and sums of it with places are int32
-# what has words of its own here
+WIDEST = 2**30  # a window that hides nothing; sums of it and indices fit int32
+# options with their own errors here
 CHECKED = (
     "layout",
     "causal",
@@ -41,7 +41,7 @@ CHECKED = (
 
 @dataclass(frozen=True)
 class AttentionOptions:
-    """What a call was given besides q, k and v."""
+    """The arguments of a call besides q, k and v."""
 
     layout: Any = "bhsd"
     causal: Any = False
@@ -62,7 +62,7 @@ class AttentionOptions:
     captured: tuple[Any, ...] = ()
 
     def apart(self, like: Any) -> AttentionOptions:
-        """These with the arrays that functions closed over in `captured`, as arrays of the framework of `like`."""
+        """These options with captured arrays apart, in `captured`, in the framework of `like`."""
         made: dict[str, Any] = {}
         found: list[Any] = []
         for name in ("score_mod", "mask_mod", "score_mod_grad"):
@@ -72,7 +72,7 @@ class AttentionOptions:
         return replace(self, **made, captured=tuple(alike(x, like) for x in found)) if found else self
 
     def key(self, name: str) -> tuple[Any, ...]:
-        """What a plan depends on."""
+        """The key of a plan."""
         arrays = [
             self.sinks, self.bias, self.q_seqlens, self.kv_seqlens, self.page_table, self.q_scale, self.k_scale, self.v_scale
         ]  # fmt: skip
@@ -83,7 +83,7 @@ class AttentionOptions:
         )  # fmt: skip
 
     def arrays(self, names: list[str]) -> list[Any]:
-        """The arrays of those names, as kernels take them."""
+        """The arrays with these names, in the form that kernels take."""
         mine = [name for name in names if not name.startswith(NAME)]
         found = {name: getattr(self, name) for name in mine}
         if found.get("kv_seqlens", 0) is None:
@@ -92,7 +92,7 @@ class AttentionOptions:
         return [float(x) if isinstance(x, Real) else x for x in (found[name] for name in names)]
 
     def given(self) -> dict[str, Any]:
-        """Those that are part of a key as they are; arrays are by what they look like."""
+        """The options that are part of a key directly; arrays are there by their signatures."""
         return {
             f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*ARRAYS, "page_table", "captured")
         }
@@ -179,7 +179,7 @@ class _Check(Refusals):
     def scored(
         self, q: Any, k: Any, v: Any, o: AttentionOptions, lse: bool, sizes: tuple[int, ...], ragged: bool, **cache: Any
     ) -> ScoredProblem:
-        """The problem of arrays whose shapes fit together; `sizes` are the first fields of it."""
+        """The problem of arrays whose shapes fit together; `sizes` are its first fields."""
         batch, heads, kv_heads, queries, keys, dim, _ = sizes
         if not kv_heads or heads % kv_heads:
             what = f"{heads} query heads and {kv_heads} key heads"
@@ -212,7 +212,7 @@ class _Check(Refusals):
         )  # fmt: skip
 
     def paged(self, q: Any, k: Any, v: Any, o: AttentionOptions, lse: bool) -> ScoredProblem:
-        """That of keys and values in pages."""
+        """The problem of keys and values in pages."""
         ragged, swapped = o.q_seqlens is not None, o.layout == "bshd"
         axes = "(batch, length, heads, dim)" if swapped else "(batch, heads, length, dim)"
         axes = "(total length, heads, dim)" if ragged else axes
@@ -334,9 +334,9 @@ def tiles_of_bias(bias: Any, shape: tuple[int, ...], queries: int, keys: int) ->
 
 
 def check_lengths(o: AttentionOptions, p: ScoredProblem, kernel: str) -> None:
-    """Raise `BadCallValue` for lengths in the host's memory that decrease or leave the arrays.
+    """Raise `BadCallValue` for lengths in the host's memory that decrease or exceed the arrays.
 
-    Those in a GPU's memory are not read here: there, what leaves the arrays is not touched.
+    Lengths in a GPU's memory are not read here; kernels do not access memory outside the arrays.
     """
     for name, x, total in (("q_seqlens", o.q_seqlens, p.queries), ("kv_seqlens", o.kv_seqlens, p.keys)):
         if x is None or (not isinstance(x, np.ndarray) and str(getattr(x, "device", "")) != "cpu"):

@@ -13,25 +13,25 @@ from ..kernel import identified
 from .attention_score import ScoredProblem
 from .decode_problem import chunks
 
-ELEMENTS = 4096  # of a block that lays keys out anew
-READ_BEYOND = 256  # rows after a sequence's last that attention may load, and so must be there
+ELEMENTS = 4096  # elements of a block that copies keys
+READ_BEYOND = 256  # rows after a sequence's last that attention may load, so they must exist
 
 
 def loaded_together(p: ScoredProblem, block: int) -> tuple[int, int] | None:
-    """(keys that TMA loads at once, keys of a step) where a step may have `block`; None where pages are too small for it."""
+    """(keys that TMA loads at once, keys of a step) for steps of at most `block`; None if pages are too small."""
     return chunks(p.page, block, 8)
 
 
 def gathered(
     p: ScoredProblem, s: dict[str, Any], x: Any, place: tuple[Any, Any], keys: Any, end: Any, promise: bool
 ) -> Any:
-    """Rows `keys` of a cache at `place`, (batch, key head), zeros from `end` on. `promise`: that its pages are there."""
+    """Rows `keys` of a cache at `place`, (batch, key head), zeros from `end` on. `promise`: its pages exist."""
     (batch, head), there = place, keys < end
     if not p.page:
         return kd.load(x, p.key_rows(batch, head, keys), mask=there[:, None])
     pages = kd.load(s["page_table"].at[batch], (kd.div(keys, p.page),), mask=there)
     heads = x.at[:, :, head] if p.layout == "bshd" else x.at[:, head]
-    # a page that is not there is zeros on a GPU; the interpreter is promised that there is none, and reports it
+    # a missing page is zeros on a GPU; in the interpreter the promise makes it a hazard
     return kd.load(heads, (pages, kd.rem(keys, p.page)), mask=there[:, None], bounds="promise" if promise else None)
 
 
@@ -49,7 +49,7 @@ def page_arrays(p: ScoredProblem) -> list[str]:
 def pages_kernel(problem: ScoredProblem, promise: bool) -> Any:
     """The kernel `(k, v, *page_arrays) -> (k, v)`, (batch, kv_heads, keys, dim) by `layout`; float8 becomes bfloat16.
 
-    What is long after a sequence's last key is not written.
+    Keys far after a sequence's last one are not written.
     """
     p, names = problem, page_arrays(problem)
     inner = without_pages(p)

@@ -49,12 +49,12 @@ class Score:
 
     @property
     def plain(self) -> bool:
-        """Whether `AttentionProblem.causal` says all of it."""
+        """Whether `AttentionProblem.causal` describes it completely."""
         return self == Score(causal=self.causal) and self.causal != "bottom_right"
 
     @property
     def natural(self) -> bool:
-        """Whether scores leave `scores` as they are meant; else they are still to be multiplied by a factor."""
+        """Whether the results of `scores` are complete; else a factor is still missing."""
         return self.bias is not None or self.score_mod is not None
 
     @property
@@ -70,13 +70,16 @@ class Score:
     # --- values -----------------------------------------------------------------------------------
 
     def factor(self, scale: Any) -> Any:
-        """What the result of `scores` is multiplied by to be a score."""
+        """The factor from the result of `scores` to a score."""
         if self.natural:
             return 1.0
         return scale if self.softcap is None else self.softcap
 
     def scores(self, x: Any, scale: Any, bias: Callable[[], Any], place: tuple[Any, Any, Any, Any]) -> Any:
-        """Of products q.k `x`, at `place`, (batch, head, queries, keys); `bias()` loads the tile's."""
+        """Scores of products q.k `x`, at `place`, (batch, head, queries, keys), without `factor`.
+
+        `bias()` loads the tile's bias.
+        """
         if self.softcap is not None:
             x = kd.tanh(x * (scale * (1.0 / self.softcap)))
         if self.bias is not None:
@@ -88,16 +91,16 @@ class Score:
         return x
 
     def modified(self, x: Any, place: tuple[Any, Any, Any, Any]) -> Any:
-        """`score_mod` of scores. Raises `BadCallArgument` where it gives anything but one number a score."""
+        """`score_mod` of scores. Raises `BadCallArgument` unless it gives one number for each score."""
         made = called(function_of(self.score_mod), (x.astype(kd.float32), *place), "attention", "score_mod", SCORE_MOD)
         return of_shape(made, x.shape, x.dtype, "score_mod")
 
     def with_slopes(
         self, x: Any, scale: Any, bias: Callable[[], Any], place: tuple[Any, Any, Any, Any]
     ) -> tuple[Any, Any, Any]:
-        """(scores as they are meant, their derivatives by what `bias` is added to, and by scale * q.k), for gradients.
+        """(complete scores, their derivatives by the bias, and by scale * q.k), for gradients.
 
-        The derivatives are None where they are 1.
+        Derivatives are None if they are 1.
         """
         after = slope = None
         x = x * scale
@@ -122,11 +125,11 @@ class Score:
     # --- masks ------------------------------------------------------------------------------------
 
     def shift(self, queries: Any, keys: Any) -> Any:
-        """What is added to a query's number before it is compared with a key's."""
+        """The number to add to a query's number before the comparison with a key's."""
         return keys - queries if self.causal == "bottom_right" else 0
 
     def seen(self, place: tuple[Any, Any, Any, Any], queries: Any, keys: Any, whole: bool = False) -> Any:
-        """Whether queries see keys, as a bool array; None where all do. `whole`: no key is beyond `keys`."""
+        """Whether queries see keys, as a bool array; None if all do. `whole`: no key is beyond `keys`."""
         i, j = place[2], place[3]
         at = i + self.shift(queries, keys) if self.causal == "bottom_right" else i
         parts: list[Any] = [] if whole else [j < keys]
@@ -141,7 +144,7 @@ class Score:
         return None if not parts else _all(parts)
 
     def mask(self, place: tuple[Any, Any, Any, Any]) -> Any:
-        """`mask_mod` at a place. Raises `BadCallArgument` where it gives anything but one bool a pair."""
+        """`mask_mod` at a place. Raises `BadCallArgument` unless it gives one bool for each pair."""
         made = called(function_of(self.mask_mod), place, "attention", "mask_mod", "mask_mod(b, h, i, j)")
         if getattr(made, "dtype", kd.bool_) != kd.bool_:
             raise BadCallArgument(
@@ -150,13 +153,13 @@ class Score:
         return of_shape(made, np.broadcast_shapes(place[2].shape, place[3].shape), kd.bool_, "mask_mod")
 
     def first_key(self, query: Any, queries: Any, keys: Any) -> Any:
-        """The first key that queries from `query` on see, but for `mask_mod`."""
+        """The first key that queries from `query` on see, ignoring `mask_mod`."""
         if self.window is None:
             return 0
         return kd.maximum(query + self.shift(queries, keys) - (self.window - 1), 0)
 
     def end_key(self, query: Any, queries: Any, keys: Any) -> Any:
-        """One more than the last key that queries up to `query` see; `keys` at most, and it may be negative."""
+        """One more than the last key that queries up to `query` see: at most `keys`; it may be negative."""
         if self.causal:
             return kd.minimum(query + self.shift(queries, keys) + 1, keys)
         return keys if self.window is None else kd.minimum(query + self.window, keys)
@@ -182,7 +185,7 @@ def _all(parts: list[Any]) -> Any:
 
 
 def of_shape(made: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Any:
-    """What a user's function `name` made, of that shape and dtype. Raises `BadCallArgument` for what is no such value."""
+    """The result of a user's function `name`, in this shape and dtype. Raises `BadCallArgument` for another result."""
     if isinstance(made, (bool, int, float)):
         return kd.full(shape, made, dtype)
     own = tuple(getattr(made, "shape", ()))
@@ -252,19 +255,19 @@ class ScoredProblem:
         return (self.heads, self.queries) if self.ragged else (self.batch, self.heads, self.queries)
 
     def rows(self, batch: Any, head: Any, rows: Any, columns: Any = slice(None)) -> tuple[Any, ...]:
-        """The index of some rows of a head; of ragged arrays `rows` are counted from the array's start."""
+        """The index of some rows of a head; in ragged arrays `rows` count from the array's start."""
         if self.ragged:
             return rows, head, columns
         return (batch, rows, head, columns) if self.layout == "bshd" else (batch, head, rows, columns)
 
     def key_rows(self, batch: Any, head: Any, rows: Any, columns: Any = slice(None)) -> tuple[Any, ...]:
-        """The index of some keys of a head; of a cache in pages `batch` is the page, and rows are those of it."""
+        """The index of some keys of a head; in a cache of pages `batch` is the page, and rows are its own."""
         if self.ragged and not self.cache:
             return rows, head, columns
         return (batch, rows, head, columns) if self.layout == "bshd" else (batch, head, rows, columns)
 
     def keys_of(self, s: dict[str, Any], batch: Any) -> Any:
-        """How many keys of a cache a sequence uses."""
+        """The number of keys of a cache that a sequence uses."""
         if self.cache == "whole":
             return self.keys
         lengths = s["kv_seqlens"]
@@ -282,7 +285,7 @@ class ScoredProblem:
 
     @property
     def plain(self) -> AttentionProblem | None:
-        """This as a problem without options, where it has none."""
+        """The problem without options; None if it has options."""
         p = self
         if (
             not p.score.plain
@@ -341,7 +344,7 @@ class ScoredProblem:
 
 
 def clear_rows(tile: Any, first: Any) -> None:
-    """Make rows of SMEM zeros, from `first` on, for asynchronous readers; one by one, as a producer has few registers."""
+    """Set rows of SMEM from `first` on to zero, for asynchronous readers; one by one, because a producer has few registers."""
 
     @kd.loop(kd.maximum(first, 0), tile.shape[0])
     def _(row: Any) -> None:
@@ -351,15 +354,15 @@ def clear_rows(tile: Any, first: Any) -> None:
 
 
 def ragged_tiles(p: ScoredProblem, rows: int, length: int | None = None) -> int:
-    """As many tiles of `rows` rows as sequences of some lengths may have."""
+    """The most tiles of `rows` rows that sequences of these total lengths can have."""
     return (p.queries if length is None else length) // rows + p.batch
 
 
 @dataclass(frozen=True)
 class ScorePlace:
-    """A tile of a head: its number, and of ragged lengths where its sequence begins in the arrays and how long it is.
+    """A tile of a head: its number; with ragged lengths also its sequence's start in the arrays, and length.
 
-    `line`: where its blocks are listed; of ragged lengths, the line of the table.
+    `line`: the line of its list of blocks; with ragged lengths, of the table.
     """
 
     batch: Any
@@ -373,7 +376,7 @@ class ScorePlace:
 
     @staticmethod
     def of(p: ScoredProblem, head: Any, number: Any, s: dict[str, Any], heads: int | None = None) -> ScorePlace:
-        """That of a number of a head, or of ragged lengths of a line of the table; tiles that are not there are empty."""
+        """The tile of a number in a head, or with ragged lengths of a line of the table; missing tiles are empty."""
         heads = heads or p.heads
         if not p.ragged:
             batch = kd.div(head, heads)
@@ -391,7 +394,7 @@ class ScorePlace:
         return ScorePlace(batch, head, number, *begins, *(kd.where(line > 0, n, 0) for n in lengths), line=where)
 
     def blocks(self, p: ScoredProblem, first: Any, rows: int, block_kv: int) -> tuple[Any, Any]:
-        """The first block of keys that `rows` queries from `first` on see, but for `mask_mod`, and the one after the last."""
+        """The first block of keys that `rows` queries from `first` on see, ignoring `mask_mod`, and the one after the last."""
         last = kd.minimum(first + rows, self.queries) - 1
         begin = kd.div(kd.minimum(p.score.first_key(first, self.queries, self.keys), self.keys), block_kv)
         end = kd.div(kd.maximum(p.score.end_key(last, self.queries, self.keys), 0) + (block_kv - 1), block_kv)

@@ -24,7 +24,7 @@ from .attention_pages import loaded_together, page_arrays, pages_kernel, without
 from .attention_score import ScoredProblem, ragged_tiles
 from .attention_scored_kernel import listed, paged_config, scored_config, scored_kernel, scored_together, takes_together
 
-ELEMENTS = 4096  # of a block that converts
+ELEMENTS = 4096  # elements of a block that converts
 
 
 @cache
@@ -54,10 +54,10 @@ def widen_kernel(rank: int, columns: int, dtype: Any) -> Any:
 
 @dataclass(frozen=True)
 class ScoredPlan:
-    """The kernels of a problem, `inner` that of the last. `tile` queries share a line of the table.
+    """The kernels of a problem.
 
-    `pages` lays keys in pages out anew first, or is None. `opened`: the kernel takes any lengths, and
-    `together` beside its arrays.
+    `inner`: the problem of the last one. `tile` queries share a line of the table. `pages` copies keys in pages first,
+    or is None. `opened`: the kernel takes any lengths, and `together` beside its arrays.
     """
 
     problem: ScoredProblem

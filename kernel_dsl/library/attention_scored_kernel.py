@@ -27,7 +27,7 @@ from .attention_score import ScoredProblem, ScorePlace, clear_rows, ragged_tiles
 MOST_TILES = 4096  # whose order is worked out
 FEW = 3  # tiles a multiprocessor, below which each has a block of its own
 ROUNDING = 1.5 * 2**23 + 127  # added to a float, leaves the nearest int, and 127, in its last bits
-SLOPE, SQUARE, CUBE = 0.69328293, 0.24221098, 0.05500893  # of 2 ** x from -0.5 to 0.5, to 1e-4 of it
+SLOPE, SQUARE, CUBE = 0.69328293, 0.24221098, 0.05500893  # 2 ** x from -0.5 to 0.5, within 1e-4
 
 
 @dataclass(frozen=True)
@@ -303,9 +303,9 @@ class _Forward:
     # --- consumers --------------------------------------------------------------------------------
 
     def softmax(self, x: Any, unit: Any, by_row: Any, top: Any, total: Any) -> tuple[Any, Any, Any, Any]:
-        """As in `attention_kernel`: (weights, what earlier weights fade by, maximum so far, sum so far).
+        """As in `attention_kernel`: (weights, the factor of earlier weights, maximum so far, sum so far).
 
-        `by_row`: what is still to be added to a row's scores, or None.
+        `by_row`: the number to add to a row's scores, or None.
         """
         highest = kd.max(x, axis=1)
         new_top = kd.maximum(top, highest if by_row is None else highest + by_row)
@@ -317,7 +317,7 @@ class _Forward:
         return weights, fade, new_top, sum(parts[1:], kd.fma(total, fade[:, None], parts[0]))
 
     def weights(self, x: Any) -> Any:
-        """2 ** x; of some columns on the units that multiply and add, where others wait for the exponential's."""
+        """2 ** x; for some columns by multiply-adds, while others use the exponential unit."""
         every = self.t.polynomial
         if every is None:
             return kd.exp2(x)
@@ -326,7 +326,7 @@ class _Forward:
         return kd.concatenate(made, axis=1)
 
     def scale(self, tile: ScoredTile, name: str, s: dict[str, Any]) -> Any:
-        """The scale of an array's head, 1 where there is none."""
+        """The scale of an array's head; 1 without scales."""
         if name not in self.p.scales:
             return 1.0
         return self.p.scale_of(s[f"{name}_scale"], name, tile.batch, kd.div(tile.head, self.group))
@@ -359,10 +359,10 @@ class _Forward:
         whole_to = score.end_key(mine, tile.queries, tile.keys)
 
         def scored(x: Any, index: Any, whole: Any, bias: Any) -> Any:
-            """Scores of products, none of keys that a query doesn't see."""
+            """Scores of products, masked for keys that a query doesn't see."""
             place = (tile.batch, tile.head, row, index * t.block_kv + column)
             x = score.scores(x, scale, lambda: bias, place)
-            if linear is not None:  # hidden, so that what each column adds takes no registers from step to step
+            if linear is not None:  # hidden, so that the columns' numbers take no registers between steps
                 slope = kd.optimization_barrier(linear.by_key * LOG2E)
                 x = kd.fma(x, factor, kd.broadcasted_iota(kd.int32, (1, t.block_kv), 1).astype(kd.float32) * slope)
             if whole is None:
@@ -440,7 +440,7 @@ class _Forward:
         return slot
 
     def linear(self, tile: ScoredTile, row: Any, column: Any) -> Linear | None:
-        """What `score_mod` adds, where that is linear in the places of queries and keys."""
+        """The number that `score_mod` adds, if it is linear in the indices of queries and keys."""
         p = self.p
         if p.score.score_mod is None:
             return None
@@ -524,7 +524,7 @@ class _Forward:
 
 
 def exp2_by_fma(x: Any) -> Any:
-    """2 ** x of x up to 128, by nine instructions of other units than the exponential's; 0 below -126.5, NaN stays NaN."""
+    """2 ** x of x up to 128, by nine instructions that do not use the exponential unit; 0 below -126.5, NaN stays NaN."""
     x = kd.maximum(x, -127.0)
     moved = x + ROUNDING
     part = x - (moved - ROUNDING)  # -0.5 to 0.5

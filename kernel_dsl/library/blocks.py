@@ -13,7 +13,7 @@ from .problem import Problem
 
 
 def spread(number: Any, extents: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The indices, row-major, that a number stands for; 0 along extents of one."""
+    """The indices of a number in row-major order; 0 along extents of one."""
     out: list[Any] = []
     for axis, extent in enumerate(extents):
         if _is_one(extent):
@@ -46,7 +46,7 @@ def tile_of(index: Any, p: Problem, tiles: tuple[Any, Any], group: int) -> tuple
 class TilePlace:
     """What a block of a general kernel computes: the tile at row `m` and column `n`, of a part of K, batch indices (or a group).
 
-    `end`: where the rows end that are its group's, or None.
+    `end`: the end of its group's rows, or None.
     """
 
     m: Any
@@ -61,7 +61,7 @@ class TilePlace:
 
 
 def tiles_of(p: Problem, t: Any) -> int:
-    """Blocks of a general kernel, one for each tile that there can be."""
+    """Blocks of a general kernel, one for each possible tile."""
     tiles_n = kd.cdiv(p.N, t.tile_n)
     if p.groups:
         return max(p.groups.most_tiles(t.tile_m, tiles_n), 1)
@@ -75,7 +75,10 @@ def walk(
     tables: dict[str, Any],
     multiply: Callable[[TilePlace, Sequence[Any]], None],
 ) -> None:
-    """Call `multiply(place, refs)` for this block's tile; of groups, `refs` begin with their sizes, and blocks may be idle."""
+    """Call `multiply(place, refs)` for this block's tile.
+
+    With groups, `refs` begin with their sizes, and blocks may be idle.
+    """
     index, tiles_n = kd.program_id(0), kd.cdiv(p.N, t.tile_n)
     if p.groups is None:
         m, n, part, batch = tile_of(index, p, (kd.cdiv(p.M, t.tile_m), tiles_n), t.group)
@@ -94,7 +97,7 @@ def walk(
 
 
 def own(batch: tuple[Any, ...], extents: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The batch indices of an operand, which may lack leading axes, and share what it has along others."""
+    """The batch indices of an operand, which may lack leading axes, and may have extents of 1."""
     mine = batch[len(batch) - len(extents) :]
     return tuple(0 if _is_one(extent) else index for index, extent in zip(mine, extents, strict=True))
 
@@ -105,12 +108,12 @@ def steps_of(p: Problem, tile_k: int) -> int:
 
 
 def start_of(p: Problem, step: Any, tile_k: int, side: int) -> Any:
-    """Where step number `step` starts along K of a (`side` 0) or b (1): `thrice`, low parts of a, then of b, then none."""
+    """The start of step number `step` along K of a (`side` 0) or b (1): `thrice`, low parts of a, then of b, then none."""
     if not p.thrice:
         return step * tile_k
     count = p.depth // tile_k
     which = kd.div(step, count)
     start = (step - which * count) * tile_k + kd.where(which == side, p.depth, 0)
-    if steps_of(p, tile_k) * p.parts > 3 * count:  # the last part has steps beyond the end, where there are zeros
+    if steps_of(p, tile_k) * p.parts > 3 * count:  # the last part has steps beyond the end, which read zeros
         start = start + kd.where(which > 2, 2 * p.depth, 0)
     return kd.multiple_of(start, tile_k)

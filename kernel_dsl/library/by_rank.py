@@ -114,9 +114,10 @@ def scratch(x: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh, name: str)
 
 
 def by_rank(function: _T) -> _T:
-    """The function, which takes and gives one array where it has a list of one a device: then the call is this rank's.
+    """A function that also takes one array in place of a list of arrays, one for each device.
 
-    `mesh` may be the group of the ranks. The arrays are the parameters before it, and `out` or `grads`.
+    The call is then this rank's, and returns one array. `mesh` may be the group of the ranks. The arrays are the
+    parameters before it, and `out` or `grads`.
     """
     names = list(inspect.signature(function).parameters)
     first = names.index("mesh")

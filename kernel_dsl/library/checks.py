@@ -41,7 +41,7 @@ def shapes_together(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def axes_of(shape: tuple[int, ...], result: tuple[int, ...], name: str) -> Axes:
-    """What the dimensions of an operand are in the result that it broadcasts to. Raises `BadCallValue`."""
+    """For each dimension of an operand, its axis in the result that it broadcasts to. Raises `BadCallValue`."""
     names = [*map(str, range(len(result) - 2)), "m", "n"]
     first = len(result) - len(shape)
     if first < 0 or any(n not in (1, r) for n, r in zip(shape, result[first:], strict=True)):
@@ -51,8 +51,10 @@ def axes_of(shape: tuple[int, ...], result: tuple[int, ...], name: str) -> Axes:
 
 
 def scale_axes(name: str, shape: tuple[int, ...], result: tuple[int, ...], depth: int) -> Axes | str:
-    """The axes of a scale that is one for all, or one for each row of a or column of b; else the form of a scale by blocks of K:
-    "rows" of a, "columns" of b or "blocks" of 128 of them. Raises `BadCallValue`.
+    """The axes of a scale for all, or for each row of a or column of b.
+
+    For other scales, the form of a scale by blocks of K: "rows" of a, "columns" of b, or "blocks" of 128 columns.
+    Raises `BadCallValue`.
     """
     M, N = result[-2:]
     side, extent = ("m", M) if name == "a_scale" else ("n", N)
@@ -77,7 +79,7 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 
 
 def check_array(x: Any, name: str, hint: str, rank: int | None = None, real: bool = True) -> None:
-    """Raise `BadCallArgument` for what is no array of real numbers, with two dimensions or more if it is a or b."""
+    """Raise `BadCallArgument` for an object that is no array of real numbers; a and b need two dimensions or more."""
     shape = getattr(x, "shape", None)
     if (
         not isinstance(shape, tuple)
@@ -93,7 +95,7 @@ def check_array(x: Any, name: str, hint: str, rank: int | None = None, real: boo
 
 
 def check_options(o: Any) -> None:
-    """Raise `BadCallArgument`, `BadCallValue` for options that are not what they should be."""
+    """Raise `BadCallArgument`, `BadCallValue` for wrong options."""
     for name, x in (("activation", o.activation), ("epilogue", o.epilogue)):
         if x is not None and not callable(x):
             what = f"{name} is a {type(x).__name__}"
@@ -122,7 +124,7 @@ def check_options(o: Any) -> None:
 
 
 def check_packed(a: Any, b: Any, o: Any) -> None:
-    """Raise `BadCallArgument`, `BadCallValue` for what does not go with a b of 4-bit integers."""
+    """Raise `BadCallArgument`, `BadCallValue` for arguments that a b of 4-bit integers excludes."""
     check_array(a, "a", "a is (..., M, K)")
     if as_dtype(a.dtype) not in (kd.float16, kd.bfloat16, kd.int8, *FP8):
         what = f"a is {as_dtype(a.dtype)} beside integers of 4 bits"
@@ -140,7 +142,7 @@ def check_packed(a: Any, b: Any, o: Any) -> None:
 
 
 def check_sparse(a: Any, b: Any, o: Any) -> None:
-    """Raise `BadCallArgument`, `BadCallValue` for what does not go with a sparse a."""
+    """Raise `BadCallArgument`, `BadCallValue` for arguments that a sparse a excludes."""
     for x in o.rights(b) if o.gated is None or isinstance(b, (tuple, list)) or hasattr(b, "dtype") else (b,):
         check_array(x, "b", "b is (..., K, N)", real=False)
         if hasattr(x, "described"):
@@ -152,7 +154,7 @@ def check_sparse(a: Any, b: Any, o: Any) -> None:
 
 
 def check_pairs(b: Any, o: Any) -> None:
-    """Raise `BadCallArgument` where an argument is a pair that should be none, or none that should be one."""
+    """Raise `BadCallArgument` for a pair in place of a single argument, or the reverse."""
     split = isinstance(b, (tuple, list))
     width = 0 if split else (*getattr(b, "shape", ()), 0)[-2 if getattr(b, "shape", ()) else -1]
     for name, x in (("b", b), ("bias", o.bias), ("b_scale", o.b_scale)):

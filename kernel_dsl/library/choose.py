@@ -22,27 +22,27 @@ from .promoted_product import RUN
 from .tile_product import TileConfig
 
 SMEM = 232448  # bytes a block has on Hopper
-BARRIERS = 1024  # what barriers and alignment may take
-STEP_BYTES = 128  # of K in one stage: the widest swizzle
+BARRIERS = 1024  # the most bytes for barriers and alignment
+STEP_BYTES = 128  # bytes of K in one stage: the widest swizzle
 DEEPEST = 12  # stages
-WIDE_STAGES = 4  # as many are worth more than half as many that are twice as deep
+WIDE_STAGES = 4  # this many stages are better than half as many of twice the depth
 # one multiprocessor, a clock: multiply-adds of 16-bit operands (8-bit: twice, tf32: half), bytes from L2
 MADS, L2_BYTES = 2048, 60
-WIDENED = 10  # elements of a left side that is widened in registers: 128 x 64 of them took 900 clocks
-WIDENED_PAIRS = 20  # the same of 4 bits, two at a time: 3.9 instructions each where those were 6.8
-LONELY = 0.6  # how much of that one warpgroup does alone, whose waits nothing hides
+WIDENED = 10  # elements a clock of a left side that is widened in registers: 128 x 64 of them took 900 clocks
+WIDENED_PAIRS = 20  # the same for 4 bits, two at a time: 3.9 instructions each in place of 6.8
+LONELY = 0.6  # the part of that rate for a single warpgroup, whose waits nothing hides
 DRAM_BYTES = 2300  # bytes a clock of the whole GPU (4 of the 4.8 TB/s, at 1.75 GHz)
-KEPT = 1.07  # what DRAM has to do more where weights can't be marked as read once: they drive out what must be written
+KEPT = 1.07  # the factor of DRAM traffic if weights can't be marked as read once: they evict data that must be written
 START = 1800  # clocks to fill the pipeline at the start of a block, and to drain it
 EDGE = 250  # clocks that a tile costs beside its products: barriers, first loads
 TIED = 1.04  # what blocks of a cluster lose by waiting for each other
 SHOWS = 0.05  # how much of the lesser of two times shows, where one hides behind the other
-EXPONENTIAL = 1 / 12  # clocks for each element of which a softmax is summed up
+EXPONENTIAL = 1 / 12  # clocks for each element in a sum of a softmax
 LANE_STORE = 1 / 10  # clocks for each store of an element by a lane that TMA can't do
-SPARSE = 1.7  # how much faster a product of a sparse side is: SMEM can't give the other side in half of the time
-SLIVER = 32  # columns: a product of fewer takes as long, for its other operand is read from SMEM all the same
+SPARSE = 1.7  # the speed-up of a sparse side: SMEM can't deliver the other side in half of the time
+SLIVER = 32  # columns: a product of fewer takes as long, because its other operand is still read from SMEM
 
-# (tile_m, tile_n, consumers, whether they take turns)
+# (tile_m, tile_n, consumers, whether they alternate)
 TILES = (
     (128, 256, 2, False),
     (256, 128, 2, False),
@@ -61,17 +61,17 @@ SCALED_TILES = tuple((*tile, False) for tile in (
 ))  # fmt: skip
 # widths between those, for shapes whose tiles would just miss a wave, or fill three quarters of one
 BETWEEN = (96, 112, 144, 160, 176, 208, 224, 240)
-UNEVEN = 1.04  # what such a width must save: none of their figures was measured
-CHUNK = 100  # clocks of each part of a tile on its way out, of which narrow parts make many
+UNEVEN = 1.04  # the least gain of such a width, whose figures were not measured
+CHUNK = 100  # clocks for each part of a tile in its store; narrow parts are many
 PROMOTION = 60  # clocks of a promotion beside its multiply-adds: waits, factors
-THIN = (16, 32)  # columns of products, where one side has no more
+THIN = (16, 32)  # columns of products with a thin side
 # 32-bit registers a lane that a consumer may accumulate in: the rest is for addresses, or for an epilogue's arithmetic
 ACCUMULATORS, ACCUMULATORS_BESIDE_MORE = 192, 128
 CLUSTERS = ((1, 1), (2, 1), (1, 2))  # along M, along N
 
 
 def stage_bytes(problem: Problem, tile_m: int, tile_n: int, tile_k: int) -> int:
-    """SMEM of one stage."""
+    """The bytes of SMEM of one stage."""
     if problem.sparse:
         marks = 2 * tile_m * 4 * (tile_k // meta_step(problem.dtype))
         return (tile_m * problem.dtype.itemsize // 2 + tile_n * problem.b_dtype.itemsize) * tile_k + marks
@@ -84,16 +84,15 @@ def stage_bytes(problem: Problem, tile_m: int, tile_n: int, tile_k: int) -> int:
 def configure(
     problem: Problem, tile_m: int, tile_n: int, consumers: int, ping_pong: bool = False
 ) -> MatmulConfig | None:
-    """Fill SMEM with stages for a tile; None where not even two fit, or the kernel has no such form.
-
-    A left side that goes through registers is never multiplied in turns: `register_product` waits for stages without
-    regard to whose turn they are. Nor by products of an odd width: the way there hides behind wide ones.
+    """A configuration that fills SMEM with stages for a tile; None if not even two fit, or the kernel has no such form.
+    A left side that goes through registers excludes turns, because `register_product` waits for all stages. It also
+    excludes products of an odd width, because only wide products hide the conversion.
     """
     if from_registers(problem) and (ping_pong or (tile_n % 64 and not in_pairs(problem))):
         return None
     tile_k = STEP_BYTES // max(problem.dtype.itemsize, problem.b_dtype.itemsize)
     item = problem.out_dtype.itemsize
-    # whole rows of a swizzle; in turns, half of that leaves room for another stage
+    # whole rows of a swizzle; with turns, half of that leaves room for another stage
     epilogue_n = min((64 if ping_pong or problem.busy else 128) // item if item < 4 else 32, tile_n)
     while tile_n % epilogue_n:
         epilogue_n //= 2
@@ -112,7 +111,7 @@ def configure(
 
 
 def in_pairs(problem: Problem) -> bool:
-    """Whether the left side is of 4 bits, which are widened two at a time."""
+    """Whether the left side has 4-bit elements, which are widened two at a time."""
     return bool(problem.int4) and problem.dtype.is_integer
 
 
@@ -122,12 +121,12 @@ def is_mixed(problem: Problem) -> bool:
 
 
 def overlapped(one: float, other: float) -> float:
-    """How long two things take that run at the same time."""
+    """The time of two activities that run at the same time."""
     return max(one, other) + SHOWS * min(one, other)
 
 
 def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
-    """An estimate of how long the kernel takes."""
+    """An estimate of the kernel's time in clocks."""
     p, t = problem.swapped if config.swapped else problem, config
     width = t.tile_n if p.gate is None else t.tile_n // 2
     tiles = -(-p.M // (t.tile_m * t.cluster)) * -(-p.N // (width * t.cluster_n)) * p.parts * prod(p.batch)
@@ -144,12 +143,12 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
             products = overlapped(products, t.tile_m * t.tile_k / rate)
         else:
             products = max(products, t.tile_m * t.tile_k / WIDENED)
-    # rows that are not there are filled all the same; what a cluster shares is loaded once
+    # rows past the end are filled, too; a cluster loads shared data once
     rows_a, rows_b = t.tile_m / t.cluster_n, t.tile_n / t.cluster
     rows_a = rows_a / 2 if p.sparse else rows_a
     rows_a = rows_a / 2 if p.int4 else rows_a
     loads = (rows_a * p.dtype.itemsize + rows_b * p.b_dtype.itemsize) * t.tile_k / L2_BYTES
-    if p.scaled:  # a warpgroup's own products, and then its multiply-adds, unless there are others' products meanwhile
+    if p.scaled:  # a warpgroup's products, and then its multiply-adds, which other warpgroups' products may hide
         products = max(products, products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION)
     if p.promoted:
         run = max(RUN // t.tile_k, 1)
@@ -160,9 +159,9 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     store = t.tile_m * t.tile_n * each + EDGE
     if t.tile_n in BETWEEN and not p.scaled:
         store += t.tile_n // t.epilogue_n * CHUNK
-    # in turns, one consumer's store hides behind the other's products; the last one's shows
+    # with turns, one consumer's store hides behind the other's products, except the last one
     work = waves * max(steps * step, store / t.consumers) + store if t.ping_pong else waves * (steps * step + store)
-    # all of A and B once, and again as often as a band of tiles walks past L2
+    # all of A and B once, and again for each band of tiles that exceeds L2
     bytes_ = total_bytes(p)
     bytes_ *= 1.0 if t.tile_m * t.cluster >= p.M or t.tile_n * t.cluster_n >= p.N else KEPT
     made = (overlapped(work, bytes_ / DRAM_BYTES) + START) * (TIED if t.blocks > 1 else 1.0)
@@ -206,9 +205,10 @@ def tiles_between(problem: Problem) -> list[MatmulConfig]:
 
 
 def band(problem: Problem, config: MatmulConfig, blocks: int) -> int:
-    """How many tiles of M go together in L2: as measured, for the times differ by 2 % at most.
+    """The number of tiles of M in a band that shares L2, as measured.
 
-    2048 rows are never worse, but for short products, and for B along N where all tiles run at once.
+    Times differ by 2 % at most. 2048 rows are never worse, except for short products, and for B along N if all tiles
+    run at once.
     """
     at_once = -(-problem.M // config.tile_m) * -(-problem.N // config.tile_n) <= blocks
     short = problem.K * problem.dtype.itemsize <= 16 * STEP_BYTES
@@ -216,7 +216,7 @@ def band(problem: Problem, config: MatmulConfig, blocks: int) -> int:
 
 
 def needs_swap(problem: Problem) -> bool:
-    """Whether the transposed product is the one that there is: the side that goes through registers is the left one."""
+    """Whether only the transposed product is possible, because the side that goes through registers must be the left one."""
     return (
         not problem.sparse
         and from_registers(problem.swapped)
@@ -225,7 +225,7 @@ def needs_swap(problem: Problem) -> bool:
 
 
 def gates(p: Problem, t: MatmulConfig) -> bool:
-    """Whether a configuration can have two products side by side, if that is asked: halves of a tile are whole panels of B."""
+    """Whether a configuration can do a gate's two products: halves of a tile are whole panels of B."""
     if p.gate is None:
         return True
     half = t.tile_n // 2
@@ -234,7 +234,10 @@ def gates(p: Problem, t: MatmulConfig) -> bool:
 
 
 def _options(problem: Problem, blocks: int, plain: bool) -> list[MatmulConfig]:
-    """What the fast kernel could be, but for what L2 is told. No side of the problem needs to be exchanged."""
+    """The possible configurations of the fast kernel, without hints for L2.
+
+    No side of the problem needs to be exchanged.
+    """
     room = (
         ACCUMULATORS
         if plain and problem.plain and not problem.bias and not problem.accumulate
@@ -244,8 +247,8 @@ def _options(problem: Problem, blocks: int, plain: bool) -> list[MatmulConfig]:
     tiles = [t for t in tiles if t[1] < 192 or problem.b_scaled != "columns"]
     clusters = CLUSTERS
     if problem.softmax:
-        # Nothing leaves by TMA while the next tile is multiplied: on one NVIDIA H200 turns took 1.25 of the time, clusters 1.2,
-        # both together 2.1.
+        # No TMA store overlaps with the next tile's products: on one NVIDIA H200 turns took 1.25 of the time, clusters
+        # 1.2, both together 2.1.
         tiles, clusters = [t for t in tiles if not t[3]], CLUSTERS[:1]
     made = [c for c in (configure(problem, *tile) for tile in tiles) if c is not None]
     made += tiles_between(problem)
@@ -256,7 +259,7 @@ def _options(problem: Problem, blocks: int, plain: bool) -> list[MatmulConfig]:
 
 
 def _finished(problem: Problem, config: MatmulConfig, blocks: int) -> MatmulConfig:
-    """With what L2 is told: what is read once makes room in it for what is read again."""
+    """The configuration with hints for L2: data that is read once makes room for data that is read again."""
     p = problem.swapped if config.swapped else problem
     tiles_m, tiles_n = -(-p.M // config.tile_m), -(-p.N // config.tile_n)
     return replace(
@@ -269,21 +272,21 @@ def _finished(problem: Problem, config: MatmulConfig, blocks: int) -> MatmulConf
 
 @cache
 def choose(problem: Problem, blocks: int, plain: bool = True) -> MatmulConfig:
-    """The configuration of the fast kernel that the estimate likes best. `plain`: products are stored as they are."""
+    """The configuration of the fast kernel with the best estimate. `plain`: products are stored without an epilogue."""
     if needs_swap(problem):
         return replace(choose(problem.swapped, blocks, plain), swapped=True)
     best = min(_options(problem, blocks, plain), key=lambda c: clocks(problem, c, blocks))
     return _finished(problem, best, blocks)
 
 
-VARIED = 1.01  # by how much a variant that the estimate can't tell from its like is put behind it
+VARIED = 1.01  # the factor that puts a variant with an equal estimate behind the first
 
 
 def space(problem: Problem, blocks: int, plain: bool = True) -> list[tuple[float, MatmulConfig]]:
-    """(clocks, configuration) of the fast kernel, all that are worth a try: `choose` of them comes out first.
+    """(clocks, configuration) of the fast kernel, all that are worth a trial; the result of `choose` is first.
 
-    Beside each that `choose` compares, ones with other bands of tiles in L2, and with a stage more in the place of the second
-    buffer of the results.
+    Beside each one that `choose` compares, there are variants with other bands of tiles in L2, and with one more stage
+    in place of the results' second buffer.
     """
     if needs_swap(problem):
         return [(time, replace(c, swapped=True)) for time, c in space(problem.swapped, blocks, plain)]
@@ -311,25 +314,25 @@ def _variants(problem: Problem, config: MatmulConfig) -> list[MatmulConfig]:
 
 # --- kernels beside the fast one -----------------------------------------------------------------
 
-LAUNCH = 6000  # clocks from the end of one kernel to full speed of the next, and what the host takes for it
+LAUNCH = 6000  # clocks from the end of one kernel to full speed of the next, with the host's time
 FMAS, LANE_SHARE = 128, 0.9  # multiply-adds of lanes, a clock of a multiprocessor, and how much of that is reached
-ALONE = 1.3  # how much longer a block takes that shares its multiprocessor with no other
+ALONE = 1.3  # the factor for a block that is alone on its multiprocessor
 # the time of a tile divided by that of its multiply-adds, when loads from SMEM are the limit
 LANE_LOADS = {(128, 128): 1.0, (64, 64): 1.5, (32, 32): 3.0, (8, 128): 2.0, (128, 8): 2.0}
-MMA_SHARE = 0.55  # of wgmma's rate: what mma.sync reaches
+MMA_SHARE = 0.55  # the part of wgmma's rate that mma.sync reaches
 MMA_F64 = 115  # multiply-adds of float64 a clock
 STEP_LATENCY, STEP_LATENCY_ONE_BY_ONE = 250, 1500  # clocks of a step that nothing hides: a barrier, or a load from GMEM
 COPIES = 4.5  # elements that a multiprocessor copies, a clock, where each is a copy of its own
 L2_LATENCY = 700  # clocks of loads that nothing hides
 L2_KEEPS = 30e6  # bytes that are still in L2 when the next kernel reads them
 L2_TOTAL = 3200  # bytes a clock of the whole GPU from and to L2
-ONE_BY_ONE = 2.5  # how much longer an operand takes that is read an element at a time
+ONE_BY_ONE = 2.5  # the factor for an operand that is read one element at a time
 PARTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 TILE_SIZES = ((128, 128), (64, 128), (64, 64), (16, 128), (128, 16))
 
 
 def pack_clocks(packing: Packing | None) -> float:
-    """What laying an operand out anew takes, beside the launch."""
+    """The clocks for packing an operand, without the launch."""
     if packing is None:
         return 0.0
     count = prod(packing.batch) * packing.rows
@@ -380,16 +383,19 @@ def tile_clocks(
 
 
 def lane_options(p: Problem) -> list[LaneConfig]:
-    """The sizes that a product by lanes may have. A single step is no loop, and takes more registers: larger tiles spill."""
+    """The possible sizes of a product by lanes.
+
+    A single step is no loop, and takes more registers: larger tiles spill.
+    """
     if LaneConfig.tile_k >= p.K:
         return [LaneConfig(32, 32)]
     return [LaneConfig(*tile) for tile in LANE_TILES if p.wide.itemsize == 4 or tile == (64, 64)]
 
 
 def tile_options(p: Problem) -> list[TileConfig]:
-    """The sizes that a product by mma.sync may have: 64 bytes of K a stage, of float64 128, or as many as share a scale.
+    """The possible sizes of a product by mma.sync: 64 bytes of K a stage (128 for float64), or as many elements as share a scale.
 
-    Where sums are promoted after each stage, there are two accumulators a lane.
+    If sums are promoted after each stage, a lane has two accumulators.
     """
     if p.scaled:
         return [TileConfig(64, n, 128, 3) for n in (128, 64) if n == 64 or p.dtype.itemsize == 1]
@@ -401,14 +407,14 @@ def tile_options(p: Problem) -> list[TileConfig]:
 
 
 def part_options(p: Problem, tile_k: int) -> list[int]:
-    """Into how many parts K may be cut: each has a few steps, and `thrice` none beyond the end."""
+    """The possible numbers of parts of K: each part has a few steps, and with `thrice` none beyond the end."""
     steps = steps_of(p, tile_k)
     room = 64e6 / max(prod(p.batch) * p.M * p.N * p.wide.itemsize, 1)  # bytes of partial sums
     return [n for n in PARTS if n == 1 or (n * 4 <= steps and n <= room and not p.softmax)]
 
 
 def split(p: Problem, parts: int) -> Problem:
-    """The problem of the kernel that multiplies, where K is cut in parts."""
+    """The problem of the multiplying kernel if K is cut into parts."""
     whole = parts == 1 and p.gate is None
     if whole:
         return p

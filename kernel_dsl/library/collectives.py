@@ -106,9 +106,9 @@ def reduce_scatter(
     timeout: float | None = None,
     interpret: Any = None,
 ) -> Any:
-    """The sum of all devices' arrays, of which device i gets part i along the first axis: (n * m, ...) to (m, ...).
+    """The sum of all devices' arrays; device i gets part i along the first axis: (n * m, ...) to (m, ...).
 
-    `x`, `out`, `deterministic`, `timeout` and errors as of `all_reduce`. Raises `BadArgument` where the first axis is no
+    `x`, `out`, `deterministic`, `timeout` and errors as of `all_reduce`. Raises `BadArgument` if the first axis is no
     multiple of the devices.
     """
     op = "reduce_scatter"
@@ -126,7 +126,7 @@ def reduce_scatter(
 def _over_hosts(
     x: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh, out: Any, timeout: float | None, interpret: Any
 ) -> Any:
-    """`all_reduce` on several hosts: each device adds up its part, and gives it to all."""
+    """`all_reduce` on several hosts: each device sums its part, and sends it to all."""
     size = prod(shape)
     if size % mesh.size or not size:
         what = f"x has {size} elements, for {mesh.size} devices on several hosts"
@@ -184,7 +184,7 @@ def _in_place(x: Any, out: Any) -> bool:
 
 
 class _Walk:
-    """How a device's blocks share an array of `size` elements: chunk after chunk, all blocks at the same time."""
+    """The distribution of an array of `size` elements over a device's blocks: chunk after chunk, all blocks at the same time."""
 
     def __init__(self, size: int, dtype: DType) -> None:
         self.chunk = 128 * BYTES // dtype.itemsize
@@ -194,7 +194,7 @@ class _Walk:
         self.blocks = max(min(self.chunks, most), 1)
 
     def over(self, work: Any) -> None:
-        """`work(part)` for each chunk of this block's."""
+        """Call `work(part)` for each of this block's chunks."""
         block = kd.axis_index("block")
 
         def step(i: Any, carry: Any) -> Any:
@@ -205,16 +205,16 @@ class _Walk:
 
 
 def wait_for_all(semaphore: Any, mesh: Mesh, timeout: float | None) -> None:
-    """Wait until the block of this number is here on all devices; what each did before is done."""
+    """Wait until the block with this number has arrived here on all devices. Its earlier accesses are then done."""
     kd.semaphore_signal_multicast(semaphore, collective_axes=mesh.names)
     kd.semaphore_wait(semaphore, mesh.size, timeout=timeout)
 
 
 def orders_itself(kernel: Any) -> Any:
-    """A kernel whose streams need not meet.
+    """Mark a kernel whose streams need no synchronisation.
 
-    Either no device reads or writes what is another's before that one's kernel has begun, nor after it has ended, which its
-    semaphores see to; or it looks at its own device's arrays alone.
+    Either its semaphores keep each device from accessing another's arrays before that one's kernel has begun and after
+    it has ended, or it accesses only its own device's arrays.
     """
     kernel.meets = False
     return kernel
@@ -231,7 +231,7 @@ def ranks_of(mesh: Mesh, deterministic: bool) -> list[Any]:
 def summed(refs: Sequence[Any], part: Any) -> Any:
     """The sum of a part of several Refs, in their order, in their dtype."""
     dtype = refs[0].dtype
-    values = [ref[part] for ref in refs]  # all on their way before the first is waited for
+    values = [ref[part] for ref in refs]  # all loads are in flight before the first wait
     wide = dt.float32 if dtype.is_float and dtype.itemsize < 4 else dtype
     total = values[0].astype(wide)
     for value in values[1:]:
@@ -278,9 +278,7 @@ def _one_shot(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: b
 def _two_shot(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: bool, timeout: float | None) -> Any:
     size = prod(shape)
     chunk = _Walk(size, dtype).chunk
-    each = (
-        -(-size // (mesh.size * chunk)) * chunk
-    )  # a device's part: whole chunks, the last one's may reach past the end
+    each = -(-size // (mesh.size * chunk)) * chunk  # whole chunks; the last part may pass the end
     walk = _Walk(each, dtype)
 
     def two_shot(x: Any, out: Any, begin: Any, end: Any) -> None:

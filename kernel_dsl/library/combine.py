@@ -20,7 +20,7 @@ UNROLLED = 16  # parts whose loads are in flight at once
 
 
 def in_flight(parts: int) -> int:
-    """Parts that are loaded together: as many as divide them."""
+    """Parts that are loaded together: the largest divisor of their number within the limit."""
     return max(n for n in range(1, UNROLLED + 1) if parts % n == 0)
 
 

@@ -24,7 +24,7 @@ from .checks import check_array, refuse, shapes_together
 from .operands import element_strides, is_transposed, turned
 
 TILE_M, TILE_N = 16, 64
-LIKE_RESULT = ("bias", "c", "residual")  # operands that are looked at as the result is
+LIKE_RESULT = ("bias", "c", "residual")  # operands that are viewed as floats, like the result
 TAKEN = (*LIKE_RESULT, "scale", "out_scale")
 
 
@@ -38,12 +38,15 @@ def pairs(x: Any) -> Any:
     if isinstance(x, kd.ShapeDtypeStruct):
         return kd.ShapeDtypeStruct((*x.shape, 2), kd.float32)
     if callable(getattr(x, "stride", None)):
-        return sys.modules["torch"].view_as_real(x)  # the caller's: x is its tensor
+        return sys.modules["torch"].view_as_real(x)  # the caller has imported torch: x is a tensor
     return x[..., None].view(np.float32)
 
 
 def along(x: Any) -> Any:
-    """An array of complex64 as float32, real and imaginary parts in turn along its last axis; None where they don't lie so."""
+    """An array of complex64 as float32, with real and imaginary parts alternating along its last axis.
+
+    None if memory has another order.
+    """
     strides, shape = element_strides(x), (*x.shape[:-1], 2 * x.shape[-1])
     if isinstance(x, kd.ShapeDtypeStruct):
         return kd.ShapeDtypeStruct(shape, kd.float32)
@@ -54,11 +57,11 @@ def along(x: Any) -> Any:
 
 @cache
 def parts_kernel(batch: tuple[int, ...], rows: int, columns: int, form: str) -> Any:
-    """The kernel that lays out pairs (*batch, rows, columns, 2) anew.
+    """The kernel that copies pairs (*batch, rows, columns, 2) into another order.
 
-    `form` "left": (*batch, rows, 2, columns), real parts of a row, then imaginary ones. "right": (*batch, rows, 2, columns, 2), a
-    matrix of two by two for each element; "turned" the same, where rows are those of the transposed operand.
-    "copy": pairs as they are, into a result of any strides.
+    `form` "left": (*batch, rows, 2, columns), real parts of a row, then imaginary ones. "right": (*batch, rows, 2,
+    columns, 2), a matrix of two by two for each element; "turned": the same for the transposed operand. "copy":
+    unchanged pairs, into a result of any strides.
     """
     shape = {"left": (rows, 2, columns), "copy": (rows, columns, 2)}.get(form, (rows, 2, columns, 2))
     tiles = (*batch, kd.cdiv(rows, TILE_M), kd.cdiv(columns, TILE_N))
@@ -88,7 +91,7 @@ def parts_kernel(batch: tuple[int, ...], rows: int, columns: int, form: str) -> 
 
 @dataclass(frozen=True)
 class ComplexPlan:
-    """A product of complex64 as a call of the real `multiply`. `names`: of the operands of steps."""
+    """A product of complex64 as a call of the real `multiply`. `names`: those of the steps' operands."""
 
     multiply: Any
     names: tuple[str, ...]
@@ -143,7 +146,10 @@ class ComplexPlan:
 def complex_plan(
     multiply: Any, a: Any, b: Any, o: Any, names: tuple[str, ...], extra: list[Any], out: Any
 ) -> ComplexPlan:
-    """The plan of a product of complex64. Raises `BadCallArgument`, `BadCallValue` for what such a product can't have."""
+    """The plan of a product of complex64.
+
+    Raises `BadCallArgument`, `BadCallValue` for options that such a product can't have.
+    """
     for name, x in (("a", a), ("b", b)):
         if not is_complex(x):
             what = f"{name} is {as_dtype(x.dtype)}" if hasattr(x, "dtype") else f"{name} is a {type(x).__name__}"

@@ -46,7 +46,7 @@ def _run(name: str, like: Any, plan: Any, inputs: list[Any], out: Any, stream: A
 
 
 def _kernel(name: str, p: ConvProblem, x: Any, w: Any, out: Any) -> Any:
-    """The kernel `(x, w) -> out` for a problem and arrays: Hopper's where it can take them."""
+    """The kernel `(x, w) -> out` for a problem and arrays: Hopper's if it can take them."""
     machine = target_named(None)
     why = why_not(p, machine, (x, w, out))
     if not why:
@@ -69,14 +69,14 @@ def conv2d(
     stream: Any = None,
     interpret: Any = None,
 ) -> Any:
-    """The convolution (without turning filters, as is usual) of images x (N, H, W, C) with w (F, R, S, C / groups), NHWC.
+    """The convolution (a correlation, as is usual in networks) of images x (N, H, W, C) with w (F, R, S, C / groups).
 
-    The result is (N, H', W', F) in the dtype of both, float16, bfloat16 or float32; H' = (H + 2 padding - dilation (R - 1) - 1)
-    // stride + 1, and W' likewise. Element (n, i, j, f) is the sum over taps (r, s) and channels c of its group of
-    x[n, i stride + r dilation - padding, j stride + s dilation - padding, c] * w[f, r, s, c], where x is zero outside. `stride`,
-    `padding`, `dilation`: an int, or a pair for height and width. Sums are float32, and float32 products exact. Arrays lie
-    in any strides; strides, groups and the like go to a slower kernel, with a log line. `out`,
-    `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for wrong arrays,
+    The result is (N, H', W', F) in the dtype of both, float16, bfloat16 or float32; H' = (H + 2 padding - dilation (R -
+    1) - 1) // stride + 1, and W' likewise. Element (n, i, j, f) is the sum over taps (r, s) and channels c of its group
+    of x[n, i stride + r dilation - padding, j stride + s dilation - padding, c] * w[f, r, s, c], where x is zero
+    outside. `stride`, `padding`, `dilation`: an int, or a pair for height and width. Sums are float32, and float32
+    products are exact. Arrays have any strides in memory. A slower kernel, with a log line, computes other options than
+    padding and dilation. `out`, `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for wrong arrays,
     `BadCallValue` for sizes that don't fit.
     """
     host, own, like = host_of(x, w), (stride, padding, dilation, groups), ""
@@ -110,9 +110,9 @@ def conv2d_dgrad(
     stream: Any = None,
     interpret: Any = None,
 ) -> Any:
-    """The gradient of x in `conv2d(x, w)`, of shape `input_size` (N, H, W, C), where dout (N, H', W', F) is that of the result.
+    """The gradient of x in `conv2d(x, w)`, of shape `input_size` (N, H, W, C); dout (N, H', W', F) is the result's gradient.
 
-    Options and errors as there; dout and w have one dtype, which the gradient has, too.
+    Options and errors are those of `conv2d`; dout, w and the gradient have one dtype.
     """
     own = stride, padding, dilation, groups, input_size
     made, like = _repeated("conv2d_dgrad", own, {"dout": dout, "w": w}, out, stream, interpret)
@@ -149,10 +149,9 @@ def conv2d_wgrad(
     stream: Any = None,
     interpret: Any = None,
 ) -> Any:
-    """The gradient of w in `conv2d(x, w)`, (F, R, S, C / groups), where dout (N, H', W', F) is that of the result.
-
-    `kernel_size`: R and S, or one int for both. Options and errors as there; x and dout have one dtype, which the gradient has,
-    too. The same inputs always give the same bits.
+    """The gradient of w in `conv2d(x, w)`, (F, R, S, C / groups); dout (N, H', W', F) is the result's gradient.
+    `kernel_size`: R and S, or one int for both. Options and errors are those of `conv2d`; x, dout and the gradient have
+    one dtype. The same inputs always give the same bits.
     """
     own = stride, padding, dilation, groups, kernel_size
     made, like = _repeated("conv2d_wgrad", own, {"x": x, "dout": dout}, out, stream, interpret)
@@ -174,7 +173,7 @@ def conv2d_wgrad(
 
 
 def _wgrad(p: ConvProblem, x: Any, dout: Any) -> tuple[Any, int]:
-    """The kernel `(x, dout) -> dw`, or with parts their sums: Hopper's where it can take the arrays."""
+    """The kernel `(x, dout) -> dw`, or with parts their sums: Hopper's if it can take the arrays."""
     machine = target_named(None)
     why = why_not(p, machine, (x, dout)) if p.pixels else "there are no pixels"
     if not why:

@@ -15,12 +15,12 @@ from ..kernel import identified
 from .conv_problem import ConvProblem
 
 PIXELS, STEP = 64, 32  # pixels of a tile; terms of the sum in a step
-COLUMNS = 64  # of a tile, at most
-SUMMED = 2048  # elements that a block adds up across parts
+COLUMNS = 64  # the most columns of a tile
+SUMMED = 2048  # elements that a block adds across parts
 
 
 def width_of(n: int) -> int:
-    """Columns of a tile for so many: a power of two."""
+    """Columns of a tile for `n` columns: a power of two."""
     return min(max(1 << (n - 1).bit_length(), 8), COLUMNS)
 
 
@@ -34,14 +34,14 @@ def _pixels(first: Any, count: int, height: int, width: int, images: int) -> tup
 
 
 def _seen(p: ConvProblem, place: tuple[Any, Any], tap: tuple[Any, Any]) -> tuple[Any, Any, Any]:
-    """(row, column, whether it is in the image) of x that a tap sees where a result stands."""
+    """(row, column, whether it is in the image) of the element of x that a tap reads for a result."""
     y = place[0] * p.stride[0] + (tap[0] * p.dilation[0] - p.padding[0])
     x = place[1] * p.stride[1] + (tap[1] * p.dilation[1] - p.padding[1])
     return y, x, (y >= 0) & (y < p.height) & (x >= 0) & (x < p.width)
 
 
 def _seeing(p: ConvProblem, place: tuple[Any, Any], tap: tuple[Any, Any]) -> tuple[Any, Any, Any]:
-    """(row, column, whether there is one) of the result whose tap sees a place of x."""
+    """(row, column, whether it exists) of the result for which a tap reads a place of x."""
     found: list[tuple[Any, Any]] = []
     for axis, size in enumerate((p.out_height, p.out_width)):
         shifted = place[axis] + (p.padding[axis] - tap[axis] * p.dilation[axis])
@@ -147,7 +147,7 @@ def wgrad_grid(p: ConvProblem) -> tuple[int, int, int]:
 
 @cache
 def wgrad_parts(p: ConvProblem, multiprocessors: int) -> int:
-    """In how many parts pixels are summed up, so that there is a part for each multiprocessor."""
+    """The number of parts of the sum over pixels, so that each multiprocessor has one."""
     return max(min(multiprocessors // wgrad_grid(p)[2], kd.cdiv(p.pixels, 8 * STEP)), 1)
 
 
@@ -157,7 +157,7 @@ def wgrad_kernel(problem: ConvProblem, parts: int) -> Any:
     p = problem
     rows, columns = width_of(p.share), width_of(p.depth)
     row_tiles, column_tiles, _ = wgrad_grid(p)
-    steps = kd.cdiv(kd.cdiv(p.pixels, parts), STEP)  # of a part
+    steps = kd.cdiv(kd.cdiv(p.pixels, parts), STEP)  # steps of a part
 
     def body(x: Any, dout: Any, dw: Any) -> None:
         rest, channel_tile = kd.program_id(0), kd.program_id(1)
@@ -195,7 +195,7 @@ def wgrad_kernel(problem: ConvProblem, parts: int) -> Any:
 
 @cache
 def wgrad_sum_kernel(problem: ConvProblem, parts: int) -> Any:
-    """The kernel `(partial sums) -> dw`: they are added up in their order, so a call gives the same bits each time."""
+    """The kernel `(partial sums) -> dw`: added in their order, so each call gives the same bits."""
     p = problem
     size = p.filters * p.taps[0] * p.taps[1] * p.depth
 

@@ -23,14 +23,14 @@ from .persistent_matmul import swizzled
 from .stage_product import following_slot, stage_product
 
 DEPTH = 64  # channels of a stage: a row of the widest swizzle
-BAND = 8  # tiles of pixels that go together in L2
+BAND = 8  # tiles of pixels in a band that shares L2
 
 
 @dataclass(frozen=True)
 class ConvConfig:
     """`box`: images, rows and columns of a tile, 64 pixels for each of the `consumers` or 128; `tile_n`: filters of a tile.
 
-    `cluster`: blocks with tiles of the same filters, which get them by multicast.
+    `cluster`: blocks with tiles of the same filters, which multicast brings to all.
     """
 
     box: tuple[int, int, int]
@@ -57,7 +57,7 @@ class ConvConfig:
 
 
 def boxed(stages: int, box: tuple[int, int, int], columns: int, dtype: Any) -> Any:
-    """Stages of a box of pixels: as TMA moves it, and as the rows that its pixels are for wgmma."""
+    """Stages of a box of pixels, in two shapes: TMA's box, and rows of pixels for wgmma."""
     swizzle = kd.find_swizzle(columns * dtype.bits)  # as wide as a row
     rows = kd.SwizzleTransform(swizzle)
     tiles = kd.TilingTransform((8, swizzle // dtype.itemsize)), rows
@@ -70,7 +70,7 @@ def boxed(stages: int, box: tuple[int, int, int], columns: int, dtype: Any) -> A
 
 @cache
 def boxes(p: ConvProblem, pixels: int = 128) -> tuple[int, int, int]:
-    """The box of so many pixels, in powers of two, that wastes least; of those the squarest."""
+    """The box of `pixels` pixels, in powers of two, that wastes least; of equal ones the squarest."""
     found: list[tuple[int, int, tuple[int, int, int]]] = []
     columns = 1
     while columns <= pixels:
@@ -93,7 +93,7 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
     sizes = p.batch, p.out_height, p.out_width
     counts = [kd.cdiv(size, part) for size, part in zip(sizes, t.box, strict=True)]
     tiles_m, tiles_n = kd.cdiv(counts[0] * counts[1] * counts[2], t.cluster), kd.cdiv(p.filters, t.tile_n)
-    total = tiles_m * tiles_n  # of clusters, as is `tiles_m`
+    total = tiles_m * tiles_n  # counts clusters, as does `tiles_m`
     axes = ("cluster",) if t.cluster > 1 else ()
     chunks = kd.cdiv(p.channels, DEPTH)
     steps = p.taps[0] * p.taps[1] * chunks
@@ -171,14 +171,14 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
             for number in range(parts):
                 start = number * t.epilogue_n
                 own_part = me * ring + number % ring
-                # a tile starts with the first buffer, which the tile before may have used last
+                # a tile starts with the first buffer, which the tile before may still use
                 kd.wait_smem_to_gmem(0 if number == 0 and parts % ring else ring - 1, wait_read_only=True)
                 out_smem[1].at[own_part][...] = value[:, start : start + t.epilogue_n].astype(p.dtype)
                 kd.commit_smem()
                 kd.copy_smem_to_gmem(out_smem[0].at[own_part], out.at[(*place, kd.ds(n + start, t.epilogue_n))])
             return slot_after
 
-        kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest
+        kd.wait_smem_to_gmem(0, wait_read_only=True)  # the copies have read SMEM; the kernel's end waits for writes
 
     def body(x: Any, w: Any, out: Any, *, x_smem: Any, out_smem: Any, **buffers: Any) -> None:
         me = kd.axis_index("wg")
@@ -246,7 +246,7 @@ def config_of(p: ConvProblem) -> ConvConfig:
 
 
 def why_not(p: ConvProblem, machine: Target, arrays: Sequence[Any]) -> str:
-    """Why the kernel here can't take a problem and its arrays, images, filters and results; empty where it can."""
+    """The reason why this kernel can't take a problem and its arrays (images, filters and results); empty if it can."""
     if not machine.supports(Feature.WGMMA | Feature.TMA):
         return f"{machine} has no wgmma"
     if p.dtype.itemsize != 2:

@@ -14,7 +14,7 @@ from kernel_dsl.dtypes import as_dtype
 from .refusals import Refusals
 
 DTYPES = (kd.float16, kd.bfloat16, kd.float32)
-MOST = 2**31 - 1  # of coordinates along an axis, and of pixels of all images together
+MOST = 2**31 - 1  # the most coordinates along an axis, and pixels of all images
 
 Pair = tuple[int, int]
 
@@ -47,7 +47,7 @@ class ConvProblem:
         return self._steps(self.width, 1)
 
     def _steps(self, size: int, axis: int) -> int:
-        """Places of a filter along an axis; none or fewer where it does not fit."""
+        """Places of a filter along an axis: 0 or less if it does not fit."""
         reach = self.dilation[axis] * (self.taps[axis] - 1) + 1
         return (size + 2 * self.padding[axis] - reach) // self.stride[axis] + 1
 
@@ -101,7 +101,7 @@ class ConvCheck(Refusals):
         return one
 
     def whole(self, name: str, x: Any, least: int) -> int:
-        """An int from `least` on."""
+        """An int of at least `least`."""
         if isinstance(x, bool) or not isinstance(x, Integral):
             raise self.argument(f"{name}={shown(x)}", f"an int, {least} or more")
         if not least <= int(x) <= MOST:
@@ -123,7 +123,7 @@ class ConvCheck(Refusals):
         return int(both[0]), int(both[1])
 
     def sizes(self, name: str, x: Any, axes: str) -> tuple[int, int, int, int]:
-        """The ints of a shape of four axes that is given, none of which is negative."""
+        """The ints of a given shape of four axes, none negative."""
         if not isinstance(x, (tuple, list)):
             raise self.argument(f"{name}={shown(x)}", axes)
         given = tuple(cast("Sequence[Any]", x))

@@ -19,7 +19,7 @@ from .conv_problem import ConvProblem
 from .stage_product import following_slot, stage_product
 
 PANEL = 64  # filters or channels: a row of the widest swizzle
-STAGES_BYTES = 208 * 1024  # of SMEM
+STAGES_BYTES = 208 * 1024  # bytes of SMEM for stages
 # clocks: multiply-adds of a multiprocessor in one, what a tile and a launch take beside, bytes of memory in one
 MADS, TILE, LAUNCH, DRAM_BYTES = 2048, 3000, 6000, 2300
 MOST_PARTIAL = 1 << 28  # bytes of sums of parts
@@ -29,7 +29,8 @@ MOST_PARTIAL = 1 << 28  # bytes of sums of parts
 class ConvWgradConfig:
     """`tile_m` filters, shared by `consumers`, and `tile_n` channels of a tile; `box`: images, rows and columns of a stage.
 
-    `cluster`: blocks with tiles of neighbouring filters, which get what their taps see by multicast; it divides the tiles.
+    `cluster`: blocks with tiles of neighbouring filters, which multicast brings the same parts of images; it divides
+    the tiles.
     """
 
     box: tuple[int, int, int]
@@ -180,7 +181,7 @@ def wgrad_config(p: ConvProblem) -> ConvWgradConfig:
 
 @cache
 def wgrad_split(p: ConvProblem, t: ConvWgradConfig, multiprocessors: int) -> int:
-    """In how many parts pixels are summed up: full waves of tiles, and not much to add up after them."""
+    """The number of parts of the sum over pixels: full waves of tiles, and few sums to add after them."""
     tiles, steps = t.tiles(p)[2], t.steps(p)
     size = p.filters * p.taps[0] * p.taps[1] * p.channels * 4
 

@@ -68,7 +68,7 @@ class CrossEntropyPlan:
 
 
 def _losses(p: CrossEntropy, partials: Any, targets: Any, lse: bool, how: dict[str, Any]) -> Any:
-    """What users get of partials (ranks, 4, M)."""
+    """The results for users from partials (ranks, 4, M)."""
     losses, logs = loss_kernel(p, partials.shape[0])(partials, targets, **how)
     result = losses if p.rows else reduce_kernel(p)(losses, targets, **how)
     return (result, logs) if lse else result
@@ -78,20 +78,21 @@ def _losses(p: CrossEntropy, partials: Any, targets: Any, lse: bool, how: dict[s
 class LinearCrossEntropy:
     """`linear_cross_entropy(x, weight, targets)`: the cross-entropy of the logits x @ weight.T + bias, which are never in memory.
 
-    x (M, H) and weight (V, H) are float16, bfloat16 or float32, in any strides; targets (M,) int32 or int64, classes from 0 to
-    V - 1; bias (V,) float. Rows whose target is `ignore_index` have a loss of 0; a target that is no class gives NaN, and an
-    error where the host can read it. The loss of a row is (1 - s) * (lse - logit of the target) + s * (lse - mean of all
-    logits), with s the `label_smoothing`, from 0 to 1. `reduction`: "mean" of the rows that count (NaN where none does),
-    "sum", or "none".
+    x (M, H) and weight (V, H) are float16, bfloat16 or float32, in any strides; targets (M,) int32 or int64, classes
+    from 0 to V - 1; bias (V,) float. Rows whose target is `ignore_index` have a loss of 0; a target that is no class
+    gives NaN, and an error if the host can read the targets. The loss of a row is (1 - s) * (lse - logit of the target)
+    + s * (lse - mean of all logits), with s the `label_smoothing`, from 0 to 1. `reduction`: "mean" over the rows that
+    count (NaN if none does), "sum", or "none".
 
     Returns float32 () or (M,). `return_lse=True` also gives the natural logarithm of each row's sum of exponentials, float32
     (M,), which `linear_cross_entropy_backward` takes. Sums are float32; the same inputs give the same bits.
 
-    With `vocab_start` weight is a part of the vocabulary, whose first row is class number `vocab_start`, and targets are those of
-    all of it. The result is float32 (4, M) then: for each row the greatest logit of this part, the sum of exp(logit - greatest),
-    the logit of the target where it is in this part, else 0, and with `label_smoothing` the sum of the part's logits, else 0. All
-    parts, stacked as (ranks, 4, M), go to `linear_cross_entropy_combine`. Gradients of partials are right where the first two
-    are used for their logarithm, greatest + log(sum), alone.
+    With `vocab_start`, weight is a part of the vocabulary: its first row is class number `vocab_start`, and targets are
+    classes of the whole vocabulary. The result is then float32 (4, M), the partials: for each row the greatest logit of
+    this part, the sum of exp(logit - greatest), the target's logit if it is in this part, else 0, and with
+    `label_smoothing` the sum of the part's logits, else 0. All parts, stacked as (ranks, 4, M), go to
+    `linear_cross_entropy_combine`. Gradients of partials are right only if the first two are used as greatest +
+    log(sum).
 
     `config`: a `MatmulConfig`, for Hopper's fast kernel. `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for
     wrong arrays, `BadCallValue` for shapes and numbers that don't fit.
@@ -180,7 +181,7 @@ class LinearCrossEntropy:
 def combine_backward(
     gradient: Any, partials: Any, targets: Any, lse: Any, call: CrossEntropyCall, interpret: Any
 ) -> Any:
-    """The gradient of partials in `linear_cross_entropy_combine`."""
+    """The gradient of the partials in `linear_cross_entropy_combine`."""
     p = check_partials(partials, targets, call)
     return combine_slope_kernel(p, int(partials.shape[0]))(gradient, partials, targets, lse, interpret=interpret)
 
@@ -207,11 +208,11 @@ def linear_cross_entropy_combine(
     stream: Any = None,
     interpret: Any = None,
 ) -> Any:
-    """The loss of a vocabulary in parts: `partials` float32 (ranks, 4, M), what `linear_cross_entropy(vocab_start=)` gave of
-    each.
+    """The loss of a vocabulary in parts.
 
-    targets and options are those of the calls that made them; `vocab`: the classes of all parts together, which `label_smoothing`
-    needs. Returns what `linear_cross_entropy` returns. Raises `BadCallArgument`, `BadCallValue` as that does.
+    `partials` float32 (ranks, 4, M), the results of `linear_cross_entropy(vocab_start=)`. targets and options are those
+    of the calls that made them; `vocab`: the number of classes in all parts, which `label_smoothing` needs. Returns the
+    result of `linear_cross_entropy`, with its errors.
     """
     call = CrossEntropyCall(COMBINE, ignore_index, label_smoothing, reduction, None, vocab)
     if host := host_of(partials):
@@ -242,14 +243,15 @@ def linear_cross_entropy_backward(
     stream: Any = None,
     interpret: Any = None,
 ) -> Any:
-    """The gradients (dx, dweight), then dbias where there is a bias, in the dtypes of x, weight and bias.
+    """The gradients (dx, dweight), then dbias if there is a bias, in the dtypes of x, weight and bias.
 
-    Arrays and options are what `linear_cross_entropy` had; lse, float32 (M,), is what it returned with `return_lse=True`, and
-    dloss the gradient of its loss: a number or an array of one, (M,) where `reduction` is "none". `chunk`: of how many classes
-    the gradients of logits are in memory at once, in the dtype of x; by default as many as take 256 MiB. With `vocab_start`
-    weight is a part of a vocabulary of `vocab` classes (which `label_smoothing` needs), lse is that of all parts, and the sum
-    of all parts' dx is that of x. The same inputs give the same bits. Raises `BadCallArgument` for wrong arrays,
-    `BadCallValue` for shapes and numbers that don't fit.
+    Arrays and options are those of the call of `linear_cross_entropy`; lse, float32 (M,), is its result with
+    `return_lse=True`, and dloss the gradient of its loss: a number or an array of one, or (M,) if `reduction` is
+    "none". `chunk`: the number of classes whose gradients of logits are in memory at once, in the dtype of x; by
+    default as many as take 256 MiB. With `vocab_start`, weight is a part of a vocabulary of `vocab` classes (which
+    `label_smoothing` needs), lse is that of all parts, and the sum of all parts' dx is the gradient of x. The same
+    inputs give the same bits. Raises `BadCallArgument` for wrong arrays, `BadCallValue` for shapes and numbers that
+    don't fit.
     """
     call = CrossEntropyCall(BACKWARD, ignore_index, label_smoothing, reduction, vocab_start, vocab)
     p = problem_of(x, weight, targets, bias, call)
@@ -269,10 +271,10 @@ def linear_cross_entropy_backward(
 def partials_backward(
     gradient: Any, x: Any, weight: Any, targets: Any, partials: Any, bias: Any, call: CrossEntropyCall, interpret: Any
 ) -> tuple[Any, ...]:
-    """The gradients (dx, dweight[, dbias]) of what `linear_cross_entropy(vocab_start=)` gives, of `gradient` float32 (4, M).
+    """The gradients (dx, dweight[, dbias]) of partials of `linear_cross_entropy(vocab_start=)`, from `gradient` (4, M).
 
-    A row's greatest logit and its sum of exponentials say one thing together, its logarithm: how they share it is no matter of
-    what follows, so the gradient of the sum alone is asked for.
+    A row's greatest logit and its sum of exponentials together give its logarithm, and only that is used later. So the
+    gradient of the sum is enough.
     """
     p = problem_of(x, weight, targets, bias, call)
     how = {"stream": None, "interpret": interpret}
@@ -287,7 +289,7 @@ def partials_backward(
 
 
 class _EntropyGradients:
-    """Gradients that grow class by class. JAX's arrays are never written twice: there parts are put together at the end."""
+    """Gradients that grow class by class. JAX's arrays can't be written twice, so their parts are joined at the end."""
 
     def __init__(
         self, p: CrossEntropy, x: Any, weight: Any, bias: Any, dweight: Any, dbias: Any, how: Any, function: Any
@@ -300,13 +302,13 @@ class _EntropyGradients:
         self.function = function
 
     def of_all(self, rows: tuple[Any, ...], width: int, factor: Any, ones: Any) -> tuple[Any, ...]:
-        """(dx, dweight[, dbias]); `rows`: what `function` takes of each row, and last the numbers of `width` classes."""
+        """(dx, dweight[, dbias]); `rows`: the values of each row for `function`, and last the numbers of `width` classes."""
         for first in range(0, self.p.V, width):
             self.add(first, min(width, self.p.V - first), rows, factor, ones)
         return self.done()
 
     def add(self, first: int, count: int, rows: Any, factor: Any, ones: Any) -> None:
-        """What some classes, from number `first` on, do to all gradients."""
+        """Add the part of some classes, from number `first` on, to all gradients."""
         p, how = self.p, self.how
         own = slice(first, first + count)
         *of_rows, columns = rows

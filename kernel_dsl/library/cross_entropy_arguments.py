@@ -34,7 +34,7 @@ class CrossEntropyCall(Refusals):
     vocab: Any = None
 
     def integer(self, name: str, x: Any, least: int | None) -> None:
-        """Check an int of at least so much."""
+        """Check an int of at least `least`."""
         if isinstance(x, bool) or not isinstance(x, Integral):
             raise self.argument(f"{name}={shown(x)}", "an int")
         number = int(x)
@@ -73,7 +73,7 @@ class CrossEntropyCall(Refusals):
         )  # fmt: skip
 
     def chunk(self, chunk: Any, p: CrossEntropy, usual: int) -> int:
-        """How many classes are taken at once."""
+        """The number of classes at once."""
         if chunk is None:
             return min(max(usual, 1024), p.V)
         self.integer("chunk", chunk, 1)
@@ -115,7 +115,7 @@ def problem_of(x: Any, weight: Any, targets: Any, bias: Any, call: CrossEntropyC
 
 
 def check_targets(p: CrossEntropy, targets: Any, call: CrossEntropyCall) -> None:
-    """Raise `BadCallValue` for targets that the host can read and that are no class."""
+    """Raise `BadCallValue` for targets that are no class, if the host can read them."""
     held = on_host(targets)
     if held is None:
         return
@@ -142,7 +142,7 @@ def check_partials(partials: Any, targets: Any, call: CrossEntropyCall) -> Cross
 
 
 def check_gradient(dloss: Any, lse: Any, p: CrossEntropy, call: CrossEntropyCall) -> Any:
-    """The gradient of the loss, as the kernel takes it. Raises `BadCallArgument`, `BadCallValue`."""
+    """The gradient of the loss in the kernel's form. Raises `BadCallArgument`, `BadCallValue`."""
     if call.array("lse", lse, 1, "(M,)", (kd.float32,)) != (p.M,):
         raise call.bad_shape(f"lse is {tuple(lse.shape)}", f"its shape is {(p.M,)}")
     if p.rows:

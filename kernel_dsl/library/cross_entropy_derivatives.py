@@ -68,7 +68,7 @@ def linear_cross_entropy(
 
 
 def _partials(host: str, given: list[Any], options: dict[str, Any], config: Any, interpret: Any) -> Any:
-    """The same with `vocab_start`: what a part of a vocabulary gives."""
+    """The call with `vocab_start`: the partials of a part of a vocabulary."""
     forward, after = FUNCTIONS[NAME], FUNCTIONS["linear_cross_entropy_partials_backward"]
     call = CrossEntropyCall(NAME, **options)
 

@@ -23,7 +23,7 @@ from .operands import turned
 
 WORKSPACE = 1 << 31  # bytes of logits at a time; their gradients are half as many, in 16 bits
 UNIT = 128  # rows
-DEEP = 2048  # columns of x from which a product takes longer than its result does on the way to memory and back
+DEEP = 2048  # with more columns of x, a product takes longer than moving its result to memory and back
 WIDTH = 2048  # logits that a block has at a time
 
 
@@ -92,16 +92,16 @@ def factor_kernel(problem: CrossEntropy) -> Any:
 
 
 def goes_at_once(x: Any, options: dict[str, Any]) -> bool:
-    """Whether gradients are computed beside the loss where they are wanted: not where each row's loss has one of its own."""
+    """Whether gradients are computed beside the loss: not if each row's loss has its own gradient."""
     return options["reduction"] != "none" and options["vocab_start"] is None and x.shape[1] >= DEEP and x.shape[0] > 0
 
 
 def loss_and_gradients(
     x: Any, weight: Any, targets: Any, bias: Any, options: dict[str, Any], interpret: Any, rows: int | None = None
 ) -> tuple[Any, ...]:
-    """(loss, lse, dx, dweight[, dbias]) of `linear_cross_entropy` with a reduction; `rows`: how many at a time.
+    """(loss, lse, dx, dweight[, dbias]) of `linear_cross_entropy` with a reduction; `rows`: the number of rows at a time.
 
-    Gradients are those of a loss whose own gradient is 1, in the dtypes of what they belong to, and the same bits each time.
+    Gradients are for a loss whose own gradient is 1, in the dtypes of their arrays, and the same bits each time.
     """
     call = CrossEntropyCall(NAME, **options)
     p = problem_of(x, weight, targets, bias, call)
@@ -137,7 +137,7 @@ def loss_and_gradients(
 
 
 def _stacked(parts: list[Any], how: dict[str, Any]) -> Any:
-    """Arrays one behind the other."""
+    """Arrays joined along the first axis."""
     if len(parts) == 1:
         return parts[0]
     return stack_kernel(tuple(tuple(x.shape) for x in parts), as_dtype(parts[0].dtype))(*parts, **how)

@@ -16,16 +16,16 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .epilogue import LOG2E, PLAIN, TOP, TOTAL, finite_or_zero
 
-TARGET, SUM, KINDS = 2, 3, 4  # rows of partials beside TOP and TOTAL, and how many there are
-ROWS, TILES = 8, 64  # that a block puts together at a time: 32 neighbouring bytes of a tile's sums
+TARGET, SUM, KINDS = 2, 3, 4  # rows of partials beside TOP and TOTAL, and their number
+ROWS, TILES = 8, 64  # rows and tiles that a block merges at a time: 32 neighbouring bytes of a tile's sums
 WIDTH = 1024  # elements of a row, or rows, that a block has at a time
 
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """x (M, H), weight (V, H), of whose rows the first is number `start` of `vocab`; targets of `targets`' dtype.
+    """x (M, H), weight (V, H), whose first row is number `start` of `vocab`; targets of dtype `targets`.
 
-    `mean`, `rows`: whether losses are divided by how many count, and whether each is wanted.
+    `mean`: losses are divided by the number of rows that count; `rows`: each row's loss is a result.
     """
 
     M: int
@@ -102,9 +102,7 @@ def _counts(targets: Any, rows: Any, p: CrossEntropy) -> tuple[Any, Any]:
 
 @cache
 def loss_kernel(problem: CrossEntropy, ranks: int) -> Any:
-    """The kernel `(partials (ranks, 4, M), targets) -> (losses (M,), lse (M,))`; a target that is no class has no number for a
-    loss.
-    """
+    """The kernel `(partials (ranks, 4, M), targets) -> (losses (M,), lse (M,))`; a target that is no class has the loss NaN."""
     p = problem
 
     def body(partials: Any, targets: Any, losses: Any, lse: Any) -> None:
@@ -165,9 +163,9 @@ def reduce_kernel(problem: CrossEntropy) -> Any:
 def prepare_kernel(problem: CrossEntropy, width: int, wdtype: Any, bdtype: Any) -> Any:
     """The kernel `(dloss, targets, lse) -> (logs, gates, places, factor, columns, dweight[, ones, dbias])` of the backward.
 
-    For each row (M, 1): -lse in powers of 2; 1, or with `rows` dloss, and 0 where it does not count; the row of weight that is
-    its target, or -1. `factor` (): what all gradients are multiplied by. `columns`: int32 (1, width), `ones`: (1, M). The
-    gradients are memory that products write.
+    For each row (M, 1): -lse in powers of 2; 1, or with `rows` dloss, and 0 where it does not count; the row of weight
+    that is its target, or -1. `factor` (): the factor of all gradients. `columns`: int32 (1, width), `ones`: (1, M).
+    The gradients are uninitialised memory for products.
     """
     p = problem
     blocks = kd.cdiv(max(p.M, width), WIDTH)
@@ -216,7 +214,10 @@ def slope(smoothing: float, vocab: int | None) -> Any:
 
 @cache
 def partial_factor_kernel(problem: CrossEntropy) -> Any:
-    """The kernel `gradient (4, M) -> ()`: the greatest magnitude of what gradients of logits are made of, or 1 for none."""
+    """The kernel `gradient (4, M) -> ()`.
+
+    It gives the greatest magnitude among the numbers that gradients of logits are computed from, or 1 if all are 0.
+    """
     p = problem
 
     def body(gradient: Any, factor: Any) -> None:
@@ -297,7 +298,7 @@ def combine_slope_kernel(problem: CrossEntropy, ranks: int) -> Any:
 
 @cache
 def stack_kernel(shapes: tuple[tuple[int, ...], ...], dtype: Any) -> Any:
-    """The kernel `(*parts) -> out`: arrays one behind the other along their first axis."""
+    """The kernel `(*parts) -> out`: arrays joined along their first axis."""
     width = shapes[0][1] if len(shapes[0]) > 1 else 1
 
     def body(*refs: Any) -> None:

@@ -28,14 +28,14 @@ from .latest import UNSEEN, Latest, seen_call
 from .matmul import MANY, array_address, check_apart, element_strides, known_plan, signature
 from .refusals import Refusals
 
-QUERIES, PAGE = 8, 256  # the most
+QUERIES, PAGE = 8, 256  # the most queries, and keys of a page
 CHECKED = ("window", "softcap", "splits")
 _log = logging.getLogger("kernel_dsl")
 
 
 @dataclass(frozen=True)
 class DecodePlan:
-    """The kernels of a problem: one that walks the keys, and one that puts their parts together, if there are several."""
+    """The kernels of a problem: one that loops over the keys, and one that combines their parts if there are several."""
 
     kernel: Any
     combine: Any = None
@@ -46,7 +46,7 @@ class DecodePlan:
         return self.combine(self.kernel(*inputs, **how), out=out, **how)
 
     def seen(self, inputs: list[Any], out: Any, stream: Any) -> Any:
-        """The result of a call on a GPU whose arrays are like those of an earlier one; else `UNSEEN`, and nothing was done."""
+        """The result of a call on a GPU with arrays like an earlier call's; else `UNSEEN`, and nothing was done."""
         if self.combine is None:
             return seen_call(self.kernel, inputs, out, stream)
         parts = seen_call(self.kernel, inputs, None, stream)
@@ -57,23 +57,24 @@ class DecodePlan:
 class DecodeAttention:
     """`decode_attention(q, k, v, lengths)`: q (batch, heads, 1 to 8, dim); k and v (batch, kv_heads, keys, dim).
 
-    `lengths`: int32 (batch,), the number of keys of each sequence, with the new ones; keys beyond are not read.
+    `lengths`: int32 (batch,), the number of keys of each sequence, including the new ones; keys beyond are not read.
     With `page_table`, int32 (batch, max_pages), k and v are (pages, kv_heads, page, dim), pages of 1 to 256 keys: key j of
     sequence b is in page `page_table[b, j // page]`. dim is a multiple of 8 from 16 to 256, and query heads share key heads
     evenly. All are float16 or bfloat16; k and v may be float8_e4m3fn, with the factors `k_scale` and
     `v_scale`, numbers or float32 (batch, kv_heads).
 
     Returns (batch, heads, queries, dim) in the dtype of q. The score of a query and a key is dim ** -0.5 times q.k, and
-    with `softcap` c * tanh(score / c). The last query stands at the last key: with `causal` query i sees key j where
-    j <= i + length - queries. `window`: only where i + length - queries - j < window, and if not causal its negative is, too.
-    A query that sees no key gives zeros.
+    with `softcap` c * tanh(score / c). The last query is at the position of the last key: with `causal` query i sees
+    key j if j <= i + length - queries. `window`: only if i + length - queries - j < window; without `causal` the
+    distance in the other direction is limited, too. A query that sees no key gives zeros.
 
-    `splits`: how many blocks share the keys of a sequence; by default as many as keep the GPU busy. `return_lse=True` also
-    gives the natural logarithm of each sum of exponentials, float32 (batch, heads, queries), -inf for a query without keys. The
-    same inputs always give the same bits. Lengths and pages are read on the GPU: a graph of the call takes new ones. A page
-    that is not in the cache is zeros there, and a hazard in the interpreter. `out`, `stream`, `interpret`: as for kernels.
-    Unsupported calls go to a slower kernel, with a log line. Raises `BadCallArgument` for wrong arrays
-    or options, `BadCallValue` for shapes and numbers that don't fit, and an `out` that is `k` or `v`.
+    `splits`: the number of blocks that share the keys of a sequence; by default as many as keep the GPU busy.
+    `return_lse=True` also gives the natural logarithm of each sum of exponentials, float32 (batch, heads, queries),
+    -inf for a query without keys. The same inputs always give the same bits. Lengths and pages are read on the GPU: a
+    graph of the call takes new ones. A page that is not in the cache counts as zeros, and is a hazard in the
+    interpreter. `out`, `stream`, `interpret`: as for kernels. Unsupported calls go to a slower kernel, with a log line.
+    Raises `BadCallArgument` for wrong arrays or options, `BadCallValue` for shapes and numbers that don't fit, and an
+    `out` that is `k` or `v`.
     """
 
     def __init__(self) -> None:
@@ -154,7 +155,7 @@ class DecodeAttention:
         return_lse: bool = False,
         target: str | None = None,
     ) -> Any:
-        """The stages of the kernel that walks the keys in a call with such arguments."""
+        """The stages of the kernel that loops over the keys in a call with such arguments."""
         arrays = {
             "q": q,
             "k": k,
@@ -204,7 +205,7 @@ def _made(
 
 
 def _refusal(p: DecodeProblem, arrays: dict[str, Any], target: Any) -> str:
-    """Why the kernel for Hopper can't do it; empty where it can."""
+    """The reason why the kernel for Hopper can't compute a problem; empty if it can."""
     if not target.supports(Feature.WGMMA):
         return f"{target} has no wgmma"
     if 0 in (p.batch, p.heads, p.keys):
@@ -222,7 +223,7 @@ class DecodeCheck(Refusals):
     """The checks of a function; each raises at the caller's line."""
 
     def shape(self, name: str, x: Any, rank: int, axes: str) -> tuple[int, ...]:
-        """That of an array of so many axes."""
+        """The shape of an array of `rank` axes."""
         shape = getattr(x, "shape", None)
         if not isinstance(shape, tuple) or not hasattr(x, "dtype") or len(shape) != rank:
             raise self.argument(f"{name} is a {type(x).__name__} of shape {shown(shape or ())}", f"{name} is {axes}")
@@ -289,7 +290,7 @@ class DecodeCheck(Refusals):
         )  # fmt: skip
 
     def dtypes(self, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
-        """Those of q and of the cache."""
+        """The dtypes of q and of the cache."""
         dtype, cache, values = (as_dtype(x.dtype) for x in (q, k, v))
         if dtype not in (kd.float16, kd.bfloat16) or cache != values or cache not in (dtype, kd.float8_e4m3fn):
             what = f"q is {dtype}, k is {cache} and v is {values}"
@@ -297,7 +298,7 @@ class DecodeCheck(Refusals):
         return dtype, cache
 
     def pages(self, table: Any, batch: int, pages: int, page: int) -> dict[str, int]:
-        """What a problem says of pages."""
+        """The fields of a problem about pages."""
         rows, most = self.integers("page_table", table, 2, "(batch, max_pages)")
         if rows != batch:
             raise self.value(f"page_table is {(rows, most)}", f"int32 ({batch}, max_pages)")

@@ -18,7 +18,7 @@ LN2 = math.log(2.0)
 
 @cache
 def decode_general(problem: DecodeProblem, promise: bool) -> Any:
-    """The kernel `(q, k, v, lengths, *extras) -> results`; `promise` as of `decode_kernel`."""
+    """The kernel `(q, k, v, lengths, *extras) -> results`; `promise`: as for `decode_kernel`."""
     p, names = problem, problem.extras
 
     def body(q: Any, k: Any, v: Any, lengths: Any, *rest: Any) -> None:

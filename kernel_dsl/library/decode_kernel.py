@@ -25,10 +25,10 @@ from .decode_problem import SUMS, DecodeProblem, chunks, parts_type
 STEP = 8192  # elements of the keys of a step: 64 registers of a lane for keys and values
 MOST_KEYS = 96
 STAGES = 2
-EXPONENT = 0x7F800000  # of a float32
-# the first two float8_e4m3fn of a word as two float16, and the last two: the language converts one at a time
+EXPONENT = 0x7F800000  # the bits of a float32's exponent
+# PTX for the first and the last two float8_e4m3fn of a word as two float16; the language converts one at a time
 TWO = [f"{{ .reg .b16 %h, %l; mov.b32 {{%l, %h}}, $1; cvt.rn.f16x2.e4m3x2 $0, %{half}; }}" for half in ("l", "h")]
-NARROW = 128  # the largest head dimension of which two blocks share a multiprocessor
+NARROW = 128  # the largest head dimension with which two blocks share a multiprocessor
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class DecodeConfig:
 
 
 def decode_steps(p: DecodeProblem) -> tuple[int, int]:
-    """(keys that are loaded together, keys of a step): all of them, each by its own page, where pages are too small."""
-    width = 1 << (p.dim - 1).bit_length()  # as lanes share it
+    """(keys that are loaded together, keys of a step). If pages are too small, each key is loaded by its own page."""
+    width = 1 << (p.dim - 1).bit_length()  # a power of two, which lanes can share
     most = min(STEP // width, MOST_KEYS) if p.dim <= NARROW else 64
     return chunks(p.page, most) or (most // 2 // 16 * 16, most // 2 // 16 * 16)
 
 
 def split_count(blocks: int, slots: int, steps: int) -> int:
-    """By how many to multiply `blocks`: as few as are nearly a whole number of waves of `slots`, each with two steps or more."""
+    """The factor of `blocks`: the smallest that gives nearly whole waves of `slots`, with two steps or more each."""
     most = max(1, min(steps // 2, kd.cdiv(4 * slots, max(blocks, 1))))
 
     def filled(splits: int) -> float:
@@ -63,7 +63,7 @@ def split_count(blocks: int, slots: int, steps: int) -> int:
 
 
 def decode_config(p: DecodeProblem, steps: tuple[int, int], splits: int | None, multiprocessors: int) -> DecodeConfig:
-    """Of (keys that are loaded together, keys of a step)."""
+    """The configuration; `steps`: (keys that are loaded together, keys of a step)."""
     chunk, block = steps
     most = max(kd.cdiv(p.keys, block), 1)
     slots = multiprocessors * (2 if p.dim <= NARROW else 1)
@@ -72,18 +72,18 @@ def decode_config(p: DecodeProblem, steps: tuple[int, int], splits: int | None, 
 
 
 class _Decode:
-    """What roles share."""
+    """The common parts of the roles."""
 
     def __init__(self, p: DecodeProblem, t: DecodeConfig, promise: bool) -> None:
         self.p, self.t, self.promise = p, t, promise
         self.dim = lanes_of(p.dim)
-        # float16 holds float8_e4m3fn, and is one instruction for two elements away
+        # float16 holds float8_e4m3fn, and one instruction converts two elements
         self.dtype = kd.float16 if p.cache_dtype in FP8 else p.dtype
         self.tiles = kd.cdiv(p.rows, ROWS)
-        self.gathers = bool(p.page) and p.page % t.chunk != 0  # a page for each key, and words by it
-        self.by_words = self.gathers or p.cache_dtype in FP8  # which lanes keep in whole registers
-        # steps that are loaded ahead: float8 takes half of the registers, and needs as many bytes under way; but many small
-        # pages take registers of their own
+        self.gathers = bool(p.page) and p.page % t.chunk != 0  # each key has its own page and is loaded by words
+        self.by_words = self.gathers or p.cache_dtype in FP8  # lanes keep whole registers
+        # steps that are loaded ahead: float8 takes half of the registers and needs as many bytes in flight, but many
+        # small pages take registers, too
         few = p.dim % 64 == 0 and t.block // t.chunk <= (4 if p.dim == NARROW else 2 if p.dim < NARROW else 1)
         self.depth = 2 if p.cache_dtype in FP8 and few else 1
 
@@ -112,7 +112,7 @@ class _Decode:
     # --- the producer -----------------------------------------------------------------------------
 
     def ids(self, step: Any, s: dict[str, Any]) -> tuple[Any, ...]:
-        """The pages of a step's chunks; the batch where there are none."""
+        """The pages of a step's chunks; the batch without pages."""
         p, t = self.p, self.t
         if not p.page:
             return ()
@@ -128,11 +128,11 @@ class _Decode:
         )
 
     def spread(self, shape: Any, item: int) -> Any:
-        """The layout of rows of a cache, by 16 bytes where these are multiples of them."""
+        """The layout of rows of a cache, by 16 bytes if possible."""
         return kd.Layout.WG_STRIDED(shape, 1 if self.gathers else math.gcd(shape[-1] * item, 16) // item)
 
     def row_layout(self, width: int) -> Any:
-        """That of what each row of a chunk has one of."""
+        """The layout of one element for each row of a chunk."""
         return self.spread((self.t.chunk, width), 4).reduce((1,), keepdims=False)
 
     def rows(self, width: int) -> Any:
@@ -161,16 +161,16 @@ class _Decode:
             rows = kd.ds(start, t.chunk)
             return kd.load(source.at[s["batch"], s["kv_head"]], (rows, slice(None)), **how)
         rows = kd.ds(kd.multiple_of(kd.rem(start, p.page), t.chunk), t.chunk)
-        # a page that is not there is zeros on a GPU; the interpreter is promised that there is none, and reports it
+        # a missing page is zeros on a GPU; in the interpreter the promise makes it a hazard
         return kd.load(source.at[page, s["kv_head"]], (rows, slice(None)), **how, bounds=bounds)
 
     def keep(self, x: Any, target: Any) -> None:
-        """Store what `chunk` loaded to SMEM, in the dtype of the products."""
+        """Store the result of `chunk` to SMEM, in the dtype of the products."""
         p = self.p
         if not self.by_words:
             target[...] = x
             return
-        x = kd.layout_cast(x, self.spread(x.shape, 4))  # as a loop's carry it may have any
+        x = kd.layout_cast(x, self.spread(x.shape, 4))  # a loop's carry may have any layout
         words = [kd.inline_ptx(text, x, out_type=kd.uint32, pure=True) for text in TWO] if p.cache_dtype in FP8 else [x]
         halves = [(word >> shift).astype(kd.uint16) for word in words for shift in (0, 16)]
         made = [kd.bitcast_convert_type(half, self.dtype) for half in halves]
@@ -193,7 +193,7 @@ class _Decode:
             start.append((self.ids(step + self.depth, s), self.fetch(k, step, pages, s), self.fetch(v, step, pages, s)))
 
         def put(name: str, step: Any, slot: Any, part: Any) -> None:
-            """Store what a step loaded before."""
+            """Store data that an earlier step loaded."""
             kd.when(step >= t.stages)(partial(kd.barrier_wait, s[f"{name}_consumed"].at[slot]))
             target = s[f"{name}_smem"].at[slot]
             for number, x in enumerate(part):
@@ -220,7 +220,7 @@ class _Decode:
             return (slot, *made)
 
     def set_registers(self, role: int) -> None:
-        """Of the consumer (0) or the producer (1): what one has fewer, the other has more."""
+        """Set the registers of the consumer (0) or the producer (1)."""
         mine, others = self.registers[role], self.registers[1 - role]
         kd.set_max_registers(mine, action="increase" if (mine, 1 - role) > (others, role) else "decrease")
 
@@ -249,7 +249,7 @@ class _Decode:
         whole_from = 0 if p.window is None else length - p.window
 
         def hidden(x: Any, first: Any) -> Any:
-            """Scores, none of keys that a query doesn't see."""
+            """Scores, masked for keys that a query doesn't see."""
             whole = (first >= whole_from) & (first + t.block <= whole_to)
             if p.window is not None and not p.causal:
                 whole = whole & (first + t.block <= length - p.queries + p.window)
@@ -293,9 +293,9 @@ class _Decode:
         self.finish(value, top, sums, results, s)
 
     def narrowed(self, q: Any) -> tuple[Any, Any]:
-        """Queries in the dtype of products, and what the scores of each row are then multiplied by, None for nothing.
+        """Queries in the dtype of products, and the factor of each row's scores (None: 1).
 
-        Of bfloat16 that is a power of 2 below each row's largest element: float16 has as many bits, but not as large numbers.
+        For bfloat16 it is a power of 2 from the row's largest element: float16 has enough bits, but not the range.
         """
         if q.dtype == self.dtype:
             return q, None

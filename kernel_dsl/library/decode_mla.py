@@ -32,16 +32,17 @@ _log = logging.getLogger("kernel_dsl")
 class MlaDecode:
     """`mla_decode(q, cache, lengths, page_table, scale=)`: q (batch, 1 to 8, heads, 576), cache (pages, page, 576), bfloat16.
 
-    Keys are all 576 elements, and values the first 512 of the same rows: the result is (batch, queries, heads, 512). `lengths`:
-    int32 (batch,), the number of keys of each sequence, its new ones included; `page_table`: int32 (batch, max_pages), pages of 1
-    to 256 keys, as of `decode_attention`. The last query stands at the last key, and none sees what comes after it. `scale`: what
-    q.k is multiplied by. A query that sees no key gives zeros.
+    Keys are all 576 elements, and values the first 512 of the same rows: the result is (batch, queries, heads, 512).
+    `lengths`: int32 (batch,), the number of keys of each sequence, including the new ones; `page_table`: int32 (batch,
+    max_pages), pages of 1 to 256 keys, as for `decode_attention`. The last query is at the position of the last key,
+    and a query sees no later key. `scale`: the factor of q.k. A query that sees no key gives zeros.
 
-    `return_lse=True` adds the natural logarithm of each sum of exponentials, float32 (batch, heads, queries), -inf for a query
-    without keys. The same inputs always give the same bits. Lengths and pages are read on the GPU. A page that is not in the
-    cache is zeros there, and a hazard in the interpreter. `out`, `stream`, `interpret`: as for kernels. A slower kernel computes
-    calls that the Hopper kernel does not support, with a log line. Raises `BadCallArgument` for wrong arrays,
-    `BadCallValue` for shapes and numbers that don't fit, and an `out` that is the cache.
+    `return_lse=True` adds the natural logarithm of each sum of exponentials, float32 (batch, heads, queries), -inf for
+    a query without keys. The same inputs always give the same bits. Lengths and pages are read on the GPU. A page that
+    is not in the cache counts as zeros, and is a hazard in the interpreter. `out`, `stream`, `interpret`: as for
+    kernels. A slower kernel computes calls that the Hopper kernel does not support, with a log line. Raises
+    `BadCallArgument` for wrong arrays, `BadCallValue` for shapes and numbers that don't fit, and an `out` that is the
+    cache.
     """
 
     def __init__(self) -> None:
@@ -89,7 +90,7 @@ class MlaDecode:
         return_lse: bool = False,
         target: str | None = None,
     ) -> Any:
-        """The stages of the kernel that walks the keys in a call with such arguments."""
+        """The stages of the kernel that loops over the keys in a call with such arguments."""
         inputs = [q, cache, lengths, page_table]
         return _made(inputs, scale, return_lse, target, False, None, closed=True).kernel.lower(*inputs, target=target)
 
@@ -135,7 +136,7 @@ def _made(
 
 
 def _problem(q: Any, cache: Any, lengths: Any, page_table: Any, scale: Any, lse: bool) -> MlaProblem:
-    """That of a call. Raises `BadCallArgument`, `BadCallValue`."""
+    """The problem of a call. Raises `BadCallArgument`, `BadCallValue`."""
     check = DecodeCheck(NAME)
     check.positive("scale", scale)
     if scale is None:

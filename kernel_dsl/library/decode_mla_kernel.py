@@ -42,7 +42,7 @@ class MlaConfig:
 
 
 class _Mla:
-    """What roles share."""
+    """The common parts of the roles."""
 
     def __init__(self, p: MlaProblem, t: MlaConfig, promise: bool) -> None:
         self.p, self.t, self.promise = p, t, promise
@@ -82,7 +82,7 @@ class _Mla:
             return self.next_slot(slot)
 
     def fetch(self, cache: Any, first: Any, slot: Any, loaded: Any, s: dict[str, Any]) -> None:
-        """Load the keys of a step; pages beyond the last key are not looked up, and one that is not there is zeros."""
+        """Load the keys of a step; pages beyond the last key are not looked up; a missing page is zeros."""
         p, t = self.p, self.t
         for start in range(0, t.block, t.chunk):
             key = first + start
@@ -181,7 +181,7 @@ class _Mla:
         self.finish(1, value * factor[:, None], out, s)
 
     def finish(self, half: int, value: Any, out: Any, s: dict[str, Any]) -> None:
-        """Store half of the dimensions; the queries, all read, give room."""
+        """Store half of the dimensions, in the SMEM of the queries, which are all read by then."""
         heads, columns = kd.ds(s["head"], ROWS), kd.ds(half * HALF, HALF)
         if self.t.splits != 1:
             kd.when(s["count"] > 0)(lambda: kd.store(out.at[s["unit"], s["split"], :, :V_DIM], (heads, columns), value))

@@ -13,11 +13,11 @@ from .attention_kernel import LOG2E
 DIM, V_DIM = 576, 512  # of latent keys, and of the values in them
 
 
-SUMS = 4  # elements after a row's: the first is the base-2 logarithm of its sum, and rows stay at multiples of 16 bytes
+SUMS = 4  # extra elements of a row: the first is the base-2 logarithm of its sum; 4 keep rows at multiples of 16 bytes
 
 
 def parts_type(units: int, splits: int, rows: int, columns: int) -> Any:
-    """The results of several splits, with the logarithms of their sums: one array, as each takes time to make."""
+    """The results of several splits, with the logarithms of their sums: one array, because each allocation takes time."""
     return kd.ShapeDtypeStruct((units, splits, rows, columns + SUMS), kd.float32)
 
 
@@ -54,7 +54,10 @@ class DecodeProblem:
 
     @property
     def rows(self) -> int:
-        """Rows that share keys: all queries of all heads of a group; row r is query r % queries of head r // queries."""
+        """The number of rows that share keys: all queries of all heads of a group.
+
+        Row r is query r % queries of head r // queries.
+        """
         return self.group * self.queries
 
     @property
@@ -69,14 +72,14 @@ class DecodeProblem:
 
     @property
     def out_type(self) -> Any:
-        """The results: those of the queries, and the logarithms of their sums."""
+        """The results: the output, and the logarithms of the sums."""
         out = kd.ShapeDtypeStruct((self.batch, self.heads, self.queries, self.dim), self.dtype)
         return (out, kd.ShapeDtypeStruct(out.shape[:3], kd.float32)) if self.lse else out
 
     # --- in a kernel ------------------------------------------------------------------------------
 
     def length(self, lengths: Any, batch: Any) -> Any:
-        """The number of keys of a sequence; one that no cache can hold is the next that it can."""
+        """The number of keys of a sequence, clamped to the numbers that a cache can hold."""
         return kd.minimum(kd.maximum(lengths[batch], 0), self.keys)
 
     def first_key(self, length: Any) -> Any:
@@ -86,7 +89,7 @@ class DecodeProblem:
         return kd.maximum(length - (self.queries - 1 + self.window), 0)
 
     def seen(self, query: Any, key: Any, length: Any) -> Any:
-        """Whether queries see keys; the last query stands at the last key."""
+        """Whether queries see keys; the last query is at the position of the last key."""
         at = length - self.queries + query
         found = key < length
         if self.causal:
@@ -98,14 +101,14 @@ class DecodeProblem:
         return found
 
     def scale(self, scales: dict[str, Any], name: str, batch: Any, kv_head: Any) -> Any:
-        """That of k or v; 1 where it has none."""
+        """The scale of k or v; 1 if it has none."""
         if name not in self.scales:
             return 1.0
         x = scales[f"{name}_scale"]
         return x[batch, kv_head] if x.shape else x[...]
 
     def scored(self, x: Any, k_scale: Any) -> tuple[Any, Any]:
-        """Of products q.k: (what is masked, the factor that makes a base-2 logarithm of a weight of it)."""
+        """From products q.k: (the scores to mask, the factor from these to base-2 logarithms of weights)."""
         scale = k_scale * self.dim**-0.5
         if self.softcap is None:
             return x, scale * LOG2E
@@ -121,13 +124,13 @@ class DecodeProblem:
         return kd.load(x.at[batch], (head, query, kd.ds(0, width)), mask=mask)
 
     def places(self, unit: Any, row: Any) -> tuple[Any, Any]:
-        """Where a row is in the results: (in the output, in the logarithms)."""
+        """The place of a row: (in the output, in the logarithms)."""
         batch, kv_head = kd.div(unit, self.kv_heads), kd.rem(unit, self.kv_heads)
         place = batch, kv_head * self.group + kd.div(row, self.queries), kd.rem(row, self.queries)
         return place, place
 
     def put(self, x: Any, batch: Any, kv_head: Any, first: Any, value: Any) -> None:
-        """Store rows from `first` on, (rows, width) or (rows,); those beyond the last are dropped."""
+        """Store rows from `first` on, (rows, width) or (rows,); rows beyond the last are dropped."""
         count = value.shape[0]
         columns = () if value.ndim == 1 else (kd.ds(0, value.shape[1]),)
         if self.queries == 1:
@@ -181,16 +184,16 @@ class MlaProblem:
         return (batch, query, row), (batch, row, query)
 
     def keys(self, lengths: Any, unit: Any) -> Any:
-        """How many keys a query sees: the last stands at the last key."""
+        """The number of keys that a query sees; the last query is at the position of the last key."""
         batch, query = kd.div(unit, self.queries), kd.rem(unit, self.queries)
         length = kd.minimum(lengths[batch], self.table * self.page) - (self.queries - 1 - query)
         return kd.maximum(length, 0)
 
 
 def chunks(page: int, most: int, unit: int = 1) -> tuple[int, int] | None:
-    """(keys that lie together, keys of a step): as many as divide a page, a multiple of `unit`, and steps of up to `most`.
+    """(contiguous keys, keys of a step): the largest divisor of a page that is a multiple of `unit`, and steps of up to `most`.
 
-    None for pages that are too small for it.
+    None if pages are too small.
     """
     if not page:
         return most, most

@@ -21,7 +21,7 @@ from kernel_dsl.torch_ops import define
 
 from .attention_captured import Captured
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}  # of the library, that rules call; entered by __init__.py
+FUNCTIONS: dict[str, Callable[..., Any]] = {}  # functions of the library that rules call; __init__.py enters them
 _inside: ContextVar[bool] = ContextVar("kernel_dsl_rule", default=False)
 
 
@@ -38,9 +38,9 @@ class _Plain:
 
 
 def host_of(*arrays: Any) -> str:
-    """Which framework: "jax" where one of these is traced, "torch" where one is differentiated or no plain tensor; else "".
+    """ "jax" if one of these is traced, "torch" if one is differentiated or no plain tensor, else "".
 
-    Pairs and other tuples stand for what is in them.
+    Tuples stand for their items.
     """
     for x in arrays:
         cls = type(x)
@@ -76,7 +76,7 @@ class Derivative:
     forward: Callable[..., tuple[Any, ...]]
     backward: Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Any]]
     shapes: Callable[..., list[tuple[tuple[int, ...], Any]]]
-    gradients: tuple[bool, ...]  # of each array, whether it can have one
+    gradients: tuple[bool, ...]  # for each array, whether it can have a gradient
     results: int = 1
     returned: int = 1
     plain: Callable[..., tuple[Any, ...]] | None = None
@@ -158,7 +158,7 @@ def _in_torch(rule: Derivative, arrays: Sequence[Any]) -> Sequence[Any]:
 
 
 def _torch_op(rule: Derivative, count: int, name: str) -> Any:
-    """A pair of ops, of which autograd, fake tensors and compilers know the rest."""
+    """A pair of ops, registered with autograd, fake tensors and compilers."""
     torch: Any = sys.modules["torch"]
     parts = [i for i, has in enumerate(rule.gradients) if has]
 
@@ -170,7 +170,7 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
         return made[0] if len(made) == 1 else tuple(made)
 
     def own(made: Sequence[Any], given: Sequence[Any]) -> Any:
-        """What an op gives is memory of its own: a gradient that passes through unchanged is copied."""
+        """Results of an op must be new memory, so a gradient that is an input is copied."""
         seen = {x.untyped_storage().data_ptr() for x in given}
         kept: list[Any] = []
         for x in made:
@@ -236,7 +236,7 @@ def attention(
     interpret = how["interpret"]
 
     functions = {n: x for n, x in static.items() if isinstance(x, Captured)}
-    first = 3 + len(names)  # of the arrays that functions closed over
+    first = 3 + len(names)  # the number of the first captured array
 
     def options_of(arrays: Sequence[Any]) -> dict[str, Any]:
         more = dict(zip(names, arrays[3:first], strict=True))
@@ -274,7 +274,7 @@ _ARRAYS = ("sinks", "bias", "q_seqlens", "kv_seqlens", "page_table", "q_scale", 
 
 
 def keyed(static: dict[str, Any]) -> dict[str, Any]:
-    """Options as parts of a key: what can change is known by its identity."""
+    """Options as parts of a key. A mutable option is known by its identity."""
     return {
         n: (type(x).__name__, x if isinstance(x, (int, float, str, np.generic, Captured)) else id(x))
         for n, x in static.items()
@@ -282,7 +282,7 @@ def keyed(static: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_plain(name: str, how: dict[str, Any]) -> None:
-    """Raise `BadCallArgument` for what a call that is traced or differentiated can't have."""
+    """Raise `BadCallArgument` for options that a traced or differentiated call can't have."""
     for word in ("out", "stream"):
         if how.get(word) is not None:
             what = f"{word}= in a call that is traced or differentiated"

@@ -21,7 +21,7 @@ Function = Callable[..., Any]
 PARTED = 32  # columns
 GATES = ("swiglu", "geglu", "reglu", "glu")
 LOG2E = log2(e)
-# of a tile's columns in a row: their greatest, the sum of exp(x - greatest), their sum
+# for a row's columns in a tile: the greatest, the sum of exp(x - greatest), the sum
 TOP, TOTAL, PLAIN = range(3)
 
 
@@ -36,11 +36,10 @@ class Kept:
 
 @dataclass(frozen=True)
 class Tile:
-    """Where a tile of sums lies in the result: `m`, `n` are slices, `shape` is all of the result, batch first.
-
-    `batch`: the indices along the result's leading axes. `swapped`: the tile's rows run along n. `peak`: where the greatest
-    magnitude goes, if anybody wants it. `end`: rows from there on are not stored. `kept`: which elements dropout leaves, of all
-    the block's tile, and where this part of it begins.
+    """The place of a tile of sums in the result: `m`, `n` are slices, `shape` is the whole result, batch first.
+    `batch`: the indices along the result's leading axes. `swapped`: the tile's rows run along n. `peak`: the Ref of the
+    greatest magnitude, if it is a result. `end`: rows from there on are not stored. `kept`: the elements of the block's
+    tile that dropout keeps, and the beginning of this part in it.
     """
 
     m: Any
@@ -75,7 +74,7 @@ class Tile:
         return kd.load(part, (None, slice(None)) if kept[0] == order[1] else (slice(None), None))
 
     def coordinates(self, count: int) -> tuple[Any, Any]:
-        """Indices along m and n of the first `count` columns of the tile, in whichever layout they meet."""
+        """Indices along m and n of the first `count` columns of the tile, in any layout."""
         sides = (self.n, self.m) if self.swapped else (self.m, self.n)
         down, along = (kd.broadcasted_iota(kd.int32, (sides[0].size, count), axis) for axis in (0, 1))
         both = (down + sides[0].start, along + sides[1].start)
@@ -113,14 +112,14 @@ def finish_and_store(
 
 
 def finite_or_zero(top: Any) -> Any:
-    """What exponents are told apart from: the greatest one, but 0 where there is none, for -inf less -inf is no number."""
+    """The number to subtract from exponents: the greatest one, or 0 if that is infinite, because -inf - -inf is NaN."""
     return kd.where(top == -inf, 0.0, top)
 
 
 def store_sums(x: Any, p: Problem, refs: Sequence[Any], tile: Tile, out: Any) -> None:
-    """The sums of a tile (rows, columns) into `out` (p.softmax, tiles along n, M), float32; columns from p.N on are none.
+    """The sums of a tile (rows, columns) into `out` (p.softmax, tiles along n, M), float32; columns from p.N on do not count.
 
-    Where there is more to do, a few columns at a time: a lane that held all operands, or all of what it compares, would spill.
+    If the steps are long, it takes a few columns at a time: a lane with all operands would spill.
     """
     width = x.shape[1]
     masked = bool(p.N % width)
@@ -150,14 +149,15 @@ def store_sums(x: Any, p: Problem, refs: Sequence[Any], tile: Tile, out: Any) ->
 
 
 def _most(extent: Any) -> int:
-    """What an extent of the launch can be."""
+    """The greatest value of an extent."""
     return extent if isinstance(extent, int) else extent.facts.hi
 
 
 def drawn(x: Any, p: Problem, refs: Sequence[Any], tile: Tile, unit: int) -> Tile:
-    """The tile of sums `x` with what dropout keeps of it, if there is dropout: by a loop, for a word takes 100 instructions.
+    """The tile of sums `x` after dropout, if there is any.
 
-    Element number i of the result is picked by word i (`random_words`), whichever way the result is stored.
+    It is a loop, because a word takes 100 instructions. Word i (`random_words`) decides element number i of the result,
+    however that is stored.
     """
     place = 0
     steps = (*p.gated[0], *p.gated[1], *p.all_steps)
@@ -245,7 +245,7 @@ def _drop(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> Any:
 
 
 def _peak(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> Any:
-    """The greatest magnitude so far, NaN before all. Floats that are not negative order as their bits do."""
+    """The greatest magnitude so far; NaN is the greatest. Non-negative floats have the order of their bits."""
     m, n = tile.coordinates(x.shape[1])
     size = kd.abs(x.astype(kd.float32))
     for index, extent, side in ((m, tile.shape[-2], tile.m), (n, tile.shape[-1], tile.n)):
@@ -273,12 +273,12 @@ _GATES: dict[str, Function] = {
 
 @cache
 def gate_function(word: str) -> Function:
-    """What a gate's name says, as a function of the product that gates and the one that is gated."""
+    """A gate by its name: a function of the gate's product and the gated product."""
     return lambda gate, value: _GATES[word](gate) * value
 
 
 def activated(activation: Function, x: Any) -> Any:
-    """`activation(x)`, elementwise. Raises `BadCallValue` for a result of another shape, or none."""
+    """`activation(x)`, elementwise. Raises `BadCallValue` for a result of another shape, or no result."""
     return _checked(at_own_lines(activation, x), x, "the activation")
 
 
@@ -291,14 +291,17 @@ def _checked(result: Any, x: Any, word: str) -> Any:
 
 
 def plus(x: Any, y: Any) -> Any:
-    """Sums `x` plus a bias or addend: in the dtype of the sums, but a float is not cut down to an integer, nor 64 bits to 32."""
+    """Sums `x` plus a bias or addend.
+
+    The result is in the dtype of the sums, unless that would turn a float into an integer, or 64 bits into 32.
+    """
     if not x.dtype.is_float and (y.dtype.is_float or y.dtype.itemsize == 8):
         large = 8 in (x.dtype.itemsize, y.dtype.itemsize)
         x = x.astype((kd.float64 if large else kd.float32) if y.dtype.is_float else y.dtype)
     return x + y.astype(x.dtype)
 
 
-# Philox-4x32-10 (Salmon et al. 2011): multipliers, and what the key grows by each round
+# Philox-4x32-10 (Salmon et al. 2011): multipliers, and the increments of the key in each round
 _MULTIPLIERS, _WEYL, _ROUNDS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85), 10
 
 

@@ -40,12 +40,13 @@ def expert_dispatch(
 ) -> tuple[Any, Any, Any]:
     """Send each device's tokens to the devices of their experts: `(received, counts, places)`.
 
-    `x`: (tokens, width) a device. `experts`: int32 (tokens, k) a device, from 0 to num_experts - 1, of which each device has
-    num_experts / n, in order; they are read on the GPU. A device receives rows by expert, within an expert by rank, and within a
-    rank by token: `counts`, int32 (num_experts / n,), says how many of each, as `kd.library.grouped_matmul` takes them, and the
-    rows of `received`, (rows, width), after these are not set. `places`, int32 (tokens, k): the row that each choice has there,
-    for `expert_combine`. `rows`: by default n * tokens * k, all that can come; what does not fit is dropped. `out`: (received,
-    counts, places), preallocated. Raises `BadArgument`, `BadArgumentType`, and what a call of a kernel on a mesh raises.
+    `x`: (tokens, width) a device. `experts`: int32 (tokens, k) a device, from 0 to num_experts - 1, of which each
+    device has num_experts / n, in order; they are read on the GPU. A device receives rows by expert, within an expert
+    by rank, and within a rank by token: `counts`, int32 (num_experts / n,), has the number of rows of each expert, as
+    `kd.library.grouped_matmul` takes them. The rows of `received`, (rows, width), after these are uninitialised.
+    `places`, int32 (tokens, k): the row of each choice there, for `expert_combine`. `rows`: by default n * tokens * k,
+    the most that can arrive; rows that do not fit are dropped. `out`: (received, counts, places), preallocated. Raises
+    `BadArgument`, `BadArgumentType`, and the errors of a kernel on a mesh.
     """
     op = "expert_dispatch"
     shape, dtype, k = _tokens(x, experts, mesh, num_experts, op)
@@ -79,9 +80,9 @@ def expert_combine(
 ) -> Any:
     """Bring the rows of `expert_dispatch` back: token t is the sum over j of weights[t, j] * the row of its choice j.
 
-    `y`: (rows, width) a device, the results of what it received; `experts` and `places` as of the dispatch; `weights`: float32
-    (tokens, k). Sums are float32, rounded once to y's dtype. A choice whose row was dropped adds nothing. `out`: (tokens, width).
-    Raises `BadArgument`, `BadArgumentType`, and what a call of a kernel on a mesh raises.
+    `y`: (rows, width) a device, the results for its received rows; `experts` and `places` are those of the dispatch;
+    `weights`: float32 (tokens, k). Sums are float32, rounded once to y's dtype. A choice whose row was dropped adds
+    nothing. `out`: (tokens, width). Raises `BadArgument`, `BadArgumentType`, and the errors of a kernel on a mesh.
     """
     op = "expert_combine"
     shape, dtype, _ = _tokens(y, None, mesh, num_experts, op)
@@ -116,7 +117,10 @@ def _tokens(x: Any, experts: Any, mesh: Mesh, num_experts: Any, op: str) -> tupl
 
 @cache
 def _counting(choices: int, k: int, experts: int, mesh: Mesh) -> Any:
-    """The kernel `experts -> (ranks, counts)`: each choice's place among those of its expert, and how many these are."""
+    """The kernel `experts -> (ranks, counts)`.
+
+    The results are each choice's number among the choices of its expert, and the number of these choices.
+    """
 
     @kd.kernel(
         out_type=(kd.ShapeDtypeStruct((max(choices, 1),), kd.int32), kd.ShapeDtypeStruct((experts,), kd.int32)),

@@ -20,14 +20,16 @@ f32: DType = kd.float32
 f64: DType = kd.float64
 SIXTEEN = (f16, bf16)
 BYTES = (kd.int8, kd.uint8)
-NARROW = (*FP8, *BYTES, kd.bool_)  # what float16 and bfloat16 hold exactly
+NARROW = (*FP8, *BYTES, kd.bool_)  # dtypes that float16 and bfloat16 hold exactly
 PRECISIONS = (None, "highest", "tf32", "tf32x3")
 
 
 @dataclass(frozen=True)
 class Family:
-    """What operands are multiplied as. `tensor`: by tensor cores; `thrice`: as high and low parts in tf32; `promoted`: the tensor
-    cores' sums are added up in float32 registers every so often.
+    """The way to multiply two operands.
+
+    `tensor`: by tensor cores; `thrice`: as high and low parts in tf32; `promoted`: the tensor cores' sums are regularly
+    added in float32 registers.
     """
 
     a: DType
@@ -37,7 +39,7 @@ class Family:
     promoted: bool = False
 
 
-# (dtypes of one side, of the other, what both are multiplied as; None: each as it is)
+# (dtypes of one side, of the other, the dtype of the product's operands; None: unchanged)
 _ROWS: tuple[tuple[tuple[DType, ...], tuple[DType, ...], DType | None], ...] = (
     (FP8, FP8, None),
     (BYTES, BYTES, None),
@@ -53,7 +55,7 @@ _ROWS: tuple[tuple[tuple[DType, ...], tuple[DType, ...], DType | None], ...] = (
 
 
 def family(a: DType, b: DType, precision: str | None, names: tuple[str, str] = ("a", "b")) -> Family:
-    """How a product of two dtypes is computed. Raises `NoCommonDType`, and `BadCallValue` for a precision it can't have."""
+    """The way to compute a product of two dtypes. Raises `NoCommonDType`, and `BadCallValue` for a wrong precision."""
     row = next((r for r in _ROWS if (a in r[0] and b in r[1]) or (b in r[0] and a in r[1])), None)
     common = None if row is not None and row[2] != f32 else join(a, b)
     if precision in ("tf32", "tf32x3") and common != f32:
@@ -74,7 +76,7 @@ def family(a: DType, b: DType, precision: str | None, names: tuple[str, str] = (
 
 
 def default_out(a: DType, b: DType) -> DType:
-    """bfloat16 for fp8, int32 for 8-bit integers, else what the inputs promote to. Raises `NoCommonDType`."""
+    """bfloat16 for fp8, int32 for 8-bit integers, else the inputs' common dtype. Raises `NoCommonDType`."""
     if a in FP8 and b in FP8:
         return bf16
     common = join(a, b)
@@ -84,5 +86,5 @@ def default_out(a: DType, b: DType) -> DType:
 
 
 def is_mixed(a: Any, b: Any) -> bool:
-    """Whether tensor cores multiply two dtypes of which the narrower is widened in registers."""
+    """Whether tensor cores multiply two dtypes after the narrower one is widened in registers."""
     return a.itemsize != b.itemsize

@@ -7,19 +7,19 @@ from typing import Any
 from .. import forking
 from ..tuning_file import when_tuned
 
-MANY = 1024  # kinds of calls that are kept
+MANY = 1024  # the most kinds of calls to keep
 
 
 class FirstSizes:
-    """What one function of the library remembers of its calls."""
+    """The first sizes of each kind of call of one library function."""
 
     def __init__(self) -> None:
-        self._first: dict[Any, Any] = {}  # sizes by all else of a call
+        self._first: dict[Any, Any] = {}  # sizes by the other parts of a call
         self._lock = forking.lock()
         when_tuned(self._forget)
 
     def _forget(self) -> None:
-        """Take the next sizes for the first ones."""
+        """Forget all: the next sizes count as the first ones."""
         with self._lock:
             self._first.clear()
 

@@ -19,7 +19,7 @@ from .mesh_product import HALF, PARTS, TILE_M, MeshProduct, sender, take_back
 def gathering_kernel(p: MeshProduct) -> Any:
     """The kernel `(x, w) -> (out, gathered)`: x (M / n, K) and w (K, N) a device, out (M, N), gathered (M, K)."""
     n, (tiles_m, _), own = p.mesh.size, p.tiles, p.own
-    size = TILE_M // PARTS * p.K  # of a part
+    size = TILE_M // PARTS * p.K  # elements of a part
 
     def body(x: Any, w: Any, out: Any, gathered: Any, **smem: Any) -> None:
         me = kd.axis_index(p.mesh.names)
@@ -43,7 +43,7 @@ def gathering_kernel(p: MeshProduct) -> Any:
 
         def start(shard: Any, m: Any, count: Any) -> Any:
             def wait() -> Any:
-                sent = send_all(count)  # what the peers wait for goes first
+                sent = send_all(count)  # first the parts that peers wait for
                 kd.semaphore_wait(flags.at[source(shard), m], PARTS, decrement=False, timeout=p.timeout)
                 return sent
 

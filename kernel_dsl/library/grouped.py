@@ -46,7 +46,7 @@ __all__ = ["GroupedMatmul", "grouped_matmul"]
 
 @dataclass(frozen=True)
 class Turned:
-    """A gate whose value comes first; products of integers are floats to it, as they are to `join`."""
+    """A gate whose value comes first. It gets products of integers as floats, as `join` gives them."""
 
     function: Callable[..., Any]
 
@@ -58,10 +58,10 @@ class Turned:
 class GroupedPlan:
     """The launches of a grouped product.
 
-    `products`: one, or one for each part of a gated product, of which the second takes the first one's result. `moved`: which
-    operands of each part are scales by blocks of K. `turns`: whether a and b are given to kernels with their last axes exchanged.
-    `gather`, `lists`, `combine`: the kernels around, or None; `scaled`: whether the first operand is a's scales by rows, which
-    are gathered, too. `zeros` makes the result where there is nothing to multiply.
+    `products`: one, or one for each part of a gated product; the second takes the first one's result. `moved`: for each
+    part, the operands that are scales by blocks of K. `turns`: whether kernels get a and b with their last axes
+    exchanged. `gather`, `lists`, `combine`: the kernels around, or None; `scaled`: the first operand is a's scales by
+    rows, which are gathered, too. `zeros` makes the result if there is nothing to multiply.
     """
 
     products: tuple[GroupedProduct, ...] = ()
@@ -74,7 +74,7 @@ class GroupedPlan:
     zeros: Any = None
 
     def operands(self, own: list[list[Any]], number: int) -> list[Any]:
-        """What the kernel of a product takes after the sizes, but for what all parts share."""
+        """The operands of a product's kernel after the sizes, without those that all parts share."""
         if not any(own):
             return []
         parts = own if len(self.products) == 1 else [own[number]]
@@ -86,7 +86,7 @@ class GroupedPlan:
         ]
 
     def seen(self, inputs: list[Any], out: Any, stream: Any) -> Any:
-        """The result for a, b and options whose like the kernels have seen on a GPU; raises `Unseen` for others."""
+        """The result for a, b and options like an earlier call's on a GPU; raises `Unseen` for others."""
         a, b, o = inputs
         rights = o.rights(b)
         if out is not None:
@@ -125,7 +125,7 @@ class GroupedPlan:
         return launch(self.combine, (heads, following, result, *numbers), out)
 
     def lower(self, a: Any, rights: list[Any], o: GroupedOptions, target: str | None) -> Any:
-        """The stages of the kernel that multiplies; of a gated product that is two, of the first."""
+        """The stages of the multiplying kernel; for a gated product of two, of the first."""
         if self.zeros is not None:
             return self.zeros.lower(target=target)
         own = [[x for _, x in o.own(i)] for i in range(len(rights))]
@@ -142,7 +142,7 @@ class GroupedPlan:
 
 
 def plan_of(a: Any, rights: list[Any], o: GroupedOptions, out: Any, target_name: str | None) -> GroupedPlan:
-    """What a call launches. Raises `BadCallArgument`, `BadCallValue`, `NoCommonDType`."""
+    """The launches of a call. Raises `BadCallArgument`, `BadCallValue`, `NoCommonDType`."""
     check_options(o)
     rows = check_sides(a, rights, o)
     count = check_groups(o, rights[0].shape[0], rows)
@@ -213,34 +213,34 @@ def _products(
 class GroupedMatmul:
     """`grouped_matmul(a, b, group_sizes)`: rows of a, group by group, times a matrix of each group: (rows, K), (G, K, N).
 
-    The first `group_sizes[0]` rows are multiplied by b[0], the next `group_sizes[1]` by b[1], and so on: int32 (G,), read on
-    the GPU; or `offsets`, int32 (G + 1,): group i has the rows from offsets[i] to offsets[i + 1]. Groups may be empty. Rows of
-    no group are zero. One kernel serves all sizes. a and b have any strides and any dtypes that `matmul` takes, but complex64.
+    The first `group_sizes[0]` rows are multiplied by b[0], the next `group_sizes[1]` by b[1], and so on: int32 (G,),
+    read on the GPU; or `offsets`, int32 (G + 1,): group i has the rows from offsets[i] to offsets[i + 1]. Groups may be
+    empty. Rows of no group are zero. One kernel serves all sizes. a and b have any strides and any dtypes that `matmul`
+    takes, except complex64.
 
-    - `indices`: int32, row i of the product is row indices[i] of a; it has as many rows as there are indices.
-    - `a_scale`: a factor for all, (rows of a,) or (rows of a, 1); for 8 bits by 8 bits also (rows of a, ceil(K/128)).
-      `b_scale`: a factor for all, (G,), (G, N) or (G, 1, N); for 8 bits also (G, ceil(K/128), ceil(N/128)) or
-      (G, ceil(K/128), N). Both are float32.
-    - `bias`: (G, N), added to each row of a group.
-    - `gated`: b is a pair, or has columns in turn, as of `matmul`; `bias` and `b_scale` are pairs then, or lie as b does, but
-      (G,) is of both.
-    - `activation(x)`: a function of a traced value.
-    - `weights`: float32 (rows,), a factor for each row of the product.
-    - `scatter`: int32 (rows,): row i of the product is added to row scatter[i] of the result, which has as many rows as `out`,
-      or as the product. With `weights` (places, each) the result has `places` rows, number s in `scatter` stands for row
-      s // each, and weights[s // each, s % each] is its factor. What is added is rounded to `out_dtype` once before, and added
-      up in float32, in the order of rows: the same bits each time. Numbers out of range are left out.
+    - `indices`: int32, row i of the product is row indices[i] of a; the product has one row for each index. -
+    `a_scale`: a factor for all, (rows of a,) or (rows of a, 1); for 8 bits by 8 bits also (rows of a, ceil(K/128)).
+    `b_scale`: a factor for all, (G,), (G, N) or (G, 1, N); for 8 bits also (G, ceil(K/128), ceil(N/128)) or (G,
+    ceil(K/128), N). Both are float32. - `bias`: (G, N), added to each row of a group. - `gated`: b is a pair, or has
+    columns in turn, as of `matmul`; `bias` and `b_scale` are then pairs, or have columns in turn like b, except (G,),
+    which both share. - `activation(x)`: a function of a traced value. - `weights`: float32 (rows,), a factor for each
+    row of the product. - `scatter`: int32 (rows,): row i of the product is added to row scatter[i] of the result, which
+    has as many rows as `out`, or as the product. With `weights` (places, each) the result has `places` rows; number s
+    in `scatter` means row s // each, with the factor weights[s // each, s % each]. Each term is rounded to `out_dtype`
+    once, and terms are added in float32, in the order of rows: the same bits each time. Numbers out of range are left
+    out.
 
-    `out_dtype`: as of `matmul`, bfloat16 where bytes are scaled or weighted. `config`: a `MatmulConfig` without clusters and
-    turns, where Hopper's fast kernel is taken. `out`, `stream`, `interpret`: as for kernels.
+    `out_dtype`: as for `matmul`; bfloat16 for scaled or weighted bytes. `config`: a `MatmulConfig` without clusters and
+    turns, for Hopper's fast kernel. `out`, `stream`, `interpret`: as for kernels.
 
     Raises `BadCallArgument` for wrong arrays; `BadCallValue` for shapes that don't fit, both or neither of
-    `group_sizes` and `offsets`, and, where the host can read them, for sizes that are negative or more than the rows, offsets
-    that decrease or leave the rows, and row numbers that are none. On a GPU such sizes are cut off, and such rows are zeros.
+    `group_sizes` and `offsets`, and, if the host can read them, for sizes that are negative or more than the rows,
+    offsets that decrease or exceed the rows, and impossible row numbers. On a GPU such sizes are clamped, and such rows
+    are zeros.
     """
 
     def __init__(self) -> None:
-        self._plans: dict[Any, GroupedPlan] = {}  # by what calls look like: a second one decides nothing
+        self._plans: dict[Any, GroupedPlan] = {}  # by the signature of calls
         self._latest = Latest()
 
     def __repr__(self) -> str:

@@ -34,7 +34,7 @@ def refuse(what: str, hint: str, kernel: str = NAME) -> BadCallValue:
 
 
 def check_array(x: Any, name: str, rank: int, hint: str, dtype: DType | None = None, kernel: str = NAME) -> None:
-    """Raise `BadCallArgument` for what is no array of real numbers with so many axes, and of `dtype` if one is named."""
+    """Raise `BadCallArgument` for an object that is no array of real numbers with `rank` axes (of `dtype`, if one is given)."""
     shape = getattr(x, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(x, "dtype") or len(cast("tuple[Any, ...]", shape)) != rank:
         what = f"{name} is a {type(x).__name__}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
@@ -47,7 +47,7 @@ def check_array(x: Any, name: str, rank: int, hint: str, dtype: DType | None = N
 
 
 def on_host(x: Any) -> Any:
-    """An array's numbers as NumPy has them, where the host can read them without a copy from a GPU; else None."""
+    """An array as a NumPy array, if the host can read it without a copy from a GPU; else None."""
     if isinstance(x, np.ndarray):
         return cast("Any", x)
     if getattr(getattr(x, "device", None), "type", "") == "cpu" and hasattr(x, "numpy"):
@@ -56,7 +56,7 @@ def on_host(x: Any) -> Any:
 
 
 def _of_groups(name: str, x: Any) -> bool:
-    """Whether it is a scale for each group, of both parts of a pair."""
+    """Whether it is a scale for each group, which both parts of a pair share."""
     return name == "b_scale" and len(getattr(x, "shape", ())) == 1
 
 
@@ -82,11 +82,11 @@ class GroupedOptions(NamedTuple):
         return self.offsets if self.group_sizes is None else self.group_sizes
 
     def rights(self, b: Any) -> list[Any]:
-        """The right sides: b, or the one that gates and the one that is gated."""
+        """The right sides: b, or the gate and the gated matrix."""
         return [b] if self.gated is None else list(halves(b))
 
     def like(self, b: Any) -> tuple[Any, ...]:
-        """What calls that launch the same kernels for such arrays have in common."""
+        """A key that calls share if they launch the same kernels for such arrays."""
         return (
             self.activation, self.gated, self.out_dtype, self.config, getattr(self.weights, "shape", None),
             form_of(b), form_of(self.b_scale), form_of(self.bias), self.group_sizes is None, self.offsets is None,
@@ -94,7 +94,7 @@ class GroupedOptions(NamedTuple):
         )  # fmt: skip
 
     def own(self, number: int) -> list[tuple[str, Any]]:
-        """What is done to product number `number` on its own, in order."""
+        """The steps of product number `number` alone, in order."""
         items = [("a_scale", self.a_scale), ("b_scale", self.b_scale), ("bias", self.bias)]
         items = [(n, x) for n, x in items if x is not None]
         if self.gated is None:
@@ -103,7 +103,10 @@ class GroupedOptions(NamedTuple):
 
 
 def check_groups(o: Any, count: int | None, rows: int, kernel: str = NAME) -> int:
-    """How many groups there are. Raises `BadCallArgument`, `BadCallValue`; `count`: as many as b has, if there is a b."""
+    """The number of groups.
+
+    Raises `BadCallArgument`, `BadCallValue`; `count`: b's number of groups, if there is a b.
+    """
     if (o.group_sizes is None) == (o.offsets is None):
         what = "neither group_sizes nor offsets" if o.offsets is None else "group_sizes beside offsets"
         raise refuse(
@@ -122,7 +125,7 @@ def check_groups(o: Any, count: int | None, rows: int, kernel: str = NAME) -> in
 
 
 def check_rows(o: Any, rows: int, kernel: str = NAME) -> None:
-    """Raise `BadCallValue` for sizes and offsets that the host can read and that no rows fit to."""
+    """Raise `BadCallValue` for sizes and offsets that don't fit the rows, if the host can read them."""
     held = on_host(o.given)
     if held is None or not held.size:
         return
@@ -143,7 +146,7 @@ def check_rows(o: Any, rows: int, kernel: str = NAME) -> None:
 
 
 def check_numbers(x: Any, name: str, limit: int) -> None:
-    """Raise `BadCallValue` for row numbers that the host can read and that are none."""
+    """Raise `BadCallValue` for impossible row numbers, if the host can read them."""
     held = on_host(x)
     if held is not None and held.size and (held.min() < 0 or held.max() >= limit):
         odd = held.min() if held.min() < 0 else held.max()
@@ -151,7 +154,7 @@ def check_numbers(x: Any, name: str, limit: int) -> None:
 
 
 def check_options(o: GroupedOptions) -> None:
-    """Raise `BadCallArgument`, `BadCallValue` for options that are not what they should be."""
+    """Raise `BadCallArgument`, `BadCallValue` for wrong options."""
     if o.activation is not None and not callable(o.activation):
         what = f"activation is a {type(o.activation).__name__}"
         raise BadCallArgument(kernel=NAME, what=what, hint="a function of traced values, such as `kd.relu`")
@@ -162,7 +165,7 @@ def check_options(o: GroupedOptions) -> None:
 
 
 def check_config(config: Any, kernel: str) -> None:
-    """Raise `BadCallArgument`, `BadCallValue` for a configuration that the fast grouped kernels have not."""
+    """Raise `BadCallArgument`, `BadCallValue` for a configuration that the fast grouped kernels can't have."""
     if config is None:
         return
     if not isinstance(config, MatmulConfig):
@@ -176,7 +179,7 @@ def check_config(config: Any, kernel: str) -> None:
 
 
 def check_pairs(b: Any, o: GroupedOptions) -> None:
-    """Raise `BadCallArgument` where an argument is a pair that should be none, or none that should be one."""
+    """Raise `BadCallArgument` for a pair in place of a single argument, or the reverse."""
     width = 0 if isinstance(b, (tuple, list)) else (*getattr(b, "shape", ()), 0)[-2 if getattr(b, "shape", ()) else -1]
     for name, x in (("b", b), ("b_scale", o.b_scale), ("bias", o.bias)):
         pair = isinstance(x, (tuple, list))
@@ -228,7 +231,7 @@ def check_sides(a: Any, rights: list[Any], o: GroupedOptions) -> int:
 
 
 def check_out(out: Any, shape: tuple[int, ...], dtype: Any, kernel: str = NAME) -> None:
-    """Raise `BadCallArgument`, `BadCallValue` for an `out` that the result doesn't go into."""
+    """Raise `BadCallArgument`, `BadCallValue` for an `out` that can't hold the result."""
     if out is None:
         return
     check_array(out, "out", len(shape), f"an array {shape} of {dtype}", dtype, kernel)
@@ -237,7 +240,7 @@ def check_out(out: Any, shape: tuple[int, ...], dtype: Any, kernel: str = NAME) 
 
 
 def places_of(o: GroupedOptions, rows: int, out: Any) -> tuple[int, int]:
-    """(rows of the result, numbers in `scatter` for each): as many as `weights` or `out` have, else as the product has."""
+    """(rows of the result, numbers in `scatter` for each): the rows of `weights` or `out`, else of the product."""
     if o.scatter is None:
         return rows, 1
     weights = tuple(getattr(o.weights, "shape", ()))
@@ -249,7 +252,7 @@ def places_of(o: GroupedOptions, rows: int, out: Any) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Scaling:
-    """What a product's scales and bias are: its steps, the places of scales by blocks of K among them, and their forms."""
+    """A product's scales and bias: its steps, the numbers of scales by blocks of K among them, and their forms."""
 
     steps: tuple[EpilogueStep, ...]
     moved: tuple[int, ...]
@@ -273,13 +276,13 @@ def scaling(items: list[tuple[str, Any]], a_rows: int, groups: int, N: int, K: i
 
 
 def _axes(name: str, x: Any, rows: int, groups: int, N: int, K: int) -> Axes | str | None:
-    """The axes of an operand: "0" is that of groups; None for a number, a word for scales by blocks of K."""
+    """The axes of an operand: "0" is the axis of groups; None for a number, a word for scales by blocks of K."""
     if name != "bias" and isinstance(x, (int, float, np.generic)):
         return None
     rank = len(getattr(x, "shape", ()))
     check_array(x, name, rank, _ARRAY, None if name == "bias" else kd.float32)
     shape, blocks = tuple(x.shape), -(-K // DEPTH)
-    forms: list[tuple[tuple[int, ...], Axes | str]]  # of forms that are one here, the first
+    forms: list[tuple[tuple[int, ...], Axes | str]]  # the first of equal forms
     if name == "bias":
         forms = [((groups, N), ("0", "n"))]
     elif name == "a_scale":

@@ -29,10 +29,10 @@ GRADIENTS = ("a", "b", "bias", "weights")
 
 @dataclass(frozen=True)
 class Slopes:
-    """What happened to the sums (rows, columns) of groups of rows. `wide`: their dtype; `dtype`: that of their gradients.
+    """The steps after the sums (rows, columns) of groups of rows.
 
-    `places`, `each`: rows of the result and numbers of each, where rows were `scattered`; `weights`: one for each of the "rows",
-    for each of the numbers in "scatter", or "".
+    `wide`: their dtype; `dtype`: the dtype of their gradients. `places`, `each`: rows of the result and numbers for
+    each, if rows were `scattered`; `weights`: one for each of the "rows", for each of the numbers in "scatter", or "".
     """
 
     groups: RowGroups
@@ -48,11 +48,11 @@ class Slopes:
 
     @property
     def sums(self) -> int:
-        """How many products are needed again: none where nothing depends on them."""
+        """The number of products to compute again: 0 if no gradient depends on them."""
         return 2 if self.gate is not None else int(self.activation is not None or bool(self.weights))
 
     def end(self, *sums: Any) -> Any:
-        """What became of sums, before weights."""
+        """The sums after gate and activation, before weights."""
         x = sums[0]
         if self.gate is not None:
             x = (self.gate if callable(self.gate) else gate_function(str(self.gate)))(*sums)
@@ -134,7 +134,7 @@ def _slots(a: Any, b: Any, given: dict[str, Any]) -> list[tuple[str, int | None,
 
 
 def _named(slots: Sequence[tuple[str, int | None, Any]], arrays: Sequence[Any]) -> dict[str, Any]:
-    """The arguments that arrays in the order of slots are."""
+    """Arrays, in the order of slots, as arguments."""
     found: dict[str, Any] = {}
     for (name, part, _), x in zip(slots, arrays, strict=True):
         found[name] = x if part is None else (*found.get(name, ()), x)
@@ -178,7 +178,7 @@ def grouped_matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any])
 
 
 def gradients(gradient: Any, a: Any, b: Any, o: Any, interpret: Any) -> dict[str, Any]:
-    """The gradients of a, b, `bias` (pairs where they are) and `weights`, by name."""
+    """The gradients of a, b, `bias` (pairs for pairs) and `weights`, by name."""
     rights = o.rights(b)
     check_real(NAME, a=a, b=rights[0])
     call = _Backward(a, rights, o, interpret)
@@ -198,7 +198,7 @@ def gradients(gradient: Any, a: Any, b: Any, o: Any, interpret: Any) -> dict[str
 
 
 class _Backward:
-    """One call's arrays, and the launches that gradients take."""
+    """One call's arrays, and the launches of its gradients."""
 
     def __init__(self, a: Any, rights: list[Any], o: Any, interpret: Any) -> None:
         self.a, self.rights, self.o = a, rights, o
@@ -212,7 +212,7 @@ class _Backward:
         self._left: Any = None
 
     def parts(self, x: Any) -> list[Any]:
-        """What each product has of an argument."""
+        """Each product's part of an argument."""
         return [x] if len(self.rights) == 1 else list(halves(x))
 
     @property
@@ -227,7 +227,7 @@ class _Backward:
         return self._left
 
     def sums(self) -> list[Any]:
-        """The products with their factors and biases, where gradients depend on them."""
+        """The products with their factors and biases, if gradients depend on them."""
         o = self.o
         if o.gated is None and o.activation is None and o.weights is None:
             return []
@@ -241,7 +241,7 @@ class _Backward:
         return made
 
     def slopes(self, gradient: Any, sums: list[Any]) -> tuple[list[Any], Any]:
-        """The gradients of the sums of each product, and those of rows' weights."""
+        """The gradients of the sums of each product, and of the rows' weights."""
         o = self.o
         kind = "" if o.weights is None else "scatter" if len(o.weights.shape) == 2 else "rows"
         scaled = o.a_scale is not None or o.b_scale is not None
@@ -280,7 +280,7 @@ class _Backward:
         return made.reshape(bias.shape)
 
     def scaled(self, slope: Any, number: int) -> Any:
-        """A gradient of scaled sums as one of the product."""
+        """A gradient of scaled sums as a gradient of the product."""
         own = dict(self.o.own(number))
         x = own.get("a_scale")
         if x is not None:
@@ -302,7 +302,7 @@ class _Backward:
         return slope * rows
 
     def of_a(self, slopes: list[Any]) -> Any:
-        """The gradient of a: added up where rows were taken more than once."""
+        """The gradient of a, summed over repeated rows."""
         o = self.o
         more: dict[str, Any] = {"out_dtype": self.wide if len(slopes) > 1 else as_dtype(self.a.dtype)}
         if o.indices is not None:

@@ -24,7 +24,7 @@ from .stage_product import following_slot, stage_product
 def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, blocks: int) -> Any:
     """The kernel `(a, b[, b], sizes or offsets, *operands of the steps) -> out`, on `blocks` multiprocessors.
 
-    The problem's M are all rows, and its `b_batch` are the groups, which steps know as axis "0".
+    The problem's M is the number of all rows, and its `b_batch` the number of groups, axis "0" of steps.
     """
     p, t, g = problem, config, groups
     rows = t.rows
@@ -103,7 +103,7 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
             store_tile(value, refs, buffers["out_smem"], me, group, m, n, end_row)
             return slot_after
 
-        kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest
+        kd.wait_smem_to_gmem(0, wait_read_only=True)  # the copies have read SMEM; the kernel's end waits for writes
 
     def store_tile(value: Any, refs: Any, out_smem: Any, me: Any, group: Any, m: Any, n: Any, end_row: Any) -> None:
         extra, out, _ = refs
@@ -112,7 +112,7 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
 
         @kd.when(~whole)
         def _() -> None:
-            kd.wait_smem_to_gmem(0, wait_read_only=True)  # its stores are in no group that could be counted
+            kd.wait_smem_to_gmem(0, wait_read_only=True)  # its stores are in no commit group
 
         for number in range(parts):
             first = number * t.epilogue_n
@@ -124,7 +124,7 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
                 x = join(x, value[:, width + first : width + first + t.epilogue_n], p, extra, own)
             place = out_smem.at[me * ring + number % ring]
             if not p.lanes:
-                # a tile starts with the first buffer, which the tile before may have used last
+                # a tile starts with the first buffer, which the tile before may still use
                 kd.wait_smem_to_gmem(0 if number == 0 and parts % ring else ring - 1, wait_read_only=True)
             place[...] = x.astype(p.out_dtype)
 

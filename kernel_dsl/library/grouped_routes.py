@@ -24,7 +24,7 @@ from .problem import Problem
 from .routes import Packings, fast_packings, laid, packing, tile_packings
 from .tile_product import tile_kernel
 
-BAND = 8  # tiles of M that go together: bands share L2
+BAND = 8  # tiles of M in a band that shares L2
 
 
 def _typical(p: Problem, groups: RowGroups) -> Problem:
@@ -33,7 +33,7 @@ def _typical(p: Problem, groups: RowGroups) -> Problem:
 
 
 def _fits(p: Problem, config: MatmulConfig, extra: int) -> MatmulConfig | None:
-    """The configuration with as many stages as there is room for beside the tables; None for less than two."""
+    """The configuration with as many stages as fit beside the tables; None for less than two."""
     stage = costs.stage_bytes(p, config.tile_m, config.tile_n, config.tile_k)
     item = p.out_dtype.itemsize
     held = config.tile_m * config.epilogue_n * item * min(config.epilogue_stages, config.tile_n // config.epilogue_n)
@@ -43,7 +43,7 @@ def _fits(p: Problem, config: MatmulConfig, extra: int) -> MatmulConfig | None:
 
 @cache
 def choose_grouped(p: Problem, typical: Problem, extra: int, blocks: int) -> MatmulConfig | None:
-    """The configuration of the fast kernels that the estimate likes best; None where none fits."""
+    """The configuration of the fast kernels with the best estimate; None if none fits."""
     room = costs.ACCUMULATORS if p.plain else costs.ACCUMULATORS_BESIDE_MORE
     tiles = costs.SCALED_TILES if p.scaled else costs.TILES
     tiles = [t for t in tiles if not t[3] and (t[1] < 192 or p.b_scaled != "columns")]
@@ -62,7 +62,7 @@ def _is_fast(how: Family, target: Target) -> bool:
 
 
 class GroupedProduct:
-    """The kernel for a problem, `multiply(a, b[, b], sizes, *operands)`, and how its operands are laid out anew for it."""
+    """The kernel for a problem, `multiply(a, b[, b], sizes, *operands)`, and the packing of its operands."""
 
     def __init__(self, p: Problem, multiply: Any, packings: Packings = (None, None)) -> None:
         self.problem = p
@@ -72,7 +72,7 @@ class GroupedProduct:
         self._pack = pack_kernel(tuple(x for x in wanted if x is not None)) if any(packings) else None
 
     def sides(self, a: Any, rights: list[Any], launch: Launch) -> list[Any]:
-        """The operands, those that need it laid out anew by one launch."""
+        """The operands. One launch packs those that need it."""
         if self._pack is None:
             return [a, *rights]
         pairs = list(zip((a, *rights), (self.packings[0], *[self.packings[1]] * len(rights)), strict=True))
@@ -81,7 +81,7 @@ class GroupedProduct:
         return [x if found is None else next(rest) for x, found in pairs]
 
     def structs(self, a: Any, rights: list[Any]) -> list[Any]:
-        """What `sides` would give to the kernel."""
+        """Descriptions of the results of `sides`."""
         found = (self.packings[0], *[self.packings[1]] * len(rights))
         return [x if pack is None else pack.out for x, pack in zip((a, *rights), found, strict=True)]
 
@@ -89,7 +89,7 @@ class GroupedProduct:
 def grouped_product(
     p: Problem, a: Operand, b: Operand, how: Family, groups: RowGroups, config: MatmulConfig | None, target: Target
 ) -> GroupedProduct | None:
-    """The product of a problem in the dtypes of `how`; None where it has a gate, and no kernel takes two matrices at once."""
+    """The product of a problem in the dtypes of `how`; None if it has a gate and no kernel takes two matrices at once."""
     blocks = target.limits.multiprocessors
     if not p.K:
         nothing = replace(laid(p, (None, None), a, b), dtype=how.a, b_dtype=how.b, groups=groups)
@@ -133,7 +133,7 @@ def _general(
 def wgrad_product(
     p: Problem, a: Operand, b: Operand, groups: RowGroups, config: MatmulConfig | None, target: Target
 ) -> tuple[Any, bool]:
-    """(kernel `(a, dout, sizes) -> out`, whether it wants operands as they lie: those across the rows turned)."""
+    """(kernel `(a, dout, sizes) -> out`, whether it takes operands in their own order in memory, with exchanged axes)."""
     blocks = target.limits.multiprocessors
     same = p.dtype == p.b_dtype and p.dtype in (kd.bfloat16, kd.float16)
     if same and p.M and p.N and a.tma and b.tma and groups.count and _is_fast(Family(p.dtype, p.b_dtype), target):

@@ -14,8 +14,8 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .grouped_tiles import RowGroups
 
-PLACES, CHUNK = 8, 1024  # places of a block, rows that it looks at together
-WIDTH = 2048  # columns that a block moves, at most
+PLACES, CHUNK = 8, 1024  # places of a block, rows that it searches at once
+WIDTH = 2048  # the most columns that a block moves
 
 
 def width_of(columns: int) -> int:
@@ -25,7 +25,7 @@ def width_of(columns: int) -> int:
 
 @cache
 def gather_kernel(rows: int, shapes: tuple[tuple[int, int], ...], dtypes: tuple[Any, ...], flat: bool = False) -> Any:
-    """The kernel `(indices, *arrays) -> arrays`: row i of each result is row `indices[i]`, or zeros where there is none.
+    """The kernel `(indices, *arrays) -> arrays`: row i of each result is row `indices[i]`, or zeros if there is no such row.
 
     `flat`: the last array has one axis.
     """
@@ -64,7 +64,7 @@ def list_kernel(groups: RowGroups, places: int, each: int) -> Any:
     """The kernel `(sizes or offsets, scatter) -> (heads, following)`: int32 (places,) and (rows,).
 
     `heads[p]` is the first row whose `scatter` is one of the `each` numbers from p * each on, `following[i]` the next one after
-    row i; -1 where there is none. Rows of no group are in no list.
+    row i; -1 if there is none. Rows of no group are in no list.
     """
     g = groups
 
@@ -107,8 +107,9 @@ def list_kernel(groups: RowGroups, places: int, each: int) -> Any:
 
 @cache
 def combine_rows_kernel(rows: int, columns: int, places: int, dtype: Any, out_dtype: Any, weights: str) -> Any:
-    """The kernel `(heads, following, rows[, scatter][, weights]) -> out` (places, columns): sums of rows, of float32 where they
-    are floats. `weights`: one for each of the "rows", for each of the numbers in "scatter", or "".
+    """The kernel `(heads, following, rows[, scatter][, weights]) -> out` (places, columns): sums of rows, in float32 for floats.
+
+    `weights`: one for each of the "rows", for each of the numbers in "scatter", or "".
     """
     width = width_of(columns)
     wide = kd.float32 if weights or (dtype.is_float and dtype.itemsize < 4) else dtype

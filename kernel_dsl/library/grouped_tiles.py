@@ -11,7 +11,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
-MOST = 4096  # groups, of which SMEM holds tables
+MOST = 4096  # the most groups, whose tables are in SMEM
 CLEARED = (8, 256)  # rows and columns that a warpgroup sets to zero at a time
 
 
@@ -25,7 +25,10 @@ class RowGroups:
 
     @property
     def scratch(self) -> dict[str, Any]:
-        """The tables: group i has the rows `bounds[i]` to `bounds[i + 1]`; `tile_ends[i]` tiles are of it or of those before."""
+        """The tables: group i has the rows `bounds[i]` to `bounds[i + 1]`.
+
+        `tile_ends[i]` is the number of tiles up to its last.
+        """
         return {"bounds": kd.SMEM((self.count + 1,), kd.int32), "tile_ends": kd.SMEM((self.count,), kd.int32)}
 
     @property
@@ -33,11 +36,11 @@ class RowGroups:
         return 8 * (self.count + 1) + 64
 
     def most_tiles(self, tile_m: int, tiles_n: int) -> int:
-        """More tiles than there can be: each group may end with a part of one."""
+        """An upper bound of the number of tiles: each group may end with a part of one."""
         return (self.rows // tile_m + self.count) * tiles_n
 
     def bound(self, given: Any, bounds: Any) -> None:
-        """Make the table of rows. What would leave the array is cut off, and offsets that decrease are raised."""
+        """Make the table of rows. Ends are clamped to the array, and decreasing offsets are raised."""
         if self.by_offsets:
             bounds[...] = kd.cummax(kd.clip(given[...], 0, self.rows))
             return
@@ -59,7 +62,7 @@ class RowGroups:
     def place(
         self, index: Any, bounds: Any, tile_ends: Any, tile_m: int, tiles_n: int, band: int
     ) -> tuple[Any, Any, Any, Any]:
-        """(group, first row, where the group ends, tile along N) of tile number `index`: bands of M tiles, which share L2."""
+        """(group, first row, the group's end, tile along N) of tile number `index`, in bands of M tiles, which share L2."""
         group: Any = kd.astype(0, kd.int32)
         half = 1 << (self.count.bit_length() - 1)
         while half:
@@ -80,7 +83,7 @@ class RowGroups:
         return group, start + m * tile_m, end, n
 
     def clear(self, out: Any, bounds: Any, first: Any, step: int) -> None:
-        """Set the rows of no group to zero: this warpgroup has each `step`th part of them from number `first` on."""
+        """Set the rows of no group to zero: this warpgroup clears every `step`th part from number `first` on."""
         height, width = CLEARED
         zeros = kd.zeros(CLEARED, out.dtype)
         for low, high in ((0, bounds[0]), (bounds[self.count], self.rows)):
@@ -98,6 +101,6 @@ class RowGroups:
 
 
 def put(out: Any, m: Any, columns: Any, end: Any, value: Any) -> None:
-    """Store a tile's rows that are of the group, which ends at row `end`."""
+    """Store a tile's rows that belong to the group, which ends at row `end`."""
     mask = kd.broadcasted_iota(kd.int32, value.shape, 0) + m < end
     kd.store(out, (kd.ds(m, value.shape[0]), columns), value, mask=mask)

@@ -39,10 +39,10 @@ class WgradOptions:
 class GroupedMatmulWgrad:
     """`grouped_matmul_wgrad(a, dout, group_sizes)`: for each group a.T @ dout over its rows; (rows, K), (rows, N) to (G, K, N).
 
-    The gradient of b in `grouped_matmul(a, b, group_sizes)`. Sizes or `offsets`, and errors, as there; where a group has no rows
-    the result is zeros. `out_dtype`: float32 by default, float64 where an operand is, int32 of bytes. a and dout have any
-    strides and any dtypes that `dot` multiplies. `config`: a `MatmulConfig` without clusters and turns, where Hopper's fast
-    kernel is taken.
+    The gradient of b in `grouped_matmul(a, b, group_sizes)`. Sizes, `offsets` and errors are those of `grouped_matmul`;
+    a group without rows gives zeros. `out_dtype`: by default float32, float64 if an operand is float64, int32 for
+    bytes. a and dout have any strides and any dtypes that `dot` multiplies. `config`: a `MatmulConfig` without clusters
+    and turns, for Hopper's fast kernel.
     """
 
     def __init__(self) -> None:
@@ -97,14 +97,14 @@ class GroupedMatmulWgrad:
 
     @staticmethod
     def _seen(kernel: Any, turns: tuple[bool, ...], inputs: list[Any], out: Any, stream: Any) -> Any:
-        """The result for a, dout and sizes whose like the kernel has seen on a GPU; raises `Unseen` for others."""
+        """The result for a, dout and sizes like an earlier call's on a GPU; raises `Unseen` for others."""
         a, dout, given = inputs
         args = turned(a) if turns[0] else a, turned(dout) if turns[1] else dout, given
         return seen_launching(stream)(kernel, args, out)
 
     @staticmethod
     def _sides(a: Any, dout: Any) -> tuple[Any, Any]:
-        """The operands with their last axes in the order in which they lie."""
+        """The operands with their last axes in the order of memory."""
         left, right = operand(a, rows_last=True), operand(dout, rows_last=True)
         return turned(a) if left.along_k else a, turned(dout) if right.along_k else dout
 

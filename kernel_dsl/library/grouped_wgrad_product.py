@@ -18,8 +18,8 @@ from .persistent_matmul import MatmulConfig, swizzled
 from .problem import Problem
 from .stage_product import following_slot, stage_product
 
-GENERAL = (64, 64, 32)  # of the result's rows and columns, of rows that are summed up
-GENERAL_WIDE = (64, 64, 16)  # of sums of 8 bytes
+GENERAL = (64, 64, 32)  # a tile's rows and columns of the result, and summed rows of a step
+GENERAL_WIDE = (64, 64, 16)  # the same for sums of 8 bytes
 CUT = 16  # rows of a stage that are set to zero at a time
 
 
@@ -57,7 +57,7 @@ def wgrad_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bloc
     }
 
     def steps_of(bounds: Any, group: Any) -> tuple[Any, Any, Any]:
-        """(first row, rows, stages) of a group: a stage of zeros where it has no rows."""
+        """(first row, rows, stages) of a group; a group without rows has a stage of zeros."""
         start = bounds[group]
         size = bounds[group + 1] - start
         return start, size, kd.maximum(kd.div(size + (t.tile_k - 1), t.tile_k), 1)
@@ -145,14 +145,14 @@ def wgrad_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bloc
                     place[...] = x
                     out[group, across, columns] = kd.load(place, layout=kd.Layout.WG_STRIDED(place.shape, lanes))
                     continue
-                # a tile starts with the first buffer, which the tile before may have used last
+                # a tile starts with the first buffer, which the tile before may still use
                 kd.wait_smem_to_gmem(0 if number == 0 and parts % ring else ring - 1, wait_read_only=True)
                 place[...] = x
                 kd.commit_smem()
                 kd.copy_smem_to_gmem(place, out.at[group, across, columns])
             return slot_after
 
-        kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest
+        kd.wait_smem_to_gmem(0, wait_read_only=True)  # the copies have read SMEM; the kernel's end waits for writes
 
     def body(a: Any, b: Any, given: Any, out: Any, *, bounds: Any, landed: Any, ready: Any, **buffers: Any) -> None:
         me = kd.axis_index("wg")

@@ -27,7 +27,9 @@ DTYPES = (kd.float16, kd.bfloat16, kd.float32)
 
 @dataclass(frozen=True, eq=False)
 class PackedInt4:
-    """A matrix (K, N) of 4-bit integers, as `pack_int4` makes it; `matmul` takes it as b beside a of float16 or bfloat16.
+    """A matrix (K, N) of 4-bit integers that `pack_int4` made.
+
+    `matmul` takes it as b beside an a of float16 or bfloat16.
 
     Element (k, n) is (q - zero) * scale, q from 0 to 15. `data`: int8 (N, ceil(K/64) * 32), q of rows 32 i + 16 u + j and 32 i +
     16 u + j + 8 in the low and the high half of byte 16 i + 2 j + u, for j from 0 to 7 and u 0 or 1. `scales`: float32
@@ -42,7 +44,7 @@ class PackedInt4:
 
     @property
     def dtype(self) -> Any:
-        """That of the bytes."""
+        """The dtype of the bytes."""
         return as_dtype(self.data.dtype)
 
     @property
@@ -57,12 +59,12 @@ class PackedInt4:
 
     @property
     def form(self) -> tuple[Any, ...]:
-        """What its arrays do not say."""
+        """The properties that its arrays do not show."""
         return self.shape, self.group, self.zeros is None
 
     @property
     def fast(self) -> bool:
-        """Whether TMA can read all of it as it lies."""
+        """Whether TMA can read all of it in place."""
         return self.shape[1] % 4 == 0 and not any(array_address(x) % 16 for x in self.arrays)
 
     def unpacked(self, dtype: Any, **how: Any) -> Any:
@@ -97,7 +99,7 @@ def pack_kernel(K: int, N: int, group: int, dtype: Any, zeros: str) -> Any:
             below, above = (
                 kd.maximum(zero, 0.5),
                 kd.maximum(HIGHEST - zero, 0.5),
-            )  # a side that is empty holds no number
+            )  # an empty side holds no number
             scale = kd.maximum(-low / below, high / above)
         elif zeros:
             scale = (high - low) * (1.0 / HIGHEST)
@@ -163,9 +165,10 @@ def unpack_kernel(K: int, N: int, group: int, zeros: bool, dtype: Any) -> Any:
 def pack_int4(w: Any, group: int = 128, zeros: Any = None, *, stream: Any = None, interpret: Any = None) -> PackedInt4:
     """Weights (K, N), float16, bfloat16 or float32 in any strides, rounded to 4 bits, as an operand b of `matmul`.
 
-    `group` rows, a multiple of 64, share a scale in each column. Without `zeros` numbers are symmetric: scale = max |w| / 7.
-    `zeros=True` finds for each group and column which of 0 to 15 stands for zero; an array (ceil(K/group), N) of float32 says
-    it. Raises `BadCallArgument` for wrong arrays, `BadCallValue` for a group or zeros that don't fit.
+    `group` rows, a multiple of 64, share a scale in each column. Without `zeros` numbers are symmetric: scale = max |w|
+    / 7. `zeros=True` finds, for each group and column, the number from 0 to 15 that means zero; an array
+    (ceil(K/group), N) of float32 gives it. Raises `BadCallArgument` for wrong arrays, `BadCallValue` for a group or
+    zeros that don't fit.
     """
     shape = getattr(w, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(w, "dtype") or len(shape) != 2 or as_dtype(w.dtype) not in DTYPES:

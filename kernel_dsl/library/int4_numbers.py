@@ -13,9 +13,9 @@ from typing import Any
 import kernel_dsl as kd
 
 BLOCK, HALF = 64, 32  # rows that are packed together, and rows of one product
-HALF_BYTES, UNIT = 16, 8  # bytes of such rows, and rows that share a place in bytes
+HALF_BYTES, UNIT = 16, 8  # bytes of such rows, and rows between the two of a byte
 HIGHEST, MIDDLE = 15, 8
-_EXPONENT = 0x4B000000  # of 2 ** 23 as a float32, whose last bits then count by ones
+_EXPONENT = 0x4B000000  # the bits of 2 ** 23 as a float32, whose last bits count by ones
 
 
 # a float of the dtype whose last bits count by ones, twice in a word; and its name in PTX
@@ -24,7 +24,7 @@ _ONES = {"bfloat16": (0x43004300, "bf16x2"), "float16": (0x64006400, "f16x2")}
 
 @cache
 def _layouts(rows: int) -> tuple[kd.Layout, kd.Layout, kd.Layout]:
-    """The layouts of (rows, 32) numbers as wgmma takes them, of their (rows, 16) bytes, and of (rows,) factors."""
+    """The layouts of (rows, 32) numbers for wgmma, of their (rows, 16) bytes, and of (rows,) factors."""
     full = kd.Layout.WGMMA.of((rows, HALF))
 
     def bits(own: Any) -> Any:
@@ -35,9 +35,8 @@ def _layouts(rows: int) -> tuple[kd.Layout, kd.Layout, kd.Layout]:
 
 
 def factors_of(scale: Any, zero: Any, dtype: Any) -> tuple[Any, ...]:
-    """What `widened` needs of float32 (rows,) scales and zeros, None for 8: words that hold a 16-bit float twice.
-
-    A scale is the sum of two floats. A zero that is no integer gives the integer and what that leaves.
+    """The factors for `widened` from float32 (rows,) scales and zeros (None: 8): words that hold a 16-bit float twice.
+    A scale is the sum of two floats. A zero is split into its integer and its fraction.
     """
     _, kind = _ONES[dtype.name]
     twice = f"cvt.rn.{kind}.f32 $0, $1, $1;"
@@ -59,7 +58,10 @@ def factors_of(scale: Any, zero: Any, dtype: Any) -> tuple[Any, ...]:
 
 @cache
 def _template(rows: int, dtype: Any, zeros: bool) -> str:
-    """PTX for `widened`: operands are bytes, high and low parts of scales; with `zeros` what is subtracted and added."""
+    """PTX for `widened`: operands are bytes, high and low parts of scales.
+
+    With `zeros` also the numbers to subtract and to add.
+    """
     full, packed, row = _layouts(rows)
     base, kind = _ONES[dtype.name]
     lines = [f"{{ .reg .b32 %number, %rest, %zero; mov.b32 %zero, {base + MIDDLE * 0x10001};"]
@@ -79,14 +81,14 @@ def _template(rows: int, dtype: Any, zeros: bool) -> str:
 
 
 def widened(data: Any, part: int, factors: Any, dtype: Any) -> Any:
-    """(q - zero) * scale, (rows, 32) as wgmma takes it, of 16 bytes of each row of a Ref, whose parts these are.
+    """(q - zero) * scale, (rows, 32) for wgmma, from 16 bytes of each row: `part` of `data`.
 
-    Two numbers at a time, in the 16 bits of `dtype`: q by its place in a float, with no rounding; a product with both parts of
-    the scale, rounded once but for what the lesser part rounds.
+    It takes two numbers at a time, in the 16 bits of `dtype`: q becomes a float by its place in the bits, without
+    rounding; the product with both parts of the scale is rounded once, apart from the rounding of the lesser part.
     """
     rows = data.shape[0]
     full, packed, row = _layouts(rows)
-    own = [kd.layout_cast(x, row) for x in factors]  # carries of loops have no layout of their own
+    own = [kd.layout_cast(x, row) for x in factors]  # carries of loops have no fixed layout
     bytes_ = kd.load(data.at[:, part * HALF_BYTES : (part + 1) * HALF_BYTES], layout=packed)
     template = _template(rows, dtype, len(factors) > 2)
     out = kd.ShapeDtypeStruct((rows, HALF), dtype)
@@ -132,11 +134,11 @@ def _floats_template(rows: int, dtype: Any) -> str:
 
 
 def floats_widened(data: Any, part: int, codes: Any, dtype: Any) -> Any:
-    """e2m1 numbers times the powers of two that `codes`, uint8 (rows,), stand for: (rows, 32) as wgmma takes it, of 16 bytes of
-    each row of a Ref, whose parts these are.
+    """The e2m1 numbers times the powers of two of `codes`, uint8 (rows,).
 
-    Two numbers at a time, by two products with powers of two, as one may be beyond the range of `dtype`: no number is rounded
-    but those that are subnormal in it.
+    They are (rows, 32) for wgmma, from 16 bytes of each row: `part` of `data`. It takes two numbers at a time, by two
+    products with powers of two, because one may exceed the range of `dtype`. Only numbers that are subnormal in it are
+    rounded.
     """
     rows = data.shape[0]
     full, packed, row = _layouts(rows)
@@ -145,7 +147,7 @@ def floats_widened(data: Any, part: int, codes: Any, dtype: Any) -> Any:
     halves = (
         (code - (first - 1)) >> 1,
         (code - first) >> 1,
-    )  # the exponents of two powers that all numbers are multiplied by
+    )  # the exponents of the two powers
     if dtype == kd.float16:
         halves = tuple(kd.minimum(kd.maximum(half, 1 - bias), bias) for half in halves)
     powers = [half * (0x10001 << bits) + (bias << bits) * 0x10001 for half in halves]  # twice in a word

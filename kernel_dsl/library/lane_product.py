@@ -26,7 +26,7 @@ PAD = 16  # bytes after each row in SMEM, so that transposed stores use differen
 
 @dataclass(frozen=True)
 class LaneConfig:
-    """A tile of sums, `tile_k` of K a stage. `group`: tiles of M that go together in L2."""
+    """A tile of sums, `tile_k` of K a stage. `group`: tiles of M in a band that shares L2."""
 
     tile_m: int = 128
     tile_n: int = 128
@@ -36,7 +36,7 @@ class LaneConfig:
 
     @property
     def layout(self) -> Any:
-        """How sums are spread over the lanes."""
+        """The layout of the sums."""
         regs, lanes, warps = _SPREAD[self.tile_m, self.tile_n]
         return kd.Layout(2, regs, lanes, warps)
 
@@ -57,7 +57,7 @@ TILES = tuple(_SPREAD)
 def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
     """The kernel `(a, b, *operands of the steps) -> out`; a and b have the dtype of the sums.
 
-    Extents of the problem that are Dims are each call's own.
+    Extents of the problem that are Dims come from each call.
     """
     p, t = problem, config
     wide, layout = p.wide, config.layout
@@ -92,7 +92,7 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
                 for k in range(t.tile_k):
                     x = kd.load(a_smem.at[slot, k, : t.tile_m], layout=row)[:, None]
                     y = kd.load(b_smem.at[slot, k, : t.tile_n], layout=column)[None, :]
-                    # a row times a column has no layout yet; a first addition, which costs nothing, fixes it
+                    # a row times a column has an open layout; a first addition, which is free, fixes it
                     acc = kd.fma(x, y, acc) if wide.is_float else (zero + x) * y + acc
                 return acc, kd.where(slot == t.stages - 1, 0, slot + 1)
 

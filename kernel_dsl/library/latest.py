@@ -16,7 +16,7 @@ class Unseen(Exception):
 
 
 def seen_call(kernel: Kernel, args: Sequence[Any], out: Any, stream: Any) -> Any:
-    """The result of a call whose like the kernel has seen on a GPU; `UNSEEN` for any other, and nothing was done then."""
+    """The result of a call like an earlier one on a GPU; `UNSEEN` for any other call, and nothing was done."""
     fast = kernel._fast  # pyright: ignore[reportPrivateUsage]
     if fast is None:
         return UNSEEN
@@ -34,7 +34,7 @@ def launching(stream: Any, interpret: Any) -> Launch:
 
 
 def seen_launching(stream: Any) -> Launch:
-    """Calls whose like kernels have seen on a GPU. They raise `Unseen` for any other."""
+    """A function that calls kernels as `seen_call`, and raises `Unseen` for new calls."""
 
     def launch(kernel: Kernel, args: Sequence[Any], out: Any = None) -> Any:
         made = seen_call(kernel, args, out, stream)

@@ -57,19 +57,20 @@ __all__ = [
 ]
 
 _log = logging.getLogger("kernel_dsl")
-MANY = 1024  # plans that are kept
+MANY = 1024  # the most plans to keep
 
 
 @dataclass(frozen=True)
 class MatmulPlan:
-    """The kernels of a product, and how they are given its arrays.
+    """The kernels of a product, and the form of their arrays.
 
-    `turns`: whether the last two axes of a and of b are exchanged for them. `flipped`: the transposed product is computed.
-    `packings`: of the kernels' left and right sides, by `pack`. `combine` makes the result of what `kernel` summed up, or is
-    None; `apart`: the two right sides of a gated product are multiplied by a launch each. `folded`: the result's shape, where
-    a's batch axes became rows. `peaks`: the result is a pair. `own`: which operands of steps `kernel` takes for each right side,
-    before all others. `simple`: matrices go to kernels as they are but for `turns`, with one right side. `extra`: steps have
-    operands. `packed`: b is a `PackedInt4`. `turned`: the operands of steps whose last axes are exchanged.
+    `turns`: whether the last two axes of a and of b are exchanged. `flipped`: the transposed product is computed.
+    `packings`: of the kernels' left and right sides, for `pack`. `combine` makes the result from the sums of `kernel`,
+    or is None; `apart`: each right side of a gated product has its own launch. `folded`: the result's shape, if a's
+    batch axes became rows. `peaks`: the result is a pair. `own`: the operands of steps that `kernel` takes for each
+    right side, before all others. `simple`: kernels take the matrices directly, apart from `turns`, with one right
+    side. `extra`: steps have operands. `packed`: b is a `PackedInt4`. `turned`: the operands of steps whose last axes
+    are exchanged.
     """
 
     kernel: Any
@@ -88,12 +89,12 @@ class MatmulPlan:
     turned: tuple[int, ...] = ()
 
     def scales(self, extra: list[Any]) -> tuple[list[list[Any]], list[Any]]:
-        """What `kernel` takes for each right side, and all other operands of steps."""
+        """The operands that `kernel` takes for each right side, and all other operands of steps."""
         moved = {i for places in self.own for i in places}
         return [[extra[i] for i in places] for places in self.own], [x for i, x in enumerate(extra) if i not in moved]
 
     def sides(self, a: Any, rights: list[Any]) -> list[Any]:
-        """All operands, oriented as they lie, the left one first."""
+        """All operands with axes in the order of memory, the left one first."""
         packed = isinstance(rights[0], PackedInt4)
         if self.folded:
             a = a.reshape(-1, a.shape[-1])
@@ -107,7 +108,7 @@ class MatmulPlan:
         return self._launch(a, rights, extra, out, launching(stream, interpret))
 
     def seen(self, inputs: list[Any], out: Any, stream: Any) -> Any:
-        """The result for a, b and options whose like the kernels have seen on a GPU; `UNSEEN` or `Unseen` for others."""
+        """The result for a, b and options like an earlier call's on a GPU; `UNSEEN` or `Unseen` for others."""
         a, b, o = inputs
         if self.folded and a.shape[:-1] != self.folded[:-1]:
             return UNSEEN
@@ -154,19 +155,19 @@ class MatmulPlan:
         return (result[0].reshape(self.folded), result[1]) if self.peaks else result.reshape(self.folded)
 
     def _lying(self, extra: list[Any]) -> list[Any]:
-        """The operands of steps as kernels take them."""
+        """The operands of steps in the form that kernels take."""
         return [turned(x) if i in self.turned else x for i, x in enumerate(extra)]
 
     @staticmethod
     def _with_packs(own: list[list[Any]], a: Any, rights: list[Any]) -> list[list[Any]]:
-        """What the kernel takes for each right side, with scales and zeros of numbers of 4 bits, or a's metadata."""
+        """The kernel's operands for each right side, with scales and zeros of 4-bit numbers, or a's metadata."""
         b = rights[0]
         if isinstance(a, SparseMatrix):
             return [[a.meta, *mine] for mine in own]
         return [[*b.arrays[1:], *own[0]]] if isinstance(b, PackedInt4) else own
 
     def _packed(self, sides: list[Any], launch: Launch) -> list[Any]:
-        """The operands, those that need it laid out anew: by one launch."""
+        """The operands. One launch packs those that need it."""
         packings = [self.packings[0], *[self.packings[1]] * (len(sides) - 1)]
         wanted = [x for x, packing in zip(sides, packings, strict=True) if packing is not None]
         made = launch(self.pack, wanted)
@@ -174,7 +175,7 @@ class MatmulPlan:
         return [x if p is None else next(rest) for x, p in zip(sides, packings, strict=True)]
 
     def _into(self, out: Any) -> Any:
-        """What `out=` of the last kernel is."""
+        """The `out=` of the last kernel."""
         if out is None or not (self.folded or self.flipped):
             return out
         result = out[0] if self.peaks else out
@@ -192,7 +193,7 @@ class MatmulPlan:
 
 
 def check_packings(a: Any, b: Any, o: MatmulOptions) -> None:
-    """Raise `BadCallArgument`, `BadCallValue` for operands that are packed or sparse, and do not go with the rest of a call."""
+    """Raise `BadCallArgument`, `BadCallValue` for packed or sparse operands that the rest of a call excludes."""
     if isinstance(a, PackedInt4):
         hint = "numbers of 4 bits are b: multiply the transposed matrices"
         raise BadCallArgument(kernel="matmul", what=f"a is a {type(a).__name__}", hint=hint)
@@ -203,13 +204,13 @@ def check_packings(a: Any, b: Any, o: MatmulOptions) -> None:
 
 
 def widened(dtype: Any) -> Any:
-    """What numbers of 4 bits are beside a of a dtype."""
+    """The dtype that 4-bit numbers are widened to, beside a's dtype."""
     found = as_dtype(dtype)
     return as_dtype("bfloat16") if found.itemsize == 1 else found
 
 
 def _converts(x: Any, extra: list[Any]) -> bool:
-    """Whether numbers beside an operand are float64: they are as precise as the product."""
+    """Whether numbers beside an operand become float64, as precise as the product."""
     return any(isinstance(n, float) for n in extra) and hasattr(x, "dtype") and as_dtype(x.dtype).name == "float64"
 
 
@@ -217,51 +218,49 @@ def _converts(x: Any, extra: list[Any]) -> bool:
 class Matmul:
     """`matmul(a, b)`: a (..., M, K) times b (..., K, N), in any strides, in float32, float64 or integer sums.
 
-    Leading axes broadcast as in NumPy. Tensor cores multiply 16-bit floats, fp8 and 8-bit integers of any two kinds, float64,
-    and float32 as `precision` says. All else that has a common dtype is multiplied exactly by lanes. complex64 is multiplied by
-    complex64 alone, as float32 is; of the following it takes `scale`, `bias`, `c`, `residual` and `out_scale`: what is added is
-    complex64 and has N columns, one beside the other.
+    Leading axes broadcast as in NumPy. Tensor cores multiply 16-bit floats, fp8 and 8-bit integers of any two kinds,
+    float64, and float32 by `precision`. Lanes multiply all other dtypes with a common dtype, exactly. complex64 is
+    multiplied only by complex64, as float32 is; it takes `scale`, `bias`, `c`, `residual` and `out_scale` of the
+    following; added arrays are complex64 and have N contiguous columns.
 
     These steps are applied to the sums, in this order:
 
-    - `a_scale`: a factor for all, or (M,) or (M, 1) for each row; `b_scale`: for all, or (N,) or (1, N) for each column;
-      `scale`: a number or an array of one. Arrays are float32. For 8 bits by 8 bits also a factor for each 128 of K: `a_scale`
-      (M, ceil(K/128)), `b_scale` (ceil(K/128), ceil(N/128)) or (ceil(K/128), N); sums are float32 from one 128 to the next.
-    - `bias`: (N,), added to each row; `c`: broadcast to the result and added.
-    - `gated`: b is a pair of matrices (K, N), or one (K, 2 N) whose columns belong to the one and the other in turn, and the
-      result is gate(a @ b[0]) * (a @ b[1]): "swiglu", "geglu" (with erf), "reglu", "glu", or a function of the two
-      products. `bias` and `b_scale` are pairs then, or lie as the columns of b do.
-    - `epilogue(x, *operands)`: a function of traced values, which sees parts of the product and of its operands; these are
-      numbers, or arrays that broadcast to the result.
-    - `activation(x)`: a function of a traced value.
-    - `dropout=(rate, seed)`: elements are zero at that rate, and the others divided by 1 - rate. Element i of the result is
-      kept where bits 8 to 31 of word i % 4 of Philox-4x32-10 at counter i // 4, times 2**-24, are at least the rate.
-    - `residual`: broadcast to the result and added.
-    - `absmax=True`: the result is a pair, of which the second is the greatest magnitude so far, float32 ().
-    - `out_scale`: a number or an array of one, a factor.
+    - `a_scale`: a factor for all, or (M,) or (M, 1) for each row; `b_scale`: for all, or (N,) or (1, N) for each
+    column; `scale`: a number or an array of one. Arrays are float32. For 8 bits by 8 bits also a factor for each 128 of
+    K: `a_scale` (M, ceil(K/128)), `b_scale` (ceil(K/128), ceil(N/128)) or (ceil(K/128), N); sums are float32 from one
+    128 to the next. - `bias`: (N,), added to each row; `c`: broadcast to the result and added. - `gated`: b is a pair
+    of matrices (K, N), or one (K, 2 N) whose columns belong to the two matrices in turn, and the result is gate(a @
+    b[0]) * (a @ b[1]): "swiglu", "geglu" (with erf), "reglu", "glu", or a function of the two products. `bias` and
+    `b_scale` are then pairs, or have columns in turn like b. - `epilogue(x, *operands)`: a function of traced values,
+    which gets parts of the product and of its operands: numbers, or arrays that broadcast to the result. -
+    `activation(x)`: a function of a traced value. - `dropout=(rate, seed)`: elements are zero at that rate, and the
+    others divided by 1 - rate. Element i of the result is kept where bits 8 to 31 of word i % 4 of Philox-4x32-10 at
+    counter i // 4, times 2**-24, are at least the rate. - `residual`: broadcast to the result and added. -
+    `absmax=True`: the result is a pair; the second item is the greatest magnitude so far, float32 (). -
+    `out_scale`: a number or an array of one, a factor.
 
-    `out_dtype`: by default the inputs' common dtype; bfloat16 for fp8, for 16-bit floats with `a_scale` or `b_scale`, and for
-    8-bit integers that are scaled or gated, int32 for those that are not. b may be a `PackedInt4` or `PackedMxfp4` beside a of
-    float16 or bfloat16: its numbers are widened in registers, rounded to the dtype of a; it takes no `gated`, and a `config`
-    has `tile_k=64`, or 128 where `group` is a multiple of that. An a of int8 or float8 is widened to bfloat16 before, which
-    holds it exactly. a may be a `SparseMatrix`, as `sparse_matmul` says.
-    `precision`: float32 products are exact by default;
-    "tf32" rounds operands to tf32, "tf32x3" multiplies high and low parts of them in tf32. Of fp8 products Hopper's tensor
-    cores keep 14 bits, and errors grow with K; with "highest" sums are added up in float32 every 256 of K. `config`: a
-    `MatmulConfig`, not the chosen one, where Hopper's fast kernel is taken. `out`, `stream`, `interpret`: as for kernels; `out`
-    may be `c` or `residual`, and stored by columns. What TMA and wgmma can't read is laid out anew first, in a workspace.
+    `out_dtype`: by default the inputs' common dtype; bfloat16 for fp8, for 16-bit floats with `a_scale` or `b_scale`,
+    and for 8-bit integers that are scaled or gated; int32 for other 8-bit integers. b may be a `PackedInt4` or
+    `PackedMxfp4` beside a of float16 or bfloat16: its numbers are widened in registers, rounded to the dtype of a; it
+    takes no `gated`, and a `config` has `tile_k=64`, or 128 if `group` is a multiple of that. An a of int8 or float8 is
+    first widened to bfloat16, which holds it exactly. a may be a `SparseMatrix`: see `sparse_matmul`. `precision`:
+    float32 products are exact by default; "tf32" rounds operands to tf32, "tf32x3" multiplies high and low parts of
+    them in tf32. Hopper's tensor cores keep 14 bits of fp8 products, and errors grow with K; with "highest", sums are
+    added in float32 after every 256 elements of K. `config`: a `MatmulConfig` for Hopper's fast kernel, in place of the
+    chosen one. `out`, `stream`, `interpret`: as for kernels; `out` may be `c` or `residual`, and may be stored by
+    columns. Operands that TMA and wgmma can't read are first copied to a workspace.
 
     Raises `BadCallArgument` for wrong arrays, `BadCallValue` for shapes that don't fit, an `out` that is `a` or
     `b`, and a precision that the product can't have, `NoCommonDType`.
     """
 
     def __init__(self) -> None:
-        self._plans: dict[Any, MatmulPlan | ComplexPlan] = {}  # by what calls look like: a second one decides nothing
+        self._plans: dict[Any, MatmulPlan | ComplexPlan] = {}  # by the signature of calls
         self._latest = Latest()
         when_tuned(self._forget)
 
     def _forget(self) -> None:
-        """Plan calls anew."""
+        """Forget all plans."""
         self._plans.clear()
         self._latest.forget()
 
@@ -366,13 +365,13 @@ class Matmul:
         return plan.lower(a, rights, extra, target)
 
     def specialisations(self) -> list[Any]:
-        """What was compiled in this process for the products that were called: see `Kernel.specialisations`."""
+        """The compiled kernels of this process for all called products: see `Kernel.specialisations`."""
         plans = [p for p in self._plans.values() if isinstance(p, MatmulPlan)]
         kernels = {id(k): k for p in plans for k in (p.pack, p.kernel, p.combine) if k is not None}
         return [made for kernel in kernels.values() for made in kernel.specialisations()]
 
     def describe(self, a: Any, b: Any, out_dtype: Any, bias: Any, c: Any) -> tuple[Problem, list[Any]]:
-        """The product of operands as they lie, and the arrays of a kernel for it."""
+        """The product of operands in their own order in memory, and the arrays of a kernel for it."""
         r = request(a, b, MatmulOptions(out_dtype=out_dtype, bias=bias, c=c), None)
         sides = [turned(x) if turn else x for x, turn in zip((a, b), r.turns, strict=True)]
         return laid(r.problem, (None, None), r.left, r.right), [*sides, *(x for x in (bias, c) if x is not None)]
@@ -428,12 +427,12 @@ def plan_of(r: Request, config: MatmulConfig | None, target: str | None) -> Matm
     if found is not None:
         return plan_by(r, found, machine.limits.multiprocessors)
     found = route(r.problem, r.left, r.right, r.family, config, machine)
-    # what `lower` gives depends on no call
+    # the result of `lower` must not depend on earlier calls
     return plan_by(r, found, machine.limits.multiprocessors, config is not None or target is not None)
 
 
 def plan_by(r: Request, found: Route, blocks: int, chosen: bool = True) -> MatmulPlan:
-    """The kernels of a request by one route, on so many multiprocessors; `chosen`: with its very configuration."""
+    """The kernels of a request by one route, on `blocks` multiprocessors; `chosen`: with exactly its configuration."""
     found = found if chosen else found.serving(blocks)
     laid_out = [p for p in found.packings if p is not None]
     if laid_out or found.kernel != "fast":

@@ -22,7 +22,7 @@ from .stage_product import following_slot, stage_product
 
 CONSUMERS, TILE_M, TILE_K, EPILOGUE = 2, 128, 64, 64
 HALF = TILE_M // CONSUMERS  # rows of a consumer
-PARTS = 16  # that a tile of rows is sent in
+PARTS = 16  # parts in which a tile of rows is sent
 PIECE = 4096  # elements that a warpgroup sends at a time
 GROUP = 8
 REGISTERS = {"multiply": 224, "load": 56}  # of a lane; three warpgroups have 504
@@ -62,11 +62,11 @@ class MeshProduct:
 
     @property
     def room(self) -> bool:
-        """Whether there are as many semaphores as tiles want."""
+        """Whether there are enough semaphores for the tiles."""
         return max(self.mesh.size, CONSUMERS) * self.count + 2 + 2 * self.blocks < ROOM
 
     def place(self, index: Any) -> tuple[Any, Any, Any]:
-        """(which device's rows, counted from this one on; tile along M within them; tile along N) of number `index`."""
+        """(the device of the rows, counted from this one; tile along M within them; tile along N) of number `index`."""
         problem = Problem(self.own, self.N, self.K, self.dtype, self.dtype, self.dtype)
         m, n, _, _ = tile_of(kd.rem(index, self.count), problem, self.tiles, GROUP)
         return kd.div(index, self.count), m, n
@@ -107,10 +107,10 @@ class MeshProduct:
         start: Callable[[Any, Any, Any], Any] | None = None,
         between: Callable[[Any], Any] = lambda state: state,
     ) -> Any:
-        """The loads of all tiles. `copy_a(shard, m, k, to, barrier)`: one of A's.
+        """Load all tiles.
 
-        A count goes through all: of `start(shard, m, count)` before the loads of a tile, of `between(count)` after those of a
-        step. The last is returned.
+        `copy_a(shard, m, k, to, barrier)` starts a load of A. A count passes through all calls: `start(shard, m,
+        count)` before the loads of a tile, `between(count)` after the loads of a step. Returns the last count.
         """
         loaded, consumed = smem["loaded"], smem["consumed"]
 
@@ -139,7 +139,10 @@ class MeshProduct:
         return end[2]
 
     def multiply(self, me: Any, smem: dict[str, Any], store: Callable[..., Any]) -> Any:
-        """The products of all tiles: `store(value, shard, m, n, before)` a consumer's half; `before` is what it gave last."""
+        """Compute the products of all tiles.
+
+        `store(value, shard, m, n, before)` stores a consumer's half; `before` is its last result.
+        """
 
         def left(slot: Any) -> Any:
             return smem["a_smem"].at[slot, kd.ds(me * HALF, HALF)]
@@ -158,9 +161,9 @@ class MeshProduct:
         return end[1]
 
     def put(self, value: Any, me: Any, smem: dict[str, Any], targets: Callable[..., Any], add: Any = None) -> None:
-        """A consumer's half of a tile to GMEM by TMA, columns `at` to `at + width` at a time.
+        """Store a consumer's half of a tile to GMEM by TMA, columns `at` to `at + width` at a time.
 
-        `targets(at, width)`: the Refs that they go to; `add(at, width)`: what is added to them.
+        `targets(at, width)`: the Refs to store to; `add(at, width)`: the values to add.
         """
         place, width = smem["out_smem"].at[me], min(EPILOGUE, self.tile_n)
         for first in range(0, self.tile_n, width):
@@ -191,10 +194,10 @@ class MeshProduct:
 def sender(
     units: int, size: int, blocks: int, move: Callable[[Any, Any], None], tell: Callable[[Any], None]
 ) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """What sends this block's share of `units` of `size` elements, piece by piece: one piece, and all that are left.
+    """Two functions that send this block's share of `units` of `size` elements.
 
-    Both take the number of pieces sent so far, and give it back. `move(unit, slice)` sends a piece, `tell(unit)` says that a unit
-    is there.
+    The first sends one piece, the second all remaining pieces. Both take the number of pieces sent so far, and return
+    it. `move(unit, slice)` sends a piece, `tell(unit)` signals that a unit is complete.
     """
     block, pieces = kd.axis_index("block"), kd.cdiv(size, PIECE)
     count_of_all = kd.div(units - block + blocks - 1, blocks) * pieces
@@ -215,7 +218,7 @@ def sender(
 
 
 def take_back(flags: Any, numbers: Sequence[Any], count: int, blocks: int, timeout: float | None) -> None:
-    """The last block leaves `flags` at zero: `count` of each of `numbers`, when all have waited for what they want."""
+    """The last block resets `flags`: it takes `count` from each of `numbers` after all blocks have waited."""
     done = kd.get_global(kd.SemaphoreType.REGULAR)
     kd.semaphore_signal(done)
 

@@ -23,14 +23,16 @@ from .operands import array_address, signature
 
 NAME = "pack_mxfp4"
 LARGEST = 2  # exponent of the greatest number, 6
-BIAS, PLACE = 127, 23  # of float32's exponent, and where it stands
-# numbers halfway between two, and whether they belong to the greater one, whose last bit is 0
+BIAS, PLACE = 127, 23  # bias and position of float32's exponent
+# midpoints between numbers, and whether a tie goes to the greater one, whose last bit is 0
 HALVES = ((0.25, False), (0.75, True), (1.25, False), (1.75, True), (2.5, False), (3.5, True), (5.0, False))
 
 
 @dataclass(frozen=True, eq=False)
 class PackedMxfp4(PackedInt4):
-    """A matrix (K, N) of mxfp4 numbers, as `pack_mxfp4` makes it; `matmul` takes it as b beside a of float16 or bfloat16.
+    """A matrix (K, N) of mxfp4 numbers that `pack_mxfp4` made.
+
+    `matmul` takes it as b beside an a of float16 or bfloat16.
 
     `data`: int8 (N, ceil(K/64) * 32), the codes of rows 32 i + 16 u + j and 32 i + 16 u + j + 8 in the low and the high half of
     byte 16 i + 2 j + u, for j from 0 to 7 and u 0 or 1.
@@ -44,7 +46,7 @@ class PackedMxfp4(PackedInt4):
 
     @property
     def fast(self) -> bool:
-        """Whether TMA can read all of it as it lies."""
+        """Whether TMA can read all of it in place."""
         return self.shape[1] % 16 == 0 and not any(array_address(x) % 16 for x in self.arrays)
 
     def unpacked(self, dtype: Any, **how: Any) -> Any:
@@ -119,10 +121,10 @@ def unpack_kernel(K: int, N: int, dtype: Any) -> Any:
 def pack_mxfp4(w: Any, *, stream: Any = None, interpret: Any = None) -> PackedMxfp4:
     """Weights (K, N), float16, bfloat16 or float32 in any strides, rounded to mxfp4, as an operand b of `matmul`.
 
-    Each 32 rows of a column share a power of two, by which their greatest magnitude becomes at least 4 and less than 8; numbers
-    are rounded to the nearest of e2m1, ties to even, those above 6 to 6. Weights are finite; beside a float16 a they are below
-    2 ** 16. `stream`, `interpret`: as for
-    kernels. Raises `BadCallArgument` for a wrong array, `BadCallValue` for one without elements.
+    Each 32 rows of a column share a power of two; divided by it, their greatest magnitude is at least 4 and less than
+    8. Numbers are rounded to the nearest of e2m1, ties to even; those above 6 become 6. Weights are finite; beside a
+    float16 a they are below 2 ** 16. `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for a wrong array,
+    `BadCallValue` for one without elements.
     """
     shape = getattr(w, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(w, "dtype") or len(shape) != 2 or as_dtype(w.dtype) not in DTYPES:

@@ -14,16 +14,15 @@ from kernel_dsl.errors import BadCallArgument, BadCallValue
 
 from ..refs import strides_of
 
-UNIT = 16  # bytes: what TMA wants addresses and strides to be multiples of
+UNIT = 16  # bytes: TMA needs addresses and strides that are multiples of it
 MAX_RANK = 5  # of a tensor that TMA copies
 
 
 @dataclass(frozen=True)
 class Operand:
-    """Matrices (*batch, rows, depth) as they lie: `rows` are those of the product's rows or columns, `depth` is K.
-
-    `along_k`: neighbours lie along K, else along rows. `tma`: TMA can read them as they are. `contiguous`: nothing lies
-    between them, and rows are multiples of 16 bytes.
+    """Matrices (*batch, rows, depth) and their layout in memory: `rows` is the product's rows or columns, `depth` is K.
+    `along_k`: neighbours lie along K, else along rows. `tma`: TMA can read them in place. `contiguous`: they have no
+    gaps, and rows are multiples of 16 bytes.
     """
 
     dtype: DType
@@ -43,7 +42,7 @@ def operand(x: Any, rows_last: bool) -> Operand:
     """An array as an operand: a is (*batch, rows, depth), and b, with `rows_last`, (*batch, depth, rows)."""
     shape = tuple(x.shape)
     dtype = as_dtype(x.dtype)
-    if hasattr(x, "described"):  # numbers of 4 bits, (K, N), or a sparse matrix, (M, K), which lie along K
+    if hasattr(x, "described"):  # 4-bit numbers, (K, N), or a sparse matrix, (M, K), both contiguous along K
         rows, depth = shape[::-1] if rows_last else shape
         return Operand(dtype, (), rows, depth, along_k=True, tma=True, contiguous=True)
     strides = element_strides(x) or strides_of(shape)
@@ -59,7 +58,7 @@ def operand(x: Any, rows_last: bool) -> Operand:
 
 
 def _runs_along(shape: tuple[int, ...], strides: tuple[int, ...], axis: int, other: int) -> bool:
-    """Whether neighbours lie along `axis` rather than along `other`. Where both could be: along the longer one."""
+    """Whether neighbours lie along `axis` rather than along `other`. If both are possible, the longer one counts."""
     near, far = (strides[i] == 1 or shape[i] == 1 for i in (axis, other))
     if near != far:
         return near
@@ -69,7 +68,7 @@ def _runs_along(shape: tuple[int, ...], strides: tuple[int, ...], axis: int, oth
 
 
 def why_not_tma(shape: Any, strides: Any, item: int, address: int) -> str:
-    """Why TMA can't copy an array, outermost axis first; empty where it can."""
+    """The reason why TMA can't copy an array, outermost axis first; empty if it can."""
     if 0 in shape:
         return "it has no elements"
     if len(shape) > MAX_RANK:
@@ -83,14 +82,14 @@ def why_not_tma(shape: Any, strides: Any, item: int, address: int) -> str:
 
 
 def is_transposed(x: Any) -> bool:
-    """Whether the last two axes are stored the other way round."""
+    """Whether memory has the last two axes in the reverse order."""
     strides = element_strides(x)
     return strides is not None and not _runs_along(tuple(x.shape), strides, -1, -2)
 
 
 @dataclass(frozen=True)
 class TurnedStruct:
-    """The transpose of a struct (rows, columns), which has no strides of its own."""
+    """The transpose of a struct (rows, columns), with strides."""
 
     T: Any
 
@@ -136,7 +135,7 @@ def array_address(x: Any) -> int:
 
 
 def out_refusal(out: Any) -> str:
-    """Why TMA can't store into `out=`; empty where it can, and for what is no array."""
+    """The reason why TMA can't store into `out=`; empty if it can, and for objects that are no arrays."""
     if not hasattr(out, "dtype") or len(out.shape) < 2 or 0 in out.shape:
         return ""
     strides = element_strides(out)
@@ -149,7 +148,7 @@ def out_refusal(out: Any) -> str:
 
 
 def check_apart(out: Any, inputs: Mapping[str, Any], kernel: str) -> None:
-    """Raise `BadCallValue` where `out` is one of the inputs, which other blocks still read."""
+    """Raise `BadCallValue` if `out` is one of the inputs, which other blocks still read."""
     address = array_address(out)
     for name, x in inputs.items():
         if address and array_address(x) == address and math.prod(x.shape):
@@ -158,7 +157,7 @@ def check_apart(out: Any, inputs: Mapping[str, Any], kernel: str) -> None:
 
 
 def known_plan(plans: Mapping[Any, Any], key: Hashable, name: str, options: Mapping[str, Any]) -> Any:
-    """The plan under `key`, or None. Raises `BadCallArgument` where one of the options can't be part of a key."""
+    """The plan under `key`, or None. Raises `BadCallArgument` if an option can't be part of a key."""
     try:
         return plans.get(key)
     except TypeError:
@@ -177,9 +176,12 @@ def _hashes(value: Any) -> bool:
 
 
 def signature(x: Any, kernel: str) -> tuple[Any, ...]:
-    """What a plan depends on of an array: shape, dtype, strides, alignment. Raises `BadCallArgument` for a sparse tensor."""
+    """The properties of an array that a plan depends on: shape, dtype, strides, alignment.
+
+    Raises `BadCallArgument` for a sparse tensor.
+    """
     if isinstance(x, (int, float, np.generic)):
-        return (type(x),)  # its value is given at the launch
+        return (type(x),)  # the launch gets its value
     described = getattr(x, "described", None)
     if described is not None:
         return described

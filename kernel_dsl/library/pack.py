@@ -24,17 +24,17 @@ VECTOR, SECTOR = 16, 32  # bytes
 HELD, HELD_ONE_BY_ONE = (
     128,
     64,
-)  # bytes of the result that a lane holds: an element that is loaded alone needs more of it
-SPLIT = 32  # elements: what the two parts of a split operand are a multiple of
-TF32_BITS = 13  # of a float32's mantissa that tf32 does not have
+)  # bytes of the result that a lane holds: more if elements are loaded one by one
+SPLIT = 32  # elements: each part of a split operand is a multiple of it
+TF32_BITS = 13  # bits of a float32's mantissa that tf32 lacks
 
 
 @dataclass(frozen=True)
 class Packing:
-    """An operand (*batch, rows, columns) whose columns become neighbours; `turned`: it is given as (*batch, columns, rows).
+    """An operand (*batch, rows, columns) whose columns become neighbours; `turned`: the argument is (*batch, columns, rows).
 
-    `split`: the result holds two numbers for each, both of tf32's precision, whose sum it is: first all the high parts of a
-    row, then the low ones. `aligned`: the operand is contiguous, and its rows are multiples of a vector.
+    `split`: the result holds each number as a sum of two of tf32's precision: first all high parts of a row, then the
+    low ones. `aligned`: the operand is contiguous, and its rows are multiples of a vector.
     """
 
     rows: int
@@ -48,7 +48,7 @@ class Packing:
 
     @property
     def width(self) -> int:
-        """Columns of the result, of one part: zeros follow the operand's own."""
+        """Columns of one part of the result: the operand's own, then zeros."""
         unit = SPLIT if self.split else VECTOR // self.to.itemsize
         return -(-self.columns // unit) * unit
 
@@ -65,18 +65,18 @@ class Packing:
 
     @property
     def source(self) -> tuple[Any, ...]:
-        """What is declared of the operand's shape."""
+        """The declared shape of the operand."""
         return (*self.batch, *((self.columns, self.rows) if self.turned else (self.rows, self.columns)))
 
     def of(self, source: Any) -> Packing:
-        """With the extents of a launch."""
+        """The packing with the extents of a launch."""
         if not self.open:
             return self
         return replace(self, batch=tuple(source.shape[:-2]), rows=source.shape[-1 if self.turned else -2])
 
     @property
     def layout(self) -> Any:
-        """How a tile of the result is spread."""
+        """The layout of a tile of the result."""
         vector = VECTOR // self.to.itemsize
         held = (HELD if self.aligned else HELD_ONE_BY_ONE) // VECTOR
         run = min(max(SECTOR // 4 // self.dtype.itemsize, 1), held) if self.turned else 1
@@ -86,7 +86,7 @@ class Packing:
 
     @property
     def tiles(self) -> tuple[int, ...]:
-        """How many tiles there are along each axis."""
+        """The number of tiles along each axis."""
         rows, columns = self.layout.padded
         return (*self.batch, kd.cdiv(self.rows, rows), kd.cdiv(self.width, columns))
 
@@ -129,7 +129,7 @@ def _pack(p: Packing, source: Any, out: Any, number: Any) -> None:
         out[(*batch, rows, columns)] = x
         return
     high = rounded(x)
-    # where the high part is infinite or no number, there is no rest
+    # an infinite or NaN high part has no rest
     low = kd.where(kd.isfinite(high), rounded(x - high), 0.0)
     out[(*batch, rows, columns)] = high
     out[(*batch, rows, kd.ds(column * width + p.width, width))] = low

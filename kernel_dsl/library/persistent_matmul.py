@@ -30,17 +30,18 @@ from .scaled_product import Scales, scaled_product
 from .sparse_product import sparse_product
 from .stage_product import following_slot, stage_product
 
-DRAWN = 16  # columns whose random words are made at a time
+DRAWN = 16  # columns whose random words are computed at a time
 
 
 @dataclass(frozen=True)
 class MatmulConfig:
-    """Sizes of the matmul kernel. `group`: (clusters of) tiles of M that go together in L2.
+    """Sizes of the matmul kernel.
 
-    `consumers` share `tile_m` evenly, or with `ping_pong` have a whole tile each, in turns: one stores while the other
-    multiplies. `cluster`: blocks along M that share each tile of B by multicast, `cluster_n`: along N, sharing A.
-    `epilogue_n`: columns a store moves at a time. `a_hint`, `b_hint`, `out_hint`: what L2 does with what was moved, as
-    `l2_hint` of copies. `swapped`: the transposed product is computed, and `tile_m`, `cluster` are along N: for a thin a.
+    `group`: (clusters of) tiles of M in a band that shares L2. `consumers` share `tile_m` evenly; with `ping_pong` each
+    has a whole tile, and one stores while the other multiplies. `cluster`: blocks along M that share each tile of B by
+    multicast; `cluster_n`: blocks along N that share A. `epilogue_n`: columns that a store moves at a time. `a_hint`,
+    `b_hint`, `out_hint`: cache policies of L2, as `l2_hint` of copies. `swapped`: the transposed product is computed,
+    and `tile_m`, `cluster` are along N, for a thin a.
     """
 
     tile_m: int = 128
@@ -66,7 +67,7 @@ class MatmulConfig:
 
     @property
     def rows(self) -> int:
-        """Rows of the result that one consumer has at a time."""
+        """Rows of the result that one consumer computes at a time."""
         return self.tile_m if self.ping_pong else self.tile_m // self.consumers
 
 
@@ -78,7 +79,10 @@ def swizzled(rows: int, columns: int, dtype: Any, stages: int) -> Any:
 
 
 def from_registers(p: Problem) -> bool:
-    """Whether the left side goes through registers: to be widened, or turned, for wgmma reads 32 bits along K only."""
+    """Whether the left side goes through registers.
+
+    They widen it, or transpose it, because wgmma reads 32-bit elements only along K.
+    """
     return p.dtype.itemsize != p.b_dtype.itemsize or (p.dtype.itemsize == 4 and p.a_transposed)
 
 
@@ -96,15 +100,15 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
     leading = (p.parts,) if p.parts > 1 else ()
 
     def clusters_of(p: Problem) -> tuple[Any, Any, Any]:
-        """Clusters of tiles along M, along N, and of all products."""
+        """The numbers of clusters of tiles along M, along N, and of all products."""
         tiles_m, tiles_n = kd.cdiv(kd.cdiv(p.M, t.tile_m), t.cluster), kd.cdiv(kd.cdiv(p.N, width), t.cluster_n)
         return tiles_m, tiles_n, tiles_m * tiles_n * prod((*leading, *p.batch))
 
     tiles_m, tiles_n, total = clusters_of(p)
     shape: tuple[Any, ...] = (*p.batch, problem.M, problem.N)
     steps = steps_of(p, t.tile_k)
-    held = 2 if p.int4 or p.sparse else 1  # of K for one of a's
-    marks = t.tile_k // meta_step(p.dtype) if p.sparse else 0  # rows of metadata that come with a stage
+    held = 2 if p.int4 or p.sparse else 1  # elements of K for one stored in a
+    marks = t.tile_k // meta_step(p.dtype) if p.sparse else 0  # rows of metadata in a stage
     a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k // held)
     b_shape = (t.tile_n, t.tile_k) if p.b_transposed else (t.tile_k, t.tile_n)
     clusters = blocks // t.blocks if open_sizes(p) else max(min(total, blocks // t.blocks), 1)
@@ -114,7 +118,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         return (max(min(clusters_of(here.swapped if t.swapped else here)[2], clusters), 1),)
 
     producer = t.consumers
-    turns = t.consumers if t.ping_pong else 1  # consumers that work on different tiles
+    turns = t.consumers if t.ping_pong else 1  # consumers with different tiles
     releases = t.consumers // turns  # of a stage
     axes = tuple(name for name, size in (("cluster", t.cluster), ("cluster_n", t.cluster_n)) if size > 1)
     parts = width // t.epilogue_n  # of a tile, on its way out
@@ -137,7 +141,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
     }
 
     def take_sizes(a: Any, b: Any) -> None:
-        """Take the sizes that are the launch's own from it."""
+        """Take the sizes that come from the launch."""
         nonlocal p, shape, tiles_m, tiles_n, total
         here = at_launch(problem, a, b)
         p, shape = here.swapped if t.swapped else here, (*here.batch, here.M, here.N)
@@ -217,7 +221,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
             return b_smem.at[slot].T if p.b_transposed else b_smem.at[slot]
 
         def own_factors(slot: Any) -> tuple[Any, ...]:
-            """What a stage's scales and zeros of rows are to its halves."""
+            """A stage's scales and zeros of rows, for its halves."""
             if not p.int4 or p.mxfp4:
                 return ()
             own_rows = kd.ds(share * rows, rows)
@@ -225,7 +229,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
             return factors_of(pair[0], pair[1] if factors > 1 else None, p.b_dtype)
 
         def left_of(slot: Any, half: int, factors: Any) -> Any:
-            """Half of a stage of this consumer's A, as wgmma takes it from registers; of 4-bit integers 32 of K."""
+            """Half of a stage of this consumer's A, in registers for wgmma; for 4-bit integers 32 elements of K."""
             own_rows = kd.ds(share * rows, rows) if p.int4 else None
             if p.mxfp4:
                 codes = kd.load(factors_smem.at[slot, half, own_rows], layout=kd.Layout.WGMMA_ROW)
@@ -296,7 +300,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
             store_tile(value, refs, out_smem, me, m + share * rows, n, part, batch)
             return skip_others(slot_after)
 
-        kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest
+        kd.wait_smem_to_gmem(0, wait_read_only=True)  # the copies have read SMEM; the kernel's end waits for writes
 
     def store_tile(value: Any, refs: Any, out_smem: Any, me: Any, m: Any, n: Any, part: Any, batch: Any) -> None:
         extra, out, peak = refs
@@ -364,7 +368,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
 
 
 def check_counts(config: Any, kernel: str) -> None:
-    """Raise `BadCallArgument`, `BadCallValue` where a size or count of a configuration is no positive integer, or one stage."""
+    """Raise `BadCallArgument`, `BadCallValue` for a size or count that is no positive integer, and for a single stage."""
     for field in fields(config):
         value, what = getattr(config, field.name), f"config.{field.name}={shown(getattr(config, field.name))}"
         if field.type == "bool" and not isinstance(value, bool):
@@ -381,7 +385,7 @@ def check_counts(config: Any, kernel: str) -> None:
 
 
 def check_tiles(t: MatmulConfig, kernel: str) -> None:
-    """Raise `BadCallValue` where the parts of a tile don't make up the tile."""
+    """Raise `BadCallValue` if the parts of a tile don't fill the tile."""
     sharers = 1 if t.ping_pong else t.consumers
     if t.tile_m % (64 * sharers):
         what = f"config.tile_m={t.tile_m} is shared by {sharers} consumers"

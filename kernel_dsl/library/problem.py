@@ -11,7 +11,7 @@ import kernel_dsl as kd
 from .grouped_tiles import RowGroups
 from .int4_numbers import HALF
 
-Axes = tuple[str, ...]  # of an operand's dimensions: "m", "n", "-" for an extent of one, or the number of a batch axis
+Axes = tuple[str, ...]  # for each dimension: "m", "n", "-" for an extent of 1, or a batch axis
 _OTHER = {"m": "n", "n": "m"}
 
 
@@ -22,11 +22,11 @@ def is_full(axes: Axes | None) -> bool:
 
 @dataclass(frozen=True)
 class EpilogueStep:
-    """One thing that is done to sums: `kind` is a function of epilogue.py.
+    """One operation on sums: `kind` is a function of epilogue.py.
 
-    `operands`: the axes of each array that it takes, of the kernel's arguments after a and b, in order; None for a number.
-    `function`: what the caller gave, for kinds that take a function; `word`: what a kind is told beside that: a gate's name, or
-    that dropout counts elements "by columns".
+    `operands`: the axes of each of its arrays, which are the kernel's arguments after a and b, in order; None for a
+    number. `function`: the caller's function, for kinds that take one; `word`: another argument of a kind: a gate's
+    name, or "by columns", in which order dropout counts elements.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class EpilogueStep:
 
     @property
     def turned(self) -> EpilogueStep:
-        """The same of the transposed result, where operands of its full shape are given transposed, too."""
+        """The step for the transposed result, if operands of its full shape are transposed, too."""
         both = zip(self.operands, self.swapped.operands, strict=True)
         return replace(self.swapped, operands=tuple(own if is_full(own) else other for own, other in both))
 
@@ -52,7 +52,7 @@ BIAS, ADDEND = EpilogueStep("add", (("n",),)), EpilogueStep("add", (("m", "n"),)
 
 @dataclass(frozen=True)
 class Problem:
-    """What is multiplied: a is (M, K), or (K, M) where `a_transposed`; b is (K, N), or (N, K) where `b_transposed`.
+    """A product: a is (M, K), or (K, M) with `a_transposed`; b is (K, N), or (N, K) with `b_transposed`.
 
     `bias` (N,) and `accumulate` (M, N) are added first; `steps` follow. `batch`: extents of the result's leading axes;
     `a_batch`, `b_batch`: those of a and b, as many, 1 where all products share it. `parts` of K are summed up apart: the
@@ -103,24 +103,24 @@ class Problem:
 
     @property
     def mxfp4(self) -> bool:
-        """Whether numbers of 4 bits are floats."""
+        """Whether 4-bit numbers are floats."""
         return self.int4 == HALF
 
     @property
     def swapped(self) -> Problem:
-        """The same products as out.T = b.T a.T, over the same arrays. `bias` and `accumulate` stay as they are."""
+        """The same products as out.T = b.T a.T, on the same arrays. `bias` and `accumulate` stay unchanged."""
         p = self
         sides = {"dtype": p.b_dtype, "b_dtype": p.dtype, "a_batch": p.b_batch, "b_batch": p.a_batch}
         return replace(p, M=p.N, N=p.M, a_transposed=not p.b_transposed, b_transposed=not p.a_transposed, **sides)
 
     @property
     def all_steps(self) -> tuple[EpilogueStep, ...]:
-        """The steps, with those that `bias` and `accumulate` stand for."""
+        """The steps, including those for `bias` and `accumulate`."""
         return (*((BIAS,) if self.bias else ()), *((ADDEND,) if self.accumulate else ()), *self.steps)
 
     @property
     def plain(self) -> bool:
-        """Whether sums are stored as they are."""
+        """Whether sums are stored without steps."""
         return not self.all_steps and self.gate is None and not self.softmax
 
     @property
@@ -130,12 +130,12 @@ class Problem:
 
     @property
     def busy(self) -> bool:
-        """Whether there is so much to do to sums that a lane should have few of them at a time."""
+        """Whether the steps are so long that a lane should process few sums at a time."""
         return len((*self.all_steps, *self.gated[0], *self.gated[1])) > 3
 
     @property
     def named(self) -> bool:
-        """Whether its repr says all of it: no step has a function of the caller's."""
+        """Whether its repr is complete: no step has a caller's function."""
         steps = (*self.steps, *self.gated[0], *self.gated[1], *((self.gate,) if self.gate else ()))
         return all(step.function is None for step in steps)
 
@@ -145,13 +145,13 @@ class Problem:
         return any(step.kind == "absmax" for step in self.steps)
 
     def scales_of(self, refs: Any) -> tuple[tuple[Any, Any], Any]:
-        """The scales of a and b (None where they have none) at the front of some arguments, and the rest."""
+        """The scales of a and b (None without scales) at the front of some arguments, and the rest."""
         rest = list(refs)
         pair = tuple(rest.pop(0) if has else None for has in (self.a_scaled, bool(self.b_scaled)))
         return (pair[0], pair[1]), rest
 
     def packs_of(self, refs: Any) -> tuple[tuple[Any, ...], Any]:
-        """Scales and zeros of numbers of 4 bits, or metadata, at the front of some arguments, and the rest."""
+        """Scales and zeros of 4-bit numbers, or metadata, at the front of some arguments, and the rest."""
         count = (2 if self.int4_zeros else 1) if self.int4 else int(self.sparse)
         return tuple(refs[:count]), refs[count:]
 
@@ -169,7 +169,7 @@ class Problem:
 
     @property
     def accumulator(self) -> Any:
-        """What products are summed up in."""
+        """The dtype that products are summed in."""
         both = (self.dtype, self.b_dtype)
         if not any(dtype.is_float for dtype in both):
             return kd.int64 if max(dtype.itemsize for dtype in both) == 8 else kd.int32
@@ -177,5 +177,5 @@ class Problem:
 
     @property
     def wide(self) -> Any:
-        """The dtype of sums, once they are promoted."""
+        """The dtype of sums after promotion."""
         return kd.float32 if self.scaled else self.accumulator

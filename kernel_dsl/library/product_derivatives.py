@@ -27,7 +27,7 @@ from .sparse import SparseMatrix
 INSTEAD = "multiply without it, and do that step by the framework's own operations"
 ADDED = ("bias", "c", "residual")
 FACTORS = ("scale", "a_scale", "b_scale", "out_scale")  # constants: they have no gradients
-# of these there is a rule
+# options with a rule
 SMOOTH = ("out_dtype", "precision", "config", "activation", "dropout", "gated", "epilogue", "operands", *FACTORS)
 
 
@@ -46,14 +46,14 @@ def check_real(kernel: str, **arrays: Any) -> None:
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """An array in another dtype: an array's, or by name."""
+    """An array in another dtype: that of another array, or one by name."""
     if not (hasattr(x, "to") and hasattr(x, "requires_grad")):
         return x.astype(dtype)
     return x.to(getattr(sys.modules["torch"], dtype) if isinstance(dtype, str) else dtype)
 
 
 def summed(gradient: Any, x: Any) -> Any:
-    """A gradient of the result's shape as that of what was broadcast to it; added up in float32 where it is narrower."""
+    """A gradient of the result's shape as the gradient of a broadcast operand; summed in float32 if it is narrower."""
     if tuple(gradient.shape) != tuple(x.shape) and as_dtype(gradient.dtype).itemsize < 4:
         gradient = cast(gradient, "float32")
     while len(gradient.shape) > len(x.shape):
@@ -65,14 +65,14 @@ def summed(gradient: Any, x: Any) -> Any:
 
 
 def _module(x: Any) -> Any:
-    """Whose array it is."""
+    """The framework's module of an array."""
     if isinstance(x, np.ndarray):
         return np
     return sys.modules["torch"] if hasattr(x, "requires_grad") and hasattr(x, "to") else sys.modules["jax"].numpy
 
 
 def ones_of(x: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """Ones, where an array lies."""
+    """Ones on an array's device."""
     module: Any = _module(x)
     where = {"device": x.device} if module.__name__ == "torch" else {}
     return module.ones(shape, dtype=getattr(module, dtype, dtype), **where)
@@ -86,7 +86,7 @@ def interleaved(x: Any, y: Any) -> Any:
 
 @cache
 def slope(activation: Callable[[Any], Any] | None) -> Callable[..., Any]:
-    """The end of a product that makes a gradient of the result one of the sums."""
+    """An epilogue that turns a gradient of the result into a gradient of the sums."""
     if activation is None:
         return lambda x, gradient: gradient
     said = ("matmul", "activation", "activation(x)", INSTEAD)
@@ -106,7 +106,7 @@ def gate_slope(gate: Any, own: int) -> Callable[..., Any]:
 def epilogue_slope(
     epilogue: Callable[..., Any], activation: Callable[[Any], Any] | None, own: int
 ) -> Callable[..., Any]:
-    """The end of a product that makes a gradient of the result one of the sums (`own` 0) or of an operand of `epilogue`."""
+    """An epilogue that turns a gradient of the result into one of the sums (`own` 0) or of an operand of `epilogue`."""
     said = ("matmul", "epilogue", "epilogue(x, *operands)", INSTEAD)
 
     def end(x: Any, *rest: Any) -> Any:
@@ -127,7 +127,7 @@ def epilogue_slope(
 
 
 def _held(x: Any) -> tuple[str, ...]:
-    """The names of the arrays of a packed or sparse matrix, which is a constant here; none for an array."""
+    """The names of the arrays of a packed or sparse matrix, which is a constant here; empty for an array."""
     names = ("data", "scales", "zeros") if isinstance(x, PackedInt4) else ("values", "meta")
     return tuple(n for n in names if getattr(x, n) is not None) if isinstance(x, (PackedInt4, SparseMatrix)) else ()
 
@@ -221,7 +221,7 @@ def _matmul_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], interpre
 
 
 def _epilogue_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
-    """The product is computed once for the sums' gradient, and once for each array among the operands."""
+    """Compute the product once for the sums' gradient, and once for each array among the operands."""
     again = {n: o[n] for n in ("bias", "c", "scale", "a_scale", "b_scale", "dropout")}
     again["out_dtype"] = "float32" if as_dtype(a.dtype).itemsize < 4 else as_dtype(a.dtype)
 
@@ -237,7 +237,7 @@ def _epilogue_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], how: d
 
 
 def _plain_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
-    """Of a gradient of the sums with what was added to them."""
+    """The gradients from a gradient of the sums, with those of added arrays."""
     forward = FUNCTIONS["matmul"]
     found: dict[str, Any] = {}
     for name in ("bias", "c"):
@@ -259,7 +259,7 @@ def _plain_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], how: dict
 
 
 def _factor(x: Any, name: str, shape: Sequence[int]) -> Any:
-    """A factor as what broadcasts to the result. Raises `BadCallArgument` for scales by blocks of K."""
+    """A factor in a shape that broadcasts to the result. Raises `BadCallArgument` for scales by blocks of K."""
     own = tuple(getattr(x, "shape", ()))
     if len(own) > 1 and own[-2 if name == "b_scale" else -1] != 1:
         raise refuse("matmul", name)

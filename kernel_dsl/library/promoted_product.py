@@ -31,7 +31,8 @@ def promoted_product(
 ) -> tuple[Any, Any]:
     """The sums over `steps` stages of SMEM from `slot` on, as a value, with `run` of them in `acc` at a time; and the next slot.
 
-    `wait(slot)` returns when a stage is there; `left_of(slot)` and `right_of(slot)` are Refs to this warpgroup's A and B.
+    `wait(slot)` returns when a stage is loaded; `left_of(slot)` and `right_of(slot)` are Refs to this warpgroup's A and
+    B.
     """
     start = kd.layout_cast(kd.zeros(acc.shape, kd.float32), kd.Layout.WGMMA)
 

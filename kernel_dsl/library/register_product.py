@@ -33,7 +33,7 @@ def register_product(
     """acc += the product over `steps` stages of SMEM from `slot` on; returns its value and the slot that follows.
 
     `left_of(slot, part, factors)` is a part (rows, tile_k / parts) of this warpgroup's A, as a value; `right_of(slot)` a Ref to
-    B (tile_k, tile_n); `factors_of(slot)` are values that all parts are made with.
+    B (tile_k, tile_n); `factors_of(slot)` are values that all parts use.
     """
 
     def multiply(slot: Any, index: int, left: Any) -> None:

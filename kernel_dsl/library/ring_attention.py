@@ -85,7 +85,7 @@ def ring_problem(
     op: str, q: Any, k: Any, v: Any, mesh: Mesh, causal: bool, scale: float | None, timeout: float | None, interpret: Any,
     lse: bool = False,
 ) -> tuple[RingProblem, Target]:  # fmt: skip
-    """What a call computes, and what for. Raises `BadArgument`, `BadArgumentType`."""
+    """The problem of a call. Raises `BadArgument`, `BadArgumentType`."""
     (shape, dtype), (keys, kind), values = described(q, mesh, op), described(k, mesh, op), described(v, mesh, op)
     if dtype != kind or values[1] != dtype or not dtype.is_float:
         what = f"q is {dtype}, k {kind} and v {values[1]}"

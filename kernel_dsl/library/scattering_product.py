@@ -39,7 +39,7 @@ def scattering_kernel(p: MeshProduct, everywhere: bool) -> Any:
             kd.copy_gmem_to_smem(x.at[kd.ds(first, TILE_M), k], to, barrier)
 
         def tell(number: Any, before: Any) -> None:
-            """The tile before is where it belongs: it has had the time of a tile to get there."""
+            """Signal that the tile before has arrived: it has had the time of a tile for it."""
 
             @kd.when(before >= 0)
             def _() -> None:

@@ -22,14 +22,14 @@ from .operands import array_address, element_strides, signature, why_not_tma
 
 COMPRESS, DECOMPRESS = "sparse_compress", "sparse_decompress"
 DTYPES = (kd.float16, kd.bfloat16, kd.float32, *FP8, kd.int8, kd.uint8)
-ROWS = 64  # of a block of the kernels here, and of an instruction's left side
-GROUPS = 16  # of elements along K, in such a block
-FIRST, SECOND = 4, 14  # the bits of one element of two
+ROWS = 64  # rows of a block of these kernels, and of an instruction's left side
+GROUPS = 16  # groups of elements along K in such a block
+FIRST, SECOND = 4, 14  # the metadata of the first and the second element of two
 _CODES = {1: kd.uint8, 2: kd.uint16, 4: kd.uint32}
 
 
 def group_of(dtype: DType) -> int:
-    """Neighbours of which half is stored."""
+    """The number of neighbours of which half is stored."""
     return 2 if dtype.itemsize == 4 else 4
 
 
@@ -37,9 +37,9 @@ def group_of(dtype: DType) -> int:
 class SparseMatrix:
     """A matrix (M, K) with at most two numbers other than 0 in each four neighbours of a row (of float32: one of two).
 
-    `values`: (M, K / 2), those that are stored, in their order. `meta`: uint32 (ceil(K / 64), 128 ceil(M / 64)), of float32
-    (ceil(K / 32), ...), which of them they are: the `sparse_meta` of `kd.wgmma`, with zeros as the first two beyond the end.
-    `sparse_compress` makes it, `sparse_matmul` and `matmul` take it as a.
+    `values`: (M, K / 2), the stored numbers in order. `meta`: uint32 (ceil(K / 64), 128 ceil(M / 64)), for float32
+    (ceil(K / 32), ...), their positions: the `sparse_meta` of `kd.wgmma`; beyond the end the first two zeros count as
+    stored. `sparse_compress` makes it, `sparse_matmul` and `matmul` take it as a.
     """
 
     values: Any
@@ -58,7 +58,7 @@ class SparseMatrix:
 
     @property
     def fast(self) -> bool:
-        """Whether TMA can read all of it as it lies."""
+        """Whether TMA can read all of it in place."""
         strides = element_strides(self.values)
         shape = tuple(self.values.shape)
         why = why_not_tma(shape, strides or (shape[1], 1), self.dtype.itemsize, array_address(self.values))
@@ -73,7 +73,7 @@ class SparseMatrix:
 
 
 def _key(x: Any, dtype: DType) -> Any:
-    """An integer that grows with the magnitude; NaN has the greatest, and 0 alone has 0."""
+    """An integer that grows with the magnitude; NaN has the greatest, and only 0 has 0."""
     if not dtype.is_float:
         wide = x.astype(kd.int32)
         return kd.where(wide < 0, -wide, wide)
@@ -83,13 +83,13 @@ def _key(x: Any, dtype: DType) -> Any:
 
 
 def _half(x: Any, number: Any) -> Any:
-    """Bits of 16 groups as those of `number` neighbours together: (rows, 16) to (rows, 16 / number)."""
+    """Bits of 16 groups, with `number` neighbours joined: (rows, 16) to (rows, 16 / number)."""
     shifts = kd.arange(number, dtype=kd.uint32) * 4
     return kd.sum(x.reshape(x.shape[0], -1, number) << shifts[None, None], axis=2)
 
 
 def _words(nibbles: Any, store: Any, narrow: bool) -> None:
-    """Hand `store(index, words)` the metadata of 64 rows: index in a Ref (warp, row of 8, 2, 2), of which parts are written."""
+    """Call `store(index, words)` with the metadata of 64 rows; `index` is for a Ref (warp, row of 8, 2, 2)."""
     if narrow:
         words = _half(nibbles, 8).reshape(4, 2, 8, 2)  # warp, half of rows, row of 8, half of K
         for half in range(2):
@@ -197,15 +197,15 @@ def decompress_kernel(M: int, K: int, dtype: DType) -> Any:
 
 @partial(public, name=COMPRESS)
 def sparse_compress(a: Any, *, prune: bool = False, stream: Any = None, interpret: Any = None) -> SparseMatrix:
-    """A matrix (M, K), in any strides, of which half is stored: float16, bfloat16, float32, float8_e4m3fn, float8_e5m2, int8 or
-    uint8.
+    """Store half of a matrix (M, K) in any strides: float16, bfloat16, float32, float8_e4m3fn, float8_e5m2, int8 or uint8.
 
-    Each four neighbours of a row, from a multiple of four on, have two numbers other than 0 at most; of float32 each two have
-    one, as tensor cores want it. What has more is an error, for which the call waits for the GPU; with `prune` the greatest
-    magnitudes are kept, of equal ones the first, NaN above all, and nothing is waited for. -0 may become 0.
+    Each four neighbours of a row, from a multiple of four on, must have at most two numbers other than 0; in float32
+    each two at most one, as tensor cores require. More are an error, for which the call waits for the GPU. With `prune`
+    the greatest magnitudes are kept (of equal ones the first; NaN is the greatest), and the call does not wait. -0 may
+    become 0.
 
-    Raises `BadCallArgument` for a wrong array, `BadCallValue` for a K that is no multiple of four (two), and for
-    numbers that are too many.
+    Raises `BadCallArgument` for a wrong array, `BadCallValue` for a K that is no multiple of four (two), and for too
+    many numbers.
     """
     shape = getattr(a, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(a, "dtype") or len(shape) != 2 or as_dtype(a.dtype) not in DTYPES:

@@ -42,13 +42,12 @@ def sparse_matmul(
     stream: Any = None,
     interpret: Any = None,
 ) -> Any:
-    """A `SparseMatrix` (M, K) times b (..., K, N), with all that `matmul` does to sums: this is `matmul(compressed, b, ...)`.
+    """A `SparseMatrix` (M, K) times b (..., K, N), with all options of `matmul`: it is `matmul(compressed, b, ...)`.
 
-    Hopper's tensor cores skip the zeros of float16, bfloat16, fp8 and 8-bit integers beside a b of the same kind, and of float32
-    with precision="tf32". On other GPUs, for exact float32, for fp8 with precision="highest", beside other dtypes and with
-    scales by blocks of K, the matrix is made dense first, and multiplied as any other.
-
-    Raises as `matmul` does, and `BadCallArgument` for an object that is no `SparseMatrix`.
+    Hopper's tensor cores skip the zeros of float16, bfloat16, fp8 and 8-bit integers beside a b of the same kind, and
+    of float32 with precision="tf32". On other GPUs, for exact float32, for fp8 with precision="highest", beside other
+    dtypes and with scales by blocks of K, the matrix is first made dense. Raises the errors of `matmul`, and
+    `BadCallArgument` for an object that is no `SparseMatrix`.
     """
     if not isinstance(compressed, SparseMatrix):
         what = f"compressed is a {type(compressed).__name__}"

@@ -13,7 +13,7 @@ import kernel_dsl as kd
 
 from .stage_product import following_slot
 
-FIRST_TWO = 0x44444444  # metadata of what lies beyond the end, where TMA writes zeros, which no metadata has
+FIRST_TWO = 0x44444444  # metadata beyond the end, where TMA writes zeros, which are no valid metadata
 
 
 def sparse_product(

@@ -9,7 +9,7 @@ import kernel_dsl as kd
 
 
 def following_slot(slot: Any, stages: int) -> Any:
-    """The place of the stage after the one in `slot`."""
+    """The slot of the stage after the one in `slot`."""
     return kd.where(slot == stages - 1, 0, slot + 1)
 
 
@@ -25,8 +25,8 @@ def stage_product(
 ) -> tuple[Any, Any]:
     """acc += the product over `steps` stages, at least one, from `slot` on; returns its value and the slot that follows.
 
-    `left_of(slot)`, `right_of(slot)`: Refs to this warpgroup's A (rows, tile_k) and to B (tile_k, tile_n); `loaded_of(slot)`:
-    the barrier that tells of both.
+    `left_of(slot)`, `right_of(slot)`: Refs to this warpgroup's A (rows, tile_k) and to B (tile_k, tile_n);
+    `loaded_of(slot)`: the barrier of both loads.
     """
 
     @kd.loop(0, steps, init_carry=(slot, slot))

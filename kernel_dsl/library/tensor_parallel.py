@@ -32,11 +32,10 @@ def all_gather_matmul(
 ) -> Any:
     """concatenate(x of all devices) @ w, on every device: x (m, K) and w (K, N) a device, out (n * m, N).
 
-    On Hopper, row-major float16 and bfloat16 with m a multiple of 128 and K and N of 8 are one kernel: rows are multiplied as
-    they come. All else is gathered, and then multiplied. Sums are float32, rounded once, in one order: calls give the same bits.
-    `out`: preallocated, in other memory than x and w; `timeout`: seconds that a device waits for its peers.
-
-    Raises `BadArgument`, `BadArgumentType`, and what a call of a kernel on a mesh raises.
+    On Hopper, row-major float16 and bfloat16 with m a multiple of 128 and K and N of 8 use one kernel, which multiplies
+    rows as they arrive. Other arrays are first gathered, and then multiplied. Sums are float32, in one order, rounded
+    once: calls give the same bits. `out`: preallocated, in other memory than x and w; `timeout`: seconds that a device
+    waits for its peers. Raises `BadArgument`, `BadArgumentType`, and the errors of a kernel on a mesh.
     """
     op = "all_gather_matmul"
     (m, depth), columns, dtype = _operands(x, w, mesh, op)
@@ -64,12 +63,12 @@ def matmul_reduce_scatter(
     timeout: float | None = None,
     interpret: Any = None,
 ) -> Any:
-    """The sum of all devices' x @ w, of which device i gets part i of the rows: x (n * m, K), w (K, N) a device, out (m, N).
+    """The sum of all devices' x @ w; device i gets part i of the rows: x (n * m, K), w (K, N) a device, out (m, N).
 
-    Each device's product is rounded to the dtype before products are added up, in float32. What is one kernel, `out` and
-    `timeout` are as of `all_gather_matmul`. Terms are added in an order that is each row's own, so calls give the same bits;
-    `deterministic` is as of `reduce_scatter` where it is not one kernel. Raises `BadArgument` where the rows are no
-    multiple of the devices, too.
+    Each device's product is rounded to the dtype; then the products are added in float32. The arrays that use one
+    kernel, `out` and `timeout` are as for `all_gather_matmul`. Each row has a fixed order of terms, so calls give the
+    same bits; without the one kernel, `deterministic` is as for `reduce_scatter`. Also raises `BadArgument` if the rows
+    are no multiple of the devices.
     """
     return _scattered("matmul_reduce_scatter", x, w, mesh, out, deterministic, timeout, interpret)
 
@@ -88,8 +87,8 @@ def matmul_all_reduce(
 ) -> Any:
     """The sum of all devices' x @ w, on every device: x (M, K), w (K, N) a device, out (M, N).
 
-    As `matmul_reduce_scatter`, but that each device stores its part of the sum on all; one kernel where M is a multiple of 128
-    times the devices.
+    As `matmul_reduce_scatter`, but each device stores its part of the sum on all devices. It is one kernel if M is a
+    multiple of 128 times the number of devices.
     """
     return _scattered("matmul_all_reduce", x, w, mesh, out, deterministic, timeout, interpret)
 

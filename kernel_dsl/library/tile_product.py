@@ -23,7 +23,7 @@ from .scaled_product import Scales, promoted
 
 @dataclass(frozen=True)
 class TileConfig:
-    """A tile of sums, `tile_k` of K a stage. `group`: tiles of M that go together in L2."""
+    """A tile of sums, `tile_k` of K a stage. `group`: tiles of M in a band that shares L2."""
 
     tile_m: int = 128
     tile_n: int = 128
@@ -32,14 +32,15 @@ class TileConfig:
     group: int = 8
 
     def smem(self, item: int, rows: int, along_k: bool) -> tuple[int, int, int]:
-        """The shape of the stages of an operand with so many rows or columns."""
+        """The shape of the stages of an operand with `rows` rows or columns."""
         if along_k:
             return (self.stages, rows, self.tile_k + _PAD[item] // item)
         return (self.stages, self.tile_k, rows + _PAD_ACROSS[item] // item)
 
 
-# Bytes after each row, by bytes of an element. ldmatrix reads 8 rows of 16 bytes: 16 more bytes spread them over the banks.
-# What it can't read goes element by element: four of K for each of eight rows, of 8 bytes in two halves of four rows.
+# Bytes after each row, by bytes of an element. ldmatrix reads 8 rows of 16 bytes: 16 more bytes spread them over the
+# banks. Other operands are read element by element: four of K for each of eight rows, of 8 bytes in two halves of four
+# rows.
 _PAD = {1: 16, 2: 16, 4: 16, 8: 32}
 _PAD_ACROSS = {2: 16, 4: 32, 8: 32}
 DEPTH = {1: 32, 2: 16, 4: 8, 8: 16}  # of K in one step of products
@@ -49,7 +50,7 @@ DEPTH = {1: 32, 2: 16, 4: 8, 8: 16}  # of K in one step of products
 def tile_kernel(problem: Problem, config: TileConfig) -> Any:
     """The kernel `(a, b, *operands of the steps) -> out`; operands of 8 bits have neighbours along K.
 
-    Extents of the problem that are Dims are each call's own.
+    Extents of the problem that are Dims come from each call.
     """
     p, t = problem, config
     steps = steps_of(p, t.tile_k)
@@ -92,7 +93,7 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
         @kd.loop(0, steps, init_carry=(kd.zeros((t.tile_m, t.tile_n), p.wide), 0))
         def end(step: Any, carry: Any) -> Any:
             acc, slot = carry
-            # asked for before the products
+            # loaded before the products
             row = own_scales.row(part * steps + step, None)
             column = own_scales.column(part * steps + step, 0, t.tile_n, None)
             kd.wait_gmem_to_smem(2 * (t.stages - 2))

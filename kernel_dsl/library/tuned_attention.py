@@ -12,35 +12,35 @@ from .attention_score import ScoredProblem, ragged_tiles
 from .attention_scored_kernel import bytes_of, scored_config
 from .tuned_choices import ATTENTION, look_up
 
-MADS, EXPONENTIALS, L2_BYTES = 2048, 16, 60  # of a multiprocessor, a clock
+MADS, EXPONENTIALS, L2_BYTES = 2048, 16, 60  # rates of a multiprocessor in a clock
 STEP, TILE = 120, 1500  # clocks of a step and of a tile beside their arithmetic: barriers, first loads, the last store
 BLOCKS = (48, 64, 80, 96, 112, 128, 160)
-TRUSTED = 0.97  # what `default_config` is put before the others by: it was measured, and the estimate is coarse
+TRUSTED = 0.97  # the factor that prefers `default_config`, which was measured, to coarse estimates
 
 
 def key_of(p: ScoredProblem) -> str | None:
-    """The text of a problem; None where scores have functions of the caller's."""
+    """The text of a problem; None if scores have a caller's functions."""
     return None if p.score.has_functions else brief(p)
 
 
 def chosen(p: ScoredProblem) -> AttentionConfig:
-    """What is taken where nothing was tuned."""
+    """The configuration without tuned results."""
     return scored_config(p) if p.plain is None else default_config(p.plain)
 
 
 def clocks(p: ScoredProblem, t: AttentionConfig, blocks: int) -> float:
-    """A coarse estimate of how long the kernel takes on so many multiprocessors."""
+    """A coarse estimate of the kernel's clocks on `blocks` multiprocessors."""
     tile = ROWS * t.consumers
     tiles = (ragged_tiles(p, tile) if p.ragged else -(-p.queries // tile) * p.batch) * p.heads
     steps = -(-p.keys // t.block_kv) * (0.5 if p.score.causal else 1.0) + (0.5 if p.score.causal else 0.0)
     scores = tile * t.block_kv
     products = scores * (p.dim + p.v_dim) / MADS
     softmax = scores / EXPONENTIALS
-    # one consumer waits for its own products; several fill each other's gaps, and in turns without meeting
+    # one consumer waits for its own products; several fill each other's gaps, with turns completely
     together = max(products, softmax) + min(products, softmax) * (
         1.0 if t.consumers == 1 else 0.3 if not t.turns else 0.25
     )
-    together *= 1.0 if not t.turns or p.v_dim <= 64 else 1.03  # and waiting for a turn costs where products are long
+    together *= 1.0 if not t.turns or p.v_dim <= 64 else 1.03  # waiting for a turn takes time if products are long
     loads = t.block_kv * (p.dim + p.v_dim) * 2 / L2_BYTES
     step = max(together, loads) + STEP * (2.0 if t.stages == 1 else 1.0)
     return -(-tiles // blocks) * (steps * step + TILE)
@@ -64,7 +64,7 @@ def space(p: ScoredProblem, blocks: int) -> list[tuple[float, AttentionConfig]]:
 
 
 def tuned_config(p: ScoredProblem, blocks: int) -> AttentionConfig | None:
-    """The configuration that was the fastest for a problem; None where it was not tuned."""
+    """The fastest configuration for a problem; None if it was not tuned."""
 
     def known() -> dict[str, AttentionConfig]:
         return {written(t): t for _, t in space(p, blocks)}
@@ -74,7 +74,7 @@ def tuned_config(p: ScoredProblem, blocks: int) -> AttentionConfig | None:
 
 @dataclass(frozen=True)
 class AttentionTrial:
-    """Attention with one configuration. `structs`: of q, k and v."""
+    """Attention with one configuration. `structs`: those of q, k and v."""
 
     kernel: Any
     structs: tuple[Any, Any, Any]

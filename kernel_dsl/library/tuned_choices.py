@@ -18,7 +18,7 @@ MATMUL, ATTENTION = "kernel_dsl.library.matmul", "kernel_dsl.library.attention"
 
 @dataclass(frozen=True)
 class RouteChoice:
-    """A way to compute a product: the kernel "fast", "tile" or "lane", into how many parts K is cut, and the kernel's sizes."""
+    """A way to compute a product: the kernel "fast", "tile" or "lane", the number of parts of K, and the kernel's sizes."""
 
     kernel: str
     parts: int
@@ -26,9 +26,9 @@ class RouteChoice:
 
 
 def look_up(kernel: str, key: Callable[[], str | None], options: Callable[[], dict[str, Any]]) -> Any:
-    """The one of the `options`, by their text, that was the fastest on this GPU for a key; None where nothing is known.
+    """The option, by its text, that was the fastest on this GPU for a key; None if there are no results.
 
-    `key()` is None for problems that have no text. None of the two is called where nothing was tuned.
+    `key()` is None for problems without a text. If nothing was tuned, neither function is called.
     """
     results = tuned_results()
     if not results.has(kernel):

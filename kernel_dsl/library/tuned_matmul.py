@@ -14,7 +14,10 @@ from .tuned_choices import MATMUL, RouteChoice, look_up
 
 
 def key_of(r: Request) -> str | None:
-    """The text of a product: sizes, dtypes, steps, and how its operands lie. None where a step has a function of the caller's."""
+    """The text of a product: sizes, dtypes, steps, and the operands' layouts.
+
+    None if a step has a caller's function.
+    """
     p = r.problem
     if not p.named or p.groups is not None or not (p.M and p.N and p.K) or 0 in p.batch:
         return None
@@ -29,7 +32,7 @@ def choice_of(route: Route) -> RouteChoice:
 
 
 def tuned_route(r: Request, target: Target) -> Route | None:
-    """The route that was the fastest for a product; None where it was not tuned."""
+    """The fastest route for a product; None if it was not tuned."""
 
     def known() -> dict[str, Route]:
         found = routes(r.problem, r.left, r.right, r.family, target)
@@ -40,7 +43,7 @@ def tuned_route(r: Request, target: Target) -> Route | None:
 
 @dataclass(frozen=True)
 class RouteTrial:
-    """A product by one route. `structs`: of a and b, as they lie."""
+    """A product by one route. `structs`: those of a and b."""
 
     plan: Any
     structs: tuple[Any, Any]

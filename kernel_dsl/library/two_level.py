@@ -17,12 +17,12 @@ from kernel_dsl.dtypes import DType
 from kernel_dsl.errors import BadArgument
 from kernel_dsl.mesh import Mesh
 
-BLOCKS = 132  # of a device at most: all must run at the same time
+BLOCKS = 132  # the most blocks of a device: all must run at the same time
 PIECE = 4096  # elements that a warpgroup holds at a time
 
 
 class _Hosts:
-    """A mesh's axis of hosts, and its others. Raises `BadArgument` where several axes are of hosts."""
+    """A mesh's axis of hosts, and its other axes. Raises `BadArgument` for several axes of hosts."""
 
     def __init__(self, mesh: Mesh, op: str) -> None:
         if len(mesh.hosts) != 1:
@@ -39,7 +39,7 @@ class _Hosts:
         return [size for name, size in zip(self.mesh.names, self.mesh.sizes, strict=True) if name != self.axis]
 
     def others(self, work: Any) -> None:
-        """`work(host)` for each host but this one."""
+        """Call `work(host)` for each other host."""
         for host in range(self.count):
 
             @kd.when(kd.axis_index(self.axis) != host)
@@ -47,14 +47,14 @@ class _Hosts:
                 work(host)
 
     def meet(self, near: Any, far: Any, timeout: float | None) -> None:
-        """Wait until the block of this number is here on this host's devices, and on those of this place elsewhere."""
+        """Wait until the block with this number has arrived on this host's devices and on this place's other devices."""
         self.meet_near(near, timeout)
         mine = far.at[kd.axis_index(self.axis)]
         self.others(lambda host: kd.semaphore_signal(mine, device_id={self.axis: host}))
         self.others(lambda host: kd.semaphore_wait(far.at[host], timeout=timeout))
 
     def meet_near(self, semaphore: Any, timeout: float | None) -> None:
-        """Wait until the block of this number is here on this host's devices."""
+        """Wait until the block with this number has arrived on this host's devices."""
         if self.near:
             kd.semaphore_signal_multicast(semaphore, collective_axes=self.near)
             kd.semaphore_wait(semaphore, len(self.places), timeout=timeout)
@@ -65,13 +65,13 @@ class _Hosts:
 
 
 def _blocks(size: int) -> int:
-    """How many blocks share so many elements, evenly: what goes between hosts has no ragged end."""
+    """The number of blocks that share `size` elements evenly, so that copies between hosts have no partial end."""
     most = min(BLOCKS, max(size // 256, 1))
     return next(d for d in range(most, 0, -1) if size % d == 0)
 
 
 def _pieces(size: int, work: Any) -> None:
-    """`work(part)` for pieces of so many elements."""
+    """Call `work(part)` for pieces of `size` elements."""
     each = next(d for d in range(min(PIECE, size), 0, -1) if size % d == 0)
 
     def step(i: Any, carry: Any) -> Any:
@@ -87,7 +87,7 @@ def _semaphores(hosts: _Hosts) -> list[Any]:
 
 
 def _orders_itself(kernel: Any) -> Any:
-    """Nobody reads or writes what is another's before its kernel has begun, nor after it has ended: streams need not meet."""
+    """Mark a kernel whose semaphores order all accesses to other devices' arrays, so that streams need no synchronisation."""
     kernel.meets = False
     return kernel
 
@@ -155,9 +155,8 @@ def _elsewhere(place: dict[str, int]) -> Any:
 
 @cache
 def scatter(size: int, out: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: float | None) -> Any:
-    """The kernel `x -> out, stage, box`: the sum of all devices' arrays, of which each gets its part of `size` elements.
-
-    `stage`: what goes to each host; `box`: what came from each, both wide.
+    """The kernel `x -> out, stage, box`: the sum of all devices' arrays; each device gets its part of `size` elements.
+    `stage`: sums for each host; `box`: sums from each host, both in the wide dtype.
     """
     hosts = _Hosts(mesh, "reduce_scatter")
     blocks = _blocks(size)
