@@ -18,7 +18,6 @@ f16: DType = kd.float16
 bf16: DType = kd.bfloat16
 f32: DType = kd.float32
 f64: DType = kd.float64
-SIXTEEN = (f16, bf16)
 BYTES = (kd.int8, kd.uint8)
 NARROW = (*FP8, *BYTES, kd.bool_)  # dtypes that float16 and bfloat16 hold exactly
 PRECISIONS = (None, "highest", "tf32", "tf32x3")

@@ -85,7 +85,6 @@ SIGNED: dict[int, DTypeClass] = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.
 WIDER: dict[str, str] = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 
 CANONICAL_NAN_F32 = np.uint32(0x7FFFFFFF)
-CANONICAL_NAN_F16 = np.uint16(0x7FFF)
 CANONICAL_NAN_F64 = np.uint64(0xFFF8000000000000)
 
 
