@@ -94,3 +94,11 @@ def _is_empty(node: object) -> bool:
 def test_nothing_generated_is_tracked() -> None:
     bad = [f for f in tracked() if f.endswith((".pyc", ".so", ".cubin", ".whl")) or "egg-info" in f]
     assert bad == []
+
+
+def test_contributing_names_the_tests_of_each_room() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    tests = {path.split("/")[1] for path in tracked() if path.startswith("tests/") and path.count("/") > 1}
+    rooms = {path.split("/")[1] for path in tracked() if path.startswith("runtime/") and path.count("/") > 1}
+    assert [name for name in sorted(tests) if f"`tests/{name}`" not in text and f"`tests/{name}/" not in text] == []
+    assert [name for name in sorted(rooms) if f"`runtime/{name}`" not in text] == []
