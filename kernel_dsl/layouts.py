@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from .arguments import an_int, static_ints
 from .boundary import public
 from .errors import BadArgument, BadArgumentType
 from .errors_hopper import WgmmaShape
@@ -16,6 +17,7 @@ from .layout import LANE_BITS, MAKERS, SHOWN, WARP_BITS, Bit, Layout, LayoutRule
 
 # lane bits of all fragments: two for the place within a row, three for the row
 _ROWS: tuple[Bit, ...] = ((0, 1), (0, 2), (0, 4))
+_SHAPE = "the extents of a value, a tuple of ints"
 
 
 def _check(op: str, shape: tuple[int, int], unit: tuple[int, int]) -> None:
@@ -107,11 +109,15 @@ MAKERS.update(
 
 
 def wg_strided(shape: tuple[int, ...], vec_size: int = 1) -> Layout:
-    """Row-major: `vec_size` neighbours a lane, then lanes, then warps, and what is left in registers.
+    """The row-major layout: a lane holds `vec_size` neighbours; then come lanes, warps and more registers.
+
+    Raises `BadArgumentType` and `BadArgument` for other shapes and sizes.
 
     >>> print(kd.Layout.WG_STRIDED((4, 64), 2))
     layout<2 | 1:2:1 | 1:2 1:4 1:8 1:16 1:32 | 0:1 0:2>
     """
+    shape = static_ints(shape, "WG_STRIDED", "shape", _SHAPE)
+    vec_size = an_int(vec_size, "WG_STRIDED", "vec_size", low=1)
     regs: list[tuple[int, int, int]] = [(len(shape) - 1, vec_size, 1)] if shape else []
     bits: list[Bit] = []
     for dim in reversed(range(len(shape))):
@@ -125,11 +131,14 @@ def wg_strided(shape: tuple[int, ...], vec_size: int = 1) -> Layout:
 
 
 def wg_splat(shape: tuple[int, ...]) -> Layout:
-    """All elements in every lane.
+    """The layout with all elements in every lane.
+
+    Raises `BadArgumentType` for other shapes.
 
     >>> kd.Layout.WG_SPLAT((3,)).registers
     3
     """
+    shape = static_ints(shape, "WG_SPLAT", "shape", _SHAPE)
     return Layout(len(shape), tuple((d, n, 1) for d, n in enumerate(shape)))
 
 

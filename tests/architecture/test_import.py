@@ -59,3 +59,17 @@ def test_every_public_name_is_there() -> None:
         "import kernel_dsl as kd; [getattr(kd, n) for n in kd.__all__]; assert len(set(kd.__all__)) == len(kd.__all__)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_no_later_import_adds_to_public_classes() -> None:
+    """A class has all its names, as `kd.Layout.WGMMA`, before an operation is used."""
+    code = """
+import kernel_dsl as kd
+public = {name: value for name, value in vars(kd).items() if isinstance(value, type)}
+before = {name: set(dir(value)) for name, value in public.items()}
+import kernel_dsl.body_trace, kernel_dsl.library, kernel_dsl.ops
+for name, value in public.items():
+    assert not set(dir(value)) - before[name], (name, set(dir(value)) - before[name])
+assert kd.Layout.WGMMA.of((64, 8)).registers == 4
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
