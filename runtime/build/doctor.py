@@ -63,7 +63,7 @@ def _packages() -> Iterator[DoctorFinding]:
     for package in ("torch", "cupy", "jax"):
         names = (package, "cupy-cuda13x", "cupy-cuda12x") if package == "cupy" else (package,)
         version = next((v for v in map(_version, names) if v), None)
-        detail = version or "not installed; its arrays are taken where it is"
+        detail = version or "not installed; kernels take its arrays if it is installed"
         yield DoctorFinding(OK if version else ABSENT, package, detail)
 
 
