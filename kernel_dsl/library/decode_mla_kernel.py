@@ -114,12 +114,10 @@ class _Mla:
         def step(number: Any, carry: Any, accs: tuple[Any, Any]) -> Any:
             slot, top, total = carry
             s_acc, o_acc = accs
-            before = kd.where(slot == 0, STAGES - 1, slot - 1)
             tile = s["kv_smem"].at[slot]
             kd.barrier_wait(s["loaded"].at[slot])
             kd.wgmma(s_acc, s["q_smem"], tile.T, accumulate=False)
             kd.wgmma_wait(0)
-            kd.barrier_arrive(s["consumed"].at[before], number > 0)
             left = s["keys"] - (s["begin"] + number) * t.block
             x = kd.cond(left >= t.block, lambda x: x, lambda x: kd.where(column < left, x, -math.inf), s_acc[...])
             new_top = kd.maximum(top, kd.max(x, axis=1))
@@ -136,6 +134,8 @@ class _Mla:
             kd.barrier_arrive(s["weights_there"])
             o_acc.scale_rows(fade)
             kd.wgmma(o_acc, weights, tile.at[:, kd.ds(0, HALF)])
+            kd.wgmma_wait(0)  # not beside the next scores: the next keys but one need this place as early as can be
+            kd.barrier_arrive(s["consumed"].at[slot])
             return self.next_slot(slot), new_top, total
 
         def run(s_acc: Any, o_acc: Any) -> Any:
