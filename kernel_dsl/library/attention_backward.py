@@ -222,7 +222,8 @@ class AttentionBackward:
         machine = target_named(target)
         plain, blocks, kept = problem.plain, machine.limits.multiprocessors, None
         why = refusal(problem, {"q": q, "k": k, "v": v, "dout": dout}, machine)
-        why = why or ("ragged lengths add in no order" if problem.ragged and deterministic else "")
+        if problem.ragged and deterministic and keys_of(problem) != KEYS:
+            why = why or f"ragged lengths add in no order beyond a dimension of {KEYS}"
         if plain is not None and plain.dim in FAST and not why:
             main = self._fast(plain, deterministic, config, blocks)
         elif not why:

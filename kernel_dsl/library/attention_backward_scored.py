@@ -42,7 +42,8 @@ def scored_backward_config(p: ScoredProblem, multiprocessors: int, in_turn: bool
     if dim > KEYS:
         return AttentionBackwardConfig(64, in_turn=in_turn, splits=splits)
     if heavy(p):  # slopes take as many registers as scores: one of scores and gradients of weights at a time
-        return AttentionBackwardConfig(64, apart=True, in_turn=in_turn, splits=splits)
+        rows = 32 if in_turn and p.ragged and dim == KEYS else 64  # a fourth warpgroup leaves fewer registers
+        return AttentionBackwardConfig(rows, apart=True, in_turn=in_turn, splits=splits)
     if dim == KEYS:
         return AttentionBackwardConfig(64, stages=3, dout_stages=3, in_turn=in_turn, splits=splits)
     return AttentionBackwardConfig(128, in_turn=in_turn, splits=splits)

@@ -103,6 +103,8 @@ class ScoredWalk(Walk):
         self.bias_dtype = bias_dtype
         self.steps: int = steps_of(problem, config)
         self.names: list[str] = walk_extras(problem, listed)
+        if problem.ragged and config.in_turn:  # rows at the end of a sequence are cleared by all warps
+            self.adders, self.registers = True, (232, 24)
         if problem.ragged:
             self.blocks: int = ragged_tiles(problem, keys, problem.keys)
             self.grid: int = problem.kv_heads * self.blocks
@@ -336,6 +338,9 @@ class ScoredWalk(Walk):
                 def _() -> None:
                     self._produce(q, k, v, dout, stats, dq_sum, turns, s)
 
+                if self.adders:
+                    kd.when(me == CONSUMERS + 1)(lambda: self._add(dq_sum, turns, s))
+
                 @kd.when(me < CONSUMERS)
                 def _() -> None:
                     kd.set_max_registers(self.registers[0], action="increase")
@@ -348,7 +353,7 @@ class ScoredWalk(Walk):
             scratch_types=self._scratch() | extra | scratch,
             grid=(self.grid,),
             grid_names=("block",),
-            num_threads=CONSUMERS + 1,
+            num_threads=CONSUMERS + 1 + self.adders,
             thread_name="wg",
             compiler_params=kd.CompilerParams(approx_math=True),
             name=name,
@@ -364,8 +369,10 @@ class ScoredWalk(Walk):
         sums = kd.ShapeDtypeStruct((heads, self.steps, self.tiles, self.lines, 128), kd.float32, init=0)
         if self.bias_dtype is None:
             return like[0], like[1], sums
-        # scores that no query sees are in no step
-        return like[0], like[1], sums, kd.ShapeDtypeStruct(p.score.bias or (), self.bias_dtype, init=0)
+        # scores that no query sees may be in no step
+        skips = bool(p.score.causal) or p.score.window is not None or p.score.mask_mod is not None
+        dbias = kd.ShapeDtypeStruct(p.score.bias or (), self.bias_dtype, init=0 if skips else None)
+        return like[0], like[1], sums, dbias
 
 
 def _entry(lists: Any, where: tuple[Any, ...], number: Any) -> tuple[Any, Any]:

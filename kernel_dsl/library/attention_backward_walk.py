@@ -111,6 +111,7 @@ class Walk:
     """
 
     registers: tuple[int, int] = (240, 24)  # of a lane of a consumer, and of the producer
+    adders: bool = False  # whether a warpgroup of its own adds in turn, as the producer works as a whole
 
     def __init__(
         self,
@@ -239,13 +240,21 @@ class Walk:
         """
         kd.set_max_registers(self.registers[1], action="decrease")
         fetch = partial(self._fetch, q, k, v, dout, stats, s)
-        if not self.t.in_turn:
+        if not self.t.in_turn or self.adders:
             fetch()
             return
 
         @kd.warp_map
         def _(warp: Any) -> None:
             kd.when(warp == CONSUMERS)(fetch)
+            kd.when(warp < CONSUMERS)(partial(self._add_in_turn, warp, dq_sum, turns, s))
+
+    def _add(self, dq_sum: Any, turns: Any, s: dict[str, Any]) -> None:
+        """All of a warpgroup beside the producer that adds in turn."""
+        kd.set_max_registers(self.registers[1], action="decrease")
+
+        @kd.warp_map
+        def _(warp: Any) -> None:
             kd.when(warp < CONSUMERS)(partial(self._add_in_turn, warp, dq_sum, turns, s))
 
     def _fetch(self, q: Any, k: Any, v: Any, dout: Any, stats: Any, s: dict[str, Any]) -> None:
