@@ -400,20 +400,25 @@ class Ref(NoArithmetic, RefMethods):
 
     # --- for the ops ------------------------------------------------------------------------------
 
-    def view(self, promise: bool = False) -> tuple[View, tuple[Value, ...]]:
+    def view(self, promise: bool = False, own: int | None = None) -> tuple[View, tuple[Value, ...]]:
         """The view as an attribute, and the dynamic offsets.
 
         Accesses use `view_of` of ops/access.py, which widens them. `promise`: accesses stay inside, although the trace
-        can't prove it.
+        can't prove it. `own`: how many dimensions the access has; index arrays walk the others, which may be Dims.
         """
-        size = prod([int(d.size) for d in self._dims])
+        kept = self._dims[:own]
+        walked = self._dims[len(kept) :]
+        size = prod([int(d.size) for d in self._dims if d not in walked or not isinstance(d.size, DimExtent)])
+        # where index arrays walk a whole axis, each index is compared with the extent
+        compared = [(d.axis, (0, d.size)) for d in walked if d.step == 1 and self._starts[d.axis] == (0, None)]
         dynamic = tuple(axis for axis, (_, value) in enumerate(self._starts) if value is not None)
         offsets = [value for _, value in self._starts if value is not None]
         masked: list[Limit] = []
         # SMEM is not masked: an access outside is the author's error, and the interpreter reports it
         if size and self.type.space is MemorySpace.GMEM and not promise:
             for axis, held in enumerate(self._ranges):
-                if held is not None:
+                known = isinstance(held, tuple) and isinstance(held[1], DimExtent) and (axis, held) in compared
+                if held is not None and not known:
                     masked.append(Limit(axis, *open_ends(self.bounds(axis), held)))
             for end in self._ends:
                 low, high = open_ends(end.bounds(self._dims), (0, end.extent))
@@ -423,7 +428,7 @@ class Ref(NoArithmetic, RefMethods):
                 masked.append(Limit(-1, low, high, static, value is not None, end.steps))
         masked = [m for m in masked if m.low is not None or m.high is not None]
         start = tuple(static for static, _ in self._starts)
-        dims = tuple(replace(d, size=int(d.size)) if isinstance(d.size, Extent) else d for d in self._dims)
+        dims = tuple(replace(d, size=int(d.size)) if isinstance(d.size, Extent) else d for d in kept)
         return View(dims, start, dynamic, tuple(masked)), tuple(offsets)
 
     def start(self, axis: int) -> Start:

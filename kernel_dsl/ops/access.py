@@ -45,9 +45,9 @@ _WIDENED = (
 _MOST_ROUNDED = 2**16  # the largest block of whose size a note asks an extent to be a multiple
 
 
-def view_of(ref: Ref, promise: bool = False) -> tuple[View, tuple[Value, ...]]:
-    """A Ref's view and its dynamic offsets, in int64 if int32 could overflow. `promise`: see `Ref.view`."""
-    view, offsets = ref.view(promise)
+def view_of(ref: Ref, promise: bool = False, own: int | None = None) -> tuple[View, tuple[Value, ...]]:
+    """A Ref's view and its dynamic offsets, in int64 if int32 could overflow. `promise` and `own`: see `Ref.view`."""
+    view, offsets = ref.view(promise, own)
     for limit in view.masked:
         if isinstance(limit.high, DimExtent) and limit.axis >= 0:
             _note_mask(ref.bounds(limit.axis), ref.start(limit.axis), limit.high)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -92,8 +91,7 @@ class GatherTarget:
 
     def view(self, promise: bool = False) -> tuple[View, tuple[Value, ...]]:
         """The view and its offsets (see `Ref.view`)."""
-        view, offsets = view_of(self._ref, promise)
-        return replace(view, dims=view.dims[: len(self.shape)]), offsets
+        return view_of(self._ref, promise, len(self.shape))
 
     def _aligned(self, index: Array, after: int) -> Array:
         """The index array with trailing dimensions, so that it broadcasts to the result."""
