@@ -11,17 +11,19 @@ from typing import Any
 import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.diagnostics import shown
+from kernel_dsl.dtypes import FP8
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 from kernel_dsl.loading import interpreted
 from kernel_dsl.stages import target_named
 from kernel_dsl.target import Feature
 from kernel_dsl.tuning_file import when_tuned
 
-from .attention_kernel import AttentionConfig, attention_kernel, default_config
-from .attention_opened import plain_plan, seen_by
+from .attention_kernel import AttentionConfig
+from .attention_opened import seen_by
 from .attention_options import CHECKED, AttentionOptions, problem_of
 from .attention_score import ScoredProblem
 from .attention_scored import ScoredPlan
+from .attention_split import small_config, split_plan
 from .differentiable import attention as differentiable
 from .differentiable import host_of
 from .latest import UNSEEN, Latest
@@ -221,9 +223,14 @@ class Attention:
         elif config is None and target is None:
             config = tuned_config(problem, blocks)
         if not why and plain is not None and plain.dim in FAST:
-            config = config or default_config(plain)
-            return attention_kernel(plain, config, blocks) if closed else plain_plan(plain, config, blocks)
-        return ScoredPlan.of(problem, config, blocks, why, promise, options.captured, closed)
+            config = config or small_config(plain, blocks)
+            return split_plan(plain, config, blocks, closed)
+        narrow = (
+            problem.dtype
+            if problem.dtype in FP8 and not problem.page and not tma_refusal({"q": q, "k": k}, 16)
+            else None
+        )
+        return ScoredPlan.of(problem, config, blocks, why, promise, options.captured, closed, narrow)
 
 
 def check_config(config: Any) -> None:
@@ -264,11 +271,11 @@ def refusal(p: ScoredProblem, arrays: tuple[Any, ...], target: Any) -> str:
     return tma_refusal(dict(zip("qkv", arrays, strict=True)))
 
 
-def tma_refusal(arrays: Mapping[str, Any]) -> str:
-    """Why TMA can't load heads of one of the named arrays of 16-bit elements; empty where it can."""
+def tma_refusal(arrays: Mapping[str, Any], unit: int = 8) -> str:
+    """Why TMA can't load heads of one of the named arrays, of which 16 bytes are `unit` elements; empty where it can."""
     for name, x in arrays.items():
         strides = element_strides(x)
-        if strides is not None and (strides[-1] != 1 or any(s < 0 or s % 8 for s in strides[:-1])):
+        if strides is not None and (strides[-1] != 1 or any(s < 0 or s % unit for s in strides[:-1])):
             return f"{name} has strides {strides}, and TMA needs rows of neighbours at multiples of 16 bytes"
         if array_address(x) % 16:
             return f"{name} is not aligned to 16 bytes"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from typing import Any, cast
 
 import kernel_dsl as kd
@@ -16,6 +16,7 @@ from .attention_score import Score, ScoredProblem, ScorePlace
 
 TABLE_LANES = 128
 ELEMENTS = 4096  # of a mask, at a time
+LIST_LANES = 128  # flags of blocks that are counted at a time
 KEPT = 8  # lists, one for each device that a plan was run on
 
 
@@ -67,13 +68,13 @@ def block_arrays(p: ScoredProblem) -> list[str]:
 def blocks_kernel(
     problem: ScoredProblem, tile: int, other: int, depends: tuple[bool, bool], by_key: bool = False
 ) -> Any:
-    """The kernel `(any array, *block_arrays) -> (blocks, counts)`: int32 (batch, heads, tiles, blocks), (batch, heads, tiles).
+    """The kernel `(any array, *block_arrays) -> kept`, int32 (batch, heads, tiles, blocks): which blocks a tile needs.
 
-    Of a problem for any sizes it is `(q, k, *block_arrays)`.
+    For a problem of any sizes it is `(q, k, *block_arrays) -> kept`.
 
-    A tile has `tile` queries, a block `other` keys, or the other way round `by_key`. A tile's first `count` entries are twice
-    the numbers of the blocks that it has to do with, rising, and 1 more where all queries see all keys. There is one batch, or
-    one head, where nothing `depends` on it; of ragged lengths one batch, whose tiles are the lines of the table.
+    A tile has `tile` queries, a block `other` keys, or the other way round `by_key`. 0: no query sees a key, 2: some see some,
+    3: all see all. There is one batch, or one head, where nothing `depends` on it; of ragged lengths one batch, whose tiles are
+    the lines of the table.
     """
     p = problem
     heads = p.heads if depends[1] else 1
@@ -92,10 +93,10 @@ def blocks_kernel(
     def body(*refs: Any) -> None:
         s = dict(zip(names, refs[first:], strict=False))
         with reading(s):
-            listed(at_launch(p, refs[0], refs[1], None) if p.opened else p, refs[-2], refs[-1], s)
+            find(at_launch(p, refs[0], refs[1], None) if p.opened else p, refs[-1], s)
 
-    def listed(p: ScoredProblem, lists: Any, counts: Any, s: dict[str, Any]) -> None:
-        head, number = kd.program_id(0), kd.program_id(1)
+    def find(p: ScoredProblem, kept: Any, s: dict[str, Any]) -> None:
+        head, number, index = (kd.program_id(axis) for axis in range(3))
         place, line = (kd.div(head, heads), kd.rem(head, heads)), number
         if p.ragged:
             whole = ScorePlace.of(p, head, number, s)
@@ -106,33 +107,66 @@ def blocks_kernel(
         first = number * tile
         begin, end = (whole.query_blocks if by_key else whole.blocks)(p, first, tile, other)
 
-        def part(index: Any, number: Any, carry: Any) -> Any:
-            mine = first + number * rows + kd.broadcasted_iota(kd.int32, (rows, other), 0)
-            theirs = index * other + kd.broadcasted_iota(kd.int32, (rows, other), 1)
+        def part(number: Any, carry: Any) -> Any:
+            def line(start: Any, count: int, axis: int) -> Any:  # of queries or keys, which the function may broadcast
+                return start + kd.broadcasted_iota(kd.int32, (1, count) if axis else (count, 1), axis)
+
+            mine, theirs = line(first + number * rows, rows, int(by_key)), line(index * other, other, int(not by_key))
             query, key = (theirs, mine) if by_key else (mine, theirs)
             seen = p.score.seen((batch, place[1], query, key), whole.queries, whole.keys)
             there = query < whole.queries
             some, every = kd.max((seen & there).astype(kd.int32)), kd.min((seen | ~there).astype(kd.int32))
             return kd.maximum(carry[0], some), kd.minimum(carry[1], every)
 
-        def one(index: Any, count: Any) -> Any:
-            some, every = kd.fori_loop(0, tile // rows, partial(part, index), (kd.int32(0), kd.int32(1)))
-            kd.store(lists, (*place, line, count), index * 2 + every, mask=some > 0)
-            return count + some
+        def found() -> Any:
+            some, every = kd.fori_loop(0, tile // rows, part, (kd.int32(0), kd.int32(1)))
+            return some * (2 + every)
 
-        counts[(*place, line)] = kd.fori_loop(begin, end, one, 0)
+        kept[(*place, line, index)] = kd.cond((index >= begin) & (index < end), found, lambda: kd.int32(0))
 
     def out_type(*structs: Any) -> Any:
         batch, tiles, blocks = sizes(*structs)
-        lists = kd.ShapeDtypeStruct((batch, heads, tiles, blocks), kd.int32, init=0)
-        return lists, kd.ShapeDtypeStruct(lists.shape[:3], kd.int32)
+        return kd.ShapeDtypeStruct((batch, heads, tiles, blocks), kd.int32)
 
-    def grid(*structs: Any) -> tuple[Any, Any]:
-        batch, tiles, _ = sizes(*structs)
-        return batch * heads, tiles
+    def grid(*structs: Any) -> tuple[Any, Any, Any]:
+        batch, tiles, blocks = sizes(*structs)
+        return batch * heads, tiles, blocks
 
     shapes = list_shapes(p, names, (depends[0] and not p.ragged, depends[1])) if p.opened else None
     return kd.kernel(body, out_type=out_type, grid=grid, shapes=shapes, name="attention_blocks")
+
+
+@cache
+def lists_kernel() -> Any:
+    """The kernel `(kept,) -> (blocks, counts)` of any sizes: int32 (batch, heads, tiles, blocks), (batch, heads, tiles).
+
+    `kept` is what `blocks_kernel` gives. A tile's first `count` entries are twice the numbers of the blocks that it needs,
+    rising, and 1 more where all queries see all keys.
+    """
+    shape = tuple(kd.Dim(name) for name in ("batch", "heads", "tiles", "blocks"))
+
+    def body(kept: Any, lists: Any, counts: Any) -> None:
+        head, tile = kd.program_id(0), kd.program_id(1)
+        heads, blocks = kept.shape[1], kept.shape[3]
+        place = kd.div(head, heads), kd.rem(head, heads), tile
+
+        @kd.loop(0, kd.cdiv(blocks, LIST_LANES), init_carry=0)
+        def end(turn: Any, count: Any) -> Any:
+            flags = kept[(*place, kd.ds(turn * LIST_LANES, LIST_LANES))]
+            some = (flags > 0).astype(kd.int32)
+            entry = ((turn * LIST_LANES + kd.arange(LIST_LANES)) * 2 + kd.rem(flags, 2)).astype(kd.int32)
+            kd.store(lists.at[place], (count + kd.cumsum(some, exclusive=True),), entry, mask=flags > 0)
+            return count + kd.sum(some)
+
+        counts[place] = end
+
+    return kd.kernel(
+        body,
+        out_type=(kd.ShapeDtypeStruct(shape, kd.int32), kd.ShapeDtypeStruct(shape[:3], kd.int32)),
+        grid=(shape[0] * shape[1], shape[2]),
+        shapes={0: shape, 1: shape, 2: shape[:3]},
+        name="attention_lists",
+    )
 
 
 @dataclass(frozen=True)
@@ -143,7 +177,7 @@ class BlockLists:
     on arrays (closed over, or lengths) are made by each call, because arrays may change.
     """
 
-    kernel: Any
+    kernel: Any  # which blocks tiles need
     opened: bool = False  # for any sizes, which q and k say
     kept: dict[Any, Any] = field(default_factory=lambda: cast("dict[Any, Any]", {}), compare=False)
 
@@ -151,18 +185,21 @@ class BlockLists:
         """(blocks, counts) where the array `like`, which is q, is, of the kernel's other arrays."""
         sizes = (like, k) if self.opened else (like,)
         if arrays:
-            return self.kernel(*sizes, *arrays, **how)
+            return self._made((*sizes, *arrays), how)
         place = type(like), str(getattr(like, "device", "")), how["stream"], bool(how["interpret"])
         if place not in self.kept:
             if len(self.kept) >= KEPT:
                 self.kept.clear()
-            self.kept[place] = self.kernel(*sizes, **how)
+            self.kept[place] = self._made(sizes, how)
         return self.kept[place]
+
+    def _made(self, given: Sequence[Any], how: dict[str, Any]) -> Any:
+        return lists_kernel()(self.kernel(*given, **how), **how)
 
     def structs(self, like: Any, arrays: Sequence[Any], target: str | None) -> list[Any]:
         """What `of` gives, described."""
-        made = self.kernel.lower(like, *arrays, target=target).traced.outputs
-        return [kd.ShapeDtypeStruct(x.shape, x.dtype) for x in made]
+        (blocks,) = self.kernel.lower(like, *arrays, target=target).traced.outputs
+        return [kd.ShapeDtypeStruct(shape, blocks.dtype) for shape in (blocks.shape, blocks.shape[:-1])]
 
 
 @cache

@@ -19,6 +19,7 @@ import kernel_dsl as kd
 from ..kernel import identified
 
 ROWS = 64  # queries of a consumer
+
 LOG2E = math.log2(math.e)
 LOWEST = -1e30  # finite, so that a row without keys has no NaN
 SLACK = 8.0  # weights may grow to 2 ** SLACK before all of a row are scaled down
@@ -43,12 +44,16 @@ class AttentionConfig:
     @property
     def registers(self) -> tuple[int, int]:
         """Registers a lane of consumers, and of the producer."""
-        return {1: (240, 40), 2: (232, 40), 3: (160, 32), 4: (112, 24)}[self.consumers]
+        return {1: (216, 40), 2: (232, 40), 3: (160, 32), 4: (112, 24)}[self.consumers]
 
 
 @dataclass(frozen=True)
 class AttentionProblem:
-    """q is (batch, heads, queries, dim), k and v are (batch, kv_heads, keys, dim)."""
+    """q is (batch, heads, queries, dim), k and v are (batch, kv_heads, keys, dim).
+
+    With `splits` each head's keys are shared by so many tiles. Results are then those of parts, with an axis of
+    heads * splits, and always `lse`. There are at least as many blocks of keys as splits.
+    """
 
     batch: int
     heads: int
@@ -60,6 +65,7 @@ class AttentionProblem:
     causal: bool
     scale: float
     lse: bool
+    splits: int = 1
 
     @property
     def opened(self) -> bool:
@@ -104,11 +110,18 @@ def together_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -
     """The number of heads in a group of a causal kernel whose blocks have several tiles; 1 if they have one."""
     tile = ROWS * t.consumers
     tiles, blocks, groups = kd.cdiv(p.queries, tile), kd.cdiv(p.keys, t.block_kv), p.batch * p.heads
+    multiprocessors *= blocks_together(p.dim, t)
     if groups * tiles <= multiprocessors:
         return 1
     # one more step for a tile's fixed cost
     lengths = [min(kd.cdiv((i + 1) * tile, t.block_kv), blocks) + 1 for i in range(tiles)]
     return heads_together(lengths, groups, multiprocessors)
+
+
+def blocks_together(dim: int, t: AttentionConfig) -> int:
+    """Blocks that share a multiprocessor: two with one consumer each, where SMEM holds them."""
+    used = (2 * ROWS * t.consumers + 2 * t.stages * t.block_kv) * dim * 2
+    return 2 if t.consumers == 1 and used <= SMEM_BYTES // 2 - 1024 else 1
 
 
 @cache
@@ -120,13 +133,14 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
     """
     p, t = problem, config
     opened = p.opened
+    multiprocessors *= blocks_together(p.dim, t)
     tile = ROWS * t.consumers
     scale = p.scale * LOG2E
     transforms = (kd.TilingTransform((8, 64)), kd.SwizzleTransform(128))
     ragged = opened or p.keys % t.block_kv != 0
 
     tiles, blocks = kd.cdiv(p.queries, tile), kd.cdiv(p.keys, t.block_kv)
-    groups = p.batch * p.heads
+    groups = p.batch * p.heads * p.splits
     work = groups * tiles
     grid = multiprocessors if opened else min(work, multiprocessors)
     several = opened or grid < work  # whether a block has several tiles
@@ -143,13 +157,13 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         nonlocal p, tiles, blocks, groups, work, together
         p = replace(problem, batch=q.shape[0], queries=q.shape[2], keys=k.shape[2])
         tiles, blocks = kd.cdiv(p.queries, tile), kd.cdiv(p.keys, t.block_kv)
-        groups = p.batch * p.heads
+        groups = p.batch * p.heads * p.splits
         work = groups * tiles
         if p.causal:
             together, groups = heads, kd.div(groups, heads)
 
     def grid_of(q: Any, *_: Any) -> tuple[int]:
-        return (min(q.shape[0] * p.heads * kd.cdiv(q.shape[2], tile), multiprocessors),)
+        return (min(q.shape[0] * p.heads * p.splits * kd.cdiv(q.shape[2], tile), multiprocessors),)
 
     def each_tile(carry: Any, body: Any) -> None:
         """`body(tile number, carry) -> carry` for the tiles of this block."""
@@ -161,14 +175,28 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         kd.loop(0, rounds, init_carry=carry)(lambda turn, carry: body(turn * grid + block, carry))
 
     def place(number: Any) -> tuple[Any, Any, Any, Any]:
-        """(batch, head, first query, blocks of keys) of a tile, in the order that `dealt` says."""
+        """(batch, head, first query, blocks of keys) of a tile, in the order that `dealt` says.
+
+        With splits the head is that of the results, and the blocks are those from `begin_of` on.
+        """
         group, rest = kd.div(number, together * tiles), kd.rem(number, together * tiles)
         head, row = group * together + kd.rem(rest, together), kd.div(rest, together)
         count: Any = blocks
         if p.causal:
             row = kd.where(kd.rem(groups - 1 - group, 2) == 0, tiles - 1 - row, row)
             count = kd.minimum(kd.cdiv((row + 1) * tile, t.block_kv), blocks)
-        return kd.div(head, p.heads), kd.rem(head, p.heads), row * tile, count
+        heads = p.heads * p.splits
+        batch, head = kd.div(head, heads), kd.rem(head, heads)
+        if p.splits > 1:
+            count = begin_of(head, 1) - begin_of(head)
+        return batch, head, row * tile, count
+
+    def begin_of(head: Any, after: int = 0) -> Any:
+        """The first block of keys of a head, or of its part, or of so many parts after it."""
+        return 0 if p.splits == 1 else kd.div(blocks * (kd.rem(head, p.splits) + after), p.splits)
+
+    def q_head(head: Any) -> Any:
+        return kd.div(head, p.splits) if p.splits > 1 else head
 
     def next_slot(slot: Any) -> Any:
         return kd.where(slot == t.stages - 1, 0, slot + 1)
@@ -178,19 +206,19 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
 
         def fetch(number: Any, carry: Any) -> Any:
             batch, head, first, count = place(number)
-            kv_head = kd.div(head, p.heads // p.kv_heads)
+            kv_head, begin = kd.div(q_head(head), p.heads // p.kv_heads), begin_of(head)
 
             def fetch_queries(again: Any) -> None:
                 for i in range(t.consumers):
                     rows = kd.ds(first + i * ROWS, ROWS)
                     if several:
                         kd.when(again)(partial(kd.barrier_wait, s["q_consumed"].at[i]))
-                    kd.copy_gmem_to_smem(q.at[batch, head, rows], s["q_smem"].at[i], s["q_loaded"].at[i])
+                    kd.copy_gmem_to_smem(q.at[batch, q_head(head), rows], s["q_smem"].at[i], s["q_loaded"].at[i])
 
             @kd.loop(0, count, init_carry=carry)
             def end(step: Any, carry: Any) -> Any:
                 slot, filled = carry
-                keys = kd.ds((count - 1 - step) * t.block_kv, t.block_kv)
+                keys = kd.ds((begin + count - 1 - step) * t.block_kv, t.block_kv)
                 for name, source in (("k", k), ("v", v)):
                     kd.when(filled >= t.stages)(partial(kd.barrier_wait, s[f"{name}_consumed"].at[slot]))
                     target = s[f"{name}_smem"].at[slot]
@@ -244,10 +272,12 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
                 return x
 
             def hide(x: Any) -> Any:
-                key = (count - 1 - index) * t.block_kv + column
-                seen = key <= row if p.causal else key < p.keys
-                seen = seen & (key < p.keys) if p.causal and ragged else seen
-                return kd.where(seen, x, -math.inf)
+                if not p.causal and (opened or p.splits > 1):  # of one row, so that no number a column is kept
+                    left = p.keys - (begin_of(head) + count - 1 - index) * t.block_kv
+                    return kd.where(column[:1] < kd.optimization_barrier(left), x, -math.inf)
+                key = (begin_of(head) + count - 1 - index) * t.block_kv + column
+                last = kd.minimum(row, p.keys - 1) if ragged else row  # a number of the row: one comparison a key
+                return kd.where(key <= last if p.causal else key < p.keys, x, -math.inf)
 
             return kd.cond(index < edge, hide, lambda x: x, x)
 
@@ -273,10 +303,13 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
             x = kd.wgmma_accumulator_load(s_acc, wait_n=1)
             kd.barrier_arrive(s["k_consumed"].at[following])
             x = masked(x, index)
+            if opened and p.causal:
+                kd.barrier_wait(s["v_loaded"].at[following])  # here, or the assembler splits the softmax by it
             fresh, fade, top, total = softmax(x, top, total)
             # the whole softmax runs beside the product: the assembler moves nothing across a barrier's loop
             fresh, fade, top, total = kd.optimization_barrier(fresh, fade, top, total)
-            kd.barrier_wait(s["v_loaded"].at[following])
+            if not (opened and p.causal):
+                kd.barrier_wait(s["v_loaded"].at[following])
             kd.wgmma_wait(0)
             kd.optimization_barrier(weights)  # the product, issued under a condition, reads their registers until here
             kd.barrier_arrive(s["v_consumed"].at[slot], index > 0)
@@ -330,9 +363,9 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         def _() -> None:
             consume(me, out, rest[0] if p.lse else None, scratch)
 
-    out_type: Any = kd.ShapeDtypeStruct((p.batch, p.heads, p.queries, p.dim), p.dtype)
+    out_type: Any = kd.ShapeDtypeStruct((p.batch, p.heads * p.splits, p.queries, p.dim), p.dtype)
     if p.lse:
-        out_type = (out_type, kd.ShapeDtypeStruct((p.batch, p.heads, p.queries), kd.float32))
+        out_type = (out_type, kd.ShapeDtypeStruct((p.batch, p.heads * p.splits, p.queries), kd.float32))
     ring = (t.stages, t.block_kv, p.dim)
     scratch = {
         "q_smem": kd.SMEM((t.consumers, ROWS, p.dim), p.dtype, transforms=transforms),
@@ -360,7 +393,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         grid_names=("block",),
         num_threads=t.consumers + 1,
         thread_name="wg",
-        compiler_params=kd.CompilerParams(approx_math=True),
+        compiler_params=kd.CompilerParams(approx_math=True, max_registers=128 if t.consumers == 1 else None),
         name="attention",
     )
     return identified(made, problem, config, multiprocessors)

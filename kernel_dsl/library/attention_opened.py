@@ -81,8 +81,8 @@ def scored_opened(p: ScoredProblem, config: AttentionConfig, multiprocessors: in
 
 
 def list_shapes(p: ScoredProblem, names: Sequence[str], mask_by: tuple[bool, bool]) -> dict[int, tuple[Any, ...]]:
-    """`shapes=` of a kernel for any lengths `(q, k, *names) -> (blocks, counts)`."""
-    found = declared(p, ["", *names, "blocks", "counts"], mask_by)
+    """`shapes=` of a kernel for any lengths `(q, k, *names) -> blocks`."""
+    found = declared(p, ["", *names, "blocks"], mask_by)
     return {0: found[0], 1: found[1]} | {n - 2: extents for n, extents in found.items() if n > 3}
 
 

@@ -132,13 +132,20 @@ class Score:
         """Whether queries see keys, as a bool array; None if all do. `whole`: no key is beyond `keys`."""
         i, j = place[2], place[3]
         at = i + self.shift(queries, keys) if self.causal == "bottom_right" else i
-        parts: list[Any] = [] if whole else [j < keys]
+        parts: list[Any] = []
         if self.causal:
-            parts.append(j <= at)
-        if self.window is not None:
-            parts.append(at - j < self.window)
-            if not self.causal:
-                parts.append(j - at < self.window)
+            # no query that there is stands beyond the last key; else both are one comparison with a number of the row
+            few = isinstance(queries, int) and isinstance(keys, int) and queries <= keys
+            within = whole or few or self.causal == "bottom_right"
+            if self.window is None or not within:
+                parts.append(j <= (at if within else kd.minimum(at, keys - 1)))
+            if self.window is not None:
+                parts.append(_below(at - j, self.window) if within else at - j < self.window)
+        else:
+            if not whole:
+                parts.append(j < keys)
+            if self.window is not None:
+                parts.append(_below(at - j + (self.window - 1), 2 * self.window - 1))
         if self.mask_mod is not None:
             parts.append(self.mask(place))
         return None if not parts else _all(parts)
@@ -175,6 +182,11 @@ class Score:
         if self.window is None:
             return queries
         return kd.maximum(kd.minimum(key - self.shift(queries, keys) + self.window, queries), 0)
+
+
+def _below(x: Any, end: int) -> Any:
+    """Whether ints are from 0 to `end`, by one comparison."""
+    return kd.bitcast_convert_type(x, kd.uint32) < end
 
 
 def _all(parts: list[Any]) -> Any:
@@ -216,6 +228,8 @@ class ScoredProblem:
     With a `cache` each sequence has up to `keys` keys of its own, of which it uses as many as their lengths say: "plain" ones,
     "cumulative" ones, or "whole" where all are used. k and v are then (batch, kv_heads, keys, dim), or in pages
     (`pages`, kv_heads, `page`, dim), of which a table (batch, `table`) names those of each sequence; by "bshd" heads follow keys.
+
+    `narrow`: q and k are float8 where scores are computed, `dtype` is that of the values and of the weights.
     """
 
     batch: int
@@ -239,6 +253,12 @@ class ScoredProblem:
     table: int = 0
     by_batch: str = ""
     mask_by: tuple[bool, bool] = (False, False)
+    narrow: Any = None
+
+    @property
+    def scored_dtype(self) -> Any:
+        """That of q and k."""
+        return self.narrow or self.dtype
 
     def shape(self, heads: int, length: int, dim: int) -> tuple[int, ...]:
         """Of an array."""

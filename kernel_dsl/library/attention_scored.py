@@ -22,7 +22,8 @@ from .attention_opened import scored_opened
 from .attention_options import AttentionOptions, check_lengths
 from .attention_pages import loaded_together, page_arrays, pages_kernel, without_pages
 from .attention_score import ScoredProblem, ragged_tiles
-from .attention_scored_kernel import listed, paged_config, scored_config, scored_kernel, scored_together, takes_together
+from .attention_scored_config import listed, paged_config, scored_config, scored_together, takes_together
+from .attention_scored_kernel import scored_kernel
 
 ELEMENTS = 4096  # elements of a block that converts
 
@@ -79,14 +80,16 @@ class ScoredPlan:
         promise: bool,
         captured: Sequence[Any],
         closed: bool = False,
+        narrow: Any = None,
     ) -> ScoredPlan:
         """That of the kernel for Hopper, or if there is a reason `why` not, of the one that takes anything.
 
         `promise`: that pages are in the cache; `captured`: what functions closed over; `closed`: for these sizes alone.
+        `narrow`: the dtype in which q and k are multiplied, where it is another than that of weights and values.
         """
         if why:
             return ScoredPlan(p, p, attention_general(p, promise), GENERAL_ROWS, False, None)
-        inner, pages = replace(p, dtype=kd.bfloat16) if p.dtype in FP8 else p, None
+        inner, pages = replace(p, dtype=kd.bfloat16, narrow=narrow) if p.dtype in FP8 else p, None
         config = paged_config(inner, config) if config else scored_config(inner)
         if p.page and (p.dtype in FP8 or loaded_together(p, config.block_kv) is None):
             inner, pages = without_pages(p), pages_kernel(p, promise)
@@ -101,6 +104,13 @@ class ScoredPlan:
         if general is not None and takes_together(general):
             together = np.int32(scored_together(inner, config, multiprocessors))
         return ScoredPlan(p, inner, kernel, tile, True, lists, pages, general is not None, together)
+
+    @property
+    def _widened(self) -> tuple[int, ...]:
+        """Which of q, k and v are widened; those in pages are where they are laid out anew."""
+        if not self.fast or self.problem.dtype not in FP8:
+            return ()
+        return (0,) if self.pages is not None else (2,) if self.inner.narrow is not None else (0, 1, 2)
 
     def _table(self, lengths: Any, how: dict[str, Any]) -> Any:
         """The table of ragged lengths."""
@@ -118,9 +128,8 @@ class ScoredPlan:
         inputs = [q, k, v]
         if self.pages is not None:
             inputs[1:] = self.pages(k, v, *options.arrays(page_arrays(p)), **how)
-        if self.fast and p.dtype in FP8:
-            few = inputs[: 1 if self.pages else 3]
-            inputs[: len(few)] = [widen_kernel(len(x.shape), x.shape[-1], p.dtype)(x, **how) for x in few]
+        for n in self._widened:
+            inputs[n] = widen_kernel(len(inputs[n].shape), inputs[n].shape[-1], p.dtype)(inputs[n], **how)
         extras = options.arrays(self.inner.extras)
         table = [self._table(options.q_seqlens, how)] if p.ragged else []
         extras += table
@@ -136,8 +145,8 @@ class ScoredPlan:
         if self.pages is not None:
             stages = self.pages.lower(k, v, *options.arrays(page_arrays(p)), target=target)
             inputs[1:] = [kd.ShapeDtypeStruct(x.shape, x.dtype) for x in stages.traced.outputs]
-        if self.fast and p.dtype in FP8:
-            inputs = [kd.ShapeDtypeStruct(tuple(x.shape), kd.bfloat16) for x in inputs]
+        for n in self._widened:
+            inputs[n] = kd.ShapeDtypeStruct(tuple(inputs[n].shape), kd.bfloat16)
         extras = options.arrays(self.inner.extras)
         table = [kd.ShapeDtypeStruct((ragged_tiles(p, self.tile), 2), kd.int32)] if p.ragged else []
         extras += table

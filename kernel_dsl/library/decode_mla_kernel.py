@@ -18,7 +18,7 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK
 from .attention_score import clear_rows
-from .attention_scored_kernel import swizzled
+from .attention_scored_config import swizzled
 from .decode_kernel import split_count
 from .decode_opened import at_launch, declared, of_call
 from .decode_problem import DIM, SUMS, V_DIM, MlaProblem, parts_type

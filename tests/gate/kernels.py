@@ -12,9 +12,10 @@ import numpy as np
 
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, AttentionConfig, MatmulConfig
-from kernel_dsl.library.attention_blocks import blocks_kernel, probe_kernel, table_kernel
+from kernel_dsl.library.attention_blocks import blocks_kernel, lists_kernel, probe_kernel, table_kernel
 from kernel_dsl.library.attention_score import Score, ScoredProblem
 from kernel_dsl.library.attention_scored import widen_kernel
+from kernel_dsl.library.attention_split import combine_kernel as combine_shared
 from kernel_dsl.library.combine import combine_kernel
 from kernel_dsl.library.complex_product import parts_kernel
 from kernel_dsl.library.pack import Packing, pack_kernel
@@ -220,6 +221,11 @@ def _attentions() -> Iterator[tuple[str, Kernel]]:
     yield "attention.backward.scored.wide", _gradients(1, 4090, 256, bf16, (16, 4), causal="bottom_right", window=1024)
     masked = ScoredProblem(1, 4, 2, 500, 500, 64, 64, bf16, bf16, 0.125, Score("top_left", mask_mod=documents))
     yield "attention.blocks", _of(blocks_kernel(masked, 128, 96, (False, False)), Struct((1,), bf16))
+    yield "attention.lists", _of(lists_kernel(), Struct((1, 1, 4, 200), kd.int32))
+    shared, logs = Struct((2, 12, 100, 64), bf16), Struct((2, 12, 100), f32)
+    yield "attention.combine", _of(combine_shared(3, 4, 64, bf16, True), shared, logs)
+    yield "attention.scored.e4m3", _attention(4090, 128, kd.float8_e4m3fn, (16, 4), causal=True)
+    yield "attention.shared", _attention(2000, 64, bf16, (1, 1))
     yield "attention.mask_probe", _of(probe_kernel(masked))
     yield "attention.table", _of(table_kernel(150, 400, 128), Struct((151,), kd.int32))
     yield (

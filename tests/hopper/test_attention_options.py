@@ -216,6 +216,28 @@ def test_float8(dims: tuple[int, int], rng: Any) -> None:
     assert relative(plain, reference.attention(q, k, v).out) < 8e-3
 
 
+@pytest.mark.parametrize("dims", [(16, 16), (80, 80), (128, 128), (192, 128), (256, 256)], ids=str)
+@pytest.mark.sampled(2)
+def test_float8_machine_code(dims: tuple[int, int]) -> None:
+    """Scores are products of float8, without spills and without remarks."""
+    q, k, v = (kd.ShapeDtypeStruct((1, h, 4090, n), e4m3) for h, n in ((16, dims[0]), (4, dims[0]), (4, dims[1])))
+    compiled = kd.library.attention.lower(q, k, v, causal=True, softcap=9.0, target="sm_90a").compile()
+    assert compiled.resources.spills == 0 and not compiled.remarks
+    assert "f32.e4m3.e4m3" in compiled.ptx and "f32.bf16.bf16" in compiled.ptx
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("stride", [64, 72], ids=["rows as they are", "rows that TMA can't load"])
+def test_float8_rows(stride: int, rng: Any) -> None:
+    """Rows of q and k that TMA can't load are widened; by both ways nothing that lies between rows matters."""
+    q, k, v = inputs(rng, 1, 2, 1, 70, 90, 64, 64, e4m3)
+    padded = [np.full((*x.shape[:3], stride), np.nan, np.float32).astype(e4m3.numpy) for x in (q, k)]
+    for wide, x in zip(padded, (q, k), strict=True):
+        wide[..., :64] = x
+    got = kd.library.attention(*(x[..., :64] for x in padded), v, causal=True, interpret=True)
+    assert relative(got, reference.attention(q, k, v, causal=True).out) < 8e-3
+
+
 # --- tiles, tiles of a bias, and functions that are linear ----------------------------------------
 
 

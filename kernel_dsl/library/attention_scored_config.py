@@ -1,0 +1,108 @@
+"""The configurations of attention with every option: what SMEM and registers hold, and the order of tiles."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import kernel_dsl as kd
+
+from .attention_backward_walk import heads_at_once
+from .attention_kernel import ROWS, SMEM_BYTES, AttentionConfig
+from .attention_pages import loaded_together
+from .attention_score import ScoredProblem, ragged_tiles
+
+MOST_TILES = 4096  # whose order is worked out
+FEW = 3  # tiles a multiprocessor, below which each has a block of its own
+
+
+def lanes_of(dim: int, dtype: Any = None) -> int:
+    """A head dimension as wgmma takes it, 32 bytes at a time."""
+    unit = 16 if dtype is None else 32 // dtype.itemsize
+    return kd.cdiv(dim, unit) * unit
+
+
+def swizzled(dtype: Any, *shape: int, row: int = 0) -> Any:
+    """A buffer with the widest swizzle that whole parts of `row` elements have."""
+    span = math.gcd((row or shape[-1]) * dtype.itemsize, 128)
+    return kd.SMEM(
+        shape, dtype, transforms=(kd.TilingTransform((8, span // dtype.itemsize)), kd.SwizzleTransform(span))
+    )
+
+
+def bytes_of(p: ScoredProblem, t: AttentionConfig) -> int:
+    """SMEM that a configuration takes."""
+    d, dv, item = lanes_of(p.dim, p.scored_dtype), lanes_of(p.v_dim), p.scored_dtype.itemsize
+    # what queries of another dtype leave is no place for the output
+    tile = max(d, dv) * 2 if p.narrow is None else d * item + dv * 2
+    bias = 0 if p.score.bias_tiles is None else ROWS * t.consumers * p.score.bias_tiles.itemsize
+    return ROWS * t.consumers * tile + t.stages * t.block_kv * (d * item + dv * 2 + bias)
+
+
+def scored_config(p: ScoredProblem) -> AttentionConfig:
+    """As many keys a step as registers and SMEM hold."""
+    dv = lanes_of(p.v_dim)
+    without_functions = not p.score.natural and p.score.mask_mod is None
+    light = without_functions and p.score.softcap is None
+    if light and dv <= 64:
+        # small pages take registers from consumers
+        choices = [AttentionConfig(3, 96 if 0 < p.page < 128 else 128, 3, turns=True)]
+    elif dv <= 64:
+        choices = [AttentionConfig(2, 128, 3), AttentionConfig(2, 128, 2)]
+    elif dv <= 128 and without_functions:
+        choices = [AttentionConfig(3, 80, 3), AttentionConfig(3, 80, 2)]
+    elif dv <= 128:  # a user's function takes registers; with one of scores, consumers that take turns are faster
+        choices = [AttentionConfig(2, 128, 2, turns=p.score.score_mod is not None), AttentionConfig(2, 96, 2)]
+        if p.score.bias_tiles is not None:  # more of a bias is under way
+            choices = [AttentionConfig(2, 64, 3), *choices]
+    else:
+        choices = [AttentionConfig(2, 80 if light else 64, 2)]
+    choices += [AttentionConfig(2, n, 2) for n in (96, 80, 64, 48)]
+    return paged_config(p, next(c for c in choices if bytes_of(p, c) <= SMEM_BYTES))
+
+
+def paged_config(p: ScoredProblem, config: AttentionConfig) -> AttentionConfig:
+    """A configuration whose steps are as many keys as pages have, or parts of them, and no more than given."""
+    found = loaded_together(p, config.block_kv) if p.page else None
+    return replace(config, block_kv=found[1]) if found else config
+
+
+def tiles_of(p: ScoredProblem, t: AttentionConfig) -> int:
+    """Tiles of a head: of ragged lengths, as many as there may be."""
+    tile = ROWS * t.consumers
+    return ragged_tiles(p, tile) if p.ragged else kd.cdiv(p.queries, tile)
+
+
+def blocks_of(work: int, multiprocessors: int) -> int:
+    """Blocks of so many tiles: fewer where a counter deals these. It costs a launch before, more than few tiles gain."""
+    return multiprocessors if work >= FEW * multiprocessors else work
+
+
+def listed(p: ScoredProblem) -> bool:
+    """Whether the blocks of keys of each tile come from a list."""
+    return p.score.mask_mod is not None
+
+
+def extras(p: ScoredProblem) -> list[str]:
+    """Names of the arrays after q, k and v that the kernel takes."""
+    return p.extras + ["table"] * p.ragged + ["blocks", "counts"] * listed(p)
+
+
+def scored_together(p: ScoredProblem, t: AttentionConfig, multiprocessors: int) -> int:
+    """How many heads of a kernel take turns, long tiles first."""
+    tiles, tile = tiles_of(p, t), ROWS * t.consumers
+    if not p.score.causal or tiles > MOST_TILES:
+        return p.heads // p.kv_heads
+    shift = p.keys - p.queries if p.score.causal == "bottom_right" else 0
+    lengths: list[int] = []
+    for n in range(tiles):
+        end = min(max((n + 1) * tile + shift, 0), p.keys)
+        begin = 0 if p.score.window is None else max(n * tile + shift - p.score.window + 1, 0)
+        lengths.append(max(end - begin, 0) // t.block_kv + 2)
+    return heads_at_once(lengths[::-1], p.batch * p.heads, multiprocessors)
+
+
+def takes_together(p: ScoredProblem) -> bool:
+    """Whether a kernel for any lengths takes `scored_together` of each call's, first after v."""
+    return p.opened and bool(p.score.causal) and not p.ragged

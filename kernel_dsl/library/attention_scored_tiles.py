@@ -1,0 +1,287 @@
+"""How blocks of attention with every option take tiles of queries, and how their producer loads these and the keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import kernel_dsl as kd
+
+from .attention_kernel import ROWS, SMEM_BYTES, AttentionConfig
+from .attention_opened import at_launch, most_of
+from .attention_pages import loaded_together
+from .attention_score import ScoredProblem, ScorePlace, clear_rows
+from .attention_scored_config import (
+    FEW,
+    blocks_of,
+    bytes_of,
+    lanes_of,
+    listed,
+    scored_together,
+    swizzled,
+    tiles_of,
+)
+
+MOVING = "batch", "head", "number", "begin", "count", "q_row", "k_row", "queries", "keys", "line"  # of a tile, its own
+
+
+@dataclass(frozen=True)
+class ScoredTile(ScorePlace):
+    """Queries from `first` on. Its steps are the `count` blocks of keys from `begin` on, or those of a list."""
+
+    first: Any
+    begin: Any
+    count: Any
+
+
+class ScoredTiles:
+    """What roles share, and the producer."""
+
+    def __init__(self, p: ScoredProblem, t: AttentionConfig, multiprocessors: int, promise: bool) -> None:
+        self.p, self.t, self.promise = p, t, promise
+        found = loaded_together(p, t.block_kv) if p.page else None
+        self.chunk = found[0] if found else t.block_kv  # keys that are loaded at once
+        self.parts = t.block_kv // self.chunk
+        self.tile = ROWS * t.consumers
+        self.most = most_of(p.queries, p.keys)
+        self.tiles: Any = tiles_of(p, t)
+        self.dim, self.v_dim = lanes_of(p.dim, p.scored_dtype), lanes_of(p.v_dim)
+        self.group = p.heads // p.kv_heads
+        self.work: Any = self.tiles * p.heads * (1 if p.ragged else p.batch)
+        self.multiprocessors = multiprocessors
+        # a kernel for any sizes has the counter, which says to as many blocks as tiles that there are no more
+        self.counted = p.opened or self.grid < self.work
+        used = bytes_of(p, t)
+        self.staged = p.score.bias_tiles is not None and used <= SMEM_BYTES  # the bias goes through SMEM
+        # the next tile's queries have a place of their own where there is room, else the output does, so that they come early
+        twice = self.counted and p.narrow is None
+        self.q_places = 2 if twice and used + self.tile * max(self.dim, self.v_dim) * 2 <= SMEM_BYTES else 1
+        self.apart = self.q_places == 1 and self.counted and used + self.tile * self.v_dim * 2 <= SMEM_BYTES
+        self.apart = self.apart or p.narrow is not None
+        self.together: Any = p.heads
+        if not p.ragged and not listed(p):
+            self.together = self.group if p.opened else scored_together(p, t, multiprocessors)
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Registers a lane of consumers, and of the producer: that of many small pages needs more than others."""
+        return (152, 56) if self.parts > 1 and self.t.consumers == 3 else self.t.registers
+
+    def at_launch(self, q: Any, k: Any, page_table: Any, table: Any, together: Any) -> Any:
+        """This with the sizes of a launch: of ragged ones, the table has a line for each tile."""
+        made = copy(self)
+        made.p = at_launch(self.p, q, k, page_table)
+        made.tiles = tiles_of(made.p, self.t) if table is None else table.shape[0]
+        made.work = made.tiles * made.p.heads * (1 if table is not None else made.p.batch)
+        made.together = self.together if together is None else together
+        return made
+
+    # --- where ------------------------------------------------------------------------------------
+
+    @property
+    def grid(self) -> Any:
+        """How many blocks there are."""
+        if not self.p.opened:
+            return blocks_of(self.work, self.multiprocessors)
+        return kd.where(self.work >= FEW * self.multiprocessors, self.multiprocessors, self.work)
+
+    def each_tile(self, s: dict[str, Any], leads: bool, carry: Any, body: Callable[[Any, Any], Any]) -> None:
+        """`body(tile, carry) -> carry` for the tiles of this block: it takes the next one when it is done with one.
+
+        One warpgroup `leads`: it takes the next number from all blocks' counter, looks up what the tile is, and leaves it in
+        one of two lines in SMEM. Nobody reads that line any more, as all have begun the tile before, and read it before that.
+        """
+        block = kd.axis_index("block")
+        made = self.place(block, s)
+        if not self.counted:
+            body(made, carry)
+            return
+        same = () if self.p.ragged else ("queries", "line") if self.p.cache else ("queries", "keys", "line")
+        names = [name for name in MOVING if name not in same and not isinstance(getattr(made, name), int)]
+        blocks = self.grid
+
+        def tile_of(fields: tuple[Any, ...]) -> ScoredTile:
+            found = dict(zip(names, fields, strict=True))
+            if not self.p.ragged:
+                found["line"] = found["number"]
+            return replace(made, **found, first=found["number"] * self.tile)
+
+        def turn(state: Any) -> Any:
+            step, _, fields, carry = state
+            found: Any = kd.atomic_add(s["tickets"], 1) if leads else None
+            if not leads:
+                kd.barrier_arrive(s["ticket"])
+            carry = body(tile_of(fields), carry)
+            line = kd.rem(step + 1, 2)
+            if leads:  # the counter answers while tiles are loaded
+                number = found + blocks
+                following = self.place(number, s)
+                for i, value in enumerate([number, *(getattr(following, name) for name in names)]):
+                    s["places"][line, i] = value
+                kd.barrier_arrive(s["ticket"])
+            kd.barrier_wait(s["ticket"])
+            return step + 1, s["places"][line, 0], tuple(s["places"][line, i + 1] for i in range(len(names))), carry
+
+        fields = tuple(getattr(made, name) for name in names)
+        kd.while_loop(lambda state: state[1] < self.work, turn, (0, block, fields, carry))
+
+    def place(self, block: Any, s: dict[str, Any]) -> ScoredTile:
+        """The tile of that number."""
+        p, t = self.p, self.t
+        if p.ragged:
+            place = ScorePlace.of(p, kd.rem(block, p.heads), kd.div(block, p.heads), s)
+        else:
+            several = self.together * self.tiles
+            part, rest = kd.div(block, several), kd.rem(block, several)
+            head = part * self.together + kd.rem(rest, self.together)
+            place = ScorePlace.of(p, head, self.tiles - 1 - kd.div(rest, self.together), s)
+        first = place.number * self.tile
+        if listed(p):
+            begin, end = 0, s["counts"][self.list_of(place, s)]
+        else:
+            begin, end = place.blocks(p, first, self.tile, t.block_kv)
+        return ScoredTile(**vars(place), first=first, begin=begin, count=end - begin)
+
+    def list_of(self, place: ScorePlace, s: dict[str, Any]) -> tuple[Any, Any, Any]:
+        """Where the list of a tile is."""
+        if self.p.opened:
+            return place.batch if self.p.mask_by[0] else 0, place.head if self.p.mask_by[1] else 0, place.line
+        batches, heads, _ = s["counts"].shape
+        return 0 if batches == 1 else place.batch, 0 if heads == 1 else place.head, place.line
+
+    def block_of(self, tile: ScoredTile, step: Any, s: dict[str, Any]) -> tuple[Any, Any]:
+        """(block of keys, whether no query has it masked, None where that is not known) of a step; the last keys first."""
+        if not listed(self.p):
+            return tile.begin + tile.count - 1 - step, None
+        entry = s["blocks"][(*self.list_of(tile, s), tile.count - 1 - step)]
+        return kd.div(entry, 2), kd.rem(entry, 2) == 1
+
+    def next_slot(self, slot: Any) -> Any:
+        return kd.where(slot == self.t.stages - 1, 0, slot + 1)
+
+    # --- the producer -----------------------------------------------------------------------------
+
+    def produce(self, q: Any, k: Any, v: Any, s: dict[str, Any]) -> None:
+        kd.set_max_registers(self.registers[1], action="decrease")
+        self.each_tile(s, True, (0, 0, 0), lambda tile, carry: self.produce_tile(tile, carry, q, k, v, s))
+
+    def produce_tile(self, tile: ScoredTile, carry: Any, q: Any, k: Any, v: Any, s: dict[str, Any]) -> Any:
+        """Load a tile; `carry`: (the next stage, how many were filled before, how many tiles there were)."""
+        p, t = self.p, self.t
+        kv_head = kd.div(tile.head, self.group)
+        *carry, tiles = carry
+
+        def take_place(i: int) -> Any:
+            """Wait for the place of a consumer's queries; its number."""
+            place = self.query_place(tiles, i)
+            if self.counted:
+                kd.when(tiles >= self.q_places)(partial(kd.barrier_wait, s["q_consumed"].at[place]))
+            return place
+
+        def fetch_queries() -> None:
+            for i in range(t.consumers):
+                place = take_place(i)
+                rows = kd.ds(tile.q_row + tile.first + i * ROWS, ROWS)
+                view = q.at[p.rows(tile.batch, tile.head, rows, kd.ds(0, self.dim))]
+                kd.copy_gmem_to_smem(view, s["q_smem"].at[place, :, kd.ds(0, self.dim)], s["q_loaded"].at[place])
+
+        @kd.loop(0, tile.count, init_carry=tuple(carry))
+        def end(step: Any, carry: Any) -> Any:
+            slot, filled = carry
+            index, _ = self.block_of(tile, step, s)
+            first = tile.k_row + index * t.block_kv
+            for name, source, dim in (("k", k, self.dim), ("v", v, self.v_dim)):
+                kd.when(filled >= t.stages)(partial(kd.barrier_wait, s[f"{name}_consumed"].at[slot]))
+                target, loaded = s[f"{name}_smem"].at[slot], s[f"{name}_loaded"].at[slot]
+                fetch = partial(self.fetch, source, tile, kv_head, first, dim, target, s=s)
+                if name == "v" and self.staged:
+                    kd.when(filled >= t.stages)(partial(kd.barrier_wait, s["bias_consumed"].at[slot]))
+                    here = kd.ds(tile.first, self.tile), kd.ds(index * t.block_kv, t.block_kv)
+                    view = s["bias"].at[p.bias_index((tile.batch, tile.head), *here)]
+                    kd.copy_gmem_to_smem(view, s["bias_smem"].at[slot], s["bias_loaded"].at[slot])
+                if name == "v" and (p.ragged or p.cache):
+                    beyond = tile.keys - index * t.block_kv
+                    kd.when(beyond >= t.block_kv)(partial(fetch, loaded))
+                    kd.when(beyond < t.block_kv)(partial(self.fetch_tail, fetch, target, loaded, beyond, s))
+                else:
+                    fetch(loaded)
+                if name == "k":
+                    kd.when(step == 0)(fetch_queries)
+            return self.next_slot(slot), kd.minimum(filled + 1, t.stages)
+
+        if self.counted:  # the output goes to the place, even where there are no keys
+
+            @kd.when(tile.count == 0)
+            def _() -> None:
+                for i in range(t.consumers):
+                    take_place(i)
+
+        return (*end, tiles + 1)
+
+    def query_place(self, tiles: Any, consumer: Any) -> Any:
+        """Where a consumer's queries of a block's tile with that number are."""
+        return consumer if self.q_places == 1 else kd.rem(tiles, 2) * self.t.consumers + consumer
+
+    def fetch(
+        self, source: Any, tile: Any, kv_head: Any, first: Any, dim: int, target: Any, loaded: Any, s: dict[str, Any]
+    ) -> None:
+        """Load a block of keys or values. Pages beyond the last key are not looked up, and one that is not there is zeros."""
+        p, t, columns = self.p, self.t, kd.ds(0, dim)
+        if not p.page:
+            rows = kd.ds(first, t.block_kv)
+            kd.copy_gmem_to_smem(source.at[p.key_rows(tile.batch, kv_head, rows, columns)], target, loaded)
+            return
+        for start in range(0, t.block_kv, self.chunk):
+            key = first + start
+            number = kd.minimum(key, kd.maximum(tile.keys - 1, 0))
+            page = s["page_table"][tile.batch, kd.div(number, p.page)]
+            rows = kd.ds(kd.multiple_of(kd.rem(key, p.page), self.chunk), self.chunk)
+            if self.promise:  # the interpreter reports what is not there
+                kd.optimization_barrier(kd.load(source, (page, 0, 0, 0), bounds="promise"))
+            view = source.at[p.key_rows(page, kv_head, rows, columns)]
+            kd.copy_gmem_to_smem(view, target.at[kd.ds(start, self.chunk)], loaded)
+
+    def fetch_tail(self, fetch: Any, target: Any, loaded: Any, count: Any, s: dict[str, Any]) -> None:
+        """Values of which the first `count` are of this sequence: others, be they infinite, must be zeros."""
+        fetch(s["tail_loaded"])
+        kd.barrier_wait(s["tail_loaded"])
+        clear_rows(target, count)
+        for _ in range(self.parts):
+            kd.barrier_arrive(loaded)
+
+    # --- what the kernel is made of ---------------------------------------------------------------
+
+    def scratch(self) -> dict[str, Any]:
+        p, t = self.p, self.t
+        columns = self.dim if self.apart else max(self.dim, self.v_dim)
+        made = {
+            # queries, and then the output: each consumer writes where it alone has read
+            "q_smem": swizzled(
+                p.scored_dtype, self.q_places * t.consumers, ROWS, columns, row=math.gcd(self.dim, columns)
+            ),
+            "k_smem": swizzled(p.scored_dtype, t.stages, t.block_kv, self.dim),
+            "v_smem": swizzled(p.dtype, t.stages, t.block_kv, self.v_dim),
+            "q_loaded": kd.Barrier(num_barriers=self.q_places * t.consumers),
+        }
+        for name in "kv":
+            made[f"{name}_loaded"] = kd.Barrier(num_arrivals=self.parts, num_barriers=t.stages)
+            made[f"{name}_consumed"] = kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages)
+        if self.staged:
+            made["bias_smem"] = swizzled(p.score.bias_tiles, t.stages, self.tile, t.block_kv)
+            made["bias_loaded"] = kd.Barrier(num_barriers=t.stages)
+            made["bias_consumed"] = kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages)
+        if self.counted:
+            made["q_consumed"] = kd.Barrier(num_barriers=self.q_places * t.consumers)
+            made["places"] = kd.SMEM((2, 1 + len(MOVING)), kd.int32)
+            made["ticket"] = kd.Barrier(num_arrivals=t.consumers + 1)
+        if self.apart:
+            made["out_smem"] = swizzled(p.dtype, t.consumers, ROWS, self.v_dim)
+        if p.ragged or p.cache:
+            made["tail_loaded"] = kd.Barrier(num_arrivals=self.parts)
+        if t.turns:
+            made["turn"] = kd.Barrier(num_barriers=t.consumers)
+        return made

@@ -1,0 +1,89 @@
+"""Attention of few queries over many keys, whose tiles share the keys of a head, against float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.library import AttentionConfig
+from kernel_dsl.library.attention_kernel import AttentionProblem, attention_kernel, default_config
+from kernel_dsl.library.attention_opened import opened
+from kernel_dsl.library.attention_split import SMALL, SplitPlan, small_config, splits_of
+
+from . import attention_reference as reference
+from .helpers import random, relative
+
+pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
+bf16 = kd.bfloat16
+FEW = AttentionConfig(1, 32, 2)
+
+
+def problem(batch: int, heads: int, queries: int, keys: int, causal: bool = False) -> AttentionProblem:
+    return AttentionProblem(batch, heads, heads, queries, keys, 64, bf16, causal, 0.125, False)
+
+
+def test_how_many() -> None:
+    """As many as there are multiprocessors for, of eight blocks or more; none where tiles are enough, or causal."""
+    assert [splits_of(problem(1, 64, 64, n), FEW, 132) for n in (16384, 512, 511, 480)] == [2, 2, 2, 1]
+    assert [splits_of(problem(1, n, 64, 2**16), FEW, 132) for n in (1, 16, 67, 200)] == [132, 8, 1, 1]
+    assert splits_of(problem(1, 2, 64, 2**16, True), FEW, 132) == 1
+    assert splits_of(problem(0, 2, 64, 2**16), FEW, 132) == 1
+
+
+def plans() -> list[Any]:
+    return [plan for plan in kd.library.attention._plans.values() if isinstance(plan, SplitPlan)]
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 1, 70, 515), (2, 1, 1, 20, 600)], ids=str)
+@pytest.mark.sampled(6)
+def test_values(shape: Any, interpret: Any, rng: Any) -> None:
+    """With tails of queries and keys, into given arrays, and again with other lengths, by a kernel for any."""
+    batch, heads, kv_heads, queries, keys = shape
+    kd.library.attention._plans.clear()
+    for more in (0, 41):
+        q, k, v = (
+            random(rng, (batch, h, n, 64), bf16)
+            for h, n in ((heads, queries), (kv_heads, keys + more), (kv_heads, keys + more))
+        )
+        wanted = reference.attention(q, k, v)
+        out = np.full(q.shape, np.nan, np.float32).astype(bf16.numpy)
+        lse = np.full(q.shape[:3], np.nan, np.float32)
+        kd.library.attention(q, k, v, return_lse=True, out=(out, lse), config=FEW, interpret=interpret)
+        assert relative(out, wanted.out) < 6e-3 and np.abs(lse - wanted.lse).max() < 2e-3
+    assert len(plans()) == 2
+    got = kd.library.attention(q, k, v, config=FEW, interpret=interpret)
+    assert np.array_equal(np.asarray(got).view(np.uint16), out.view(np.uint16))
+
+
+def test_tiles_of_small_problems() -> None:
+    """Those that end first: many tiles are as by default, and of other head dimensions all are."""
+    many = problem(4, 16, 4096, 4096)
+    assert small_config(many, 132) == default_config(many)
+    assert [small_config(problem(b, 12, n, n), 132).consumers for b, n in ((2, 1000), (32, 128))] == [4, 1]
+    assert small_config(replace(problem(1, 64, 128, 16384), dim=128), 132).consumers == 2
+    assert small_config(replace(many, queries=100, dim=256), 132) == default_config(replace(many, dim=256))
+
+
+@pytest.mark.parametrize("form", ["these", "any", "shared", "any shared", "causal", "any causal"])
+@pytest.mark.parametrize("which", [(dim, n) for dim, several in SMALL.items() for n in range(len(several))], ids=str)
+@pytest.mark.sampled(26)
+def test_machine_code(which: Any, form: str) -> None:
+    """No spills, and products that are not serialised: of these lengths, of any, and of keys that tiles share."""
+    dim, n = which
+    p = replace(problem(2, 12, 1000, 1000, "causal" in form), dim=dim, lse=True, splits=2 if "shared" in form else 1)
+    spec, dims = kd.ShapeDtypeStruct((2, 12, 1000, dim), bf16), opened(p) if "any" in form else p
+    more = [np.int32(1)] if form == "any causal" else []
+    compiled = attention_kernel(dims, SMALL[dim][n][0], 132).lower(spec, spec, spec, *more, target="sm_90a").compile()
+    assert compiled.resources.spills == 0 and not compiled.remarks
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(rng: Any) -> None:
+    q, k, v = (random(rng, (1, h, n, 128), bf16) for h, n in ((64, 128), (8, 16384), (8, 16384)))
+    wanted = reference.attention(q, k, v)
+    out, lse = kd.library.attention(q, k, v, return_lse=True, interpret=False)
+    assert relative(out, wanted.out) < 6e-3 and np.abs(np.asarray(lse) - wanted.lse).max() < 2e-3
