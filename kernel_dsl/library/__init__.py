@@ -76,6 +76,7 @@ FUNCTIONS.update(
     conv2d=conv2d,
     conv2d_dgrad=conv2d_dgrad,
     conv2d_wgrad=conv2d_wgrad,
+    gated_with_sums=matmul.with_sums,
     grouped_matmul=grouped_matmul,
     grouped_matmul_wgrad=grouped_matmul_wgrad,
     linear_cross_entropy=linear_cross_entropy,

@@ -156,7 +156,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
         products = max(products, alone / run)
     step = overlapped(products, loads)
     each = EXPONENTIAL if p.softmax else p.out_dtype.itemsize / 64 if not p.lanes else LANE_STORE / p.lanes
-    store = t.tile_m * t.tile_n * each + EDGE
+    store = t.tile_m * t.tile_n * each * (3 if p.keeps else 1) + EDGE
     if t.tile_n in BETWEEN and not p.scaled:
         store += t.tile_n // t.epilogue_n * CHUNK
     # with turns, one consumer's store hides behind the other's products, except the last one
@@ -172,7 +172,7 @@ def total_bytes(p: Problem) -> float:
     """Bytes of both operands and the result."""
     right = prod(p.b_batch) * p.N * p.K * p.b_dtype.itemsize * (1 if p.gate is None else 2)
     read = prod(p.a_batch) * p.M * p.K * p.dtype.itemsize / (2 if p.sparse or p.int4 else 1) + right
-    return read + prod(p.batch) * p.parts * p.M * p.N * p.out_dtype.itemsize
+    return read + prod(p.batch) * p.parts * p.M * p.N * p.out_dtype.itemsize * (3 if p.keeps else 1)
 
 
 def thin_tiles(problem: Problem) -> list[MatmulConfig]:
@@ -342,13 +342,13 @@ def pack_clocks(packing: Packing | None) -> float:
 
 
 def combine_clocks(p: Problem, parts: int) -> float:
-    """What adding up the parts of K takes, its launch too."""
-    if parts == 1:
+    """What adding up the parts of K takes, or joining two products, its launch too."""
+    if parts == 1 and p.gate is None:
         return 0.0
     sums = prod(p.batch) * p.M * p.N
-    bytes_ = sums * p.wide.itemsize * parts
+    bytes_ = sums * p.wide.itemsize * parts * (1 if p.gate is None else 2)
     read = parts // in_flight(parts) * L2_LATENCY + bytes_ / (L2_TOTAL if bytes_ < L2_KEEPS else DRAM_BYTES)
-    return LAUNCH + read + sums * p.out_dtype.itemsize / DRAM_BYTES
+    return LAUNCH + read + sums * p.out_dtype.itemsize * (3 if p.keeps else 1) / DRAM_BYTES
 
 
 def _tile_clocks(p: Problem, t: Any, blocks: int, rate: float, latency: float, share: int) -> float:

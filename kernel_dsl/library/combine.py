@@ -12,7 +12,7 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .any_rows import declared, of_sums
 from .blocks import spread
-from .epilogue import Tile, drawn, finish, join, outputs
+from .epilogue import Tile, drawn, finish, joined, outputs
 from .problem import Problem
 
 TILE_M, TILE_N = 8, 128
@@ -38,7 +38,8 @@ def combine_kernel(problem: Problem) -> Any:
 
     def body(*refs: Any) -> None:
         p = of_sums(problem, refs[0])
-        extra, out, peak = outputs(p, refs[count:])
+        kept, rest = p.kept_of(refs[count:])
+        extra, out, peak = outputs(p, rest)
         *batch, m, n = spread(kd.program_id(0), tiles_of(p))
         rows, columns = kd.ds(m * TILE_M, TILE_M), kd.ds(n * TILE_N, TILE_N)
 
@@ -63,8 +64,12 @@ def combine_kernel(problem: Problem) -> Any:
 
         sums = [whole(partial) for partial in refs[:count]]
         tile = drawn(sums[0], p, extra, Tile(rows, columns, (*p.batch, p.M, p.N), tuple(batch), peak=peak), TILE_N)
-        x = finish(sums[0], p.all_steps, extra, tile) if p.gate is None else join(sums[0], sums[1], p, extra, tile)
-        out[(*batch, rows, columns)] = x.astype(p.out_dtype)
+        if p.gate is None:
+            made = (finish(sums[0], p.all_steps, extra, tile),)
+        else:
+            made = joined(sums[0], sums[1], p, extra, tile)
+        for ref, x in zip((out, *kept), made, strict=False):
+            ref[(*batch, rows, columns)] = x.astype(p.out_dtype)
 
     made = kd.kernel(
         body,
@@ -78,5 +83,6 @@ def combine_kernel(problem: Problem) -> Any:
 
 def partial_problem(p: Problem, parts: int) -> Problem:
     """The problem whose result `combine_kernel` adds up."""
-    plain = replace(p, bias=False, accumulate=False, steps=(), gate=None, gated=((), ()), lanes=0)  # its scales stay
+    nothing = {"steps": (), "gate": None, "gated": ((), ()), "keeps": False}
+    plain = replace(p, bias=False, accumulate=False, lanes=0, **nothing)  # its scales stay
     return replace(plain, out_dtype=p.wide, parts=parts)

@@ -199,6 +199,11 @@ def finish(x: Any, steps: Sequence[EpilogueStep], refs: Sequence[Any] | Iterator
 
 def join(gate: Any, value: Any, p: Problem, refs: Sequence[Any], tile: Tile) -> Any:
     """Two products that share a, each with its own steps, as one; then the steps of the result."""
+    return joined(gate, value, p, refs, tile)[0]
+
+
+def joined(gate: Any, value: Any, p: Problem, refs: Sequence[Any], tile: Tile) -> tuple[Any, Any, Any]:
+    """The same, and before it the two as the gate takes them."""
     assert p.gate is not None
     rest = iter(refs)
     gate, value = (finish(x, steps, rest, tile) for x, steps in zip((gate, value), p.gated, strict=True))
@@ -207,7 +212,7 @@ def join(gate: Any, value: Any, p: Problem, refs: Sequence[Any], tile: Tile) -> 
         x = _checked(at_own_lines(p.gate.function, gate, value), gate, "the gate")
     else:
         x = gate_function(p.gate.word)(gate, value)
-    return finish(x, p.steps, rest, tile)
+    return finish(x, p.steps, rest, tile), gate, value
 
 
 def _add(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> Any:

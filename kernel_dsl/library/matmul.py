@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -152,7 +152,9 @@ class MatmulPlan:
             return out
         if not self.folded:
             return result
-        return (result[0].reshape(self.folded), result[1]) if self.peaks else result.reshape(self.folded)
+        if isinstance(result, tuple):  # the greatest magnitude has no axes; other results have all of them
+            return tuple(x.reshape(self.folded) if x.shape else x for x in result)
+        return result.reshape(self.folded)
 
     def _lying(self, extra: list[Any]) -> list[Any]:
         """The operands of steps in the form that kernels take."""
@@ -370,6 +372,11 @@ class Matmul:
         kernels = {id(k): k for p in plans for k in (p.pack, p.kernel, p.combine) if k is not None}
         return [made for kernel in kernels.values() for made in kernel.specialisations()]
 
+    def with_sums(self, a: Any, b: Any, o: MatmulOptions, interpret: Any) -> tuple[Any, Any, Any]:
+        """A gated product, and the two that its gate joined, in the dtype of the result: its gradient takes them."""
+        plan, rights, extra = self._plan(a, b, o, None, keeps=True)
+        return plan.run(a, rights, extra, None, None, interpret)
+
     def describe(self, a: Any, b: Any, out_dtype: Any, bias: Any, c: Any) -> tuple[Problem, list[Any]]:
         """The product of operands in their own order in memory, and the arrays of a kernel for it."""
         r = request(a, b, MatmulOptions(out_dtype=out_dtype, bias=bias, c=c), None)
@@ -377,7 +384,7 @@ class Matmul:
         return laid(r.problem, (None, None), r.left, r.right), [*sides, *(x for x in (bias, c) if x is not None)]
 
     def _plan(
-        self, a: Any, b: Any, o: MatmulOptions, target: str | None, out: Any = None
+        self, a: Any, b: Any, o: MatmulOptions, target: str | None, out: Any = None, keeps: bool = False
     ) -> tuple[MatmulPlan | ComplexPlan, list[Any], list[Any]]:
         """The plan of a call, its right sides and the operands of its steps."""
         if o.gated is not None or isinstance(b, (tuple, list)) or isinstance(o.b_scale, (tuple, list)):
@@ -404,6 +411,7 @@ class Matmul:
             out is None,
             None if o.out_dtype is None else as_dtype(o.out_dtype),
             o.absmax,
+            keeps,
             *options.values(),
         )
         found = known_plan(self._plans, key, "matmul", options)
@@ -413,7 +421,8 @@ class Matmul:
             if is_complex(a) or is_complex(b):
                 found = complex_plan(self, a, b, o, names, extra, result)
             else:
-                found = plan_of(request(a, b, o, result), o.config, target)
+                r = request(a, b, o, result)
+                found = plan_of(replace(r, problem=replace(r.problem, keeps=True)) if keeps else r, o.config, target)
             if len(self._plans) >= MANY:
                 self._plans.clear()
             self._plans[key] = found

@@ -21,7 +21,7 @@ from ..kernel import identified
 from ..ops.matrix import meta_layout, meta_step
 from .any_rows import at_launch, declared, open_sizes
 from .blocks import own, start_of, steps_of, tile_of
-from .epilogue import Function, Tile, drawn, finish, join, outputs, store_sums
+from .epilogue import Function, Tile, drawn, finish, joined, outputs, store_sums
 from .int4_numbers import HALF, factors_of, floats_widened, widened
 from .problem import EpilogueStep, Problem
 from .promoted_product import RUN, promoted_product
@@ -91,6 +91,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
     """The kernel `(a, b[, bias][, c], *operands of the steps) -> out` for a problem, on `blocks` multiprocessors.
 
     With a `gate` b comes twice, and half of a tile's columns are products of each; no clusters then, and nothing `swapped`.
+    With `keeps` both are results after `out`.
     Extents of the problem that are Dims are each call's own.
     """
     p, t = problem.swapped if config.swapped else problem, config
@@ -122,7 +123,8 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
     releases = t.consumers // turns  # of a stage
     axes = tuple(name for name, size in (("cluster", t.cluster), ("cluster_n", t.cluster_n)) if size > 1)
     parts = width // t.epilogue_n  # of a tile, on its way out
-    ring = min(t.epilogue_stages, parts)
+    stores = parts * (3 if p.keeps else 1)
+    ring = min(t.epilogue_stages, stores)
     out_shape = (t.epilogue_n, rows) if t.swapped else (rows, t.epilogue_n)
     factors = (1 + p.int4_zeros) if p.int4 else 0  # rows of scales and zeros that come with a stage
     arrivals = (2 if p.gate is None else 3) + factors + p.sparse
@@ -303,7 +305,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         kd.wait_smem_to_gmem(0, wait_read_only=True)  # the copies have read SMEM; the kernel's end waits for writes
 
     def store_tile(value: Any, refs: Any, out_smem: Any, me: Any, m: Any, n: Any, part: Any, batch: Any) -> None:
-        extra, out, peak = refs
+        extra, out, peak, *kept = refs
         index = (*((part,) if p.parts > 1 else ()), *batch)
         across, columns = kd.ds(m, rows), kd.ds(n, width)
         tile = Tile(*((columns, across) if t.swapped else (across, columns)), shape, batch, t.swapped, peak)
@@ -317,26 +319,28 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
             where = own_tile.m, own_tile.n
             x = value[:, first : first + t.epilogue_n]
             if p.gate is None:
-                x = finish(x, end_steps, extra, own_tile)
+                done = (finish(x, end_steps, extra, own_tile),)
             else:
-                x = join(x, value[:, width + first : width + first + t.epilogue_n], p, extra, own_tile)
-            place = out_smem.at[me * ring + number % ring]
-            filled = place.T if t.swapped else place
-            if p.lanes:
+                done = joined(x, value[:, width + first : width + first + t.epilogue_n], p, extra, own_tile)
+            for store, (ref, x) in enumerate(zip((out, *kept), done, strict=False), number * (1 + len(kept))):
+                place = out_smem.at[me * ring + store % ring]
+                filled = place.T if t.swapped else place
+                if p.lanes:
+                    filled[...] = x.astype(p.out_dtype)
+                    ref[(*index, *where)] = kd.load(place, layout=kd.Layout.WG_STRIDED(place.shape, p.lanes))
+                    continue
+                # a tile starts with the first buffer, which the tile before may have used last
+                kd.wait_smem_to_gmem(0 if store == 0 and stores % ring else ring - 1, wait_read_only=True)
                 filled[...] = x.astype(p.out_dtype)
-                out[(*index, *where)] = kd.load(place, layout=kd.Layout.WG_STRIDED(place.shape, p.lanes))
-                continue
-            # a tile starts with the first buffer, which the tile before may have used last
-            kd.wait_smem_to_gmem(0 if number == 0 and parts % ring else ring - 1, wait_read_only=True)
-            filled[...] = x.astype(p.out_dtype)
-            kd.commit_smem()
-            kd.copy_smem_to_gmem(place, out.at[(*index, *where)], l2_hint=t.out_hint)
+                kd.commit_smem()
+                kd.copy_smem_to_gmem(place, ref.at[(*index, *where)], l2_hint=t.out_hint)
 
     def body(a: Any, *refs: Any, **buffers: Any) -> None:
         count = 1 if p.gate is None else 2
         packs, rest = p.packs_of(refs[count:])
         rights, scales, rest = refs[:count], *p.scales_of(rest)
-        results = outputs(p, rest)
+        kept, rest = p.kept_of(rest)
+        results = (*outputs(p, rest), *kept)
         left, rights = (rights[0], (a,)) if t.swapped else (a, rights)
         if open_sizes(problem):
             take_sizes(a, refs[0])

@@ -64,7 +64,7 @@ class Problem:
     `a_scaled`: a comes with a scale (M, blocks of 128 of K) for each row and block; `b_scaled`: b with one for each block and
     column ("columns") or 128 columns ("blocks"), (blocks of K, N or blocks of N). These are kernels' arguments after b.
     `gate`: two products share a: b is given twice, as the one that gates and the one that is gated. The steps that each takes on
-    its own are `gated`; `gate` joins the two, and `steps` follow.
+    its own are `gated`; `gate` joins the two, and `steps` follow. `keeps`: the two are results too, after it, for its gradient.
     `softmax`: what is kept of the result is, for each row and each tile along N, that many of: the greatest element, the sum of
     exp(element - greatest), the sum of the elements; float32 (softmax, tiles, M).
     `int4`: the int8 side holds two numbers of 4 bits a byte, as `PackedInt4` says, and so many of K share a scale; the scales,
@@ -100,6 +100,7 @@ class Problem:
     int4: int = 0
     int4_zeros: bool = False
     sparse: bool = False
+    keeps: bool = False
 
     @property
     def mxfp4(self) -> bool:
@@ -160,7 +161,14 @@ class Problem:
         if self.softmax:
             return kd.ShapeDtypeStruct((self.softmax, tiles, self.M), kd.float32)
         out = kd.ShapeDtypeStruct((*leading, *self.batch, self.M, self.N), self.out_dtype)
+        if self.keeps:
+            return out, out, out
         return (out, kd.ShapeDtypeStruct((), kd.float32, init=0.0)) if self.peaks else out
+
+    def kept_of(self, refs: Any) -> tuple[tuple[Any, ...], Any]:
+        """The results for the two products before their gate, at the end of some arguments, and the rest."""
+        count = len(refs) - (2 if self.keeps else 0)
+        return tuple(refs[count:]), refs[:count]
 
     @property
     def depth(self) -> int:

@@ -1,7 +1,7 @@
 """Gradients of the library's products under JAX and PyTorch: matmul with its epilogues, and convolutions.
 
-The sums before an activation or a gate are not kept: the product is computed again, with the gradient as an operand of its
-epilogue.
+A gated product keeps its two sums, where it has gradients. The sums before an activation are not kept: the product is computed
+again, with the gradient as an operand of its epilogue.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ import numpy as np
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument
 
-from .arguments import halves, out_dtype_of
+from .arguments import MatmulOptions, halves, out_dtype_of
 from .attention_derivative import with_derivative
 from .differentiable import FUNCTIONS, Derivative, check_plain, keyed
-from .epilogue import gate_function
+from .gate_gradients import INSTEAD, gate_gradients
 from .int4 import PackedInt4
 from .sparse import SparseMatrix
 
-INSTEAD = "multiply without it, and do that step by the framework's own operations"
 ADDED = ("bias", "c", "residual")
 FACTORS = ("scale", "a_scale", "b_scale", "out_scale")  # constants: they have no gradients
 # options with a rule
@@ -94,15 +93,6 @@ def slope(activation: Callable[[Any], Any] | None) -> Callable[..., Any]:
 
 
 @cache
-def gate_slope(gate: Any, own: int) -> Callable[..., Any]:
-    """The same of one of two products, that gates (0) or is gated (1), given the other."""
-    function = gate if callable(gate) else gate_function(str(gate))
-    said = ("matmul", "gate", "gated(x, y)", INSTEAD)
-    by = function if own == 0 else lambda y, x: function(x, y)
-    return lambda x, other, gradient: gradient * with_derivative(by, x, (other.astype(x.dtype),), said)[1]
-
-
-@cache
 def epilogue_slope(
     epilogue: Callable[..., Any], activation: Callable[[Any], Any] | None, own: int
 ) -> Callable[..., Any]:
@@ -167,9 +157,13 @@ def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
         a, b, more = parts(arrays)
         return (forward(a, b, **static, **more, interpret=interpret),)
 
+    def run_with_sums(*arrays: Any) -> Any:
+        a, b, more = parts(arrays)
+        return FUNCTIONS["gated_with_sums"](a, b, MatmulOptions(**static, **more), interpret)
+
     def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
         a, b, more = parts(arrays)
-        made = _matmul_gradients(gradient, a, b, static | more, interpret)
+        made = _matmul_gradients(gradient, a, b, static | more, tuple(results[1:]), interpret)
         mine = [made["a"], *(made["b"] if pair else [made["b"]])]
         own = [g for x, g in zip(sides, mine, strict=True) for g in [g] * len(_arrays(x))]
         operands = [made["operands"][i] for i in places] if places else []
@@ -180,22 +174,43 @@ def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
         b = b[0] if pair else b
         lead = np.broadcast_shapes(tuple(map(int, a.shape[:-2])), tuple(map(int, b.shape[:-2])))
         columns = b.shape[-1] // (2 if given["gated"] is not None and not pair else 1)
-        return [((*lead, a.shape[-2], columns), out_dtype_of(options, as_dtype(a.dtype), as_dtype(b.dtype)))]
+        made = [((*lead, a.shape[-2], columns), out_dtype_of(options, as_dtype(a.dtype), as_dtype(b.dtype)))]
+        return made * (3 if keeps else 1)
 
     constant = tuple((type(x).__name__, x.shape, getattr(x, "group", 0), _held(x)) for x in sides if _held(x))
     fixed = tuple(sorted(keyed(static).items()))
     key = (constant, count, len(biases), tuple(names), tuple(places), numbers, fixed, interpret)
     real = [hasattr(x, "dtype") and as_dtype(x.dtype).is_float for x in (listed[i] for i in places)]
     own = [not _held(x) and as_dtype(y.dtype).is_float for x in sides for y in _arrays(x)]
-    rule = Derivative(
-        "matmul", key, run, backward, shapes, (*own, *[True] * len(biases), *(n in ADDED for n in names), *real)
-    )
     flat = [y for x in sides for y in _arrays(x)]
-    return rule(host, [*flat, *biases, *(given[n] for n in names), *(listed[i] for i in places)])
+    given_arrays = [*flat, *biases, *(given[n] for n in names), *(listed[i] for i in places)]
+    keeps = _keeps_sums(options, sides) and (
+        host == "jax" or any(getattr(x, "requires_grad", False) for x in given_arrays)
+    )
+    can = (*own, *[True] * len(biases), *(n in ADDED for n in names), *real)
+    if keeps:
+        rule = Derivative("matmul", (*key, keeps), run_with_sums, backward, shapes, can, results=3, plain=run)
+    else:
+        rule = Derivative("matmul", key, run, backward, shapes, can)
+    return rule(host, given_arrays)
 
 
-def _matmul_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], interpret: Any) -> dict[str, Any]:
-    """The gradients of a, b (a pair where it is one; None of constants), of what is added and of operands, by name."""
+def _keeps_sums(options: Any, sides: Sequence[Any]) -> bool:
+    """Whether a gated product keeps what its gate joined: not in a dtype that is narrower than the operands'."""
+    if options.gated is None or any(_held(x) for x in sides):
+        return False
+    left, right = (as_dtype(x.dtype) for x in sides[:2])
+    found = out_dtype_of(options, left, right)
+    return found.is_float and found.itemsize >= max(left.itemsize, 2)
+
+
+def _matmul_gradients(
+    gradient: Any, a: Any, b: Any, o: dict[str, Any], sums: tuple[Any, ...], interpret: Any
+) -> dict[str, Any]:
+    """The gradients of a, b (a pair where it is one; None of constants), of what is added and of operands, by name.
+
+    `sums`: what a gate joined, if that was kept.
+    """
     forward = FUNCTIONS["matmul"]
     odd = [n for n, x in o.items() if n not in (*SMOOTH, *ADDED) and x is not None and x is not False and x != ()]
     if odd:
@@ -210,7 +225,7 @@ def _matmul_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], interpre
     if o["gated"] is not None:
         if _held(a) or o["epilogue"] is not None:
             raise refuse("matmul", "gated= beside " + ("a sparse a" if _held(a) else "epilogue"))
-        return found | _gated_gradients(gradient, a, b, o, how)
+        return found | _gated_gradients(gradient, a, b, o, sums, how)
     if o["epilogue"] is not None:
         return found | _epilogue_gradients(gradient, a, b, o, how)
     if o["activation"] is not None or o["dropout"] is not None:
@@ -266,27 +281,23 @@ def _factor(x: Any, name: str, shape: Sequence[int]) -> Any:
     return x.reshape(-1, 1) if name == "a_scale" and len(own) == 1 and own[0] == shape[-2] else x
 
 
-def _gated_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
+def _gated_gradients(
+    gradient: Any, a: Any, b: Any, o: dict[str, Any], sums: tuple[Any, ...], how: dict[str, Any]
+) -> dict[str, Any]:
     forward = FUNCTIONS["matmul"]
     odd = [n for n in ("a_scale", "b_scale", "scale", "dropout") if o[n] is not None]
     if odd or o["activation"] is not None:
         raise refuse("matmul", f"{odd[0] if odd else 'activation'}= beside gated")
     sides = halves(b)
     biases = (None, None) if o["bias"] is None else halves(o["bias"])
-    sums = [forward(a, x, bias=bias, **how) for x, bias in zip(sides, biases, strict=True)]
-    wide = "float32" if as_dtype(a.dtype).itemsize < 4 else as_dtype(a.dtype)
-    slopes = [
-        forward(
-            a, sides[i], bias=biases[i], epilogue=gate_slope(o["gated"], i), operands=(sums[1 - i], gradient),
-            out_dtype=wide, **how,
-        )
-        for i in range(2)
-    ]  # fmt: skip
+    if not sums:
+        sums = tuple(forward(a, x, bias=bias, **how) for x, bias in zip(sides, biases, strict=True))
+    narrow = gate_gradients(o["gated"], sums, gradient, a.dtype, how["interpret"])
     found: dict[str, Any] = {}
     if o["bias"] is not None:
-        own = [summed(g, bias) for g, bias in zip(slopes, biases, strict=True)]
+        own = [summed(g, bias) for g, bias in zip(narrow, biases, strict=True)]
         found["bias"] = own if isinstance(o["bias"], (tuple, list)) else interleaved(*own)
-    narrow = [cast(g, a.dtype) for g in slopes]
+    wide = "float32" if as_dtype(a.dtype).itemsize < 4 else as_dtype(a.dtype)
     left = forward(narrow[0], sides[0].swapaxes(-1, -2), out_dtype=wide, **how)
     left = forward(narrow[1], sides[1].swapaxes(-1, -2), c=left, out_dtype=as_dtype(a.dtype), **how)
     rights = [

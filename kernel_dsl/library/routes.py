@@ -187,7 +187,7 @@ def _times(q: Problem, clocks: float, parts: int) -> float:
     """What kernels take whose sums are added up, or are those of two products, one after the other."""
     if q.gate is None:
         return clocks + costs.combine_clocks(q, parts)
-    return 2 * clocks + costs.LAUNCH + 2 * costs.combine_clocks(q, parts) + (costs.LAUNCH if parts == 1 else 0)
+    return 2 * clocks + costs.LAUNCH + costs.combine_clocks(q, parts)
 
 
 def _fast(

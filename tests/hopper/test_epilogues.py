@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import kernel_dsl as kd
 from benchmarks.bounds import fp8_error
 from kernel_dsl.library.arguments import MatmulOptions, request
+from kernel_dsl.library.gate_gradients import gate_gradients
 from kernel_dsl.library.routes import route
 from kernel_dsl.stages import target_named
 
@@ -96,6 +98,42 @@ def test_gates(number: int, dtype: Any, interpret: Any, rng: Any) -> None:
     for b in [(one, other), both, np.ascontiguousarray(both.T).T][: 1 if number else 3]:
         got = kd.library.matmul(a, b, gated=gate, scale=0.01, out_dtype=f32, interpret=interpret)
         assert got.shape == (M, N) and relative(got, expected) < 1e-6
+
+
+@pytest.mark.parametrize("shape", [(72, 48, 64), (67, 33, 45), (2, 3, 24, 40), (3, 200, 1040), (8, 8, 0)], ids=str)
+@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+def test_sums_that_a_gate_joins(shape: Any, dtype: Any, rng: Any) -> None:
+    """They are further results on every route: by TMA, by lanes, of a batch as rows, of parts of K, of no K."""
+    *batch, M, N, K = shape
+    a, one, exact = operands(rng, dtype, M, N, K, tuple(batch))
+    other, biases = random(rng, (K, N), dtype), random(rng, (2, N), f32)
+    o = MatmulOptions(gated="reglu", bias=tuple(biases), out_dtype=f32)
+    gates, values = exact + biases[0], a.astype(np.float64) @ other.astype(np.float64) + biases[1]
+    got = kd.library.matmul.with_sums(a, (one, other), o, True)
+    for x, expected in zip(got, (np.maximum(gates, 0) * values, gates, values), strict=True):
+        assert x.shape == (*batch, M, N) and relative(x, expected) < 1e-6
+
+
+def test_gradients_of_gates(rng: Any) -> None:
+    """Of names and of a function; of elements that fill vectors and that don't, in the last of several blocks."""
+    steps = {"swiglu": lambda x: x / (1 + np.exp(-x)), "geglu": exact_gelu, "glu": lambda x: 1 / (1 + np.exp(-x))}
+    cases: list[tuple[Any, Any]] = [(name, lambda x, y, f=f: f(x) * y) for name, f in steps.items()]
+    for (gate, exact), shape in zip(
+        [*cases, (lambda x, y: x * y * y, None)], [(5, 411), (16, 264), (3, 7), (2, 4, 8)], strict=True
+    ):
+        exact = exact or gate
+        x, y, slope = random(rng, (3, *shape), f32)
+        wide, step = [v.astype(np.float64) for v in (x, y)], 1e-6
+        by = [
+            (
+                exact(wide[0] + step * (i == 0), wide[1] + step * (i == 1))
+                - exact(wide[0] - step * (i == 0), wide[1] - step * (i == 1))
+            )
+            / (2 * step)
+            for i in range(2)
+        ]
+        for got, expected in zip(gate_gradients(gate, (x, y), slope, f32, True), by, strict=True):
+            assert got.shape == shape and relative(got, expected * slope) < 1e-6
 
 
 @pytest.mark.parametrize("shape", [(67, 33, 45), (3, 200, 520), (130, 80, 64)], ids=str)
@@ -218,17 +256,19 @@ BUSY: dict[str, MatmulOptions] = {
     "swiglu": MatmulOptions(gated="swiglu"),
     "geglu": MatmulOptions(gated="geglu", bias=(Spec((4096,), f32), Spec((4096,), f32))),
 }
+KEPT = "swiglu with its sums"
 
 
-@pytest.mark.parametrize("name", BUSY)
+@pytest.mark.parametrize("name", [*BUSY, KEPT])
 @pytest.mark.parametrize(
     ("dtype", "target"), [(bf16, "sm_90a"), (e4m3, "sm_90a"), (f32, "sm_90a"), (bf16, "sm_80")], ids=str
 )
 @pytest.mark.sampled(7)
 def test_nothing_spills(name: str, dtype: Any, target: str) -> None:
-    o = BUSY[name]
+    o = BUSY["swiglu" if name == KEPT else name]
     b = Lying((4096, 4096), dtype)
     r = request(Spec((4096, 4096), dtype), (b, b) if o.gated else b, o, None)
+    r = replace(r, problem=replace(r.problem, keeps=name == KEPT))
     found = route(r.problem, r.left, r.right, r.family, None, target_named(target))
     assert found.problem.gate is not None or not o.gated or found.apart
     sides = [Spec((4096, 4096), found.problem.dtype)] * (3 if found.problem.gate else 2)
