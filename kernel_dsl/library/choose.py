@@ -98,7 +98,7 @@ def configure(
         epilogue_n //= 2
     ring = 1 if ping_pong or tile_n == epilogue_n else 2
     held = tile_m * (consumers if ping_pong else 1)
-    rest = SMEM - BARRIERS - (0 if problem.softmax else held * epilogue_n * item * ring)
+    rest = SMEM - BARRIERS - (0 if problem.softmax and not problem.exponentials else held * epilogue_n * item * ring)
     deeper = 2 * stage_bytes(problem, tile_m, tile_n, tile_k)
     if in_pairs(problem) and problem.int4 % (2 * tile_k) == 0 and rest >= WIDE_STAGES * deeper:
         tile_k *= 2  # rows of 64 bytes for TMA, and half as many factors and waits
@@ -155,7 +155,8 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
         alone = run * products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION
         products = max(products, alone / run)
     step = overlapped(products, loads)
-    each = EXPONENTIAL if p.softmax else p.out_dtype.itemsize / 64 if not p.lanes else LANE_STORE / p.lanes
+    each = 0.0 if p.softmax and not p.exponentials else LANE_STORE / p.lanes if p.lanes else p.out_dtype.itemsize / 64
+    each += EXPONENTIAL if p.softmax else 0.0
     store = t.tile_m * t.tile_n * each * (3 if p.keeps else 1) + EDGE
     if t.tile_n in BETWEEN and not p.scaled:
         store += t.tile_n // t.epilogue_n * CHUNK

@@ -1,7 +1,11 @@
 """The gradients of a linear layer's cross-entropy beside its loss, by three products instead of four.
 
-Some rows' logits are in memory at a time, in float32. One kernel reads them twice, the second time from L2, and leaves the loss
-of each row and the gradient of its logits, which two products take. The gradient of the weights grows from some rows to the next.
+Some rows' logits are in memory at a time, and the gradient of the weights grows from some rows to the next. There are two forms:
+
+- `by_exponentials`, of bfloat16: the product's epilogue stores exp(logit) and the sums of these. What a row's logits have in
+  common, 1 / sum, is a factor of the rows of the two products that follow, so nobody reads all of the logits again.
+- else the logits are stored in float32. One kernel reads them twice, the second time from L2, and leaves the loss of each row and
+  the gradient of its logits.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from kernel_dsl.jax import is_traced
 
 from ..kernel import identified
 from .cross_entropy_arguments import NAME, CrossEntropyCall, check_targets, problem_of
+from .cross_entropy_exponentials import exponentials, goes_by_exponentials
 from .cross_entropy_kernels import CrossEntropy, count_of, reduce_kernel, stack_kernel
 from .differentiable import FUNCTIONS
 from .epilogue import LOG2E, finite_or_zero
@@ -75,18 +80,25 @@ def rows_kernel(problem: CrossEntropy, rows: int) -> Any:
 
 @cache
 def factor_kernel(problem: CrossEntropy) -> Any:
-    """The kernel `targets -> (factor (), ones (1, M))`: what gradients of losses are multiplied by; ones in the dtype of x."""
+    """The kernel `targets -> (factor (), ones (1, M), zeros (M,), one ())`: what gradients of losses are multiplied by; ones in
+    the dtype of x, float32 zeros, an int32.
+    """
     p = problem
 
-    def body(targets: Any, factor: Any, ones: Any) -> None:
+    def body(targets: Any, factor: Any, ones: Any, zeros: Any, one: Any) -> None:
         part = kd.ds(kd.program_id(0) * WIDTH, WIDTH)
         ones[0, part] = kd.ones((WIDTH,), p.dtype)
+        zeros[part] = kd.zeros((WIDTH,), kd.float32)
 
         @kd.when(kd.program_id(0) == 0)
         def _() -> None:
             factor[...] = 1.0 / count_of(targets, p) if p.mean else kd.astype(1.0, kd.float32)
+            one[...] = kd.astype(1, kd.int32)
 
-    out = kd.ShapeDtypeStruct((), kd.float32), kd.ShapeDtypeStruct((1, p.M), p.dtype)
+    out = (
+        kd.ShapeDtypeStruct((), kd.float32), kd.ShapeDtypeStruct((1, p.M), p.dtype), kd.ShapeDtypeStruct((p.M,), kd.float32),
+        kd.ShapeDtypeStruct((), kd.int32),
+    )  # fmt: skip
     made = kd.kernel(body, out_type=out, grid=(kd.cdiv(p.M, WIDTH),), name="cross_entropy_factor")
     return identified(made, problem)
 
@@ -108,8 +120,11 @@ def loss_and_gradients(
     check_targets(p, targets, call)
     how, matmul = {"interpret": interpret}, FUNCTIONS["matmul"]
     count = min(max((rows or WORKSPACE // (4 * p.V)) // UNIT * UNIT, 1 if rows is None else rows), p.M)
-    factor, ones = factor_kernel(p)(targets, **how)
+    factor, ones, *first_pass = factor_kernel(p)(targets, **how)
     fixed = is_traced([factor]) or hasattr(factor, "addressable_shards")  # such arrays are written once
+    by_exponentials = not fixed and goes_by_exponentials(p)
+    if by_exponentials:
+        count = min(2 * count, p.M) if rows is None else count  # in 16 bits
     parts: list[tuple[Any, ...]] = []
     sums: dict[str, Any] = {}
 
@@ -124,13 +139,22 @@ def loss_and_gradients(
     for first in range(0, p.M, count):
         own = slice(first, min(first + count, p.M))
         last = own.stop == p.M
-        logits = matmul(x[own], turned(weight), bias=bias, out_dtype=kd.float32, **how)
-        slopes, losses, lse = rows_kernel(p, own.stop - first)(logits, targets[own], **how)
-        del logits
-        parts.append((losses, lse, matmul(slopes, weight, scale=factor, out_dtype=p.dtype, **how)))
-        grow("weight", turned(slopes), x[own], as_dtype(weight.dtype), last)
+        scaled: dict[str, Any] = {}
+        if by_exponentials:
+            at_first = first_pass[0][own], first_pass[1]
+            slopes, losses, lse, left, factors, of_rows = exponentials(
+                p, x[own], weight, targets[own], bias, at_first, how
+            )
+            scaled["a_scale"] = factors
+        else:
+            logits = matmul(x[own], turned(weight), bias=bias, out_dtype=kd.float32, **how)
+            slopes, losses, lse = rows_kernel(p, own.stop - first)(logits, targets[own], **how)
+            left, of_rows = x[own], ones[:, own]
+            del logits
+        parts.append((losses, lse, matmul(slopes, weight, **scaled, scale=factor, out_dtype=p.dtype, **how)))
+        grow("weight", turned(slopes), left, as_dtype(weight.dtype), last)
         if bias is not None:
-            grow("bias", ones[:, own], slopes, as_dtype(bias.dtype), last)
+            grow("bias", of_rows, slopes, as_dtype(bias.dtype), last)
     losses, lse, dx = (_stacked(list(found), how) for found in zip(*parts, strict=True))
     loss = reduce_kernel(p)(losses, targets, **how)
     return loss, lse, dx, sums["weight"], *([] if bias is None else [sums["bias"].reshape(-1)])

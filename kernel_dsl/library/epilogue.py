@@ -148,6 +148,33 @@ def store_sums(x: Any, p: Problem, refs: Sequence[Any], tile: Tile, out: Any) ->
         out[PLAIN, number, tile.m] = plain
 
 
+class Exponentials:
+    """The exponentials of a tile, some columns at a time, with each row's greatest element and the sum of its exponentials."""
+
+    def __init__(self, p: Problem, tile: Tile, width: int, shift: Any) -> None:
+        self.p, self.tile, self.width = p, tile, width
+        self.base = tile.read(shift, ("m",)) * -LOG2E
+        self.top: Any = None
+        self.total: Any = None
+
+    def of(self, x: Any, part: Tile) -> Any:
+        """exp(x - shift), float32, of one part; those of columns that are none are 0."""
+        x = x.astype(kd.float32)
+        if self.p.N % self.width:
+            x = kd.where(part.coordinates(x.shape[1])[1] < self.p.N, x, -inf)
+        made = kd.exp2(kd.fma(x, LOG2E, self.base))
+        top, total = kd.max(x, axis=1), kd.sum(made, axis=1)
+        self.top = top if self.top is None else kd.maximum(self.top, top)
+        self.total = total if self.total is None else self.total + total
+        return made
+
+    def store(self, out: Any) -> None:
+        """The sums, into their place of `out`, as `store_sums` does."""
+        number = kd.div(self.tile.n.start, self.width)
+        out[TOP, number, self.tile.m] = self.top
+        out[TOTAL, number, self.tile.m] = self.total
+
+
 def _most(extent: Any) -> int:
     """The greatest value of an extent."""
     return extent if isinstance(extent, int) else extent.facts.hi

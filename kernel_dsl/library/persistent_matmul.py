@@ -21,7 +21,7 @@ from ..kernel import identified
 from ..ops.matrix import meta_layout, meta_step
 from .any_rows import at_launch, declared, open_sizes
 from .blocks import own, start_of, steps_of, tile_of
-from .epilogue import Function, Tile, drawn, finish, joined, outputs, store_sums
+from .epilogue import Exponentials, Function, Tile, drawn, finish, joined, outputs, store_sums
 from .int4_numbers import HALF, factors_of, floats_widened, widened
 from .problem import EpilogueStep, Problem
 from .promoted_product import RUN, promoted_product
@@ -131,7 +131,11 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
     scratch = {
         "a_smem": swizzled(*a_shape, p.dtype, t.stages),
         "b_smem": swizzled(*b_shape, p.b_dtype, t.stages),
-        **({} if p.softmax else {"out_smem": swizzled(*out_shape, p.out_dtype, t.consumers * ring)}),
+        **(
+            {}
+            if p.softmax and not p.exponentials
+            else {"out_smem": swizzled(*out_shape, p.out_dtype, t.consumers * ring)}
+        ),
         # one for each consumer with tiles of its own: a waiter must see every phase
         "loaded": kd.Barrier(num_arrivals=arrivals, num_barriers=turns * t.stages),
         "consumed": kd.ClusterBarrier(collective_axes=axes, num_arrivals=releases, num_barriers=t.stages)
@@ -148,6 +152,11 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         here = at_launch(problem, a, b)
         p, shape = here.swapped if t.swapped else here, (*here.batch, here.M, here.N)
         tiles_m, tiles_n, total = clusters_of(p)
+
+    def do_nothing_unless(flag: Any) -> None:
+        """No tiles, where the flag is 0."""
+        nonlocal total
+        total = kd.where(flag[...] != 0, clusters_of(p)[2], 0)
 
     def place_of(index: Any) -> tuple[Any, Any, Any, tuple[Any, ...]]:
         m, n, part, batch = tile_of(index, p, (tiles_m, tiles_n), t.group)
@@ -309,7 +318,8 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         index = (*((part,) if p.parts > 1 else ()), *batch)
         across, columns = kd.ds(m, rows), kd.ds(n, width)
         tile = Tile(*((columns, across) if t.swapped else (across, columns)), shape, batch, t.swapped, peak)
-        if p.softmax:
+        exponentials = Exponentials(p, tile, width, extra[-2]) if p.exponentials else None
+        if p.softmax and exponentials is None:
             store_sums(value, p, extra, tile, out)
             return
         tile = drawn(value if p.gate is None else value[:, :width], problem, extra, tile, min(DRAWN, t.epilogue_n))
@@ -319,10 +329,11 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
             where = own_tile.m, own_tile.n
             x = value[:, first : first + t.epilogue_n]
             if p.gate is None:
-                done = (finish(x, end_steps, extra, own_tile),)
+                x = finish(x, end_steps, extra, own_tile)
+                done = (x if exponentials is None else exponentials.of(x, own_tile),)
             else:
                 done = joined(x, value[:, width + first : width + first + t.epilogue_n], p, extra, own_tile)
-            for store, (ref, x) in enumerate(zip((out, *kept), done, strict=False), number * (1 + len(kept))):
+            for store, (ref, x) in enumerate(zip((out, *kept), done, strict=False), number * len(done)):
                 place = out_smem.at[me * ring + store % ring]
                 filled = place.T if t.swapped else place
                 if p.lanes:
@@ -334,6 +345,8 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
                 filled[...] = x.astype(p.out_dtype)
                 kd.commit_smem()
                 kd.copy_smem_to_gmem(place, ref.at[(*index, *where)], l2_hint=t.out_hint)
+        if exponentials is not None:
+            exponentials.store(kept[0])
 
     def body(a: Any, *refs: Any, **buffers: Any) -> None:
         count = 1 if p.gate is None else 2
@@ -344,6 +357,8 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         left, rights = (rights[0], (a,)) if t.swapped else (a, rights)
         if open_sizes(problem):
             take_sizes(a, refs[0])
+        if p.exponentials:
+            do_nothing_unless(results[0][-1])
         me = kd.axis_index("wg")
         out_smem = buffers.pop("out_smem", None)
 

@@ -66,7 +66,9 @@ class Problem:
     `gate`: two products share a: b is given twice, as the one that gates and the one that is gated. The steps that each takes on
     its own are `gated`; `gate` joins the two, and `steps` follow. `keeps`: the two are results too, after it, for its gradient.
     `softmax`: what is kept of the result is, for each row and each tile along N, that many of: the greatest element, the sum of
-    exp(element - greatest), the sum of the elements; float32 (softmax, tiles, M).
+    exp(element - greatest), the sum of the elements; float32 (softmax, tiles, M). `exponentials`: before these, exp(element - its
+    row's shift) is a result, in `out_dtype`, and the sums are those of these. The shifts, float32 (M,), and an int32 (), 0 where
+    there is nothing to do, are the kernel's last arguments.
     `int4`: the int8 side holds two numbers of 4 bits a byte, as `PackedInt4` says, and so many of K share a scale; the scales,
     and with `int4_zeros` the zeros, are a kernel's arguments after b.
     Where 32 of K share one, the numbers are mxfp4's, and scales bytes.
@@ -101,6 +103,7 @@ class Problem:
     int4_zeros: bool = False
     sparse: bool = False
     keeps: bool = False
+    exponentials: bool = False
 
     @property
     def mxfp4(self) -> bool:
@@ -158,16 +161,17 @@ class Problem:
 
     def results(self, *leading: int, tiles: int = 0) -> Any:
         """The shapes and dtypes of what a kernel returns, which has so many tiles along N."""
-        if self.softmax:
-            return kd.ShapeDtypeStruct((self.softmax, tiles, self.M), kd.float32)
         out = kd.ShapeDtypeStruct((*leading, *self.batch, self.M, self.N), self.out_dtype)
+        if self.softmax:
+            sums = kd.ShapeDtypeStruct((self.softmax, tiles, self.M), kd.float32)
+            return (out, sums) if self.exponentials else sums
         if self.keeps:
             return out, out, out
         return (out, kd.ShapeDtypeStruct((), kd.float32, init=0.0)) if self.peaks else out
 
     def kept_of(self, refs: Any) -> tuple[tuple[Any, ...], Any]:
-        """The results for the two products before their gate, at the end of some arguments, and the rest."""
-        count = len(refs) - (2 if self.keeps else 0)
+        """The results beside the first, at the end of some arguments, and the rest: two products before their gate, or sums."""
+        count = len(refs) - (2 if self.keeps else int(self.exponentials))
         return tuple(refs[count:]), refs[:count]
 
     @property

@@ -150,7 +150,7 @@ def _options(
     fast = target.supports(Feature.WGMMA | Feature.TMA) and how.a != kd.float64 and len(p.batch) + 2 <= MAX_RANK
     if fast:
         yield from _fast(p, a, b, how, config, blocks, every)
-        if config is not None or p.int4 or p.sparse:
+        if config is not None or p.int4 or p.sparse or p.exponentials:
             return
     for found, one_by_one in tile_packings(a, b, how, target, fast):
         narrow = tuple(pack is None and not (o.tma or o.contiguous) for o, pack in zip((a, b), found, strict=True))

@@ -59,6 +59,8 @@ def _cross_entropy() -> None:
     stack_kernel(((20, 32), (70, 32)), kd.bfloat16)(x, weight, interpret=True)
     given = {"ignore_index": -100, "label_smoothing": 0.1, "reduction": "mean", "vocab_start": None}
     loss_and_gradients(x, weight, targets, bias, given, True, rows=16)
+    whole_rows = np.ones((72, 32), kd.bfloat16.numpy)
+    loss_and_gradients(x, whole_rows, targets, np.ones(72, np.float32), given | {"label_smoothing": 0.0}, True)
     call = CrossEntropyCall("", **given | {"vocab_start": 0})
     parts = kd.library.linear_cross_entropy(x, weight, targets, bias=bias, vocab_start=0, **options)[None]
     _, lse = kd.library.linear_cross_entropy_combine(parts, targets, vocab=70, return_lse=True, **options)

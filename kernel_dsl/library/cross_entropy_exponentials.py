@@ -1,0 +1,139 @@
+"""The product of a linear layer's cross-entropy that stores exponentials of logits, and what makes gradients of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from math import inf, nan
+from typing import Any
+
+import kernel_dsl as kd
+
+from ..kernel import identified
+from ..stages import target_named
+from ..target import Feature
+from .arguments import MatmulOptions, request
+from .cross_entropy_kernels import ROWS, TILES, WIDTH, CrossEntropy
+from .epilogue import LOG2E, TOP, TOTAL, finite_or_zero
+from .matmul import plan_of
+from .operands import turned
+
+FAR = 40.0  # from 0: logits whose exponentials bfloat16 and float32 sums hold as they are, and all that adds to them
+
+
+def goes_by_exponentials(p: CrossEntropy) -> bool:
+    """Whether the product stores exponentials: bfloat16 has the exponents of float32, and TMA stores rows of 16 bytes.
+
+    Smoothing takes the same from all slopes of a row, which no product takes in.
+    """
+    fast = target_named(None).supports(Feature.WGMMA | Feature.TMA)
+    return fast and p.dtype == kd.bfloat16 and not p.smoothing and p.V % 8 == 0
+
+
+@cache
+def shift_kernel(M: int, tiles: int) -> Any:
+    """The kernel `sums (2, tiles, M) -> (shifts (M,), again ())`: each row's greatest logit, and whether one is `FAR` from 0."""
+
+    def body(sums: Any, shifts: Any, again: Any) -> None:
+        rows = kd.ds(kd.program_id(0) * ROWS, ROWS)
+
+        def add(turn: Any, top: Any) -> Any:
+            tops = kd.load(sums, (TOP, kd.ds(turn * TILES, TILES), rows), fill=-inf)
+            return kd.maximum(top, kd.max(tops, axis=0))
+
+        top = kd.fori_loop(0, kd.cdiv(tiles, TILES), add, kd.full((ROWS,), -inf, kd.float32))
+        shifts[rows] = finite_or_zero(top)
+        here = kd.iota(kd.int32, ROWS) + rows.start < M
+        far = kd.max(kd.where(here & (kd.abs(top) > FAR), 1, 0).astype(kd.int32))
+
+        @kd.when(far != 0)
+        def _() -> None:
+            kd.atomic_max(again, far)
+
+    out = kd.ShapeDtypeStruct((M,), kd.float32), kd.ShapeDtypeStruct((), kd.int32, init=0)
+    made = kd.kernel(body, out_type=out, grid=(kd.cdiv(M, ROWS),), name="cross_entropy_shifts")
+    return identified(made, M, tiles)
+
+
+@cache
+def slopes_kernel(problem: CrossEntropy, count: int, tiles: int) -> Any:
+    """The kernel `(exponentials, sums, shifts, again, x, weight, targets[, bias]) -> (exponentials, losses, lse, left, factors,
+    of_rows)`, of `count` rows.
+
+    It changes one of each row's exponentials (count, V) in place, that of the target: less the row's sum, it is the gradient of
+    that logit times the sum, as the others are of theirs. `factors` (count,): 1 / sum, 0 of rows that don't count; `of_rows`
+    (1, count): the same in the dtype of x; `left`: x times these. `shifts` are the exponents' where `again` is not 0.
+    """
+    p = problem
+
+    def body(_: Any, sums: Any, shifts: Any, again: Any, x: Any, weight: Any, targets: Any, *refs: Any) -> None:
+        *bias, slopes, losses, lse, left, factors, of_rows = refs
+        first = kd.program_id(0) * ROWS
+        rows = kd.ds(first, ROWS)
+
+        def add_tiles(turn: Any, total: Any) -> Any:
+            return total + kd.sum(kd.load(sums, (TOTAL, kd.ds(turn * TILES, TILES), rows), fill=0.0), axis=0)
+
+        total = kd.fori_loop(0, kd.cdiv(tiles, TILES), add_tiles, kd.zeros((ROWS,), kd.float32))
+        shift = kd.where(again[...] != 0, shifts[rows], 0.0)
+        inverse = kd.where(targets[rows] != p.ignore, 1.0 / total, 0.0)
+        lse[rows] = shift + kd.log2(total) * (1.0 / LOG2E)
+        factors[rows], of_rows[0, rows] = inverse, inverse.astype(p.dtype)
+
+        @kd.loop(0, kd.minimum(ROWS, count - first))
+        def _(number: Any) -> None:
+            row = first + number
+            target = targets[row]
+            counts, known = target != p.ignore, (target >= 0) & (target < p.V)
+            at = kd.where(known, target, 0).astype(kd.int32)
+            own = factors[row]
+            steps = kd.cdiv(p.H, WIDTH)
+
+            def add(step: Any, sum_: Any) -> Any:
+                part = kd.ds(step * WIDTH, WIDTH)
+                value = x[row, part].astype(kd.float32)
+                left[row, part] = (value * own).astype(p.dtype)
+                return kd.fma(value, weight[at, part].astype(kd.float32), sum_)
+
+            logit = kd.sum(kd.fori_loop(0, steps, add, kd.zeros((WIDTH,), kd.float32)))
+            if bias:
+                logit = logit + bias[0][at].astype(kd.float32)
+            loss = lse[row] - logit
+            losses[row] = kd.where(counts, kd.where(known, loss, nan), 0.0)
+
+            @kd.when(counts & known)
+            def _() -> None:
+                base = kd.where(again[...] != 0, shifts[row], 0.0)
+                slopes[row, at] = (kd.exp2((logit - base) * LOG2E) - 1.0 / own).astype(p.dtype)
+
+    each = kd.ShapeDtypeStruct((count,), kd.float32)
+    out = (
+        kd.ShapeDtypeStruct((count, p.V), p.dtype), each, each, kd.ShapeDtypeStruct((count, p.H), p.dtype), each,
+        kd.ShapeDtypeStruct((1, count), p.dtype),
+    )  # fmt: skip
+    made = kd.kernel(
+        body, out_type=out, grid=(kd.cdiv(count, ROWS),), input_output_aliases={0: 0}, name="cross_entropy_slopes"
+    )
+    return identified(made, problem, count, tiles)
+
+
+def product_of(x: Any, weight: Any, bias: Any, target: str | None = None) -> Any:
+    """The plan of the product `x, [weight.T], [*bias, shifts, again] -> (exponentials (M, V), sums (2, tiles, M))`."""
+    r = request(x, turned(weight), MatmulOptions(bias=bias, out_dtype=x.dtype), None)
+    return plan_of(replace(r, problem=replace(r.problem, softmax=2, exponentials=True)), None, target)
+
+
+def exponentials(
+    p: CrossEntropy, x: Any, weight: Any, targets: Any, bias: Any, first: tuple[Any, Any], how: dict[str, Any]
+) -> tuple[Any, ...]:
+    """What `slopes_kernel` gives for some rows of x; `first`: zeros for them, and a one.
+
+    The exponents are those of the logits as they are. Where one of them is far from 0, the product is computed again, less each
+    row's greatest logit: the host does not know, so a launch that may have nothing to do follows the first one.
+    """
+    plan, rights, extra = product_of(x, weight, bias), [turned(weight)], [] if bias is None else [bias]
+    made, sums = plan.run(x, rights, [*extra, *first], None, None, how["interpret"])
+    count, tiles = int(x.shape[0]), int(sums.shape[1])
+    shifts, again = shift_kernel(count, tiles)(sums, **how)
+    plan.run(x, rights, [*extra, shifts, again], (made, sums), None, how["interpret"])
+    return slopes_kernel(p, count, tiles)(made, sums, shifts, again, x, weight, targets, *extra, **how)
