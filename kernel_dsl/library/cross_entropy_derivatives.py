@@ -7,8 +7,14 @@ from typing import Any
 
 from kernel_dsl.dtypes import as_dtype
 
-from .cross_entropy_arguments import COMBINE, NAME, CrossEntropyCall
-from .cross_entropy_gradients import goes_at_once, loss_and_gradients
+from .cross_entropy_arguments import COMBINE, NAME, CrossEntropyCall, check_targets, problem_of
+from .cross_entropy_gradients import (
+    goes_at_once,
+    gradients_of,
+    keeps_exponentials,
+    loss_and_exponentials,
+    loss_and_gradients,
+)
 from .differentiable import FUNCTIONS, Derivative, check_plain, keyed
 from .product_derivatives import cast
 
@@ -32,16 +38,29 @@ def linear_cross_entropy(
     interpret, rows = how["interpret"], options["reduction"] == "none"
     wanted = host == "jax" or any(getattr(a, "requires_grad", False) for a in (x, weight, bias))
     at_once = wanted and config is None and goes_at_once(x, options)
+    call = CrossEntropyCall(NAME, **options)
+    kept = at_once and host == "torch" and keeps_exponentials(problem_of(x, weight, targets, bias, call))
 
     def both(*arrays: Any) -> Any:
-        x, weight, targets, *bias = arrays
-        return loss_and_gradients(x, weight, targets, bias[0] if bias else None, options, interpret)
+        x, weight, targets, *rest = arrays
+        bias = rest[0] if rest else None
+        if not kept:
+            return loss_and_gradients(x, weight, targets, bias, options, interpret)
+        p = problem_of(x, weight, targets, bias, call)
+        check_targets(p, targets, call)
+        return loss_and_exponentials(p, x, weight, targets, bias, {"interpret": interpret})
 
     def run(*arrays: Any) -> Any:
         bias = arrays[3] if len(arrays) > 3 else None
         return forward(*arrays[:3], bias=bias, **options, return_lse=True, config=config, interpret=interpret)
 
     def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        if kept:
+            bias = arrays[3] if len(arrays) > 3 else None
+            slopes, left, factors, of_rows, factor = results[2:]
+            given = (slopes, left, factors, of_rows, factor)
+            made = gradients_of(gradient, arrays[1], bias, given, {"interpret": interpret})
+            return [*made[:2], None, *made[2:]]
         if at_once:
             made = [cast(gradient * found, found.dtype) for found in results[2:]]
             return [*made[:2], None, *made[2:]]
@@ -53,15 +72,20 @@ def linear_cross_entropy(
     def shapes(*arrays: Any) -> list[tuple[tuple[int, ...], Any]]:
         count = arrays[0].shape[0]
         made = [((count,) if rows else (), "float32"), ((count,), "float32")]
+        if kept:
+            own = as_dtype(arrays[0].dtype)
+            wide = [((count, arrays[1].shape[0]), own), (tuple(arrays[0].shape), own)]
+            return [*made, *wide, ((count,), "float32"), ((1, count), own), ((), "float32")]
         own = [(tuple(a.shape), as_dtype(a.dtype)) for a in (arrays[0], arrays[1], *arrays[3:])]
         return [*made, *own] if at_once else made
 
     arrays = [x, weight, targets, *([] if bias is None else [bias])]
-    key = (tuple(sorted(keyed(options).items())), config, interpret, at_once)
+    key = (tuple(sorted(keyed(options).items())), config, interpret, at_once, kept)
     can, returned = (True, True, False, True)[: len(arrays)], 2 if lse else 1
     name = "linear_cross_entropy"
     if at_once:
         rule = Derivative(name, key, both, backward, shapes, can, 1 + len(arrays), returned, run, elementwise=True)
+        rule = Derivative(name, key, both, backward, shapes, can, 7 if kept else 1 + len(arrays), returned, run)
     else:
         rule = Derivative(name, key, run, backward, shapes, can, 2, returned)
     return rule(host, arrays)

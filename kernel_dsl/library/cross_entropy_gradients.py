@@ -160,6 +160,33 @@ def loss_and_gradients(
     return loss, lse, dx, sums["weight"], *([] if bias is None else [sums["bias"].reshape(-1)])
 
 
+def keeps_exponentials(p: CrossEntropy) -> bool:
+    """Whether all exponentials are kept until the gradient of the loss is known, which the products then have as a factor."""
+    return goes_by_exponentials(p) and 2 * p.M * p.V <= WORKSPACE
+
+
+def loss_and_exponentials(p: CrossEntropy, x: Any, weight: Any, targets: Any, bias: Any, how: Any) -> tuple[Any, ...]:
+    """(loss, lse, and what `gradients_of` takes)."""
+    factor, _, *at_first = factor_kernel(p)(targets, **how)
+    slopes, losses, lse, left, factors, of_rows = exponentials(
+        p, x, weight, targets, bias, (at_first[0], at_first[1]), how
+    )
+    return reduce_kernel(p)(losses, targets, **how), lse, slopes, left, factors, of_rows, factor
+
+
+def gradients_of(
+    gradient: Any, weight: Any, bias: Any, kept: tuple[Any, Any, Any, Any, Any], how: dict[str, Any]
+) -> tuple[Any, ...]:
+    """(dx, dweight[, dbias]) of a loss with this `gradient`; `kept`: what `loss_and_exponentials` gave beside it."""
+    slopes, left, factors, of_rows, factor = kept
+    matmul, more = FUNCTIONS["matmul"], {"scale": gradient * factor, **how}
+    dx = matmul(slopes, weight, a_scale=factors, out_dtype=as_dtype(left.dtype), **more)
+    dweight = matmul(turned(slopes), left, out_dtype=as_dtype(weight.dtype), **more)
+    if bias is None:
+        return dx, dweight
+    return dx, dweight, matmul(of_rows, slopes, out_dtype=as_dtype(bias.dtype), **more).reshape(-1)
+
+
 def _stacked(parts: list[Any], how: dict[str, Any]) -> Any:
     """Arrays joined along the first axis."""
     if len(parts) == 1:

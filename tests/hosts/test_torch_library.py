@@ -390,6 +390,37 @@ def test_cross_entropy_of_parts_of_a_vocabulary(device: str, compiled: bool) -> 
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "some rows at a time"])
+def test_linear_cross_entropy_by_exponentials(device: str, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bfloat16: exponentials are kept until the gradient is known, also under torch.compile, or not; twice the same bits."""
+    assert kd.torch
+    monkeypatch.setattr(cross_entropy_gradients, "DEEP", 32)
+    if not kept:
+        monkeypatch.setattr(cross_entropy_gradients, "UNIT", 32)
+        monkeypatch.setattr(cross_entropy_gradients, "WORKSPACE", 4 * 72 * 32)
+    x, weight, bias = made(device, (140, 32), (72, 32), (72,))
+    x, weight = (y.detach().bfloat16().requires_grad_() for y in (x, weight))
+    targets = torch.arange(140, device=device) % 72
+    targets[3] = -100
+
+    def loss(*arrays: Any) -> Any:
+        return kd.library.linear_cross_entropy(*arrays[:2], targets, bias=arrays[2]) * 3
+
+    arrays = (x, weight, bias)
+    made_loss = loss(*arrays)
+    ours = torch.autograd.grad(made_loss, arrays, retain_graph=True)
+    again = torch.autograd.grad(made_loss, arrays)
+    torch._dynamo.reset()  # it knows nothing of what was set above
+    whole = torch.autograd.grad(torch.compile(loss, fullgraph=True, backend="aot_eager")(*arrays), arrays)
+    exact = [y.detach().double().requires_grad_() for y in arrays]
+    wanted = 3 * torch.nn.functional.cross_entropy(exact[0] @ exact[1].T + exact[2], targets)
+    assert far(made_loss, wanted) < 1e-5
+    for y, z, same, other in zip(ours, torch.autograd.grad(wanted, exact), again, whole, strict=True):
+        assert y.shape == z.shape and far(y, z) < 2.0**-7
+        assert torch.equal(y, same) and torch.equal(y, other)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("deep", [False, True], ids=["four products", "three products"])
 def test_linear_cross_entropy(device: str, reduction: str, deep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
