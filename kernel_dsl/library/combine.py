@@ -25,11 +25,11 @@ def in_flight(parts: int) -> int:
 
 
 @cache
-def combine_kernel(problem: Problem) -> Any:
+def combine_kernel(problem: Problem, early: bool = False) -> Any:
     """The kernel `(partial sums (parts, *batch, M, N), *operands of the steps) -> out`.
 
     With one part there is no such axis. Two products that share a have their sums one after the other. Extents that are Dims
-    are each call's own.
+    are each call's own. `early`: it starts while the kernel before it ends.
     """
     count = 1 if problem.gate is None else 2
 
@@ -37,6 +37,8 @@ def combine_kernel(problem: Problem) -> Any:
         return (*p.batch, kd.cdiv(p.M, TILE_M), kd.cdiv(p.N, TILE_N))
 
     def body(*refs: Any) -> None:
+        if early:
+            kd.griddepcontrol_wait()
         p = of_sums(problem, refs[0])
         kept, rest = p.kept_of(refs[count:])
         extra, out, peak = outputs(p, rest)
@@ -78,7 +80,7 @@ def combine_kernel(problem: Problem) -> Any:
         grid=(prod(tiles_of(problem)),),
         name="matmul_combine",
     )
-    return identified(made, problem) if problem.named else made
+    return identified(made, problem, early) if problem.named else made
 
 
 def partial_problem(p: Problem, parts: int) -> Problem:

@@ -92,10 +92,15 @@ class Packing:
 
 
 @cache
-def pack_kernel(packings: tuple[Packing, ...]) -> Any:
-    """The kernel `(*operands) -> results`, one for each; a tuple where there are several."""
+def pack_kernel(packings: tuple[Packing, ...], early: bool = False) -> Any:
+    """The kernel `(*operands) -> results`, one for each; a tuple where there are several.
+
+    `early`: the kernel after it starts while this one ends.
+    """
 
     def body(*refs: Any) -> None:
+        if early:
+            kd.griddepcontrol_launch_dependents()
         block, first = kd.program_id(0), 0
         sources, outs = refs[: len(packings)], refs[len(packings) :]
         for packing, source, out in zip(packings, sources, outs, strict=True):
@@ -115,7 +120,7 @@ def pack_kernel(packings: tuple[Packing, ...]) -> Any:
         grid=(sum(prod(p.tiles) for p in packings),),
         name="matmul_pack",
     )
-    return identified(made, packings)
+    return identified(made, packings, early)
 
 
 def _pack(p: Packing, source: Any, out: Any, number: Any) -> None:

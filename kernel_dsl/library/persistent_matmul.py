@@ -87,12 +87,14 @@ def from_registers(p: Problem) -> bool:
 
 
 @cache
-def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activation: Function | None = None) -> Any:
+def matmul_kernel(
+    problem: Problem, config: MatmulConfig, blocks: int, activation: Function | None = None, early: bool = False
+) -> Any:
     """The kernel `(a, b[, bias][, c], *operands of the steps) -> out` for a problem, on `blocks` multiprocessors.
 
     With a `gate` b comes twice, and half of a tile's columns are products of each; no clusters then, and nothing `swapped`.
     With `keeps` both are results after `out`.
-    Extents of the problem that are Dims are each call's own.
+    Extents of the problem that are Dims are each call's own. `early`: it starts while the kernel before it ends.
     """
     p, t = problem.swapped if config.swapped else problem, config
     end_steps = (*p.all_steps, *(() if activation is None else (EpilogueStep("activation", function=activation),)))
@@ -349,6 +351,8 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
             exponentials.store(kept[0])
 
     def body(a: Any, *refs: Any, **buffers: Any) -> None:
+        if early:
+            kd.griddepcontrol_wait()
         count = 1 if p.gate is None else 2
         packs, rest = p.packs_of(refs[count:])
         rights, scales, rest = refs[:count], *p.scales_of(rest)
@@ -383,7 +387,7 @@ def matmul_kernel(problem: Problem, config: MatmulConfig, blocks: int, activatio
         thread_name="wg",
         name="matmul",
     )
-    return identified(made, problem, config, blocks) if p.named and activation is None else made
+    return identified(made, problem, config, blocks, early) if p.named and activation is None else made
 
 
 def check_counts(config: Any, kernel: str) -> None:

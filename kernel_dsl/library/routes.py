@@ -32,7 +32,8 @@ class Route:
     """How a product is computed: `kernel` is "fast", "tile" or "lane", and multiplies `problem`.
 
     `packings`: of a and b, where they are laid out anew. `whole`: the problem that `combine_kernel` makes the result of, where K
-    was cut in parts, or the two products of a gated one are computed `apart`.
+    was cut in parts, or the two products of a gated one are computed `apart`. `early`: a kernel may start while the one before it
+    ends, where it waits for that before it reads.
     """
 
     kernel: str
@@ -40,6 +41,7 @@ class Route:
     config: Any
     packings: Packings = (None, None)
     whole: Problem | None = None
+    early: bool = False
 
     @property
     def gated(self) -> bool:
@@ -55,7 +57,7 @@ class Route:
         """The kernel that lays out operands, or None."""
         left, right = self.packings
         found = tuple(p for p in (left, right, *((right,) if self.gated else ())) if p is not None)
-        return pack_kernel(found) if found else None
+        return pack_kernel(found, self.kernel == "fast") if found else None
 
     def serving(self, blocks: int) -> Route:
         """The route with kernels for any M and batch, or itself."""
@@ -70,11 +72,11 @@ class Route:
         p, t = self.problem, self.config
         if self.kernel == "lane":
             return lane_kernel(p, t)
-        return tile_kernel(p, t) if self.kernel == "tile" else matmul_kernel(p, t, blocks)
+        return tile_kernel(p, t) if self.kernel == "tile" else matmul_kernel(p, t, blocks, early=any(self.packings))
 
     def combine(self) -> Any:
         """The kernel that adds up parts of K, or None."""
-        return None if self.whole is None else combine_kernel(self.whole)
+        return None if self.whole is None else combine_kernel(self.whole, self.early)
 
 
 def packing(o: Operand, to: DType, along_k: bool, split: bool = False) -> Packing:
@@ -122,12 +124,18 @@ def route(p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig 
         return Route("lane", costs.split(nothing, 1), costs.lane_options(p)[0], whole=apart)
     options = list(_options(p, a, b, how, config, target, blocks))
     assert options
-    return min(options, key=lambda option: option[0])[1]
+    return _dependent(min(options, key=lambda option: option[0])[1], target)
 
 
 def routes(p: Problem, a: Operand, b: Operand, how: Family, target: Target) -> list[tuple[float, Route]]:
     """(clocks, route) of all that are worth a try, for a product that is not empty."""
-    return list(_options(p, a, b, how, None, target, target.limits.multiprocessors, every=True))
+    found = _options(p, a, b, how, None, target, target.limits.multiprocessors, every=True)
+    return [(time, _dependent(made, target)) for time, made in found]
+
+
+def _dependent(found: Route, target: Target) -> Route:
+    """The route, whose kernels start early where the target can do that."""
+    return replace(found, early=target.supports(Feature.GRIDDEPCONTROL))
 
 
 def _options(

@@ -52,6 +52,33 @@ def routed(M: int, N: int, K: int, dtype: Any, ta: bool, tb: bool, target: str |
     return route(r.problem, r.left, r.right, r.family, None, target_named(target))
 
 
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((512, 512, 8192), bf16), ((1001, 1003, 1005), bf16), ((512, 512, 8192), s8)], ids=str
+)
+def test_a_kernel_that_starts_early_waits_first(shape: Any, dtype: Any) -> None:
+    """Kernels that read what the one before wrote start while it ends: they touch no memory before they have waited."""
+    M, N, K = shape
+    found = routed(M, N, K, dtype, False, False)
+    assert found.kernel == "fast" and (found.whole is not None or any(found.packings))
+    p, pack = found.problem, found.pack()
+    lying = [Spec((M, K), dtype), Spec((K, N), dtype)]
+    sides = [x if packing is None else packing.out for x, packing in zip(lying, found.packings, strict=True)]
+    kernels: list[tuple[Any, Any, bool]] = [(found.multiply(132), sides, pack is not None)]
+    if pack is not None:
+        kernels.append((pack, [x for x, packing in zip(lying, found.packings, strict=True) if packing], False))
+    if found.whole is not None:
+        kernels.append((found.combine(), [Spec((p.parts, M, N), p.out_dtype)], True))
+    triggers = 0
+    for kernel, args, early in kernels:
+        stages = kernel.lower(*args)
+        assert stages.kernel.launch.programmatic_dependent_launch == early
+        words = stages.ptx.split()
+        touching = [i for i, word in enumerate(words) if word.startswith(("ld.global", "st.global", "cp.async.bulk"))]
+        assert not early or words.index("griddepcontrol.wait;") < min(touching)
+        triggers += "griddepcontrol.launch_dependents;" in words
+    assert triggers == (pack is not None)
+
+
 def test_random_calls() -> None:
     rng = np.random.default_rng(11)
     for number in range(8):
