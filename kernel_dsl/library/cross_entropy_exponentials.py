@@ -57,16 +57,16 @@ def shift_kernel(M: int, tiles: int) -> Any:
 
 @cache
 def slopes_kernel(problem: CrossEntropy, count: int, tiles: int) -> Any:
-    """The kernel `(exponentials, sums, shifts, again, x, weight, targets[, bias]) -> (exponentials, losses, lse, left, factors,
-    of_rows)`, of `count` rows.
+    """The kernel `(sums, shifts, again, x, weight, targets[, bias]) -> (own, losses, lse, left, factors, of_rows)`, of `count`
+    rows.
 
-    It changes one of each row's exponentials (count, V) in place, that of the target: less the row's sum, it is the gradient of
-    that logit times the sum, as the others are of theirs. `factors` (count,): 1 / sum, 0 of rows that don't count; `of_rows`
-    (1, count): the same in the dtype of x; `left`: x times these. `shifts` are the exponents' where `again` is not 0.
+    `own` (count,) is the exponential of each row's target less the row's sum: the gradient of that logit times the sum, as the
+    other exponentials are of theirs. `factors` (count,): 1 / sum, 0 of rows that don't count; `of_rows` (1, count): the same in
+    the dtype of x; `left`: x times these. `shifts` are the exponents' where `again` is not 0.
     """
     p = problem
 
-    def body(_: Any, sums: Any, shifts: Any, again: Any, x: Any, weight: Any, targets: Any, *refs: Any) -> None:
+    def body(sums: Any, shifts: Any, again: Any, x: Any, weight: Any, targets: Any, *refs: Any) -> None:
         *bias, slopes, losses, lse, left, factors, of_rows = refs
         first = kd.program_id(0) * ROWS
         rows = kd.ds(first, ROWS)
@@ -100,21 +100,34 @@ def slopes_kernel(problem: CrossEntropy, count: int, tiles: int) -> Any:
                 logit = logit + bias[0][at].astype(kd.float32)
             loss = lse[row] - logit
             losses[row] = kd.where(counts, kd.where(known, loss, nan), 0.0)
-
-            @kd.when(counts & known)
-            def _() -> None:
-                base = kd.where(again[...] != 0, shifts[row], 0.0)
-                slopes[row, at] = (kd.exp2((logit - base) * LOG2E) - 1.0 / own).astype(p.dtype)
+            base = kd.where(again[...] != 0, shifts[row], 0.0)
+            slopes[row] = (kd.exp2((logit - base) * LOG2E) - 1.0 / own).astype(p.dtype)
 
     each = kd.ShapeDtypeStruct((count,), kd.float32)
     out = (
-        kd.ShapeDtypeStruct((count, p.V), p.dtype), each, each, kd.ShapeDtypeStruct((count, p.H), p.dtype), each,
+        kd.ShapeDtypeStruct((count,), p.dtype), each, each, kd.ShapeDtypeStruct((count, p.H), p.dtype), each,
         kd.ShapeDtypeStruct((1, count), p.dtype),
     )  # fmt: skip
-    made = kd.kernel(
-        body, out_type=out, grid=(kd.cdiv(count, ROWS),), input_output_aliases={0: 0}, name="cross_entropy_slopes"
-    )
+    made = kd.kernel(body, out_type=out, grid=(kd.cdiv(count, ROWS),), name="cross_entropy_slopes")
     return identified(made, problem, count, tiles)
+
+
+@cache
+def place_kernel(problem: CrossEntropy, count: int) -> Any:
+    """The kernel `(own (count,), targets) -> slopes (count, V)`, which stores one element of each row that has a target."""
+    p = problem
+
+    def body(own: Any, targets: Any, slopes: Any) -> None:
+        rows = kd.ds(kd.program_id(0) * WIDTH, WIDTH)
+        target = targets[rows]
+        there = (target != p.ignore) & (target >= 0) & (target < p.V)
+        number = kd.iota(kd.int32, WIDTH) + rows.start
+        place = kd.where(there & (number < count), target, p.V).astype(kd.int32)  # beyond the row: nothing is stored
+        slopes[number, place] = own[rows]
+
+    out = kd.ShapeDtypeStruct((count, p.V), p.dtype)
+    made = kd.kernel(body, out_type=out, grid=(kd.cdiv(count, WIDTH),), name="cross_entropy_place")
+    return identified(made, problem, count)
 
 
 def product_of(x: Any, weight: Any, bias: Any, target: str | None = None) -> Any:
@@ -136,4 +149,6 @@ def exponentials(
     count, tiles = int(x.shape[0]), int(sums.shape[1])
     shifts, again = shift_kernel(count, tiles)(sums, **how)
     plan.run(x, rights, [*extra, shifts, again], (made, sums), None, how["interpret"])
-    return slopes_kernel(p, count, tiles)(made, sums, shifts, again, x, weight, targets, *extra, **how)
+    own, *rest = slopes_kernel(p, count, tiles)(sums, shifts, again, x, weight, targets, *extra, **how)
+    place_kernel(p, count)(own, targets, out=made, **how)
+    return made, *rest

@@ -205,6 +205,7 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
 
     def keep(ctx: Any, inputs: Any, output: Any) -> None:
         made = output if isinstance(output, tuple) else (output,)
+        ctx.set_materialize_grads(False)  # zeros for what has no gradient would be written and read
         ctx.save_for_backward(*inputs, *made)
         ctx.mark_non_differentiable(*made[rule.firsts :])
 

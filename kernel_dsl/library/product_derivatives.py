@@ -230,7 +230,9 @@ def _matmul_gradients(
         return found | _epilogue_gradients(gradient, a, b, o, how)
     if o["activation"] is not None or o["dropout"] is not None:
         again = {n: o[n] for n in ("bias", "c", "scale", "a_scale", "b_scale", "dropout")}
-        wide = "float32" if as_dtype(a.dtype).itemsize < 4 else as_dtype(a.dtype)
+        operand = as_dtype((b if _held(a) else a).dtype)
+        alone = all(x is None for n, x in again.items() if n != "dropout")  # nothing else takes it than the products
+        wide = operand if alone or operand.itemsize >= 4 else "float32"
         gradient = forward(a, b, **again, epilogue=slope(o["activation"]), operands=(gradient,), out_dtype=wide, **how)
     return found | _plain_gradients(gradient, a, b, o, how)
 

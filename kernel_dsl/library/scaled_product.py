@@ -2,7 +2,8 @@
 
 A stage is one step. Its products start a fresh accumulator. When they are done the stage is released, and every element is
 multiplied by its factors and added to the sums in plain registers. Meanwhile the tensor cores work for the other warpgroup. Only
-the fp8 products of one step have the accumulator's lower precision; steps are added in float32.
+the fp8 products of one step have the accumulator's lower precision; steps are added in float32. Factors that are few a lane are
+loaded one step ahead: the assembler puts loads between the instructions of a product, and they would end after it.
 """
 
 from __future__ import annotations
@@ -86,23 +87,39 @@ def scaled_product(
     row_layout, column_layout = kd.Layout.WGMMA_ROW, kd.Layout.WGMMA_COL
     start = [kd.layout_cast(kd.zeros((acc.shape[0], count), kd.float32), kd.Layout.WGMMA) for _, count in chunks]
 
-    @kd.loop(0, steps, init_carry=(slot, *start))
+    each = (
+        scales.columns is not None and scales.p.b_scaled != "blocks"
+    )  # column has a factor: too many to hold two steps'
+
+    def few(block: Any) -> list[Any]:
+        """A step's factors of rows, and of blocks of columns."""
+        columns = () if each else chunks
+        found = [scales.row(block, row_layout), *(scales.column(block, *chunk, column_layout) for chunk in columns)]
+        return [x for x in found if x is not None]
+
+    ahead = few(first)
+
+    @kd.loop(0, steps, init_carry=(slot, *ahead, *start))
     def end(step: Any, carry: Any) -> Any:
-        slot, *total = carry
-        # asked for before the products, and there when these are done
-        row = _now(scales.row(first + step, row_layout))
-        columns = [_now(scales.column(first + step, at, count, column_layout)) for at, count in chunks]
+        slot, *rest = carry
+        now, total = rest[: len(ahead)], rest[len(ahead) :]
+        row = None if scales.rows is None else now.pop(0)
+        columns: list[Any] = now or [None] * len(chunks)
+        if each:
+            columns = [_now(scales.column(first + step, at, count, column_layout)) for at, count in chunks]
         kd.barrier_wait(loaded.at[slot])
         kd.wgmma(acc, left_of(slot), right_of(slot), accumulate=False)
+        after = few(first + kd.minimum(step + 1, steps - 1))
         kd.wgmma_wait(0)
         kd.barrier_arrive(consumed.at[slot])
         made = [
             promoted(t, acc.at[:, at : at + count][...], row, column)
             for t, (at, count), column in zip(total, chunks, columns, strict=True)
         ]
-        return kd.where(slot == stages - 1, 0, slot + 1), *made
+        return kd.where(slot == stages - 1, 0, slot + 1), *after, *made
 
     slot_after, *total = end
+    total = total[len(ahead) :]
     return (total[0] if len(total) == 1 else kd.concatenate(list(total), axis=1)), slot_after
 
 
