@@ -95,20 +95,23 @@ def finish_and_store(
 ) -> None:
     """The steps on a block's sums and their store, a few columns at a time where a lane holds many and there is more to do.
 
-    `unit`: columns that a lane holds all of, as it does of any other `unit`.
+    `unit`: columns that a lane holds all of, as it does of any other `unit`. Where not even two elements of a row are aligned,
+    neighbouring lanes get neighbouring elements first, by way of SMEM: a warp stores whole lines instead of parts of eight.
     """
     if p.softmax:
         store_sums(x, p, refs, tile, out)
         return
     tile = drawn(x, p, refs, tile, unit)
-    columns = PARTED if p.all_steps and x.size > 64 * 128 else x.shape[1]
+    alone = p.lanes == 1
+    columns = min(PARTED, x.shape[1]) if (p.all_steps or alone) and x.size > 64 * 128 else x.shape[1]
     for first in range(0, x.shape[1], columns):
         part = tile.part(first, columns)
         done = finish(x if columns == x.shape[1] else x[:, first : first + columns], p.all_steps, refs, part)
         if tile.end is not None:
             put(out, part.m.start, part.n, tile.end, done.astype(p.out_dtype))
             continue
-        out[(*leading, part.m, part.n)] = done.astype(p.out_dtype)
+        done = done.astype(p.out_dtype)
+        out[(*leading, part.m, part.n)] = kd.layout_cast(done, kd.Layout.WG_STRIDED(done.shape, 1)) if alone else done
 
 
 def finite_or_zero(top: Any) -> Any:
