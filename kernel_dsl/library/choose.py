@@ -19,6 +19,7 @@ from .pack import Packing
 from .persistent_matmul import MatmulConfig, from_registers
 from .problem import Problem
 from .promoted_product import RUN
+from .scaled_product import in_pairs as by_twos
 from .tile_product import TileConfig
 
 SMEM = 232448  # bytes a block has on Hopper
@@ -36,6 +37,10 @@ KEPT = 1.07  # the factor of DRAM traffic if weights can't be marked as read onc
 START = 1800  # clocks to fill the pipeline at the start of a block, and to drain it
 EDGE = 250  # clocks that a tile costs beside its products: barriers, first loads
 TIED = 1.04  # what blocks of a cluster lose by waiting for each other
+SINGLE = (
+    1.25  # how much longer a step takes where consumers take turns, and there is one tile a block: one of them has none
+)
+TOGETHER = 4000  # clocks more until a cluster's blocks have started and met: 2 to 3 us of products that take 12
 SHOWS = 0.05  # how much of the lesser of two times shows, where one hides behind the other
 EXPONENTIAL = 1 / 12  # clocks for each element in a sum of a softmax
 LANE_STORE = 1 / 10  # clocks for each store of an element by a lane that TMA can't do
@@ -63,6 +68,8 @@ SCALED_TILES = tuple((*tile, False) for tile in (
 BETWEEN = (96, 112, 144, 160, 176, 208, 224, 240)
 UNEVEN = 1.04  # the least gain of such a width, whose figures were not measured
 CHUNK = 100  # clocks for each part of a tile in its store; narrow parts are many
+# clocks of a step in which neither warpgroup multiplies: with two products in flight, with one
+IDLE_IN_PAIRS, IDLE_BY_ONE = 250, 350
 PROMOTION = 60  # clocks of a promotion beside its multiply-adds: waits, factors
 THIN = (16, 32)  # columns of products with a thin side
 # 32-bit registers a lane that a consumer may accumulate in: the rest is for addresses, or for an epilogue's arithmetic
@@ -150,11 +157,14 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     loads = (rows_a * p.dtype.itemsize + rows_b * p.b_dtype.itemsize) * t.tile_k / L2_BYTES
     if p.scaled:  # a warpgroup's products, and then its multiply-adds, which other warpgroups' products may hide
         products = max(products, products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION)
+        products += IDLE_IN_PAIRS if by_twos(p, t.tile_n) and steps_of(p, t.tile_k) % 2 == 0 else IDLE_BY_ONE
     if p.promoted:
         run = max(RUN // t.tile_k, 1)
         alone = run * products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION
         products = max(products, alone / run)
     step = overlapped(products, loads)
+    if t.ping_pong and waves == 1:
+        step *= SINGLE
     each = 0.0 if p.softmax and not p.exponentials else LANE_STORE / p.lanes if p.lanes else p.out_dtype.itemsize / 64
     each += EXPONENTIAL if p.softmax else 0.0
     store = t.tile_m * t.tile_n * each * (3 if p.keeps else 1) + EDGE
@@ -165,6 +175,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     # all of A and B once, and again for each band of tiles that exceeds L2
     bytes_ = total_bytes(p)
     bytes_ *= 1.0 if t.tile_m * t.cluster >= p.M or t.tile_n * t.cluster_n >= p.N else KEPT
+    work += TOGETHER if t.blocks > 1 else 0.0
     made = (overlapped(work, bytes_ / DRAM_BYTES) + START) * (TIED if t.blocks > 1 else 1.0)
     return made * (UNEVEN if t.tile_n in BETWEEN and not p.scaled else 1.0)
 
@@ -324,7 +335,7 @@ MMA_SHARE = 0.55  # the part of wgmma's rate that mma.sync reaches
 MMA_F64 = 115  # multiply-adds of float64 a clock
 STEP_LATENCY, STEP_LATENCY_ONE_BY_ONE = 250, 1500  # clocks of a step that nothing hides: a barrier, or a load from GMEM
 COPIES = 4.5  # elements that a multiprocessor copies, a clock, where each is a copy of its own
-L2_LATENCY = 700  # clocks of loads that nothing hides
+L2_LATENCY = 2500  # clocks of loads of sums that nothing hides: 48 parts took 3.4 us more than 32, 64 another 2.3
 L2_KEEPS = 30e6  # bytes that are still in L2 when the next kernel reads them
 L2_TOTAL = 3200  # bytes a clock of the whole GPU from and to L2
 ONE_BY_ONE = 2.5  # the factor for an operand that is read one element at a time

@@ -84,8 +84,8 @@ def linear_cross_entropy(
     can, returned = (True, True, False, True)[: len(arrays)], 2 if lse else 1
     name = "linear_cross_entropy"
     if at_once:
-        rule = Derivative(name, key, both, backward, shapes, can, 1 + len(arrays), returned, run, elementwise=True)
-        rule = Derivative(name, key, both, backward, shapes, can, 7 if kept else 1 + len(arrays), returned, run)
+        count = 7 if kept else 1 + len(arrays)
+        rule = Derivative(name, key, both, backward, shapes, can, count, returned, run, elementwise=not kept)
     else:
         rule = Derivative(name, key, run, backward, shapes, can, 2, returned)
     return rule(host, arrays)

@@ -205,7 +205,8 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
 
     def keep(ctx: Any, inputs: Any, output: Any) -> None:
         made = output if isinstance(output, tuple) else (output,)
-        ctx.set_materialize_grads(False)  # zeros for what has no gradient would be written and read
+        # zeros for what has no gradient would be written and read; of several results each needs one
+        ctx.set_materialize_grads(rule.firsts > 1)
         ctx.save_for_backward(*inputs, *made)
         ctx.mark_non_differentiable(*made[rule.firsts :])
 

@@ -26,7 +26,7 @@ from .int4_numbers import HALF, factors_of, floats_widened, widened
 from .problem import EpilogueStep, Problem
 from .promoted_product import RUN, promoted_product
 from .register_product import register_product
-from .scaled_product import Scales, scaled_product
+from .scaled_product import Scales, in_pairs, scaled_product
 from .sparse_product import sparse_product
 from .stage_product import following_slot, stage_product
 
@@ -274,13 +274,15 @@ def matmul_kernel(
                     acc, slot, steps, t.stages, left_of, right_of, loaded, consumed, own_factors, parts
                 )
 
-            def multiply_scaled(acc: Any) -> Any:
+            def multiply_scaled(acc: Any, other: Any = None) -> Any:
                 def left(slot: Any) -> Any:
                     return a_smem.at[slot, kd.ds(share * rows, rows)]
 
                 own_scales = Scales(p, scales[0], scales[1], m + share * rows, n, rows, batch)
                 first = 0 if p.parts == 1 else part * steps
-                return scaled_product(acc, slot, steps, t.stages, left, right_of, loaded, consumed, own_scales, first)
+                return scaled_product(
+                    acc, slot, steps, t.stages, left, right_of, loaded, consumed, own_scales, first, other
+                )
 
             def multiply_sparse(acc: Any) -> Any:
                 def left(slot: Any) -> Any:
@@ -309,7 +311,8 @@ def matmul_kernel(
             if p.promoted and steps * t.tile_k > RUN:
                 way = multiply_promoted
             way = multiply_sparse if p.sparse else way
-            value, slot_after = kd.run_scoped(way, kd.ACC((rows, t.tile_n), p.accumulator))
+            sums = kd.ACC((rows, t.tile_n), p.accumulator)
+            value, slot_after = kd.run_scoped(way, *[sums] * (2 if in_pairs(p, t.tile_n) else 1))
             store_tile(value, refs, out_smem, me, m + share * rows, n, part, batch)
             return skip_others(slot_after)
 

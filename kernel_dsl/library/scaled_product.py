@@ -4,6 +4,9 @@ A stage is one step. Its products start a fresh accumulator. When they are done 
 multiplied by its factors and added to the sums in plain registers. Meanwhile the tensor cores work for the other warpgroup. Only
 the fp8 products of one step have the accumulator's lower precision; steps are added in float32. Factors that are few a lane are
 loaded one step ahead: the assembler puts loads between the instructions of a product, and they would end after it.
+
+With one accumulator, a warpgroup waits for its product, promotes it, and only then asks for the next one. Both warpgroups do so
+at about the same time. Narrow tiles have two accumulators: of two products one is promoted while the other is in flight.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from .problem import Problem
 
 DEPTH = 128  # elements of K, and of N, that share a scale
 CHUNK = 64  # columns that are promoted together, at most
+IN_PAIRS = 128  # columns of a tile up to which there are two accumulators: both and the sums are 192 registers a lane
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,11 @@ class Scales:
         return kd.load(self.columns.at[(*at, block, kd.ds(self.n + first, count))], layout=layout)
 
 
+def in_pairs(p: Problem, columns: int) -> bool:
+    """Whether there are two accumulators of so many columns: factors of each column leave no registers for them."""
+    return p.scaled and p.b_scaled != "columns" and columns <= IN_PAIRS
+
+
 def promoted(total: Any, part: Any, row: Any, column: Any) -> Any:
     """total + part * row * column, (height, count)."""
     part = part if part.dtype.is_float else part.astype(kd.float32)
@@ -76,52 +85,83 @@ def scaled_product(
     consumed: Any,
     scales: Scales,
     first: Any,
+    other: Any = None,
 ) -> tuple[Any, Any]:
     """The sums over `steps` stages of SMEM from `slot` on, as a value; and the slot that follows.
 
     `left_of(slot)` and `right_of(slot)` are Refs to this warpgroup's A (rows, 128) and B (128, columns); `first` is the number
-    of the first step's block of K.
+    of the first step's block of K. `other`: a second accumulator. A second product is then in flight while the first is promoted,
+    where the number of steps is even.
     """
     unit = min(CHUNK, gcd(acc.shape[1], DEPTH))  # wherever a tile begins, such columns are of one block
     chunks = [(at, unit) for at in range(0, acc.shape[1], unit)]
     row_layout, column_layout = kd.Layout.WGMMA_ROW, kd.Layout.WGMMA_COL
     start = [kd.layout_cast(kd.zeros((acc.shape[0], count), kd.float32), kd.Layout.WGMMA) for _, count in chunks]
 
-    each = (
-        scales.columns is not None and scales.p.b_scaled != "blocks"
-    )  # column has a factor: too many to hold two steps'
+    # where each column has a factor, two steps' would be too many to hold
+    each = scales.columns is not None and scales.p.b_scaled != "blocks"
 
     def few(block: Any) -> list[Any]:
-        """A step's factors of rows, and of blocks of columns."""
-        columns = () if each else chunks
-        found = [scales.row(block, row_layout), *(scales.column(block, *chunk, column_layout) for chunk in columns)]
-        return [x for x in found if x is not None]
+        """A step's factors for each chunk of columns, of rows or of all; nothing where each column alone has one."""
+        row = scales.row(block, row_layout)
+        if each or scales.columns is None:
+            return [] if row is None else [row] * len(chunks)  # the same registers
+        columns = [scales.column(block, *chunk, column_layout) for chunk in chunks]
+        return [x if row is None else row * x for x in columns]
+
+    def promote(acc: Any, total: list[Any], factors: list[Any], columns: list[Any]) -> list[Any]:
+        """The sums with the products of a step, whose factors are these."""
+        made: list[Any] = []
+        for t, (at, width), factor, column in zip(total, chunks, factors or none, columns or none, strict=True):
+            row, column = (factor, column) if factor is None or factor.ndim else (None, factor)
+            part = kd.wgmma_accumulator_load(acc.at[:, at : at + width], None)
+            made.append(promoted(t, part, row, column))
+        return made
+
+    none: list[Any] = [None] * len(chunks)
+
+    def multiply(acc: Any, slot: Any) -> None:
+        kd.barrier_wait(loaded.at[slot])
+        kd.wgmma(acc, left_of(slot), right_of(slot), accumulate=False)
+
+    def following(slot: Any) -> Any:
+        return kd.where(slot == stages - 1, 0, slot + 1)
+
+    def whole(total: list[Any]) -> Any:
+        return total[0] if len(total) == 1 else kd.concatenate(list(total), axis=1)
 
     ahead = few(first)
+    count = len(ahead)
+    if other is not None and steps % 2 == 0:
+        ahead += few(first + 1)
+
+        @kd.loop(0, steps, step=2, init_carry=(slot, *ahead, *start))
+        def pairs(step: Any, carry: Any) -> Any:
+            slot, *rest = carry
+            second = following(slot)
+            multiply(acc, slot)
+            multiply(other, second)
+            after = [x for i in (2, 3) for x in few(first + kd.minimum(step + i, steps - 1))]
+            kd.wgmma_wait(1)
+            kd.barrier_arrive(consumed.at[slot])
+            total = promote(acc, rest[2 * count :], rest[:count], [])
+            kd.wgmma_wait(0)
+            kd.barrier_arrive(consumed.at[second])
+            return following(second), *after, *promote(other, total, rest[count : 2 * count], [])
+
+        slot_after, *rest = pairs
+        return whole(rest[2 * count :]), slot_after
 
     @kd.loop(0, steps, init_carry=(slot, *ahead, *start))
     def end(step: Any, carry: Any) -> Any:
         slot, *rest = carry
-        now, total = rest[: len(ahead)], rest[len(ahead) :]
-        row = None if scales.rows is None else now.pop(0)
-        columns: list[Any] = now or [None] * len(chunks)
-        if each:
-            columns = [_now(scales.column(first + step, at, count, column_layout)) for at, count in chunks]
-        kd.barrier_wait(loaded.at[slot])
-        kd.wgmma(acc, left_of(slot), right_of(slot), accumulate=False)
-        after = few(first + kd.minimum(step + 1, steps - 1))
+        columns = [scales.column(first + step, *chunk, column_layout) for chunk in chunks] if each else []
+        columns = [kd.optimization_barrier(x) for x in columns]  # asked for before the products
+        multiply(acc, slot)
         kd.wgmma_wait(0)
         kd.barrier_arrive(consumed.at[slot])
-        made = [
-            promoted(t, acc.at[:, at : at + count][...], row, column)
-            for t, (at, count), column in zip(total, chunks, columns, strict=True)
-        ]
-        return kd.where(slot == stages - 1, 0, slot + 1), *after, *made
+        after = few(first + kd.minimum(step + 1, steps - 1))
+        return following(slot), *after, *promote(acc, rest[count:], rest[:count], columns)
 
-    slot_after, *total = end
-    total = total[len(ahead) :]
-    return (total[0] if len(total) == 1 else kd.concatenate(list(total), axis=1)), slot_after
-
-
-def _now(x: Any) -> Any:
-    return None if x is None else kd.optimization_barrier(x)
+    slot_after, *rest = end
+    return whole(rest[count:]), slot_after
