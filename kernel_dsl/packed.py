@@ -282,7 +282,7 @@ class PackedRef(Ref):
     def dims(self) -> NoReturn:
         self._no_address()
 
-    def view(self, promise: bool = False) -> NoReturn:
+    def view(self, promise: bool = False, own: int | None = None) -> NoReturn:
         self._no_address()
 
     def vector(self) -> NoReturn:

@@ -52,7 +52,8 @@ def all_to_all(
         raise BadArgument(op=op, what="out= shares memory with x", hint="give other arrays: peers still read x")
     count = shape[0] * mesh.size if rows is None else an_int(rows, op, "rows", low=0)
     given = out if out is None else tuple(out)
-    return Launched(_exchange(shape, dtype, mesh, count, timeout), (x, sizes), given)
+    launched: Any = Launched(_exchange(shape, dtype, mesh, count, timeout), (x, sizes), given)
+    return launched
 
 
 @cache

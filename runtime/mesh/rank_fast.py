@@ -40,7 +40,7 @@ class RankCalls:
         forgets_in_child(self)
 
     def forget(self) -> None:
-        """Send the next calls the full way."""
+        """Send the next calls through the slow path."""
         self.recent = ()
 
     def __call__(self, args: Sequence[Any], out: Any, stream: Any) -> Any:

@@ -17,6 +17,7 @@ from kernel_dsl.library.cross_entropy import combine_backward, partials_backward
 from kernel_dsl.library.cross_entropy_arguments import CrossEntropyCall
 from kernel_dsl.library.cross_entropy_gradients import loss_and_gradients
 from kernel_dsl.library.cross_entropy_kernels import stack_kernel
+from kernel_dsl.library.gate_gradients import gate_gradients
 from kernel_dsl.library.grouped_arguments import GroupedOptions
 from kernel_dsl.library.grouped_derivatives import gradients as grouped_gradients
 from kernel_dsl.library.ring_gradients import adding_kernel
@@ -67,6 +68,11 @@ def _cross_entropy() -> None:
     whole = CrossEntropyCall("", **given, vocab=70)
     slope = combine_backward(np.ones((), np.float32), parts, targets, lse, whole, True)
     partials_backward(slope[0], x, weight, targets, parts[0], bias, call, True)
+
+
+def _gate() -> None:
+    x = np.ones((20, 16), kd.bfloat16.numpy)
+    gate_gradients("swiglu", (x, x), x, kd.bfloat16, True)
 
 
 def _int4() -> None:
@@ -169,6 +175,7 @@ def calls() -> tuple[tuple[str, Any, tuple[Any, ...]], ...]:
     return (
         *_seen("matmul", _grouped),
         *_seen("matmul", _cross_entropy),
+        *_seen("matmul", _gate),
         *_seen("matmul", _int4),
         *_seen("matmul", _sparse),
         *_seen("matmul", _conv),
