@@ -410,14 +410,21 @@ class Ref(NoArithmetic, RefMethods):
         walked = self._dims[len(kept) :]
         size = prod([int(d.size) for d in self._dims if d not in walked or not isinstance(d.size, DimExtent)])
         # where index arrays walk a whole axis, each index is compared with the extent
-        compared = [(d.axis, (0, d.size)) for d in walked if d.step == 1 and self._starts[d.axis] == (0, None)]
+        compared = [
+            (d.axis, d.size)
+            for d in walked
+            if isinstance(d.size, DimExtent)
+            and d.step == 1
+            and self._starts[d.axis][0] == 0
+            and self._starts[d.axis][1] is None
+        ]
         dynamic = tuple(axis for axis, (_, value) in enumerate(self._starts) if value is not None)
         offsets = [value for _, value in self._starts if value is not None]
         masked: list[Limit] = []
         # SMEM is not masked: an access outside is the author's error, and the interpreter reports it
         if size and self.type.space is MemorySpace.GMEM and not promise:
             for axis, held in enumerate(self._ranges):
-                known = isinstance(held, tuple) and isinstance(held[1], DimExtent) and (axis, held) in compared
+                known = held is not None and any(a == axis and held[0] == 0 and held[1] is n for a, n in compared)
                 if held is not None and not known:
                     masked.append(Limit(axis, *open_ends(self.bounds(axis), held)))
             for end in self._ends:

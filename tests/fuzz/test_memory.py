@@ -57,10 +57,10 @@ def test_it_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
     real = Ref.view
 
-    def whole(self: Ref, promise: bool = False) -> Any:
+    def whole(self: Ref, promise: bool = False, own: int | None = None) -> Any:
         """The masks that the root's extents give, and no others."""
         again = Ref(self.root, self._dims, self._starts)
-        return real(again, promise)
+        return real(again, promise, own)
 
     monkeypatch.setattr(Ref, "view", whole)
     assert any(attempt("views", seed, schedules=("eager",)) for seed in range(30))

@@ -153,7 +153,7 @@ def test_gradients_by_exponentials(shape: Any, size: float, rows: int, biased: b
         exact = expected(x, weight, targets, bias, -100, 0.0, reduction)
         far = float(np.abs(x.astype(np.float64) @ weight.astype(np.float64).T).max())
         assert (far > 2 * FAR) == (size > 1) and abs(loss - exact.loss) < 1e-5 * max(np.abs(exact.rows).sum(), 8)
-        assert relative(lse, exact.lse) < 1e-6
+        assert relative(lse, exact.lse) < 1e-5
         wanted = [exact.dx, exact.dweight, *(() if bias is None else (exact.dbias,))]
         assert len(grads) == len(wanted)
         for name, got, want in zip(("dx", "dweight", "dbias"), grads, wanted, strict=False):
