@@ -68,7 +68,9 @@ def main() -> None:
         if thread is not threading.main_thread() and not thread.daemon:
             thread.join(30)  # LLVM's, which nothing stops
             assert not thread.is_alive(), thread
-    halves = [p for p in folder.rglob("*") if p.is_file() and ("tmp" in p.parts or p.suffix == ".tmp")]
+    halves = [
+        p for p in folder.rglob("*") if p.is_file() and ("tmp" in p.relative_to(folder).parts or p.suffix == ".tmp")
+    ]
     assert halves == [], halves
     print("whole", flush=True)
 

@@ -100,7 +100,8 @@ def note_use(run: Run, access: ShadowAccess, address: int) -> None:
     buffer.shadow.fit(16)
     first = (address - buffer.address) // buffer.shadow.granule
     granules = np.arange(first, first + MAP_BYTES // buffer.shadow.granule)[None]
-    buffer.shadow.note_read(access, granules, np.zeros((1, 1), np.int64))
+    for part, rows in buffer.shadow.each(access, granules, np.zeros((1, 1), np.int64)):
+        buffer.shadow.note_read(access, part, rows)
 
 
 def _epochs(run: Any, address: int) -> tuple[Any, Array] | None:
