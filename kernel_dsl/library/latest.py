@@ -88,7 +88,8 @@ class Latest:
         try:
             if newest != like:
                 found = self._known.get(like, ())
-                self._newest = like, found
+                if found:  # an option of a wrong kind is not kept: it may not even be compared with others
+                    self._newest = like, found
             for seen in found:
                 try:
                     made = seen(inputs, out, stream)

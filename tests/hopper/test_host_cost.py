@@ -136,3 +136,20 @@ def test_calls_in_turn(made: dict[int, Any], monkeypatch: pytest.MonkeyPatch) ->
         kernels.clear()
         count = counted(CALLS[name])
         assert kernels and count <= most + 4, f"{name}: {count} Python calls for {len(kernels)} launches"
+
+
+def test_an_option_that_may_not_be_compared_is_not_kept() -> None:
+    """A value that leaked from a kernel raises where it is compared: calls after a wrong one never meet it."""
+
+    class Leaked:
+        __hash__ = object.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            raise kd.Error("compared outside of a kernel")
+
+    calls, inputs = latest.Latest(), [np.zeros(3), np.zeros(3)]
+    assert calls.call((Leaked(),), inputs, None, None) is latest.UNSEEN
+    calls.keep((1,), inputs, lambda inputs, out, stream: 5)
+    assert calls.call((1,), inputs, None, None) == 5
+    assert calls.call((Leaked(),), inputs, None, None) is latest.UNSEEN
+    assert calls.call((1,), inputs, None, None) == 5
