@@ -15,14 +15,19 @@ _PLACES = ("CUDA", "CPU")
 
 
 def define(
-    name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any], mutates: Sequence[str] = ()
+    name: str,
+    schema: str,
+    run: Callable[..., Any],
+    fake: Callable[..., Any],
+    mutates: Sequence[str] = (),
+    one_place: bool = True,
 ) -> Any:
     """The custom op `name`, "namespace::op", whose result `run(*args)` makes without gradients: a `CustomOpDef`.
 
-    `run` gives new tensors, and writes what `mutates` names. The dispatcher calls it straight away where nothing but the
-    memory of tensors matters, as in what torch.compile made. All that a custom op does beside its function takes longer than
-    a launch: it looks for gradients, is dispatched again, compares the memory of results and arguments, and hides from
-    torch.compile.
+    `run` gives new tensors, and writes what `mutates` names. `one_place`: its tensors are all on one device. The dispatcher
+    calls it straight away where nothing but the memory of tensors matters, as in what torch.compile made. All that a custom op
+    does beside its function takes longer than a launch: it looks for gradients, is dispatched again, compares the memory of
+    results and arguments, and hides from torch.compile.
     """
     torch: Any = sys.modules["torch"]
 
@@ -31,7 +36,7 @@ def define(
             return run(*args, **kwargs)
 
     op = torch.library.custom_op(name, without_gradients, mutates_args=tuple(mutates), schema=schema)
-    check = partial(_check_places, name, torch.Tensor)
+    check = partial(_check_places, name, torch.Tensor) if one_place else _anywhere
 
     def of_one_place(*args: Any) -> Any:
         check(args)
@@ -57,6 +62,10 @@ def _check_places(name: str, kind: Any, args: Sequence[Any]) -> None:
     if len(places) > 1:
         what = f"tensors on {' and '.join(map(str, places))}"
         raise BadCallArgument(kernel=name, what=what, hint="move them to one device: `x.to(y.device)`")
+
+
+def _anywhere(args: Sequence[Any]) -> None:
+    """The check of an op whose tensors are on several devices."""
 
 
 def _below_autograd(torch: Any, run: Callable[..., Any], without_gradients: Callable[..., Any]) -> Callable[..., Any]:

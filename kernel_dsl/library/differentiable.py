@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -199,9 +200,10 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
 
     inputs, results = [f"x{i}" for i in range(count)], [f"y{i}" for i in range(rule.results)]
     gradients = [f"g{i}" for i in range(rule.firsts)]
-    op = define(f"kernel_dsl::{name}", schema(inputs, rule.results), run, fake)
+    defined = partial(define, one_place=rule.devices == 1)
+    op = defined(f"kernel_dsl::{name}", schema(inputs, rule.results), run, fake)
     backward_schema = schema([*gradients, *inputs, *results], len(parts))
-    back = define(f"kernel_dsl::{name}_backward", backward_schema, run_backward, fake_backward)
+    back = defined(f"kernel_dsl::{name}_backward", backward_schema, run_backward, fake_backward)
 
     def keep(ctx: Any, inputs: Any, output: Any) -> None:
         made = output if isinstance(output, tuple) else (output,)

@@ -13,6 +13,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.errors import BadCallArgument
+from kernel_dsl.library.differentiable import Derivative
 from tests.conftest import ROOT
 
 PAIR = kd.Mesh(("x",), (2,))
@@ -46,6 +47,31 @@ def test_autograd(shape: tuple[int, ...], kv_heads: int, dtype: str, causal: boo
         assert (got - x.grad).abs().max() <= bound * x.grad.abs().max()
     with pytest.raises(BadCallArgument, match="out= in a call that is traced or differentiated"):
         kd.library.ring_attention(q, k, v, PAIR, out=q)
+
+
+def test_ops_of_several_devices() -> None:
+    """A result lies where its input does. An op of one device refuses tensors of two."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    alike = [((3,), kd.float32)] * 2
+    rows = [torch.ones(3), torch.ones(3, device="meta")]
+
+    def made(devices: int) -> Any:
+        rule = Derivative(
+            f"of_{devices}",
+            None,
+            lambda *x: x,
+            lambda *x: [None] * 2,
+            lambda *x: alike,
+            (False,) * 2,
+            2,
+            2,
+            devices=devices,
+        )
+        return rule("torch", rows)
+
+    assert [x.device.type for x in made(2)] == ["cpu", "meta"]
+    with pytest.raises(BadCallArgument, match="tensors on cpu and meta"):
+        made(1)
 
 
 @pytest.mark.parametrize(("shape", "kv_heads", "dtype", "causal", "bound"), CASES)
