@@ -112,20 +112,20 @@ def put(mesh: Meshed, src: Ref, dst: Ref, number: Any, op: str) -> None:
 
     Returns when the copy is complete.
     """
-    size = prod(src.shape) * src.dtype.itemsize
-    addresses = [_address(mesh, ref, op) for ref in (dst, src)]
-    emit(WarpgroupBarrier())
-    call("nvshmem_putmem_nbi", *addresses, size, number)
-    call("nvshmem_quiet")
-    emit(WarpgroupBarrier())
+    _copy("nvshmem_putmem_nbi", mesh, src, dst, number, op)
 
 
 def get(mesh: Meshed, src: Ref, dst: Ref, number: Any, op: str) -> None:
     """Copy from the place of `src`, an array of this device, on device `number` to `dst`; it is there when this returns."""
-    size = prod(dst.shape) * dst.dtype.itemsize
+    _copy("nvshmem_getmem_nbi", mesh, src, dst, number, op)
+
+
+def _copy(function: str, mesh: Meshed, src: Ref, dst: Ref, number: Any, op: str) -> None:
+    """Copy by one lane, between barriers of the warpgroup. Both Refs have one shape and one dtype."""
+    size = prod(src.shape) * src.dtype.itemsize
     addresses = [_address(mesh, ref, op) for ref in (dst, src)]
     emit(WarpgroupBarrier())
-    call("nvshmem_getmem_nbi", *addresses, size, number)
+    call(function, *addresses, size, number)
     call("nvshmem_quiet")
     emit(WarpgroupBarrier())
 

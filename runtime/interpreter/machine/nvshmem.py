@@ -96,15 +96,27 @@ def _write(c: Group, at: Array, unit: int, data: Array, ins: Instruction) -> Non
 
 def put(c: Group, ins: Instruction, params: list[Array]) -> None:
     """nvshmem_putmem_nbi(destination, source, bytes, rank)."""
-    to, source, sizes = (_values(c, p, "u8") for p in params[:3])
+    _copy(c, ins, params, far=0)
+
+
+def get(c: Group, ins: Instruction, params: list[Array]) -> None:
+    """nvshmem_getmem_nbi(destination, source, bytes, rank)."""
+    _copy(c, ins, params, far=1)
+
+
+def _copy(c: Group, ins: Instruction, params: list[Array], far: int) -> None:
+    """Copy from a source to a destination, of which parameter `far` is the one on the other device."""
     ranks = _values(c, params[3], "i4")
+    values = [_values(c, p, "u8") for p in params[:3]]
     for row, lane in _callers(c):
-        target = _there(c, row, lane, int(to[row, lane]), int(ranks[row, lane]), ins)
-        if target is None:
+        places = [int(x[row, lane]) for x in values]
+        there = _there(c, row, lane, places[far], int(ranks[row, lane]), ins)
+        if there is None:
             continue
-        start, size = int(source[row, lane]), int(sizes[row, lane])
-        for group, at, there, unit in _spread(c, row, start, target, size):
-            _write(group, there, unit, _read(group, at, unit, ins), ins)
+        places[far] = there
+        to, source, size = places
+        for group, at, target, unit in _spread(c, row, source, to, size):
+            _write(group, target, unit, _read(group, at, unit, ins), ins)
     c.batch.run.progress += 1
 
 
@@ -150,20 +162,6 @@ def _atomic(c: Group, row: int, lane: int, address: int, value: int, form: _Stro
 
 def quiet(c: Group, ins: Instruction, params: list[Array]) -> None:
     """Execute nvshmem_quiet(): all puts are complete."""
-
-
-def get(c: Group, ins: Instruction, params: list[Array]) -> None:
-    """nvshmem_getmem_nbi(destination, source, bytes, rank)."""
-    to, source, sizes = (_values(c, p, "u8") for p in params[:3])
-    ranks = _values(c, params[3], "i4")
-    for row, lane in _callers(c):
-        start = _there(c, row, lane, int(source[row, lane]), int(ranks[row, lane]), ins)
-        if start is None:
-            continue
-        target, size = int(to[row, lane]), int(sizes[row, lane])
-        for group, at, there, unit in _spread(c, row, start, target, size):
-            _write(group, there, unit, _read(group, at, unit, ins), ins)
-    c.batch.run.progress += 1
 
 
 def mapped_at(c: Group, ins: Instruction, params: list[Array]) -> Array:
