@@ -16,7 +16,7 @@ from ..ptx.module import Instruction
 from .columns import Accesses, Column, rows_at, run_heads
 from .kinds import HazardKind
 from .poison import LOADS, fresh
-from .strong import StrongPairs
+from .strong import ATOMIC, StrongPairs
 from .wording import AccessSide, conflict
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ..machine.launch import Run
 
 Array = npt.NDArray[Any]
-ATOMIC = np.int64(1 << 31)
 CLOCK = np.int64((1 << 31) - 1)
 SHARED_READ = np.int64(1 << 62)
 AGENT = np.int64((1 << 30) - 1)
@@ -335,11 +334,15 @@ class Shadow:
         if a.strong:
             other &= (epochs & ATOMIC) == 0
         other &= epochs != 0
-        if not other.any():
+        return self.unordered_of(other, a, epochs, rows)
+
+    def unordered_of(self, some: Array, a: ShadowAccess, epochs: Array, rows: Array) -> Array | None:
+        """Where `some` of the epochs are not ordered before the access; None where all of these are."""
+        if not some.any():
             return None
-        at = np.nonzero(other)
+        at = np.nonzero(some)
         row = np.broadcast_to(rows, epochs.shape)[at]
-        ordered = self.ordered(a, row, agent[at], epochs[at] & CLOCK)
+        ordered = self.ordered(a, row, agent_of(epochs[at]), epochs[at] & CLOCK)
         if ordered.all():
             return None
         bad = np.zeros(epochs.shape, np.bool_)

@@ -12,7 +12,7 @@ beside it, if the two are unordered: an ordinary access must come after both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Held = tuple[Array, Array, Array]  # epochs, sites and reach of earlier accesses
-_ATOMIC = np.int64(1 << 31)
-_CLOCK = np.int64((1 << 31) - 1)
+ATOMIC = np.int64(1 << 31)  # in the epoch of a strong access
 _OPERATIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 SCOPE = "give both a scope that holds both: .gpu, or .cluster within a cluster"
 SYSTEM = 'give both the scope of the system, .sys: memory_scope="sys" or scope="sys"'
@@ -56,6 +55,21 @@ def operation_of(ins: Instruction) -> str:
     return next((w for w in ins.opcode[3:] if w in _OPERATIONS), "")
 
 
+class _OfSites:
+    """What a function says of each site, made again only when there are more."""
+
+    def __init__(self, function: Callable[[Instruction], Any]) -> None:
+        self.function = function
+        self.known: list[Any] = []
+        self.table: Array = np.array(self.known)
+
+    def of(self, sites: list[Instruction]) -> Array:
+        if len(self.known) < len(sites):
+            self.known += [self.function(ins) for ins in sites[len(self.known) :]]
+            self.table = np.array(self.known)
+        return self.table
+
+
 class StrongPairs:
     """The part of a shadow that knows of strong accesses. `before`: the last writer but one of granules, where a strong store
     came unordered after a strong write; `mixed`: whether the program has strong accesses of several sizes."""
@@ -64,7 +78,8 @@ class StrongPairs:
         self.run = run
         self.mixed: bool = run.program.mixed
         self.before: Accesses | None = None
-        self._sizes: list[int] = []
+        self._sizes = _OfSites(size_of)
+        self._operations = _OfSites(operation_of)
 
     def refine(self, times: int) -> None:
         if self.before is not None:
@@ -77,18 +92,13 @@ class StrongPairs:
     ) -> None:  # fmt: skip
         """Report earlier strong accesses (reads, or else writes) of granules that are not morally strong with `a`."""
         epochs, sites, _ = held
-        strong = epochs & _ATOMIC != 0
+        strong = epochs & ATOMIC != 0
         if not strong.any():
             return
         for bad, fix in self._not_morally_strong(shadow, a, rows, held):
-            bad = strong & bad
-            if not bad.any():
-                continue
-            at = np.nonzero(bad)
-            row = np.broadcast_to(rows, epochs.shape)[at]
-            bad[at] = ~shadow.ordered(a, row, shadow.agent_of(epochs[at]), epochs[at] & _CLOCK)
-            if bad.any():
-                shadow.report(a, g, rows, bad, epochs, sites, writes, reads, fix)
+            found = shadow.unordered_of(strong & bad, a, epochs, rows)
+            if found is not None:
+                shadow.report(a, g, rows, found, epochs, sites, writes, reads, fix)
                 return
 
     def _not_morally_strong(
@@ -103,21 +113,13 @@ class StrongPairs:
                 system = self.run.program.several and bool((reach[far] == 1).any())
                 yield far, SYSTEM if system else SCOPE
         if self.mixed and (mine := size_of(a.ins)):
-            theirs = self._size_table()[sites]
+            theirs = self._sizes.of(self.run.sites)[sites]
             yield (theirs != mine) & (theirs != 0), _SIZE
         if self.run.program.other_proxies:
             queue = shadow.is_queue(shadow.agent_of(epochs))
             yield queue != a.queue, _PROXY
             if a.queue:
-                yield queue & (self._operation_table()[sites] != operation_of(a.ins)), _ORDER
-
-    def _operation_table(self) -> Array:
-        return np.array([operation_of(ins) for ins in self.run.sites])
-
-    def _size_table(self) -> Array:
-        sites = self.run.sites
-        self._sizes += [size_of(ins) for ins in sites[len(self._sizes) :]]
-        return np.array(self._sizes)
+                yield queue & (self._operations.of(self.run.sites)[sites] != operation_of(a.ins)), _ORDER
 
     # --- what a strong store follows -----------------------------------------------------------------
 
@@ -126,13 +128,9 @@ class StrongPairs:
         if a.ins.opcode[0] != "st":
             return
         epochs, sites, _ = held
-        kept = (epochs & _ATOMIC != 0) & (shadow.agent_of(epochs) != shadow.name_agent(a)[rows])
-        if not kept.any():
-            return
-        at = np.nonzero(kept)
-        row = np.broadcast_to(rows, epochs.shape)[at]
-        kept[at] = ~shadow.ordered(a, row, shadow.agent_of(epochs[at]), epochs[at] & _CLOCK)
-        if kept.any():
+        strong = (epochs & ATOMIC != 0) & (shadow.agent_of(epochs) != shadow.name_agent(a)[rows])
+        kept = shadow.unordered_of(strong, a, epochs, rows)
+        if kept is not None:
             self.displaced(shadow, g[kept], epochs[kept], sites[kept])
 
     def displaced(self, shadow: Shadow, g: Array, epochs: Array, sites: Array) -> None:

@@ -94,21 +94,29 @@ def check(c: Group, row: int, address: int, ins: Instruction) -> None:
 
 def note_use(run: Run, access: ShadowAccess, address: int) -> None:
     """A copy reads the map at `address` until it has completed: who writes that map anew must know that it has."""
-    buffer = run.memory.find(address)
-    if buffer is None or buffer.shadow is None or not buffer.writable:
+    found = _granules(run, address)
+    if found is None:
         return
-    buffer.shadow.fit(16)
-    first = (address - buffer.address) // buffer.shadow.granule
-    granules = np.arange(first, first + MAP_BYTES // buffer.shadow.granule)[None]
-    for part, rows in buffer.shadow.each(access, granules, np.zeros((1, 1), np.int64)):
-        buffer.shadow.note_read(access, part, rows)
+    shadow, first, count = found
+    granules = np.arange(first, first + count)[None]
+    for part, rows in shadow.each(access, granules, np.zeros((1, 1), np.int64)):
+        shadow.note_read(access, part, rows)
 
 
 def _epochs(run: Any, address: int) -> tuple[Any, Array] | None:
     """Return (shadow, epochs of the last writes) of a map in global memory that the kernel may write."""
+    found = _granules(run, address)
+    if found is None:
+        return None
+    shadow, first, count = found
+    return shadow, shadow.written(first, count)[0]
+
+
+def _granules(run: Any, address: int) -> tuple[Any, int, int] | None:
+    """Return (shadow, first granule, number of granules) of a map in global memory that the kernel may write."""
     buffer = run.memory.find(address)
     if buffer is None or buffer.shadow is None or not buffer.writable:
         return None
-    buffer.shadow.fit(16)
-    first = (address - buffer.address) // buffer.shadow.granule
-    return buffer.shadow, buffer.shadow.written(first, MAP_BYTES // buffer.shadow.granule)[0]
+    shadow = buffer.shadow
+    shadow.fit(16)
+    return shadow, (address - buffer.address) // shadow.granule, MAP_BYTES // shadow.granule
