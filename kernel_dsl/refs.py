@@ -408,7 +408,7 @@ class Ref(NoArithmetic, RefMethods):
         """
         kept = self._dims[:own]
         walked = self._dims[len(kept) :]
-        size = prod([int(d.size) for d in self._dims if d not in walked or not isinstance(d.size, DimExtent)])
+        size = prod([int(d.size) for d in (*kept, *(d for d in walked if not isinstance(d.size, DimExtent)))])
         # where index arrays walk a whole axis, each index is compared with the extent
         compared = [
             (d.axis, d.size)
