@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 
 from kernel_dsl.target import Feature, Target
@@ -171,3 +172,14 @@ def first_sizes() -> None:
 def update(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be rewritten."""
     return bool(request.config.getoption("--update"))
+
+
+@pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.gpu)], ids=["interpreter", "gpu"])
+def interpret(request: pytest.FixtureRequest) -> Any:
+    """`interpret=` for a call: the interpreter, and the GPU where there is one."""
+    return request.param
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)

@@ -53,7 +53,7 @@ def test_a_sample_has_every_value_of_each_parameter() -> None:
 
 
 def test_the_kernels_of_hopper_are_marked(request: pytest.FixtureRequest) -> None:
-    """Every test of tests/hopper that would run on a GPU names a feature."""
+    """Every test of tests/hopper and tests/library that would run on a GPU names a feature."""
     for item in request.session.items:
-        if "tests/hopper" in item.nodeid and item.get_closest_marker("gpu"):
+        if item.nodeid.startswith(("tests/hopper", "tests/library")) and item.get_closest_marker("gpu"):
             assert any(item.get_closest_marker(name) for name in FEATURES), item.nodeid

@@ -1,23 +1,5 @@
-"""What the tests of the Hopper parts share."""
+"""Tests of the Hopper parts run under each schedule."""
 
-from __future__ import annotations
+from tests.schedules import interpret
 
-from typing import Any
-
-import numpy as np
-import pytest
-
-import kernel_dsl as kd
-
-SCHEDULES = ("eager", "late", "random")
-
-
-@pytest.fixture(params=[*SCHEDULES, pytest.param("cuda", marks=pytest.mark.gpu)])
-def interpret(request: pytest.FixtureRequest) -> Any:
-    """The interpreter under each schedule with hazards on, and the GPU where there is one."""
-    return False if request.param == "cuda" else kd.InterpretParams(schedule=request.param)
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(7)
+__all__ = ["interpret"]

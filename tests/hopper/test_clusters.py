@@ -9,8 +9,8 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.runtime.interpreter.checks.hazards import HazardError
+from tests.schedules import SCHEDULES
 
-from .conftest import SCHEDULES
 from .helpers import random, relative, tiles
 
 pytestmark = [pytest.mark.cluster, pytest.mark.tma]

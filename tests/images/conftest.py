@@ -39,11 +39,6 @@ def interpret(request: pytest.FixtureRequest) -> bool:
     return False
 
 
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(7)
-
-
 @pytest.fixture(scope="session")
 def compiler() -> None:
     """For tests that compile CUDA C++."""

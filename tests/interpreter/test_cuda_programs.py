@@ -13,11 +13,6 @@ from .launching import SCHEDULES, launch, load
 BASICS = "cuda_basics.ptx"
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(7)
-
-
 @pytest.mark.parametrize("n", [1, 31, 1000, 4096])
 def test_vector_add(rng, n):
     a, b = rng.standard_normal((2, n), np.float32)

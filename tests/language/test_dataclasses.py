@@ -47,11 +47,6 @@ def layer(x: Any, p: Layer, out: Any) -> None:
     out[...] = v if p.bias is None else v + p.bias[...]
 
 
-@pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.gpu)], ids=["interpreter", "gpu"])
-def interpret(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
 @pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_dataclass_is_a_nest_of_its_fields(power: int, bias: bool, interpret: Any) -> None:

@@ -16,11 +16,6 @@ Spec = kd.ShapeDtypeStruct
 f32 = kd.float32
 
 
-@pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.gpu)], ids=["interpreter", "gpu"])
-def interpret(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
 def run(body: Any, x: Any, scratch: Any, interpret: Any, **options: Any) -> Any:
     made = kd.kernel(body, out_type=Spec(x.shape, f32), scratch_types=scratch, interpret=interpret, **options)
     return made(x)

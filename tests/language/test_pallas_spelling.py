@@ -14,11 +14,6 @@ Spec = kd.ShapeDtypeStruct
 f32 = kd.float32
 
 
-@pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.gpu)], ids=["interpreter", "gpu"])
-def interpret(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
 def run(body: Any, out: Any, *args: Any, interpret: Any = True, **options: Any) -> Any:
     return kd.kernel(body, out_type=out, interpret=interpret, **options)(*args)
 

@@ -16,11 +16,6 @@ PACKED = (kd.int4, kd.uint4, kd.float4_e2m1fn)
 WIDE = (kd.bfloat16, kd.float16, kd.float32, kd.int8, kd.int32, kd.float64)
 
 
-@pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.gpu)], ids=["interpreter", "gpu"])
-def interpret(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
 def numbers(dtype: Any, shape: tuple[int, ...], seed: int = 0) -> Any:
     """Any codes, as an array of ml_dtypes."""
     return np.random.default_rng(seed).integers(0, 16, shape).astype(np.uint8).view(dtype.numpy)

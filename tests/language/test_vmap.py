@@ -15,11 +15,6 @@ from tests.ops.harness import random
 Spec = kd.ShapeDtypeStruct
 
 
-@pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.gpu)], ids=["interpreter", "gpu"])
-def interpret(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
 @kd.kernel(
     out_type=lambda x, y: Spec(x.shape, x.dtype), grid=lambda x, y: (kd.cdiv(x.shape[0], 128),), grid_names=("i",)
 )

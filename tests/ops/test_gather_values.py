@@ -14,11 +14,6 @@ X = np.random.default_rng(0).standard_normal((5, 6, 7)).astype(np.float32)
 I, J = np.array([3, 0, 2, 3], np.int32), np.array([[5], [1]], np.int32)  # noqa: E741
 
 
-@pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.gpu)], ids=["interpreter", "gpu"])
-def interpret(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
 @pytest.mark.parametrize(
     "pick",
     [

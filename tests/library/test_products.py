@@ -21,8 +21,8 @@ from kernel_dsl.library.routes import Route, route
 from kernel_dsl.library.tile_product import TileConfig, tile_kernel
 from kernel_dsl.refs import strides_of
 from kernel_dsl.stages import target_named
+from tests.hopper.helpers import assemble, random, relative
 
-from .helpers import assemble, random, relative
 from .products import PLACES, Call, any_call, place
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]

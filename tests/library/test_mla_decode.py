@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-
-from .helpers import assemble, random, relative
+from tests.hopper.helpers import assemble, random, relative
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 bf16 = kd.bfloat16

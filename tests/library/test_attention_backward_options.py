@@ -11,9 +11,9 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, attention, attention_backward
 from kernel_dsl.library.attention_derivative import UNARY, with_derivative
+from tests.hopper.helpers import random, relative
 
 from . import attention_reference as reference
-from .helpers import random, relative
 from .test_attention_options import OPTIONS, PAIRS, inputs, made, one_of, ragged
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]

@@ -9,9 +9,9 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionConfig
+from tests.hopper.helpers import random
 
 from . import attention_reference as reference
-from .helpers import random
 from .test_attention_options import OPTIONS, check, made, one_of
 from .test_decode import paged
 

@@ -14,9 +14,9 @@ from kernel_dsl.library.conv_kernel import ConvConfig, backward, boxes, config_o
 from kernel_dsl.library.conv_problem import ConvProblem
 from kernel_dsl.library.conv_wgrad_kernel import ConvWgradConfig, conv_wgrad_kernel, wgrad_config, wgrad_split
 from kernel_dsl.stages import target_named
+from tests.hopper.helpers import relative
 
 from .conv_reference import Conv, any_conv, arrays
-from .helpers import relative
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 

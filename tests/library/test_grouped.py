@@ -13,9 +13,9 @@ from kernel_dsl.library.grouped_product import grouped_kernel
 from kernel_dsl.library.grouped_tiles import RowGroups
 from kernel_dsl.library.grouped_wgrad_product import wgrad_kernel
 from kernel_dsl.library.problem import Problem
+from tests.hopper.helpers import assemble, random, relative
 
 from .grouped import Call, any_call, grouped, wgrad
-from .helpers import assemble, random, relative
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 

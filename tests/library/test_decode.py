@@ -11,9 +11,9 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.library.decode_kernel import DecodeConfig, decode_kernel, decode_steps
 from kernel_dsl.library.decode_problem import DecodeProblem
+from tests.hopper.helpers import random, relative
 
 from . import attention_reference as reference
-from .helpers import random, relative
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 bf16, f16, f32, e4m3 = kd.bfloat16, kd.float16, kd.float32, kd.float8_e4m3fn

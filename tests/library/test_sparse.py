@@ -11,11 +11,11 @@ import kernel_dsl as kd
 from kernel_dsl.errors_hopper import TransformConflict, UnreadAccumulator, WgmmaShape, WgmmaType
 from kernel_dsl.library import MatmulConfig, SparseMatrix
 from kernel_dsl.library.operands import turned
+from tests.hopper.helpers import assemble, random, relative
+from tests.hopper.test_wgmma import FP8_ON_A_GPU
 
-from .helpers import assemble, random, relative
 from .products import PLACES, place
 from .sparse_reference import compressed, group_of, pruned
-from .test_wgmma import FP8_ON_A_GPU
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 

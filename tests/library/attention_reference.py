@@ -99,6 +99,19 @@ def attention(
     return Reference(out, lse, grads, size)
 
 
+def plain(q: Any, k: Any, v: Any, causal: bool) -> tuple[Any, Any]:
+    """Output and log-sum-exp in float64, without options."""
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    k, v = (np.repeat(x, q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = np.einsum("bhqd,bhkd->bhqk", q, k) * q.shape[3] ** -0.5
+    if causal:
+        scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
+    top = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - top)
+    total = weights.sum(-1, keepdims=True)
+    return np.einsum("bhqk,bhkd->bhqd", weights / total, v), (top + np.log(total))[..., 0]
+
+
 def summed(x: Any, shape: tuple[int, ...]) -> Any:
     """`x` summed over what an array of that shape is broadcast along."""
     x = x.sum(tuple(range(x.ndim - len(shape))))

@@ -14,9 +14,9 @@ from kernel_dsl.library.attention_captured import capture, function_of, reading
 from kernel_dsl.library.attention_linear import linear_of
 from kernel_dsl.library.attention_options import tiles_of_bias
 from kernel_dsl.library.attention_scored_kernel import exp2_by_fma, scored_kernel
+from tests.hopper.helpers import random, relative
 
 from . import attention_reference as reference
-from .helpers import random, relative
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 bf16, f16, f32, e4m3 = kd.bfloat16, kd.float16, kd.float32, kd.float8_e4m3fn

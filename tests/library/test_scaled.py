@@ -16,8 +16,8 @@ from kernel_dsl.library.persistent_matmul import MatmulConfig, matmul_kernel
 from kernel_dsl.library.problem import Problem
 from kernel_dsl.library.routes import route
 from kernel_dsl.stages import target_named
+from tests.hopper.helpers import assemble, random, relative
 
-from .helpers import assemble, random, relative
 from .products import scales
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]

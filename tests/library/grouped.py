@@ -14,8 +14,8 @@ import kernel_dsl as kd
 from benchmarks.bounds import fp8_error
 from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.library.families import default_out
+from tests.hopper.helpers import random, relative, run_random
 
-from .helpers import random, relative, run_random
 from .products import GATES, PLACES, place
 
 f16, bf16, f32, f64 = kd.float16, kd.bfloat16, kd.float32, kd.float64

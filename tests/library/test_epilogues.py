@@ -14,8 +14,8 @@ from kernel_dsl.library.arguments import MatmulOptions, request
 from kernel_dsl.library.gate_gradients import gate_gradients
 from kernel_dsl.library.routes import route
 from kernel_dsl.stages import target_named
+from tests.hopper.helpers import random, relative
 
-from .helpers import random, relative
 from .products import GATES, exact_gelu, philox, place, weighed
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]

@@ -10,9 +10,9 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import attention, attention_backward
+from tests.hopper.helpers import random, relative
 
 from . import attention_reference as reference
-from .helpers import random, relative
 from .test_attention_captured import DOCUMENTS, alibi, of_batch
 from .test_attention_options import BOUNDS, check
 from .test_attention_pages import cache

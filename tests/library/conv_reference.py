@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import kernel_dsl as kd
+from tests.hopper.helpers import random
 
-from .helpers import random
 from .products import place
 
 Pair = tuple[int, int]

@@ -17,8 +17,7 @@ from benchmarks.bounds import fp8_error
 from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.library.families import default_out
 from kernel_dsl.library.promoted_product import RUN
-
-from .helpers import random, relative, run_random
+from tests.hopper.helpers import random, relative, run_random
 
 f16, bf16, f32, f64 = kd.float16, kd.bfloat16, kd.float32, kd.float64
 e4m3, e5m2, s8, u8 = kd.float8_e4m3fn, kd.float8_e5m2, kd.int8, kd.uint8

@@ -1,4 +1,4 @@
-"""kd.library: every dtype, transpose, edge and extra of matmul; attention's masks, groups and head dimensions."""
+"""kd.library.matmul: every dtype, transpose, edge and extra."""
 
 from __future__ import annotations
 
@@ -9,18 +9,9 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library.attention_kernel import (
-    AttentionConfig,
-    AttentionProblem,
-    attention_kernel,
-    dealt,
-    default_config,
-    heads_together,
-)
 from kernel_dsl.library.choose import choose, configure
 from kernel_dsl.library.persistent_matmul import MatmulConfig, Problem, matmul_kernel
-
-from .helpers import assemble, random, relative
+from tests.hopper.helpers import assemble, random, relative
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 
@@ -120,21 +111,6 @@ def test_turns_and_clusters(config: MatmulConfig, transposed: bool, interpret: A
     assert relative(kernel(a.T if transposed else a, b.T if transposed else b, interpret=interpret), expected) < 4e-3
 
 
-@pytest.mark.parametrize("backwards", [False, True])
-def test_inputs_that_tma_cannot_take(backwards: bool, rng: Any) -> None:
-    """Rows in reverse, and fp8 of two kinds that are not contiguous along K: the general kernels take them."""
-    a, b = random(rng, (72, 64), bf16), random(rng, (64, 64), bf16)
-    a = a[::-1] if backwards else a[:, ::-1]
-    got = kd.library.matmul(a, b, interpret=True)
-    assert relative(got, a.astype(np.float64) @ b.astype(np.float64)) < 4e-3
-    a, b = random(rng, (40, 32), kd.float8_e5m2), random(rng, (32, 48), kd.float8_e4m3fn)
-    a, b = (b.T, a.T) if backwards else (a, b)
-    assert relative(kd.library.matmul(a, b, interpret=True), a.astype(np.float64) @ b.astype(np.float64)) < 4e-3
-    q = random(rng, (1, 1, 64, 64), bf16)
-    q = q[:, :, ::-1] if backwards else np.ascontiguousarray(q.transpose(0, 1, 3, 2)).transpose(0, 1, 3, 2)
-    assert relative(kd.library.attention(q, q, q, interpret=True), attention(q, q, q, False)[0]) < 8e-3
-
-
 @pytest.mark.parametrize("extra", [f32, f16, kd.float64, kd.int64], ids=str)
 @pytest.mark.parametrize("dtype", [kd.int8, kd.uint8, kd.int32, kd.int64], ids=str)
 @pytest.mark.parametrize("K", [48, 50])
@@ -159,59 +135,6 @@ def test_what_the_fast_kernel_refuses(shape: Any, dtype: Any, rng: Any) -> None:
     assert kd.library.matmul.lower(a, b).name == "matmul_general"
     assert got.shape == expected.shape
     assert not expected.size or relative(got, expected) < (5e-3 if dtype == bf16 else 1e-5)
-
-
-def placed(kind: str, shape: tuple[int, ...], fill: Any) -> Any:
-    """An array of zeros that lies as `kind` says; `fill` is what its base holds, and shall keep."""
-    base = np.full((*shape[:-1], 2 * shape[-1] + 8), fill, np.float16)
-    views = {
-        "padded": base[..., : shape[-1]],
-        "transposed": np.full((*shape[:-2], shape[-1], shape[-2]), fill, np.float16).swapaxes(-1, -2),
-        "strided": base[..., : 2 * shape[-1] : 2],
-        "backwards": base[..., ::-1, : shape[-1]],
-        "misaligned": base[..., 1 : shape[-1] + 1],
-    }
-    return views[kind]
-
-
-@pytest.mark.parametrize("kind", ["padded", "transposed", "strided", "backwards", "misaligned"])
-def test_results_that_tma_cannot_store(kind: str, rng: Any) -> None:
-    """`out=` of any strides and address is filled, and nothing beside it."""
-    a, b, expected = operands(rng, 72, 64, 32, f16, False, False)
-    q, k, v = (random(rng, (1, 2, 40, 64), f16) for _ in range(3))
-    for shape, call, right in (
-        ((72, 64), lambda out: kd.library.matmul(a, b, out=out, interpret=True), expected),
-        (
-            (1, 2, 40, 64),
-            lambda out: kd.library.attention(q, k, v, out=out, interpret=True),
-            attention(q, k, v, False)[0],
-        ),
-    ):
-        out = placed(kind, shape, -7)
-        base = out.base
-        assert call(out) is out and relative(out, right) < 4e-3
-        out[...] = -7
-        assert (base == -7).all()
-
-
-def test_results_in_place(interpret: Any, rng: Any) -> None:
-    """c and q may be overwritten; a, b, k and v are read by other blocks, and may not."""
-    a, b, expected = operands(rng, 64, 64, 64, f16, False, False)
-    c = random(rng, (64, 64), f16)
-    expected = expected + c
-    assert relative(kd.library.matmul(a, b, c=c, out=c, interpret=interpret), expected) < 4e-3
-    q, k, v = random(rng, (1, 2, 72, 64), f16), random(rng, (1, 1, 72, 64), f16), random(rng, (1, 1, 72, 64), f16)
-    expected = attention(q, k, v, True)[0]
-    assert relative(kd.library.attention(q, k, v, causal=True, out=q, interpret=interpret), expected) < 4e-3
-    k, v = random(rng, q.shape, f16), random(rng, q.shape, f16)
-    for word, call in (
-        ("a", lambda: kd.library.matmul(a, b, out=a, interpret=True)),
-        ("b", lambda: kd.library.matmul(a, b.T, out=b, interpret=True)),
-        ("k", lambda: kd.library.attention(q, k, v, out=k, interpret=True)),
-        ("v", lambda: kd.library.attention(q, k, v, out=(v, np.empty((1, 2, 72), np.float32)), return_lse=True)),
-    ):
-        with pytest.raises(ValueError, match=f"out= is the memory of {word}"):
-            call()
 
 
 THIN = MatmulConfig(tile_m=128, tile_n=16, stages=3, epilogue_n=16, swapped=True)
@@ -313,114 +236,6 @@ def test_the_large_kernel(transposed: bool) -> None:
     assert assemble(kernel, spec, spec).resources.registers == 168
 
 
-def attention(q: Any, k: Any, v: Any, causal: bool) -> tuple[Any, Any]:
-    """Output and log-sum-exp in float64."""
-    q, k, v = (x.astype(np.float64) for x in (q, k, v))
-    k, v = (np.repeat(x, q.shape[1] // k.shape[1], 1) for x in (k, v))
-    scores = np.einsum("bhqd,bhkd->bhqk", q, k) * q.shape[3] ** -0.5
-    if causal:
-        scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
-    top = scores.max(-1, keepdims=True)
-    weights = np.exp(scores - top)
-    total = weights.sum(-1, keepdims=True)
-    return np.einsum("bhqk,bhkd->bhqd", weights / total, v), (top + np.log(total))[..., 0]
-
-
-# (batch, heads, key heads, queries, keys, dim, causal)
-ATTENTIONS = [
-    (1, 2, 2, 256, 256, 128, False),
-    (1, 2, 1, 256, 256, 128, True),
-    (2, 1, 1, 200, 300, 64, False),
-    (1, 4, 2, 200, 300, 64, True),
-    (1, 1, 1, 200, 170, 256, True),
-    (1, 1, 1, 300, 191, 64, True),
-    (1, 1, 1, 130, 100, 256, False),
-    (1, 1, 1, 1, 77, 128, False),
-]
-
-
-@pytest.mark.parametrize("case", ATTENTIONS, ids=str)
-@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
-@pytest.mark.sampled(7)
-def test_attention(case: Any, dtype: Any, rng: Any) -> None:
-    B, H, G, Q, S, D, causal = case
-    q = random(rng, (B, H, Q, D), dtype)
-    k, v = random(rng, (B, G, S, D), dtype), random(rng, (B, G, S, D), dtype)
-    expected, lse = attention(q, k, v, causal)
-    schedule = kd.InterpretParams(schedule="late" if dtype == bf16 else "random")
-    got, sums = kd.library.attention(q, k, v, causal=causal, return_lse=True, interpret=schedule)
-    assert kd.library.attention.lower(q, k, v, causal=causal).name == "attention"
-    assert relative(got, expected) < (8e-3 if dtype == bf16 else 2e-3)
-    assert np.abs(sums - lse).max() < 1e-5
-    assert np.array_equal(kd.library.attention(q, k, v, causal=causal, interpret=schedule), got)
-
-
-LONGER = [
-    (None, (1, 4, 2, 400, 400, 64, True)),
-    (None, (1, 2, 2, 300, 330, 64, False)),
-    (None, (1, 2, 1, 300, 300, 128, True)),
-    (None, (1, 2, 2, 200, 130, 128, False)),
-    (None, (1, 2, 1, 150, 200, 256, True)),
-    (AttentionConfig(2, 96, 3, turns=True), (1, 2, 1, 300, 300, 64, True)),
-    (AttentionConfig(2, 128, 2), (1, 2, 1, 300, 300, 128, True)),
-    (AttentionConfig(1, 64, 2), (1, 2, 1, 200, 200, 64, True)),
-]
-
-
-@pytest.mark.parametrize(("config", "case"), LONGER, ids=str)
-@pytest.mark.sampled(17)
-def test_attention_on_few_blocks(config: Any, case: Any, interpret: Any, rng: Any) -> None:
-    """Three blocks, so that each has several tiles; the default configurations where none is given."""
-    B, H, G, Q, S, D, causal = case
-    q = (random(rng, (B, H, Q, D), f32) * 3).astype(bf16.numpy)  # so that maxima rise beyond the slack
-    k, v = random(rng, (B, G, S, D), bf16), random(rng, (B, G, S, D), bf16)
-    expected, lse = attention(q, k, v, causal)
-    problem = AttentionProblem(B, H, G, Q, S, D, bf16, causal, D**-0.5, True)
-    got, sums = attention_kernel(problem, config or default_config(problem), 3)(q, k, v, interpret=interpret)
-    assert relative(got, expected) < 8e-3
-    assert np.abs(sums - lse).max() < 1e-5
-
-
-@pytest.mark.parametrize(("length", "heads", "tile", "keys"), [
-    (16384, 16, 128, 128), (4096, 64, 128, 128), (16384, 16, 192, 128), (4096, 64, 192, 128), (4096, 64, 128, 80),
-])  # fmt: skip
-def test_causal_tiles_are_dealt_evenly(length: int, heads: int, tile: int, keys: int) -> None:
-    """No block of 132 has much more than its share, and few heads are under way at a time."""
-    lengths = [-(-(i + 1) * tile // keys) + 1 for i in range(-(-length // tile))]
-    together = heads_together(lengths, heads, 132)
-    order = dealt(lengths, heads, together)
-    assert sorted(order) == sorted(lengths * heads) and together <= 8
-    assert max(sum(order[i::132]) for i in range(132)) <= 1.03 * sum(order) / 132
-
-
-@pytest.mark.parametrize("dim", [64, 128, 256])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.sampled(5)
-def test_attention_has_no_spills(dim: int, causal: bool) -> None:
-    spec = kd.ShapeDtypeStruct((1, 16, 4096, dim), bf16)
-    compiled = kd.library.attention.lower(spec, spec, spec, causal=causal).compile()
-    assert compiled.resources.spills == 0 and not compiled.remarks
-
-
-def test_heads_that_are_one_in_memory(interpret: Any) -> None:
-    """Keys and values whose heads were made by `expand`: their strides are 0."""
-    torch = pytest.importorskip("torch")
-    device = "cpu" if interpret else "cuda"
-    q = torch.randn(1, 4, 128, 64, device=device).bfloat16()
-    k, v = (torch.randn(1, 1, 128, 64, device=device).bfloat16().expand(1, 4, 128, 64) for _ in range(2))
-    got = kd.library.attention(q, k, v, interpret=interpret)
-    expected = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double())
-    assert relative(got.double().cpu().numpy(), expected.cpu().numpy()) < 8e-3
-
-
-@pytest.mark.parametrize("dtype", [f32, kd.float64], ids=str)
-def test_general_attention(dtype: Any, rng: Any) -> None:
-    q, k, v = random(rng, (1, 2, 9, 40), dtype), random(rng, (1, 1, 30, 40), dtype), random(rng, (1, 1, 30, 40), dtype)
-    expected, lse = attention(q, k, v, True)
-    got, sums = kd.library.attention(q, k, v, causal=True, return_lse=True, interpret=True)
-    assert relative(got, expected) < 1e-5 and np.abs(sums - lse).max() < 1e-5
-
-
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.sampled(3)
 def test_mixed(transposed: bool, interpret: Any, rng: Any) -> None:
@@ -499,15 +314,3 @@ def test_large_products_on_a_gpu(shape: Any, ta: bool, tb: bool, rng: Any) -> No
     b = random(rng, (N, K), bf16).T if tb else random(rng, (K, N), bf16)
     got = kd.library.matmul(a, b, interpret=False)
     assert relative(got, (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float64)) < 4e-3
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dim", [64, 128, 256])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("length", [1024, 1000])
-def test_long_attention_on_a_gpu(dim: int, causal: bool, length: int, rng: Any) -> None:
-    q = random(rng, (2, 4, length, dim), bf16)
-    k, v = random(rng, (2, 2, length, dim), bf16), random(rng, (2, 2, length, dim), bf16)
-    expected, lse = attention(q, k, v, causal)
-    got, sums = kd.library.attention(q, k, v, causal=causal, return_lse=True, interpret=False)
-    assert relative(got, expected) < 1e-2 and np.abs(sums - lse).max() < 1e-3

@@ -11,8 +11,7 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.library import choose
 from kernel_dsl.library.problem import Problem
-
-from .helpers import random, relative
+from tests.hopper.helpers import random, relative
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 

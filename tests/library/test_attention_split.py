@@ -13,9 +13,9 @@ from kernel_dsl.library import AttentionConfig
 from kernel_dsl.library.attention_kernel import AttentionProblem, attention_kernel, default_config
 from kernel_dsl.library.attention_opened import opened
 from kernel_dsl.library.attention_split import SMALL, SplitPlan, small_config, splits_of
+from tests.hopper.helpers import random, relative
 
 from . import attention_reference as reference
-from .helpers import random, relative
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 bf16 = kd.bfloat16

@@ -12,8 +12,7 @@ from kernel_dsl.library import AttentionBackwardConfig, attention, attention_bac
 from kernel_dsl.library.attention_backward import default_config
 from kernel_dsl.library.attention_backward_walk import heads_at_once, makespan, step_counts
 from kernel_dsl.library.attention_kernel import AttentionProblem
-
-from .helpers import random, relative
+from tests.hopper.helpers import random, relative
 
 bf16, f16, f32 = kd.bfloat16, kd.float16, kd.float32
 Config = AttentionBackwardConfig

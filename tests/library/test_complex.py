@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from tests.hopper.helpers import random, relative
 
-from .helpers import random, relative
 from .products import place
 
 f32, c64 = kd.float32, np.complex64

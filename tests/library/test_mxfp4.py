@@ -9,8 +9,8 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import MatmulConfig, PackedMxfp4
+from tests.hopper.helpers import random, relative
 
-from .helpers import random, relative
 from .products import PLACES, place
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]

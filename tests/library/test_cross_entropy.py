@@ -19,9 +19,9 @@ from kernel_dsl.library.lane_product import LaneConfig, lane_kernel
 from kernel_dsl.library.operands import turned
 from kernel_dsl.library.problem import Problem
 from kernel_dsl.library.tile_product import TileConfig, tile_kernel
+from tests.hopper.helpers import random, relative
 
 from .cross_entropy_reference import expected
-from .helpers import random, relative
 from .products import PLACES, place
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]

@@ -12,9 +12,9 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.library import attention, attention_backward
 from kernel_dsl.library.attention_captured import capture
+from tests.hopper.helpers import random, relative
 
 from . import attention_reference as reference
-from .helpers import random, relative
 from .test_attention_options import BOUNDS, check, inputs, one_of, ragged
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
