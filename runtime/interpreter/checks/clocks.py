@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .lane_copies import LaneCopies
+
 if TYPE_CHECKING:
     from ..machine.batch import Batch
     from ..machine.group import Group
@@ -80,6 +82,7 @@ class Clocks:
         self.last: dict[int, Instruction] = {}  # the last instruction that issued to each queue
         self.any_fence: bool = False
         self.foreign: dict[int, list[tuple[int, int, int, Array]]] = {}
+        self.lane_copies: LaneCopies = LaneCopies(batch)
 
     def store(self, count: int) -> StoredClocks:
         return StoredClocks(self, count)
@@ -184,6 +187,7 @@ class Clocks:
         batch = self.batch
         team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
         self.known[team, agent] = np.maximum(self.known[team, agent], what)
+        self.lane_copies.sync(c.rows)
 
     def proxy_fence(self, c: Group, planes: tuple[int, ...]) -> None:
         """Execute fence.proxy: all that the warp knows is now visible to other proxies too."""
@@ -219,6 +223,7 @@ class Clocks:
                 continue
             # Others of this cluster know it once they are ordered after this warp's present epoch.
             self.foreign.setdefault(team, []).append((agent, int(row[0, agent]), other, what))
+        self.lane_copies.sync(np.flatnonzero((self.batch.row_team == team) & (self.batch.row_agent == agent)))
 
     def foreign_known(self, team: int, known: Array) -> list[tuple[int, Array]]:
         """Return a warp's knowledge of other clusters.

@@ -14,6 +14,8 @@ from .wording import AccessSide, conflict
 
 if TYPE_CHECKING:
     from ..machine.batch import Batch
+    from ..machine.group import Group
+    from ..ptx.module import Instruction
 
 Array = npt.NDArray[Any]
 _ONE_ROW = np.zeros((1, 1), np.int64)
@@ -37,6 +39,30 @@ class SharedShadow(Shadow):
             cleared = np.arange(n).reshape(self.batch.blocks, -1)[:, :reserved]
             self.writes.put(cleared, self.writes.add(np.full(1, ATOMIC), 0, 0))
         return ReadSets(n, self.site_type, self.batch.cluster * self.batch.per_block, self.check_room)
+
+    def read(
+        self, c: Group, index: Array, size: int, count: int, mask: Array | None, ins: Instruction, form: Any
+    ) -> None:  # fmt: skip
+        self._check_lanes(c, index, size, count, mask, ins, False)
+        super().read(c, index, size, count, mask, ins, form)
+
+    def write(
+        self, c: Group, index: Array, size: int, count: int, mask: Array | None, ins: Instruction,
+        form: Any, same: Any = None,
+    ) -> ShadowAccess | None:  # fmt: skip
+        self._check_lanes(c, index, size, count, mask, ins, True)
+        return super().write(c, index, size, count, mask, ins, form, same)
+
+    def atomic(self, c: Group, index: Array, size: int, mask: Array | None, ins: Instruction, form: Any) -> None:
+        self._check_lanes(c, index, size, 1, mask, ins, True)
+        super().atomic(c, index, size, mask, ins, form)
+
+    def _check_lanes(
+        self, c: Group, index: Array, size: int, count: int, mask: Array | None, ins: Instruction, writes: bool
+    ) -> None:  # fmt: skip
+        copies = self.batch.clocks.lane_copies
+        if copies.open:
+            copies.check(c, np.broadcast_to(index * size, (c.n, 32)), size * count, mask, ins, writes)
 
     def note_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         reads, mine = self.reads, self.epoch(a)
@@ -238,8 +264,10 @@ class SharedShadow(Shadow):
         return self.batch.run.reporter.who(cta, int(self.batch.row_warp[warp]))
 
     def name(self, a: ShadowAccess, row: int, granule: int) -> str:
-        offset = granule * self.granule % self.batch.shared.stride
-        run = self.batch.run
+        return self.name_at(granule * self.granule)
+
+    def name_at(self, byte: int) -> str:
+        offset, run = byte % self.batch.shared.stride, self.batch.run
         return run.reporter.shared_name(offset, run.program.dynamic_offset, run.program.shared_offsets)
 
     def side(self, a: ShadowAccess, row: int, epoch: int, site: int, writes: bool) -> AccessSide:

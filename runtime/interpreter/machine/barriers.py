@@ -271,7 +271,14 @@ class Barriers:
 def build_warp_barrier(k: Compiler, ins: Instruction) -> Op:
     """bar.warp.sync."""
     member = k.reader(ins.operands[0], "u32")
-    return lambda c: warp_together(c, member(c))
+
+    def run(c: Group) -> bool:
+        met = warp_together(c, member(c))
+        if met and c.batch.clocks is not None:
+            c.batch.clocks.lane_copies.sync(c.rows)
+        return met
+
+    return run
 
 
 @builds(" ".join(f"{b}{c}{a}" for b in ("bar", "barrier") for c in ("", ".cta") for a in ("", ".arrive", ".red")))

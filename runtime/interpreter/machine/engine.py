@@ -313,6 +313,8 @@ class AsyncGroups:
             for proxy in proxies:
                 held = clocks.known[team[row], agent[row], proxy, queue]
                 clocks.known[team[row], agent[row], proxy, queue] = max(int(held), clock)
+            if kind == "cp.async":
+                clocks.lane_copies.wait(int(c.rows[row]), clock)
 
     def all_rows(self, kind: str, c: Group) -> list[Pending]:
         """Return all operations of the warps of `c` that were not waited for."""

@@ -116,6 +116,9 @@ def _note_write(
     when = clocks.issued[teams, queues].astype(np.int64)
     access = ShadowAccess(c, clocks.of(c), teams, queues, when, ins, False, False)
     shadow = part.shadow
+    if clocks.lane_copies.open:
+        clocks.lane_copies.check(c, part.index * 4, size, part.mask, ins, True)
+    clocks.lane_copies.issue(c, (queues, when), part.index * 4, part.mask, size, ins)
     return (queues, when), shadow.note_write(access, shadow.granules(part.index, 4, size // 4), part.mask, same)
 
 

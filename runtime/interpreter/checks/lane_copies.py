@@ -1,0 +1,107 @@
+"""Copies of one lane and accesses of another (PTX ISA 9.7.9.25.3, cp.async.wait_group).
+
+A wait makes a lane's copies visible to that lane alone. Agents of vector clocks are warps, so what a warp has waited for is
+ordered before all that its lanes do next. Here stand the copies that a warp has waited for since its lanes last synchronised:
+other lanes may access their bytes after bar.warp.sync, a barrier or an acquire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ptx.module import Instruction
+from .kinds import HazardKind
+
+if TYPE_CHECKING:
+    from ..machine.batch import Batch
+    from ..machine.group import Group
+
+Array = npt.NDArray[Any]
+_FIX = "put bar.warp.sync, or a barrier of the block, between the wait and the access"
+_OTHERS = ~np.eye(32, dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneCopy:
+    """One instruction's copies: warps `rows` (n,) at `clock` (n,), each active lane `size` bytes from `start` (n, 32) on."""
+
+    rows: Array
+    clock: Array
+    start: Array
+    active: Array
+    size: int
+    ins: Instruction
+
+
+class LaneCopies:
+    """The copies of a batch's warps, and up to which clock each warp has waited for its own, and synchronised after."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.copies: list[LaneCopy] = []
+        self.waited: Array = np.zeros(len(batch.row_agent), np.int64)
+        self.synced: Array = np.zeros(len(batch.row_agent), np.int64)
+        self.queue: Array = np.zeros(batch.cluster * batch.per_block, np.int64)  # of the copies of each agent
+        self.open: bool = False  # whether a warp has waited for copies since it synchronised
+
+    def issue(
+        self, c: Group, when: tuple[Array, Array], start: Array, mask: Array | None, size: int, ins: Instruction
+    ) -> None:
+        """Note a copy by each warp of `c`, as operation `when` (queue, clock) of its queue."""
+        queue, clock = when
+        self.queue[self.batch.row_agent[c.rows]] = queue
+        active = np.ones((c.n, 32), np.bool_) if mask is None else mask.copy()
+        self.copies.append(LaneCopy(c.rows.copy(), clock, start, active, size, ins))
+
+    def wait(self, row: int, clock: int) -> None:
+        """The warp has waited for its copies up to `clock`."""
+        self.waited[row] = max(int(self.waited[row]), clock)
+        self.open = True
+
+    def sync(self, rows: Array) -> None:
+        """The lanes of these warps have synchronised; they may know of copies by the mbarrier that these arrived at."""
+        if not self.copies:
+            return
+        batch = self.batch
+        agent = batch.row_agent[rows]
+        self.synced[rows] = batch.clocks.known[batch.row_team[rows], agent, 0, self.queue[agent]]
+        self.open = bool((self.waited > self.synced).any())
+        self.copies = [x for x in self.copies if (x.clock > self.synced[x.rows]).any()]
+
+    def check(self, c: Group, first: Array, width: int, mask: Array | None, ins: Instruction, writes: bool) -> None:
+        """Report a lane that accesses `width` bytes from `first` (rows, 32) on, where another lane has copied to."""
+        rows = c.rows.tolist()
+        for copy in self.copies:
+            exposed = (self.synced[copy.rows] < copy.clock) & (copy.clock <= self.waited[copy.rows])
+            for k in np.flatnonzero(exposed).tolist():
+                if (row := int(copy.rows[k])) not in rows:
+                    continue
+                n = rows.index(row)
+                mine, theirs = first[n][:, None], copy.start[k][None, :]
+                bad = (mine < theirs + copy.size) & (theirs < mine + width) & copy.active[k][None, :] & _OTHERS
+                if mask is not None:
+                    bad &= mask[n][:, None]
+                if bad.any():
+                    lane, other = (int(i) for i in np.argwhere(bad)[0])
+                    at = max(int(first[n, lane]), int(copy.start[k, other]))
+                    self._report(row, at, (lane, other), (ins, copy.ins), writes)
+                    return
+
+    def _report(
+        self, row: int, at: int, lanes: tuple[int, int], both: tuple[Instruction, Instruction], writes: bool
+    ) -> None:
+        batch, run = self.batch, self.batch.run
+        cta = batch.coordinates[int(batch.row_cta[row])]
+        mine, theirs = (run.reporter.who(cta, int(batch.row_warp[row]), lane) for lane in lanes)
+        ins, copied = both
+        now = "written" if writes else "read"
+        what = (
+            f"{batch.shared.shadow.name_at(at)} is {now} after another lane of the warp copied to it; "
+            "a wait shows copies to the lane that issued them"
+        )
+        details = (f"{now} by {mine}", f"copied by {theirs}", f"copied at {run.reporter.place(copied)}")
+        run.reporter.hazard(HazardKind.RACE_SHARED, what, ins, details, _FIX, run.reporter.side(details[1], copied))
