@@ -1,6 +1,8 @@
-"""Planted bugs of lanes: a wait for cp.async shows copies to the lane that issued them, and to no other of its warp."""
+"""Planted bugs of lanes: a wait for copies orders them for the lane that issued them, and for no other of its warp."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,7 +51,29 @@ def lanes(name: str, body: str, line: str = SYNC, instead: str = "", mentions: t
     return swap(name, K.RACE_SHARED, body, line, instead, params=".param .u64 a", args=data, mentions=mentions)
 
 
+# Lane 0 stores what all have written, and waits until the copy has read it; then others write anew.
+STORE = """ .shared .align 16 .b8 t[1024]; ld.param.u64 d1, [a]; mov.u32 r2, t; shl.b32 r3, r1, 2; add.u32 r4, r2, r3;
+ setp.ne.u32 p1, r1, 0; st.shared.u32 [r4], r1; fence.proxy.async.shared::cta; bar.sync 0;
+ setp.ge.u32 p2, r1, 32; @p2 bra END;
+ @p1 bra DONE;
+ cp.async.bulk.global.shared::cta.bulk_group [d1], [r2], 256;
+ cp.async.bulk.commit_group;
+ cp.async.bulk.wait_group.read 0;
+DONE: bar.warp.sync -1;
+ st.shared.u32 [r4], r3;
+END: ret;"""
+ALL_WAIT = STORE.replace("DONE:", "DONE: cp.async.bulk.wait_group.read 0;")
+ONE = ("lane 1", "lane 0", "bar.warp.sync")
+
+
+def stored(name: str, body: str) -> Planted:
+    case = lanes(name, body, " bar.warp.sync -1;\n", "\n", ONE)
+    return replace(case, kind=K.REUSED_BEFORE_READ)
+
+
 CASES = [
+    stored("the source of another lane's store", STORE),
+    stored("each lane waits for its own stores", ALL_WAIT),
     lanes("another lane reads", COPY + WAIT + READ),
     lanes("another lane writes", COPY + WAIT + " st.shared.v4.u32 [r5], {r1, r1, r1, r1};\n ret;"),
     lanes("another lane adds", COPY + WAIT + " red.shared.add.u32 [r5], 1;\n ret;"),

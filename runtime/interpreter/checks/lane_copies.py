@@ -1,8 +1,9 @@
-"""Copies of one lane and accesses of another (PTX ISA 9.7.9.25.3, cp.async.wait_group).
+"""Copies of one lane and accesses of another (PTX ISA 9.7.9.25.3, cp.async.wait_group and cp.async.bulk.wait_group).
 
-A wait makes a lane's copies visible to that lane alone. Agents of vector clocks are warps, so what a warp has waited for is
-ordered before all that its lanes do next. Here stand the copies that a warp has waited for since its lanes last synchronised:
-other lanes may access their bytes after bar.warp.sync, a barrier or an acquire.
+A lane's wait orders its own copies before what that lane does next, and before nothing of other lanes. Agents of vector clocks
+are warps, so what a warp has waited for is ordered before all that its lanes do next. Here stand the copies that a warp has
+waited for since its lanes last synchronised: other lanes may access what cp.async wrote, and write what a bulk copy read, after
+bar.warp.sync, a barrier or an acquire.
 """
 
 from __future__ import annotations
@@ -37,6 +38,18 @@ class LaneCopy:
     ins: Instruction
 
 
+@dataclass(frozen=True, slots=True)
+class LaneSource:
+    """What a lane's bulk copy reads: `size` bytes from `start` on, as operation `clock` of a queue."""
+
+    lane: int
+    queue: int
+    clock: int
+    start: int
+    size: int
+    ins: Instruction
+
+
 class LaneCopies:
     """The copies of a batch's warps, and up to which clock each warp has waited for its own, and synchronised after."""
 
@@ -46,6 +59,8 @@ class LaneCopies:
         self.waited: Array = np.zeros(len(batch.row_agent), np.int64)
         self.synced: Array = np.zeros(len(batch.row_agent), np.int64)
         self.queue: Array = np.zeros(batch.cluster * batch.per_block, np.int64)  # of the copies of each agent
+        self.sources: dict[int, dict[tuple[int, int], LaneSource]] = {}  # by warp: the newest by lane and start
+        self.read: set[int] = set()  # warps that have waited for bulk copies since they synchronised
         self.open: bool = False  # whether a warp has waited for copies since it synchronised
 
     def issue(
@@ -62,15 +77,31 @@ class LaneCopies:
         self.waited[row] = max(int(self.waited[row]), clock)
         self.open = True
 
+    def issue_source(self, row: int, source: LaneSource) -> None:
+        self.sources.setdefault(row, {})[source.lane, source.start] = source
+
+    def wait_sources(self, rows: Array) -> None:
+        """Lanes of these warps have waited for their bulk copies."""
+        self.read.update(row for row in rows.tolist() if row in self.sources)
+        self.open |= bool(self.read)
+
     def sync(self, rows: Array) -> None:
         """The lanes of these warps have synchronised; they may know of copies by the mbarrier that these arrived at."""
-        if not self.copies:
+        if not self.open and not self.copies:
             return
         batch = self.batch
         agent = batch.row_agent[rows]
         self.synced[rows] = batch.clocks.known[batch.row_team[rows], agent, 0, self.queue[agent]]
-        self.open = bool((self.waited > self.synced).any())
         self.copies = [x for x in self.copies if (x.clock > self.synced[x.rows]).any()]
+        for row in self.read.intersection(rows.tolist()):
+            self.sources[row] = {k: x for k, x in self.sources[row].items() if not self._is_read(row, x)}
+            self.read.discard(row)
+        self.open = bool(self.read) or bool((self.waited > self.synced).any())
+
+    def _is_read(self, row: int, source: LaneSource) -> bool:
+        """Whether the warp has waited until the copy has read its source."""
+        known = self.batch.clocks.known[self.batch.row_team[row], self.batch.row_agent[row], 0]
+        return int(known[source.queue]) >= source.clock
 
     def check(self, c: Group, first: Array, width: int, mask: Array | None, ins: Instruction, writes: bool) -> None:
         """Report a lane that accesses `width` bytes from `first` (rows, 32) on, where another lane has copied to."""
@@ -90,18 +121,31 @@ class LaneCopies:
                     at = max(int(first[n, lane]), int(copy.start[k, other]))
                     self._report(row, at, (lane, other), (ins, copy.ins), writes)
                     return
+        for row in self.read.intersection(rows) if writes else ():
+            n = rows.index(row)
+            active = np.ones(32, np.bool_) if mask is None else mask[n]
+            for source in [x for x in self.sources[row].values() if self._is_read(row, x)]:
+                bad = active & (first[n] < source.start + source.size) & (source.start < first[n] + width)
+                bad[source.lane] = False
+                if bad.any():
+                    lane = int(np.argmax(bad))
+                    at = max(int(first[n, lane]), source.start)
+                    self._report(row, at, (lane, source.lane), (ins, source.ins), writes, True)
+                    return
 
     def _report(
-        self, row: int, at: int, lanes: tuple[int, int], both: tuple[Instruction, Instruction], writes: bool
-    ) -> None:
+        self, row: int, at: int, lanes: tuple[int, int], both: tuple[Instruction, Instruction], writes: bool,
+        source: bool = False,
+    ) -> None:  # fmt: skip
         batch, run = self.batch, self.batch.run
         cta = batch.coordinates[int(batch.row_cta[row])]
         mine, theirs = (run.reporter.who(cta, int(batch.row_warp[row]), lane) for lane in lanes)
         ins, copied = both
         now = "written" if writes else "read"
         what = (
-            f"{batch.shared.shadow.name_at(at)} is {now} after another lane of the warp copied to it; "
-            "a wait shows copies to the lane that issued them"
+            f"{batch.shared.shadow.name_at(at)} is {now} after another lane of the warp copied {'from' if source else 'to'} it; "
+            "a wait orders a lane's copies for that lane"
         )
         details = (f"{now} by {mine}", f"copied by {theirs}", f"copied at {run.reporter.place(copied)}")
-        run.reporter.hazard(HazardKind.RACE_SHARED, what, ins, details, _FIX, run.reporter.side(details[1], copied))
+        kind = HazardKind.REUSED_BEFORE_READ if source else HazardKind.RACE_SHARED
+        run.reporter.hazard(kind, what, ins, details, _FIX, run.reporter.side(details[1], copied))

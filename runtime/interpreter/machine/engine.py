@@ -315,6 +315,8 @@ class AsyncGroups:
                 clocks.known[team[row], agent[row], proxy, queue] = max(int(held), clock)
             if kind == "cp.async":
                 clocks.lane_copies.wait(int(c.rows[row]), clock)
+        if kind == "bulk":
+            clocks.lane_copies.wait_sources(c.rows)
 
     def all_rows(self, kind: str, c: Group) -> list[Pending]:
         """Return all operations of the warps of `c` that were not waited for."""

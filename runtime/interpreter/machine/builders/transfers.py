@@ -13,6 +13,7 @@ from kernel_dsl.compiled import Swizzle
 from kernel_dsl.tma import COPY_RULES, UNIT, BoxCopy, CopyRule
 
 from ...checks.kinds import HazardKind
+from ...checks.lane_copies import LaneSource
 from ...checks.shadow import ShadowAccess, row_of
 from ...ptx.module import Instruction
 from ..memory import SHARED_RESERVED, Buffer
@@ -127,6 +128,9 @@ def note_shared(
     access.proxy, access.strong = not generic, atomic
     if not write:
         shadow.on_read(access, row_of(span), ROW)
+        if i.clocks.queues[queue - i.clocks.agents][0] == "bulk":
+            source = LaneSource(i.lane, queue, clock, cta * batch.shared.stride + offset, size, i.ins)
+            i.clocks.lane_copies.issue_source(i.warp, source)
         return
     if atomic:
         shadow.check_initialised(access, row_of(span), ROW)
