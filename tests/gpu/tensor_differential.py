@@ -1,4 +1,4 @@
-"""mma.sync and wgmma against the GPU, by the distance from the exact sum.
+"""mma.sync, mma.sp and wgmma against the GPU, by the distance from the exact sum.
 
 Distances are relative to the sum of |a b| and |c|.
 """
@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernel_dsl.runtime.interpreter.isa.semantics import descriptor, distances, fragments, matrix, wgmma
+from kernel_dsl.runtime.interpreter.isa.semantics import descriptor, distances, fragments, matrix, sparse, wgmma
 from kernel_dsl.runtime.interpreter.isa.semantics.formats import FORMATS, encode
 from kernel_dsl.runtime.interpreter.isa.semantics.matrix import MmaSemantics
+from kernel_dsl.runtime.interpreter.isa.semantics.sparse import SparseSemantics
 from kernel_dsl.runtime.interpreter.isa.semantics.wgmma import WgmmaSemantics
 
 from .launcher import Gpu
@@ -80,7 +81,7 @@ def _vector(held: tuple[str, int], base: int) -> str:
     return "{" + ", ".join(f"{prefix}{base + i}" for i in range(held[1])) + "}"
 
 
-def mma_kernel(name: str, op: MmaSemantics) -> str:
+def mma_kernel(name: str, op: MmaSemantics | SparseSemantics, selector: int = 0) -> str:
     """Each thread loads its registers from 8-byte slots, one a register, and stores D likewise."""
     threads = WARPS * 32
     lines = [
@@ -97,6 +98,9 @@ def mma_kernel(name: str, op: MmaSemantics) -> str:
             lines.append(f"ld.global.{type_} {prefix}{base + i}, [%in+{slot * threads * 8}];")
             slot += 1
     vectors = ", ".join(_vector(h, b) for h, b in ((op.d, 0), (op.a, 16), (op.b, 32), (op.c, 48)))
+    if isinstance(op, SparseSemantics):
+        lines.append(f"ld.global.b32 %r70, [%in+{slot * threads * 8}];")
+        vectors += f", %r70, {selector}"
     lines.append(f"{'.'.join(op.opcode)} {vectors};")
     prefix, type_, _ = _CLASS[op.d[0]]
     for i in range(op.d[1]):
@@ -115,11 +119,11 @@ def _pack(elements: np.ndarray, type_: str) -> list[np.ndarray]:
     return [np.ascontiguousarray(words[..., i]) for i in range(words.shape[-1])]
 
 
-def _mma_operands(op: MmaSemantics, rng: np.random.Generator) -> list[list[np.ndarray]]:
+def _mma_operands(op: MmaSemantics | SparseSemantics, rng: np.random.Generator) -> list[list[np.ndarray]]:
     counts = [held[1] for held in (op.a, op.b, op.c)]
     packed: list[list[np.ndarray]] = []
     for type_, count in zip(op.types[:3], counts, strict=True):
-        width = matrix._WIDTH[type_]  # pyright: ignore[reportPrivateUsage]
+        width = matrix.WIDTH[type_]
         elements = count * 32 // width if width < 64 else count
         packed.append(_pack(codes(type_, (WARPS, 32, elements), rng), type_))
     return packed
@@ -136,9 +140,9 @@ def _exact_mma(op: MmaSemantics, operands: list[list[np.ndarray]]) -> tuple[list
 
 def _float_result(op: MmaSemantics, operands: list[list[np.ndarray]], change: object) -> list[np.ndarray]:
     a_type, b_type, c_type, _ = op.types
-    elements = matrix._elements  # pyright: ignore[reportPrivateUsage]
+    elements = matrix.elements
     m, n, k = op.m, op.n, op.k
-    per = [max(32 // matrix._WIDTH[t], 1) for t in (a_type, b_type)]  # pyright: ignore[reportPrivateUsage]
+    per = [max(32 // matrix.WIDTH[t], 1) for t in (a_type, b_type)]
     x = matrix.values(fragments.gather(elements(operands[0], a_type), ("a", m, k, per[0]), (m, k)), a_type)
     y = matrix.values(fragments.gather(elements(operands[1], b_type), ("b", n, k, per[1]), (k, n)), b_type)
     z = matrix.values(fragments.gather(elements(operands[2], c_type), ("c", m, n, 0), (m, n)), c_type)
@@ -170,7 +174,7 @@ def compare_mma(gpu: Gpu, module: object, name: str, op: MmaSemantics, table: Ta
     d_type = op.types[3]
     want = [np.asarray(r) for r in op(*operands)]
     have = [row.reshape(WARPS, 32).astype(want[0].dtype) for row in output]
-    elements = matrix._elements  # pyright: ignore[reportPrivateUsage]
+    elements = matrix.elements
     got, ours = (matrix.values(elements(r, d_type), d_type) for r in (have, want))
     kind = "mma.sync m8n8k4" if op.opcode[3] == "m8n8k4" and op.types[0] == "f16" else "mma.sync"
     if kind != "mma.sync" or op.types[0] == "b1":  # no float twin: the interpreter's own result is the measure
@@ -178,6 +182,62 @@ def compare_mma(gpu: Gpu, module: object, name: str, op: MmaSemantics, table: Ta
     else:
         (exact,), (scale,) = _exact_mma(op, operands)
     record(table, kind, (op.types[0], d_type), got, ours, exact, scale)
+
+
+# --- mma.sp --------------------------------------------------------------------------------------
+
+
+def sparse_cases() -> list[tuple[SparseSemantics, int]]:
+    """Every form with every selector."""
+    ops = [sparse.compile_sparse(opcode) for opcode in sparse.forms()]
+    return [(op, selector) for op in ops for selector in range(op.selectors)]
+
+
+def metadata_words(op: SparseSemantics, rng: np.random.Generator) -> np.ndarray:
+    """Random valid metadata in all lanes, (warps, 32); without order where none is wanted."""
+    choices = [0b0100, 0b1110] if op.chunk == 2 else [0b0100, 0b1000, 0b1100, 0b1001, 0b1101, 0b1110]
+    if op.chunk != 2 and not op.ordered:
+        choices += [0b0001, 0b0010, 0b0011, 0b0110, 0b0111, 0b1011]
+    nibbles = rng.choice(choices, (WARPS, 32, 8)).astype(np.uint32)
+    return np.bitwise_or.reduce(nibbles << np.arange(0, 32, 4, dtype=np.uint32), axis=-1)
+
+
+def run_sparse(gpu: Gpu, table: Table) -> None:
+    text, some = ".version 8.7\n.target sm_90a\n.address_size 64\n", sparse_cases()
+    text += "\n".join(mma_kernel(f"sp{i}", op, selector) for i, (op, selector) in enumerate(some)) + "\n"
+    module = gpu.load(text.encode())
+    for i, (op, selector) in enumerate(some):
+        compare_sparse(gpu, module, f"sp{i}", op, selector, table)
+    gpu.unload(module)
+
+
+def compare_sparse(gpu: Gpu, module: object, name: str, op: SparseSemantics, selector: int, table: Table) -> None:
+    rng = np.random.default_rng(17)
+    operands, words = _mma_operands(op, rng), metadata_words(op, rng)
+    slots = np.stack([r.reshape(-1).astype(np.uint64) for group in (*operands, [words]) for r in group])
+    output = gpu.run(module, name, [slots], np.zeros((op.d[1], WARPS * 32), np.uint64), 1, WARPS * 32)
+    places = op.places(words, selector)
+    assert (places >= 0).all()
+    want = op(*operands, places)
+    have = [row.reshape(WARPS, 32).astype(want[0].dtype) for row in output]
+    got, ours = (matrix.values(matrix.elements(r, op.types[3]), op.types[3]) for r in (have, want))
+    exact, scale = (_exact_sparse(op, operands, places, sign) for sign in (False, True))
+    record(table, "mma.sp", (op.types[0], op.types[3]), got, ours, exact, scale)
+
+
+def _exact_sparse(op: SparseSemantics, operands: list[list[np.ndarray]], places: np.ndarray, sizes: bool) -> np.ndarray:
+    """The float64 sum of products, or of their magnitudes."""
+    keys = (("a", op.m, op.k // 2), ("b", op.n, op.k), ("c", op.m, op.n))
+    shapes = ((op.m, op.k // 2), (op.k, op.n), (op.m, op.n))
+    stored, y, z = (
+        matrix.values(fragments.gather(matrix.elements(o, t), (*key, max(32 // matrix.WIDTH[t], 1)), shape), t)
+        for o, t, key, shape in zip(operands, op.types[:3], keys, shapes, strict=True)
+    )
+    x = np.zeros((WARPS, op.m, op.k))
+    np.put_along_axis(x, places, stored, 2)
+    if sizes:
+        x, y, z = abs(x), abs(y), abs(z)
+    return fragments.scatter(np.matmul(x, y) + z, fragments.accumulator_positions(op.m, op.n))
 
 
 # --- wgmma ---------------------------------------------------------------------------------------
@@ -341,6 +401,7 @@ def wgmma_module(members: list[Case]) -> str:
 def run(gpu: Gpu) -> Table:
     table: Table = {}
     run_mma(gpu, table)
+    run_sparse(gpu, table)
     run_wgmma(gpu, table, list(cases()))
     return table
 

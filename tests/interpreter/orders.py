@@ -18,6 +18,8 @@ _REGISTERS = "{r1, r2, r3, r4, r5, r6, r7, r8}"
 PRODUCTS = f"""
 mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {_FOUR}, {{r1, r2}}, {{r3}}, {_FOUR};
 mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.s8.s32 {{r1, r2, r3, r4}}, {{r1, r2, r3, r4}}, {{r5, r6}}, {{r1, r2, r3, r4}};
+mma.sp.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {_FOUR}, {{r1, r2}}, {{r3, r4}}, {_FOUR}, r5, 1;
+mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.satfinite.s32.s4.u4.s32 {{r1, r2, r3, r4}}, {{r1, r2}}, {{r5, r6}}, {{r1, r2, r3, r4}}, r5, 0;
 wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {_FOUR}, d1, d2, 1, 1, 1, 0, 0;
 wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8.satfinite {{r1, r2, r3, r4}}, d1, d2, 1;
 wmma.load.a.sync.aligned.row.m16n16k16.f16 {_REGISTERS}, [d1];

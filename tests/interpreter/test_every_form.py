@@ -83,6 +83,14 @@ def test_mma() -> None:
     assert not any(entry.unequal for entry in table.values()), tensor_differential.report(table)
 
 
+def test_mma_of_a_sparse_a() -> None:
+    table: tensor_differential.Table = {}
+    tensor_differential.run_sparse(Machine(), table)
+    assert not any(entry.unequal for entry in table.values()), tensor_differential.report(table)
+    for (_, a_type, d_type), entry in table.items():
+        assert entry.interpreter <= tensor_differential.bound("mma.sync", a_type, d_type)
+
+
 def test_wgmma() -> None:
     table: tensor_differential.Table = {}
     some = [case for case in tensor_differential.cases() if case.op.n <= 128][::5]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .instructions import ROWS
-from .semantics import forms, matrix, minmax, table, wgmma
+from .semantics import forms, matrix, minmax, sparse, table, wgmma
 
 HEADER = """# PTX that the interpreter runs
 
@@ -77,6 +77,7 @@ def markdown() -> str:
     parts += _elementwise()
     parts.append("\n## Matrix instructions\n\n| opcode | opcodes | shapes |\n|---|---|---|")
     parts += _grouped(matrix.forms(), 3)
+    parts += _grouped(sparse.forms(), 4)
     parts += _grouped(wgmma.forms(), 4)
     parts += _grouped(wgmma.sparse_forms(), 5)
     parts.append(f"\n{ROWS_TEXT}\n| instruction | operands |\n|---|---|")

@@ -28,6 +28,7 @@ _WORDS = {("", "L2::cache_hint"): 80, ("prefetch", "L2::evict_last"): 80, ("pref
     ("mma", "bf16"): 80, ("mma", "tf32"): 80, ("mma", "f64"): 80, ("mma", "m16n8k16"): 80, ("mma", "m16n8k32"): 80,
     ("mma", "m16n8k64"): 80, ("mma", "m16n8k128"): 80, ("mma", "m16n8k256"): 80, ("mma", "sp"): 80, ("mma", "e4m3"): 89,
     ("mma", "e5m2"): 89, ("wmma", "bf16"): 80, ("wmma", "tf32"): 80, ("wmma", "f64"): 80,
+    ("mma", "sp::ordered_metadata"): 80,
 }  # fmt: skip
 _BY_HEAD: dict[str, list[tuple[str, int]]] = {}
 for (_head, _word), _number in _WORDS.items():

@@ -200,6 +200,20 @@ T: activemask.b32 %r10; match.any.sync.b32 %r5, lane, <<-1||%r10>>; add.u32 %r9,
  X: bar.warp.sync -1;"""),
     lanes("mma of a warp of which lanes have left", """ mov.b32 %r5, 0; mov.f32 %f0, 0f00000000; setp.gt.u32 %p4, lane, <<30||31>>; @%p4 ret;
  mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f4, %f5, %f6, %f7}, {%r5, %r5}, {%r5}, {%f0, %f0, %f0, %f0};"""),
+    lanes("a sparse product of a warp of which lanes have left", """ mov.b32 %r5, 0x44444444; mov.f32 %f0, 0f00000000;
+ setp.gt.u32 %p4, lane, <<30||31>>; @%p4 ret;
+ mma.sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f4, %f5, %f6, %f7}, {%r5, %r5}, {%r5, %r5},
+ {%f0, %f0, %f0, %f0}, %r5, 0x0;"""),
+    lanes("metadata that stores one element twice", """ mov.b32 %r5, <<0x55555555||0x44444444>>; mov.f32 %f0, 0f00000000;
+ mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f4, %f5, %f6, %f7}, {%r5, %r5}, {%r5, %r5},
+ {%f0, %f0, %f0, %f0}, %r5, 0x0;""", "descriptor"),
+    lanes("metadata in another order than the instruction wants", """ mov.b32 %r5, 0x11111111; mov.f32 %f0, 0f00000000;
+ mma.sp<<::ordered_metadata||>>.sync.aligned.m16n8k64.row.col.s32.s8.s8.s32 {%r6, %r7, %r8, %r9}, {%r5, %r5, %r5, %r5},
+ {%r5, %r5, %r5, %r5}, {%r5, %r5, %r5, %r5}, %r5, 0x0;""", "descriptor"),
+    lanes("metadata from SMEM that nobody wrote", """ mov.f32 %f0, 0f00000000; <<||st.shared.u32 [%r1], 0x44444444;>>
+ ld.shared.u32 %r5, [%r1]; mov.b32 %r6, 0;
+ mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f4, %f5, %f6, %f7}, {%r6, %r6}, {%r6, %r6},
+ {%f0, %f0, %f0, %f0}, %r5, 0x0;""", "uninitialised"),
     lanes("ldmatrix of a warp that some lanes leave early", """ st.shared.u32 [%r1], tid; setp.lt.u32 %p4, lane, <<16||99>>; @!%p4 bra X;
  ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r5}, [%r0]; X:"""),
     lanes("a product that one warp of the group leaves out", """ setp.lt.u32 %p4, tid, <<96||128>>; @!%p4 bra X;

@@ -16,7 +16,7 @@ class UnknownInstruction(ValueError):
     def __init__(self, opcode: tuple[str, ...]) -> None:
         self.opcode = opcode
         name = ".".join(opcode)
-        if opcode[0] in _NOT_INTERPRETED or opcode[:1] == ("mma",):
+        if opcode[0] in _NOT_INTERPRETED:
             super().__init__(
                 f"'{name}' is an instruction that is not interpreted (docs/ptx-coverage.md has those that are)"
             )

@@ -24,7 +24,7 @@ from .types import Array
 
 Registers = list[Array]
 
-_WIDTH = {
+WIDTH = {
     "f64": 64, "f32": 32, "tf32": 32, "s32": 32, "f16": 16, "bf16": 16,
     "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "s4": 4, "u4": 4, "b1": 1,
 }  # fmt: skip
@@ -57,10 +57,10 @@ class MmaSemantics:
 # --- registers to elements and back --------------------------------------------------------------
 
 
-def _elements(registers: Registers, type_: str) -> Array:
+def elements(registers: Registers, type_: str) -> Array:
     """(warps, 32, elements) codes of a fragment, in uint8 for what is narrower than a byte."""
     stacked = np.stack(registers, axis=-1)
-    width = _WIDTH[type_]
+    width = WIDTH[type_]
     if width >= 8:
         unsigned: Any = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}[width]
         return stacked.view(unsigned)
@@ -115,24 +115,29 @@ def _fused_chain(a: Array, b: Array, c: Array) -> Array:
 
 def _multiply(m: int, n: int, k: int, types: tuple[str, str, str, str], how: str) -> Any:
     a_type, b_type, c_type, d_type = types
-    a_key = ("a", m, k, max(32 // _WIDTH[a_type], 1))
-    b_key = ("b", n, k, max(32 // _WIDTH[b_type], 1))
+    a_key = ("a", m, k, max(32 // WIDTH[a_type], 1))
+    b_key = ("b", n, k, max(32 // WIDTH[b_type], 1))
     c_key = ("c", m, n, 0)
-    out = fragments.accumulator_positions(m, n)
 
     def run(a: Registers, b: Registers, c: Registers) -> Registers:
-        x = values(fragments.gather(_elements(a, a_type), a_key, (m, k)), a_type)
-        y = values(fragments.gather(_elements(b, b_type), b_key, (k, n)), b_type)
-        z = values(fragments.gather(_elements(c, c_type), c_key, (m, n)), c_type)
-        if d_type == "f64":
-            total = _fused_chain(x, y, z)
-        elif how == "xor":
-            total = x.sum(axis=2, keepdims=True) + y.sum(axis=1, keepdims=True) - 2 * np.matmul(x, y) + z
-        else:
-            total = np.matmul(x, y) + z
-        return _registers(fragments.scatter(result_codes(total, d_type, how == "satfinite"), out))
+        x = values(fragments.gather(elements(a, a_type), a_key, (m, k)), a_type)
+        y = values(fragments.gather(elements(b, b_type), b_key, (k, n)), b_type)
+        z = values(fragments.gather(elements(c, c_type), c_key, (m, n)), c_type)
+        return products(x, y, z, d_type, how)
 
     return run
+
+
+def products(x: Array, y: Array, z: Array, d_type: str, how: str) -> Registers:
+    """Return x @ y + z as a fragment: (warps, m, k), (warps, k, n) and (warps, m, n) float64. `how`: "xor", "satfinite" or ""."""
+    if d_type == "f64":
+        total = _fused_chain(x, y, z)
+    elif how == "xor":
+        total = x.sum(axis=2, keepdims=True) + y.sum(axis=1, keepdims=True) - 2 * np.matmul(x, y) + z
+    else:
+        total = np.matmul(x, y) + z
+    positions = fragments.accumulator_positions(*total.shape[1:])
+    return _registers(fragments.scatter(result_codes(total, d_type, how == "satfinite"), positions))
 
 
 def _multiply_quads(a_layout: str, b_layout: str, c_type: str, d_type: str) -> Any:
@@ -140,7 +145,7 @@ def _multiply_quads(a_layout: str, b_layout: str, c_type: str, d_type: str) -> A
 
     def load(registers: Registers, kind: str, layout: str, type_: str, shape: tuple[int, int]) -> Array:
         order = np.argsort(fragments.quad_positions(kind, layout).reshape(-1))
-        codes = _elements(registers, type_)
+        codes = elements(registers, type_)
         flat = np.take(codes.reshape(codes.shape[0], -1), order, axis=1)
         return values(flat.reshape(-1, 4, *shape), type_)
 
@@ -177,24 +182,24 @@ LINES = (
 )
 
 
-def _extents(shape: str) -> tuple[int, int, int]:
+def extents(shape: str) -> tuple[int, int, int]:
     m, rest = shape[1:].split("n")
     n, k = rest.split("k")
     return int(m), int(n), int(k)
 
 
-def _held(type_: str, elements: int) -> tuple[str, int]:
-    """Register type and count of `elements` a lane."""
-    width = _WIDTH[type_]
+def held(type_: str, count: int) -> tuple[str, int]:
+    """Register type and count of `count` elements a lane."""
+    width = WIDTH[type_]
     if type_ in ("f64", "f32", "s32"):
-        return type_, elements
-    return "b32", elements * width // 32
+        return type_, count
+    return "b32", count * width // 32
 
 
 @cache
 def compile_mma(opcode: Opcode) -> MmaSemantics:
     """The function of an mma.sync form. Raises `UnknownInstruction` or `BadModifier`."""
-    if opcode[:1] != ("mma",) or opcode[1:2] in (("sp",), ("sp::ordered_metadata",)):
+    if opcode[:1] != ("mma",):
         raise UnknownInstruction(opcode)
     rest = together(opcode[1:], "sync", "aligned")
     if rest is None:
@@ -207,22 +212,22 @@ def compile_mma(opcode: Opcode) -> MmaSemantics:
 
 def _build(opcode: Opcode, words: list[str]) -> MmaSemantics:
     shape, a_layout, b_layout = words[:3]
-    m, n, k = _extents(shape)
+    m, n, k = extents(shape)
     how = next((word for word in words if word in ("satfinite", "xor", "and")), "")
-    d_type, a_type, b_type, c_type = [word for word in words[3:] if word in _WIDTH]
+    d_type, a_type, b_type, c_type = [word for word in words[3:] if word in WIDTH]
     types = (a_type, b_type, c_type, d_type)
     if shape == "m8n8k4" and a_type == "f16":
         counts = {"f16": ("b32", 4), "f32": ("f32", 8)}
         function = _multiply_quads(a_layout, b_layout, c_type, d_type)
         return MmaSemantics(opcode, m, n, k, types, ("b32", 2), ("b32", 2), counts[c_type], counts[d_type], function)
     function = _multiply(m, n, k, types, how)
-    held = (
-        _held(a_type, m * k // 32),
-        _held(b_type, n * k // 32),
-        _held(c_type, m * n // 32),
-        _held(d_type, m * n // 32),
+    registers = (
+        held(a_type, m * k // 32),
+        held(b_type, n * k // 32),
+        held(c_type, m * n // 32),
+        held(d_type, m * n // 32),
     )
-    return MmaSemantics(opcode, m, n, k, types, *held, function)
+    return MmaSemantics(opcode, m, n, k, types, *registers, function)
 
 
 def forms() -> list[Opcode]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from ...checks.kinds import HazardKind
 from ...checks.waits import RegisterWait
+from ...isa.semantics import sparse
 from ...isa.semantics.fragments import matrix_row_map, movmatrix
 from ...isa.semantics.matrix import MmaSemantics, compile_mma
 from ...isa.semantics.wgmma import compile_wgmma
@@ -24,6 +26,7 @@ from .loads import address_of, noted, space_of
 from .mbarrier_ops import Weak
 
 Array = npt.NDArray[Any]
+Extra = Callable[[Group], tuple[Array, ...]] | None
 
 
 def _slots(k: Compiler, operand: Operand, count: int) -> tuple[int, ...]:
@@ -52,13 +55,47 @@ def whole_warp(c: Group, ins: Instruction) -> bool:
 
 @builds("mma")
 def build_mma(k: Compiler, ins: Instruction) -> Op:
-    """mma.sync.aligned in every shape and type."""
+    """mma.sync.aligned in every shape and type, of a dense or a sparse A."""
+    if set(sparse.VARIANTS) & set(ins.opcode):
+        return _sparse_product(k, ins)
     return build_product(k, ins, compile_mma(ins.opcode))
 
 
-def build_product(k: Compiler, ins: Instruction, op: MmaSemantics) -> Op:
-    """Build a warp's matrix product, with d, a, b and c in registers."""
-    dest, a, b, c_ = ins.operands
+def _sparse_product(k: Compiler, ins: Instruction) -> Op:
+    """mma.sp: metadata and a selector follow the operands of a dense product."""
+    op = sparse.compile_sparse(ins.opcode)
+    if len(ins.operands) != 6:
+        raise k.error(f"takes 6 operands, {len(ins.operands)} given")
+    read, selector = k.reader(ins.operands[4], "b32"), constant_operand(k, ins.operands[5])
+    if not 0 <= selector < op.selectors:
+        raise k.error(f"a sparsity selector of {selector} is not supported, it is below {op.selectors} here")
+
+    def places(c: Group) -> tuple[Array]:
+        found = op.places(np.broadcast_to(read(c), (c.n, 32)), selector)
+        bad = (found < 0).any(axis=(1, 2))
+        if bad.any() and c.batch.run.detect:
+            _report_metadata(c, ins, int(bad.argmax()))
+        return (found,)
+
+    return build_product(k, ins, op, places)
+
+
+def _report_metadata(c: Group, ins: Instruction, row: int) -> None:
+    """Report metadata that does not name different elements, in ascending order: the product is then undefined."""
+    reporter = c.batch.run.reporter
+    who = reporter.who(c.batch.coordinates[int(c.cta[row])], int(c.batch.row_warp[c.rows[row]]))
+    what = "the metadata of a sparse product does not name which elements are stored"
+    fix = "make each four bits by PTX ISA 9.7.14.6.1"
+    if "sp::ordered_metadata" in ins.opcode:
+        fix += ": .sp::ordered_metadata wants them in ascending order"
+    reporter.hazard(HazardKind.DESCRIPTOR, what, ins, (who,), fix)
+
+
+def build_product(k: Compiler, ins: Instruction, op: MmaSemantics | sparse.SparseSemantics, more: Extra = None) -> Op:
+    """Build a warp's matrix product, with d, a, b and c in registers. `more`: further arguments of its function."""
+    dest, a, b, c_ = ins.operands[:4]
+    if more is None and len(ins.operands) != 4:
+        raise k.error(f"takes 4 operands, {len(ins.operands)} given")
     want = ((dest, op.d), (a, op.a), (b, op.b), (c_, op.c))
     for operand, (type_, count) in want:
         items = operand.items if isinstance(operand, Vec) else (operand,)
@@ -66,7 +103,7 @@ def build_product(k: Compiler, ins: Instruction, op: MmaSemantics) -> Op:
             raise k.error(f"{count} registers of .{type_} are wanted, {len(items)} given")
     readers = [[k.reader(i, type_) for i in (o.items if isinstance(o, Vec) else (o,))] for o, (type_, _) in want[1:]]
     writers = [k.writer(r, op.d[0]) for r in registers(dest)]
-    function = op.function
+    function: Callable[..., list[Array]] = op.function
     infinite = {"f16": 0x7C007C00, "f32": 0x7F800000, "f64": 0x7FF << 52}.get(op.types[3])
 
     def run(c: Group) -> bool:
@@ -79,7 +116,8 @@ def build_product(k: Compiler, ins: Instruction, op: MmaSemantics) -> Op:
             return True
         given = [[np.broadcast_to(r(c), (c.n, 32)) for r in some] for some in readers]
         given = [[np.ascontiguousarray(v) for v in some] for some in given]
-        for write, value in zip(writers, function(*given), strict=True):
+        extra = () if more is None else more(c)
+        for write, value in zip(writers, function(*given, *extra), strict=True):
             if write is not None:
                 write(c, value)
         return True
