@@ -31,7 +31,12 @@ BAD = [
     (image("", " st.global.u32 [nowhere], %r1;"), 6, 2, "'nowhere' is not declared"),
     (image("", "", before=".func f() { .reg .b32 %r<2>; add.s33 %r1, %r1, %r1; ret; }\n"), 4, 30, "add.s33"),
     (image("", " tanh.approx.bf16 %h1, %h2;", head=HEAD.replace("90a", "80")), 6, 2, "needs sm_90"),
-    (image("", " tcgen05.wait::ld.sync.aligned;", head=HEAD.replace("90a", "100a")), 6, 2, "tcgen05.*not interpreted"),
+    (
+        image("", " tcgen05.shift.cta_group::1.down [1];", head=HEAD.replace("90a", "100a")),
+        6,
+        2,
+        "tcgen05.*not interpreted",
+    ),
     (image("", " tcgen05.wait::ld.sync.aligned;"), 6, 2, "targets such as sm_100a"),
     (image("", " tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%d1, {%r1}];"), 6, 2, "tex.*not interpreted"),
     (HEAD + ".visible .entry k() {", 4, 22, "not closed"),

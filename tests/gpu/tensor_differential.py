@@ -218,7 +218,8 @@ def compare_sparse(gpu: Gpu, module: object, name: str, op: SparseSemantics, sel
     output = gpu.run(module, name, [slots], np.zeros((op.d[1], WARPS * 32), np.uint64), 1, WARPS * 32)
     places = op.places(words, selector)
     assert (places >= 0).all()
-    want = op(*operands, places)
+    a, b, c = operands
+    want = op(a, b, c, places)
     have = [row.reshape(WARPS, 32).astype(want[0].dtype) for row in output]
     got, ours = (matrix.values(matrix.elements(r, op.types[3]), op.types[3]) for r in (have, want))
     exact, scale = (_exact_sparse(op, operands, places, sign) for sign in (False, True))

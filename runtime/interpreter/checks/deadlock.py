@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .kinds import HazardKind
-from .waits import MbarrierWait, RegisterWait
+from .waits import MbarrierWait, RegisterWait, TensorWait
 
 if TYPE_CHECKING:
     from ..machine.batch import Batch
@@ -28,6 +28,10 @@ def stuck(run: Run) -> None:
         for g in batch.polling:
             if type(g.why) is MbarrierWait:
                 lines += _mbarrier_lines(batch, g, g.why)
+                ins = ins or g.why.ins
+            elif type(g.why) is TensorWait:
+                state = f"columns of tensor memory that are free, at {run.reporter.place(g.why.ins)}"
+                lines += _lines(batch, g, state)
                 ins = ins or g.why.ins
             elif type(g.why) is RegisterWait:
                 kind, ins = HazardKind.REGISTER_CAPACITY, g.why.ins

@@ -49,6 +49,7 @@ _RACES = {
     HazardKind.RACE_SHARED,
     HazardKind.RACE_GLOBAL,
     HazardKind.RACE_BLOCKS,
+    HazardKind.RACE_TMEM,
     HazardKind.EQUAL_VALUE_RACE,
     HazardKind.READ_BEFORE_WAIT,
     HazardKind.MISSING_PROXY_FENCE,

@@ -24,18 +24,18 @@ _ONE_ROW = np.zeros((1, 1), np.int64)
 class SharedShadow(Shadow):
     """Shared memory of a batch: full read clocks of every agent, so that no reader is forgotten."""
 
-    def __init__(self, batch: Batch) -> None:
-        super().__init__(len(batch.shared.data), batch.run)
+    def __init__(self, batch: Batch, size: int = 0, granule: int = 0) -> None:
+        super().__init__(size or len(batch.shared.data), batch.run)
         self.batch = batch
         self.place = "shared", batch.first
         self.generic: Array = np.zeros(0, np.bool_)
         self.reads: ReadSets = ReadSets(0, self.site_type, 0, self.check_room)
         # As fine as the program's narrowest access from the start: making granules finer later is costly.
-        self.fit(batch.run.program.shared_granule)
+        self.fit(granule or batch.run.program.shared_granule)
 
     def _made(self, n: int) -> ReadSets:
         reserved = self.batch.shared.reserved // self.granule
-        if reserved:  # cleared before all that runs
+        if reserved and self.size == len(self.batch.shared.data):  # cleared before all that runs
             cleared = np.arange(n).reshape(self.batch.blocks, -1)[:, :reserved]
             self.writes.put(cleared, self.writes.add(np.full(1, ATOMIC), 0, 0))
         return ReadSets(n, self.site_type, self.batch.cluster * self.batch.per_block, self.check_room)

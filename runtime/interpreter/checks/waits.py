@@ -23,3 +23,10 @@ class RegisterWait:
 
     ins: Instruction
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorWait:
+    """The reason for which a group waits: tcgen05.alloc, until its block has as many free columns."""
+
+    ins: Instruction

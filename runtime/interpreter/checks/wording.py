@@ -27,17 +27,38 @@ _FIXES = {
     HazardKind.REUSED_BEFORE_WGMMA: "wait for the wgmma group (wgmma.wait_group) before the memory is written again",
     HazardKind.MISSING_PROXY_FENCE: "put fence.proxy.async (commit_smem) between the writes and the barrier",
     HazardKind.RACE_SHARED: "put a barrier between the two",
+    HazardKind.RACE_TMEM: "wait for it: tcgen05.wait after loads and stores, tcgen05.commit and its mbarrier after products "
+    "and copies; then tell the other threads",
     HazardKind.RACE_GLOBAL: "put a barrier between the two",
     HazardKind.RACE_BLOCKS: "order the blocks by a semaphore with release and acquire, or use atomics",
     HazardKind.EQUAL_VALUE_RACE: "let one of them write, or order them; where any order is right, ignore this kind",
 }
 
+_COMMIT = "wait for the mbarrier of a tcgen05.commit after it"
+_OF_PRODUCTS = (HazardKind.READ_BEFORE_WAIT, HazardKind.REUSED_BEFORE_WGMMA)
 
-def kind_of(side: AccessSide, shared: bool, earlier_reads: bool, writes: bool, fence: bool) -> HazardKind:
+# Asynchronous queues, by the first words of their keys.
+QUEUES = {
+    "copy": "a copy into shared memory that a barrier tracks",
+    "bulk": "a bulk or tensor copy out of shared memory",
+    "cp.async": "a cp.async copy",
+    "wgmma": "a wgmma",
+    "tcgen05": "an operation of tcgen05 that a commit tracks",
+    "tcgen05.ld": "a load of tensor memory",
+    "tcgen05.st": "a store to tensor memory",
+}
+
+
+def kind_of(
+    side: AccessSide, shared: bool, earlier_reads: bool, writes: bool, fence: bool, tensor: bool = False
+) -> HazardKind:
     """Return the kind of hazard of two unordered accesses."""
     if fence:
         return HazardKind.MISSING_PROXY_FENCE
-    if side.queue == "wgmma" and earlier_reads:
+    if tensor:
+        waits = side.queue == "tcgen05" and not earlier_reads and not writes
+        return HazardKind.READ_BEFORE_WAIT if waits else HazardKind.RACE_TMEM
+    if side.queue in ("wgmma", "tcgen05") and earlier_reads:
         return HazardKind.REUSED_BEFORE_WGMMA
     if side.queue and earlier_reads and shared:
         return HazardKind.REUSED_BEFORE_READ
@@ -59,7 +80,8 @@ def conflict(
     if shared and a.proxy and not writes and not side.queue:
         # Neither fenced nor ordered: the author forgot the fence (commit_smem does both).
         fence = fence or shadow.never_fenced(a, row, epoch)
-    kind = HazardKind.EQUAL_VALUE_RACE if equal else kind_of(side, shared, earlier_reads, writes, fence)
+    tensor = type(shadow).__name__ == "TensorShadow"
+    kind = HazardKind.EQUAL_VALUE_RACE if equal else kind_of(side, shared, earlier_reads, writes, fence, tensor)
     now = "written" if writes else "read"
     before = "read" if earlier_reads else "written"
     what = f"{shadow.name(a, row, granule)} is {now} while nothing orders that after it was {before}"
@@ -76,7 +98,7 @@ def conflict(
         f"{before} at {side.place}",
     )
     other = run.reporter.side(details[1], run.sites[site])
-    fix = fix or _FIXES[kind]
+    fix = fix or (_COMMIT if side.queue == "tcgen05" and kind in _OF_PRODUCTS else _FIXES[kind])
     if kind is HazardKind.MISSING_PROXY_FENCE and not shared:
         fix = fix.replace("commit_smem", "commit_gmem")
     run.reporter.hazard(kind, what, a.ins, details, fix, other)

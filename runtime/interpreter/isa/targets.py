@@ -47,6 +47,10 @@ def lacks(target: str, ins: Instruction) -> str:
         return "" if target == "sm_90a" else f"wgmma is of sm_90a alone, the module is for {target}"
     if words[0] == "tcgen05" and (target[-1] not in "af" or not 100 <= number_of(target) < 120):
         return f"tcgen05 is of targets such as sm_100a, the module is for {target}"
+    if words[0] == "tcgen05" and "kind::i8" in words and target not in ("sm_100a", "sm_101a", "sm_110a"):
+        return f".kind::i8 is of targets such as sm_100a, the module is for {target}"
+    if words[0] == "tcgen05" and target[-1] == "f" and any(w.startswith("scale_vec::") for w in words):
+        return f".scale_vec is of targets such as sm_100a, the module is for {target}: .block16 or .block32 is wanted"
     special = words[0] == "setmaxnreg" or words[:2] == ("tensormap", "replace")
     if special and (target[-1] not in "af" or number_of(target) < 90):
         return f"{words[0]} is of targets such as sm_90a, the module is for {target}"

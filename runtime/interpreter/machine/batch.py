@@ -65,6 +65,7 @@ class Batch:
         self.engine: Any = None
         self.looked_at: Any = None  # the last instruction that polled memory and found it unchanged
         self.wgmma: Any = None
+        self.tensor: Any = None  # tensor memory, from its first use on
         self._special: dict[str, Array] = {}
         self.trail: set[tuple[str, int]] | None = (
             None  # segments that were executed since it was last emptied, by function

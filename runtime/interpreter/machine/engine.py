@@ -201,6 +201,8 @@ class Engine:
             self._unawaited(batch.clocks)
         if batch.peers is not None:
             batch.peers.at_exit()
+        if batch.tensor is not None:
+            batch.tensor.at_exit()
         for offset, m in batch.mbarriers.at.items():
             bad = m.valid & (m.bytes != 0)
             if bad.any():

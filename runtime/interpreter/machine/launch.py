@@ -27,7 +27,7 @@ from ..checks.shared_shadow import SharedShadow
 from ..checks.sync import SyncMemory
 from ..checks.tensor_proxy import MapProxy
 from ..checks.waits import MbarrierWait
-from ..checks.wording import AccessSide
+from ..checks.wording import QUEUES, AccessSide
 from ..ptx.module import Instruction, Module, PtxError, Var
 from .batch import Batch
 from .compiler import Compiler
@@ -468,7 +468,7 @@ class Run:
         if not same:  # each batch numbers its own queues
             return AccessSide("an asynchronous copy of another cluster", place, "copy", False)
         key = clocks.queues[agent - clocks.agents]
-        return AccessSide(_QUEUES.get(key[0], "an asynchronous copy"), place, str(key[0]), same)
+        return AccessSide(QUEUES.get(key[0], "an asynchronous copy"), place, str(key[0]), same)
 
     def be_patient(self, steps: int) -> None:
         """End the run after `steps` without a store, an arrival or the end of a warp, or after a hazard."""
@@ -537,14 +537,6 @@ class Run:
 
     def special(self, batch: Batch, name: str) -> Array:
         return special(self, batch, name)
-
-
-_QUEUES = {
-    "copy": "a copy into shared memory that a barrier tracks",
-    "bulk": "a bulk or tensor copy out of shared memory",
-    "cp.async": "a cp.async copy",
-    "wgmma": "a wgmma",
-}
 
 
 def check_target(module: Module, device: str) -> None:

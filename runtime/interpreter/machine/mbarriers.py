@@ -209,3 +209,6 @@ class Mbarriers:
         clocks = self.batch.clocks
         if clocks is not None and not relaxed:
             clocks.acquire_published(m.clock, ctas, c.part(c.pc, rows, None))
+        elif clocks is not None and self.batch.tensor is not None:  # for a tcgen05.fence after it
+            m.clock.fit()
+            self.batch.tensor.brought(rows, m.clock.published[ctas])

@@ -21,12 +21,13 @@ CHUNK = 16  # bytes: a swizzle moves whole chunks
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
-    """What a descriptor leaves open: rows, bytes an element, the order, bytes of k."""
+    """What a descriptor leaves open: rows, bytes an element, the order, bytes of k; `tensor`: it is one of tcgen05."""
 
     rows: int
     size: int
     transposed: bool
     depth: int
+    tensor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Pattern:
 @cache
 def pattern(word: int, shape: TileShape) -> Pattern:
     """The chunks of a tile: row by row, or of a transposed tile by groups of rows that share chunks, k by k."""
-    at = operand_addresses(word, shape.rows, shape.size, shape.transposed, shape.depth)
+    at = operand_addresses(word, shape.rows, shape.size, shape.transposed, shape.depth, shape.tensor)
     per = CHUNK // shape.size
     first = at[::per] if shape.transposed else at[:, ::per]
     chunks = np.ascontiguousarray(first).reshape(-1) // CHUNK

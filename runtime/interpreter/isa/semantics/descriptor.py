@@ -1,5 +1,5 @@
-"""SMEM operands of wgmma: the matrix descriptor and the addresses it stands for (PTX ISA
-9.7.15.5.1).
+"""SMEM operands of wgmma and tcgen05: the matrix descriptor and the addresses it stands for (PTX ISA
+9.7.15.5.1 and 9.7.16.4.1).
 
 A tile is (rows, k): rows are A's m or B's n, and k is 32 bytes' worth of elements, 64 beside a sparse A. In the K-major
 order a row's k elements are contiguous; in the MN-major order (16-bit types only) the rows of one k
@@ -54,6 +54,37 @@ def decode_descriptor(bits: int) -> MatrixDescriptor:
     )
 
 
+#: The swizzle of a descriptor for tcgen05, in bytes; ATOMS_OF_32 permutes 32-byte chunks among four rows of 128.
+ATOMS_OF_32 = -128
+_SPAN_100 = {0: 0, 1: ATOMS_OF_32, 2: 128, 4: 64, 6: 32}
+#: Bits of such a descriptor that are fixed, and their value.
+FIXED = (7 << 46) | (0xFF << 53) | (3 << 14) | (3 << 30)
+FIXED_VALUE = 1 << 46
+
+
+@cache
+def decode_tensor_descriptor(bits: int) -> MatrixDescriptor:
+    """The fields of a descriptor of tcgen05. An unknown swizzle is taken for none."""
+    return MatrixDescriptor(
+        start=(bits & 0x3FFF) << 4,
+        leading=(bits >> 16 & 0x3FFF) << 4,
+        stride=(bits >> 32 & 0x3FFF) << 4,
+        base_offset=bits >> 49 & 7,
+        swizzle=_SPAN_100.get(bits >> 61 & 7, 0),
+    )
+
+
+def wrong_tensor_descriptor(bits: int) -> str:
+    """Why a descriptor of tcgen05 is none; empty where it is one."""
+    if bits >> 46 & 7 != 1:
+        return f"bits 46 to 48 are {bits >> 46 & 7}, where version 1 is wanted"
+    if bits & FIXED != FIXED_VALUE:
+        return "bits are set that belong to no field"
+    if bits >> 61 not in _SPAN_100:
+        return f"there is no swizzle {bits >> 61}"
+    return "leading dimensions by absolute address are not interpreted" if bits >> 52 & 1 else ""
+
+
 def reserved_fields(bits: int) -> str:
     """The reserved bits that are set, and the fields that they lie above; empty where there are none."""
     found: list[str] = []
@@ -71,6 +102,8 @@ def swizzled(address: Array, span: int, base_offset: int = 0) -> Array:
     """
     if span == 0:
         return address
+    if span == ATOMS_OF_32:
+        return address ^ (((address >> 7) - base_offset & 3) << 5)
     phase = ((address >> 7) - base_offset) & (span // 16 - 1)
     return address ^ (phase << 4)
 
@@ -80,7 +113,7 @@ def _k_major(fields: MatrixDescriptor, rows: Array, byte: Array) -> Array:
     if fields.swizzle == 0:
         # 8 rows of 16 bytes make a contiguous block; the two blocks along k lie `leading` apart
         return (rows >> 3) * fields.stride + (rows & 7) * 16 + (byte >> 4) * fields.leading + (byte & 15)
-    return (rows >> 3) * fields.stride + (rows & 7) * fields.swizzle + byte
+    return (rows >> 3) * fields.stride + (rows & 7) * abs(fields.swizzle) + byte
 
 
 def _mn_major(fields: MatrixDescriptor, rows: Array, k: Array, element: int) -> Array:
@@ -88,6 +121,8 @@ def _mn_major(fields: MatrixDescriptor, rows: Array, k: Array, element: int) -> 
     byte = rows * element
     if fields.swizzle == 0:
         return (byte >> 4) * fields.stride + (byte & 15) + (k >> 3) * fields.leading + (k & 7) * 16
+    if fields.swizzle == ATOMS_OF_32:
+        return (byte // 128) * fields.leading + byte % 128 + (k >> 2) * fields.stride + (k & 3) * 128
     span = fields.swizzle
     return (byte // span) * fields.leading + byte % span + (k >> 3) * fields.stride + (k & 7) * span
 
@@ -105,14 +140,16 @@ def _offsets(fields: MatrixDescriptor, rows: int, element: int, mn_major: bool, 
     return offsets
 
 
-def operand_addresses(bits: int, rows: int, element: int, mn_major: bool = False, depth: int = 32) -> Array:
+def operand_addresses(
+    bits: int, rows: int, element: int, mn_major: bool = False, depth: int = 32, tensor: bool = False
+) -> Array:
     """Byte addresses in the shared window, (rows, depth // element) int64, of the tile a descriptor
     stands for.
 
     `bits`: the descriptor; `element`: bytes an element; `mn_major`: the transposed order; `depth`: bytes of k, 64 of what
-    is multiplied by a sparse A.
+    is multiplied by a sparse A; `tensor`: a descriptor of tcgen05.
     """
-    fields = decode_descriptor(bits)
+    fields = decode_tensor_descriptor(bits) if tensor else decode_descriptor(bits)
     local = MatrixDescriptor(fields.start & 1023, fields.leading, fields.stride, fields.base_offset, fields.swizzle)
     addresses = _offsets(local, rows, element, mn_major, depth) + (fields.start & ~1023)
     return addresses & (_WINDOW - 1)

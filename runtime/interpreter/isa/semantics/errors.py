@@ -5,7 +5,7 @@ from __future__ import annotations
 # Instructions of PTX that are not interpreted: textures and surfaces (PTX ISA 9.7.10, 9.7.11), the stack (9.7.17), scalar
 # video instructions (9.7.19.1), and those of sm_100 (9.7.13.16, 9.7.16).
 _NOT_INTERPRETED = (
-    "alloca", "clusterlaunchcontrol", "istypep", "stackrestore", "stacksave", "suld", "suq", "sured", "sust", "tcgen05", "tex",
+    "alloca", "clusterlaunchcontrol", "istypep", "stackrestore", "stacksave", "suld", "suq", "sured", "sust", "tex",
     "tld4", "txq", "vabsdiff", "vadd", "vmad", "vmax", "vmin", "vset", "vshl", "vshr", "vsub",
 )  # fmt: skip
 

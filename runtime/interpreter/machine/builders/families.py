@@ -15,6 +15,7 @@ from . import (
     multimem,
     remote,
     tensor_maps,
+    tensor_ops,
     warp,
     wmma_ops,
 )
@@ -33,6 +34,7 @@ BUILDERS = (
     multimem,
     remote,
     tensor_maps,
+    tensor_ops,
     warp,
     wmma_ops,
 )

@@ -1,0 +1,131 @@
+"""The shadow of tensor memory (PTX ISA 9.7.16.6): who wrote and read each column of 16 lanes last.
+
+Loads, stores, products and copies are asynchronous, each a queue of its warp: a load or store is done after tcgen05.wait, what
+tcgen05.commit tracks after its mbarrier. Products and copies that one thread issues, or that tcgen05.fence orders between
+threads, run in that order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..isa.semantics.tensor_core import COLUMNS
+from .clocks import GENERIC, widened
+from .shadow import ShadowAccess
+from .shared_shadow import SharedShadow
+
+if TYPE_CHECKING:
+    from ..machine.batch import Batch
+    from ..machine.group import Group
+    from ..ptx.module import Instruction
+
+Array = npt.NDArray[Any]
+HALVES = 8  # parts of 16 lanes
+QUEUES = ("tcgen05.ld", "tcgen05.st", "tcgen05")  # by what they hold: loads, stores, and what a commit tracks
+ORDER = "tcgen05 order"  # what a thread has fenced of its last queue
+
+
+class TensorShadow(SharedShadow):
+    """One granule for each block, part of 16 lanes and column."""
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__(batch, batch.blocks * HALVES * COLUMNS, 1)
+        self.place = "tensor", batch.first
+
+    def name(self, a: ShadowAccess, row: int, granule: int) -> str:
+        part, column = divmod(granule % (HALVES * COLUMNS), COLUMNS)
+        return f"tensor memory, column {column} of lanes {16 * part} to {16 * part + 15},"
+
+
+def granules(cta: Array, parts: Array, columns: Array) -> Array:
+    """Granules (rows, n) of parts of lanes and columns (rows, k) of blocks (rows,)."""
+    at = (cta[:, None] * HALVES + parts)[:, :, None] * COLUMNS + columns[:, None, :]
+    return at.reshape(len(cta), -1)
+
+
+def queues_of(batch: Batch, rows: Array, kind: str) -> Array:
+    """The queues of warps."""
+    return np.array([batch.clocks.queue((kind, int(agent))) for agent in batch.row_agent[rows]])
+
+
+def issue(batch: Batch, rows: Array, kind: str) -> tuple[Array, Array]:
+    """Begin one operation of each of the warps: their (queue, clock). A warp may be named more than once."""
+    if batch.clocks is None:
+        return np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    queues, clocks = queues_of(batch, rows, kind), batch.clocks
+    teams, when = batch.row_team[rows], np.zeros(len(rows), np.int64)
+    for n, (team, queue) in enumerate(zip(teams.tolist(), queues.tolist(), strict=True)):
+        clocks.issued[team, queue] += 1
+        when[n] = clocks.issued[team, queue]
+    return queues, when
+
+
+def access(
+    c: Group, rows: Array, queues: Array, when: Array, ins: Instruction, ordered: bool, proxy: bool
+) -> ShadowAccess:
+    """An access of operations of warps. `ordered`: after those of its queue, and of queues whose threads have fenced them."""
+    batch, clocks = c.batch, c.batch.clocks
+    team = batch.row_team[rows]
+    known = clocks.known[team, batch.row_agent[rows]].copy()
+    if known.shape[2] < clocks.columns:
+        known = widened(known, clocks.columns)
+    if ordered:
+        for key, order in list(clocks.queue_of.items()):
+            if key[0] == ORDER:
+                queue = clocks.queue(("tcgen05", key[1]))
+                known[:, GENERIC, queue] = np.maximum(known[:, GENERIC, queue], known[:, GENERIC, order])
+        known[np.arange(len(rows)), GENERIC, queues] = np.maximum(when - 1, 0)
+    return ShadowAccess(c.part(c.pc, rows, None), known, team, queues, when, ins, False, proxy)
+
+
+def learn(c: Group, kind: str) -> None:
+    """The warps of `c` know that what they have issued is done."""
+    batch, clocks = c.batch, c.batch.clocks
+    if clocks is None:
+        return
+    queues = queues_of(batch, c.rows, kind)
+    team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
+    clocks.known[team, agent, GENERIC, queues] = clocks.issued[team, queues]
+
+
+def before_thread_sync(c: Group) -> None:
+    """Later synchronisation of the warps orders what they have issued before what other threads issue after it."""
+    batch, clocks = c.batch, c.batch.clocks
+    if clocks is None:
+        return
+    orders, queues = queues_of(batch, c.rows, ORDER), queues_of(batch, c.rows, "tcgen05")
+    team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
+    clocks.known[team, agent, GENERIC, orders] = clocks.issued[team, queues]
+    mine = _columns(batch)
+    for plane in clocks.fenced:
+        if plane < clocks.planes and len(mine):
+            held = clocks.known[team[:, None], agent[:, None], plane, mine]
+            now = clocks.known[team[:, None], agent[:, None], GENERIC, mine]
+            clocks.known[team[:, None], agent[:, None], plane, mine] = np.maximum(held, now)
+    clocks.any_fence = True
+    clocks.tick(c)
+
+
+def after_thread_sync(c: Group, seen: dict[int, Array]) -> None:
+    """The warps learn, of tensor memory alone, what relaxed waits have brought (`seen`: by warp, (planes, columns))."""
+    batch, clocks = c.batch, c.batch.clocks
+    if clocks is None:
+        return
+    mine = _columns(batch)
+    for row in c.rows.tolist():
+        what = seen.pop(row, None)
+        if what is None:
+            continue
+        some = mine[mine < what.shape[1]]
+        team, agent = int(batch.row_team[row]), int(batch.row_agent[row])
+        held = clocks.known[team, agent, GENERIC, some]
+        clocks.known[team, agent, GENERIC, some] = np.maximum(held, what[GENERIC, some])
+
+
+def _columns(batch: Batch) -> Array:
+    """The clock columns of tensor memory's queues."""
+    kinds = (*QUEUES, ORDER)
+    return np.array([q for key, q in batch.clocks.queue_of.items() if key[0] in kinds], np.int64)

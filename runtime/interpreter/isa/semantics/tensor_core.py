@@ -1,0 +1,268 @@
+"""tcgen05.mma: the instruction descriptor, types, and how operands lie in tensor memory (PTX ISA 9.7.16.2 to .4, and .10).
+
+Products of the operand types are exact in float32, so float32 BLAS sums them as well as a float32 accumulator allows; which
+bits hardware keeps is not published. Integers and scaled products go through float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .formats import decode
+from .types import Array
+
+LANES = 128
+COLUMNS = 512
+
+_K = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32, "mxf8f6f4": 32, "mxf4": 64, "mxf4nvf4": 64}
+_SMALL = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
+_TYPES = {
+    "f16": {0: "f16", 1: "bf16"}, "tf32": {2: "tf32"}, "f8f6f4": _SMALL, "i8": {0: "u8", 1: "s8"}, "mxf8f6f4": _SMALL,
+    "mxf4": {1: "e2m1"}, "mxf4nvf4": {1: "e2m1"},
+}  # fmt: skip
+_RESULTS = {"f16": {0: "f16", 1: "f32"}, "tf32": {1: "f32"}, "f8f6f4": {0: "f16", 1: "f32"}, "i8": {2: "s32"}}
+_CODES: dict[str, Any] = {"f16": np.uint16, "bf16": np.uint16, "tf32": np.uint32}
+SCALES = {"": 1, "scale_vec::1X": 1, "scale_vec::2X": 2, "scale_vec::4X": 4, "block16": 4, "block32": 2}
+
+
+class BadDescriptor(ValueError):
+    """An instruction descriptor that names no product; the text is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """What one tcgen05.mma computes: D (m, n) = A (m, k) B (k, n) + D, of one block or a pair.
+
+    `a_type`, `b_type` and `d_type` are PTX names. `a_transposed` and `b_transposed`: whether rows of one k are contiguous in
+    shared memory. `negative`: -A B. `scales`: scale factors of a row, 0 without. `scale_type`: ue8m0 or ue4m3. `ids`: the byte
+    of tensor memory's words where the scales of A and B begin.
+    """
+
+    kind: str
+    pair: bool
+    m: int
+    n: int
+    k: int
+    a_type: str
+    b_type: str
+    d_type: str
+    a_transposed: bool
+    b_transposed: bool
+    negative: bool
+    saturates: bool
+    scales: int
+    scale_type: str
+    ids: tuple[int, int]
+
+    @property
+    def rows(self) -> int:
+        """Rows of A and D in one block."""
+        return self.m // 2 if self.pair else self.m
+
+    @property
+    def columns(self) -> int:
+        """Columns of tensor memory that D takes."""
+        return self.n // 2 if self.halved else self.n
+
+    @property
+    def halved(self) -> bool:
+        """Whether the upper 64 lanes hold the second half of D's columns (layout B)."""
+        return self.pair and self.m == 128
+
+    @property
+    def packed(self) -> bool:
+        """Whether two elements of 4 bits are in a byte of shared memory."""
+        return self.kind in ("mxf4", "mxf4nvf4")
+
+    def size(self, which: str) -> int:
+        """Return the bytes of an element of A or B in shared memory, 1 for what is no larger."""
+        return np.dtype(self.code(which)).itemsize
+
+    def used(self, which: str) -> int:
+        """Return how many of each 16 bytes of A or B in shared memory hold elements: those of 4 and 6 bits are padded."""
+        type_ = self.a_type if which == "a" else self.b_type
+        return {"e2m1": 8, "e2m3": 12, "e3m2": 12}.get(type_, 16) if not self.packed else 16
+
+    def code(self, which: str) -> Any:
+        return _CODES.get(self.a_type if which == "a" else self.b_type, np.uint8)
+
+    def values(self, codes: Array, which: str) -> Array:
+        """Codes (..., rows, 32 bytes' worth) to values (..., rows, k): float32, or float64 of integers and scaled ones."""
+        type_ = self.a_type if which == "a" else self.b_type
+        if type_ in ("s8", "u8"):
+            return (codes.view(np.int8) if type_ == "s8" else codes).astype(np.float64)
+        if self.packed:
+            codes = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], -1)
+        elif type_ in ("e2m1", "e2m3", "e3m2"):
+            codes = _unpacked(codes, type_)
+        found = _minifloats(type_)[codes] if type_ in _MINI else decode(codes, type_)
+        return found.astype(np.float64) if self.scales else found
+
+    def sum(self, product: Array, d: Array | None) -> Array:
+        """A B, and D where it is added, in accumulator values."""
+        if self.negative:
+            product = -product
+        if self.d_type == "s32":
+            total = product if d is None else product + d
+            if self.saturates:
+                total = np.clip(total, -(2.0**31), 2.0**31 - 1)
+            return total.astype(np.int64).astype(np.int32)
+        total = product.astype(np.float32) if d is None else (product + d).astype(np.float32)
+        return total.astype(np.float16) if self.d_type == "f16" else total
+
+    def accumulator(self, words: Array) -> Array:
+        """Words of tensor memory as values of D: one element a word."""
+        if self.d_type == "f16":
+            return words.astype(np.uint16).view(np.float16).astype(np.float32)
+        return words.view(np.float32 if self.d_type == "f32" else np.int32)
+
+    def words(self, values: Array) -> Array:
+        """The inverse."""
+        if self.d_type == "f16":
+            return values.view(np.uint16).astype(np.uint32)
+        return values.view(np.uint32)
+
+
+def _bits(word: int, first: int, count: int) -> int:
+    return word >> first & ((1 << count) - 1)
+
+
+@cache
+def product_of(word: int, kind: str, pair: bool, vector: str) -> Product:
+    """The product that an instruction descriptor names for `kind`. Raises `BadDescriptor`."""
+    scaled = kind.startswith("mx")
+    if _bits(word, 2, 1):
+        raise BadDescriptor("the instruction descriptor says that A is sparse, and the instruction is tcgen05.mma")
+    a, b = _bits(word, 7, 3), _bits(word, 10, 2 if kind in ("mxf4", "mxf4nvf4") else 3)
+    d = 1 if scaled else _bits(word, 4, 2)
+    results = {1: "f32"} if scaled else _RESULTS[kind]
+    for what, code, names in (("A", a, _TYPES[kind]), ("B", b, _TYPES[kind]), ("D", d, results)):
+        if code not in names:
+            raise BadDescriptor(
+                f"the instruction descriptor gives {what} type {code}, which .kind::{kind} does not have"
+            )
+    types = _TYPES[kind][a], _TYPES[kind][b], results[d]
+    if kind == "f16" and types[2] == "f16" and "bf16" in types[:2]:
+        raise BadDescriptor("sums of bf16 are f32")
+    m = _bits(word, 27, 2) << 7 if scaled else _bits(word, 24, 5) << 4
+    n = _bits(word, 17, 6) << 3
+    transposed = bool(_bits(word, 15, 1)), bool(_bits(word, 16, 1))
+    _check_shape(kind, pair, m, n)
+    for type_, turned in zip(types, transposed, strict=False):
+        if turned and type_ in _MINI:
+            raise BadDescriptor(f"a matrix of {type_} is K-major")
+    if kind != "i8" and _bits(word, 3, 1):
+        raise BadDescriptor("only integers saturate")
+    if kind == "i8" and _bits(word, 13, 2):
+        raise BadDescriptor("integers are not negated")
+    if kind in ("mxf4", "mxf4nvf4") and _bits(word, 31, 1):
+        raise BadDescriptor("K = 96 is not interpreted")
+    scales = 0 if not scaled else 1 if kind == "mxf8f6f4" else SCALES[vector] if vector else 2
+    scale_type = "ue8m0" if _bits(word, 23, 1) else "ue4m3"
+    if scaled and scale_type == "ue4m3" and (kind != "mxf4nvf4" or scales != 4):
+        raise BadDescriptor(f"the scales of .kind::{kind} with {scales} a row are ue8m0")
+    ids = (_bits(word, 29, 2), _bits(word, 4, 2)) if scaled else (0, 0)
+    if scaled and any(i % scales for i in ids):
+        raise BadDescriptor(f"a scale factor ID is {max(ids)}, no multiple of {scales}")
+    negative = _bits(word, 13, 1) != _bits(word, 14, 1)
+    return Product(kind, pair, m, n, _K[kind], *types, *transposed, negative, bool(_bits(word, 3, 1)) and kind == "i8",
+                   scales, scale_type, ids)  # fmt: skip
+
+
+def _check_shape(kind: str, pair: bool, m: int, n: int) -> None:
+    """Check M and N by the table of PTX ISA 9.7.16.2.1."""
+    rows = (128, 256) if pair else (128,) if kind.startswith("mx") else (64, 128)
+    if m not in rows:
+        raise BadDescriptor(f"the instruction descriptor says M = {m}; {' or '.join(map(str, rows))} is wanted")
+    step = (32 if kind == "i8" else 16) if pair else 16 if kind == "i8" and n > 32 else 8
+    if not 8 <= n <= 256 or n % step:
+        raise BadDescriptor(f"the instruction descriptor says N = {n}; a multiple of {step} up to 256 is wanted")
+
+
+# --- small formats -------------------------------------------------------------------------------
+
+_MINI = {"e2m1": (1, 1, 4), "e2m3": (3, 1, 6), "e3m2": (2, 3, 6)}  # mantissa bits, bias, bits
+
+
+@cache
+def _minifloats(name: str) -> Array:
+    """All values of a format without infinities and NaN, by code, as float32."""
+    mantissa, bias, bits = _MINI[name]
+    code = np.arange(1 << bits)
+    exponent, fraction = code >> mantissa & ((1 << (bits - 1 - mantissa)) - 1), code & ((1 << mantissa) - 1)
+    value = np.ldexp(
+        np.where(exponent > 0, fraction + (1 << mantissa), fraction), np.maximum(exponent, 1) - bias - mantissa
+    )
+    found = np.where(code >> (bits - 1), -value, value).astype(np.float32)
+    found.setflags(write=False)
+    return found
+
+
+def _unpacked(codes: Array, type_: str) -> Array:
+    """Sixteen elements of 4 or 6 bits at the start of each 16 bytes, (..., 32), as one code a byte."""
+    chunks = codes.reshape(*codes.shape[:-1], -1, 16)
+    if type_ == "e2m1":
+        halves = chunks[..., :8]
+        found = np.stack([halves & 15, halves >> 4], -1)
+    else:
+        triples = chunks[..., :12].reshape(*chunks.shape[:-1], 4, 3).astype(np.uint32)
+        words = triples[..., 0] | triples[..., 1] << np.uint32(8) | triples[..., 2] << np.uint32(16)
+        found = words[..., None] >> np.arange(0, 24, 6, dtype=np.uint32) & np.uint32(63)
+    return found.reshape(codes.shape).astype(np.uint8)
+
+
+@cache
+def scale_values(type_: str) -> Array:
+    """All values of a type of scale factors, by code, as float64."""
+    code = np.arange(256)
+    if type_ == "ue8m0":
+        found = np.where(code == 255, np.nan, np.ldexp(1.0, np.minimum(code, 254) - 127))
+    else:
+        found = decode((code & 127).astype(np.uint8), "e4m3").astype(np.float64)
+    found.setflags(write=False)
+    return found
+
+
+# --- tensor memory -------------------------------------------------------------------------------
+
+
+@cache
+def lanes_of(m: int, pair: bool) -> Array:
+    """The lanes of D's rows in a block, and of the rows again for its second half of columns (layouts A, B, D and F)."""
+    rows = np.arange(128 if m != 64 else 64)
+    found = rows // 16 * 32 + rows % 16 if m == 64 and not pair else rows
+    found.setflags(write=False)
+    return found
+
+
+@cache
+def fragment(shape: str, num: int, packed: bool, split: int) -> tuple[Array, Array]:
+    """Where tcgen05.ld and .st find registers: lanes (registers, 32), and columns (registers, 32, words).
+
+    `words` is 2 where a register holds 16 bits of two columns. PTX ISA 9.7.16.2.3.1.
+    """
+    thread, x = np.arange(32)[None, :], np.arange(num)[:, None]
+    g, t = thread // 4, thread % 4
+    if shape == "32x32b":
+        lanes, words = thread + 0 * x, x + 0 * thread
+    elif shape == "16x64b":
+        lanes, words = g + 8 * (t % 2) + 0 * x, 2 * x + t // 2
+    elif shape == "16x32bx2":
+        lanes, words = thread % 16 + 0 * x, x + 0 * thread
+    else:  # rows g and g + 8, of 4 or 8 words each x
+        per = 1 if shape == "16x128b" else 2
+        h, b = np.arange(2)[None, :, None, None], np.arange(per)[None, None, :, None]
+        j, gg, tt = (v[:, None, None, :] for v in (x, g, t))
+        lanes = (gg + 8 * h + 0 * b + 0 * j).reshape(-1, 32)
+        words = (4 * per * j + per * tt + b + 0 * h).reshape(-1, 32)
+    columns = (2 * words)[..., None] + np.arange(2) if packed else words[..., None]
+    if shape == "16x32bx2":
+        columns = columns + np.where(thread >= 16, split, 0)[..., None]
+    lanes, columns = np.ascontiguousarray(lanes), np.ascontiguousarray(columns)
+    lanes.setflags(write=False)
+    columns.setflags(write=False)
+    return lanes, columns

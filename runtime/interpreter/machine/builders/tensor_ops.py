@@ -1,0 +1,264 @@
+"""tcgen05: tensor memory and its products, of sm_100 (PTX ISA 9.7.16)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...checks import tensor_shadow
+from ...checks.waits import TensorWait
+from ...isa.semantics.tensor_core import BadDescriptor, product_of
+from ...ptx.module import Imm, Instruction, Mem, Operand, Reg, Vec
+from ..compiler import Compiler, registers
+from ..group import Group
+from ..program import Op, builds
+from ..tensor_commit import arrive, named
+from ..tensor_copies import COPIES, copy
+from ..tensor_memory import TensorMemory
+from ..tensor_unit import Read, TensorProduct
+from .lanes import constant_operand
+from .loads import address_of, noted, space_of
+from .matrix_ops import whole_warp
+from .mbarrier_ops import Weak, by_offset, lanes_at, note
+
+Array = npt.NDArray[Any]
+
+
+def memory_of(c: Group) -> TensorMemory:
+    """The tensor memory of a group's batch."""
+    batch = c.batch
+    if batch.tensor is None:
+        batch.tensor = TensorMemory(batch)
+    return batch.tensor
+
+
+def _pair(k: Compiler) -> bool:
+    return k.form["group"] == "cta_group::2"
+
+
+def _address(k: Compiler, operand: Operand) -> Read:
+    """The addresses of tensor memory that an operand in brackets gives."""
+    if not isinstance(operand, Mem) or not isinstance(operand.base, Reg | Imm):
+        raise k.error("an address of tensor memory is a register of 32 bits in brackets")
+    read, offset = k.reader(operand.base, "b32"), np.uint32(operand.offset % (1 << 32))
+    return (lambda c: read(c) + offset) if offset else read
+
+
+# --- allocation -----------------------------------------------------------------------------------
+
+
+@builds("tcgen05.alloc")
+def build_alloc(k: Compiler, ins: Instruction) -> Op:
+    """tcgen05.alloc: waits until the block has as many columns, and writes the first one's address to shared memory."""
+    address, space = address_of(k, ins.operands[0]), space_of("shared" if k.form["space"] else "")
+    count, pair = k.reader(ins.operands[1], "u32"), _pair(k)
+
+    def run(c: Group) -> bool:
+        if not whole_warp(c, ins):
+            return False
+        memory = memory_of(c)
+        found = memory.allocate(c, memory.uniform(c, count(c), ins, "numbers of columns").astype(np.int64), pair, ins)
+        short = found < 0
+        if short.any():
+            c.batch.poll(c.subset(c.pc, short), TensorWait(ins))
+            if short.all():
+                return False
+            some = c.subset(c.pc, ~short)
+            put(some, found[~short])
+            c.batch.push(some.at(c.frame.code.segments[c.pc].next))
+            return False
+        put(c, found)
+        return True
+
+    def put(c: Group, found: Array) -> None:
+        held = c.mask
+        first = np.zeros((c.n, 32), np.bool_)
+        first[np.arange(c.n), c.active.argmax(axis=1)] = True
+        c.mask = first
+        part = space(c).locate(c, address(c), 4, 4, ins, True)[0]
+        value = np.broadcast_to(found[:, None].astype(np.uint32), (c.n, 32))
+        index = np.broadcast_to(part.index, (c.n, 32))
+        mask = first if part.mask is None else part.mask
+
+        def write() -> None:
+            part.view[index[mask]] = value[mask]
+
+        noted(c, part, 4, 1, ins, Weak, lambda: part.view[index] == value, write)
+        c.mask = held
+
+    return run
+
+
+@builds("tcgen05.dealloc")
+def build_dealloc(k: Compiler, ins: Instruction) -> Op:
+    """tcgen05.dealloc."""
+    address, count = k.reader(ins.operands[0], "b32"), k.reader(ins.operands[1], "u32")
+
+    def run(c: Group) -> bool:
+        if not whole_warp(c, ins):
+            return False
+        memory = memory_of(c)
+        where = memory.uniform(c, address(c), ins, "addresses")
+        memory.free(c, where, memory.uniform(c, count(c), ins, "numbers of columns"), ins)
+        return True
+
+    return run
+
+
+@builds("tcgen05.relinquish_alloc_permit")
+def build_relinquish(k: Compiler, ins: Instruction) -> Op:
+    """tcgen05.relinquish_alloc_permit."""
+
+    def run(c: Group) -> bool:
+        if not whole_warp(c, ins):
+            return False
+        memory_of(c).relinquish(c)
+        return True
+
+    return run
+
+
+# --- loads, stores and their waits ----------------------------------------------------------------
+
+
+def _shape(k: Compiler, ins: Instruction) -> tuple[str, int, bool, int]:
+    split = next((int(o.value) for o in ins.operands if isinstance(o, Imm)), 0)
+    packed = bool(k.form.words.get("pack") or k.form.words.get("unpack"))
+    return k.form["shape"], int(k.form["num"][1:]), packed, split
+
+
+@builds("tcgen05.ld")
+def build_ld(k: Compiler, ins: Instruction) -> Op:
+    """tcgen05.ld of any shape. Its registers are there at once: true dependences are respected (PTX ISA 9.7.16.6.4.5)."""
+    writers, address = [k.writer(r, "b32") for r in registers(ins.operands[0])], _address(k, ins.operands[1])
+    shape = _shape(k, ins)
+
+    def run(c: Group) -> bool:
+        if not whole_warp(c, ins):
+            return False
+        memory = memory_of(c)
+        index, where = memory.place(c, memory.uniform(c, address(c), ins, "addresses"), *shape, ins)
+        memory.note(c, where, False, ins)
+        words = memory.data[index]
+        if words.shape[3] == 2:
+            values = (words[..., 0] & np.uint32(0xFFFF)) | words[..., 1] << np.uint32(16)
+        else:
+            values = words[..., 0]
+        for i, write in enumerate(writers):
+            if write is not None:
+                write(c, values[:, i])
+        return True
+
+    return run
+
+
+@builds("tcgen05.st")
+def build_st(k: Compiler, ins: Instruction) -> Op:
+    """tcgen05.st of any shape."""
+    address, source = _address(k, ins.operands[0]), ins.operands[-1]
+    readers = [k.reader(i, "b32") for i in (source.items if isinstance(source, Vec) else (source,))]
+    shape = _shape(k, ins)
+
+    def run(c: Group) -> bool:
+        if not whole_warp(c, ins):
+            return False
+        memory = memory_of(c)
+        index, where = memory.place(c, memory.uniform(c, address(c), ins, "addresses"), *shape, ins)
+        memory.note(c, where, True, ins)
+        values = np.stack([np.broadcast_to(r(c), (c.n, 32)) for r in readers], axis=1)
+        if shape[2]:
+            words = np.stack([values & np.uint32(0xFFFF), values >> np.uint32(16)], axis=-1)
+        else:
+            words = values[..., None]
+        memory.data[index] = words
+        c.batch.run.progress += 1
+        return True
+
+    return run
+
+
+@builds("tcgen05.wait::ld tcgen05.wait::st")
+def build_wait(k: Compiler, ins: Instruction) -> Op:
+    """tcgen05.wait::ld and ::st."""
+    kind = "tcgen05." + k.form.row.name[1].removeprefix("wait::")
+
+    def run(c: Group) -> bool:
+        if not whole_warp(c, ins):
+            return False
+        tensor_shadow.learn(c, kind)
+        return True
+
+    return run
+
+
+@builds("tcgen05.fence::before_thread_sync tcgen05.fence::after_thread_sync")
+def build_fence(k: Compiler, ins: Instruction) -> Op:
+    """tcgen05.fence: with synchronisation between them, two order what two threads issue."""
+    if k.form.row.name[1] == "fence::before_thread_sync":
+        return tensor_shadow.before_thread_sync
+    return lambda c: tensor_shadow.after_thread_sync(c, memory_of(c).seen)
+
+
+# --- products and copies --------------------------------------------------------------------------
+
+
+@builds("tcgen05.mma")
+def build_product(k: Compiler, ins: Instruction) -> Op:
+    """tcgen05.mma of every kind, with A in shared or tensor memory."""
+    d, a, b, word, *rest = ins.operands
+    if k.form["ashift"]:
+        raise k.error(".ashift is not interpreted")
+    scales: tuple[Read, Read] | None = None
+    off: tuple[Read, ...] = ()
+    if k.form["block_scale"]:
+        scales = _address(k, rest.pop(0)), _address(k, rest.pop(0))
+    elif isinstance(rest[0], Vec):
+        off = tuple(k.reader(item, "b32") for item in rest[0].items)
+        rest = rest[1:]
+    p = TensorProduct(
+        ins, k.form["kind"].removeprefix("kind::"), _pair(k), k.form["vector"], _address(k, d),
+        _address(k, a) if isinstance(a, Mem) else k.reader(a, "b64"), isinstance(a, Mem), k.reader(b, "b64"),
+        k.reader(word, "b32"), k.reader(rest[0], "pred"), scales, off,
+        constant_operand(k, rest[1]) if len(rest) > 1 else 0,
+    )  # fmt: skip
+    if isinstance(word, Imm):
+        try:
+            product_of(int(word.value), p.kind, p.pair, p.vector)
+        except BadDescriptor as error:
+            raise k.error(str(error)) from None
+    return lambda c: memory_of(c).unit.multiply(c, p)
+
+
+@builds("tcgen05.cp")
+def build_copy(k: Compiler, ins: Instruction) -> Op:
+    """tcgen05.cp: rows of shared memory to tensor memory."""
+    address, source, pair = _address(k, ins.operands[0]), k.reader(ins.operands[1], "b64"), _pair(k)
+    key = k.form["shape"], k.form["cast"]
+    if key not in COPIES or k.form["packed"]:
+        what = ".b8x16" if k.form["packed"] else f".{k.form['shape']}"
+        raise k.error(f"{what} is not interpreted")
+    return lambda c: copy(memory_of(c), c, address(c), source(c), key, pair, ins)
+
+
+@builds("tcgen05.commit")
+def build_commit(k: Compiler, ins: Instruction) -> Op:
+    """tcgen05.commit: an mbarrier is arrived at when what the thread has issued is done."""
+    address = address_of(k, ins.operands[0])
+    mask = k.reader(ins.operands[1], "b16") if k.form["multicast"] else None
+
+    def run(c: Group) -> None:
+        memory = memory_of(c)
+        row, lane, cta, offset = lanes_at(c, ins, address(c))
+        masks = None if mask is None else np.broadcast_to(mask(c), (c.n, 32))[row, lane]
+        if c.batch.peers is not None:
+            c.batch.peers.accessed(c, row, cta, ins)
+        for at, some in by_offset(offset):
+            rows = c.rows[row[some]]
+            if c.batch.clocks is not None:
+                note(c, row[some], cta[some], at, ins, False)
+            targets = named(memory, rows, cta[some], None if masks is None else masks[some], ins)
+            arrive(memory, rows, at, targets, ins)
+
+    return run

@@ -1,0 +1,333 @@
+"""tcgen05's products: what they read and write, and when they and copies take effect (PTX ISA 9.7.16.6 and 9.7.16.10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..checks import tensor_shadow
+from ..checks.kinds import HazardKind
+from ..checks.tensor_shadow import granules
+from ..isa.semantics.descriptor import wrong_tensor_descriptor
+from ..isa.semantics.tensor_core import COLUMNS, BadDescriptor, Product, lanes_of, product_of, scale_values
+from ..ptx.module import Instruction
+from .engine import Pending
+from .group import Group, as_slice
+from .memory import SHARED_RESERVED
+from .wgmma_operands import TileOperand, TileShape
+
+if TYPE_CHECKING:
+    from .tensor_memory import TensorMemory
+
+Array = npt.NDArray[Any]
+Read = Callable[[Group], Array]
+_ENCODE = "make the descriptor by PTX ISA 9.7.16.4"
+_ALL = np.arange(tensor_shadow.HALVES)
+_WORDS = 8  # of tensor memory that a row of A takes: 32 bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TensorProduct:
+    """One compiled tcgen05.mma: functions that read its operands."""
+
+    ins: Instruction
+    kind: str
+    pair: bool
+    vector: str
+    d: Read
+    a: Read
+    a_in_tensor_memory: bool
+    b: Read
+    word: Read
+    enable: Read
+    scales: tuple[Read, Read] | None
+    off: tuple[Read, ...]  # the lanes without output, 32 a word
+    scale_d: int
+
+
+@dataclass(slots=True)
+class Issued:
+    """An operation in flight, of some warps of the batch."""
+
+    rows: frozenset[int]
+    perform: Callable[[], None]
+    pending: Pending | None = None
+
+
+@dataclass(slots=True)
+class Site:
+    """Where one product runs: of each of n threads the warp, the blocks (n, 1 or 2), and operands of the issuing thread."""
+
+    c: Group
+    p: TensorProduct
+    form: Product
+    rows: Array
+    row: Array  # in c
+    lane: Array
+    blocks: Array
+
+    def take(self, read: Read) -> Array:
+        return np.broadcast_to(read(self.c), (self.c.n, 32))[self.row, self.lane]
+
+
+class TensorUnit:
+    """Products and copies of a batch, in the order of their issue."""
+
+    def __init__(self, memory: TensorMemory) -> None:
+        self.memory = memory
+        self.batch = memory.batch
+        self.waiting: list[Issued] = []
+
+    # --- in flight -----------------------------------------------------------------------------
+
+    def issue(self, rows: Array, perform: Callable[[], None], what: str, ins: Instruction) -> None:
+        """Put an operation in flight. What was issued before it takes effect before it."""
+        record = Issued(frozenset(rows.tolist()), perform)
+        self.waiting.append(record)
+        blocks = dict.fromkeys(self.batch.row_cta[rows].tolist())
+        at = ins, [(block, None) for block in blocks]
+        record.pending = self.batch.engine.issue(lambda: self._until(record), what, at=at)
+
+    def _until(self, record: Issued) -> None:
+        while self.waiting:
+            r = self.waiting.pop(0)
+            if r.pending is not None:
+                r.pending.finish()
+            r.perform()
+            if r is record:
+                break
+
+    def settle(self, rows: Array) -> None:
+        """What these warps have issued takes effect."""
+        mine = frozenset(rows.tolist())
+        last = next((r for r in reversed(self.waiting) if r.rows & mine), None)
+        if last is not None:
+            self._until(last)
+
+    # --- products ------------------------------------------------------------------------------
+
+    def multiply(self, c: Group, p: TensorProduct) -> None:
+        """Issue the product of each active lane: every thread that executes the instruction issues one."""
+        row, lane = np.nonzero(c.active)
+        turn = np.arange(len(row)) - np.searchsorted(row, row)  # lanes of a warp one after the other
+        words = np.broadcast_to(p.word(c), (c.n, 32))[row, lane]
+        for n in range(int(turn.max()) + 1 if len(turn) else 0):
+            for word in np.unique(words[turn == n]).tolist():
+                some = (turn == n) & (words == word)
+                self._multiply(c, p, int(word), row[some], lane[some])
+
+    def _multiply(self, c: Group, p: TensorProduct, word: int, row: Array, lane: Array) -> None:
+        rows = c.rows[row]
+        try:
+            form = product_of(word, p.kind, p.pair, p.vector)
+        except BadDescriptor as error:
+            self.memory.hazard(int(rows[0]), str(error), p.ins, _ENCODE, HazardKind.DESCRIPTOR)
+            return
+        cta = self.batch.row_cta[rows]
+        blocks = cta[:, None]
+        if p.pair:
+            if self.batch.cluster < 2:
+                self.memory.hazard(int(rows[0]), "a product of two blocks in a cluster of one", p.ins, "launch pairs")
+                return
+            blocks = (cta & ~1)[:, None] + np.arange(2)
+            if self.batch.peers is not None:
+                self.batch.peers.check_started(c, row, cta ^ 1, p.ins)
+        site = Site(c, p, form, rows, row, lane, blocks)
+        self.issue(rows, self._prepared(site), "tcgen05.mma", p.ins)
+
+    def _prepared(self, s: Site) -> Callable[[], None]:
+        """Read the registers, check and note what the product accesses. Returns what makes it take effect."""
+        p, form = s.p, s.form
+        d, enable = s.take(p.d).astype(np.int64), s.take(p.enable).astype(np.bool_)
+        half = self._lanes(s, d, "D")
+        a_at = s.take(p.a).astype(np.int64) if p.a_in_tensor_memory else None
+        a = None if a_at is not None else [self._tile(s, p.a, "a", i) for i in range(s.blocks.shape[1])]
+        b = [self._tile(s, p.b, "b", i) for i in range(s.blocks.shape[1])]
+        scales = None if p.scales is None else [s.take(r).astype(np.int64) & 0xFFFF for r in p.scales]
+        off = self._off(s)
+        if a_at is not None:
+            self._lanes(s, a_at, "A")
+        self._note(s, d & 0xFFFF, half, enable, a_at, [*(a or []), *b], scales)
+
+        def perform() -> None:
+            left = self._from_tensor(s, a_at & 0xFFFF, half) if a_at is not None else None
+            memory = self.batch.shared.data
+            right = np.concatenate([form.values(t.gather(memory, form.code("b")), "b") for t in b], axis=1)
+            for i in range(s.blocks.shape[1]):
+                mine = left[i] if left is not None else (a or [])[i].gather(memory, form.code("a"))
+                x = form.values(mine, "a")
+                if scales is None:
+                    product = np.matmul(x, right.swapaxes(1, 2))
+                else:
+                    product = self._scaled(s, x, right, i, scales)
+                self._accumulate(s, product, i, d & 0xFFFF, half, enable, off)
+
+        return perform
+
+    def _lanes(self, s: Site, address: Array, what: str) -> int:
+        """The half of each 32 lanes where 64 rows lie, 0 or 1, from an address."""
+        lane = int(address[0]) >> 16
+        allowed = (0, 16) if s.form.m == 64 and not s.form.pair else (0,)
+        if (address >> 16 != lane).any() or lane not in allowed:
+            fix = f"begin at lane {' or '.join(map(str, allowed))}"
+            self.memory.hazard(
+                int(s.rows[0]), f"{what} of a product with M = {s.form.m} begins at lane {lane}", s.p.ins, fix
+            )
+            return 0
+        return lane // 16
+
+    def _tile(self, s: Site, read: Read, which: str, block: int) -> TileOperand:
+        """The tile of each thread's block, or the pair's block number `block`, that a descriptor stands for."""
+        form, words = s.form, s.take(read)
+        if which == "a":
+            rows, turned = form.rows, form.a_transposed
+        else:
+            rows, turned = form.n // s.blocks.shape[1], form.b_transposed
+        for word in np.unique(words).tolist():
+            why = wrong_tensor_descriptor(word)
+            if why:
+                what = f"the descriptor of {which.upper()} is wrong: {why}"
+                self.memory.hazard(int(s.rows[0]), what, s.p.ins, _ENCODE, HazardKind.DESCRIPTOR)
+        shape = TileShape(rows, form.size(which), turned, 32, True)
+        return self.tile(s.rows, words, shape, s.blocks[:, block], which.upper(), s.p.ins)
+
+    def tile(
+        self, rows: Array, words: Array, shape: TileShape, blocks: Array, what: str, ins: Instruction
+    ) -> TileOperand:
+        """A tile of shared memory, checked against its bounds."""
+        shared = self.batch.shared
+        tile = TileOperand(words, shape, blocks, shared.stride)
+        low, high = tile.bounds()
+        outside = (low < SHARED_RESERVED) | (high > shared.limit)
+        if outside.any():
+            n = int(outside.argmax())
+            text = (
+                f"the descriptor of {what} reaches shared addresses {int(low[n])} to {int(high[n])}, outside of the "
+                f"block's {shared.limit - SHARED_RESERVED} bytes at {SHARED_RESERVED}"
+            )
+            self.memory.hazard(int(rows[n]), text, ins, _ENCODE, HazardKind.DESCRIPTOR)
+        return tile
+
+    def _off(self, s: Site) -> Array | None:
+        """The lanes (n, blocks, 128) that get no output; None where all get it."""
+        if not s.p.off:
+            return None
+        words = np.stack([s.take(r) for r in s.p.off], axis=1).reshape(len(s.rows), -1, 4)
+        bits = words[..., None] >> np.arange(32, dtype=np.uint32) & np.uint32(1)
+        return bits.reshape(len(s.rows), -1, 128).astype(np.bool_)
+
+    # --- what a product accesses ---------------------------------------------------------------
+
+    def _note(
+        self, s: Site, d: Array, half: int, enable: Array, a: Array | None, tiles: list[TileOperand], scales: list[Array] | None
+    ) -> None:  # fmt: skip
+        form, memory = s.form, self.memory
+        parts = 2 * np.arange(4) + half if form.m == 64 and not form.pair else _ALL
+        reads = [] if a is None else [(a & 0xFFFF, _WORDS, parts)]
+        for at, count in zip(scales or (), (-(-form.rows // 32), -(-form.n // 32)), strict=False):
+            reads.append((at, count, _ALL))
+        spans = [(d[:, None] + np.arange(form.columns), parts, True)]
+        spans += [(at[:, None] + np.arange(count), those, False) for at, count, those in reads]
+        for i in range(s.blocks.shape[1]):
+            for columns, _, _ in spans:
+                memory.check(s.rows, s.blocks[:, i], columns, s.p.ins)
+        if memory.shadow is None:
+            return
+        queues, when = tensor_shadow.issue(self.batch, s.rows, "tcgen05")
+        shared = self.batch.shared.shadow
+        n = np.arange(len(s.rows))[:, None]
+        outside = tensor_shadow.access(s.c, s.rows, queues, when, s.p.ins, True, True)
+        shared.fit(16)
+        for number, tile in enumerate(tiles):
+            g = tile.granules(shared.granule)
+            used = form.used("a" if a is None and number < s.blocks.shape[1] else "b")
+            shared.on_read(outside, g if used == 16 else g[:, g[0] * shared.granule % 16 < used], n)
+        inside = tensor_shadow.access(s.c, s.rows, queues, when, s.p.ins, True, False)
+        for i in range(s.blocks.shape[1]):
+            for columns, those, writes in spans[1:] + spans[:1]:
+                g = granules(s.blocks[:, i], those, np.minimum(columns, COLUMNS - 1))
+                if not writes:
+                    memory.noted(inside, g, False)
+                    continue
+                if enable.any():
+                    memory.shadow.on_read(inside, g[enable], n[enable])
+                memory.noted(inside, g, True)
+
+    # --- what a product computes ---------------------------------------------------------------
+
+    def _from_tensor(self, s: Site, start: Array, half: int) -> list[Array]:
+        """The codes of A (n, rows, 32 bytes' worth) of each block, from tensor memory."""
+        lanes = lanes_of(s.form.m, s.form.pair)[: s.form.rows] + 16 * half
+        columns = np.minimum(start[:, None] + np.arange(_WORDS), COLUMNS - 1)
+        blocks = s.blocks.T[..., None, None]
+        words = [self.memory.data[b, lanes[None, :, None], columns[:, None, :]] for b in blocks]
+        return [np.ascontiguousarray(w).view(s.form.code("a")) for w in words]
+
+    def _scaled(self, s: Site, a: Array, b: Array, block: int, scales: list[Array]) -> Array:
+        """A B with scale factors: each 32 lanes of tensor memory take those of their own copy."""
+        form, n = s.form, len(s.rows)
+        table, length = scale_values(form.scale_type), form.k // form.scales
+        out = np.zeros((n, a.shape[1], form.n))
+        for part in range(4):
+            block_of_rows = part % 2 if form.halved else part
+            first, count = (form.n // 2 * (part // 2), form.n // 2) if form.halved else (0, form.n)
+            rows = slice(32 * block_of_rows, 32 * block_of_rows + 32)
+            of_a = self._factors(s, block, part, scales[0] + block_of_rows, 32, form.ids[0], table)
+            of_b = self._factors(s, block, part, scales[1], count, form.ids[1], table)
+            x = a[:, rows] * np.repeat(of_a, length, axis=2)
+            y = b[:, first : first + count] * np.repeat(of_b, length, axis=2)
+            out[:, rows, first : first + count] = np.matmul(x, y.swapaxes(1, 2))
+        return out
+
+    def _factors(self, s: Site, block: int, part: int, start: Array, count: int, first: int, table: Array) -> Array:
+        """Scale factors (n, count, scales) from one partition: factor r is in lane r % 32 of column r / 32."""
+        r = np.arange(count)
+        columns = np.minimum(start[:, None] + r // 32, COLUMNS - 1)
+        words = self.memory.data[s.blocks[:, block, None], (32 * part + r % 32)[None, :], columns]
+        codes = np.ascontiguousarray(words)[..., None].view(np.uint8)
+        return table[codes[..., first : first + s.form.scales]]
+
+    def _accumulate(
+        self, s: Site, product: Array, block: int, d: Array, half: int, enable: Array, off: Array | None
+    ) -> None:  # fmt: skip
+        """Add a product (n, rows, columns) of each thread to D in one of its blocks, and keep lanes without output."""
+        form = s.form
+        lanes = lanes_of(form.m, form.pair)[: form.rows] + 16 * half
+        if form.halved:
+            product = np.concatenate(np.split(product, 2, axis=2), axis=1)
+            lanes = np.arange(128)
+        if self.batch.run.config.skip_floating_point_ops and form.d_type != "s32":
+            product = np.full(product.shape, np.inf, np.float32)
+        held = self._window(s.blocks[:, block], lanes, d, form.columns)
+        words = held if isinstance(held, np.ndarray) else self.memory.data[held]
+        total = product
+        if enable.any():
+            old = form.accumulator(words)
+            if s.p.scale_d:
+                old = old * np.float32(2.0**-s.p.scale_d)
+            if not enable.all():
+                old = np.where(enable[:, None, None], old, old.dtype.type(0))
+            total = form.sum(product, old)
+        else:
+            total = form.sum(product, None)
+        new = form.words(np.ascontiguousarray(total))
+        if off is not None:
+            new = np.where(off[:, block % off.shape[1], lanes][..., None], words, new)
+        if isinstance(held, np.ndarray):
+            held[...] = new
+        else:
+            self.memory.data[held] = new
+
+    def _window(self, blocks: Array, lanes: Array, start: Array, count: int) -> Any:
+        """D's words: a view of tensor memory where blocks and lanes are evenly spaced, else their indices."""
+        first = int(start[0])
+        even = (start == first).all() and first + count <= COLUMNS and (np.diff(blocks) > 0).all()
+        where = as_slice(blocks) if even else None
+        if type(where) is slice and len(lanes) == 128:
+            return self.memory.data[where, :, first : first + count]
+        columns = np.minimum(start[:, None] + np.arange(count), COLUMNS - 1)
+        return blocks[:, None, None], lanes[None, :, None], columns[:, None, :]
