@@ -15,7 +15,7 @@ COPY = """.shared .align 1024 .b8 tile[SIZE];
 .shared .align 8 .b64 full;
 .visible .entry k(.param .align 64 .b8 m[128], .param .u64 out) {
  .reg .pred %p<4>; .reg .b32 %r<9>; .reg .b16 %h<4>; .reg .b64 %d<4>;
- mov.b64 %d1, m; ld.param.u64 %d2, [out]; mov.u32 %r1, %tid.x; mov.u32 %r2, full; mov.u32 %r3, tile; setp.ne.u32 %p1, %r1, 0;
+ mov.b64 %d1, m; cvta.param.u64 %d1, %d1; ld.param.u64 %d2, [out]; mov.u32 %r1, %tid.x; mov.u32 %r2, full; mov.u32 %r3, tile; setp.ne.u32 %p1, %r1, 0;
  @%p1 bra READY; mbarrier.init.shared.b64 [%r2], 1; fence.mbarrier_init.release.cluster;
 READY: bar.sync 0; @%p1 bra WAIT;
  mbarrier.arrive.expect_tx.shared.b64 _, [%r2], SIZE;
@@ -139,7 +139,7 @@ def test_a_launch_takes_the_drivers_bytes() -> None:
 STORE = """.shared .align 128 .b8 tile[512];
 .visible .entry k(.param .align 64 .b8 m[128]) {
  .reg .pred %p<4>; .reg .b32 %r<9>; .reg .b64 %d<4>;
- mov.b64 %d1, m; mov.u32 %r1, %tid.x; mov.u32 %r3, tile; setp.ne.u32 %p1, %r1, 0; shl.b32 %r2, %r1, 4; add.u32 %r2, %r2, %r3;
+ mov.b64 %d1, m; cvta.param.u64 %d1, %d1; mov.u32 %r1, %tid.x; mov.u32 %r3, tile; setp.ne.u32 %p1, %r1, 0; shl.b32 %r2, %r1, 4; add.u32 %r2, %r2, %r3;
  st.shared.v4.u32 [%r2], {%r1, %r1, %r1, %r1}; FENCE bar.sync 0; @%p1 ret;
  cp.HOW.global.shared::cta.OPim2col_no_offs.bulk_group [%d1, {0, -1, 0, 0}], [%r3]; cp.async.bulk.commit_group;
  cp.async.bulk.wait_group 0; ret; }

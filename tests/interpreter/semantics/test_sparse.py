@@ -15,11 +15,13 @@ _BOUND = {"f32": 2.0**-23, "f16": 2.0**-11, "s32": 0.0}
 _NAMED = {0b0100: (0, 1), 0b1000: (0, 2), 0b1100: (0, 3), 0b1001: (1, 2), 0b1101: (1, 3), 0b1110: (2, 3)}
 
 
-def lane_and_nibble(chunks: int, selector: int, row: int, chunk: int) -> tuple[int, int]:
+def lane_and_nibble(op: SparseSemantics, selector: int, row: int, chunk: int) -> tuple[int, int]:
     """Where the four bits of a chunk of a row are (figures of 9.7.14.6.2.1 to .8)."""
-    four, upper = 4 * (row % 8), row // 8
+    chunks, four, upper = op.k // op.chunk, 4 * (row % 8), row // 8
     if chunks == 4:  # one lane has both rows
         return four + selector, chunk + 4 * upper
+    if chunks == 8 and _BITS[op.types[0]] <= 8:  # two lanes have a row each
+        return four + 2 * selector + upper, chunk
     if chunks == 8:  # two lanes have both rows, half of the columns each
         return four + 2 * selector + (chunk >= 4), chunk % 4 + 4 * upper
     return four + 2 * (chunk >= 8) + upper, chunk % 8  # a lane for each row and half
@@ -41,7 +43,7 @@ def dense(op: SparseSemantics, a: list[np.ndarray], words: np.ndarray, selector:
             stored = (lane % 4) * per + j + 4 * per * (register // 2)  # which of the stored elements of its row
             of_chunk = 1 if op.chunk == 2 else op.chunk // 2
             chunk, which = divmod(stored, of_chunk)
-            at, nibble = lane_and_nibble(op.k // op.chunk, selector, row, chunk)
+            at, nibble = lane_and_nibble(op, selector, row, chunk)
             bits = int(words[warp, at]) >> (4 * nibble) & 15
             if op.chunk == 2:
                 column = {0b0100: 0, 0b1110: 1}[bits]

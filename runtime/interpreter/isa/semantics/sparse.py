@@ -66,7 +66,7 @@ class SparseSemantics:
 
     def places(self, words: Array, selector: int) -> Array:
         """Return where along k the stored elements lie, (warps, 16, k / 2); -1 where the metadata, (warps, 32), is invalid."""
-        lane, nibble = metadata(self.k // self.chunk, selector)
+        lane, nibble = metadata(self.k // self.chunk, selector, WIDTH[self.types[0]] <= 8)
         bits = (words[:, lane] >> (4 * nibble).astype(np.uint32) & np.uint32(15)).astype(np.int64)
         first = self.chunk * np.arange(self.k // self.chunk)
         if self.chunk == 2:
@@ -82,16 +82,18 @@ class SparseSemantics:
 
 
 @cache
-def metadata(chunks: int, selector: int) -> tuple[Array, Array]:
+def metadata(chunks: int, selector: int, narrow: bool) -> tuple[Array, Array]:
     """Return the lane and the four bits of it that describe each chunk: two arrays (16 rows, chunks).
 
-    Of 4 chunks lane `selector` of each four has both rows of the four (g and g + 8), of 8 chunks two lanes have half of
-    the columns each, and of 16 all four: two a half, one a row.
+    Of 4 chunks lane `selector` of each four has both rows of the four (g and g + 8). Of 8 chunks two lanes have half of the
+    columns each, or of elements of at most 8 bits (`narrow`) a row each; of 16 all four have a row of a half.
     """
     row, chunk = np.arange(16)[:, None], np.arange(chunks)[None, :]
     g, upper = row % 8, row // 8
     if chunks == 4:
         return 4 * g + selector + 0 * chunk, 4 * upper + chunk
+    if chunks == 8 and narrow:
+        return 4 * g + 2 * selector + upper + 0 * chunk, chunk + 0 * row
     if chunks == 8:
         return 4 * g + 2 * selector + chunk // 4, 4 * upper + chunk % 4
     return 4 * g + 2 * (chunk // 8) + upper, chunk % 8 + 0 * row
