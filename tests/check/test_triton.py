@@ -51,7 +51,7 @@ else:
     RNG = np.random.default_rng(0)
     SCHEDULES = ("eager", "late", "random:1")
 
-    @pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
+    @pytest.mark.parametrize("target", ["sm_90a", "sm_80", "sm_100a"])
     def test_numpy_arrays(target: str) -> None:
         x, y = RNG.standard_normal((2, 1000)).astype(np.float32)
         out = np.zeros_like(x)

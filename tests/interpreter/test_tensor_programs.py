@@ -121,7 +121,7 @@ def program(case: Case, a_bytes: int, b_bytes: int, descs: tuple[int, int], step
     off = f"{{{', '.join(str(case.off) for _ in range(4))}}}, " if case.off else ""
     products = ""
     for i in range(steps):
-        a = "[t0+%d]" % (256 + 8 * i) if case.in_tensor else "d5"
+        a = f"[t0+{256 + 8 * i}]" if case.in_tensor else "d5"
         also = f", {case.scale}" if case.scale else ""
         products += f""" add.s64 d5, d3, {i * by[0] >> 4}; add.s64 d6, d4, {i * by[1] >> 4};
  setp.ne.u32 p3, {int(i > 0 or case.accumulates)}, 0;
@@ -204,6 +204,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_product(case: Case) -> None:
     run(case)
@@ -213,6 +214,74 @@ def test_product(case: Case) -> None:
 def test_schedules(schedule: str) -> None:
     for case in (Case(), Case("e4m3", "e4m3", m=64), Case(in_tensor=True)):
         run(replace(case, n=16), schedule)
+
+
+# --- pairs of blocks ---------------------------------------------------------------------------------------------------
+
+
+def paired(text: str, rows: int, n: int, sizes: tuple[int, int]) -> str:
+    """The program of a product, for two blocks that each bring half of A's rows and of B's, and get half of D."""
+    meet = " barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;\n"
+    text = text.replace("cta_group::1", "cta_group::2").replace(
+        "setp.eq.u32 p2, r1, 0;", "mov.u32 r11, %cluster_ctarank; setp.eq.u32 p2, r1, 0;"
+    )
+    for name, size in (("a", sizes[0]), ("b", sizes[1]), ("out", 512 * n)):
+        register = "d7" if name == "out" else "d1"
+        load = f"ld.param.u64 {register}, [{name}];"
+        assert load in text
+        text = text.replace(load, f"{load} mul.wide.u32 d10, r11, {size}; add.s64 {register}, {register}, d10;")
+    text = text.replace(" ld.shared.b32 t0, [r8];", meet + " ld.shared.b32 t0, [r8];").replace(
+        " bar.sync 0;\n shr.u32 r9", meet + " shr.u32 r9"
+    )
+    text = (
+        text.replace("@p2 tcgen05.mma", "@p3 tcgen05.mma")
+        .replace("p3;\n", "p5;\n")
+        .replace("setp.ne.u32 p3,", "setp.ne.u32 p5,")
+    )
+    text = text.replace("add.s64 d4, d3,", "setp.eq.and.u32 p3, r11, 0, p2; add.s64 d4, d3,")
+    commit = "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster"
+    text = text.replace(f"@p2 {commit}.b64 [r7];", f"mov.u16 h1, 3; @p3 {commit}.multicast::cluster.b64 [r7], h1;")
+    return text.replace(" bar.sync 0;\n @p4 tcgen05.dealloc", meet + " @p4 tcgen05.dealloc").replace(
+        ".reg .pred p<6>;", ".reg .pred p<6>; .reg .b16 h<2>;"
+    )
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    "case",
+    [Case(m=256, n=32), Case(m=128, n=32), Case("e4m3", "e4m3", m=256, n=64), Case("s8", "s8", "s32", m=128, n=64)],
+    ids=str,
+)
+def test_pair(case: Case, schedule: str) -> None:
+    size = np.dtype(DTYPES[case.a]).itemsize
+    depth = 128 // size
+    a, b = matrix((case.m, depth), case.a), matrix((case.n, depth), case.b)
+    rows, half = case.m // 2, case.n // 2
+    left = [stored(x, case.a, case, False) for x in (a[:rows], a[rows:])]
+    right = [stored(x, case.b, case, False) for x in (b[:half], b[half:])]
+    sizes = left[0][0].nbytes, right[0][0].nbytes
+    width = case.n if case.m == 256 else half
+    text = program(replace(case, n=width), *sizes, (left[0][1], right[0][1]), 4, (32, 32))
+    text = text.replace(str(replace(case, n=width).word), str(case.word))
+    out = np.zeros((2, 128, width), np.uint32)
+    given = [np.stack([x[0].view(np.uint8).reshape(-1) for x in pieces]) for pieces in (left, right)]
+    launch(
+        paired(text, rows, width, sizes),
+        "k",
+        [*given, out],
+        grid=2,
+        block=128,
+        cluster=(2, 1, 1),
+        schedule=schedule,
+        target="sm_100a",
+    )
+    exact = a.astype(np.float64) @ b.astype(np.float64).T
+    values = out.view(np.float32 if case.d == "f32" else np.int32).astype(float)
+    if case.m == 128:  # the upper lanes hold the second half of the columns
+        values = np.concatenate([values[:, :64], values[:, 64:]], axis=2)
+    bound = BOUND[case.d] * (abs(a.astype(np.float64)) @ abs(b.astype(np.float64)).T)
+    assert (abs(values.reshape(case.m, case.n) - exact) <= bound).all()
 
 
 # --- loads and stores --------------------------------------------------------------------------------------------------
@@ -235,6 +304,7 @@ def at(shape: str, num: int, lane: int, i: int) -> tuple[int, int]:
 MOVES = [("32x32b", 8), ("16x64b", 1), ("16x64b", 4), ("16x128b", 1), ("16x128b", 2), ("16x256b", 1), ("16x256b", 4), ("16x32bx2", 1), ("16x32bx2", 8)]  # fmt: skip
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("shape,num", MOVES)
 def test_moves(shape: str, num: int, packed: bool) -> None:

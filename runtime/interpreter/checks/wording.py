@@ -34,6 +34,7 @@ _FIXES = {
     HazardKind.EQUAL_VALUE_RACE: "let one of them write, or order them; where any order is right, ignore this kind",
 }
 
+_ORDER = "put tcgen05.fence::before_thread_sync before the synchronisation of the two threads, or wait for a commit"
 _COMMIT = "wait for the mbarrier of a tcgen05.commit after it"
 _OF_PRODUCTS = (HazardKind.READ_BEFORE_WAIT, HazardKind.REUSED_BEFORE_WGMMA)
 
@@ -81,7 +82,10 @@ def conflict(
         # Neither fenced nor ordered: the author forgot the fence (commit_smem does both).
         fence = fence or shadow.never_fenced(a, row, epoch)
     tensor = type(shadow).__name__ == "TensorShadow"
+    pipelined = tensor and side.queue == "tcgen05" and a.ins.opcode[1] in ("mma", "cp")
     kind = HazardKind.EQUAL_VALUE_RACE if equal else kind_of(side, shared, earlier_reads, writes, fence, tensor)
+    if pipelined:  # two threads issue what is done in order if a fence orders the threads
+        kind, fix = HazardKind.RACE_TMEM, _ORDER
     now = "written" if writes else "read"
     before = "read" if earlier_reads else "written"
     what = f"{shadow.name(a, row, granule)} is {now} while nothing orders that after it was {before}"
