@@ -19,7 +19,7 @@ from .foreign.case import IGNORED, SCHEDULES, headers, ptx_of, run
 
 pytestmark = pytest.mark.slow
 FILES = ("samples", "cub", "groups", "libcu", "matrix", "cute")
-TARGETS = ("sm_80", "sm_90a", "sm_120")
+TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120")
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -40,6 +40,14 @@ def test_cuda(file: str, target: str) -> None:
     assert wrong == []
 
 
+def test_gluon_for_blackwell() -> None:
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    kernels: Any = import_module("tests.check.foreign.gluon_blackwell")
+    for launch in kernels.BLACKWELL:
+        agrees(launch, "sm_100a")
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("file", ["triton_kernels", "gluon_kernels", "gluon_roles", "gluon_convolution"])
 def test_triton(file: str, target: str) -> None:
@@ -47,8 +55,13 @@ def test_triton(file: str, target: str) -> None:
         pytest.skip("Triton is not installed")
     kernels: Any = import_module(f"tests.check.foreign.{file}")
     for launch in kernels.EVERYWHERE + (kernels.HOPPER if target == "sm_90a" else ()):
-        with kd.check.triton(target, schedules=SCHEDULES, ignore=IGNORED) as found:
-            results = launch()
-        assert found.hazards == [], launch.__name__
-        for got, want, tolerance in results:
-            np.testing.assert_allclose(np.asarray(got).astype(float), want, rtol=tolerance, atol=tolerance)
+        agrees(launch, target)
+
+
+def agrees(launch: Any, target: str) -> None:
+    """A launch is right and silent under the schedules."""
+    with kd.check.triton(target, schedules=SCHEDULES, ignore=IGNORED) as found:
+        results = launch()
+    assert found.hazards == [], (launch.__name__, str(found.hazards[0]))
+    for got, want, tolerance in results:
+        np.testing.assert_allclose(np.asarray(got).astype(float), want, rtol=tolerance, atol=tolerance)

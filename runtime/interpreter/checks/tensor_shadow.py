@@ -81,14 +81,15 @@ def access(
     return ShadowAccess(c.part(c.pc, rows, None), known, team, queues, when, ins, False, proxy)
 
 
-def learn(c: Group, kind: str) -> None:
-    """The warps of `c` know that what they have issued is done."""
+def learn(c: Group, kind: str, every: bool = False) -> None:
+    """The warps of `c` know that what they have issued is done; `every`: and that each proxy sees it."""
     batch, clocks = c.batch, c.batch.clocks
     if clocks is None:
         return
     queues = queues_of(batch, c.rows, kind)
     team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
-    clocks.known[team, agent, GENERIC, queues] = clocks.issued[team, queues]
+    for plane in range(clocks.planes if every else 1):
+        clocks.known[team, agent, plane, queues] = clocks.issued[team, queues]
 
 
 def before_thread_sync(c: Group) -> None:

@@ -47,6 +47,7 @@ QUEUES = {
     "tcgen05": "an operation of tcgen05 that a commit tracks",
     "tcgen05.ld": "a load of tensor memory",
     "tcgen05.st": "a store to tensor memory",
+    "tcgen05.alloc": "an allocation of tensor memory",
 }
 
 
@@ -59,6 +60,8 @@ def kind_of(
     if tensor:
         waits = side.queue == "tcgen05" and not earlier_reads and not writes
         return HazardKind.READ_BEFORE_WAIT if waits else HazardKind.RACE_TMEM
+    if side.queue == "tcgen05.alloc":
+        return HazardKind.RACE_SHARED
     if side.queue in ("wgmma", "tcgen05") and earlier_reads:
         return HazardKind.REUSED_BEFORE_WGMMA
     if side.queue and earlier_reads and shared:

@@ -19,13 +19,17 @@ def _pair(w: Words, operands: Operands) -> str:
 
 
 def _redux_type(w: Words, operands: Operands) -> str:
+    if w["type"] == "f32":
+        return "" if w["op"] in ("min", "max") else f".{w['op']} is not for .f32"
+    if w["abs"] or w["nan"]:
+        return ".abs and .NaN are for .f32"
     return "" if (w["op"] in ("and", "or", "xor")) == (w["type"] == "b32") else f".{w['op']} is not for .{w['type']}"
 
 
 row("shfl", "sync mode=up|down|bfly|idx type=b32", "D|P S S:b32 S:b32 S:u32", waits=True)
 row("vote", "sync mode=all|any|uni|ballot type=pred|b32", "D! P S:u32", _vote_type, waits=True)
 row("match", "mode=any|all sync type=b32|b64", "D|P:u32 S S:u32", _match_pair, waits=True)
-row("redux", "sync op=add|min|max|and|or|xor type=b32|u32|s32", "D! S S:u32", _redux_type, waits=True)
+row("redux", "sync op=add|min|max|and|or|xor abs? nan=NaN? type=b32|u32|s32|f32", "D! S S:u32", _redux_type, waits=True)
 row("elect", "sync", "D|P:u32 S:u32", _pair, waits=True)
 row("activemask", "type=b32", "D!", waits=True)
 

@@ -51,6 +51,8 @@ def lacks(target: str, ins: Instruction) -> str:
         return f".kind::i8 is of targets such as sm_100a, the module is for {target}"
     if words[0] == "tcgen05" and target[-1] == "f" and any(w.startswith("scale_vec::") for w in words):
         return f".scale_vec is of targets such as sm_100a, the module is for {target}: .block16 or .block32 is wanted"
+    if words[0] == "redux" and "f32" in words and (target[-1] not in "af" or not 100 <= number_of(target) < 110):
+        return f"redux of .f32 is of targets such as sm_100a, the module is for {target}"
     special = words[0] == "setmaxnreg" or words[:2] == ("tensormap", "replace")
     if special and (target[-1] not in "af" or number_of(target) < 90):
         return f"{words[0]} is of targets such as sm_90a, the module is for {target}"

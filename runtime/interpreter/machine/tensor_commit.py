@@ -23,6 +23,7 @@ def arrive(
     """Issue the arrival of warps `rows`, one for each entry, at the barriers at `offset` of blocks `targets`."""
     batch = memory.batch
     queues, when = tensor_shadow.issue(batch, rows, "tcgen05")
+    known = _ordered_before(memory, rows)
     order = batch.run.order
     if order is not None and batch.clocks is not None:
         for row, queue, clock in zip(rows.tolist(), queues.tolist(), when.tolist(), strict=True):
@@ -31,18 +32,31 @@ def arrive(
     def perform() -> None:
         memory.unit.settle(rows)
         m = batch.mbarriers.get(offset)
-        for blocks, queue, clock in zip(targets, queues.tolist(), when.tolist(), strict=True):
+        for n, (blocks, queue, clock) in enumerate(zip(targets, queues.tolist(), when.tolist(), strict=True)):
             for block in blocks.tolist():
                 if batch.run.order is not None:
                     batch.run.order.completed(batch, block, offset, int(m.phase[block]), queue, clock)
                 if m.clock is not None:
                     m.clock.fit()
-                    held = m.clock.gathering[block, :, queue]
-                    m.clock.gathering[block, :, queue] = np.maximum(held, clock)
+                    held = m.clock.gathering[block]
+                    wide = known.shape[2]
+                    held[:, :wide] = np.maximum(held[:, :wide], known[n])
+                    held[:, queue] = np.maximum(held[:, queue], clock)
         ctas = np.concatenate(targets)
         batch.mbarriers.arrive(offset, ctas, np.ones(len(ctas), np.int64), None, False, ins)
 
     batch.engine.issue(perform, "tcgen05.commit")
+
+
+def _ordered_before(memory: TensorMemory, rows: Array) -> Array:
+    """What is ordered before the products of warps, (rows, planes, columns): what they know, but for their own accesses."""
+    batch, clocks = memory.batch, memory.batch.clocks
+    if clocks is None:
+        return np.zeros((len(rows), 0, 0), np.uint32)
+    team, agent = batch.row_team[rows], batch.row_agent[rows]
+    known = clocks.known[team, agent].copy()
+    known[np.arange(len(rows)), :, agent] = 0
+    return known
 
 
 def named(memory: TensorMemory, rows: Array, own: Array, masks: Array | None, ins: Instruction) -> list[Array]:

@@ -143,3 +143,26 @@ def test_strangers_are_named() -> None:
         compile_warp(("redux", "sync", "and", "u32"))
     with pytest.raises(BadModifier, match="one destination"):
         compile_warp(("vote", "sync", "all", "pred"), pair=True)
+
+
+@pytest.mark.parametrize("nan", [False, True])
+@pytest.mark.parametrize("magnitude", [False, True])
+@pytest.mark.parametrize("operation", ["min", "max"])
+def test_redux_of_floats(operation: str, magnitude: bool, nan: bool) -> None:
+    """A NaN loses to numbers, or wins with .NaN; only the lanes of the mask count."""
+    words = ("redux", "sync", operation, *(("abs",) if magnitude else ()), *(("NaN",) if nan else ()), "f32")
+    op = compile_warp(words)
+    rng = np.random.default_rng(5)
+    for with_nan in (0, 1, 32):
+        x = rng.standard_normal((1, 32)).astype(np.float32)
+        x[0, :with_nan] = np.nan
+        for mask in (0xFFFFFFFF, 0x00FF0FF1, 0xFFFF0000):
+            members = np.array([bool(mask >> lane & 1) for lane in range(32)])
+            masks = np.full((1, 32), mask, np.uint32)
+            (found,) = op.function(members[None], x.view(np.uint32), masks)
+            given = np.abs(x[0, members]) if magnitude else x[0, members]
+            whole, numbers = {"min": (np.min, np.fmin.reduce), "max": (np.max, np.fmax.reduce)}[operation]
+            wanted = whole(given) if nan else numbers(given)
+            got = np.broadcast_to(found, (1, 32))[0, members].view(np.float32)
+            assert np.array_equal(got, np.full(len(got), wanted, np.float32), equal_nan=True)
+            assert not np.isnan(wanted) or (got.view(np.uint32) == 0x7FFFFFFF).all()

@@ -34,7 +34,7 @@ def _key(fmt: FloatFormat) -> Callable[[Array], Array]:
     return key
 
 
-def _extreme(name: str, type_: str, nan: bool, xorsign: bool) -> Pair:
+def extreme(name: str, type_: str, nan: bool, xorsign: bool = False) -> Pair:
     """min or max on register bits, by integer order."""
     fmt = FORMATS[type_]
     storage: Any = STORAGE[type_]
@@ -72,7 +72,7 @@ def _fast_f32(name: str, nan: bool) -> Pair:
     numbers: Any = np.fmin if name == "min" else np.fmax
     strict: Any = np.minimum if name == "min" else np.maximum
     choose = strict if nan else numbers
-    careful = _extreme(name, "f32", nan, xorsign=False)
+    careful = extreme(name, "f32", nan, xorsign=False)
 
     def fn(a: Array, b: Array) -> Array:
         r = choose(a.view(np.float32), b.view(np.float32))
@@ -86,7 +86,7 @@ def _fast_f32(name: str, nan: bool) -> Pair:
 @form("min|max ftz? NaN - f32", since=80)
 @form("min|max ftz? NaN? xorsign.abs f32", since=86)
 def extreme_f32(name: str, ftz: str, nan: str, xorsign: str, type_: str) -> Body:
-    fn = _extreme(name, "f32", bool(nan), True) if xorsign else _fast_f32(name, bool(nan))
+    fn = extreme(name, "f32", bool(nan), True) if xorsign else _fast_f32(name, bool(nan))
     if ftz:
         return Body((type_,) * 2, (type_,), lambda a, b: (fn(flush_f32(a), flush_f32(b)),))
     return Body((type_,) * 2, (type_,), lambda a, b: (fn(a, b),))
@@ -116,14 +116,14 @@ def extreme_of_three(opcode: Opcode) -> Alu:
 
 @form("min|max f64")
 def extreme_f64(name: str, type_: str) -> Body:
-    fn = _extreme(name, "f64", nan=False, xorsign=False)
+    fn = extreme(name, "f64", nan=False, xorsign=False)
     return Body((type_,) * 2, (type_,), lambda a, b: (fn(a, b),))
 
 
 @form("min|max ftz? NaN? - f16|f16x2", since=80)
 @form("min|max ftz? NaN? xorsign.abs f16|f16x2", since=86)
 def extreme_f16(name: str, ftz: str, nan: str, xorsign: str, type_: str) -> Body:
-    fn = _extreme(name, "f16", bool(nan), bool(xorsign))
+    fn = extreme(name, "f16", bool(nan), bool(xorsign))
     flushed: Pair = (lambda a, b: fn(flush_f16(a), flush_f16(b))) if ftz else fn
     return _half_body(flushed, type_)
 
@@ -131,7 +131,7 @@ def extreme_f16(name: str, ftz: str, nan: str, xorsign: str, type_: str) -> Body
 @form("min|max NaN? - bf16|bf16x2", since=80)
 @form("min|max NaN? xorsign.abs bf16|bf16x2", since=86)
 def extreme_bf16(name: str, nan: str, xorsign: str, type_: str) -> Body:
-    return _half_body(_extreme(name, "bf16", bool(nan), bool(xorsign)), type_)
+    return _half_body(extreme(name, "bf16", bool(nan), bool(xorsign)), type_)
 
 
 def _half_body(fn: Pair, type_: str) -> Body:

@@ -17,6 +17,7 @@ import numpy as np
 
 from .errors import BadModifier, UnknownInstruction
 from .forms import Illegal, Opcode, expand_slots, parse_lines
+from .minmax import extreme
 from .types import Array
 
 WarpFunction = Callable[..., tuple[Array, ...]]
@@ -189,6 +190,24 @@ def _redux(operation: str, type_: str) -> WarpFunction:
     return fn
 
 
+def _redux_f32(operation: str, magnitude: bool, nan: bool) -> WarpFunction:
+    """Minimum or maximum of floats: NaN loses to numbers, or wins."""
+    pair = extreme(operation, "f32", nan)
+    neutral = np.uint32(0x7F800000 if operation == "min" else 0xFF800000) if nan else np.uint32(0x7FFFFFFF)
+
+    def fn(active: Array, a: Array, mask: Array) -> tuple[Array, ...]:
+        members = participants(active, mask)
+        value = np.broadcast_to(a, active.shape).view(np.uint32)
+        if magnitude:
+            value = value & np.uint32(0x7FFFFFFF)
+        total = np.where(members, value[:, None, :], neutral)
+        while total.shape[-1] > 1:
+            total = pair(total[..., ::2], total[..., 1::2])
+        return (_spread(total[..., 0], active),)
+
+    return fn
+
+
 # --- the forms -----------------------------------------------------------------------------------
 
 Shape = tuple[tuple[str, ...], tuple[str, ...], WarpFunction]
@@ -214,6 +233,8 @@ def _build(words: list[str], pair: bool) -> Shape:
         return (), ("b32",), _activemask
     if head == "match":
         return (words[3], "b32"), ("b32",), _match_any
+    if words[-1] == "f32":
+        return ("f32", "b32"), ("f32",), _redux_f32(words[2], bool(words[3]), bool(words[4]))
     if (words[2], words[3]) not in _REDUCTIONS:
         raise Illegal("and, or and xor are for .b32; add, min and max for .u32 and .s32")
     return (words[3], "b32"), (words[3],), _redux(words[2], words[3])
@@ -228,6 +249,8 @@ LINES: dict[str, tuple[str, ...]] = {
     "activemask": ("b32",),
     "elect": ("sync",),
 }
+#: Of sm_100a and its like alone.
+_LATER = {"redux": ("sync min|max abs? NaN? f32",)}
 
 
 @cache
@@ -239,7 +262,7 @@ def compile_warp(opcode: Opcode, pair: bool = False) -> WarpOp:
     lines = LINES.get(opcode[0])
     if lines is None:
         raise UnknownInstruction(opcode)
-    found = parse_lines(lines, opcode[1:])
+    found = parse_lines(lines, opcode[1:]) or parse_lines(_LATER.get(opcode[0], ()), opcode[1:])
     if found is not None:
         try:
             operands, results, function = _build([opcode[0], *found[1]], pair)

@@ -19,9 +19,9 @@ from ..tensor_copies import COPIES, copy
 from ..tensor_memory import TensorMemory
 from ..tensor_unit import Read, TensorProduct
 from .lanes import constant_operand
-from .loads import address_of, noted, space_of
+from .loads import address_of, space_of
 from .matrix_ops import whole_warp
-from .mbarrier_ops import Weak, by_offset, lanes_at, note
+from .mbarrier_ops import by_offset, lanes_at, note
 
 Array = npt.NDArray[Any]
 
@@ -82,10 +82,13 @@ def build_alloc(k: Compiler, ins: Instruction) -> Op:
         index = np.broadcast_to(part.index, (c.n, 32))
         mask = first if part.mask is None else part.mask
 
-        def write() -> None:
-            part.view[index[mask]] = value[mask]
-
-        noted(c, part, 4, 1, ins, Weak, lambda: part.view[index] == value, write)
+        shadow = part.shadow
+        if shadow is not None:  # ordered with other accesses of the address, whatever their proxy (PTX ISA 9.7.16.6.1)
+            queues, when = tensor_shadow.issue(c.batch, c.rows, "tcgen05.alloc")
+            a = tensor_shadow.access(c, c.rows, queues, when, ins, False, False)
+            shadow.note_write(a, shadow.granules(index, 4, 1), mask, lambda: part.view[index] == value)
+            tensor_shadow.learn(c, "tcgen05.alloc", every=True)
+        part.view[index[mask]] = value[mask]
         c.mask = held
 
     return run
