@@ -107,10 +107,10 @@ def _mode(w: Words, operands: Operands) -> str:
 _DIM = "dim=1d|2d|3d|4d|5d "
 row("cp.async.bulk.tensor",
     _DIM + "to=shared::cluster|shared::cta|global from=global|shared::cta mode=tile|im2col|im2col_no_offs?"
-    + _DONE + _MANY + HINT,
+    + _DONE + _MANY + "group=cta_group::1|cta_group::2? " + HINT,
     "[to]@to!=global [/global,{}] [to]@to!=global [from]@to=global {}:b16@mode=im2col S:b16@multicast S:b64@hint",
     _way, _extras, lambda w, o: "TMA copies are to or from global memory" if "global" not in (w["to"], w["from"]) else "",
-    _rank, _mode)  # fmt: skip
+    _rank, _mode, lambda w, o: f".{w['group']} is of loads" if w["group"] and w["to"] == "global" else "")  # fmt: skip
 row("cp.reduce.async.bulk.tensor",
     _DIM + "to=global from=shared::cta mode=tile|im2col_no_offs? " + _OPERATION + "done=bulk_group " + HINT,
     "[/global,{}] [from] S:b64@hint", _rank, _mode)  # fmt: skip

@@ -30,6 +30,7 @@ _WORDS = {("", "L2::cache_hint"): 80, ("prefetch", "L2::evict_last"): 80, ("pref
     ("mma", "e5m2"): 89, ("wmma", "bf16"): 80, ("wmma", "tf32"): 80, ("wmma", "f64"): 80,
     ("mma", "sp::ordered_metadata"): 80,
 }  # fmt: skip
+_PAIRS = {"cta_group::1", "cta_group::2"}
 _BY_HEAD: dict[str, list[tuple[str, int]]] = {}
 for (_head, _word), _number in _WORDS.items():
     _BY_HEAD.setdefault(_head, []).append((_word, _number))
@@ -53,6 +54,8 @@ def lacks(target: str, ins: Instruction) -> str:
         return f".scale_vec is of targets such as sm_100a, the module is for {target}: .block16 or .block32 is wanted"
     if words[0] == "redux" and "f32" in words and (target[-1] not in "af" or not 100 <= number_of(target) < 110):
         return f"redux of .f32 is of targets such as sm_100a, the module is for {target}"
+    if words[0] == "cp" and _PAIRS & set(words) and (target[-1] not in "af" or not 100 <= number_of(target) < 120):
+        return f".cta_group is of targets such as sm_100a, the module is for {target}"
     special = words[0] == "setmaxnreg" or words[:2] == ("tensormap", "replace")
     if special and (target[-1] not in "af" or number_of(target) < 90):
         return f"{words[0]} is of targets such as sm_90a, the module is for {target}"

@@ -308,4 +308,44 @@ def block_scales() -> Any:
     return [(out, a @ b.T, 1e-3)]
 
 
-BLACKWELL = (moves, one_tile, stages, roles, chain, block_scales)
+@gluon.jit
+def by_pairs(a_desc, b_desc, c_desc, tmem: gl.constexpr, M: gl.constexpr, N: gl.constexpr, steps: gl.constexpr):
+    """Two blocks multiply together: each brings half of the rows of A and half of the columns of B."""
+    dtype: gl.constexpr = a_desc.dtype
+    BK: gl.constexpr = a_desc.block_type.shape[1]
+    a = gl.allocate_shared_memory(dtype, [M, BK], a_desc.layout)
+    b = gl.allocate_shared_memory(dtype, [BK, N], b_desc.layout)
+    full = mbarrier.allocate_mbarrier(two_ctas=True)
+    done = mbarrier.allocate_mbarrier()
+    mbarrier.init(full, count=1)
+    mbarrier.init(done, count=1)
+    acc = allocate_tensor_memory(gl.float32, [M, N], tmem)
+    for step in gl.static_range(steps):
+        mbarrier.expect(full, a_desc.nbytes_per_cta + b_desc.nbytes_per_cta)
+        tma.async_load(a_desc, [0, step * BK], full, a)
+        tma.async_load(b_desc, [step * BK, 0], full, b)
+        mbarrier.wait(full, phase=step & 1, deps=[a, b])
+        tcgen05_mma(a, b, acc, use_acc=step > 0)
+        tcgen05_commit(done)
+        mbarrier.wait(done, phase=step & 1, deps=[a, b])
+    c = gl.allocate_shared_memory(c_desc.dtype, [M, N], c_desc.layout)
+    c.store(acc.load().to(c_desc.dtype))
+    fence_async_shared()
+    tma.async_store(c_desc, [0, 0], c)
+    tma.store_wait(pendings=0)
+
+
+def pairs() -> Any:
+    found = []
+    for m, n in ((256, 64), (128, 64)):
+        a, b, c = normal(m, 128), normal(128, n), aligned(m, n)
+        by_pairs[(1,)](
+            descriptor(a, [m, 64], cga_layout=[[1, 0]]), descriptor(b, [64, n], cga_layout=[[0, 1]]),
+            descriptor(c, [m, n], cga_layout=[[1, 0]]),
+            TensorMemoryLayout((m // 2, n), col_stride=1, cga_layout=[[1, 0]], two_ctas=True), m, n, 2, num_warps=4, num_ctas=2,
+        )  # fmt: skip
+        found.append((c, a.astype(np.float64) @ b.astype(np.float64), 5e-2))
+    return found
+
+
+BLACKWELL = (pairs, moves, one_tile, stages, roles, chain, block_scales)

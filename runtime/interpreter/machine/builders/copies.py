@@ -175,6 +175,7 @@ def _tensor_load(k: Compiler, ins: Instruction, to_many: bool) -> Op:
         dst_address, barrier_address = own_only(dst_address, ins), own_only(barrier_address, ins)
     source = _TensorOperand(k, ins, 1)
     mask = k.reader(ins.operands[3 + (source.mode == "im2col")], "b16") if to_many else None
+    paired = k.form["group"] == "cta_group::2"  # a barrier of either block of a pair is told
 
     def run(c: Group) -> None:
         lanes = Lanes(c)
@@ -183,7 +184,8 @@ def _tensor_load(k: Compiler, ins: Instruction, to_many: bool) -> Op:
         masks = lanes.take(mask(c)) if mask else None
         places = source(lanes)
         boxes = [(p.m, p.coords) for p in places]
-        if source.mode == "tile" and load_wave(lanes, ins, boxes, (dst_cta, dst_at), (bar_cta, bar_at), masks):
+        alone = mask is None or not paired
+        if source.mode == "tile" and alone and load_wave(lanes, ins, boxes, (dst_cta, dst_at), (bar_cta, bar_at), masks):
             return
         for n, place in enumerate(places):
             i = Issuer(c, int(lanes.row[n]), int(lanes.lane[n]), ins)
@@ -194,6 +196,8 @@ def _tensor_load(k: Compiler, ins: Instruction, to_many: bool) -> Op:
                 targets = [(int(dst_cta[n]), int(bar_cta[n]))]
             else:
                 targets = multicast(i, int(masks[n]))
+            if paired and masks is not None:
+                targets = [(cta, cta & ~1 | int(bar_cta[n]) & 1) for cta, _ in targets]
             _load(i, tile, place.address, targets, int(dst_at[n]), int(bar_at[n]))
 
     return run
