@@ -40,6 +40,16 @@ def test_cuda(file: str, target: str) -> None:
     assert wrong == []
 
 
+def test_cute_for_blackwell() -> None:
+    reason = nvrtc.unavailable()
+    if reason or not headers():
+        pytest.skip(reason or "CuTe's headers are not installed")
+    cases: Any = import_module("tests.check.foreign.cases_cute_blackwell")
+    ptx = ptx_of("cute_blackwell.cu", "sm_100a")
+    for case in cases.CASES:
+        assert run(case, ptx).hazards == [], case.entry
+
+
 def test_gluon_for_blackwell() -> None:
     if importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed")

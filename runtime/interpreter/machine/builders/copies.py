@@ -185,7 +185,11 @@ def _tensor_load(k: Compiler, ins: Instruction, to_many: bool) -> Op:
         places = source(lanes)
         boxes = [(p.m, p.coords) for p in places]
         alone = mask is None or not paired
-        if source.mode == "tile" and alone and load_wave(lanes, ins, boxes, (dst_cta, dst_at), (bar_cta, bar_at), masks):
+        if (
+            source.mode == "tile"
+            and alone
+            and load_wave(lanes, ins, boxes, (dst_cta, dst_at), (bar_cta, bar_at), masks)
+        ):
             return
         for n, place in enumerate(places):
             i = Issuer(c, int(lanes.row[n]), int(lanes.lane[n]), ins)
