@@ -47,20 +47,20 @@ TMA = """cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::b
 WAIT = "WAIT: mbarrier.try_wait.parity.shared::cta.b64 p2, [r3], 0; @!p2 bra WAIT;\n"
 LOAD = (
     SETUP
-    + " mov.b64 d1, m;\n @p1 bra WAIT;\n mbarrier.arrive.expect_tx.shared::cta.b64 _, [r3], 1024;\n "
+    + " mov.b64 d1, m; cvta.param.u64 d1, d1;\n @p1 bra WAIT;\n mbarrier.arrive.expect_tx.shared::cta.b64 _, [r3], 1024;\n "
     + TMA
     + "\n"
     + WAIT
     + " ld.shared.u32 r6, [r4]; ret;"
 )
-BULK = LOAD.replace("mov.b64 d1, m", "ld.param.u64 d1, [a]").replace(
+BULK = LOAD.replace("mov.b64 d1, m; cvta.param.u64 d1, d1", "ld.param.u64 d1, [a]").replace(
     TMA,
     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [r2], [d1], 1024, [r3];",
 )
 # All threads fill the tile; one stores it.
 STORE = (
     SETUP
-    + """ mov.b64 d1, m;
+    + """ mov.b64 d1, m; cvta.param.u64 d1, d1;
  mov.u32 r7, 0;
 FILL: st.shared.u32 [r4], r1; add.u32 r4, r4, 256; add.u32 r7, r7, 1; setp.lt.u32 p3, r7, 4; @p3 bra FILL;
  fence.proxy.async.shared::cta;
@@ -74,14 +74,14 @@ DONE: bar.sync 1;
  ret;"""
 )
 STORE = STORE.replace(" st.shared.u32 [r2], r1;\n ret", " @p1 bra X;\n st.shared.u32 [r2], r1;\nX: ret")
-BULK_STORE = STORE.replace("mov.b64 d1, m", "ld.param.u64 d1, [a]").replace(
+BULK_STORE = STORE.replace("mov.b64 d1, m; cvta.param.u64 d1, d1", "ld.param.u64 d1, [a]").replace(
     "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [d1, {r5, r5}], [r2];",
     "cp.async.bulk.global.shared::cta.bulk_group [d1], [r2], 1024;",
 )
 # A ring of one stage: the producer warp refills what the consumer warp has read.
 RING = (
     SETUP.replace("[r30], 64", "[r30], 32")
-    + """ mov.b64 d1, m; mov.u32 r10, 0;
+    + """ mov.b64 d1, m; cvta.param.u64 d1, d1; mov.u32 r10, 0;
  setp.ge.u32 p4, r1, 32; @p4 bra CONSUME;
 PRODUCE: not.b32 r11, r10; and.b32 r11, r11, 1;
  @p1 bra NEXT;
@@ -414,7 +414,7 @@ CASES = [
         "operand of no tensor map",
         K.DESCRIPTOR,
         LOAD,
-        "mov.b64 d1, m",
+        "mov.b64 d1, m; cvta.param.u64 d1, d1",
         "cvta.shared.u64 d1, 1024",
         params=MAP,
         args=maps,

@@ -25,7 +25,7 @@ def load_kernel(rank: int, coords, size: int) -> str:
         ".param .align 64 .b8 m[128], .param .u64 out",
         f""" .reg .pred p<4>; .reg .b32 r<20>; .reg .b64 d<6>;
  .shared .align 1024 .b8 t[{size}]; .shared .align 8 .b64 bar;
- mov.u32 r1, %tid.x; mov.u32 r2, t; mov.u32 r3, bar; mov.b64 d1, m; ld.param.u64 d2, [out];
+ mov.u32 r1, %tid.x; mov.u32 r2, t; mov.u32 r3, bar; mov.b64 d1, m; cvta.param.u64 d1, d1; ld.param.u64 d2, [out];
 {registers}
  setp.ne.u32 p1, r1, 0;
  @p1 bra READY;
@@ -52,7 +52,7 @@ def store_kernel(rank: int, coords, size: int, operation: str = "") -> str:
     return kernel(
         ".param .align 64 .b8 m[128], .param .u64 src",
         f""" .reg .pred p<4>; .reg .b32 r<20>; .reg .b64 d<6>; .shared .align 1024 .b8 t[{size}];
- mov.u32 r1, %tid.x; mov.u32 r2, t; mov.b64 d1, m; ld.param.u64 d2, [src];
+ mov.u32 r1, %tid.x; mov.u32 r2, t; mov.b64 d1, m; cvta.param.u64 d1, d1; ld.param.u64 d2, [src];
 {registers}
  shl.b32 r4, r1, 2;
 L: setp.ge.u32 p3, r4, {size}; @p3 bra READY;
@@ -239,7 +239,7 @@ def test_multicast_and_peer_copies(schedule):
         ".param .align 64 .b8 m[128], .param .u64 out",
         f""" .reg .pred p<6>; .reg .b16 h<3>; .reg .b32 r<20>; .reg .b64 d<8>;
  .shared .align 1024 .b8 t[2048]; .shared .align 8 .b64 bar; .shared .align 8 .b64 bar2;
- mov.u32 r1, %tid.x; mov.u32 r2, t; mov.u32 r3, bar; mov.u32 r4, bar2; mov.b64 d1, m; ld.param.u64 d2, [out];
+ mov.u32 r1, %tid.x; mov.u32 r2, t; mov.u32 r3, bar; mov.u32 r4, bar2; mov.b64 d1, m; cvta.param.u64 d1, d1; ld.param.u64 d2, [out];
  mov.u32 r5, %cluster_ctarank; xor.b32 r6, r5, 1; mov.u32 r7, 0; mov.b16 h1, 3;
  setp.ne.u32 p1, r1, 0; @p1 bra READY;
  mbarrier.init.shared::cta.b64 [r3], 1; mbarrier.init.shared::cta.b64 [r4], 1;

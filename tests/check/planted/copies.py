@@ -132,8 +132,8 @@ A: red.global.gpu.add.u32 [%d2+<<0||256>>], 1; @%p0 ret; cp.async.bulk.wait_grou
  cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%d0], [%r0], 256; cp.async.bulk.commit_group;
  cp.async.bulk.wait_group 0; ret;
 R: ld.global.u32 %r7, [%d2+<<0||256>>]; st.shared.u32 [%r1], %r7;""", zeros(128), before=TILE, grid=2),
-    ptx("tensor reductions of two blocks, and a plain store", "race_blocks", MAPPED.replace("mov.b64 %d0, m;",
-        """mov.b64 %d0, m; ld.param.u64 %d7, [p];""")
+    ptx("tensor reductions of two blocks, and a plain store", "race_blocks", MAPPED.replace("mov.b64 %d0, m; cvta.param.u64 %d0, %d0;",
+        """mov.b64 %d0, m; cvta.param.u64 %d0, %d0; ld.param.u64 %d7, [p];""")
         + AT + """ mov.u32 %r10, 0; shl.b32 %r11, tid, 4; add.u32 %r11, %r11, %r0;
  st.shared.v4.b32 [%r11], {%r10, %r10, %r10, %r10};
  fence.proxy.async.shared::cta; bar.sync 1; setp.eq.u32 %p3, cta, 2; @%p3 bra W; @%p0 ret;

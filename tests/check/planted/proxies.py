@@ -33,7 +33,7 @@ def maps() -> list[Any]:
 
 
 MAP = ".param .align 64 .b8 m[128]"
-MAPPED = START.replace("ld.param.u64 %d0, [a0];", "mov.b64 %d0, m;")
+MAPPED = START.replace("ld.param.u64 %d0, [a0];", "mov.b64 %d0, m; cvta.param.u64 %d0, %d0;")
 TENSOR_LOAD = """mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 1024;
  cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0, {%r20, %r21}], [%r2];"""
 TENSOR_STORE = """cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%d0, {%r20, %r21}], [%r0];
@@ -106,7 +106,7 @@ N: bar.sync 2; add.u32 %r10, %r10, 1; setp.lt.u32 %p4, %r10, 3; @%p4 bra T; @%p0
         zeros(64), before=TILE),
     # GMEM
     ptx("vectors go to GMEM, a tensor load reads them", FENCE, START.replace("ld.param.u64 %d0, [a0];",
-        """mov.b64 %d0, m; ld.param.u64 %d7, [p];""")
+        """mov.b64 %d0, m; cvta.param.u64 %d0, %d0; ld.param.u64 %d7, [p];""")
         + AT + """ mov.u32 %r10, 0; mul.wide.u32 %d3, tid, 16; add.s64 %d3, %d3, %d7;
  st.global.v4.b32 [%d3+1024], {%r10, tid, lane, %r10}; <<||fence.proxy.async.global;>> bar.sync 1; @%p0 bra L;
  """ + TENSOR_LOAD
@@ -124,7 +124,7 @@ D: bar.sync 2; ld.shared.u32 %r15, [tile+1024]; setp.ne.u32 %p6, %r15, 2; @%p6 r
  @%p0 bra L; """ + LOAD + "\nL: " + WAIT + " L; ld.shared.u32 %r7, [%r1];", zeros(64), before=TILE, grid=2, cluster=2),
     ptx("lanes write over what a tensor store brought, which is not there yet", "race_global read_before_wait",
         MAPPED.replace(
-        "mov.b64 %d0, m;", "mov.b64 %d0, m; ld.param.u64 %d7, [p];") + AT + """ mov.u32 %r10, 0; shl.b32 %r11, tid, 4;
+        "mov.b64 %d0, m; cvta.param.u64 %d0, %d0;", "mov.b64 %d0, m; cvta.param.u64 %d0, %d0; ld.param.u64 %d7, [p];") + AT + """ mov.u32 %r10, 0; shl.b32 %r11, tid, 4;
  add.u32 %r11, %r11, %r0;
  st.shared.v4.b32 [%r11], {%r10, %r10, %r10, %r10}; fence.proxy.async.shared::cta; bar.sync 1; @%p0 bra X;
  cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%d0, {%r20, %r21}], [%r0]; cp.async.bulk.commit_group;
@@ -175,12 +175,12 @@ L: """ + WAIT + " L;", maps, params=MAP, before=TILE),
  tensormap.replace.tile.swizzle_mode.global.b1024.b32 [%d0], 0;
  tensormap.replace.tile.fill_mode.global.b1024.b32 [%d0], 0;
  fence.proxy.tensormap::generic.release.gpu; fence.proxy.tensormap::generic.acquire.gpu [%d0], 128;
- mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 512;
- cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0, {%r20}], [%r2];
-M: mbarrier.try_wait.parity.shared::cta.b64 %p8, [%r3], 1; @!%p8 bra M;
+ mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 256; mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 256;
+ cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0, {%r20}], [%r3];
+M: mbarrier.try_wait.parity.shared::cta.b64 %p8, [%r3], 0; @!%p8 bra M;
  tensormap.replace.tile.global_address.global.b1024.b64 [%d0], %d8;
  <<fence.proxy.async||fence.proxy.tensormap::generic.release.gpu;
  fence.proxy.tensormap::generic.acquire.gpu [%d0], 128>>;
  cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%r0+256], [%d0, {%r20}], [%r2];
-L: """ + WAIT + " L; ld.shared.u32 %r7, [%r1];", zeros(32, 256), before=TILE),
+L: """ + WAIT + " L;\nN: mbarrier.try_wait.parity.shared::cta.b64 %p8, [%r3], 0; @!%p8 bra N; ld.shared.u32 %r7, [%r1];", zeros(32, 256), before=TILE),
 ]  # fmt: skip

@@ -124,9 +124,13 @@ class _TensorOperand:
 
 
 def _map_at(c: Group, address: int, rank: int, ins: Instruction) -> TensorMap | Im2colMap | None:
-    """The tensor map at a generic or parameter address, or None."""
+    """The tensor map at a generic address, or None."""
     run = c.batch.run
     window = address >> WINDOW_BITS
+    if address < 1 << 32:  # an H200 faults: the address in parameter space is some other generic one
+        _, _, who = run.reporter.group(c, c.active)
+        what = "the tensor map's address is one of parameter space, where a generic one is wanted"
+        run.reporter.hazard(HazardKind.DESCRIPTOR, what, ins, (who,), "convert it by cvta.param.u64")
     if window == PARAM_WINDOW >> WINDOW_BITS or address < 1 << 32:
         at = address & WINDOW_MASK
         data = c.batch.parameters.data[at : at + 128].tobytes()
