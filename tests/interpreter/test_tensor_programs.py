@@ -9,6 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from kernel_dsl.runtime.interpreter import HazardError
+
 from .launching import SCHEDULES, launch
 from .test_tma import swizzle_bytes
 
@@ -208,6 +210,13 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_product(case: Case) -> None:
     run(case)
+
+
+@pytest.mark.parametrize("type_", ["e2m1", "e2m3", "e3m2"])
+def test_narrow_elements_in_tensor_memory_are_refused(type_: str) -> None:
+    """How they are packed there is not known to the interpreter."""
+    with pytest.raises(HazardError, match=f"A of {type_} in tensor memory is not interpreted"):
+        run(Case(type_, "e4m3", in_tensor=True, swizzle=32, n=16))
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

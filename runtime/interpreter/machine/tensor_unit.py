@@ -127,6 +127,12 @@ class TensorUnit:
         except BadDescriptor as error:
             self.memory.hazard(int(rows[0]), str(error), p.ins, _ENCODE, HazardKind.DESCRIPTOR)
             return
+        if p.a_in_tensor_memory and form.narrow:
+            what = f"A of {form.a_type} in tensor memory is not interpreted"
+            self.memory.hazard(
+                int(rows[0]), what, p.ins, "keep A in shared memory to check the kernel", HazardKind.DESCRIPTOR
+            )
+            return
         cta = self.batch.row_cta[rows]
         blocks = cta[:, None]
         if p.pair:

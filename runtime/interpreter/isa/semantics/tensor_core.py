@@ -74,6 +74,11 @@ class Product:
         return self.pair and self.m == 128
 
     @property
+    def narrow(self) -> bool:
+        """Whether elements of A have less than 8 bits."""
+        return self.a_type in _MINI
+
+    @property
     def packed(self) -> bool:
         """Whether two elements of 4 bits are in a byte of shared memory."""
         return self.kind in ("mxf4", "mxf4nvf4")
