@@ -303,12 +303,12 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
             x = kd.wgmma_accumulator_load(s_acc, wait_n=1)
             kd.barrier_arrive(s["k_consumed"].at[following])
             x = masked(x, index)
-            if opened and p.causal:
+            if opened:
                 kd.barrier_wait(s["v_loaded"].at[following])  # here, or the assembler splits the softmax by it
             fresh, fade, top, total = softmax(x, top, total)
             # the whole softmax runs beside the product: the assembler moves nothing across a barrier's loop
             fresh, fade, top, total = kd.optimization_barrier(fresh, fade, top, total)
-            if not (opened and p.causal):
+            if not opened:
                 kd.barrier_wait(s["v_loaded"].at[following])
             kd.wgmma_wait(0)
             kd.optimization_barrier(weights)  # the product, issued under a condition, reads their registers until here

@@ -6,8 +6,9 @@ key one multiply-add a column.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import kernel_dsl as kd
@@ -16,7 +17,10 @@ from kernel_dsl.boundary import called
 from ..ir import Effect, Op, Value, array_type
 from ..ops import arith, cast, elementwise
 from ..trace import current
+from .attention_captured import function_of, reading
 from .attention_derivative import SCORE_MOD
+from .attention_opened import most_of
+from .attention_score import Score, ScoredProblem
 
 EXACT = 2**24  # float32 holds every int up to this
 ALONG = (elementwise.Broadcast, elementwise.ConvertLayout, elementwise.Expand, cast.Cast)
@@ -41,11 +45,19 @@ class Linear:
         return total
 
     @property
+    def by_query(self) -> Any:
+        """The number that each further query adds."""
+        return self._along(0)
+
+    @property
     def by_key(self) -> Any:
         """The number that each further key adds."""
+        return self._along(1)
+
+    def _along(self, axis: int) -> Any:
         total: Any = 0.0
-        for factor, (_, j, _) in self.terms:
-            total = total + factor * float(j) if j else total
+        for factor, place in self.terms:
+            total = total + factor * float(place[axis]) if place[axis] else total
         return total
 
 
@@ -83,6 +95,34 @@ def linear_of(function: Callable[..., Any], x: Any, place: tuple[Any, Any, Any, 
         del ops[start:]  # they are traced again at the scores
         return None
     return Linear(found.terms)
+
+
+def is_linear(p: ScoredProblem, captured: Sequence[Any]) -> bool:
+    """Whether `score_mod`, which closed over those arrays, adds something linear."""
+    if p.score.score_mod is None:
+        return False
+    alone = replace(p, batch=1, queries=1, keys=1, score=Score(score_mod=p.score.score_mod))
+    structs = tuple([kd.ShapeDtypeStruct(tuple(x.shape), x.dtype) for x in captured])
+    return _is_linear(alone, most_of(p.queries, p.keys), structs[: len(alone.score.captured)])
+
+
+@lru_cache(64)
+def _is_linear(p: ScoredProblem, most: int, structs: tuple[Any, ...]) -> bool:
+    found: list[Any] = []
+
+    def body(out: Any, *arrays: Any) -> None:
+        i, j = (kd.broadcasted_iota(kd.int32, (16, 16), axis) for axis in (0, 1))
+        head = out[0]
+        with reading(dict(zip(p.score.captured, arrays, strict=False))):
+            x = kd.zeros(i.shape, kd.float32)
+            found.append(linear_of(function_of(p.score.score_mod), x, (head, head, i, j), (most, most)))
+
+    probe = kd.kernel(body, out_type=(), name="attention_score_probe")
+    try:
+        _ = probe.lower(kd.ShapeDtypeStruct((1,), kd.int32), *structs, target="sm_90a").ir
+    except Exception:  # what the user's function raises is for the kernel's trace to say
+        return False
+    return found[-1] is not None
 
 
 class _PlaceWalk:

@@ -14,12 +14,26 @@ from .attention_score import ScoredProblem
 from .decode_problem import chunks
 
 ELEMENTS = 4096  # elements of a block that copies keys
+COPIED = 16  # keys of a load, above which TMA loads them from their pages
+QUERIES = 2048  # of a key head, from which on a copy pays
+BYTES = 2**30  # that a copy may take
 READ_BEYOND = 256  # rows after a sequence's last that attention may load, so they must exist
 
 
 def loaded_together(p: ScoredProblem, block: int) -> tuple[int, int] | None:
     """(keys that TMA loads at once, keys of a step) for steps of at most `block`; None if pages are too small."""
     return chunks(p.page, block, 8)
+
+
+def copied_first(p: ScoredProblem, chunk: int) -> bool:
+    """Whether to lay keys in pages out anew where TMA could load them `chunk` at a time.
+
+    Many small loads take a producer longer than consumers their products. A copy costs as much as some hundred queries of a
+    key head, and memory.
+    """
+    queries = p.queries // p.batch if p.ragged else p.queries
+    copies = p.batch * p.kv_heads * p.keys * (p.dim + p.v_dim) * p.dtype.itemsize
+    return chunk <= COPIED and queries * (p.heads // p.kv_heads) >= QUERIES and copies <= BYTES
 
 
 def gathered(

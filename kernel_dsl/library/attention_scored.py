@@ -18,9 +18,10 @@ from .attention_blocks import TABLE_LANES, BlockLists, block_arrays, blocks_kern
 from .attention_general import ROWS as GENERAL_ROWS
 from .attention_general import attention_general
 from .attention_kernel import ROWS, AttentionConfig
+from .attention_linear import is_linear
 from .attention_opened import scored_opened
 from .attention_options import AttentionOptions, check_lengths
-from .attention_pages import loaded_together, page_arrays, pages_kernel, without_pages
+from .attention_pages import copied_first, loaded_together, page_arrays, pages_kernel, without_pages
 from .attention_score import ScoredProblem, ragged_tiles
 from .attention_scored_config import listed, paged_config, scored_config, scored_together, takes_together
 from .attention_scored_kernel import scored_kernel
@@ -90,9 +91,12 @@ class ScoredPlan:
         if why:
             return ScoredPlan(p, p, attention_general(p, promise), GENERAL_ROWS, False, None)
         inner, pages = replace(p, dtype=kd.bfloat16, narrow=narrow) if p.dtype in FP8 else p, None
-        config = paged_config(inner, config) if config else scored_config(inner)
-        if p.page and (p.dtype in FP8 or loaded_together(p, config.block_kv) is None):
+        given, linear = config, is_linear(p, captured)
+        config = paged_config(inner, given) if given else scored_config(inner, linear)
+        found = loaded_together(p, config.block_kv) if p.page and p.dtype not in FP8 else None
+        if p.page and (found is None or copied_first(p, found[0])):
             inner, pages = without_pages(p), pages_kernel(p, promise)
+            config = config if given else scored_config(inner, linear)
         tile, lists = ROWS * config.consumers, None
         depends = depends_on(p, captured) if listed(p) else (False, False)
         inner = replace(inner, mask_by=(depends[0] and not p.ragged, depends[1]))

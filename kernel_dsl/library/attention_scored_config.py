@@ -9,11 +9,12 @@ from typing import Any
 import kernel_dsl as kd
 
 from .attention_backward_walk import heads_at_once
-from .attention_kernel import ROWS, SMEM_BYTES, AttentionConfig
+from .attention_kernel import LOG2E, ROWS, SMEM_BYTES, AttentionConfig
 from .attention_pages import loaded_together
-from .attention_score import ScoredProblem, ragged_tiles
+from .attention_score import Score, ScoredProblem, ragged_tiles
 
 MOST_TILES = 4096  # whose order is worked out
+MOST_LOG = 80.0  # weights from 2 ** -80 to 2 ** 80 need no maximum: sums of products stay far from the ends of float32
 FEW = 3  # tiles a multiprocessor, below which each has a block of its own
 
 
@@ -40,17 +41,27 @@ def bytes_of(p: ScoredProblem, t: AttentionConfig) -> int:
     return ROWS * t.consumers * tile + t.stages * t.block_kv * (d * item + dv * 2 + bias)
 
 
-def scored_config(p: ScoredProblem) -> AttentionConfig:
-    """As many keys a step as registers and SMEM hold."""
+def bounded(p: ScoredProblem) -> bool:
+    """Whether softcap keeps scores so small that their exponentials can be the weights, with no maximum subtracted."""
+    if p.score.softcap is None or p.score.natural or p.dtype != kd.bfloat16:
+        return False
+    return p.score.softcap * LOG2E <= MOST_LOG
+
+
+def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:
+    """As many keys a step as registers and SMEM hold. `linear`: `score_mod` adds something linear."""
     dv = lanes_of(p.v_dim)
     without_functions = not p.score.natural and p.score.mask_mod is None
     light = without_functions and p.score.softcap is None
+    alone = linear and p.score == Score(p.score.causal, score_mod=p.score.score_mod)  # it needs few registers
     if light and dv <= 64:
         # small pages take registers from consumers
         choices = [AttentionConfig(3, 96 if 0 < p.page < 128 else 128, 3, turns=True)]
+    elif dv <= 64 and (alone or (bounded(p) and without_functions)):
+        choices = [AttentionConfig(3, 128, 3, turns=True)]
     elif dv <= 64:
         choices = [AttentionConfig(2, 128, 3), AttentionConfig(2, 128, 2)]
-    elif dv <= 128 and without_functions:
+    elif dv <= 128 and (without_functions or alone):
         choices = [AttentionConfig(3, 80, 3), AttentionConfig(3, 80, 2)]
     elif dv <= 128:  # a user's function takes registers; with one of scores, consumers that take turns are faster
         choices = [AttentionConfig(2, 128, 2, turns=p.score.score_mod is not None), AttentionConfig(2, 96, 2)]

@@ -19,9 +19,10 @@ from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK, AttentionConfig
 from .attention_linear import Linear, linear_of
 from .attention_opened import at_launch, declared
 from .attention_score import ScoredProblem
-from .attention_scored_config import blocks_of, extras, listed, takes_together, tiles_of
+from .attention_scored_config import blocks_of, bounded, extras, listed, takes_together, tiles_of
 from .attention_scored_tiles import ScoredTile, ScoredTiles
 
+LEAST_SCALE = 1e-6  # a number by this is still far from float32's end
 ROUNDING = 1.5 * 2**23 + 127  # added to a float, leaves the nearest int, and 127, in its last bits
 SLOPE, SQUARE, CUBE = 0.69328293, 0.24221098, 0.05500893  # 2 ** x from -0.5 to 0.5, within 1e-4
 
@@ -29,27 +30,30 @@ SLOPE, SQUARE, CUBE = 0.69328293, 0.24221098, 0.05500893  # 2 ** x from -0.5 to 
 class _Forward(ScoredTiles):
     """The consumers."""
 
-    def softmax(self, x: Any, unit: Any, by_row: Any, top: Any, total: Any) -> tuple[Any, Any, Any, Any]:
+    def softmax(self, x: Any, unit: Any, added: Any, top: Any, total: Any) -> tuple[Any, Any, Any, Any]:
         """As in `attention_kernel`: (weights, the factor of earlier weights, maximum so far, sum so far).
 
-        `by_row`: the number to add to a row's scores, or None.
+        `added`: the number to add to all scores, or None.
         """
         highest = kd.max(x, axis=1)
-        new_top = kd.maximum(top, highest if by_row is None else highest + by_row)
+        new_top = kd.maximum(top, highest if added is None else highest + added)
         new_top = kd.where((new_top - top) * unit > SLACK, new_top, top)
-        base = (new_top if by_row is None else new_top - by_row) * unit
+        base = (new_top if added is None else new_top - added) * unit
         weights = self.weights(kd.fma(x, unit, -base[:, None]))
         fade = kd.exp2((top - new_top) * unit)
-        parts = [weights[:, i : i + 8] for i in range(0, self.t.block_kv, 8)]
-        return weights, fade, new_top, sum(parts[1:], kd.fma(total, fade[:, None], parts[0]))
+        first, *parts = self.groups(weights)
+        return weights, fade, new_top, sum(parts, kd.fma(total, fade[:, None], first))
+
+    def groups(self, x: Any) -> list[Any]:
+        """Groups of 8 columns, of which each lane has its own two: sums over these are those of lanes."""
+        return [x[:, i : i + 8] for i in range(0, self.t.block_kv, 8)]
 
     def weights(self, x: Any) -> Any:
         """2 ** x; for some columns by multiply-adds, while others use the exponential unit."""
         every = self.t.polynomial
         if every is None:
             return kd.exp2(x)
-        parts = [x[:, i : i + 8] for i in range(0, self.t.block_kv, 8)]
-        made = [exp2_by_fma(part) if n % every == every - 1 else kd.exp2(part) for n, part in enumerate(parts)]
+        made = [exp2_by_fma(y) if n % every == every - 1 else kd.exp2(y) for n, y in enumerate(self.groups(x))]
         return kd.concatenate(made, axis=1)
 
     def scale(self, tile: ScoredTile, name: str, s: dict[str, Any]) -> Any:
@@ -87,25 +91,42 @@ class _Forward(ScoredTiles):
         if linear is not None:
             score = replace(score, score_mod=None)
         factor = score.factor(scale) * LOG2E
-        unit = 1.0 if linear is not None else factor
+        # what is linear is in the accumulator before the products; with softcap it comes after, and scales may be zero
+        seeded = linear is not None and score.softcap is None and not p.scales and p.scale > LEAST_SCALE
+        unit = 1.0 if linear is not None and not seeded else factor
+        # where nothing splits the softmax, the assembler mixes its sums with its exponentials, and then waits for the
+        # product before these: two consumers are too few for that, and float8's scores too short
+        early = t.consumers > 2 and p.narrow is None
         begin, end = self.own_steps(tile, mine)
         whole_from = score.first_key(mine + (ROWS - 1), tile.queries, tile.keys)
         whole_to = score.end_key(mine, tile.queries, tile.keys)
 
-        def scored(x: Any, index: Any, whole: Any, bias: Any) -> Any:
-            """Scores of products, masked for keys that a query doesn't see."""
-            place = (tile.batch, tile.head, row, index * t.block_kv + column)
+        def release_before(number: Any) -> None:
+            """At a tile's first step: the output of the tile before is stored by then."""
+            if self.q_places == 2:
+                kd.when((number == begin) & (tiles > 0))(partial(self.release, place_before, s))
+
+        def scored(x: Any, place: Any, bias: Any) -> Any:
+            """Scores of products."""
             x = score.scores(x, scale, lambda: bias, place)
-            if linear is not None:  # hidden, so that the columns' numbers take no registers between steps
-                slope = kd.optimization_barrier(linear.by_key * LOG2E)
-                x = kd.fma(x, factor, kd.broadcasted_iota(kd.int32, (1, t.block_kv), 1).astype(kd.float32) * slope)
+            return x if linear is None or seeded else kd.fma(x, factor, by_column(linear.by_key * LOG2E))
+
+        def by_column(slope: Any) -> Any:
+            """What each column adds; hidden, so that these take no registers between steps."""
+            slope = kd.optimization_barrier(slope)
+            group = kd.layout_cast(kd.broadcasted_iota(kd.int32, (ROWS, 8), 1), kd.Layout.WGMMA)
+            group = group.astype(kd.float32) * slope
+            return kd.concatenate([kd.fma(slope, float(i), group) for i in range(0, t.block_kv, 8)], axis=1)
+
+        def masked(x: Any, index: Any, place: Any, whole: Any, hidden: float) -> Any:
+            """Scores or weights, `hidden` for keys that a query doesn't see."""
             if whole is None:
                 whole = (index * t.block_kv >= whole_from) & ((index + 1) * t.block_kv <= whole_to)
                 if score.mask_mod is not None:
                     whole = False
 
             def hide(x: Any) -> Any:
-                return kd.where(score.seen(place, tile.queries, tile.keys), x, -math.inf)
+                return kd.where(score.seen(place, tile.queries, tile.keys), x, hidden)
 
             return hide(x) if whole is False else kd.cond(whole, lambda x: x, hide, x)
 
@@ -117,7 +138,9 @@ class _Forward(ScoredTiles):
             kd.barrier_wait(s["k_loaded"].at[following])
             if t.turns:
                 kd.barrier_wait(s["turn"].at[me])
-            kd.wgmma(s_acc, q_tile, s["k_smem"].at[following].T, accumulate=False)
+            if linear is not None and seeded:
+                s_acc[...] = by_column(linear.by_key * (1.0 / p.scale))
+            kd.wgmma(s_acc, q_tile, s["k_smem"].at[following].T, accumulate=seeded)
             add = partial(kd.wgmma, o_acc, weights, s["v_smem"].at[slot])
             kd.cond(number > begin, add, lambda: kd.wgmma_wait(0))
             self.pass_turn(me, s)
@@ -132,26 +155,36 @@ class _Forward(ScoredTiles):
                 bias = p.bias_tile(s["bias"], (tile.batch, tile.head), *here)
             x = kd.wgmma_accumulator_load(s_acc, wait_n=1)
             kd.barrier_arrive(s["k_consumed"].at[following])
-            x = scored(x, index, whole, bias)
-            by_row = None
-            if linear is not None:
-                lines = kd.layout_cast(mine + kd.arange(ROWS), kd.Layout.WGMMA_ROW)
-                by_row = linear.at(lines, index * t.block_kv) * LOG2E
-            fresh, fade, top, total = self.softmax(x, unit, by_row, top, total)
-            fresh, fade, top, total = kd.optimization_barrier(fresh, fade, top, total)
-            kd.barrier_wait(s["v_loaded"].at[following])
+            if early:
+                release_before(number)
+                kd.barrier_wait(s["v_loaded"].at[following])
+            place = tile.batch, tile.head, row, index * t.block_kv + column
+            x = scored(x, place, bias)
+            added = fade = None
+            if bounded(p):  # the mask comes last, so that both functions' instructions are mixed
+                fresh = masked(self.weights(x * unit), index, place, whole, 0.0)
+                fresh, total = kd.optimization_barrier(fresh, sum(self.groups(fresh), total))
+            else:
+                x = masked(x, index, place, whole, -math.inf)
+                if linear is not None:
+                    added = linear.at(mine, index * t.block_kv) * (LOG2E / factor if seeded else LOG2E)
+                fresh, fade, top, total = self.softmax(x, unit, added, top, total)
+                fresh, fade, top, total = kd.optimization_barrier(fresh, fade, top, total)
+            if not early:
+                kd.barrier_wait(s["v_loaded"].at[following])
             kd.wgmma_wait(0)
             kd.optimization_barrier(weights)  # the product, issued under a condition, read their registers until here
             kd.barrier_arrive(s["v_consumed"].at[slot], number > begin)
-            if self.q_places == 2:  # the output of the tile before is stored beside the first step
-                kd.when((number == begin) & (tiles > 0))(partial(self.release, place_before, s))
-            o_acc.scale_rows(fade)
+            if not early:
+                release_before(number)
+            if fade is not None:
+                o_acc.scale_rows(fade)
             return following, kd.optimization_barrier(fresh.astype(p.dtype)), top, total
 
         def run(s_acc: Any, o_acc: Any) -> Any:
             kd.when(tile.count > 0)(partial(kd.barrier_wait, s["q_loaded"].at[place_of_q]))
             o_acc[...] = kd.zeros((ROWS, self.v_dim), kd.float32)
-            top = kd.layout_cast(kd.full((ROWS,), LOWEST, kd.float32), kd.Layout.WGMMA_ROW)
+            top = kd.layout_cast(kd.full((ROWS,), 0.0 if bounded(p) else LOWEST, kd.float32), kd.Layout.WGMMA_ROW)
             total = kd.layout_cast(kd.zeros((ROWS, 8), kd.float32), kd.Layout.WGMMA)
             weights = kd.layout_cast(kd.zeros((ROWS, t.block_kv), p.dtype), kd.Layout.WGMMA)
             carry = (self.skip(me, 0, begin, start, s), weights, top, total)
@@ -168,7 +201,11 @@ class _Forward(ScoredTiles):
             kd.optimization_barrier(weights)
             if self.counted or self.skips:
                 kd.barrier_arrive(s["v_consumed"].at[slot], some)
-            return o_acc[...], top * unit, kd.sum(total, axis=1), self.skip(me, end, tile.count, slot, s)
+            top = top * unit
+            if linear is not None:  # what differs from row to row changes no weight
+                lines = kd.layout_cast(kd.arange(ROWS), kd.Layout.WGMMA_ROW).astype(kd.float32)
+                top = top + lines * (linear.by_query * LOG2E)
+            return o_acc[...], top, kd.sum(total, axis=1), self.skip(me, end, tile.count, slot, s)
 
         types = kd.ACC((ROWS, t.block_kv), kd.float32), kd.ACC((ROWS, self.v_dim), kd.float32)
         value, top, total, slot = kd.run_scoped(run, *types)

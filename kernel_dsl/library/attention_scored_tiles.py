@@ -189,15 +189,16 @@ class ScoredTiles:
                 view = q.at[p.rows(tile.batch, tile.head, rows, kd.ds(0, self.dim))]
                 kd.copy_gmem_to_smem(view, s["q_smem"].at[place, :, kd.ds(0, self.dim)], s["q_loaded"].at[place])
 
-        @kd.loop(0, tile.count, init_carry=tuple(carry))
+        @kd.loop(0, tile.count, init_carry=(*carry, self.pages_of(tile, 0, s)))
         def end(step: Any, carry: Any) -> Any:
-            slot, filled = carry
+            slot, filled, pages = carry
             index, _ = self.block_of(tile, step, s)
+            later = self.pages_of(tile, step + 1, s)
             first = tile.k_row + index * t.block_kv
             for name, source, dim in (("k", k, self.dim), ("v", v, self.v_dim)):
                 kd.when(filled >= t.stages)(partial(kd.barrier_wait, s[f"{name}_consumed"].at[slot]))
                 target, loaded = s[f"{name}_smem"].at[slot], s[f"{name}_loaded"].at[slot]
-                fetch = partial(self.fetch, source, tile, kv_head, first, dim, target, s=s)
+                fetch = partial(self.fetch, source, tile, kv_head, first, dim, target, pages=pages)
                 if name == "v" and self.staged:
                     kd.when(filled >= t.stages)(partial(kd.barrier_wait, s["bias_consumed"].at[slot]))
                     here = kd.ds(tile.first, self.tile), kd.ds(index * t.block_kv, t.block_kv)
@@ -211,7 +212,7 @@ class ScoredTiles:
                     fetch(loaded)
                 if name == "k":
                     kd.when(step == 0)(fetch_queries)
-            return self.next_slot(slot), kd.minimum(filled + 1, t.stages)
+            return self.next_slot(slot), kd.minimum(filled + 1, t.stages), later
 
         if self.counted:  # the output goes to the place, even where there are no keys
 
@@ -220,26 +221,41 @@ class ScoredTiles:
                 for i in range(t.consumers):
                     take_place(i)
 
-        return (*end, tiles + 1)
+        return (*end[:2], tiles + 1)
 
     def query_place(self, tiles: Any, consumer: Any) -> Any:
         """Where a consumer's queries of a block's tile with that number are."""
         return consumer if self.q_places == 1 else kd.rem(tiles, 2) * self.t.consumers + consumer
 
+    def pages_of(self, tile: Any, step: Any, s: dict[str, Any]) -> tuple[Any, ...]:
+        """The pages of a step, looked up a step before they are loaded; for those beyond the last key, that of the last."""
+        if not self.p.page:
+            return ()
+        index, _ = self.block_of(tile, kd.minimum(step, kd.maximum(tile.count - 1, 0)), s)
+        last = kd.maximum(tile.keys - 1, 0)
+        keys = [kd.minimum(index * self.t.block_kv + start, last) for start in range(0, self.t.block_kv, self.chunk)]
+        there = step < tile.count
+        return tuple(kd.load(s["page_table"], (tile.batch, kd.div(key, self.p.page)), mask=there) for key in keys)
+
     def fetch(
-        self, source: Any, tile: Any, kv_head: Any, first: Any, dim: int, target: Any, loaded: Any, s: dict[str, Any]
+        self,
+        source: Any,
+        tile: Any,
+        kv_head: Any,
+        first: Any,
+        dim: int,
+        target: Any,
+        loaded: Any,
+        pages: tuple[Any, ...],
     ) -> None:
-        """Load a block of keys or values. Pages beyond the last key are not looked up, and one that is not there is zeros."""
+        """Load a block of keys or values. A page that is not there is zeros."""
         p, t, columns = self.p, self.t, kd.ds(0, dim)
         if not p.page:
             rows = kd.ds(first, t.block_kv)
             kd.copy_gmem_to_smem(source.at[p.key_rows(tile.batch, kv_head, rows, columns)], target, loaded)
             return
-        for start in range(0, t.block_kv, self.chunk):
-            key = first + start
-            number = kd.minimum(key, kd.maximum(tile.keys - 1, 0))
-            page = s["page_table"][tile.batch, kd.div(number, p.page)]
-            rows = kd.ds(kd.multiple_of(kd.rem(key, p.page), self.chunk), self.chunk)
+        for start, page in zip(range(0, t.block_kv, self.chunk), pages, strict=True):
+            rows = kd.ds(kd.multiple_of(kd.rem(first + start, p.page), self.chunk), self.chunk)
             if self.promise:  # the interpreter reports what is not there
                 kd.optimization_barrier(kd.load(source, (page, 0, 0, 0), bounds="promise"))
             view = source.at[p.key_rows(page, kv_head, rows, columns)]

@@ -256,6 +256,20 @@ def test_blocks_take_tiles(names: Any, config: Any, interpret: Any, rng: Any, mo
     kd.library.attention._plans.clear()
 
 
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+@pytest.mark.parametrize("softcap", [30.0, 55.0, 56.0])
+@pytest.mark.sampled(4)
+def test_capped_scores(softcap: float, dtype: Any, rng: Any) -> None:
+    """Scores at both ends of a cap, which may need no maximum, beside rows that see few keys or none."""
+    q, k, v = inputs(rng, *SHAPE, dtype)
+    signs = np.where(np.arange(110) < 55, -1, 1)[:, None]
+    k = (np.abs(np.asarray(k, np.float32)) * signs * 8).astype(dtype.numpy)
+    q = (np.abs(np.asarray(q, np.float32)) * np.linspace(0, 8, 130)[:, None]).astype(dtype.numpy)
+    options = {"softcap": softcap, "mask_mod": lambda b, h, i, j: (j <= i // 2) & (i > 3)}
+    got = kd.library.attention(q, k, v, **options, return_lse=True, interpret=True)
+    check(got, reference.attention(q, k, v, **options), dtype)
+
+
 @pytest.mark.parametrize("every", [1, 3])
 def test_exponentials_by_multiply_adds(every: int, rng: Any) -> None:
     """Of some columns, or all: rows without keys stay zeros."""
@@ -285,6 +299,19 @@ def test_tiles_of_a_bias(shape: Any, dtype: Any, rng: Any) -> None:
         assert (tiles_of_bias(bias, shape, 90, 72) is not None) == staged
         got = kd.library.attention(q, k, v, bias=bias, softcap=5.0, return_lse=True, interpret=True)
         check(got, reference.attention(q, k, v, bias=bias, softcap=5.0), bf16)
+
+
+@pytest.mark.parametrize(
+    "config", [AttentionConfig(2, 64, 2), AttentionConfig(3, 64, 2), AttentionConfig(2, 64, 3)], ids=str
+)
+@pytest.mark.parametrize("names", [{}, {"causal": True, "window": 150}, {"causal": "bottom_right"}], ids=str)
+@pytest.mark.sampled(3)
+def test_a_bias_loaded_early(config: Any, names: dict[str, Any], interpret: Any, rng: Any) -> None:
+    """More steps than tiles of the bias in SMEM, and tiles that consumers skip."""
+    q, k, v = inputs(rng, 1, 1, 1, 330, 800, 128, 128, bf16)
+    options = names | {"bias": random(rng, (330, 800), bf16)}
+    got = kd.library.attention(q, k, v, **options, config=config, return_lse=True, interpret=interpret)
+    check(got, reference.attention(q, k, v, **options), bf16)
 
 
 SLOPES = np.array([0.25, 0.5], np.float32)
@@ -317,14 +344,25 @@ def test_linear_functions(name: str, rng: Any) -> None:
     made = kd.kernel(body, out_type=kd.ShapeDtypeStruct((2,), f32), grid=(1, 2))
     assert made.lower(target="sm_90a").ir is not None
     assert (found[0] is not None) == linear
+    spec = kd.ShapeDtypeStruct((1, 2, 128, 128), bf16)
+    config = AttentionConfig(3, 80, 3) if linear else AttentionConfig(2, 128, 2, turns=True)
+    chosen, given = (
+        kd.library.attention.lower(spec, spec, spec, score_mod=function, config=x, target="sm_90a").ptx
+        for x in (None, config)
+    )
+    assert chosen == given
 
 
 @pytest.mark.parametrize("name", LINEAR)
-@pytest.mark.sampled(4)
-def test_linear_functions_of_scores(name: str, rng: Any) -> None:
-    """At places far from where a row's maximum is, and after softcap and a bias."""
+@pytest.mark.parametrize("softcap", [4.0, None])
+@pytest.mark.sampled(7)
+def test_linear_functions_of_scores(name: str, softcap: float | None, rng: Any) -> None:
+    """At places far from where a row's maximum is, alone, and after softcap and a bias."""
     q, k, v = inputs(rng, *SHAPE, bf16)
-    options = {"softcap": 4.0, "bias": random(rng, (130, 110), f32), "score_mod": LINEAR[name][0], "window": 70}
+    options: dict[str, Any] = {"score_mod": LINEAR[name][0], "window": 70}
+    options |= (
+        {"sinks": random(rng, (2,), f32)} if softcap is None else {"softcap": 4.0, "bias": random(rng, (130, 110), f32)}
+    )
     got = kd.library.attention(q, k, v, **options, return_lse=True, interpret=True)
     check(got, reference.attention(q, k, v, **options), bf16)
 
@@ -371,6 +409,7 @@ SPILLS: list[tuple[str, dict[str, Any]]] = [
     ("softcap", {"causal": True, "softcap": 30.0}),
     ("sinks", {"causal": "bottom_right", "sinks": kd.ShapeDtypeStruct((16,), f32)}),
     ("bias", {"bias": kd.ShapeDtypeStruct((1, 1, 4090, 4090), bf16)}),
+    ("tiles of a bias", {"bias": kd.ShapeDtypeStruct((1, 16, 4090, 4096), bf16)}),
 ]
 
 
@@ -378,7 +417,10 @@ SPILLS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("case", SPILLS, ids=lambda c: c[0])
 @pytest.mark.sampled(11)
 def test_no_spills(dims: tuple[int, int], case: Any) -> None:
-    q, k, v = (kd.ShapeDtypeStruct((1, h, 4090, d), bf16) for h, d in ((16, dims[0]), (4, dims[0]), (4, dims[1])))
+    keys = 4096 if case[0] == "tiles of a bias" else 4090
+    q, k, v = (
+        kd.ShapeDtypeStruct((1, *x), bf16) for x in ((16, 4090, dims[0]), (4, keys, dims[0]), (4, keys, dims[1]))
+    )
     compiled = kd.library.attention.lower(q, k, v, layout="bhsd", **case[1], return_lse=True, target="sm_90a").compile()
     assert compiled.resources.spills == 0 and not compiled.remarks
 

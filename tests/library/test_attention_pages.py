@@ -160,6 +160,19 @@ def test_page_out_of_range(page: int, bad: int, dtype: Any, rng: Any) -> None:
     assert caught.value.kind == kd.HazardKind.OUT_OF_BOUNDS
 
 
+@pytest.mark.parametrize(("page", "queries", "length", "copied"), [
+    (16, 600, 4096, True), (16, 500, 4096, False), (32, 600, 4096, False), (16, 600, 2**19, False), (24, 600, 4096, False),
+])  # fmt: skip
+def test_what_is_copied_first(page: int, queries: int, length: int, copied: bool) -> None:
+    """Small pages, where many queries use the copy and it is not too large."""
+    spec = kd.ShapeDtypeStruct
+    q, kept = spec((2, 16, queries, 128), bf16), spec((4096, 4, page, 128), bf16)
+    table = spec((2, length // page), kd.int32)
+    kd.library.attention.lower(q, kept, kept, page_table=table, target="sm_90a")
+    newest = list(kd.library.attention._plans.values())[-1]
+    assert (newest.pages is not None) == copied
+
+
 def test_lengths_need_no_compile(rng: Any) -> None:
     _, kept, ids = cache(rng, (100, 100), 1, (64, 64), 16, bf16)
     q = random(rng, (2, 2, 4, 64), bf16)
@@ -176,7 +189,8 @@ def test_lengths_need_no_compile(rng: Any) -> None:
 @pytest.mark.sampled(19)
 def test_no_spills(page: int, dim: int) -> None:
     spec = kd.ShapeDtypeStruct
-    q, kept = spec((4, 16, 4090, dim), bf16), spec((4096, 4, page, dim), bf16)
+    # many queries over pages of 16 compute over a copy
+    q, kept = spec((4, 16, 200 if page == 16 else 4090, dim), bf16), spec((4096, 4, page, dim), bf16)
     more = {
         "page_table": spec((4, 8192 // page), kd.int32),
         "kv_seqlens": spec((4,), kd.int32),
