@@ -27,6 +27,7 @@ from .attention_backward_scored import scored_backward_config
 from .attention_backward_scored_walk import keeps_bias, keys_of, padded_dims
 from .attention_backward_walk import EIGHT, KEYS, AttentionBackwardConfig, makespan, step_counts
 from .attention_kernel import ROWS, AttentionProblem
+from .attention_linear import is_linear
 from .attention_options import CHECKED, AttentionOptions, check_lengths, problem_of
 from .attention_score import ScoredProblem
 from .matmul import MANY, check_counts, known_plan, signature
@@ -227,7 +228,8 @@ class AttentionBackward:
         if plain is not None and plain.dim in FAST and not why:
             main = self._fast(plain, deterministic, config, blocks)
         elif not why:
-            chosen = config or scored_backward_config(problem, blocks, deterministic)
+            linear = options.score_mod_grad is None and is_linear(problem, options.captured)
+            chosen = config or scored_backward_config(problem, blocks, deterministic, linear)
             chosen = replace(chosen, in_turn=chosen.in_turn or deterministic)
             if options.bias is not None and keeps_bias(problem):
                 kept = as_dtype(options.bias.dtype)

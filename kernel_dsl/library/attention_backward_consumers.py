@@ -96,7 +96,8 @@ def narrow_consumers(walk: Walk, dim: int, free: int) -> tuple[Callable[..., Non
         mine, key = kd.ds(me * ROWS, ROWS), block.key + me * ROWS
         own = k_own, v_own = s["k_smem"].at[mine], s["v_smem"].at[mine]
         k_part = s["k_smem"].at[:, mine].T if by_dim else s["k_smem"].T
-        ds_part = s["ds_smem"] if by_dim else s["ds_smem"].at[:, kd.ds(me * width, width)]
+        ds_smem = s["ds_smem"].T if walk.turned else s["ds_smem"]
+        ds_part = ds_smem if by_dim else ds_smem.at[:, kd.ds(me * width, width)]
 
         def run(s_acc: Any, dp_acc: Any, dq_acc: Any, dk_acc: Any, dv_acc: Any) -> tuple[Any, Any]:
             dk_acc[...] = kd.zeros(dk_acc.shape, kd.float32)
@@ -109,8 +110,10 @@ def narrow_consumers(walk: Walk, dim: int, free: int) -> tuple[Callable[..., Non
             def one(step: WalkStep) -> None:
                 left, ds = softmax(walk, me, block, key, own, (s_acc, dp_acc, dv_acc), step, s)
                 kd.barrier_wait(s["ds_read"])
-                s["ds_smem"][mine] = ds
+                ds_smem[mine] = ds
                 kd.commit_smem()
+                if walk.turned:
+                    walk.send_scores(s["ds_smem"].at[:, mine], block, key, step, s)
                 kd.barrier_arrive(s["ds_stored"])
                 kd.wgmma(dk_acc, ds, s["q_smem"].at[step.slot])
                 if tight:
@@ -122,6 +125,8 @@ def narrow_consumers(walk: Walk, dim: int, free: int) -> tuple[Callable[..., Non
                     kd.wgmma_wait(1)
                     _release(step, s, left, ds)
                 kd.wgmma_wait(0)
+                if walk.turned:
+                    kd.wait_smem_to_gmem(0, wait_read_only=True)
                 kd.barrier_arrive(s["ds_read"])
                 walk.add(me, dq_acc, block, step, dq_sum, s)
 
@@ -138,7 +143,7 @@ def narrow_consumers(walk: Walk, dim: int, free: int) -> tuple[Callable[..., Non
     scratch = {
         "k_smem": walk.swizzled(KEYS, dim),
         "v_smem": walk.swizzled(KEYS, dim),
-        "ds_smem": walk.swizzled(KEYS, m, row=width),
+        "ds_smem": walk.swizzled(m, KEYS, row=ROWS) if walk.turned else walk.swizzled(KEYS, m, row=width),
         "ds_stored": kd.Barrier(num_arrivals=CONSUMERS),
         "ds_read": kd.Barrier(num_arrivals=CONSUMERS),
     }

@@ -6,6 +6,7 @@ Functions of scores and masks work on registers.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -29,8 +30,13 @@ from .attention_score import ScoredProblem, ScorePlace
 FREE = 200  # registers that accumulators and left operands may take
 
 
-def scored_backward_config(p: ScoredProblem, multiprocessors: int, in_turn: bool) -> AttentionBackwardConfig:
-    """As many queries a step as registers allow, and as many splits as make blocks for all multiprocessors."""
+def scored_backward_config(
+    p: ScoredProblem, multiprocessors: int, in_turn: bool, linear: bool = False
+) -> AttentionBackwardConfig:
+    """As many queries a step as registers allow, and as many splits as make blocks for all multiprocessors.
+
+    `linear`: `score_mod` adds something linear.
+    """
     dim, keys = max(padded_dims(p)), keys_of(p)
     blocks = p.batch * p.kv_heads * kd.cdiv(p.keys, keys)
     splits = 1 if p.ragged else next((n for n in (1, 2, 4) if blocks * n >= multiprocessors), 8)
@@ -41,6 +47,18 @@ def scored_backward_config(p: ScoredProblem, multiprocessors: int, in_turn: bool
         )
     if dim > KEYS:
         return AttentionBackwardConfig(64, in_turn=in_turn, splits=splits)
+    score = p.score
+    several = (score.softcap is not None) + (score.score_mod is not None) + (score.bias is not None)
+    if several == 1 and score.mask_mod is None and not (in_turn and p.ragged):  # one leaves registers for both
+        if score.bias_tiles is not None and score.bias_tiles.itemsize == 2:  # it takes SMEM
+            config = (
+                AttentionBackwardConfig(64, dout_stages=3) if dim == KEYS else AttentionBackwardConfig(128, apart=True)
+            )
+            return replace(config, in_turn=in_turn, splits=splits)
+        if linear and dim < KEYS:
+            return AttentionBackwardConfig(96, in_turn=in_turn, splits=splits)
+        if linear or score.softcap is not None:
+            return AttentionBackwardConfig(64, stages=3, dout_stages=3, in_turn=in_turn, splits=splits)
     if heavy(p):  # slopes take as many registers as scores: one of scores and gradients of weights at a time
         rows = 32 if in_turn and p.ragged and dim == KEYS else 64  # a fourth warpgroup leaves fewer registers
         return AttentionBackwardConfig(rows, apart=True, in_turn=in_turn, splits=splits)

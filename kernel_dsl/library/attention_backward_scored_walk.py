@@ -22,8 +22,9 @@ from .attention_backward_walk import (
     step_counts,
 )
 from .attention_captured import reading
-from .attention_kernel import LOG2E, ROWS, AttentionProblem
+from .attention_kernel import LOG2E, ROWS, SMEM_BYTES, AttentionProblem
 from .attention_score import ScoredProblem, ScorePlace, clear_rows, ragged_tiles
+from .attention_scored_config import swizzled
 
 
 def padded_dims(p: ScoredProblem) -> tuple[int, int]:
@@ -101,6 +102,8 @@ class ScoredWalk(Walk):
         self.v_dim: int = v_dim
         self.scored: ScoredProblem = problem
         self.bias_dtype = bias_dtype
+        # the gradient of a bias is that of scores in the dtype of products, so that TMA stores it from where these read it
+        self.turned = bias_dtype == problem.dtype and problem.keys * problem.dtype.itemsize % 16 == 0
         self.steps: int = steps_of(problem, config)
         self.names: list[str] = walk_extras(problem, listed)
         if problem.ragged and config.in_turn:  # rows at the end of a sequence are cleared by all warps
@@ -109,6 +112,9 @@ class ScoredWalk(Walk):
             self.blocks: int = ragged_tiles(problem, keys, problem.keys)
             self.grid: int = problem.kv_heads * self.blocks
         self.together: int = self._heads_together(multiprocessors)
+        tiles = problem.score.bias_tiles
+        own = 0 if tiles is None or keys != KEYS else config.stages * config.block_q * KEYS * tiles.itemsize
+        self.staged: bool = bool(own) and self.smem_bytes + own <= SMEM_BYTES  # the bias goes through SMEM
 
     def _heads_together(self, multiprocessors: int) -> int:
         """The number of heads whose blocks alternate.
@@ -199,7 +205,7 @@ class ScoredWalk(Walk):
         if heavy(p):
             i = step.index * m + kd.broadcasted_iota(kd.int32, acc.shape, 1)
             j = key + kd.broadcasted_iota(kd.int32, acc.shape, 0)
-            bias = s.get("bias_tile")
+            bias = self.staged_bias(key - block.key, step, s) if self.staged else s.get("bias_tile")
             if p.score.bias is not None and bias is None:
                 bias = self.ahead(acc, block, step, key, s)["bias_tile"]
             x = kd.wgmma_accumulator_load(acc, wait_n=None)
@@ -213,16 +219,29 @@ class ScoredWalk(Walk):
         return weights, None if slope is None else kd.where(weights == 0, 0.0, slope)
 
     def ahead(self, acc: Any, block: Any, step: WalkStep, key: Any, s: dict[str, Any]) -> dict[str, Any]:
-        """Load the bias ahead."""
-        if self.scored.score.bias is None:
+        """Load a bias ahead that TMA does not load."""
+        if self.scored.score.bias is None or self.staged:
             return s
         tile = kd.ds(step.index * self.t.block_q, self.t.block_q), kd.ds(key, ROWS)
         found = self.scored.bias_tile(s["bias"], (block.batch, step.head), *tile, transposed=True)
         return s | {"bias_tile": found}
 
+    def staged_bias(self, key: Any, step: WalkStep, s: dict[str, Any]) -> Any:
+        """The bias (keys, queries) of a consumer's keys, from `key` of the block on."""
+        kd.barrier_wait(s["bias_loaded"].at[step.slot])
+        tile = s["bias_smem"].at[step.slot, :, kd.ds(key, ROWS)]
+        bias = kd.load(tile.T, layout=kd.Layout.WGMMA)
+        kd.barrier_arrive(s["bias_consumed"].at[step.slot])
+        return bias
+
+    def send_scores(self, tile: Any, block: ScoredBlock, key: Any, step: WalkStep, s: dict[str, Any]) -> None:
+        """Store the gradient of a bias from SMEM."""
+        rows, columns = kd.ds(step.index * self.t.block_q, self.t.block_q), kd.ds(key, ROWS)
+        kd.copy_smem_to_gmem(tile, s["dbias"].at[block.batch, step.head, rows, columns])
+
     def keep_scores(self, ds: Any, block: ScoredBlock, key: Any, step: WalkStep, s: dict[str, Any]) -> None:
         """Store the gradient of a bias."""
-        if "dbias" in s:
+        if "dbias" in s and not self.turned:
             rows, columns = kd.ds(step.index * self.t.block_q, self.t.block_q), kd.ds(key, ROWS)
             target = s["dbias"].at[block.batch, step.head, rows, columns].T
             kd.store(target, ..., ds.astype(target.dtype))
@@ -275,6 +294,11 @@ class ScoredWalk(Walk):
             where = 0 if self.scored.ragged else block.batch
             here = kd.ds((block.base + step.index) * t.block_q, t.block_q)
             kd.copy_gmem_to_smem(stats.at[where, step.head, :, here], s["stats_smem"].at[step.slot], loaded)
+            if self.staged:
+                kd.when(step.number >= t.stages)(partial(kd.barrier_wait, s["bias_consumed"].at[step.slot]))
+                tile = kd.ds(first, t.block_q), kd.ds(block.key, self.keys)
+                view = s["bias"].at[self.scored.bias_index((block.batch, step.head), *tile)]
+                kd.copy_gmem_to_smem(view, s["bias_smem"].at[step.slot], s["bias_loaded"].at[step.slot])
             kd.when(step.number == 0)(partial(own, v, "v_smem", 1, self.v_dim))
             kd.when(step.number >= t.dout_stages)(partial(kd.barrier_wait, s["dout_consumed"].at[step.dout_slot]))
             loaded = s["dout_loaded"].at[step.dout_slot]
@@ -346,7 +370,11 @@ class ScoredWalk(Walk):
                     kd.set_max_registers(self.registers[0], action="increase")
                     consume(me, dk, dv, dq_sum, s)
 
-        extra = {"tail_loaded": kd.Barrier()} if self.scored.ragged else {}
+        extra: dict[str, Any] = {"tail_loaded": kd.Barrier()} if self.scored.ragged else {}
+        if self.staged:
+            extra["bias_smem"] = swizzled(self.scored.score.bias_tiles, self.t.stages, self.t.block_q, KEYS, row=ROWS)
+            extra["bias_loaded"] = kd.Barrier(num_barriers=self.t.stages)
+            extra["bias_consumed"] = kd.Barrier(num_arrivals=CONSUMERS, num_barriers=self.t.stages)
         return kd.kernel(
             body,
             out_type=self._outputs(),

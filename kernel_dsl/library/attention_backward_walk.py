@@ -138,6 +138,7 @@ class Walk:
         self.own_tiles: int = tiles if by_row else tiles // CONSUMERS
         self.part: int = self.own_tiles // config.dq_parts  # tiles of a copy
         self.grid: int = p.batch * p.kv_heads * self.blocks * config.splits
+        self.turned: bool = False  # whether the gradients of scores are in SMEM as (queries, keys)
         self.together: int = 1
         if p.causal:
             lengths = [n for n in step_counts(p, config, keys) for _ in range(config.splits)]
@@ -208,6 +209,9 @@ class Walk:
 
     def keep_scores(self, ds: Any, block: Any, key: Any, step: WalkStep, s: dict[str, Any]) -> None:
         """Called with the gradients of scores (keys, queries) from `key` on."""
+
+    def send_scores(self, tile: Any, block: Any, key: Any, step: WalkStep, s: dict[str, Any]) -> None:
+        """Called with their place in SMEM where they are `turned`."""
 
     def mask(self, acc: Any, key: Any, query: Any) -> None:
         """Mask scores (keys, queries) from these two on that a query doesn't see, and missing keys.
@@ -344,6 +348,15 @@ class Walk:
         kd.copy_smem_to_gmem(tile, out.at[here])
 
     # --- what a kernel is made of -----------------------------------------------------------------
+
+    @property
+    def smem_bytes(self) -> int:
+        """SMEM that blocks of 128 keys take."""
+        p, t = self.p, self.t
+        rows = self.keys + t.stages * t.block_q, self.keys + t.dout_stages * t.block_q
+        tiles = (rows[0] * p.dim + rows[1] * self.v_dim + self.keys * t.block_q) * p.dtype.itemsize
+        sums = CONSUMERS * t.dq_slots * ROWS * self.part * EIGHT + t.stages * 2 * t.block_q
+        return tiles + sums * 4
 
     def _semaphores(self) -> Any:
         """Semaphores that order the blocks of each consumer, head and step; None if any order is allowed."""

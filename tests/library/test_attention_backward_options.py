@@ -124,6 +124,9 @@ SPILLS: list[tuple[str, dict[str, Any]]] = [
     ("softcap", {"causal": "bottom_right", "softcap": 30.0}),
     ("bias", {"bias": kd.ShapeDtypeStruct((1, 1, 4090, 4090), bf16)}),
     ("full bias", {"bias": kd.ShapeDtypeStruct((1, 16, 4090, 4090), f32)}),
+    ("tiles of a bias", {"bias": kd.ShapeDtypeStruct((1, 16, 4096, 4096), bf16)}),
+    ("tiles of a bias in turn", {"bias": kd.ShapeDtypeStruct((1, 16, 4096, 4096), bf16), "deterministic": True}),
+    ("alibi", {"score_mod": reference.alibi}),
     ("ragged", {"causal": True, "q_seqlens": kd.ShapeDtypeStruct((9,), kd.int32)}),
     ("in turn", {"window": 1024, "deterministic": True}),
     ("ragged in turn", {"causal": True, "q_seqlens": kd.ShapeDtypeStruct((9,), kd.int32), "deterministic": True}),
@@ -142,11 +145,12 @@ def test_no_spills(dims: tuple[int, int], case: Any) -> None:
     ragged = "q_seqlens" in options
     if ragged and "deterministic" in options and max(dims) > 128:
         pytest.skip("the general kernel does it")
+    n = 4096 if "tiles" in case[0] else 4090
     q, k, v, out = (
-        kd.ShapeDtypeStruct((4090, h, d) if ragged else (1, h, 4090, d), bf16)
+        kd.ShapeDtypeStruct((n, h, d) if ragged else (1, h, n, d), bf16)
         for h, d in ((16, dims[0]), (4, dims[0]), (4, dims[1]), (16, dims[1]))
     )
-    lse = kd.ShapeDtypeStruct((16, 4090) if ragged else (1, 16, 4090), f32)
+    lse = kd.ShapeDtypeStruct((16, n) if ragged else (1, 16, n), f32)
     _, main, *_ = attention_backward.lower(out, q, k, v, out, lse, **options, target="sm_90a")
     compiled = main.compile()
     assert main.name.startswith("attention_backward_scored")
@@ -182,6 +186,27 @@ def test_biases_that_broadcast(shape: Any, dtype: Any, rng: Any) -> None:
     assert got[3].dtype == dtype and got[3].shape == shape
     grad = expected.grads["bias"]  # zero where all keys of a query get the same
     assert np.abs(np.asarray(got[3], np.float64) - grad).max() < BOUNDS[dtype] * max(1.0, np.abs(grad).max())
+
+
+@pytest.mark.parametrize("dims", [(64, 64), (96, 96), (128, 128), (192, 128)], ids=str)
+@pytest.mark.parametrize("keys", [264, 260])
+@pytest.mark.parametrize("names", [{}, {"causal": True, "window": 100}, {"score_mod": reference.alibi}, {"deterministic": True}],
+                         ids=["all", "window", "alibi", "in turn"])  # fmt: skip
+@pytest.mark.parametrize("dtypes", [(bf16, bf16), (f16, f16), (bf16, f32)], ids=str)
+@pytest.mark.sampled(59)
+def test_tiles_of_a_bias(dims: Any, keys: int, names: dict[str, Any], dtypes: Any, interpret: Any, rng: Any) -> None:
+    """TMA loads a bias of all scores, and stores its gradient where that has the dtype of the products, if rows are aligned."""
+    dtype = dtypes[0]
+    q, k, v = inputs(rng, 1, 2, 1, 200, keys, *dims, dtype)
+    options = {n: x for n, x in names.items() if n != "deterministic"} | {
+        "bias": random(rng, (1, 2, 200, keys), dtypes[1])
+    }
+    dout = random(rng, (1, 2, 200, dims[1]), dtype)
+    expected = reference.attention(q, k, v, **options, dout=dout)
+    results = expected.out.astype(dtype.numpy), expected.lse.astype(np.float32)
+    got = attention_backward(dout, q, k, v, *results, **options | names, interpret=interpret)
+    for name, x in zip(("q", "k", "v", "bias"), got, strict=True):
+        assert relative(x, expected.grads[name]) < BOUNDS[dtype], name
 
 
 def test_layout(rng: Any) -> None:
