@@ -20,6 +20,7 @@ from .dataclass import when_made
 from .diagnostics import Error, at_user_line, shown
 from .errors import BadArgument, BadArgumentType, NestedTooDeep, UnusableArgument, UnusableValue, ValueTooLarge
 from .source import is_of_project, is_ours, misfit
+from .unseen import tell_torch, unseen
 
 _T = TypeVar("_T")
 
@@ -82,6 +83,11 @@ def unguarded(function: _T) -> _T:
     return function
 
 
+def opaque(function: _T) -> _T:
+    """As `unguarded`, and `unseen` by torch.compile."""
+    return unguarded(unseen(cast("Any", function), "a kernel is no op of PyTorch: kernel.as_torch_op makes one"))
+
+
 def _make_methods_public(cls: type[Any], called: str) -> None:
     when_made(cls, lambda: _make_methods_public(cls, called))
     for key, value in list(vars(cls).items()):
@@ -124,6 +130,9 @@ def attach(cls: type[Any], functions: Mapping[str, Callable[..., Any]]) -> None:
         type.__setattr__(cls, key, made)
 
 
+_LIBRARY = f"{__package__}.library."
+
+
 def _guarded(function: FunctionType, name: str, method: _Method | None = None) -> Callable[..., Any]:
     plan: ArgumentPlan | None = None
     seen: Any = function if method is None else method
@@ -132,6 +141,7 @@ def _guarded(function: FunctionType, name: str, method: _Method | None = None) -
         nonlocal plan
         try:
             if plan is None:
+                tell_torch()
                 plan = ArgumentPlan(seen, name)
             if plan.empty:
                 result = function(*args, **keywords)
@@ -152,6 +162,8 @@ def _guarded(function: FunctionType, name: str, method: _Method | None = None) -
     made.__name__, made.__qualname__, made.__module__ = function.__name__, function.__qualname__, function.__module__
     made.__doc__, made.__wrapped__, made.__annotations__ = function.__doc__, function, function.__annotations__
     made.__guards__ = True
+    if (function.__module__ or "").startswith(_LIBRARY):
+        unseen(made, f"{name} is no op of PyTorch")
     return run
 
 
@@ -165,8 +177,8 @@ def told(
             error.fields["op"] = name
         _rename(error, name, sys._getframe(1).f_back)  # pyright: ignore[reportPrivateUsage]
         return at_user_line(error)
-    if isinstance(error, Warning):
-        return error
+    if isinstance(error, Warning) or type(error).__module__.partition(".")[0] == "torch":
+        return error  # by its own classes PyTorch says that memory is out, and that a checkpoint has all it needs
     code, ours = _raised_by(error.__traceback__)
     given = _given(function, args, keywords)
     if code is not None:

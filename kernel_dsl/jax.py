@@ -11,6 +11,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,7 @@ from .memory import ShapeDtypeStruct
 from .packed import refuse_packed
 from .source import of_function
 from .target import DEFAULT
+from .torch_ops import no_forward_mode
 from .tree import flatten, unflatten
 from .vmapped import blocks_wait, with_axis
 
@@ -38,6 +40,8 @@ _NUMBER = (
     "A Python number that JAX traces is an array of rank 0 in the body: load it, `ref[...]`; "
     "or make it static, `jax.jit(..., static_argnames=...)`."
 )
+# the function of the library whose kernels are called, within its forward and backward passes
+inside_rule: ContextVar[str] = ContextVar("kernel_dsl_rule", default="")
 _keep: list[Any] = []  # machine code whose address host code holds
 
 
@@ -77,19 +81,41 @@ def _is_literal(x: Any, array: Any) -> bool:
     return type(x).__module__.startswith("jax.") and hasattr(x, "dtype") and not isinstance(x, array)
 
 
+def varying_axes(x: Any) -> frozenset[Any]:
+    """The axes of a mesh over which a value varies inside `shard_map`, as its type says."""
+    aval = getattr(x, "aval", None)
+    kind = getattr(aval, "manual_axis_type", None)  # JAX before 0.9 has the axes themselves
+    return getattr(aval, "vma", frozenset()) if kind is None else kind.varying
+
+
+def same_axes(arrays: Sequence[Any]) -> list[Any]:
+    """The arrays, with types that vary over the same axes of a mesh, as JAX's own operations make them.
+
+    The transpose of such a cast sums the gradients of an array that all devices share.
+    """
+    own = [varying_axes(x) for x in arrays]
+    axes = frozenset[Any]().union(*own)
+    if not axes:
+        return list(arrays)
+    lax = _jax().jax.lax
+    cast = functools.partial(lax.pcast, to="varying") if hasattr(lax, "pcast") else lax.pvary
+    return [cast(x, tuple(axes - has)) if axes - has else x for x, has in zip(arrays, own, strict=True)]
+
+
 @dataclass(frozen=True, eq=False)
 class Spec:
-    """A call of a kernel without its arrays. `scalars`: by leaf, None for arrays."""
+    """A call of a kernel without its arrays. `scalars`: by leaf, None for arrays. `rule`: the library's function around it."""
 
     kernel: Kernel
     structure: Any
     scalars: tuple[Any, ...]
     vmap: str
+    rule: str = field(default_factory=inside_rule.get)
     key: Any = field(init=False)
 
     def __post_init__(self) -> None:
         kinds = tuple((type(x), x) if x is not None else None for x in self.scalars)
-        object.__setattr__(self, "key", (self.kernel, repr(self.structure), kinds, self.vmap))
+        object.__setattr__(self, "key", (self.kernel, repr(self.structure), kinds, self.vmap, self.rule))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Spec) and self.key == other.key
@@ -156,7 +182,7 @@ class JaxCall:
                 refuse_packed(self.kernel.name, "a call that JAX traces")
         if self._rules is None:
             return _bind(spec, arrays)
-        return self._differentiable(spec)(*arrays)
+        return reverse_mode_only(self.kernel.name, self._differentiable(spec), same_axes(arrays))
 
     def _differentiable(self, spec: Spec) -> Any:
         """The function of the arrays alone. Other arguments have no gradient."""
@@ -249,7 +275,17 @@ def _pair(structure: Any, gradient: Any, found: dict[int, Any]) -> None:
 
 def _bind(spec: Spec, arrays: Sequence[Any]) -> Any:
     _, tree = spec.outputs(arrays)
-    return unflatten(tree, _primitive().bind(*arrays, spec=spec))
+    return unflatten(tree, _primitive().bind(*same_axes(arrays), spec=spec))
+
+
+def reverse_mode_only(name: str, function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
+    """A call of JAX's `custom_vjp`. Raises `BadCallArgument` where it is differentiated forwards."""
+    try:
+        return function(*arrays)
+    except TypeError as error:
+        if "forward-mode" not in str(error):
+            raise
+        raise no_forward_mode(name, "jax.vjp, jax.grad or jax.jacrev") from None
 
 
 # --- the primitive --------------------------------------------------------------------------------
@@ -264,6 +300,7 @@ def _primitive() -> Any:
     p.def_abstract_eval(_shapes)
     j.batching.primitive_batchers[p] = _batched
     j.ad.primitive_jvps[p] = _no_derivative
+    j.ad.primitive_transposes[p] = _no_transpose
     j.mlir.register_lowering(p, _lowered(_on_cpu), platform="cpu")
     j.mlir.register_lowering(p, _lowered(_on_gpu), platform="cuda")
     return p
@@ -277,14 +314,31 @@ def _jitted(spec: Spec) -> Any:
 def _shapes(*avals: Any, spec: Spec) -> list[Any]:
     """Abstract evaluation: the outputs of `out_type`, which vary over each axis of a mesh that an input varies over."""
     made, _ = spec.outputs(avals)
-    array = _jax().core.ShapedArray
-    axes = frozenset().union(*(getattr(a, "vma", frozenset()) for a in avals))
-    return [array(o.shape, o.dtype.numpy, **({"vma": axes} if axes else {})) for o in made]
+    j = _jax()
+    like: Any = next((a for a in avals if getattr(a, "manual_axis_type", None)), None)
+    if like is None:  # outside of `shard_map`, or in JAX before 0.9
+        axes = frozenset().union(*(getattr(a, "vma", frozenset()) for a in avals))
+        return [j.core.ShapedArray(o.shape, o.dtype.numpy, **({"vma": axes} if axes else {})) for o in made]
+    mesh, spec_of = like.sharding.mesh, j.jax.sharding.PartitionSpec
+    places = [j.jax.sharding.NamedSharding(mesh, spec_of(*[None] * len(o.shape))) for o in made]
+    pairs = zip(made, places, strict=True)
+    return [like.update(shape=o.shape, dtype=o.dtype.numpy, weak_type=False, sharding=place) for o, place in pairs]
 
 
 def _no_derivative(primals: Any, tangents: Any, *, spec: Spec) -> Any:
-    hint = "give the gradients: `f = kd.jax.call(kernel)`, `f.defvjp(fwd, bwd)`, and call `f`"
+    if spec.rule:
+        what = "it has no second derivative: its gradient is made of kernels"
+        raise BadCallArgument(kernel=spec.rule, what=what, hint="differentiate it once")
+    hint = (
+        "give the gradients: `f = kd.jax.call(kernel)`, `f.defvjp(fwd, bwd)`, and call `f`, "
+        "also in `fwd` and `bwd` for second derivatives"
+    )
     raise _refusal(spec, "it has no derivative", hint)
+
+
+def _no_transpose(gradients: Any, *arrays: Any, spec: Spec) -> Any:
+    hint = "give the gradients of the function around it by `jax.custom_vjp`, or of the kernel by `kd.jax.call(...).defvjp`"
+    raise _refusal(spec, "it is differentiated backwards as if it were linear", hint)
 
 
 def _refusal(spec: Spec, what: str, hint: str) -> BadCallArgument:

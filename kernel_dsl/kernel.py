@@ -14,7 +14,7 @@ import numpy as np
 
 from . import dtypes as dt
 from . import forking
-from .boundary import checks_itself, public, unguarded
+from .boundary import checks_itself, opaque, public, unguarded
 from .call_inputs import PreparedCall, array_input, lower_geometry, overlaps_of
 from .dataclass import dataclass
 from .definition import ArrayInput, Definition, Input, ScalarInput, axes, output_structs
@@ -100,7 +100,7 @@ class Kernel:
 
     # --- calling ----------------------------------------------------------------------------------
 
-    @unguarded
+    @opaque
     def __call__(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
         """Run the kernel. `out`: preallocated outputs; `stream`: a CUDA stream; `interpret`: see `kd.kernel`."""
         fast = self._fast

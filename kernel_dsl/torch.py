@@ -42,7 +42,8 @@ def _sdpa(
         return NotImplemented
     if key.shape[1] != query.shape[1] and not enable_gqa:
         return NotImplemented
-    return library.attention(query, key, value, causal=is_causal, scale=scale, bias=attn_mask)
+    bias = attn_mask[None] if attn_mask is not None and attn_mask.dim() == 1 else attn_mask
+    return library.attention(query, key, value, causal=is_causal, scale=scale, bias=bias)
 
 
 # The function that replaces each op. It may return NotImplemented for arguments that it does not support.
@@ -81,7 +82,9 @@ def _fits(args: tuple[Any, ...]) -> bool:
     tensors = [x for x in args if isinstance(x, _torch.Tensor)]
     dtypes = {x.dtype for x in tensors}
     same = len(dtypes) == 1 and str(next(iter(dtypes))).removeprefix("torch.") in _FLOATS
-    return same and all(x.layout is _torch.strided and 0 not in x.shape for x in tensors)
+    return same and all(
+        x.layout is _torch.strided and 0 not in x.shape and x.device.type in ("cpu", "cuda") for x in tensors
+    )
 
 
 @once

@@ -22,7 +22,7 @@ AGAIN = 2  # calls of a signature before host code is made for it
 _log = logging.getLogger("kernel_dsl")
 _guard = forking.lock()
 _twins: dict[str, Twin] = {}  # by the ops' names
-_ops: dict[Any, Any] = {}  # by op: what inductor's code calls
+_ops: dict[Any, Any] = {}  # by op: what inductor's code calls, or None for the op itself
 _taught: set[Any] = set()
 _words = ctypes.create_string_buffer(1 << 12)  # what went wrong in Python, for the exception that host code raises
 
@@ -43,6 +43,16 @@ def add_twin(
             twin = _twins[op._qualname] = Twin(op._qualname, key, paused)
         twin.define(schema, run, fake, compiled)
         _ops[op._opoverload] = twin.op
+
+
+def add_plain(op: Any) -> None:
+    """Let inductor's code call a custom op as it is.
+
+    Inductor finds that out by itself, and some versions first write the op's arguments into a message that nobody reads, with all
+    that these were computed from: a minute for a model of four layers.
+    """
+    with _guard:
+        _ops.setdefault(op._opoverload, None)
 
 
 class Twin:
@@ -175,7 +185,7 @@ def _torch_functions() -> list[int]:
 
 
 def teach_inductor() -> None:
-    """Let inductor's code call the twins, except where it has to run without this process. Called while PyTorch traces."""
+    """Let inductor's code call our ops, or their twins if it may run in this process alone. Called while PyTorch traces."""
     lowering: Any = sys.modules.get("torch._inductor.lowering")
     if lowering is None or len(_taught) == len(_ops):
         return
@@ -184,9 +194,19 @@ def teach_inductor() -> None:
             if op not in _taught:
                 _taught.add(op)
                 try:
-                    _teach(lowering, op, twin)
+                    if twin is None:
+                        _teach_plain(lowering, op)
+                    else:
+                        _teach(lowering, op, twin)
                 except (AttributeError, TypeError, KeyError) as error:  # another inductor: it calls the op itself
                     _log.info("inductor's code calls %s itself: %r", op, error)
+
+
+def _teach_plain(lowering: Any, op: Any) -> None:
+    """What inductor's `GraphLowering.call_function` does for an op that it does not know, without the message."""
+    if op not in lowering.lowerings:
+        tag = lowering.get_layout_constraint_tag(op, with_default=True)
+        lowering.make_fallback(op, layout_constraint=lowering.tag_to_layout_constraint(tag), warn=False)
 
 
 def _teach(lowering: Any, op: Any, twin: Any) -> None:

@@ -9,8 +9,10 @@ from importlib import import_module
 from typing import Any
 
 from .errors import BadCallArgument
+from .torch_native import add_plain, teach_inductor
+from .unseen import unwatched, watcher
 
-_kept: list[Any] = []  # registrations, which end with their objects
+_kept: dict[str, list[Any]] = {}  # registrations by op, which end with their objects
 _PLACES = ("CUDA", "CPU")
 
 
@@ -39,13 +41,17 @@ def define(
     check = partial(_check_places, name, torch.Tensor) if one_place else _anywhere
 
     def of_one_place(*args: Any) -> Any:
+        teach_inductor()
         check(args)
         return fake(*args)
 
     op.register_fake(of_one_place)
+    add_plain(op)
+    for old in _kept.pop(name, ()):  # an op that is defined anew
+        old._destroy()
     space, _, word = name.partition("::")
     library = torch.library.Library(space, "FRAGMENT")
-    _kept.append(library)
+    _kept[name] = [library]
     below = _below_autograd(torch, run, without_gradients)
     whole = _autograd_of(op)
     for place in _PLACES:
@@ -54,6 +60,54 @@ def define(
             above = _at_autograd(torch, place, run, whole, check)
             library.impl(word, above, f"Autograd{place}", with_keyset=True)
     return op
+
+
+def differentiate(
+    op: Any, name: str, backward: Callable[..., Any], setup_context: Callable[..., Any], vmap: Callable[..., Any]
+) -> None:
+    """Give an op of `define` a derivative in reverse mode, also under the transforms of `torch.func`.
+
+    `name`: the op's in errors. `backward` and `setup_context` are as for `torch.library.register_autograd`, `vmap` as for
+    `register_vmap`. A custom op has no derivative under these transforms, and an `autograd.Function` has: they are given
+    one, whose forward is the op.
+    """
+    torch: Any = sys.modules["torch"]
+    op.register_autograd(backward, setup_context=setup_context)
+    op.register_vmap(vmap)
+
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise no_forward_mode(name, "torch.autograd.grad, .backward(), torch.func.grad or vjp")
+
+    rules = {"forward": op, "setup_context": setup_context, "backward": backward, "vmap": vmap, "jvp": jvp}
+    function = type(op._name, (torch.autograd.Function,), {word: staticmethod(rule) for word, rule in rules.items()})
+    library = torch.library.Library(op._namespace, "FRAGMENT")
+    library.impl(op._name, function.apply, "FuncTorchDynamicLayerFrontMode")
+    _kept[op._qualname].append(library)
+
+
+def no_forward_mode(name: str, instead: str) -> BadCallArgument:
+    """The error for a call that is differentiated forwards."""
+    what = "it has no derivative in forward mode (jvp, jacfwd, hessian)"
+    return BadCallArgument(kernel=name, what=what, hint=f"use reverse mode: {instead}")
+
+
+def in_parts(op: Any, size: int, dims: Sequence[Any], args: Sequence[Any]) -> Any:
+    """The rule of `torch.vmap` that calls the op for each part, and puts the results together along a first axis."""
+    torch: Any = sys.modules["torch"]
+    moved = [a if d is None else a.movedim(d, 0).contiguous() for a, d in zip(args, dims, strict=True)]
+    if not size:
+        parts = [a if d is None else a.new_empty(a.shape[1:]) for a, d in zip(moved, dims, strict=True)]
+        made = op(*(a.to("meta") if isinstance(a, torch.Tensor) else a for a in parts))
+        place = next(a.device for a, d in zip(moved, dims, strict=True) if d is not None)
+        found = [torch.empty((0, *x.shape), dtype=x.dtype, device=place) for x in _listed(made)]
+    else:
+        rows = [_listed(op(*(a if d is None else a[i] for a, d in zip(moved, dims, strict=True)))) for i in range(size)]
+        found = [torch.stack(column) for column in zip(*rows, strict=True)]
+    return (found[0], 0) if len(found) == 1 else (tuple(found), (0,) * len(found))
+
+
+def _listed(made: Any) -> list[Any]:
+    return list(made) if isinstance(made, (tuple, list)) else [made]
 
 
 def _check_places(name: str, kind: Any, args: Sequence[Any]) -> None:
@@ -69,12 +123,11 @@ def _anywhere(args: Sequence[Any]) -> None:
 
 
 def _below_autograd(torch: Any, run: Callable[..., Any], without_gradients: Callable[..., Any]) -> Callable[..., Any]:
-    watched, with_gradients = _watched(torch), torch.is_grad_enabled
+    watched, with_gradients = watcher(torch), torch.is_grad_enabled
 
     def below_autograd(*args: Any) -> Any:
         if watched() is not None:  # torch.compile looks at each frame that begins here
-            dynamo: Any = import_module("torch._dynamo")
-            return dynamo.disable(without_gradients)(*args)
+            return unwatched(import_module("torch._dynamo"), without_gradients)(*args)
         return without_gradients(*args) if with_gradients() else run(*args)
 
     return _unseen(below_autograd)
@@ -83,7 +136,7 @@ def _below_autograd(torch: Any, run: Callable[..., Any], without_gradients: Call
 def _at_autograd(
     torch: Any, place: str, run: Callable[..., Any], whole: Callable[..., Any], check: Callable[[Sequence[Any]], None]
 ) -> Callable[..., Any]:
-    watched, with_gradients = _watched(torch), torch.is_grad_enabled
+    watched, with_gradients = watcher(torch), torch.is_grad_enabled
     keys, key_set = torch._C.DispatchKey, torch._C.DispatchKeySet
     plain = (key_set(getattr(keys, place)) | key_set(getattr(keys, f"Autograd{place}"))).raw_repr()
 
@@ -103,12 +156,6 @@ def _autograd_of(op: Any) -> Callable[..., Any] | None:
         return import_module("torch._library.autograd").make_autograd_impl(op._opoverload, op)
     except (ImportError, AttributeError):
         return None
-
-
-def _watched(torch: Any) -> Callable[[], Any]:
-    """None as its result says that torch.compile does not look at what runs."""
-    frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-    return getattr(frames, "get_eval_frame_callback", lambda: True)
 
 
 def _unseen(function: Callable[..., Any]) -> Callable[..., Any]:

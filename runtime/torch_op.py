@@ -13,8 +13,8 @@ from typing import Any, cast
 
 from kernel_dsl.definition import Definition, declared_outputs, is_leaf, output_structs
 from kernel_dsl.errors import NoHostCode, VariableUse
-from kernel_dsl.torch_native import add_twin, teach_inductor
-from kernel_dsl.torch_ops import define
+from kernel_dsl.torch_native import add_twin
+from kernel_dsl.torch_ops import define, differentiate, in_parts
 from kernel_dsl.tree import flatten, unflatten
 from kernel_dsl.variables import Variable, evaluate
 
@@ -96,7 +96,6 @@ def as_torch_op(
         return counted([x for o, x in enumerate(made) if o not in places])
 
     def fake(*given: Any) -> Any:
-        teach_inductor()
         return counted([x for o, x in enumerate(fresh(given)[0]) if o not in written.values()])
 
     def fresh(given: Sequence[Any]) -> tuple[list[Any], Any]:
@@ -124,11 +123,15 @@ def as_torch_op(
     op = define(name, schema, run, fake, [names[i] for i in written])
     if plain and outputs and not definition.params.profile_space:
         add_twin(op, schema, run, fake, compiled, ctypes.addressof(recording.seen_by_host_code))
-    if not written:
-        wider = None if backward else with_axis
-        op.register_vmap(lambda info, dims, *args: _in_parts(op, wider, info.batch_size, dims, args))
+    wider = None if backward else with_axis
+
+    def vmap(info: Any, dims: Sequence[Any], *args: Any) -> Any:
+        return _in_parts(op, wider, info.batch_size, dims, args)
+
     if backward is not None:
-        op.register_autograd(backward, setup_context=setup_context or _keep_all)
+        differentiate(op, name, backward, setup_context or _keep_all, vmap)
+    elif not written:
+        op.register_vmap(vmap)
     return op
 
 
@@ -202,10 +205,7 @@ def _in_parts(op: Any, with_axis: Any, size: int, dims: Sequence[Any], args: Seq
         with torch.no_grad():
             made = _flat(kernel(*moved))
         return (made[0], 0) if len(made) == 1 else (tuple(made), (0,) * len(made))
-    rows = [op(*(a[i] if f else a for a, f in zip(moved, flags, strict=True))) for i in range(size)]
-    if isinstance(rows[0], torch.Tensor):
-        return torch.stack(rows), 0
-    return tuple(torch.stack(column) for column in zip(*rows, strict=True)), (0,) * len(rows[0])
+    return in_parts(op, size, dims, args)
 
 
 def _torch() -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kernel_dsl.unseen import seen, tell_torch
+
 from .all_to_all import all_to_all
 from .attention import attention
 from .attention_backward import attention_backward
@@ -70,6 +72,8 @@ __all__ = [
     "sparse_matmul",
 ]
 
+seen(attention, conv2d, grouped_matmul, linear_cross_entropy, linear_cross_entropy_combine, matmul)
+tell_torch()
 FUNCTIONS.update(
     attention=attention,
     attention_backward=attention_backward,

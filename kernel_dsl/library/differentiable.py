@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar, Token
+from contextvars import Token
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -17,25 +17,27 @@ import numpy as np
 
 from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.errors import BadCallArgument
-from kernel_dsl.jax import is_traced
-from kernel_dsl.torch_ops import define
+from kernel_dsl.jax import inside_rule, is_traced, reverse_mode_only, same_axes
+from kernel_dsl.torch_ops import define, differentiate, in_parts, no_forward_mode
 
 from .attention_captured import Captured
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # functions of the library that rules call; __init__.py enters them
-_inside: ContextVar[bool] = ContextVar("kernel_dsl_rule", default=False)
 
 
 class _Plain:
     """Within it, calls of the library are those of kernels. A class, as a generator takes four times as long."""
 
-    __slots__ = ("token",)
+    __slots__ = ("name", "token")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def __enter__(self) -> None:
-        self.token: Token[bool] = _inside.set(True)
+        self.token: Token[str] = inside_rule.set(self.name)
 
     def __exit__(self, *_: object) -> None:
-        _inside.reset(self.token)
+        inside_rule.reset(self.token)
 
 
 def host_of(*arrays: Any) -> str:
@@ -54,11 +56,22 @@ def host_of(*arrays: Any) -> str:
         module = cls.__module__
         if module.startswith("torch"):
             torch: Any = sys.modules["torch"]
-            if (x.requires_grad and torch.is_grad_enabled()) or cls not in (torch.Tensor, torch.nn.Parameter):
-                return "" if _inside.get() else "torch"
+            plain = cls is torch.Tensor or cls is torch.nn.Parameter
+            if not plain or (x.requires_grad and torch.is_grad_enabled()) or watched(torch):
+                return "" if inside_rule.get() else "torch"
         elif module.startswith("jax") and is_traced([x]):
-            return "" if _inside.get() else "jax"
+            return "" if inside_rule.get() else "jax"
     return ""
+
+
+def watched(torch: Any) -> bool:
+    """Whether ops are seen by more than autograd: a transform of `torch.func`, `make_fx` and other modes, `torch.jit.trace`."""
+    inner = torch._C
+    return (
+        inner._are_functorch_transforms_active()
+        or inner._len_torch_dispatch_stack() > 0
+        or inner._get_tracing_state() is not None
+    )
 
 
 @dataclass(frozen=True)
@@ -100,47 +113,34 @@ def _in_jax(rule: Derivative, arrays: Sequence[Any]) -> Sequence[Any]:
     visible = rule.results if rule.plain is None else rule.returned
 
     def run(*given: Any) -> Any:
-        with _Plain():
+        with _Plain(rule.name):
             return (rule.plain or rule.forward)(*given)[:visible]
 
     def bwd(kept: Any, gradients: Any) -> Any:
         given, results = kept
-        with _Plain():
+        with _Plain(rule.name):
             return tuple(rule.backward(rule.given(gradients), given, results))
 
     def fwd(*given: Any) -> Any:
-        with _Plain():
+        with _Plain(rule.name):
             results = rule.forward(*given)
         return results[:visible], (given, results)
 
     function = jax.custom_vjp(run)
     function.defvjp(fwd, bwd)
-    try:
-        made = function(*arrays)
-    except TypeError as error:
-        if "forward-mode" not in str(error):
-            raise
-        raise no_forward_mode(rule.name, "jax.vjp, jax.grad or jax.jacrev") from None
+    made = reverse_mode_only(rule.name, function, same_axes(arrays))
     return [*made[: rule.firsts], *(jax.lax.stop_gradient(x) for x in made[rule.firsts :])]
 
 
-def no_forward_mode(name: str, instead: str) -> BadCallArgument:
-    """The error for a call that is differentiated forwards."""
-    what = "it has no derivative in forward mode (jvp, jacfwd)"
-    return BadCallArgument(kernel=name, what=what, hint=f"use reverse mode: {instead}")
-
-
 def check_no_transform(name: str, arrays: Sequence[Any]) -> None:
-    """Raise `BadCallArgument` for tensors of `torch.func`: `jvp`, `vmap` and its `grad`, which takes no custom op."""
-    wrapped = getattr(getattr(sys.modules["torch"]._C, "_functorch", None), "is_functorch_wrapped_tensor", None)
+    """Raise `BadCallArgument` for tensors of transforms of `torch.func` that a call can't take."""
+    torch: Any = sys.modules["torch"]
+    if torch.autograd.forward_ad._current_level >= 0:
+        raise no_forward_mode(name, "torch.autograd.grad or .backward()")
+    wrapped = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", None)
     if wrapped is not None and any(wrapped(x) for x in arrays):
-        if sys.modules["torch"].autograd.forward_ad._current_level >= 0:
-            raise no_forward_mode(name, "torch.autograd.grad or .backward()")
-        what, hint = (
-            "a tensor of a transform of torch.func",
-            "use torch.autograd.grad or .backward(), and batches as axes",
-        )
-        raise BadCallArgument(kernel=name, what=what, hint=hint)
+        what = "a tensor of a transform of torch.func"
+        raise BadCallArgument(kernel=name, what=what, hint="call it outside of the transform, with batches as axes")
 
 
 _ops: dict[Any, Any] = {}
@@ -181,7 +181,7 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
         return packed(kept)
 
     def run(*given: Any) -> Any:
-        with _Plain():
+        with _Plain(rule.name):
             return packed(rule.forward(*given))
 
     def fake(*given: Any) -> Any:
@@ -189,7 +189,7 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
         return packed([given[i % rule.devices].new_empty(shape, dtype=t) for i, (shape, t) in enumerate(shapes)])
 
     def run_backward(*given: Any) -> Any:
-        with _Plain():
+        with _Plain(rule.name):
             gradients, kept = [x.contiguous() for x in given[: rule.firsts]], given[rule.firsts :]
             made = rule.backward(rule.given(gradients), kept[:count], kept[count:])
             return own([made[i] for i in parts], given)
@@ -212,6 +212,10 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
         ctx.save_for_backward(*inputs, *made)
         ctx.mark_non_differentiable(*made[rule.firsts :])
 
+    def twice(ctx: Any, *_: Any) -> Any:
+        what = "it has no second derivative: its gradient is made of kernels"
+        raise BadCallArgument(kernel=rule.name, what=what, hint="differentiate it once, without create_graph=True")
+
     def backward(ctx: Any, *gradients: Any) -> Any:
         if rule.elementwise and not torch.is_grad_enabled():  # the op has words for second derivatives
             saved = ctx.saved_tensors
@@ -220,8 +224,14 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
         found = dict(zip(parts, made if isinstance(made, (tuple, list)) else (made,), strict=True))
         return packed([found.get(i) for i in range(count)])
 
-    op.register_autograd(backward, setup_context=keep)
+    differentiate(op, rule.name, backward, keep, _loops(op))
+    differentiate(back, rule.name, twice, lambda ctx, inputs, output: None, _loops(back))
     return (lambda *given: (op(*given),)) if rule.results == 1 else op
+
+
+def _loops(op: Any) -> Callable[..., Any]:
+    """The rule of `torch.vmap`: the op for each part."""
+    return lambda info, dims, *args: in_parts(op, info.batch_size, dims, args)
 
 
 # --- attention ------------------------------------------------------------------------------------

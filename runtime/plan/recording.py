@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
 from kernel_dsl import forking
+from kernel_dsl.unseen import unwatched
 
 from .pending import PendingCall
 
@@ -78,6 +80,9 @@ def made(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
     If a graph records, the graph makes the call, so that it can repeat it with other values of its variables. A call
     inside a call belongs to the outer one.
     """
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        function = unwatched(dynamo, function)
     recorder = _recorder.get() if active else None
     if recorder is None or _inside.get():
         return function(*args, **kwargs)

@@ -10,7 +10,7 @@ import kernel_dsl as kd
 from kernel_dsl.errors import BadCallArgument
 from kernel_dsl.library import cross_entropy_gradients
 from kernel_dsl.runtime.devices import driver
-from kernel_dsl.runtime.errors import ArgumentValueError
+from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 DEVICES = ["cpu"] + ["cuda"] * bool(driver.available() and torch.cuda.is_available())
@@ -108,10 +108,8 @@ def test_steps_without_a_derivative_say_so() -> None:
     plain = a.detach()
     with pytest.raises(BadCallArgument, match="no derivative in forward mode"):
         torch.func.jvp(kd.library.matmul, (plain, plain), (plain, plain))
-    with pytest.raises(BadCallArgument, match="a tensor of a transform of torch"):
-        torch.func.grad(lambda a: kd.library.matmul(a, a).sum())(plain)
-    with pytest.raises(BadCallArgument, match="a tensor of a transform of torch"):
-        torch.vmap(kd.library.matmul)(torch.stack([plain, plain]), torch.stack([plain, plain]))
+    with pytest.raises(ArgumentTypeError, match="a tensor of a transform of torch"):
+        torch.vmap(kd.library.pack_int4)(torch.stack([plain, plain]))
     with pytest.raises(BadCallArgument, match="tensors on cpu and meta"):
         kd.library.matmul(a, b.to("meta"))
 
@@ -440,5 +438,5 @@ def test_linear_cross_entropy(device: str, reduction: str, deep: bool, monkeypat
         assert y.shape == z.shape and far(y, z) < 1e-4
     loss = kd.library.linear_cross_entropy(x, weight, targets, reduction=reduction).sum()
     (first,) = torch.autograd.grad(loss, x, create_graph=True)
-    with pytest.raises(RuntimeError, match="no autograd formula"):
+    with pytest.raises(BadCallArgument, match="it has no second derivative"):
         first.sum().backward()

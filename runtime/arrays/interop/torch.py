@@ -46,9 +46,31 @@ def in_forward_mode() -> bool:
     return getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
 
 
+def _has_tangent(tensor: Any) -> bool:
+    try:
+        return torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None
+    except RuntimeError:  # `torch.func.linearize` records what happens to it
+        return True
+
+
+def recorder() -> str:
+    """What records PyTorch's operations here, and would miss a kernel: `make_fx` or `torch.jit.trace`; else ""."""
+    inner = torch._C
+    try:
+        if inner._get_dispatch_mode(inner._TorchDispatchModeKey.PROXY) is not None:
+            return "make_fx"
+        return "torch.jit.trace" if inner._get_tracing_state() is not None else ""
+    except AttributeError:  # no public interface
+        return ""
+
+
 def check_plain(tensor: Any) -> None:
-    """Raise an error for tensors whose memory does not hold their elements, or that autograd watches."""
-    if in_forward_mode() and torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
+    """Raise an error for tensors whose memory does not hold their elements, or that PyTorch watches."""
+    if found := recorder():
+        raise ArgumentValueError(
+            f"{found} records PyTorch's operations, and a kernel is none: register it with as_torch_op, and call the op"
+        )
+    if in_forward_mode() and _has_tangent(tensor):
         raise ArgumentValueError(
             "a tensor with a tangent cannot be passed to a kernel, which has no derivative in forward mode. Pass the primal "
             "of torch.autograd.forward_ad.unpack_dual"
@@ -88,7 +110,14 @@ class _Torch:
         place = ("cuda", device.index) if device.type == "cuda" else CPU
         try:
             address = array.data_ptr()
-        except RuntimeError as error:  # a FakeTensor, or one under a functorch transform
+        except RuntimeError as error:
+            wrapped = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", None)
+            if wrapped is not None and wrapped(array):
+                raise ArgumentTypeError(
+                    "a tensor of a transform of torch.func cannot be passed to a kernel: register it with as_torch_op, and "
+                    "call the op"
+                ) from None
+            # a FakeTensor
             raise ArgumentTypeError(
                 f"a {type(array).__name__} without memory cannot be passed to a kernel: {error}"
             ) from None

@@ -1,0 +1,158 @@
+"""Random nests of JAX's transformations around kernels: values and gradients are those of JAX's own operations."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.errors import BadCallArgument
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+jnp = jax.numpy
+P = jax.sharding.PartitionSpec
+SIDE = 4  # of the innermost matrices
+PARTS = 2  # that a mapped axis adds
+AXES = ((0, 0), (0, None), (None, 0))
+WORDS = ("jit", "vmap", "vmap_last", "shard", "scan", "map", "cond", "remat")
+
+
+@kd.kernel(out_type=lambda x, y: kd.ShapeDtypeStruct(x.shape, x.dtype))
+def times(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[...] * y_ref[...]
+
+
+product = kd.jax.call(times)
+product.defvjp(lambda x, y: (product(x, y), (x, y)), lambda kept, g: (product(g, kept[1]), product(g, kept[0])))
+
+
+def squares(x: Any) -> Any:
+    return x.reshape(-1, SIDE)
+
+
+PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "kernel": (product, lambda x, y: x * y),
+    "matmul": (
+        lambda x, y: kd.library.matmul(squares(x), squares(y).T),
+        lambda x, y: jnp.matmul(squares(x), squares(y).T, precision="highest"),
+    ),
+}
+
+
+class Step(NamedTuple):
+    """One transformation, and which arguments it maps."""
+
+    word: str
+    axes: tuple[int | None, int | None]
+
+
+def nest(rng: random.Random) -> list[Step]:
+    """Steps from the inside out, of which at most one maps over devices."""
+    drawn = [Step(rng.choice(WORDS), rng.choice(AXES)) for _ in range(rng.randint(1, 4))]
+    first = next((i for i, step in enumerate(drawn) if step.word == "shard"), -1)
+    return [step for i, step in enumerate(drawn) if step.word != "shard" or i == first]
+
+
+def mapped(f: Callable[..., Any], axes: tuple[Any, Any], loop: Callable[..., Any]) -> Callable[..., Any]:
+    def run(x: Any, y: Any) -> Any:
+        if axes == (0, 0):
+            return loop(lambda pair: f(*pair), (x, y))
+        return loop(lambda row: f(row, y), x) if axes[0] == 0 else loop(lambda row: f(x, row), y)
+
+    return run
+
+
+def around(f: Callable[..., Any], step: Step) -> Callable[..., Any]:
+    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    specs = tuple(P("a") if axis == 0 else P() for axis in step.axes)
+    return {
+        "jit": lambda: jax.jit(f),
+        "vmap": lambda: jax.vmap(f, in_axes=step.axes),
+        "vmap_last": lambda: jax.vmap(f, in_axes=step.axes, out_axes=-1),
+        "shard": lambda: jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=P("a")),
+        "scan": lambda: mapped(f, step.axes, lambda g, rows: jax.lax.scan(lambda c, row: (c, g(row)), 0, rows)[1]),
+        "map": lambda: mapped(f, step.axes, jax.lax.map),
+        "cond": lambda: (
+            lambda x, y: jax.lax.cond(x.sum() < 1e9, f, lambda a, b: jax.tree.map(jnp.zeros_like, f(a, b)), x, y)
+        ),
+        "remat": lambda: jax.checkpoint(f),
+    }[step.word]()
+
+
+def shapes(steps: list[Step]) -> list[list[int]]:
+    found = [[SIDE, SIDE], [SIDE, SIDE]]
+    for step in steps:
+        for shape, axis in zip(found, step.axes, strict=True):
+            if axis == 0 and step.word in ("vmap", "vmap_last", "scan", "map"):
+                shape.insert(0, PARTS)
+            if axis == 0 and step.word == "shard":
+                shape[0] *= 2
+    return found
+
+
+def check(seed: int) -> None:
+    rng = random.Random(seed)
+    pair, steps, jitted = PAIRS[rng.choice(sorted(PAIRS))], nest(rng), rng.random() < 0.5
+    drawn = np.random.default_rng(seed)
+    x, y = (jnp.asarray(drawn.standard_normal(s), jnp.float32) for s in shapes(steps))
+    made: list[Any] = []
+    for function in pair:
+        for step in steps:
+            function = around(function, step)
+
+        def loss(a: Any, b: Any, function: Any = function) -> Any:
+            out = function(a, b)
+            return (out * jnp.cos(jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape)).sum(), out
+
+        run = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
+        made.append(jax.tree.leaves((jax.jit(run) if jitted else run)(x, y)))
+    for ours, plain in zip(*made, strict=True):
+        assert ours.shape == plain.shape, steps
+        np.testing.assert_allclose(ours, plain, rtol=1e-3, atol=1e-3, err_msg=str(steps))
+
+
+@pytest.mark.parametrize("seed", [19, 48])
+def test_some_nests(seed: int) -> None:
+    """They map over devices: a gradient of what devices share is the sum of theirs."""
+    check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100))
+def test_many_nests(seed: int) -> None:
+    check(seed)
+
+
+X = np.linspace(-1, 1, 16, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (lambda: jax.jvp(product, (X, X), (X, X)), "`times`: it has no derivative in forward mode"),
+        (lambda: jax.jacfwd(product)(X, X), "`times`: it has no derivative in forward mode"),
+        (
+            lambda: jax.hessian(lambda x: kd.library.matmul(squares(x), squares(x)).sum())(X),
+            "`matmul`: it has no second",
+        ),
+        (
+            lambda: jax.grad(lambda x: jax.grad(lambda z: kd.library.matmul(squares(z), squares(x)).sum())(x).sum())(X),
+            "`matmul`: it has no second derivative",
+        ),
+        (lambda: jax.linearize(lambda x: times(x, x), X), "give the gradients: `f = kd.jax.call"),
+        (lambda: jax.linear_transpose(lambda x: times(x, X), X)(X), "as if it were linear"),
+    ],
+)
+def test_derivatives_that_there_are_not(run: Callable[[], Any], words: str) -> None:
+    with pytest.raises(BadCallArgument) as error:
+        run()
+    assert words in str(error.value)
+
+
+def test_second_derivatives_by_rules_that_call_the_function() -> None:
+    found = jax.jacrev(jax.grad(lambda x: product(x, x).sum()))(X)
+    np.testing.assert_allclose(found, 2 * np.eye(16))

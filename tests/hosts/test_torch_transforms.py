@@ -1,0 +1,179 @@
+"""Kernels and the library under what looks at PyTorch's operations: `torch.func`, checkpoints, tracers and modes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.errors import BadCallArgument, Error
+from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+func: Any = torch.func
+
+
+@kd.kernel(out_type=lambda x, y: kd.ShapeDtypeStruct(x.shape, x.dtype))
+def times(x: Any, y: Any, o: Any) -> None:
+    o[...] = x[...] * y[...]
+
+
+@kd.kernel(out_type=lambda x: (x, kd.ShapeDtypeStruct((), x.dtype)))
+def twice_and_sum(x: Any, o: Any, total: Any) -> None:
+    value = x[...]
+    o[...] = value * 2
+    total[...] = kd.sum(value)
+
+
+def product_gradients(ctx: Any, g: Any) -> Any:
+    x, y = ctx.saved_tensors[:2]
+    return OP(g, y), OP(g, x)
+
+
+OP = times.as_torch_op("test_transforms::times", backward=product_gradients)
+PAIR = twice_and_sum.as_torch_op("test_transforms::twice_and_sum", inputs=("x",))
+DRAWN = torch.Generator().manual_seed(0)
+A, B, C = (torch.randn(4, 8, generator=DRAWN) for _ in range(3))
+W = torch.randn(8, 4, generator=DRAWN)
+
+
+def matmul(x: Any) -> Any:
+    return kd.library.matmul(x, W)
+
+
+Function = Callable[[Any], Any]
+FUNCTIONS: dict[str, tuple[Function, Function]] = {
+    "op": (lambda x: OP(x, B) + OP(x, x), lambda x: x * B + x * x),
+    "library": (matmul, lambda x: x @ W),
+}
+TRANSFORMS: dict[str, Callable[[Function], Any]] = {
+    "grad": lambda f: func.grad(lambda x: f(x).sin().sum())(A),
+    "vjp": lambda f: func.vjp(f, A)[1](f(A)),
+    "jacrev": lambda f: func.jacrev(lambda x: f(x).sum(0))(A),
+    "vmap": lambda f: func.vmap(f)(torch.stack([A, C])),
+    "vmap of the last": lambda f: func.vmap(f, in_dims=2, out_dims=1)(torch.stack([A, C], -1)),
+    "vmap of grad": lambda f: func.vmap(func.grad(lambda x: f(x).sin().sum()))(torch.stack([A, C])),
+    "grad of vmap": lambda f: func.grad(lambda x: func.vmap(f)(x).sin().sum())(torch.stack([A, C])),
+    "vmap of nothing": lambda f: func.vmap(f)(torch.stack([A, C])[:0]),
+    "compiled grad": lambda f: compiled(func.grad(lambda x: f(x).sin().sum()))(A),
+    "compiled vmap": lambda f: compiled(func.vmap(f))(torch.stack([A, C])),
+    "make_fx": lambda f: made_fx(f)(C),
+    "jit.trace": lambda f: torch.jit.trace(f, A)(C),
+    "mode": lambda f: counted(lambda: f(A)),
+}
+
+
+def compiled(function: Function) -> Function:
+    kd.torch.override  # noqa: B018  # imported, it lets torch.compile take the library's functions into its graph
+    return torch.compile(function, fullgraph=True, backend="aot_eager")
+
+
+def made_fx(function: Function) -> Function:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    return make_fx(function)(A)
+
+
+def counted(run: Callable[[], Any]) -> Any:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False):
+        return run()
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_transforms(name: str, transform: str) -> None:
+    ours, plain = (TRANSFORMS[transform](f) for f in FUNCTIONS[name])
+    pairs = zip(ours, plain, strict=True) if isinstance(ours, tuple) else [(ours, plain)]
+    for x, y in pairs:
+        torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-3)
+
+
+def test_several_results_in_vmap() -> None:
+    out, total = func.vmap(PAIR)(A)
+    torch.testing.assert_close(out, A * 2)
+    torch.testing.assert_close(total, A.sum(1))
+
+
+def test_second_derivatives() -> None:
+    """Of a rule that calls the op; the library has none."""
+    found = func.grad(lambda x: func.grad(lambda z: OP(z, z).sin().sum())(x).sum())(A)
+    plain = func.grad(lambda x: func.grad(lambda z: (z * z).sin().sum())(x).sum())(A)
+    torch.testing.assert_close(found, plain)
+    x = A.clone().requires_grad_()
+    (first,) = torch.autograd.grad(matmul(x).sin().sum(), x, create_graph=True)
+    with pytest.raises(BadCallArgument, match="`matmul`: it has no second derivative"):
+        first.sum().backward()
+    with pytest.raises(BadCallArgument, match="`matmul`: it has no second derivative"):
+        func.grad(lambda x: func.grad(lambda z: matmul(z).sin().sum())(x).sum())(A)
+
+
+@pytest.mark.parametrize("transform", [func.jvp, func.linearize])
+def test_forward_mode(transform: Any) -> None:
+    given = ((A,), (A,)) if transform is func.jvp else (A,)
+    with pytest.raises(ArgumentValueError, match=r"op 'test_transforms::times' has no derivative in forward mode"):
+        transform(lambda x: OP(x, B), *given)
+    with pytest.raises(Error, match="no derivative in forward mode"):
+        transform(matmul, *given)
+
+
+def test_a_kernel_itself_takes_no_tensor_of_a_transform() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"a tensor of a transform of torch.func cannot be passed"):
+        func.vmap(times)(A, B)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoint(reentrant: bool) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    def twice(x: Any) -> Any:
+        return OP(matmul(x) @ W.T, B)
+
+    x = A.clone().requires_grad_()
+    checkpoint(twice, x, use_reentrant=reentrant).sin().sum().backward()
+    plain = func.grad(lambda x: (x @ W @ W.T * B).sin().sum())(A)
+    torch.testing.assert_close(x.grad, plain, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["make_fx", "jit.trace"])
+def test_tracers_do_not_see_kernels(name: str) -> None:
+    """Nor by calls that came before."""
+    for _ in range(3):
+        times(A, B)
+    with pytest.raises(ArgumentValueError, match="records PyTorch's operations, and a kernel is none"):
+        TRANSFORMS[name](lambda x: times(x, B))
+
+
+def test_a_compiled_function_calls_a_kernel() -> None:
+    """It breaks its graph there, and no frame of ours is compiled."""
+    counter = pytest.importorskip("torch._dynamo.testing").CompileCounterWithBackend("eager")
+    run = torch.compile(lambda x: times(x + 1, B) * 2, backend=counter)
+    torch.testing.assert_close(run(A), (A + 1) * B * 2)
+    assert counter.frame_count == 2
+    with pytest.raises(Exception, match=r"a kernel is no op of PyTorch: kernel\.as_torch_op makes one"):
+        torch.compile(lambda x: times(x + 1, B), backend="eager", fullgraph=True)(A)
+
+
+def test_override_leaves_what_has_no_memory() -> None:
+    with kd.torch.override("aten::mm"):
+        assert torch.mm(A.to("meta"), W.to("meta")).shape == (4, 4)
+        torch.testing.assert_close(func.grad(lambda x: torch.mm(x, W).sum())(A), W.sum(1).expand(4, 8))
+
+
+def test_inductor_knows_our_ops() -> None:
+    """Before it meets them: some versions write a message of gigabytes about an op that they do not know."""
+    lowering = pytest.importorskip("torch._inductor.lowering")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode() as mode:
+        x, w = mode.from_tensor(A), mode.from_tensor(W)
+        kd.library.matmul(x, w)
+        OP(x, x)
+        PAIR(x)
+    known = {re.sub(r"_\d+", "", str(op)) for op in lowering.lowerings}
+    assert known >= {"kernel_dsl.matmul.default", "kernel_dsl.matmul_backward.default"}
+    assert known >= {"test_transforms.times.default", "test_transforms.twice_and_sum.default"}
