@@ -5,15 +5,16 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .compiled import Assembled
 from .diagnostics import shown
 from .errors import BadArgument, NoHostCode
 from .ir import KernelIR, RefType
-from .launch_plan import plan_of
+from .launch_plan import CopyStep, LaunchPlan, plan_of
 
 if TYPE_CHECKING:
     from kernel_dsl.lowering.host_entries import HostArgument
@@ -46,6 +47,7 @@ def export(
     c: bool,
     tvm_ffi: bool = False,
     torch_op: str | None = None,
+    mutates_args: Sequence[str] = (),
 ) -> tuple[Path, ...]:
     """Write the files of an exported kernel, and give their paths. Raises `BadArgument`, `NoHostCode`, `FileError`."""
     from kernel_dsl.lowering.host_entries import C_WORDS
@@ -60,6 +62,8 @@ def export(
     base = Path(folder)
     if torch_op is not None and not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", torch_op, re.ASCII):
         raise BadArgument(op="export", what=f"torch_op={shown(torch_op)}", hint="'namespace::op', of two identifiers")
+    if mutates_args and torch_op is None:
+        raise BadArgument(op="export", what="mutates_args without torch_op", hint="it is for an op of PyTorch")
     for given in ["tvm_ffi=True"] * tvm_ffi + [f"torch_op={torch_op!r}"] * (torch_op is not None):
         if not c:
             hint = "the function is part of the object file"
@@ -83,7 +87,7 @@ def export(
     if torch_op is not None:
         from kernel_dsl.lowering.host_torch import add_torch_entry
 
-        add_torch_entry(host, name, torch_op, arguments)
+        add_torch_entry(host, name, torch_op, arguments, written=_written(host.plan, arguments, mutates_args))
     made = {
         base / f"{name}.o": host_object(str(host)),
         base / f"{name}.h": header(name, host.plan, assembled.kernel.target, arguments).encode(),
@@ -91,6 +95,25 @@ def export(
     for path, data in made.items():
         write(path, data)
     return tuple(made)
+
+
+def _written(plan: LaunchPlan, arguments: Sequence[HostArgument], names: Any) -> dict[int, int]:
+    """By output, the input that an op writes in place. Both are arrays' numbers."""
+    from kernel_dsl.lowering.host_entries import c_names
+
+    if isinstance(names, str) or not isinstance(names, (tuple, list)):
+        hint = "a list of inputs' names, as for as_torch_op"
+        raise BadArgument(op="export", what=f"mutates_args={shown(names)}", hint=hint)
+    pairs = {s.source: s.target for s in plan.first if isinstance(s, CopyStep) and s.source < plan.inputs}
+    numbers = {name: a.array for name, a in zip(c_names(arguments), arguments, strict=True)}
+    made: dict[int, int] = {}
+    for name in cast("Sequence[Any]", names):
+        source = numbers.get(name)
+        if source is None or source not in pairs:
+            hint = "an input to which input_output_aliases gives an output"
+            raise BadArgument(op="export", what=f"{shown(name)} in mutates_args", hint=hint)
+        made[pairs[source]] = source
+    return made
 
 
 def tvm_function(ir: KernelIR, assembled: Assembled) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .blocks import settle
-from .boundary import public
+from .boundary import checks_itself, public
 from .clone import clone
 from .compiled import Assembled, CompiledKernel, Resources
 from .diagnostics import CostNote
@@ -160,18 +160,22 @@ class Stages:
         warn_of_remarks(assembled)
         return Compiled(self, assembled)
 
+    @checks_itself("mutates_args")
     def export(
-        self, name: str, *, folder: Any = ".", c: bool = False, tvm_ffi: bool = False, torch_op: str | None = None
-    ) -> tuple[Path, ...]:
+        self, name: str, *, folder: Any = ".", c: bool = False, tvm_ffi: bool = False, torch_op: str | None = None,
+        mutates_args: Any = (),
+    ) -> tuple[Path, ...]:  # fmt: skip
         """Compile if needed, and write files for programs that lack this one's source. Returns their paths.
 
         `folder/name.kd`, which `kd.load_compiled` reads; with `c=True` `name.o` and `name.h`, of a C function
         `int name(CUstream, const DLTensor *...)` that takes the inputs and then the outputs, checks them, and needs
         only the driver; with `tvm_ffi=True`, too, that file has `__tvm_ffi_name`, which `tvm_ffi.load_module` finds in a
         library made of it; with `torch_op="namespace::op"` such a library, once loaded, gives PyTorch's op of that
-        name this kernel for GPUs. Raises BadArgument for a name that is no C identifier, NoHostCode, FileError, ToolMissing.
+        name this kernel for GPUs, which writes the inputs named in `mutates_args` in place, as `as_torch_op` does.
+        Raises BadArgument for a name that is no C identifier, NoHostCode, FileError, ToolMissing.
         """
-        return self.compile().export(name, folder=folder, c=c, tvm_ffi=tvm_ffi, torch_op=torch_op)
+        compiled = self.compile()
+        return compiled.export(name, folder=folder, c=c, tvm_ffi=tvm_ffi, torch_op=torch_op, mutates_args=mutates_args)
 
     def as_tvm_ffi(self) -> Any:
         """A `tvm_ffi.Function` of the inputs and then the outputs, tensors of any framework with DLPack.
@@ -247,13 +251,15 @@ class Compiled:
 
         save(self.assembled, path)
 
+    @checks_itself("mutates_args")
     def export(
-        self, name: str, *, folder: Any = ".", c: bool = False, tvm_ffi: bool = False, torch_op: str | None = None
-    ) -> tuple[Path, ...]:
+        self, name: str, *, folder: Any = ".", c: bool = False, tvm_ffi: bool = False, torch_op: str | None = None,
+        mutates_args: Any = (),
+    ) -> tuple[Path, ...]:  # fmt: skip
         """Write files for programs that lack this one's source, as `Stages.export` does. Returns their paths."""
         from .hosting import export
 
-        return export(self.stages.ir, self.assembled, name, folder, c, tvm_ffi, torch_op)
+        return export(self.stages.ir, self.assembled, name, folder, c, tvm_ffi, torch_op, mutates_args)
 
     def as_tvm_ffi(self) -> Any:
         """A `tvm_ffi.Function`, as `Stages.as_tvm_ffi` makes it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ _twins: dict[str, Twin] = {}  # by the ops' names
 _ops: dict[Any, Any] = {}  # by op: what inductor's code calls, or None for the op itself
 _taught: set[Any] = set()
 _words = ctypes.create_string_buffer(1 << 12)  # what went wrong in Python, for the exception that host code raises
+_failed = threading.local()  # `.error`: that exception, which host code can't raise itself
 
 
 def add_twin(
@@ -87,6 +89,7 @@ class Twin:
             library.define(f"{name}{schema}", tags=(self._torch.Tag.pt2_compliant_tag,))
             library.impl(name, function, "CompositeExplicitAutograd")
             self._torch.library.register_fake(f"{self._space}::{name}", fake, lib=library)
+        _raise_ours(self.op)
 
     def call(self, *args: Any) -> Any:
         with self._torch.no_grad():
@@ -100,6 +103,7 @@ class Twin:
         except BaseException as error:
             data = str(error).encode()[: len(_words) - 1]
             ctypes.memmove(_words, data + bytes(1), len(data) + 1)
+            _failed.error = error
             raise
 
     def _learn(self, args: Sequence[Any]) -> None:
@@ -173,6 +177,22 @@ class Twin:
         code = code or enter(library, self._word.encode(), stub)
         if code:
             raise RuntimeError(f"PyTorch refused to register {self._word}")
+
+
+def _raise_ours(op: Any) -> None:
+    """Have the op raise what Python raised, in the place of the RuntimeError that host code makes of its words."""
+    inner = op._op
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return inner(*args, **kwargs)
+        except RuntimeError:
+            error = vars(_failed).pop("error", None)
+            if error is None:
+                raise
+            raise error from None
+
+    op._op = called
 
 
 def _torch_functions() -> list[int]:

@@ -8,7 +8,7 @@ program has loaded. Layouts and numbers are those of `torch/csrc/inductor/aoti_t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import NoHostCode
@@ -42,15 +42,17 @@ _FUNCTIONS = (
 _STREAM = "aoti_torch_get_current_cuda_stream"  # of another library
 _NO_LIBRARY, _TORCH_FAILED = -5, -6
 _LOADED = 6  # RTLD_NOLOAD | RTLD_NOW
+_NONE: Mapping[int, int] = {}
 _KEYS = {"CUDA": 1, "CPU": 0}  # a dispatch key's DeviceType
 _DL_TENSOR = 48  # bytes
 _ON_CPU = 1  # DLDeviceType
 
 
-def torch_schema(host: Host, arguments: Sequence[HostArgument]) -> str:
+def torch_schema(host: Host, arguments: Sequence[HostArgument], written: Mapping[int, int] = _NONE) -> str:
     """The types of an op's arguments and results in PyTorch's schema.
 
-    Raises `NoHostCode` for 8- and 16-bit float scalars.
+    `written`: by array, the input that an output is written to; it is no result. Raises `NoHostCode` for 8- and 16-bit float
+    scalars.
     """
     taken = list[str]()
     inputs, outputs = _split(host, arguments)
@@ -62,9 +64,9 @@ def torch_schema(host: Host, arguments: Sequence[HostArgument]) -> str:
         if kind == "float" and dtype.name not in ("float32", "float64"):
             what = f"the scalar {argument.name!r} is {dtype}, which PyTorch's ops do not have"
             raise NoHostCode(kernel=host.plan.name, what=what, hint="let the kernel take float32")
-        taken.append(f"{kind} {name}")
-    made = ", ".join(["Tensor"] * len(outputs))
-    return f"({', '.join(taken)}) -> {made if len(outputs) == 1 else f'({made})'}"
+        taken.append(f"{f'Tensor({name}!)' if argument.array in written.values() else kind} {name}")
+    made = ", ".join("Tensor" for a in outputs if a.array not in written)
+    return f"({', '.join(taken)}) -> {made if made == 'Tensor' else f'({made})'}"
 
 
 def _split(host: Host, arguments: Sequence[HostArgument]) -> tuple[list[HostArgument], list[HostArgument]]:
@@ -73,17 +75,25 @@ def _split(host: Host, arguments: Sequence[HostArgument]) -> tuple[list[HostArgu
     return inputs, list(arguments[len(inputs) :])
 
 
-def add_torch_entry(host: Host, symbol: str, op: str, arguments: Sequence[HostArgument], key: str = "CUDA") -> None:
+def add_torch_entry(
+    host: Host,
+    symbol: str,
+    op: str,
+    arguments: Sequence[HostArgument],
+    key: str = "CUDA",
+    written: Mapping[int, int] = _NONE,
+) -> None:
     """Define `SYMBOL_torch` and its registration as `op`, "namespace::name", beside the C entry `symbol`.
 
-    `key`: the dispatch key of the kernel. "CPU" is for drivers without a GPU, whose memory is the host's.
+    `written`: see `torch_schema`. `key`: the dispatch key of the kernel. "CPU" is for drivers without a GPU, whose memory is
+    the host's.
     """
-    schema = torch_schema(host, arguments)
+    schema = torch_schema(host, arguments, written)
     host.module.parts.append(
         "@llvm.global_ctors = appending global [1 x { i32, ptr, ptr }] "
         f"[{{ i32, ptr, ptr }} {{ i32 65535, ptr @{symbol}_torch_register, ptr null }}]"
     )
-    made = BoxedKernel(host, symbol, op, schema, arguments, key)
+    made = BoxedKernel(host, symbol, op, schema, arguments, key, written)
     made.find()
     made.register()
     made.launch()
@@ -94,11 +104,20 @@ class BoxedKernel:
     """The functions of one entry, while they are written."""
 
     def __init__(
-        self, host: Host, symbol: str, op: str, schema: str, arguments: Sequence[HostArgument], key: str
+        self,
+        host: Host,
+        symbol: str,
+        op: str,
+        schema: str,
+        arguments: Sequence[HostArgument],
+        key: str,
+        written: Mapping[int, int] = _NONE,
     ) -> None:
         self.host, self.symbol, self.op, self.schema, self.key = host, symbol, op, schema, key
-        self.arguments = arguments
-        self.inputs, self.outputs = _split(host, arguments)
+        self.arguments, self.written = arguments, written
+        self.inputs, listed = _split(host, arguments)
+        self.all_outputs = listed
+        self.outputs = [a for a in listed if a.array not in written]  # the op's results
         self.tensors = [n for n, a in enumerate(self.inputs) if a.scalar is None]
         self.module = host.module
 
@@ -168,6 +187,7 @@ class BoxedKernel:
         def body(f: HostFunction) -> None:
             device = "0"
             values = list[str]()
+            given = dict[int | None, str]()  # tensors of inputs, by array
             for number, argument in enumerate(self.inputs):
                 if argument.scalar is not None:
                     values.append(self.scalar(f, argument, f.at("%stack", 8 * number)))
@@ -177,8 +197,13 @@ class BoxedKernel:
                 if device == "0":
                     device = f.load("i32", tensor, 12)
                 values.append(f"ptr {tensor}")
-            for number, argument in enumerate(self.outputs):
-                values.append(f"ptr {self.output(f, number, argument, device)}")
+                given[argument.array] = tensor
+            for argument in self.all_outputs:
+                source = self.written.get(argument.array or 0)
+                tensor = (
+                    self.output(f, self.outputs.index(argument), argument, device) if source is None else given[source]
+                )
+                values.append(f"ptr {tensor}")
             stream = self.stream(f, device)
             code = f.v(f"call i32 @{self.symbol}(ptr {stream}, {', '.join(values)})")
 
@@ -285,7 +310,7 @@ class BoxedKernel:
         """The boxed kernel. An error becomes PyTorch's exception, which passes through this frame."""
 
         def body(f: HostFunction) -> None:
-            message, made = f.room(MESSAGE), f.room(8 * len(self.outputs))
+            message, made = f.room(MESSAGE), f.room(8 * max(len(self.outputs), 1))
             f.store("i8", 0, message)
             for number in range(len(self.outputs)):
                 f.store("ptr", "null", made, 8 * number)

@@ -81,27 +81,30 @@ print("all calls were right")
 """
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The op for memory of the host, and a driver that plays the kernel; where a GPU is, too, that is not touched."""
+def built(folder: Path, name: str, compiled: Any, play: str, written: dict[int, int]) -> Path:
+    """The op `kd_artefact::NAME` for memory of the host, and a driver that plays its kernel; GPUs are not touched."""
     if sys.platform != "linux" or not shutil.which("gcc"):
         pytest.skip("needs a C compiler on Linux")
-    folder = tmp_path_factory.mktemp("library")
-    compiled = scale.lower(Spec((8, 64), kd.float32), 1.0, 1, target="sm_90a").compile()
     arguments = arguments_of(compiled.stages.ir)
     host = Host(compiled.assembled.kernel, plan_of(compiled.assembled.kernel), compiled.cubin)
-    add_c_entry(host, "scale", arguments)
-    add_torch_entry(host, "scale", "kd_artefact::scale", arguments, key="CPU")
-    (folder / "scale.o").write_bytes(host_object(str(host)))
-    (folder / "play.c").write_text(PLAY)
+    add_c_entry(host, name, arguments)
+    add_torch_entry(host, name, f"kd_artefact::{name}", arguments, key="CPU", written=written)
+    (folder / f"{name}.o").write_bytes(host_object(str(host)))
+    (folder / "play.c").write_text(play)
     driver = str(ROOT / "tests/runtime/fake_cuda.c")
     for made, *sources in (
         ("libcuda.so.1", "-fPIC", "-w", "-Wl,-soname,libcuda.so.1", driver, "-ldl"),
         ("play.so", "-fPIC", "-w", str(folder / "play.c"), "-ldl"),
-        ("scale.so", str(folder / "scale.o")),
+        ("scale.so", str(folder / f"{name}.o")),
     ):
         subprocess.run(["gcc", "-shared", "-o", str(folder / made), *sources], check=True)
     return folder
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiled = scale.lower(Spec((8, 64), kd.float32), 1.0, 1, target="sm_90a").compile()
+    return built(tmp_path_factory.mktemp("library"), "scale", compiled, PLAY, {})
 
 
 def run(library: Path, code: str, *args: str, path: str = "") -> str:
@@ -116,6 +119,50 @@ def run(library: Path, code: str, *args: str, path: str = "") -> str:
 
 def test_an_op_without_our_python(library: Path) -> None:
     assert "all calls were right" in run(library, CALLS)
+
+
+@kd.kernel(
+    out_type=lambda x, y: (Spec(y.shape, y.dtype), Spec(x.shape, x.dtype)), input_output_aliases={0: 1}, name="bump"
+)
+def bump(x_ref: Any, y_ref: Any, before_ref: Any, o_ref: Any) -> None:
+    before_ref[...] = x_ref[...] + y_ref[...]
+    o_ref[...] = x_ref[...] + 1
+
+
+PLAY_BUMP = PLAY[: PLAY.index("  const float")] + """
+  float *x = *(float **)params[0], *y = *(float **)params[1], *p = *(float **)params[2], *o = *(float **)params[3];
+  for (int i = 0; i < 512; i++) p[i] = x[i] + y[i], o[i] = x[i] + 1;
+""" + PLAY[PLAY.index("  return 0;") :]  # fmt: skip
+
+BUMPS = """
+import sys, torch
+torch.ops.load_library(sys.argv[1])
+op = torch.ops.kd_artefact.bump
+x, y = torch.randn(8, 64), torch.randn(8, 64)
+first = x.clone()
+before = op(x, y)
+assert torch.equal(before, first + y) and torch.equal(x, first + 1), "x is written in place"
+assert str(op.default._schema) == "kd_artefact::bump(Tensor(x!) x, Tensor y) -> Tensor"
+try:
+    op(x, x)
+except RuntimeError as error:
+    assert "overlap in memory" in str(error), error
+else:
+    raise AssertionError("y overlaps with what is written")
+print("all calls were right")
+"""
+
+
+def test_an_op_that_writes_in_place(tmp_path: Path) -> None:
+    stages = bump.lower(*[Spec((8, 64), kd.float32)] * 2, target="sm_90a")
+    assert "all calls were right" in run(built(tmp_path, "bump", stages.compile(), PLAY_BUMP, {3: 0}), BUMPS)
+    given: dict[str, Any] = {"folder": tmp_path, "c": True, "torch_op": "kd_artefact::bump"}
+    assert len(stages.export("bump", **given, mutates_args=["x"])) == 2
+    for wrong, words in ((["y"], "'y' in mutates_args"), ("x", "mutates_args='x'"), ([3], "3 in mutates_args")):
+        with pytest.raises(BadArgument, match=words):
+            stages.export("bump", **given, mutates_args=wrong)
+    with pytest.raises(BadArgument, match="mutates_args without torch_op"):
+        stages.export("bump", folder=tmp_path, c=True, mutates_args=["x"])
 
 
 TWIN = """
@@ -160,9 +207,9 @@ for odd in (x[:, :63], torch.randn(64, 8).T, torch.randn(513)[1:].reshape(8, 64)
         assert right(odd)
 for _ in range(3):
     try:
-        torch.ops.kd_twin.scale__compiled(x.T, 1.0, -4)
-    except RuntimeError as error:
-        assert "no -4" in str(error), error
+        torch.ops.kd_twin.scale__compiled.default(x.T, 1.0, -4)  # as inductor's code does
+    except ValueError as error:
+        assert str(error) == "no -4", error
     else:
         raise AssertionError("nothing was raised")
 def resident():
