@@ -195,6 +195,10 @@ class Layout:
         given = f"{self.rank}, {self.regs}, {self.lanes}, {self.warps}"
         return SHOWN["layout"](self, self.padded) or f"Layout({given})"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """For IPython and hypothesis, which would print the fields."""
+        printer.text(repr(self))
+
     def __str__(self) -> str:
         def text(bits: tuple[Bit, ...]) -> str:
             return " ".join("*" if b is None else f"{b[0]}:{b[1]}" for b in bits)

@@ -120,7 +120,8 @@ class Profile:
     def __repr__(self) -> str:
         blocks = len({(e.device, e.block) for e in self.events})
         span = max((e.end for e in self.events), default=0)
-        return f"<profile of {self.kernel}: {len(self.events)} events of {blocks} blocks in {span} {self.unit}>"
+        more = f", and {self.dropped} without room" if self.dropped else ""
+        return f"<profile of {self.kernel}: {len(self.events)} events{more} of {blocks} blocks in {span} {self.unit}>"
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(repr(self))}</p>{self.summary()._repr_html_()}"  # pyright: ignore[reportPrivateUsage]

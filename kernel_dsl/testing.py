@@ -10,7 +10,7 @@ from importlib import import_module
 from math import prod
 from operator import index
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -18,7 +18,8 @@ import numpy as np
 from .diagnostics import at_user_line, shown
 from .dtypes import BY_NAME, DType, as_dtype, bfloat16, complex64, float8_e4m3fn, float8_e5m2, float16, float32, float64
 from .errors import BadArgument
-from .layout import LANE_BITS, WARP_BITS, Layout
+from .layout import LANE_BITS, WARP_BITS
+from .layouts import Layout
 from .lazy import once
 
 __all__ = ["arrays", "assert_close", "assert_overwritten", "both_devices", "dtypes", "layouts", "poisoned", "shapes"]
@@ -68,10 +69,11 @@ def assert_close(
         raise AssertionError(f"the shapes differ: {got.shape} of actual, {want.shape} of expected")
     kind = own if dtype is None else _dtype(dtype, "dtype")
     length = _count(reduction_length, "reduction_length")
-    if not factor >= 0:
+    if not (isinstance(factor, (int, float)) and factor >= 0):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise at_user_line(
             BadArgument(op="assert_close", what=f"factor={shown(factor)}", hint="a number of at least 0")
         )
+    terms = None if magnitude is None else _magnitude(magnitude, got.shape)
     if not kind.is_float and kind is not complex64:
         same = np.asarray(got == want)
         _report(~same, np.where(same, 0.0, np.inf), got, want, np.zeros(got.shape), f"{kind}: elements must be equal")
@@ -80,7 +82,7 @@ def assert_close(
     wide = np.complex128 if kind is complex64 else np.float64
     got, want = got.astype(wide), want.astype(wide)
     with np.errstate(all="ignore"):
-        bound = factor * _spread(np.abs(want), _unit(kind), _unit(adds), length, magnitude)
+        bound = factor * _spread(np.abs(want), _unit(kind), _unit(adds), length, terms)
         bound = np.where(np.isfinite(bound), bound, 0.0) + _smallest(kind)
         off = np.abs(got - want)
         ratio = np.where(np.isnan(off), np.inf, off / bound)
@@ -97,12 +99,26 @@ def _spread(size: Any, unit: float, adding: float, length: int, magnitude: Any) 
     if length == 1:
         return unit * size
     if magnitude is not None:
-        terms = np.abs(_on_host(magnitude, "magnitude")[0].astype(np.float64))
+        terms = magnitude
     else:
         known = size[np.isfinite(size)]
         typical = float(np.sqrt(np.mean(known**2))) if known.size else 0.0
         terms = np.sqrt(length) * np.maximum(size, typical)
     return unit * size + np.sqrt(length) * adding * terms
+
+
+def _magnitude(given: Any, shape: tuple[int, ...]) -> Any:
+    """Sums of absolute values, float64, in a shape that fits the arrays."""
+    terms = _on_host(given, "magnitude")[0].astype(np.float64)
+    try:
+        fits = np.broadcast_shapes(terms.shape, shape) == shape
+    except ValueError:
+        fits = False
+    if not fits or not (terms >= 0).all():
+        what = f"magnitude={shown(given)}"
+        hint = f"sums of absolute values: a number of at least 0, or an array of them that broadcasts to {shape}"
+        raise at_user_line(BadArgument(op="assert_close", what=what, hint=hint))
+    return terms
 
 
 def _report(bad: Any, ratio: Any, got: Any, want: Any, bound: Any, rule: str) -> None:
@@ -164,6 +180,12 @@ _NANS = {  # NaNs that no arithmetic makes; float8_e4m3fn has only this one
 }  # fmt: skip
 
 
+def _sides(shape: Any, least: int = 0) -> tuple[int, ...]:
+    """A shape's extents; an int stands for a shape of rank 1."""
+    given: Any = cast("Iterable[Any]", shape) if isinstance(shape, Iterable) else (shape,)
+    return tuple(_count(n, "shape", least) for n in given)
+
+
 def _pattern(kind: DType) -> Any:
     """The bytes of one poisoned element."""
     bits = 32 if kind is complex64 else max(kind.bits, 8)
@@ -177,7 +199,7 @@ def poisoned(shape: Any, dtype: Any) -> Any:
     Floats and complex numbers hold a NaN with marked bits, integers and bools bytes of 0xA5. Raises BadArgument.
     """
     kind = _dtype(dtype, "dtype")
-    sides = tuple(_count(n, "shape", 0) for n in (shape if isinstance(shape, Iterable) else (shape,)))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    sides = _sides(shape)
     return np.tile(_pattern(kind), prod(sides)).view(kind.numpy).reshape(sides)
 
 
@@ -187,7 +209,10 @@ def assert_overwritten(array: Any) -> None:
     A NaN that a kernel computes has other bytes, except in float8_e4m3fn, which has only one NaN. A kernel may also
     compute a one-byte integer 0xA5: avoid this value in its inputs. Raises BadArgument.
     """
-    host = np.ascontiguousarray(array)
+    if not isinstance(array, np.ndarray):
+        what, hint = f"array={shown(array)}", "a NumPy array, of `poisoned`"
+        raise at_user_line(BadArgument(op="assert_overwritten", what=what, hint=hint))
+    host: Any = np.ascontiguousarray(array)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     kind = _dtype(host.dtype, "array")
     left = (host.reshape(-1).view(np.uint8).reshape(-1, kind.itemsize) == _pattern(kind)).all(1)
     if left.any():
@@ -251,7 +276,7 @@ def layouts(shape: Any) -> Any:
     The factors of two of the dimensions go to registers, lanes and warps in any order, odd factors to registers. Bits
     that no dimension takes hold copies. Raises BadArgument for an extent below 1.
     """
-    sides = tuple(_count(n, "shape") for n in shape)
+    sides = _sides(shape, 1)
     st = _strategies()
 
     def drawn(draw: Callable[[Any], Any]) -> Layout:
@@ -280,13 +305,14 @@ def arrays(dtype: Any, shape: Any, *, finite: bool = True) -> Any:
     """A strategy of NumPy arrays of a dtype (or a strategy of dtypes) and a shape (or a strategy of shapes).
 
     Random numbers of a normal distribution (integers: of all their range), a few of them replaced by zeros of both
-    signs, the largest and the smallest numbers and, unless `finite`, infinities and not-a-number.
+    signs, the largest and the smallest numbers and, unless `finite`, infinities and not-a-number. Raises BadArgument.
     """
     st = _strategies()
+    kinds = dtype if isinstance(dtype, st.SearchStrategy) else st.just(_dtype(dtype, "dtype"))
+    places = shape if isinstance(shape, st.SearchStrategy) else st.just(_sides(shape))
 
     def drawn(draw: Callable[[Any], Any]) -> Any:
-        kind = _dtype(draw(dtype) if isinstance(dtype, st.SearchStrategy) else dtype, "dtype")
-        sides = tuple(draw(shape) if isinstance(shape, st.SearchStrategy) else shape)
+        kind, sides = _dtype(draw(kinds), "dtype"), _sides(draw(places))
         count = prod(sides)
         values = _random(kind, count, np.random.default_rng(draw(st.integers(0, 2**32 - 1))))
         edges = _edges(kind, finite)
@@ -302,8 +328,16 @@ def _random(kind: DType, count: int, generator: np.random.Generator) -> Any:
         return np.frombuffer(generator.bytes(count * kind.itemsize), kind.numpy).copy()
     if kind.is_bool:
         return generator.integers(0, 2, count).astype(np.bool_)
+    if kind.bits <= 8 and not kind.is_float:
+        return generator.choice(_stored(kind), count)
     values = generator.standard_normal((2, count))
     return (values[0] + 1j * values[1]).astype(np.complex64) if kind is complex64 else values[0].astype(kind.numpy)
+
+
+def _stored(kind: DType) -> Any:
+    """All numbers of a dtype that kernels only store: 4-bit ones and float8_e8m0fnu, without its not-a-number."""
+    codes = np.arange(1 << kind.bits if kind.is_packed else 255, dtype=np.uint8)
+    return codes.view(kind.numpy)
 
 
 def _edges(kind: DType, finite: bool) -> Any:
@@ -313,6 +347,8 @@ def _edges(kind: DType, finite: bool) -> Any:
     if kind.is_integer:
         info = np.iinfo(kind.numpy)
         return np.array([0, 1, info.max, info.min], kind.numpy)
+    if kind.bits <= 8 and not kind.is_float:
+        return _stored(kind)[[0, -1]]
     info = ml_dtypes.finfo((float32 if kind is complex64 else kind).numpy)
     numbers = [0.0, -0.0, float(info.max), float(info.min), float(info.smallest_subnormal)]
     if not finite:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import statistics
+import threading
 import time
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,11 +20,20 @@ WINDOW = 10  # steps, over which losses are averaged before they are compared
 NOISE = 0.03  # by what part of itself an averaged loss may differ: what roundings to bfloat16 grow to in training
 
 
-class Run:
-    """One of both: weights, their optimizer, losses and step times."""
+def step_of_one_layer(sizes: model.Sizes, turns: Any, ops: Any, weights: model.Weights, *part: Any) -> None:
+    """Forward and backward without torch.compile: the kernels of one layer are those of all, and come into the cache."""
+    few = {n: w.detach().requires_grad_() for n, w in weights.items() if n.startswith("0.") or "." not in n}
+    with suppress(Exception):  # the step itself raises it again
+        model.ours_loss(few, *part, replace(sizes, layers=1), turns, ops).backward()
 
-    def __init__(self, name: str, loss: Any, weights: model.Weights, rate: float, compiled: bool) -> None:
-        self.name = name
+
+class Run:
+    """One of both: weights, their optimizer, losses and step times. `beside`: what runs in a thread beside torch.compile."""
+
+    def __init__(
+        self, name: str, loss: Any, weights: model.Weights, rate: float, compiled: bool, beside: Any = None
+    ) -> None:
+        self.name, self.beside = name, beside
         self.weights = {n: w.clone().requires_grad_() for n, w in weights.items()}
         on_gpu = next(iter(weights.values())).is_cuda
         # AdamW as one launch on a GPU; inductor on a CPU would need a C++ compiler
@@ -36,10 +48,19 @@ class Run:
     def step(self, tokens: Any, targets: Any) -> None:
         if not self.times:
             with at_work(f"the first step of {self.name}: torch.compile, and kernels are compiled"):
-                self._step(tokens, targets)
+                self._first_step(tokens, targets)
             say(f"the first step of {self.name} took {self.times[0]:.1f} s")
         else:
             self._step(tokens, targets)
+
+    def _first_step(self, tokens: Any, targets: Any) -> None:
+        if self.beside is None or not tokens.is_cuda:
+            self._step(tokens, targets)
+            return
+        thread = threading.Thread(target=self.beside, args=(self.weights, tokens, targets), daemon=True)
+        thread.start()
+        self._step(tokens, targets)
+        thread.join()
 
     def _step(self, tokens: Any, targets: Any) -> None:
         self.wait()
@@ -76,11 +97,13 @@ def train(options: Any, sizes: model.Sizes, weights: model.Weights) -> int:
     turns = model.angles(sizes, options.device)
     count = sum(w.numel() for w in weights.values())
     say(f"{count / 1e6:.1f} million weights, {steps} steps of {batch} x {length} tokens")
+    ops = model.ops_of(sizes)
+    beside = partial(step_of_one_layer, sizes, turns, ops)
     ours, plain = (
-        Run(name, partial(loss, sizes=sizes, turns=turns), weights, options.rate, compiled)
-        for name, loss, compiled in (
-            ("ours", partial(model.ours_loss, ops=model.ops_of(sizes)), True),
-            ("plain PyTorch", model.plain_loss, not options.eager),
+        Run(name, partial(loss, sizes=sizes, turns=turns), weights, options.rate, compiled, first)
+        for name, loss, compiled, first in (
+            ("ours", partial(model.ours_loss, ops=ops), True, beside),
+            ("plain PyTorch", model.plain_loss, not options.eager, None),
         )
     )
     begin = time.monotonic()

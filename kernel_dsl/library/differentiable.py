@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from kernel_dsl import forking
 from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.errors import BadCallArgument
 from kernel_dsl.jax import inside_rule, is_traced, reverse_mode_only, same_axes
@@ -144,13 +145,17 @@ def check_no_transform(name: str, arrays: Sequence[Any]) -> None:
 
 
 _ops: dict[Any, Any] = {}
+_guard = forking.lock()
 
 
 def _in_torch(rule: Derivative, arrays: Sequence[Any]) -> Sequence[Any]:
     key = (rule.name, rule.key, rule.gradients, len(arrays))
     op = _ops.get(key)
     if op is None:
-        op = _ops[key] = _torch_op(rule, len(arrays), f"{rule.name}_{len(_ops)}")
+        with _guard:  # ops are numbered
+            op = _ops.get(key)
+            if op is None:
+                op = _ops[key] = _torch_op(rule, len(arrays), f"{rule.name}_{len(_ops)}")
     try:
         return op(*arrays)
     except RuntimeError:

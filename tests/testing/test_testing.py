@@ -111,9 +111,12 @@ def test_a_dtype_that_is_stored_wider() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"reduction_length": 0}, {"reduction_length": 1.5}, {"factor": -1}, {"dtype": "float7"}, {"accumulator": object}],
+    [
+        {"reduction_length": 0}, {"reduction_length": 1.5}, {"factor": -1}, {"factor": "2"}, {"dtype": "float7"},
+        {"accumulator": object}, {"magnitude": -1.0}, {"magnitude": np.ones(3)}, {"magnitude": float("nan")},
+    ],
     ids=str,
-)
+)  # fmt: skip
 def test_arguments_that_make_no_sense(wrong: dict[str, Any]) -> None:
     with pytest.raises(kd.Error, match=next(iter(wrong))):
         assert_close(np.ones(2, np.float32), np.ones(2), **wrong)
@@ -205,6 +208,49 @@ def test_kernels_take_the_layouts(data: Any) -> None:
 
     x = data.draw(arrays(kd.int32, shape))
     assert_close(spread(x), x + np.int32(1))
+
+
+@pytest.mark.parametrize("dtype", [kd.int4, kd.uint4, kd.float4_e2m1fn, kd.float8_e8m0fnu])
+def test_arrays_of_what_is_only_stored(dtype: Any) -> None:
+    """All their numbers come up, and no NaN."""
+    drawn = _drawn(arrays(dtype, (1000,)))
+    assert drawn.dtype == dtype.numpy
+    values = drawn.astype(np.float64)
+    assert np.isfinite(values).all() and len(set(values.tolist())) >= (200 if dtype.bits == 8 else 15)
+
+
+def _drawn(strategy: Any) -> Any:
+    found: list[Any] = []
+
+    @settings(max_examples=1, database=None)
+    @given(x=strategy)
+    def keep(x: Any) -> None:
+        found.append(x)
+
+    keep()
+    return found[0]
+
+
+def test_bad_input_of_strategies_is_told_where_they_are_made() -> None:
+    for make, words in (
+        (lambda: arrays((4,), kd.float32), "dtype="),
+        (lambda: arrays(kd.float32, (-1,)), "shape=-1"),
+        (lambda: arrays(kd.float32, "ab"), "shape='a'"),
+        (lambda: layouts(shapes()), "shape="),
+        (lambda: assert_overwritten([1, 2]), "a NumPy array"),
+    ):
+        with pytest.raises(kd.Error) as error:
+            make()
+        assert words in str(error.value) and "test_testing.py" in str(error.value)
+
+
+def test_layouts_are_shown_in_a_process_that_has_seen_none() -> None:
+    code = (
+        "from hypothesis import find; from kernel_dsl.testing import layouts; "
+        "print(repr(find(layouts((3, 4)), lambda layout: True)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "Layout" in shown.stdout and not shown.returncode, shown.stderr
 
 
 @given(st.data())
