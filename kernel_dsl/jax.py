@@ -176,6 +176,10 @@ class JaxCall:
         arrays = [x for x in leaves if _is_array(x)]
         scalars = tuple(None if _is_array(x) else x for x in leaves)
         spec = Spec(self.kernel, structure, scalars, self._vmap)
+        for x in arrays:
+            if any(type(n).__module__.startswith("jax.") for n in x.shape):
+                what = f"an array of the shape {tuple(x.shape)}, with sizes that are symbols"
+                raise BadCallArgument(kernel=self.kernel.name, what=what, hint="trace it for sizes that are ints")
         for x in leaves:
             struct = self.kernel._struct(x)  # pyright: ignore[reportPrivateUsage]  # raises for anything that can't be an argument
             if struct.dtype.is_packed:
@@ -329,6 +333,9 @@ def _no_derivative(primals: Any, tangents: Any, *, spec: Spec) -> Any:
     if spec.rule:
         what = "it has no second derivative: its gradient is made of kernels"
         raise BadCallArgument(kernel=spec.rule, what=what, hint="differentiate it once")
+    if spec.definition.body.__module__.startswith(f"{__package__}.library."):
+        hint = "of the library's functions, attention, conv2d, grouped_matmul, linear_cross_entropy and matmul have gradients"
+        raise BadCallArgument(kernel=spec.kernel.name, what="it has no derivative", hint=hint)
     hint = (
         "give the gradients: `f = kd.jax.call(kernel)`, `f.defvjp(fwd, bwd)`, and call `f`, "
         "also in `fwd` and `bwd` for second derivatives"

@@ -11,6 +11,7 @@ import numpy as np
 
 from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
+from kernel_dsl.jax import is_traced
 
 from ..refs import strides_of
 
@@ -162,6 +163,9 @@ def known_plan(plans: Mapping[Any, Any], key: Hashable, name: str, options: Mapp
         return plans.get(key)
     except TypeError:
         odd = next(option for option, value in options.items() if not _hashes(value))
+        if is_traced([options[odd]]):
+            what, hint = f"{odd} is a value that JAX traces", f"make it static: `jax.jit(..., static_argnames={odd!r})`"
+            raise BadCallArgument(kernel=name, what=what, hint=hint) from None
         what = f"{odd} is a {type(options[odd]).__name__}, which can't be hashed"
         hint = "options are part of the cache's key: use `@dataclass(frozen=True)`, whose instances can be hashed"
         raise BadCallArgument(kernel=name, what=what, hint=hint) from None

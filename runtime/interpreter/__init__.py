@@ -16,6 +16,7 @@ from .checks.kinds import HazardKind
 from .checks.launches import Launches
 from .checks.ordered import is_ordered
 from .machine.builders import families as families  # fills the table of builders
+from .machine.float_mode import SubnormalNumbers
 from .machine.launch import program_of, run_module
 from .machine.links import check_links
 from .machine.memory import Buffer, GlobalMemory
@@ -105,9 +106,10 @@ def run(
     entry runs at the same time; all arrays lie in the one `memory`. Raises `PtxError` for PTX that an assembler would
     refuse, `HazardError` for what is wrong with the kernel, ValueError for a launch that the device would refuse.
     """
-    return run_module(
-        module, entry, params, grid=grid, block=block, cluster=cluster, dynamic_smem=dynamic_smem,
-        memory=memory, target=target, config=params_cfg or InterpretParams(), names=names,
-        lines=lines, kernel_name=kernel_name, launches=launches, overlaps=overlaps, report=report, patience=patience,
-        initial=initial, others=others,
-    )  # fmt: skip
+    with SubnormalNumbers():
+        return run_module(
+            module, entry, params, grid=grid, block=block, cluster=cluster, dynamic_smem=dynamic_smem,
+            memory=memory, target=target, config=params_cfg or InterpretParams(), names=names,
+            lines=lines, kernel_name=kernel_name, launches=launches, overlaps=overlaps, report=report, patience=patience,
+            initial=initial, others=others,
+        )  # fmt: skip

@@ -170,6 +170,19 @@ def test_dtypes_keep_their_bits() -> None:
         assert np.asarray(out).tobytes() == np.asarray(x).tobytes()
 
 
+def test_subnormal_numbers_are_kept() -> None:
+    """XLA's threads have the processor take them for zeros."""
+
+    @kd.kernel(out_type=lambda x: x)
+    def half(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * 0.5
+
+    for dtype in (np.float32, jnp.bfloat16):
+        x = np.ldexp(np.arange(1.0, 33), -132).astype(dtype)
+        wanted = np.ldexp(np.arange(1.0, 33), -133).astype(dtype)
+        assert np.asarray(jax.jit(half)(x)).tobytes() == wanted.tobytes() == np.asarray(half(x)).tobytes()
+
+
 # --- what does not go -----------------------------------------------------------------------------
 
 

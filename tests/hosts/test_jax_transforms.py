@@ -13,6 +13,7 @@ import kernel_dsl as kd
 from kernel_dsl.errors import BadCallArgument
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
+pytest.importorskip("jax.export")
 jnp = jax.numpy
 P = jax.sharding.PartitionSpec
 SIDE = 4  # of the innermost matrices
@@ -144,6 +145,14 @@ X = np.linspace(-1, 1, 16, dtype=np.float32)
             "`matmul`: it has no second derivative",
         ),
         (lambda: jax.linearize(lambda x: times(x, x), X), "give the gradients: `f = kd.jax.call"),
+        (
+            lambda: jax.eval_shape(times, *[jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 4"), np.float32)] * 2),
+            "symbols",
+        ),
+        (
+            lambda: jax.jit(lambda s: kd.library.attention(*[np.ones((1, 1, 8, 16), np.float16)] * 3, scale=s))(0.5),
+            "scale is a value that JAX traces",
+        ),
         (lambda: jax.linear_transpose(lambda x: times(x, X), X)(X), "as if it were linear"),
     ],
 )

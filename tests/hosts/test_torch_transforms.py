@@ -177,3 +177,14 @@ def test_inductor_knows_our_ops() -> None:
     known = {re.sub(r"_\d+", "", str(op)) for op in lowering.lowerings}
     assert known >= {"kernel_dsl.matmul.default", "kernel_dsl.matmul_backward.default"}
     assert known >= {"test_transforms.times.default", "test_transforms.twice_and_sum.default"}
+
+
+def test_subnormal_numbers_are_kept() -> None:
+    x = torch.full((8,), 2.0**-130)
+    wanted = times(x, torch.ones(8)).tolist()
+    try:
+        assert torch.set_flush_denormal(True)
+        found = times(x, torch.ones(8))
+    finally:
+        torch.set_flush_denormal(False)
+    assert found.tolist() == wanted == [2.0**-130] * 8
