@@ -41,7 +41,7 @@ def to_svg(layout: Layout, shape: tuple[int, ...]) -> str:
     A cell shows `warp.lane:register` of the first holder, and `x4` if four lanes hold the element; colours are warps.
     """
     held = holders(layout, shape)
-    rows, columns = (1, *shape)[-2], (1, 1, *shape)[-1]
+    rows, columns = (1, 1, *shape)[-2:]
     outer = list(itertools.product(*map(range, shape[:-2])))
     title = f"{layout} of {shape}: warp.lane:register"
     cell = max(CELL[0], LETTER * (1 + max((len(label(h)) for h in held.values()), default=0)))

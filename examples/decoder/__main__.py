@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from . import at_work
@@ -53,7 +54,36 @@ def _options(given: list[str] | None) -> Any:
     for name in ("vocab", "layers", "steps", "batch", "length", "requests", "longest", "new", "page", "devices"):
         if (value := getattr(options, name, None)) is not None and value < 1:
             raise model.RefusedError(f"--{name} is {value}, and has to be 1 or more")
+    _check(options)
     return options
+
+
+def _check(options: Any) -> None:
+    """Refuse what would end in the middle of the work."""
+    import torch
+
+    from . import model
+
+    top = model.SIZES["small"].top
+    given = vars(options)
+    dies = given.get("dies")
+    wrong = ""
+    if given.get("experts") and options.experts < top:
+        wrong = f"--experts is {options.experts}, and a token takes {top}"
+    elif given.get("rate") is not None and not 0 < options.rate < float("inf"):
+        wrong = f"--rate is {options.rate}, and has to be a number above 0"
+    elif options.vocab == 1:
+        wrong = "--vocab is 1, and has to be 2 or more"
+    elif dies is not None and not 0 <= dies < options.devices:
+        wrong = f"--dies is {dies}, and the ranks are 0 to {options.devices - 1}"
+    elif given.get("save") and not Path(options.save).resolve().parent.is_dir():
+        wrong = f"--save {options.save}: there is no such folder"
+    if wrong:
+        raise model.RefusedError(wrong)
+    try:
+        torch.empty(0, device=options.device)
+    except (RuntimeError, AssertionError) as error:
+        raise model.RefusedError(f"--device {options.device}: {str(error).splitlines()[0]}") from None
 
 
 def _run(options: Any) -> int:

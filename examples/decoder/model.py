@@ -80,7 +80,8 @@ def load(path: str, device: str, vocab: int | None) -> tuple[Sizes, Weights]:
         sizes = Sizes(**kept["sizes"])
         weights = kept["weights"]
     except (OSError, EOFError, KeyError, TypeError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
-        raise RefusedError(f"{path} holds no weights of this decoder: {str(error).splitlines()[0]}") from None
+        words = (str(error).splitlines() or ["it is empty"])[0]
+        raise RefusedError(f"{path} holds no weights of this decoder: {words}") from None
     if vocab is not None and vocab != sizes.vocab:
         raise RefusedError(f"the weights in {path} have a vocabulary of {sizes.vocab} tokens, and --vocab is {vocab}")
     return sizes, weights

@@ -37,9 +37,10 @@ def linear_cross_entropy(
         return _partials(host, [x, weight, targets, bias], options, config, how["interpret"])
     interpret, rows = how["interpret"], options["reduction"] == "none"
     wanted = host == "jax" or any(getattr(a, "requires_grad", False) for a in (x, weight, bias))
-    at_once = wanted and config is None and goes_at_once(x, options)
+    at_once = bool(wanted and config is None and goes_at_once(x, options))
     call = CrossEntropyCall(NAME, **options)
-    kept = at_once and host == "torch" and keeps_exponentials(problem_of(x, weight, targets, bias, call))
+    # of sizes that are symbols a bool, which is part of the op's key, and no symbol
+    kept = bool(at_once and host == "torch" and keeps_exponentials(problem_of(x, weight, targets, bias, call)))
 
     def both(*arrays: Any) -> Any:
         x, weight, targets, *rest = arrays

@@ -218,6 +218,13 @@ BAD: list[tuple[list[str], str]] = [
     (["parallel", "--devices", "3"], "2 key heads can't be shared by 3 devices"),
     (["parallel", "--dies", "1"], "rank 1 died in layer 1: it was told to, by --dies"),
     (["train", "--steps", "0"], "--steps is 0, and has to be 1 or more"),
+    (["serve", "--weights", "/dev/null"], "/dev/null holds no weights of this decoder: it is empty"),
+    (["train", "--experts", "1"], "--experts is 1, and a token takes 2"),
+    (["train", "--rate", "nan"], "--rate is nan, and has to be a number above 0"),
+    (["train", "--vocab", "1"], "--vocab is 1, and has to be 2 or more"),
+    (["train", "--save", "/no/folder/weights"], "--save /no/folder/weights: there is no such folder"),
+    (["train", "--device", "gpu"], "--device gpu: "),
+    (["parallel", "--dies", "7"], "--dies is 7, and the ranks are 0 to 1"),
 ]
 
 

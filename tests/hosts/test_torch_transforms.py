@@ -188,3 +188,47 @@ def test_subnormal_numbers_are_kept() -> None:
     finally:
         torch.set_flush_denormal(False)
     assert found.tolist() == wanted == [2.0**-130] * 8
+
+
+def drawn(*shape: int) -> Any:
+    return torch.randn(*shape, generator=DRAWN).requires_grad_()
+
+
+def entropy(x: Any, w: Any, t: Any) -> Any:
+    return kd.library.linear_cross_entropy(x, w, t)
+
+
+def attended(q: Any, k: Any) -> Any:
+    return kd.library.attention(q, k, k)
+
+
+def product(a: Any, b: Any) -> Any:
+    return kd.library.matmul(a, b)
+
+
+DYNAMIC: dict[str, tuple[Any, Callable[[int], list[Any]]]] = {
+    "matmul": (product, lambda n: [drawn(n, 8), drawn(8, n)]),
+    "attention": (attended, lambda n: [drawn(1, 1, n, 16), drawn(1, 1, n, 16)]),
+    "cross-entropy": (
+        entropy,
+        lambda n: [drawn(n, 8), drawn(20, 8), torch.randint(0, 20, (n,), generator=DRAWN)],
+    ),
+    "op": (OP, lambda n: [drawn(n, 8), drawn(n, 8)]),
+}
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_symbolic_sizes_of_two_programs(name: str) -> None:
+    """One graph serves all sizes, with gradients; a second program finds the op of the first."""
+    assert kd.torch
+    counting = pytest.importorskip("torch._dynamo.testing").CompileCounterWithBackend
+    function, make = DYNAMIC[name]
+    for _ in range(2):
+        torch._dynamo.reset()
+        run = torch.compile(function, backend=counting("aot_eager"), fullgraph=True, dynamic=True)
+        for n in (8, 12):
+            given = make(n)
+            found, plain = run(*given), function(*given)
+            torch.testing.assert_close(found, plain, rtol=1e-3, atol=1e-3)
+            ours, wanted = (torch.autograd.grad(x.sum(), given[:2]) for x in (found, plain))
+            torch.testing.assert_close(ours, wanted, rtol=1e-3, atol=1e-3)
