@@ -14,11 +14,13 @@ from kernel_dsl.ops.copy import CopyGmemToSmem, CopySmemToGmem, OOBFillMode
 from kernel_dsl.refs import Access, Ref, View
 
 from ..context import Context
-from .access import AccessPlace, emit_load, emit_store
+from ..writer import V
+from .access import AccessPlace, Address, Regs, emit_load, emit_store
 from .sync import arrive, barrier_address
 from .tiled import make_place
 
 LEAST = 4  # bytes of a cp.async
+TOGETHER = 16  # elements that are loaded before the first of them is stored: the assembler keeps the order of both
 
 
 Side = tuple[Value, View, tuple[Value, ...]]  # one side of a copy: the buffer, its view, its offsets
@@ -69,6 +71,13 @@ def copy_by_lanes(ctx: Context, op: CopyGmemToSmem, fenced: bool = False) -> Non
     guard = None if op.predicate is None else ctx.scalar(op.predicate)
     owner = ctx.owner(layout)
     moved = 0 not in op.src_view.shape
+    waiting: list[tuple[Address, Regs, V | None]] = []
+
+    def store_waiting() -> None:
+        for to, names, predicate in waiting:
+            emit_store(ctx, "shared", to, array.dtype, names, predicate)
+        waiting.clear()
+
     for group in source.groups(width, minor):
         coord = layout.register_coords[group[0]]
         inside = source.padding(coord)
@@ -85,7 +94,9 @@ def copy_by_lanes(ctx: Context, op: CopyGmemToSmem, fenced: bool = False) -> Non
             inside = ctx.e.both(predicate, bounded)
             space = "global" if array.written else "global.nc"
             names = emit_load(ctx, space, source.address(coord), array.dtype, width, inside, pure=False)
-            emit_store(ctx, "shared", target.address(coord), array.dtype, names, predicate)
+            waiting.append((target.address(coord), names, predicate))
+            if len(waiting) * width >= TOGETHER:
+                store_waiting()
             continue
         to, to_constant = target.address(coord)
         at, at_constant = source.address(coord)
@@ -94,6 +105,7 @@ def copy_by_lanes(ctx: Context, op: CopyGmemToSmem, fenced: bool = False) -> Non
         tail = ", $2" if taken else ""
         text = f"cp.async.{cache}.shared.global [$0+{to_constant}], [$1+{at_constant}], {size}{tail};"
         ctx.e.ptx(text, to, at, *taken, when=predicate)
+    store_waiting()
     if op.barrier is None:
         ctx.e.ptx("cp.async.commit_group;")
         return

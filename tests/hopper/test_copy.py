@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -223,6 +224,23 @@ def test_small_pieces(target: str, dtype: Any, strided: bool, rng: Any) -> None:
     expected = np.zeros((8, 9), dtype.numpy)
     expected[:, :9] = x[3:11, 3:12]
     assert np.array_equal(kernel(3, x, interpret=True), expected)
+
+
+def test_small_pieces_wait_for_memory_together(rng: Any) -> None:
+    """Pieces of less than 4 bytes go through registers; each store would wait for its load alone."""
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((64, 64), kd.bfloat16), scratch_types=[kd.SMEM((64, 64), kd.bfloat16)])
+    def kernel(x: Any, out: Any, tile: Any) -> None:
+        kd.copy_gmem_to_smem(x.at[:, kd.ds(1, 64)], tile)
+        kd.wait_gmem_to_smem(0)
+        out[...] = tile[...]
+
+    x = random(rng, (64, 67), kd.bfloat16)
+    words = kernel.lower(x, target="sm_90a").ptx.split()
+    kinds = [word[:2] for word in words if word.startswith(("ld.global", "st.shared"))]
+    runs = [len(list(group)) for kind, group in groupby(kinds) if kind == "ld"]
+    assert runs == [16, 16]
+    assert np.array_equal(kernel(x, interpret=True), x[:, 1:65])
 
 
 def test_prefetch_and_hints_assemble() -> None:
