@@ -5,8 +5,9 @@ default.
 `--rows TEXT` keeps the rows whose name has it, `--seconds N` stops after that time, `--json FILE` is written after each row.
 Outputs are poisoned and checked against float64 before anything is timed; a row that fails is told, and the others go on.
 Where torch refuses a layout or an odd size, its row is its product of operands that are padded and stored along K, with its
-own copies to them. `random` walks over shapes from 1 to 32768, layouts, dtypes and alignments, and ends with the worst and the
-geometric mean.
+own copies to them. `random` walks over shapes from 1 to 32768, layouts, dtypes and alignments, and ends with the rows that are
+slower than torch, the slowest first, the worst and the geometric mean. `--routes N` also measures, where a row is below 0.85 of
+torch, the best N ways of each kernel by the model of costs: a faster one is the model's error, else a kernel is.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from kernel_dsl.library.promoted_product import RUN
 from . import conv_rows, entropy_rows, grouped_rows, int4_rows, sparse_rows
 from .bounds import fp8_error
 from .harness import clear_l2, machine
+from .route_rows import ways
 
 F8 = torch.float8_e4m3fn
 DEVICE = "cuda"
 SIDE = 4096  # of the products with epilogues
+SLOW = 0.85  # of torch
 AHEAD = 250_000  # clocks that the GPU waits, in which the host prepares a call
 LAYOUTS = ("NN", "NT", "TN", "TT")
 Run = Callable[[], Any]
@@ -50,6 +53,7 @@ class Row:
     bound: float
     bytes: float = 0.0
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
+    ways: Callable[[int], Iterator[tuple[str, float, Run]]] | None = None  # to compute it
 
 
 def numbers(rows: int, columns: int, dtype: Any) -> Any:
@@ -150,7 +154,8 @@ def product(
         bound = ROUNDED + fp8_error(K, RUN if precision == "highest" else None)
     item = a.element_size()
     moved = item * (M * K + K * N) + out.element_size() * M * N
-    return Row(f"{name} {M}x{N}x{K} {layout}", 2.0 * M * N * K, ours, peer_of(a, b, precision), check, bound, moved)
+    row = Row(f"{name} {M}x{N}x{K} {layout}", 2.0 * M * N * K, ours, peer_of(a, b, precision), check, bound, moved)
+    return row if options else replace(row, ways=lambda count: ways(a, b, precision, out, count))
 
 
 # --- groups --------------------------------------------------------------------------------------
@@ -484,8 +489,17 @@ def median(variants: dict[str, Run], rounds: int) -> dict[str, float]:
     return {name: sorted(found)[len(found) // 2] for name, found in times.items()}
 
 
-def measured(make: Callable[[], Row], rounds: int) -> dict[str, Any]:
-    """Check a row, and time it."""
+def routed(row: Row, count: int, rounds: int) -> Iterator[str]:
+    """What the ways to compute a product take, the fastest first."""
+    assert row.ways is not None
+    found = list(row.ways(count))
+    times = median({words: run for words, _, run in found}, rounds)
+    for words, model, _ in sorted(found, key=lambda x: times[x[0]]):
+        yield f"    {times[words] * 1e6:.1f} us, by the model {model * 1e6:.1f}: {words}"
+
+
+def measured(make: Callable[[], Row], rounds: int, routes: int = 0) -> dict[str, Any]:
+    """Check a row, and time it; tell of its ways, `routes` of each kernel, if it is slow."""
     row = make()
     error = row.check()
     if not error <= row.bound:
@@ -503,6 +517,8 @@ def measured(make: Callable[[], Row], rounds: int) -> dict[str, Any]:
         out["TB/s"] = round(row.bytes / times["ours"] * 1e-12, 2)
     if "torch" in times:
         out |= {"torch us": round(times["torch"] * 1e6, 1), "of torch": round(times["torch"] / times["ours"], 3)}
+        if routes and row.ways is not None and out["of torch"] < SLOW:
+            print(f"{row.name}, {out['of torch']} of torch:", *routed(row, routes, rounds), sep="\n", flush=True)
     return {**out, "error": f"{error:.0e}"}
 
 
@@ -514,6 +530,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--routes", type=int, default=0, help="ways of each kernel to measure where a row is slow")
     parser.add_argument("--json")
     args = parser.parse_args()
     begun, rows = time.perf_counter(), list[dict[str, Any]]()
@@ -526,7 +543,7 @@ def main() -> None:
             if args.rows and args.rows not in make().name:
                 continue
             try:
-                rows.append({"group": name, **measured(make, args.rounds)})
+                rows.append({"group": name, **measured(make, args.rounds, args.routes)})
                 print("  ".join(f"{k} {v}" for k, v in rows[-1].items()), flush=True)
             except Exception as error:  # the others go on, whatever it was
                 lines = str(error).splitlines() or [repr(error)]
@@ -540,6 +557,10 @@ def main() -> None:
         ratios = [r["of torch"] for r in rows if r["group"] == name and "of torch" in r]
         if ratios:
             mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+            for row in sorted(
+                (r for r in rows if r["group"] == name and r.get("of torch", 1.0) < 1.0), key=lambda r: r["of torch"]
+            ):
+                print(f"  {row['of torch']}  {row['work']}")
             print(f"{name}: geometric mean of torch {mean:.3f}, worst {min(ratios):.3f}, {len(ratios)} rows")
     print(machine())
 

@@ -7,10 +7,13 @@ from functools import cache
 from math import prod
 from typing import Any
 
+import kernel_dsl as kd
+
 from ..ops.matrix import meta_step
 from ..refs import strides_of
 from .blocks import steps_of
 from .combine import in_flight, partial_problem
+from .families import FP8
 from .families import is_mixed as mixes
 from .lane_product import TILES as LANE_TILES
 from .lane_product import LaneConfig
@@ -20,7 +23,7 @@ from .persistent_matmul import MatmulConfig, from_registers
 from .problem import Problem
 from .promoted_product import RUN
 from .scaled_product import in_pairs as by_twos
-from .tile_product import TileConfig
+from .tile_product import TileConfig, stores_sectors
 
 SMEM = 232448  # bytes a block has on Hopper
 BARRIERS = 1024  # the most bytes for barriers and alignment
@@ -31,8 +34,13 @@ WIDE_STAGES = 4  # this many stages are better than half as many of twice the de
 MADS, L2_BYTES = 2048, 60
 WIDENED = 10  # elements a clock of a left side that is widened in registers: 128 x 64 of them took 900 clocks
 WIDENED_PAIRS = 20  # the same for 4 bits, two at a time: 3.9 instructions each in place of 6.8
+# clocks of a step more where a left side of 32 bits is turned in registers: beside another warpgroup's wide product, else
+TURNED_BESIDE_WIDE, TURNED = 275, 500
 LONELY = 0.6  # the part of that rate for a single warpgroup, whose waits nothing hides
 DRAM_BYTES = 2300  # bytes a clock of the whole GPU (4 of the 4.8 TB/s, at 1.75 GHz)
+# the time of a byte of the result, by that of a byte of an operand; the same where TMA stores rows that cut sectors of 32 bytes;
+# parts of sums stay in L2
+WRITTEN, RAGGED = 1.3, 2.1
 KEPT = 1.07  # the factor of DRAM traffic if weights can't be marked as read once: they evict data that must be written
 START = 1800  # clocks to fill the pipeline at the start of a block, and to drain it
 EDGE = 250  # clocks that a tile costs beside its products: barriers, first loads
@@ -43,7 +51,11 @@ SINGLE = (
 TOGETHER = 4000  # clocks more until a cluster's blocks have started and met: 2 to 3 us of products that take 12
 SHOWS = 0.05  # how much of the lesser of two times shows, where one hides behind the other
 EXPONENTIAL = 1 / 12  # clocks for each element in a sum of a softmax
-LANE_STORE = 1 / 10  # clocks for each store of an element by a lane that TMA can't do
+LANE_STORE = 0.14  # clocks for each byte that lanes store, where TMA can't: 1.6 TB/s, of any alignment
+BRIEF, BRIEF_TURNS = (
+    4,
+    1.1,
+)  # steps of a tile up to which turns take longer by that factor, as they do where lanes store
 SPARSE = 1.7  # the speed-up of a sparse side: SMEM can't deliver the other side in half of the time
 SLIVER = 32  # columns: a product of fewer takes as long, because its other operand is still read from SMEM
 
@@ -69,7 +81,7 @@ BETWEEN = (96, 112, 144, 160, 176, 208, 224, 240)
 UNEVEN = 1.04  # the least gain of such a width, whose figures were not measured
 CHUNK = 100  # clocks for each part of a tile in its store; narrow parts are many
 # clocks of a step in which neither warpgroup multiplies: with two products in flight, with one
-IDLE_IN_PAIRS, IDLE_BY_ONE = 250, 350
+IDLE_IN_PAIRS, IDLE_BY_ONE = 265, 390
 PROMOTION = 60  # clocks of a promotion beside its multiply-adds: waits, factors
 THIN = (16, 32)  # columns of products with a thin side
 # 32-bit registers a lane that a consumer may accumulate in: the rest is for addresses, or for an epilogue's arithmetic
@@ -150,6 +162,8 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
             products = overlapped(products, t.tile_m * t.tile_k / rate)
         else:
             products = max(products, t.tile_m * t.tile_k / WIDENED)
+    elif from_registers(p):
+        products += TURNED_BESIDE_WIDE if t.consumers > 1 and t.tile_n >= 256 else TURNED
     # rows past the end are filled, too; a cluster loads shared data once
     rows_a, rows_b = t.tile_m / t.cluster_n, t.tile_n / t.cluster
     rows_a = rows_a / 2 if p.sparse else rows_a
@@ -157,7 +171,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     loads = (rows_a * p.dtype.itemsize + rows_b * p.b_dtype.itemsize) * t.tile_k / L2_BYTES
     if p.scaled:  # a warpgroup's products, and then its multiply-adds, which other warpgroups' products may hide
         products = max(products, products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION)
-        products += IDLE_IN_PAIRS if by_twos(p, t.tile_n) and steps_of(p, t.tile_k) % 2 == 0 else IDLE_BY_ONE
+        products += IDLE_IN_PAIRS if by_twos(p, t.tile_n) else IDLE_BY_ONE
     if p.promoted:
         run = max(RUN // t.tile_k, 1)
         alone = run * products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION
@@ -165,26 +179,29 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     step = overlapped(products, loads)
     if t.ping_pong and waves == 1:
         step *= SINGLE
-    each = 0.0 if p.softmax and not p.exponentials else LANE_STORE / p.lanes if p.lanes else p.out_dtype.itemsize / 64
+    each = 0.0 if p.softmax and not p.exponentials else p.out_dtype.itemsize * (LANE_STORE if p.lanes else 1 / 64)
     each += EXPONENTIAL if p.softmax else 0.0
     store = t.tile_m * t.tile_n * each * (3 if p.keeps else 1) + EDGE
     if t.tile_n in BETWEEN and not p.scaled:
         store += t.tile_n // t.epilogue_n * CHUNK
-    # with turns, one consumer's store hides behind the other's products, except the last one
-    work = waves * max(steps * step, store / t.consumers) + store if t.ping_pong else waves * (steps * step + store)
+    # with turns, one consumer's store hides behind the other's products, except the last one; if lanes store, none hides
+    apart = t.ping_pong and not p.lanes
+    work = waves * max(steps * step, store / t.consumers) + store if apart else waves * (steps * step + store)
     # all of A and B once, and again for each band of tiles that exceeds L2
-    bytes_ = total_bytes(p)
+    bytes_ = total_bytes(p, not p.lanes and problem.N * p.out_dtype.itemsize % 32 > 0)
     bytes_ *= 1.0 if t.tile_m * t.cluster >= p.M or t.tile_n * t.cluster_n >= p.N else KEPT
     work += TOGETHER if t.blocks > 1 else 0.0
     made = (overlapped(work, bytes_ / DRAM_BYTES) + START) * (TIED if t.blocks > 1 else 1.0)
+    made *= BRIEF_TURNS if t.ping_pong and (steps <= BRIEF or p.lanes) else 1.0
     return made * (UNEVEN if t.tile_n in BETWEEN and not p.scaled else 1.0)
 
 
-def total_bytes(p: Problem) -> float:
-    """Bytes of both operands and the result."""
+def total_bytes(p: Problem, ragged: bool = False) -> float:
+    """Bytes of both operands and the result, those with a factor for how slow they are."""
     right = prod(p.b_batch) * p.N * p.K * p.b_dtype.itemsize * (1 if p.gate is None else 2)
     read = prod(p.a_batch) * p.M * p.K * p.dtype.itemsize / (2 if p.sparse or p.int4 else 1) + right
-    return read + prod(p.batch) * p.parts * p.M * p.N * p.out_dtype.itemsize * (3 if p.keeps else 1)
+    written = prod(p.batch) * p.parts * p.M * p.N * p.out_dtype.itemsize * (3 if p.keeps else 1)
+    return read + written * (1.0 if p.parts > 1 else RAGGED if ragged else WRITTEN)
 
 
 def thin_tiles(problem: Problem) -> list[MatmulConfig]:
@@ -328,17 +345,23 @@ def _variants(problem: Problem, config: MatmulConfig) -> list[MatmulConfig]:
 
 LAUNCH = 6000  # clocks from the end of one kernel to full speed of the next, with the host's time
 FMAS, LANE_SHARE = 128, 0.9  # multiply-adds of lanes, a clock of a multiprocessor, and how much of that is reached
+LANE_TURNS = (1.0, 1.04, 1.125)  # the factors where copies turn no side, one, both: 4 bytes at a time
 ALONE = 1.3  # the factor for a block that is alone on its multiprocessor
 # the time of a tile divided by that of its multiply-adds, when loads from SMEM are the limit
 LANE_LOADS = {(128, 128): 1.0, (64, 64): 1.5, (32, 32): 3.0, (8, 128): 2.0, (128, 8): 2.0}
 MMA_SHARE = 0.55  # the part of wgmma's rate that mma.sync reaches
 MMA_F64 = 115  # multiply-adds of float64 a clock
-STEP_LATENCY, STEP_LATENCY_ONE_BY_ONE = 250, 1500  # clocks of a step that nothing hides: a barrier, or a load from GMEM
-COPIES = 4.5  # elements that a multiprocessor copies, a clock, where each is a copy of its own
+# clocks of a step that nothing hides: a barrier; by mma.sync, with stages that come late; with loads by registers
+STEP_LATENCY, TILE_LATENCY, TILE_LATENCY_ONE_BY_ONE = 250, 700, 1500
+# pieces of less than 16 bytes that a multiprocessor copies, a clock: by cp.async; by registers, of less than 4 bytes
+COPIES, COPIES_BY_REGISTERS = 4.5, 2.5
+# clocks for each byte of a tile's store: where little else is done, of whole sectors, or by whole lines; else; and for a tile
+STORED_SECTORS, STORED_LINES, STORED, TILE = 0.065, 0.1, 0.2, 200
+HIGH = 2.0  # the factor for tiles that are stored by lines in several turns
 L2_LATENCY = 2500  # clocks of loads of sums that nothing hides: 48 parts took 3.4 us more than 32, 64 another 2.3
 L2_KEEPS = 30e6  # bytes that are still in L2 when the next kernel reads them
 L2_TOTAL = 3200  # bytes a clock of the whole GPU from and to L2
-ONE_BY_ONE = 2.5  # the factor for an operand that is read one element at a time
+ONE_BY_ONE = 1.9  # the factor for an operand that is read one element at a time
 PARTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 TILE_SIZES = ((128, 128), (64, 128), (64, 64), (16, 128), (128, 16))
 
@@ -363,35 +386,39 @@ def combine_clocks(p: Problem, parts: int) -> float:
     return LAUNCH + read + sums * p.out_dtype.itemsize * (3 if p.keeps else 1) / DRAM_BYTES
 
 
-def _tile_clocks(p: Problem, t: Any, blocks: int, rate: float, latency: float, share: int) -> float:
-    """A kernel of one warpgroup a block, `share` of which are on a multiprocessor at once."""
+def _tile_clocks(p: Problem, t: Any, blocks: int, rate: float, latency: float, share: int, store: float = 0.0) -> float:
+    """A kernel of one warpgroup a block, `share` of which are on a multiprocessor at once; `store`: clocks of a tile's store."""
     tiles = -(-p.M // t.tile_m) * -(-p.N // t.tile_n) * p.parts * prod(p.batch)
     each = -(-tiles // blocks)  # that a multiprocessor has
     at_once = min(each, share)
     work = t.tile_m * t.tile_n * t.tile_k / rate
     turns = -(-each // at_once)
     step = max(at_once * work * (ALONE if at_once == 1 else 1.0), latency + work)
-    return overlapped(turns * steps_of(p, t.tile_k) * step, total_bytes(p) / DRAM_BYTES) + START
+    return overlapped(turns * steps_of(p, t.tile_k) * step + each * store, total_bytes(p) / DRAM_BYTES) + START
 
 
 def lane_clocks(p: Problem, t: LaneConfig, blocks: int) -> float:
     """An estimate for `lane_kernel`."""
     rate = FMAS * LANE_SHARE / LANE_LOADS[t.tile_m, t.tile_n] / (1 if p.wide.itemsize == 4 else 8)
+    rate /= LANE_TURNS[(not p.a_transposed) + p.b_transposed]
     return _tile_clocks(p, t, blocks, rate, STEP_LATENCY, 2 if t.tile_m * t.tile_n > 64 * 64 else 6)
 
 
-def tile_clocks(
-    p: Problem, t: TileConfig, blocks: int, one_by_one: bool, narrow: tuple[bool, ...] = (False, False)
-) -> float:
-    """An estimate for `tile_kernel`. `one_by_one`: an operand is loaded by elements of less than 4 bytes; `narrow`: a, b by
-    copies of single elements of 4 bytes or more.
-    """
+def tile_clocks(p: Problem, t: TileConfig, blocks: int, pieces: tuple[int, ...] = (16, 16)) -> float:
+    """An estimate for `tile_kernel`. `pieces`: bytes of a, of b that lanes copy together."""
     rate = MMA_F64 if p.wide.itemsize == 8 else MADS * MMA_SHARE * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize)
-    latency = STEP_LATENCY_ONE_BY_ONE if one_by_one else STEP_LATENCY
-    if not one_by_one and any(narrow):
-        copies = (t.tile_m * narrow[0] + t.tile_n * narrow[1]) * t.tile_k / COPIES
-        rate = min(rate, t.tile_m * t.tile_n * t.tile_k / copies)
-    return _tile_clocks(p, t, blocks, rate, latency, 2 if t.tile_m * t.tile_n > 64 * 64 else 4)
+    copies, depth = 0.0, min(t.tile_k, p.K)  # clocks of a step's small pieces, none of which lie beyond the end
+    for rows, item, piece in zip((t.tile_m, t.tile_n), (p.dtype.itemsize, p.b_dtype.itemsize), pieces, strict=True):
+        if piece < 16:
+            copies += rows * depth * item / piece / (COPIES if piece >= 4 else COPIES_BY_REGISTERS)
+    rate = min(rate, t.tile_m * t.tile_n * t.tile_k / copies) if copies else rate
+    latency = TILE_LATENCY if min(pieces) >= 4 else TILE_LATENCY_ONE_BY_ONE
+    each, small = STORED, t.tile_m * t.tile_n <= 64 * 64
+    if steps_of(p, t.tile_k) <= t.stages:
+        each = STORED_SECTORS if stores_sectors(p) else STORED_LINES * (HIGH if t.tile_m * t.tile_n > 64 * 128 else 1.0)
+        small |= t.tile_m * t.tile_n <= 64 * 128
+    store = TILE + t.tile_m * t.tile_n * p.out_dtype.itemsize * each
+    return _tile_clocks(p, t, blocks, rate, latency, 4 if small else 2, store)
 
 
 def lane_options(p: Problem) -> list[LaneConfig]:
@@ -414,8 +441,11 @@ def tile_options(p: Problem) -> list[TileConfig]:
     if p.thrice:
         return [TileConfig(64, 64, 32, 3)]
     if p.wide.itemsize == 8:
-        return [TileConfig(64, n, 16, 3) for n in (128, 64)]
-    return [TileConfig(*tile, 64 // p.dtype.itemsize) for tile in TILE_SIZES]
+        return [TileConfig(m, n, 16, 3) for m, n in ((32, 128), (64, 64))]
+    depth = 64 // p.dtype.itemsize
+    stages = min(TileConfig.stages, kd.cdiv(p.K, depth))
+    tiles = TILE_SIZES[1:] if p.dtype in FP8 else TILE_SIZES  # the largest would spill
+    return [TileConfig(*tile, depth, stages) for tile in tiles]
 
 
 def part_options(p: Problem, tile_k: int) -> list[int]:

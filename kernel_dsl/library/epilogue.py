@@ -19,6 +19,7 @@ from .problem import Axes, EpilogueStep, Problem
 
 Function = Callable[..., Any]
 PARTED = 32  # columns
+LINE = 128  # bytes
 GATES = ("swiglu", "geglu", "reglu", "glu")
 LOG2E = log2(e)
 # for a row's columns in a tile: the greatest, the sum of exp(x - greatest), the sum
@@ -91,19 +92,32 @@ def outputs(p: Problem, refs: Sequence[Any]) -> tuple[list[Any], Any, Any]:
 
 
 def finish_and_store(
-    x: Any, p: Problem, refs: Sequence[Any], tile: Tile, out: Any, leading: tuple[Any, ...], unit: int
+    x: Any,
+    p: Problem,
+    refs: Sequence[Any],
+    tile: Tile,
+    out: Any,
+    leading: tuple[Any, ...],
+    unit: int,
+    lines: bool = False,
 ) -> None:
     """The steps on a block's sums and their store, a few columns at a time where a lane holds many and there is more to do.
 
-    `unit`: columns that a lane holds all of, as it does of any other `unit`. Where not even two elements of a row are aligned,
-    neighbouring lanes get neighbouring elements first, by way of SMEM: a warp stores whole lines instead of parts of eight.
+    `unit`: columns that a lane holds all of, as it does of any other `unit`. With `lines`, and where not even two elements of a
+    row are aligned, neighbouring lanes get neighbouring elements first, by way of SMEM: a warp stores whole lines instead of
+    parts of eight. That takes SMEM, and so blocks of a multiprocessor, but half the time where there is little else to do.
     """
     if p.softmax:
         store_sums(x, p, refs, tile, out)
         return
     tile = drawn(x, p, refs, tile, unit)
-    alone = p.lanes == 1
-    columns = min(PARTED, x.shape[1]) if (p.all_steps or alone) and x.size > 64 * 128 else x.shape[1]
+    item = p.out_dtype.itemsize
+    lines = lines and tile.end is None
+    apart = p.lanes == 1 or lines
+    columns = x.shape[1]
+    if (p.all_steps or apart) and x.size > 64 * 128:
+        columns = min(LINE // item if lines else PARTED, columns)
+    vector = min(p.lanes or 16 // item, columns) if lines else 1
     for first in range(0, x.shape[1], columns):
         part = tile.part(first, columns)
         done = finish(x if columns == x.shape[1] else x[:, first : first + columns], p.all_steps, refs, part)
@@ -111,7 +125,9 @@ def finish_and_store(
             put(out, part.m.start, part.n, tile.end, done.astype(p.out_dtype))
             continue
         done = done.astype(p.out_dtype)
-        out[(*leading, part.m, part.n)] = kd.layout_cast(done, kd.Layout.WG_STRIDED(done.shape, 1)) if alone else done
+        out[(*leading, part.m, part.n)] = (
+            kd.layout_cast(done, kd.Layout.WG_STRIDED(done.shape, vector)) if apart else done
+        )
 
 
 def finite_or_zero(top: Any) -> Any:

@@ -121,12 +121,12 @@ def _general(
         typical = replace(_typical(q, groups), groups=None)
         t = min(costs.lane_options(q), key=lambda t: costs.lane_clocks(typical, t, blocks))
         return GroupedProduct(q, lane_kernel(q, t), found)
-    found, one_by_one = next(tile_packings(a, b, how, target, False))
+    found = next(tile_packings(a, b, how, target, False, p.K))
     q = laid(p, found, a, b)
     if any(pack is not None for pack in found):
         q = replace(q, dtype=found[0].to if found[0] else a.dtype, b_dtype=found[1].to if found[1] else b.dtype)
     typical = replace(_typical(q, groups), groups=None)
-    tile = min(costs.tile_options(q), key=lambda t: costs.tile_clocks(typical, t, blocks, one_by_one))
+    tile = min(costs.tile_options(q), key=lambda t: costs.tile_clocks(typical, t, blocks))
     return GroupedProduct(q, tile_kernel(q, tile), found)
 
 

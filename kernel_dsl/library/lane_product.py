@@ -79,22 +79,33 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
 
         zero = kd.layout_cast(kd.zeros((t.tile_m, t.tile_n), wide), layout)
 
-        def product(start: Any) -> Any:
-            for step in range(t.stages - 1):
-                fetch(step, step)
+        def loaded(slot: Any, k: int) -> tuple[Any, Any]:
+            """Row k of both slices, spread as the sums are."""
+            x = kd.load(a_smem.at[slot, k, : t.tile_m], layout=row)[:, None]
+            return x, kd.load(b_smem.at[slot, k, : t.tile_n], layout=column)[None, :]
 
-            @kd.loop(0, steps, init_carry=(start, 0))
+        def plus(acc: Any, x: Any, y: Any) -> Any:
+            # a row times a column has an open layout; a first addition, which is free, fixes it
+            return kd.fma(x, y, acc) if wide.is_float else (zero + x) * y + acc
+
+        def product(start: Any) -> Any:
+            """The next stage's first rows are loaded before the last ones of this stage are multiplied."""
+            for step in range(t.stages):
+                fetch(step, step)
+            kd.wait_gmem_to_smem(2 * (t.stages - 1))
+
+            @kd.loop(0, steps, init_carry=(start, 0, *loaded(0, 0)))
             def end(step: Any, carry: Any) -> Any:
-                acc, slot = carry
+                acc, slot, x, y = carry
                 acc = kd.layout_cast(acc, layout)
+                for k in range(1, t.tile_k):
+                    ahead = loaded(slot, k)
+                    acc, (x, y) = plus(acc, x, y), ahead
                 kd.wait_gmem_to_smem(2 * (t.stages - 2))
-                fetch(step + t.stages - 1, kd.where(slot == 0, t.stages - 1, slot - 1))
-                for k in range(t.tile_k):
-                    x = kd.load(a_smem.at[slot, k, : t.tile_m], layout=row)[:, None]
-                    y = kd.load(b_smem.at[slot, k, : t.tile_n], layout=column)[None, :]
-                    # a row times a column has an open layout; a first addition, which is free, fixes it
-                    acc = kd.fma(x, y, acc) if wide.is_float else (zero + x) * y + acc
-                return acc, kd.where(slot == t.stages - 1, 0, slot + 1)
+                fetch(step + t.stages, slot)
+                after = kd.where(slot == t.stages - 1, 0, slot + 1)
+                ahead = loaded(after, 0)
+                return plus(acc, x, y), after, *ahead
 
             return end[0]
 

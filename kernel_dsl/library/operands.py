@@ -23,7 +23,7 @@ MAX_RANK = 5  # of a tensor that TMA copies
 class Operand:
     """Matrices (*batch, rows, depth) and their layout in memory: `rows` is the product's rows or columns, `depth` is K.
     `along_k`: neighbours lie along K, else along rows. `tma`: TMA can read them in place. `contiguous`: they have no
-    gaps, and rows are multiples of 16 bytes.
+    gaps, and rows are multiples of 16 bytes. `piece`: bytes of neighbours that lanes can copy together.
     """
 
     dtype: DType
@@ -33,6 +33,7 @@ class Operand:
     along_k: bool
     tma: bool
     contiguous: bool
+    piece: int = 16
 
     @property
     def bytes(self) -> int:
@@ -54,8 +55,9 @@ def operand(x: Any, rows_last: bool) -> Operand:
     item, address = dtype.itemsize, array_address(x)
     whole = [s == expected or n == 1 for (n, s), expected in zip(laid, strides_of([n for n, _ in laid]), strict=True)]
     tma = not why_not_tma([n for n, _ in laid], [s for _, s in laid], item, address)
-    even = laid[-1][0] * item % UNIT == 0 and address % UNIT == 0
-    return Operand(dtype, shape[:-2], shape[rows], shape[depth], along_k, tma, all(whole) and even)
+    gapless = all(whole)
+    piece = math.gcd(laid[-1][0] * item, address, UNIT) if gapless else item
+    return Operand(dtype, shape[:-2], shape[rows], shape[depth], along_k, tma, gapless and piece == UNIT, piece)
 
 
 def _runs_along(shape: tuple[int, ...], strides: tuple[int, ...], axis: int, other: int) -> bool:

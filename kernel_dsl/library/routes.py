@@ -17,7 +17,7 @@ from .combine import combine_kernel
 from .families import FP8, Family, family
 from .int4 import PackedInt4
 from .lane_product import lane_kernel
-from .operands import MAX_RANK, Operand
+from .operands import MAX_RANK, UNIT, Operand
 from .pack import Packing, pack_kernel
 from .persistent_matmul import MatmulConfig, matmul_kernel
 from .problem import Problem
@@ -25,6 +25,7 @@ from .sparse import SparseMatrix
 from .tile_product import tile_kernel
 
 Packings = tuple[Packing | None, Packing | None]
+SHALLOW = 256  # bytes of K up to which the result's store may take longer than all else
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Route:
         if self.kernel == "lane":
             return serving(self, lambda p, t: costs.lane_clocks(p, t, blocks))
         if self.kernel == "tile":
-            return serving(self, lambda p, t: costs.tile_clocks(p, t, blocks, False, (False, False)))
+            return serving(self, lambda p, t: costs.tile_clocks(p, t, blocks))
         return serving(self, lambda p, t: costs.clocks(p, t, blocks))
 
     def multiply(self, blocks: int) -> Any:
@@ -150,23 +151,24 @@ def _options(
 ) -> Iterator[tuple[float, Route]]:
     """(clocks, route) of each way there is; `every`: not only with what `choose` likes best."""
     if not how.tensor:
-        found: Packings = tuple(
-            None if o.dtype == to else packing(o, to, o.along_k) for o, to in ((a, how.a), (b, how.b))
-        )  # type: ignore[assignment]
-        yield from _cut(p, laid(p, found, a, b), found, "lane", costs.lane_options(p), costs.lane_clocks, blocks)
+        # lanes read rows along M and N: operands along K are turned by their copies to SMEM, or once before, which pays for two
+        for turned in (False, True) if a.along_k and b.along_k else (False,):
+            found: Packings = tuple(
+                packing(o, to, o.along_k and not turned) if turned or o.dtype != to else None
+                for o, to in ((a, how.a), (b, how.b))
+            )  # type: ignore[assignment]
+            yield from _cut(p, laid(p, found, a, b), found, "lane", costs.lane_options(p), costs.lane_clocks, blocks)
         return
     fast = target.supports(Feature.WGMMA | Feature.TMA) and how.a != kd.float64 and len(p.batch) + 2 <= MAX_RANK
     if fast:
         yield from _fast(p, a, b, how, config, blocks, every)
         if config is not None or p.int4 or p.sparse or p.exponentials:
             return
-    for found, one_by_one in tile_packings(a, b, how, target, fast):
-        narrow = tuple(pack is None and not (o.tma or o.contiguous) for o, pack in zip((a, b), found, strict=True))
+    for found in tile_packings(a, b, how, target, fast, p.K):
+        pieces = tuple(o.piece if pack is None else UNIT for o, pack in zip((a, b), found, strict=True))
 
-        def clocks(
-            q: Problem, t: Any, blocks: int, one_by_one: bool = one_by_one, narrow: tuple[bool, ...] = narrow
-        ) -> float:
-            return costs.tile_clocks(q, t, blocks, one_by_one, narrow)
+        def clocks(q: Problem, t: Any, blocks: int, pieces: tuple[int, ...] = pieces) -> float:
+            return costs.tile_clocks(q, t, blocks, pieces)
 
         q = laid(p, found, a, b)
         if any(pack is not None for pack in found):
@@ -245,10 +247,10 @@ def fast_packings(a: Operand, b: Operand, how: Family, sparse: bool = False) -> 
     return found[0], found[1]
 
 
-def tile_packings(a: Operand, b: Operand, how: Family, target: Target, fast: bool) -> Iterator[tuple[Packings, bool]]:
-    """What mma.sync can't take as it lies, and whether an operand that is left as it is goes an element at a time.
+def tile_packings(a: Operand, b: Operand, how: Family, target: Target, fast: bool, K: int) -> Iterator[Packings]:
+    """What mma.sync can't take as it lies.
 
-    Beside the fast kernel only problems that need nothing of that are worth a look.
+    Beside the fast kernel only problems that need nothing of that are worth a look, and those that mostly store.
     """
     dtypes = [how.a, how.b]
     if dtypes[0] != dtypes[1] and dtypes[0] not in FP8 and kd.int8 in dtypes and any(d.is_float for d in dtypes):
@@ -256,12 +258,10 @@ def tile_packings(a: Operand, b: Operand, how: Family, target: Target, fast: boo
     if any(d in FP8 for d in dtypes) and (fast or how.promoted or not target.supports(Feature.MMA_FP8)):
         dtypes = [kd.float16] * 2  # exact: every fp8 number is a float16
     found: list[Packing | None] = []
-    odd = False
     for o, to in ((a, dtypes[0]), (b, dtypes[1])):
         even = o.tma or o.contiguous or to.itemsize >= 4
         needed = o.dtype != to or how.thrice or (to.itemsize == 1 and not o.along_k) or (not even and not fast)
         found.append(packing(o, to, o.along_k or to.itemsize == 1, how.thrice) if needed else None)
-        odd |= not even and not needed
-    if fast and any(found):
+    if fast and any(found) and K * dtypes[0].itemsize > SHALLOW:
         return
-    yield (found[0], found[1]), odd
+    yield found[0], found[1]

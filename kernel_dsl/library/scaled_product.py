@@ -6,7 +6,8 @@ the fp8 products of one step have the accumulator's lower precision; steps are a
 loaded one step ahead: the assembler puts loads between the instructions of a product, and they would end after it.
 
 With one accumulator, a warpgroup waits for its product, promotes it, and only then asks for the next one. Both warpgroups do so
-at about the same time. Narrow tiles have two accumulators: of two products one is promoted while the other is in flight.
+at about the same time. Narrow tiles have two accumulators in turn: one product is in flight while the one before it is promoted.
+That goes on for `RUN` steps; the assembler would serialise products that are in flight from one iteration of a loop to the next.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from .problem import Problem
 
 DEPTH = 128  # elements of K, and of N, that share a scale
 CHUNK = 64  # columns that are promoted together, at most
+RUN = 4  # steps with a product always in flight: 2 and 8 took longer
 IN_PAIRS = 128  # columns of a tile up to which there are two accumulators: both and the sums are 192 registers a lane
 
 
@@ -90,8 +92,7 @@ def scaled_product(
     """The sums over `steps` stages of SMEM from `slot` on, as a value; and the slot that follows.
 
     `left_of(slot)` and `right_of(slot)` are Refs to this warpgroup's A (rows, 128) and B (128, columns); `first` is the number
-    of the first step's block of K. `other`: a second accumulator. A second product is then in flight while the first is promoted,
-    where the number of steps is even.
+    of the first step's block of K. `other`: a second accumulator.
     """
     unit = min(CHUNK, gcd(acc.shape[1], DEPTH))  # wherever a tile begins, such columns are of one block
     chunks = [(at, unit) for at in range(0, acc.shape[1], unit)]
@@ -132,25 +133,36 @@ def scaled_product(
 
     ahead = few(first)
     count = len(ahead)
-    if other is not None and steps % 2 == 0:
-        ahead += few(first + 1)
+    if other is not None:
+        ahead += few(first + kd.minimum(1, steps - 1))
+        accumulators = (acc, other)
 
-        @kd.loop(0, steps, step=2, init_carry=(slot, *ahead, *start))
-        def pairs(step: Any, carry: Any) -> Any:
-            slot, *rest = carry
-            second = following(slot)
+        def run(step: Any, length: int, slot: Any, carry: list[Any]) -> list[Any]:
+            """Some steps: the slot after them, the next two steps' factors, and the sums."""
+            factors, total = [carry[:count], carry[count : 2 * count]], carry[2 * count :]
             multiply(acc, slot)
-            multiply(other, second)
-            after = [x for i in (2, 3) for x in few(first + kd.minimum(step + i, steps - 1))]
-            kd.wgmma_wait(1)
-            kd.barrier_arrive(consumed.at[slot])
-            total = promote(acc, rest[2 * count :], rest[:count], [])
-            kd.wgmma_wait(0)
-            kd.barrier_arrive(consumed.at[second])
-            return following(second), *after, *promote(other, total, rest[count : 2 * count], [])
+            for i in range(length):
+                more, after = i + 1 < length, following(slot)
+                if more:
+                    multiply(accumulators[(i + 1) % 2], after)
+                factors.append(few(first + kd.minimum(step + i + 2, steps - 1)))
+                kd.wgmma_wait(1 if more else 0)
+                kd.barrier_arrive(consumed.at[slot])
+                made = promote(accumulators[i % 2], total, factors[i], [])
+                # all done before this accumulator's next product; else it would be copied first
+                total, slot = [kd.optimization_barrier(x) for x in made], after
+            return [slot, *factors[-2], *factors[-1], *total]
 
-        slot_after, *rest = pairs
-        return whole(rest[2 * count :]), slot_after
+        length = min(RUN, steps)
+
+        @kd.loop(0, steps // length, init_carry=(slot, *ahead, *start))
+        def runs(number: Any, carry: Any) -> Any:
+            return tuple(run(number * length, length, carry[0], list(carry[1:])))
+
+        state = list(runs)
+        if steps % length:
+            state = run(steps - steps % length, steps % length, state[0], state[1:])
+        return whole(state[1 + 2 * count :]), state[0]
 
     @kd.loop(0, steps, init_carry=(slot, *ahead, *start))
     def end(step: Any, carry: Any) -> Any:

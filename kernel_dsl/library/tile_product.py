@@ -1,8 +1,9 @@
 """The matrix product by mma.sync: float64, and everything on GPUs without wgmma.
 
 A block is one warpgroup with a tile of sums in registers. Slices of K come to SMEM by cp.async, three or more stages, in
-the order of GMEM. ldmatrix loads fragments of them, one step of the instruction ahead of the products. Rows in SMEM are
-padded so that neither access has bank conflicts.
+the order of GMEM. ldmatrix loads fragments of them, one step of the instruction ahead of the products, across stages too.
+Rows in SMEM are padded so that neither access has bank conflicts. A K of few slices has a stage for each, no loop, and a
+store of whole lines, which takes most of the time there.
 """
 
 from __future__ import annotations
@@ -43,7 +44,13 @@ class TileConfig:
 # rows.
 _PAD = {1: 16, 2: 16, 4: 16, 8: 32}
 _PAD_ACROSS = {2: 16, 4: 32, 8: 32}
+CARRIED = 64 * 64 * 8  # bytes of sums
 DEPTH = {1: 32, 2: 16, 4: 8, 8: 16}  # of K in one step of products
+
+
+def stores_sectors(p: Problem) -> bool:
+    """Whether four lanes, which hold eight neighbours of a row of sums, store whole sectors of 32 bytes."""
+    return p.lanes == 0 and p.out_dtype.itemsize >= 4 and p.N * p.out_dtype.itemsize % 32 == 0
 
 
 @cache
@@ -78,35 +85,66 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
             y = b_smem.at[slot, :, k].T if p.b_transposed else b_smem.at[slot, k]
             return x[...], y[...]
 
-        for step in range(t.stages - 1):
+        for step in range(min(steps, t.stages)):
             fetch(step, step)
 
-        def product(slot: Any, acc: Any) -> Any:
-            x, y = fragments(slot, 0)
-            for number in range(1, t.tile_k // depth):
-                ahead = fragments(slot, number)
-                acc, (x, y) = kd.mma(acc, x, y), ahead
-            return kd.mma(acc, x, y)
-
         own_scales = Scales(p, scales[0], scales[1], place.m, place.n, t.tile_m, batch)
+        apart = p.scaled or p.thrice  # a step's sums from all others
 
-        @kd.loop(0, steps, init_carry=(kd.zeros((t.tile_m, t.tile_n), p.wide), 0))
-        def end(step: Any, carry: Any) -> Any:
-            acc, slot = carry
+        def add(total: Any, step: Any, multiply: Any) -> Any:
+            """The sums with those of a step, `multiply(sums)`."""
             # loaded before the products
             row = own_scales.row(part * steps + step, None)
             column = own_scales.column(part * steps + step, 0, t.tile_n, None)
-            kd.wait_gmem_to_smem(2 * (t.stages - 2))
-            fetch(step + t.stages - 1, kd.where(slot == 0, t.stages - 1, slot - 1))
-            after = kd.where(slot == t.stages - 1, 0, slot + 1)
-            if p.scaled or p.thrice:
-                zero = kd.zeros((t.tile_m, t.tile_n), p.accumulator)
-                return promoted(acc, product(slot, zero), row, column), after
-            return product(slot, acc), after
+            if not apart:
+                return multiply(total)
+            return promoted(total, multiply(kd.zeros((t.tile_m, t.tile_n), p.accumulator)), row, column)
 
+        def all_but_last(acc: Any, slot: Any, x: Any, y: Any) -> Any:
+            """A stage's products that leave fragments for one more, from its first fragments on."""
+            for number in range(1, t.tile_k // depth):
+                ahead = fragments(slot, number)
+                acc, (x, y) = kd.mma(acc, x, y), ahead
+            return acc, x, y
+
+        def in_place(total: Any) -> Any:
+            """The sums where each step has a stage of its own."""
+            for step in range(steps):
+                kd.wait_gmem_to_smem(2 * (steps - 1 - step))
+                total = add(total, step, lambda acc, step=step: kd.mma(*all_but_last(acc, step, *fragments(step, 0))))
+            return total
+
+        def in_turn(total: Any) -> Any:
+            """The sums where stages are filled again: the next one's first fragments come before this one's last products."""
+            kd.wait_gmem_to_smem(2 * (t.stages - 1))
+
+            # fragments of 8 bits, which ldmatrix does not load, and those beside 128 registers of sums would spill
+            carried = p.dtype.itemsize > 1 and t.tile_m * t.tile_n * p.wide.itemsize <= CARRIED
+
+            @kd.loop(0, steps, init_carry=(total, 0, *(fragments(0, 0) if carried else ())))
+            def end(step: Any, carry: Any) -> Any:
+                total, slot, *first = carry
+                after, ahead = kd.where(slot == t.stages - 1, 0, slot + 1), list[Any]()
+
+                def multiply(acc: Any) -> Any:
+                    acc, x, y = all_but_last(acc, slot, *(first or fragments(slot, 0)))
+                    acc = acc if carried else kd.mma(acc, x, y)
+                    kd.wait_gmem_to_smem(2 * (t.stages - 2))
+                    fetch(step + t.stages, slot)
+                    if not carried:
+                        return acc
+                    ahead[:] = fragments(after, 0)
+                    return kd.mma(acc, x, y)
+
+                return add(total, step, multiply), after, *ahead
+
+            return end[0]
+
+        few = steps <= t.stages
+        total = (in_place if few else in_turn)(kd.zeros((t.tile_m, t.tile_n), p.wide))
         tile = Tile(rows, columns, (*p.batch, p.M, p.N), batch, peak=peak, end=place.end)
         unit = 16 if t.tile_m >= 32 else t.tile_n  # of two warps side by side, or of four
-        finish_and_store(end[0], p, extra, tile, out, place.leading(p), unit)
+        finish_and_store(total, p, extra, tile, out, place.leading(p), unit, few and not stores_sectors(p))
 
     def body(a: Any, b: Any, *refs: Any, a_smem: Any, b_smem: Any, **tables: Any) -> None:
         here = at_launch(p, a, b)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ from benchmarks.bounds import fp8_error
 from kernel_dsl.library.arguments import MatmulOptions, request
 from kernel_dsl.library.combine import combine_kernel, in_flight
 from kernel_dsl.library.lane_product import TILES, LaneConfig, lane_kernel
+from kernel_dsl.library.matmul import plan_by
 from kernel_dsl.library.operands import why_not_tma
 from kernel_dsl.library.pack import Packing, pack_kernel
 from kernel_dsl.library.persistent_matmul import MatmulConfig, matmul_kernel
 from kernel_dsl.library.problem import Problem
 from kernel_dsl.library.promoted_product import RUN
-from kernel_dsl.library.routes import Route, route
+from kernel_dsl.library.routes import Route, route, routes
 from kernel_dsl.library.tile_product import TileConfig, tile_kernel
 from kernel_dsl.refs import strides_of
 from kernel_dsl.stages import target_named
@@ -438,6 +440,23 @@ def test_short_sums_by_lanes_do_not_spill(dtype: Any, K: int) -> None:
     assert found.kernel == "lane" and stages.compile().resources.spills == 0
 
 
+@pytest.mark.parametrize("wide", [f32, kd.int32], ids=str)
+def test_operands_that_lanes_turn_before(wide: Any, rng: Any) -> None:
+    """Where a and b lie along K, they are turned by the copies to SMEM, or once before; the result is the same."""
+    a, b = random(rng, (37, 70), wide), random(rng, (45, 70), wide).T
+    r = request(a, b, MatmulOptions(), None)
+    found = {
+        tuple(pack is not None for pack in x.packings): x
+        for _, x in routes(r.problem, r.left, r.right, r.family, target_named(None))
+        if x.problem.parts == 1
+    }
+    assert set(found) == {(False, False), (True, True)}
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    for way in found.values():
+        got = plan_by(r, way, 132).run(a, [b], [], None, None, True)
+        assert relative(got, expected) < 1e-6
+
+
 def _check_multiply_adds(n: int, dtype: Any, config: LaneConfig) -> None:
     stages = lane_kernel(Problem(n, n, n, dtype, dtype, dtype), config).lower(
         Spec((n, n), dtype), Spec((n, n), dtype), target="sm_90a"
@@ -446,6 +465,21 @@ def _check_multiply_adds(n: int, dtype: Any, config: LaneConfig) -> None:
     assert not stages.notes and wanted <= stages.ptx.count(word) <= wanted + (0 if dtype == f32 else 16)
     resources = stages.compile().resources
     assert resources.spills == 0 and resources.blocks_per_multiprocessor >= 2
+
+
+@pytest.mark.parametrize("dtype", [bf16, f32, f64, s8], ids=str)
+@pytest.mark.sampled(3)
+def test_few_and_many_stages_by_mma_sync(dtype: Any, rng: Any) -> None:
+    """Each K that ends in, at and after a stage, with and without a loop; results of rows that vectors can't store, and can."""
+    t = TileConfig(64, 64, 64 // max(dtype.itemsize, 2), 3)
+    for number, K in enumerate(n * t.tile_k + rest for n in range(5) for rest in (-1, 0, 1) if n or rest == 1):
+        N = (65, 66, 72, 80)[number % 4]
+        p = Problem(70, N, K, dtype, dtype, kd.int32 if dtype == s8 else dtype, b_transposed=True)
+        p = replace(p, lanes=0 if N % 8 == 0 else 1 if N % 2 else 2)
+        a, b = random(rng, (70, K), dtype), random(rng, (N, K), dtype)
+        got = tile_kernel(p, replace(t, stages=min(t.stages, kd.cdiv(K, t.tile_k))))(a, b, interpret=True)
+        expected = a.astype(np.float64) @ b.astype(np.float64).T
+        assert relative(got, expected) < (4e-3 if dtype.itemsize < 8 else 1e-14), K
 
 
 @pytest.mark.parametrize(("ta", "tb"), LAYOUTS)

@@ -69,10 +69,11 @@ def test_blocks(shape: Any, ta: bool, tb: bool, rng: Any) -> None:
 
 @pytest.mark.parametrize("config", [(128, 192, 2), (128, 160, 2), (128, 128, 2), (64, 64, 1)], ids=str)
 @pytest.mark.parametrize("form", ["blocks", "columns"])
+@pytest.mark.parametrize("K", [272, 128, 512, 1296])
 @pytest.mark.sampled(13)
-def test_tiles(config: Any, form: str, interpret: Any, rng: Any) -> None:
-    """Columns of a tile that belong to several blocks, and tiles beyond the edge."""
-    M, N, K = 200, 528, 272
+def test_tiles(config: Any, form: str, K: int, interpret: Any, rng: Any) -> None:
+    """Columns of a tile that belong to several blocks, and tiles beyond the edge; fewer steps than a run, one run, more."""
+    M, N = 200, 528
     tile_m, tile_n, consumers = config
     p = Problem(M, N, K, e4m3, e4m3, f32, False, True, a_scaled=True, b_scaled=form)
     t = MatmulConfig(tile_m, tile_n, 128, 3, consumers, epilogue_n=32)
