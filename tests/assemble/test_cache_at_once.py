@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import os
 import random
@@ -10,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -20,13 +18,7 @@ from tests.conftest import ROOT
 
 from .test_cache import KEYS, made
 
-
-@pytest.fixture(autouse=True)
-def nothing_hangs() -> Generator[None]:
-    faulthandler.dump_traceback_later(240, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
-
+pytestmark = pytest.mark.usefixtures("nothing_hangs")
 
 WRITER = """
 import json, logging, random, sys

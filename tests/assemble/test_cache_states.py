@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import os
 import random
@@ -11,7 +10,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl import loading, options
 from kernel_dsl.__main__ import main
+from kernel_dsl.runtime.build import marked_folder
 from kernel_dsl.runtime.build.cache import KernelCache
 from kernel_dsl.runtime.build.marked_folder import MARKER, OpenFolder
 from kernel_dsl.runtime.disk_cache import FOLDER, DiskCache
@@ -27,16 +27,10 @@ from tests.conftest import ROOT
 
 from .test_cache import KEYS, entries, made
 
+pytestmark = pytest.mark.usefixtures("nothing_hangs")
 ROOTED = os.geteuid() == 0
 NOBODY = 54321  # a user that has no name
 State = Callable[[Path, random.Random], None]
-
-
-@pytest.fixture(autouse=True)
-def nothing_hangs() -> Generator[None]:
-    faulthandler.dump_traceback_later(240, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
 
 
 # --- generated states -----------------------------------------------------------------------------
@@ -233,6 +227,8 @@ def use(folder: Path) -> None:
 
 def try_states(place: Path, seeds: range, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> int:
     """How many of the states had a cache that works."""
+    # A cache pauses before it looks again, as another process may be removing the folder: here there is none.
+    monkeypatch.setattr(marked_folder, "_PAUSE", 0)
     working = 0
     for seed in seeds:
         choose = random.Random(seed)
@@ -266,10 +262,11 @@ def test_caches_in_folders_of_any_state(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("first", range(150, 5000, 485))
 def test_caches_in_folders_of_many_states(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert try_states(tmp_path, range(150, 5000), monkeypatch, caplog) > 500
+    assert try_states(tmp_path, range(first, first + 485), monkeypatch, caplog) > 50
 
 
 # --- the user's folder ----------------------------------------------------------------------------
