@@ -48,8 +48,11 @@ class GmemScratch:
 
 @dataclass
 class MadeDescriptor:
-    """A descriptor that the kernel makes: of which argument, where the map for each recipe lies in GMEM (i64), and how far
-    coordinates along the outermost dimension are moved, so that an empty one is never met."""
+    """A descriptor that the kernel makes.
+
+    `array`: the argument that it describes. `places`: the GMEM address (i64) of the map of each recipe. `shift`: a number that
+    is added to coordinates along the outermost dimension; it puts all of them outside of a tensor without elements.
+    """
 
     array: Value
     places: dict[TensorMapParam, V] = field(default_factory=lambda: cast("dict[TensorMapParam, V]", {}))

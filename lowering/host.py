@@ -1,6 +1,6 @@
 """Host code: what launches a kernel without Python, as LLVM text made from a `CompiledKernel` and its `LaunchPlan`.
 
-The text has one function, `launch(stream, device, arrays, scalars, message)`, which does what the runtime does with the same
+Its function `launch(stream, device, arrays, scalars, message)` does what the runtime does with the same
 plan: fills, copies, zeroed workspaces, tensor maps, parameters, launch attributes. It finds the GPU's kernel, and `issue`, with
 the kernel in the device's place, does the rest. Entries for C, XLA's FFI and tvm-ffi
 (`host_entries.py`) bring their callers' arguments into its form. It needs libc and, at its first call, `libcuda.so.1`.

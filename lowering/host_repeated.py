@@ -1,8 +1,8 @@
-"""A C function's repeated calls: one comparison of all that is checked, and one short call of the driver before the launch.
+"""The fast path of a C function's calls: it compares all that is checked at once, asks the driver for the context, and launches.
 
-A thread knows of its last call which context it had and which function is the kernel there. A call in the same context with
-arrays that fit goes to the launch; any other takes the whole way, which tells what is wrong. Contexts are known by
-`cuCtxGetId`, as the driver gives the address of one that was destroyed to the next, and the id of one to no other.
+Each thread keeps the context of its last call and the kernel's function there. A call in the same context with arrays that fit
+is launched. Any other takes the slow path, which finds the error. A context is identified by `cuCtxGetId`: the driver may reuse
+the address of a destroyed context, but never its id.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ID, _FUNCTION, _DEVICE = MESSAGE, MESSAGE + 8, MESSAGE + 16
 
 
 def remember(host: Host, f: HostFunction, device: str) -> None:
-    """Note what the thread's next call may use, after one that went well."""
+    """After a successful call, keep what the thread's next call may use."""
     if host.plan.launch is None:
         return
     made = f.room(16)
@@ -32,14 +32,14 @@ def remember(host: Host, f: HostFunction, device: str) -> None:
 
 
 class Repeated:
-    """The checks of a call that resembles the thread's last one. `arrays`: names of DLTensors, by the arrays' numbers."""
+    """The checks of the fast path. `arrays`: names of DLTensors, by the arrays' numbers."""
 
     def __init__(self, host: Host, f: HostFunction, arrays: dict[int, str]) -> None:
         self.host, self.f, self.arrays = host, f, arrays
         self.other: str = f.new_label("other")  # where calls go that do not fit
 
     def check(self) -> tuple[str, str]:
-        """Go to `other` unless all fits; the rows of addresses, and the kernel's function."""
+        """Go to `other` unless the call fits. Returns the rows of addresses, and the kernel's function."""
         f = self.f
         known = f.pointer("%message", _FUNCTION)
         f.leave_to(self.other, f.any([f"icmp eq ptr {x}, null" for x in (known, *self.arrays.values())]))
@@ -51,7 +51,7 @@ class Repeated:
         return rows, known
 
     def fits(self, device: str) -> str:
-        """Go to `other` unless the arrays are on this GPU, and what the kernel was compiled for; the rows of addresses."""
+        """Go to `other` unless the arrays are on this GPU and of the compiled signature. Returns the rows of addresses."""
         f, plan = self.f, self.host.plan
         wrong: list[str] = []
         for number, tensor in self.arrays.items():
@@ -69,7 +69,7 @@ class Repeated:
         return rows
 
     def _memory(self, number: int, tensor: str, rows: str, wrong: list[str], missing: list[str]) -> None:
-        """Extents, strides and the address: what is not 0 in `wrong`, and true in `missing`, does not fit."""
+        """Compare extents, strides and the address: the array fits if all of `wrong` are 0 and all of `missing` false."""
         f, given = self.f, self.host.plan.arrays[number]
         shape, strides = f.pointer(tensor, 24), f.pointer(tensor, 32)
         wrong += [f.v(f"xor i64 {f.word(shape, 8 * k)}, {n}") for k, n in enumerate(given.shape)]

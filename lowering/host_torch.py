@@ -2,8 +2,8 @@
 
 `void NAME_torch(uint64_t *stack, uint64_t, uint64_t)` is a boxed kernel of PyTorch's stable C interface. A word of the stack is
 a tensor's handle, which is then ours to delete, or the bits of a double, an int64 or a bool; results take the arguments' places.
-It gives DLTensors to the C entry, which checks them. Nothing is linked: PyTorch's functions are found in the libraries that the
-program has loaded. Layouts and numbers are those of `torch/csrc/inductor/aoti_torch/c/shim.h` and `c10/core/ScalarType.h`.
+It gives DLTensors to the C entry, which checks them. Nothing is linked: the code finds PyTorch's functions in the libraries that
+the program has loaded. Layouts and numbers are those of `torch/csrc/inductor/aoti_torch/c/shim.h` and `c10/core/ScalarType.h`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Ops of PyTorch whose launches need no Python in this process: one boxed kernel of an op, and attempts for its signatures.
 
-An op that Python made serves all shapes, and host code is for one signature. So the op's kernel here asks attempts in turn: each
-looks whether the tensors are those it was compiled for, and launches then. Where none does, another op of PyTorch, which
-is Python, takes the call.
+An op serves all shapes, and host code serves one signature. So the op's kernel asks several attempts in turn. An attempt
+launches if the tensors have the signature that it was compiled for. If no attempt does, another op of PyTorch, written in
+Python, takes the call.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _OTHER = 1  # what an attempt returns for tensors that it is not for
 
 
 def add_attempt(host: Host, arguments: Sequence[HostArgument], key: str, device: int) -> None:
-    """`i32 ATTEMPT(stack, message)`: 0 with results in the arguments' places; 1, and nothing was done; else an error.
+    """Define `i32 ATTEMPT(stack, message)` and `i32 FIND()`, which must be called once before the first attempt.
 
-    After an error the arguments are gone. `i32 FIND()` comes before the first attempt. `device`: the GPU that it is for.
+    An attempt returns 0 if it launched, with the results in the arguments' places; 1 if it did nothing; another number after an
+    error, when the arguments have been released. `device`: the GPU of the attempt.
     """
     made = BoxedKernel(host, "kd", "kd::op", torch_schema(host, arguments), arguments, key)
     made.find()
@@ -86,9 +87,9 @@ def add_attempt(host: Host, arguments: Sequence[HostArgument], key: str, device:
 def stub_text(other: str, places: int, dispatch: int, check: int, words: int, paused: int) -> str:
     """The module of one op: its boxed kernel `STUB`, and `TABLE`, up to `places` addresses of attempts.
 
-    `other`: the op, "namespace::name", for what no attempt takes; `dispatch` and `check`: the addresses of PyTorch's functions
-    `aoti_torch_call_dispatcher` and `aoti_torch_check`; `words`: that of what went wrong in the other op; `paused`: that of
-    an int, which sends all calls there where it is not 0.
+    `other`: the op, "namespace::name", that takes the calls which no attempt takes. The rest are addresses: `dispatch` and
+    `check` of PyTorch's `aoti_torch_call_dispatcher` and `aoti_torch_check`; `words` of the other op's error text; `paused` of
+    an int that sends all calls to the other op if it is not 0.
     """
     name = other.encode() + bytes(1)
     return f"""

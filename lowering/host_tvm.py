@@ -1,8 +1,8 @@
 """The entry of host code in the packed-function ABI of tvm-ffi: `int __tvm_ffi_NAME(handle, args, count, result)`.
 
-`args` are 16 bytes each: an int32 that says which kind, and from byte 8 on the value. Tensors are DLTensors, or objects that
-hold one behind their header; the stream is the one that tvm-ffi has for their GPU. Nothing is linked: tvm-ffi's own functions are
-found at the first call, in the library that the caller has loaded. Numbers are those of `tvm/ffi/c_api.h`.
+Each of `args` has 16 bytes: its kind as an int32, and its value from byte 8 on. Tensors are DLTensors, or objects with a DLTensor
+behind their header. The stream is tvm-ffi's for their GPU. Nothing is linked: the first call finds tvm-ffi's own functions in
+the library that the caller has loaded. Numbers are those of `tvm/ffi/c_api.h`.
 """
 
 from __future__ import annotations

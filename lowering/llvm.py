@@ -34,7 +34,7 @@ def _initialise() -> Any:
     # has these, and LLVM infers them only where they always hold. (--opt-disable=slsr would be as fast, but makes every
     # run of the passes look up their names, in memory that llvmlite never frees: 55 KB a compile.)
     llvm.set_option("", "--enable-poison-reuse-guard=false")
-    # Reading debug metadata of an older version begins with a run of the verifier, which ends the process on an error.
+    # LLVM verifies debug metadata of an older version when it reads it, and ends the process on an error.
     # Ours is of this version, and `to_ptx` verifies.
     llvm.set_option("", "--disable-auto-upgrade-debug-info")
     return llvm.Target.from_triple(TRIPLE)

@@ -206,7 +206,7 @@ def write_module(job: Job) -> None:
     exchange, half = job.exchange
     attributes = [f'"nvvm.reqntid"="{WARPGROUP * ir.threads}"']
     if any(isinstance(op, SetMaxRegisters) for op in ctx.ops):
-        # else the assembler may not know how many registers a lane starts with, and ignores setmaxnreg (C7508)
+        # without it the assembler may not know how many registers a lane starts with, and then ignores setmaxnreg (C7508)
         attributes.append('"nvvm.minctasm"="1"')
     if ir.cluster:
         x, y, z = cluster_dims(ir.cluster)

@@ -35,7 +35,7 @@ STEPS: tuple[Step[Any], ...] = (
     *TRACED,
     Step(Where.GPU, "check waits", check_barriers.check_waits, "a wait that nothing ends would hang the GPU"),
     _pass("check target", check_target.run, "LLVM ends the process on a missing instruction; say it first"),
-    _pass("finish copies", finish_copies.run, "no copy may read or write SMEM that has ended or is another's"),
+    _pass("finish copies", finish_copies.run, "copies must be done before their SMEM ends or is used again"),
     _pass("split loops", split_loops.run, "each warpgroup's role keeps the registers that it asked for"),
     _pass("order memory", order_memory.run, "lanes of a warpgroup must see each other's stores in program order"),
     _module("open the module", module.open_module, "rules write with one writer and share one context"),
@@ -43,7 +43,7 @@ STEPS: tuple[Step[Any], ...] = (
     _module("declare parameters", module.declare_parameters, "rules read arrays and scalars by the entry's names"),
     _module("find meetings", module.meet, "no block touches another's SMEM before it has started or after it has left"),
     _module("lower ops", module.lower_ops, "each op becomes text by its rule or its template"),
-    _module("plan exchange", module.plan_exchange, "how much SMEM rules exchange through is known when all have run"),
+    _module("plan exchange", module.plan_exchange, "only after all rules is the size of the exchange space known"),
     _module("check SMEM", module.check_smem, "a block that needs more than there is would fail at its launch"),
     _module("place the launch", module.place_launch, "a grid that the GPU does not take would fail at its launch"),
     _module(
@@ -57,18 +57,18 @@ STEPS: tuple[Step[Any], ...] = (
 
 # (earlier, later): why
 BEFORE = {
-    ("check registers", "settle layouts"): "what is refused needs no layouts",
+    ("check registers", "settle layouts"): "a kernel that is refused needs no layouts",
     ("settle layouts", "warn of large values"): "a layout says how many registers a lane has of a value",
-    ("check target", "finish copies"): "nothing is changed in a kernel that is refused",
-    ("finish copies", "split loops"): "which takes allocations out of the loops where they are made anew",
-    ("finish copies", "order memory"): "its waits are meetings of the warpgroup too",
+    ("check target", "finish copies"): "a kernel that is refused stays unchanged",
+    ("finish copies", "split loops"): "it must see allocations in their loops, and split loops moves them out",
+    ("finish copies", "order memory"): "the waits that it inserts are barriers of the warpgroup, too",
     ("split loops", "order memory"): "where a warpgroup has to meet depends on what is left of its loop",
-    ("plan SMEM", "lower ops"): "the exchange space gets what the buffers leave",
+    ("plan SMEM", "lower ops"): "rules must know how much SMEM the buffers leave for exchanges",
     ("find meetings", "lower ops"): "the first op that touches a peer waits for all blocks",
     ("lower ops", "plan exchange"): "rules say how much they exchange as they are run",
-    ("plan exchange", "check SMEM"): "it is part of what a block needs",
-    ("check SMEM", "place the launch"): "the launch asks for as much",
-    ("lower ops", "write the module"): "the prologue is before the body, and made of what that asked for",
+    ("plan exchange", "check SMEM"): "the exchange space counts towards a block's SMEM",
+    ("check SMEM", "place the launch"): "the launch asks for this SMEM",
+    ("lower ops", "write the module"): "the prologue makes the barriers and descriptors that the body asked for",
 }
 
 # Whether to verify the kernel before the passes and after each. Tests set it.

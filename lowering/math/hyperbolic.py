@@ -32,7 +32,7 @@ ASINH_SMALL = (
     0.02801821567118168,
     -0.012967374175786972,
 )
-HUGE = 2.0**60  # beyond it 1 + x is x in both formats; its square is a float32
+HUGE = 2.0**60  # above it, 1 + x is x in both formats; its square is a float32
 
 
 def _half_exp(b: FunctionWriter, x: V) -> tuple[V, V]:

@@ -1,5 +1,6 @@
-"""Give warpgroups of different roles a loop each where a loop changes registers: `setmaxnreg` inside of a shared loop
-would leave the assembler with the fewest registers that any of the roles has, for all of them."""
+"""Give each role of warpgroups a loop of its own if a shared loop changes registers.
+
+The assembler gives a loop that holds several `setmaxnreg` the fewest registers of them, for all roles."""
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ def _split(loop: Op, known: list[Known]) -> list[Op]:
 
 
 def _hoist(loop: Op) -> list[Op]:
-    """Move the allocations that all warpgroups share out of a loop: they last as long as the kernel."""
+    """Move allocations that all warpgroups share out of a loop. They then last as long as the kernel."""
     out: list[Op] = []
     for region in loop.region_list():
         for op in region.ops:

@@ -44,7 +44,7 @@ _POLICIES = {
 }
 
 
-Ways = tuple[Callable[[], None], Callable[[], None]]  # the code of a copy: by TMA, by the lanes
+Ways = tuple[Callable[[], None], Callable[[], None]]  # the code of a copy by TMA, and of one by the lanes
 
 
 def _hint(ctx: Context, hint: str, place: int) -> tuple[str, str, Regs]:
@@ -174,7 +174,7 @@ def _load(ctx: Context, op: CopyGmemToSmem) -> None:
 
 
 def _load_plan(ctx: Context, op: CopyGmemToSmem, refuse: Refuse) -> tuple[_Part, Cut, Window]:
-    """What of a load this block does, its boxes, and what of the array the tensor is."""
+    """This block's part of a load, its boxes, and the part of the array that the tensor covers."""
     array: RefType = op.src.type
     boxes.check_array(array, refuse)
     _check_launched(ctx, op.src, refuse)
@@ -186,7 +186,7 @@ def _load_plan(ctx: Context, op: CopyGmemToSmem, refuse: Refuse) -> tuple[_Part,
 
 
 def _window(ctx: Context, ref: Value, view: View, pieces: Cut, refuse: Refuse) -> Window:
-    """What of the array the tensor is. Raises `TmaRule` for a part of one that ends where the kernel says."""
+    """The part of the array that the tensor covers. Raises `TmaRule` for a slice of a descriptor with an end of its own."""
     window = boxes.window(ref.type, view, pieces.order[-1], refuse)
     if window and ref in ctx.descriptors:
         why = "its descriptor ends where `kd.make_tensor_descriptor` says, and nowhere before"
@@ -366,7 +366,7 @@ def _store(ctx: Context, op: CopySmemToGmem) -> None:
 
 
 def _store_plan(ctx: Context, op: CopySmemToGmem, refuse: Refuse) -> tuple[Cut, Window]:
-    """The boxes of a store, and what of the array the tensor is."""
+    """The boxes of a store, and the part of the array that the tensor covers."""
     array: RefType = op.dst.type
     boxes.check_array(array, refuse)
     _check_launched(ctx, op.dst, refuse)
@@ -402,7 +402,7 @@ def _bulk_store(ctx: Context, op: CopySmemToGmem, source: V) -> None:
 
 
 def _prefetch_plan(ctx: Context, op: Prefetch) -> tuple[dict[int, int], Cut]:
-    """What is fetched along each axis, and the box in which it is."""
+    """The extent to fetch along each axis, and the box that holds it."""
     refuse = Refuse("async_prefetch", op.loc)
     array: RefType = op.src.type
     boxes.check_array(array, refuse)

@@ -32,7 +32,7 @@ def lower_descriptor(ctx: Context, op: MakeTensorDescriptor) -> None:
         _check_units(ctx, op, param.axes[-1], refuse)
     sizes = [ctx.index(size, "i64") for size in op.sizes]
     empty = _empty(op, sizes)
-    if empty is not None:  # no tensor has an extent of 0: of one element, it lies out of all coordinates' sight
+    if empty is not None:  # a tensor has no extent of 0: it gets one element, and `shift` moves all coordinates past that
         made.shift = empty.where(MARGIN, 0, "i32")
     base = ctx.buffers[op.ref].address
     for start, stride in zip(op.starts, ctx.buffers[op.ref].strides, strict=True):
@@ -77,7 +77,7 @@ def _empty(op: MakeTensorDescriptor, sizes: list[V]) -> V | None:
 
 
 def _space(ctx: Context, op: MakeTensorDescriptor) -> V:
-    """Where the maps of this one lie in GMEM, i64: each warpgroup has `slots` places, and takes them in turn."""
+    """The GMEM address of this descriptor's maps, i64. Each warpgroup has `slots` places, and uses them in turn."""
     e = ctx.e
     size = MAPS * MAP_BYTES
     space = ctx.buffers[op.space].address.plus(ctx.warpgroup().once.zext("i64").once.times(size * op.slots))

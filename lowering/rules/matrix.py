@@ -68,7 +68,7 @@ def lower_alloc(ctx: Context, op: AllocAcc) -> None:
     ctx.accumulators[op.result] = made
     name = type.name or f"accumulator {len(ctx.accumulators) - 1}"
     ctx.accumulator_names.append(AccumulatorNames(name, prefix, words, type.shape, type.dtype))
-    if sliced:  # blocks start at different times, so all begin with zeros
+    if sliced:  # slices of the accumulator start at different times, so all registers begin with zeros
         text = " ".join(f"mov.b32 {prefix}{i}, 0;" for i in range(words))
         ctx.e.ptx(text)
     ctx.e.store(ctx.e.value("true" if sliced else "false", "i1"), live)

@@ -2,9 +2,9 @@
 
 A digit lives in the registers, in a bit of the lane number or in a bit of the warp number. After the digits below some
 stride are done, each lane knows the totals of its blocks of that size, and the next digit adds the totals of the blocks
-before. Up to the first digit of a lane or a warp, each register takes that up at once. From there on what comes before
-is kept once for each run of registers, and they take it up at the end: a digit costs a run, not every register, the
-same few instructions. All the operations commute, so that both lanes of a pair may add in their own order.
+before. Before the first digit of a lane or a warp, this total is added to each register at once. From there on, one total is
+kept for each run of registers and added at the end, so a digit costs a few instructions for each run, not for each register.
+All operations commute, so both lanes of a pair may add in their own order.
 """
 
 from __future__ import annotations

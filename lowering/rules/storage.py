@@ -1,9 +1,9 @@
 """4-bit numbers of bytes and back, eight at a time where a lane has four bytes of them.
 
-A number in the low bits of a float whose last place is worth 1 adds its own value; what the float was worth before is then
-taken away, with no rounding: 0x6400 is 1024 in float16, 0x4300 is 128 in bfloat16, 0x4B000000 is 2 ** 23 in float32. A signed
-number with its sign bit flipped is the value plus 8. float4's exponent and mantissa go to those of a half, whose value is
-then off by the difference of the biases.
+The number is put into the low bits of a float whose last place is worth 1, which adds the number to the float. A subtraction of
+the float then gives the number, without rounding. The floats are 0x6400, 1024 in float16; 0x4300, 128 in bfloat16; 0x4B000000,
+2 ** 23 in float32. A signed number with its sign bit flipped is the value plus 8. For float4, exponent and mantissa become those
+of a half; a product with a power of two then accounts for the other bias.
 """
 
 from __future__ import annotations

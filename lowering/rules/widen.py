@@ -1,7 +1,7 @@
 """8-bit integers to 16-bit floats, two at a time and exactly, without the conversion unit (a quarter of the speed).
 
-A byte in the low bits of a float whose last place is worth 1 adds its own value; what the float was worth before is then
-taken away, with no rounding.
+The byte is put into the low bits of a float whose last place is worth 1, which adds the byte to the float. A subtraction of the
+float then gives the byte, without rounding.
 
 float16, 10 bits of mantissa: 0x6400 is 1024, so 0x6400 | b is 1024 + b. A signed byte with its sign bit flipped is the
 value plus 128.
