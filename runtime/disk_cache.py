@@ -174,7 +174,7 @@ class DiskCache:
     # --- notes ------------------------------------------------------------------------------------
 
     def notes(self) -> tuple[str, bytes]:
-        """The text beside the entries, and the folder's secret; nothing where there is no such text."""
+        """The text beside the entries, and the folder's secret; both empty if there is no such text."""
 
         def read(folder: OpenFolder) -> tuple[str, bytes]:
             return (folder.read(NOTES) or b"").decode(errors="replace"), folder.secret or b""
@@ -182,7 +182,7 @@ class DiskCache:
         return self._inside(read, ("", b""))
 
     def keep_notes(self, make: Callable[[bytes], str]) -> None:
-        """Put a text beside the entries that `make` makes by the folder's secret, where the folder can be used."""
+        """Put the text `make(secret)` beside the entries, with the folder's secret. Does nothing if the folder can't be used."""
         if self._ready() and self._keeps:
             with suppress(*_TROUBLE), self._folder.open() as folder:
                 folder.write(NOTES, make(folder.secret or b"").encode())

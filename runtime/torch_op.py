@@ -83,14 +83,14 @@ def as_torch_op(
                 return result
             if result is not fast.miss:
                 return counted(_flat(result))
-        if in_forward_mode():  # PyTorch would take what an op gives for constant
+        if in_forward_mode():  # PyTorch would treat an op's results as constants
             raise ArgumentValueError(
                 f"op {name!r} has no derivative in forward mode (torch.func.jvp): use reverse mode"
             )
         if plain:
             result = kernel(*given)
             return result if type(result) is one else counted(_flat(result))
-        made, tree = fresh(given)  # no tensor says what the results are to be, or some are there already
+        made, tree = fresh(given)  # there is no input tensor to imitate, or some outputs exist already
         places = {o: given[i] for i, o in written.items()}
         kernel(*given, out=unflatten(tree, [places.get(o, x) for o, x in enumerate(made)]))
         return counted([x for o, x in enumerate(made) if o not in places])
@@ -115,7 +115,7 @@ def as_torch_op(
         from .devices.devices import cuda_device
 
         if kernel._fast is None or kernel._by_value:  # pyright: ignore[reportPrivateUsage]
-            what, hint = "calls whose sizes depend on the values of numbers", "the op stays Python"
+            what, hint = "a call with sizes that depend on the values of scalars", "the op stays Python"
             raise NoHostCode(kernel=definition.name, what=what, hint=hint)
         stages = kernel.lower(*given, target=cuda_device(device).target.name)
         return stages.ir, stages.assembled()

@@ -20,9 +20,9 @@ from kernel_dsl.options import environment
 
 from ..disk_cache import DiskCache
 
-# What of the runtime decides the contents of an entry. The rest only launches it.
+# The files of the runtime that decide the contents of an entry. The others only launch it.
 _RUNTIME_SOURCES = ("assemble.py", "build/ptxas_log.py", "build/occupancy.py")
-_MANY = 16  # notes that are kept: of so many installations that share a folder
+_MANY = 16  # the most notes that a folder keeps: one for each installation that shares it
 _SETTLED = 2_000_000_000  # ns: two writes within a tick of the file system's clock leave one time
 _NOTE = re.compile(r"([0-9a-f]{64}) ([0-9a-f]{64}) ([0-9a-f]{64})")
 
@@ -37,7 +37,7 @@ def sources_hash() -> str:
 
 
 def noted_hash(disk: DiskCache) -> str:
-    """The digest of the files as they are: the one that a note of the folder holds, or a new one, which is noted."""
+    """The digest of the files as they are, from a note of the folder if it has one for this status; else computed, and noted."""
     files = _compiler_files()
     state, settled = _state(files)
     text, secret = disk.notes()
@@ -53,7 +53,7 @@ def noted_hash(disk: DiskCache) -> str:
 
 
 def _seal(state: str, digest: str, secret: bytes) -> str:
-    """What nobody without the folder's secret can write beside a note."""
+    """The seal of a note. Only those who can read the folder's secret can make it."""
     return hashlib.blake2b(f"{state} {digest}".encode(), key=secret, digest_size=32).hexdigest()
 
 
@@ -68,7 +68,7 @@ def _digest(files: Sequence[tuple[str, str]]) -> str:
 
 
 def _state(files: Sequence[tuple[str, str]]) -> tuple[str, bool]:
-    """A digest of the files' status, and whether the last change is long enough ago to be the last one of that time."""
+    """A digest of the files' status, and whether any later change would give a file another time than its last one has."""
     rows: list[str] = []
     latest = 0
     for path, name in files:
@@ -94,7 +94,7 @@ def _compiler_files() -> list[tuple[str, str]]:
 
 
 def _modules(folder: str, without: Sequence[str]) -> list[str]:
-    """The Python files in a folder and those below it, in order, but for those in the folders of it that are named."""
+    """The Python files in a folder and below it, in order. `without`: names of its subfolders that are left out."""
     found: list[str] = []
     below = [folder]
     skipped = {os.path.join(folder, name) for name in without}

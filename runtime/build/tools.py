@@ -203,4 +203,4 @@ def _signal(number: int) -> str:
         name = signal.Signals(number).name
     except ValueError:
         name = f"signal {number}"
-    return f"{name}, as where memory runs out" if name == "SIGKILL" else name
+    return f"{name}, for example because memory ran out" if name == "SIGKILL" else name

@@ -92,7 +92,7 @@ class InterpreterDevice:
 
 
 class _Parsed:
-    """Parsed PTX by its text, lent to one run at a time because it owns compiled code."""
+    """Parsed PTX by its text. One run at a time uses a module, because the module owns compiled code."""
 
     CAPACITY = 64  # texts
 
@@ -211,7 +211,7 @@ class Launch:
         return self.kernel.name if self.kernel else self.entry
 
     def is_ordered(self) -> bool:
-        """Whether all schedules would find the same."""
+        """Whether every schedule gives the same results and reports."""
         with lend(self.ptx) as module:
             return interpreter.is_ordered(module, self.entry)
 

@@ -315,7 +315,7 @@ class DeviceMemory:
 
 
 class LastingMemory(DeviceMemory):
-    """Memory of a GPU with this content that is never given back, made while streams are being captured too."""
+    """Memory of a GPU with this content. It is never freed, and can be made while a stream is being captured."""
 
     def __init__(self, context: Any, data: bytes) -> None:  # pyright: ignore[reportMissingSuperCall]
         self.nbytes = len(data)

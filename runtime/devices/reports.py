@@ -1,8 +1,8 @@
 """Reports that kernels on a mesh write before they end at a wait with a time-out (`kernel_dsl.mesh.Meshed.end`).
 
 A trap ends the context, and the GPUs' memory can't be read after it. So the reports go to host memory that the GPUs
-access, one part for each rank, for the life of the process. Errors of later calls contain them; the rest goes to stderr
-when the process ends.
+access, one part for each rank, for the life of the process. Errors of later calls quote them. Reports that no error has
+quoted go to stderr when the process ends.
 """
 
 from __future__ import annotations

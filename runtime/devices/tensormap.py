@@ -145,11 +145,11 @@ def encode_cuda(plan: TensorMapPlan, address: int) -> bytes:
 
 
 class TensorMaps:
-    """Encoded descriptors, kept by what they describe: the same arrays again encode nothing, and arrays like them, elsewhere
-    in memory, decide nothing.
+    """A cache of encoded descriptors, by recipe and array.
 
-    A descriptor holds an address and a geometry, no ownership: one for memory that was freed and
-    given out again is as good as new.
+    The same array again gets the kept descriptor. An array of the same geometry at another address skips the checks, and is only
+    encoded. A descriptor holds an address and a geometry and owns nothing, so it stays right for memory that was freed and then
+    allocated again.
     """
 
     CAPACITY = 4096

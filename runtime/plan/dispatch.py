@@ -2,7 +2,7 @@
 
 A kernel object owns a `FastCalls`, which a call asks first. If it has seen similar arguments before, it reads the
 addresses, packs them, and makes one driver call. In all other cases, including all possible errors, it returns MISS.
-Then the slow path (`runtime.call`) handles the call, and teaches the `FastCalls`.
+Then the slow path (`runtime.call`) handles the call, and `learn` makes its fast path.
 
     result = fast(args, out, stream)
     if result is MISS:

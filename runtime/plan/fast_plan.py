@@ -22,7 +22,7 @@ FRAMEWORKS = ("torch", "cupy")  # frameworks with their own streams and fast acc
 
 
 def _packs(value: Any, dtype: DType, narrow: bool) -> bool:
-    """Whether there is a packer that takes this value: else calls with the value would never use it."""
+    """Whether a packer takes this value. Without one, calls with it would never use the fast path."""
     pack = packer(value, dtype, narrow)
     try:
         return pack is not None and bool(pack(value))
@@ -161,7 +161,7 @@ class FastPlan:
     def prepare(self, stream: int, desk: Desk) -> tuple[Any, tuple[Any, ...]]:
         """The driver function and its arguments for a launch on `stream`."""
         launcher = self.loaded.launcher
-        assert launcher is not None  # `plan_fast` has asked
+        assert launcher is not None  # `plan_fast` has tested that there is one
         _, _, calls, params = desk
         made = launcher.call_for(stream, params.address)
         if len(calls) >= 64:
@@ -221,7 +221,7 @@ def plan_fast(loaded: Any, args: Sequence[Any], out: Any) -> FastPlan | None:
         return None
     if any(v.device != ("cuda", loaded.device.index) for v in views):
         return None
-    for step in plan.first:  # an output needs no copy of the input that it is
+    for step in plan.first:  # an output that is the input itself needs no copy
         if isinstance(step, CopyStep) and not (out is not None and views[step.target].same_memory(views[step.source])):
             return None
     scalars = [a for a in args if not is_array(a)]

@@ -49,7 +49,7 @@ SCRIPTS = {
     "ends and leaves another at its pipes": ("#!/bin/sh\nsleep 1000 &\n", "had not ended after 1 seconds"),
     "never reads": ("#!/bin/sh\nexec sleep 1000 </dev/null\n", "had not ended after 1 seconds"),
     "ignores signals": ("#!/bin/sh\ntrap '' TERM INT HUP\nwhile :; do sleep 1; done\n", "had not ended after 1 seconds"),
-    "is killed": ("#!/bin/sh\nkill -9 $$\n", "was ended by SIGKILL, as where memory runs out"),
+    "is killed": ("#!/bin/sh\nkill -9 $$\n", "was ended by SIGKILL, for example because memory ran out"),
     "crashes": ("#!/bin/sh\nkill -SEGV $$\n", "was ended by SIGSEGV"),
     "says nonsense": ("#!/bin/sh\necho hello\n", r"no ptxas that works: what it made is no machine code, as its 6 bytes begin with b'hello\\n'"),
     "says nothing": ("#!/bin/sh\nexit 0\n", "its 0 bytes begin with b''"),

@@ -1,7 +1,7 @@
 """JAX arrays. They are immutable, so only results that this package allocated are ever written.
 
-XLA runs on streams of its own that know nothing of ours, and gives memory back in their order. So
-inputs are waited for before a launch, and the launch before the call returns.
+XLA runs on streams of its own, and frees memory in their order, without regard to our streams. So a call waits for
+its inputs before the launch, and for the launch before it returns.
 """
 
 from __future__ import annotations
