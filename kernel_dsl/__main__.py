@@ -211,7 +211,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Returns the exit status: 0, 1 for what failed, 2 for what makes no sense."""
+    """Run a command. Returns the exit status: 0; 1 if the command failed; 2 if its arguments make no sense."""
     options = _parser().parse_args(arguments)
     try:
         return options.run(options) or 0

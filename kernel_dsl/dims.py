@@ -1,4 +1,4 @@
-"""`kd.Dim`: an extent that a kernel takes from each launch, with what is known of it; and `shapes=`, which declares extents."""
+"""`kd.Dim`: an extent that comes from each launch, with its range and divisor; and `shapes=`, which declares extents."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class NoMulticast(Error, RuntimeError):
 
 
 class RanksApart(Error, RuntimeError):
-    """Ranks of which not all make the same calls, or of which one has ended."""
+    """The ranks make different calls, or one of them has ended."""
 
     code = "ranks-apart"
     title = "kernel {kernel!r}, on rank {rank} of {size}: {what}"

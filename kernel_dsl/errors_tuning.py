@@ -1,4 +1,4 @@
-"""Errors of `kd.tune`, of what it searches, and of the files that it keeps."""
+"""Errors of `kd.tune`, of its spaces, and of its files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .diagnostics import Error
 
 
 class TuneType(Error, TypeError):
-    """An argument of `kd.tune`, or of a call of what it made, that is of the wrong kind."""
+    """An argument of `kd.tune`, or of a call of a tuned kernel, that has a wrong type."""
 
     code = "tune-type"
     title = "{name}: {what}"
@@ -14,7 +14,7 @@ class TuneType(Error, TypeError):
 
 
 class TuneValue(Error, ValueError):
-    """An argument of `kd.tune`, or of a call of what it made, that is out of its range."""
+    """An argument of `kd.tune`, or of a call of a tuned kernel, that is out of its range."""
 
     code = "tune-value"
     title = "{name}: {what}"
@@ -31,7 +31,7 @@ class TuningSpace(Error, TypeError):
 
 
 class TuningKey(Error, TypeError):
-    """A key that results can't be kept by."""
+    """A key under which results can't be kept."""
 
     code = "tuning-key"
     title = "{name}: {what}"
@@ -48,7 +48,7 @@ class NotTunable(Error, TypeError):
 
 
 class NoConfiguration(Error, ValueError):
-    """A space of which no configuration can run."""
+    """A space without a configuration that can run."""
 
     code = "no-configuration"
     title = "{name}: none of {count} configurations can run"
@@ -57,7 +57,7 @@ class NoConfiguration(Error, ValueError):
 
 
 class ResultsDiffer(Error, ValueError):
-    """Configurations whose results differ so that nobody can say which of them are right."""
+    """Configurations with different results: it is unknown which of them are right."""
 
     code = "results-differ"
     title = "{name}: most configurations give other results than {first}"

@@ -263,7 +263,7 @@ class Top:
 @attribute_type
 @dataclass(frozen=True, eq=False)
 class GridSize(Unread):
-    """An axis of the grid, and what is known of its size."""
+    """An axis of the grid, and the facts known about its size."""
 
     axis: int
     top: Top | None = None

@@ -1,4 +1,4 @@
-"""Finds uses of wgmma's registers before their wait, along any path: around a loop, or past a branch of which one side waits.
+"""Finds uses of wgmma's registers before their wait, along any path: around a loop, or past a branch that waits on one side only.
 
 The registers are those of accumulators and of operands that are values.
 """
@@ -40,7 +40,9 @@ def _after(region: Region, groups: Groups) -> Groups:
         if groups and any(value in group for value in op.results for group in groups):
             why = "the loop returns here while a wgmma of the previous iteration may still read the registers of this operand"
             hint = "wait for it first, `kd.wgmma_wait(0)`, or give wgmma the operand in SMEM"
-            raise UnreadAccumulator(loc=op.loc, what="an operand made anew before a wait", why=why, hint=hint)
+            raise UnreadAccumulator(
+                loc=op.loc, what="an operand that is computed again before a wait", why=why, hint=hint
+            )
         if isinstance(op, Wgmma):
             held = (op.acc,) if op.a_view is not None else (op.acc, op.a)
             held = (*held, op.meta) if isinstance(op, SparseWgmma) else held

@@ -41,5 +41,5 @@ def unknown(name: str, names: Sequence[str]) -> AttributeError:
     elif near:
         hint = f"did you mean {', '.join(f'`kd.{x}`' for x in near)}?"
     else:
-        hint = "`kd.__all__` and docs/reference.md list what it has"
+        hint = "`kd.__all__` and docs/reference.md list all names"
     return cast("AttributeError", at_user_line(UnknownName(name=shown(name), hint=hint)))

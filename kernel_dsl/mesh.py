@@ -200,9 +200,9 @@ class Meshed:
         return every.slice(at) if not shape else every.slice(ds(at, size)).reshape(*shape)
 
     def kept(self, shape: tuple[int, ...], dtype: Any) -> Ref:
-        """Memory of the kernel that peers reach: zeros at first, then what earlier launches on these streams left there.
+        """Memory that the kernel keeps between launches on the same streams, and that peers can access. At first it is zero.
 
-        `MeshKernel.room` says how much there is. Raises `MeshValue` where that is too little.
+        `MeshKernel.room` is its size. Raises `MeshValue` if that is too small.
         """
         size = prod(shape)
         whole = self._semaphores.bitcast(dtype)
@@ -243,7 +243,7 @@ class Meshed:
 
 
 def table_rows(arrays: int, size: int) -> int:
-    """The rows of `peers` for so many arrays, the semaphores among them, on `size` devices."""
+    """The number of rows of `peers` for `arrays` arrays and the semaphores, on `size` devices."""
     return arrays + 1 + -(-arrays // size)
 
 

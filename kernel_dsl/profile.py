@@ -1,4 +1,4 @@
-"""`Profile`: when each warpgroup began and ended what has a name, what it waited for, and what ran beside it."""
+"""`Profile`: the times of each warpgroup's named scopes and waits, and of copies and products that ran meanwhile."""
 
 from __future__ import annotations
 

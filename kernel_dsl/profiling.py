@@ -1,6 +1,7 @@
-"""`Kernel.profile`: a kernel with marks where scopes and waits begin and end, its rings of events, and what they say.
+"""`Kernel.profile`: puts marks where scopes and waits begin and end, and reads the rings of events that the marks write.
 
-The rings are one more output, so that a launch knows nothing of them. Each warp has one; a warpgroup uses that of its first.
+The rings are one more output of the kernel, so a launch treats them like any other. Each warp has a ring; a warpgroup uses that
+of its first warp.
 """
 
 from __future__ import annotations

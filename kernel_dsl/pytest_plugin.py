@@ -1,6 +1,6 @@
-"""A plugin of pytest: `pytest --kd-hazards=random:8` interprets every launch of a test and fails it with what is wrong.
+"""A plugin of pytest: `pytest --kd-hazards=random:8` interprets every launch of a test, and fails the test for hazards.
 
-Where the option is not used, it adds an option and a marker, and does nothing else.
+Without the option, the plugin only declares its option and its marker.
 """
 
 from __future__ import annotations

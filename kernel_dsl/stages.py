@@ -38,7 +38,7 @@ def target_named(name: str | None) -> Target:
 
 @public
 class Stages:
-    """A kernel traced for one signature and one target: `.ir`, `.llvm`, `.ptx`, and `.compile()` for what follows."""
+    """A kernel traced for one signature and one target: `.ir`, `.llvm`, `.ptx`, and `.compile()` for machine code."""
 
     def __init__(
         self,

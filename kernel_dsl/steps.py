@@ -49,11 +49,11 @@ def walk(
 TRACED: tuple[Step[KernelIR], ...] = (
     Step(Where.TRACE, "check registers", check_registers, "no warpgroup waits for registers that others never give up"),
     Step(Where.TRACE, "settle layouts", lambda ir: settle(ir.body), "from here on every value has a layout"),
-    Step(Where.TRACE, "check accumulators", check_accumulators, "registers of a wgmma in flight are not to be touched"),
+    Step(Where.TRACE, "check accumulators", check_accumulators, "registers of a wgmma in flight must not be accessed"),
     Step(
         Where.TRACE,
         "warn of large values",
         warn_of_large_values,
-        "what can't fit a lane's registers is right, and slow",
+        "a value that exceeds a lane's registers gives right results, but slowly",
     ),
 )

@@ -1,8 +1,8 @@
 """The rules of the tensor memory accelerator as one table: of tensor maps, and of the instructions that use them.
 
-Read while tracing and lowering (sizes, and which way a copy takes), where descriptors are made, and by the interpreter.
+Tracing and lowering read it for sizes and to choose how to copy; the runtime to make descriptors; the interpreter to check.
 Sources: CUDA driver API, 'Tensor Map Object Managment' (cuTensorMapEncodeTiled); PTX ISA 5.5, 'Tensors', and 9.7.9.25 to
-9.7.9.27, 'Asynchronous copy'. What stands nowhere was seen on one NVIDIA H200, and is marked so. The tests walk over the
+9.7.9.27, 'Asynchronous copy'. Rules without a source were found on one NVIDIA H200, and say so. The tests try every row of the
 table on a GPU.
 """
 

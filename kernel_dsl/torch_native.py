@@ -36,8 +36,8 @@ def add_twin(
     """Let inductor's code call the twin of a custom op, whose results `run(*args)` makes.
 
     `compiled(structs and numbers, device)` gives the IR and the machine code for such arguments on that GPU. `paused`: the
-    address of an int; host code leaves all calls to Python where it is not 0. An op that is defined anew keeps its twin, for
-    code that knows its name.
+    address of an int; while it is not 0, host code leaves all calls to Python. An op that is defined again keeps its twin, as
+    compiled code may have the twin's name.
     """
     with _guard:
         twin = _twins.get(op._qualname)

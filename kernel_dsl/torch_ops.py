@@ -26,10 +26,10 @@ def define(
 ) -> Any:
     """The custom op `name`, "namespace::op", whose result `run(*args)` makes without gradients: a `CustomOpDef`.
 
-    `run` gives new tensors, and writes what `mutates` names. `one_place`: its tensors are all on one device. The dispatcher
-    calls it straight away where nothing but the memory of tensors matters, as in what torch.compile made. All that a custom op
-    does beside its function takes longer than a launch: it looks for gradients, is dispatched again, compares the memory of
-    results and arguments, and hides from torch.compile.
+    `run` returns new tensors, and writes the arguments that `mutates` names. `one_place`: its tensors are all on one device.
+    Beside calling its function, a custom op of PyTorch looks for gradients, is dispatched again, compares the memory of results
+    and arguments, and hides from torch.compile. All this takes longer than a launch. So the dispatcher calls `run` directly if
+    only the memory of the tensors matters, as in code that torch.compile made.
     """
     torch: Any = sys.modules["torch"]
 
@@ -141,7 +141,7 @@ def _at_autograd(
     plain = (key_set(getattr(keys, place)) | key_set(getattr(keys, f"Autograd{place}"))).raw_repr()
 
     def at_autograd(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        # no gradients; tensors of this place alone; no mode, no vmap, no lazy conjugate: `run` is what follows
+        # without gradients, modes, vmap and lazy conjugates, and with tensors of this place alone, `run` comes next
         if not with_gradients() and keyset.raw_repr() == plain and watched() is None:
             return run(*args)
         check(args)

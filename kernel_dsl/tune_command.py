@@ -36,8 +36,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--keep", type=int, default=8, help="how many are compiled and measured")
     parser.add_argument("--seconds", type=float, default=2.0, help="to measure for")
-    parser.add_argument("--again", action="store_true", help="measure what was measured before")
-    parser.add_argument("--all", action="store_true", help="show those too that were only predicted")
+    parser.add_argument("--again", action="store_true", help="measure again, although results are known")
+    parser.add_argument("--all", action="store_true", help="also show configurations that were only predicted")
 
 
 def run(options: argparse.Namespace) -> None:

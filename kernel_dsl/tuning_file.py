@@ -38,7 +38,7 @@ _MOST = 64  # levels of a nest; a deeper one probably contains itself
 
 
 class BadFile(Exception):
-    """A file that is not used: what is wrong with it, and how to mend that."""
+    """A file that is not used: its defect, and the remedy."""
 
     def __init__(self, what: str, hint: str) -> None:
         super().__init__(what)

@@ -204,7 +204,7 @@ class Variable(Symbol):
             self.lo: int = operator.index(lo)
             self.hi: int = operator.index(hi)
         except TypeError:
-            what = f"variable {name!r} stands for an integer, and is said to go from {shown(lo)} to {shown(hi)}"
+            what = f"variable {name!r} stands for an integer, but its range is {shown(lo)} to {shown(hi)}"
             raise VariableValue(what=what, hint="give ints, its smallest value and its largest") from None
         if self.lo > self.hi:
             what = f"variable {name!r} has no value from {shown(self.lo)} to {shown(self.hi)}"

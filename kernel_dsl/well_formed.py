@@ -1,6 +1,6 @@
 """Checks of a `CompiledKernel` from a file: its parts must fit each other.
 
-`serialize.unpack` sees to it that every field is of its type. What a kernel computes nobody can tell.
+`serialize.unpack` ensures that every field has its type. No check can tell whether the kernel computes the right values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Peers on other hosts, whose memory is not mapped: calls of NVSHMEM's device functions (NVSHMEM's API, 'Device API').
 
-A kernel calls them where the mesh has `hosts` axes and the table of addresses says 0 for a peer. One lane calls, after all of its
-warpgroup have stored what goes out.
+A kernel calls them if the mesh has `hosts` axes and the table of addresses has 0 for the peer. One lane makes the call, after all
+lanes of its warpgroup have stored the data to send.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ FUNCTIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "nvshmem_int_test": (("ptr", "i32", "i32"), "i32"),  # address, comparison, value
     "nvshmem_quiet": ((), "void"),
 }
-# What a kernel may ask beside, with a result that all lanes have, or none.
+# Functions that users may call, too. All lanes get the result.
 MORE: dict[str, tuple[tuple[str, ...], str]] = {
-    "nvshmem_getmem_nbi": (("ptr", "ptr", "i64", "i32"), "void"),  # destination, source as it lies here, bytes, rank
+    "nvshmem_getmem_nbi": (
+        ("ptr", "ptr", "i64", "i32"),
+        "void",
+    ),  # destination, address of the source here, bytes, rank
     "nvshmem_ptr": (("ptr", "i32"), "i64"),  # address here, rank: where it is mapped, or 0
     "nvshmem_my_pe": ((), "i32"),
     "nvshmem_n_pes": ((), "i32"),
-    "nvshmem_signal_fetch": (("ptr",), "i64"),  # what a signal of 64 bits is
+    "nvshmem_signal_fetch": (("ptr",), "i64"),  # the value of a signal of 64 bits
 }
 KINDS = {"ptr": dt.int64, "i64": dt.int64, "i32": dt.int32}
 AT_LEAST = 5  # NVSHMEM_CMP_GE

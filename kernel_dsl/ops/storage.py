@@ -1,4 +1,4 @@
-"""Dtypes for memory alone: 4-bit numbers, two a byte, and scales that are powers of two. `astype` makes what is computed with.
+"""Dtypes for memory alone: 4-bit numbers, two a byte, and scales that are powers of two. `astype` converts them for arithmetic.
 
 A lane holds a 4-bit number as a byte, its code from 0 to 15.
 """

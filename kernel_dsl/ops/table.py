@@ -1,6 +1,6 @@
-"""Elementwise operations of which one row says all: each makes the op's class and the function that users call.
+"""Elementwise operations in one row each. A row makes the op's class and the function that users call.
 
-A row of `lowering/math` names a function there; `what` is the function's docstring, whose first sentence is the op's.
+The row names a function of `lowering/math`. `what` is the docstring of the users' function; its first sentence is the op's.
 """
 
 from __future__ import annotations

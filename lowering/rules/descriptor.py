@@ -32,7 +32,7 @@ def lower_descriptor(ctx: Context, op: MakeTensorDescriptor) -> None:
         _check_units(ctx, op, param.axes[-1], refuse)
     sizes = [ctx.index(size, "i64") for size in op.sizes]
     empty = _empty(op, sizes)
-    if empty is not None:  # a tensor has no extent of 0: it gets one element, and `shift` moves all coordinates past that
+    if empty is not None:  # a tensor without elements gets one element, and `shift` moves all coordinates past it
         made.shift = empty.where(MARGIN, 0, "i32")
     base = ctx.buffers[op.ref].address
     for start, stride in zip(op.starts, ctx.buffers[op.ref].strides, strict=True):

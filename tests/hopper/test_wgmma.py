@@ -222,7 +222,7 @@ def test_operands_in_registers_around_a_loop(waits: str, interpret: Any, rng: An
 
     a, b = random(rng, (1 if waits == "one turn" else 3, 64, 64), bf16), random(rng, (64, 64), bf16)
     if waits == "late":
-        with pytest.raises(kd.Error, match="made anew before a wait"):
+        with pytest.raises(kd.Error, match="computed again before a wait"):
             kernel.lower(3, a, b)
         return
     expected = a.astype(np.float64).sum(0) @ b.astype(np.float64)

@@ -109,7 +109,7 @@ def looped(wait: int) -> Any:
 def test_a_product_in_flight_keeps_its_metadata() -> None:
     """Metadata that a loop makes anew while a product reads it is refused; bits that say nothing are reported."""
     a, b, meta = np.ones((64, 32), bf16.numpy), np.ones((64, 64), bf16.numpy), np.full((4, 128), 0x44444444, np.uint32)
-    with pytest.raises(UnreadAccumulator, match="made anew"):
+    with pytest.raises(UnreadAccumulator, match="computed again"):
         looped(1)(a, meta, b, interpret=True)
     assert (looped(0)(a, meta, b, interpret=True) == 128).all()
     meta[2, 77] = 0x44444445  # the element at 1, twice
