@@ -35,7 +35,7 @@ from kernel_dsl.launch_plan import AnyParam, CopyStep, FillStep, LaunchPlan, Mem
 from .host_writer import DRIVER, HostFunction, HostModule, Word, quoted
 
 ROW = 24  # bytes of a row of `arrays`
-BAD_ARGUMENT, NO_DRIVER, NO_MEMORY = -1, -2, -3
+BAD_ARGUMENT, NO_DRIVER = -1, -2
 _ALIGN = 64  # bytes: alignment of the buffer of parameters, which a CUtensorMap needs
 _PLAIN_SMEM = 48 * 1024  # bytes of dynamic SMEM that a kernel may have without an attribute
 _PORTABLE_CLUSTER = 8  # blocks

@@ -20,7 +20,6 @@ from .access import pack
 from .tiled import make_place
 
 WORD, ROW = 4, 16  # bytes of a lane's part, and of a matrix' row
-SIDE = 8  # rows of a matrix
 MATRICES = 2  # bits of the number of a matrix
 
 

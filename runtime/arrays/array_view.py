@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
@@ -175,6 +175,17 @@ def frameworks(name: str) -> Interop:
     if module is None:
         module = _loaded[name] = import_module(f"kernel_dsl.runtime.arrays.interop.{name}").INTEROP
     return module
+
+
+def common_framework(arrays: Iterable[ArrayView], kernel: str, where: str = "") -> Interop:
+    """The interop module of the framework of all arrays; NumPy's without arrays. Raises ArgumentTypeError for several."""
+    names = {a.framework for a in arrays}
+    if len(names) > 1:
+        listed = " and ".join(sorted(names))
+        raise ArgumentTypeError(
+            f"the arrays of a call of {kernel!r} belong to {listed}; convert them to one framework{where}"
+        )
+    return frameworks(names.pop() if names else "numpy")
 
 
 _loaded: dict[str, Interop] = {}

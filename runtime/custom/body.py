@@ -68,6 +68,11 @@ class CustomBody:
     header: str
     places: Mapping[str, SourceLine]  # by file name in `#line`: the place of its first line in the user's file
 
+    def shown(self, kind: str) -> str:
+        """The `repr` of a kernel that the function `kind` made of the body."""
+        inputs, outputs = (", ".join(names or ()) for names in (self.input_names, self.output_names))
+        return f"<{kind} {self.name!r}: {inputs} -> {outputs}>"
+
     @property
     def source_file(self) -> str:
         return f"{identifier(self.name)}.source"

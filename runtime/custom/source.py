@@ -107,11 +107,7 @@ class CudaKernel:
         self._seen = SeenCalls()
 
     def __repr__(self) -> str:
-        inputs, outputs = (
-            ", ".join(self.body.input_names or ()),
-            ", ".join(self.body.output_names or ()),
-        )
-        return f"<cuda_kernel {self.name!r}: {inputs} -> {outputs}>"
+        return self.body.shown("cuda_kernel")
 
     @unguarded
     def __call__(

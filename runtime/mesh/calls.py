@@ -12,7 +12,7 @@ from kernel_dsl.errors_mesh import MeshMismatch, NoMulticast, RanksDiffer
 from kernel_dsl.launch_plan import LaunchPlan
 from kernel_dsl.mesh import Mesh, Reach
 
-from ..arrays.array_view import CPU, ArrayView, frameworks, interop_of, overlap, view
+from ..arrays.array_view import CPU, ArrayView, common_framework, overlap, view
 from ..devices import memory
 from ..devices.streams import stream_handle
 from ..errors import ArgumentTypeError, ArgumentValueError, RunError
@@ -49,13 +49,7 @@ class MeshCall:
         for number, row in enumerate(rows):
             self._check_row(f"argument {number}", row)
         self.inputs: list[list[ArrayView]] = [[view(a) for a in row] for row in rows]
-        names = {interop_of(a).name for row in rows for a in row}
-        if len(names) > 1:
-            listed = " and ".join(sorted(names))
-            raise ArgumentTypeError(
-                f"the arrays of a call of {name!r} belong to {listed}; convert them to one framework"
-            )
-        self._interop = frameworks(names.pop() if names else "numpy")
+        self._interop = common_framework([v for row in self.inputs for v in row], name)
         self.devices: list[Any] = places.devices_of(name, self.inputs, mesh.size, interpret)
         self.described: list[Described] = [_alike(name, f"argument {n}", row) for n, row in enumerate(self.inputs)]
         self.described_outputs: list[Described] = []

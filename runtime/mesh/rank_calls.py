@@ -15,11 +15,11 @@ from kernel_dsl.compiled import OutputSpec
 from kernel_dsl.interpret_params import InterpretParams
 from kernel_dsl.mesh import Mesh, Reach
 
-from ..arrays.array_view import CPU, ArrayView, frameworks, interop_of, view
+from ..arrays.array_view import CPU, ArrayView, common_framework, view
 from ..devices import memory
 from ..devices.devices import pick_device
 from ..devices.streams import stream_handle
-from ..errors import ArgumentTypeError, ArgumentValueError
+from ..errors import ArgumentValueError
 from . import interpreter
 from .calls import Described, overlaps_of, problem_of
 from .ranks import Ranks, compare, is_symmetric, made_symmetric, ranks_of
@@ -44,13 +44,7 @@ class RankCall:
         self.ranks: Ranks = ranks_of(mesh, name)
         self.arrays: list[Any] = [row[0] for row in rows]
         self.inputs: list[ArrayView] = [view(a) for a in self.arrays]
-        names = {interop_of(a).name for a in self.arrays}
-        if len(names) > 1:
-            listed = " and ".join(sorted(names))
-            raise ArgumentTypeError(
-                f"the arrays of a call of {name!r} belong to {listed}; convert them to one framework"
-            )
-        self.interop = frameworks(names.pop() if names else "numpy")
+        self.interop = common_framework(self.inputs, name)
         places = {v.device[0] for v in self.inputs if v.size}
         if len(places) > 1:
             raise ArgumentValueError(f"kernel {name!r}: some arrays lie on a GPU, and some in host memory")

@@ -11,7 +11,7 @@ from kernel_dsl.compiled import OutputSpec, TensorMapParam
 from kernel_dsl.launch_plan import LaunchPlan
 from kernel_dsl.source import here
 
-from ..arrays.array_view import CPU, ArrayView, frameworks, interop_of, row_major, view
+from ..arrays.array_view import CPU, ArrayView, common_framework, interop_of, row_major, view
 from ..devices import driver, memory
 from ..devices.device import Loaded
 from ..devices.devices import cuda_device, device_index
@@ -60,18 +60,12 @@ def begin(
     views = [view(a, handle or 0) for a in inputs]
     given = [view(a, handle or 0) for a in out or ()]
     everything = views + given
-    names = {v.framework for v in everything}
-    if len(names) > 1:
-        listed = " and ".join(sorted(names))
-        raise ArgumentTypeError(
-            f"the arrays of a call of {plan.name!r} belong to {listed}; convert them to one framework{where(plan)}"
-        )
+    interop = common_framework(everything, plan.name, where(plan))
     index = device_index(everything)
     if index is not None and device.kind == "cuda" and index != device.index:
         raise ArgumentValueError(
             f"{plan.name!r} was loaded on cuda:{device.index}, and its arrays lie on cuda:{index}{where(plan)}"
         )
-    interop = frameworks(names.pop() if names else "numpy")
     place = CPU if index is None else ("cuda", index)
     if handle is None:
         handle = 0 if index is None else interop.current_stream(index)

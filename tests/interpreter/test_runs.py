@@ -21,13 +21,6 @@ RACE = """ .shared .align 16 .b32 s[64];
  st.shared.u32 [r3], r1;
  ld.shared.u32 r5, [r4];
  ret;"""
-# Each block appends its number to a list: the order in which they run.
-ORDER = """ ld.param.u64 d1, [a]; ld.param.u64 d2, [b]; setp.ne.u32 p1, r1, 0; @p1 bra END;
- mov.u32 r2, 0;
-SPIN: add.u32 r2, r2, 1; setp.lt.u32 p2, r2, 4; @p2 bra SPIN;
- mov.u32 r3, %warpid;
- atom.global.add.u32 r4, [d1], 1; mul.wide.u32 d3, r4, 4; add.s64 d4, d2, d3; mov.u32 r5, %ctaid.x; st.global.u32 [d4], r5;
-END: ret;"""
 
 
 def text_of(body: str, params: str = "") -> str:

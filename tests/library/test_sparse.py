@@ -23,7 +23,6 @@ f32, f16, bf16, i32 = kd.float32, kd.float16, kd.bfloat16, kd.int32
 e4m3, e5m2, s8, u8 = kd.float8_e4m3fn, kd.float8_e5m2, kd.int8, kd.uint8
 DTYPES = (bf16, f16, f32, e4m3, e5m2, s8, u8)
 Spec = kd.ShapeDtypeStruct
-TOLERANCE = {1: 1e-6, 2: 1e-6, 4: 2e-3}
 
 
 def product(a_type: Any, b_type: Any, total: Any, turn: bool, M: int, N: int, K: int, registers: bool) -> Any:

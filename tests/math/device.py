@@ -24,7 +24,6 @@ class Compiled:
 
     ptx: str
     instructions: int
-    slow_instructions: int
 
 
 @cache
@@ -82,12 +81,8 @@ def compile_ptx(key: str, arch: str = "sm_90a") -> Compiled:
     builder.getModulePassManager().run(module, builder)
     ptx = machine.emit_assembly(module)
     entry = ptx[ptx.index(".visible .entry") :]
-    slow = ptx[: ptx.index(".visible .entry")]
-    if ".func" in entry:
-        entry, after = entry[: entry.index(".func")], entry[entry.index(".func") :]
-        slow += after
     overhead = 3 * called.arity + 9
-    return Compiled(ptx, _count(entry) - overhead, _count(slow))
+    return Compiled(ptx, _count(entry.partition(".func")[0]) - overhead)
 
 
 def ptxas() -> str | None:

@@ -180,11 +180,7 @@ class MetalKernel:
         self._seen = SeenCalls()
 
     def __repr__(self) -> str:
-        inputs, outputs = (
-            ", ".join(self.body.input_names or ()),
-            ", ".join(self.body.output_names or ()),
-        )
-        return f"<metal_kernel {self.name!r}: {inputs} -> {outputs}>"
+        return self.body.shown("metal_kernel")
 
     @unguarded
     def __call__(
