@@ -11,6 +11,8 @@ from typing import Any
 
 from kernel_dsl.errors_mesh import NotSymmetric
 
+from ..arrays.array_view import interop_of, view
+
 
 def core() -> Any:
     """The package, where the program uses it; else None."""
@@ -52,12 +54,13 @@ class NvshmemHandle:
             what = f"an array of NVSHMEM, where this is process {pe} of {count} and rank {rank} of {size},"
             raise NotSymmetric(op=op, what=what, hint=hint)
         self.rank, self.world_size = rank, size
+        self._stream = _Stream(array)
         self.buffer_ptrs = [address_of(array) if peer == rank else _mapped(get, array, peer) for peer in range(size)]
 
     def barrier(self, channel: int = 0) -> None:
         """All ranks' streams come to this."""
         module = core()
-        module.barrier(module.Teams.TEAM_WORLD, stream=_Stream())
+        module.barrier(module.Teams.TEAM_WORLD, stream=self._stream)
 
 
 def _mapped(get: Any, array: Any, peer: int) -> int:
@@ -69,13 +72,14 @@ def _mapped(get: Any, array: Any, peer: int) -> int:
 
 
 class _Stream:
-    """The current stream, as the package takes it."""
+    """The current stream of an array's framework on its GPU, in the form that the package takes."""
+
+    def __init__(self, array: Any) -> None:
+        self._interop = interop_of(array)
+        self._index = view(array).device[1]
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        torch: Any = sys.modules.get("torch")
-        if torch is not None:
-            return 0, int(torch.cuda.current_stream().cuda_stream)
-        return 0, int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+        return 0, self._interop.current_stream(self._index)
 
 
 def zeros(count: int, arrays: Sequence[Any]) -> Any:
