@@ -35,6 +35,15 @@ def test_many_forms(seed: int) -> None:
 
 
 @needs_ptxas
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_operands_in_the_place_of_others(seed: int) -> None:
+    taken, unequal = forms.compared(forms.with_others(seed))
+    assert not unequal, "\n".join(unequal)
+    assert taken > 100
+
+
+@needs_ptxas
 def test_modifiers_in_other_orders() -> None:
     taken, unequal = orders.differences(200, seed=0)
     assert not unequal, "\n".join(unequal)

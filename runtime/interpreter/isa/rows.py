@@ -5,7 +5,8 @@ A row has a name, whose words come first and in order, and slots of modifiers be
 word that two slots have goes to the first that is free.
 
 Operands are roles: `D` a destination, `D!` one that may not be `_`, `D|P` a destination or a pair, `S` a value, `S:b32`
-one of a type of its own, `P` a predicate, `R` a register or the address of a variable, `#` an integer literal, `[slot]` an
+one of a type of its own, `P` a predicate, `R` a register or the address of a variable, `R/shared` of a variable of that
+space (or of the slot's), `#` an integer literal, `[slot]` an
 address in the state space that the slot names, `[~slot]` one that may be 32 bits wide even if generic, `[slot/shared]` one
 that names variables of that space if generic, `[slot,{}]` a tensor map with coordinates, `{}` a vector, `X` anything; `?`
 behind a role that may be left out, `role@slot`, `role@slot=word` and `role@slot!=word` for one that is there if the slot
@@ -158,10 +159,13 @@ def _wrong(role: Role, operand: Operand, lanes: int, words: Words) -> str:
             return "coordinates belong to a tensor map, and to nothing else"
         space = words.get(role.space.lstrip("~"), role.space)
         base = operand.base
-        if isinstance(base, Reg) and base.type in ("b32", "u32", "s32") and space == "" and role.space[:1] != "~":
-            return f"the generic address '{base.name}' is .{base.type}"
-    if kind == "#" and isinstance(operand, Imm) and operand.kind != "int":
+        wide = space in ("", "global") and role.space[:1] != "~"
+        if wide and isinstance(base, Reg) and base.type in ("b32", "u32", "s32"):
+            return f"a {space or 'generic'} address of 32 bits, '{base.name}', is not supported"
+    if kind in ("#", "P") and isinstance(operand, Imm) and operand.kind != "int":
         return "an integer constant is wanted"
+    if kind == "S" and isinstance(operand, Negated) and "pred" not in (role.type, words.get("type")):
+        return "a negated predicate is not possible here"
     return ""
 
 
@@ -191,7 +195,8 @@ def _role(text: str) -> Role:
     body, _, type_ = body.rstrip("?").partition(":") if body[0] != "[" else (body.rstrip("?"), "", "")
     found = re.fullmatch(r"\[([~\w:]*)/?(\w*)(,\{\})?\]", body)
     if found is None:
-        return Role(body, "", optional, when, type_)
+        kind, _, home = body.partition("/")
+        return Role(kind, "", optional, when, type_, home)
     return Role("[,{}]" if found[3] else "[]", found[1], optional, when, "", found[2])
 
 

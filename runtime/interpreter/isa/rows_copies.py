@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ptx.module import Imm, Mem, Vec
+from ..ptx.module import Imm, Mem, Negated, Reg, Vec
 from .rows import Operands, Words, row
 from .rows_memory import HINT, PREFETCH
 
@@ -10,6 +10,11 @@ from .rows_memory import HINT, PREFETCH
 def _size(w: Words, operands: Operands) -> str:
     size, given = operands[2], operands[3] if len(operands) > 3 + bool(w["hint"]) else None
     assert isinstance(size, Imm)
+    register = given.reg if isinstance(given, Negated) else given
+    if isinstance(register, Reg) and register.type not in (
+        ("pred",) if register is not given else ("pred", "b32", "u32", "s32")
+    ):
+        return f"'{register.name}' is neither bytes of the source as .u32 nor a predicate"
     if size.value not in (4, 8, 16) or (w["cache"] == "cg" and size.value != 16):
         return f"copies of {size.value} bytes are not possible"
     return (
@@ -20,7 +25,7 @@ def _size(w: Words, operands: Operands) -> str:
 
 
 row("cp.async",
-    "cache=ca|cg to=shared|shared::cta from=global " + PREFETCH + " " + HINT, "[to] [from] # S? S:b64@hint", _size)  # fmt: skip
+    "cache=ca|cg to=shared|shared::cta from=global " + PREFETCH + " " + HINT, "[to] [from] # X? S:b64@hint", _size)  # fmt: skip
 row("cp.async.commit_group cp.async.bulk.commit_group", "", "")
 row("cp.async.wait_all", "", "", waits=True)
 row("cp.async.wait_group", "", "#", waits=True)

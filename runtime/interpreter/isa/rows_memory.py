@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ptx.module import TYPE_BYTES, Imm, Sink
+from ..ptx.module import TYPE_BYTES, Imm, Sink, Sym, Vec
 from .rows import VECTORS, Operands, Words, row
 
 SCOPE = "scope=cta|cluster|gpu|sys?"
@@ -72,7 +72,7 @@ row("ld",
     "order=weak|volatile|relaxed|acquire? mmio? " + SCOPE + " "
     "space=const|global|local|param|param::entry|param::func|shared|shared::cta|shared::cluster? "
     "nc? cache=ca|cg|cs|lu|cv? l1=" + _PRIORITIES + "? " + PREFETCH + " " + HINT + " vec=v2|v4? type=" + _SCALARS,
-    "D [space] S:b64@hint",
+    "D! [space] S:b64@hint",
     scoped, _strong_space, _mmio, _caches, _read_only, width, waits=_waits)  # fmt: skip
 row("ldu", "space=global? vec=v2|v4? type=" + _SCALARS, "D! [space]", width)
 row("st",
@@ -122,6 +122,15 @@ def _vector(w: Words, operands: Operands) -> str:
     return "" if w["space"] in ("", "global") else "a vector needs global memory"
 
 
+def _value(w: Words, operands: Operands) -> str:
+    if not w["vec"] and any(isinstance(operand, Vec) for operand in operands):
+        return "braces belong to a vector"
+    value = operands[-1 - bool(w.get("hint"))]
+    if isinstance(value, Imm) and (w["type"] in _HALVES or (w["type"] == "b128" and value.kind != "int")):
+        return f"a literal where a register of .{w['type']} is wanted"
+    return ""
+
+
 def _hint(w: Words, operands: Operands) -> str:
     if not w["hint"]:
         return ""
@@ -136,10 +145,10 @@ _ATOMIC = (
 )
 row("atom",
     "order=relaxed|acquire|release|acq_rel? " + SCOPE + _ATOMIC.format("add|min|max|and|or|xor|exch|cas|inc|dec"),
-    "D [space] S S@op=cas S:b64@hint", _operation, _vector, _hint, waits=True)  # fmt: skip
+    "D [space] S S@op=cas S:b64@hint", _operation, _vector, _value, _hint, waits=True)  # fmt: skip
 row("red",
     "order=relaxed|release? " + SCOPE + _ATOMIC.format("add|min|max|and|or|xor|inc|dec"),
-    "[space] S S:b64@hint", _operation, _vector, _hint)  # fmt: skip
+    "[space] S S:b64@hint", _operation, _vector, _value, _hint)  # fmt: skip
 
 
 # --- multicast addresses ------------------------------------------------------------------------------
@@ -176,13 +185,13 @@ def _single_halves(w: Words, operands: Operands) -> str:
 
 row("multimem.ld_reduce",
     "order=weak|relaxed|acquire? " + SCOPE + _JOINED + "op=add|min|max|and|or|xor wide=acc::f32?" + _JOINED_TYPES,
-    "D! [/global]", scoped, width, _joined, waits=True)  # fmt: skip
+    "D! [/global]", scoped, width, _joined, _value, waits=True)  # fmt: skip
 row("multimem.st",
     "order=weak|relaxed|release? " + SCOPE + _JOINED + _JOINED_TYPES,
-    "[/global] S", scoped, width, _joined)  # fmt: skip
+    "[/global] S", scoped, width, _joined, _value)  # fmt: skip
 row("multimem.red",
     "order=relaxed|release? " + SCOPE + _JOINED + "op=add|min|max|and|or|xor" + _JOINED_TYPES,
-    "[/global] S", scoped, width, _joined, _single_halves)  # fmt: skip
+    "[/global] S", scoped, width, _joined, _single_halves, _value)  # fmt: skip
 
 _REMOTE = {
     "add": ("u32", "s32", "u64", "s64"), "min": ("u32", "s32"), "max": ("u32", "s32"), "inc": ("u32",), "dec": ("u32",),
@@ -230,14 +239,14 @@ def _in_range(w: Words, operands: Operands) -> str:
 
 def _part(w: Words, operands: Operands) -> str:
     part, whole = operands[2:]
-    fits = not isinstance(part, Imm) or not isinstance(whole, Imm) or part.value <= whole.value
+    fits = not isinstance(part, Imm) or not isinstance(whole, Imm) or part.value % (1 << 32) <= whole.value % (1 << 32)
     return "" if fits else "the primary size is at most the total"
 
 
 row(
     "prefetch",
     "space=global|local|const|param? level=L1|L2|L2::evict_last|L2::evict_normal|tensormap",
-    "[~space]",
+    "[space]",
     _level,
 )
 row("prefetchu", "level=L1", "[/global]")
@@ -251,11 +260,17 @@ row("createpolicy.cvt", "level=L2 type=b64", "D! S")
 
 # --- addresses ----------------------------------------------------------------------------------------
 
+
+def _no_variable(w: Words, operands: Operands) -> str:
+    return "a register is wanted" if isinstance(operands[-1], Sym) else ""
+
+
 _WINDOWS = "space=const|global|local|shared|shared::cta|shared::cluster|param|param::entry"
-row("cvta cvta.to", _WINDOWS + " type=u64", "D! R")
-row("isspacep", _WINDOWS, "D!:pred R:b64")
-row("mapa", "space=shared::cluster? type=u32|u64", "D! R S:u32")
-row("getctarank", "space=shared::cluster? type=u32|u64", "D!:u32 R")
+row("cvta", _WINDOWS + " type=u64", "D! R/space")
+row("cvta.to", _WINDOWS + " type=u64", "D! R", _no_variable)
+row("isspacep", _WINDOWS, "D!:pred R:b64", _no_variable)
+row("mapa", "space=shared::cluster? type=u32|u64", "D! R/shared S:u32", _no_variable)
+row("getctarank", "space=shared::cluster? type=u32|u64", "D!:u32 R/shared")
 
 
 # --- mbarriers ----------------------------------------------------------------------------------------

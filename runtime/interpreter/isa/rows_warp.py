@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ptx.module import Imm, Pair, Vec
+from ..ptx.module import Imm, Pair, Reg, Vec
 from .rows import Operands, Words, opened, row
 
 
@@ -23,6 +23,8 @@ def _redux_type(w: Words, operands: Operands) -> str:
         return "" if w["op"] in ("min", "max") else f".{w['op']} is not for .f32"
     if w["abs"] or w["nan"]:
         return ".abs and .NaN are for .f32"
+    if any(isinstance(o, Reg) and o.type == "f32" for o in operands):
+        return "floats are reduced as .f32"
     return "" if (w["op"] in ("and", "or", "xor")) == (w["type"] == "b32") else f".{w['op']} is not for .{w['type']}"
 
 
@@ -50,10 +52,14 @@ def _matrices(w: Words, operands: Operands) -> str:
     return "" if given == int(w["num"][1:]) else f"a vector of {w['num'][1:]} is wanted, {given} given"
 
 
+def _register(w: Words, operands: Operands) -> str:
+    return "a register is wanted" if isinstance(operands[1], Imm) else ""
+
+
 _MATRIX = "sync aligned shape=m8n8 num=x1|x2|x4 trans? space=shared|shared::cta? type=b16"
 row("ldmatrix", _MATRIX, "{} [~space]", _matrices, waits=True)
 row("stmatrix", _MATRIX, "[~space] {}", _matrices, waits=True)
-row("movmatrix", "sync aligned shape=m8n8 trans type=b16", "D! S", waits=True)
+row("movmatrix", "sync aligned shape=m8n8 trans type=b16", "D! S", _register, waits=True)
 opened("mma wmma wgmma", waits=True)
 
 

@@ -18,9 +18,8 @@ _HEADS = {tuple(name.split(".")): number for number, names in _SINCE.items() for
 _LONGEST = max(map(len, _HEADS))
 # A modifier, of all instructions or of those with a first word -> the first target that has it.
 _CLUSTER = ("shared::cluster", "cluster", "sync_restrict::shared::cta", "sync_restrict::shared::cluster")
-_WORDS = {("", "L2::cache_hint"): 80, ("prefetch", "L2::evict_last"): 80, ("prefetch", "L2::evict_normal"): 80} | {
-    ("", word): 90 for word in _CLUSTER
-} | {
+_WORDS = {("", word): 90 for word in _CLUSTER} | {
+    ("", "L2::cache_hint"): 80, ("", "L2::256B"): 80, ("prefetch", "L2::evict_last"): 80, ("prefetch", "L2::evict_normal"): 80,
     ("fence", "async"): 90, ("fence", "async::generic"): 90, ("fence", "tensormap::generic"): 90, ("prefetch", "tensormap"): 90,
     ("mbarrier", "relaxed"): 90, ("atom", "b128"): 90, ("atom", "bf16"): 90, ("atom", "bf16x2"): 90,
     ("red", "bf16"): 90, ("red", "bf16x2"): 90, ("atom", "v2"): 90, ("atom", "v4"): 90, ("atom", "v8"): 90,

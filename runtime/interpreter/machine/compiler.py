@@ -167,6 +167,8 @@ class Compiler:
                 first = operand.first if isinstance(operand, Pair) else operand
                 if isinstance(first, Reg):
                     self.widening(first, role.type)
+            if role.kind == "R" and role.home and isinstance(operand, Sym):
+                self._check_space(operand.name, form.words.get(role.home, role.home))
             if isinstance(operand, Mem) and isinstance(operand.base, Sym):
                 space = form.words.get(role.space.lstrip("~"), role.space) or role.home
                 self._check_space(operand.base.name, space)
@@ -247,6 +249,8 @@ class Compiler:
             why = f"'{operand.name}' {why}" if why else ""
         elif isinstance(operand, Imm):
             why = literal_fits(operand, type_, head)
+        elif isinstance(operand, Negated) and type_ != "pred":
+            why = f"a negated predicate where .{type_} is wanted"
         elif isinstance(operand, Special) and head not in SPECIALS:
             why = f"special register '{operand.name}' where a register is wanted"
         elif isinstance(operand, Sym) and head not in ADDRESSES:
