@@ -17,6 +17,7 @@ from .. import dtypes as dt
 from ..arguments import strings
 from ..boundary import Choices, public
 from ..dataclass import dataclass
+from ..diagnostics import shown
 from ..errors import BadArgument, BadArgumentType, UnknownAxis
 from ..ir import MemorySpace, Op, RefType, attr, option
 from ..memory import MemorySpec, as_shape
@@ -111,7 +112,7 @@ def get_global(spec: Any) -> Ref:
     if isinstance(spec, SemaphoreType):
         spec = spec()
     if not isinstance(spec, SemaphoreSpec):
-        what = f"{spec!r} is not a semaphore specification"
+        what = f"{shown(spec)} is not a semaphore specification"
         raise BadArgumentType(op="get_global", what=what, hint="use `kd.SemaphoreType.REGULAR` or `.REGULAR(shape)`")
     made = allocate_semaphore(SemaphoreSpec((*current().batches, *spec.shape), True))
     return made.slice(tuple(members()))
