@@ -15,6 +15,8 @@ from .sizes import Sizes
 from .source import Loc, here
 from .stages import Stages, warn_of_remarks
 
+_NVSHMEM = "nvshmem_"  # in the texts of kernels that call NVSHMEM's device functions
+
 
 @once
 def kernel_cache() -> Any:
@@ -96,7 +98,8 @@ def _text_key(stages: Stages) -> str:
     from kernel_dsl.runtime.build.cache import cache_key
 
     options = repr((stages.params, stages.overlaps, stages.traced.outputs, stages.traced.output_tree))
-    identity = assembler_identity(AssemblerOptions(ptxas=environment().ptxas))
+    library_for = stages.target.name if _NVSHMEM in stages.key_text else ""
+    identity = assembler_identity(AssemblerOptions(ptxas=environment().ptxas), library_for=library_for)
     return cache_key(stages.key_text, target=stages.target.name, options=options, assembler=identity)
 
 
@@ -120,7 +123,8 @@ def _load_machine_code(
     from kernel_dsl.runtime.build.cache import cache_key
     from kernel_dsl.runtime.errors import LoadError
 
-    assembler = assembler_identity(AssemblerOptions(ptxas=environment().ptxas))
+    options_of = AssemblerOptions(ptxas=environment().ptxas)
+    assembler = assembler_identity(options_of, library_for=target if _NVSHMEM in text else "")
     key = cache_key(text, target=target, options=options, assembler=assembler)
     cache = kernel_cache()
     assembled = cache.get_or_build(key, build, places)

@@ -140,7 +140,7 @@ class MeshKernel(Kernel):
         call.take_outputs(None if outs is None else [self._row(x, f"output {n}") for n, x in enumerate(outs)])
         given = None if outs is None else tuple(ArrayInput(*d) for d in call.described_outputs)
         target = target_named(self._definition.params.target or call.target)
-        mapped = bool(self._mesh.hosts) and call.devices[0].kind == "cuda"
+        mapped = bool(self._mesh.hosts) and call.devices[0].kind == "cuda" and call.maps_all
         key = (inputs, repr(structure), given, call.overlaps, target.name, mapped)
         with self._lock:
             if key not in self._stages:

@@ -60,6 +60,7 @@ class Environment:
     cache_dir: Path | None  # KERNEL_DSL_CACHE: folder of compiled kernels; None if the user has no home folder
     cache_off: bool  # KERNEL_DSL_CACHE=off: nowhere
     ptxas: str | None  # KERNEL_DSL_PTXAS: the assembler to use
+    nvshmem: str | None  # NVSHMEM_LIB_DIR: the folder of NVSHMEM's device library
 
 
 def environment() -> Environment:
@@ -71,6 +72,7 @@ def environment() -> Environment:
         cache_dir=Path(cache) if cache and cache != "off" else _default_cache(),
         cache_off=cache == "off",
         ptxas=os.environ.get("KERNEL_DSL_PTXAS") or None,
+        nvshmem=os.environ.get("NVSHMEM_LIB_DIR") or None,
     )
 
 

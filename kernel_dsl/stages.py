@@ -17,6 +17,7 @@ from .options import CompilerParams, environment
 from .target import DEFAULT, TARGETS, Target
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from kernel_dsl.lowering import CallSpec
@@ -191,10 +192,13 @@ class Stages:
 
     def assembled_for_any(self) -> Assembled:
         """The machine code for all calls that meet its conditions."""
-        from kernel_dsl.runtime.assemble import AssemblerOptions, assemble
+        from kernel_dsl.runtime.assemble import AssemblerOptions, Library, assemble
+
+        from .ops.nvshmem import FUNCTIONS, MORE
 
         self._check_for_gpu()
-        return assemble(self.for_any, options=AssemblerOptions(ptxas=environment().ptxas))
+        options = AssemblerOptions(ptxas=environment().ptxas)
+        return assemble(self.for_any, options=options, library=Library((*FUNCTIONS, *MORE), _definitions))
 
 
 @public
@@ -266,6 +270,13 @@ class Compiled:
         from .hosting import tvm_function
 
         return tvm_function(self.stages.ir, self.assembled)
+
+
+def _definitions(path: Path, functions: Sequence[str], target: str) -> str:
+    """PTX of a device library's functions."""
+    from kernel_dsl.lowering import library_ptx
+
+    return library_ptx(path.read_bytes(), functions, TARGETS[target])
 
 
 def _show(ir: KernelIR, *, locations: bool = True) -> str:

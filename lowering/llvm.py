@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -106,12 +106,17 @@ def to_ptx(text: str, target: Target, *, level: int = 2) -> str:
     Raises `LlvmError` if the text does not parse or verify. A separate thread does the work. In the main thread, Ctrl-C
     would wait for LLVM's longest call, and could leave llvmlite's lock held.
     """
+    return _aside(lambda: _to_ptx(text, target, level))
+
+
+def _aside(work: Callable[[], str]) -> str:
+    """What `work` returns or raises, in a thread of its own."""
     made: list[str | Exception] = []
     done = forking.gate()
 
     def run() -> None:
         try:
-            made.append(_to_ptx(text, target, level))
+            made.append(work())
         except Exception as error:
             made.append(error)
         done.release()
@@ -133,22 +138,58 @@ def _to_ptx(text: str, target: Target, level: int) -> str:
         module.verify()
     except RuntimeError as error:
         raise LlvmError(f"{error}") from None
+    return _emitted(module, machine, level)
+
+
+def _emitted(module: Any, machine: Any, level: int, alone: Sequence[str] = ()) -> str:
+    """The PTX of a module, which is closed. `alone`: the functions that it is for; what they do not need goes first."""
     options = llvm.create_pipeline_tuning_options(speed_level=level)
     options.loop_vectorization = False
     options.loop_interleaving = False
     options.loop_unrolling = False
     options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
-    passes = builder.getModulePassManager()
+    managers = [builder.getModulePassManager()]
+    if alone:  # else the whole library would be optimised
+        managers.insert(0, llvm.create_new_module_pass_manager())
+        managers[0].add_global_dead_code_eliminate_pass()
     try:
-        passes.run(module, builder)
+        for passes in managers:
+            passes.run(module, builder)
         _keep_linear(module)
         return machine.emit_assembly(module)
     finally:
         # llvmlite's ModulePassManager never frees what it holds: 68 KB a compile
-        ffi.lib.LLVMPY_DisposeNewModulePassManger(passes)
-        passes.detach()
+        for passes in managers:
+            ffi.lib.LLVMPY_DisposeNewModulePassManger(passes)
+            passes.detach()
         module.close()
+
+
+def library_ptx(bitcode: bytes, functions: Sequence[str], target: Target) -> str:
+    """PTX of a device library's functions, of what they call, and of the library's variables, which its host part fills.
+
+    Raises `LookupError` for functions that it lacks, `LlvmError` if it is no bitcode that this LLVM reads.
+    """
+    return _aside(lambda: _library_ptx(bitcode, functions, target))
+
+
+def _library_ptx(bitcode: bytes, functions: Sequence[str], target: Target) -> str:
+    machine = _machine(target.name, target.ptx_version)
+    try:
+        module = llvm.parse_bitcode(bitcode)
+        module.triple, module.data_layout = TRIPLE, str(machine.target_data)
+    except RuntimeError as error:
+        raise LlvmError(f"{error}") from None
+    defined = {function.name: function for function in module.functions if not function.is_declaration}
+    lacking = [name for name in functions if name not in defined]
+    if lacking:
+        module.close()
+        raise LookupError(f"it has no function {lacking[0]}")
+    for name, function in defined.items():
+        if name not in functions:
+            function.linkage = "internal"
+    return _emitted(module, machine, 2, functions)
 
 
 # --- host code ------------------------------------------------------------------------------------

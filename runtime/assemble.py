@@ -6,13 +6,14 @@ speed of a warp-specialised kernel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernel_dsl.compiled import Assembled, CompiledKernel, Remark, Resources
 from kernel_dsl.options import assembler_environment
 
-from .build import elf, tools
+from .build import device_library, elf, tools
 from .build.driver_assemble import assemble_with_driver
 from .build.occupancy import blocks_per_multiprocessor, target_limits
 from .build.problems import AssemblerError, ToolFailed, ToolMissing
@@ -44,6 +45,14 @@ class AssemblerOptions:
 DEFAULT_OPTIONS = AssemblerOptions()
 
 
+@dataclass(frozen=True)
+class Library:
+    """Of a device library: the functions that kernels may call, and how they become PTX."""
+
+    functions: Sequence[str]
+    definitions: device_library.Definitions
+
+
 def find_ptxas(options: AssemblerOptions = DEFAULT_OPTIONS) -> Path | None:
     """The ptxas that `assemble` would run, or None.
 
@@ -58,27 +67,37 @@ def find_ptxas(options: AssemblerOptions = DEFAULT_OPTIONS) -> Path | None:
     return path
 
 
-def assembler_identity(options: AssemblerOptions = DEFAULT_OPTIONS) -> str:
-    """A text that changes with the assembler, for cache keys; 'driver' without ptxas."""
+def assembler_identity(options: AssemblerOptions = DEFAULT_OPTIONS, *, library_for: str = "") -> str:
+    """A text that changes with the assembler, for cache keys; 'driver' without ptxas.
+
+    `library_for`: the target of a kernel that calls the device library; the text changes with that, too.
+    """
     path = find_ptxas(options)
-    return tools.identity(path) if path is not None else "driver"
+    assembler = tools.identity(path) if path is not None else "driver"
+    return f"{assembler}, {device_library.identity(library_for)}" if library_for else assembler
 
 
-def assemble(kernel: CompiledKernel, *, options: AssemblerOptions = DEFAULT_OPTIONS) -> Assembled:
+def assemble(
+    kernel: CompiledKernel, *, options: AssemblerOptions = DEFAULT_OPTIONS, library: Library | None = None
+) -> Assembled:
     """The kernel with its machine code, resources and remarks.
 
-    Runs ptxas (10 ms for a small kernel) or, without ptxas and with a GPU, the driver's compiler.
+    Runs ptxas (10 ms for a small kernel) or, without ptxas and with a GPU, the driver's compiler. `library`: how a device
+    library becomes PTX, for a kernel that calls its functions.
 
     Raises:
         AssemblerError: the PTX was refused; it names the user's line.
-        ToolMissing: there is neither ptxas nor a GPU.
+        ToolMissing: there is neither ptxas nor a GPU, or no device library for a kernel that calls it.
         ToolFailed: ptxas did not end, was ended by a signal, or is another program.
     """
+    whole = kernel
+    if library is not None and device_library.calls(kernel.ptx):
+        whole = replace(kernel, ptx=device_library.with_definitions(kernel, library.functions, library.definitions))
     ptxas = find_ptxas(options)
     if ptxas is not None:
-        cubin, log = _run_ptxas(ptxas, kernel, options)
+        cubin, log = _run_ptxas(ptxas, whole, options)
     else:
-        cubin, log = _run_driver(kernel, options)
+        cubin, log = _run_driver(whole, options)
     remarks = tuple(Remark(m.text, m.kind, user_line(kernel, m)) for m in messages(log))
     return Assembled(kernel, cubin, resources(kernel, log), remarks)
 

@@ -17,7 +17,7 @@ from kernel_dsl.target import SM_80, SM_89, SM_90A, SM_100A, SM_120A, Limits, Ta
 from ..arrays.array_view import ArrayView
 from ..build import elf, fatbin
 from ..errors import ArgumentTypeError, ArgumentValueError, DeviceError, LoadError
-from . import driver, memory
+from . import driver, memory, nvshmem
 from .device import Dims, LoadedImage
 from .failures import launch_error, where
 from .gather import gather
@@ -134,7 +134,11 @@ class CudaDevice:
             result = cu.cuModuleLoadDataEx(data + b"\0", len(options), options, values)
         if int(result[0]) != 0:
             self._refuse(driver.error_of(result[0]), bytes(errors), name, kernel)
-        return CudaModule(self, result[1])
+        module = CudaModule(self, result[1])
+        if nvshmem.in_image(data):
+            with driver.current(self.context):
+                nvshmem.initialise(module.handle, name)
+        return module
 
     def _refuse(self, error: driver.CudaError, log: bytes, name: str, kernel: CompiledKernel | None) -> None:
         text = log.split(b"\0")[0].decode(errors="replace").strip()
@@ -150,7 +154,9 @@ class CudaDevice:
         if len(self._dropped) >= _UNLOAD_AT:  # unloading waits for the GPU, so not at every load
             cu = driver.api()
             while self._dropped:
-                cu.cuModuleUnload(self._dropped.pop())
+                module = self._dropped.pop()
+                nvshmem.forget(module)
+                cu.cuModuleUnload(module)
 
     def allocate(self, nbytes: int, stream: int = 0) -> memory.DeviceMemory:
         """Memory from this GPU's pool, ordered by `stream`."""

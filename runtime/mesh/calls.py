@@ -57,6 +57,8 @@ class MeshCall:
         self._given: list[Sequence[Any]] = []
         self._streams = self._stream_handles(stream)
 
+    maps_all = True  # GPUs of one process map each other's memory, or `Unreachable` is raised
+
     @property
     def target(self) -> str:
         return self.devices[0].target.name

@@ -88,6 +88,11 @@ class RankCall:
             raise ArgumentValueError(f"kernel {self.name!r}: out= does not lie on the device of the inputs")
 
     @property
+    def maps_all(self) -> bool:
+        """Whether every rank's memory is mapped on this GPU. All ranks must ask at the same time."""
+        return self.ranks.maps_all(self.arrays)
+
+    @property
     def overlaps(self) -> tuple[tuple[int, int], ...]:
         return overlaps_of(self.name, [[v] for v in self.inputs], [[v] for v in self._outs or ()])
 

@@ -76,6 +76,7 @@ class RankLaunches:
         self._inputs = len(call.inputs)
         shape = loaded.plan.arrays[-1].shape
         self._handle, self._arena = handle, arena
+        self._far = bool(call.mesh.hosts) and not call.maps_all  # then the code asks whether a peer's address is 0
         address = address_of(arena) + 4 * shape[0] * slot
         counts = ArrayView(address, shape, row_major(shape), int32, ("cuda", loaded.device.index), "torch")
         self._kept = MeshKept([loaded], [call.stream], False, [counts])
@@ -162,9 +163,9 @@ class RankLaunches:
         if handle.world_size != self.ranks.size or handle.rank != self.ranks.rank:
             raise not_symmetric(self.name, f"{what}, whose rendezvous was with another group,")
         for peer, base in enumerate(handle.buffer_ptrs):
-            if not base:
+            if not base and not self._far:
                 why = f"the memory of {what} is not mapped here"
-                hint = "GPUs call nothing of NVSHMEM's device library yet: use GPUs of one host, which map each other"
+                hint = "use GPUs that map each other, or name the mesh's axes over hosts: `kd.Mesh(..., hosts=)`"
                 raise Unreachable(rank=self.ranks.rank, peer=peer, why=why, hint=hint)
         return handle
 

@@ -41,6 +41,9 @@ class Ranks:
         self.calls = 0  # that the ranks agreed on
         self.slots: dict[int, int] = {}  # sets of semaphores that are taken, by their size
         self.arenas: dict[int, list[Any]] = {}
+        self._maps: dict[
+            bool, bool
+        ] = {}  # whether all ranks map each other's memory; of NVSHMEM's arrays, and of others
         self._own: Any = getattr(group, "exchange", None)
 
     def exchange(self, kernel: str, value: Any) -> list[Any]:
@@ -114,6 +117,14 @@ class Ranks:
         made.zero_()
         torch.cuda.synchronize(device)
         return made
+
+    def maps_all(self, arrays: Sequence[Any]) -> bool:
+        """Whether memory like that of `arrays` is mapped between all ranks. The first time all ranks must ask."""
+        kind = any(map(nvshmem_arrays.is_nvshmem, arrays))
+        if kind not in self._maps:
+            made = self.zeros(4, arrays)
+            self._maps[kind] = all(self.handle(made, "symmetric memory", "memory to try").buffer_ptrs)
+        return self._maps[kind]
 
     def on_stream(self, stream: int) -> AbstractContextManager[Any]:
         """Make the stream with this handle torch's current stream."""

@@ -294,6 +294,42 @@ def test_arrays_of_nvshmem4py(played: Any, monkeypatch: pytest.MonkeyPatch) -> N
         k(played.memory.pair(3, 4)[0], out=out)
 
 
+def test_hosts_whose_memory_is_not_mapped(played: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(mesh_kernel, "load", lambda stages, device: seen.append(stages) or device.load(stages.kernel))
+    tables: list[list[int]] = []
+
+    def played_by(*got: Any) -> int:
+        table = at(int.from_bytes(Launch(*got).params[1], "little", signed=True), (6, 2), int64)
+        tables.append(table[1].tolist())
+        return 0
+
+    callback = CALLBACK(played_by)
+    LIB.fake_callback(callback)
+    x, out, there = played.memory.pair(1, 2)[0], played.memory.pair(0, 0), SimpleNamespace(all=True)
+    real = ranks.Ranks.handle
+
+    def handle(own: ranks.Ranks, array: Any, op: str, what: str) -> Any:
+        made = real(own, array, op, what)
+        if not there.all:
+            made.buffer_ptrs[1] = 0
+        return made
+
+    monkeypatch.setattr(ranks.Ranks, "handle", handle)
+    monkeypatch.setattr(rank_calls, "is_symmetric", lambda array: array in (x, out[0]))
+    for mapped in (True, False):
+        there.all = mapped
+        mesh = kd.Mesh(("host",), (2,), Group(0), hosts="host")
+
+        @kd.kernel(out_type=kd.ShapeDtypeStruct((N,), kd.float32), mesh=mesh)
+        def send(x: Any, out: Any) -> None:
+            kd.async_copy(x, out, device_id=1 - kd.axis_index("host"))
+
+        assert send(x, out=out[0]) is out[0]
+        assert ("nvshmem_putmem_nbi" in seen[-1].ptx) is not mapped and (tables[-1][1] == 0) is not mapped
+    LIB.fake_callback(CALLBACK())
+
+
 def test_what_the_ranks_do_not_agree_on(played: Any) -> None:
     xs, group = played.memory.pair(1, 2), Group(0)
     group.other = lambda words: [(n, w.replace("[64]", "[65]")) for n, w in words]
