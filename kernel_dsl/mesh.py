@@ -27,6 +27,7 @@ ROOM = 1 << 14  # semaphores of a kernel; behind them lies what it keeps between
 # The message of a kernel that ends because a wait lasted too long: texts of this many bytes, in memory that the host
 # reads.
 TEXTS, TEXT_BYTES = 32, 256
+COUNT = "{count}"  # in a text: where its number stands; else it follows
 _TOO_MANY = "waited too long for a semaphore"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import kernel_dsl as kd
 from kernel_dsl import dtypes as dt
 from kernel_dsl.dtypes import DType
-from kernel_dsl.mesh import ROOM, Mesh, meshed
+from kernel_dsl.mesh import COUNT, ROOM, Mesh, meshed
 from kernel_dsl.ops.semaphore import Deadline
 
 BLOCKS = 132  # of a device at most: all must run at the same time
@@ -77,24 +77,25 @@ def words_kernel(shape: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: floa
         here = [[address(bases[0], rank, unit) for rank in ranks if n > 1] for unit, _ in places]
 
         def peek() -> tuple[Any, list[list[Any]]]:
-            """How many words have not come, and what has."""
+            """1 + the last rank of which words have not come, or 0; and what has come."""
             missing: Any = 0
             found: list[list[Any]] = []
             for addresses in here:
                 found.append([])
-                for one in addresses:
+                for rank, one in zip(ranks, addresses, strict=False):
                     value, *numbers = kd.inline_ptx(
                         take, one, out_type=(kd.ShapeDtypeStruct((chunk,), dtype), flag, flag), layout=(data, lanes, lanes)
                     )  # fmt: skip
                     found[-1].append(value)
-                    missing = sum(((x != number).astype(kd.int32) for x in numbers), missing)
-            return kd.sum(missing), found
+                    for x in numbers:
+                        missing = kd.where(x != number, rank + 1, missing)
+            return kd.max(missing), found
 
-        late = None if timeout is None else Deadline(f"waited for {timeout} s for the words of 'all_reduce'", timeout)
+        late = None if timeout is None else Deadline(f"waited for {timeout} s for the words of rank {COUNT}", timeout)
 
         def again(state: Any) -> Any:
             if late is not None:
-                late.check(state[0], lambda: state[0] > 0)
+                late.check(state[0] - 1, lambda: state[0] > 0)
             return peek()
 
         came = kd.while_loop(lambda state: state[0] > 0, again, peek())[1] if n > 1 else [[] for _ in own]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from kernel_dsl.dtypes import uint8
 from kernel_dsl.forking import in_child, lock
-from kernel_dsl.mesh import TEXT_BYTES, TEXTS
+from kernel_dsl.mesh import COUNT, TEXT_BYTES, TEXTS
 
 from ..arrays.array_view import CPU, ArrayView
 from . import driver, memory
@@ -46,7 +46,9 @@ def texts(data: npt.NDArray[np.uint8], rank: int) -> list[str]:
     for part in data.reshape(TEXTS, TEXT_BYTES):
         text = part[:-8].tobytes().partition(b"\0")[0].decode("utf-8", "replace")
         if text:
-            found.append(f"rank {rank}: {text}; it was {int(part[-4:].view(np.int32)[0])}")
+            count = int(part[-4:].view(np.int32)[0])
+            words = text.replace(COUNT, str(count)) if COUNT in text else f"{text}; it was {count}"
+            found.append(f"rank {rank}: {words}")
     return found
 
 

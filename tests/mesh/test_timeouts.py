@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl import dtypes as dt
+from kernel_dsl.library import all_reduce_words
 from kernel_dsl.library.gathering_product import gathering_kernel
 from kernel_dsl.library.mesh_product import MeshProduct
 from kernel_dsl.library.ring_attention_general import RingProblem
@@ -73,6 +75,21 @@ def test_each_wait_has_words_of_its_own() -> None:
         two([np.array(7, np.int32), np.array(7, np.int32)])
     assert "rank 1: kernel 'two' waited for 0.25 s for 'second' to become as asked; it was 4" in str(caught.value)
     assert str(caught.value).count("waited") == 1
+
+
+@pytest.mark.parametrize(("n", "silent"), [(2, 0), (2, 1), (3, 1)])
+def test_a_small_all_reduce_says_whose_words_it_waits_for(n: int, silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def inline_ptx(text: str, *args: Any, **how: Any) -> Any:
+        if "st.relaxed.sys" not in text:
+            return kd.inline_ptx(text, *args, **how)
+        return kd.when(kd.axis_index("x") != silent)(lambda: kd.inline_ptx(text, *args, **how))
+
+    monkeypatch.setattr(all_reduce_words, "kd", SimpleNamespace(**{**vars(kd), "inline_ptx": inline_ptx}))
+    mesh = kd.Mesh(("x",), (n,))
+    kernel = all_reduce_words.words_kernel.__wrapped__((64,), dt.float32, mesh, 0.001)
+    with pytest.raises(kd.HazardError, match=rf"waited for 0.001 s for the words of rank {silent}") as caught:
+        kernel([np.ones(64, np.float32) for _ in range(n)], interpret=kd.InterpretParams(seed=silent))
+    assert "it was" not in str(caught.value)
 
 
 @SLOW
