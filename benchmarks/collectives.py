@@ -192,6 +192,32 @@ def gradients(torch: Any, length: int, causal: bool, mesh: kd.Mesh) -> Row:
     return {"ours": ours, "alone": alone}, right
 
 
+def autograd(torch: Any, length: int, causal: bool, mesh: kd.Mesh) -> Row:
+    """Ring attention and its gradients by autograd; "alone" is the library's attention to a GPU's own keys, as often."""
+    n = mesh.size
+    q, k, v = (
+        [torch.randn(1, HEADS, length, 128, device=f"cuda:{r}").to(torch.bfloat16).requires_grad_() for r in range(n)]
+        for _ in range(3)
+    )
+    douts = [torch.randn_like(x) for x in q]
+
+    def ours(**how: Any) -> list[Any]:
+        outs = library.ring_attention(q, k, v, mesh, causal=causal, **how)
+        return torch.autograd.grad(list(outs), [*q, *k, *v], douts)
+
+    def alone() -> None:
+        for rank in range(n):
+            given = (q[rank], k[rank], v[rank])
+            torch.autograd.grad(library.attention(*given, causal=causal), given, douts[rank])
+
+    with torch.no_grad():
+        out, lse = library.ring_attention(q, k, v, mesh, causal=causal, return_lse=True, timeout=20)
+        wants = library.ring_attention_backward(douts, q, k, v, out, lse, mesh, causal=causal, timeout=20)
+    flat = [x for row in wants for x in row]  # which the row of gradients compares with float64
+    right = all(torch.equal(got, want) for got, want in zip(ours(timeout=20), flat, strict=True))
+    return {"ours": ours, "alone": alone}, right
+
+
 def experts(torch: Any, mesh: kd.Mesh) -> Row:
     """Dispatch and combine of 4,096 tokens of 7,168 bfloat16 a GPU to 8 of 256 experts."""
     n, tokens, width, k, count = mesh.size, 4096, 7168, 8, 256
@@ -226,6 +252,7 @@ def cases(torch: Any, mesh: kd.Mesh) -> dict[str, Callable[[], Row]]:
         word = "_causal" if causal else ""
         made[f"ring_attention_8192{word}"] = partial(attention, torch, 8192, causal, mesh)
         made[f"ring_attention_backward_8192{word}"] = partial(gradients, torch, 8192, causal, mesh)
+        made[f"ring_attention_autograd_8192{word}"] = partial(autograd, torch, 8192, causal, mesh)
     made["experts_4096x7168"] = partial(experts, torch, mesh)
     return made
 

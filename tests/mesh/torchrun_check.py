@@ -35,6 +35,7 @@ class Check:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.device = torch.device("cpu") if cpu else torch.device("cuda", self.rank)
         self.failed = 0
+        self.semaphore = False
 
     def say(self, text: str) -> None:
         if self.rank == 0:
@@ -167,15 +168,63 @@ class Check:
             self.expect(f"ring_attention_backward d{name}", grad, x.grad.chunk(self.size, 2)[self.rank], 4e-2)
 
     def delays(self) -> None:
-        """Many calls with ranks that come at different times: right each time."""
-        count = 64 if self.cpu else 8 * KIB
-        xs = self.made(count, seed=9, dtype=torch.float32)
-        x, total = xs[self.rank], sum(xs)
+        """Each function many times, with ranks that come at different times: the bits of the first call each time."""
         late = random.Random(self.rank)
-        for _ in range(self.iterations):
-            if late.random() < 0.3:
-                time.sleep(late.random() * 2e-3)
-            self.expect("all_reduce with delays", kd.library.all_reduce(x, self.group), total, 1e-6)
+        for name, call in self.each().items():
+            want = [x.clone() for x in call()]
+            wrong = sum(torch.zeros((), dtype=torch.int64, device=self.device) for _ in want)
+            for _ in range(self.iterations):
+                if late.random() < 0.3:
+                    time.sleep(late.random() * 5e-4)
+                elif late.random() < 0.5 and not self.cpu:
+                    torch.cuda._sleep(late.randrange(1, 200_000))
+                for got, expected in zip(call(), want, strict=True):
+                    wrong += (got != expected).sum()
+            if int(wrong):
+                self.failed += 1
+                print(f"WRONG on rank {self.rank}: {name} with delays: {int(wrong)} elements", flush=True)
+
+    def each(self) -> dict[str, Callable[[], Any]]:
+        """Calls of small arrays, whose results `collectives`, `products` and `attention` compare with what is right."""
+        group, lib = self.group, kd.library
+        how = {"timeout": 20}
+        m, depth = (128, 16) if self.cpu else (128, 128)
+        x = self.made(64, 1000, seed=9, dtype=torch.float32)[self.rank]
+        rows = self.made(m, depth, seed=10)[self.rank]
+        many = self.made(self.size * m, depth, seed=11)[self.rank]
+        w = self.made(depth, 256, seed=12)[self.rank]
+        q, k, v, dout = (self.made(1, 2, 128, 64, seed=seed)[self.rank] for seed in range(13, 17))
+        out, lse = lib.ring_attention(q, k, v, group, causal=True, return_lse=True, **how)
+        generator = torch.Generator().manual_seed(self.rank)
+        chosen = torch.rand((128, 16), generator=generator).topk(4).indices.to(torch.int32)
+        interpret = True if self.cpu else None
+        ids = kd.symmetric.empty((128, 4), "int32", group, interpret=interpret).copy_(chosen)
+        weights = torch.full((128, 4), 0.25, device=self.device)
+        sizes = kd.symmetric.empty((self.size,), "int32", group, interpret=interpret).fill_(m // self.size - self.rank)
+        there = torch.zeros(self.size * m, depth, dtype=rows.dtype, device=self.device), torch.zeros_like(sizes)
+
+        def experts() -> Any:
+            received, counts, places = lib.expert_dispatch(rows, ids, group, num_experts=16, **how)
+            return lib.expert_combine(received, ids, places, weights, group, num_experts=16, **how), counts
+
+        calls: dict[str, Callable[[], Any]] = {
+            f"all_reduce {name}": lambda name=name: [lib.all_reduce(x, group, algorithm=name, **how)]
+            for name in ("words", "one-shot", "two-shot")
+        }
+        calls |= {
+            "all_gather": lambda: [lib.all_gather(x, group, **how)],
+            "reduce_scatter": lambda: [lib.reduce_scatter(x, group, **how)],
+            "all_to_all": lambda: lib.all_to_all(rows, sizes, group, out=there, **how),
+            "experts": experts,
+            "all_gather_matmul": lambda: [lib.all_gather_matmul(rows, w, group, **how)],
+            "matmul_reduce_scatter": lambda: [lib.matmul_reduce_scatter(many, w, group, **how)],
+            "matmul_all_reduce": lambda: [lib.matmul_all_reduce(many, w, group, **how)],
+            "ring_attention": lambda: [lib.ring_attention(q, k, v, group, causal=True, **how)],
+            "ring_attention_backward": lambda: lib.ring_attention_backward(
+                dout, q, k, v, out, lse, group, causal=True, **how
+            ),
+        }
+        return calls
 
     def errors(self) -> None:
         x = self.made(1024, seed=7)[self.rank]
@@ -199,36 +248,49 @@ class Check:
             print(f"WRONG on rank {self.rank}: {name} is no error", flush=True)
 
     def dies(self) -> None:
+        """PyTorch finds the error first, in words of its own; the next call here says which rank and what was waited for."""
         x = self.made(4096, seed=8)[self.rank]
+        wide = self.made(self.size * 128, 128, seed=8)[self.rank]
+        kd.library.reduce_scatter(wide, self.group, timeout=3)
         kd.library.all_reduce(x, self.group, timeout=3)
         torch.cuda.synchronize()
         if self.rank == 1:
             os._exit(0)
-        start = time.perf_counter()
+        start, said = time.perf_counter(), ""
+        call = (kd.library.all_reduce, kd.library.reduce_scatter)[self.semaphore]
+        given, words = (x, "the words of rank 1") if not self.semaphore else (wide, "'begin' to become 2; it was 1")
         try:
-            kd.library.all_reduce(x, self.group, timeout=3)
+            call(given, self.group, timeout=3)
             torch.cuda.synchronize()
-            kd.library.all_reduce(x, self.group, timeout=3)
         except Exception as error:
             print(f"after {time.perf_counter() - start:.1f} s: {str(error).splitlines()[0]}", flush=True)
-            os._exit(0)
-        print("WRONG: rank 0 found no error", flush=True)
-        os._exit(1)
+            try:
+                call(given, self.group, timeout=3)
+            except Exception as own:
+                said = f"{type(own).__name__}: {own}"
+        right = f"rank 0: kernel '{'reduce_scatter' if self.semaphore else 'all_reduce_words'}_2' waited for 3 s for {words}"
+        print(said if right in said else f"WRONG: not {right!r} in: {said!r}", flush=True)
+        os._exit(right not in said)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--dies", action="store_true")
+    parser.add_argument("--semaphore", action="store_true", help="with --dies: in a kernel that waits for a semaphore")
+    parser.add_argument("--only", default="", help="a step")
     parser.add_argument("--iterations", type=int, default=1000)
     options = parser.parse_args()
     if not options.cpu:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("gloo" if options.cpu else "nccl")
     check = Check(options.cpu, 3 if options.cpu else options.iterations)
+    check.semaphore = options.semaphore
     if options.dies:
         check.dies()
     for step in (check.collectives, check.products, check.attention, check.delays, check.errors):
+        if options.only not in step.__name__:
+            continue
         step()
         check.say(f"{step.__name__}: done")
     dist.barrier()
