@@ -103,3 +103,88 @@ def test_outputs_are_made_for_each_call(made: Any) -> None:
     for _ in range(2):
         made.function(row(1), row(2), PAIR)
     assert made.entered == 1 and [out for _, out in made.kernel.calls] == [None] * 2, "the kernel makes all of them"
+
+
+class Like:
+    """The kernel's newest kind of call, which takes calls of arrays of two elements."""
+
+    repeats = True
+
+    def __init__(self) -> None:
+        self.took: list[Any] = []
+
+    def again(self, given: list[Any]) -> bool:
+        if any(x.shape != (2,) for x in given):
+            return False
+        self.took.append(given)
+        return True
+
+
+class Plain:
+    """A group of ranks, of which this is one."""
+
+    def rank(self) -> int:
+        return 0
+
+    def size(self) -> int:
+        return 2
+
+
+def one_of(kernel: Any, scaled: bool = True) -> Any:
+    @by_rank
+    def function(x: Any, mesh: Any, *, out: Any = None, scale: Any = None, interpret: Any = None) -> Any:
+        return Launched(kernel, (x,), out)
+
+    return function
+
+
+def vector(n: int = 2) -> Any:
+    return np.zeros(n, np.float32)
+
+
+def test_a_call_like_the_newest_is_told_by_its_arrays() -> None:
+    kernel, like, group = Kernel(), Like(), Plain()
+    kernel._fast.recent = (like,)  # type: ignore[attr-defined]
+    function = one_of(kernel)
+    for _ in range(2):  # in full, and by what is remembered
+        function(vector(), group, out=vector())
+    calls = len(kernel.calls)
+    x, out = vector(), vector()
+    assert function(x, group, out=out) is out and like.took == [[x, out]] and len(kernel.calls) == calls
+    # other arrays, options, ranks, and a graph that records: none of them is like it
+    others: list[Any] = [
+        lambda: function(vector(3), group, out=vector(3)),
+        lambda: function(x, group, out=out, scale=2.0),
+        lambda: function(x, group, out=out, scale=None, interpret=None),
+        lambda: function(x, Plain(), out=out),
+        lambda: function(x, group),
+    ]
+    for other in others:
+        other()
+        assert len(like.took) == 1
+    function(x, group, out=out)
+    taken = len(like.took)
+    kernel.recording.active = True
+    try:
+        function(x, group, out=out)
+    finally:
+        kernel.recording.active = False
+    kernel._fast.recent = ()  # type: ignore[attr-defined]
+    function(x, group, out=out)  # as after a fork
+    assert len(like.took) == taken
+
+
+def test_options_of_the_newest_are_compared_by_type_and_value() -> None:
+    kernel, like, group = Kernel(), Like(), Plain()
+    kernel._fast.recent = (like,)  # type: ignore[attr-defined]
+    function = one_of(kernel)
+    x, out = vector(), vector()
+    for _ in range(3):
+        function(x, group, out=out, scale=1)
+    assert len(like.took) == 1
+    for scale in (1.0, True, 2, None):
+        function(x, group, out=out, scale=scale)
+        assert len(like.took) == 1
+    function(x, group, scale=1, out=out)
+    function(x, group, scale=1, out=out)
+    assert len(like.took) >= 2
