@@ -13,6 +13,8 @@ from itertools import product
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from .. import dtypes as dt
 from ..arguments import strings
 from ..boundary import Choices, public
@@ -155,7 +157,8 @@ def semaphore_signal_multicast(
     sem: Any, inc: Any = 1, *, collective_axes: Any, memory_scope: str | None = None
 ) -> None:
     """`semaphore_signal` on every device along `collective_axes` of the mesh, this one included: a name, or several.
-    Raises `UnknownAxis` for an axis that the mesh does not have, and the errors of `semaphore_signal`.
+    Raises `UnknownAxis` for an axis that the mesh does not have, `BadArgument` for none or one twice, and the errors of
+    `semaphore_signal`.
     """
     op = "semaphore_signal_multicast"
     mesh = meshed(op)
@@ -164,6 +167,9 @@ def semaphore_signal_multicast(
     unknown = [name for name in names if name not in mesh.mesh.names]
     if unknown:
         raise UnknownAxis(name=unknown[0], names=", ".join(map(repr, mesh.mesh.names)))
+    if not names or len(set(names)) < len(names):
+        hint = f"name axes of the mesh, each once: {', '.join(map(repr, mesh.mesh.names))}"
+        raise BadArgument(op=op, what=f"collective_axes={collective_axes!r}", hint=hint)
     emit(WarpgroupBarrier())
     for at in product(*(range(axis_size(name)) for name in names)):
         _signal(ref, inc, dict(zip(names, at, strict=True)), scope, op, meets=False)
@@ -199,9 +205,11 @@ def semaphore_wait(
     The test and the decrement are one atomic step, so a semaphore can be a lock among several waiters.
 
     `timeout`: seconds after which the kernel ends with an error that names the semaphore; by default it waits for ever.
-    `memory_scope` and errors as of `semaphore_signal`.
+    `memory_scope` and errors as of `semaphore_signal`; `BadArgument` for a value below 0.
     """
     ref, scope = _one(sem, "semaphore_wait", memory_scope)
+    if isinstance(value, (int, np.integer)) and value < 0:
+        raise BadArgument(op="semaphore_wait", what=f"value={value}", hint="a count that signals reach: 0 or more")
     late = None if timeout is None else Deadline(_text(ref, value, timeout), timeout)
 
     def peek() -> Any:

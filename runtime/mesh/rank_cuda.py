@@ -49,7 +49,7 @@ class _Latest:
         self.addresses, self._tensors, self.made = addresses, tensors, made
 
     def are(self, arrays: Sequence[Any]) -> bool:
-        for n, ref in self._tensors:  # noqa: SIM110: `all` takes three times as long
+        for n, ref in self._tensors:  # noqa: SIM110 (`all` takes three times as long)
             if ref() is not arrays[n]:
                 return False
         return True

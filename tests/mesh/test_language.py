@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.errors import BadArgument
 from kernel_dsl.errors_mesh import RanksDiffer
 
 N = 256
@@ -167,3 +168,18 @@ def test_no_map_of_a_kernel_on_a_mesh() -> None:
 
     with pytest.raises(kd.Error, match="a map of a kernel on a mesh"):
         kd.vmap(copy)
+
+
+def test_impossible_counts_and_axes() -> None:
+    def kernel(body: Any) -> Any:
+        made = kd.kernel(body, out_type=SPEC, mesh=PAIR, scratch_types=[kd.SemaphoreType.REGULAR], interpret=True)
+        return lambda: made(inputs(2))
+
+    for axes in ((), ("x", "x"), []):
+        with pytest.raises(BadArgument, match="collective_axes="):
+            kernel(lambda x, out, sem, axes=axes: kd.semaphore_signal_multicast(sem, collective_axes=axes))()
+    with pytest.raises(BadArgument, match="value=-1"):
+        kernel(lambda x, out, sem: kd.semaphore_wait(sem, -1))()
+    wrong = "out_of_bounds: .*\n(?:.*\n)* *fix: the address 0 is that of a device id out of range"
+    with pytest.raises(kd.HazardError, match=wrong):
+        kernel(lambda x, out, sem: out.__setitem__(..., kd.remote_ref(x, kd.axis_index("x") + 1)[...]))()

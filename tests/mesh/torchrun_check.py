@@ -268,7 +268,7 @@ class Check:
                 call(given, self.group, timeout=3)
             except Exception as own:
                 said = f"{type(own).__name__}: {own}"
-        right = f"rank 0: kernel '{'reduce_scatter' if self.semaphore else 'all_reduce_words'}_2' waited for 3 s for {words}"
+        right = f"rank 0: kernel '{'reduce_scatter' if self.semaphore else 'all_reduce_words'}_2' waited for 3.0 s for {words}"
         print(said if right in said else f"WRONG: not {right!r} in: {said!r}", flush=True)
         os._exit(right not in said)
 

@@ -350,7 +350,7 @@ class GlobalSpace:
         what = f"access of {width} bytes at {at:#x}, where no array lies"
         fix = ""
         if at >> SLOT_BITS == 0 and self.multicast:  # on a mesh
-            fix = "the memory of a peer that is not mapped has the address 0"
+            fix = "the address 0 is that of a device id out of range, or of a peer that is not mapped"
         self.run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,), fix)
 
     def _outside(
