@@ -234,6 +234,10 @@ def by_rank(function: _T) -> _T:
             made = function(*args, **keywords)
         else:
             whole = given | keywords
+            for name in names[:first]:
+                if isinstance(x := whole.get(name), (list, tuple)) and not isinstance(x, OfRank):
+                    what = f"{name} is a list of {len(x)} for a process group"  # pyright: ignore[reportUnknownArgumentType]
+                    raise BadArgumentType(op=op, what=what, hint="with one process a GPU, pass this rank's array alone")
             if alone:
                 whole["mesh"] = mesh = _mesh_of(mesh)
             for name in arrays:

@@ -102,7 +102,7 @@ class RankCall:
 
     def words(self, reach: Reach) -> list[tuple[str, str]]:
         """Return the words that must be equal on all ranks."""
-        said = [("the kernel", repr(self.name))]
+        said = [("the name", repr(self.name)), ("out=", "arrays" if self._given else "none")]
         described = [*self.described, *self.described_outputs]
         for number, (shape, dtype, contiguous, _) in enumerate(described):
             name = f"argument {number}" if number < len(self.inputs) else f"output {number - len(self.inputs)}"
@@ -111,7 +111,7 @@ class RankCall:
                 array = [*self.arrays, *self._given][number]
                 where = "symmetric memory" if is_symmetric(array) else "memory that is not symmetric"
                 said.append((name, where))
-        return [*said, ("out=", f"overlaps {list(self.overlaps)}")]
+        return [*said, ("what out= overlaps", str(list(self.overlaps)))]
 
     def run(self, loaded: Sequence[Any], specs: Sequence[OutputSpec], reach: Reach) -> list[list[Any]]:
         """Run this rank's part. Returns the outputs, one row of one array for each."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from kernel_dsl import forking
 from kernel_dsl.dtypes import DType
-from kernel_dsl.errors_mesh import MeshMismatch, NotSymmetric, RanksApart, RanksDiffer
+from kernel_dsl.errors_mesh import MeshArgument, MeshMismatch, NotSymmetric, RanksApart, RanksDiffer
 from kernel_dsl.mesh import Mesh
 
 from ..arrays.array_view import CPU, frameworks, interop_of, view
@@ -177,10 +177,16 @@ def ranks_of(mesh: Mesh, kernel: str) -> Ranks:
     group = mesh.group
     if group is None:
         group = _torch_distributed().group.WORLD
+    if not hasattr(group, "exchange") and "torch.distributed" not in sys.modules:
+        hint = "a process group of torch, or an object with rank(), size() and exchange(value)"
+        raise MeshArgument(what=f"the group {group!r} has no exchange(value)", hint=hint)
     with _lock:
         found = _known.get(id(group))
         if found is None:
             found = _known[id(group)] = Ranks(group)
+    if not 0 <= found.rank < found.size:
+        what = f"the process group says that this is rank {found.rank} of {found.size}"
+        raise MeshMismatch(kernel=kernel, mesh=mesh, what=what, hint="use a group that this process belongs to")
     if found.size != mesh.size:
         what = f"the process group has {found.size} ranks"
         raise MeshMismatch(

@@ -83,7 +83,7 @@ def test_a_plain_load_from_a_device_that_is_not_mapped_is_found() -> None:
 
     xs = [np.zeros(N, np.float32) for _ in range(4)]
     assert load(xs, interpret=True)[0].shape == (N,)
-    with pytest.raises(kd.HazardError, match="the address 0 is that of .* a peer that is not mapped") as caught:
+    with pytest.raises(kd.HazardError, match=r"the address 0 is that of .* a peer that is not mapped") as caught:
         load(xs, interpret=kd.InterpretParams(mapped=APART))
     assert caught.value.kind == "out_of_bounds"
 

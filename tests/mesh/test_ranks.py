@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.errors_mesh import MeshArgument, MeshValue, RanksApart, RanksDiffer
+from kernel_dsl.errors import BadArgumentType
+from kernel_dsl.errors_mesh import MeshArgument, MeshMismatch, MeshValue, RanksApart, RanksDiffer
 
 from .groups import ThreadGroup, on_ranks
 
@@ -132,7 +134,42 @@ def test_kernels_that_differ_are_told() -> None:
         return kd.library.all_gather(x, group) if rank else kd.library.reduce_scatter(x, group)
 
     for error in on_ranks(2, call):
-        assert isinstance(error, RanksDiffer) and "the kernel of kernel" in str(error)
+        assert isinstance(error, RanksDiffer) and "the name of kernel" in str(error)
+
+
+def test_outputs_that_one_rank_gives_are_told() -> None:
+    def call(rank: int, group: ThreadGroup) -> Any:
+        x = np.ones(64, np.float32)
+        return kd.library.all_reduce(x, group, out=np.ones(64, np.float32) if rank else None)
+
+    for error in on_ranks(2, call):
+        assert isinstance(error, RanksDiffer)
+        assert "out= of kernel 'all_reduce_words_2' differs from rank to rank: rank 0 has none, rank 1 arrays" in str(
+            error
+        )
+
+
+def test_lists_and_groups_that_are_none() -> None:
+    x = np.ones(8, np.float32)
+    for error in on_ranks(2, lambda rank, group: kd.library.all_gather([x, x], group)):
+        assert isinstance(error, BadArgumentType) and "x is a list of 2 for a process group" in str(error)
+
+    class Odd:
+        exchange: Any
+
+        def rank(self) -> int:
+            return 5
+
+        def size(self) -> int:
+            return 2
+
+    odd: Any = Odd()
+    if "torch.distributed" not in sys.modules:
+        with pytest.raises(MeshArgument, match="has no exchange"):
+            kd.library.all_reduce(x, odd)
+    odd.exchange = lambda value: [value, value]
+    with pytest.raises(MeshMismatch, match="says that this is rank 5 of 2"):
+        kd.library.all_reduce(x, odd)
 
 
 def test_a_rank_that_ends_is_told() -> None:
