@@ -145,6 +145,14 @@ def made_like(x: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh | None, k
     return Symmetric(made, mesh)
 
 
+def is_symmetric(array: Any) -> bool:
+    """Whether peers reach an array of this rank: in host memory always, on a GPU as far as torch or NVSHMEM can say."""
+    from kernel_dsl.runtime.arrays.array_view import view
+    from kernel_dsl.runtime.mesh import ranks
+
+    return view(array).device[0] == "cpu" or ranks.is_symmetric(array)
+
+
 def devices_of(x: Any, mesh: Mesh) -> Sequence[int]:
     """Whose arrays these are: all devices', or this rank's."""
     if not isinstance(x, OfRank):

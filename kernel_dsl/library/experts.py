@@ -1,8 +1,9 @@
 """`expert_dispatch` and `expert_combine`: tokens go to the devices that have their experts, and come back summed up.
 
 There are three kernels. The first counts, for each expert, the tokens of its own device, and numbers them. The second reads the
-counts of all devices, computes where each device's rows begin, and stores each row at its place. The third reads the results
-in place and adds them up in the order of a token's experts, so calls give the same bits.
+counts of all devices and computes where its own rows begin; it fetches each token that one of its experts gets, once, and stores
+it for each of these. The third reads the results in place and adds them up in the order of a token's experts, so calls give
+the same bits.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from kernel_dsl.boundary import public
 from kernel_dsl.dtypes import DType
 from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh
-from kernel_dsl.symmetric import OfRank, made_like, overlap
+from kernel_dsl.symmetric import OfRank, is_symmetric, made_like, overlap
 
 from .by_rank import Launched, by_rank
 from .collectives import BLOCKS, described, orders_itself, wait_for_all
 
 CHUNK = 2048  # choices that a warpgroup counts at a time
-PIECE = 4096  # elements of a row that it holds
+GROUP = 1024  # choices of which it looks up the places at a time
+PIECE = 4096  # elements of a row that it holds of each of a token's rows
+BYTES = 16 << 10  # of a row that it holds, where it holds one
 
 
 @partial(public, name="expert_dispatch")
@@ -53,15 +56,33 @@ def expert_dispatch(
     if out is not None and any(overlap(a, row) for a in (x, experts) for row in out):
         raise BadArgument(op=op, what="out= shares memory with x or experts", hint="give other arrays")
     most = mesh.size * shape[0] * k if rows is None else an_int(rows, op, "rows", low=0)
-    places_and_counts = None
-    if isinstance(x, OfRank):  # peers read the counts
-        sizes = (("ranks", max(shape[0] * k, 1)), ("counts", num_experts))
-        places_and_counts = tuple(made_like(x, (size,), kd.int32, mesh, f"expert {name}") for name, size in sizes)
-    counting = _counting(shape[0] * k, k, num_experts, mesh)
-    ranks, counts = counting(experts, out=places_and_counts, interpret=interpret)
-    send = _sending(shape, dtype, k, num_experts, most, mesh, timeout)
-    received, mine, places = send(x, experts, ranks, counts, out=out, interpret=interpret)
+    choices: Any = max(shape[0] * k, 1)
+    known = None
+    if isinstance(x, OfRank):  # peers read these, and combining reads what is received
+        x = _reachable(x, shape, dtype, mesh)
+        sizes = (("numbers", choices), ("experts", choices), ("counts", num_experts))
+        known = tuple(made_like(x, (size,), kd.int32, mesh, f"expert {name}") for name, size in sizes)
+        if out is None:
+            others = [((num_experts // mesh.size,), kd.int32), ((shape[0], k), kd.int32)]
+            out = (made_like(x, (most, shape[1]), dtype, mesh), *(_plain(x, *other) for other in others))
+    known = _counting(shape[0] * k, k, num_experts, mesh)(experts, out=known, interpret=interpret)
+    fetch = _fetching(shape, dtype, k, num_experts, most, mesh, timeout)
+    received, mine, places = fetch(x, *known, out=out, interpret=interpret)
     return received, mine, places
+
+
+def _reachable(x: OfRank, shape: tuple[int, int], dtype: DType, mesh: Mesh) -> OfRank:
+    """This rank's rows, where peers can read them: copied, if they lie elsewhere."""
+    if is_symmetric(x[0]):
+        return x
+    there: Any = made_like(x, shape, dtype, mesh, "expert rows")
+    there[0][...] = x[0]
+    return there
+
+
+def _plain(x: OfRank, shape: tuple[int, ...], dtype: DType) -> OfRank:
+    """An array of this rank, which no peer reaches."""
+    return OfRank(made_like([x[0]], shape, dtype, None), x.mesh)
 
 
 @partial(public, name="expert_combine")
@@ -117,28 +138,30 @@ def _tokens(x: Any, experts: Any, mesh: Mesh, num_experts: Any, op: str) -> tupl
 
 @cache
 def _counting(choices: int, k: int, experts: int, mesh: Mesh) -> Any:
-    """The kernel `experts -> (ranks, counts)`.
+    """The kernel `experts -> (numbers, chosen, counts)`.
 
-    The results are each choice's number among the choices of its expert, and the number of these choices.
+    The results are each choice's number among the choices of its expert, the choices, and the number of choices of each expert.
     """
+    flat = kd.ShapeDtypeStruct((max(choices, 1),), kd.int32)
 
     @kd.kernel(
-        out_type=(kd.ShapeDtypeStruct((max(choices, 1),), kd.int32), kd.ShapeDtypeStruct((experts,), kd.int32)),
+        out_type=(flat, flat, kd.ShapeDtypeStruct((experts,), kd.int32)),
         grid=(experts,),
         grid_names=("expert",),
         mesh=mesh,
         name=f"expert_counts_{mesh.size}",
     )
-    def count(ids: Any, ranks: Any, counts: Any) -> None:
+    def count(ids: Any, numbers: Any, chosen: Any, counts: Any) -> None:
         expert, flat = kd.axis_index("expert"), ids.reshape(-1)
         size = min(CHUNK, max(choices, 1))
 
         def chunk(i: Any, before: Any) -> Any:
             part = kd.ds(i * size, size)
             there = i * size + kd.arange(size) < choices
-            chosen = (kd.load(flat, part, mask=there, fill=-1) == expert).astype(kd.int32)
-            kd.store(ranks, part, before + kd.cumsum(chosen, exclusive=True), mask=chosen == 1)
-            return before + kd.sum(chosen)
+            own = (kd.load(flat, part, mask=there, fill=-1) == expert).astype(kd.int32)
+            kd.store(numbers, part, before + kd.cumsum(own, exclusive=True), mask=own == 1)
+            kd.store(chosen, part, kd.full((size,), expert, kd.int32), mask=own == 1)
+            return before + kd.sum(own)
 
         counts[expert] = kd.fori_loop(0, kd.cdiv(choices, size), chunk, 0)
 
@@ -146,13 +169,16 @@ def _counting(choices: int, k: int, experts: int, mesh: Mesh) -> Any:
 
 
 @cache
-def _sending(
+def _fetching(
     shape: tuple[int, int], dtype: DType, k: int, experts: int, rows: int, mesh: Mesh, timeout: float | None
 ) -> Any:
-    """The kernel `(x, experts, ranks, counts) -> (received, counts of this device's experts, places)`."""
+    """The kernel `(x, numbers, chosen, counts) -> (received, counts of this device's experts, places)`."""
     (tokens, width), n = shape, mesh.size
-    each, choices = experts // n, tokens * k
-    blocks, piece = max(min(choices, BLOCKS), 1), min(PIECE, max(width, 1))
+    each, piece = experts // n, min(BYTES // dtype.itemsize, max(width, 1))
+    most = 2 * BLOCKS  # all must run at the same time
+    group = max(min(GROUP // max(k, 1), kd.cdiv(tokens, most)), 1)  # tokens
+    groups = kd.cdiv(tokens, group)
+    blocks, looked = max(min(groups, most), 1), max(group * k, 1)
 
     @kd.kernel(
         out_type=(
@@ -161,7 +187,8 @@ def _sending(
             kd.ShapeDtypeStruct((tokens, k), kd.int32),
         ),
         scratch_types={
-            "firsts": kd.SMEM((experts,), kd.int32),
+            "firsts": kd.SMEM((n, experts), kd.int32),
+            "here": kd.SMEM((looked,), kd.int32),
             "begin": kd.SemaphoreType.REGULAR,
             "end": kd.SemaphoreType.REGULAR,
         },
@@ -170,15 +197,16 @@ def _sending(
         mesh=mesh,
         name=f"expert_dispatch_{n}",
     )
-    def send(
+    def fetch(
         x: Any,
-        ids: Any,
-        ranks: Any,
+        numbers: Any,
+        chosen: Any,
         counts: Any,
         received: Any,
         mine: Any,
         places: Any,
         firsts: Any,
+        here: Any,
         begin: Any,
         end: Any,
     ) -> None:
@@ -186,35 +214,59 @@ def _sending(
         me, block = kd.axis_index(mesh.names), kd.axis_index("block")
         of_ranks = [kd.remote_ref(counts, rank)[...] for rank in range(n)]
         total = sum(of_ranks[1:], of_ranks[0])
-        earlier = sum(kd.where(me > rank, here, 0) for rank, here in enumerate(of_ranks))
         starts = kd.cumsum(total, exclusive=True)
         # rows begin anew on each device
         device = kd.arange(experts) // each
         for other in range(1, n):
             starts = kd.where(device == other, starts - kd.sum(kd.where(device < other, total, 0)), starts)
-        firsts[...] = starts + earlier
+        for rank, count in enumerate(of_ranks):
+            firsts[rank] = starts
+            starts = starts + count
 
         @kd.when(block == 0)
         def _() -> None:
             kd.store(mine, kd.arange(experts) - me * each, total, mask=device == me)
 
-        flat, all_places = ids.reshape(-1), places.reshape(-1)
+        for turn in range(n):  # first those of the others
+            rank = kd.rem(me + 1 + turn, n)
+            source, theirs = kd.remote_ref(x, rank), [kd.remote_ref(ref, rank) for ref in (numbers, chosen)]
 
-        def row(i: Any, carry: Any) -> Any:
-            choice = i * blocks + block
-            expert = flat[choice]
-            at = firsts[expert] + ranks[choice]
-            all_places[choice] = at
-            target = kd.remote_ref(received, kd.minimum(kd.maximum(kd.div(expert, each), 0), n - 1))
-            for start in range(0, width, piece):
-                part = kd.ds(start, min(piece, width - start))
-                target[at, part] = x[kd.div(choice, max(k, 1)), part]
-            return carry
+            def some(i: Any, carry: Any, rank: Any = rank, source: Any = source, theirs: Any = theirs) -> Any:
+                token = (i * blocks + block) * group
+                part = kd.ds(token * k, looked)
+                there = token * k + kd.arange(looked) < tokens * k
+                number, expert = (kd.load(ref, part, mask=there, fill=0) for ref in theirs)
+                at = number + firsts[rank, kd.clip(expert, 0, experts - 1)]
+                kd.when(rank == me)(lambda: kd.store(places.reshape(-1), part, at, mask=there))
+                here[...] = kd.where(there & (expert // each == me), at, -1)
 
-        kd.fori_loop(0, kd.div(choices - block + blocks - 1, blocks), row, None)
+                def row(t: Any, carry: Any) -> Any:
+                    targets = [here[t * k + j] for j in range(k)]
+                    last: Any = targets[0]
+                    for target in targets[1:]:
+                        last = kd.maximum(last, target)
+
+                    @kd.when(last >= 0)
+                    def _() -> None:
+                        for start in range(0, width, piece):
+                            columns = kd.ds(start, min(piece, width - start))
+                            value = source[token + t, columns]
+                            for target in targets:
+
+                                @kd.when(target >= 0)
+                                def _(target: Any = target, columns: Any = columns, value: Any = value) -> None:
+                                    received[target, columns] = value
+
+                    return carry
+
+                if k:
+                    kd.fori_loop(0, group, row, None)
+                return carry
+
+            kd.fori_loop(0, kd.div(groups - block + blocks - 1, blocks), some, None)
         wait_for_all(end, mesh, timeout)
 
-    return orders_itself(send)
+    return orders_itself(fetch)
 
 
 @cache
