@@ -23,6 +23,7 @@ from kernel_dsl.mesh import Mesh
 from kernel_dsl.symmetric import OfRank, made_like, overlap, row_major
 
 from . import two_level
+from .all_reduce_two_shot import two_shot_kernel
 from .all_reduce_words import words_kernel
 from .by_rank import Launched, by_rank
 
@@ -51,7 +52,7 @@ def all_reduce(
     `x`: an array of one shape and dtype a device, row-major; `out`: preallocated, and may be `x`. With one process a GPU, `x` is
     this rank's array in symmetric memory, `mesh` may be the process group, and the result is this rank's. `algorithm`: "words"
     (each device stores its array into memory of all others that the library keeps; `x` may lie in any memory), "one-shot" (each
-    reads all arrays), "two-shot" (each adds up its part of all, and stores it everywhere), or None, by size.
+    reads all arrays), "two-shot" (each is sent its part of all, adds these up, and stores the sum everywhere), or None, by size.
     `deterministic`: terms are added in the order of ranks, so that all devices and calls give the same bits; else each
     device may begin with its own, which spreads the reads. `timeout`: seconds that a device waits for its peers.
 
@@ -76,8 +77,9 @@ def all_reduce(
     if one and in_place:
         hint = 'give another array as out=, or use algorithm="two-shot"'
         raise BadArgument(op=op, what="one-shot in place", hint=hint)
-    make = _one_shot if one else _two_shot
-    return Launched(make(shape, dtype, mesh, deterministic, timeout), (x,), out)
+    if one:
+        return Launched(_one_shot(shape, dtype, mesh, deterministic, timeout), (x,), out)
+    return Launched(two_shot_kernel(shape, dtype, mesh, timeout), (x,), out)
 
 
 @partial(public, name="all_gather")
@@ -159,7 +161,8 @@ def described(x: Any, mesh: Mesh, op: str, rank: int = 0) -> tuple[tuple[int, ..
         hasattr(a, "shape") and hasattr(a, "dtype") and not isinstance(a, np.generic) for a in rows
     ):
         hint = f"a list of {mesh.size} arrays, one a device, or `kd.symmetric.empty(shape, dtype, mesh)`"
-        raise BadArgumentType(op=op, what=f"x is a {type(x).__name__}, on {mesh}", hint=hint)
+        count = f" of {len(rows)}" if rows else ""
+        raise BadArgumentType(op=op, what=f"x is a {type(x).__name__}{count}, on {mesh}", hint=hint)
     shape, dtype = tuple(rows[0].shape), as_dtype(rows[0].dtype)
     if len(shape) < rank:
         raise BadArgument(op=op, what="x has no axis", hint="it is along the first one")
@@ -272,31 +275,6 @@ def _one_shot(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: b
         wait_for_all(end, mesh, timeout)
 
     return _kernel(one_shot, "all_reduce_one_shot", shape, dtype, mesh, walk)
-
-
-@cache
-def _two_shot(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: bool, timeout: float | None) -> Any:
-    size = prod(shape)
-    chunk = _Walk(size, dtype).chunk
-    each = -(-size // (mesh.size * chunk)) * chunk  # whole chunks; the last part may pass the end
-    walk = _Walk(each, dtype)
-
-    def two_shot(x: Any, out: Any, begin: Any, end: Any) -> None:
-        wait_for_all(begin, mesh, timeout)
-        first = kd.axis_index(mesh.names) * each
-        terms = [kd.remote_ref(x, rank).reshape(-1) for rank in ranks_of(mesh, deterministic)]
-        targets = [kd.remote_ref(out, rank).reshape(-1) for rank in ranks_of(mesh, False)]
-
-        def work(part: Any) -> None:
-            here = kd.ds(first + part.start, part.size)
-            total = summed(terms, here)
-            for target in targets:
-                target[here] = total
-
-        walk.over(work)
-        wait_for_all(end, mesh, timeout)
-
-    return _kernel(two_shot, "all_reduce_two_shot", shape, dtype, mesh, walk)
 
 
 @cache
