@@ -92,13 +92,15 @@ class _SeenLaunch:
 
     @property
     def repeated(self) -> Any:
-        """What launches again for the arrays given, in their order, where it alone is what a call does; else None."""
+        """(fast path, its newest kind of call), where this launches for the arrays given, in their order, and is all that a call
+        does; else None.
+        """
         fast = self._kernel._fast
         known = getattr(fast, "recent", None)
         inputs = [*self._inputs, *self._outs]
         if not known or self._take is not _same or inputs != list(range(len(inputs))) or not self._outs:
             return None
-        return known[0] if getattr(known[0], "repeats", False) else None
+        return (fast, known[0]) if getattr(known[0], "repeats", False) else None
 
 
 class _Newest(NamedTuple):
@@ -202,9 +204,9 @@ def by_rank(function: _T) -> _T:
             if found is not None and given is not None:
                 made = found(given)
                 if made is not UNSEEN:
-                    if made is keywords.get(outs, newest) and (like := found.repeated) is not None:
+                    if made is keywords.get(outs, newest) and (again := found.repeated) is not None:
                         options = {name: value for name, value in keywords.items() if name != outs}
-                        newest[0] = _Newest(args[first], options, found._kernel._fast, like)
+                        newest[0] = _Newest(args[first], options, *again)
                     return made
         made = slow(*args, **keywords)
         if not isinstance(made, _OneLaunch):

@@ -2,7 +2,8 @@
 
 `torchrun --nproc-per-node 2 -m tests.mesh.torchrun_check` checks results, errors and times beside torch's symmetric memory.
 `torchrun --nproc-per-node 2 -m tests.mesh.torchrun_check --dies` ends rank 1 without a word: rank 0 must end with an error
-that names a semaphore, within seconds. `--cpu` runs the checks in the interpreter, on small arrays.
+that names a semaphore, within seconds. `--cpu` runs the checks in the interpreter, on small arrays. `--nvshmem` checks the
+collectives of several hosts in NVSHMEM's memory, by torch's backend; all go by NVSHMEM's functions, as if nothing were mapped.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from typing import Any
 
 os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # no NVLink multicast
 os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+os.environ.setdefault("NVSHMEM_DISABLE_NVLS", "1")
 
 import torch
 import torch.distributed as dist
+import torch.distributed._symmetric_memory
 
 import kernel_dsl as kd
 from kernel_dsl.errors_mesh import NotSymmetric, RanksDiffer
@@ -247,6 +250,25 @@ class Check:
             self.failed += 1
             print(f"WRONG on rank {self.rank}: {name} is no error", flush=True)
 
+    def hosts(self) -> None:
+        """Collectives between hosts, each of one GPU, whose memory the table of addresses has as not mapped."""
+        switch_mapping_off(self.rank)
+        mesh = kd.Mesh(("host",), (self.size,), self.group, hosts="host")
+        for count in (self.size * 128, self.size * 40_000):
+            xs = self.made(count, 3, seed=count, dtype=torch.float32)
+            total, x = sum(xs), xs[self.rank]
+            wants = {
+                "all_gather": torch.cat(xs),
+                "reduce_scatter": total.chunk(self.size)[self.rank],
+                "all_reduce": total,
+            }
+            for name, want in wants.items():
+                out = kd.symmetric.empty(tuple(want.shape), "float32", self.group)
+                for _ in range(self.iterations // 10):
+                    out.zero_()
+                    getattr(kd.library, name)(x, mesh, out=out, timeout=20)
+                    self.expect(f"{name} by NVSHMEM", out, want, 1e-6)
+
     def dies(self) -> None:
         """PyTorch finds the error first, in words of its own; the next call here says which rank and what was waited for."""
         x = self.made(4096, seed=8)[self.rank]
@@ -273,11 +295,26 @@ class Check:
         os._exit(right not in said)
 
 
+def switch_mapping_off(rank: int) -> None:
+    """Let the tables of addresses say of all peers that their memory is not mapped."""
+    from kernel_dsl.runtime.mesh import rank_cuda, ranks
+
+    mapped = ranks.peers_of
+
+    def alone(handle: Any, address: int) -> tuple[tuple[int, ...], int]:
+        every, _ = mapped(handle, address)
+        return tuple(where if peer == rank else 0 for peer, where in enumerate(every)), 0
+
+    rank_cuda.peers_of = alone
+    ranks.Ranks.maps_all = lambda own, arrays: False  # type: ignore[method-assign]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--dies", action="store_true")
     parser.add_argument("--semaphore", action="store_true", help="with --dies: in a kernel that waits for a semaphore")
+    parser.add_argument("--nvshmem", action="store_true")
     parser.add_argument("--only", default="", help="a step")
     parser.add_argument("--iterations", type=int, default=1000)
     options = parser.parse_args()
@@ -288,7 +325,11 @@ def main() -> None:
     check.semaphore = options.semaphore
     if options.dies:
         check.dies()
-    for step in (check.collectives, check.products, check.attention, check.delays, check.errors):
+    steps = [check.collectives, check.products, check.attention, check.delays, check.errors]
+    if options.nvshmem:
+        torch.distributed._symmetric_memory.set_backend("NVSHMEM")
+        steps = [check.hosts]
+    for step in steps:
         if options.only not in step.__name__:
             continue
         step()
