@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +13,8 @@ import kernel_dsl as kd
 from kernel_dsl import library
 from kernel_dsl.errors import BadArgument, BadArgumentType, BadCallValue
 from kernel_dsl.errors_mesh import MeshMismatch, RanksDiffer, Unreachable
+from kernel_dsl.library import all_reduce_two_shot
+from kernel_dsl.mesh import meshed
 
 BF16 = ml_dtypes.bfloat16
 # mesh, shape, dtype, schedule
@@ -188,3 +191,39 @@ def test_all_to_all_that_does_not_fit_or_is_refused() -> None:
         library.all_to_all(xs, [s.astype(np.int64) for s in sizes], mesh)
     with pytest.raises(BadArgument, match=r"sizes is int32\[3\]"):
         library.all_to_all(xs, [np.zeros(3, np.int32)] * 2, mesh)
+
+
+FEW = {"BLOCKS": 2, "EACH": 16, "PLACES": 2}  # chunks of 1,024 elements
+
+
+@pytest.mark.parametrize(
+    ("n", "schedule"),
+    [(2, {"seed": 1}), (3, {"schedule": "late"}), pytest.param(4, {"seed": 2}, marks=pytest.mark.slow)],
+)
+def test_parts_that_pass_few_places(n: int, schedule: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks use each place again, one of them once more than the other; also in place."""
+    for name, value in FEW.items():
+        monkeypatch.setattr(all_reduce_two_shot, name, value)
+    xs = [np.random.default_rng(r).integers(-8, 8, n * 4500).astype(BF16) for r in range(n)]
+    want = sum(x.astype(np.float32) for x in xs).astype(BF16)
+    kernel = all_reduce_two_shot.two_shot_kernel.__wrapped__(xs[0].shape, kd.bfloat16, kd.Mesh(("x",), (n,)), None)
+    for out in (None, xs):
+        assert all(np.array_equal(got, want) for got in kernel(xs, out=out, interpret=kd.InterpretParams(**schedule)))
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_place_that_is_used_again_too_early_is_found(waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(sem: Any, value: Any = 1, **how: Any) -> None:
+        if waits or meshed("wait").name_of(sem) != "summed":
+            kd.semaphore_wait(sem, value, **how)
+
+    for name, value in {**FEW, "kd": SimpleNamespace(**{**vars(kd), "semaphore_wait": wait})}.items():
+        monkeypatch.setattr(all_reduce_two_shot, name, value)
+    kernel = all_reduce_two_shot.two_shot_kernel.__wrapped__((13_000,), kd.bfloat16, kd.Mesh(("x",), (2,)), None)
+    xs = [np.ones(13_000, BF16) for _ in range(2)]
+    if waits:
+        assert all((got == 2).all() for got in kernel(xs, interpret=kd.InterpretParams(seed=3)))
+        return
+    with pytest.raises(kd.HazardError) as caught:
+        kernel(xs, interpret=kd.InterpretParams(seed=3))
+    assert caught.value.kind == "race_blocks" and "semaphores on device" in str(caught.value)
