@@ -15,7 +15,7 @@ import kernel_dsl as kd
 from kernel_dsl.mesh import ROOM, Mesh
 
 from .blocks import tile_of
-from .collectives import orders_itself
+from .collectives import orders_itself, wait_for_all
 from .persistent_matmul import swizzled
 from .problem import Problem
 from .stage_product import following_slot, stage_product
@@ -41,6 +41,7 @@ class MeshProduct:
     stages: int
     blocks: int
     timeout: float | None = None
+    staged: int = 1  # parts of EPILOGUE columns of a consumer's half that wait in SMEM until they are stored
 
     @property
     def own(self) -> int:
@@ -76,7 +77,7 @@ class MeshProduct:
         return {
             "a_smem": swizzled(TILE_M, TILE_K, self.dtype, self.stages),
             "b_smem": swizzled(TILE_K, self.tile_n, self.dtype, self.stages),
-            "out_smem": swizzled(HALF, min(EPILOGUE, self.tile_n), self.dtype, CONSUMERS),
+            "out_smem": swizzled(HALF, min(EPILOGUE, self.tile_n), self.dtype, CONSUMERS * self.staged),
             "loaded": kd.Barrier(num_arrivals=2, num_barriers=self.stages),
             "consumed": kd.Barrier(num_arrivals=CONSUMERS, num_barriers=self.stages),
             "begin": kd.SemaphoreType.REGULAR,
@@ -98,6 +99,22 @@ class MeshProduct:
         return orders_itself(made)
 
     # --- what warpgroups do -----------------------------------------------------------------------
+
+    def begin(self, semaphore: Any) -> Callable[[Any], Any]:
+        """What `load` does `between` steps: it waits until the peers have begun, which no store to them comes before.
+
+        The first stages are loaded meanwhile: a tile is stored when all of its steps are.
+        """
+        if self.steps < 3:
+            wait_for_all(semaphore, self.mesh, self.timeout)
+            return lambda count: count
+        kd.semaphore_signal_multicast(semaphore, collective_axes=self.mesh.names)
+
+        def between(count: Any) -> Any:
+            kd.when(count == 1)(lambda: kd.semaphore_wait(semaphore, self.mesh.size, timeout=self.timeout))
+            return kd.minimum(count + 1, 2)
+
+        return between
 
     def load(
         self,
@@ -163,14 +180,18 @@ class MeshProduct:
     def put(self, value: Any, me: Any, smem: dict[str, Any], targets: Callable[..., Any], add: Any = None) -> None:
         """Store a consumer's half of a tile to GMEM by TMA, columns `at` to `at + width` at a time.
 
-        `targets(at, width)`: the Refs to store to; `add(at, width)`: the values to add.
+        `targets(at, width)`: the Refs to store to; `add(at, width)`: the values to add, loaded a part ahead.
         """
-        place, width = smem["out_smem"].at[me], min(EPILOGUE, self.tile_n)
-        for first in range(0, self.tile_n, width):
+        width = min(EPILOGUE, self.tile_n)
+        parts = range(0, self.tile_n, width)
+        terms = None if add is None else add(0, width)
+        for number, first in enumerate(parts):
             x = value[:, first : first + width]
             if add is not None:
-                x = x + add(first, width)
-            kd.wait_smem_to_gmem(0, wait_read_only=True)
+                x = x + terms
+                terms = add(first + width, width) if first + width < self.tile_n else None
+            place = smem["out_smem"].at[me * self.staged + number % self.staged]
+            kd.wait_smem_to_gmem(self.staged - 1, wait_read_only=True)
             place[...] = x.astype(self.dtype)
             kd.commit_smem()
             for target in targets(first, width):

@@ -11,7 +11,6 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .collectives import wait_for_all
 from .mesh_product import CONSUMERS, HALF, TILE_M, MeshProduct
 
 
@@ -83,8 +82,7 @@ def scattering_kernel(p: MeshProduct, everywhere: bool) -> Any:
                 kd.when(number == 0)(lambda: kd.semaphore_wait(smem["end"], CONSUMERS * n, timeout=p.timeout))
 
         def load() -> None:
-            wait_for_all(smem["begin"], p.mesh, p.timeout)  # what a tile becomes is stored after its loads
-            p.load(copy_a, w, smem)
+            p.load(copy_a, w, smem, between=p.begin(smem["begin"]))
 
         p.roles(load, multiply)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -23,6 +24,7 @@ from .scattering_product import scattering_kernel
 
 SMEM_LEFT = 200 << 10  # bytes for the stages of operands
 NARROW, WIDE = 64, 256  # columns of a tile
+STAGED = 2  # parts of a tile on their way to a peer: the link is slower than memory
 
 
 @partial(public, name="all_gather_matmul")
@@ -104,6 +106,7 @@ def _scattered(
     _check_apart(x, w, out, op)
     whole = rows % mesh.size == 0 and gapless(x, w, out)
     p = _fused(rows // mesh.size, columns, depth, dtype, x, mesh, timeout, interpret) if whole else None
+    p = None if p is None else replace(p, staged=STAGED)
     options: dict[str, Any] = {"deterministic": deterministic, "timeout": timeout, "interpret": interpret}
     if p is None:
         add = all_reduce if everywhere else reduce_scatter

@@ -26,16 +26,16 @@ def like(*shape: int) -> Any:
 
 
 def product(name: str, tile_n: int) -> Any:
-    p = MeshProduct(4096, 4096, 2048, dt.bfloat16, PAIR, tile_n, 4, 132, 5)
+    p = MeshProduct(4096, 4096, 2048, dt.bfloat16, PAIR, tile_n, 4, 132, 5, staged=1 if name == "gather" else 2)
     if name == "gather":
         return gathering_kernel(p).lower(like(2048, 2048), like(2048, 4096), target="sm_90a")
     kernel = scattering_kernel(p, name == "reduce")
     return kernel.lower(like(4096, 2048), like(2048, 4096), target="sm_90a")
 
 
-def ring(causal: bool) -> Any:
-    p = RingProblem(PAIR, 1, 16, 8192, 128, 16, dt.bfloat16, causal, 128**-0.5, 132, 5)
-    return ring_kernel(p).lower(*[like(1, 16, 8192, 128)] * 3, target="sm_90a")
+def ring(causal: bool, dim: int = 128) -> Any:
+    p = RingProblem(PAIR, 1, 16, 8192, dim, 16, dt.bfloat16, causal, dim**-0.5, 132, 5)
+    return ring_kernel(p).lower(*[like(1, 16, 8192, dim)] * 3, target="sm_90a")
 
 
 FUSED = [
@@ -45,6 +45,8 @@ FUSED = [
     pytest.param(lambda: product("reduce", 256), id="reduce_256", marks=SLOW),
     pytest.param(lambda: ring(False), id="ring", marks=SLOW),
     pytest.param(lambda: ring(True), id="ring_causal"),
+    pytest.param(lambda: ring(False, 64), id="ring_64", marks=SLOW),
+    pytest.param(lambda: ring(True, 64), id="ring_64_causal", marks=SLOW),
 ]
 
 
