@@ -19,7 +19,7 @@ from kernel_dsl.mesh import ROOM, Mesh, meshed
 
 LANES = 128
 BLOCKS = 264  # of a device at most: all must run at the same time
-EACH = 64  # bytes of a lane in a chunk
+EACH = 64  # bytes of a lane in a chunk, or twice as many where each block still has one: a signal ends each chunk
 PLACES = 4  # chunks of each device that a block has room for
 AHEAD = 2  # chunks that a block sends before it adds up the first
 
@@ -29,6 +29,8 @@ def two_shot_kernel(shape: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: f
     """The kernel `x -> out`: the sum over devices, in the order of ranks. `x` may lie in any memory, and be `out`."""
     size, n = prod(shape), mesh.size
     chunk = LANES * EACH // dtype.itemsize
+    if size >= n * 2 * chunk * BLOCKS:
+        chunk *= 2
     part = max(-(-size // (n * chunk)), 1)  # chunks that a device adds up; the last one's may pass the end
     blocks = min(part, BLOCKS)
     places = min(-(-part // blocks), PLACES)

@@ -193,7 +193,7 @@ def test_all_to_all_that_does_not_fit_or_is_refused() -> None:
         library.all_to_all(xs, [np.zeros(3, np.int32)] * 2, mesh)
 
 
-FEW = {"BLOCKS": 2, "EACH": 16, "PLACES": 2}  # chunks of 1,024 elements
+FEW = {"BLOCKS": 2, "EACH": 8, "PLACES": 2}  # chunks of 1,024 elements
 
 
 @pytest.mark.parametrize(
