@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, cast
 
 import numpy as np
 
-from .dataclass import dataclass
+from .dataclass import dataclass, evaluated
 from .diagnostics import Error, shown
 from .errors import BadArgument, BadArgumentType
 
@@ -392,7 +392,7 @@ def annotation_of(function: Callable[..., Any], parameter: inspect.Parameter | _
         return Any if said is inspect.Parameter.empty else said
     known: dict[str, Any] = inspect.unwrap(function).__globals__
     try:
-        return known[said] if said in known else eval(said, known)  # most are one name
+        return evaluated(said, known)
     except (NameError, AttributeError):
         return Any
 

@@ -16,7 +16,7 @@ from . import dtypes as dt
 from . import forking
 from .boundary import checks_itself, opaque, public, unguarded
 from .call_inputs import PreparedCall, array_input, lower_geometry, overlaps_of
-from .dataclass import dataclass
+from .dataclass import changed, dataclass
 from .definition import ArrayInput, Definition, Input, ScalarInput, axes, output_structs
 from .diagnostics import shown
 from .dims import as_shapes, sample
@@ -208,7 +208,7 @@ class Kernel:
         definition = self._definition
         structs = [self._valued(i, x, key) for i, x in zip(inputs, leaves, strict=True)]
         made = geometry(definition, unflatten(structure, structs))
-        made = replace(made, by_value=key in self._by_value)
+        made = changed(made, by_value=key in self._by_value)
         sizes = made.sizes(inputs)
         signature = (sizeless(inputs), tree, sizeless(given), overlaps, target, repr(made.key()))
         names = self._asked.get(signature, ())
@@ -448,7 +448,7 @@ def identified(made: Kernel, *what: Any) -> Kernel:
 
     The caches find its machine code without a trace. The repr of each item of `what` must be complete.
     """
-    made._definition = replace(made._definition, identity=repr((made.name, *what)))  # pyright: ignore[reportPrivateUsage]
+    made._definition = changed(made._definition, identity=repr((made.name, *what)))  # pyright: ignore[reportPrivateUsage]
     return made
 
 

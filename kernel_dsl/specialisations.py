@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from .blocks import settle
 from .boundary import public
 from .compiled import Condition
+from .dataclass import changed
 from .extents import holds
 from .loading import load, load_identified
 from .sizes import Sizes, exact
@@ -96,4 +96,4 @@ def sizeless(inputs: Sequence[Any] | None) -> Any:
     """Inputs without their extents."""
     if inputs is None:
         return None
-    return tuple(replace(i, shape=(len(i.shape),)) if hasattr(i, "contiguous") else i for i in inputs)
+    return tuple([changed(i, shape=(len(i.shape),)) if hasattr(i, "contiguous") else i for i in inputs])

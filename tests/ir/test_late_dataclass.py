@@ -10,9 +10,11 @@ import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from kernel_dsl.dataclass import dataclass as late
+from kernel_dsl.dataclass import evaluated
 from kernel_dsl.options import CompilerParams
 from kernel_dsl.view import View
 
@@ -99,6 +101,8 @@ def _facts(cls: type[Any], args: tuple[Any, ...], first: str) -> dict[str, Any]:
         "by name": lambda: vars(cls(**dict(zip("xyz", args, strict=False)))),
         "too few": lambda: cls() is not None,
         "too many": lambda: cls(1, 2, 3, 4, 5),
+        "twice": lambda: vars(cls(1, x=1)),
+        "unknown": lambda: vars(cls(*args, w=1)),
         "signature": lambda: str(inspect.signature(cls)),
         "fields": lambda: [(f.name, f.type, f.default) for f in dataclasses.fields(cls)],
         "params": lambda: str(cls.__dataclass_params__),
@@ -150,3 +154,20 @@ def test_many_threads_use_it_first() -> None:
 def test_the_packages_classes_are_these(cls: type[Any]) -> None:
     assert dataclasses.is_dataclass(cls)
     assert pickle.loads(pickle.dumps(cls)) is cls
+
+
+def test_annotations_say_what_eval_says() -> None:
+    names = {"Any": Any, "View": View, "np": np}
+    for said in (
+        "int",
+        "None",
+        "View",
+        "int | None",
+        "View | str | None",
+        "Any | None",
+        "list[int | None]",
+        "np.generic | bool",
+    ):
+        assert evaluated(said, names) == eval(said, dict(names)), said
+    for wrong in ("nothing", "int | nothing", "View.none"):
+        assert _told(lambda said=wrong: evaluated(said, names)) == _told(lambda said=wrong: eval(said, dict(names)))
