@@ -104,7 +104,7 @@ def own(batch: tuple[Any, ...], extents: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def steps_of(p: Problem, tile_k: int) -> int:
     """Stages that a part of K takes."""
-    return kd.cdiv(3 * (p.depth // tile_k) if p.thrice else kd.cdiv(p.K, tile_k), p.parts)
+    return -(-(3 * (p.depth // tile_k) if p.thrice else -(-p.K // tile_k)) // p.parts)
 
 
 def start_of(p: Problem, step: Any, tile_k: int, side: int) -> Any:

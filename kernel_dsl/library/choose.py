@@ -136,7 +136,7 @@ def in_pairs(problem: Problem) -> bool:
 
 def is_mixed(problem: Problem) -> bool:
     """Whether the left side is widened in registers."""
-    return mixes(problem.dtype, problem.b_dtype) and problem.dtype.is_integer
+    return problem.dtype.is_integer and mixes(problem.dtype, problem.b_dtype)
 
 
 def overlapped(one: float, other: float) -> float:
@@ -149,15 +149,16 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     p, t = problem.swapped if config.swapped else problem, config
     width = t.tile_n if p.gate is None else t.tile_n // 2
     tiles = -(-p.M // (t.tile_m * t.cluster)) * -(-p.N // (width * t.cluster_n)) * p.parts * prod(p.batch)
-    waves = -(-tiles // max(blocks // t.blocks, 1))
+    together, pairs = t.cluster * t.cluster_n, in_pairs(p)
+    waves = -(-tiles // max(blocks // together, 1))
     steps = steps_of(p, t.tile_k)
     rate = MADS * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize) * (SPARSE if p.sparse else 1)
     # a narrow B leaves the tensor cores waiting for SMEM
     narrow = max(1.0, 128 / t.tile_n) if t.consumers == 2 else max(1.0, 64 / t.tile_n)
-    narrow = max(1.0, SLIVER / t.tile_n) if t.tile_n in THIN else 1.0 if in_pairs(p) else narrow
+    narrow = max(1.0, SLIVER / t.tile_n) if t.tile_n in THIN else 1.0 if pairs else narrow
     products = t.tile_m * t.tile_n * t.tile_k / rate * narrow
     if is_mixed(p):
-        if in_pairs(p):
+        if pairs:
             rate = WIDENED_PAIRS * (1.0 if t.consumers > 1 else LONELY)
             products = overlapped(products, t.tile_m * t.tile_k / rate)
         else:
@@ -190,10 +191,17 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     # all of A and B once, and again for each band of tiles that exceeds L2
     bytes_ = total_bytes(p, not p.lanes and problem.N * p.out_dtype.itemsize % 32 > 0)
     bytes_ *= 1.0 if t.tile_m * t.cluster >= p.M or t.tile_n * t.cluster_n >= p.N else KEPT
-    work += TOGETHER if t.blocks > 1 else 0.0
-    made = (overlapped(work, bytes_ / DRAM_BYTES) + START) * (TIED if t.blocks > 1 else 1.0)
+    work += TOGETHER if together > 1 else 0.0
+    made = (overlapped(work, bytes_ / DRAM_BYTES) + START) * (TIED if together > 1 else 1.0)
     made *= BRIEF_TURNS if t.ping_pong and (steps <= BRIEF or p.lanes) else 1.0
     return made * (UNEVEN if t.tile_n in BETWEEN and not p.scaled else 1.0)
+
+
+def least_clocks(p: Problem, blocks: int) -> float:
+    """No configuration of a kernel of tensor cores takes fewer clocks, whatever the parts of K."""
+    rate = MADS * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize) * (SPARSE if p.sparse else 1)
+    products = prod(p.batch) * p.M * p.N * (3 * p.depth if p.thrice else p.K) / rate / blocks
+    return max(products, total_bytes(p) / DRAM_BYTES) + START
 
 
 def total_bytes(p: Problem, ragged: bool = False) -> float:
@@ -282,7 +290,9 @@ def _options(problem: Problem, blocks: int, plain: bool) -> list[MatmulConfig]:
     made = [c for c in (configure(problem, *tile) for tile in tiles) if c is not None]
     made += tiles_between(problem)
     made = [c for c in made if c.rows * c.tile_n <= room * 128 and gates(problem, c)]
-    options = [replace(c, cluster=m, cluster_n=n) for c in made for m, n in clusters if m * n <= blocks]
+    options = [
+        replace(c, cluster=m, cluster_n=n) if m * n > 1 else c for c in made for m, n in clusters if m * n <= blocks
+    ]
     options = [c for c in options if gates(problem, c)]
     return options + thin_tiles(problem)
 

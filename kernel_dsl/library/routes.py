@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -80,6 +81,14 @@ class Route:
         return None if self.whole is None else combine_kernel(self.whole, self.early)
 
 
+@dataclass
+class _Best:
+    """The route that took the fewest clocks so far."""
+
+    time: float = math.inf
+    route: Route | None = None
+
+
 def packing(o: Operand, to: DType, along_k: bool, split: bool = False) -> Packing:
     """An operand laid out anew, with neighbours along K or along its rows."""
     rows, columns = (o.rows, o.depth) if along_k else (o.depth, o.rows)
@@ -123,14 +132,17 @@ def route(p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig 
         nothing = replace(laid(p, (None, None), a, b), K=0, thrice=False)
         apart = None if p.gate is None else nothing
         return Route("lane", costs.split(nothing, 1), costs.lane_options(p)[0], whole=apart)
-    options = list(_options(p, a, b, how, config, target, blocks))
-    assert options
-    return _dependent(min(options, key=lambda option: option[0])[1], target)
+    best = _Best()
+    for time, made in _options(p, a, b, how, config, target, blocks, best):
+        if time < best.time:
+            best.time, best.route = time, made
+    assert best.route is not None
+    return _dependent(best.route, target)
 
 
 def routes(p: Problem, a: Operand, b: Operand, how: Family, target: Target) -> list[tuple[float, Route]]:
     """(clocks, route) of all that are worth a try, for a product that is not empty."""
-    found = _options(p, a, b, how, None, target, target.limits.multiprocessors, every=True)
+    found = _options(p, a, b, how, None, target, target.limits.multiprocessors)
     return [(time, _dependent(made, target)) for time, made in found]
 
 
@@ -147,9 +159,9 @@ def _options(
     config: MatmulConfig | None,
     target: Target,
     blocks: int,
-    every: bool = False,
+    best: _Best | None = None,
 ) -> Iterator[tuple[float, Route]]:
-    """(clocks, route) of each way there is; `every`: not only with what `choose` likes best."""
+    """(clocks, route) of each way there is. With the `best` so far, those that could be better, as `choose` likes them."""
     if not how.tensor:
         # lanes read rows along M and N: operands along K are turned by their copies to SMEM, or once before, which pays for two
         for turned in (False, True) if a.along_k and b.along_k else (False,):
@@ -157,11 +169,11 @@ def _options(
                 packing(o, to, o.along_k and not turned) if turned or o.dtype != to else None
                 for o, to in ((a, how.a), (b, how.b))
             )  # type: ignore[assignment]
-            yield from _cut(p, laid(p, found, a, b), found, "lane", costs.lane_options(p), costs.lane_clocks, blocks)
+            yield from _cut(p, laid(p, found, a, b), found, "lane", costs.lane_options(p), costs.lane_clocks, blocks, None)
         return
     fast = target.supports(Feature.WGMMA | Feature.TMA) and how.a != kd.float64 and len(p.batch) + 2 <= MAX_RANK
     if fast:
-        yield from _fast(p, a, b, how, config, blocks, every)
+        yield from _fast(p, a, b, how, config, blocks, best)
         if config is not None or p.int4 or p.sparse or p.exponentials:
             return
     for found in tile_packings(a, b, how, target, fast, p.K):
@@ -173,7 +185,7 @@ def _options(
         q = laid(p, found, a, b)
         if any(pack is not None for pack in found):
             q = replace(q, dtype=found[0].to if found[0] else a.dtype, b_dtype=found[1].to if found[1] else b.dtype)
-        yield from _cut(p, q, found, "tile", costs.tile_options(q), clocks, blocks)
+        yield from _cut(p, q, found, "tile", costs.tile_options(q), clocks, blocks, best)
 
 
 def _packed(found: Packings) -> float:
@@ -182,12 +194,14 @@ def _packed(found: Packings) -> float:
 
 
 def _cut(
-    p: Problem, q: Problem, found: Packings, kernel: str, sizes: Any, clocks: Any, blocks: int
+    p: Problem, q: Problem, found: Packings, kernel: str, sizes: Any, clocks: Any, blocks: int, best: _Best | None
 ) -> Iterator[tuple[float, Route]]:
     """K in one part and in several, for each size."""
-    before = _packed(found)
+    before, least = _packed(found), costs.least_clocks(q, blocks)
     for t in sizes:
         for parts in costs.part_options(q, t.tile_k):
+            if best is not None and before + _times(q, least, parts) >= best.time:
+                continue
             cut = costs.split(q, parts)
             time = before + _times(q, clocks(cut, t, blocks), parts)
             yield time, Route(kernel, cut, t, found, replace(q, parts=parts) if parts > 1 or q.gate else None)
@@ -201,10 +215,10 @@ def _times(q: Problem, clocks: float, parts: int) -> float:
 
 
 def _fast(
-    p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig | None, blocks: int, every: bool
+    p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig | None, blocks: int, best: _Best | None
 ) -> Iterator[tuple[float, Route]]:
     def picked(problem: Problem, plain: bool) -> list[tuple[float, MatmulConfig]]:
-        if config is None and every:
+        if config is None and best is None:
             return costs.space(problem, blocks, plain)
         t = config or costs.choose(problem, blocks, plain)
         return [(costs.clocks(problem, t, blocks), t)]
@@ -217,7 +231,10 @@ def _fast(
             if costs.gates(q, t):
                 yield before + time, Route("fast", q, t, found)
     depth = 128 // max(q.dtype.itemsize, q.b_dtype.itemsize) if config is None else config.tile_k
+    least = costs.least_clocks(q, blocks)
     for parts in costs.part_options(q, depth) if config is None else (1,):
+        if best is not None and before + _times(q, least, parts) >= best.time:
+            continue
         cut = costs.split(q, parts)
         whole = replace(q, parts=parts) if parts > 1 or q.gate is not None else None
         for time, t in picked(cut, cut.plain):
