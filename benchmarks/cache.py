@@ -127,22 +127,29 @@ else:
     runtime.call = lambda kernel, *rest: [np.zeros(o.shape, o.dtype.numpy) for o in kernel.kernel.outputs]
     frontend._recording = lambda: True  # which keeps it from learning a fast path
 kernel = getattr(kd.library, place.rpartition(".")[2]) if place.startswith("kd.library.") else find_kernel(place)
+calls = 0
+def note(frame, event, argument):
+    global calls
+    calls += event == "call"
+sys.setprofile(note if sys.argv[2] == "calls" else None)
 start = clock()
 kernel(*arrays, **keywords)
 end = clock()
+sys.setprofile(None)
 disk = loading.kernel_cache().disk.counters
 print(json.dumps({
     "total": end - start,
+    "calls": calls,
     "trace": sum(traces),
     "hits": disk.hits, "misses": disk.misses,
 }))
 """
 
 
-def child(arguments: Sequence[str], folder: str) -> dict[str, Any]:
-    """One process: seconds of its first call, and whether the disk had the kernel."""
+def child(arguments: Sequence[str], folder: str, what: str = "seconds") -> dict[str, Any]:
+    """One process: seconds or Python "calls" of its first call, and whether the disk had the kernel."""
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps(arguments)],
+        [sys.executable, "-c", CHILD, json.dumps(arguments), what],
         env={**os.environ, "KERNEL_DSL_CACHE": folder},
         capture_output=True,
         text=True,
@@ -153,24 +160,26 @@ def child(arguments: Sequence[str], folder: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure(arguments: Sequence[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Runs with an empty folder, and with a full one."""
+def measure(arguments: Sequence[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
+    """Runs with an empty folder, and with a full one, and the Python calls of such a run."""
     cold: list[dict[str, Any]] = []
     warm: list[dict[str, Any]] = []
+    calls = 0
     for number in range(COLD):
         with tempfile.TemporaryDirectory() as folder:
             folder += "/cache"
             cold.append(child(arguments, folder))
             if number == COLD - 1:
                 warm = [child(arguments, folder) for _ in range(WARM)]
+                calls = child(arguments, folder, "calls")["calls"]
     assert all(run["hits"] == 0 and run["misses"] for run in cold), cold
     assert all(run["hits"] and run["misses"] == 0 for run in warm), warm
-    return cold, warm
+    return cold, warm, calls
 
 
 def report(arguments: Sequence[str]) -> bool:
     """Print a kernel's rows; whether it missed the limit."""
-    cold, warm = measure(arguments)
+    cold, warm, calls = measure(arguments)
     print(*arguments)
     for name, runs in (("empty cache", cold), ("warm cache", warm)):
         times = sorted(run["total"] * 1e3 for run in runs)
@@ -178,7 +187,7 @@ def report(arguments: Sequence[str]) -> bool:
     print(f"  of it trace  {statistics.median(run['trace'] for run in warm) * 1e3:8.2f} ms")
     median = statistics.median(run["total"] for run in warm) * 1e3
     limit = LIBRARY_MS if arguments[0].startswith("kd.library.") else LIMIT_MS
-    print(f"  from call to launch {median:.2f} ms of at most {limit}", flush=True)
+    print(f"  from call to launch {median:.2f} ms of at most {limit}, {calls} Python calls", flush=True)
     return median > limit
 
 

@@ -15,11 +15,12 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Callable
-from enum import Enum
+from collections.abc import Callable, Iterable
+from enum import Enum, EnumType
 from functools import cache
+from itertools import chain
 from types import NoneType, UnionType
-from typing import Any, cast, get_args, get_origin
+from typing import Any, cast
 
 import numpy as np
 
@@ -62,8 +63,13 @@ class ArtifactError(Error, ValueError):
 _OURS: dict[str, Any] = {
     name: value for name, value in vars(compiled).items() if getattr(value, "__module__", "") == compiled.__name__
 }
-_CLASSES: dict[str, Any] = {n: v for n, v in _OURS.items() if dataclasses.is_dataclass(v)}
+# `dataclasses.is_dataclass` would have each class make its methods
+_CLASSES: dict[str, Any] = {n: v for n, v in _OURS.items() if "__dataclass_fields__" in vars(v)}
+_PLAIN = frozenset({NoneType, bool, int, float, str})
 _ENUMS: dict[str, Any] = {n: v for n, v in _OURS.items() if isinstance(v, type) and issubclass(v, Enum)}
+_NAMED: dict[str, type] = {
+    kind.__name__: kind for kind in (bool, int, float, str, bytes, DType, *_CLASSES.values(), *_ENUMS.values())
+} | {"None": NoneType}
 
 
 class _Encoder:
@@ -130,60 +136,98 @@ class _Encoder:
         }
 
 
-Check = Callable[[Any], bool]
+# Whether all values of a column, which are a field's of several objects, have exactly the declared type: a bool is no int.
+# A column is looked at as a whole, since a map of lines has a thousand of them.
+Check = Callable[[Iterable[Any]], bool]
 
 
-def _check_of(hint: Any) -> Check:
-    """The test whether a value has exactly the declared type of a field: a bool is no int."""
-    if hint is Any:
-        return lambda value: True
-    if get_origin(hint) is UnionType:
-        options = [_check_of(option) for option in get_args(hint)]
-        return lambda value: any(fits(value) for fits in options)
-    if get_origin(hint) is tuple:
-        parts = get_args(hint)
-        if parts[-1] is Ellipsis:
-            each = _check_of(parts[0])
-            return lambda value: type(value) is tuple and all(map(each, value))
-        checks = [_check_of(part) for part in parts]
-        return lambda value: (
-            type(value) is tuple and len(value) == len(checks) and all(f(v) for f, v in zip(checks, value, strict=True))
-        )
-    if hint is np.generic:
-        return lambda value: isinstance(value, np.generic)
-    kind = NoneType if hint is None else hint
-    return lambda value: type(value) is kind
+def _plain_types(hint: Any) -> frozenset[type] | None:
+    """The types of a hint that lists classes; None for any other hint."""
+    options = hint.__args__ if type(hint) is UnionType else (NoneType if hint is None else hint,)
+    kinds = frozenset(options)
+    return kinds if {type, EnumType}.issuperset(map(type, kinds)) and np.generic not in kinds else None
 
 
 @cache
-def _fields_of(kind: type) -> tuple[tuple[str, Check], ...]:
-    return tuple((f.name, _check_of(declared_type(compiled.__name__, f.type))) for f in dataclasses.fields(kind))
+def _check_of(hint: Any) -> Check:
+    kinds = _plain_types(hint)
+    if kinds is not None:
+        return lambda column: kinds.issuperset(map(type, column))
+    if hint is Any:
+        return lambda column: True
+    if type(hint) is UnionType:
+        options = [_check_of(option) for option in hint.__args__]
+        return lambda column: all(any(fits((value,)) for fits in options) for value in column)
+    if hint is not np.generic:
+        assert hint.__origin__ is tuple
+        parts = hint.__args__
+        if parts[-1] is Ellipsis:
+            each = _check_of(parts[0])
+            return lambda column: {tuple}.issuperset(map(type, column)) and each(tuple(chain.from_iterable(column)))
+        checks = [_check_of(part) for part in parts]
+        return lambda column: (
+            {tuple}.issuperset(map(type, column))
+            and {len(checks)}.issuperset(map(len, column))
+            and all(fits(values) for fits, values in zip(checks, zip(*column, strict=True), strict=False))
+        )
+    return lambda column: all(isinstance(value, np.generic) for value in column)
 
 
-def _checked(value: Any) -> Any:
+@cache
+def _types_of(annotation: Any) -> frozenset[type] | Check:
+    """The types of a field's values, or a check of them."""
+    names: list[str] = annotation.split(" | ")
+    if _NAMED.keys() >= {*names}:  # most fields; it takes a tenth of an evaluation
+        return frozenset(map(_NAMED.__getitem__, names))
+    hint = declared_type(compiled.__name__, annotation)
+    return _plain_types(hint) or _check_of(hint)
+
+
+@cache
+def _fields_of(kind: type) -> tuple[dict[str, frozenset[type]], dict[str, Check]]:
+    """The types of fields, and the checks of other fields."""
+    hints = [hint for cls in reversed(kind.__mro__) for hint in vars(cls).get("__annotations__", {}).items()]
+    found = {name: _types_of(hint) for name, hint in hints}
+    plain = {name: types for name, types in found.items() if isinstance(types, frozenset)}
+    return plain, {name: check for name, check in found.items() if not isinstance(check, frozenset)}
+
+
+def _made(kind: Any, fields: dict[str, Any]) -> Any:
     """An object of `compiled.py` whose fields have their types. Raises TypeError if they do not."""
-    for name, fits in _fields_of(type(value)):
-        if not fits(getattr(value, name)):
-            raise TypeError(f"{name} of {type(value).__name__} is {getattr(value, name)!r:.80}")
+    plain, checks = _fields_of(kind)
+    if len(fields) == len(plain) + len(checks) and (fields.keys() - plain.keys()) == checks.keys():
+        value = object.__new__(kind)  # `__init__` would store the same
+        value.__dict__.update(fields)
+    else:
+        value = kind(**fields)
+    for name, types in plain.items():
+        if type(getattr(value, name)) not in types:
+            raise TypeError(f"{name} of {kind.__name__} is {getattr(value, name)!r:.80}")
+    for name, fits in checks.items():
+        if not fits((getattr(value, name),)):
+            raise TypeError(f"{name} of {kind.__name__} is {getattr(value, name)!r:.80}")
     return value
+
+
+_PLACE = tuple(SourceLine.__annotations__)
 
 
 class _Decoder:
     def __init__(self, places: list[list[Any]], ptx: str, cubin: bytes) -> None:
-        self.places = [_checked(SourceLine(*place)) for place in places]
+        self.places = [_made(SourceLine, dict(zip(_PLACE, place, strict=True))) for place in places]
         self.ptx = ptx
         self.cubin = cubin
 
     def decode(self, value: Any) -> Any:
         if isinstance(value, list):
-            return tuple([self.decode(item) for item in cast("list[Any]", value)])
+            return tuple([item if type(item) in _PLAIN else self.decode(item) for item in cast("list[Any]", value)])
         if not isinstance(value, dict):
             return value
         fields = cast("dict[str, Any]", value)
         return self.decode_class(fields) if "$" in fields else self.decode_tagged(fields)
 
     def decode_class(self, value: dict[str, Any]) -> Any:
-        made = {k: self.decode(v) for k, v in value.items() if k not in ("$", "lines")}
+        made = {k: v if type(v) in _PLAIN else self.decode(v) for k, v in value.items() if k not in ("$", "lines")}
         if value["$"] == "CompiledKernel":
             numbers, at = value["lines"]["ptx"], value["lines"]["at"]
             if not {*map(type, numbers), *map(type, at)} <= {int}:
@@ -192,7 +236,7 @@ class _Decoder:
             made["ptx"] = self.ptx
         if value["$"] == "Assembled":
             made["cubin"] = self.cubin
-        return _checked(_CLASSES[value["$"]](**made))
+        return _made(_CLASSES[value["$"]], made)
 
     def decode_tagged(self, value: dict[str, Any]) -> Any:
         if not value:

@@ -12,12 +12,12 @@ import importlib.metadata
 import importlib.util
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kernel_dsl import forking
 from kernel_dsl.compiled import Assembled, CompiledKernel, ReportNames, SourceLine
+from kernel_dsl.dataclass import changed
 from kernel_dsl.serialize import SCHEMA
 
 from ..disk_cache import Counters, DiskCache
@@ -82,15 +82,17 @@ def relocate(assembled: Assembled, old: Sequence[SourceLine], new: Sequence[Sour
         return None if line is None else to(line)
 
     kernel = assembled.kernel
-    names: ReportNames = replace(kernel.names, smem=tuple(replace(r, line=at(r.line)) for r in kernel.names.smem))
-    placed: CompiledKernel = replace(
+    numbers, lines = zip(*kernel.lines, strict=True) if kernel.lines else ((), ())
+    there = {number: to(line) for number, line in dict(zip(map(id, lines), lines, strict=True)).items()}
+    names: ReportNames = changed(kernel.names, smem=tuple([changed(r, line=at(r.line)) for r in kernel.names.smem]))
+    placed: CompiledKernel = changed(
         kernel,
-        lines=tuple((number, to(line)) for number, line in kernel.lines),
+        lines=tuple(zip(numbers, map(there.__getitem__, map(id, lines)), strict=True)),
         source=at(kernel.source),
         names=names,
     )
-    remarks = tuple(replace(remark, line=at(remark.line)) for remark in assembled.remarks)
-    return replace(assembled, kernel=placed, remarks=remarks)
+    remarks = tuple([changed(remark, line=at(remark.line)) for remark in assembled.remarks])
+    return changed(assembled, kernel=placed, remarks=remarks)
 
 
 class KernelCache:

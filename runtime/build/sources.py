@@ -13,7 +13,8 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from itertools import chain
+from operator import attrgetter, itemgetter
 
 from kernel_dsl import rooms
 from kernel_dsl.options import environment
@@ -24,6 +25,8 @@ from ..disk_cache import DiskCache
 _RUNTIME_SOURCES = ("assemble.py", "build/ptxas_log.py", "build/occupancy.py")
 _MANY = 16  # the most notes that a folder keeps: one for each installation that shares it
 _SETTLED = 2_000_000_000  # ns: two writes within a tick of the file system's clock leave one time
+_STATUS = attrgetter("st_mtime_ns", "st_ctime_ns", "st_dev", "st_ino", "st_size")
+_TIMES = itemgetter(0, 1)
 _NOTE = re.compile(r"([0-9a-f]{64}) ([0-9a-f]{64}) ([0-9a-f]{64})")
 
 
@@ -69,16 +72,15 @@ def _digest(files: Sequence[tuple[str, str]]) -> str:
 
 def _state(files: Sequence[tuple[str, str]]) -> tuple[str, bool]:
     """A digest of the files' status, and whether any later change would give a file another time than its last one has."""
-    rows: list[str] = []
-    latest = 0
-    for path, name in files:
-        with suppress(OSError):  # the digest says which file is gone
-            s = os.stat(path)
-            rows.append(f"{path}\0{name}\0{s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns}")
-            latest = max(latest, s.st_mtime_ns, s.st_ctime_ns)
-    return hashlib.sha256(
-        "\n".join(rows).encode(errors="surrogatepass")
-    ).hexdigest(), time.time_ns() - latest > _SETTLED
+    paths = [path for path, _ in files]
+    try:
+        rows = list(map(_STATUS, map(os.stat, paths)))
+    except OSError:  # the digest says which file is gone
+        there = [file for file in files if os.path.exists(file[0])]
+        return _state(there) if len(there) < len(files) else ("", False)
+    names = "\0".join(chain.from_iterable(files)).encode(errors="surrogatepass")
+    state = hashlib.sha256(b"%b\0%b" % (names, repr(rows).encode())).hexdigest()
+    return state, time.time_ns() - max(map(max, map(_TIMES, rows)), default=0) > _SETTLED
 
 
 def _compiler_files() -> list[tuple[str, str]]:

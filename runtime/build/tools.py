@@ -32,16 +32,19 @@ _MOST_BYTES = 1 << 28  # bytes of a program's output
 _PIPE = 1 << 16
 
 
-def _executable(path: Path) -> bool:
-    return os.path.isfile(path) and os.access(path, os.X_OK)  # os.path gives False for a path that can't be read
+def _executable(path: Path | str) -> bool:
+    try:
+        return os.access(path, os.X_OK) and os.path.isfile(path)
+    except ValueError:  # no path can have a NUL
+        return False
 
 
 def _in_wheels(folders: tuple[str, ...], name: str) -> Path | None:
     for root in filter(None, sys.path):
         for folder in folders:
-            path = Path(root) / folder / name
+            path = os.path.join(root, folder, name)
             if _executable(path):
-                return path
+                return Path(path)
     return None
 
 
@@ -59,8 +62,8 @@ def find(name: str, override: str | None = None) -> Path | None:
     if path is not None:
         return path
     for root in _TOOLKITS:
-        if _executable(Path(root) / "bin" / name):
-            return Path(root) / "bin" / name
+        if _executable(path := os.path.join(root, "bin", name)):
+            return Path(path)
     on_path = shutil.which(name)
     return Path(on_path) if on_path else _in_wheels((_TRITON,), name)
 
