@@ -101,7 +101,9 @@ class _AtomicSite:
 
 def _by_exchange(ctx: Context, kind: AtomicKind, dtype: DType) -> bool:
     """Whether the hardware lacks the operation, so that a loop of compare-and-swap does it."""
-    if not dtype.is_float or kind is AtomicKind.XCHG:
+    if kind is AtomicKind.XCHG:
+        return dtype.bits == 16
+    if not dtype.is_float:
         return False
     return kind is not AtomicKind.ADD or (dtype == dt.bfloat16 and not ctx.target.supports(Feature.ATOM_BF16))
 
@@ -182,6 +184,8 @@ def _swap_loop(ctx: Context, site: _AtomicSite, register: int, kind: AtomicKind,
 
 
 def _combined(ctx: Context, kind: AtomicKind, a: V, b: V) -> V:
+    if kind is AtomicKind.XCHG:
+        return b
     t = a.type
     if t in ("half", "bfloat"):
         a, b = a.to("fpext", "float"), b.to("fpext", "float")

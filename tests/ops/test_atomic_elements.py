@@ -110,3 +110,50 @@ def test_other_uses_are_refused() -> None:
 
     with pytest.raises(kd.Error, match="index arrays"):
         run(np.zeros(4, np.int32))
+
+
+INTS, FLOATS = ("int32", "uint32", "int64", "uint64"), ("float16", "bfloat16", "float32", "float64")
+KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "add": (lambda old, x: old + x, INTS + FLOATS),
+    "max": (np.maximum, INTS + FLOATS),
+    "min": (np.minimum, INTS + FLOATS),
+    "and": (np.bitwise_and, INTS),
+    "or": (np.bitwise_or, INTS),
+    "xor": (np.bitwise_xor, INTS),
+    "xchg": (lambda old, x: x, INTS + FLOATS),
+    "cas": (lambda old, x: np.where(old == 2, x, old), INTS + FLOATS),
+}
+
+
+@pytest.mark.parametrize("device", ["interpret", pytest.param("gpu", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("space", ["gmem", "smem"])
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_every_dtype(kind: str, space: str, device: str) -> None:
+    """The new and the old values of an atomic of each dtype, in GMEM and in SMEM."""
+    combine, names = KINDS[kind]
+    atomic = getattr(kd, f"atomic_{kind}")
+    dtypes = [getattr(kd, name) for name in names]
+
+    def body(first: Any, x: Any, new: Any, old: Any, unused: Any, *places: Any) -> None:
+        for i, dtype in enumerate(dtypes):
+            for target, kept in ((new[i], True), (unused[i], False)):
+                place = places[i] if places else target
+                place[...] = first[i][...]
+                given = (dtype(2), x[i][...]) if kind == "cas" else (x[i][...],)
+                found = atomic(place, *given)
+                if kept:
+                    old[i][...] = found
+                if places:
+                    target[...] = place[...]
+
+    outs = [kd.ShapeDtypeStruct((LENGTH,), dtype) for dtype in dtypes]
+    scratch = [kd.SMEM((LENGTH,), dtype) for dtype in dtypes] if space == "smem" else []
+    kernel = kd.kernel(body, out_type=(outs, outs, outs), scratch_types=scratch)
+    rng = np.random.default_rng(5)
+    first, x = ([rng.integers(0, 5, LENGTH).astype(dtype.numpy) for dtype in dtypes] for _ in range(2))
+    for dtype, before, given, new, old, unused in zip(
+        names, first, x, *kernel(first, x, interpret=device == "interpret"), strict=True
+    ):
+        np.testing.assert_array_equal(new, combine(before, given), err_msg=dtype)
+        np.testing.assert_array_equal(old, before, err_msg=dtype)
+        np.testing.assert_array_equal(unused, new, err_msg=dtype)
