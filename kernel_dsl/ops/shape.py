@@ -42,6 +42,9 @@ __all__ = [
 ]
 
 
+MANY, WASTE = 32, 8  # registers of a lane that are no waste, and times as many as the elements need
+
+
 class Transpose(Op, name="transpose"):
     """Permuted dimensions. Free: the layout is permuted with them."""
 
@@ -246,6 +249,8 @@ def pick(value: Array, root: tuple[int, ...], view: View, offsets: tuple[Value, 
     `fill`: the value outside.
     """
     found = sliced(resolve(value.type.layout), view) if root == value.shape and not offsets else None
+    if found is not None and _wastes(found.layout, view.shape):
+        found = None
     open_one: Any = LayoutVar(view.shape) if view.shape else SCALAR
     layout = open_one if found is None else found.layout
     other = None if fill is None else traced(Broadcast(fill, view.shape, layout))
@@ -360,9 +365,18 @@ def joined(parts: list[Array], shape: tuple[int, ...], dim: int) -> tuple[Layout
             views.append(found.layout)
             start[dim] += part.shape[dim]
         fixed = [(p, v) for p, v in zip(parts, views, strict=False) if any(p is c for c in closed)]
-        if len(views) == len(parts) and sum(_crosses(p, v) for p, v in fixed) < 2:
+        if len(views) == len(parts) and sum(_crosses(p, v) for p, v in fixed) < 2 and not _wastes(whole, shape):
             return whole, views
     return None
+
+
+def _wastes(layout: Layout, shape: tuple[int, ...]) -> bool:
+    """Whether elements that stay in their lanes take so many registers that a trip through SMEM costs less.
+
+    Slices leave lanes without elements, and what is joined to them takes more registers of the others: a chain of both,
+    as of an FFT, would end with each element in a register of one lane.
+    """
+    return layout.registers > max(MANY, WASTE * -(-prod(shape) // 128))
 
 
 def _crosses(value: Array, new: Layout) -> bool:
