@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.layout import Layout
+from kernel_dsl import Layout
 from tests.language.test_convert import random_layout
 from tests.ops.harness import INTERPRET, random
 

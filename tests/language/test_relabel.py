@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernel_dsl as kd
-from kernel_dsl.layout import Layout
+from kernel_dsl import Layout
 from kernel_dsl.refs import View, ViewDim
 from kernel_dsl.relabel import picked, renamed, reshaped, sliced
 from tests.language.test_convert import random_layout
