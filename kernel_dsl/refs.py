@@ -68,6 +68,7 @@ def ds(start: Any, size: int, stride: int = 1) -> Slice:
     return Slice(start, int(size), int(stride))
 
 
+WHOLE: Any = object()  # an index of all of an axis, whose extent nobody needs: index arrays walk it
 LONGEST = 2**48  # more elements than any array on a GPU has: an index beyond is a mistake
 
 
@@ -258,15 +259,17 @@ class Ref(NoArithmetic, RefMethods):
         """The view that `.at[index]` makes, for indices that are ints, slices, `ds`, None and Ellipsis."""
         dims: list[ViewDim] = []
         starts = list(self._starts)
-        parts: list[Part] = []
+        parts, cut = list[Part](), list[Part]()
         places: dict[int, int] = {}  # by dimension of this Ref: the view's dimension
         for dim, item in self.normalise(index):
             if dim is None:
                 dims.append(ViewDim(1, -1))
                 continue
             own = self._dims[dim]
-            start, size, stride = self._interval(item, dim)
+            start, size, stride = (0, own.size, 1) if item is WHOLE else self._interval(item, dim)
             parts.append((dim, start, size, stride))
+            if item is not WHOLE:
+                cut.append(parts[-1])
             if own.axis >= 0:
                 starts[own.axis] = advance(starts[own.axis], start, own.step)
             if size is not None:
@@ -274,7 +277,7 @@ class Ref(NoArithmetic, RefMethods):
                 dims.append(ViewDim(size, own.axis, own.step * stride))
         if self.type.space is not MemorySpace.GMEM:
             return Ref(self._root, tuple(dims), tuple(starts))
-        ranges, left = limited(self._dims, self._starts, self._ranges, parts)
+        ranges, left = limited(self._dims, self._starts, self._ranges, cut)
         ends = [end.moved(parts, places, len(dims)) for end in (*self._ends, *left)]
         return Ref(self._root, tuple(dims), tuple(starts), tuple(ranges), tuple(ends))
 
@@ -404,16 +407,17 @@ class Ref(NoArithmetic, RefMethods):
         """The view as an attribute, and the dynamic offsets.
 
         Accesses use `view_of` of ops/access.py, which widens them. `promise`: accesses stay inside, although the trace
-        can't prove it. `own`: how many dimensions the access has; index arrays walk the others, which may be Dims.
+        can't prove it. `own`: how many dimensions the access has; index arrays walk the others, whose extents the
+        launch knows.
         """
         kept = self._dims[:own]
         walked = self._dims[len(kept) :]
-        size = prod([int(d.size) for d in (*kept, *(d for d in walked if not isinstance(d.size, DimExtent)))])
+        size = prod([int(d.size) for d in (*kept, *(d for d in walked if not isinstance(d.size, Extent)))])
         # where index arrays walk a whole axis, each index is compared with the extent
         compared = [
             (d.axis, d.size)
             for d in walked
-            if isinstance(d.size, DimExtent)
+            if isinstance(d.size, Extent)
             and d.step == 1
             and self._starts[d.axis][0] == 0
             and self._starts[d.axis][1] is None

@@ -101,8 +101,9 @@ def heads_together(lengths: list[int], heads: int, blocks: int) -> int:
     busiest: list[int] = []
     for together in choices:
         order = dealt(lengths, heads, together)
-        rounds = np.pad(order, (0, -len(order) % blocks)).reshape(-1, blocks)
-        busiest.append(int(rounds.sum(axis=0).max()))
+        rounds = np.zeros(-(-len(order) // blocks) * blocks, np.int64)
+        rounds[: len(order)] = order
+        busiest.append(int(rounds.reshape(-1, blocks).sum(axis=0).max()))
     return next(n for n, steps in zip(choices, busiest, strict=True) if steps <= 1.01 * min(busiest))
 
 

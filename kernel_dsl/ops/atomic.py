@@ -77,7 +77,7 @@ class AtomicRmw(Op, name="atomic_rmw", effect=Effect.READ | Effect.WRITE):
     scope: str = attr("gpu")
     walks: tuple[ViewDim, ...] = attr(())
     access: Access = option(Access())
-    any_dim = True
+    any_size = True
 
     def infer(self) -> tuple[Any, ...]:
         return (array_type(self.x),)
@@ -107,7 +107,7 @@ class AtomicCas(Op, name="atomic_cas", effect=Effect.READ | Effect.WRITE):
     order: str = attr("relaxed")
     scope: str = attr("gpu")
     walks: tuple[ViewDim, ...] = attr(())
-    any_dim = True
+    any_size = True
 
     def infer(self) -> tuple[Any, ...]:
         return (array_type(self.x),)

@@ -11,7 +11,7 @@ from ..diagnostics import shown
 from ..errors import BadIndex, IndexOutOfRange, StoreShape
 from ..ir import ArrayType, Effect, MemorySpace, Op, Value, array_type, attr, operand, operands
 from ..layout import SCALAR
-from ..refs import Ref, View, ViewDim, is_index
+from ..refs import WHOLE, Ref, View, ViewDim, is_index
 from ..trace import LayoutVar, emit, traced
 from ..values import Array
 from .access import check_writable, fill_value, mask_value, stored_value, view_of, widen
@@ -25,7 +25,7 @@ __all__: list[str] = []
 class Gather(Op, name="gather", effect=Effect.READ):
     """Elements at a view's index plus, along `axes` of the root, index values. PTX `ld.global`, `ld.shared`."""
 
-    any_dim = True
+    any_size = True
     ref: Value = operand()
     offsets: tuple[Value, ...] = operands()
     indices: tuple[Value, ...] = operands()
@@ -43,7 +43,7 @@ class Gather(Op, name="gather", effect=Effect.READ):
 class Scatter(Op, name="scatter", effect=Effect.WRITE):
     """Store elements at an index as of `Gather`; of duplicates one is kept. PTX `st.global`, `st.shared`."""
 
-    any_dim = True
+    any_size = True
     ref: Value = operand()
     x: Value = operand()
     offsets: tuple[Value, ...] = operands()
@@ -68,7 +68,7 @@ class GatherTarget:
         # adjacent arrays and integers put their dimensions in their place; separated ones put them first (NumPy's rule)
         places = [i for i, (_, item) in enumerate(entries) if _is_array(item) or is_index(item)]
         together = places == list(range(places[0], places[0] + len(places)))
-        plain = tuple(slice(None) if _is_array(item) else (item if dim is not None else None) for dim, item in entries)
+        plain = tuple(WHOLE if _is_array(item) else (item if dim is not None else None) for dim, item in entries)
         rest = ref.slice(plain)
         kept = [item for dim, item in entries if dim is None or _is_array(item) or not is_index(item)]
         walked = [i for i, item in enumerate(kept) if _is_array(item)]
@@ -103,8 +103,8 @@ def _is_array(item: Any) -> bool:
 
 
 def _index_array(ref: Ref, item: Any, dim: int) -> Array:
-    extent = ref.shape[dim]
     if not isinstance(item, Array):
+        extent = ref.shape[dim]
         try:
             static = np.asarray(item)
         except (ValueError, TypeError, OverflowError):

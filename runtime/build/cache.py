@@ -10,8 +10,11 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import os
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,10 @@ from .sources import sources_hash
 @functools.cache
 def _llvmlite_version() -> str:
     """A text that differs between llvmlite's releases: its file of versions, found 10 times as fast as metadata."""
-    spec = importlib.util.find_spec("llvmlite")
+    for folder in sys.path:
+        with suppress(OSError), open(os.path.join(folder, "llvmlite", "_version.py")) as file:
+            return file.read()
+    spec = importlib.util.find_spec("llvmlite")  # it may come from elsewhere
     if spec is None or spec.origin is None:
         return "none"
     try:
