@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from math import prod
 
 from .ir import ArrayType, KernelIR, Op, layout_of
 from .ops.cast import Constant
@@ -57,7 +58,7 @@ def warn_of_large_values(ir: KernelIR) -> None:
             room = max(room, op.count)  # the largest number that any warpgroup asks for
         for value in op.results:
             type = value.type
-            if not isinstance(type, ArrayType) or not type.shape or isinstance(op, _REMADE):
+            if not isinstance(type, ArrayType) or not prod(type.shape) or not type.shape or isinstance(op, _REMADE):
                 continue
             taken = registers_of(type, layout_of(value).registers)
             if taken > room - OTHERS:
