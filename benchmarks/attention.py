@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -352,7 +353,11 @@ def main() -> None:
         for row in attention_decode.rows(args.rows, args.seconds or 1.0):
             note(rows, row, args.json)
     if "dynamic" in args.what:
-        for row in dynamic_rows.attention(lambda name: not args.rows or any(text in name for text in args.rows), 25):
+
+        def wants(name: str) -> bool:
+            return not args.rows or any(text in name for text in args.rows)
+
+        for row in chain(dynamic_rows.attention(wants, 25), dynamic_rows.backward(wants, 25)):
             note(rows, row, args.json)
     if "options" in args.what:
         for row in attention_options.rows(args.rows, args.seconds or 1.0, set(args.what)):

@@ -312,8 +312,9 @@ def sustained(rows: Rows, rounds: int) -> None:
 
 def dynamic(rows: Rows, rounds: int) -> None:
     """Kernels for any M and batch beside those for these sizes."""
-    for row in dynamic_rows.products(rows.wants, rounds):
-        rows.append(row)
+    for found in (dynamic_rows.products, dynamic_rows.rows):
+        for row in found(rows.wants, rounds):
+            rows.append(row)
 
 
 WORK = {

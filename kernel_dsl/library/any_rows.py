@@ -23,6 +23,7 @@ from .problem import Problem
 ENOUGH = 0.97  # a part of the best configuration's speed, by the cost model
 ROWS, ROWS_OF_MANY = 2**24, 2**16  # the greatest M: of one product, and of each of a batch
 BATCH = 2**16
+DEPTH = 2**30  # the greatest K
 TILES = 2**30  # indices of tiles are 32 bits wide
 SMALLEST = (8, 64)  # a tile
 VECTOR = 16  # bytes that are read at once along M
@@ -47,7 +48,7 @@ def _dim(name: str, most: int, unit: int = 1) -> Any:
 
 def open_sizes(p: Problem) -> bool:
     """Whether some sizes come from each call."""
-    extents: tuple[Any, ...] = (*p.batch, p.M, p.N)
+    extents: tuple[Any, ...] = (*p.batch, p.M, p.N, p.K)
     return not all(isinstance(n, int) for n in extents)
 
 
@@ -56,7 +57,7 @@ def opened(p: Problem, unit: int = 1) -> Problem | None:
 
     `unit`: a divisor of M.
     """
-    if p.groups or p.sparse or p.softmax or (p.scaled and p.batch):
+    if p.groups or p.sparse or (p.scaled and p.batch):
         return None  # grouped rows; metadata and scales whose axes the problem does not describe
     axis = next((i for i, n in enumerate(p.batch) if n > 1), None)
     rest = p.parts * -(-p.N // SMALLEST[1]) * prod(n for i, n in enumerate(p.batch) if i != axis)
@@ -83,8 +84,11 @@ def opened(p: Problem, unit: int = 1) -> Problem | None:
     return replace(made, batch=with_dim(p.batch), a_batch=with_dim(p.a_batch), b_batch=with_dim(p.b_batch))
 
 
-def declared(p: Problem, sums: bool = False) -> dict[int, tuple[Any, ...]] | None:
-    """`shapes=` of a kernel for the problem. `sums`: the kernel takes sums of parts in place of a and b."""
+def declared(p: Problem, sums: bool = False, grouped: bool = False) -> dict[int, tuple[Any, ...]] | None:
+    """`shapes=` of a kernel for the problem.
+
+    `sums`: the kernel takes sums of parts in place of a and b; `grouped`: sizes of groups come after b.
+    """
     if not open_sizes(p):
         return None
     count = 1 if p.gate is None else 2
@@ -93,19 +97,27 @@ def declared(p: Problem, sums: bool = False) -> dict[int, tuple[Any, ...]] | Non
         found: dict[int, tuple[Any, ...]] = dict.fromkeys(range(count), shape)
         first = count
     else:
-        found = {0: (*p.a_batch, None, p.M) if p.a_transposed else (*p.a_batch, p.M, None)}
-        found |= dict.fromkeys(range(1, 1 + count), (*p.b_batch, None, None))
-        first = 1 + count + ((1 + p.int4_zeros) if p.int4 else 0)
+        depth = None if isinstance(p.K, int) else p.K  # pyright: ignore[reportUnnecessaryIsInstance]
+        found = {0: (*p.a_batch, depth, p.M) if p.a_transposed else (*p.a_batch, p.M, depth)}
+        right = (*p.b_batch, None, depth) if p.b_transposed else (*p.b_batch, depth, None)
+        found |= dict.fromkeys(range(1, 1 + count), right)
+        first = 1 + count + ((1 + p.int4_zeros) if p.int4 else 0) + grouped
         if p.a_scaled:
             found[first] = (p.M, None)
         first += p.a_scaled + bool(p.b_scaled)
-    sizes: dict[str, Any] = {"m": p.M, "n": p.N, "-": 1} | {str(i): n for i, n in enumerate(p.batch)}
+    outer = p.b_batch if grouped else p.batch
+    sizes: dict[str, Any] = {"m": p.M, "n": p.N, "-": 1} | {str(i): n for i, n in enumerate(outer)}
     steps = (*p.gated[0], *p.gated[1], *p.all_steps)
     for axes in (axes for step in steps for axes in step.operands):
         if axes:
             found[first] = tuple(sizes[name] for name in axes)
         first += 1
-    return found
+    if p.softmax and not sums:
+        if p.exponentials:
+            found |= {first: (p.M,), first + 2: (*p.batch, p.M, p.N)}
+            first += 3
+        found[first] = (p.softmax, None, p.M)
+    return found | {first: (p.M, p.N)} if grouped else found
 
 
 def at_launch(p: Problem, a: Any, b: Any) -> Problem:
@@ -121,8 +133,12 @@ def at_launch(p: Problem, a: Any, b: Any) -> Problem:
                 return ref.shape[at]
         return p.batch[number]
 
-    rows = a.shape[-1 if p.a_transposed else -2]
-    return replace(p, M=rows, batch=tuple(extent(i) for i in range(len(p.batch))))
+    own: tuple[Any, ...] = (p.M, p.K)
+    M, K = (
+        n if isinstance(n, int) else a.shape[-1 if p.a_transposed == (axis == 0) else -2] for axis, n in enumerate(own)
+    )
+    groups = p.groups and replace(p.groups, rows=M)
+    return replace(p, M=M, K=K, groups=groups, batch=tuple(extent(i) for i in range(len(p.batch))))
 
 
 def of_sums(p: Problem, sums: Any) -> Problem:
@@ -135,15 +151,15 @@ def of_sums(p: Problem, sums: Any) -> Problem:
 def opened_route(route: Any) -> Any:
     """The route with kernels that take any sizes, or None."""
     p = route.problem
-    if 0 in (*p.batch, p.M, p.N, p.K):
+    if 0 in (*p.batch, p.M, p.N, p.K) or (p.softmax and getattr(route.config, "swapped", False)):
         return None
     left = route.packings[0]
     if p.M == 1 and (p.K * p.dtype.itemsize % VECTOR or p.N * p.out_dtype.itemsize % VECTOR):
         return None  # TMA takes a single row with any stride, but not several rows
-    if left is not None and p.a_transposed:
-        return None  # packed rows along M are padded to whole vectors, so they don't show M
-    turned = p.a_transposed if left is None else left.turned
     vector = VECTOR // p.dtype.itemsize
+    if left is not None and p.a_transposed and (route.kernel != "lane" or p.M % vector):
+        return None  # packed rows along M are padded to whole vectors, so they don't show M
+    turned = p.a_transposed if left is None else left.turned or p.a_transposed
     unit = vector if turned and p.M % vector == 0 else 1
     general = opened(p, unit)
     whole = None if route.whole is None else opened(route.whole, unit)
@@ -151,11 +167,28 @@ def opened_route(route: Any) -> Any:
         return None
     if whole is not None and (whole.M, *whole.batch) != (general.M, *general.batch):
         general = replace(general, M=whole.M, batch=whole.batch, a_batch=whole.a_batch, b_batch=whole.b_batch)
+    across = "columns" if p.a_transposed else "rows"
     packings = tuple(
-        pack and replace(pack, rows=general.M if side == 0 else pack.rows, batch=own)
+        pack and replace(pack, batch=own, **({across: general.M} if side == 0 else {}))
         for side, (pack, own) in enumerate(zip(route.packings, (general.a_batch, general.b_batch), strict=True))
     )
     return replace(route, problem=general, packings=packings, whole=whole)
+
+
+def deepened_route(route: Any) -> Any:
+    """The route with kernels that take any K, or None: for sums over the outer axis of both sides, as of gradients of weights."""
+    p = route.problem
+    outer = not p.b_transposed and (p.a_transposed or p.M == 1)
+    special = p.groups or p.sparse or p.scaled or p.int4 or p.thrice or p.promoted or any(route.packings)
+    if not outer or special or 0 in (*p.batch, p.M, p.N, p.K) or p.K > DEPTH:
+        return None
+    vector = VECTOR // p.dtype.itemsize
+    unit = 1 if p.a_transposed or p.K % vector else vector
+    whole = route.whole and replace(route.whole, K=1)  # nobody asks for it
+    config = route.config
+    if route.kernel == "tile":  # few steps have a stage each, and any number takes turns
+        config = replace(config, stages=type(config).stages)
+    return replace(route, problem=replace(p, K=_dim("K", DEPTH // unit * unit, unit)), config=config, whole=whole)
 
 
 def serving(route: Any, cost: Callable[[Problem, Any], float]) -> Any:
@@ -163,16 +196,19 @@ def serving(route: Any, cost: Callable[[Problem, Any], float]) -> Any:
 
     It is `route` itself for the first sizes, and if there are no such kernels. `cost`: in clocks.
     """
-    found = opened_route(route)
-    if found is None:
+    p, found, deep = route.problem, opened_route(route), deepened_route(route)
+    if found is None and deep is None:
         return route
-    p = route.problem
     # the parts of a key that all sizes and kernels share
     closed = {"M": 0, "batch": (), "a_batch": (), "b_batch": (), "parts": 1, "out_dtype": (route.whole or p).out_dtype}
     family = replace(p, **closed, lanes=0, a_transposed=False, b_transposed=False), len(p.batch)
-    key = replace(found, config=None)
-    if not _first.comes_again(family, (p.batch, p.M)):
+    other_rows = _first.comes_again(family, (p.batch, p.M))
+    family = replace(p, **(closed | {"M": p.M, "batch": p.batch}), K=0, lanes=0), len(p.batch)
+    other_depth = deep is not None and _first.comes_again(family, p.K)
+    found = found if other_rows and found is not None else deep if other_depth else None
+    if found is None:
         return route
+    key = replace(found, config=None)
     with _lock:
         if len(_known) >= MANY:
             _known.clear()

@@ -22,10 +22,20 @@ from .attention_backward_ends import finish_kernel, stats_kernel, sum_kernel
 from .attention_backward_extras import bias_kernel, sinks_kernel
 from .attention_backward_general import gradient_kernels
 from .attention_backward_kernel import backward_kernel, wide_kernel
+from .attention_backward_opened import general_of, plain_opened
 from .attention_backward_plans import GeneralGradients, ScoredGradients
 from .attention_backward_scored import scored_backward_config
 from .attention_backward_scored_walk import keeps_bias, keys_of, padded_dims
-from .attention_backward_walk import EIGHT, KEYS, AttentionBackwardConfig, makespan, step_counts
+from .attention_backward_walk import (
+    EIGHT,
+    KEYS,
+    MOST_SPLITS,
+    AttentionBackwardConfig,
+    WalkNumbers,
+    makespan,
+    step_counts,
+    together_of,
+)
 from .attention_kernel import ROWS, AttentionProblem
 from .attention_linear import is_linear
 from .attention_options import CHECKED, AttentionOptions, check_lengths, problem_of
@@ -45,14 +55,16 @@ class _Fast:
     main: Any
     sum: Any  # None without parts
     finish: Any
+    sizes: WalkNumbers | None = None  # of a kernel for any sizes
 
     def __call__(self, arrays: tuple[Any, ...], options: AttentionOptions, how: dict[str, Any]) -> tuple[Any, ...]:
         dout, q, k, v, out, lse = arrays
         stats = self.stats(out, dout, lse, **how)
-        dk, dv, dq_sum = self.main(q, k, v, dout, stats, **how)
+        numbers = self.sizes.numbers(stats) if self.sizes else []
+        dk, dv, dq_sum, *_ = self.main(q, k, v, dout, stats, *numbers, **how)
         if self.sum is not None:
             dk, dv = self.sum(dk, dv, **how)
-        return self.finish(dq_sum.reshape(-1, self.rows, EIGHT), **how), dk, dv
+        return self.finish(dq_sum.reshape(-1, self.rows, EIGHT), *([q] if self.sizes else []), **how), dk, dv
 
     def lower(self, arrays: tuple[Any, ...], options: AttentionOptions, target: str | None) -> tuple[Any, ...]:
         dout, q, k, v, out, lse = arrays
@@ -225,32 +237,57 @@ class AttentionBackward:
         why = refusal(problem, {"q": q, "k": k, "v": v, "dout": dout}, machine)
         if problem.ragged and deterministic and keys_of(problem) != KEYS:
             why = why or f"ragged lengths add in no order beyond a dimension of {KEYS}"
+        if why:  # the general kernels load no bias by TMA
+            problem = replace(problem, score=replace(problem.score, bias_tiles=None))
+        general = None
+        few = config is None or config.splits <= MOST_SPLITS
+        if target is None and few and (plain is None or why or plain.dim not in FAST or options.sinks is not None):
+            general = general_of(problem, bool(why), deterministic, config, blocks)
         if plain is not None and plain.dim in FAST and not why:
-            main = self._fast(plain, deterministic, config, blocks)
+            main = self._fast(plain, deterministic, config, blocks, target is not None)
         elif not why:
             linear = options.score_mod_grad is None and is_linear(problem, options.captured)
             chosen = config or scored_backward_config(problem, blocks, deterministic, linear)
             chosen = replace(chosen, in_turn=chosen.in_turn or deterministic)
             if options.bias is not None and keeps_bias(problem):
                 kept = as_dtype(options.bias.dtype)
-            main = ScoredGradients.of(problem, chosen, blocks, options.captured, kept)
+            main = ScoredGradients.of(problem, chosen, blocks, options.captured, kept, general)
         else:
             _log.info("attention_backward: %s; using the general kernels", why)
-            main = GeneralGradients(problem, *gradient_kernels(problem))
-        sinks = None if options.sinks is None else sinks_kernel(problem, as_dtype(options.sinks.dtype))
-        bias = None if options.bias is None or kept is not None else bias_kernel(problem, as_dtype(options.bias.dtype))
+            main = GeneralGradients(problem, *gradient_kernels(general or problem), general is not None)
+        whole, bias, sinks = general or problem, None, None
+        if options.sinks is not None:
+            sinks = sinks_kernel(whole, as_dtype(options.sinks.dtype))
+        if options.bias is not None and kept is None:
+            bias = bias_kernel(whole, as_dtype(options.bias.dtype))
         return _Plan(problem, main, sinks, bias)
 
     def _fast(
-        self, problem: AttentionProblem, deterministic: bool, config: AttentionBackwardConfig | None, blocks: int
+        self,
+        problem: AttentionProblem,
+        deterministic: bool,
+        config: AttentionBackwardConfig | None,
+        blocks: int,
+        closed: bool,
     ) -> _Fast:
+        """`closed`: the kernels are for these sizes alone."""
         chosen = replace(config, in_turn=True) if config and deterministic else config
         chosen = chosen or default_config(problem, blocks, deterministic)
         wide = problem.dim > KEYS
-        main = (wide_kernel if wide else backward_kernel)(problem, chosen, blocks)
-        rows = chosen.block_q if wide else problem.dim
-        parts = sum_kernel(problem, chosen.splits) if chosen.splits > 1 else None
-        return _Fast(rows, stats_kernel(problem, chosen), main, parts, finish_kernel(problem, chosen, wide))
+        p, t, sizes = problem, chosen, None
+        general = None if closed else plain_opened(problem, chosen, blocks)
+        if general is not None:
+            keys = ROWS if wide else KEYS
+            p, t, sizes = (
+                general,
+                replace(chosen, splits=min(chosen.splits, 2)),
+                WalkNumbers(together_of(p, t, keys, blocks), t.splits),
+            )
+        main = (wide_kernel if wide else backward_kernel)(p, t, blocks)
+        rows = t.block_q if wide else p.dim
+        parts = sum_kernel(p, t.splits) if chosen.splits > 1 else None
+        ends = t if sizes is None else replace(t, splits=1)  # which know nothing of splits
+        return _Fast(rows, stats_kernel(p, ends), main, parts, finish_kernel(p, ends, wide), sizes)
 
 
 def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = False) -> AttentionBackwardConfig:

@@ -9,7 +9,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .attention_backward_walk import EIGHT, AttentionBackwardConfig, padded
+from .attention_backward_walk import EIGHT, AttentionBackwardConfig, of_steps, padded
 from .attention_kernel import LOG2E, AttentionProblem
 
 ELEMENTS = 4096  # of a block
@@ -24,7 +24,8 @@ def stats_kernel(problem: AttentionProblem, config: AttentionBackwardConfig) -> 
     """
     p = problem
     length = padded(p.queries, config)
-    rows = math.gcd(ELEMENTS // p.dim, length)
+    rows = ELEMENTS // p.dim if p.opened else math.gcd(ELEMENTS // p.dim, length)
+    heads = (p.batch, p.heads, p.queries, p.dim)
 
     def body(out: Any, dout: Any, lse: Any, stats: Any) -> None:
         head, first = kd.program_id(0), kd.program_id(1) * rows
@@ -38,7 +39,8 @@ def stats_kernel(problem: AttentionProblem, config: AttentionBackwardConfig) -> 
     made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct((p.batch, p.heads, 2, length), kd.float32),
-        grid=(p.batch * p.heads, length // rows),
+        grid=(p.batch * p.heads, kd.cdiv(length, rows)),
+        shapes={0: heads, 1: heads, 2: heads[:3], 3: (*heads[:2], 2, of_steps(config))} if p.opened else None,
         name="attention_backward_stats",
     )
     return identified(made, problem, config)
@@ -49,14 +51,18 @@ def finish_kernel(problem: AttentionProblem, config: AttentionBackwardConfig, wi
     """The kernel `dq_sum -> dq`; dq_sum: float32 tiles, not scaled yet.
 
     They are (batch x heads x padded queries / 8, dim, 8), and of the `wide` kernel (batch x heads x padded queries / 64 x
-    dim / 8, 64, 8), its last axis along dim.
+    dim / 8, 64, 8), its last axis along dim. For any sizes the kernel is `(dq_sum, q) -> dq`.
     """
     p = problem
     tiles = p.dim // EIGHT if wide else config.block_q // EIGHT
-    steps = padded(p.queries, config) // config.block_q
+    all_steps = kd.cdiv(p.queries, config.block_q)
+    heads = (p.batch, p.heads, p.queries, p.dim)
     several = next(n for n in (4, 5, 3, 2, 1) if tiles % n == 0)
 
-    def body(dq_sum: Any, dq: Any) -> None:
+    def any_lengths(dq_sum: Any, q: Any, dq: Any) -> None:
+        body(dq_sum, dq, kd.cdiv(q.shape[2], config.block_q))
+
+    def body(dq_sum: Any, dq: Any, steps: Any = all_steps) -> None:
         step, tile = kd.program_id(0), kd.program_id(1) * several
         head, first = kd.div(step, steps), kd.rem(step, steps) * config.block_q
         value = (dq_sum[kd.ds(step * tiles + tile, several)] * p.scale).astype(p.dtype)
@@ -69,9 +75,10 @@ def finish_kernel(problem: AttentionProblem, config: AttentionBackwardConfig, wi
         dq[(kd.div(head, p.heads), kd.rem(head, p.heads), *here)] = value
 
     made = kd.kernel(
-        body,
-        out_type=kd.ShapeDtypeStruct((p.batch, p.heads, p.queries, p.dim), p.dtype),
-        grid=(p.batch * p.heads * steps, tiles // several),
+        any_lengths if p.opened else body,
+        out_type=kd.ShapeDtypeStruct(heads, p.dtype),
+        grid=(p.batch * p.heads * all_steps, tiles // several),
+        shapes={0: (kd.Dim("tiles"), config.block_q if wide else p.dim, EIGHT), 1: heads} if p.opened else None,
         name="attention_backward_finish",
     )
     return identified(made, problem, config, wide)
@@ -79,7 +86,10 @@ def finish_kernel(problem: AttentionProblem, config: AttentionBackwardConfig, wi
 
 @cache
 def sum_kernel(problem: AttentionProblem, splits: int) -> Any:
-    """The kernel `(dk_parts, dv_parts) -> (dk, dv)`; the parts are float32 (splits, batch, kv_heads, keys, dim)."""
+    """The kernel `(dk_parts, dv_parts) -> (dk, dv)`; the parts are float32 (splits, batch, kv_heads, keys, dim).
+
+    For any sizes it is for any number of splits.
+    """
     p = problem
     rows = ELEMENTS // p.dim
 
@@ -87,16 +97,25 @@ def sum_kernel(problem: AttentionProblem, splits: int) -> Any:
         head = kd.program_id(0)
         here = kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads), kd.ds(kd.program_id(1) * rows, rows)
         for parts, out in ((dk_parts, dk), (dv_parts, dv)):
-            total = parts[(0, *here)]
-            for split in range(1, splits):
-                total = total + parts[(split, *here)]
-            out[here] = total.astype(p.dtype)
+            out[here] = sum_of_parts(parts, here, None if p.opened else splits).astype(p.dtype)
 
-    like_k = kd.ShapeDtypeStruct((p.batch, p.kv_heads, p.keys, p.dim), p.dtype)
+    shape = (p.batch, p.kv_heads, p.keys, p.dim)
+    like_k = kd.ShapeDtypeStruct(shape, p.dtype)
     made = kd.kernel(
         body,
         out_type=(like_k, like_k),
         grid=(p.batch * p.kv_heads, kd.cdiv(p.keys, rows)),
+        shapes=dict.fromkeys((0, 1), (kd.Dim("splits"), *shape)) if p.opened else None,
         name="attention_backward_sum",
     )
     return identified(made, problem, splits)
+
+
+def sum_of_parts(parts: Any, here: tuple[Any, ...], splits: int | None) -> Any:
+    """The sum of the same place of all parts, in order; of as many as a launch has where `splits` is None."""
+    if splits is None:
+        return kd.fori_loop(1, parts.shape[0], lambda split, total: total + parts[(split, *here)], parts[(0, *here)])
+    total = parts[(0, *here)]
+    for split in range(1, splits):
+        total = total + parts[(split, *here)]
+    return total

@@ -10,6 +10,7 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_captured import reading
+from .attention_opened import at_launch, gradient_shapes
 from .attention_score import ScoredProblem, ScorePlace
 
 ROWS = 32  # of out and dout at a time
@@ -18,11 +19,11 @@ ROWS = 32  # of out and dout at a time
 @cache
 def sinks_kernel(problem: ScoredProblem, dtype: Any) -> Any:
     """The kernel `(sinks, dout, out, lse) -> dsinks`, in the dtype of `sinks`: a block a head."""
-    p = problem
-    wide = kd.float64 if p.dtype == kd.float64 else kd.float32
-    steps = kd.cdiv(p.queries, ROWS)
+    wide = kd.float64 if problem.dtype == kd.float64 else kd.float32
 
     def body(sinks: Any, dout: Any, out: Any, lse: Any, dsinks: Any) -> None:
+        p = at_launch(problem, dout, dout, None) if problem.opened else problem
+        steps = kd.cdiv(p.queries, ROWS)
         head = kd.program_id(0)
         sink = sinks[head].astype(wide)
 
@@ -37,8 +38,13 @@ def sinks_kernel(problem: ScoredProblem, dtype: Any) -> Any:
         acc = kd.fori_loop(0, (1 if p.ragged else p.batch) * steps, step, kd.zeros((ROWS,), wide))
         dsinks[head] = kd.sum(acc).astype(dtype)
 
+    p = problem
     made = kd.kernel(
-        body, out_type=kd.ShapeDtypeStruct((p.heads,), dtype), grid=(p.heads,), name="attention_backward_sinks"
+        body,
+        out_type=kd.ShapeDtypeStruct((p.heads,), dtype),
+        grid=(p.heads,),
+        shapes={1: p.out_shape, 2: p.out_shape, 3: p.lse_shape} if p.opened else None,
+        name="attention_backward_sinks",
     )
     return made if p.score.has_functions else identified(made, problem, dtype)
 
@@ -55,11 +61,14 @@ def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
     m, n = (64, 64) if by_dot else (4, 16)
     group = p.heads // p.kv_heads
     shape = p.score.bias or ()
-    full = (1,) * (4 - len(shape)) + shape
-    # extents of what a block walks, and of the grid
-    whole = (p.batch, p.heads, kd.cdiv(p.queries, m), kd.cdiv(p.keys, n))
-    walked = tuple(w if have == 1 else 1 for have, w in zip(full, whole, strict=True))
-    own = tuple(1 if have == 1 else w for have, w in zip(full, whole, strict=True))
+    full: tuple[Any, ...] = (1,) * (4 - len(shape)) + shape
+    alone = [isinstance(extent, int) and extent == 1 for extent in full]
+
+    def extents(p: ScoredProblem) -> tuple[list[Any], list[Any]]:
+        """Those of what a block walks, and of the grid."""
+        whole = (p.batch, p.heads, kd.cdiv(p.queries, m), kd.cdiv(p.keys, n))
+        both = list(zip(alone, whole, strict=True))
+        return [w if one else 1 for one, w in both], [1 if one else w for one, w in both]
 
     def padded(dim: int) -> Any:
         return kd.ds(0, kd.cdiv(dim, 16) * 16)
@@ -71,7 +80,7 @@ def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
         left, right = a[(*a_at, slice(None))].astype(wide), b[(*b_at, slice(None))].astype(wide)
         return kd.sum(left[:, None, :] * right[None], axis=2)
 
-    def place_of(number: Any) -> list[Any]:
+    def place_of(number: Any, own: list[Any]) -> list[Any]:
         """Where a block is, along the axes that the bias has."""
         found: list[Any] = []
         for extent in reversed(own):
@@ -81,10 +90,12 @@ def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
 
     def body(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, bias: Any, *rest: Any) -> None:
         with reading(dict(zip(p.score.captured, rest, strict=False))):
-            compute(dout, q, k, v, out, lse, bias, rest[-1])
+            here = at_launch(problem, q, k, None) if problem.opened else problem
+            compute(here, dout, q, k, v, out, lse, bias, rest[-1])
 
-    def compute(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, bias: Any, dbias: Any) -> None:
-        mine = place_of(kd.program_id(0))
+    def compute(p: ScoredProblem, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, bias: Any, dbias: Any) -> None:
+        walked, own = extents(p)
+        mine = place_of(kd.program_id(0), own)
 
         def step(index: Any, acc: Any) -> Any:
             at: list[Any] = []
@@ -114,11 +125,15 @@ def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
         acc = kd.fori_loop(0, math.prod(walked), step, kd.layout_cast(start, kd.Layout.WGMMA) if by_dot else start)
         where: list[Any] = [*mine[:2], kd.ds(mine[2] * m, m), kd.ds(mine[3] * n, n)]
         for axis in (0, 1):
-            if full[2 + axis] == 1:
+            if alone[2 + axis]:
                 acc, where[2 + axis] = kd.sum(acc, axis=axis, keepdims=True), slice(None)
         dbias[tuple(where[4 - len(shape) :])] = acc.astype(dtype)
 
     made = kd.kernel(
-        body, out_type=kd.ShapeDtypeStruct(shape, dtype), grid=(math.prod(own),), name="attention_backward_bias"
+        body,
+        out_type=kd.ShapeDtypeStruct(shape, dtype),
+        grid=(math.prod(extents(p)[1]),),
+        shapes=gradient_shapes(p, ["bias", *p.score.captured]) if p.opened else None,
+        name="attention_backward_bias",
     )
     return made if p.score.has_functions else identified(made, problem, dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,7 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_captured import reading
+from .attention_opened import at_launch, gradient_shapes, lines_of
 from .attention_score import ScoredProblem, ScorePlace, ragged_tiles
 
 MINE, OTHERS = 4, 16  # rows of a block, and of a step
@@ -59,8 +61,10 @@ class _GeneralGradients:
 
         def body(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *rest: Any) -> None:
             s = dict(zip(self.names, rest, strict=False))
+            here = copy(self)
+            here.p = at_launch(self.p, q, k, None) if self.p.opened else self.p
             with reading(s):
-                compute(dout, q, k, v, out, lse, s, *rest[len(self.names) :])
+                compute(here, dout, q, k, v, out, lse, s, *rest[len(self.names) :])
 
         return body
 
@@ -132,21 +136,29 @@ class _GeneralGradients:
 def gradient_kernels(problem: ScoredProblem) -> tuple[Any, Any]:
     """The kernels `(dout, q, k, v, out, lse, *extras) -> dq` and `-> (dk, dv)`; `gradient_extras` names the arrays between."""
     p, shared = problem, _GeneralGradients(problem)
+    shapes = gradient_shapes(p, shared.names) if p.opened else None
     like = [
         kd.ShapeDtypeStruct(p.shape(*x), p.dtype)
         for x in ((p.heads, p.queries, p.dim), (p.kv_heads, p.keys, p.dim), (p.kv_heads, p.keys, p.v_dim))
     ]
 
-    def grid(heads: int, length: int) -> tuple[int, int]:
-        return (heads, ragged_tiles(p, MINE, length)) if p.ragged else (p.batch * heads, kd.cdiv(length, MINE))
+    def grid(heads: int, length: int) -> tuple[Any, Any]:
+        if p.ragged:
+            return heads, lines_of(p) if p.opened else ragged_tiles(p, MINE, length)
+        return p.batch * heads, kd.cdiv(length, MINE)
 
     by_query = kd.kernel(
-        shared.body(shared.dq), out_type=like[0], grid=grid(p.heads, p.queries), name="attention_backward_general_q"
+        shared.body(_GeneralGradients.dq),
+        out_type=like[0],
+        grid=grid(p.heads, p.queries),
+        shapes=shapes,
+        name="attention_backward_general_q",
     )
     by_key = kd.kernel(
-        shared.body(shared.dkv),
+        shared.body(_GeneralGradients.dkv),
         out_type=tuple(like[1:]),
         grid=grid(p.kv_heads, p.keys),
+        shapes=shapes,
         name="attention_backward_general_kv",
     )
     if p.score.has_functions:

@@ -5,7 +5,7 @@ A producer warpgroup loads, and two consumers compute. docs/attention.md explain
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from ..kernel import identified
@@ -25,7 +25,7 @@ def backward_kernel(problem: AttentionProblem, config: AttentionBackwardConfig, 
     """
     dim = problem.dim
     walk = Walk(problem, config, multiprocessors, KEYS, config.block_q // EIGHT, dim, dim == KEYS)
-    made = walk.kernel(*narrow_consumers(walk, dim, FREE), name="attention_backward")
+    made = walk.kernel(partial(narrow_consumers, dim=dim, free=FREE), name="attention_backward")
     return identified(made, problem, config, multiprocessors)
 
 
@@ -37,5 +37,5 @@ def wide_kernel(problem: AttentionProblem, config: AttentionBackwardConfig, mult
     """
     dim = problem.dim
     walk = Walk(problem, config, multiprocessors, ROWS, dim // EIGHT, config.block_q, False)
-    made = walk.kernel(*wide_consumers(walk, dim), name="attention_backward_wide")
+    made = walk.kernel(partial(wide_consumers, dim=dim), name="attention_backward_wide")
     return identified(made, problem, config, multiprocessors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import kernel_dsl as kd
@@ -16,9 +16,9 @@ from .attention_backward_scored import (
     scored_stats_kernel,
     scored_sum_kernel,
 )
-from .attention_backward_scored_walk import KEYS, keys_of, padded_dims
-from .attention_backward_walk import EIGHT, AttentionBackwardConfig
-from .attention_blocks import BlockLists, block_arrays, blocks_kernel, depends_on, table_kernel
+from .attention_backward_scored_walk import KEYS, ScoredWalk, keys_of, padded_dims
+from .attention_backward_walk import EIGHT, AttentionBackwardConfig, WalkNumbers
+from .attention_blocks import BlockLists, block_arrays, blocks_kernel, depends_on, lists_by, table_of
 from .attention_options import AttentionOptions
 from .attention_score import ScoredProblem, ragged_tiles
 
@@ -30,15 +30,17 @@ class GeneralGradients:
     problem: ScoredProblem
     by_query: Any
     by_key: Any
+    opened: bool = False  # the kernels are for any sizes
 
     def __call__(self, arrays: tuple[Any, ...], options: AttentionOptions, how: dict[str, Any]) -> tuple[Any, ...]:
         p = self.problem
         extras = options.arrays([name for name in gradient_extras(p) if name != "table"])
         tables: list[list[Any]] = [[], []]
         if p.ragged:
-            for table, name, length in zip(tables, ("q_seqlens", "kv_seqlens"), (p.queries, p.keys), strict=True):
-                made = table_kernel(p.batch, ragged_tiles(p, MINE, length), MINE)
-                table.append(made(*options.arrays([name]), **how))
+            lengths = (("q_seqlens", p.queries, arrays[1]), ("kv_seqlens", p.keys, arrays[2]))
+            for table, (name, length, like) in zip(tables, lengths, strict=True):
+                tiles, like = ragged_tiles(p, MINE, length), like if self.opened else None
+                table.append(table_of(options.arrays([name])[0], p.batch, tiles, MINE, how, like=like))
         dq = self.by_query(*arrays, *extras, *tables[0], **how)
         return (dq, *self.by_key(*arrays, *extras, *tables[1], **how))
 
@@ -63,6 +65,7 @@ class ScoredGradients:
     sums: tuple[Any, ...]  # the sums of dk and dv, if there are parts
     finish: Any
     lists: BlockLists | None
+    sizes: WalkNumbers | None = None  # of kernels for any sizes
 
     @staticmethod
     def of(
@@ -71,19 +74,27 @@ class ScoredGradients:
         multiprocessors: int,
         captured: Sequence[Any],
         bias_dtype: Any = None,
+        general: ScoredProblem | None = None,
     ) -> ScoredGradients:
-        """With a `bias_dtype`, the last result is the bias' gradient, which the walk stores."""
-        sums = tuple(scored_sum_kernel(p, config.splits, dim) for dim in (p.dim, p.v_dim) if config.splits > 1)
-        lists = None
+        """With a `bias_dtype`, the last result is the bias' gradient, which the walk stores.
+
+        `general`: the problem of kernels for any sizes, or None.
+        """
+        depends = depends_on(p, captured) if p.score.mask_mod is not None else (False, False)
         # the order counts blocks without a list, and the heads of a group share one list
-        if p.score.mask_mod is not None and not config.in_turn:
-            depends = depends_on(p, captured)
-            if not depends[1]:
-                lists = BlockLists(blocks_kernel(p, keys_of(p), config.block_q, depends, True))
-        main = scored_backward_kernel(p, config, multiprocessors, lists is not None, bias_dtype)
-        return ScoredGradients(
-            p, config, scored_stats_kernel(p, config), main, sums, scored_finish_kernel(p, config), lists
-        )
+        listed = p.score.mask_mod is not None and not config.in_turn and not depends[1]
+        q, t, sizes = p, config, None
+        if general is not None:
+            sizes = WalkNumbers(ScoredWalk(p, config, multiprocessors, listed).together, config.splits)
+            q, t = replace(general, mask_by=lists_by(p, depends)), replace(config, splits=min(config.splits, 2))
+        sums = tuple(scored_sum_kernel(q, t.splits, dim) for dim in (p.dim, p.v_dim) if config.splits > 1)
+        lists = None
+        if listed:
+            lists = BlockLists(blocks_kernel(q, keys_of(p), t.block_q, depends, True), general is not None)
+        main = scored_backward_kernel(q, t, multiprocessors, listed, bias_dtype)
+        ends = t if sizes is None else replace(t, splits=1)  # which know nothing of splits
+        stats, finish = scored_stats_kernel(q, ends), scored_finish_kernel(q, ends)
+        return ScoredGradients(p, t, stats, main, sums, finish, lists, sizes)
 
     def _tables(self) -> list[tuple[str, int, int]]:
         """For queries and keys: the lengths, the number of lines of their table, and the rows of a line."""
@@ -96,19 +107,22 @@ class ScoredGradients:
         if p.ragged:
             lengths = options.arrays(["q_seqlens", "kv_seqlens"])
             tables = [
-                table_kernel(p.batch, lines, rows, name == "kv_seqlens")(*options.arrays([name]), **how)
-                for name, lines, rows in self._tables()
+                table_of(options.arrays([name])[0], p.batch, lines, rows, how, rising, like if self.sizes else None)
+                for (name, lines, rows), like, rising in zip(self._tables(), (q, k), (False, True), strict=True)
             ]
             by_query, by_key = ([*lengths, table] for table in tables)
         stats = self.stats(out, dout, lse, *by_query, **how)
         given = options.arrays(block_arrays(p)) + list(by_key[2:])
         listed = [] if self.lists is None else self.lists.of(q, k, given, how)
-        made = self.main(q, k, v, dout, stats, *options.arrays(self._extras), *by_key, *listed, **how)
-        dk, dv, dq_sum, *dbias = made
+        numbers = self.sizes.numbers(stats) if self.sizes else []
+        made = self.main(q, k, v, dout, stats, *numbers, *options.arrays(self._extras), *by_key, *listed, **how)
+        (dk, dv, dq_sum), rest = made[:3], list(made[3:])
+        if self.sizes is not None:
+            rest = rest[:-1] if self.config.in_turn else rest  # semaphores
         if self.sums:
             dk, dv = (kernel(x, **how) for kernel, x in zip(self.sums, (dk, dv), strict=True))
         dq_sum = dq_sum.reshape(-1, self._rows, EIGHT)
-        return self.finish(dq_sum, *by_query, **how), dk, dv, *dbias
+        return self.finish(dq_sum, *([q] if self.sizes else []), *by_query, **how), dk, dv, *rest
 
     @property
     def _rows(self) -> int:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_backward_consumers import narrow_consumers, wide_consumers
+from .attention_backward_ends import sum_of_parts
 from .attention_backward_scored_walk import (
     KEYS,
     ScoredWalk,
@@ -23,8 +24,9 @@ from .attention_backward_scored_walk import (
     padded_dims,
     steps_of,
 )
-from .attention_backward_walk import EIGHT, AttentionBackwardConfig
+from .attention_backward_walk import EIGHT, AttentionBackwardConfig, of_steps
 from .attention_kernel import LOG2E
+from .attention_opened import at_launch, declared
 from .attention_score import ScoredProblem, ScorePlace
 
 FREE = 200  # registers that accumulators and left operands may take
@@ -81,9 +83,9 @@ def scored_backward_kernel(
     """
     walk, dim = ScoredWalk(problem, config, multiprocessors, listed, bias_dtype), padded_dims(problem)[0]
     if keys_of(problem) == KEYS:
-        made = walk.kernel(*narrow_consumers(walk, dim, FREE), name="attention_backward_scored")
+        made = walk.kernel(partial(narrow_consumers, dim=dim, free=FREE), name="attention_backward_scored")
     else:
-        made = walk.kernel(*wide_consumers(walk, dim), name="attention_backward_scored_wide")
+        made = walk.kernel(partial(wide_consumers, dim=dim), name="attention_backward_scored_wide")
     return (
         made if problem.score.has_functions else identified(made, problem, config, multiprocessors, listed, bias_dtype)
     )
@@ -93,14 +95,30 @@ def _step_grid(p: ScoredProblem, t: AttentionBackwardConfig) -> tuple[int, int]:
     return p.heads * (1 if p.ragged else p.batch), steps_of(p, t)
 
 
+def _row_shapes(
+    p: ScoredProblem, names: list[str], first: int, more: dict[int, tuple[Any, ...]]
+) -> dict[int, tuple[Any, ...]] | None:
+    """`shapes=` of a kernel for any sizes whose arrays from parameter `first` on have these names."""
+    if not p.opened:
+        return None
+    # k and v are not among the arrays
+    found = {n - 3 + first: shape for n, shape in declared(p, names, first=3).items() if n > 2}
+    if first == 3:  # out, dout and lse come before
+        rows = p.shape(p.heads, p.queries, p.v_dim)
+        found |= {0: rows, 1: rows, 2: p.lse_shape}
+    elif names[0] == "q":
+        found[first] = p.shape(p.heads, p.queries, p.dim)
+    return found | more
+
+
 @cache
 def scored_stats_kernel(problem: ScoredProblem, config: AttentionBackwardConfig) -> Any:
     """The kernel `(out, dout, lse, *lengths) -> stats`: as `stats_kernel`, of whole steps; of ragged lengths for one batch."""
-    p, m = problem, config.block_q
-    names = ["q_seqlens", "kv_seqlens", "table"] * p.ragged
-    heads, steps = _step_grid(p, config)
+    m, names = config.block_q, ["q_seqlens", "kv_seqlens", "table"] * problem.ragged
+    heads, steps = _step_grid(problem, config)
 
     def body(out: Any, dout: Any, lse: Any, *rest: Any) -> None:
+        p = at_launch(problem, dout, dout, None) if problem.opened else problem
         s, stats = dict(zip(names, rest, strict=False)), rest[-1]
         place = ScorePlace.of(p, kd.program_id(0), kd.program_id(1), s)
         first = place.number * m
@@ -116,11 +134,13 @@ def scored_stats_kernel(problem: ScoredProblem, config: AttentionBackwardConfig)
         kd.store(stats, (where, place.head, 0, these), logs, mask=used)
         kd.store(stats, (where, place.head, 1, these), kd.where(there, kd.sum(products, axis=1), 0.0), mask=used)
 
+    p = problem
     shape = (1 if p.ragged else p.batch, p.heads, 2, steps * m)
     made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct(shape, kd.float32),
         grid=(heads, steps),
+        shapes=_row_shapes(p, names, 3, {3 + len(names): (*shape[:3], of_steps(config))}),
         name="attention_backward_scored_stats",
     )
     return made if p.score.has_functions else identified(made, problem, config)
@@ -128,19 +148,23 @@ def scored_stats_kernel(problem: ScoredProblem, config: AttentionBackwardConfig)
 
 @cache
 def scored_finish_kernel(problem: ScoredProblem, config: AttentionBackwardConfig) -> Any:
-    """The kernel `(dq_sum, *lengths) -> dq`: as `finish_kernel`.
+    """The kernel `(dq_sum, *lengths) -> dq`: as `finish_kernel`; for any sizes q is before the lengths.
 
     dq_sum is (tiles, padded dimension, 8), beyond a dimension of 128 (tiles, queries of a step, 8).
     """
     p, m = problem, config.block_q
-    names = ["q_seqlens", "kv_seqlens", "table"] * p.ragged
+    names = ["q"] * p.opened + ["q_seqlens", "kv_seqlens", "table"] * p.ragged
     dim, narrow = padded_dims(p)[0], keys_of(p) == KEYS
     tiles = m // EIGHT if narrow else dim // EIGHT
-    heads, steps = _step_grid(p, config)
+    heads, all_steps = _step_grid(p, config)
     several = next(n for n in (4, 5, 3, 2, 1) if tiles % n == 0)
 
     def body(dq_sum: Any, *rest: Any) -> None:
         s, dq = dict(zip(names, rest, strict=False)), rest[-1]
+        p, steps = problem, all_steps
+        if p.opened:
+            p = at_launch(p, s["q"], s["q"], None)
+            steps = s["table"].shape[0] if p.ragged else kd.cdiv(p.queries, m)
         place = ScorePlace.of(p, kd.program_id(0), kd.program_id(1), s)
         tile = kd.program_id(2) * several
         step = kd.program_id(0) * steps + first_step(p, config, place) + place.number
@@ -159,7 +183,8 @@ def scored_finish_kernel(problem: ScoredProblem, config: AttentionBackwardConfig
     made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct(p.shape(p.heads, p.queries, p.dim), p.dtype),
-        grid=(heads, steps, tiles // several),
+        grid=(heads, all_steps, tiles // several),
+        shapes=_row_shapes(p, names, 1, {0: (kd.Dim("sums"), dim if narrow else m, EIGHT)}),
         name="attention_backward_scored_finish",
     )
     return made if p.score.has_functions else identified(made, problem, config)
@@ -167,7 +192,10 @@ def scored_finish_kernel(problem: ScoredProblem, config: AttentionBackwardConfig
 
 @cache
 def scored_sum_kernel(problem: ScoredProblem, splits: int, dim: int) -> Any:
-    """The kernel `parts -> gradient`; the parts are float32 (splits, batch, kv_heads, keys, dim)."""
+    """The kernel `parts -> gradient`; the parts are float32 (splits, batch, kv_heads, keys, dim).
+
+    For any sizes it is for any number of splits.
+    """
     p = problem
     rows = 32
 
@@ -175,15 +203,14 @@ def scored_sum_kernel(problem: ScoredProblem, splits: int, dim: int) -> Any:
         head = kd.program_id(0)
         batch, kv_head = kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads)
         here = kd.ds(kd.program_id(1) * rows, rows)
-        total = parts[0, batch, kv_head, here]
-        for split in range(1, splits):
-            total = total + parts[split, batch, kv_head, here]
+        total = sum_of_parts(parts, (batch, kv_head, here), None if p.opened else splits)
         out[p.rows(batch, kv_head, here)] = total.astype(p.dtype)
 
     made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct(p.shape(p.kv_heads, p.keys, dim), p.dtype),
         grid=(p.batch * p.kv_heads, kd.cdiv(p.keys, rows)),
+        shapes={0: (kd.Dim("splits"), p.batch, p.kv_heads, p.keys, dim)} if p.opened else None,
         name="attention_backward_scored_sum",
     )
     return made if p.score.has_functions else identified(made, problem, splits, dim)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,16 +14,21 @@ import kernel_dsl as kd
 from .attention_backward_walk import (
     CONSUMERS,
     EIGHT,
+    GIVEN,
     KEYS,
+    NUMBERS,
     AttentionBackwardConfig,
+    Consumers,
     ScoreBlock,
     Walk,
     WalkStep,
     heads_at_once,
+    of_steps,
     step_counts,
 )
 from .attention_captured import reading
 from .attention_kernel import LOG2E, ROWS, SMEM_BYTES, AttentionProblem
+from .attention_opened import at_launch, declared, lines_of
 from .attention_score import ScoredProblem, ScorePlace, clear_rows, ragged_tiles
 from .attention_scored_config import swizzled
 
@@ -57,14 +63,22 @@ def inner_problem(p: ScoredProblem) -> AttentionProblem:
     )
 
 
-def steps_of(p: ScoredProblem, t: AttentionBackwardConfig) -> int:
+def steps_of(p: ScoredProblem, t: AttentionBackwardConfig) -> Any:
     """The number of steps of queries of a head. With ragged lengths, each sequence begins with a new step."""
+    if p.opened and p.ragged:
+        return lines_of(p)  # of their table
     return ragged_tiles(p, t.block_q) if p.ragged else kd.cdiv(p.queries, t.block_q)
 
 
 def first_step(p: ScoredProblem, t: AttentionBackwardConfig, place: Any) -> Any:
     """The number of a sequence's first step among those of all sequences."""
     return kd.div(place.q_row, t.block_q) + place.batch if p.ragged else 0
+
+
+def _whole_units(count: Any, itemsize: int) -> bool:
+    """Whether rows of this many elements are whole units of 16 bytes, which TMA asks for: known of a Dim by its divisor."""
+    known = count.multiple_of if isinstance(count, kd.Dim) else count
+    return known * itemsize % 16 == 0
 
 
 @dataclass(frozen=True)
@@ -103,20 +117,31 @@ class ScoredWalk(Walk):
         self.scored: ScoredProblem = problem
         self.bias_dtype = bias_dtype
         # the gradient of a bias is that of scores in the dtype of products, so that TMA stores it from where these read it
-        self.turned = bias_dtype == problem.dtype and problem.keys * problem.dtype.itemsize % 16 == 0
-        self.steps: int = steps_of(problem, config)
+        self.turned = bias_dtype == problem.dtype and _whole_units(problem.keys, problem.dtype.itemsize)
+        self.steps: Any = of_steps(config) // m if problem.opened else steps_of(problem, config)
         self.names: list[str] = walk_extras(problem, listed)
         if problem.ragged and config.in_turn:  # rows at the end of a sequence are cleared by all warps
             self.adders, self.registers = True, (232, 24)
         if problem.ragged:
-            self.blocks: int = ragged_tiles(problem, keys, problem.keys)
-            self.grid: int = problem.kv_heads * self.blocks
-        self.together: int = self._heads_together(multiprocessors)
+            self.splitting: bool = False
+            self.blocks: Any = lines_of(problem) if problem.opened else ragged_tiles(problem, keys, problem.keys)
+            self.grid: Any = problem.kv_heads * self.blocks
+        self.together: int = 0 if problem.opened else self.heads_together(multiprocessors)
         tiles = problem.score.bias_tiles
         own = 0 if tiles is None or keys != KEYS else config.stages * config.block_q * KEYS * tiles.itemsize
         self.staged: bool = bool(own) and self.smem_bytes + own <= SMEM_BYTES  # the bias goes through SMEM
 
-    def _heads_together(self, multiprocessors: int) -> int:
+    def scored_at_launch(self, q: Any, k: Any, stats: Any, table: Any, sizes: Any) -> ScoredWalk:
+        """As `at_launch`; `table`: that of ragged keys."""
+        made = copy(self)
+        made.scored = at_launch(self.scored, q, k, None)
+        made.p = inner_problem(made.scored)
+        made.steps = stats.shape[3] // self.t.block_q
+        made.blocks = table.shape[0] if self.scored.ragged else kd.cdiv(made.scored.keys, self.keys)
+        made.together, made.splits = sizes[0], sizes[1].shape[0]
+        return made
+
+    def heads_together(self, multiprocessors: int) -> int:
         """The number of heads whose blocks alternate.
 
         They are as few as keep the last blocks short, so that running blocks share queries in L2.
@@ -135,7 +160,7 @@ class ScoredWalk(Walk):
     def block_of(self, s: dict[str, Any]) -> ScoredBlock:
         """This block's part: first keys first, whose blocks are the long ones where attention is causal."""
         p, t, number = self.scored, self.t, kd.axis_index("block")
-        number, split = (kd.div(number, t.splits), kd.rem(number, t.splits)) if t.splits > 1 else (number, 0)
+        number, split = self.shared(number)
         several = self.together * self.blocks
         part, rest = kd.div(number, several), kd.rem(number, several)
         head = part * self.together + kd.rem(rest, self.together)
@@ -144,13 +169,14 @@ class ScoredWalk(Walk):
         begin, end = place.query_blocks(p, key, self.keys, t.block_q)
         entry = None
         if "blocks" in s:
-            where = 0 if s["counts"].shape[0] == 1 else place.batch, 0, place.line
+            by_batch = p.mask_by[0] if self.opened else s["counts"].shape[0] != 1
+            where = place.batch if by_batch else 0, 0, place.line
             begin, end = 0, s["counts"][where]
             entry = partial(_entry, s["blocks"], where)
         end = kd.where(key < place.keys, end, begin) if p.ragged else end
         start, count = 0, (end - begin) * self.group
-        if t.splits > 1:
-            start, stop = kd.div(count * split, t.splits), kd.div(count * (split + 1), t.splits)
+        if self.splitting:
+            start, stop = kd.div(count * split, self.splits), kd.div(count * (split + 1), self.splits)
             count = stop - start
         base = first_step(p, t, place)
         return ScoredBlock(place.batch, place.head, key, begin, start, count, split, place, end - 1, base, entry)
@@ -160,7 +186,7 @@ class ScoredWalk(Walk):
         t = self.t
         begin, end, by = (block.last, block.first, -1) if t.in_turn else (block.first, block.last, 1)
         head, index = block.kv_head * self.group, begin
-        if t.splits > 1:
+        if self.splitting:
             each = kd.maximum(block.last - block.first + 1, 1)
             head, index = head + kd.div(block.start, each), begin + by * kd.rem(block.start, each)
 
@@ -195,7 +221,7 @@ class ScoredWalk(Walk):
         some = key + ROWS > score.end_key(query, place.queries, place.keys)
         if score.window is not None:
             some = some | (key < score.first_key(last, place.queries, place.keys))
-        if score.causal or score.window is not None or p.ragged or p.keys % self.keys:
+        if score.causal or score.window is not None or p.ragged or self.opened or p.keys % self.keys:
             kd.when(some)(hidden)
 
     def weights(self, acc: Any, block: ScoredBlock, step: WalkStep, key: Any, s: dict[str, Any]) -> tuple[Any, Any]:
@@ -322,53 +348,58 @@ class ScoredWalk(Walk):
     def store(self, value: Any, tile: Any, out: Any, block: Any, key: Any) -> None:
         """Store a gradient of 64 keys from `key` on, through SMEM that is free by then."""
         p, place = self.scored, block.place
-        if self.t.splits > 1:
-            out[block.split, block.batch, block.kv_head, kd.ds(key, ROWS), kd.ds(0, value.shape[1])] = value
-            return
-        target = self.view(out, block, block.kv_head, place.k_row + key, ROWS, value.shape[1])
-        made = value.astype(self.p.dtype)
 
-        def copy() -> None:
+        def parts() -> tuple[Any, Any]:
+            target = self.view(out, block, block.kv_head, place.k_row + key, ROWS, value.shape[1])
+            return target, value.astype(self.p.dtype)
+
+        def copy(target: Any, made: Any) -> None:
             tile[...] = made
             kd.commit_smem()
             kd.copy_smem_to_gmem(tile, target)
 
         if not p.ragged:
-            copy()
+            here = block.batch, block.kv_head, kd.ds(key, ROWS), kd.ds(0, value.shape[1])
+            self.store_either(lambda: copy(*parts()), lambda: out.at[(block.split, *here)], value)
             return
+        target, made = parts()
         whole = key + ROWS <= place.keys
         there = key + kd.broadcasted_iota(kd.int32, made.shape, 0) < place.keys
-        kd.when(whole)(copy)
+        kd.when(whole)(lambda: copy(target, made))
         kd.when(~whole)(lambda: kd.store(target, ..., made, mask=there))
 
     # --- what a kernel is made of -----------------------------------------------------------------
 
-    def kernel(self, consume: Callable[..., None], scratch: dict[str, Any], *, name: str) -> Any:
+    def kernel(self, consumers: Consumers, *, name: str) -> Any:
         """The kernel `(q, k, v, dout, stats, *extras) -> (dk, dv, dq_sum)`; `walk_extras` names the arrays between.
 
-        With a `bias_dtype` the gradient of the bias follows.
+        With a `bias_dtype` the gradient of the bias follows. For any sizes it takes `WalkNumbers.numbers` after stats.
         """
         names = self.names
 
         def body(q: Any, k: Any, v: Any, dout: Any, stats: Any, *rest: Any, **made: Any) -> None:
-            me, turns = kd.axis_index("wg"), self._semaphores()
+            walk: ScoredWalk = self
+            sizes, rest = (rest[:NUMBERS], rest[NUMBERS:]) if self.opened else ((), rest)
             s = made | dict(zip(names, rest, strict=False))
-            dk, dv, dq_sum, *dbias = rest[len(names) :]
+            if self.opened:
+                walk = self.scored_at_launch(q, k, stats, s.get("table"), sizes)
+            me = kd.axis_index("wg")
+            dk, dv, dq_sum, turns, dbias = walk.results(rest[len(names) :])
             s |= dict(zip(["dbias"], dbias, strict=False))
 
             with reading(s):
 
                 @kd.when(me == CONSUMERS)
                 def _() -> None:
-                    self._produce(q, k, v, dout, stats, dq_sum, turns, s)
+                    walk._produce(q, k, v, dout, stats, dq_sum, turns, s)
 
                 if self.adders:
-                    kd.when(me == CONSUMERS + 1)(lambda: self._add(dq_sum, turns, s))
+                    kd.when(me == CONSUMERS + 1)(lambda: walk._add(dq_sum, turns, s))
 
                 @kd.when(me < CONSUMERS)
                 def _() -> None:
                     kd.set_max_registers(self.registers[0], action="increase")
-                    consume(me, dk, dv, dq_sum, s)
+                    consumers(walk)[0](me, dk, dv, dq_sum, s)
 
         extra: dict[str, Any] = {"tail_loaded": kd.Barrier()} if self.scored.ragged else {}
         if self.staged:
@@ -378,7 +409,8 @@ class ScoredWalk(Walk):
         return kd.kernel(
             body,
             out_type=self._outputs(),
-            scratch_types=self._scratch() | extra | scratch,
+            shapes=self.shapes(len(names)),
+            scratch_types=self._scratch() | extra | consumers(self)[1],
             grid=(self.grid,),
             grid_names=("block",),
             num_threads=CONSUMERS + 1 + self.adders,
@@ -387,20 +419,26 @@ class ScoredWalk(Walk):
             name=name,
         )
 
-    def _outputs(self) -> tuple[Any, ...]:
+    def _key_shapes(self) -> list[tuple[int, ...]]:
         p = self.scored
-        like = [kd.ShapeDtypeStruct(p.shape(p.kv_heads, p.keys, dim), p.dtype) for dim in (p.dim, p.v_dim)]
-        if self.t.splits > 1:
-            shape = (self.t.splits, p.batch, p.kv_heads, p.keys)
-            like = [kd.ShapeDtypeStruct((*shape, dim), kd.float32) for dim in (p.dim, p.v_dim)]
-        heads = p.heads * (1 if p.ragged else p.batch)
-        sums = kd.ShapeDtypeStruct((heads, self.steps, self.tiles, self.lines, 128), kd.float32, init=0)
+        return [p.shape(p.kv_heads, p.keys, dim) for dim in (p.dim, p.v_dim)]
+
+    def _sum_lines(self) -> Any:
+        return self.scored.heads * (1 if self.scored.ragged else self.scored.batch)
+
+    def _bias_outputs(self) -> list[Any]:
         if self.bias_dtype is None:
-            return like[0], like[1], sums
+            return []
         # scores that no query sees may be in no step
-        skips = bool(p.score.causal) or p.score.window is not None or p.score.mask_mod is not None
-        dbias = kd.ShapeDtypeStruct(p.score.bias or (), self.bias_dtype, init=0 if skips else None)
-        return like[0], like[1], sums, dbias
+        score = self.scored.score
+        skips = bool(score.causal) or score.window is not None or score.mask_mod is not None
+        return [kd.ShapeDtypeStruct(score.bias or (), self.bias_dtype, init=0 if skips else None)]
+
+    def _declared(self) -> dict[int, tuple[Any, ...]]:
+        p, v_dim = self.scored, self.scored.v_dim
+        inputs = declared(p, self.names, (p.mask_by[0], False), first=GIVEN + NUMBERS)
+        stats = 1 if p.ragged else p.batch, p.heads, 2, of_steps(self.t)
+        return inputs | {3: p.shape(p.heads, p.queries, v_dim), 4: stats}
 
 
 def _entry(lists: Any, where: tuple[Any, ...], number: Any) -> tuple[Any, Any]:

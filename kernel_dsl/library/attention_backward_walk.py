@@ -9,18 +9,26 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
+
+import numpy as np
 
 import kernel_dsl as kd
 
 from .attention_kernel import LOG2E, ROWS, AttentionProblem
+from .attention_opened import declared_outputs
 
 CONSUMERS = 2
 KEYS = CONSUMERS * ROWS  # of a block, up to a head dimension of 128
 EIGHT = 8  # columns of a tile of wgmma, which are contiguous in the sum of the queries' gradients
 LINE = 128  # elements of the sum's last axis, an arbitrary number
+
+Consumers = Callable[
+    ["Walk"], tuple[Callable[..., None], dict[str, Any]]
+]  # of a walk: their body, and the SMEM that they need
 
 
 @dataclass(frozen=True)
@@ -67,12 +75,51 @@ def makespan(lengths: list[int], heads: int, together: int, machines: int) -> in
     return max(busy)
 
 
+def together_of(p: AttentionProblem, config: AttentionBackwardConfig, keys: int, machines: int) -> int:
+    """The number of heads whose blocks alternate, of a problem without options."""
+    if not p.causal:
+        return 1
+    lengths = [n for n in step_counts(p, config, keys) for _ in range(config.splits)]
+    return heads_at_once(lengths, p.batch * p.kv_heads, machines)
+
+
 def heads_at_once(lengths: list[int], heads: int, machines: int) -> int:
     """The number of heads whose blocks alternate, longest blocks first: as few as end about as early as possible."""
     enough = max(1, 8 * machines // len(lengths))  # larger groups do not shorten the end
     choices = [n for n in range(1, min(heads, enough) + 1) if heads % n == 0]
     ends = [makespan(lengths, min(heads, 8 * enough) // n * n, n, machines) for n in choices]
     return next(n for n, end in zip(choices, ends, strict=True) if end <= 1.01 * min(ends))
+
+
+@dataclass(frozen=True)
+class WalkNumbers:
+    """What a call with these sizes gives a kernel for any sizes: the heads whose blocks alternate, and splits."""
+
+    together: int
+    splits: int
+
+    def numbers(self, stats: Any) -> list[Any]:
+        """As arguments of the kernel: splits are the extent of an array.
+
+        A number that decided the size of results would keep calls from the fast path.
+        """
+        return [np.int32(self.together), stats[0, 0, 0, : self.splits]]
+
+
+GIVEN = 5  # arrays before these numbers: q, k, v, dout and stats
+NUMBERS = 2  # of `WalkNumbers.numbers`
+MOST_SPLITS = 16  # at least 16 queries have stats
+
+
+@cache
+def splits_dim() -> Any:
+    """Blocks that share the steps of the same keys."""
+    return kd.Dim("splits", max=MOST_SPLITS)
+
+
+def of_steps(config: AttentionBackwardConfig) -> Any:
+    """The extent of whole steps of queries."""
+    return kd.Dim("padded", multiple_of=config.block_q)
 
 
 @dataclass(frozen=True)
@@ -128,37 +175,52 @@ class Walk:
         self.t: AttentionBackwardConfig = config
         self.v_dim: int = p.dim
         self.keys: int = keys
+        self.opened: bool = p.opened
+        self.splits: Any = config.splits
+        self.splitting: bool = config.splits > 1  # whether blocks may share the steps of the same keys
         self.by_row: bool = by_row
         self.tiles: int = tiles
         self.lines: int = rows * EIGHT // LINE
         self.steps: int = kd.cdiv(p.queries, config.block_q)
         self.blocks: int = kd.cdiv(p.keys, keys)
         self.group: int = p.heads // p.kv_heads
-        self.ragged: bool = p.keys % keys != 0
+        self.ragged: bool = self.opened or p.keys % keys != 0
         self.own_tiles: int = tiles if by_row else tiles // CONSUMERS
         self.part: int = self.own_tiles // config.dq_parts  # tiles of a copy
-        self.grid: int = p.batch * p.kv_heads * self.blocks * config.splits
+        count = splits_dim() if self.opened and self.splitting else config.splits
+        self.grid: Any = p.batch * p.kv_heads * self.blocks * count
         self.turned: bool = False  # whether the gradients of scores are in SMEM as (queries, keys)
         self.together: int = 1
-        if p.causal:
-            lengths = [n for n in step_counts(p, config, keys) for _ in range(config.splits)]
-            self.together = heads_at_once(lengths, p.batch * p.kv_heads, multiprocessors)
+        if not self.opened:
+            self.together = together_of(p, config, keys, multiprocessors)
+
+    def at_launch(self, q: Any, k: Any, sizes: Any) -> Walk:
+        """In a body: the walk with the sizes of the launch; `sizes`: what `WalkNumbers.numbers` gives."""
+        made = copy(self)
+        made.p = p = replace(self.p, batch=q.shape[0], queries=q.shape[2], keys=k.shape[2])
+        made.steps, made.blocks = kd.cdiv(p.queries, self.t.block_q), kd.cdiv(p.keys, self.keys)
+        made.together, made.splits = sizes[0], sizes[1].shape[0]
+        return made
 
     # --- where ------------------------------------------------------------------------------------
 
     def block(self) -> ScoreBlock:
         """This block's part; long ones come first."""
         p, t, number = self.p, self.t, kd.axis_index("block")
-        number, split = (kd.div(number, t.splits), kd.rem(number, t.splits)) if t.splits > 1 else (number, 0)
+        number, split = self.shared(number)
         several = self.together * self.blocks
         part, rest = kd.div(number, several), kd.rem(number, several)
         head, n = part * self.together + kd.rem(rest, self.together), kd.div(rest, self.together)
         key = n * self.keys
         first = kd.minimum(kd.div(key, t.block_q), self.steps) if p.causal else 0
         start, end = 0, (self.steps - first) * self.group
-        if t.splits > 1:
-            start, end = kd.div(end * split, t.splits), kd.div(end * (split + 1), t.splits)
+        if self.splitting:
+            start, end = kd.div(end * split, self.splits), kd.div(end * (split + 1), self.splits)
         return ScoreBlock(kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads), key, first, start, end - start, split)
+
+    def shared(self, number: Any) -> tuple[Any, Any]:
+        """(the number of a block's keys, its own among those that share them)."""
+        return (kd.div(number, self.splits), kd.rem(number, self.splits)) if self.splitting else (number, 0)
 
     def block_of(self, s: dict[str, Any]) -> Any:
         """This block's part, given the scratch."""
@@ -180,7 +242,7 @@ class Walk:
         t, last = self.t, self.steps - 1
         begin, end, by = (last, block.first, -1) if t.in_turn else (block.first, last, 1)
         head, index = block.kv_head * self.group, begin
-        if t.splits > 1:
+        if self.splitting:
             each = kd.maximum(self.steps - block.first, 1)
             head, index = head + kd.div(block.start, each), begin + by * kd.rem(block.start, each)
 
@@ -340,12 +402,20 @@ class Walk:
     def store(self, value: Any, tile: Any, out: Any, block: ScoreBlock, key: Any) -> None:
         """Store a gradient of 64 keys from `key` on, through SMEM that nothing else uses any more."""
         here = block.batch, block.kv_head, kd.ds(key, ROWS)
-        if self.t.splits > 1:
-            out[(block.split, *here)] = value
-            return
-        tile[...] = value.astype(self.p.dtype)
-        kd.commit_smem()
-        kd.copy_smem_to_gmem(tile, out.at[here])
+
+        def copy() -> None:
+            tile[...] = value.astype(self.p.dtype)
+            kd.commit_smem()
+            kd.copy_smem_to_gmem(tile, out.at[here])
+
+        self.store_either(copy, lambda: out.at[(block.split, *here)], value)
+
+    def store_either(self, copy: Callable[[], None], part: Callable[[], Any], value: Any) -> None:
+        """Store a gradient by `copy`, or as a part of a sum."""
+        if self.splitting:
+            part()[...] = value
+        else:
+            copy()
 
     # --- what a kernel is made of -----------------------------------------------------------------
 
@@ -396,25 +466,34 @@ class Walk:
             made["dq_stored"] = made["dq_read"] = kd.Barrier(num_barriers=CONSUMERS * t.dq_slots)
         return made
 
-    def kernel(self, consume: Callable[..., None], scratch: dict[str, Any], *, name: str) -> Any:
-        """The kernel `(q, k, v, dout, stats) -> (dk, dv, dq_sum)`; `consume(me, dk, dv, dq_sum, scratch)` is a consumer."""
+    def kernel(self, consumers: Consumers, *, name: str) -> Any:
+        """The kernel `(q, k, v, dout, stats) -> (dk, dv, dq_sum)`.
 
-        def body(q: Any, k: Any, v: Any, dout: Any, stats: Any, dk: Any, dv: Any, dq_sum: Any, **made: Any) -> None:
-            me, turns = kd.axis_index("wg"), self._semaphores()
+        For any sizes it takes `WalkNumbers.numbers` after stats, and `results` says what it gives.
+        """
+
+        def body(q: Any, k: Any, v: Any, dout: Any, stats: Any, *rest: Any, **made: Any) -> None:
+            walk: Walk = self.at_launch(q, k, rest[:NUMBERS]) if self.opened else self
+            me = kd.axis_index("wg")
+            dk, dv, dq_sum, turns, _more = walk.results(rest[NUMBERS:] if self.opened else rest)
 
             @kd.when(me == CONSUMERS)
             def _() -> None:
-                self._produce(q, k, v, dout, stats, dq_sum, turns, made)
+                walk._produce(q, k, v, dout, stats, dq_sum, turns, made)
 
             @kd.when(me < CONSUMERS)
             def _() -> None:
-                kd.set_max_registers(self.registers[0], action="increase")
-                consume(me, dk, dv, dq_sum, made)
+                kd.set_max_registers(walk.registers[0], action="increase")
+                consumers(walk)[0](me, dk, dv, dq_sum, made)
+
+        def named(q: Any, k: Any, v: Any, dout: Any, stats: Any, dk: Any, dv: Any, dq_sum: Any, **made: Any) -> None:
+            body(q, k, v, dout, stats, dk, dv, dq_sum, **made)
 
         return kd.kernel(
-            body,
+            body if self.opened else named,  # results have the names of parameters in reports
             out_type=self._outputs(),
-            scratch_types=self._scratch() | scratch,
+            shapes=self.shapes(),
+            scratch_types=self._scratch() | consumers(self)[1],
             grid=(self.grid,),
             grid_names=("block",),
             num_threads=CONSUMERS + 1,
@@ -423,11 +502,54 @@ class Walk:
             name=name,
         )
 
-    def _outputs(self) -> tuple[Any, Any, Any]:
-        """dk and dv, or parts of them, and the sum."""
+    def results(self, refs: Any) -> tuple[Any, Any, Any, Any, list[Any]]:
+        """(dk, dv, the sum, the semaphores, the bias' gradient if there is one) of a kernel's results.
+
+        dk and dv are gradients, or with splits their parts.
+        """
+        (dk, dv, dq_sum), rest = refs[:3], list(refs[3:])
+        turns = rest.pop() if self.opened and self.t.in_turn else None if self.opened else self._semaphores()
+        return dk, dv, dq_sum, turns, rest
+
+    def _outputs(self) -> tuple[Any, ...]:
+        """dk and dv, or parts of them, the sum, and the bias' gradient.
+
+        For any sizes the semaphores of blocks that add in turn follow.
+        """
+        p, like = self.p, [kd.ShapeDtypeStruct(shape, self.p.dtype) for shape in self._key_shapes()]
+        lines = self._sum_lines()
+        sums = kd.ShapeDtypeStruct((lines, self.steps, self.tiles, self.lines, LINE), kd.float32, init=0)
+        parts: list[Any] = []
+        if self.splitting:
+            count = splits_dim() if self.opened else self.t.splits
+            shape = count, p.batch, p.kv_heads, p.keys
+            parts = [kd.ShapeDtypeStruct((*shape, x.shape[-1]), kd.float32) for x in like]
+        if not self.opened:
+            return *(parts or like), sums, *self._bias_outputs()
+        turns = kd.ShapeDtypeStruct((CONSUMERS, lines, self.steps), kd.int32, init=0)
+        return *(parts or like), sums, *self._bias_outputs(), *([turns] if self.t.in_turn else [])
+
+    def _key_shapes(self) -> list[tuple[int, ...]]:
+        """Of the gradients of keys and of values."""
         p = self.p
-        like_k = kd.ShapeDtypeStruct((p.batch, p.kv_heads, p.keys, p.dim), p.dtype)
-        if self.t.splits > 1:
-            like_k = kd.ShapeDtypeStruct((self.t.splits, p.batch, p.kv_heads, p.keys, p.dim), kd.float32)
-        shape = (p.batch * p.heads, self.steps, self.tiles, self.lines, LINE)
-        return like_k, like_k, kd.ShapeDtypeStruct(shape, kd.float32, init=0)
+        return [(p.batch, p.kv_heads, p.keys, p.dim)] * 2
+
+    def _sum_lines(self) -> Any:
+        """The extent of the sum: heads of all sequences."""
+        return self.p.batch * self.p.heads
+
+    def _bias_outputs(self) -> list[Any]:
+        return []
+
+    def _declared(self) -> dict[int, tuple[Any, ...]]:
+        """`shapes=` of inputs of a kernel for any sizes."""
+        p = self.p
+        heads, keys = (p.batch, p.heads, p.queries, p.dim), (p.batch, p.kv_heads, p.keys, p.dim)
+        return dict(enumerate((heads, keys, keys, heads, (p.batch, p.heads, 2, of_steps(self.t)))))
+
+    def shapes(self, extras: int = 0) -> dict[int, tuple[Any, ...]] | None:
+        """`shapes=` of the kernel, which takes so many arrays after the numbers."""
+        if not self.opened:
+            return None
+        outs = declared_outputs(self._outputs(), GIVEN + NUMBERS + extras)
+        return self._declared() | {GIVEN + NUMBERS - 1: (splits_dim(),)} | outs

@@ -17,6 +17,7 @@ from .attention_score import Score, ScoredProblem, ScorePlace
 TABLE_LANES = 128
 ELEMENTS = 4096  # of a mask, at a time
 LIST_LANES = 128  # flags of blocks that are counted at a time
+PROBED = 16  # queries, keys and extents of arrays when a mask is asked what it depends on
 KEPT = 8  # lists, one for each device that a plan was run on
 
 
@@ -28,19 +29,22 @@ def probe_kernel(p: ScoredProblem, batch: Any = 0, head: Any = 0) -> Any:
     """The kernel `(*captured,) -> mask` of some queries and keys."""
 
     def body(*rest: Any) -> None:
-        i, j = (kd.zeros(shape, kd.int32) for shape in ((16, 1), (1, 16)))
+        i, j = (kd.zeros(shape, kd.int32) for shape in ((PROBED, 1), (1, PROBED)))
         with reading(dict(zip(p.score.captured, rest, strict=False))):
             rest[-1][...] = p.score.mask((batch, head, i, j)).astype(kd.int32)
 
-    return kd.kernel(body, out_type=kd.ShapeDtypeStruct((16, 16), kd.int32), name="attention_mask_probe")
+    return kd.kernel(body, out_type=kd.ShapeDtypeStruct((PROBED, PROBED), kd.int32), name="attention_mask_probe")
 
 
 def depends_on(p: ScoredProblem, captured: Sequence[Any]) -> tuple[bool, bool]:
     """Whether `mask_mod`, which closed over those arrays, reads its batch, and whether its head."""
     functions = p.score.score_mod, p.score.mask_mod, p.score.score_mod_grad
     names = "score_mod", "mask_mod", "score_mod_grad"
-    alone = replace(p, batch=1, queries=1, keys=1, score=Score(**dict(zip(names, functions, strict=True))))
-    return _depends(alone, tuple([kd.ShapeDtypeStruct(tuple(x.shape), x.dtype) for x in captured]))
+    alone = replace(
+        p, batch=1, queries=1, keys=1, pages=0, table=0, score=Score(**dict(zip(names, functions, strict=True)))
+    )
+    # the answer is that for arrays of any size
+    return _depends(alone, tuple([kd.ShapeDtypeStruct((PROBED,) * len(x.shape), x.dtype) for x in captured]))
 
 
 @lru_cache(64)
@@ -58,10 +62,18 @@ def _depends(p: ScoredProblem, structs: tuple[Any, ...]) -> tuple[bool, bool]:
     return fails(_Untouched(), 0), fails(0, _Untouched())
 
 
-def block_arrays(p: ScoredProblem) -> list[str]:
-    """Names of the arrays that `blocks_kernel` takes; with ragged lengths `table` follows them."""
+def block_arrays(p: ScoredProblem, opened: bool = False) -> list[str]:
+    """Names of the arrays that `blocks_kernel` takes; with ragged lengths `table` follows them.
+
+    `opened`: that for any sizes, which also takes the table of pages.
+    """
     lengths = [name for name in ("q_seqlens", "kv_seqlens") if name in p.extras]
-    return p.score.captured + lengths
+    return p.score.captured + lengths + ["page_table"] * (opened and bool(p.page))
+
+
+def lists_by(p: ScoredProblem, depends: tuple[bool, bool]) -> tuple[bool, bool]:
+    """Whether lists differ from sequence to sequence, and from head to head, for a mask that `depends` on these."""
+    return (depends[0] or bool(p.cache)) and not p.ragged, depends[1]
 
 
 @cache
@@ -78,22 +90,25 @@ def blocks_kernel(
     """
     p = problem
     heads = p.heads if depends[1] else 1
-    names = block_arrays(p) + ["table"] * p.ragged
+    names = block_arrays(p, p.opened) + ["table"] * p.ragged
     first = 2 if p.opened else 1  # of those
+
+    def launched(given: Sequence[Any]) -> ScoredProblem:
+        return at_launch(p, given[0], given[1], given[first + names.index("page_table")] if p.page else None)
 
     def sizes(*structs: Any) -> tuple[Any, Any, Any]:
         """Batches, tiles and blocks of a call."""
-        here = at_launch(p, structs[0], structs[1], None) if p.opened else p
+        here = launched(structs) if p.opened else p
         own, others = (here.keys, here.queries) if by_key else (here.queries, here.keys)
         lines = structs[first + names.index("table")].shape[0] if p.ragged else kd.cdiv(own, tile)
-        return here.batch if (depends[0] or p.cache) and not p.ragged else 1, lines, max(kd.cdiv(others, other), 1)
+        return here.batch if lists_by(p, depends)[0] else 1, lines, max(kd.cdiv(others, other), 1)
 
     rows = next(n for n in range(tile, 0, -1) if tile % n == 0 and n * other <= ELEMENTS)
 
     def body(*refs: Any) -> None:
         s = dict(zip(names, refs[first:], strict=False))
         with reading(s):
-            find(at_launch(p, refs[0], refs[1], None) if p.opened else p, refs[-1], s)
+            find(launched(refs) if p.opened else p, refs[-1], s)
 
     def find(p: ScoredProblem, kept: Any, s: dict[str, Any]) -> None:
         head, number, index = (kd.program_id(axis) for axis in range(3))
@@ -132,7 +147,7 @@ def blocks_kernel(
         batch, tiles, blocks = sizes(*structs)
         return batch * heads, tiles, blocks
 
-    shapes = list_shapes(p, names, (depends[0] and not p.ragged, depends[1])) if p.opened else None
+    shapes = list_shapes(p, names, lists_by(p, depends)) if p.opened else None
     return kd.kernel(body, out_type=out_type, grid=grid, shapes=shapes, name="attention_blocks")
 
 
@@ -210,7 +225,7 @@ def table_kernel(batch: Any, tiles: Any, tile: int, rising: bool = False) -> Any
     come first, and in each the last tile first, or with `rising` the first one. `lengths`: int32 (batch + 1),
     cumulative.
 
-    `tiles` None: the kernel `(lengths, tiles) -> table` for any batch up to `batch` and any number of tiles.
+    `tiles` None: the kernel `(lengths, like) -> table` for any batch up to `batch`; `like` is the array of all sequences.
     """
     lanes = max(kd.cdiv(batch, TABLE_LANES) * TABLE_LANES, TABLE_LANES)
     most, opened = batch, tiles is None
@@ -241,14 +256,23 @@ def table_kernel(batch: Any, tiles: Any, tile: int, rising: bool = False) -> Any
 
     bounds: Any = kd.Dim("bounds", min=2, max=most + 1) if opened else None
 
-    def table_of(*given: Any) -> Any:
-        return kd.ShapeDtypeStruct((given[1] if opened else tiles, 2), kd.int32, init=0)
-
+    total: Any = kd.Dim("total") if opened else None
+    lines: Any = total // tile + bounds - 1 if opened else tiles
     made = kd.kernel(
         any_batch if opened else body,
-        out_type=table_of if opened else table_of(),
-        shapes={0: (bounds,), 2: (kd.Dim("tiles"), 2)} if opened else None,
+        out_type=kd.ShapeDtypeStruct((lines, 2), kd.int32, init=0),
+        shapes={0: (bounds,), 1: (total, None, None), 2: (kd.Dim("tiles"), 2)} if opened else None,
         grid=(bounds - 1,) if opened else (batch,),
         name="attention_table",
     )
     return identified(made, batch, tiles, tile, rising)
+
+
+def table_of(
+    lengths: Any, batch: int, tiles: int, tile: int, how: dict[str, Any], rising: bool = False, like: Any = None
+) -> Any:
+    """The table of ragged lengths; with `like`, the array of all sequences, by a kernel for any batch and lengths."""
+    if like is None:
+        return table_kernel(batch, tiles, tile, rising)(lengths, **how)
+    most = 1 << max(batch - 1, TABLE_LANES - 1).bit_length()
+    return table_kernel(most, None, tile, rising)(lengths, like, **how)

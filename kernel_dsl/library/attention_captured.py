@@ -32,11 +32,11 @@ Build = Callable[[Sequence[Any]], Any]  # makes an object again, with a replacem
 
 @dataclass(frozen=True)
 class Captured:
-    """A function without its arrays, which are the operands from `first` on. `key`: all other parts of it."""
+    """A function without its arrays, which are the operands from `first` on, of these `ranks`. `key`: all other parts of it."""
 
     key: Any
     first: int
-    count: int
+    ranks: tuple[int, ...]
     build: Build = field(compare=False, repr=False)
 
     def __call__(self, *args: Any) -> Any:
@@ -48,7 +48,7 @@ class Captured:
 
     def of(self, arrays: Sequence[Any]) -> Any:
         """The function with other arrays, given for all functions of a call."""
-        return self.build(arrays[self.first : self.first + self.count])
+        return self.build(arrays[self.first : self.first + len(self.ranks)])
 
 
 def function_of(function: Any) -> Any:
@@ -79,9 +79,13 @@ class Reader:
 
     def __init__(self, ref: Any) -> None:
         self._ref = ref
-        self.shape: tuple[Any, ...] = tuple(ref.shape)
         self.dtype = ref.dtype
         self.ndim: int = len(ref.shape)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Ints, on which the kernel then depends."""
+        return tuple(kd.specialise(n) for n in self._ref.shape)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -109,7 +113,7 @@ def capture(function: Any, first: int) -> tuple[Any, list[Any]]:
     key, build = walk.of(function, frozenset())
     if build is None:
         return function, []
-    return Captured(key, first, len(walk.arrays), build), walk.arrays
+    return Captured(key, first, tuple(len(x.shape) for x in walk.arrays), build), walk.arrays
 
 
 def alike(x: Any, like: Any) -> Any:

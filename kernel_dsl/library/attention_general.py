@@ -11,6 +11,7 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .attention_captured import reading
 from .attention_kernel import LOWEST
+from .attention_opened import at_launch, declared, lines_of
 from .attention_pages import gathered
 from .attention_score import ScoredProblem, ScorePlace, ragged_tiles
 
@@ -33,10 +34,11 @@ def attention_general(problem: ScoredProblem, promise: bool = False) -> Any:
 
     def body(q: Any, k: Any, v: Any, *rest: Any) -> None:
         s, (out, *lse) = dict(zip(names, rest, strict=False)), rest[len(names) :]
+        here = at_launch(problem, q, k, s.get("page_table")) if problem.opened else problem
         with reading(s):
-            compute(q, k, v, out, lse, s)
+            compute(here, q, k, v, out, lse, s)
 
-    def compute(q: Any, k: Any, v: Any, out: Any, lse: Any, s: dict[str, Any]) -> None:
+    def compute(p: ScoredProblem, q: Any, k: Any, v: Any, out: Any, lse: Any, s: dict[str, Any]) -> None:
         place = ScorePlace.of(p, kd.program_id(0), kd.program_id(1), s)
         batch, head, kv_head = place.batch, place.head, kd.div(place.head, p.heads // p.kv_heads)
         first = place.number * ROWS
@@ -96,6 +98,8 @@ def attention_general(problem: ScoredProblem, promise: bool = False) -> Any:
     out_type: Any = kd.ShapeDtypeStruct(p.out_shape, p.out_dtype)
     if p.lse:
         out_type = (out_type, kd.ShapeDtypeStruct(p.lse_shape, kd.float32))
-    grid = (p.heads, ragged_tiles(p, ROWS)) if p.ragged else (p.batch * p.heads, kd.cdiv(p.queries, ROWS))
-    made = kd.kernel(body, out_type=out_type, grid=grid, name="attention_general")
+    lines: Any = lines_of(p) if p.opened else ragged_tiles(p, ROWS)
+    grid: Any = (p.heads, lines) if p.ragged else (p.batch * p.heads, kd.cdiv(p.queries, ROWS))
+    shapes = declared(p, names, first=3) if p.opened else None
+    made = kd.kernel(body, out_type=out_type, grid=grid, shapes=shapes, name="attention_general")
     return made if p.score.has_functions else identified(made, problem, promise)

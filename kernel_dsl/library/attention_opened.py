@@ -26,7 +26,7 @@ _first = FirstSizes()
 
 
 @cache
-def _dim(name: str, most: int, unit: int = 1) -> Any:
+def dim_of(name: str, most: int, unit: int = 1) -> Any:
     return kd.Dim(name, max=most, multiple_of=unit)
 
 
@@ -42,7 +42,7 @@ def _sizes(p: AttentionProblem | ScoredProblem, unit: int = 1) -> dict[str, Any]
     batch = TILES // (most // SMALLEST) // p.heads
     if p.batch > batch or most > LENGTHS[-1]:
         return None
-    return {"batch": _dim("batch", batch), "queries": _dim("queries", most), "keys": _dim("keys", most, unit)}
+    return {"batch": dim_of("batch", batch), "queries": dim_of("queries", most), "keys": dim_of("keys", most, unit)}
 
 
 def opened(p: AttentionProblem) -> AttentionProblem | None:
@@ -51,14 +51,13 @@ def opened(p: AttentionProblem) -> AttentionProblem | None:
     return None if sizes is None else replace(p, **sizes)
 
 
-def scored_opened(p: ScoredProblem, config: AttentionConfig, multiprocessors: int) -> ScoredProblem | None:
-    """The problem with Dims where it came with other sizes before; None for the first ones, and where no kernel takes any."""
-    if (
-        not (p.batch and p.queries and p.keys)
-        or bool(p.page) != bool(p.pages)
-        or (p.cache and p.score.mask_mod is not None)
-    ):
-        return None  # lists of blocks of a cache
+def scored_opened(p: ScoredProblem, *how: Any, first: FirstSizes | None = None) -> ScoredProblem | None:
+    """The problem with Dims where it came with other sizes before; None for the first ones, and where no kernel takes any.
+
+    `how`: all else that decides the kernel. `first`: the sizes that came first, by default those of the forward.
+    """
+    if not (p.batch and p.queries and p.keys) or bool(p.page) != bool(p.pages):
+        return None
     # rows of a bias that has no gaps: TMA takes those that are known to be whole units of 16 bytes
     unit = 1 if p.score.bias_tiles is None else 16 // p.score.bias_tiles.itemsize
     unit = unit if p.keys % unit == 0 else 1
@@ -67,17 +66,42 @@ def scored_opened(p: ScoredProblem, config: AttentionConfig, multiprocessors: in
         return None
     wanted = (p.batch, p.heads, p.queries, p.keys)
     dims = (sizes["batch"], p.heads, sizes["queries"], sizes["keys"])
-    bias: tuple[Any, ...] | None = p.score.bias
-    if bias is not None:
-        pairs = zip(bias, wanted[4 - len(bias) :], dims[4 - len(bias) :], strict=True)
-        bias = tuple(dim if n == size != 1 else n for n, size, dim in pairs)
-    score = replace(p.score, bias=bias)
-    which = None if bias is None else tuple(isinstance(n, kd.Dim) for n in bias)
-    paged = {"pages": _dim("pages", PAGES), "table": _dim("table", PAGES)} if p.page else {}
+    paged = {"pages": dim_of("pages", PAGES), "table": dim_of("table", PAGES)} if p.page else {}
     same = dict.fromkeys((*sizes, "pages", "table"), 0)
-    kind = replace(p, **same, score=replace(score, bias=None)), which, unit, config, multiprocessors
+    kind = replace(p, **same, score=replace(p.score, bias=None)), unit, how
     mine = p.batch, p.queries, p.keys, p.pages, p.table
-    return replace(p, **sizes, **paged, score=score) if _first.comes_again(kind, mine) else None
+    shapes = bias_shapes(p.score.bias, wanted, dims)
+    again = [(first or _first).comes_again((kind, str(shape)), mine) for shape in shapes]
+    if True not in again:
+        return None
+    return replace(p, **sizes, **paged, score=replace(p.score, bias=shapes[again.index(True)]))
+
+
+def bias_shapes(bias: Any, wanted: Sequence[int], dims: Sequence[Any]) -> list[Any]:
+    """What the shape of a bias may be for any sizes: an extent of one is that of the array, or always one."""
+    found: list[Any] = [()]
+    if bias is None:
+        return [None]
+    for n, size, dim in zip(bias, wanted[4 - len(bias) :], dims[4 - len(bias) :], strict=True):
+        choices = [n] if isinstance(dim, int) or n != size else [dim] if n != 1 else [dim, n]
+        found = [(*shape, choice) for shape in found for choice in choices]
+    return found
+
+
+def declared_outputs(structs: Any, first: int) -> dict[int, tuple[Any, ...]]:
+    """`shapes=` of outputs, the kernel's parameters from number `first` on, whose extents may be computed from Dims."""
+
+    def extent(n: Any, *place: int) -> Any:
+        return n if isinstance(n, (int, kd.Dim)) else kd.Dim("out_{}_{}".format(*place), min=0)
+
+    return {
+        first + i: tuple(extent(n, i, axis) for axis, n in enumerate(struct.shape)) for i, struct in enumerate(structs)
+    }
+
+
+def lines_of(p: ScoredProblem) -> Any:
+    """The Dim of the lines of a table of ragged tiles."""
+    return dim_of("tiles", 2 * TILES // p.heads - 1)
 
 
 def list_shapes(p: ScoredProblem, names: Sequence[str], mask_by: tuple[bool, bool]) -> dict[int, tuple[Any, ...]]:
@@ -87,21 +111,31 @@ def list_shapes(p: ScoredProblem, names: Sequence[str], mask_by: tuple[bool, boo
 
 
 def declared(
-    p: ScoredProblem, names: Sequence[str], mask_by: tuple[bool, bool] | None = None
+    p: ScoredProblem, names: Sequence[str], mask_by: tuple[bool, bool] | None = None, first: int | None = None
 ) -> dict[int, tuple[Any, ...]]:
-    """`shapes=` of a kernel for any lengths, whose arrays after q, k and v have these names."""
+    """`shapes=` of a kernel for any lengths, whose arrays after q, k and v, or from parameter `first` on, have these names."""
     by_batch, by_head = mask_by or p.mask_by
-    lists = (p.batch if by_batch else 1, p.heads if by_head else 1, _dim("lines", 2 * TILES))
+    lists = (p.batch if by_batch else 1, p.heads if by_head else 1, dim_of("lines", 2 * TILES))
     found: dict[int, tuple[Any, ...]] = {0: p.shape(p.heads, p.queries, p.dim)}
     found |= {1: p.key_shape(p.dim), 2: p.key_shape(p.v_dim)}
-    of: dict[str, tuple[Any, ...]] = {"bias": p.score.bias or (), "table": (_dim("tiles", 2 * TILES // p.heads - 1), 2)}
-    of |= {name: (_dim(f"{name}_bounds", TILES),) for name in ("q_seqlens", "kv_seqlens")}
+    of: dict[str, tuple[Any, ...]] = {"bias": p.score.bias or (), "table": (lines_of(p), 2)}
+    of |= {name: (dim_of(f"{name}_bounds", TILES),) for name in ("q_seqlens", "kv_seqlens")}
     of |= {f"{name}_scale": (p.batch, None) for name in p.by_batch} | {"page_table": (p.batch, p.table)}
-    of |= {"counts": lists, "blocks": (*lists, _dim("blocks", TILES))}
-    first = (
-        4 if p.score.causal and not p.ragged and mask_by is None else 3
-    )  # the number of heads that go together is in between
+    of |= {"counts": lists, "blocks": (*lists, dim_of("blocks", TILES))}
+    of |= {
+        name: tuple(dim_of(f"{name}_{axis}", TILES) for axis in range(rank))
+        for name, rank in zip(p.score.captured, p.score.captured_ranks, strict=True)
+    }
+    if first is None:  # the number of heads that go together is in between
+        first = 4 if p.score.causal and not p.ragged and mask_by is None else 3
     return found | {first + i: of[name] for i, name in enumerate(names) if name in of}
+
+
+def gradient_shapes(p: ScoredProblem, names: Sequence[str]) -> dict[int, tuple[Any, ...]]:
+    """`shapes=` of a kernel for any lengths `(dout, q, k, v, out, lse, *names)`."""
+    found = declared(p, names, first=6)
+    inputs = {n + 1: shape for n, shape in found.items() if n < 3} | {0: p.out_shape, 4: p.out_shape, 5: p.lse_shape}
+    return inputs | {n: shape for n, shape in found.items() if n > 5}
 
 
 def at_launch(p: ScoredProblem, q: Any, k: Any, page_table: Any) -> ScoredProblem:

@@ -10,6 +10,7 @@ import kernel_dsl as kd
 from kernel_dsl.dtypes import FP8
 
 from ..kernel import identified
+from .attention_opened import declared_outputs, dim_of
 from .attention_score import ScoredProblem
 from .decode_problem import chunks
 
@@ -17,6 +18,7 @@ ELEMENTS = 4096  # elements of a block that copies keys
 COPIED = 16  # keys of a load, above which TMA loads them from their pages
 QUERIES = 2048  # of a key head, from which on a copy pays
 BYTES = 2**30  # that a copy may take
+BATCH, PAGES = 2**24, 2**30  # the most sequences, and pages of one or of a cache
 READ_BEYOND = 256  # rows after a sequence's last that attention may load, so they must exist
 
 
@@ -59,17 +61,32 @@ def page_arrays(p: ScoredProblem) -> list[str]:
     return ["page_table"] + [n for n in ("q_seqlens", "kv_seqlens") if n in p.extras]
 
 
+def pages_opened(p: ScoredProblem) -> ScoredProblem:
+    """The problem of `pages_kernel` for any batch, cache and lengths."""
+    batch, table = dim_of("batch", BATCH), dim_of("table", PAGES)
+    return replace(p, batch=batch, queries=1, pages=dim_of("pages", PAGES), table=table, keys=1)
+
+
+def _shapes(p: ScoredProblem, names: list[str]) -> dict[int, tuple[Any, ...]]:
+    """`shapes=` of that kernel."""
+    found: dict[int, tuple[Any, ...]] = {n: p.key_shape(dim) for n, dim in enumerate((p.dim, p.v_dim))}
+    found |= {2 + n: (dim_of(f"{name}_bounds", PAGES),) for n, name in enumerate(names)}
+    return found | {2: (p.batch, p.table)}
+
+
 @cache
 def pages_kernel(problem: ScoredProblem, promise: bool) -> Any:
     """The kernel `(k, v, *page_arrays) -> (k, v)`, (batch, kv_heads, keys, dim) by `layout`; float8 becomes bfloat16.
 
     Keys far after a sequence's last one are not written.
     """
-    p, names = problem, page_arrays(problem)
-    inner = without_pages(p)
-    rows = max(ELEMENTS // max(p.dim, p.v_dim), 1)
+    names, inner = page_arrays(problem), without_pages(problem)
+    rows = max(ELEMENTS // max(problem.dim, problem.v_dim), 1)
 
     def body(*arrays: Any) -> None:
+        p = problem
+        if p.opened:
+            p = replace(p, keys=arrays[2].shape[1] * p.page)
         sources, s, targets = arrays[:2], dict(zip(names, arrays[2:], strict=False)), arrays[-2:]
         head, first = kd.program_id(0), kd.program_id(1) * rows
         place = kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads)
@@ -82,14 +99,19 @@ def pages_kernel(problem: ScoredProblem, promise: bool) -> Any:
                 made = gathered(p, s, x, place, keys, end, promise).astype(inner.dtype)
                 out[inner.key_rows(*place, kd.ds(first, rows))] = made
 
-    def shape(dim: int) -> tuple[int, ...]:
-        one = (p.keys, p.kv_heads) if p.layout == "bshd" else (p.kv_heads, p.keys)
+    p = problem
+    length: Any = p.table * p.page if p.opened else p.keys
+
+    def shape(dim: int) -> tuple[Any, ...]:
+        one = (length, p.kv_heads) if p.layout == "bshd" else (p.kv_heads, length)
         return p.batch, *one, dim
 
+    outs = tuple(kd.ShapeDtypeStruct(shape(d), inner.dtype) for d in (p.dim, p.v_dim))
     made = kd.kernel(
         body,
-        out_type=tuple(kd.ShapeDtypeStruct(shape(d), inner.dtype) for d in (p.dim, p.v_dim)),
-        grid=(p.batch * p.kv_heads, kd.cdiv(p.keys, rows)),
+        out_type=outs,
+        grid=(p.batch * p.kv_heads, kd.cdiv(length, rows)),
+        shapes=_shapes(p, names) | declared_outputs(outs, 2 + len(names)) if p.opened else None,
         name="attention_pages",
     )
     return made if p.score.has_functions else identified(made, problem, promise)

@@ -64,8 +64,13 @@ class Score:
     @property
     def captured(self) -> list[str]:
         """Names of the operands that functions closed over."""
+        return [f"{NAME}{n}" for n in range(len(self.captured_ranks))]
+
+    @property
+    def captured_ranks(self) -> list[int]:
+        """Their ranks."""
         functions = self.score_mod, self.mask_mod, self.score_mod_grad
-        return [f"{NAME}{n}" for n in range(sum(f.count for f in functions if isinstance(f, Captured)))]
+        return [rank for f in functions if isinstance(f, Captured) for rank in f.ranks]
 
     # --- values -----------------------------------------------------------------------------------
 

@@ -14,14 +14,14 @@ import kernel_dsl as kd
 from kernel_dsl.dtypes import FP8
 
 from ..kernel import identified
-from .attention_blocks import TABLE_LANES, BlockLists, block_arrays, blocks_kernel, depends_on, table_kernel
+from .attention_blocks import BlockLists, block_arrays, blocks_kernel, depends_on, lists_by, table_of
 from .attention_general import ROWS as GENERAL_ROWS
 from .attention_general import attention_general
 from .attention_kernel import ROWS, AttentionConfig
 from .attention_linear import is_linear
 from .attention_opened import scored_opened
 from .attention_options import AttentionOptions, check_lengths
-from .attention_pages import copied_first, loaded_together, page_arrays, pages_kernel, without_pages
+from .attention_pages import copied_first, loaded_together, page_arrays, pages_kernel, pages_opened, without_pages
 from .attention_score import ScoredProblem, ragged_tiles
 from .attention_scored_config import listed, paged_config, scored_config, scored_together, takes_together
 from .attention_scored_kernel import scored_kernel
@@ -89,18 +89,24 @@ class ScoredPlan:
         `narrow`: the dtype in which q and k are multiplied, where it is another than that of weights and values.
         """
         if why:
-            return ScoredPlan(p, p, attention_general(p, promise), GENERAL_ROWS, False, None)
-        inner, pages = replace(p, dtype=kd.bfloat16, narrow=narrow) if p.dtype in FP8 else p, None
+            alone = replace(p, score=replace(p.score, bias_tiles=None))
+            general = None if closed else scored_opened(alone, "general", promise)
+            kernel = attention_general(general or p, promise)
+            return ScoredPlan(p, p, kernel, GENERAL_ROWS, False, None, opened=general is not None)
+        inner = replace(p, dtype=kd.bfloat16, narrow=narrow) if p.dtype in FP8 else p
         given, linear = config, is_linear(p, captured)
         config = paged_config(inner, given) if given else scored_config(inner, linear)
         found = loaded_together(p, config.block_kv) if p.page and p.dtype not in FP8 else None
         if p.page and (found is None or copied_first(p, found[0])):
-            inner, pages = without_pages(p), pages_kernel(p, promise)
+            inner = without_pages(p)
             config = config if given else scored_config(inner, linear)
         tile, lists = ROWS * config.consumers, None
         depends = depends_on(p, captured) if listed(p) else (False, False)
-        inner = replace(inner, mask_by=(depends[0] and not p.ragged, depends[1]))
+        inner = replace(inner, mask_by=lists_by(p, depends))
         general = None if closed else scored_opened(inner, config, multiprocessors)
+        pages = None
+        if p.page and not inner.page:
+            pages = pages_kernel(pages_opened(p) if general is not None else p, promise)
         if listed(p):
             lists = BlockLists(blocks_kernel(general or p, tile, config.block_kv, depends), general is not None)
         kernel = scored_kernel(general or inner, config, multiprocessors, promise and bool(inner.page))
@@ -116,15 +122,6 @@ class ScoredPlan:
             return ()
         return (0,) if self.pages is not None else (2,) if self.inner.narrow is not None else (0, 1, 2)
 
-    def _table(self, lengths: Any, how: dict[str, Any]) -> Any:
-        """The table of ragged lengths."""
-        p = self.problem
-        tiles = ragged_tiles(p, self.tile)
-        if not self.opened:
-            return table_kernel(p.batch, tiles, self.tile)(lengths, **how)
-        most = 1 << max(p.batch - 1, TABLE_LANES - 1).bit_length()
-        return table_kernel(most, None, self.tile)(lengths, np.int32(tiles), **how)
-
     def __call__(self, q: Any, k: Any, v: Any, options: AttentionOptions, out: Any, how: dict[str, Any]) -> Any:
         p = self.problem
         if p.ragged or p.cache:
@@ -135,10 +132,14 @@ class ScoredPlan:
         for n in self._widened:
             inputs[n] = widen_kernel(len(inputs[n].shape), inputs[n].shape[-1], p.dtype)(inputs[n], **how)
         extras = options.arrays(self.inner.extras)
-        table = [self._table(options.q_seqlens, how)] if p.ragged else []
+        table: list[Any] = []
+        if p.ragged:
+            tiles = ragged_tiles(p, self.tile)
+            table = [table_of(options.q_seqlens, p.batch, tiles, self.tile, how, like=q if self.opened else None)]
         extras += table
         if self.lists is not None:
-            extras += self.lists.of(q, k, options.arrays(block_arrays(p)) + table, how)
+            arrays = options.arrays(block_arrays(self.inner, self.opened))
+            extras += self.lists.of(q, inputs[1], arrays + table, how)
         together = [] if self.together is None else [self.together]
         return self.kernel(*inputs, *together, *extras, out=out, **how)
 

@@ -64,7 +64,8 @@ def tiles_of(p: Problem, t: Any) -> int:
     """Blocks of a general kernel, one for each possible tile."""
     tiles_n = kd.cdiv(p.N, t.tile_n)
     if p.groups:
-        return max(p.groups.most_tiles(t.tile_m, tiles_n), 1)
+        most = p.groups.most_tiles(t.tile_m, tiles_n)
+        return max(most, 1) if isinstance(p.groups.rows, int) else most
     return kd.cdiv(p.M, t.tile_m) * tiles_n * prod((p.parts, *p.batch))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,9 +11,9 @@ from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.stages import target_named
 
 from .conv_general import conv_general, dgrad_kernel, wgrad_kernel, wgrad_parts, wgrad_sum_kernel
-from .conv_kernel import backward, config_of, conv_kernel, turn_kernel, why_not
-from .conv_problem import ConvCheck, ConvProblem
-from .conv_wgrad_kernel import conv_wgrad_kernel, wgrad_config, wgrad_split
+from .conv_kernel import backward, box_of_any, config_of, conv_kernel, turn_kernel, why_not
+from .conv_problem import NO_IMAGES, ConvCheck, ConvProblem, opened
+from .conv_wgrad_kernel import MOST_PARTS, PANEL, conv_wgrad_kernel, wgrad_config, wgrad_split
 from .differentiable import host_of
 from .latest import UNSEEN, Latest, Launch, launching, seen_launching
 from .matmul import check_apart
@@ -49,10 +50,14 @@ def _kernel(name: str, p: ConvProblem, x: Any, w: Any, out: Any) -> Any:
     """The kernel `(x, w) -> out` for a problem and arrays: Hopper's if it can take them."""
     machine = target_named(None)
     why = why_not(p, machine, (x, w, out))
+    general = opened(p, name, bool(why))
     if not why:
-        return conv_kernel(p, config_of(p), machine.limits.multiprocessors)
+        config = config_of(p)
+        if general is not None:
+            config = replace(config, box=box_of_any(p, general))
+        return conv_kernel(general or p, config, machine.limits.multiprocessors)
     _log.info("%s: %s; using the general kernel", name, why)
-    return conv_general(p)
+    return conv_general(general or p)
 
 
 @partial(public, name="conv2d")
@@ -124,9 +129,10 @@ def conv2d_dgrad(
     p = check.problem(size, filters, check.same(("dout", dout), ("w", w)), stride, padding, dilation, groups)
     check.gradient(p, given)
     if dout.shape[0] and p.stride == (1, 1) and not why_not(backward(p), target_named(None), (dout, out)):
-        kernel, turn = _kernel("conv2d_dgrad", backward(p), dout, None, out), turn_kernel(p)
+        kernel, turn = _kernel("conv2d_dgrad", backward(p), dout, None, out), turn_kernel(replace(p, **NO_IMAGES))
     else:
-        kernel, turn = dgrad_kernel(p), None
+        general = opened(p, "conv2d_dgrad", p.height, p.width)
+        kernel, turn = dgrad_kernel((general and replace(p, batch=general.batch)) or p), None
 
     def plan(launch: Launch, dout: Any, w: Any, out: Any) -> Any:
         return launch(kernel, (dout, w if turn is None else launch(turn, (w,))), out)
@@ -163,23 +169,35 @@ def conv2d_wgrad(
     filters = given[3], *taps, images[3] // count
     p = check.problem(images, filters, check.same(("x", x), ("dout", dout)), stride, padding, dilation, groups)
     check.gradient(p, given)
-    kernel, parts = _wgrad(p, x, dout)
-    add = None if parts == 1 else wgrad_sum_kernel(p, parts)
+    kernel, parts, general = _wgrad(p, x, dout)
+    add = None if parts == 1 else wgrad_sum_kernel(general or p, 0 if general else parts)
+    counted = general is not None and parts > 1
 
     def plan(launch: Launch, x: Any, dout: Any, out: Any) -> Any:
-        return launch(kernel, (x, dout), out) if add is None else launch(add, (launch(kernel, (x, dout)),), out)
+        given = (x, dout, x[0, 0, 0, :parts]) if counted else (x, dout)
+        if add is None:
+            return launch(kernel, given, out)
+        sums = launch(kernel, given)
+        return launch(add, (sums.reshape(parts, -1) if counted else sums,), out)
 
     return _run("conv2d_wgrad", like, plan, [x, dout], out, stream, interpret)
 
 
-def _wgrad(p: ConvProblem, x: Any, dout: Any) -> tuple[Any, int]:
-    """The kernel `(x, dout) -> dw`, or with parts their sums: Hopper's if it can take the arrays."""
+def _wgrad(p: ConvProblem, x: Any, dout: Any) -> tuple[Any, int, ConvProblem | None]:
+    """The kernel `(x, dout) -> dw`, or with parts their sums: Hopper's if it can take the arrays; and how many parts.
+
+    Last the problem of the kernel if it is for any images.
+    """
     machine = target_named(None)
     why = why_not(p, machine, (x, dout)) if p.pixels else "there are no pixels"
     if not why:
         config = wgrad_config(p)
+        general = opened(p, "conv2d_wgrad") if p.channels >= MOST_PARTS else None
+        if general is not None:
+            config = replace(config, box=box_of_any(p, general, PANEL))
         parts = wgrad_split(p, config, machine.limits.multiprocessors)
-        return conv_wgrad_kernel(p, config, parts), parts
+        return conv_wgrad_kernel(general or p, config, min(parts, 2) if general else parts), parts, general
     _log.info("conv2d_wgrad: %s; using the general kernel", why)
     parts = wgrad_parts(p, machine.limits.multiprocessors)
-    return wgrad_kernel(p, parts), parts
+    general = opened(p, "conv2d_wgrad", "general") if 0 < parts <= p.channels else None
+    return wgrad_kernel(general or p, min(parts, 2) if general else parts), parts, general

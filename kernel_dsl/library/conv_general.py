@@ -6,6 +6,7 @@ Elements outside of an image or of another group are masked and count as zero.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -64,6 +65,11 @@ def _grouped(number: Any, count: int, size: int) -> tuple[Any, Any]:
     return group, (number - group * count) * size
 
 
+def _tiles(p: ConvProblem, pixels: Any) -> Any:
+    """Blocks along pixels, at least one."""
+    return kd.cdiv(pixels, PIXELS) if p.opened else max(kd.cdiv(pixels, PIXELS), 1)
+
+
 @cache
 def conv_general(problem: ConvProblem) -> Any:
     """The kernel `(x, w) -> out`."""
@@ -71,7 +77,8 @@ def conv_general(problem: ConvProblem) -> Any:
     tiles, steps = kd.cdiv(p.share, columns), kd.cdiv(p.depth, STEP)
 
     def body(x: Any, w: Any, out: Any) -> None:
-        if not p.pixels:
+        p = problem.at_launch(x)
+        if not p.opened and not p.pixels:
             return
         image, row, column, exists = _pixels(kd.program_id(0) * PIXELS, PIXELS, p.out_height, p.out_width, p.batch)
         group, first = _grouped(kd.program_id(1), tiles, columns)
@@ -95,7 +102,8 @@ def conv_general(problem: ConvProblem) -> Any:
     made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct(p.out_shape, p.dtype),
-        grid=(max(kd.cdiv(p.pixels, PIXELS), 1), p.groups * tiles),
+        grid=(_tiles(p, p.pixels), p.groups * tiles),
+        shapes=p.shapes("x", "", "out"),
         name="conv2d_general",
     )
     return identified(made, problem)
@@ -103,13 +111,14 @@ def conv_general(problem: ConvProblem) -> Any:
 
 @cache
 def dgrad_kernel(problem: ConvProblem) -> Any:
-    """The kernel `(dout, w) -> dx`."""
+    """The kernel `(dout, w) -> dx`; for any images, for any number of them, of one size."""
     p, columns = problem, width_of(problem.depth)
     tiles, steps = kd.cdiv(p.depth, columns), kd.cdiv(p.share, STEP)
     pixels = p.batch * p.height * p.width
 
     def body(dout: Any, w: Any, dx: Any) -> None:
-        if not pixels:
+        p = replace(problem, batch=dout.shape[0]) if problem.opened else problem
+        if not p.opened and not pixels:
             return
         image, row, column, exists = _pixels(kd.program_id(0) * PIXELS, PIXELS, p.height, p.width, p.batch)
         group, first = _grouped(kd.program_id(1), tiles, columns)
@@ -133,7 +142,8 @@ def dgrad_kernel(problem: ConvProblem) -> Any:
     made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct(p.x_shape, p.dtype),
-        grid=(max(kd.cdiv(pixels, PIXELS), 1), p.groups * tiles),
+        grid=(_tiles(p, pixels), p.groups * tiles),
+        shapes={0: (p.batch, None, None, None), 2: p.x_shape} if p.opened else None,
         name="conv2d_dgrad",
     )
     return identified(made, problem)
@@ -145,6 +155,27 @@ def wgrad_grid(p: ConvProblem) -> tuple[int, int, int]:
     return rows, columns, rows * columns * p.groups * p.taps[0] * p.taps[1]
 
 
+def partial_sums(p: ConvProblem, parts: int) -> Any:
+    """`out_type` of a gradient of filters: that, or with parts their sums."""
+    if parts == 1:
+        return kd.ShapeDtypeStruct(p.w_shape, p.dtype)
+    return kd.ShapeDtypeStruct((parts_dim() if p.opened else parts, *p.w_shape), kd.float32)
+
+
+@cache
+def parts_dim() -> Any:
+    """Parts of a gradient of filters."""
+    return kd.Dim("parts")
+
+
+def part_shapes(p: ConvProblem, parts: int) -> dict[int, tuple[Any, ...]] | None:
+    """`shapes=` of such a kernel: with parts, for any images, the extent of its third input is their number."""
+    found = p.shapes("x", "out")
+    if found is not None and parts > 1:
+        found |= {2: (parts_dim(),), 3: (parts_dim(), *p.w_shape)}
+    return found
+
+
 @cache
 def wgrad_parts(p: ConvProblem, multiprocessors: int) -> int:
     """The number of parts of the sum over pixels, so that each multiprocessor has one."""
@@ -153,13 +184,20 @@ def wgrad_parts(p: ConvProblem, multiprocessors: int) -> int:
 
 @cache
 def wgrad_kernel(problem: ConvProblem, parts: int) -> Any:
-    """The kernel `(x, dout) -> dw`, or with parts `-> partial sums` (parts, *dw), float32."""
-    p = problem
+    """The kernel `(x, dout) -> dw`, or with parts `-> partial sums` (parts, *dw), float32.
+
+    For any images the kernel with parts is for any number of them, the extent of its last input.
+    """
+    p, counted = problem, problem.opened and parts > 1
     rows, columns = width_of(p.share), width_of(p.depth)
     row_tiles, column_tiles, _ = wgrad_grid(p)
-    steps = kd.cdiv(kd.cdiv(p.pixels, parts), STEP)  # steps of a part
 
-    def body(x: Any, dout: Any, dw: Any) -> None:
+    def any_parts(x: Any, dout: Any, like: Any, dw: Any) -> None:
+        body(x, dout, dw, like.shape[0])
+
+    def body(x: Any, dout: Any, dw: Any, count: Any = parts) -> None:
+        p = problem.at_launch(x)
+        steps = kd.cdiv(kd.cdiv(p.pixels, count), STEP)  # steps of a part
         rest, channel_tile = kd.program_id(0), kd.program_id(1)
         tap_number = kd.div(rest, row_tiles * p.groups)
         group, first = _grouped(rest - tap_number * (row_tiles * p.groups), row_tiles, rows)
@@ -183,11 +221,12 @@ def wgrad_kernel(problem: ConvProblem, parts: int) -> Any:
         else:
             kd.store(dw, place, acc.astype(p.dtype), mask=own)
 
-    partial = kd.ShapeDtypeStruct((parts, *p.w_shape), kd.float32)
+    blocks = row_tiles * p.groups * p.taps[0] * p.taps[1], column_tiles
     made = kd.kernel(
-        body,
-        out_type=partial if parts > 1 else kd.ShapeDtypeStruct(p.w_shape, p.dtype),
-        grid=(row_tiles * p.groups * p.taps[0] * p.taps[1], column_tiles, parts),
+        any_parts if counted else body,
+        out_type=partial_sums(p, parts),
+        grid=(*blocks, parts_dim() if counted else parts),
+        shapes=part_shapes(p, parts),
         name="conv2d_wgrad",
     )
     return identified(made, problem, parts)
@@ -195,20 +234,25 @@ def wgrad_kernel(problem: ConvProblem, parts: int) -> Any:
 
 @cache
 def wgrad_sum_kernel(problem: ConvProblem, parts: int) -> Any:
-    """The kernel `(partial sums) -> dw`: added in their order, so each call gives the same bits."""
+    """The kernel `(partial sums) -> dw`: added in their order, so each call gives the same bits.
+
+    For any images they are (parts, elements).
+    """
     p = problem
     size = p.filters * p.taps[0] * p.taps[1] * p.depth
 
     def body(partial: Any, dw: Any) -> None:
-        sums, out = partial.reshape(parts, size), dw.reshape(size)
+        count = partial.shape[0] if p.opened else parts
+        sums, out = partial if p.opened else partial.reshape(parts, size), dw.reshape(size)
         mine = kd.ds(kd.program_id(0) * SUMMED, SUMMED)
-        total = kd.fori_loop(1, parts, lambda part, total: total + sums[part, mine], sums[0, mine])
+        total = kd.fori_loop(1, count, lambda part, total: total + sums[part, mine], sums[0, mine])
         out[mine] = total.astype(p.dtype)
 
     made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct(p.w_shape, p.dtype),
         grid=(kd.cdiv(size, SUMMED),),
+        shapes={0: (parts_dim(), size)} if p.opened else None,
         name="conv2d_wgrad_sum",
     )
     return identified(made, problem, parts)

@@ -6,6 +6,7 @@ outside the image. In SMEM its pixels are the rows of wgmma's operand, one after
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,6 +18,7 @@ from kernel_dsl.target import Feature, Target
 from ..kernel import identified
 from ..refs import strides_of
 from .conv_problem import ConvProblem
+from .first_sizes import MANY
 from .operands import array_address, element_strides, why_not_tma
 from .pack import Packing
 from .persistent_matmul import swizzled
@@ -90,14 +92,24 @@ def boxes(p: ConvProblem, pixels: int = 128) -> tuple[int, int, int]:
 def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
     """The kernel `(x, w) -> out` of a problem of one group and stride 1 in 16 bits, on `blocks` multiprocessors."""
     p, t = problem, config
-    sizes = p.batch, p.out_height, p.out_width
-    counts = [kd.cdiv(size, part) for size, part in zip(sizes, t.box, strict=True)]
-    tiles_m, tiles_n = kd.cdiv(counts[0] * counts[1] * counts[2], t.cluster), kd.cdiv(p.filters, t.tile_n)
-    total = tiles_m * tiles_n  # counts clusters, as does `tiles_m`
+    counts: list[Any] = []
+    tiles_m: Any = 0
+    total: Any = 0
+    tiles_n = kd.cdiv(p.filters, t.tile_n)
+
+    def take_sizes(sizes: Any) -> None:
+        """Count the tiles of results of these sizes."""
+        nonlocal counts, tiles_m, total
+        counts = [kd.cdiv(size, part) for size, part in zip(sizes, t.box, strict=True)]
+        tiles_m = kd.cdiv(counts[0] * counts[1] * counts[2], t.cluster)
+        total = tiles_m * tiles_n  # counts clusters, as does `tiles_m`
+
+    take_sizes((p.batch, p.out_height, p.out_width))
     axes = ("cluster",) if t.cluster > 1 else ()
     chunks = kd.cdiv(p.channels, DEPTH)
     steps = p.taps[0] * p.taps[1] * chunks
-    count, producer, rows = max(min(total, blocks // t.cluster), 1), t.consumers, t.tile_m // t.consumers
+    count = blocks // t.cluster if p.opened else max(min(total, blocks // t.cluster), 1)
+    producer, rows = t.consumers, t.tile_m // t.consumers
     parts = t.tile_n // t.epilogue_n
     ring = min(2, parts)
     scratch = {
@@ -112,7 +124,7 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
 
     def place_of(index: Any) -> tuple[tuple[Any, Any, Any], Any]:
         """(first image, row and column, first filter) of a tile."""
-        m, n = kd.planar_snake(index, (tiles_m, tiles_n), 0, min(BAND, tiles_m))
+        m, n = kd.planar_snake(index, (tiles_m, tiles_n), 0, min(BAND, tiles_m) if isinstance(tiles_m, int) else BAND)
         if axes:
             m = m * t.cluster + kd.axis_index("cluster")
         rest = kd.div(m, counts[2])
@@ -181,6 +193,8 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
         kd.wait_smem_to_gmem(0, wait_read_only=True)  # the copies have read SMEM; the kernel's end waits for writes
 
     def body(x: Any, w: Any, out: Any, *, x_smem: Any, out_smem: Any, **buffers: Any) -> None:
+        if p.opened:
+            take_sizes(out.shape[:3])
         me = kd.axis_index("wg")
 
         @kd.when(me == producer)
@@ -194,6 +208,7 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
     kernel = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct(p.out_shape, p.dtype),
+        shapes=p.shapes("x", "", "out"),
         scratch_types=scratch,
         grid=(count,),
         grid_names=("block",),
@@ -236,6 +251,28 @@ def backward(p: ConvProblem) -> ConvProblem:
     return replace(
         p, height=p.out_height, width=p.out_width, channels=p.filters, filters=p.channels, padding=(top, left)
     )
+
+
+ENOUGH = 0.97  # of the tiles of the box that wastes least
+_known: dict[Any, list[Any]] = {}  # boxes of kernels for any images
+
+
+def box_of_any(p: ConvProblem, general: ConvProblem, pixels: int = 128) -> tuple[int, int, int]:
+    """The box for a problem: one that kernels for any images have already, if it wastes little more than the best one."""
+    best = boxes(p, pixels)
+    if len(_known) >= MANY:
+        _known.clear()
+    known = _known.setdefault((general, pixels), [])
+    good = [box for box in known if ENOUGH * tiles_in(p, box) <= tiles_in(p, best)]
+    if not good:
+        known.append(best)
+        return best
+    return min(good, key=lambda box: tiles_in(p, box))
+
+
+def tiles_in(p: ConvProblem, box: tuple[int, int, int]) -> int:
+    """Boxes that cover all results."""
+    return math.prod(kd.cdiv(size, n) for size, n in zip((p.batch, p.out_height, p.out_width), box, strict=True))
 
 
 @cache

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from numbers import Integral
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import kernel_dsl as kd
 from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import as_dtype
 
+from .first_sizes import FirstSizes
 from .refusals import Refusals
 
 DTYPES = (kd.float16, kd.bfloat16, kd.float32)
@@ -37,6 +39,25 @@ class ConvProblem:
     dilation: Pair
     groups: int
     dtype: Any
+
+    @property
+    def opened(self) -> bool:
+        """Whether the number and the size of images are each call's own."""
+        return not isinstance(self.batch, int)  # pyright: ignore[reportUnnecessaryIsInstance]
+
+    def at_launch(self, x: Any) -> ConvProblem:
+        """In a body: the problem with the launch's images."""
+        return replace(self, batch=x.shape[0], height=x.shape[1], width=x.shape[2]) if self.opened else self
+
+    def shapes(self, *axes: str, first: int = 0) -> dict[int, tuple[Any, ...]] | None:
+        """`shapes=` of a kernel whose parameters are images ("x"), results ("out"), or others ("")."""
+        if not self.opened:
+            return None
+        own: dict[str, tuple[Any, ...]] = {
+            "x": (self.batch, self.height, self.width, None),
+            "out": results_of(self.batch),
+        }
+        return {first + n: own[word] for n, word in enumerate(axes) if word}
 
     @property
     def out_height(self) -> int:
@@ -77,6 +98,36 @@ class ConvProblem:
     @property
     def out_shape(self) -> tuple[int, ...]:
         return self.batch, self.out_height, self.out_width, self.filters
+
+
+MOST_IMAGES, MOST_SIDE = 2**20, 2**16  # of kernels for any images
+
+
+@cache
+def _dim(name: str, most: int) -> Any:
+    return kd.Dim(name, max=most)
+
+
+def results_of(batch: Any) -> tuple[Any, ...]:
+    """The extents of the results of any images."""
+    return batch, _dim("out_height", 2 * MOST_SIDE), _dim("out_width", 2 * MOST_SIDE), None
+
+
+_first = FirstSizes()
+
+
+def opened(p: ConvProblem, *how: Any) -> ConvProblem | None:
+    """The problem of any images if it came with others before, or None. `how`: all else that decides the kernel."""
+    sizes = p.batch, p.height, p.width
+    if not 0 < p.batch <= MOST_IMAGES or not min(sizes[1:]) > 0 or max(p.height, p.width) > MOST_SIDE:
+        return None
+    if max(p.out_height, p.out_width) > MOST_SIDE or not _first.comes_again((replace(p, **NO_IMAGES), how), sizes):
+        return None
+    sides = {name: _dim(name, MOST_SIDE) for name in ("height", "width")}
+    return replace(p, batch=_dim("batch", MOST_IMAGES), **sides)
+
+
+NO_IMAGES = {"batch": 0, "height": 0, "width": 0}
 
 
 class ConvCheck(Refusals):

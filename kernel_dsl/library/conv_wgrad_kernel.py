@@ -14,6 +14,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
+from .conv_general import part_shapes, partial_sums, parts_dim
 from .conv_kernel import boxes
 from .conv_problem import ConvProblem
 from .stage_product import following_slot, stage_product
@@ -22,7 +23,7 @@ PANEL = 64  # filters or channels: a row of the widest swizzle
 STAGES_BYTES = 208 * 1024  # bytes of SMEM for stages
 # clocks: multiply-adds of a multiprocessor in one, what a tile and a launch take beside, bytes of memory in one
 MADS, TILE, LAUNCH, DRAM_BYTES = 2048, 3000, 6000, 2300
-MOST_PARTIAL = 1 << 28  # bytes of sums of parts
+MOST_PARTIAL, MOST_PARTS = 1 << 28, 64  # bytes of sums of parts, and their number
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,23 @@ def paneled(stages: int, box: tuple[int, int, int], columns: int, dtype: Any) ->
 
 @cache
 def conv_wgrad_kernel(problem: ConvProblem, config: ConvWgradConfig, parts: int) -> Any:
-    """The kernel `(x, dout) -> dw`, or with parts `-> partial sums` (parts, *dw), float32, for one group in 16 bits."""
-    p, t = problem, config
+    """The kernel `(x, dout) -> dw`, or with parts `-> partial sums` (parts, *dw), float32, for one group in 16 bits.
+
+    For any images the kernel with parts is for any number of them, the extent of its last input.
+    """
+    p, t, counted = problem, config, problem.opened and parts > 1
     tiles_m, tiles_n, tiles = t.tiles(p)
-    counts = [kd.cdiv(n, part) for n, part in zip((p.batch, p.out_height, p.out_width), t.box, strict=True)]
-    steps, rows = kd.cdiv(t.steps(p), parts), t.tile_m // t.consumers
+    counts: list[Any] = []
+    steps: Any = 0
+
+    def take_sizes(sizes: Any, parts: Any) -> None:
+        """Count the boxes of results of these sizes, and those of a part."""
+        nonlocal counts, steps
+        counts = [kd.cdiv(n, part) for n, part in zip(sizes, t.box, strict=True)]
+        steps = kd.cdiv(counts[0] * counts[1] * counts[2], parts)
+
+    take_sizes((p.batch, p.out_height, p.out_width), parts)
+    rows = t.tile_m // t.consumers
     axes = ("cluster",) if t.cluster > 1 else ()
     across = tiles_m // t.cluster  # clusters along filters
     panels_m, panels_n = t.tile_m // PANEL, t.tile_n // PANEL
@@ -142,7 +155,13 @@ def conv_wgrad_kernel(problem: ConvProblem, config: ConvWgradConfig, parts: int)
             own = value[:, start : start + PANEL]
             out[filters, r, s, kd.ds(n + start, PANEL)] = own if parts > 1 else own.astype(p.dtype)
 
-    def body(x: Any, dout: Any, dw: Any, *, x_smem: Any, dout_smem: Any, **buffers: Any) -> None:
+    def any_parts(x: Any, dout: Any, like: Any, dw: Any, **buffers: Any) -> None:
+        take_sizes(dout.shape[:3], like.shape[0])
+        body(x, dout, dw, taken=True, **buffers)
+
+    def body(x: Any, dout: Any, dw: Any, *, x_smem: Any, dout_smem: Any, taken: bool = False, **buffers: Any) -> None:
+        if p.opened and not taken:
+            take_sizes(dout.shape[:3], parts)
         me, place = kd.axis_index("wg"), place_of(kd.axis_index("block"))
 
         @kd.when(me == t.consumers)
@@ -153,12 +172,13 @@ def conv_wgrad_kernel(problem: ConvProblem, config: ConvWgradConfig, parts: int)
         def _() -> None:
             consume(me, place, dw, x_smem[1], dout_smem[1], **buffers)
 
-    partial = kd.ShapeDtypeStruct((parts, *p.w_shape), kd.float32)
+    blocks = tiles // t.cluster
     kernel = kd.kernel(
-        body,
-        out_type=partial if parts > 1 else kd.ShapeDtypeStruct(p.w_shape, p.dtype),
+        any_parts if counted else body,
+        out_type=partial_sums(p, parts),
+        shapes=part_shapes(p, parts),
         scratch_types=scratch,
-        grid=(tiles // t.cluster * parts,),
+        grid=(blocks * (parts_dim() if counted else parts),),
         grid_names=("block",),
         cluster=(t.cluster,) if axes else (),
         cluster_names=axes,
@@ -190,5 +210,5 @@ def wgrad_split(p: ConvProblem, t: ConvWgradConfig, multiprocessors: int) -> int
         work = waves * (kd.cdiv(steps, parts) * t.tile_m * t.tile_n * t.pixels / MADS + TILE)
         return work if parts == 1 else work + LAUNCH + 2 * parts * size / DRAM_BYTES
 
-    most = max(min(steps // 8, 64, MOST_PARTIAL // max(size, 1)), 1)
+    most = max(min(steps // 8, MOST_PARTS, MOST_PARTIAL // max(size, 1)), 1)
     return min(range(1, most + 1), key=clocks)

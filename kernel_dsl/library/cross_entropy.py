@@ -34,6 +34,7 @@ from .cross_entropy_kernels import (
     combine_slope_kernel,
     loss_kernel,
     merge_kernel,
+    opened,
     partial_factor_kernel,
     partial_prepare_kernel,
     partial_slope,
@@ -54,9 +55,10 @@ OPTIONS = ("ignore_index", "label_smoothing", "reduction", "vocab_start")
 
 @dataclass(frozen=True)
 class CrossEntropyPlan:
-    """A problem, and the kernels of its product."""
+    """A problem, that of the kernels beside the product, which may be for any number of rows, and the product's kernels."""
 
     problem: CrossEntropy
+    kernels: CrossEntropy
     product: Any
 
     def partials(self, x: Any, weight: Any, targets: Any, bias: Any, how: dict[str, Any]) -> Any:
@@ -64,7 +66,13 @@ class CrossEntropyPlan:
         extra = [] if bias is None else [bias]
         sums = self.product.run(x, [turned(weight)], extra, None, how["stream"], how["interpret"])
         kinds, tiles, _ = sums.shape
-        return merge_kernel(self.problem, tiles, kinds)(sums, x, weight, targets, *extra, **how)
+        return merge_kernel(self.kernels, self.kernels.tiles(tiles), kinds)(sums, x, weight, targets, *extra, **how)
+
+
+def classes_at_once(p: CrossEntropy) -> int:
+    """How many gradients of logits of a row the workspace holds: the same number for rows up to the next power of two."""
+    rows = 1 << max(p.M - 1, 0).bit_length()
+    return WORKSPACE // (rows * p.dtype.itemsize) // UNIT * UNIT
 
 
 def _losses(p: CrossEntropy, partials: Any, targets: Any, lse: bool, how: dict[str, Any]) -> Any:
@@ -131,7 +139,7 @@ class LinearCrossEntropy:
         partials = plan.partials(x, weight, targets, bias, how)
         if vocab_start is not None:
             return partials
-        return _losses(plan.problem, partials.reshape(1, *partials.shape), targets, return_lse, how)
+        return _losses(plan.kernels, partials.reshape(1, *partials.shape), targets, return_lse, how)
 
     @checks_itself("ignore_index", "label_smoothing", "reduction", "vocab_start", "config", "target")
     def lower(
@@ -182,7 +190,7 @@ def combine_backward(
     gradient: Any, partials: Any, targets: Any, lse: Any, call: CrossEntropyCall, interpret: Any
 ) -> Any:
     """The gradient of the partials in `linear_cross_entropy_combine`."""
-    p = check_partials(partials, targets, call)
+    p = opened(check_partials(partials, targets, call))
     return combine_slope_kernel(p, int(partials.shape[0]))(gradient, partials, targets, lse, interpret=interpret)
 
 
@@ -191,7 +199,7 @@ def _made(p: CrossEntropy, x: Any, weight: Any, bias: Any, config: Any, target: 
     check_options(o)
     r = request(x, turned(weight), o, None)
     problem = replace(r.problem, softmax=3 if p.smoothing else 2, lanes=0)
-    return CrossEntropyPlan(p, plan_of(replace(r, problem=problem), config, target))
+    return CrossEntropyPlan(p, p if target else opened(p), plan_of(replace(r, problem=problem), config, target))
 
 
 @partial(public, name=COMBINE)
@@ -221,7 +229,7 @@ def linear_cross_entropy_combine(
         )
     p = check_partials(partials, targets, call)
     check_targets(p, targets, call)
-    return _losses(p, partials, targets, return_lse, {"stream": stream, "interpret": interpret})
+    return _losses(opened(p), partials, targets, return_lse, {"stream": stream, "interpret": interpret})
 
 
 @partial(public, name=BACKWARD)
@@ -257,10 +265,10 @@ def linear_cross_entropy_backward(
     p = problem_of(x, weight, targets, bias, call)
     check_targets(p, targets, call)
     dloss = check_gradient(dloss, lse, p, call)
-    width = call.chunk(chunk, p, WORKSPACE // max(p.M * p.dtype.itemsize, 1) // UNIT * UNIT)
+    width = call.chunk(chunk, p, classes_at_once(p))
     how = {"stream": stream, "interpret": interpret}
     wdtype, bdtype = (None if a is None else as_dtype(a.dtype) for a in (weight, bias))
-    made = prepare_kernel(p, width, wdtype, bdtype)(dloss, targets, lse, **how)
+    made = prepare_kernel(opened(p), width, wdtype, bdtype)(dloss, targets, lse, **how)
     logs, gates, places, factor, columns, dweight, *more = made
     gradients = _EntropyGradients(
         p, x, weight, bias, dweight, more[1] if more else None, how, slope(p.smoothing, p.vocab)
@@ -278,10 +286,11 @@ def partials_backward(
     """
     p = problem_of(x, weight, targets, bias, call)
     how = {"stream": None, "interpret": interpret}
-    width = call.chunk(None, p, WORKSPACE // max(p.M * p.dtype.itemsize, 1) // UNIT * UNIT)
+    width = call.chunk(None, p, classes_at_once(p))
     wdtype, bdtype = (None if a is None else as_dtype(a.dtype) for a in (weight, bias))
-    factor = partial_factor_kernel(p)(gradient, **how)
-    made = partial_prepare_kernel(p, width, wdtype, bdtype)(gradient, partials, targets, factor, **how)
+    q = opened(p)
+    factor = partial_factor_kernel(q)(gradient, **how)
+    made = partial_prepare_kernel(q, width, wdtype, bdtype)(gradient, partials, targets, factor, **how)
     *rows, dweight = made[:7]
     more = made[7:]
     gradients = _EntropyGradients(p, x, weight, bias, dweight, more[1] if more else None, how, partial_slope)

@@ -31,17 +31,19 @@ def goes_by_exponentials(p: CrossEntropy) -> bool:
 
 
 @cache
-def shift_kernel(M: int, tiles: int) -> Any:
+def shift_kernel(problem: CrossEntropy, count: Any, tiles: Any) -> Any:
     """The kernel `sums (2, tiles, M) -> (shifts (M,), again ())`: each row's greatest logit, and whether one is `FAR` from 0."""
 
     def body(sums: Any, shifts: Any, again: Any) -> None:
+        M = sums.shape[2] if problem.opened else count
         rows = kd.ds(kd.program_id(0) * ROWS, ROWS)
 
         def add(turn: Any, top: Any) -> Any:
             tops = kd.load(sums, (TOP, kd.ds(turn * TILES, TILES), rows), fill=-inf)
             return kd.maximum(top, kd.max(tops, axis=0))
 
-        top = kd.fori_loop(0, kd.cdiv(tiles, TILES), add, kd.full((ROWS,), -inf, kd.float32))
+        of_tiles = sums.shape[1] if problem.opened else tiles
+        top = kd.fori_loop(0, kd.cdiv(of_tiles, TILES), add, kd.full((ROWS,), -inf, kd.float32))
         shifts[rows] = finite_or_zero(top)
         here = kd.iota(kd.int32, ROWS) + rows.start < M
         far = kd.max(kd.where(here & (kd.abs(top) > FAR), 1, 0).astype(kd.int32))
@@ -50,15 +52,17 @@ def shift_kernel(M: int, tiles: int) -> Any:
         def _() -> None:
             kd.atomic_max(again, far)
 
-    out = kd.ShapeDtypeStruct((M,), kd.float32), kd.ShapeDtypeStruct((), kd.int32, init=0)
-    made = kd.kernel(body, out_type=out, grid=(kd.cdiv(M, ROWS),), name="cross_entropy_shifts")
-    return identified(made, M, tiles)
+    out = kd.ShapeDtypeStruct((count,), kd.float32), kd.ShapeDtypeStruct((), kd.int32, init=0)
+    shapes = problem.shapes((2, tiles, count), (count,))
+    made = kd.kernel(body, out_type=out, grid=(kd.cdiv(count, ROWS),), shapes=shapes, name="cross_entropy_shifts")
+    return identified(made, count, tiles)
 
 
 @cache
-def slopes_kernel(problem: CrossEntropy, count: int, tiles: int) -> Any:
-    """The kernel `(sums, shifts, again, x, weight, targets[, bias]) -> (own, losses, lse, left, factors, of_rows)`, of `count`
-    rows.
+def slopes_kernel(problem: CrossEntropy, all_rows: Any, tiles: Any) -> Any:
+    """The kernel `(sums, shifts, again, x, weight, targets[, bias]) -> (own, losses, lse, left, factors, of_rows)`.
+
+    `all_rows`: their number, `count` in the following.
 
     `own` (count,) is the exponential of each row's target less the row's sum: the gradient of that logit times the sum, as the
     other exponentials are of theirs. `factors` (count,): 1 / sum, 0 of rows that don't count; `of_rows` (1, count): the same in
@@ -68,13 +72,15 @@ def slopes_kernel(problem: CrossEntropy, count: int, tiles: int) -> Any:
 
     def body(sums: Any, shifts: Any, again: Any, x: Any, weight: Any, targets: Any, *refs: Any) -> None:
         *bias, slopes, losses, lse, left, factors, of_rows = refs
+        count = targets.shape[0] if p.opened else all_rows
         first = kd.program_id(0) * ROWS
         rows = kd.ds(first, ROWS)
 
         def add_tiles(turn: Any, total: Any) -> Any:
             return total + kd.sum(kd.load(sums, (TOTAL, kd.ds(turn * TILES, TILES), rows), fill=0.0), axis=0)
 
-        total = kd.fori_loop(0, kd.cdiv(tiles, TILES), add_tiles, kd.zeros((ROWS,), kd.float32))
+        of_tiles = sums.shape[1] if p.opened else tiles
+        total = kd.fori_loop(0, kd.cdiv(of_tiles, TILES), add_tiles, kd.zeros((ROWS,), kd.float32))
         shift = kd.where(again[...] != 0, shifts[rows], 0.0)
         inverse = kd.where(targets[rows] != p.ignore, 1.0 / total, 0.0)
         lse[rows] = shift + kd.log2(total) * (1.0 / LOG2E)
@@ -103,21 +109,27 @@ def slopes_kernel(problem: CrossEntropy, count: int, tiles: int) -> Any:
             base = kd.where(again[...] != 0, shifts[row], 0.0)
             slopes[row] = (kd.exp2((logit - base) * LOG2E) - 1.0 / own).astype(p.dtype)
 
+    count = all_rows
     each = kd.ShapeDtypeStruct((count,), kd.float32)
     out = (
         kd.ShapeDtypeStruct((count,), p.dtype), each, each, kd.ShapeDtypeStruct((count, p.H), p.dtype), each,
         kd.ShapeDtypeStruct((1, count), p.dtype),
     )  # fmt: skip
-    made = kd.kernel(body, out_type=out, grid=(kd.cdiv(count, ROWS),), name="cross_entropy_slopes")
+    row, wide = (count,), (count, p.H)
+    shapes = p.shapes(
+        (2, tiles, count), row, None, wide, None, row, *[None] * p.bias, row, row, row, wide, row, (1, count)
+    )
+    made = kd.kernel(body, out_type=out, grid=(kd.cdiv(count, ROWS),), shapes=shapes, name="cross_entropy_slopes")
     return identified(made, problem, count, tiles)
 
 
 @cache
-def place_kernel(problem: CrossEntropy, count: int) -> Any:
-    """The kernel `(own (count,), targets) -> slopes (count, V)`, which stores one element of each row that has a target."""
+def place_kernel(problem: CrossEntropy, all_rows: Any) -> Any:
+    """The kernel `(own (all_rows,), targets) -> slopes (all_rows, V)`, which stores one element of each row that has a target."""
     p = problem
 
     def body(own: Any, targets: Any, slopes: Any) -> None:
+        count = targets.shape[0] if p.opened else all_rows
         rows = kd.ds(kd.program_id(0) * WIDTH, WIDTH)
         target = targets[rows]
         there = (target != p.ignore) & (target >= 0) & (target < p.V)
@@ -125,8 +137,10 @@ def place_kernel(problem: CrossEntropy, count: int) -> Any:
         place = kd.where(there & (number < count), target, p.V).astype(kd.int32)  # beyond the row: nothing is stored
         slopes[number, place] = own[rows]
 
+    count = all_rows
     out = kd.ShapeDtypeStruct((count, p.V), p.dtype)
-    made = kd.kernel(body, out_type=out, grid=(kd.cdiv(count, WIDTH),), name="cross_entropy_place")
+    shapes = p.shapes((count,), (count,), (count, p.V))
+    made = kd.kernel(body, out_type=out, grid=(kd.cdiv(count, WIDTH),), shapes=shapes, name="cross_entropy_place")
     return identified(made, problem, count)
 
 
@@ -146,8 +160,8 @@ def exponentials(
     """
     plan, rights, extra = product_of(x, weight, bias), [turned(weight)], [] if bias is None else [bias]
     made, sums = plan.run(x, rights, [*extra, *first], None, None, how["interpret"])
-    count, tiles = int(x.shape[0]), int(sums.shape[1])
-    shifts, again = shift_kernel(count, tiles)(sums, **how)
+    count, tiles = p.M if p.opened else int(x.shape[0]), p.tiles(int(sums.shape[1]))
+    shifts, again = shift_kernel(p, count, tiles)(sums, **how)
     plan.run(x, rights, [*extra, shifts, again], (made, sums), None, how["interpret"])
     own, *rest = slopes_kernel(p, count, tiles)(sums, shifts, again, x, weight, targets, *extra, **how)
     place_kernel(p, count)(own, targets, out=made, **how)

@@ -21,7 +21,7 @@ from kernel_dsl.jax import is_traced
 from ..kernel import identified
 from .cross_entropy_arguments import NAME, CrossEntropyCall, check_targets, problem_of
 from .cross_entropy_exponentials import exponentials, goes_by_exponentials
-from .cross_entropy_kernels import CrossEntropy, count_of, reduce_kernel, stack_kernel
+from .cross_entropy_kernels import CrossEntropy, count_of, opened, reduce_kernel, stack_kernel
 from .differentiable import FUNCTIONS
 from .epilogue import LOG2E, finite_or_zero
 from .operands import turned
@@ -33,7 +33,7 @@ WIDTH = 2048  # logits that a block has at a time
 
 
 @cache
-def rows_kernel(problem: CrossEntropy, rows: int) -> Any:
+def rows_kernel(problem: CrossEntropy, rows: Any) -> Any:
     """The kernel `(logits (rows, V), targets (rows,)) -> (gradients of logits (rows, V), losses (rows,), lse (rows,))`."""
     p = problem
     low = p.smoothing / p.V if p.smoothing else 0.0
@@ -75,7 +75,9 @@ def rows_kernel(problem: CrossEntropy, rows: int) -> Any:
 
     each = kd.ShapeDtypeStruct((rows,), kd.float32)
     out = kd.ShapeDtypeStruct((rows, p.V), p.dtype), each, each
-    return identified(kd.kernel(body, out_type=out, grid=(rows,), name="cross_entropy_rows"), problem, rows)
+    shapes = p.shapes((rows, p.V), (rows,), (rows, p.V), (rows,), (rows,))
+    made = kd.kernel(body, out_type=out, grid=(rows,), shapes=shapes, name="cross_entropy_rows")
+    return identified(made, problem, rows)
 
 
 @cache
@@ -83,9 +85,9 @@ def factor_kernel(problem: CrossEntropy) -> Any:
     """The kernel `targets -> (factor (), ones (1, M), zeros (M,), one ())`: what gradients of losses are multiplied by; ones in
     the dtype of x, float32 zeros, an int32.
     """
-    p = problem
 
     def body(targets: Any, factor: Any, ones: Any, zeros: Any, one: Any) -> None:
+        p = problem.at_launch(targets)
         part = kd.ds(kd.program_id(0) * WIDTH, WIDTH)
         ones[0, part] = kd.ones((WIDTH,), p.dtype)
         zeros[part] = kd.zeros((WIDTH,), kd.float32)
@@ -95,11 +97,13 @@ def factor_kernel(problem: CrossEntropy) -> Any:
             factor[...] = 1.0 / count_of(targets, p) if p.mean else kd.astype(1.0, kd.float32)
             one[...] = kd.astype(1, kd.int32)
 
+    p = problem
     out = (
         kd.ShapeDtypeStruct((), kd.float32), kd.ShapeDtypeStruct((1, p.M), p.dtype), kd.ShapeDtypeStruct((p.M,), kd.float32),
         kd.ShapeDtypeStruct((), kd.int32),
     )  # fmt: skip
-    made = kd.kernel(body, out_type=out, grid=(kd.cdiv(p.M, WIDTH),), name="cross_entropy_factor")
+    shapes = p.shapes((p.M,), None, (1, p.M), (p.M,))
+    made = kd.kernel(body, out_type=out, grid=(kd.cdiv(p.M, WIDTH),), shapes=shapes, name="cross_entropy_factor")
     return identified(made, problem)
 
 
@@ -120,7 +124,8 @@ def loss_and_gradients(
     check_targets(p, targets, call)
     how, matmul = {"interpret": interpret}, FUNCTIONS["matmul"]
     count = min(max((rows or WORKSPACE // (4 * p.V)) // UNIT * UNIT, 1 if rows is None else rows), p.M)
-    factor, ones, *first_pass = factor_kernel(p)(targets, **how)
+    q = opened(p)
+    factor, ones, *first_pass = factor_kernel(q)(targets, **how)
     fixed = is_traced([factor]) or hasattr(factor, "addressable_shards")  # such arrays are written once
     by_exponentials = not fixed and goes_by_exponentials(p)
     if by_exponentials:
@@ -143,12 +148,12 @@ def loss_and_gradients(
         if by_exponentials:
             at_first = first_pass[0][own], first_pass[1]
             slopes, losses, lse, left, factors, of_rows = exponentials(
-                p, x[own], weight, targets[own], bias, at_first, how
+                q, x[own], weight, targets[own], bias, at_first, how
             )
             scaled["a_scale"] = factors
         else:
             logits = matmul(x[own], turned(weight), bias=bias, out_dtype=kd.float32, **how)
-            slopes, losses, lse = rows_kernel(p, own.stop - first)(logits, targets[own], **how)
+            slopes, losses, lse = rows_kernel(q, q.M if q.opened else own.stop - first)(logits, targets[own], **how)
             left, of_rows = x[own], ones[:, own]
             del logits
         parts.append((losses, lse, matmul(slopes, weight, **scaled, scale=factor, out_dtype=p.dtype, **how)))
@@ -156,7 +161,7 @@ def loss_and_gradients(
         if bias is not None:
             grow("bias", of_rows, slopes, as_dtype(bias.dtype), last)
     losses, lse, dx = (_stacked(list(found), how) for found in zip(*parts, strict=True))
-    loss = reduce_kernel(p)(losses, targets, **how)
+    loss = reduce_kernel(q)(losses, targets, **how)
     return loss, lse, dx, sums["weight"], *([] if bias is None else [sums["bias"].reshape(-1)])
 
 
@@ -167,6 +172,7 @@ def keeps_exponentials(p: CrossEntropy) -> bool:
 
 def loss_and_exponentials(p: CrossEntropy, x: Any, weight: Any, targets: Any, bias: Any, how: Any) -> tuple[Any, ...]:
     """(loss, lse, and what `gradients_of` takes)."""
+    p = opened(p)
     factor, _, *at_first = factor_kernel(p)(targets, **how)
     slopes, losses, lse, left, factors, of_rows = exponentials(
         p, x, weight, targets, bias, (at_first[0], at_first[1]), how

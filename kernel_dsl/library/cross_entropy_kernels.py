@@ -6,7 +6,7 @@ target's logit or 0, and the sum of all logits, or 0 if no option needs it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, nan
 from typing import Any
@@ -15,6 +15,7 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .epilogue import LOG2E, PLAIN, TOP, TOTAL, finite_or_zero
+from .first_sizes import FirstSizes
 
 TARGET, SUM, KINDS = 2, 3, 4  # rows of partials beside TOP and TOTAL, and their number
 ROWS, TILES = 8, 64  # rows and tiles that a block merges at a time: 32 neighbouring bytes of a tile's sums
@@ -41,9 +42,47 @@ class CrossEntropy:
     vocab: int | None = None
     bias: bool = False
 
+    @property
+    def opened(self) -> bool:
+        """Whether M is each call's own."""
+        return not isinstance(self.M, int)  # pyright: ignore[reportUnnecessaryIsInstance]
+
+    def at_launch(self, of_rows: Any) -> CrossEntropy:
+        """In a body: the problem with the rows of an array (M,)."""
+        return replace(self, M=of_rows.shape[0]) if self.opened else self
+
+    def tiles(self, count: int) -> Any:
+        """The number of tiles of a product, or for any number of rows a Dim: other products have other tiles."""
+        return _tiles() if self.opened else count
+
+    def shapes(self, *shapes: tuple[Any, ...] | None) -> dict[int, Any] | None:
+        """`shapes=` of a kernel whose parameters have these extents."""
+        return {n: shape for n, shape in enumerate(shapes) if shape is not None} if self.opened else None
+
+
+_first = FirstSizes()
+MOST = 2**30  # rows
+
 
 @cache
-def merge_kernel(problem: CrossEntropy, tiles: int, kinds: int) -> Any:
+def _rows() -> Any:
+    return kd.Dim("M", max=MOST)
+
+
+@cache
+def _tiles() -> Any:
+    return kd.Dim("tiles")
+
+
+def opened(p: CrossEntropy) -> CrossEntropy:
+    """The problem of any number of rows where it came with another before; else itself."""
+    if not 0 < p.M <= MOST or not _first.comes_again(replace(p, M=0), p.M):
+        return p
+    return replace(p, M=_rows())
+
+
+@cache
+def merge_kernel(problem: CrossEntropy, tiles: Any, kinds: int) -> Any:
     """The kernel `(sums (kinds, tiles, M), x, weight, targets[, bias]) -> partials (4, M)`."""
     p = problem
 
@@ -59,9 +98,11 @@ def merge_kernel(problem: CrossEntropy, tiles: int, kinds: int) -> Any:
             return after, total, plain + kd.sum(sums[PLAIN, part, rows], axis=0) if kinds > PLAIN else plain
 
         nothing = kd.zeros((ROWS,), kd.float32)
-        return kd.fori_loop(0, kd.cdiv(tiles, TILES), add, (kd.full((ROWS,), -inf, kd.float32), nothing, nothing))
+        count = sums.shape[1] if problem.opened else tiles
+        return kd.fori_loop(0, kd.cdiv(count, TILES), add, (kd.full((ROWS,), -inf, kd.float32), nothing, nothing))
 
     def body(sums: Any, x: Any, weight: Any, targets: Any, *refs: Any) -> None:
+        p = problem.at_launch(targets)
         *bias, out = refs
         first = kd.program_id(0) * ROWS
         rows = kd.ds(first, ROWS)
@@ -88,6 +129,7 @@ def merge_kernel(problem: CrossEntropy, tiles: int, kinds: int) -> Any:
         body,
         out_type=kd.ShapeDtypeStruct((KINDS, p.M), kd.float32),
         grid=(kd.cdiv(p.M, ROWS),),
+        shapes=p.shapes((kinds, tiles, p.M), (p.M, p.H), None, (p.M,), *[None] * p.bias, (KINDS, p.M)),
         name="cross_entropy_merge",
     )
     return identified(made, problem, tiles, kinds)
@@ -106,6 +148,7 @@ def loss_kernel(problem: CrossEntropy, ranks: int) -> Any:
     p = problem
 
     def body(partials: Any, targets: Any, losses: Any, lse: Any) -> None:
+        p = problem.at_launch(targets)
         rows = kd.ds(kd.program_id(0) * WIDTH, WIDTH)
         tops = [partials[rank, TOP, rows] for rank in range(ranks)]
         top = tops[0]
@@ -128,7 +171,13 @@ def loss_kernel(problem: CrossEntropy, ranks: int) -> Any:
         lse[rows] = log
 
     out = kd.ShapeDtypeStruct((p.M,), kd.float32)
-    made = kd.kernel(body, out_type=(out, out), grid=(kd.cdiv(p.M, WIDTH),), name="cross_entropy_loss")
+    made = kd.kernel(
+        body,
+        out_type=(out, out),
+        grid=(kd.cdiv(p.M, WIDTH),),
+        shapes=p.shapes((ranks, KINDS, p.M), (p.M,), (p.M,), (p.M,)),
+        name="cross_entropy_loss",
+    )
     return identified(made, problem, ranks)
 
 
@@ -145,18 +194,26 @@ def count_of(targets: Any, p: CrossEntropy) -> Any:
 @cache
 def reduce_kernel(problem: CrossEntropy) -> Any:
     """The kernel `(losses (M,), targets) -> loss ()`: their sum, or the mean of those that count; one block, in one order."""
-    p = problem
 
     def body(losses: Any, targets: Any, out: Any) -> None:
+        p = problem.at_launch(targets)
+
         def add(turn: Any, total: Any) -> Any:
             return total + losses[kd.ds(turn * WIDTH, WIDTH)]
 
         total = kd.sum(kd.fori_loop(0, kd.cdiv(p.M, WIDTH), add, kd.zeros((WIDTH,), kd.float32)))
         out[...] = total / count_of(targets, p) if p.mean else total
 
-    return identified(
-        kd.kernel(body, out_type=kd.ShapeDtypeStruct((), kd.float32), name="cross_entropy_reduce"), problem
-    )
+    p, out = problem, kd.ShapeDtypeStruct((), kd.float32)
+    made = kd.kernel(body, out_type=out, shapes=p.shapes((p.M,), (p.M,)), name="cross_entropy_reduce")
+    return identified(made, problem)
+
+
+def _blocks(p: CrossEntropy, width: int) -> Any:
+    """Blocks for all rows, and for so many classes."""
+    if p.opened:
+        return kd.cdiv(p.M, WIDTH) + kd.cdiv(width, WIDTH)
+    return kd.cdiv(max(p.M, width), WIDTH)
 
 
 @cache
@@ -167,10 +224,9 @@ def prepare_kernel(problem: CrossEntropy, width: int, wdtype: Any, bdtype: Any) 
     that is its target, or -1. `factor` (): the factor of all gradients. `columns`: int32 (1, width), `ones`: (1, M).
     The gradients are uninitialised memory for products.
     """
-    p = problem
-    blocks = kd.cdiv(max(p.M, width), WIDTH)
 
     def body(dloss: Any, targets: Any, lse: Any, *refs: Any) -> None:
+        p = problem.at_launch(targets)
         logs, gates, places, factor, columns, _, *more = refs
         block = kd.program_id(0)
         rows = kd.ds(block * WIDTH, WIDTH)
@@ -188,14 +244,16 @@ def prepare_kernel(problem: CrossEntropy, width: int, wdtype: Any, bdtype: Any) 
             scale = 1.0 if p.rows else (dloss[...] if hasattr(dloss, "shape") else dloss).astype(kd.float32)
             factor[...] = scale / count_of(targets, p) if p.mean else scale
 
-    column = (p.M, 1)
+    p, column = problem, (problem.M, 1)
     outs = [
         kd.ShapeDtypeStruct(column, kd.float32), kd.ShapeDtypeStruct(column, kd.float32), kd.ShapeDtypeStruct(column, kd.int32),
         kd.ShapeDtypeStruct((), kd.float32), kd.ShapeDtypeStruct((1, width), kd.int32), kd.ShapeDtypeStruct((p.V, p.H), wdtype),
     ]  # fmt: skip
     if p.bias:
         outs += [kd.ShapeDtypeStruct((1, p.M), p.dtype), kd.ShapeDtypeStruct((p.V,), bdtype)]
-    made = kd.kernel(body, out_type=tuple(outs), grid=(blocks,), name="cross_entropy_prepare")
+    losses = (p.M,) if p.rows else None
+    shapes = p.shapes(losses, (p.M,), (p.M,), *[column] * 3, *[None] * 3, *[(1, p.M)] * p.bias)
+    made = kd.kernel(body, out_type=tuple(outs), grid=(_blocks(p, width),), shapes=shapes, name="cross_entropy_prepare")
     return identified(made, problem, width, wdtype, bdtype)
 
 
@@ -218,19 +276,21 @@ def partial_factor_kernel(problem: CrossEntropy) -> Any:
 
     It gives the greatest magnitude among the numbers that gradients of logits are computed from, or 1 if all are 0.
     """
-    p = problem
 
     def body(gradient: Any, factor: Any) -> None:
+        M = gradient.shape[1] if problem.opened else problem.M
+
         def add(turn: Any, top: Any) -> Any:
             rows = kd.ds(turn * WIDTH, WIDTH)
             for kind in (TOTAL, TARGET, SUM):
                 top = kd.maximum(top, kd.abs(gradient[kind, rows]))
             return top
 
-        top = kd.max(kd.fori_loop(0, kd.cdiv(p.M, WIDTH), add, kd.zeros((WIDTH,), kd.float32)))
+        top = kd.max(kd.fori_loop(0, kd.cdiv(M, WIDTH), add, kd.zeros((WIDTH,), kd.float32)))
         factor[...] = kd.where((top > 0) & (top < inf), top, 1.0)
 
-    made = kd.kernel(body, out_type=kd.ShapeDtypeStruct((), kd.float32), name="cross_entropy_factor_partials")
+    out, shapes = kd.ShapeDtypeStruct((), kd.float32), problem.shapes((KINDS, problem.M))
+    made = kd.kernel(body, out_type=out, shapes=shapes, name="cross_entropy_factor_partials")
     return identified(made, problem)
 
 
@@ -242,10 +302,9 @@ def partial_prepare_kernel(problem: CrossEntropy, width: int, wdtype: Any, bdtyp
     For each row (M, 1): -greatest in powers of 2; the gradients of its total, of its target's logit and of its sum, divided by
     `factor`, which products multiply by; the row of weight that is its target, or -1. The rest as of `prepare_kernel`.
     """
-    p = problem
-    blocks = kd.cdiv(max(p.M, width), WIDTH)
 
     def body(gradient: Any, partials: Any, targets: Any, factor: Any, *refs: Any) -> None:
+        p = problem.at_launch(targets)
         tops, totals, hits, plain, places, columns, _, *more = refs
         block = kd.program_id(0)
         rows = kd.ds(block * WIDTH, WIDTH)
@@ -260,12 +319,17 @@ def partial_prepare_kernel(problem: CrossEntropy, width: int, wdtype: Any, bdtyp
         if more:
             more[0][0, rows] = kd.ones((WIDTH,), p.dtype)
 
+    p = problem
     column = kd.ShapeDtypeStruct((p.M, 1), kd.float32)
     outs = [column] * 4 + [kd.ShapeDtypeStruct((p.M, 1), kd.int32), kd.ShapeDtypeStruct((1, width), kd.int32)]
     outs.append(kd.ShapeDtypeStruct((p.V, p.H), wdtype))
     if p.bias:
         outs += [kd.ShapeDtypeStruct((1, p.M), p.dtype), kd.ShapeDtypeStruct((p.V,), bdtype)]
-    made = kd.kernel(body, out_type=tuple(outs), grid=(blocks,), name="cross_entropy_prepare_partials")
+    four = KINDS, p.M
+    shapes = p.shapes(four, four, (p.M,), None, *[(p.M, 1)] * 5, None, None, *[(1, p.M)] * p.bias)
+    made = kd.kernel(
+        body, out_type=tuple(outs), grid=(_blocks(p, width),), shapes=shapes, name="cross_entropy_prepare_partials"
+    )
     return identified(made, problem, width, wdtype, bdtype)
 
 
@@ -277,9 +341,9 @@ def partial_slope(x: Any, top: Any, total: Any, hit: Any, plain: Any, place: Any
 @cache
 def combine_slope_kernel(problem: CrossEntropy, ranks: int) -> Any:
     """The kernel `(dloss, partials (ranks, 4, M), targets, lse (M,)) -> the gradient of partials`."""
-    p = problem
 
     def body(dloss: Any, partials: Any, targets: Any, lse: Any, out: Any) -> None:
+        p = problem.at_launch(targets)
         rows = kd.ds(kd.program_id(0) * WIDTH, WIDTH)
         _, counts = _counts(targets, rows, p)
         gate: Any = (dloss[rows] if p.rows else dloss[...]).astype(kd.float32)
@@ -291,8 +355,14 @@ def combine_slope_kernel(problem: CrossEntropy, ranks: int) -> Any:
             out[rank, TARGET, rows] = gate * (p.smoothing - 1.0)
             out[rank, SUM, rows] = gate * (-p.smoothing / p.vocab if p.smoothing and p.vocab else 0.0)
 
-    out = kd.ShapeDtypeStruct((ranks, KINDS, p.M), kd.float32)
-    made = kd.kernel(body, out_type=out, grid=(kd.cdiv(p.M, WIDTH),), name="cross_entropy_combine_slope")
+    p, parts = problem, (ranks, KINDS, problem.M)
+    made = kd.kernel(
+        body,
+        out_type=kd.ShapeDtypeStruct(parts, kd.float32),
+        grid=(kd.cdiv(p.M, WIDTH),),
+        shapes=p.shapes((p.M,) if p.rows else None, parts, (p.M,), (p.M,), parts),
+        name="cross_entropy_combine_slope",
+    )
     return identified(made, problem, ranks)
 
 

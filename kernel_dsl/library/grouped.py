@@ -17,6 +17,7 @@ from .arguments import alike, stored
 from .differentiable import host_of
 from .epilogue import gate_function
 from .families import family
+from .first_sizes import FirstSizes
 from .grouped_arguments import (
     NAME,
     GroupedOptions,
@@ -34,14 +35,16 @@ from .grouped_arguments import (
 from .grouped_derivatives import grouped_matmul as differentiable
 from .grouped_routes import GroupedProduct, grouped_product
 from .grouped_rows import combine_rows_kernel, gather_kernel, list_kernel, zeros_kernel
-from .grouped_tiles import RowGroups
-from .latest import UNSEEN, Latest, Launch, launching, seen_launching
+from .grouped_tiles import MOST_ROWS, RowGroups, dim_named
+from .latest import UNSEEN, Latest, Launch, Unseen, launching, seen_launching
 from .matmul import MANY, check_apart, known_plan, signature
 from .operands import operand, turned
 from .persistent_matmul import MatmulConfig
 from .problem import EpilogueStep, Problem
 
 __all__ = ["GroupedMatmul", "grouped_matmul"]
+
+_first = FirstSizes()
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class GroupedPlan:
     lists: Any = None
     combine: Any = None
     zeros: Any = None
+    placed: tuple[int, int] | None = None  # what `places_of` says, where rows are added up
+    like: str = ""  # of kernels for any number of rows: the array that says how many places there are
 
     def operands(self, own: list[list[Any]], number: int) -> list[Any]:
         """The operands of a product's kernel after the sizes, without those that all parts share."""
@@ -89,6 +94,9 @@ class GroupedPlan:
         """The result for a, b and options like an earlier call's on a GPU; raises `Unseen` for others."""
         a, b, o = inputs
         rights = o.rights(b)
+        rows = a.shape[0] if o.indices is None else o.indices.shape[0]
+        if self.placed is not None and places_of(o, rows, out) != self.placed:
+            raise Unseen
         if out is not None:
             check_apart(out, {"a": a, "b": rights[0], "the second part of b": rights[-1]}, NAME)
         return self.run(a, rights, o, out, seen_launching(stream))
@@ -118,7 +126,8 @@ class GroupedPlan:
             result = launch(value.multiply, (*given, o.given, *self.operands(own, 1), sums, *after), last)
         if self.combine is None:
             return out if out is not None else result
-        heads, following = launch(self.lists, (o.given, o.scatter))
+        like = (getattr(o, self.like),) if self.like else ()
+        heads, following = launch(self.lists, (o.given, o.scatter, *like))
         numbers = [] if o.weights is None else [o.weights]
         if o.weights is not None and len(o.weights.shape) == 2:
             numbers = [o.scatter, o.weights.reshape(-1)]
@@ -166,30 +175,60 @@ def plan_of(a: Any, rights: list[Any], o: GroupedOptions, out: Any, target_name:
     if o.weights is not None and o.scatter is None:
         after.append(EpilogueStep("multiply", (("m",),)))
     into = out if o.scatter is None else None
-    products = _products(p, own, after, left, right, how, groups, o, into, target)
     scale: tuple[int, ...] = tuple(getattr(o.a_scale, "shape", ()))
     scaled = gathered and scale[:1] == (a.shape[0],)
+    any_rows = groups.opened()
+    if target_name is not None or any_rows is None or places > MOST_ROWS or a.shape[0] > MOST_ROWS:
+        any_rows = None
+    else:
+        kind = _kind(p, own, o, left, right, how, groups, into)
+        any_rows = any_rows if _first.comes_again(kind, (rows, a.shape[0], places)) else None
+    products = _products(p, own, after, left, right, how, groups, o, into, target, any_rows is not None)
     gather = lists = combine = None
+    like = ""
+
+    def extent(n: int, name: str) -> Any:
+        return n if any_rows is None else dim_named(name)
+
     if gathered:
-        shapes = [(a.shape[0], K), *([(a.shape[0], int(math.prod(scale[1:])))] if scaled else [])]
+        given = extent(a.shape[0], "given")
+        shapes = [(given, K), *([(given, int(math.prod(scale[1:])))] if scaled else [])]
         dtypes = (as_dtype(a.dtype), kd.float32)[: len(shapes)]
-        gather = gather_kernel(rows, tuple(shapes), dtypes, scaled and len(scale) == 1)
+        gather = gather_kernel(extent(rows, "rows"), tuple(shapes), dtypes, scaled and len(scale) == 1)
     if o.scatter is not None:
         kind = "" if o.weights is None else "scatter" if len(o.weights.shape) == 2 else "rows"
-        lists = list_kernel(groups, places, each)
-        combine = combine_rows_kernel(rows, N, places, out_dtype, out_dtype, kind)
+        if any_rows is not None:
+            like = "weights" if kind == "scatter" else "scatter" if places == rows else ""
+        if like:
+            lists = list_kernel(any_rows, extent(places, "places"), each, 2 if kind == "scatter" else 1)
+            combine = combine_rows_kernel(extent(rows, "rows"), N, extent(places, "places"), out_dtype, out_dtype, kind)
+        else:
+            lists = list_kernel(groups, places, each)
+            combine = combine_rows_kernel(rows, N, places, out_dtype, out_dtype, kind)
     turns = (not left.along_k, right.along_k)
-    return GroupedPlan(products, tuple(s.moved for s in own), turns, gather, scaled, lists, combine)
+    placed, moved = None if o.scatter is None else (places, each), tuple(s.moved for s in own)
+    return GroupedPlan(products, moved, turns, gather, scaled, lists, combine, placed=placed, like=like)
+
+
+def _kind(
+    p: Problem, own: list[Any], o: GroupedOptions, left: Any, right: Any, how: Any, groups: RowGroups, into: Any
+) -> Any:
+    """All of a call but its numbers of rows."""
+    steps = tuple((x.steps, x.moved) for x in own)
+    forms = tuple(None if x is None else len(x.shape) for x in (o.indices, o.scatter, o.weights))
+    options = o.activation, o.gated, o.config, None if o.out_dtype is None else as_dtype(o.out_dtype)
+    sides = tuple((x.dtype, x.along_k, x.tma, x.contiguous) for x in (left, right))
+    return replace(p, M=0), steps, forms, options, sides, how, replace(groups, rows=0), into is None
 
 
 def _products(
     p: Problem, own: list[Any], after: list[EpilogueStep], left: Any, right: Any, how: Any, groups: RowGroups,
-    o: GroupedOptions, into: Any, target: Any,
+    o: GroupedOptions, into: Any, target: Any, opened: bool,
 ) -> tuple[GroupedProduct, ...]:  # fmt: skip
     """The product, or the two of a gated one."""
 
     def made(q: Problem) -> GroupedProduct | None:
-        return grouped_product(q, left, right, how, groups, o.config, target)
+        return grouped_product(q, left, right, how, groups, o.config, target, opened)
 
     if o.gated is None:
         found = made(stored(replace(p, steps=(*own[0].steps, *after)), into, False))

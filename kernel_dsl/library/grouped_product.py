@@ -12,6 +12,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
+from .any_rows import at_launch, declared, open_sizes
 from .epilogue import Tile, finish, join, outputs
 from .grouped_tiles import RowGroups, put
 from .persistent_matmul import MatmulConfig, swizzled
@@ -30,7 +31,7 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
     rows = t.rows
     width = t.tile_n if p.gate is None else t.tile_n // 2  # columns of the result
     tiles_n, steps = kd.cdiv(p.N, width), kd.cdiv(p.K, t.tile_k)
-    count = max(min(g.most_tiles(t.tile_m, tiles_n), blocks), 1)
+    count = blocks if open_sizes(p) else max(min(g.most_tiles(t.tile_m, tiles_n), blocks), 1)
     parts = width // t.epilogue_n
     ring = min(t.epilogue_stages, parts)
     producer = t.consumers
@@ -144,6 +145,9 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
             kd.when(~whole)(by_lanes)
 
     def body(a: Any, *refs: Any, bounds: Any, tile_ends: Any, ready: Any, **buffers: Any) -> None:
+        nonlocal p, g
+        p = at_launch(problem, a, refs[0])
+        g = groups.at_launch(p.M)
         sides = 1 if p.gate is None else 2
         rights, given, (scales, rest) = refs[:sides], refs[sides], p.scales_of(refs[sides + 1 :])
         results = outputs(p, rest)
@@ -168,6 +172,7 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
     made = kd.kernel(
         body,
         out_type=p.results(),
+        shapes=declared(p, grouped=True),
         scratch_types=scratch,
         grid=(count,),
         grid_names=("block",),

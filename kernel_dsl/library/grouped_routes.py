@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -11,7 +12,9 @@ from kernel_dsl.errors import BadCallValue
 from kernel_dsl.target import Feature, Target
 
 from . import choose as costs
+from .any_rows import ENOUGH, VECTOR
 from .families import Family
+from .first_sizes import MANY
 from .grouped_product import grouped_kernel
 from .grouped_tiles import RowGroups
 from .grouped_wgrad_product import wgrad_general_kernel, wgrad_kernel
@@ -86,10 +89,50 @@ class GroupedProduct:
         return [x if pack is None else pack.out for x, pack in zip((a, *rights), found, strict=True)]
 
 
+def opened_groups(p: Problem, groups: RowGroups, found: Packings) -> tuple[Problem, RowGroups, Packings] | None:
+    """The same for any number of rows; None if no kernel takes them."""
+    left, vector = found[0], VECTOR // p.dtype.itemsize
+    if left is not None and p.a_transposed:
+        return None  # rows are padded to whole vectors, so they don't show how many there are
+    if p.M == 1 and p.K * p.dtype.itemsize % VECTOR:
+        return None  # TMA takes a single row with any stride, but not several rows
+    turned = p.a_transposed if left is None else left.turned
+    whole = groups.opened(vector if turned and p.M % vector == 0 else 1)
+    if whole is None:
+        return None
+    packed = left and replace(left, rows=whole.rows)
+    return replace(p, M=whole.rows, groups=p.groups and whole), whole, (packed, found[1])
+
+
+_known: dict[Any, list[Any]] = {}  # configurations that are compiled for any rows
+
+
+def _served(key: Any, best: Any, cost: Callable[[Any], float]) -> Any:
+    """A configuration of kernels for any rows that is about as fast as the best one for these."""
+    if len(_known) >= MANY:
+        _known.clear()
+    known = _known.setdefault(key, [])
+    good = [t for t in known if ENOUGH * cost(t) <= cost(best)]
+    if not good:
+        known.append(best)
+        return best
+    return min(good, key=cost)
+
+
 def grouped_product(
-    p: Problem, a: Operand, b: Operand, how: Family, groups: RowGroups, config: MatmulConfig | None, target: Target
+    p: Problem,
+    a: Operand,
+    b: Operand,
+    how: Family,
+    groups: RowGroups,
+    config: MatmulConfig | None,
+    target: Target,
+    opened: bool = False,
 ) -> GroupedProduct | None:
-    """The product of a problem in the dtypes of `how`; None if it has a gate and no kernel takes two matrices at once."""
+    """The product of a problem in the dtypes of `how`; None if it has a gate and no kernel takes two matrices at once.
+
+    `opened`: its kernels are for any number of rows, if there are such.
+    """
     blocks = target.limits.multiprocessors
     if not p.K:
         nothing = replace(laid(p, (None, None), a, b), dtype=how.a, b_dtype=how.b, groups=groups)
@@ -103,14 +146,20 @@ def grouped_product(
                 hint = "128: scales are by blocks of 128 of K"
                 raise BadCallValue(kernel="grouped_matmul", what=f"config.tile_k={config.tile_k}", hint=hint)
             if t is not None and costs.gates(q, t):
+                general = opened_groups(q, groups, found) if opened else None
+                if general is not None:
+                    typical = _typical(q, groups)
+                    q, groups, found = general
+                    if config is None:
+                        t = _served((q, groups, found), t, lambda t: costs.clocks(typical, t, blocks))
                 return GroupedProduct(q, grouped_kernel(q, groups, t, blocks), found)
     if p.gate is not None:
         return None
-    return _general(replace(p, groups=groups), a, b, how, groups, target, blocks)
+    return _general(replace(p, groups=groups), a, b, how, groups, target, blocks, opened)
 
 
 def _general(
-    p: Problem, a: Operand, b: Operand, how: Family, groups: RowGroups, target: Target, blocks: int
+    p: Problem, a: Operand, b: Operand, how: Family, groups: RowGroups, target: Target, blocks: int, opened: bool
 ) -> GroupedProduct:
     """The product by mma.sync, or by lanes."""
     if not how.tensor:
@@ -120,6 +169,10 @@ def _general(
         q = laid(p, found, a, b)
         typical = replace(_typical(q, groups), groups=None)
         t = min(costs.lane_options(q), key=lambda t: costs.lane_clocks(typical, t, blocks))
+        general = opened_groups(q, groups, found) if opened else None
+        if general is not None:
+            q, _, found = general
+            t = _served((q, found), t, lambda t: costs.lane_clocks(typical, t, blocks))
         return GroupedProduct(q, lane_kernel(q, t), found)
     found = next(tile_packings(a, b, how, target, False, p.K))
     q = laid(p, found, a, b)
@@ -127,18 +180,42 @@ def _general(
         q = replace(q, dtype=found[0].to if found[0] else a.dtype, b_dtype=found[1].to if found[1] else b.dtype)
     typical = replace(_typical(q, groups), groups=None)
     tile = min(costs.tile_options(q), key=lambda t: costs.tile_clocks(typical, t, blocks))
+    general = opened_groups(q, groups, found) if opened else None
+    if general is not None:
+        q, _, found = general
+        tile = _served((q, found), tile, lambda t: costs.tile_clocks(typical, t, blocks))
     return GroupedProduct(q, tile_kernel(q, tile), found)
 
 
 def wgrad_product(
-    p: Problem, a: Operand, b: Operand, groups: RowGroups, config: MatmulConfig | None, target: Target
+    p: Problem,
+    a: Operand,
+    b: Operand,
+    groups: RowGroups,
+    config: MatmulConfig | None,
+    target: Target,
+    opened: bool = False,
 ) -> tuple[Any, bool]:
-    """(kernel `(a, dout, sizes) -> out`, whether it takes operands in their own order in memory, with exchanged axes)."""
+    """(kernel `(a, dout, sizes) -> out`, whether it takes operands in their own order in memory, with exchanged axes).
+
+    `opened`: the kernel is for any number of rows.
+    """
     blocks = target.limits.multiprocessors
     same = p.dtype == p.b_dtype and p.dtype in (kd.bfloat16, kd.float16)
     if same and p.M and p.N and a.tma and b.tma and groups.count and _is_fast(Family(p.dtype, p.b_dtype), target):
         typical = replace(p, K=max(-(-p.K // groups.count), 1), batch=(groups.count,))
         t = choose_grouped(p, typical, groups.bytes, blocks) if config is None else config
         if t is not None:
+            vector = VECTOR // p.dtype.itemsize
+            along = not p.a_transposed or p.b_transposed  # rows are neighbours, so TMA wants whole vectors of them
+            general = groups.opened(vector if along else 1) if opened and not (along and p.K % vector) else None
+            if general is not None:
+                p, groups = replace(p, K=general.rows), general
+                if config is None:
+                    t = _served((p, groups), t, lambda t: costs.clocks(typical, t, blocks))
             return wgrad_kernel(p, groups, t, blocks), True
-    return wgrad_general_kernel(replace(p, a_transposed=True, b_transposed=False, lanes=0), groups), False
+    p = replace(p, a_transposed=True, b_transposed=False, lanes=0)
+    general = groups.opened() if opened else None
+    if general is not None:
+        p, groups = replace(p, K=general.rows), general
+    return wgrad_general_kernel(p, groups), False

@@ -12,7 +12,6 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .grouped_tiles import RowGroups
 
 PLACES, CHUNK = 8, 1024  # places of a block, rows that it searches at once
 WIDTH = 2048  # the most columns that a block moves
@@ -24,11 +23,12 @@ def width_of(columns: int) -> int:
 
 
 @cache
-def gather_kernel(rows: int, shapes: tuple[tuple[int, int], ...], dtypes: tuple[Any, ...], flat: bool = False) -> Any:
+def gather_kernel(rows: Any, shapes: tuple[tuple[Any, int], ...], dtypes: tuple[Any, ...], flat: bool = False) -> Any:
     """The kernel `(indices, *arrays) -> arrays`: row i of each result is row `indices[i]`, or zeros if there is no such row.
 
-    `flat`: the last array has one axis.
+    `flat`: the last array has one axis. Extents that are Dims are each call's own.
     """
+    opened, last = not isinstance(rows, int), len(shapes) - 1
 
     def body(indices: Any, *refs: Any) -> None:
         row = kd.program_id(0)
@@ -36,7 +36,7 @@ def gather_kernel(rows: int, shapes: tuple[tuple[int, int], ...], dtypes: tuple[
         sources, outs = refs[: len(shapes)], refs[len(shapes) :]
         for (extent, columns), source, out in zip(shapes, sources, outs, strict=True):
             width = width_of(columns)
-            there = (index >= 0) & (index < extent)
+            there = (index >= 0) & (index < (source.shape[0] if opened else extent))
             if len(source.shape) == 1:
                 out[row] = kd.load(source, index, mask=there)
                 continue
@@ -54,21 +54,35 @@ def gather_kernel(rows: int, shapes: tuple[tuple[int, int], ...], dtypes: tuple[
             for number, ((_, columns), dtype) in enumerate(zip(shapes, dtypes, strict=True))
         ),
         grid=(rows,),
+        shapes={0: (rows,)}
+        | {
+            first + n: (extent,) if flat and n == last else (extent, columns)
+            for first, extent_of in ((1, 0), (2 + last, 1))
+            for n, (extent, columns) in enumerate((rows, c) if extent_of else (e, c) for e, c in shapes)
+        }
+        if opened
+        else None,
         name="grouped_gather",
     )
     return identified(made, rows, shapes, dtypes, flat)
 
 
 @cache
-def list_kernel(groups: RowGroups, places: int, each: int) -> Any:
+def list_kernel(groups: Any, places: Any, each: int, like: int = 1) -> Any:
     """The kernel `(sizes or offsets, scatter) -> (heads, following)`: int32 (places,) and (rows,).
+
+    For any number of rows it takes an array with `places` as its first extent, too, of rank `like`.
 
     `heads[p]` is the first row whose `scatter` is one of the `each` numbers from p * each on, `following[i]` the next one after
     row i; -1 if there is none. Rows of no group are in no list.
     """
-    g = groups
+    opened = not isinstance(groups.rows, int)
+
+    def any_rows(given: Any, scatter: Any, _: Any, heads: Any, following: Any, bounds: Any, tails: Any) -> None:
+        body(given, scatter, heads, following, bounds, tails)
 
     def body(given: Any, scatter: Any, heads: Any, following: Any, bounds: Any, tails: Any) -> None:
+        g = groups.at_launch(scatter.shape[0])
         g.bound(given, bounds)
         first = kd.program_id(0) * PLACES
         tails[...] = kd.full((PLACES,), -1, kd.int32)
@@ -93,20 +107,23 @@ def list_kernel(groups: RowGroups, places: int, each: int) -> Any:
             kd.while_loop(lambda row: row < g.rows, append, kd.min(key))
 
     made = kd.kernel(
-        body,
+        any_rows if opened else body,
         out_type=(
             kd.ShapeDtypeStruct((places,), kd.int32, init=-1),
-            kd.ShapeDtypeStruct((g.rows,), kd.int32, init=-1),
+            kd.ShapeDtypeStruct((groups.rows,), kd.int32, init=-1),
         ),
-        scratch_types={"bounds": g.scratch["bounds"], "tails": kd.SMEM((PLACES,), kd.int32)},
+        scratch_types={"bounds": groups.scratch["bounds"], "tails": kd.SMEM((PLACES,), kd.int32)},
         grid=(kd.cdiv(places, PLACES),),
+        shapes={1: (groups.rows,), 2: (places, *[None] * (like - 1)), 3: (places,), 4: (groups.rows,)}
+        if opened
+        else None,
         name="grouped_lists",
     )
-    return identified(made, groups, places, each)
+    return identified(made, groups, places, each, like)
 
 
 @cache
-def combine_rows_kernel(rows: int, columns: int, places: int, dtype: Any, out_dtype: Any, weights: str) -> Any:
+def combine_rows_kernel(rows: Any, columns: int, places: Any, dtype: Any, out_dtype: Any, weights: str) -> Any:
     """The kernel `(heads, following, rows[, scatter][, weights]) -> out` (places, columns): sums of rows, in float32 for floats.
 
     `weights`: one for each of the "rows", for each of the numbers in "scatter", or "".
@@ -129,10 +146,16 @@ def combine_rows_kernel(rows: int, columns: int, places: int, dtype: Any, out_dt
         _, total = kd.while_loop(lambda carry: carry[0] >= 0, add, (heads[place], kd.zeros((width,), wide)))
         out[place, part] = total.astype(out_dtype)
 
+    # the numbers in `scatter`, and a weight for each
+    scattered: dict[int, Any] = {3: (rows,)} if weights else {}
+    if weights == "scatter":
+        scattered[4] = (kd.Dim("numbers"),)
+    scattered[3 + len(scattered)] = (places, columns)
     made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct((places, columns), out_dtype),
         grid=(places, kd.cdiv(columns, width)),
+        shapes={0: (places,), 1: (rows,), 2: (rows, columns)} | scattered if not isinstance(rows, int) else None,
         name="grouped_combine",
     )
     return identified(made, rows, columns, places, dtype, out_dtype, weights)

@@ -6,13 +6,27 @@ a tile's group. A tile never has rows of two groups: the last one of a group end
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import kernel_dsl as kd
 
 MOST = 4096  # the most groups, whose tables are in SMEM
+MOST_ROWS = 2**24
 CLEARED = (8, 256)  # rows and columns that a warpgroup sets to zero at a time
+
+
+@cache
+def dim_of(most: int, unit: int = 1) -> Any:
+    """The number of rows of all groups."""
+    return kd.Dim("rows", max=most, multiple_of=unit)
+
+
+@cache
+def dim_named(name: str) -> Any:
+    """The number of rows of an array beside the product."""
+    return kd.Dim(name, max=MOST_ROWS)
 
 
 @dataclass(frozen=True)
@@ -20,8 +34,17 @@ class RowGroups:
     """`count` groups of `rows` rows at most, given by their sizes (count,), or `by_offsets` (count + 1,)."""
 
     count: int
-    rows: int
+    rows: Any
     by_offsets: bool = False
+
+    def opened(self, unit: int = 1) -> RowGroups | None:
+        """The groups of any number of rows, a multiple of `unit`; None if 32 bits don't hold their sums."""
+        most = min(MOST_ROWS, ((1 << 31) - 1) // max(self.count, 1)) // unit * unit
+        return replace(self, rows=dim_of(most, unit)) if 0 < self.rows <= most else None
+
+    def at_launch(self, rows: Any) -> RowGroups:
+        """In a body: the groups of as many rows as the launch has."""
+        return self if isinstance(self.rows, int) else replace(self, rows=rows)
 
     @property
     def scratch(self) -> dict[str, Any]:
@@ -44,7 +67,8 @@ class RowGroups:
         if self.by_offsets:
             bounds[...] = kd.cummax(kd.clip(given[...], 0, self.rows))
             return
-        wide = kd.int64 if self.rows * self.count >= 1 << 31 else kd.int32
+        # for any rows these are few enough for 32 bits
+        wide = kd.int64 if isinstance(self.rows, int) and self.rows * self.count >= 1 << 31 else kd.int32
         ends = kd.cumsum(kd.clip(given[...], 0, self.rows).astype(wide))
         bounds[0] = 0
         bounds[1:] = kd.minimum(ends, self.rows).astype(kd.int32)
@@ -82,7 +106,7 @@ class RowGroups:
         n = kd.where(kd.rem(strip, 2) == 1, tiles_n - 1 - n, n)
         return group, start + m * tile_m, end, n
 
-    def clear(self, out: Any, bounds: Any, first: Any, step: int) -> None:
+    def clear(self, out: Any, bounds: Any, first: Any, step: Any) -> None:
         """Set the rows of no group to zero: this warpgroup clears every `step`th part from number `first` on."""
         height, width = CLEARED
         zeros = kd.zeros(CLEARED, out.dtype)
@@ -90,8 +114,13 @@ class RowGroups:
             if not self.by_offsets and isinstance(low, int):
                 continue  # the first group begins with the first row
 
-            @kd.loop(first, kd.div(high - low + (height - 1), height), step=step)
+            count, begin, by = kd.div(high - low + (height - 1), height), first, step
+            if not isinstance(step, int):  # steps of loops are known: these count turns
+                count, begin, by = kd.div(kd.maximum(count - first, 0) + (step - 1), step), 0, 1
+
+            @kd.loop(begin, count, step=by)
             def _(index: Any, low: Any = low, high: Any = high) -> None:
+                index = index if isinstance(step, int) else first + index * step
                 row = low + index * height
                 mask = kd.broadcasted_iota(kd.int32, CLEARED, 0) + row < high
 

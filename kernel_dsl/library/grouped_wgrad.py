@@ -14,6 +14,7 @@ from kernel_dsl.stages import target_named
 
 from .arguments import stored
 from .families import family
+from .first_sizes import FirstSizes
 from .grouped_arguments import WGRAD, check_array, check_config, check_groups, check_out, check_rows, refuse
 from .grouped_routes import wgrad_product
 from .grouped_tiles import RowGroups
@@ -24,6 +25,8 @@ from .persistent_matmul import MatmulConfig
 from .problem import Problem
 
 __all__ = ["GroupedMatmulWgrad", "grouped_matmul_wgrad"]
+
+_first = FirstSizes()
 
 
 class WgradOptions:
@@ -160,7 +163,9 @@ class GroupedMatmulWgrad:
         q = p if same else replace(p, dtype=how.a, b_dtype=how.b)
         if not same:
             left = replace(left, tma=False)  # widened in registers
-        return wgrad_product(q, left, right, groups, config, target_named(target))
+        kind = replace(q, K=0), replace(groups, rows=0), left.tma, right.tma, config
+        opened = target is None and _first.comes_again(kind, rows)
+        return wgrad_product(q, left, right, groups, config, target_named(target), opened)
 
 
 grouped_matmul_wgrad: GroupedMatmulWgrad = GroupedMatmulWgrad()

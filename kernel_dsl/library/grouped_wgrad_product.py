@@ -29,6 +29,14 @@ def _place(index: Any, tiles: tuple[int, int], band: int) -> tuple[Any, Any, Any
     return group, *kd.planar_snake(index - group * (tiles[0] * tiles[1]), tiles, 0, min(band, tiles[0]))
 
 
+def _shapes(p: Problem, groups: RowGroups) -> dict[int, tuple[Any, ...]] | None:
+    """`shapes=` of a kernel for any number of rows."""
+    if isinstance(groups.rows, int):
+        return None
+    left = (groups.rows, None) if p.a_transposed else (None, groups.rows)
+    return {0: left, 1: (None, groups.rows) if p.b_transposed else (groups.rows, None)}
+
+
 @cache
 def wgrad_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, blocks: int) -> Any:
     """The kernel `(a, dout, sizes or offsets) -> out` on Hopper: a (rows, M) or, not `a_transposed`, its transpose; dout
@@ -155,6 +163,7 @@ def wgrad_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bloc
         kd.wait_smem_to_gmem(0, wait_read_only=True)  # the copies have read SMEM; the kernel's end waits for writes
 
     def body(a: Any, b: Any, given: Any, out: Any, *, bounds: Any, landed: Any, ready: Any, **buffers: Any) -> None:
+        g = groups.at_launch(a.shape[0 if p.a_transposed else 1])
         me = kd.axis_index("wg")
 
         @kd.when(me == producer)
@@ -172,6 +181,7 @@ def wgrad_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bloc
     made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct((g.count, p.M, p.N), p.out_dtype),
+        shapes=_shapes(p, groups),
         scratch_types=scratch,
         grid=(count,),
         grid_names=("block",),
@@ -192,6 +202,7 @@ def wgrad_general_kernel(problem: Problem, groups: RowGroups) -> Any:
     def body(a: Any, b: Any, given: Any, out: Any, bounds: Any) -> None:
         if 0 in out.shape:
             return
+        g = groups.at_launch(a.shape[0])
         g.bound(given, bounds)
         group, m, n = _place(kd.program_id(0), tiles, 8)
         start, end = bounds[group], bounds[group + 1]
@@ -214,6 +225,7 @@ def wgrad_general_kernel(problem: Problem, groups: RowGroups) -> Any:
     made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct((g.count, p.M, p.N), p.out_dtype),
+        shapes=_shapes(p, groups),
         scratch_types={"bounds": g.scratch["bounds"]},
         grid=(max(tiles[0] * tiles[1] * g.count, 1),),
         name="grouped_matmul_wgrad_general",

@@ -61,13 +61,13 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
     """
     p, t = problem, config
     wide, layout = p.wide, config.layout
-    steps = steps_of(p, t.tile_k)
     row, column = (layout.reduce((axis,), keepdims=False) for axis in (1, 0))
 
     def multiply(p: Problem, place: TilePlace, a: Any, b: Any, refs: Any, a_smem: Any, b_smem: Any) -> None:
         _, rest = p.scales_of(refs)  # of no products
         extra, out, peak = outputs(p, rest)
         part, batch = place.part, place.batch
+        steps: Any = steps_of(p, t.tile_k)
         rows, columns = kd.ds(place.m, t.tile_m), kd.ds(place.n, t.tile_n)
         a, b = a.at[own(batch, p.a_batch)], b.at[own(batch, p.b_batch)]
         a, b = a if p.a_transposed else a.T, b.T if p.b_transposed else b  # K first
@@ -109,7 +109,7 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
 
             return end[0]
 
-        total = product(zero) if steps else zero
+        total = product(zero) if not isinstance(steps, int) or steps else zero
         tile = Tile(rows, columns, (*p.batch, p.M, p.N), batch, peak=peak, end=place.end)
         unit = 32 if t.tile_n % 32 == 0 and t.tile_m > 8 else t.tile_n
         finish_and_store(total, p, extra, tile, out, place.leading(p), unit)
@@ -124,7 +124,7 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
     made = kd.kernel(
         body,
         out_type=p.results(*leading, tiles=kd.cdiv(p.N, t.tile_n)),
-        shapes=declared(p),
+        shapes=declared(p, grouped=p.groups is not None),
         scratch_types={
             "a_smem": kd.SMEM((t.stages, t.tile_k, t.tile_m + pad), wide),
             "b_smem": kd.SMEM((t.stages, t.tile_k, t.tile_n + pad), wide),

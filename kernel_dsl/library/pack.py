@@ -49,18 +49,20 @@ class Packing:
     @property
     def width(self) -> int:
         """Columns of one part of the result: the operand's own, then zeros."""
+        if not isinstance(self.columns, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return self.columns  # a Dim is whole vectors
         unit = SPLIT if self.split else VECTOR // self.to.itemsize
         return -(-self.columns // unit) * unit
 
     @property
     def out(self) -> Any:
         """The result's shape and dtype."""
-        return kd.ShapeDtypeStruct((*self.batch, self.rows, self.width * (2 if self.split else 1)), self.to)
+        return kd.ShapeDtypeStruct((*self.batch, self.rows, 2 * self.width if self.split else self.width), self.to)
 
     @property
     def open(self) -> bool:
         """Whether extents are Dims, each call's own."""
-        extents: tuple[Any, ...] = (*self.batch, self.rows)
+        extents: tuple[Any, ...] = (*self.batch, self.rows, self.columns)
         return not all(isinstance(n, int) for n in extents)
 
     @property
@@ -72,7 +74,9 @@ class Packing:
         """The packing with the extents of a launch."""
         if not self.open:
             return self
-        return replace(self, batch=tuple(source.shape[:-2]), rows=source.shape[-1 if self.turned else -2])
+        rows, columns = source.shape[-2:] if not self.turned else (source.shape[-1], source.shape[-2])
+        sizes = {"rows": rows} if isinstance(self.columns, int) else {"columns": columns}  # pyright: ignore[reportUnnecessaryIsInstance]
+        return replace(self, batch=tuple(source.shape[:-2]), **sizes)
 
     @property
     def layout(self) -> Any:

@@ -109,7 +109,7 @@ def matmul_kernel(
 
     tiles_m, tiles_n, total = clusters_of(p)
     shape: tuple[Any, ...] = (*p.batch, problem.M, problem.N)
-    steps = steps_of(p, t.tile_k)
+    steps: Any = steps_of(p, t.tile_k)
     held = 2 if p.int4 or p.sparse else 1  # elements of K for one stored in a
     marks = t.tile_k // meta_step(p.dtype) if p.sparse else 0  # rows of metadata in a stage
     a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k // held)
@@ -150,10 +150,11 @@ def matmul_kernel(
 
     def take_sizes(a: Any, b: Any) -> None:
         """Take the sizes that come from the launch."""
-        nonlocal p, shape, tiles_m, tiles_n, total
+        nonlocal p, shape, tiles_m, tiles_n, total, steps
         here = at_launch(problem, a, b)
         p, shape = here.swapped if t.swapped else here, (*here.batch, here.M, here.N)
         tiles_m, tiles_n, total = clusters_of(p)
+        steps = steps_of(p, t.tile_k)
 
     def do_nothing_unless(flag: Any) -> None:
         """No tiles, where the flag is 0."""
@@ -170,7 +171,11 @@ def matmul_kernel(
 
     def skip_others(slot: Any) -> Any:
         """The slot after the tiles of the other consumers."""
+        if turns == 1:
+            return slot
         ahead = (turns - 1) * steps % t.stages
+        if not isinstance(ahead, int):
+            return kd.rem(slot + ahead, t.stages)
         return kd.where(slot >= t.stages - ahead, slot - (t.stages - ahead), slot + ahead) if ahead else slot
 
     def produce(
@@ -254,7 +259,7 @@ def matmul_kernel(
                 return kd.load(a_smem.at[slot, k, kd.ds(share * rows, rows)].T, layout=kd.Layout.WGMMA_TF32)
             return kd.load(a_smem.at[slot, kd.ds(share * rows, rows), k], layout=kd.Layout.WGMMA).astype(p.b_dtype)
 
-        @kd.loop(first, total, step=turns * clusters, init_carry=turn * (steps % t.stages))
+        @kd.loop(first, total, step=turns * clusters, init_carry=turn * (steps % t.stages) if turns > 1 else 0)
         def _(index: Any, slot: Any) -> Any:
             m, n, part, batch = place_of(index)
 
@@ -379,7 +384,7 @@ def matmul_kernel(
 
     made = kd.kernel(
         body,
-        out_type=problem.results(*leading, tiles=0 if open_sizes(problem) else tiles_n * t.cluster_n),
+        out_type=problem.results(*leading, tiles=tiles_n * t.cluster_n if problem.softmax else 0),
         shapes=declared(problem),
         scratch_types=scratch,
         grid=grid_of if open_sizes(problem) else (clusters,),

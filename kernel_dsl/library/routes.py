@@ -164,12 +164,16 @@ def _options(
     """(clocks, route) of each way there is. With the `best` so far, those that could be better, as `choose` likes them."""
     if not how.tensor:
         # lanes read rows along M and N: operands along K are turned by their copies to SMEM, or once before, which pays for two
-        for turned in (False, True) if a.along_k and b.along_k else (False,):
+        # packed rows show M to kernels for any M if they are whole units
+        both = a.along_k and b.along_k and p.M * how.a.itemsize % UNIT == 0
+        for turned in (False, True) if both else (False,):
             found: Packings = tuple(
                 packing(o, to, o.along_k and not turned) if turned or o.dtype != to else None
                 for o, to in ((a, how.a), (b, how.b))
             )  # type: ignore[assignment]
-            yield from _cut(p, laid(p, found, a, b), found, "lane", costs.lane_options(p), costs.lane_clocks, blocks, None)
+            yield from _cut(
+                p, laid(p, found, a, b), found, "lane", costs.lane_options(p), costs.lane_clocks, blocks, None
+            )
         return
     fast = target.supports(Feature.WGMMA | Feature.TMA) and how.a != kd.float64 and len(p.batch) + 2 <= MAX_RANK
     if fast:

@@ -60,13 +60,13 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
     Extents of the problem that are Dims come from each call.
     """
     p, t = problem, config
-    steps = steps_of(p, t.tile_k)
     depth = DEPTH[p.dtype.itemsize]
 
     def multiply(p: Problem, place: TilePlace, a: Any, b: Any, refs: Any, a_smem: Any, b_smem: Any) -> None:
         scales, rest = p.scales_of(refs)
         extra, out, peak = outputs(p, rest)
         part, batch = place.part, place.batch
+        steps: Any = steps_of(p, t.tile_k)
         rows, columns = kd.ds(place.m, t.tile_m), kd.ds(place.n, t.tile_n)
         a, b = a.at[own(batch, p.a_batch)], b.at[own(batch, p.b_batch)]
         a_smem = a_smem.at[:, :, : t.tile_m] if p.a_transposed else a_smem.at[:, :, : t.tile_k]
@@ -85,7 +85,8 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
             y = b_smem.at[slot, :, k].T if p.b_transposed else b_smem.at[slot, k]
             return x[...], y[...]
 
-        for step in range(min(steps, t.stages)):
+        few = isinstance(steps, int) and steps <= t.stages
+        for step in range(steps if few else t.stages):
             fetch(step, step)
 
         own_scales = Scales(p, scales[0], scales[1], place.m, place.n, t.tile_m, batch)
@@ -140,7 +141,6 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
 
             return end[0]
 
-        few = steps <= t.stages
         total = (in_place if few else in_turn)(kd.zeros((t.tile_m, t.tile_n), p.wide))
         tile = Tile(rows, columns, (*p.batch, p.M, p.N), batch, peak=peak, end=place.end)
         unit = 16 if t.tile_m >= 32 else t.tile_n  # of two warps side by side, or of four
@@ -154,7 +154,7 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
     made = kd.kernel(
         body,
         out_type=p.results(*leading, tiles=kd.cdiv(p.N, t.tile_n)),
-        shapes=declared(p),
+        shapes=declared(p, grouped=p.groups is not None),
         scratch_types={
             "a_smem": kd.SMEM(t.smem(p.dtype.itemsize, t.tile_m, not p.a_transposed), p.dtype),
             "b_smem": kd.SMEM(t.smem(p.b_dtype.itemsize, t.tile_n, p.b_transposed), p.b_dtype),

@@ -1,0 +1,27 @@
+"""Attention's gradients whose batch and lengths change: kernels for the first sizes, and one more set that takes any."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from .attention_backward_walk import MOST_SPLITS, AttentionBackwardConfig
+from .attention_kernel import AttentionProblem
+from .attention_opened import opened, scored_opened
+from .attention_score import ScoredProblem
+from .first_sizes import FirstSizes
+
+_first = FirstSizes()
+
+
+def plain_opened(p: AttentionProblem, config: AttentionBackwardConfig, multiprocessors: int) -> AttentionProblem | None:
+    """The problem with Dims where it came with other sizes before; None for the first ones, and where no kernel takes any."""
+    kind = replace(p, batch=0, queries=0, keys=0), replace(config, splits=1), multiprocessors
+    if config.splits > MOST_SPLITS:
+        return None
+    return opened(p) if _first.comes_again(kind, (p.batch, p.queries, p.keys)) else None
+
+
+def general_of(p: ScoredProblem, *how: Any) -> ScoredProblem | None:
+    """The same of a problem with options. `how`: all else that decides the kernels."""
+    return scored_opened(p, *how, first=_first)

@@ -1,0 +1,108 @@
+"""Attention's gradients whose batch and lengths change: the bits of the kernels for each size, and one compile more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.library import attention_backward_opened
+from kernel_dsl.library.first_sizes import FirstSizes
+
+from . import test_attention as forward
+
+SIZES = ((2, 64, 72), (3, 72, 48), (2, 88, 136), (1, 200, 120))
+GPU_SIZES = ((1, 300, 400), (40, 500, 520))
+
+
+def captured(rng: np.random.Generator, sizes: Any) -> dict[str, Any]:
+    names = np.sort(rng.integers(0, 4, (sizes[0], max(sizes[1:])))).astype(np.int32)
+    return {"mask_mod": lambda b, h, i, j: names[b, i] == names[b, j]}
+
+
+def each_score(rng: np.random.Generator, sizes: Any) -> dict[str, Any]:
+    batch, queries, keys = sizes
+    return {"bias": rng.standard_normal((batch, forward.HEADS, queries, keys)).astype(np.float32)}
+
+
+OPTIONS: dict[str, Any] = {
+    name: forward.CALLS[name] for name in ("bias", "ragged", "window", "masked", "masked ragged")
+}
+OPTIONS |= {
+    "plain": lambda *_: {},
+    "causal": lambda *_: {"causal": True},
+    "in order": lambda *_: {"causal": True, "deterministic": True},
+    "ragged in order": lambda rng, sizes: {**forward.ragged(rng, sizes), "deterministic": True},
+    "captured": captured,
+    "bias of each score": each_score,
+    "softcap": lambda *_: {"softcap": 5.0, "causal": True, "layout": "bshd"},
+    "sinks": lambda rng, _: {"sinks": rng.standard_normal(forward.HEADS).astype(np.float32)},
+    "float32": lambda *_: {"window": 50},
+    "ragged float32": forward.ragged,
+}
+
+
+def call_of(name: str, rng: np.random.Generator, sizes: Any) -> tuple[list[Any], dict[str, Any]]:
+    """The first arrays and the options of a call of the forward."""
+    with mock.patch.dict(forward.CALLS, {name: OPTIONS[name]}):
+        arrays, options = forward.call_of(name, rng, sizes)
+    return [x.astype(np.float32) for x in arrays] if "float32" in name else arrays, options
+
+
+def gradients(function: Any, name: str, sizes: Any, interpret: bool) -> Any:
+    rng = np.random.default_rng(sum(sizes))
+    arrays, options = call_of(name, rng, sizes)
+    given = {word: x for word, x in options.items() if word not in ("return_lse", "deterministic")}
+    out, lse = kd.library.attention(*arrays, **given, return_lse=True, interpret=interpret)
+    dout = rng.standard_normal(out.shape).astype(out.dtype)
+    options.pop("return_lse", None)
+    return function(dout, *arrays, out, lse, **options, interpret=interpret)
+
+
+@contextmanager
+def none_before() -> Iterator[None]:
+    """No sizes came before."""
+    with mock.patch.object(attention_backward_opened, "_first", FirstSizes()):
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_third_size_compiles_nothing(name: str, traces: list[str]) -> None:
+    function, later = type(kd.library.attention_backward)(), list[list[str]]()
+
+    def counting(*args: Any, **how: Any) -> Any:
+        traces.clear()
+        result = function(*args, **how)
+        later.append(list(traces))
+        return result
+
+    with none_before():
+        for number, sizes in enumerate(SIZES):
+            got = gradients(counting, name, sizes, True)
+            if number:
+                with none_before():
+                    assert forward.same(got, gradients(type(function)(), name, sizes, True))
+    assert later[1], "kernels for any sizes follow those of the first"
+    assert later[2:] == [[], []], "and serve all that come"
+
+
+@pytest.mark.gpu
+@pytest.mark.wgmma
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name != "captured"])
+@pytest.mark.parametrize("sizes", GPU_SIZES, ids=str)
+def test_gradients_on_a_gpu(name: str, sizes: Any) -> None:
+    """Sums in no fixed order differ by their rounding."""
+    function = type(kd.library.attention_backward)()
+    with none_before():
+        gradients(function, name, SIZES[0], False)
+        got = gradients(function, name, sizes, False)
+    with none_before():
+        want = gradients(type(function)(), name, sizes, False)
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(np.asarray(one, np.float32), np.asarray(other, np.float32), rtol=0.02, atol=0.02)
