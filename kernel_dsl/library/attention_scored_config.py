@@ -54,11 +54,9 @@ def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:
     without_functions = not p.score.natural and p.score.mask_mod is None
     light = without_functions and p.score.softcap is None
     alone = linear and p.score == Score(p.score.causal, score_mod=p.score.score_mod)  # it needs few registers
-    if light and dv <= 64:
+    if dv <= 64 and (light or alone or (bounded(p) and without_functions)):
         # small pages take registers from consumers
         choices = [AttentionConfig(3, 96 if 0 < p.page < 128 else 128, 3, turns=True)]
-    elif dv <= 64 and (alone or (bounded(p) and without_functions)):
-        choices = [AttentionConfig(3, 128, 3, turns=True)]
     elif dv <= 64:
         choices = [AttentionConfig(2, 128, 3), AttentionConfig(2, 128, 2)]
     elif dv <= 128 and (without_functions or alone):

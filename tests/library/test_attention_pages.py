@@ -201,6 +201,18 @@ def test_no_spills(page: int, dim: int) -> None:
     assert stages.name == "attention_scored" and compiled.resources.spills == 0 and not compiled.remarks
 
 
+@pytest.mark.parametrize("page", [16, 64, 128])
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.sampled(4)
+def test_no_spills_of_linear_functions(page: int, dim: int) -> None:
+    """A linear function gets the configurations of plain attention, which hold more keys than small pages leave registers for."""
+    spec = kd.ShapeDtypeStruct
+    q, kept = spec((2, 4, 300, dim), bf16), spec((64, 2, page, dim), bf16)
+    more = {"page_table": spec((2, 16), kd.int32), "kv_seqlens": spec((2,), kd.int32), "score_mod": reference.alibi}
+    compiled = kd.library.attention.lower(q, kept, kept, **more, target="sm_90a").compile()
+    assert compiled.resources.spills == 0 and not compiled.remarks
+
+
 # --- bad input ------------------------------------------------------------------------------------
 
 Q, KEPT = np.ones((2, 4, 8, 64), np.float16), np.ones((5, 2, 16, 64), np.float16)
