@@ -19,6 +19,7 @@ from .ends import Bounds, End, Held, Part, Start, advance, hull, limited, open_e
 from .errors import (
     BadArgument,
     BadArgumentType,
+    BadAxis,
     BadIndex,
     BadReshape,
     DynamicSlice,
@@ -443,12 +444,23 @@ class Ref(NoArithmetic, RefMethods):
         return View(dims, start, dynamic, tuple(masked)), tuple(offsets)
 
     def start(self, axis: int) -> Start:
-        """Where the view starts along an axis of the root: a static part, and a traced one."""
-        return self._starts[axis]
+        """Where the view starts along an axis of the root: a static part, and a traced one. Raises `BadAxis`."""
+        try:
+            return self._starts[axis]
+        except (IndexError, TypeError):
+            raise self._no_axis(axis) from None
 
     def bounds(self, axis: int) -> Bounds:
-        """The least and the greatest root index that an access can have along `axis`."""
-        return hull(self._starts[axis], [(d.step, d.size) for d in self._dims if d.axis == axis])
+        """The least and the greatest root index that an access can have along `axis`. Raises `BadAxis`."""
+        try:
+            start = self._starts[axis]
+        except (IndexError, TypeError):
+            raise self._no_axis(axis) from None
+        return hull(start, [(d.step, d.size) for d in self._dims if d.axis == axis])
+
+    def _no_axis(self, axis: Any) -> BadAxis:
+        root = tuple(int(n) for n in self.type.shape)
+        return BadAxis(axis=axis, shape=root, hint=f"axes of the whole array go from 0 to {len(root) - 1}")
 
     def vector(self) -> tuple[int, int | None]:
         """(elements that one aligned access can move, the view's dimension with unit stride in memory or None)."""

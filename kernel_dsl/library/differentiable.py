@@ -41,17 +41,17 @@ class _Plain:
         inside_rule.reset(self.token)
 
 
-def host_of(*arrays: Any) -> str:
+def host_of(*arrays: Any, depth: int = 2) -> str:
     """ "jax" if one of these is traced, "torch" if one is differentiated or no plain tensor, else "".
 
-    Tuples stand for their items.
+    Tuples and lists stand for their items, `depth` levels of them.
     """
     for x in arrays:
         cls = type(x)
         if x is None or cls is np.ndarray or cls is float:
             continue
         if cls is tuple or cls is list:
-            if x and (found := host_of(*x)):
+            if x and depth and (found := host_of(*x, depth=depth - 1)):
                 return found
             continue
         module = cls.__module__
