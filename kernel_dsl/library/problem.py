@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import kernel_dsl as kd
 
+from ..lazy import lazy
 from .grouped_tiles import RowGroups
 from .int4_numbers import HALF
 
@@ -111,7 +111,7 @@ class Problem:
         """Whether 4-bit numbers are floats."""
         return self.int4 == HALF
 
-    @cached_property
+    @lazy
     def swapped(self) -> Problem:
         """The same products as out.T = b.T a.T, on the same arrays. `bias` and `accumulate` stay unchanged."""
         p = self
@@ -128,7 +128,7 @@ class Problem:
         """Whether sums are stored without steps."""
         return not self.all_steps and self.gate is None and not self.softmax
 
-    @cached_property
+    @lazy
     def scaled(self) -> bool:
         """Whether sums are promoted every 128 of K."""
         return self.a_scaled or bool(self.b_scaled)
@@ -180,7 +180,7 @@ class Problem:
         """Elements of K from the high to the low part of an operand that is multiplied `thrice`."""
         return -(-self.K // 32) * 32
 
-    @cached_property
+    @lazy
     def accumulator(self) -> Any:
         """The dtype that products are summed in."""
         both = (self.dtype, self.b_dtype)
@@ -188,7 +188,7 @@ class Problem:
             return kd.int64 if max(dtype.itemsize for dtype in both) == 8 else kd.int32
         return kd.float64 if kd.float64 in both else kd.float32
 
-    @cached_property
+    @lazy
     def wide(self) -> Any:
         """The dtype of sums after promotion."""
         return kd.float32 if self.scaled else self.accumulator

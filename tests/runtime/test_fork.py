@@ -26,7 +26,7 @@ from tests.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
-PACKAGES = ("kernel_dsl",)
+PACKAGES = ("kernel_dsl", "lowering", "runtime")
 SOURCES = {"threading", "_thread", "queue", "functools", "concurrent.futures", "multiprocessing"}
 LOCKS = (type(threading.Lock()), type(threading.RLock()))
 

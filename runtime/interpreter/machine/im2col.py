@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from kernel_dsl.compiled import OobFill, Swizzle
 from kernel_dsl.dtypes import ALL, DType, as_dtype
+from kernel_dsl.lazy import lazy
 from kernel_dsl.tma import Tiled, map_rule_broken
 
 from .tensor_map import MAP_BYTES, TensorMapError
@@ -53,7 +54,7 @@ class Im2colMap:
     def tile(self) -> tuple[int, int]:
         return self.channels, self.pixels
 
-    @cached_property
+    @lazy
     def bytes(self) -> int:
         return self.channels * self.pixels * self.dtype.itemsize
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from kernel_dsl.compiled import OobFill, Swizzle
 from kernel_dsl.diagnostics import Error
 from kernel_dsl.dtypes import ALL, DType, as_dtype
+from kernel_dsl.lazy import lazy
 from kernel_dsl.tma import MAX_RANK, Tiled, end_of_stores, map_rule_broken
 
 from ..isa.semantics.halves import OOB_NAN
@@ -54,17 +54,17 @@ class TensorMap:
     swizzle: Swizzle
     oob_fill: OobFill
 
-    @cached_property
+    @lazy
     def tile(self) -> tuple[int, ...]:
         """Return the elements of each dimension in shared memory, innermost first."""
         return tuple(-(-b // s) for b, s in zip(self.box, self.element_strides, strict=True))
 
-    @cached_property
+    @lazy
     def whole(self) -> tuple[tuple[int, int], ...]:
         """Return `Box.inside` of a box that lies in the tensor."""
         return tuple((0, n) for n in self.tile)
 
-    @cached_property
+    @lazy
     def bytes(self) -> int:
         return prod(self.tile) * self.dtype.itemsize
 
