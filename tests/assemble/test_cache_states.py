@@ -242,7 +242,7 @@ def try_states(place: Path, seeds: range, monkeypatch: pytest.MonkeyPatch, caplo
         before = belongings(here)
         caplog.clear()
         monkeypatch.setattr(
-            "kernel_dsl.__main__.environment", lambda folder=folder: options.Environment(folder, False, None)
+            "kernel_dsl.__main__.environment", lambda folder=folder: options.Environment(folder, False, None, None)
         )
         use(folder)
         assert belongings(here) == before, seed

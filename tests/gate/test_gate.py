@@ -130,7 +130,7 @@ def _of_library() -> set[str]:
 
 
 def test_every_kernel_of_the_library_is_held() -> None:
-    named = _of_library()
+    named = _of_library() - {"attention_score_probe"}  # it is traced to see what a function does, and never launched
     patterns = {name for name in named if "[0-9]" in name}
     groups = ("matmul.", "attention.", "collective.", "product.", "ring.")
     held = {kernel.name for name, kernel in kernels().items() if name.startswith(groups)}
