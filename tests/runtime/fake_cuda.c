@@ -26,7 +26,7 @@ typedef struct { unsigned gx, gy, gz, bx, by, bz, smem; void *stream, *attrs; un
 typedef int (*Callback)(const char *name, void **params, int count, const int *sizes, unsigned *dims, unsigned smem,
                         void *stream, int cluster, int pdl);
 static Callback callback;
-static long live_blocks, live_modules, launches, encodes, sticky;
+static _Atomic long live_blocks, live_modules, launches, encodes, sticky;
 static char blob[1];
 static __thread void *contexts[64];  // each thread has a stack of its own
 static __thread int depth;
