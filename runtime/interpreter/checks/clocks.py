@@ -64,6 +64,18 @@ def widened(array: Array, columns: int) -> Array:
     return out
 
 
+def earlier(keys: Array) -> Array:
+    """For each key how many before it are equal."""
+    order = np.argsort(keys, kind="stable")
+    ranked = keys[order]
+    first = np.append(True, ranked[1:] != ranked[:-1])
+    starts = np.flatnonzero(first)
+    counts = np.arange(len(keys)) - starts[np.cumsum(first) - 1]
+    out = np.empty(len(keys), np.int64)
+    out[order] = counts
+    return out
+
+
 class Clocks:
     """The clocks of a batch's warps and asynchronous queues."""
 
@@ -99,10 +111,19 @@ class Clocks:
                 self.issued = widened(self.issued, self.columns)
         return found
 
-    def issue(self, team: Array, queue: int) -> Array:
-        """The clocks of one new operation of a queue in each team (unique team numbers)."""
-        self.issued[team, queue] += 1
-        return self.issued[team, queue]
+    def queues_of(self, rows: Array, kind: str) -> Array:
+        """Return the queue of this kind of each of the warps."""
+        return np.array([self.queue((kind, int(agent))) for agent in self.batch.row_agent[rows]], np.int64)
+
+    def begin(self, rows: Array, kind: str) -> tuple[Array, Array]:
+        """Begin one operation of each of the warps, in turn. Returns their (queue, clock).
+
+        A warp may be named more than once.
+        """
+        queues, teams = self.queues_of(rows, kind), self.batch.row_team[rows]
+        when = self.issued[teams, queues].astype(np.int64) + 1 + earlier(rows)
+        np.add.at(self.issued, (teams, queues), np.uint32(1))
+        return queues, when
 
     # --- releases and acquires -----------------------------------------------------------------
 

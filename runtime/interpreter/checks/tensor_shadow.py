@@ -46,21 +46,11 @@ def granules(cta: Array, parts: Array, columns: Array) -> Array:
     return at.reshape(len(cta), -1)
 
 
-def queues_of(batch: Batch, rows: Array, kind: str) -> Array:
-    """The queues of warps."""
-    return np.array([batch.clocks.queue((kind, int(agent))) for agent in batch.row_agent[rows]])
-
-
 def issue(batch: Batch, rows: Array, kind: str) -> tuple[Array, Array]:
     """Begin one operation of each of the warps: their (queue, clock). A warp may be named more than once."""
     if batch.clocks is None:
         return np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
-    queues, clocks = queues_of(batch, rows, kind), batch.clocks
-    teams, when = batch.row_team[rows], np.zeros(len(rows), np.int64)
-    for n, (team, queue) in enumerate(zip(teams.tolist(), queues.tolist(), strict=True)):
-        clocks.issued[team, queue] += 1
-        when[n] = clocks.issued[team, queue]
-    return queues, when
+    return batch.clocks.begin(rows, kind)
 
 
 def access(
@@ -86,7 +76,7 @@ def learn(c: Group, kind: str, every: bool = False) -> None:
     batch, clocks = c.batch, c.batch.clocks
     if clocks is None:
         return
-    queues = queues_of(batch, c.rows, kind)
+    queues = clocks.queues_of(c.rows, kind)
     team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
     for plane in range(clocks.planes if every else 1):
         clocks.known[team, agent, plane, queues] = clocks.issued[team, queues]
@@ -97,7 +87,7 @@ def before_thread_sync(c: Group) -> None:
     batch, clocks = c.batch, c.batch.clocks
     if clocks is None:
         return
-    orders, queues = queues_of(batch, c.rows, ORDER), queues_of(batch, c.rows, "tcgen05")
+    orders, queues = clocks.queues_of(c.rows, ORDER), clocks.queues_of(c.rows, "tcgen05")
     team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
     clocks.known[team, agent, GENERIC, orders] = clocks.issued[team, queues]
     mine = _columns(batch)

@@ -186,10 +186,8 @@ class WgmmaUnit:
     ) -> tuple[Array, Array]:
         """Record that warps `rows`, one of each warpgroup, read operands. Returns each one's (queue, clock)."""
         batch, clocks = self.batch, self.batch.clocks
-        agents, team = batch.row_agent[rows], batch.row_team[rows]
-        queues = np.array([clocks.queue(("wgmma", int(a))) for a in agents])
-        clocks.issued[team, queues] += 1
-        clock = clocks.issued[team, queues].astype(np.int64)
+        team = batch.row_team[rows]
+        queues, clock = clocks.begin(rows, "wgmma")
         if known.shape[2] < clocks.columns:
             known = widened(known, clocks.columns)
         shadow = batch.shared.shadow

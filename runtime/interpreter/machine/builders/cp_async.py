@@ -109,12 +109,8 @@ def _note_write(
     clocks = c.batch.clocks
     if clocks is None:
         return (np.zeros(c.n, np.int64), np.zeros(c.n, np.int64)), None
-    agents = c.batch.row_agent[c.rows]
-    queues = np.array([clocks.queue(("cp.async", int(a))) for a in agents])
-    teams = c.batch.row_team[c.rows]
-    clocks.issued[teams, queues] += 1
-    when = clocks.issued[teams, queues].astype(np.int64)
-    access = ShadowAccess(c, clocks.of(c), teams, queues, when, ins, False, False)
+    queues, when = clocks.begin(c.rows, "cp.async")
+    access = ShadowAccess(c, clocks.of(c), c.batch.row_team[c.rows], queues, when, ins, False, False)
     shadow = part.shadow
     if clocks.lane_copies.open:
         clocks.lane_copies.check(c, part.index * 4, size, part.mask, ins, True)

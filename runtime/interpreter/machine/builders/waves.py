@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from kernel_dsl.tma import SMEM_UNIT
 
+from ...checks.clocks import earlier
 from ...checks.shadow import ShadowAccess
 from ...ptx.module import Instruction
 from ..engine import Wave
@@ -175,7 +176,7 @@ def _note(wave: TileWave, lanes: Lanes, warps: Array) -> bool:
     team, rank = batch.row_team[own], cta % batch.cluster
     queues = {r: clocks.queue(("copy", r, wave.barrier)) for r in dict.fromkeys(rank.tolist())}
     wave.queue = np.array([queues[r] for r in rank.tolist()])
-    wave.clock = clocks.issued[team, wave.queue].astype(np.int64) + 1 + _earlier(team * clocks.columns + wave.queue)
+    wave.clock = clocks.issued[team, wave.queue].astype(np.int64) + 1 + earlier(team * clocks.columns + wave.queue)
     known = clocks.known[team, batch.row_agent[own]]
     access = ShadowAccess(lanes.c, known, team, wave.queue, wave.clock, wave.ins, False, True)
     shadow = batch.shared.shadow
@@ -186,15 +187,3 @@ def _note(wave: TileWave, lanes: Lanes, warps: Array) -> bool:
     np.maximum.at(clocks.issued, (team, wave.queue), wave.clock.astype(np.uint32))
     clocks.last |= dict.fromkeys(queues.values(), wave.ins)
     return True
-
-
-def _earlier(keys: Array) -> Array:
-    """For each key how many before it are equal."""
-    order = np.argsort(keys, kind="stable")
-    ranked = keys[order]
-    first = np.append(True, ranked[1:] != ranked[:-1])
-    starts = np.flatnonzero(first)
-    counts = np.arange(len(keys)) - starts[np.cumsum(first) - 1]
-    out = np.empty(len(keys), np.int64)
-    out[order] = counts
-    return out
