@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from kernel_dsl.compiled import ReportNames, SmemRegion, SourceLine, Swizzle
 from kernel_dsl.dtypes import float16, float32
 from kernel_dsl.runtime.interpreter import HazardError, HazardKind, HazardWarning, InterpretParams, parse
 from kernel_dsl.runtime.interpreter.checks.hazards import region_index
+from kernel_dsl.runtime.interpreter.machine.batch import Batch
 
 from .launching import kernel, launch, load
 from .planted import REGISTERS
@@ -133,3 +136,11 @@ def test_debug_lines_are_used_where_there_are_no_others():
     text = text.replace(".visible", '.file 1 "kernel.cu"\n.visible')
     with pytest.raises(HazardError, match=r"kernel\.cu:43"):
         launch(parse(text), "k", [np.zeros(1, np.int32)])
+
+
+@pytest.mark.parametrize(("blocks", "cluster", "warps"), [(6, 2, 3), (4, 1, 2), (8, 8, 1), (8, 4, 5)])
+def test_rows_of_a_batch_are_found_by_cluster_and_agent(blocks: int, cluster: int, warps: int):
+    batch: Any = SimpleNamespace(blocks=blocks, cluster=cluster, per_block=warps)
+    for row in range(blocks * warps):
+        warp, block = divmod(row, blocks)
+        assert Batch.row_of(batch, block // cluster, block % cluster * warps + warp) == row

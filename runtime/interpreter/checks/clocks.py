@@ -244,7 +244,7 @@ class Clocks:
                 continue
             # Others of this cluster know it once they are ordered after this warp's present epoch.
             self.foreign.setdefault(team, []).append((agent, int(row[0, agent]), other, what))
-        self.lane_copies.sync(np.flatnonzero((self.batch.row_team == team) & (self.batch.row_agent == agent)))
+        self.lane_copies.sync(np.array([self.batch.row_of(team, agent)]))
 
     def foreign_known(self, team: int, known: Array) -> list[tuple[int, Array]]:
         """Return a warp's knowledge of other clusters.

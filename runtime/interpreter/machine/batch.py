@@ -84,6 +84,11 @@ class Batch:
     def done(self) -> bool:
         return not self.live.any()
 
+    def row_of(self, team: int, agent: int) -> int:
+        """Return the row of a warp by its cluster and its number there."""
+        rank, warp = divmod(agent, self.per_block)
+        return warp * self.blocks + team * self.cluster + rank
+
     def close(self) -> None:
         """Give the registers back, and drop what refers to the batch.
 
