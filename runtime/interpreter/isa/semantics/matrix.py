@@ -31,8 +31,8 @@ WIDTH = {
 
 
 @dataclass(frozen=True, slots=True)
-class MmaSemantics:
-    """One form of mma.sync.
+class ProductForm:
+    """The shape, types and registers of one form of a warp's product.
 
     `a`, `b`, `c`, `d` are (register type, count); types and shape say what they hold.
     """
@@ -46,6 +46,12 @@ class MmaSemantics:
     b: tuple[str, int]
     c: tuple[str, int]
     d: tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MmaSemantics(ProductForm):
+    """One form of mma.sync."""
+
     function: Callable[[Registers, Registers, Registers], Registers]
 
     def __call__(self, a: Registers, b: Registers, c: Registers) -> Registers:

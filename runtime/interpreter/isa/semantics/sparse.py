@@ -16,7 +16,7 @@ import numpy as np
 from . import fragments
 from .errors import BadModifier
 from .forms import Opcode, expand_slots, parse_lines, together
-from .matrix import WIDTH, Registers, elements, extents, held, products, values
+from .matrix import WIDTH, ProductForm, Registers, elements, extents, held, products, values
 from .types import Array
 
 VARIANTS = ("sp", "sp::ordered_metadata")
@@ -34,30 +34,20 @@ LINES = (
 
 
 @dataclass(frozen=True, slots=True)
-class SparseSemantics:
-    """One form of mma.sp: as `MmaSemantics`, with the values of the sparsity selector, and whether the stored elements of a
-    chunk must be named in ascending order.
+class SparseSemantics(ProductForm):
+    """One form of mma.sp: the values of the sparsity selector, and whether the stored elements of a chunk must be named in
+    ascending order.
 
     `function(a, b, c, places)`: places as of `places`.
     """
 
-    opcode: Opcode
-    m: int
-    n: int
-    k: int
-    types: tuple[str, str, str, str]  # of A, B, C, D
-    a: tuple[str, int]
-    b: tuple[str, int]
-    c: tuple[str, int]
-    d: tuple[str, int]
     selectors: int
     ordered: bool
     function: Callable[[Registers, Registers, Registers, Array], Registers]
 
     @property
     def chunk(self) -> int:
-        """Elements of A that four bits of metadata describe."""
-        return {32: 2, 4: 8}.get(WIDTH[self.types[0]], 4)
+        return _chunk(self.types[0])
 
     def __call__(self, a: Registers, b: Registers, c: Registers, places: Array) -> Registers:
         """D = A*B + C on lists of (warps, 32) register arrays."""
@@ -79,6 +69,11 @@ class SparseSemantics:
             pairs = np.stack([2 * pairs, 2 * pairs + 1], -1).reshape(*bits.shape, 4)
         found = np.where(valid[..., None], pairs + first[:, None], -1)
         return found.reshape(*bits.shape[:2], -1)
+
+
+def _chunk(type_: str) -> int:
+    """Elements of A that four bits of metadata describe."""
+    return {32: 2, 4: 8}.get(WIDTH[type_], 4)
 
 
 @cache
@@ -128,7 +123,7 @@ def compile_sparse(opcode: Opcode) -> SparseSemantics:
     m, n, k = extents(words[0])
     d_type, a_type, b_type, c_type = (word for word in words[3:] if word in WIDTH)
     types = (a_type, b_type, c_type, d_type)
-    chunks = k // {32: 2, 4: 8}.get(WIDTH[a_type], 4)
+    chunks = k // _chunk(a_type)
     function = _multiply(m, n, k, types, "satfinite" if "satfinite" in words else "")
     return SparseSemantics(
         opcode, m, n, k, types, held(a_type, m * k // 64), held(b_type, n * k // 32), held(c_type, m * n // 32),
