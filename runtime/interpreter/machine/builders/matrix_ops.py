@@ -53,6 +53,18 @@ def whole_warp(c: Group, ins: Instruction) -> bool:
     return True
 
 
+def by_whole_warps(ins: Instruction, act: Callable[[Group], None]) -> Op:
+    """Return the operation that runs `act` once all lanes of the warps are here."""
+
+    def run(c: Group) -> bool:
+        if not whole_warp(c, ins):
+            return False
+        act(c)
+        return True
+
+    return run
+
+
 @builds("mma")
 def build_mma(k: Compiler, ins: Instruction) -> Op:
     """mma.sync.aligned in every shape and type, of a dense or a sparse A."""
@@ -106,23 +118,20 @@ def build_product(k: Compiler, ins: Instruction, op: MmaSemantics | sparse.Spars
     function: Callable[..., list[Array]] = op.function
     infinite = {"f16": 0x7C007C00, "f32": 0x7F800000, "f64": 0x7FF << 52}.get(op.types[3])
 
-    def run(c: Group) -> bool:
-        if not whole_warp(c, ins):
-            return False
+    def run(c: Group) -> None:
         if infinite is not None and c.batch.run.config.skip_floating_point_ops:
             for write in writers:
                 if write is not None:
                     write(c, np.full((c.n, 32), infinite, np.uint64 if op.types[3] == "f64" else np.uint32))
-            return True
+            return
         given = [[np.broadcast_to(r(c), (c.n, 32)) for r in some] for some in readers]
         given = [[np.ascontiguousarray(v) for v in some] for some in given]
         extra = () if more is None else more(c)
         for write, value in zip(writers, function(*given, *extra), strict=True):
             if write is not None:
                 write(c, value)
-        return True
 
-    return run
+    return by_whole_warps(ins, run)
 
 
 def _matrix_form(k: Compiler) -> tuple[int, bool, str]:
@@ -149,9 +158,7 @@ def build_ldmatrix(k: Compiler, ins: Instruction) -> Op:
     address, space = address_of(k, ins.operands[1]), space_of(space_name)
     lane, byte = matrix_row_map(count, trans)
 
-    def run(c: Group) -> bool:
-        if not whole_warp(c, ins):
-            return False
+    def run(c: Group) -> None:
         part = _rows_part(c, address(c), count, space, ins, False)
         if part.shadow is not None:
             part.shadow.read(c, part.index, 2, 8, part.mask, ins, Weak)
@@ -161,9 +168,8 @@ def build_ldmatrix(k: Compiler, ins: Instruction) -> Op:
         for i, write in enumerate(writers):
             if write is not None:
                 write(c, words[:, i])
-        return True
 
-    return run
+    return by_whole_warps(ins, run)
 
 
 @builds("stmatrix")
@@ -175,9 +181,7 @@ def build_stmatrix(k: Compiler, ins: Instruction) -> Op:
     readers = [k.reader(i, "b32") for i in items]
     lane, byte = matrix_row_map(count, trans)
 
-    def run(c: Group) -> bool:
-        if not whole_warp(c, ins):
-            return False
+    def run(c: Group) -> None:
         part = _rows_part(c, address(c), count, space, ins, True)
         at = part.index[:, lane] + byte // 2  # (rows, count, 32, 2)
         words = np.stack([np.broadcast_to(r(c), (c.n, 32)) for r in readers], axis=1)
@@ -202,9 +206,8 @@ def build_stmatrix(k: Compiler, ins: Instruction) -> Op:
 
         noted(c, part, 2, 8, ins, Weak, same, put)
         c.batch.run.progress += 1
-        return True
 
-    return run
+    return by_whole_warps(ins, run)
 
 
 @builds("movmatrix")
@@ -212,14 +215,11 @@ def build_movmatrix(k: Compiler, ins: Instruction) -> Op:
     """movmatrix.sync.aligned.m8n8.trans.b16."""
     read, write = k.reader(ins.operands[1], "b32"), k.writer(ins.operands[0], "b32")
 
-    def run(c: Group) -> bool:
-        if not whole_warp(c, ins):
-            return False
+    def run(c: Group) -> None:
         if write is not None:
             write(c, movmatrix(np.broadcast_to(read(c), (c.n, 32))))
-        return True
 
-    return run
+    return by_whole_warps(ins, run)
 
 
 @builds("setmaxnreg.inc setmaxnreg.dec")

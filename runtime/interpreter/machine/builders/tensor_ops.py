@@ -20,7 +20,7 @@ from ..tensor_memory import TensorMemory
 from ..tensor_unit import Read, TensorProduct
 from .lanes import constant_operand
 from .loads import address_of, space_of
-from .matrix_ops import whole_warp
+from .matrix_ops import by_whole_warps, whole_warp
 from .mbarrier_ops import by_offset, lanes_at, note
 
 Array = npt.NDArray[Any]
@@ -99,28 +99,22 @@ def build_dealloc(k: Compiler, ins: Instruction) -> Op:
     """tcgen05.dealloc."""
     address, count = k.reader(ins.operands[0], "b32"), k.reader(ins.operands[1], "u32")
 
-    def run(c: Group) -> bool:
-        if not whole_warp(c, ins):
-            return False
+    def run(c: Group) -> None:
         memory = memory_of(c)
         where = memory.uniform(c, address(c), ins, "addresses")
         memory.free(c, where, memory.uniform(c, count(c), ins, "numbers of columns"), ins)
-        return True
 
-    return run
+    return by_whole_warps(ins, run)
 
 
 @builds("tcgen05.relinquish_alloc_permit")
 def build_relinquish(k: Compiler, ins: Instruction) -> Op:
     """tcgen05.relinquish_alloc_permit."""
 
-    def run(c: Group) -> bool:
-        if not whole_warp(c, ins):
-            return False
+    def run(c: Group) -> None:
         memory_of(c).relinquish(c)
-        return True
 
-    return run
+    return by_whole_warps(ins, run)
 
 
 # --- loads, stores and their waits ----------------------------------------------------------------
@@ -138,9 +132,7 @@ def build_ld(k: Compiler, ins: Instruction) -> Op:
     writers, address = [k.writer(r, "b32") for r in registers(ins.operands[0])], _address(k, ins.operands[1])
     shape = _shape(k, ins)
 
-    def run(c: Group) -> bool:
-        if not whole_warp(c, ins):
-            return False
+    def run(c: Group) -> None:
         memory = memory_of(c)
         index, where = memory.place(c, memory.uniform(c, address(c), ins, "addresses"), *shape, ins)
         memory.note(c, where, False, ins)
@@ -152,9 +144,8 @@ def build_ld(k: Compiler, ins: Instruction) -> Op:
         for i, write in enumerate(writers):
             if write is not None:
                 write(c, values[:, i])
-        return True
 
-    return run
+    return by_whole_warps(ins, run)
 
 
 @builds("tcgen05.st")
@@ -164,9 +155,7 @@ def build_st(k: Compiler, ins: Instruction) -> Op:
     readers = [k.reader(i, "b32") for i in (source.items if isinstance(source, Vec) else (source,))]
     shape = _shape(k, ins)
 
-    def run(c: Group) -> bool:
-        if not whole_warp(c, ins):
-            return False
+    def run(c: Group) -> None:
         memory = memory_of(c)
         index, where = memory.place(c, memory.uniform(c, address(c), ins, "addresses"), *shape, ins)
         memory.note(c, where, True, ins)
@@ -177,9 +166,8 @@ def build_st(k: Compiler, ins: Instruction) -> Op:
             words = values[..., None]
         memory.data[index] = words
         c.batch.run.progress += 1
-        return True
 
-    return run
+    return by_whole_warps(ins, run)
 
 
 @builds("tcgen05.wait::ld tcgen05.wait::st")
@@ -187,13 +175,10 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
     """tcgen05.wait::ld and ::st."""
     kind = "tcgen05." + k.form.row.name[1].removeprefix("wait::")
 
-    def run(c: Group) -> bool:
-        if not whole_warp(c, ins):
-            return False
+    def run(c: Group) -> None:
         tensor_shadow.learn(c, kind)
-        return True
 
-    return run
+    return by_whole_warps(ins, run)
 
 
 @builds("tcgen05.fence::before_thread_sync tcgen05.fence::after_thread_sync")

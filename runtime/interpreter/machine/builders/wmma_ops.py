@@ -14,7 +14,7 @@ from ..compiler import Compiler, registers
 from ..group import Group
 from ..program import Op, builds
 from .loads import address_of, combine, gather, noted, scatter, space_name, space_of, unchanged
-from .matrix_ops import build_product, whole_warp
+from .matrix_ops import build_product, by_whole_warps
 from .mbarrier_ops import Weak
 
 Array = npt.NDArray[Any]
@@ -68,9 +68,7 @@ def _load(k: Compiler, ins: Instruction, form: WmmaMemory, dest: Operand, memory
     fragment, size = form.fragment, places.size
     writers = [k.writer(r, fragment.held[0]) for r in registers(dest)]
 
-    def run(c: Group) -> bool:
-        if not whole_warp(c, ins):
-            return False
+    def run(c: Group) -> None:
         codes: list[Array] = []
         for address in places.addresses(c):
             parts = places.space(c).locate(c, address, size, size, ins, False)
@@ -82,9 +80,8 @@ def _load(k: Compiler, ins: Instruction, form: WmmaMemory, dest: Operand, memory
         for write, value in zip(writers, values, strict=True):
             if write is not None:
                 write(c, value)
-        return True
 
-    return run
+    return by_whole_warps(ins, run)
 
 
 def _store(k: Compiler, ins: Instruction, form: WmmaMemory, items: tuple[Any, ...], memory: Operand) -> Op:
@@ -92,9 +89,7 @@ def _store(k: Compiler, ins: Instruction, form: WmmaMemory, items: tuple[Any, ..
     fragment, size = form.fragment, places.size
     readers = [k.reader(item, fragment.held[0]) for item in items]
 
-    def run(c: Group) -> bool:
-        if not whole_warp(c, ins):
-            return False
+    def run(c: Group) -> None:
         held = [np.ascontiguousarray(np.broadcast_to(r(c), (c.n, 32))) for r in readers]
         codes = fragment.from_registers(held)
         for e, address in enumerate(places.addresses(c)):
@@ -102,6 +97,5 @@ def _store(k: Compiler, ins: Instruction, form: WmmaMemory, items: tuple[Any, ..
                 values = [codes[..., e]]
                 noted(c, part, size, 1, ins, Weak, partial(unchanged, part, values), partial(scatter, part, values))
         c.batch.run.progress += 1
-        return True
 
-    return run
+    return by_whole_warps(ins, run)
