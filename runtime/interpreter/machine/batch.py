@@ -89,6 +89,12 @@ class Batch:
         rank, warp = divmod(agent, self.per_block)
         return warp * self.blocks + team * self.cluster + rank
 
+    def named(self, cta: int, mask: int) -> tuple[list[int], str]:
+        """Return the blocks of a block's cluster that a multicast mask names, and what is wrong with the mask, or ""."""
+        size = self.cluster
+        wrong = f"multicast mask {mask:#x} for a cluster of {size} blocks" if mask >> size or not mask else ""
+        return [cta - cta % size + r for r in range(size) if mask >> r & 1], wrong
+
     def close(self) -> None:
         """Give the registers back, and drop what refers to the batch.
 

@@ -63,12 +63,10 @@ def named(memory: TensorMemory, rows: Array, own: Array, masks: Array | None, in
     """The blocks whose barriers each warp arrives at: those that `own` names, or those of a multicast's mask."""
     if masks is None:
         return [own[n : n + 1] for n in range(len(own))]
-    size = memory.batch.cluster
     found: list[Array] = []
     for n, mask in enumerate(masks.astype(np.int64).tolist()):
-        first = int(own[n]) - int(own[n]) % size
-        if mask >> size or not mask:
-            what = f"multicast mask {mask:#x} for a cluster of {size} blocks"
-            memory.hazard(int(rows[n]), what, ins, "", HazardKind.DESCRIPTOR)
-        found.append(np.array([first + r for r in range(size) if mask >> r & 1], np.int64))
+        blocks, wrong = memory.batch.named(int(own[n]), mask)
+        if wrong:
+            memory.hazard(int(rows[n]), wrong, ins, "", HazardKind.DESCRIPTOR)
+        found.append(np.array(blocks, np.int64))
     return found

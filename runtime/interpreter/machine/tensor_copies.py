@@ -8,9 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..checks import tensor_shadow
-from ..checks.kinds import HazardKind
 from ..checks.tensor_shadow import granules
-from ..isa.semantics.descriptor import wrong_tensor_descriptor
 from ..isa.semantics.tensor_core import COLUMNS
 from ..ptx.module import Instruction
 from .group import Group
@@ -38,17 +36,11 @@ def copy(
     where = np.broadcast_to(address, (c.n, 32))[row, lane].astype(np.int64)
     words = np.broadcast_to(source, (c.n, 32))[row, lane]
     size, lanes = COPIES[key]
-    cta = batch.row_cta[rows]
-    blocks = (cta & ~1)[:, None] + np.arange(2) if pair else cta[:, None]
-    if pair and batch.cluster < 2:
-        memory.hazard(int(rows[0]), "a copy of two blocks in a cluster of one", ins, "launch pairs")
+    blocks = memory.unit.blocks(rows, pair, "a copy", ins)
+    if blocks is None:
         return
     if (where >> 16).any():
         memory.hazard(int(rows[0]), "a copy to tensor memory that does not begin at lane 0", ins)
-    for word in np.unique(words).tolist():
-        why = wrong_tensor_descriptor(word)
-        if why:
-            memory.hazard(int(rows[0]), f"the descriptor of a copy is wrong: {why}", ins, "", HazardKind.DESCRIPTOR)
     shape = TileShape(int(lanes.max()) + 1, 1, False, size, True)
     tiles = [memory.unit.tile(rows, words, shape, blocks[:, i], "a copy", ins) for i in range(blocks.shape[1])]
     columns = (where & 0xFFFF)[:, None] + np.arange(size // 4)

@@ -108,6 +108,16 @@ class TensorUnit:
         if last is not None:
             self._until(last)
 
+    def blocks(self, rows: Array, pair: bool, what: str, ins: Instruction) -> Array | None:
+        """The blocks (n, 1 or 2) that operations of warps concern. None, and a hazard, if pairs are not launched."""
+        cta = self.batch.row_cta[rows]
+        if not pair:
+            return cta[:, None]
+        if self.batch.cluster < 2:
+            self.memory.hazard(int(rows[0]), f"{what} of two blocks in a cluster of one", ins, "launch pairs")
+            return None
+        return (cta & ~1)[:, None] + np.arange(2)
+
     # --- products ------------------------------------------------------------------------------
 
     def multiply(self, c: Group, p: TensorProduct) -> None:
@@ -133,15 +143,11 @@ class TensorUnit:
                 int(rows[0]), what, p.ins, "keep A in shared memory to check the kernel", HazardKind.DESCRIPTOR
             )
             return
-        cta = self.batch.row_cta[rows]
-        blocks = cta[:, None]
-        if p.pair:
-            if self.batch.cluster < 2:
-                self.memory.hazard(int(rows[0]), "a product of two blocks in a cluster of one", p.ins, "launch pairs")
-                return
-            blocks = (cta & ~1)[:, None] + np.arange(2)
-            if self.batch.peers is not None:
-                self.batch.peers.check_started(c, row, cta ^ 1, p.ins)
+        blocks = self.blocks(rows, p.pair, "a product", p.ins)
+        if blocks is None:
+            return
+        if p.pair and self.batch.peers is not None:
+            self.batch.peers.check_started(c, row, self.batch.row_cta[rows] ^ 1, p.ins)
         site = Site(c, p, form, rows, row, lane, blocks)
         self.issue(rows, self._prepared(site), "tcgen05.mma", p.ins)
 
@@ -193,18 +199,18 @@ class TensorUnit:
             rows, turned = form.rows, form.a_transposed
         else:
             rows, turned = form.n // s.blocks.shape[1], form.b_transposed
-        for word in np.unique(words).tolist():
-            why = wrong_tensor_descriptor(word)
-            if why:
-                what = f"the descriptor of {which.upper()} is wrong: {why}"
-                self.memory.hazard(int(s.rows[0]), what, s.p.ins, _ENCODE, HazardKind.DESCRIPTOR)
         shape = TileShape(rows, form.size(which), turned, 32, True)
         return self.tile(s.rows, words, shape, s.blocks[:, block], which.upper(), s.p.ins)
 
     def tile(
         self, rows: Array, words: Array, shape: TileShape, blocks: Array, what: str, ins: Instruction
     ) -> TileOperand:
-        """A tile of shared memory, checked against its bounds."""
+        """The tiles of shared memory that descriptors stand for, checked: their fields and bounds."""
+        for word in np.unique(words).tolist():
+            why = wrong_tensor_descriptor(word)
+            if why:
+                text = f"the descriptor of {what} is wrong: {why}"
+                self.memory.hazard(int(rows[0]), text, ins, _ENCODE, HazardKind.DESCRIPTOR)
         shared = self.batch.shared
         tile = TileOperand(words, shape, blocks, shared.stride)
         low, high = tile.bounds()

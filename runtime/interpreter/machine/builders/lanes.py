@@ -43,11 +43,10 @@ class Lanes:
 
 def multicast(i: Issuer, mask: int) -> list[tuple[int, int]]:
     """Return the blocks of the cluster that a multicast mask names."""
-    size = i.batch.cluster
-    first = i.cta - i.cta % size
-    if mask >> size or not mask:
-        i.hazard(HazardKind.DESCRIPTOR, f"multicast mask {mask:#x} for a cluster of {size} blocks")
-    return [(first + r, first + r) for r in range(size) if mask >> r & 1]
+    blocks, wrong = i.batch.named(i.cta, mask)
+    if wrong:
+        i.hazard(HazardKind.DESCRIPTOR, wrong)
+    return [(block, block) for block in blocks]
 
 
 def check_running(i: Issuer, cta: int) -> None:
