@@ -43,6 +43,7 @@ class HazardKind(StrEnum, metaclass=Choices):
     DESCRIPTOR = "descriptor"  # a TMA, wgmma or tcgen05 operand that breaks the hardware's rules
     RACE_TMEM = "race_tmem"  # unordered accesses to tensor memory, at least one of them a write
     TMEM_MISUSE = "tmem_misuse"  # tensor memory allocated, freed or addressed against its rules, or not freed
+    LAUNCH_CONTROL = "launch_control"  # a launch cancelled after a failed request, or a response that is none
     SEMAPHORE_LEFT = "semaphore_left"  # a kernel on a mesh ends with a semaphore that is not zero
     STEP_BUDGET = "step_budget"  # always: the step budget ran out
     TRAP = "trap"  # always: the kernel executed trap

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from .planted import copies, language, order, protocols, proxies, tensor, values
+from .planted import cancelled, copies, language, order, protocols, proxies, tensor, values
 from .planted.probe import EVERY, Probe
 
-PROBES = [p for m in (proxies, copies, order, protocols, values, language, tensor) for p in m.PROBES]
+PROBES = [p for m in (proxies, copies, cancelled, order, protocols, values, language, tensor) for p in m.PROBES]
 
 
 def test_there_are_enough_of_them() -> None:

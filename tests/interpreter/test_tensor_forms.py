@@ -1,4 +1,4 @@
-"""ptxas and the interpreter take the same forms of tcgen05, on the targets that have it: every shape, kind and operand list.
+"""ptxas and the interpreter take the same forms of tcgen05 and other instructions of sm_100: every shape, kind and operand list.
 
 `python -m tests.interpreter.test_tensor_forms` prints where the two differ.
 """
@@ -89,6 +89,22 @@ def copies() -> list[str]:
     return [f"tcgen05.cp{g}.{s}{c} [r1], d1;" for g, s, c in itertools.product((*GROUPS, ""), shapes, casts)]
 
 
+def launches() -> list[str]:
+    name, found = "clusterlaunchcontrol", list[str]()
+    for space, done, to_all, ops in itertools.product(
+        ("", ".shared::cta", ".shared", ".shared::cluster"), (".mbarrier::complete_tx::bytes", ""),
+        ("", ".multicast::cluster::all", ".multicast::cluster"), ("[r1], [r2]", "[s], [s+16]", "[d1], [d2]", "[r1]")
+    ):  # fmt: skip
+        found.append(f"{name}.try_cancel.async{space}{done}{to_all}.b128 {ops};")
+    for first, vector, to in itertools.product(
+        ("", "::x", "::y", "::z", "::w"), (".v4", ".v2", ""), ("{r1,r2,r3,_}", "{r1,r2}", "r1", "_", "{r1}", "f1", "d1")
+    ):
+        found.append(f"{name}.query_cancel.get_first_ctaid{first}{vector}.b32.b128 {to}, w1;")
+    found += [f"{name}.query_cancel.is_canceled.{types} {ops};"
+              for types in ("pred.b128", "b128.pred", "b128") for ops in ("q1, w1", "_, w1", "q1, d1", "r1, w1")]  # fmt: skip
+    return [*found, f"{name}.query_cancel.get_first_ctaid::x.b128.b32 r1, w1;"]
+
+
 def differences(lines: list[str], target: str) -> list[str]:
     unequal: list[str] = []
     for line, theirs in zip(lines, forms.assembled(lines, target), strict=True):
@@ -98,7 +114,7 @@ def differences(lines: list[str], target: str) -> list[str]:
     return unequal
 
 
-LISTS = {"management": management, "moves": moves, "products": products, "copies": copies}
+LISTS = {"management": management, "moves": moves, "products": products, "copies": copies, "launches": launches}
 TARGETS = ("sm_100a", "sm_103a", "sm_90a", "sm_100f", "sm_120a")
 
 

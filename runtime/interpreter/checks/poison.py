@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Poison = dict[int, Array]  # register -> (warps, 32): the lanes that hold poison
-LOADS = ("ld", "ldu")
+LOADS = ("ld", "ldu", "clusterlaunchcontrol")  # the response of a failed request names no block
 _LOCAL = "local memory is read before it was written"
 
 

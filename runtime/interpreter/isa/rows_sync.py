@@ -1,8 +1,8 @@
-"""Rows of barriers and fences (PTX ISA 9.7.13)."""
+"""Rows of barriers, fences and the control of launches (PTX ISA 9.7.13)."""
 
 from __future__ import annotations
 
-from ..ptx.module import Imm
+from ..ptx.module import Imm, Reg
 from .rows import Operands, Words, row
 
 NAMED = 16  # barriers of a block
@@ -77,6 +77,18 @@ def _proxy(w: Words, operands: Operands) -> str:
     size = operands[1] if operands else None
     return "the size is 128" if isinstance(size, Imm) and size.value != 128 else ""
 
+
+def _response(w: Words, operands: Operands) -> str:
+    return "" if isinstance(operands[1], Reg) else "a response that is no register is not supported"
+
+
+row("clusterlaunchcontrol.try_cancel.async",
+    "space=shared::cta? done=mbarrier::complete_tx::bytes multicast=multicast::cluster::all? type=b128",
+    "[~space] [~space]")  # fmt: skip
+row("clusterlaunchcontrol.query_cancel.is_canceled.pred", "type=b128", "D!:pred S:b128", _response)
+row("clusterlaunchcontrol.query_cancel.get_first_ctaid", "vec=v4 to=b32 from=b128", "D! S:b128", _response)
+row(" ".join(f"clusterlaunchcontrol.query_cancel.get_first_ctaid::{axis}" for axis in "xyz"),
+    "to=b32 from=b128", "D!:b32 S:b128", _response)  # fmt: skip
 
 _RESTRICT = "restrict=sync_restrict::shared::cta|sync_restrict::shared::cluster?"
 row("membar", "level=cta|gl|sys", "")

@@ -13,6 +13,7 @@ _SINCE = {
     90: "barrier.cluster cp.async.bulk cp.reduce elect getctarank griddepcontrol mapa red.async st.async stmatrix multimem "
     "mbarrier.arrive.expect_tx mbarrier.arrive_drop.expect_tx mbarrier.complete_tx mbarrier.expect_tx mbarrier.try_wait "
     "tensormap",
+    100: "clusterlaunchcontrol",
 }
 _HEADS = {tuple(name.split(".")): number for number, names in _SINCE.items() for name in names.split()}
 _LONGEST = max(map(len, _HEADS))
@@ -55,6 +56,8 @@ def lacks(target: str, ins: Instruction) -> str:
         return f"redux of .f32 is of targets such as sm_100a, the module is for {target}"
     if words[0] == "cp" and _PAIRS & set(words) and (target[-1] not in "af" or not 100 <= number_of(target) < 120):
         return f".cta_group is of targets such as sm_100a, the module is for {target}"
+    if "multicast::cluster::all" in words and (target[-1] not in "af" or number_of(target) < 100):
+        return f".multicast::cluster::all is of targets such as sm_100a, the module is for {target}"
     special = words[0] == "setmaxnreg" or words[:2] == ("tensormap", "replace")
     if special and (target[-1] not in "af" or number_of(target) < 90):
         return f"{words[0]} is of targets such as sm_90a, the module is for {target}"

@@ -65,6 +65,9 @@ class Batch:
         self.engine: Any = None
         self.looked_at: Any = None  # the last instruction that polled memory and found it unchanged
         self.wgmma: Any = None
+        self.refused: dict[
+            int, list[tuple[int, int]]
+        ] = {}  # by block: failed requests to cancel a launch, (queue, clock)
         self.tensor: Any = None  # tensor memory, from its first use on
         self._special: dict[str, Array] = {}
         self.trail: set[tuple[str, int]] | None = (

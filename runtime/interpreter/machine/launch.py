@@ -387,13 +387,31 @@ class Run:
         size = self.cluster_size
         count = max(count // size, 1) * size
         count = min(count, self._waiting()[device])
+        if self.program.cancels and count:
+            count = self._some(count // size) * size
         if count:
-            first = self._further[device - 1] if device else self.next_block
+            first = self._take(device, count)
             self.resident.append(Batch(self, self.coordinates(first, count), first))
-            if device:
-                self._further[device - 1] = first + count
-            else:
-                self.next_block = first + count
+
+    def _some(self, clusters: int) -> int:
+        """Return how many of `clusters` start now, of a kernel that cancels launches: a busy GPU may start any number."""
+        if self.rng is not None:
+            return self.rng.randint(1, clusters)
+        return max(clusters // (4 if self.config.schedule == "late" else 2), 1)
+
+    def _take(self, device: int, count: int) -> int:
+        """Return the first of the next `count` blocks of a GPU, which wait no longer."""
+        if device:
+            self._further[device - 1] += count
+            return self._further[device - 1] - count
+        self.next_block += count
+        return self.next_block - count
+
+    def cancel(self, device: int) -> Array | None:
+        """Cancel the launch of a GPU's next cluster. Returns its first block's coordinates, (3,); None if all have started."""
+        if not self._waiting()[device]:
+            return None
+        return self.coordinates(self._take(device, self.cluster_size), 1)[0, :3]
 
     def coordinates(self, first: int, count: int) -> Array:
         """Return the coordinates of blocks, (count, 3), cluster after cluster, with x fastest in both.

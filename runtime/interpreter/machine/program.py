@@ -148,6 +148,8 @@ class Program:
             isinstance(o, Special) and o.name.startswith("%reserved_smem") for ins in code for o in ins.operands
         )
         self.triggers: bool = any(ins.opcode == ("griddepcontrol", "launch_dependents") for ins in code)
+        # whether blocks take the place of others, which then do not start
+        self.cancels: bool = any(ins.opcode[:2] == ("clusterlaunchcontrol", "try_cancel") for ins in code)
         self.shared_granule: int = min(map(_width, code), default=16)
 
     @property

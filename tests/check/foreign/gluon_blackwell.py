@@ -12,6 +12,7 @@ from triton.experimental.gluon.language.nvidia.blackwell import (
     TensorMemoryLayout,
     TensorMemoryScalesLayout,
     allocate_tensor_memory,
+    clc,
     fence_async_shared,
     mbarrier,
     tcgen05_commit,
@@ -348,4 +349,34 @@ def pairs() -> Any:
     return found
 
 
-BLACKWELL = (pairs, moves, one_tile, stages, roles, chain, block_scales)
+@gluon.jit
+def taking_over(x, out, count, BLOCK: gl.constexpr, layout: gl.constexpr):
+    """Blocks add 2 x to their part, and to the parts of blocks that have not started."""
+    response = gl.allocate_shared_memory(gl.int64, [2], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(bar, count=1)
+    tile = gl.program_id(0)
+    phase = 0
+    going = True
+    while going:
+        mbarrier.expect(bar, 16)
+        clc.try_cancel(response, bar)
+        at = tile * BLOCK + gl.arange(0, BLOCK, layout)
+        here = at < count
+        gl.store(out + at, gl.load(x + at, mask=here) * 2 + gl.load(out + at, mask=here), mask=here)
+        mbarrier.wait(bar, phase)
+        result = clc.load_result(response)
+        going = result.is_canceled()
+        tile = result.program_id(0)
+        phase ^= 1
+    mbarrier.invalidate(bar)
+
+
+def cancelled() -> Any:
+    x = f32(3000)
+    out = np.zeros_like(x)
+    taking_over[(-(-3000 // 256),)](x, out, 3000, BLOCK=256, layout=gl.BlockedLayout([2], [32], [4], [0]), num_warps=4)
+    return [(out, 2 * x, 0)]
+
+
+BLACKWELL = (cancelled, pairs, moves, one_tile, stages, roles, chain, block_scales)
