@@ -89,6 +89,22 @@ def copies() -> list[str]:
     return [f"tcgen05.cp{g}.{s}{c} [r1], d1;" for g, s, c in itertools.product((*GROUPS, ""), shapes, casts)]
 
 
+def rows_of_tensors() -> list[str]:
+    found: list[str] = []
+    for dim, mode, count in itertools.product("12345", ("gather4", "scatter4"), (2, 4, 5)):
+        at = "[d1, {" + ", ".join(f"r{i}" for i in range(1, count + 1)) + "}]"
+        for space, more, group in itertools.product(("cluster", "cta"), ("", ".multicast::cluster"), ("", *GROUPS)):
+            mask = ", h1" if more else ""
+            done = f"mbarrier::complete_tx::bytes{more}{group}"
+            found.append(
+                f"cp.async.bulk.tensor.{dim}d.shared::{space}.global.tile::{mode}.{done} [s], {at}, [r2]{mask};"
+            )
+        found += [f"cp.async.bulk.tensor.{dim}d.global.shared::cta.tile::{mode}.bulk_group {at}, [s];",
+                  f"cp.reduce.async.bulk.tensor.{dim}d.global.shared::cta.add.tile::{mode}.bulk_group {at}, [s];",
+                  f"cp.async.bulk.prefetch.tensor.{dim}d.L2.global.tile::{mode} {at};"]  # fmt: skip
+    return found
+
+
 def launches() -> list[str]:
     name, found = "clusterlaunchcontrol", list[str]()
     for space, done, to_all, ops in itertools.product(
@@ -114,7 +130,14 @@ def differences(lines: list[str], target: str) -> list[str]:
     return unequal
 
 
-LISTS = {"management": management, "moves": moves, "products": products, "copies": copies, "launches": launches}
+LISTS = {
+    "management": management,
+    "moves": moves,
+    "products": products,
+    "copies": copies,
+    "launches": launches,
+    "rows": rows_of_tensors,
+}
 TARGETS = ("sm_100a", "sm_103a", "sm_90a", "sm_100f", "sm_120a")
 
 

@@ -90,10 +90,16 @@ row("cp.reduce.async.bulk",
     lambda w, o: ".L2::cache_hint needs global memory" if w["hint"] and w["to"] != "global" else "", _multiple_of_16)  # fmt: skip
 
 
+_ROWS = 4  # of a gather or scatter
+
+
 def _rank(w: Words, operands: Operands) -> str:
     tensor = next(o for o in operands if isinstance(o, Mem) and o.coords is not None)
-    given = len(tensor.coords or ())
-    return "" if given == int(w["dim"][0]) else f".{w['dim']} wants {w['dim'][0]} coordinates, {given} given"
+    given, wanted = (
+        len(tensor.coords or ()),
+        1 + _ROWS if w["mode"] in ("tile::gather4", "tile::scatter4") else int(w["dim"][0]),
+    )
+    return "" if given == wanted else f".{w['mode'] or w['dim']} wants {wanted} coordinates, {given} given"
 
 
 def _mode(w: Words, operands: Operands) -> str:
@@ -101,6 +107,12 @@ def _mode(w: Words, operands: Operands) -> str:
     dims = int(w["dim"][0])
     if w["mode"].startswith("im2col") and dims < 3:
         return f".{w['mode']} does not go with .{w['dim']}"
+    if "op" in w and "::" in w["mode"]:
+        return f"a reduction with .{w['mode']} is not supported"  # ptxas takes it, the ISA has none
+    if "::" in w["mode"] and dims != 2:
+        return f".{w['mode']} does not go with .{w['dim']}"
+    if (w["mode"] == "tile::gather4") == (w.get("to") == "global") and "::" in w["mode"]:
+        return f".{w['mode']} does not go with .{w['to']}"
     if ((w["mode"] == "im2col") and w.get("to") == "global") or (w["mode"] == "im2col_no_offs" and w["to"] != "global"):
         return f".{w['mode']} does not go with .{w['to']}"
     given = next((o for o in operands if isinstance(o, Vec)), None)
@@ -111,16 +123,17 @@ def _mode(w: Words, operands: Operands) -> str:
 
 _DIM = "dim=1d|2d|3d|4d|5d "
 row("cp.async.bulk.tensor",
-    _DIM + "to=shared::cluster|shared::cta|global from=global|shared::cta mode=tile|im2col|im2col_no_offs?"
+    _DIM + "to=shared::cluster|shared::cta|global from=global|shared::cta "
+    "mode=tile|tile::gather4|tile::scatter4|im2col|im2col_no_offs?"
     + _DONE + _MANY + "group=cta_group::1|cta_group::2? " + HINT,
     "[to]@to!=global [/global,{}] [to]@to!=global [from]@to=global {}:b16@mode=im2col S:b16@multicast S:b64@hint",
     _way, _extras, lambda w, o: "TMA copies are to or from global memory" if "global" not in (w["to"], w["from"]) else "",
     _rank, _mode, lambda w, o: f".{w['group']} is of loads" if w["group"] and w["to"] == "global" else "")  # fmt: skip
 row("cp.reduce.async.bulk.tensor",
-    _DIM + "to=global from=shared::cta mode=tile|im2col_no_offs? " + _OPERATION + "done=bulk_group " + HINT,
+    _DIM + "to=global from=shared::cta mode=tile|tile::scatter4|im2col_no_offs? " + _OPERATION + "done=bulk_group " + HINT,
     "[/global,{}] [from] S:b64@hint", _rank, _mode)  # fmt: skip
 row("cp.async.bulk.prefetch.tensor",
-    _DIM + "level=L2 from=global mode=tile|im2col? " + HINT, "[/global,{}] {}:b16@mode=im2col S:b64@hint",
+    _DIM + "level=L2 from=global mode=tile|tile::gather4|im2col? " + HINT, "[/global,{}] {}:b16@mode=im2col S:b64@hint",
     _rank, _mode)  # fmt: skip
 
 _FIELDS = {

@@ -28,7 +28,7 @@ _WORDS = {("", word): 90 for word in _CLUSTER} | {
     ("mma", "bf16"): 80, ("mma", "tf32"): 80, ("mma", "f64"): 80, ("mma", "m16n8k16"): 80, ("mma", "m16n8k32"): 80,
     ("mma", "m16n8k64"): 80, ("mma", "m16n8k128"): 80, ("mma", "m16n8k256"): 80, ("mma", "sp"): 80, ("mma", "e4m3"): 89,
     ("mma", "e5m2"): 89, ("wmma", "bf16"): 80, ("wmma", "tf32"): 80, ("wmma", "f64"): 80,
-    ("mma", "sp::ordered_metadata"): 80,
+    ("mma", "sp::ordered_metadata"): 80, ("cp", "tile::gather4"): 100,
 }  # fmt: skip
 _PAIRS = {"cta_group::1", "cta_group::2"}
 _BY_HEAD: dict[str, list[tuple[str, int]]] = {}
@@ -41,12 +41,16 @@ def number_of(target: str) -> int:
     return int("".join(c for c in target if c.isdigit()))
 
 
+def _has_tensor_memory(target: str) -> bool:
+    return target[-1] in "af" and 100 <= number_of(target) < 120
+
+
 def lacks(target: str, ins: Instruction) -> str:
     """Return why PTX for `target` must not have this instruction; empty if it may."""
     words = ins.opcode
     if words[0] == "wgmma":
         return "" if target == "sm_90a" else f"wgmma is of sm_90a alone, the module is for {target}"
-    if words[0] == "tcgen05" and (target[-1] not in "af" or not 100 <= number_of(target) < 120):
+    if words[0] == "tcgen05" and not _has_tensor_memory(target):
         return f"tcgen05 is of targets such as sm_100a, the module is for {target}"
     if words[0] == "tcgen05" and "kind::i8" in words and target not in ("sm_100a", "sm_101a", "sm_110a"):
         return f".kind::i8 is of targets such as sm_100a, the module is for {target}"
@@ -54,8 +58,11 @@ def lacks(target: str, ins: Instruction) -> str:
         return f".scale_vec is of targets such as sm_100a, the module is for {target}: .block16 or .block32 is wanted"
     if words[0] == "redux" and "f32" in words and (target[-1] not in "af" or not 100 <= number_of(target) < 110):
         return f"redux of .f32 is of targets such as sm_100a, the module is for {target}"
-    if words[0] == "cp" and _PAIRS & set(words) and (target[-1] not in "af" or not 100 <= number_of(target) < 120):
+    if words[0] == "cp" and _PAIRS & set(words) and not _has_tensor_memory(target):
         return f".cta_group is of targets such as sm_100a, the module is for {target}"
+    rows = next((w for w in words if w in ("tile::gather4", "tile::scatter4")), "")
+    if rows and (rows == "tile::scatter4" or "shared::cta" not in words) and not _has_tensor_memory(target):
+        return f".{rows} is of targets such as sm_100a, the module is for {target}"
     if "multicast::cluster::all" in words and (target[-1] not in "af" or number_of(target) < 100):
         return f".multicast::cluster::all is of targets such as sm_100a, the module is for {target}"
     special = words[0] == "setmaxnreg" or words[:2] == ("tensormap", "replace")

@@ -21,7 +21,7 @@ from triton.experimental.gluon.language.nvidia.blackwell import (
     tma,
 )
 
-from .gluon_kernels import aligned, descriptor, f16, f32, normal
+from .gluon_kernels import R, aligned, descriptor, f16, f32, normal
 
 
 @gluon.jit
@@ -379,4 +379,35 @@ def cancelled() -> Any:
     return [(out, 2 * x, 0)]
 
 
-BLACKWELL = (cancelled, pairs, moves, one_tile, stages, roles, chain, block_scales)
+@gluon.jit
+def moved_rows(x_desc, out_desc, rows, places, column, B: gl.constexpr, layout: gl.constexpr):
+    """Gathers rows of x, and scatters them to places of out."""
+    i = gl.program_id(0) * B + gl.arange(0, B, layout)
+    tile = gl.allocate_shared_memory(x_desc.dtype, [B, x_desc.block_type.shape[1]], x_desc.layout)
+    bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(bar, count=1)
+    mbarrier.expect(bar, B * x_desc.block_type.nbytes)
+    tma.async_gather(x_desc, gl.load(rows + i), column, bar, tile)
+    mbarrier.wait(bar, phase=0)
+    mbarrier.invalidate(bar)
+    tma.async_scatter(out_desc, gl.load(places + i), column, tile)
+    tma.store_wait(pendings=0)
+
+
+def rows_moved() -> Any:
+    found = []
+    layout = gl.SliceLayout(0, gl.BlockedLayout([1, 4], [32, 1], [1, 4], [1, 0]))
+    for width in (64, 128):
+        x, out = normal(100, 256), aligned(96, 256)
+        rows, places = R.integers(-5, 105, 64).astype(np.int32), R.permutation(96)[:64].astype(np.int32)
+        moved_rows[(2,)](
+            descriptor(x, [1, width]), descriptor(out, [1, width]), rows, places, 64, B=32, layout=layout, num_warps=4
+        )
+        want = np.zeros((96, 256))
+        inside = (rows >= 0) & (rows < 100)
+        want[places, 64 : 64 + width] = np.where(inside[:, None], x[np.clip(rows, 0, 99), 64 : 64 + width], 0)
+        found.append((out, want, 0))
+    return found
+
+
+BLACKWELL = (cancelled, rows_moved, pairs, moves, one_tile, stages, roles, chain, block_scales)

@@ -22,6 +22,7 @@ from ..program import Op, builds
 from ..spaces import own_only
 from ..tensor_map import TensorMap, decode_tensor_map, rule_broken
 from .columns import ColumnTile
+from .gathered import RowsTile
 from .lanes import BulkStore, Lanes, check_running, multicast
 from .loads import address_of
 from .transfers import (
@@ -113,6 +114,8 @@ class _TensorOperand:
             theirs = "im2col" if isinstance(m, Im2colMap) else "tiled"
             i.hazard(HazardKind.DESCRIPTOR, f"a copy of .{self.mode} mode by a tensor map of {theirs} mode")
             return None
+        if isinstance(m, TensorMap) and self.mode in ("tile::gather4", "tile::scatter4"):
+            return self._rows(i, m, place.coords, store)
         if isinstance(m, TensorMap):
             return BoxTile(i, m, place.coords, store) if _allowed(i, m, place.coords, store) else None
         wrong = wrong_copy(m, place.coords, place.offsets)
@@ -121,6 +124,15 @@ class _TensorOperand:
             return None
         channel = [place.coords[0], *(0 for _ in place.coords[1:])]
         return ColumnTile(i, m, place.coords, place.offsets) if _allowed(i, m, channel, store) else None
+
+    def _rows(self, i: Issuer, m: TensorMap, coords: list[int], store: bool) -> TensorTile | None:
+        """Rows of a matrix, from one column on."""
+        if m.box[1] != 1:
+            fix = "make the map with a box of one row"
+            i.hazard(HazardKind.DESCRIPTOR, f".{self.mode} by a tensor map whose box has {m.box[1]} rows", fix)
+            return None
+        column, rows = coords[0], coords[1:]
+        return RowsTile(i, m, column, rows, store) if all(_allowed(i, m, [column, r], store) for r in rows) else None
 
 
 def _map_at(c: Group, address: int, rank: int, ins: Instruction) -> TensorMap | Im2colMap | None:
