@@ -83,6 +83,19 @@ def products() -> list[str]:
     return found
 
 
+def stationary() -> list[str]:
+    found: list[str] = []
+    uses = ("", ".collector::b0::fill", ".collector::b3::lastuse", ".collector::a::fill", ".collector::b4::use")
+    for group, kind, use, a, mask in itertools.product(
+        (*GROUPS, ""), (*KINDS[:4], "mxf4"), uses, ("d1", "[r2]"), ("", ", d3", ", 0", ", r3")
+    ):
+        found.append(f"tcgen05.mma.ws{group}.kind::{kind}{use} [r1], {a}, d2, r5, q1{mask};")
+    name = "tcgen05.mma.ws.cta_group::1.kind::f16"
+    found += [f"{name} [r1], d1, d2, r5, !q1, d3;", f"{name}.ashift [r1], [r2], d2, r5, q1;", f"{name} [r1], d1, d2, r5, 1;",
+              f"{name} [r1], d1, d2, r5, q1, 7;", "tcgen05.mma.ws.kind::f16.cta_group::1 [r1], d1, d2, r5, q1;"]  # fmt: skip
+    return found
+
+
 def copies() -> list[str]:
     shapes = ("128x256b", "128x128b", "64x128b", "32x128b", "16x128b")
     casts = ("", ".warpx2::02_13", ".warpx2::01_23", ".warpx4")
@@ -134,6 +147,7 @@ LISTS = {
     "management": management,
     "moves": moves,
     "products": products,
+    "stationary": stationary,
     "copies": copies,
     "launches": launches,
     "rows": rows_of_tensors,

@@ -260,7 +260,7 @@ def _row_of(opcode: Opcode) -> Row | None:
 
 _HEADS: set[str] = set()
 # Instructions that there are, beside others of their first word.
-_LEFT_OUT = {("tcgen05", "shift"), ("tcgen05", "mma", "sp"), ("tcgen05", "mma", "ws"), ("tcgen05", "ld", "red")}
+_LEFT_OUT = {("tcgen05", "shift"), ("tcgen05", "mma", "sp"), ("tcgen05", "mma", "ws", "sp"), ("tcgen05", "ld", "red")}
 
 
 def has_rows(head: str) -> bool:
@@ -274,7 +274,7 @@ def has_rows(head: str) -> bool:
 def form_of(opcode: Opcode) -> Form | None:
     """Return the form of an opcode, or None if no row has its first word. Raises `BadForm`."""
     found = _row_of(opcode)
-    if opcode[:2] in _LEFT_OUT or opcode[:3] in _LEFT_OUT:
+    if any(opcode[:n] in _LEFT_OUT for n in (2, 3, 4)):
         raise BadForm("an instruction that is not interpreted (docs/ptx-coverage.md has those that are)")
     if found is None:
         if has_rows(opcode[0]):

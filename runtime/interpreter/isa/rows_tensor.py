@@ -70,6 +70,9 @@ _VECTORS = {
 }
 
 
+_PLAIN = "kind=kind::f16|kind::tf32|kind::f8f6f4|kind::i8"
+
+
 def _product(w: Words, operands: Operands) -> str:
     """Check what belongs to a kind, and the order of the operands behind the instruction descriptor."""
     scaled = w["kind"] in SCALED
@@ -104,8 +107,21 @@ def _rest(w: Words, rest: list[object]) -> str:
 
 
 row("tcgen05.mma",
-    _GROUP + "kind=kind::f16|kind::tf32|kind::f8f6f4|kind::i8|kind::mxf8f6f4|kind::mxf4|kind::mxf4nvf4 "
+    _GROUP + _PLAIN + "|kind::mxf8f6f4|kind::mxf4|kind::mxf4nvf4 "
     "block_scale? vector=scale_vec::1X|scale_vec::2X|scale_vec::4X|block16|block32? ashift? "
     "collector=collector::a::fill|collector::a::use|collector::a::lastuse|collector::a::discard?",
     "[tmem] X S:b64 S:b32 [tmem]@block_scale [tmem]@block_scale P@block_scale "
     "X@block_scale!=block_scale X?@block_scale!=block_scale X?@block_scale!=block_scale", _product)  # fmt: skip
+
+
+def _stationary(w: Words, operands: Operands) -> str:
+    a, mask = operands[1], operands[5] if len(operands) > 5 else None
+    if not isinstance(a, Mem | Reg):
+        return "A is a descriptor in a register, or an address of tensor memory"
+    return "a mask of columns that is a literal is not supported" if isinstance(mask, Imm) and mask.value else ""
+
+
+_BUFFERS = "|".join(f"collector::b{n}::{use}" for n in range(4) for use in ("fill", "use", "lastuse", "discard"))
+row(
+    "tcgen05.mma.ws", f"group=cta_group::1 {_PLAIN} collector={_BUFFERS}?", "[tmem] X S:b64 S:b32 P S:b64?", _stationary
+)

@@ -13,7 +13,7 @@ from ..checks import tensor_shadow
 from ..checks.kinds import HazardKind
 from ..checks.tensor_shadow import granules
 from ..isa.semantics.descriptor import wrong_tensor_descriptor
-from ..isa.semantics.tensor_core import COLUMNS, BadDescriptor, Product, lanes_of, product_of, scale_values
+from ..isa.semantics.tensor_core import COLUMNS, BadDescriptor, Product, product_of, scale_values
 from ..ptx.module import Instruction
 from .engine import Pending
 from .group import Group, as_slice
@@ -27,6 +27,7 @@ Array = npt.NDArray[Any]
 Read = Callable[[Group], Array]
 _ENCODE = "make the descriptor by PTX ISA 9.7.16.4"
 _ALL = np.arange(tensor_shadow.HALVES)
+_MASKED = np.uint64(0x7E0001)  # from bit 39 on: a mask is made, and columns are shifted
 _WORDS = 8  # of tensor memory that a row of A takes: 32 bytes
 
 
@@ -47,6 +48,8 @@ class TensorProduct:
     scales: tuple[Read, Read] | None
     off: tuple[Read, ...]  # the lanes without output, 32 a word
     scale_d: int
+    stationary: bool = False
+    zeros: Read | None = None  # the mask of columns that count as zero
 
 
 @dataclass(slots=True)
@@ -133,7 +136,7 @@ class TensorUnit:
     def _multiply(self, c: Group, p: TensorProduct, word: int, row: Array, lane: Array) -> None:
         rows = c.rows[row]
         try:
-            form = product_of(word, p.kind, p.pair, p.vector)
+            form = product_of(word, p.kind, p.pair, p.vector, p.stationary)
         except BadDescriptor as error:
             self.memory.hazard(int(rows[0]), str(error), p.ins, _ENCODE, HazardKind.DESCRIPTOR)
             return
@@ -149,6 +152,10 @@ class TensorUnit:
         if p.pair and self.batch.peers is not None:
             self.batch.peers.check_started(c, row, self.batch.row_cta[rows] ^ 1, p.ins)
         site = Site(c, p, form, rows, row, lane, blocks)
+        if p.zeros is not None and (site.take(p.zeros) >> np.uint64(39) & _MASKED).any():
+            what = "a mask of columns that count as zero, or are shifted, is not interpreted"
+            self.memory.hazard(int(rows[0]), what, p.ins, "give no mask to check the kernel", HazardKind.DESCRIPTOR)
+            return
         self.issue(rows, self._prepared(site), "tcgen05.mma", p.ins)
 
     def _prepared(self, s: Site) -> Callable[[], None]:
@@ -173,17 +180,25 @@ class TensorUnit:
                 mine = left[i] if left is not None else (a or [])[i].gather(memory, form.code("a"))
                 x = form.values(mine, "a")
                 if scales is None:
-                    product = np.matmul(x, right.swapaxes(1, 2))
+                    product = self._plain(form, x, right)
                 else:
                     product = self._scaled(s, x, right, i, scales)
                 self._accumulate(s, product, i, d & 0xFFFF, half, enable, off)
 
         return perform
 
+    @staticmethod
+    def _plain(form: Product, a: Array, b: Array) -> Array:
+        """A B, (n, rows, columns). Where D's columns are split, each part takes A from its lanes of tensor memory."""
+        if a.shape[1] == form.rows:
+            return np.matmul(a, b.swapaxes(1, 2))
+        parts = zip(np.split(a, form.splits, axis=1), np.split(b, form.splits, axis=1), strict=True)
+        return np.concatenate([np.matmul(x, y.swapaxes(1, 2)) for x, y in parts], axis=2)
+
     def _lanes(self, s: Site, address: Array, what: str) -> int:
         """The half of each 32 lanes where 64 rows lie, 0 or 1, from an address."""
         lane = int(address[0]) >> 16
-        allowed = (0, 16) if s.form.m == 64 and not s.form.pair else (0,)
+        allowed = (0, 16) if s.form.half else (0,)
         if (address >> 16 != lane).any() or lane not in allowed:
             fix = f"begin at lane {' or '.join(map(str, allowed))}"
             self.memory.hazard(
@@ -238,7 +253,7 @@ class TensorUnit:
         self, s: Site, d: Array, half: int, enable: Array, a: Array | None, tiles: list[TileOperand], scales: list[Array] | None
     ) -> None:  # fmt: skip
         form, memory = s.form, self.memory
-        parts = 2 * np.arange(4) + half if form.m == 64 and not form.pair else _ALL
+        parts = 2 * np.arange(4) + half if form.half else _ALL
         reads = [] if a is None else [(a & 0xFFFF, _WORDS, parts)]
         for at, count in zip(scales or (), (-(-form.rows // 32), -(-form.n // 32)), strict=False):
             reads.append((at, count, _ALL))
@@ -272,8 +287,8 @@ class TensorUnit:
     # --- what a product computes ---------------------------------------------------------------
 
     def _from_tensor(self, s: Site, start: Array, half: int) -> list[Array]:
-        """The codes of A (n, rows, 32 bytes' worth) of each block, from tensor memory."""
-        lanes = lanes_of(s.form.m, s.form.pair)[: s.form.rows] + 16 * half
+        """The codes of A (n, lanes, 32 bytes' worth) of each block, from tensor memory."""
+        lanes = s.form.lanes + 16 * half
         columns = np.minimum(start[:, None] + np.arange(_WORDS), COLUMNS - 1)
         blocks = s.blocks.T[..., None, None]
         words = [self.memory.data[b, lanes[None, :, None], columns[:, None, :]] for b in blocks]
@@ -285,12 +300,13 @@ class TensorUnit:
         table, length = scale_values(form.scale_type), form.k // form.scales
         out = np.zeros((n, a.shape[1], form.n))
         for part in range(4):
-            block_of_rows = part % 2 if form.halved else part
-            first, count = (form.n // 2 * (part // 2), form.n // 2) if form.halved else (0, form.n)
+            block_of_rows = part % (4 // form.splits)
+            first, count = part * form.splits // 4 * form.columns, form.columns
             rows = slice(32 * block_of_rows, 32 * block_of_rows + 32)
+            mine = slice(32 * part, 32 * part + 32) if a.shape[1] == len(form.lanes) else rows
             of_a = self._factors(s, block, part, scales[0] + block_of_rows, 32, form.ids[0], table)
             of_b = self._factors(s, block, part, scales[1], count, form.ids[1], table)
-            x = a[:, rows] * np.repeat(of_a, length, axis=2)
+            x = a[:, mine] * np.repeat(of_a, length, axis=2)
             y = b[:, first : first + count] * np.repeat(of_b, length, axis=2)
             out[:, rows, first : first + count] = np.matmul(x, y.swapaxes(1, 2))
         return out
@@ -308,10 +324,9 @@ class TensorUnit:
     ) -> None:  # fmt: skip
         """Add a product (n, rows, columns) of each thread to D in one of its blocks, and keep lanes without output."""
         form = s.form
-        lanes = lanes_of(form.m, form.pair)[: form.rows] + 16 * half
-        if form.halved:
-            product = np.concatenate(np.split(product, 2, axis=2), axis=1)
-            lanes = np.arange(128)
+        lanes = form.lanes + 16 * half
+        if form.splits > 1:
+            product = np.concatenate(np.split(product, form.splits, axis=2), axis=1)
         if self.batch.run.config.skip_floating_point_ops and form.d_type != "s32":
             product = np.full(product.shape, np.inf, np.float32)
         held = self._window(s.blocks[:, block], lanes, d, form.columns)

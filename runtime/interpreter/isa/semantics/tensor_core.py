@@ -39,7 +39,7 @@ class Product:
 
     `a_type`, `b_type` and `d_type` are PTX names. `a_transposed` and `b_transposed`: whether rows of one k are contiguous in
     shared memory. `negative`: -A B. `scales`: scale factors of a row, 0 without. `scale_type`: ue8m0 or ue4m3. `ids`: the byte
-    of tensor memory's words where the scales of A and B begin.
+    of tensor memory's words where the scales of A and B begin. `stationary`: of tcgen05.mma.ws.
     """
 
     kind: str
@@ -57,6 +57,7 @@ class Product:
     scales: int
     scale_type: str
     ids: tuple[int, int]
+    stationary: bool = False
 
     @property
     def rows(self) -> int:
@@ -66,12 +67,22 @@ class Product:
     @property
     def columns(self) -> int:
         """Columns of tensor memory that D takes."""
-        return self.n // 2 if self.halved else self.n
+        return self.n // self.splits
 
     @property
-    def halved(self) -> bool:
-        """Whether the upper 64 lanes hold the second half of D's columns (layout B)."""
-        return self.pair and self.m == 128
+    def splits(self) -> int:
+        """Parts of D's columns that lie in lanes of their own: 2 in layouts B and E, 4 in layout G."""
+        return 128 // self.m if self.stationary else 2 if self.pair and self.m == 128 else 1
+
+    @property
+    def half(self) -> bool:
+        """Whether D takes 16 of each 32 lanes (layout F)."""
+        return self.m == 64 and not self.pair and not self.stationary
+
+    @property
+    def lanes(self) -> Array:
+        """The lanes of a block that D takes: of its rows, once for each part of the columns. A row of A lies there, too."""
+        return lanes_of(self.half)
 
     @property
     def narrow(self) -> bool:
@@ -137,7 +148,7 @@ def _bits(word: int, first: int, count: int) -> int:
 
 
 @cache
-def product_of(word: int, kind: str, pair: bool, vector: str) -> Product:
+def product_of(word: int, kind: str, pair: bool, vector: str, stationary: bool = False) -> Product:
     """The product that an instruction descriptor names for `kind`. Raises `BadDescriptor`."""
     scaled = kind.startswith("mx")
     if _bits(word, 2, 1):
@@ -156,7 +167,7 @@ def product_of(word: int, kind: str, pair: bool, vector: str) -> Product:
     m = _bits(word, 27, 2) << 7 if scaled else _bits(word, 24, 5) << 4
     n = _bits(word, 17, 6) << 3
     transposed = bool(_bits(word, 15, 1)), bool(_bits(word, 16, 1))
-    _check_shape(kind, pair, m, n)
+    _check_shape(kind, pair, m, n, stationary)
     for type_, turned in zip(types, transposed, strict=False):
         if turned and type_ in _MINI:
             raise BadDescriptor(f"a matrix of {type_} is K-major")
@@ -175,11 +186,18 @@ def product_of(word: int, kind: str, pair: bool, vector: str) -> Product:
         raise BadDescriptor(f"a scale factor ID is {max(ids)}, no multiple of {scales}")
     negative = _bits(word, 13, 1) != _bits(word, 14, 1)
     return Product(kind, pair, m, n, _K[kind], *types, *transposed, negative, bool(_bits(word, 3, 1)) and kind == "i8",
-                   scales, scale_type, ids)  # fmt: skip
+                   scales, scale_type, ids, stationary)  # fmt: skip
 
 
-def _check_shape(kind: str, pair: bool, m: int, n: int) -> None:
+def _check_shape(kind: str, pair: bool, m: int, n: int, stationary: bool) -> None:
     """Check M and N by the table of PTX ISA 9.7.16.2.1."""
+    if stationary:
+        for what, given, wanted in (("M", m, (32, 64, 128)), ("N", n, (64, 128, 256))):
+            if given not in wanted:
+                raise BadDescriptor(
+                    f"the instruction descriptor says {what} = {given}; {', '.join(map(str, wanted))} are possible"
+                )
+        return
     rows = (128, 256) if pair else (128,) if kind.startswith("mx") else (64, 128)
     if m not in rows:
         raise BadDescriptor(f"the instruction descriptor says M = {m}; {' or '.join(map(str, rows))} is wanted")
@@ -236,10 +254,10 @@ def scale_values(type_: str) -> Array:
 
 
 @cache
-def lanes_of(m: int, pair: bool) -> Array:
-    """The lanes of D's rows in a block, and of the rows again for its second half of columns (layouts A, B, D and F)."""
-    rows = np.arange(128 if m != 64 else 64)
-    found = rows // 16 * 32 + rows % 16 if m == 64 and not pair else rows
+def lanes_of(half: bool) -> Array:
+    """All lanes, or the first 16 of each 32."""
+    rows = np.arange(64 if half else LANES)
+    found = rows // 16 * 32 + rows % 16 if half else rows
     found.setflags(write=False)
     return found
 

@@ -211,9 +211,26 @@ def build_product(k: Compiler, ins: Instruction) -> Op:
         k.reader(word, "b32"), k.reader(rest[0], "pred"), scales, off,
         constant_operand(k, rest[1]) if len(rest) > 1 else 0,
     )  # fmt: skip
+    return _checked(k, p, word)
+
+
+@builds("tcgen05.mma.ws")
+def build_stationary(k: Compiler, ins: Instruction) -> Op:
+    """tcgen05.mma.ws, of one block."""
+    d, a, b, word, enable, *rest = ins.operands
+    p = TensorProduct(
+        ins, k.form["kind"].removeprefix("kind::"), False, "", _address(k, d),
+        _address(k, a) if isinstance(a, Mem) else k.reader(a, "b64"), isinstance(a, Mem), k.reader(b, "b64"),
+        k.reader(word, "b32"), k.reader(enable, "pred"), None, (), 0, True, k.reader(rest[0], "b64") if rest else None,
+    )  # fmt: skip
+    return _checked(k, p, word)
+
+
+def _checked(k: Compiler, p: TensorProduct, word: Operand) -> Op:
+    """The operation of a product. An instruction descriptor that is a literal is checked at once."""
     if isinstance(word, Imm):
         try:
-            product_of(int(word.value), p.kind, p.pair, p.vector)
+            product_of(int(word.value), p.kind, p.pair, p.vector, p.stationary)
         except BadDescriptor as error:
             raise k.error(str(error)) from None
     return lambda c: memory_of(c).unit.multiply(c, p)
