@@ -56,6 +56,8 @@ def test_gluon_for_blackwell() -> None:
     kernels: Any = import_module("tests.check.foreign.gluon_blackwell")
     for launch in kernels.BLACKWELL:
         agrees(launch, "sm_100a")
+    for launch in kernels.ULTRA:
+        agrees(launch, "sm_103a")
 
 
 @pytest.mark.parametrize("target", TARGETS)

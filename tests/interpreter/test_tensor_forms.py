@@ -60,6 +60,7 @@ def moves() -> list[str]:
     found += [
         "tcgen05.ld.sync.aligned.32x32b.x1.b32 {r1}, [d2];",
         "tcgen05.ld.sync.aligned.32x32b.x1.b32 {r1}, [r2+16];",
+        "tcgen05.ld.sync.aligned.32x32b.x2.b32 {r1, _}, [r2];",
     ]
     return found
 
@@ -81,6 +82,23 @@ def products() -> list[str]:
               "tcgen05.mma.cta_group::1.kind::f16 [d1], d1, d2, r5, q1;", "tcgen05.mma.cta_group::1.kind::f16 [r1], d1, d2, d5, q1;",
               "tcgen05.mma.kind::f16 [r1], d1, d2, r5, q1;", "tcgen05.mma.kind::f16.cta_group::1 [r1], d1, d2, r5, q1;"]  # fmt: skip
     return found
+
+
+def reducing_loads() -> list[str]:
+    found: list[str] = []
+    for shape, num, operation, how, type_ in itertools.product(
+        ("32x32b", "16x32bx2", "16x64b"), (1, 2, 4, 128), ("min", "max", "add"), ("", ".abs", ".NaN", ".abs.NaN", ".NaN.abs"),
+        ("f32", "u32", "s32", "b32"),
+    ):  # fmt: skip
+        half = ", 16" if shape == "16x32bx2" else ""
+        found.append(
+            f"tcgen05.ld.red.sync.aligned.{shape}.x{num}.{operation}{how}.{type_} {registers(num)}, r9, [r1]{half};"
+        )
+    name = "tcgen05.ld.red.sync.aligned.32x32b.x2"
+    results = ("f1", "d1", "_", "{r9}", "{_}", "{r9, r10}")
+    found += [f"{name}.min.f32 {{r1, r2}}, {result}, [r1];" for result in results]
+    return [*found, f"{name}.min.f32 {{r1, _}}, r9, [r1];", f"{name}.f32.min {{r1, r2}}, r9, [r1];",
+            f"{name}.pack::16b.min.f32 {{r1, r2}}, r9, [r1];", f"{name}.min.f32 {{r1}}, r9, [r1];"]  # fmt: skip
 
 
 def stationary() -> list[str]:
@@ -148,6 +166,7 @@ LISTS = {
     "moves": moves,
     "products": products,
     "stationary": stationary,
+    "reducing loads": reducing_loads,
     "copies": copies,
     "launches": launches,
     "rows": rows_of_tensors,

@@ -43,8 +43,11 @@ def used(ins: Instruction) -> tuple[int, int]:
     else:
         results = ins.opcode[0] not in _NO_RESULT and bool(rest) and not isinstance(rest[0], Mem)
     if results and rest:
-        writes = bits_of(rest[0])
-        rest = rest[1:]
+        roles = () if form is None else form.row.roles or ()
+        count = 1 + any(role.kind in ("D", "D!", "D{}") for role in roles[1:])
+        for operand in rest[:count]:
+            writes |= bits_of(operand)
+        rest = rest[count:]
     for operand in rest:
         reads |= bits_of(operand)
     return reads, writes

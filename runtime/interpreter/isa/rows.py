@@ -4,9 +4,9 @@ A row has a name, whose words come first and in order, and slots of modifiers be
 (as assemblers take them): `order=weak|relaxed? space=global|shared? type=b32|b64`. A slot with a '?' may stay empty; a
 word that two slots have goes to the first that is free.
 
-Operands are roles: `D` a destination, `D!` one that may not be `_`, `D|P` a destination or a pair, `S` a value, `S:b32`
-one of a type of its own, `P` a predicate, `R` a register or the address of a variable, `R/shared` of a variable of that
-space (or of the slot's), `#` an integer literal, `[slot]` an
+Operands are roles: `D` a destination, `D!` one that may not be `_`, `D{}` one that may stand in braces, `D|P` a destination
+or a pair, `S` a value, `S:b32` one of a type of its own, `P` a predicate, `R` a register or the address of a variable,
+`R/shared` of a variable of that space (or of the slot's), `#` an integer literal, `[slot]` an
 address in the state space that the slot names, `[~slot]` one that may be 32 bits wide even if generic, `[slot/shared]` one
 that names variables of that space if generic, `[slot,{}]` a tensor map with coordinates, `{}` a vector, `X` anything; `?`
 behind a role that may be left out, `role@slot`, `role@slot=word` and `role@slot!=word` for one that is there if the slot
@@ -170,7 +170,8 @@ def _wrong(role: Role, operand: Operand, lanes: int, words: Words) -> str:
 
 
 _KINDS: dict[str, tuple[type, ...]] = {
-    "D": (Reg, Sink), "D!": (Reg,), "D|P": (Reg, Pair), "S": (Reg, Imm, Sym, Special, Negated), "P": (Reg, Negated, Imm),
+    "D": (Reg, Sink), "D!": (Reg,), "D{}": (Reg, Vec),
+    "D|P": (Reg, Pair), "S": (Reg, Imm, Sym, Special, Negated), "P": (Reg, Negated, Imm),
     "#": (Imm,), "[]": (Mem,), "[,{}]": (Mem,), "{}": (Vec,), "R": (Reg, Imm, Sym),
 }  # fmt: skip
 
@@ -260,7 +261,7 @@ def _row_of(opcode: Opcode) -> Row | None:
 
 _HEADS: set[str] = set()
 # Instructions that there are, beside others of their first word.
-_LEFT_OUT = {("tcgen05", "shift"), ("tcgen05", "mma", "sp"), ("tcgen05", "mma", "ws", "sp"), ("tcgen05", "ld", "red")}
+_LEFT_OUT = {("tcgen05", "shift"), ("tcgen05", "mma", "sp"), ("tcgen05", "mma", "ws", "sp")}
 
 
 def has_rows(head: str) -> bool:

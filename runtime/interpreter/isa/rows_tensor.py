@@ -37,11 +37,32 @@ def _fragment(w: Words, operands: Operands) -> str:
         return f".{w['shape']} takes {'the offset of its second half' if not halves else 'no offset'}"
     vector = next((o for o in operands if isinstance(o, Vec)), None)
     given = len(vector.items) if vector is not None else "none"
+    if vector is not None and None in vector.items:
+        return "'_' is not possible here"
     return "" if given == number else f"a vector of {number} is wanted, {given} given"
 
 
 _SHAPES = _TOGETHER + "shape=16x64b|16x128b|16x256b|32x32b|16x32bx2 num=x1|x2|x4|x8|x16|x32|x64|x128 "
 row("tcgen05.ld", _SHAPES + "pack=pack::16b? type=b32", "X [tmem] #?", _fragment, waits=True)
+
+
+def _reduced(w: Words, operands: Operands) -> str:
+    if w["num"] == "x1":
+        return "a reduction is of two columns or more"
+    if w["type"] != "f32" and (w["abs"] or w["nan"]):
+        return ".abs and .NaN are for .f32"
+    result = operands[1]
+    if isinstance(result, Vec) and (len(result.items) != 1 or not isinstance(result.items[0], Reg)):
+        return "the result is one register"
+    why = _fragment(w, operands)
+    if not why and w["shape"] == "16x32bx2":  # whose columns a thread's result covers is told by no text
+        return ".red with .16x32bx2 is not supported"
+    return why
+
+
+row("tcgen05.ld.red",
+    _TOGETHER + "shape=32x32b|16x32bx2 num=x1|x2|x4|x8|x16|x32|x64|x128 op=min|max abs? nan=NaN? type=f32|u32|s32",
+    "X D{} [tmem] #?", _reduced, waits=True)  # fmt: skip
 row("tcgen05.st", _SHAPES + "unpack=unpack::16b? type=b32", "[tmem] #? X", _fragment, waits=True)
 
 row("tcgen05.commit",

@@ -380,6 +380,29 @@ def cancelled() -> Any:
 
 
 @gluon.jit
+def loaded_with_maxima(x, out, most, M: gl.constexpr, N: gl.constexpr, layout: gl.constexpr, tmem: gl.constexpr):
+    rows, columns = gl.arange(0, M, gl.SliceLayout(1, layout)), gl.arange(0, N, gl.SliceLayout(0, layout))
+    at = rows[:, None] * N + columns[None, :]
+    memory = allocate_tensor_memory(gl.float32, [M, N], tmem)
+    memory.store(gl.convert_layout(gl.load(x + at), memory.get_reg_layout()))
+    loaded, largest = memory.load_max()
+    gl.store(out + at, gl.convert_layout(loaded, layout))
+    gl.store(most + rows, gl.convert_layout(largest, gl.SliceLayout(1, layout)))
+
+
+def maxima() -> Any:
+    found = []
+    layout = gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])
+    for n in (16, 64):
+        x = f32(128, n)
+        out, most = np.zeros_like(x), np.zeros(128, np.float32)
+        tmem = TensorMemoryLayout((128, n), col_stride=1)
+        loaded_with_maxima[(1,)](x, out, most, M=128, N=n, layout=layout, tmem=tmem, num_warps=4)
+        found += [(out, x, 0), (most, x.max(axis=1), 0)]
+    return found
+
+
+@gluon.jit
 def moved_rows(x_desc, out_desc, rows, places, column, B: gl.constexpr, layout: gl.constexpr):
     """Gathers rows of x, and scatters them to places of out."""
     i = gl.program_id(0) * B + gl.arange(0, B, layout)
@@ -411,3 +434,4 @@ def rows_moved() -> Any:
 
 
 BLACKWELL = (cancelled, rows_moved, pairs, moves, one_tile, stages, roles, chain, block_scales)
+ULTRA = (maxima,)  # of sm_103

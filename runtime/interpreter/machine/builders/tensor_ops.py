@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from ...checks import tensor_shadow
 from ...checks.waits import TensorWait
+from ...isa.semantics.minmax import extreme
 from ...isa.semantics.tensor_core import BadDescriptor, product_of
 from ...ptx.module import Imm, Instruction, Mem, Operand, Reg, Vec
 from ..compiler import Compiler, registers
@@ -126,11 +128,36 @@ def _shape(k: Compiler, ins: Instruction) -> tuple[str, int, bool, int]:
     return k.form["shape"], int(k.form["num"][1:]), packed, split
 
 
-@builds("tcgen05.ld")
+def _smallest_of(k: Compiler) -> Callable[[Array], Array]:
+    """The minimum or maximum over axis 1 of words (rows, registers, 32)."""
+    operation, type_ = k.form["op"], k.form["type"]
+    if type_ != "f32":
+        pick = np.min if operation == "min" else np.max
+        signed = np.int32 if type_ == "s32" else np.uint32
+        return lambda words: pick(words.view(signed), axis=1).view(np.uint32)
+    pair = extreme(operation, "f32", bool(k.form["nan"]))
+    kept = np.uint32(0x7FFFFFFF if k.form["abs"] else 0xFFFFFFFF)
+
+    def least(words: Array) -> Array:
+        words = words & kept
+        while words.shape[1] > 1:
+            words = pair(words[:, ::2], words[:, 1::2])
+        return words[:, 0]
+
+    return least
+
+
+@builds("tcgen05.ld tcgen05.ld.red")
 def build_ld(k: Compiler, ins: Instruction) -> Op:
-    """tcgen05.ld of any shape. Its registers are there at once: true dependences are respected (PTX ISA 9.7.16.6.4.5)."""
-    writers, address = [k.writer(r, "b32") for r in registers(ins.operands[0])], _address(k, ins.operands[1])
-    shape = _shape(k, ins)
+    """tcgen05.ld of any shape. Its registers are there at once: true dependences are respected (PTX ISA 9.7.16.6.4.5).
+
+    tcgen05.ld.red also gives each thread the least or largest of the values that it loads.
+    """
+    type_ = k.form["type"]
+    writers, shape = [k.writer(r, type_) for r in registers(ins.operands[0])], _shape(k, ins)
+    reduced = k.writer(registers(ins.operands[1])[0], type_) if "op" in k.form.words else None
+    address = _address(k, ins.operands[1 if reduced is None else 2])
+    least = _smallest_of(k) if reduced is not None else None
 
     def run(c: Group) -> None:
         memory = memory_of(c)
@@ -144,6 +171,8 @@ def build_ld(k: Compiler, ins: Instruction) -> Op:
         for i, write in enumerate(writers):
             if write is not None:
                 write(c, values[:, i])
+        if reduced is not None and least is not None:
+            reduced(c, least(values))
 
     return by_whole_warps(ins, run)
 
