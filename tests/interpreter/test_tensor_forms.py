@@ -84,6 +84,17 @@ def products() -> list[str]:
     return found
 
 
+def sparse() -> list[str]:
+    """The forms of products, with metadata."""
+    found: list[str] = []
+    for line in products():
+        name, operands = line.replace("tcgen05.mma.", "tcgen05.mma.sp.").split(" ", 1)
+        first = operands.split(", ")
+        found.append(f"{name} {', '.join([*first[:3], '[r6]', *first[3:]])}")
+    name = "tcgen05.mma.sp.cta_group::1.kind::f16 [r1], d1, d2"
+    return [*found, f"{name}, r5, q1;", f"{name}, r6, r5, q1;", f"{name}, [d6], r5, q1;"]
+
+
 def reducing_loads() -> list[str]:
     found: list[str] = []
     for shape, num, operation, how, type_ in itertools.product(
@@ -166,6 +177,7 @@ LISTS = {
     "moves": moves,
     "products": products,
     "stationary": stationary,
+    "sparse": sparse,
     "reducing loads": reducing_loads,
     "copies": copies,
     "launches": launches,

@@ -19,10 +19,10 @@ opcodes a line stands for.
 
 ROWS_TEXT = """## Memory, synchronisation, copies, warps and control
 
-Modifiers may come in any order behind the name. Operands: `D` is a destination (`D!`: not `_`, `D{}`: in
-braces, too), `D|P` may be a pair, `S` a value, `P` a predicate, `#` an integer literal, `[x]` an address in the state space that `x` names, `{}` a vector. `?` marks
-what may be left out, `@x` what is there with the modifier `x`. What the columns can't say (which types an operation has,
-which modifiers exclude one another) is checked too.
+Modifiers may come in any order behind the name. Operands: `D` is a destination (`D!`: not `_`, `D{}`: in braces, too),
+`D|P` may be a pair, `S` a value, `P` a predicate, `#` an integer literal, `[x]` an address in the state space that `x`
+names, `{}` a vector. `?` marks what may be left out, `@x` what is there with the modifier `x`. What the columns can't say
+(which types an operation has, which modifiers exclude one another) is checked too.
 """
 
 

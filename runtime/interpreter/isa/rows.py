@@ -261,7 +261,7 @@ def _row_of(opcode: Opcode) -> Row | None:
 
 _HEADS: set[str] = set()
 # Instructions that there are, beside others of their first word.
-_LEFT_OUT = {("tcgen05", "shift"), ("tcgen05", "mma", "sp"), ("tcgen05", "mma", "ws", "sp")}
+_LEFT_OUT = {("tcgen05", "shift"), ("tcgen05", "mma", "ws", "sp")}
 
 
 def has_rows(head: str) -> bool:

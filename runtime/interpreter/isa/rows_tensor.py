@@ -111,6 +111,10 @@ def _product(w: Words, operands: Operands) -> str:
     return "" if scaled else _rest(w, list(operands[4:]))
 
 
+def _sparse_product(w: Words, operands: Operands) -> str:
+    return _product(w, (*operands[:3], *operands[4:]))
+
+
 def _rest(w: Words, rest: list[object]) -> str:
     lanes = rest.pop(0) if isinstance(rest[0], Vec) else None
     wanted = 8 if w["group"] == "cta_group::2" else 4
@@ -127,12 +131,17 @@ def _rest(w: Words, rest: list[object]) -> str:
     return ""
 
 
-row("tcgen05.mma",
+_KINDS = (
     _GROUP + _PLAIN + "|kind::mxf8f6f4|kind::mxf4|kind::mxf4nvf4 "
     "block_scale? vector=scale_vec::1X|scale_vec::2X|scale_vec::4X|block16|block32? ashift? "
-    "collector=collector::a::fill|collector::a::use|collector::a::lastuse|collector::a::discard?",
-    "[tmem] X S:b64 S:b32 [tmem]@block_scale [tmem]@block_scale P@block_scale "
-    "X@block_scale!=block_scale X?@block_scale!=block_scale X?@block_scale!=block_scale", _product)  # fmt: skip
+    "collector=collector::a::fill|collector::a::use|collector::a::lastuse|collector::a::discard?"
+)
+_BEHIND = (
+    "[tmem]@block_scale [tmem]@block_scale P@block_scale "
+    "X@block_scale!=block_scale X?@block_scale!=block_scale X?@block_scale!=block_scale"
+)
+row("tcgen05.mma", _KINDS, "[tmem] X S:b64 S:b32 " + _BEHIND, _product)
+row("tcgen05.mma.sp", _KINDS, "[tmem] X S:b64 [tmem] S:b32 " + _BEHIND, _sparse_product)
 
 
 def _stationary(w: Words, operands: Operands) -> str:

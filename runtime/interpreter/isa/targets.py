@@ -54,6 +54,8 @@ def lacks(target: str, ins: Instruction) -> str:
         return f"tcgen05 is of targets such as sm_100a, the module is for {target}"
     if words[0] == "tcgen05" and "kind::i8" in words and target not in ("sm_100a", "sm_101a", "sm_110a"):
         return f".kind::i8 is of targets such as sm_100a, the module is for {target}"
+    if words[:3] == ("tcgen05", "mma", "sp") and target[-1] == "f" and {"kind::mxf4", "kind::mxf4nvf4"} & set(words):
+        return f"a sparse product of 4 bits is of targets such as sm_100a, the module is for {target}"
     if words[:3] == ("tcgen05", "ld", "red") and number_of(target) < 101:
         return f"tcgen05.ld.red is of targets such as sm_103a, the module is for {target}"
     if words[0] == "tcgen05" and target[-1] == "f" and any(w.startswith("scale_vec::") for w in words):

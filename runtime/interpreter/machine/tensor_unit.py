@@ -12,8 +12,8 @@ import numpy.typing as npt
 from ..checks import tensor_shadow
 from ..checks.kinds import HazardKind
 from ..checks.tensor_shadow import granules
-from ..isa.semantics.descriptor import wrong_tensor_descriptor
-from ..isa.semantics.tensor_core import COLUMNS, BadDescriptor, Product, product_of, scale_values
+from ..isa.semantics.descriptor import decode_tensor_descriptor, wrong_tensor_descriptor
+from ..isa.semantics.tensor_core import COLUMNS, LANES, BadDescriptor, Product, product_of, scale_values
 from ..ptx.module import Instruction
 from .engine import Pending
 from .group import Group, as_slice
@@ -50,6 +50,7 @@ class TensorProduct:
     scale_d: int
     stationary: bool = False
     zeros: Read | None = None  # the mask of columns that count as zero
+    metadata: Read | None = None  # of a sparse A
 
 
 @dataclass(slots=True)
@@ -136,7 +137,7 @@ class TensorUnit:
     def _multiply(self, c: Group, p: TensorProduct, word: int, row: Array, lane: Array) -> None:
         rows = c.rows[row]
         try:
-            form = product_of(word, p.kind, p.pair, p.vector, p.stationary)
+            form = product_of(word, p.kind, p.pair, p.vector, p.stationary, p.metadata is not None)
         except BadDescriptor as error:
             self.memory.hazard(int(rows[0]), str(error), p.ins, _ENCODE, HazardKind.DESCRIPTOR)
             return
@@ -167,10 +168,11 @@ class TensorUnit:
         a = None if a_at is not None else [self._tile(s, p.a, "a", i) for i in range(s.blocks.shape[1])]
         b = [self._tile(s, p.b, "b", i) for i in range(s.blocks.shape[1])]
         scales = None if p.scales is None else [s.take(r).astype(np.int64) & 0xFFFF for r in p.scales]
+        metadata = self._metadata(s)
         off = self._off(s)
         if a_at is not None:
             self._lanes(s, a_at, "A")
-        self._note(s, d & 0xFFFF, half, enable, a_at, [*(a or []), *b], scales)
+        self._note(s, d & 0xFFFF, half, enable, a_at, [*(a or []), *b], scales, metadata)
 
         def perform() -> None:
             left = self._from_tensor(s, a_at & 0xFFFF, half) if a_at is not None else None
@@ -179,6 +181,8 @@ class TensorUnit:
             for i in range(s.blocks.shape[1]):
                 mine = left[i] if left is not None else (a or [])[i].gather(memory, form.code("a"))
                 x = form.values(mine, "a")
+                if metadata is not None:
+                    x = self._spread(s, x, i, metadata)
                 if scales is None:
                     product = self._plain(form, x, right)
                 else:
@@ -186,6 +190,32 @@ class TensorUnit:
                 self._accumulate(s, product, i, d & 0xFFFF, half, enable, off)
 
         return perform
+
+    def _metadata(self, s: Site) -> Array | None:
+        """The first column of a sparse A's metadata."""
+        if s.p.metadata is None:
+            return None
+        start = s.take(s.p.metadata).astype(np.int64)
+        if (start >> 16).any() or (start & 1).any():
+            what = f"metadata of a sparse A begins at tensor memory address {int(start.max()):#x}"
+            fix = "begin at lane 0 of an even column: the sparsity selector names the column of two"
+            self.memory.hazard(int(s.rows[0]), what, s.p.ins, fix, HazardKind.DESCRIPTOR)
+        return (start & 0xFFFE) + s.form.selector
+
+    def _spread(self, s: Site, stored: Array, block: int, metadata: Array) -> Array:
+        """A (n, rows, k) from what is stored of it, (n, rows, k / 2)."""
+        form = s.form
+        columns = np.minimum(metadata[:, None] + np.arange(form.metadata_columns), COLUMNS - 1)
+        words = self.memory.data[s.blocks[:, block, None, None], np.arange(LANES)[None, :, None], columns[:, None, :]]
+        places = form.places(words)
+        bad = (places < 0).any(axis=(1, 2))
+        if bad.any() and self.batch.run.detect:
+            what = "the metadata of a sparse product does not name which elements are stored"
+            row = int(s.rows[int(bad.argmax())])
+            self.memory.hazard(row, what, s.p.ins, "make each four bits by PTX ISA 9.7.16.10.8", HazardKind.DESCRIPTOR)
+        out = np.zeros((*stored.shape[:2], form.k), stored.dtype)
+        np.put_along_axis(out, np.maximum(places, 0), stored, 2)
+        return out
 
     @staticmethod
     def _plain(form: Product, a: Array, b: Array) -> Array:
@@ -214,7 +244,12 @@ class TensorUnit:
             rows, turned = form.rows, form.a_transposed
         else:
             rows, turned = form.n // s.blocks.shape[1], form.b_transposed
-        shape = TileShape(rows, form.size(which), turned, 32, True)
+        depth = 64 if form.sparse and which == "b" else 32
+        spans = {decode_tensor_descriptor(word).swizzle for word in np.unique(words).tolist()}
+        if depth == 64 and not turned and 32 in spans:  # a row of which lies in two atoms
+            what = "B of a sparse product with a swizzle of 32 bytes is not interpreted"
+            self.memory.hazard(int(s.rows[0]), what, s.p.ins, "", HazardKind.DESCRIPTOR)
+        shape = TileShape(rows, form.size(which), turned, depth, True)
         return self.tile(s.rows, words, shape, s.blocks[:, block], which.upper(), s.p.ins)
 
     def tile(
@@ -250,13 +285,16 @@ class TensorUnit:
     # --- what a product accesses ---------------------------------------------------------------
 
     def _note(
-        self, s: Site, d: Array, half: int, enable: Array, a: Array | None, tiles: list[TileOperand], scales: list[Array] | None
+        self, s: Site, d: Array, half: int, enable: Array, a: Array | None, tiles: list[TileOperand], scales: list[Array] | None,
+        metadata: Array | None,
     ) -> None:  # fmt: skip
         form, memory = s.form, self.memory
         parts = 2 * np.arange(4) + half if form.half else _ALL
         reads = [] if a is None else [(a & 0xFFFF, _WORDS, parts)]
         for at, count in zip(scales or (), (-(-form.rows // 32), -(-form.n // 32)), strict=False):
             reads.append((at, count, _ALL))
+        if metadata is not None:
+            reads.append((metadata, form.metadata_columns, _ALL))
         spans = [(d[:, None] + np.arange(form.columns), parts, True)]
         spans += [(at[:, None] + np.arange(count), those, False) for at, count, those in reads]
         for i in range(s.blocks.shape[1]):

@@ -58,22 +58,26 @@ class SparseSemantics(ProductForm):
         """Return where along k the stored elements lie, (warps, 16, k / 2); -1 where the metadata, (warps, 32), is invalid."""
         lane, nibble = metadata(self.k // self.chunk, selector, WIDTH[self.types[0]] <= 8)
         bits = (words[:, lane] >> (4 * nibble).astype(np.uint32) & np.uint32(15)).astype(np.int64)
-        first = self.chunk * np.arange(self.k // self.chunk)
-        if self.chunk == 2:
-            which = np.where(bits == 0b1110, 1, np.where(bits == 0b0100, 0, -1))
-            return np.where(which < 0, -1, which + first)
         low, high = bits & 3, bits >> 2
-        valid = low < high if self.ordered else low != high
-        pairs = np.stack([low, high], -1)
-        if self.chunk == 8:
-            pairs = np.stack([2 * pairs, 2 * pairs + 1], -1).reshape(*bits.shape, 4)
-        found = np.where(valid[..., None], pairs + first[:, None], -1)
-        return found.reshape(*bits.shape[:2], -1)
+        return stored_at(bits, self.chunk, low < high if self.ordered else low != high)
 
 
 def _chunk(type_: str) -> int:
     """Elements of A that four bits of metadata describe."""
     return {32: 2, 4: 8}.get(WIDTH[type_], 4)
+
+
+def stored_at(bits: Array, chunk: int, valid: Array) -> Array:
+    """Where along k the stored elements lie, (n, rows, k / 2), by the four bits (n, rows, chunks) of each chunk; -1 where these
+    name no place. `valid`: whether the two numbers in four bits may stand together, for chunks of four and more."""
+    first = chunk * np.arange(bits.shape[2])
+    if chunk == 2:
+        which = np.where(bits == 0b1110, 1, np.where(bits == 0b0100, 0, -1))
+        return np.where(which < 0, -1, which + first)
+    pairs = np.stack([bits & 3, bits >> 2], -1)
+    if chunk == 8:
+        pairs = np.stack([2 * pairs, 2 * pairs + 1], -1).reshape(*bits.shape, 4)
+    return np.where(valid[..., None], pairs + first[:, None], -1).reshape(*bits.shape[:2], -1)
 
 
 @cache

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .formats import decode
+from .sparse import stored_at
 from .types import Array
 
 LANES = 128
@@ -40,6 +41,7 @@ class Product:
     `a_type`, `b_type` and `d_type` are PTX names. `a_transposed` and `b_transposed`: whether rows of one k are contiguous in
     shared memory. `negative`: -A B. `scales`: scale factors of a row, 0 without. `scale_type`: ue8m0 or ue4m3. `ids`: the byte
     of tensor memory's words where the scales of A and B begin. `stationary`: of tcgen05.mma.ws.
+    `sparse`: half of A's k is stored, and column `selector` of tensor memory and on says which.
     """
 
     kind: str
@@ -58,6 +60,8 @@ class Product:
     scale_type: str
     ids: tuple[int, int]
     stationary: bool = False
+    sparse: bool = False
+    selector: int = 0
 
     @property
     def rows(self) -> int:
@@ -102,6 +106,21 @@ class Product:
         """Return how many of each 16 bytes of A or B in shared memory hold elements: those of 4 and 6 bits are padded."""
         type_ = self.a_type if which == "a" else self.b_type
         return {"e2m1": 8, "e2m3": 12, "e3m2": 12}.get(type_, 16) if not self.packed else 16
+
+    @property
+    def chunk(self) -> int:
+        """Elements of a sparse A that four bits of metadata describe."""
+        return 8 if self.packed else 2 if self.kind == "tf32" else 4
+
+    @property
+    def metadata_columns(self) -> int:
+        return 1 if self.kind in ("f16", "tf32") else 2
+
+    def places(self, words: Array) -> Array:
+        """Where along k the stored elements of A lie, (n, rows, k / 2), by words (n, lanes, columns); -1 where none is named."""
+        lane, column, first = metadata_places(self.rows, self.k // self.chunk, self.metadata_columns)
+        bits = (words[:, lane, column] >> first & np.uint32(15)).astype(np.int64)
+        return stored_at(bits, self.chunk, np.isin(bits, _MEANINGFUL))
 
     def code(self, which: str) -> Any:
         return _CODES.get(self.a_type if which == "a" else self.b_type, np.uint8)
@@ -148,11 +167,14 @@ def _bits(word: int, first: int, count: int) -> int:
 
 
 @cache
-def product_of(word: int, kind: str, pair: bool, vector: str, stationary: bool = False) -> Product:
+def product_of(
+    word: int, kind: str, pair: bool, vector: str, stationary: bool = False, sparse: bool = False
+) -> Product:  # fmt: skip
     """The product that an instruction descriptor names for `kind`. Raises `BadDescriptor`."""
     scaled = kind.startswith("mx")
-    if _bits(word, 2, 1):
-        raise BadDescriptor("the instruction descriptor says that A is sparse, and the instruction is tcgen05.mma")
+    if _bits(word, 2, 1) != sparse:
+        says, name = ("dense", "tcgen05.mma.sp") if sparse else ("sparse", "tcgen05.mma")
+        raise BadDescriptor(f"the instruction descriptor says that A is {says}, and the instruction is {name}")
     a, b = _bits(word, 7, 3), _bits(word, 10, 2 if kind in ("mxf4", "mxf4nvf4") else 3)
     d = 1 if scaled else _bits(word, 4, 2)
     results = {1: "f32"} if scaled else _RESULTS[kind]
@@ -168,6 +190,7 @@ def product_of(word: int, kind: str, pair: bool, vector: str, stationary: bool =
     n = _bits(word, 17, 6) << 3
     transposed = bool(_bits(word, 15, 1)), bool(_bits(word, 16, 1))
     _check_shape(kind, pair, m, n, stationary)
+    selector = _selector(kind, pair, m, word) if sparse else 0
     for type_, turned in zip(types, transposed, strict=False):
         if turned and type_ in _MINI:
             raise BadDescriptor(f"a matrix of {type_} is K-major")
@@ -185,8 +208,22 @@ def product_of(word: int, kind: str, pair: bool, vector: str, stationary: bool =
     if scaled and any(i % scales for i in ids):
         raise BadDescriptor(f"a scale factor ID is {max(ids)}, no multiple of {scales}")
     negative = _bits(word, 13, 1) != _bits(word, 14, 1)
-    return Product(kind, pair, m, n, _K[kind], *types, *transposed, negative, bool(_bits(word, 3, 1)) and kind == "i8",
-                   scales, scale_type, ids, stationary)  # fmt: skip
+    saturates = bool(_bits(word, 3, 1)) and kind == "i8"
+    k = _K[kind] * (1 + sparse)
+    return Product(kind, pair, m, n, k, *types, *transposed, negative, saturates, scales, scale_type, ids, stationary, sparse,
+                   selector)  # fmt: skip
+
+
+def _selector(kind: str, pair: bool, m: int, word: int) -> int:
+    """The sparsity selector. Raises `BadDescriptor` for products whose metadata lies where no text tells."""
+    if m != (256 if pair else 128):
+        raise BadDescriptor(f"metadata of a sparse A with M = {m} is not interpreted")
+    if kind.startswith("mx"):
+        return 0
+    selector, most = _bits(word, 0, 2), 1 if kind in ("f16", "tf32") else 0
+    if selector > most:
+        raise BadDescriptor(f"a sparsity selector of {selector} for .kind::{kind} is not interpreted")
+    return selector
 
 
 def _check_shape(kind: str, pair: bool, m: int, n: int, stationary: bool) -> None:
@@ -248,6 +285,25 @@ def scale_values(type_: str) -> Array:
         found = decode((code & 127).astype(np.uint8), "e4m3").astype(np.float64)
     found.setflags(write=False)
     return found
+
+
+# --- metadata of a sparse A ----------------------------------------------------------------------
+
+_MEANINGFUL = (0b0100, 0b1000, 0b1100, 0b1001, 0b1101, 0b0110, 0b1110)
+
+
+@cache
+def metadata_places(rows: int, chunks: int, columns: int) -> tuple[Array, Array, Array]:
+    """The lane, the column and the first bit that describe each chunk of each row: three arrays (rows, chunks).
+
+    In one column (16 and 32 bits), a lane of each 16 has rows g (low bits) and g + 8, of one half of the chunks. In two, a lane
+    has its row (PTX ISA 9.7.16.10.8.4; the layouts are those of CuTe's fragments).
+    """
+    row, chunk = np.arange(rows)[:, None], np.arange(chunks)[None, :]
+    if columns == 1:
+        lane = row // 16 * 16 + chunk // 4 * 8 + row % 8
+        return lane, np.zeros_like(lane), (16 * (row // 8 % 2) + 4 * (chunk % 4)).astype(np.uint32)
+    return row + 0 * chunk, chunk // 8 + 0 * row, (4 * (chunk % 8) + 0 * row).astype(np.uint32)
 
 
 # --- tensor memory -------------------------------------------------------------------------------

@@ -221,10 +221,12 @@ def build_fence(k: Compiler, ins: Instruction) -> Op:
 # --- products and copies --------------------------------------------------------------------------
 
 
-@builds("tcgen05.mma")
+@builds("tcgen05.mma tcgen05.mma.sp")
 def build_product(k: Compiler, ins: Instruction) -> Op:
-    """tcgen05.mma of every kind, with A in shared or tensor memory."""
-    d, a, b, word, *rest = ins.operands
+    """tcgen05.mma and tcgen05.mma.sp of every kind, with A in shared or tensor memory."""
+    d, a, b, *rest = ins.operands
+    metadata = _address(k, rest.pop(0)) if k.form.row.name[-1] == "sp" else None
+    word = rest.pop(0)
     if k.form["ashift"]:
         raise k.error(".ashift is not interpreted")
     scales: tuple[Read, Read] | None = None
@@ -238,7 +240,7 @@ def build_product(k: Compiler, ins: Instruction) -> Op:
         ins, k.form["kind"].removeprefix("kind::"), _pair(k), k.form["vector"], _address(k, d),
         _address(k, a) if isinstance(a, Mem) else k.reader(a, "b64"), isinstance(a, Mem), k.reader(b, "b64"),
         k.reader(word, "b32"), k.reader(rest[0], "pred"), scales, off,
-        constant_operand(k, rest[1]) if len(rest) > 1 else 0,
+        constant_operand(k, rest[1]) if len(rest) > 1 else 0, metadata=metadata,
     )  # fmt: skip
     return _checked(k, p, word)
 
@@ -259,7 +261,7 @@ def _checked(k: Compiler, p: TensorProduct, word: Operand) -> Op:
     """The operation of a product. An instruction descriptor that is a literal is checked at once."""
     if isinstance(word, Imm):
         try:
-            product_of(int(word.value), p.kind, p.pair, p.vector, p.stationary)
+            product_of(int(word.value), p.kind, p.pair, p.vector, p.stationary, p.metadata is not None)
         except BadDescriptor as error:
             raise k.error(str(error)) from None
     return lambda c: memory_of(c).unit.multiply(c, p)
