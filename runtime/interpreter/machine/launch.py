@@ -35,6 +35,7 @@ from .engine import Engine
 from .frame import Pool
 from .group import Group
 from .heap import Heap
+from .launch_checks import check_launch, check_target
 from .mbarriers import TIMED_OUT
 from .memory import SHARED_RESERVED, GlobalMemory
 from .program import Program, Seg
@@ -119,7 +120,7 @@ class Run:
         self.globals: GlobalSpace = GlobalSpace(self)
         self.generic: GenericSpace = GenericSpace(self)
         self.symbols: list[dict[str, int]] = [{} for _ in self.parameters]
-        self._check_launch(self.target)
+        check_launch(self)
         x, y, z = (g // c for g, c in zip(grid, cluster, strict=True))
         self.teams: int = x * y * z * self.devices
         self.blocks: int = self.teams * self.cluster_size
@@ -159,32 +160,6 @@ class Run:
                 raise ValueError(f"parameter '{var.name}' has {size} bytes, {len(value)} given")
             data[at : at + size] = value
         return bytes(data)
-
-    def _check_launch(self, target: Target) -> None:
-        limits, hazard = target.limits, self.reporter.hazard
-        if self.threads_per_block > limits.threads_per_block or self.threads_per_block < 1:
-            raise ValueError(
-                f"a block of {self.block} has {self.threads_per_block} threads; the limit is {limits.threads_per_block}"
-            )
-        used = self.shared_bytes - SHARED_RESERVED
-        if used > limits.smem_per_block:
-            what = f"a block needs {used} bytes of shared memory; {target} has {limits.smem_per_block}"
-            hazard(HazardKind.SHARED_CAPACITY, what, None)
-        if self.cluster_size > 16:
-            what = f"a cluster of {self.cluster_size} blocks; the limit is 16"
-            hazard(HazardKind.CLUSTER_SIZE, what, None)
-        for axis in range(3):
-            if self.grid[axis] % self.cluster[axis]:
-                what = f"grid {self.grid} is not a multiple of cluster {self.cluster}"
-                hazard(HazardKind.CLUSTER_SIZE, what, None)
-        wanted = self.program.entry.directives.get("reqntid")
-        if wanted is not None:
-            required = (*wanted, 1, 1)[:3]
-            if required != self.block:
-                raise ValueError(f"the entry requires a block of {required}, not {self.block}")
-        most = self.program.entry.directives.get("maxntid")
-        if most is not None and self.threads_per_block > int(np.prod(most)):
-            raise ValueError(f"the entry allows blocks of at most {most}, not {self.block}")
 
     def _load_variables(self, symbols: dict[str, int]) -> list[int]:
         """Allocate the module's .global and .const variables for this run, on one GPU."""
@@ -555,14 +530,6 @@ class Run:
 
     def special(self, batch: Batch, name: str) -> Array:
         return special(self, batch, name)
-
-
-def check_target(module: Module, device: str) -> None:
-    """Check the code's architecture: it must not be later than the device's, and equal for `a` and `f`."""
-    number, have = (int(name.removeprefix("sm_").rstrip("af")) for name in (module.target, device))
-    fits = module.target == device if module.target[-1] in "af" else number <= have
-    if not fits:
-        raise PtxError(f"the module is for {module.target}, and the device is {device}", *module.target_at)
 
 
 def _unfolded(i: Array, extents: Dims) -> Array:
