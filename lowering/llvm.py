@@ -123,7 +123,14 @@ def _aside(work: Callable[[], str]) -> str:
 
     # no daemon, so that LLVM is not torn down while it runs; a lock, because an interrupted `join` takes a thread for
     # ended
-    threading.Thread(target=run, name="LLVM").start()
+    thread = threading.Thread(target=run, name="LLVM")
+    try:
+        thread.start()
+    except RuntimeError as error:
+        # `start` waits on a condition, which raises this in place of an interrupt that comes while it takes its lock
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        raise
     with done:
         result = made[0]
     if isinstance(result, Exception):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
+import random
 import sys
 import threading
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -42,7 +45,67 @@ def work(number: int, ops: int) -> None:
     made(X, interpret=True)
 
 
+class InterruptAt:
+    """A trace function that raises KeyboardInterrupt at one line event of a thread, the `number`th of those in `places`.
+
+    A place is a part of "folder/file.py:function".
+    """
+
+    def __init__(self, number: int, places: tuple[str, ...]) -> None:
+        self.number, self.places, self.count = number, places, 0
+        self.where: list[str] = []
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> InterruptAt | None:
+        name = frame.f_code.co_filename
+        if not any(place in f"{name}:{frame.f_code.co_name}" for place in self.places):
+            return None
+        # Python looks for signals at calls and loops: none arrives between the body of a `with` and its exit
+        if event == "line" and not linecache.getline(name, frame.f_lineno).lstrip().startswith("with "):
+            self.count += 1
+            if self.count == self.number:
+                sys.settrace(None)
+                while len(self.where) < 4:
+                    self.where.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+                    frame = frame.f_back or frame
+                raise KeyboardInterrupt
+        return self
+
+    def arrived(self, number: int) -> str:
+        """Compile kernel `number`: what came in place of the interrupt, empty where it came."""
+        got: BaseException | None = None
+        sys.settrace(self)
+        try:
+            work(number, 2)
+        except BaseException as error:
+            got = error
+        finally:
+            sys.settrace(None)
+        return "" if type(got) is KeyboardInterrupt or not self.where else f"{self.where}: {got!r}"
+
+
+def at_lines(seed: int, count: int, places: tuple[str, ...]) -> None:
+    """Interrupt compiles at `count` random lines of such places, and compile the same kernel after each."""
+    from kernel_dsl.trace import _current  # pyright: ignore[reportPrivateUsage]
+
+    first = 1_000_000 * (seed + 1)
+    work(first, 2)
+    whole = InterruptAt(-1, places)
+    whole.arrived(first + 1)
+    order = random.Random(seed)
+    for i, number in enumerate(order.sample(range(1, whole.count), min(count, whole.count - 1))):
+        at = InterruptAt(number, places)
+        wrong = at.arrived(first + 2 + i)
+        if wrong or _current.get() is not None:
+            print(f"line {number} of {whole.count}: {wrong or at.where}", flush=True)
+            _current.set(None)
+        work(first + 2 + i, 2)
+    print("done", flush=True)
+
+
 def main() -> None:
+    if sys.argv[1] == "lines":
+        at_lines(int(sys.argv[2]), int(sys.argv[3]), tuple(sys.argv[4:]))
+        return
     folder, slow = Path(sys.argv[1]), sys.argv[2] == "slow"
     print("ready", flush=True)
     number = 0
