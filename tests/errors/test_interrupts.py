@@ -69,12 +69,12 @@ def test_many_interrupts(tmp_path: Path) -> None:
     [
         (("threading.py:wait",), 40),
         ((".py",), 8),
-        pytest.param(("threading.py", "subprocess.py", "forking.py"), 1000, marks=pytest.mark.slow),
-        pytest.param((".py",), 300, marks=pytest.mark.slow),
+        pytest.param(("threading.py", "subprocess.py", "forking.py"), 200, marks=pytest.mark.slow),
+        pytest.param((".py",), 200, marks=pytest.mark.slow),
     ],
 )
 def test_an_interrupt_arrives_at_any_line(places: tuple[str, ...], count: int, tmp_path: Path) -> None:
     env = {**os.environ, "KERNEL_DSL_CACHE": str(tmp_path), "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-W", "ignore", "-m", "tests.errors.interrupted", "lines", "7", str(count), *places]
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=900)
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=1800)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]
