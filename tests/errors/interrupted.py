@@ -71,8 +71,13 @@ class InterruptAt:
         return self
 
     def arrived(self, number: int) -> str:
-        """Compile kernel `number`: what came in place of the interrupt, empty where it came."""
+        """Compile kernel `number`: what came in place of the interrupt, empty where it came.
+
+        Python drops what is raised in a finalizer or a weak reference's callback, an interrupt too, and says so.
+        """
         got: BaseException | None = None
+        dropped: list[object] = []
+        sys.unraisablehook = lambda unraisable: dropped.append(unraisable.exc_type)
         sys.settrace(self)
         try:
             work(number, 2)
@@ -80,7 +85,9 @@ class InterruptAt:
             got = error
         finally:
             sys.settrace(None)
-        return "" if type(got) is KeyboardInterrupt or not self.where else f"{self.where}: {got!r}"
+            sys.unraisablehook = sys.__unraisablehook__
+        came = type(got) is KeyboardInterrupt or dropped == [KeyboardInterrupt]
+        return "" if came or not self.where else f"{self.where}: {got!r}"
 
 
 def at_lines(seed: int, count: int, places: tuple[str, ...]) -> None:
