@@ -63,6 +63,15 @@ class DimRead(Error, TypeError):
     help = "{hint}"
 
 
+class EscapedExtent(Error, RuntimeError):
+    """An extent from a function of shapes, such as `grid=lambda x: ...`, was used after the function had returned."""
+
+    code = "escaped-extent"
+    title = "an extent was used after the function of shapes that received it had returned"
+    note = "functions as `grid` and `out_type` also run with symbols as extents, which have no values"
+    help = "take the extent from the array: `x.shape[0]`"
+
+
 def unknown(name: str) -> DimRead:
     """The error for asking for the value of an extent while tracing."""
     hint = (

@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 from .attributes import attribute_type
 from .compiled import Condition
 from .dataclass import dataclass
-from .errors_dims import unknown
+from .errors import ValueFromOtherTrace
+from .errors_dims import EscapedExtent, unknown
 from .variables import Expression, Symbol, Variable
 
 _F = TypeVar("_F")
 LARGEST = 2**48  # elements along an axis: more than a GPU can address
 GRID = -1  # stands for an array's number
-
-
-class NotSymbolic(Exception):
-    """A function of shapes asks for the value of an extent that has none yet."""
 
 
 class Reads:
@@ -72,7 +69,8 @@ class Unread:
             self.reads.assumed.add(self.place)
 
     def __index__(self) -> int:
-        assert self.reads is not None, f"{self!r} has no value after the trace"
+        if self.reads is None:
+            raise ValueFromOtherTrace(what="after the body ended", hint="pass its array to the kernel that uses it")
         self.reads.values.add(self.place)
         return self.value
 
@@ -329,7 +327,10 @@ def seen(size: Any) -> Any:
 
 
 class ExtentSymbol(Variable):
-    """An extent in a function of shapes: arithmetic on it is kept, and asking for its value ends the attempt."""
+    """An extent in a function of shapes: arithmetic on it is kept, and asking for its value is an error.
+
+    The error ends the attempt to call the function with symbols. Users see it if they kept the symbol.
+    """
 
     def __init__(self, extent: Extent) -> None:
         self.name: str = f"{extent.array}.{extent.axis}"
@@ -337,7 +338,7 @@ class ExtentSymbol(Variable):
         self.extent = extent
 
     def now(self) -> int | None:
-        raise NotSymbolic
+        raise EscapedExtent()
 
     def __repr__(self) -> str:
         return repr(self.extent)

@@ -528,6 +528,8 @@ class Shape(tuple[int, ...]):
     integer.
     """
 
+    nest = tuple  # what carries of it are: their leaves are values, which have no int
+
     @classmethod
     def of(cls, sizes: tuple[Any, ...]) -> tuple[int, ...]:
         """A shape of these sizes, some of which may be `Extent`s."""

@@ -86,7 +86,8 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[li
 
 
 def _made(cls: type[Any], items: list[Any]) -> Any:
-    """An instance of a subclass of tuple or list."""
+    """An instance of a subclass of tuple or list, or of the class that its `nest` names."""
+    cls = getattr(cls, "nest", cls)
     try:
         return cls(*items) if hasattr(cls, "_fields") else cls(items)
     except Exception as error:

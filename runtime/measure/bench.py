@@ -13,6 +13,7 @@ from typing import Any, cast
 from kernel_dsl.boundary import checks_itself
 from kernel_dsl.diagnostics import shown
 from kernel_dsl.errors import BadArgument, BadArgumentType
+from kernel_dsl.source import misfit
 
 from ..devices import driver
 from ..devices.devices import cuda_device
@@ -239,6 +240,11 @@ def bench(
     runs: dict[str, Run] = {}
     failed: dict[str, str] = {}
     for number, (name, function) in enumerate(variants.items()):
+        why = misfit(function, *args) if number == 0 else ""
+        if why:
+            raise BadArgument(
+                op="bench", what=f"`{name}` can't be called so: {why}", hint="give it the arguments it takes"
+            )
         try:
             result = function(*args)
             if check is not None:

@@ -38,6 +38,7 @@ FIXES: dict[str, tuple[str, str, str]] = {
     "DimType": ("dim_type", 'min="few"', "min=2"),
     "DimValue": ("dim_value", "min=100", "min=10"),
     "DynamicSlice": ("dynamic_slice", "x[n : n + 2]", "x[kd.ds(n, 4)]"),
+    "EscapedExtent": ("escaped_extent", "(symbol, 8)", "(x.shape[0], 8)"),
     "EmptyReduction": ("empty_reduction", "x[:, 8:].max", "x[:, 4:].max"),
     "GridLimit": ("grid_limit_cluster", '"sm_80"', '"sm_90a"'),
     "IndexOutOfRange": ("index_out_of_range", "x[4]", "x[-1]"),

@@ -269,3 +269,18 @@ def test_vmap_and_arrays_of_other_orders() -> None:
     gaps = rng.standard_normal((9, 128)).astype(np.float32)[::3, ::2]
     np.testing.assert_array_equal(kernel(gaps, interpret=True), gaps * np.float32(3))
     assert len(kernel.specialisations()) == 1  # of arrays with gaps
+
+
+def test_a_shape_is_a_nest_of_values() -> None:
+    """As the carry of a loop and as the result of branches."""
+
+    def body(x: Any, out: Any) -> None:
+        rows, columns = kd.fori_loop(0, 3, lambda _, shape: (shape[0] + 1, shape[1]), x.shape)
+        more, _ = kd.cond(x[0, 0] > 0, lambda: x.shape, lambda: (kd.int64(0), 0))
+        for place, value in enumerate((rows, columns, more)):
+            out[place] = kd.astype(value, kd.int32)
+
+    kernel = kd.kernel(body, out_type=Spec((3,), kd.int32), shapes={"x": (kd.Dim("M"), 16)}, interpret=True)
+    for rows in (1, 5):
+        assert kernel(np.ones((rows, 16), np.float32)).tolist() == [rows + 3, 16, rows]
+    assert len(kernel.specialisations()) == 1
