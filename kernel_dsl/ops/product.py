@@ -112,9 +112,9 @@ def dot(
     Axes before the last two are a batch: they broadcast, and each index along them is one product, as in `np.matmul`.
     Sums are float32 (int32 for integers, float64 for float64); so is the result, unless `out_dtype` names another
     dtype. float32 products are exact unless `precision="tf32"`, which rounds operands, or `"tf32x3"`, which multiplies
-    high and low parts of them in tf32, about as accurate as float32; an infinite operand gives NaN. Tensor cores
-    multiply the dtypes that they know: by wgmma if b is a Ref in SMEM and the target has it, else by mma.sync. Lanes
-    multiply other dtypes. Vectors are treated as in NumPy.
+    high and low parts of them in tf32, about as accurate as float32; an infinite operand gives NaN. Both are
+    for operands that promote to float32. Tensor cores multiply the dtypes that they know: by wgmma if b is a Ref in
+    SMEM and the target has it, else by mma.sync. Lanes multiply other dtypes. Vectors are treated as in NumPy.
 
     Scales of matrices are float32 or float8_e8m0fnu values or Refs. `a_scale`: a factor for all, (M,) or (M, 1) for each row, or
     (M, ceil(K/128)), also for each 128 of K; `b_scale`: for all, (N,) or (1, N) for each column, or (ceil(K/128), N) or
@@ -123,8 +123,9 @@ def dot(
     Raises `ShapeMismatch`, `BadArgument`, `NoCommonDType`.
     """
     if precision not in (None, "highest", "tf32", "tf32x3"):
-        raise BadArgument(op="dot", what=f"precision={precision!r}", hint='None, "tf32" or "tf32x3"')
+        raise BadArgument(op="dot", what=f"precision={precision!r}", hint='None, "highest", "tf32" or "tf32x3"')
     x, y = _operand(a), _operand(b)
+    common = _common(x.dtype, y.dtype, precision)
     if a_scale is not None or b_scale is not None:
         result = _scaled(x, y, acc, a_scale, b_scale, precision)
         return result if out_dtype is None else astype(result, out_dtype)
@@ -134,10 +135,6 @@ def dot(
     if len(y.shape) == 1:
         y, squeeze = _value(y)[:, None], (*squeeze, -1)
     batch = _batch_axes(x.shape, y.shape)
-    if _mixes(x.dtype, y.dtype):
-        common = x.dtype
-    else:
-        common, _ = promote([(x.dtype, False), (y.dtype, False)])
     result = _products(x, y, acc, common, precision, batch)
     if squeeze:
         from .shape import squeeze as drop
@@ -147,6 +144,16 @@ def dot(
 
 
 matmul = dot
+
+
+def _common(a: DType, b: DType, precision: str | None) -> DType:
+    """The dtype in which operands are multiplied. Raises `BadArgument` for a precision that it does not have."""
+    common = a if _mixes(a, b) else promote([(a, False), (b, False)])[0]
+    if precision in ("tf32", "tf32x3") and common != dt.float32:
+        given = a if a == b else f"{a} and {b}"
+        hint = "it rounds float32 operands: leave it out, or convert them with `astype(kd.float32)`"
+        raise BadArgument(op="dot", what=f"precision={precision!r} for operands of {given}", hint=hint)
+    return common
 
 
 def _operand(x: Any) -> Any:
