@@ -71,7 +71,9 @@ def pair_dims(gmem: View, smem: View, refuse: Refuse) -> list[CopyDim]:
 
 
 def check_alignment(type: RefType, view: View, offsets: Sequence[Value], refuse: Refuse) -> None:
-    """Raise `TmaRule` unless the start of the SMEM side is provably aligned for TMA."""
+    """Raise `TmaRule` unless the start of the SMEM side is provably aligned for TMA; also for a single element."""
+    if not view.dims:
+        raise _no_inner((), type, refuse)
     storage, item = storage_of(type), type.dtype.itemsize
     unit = max(period(type.swizzle), SMEM_UNIT)
     dynamic = view.moving(offsets)
@@ -113,7 +115,7 @@ def cut(array: RefType, type: RefType, dims: Sequence[CopyDim], refuse: Refuse) 
     inner = next((d for d in dims if d.buffer == last), None)
     unit_axis = rank - 1 if array.contiguous else None
     if inner is None:
-        raise _no_inner(dims, array, item, refuse)
+        raise _no_inner(dims, array, refuse)
     if unit_axis is not None and inner.array != unit_axis and array.shape[unit_axis] != 1:
         why = (
             "the buffer's last axis would walk an array axis whose elements are not neighbours; TMA does not transpose"
@@ -172,8 +174,8 @@ def cut(array: RefType, type: RefType, dims: Sequence[CopyDim], refuse: Refuse) 
     return Cut(order, tuple(boxes), prod(d.size for d in dims) * item)
 
 
-def _no_inner(dims: Sequence[CopyDim], array: RefType, item: int, refuse: Refuse) -> TmaRule:
-    what = f"one {array.dtype} element a row" if dims else "a single element"
+def _no_inner(dims: Sequence[CopyDim], type: RefType, refuse: Refuse) -> TmaRule:
+    what = f"one {type.dtype} element a row" if dims else "a single element"
     return refuse(what, f"TMA moves multiples of {UNIT} bytes along the last axis", "use a load and a store")
 
 

@@ -46,7 +46,7 @@ BODIES: list[Any] = [
 ]
 
 
-def lower(body: Any, grid: Any, make: Any, specialised: bool) -> None:
+def lower(body: Any, grid: Any, make: Any, specialised: bool) -> Any:
     @kd.kernel(out_type=kd.ShapeDtypeStruct((), f32), num_threads=2, thread_name="wg")
     def kernel(x: Any, out: Any) -> None:
         if specialised:
@@ -56,7 +56,7 @@ def lower(body: Any, grid: Any, make: Any, specialised: bool) -> None:
         else:
             kd.when(kd.axis_index("wg") == 0)(lambda: kd.emit_pipeline(body, grid=grid, in_specs=[make()])(x))
 
-    kernel.lower(kd.ShapeDtypeStruct((64, 64), f32))
+    return kernel.lower(kd.ShapeDtypeStruct((64, 64), f32))
 
 
 @pytest.mark.parametrize("specialised", [False, True])
@@ -84,6 +84,14 @@ def test_bodies(case: Any, specialised: bool) -> None:
 @pytest.mark.parametrize("grid", [(4,), [4], (0,)], ids=str)
 def test_what_is_right(grid: Any, specialised: bool) -> None:
     lower(nothing, grid, spec, specialised)
+
+
+@pytest.mark.parametrize("specialised", [False, True])
+def test_blocks_of_one_element(specialised: bool) -> None:
+    """TMA moves 16 bytes or more; the error says so, wherever the element lies in its buffer."""
+    stages = lower(nothing, (4,), lambda: spec((None, None), lambda i: (i, i)), specialised)
+    with pytest.raises(kd.Error, match="a single element"):
+        stages.ptx  # noqa: B018
 
 
 def test_blocks_without_elements(interpret: Any) -> None:
