@@ -48,6 +48,19 @@ def test_a_call_is_what_it_asks_for(name: str) -> None:
     assert ptx(lambda x: f(x, approx=True), np.float64) == ptx(f, np.float64)  # there is none
 
 
+def test_the_switch_of_a_kernel_leaves_sums_of_products() -> None:
+    def line(x: Any) -> Any:
+        return x * x + 1.0
+
+    def fused(x: Any) -> Any:
+        with kd.fma_contraction():
+            return line(x)
+
+    for params in (ROUGH, kd.CompilerParams()):
+        assert "fma" not in ptx(line, compiler_params=params)
+        assert "fma" in ptx(fused, compiler_params=params)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 @WHERE
 def test_approximations_are_near(name: str, interpret: Any) -> None:
