@@ -137,9 +137,9 @@ def of_function(function: object) -> Loc:
 
 
 def _line_of_def(code: CodeType) -> int:
-    """The line of the `def`: a decorated function's first line is its first decorator's."""
+    """The line of the `def`: a decorated function's first line is its first decorator's. A lambda has its own."""
     first = code.co_firstlineno
-    if is_ours(code):  # its source is never shown, and reading it takes half a millisecond
+    if is_ours(code) or code.co_name == "<lambda>":  # ours is never shown, and reading it takes half a millisecond
         return first
     for line in range(first, first + 60):
         text = linecache.getline(code.co_filename, line).lstrip()
