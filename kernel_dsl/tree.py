@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, cast
 
 from .dataclass import dataclass
+from .diagnostics import shown
 from .errors import BadTree
 
 MAX_DEPTH = 64  # levels of a nest; a deeper one probably contains itself
@@ -99,6 +100,28 @@ def _keys(node: Mapping[Any, Any]) -> list[Any]:
         return sorted(node)
     except TypeError:
         raise BadTree(what="the keys of a dict have no order") from None
+
+
+def pictured(structure: Any) -> str:
+    """A structure for messages: `(value, {'a': value})`."""
+    if isinstance(structure, Record):
+        static = [f"{name}={shown(value)}" for name, value in structure.static.items()]
+        return f"{structure.cls.__name__}({', '.join([*_fields(structure.parts), *static])})"
+    if isinstance(structure, dict):
+        parts = cast("dict[Any, Any]", structure)
+        return "{" + ", ".join(f"{key!r}: {pictured(part)}" for key, part in parts.items()) + "}"
+    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
+        return f"{type(structure).__name__}({', '.join(_fields(cast('Any', structure)._asdict()))})"
+    if isinstance(structure, (tuple, list)):
+        items = [pictured(part) for part in cast("list[Any]", structure)]
+        if isinstance(structure, list):
+            return f"[{', '.join(items)}]"
+        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+    return "None" if structure is None else "value"
+
+
+def _fields(parts: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={pictured(part)}" for name, part in parts.items()]
 
 
 def unflatten(structure: Any, leaves: list[Any]) -> Any:

@@ -13,7 +13,7 @@ from ..layout import Bit, Layout
 from ..refs import Ref
 from ..source import of_function
 from ..trace import emit, end_region, into, new_value, resolve
-from ..tree import flatten, unflatten
+from ..tree import flatten, pictured, unflatten
 from ..values import Array
 from .axes import one_axis
 from .cast import as_value, rounded
@@ -134,7 +134,7 @@ def _traced(fn: Callable[..., Any], xs: list[Array], axes: list[int], structure:
         leaves, got = flatten(result, lambda x: isinstance(x, (Array, Ref)))
         if repr(got) != repr(structure):
             what, hint = "the function changes the structure", "return the same nesting of tuples, lists and dicts"
-            raise CarryMismatch(op=op, what=what, a=repr(structure), b=repr(got), hint=hint, other=where)
+            raise CarryMismatch(op=op, what=what, a=pictured(structure), b=pictured(got), hint=hint, other=where)
         outs = [_as_given(as_value(leaf, op), t, where) for leaf, t in zip(leaves, types, strict=True)]
         end_region(made, tuple(outs))
     for inner in walk_region(made):
@@ -154,7 +154,7 @@ def _as_given(out: Array, t: ArrayType, where: Any) -> Array:
             what="the function changes a type",
             a=f"{t.dtype}{list(t.shape)}",
             b=f"{out.dtype}{list(out.shape)}",
-            hint="return the dtypes of its arguments: convert before the scan, or in the function with `.astype(...)`",
+            hint="return the shapes and dtypes of its arguments: convert before the scan, or in the function with `.astype`",
             other=where,
         )
     return convert(out, t.layout)

@@ -16,7 +16,7 @@ from ..layout import SCALAR
 from ..refs import Ref, is_index
 from ..source import of_function
 from ..trace import LayoutVar, emit, end_region, find, into, is_open, new_value, resolve
-from ..tree import flatten, unflatten
+from ..tree import flatten, pictured, unflatten
 from ..values import Array
 from .cast import as_value, astype, constant, rounded
 from .elementwise import convert
@@ -96,12 +96,8 @@ def _same_structure(op: str, a: Any, b: Any, what: str, where: Any) -> None:
     if repr(a) != repr(b):
         hint = "return the same nesting of tuples, lists and dicts"
         raise CarryMismatch(
-            op=op, what=f"{what} changes its structure", a=_shown(a), b=_shown(b), hint=hint, other=where
+            op=op, what=f"{what} changes its structure", a=pictured(a), b=pictured(b), hint=hint, other=where
         )
-
-
-def _shown(structure: Any) -> str:
-    return "None" if structure is None else repr(structure)
 
 
 class _Held:
