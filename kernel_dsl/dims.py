@@ -33,12 +33,11 @@ class Dim(Variable):
 
     @checks_itself("name", "min", "max", "multiple_of")
     def __init__(self, name: str, min: int = 1, max: int | None = None, multiple_of: int = 1) -> None:
-        words = {"min": min, "max": max, "multiple_of": multiple_of}
-        numbers = {word: static_int(n) for word, n in words.items() if n is not None}
+        words = {"min": min, "multiple_of": multiple_of, **({} if max is None else {"max": max})}
+        numbers = {word: static_int(n) for word, n in words.items()}
         wrong = next((word for word, n in numbers.items() if n is None), None)
-        if wrong is not None or multiple_of is None:  # pyright: ignore[reportUnnecessaryComparison]
-            word = wrong or "multiple_of"
-            raise DimType(what=f"dim {shown(name)}: {word}={shown(words[word])}", hint="extents are ints")
+        if wrong is not None:
+            raise DimType(what=f"dim {shown(name)}: {wrong}={shown(words[wrong])}", hint="extents are ints")
         low, by = cast("int", numbers["min"]), cast("int", numbers["multiple_of"])
         high = numbers.get("max", LARGEST)
         if low < 0 or by < 1:

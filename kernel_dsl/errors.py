@@ -276,7 +276,7 @@ class DynamicSlice(Error, TypeError):
     code = "dynamic-slice"
     title = "the bounds of a Python slice must be static"
     note = "the size of a result is part of its type"
-    help = "use `kd.ds(start, size)`: a dynamic start with a static size"
+    help = "{hint}"
 
 
 class StoreDType(Error, TypeError):

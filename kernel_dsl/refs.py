@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
-from .arguments import static_ints
+from .arguments import of_dims, static_ints
 from .boundary import checks_itself, public
 from .compiled import Swizzle
 from .dataclass import dataclass
@@ -55,8 +55,9 @@ def ds(start: Any, size: int, stride: int = 1) -> Slice:
     """
     for name, value in (("size", size), ("stride", stride)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            what = f"{name} is {shown(value)}"
-            raise BadArgumentType(op="ds", what=what, hint=f"{name} must be a static int")
+            hint = "give a static int; a start may be traced"
+            hint = of_dims(value, hint) if isinstance(value, Array) else hint
+            raise BadArgumentType(op="ds", what=f"{name} is {shown(value)}", hint=hint)
     if size < 0 or stride == 0:
         raise BadArgument(op="ds", what=f"size {size}, stride {stride}", hint="size >= 0 and stride != 0")
     if isinstance(start, np.integer):
@@ -75,14 +76,15 @@ LONGEST = 2**48  # more elements than any array on a GPU has: an index beyond is
 
 def of_slice(item: slice, extent: int) -> tuple[int, int, int]:
     """(start, size, step) of a Python slice. Raises `DynamicSlice`, `BadIndex`, `DimRead`."""
+    traced = next((x for x in (item.start, item.stop, item.step) if isinstance(x, Array)), None)
+    if traced is not None:
+        raise DynamicSlice(hint=of_dims(traced, "use `kd.ds(start, size)`: a dynamic start with a static size"))
     if isinstance(extent, DimExtent) and is_declared(extent):
         if item == slice(None):
             return 0, cast("Any", extent), 1
         ends = (item.start, item.stop)
         if all(type(n) is int and 0 <= n <= extent.least for n in ends if n is not None) and item.stop is not None:
             extent = extent.least
-    if any(isinstance(x, Array) for x in (item.start, item.stop, item.step)):
-        raise DynamicSlice()
     try:
         start, stop, step = item.indices(extent)
     except (TypeError, ValueError) as error:
@@ -528,7 +530,7 @@ class Shape(tuple[int, ...]):
     integer.
     """
 
-    nest = tuple  # what carries of it are: their leaves are values, which have no int
+    nest = tuple  # a carry that was a shape is a tuple: its elements are values, which have no int
 
     @classmethod
     def of(cls, sizes: tuple[Any, ...]) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from .. import dtypes as dt
-from ..arguments import NUMBER, convert
+from ..arguments import NUMBER, convert, of_dims
 from ..dtypes import as_dtype
 from ..errors import BadArgument, BadArgumentType, LiteralOutOfRange, UnsupportedDType
 from ..facts import Range, any_of
@@ -164,8 +164,9 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Ar
     """
     if stop is None:
         start, stop = 0, start
-    if any(isinstance(x, Array) for x in (start, stop, step)):
-        hint = "use `start + kd.arange(size)`"
+    traced = next((x for x in (start, stop, step) if isinstance(x, Array)), None)
+    if traced is not None:
+        hint = of_dims(traced, "use `start + kd.arange(size)`")
         raise BadArgumentType(op="arange", what="the bounds must be static", hint=hint)
     start, stop, step = (_number(x, name) for x, name in ((start, "start"), (stop, "stop"), (step, "step")))
     if step == 0:

@@ -284,3 +284,42 @@ def test_a_shape_is_a_nest_of_values() -> None:
     for rows in (1, 5):
         assert kernel(np.ones((rows, 16), np.float32)).tolist() == [rows + 3, 16, rows]
     assert len(kernel.specialisations()) == 1
+
+
+STATIC: dict[str, Any] = {
+    "a stop": lambda x, v, n: x[:n],
+    "a start": lambda x, v, n: x.at[n:],
+    "a step": lambda x, v, n: x[:, ::n],
+    "a slice of a value": lambda x, v, n: v[:n],
+    "a size": lambda x, v, n: kd.ds(0, n),
+    "a bound": lambda x, v, n: kd.arange(n),
+    "a shape": lambda x, v, n: kd.zeros((n, 2)),
+    "a reshape": lambda x, v, n: v.reshape(n, -1),
+    "a broadcast": lambda x, v, n: kd.broadcast_to(v[0], (n, 16)),
+    "a padding": lambda x, v, n: kd.pad(v, n),
+    "a count": lambda x, v, n: kd.top_k(v, n),
+    "random numbers": lambda x, v, n: kd.random.bits(1, (n,)),
+    "a block": lambda x, v, n: kd.BlockSpec((n, 16)),
+    "an element": lambda x, v, n: kd.Element(n),
+    "scratch": lambda x, v, n: kd.SMEM((n,), kd.float32),
+    "a layout": lambda x, v, n: kd.Layout.WG_STRIDED((n, 16), 4),
+    "an unrolling": lambda x, v, n: kd.fori_loop(0, 2, lambda _, c: c, 0, unroll=n),
+    "a loop of Python": lambda x, v, n: list(range(n)),
+    "an index of Python": lambda x, v, n: [1, 2][n],
+    "a condition": lambda x, v, n: 1 if n > 3 else 2,
+    "an int": lambda x, v, n: int(n),
+    "a float": lambda x, v, n: float(n),
+    "a text": lambda x, v, n: f"{n:d}",
+}
+
+
+@pytest.mark.parametrize("use", STATIC)
+def test_where_an_int_is_needed_the_error_names_specialise(use: str) -> None:
+    """`kd.specialise` is the way out wherever a body needs the int of an extent that is a Dim."""
+
+    def body(x: Any, out: Any) -> None:
+        STATIC[use](x, x[kd.ds(0, 8)], x.shape[0] // 2)
+
+    kernel = kd.kernel(body, out_type=Spec((4,), kd.float32), shapes={"x": (kd.Dim("M"), 16)})
+    with pytest.raises(kd.Error, match=r"kd\.specialise"):
+        kernel.lower(Spec((8, 16), kd.float32))

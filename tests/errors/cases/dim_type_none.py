@@ -1,0 +1,3 @@
+import kernel_dsl as kd
+
+kd.Dim("M", min=None)
