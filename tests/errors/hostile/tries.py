@@ -107,13 +107,13 @@ _SPECIAL = (
 
 
 def methods(world: World) -> Iterator[Subject]:
-    """The methods of what there is in a world, a class each, and Python's protocols on it."""
-    seen: set[type[Any]] = set()
+    """The methods of what there is in a world, a class each, and Python's protocols on it. A Ref along a Dim counts as a class."""
+    seen: set[tuple[type[Any], bool]] = set()
     for label, value in world.objects.items():
-        cls = type(value)
-        if not _is_our_class(cls) or cls in seen:
+        cls, along_dim = type(value), label == "dim_ref"
+        if not _is_our_class(cls) or (cls, along_dim) in seen:
             continue
-        seen.add(cls)
+        seen.add((cls, along_dim))
         for name in sorted({n for base in cls.__mro__ if _is_our_class(base) for n in vars(base)}):
             if (name.startswith("_") and name not in _SPECIAL) or name == "__setattr__":
                 continue

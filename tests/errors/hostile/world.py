@@ -200,7 +200,7 @@ def inside(which: str, use: Callable[[World], None]) -> Any:
         value = x[...]
         _dead.setdefault("dead", value)
 
-        def body(x: Any, i: Any, n: Any, o: Any, io: Any, **scratch: Any) -> None:
+        def body(x: Any, i: Any, n: Any, d: Any, o: Any, io: Any, **scratch: Any) -> None:
             _dead.setdefault("dead_ref", x)
             ended = kd.run_scoped(lambda t: t, kd.SMEM((8, 16), kd.float32)) if which == "one" else x
             kept: list[Any] = []
@@ -212,14 +212,15 @@ def inside(which: str, use: Callable[[World], None]) -> Any:
                 "out": o, "io": io, **scratch, "one_sem": scratch["sem"].at[0], "view": x.at[0:4], "elements": x.at[i[...], i[...]],
                 "[x, x]": [loaded, loaded], "[f, f]": [lambda *a: 1, lambda *a: 2], "...": ..., "ds": kd.ds(n, 4),
                 "dead": _dead["dead"], "dead_ref": _dead["dead_ref"], "other": value, "ended": ended, "branch": kept[0],
-                "at": o.at,
+                "at": o.at, "dim_ref": d, "extent": d.shape[0], "slice(extent)": slice(d.shape[0], None), "slice(n)": slice(None, n),
             }  # fmt: skip
             use(World({**_PLAIN, **_BODIES, **objects}, which))
 
-        kernel = kd.kernel(body, out_type=(X, INDICES), scratch_types=SCRATCH, **shape)
+        M = kd.Dim("M")
+        kernel = kd.kernel(body, out_type=(X, INDICES), scratch_types=SCRATCH, shapes={"d": (M, 16)}, **shape)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            made.append(kernel.lower(X, INDICES, 3))
+            made.append(kernel.lower(X, INDICES, 3, kd.ShapeDtypeStruct((M, 16), kd.float32)))
         o[...] = value
 
     kd.kernel(outer, out_type=X).lower(X)
