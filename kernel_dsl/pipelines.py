@@ -8,24 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from . import dtypes as dt
 from .arguments import strings
 from .boundary import called
 from .compiled import Swizzle
 from .diagnostics import shown
-from .errors import BadArgument, BadArgumentType, BodyReturned
+from .errors import BadArgument, BadArgumentType
 from .errors_hopper import PipelineLimit
 from .facts import any_of
 from .in_place import stores_to
 from .ir import ArrayType, MemorySpace, Region
 from .layout import SCALAR
 from .memory import Barrier, MemorySpec
-from .ops.arith import add, div, multiply, rem, subtract
+from .ops.arith import add, multiply, subtract
 from .ops.barrier import barrier_wait
 from .ops.compare import equal, less, not_equal
-from .ops.control import loop, when
+from .ops.control import when
 from .ops.copy import (
     OOBFillMode,
     commit_smem,
@@ -37,15 +37,18 @@ from .ops.copy import (
 from .ops.logic import logical_and, logical_or
 from .ops.ref import as_ref
 from .ops.scope import allocate, scope
+from .pipeline_steps import call_body, depth_of, given_refs, loop_over, slot_of, total_of, unravel
 from .refs import Ref, ds, is_index
 from .storage import TMA_ALIGNMENT
 from .target import DEFAULT, Feature
 from .trace import current, into, new_value
 from .transforms import fields_of
-from .tree import flatten, unflatten
+from .tree import flatten
 from .values import Array
 
 __all__ = ["BlockSpec", "Element", "Squeezed", "emit_pipeline", "squeezed"]
+
+_OP = "emit_pipeline"
 
 
 @dataclass(frozen=True)
@@ -284,46 +287,6 @@ def check_outputs(specs: list[BlockSpec], op: str) -> None:
         raise PipelineLimit(op=op, what="kd.Element in an output's block_shape", why=why, hint=hint)
 
 
-def total_of(grid: Sequence[Any]) -> Any:
-    if all(isinstance(g, int) for g in grid):
-        return prod(grid)
-    total: Any = 1
-    for extent in grid:
-        total = multiply(total, extent)
-    return total
-
-
-def unravel(step: Any, grid: Sequence[Any]) -> tuple[Any, ...]:
-    """The step's index along every axis, the last running fastest."""
-    out: list[Any] = []
-    for extent in reversed(grid[1:]):
-        out.insert(0, _rem(step, extent))
-        step = _div(step, extent)
-    return (step, *out) if grid else ()
-
-
-def _rem(a: Any, b: Any) -> Any:
-    return a % b if isinstance(a, int) and isinstance(b, int) else rem(a, b)
-
-
-def _div(a: Any, b: Any) -> Any:
-    return a // b if isinstance(a, int) and isinstance(b, int) else div(a, b)
-
-
-def depth_of(steps: Any, wanted: int, delay: int, op: str) -> int:
-    if wanted < 1:
-        raise BadArgument(op=op, what=f"max_concurrent_steps={wanted!r}", hint="a static int, 1 or more")
-    depth = min(wanted, max(steps, 1)) if isinstance(steps, int) else wanted
-    if delay >= depth and not (isinstance(steps, int) and steps <= depth):
-        raise PipelineLimit(
-            op=op,
-            what=f"delay_release={delay} with {depth} buffers",
-            why="every buffer would still be in use when the next load needs one",
-            hint="make max_concurrent_steps larger than delay_release",
-        )
-    return depth
-
-
 def changes(stream: Stream, step: Any, steps: Any, grid: Sequence[Any]) -> Any:
     """Whether the output's block must be stored: the next step has another block, or there is no next step."""
     now = stream.spec.indices(unravel(step, grid), stream.gmem.ndim)
@@ -353,7 +316,7 @@ def emit_pipeline(
     With `init_carry` the body takes the carry last and returns the next; the pipeline returns the final one.
     `max_concurrent_steps`: buffers of each operand. Raises `PipelineLimit`.
     """
-    op = "emit_pipeline"
+    op = _OP
     ins, in_tree = specs_of(in_specs, op)
     outs, out_tree = specs_of(out_specs, op)
     grid = grid_of(grid, op)
@@ -363,6 +326,8 @@ def emit_pipeline(
         hint = "use emit_pipeline_warp_specialized"
         raise PipelineLimit(op=op, what="collective_axes", why=why, hint=hint)
 
+    made = _Pipeline(body, grid, (ins, outs), (in_tree, out_tree), max_concurrent_steps, init_carry)
+
     def pipeline(*refs: Any) -> Any:
         trace = current()
         if trace.threads > 1 and not trace.depth:
@@ -370,66 +335,90 @@ def emit_pipeline(
             hint = "use emit_pipeline_warp_specialized, or run it in one of them: `kd.when(wg == 0)`"
             raise PipelineLimit(op=op, what="a pipeline in every warpgroup", why=why, hint=hint)
         with scope():
-            return run(*refs)
+            return _Run(made, refs).result()
 
-    def run(*refs: Any) -> Any:
-        steps = total_of(grid)
+    return pipeline
+
+
+class _Pipeline(NamedTuple):
+    """The arguments of `emit_pipeline`; pairs are of inputs and outputs."""
+
+    body: Callable[..., Any]
+    grid: Sequence[Any]
+    specs: tuple[list[BlockSpec], list[BlockSpec]]
+    trees: tuple[Any, Any]
+    max_concurrent_steps: int
+    init_carry: Any
+
+
+class _Run:
+    """One run of a pipeline on some Refs: buffers are loaded ahead, and stored behind the body."""
+
+    def __init__(self, made: _Pipeline, refs: Sequence[Any]) -> None:
+        ins, outs = made.specs
+        self.made, self.grid = made, made.grid
+        self.steps = total_of(made.grid)
         delay = max((s.delay_release for s in ins), default=0)
-        depth = depth_of(steps, max_concurrent_steps, delay, op)
-        given = given_refs(refs, len(ins) + len(outs), op)
-        inputs = streams_of(ins, given[: len(ins)], depth, grid, op)
-        outputs = streams_of(outs, given[len(ins) :], depth, grid, op, len(ins))
-        sources = [s for s in inputs if s.ring is not None and not s.single]
-        sinks = [s for s in outputs if s.ring is not None]
-        loaded = allocate(Barrier(max(len(sources), 1), depth), op)
-        load_once([s for s in inputs if s.ring is not None and s.single], steps, grid, op)
+        self.depth = depth_of(self.steps, made.max_concurrent_steps, delay, _OP)
+        given = given_refs(refs, len(ins) + len(outs), _OP)
+        self.inputs = streams_of(ins, given[: len(ins)], self.depth, self.grid, _OP)
+        self.outputs = streams_of(outs, given[len(ins) :], self.depth, self.grid, _OP, len(ins))
+        self.sources = [s for s in self.inputs if s.ring is not None and not s.single]
+        self.sinks = [s for s in self.outputs if s.ring is not None]
+        self.loaded = allocate(Barrier(max(len(self.sources), 1), self.depth), _OP)
+        load_once([s for s in self.inputs if s.ring is not None and s.single], self.steps, self.grid, _OP)
 
-        def fetch(step: Any, slot: Any, stream: Stream, predicate: Any) -> None:
-            block = stream.spec.block(stream.gmem, unravel(step, grid), op)
-            mode = stream.spec.oob_fill_mode
-            copy_gmem_to_smem(block, stream.slot(slot), loaded.at[slot], predicate=predicate, oob_mode=mode)
-
-        for step in range(depth):
-            predicate = None if isinstance(steps, int) else less(step, steps)
-            if isinstance(steps, int) and step >= steps:
-                break
-            for stream in sources:
-                fetch(step, step, stream, predicate)
-
-        def one(step: Any, carry: Any) -> Any:
-            slot = slot_of(step, depth)
-            if sources:
-                barrier_wait(loaded.at[slot])
-            if sinks:
-                wait_smem_to_gmem(depth - 1, wait_read_only=True)
-            blocks = [s.slot(slot) for s in (*inputs, *outputs)]
-            first = len(current().region.ops)
-            result = call_body(op, body, unravel(step, grid), blocks, in_tree, out_tree, len(ins), carry, init_carry)
-            # a copy overwrites the body's stores: in the next steps, or when the pipeline runs again
-            if sinks or writes_in_place(inputs, first):
-                commit_smem()
-            if sinks:
-                for stream in sinks:
-                    to = stream.spec.block(stream.gmem, unravel(step, grid), op)
-                    store = changes(stream, step, steps, grid)
-                    copy_smem_to_gmem(stream.slot(slot), to, predicate=store, commit_group=False)
-                commit_smem_to_gmem_group()
-            for stream in sources:
-                # the buffer of `delay_release` steps ago is free now
-                free = subtract(step, stream.spec.delay_release)
-                following = add(free, depth)
-                ready = less(following, steps)
-                if stream.spec.delay_release:
-                    ready = logical_and(ready, less(stream.spec.delay_release - 1, step))
-                fetch(following, slot_of(following, depth), stream, ready)
-            return result
-
-        result = loop_over(steps, one, init_carry)
-        if sinks:
+    def result(self) -> Any:
+        """Run it. Returns the last carry."""
+        known = isinstance(self.steps, int)
+        for step in range(min(self.depth, self.steps) if known else self.depth):
+            predicate = None if known else less(step, self.steps)
+            for stream in self.sources:
+                self._fetch(step, step, stream, predicate)
+        result = loop_over(self.steps, self._step, self.made.init_carry)
+        if self.sinks:
             wait_smem_to_gmem(0)
         return result
 
-    return pipeline
+    def _fetch(self, step: Any, slot: Any, stream: Stream, predicate: Any) -> None:
+        block = stream.spec.block(stream.gmem, unravel(step, self.grid), _OP)
+        mode = stream.spec.oob_fill_mode
+        copy_gmem_to_smem(block, stream.slot(slot), self.loaded.at[slot], predicate=predicate, oob_mode=mode)
+
+    def _step(self, step: Any, carry: Any) -> Any:
+        slot = slot_of(step, self.depth)
+        if self.sources:
+            barrier_wait(self.loaded.at[slot])
+        if self.sinks:
+            wait_smem_to_gmem(self.depth - 1, wait_read_only=True)
+        blocks = [s.slot(slot) for s in (*self.inputs, *self.outputs)]
+        first = len(current().region.ops)
+        made, indices = self.made, unravel(step, self.grid)
+        result = call_body(_OP, made.body, indices, blocks, *made.trees, len(self.inputs), carry, made.init_carry)
+        # a copy overwrites the body's stores: in the next steps, or when the pipeline runs again
+        if self.sinks or writes_in_place(self.inputs, first):
+            commit_smem()
+        if self.sinks:
+            self._store(step, slot)
+        for stream in self.sources:
+            self._refill(step, stream)
+        return result
+
+    def _store(self, step: Any, slot: Any) -> None:
+        for stream in self.sinks:
+            to = stream.spec.block(stream.gmem, unravel(step, self.grid), _OP)
+            store = changes(stream, step, self.steps, self.grid)
+            copy_smem_to_gmem(stream.slot(slot), to, predicate=store, commit_group=False)
+        commit_smem_to_gmem_group()
+
+    def _refill(self, step: Any, stream: Stream) -> None:
+        """Load into the buffer of `delay_release` steps ago, which is free now."""
+        delay = stream.spec.delay_release
+        following = add(subtract(step, delay), self.depth)
+        ready = less(following, self.steps)
+        if delay:
+            ready = logical_and(ready, less(delay - 1, step))
+        self._fetch(following, slot_of(following, self.depth), stream, ready)
 
 
 def writes_in_place(inputs: Sequence[Stream], first: int) -> bool:
@@ -452,51 +441,3 @@ def load_once(streams: list[Stream], steps: Any, grid: Sequence[Any], op: str) -
             block = stream.spec.block(stream.gmem, unravel(0, grid), op)
             copy_gmem_to_smem(block, stream.slot(0), loaded, oob_mode=stream.spec.oob_fill_mode)
         barrier_wait(loaded)
-
-
-def slot_of(step: Any, depth: int) -> Any:
-    return _rem(step, depth) if depth > 1 else 0
-
-
-def given_refs(refs: Sequence[Any], count: int, op: str) -> list[Any]:
-    leaves, _ = flatten(tuple(refs), lambda x: isinstance(x, Ref))
-    if len(leaves) != count:
-        what = f"{len(leaves)} Refs for {count} specs"
-        raise BadArgument(op=op, what=what, hint="call the pipeline with one GMEM Ref for each in_spec and out_spec")
-    return leaves
-
-
-def loop_over(steps: Any, one: Callable[[Any, Any], Any], init: Any) -> Any:
-    if init is None:
-
-        def run(step: Any) -> None:
-            one(step, None)
-
-        return loop(0, steps)(run)
-    return loop(0, steps, init_carry=init)(one)
-
-
-def call_body(
-    op: str,
-    body: Callable[..., Any],
-    indices: tuple[Any, ...],
-    blocks: list[Any],
-    in_tree: Any,
-    out_tree: Any,
-    inputs: int,
-    carry: Any,
-    init: Any,
-    extra: tuple[Any, ...] = (),
-) -> Any:
-    ins, outs = unflatten(in_tree, blocks[:inputs]), unflatten(out_tree, blocks[inputs:])
-    args = (indices, *as_args(ins), *as_args(outs), *extra, *(() if init is None else (carry,)))
-    form = f"body(indices, *refs{', *barriers' if extra else ''}{'' if init is None else ', carry'})"
-    result = called(body, args, op, "body", form)
-    if init is None and result is not None:
-        hint = "write results to the blocks, or give an initial carry"
-        raise BodyReturned(what=f"the body of `kd.{op}`", got=type(result).__name__, hint=hint)
-    return result
-
-
-def as_args(tree: Any) -> tuple[Any, ...]:
-    return tuple(cast("Sequence[Any]", tree)) if isinstance(tree, (tuple, list)) else (tree,)

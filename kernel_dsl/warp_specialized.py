@@ -30,23 +30,16 @@ from .ops.logic import logical_and, logical_or
 from .ops.matrix import set_max_registers, wgmma_wait
 from .ops.ref import as_ref
 from .ops.scope import allocate_tree, scope
+from .pipeline_steps import as_args, call_body, depth_of, given_refs, loop_over, slot_of, total_of, unravel
 from .pipelines import (
     BlockSpec,
     Stream,
-    as_args,
     buffers_of,
-    call_body,
     changes,
     check_outputs,
-    depth_of,
-    given_refs,
     grid_of,
     invariant,
-    loop_over,
-    slot_of,
     specs_of,
-    total_of,
-    unravel,
     writes_in_place,
 )
 from .registers import shared_registers

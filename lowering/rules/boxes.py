@@ -121,34 +121,10 @@ def cut(array: RefType, type: RefType, dims: Sequence[CopyDim], refuse: Refuse) 
             "the buffer's last axis would walk an array axis whose elements are not neighbours; TMA does not transpose"
         )
         raise refuse("the copy would transpose the array", why, "keep the array's last axis last, and read `buffer.T`")
-    # (dim, start, extent) choices of each dimension, loops outermost
-    inner_chunks = _chunks(inner.size, item)
-    if storage.paneled:
-        width = storage.panel
-        if inner.size % width:
-            what = f"the slice has {inner.size} columns of a buffer tiled by {width}"
-            raise refuse(what, "a copy moves whole tiles", f"slice a multiple of {width} columns")
-        inner_chunks = [(s + a, n) for s in range(0, inner.size, width) for a, n in _chunks(width, item)]
-    elif type.swizzle is not Swizzle.NONE and inner.size != storage.panel:
-        what = f"the slice has {inner.size} of {storage.panel} swizzled columns"
-        raise refuse(what, "a swizzled row is copied whole", "slice whole rows")
-    if any(n * item % UNIT for _, n in inner_chunks):
-        what = f"rows of {inner.size} {array.dtype} elements"
-        raise refuse(what, f"TMA moves multiples of {UNIT} bytes along the last axis", "pad the block's last dimension")
-    whole = len(inner_chunks) == 1 or (storage.paneled and storage.panel <= MAX_BOX)
-    whole = whole and (storage.paneled or inner.size == type.shape[last])
-    joined, looped = [inner], cast("list[CopyDim]", [])
-    by_axis = {d.buffer: d for d in dims}
-    for axis in reversed(range(last)):
-        d = by_axis.get(axis)
-        if d is None:
-            whole = whole and type.shape[axis] == 1
-            continue
-        (joined if whole and len(joined) < MAX_RANK else looped).insert(0, d)
-        whole = whole and d.size == type.shape[axis] and d.size <= MAX_BOX
-        # rows of several panels: the next axis lies beyond the last panel
-        whole = whole and not (storage.paneled and axis == last - 1)
+    inner_chunks = _inner_chunks(inner, type, refuse)
+    joined, looped = _joined(inner, len(inner_chunks), type, dims)
     order = _order(rank, [d.array for d in looped], [d.array for d in joined])
+    # (dim, start, extent) choices of each dimension, loops outermost
     choices: list[list[tuple[CopyDim, int, int]]] = [[(d, i, 1) for i in range(d.size)] for d in looped]
     # panels are farther apart than rows: they loop outside
     choices += [
@@ -172,6 +148,44 @@ def cut(array: RefType, type: RefType, dims: Sequence[CopyDim], refuse: Refuse) 
             raise refuse(what, why, f"make rows of the buffer a multiple of {SMEM_UNIT} bytes, or copy whole rows")
         boxes.append(CopyBox(tuple(extents[a] for a in order), tuple(start), offset * item))
     return Cut(order, tuple(boxes), prod(d.size for d in dims) * item)
+
+
+def _inner_chunks(inner: CopyDim, type: RefType, refuse: Refuse) -> list[tuple[int, int]]:
+    """(start, extent) of boxes along the last axis of a buffer of `type`: whole panels, or parts of a row."""
+    storage, item = storage_of(type), type.dtype.itemsize
+    chunks = _chunks(inner.size, item)
+    if storage.paneled:
+        width = storage.panel
+        if inner.size % width:
+            what = f"the slice has {inner.size} columns of a buffer tiled by {width}"
+            raise refuse(what, "a copy moves whole tiles", f"slice a multiple of {width} columns")
+        chunks = [(s + a, n) for s in range(0, inner.size, width) for a, n in _chunks(width, item)]
+    elif type.swizzle is not Swizzle.NONE and inner.size != storage.panel:
+        what = f"the slice has {inner.size} of {storage.panel} swizzled columns"
+        raise refuse(what, "a swizzled row is copied whole", "slice whole rows")
+    if any(n * item % UNIT for _, n in chunks):
+        what = f"rows of {inner.size} {type.dtype} elements"
+        raise refuse(what, f"TMA moves multiples of {UNIT} bytes along the last axis", "pad the block's last dimension")
+    return chunks
+
+
+def _joined(inner: CopyDim, chunks: int, type: RefType, dims: Sequence[CopyDim]) -> tuple[list[CopyDim], list[CopyDim]]:
+    """The dimensions that a box covers, and those that are looped over: a box's elements are neighbours in the buffer."""
+    storage, last = storage_of(type), len(type.shape) - 1
+    whole = chunks == 1 or (storage.paneled and storage.panel <= MAX_BOX)
+    whole = whole and (storage.paneled or inner.size == type.shape[last])
+    joined, looped = [inner], list[CopyDim]()
+    by_axis = {d.buffer: d for d in dims}
+    for axis in reversed(range(last)):
+        d = by_axis.get(axis)
+        if d is None:
+            whole = whole and type.shape[axis] == 1
+            continue
+        (joined if whole and len(joined) < MAX_RANK else looped).insert(0, d)
+        whole = whole and d.size == type.shape[axis] and d.size <= MAX_BOX
+        # rows of several panels: the next axis lies beyond the last panel
+        whole = whole and not (storage.paneled and axis == last - 1)
+    return joined, looped
 
 
 def _no_inner(dims: Sequence[CopyDim], type: RefType, refuse: Refuse) -> TmaRule:
