@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from .boundary import checks_itself
 from .definition import Definition, output_structs
@@ -13,7 +13,7 @@ from .dims import settle_dims
 from .errors import BadArgument, BadArgumentType, KernelValue
 from .kernel import Kernel, remade
 from .memory import ShapeDtypeStruct
-from .tree import flatten, unflatten
+from .tree import flatten, pictured, unflatten
 
 __all__ = ["vmap"]
 
@@ -21,7 +21,7 @@ __all__ = ["vmap"]
 class MappedBatch:
     """How a kernel's inputs are taken apart and its outputs put together: `in_axes` as given to `vmap`."""
 
-    def __init__(self, inner: Definition, in_axes: int | tuple[int | None, ...] | None) -> None:
+    def __init__(self, inner: Definition, in_axes: int | tuple[Any, ...]) -> None:
         self.inner = inner
         self.in_axes = in_axes
 
@@ -57,8 +57,8 @@ class MappedBatch:
     def outputs(self, outs: Any, index: Any) -> Any:
         return _each(outs, 0, lambda ref, a: _member(ref, a, index))
 
-    def _pairs(self, args: Sequence[Any]) -> list[tuple[Any, int | None]]:
-        """Each argument with its axis. Raises `KernelValue`."""
+    def _pairs(self, args: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Each argument with its axis, or nest of axes. Raises `KernelValue`."""
         if not isinstance(self.in_axes, tuple):
             return [(arg, self.in_axes) for arg in args]
         if len(args) != len(self.in_axes):
@@ -90,10 +90,26 @@ class MappedBatch:
         return next(iter(sizes)), parts
 
 
-def _each(tree: Any, axis: int | None, make: Any) -> Any:
-    """`make(leaf, axis)` for each leaf with an axis; the other leaves stay."""
-    leaves, structure = flatten(tree)
-    return tree if axis is None else unflatten(structure, [make(leaf, axis) for leaf in leaves])
+def _each(tree: Any, axes: Any, make: Any) -> Any:
+    """`make(leaf, axis)` for each leaf with an axis; the others stay. `axes`: one for all leaves, or a nest as the tree is."""
+    if axes is None:
+        return tree
+    if isinstance(axes, int):
+        leaves, structure = flatten(tree)
+        return unflatten(structure, [make(leaf, axes) for leaf in leaves])
+    if isinstance(axes, Mapping) and isinstance(tree, Mapping):
+        named, parts = cast("Mapping[Any, Any]", axes), cast("Mapping[Any, Any]", tree)
+        if named.keys() == parts.keys():
+            return {key: _each(part, named[key], make) for key, part in parts.items()}
+    if isinstance(axes, (tuple, list)) and isinstance(tree, (tuple, list)):
+        listed, items = cast("Sequence[Any]", axes), cast("Sequence[Any]", tree)
+        if len(listed) == len(items):
+            made = [_each(item, axis, make) for item, axis in zip(items, listed, strict=True)]
+            return type(items)(*made) if hasattr(items, "_fields") else cast("Any", type(items))(made)
+    what = f"vmap: in_axes has {shown(axes)} for an input that is {pictured(flatten(tree)[1])}"
+    raise KernelValue(
+        what=what, hint="give an int or None for the input, or a nest of them with the input's keys and lengths"
+    )
 
 
 def _member(ref: Any, axis: int, index: Any) -> Any:
@@ -104,19 +120,20 @@ def _member(ref: Any, axis: int, index: Any) -> Any:
 def vmap(kernel: Any, in_axes: Any = 0) -> Kernel:
     """The kernel over a batch: the grid gets a leading axis, and each of its members works on a part of the inputs.
 
-    `in_axes`: the axis of every input that counts members; or a tuple with an int, or None for one that all share, an input. In
-    an input that is a nest, all arrays have that axis. Outputs count members along a leading axis. `program_id`,
-    `axis_index` and global semaphores in the body are those of one member. Raises `BadArgumentType`; the call raises
-    `KernelValue` where batches differ.
+    `in_axes`: the axis of every input that counts members; or a tuple with an int, or None for one that all share, an
+    input. For an input that is a nest of tuples, lists and dicts, an int or None is for all its arrays, and a nest of
+    them gives each array its own. Outputs count members along a leading axis. `program_id`, `axis_index` and global
+    semaphores in the body are those of one member. Raises `BadArgumentType`; the call raises `KernelValue` where
+    batches or nests differ.
     """
     if not isinstance(kernel, Kernel):
         raise BadArgumentType(op="vmap", what=f"{shown(kernel)} is no kernel", hint="map what `@kd.kernel(...)` made")
     axes = tuple(in_axes) if isinstance(in_axes, (tuple, list)) else in_axes
-    for axis in axes if isinstance(axes, tuple) else (axes,):
-        if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
-            hint = "an int, or a tuple with an int or None an input"
-            raise BadArgumentType(op="vmap", what=f"in_axes={shown(in_axes)}", hint=hint)
-    if axes is None or (isinstance(axes, tuple) and not any(a is not None for a in axes)):
+    leaves, _ = flatten(axes)
+    if isinstance(axes, Mapping) or any(isinstance(axis, bool) or not isinstance(axis, int) for axis in leaves):
+        hint = "an int, or a tuple with an int or None an input, or a nest of them for an input that is one"
+        raise BadArgumentType(op="vmap", what=f"in_axes={shown(in_axes)}", hint=hint)
+    if not leaves:
         raise BadArgument(op="vmap", what=f"in_axes={shown(in_axes)}", hint="one input or more must have a mapped axis")
     return remade(kernel, lambda inner: _mapped(inner, MappedBatch(inner, axes)))
 

@@ -65,6 +65,23 @@ def test_nests_scratch_and_semaphores(interpret: Any) -> None:
     np.testing.assert_array_equal(np.sort(turns, axis=1), np.tile(np.arange(4), (3, 1)))
 
 
+def test_axes_of_the_arrays_of_a_nest(interpret: Any) -> None:
+    f32 = kd.float32
+
+    @kd.kernel(out_type=lambda named, listed: {"sum": Spec(named["x"].shape, f32), "dot": Spec((), f32)})
+    def kernel(named: Any, listed: Any, out: Any) -> None:
+        out["sum"][...] = named["x"][...] + named["shift"][...] * listed[1][0][...]
+        out["dot"][...] = kd.sum(named["x"][...]) + kd.sum(listed[0][...])
+
+    rng = np.random.default_rng(0)
+    x, shift, more, factor = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 40), 40, (4, 3), 40))
+    for listed in ((1, [None]), (1, None)):
+        mapped = kd.vmap(kernel, ({"x": 0, "shift": None}, listed))
+        made = mapped({"x": x, "shift": shift}, (more, [factor]), interpret=interpret)
+        np.testing.assert_allclose(made["sum"], x + shift * factor, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(made["dot"], x.sum(1, dtype=float) + more.sum(0), rtol=1e-5, atol=1e-5)
+
+
 def test_a_map_is_pickled_as_one() -> None:
     x, y = random((2, 3, 140), "float32"), random((140, 3), "float32", seed=1)
     mapped = kd.vmap(kd.vmap(add, (0, 1)), (0, None))
@@ -81,6 +98,7 @@ def test_no_mask_comes_of_the_batch() -> None:
 @pytest.mark.parametrize(("in_axes", "shapes", "said"), [
     (0, ((5, 8), (4, 8)), "batches of 5 and 4"), ((0, 0, 0), ((5, 8), (5, 8)), "3 in_axes for 2 inputs"),
     ((0, 1), ((5, 8), (8,)), r"axis 1 of an input of shape \(8,\)"),
+    (((0, 0), 0), ((5, 8), (5, 8)), r"in_axes has \(0, 0\) for an input that is value"),
 ])  # fmt: skip
 def test_batches_that_differ_are_refused(in_axes: Any, shapes: Any, said: str) -> None:
     with pytest.raises(KernelValue, match=said):
@@ -88,7 +106,7 @@ def test_batches_that_differ_are_refused(in_axes: Any, shapes: Any, said: str) -
 
 
 def test_what_is_no_axis_is_refused() -> None:
-    for axes in ("0", True, (0, 1.5)):
+    for axes in ("0", True, (0, 1.5), {"x": 0}, (0, [True])):
         with pytest.raises(BadArgumentType, match="in_axes"):
             kd.vmap(add, axes)
     for nothing in (None, (None, None)):
