@@ -120,8 +120,6 @@ def test_matmul_with_a_delayed_release(transposed: Any, rng: Any) -> None:
 @pytest.mark.parametrize("manual", [False, True])
 def test_warp_specialized_copies(delay: int, consumers: int, manual: bool, interpret: Any, rng: Any) -> None:
     """Two runs over a grid of two axes; outputs are written by all compute warpgroups."""
-    if manual and delay:
-        pytest.skip("a body that releases by itself has no delay")
     rows = 64 // consumers
 
     @kd.kernel(out_type=kd.ShapeDtypeStruct((2, 128, 64), f32), num_threads=consumers + 1, thread_name="wg")
