@@ -37,6 +37,7 @@ from .ops.copy import (
 from .ops.logic import logical_and, logical_or
 from .ops.ref import as_ref
 from .ops.scope import allocate, scope
+from .packed import bytes_or_own
 from .pipeline_steps import call_body, depth_of, given_refs, loop_over, slot_of, total_of, unravel
 from .refs import Ref, ds, is_index
 from .storage import TMA_ALIGNMENT
@@ -424,7 +425,7 @@ class _Run:
 def writes_in_place(inputs: Sequence[Stream], first: int) -> bool:
     """Whether ops of the region, from number `first` on, store to blocks of inputs, which TMA fills."""
     trace = current()
-    rings = [s.ring.root for s in inputs if s.ring is not None]
+    rings = [bytes_or_own(s.ring).root for s in inputs if s.ring is not None]
     return (trace.target or DEFAULT).supports(Feature.TMA) and stores_to(trace.region.ops[first:], rings)
 
 

@@ -30,6 +30,7 @@ from .ops.logic import logical_and, logical_or
 from .ops.matrix import set_max_registers, wgmma_wait
 from .ops.ref import as_ref
 from .ops.scope import allocate_tree, scope
+from .packed import bytes_or_own
 from .pipeline_steps import as_args, call_body, depth_of, given_refs, loop_over, slot_of, total_of, unravel
 from .pipelines import (
     BlockSpec,
@@ -422,7 +423,7 @@ class _Consumers:
             return
         ops = current().region.ops
         body = ops[first:]
-        rings = [stream.ring.root for stream in self.sources if stream.ring is not None]
+        rings = [bytes_or_own(stream.ring).root for stream in self.sources if stream.ring is not None]
         fence_before_arrivals(body, rings, [barrier.root for barrier in self.consumed if barrier is not None])
         ops[first:] = body
 

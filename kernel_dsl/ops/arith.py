@@ -19,7 +19,7 @@ from ..ir import Value, array_type, operand, option
 from ..promote import computing, true_division
 from ..trace import current, traced
 from ..values import Array
-from .cast import as_value, astype, bitcast_convert_type, bits_of, constant, item_type, rounded
+from .cast import as_number, as_value, astype, bitcast_convert_type, bits_of, constant, item_type, rounded
 from .elementwise import Binary, Compare, Elementwise, Unary, common_dtype, operands_of, together
 
 __all__ = [
@@ -470,7 +470,7 @@ def negative(x: Any) -> Array:
 
 def positive(x: Any) -> Array:
     """x itself."""
-    return as_value(x, "positive")
+    return as_number(x, "positive")
 
 
 conj = positive
@@ -493,7 +493,7 @@ def absolute(x: Any) -> Array:
     """|x|; unsigned ints and bools as they are."""
     dtype = common_dtype((x,), "absolute")
     if not (dtype.is_float or dtype.is_signed):
-        return as_value(x, "absolute")
+        return as_number(x, "absolute")
     if dtype.is_float and dtype.bits < 32:
         value = as_value(x, "absolute")
         return bitcast_convert_type(bitwise_and(bits_of(value), ~sign_bit(dtype)), dtype)

@@ -10,7 +10,7 @@ import numpy as np
 from .. import dtypes as dt
 from ..diagnostics import Error
 from ..dtypes import DType, as_dtype, of_python
-from ..errors import BadArgument, ClosedOverArray, LiteralOutOfRange, NotAnArray, RefAsValue
+from ..errors import BadArgument, ClosedOverArray, LiteralOutOfRange, NotAnArray, RefAsValue, UnsupportedDType
 from ..facts import Range, any_of, of
 from ..ir import ArrayType, Op, Value, array_type, attr, operand
 from ..layout import SCALAR
@@ -99,6 +99,14 @@ convert_element_type = astype
 def rounded(x: Array, dtype: DType) -> Array:
     """A result of arithmetic, or a Python number, rounded to `dtype`. fp8 overflow is that of ml_dtypes."""
     return astype(x, dtype, saturate=dtype not in dt.FP8)
+
+
+def as_number(x: Any, op: str) -> Array:
+    """An operand for arithmetic that keeps integers as they are. Raises `UnsupportedDType` for dtypes that are only copied."""
+    value = as_value(x, op)
+    if value.dtype.kind is dt.Kind.OPAQUE:
+        raise UnsupportedDType(op=op, dtype=value.dtype, hint=value.dtype.only_copied)
+    return value
 
 
 def bitcast_convert_type(x: Any, dtype: Any) -> Array:

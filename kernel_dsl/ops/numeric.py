@@ -14,7 +14,7 @@ from ..promote import computing, true_division
 from ..values import Array
 from . import arith
 from .arith import Fmod, IsNan
-from .cast import as_value, astype, bitcast_convert_type, bits_of, rounded
+from .cast import as_number, as_value, astype, bitcast_convert_type, bits_of, rounded
 from .compare import equal, greater, less, maximum, not_equal, where
 from .control import fori_loop, while_loop
 from .create import full_like
@@ -97,7 +97,7 @@ def round(
     """
     if isinstance(decimals, RoundingMethod):
         decimals, rounding_method = 0, decimals
-    value = as_value(x, "round")
+    value = as_number(x, "round")
     if not -300 <= decimals <= 300:
         raise BadArgument(
             op="round", what=f"decimals={decimals}", hint="use -300 to 300: a float has no more decimal places"
@@ -347,7 +347,7 @@ def nan_to_num(x: Any, nan: float = 0.0, posinf: float | None = None, neginf: fl
     """
     import ml_dtypes
 
-    value = as_value(x, "nan_to_num")
+    value = as_number(x, "nan_to_num")
     if not value.dtype.is_float:
         return value
     info = ml_dtypes.finfo(value.dtype.numpy)

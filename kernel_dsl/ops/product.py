@@ -8,7 +8,7 @@ from typing import Any
 from .. import dtypes as dt
 from ..accumulator import AccSpec
 from ..dtypes import DType
-from ..errors import BadArgument, ShapeMismatch
+from ..errors import BadArgument, ShapeMismatch, UnsupportedDType
 from ..errors_hopper import WgmmaType
 from ..ir import MemorySpace, Op, RefType, Value, array_type, operand
 from ..layout import blocked
@@ -149,6 +149,8 @@ matmul = dot
 def _common(a: DType, b: DType, precision: str | None) -> DType:
     """The dtype in which operands are multiplied. Raises `BadArgument` for a precision that it does not have."""
     common = a if _mixes(a, b) else promote([(a, False), (b, False)])[0]
+    if common.is_packed or common == dt.complex64:
+        raise UnsupportedDType(op="dot", dtype=common, hint=common.only_copied)
     if precision in ("tf32", "tf32x3") and common != dt.float32:
         given = a if a == b else f"{a} and {b}"
         hint = "it rounds float32 operands: leave it out, or convert them with `astype(kd.float32)`"

@@ -13,7 +13,7 @@ from ..ir import option
 from ..promote import true_division
 from ..values import Array
 from .arith import elementwise
-from .cast import as_value
+from .cast import as_number
 from .elementwise import Binary, Unary, operands_of
 
 _Op = TypeVar("_Op", bound=Unary | Binary)
@@ -113,7 +113,7 @@ def rounding(name: str, what: str, ptx: str) -> FunctionOfX:
     cls.__doc__ = f"{what} PTX `{ptx}`."
 
     def function(x: Any) -> Array:
-        value = as_value(x, name)
+        value = as_number(x, name)
         return elementwise(cls, (value,), name) if value.dtype.is_float else value
 
     return _as_written(function, cls, name, f"{what.removesuffix('.')}, in x's dtype.")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.errors import UnsupportedDType
 from kernel_dsl.ops.storage import doubled, halved
 
 Spec = kd.ShapeDtypeStruct
@@ -207,3 +208,62 @@ def test_layouts_of_bytes(shape: tuple[int, ...]) -> None:
         wide.check()
         assert halved(wide, axis) == layout
     assert halved(blocked(shape, 1), axis) is None
+
+
+@pytest.mark.parametrize("dtype", [*PACKED, kd.float8_e8m0fnu, kd.complex64], ids=str)
+def test_arithmetic_is_refused(dtype: Any) -> None:
+    """Also by functions that leave integers as they are: an int4 and a complex number are no integers."""
+    functions = (
+        abs, kd.abs, kd.floor, kd.ceil, kd.trunc, kd.rint, kd.round, kd.nan_to_num, kd.conj, kd.conjugate, kd.positive,
+        kd.negative, kd.sign, kd.square, kd.sum, kd.max, kd.cumsum, kd.sort, kd.argmax, lambda v: v + v, lambda v: v > v,
+    )  # fmt: skip
+
+    @kd.kernel(out_type=Spec((), kd.float32))
+    def kernel(x: Any, out: Any) -> None:
+        for function in functions:
+            with pytest.raises(UnsupportedDType):
+                function(x[...])
+        if dtype != kd.float8_e8m0fnu:
+            with pytest.raises(UnsupportedDType):
+                kd.dot(x[...], x[...].T)
+
+    kernel.lower(Spec((4, 8), dtype))
+
+
+@pytest.mark.parametrize("dtype", PACKED, ids=str)
+@pytest.mark.parametrize(("specialised", "manual"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("sums", [False, True])
+def test_pipelines_of_narrow_blocks(dtype: Any, specialised: bool, manual: bool, sums: bool) -> None:
+    """Blocks of 4-bit elements come by either pipeline, also where nothing goes out."""
+    x = numbers(dtype, (64, 64))
+    spec = kd.BlockSpec((16, 64), lambda i: (i, 0))
+
+    def step(_: Any, block: Any, *rest: Any) -> Any:
+        wide = block[...].astype(kd.float32)
+        if not sums:
+            rest[0][...] = wide
+        for barrier in rest[0 if sums else 1 :][: int(manual)]:
+            kd.barrier_arrive(barrier)
+        return rest[-1] + wide if sums else None
+
+    def body(x: Any, out: Any) -> None:
+        zeros = kd.zeros((16, 64), kd.float32) if sums else None
+        common = {"grid": (4,), "in_specs": [spec], "out_specs": [] if sums else [spec], "max_concurrent_steps": 2}
+        refs = (x,) if sums else (x, out)
+        if not specialised:
+            total = kd.emit_pipeline(step, init_carry=zeros, **common)(*refs)
+            if sums:
+                out[...] = total
+            return
+
+        def context(pipeline: Any) -> None:
+            out[...] = pipeline(kd.zeros((16, 64), kd.float32))
+
+        options = {"memory_registers": 40, "wg_axis": "wg", "num_compute_wgs": 1, "manual_consumed_barriers": manual}
+        kd.emit_pipeline_warp_specialized(step, compute_context=context if sums else None, **options, **common)(*refs)
+
+    threads = {"num_threads": 2, "thread_name": "wg"} if specialised else {}
+    shape = (16, 64) if sums else (64, 64)
+    got = kd.kernel(body, out_type=Spec(shape, kd.float32), **threads)(x, interpret=True)
+    wanted = x.astype(np.float32)
+    np.testing.assert_array_equal(got, wanted.reshape(4, 16, 64).sum(0) if sums else wanted)
