@@ -56,7 +56,7 @@ def ds(start: Any, size: int, stride: int = 1) -> Slice:
     for name, value in (("size", size), ("stride", stride)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
             hint = "give a static int; a start may be traced"
-            hint = of_dims(value, hint) if isinstance(value, Array) else hint
+            hint = of_dims(value, hint) if isinstance(cast("Any", value), Array) else hint
             raise BadArgumentType(op="ds", what=f"{name} is {shown(value)}", hint=hint)
     if size < 0 or stride == 0:
         raise BadArgument(op="ds", what=f"size {size}, stride {stride}", hint="size >= 0 and stride != 0")
