@@ -327,7 +327,7 @@ def emit_pipeline(
         hint = "use emit_pipeline_warp_specialized"
         raise PipelineLimit(op=op, what="collective_axes", why=why, hint=hint)
 
-    made = _Pipeline(body, grid, (ins, outs), (in_tree, out_tree), max_concurrent_steps, init_carry)
+    made = _PipelineArguments(body, grid, (ins, outs), (in_tree, out_tree), max_concurrent_steps, init_carry)
 
     def pipeline(*refs: Any) -> Any:
         trace = current()
@@ -336,12 +336,12 @@ def emit_pipeline(
             hint = "use emit_pipeline_warp_specialized, or run it in one of them: `kd.when(wg == 0)`"
             raise PipelineLimit(op=op, what="a pipeline in every warpgroup", why=why, hint=hint)
         with scope():
-            return _Run(made, refs).result()
+            return _PipelineRun(made, refs).result()
 
     return pipeline
 
 
-class _Pipeline(NamedTuple):
+class _PipelineArguments(NamedTuple):
     """The arguments of `emit_pipeline`; pairs are of inputs and outputs."""
 
     body: Callable[..., Any]
@@ -352,10 +352,10 @@ class _Pipeline(NamedTuple):
     init_carry: Any
 
 
-class _Run:
+class _PipelineRun:
     """One run of a pipeline on some Refs: buffers are loaded ahead, and stored behind the body."""
 
-    def __init__(self, made: _Pipeline, refs: Sequence[Any]) -> None:
+    def __init__(self, made: _PipelineArguments, refs: Sequence[Any]) -> None:
         ins, outs = made.specs
         self.made, self.grid = made, made.grid
         self.steps = total_of(made.grid)
