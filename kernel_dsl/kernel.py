@@ -404,13 +404,13 @@ class Kernel:
     ) -> Any:
         """Register this kernel as the `torch.library` op `name` ("namespace::op"), and return the op.
 
-        It runs whole under `torch.compile(fullgraph=True)`. Inputs are tensors, except for parameters that the body
-        annotates as float, int or bool. `inputs` names them if the body's signature does not. `backward(ctx,
-        *gradients)` makes the op differentiable: `ctx.saved_tensors` are the tensor inputs and the outputs, or the
-        tensors that `setup_context(ctx, inputs, output)` saved. `mutates_args` names inputs that are written in place.
-        They need an output in `input_output_aliases`, which is then no result of the op. Under `torch.vmap` the grid
-        gets one more axis in front if the blocks do not wait for one another and the op has no `backward`; else the
-        kernel is called for each part.
+        It runs whole under `torch.compile(fullgraph=True)`. Raises `BadCallValue` for the name of another kernel's op.
+        Inputs are tensors, except for parameters that the body annotates as float, int or bool. `inputs` names them if
+        the body's signature does not. `backward(ctx, *gradients)` makes the op differentiable: `ctx.saved_tensors` are
+        the tensor inputs and the outputs, or the tensors that `setup_context(ctx, inputs, output)` saved.
+        `mutates_args` names inputs that are written in place. They need an output in `input_output_aliases`, which is
+        then no result of the op. Under `torch.vmap` the grid gets one more axis in front if the blocks do not wait for
+        one another and the op has no `backward`; else the kernel is called for each part.
         """
         from kernel_dsl.runtime.torch_op import as_torch_op
 

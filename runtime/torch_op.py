@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from kernel_dsl.definition import Definition, declared_outputs, is_leaf, output_structs
 from kernel_dsl.errors import NoHostCode, VariableUse
+from kernel_dsl.torch_names import take_name
 from kernel_dsl.torch_native import add_twin
 from kernel_dsl.torch_ops import define, differentiate, in_parts
 from kernel_dsl.tree import flatten, unflatten
@@ -120,6 +121,7 @@ def as_torch_op(
         stages = kernel.lower(*given, target=cuda_device(device).target.name)
         return stages.ir, stages.assembled()
 
+    take_name(torch, name, definition)
     op = define(name, schema, run, fake, [names[i] for i in written])
     if plain and outputs and not definition.params.profile_space:
         add_twin(op, schema, run, fake, compiled, ctypes.addressof(recording.seen_by_host_code))

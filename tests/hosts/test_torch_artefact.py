@@ -253,13 +253,50 @@ print("done")
 """
 
 
-@pytest.mark.slow  # PyTorch compiles C++ for a minute
-def test_a_package_of_aotinductor(library: Path, tmp_path: Path) -> None:
+# the model's state and a value between are written in place, and read before and after
+STATE = """
+import sys, torch
+torch.ops.load_library(sys.argv[1])
+op = torch.ops.kd_artefact.bump
+if len(sys.argv) > 3:
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("state", torch.zeros(8, 64))
+        def forward(self, x):
+            y = x * 2
+            return op(y, x) + y, op(self.state, y)
+    torch.library.register_fake("kd_artefact::bump", lambda x, y: torch.empty_like(y))
+    program = torch.export.export(Model(), (torch.randn(8, 64),))
+    torch._inductor.aoti_compile_and_package(program, package_path=sys.argv[2])
+else:
+    x, model = torch.randn(8, 64), torch._inductor.aoti_load_package(sys.argv[2])
+    for times in range(3):
+        first, second = model(x)
+        assert (first - (5 * x + 1)).abs().max() < 1e-5
+        assert (second - (times + 2 * x + 1)).abs().max() < 1e-5
+    assert not any(name.partition(".")[0] == "kernel_dsl" for name in sys.modules)
+print("done")
+"""
+
+
+def packaged(library: Path, code: str) -> None:
+    """Compile a package in one process, and call it in another."""
     if not shutil.which("g++"):
         pytest.skip("AOTInductor needs a C++ compiler")
-    package = str(tmp_path / "model.pt2")
     for more in (["write"], []):
-        assert "done" in run(library, MODEL, package, *more)
+        assert "done" in run(library, code, str(library / "model.pt2"), *more)
+
+
+@pytest.mark.slow  # PyTorch compiles C++ for a minute
+def test_a_package_of_aotinductor(library: Path) -> None:
+    packaged(library, MODEL)
+
+
+@pytest.mark.slow
+def test_a_package_whose_op_writes_in_place(tmp_path: Path) -> None:
+    stages = bump.lower(*[Spec((8, 64), kd.float32)] * 2, target="sm_90a")
+    packaged(built(tmp_path, "bump", stages.compile(), PLAY_BUMP, {3: 0}), STATE)
 
 
 def test_numbers_of_dtypes_are_those_of_pytorch() -> None:

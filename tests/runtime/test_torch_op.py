@@ -12,7 +12,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl import torch_native, torch_ops
-from kernel_dsl.errors import BadCallArgument
+from kernel_dsl.errors import BadCallArgument, BadCallValue
 from kernel_dsl.runtime.devices import driver
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 
@@ -207,6 +207,37 @@ def test_what_cannot_be_told() -> None:
 
     with pytest.raises(ArgumentTypeError, match="gives 1 tensors by the body's signature, and out_type gave 2"):
         both.as_torch_op("kd_tests::both")(torch.ones(3))
+
+
+def times(factor: Any, scale: float = 1.0) -> Any:
+    @kd.kernel(out_type=lambda x: x, grid=(1,))
+    def by_factor(x_ref, o_ref):
+        o_ref[...] = x_ref[...] * (factor["by"] * scale)
+
+    return by_factor
+
+
+def test_an_op_keeps_its_kernel() -> None:
+    """A second kernel of the same name would change the results of the first one's op."""
+    name, x = "kd_tests::keeps", torch.ones(8)
+    op = times({"by": 2}).as_torch_op(name)
+    for other in (times({"by": 3}), times({"by": 2}, 2.0), times([2]), add_in_place):
+        with pytest.raises(
+            BadCallValue, match=r"'kd_tests::keeps' is already the op of `by_factor` at .*test_torch_op.py"
+        ):
+            other.as_torch_op(name)
+        assert op(x).tolist() == [2.0] * 8
+    assert times({"by": 2}).as_torch_op(name)(x).tolist() == [2.0] * 8  # the same kernel, made again
+    cell = "@kd.kernel(out_type=lambda x: x)\ndef cell(x, o):\n    o[...] = x[...] * FACTOR\ncell = cell.as_torch_op('kd_tests::cell')"
+    for factor in (2, 3):  # a cell of a notebook that is edited and runs again
+        notebook: dict[str, Any] = {"kd": kd, "__name__": "__main__"}
+        exec(cell.replace("FACTOR", str(factor)), notebook)
+        assert notebook["cell"](x).tolist() == [factor] * 8
+    product.as_torch_op("kd_tests::option")
+    assert product.as_torch_op("kd_tests::option", backward=backward)(x, x).tolist() == [1.0] * 8
+    for taken in ("aten::mm", "kernel_dsl::attention"):
+        with pytest.raises(BadCallValue, match="is a name that PyTorch or a library has taken"):
+            product.as_torch_op(taken)
 
 
 @kd.kernel(out_type=lambda x, y: (x, kd.ShapeDtypeStruct((), kd.float32)), input_output_aliases={0: 0})
