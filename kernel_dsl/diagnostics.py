@@ -38,6 +38,9 @@ class Error(Exception):
     def __str__(self) -> str:
         return render(self)
 
+    def __repr__(self) -> str:  # other programs put it into errors of their own
+        return f"{type(self).__name__}({str(self).partition(chr(10))[0]!r})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.loc, self.other, self.other_label, self.fields)
 

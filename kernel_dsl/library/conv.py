@@ -93,9 +93,7 @@ def conv2d(
     shapes = check.array("x", x, SHAPES["x"]), check.array("w", w, SHAPES["w"])
     p = check.problem(*shapes, check.same(("x", x), ("w", w)), stride, padding, dilation, groups)
     if host:
-        options = {"stride": p.stride, "padding": p.padding, "dilation": p.dilation, "groups": p.groups}
-        how = {"out": out, "stream": stream, "interpret": interpret}
-        return differentiable(host, x, w, options, p.out_shape, how)
+        return differentiable(host, x, w, p, {"out": out, "stream": stream, "interpret": interpret})
     kernel = _kernel("conv2d", p, x, w, out)
     return _run("conv2d", like, lambda launch, x, w, out: launch(kernel, (x, w), out), [x, w], out, stream, interpret)
 

@@ -141,7 +141,8 @@ class ConvCheck(Refusals):
             raise self.argument(what, f"{name} is {axes}")
         if as_dtype(x.dtype) not in DTYPES:
             raise self.bad_dtype(f"{name} is {as_dtype(x.dtype)}", "float16, bfloat16 or float32")
-        a, b, c, d = (int(n) for n in x.shape)
+        # a SymInt of PyTorch, which has a node, stays one: a graph is for images of all sizes
+        a, b, c, d = (n if hasattr(n, "node") else int(n) for n in x.shape)
         return a, b, c, d
 
     def same(self, first: tuple[str, Any], second: tuple[str, Any]) -> Any:
@@ -208,11 +209,11 @@ class ConvCheck(Refusals):
             raise self.bad_shape(what, "w is (filters, rows, columns, channels of x / groups)")
         p = ConvProblem(*x, filters, (w[1], w[2]), *steps, count, dtype)
         reach = [d * (n - 1) + 1 for d, n in zip(p.dilation, p.taps, strict=True)]
-        if min(p.out_height, p.out_width) < 1:
+        if p.out_height < 1 or p.out_width < 1:
             what = f"filters reach over {tuple(reach)} of images of {(p.height, p.width)}, with padding={p.padding}"
             raise self.value(what, "an image and its padding are as large as a filter")
         ends = [n + 2 * q + r for n, q, r in zip((p.height, p.width), p.padding, reach, strict=True)]
-        if max(*ends, p.pixels, p.batch * p.height * p.width) > MOST:
+        if any(n > MOST for n in (*ends, p.pixels, p.batch * p.height * p.width)):
             raise self.value(f"x is {x} with padding={p.padding}", "fewer than 2**31 pixels, and places along an axis")
         return p
 

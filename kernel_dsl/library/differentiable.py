@@ -207,6 +207,8 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
     gradients = [f"g{i}" for i in range(rule.firsts)]
     defined = partial(define, one_place=rule.devices == 1)
     op = defined(f"kernel_dsl::{name}", schema(inputs, rule.results), run, fake)
+    if not parts:
+        return (lambda *given: (op(*given),)) if rule.results == 1 else op
     backward_schema = schema([*gradients, *inputs, *results], len(parts))
     back = defined(f"kernel_dsl::{name}_backward", backward_schema, run_backward, fake_backward)
 

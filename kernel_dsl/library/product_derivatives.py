@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from kernel_dsl.dtypes import as_dtype
-from kernel_dsl.errors import BadCallArgument
+from kernel_dsl.errors import BadCallArgument, BadCallValue
 
 from .arguments import MatmulOptions, halves, out_dtype_of
 from .attention_derivative import with_derivative
+from .conv_problem import ConvProblem
 from .differentiable import FUNCTIONS, Derivative, check_plain, keyed
 from .gate_gradients import INSTEAD, gate_gradients
 from .int4 import PackedInt4
@@ -172,7 +173,7 @@ def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
     def shapes(*arrays: Any) -> list[tuple[tuple[int, ...], Any]]:
         a, b, _ = parts(arrays)
         b = b[0] if pair else b
-        lead = np.broadcast_shapes(tuple(map(int, a.shape[:-2])), tuple(map(int, b.shape[:-2])))
+        lead = _batches(a.shape[:-2], b.shape[:-2])
         columns = b.shape[-1] // (2 if given["gated"] is not None and not pair else 1)
         made = [((*lead, a.shape[-2], columns), out_dtype_of(options, as_dtype(a.dtype), as_dtype(b.dtype)))]
         return made * (3 if keeps else 1)
@@ -193,6 +194,16 @@ def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
     else:
         rule = Derivative("matmul", key, run, backward, shapes, can)
     return rule(host, given_arrays)
+
+
+def _batches(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+    """The broadcast batch axes of two arrays. Sizes may be symbols of PyTorch, which int() would fix."""
+    more = len(a) - len(b)
+    pairs = list(zip([*[1] * -more, *a], [*[1] * more, *b], strict=True))
+    if any(x != 1 and y != 1 and x != y for x, y in pairs):
+        what = f"a has batches of {tuple(a)}, and b of {tuple(b)}"
+        raise BadCallValue(kernel="matmul", what=what, hint="they broadcast, as in NumPy")
+    return [y if x == 1 else x for x, y in pairs]
 
 
 def _keeps_sums(options: Any, sides: Sequence[Any]) -> bool:
@@ -312,10 +323,13 @@ def _gated_gradients(
 # --- convolutions ---------------------------------------------------------------------------------
 
 
-def conv2d(host: str, x: Any, w: Any, options: dict[str, Any], shape: tuple[int, ...], how: dict[str, Any]) -> Any:
-    """A call of `conv2d`, whose result has this shape."""
+def conv2d(host: str, x: Any, w: Any, p: ConvProblem, how: dict[str, Any]) -> Any:
+    """A call of `conv2d`."""
     forward, dgrad, wgrad = FUNCTIONS["conv2d"], FUNCTIONS["conv2d_dgrad"], FUNCTIONS["conv2d_wgrad"]
     check_plain("conv2d", how)
+    options: dict[str, Any] = {
+        "stride": p.stride, "padding": p.padding, "dilation": p.dilation, "groups": p.groups,
+    }  # fmt: skip
     more = {**options, "interpret": how["interpret"]}
 
     def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
@@ -323,12 +337,16 @@ def conv2d(host: str, x: Any, w: Any, options: dict[str, Any], shape: tuple[int,
         size, taps = tuple(map(int, x.shape)), tuple(map(int, w.shape[1:3]))
         return [dgrad(gradient, w, size, **more), wgrad(x, gradient, taps, **more)]
 
+    def shapes(x: Any, w: Any) -> list[tuple[tuple[int, ...], Any]]:
+        dtype = as_dtype(x.dtype)
+        return [(ConvProblem(*x.shape, w.shape[0], w.shape[1:3], **options, dtype=dtype).out_shape, dtype)]
+
     rule = Derivative(
         "conv2d",
-        (tuple(sorted(options.items())), how["interpret"], shape),
+        (tuple(sorted(options.items())), how["interpret"]),
         lambda x, w: (forward(x, w, **more),),
         backward,
-        lambda x, w: [(shape, as_dtype(x.dtype))],
+        shapes,
         (True, True),
     )
     return rule(host, [x, w])
