@@ -153,17 +153,20 @@ class Checked:
         words = f"{name} has rank %d, and the kernel was compiled for rank {len(given.shape)}"
         self.refuse(f.v(f"icmp ne i32 {rank}, {len(given.shape)}"), words, f"i32 {rank}")
         shape, strides = f.pointer(tensor, 24), f.pointer(tensor, 32)
+        if given.shape:
+            self.refuse(f.v(f"icmp eq ptr {shape}, null"), f"the shape of {name} is NULL")
         for axis, extent in enumerate(given.shape):
             has = f.word(shape, 8 * axis)
             words = f"axis {axis} of {name} has %lld elements, and the kernel was compiled for {extent}"
             self.refuse(f.v(f"icmp ne i64 {has}, {extent}"), words, f"i64 {has}")
-        address = f.v(f"add i64 {f.word(tensor, 0)}, {f.word(tensor, 40)}")
+        data = f.word(tensor, 0)
+        address = f.v(f"add i64 {data}, {f.word(tensor, 40)}")
         f.store("i64", address, self.rows, ROW * number)
         f.store("ptr", shape, self.rows, ROW * number + 8)
         f.store("ptr", self._strides(strides, given, name), self.rows, ROW * number + 16)
         if 0 in given.shape:
             return
-        self.refuse(f.v(f"icmp eq i64 {address}, 0"), f"{name} has no memory: its data is NULL")
+        self.refuse(f.v(f"icmp eq i64 {data}, 0"), f"{name} has no memory: its data is NULL")
         if given.alignment > 1:
             odd = f.v(f"and i64 {address}, {given.alignment - 1}")
             words = f"the address %#llx of {name} is not a multiple of {given.alignment} bytes"

@@ -59,7 +59,9 @@ class Repeated:
             dtype = DL_CODES[given.dtype.name] | given.dtype.bits << 8 | 1 << 16
             for offset, wanted in ((8, CUDA), (12, device), (16, len(given.shape)), (20, dtype)):
                 wrong.append(f.v(f"xor i32 {f.load('i32', tensor, offset)}, {wanted}"))
-        f.leave_to(self.other, self._differs("i32", wrong))
+        shapes = [f"icmp eq ptr {f.pointer(x, 24)}, null" for n, x in self.arrays.items() if plan.arrays[n].shape]
+        tests = [f"icmp ne i32 {self._any_bit('i32', wrong)}, 0"] if wrong else []
+        f.leave_to(self.other, f.any([*tests, *shapes]))
         rows = f.room(ROW * (len(plan.arrays) + len(plan.scratch)))
         wrong, missing = [], list[str]()
         for number, tensor in self.arrays.items():
@@ -79,11 +81,12 @@ class Repeated:
         if given.contiguous and 0 not in given.shape:
             used = [(k, s) for k, (n, s) in enumerate(zip(given.shape, plain, strict=True)) if n > 1]
             wrong += [f.v(f"xor i64 {f.word(strides, 8 * k)}, {s}") for k, s in used]
-        address = f.v(f"add i64 {f.word(tensor, 0)}, {f.word(tensor, 40)}")
+        data = f.word(tensor, 0)
+        address = f.v(f"add i64 {data}, {f.word(tensor, 40)}")
         for offset, (type, value) in enumerate((("i64", address), ("ptr", shape), ("ptr", strides))):
             f.store(type, value, rows, ROW * number + 8 * offset)
         if 0 not in given.shape:
-            missing.append(f"icmp eq i64 {address}, 0")
+            missing.append(f"icmp eq i64 {data}, 0")
             if given.alignment > 1:
                 wrong.append(f.v(f"and i64 {address}, {given.alignment - 1}"))
 
@@ -111,6 +114,3 @@ class Repeated:
         for value in values[1:]:
             made = self.f.v(f"or {type} {made}, {value}")
         return made
-
-    def _differs(self, type: str, values: list[str]) -> str:
-        return self.f.v(f"icmp ne {type} {self._any_bit(type, values)}, 0") if values else "false"

@@ -293,8 +293,12 @@ def test_arguments_that_do_not_fit_are_refused_in_c(recorder: Recorder, tmp_path
         bad.data += 4
         assert "of x is not a multiple of 16 bytes" in refused(bad, good(y), good(o))
         bad = good(x)
-        bad.data = None
-        assert "x has no memory" in refused(bad, good(y), good(o))
+        for offset in (0, 16):
+            bad.data, bad.byte_offset = None, offset
+            assert "x has no memory: its data is NULL" in refused(bad, good(y), good(o))
+        bad = good(y)
+        bad.shape = None
+        assert "the shape of y is NULL" in refused(good(x), bad, good(o))
 
     def goes() -> None:
         recorder.launches.clear()
