@@ -59,7 +59,10 @@ typedef struct {{
 #ifdef __cplusplus
 extern "C" {{
 #endif
+#if !defined(__cuda_cuda_h__) && !defined(KERNEL_DSL_CUSTREAM)  // before C11 a type is defined once
+#define KERNEL_DSL_CUSTREAM
 typedef struct CUstream_st *CUstream;
+#endif
 
 int {name}({parameters});
 const char *{name}_error(void);

@@ -20,11 +20,16 @@ from .host_writer import MESSAGE, HostFunction, Word
 
 _C_TYPES = {"bool": "bool", "float32": "float", "float64": "double"}
 _LLVM_TYPES = {"float32": "float", "float64": "double"}
+# of C and C++, and what the header and <errno.h>, <stdio.h> and compilers define
 _WORDS = """
-    auto break case char const continue default do double else enum extern float for goto if inline int long register
-    restrict return short signed sizeof static struct switch typedef union unsigned void volatile while bool class new
-    delete this template typename namespace public private protected operator using virtual try catch throw true false
-    and or not xor stream
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class co_await
+    co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype default delete do
+    double dynamic_cast else enum explicit export extern false float for friend goto if inline int long mutable namespace
+    new noexcept not not_eq nullptr operator or or_eq private protected public register reinterpret_cast requires restrict
+    return short signed sizeof static static_assert static_cast struct switch template this thread_local throw true try
+    typedef typeid typename typeof typeof_unqual union unsigned using virtual void volatile wchar_t while xor xor_eq
+    _Alignas _Alignof _Atomic _BitInt _Bool _Complex _Generic _Imaginary _Noreturn _Static_assert _Thread_local
+    CUstream DLDataType DLDevice DLTensor EOF NULL errno linux main stderr stdin stdout stream unix
 """
 C_WORDS = frozenset(_WORDS.split())
 

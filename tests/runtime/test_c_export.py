@@ -98,6 +98,41 @@ def test_the_header_is_one_for_c_and_for_cpp(tmp_path: Path) -> None:
         subprocess.run(["gcc", "-Wall", "-Werror", "-x", language, "-fsyntax-only", str(source)], check=True)
 
 
+# keywords of C23 and C++23 that are no keywords of Python, and names that headers define
+_TAKEN = """
+    alignas alignof auto bitand bitor bool case catch char char8_t compl concept const const_cast consteval constexpr constinit
+    decltype default delete do double dynamic_cast enum explicit export extern false float friend goto inline int long mutable
+    namespace new noexcept nullptr operator private protected public register reinterpret_cast requires restrict short signed
+    sizeof static static_assert static_cast struct switch template this thread_local throw true typedef typeid typename union
+    unsigned using virtual void volatile wchar_t xor xor_eq and_eq not_eq or_eq co_await co_yield co_return typeof asm
+    _Bool _Complex _Atomic _Generic DLTensor DLDevice CUstream stream errno stdin NULL EOF unix linux
+"""
+TAKEN = _TAKEN.split()
+
+
+def test_parameters_and_names_that_c_has_taken(tmp_path: Path) -> None:
+    """Two headers in one program, in all standards, with a parameter of each such name; a file may have none of the names."""
+    env: dict[str, Any] = {"kd": kd, "Spec": Spec}
+    listed = ", ".join(TAKEN)
+    body = f"o[...] = {' + '.join(f'{name}[...]' for name in TAKEN[:3])}"
+    exec(f"@kd.kernel(out_type=lambda *x: x[0])\ndef k({listed}, o):\n    {body}", env)
+    env["k"].lower(*[Spec((4,), kd.float32)] * len(TAKEN)).export("all_names", folder=tmp_path, c=True)
+    stages = twice.lower(Spec((128,), kd.float32))
+    stages.export("twice", folder=tmp_path, c=True)
+    for name in TAKEN[:-2]:
+        with pytest.raises(BadArgument, match="a C identifier"):
+            stages.export(name, folder=tmp_path / "no", c=True)
+    if not shutil.which("g++"):
+        pytest.skip("needs a C++ compiler")
+    source = tmp_path / "user.c"
+    source.write_text(
+        "".join(f"#include <{h}.h>\n" for h in ("errno", "stdio")) + '#include "all_names.h"\n#include "twice.h"'
+    )
+    for language, standard in (("c", "c99"), ("c", "gnu17"), ("c++", "c++11"), ("c++", "gnu++20")):
+        strict = f"-x {language} -std={standard} -Wall -Wextra -Werror -pedantic -fsyntax-only"
+        subprocess.run(["gcc", *strict.split(), str(source)], check=True)
+
+
 def test_export_without_c_is_a_file_for_python(tmp_path: Path) -> None:
     (path,) = twice.lower(Spec((128,), kd.float32)).export("twice", folder=tmp_path)
     assert path == tmp_path / "twice.kd"
