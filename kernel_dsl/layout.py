@@ -272,6 +272,17 @@ class LayoutRule:
         """The picture of `of(shape)`."""
         return self.of(shape).to_svg(shape)
 
+    def _repr_svg_(self) -> str | None:
+        """The picture of the least value that can have it, for notebooks; None for a reduction that none can have."""
+        (rows, columns), _ = MAKERS[self.kind]
+        for wider in (1, 2, 4):
+            extents = (rows, columns * wider)
+            try:
+                return self.to_svg(tuple(extents[a] for a in range(2) if a not in self.reduced))
+            except WgmmaShape:
+                continue
+        return None
+
     def __repr__(self) -> str:
         return SHOWN["rule"](self)
 

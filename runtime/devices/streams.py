@@ -10,11 +10,13 @@ from ..errors import ArgumentTypeError
 def stream_handle(stream: Any) -> int:
     """The `CUstream` handle of an int, a torch or CuPy stream, or an object with `__cuda_stream__`.
 
-    Raises ArgumentTypeError for anything else.
+    Raises ArgumentTypeError for anything else, and for a negative int.
     """
     if isinstance(stream, bool):
         raise ArgumentTypeError("stream= takes a stream or its handle, not a bool")
     if isinstance(stream, int):
+        if stream < 0:
+            raise ArgumentTypeError(f"stream= takes a stream or its handle, and {stream} is none")
         return stream
     for name in ("cuda_stream", "ptr"):  # torch.cuda.Stream, cupy.cuda.Stream
         handle = getattr(stream, name, None)

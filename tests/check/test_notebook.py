@@ -63,5 +63,18 @@ def test_a_layout_shows_all_that_it_covers(shape: tuple[int, int]) -> None:
     assert {element.tag.rpartition("}")[2] for element in root.iter()} == {"svg", "rect", "text"}
 
 
+RULES = {name: rule for name in dir(kd.Layout) if hasattr(rule := getattr(kd.Layout, name), "of")}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_shows_the_least_value_that_has_it(name: str) -> None:
+    for rule in (RULES[name], RULES[name].reduce(0), RULES[name].reduce(1)):
+        text = rule._repr_svg_()
+        if text is not None:
+            assert len(ElementTree.fromstring(text).findall("{*}rect")) in (1, 8, 16, 64, 64 * 8, 64 * 16)
+        # in these two a lane holds neighbours along axis 1 together, and no value is without that axis
+        assert text or (rule.reduced == (1,) and name in ("WGMMA_8BIT", "WGMMA_UPCAST_2X"))
+
+
 def test_a_layout_too_large_to_look_at_stays_text() -> None:
     assert kd.Layout.WGMMA.of((128, 128))._repr_svg_() is None
