@@ -123,9 +123,9 @@ class BenchResult:
     def plot(self, ax: Any = None) -> Any:
         """Draw bars of the medians with quartiles, and a line for each floor.
 
-        Returns matplotlib's axes. Raises `BadArgument` without matplotlib.
+        Returns matplotlib's axes, new ones without `ax`. Raises `BadArgument` without matplotlib, and `BadArgumentType`.
         """
-        axes = _axes(ax)
+        axes = _axes("plot", ax)
         timed = [(r.name, r.timing) for r in self.rows if r.timing is not None]
         medians = [t.median * 1e6 for _, t in timed]
         spread = [[abs(t.median - t.quartiles[i]) * 1e6 for _, t in timed] for i in (0, 1)]
@@ -139,15 +139,15 @@ class BenchResult:
     def roofline(self, ax: Any = None) -> Any:
         """Draw flops a second over flops a byte, below the two floors.
 
-        Returns matplotlib's axes. Raises `BadArgument` without matplotlib, and if `flops`, `bytes`, `peak_flops` or
-        `bandwidth` is unknown.
+        Returns matplotlib's axes, new ones without `ax`. Raises `BadArgument` without matplotlib, and if `flops`,
+        `bytes`, `peak_flops` or `bandwidth` is unknown, and `BadArgumentType`.
         """
         needed = {n: getattr(self, n) for n in ("flops", "bytes", "peak_flops", "bandwidth")}
         missing = [name for name, value in needed.items() if not value]
         if missing:
             raise BadArgument(op="roofline", what=f"no {', '.join(missing)}", hint="give it to `kd.bench`")
         flops, amount, peak, bandwidth = cast("list[float]", list(needed.values()))
-        axes = _axes(ax)
+        axes = _axes("roofline", ax)
         at, ridge = flops / amount, peak / bandwidth
         ends = [min(at, ridge) / 8, ridge, max(at, ridge) * 8]
         axes.loglog(ends, [min(peak, x * bandwidth) for x in ends], color="black")
@@ -160,16 +160,19 @@ class BenchResult:
         return axes
 
 
-def _axes(ax: Any) -> Any:
-    if ax is not None:
+def _axes(op: str, ax: Any) -> Any:
+    if hasattr(ax, "loglog"):
         return ax
+    if ax is not None:
+        hint = "axes of matplotlib; the result's `.figure.savefig(path)` writes a file"
+        raise BadArgumentType(op=op, what=f"ax={shown(ax)}", hint=hint)
     from importlib import import_module
 
     try:
         return import_module("matplotlib.figure").Figure().subplots()
     except ImportError:
         hint = "`pip install matplotlib`, or read `as_dict()`"
-        raise BadArgument(op="plot", what="matplotlib is not installed", hint=hint) from None
+        raise BadArgument(op=op, what="matplotlib is not installed", hint=hint) from None
 
 
 def machine() -> str:

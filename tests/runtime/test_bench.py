@@ -104,6 +104,9 @@ def test_pictures() -> None:
 def test_pictures_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(kd.Error, match="no flops, bytes, peak_flops, bandwidth"):
         _result().roofline()
+    for picture in (_result().plot, _result(flops=4e6, bytes=1e6, peak_flops=4e12, bandwidth=2e12).roofline):
+        with pytest.raises(kd.Error, match=r"ax='a\.png'"):
+            picture("a.png")
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     with pytest.raises(kd.Error, match="matplotlib is not installed"):
         _result().plot()
