@@ -145,6 +145,8 @@ def _smallest(kind: DType) -> float:
 def _on_host(array: Any, name: str) -> tuple[Any, DType]:
     """The values as a NumPy array (float64 if NumPy lacks the dtype), and the dtype of the argument."""
     if hasattr(array, "detach"):  # PyTorch
+        if array.is_meta:
+            raise BadArgument(op="assert_close", what=f"{name} is a tensor on meta", hint="it has no values")
         array = array.detach().cpu().resolve_conj()
         kind = _dtype(array.dtype, name)
         return (array.double() if kind.is_float else array).numpy(), kind

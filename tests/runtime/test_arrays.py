@@ -235,6 +235,25 @@ def test_nested_tensors_are_refused() -> None:
             view(nested)
 
 
+def test_tensors_that_hold_others_are_refused() -> None:
+    """Their own address is 0."""
+    torch = pytest.importorskip("torch")
+
+    def held(cls: Any, inner: Any) -> Any:
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        made.inner = inner
+        return made
+
+    def refuse(cls: Any, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+    words = {"__new__": held, "__torch_dispatch__": classmethod(refuse), "__repr__": lambda x: "<held>"}
+    more = {"__tensor_flatten__": lambda x: (["inner"], None)}
+    for kind in (type("Held", (torch.Tensor,), words), type("Flat", (torch.Tensor,), words | more)):
+        with pytest.raises(ArgumentTypeError, match=rf"a {kind.__name__} has no memory of its own.*to_local"):
+            view(kind(torch.ones(3)))
+
+
 def test_dlpack_in_from_torch_keeps_the_memory() -> None:
     torch = pytest.importorskip("torch")
     seen = view(OnlyDlpack(torch.full((1000,), 2, dtype=torch.bfloat16), False))

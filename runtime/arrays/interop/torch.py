@@ -86,6 +86,8 @@ def check_plain(tensor: Any) -> None:
         raise ArgumentTypeError(
             "a nested tensor cannot be passed to a kernel; pass .to_padded_tensor(0), or each of its parts"
         )
+    if hasattr(tensor, "__tensor_flatten__"):
+        raise _of_others(tensor)
     if tensor.layout is not torch.strided:
         raise ArgumentTypeError(f"a {tensor.layout} tensor cannot be passed to a kernel; pass .to_dense()")
     if tensor.is_neg() or tensor.is_conj():
@@ -96,6 +98,14 @@ def check_plain(tensor: Any) -> None:
         raise ArgumentTypeError(
             f"a tensor on {tensor.device} cannot be passed to a kernel: it must be on the CPU or a CUDA GPU"
         )
+
+
+def _of_others(tensor: Any) -> ArgumentTypeError:
+    """The error for a subclass without memory: a DTensor, an AsyncCollectiveTensor, a quantised tensor of torchao."""
+    return ArgumentTypeError(
+        f"a {type(tensor).__name__} has no memory of its own, and cannot be passed to a kernel: pass the tensor that it "
+        "holds, such as .to_local() of a DTensor"
+    )
 
 
 class _Torch:
@@ -121,6 +131,8 @@ class _Torch:
             raise ArgumentTypeError(
                 f"a {type(array).__name__} without memory cannot be passed to a kernel: {error}"
             ) from None
+        if not address and array.numel():
+            raise _of_others(array)
         return ArrayView(
             address,
             tuple(array.shape),
