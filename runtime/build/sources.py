@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import os
 import re
+import struct
 import time
 from collections.abc import Sequence
 from itertools import chain
@@ -79,7 +80,8 @@ def _state(files: Sequence[tuple[str, str]]) -> tuple[str, bool]:
         there = [file for file in files if os.path.exists(file[0])]
         return _state(there) if len(there) < len(files) else ("", False)
     names = "\0".join(chain.from_iterable(files)).encode(errors="surrogatepass")
-    state = hashlib.sha256(b"%b\0%b" % (names, repr(rows).encode())).hexdigest()
+    numbers = struct.pack("qqQQQ" * len(rows), *chain.from_iterable(rows))
+    state = hashlib.sha256(b"%b\0%b" % (names, numbers)).hexdigest()
     return state, time.time_ns() - max(map(max, map(_TIMES, rows)), default=0) > _SETTLED
 
 
