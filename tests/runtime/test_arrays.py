@@ -245,7 +245,7 @@ def test_tensors_that_hold_others_are_refused() -> None:
         return made
 
     def refuse(cls: Any, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError
+        raise RuntimeError("no op is known")
 
     words = {"__new__": held, "__torch_dispatch__": classmethod(refuse), "__repr__": lambda x: "<held>"}
     more = {"__tensor_flatten__": lambda x: (["inner"], None)}
