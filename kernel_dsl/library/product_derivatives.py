@@ -339,7 +339,9 @@ def conv2d(host: str, x: Any, w: Any, p: ConvProblem, how: dict[str, Any]) -> An
 
     def shapes(x: Any, w: Any) -> list[tuple[tuple[int, ...], Any]]:
         dtype = as_dtype(x.dtype)
-        return [(ConvProblem(*x.shape, w.shape[0], w.shape[1:3], **options, dtype=dtype).out_shape, dtype)]
+        (batch, height, width, channels), (filters, rows, columns, _) = x.shape, w.shape
+        again = ConvProblem(batch, height, width, channels, filters, (rows, columns), **options, dtype=dtype)
+        return [(again.out_shape, dtype)]
 
     rule = Derivative(
         "conv2d",
