@@ -1,8 +1,8 @@
 """Products that differ only in M and in the batch: kernels for the first sizes, and kernels for any sizes after that.
 
 The first sizes get specialised code, because most programs have one. From the second on M and a batch axis are `kd.Dim`s. A
-configuration that is compiled already is used if the cost model predicts at least `ENOUGH` of the best speed, so new sizes
-seldom need a compile.
+configuration that is compiled already is used if the cost model predicts about the best speed, so new sizes seldom need a
+compile.
 """
 
 from __future__ import annotations
@@ -15,12 +15,9 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .. import forking
-from ..tuning_file import when_tuned
-from .first_sizes import MANY, FirstSizes
+from .first_sizes import FirstSizes, Kept
 from .problem import Problem
 
-ENOUGH = 0.97  # a part of the best configuration's speed, by the cost model
 ROWS, ROWS_OF_MANY = 2**24, 2**16  # the greatest M: of one product, and of each of a batch
 BATCH = 2**16
 DEPTH = 2**30  # the greatest K
@@ -29,16 +26,7 @@ SMALLEST = (8, 64)  # a tile
 VECTOR = 16  # bytes that are read at once along M
 
 _first = FirstSizes()
-_known: dict[Any, list[Any]] = {}  # routes that take any sizes
-_lock = forking.lock()
-
-
-def _forget() -> None:
-    with _lock:
-        _known.clear()
-
-
-when_tuned(_forget)
+_kept = Kept()
 
 
 @cache
@@ -208,14 +196,4 @@ def serving(route: Any, cost: Callable[[Problem, Any], float]) -> Any:
     found = found if other_rows and found is not None else deep if other_depth else None
     if found is None:
         return route
-    key = replace(found, config=None)
-    with _lock:
-        if len(_known) >= MANY:
-            _known.clear()
-        known = _known.setdefault(key, [])
-        best = cost(p, route.config)
-        good = [c for c in known if ENOUGH * cost(p, c.config) <= best]
-        if not good:
-            known.append(found)
-            good = [found]
-    return min(good, key=lambda c: cost(p, c.config))
+    return replace(found, config=_kept.choose(replace(found, config=None), found.config, lambda t: cost(p, t)))

@@ -18,7 +18,7 @@ from kernel_dsl.target import Feature, Target
 from ..kernel import identified
 from ..refs import strides_of
 from .conv_problem import ConvProblem
-from .first_sizes import MANY
+from .first_sizes import Kept
 from .operands import array_address, element_strides, why_not_tma
 from .pack import Packing
 from .persistent_matmul import swizzled
@@ -253,21 +253,12 @@ def backward(p: ConvProblem) -> ConvProblem:
     )
 
 
-ENOUGH = 0.97  # of the tiles of the box that wastes least
-_known: dict[Any, list[Any]] = {}  # boxes of kernels for any images
+_kept = Kept()
 
 
 def box_of_any(p: ConvProblem, general: ConvProblem, pixels: int = 128) -> tuple[int, int, int]:
     """The box for a problem: one that kernels for any images have already, if it wastes little more than the best one."""
-    best = boxes(p, pixels)
-    if len(_known) >= MANY:
-        _known.clear()
-    known = _known.setdefault((general, pixels), [])
-    good = [box for box in known if ENOUGH * tiles_in(p, box) <= tiles_in(p, best)]
-    if not good:
-        known.append(best)
-        return best
-    return min(good, key=lambda box: tiles_in(p, box))
+    return _kept.choose((general, pixels), boxes(p, pixels), lambda box: tiles_in(p, box))
 
 
 def tiles_in(p: ConvProblem, box: tuple[int, int, int]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -12,9 +11,9 @@ from kernel_dsl.errors import BadCallValue
 from kernel_dsl.target import Feature, Target
 
 from . import choose as costs
-from .any_rows import ENOUGH, VECTOR
+from .any_rows import VECTOR
 from .families import Family
-from .first_sizes import MANY
+from .first_sizes import Kept
 from .grouped_product import grouped_kernel
 from .grouped_tiles import RowGroups
 from .grouped_wgrad_product import wgrad_general_kernel, wgrad_kernel
@@ -104,19 +103,7 @@ def opened_groups(p: Problem, groups: RowGroups, found: Packings) -> tuple[Probl
     return replace(p, M=whole.rows, groups=p.groups and whole), whole, (packed, found[1])
 
 
-_known: dict[Any, list[Any]] = {}  # configurations that are compiled for any rows
-
-
-def _served(key: Any, best: Any, cost: Callable[[Any], float]) -> Any:
-    """A configuration of kernels for any rows that is about as fast as the best one for these."""
-    if len(_known) >= MANY:
-        _known.clear()
-    known = _known.setdefault(key, [])
-    good = [t for t in known if ENOUGH * cost(t) <= cost(best)]
-    if not good:
-        known.append(best)
-        return best
-    return min(good, key=cost)
+_kept = Kept()
 
 
 def grouped_product(
@@ -151,7 +138,7 @@ def grouped_product(
                     typical = _typical(q, groups)
                     q, groups, found = general
                     if config is None:
-                        t = _served((q, groups, found), t, lambda t: costs.clocks(typical, t, blocks))
+                        t = _kept.choose((q, groups, found), t, lambda t: costs.clocks(typical, t, blocks))
                 return GroupedProduct(q, grouped_kernel(q, groups, t, blocks), found)
     if p.gate is not None:
         return None
@@ -172,7 +159,7 @@ def _general(
         general = opened_groups(q, groups, found) if opened else None
         if general is not None:
             q, _, found = general
-            t = _served((q, found), t, lambda t: costs.lane_clocks(typical, t, blocks))
+            t = _kept.choose((q, found), t, lambda t: costs.lane_clocks(typical, t, blocks))
         return GroupedProduct(q, lane_kernel(q, t), found)
     found = next(tile_packings(a, b, how, target, False, p.K))
     q = laid(p, found, a, b)
@@ -183,7 +170,7 @@ def _general(
     general = opened_groups(q, groups, found) if opened else None
     if general is not None:
         q, _, found = general
-        tile = _served((q, found), tile, lambda t: costs.tile_clocks(typical, t, blocks))
+        tile = _kept.choose((q, found), tile, lambda t: costs.tile_clocks(typical, t, blocks))
     return GroupedProduct(q, tile_kernel(q, tile), found)
 
 
@@ -212,7 +199,7 @@ def wgrad_product(
             if general is not None:
                 p, groups = replace(p, K=general.rows), general
                 if config is None:
-                    t = _served((p, groups), t, lambda t: costs.clocks(typical, t, blocks))
+                    t = _kept.choose((p, groups), t, lambda t: costs.clocks(typical, t, blocks))
             return wgrad_kernel(p, groups, t, blocks), True
     p = replace(p, a_transposed=True, b_transposed=False, lanes=0)
     general = groups.opened() if opened else None

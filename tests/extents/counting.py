@@ -12,6 +12,7 @@ import numpy as np
 
 from kernel_dsl import body_trace
 from kernel_dsl.kernel import Kernel
+from kernel_dsl.library.first_sizes import Memory
 from kernel_dsl.specialisations import Specialisation
 from kernel_dsl.tree import unflatten
 
@@ -28,6 +29,15 @@ def _call(kernel: Kernel, args: tuple[Any, ...], out: Any, stream: Any, interpre
     traced, shapes = prepared.kernel.traced, prepared.kernel.shapes[len(prepared.arrays) :]
     made = [np.zeros(shape, spec.dtype.numpy) for shape, spec in zip(shapes, traced.outputs, strict=True)]
     return unflatten(traced.output_tree, made)
+
+
+@contextmanager
+def none_before() -> Iterator[None]:
+    """No library call came before."""
+    with ExitStack() as stack:
+        for memory in list(Memory.all):
+            stack.enter_context(mock.patch.dict(memory.known, clear=True))
+        yield
 
 
 @contextmanager

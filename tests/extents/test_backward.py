@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -11,10 +9,9 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import attention_backward_opened
-from kernel_dsl.library.first_sizes import FirstSizes
 
 from . import test_attention as forward
+from .counting import none_before
 
 SIZES = ((2, 64, 72), (3, 72, 48), (2, 88, 136), (1, 200, 120))
 GPU_SIZES = ((1, 300, 400), (40, 500, 520))
@@ -62,13 +59,6 @@ def gradients(function: Any, name: str, sizes: Any, interpret: bool) -> Any:
     dout = rng.standard_normal(out.shape).astype(out.dtype)
     options.pop("return_lse", None)
     return function(dout, *arrays, out, lse, **options, interpret=interpret)
-
-
-@contextmanager
-def none_before() -> Iterator[None]:
-    """No sizes came before."""
-    with mock.patch.object(attention_backward_opened, "_first", FirstSizes()):
-        yield
 
 
 @pytest.mark.slow

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
-from unittest import mock
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library.first_sizes import FirstSizes
 
-from .counting import counted
+from .counting import counted, none_before
 
 Array = np.ndarray[Any, Any]
 bf16, f8 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
@@ -198,27 +194,12 @@ FAMILIES = {
     "attention": attention, "decode": decode, "latent": latent, "backward": backward, "grouped": grouped,
     "entropy": entropy, "images": images,
 }  # fmt: skip
-# modules that remember the sizes that came first, and configurations of kernels for any
-FIRSTS = (
-    "attention_opened", "attention_backward_opened", "decode_opened", "any_rows", "cross_entropy_kernels", "grouped",
-    "grouped_wgrad", "conv_problem",
-)  # fmt: skip
-KNOWN = ("any_rows", "grouped_routes", "conv_kernel")
-
-
-def module(name: str) -> Any:
-    """A module of the library; functions have the names of some in the package."""
-    return importlib.import_module(f"kernel_dsl.library.{name}")
 
 
 def compiles(call: Call) -> list[list[str]]:
     """What each of five calls compiles, of sizes that no call came with before."""
     made: list[list[str]] = []
-    with counted() as found, ExitStack() as stack:
-        for name in FIRSTS:
-            stack.enter_context(mock.patch.object(module(name), "_first", FirstSizes()))
-        for name in KNOWN:
-            stack.enter_context(mock.patch.dict(module(name)._known, clear=True))
+    with counted() as found, none_before():
         for sizes in ((2, 256, 320), (3, 500, 700), (1, 1024, 904), (5, 130, 264), (4, 700, 360)):
             found.clear()
             call(*sizes)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -16,25 +14,18 @@ import kernel_dsl as kd
 from kernel_dsl.definition import output_structs
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.kernel import Kernel
-from kernel_dsl.library import any_rows
 from kernel_dsl.library.any_rows import opened
 from kernel_dsl.library.arguments import MatmulOptions, request
-from kernel_dsl.library.first_sizes import FirstSizes
 from kernel_dsl.library.persistent_matmul import MatmulConfig, matmul_kernel
 from kernel_dsl.library.problem import Problem
 from kernel_dsl.library.routes import route
 from kernel_dsl.stages import target_named
 from kernel_dsl.tree import unflatten
 
+from .counting import none_before
+
 SMALL = MatmulConfig(64, 64, 64, stages=2, consumers=1, epilogue_n=64, epilogue_stages=1)
 Struct = kd.ShapeDtypeStruct
-
-
-@contextmanager
-def fresh() -> Iterator[None]:
-    """No sizes came before."""
-    with mock.patch.object(any_rows, "_first", FirstSizes()), mock.patch.dict(any_rows._known, clear=True):
-        yield
 
 
 def floats(rng: np.random.Generator, dtype: Any, *shape: int) -> np.ndarray[Any, Any]:
@@ -70,7 +61,7 @@ def test_results_have_the_rows_of_every_size(seed: int, monkeypatch: pytest.Monk
     for _ in range(25):
         dtype = np.dtype(rng.choice([ml_dtypes.bfloat16, np.float32, np.int8]))
         by_columns, n, k = rng.integers(0, 2, 2), *(int(size) for size in rng.choice([768, 1000, 4096, 8192], 2))
-        with fresh():
+        with none_before():
             for m in (8192, int(rng.integers(1, 9000)), int(rng.integers(1, 9000)), 1105):
                 a, b = (
                     np.empty(shape[::-1], dtype).T if turned else np.empty(shape, dtype)
@@ -87,7 +78,7 @@ def test_one_row_comes_before_several(k: int, n: int, dtype: Any) -> None:
     """A single row has any stride: what its kernel may do, one for more rows may not."""
     rng = np.random.default_rng(k + n)
     b = rng.integers(-3, 4, (k, n)).astype(dtype)
-    with fresh():
+    with none_before():
         for m in (5, 1, 20, 1, 7):
             a = rng.integers(-3, 4, (m, k)).astype(dtype)
             np.testing.assert_array_equal(kd.library.matmul(a, b), a.astype(np.int64) @ b.astype(np.int64))
@@ -168,14 +159,14 @@ def test_weights_of_4_bits_compile_once(pack: Any, traces: list[str]) -> None:
 
 def check(made: Made, traces: list[str]) -> None:
     rng, matmul, later = np.random.default_rng(4), type(kd.library.matmul)(), list[list[str]]()
-    with fresh():
+    with none_before():
         for number, sizes in enumerate(SIZES):
             a, b, options = made(rng, *sizes)
             traces.clear()
             got = matmul(a, b, interpret=True, **options)
             later.append(list(traces))
             if number in (1, 2):
-                with fresh():
+                with none_before():
                     want = type(kd.library.matmul)()(a, b, interpret=True, **options)
                 for one, other in zip(arrays(got), arrays(want), strict=True):
                     assert one.tobytes() == other.tobytes()
@@ -203,7 +194,7 @@ def served(m: int, batch: tuple[int, ...], n: int, k: int, dtype: Any) -> str:
 def test_few_kernels_serve_many_sizes(n: int, k: int, dtype: Any, batches: int, most: int) -> None:
     """Of 200 sizes few make kernels, and by the cost model each has 0.97 of the speed of the best."""
     rng, made, late = np.random.default_rng(1), set[str](), 0
-    with fresh():
+    with none_before():
         for number, m in enumerate(int(x) for x in rng.integers(1, 16384 // batches, 200)):
             kernels = served(m, (m % batches + 1,) if batches > 1 else (), n, k, dtype)
             late += number >= 100 and kernels not in made

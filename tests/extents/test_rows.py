@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library.first_sizes import FirstSizes
 
-from .test_compiles import FIRSTS, KNOWN, module
+from .counting import none_before
 
 Array = np.ndarray[Any, Any]
 bf16 = ml_dtypes.bfloat16
@@ -22,17 +19,6 @@ ROWS = (128, 80, 264, 40)
 IMAGES = ((2, 16, 16), (3, 16, 16), (4, 16, 16), (1, 16, 16))
 GROUPS, DEPTH, COLUMNS = 5, 64, 72
 Made = Callable[[np.random.Generator, Any, Any], tuple[Any, Any]]  # (result, what it is by float64) of a size
-
-
-@contextmanager
-def none_before() -> Iterator[None]:
-    """No sizes came before."""
-    with ExitStack() as stack:
-        for name in FIRSTS:
-            stack.enter_context(mock.patch.object(module(name), "_first", FirstSizes()))
-        for name in KNOWN:
-            stack.enter_context(mock.patch.dict(module(name)._known, clear=True))
-        yield
 
 
 def numbers(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
