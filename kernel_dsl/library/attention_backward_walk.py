@@ -19,7 +19,7 @@ import numpy as np
 import kernel_dsl as kd
 
 from .attention_kernel import LOG2E, ROWS, AttentionProblem
-from .attention_opened import declared_outputs
+from .first_sizes import declared_outputs
 
 CONSUMERS = 2
 KEYS = CONSUMERS * ROWS  # of a block, up to a head dimension of 128

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
-import kernel_dsl as kd
-
 from ..kernel import Kernel
 from .attention_kernel import AttentionConfig, AttentionProblem, attention_kernel, together_of
 from .attention_score import ScoredProblem
-from .first_sizes import FirstSizes
+from .first_sizes import FirstSizes, dim_of
 from .latest import UNSEEN, seen_call
 
 LENGTHS = 2**18, 2**22, 2**24  # what lengths are at most: one of these
@@ -23,11 +21,6 @@ TILES = 2**30  # indices of tiles are 32 bits wide
 SMALLEST = 64  # queries of a tile
 
 _first = FirstSizes()
-
-
-@cache
-def dim_of(name: str, most: int, unit: int = 1) -> Any:
-    return kd.Dim(name, max=most, multiple_of=unit)
 
 
 def most_of(*lengths: Any) -> int:
@@ -86,17 +79,6 @@ def bias_shapes(bias: Any, wanted: Sequence[int], dims: Sequence[Any]) -> list[A
         choices = [n] if isinstance(dim, int) or n != size else [dim] if n != 1 else [dim, n]
         found = [(*shape, choice) for shape in found for choice in choices]
     return found
-
-
-def declared_outputs(structs: Any, first: int) -> dict[int, tuple[Any, ...]]:
-    """`shapes=` of outputs, the kernel's parameters from number `first` on, whose extents may be computed from Dims."""
-
-    def extent(n: Any, *place: int) -> Any:
-        return n if isinstance(n, (int, kd.Dim)) else kd.Dim("out_{}_{}".format(*place), min=0)
-
-    return {
-        first + i: tuple(extent(n, i, axis) for axis, n in enumerate(struct.shape)) for i, struct in enumerate(structs)
-    }
 
 
 def lines_of(p: ScoredProblem) -> Any:

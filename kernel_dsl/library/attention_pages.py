@@ -10,9 +10,9 @@ import kernel_dsl as kd
 from kernel_dsl.dtypes import FP8
 
 from ..kernel import identified
-from .attention_opened import declared_outputs, dim_of
 from .attention_score import ScoredProblem
 from .decode_problem import chunks
+from .first_sizes import declared_outputs, dim_of
 
 ELEMENTS = 4096  # elements of a block that copies keys
 COPIED = 16  # keys of a load, above which TMA loads them from their pages

@@ -15,7 +15,7 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .epilogue import LOG2E, PLAIN, TOP, TOTAL, finite_or_zero
-from .first_sizes import FirstSizes
+from .first_sizes import FirstSizes, dim_of, is_open
 
 TARGET, SUM, KINDS = 2, 3, 4  # rows of partials beside TOP and TOTAL, and their number
 ROWS, TILES = 8, 64  # rows and tiles that a block merges at a time: 32 neighbouring bytes of a tile's sums
@@ -45,7 +45,7 @@ class CrossEntropy:
     @property
     def opened(self) -> bool:
         """Whether M is each call's own."""
-        return not isinstance(self.M, int)  # pyright: ignore[reportUnnecessaryIsInstance]
+        return is_open(self.M)
 
     def at_launch(self, of_rows: Any) -> CrossEntropy:
         """In a body: the problem with the rows of an array (M,)."""
@@ -53,7 +53,7 @@ class CrossEntropy:
 
     def tiles(self, count: int) -> Any:
         """The number of tiles of a product, or for any number of rows a Dim: other products have other tiles."""
-        return _tiles() if self.opened else count
+        return dim_of("tiles") if self.opened else count
 
     def shapes(self, *shapes: tuple[Any, ...] | None) -> dict[int, Any] | None:
         """`shapes=` of a kernel whose parameters have these extents."""
@@ -64,21 +64,11 @@ _first = FirstSizes()
 MOST = 2**30  # rows
 
 
-@cache
-def _rows() -> Any:
-    return kd.Dim("M", max=MOST)
-
-
-@cache
-def _tiles() -> Any:
-    return kd.Dim("tiles")
-
-
 def opened(p: CrossEntropy) -> CrossEntropy:
     """The problem of any number of rows where it came with another before; else itself."""
     if not 0 < p.M <= MOST or not _first.comes_again(replace(p, M=0), p.M):
         return p
-    return replace(p, M=_rows())
+    return replace(p, M=dim_of("M", MOST))
 
 
 @cache

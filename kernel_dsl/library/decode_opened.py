@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from typing import Any, TypeVar
 
-import kernel_dsl as kd
-
 from .decode_problem import DecodeProblem, MlaProblem
-from .first_sizes import FirstSizes
+from .first_sizes import FirstSizes, dim_of, is_open
 
 P = TypeVar("P", DecodeProblem, MlaProblem)
 BATCH, TABLE, PAGES = 2**20, 2**20, 2**30  # the most sequences, pages of one and pages of a cache
 KEYS = 2**28  # of a sequence
 
 _first = FirstSizes()
-
-
-@cache
-def _dim(name: str, most: int) -> Any:
-    return kd.Dim(name, max=most)
 
 
 def sizes_of(p: DecodeProblem | MlaProblem) -> dict[str, int]:
@@ -51,12 +43,12 @@ def opened(p: P, how: Any) -> P | None:
         return None
     if not _first.comes_again((without_sizes(p), how), tuple(sizes.values())):
         return None
-    return replace(p, **{name: _dim(name, most[name]) for name in sizes}, **_of_table(p))
+    return replace(p, **{name: dim_of(name, most[name]) for name in sizes}, **_of_table(p))
 
 
 def is_opened(p: DecodeProblem | MlaProblem) -> bool:
     """Whether sizes are Dims, each call's own."""
-    return not isinstance(p.batch, int)  # pyright: ignore[reportUnnecessaryIsInstance]
+    return is_open(p.batch)
 
 
 def declared(p: DecodeProblem | MlaProblem) -> dict[int, tuple[Any, ...]] | None:

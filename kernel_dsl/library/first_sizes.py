@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, ClassVar, TypeVar
+
+import kernel_dsl as kd
 
 from .. import forking
 from ..tuning_file import when_tuned
@@ -12,6 +15,28 @@ MANY = 1024  # the most kinds of calls to keep
 ENOUGH = 0.97  # a part of the best configuration's speed, by the cost model
 
 Choice = TypeVar("Choice")
+
+
+@cache
+def dim_of(name: str, most: int | None = None, unit: int = 1, least: int = 1) -> Any:
+    """The Dim of an extent from `least` to `most`, a multiple of `unit`: the same object each time, as kernels are kept by it."""
+    return kd.Dim(name, min=least, max=most, multiple_of=unit)
+
+
+def is_open(*extents: Any) -> bool:
+    """Whether some extents are each call's own."""
+    return not all(isinstance(n, int) for n in extents)
+
+
+def declared_outputs(structs: Any, first: int) -> dict[int, tuple[Any, ...]]:
+    """`shapes=` of outputs, the kernel's parameters from number `first` on, whose extents may be computed from Dims."""
+
+    def extent(n: Any, *place: int) -> Any:
+        return n if isinstance(n, (int, kd.Dim)) else dim_of("out_{}_{}".format(*place), least=0)
+
+    return {
+        first + i: tuple(extent(n, i, axis) for axis, n in enumerate(struct.shape)) for i, struct in enumerate(structs)
+    }
 
 
 class Memory:
@@ -43,6 +68,16 @@ class FirstSizes(Memory):
         """Whether calls of this kind came with other sizes before."""
         with self._lock:
             return self._of(kind, sizes) != sizes
+
+    def sizes(self, kind: Any, most: int, **sizes: tuple[int, int]) -> list[Any]:
+        """Sizes, or Dims of these names if calls of this kind came with others before and these are from 1 to `most`.
+
+        Each comes with a number that it is a multiple of in all calls.
+        """
+        given = [n for n, _ in sizes.values()]
+        if not 0 < min(given) <= max(given) <= most or not self.comes_again(kind, given):
+            return given
+        return [dim_of(name, most, unit) for name, (_, unit) in sizes.items()]
 
 
 class Kept(Memory):

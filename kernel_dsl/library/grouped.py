@@ -17,7 +17,7 @@ from .arguments import alike, stored
 from .differentiable import host_of
 from .epilogue import gate_function
 from .families import family
-from .first_sizes import FirstSizes
+from .first_sizes import FirstSizes, dim_of
 from .grouped_arguments import (
     NAME,
     GroupedOptions,
@@ -35,7 +35,7 @@ from .grouped_arguments import (
 from .grouped_derivatives import grouped_matmul as differentiable
 from .grouped_routes import GroupedProduct, grouped_product
 from .grouped_rows import combine_rows_kernel, gather_kernel, list_kernel, zeros_kernel
-from .grouped_tiles import MOST_ROWS, RowGroups, dim_named
+from .grouped_tiles import MOST_ROWS, RowGroups
 from .latest import UNSEEN, Latest, Launch, Unseen, launching, seen_launching
 from .matmul import MANY, check_apart, known_plan, signature
 from .operands import operand, turned
@@ -188,7 +188,7 @@ def plan_of(a: Any, rights: list[Any], o: GroupedOptions, out: Any, target_name:
     like = ""
 
     def extent(n: int, name: str) -> Any:
-        return n if any_rows is None else dim_named(name)
+        return n if any_rows is None else dim_of(name, MOST_ROWS)
 
     if gathered:
         given = extent(a.shape[0], "given")

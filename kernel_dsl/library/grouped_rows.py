@@ -12,6 +12,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
+from .first_sizes import is_open
 
 PLACES, CHUNK = 8, 1024  # places of a block, rows that it searches at once
 WIDTH = 2048  # the most columns that a block moves
@@ -28,7 +29,7 @@ def gather_kernel(rows: Any, shapes: tuple[tuple[Any, int], ...], dtypes: tuple[
 
     `flat`: the last array has one axis. Extents that are Dims are each call's own.
     """
-    opened, last = not isinstance(rows, int), len(shapes) - 1
+    opened, last = is_open(rows), len(shapes) - 1
 
     def body(indices: Any, *refs: Any) -> None:
         row = kd.program_id(0)
@@ -76,7 +77,7 @@ def list_kernel(groups: Any, places: Any, each: int, like: int = 1) -> Any:
     `heads[p]` is the first row whose `scatter` is one of the `each` numbers from p * each on, `following[i]` the next one after
     row i; -1 if there is none. Rows of no group are in no list.
     """
-    opened = not isinstance(groups.rows, int)
+    opened = is_open(groups.rows)
 
     def any_rows(given: Any, scatter: Any, _: Any, heads: Any, following: Any, bounds: Any, tails: Any) -> None:
         body(given, scatter, heads, following, bounds, tails)
@@ -155,7 +156,7 @@ def combine_rows_kernel(rows: Any, columns: int, places: Any, dtype: Any, out_dt
         body,
         out_type=kd.ShapeDtypeStruct((places, columns), out_dtype),
         grid=(places, kd.cdiv(columns, width)),
-        shapes={0: (places,), 1: (rows,), 2: (rows, columns)} | scattered if not isinstance(rows, int) else None,
+        shapes={0: (places,), 1: (rows,), 2: (rows, columns)} | scattered if is_open(rows) else None,
         name="grouped_combine",
     )
     return identified(made, rows, columns, places, dtype, out_dtype, weights)

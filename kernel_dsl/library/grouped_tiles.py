@@ -7,26 +7,15 @@ a tile's group. A tile never has rows of two groups: the last one of a group end
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import kernel_dsl as kd
 
+from .first_sizes import dim_of, is_open
+
 MOST = 4096  # the most groups, whose tables are in SMEM
 MOST_ROWS = 2**24
 CLEARED = (8, 256)  # rows and columns that a warpgroup sets to zero at a time
-
-
-@cache
-def dim_of(most: int, unit: int = 1) -> Any:
-    """The number of rows of all groups."""
-    return kd.Dim("rows", max=most, multiple_of=unit)
-
-
-@cache
-def dim_named(name: str) -> Any:
-    """The number of rows of an array beside the product."""
-    return kd.Dim(name, max=MOST_ROWS)
 
 
 @dataclass(frozen=True)
@@ -40,11 +29,11 @@ class RowGroups:
     def opened(self, unit: int = 1) -> RowGroups | None:
         """The groups of any number of rows, a multiple of `unit`; None if 32 bits don't hold their sums."""
         most = min(MOST_ROWS, ((1 << 31) - 1) // max(self.count, 1)) // unit * unit
-        return replace(self, rows=dim_of(most, unit)) if 0 < self.rows <= most else None
+        return replace(self, rows=dim_of("rows", most, unit)) if 0 < self.rows <= most else None
 
     def at_launch(self, rows: Any) -> RowGroups:
         """In a body: the groups of as many rows as the launch has."""
-        return self if isinstance(self.rows, int) else replace(self, rows=rows)
+        return replace(self, rows=rows) if is_open(self.rows) else self
 
     @property
     def scratch(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .blocks import spread
+from .first_sizes import is_open
 
 VECTOR, SECTOR = 16, 32  # bytes
 HELD, HELD_ONE_BY_ONE = (
@@ -49,7 +50,7 @@ class Packing:
     @property
     def width(self) -> int:
         """Columns of one part of the result: the operand's own, then zeros."""
-        if not isinstance(self.columns, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if is_open(self.columns):
             return self.columns  # a Dim is whole vectors
         unit = SPLIT if self.split else VECTOR // self.to.itemsize
         return -(-self.columns // unit) * unit
@@ -62,8 +63,7 @@ class Packing:
     @property
     def open(self) -> bool:
         """Whether extents are Dims, each call's own."""
-        extents: tuple[Any, ...] = (*self.batch, self.rows, self.columns)
-        return not all(isinstance(n, int) for n in extents)
+        return is_open(*self.batch, self.rows, self.columns)
 
     @property
     def source(self) -> tuple[Any, ...]:
@@ -75,7 +75,7 @@ class Packing:
         if not self.open:
             return self
         rows, columns = source.shape[-2:] if not self.turned else (source.shape[-1], source.shape[-2])
-        sizes = {"rows": rows} if isinstance(self.columns, int) else {"columns": columns}  # pyright: ignore[reportUnnecessaryIsInstance]
+        sizes = {"columns": columns} if is_open(self.columns) else {"rows": rows}
         return replace(self, batch=tuple(source.shape[:-2]), **sizes)
 
     @property
