@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from math import prod
 from typing import Any
 
-import kernel_dsl as kd
-
-from .first_sizes import FirstSizes, Kept
+from .first_sizes import FirstSizes, Kept, dim_of, is_open
 from .problem import Problem
 
 ROWS, ROWS_OF_MANY = 2**24, 2**16  # the greatest M: of one product, and of each of a batch
@@ -24,42 +21,45 @@ DEPTH = 2**30  # the greatest K
 TILES = 2**30  # indices of tiles are 32 bits wide
 SMALLEST = (8, 64)  # a tile
 VECTOR = 16  # bytes that are read at once along M
+STORED = 16  # columns that lanes store at a time where N is a Dim: of more they would spill
+BATCHES = (
+    "batch",
+    "a_batch",
+    "b_batch",
+    "a_scale_batch",
+    "b_scale_batch",
+)  # the parts of a problem that change with the batch
 
 _first = FirstSizes()
 _kept = Kept()
 
 
-@cache
-def _dim(name: str, most: int, unit: int = 1) -> Any:
-    return kd.Dim(name, max=most, multiple_of=unit)
-
-
 def open_sizes(p: Problem) -> bool:
     """Whether some sizes come from each call."""
-    extents: tuple[Any, ...] = (*p.batch, p.M, p.N, p.K)
-    return not all(isinstance(n, int) for n in extents)
+    return is_open(*p.batch, p.M, p.N, p.K)
 
 
-def opened(p: Problem, unit: int = 1) -> Problem | None:
-    """The problem with Dims for M and for the first batch axis; None if no kernel takes other sizes.
+def opened(p: Problem, unit: int = 1, side: str = "M") -> Problem | None:
+    """The problem with Dims for `side`, M or N, and for the first batch axis; None if no kernel takes other sizes.
 
-    `unit`: a divisor of M.
+    `unit`: a divisor of M, or of N.
     """
-    if p.groups or p.sparse or (p.scaled and p.batch):
-        return None  # grouped rows; metadata and scales whose axes the problem does not describe
+    if p.groups or p.b_scale_batch is None:
+        return None  # grouped rows; two right sides whose scales differ
     axis = next((i for i, n in enumerate(p.batch) if n > 1), None)
-    rest = p.parts * -(-p.N // SMALLEST[1]) * prod(n for i, n in enumerate(p.batch) if i != axis)
+    size, other = (p.M, p.N) if side == "M" else (p.N, p.M)
+    rest = p.parts * -(-other // SMALLEST[1]) * prod(n for i, n in enumerate(p.batch) if i != axis)
     steps = (*p.gated[0], *p.gated[1], *p.all_steps)
-    rows, several = ROWS if axis is None else ROWS_OF_MANY, BATCH
+    most, several = ROWS if axis is None else ROWS_OF_MANY, BATCH
     if axis is None and any(step.kind == "dropout" for step in steps) and p.M * p.N * prod(p.batch) <= 1 << 31:
-        rows = min(rows, (1 << 31) // (p.N * prod(p.batch)))  # 32 bits count the elements if they are enough
+        most = min(most, (1 << 31) // (other * prod(p.batch)))  # 32 bits count the elements if they are enough
     if axis is None:
-        rows = min(rows, TILES // rest * SMALLEST[0])
+        most = min(most, TILES // rest * SMALLEST[0])
     else:
-        several = min(several, TILES // rest // (rows // SMALLEST[0]))
-    if rows < p.M or (axis is not None and p.batch[axis] > several):
+        several = min(several, TILES // rest // (most // SMALLEST[0]))
+    if most < size or (axis is not None and p.batch[axis] > several):
         return None
-    made = replace(p, M=_dim("M", rows // unit * unit, unit))
+    made = replace(p, **{side: dim_of(side, most // unit * unit, unit)})
     if axis is None:
         return made
 
@@ -67,9 +67,9 @@ def opened(p: Problem, unit: int = 1) -> Problem | None:
         own = axis - len(p.batch) + len(extents)
         if own < 0 or extents[own] == 1:
             return extents
-        return (*extents[:own], _dim("batch", several), *extents[own + 1 :])
+        return (*extents[:own], dim_of("batch", several), *extents[own + 1 :])
 
-    return replace(made, batch=with_dim(p.batch), a_batch=with_dim(p.a_batch), b_batch=with_dim(p.b_batch))
+    return replace(made, **{name: with_dim(getattr(p, name)) for name in BATCHES})
 
 
 def declared(p: Problem, sums: bool = False, grouped: bool = False) -> dict[int, tuple[Any, ...]] | None:
@@ -85,14 +85,20 @@ def declared(p: Problem, sums: bool = False, grouped: bool = False) -> dict[int,
         found: dict[int, tuple[Any, ...]] = dict.fromkeys(range(count), shape)
         first = count
     else:
-        depth = None if isinstance(p.K, int) else p.K  # pyright: ignore[reportUnnecessaryIsInstance]
+        depth, width = (n if is_open(n) else None for n in (p.K, p.N))
         found = {0: (*p.a_batch, depth, p.M) if p.a_transposed else (*p.a_batch, p.M, depth)}
-        right = (*p.b_batch, None, depth) if p.b_transposed else (*p.b_batch, depth, None)
+        right = (*p.b_batch, width, depth) if p.b_transposed else (*p.b_batch, depth, width)
         found |= dict.fromkeys(range(1, 1 + count), right)
         first = 1 + count + ((1 + p.int4_zeros) if p.int4 else 0) + grouped
+        if p.sparse and is_open(p.M):
+            found[first] = (None, dim_of("metadata", 2 * ROWS, 128))
+        first += p.sparse
         if p.a_scaled:
-            found[first] = (p.M, None)
-        first += p.a_scaled + bool(p.b_scaled)
+            found[first] = (*p.a_scale_batch, p.M, None)
+        first += p.a_scaled
+        if p.b_scaled and p.b_scale_batch and not grouped:
+            found[first] = (*p.b_scale_batch, None, None)
+        first += bool(p.b_scaled)
     outer = p.b_batch if grouped else p.batch
     sizes: dict[str, Any] = {"m": p.M, "n": p.N, "-": 1} | {str(i): n for i, n in enumerate(outer)}
     steps = (*p.gated[0], *p.gated[1], *p.all_steps)
@@ -117,48 +123,84 @@ def at_launch(p: Problem, a: Any, b: Any) -> Problem:
         for ref, own in ((a, p.a_batch), (b, p.b_batch)):
             at = number - len(p.batch) + len(own)
             there: Any = own[at] if at >= 0 else 1
-            if not isinstance(there, int):
+            if is_open(there):
                 return ref.shape[at]
         return p.batch[number]
 
-    own: tuple[Any, ...] = (p.M, p.K)
-    M, K = (
-        n if isinstance(n, int) else a.shape[-1 if p.a_transposed == (axis == 0) else -2] for axis, n in enumerate(own)
-    )
-    groups = p.groups and replace(p.groups, rows=M)
-    return replace(p, M=M, K=K, groups=groups, batch=tuple(extent(i) for i in range(len(p.batch))))
+    places = {"M": (a, p.a_transposed), "N": (b, not p.b_transposed), "K": (a, not p.a_transposed)}
+    sizes = {side: ref.shape[-1 if last else -2] for side, (ref, last) in places.items() if is_open(getattr(p, side))}
+    groups = p.groups and replace(p.groups, rows=sizes.get("M", p.M))
+    return replace(p, **sizes, groups=groups, batch=tuple(extent(i) for i in range(len(p.batch))))
 
 
 def of_sums(p: Problem, sums: Any) -> Problem:
     """In a body: the problem with the launch's sizes, from sums (*parts, *batch, M, N)."""
     if not open_sizes(p):
         return p
-    return replace(p, M=sums.shape[-2], batch=tuple(sums.shape[len(sums.shape) - 2 - len(p.batch) : -2]))
+    sizes = {side: sums.shape[axis] for side, axis in (("M", -2), ("N", -1)) if is_open(getattr(p, side))}
+    return replace(p, **sizes, batch=tuple(sums.shape[len(sums.shape) - 2 - len(p.batch) : -2]))
+
+
+def unit_of_rows(p: Problem, left: Any, columns: bool = False) -> int:
+    """A divisor of M of a kernel for any M; 0 if there is none. `left`: the packing of a, or None.
+
+    `columns`: the kernel takes packed columns along M.
+    """
+    vector = VECTOR // p.dtype.itemsize
+    if p.M == 1 and p.K * p.dtype.itemsize % VECTOR:
+        return 0  # TMA takes a single row with any stride, but not several rows
+    if left is not None and p.a_transposed and (not columns or p.M % vector):
+        return 0  # packed rows along M are padded to whole vectors, so they don't show M
+    turned = p.a_transposed or (left is not None and left.turned)
+    return vector if turned and p.M % vector == 0 else 1
 
 
 def opened_route(route: Any) -> Any:
-    """The route with kernels that take any sizes, or None."""
+    """The route with kernels that take any M and batch, or None."""
     p = route.problem
     if 0 in (*p.batch, p.M, p.N, p.K) or (p.softmax and getattr(route.config, "swapped", False)):
         return None
-    left = route.packings[0]
-    if p.M == 1 and (p.K * p.dtype.itemsize % VECTOR or p.N * p.out_dtype.itemsize % VECTOR):
-        return None  # TMA takes a single row with any stride, but not several rows
-    vector = VECTOR // p.dtype.itemsize
-    if left is not None and p.a_transposed and (route.kernel != "lane" or p.M % vector):
-        return None  # packed rows along M are padded to whole vectors, so they don't show M
-    turned = p.a_transposed if left is None else left.turned or p.a_transposed
-    unit = vector if turned and p.M % vector == 0 else 1
-    general = opened(p, unit)
-    whole = None if route.whole is None else opened(route.whole, unit)
+    if p.M == 1 and (p.sparse or p.N * p.out_dtype.itemsize % VECTOR):
+        return None  # as of a single row of a
+    unit = unit_of_rows(p, route.packings[0], route.kernel == "lane")
+    return _with_dims(route, unit, "M", "columns" if p.a_transposed else "rows") if unit else None
+
+
+def widened_route(route: Any) -> Any:
+    """The route with kernels that take any N and batch, or None: for a sparse left side, beside which b has a call's rows.
+
+    Where N is no multiple of 16 bytes, lanes store the result, and b is packed along K, because rows along N would be padded.
+    """
+    p, (left, right) = route.problem, route.packings
+    if not p.sparse or 0 in (*p.batch, p.M, p.N, p.K) or 1 in (p.M, p.N):
+        return None
+    if right is not None and not p.b_transposed:
+        right = replace(right, rows=right.columns, columns=right.rows, turned=not right.turned)
+        p = replace(p, b_transposed=True)
+    along = not p.b_transposed or (right is not None and right.turned)
+    unit = VECTOR // p.b_dtype.itemsize if along and p.N * p.b_dtype.itemsize % VECTOR == 0 else 1
+    unit = max(unit, 1 if p.lanes else VECTOR // p.out_dtype.itemsize)
+    config = replace(route.config, epilogue_n=min(route.config.epilogue_n, STORED)) if p.lanes else route.config
+    whole = route.whole and replace(route.whole, lanes=0)  # nobody asks for them
+    problem = replace(p, lanes=min(p.lanes, 1))
+    made = replace(route, problem=problem, config=config, packings=(left, right), whole=whole)
+    return _with_dims(made, unit, "N", "rows")
+
+
+def _with_dims(route: Any, unit: int, side: str, across: str) -> Any:
+    """The route with Dims for `side`, M or N, and for the batch, or None. `across`: the axis of that side's packing."""
+    general = opened(route.problem, unit, side)
+    whole = None if route.whole is None else opened(route.whole, unit, side)
     if general is None or (route.whole is not None and whole is None):
         return None
-    if whole is not None and (whole.M, *whole.batch) != (general.M, *general.batch):
-        general = replace(general, M=whole.M, batch=whole.batch, a_batch=whole.a_batch, b_batch=whole.b_batch)
-    across = "columns" if p.a_transposed else "rows"
+    if whole is not None:  # the bounds of parts of K may be others
+        general = replace(general, **{name: getattr(whole, name) for name in (side, *BATCHES)})
+    sizes = ({across: getattr(general, side)}, {})
     packings = tuple(
-        pack and replace(pack, batch=own, **({across: general.M} if side == 0 else {}))
-        for side, (pack, own) in enumerate(zip(route.packings, (general.a_batch, general.b_batch), strict=True))
+        pack and replace(pack, batch=own, **more)
+        for pack, own, more in zip(
+            route.packings, (general.a_batch, general.b_batch), sizes if side == "M" else sizes[::-1], strict=True
+        )
     )
     return replace(route, problem=general, packings=packings, whole=whole)
 
@@ -176,7 +218,7 @@ def deepened_route(route: Any) -> Any:
     config = route.config
     if route.kernel == "tile":  # few steps have a stage each, and any number takes turns
         config = replace(config, stages=type(config).stages)
-    return replace(route, problem=replace(p, K=_dim("K", DEPTH // unit * unit, unit)), config=config, whole=whole)
+    return replace(route, problem=replace(p, K=dim_of("K", DEPTH // unit * unit, unit)), config=config, whole=whole)
 
 
 def serving(route: Any, cost: Callable[[Problem, Any], float]) -> Any:
@@ -184,16 +226,17 @@ def serving(route: Any, cost: Callable[[Problem, Any], float]) -> Any:
 
     It is `route` itself for the first sizes, and if there are no such kernels. `cost`: in clocks.
     """
-    p, found, deep = route.problem, opened_route(route), deepened_route(route)
-    if found is None and deep is None:
-        return route
+    p = route.problem
     # the parts of a key that all sizes and kernels share
-    closed = {"M": 0, "batch": (), "a_batch": (), "b_batch": (), "parts": 1, "out_dtype": (route.whole or p).out_dtype}
-    family = replace(p, **closed, lanes=0, a_transposed=False, b_transposed=False), len(p.batch)
-    other_rows = _first.comes_again(family, (p.batch, p.M))
-    family = replace(p, **(closed | {"M": p.M, "batch": p.batch}), K=0, lanes=0), len(p.batch)
-    other_depth = deep is not None and _first.comes_again(family, p.K)
-    found = found if other_rows and found is not None else deep if other_depth else None
-    if found is None:
-        return route
-    return replace(found, config=_kept.choose(replace(found, config=None), found.config, lambda t: cost(p, t)))
+    closed = {**dict.fromkeys(BATCHES, ()), "parts": 1, "out_dtype": (route.whole or p).out_dtype, "lanes": 0}
+    sides = {"a_transposed": False, "b_transposed": False}
+    ways: list[tuple[Any, dict[str, Any], Any]] = [
+        (opened_route, {"M": 0, **sides}, (p.batch, p.M)),
+        (widened_route, {"N": 0, **sides}, (p.batch, p.N)),
+        (deepened_route, {"K": 0, "batch": p.batch}, p.K),
+    ]
+    for way, own, sizes in ways:
+        found = way(route)
+        if found is not None and _first.comes_again((replace(p, **(closed | own)), len(p.batch)), sizes):
+            return replace(found, config=_kept.choose(replace(found, config=None), found.config, lambda t: cost(p, t)))
+    return route

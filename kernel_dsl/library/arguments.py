@@ -149,6 +149,7 @@ def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
         left, right = replace(left, batch=(), rows=math.prod(left.batch) * left.rows), replace(right, batch=())
         own = [_folded(s) for s in own]
         steps = _folded(steps)
+        made.leading.clear()
     sparse = hasattr(a, "meta")
     lying: tuple[int, ...] = ()
     flipped = o.gated is None and not any(made.blocks.values()) and not sparse and _by_columns(out)
@@ -161,6 +162,7 @@ def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
         left.rows, right.rows, left.depth, how.a, how.b, out_dtype,
         batch=batch, a_batch=left.batch, b_batch=right.batch, thrice=how.thrice,
         a_scaled=made.blocks["a_scale"] == "rows", b_scaled=made.blocks["b_scale"],
+        a_scale_batch=made.leading.get("a_scale", ()), b_scale_batch=made.leading.get("b_scale", ()),
         promoted=how.promoted and not any(made.blocks.values()),
         int4=group, int4_zeros=getattr(rights[0], "zeros", None) is not None, sparse=sparse,
     )  # fmt: skip
@@ -214,13 +216,15 @@ def out_dtype_of(o: MatmulOptions, a: DType, b: DType) -> DType:
 class _Steps:
     """The steps of each product and of the result, and all their arrays with their axes.
 
-    `blocks`: the forms of scales by blocks of K, "" for others; `moved`: the numbers of such scales among all operands.
+    `blocks`: the forms of scales by blocks of K, "" for others; `leading`: the extents of their leading axes,
+    None where those of a pair differ; `moved`: the numbers of such scales among all operands.
     """
 
     own: list[list[EpilogueStep]]
     steps: list[EpilogueStep]
     arrays: list[tuple[Any, Axes | None]]
     blocks: dict[str, str]
+    leading: dict[str, Any]
     moved: tuple[tuple[int, ...], ...]
 
 
@@ -228,6 +232,7 @@ def _steps(o: MatmulOptions, shape: tuple[int, ...], depth: int) -> _Steps:
     """The steps that a call asks for. Raises `BadCallArgument`, `BadCallValue`."""
     arrays: list[tuple[Any, Axes | None]] = []
     blocks = {"a_scale": "", "b_scale": ""}
+    outer: dict[str, Any] = {}
 
     def axes(name: str, x: Any) -> Axes | None:
         found = _axes(name, x, shape, depth)
@@ -244,7 +249,8 @@ def _steps(o: MatmulOptions, shape: tuple[int, ...], depth: int) -> _Steps:
         for name, x in items:
             found = _axes(name, x, shape, depth)
             if isinstance(found, str):
-                blocks[name] = found
+                blocks[name], own_outer = found, tuple(x.shape[:-2])
+                outer[name] = own_outer if outer.setdefault(name, own_outer) == own_outer else None
                 places.append(place)
                 leading = tuple(map(str, range(len(shape) - len(x.shape), len(shape) - 2)))
                 arrays.append((x, (*leading, "m", "-") if found == "rows" else (*leading, "-", "n")))
@@ -270,7 +276,7 @@ def _steps(o: MatmulOptions, shape: tuple[int, ...], depth: int) -> _Steps:
         steps.append(EpilogueStep("absmax"))
     if o.out_scale is not None:
         steps.append(EpilogueStep("multiply", (axes(*next(taken)),)))
-    return _Steps(own, steps, arrays, blocks, tuple(moved))
+    return _Steps(own, steps, arrays, blocks, outer, tuple(moved))
 
 
 def _axes(name: str, x: Any, shape: tuple[int, ...], depth: int) -> Axes | str | None:

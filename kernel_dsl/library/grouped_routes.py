@@ -11,7 +11,7 @@ from kernel_dsl.errors import BadCallValue
 from kernel_dsl.target import Feature, Target
 
 from . import choose as costs
-from .any_rows import VECTOR
+from .any_rows import VECTOR, unit_of_rows
 from .families import Family
 from .first_sizes import Kept
 from .grouped_product import grouped_kernel
@@ -90,16 +90,11 @@ class GroupedProduct:
 
 def opened_groups(p: Problem, groups: RowGroups, found: Packings) -> tuple[Problem, RowGroups, Packings] | None:
     """The same for any number of rows; None if no kernel takes them."""
-    left, vector = found[0], VECTOR // p.dtype.itemsize
-    if left is not None and p.a_transposed:
-        return None  # rows are padded to whole vectors, so they don't show how many there are
-    if p.M == 1 and p.K * p.dtype.itemsize % VECTOR:
-        return None  # TMA takes a single row with any stride, but not several rows
-    turned = p.a_transposed if left is None else left.turned
-    whole = groups.opened(vector if turned and p.M % vector == 0 else 1)
+    unit = unit_of_rows(p, found[0])
+    whole = groups.opened(unit) if unit else None
     if whole is None:
         return None
-    packed = left and replace(left, rows=whole.rows)
+    packed = found[0] and replace(found[0], rows=whole.rows)
     return replace(p, M=whole.rows, groups=p.groups and whole), whole, (packed, found[1])
 
 

@@ -64,6 +64,7 @@ class Problem:
     `lanes`: elements that a lane stores at a time where TMA can't store the result, else 0.
     `a_scaled`: a comes with a scale (M, blocks of 128 of K) for each row and block; `b_scaled`: b with one for each block and
     column ("columns") or 128 columns ("blocks"), (blocks of K, N or blocks of N). These are kernels' arguments after b.
+    `a_scale_batch`, `b_scale_batch`: extents of the leading axes that they have; None where those of a pair for b differ.
     `gate`: two products share a: b is given twice, as the one that gates and the one that is gated. The steps that each takes on
     its own are `gated`; `gate` joins the two, and `steps` follow. `keeps`: the two are results too, after it, for its gradient.
     `softmax`: what is kept of the result is, for each row and each tile along N, that many of: the greatest element, the sum of
@@ -105,6 +106,8 @@ class Problem:
     sparse: bool = False
     keeps: bool = False
     exponentials: bool = False
+    a_scale_batch: tuple[int, ...] = ()
+    b_scale_batch: tuple[int, ...] | None = ()
 
     @property
     def mxfp4(self) -> bool:
