@@ -92,23 +92,19 @@ def boxes(p: ConvProblem, pixels: int = 128) -> tuple[int, int, int]:
 def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
     """The kernel `(x, w) -> out` of a problem of one group and stride 1 in 16 bits, on `blocks` multiprocessors."""
     p, t = problem, config
-    counts: list[Any] = []
-    tiles_m: Any = 0
-    total: Any = 0
     tiles_n = kd.cdiv(p.filters, t.tile_n)
 
-    def take_sizes(sizes: Any) -> None:
-        """Count the tiles of results of these sizes."""
-        nonlocal counts, tiles_m, total
+    def tiles_of(sizes: Any) -> tuple[list[Any], Any, Any]:
+        """(boxes along each axis, clusters of tiles of pixels, and all clusters) of results of these sizes."""
         counts = [kd.cdiv(size, part) for size, part in zip(sizes, t.box, strict=True)]
         tiles_m = kd.cdiv(counts[0] * counts[1] * counts[2], t.cluster)
-        total = tiles_m * tiles_n  # counts clusters, as does `tiles_m`
+        return counts, tiles_m, tiles_m * tiles_n
 
-    take_sizes((p.batch, p.out_height, p.out_width))
     axes = ("cluster",) if t.cluster > 1 else ()
     chunks = kd.cdiv(p.channels, DEPTH)
     steps = p.taps[0] * p.taps[1] * chunks
-    count = blocks // t.cluster if p.opened else max(min(total, blocks // t.cluster), 1)
+    most = blocks // t.cluster
+    count = most if p.opened else max(min(tiles_of(p.out_shape[:3])[2], most), 1)
     producer, rows = t.consumers, t.tile_m // t.consumers
     parts = t.tile_n // t.epilogue_n
     ring = min(2, parts)
@@ -122,7 +118,7 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
         else kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages),
     }
 
-    def place_of(index: Any) -> tuple[tuple[Any, Any, Any], Any]:
+    def place_of(index: Any, counts: list[Any], tiles_m: Any) -> tuple[tuple[Any, Any, Any], Any]:
         """(first image, row and column, first filter) of a tile."""
         m, n = kd.planar_snake(index, (tiles_m, tiles_n), 0, min(BAND, tiles_m) if isinstance(tiles_m, int) else BAND)
         if axes:
@@ -133,12 +129,13 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
         first = [number * part for number, part in zip(numbers, t.box, strict=True)]
         return (first[0], first[1], first[2]), n * t.tile_n
 
-    def produce(x: Any, w: Any, x_smem: Any, w_smem: Any, loaded: Any, consumed: Any) -> None:
+    def produce(tiles: Any, x: Any, w: Any, x_smem: Any, w_smem: Any, loaded: Any, consumed: Any) -> None:
         kd.set_max_registers(40, action="decrease")
+        *places, total = tiles
 
         @kd.loop(kd.axis_index("block"), total, step=count, init_carry=(0, 0))
         def _(index: Any, carry: Any) -> Any:
-            (image, row, column), n = place_of(index)
+            (image, row, column), n = place_of(index, *places)
 
             @kd.loop(0, steps, init_carry=carry)
             def end(step: Any, carry: Any) -> Any:
@@ -160,9 +157,11 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
 
             return end
 
-    def consume(me: Any, out: Any, x_smem: Any, out_smem: Any, w_smem: Any, loaded: Any, consumed: Any) -> None:
+    def consume(
+        tiles: Any, me: Any, out: Any, x_smem: Any, out_smem: Any, w_smem: Any, loaded: Any, consumed: Any
+    ) -> None:
         kd.set_max_registers(232 if t.consumers == 2 else 240, action="increase")
-        own = kd.ds(me * rows, rows)
+        own, (*places, total) = kd.ds(me * rows, rows), tiles
 
         def left_of(slot: Any) -> Any:
             return x_smem.at[slot, own]
@@ -172,7 +171,7 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
 
         @kd.loop(kd.axis_index("block"), total, step=count, init_carry=0)
         def _(index: Any, slot: Any) -> Any:
-            first, n = place_of(index)
+            first, n = place_of(index, *places)
 
             def multiply(acc: Any) -> Any:
                 return stage_product(acc, slot, steps, t.stages, left_of, right_of, loaded.at.__getitem__, consumed)
@@ -193,17 +192,16 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
         kd.wait_smem_to_gmem(0, wait_read_only=True)  # the copies have read SMEM; the kernel's end waits for writes
 
     def body(x: Any, w: Any, out: Any, *, x_smem: Any, out_smem: Any, **buffers: Any) -> None:
-        if p.opened:
-            take_sizes(out.shape[:3])
+        tiles = tiles_of(out.shape[:3])
         me = kd.axis_index("wg")
 
         @kd.when(me == producer)
         def _() -> None:
-            produce(x, w, x_smem[0], **buffers)
+            produce(tiles, x, w, x_smem[0], **buffers)
 
         @kd.when(me < producer)
         def _() -> None:
-            consume(me, out, x_smem[1], out_smem, **buffers)
+            consume(tiles, me, out, x_smem[1], out_smem, **buffers)
 
     kernel = kd.kernel(
         body,
