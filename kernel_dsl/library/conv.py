@@ -128,12 +128,16 @@ def conv2d_dgrad(
     check.gradient(p, given)
     if dout.shape[0] and p.stride == (1, 1) and not why_not(backward(p), target_named(None), (dout, out)):
         kernel, turn = _kernel("conv2d_dgrad", backward(p), dout, None, out), turn_kernel(replace(p, **NO_IMAGES))
+        rests = ()
     else:
-        general = opened(p, "conv2d_dgrad", p.height, p.width)
-        kernel, turn = dgrad_kernel((general and replace(p, batch=general.batch)) or p), None
+        # views of so many filters tell the kernel for any images the sizes that dout does not show
+        general = opened(p, "conv2d_dgrad") if max(p.rests) < p.filters else None
+        rests = () if general is None else p.rests
+        kernel, turn = dgrad_kernel(general or p), None
 
     def plan(launch: Launch, dout: Any, w: Any, out: Any) -> Any:
-        return launch(kernel, (dout, w if turn is None else launch(turn, (w,))), out)
+        views = [dout[0, 0, 0, : n + 1] for n in rests]
+        return launch(kernel, (dout, w if turn is None else launch(turn, (w,)), *views), out)
 
     return _run("conv2d_dgrad", like, plan, [dout, w], out, stream, interpret)
 

@@ -6,18 +6,19 @@ Elements outside of an image or of another group are masked and count as zero.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .conv_problem import ConvProblem
+from .conv_problem import MOST, ConvProblem, results_of
+from .first_sizes import dim_of, is_open
 
 PIXELS, STEP = 64, 32  # pixels of a tile; terms of the sum in a step
 COLUMNS = 64  # the most columns of a tile
 SUMMED = 2048  # elements that a block adds across parts
+PARTS = dim_of("parts")  # of a gradient of filters
 
 
 def width_of(n: int) -> int:
@@ -27,11 +28,18 @@ def width_of(n: int) -> int:
 
 def _pixels(first: Any, count: int, height: int, width: int, images: int) -> tuple[Any, Any, Any, Any]:
     """(image, row, column, whether it exists) of `count` pixels from number `first` on."""
+    area, total = height * width, images * (height * width)
+    if is_open(images):
+        # all are below 2**31, which the trace does not know: it would compute indices again in 64 bits
+        first, area, total = (kd.optimization_barrier(n) for n in (first, area, total))
+        pixel, area = kd.clip(first, 0, MOST - count) + kd.arange(count), kd.maximum(area, 1)
+        rest = kd.rem(pixel, area)
+        return kd.div(pixel, area), kd.div(rest, width), kd.rem(rest, width), pixel < total
     pixel = first + kd.arange(count)
-    image = kd.div(pixel, height * width)
-    rest = pixel - image * (height * width)
+    image = kd.div(pixel, area)
+    rest = pixel - image * area
     row = kd.div(rest, width)
-    return image, row, rest - row * width, pixel < images * (height * width)
+    return image, row, rest - row * width, pixel < total
 
 
 def _seen(p: ConvProblem, place: tuple[Any, Any], tap: tuple[Any, Any]) -> tuple[Any, Any, Any]:
@@ -41,10 +49,12 @@ def _seen(p: ConvProblem, place: tuple[Any, Any], tap: tuple[Any, Any]) -> tuple
     return y, x, (y >= 0) & (y < p.height) & (x >= 0) & (x < p.width)
 
 
-def _seeing(p: ConvProblem, place: tuple[Any, Any], tap: tuple[Any, Any]) -> tuple[Any, Any, Any]:
-    """(row, column, whether it exists) of the result for which a tap reads a place of x."""
+def _seeing(
+    p: ConvProblem, sizes: tuple[Any, ...], place: tuple[Any, Any], tap: tuple[Any, Any]
+) -> tuple[Any, Any, Any]:
+    """(row, column, whether it exists) of the result, of these sizes, for which a tap reads a place of x."""
     found: list[tuple[Any, Any]] = []
-    for axis, size in enumerate((p.out_height, p.out_width)):
+    for axis, size in enumerate(sizes):
         shifted = place[axis] + (p.padding[axis] - tap[axis] * p.dilation[axis])
         number = kd.div(shifted, p.stride[axis])
         there = (shifted >= 0) & (number < size)
@@ -111,22 +121,33 @@ def conv_general(problem: ConvProblem) -> Any:
 
 @cache
 def dgrad_kernel(problem: ConvProblem) -> Any:
-    """The kernel `(dout, w) -> dx`; for any images, for any number of them, of one size."""
+    """The kernel `(dout, w) -> dx`.
+
+    For any images there are two more inputs: their extents are one more than the rows and columns at an image's ends that a
+    stride leaves out, as the size of dout does not show these.
+    """
     p, columns = problem, width_of(problem.depth)
     tiles, steps = kd.cdiv(p.depth, columns), kd.cdiv(p.share, STEP)
-    pixels = p.batch * p.height * p.width
+    rests = [dim_of(name, stride) for name, stride in zip(("rest_height", "rest_width"), p.stride, strict=True)]
+    sizes: list[Any] = [p.height, p.width]
+    if p.opened:
+        outs = results_of(p.batch)[1:3]
+        sizes = [p.seen_by(n, axis) + rests[axis] - 1 for axis, n in enumerate(outs)]
+    pixels = p.batch * sizes[0] * sizes[1]
 
-    def body(dout: Any, w: Any, dx: Any) -> None:
-        p = replace(problem, batch=dout.shape[0]) if problem.opened else problem
-        if not p.opened and not pixels:
+    def body(dout: Any, w: Any, *refs: Any) -> None:
+        dx = refs[-1]
+        p = problem.at_launch(dx)
+        if not problem.opened and not pixels:
             return
         image, row, column, exists = _pixels(kd.program_id(0) * PIXELS, PIXELS, p.height, p.width, p.batch)
         group, first = _grouped(kd.program_id(1), tiles, columns)
+        results = (p.out_height, p.out_width) if not problem.opened else tuple(dout.shape[1:3])
 
         def add(number: Any, acc: Any) -> Any:
             tap_number = kd.div(number, steps)
             start, tap = (number - tap_number * steps) * STEP, _tap(p, tap_number)
-            y, z, there = _seeing(p, (row, column), tap)
+            y, z, there = _seeing(p, results, (row, column), tap)
             own = start + kd.arange(STEP) < p.share
             filters = kd.ds(group * p.share + start, STEP)
             left = kd.load(dout, (image, y, z, filters), mask=(there & exists)[:, None] & own[None])
@@ -141,9 +162,9 @@ def dgrad_kernel(problem: ConvProblem) -> Any:
 
     made = kd.kernel(
         body,
-        out_type=kd.ShapeDtypeStruct(p.x_shape, p.dtype),
+        out_type=kd.ShapeDtypeStruct((p.batch, *sizes, p.channels), p.dtype),
         grid=(_tiles(p, pixels), p.groups * tiles),
-        shapes={0: (p.batch, None, None, None), 2: p.x_shape} if p.opened else None,
+        shapes={0: results_of(p.batch), 2: (rests[0],), 3: (rests[1],), 4: p.x_shape} if p.opened else None,
         name="conv2d_dgrad",
     )
     return identified(made, problem)
@@ -159,21 +180,24 @@ def partial_sums(p: ConvProblem, parts: int) -> Any:
     """`out_type` of a gradient of filters: that, or with parts their sums."""
     if parts == 1:
         return kd.ShapeDtypeStruct(p.w_shape, p.dtype)
-    return kd.ShapeDtypeStruct((parts_dim() if p.opened else parts, *p.w_shape), kd.float32)
-
-
-@cache
-def parts_dim() -> Any:
-    """Parts of a gradient of filters."""
-    return kd.Dim("parts")
+    return kd.ShapeDtypeStruct((PARTS if p.opened else parts, *p.w_shape), kd.float32)
 
 
 def part_shapes(p: ConvProblem, parts: int) -> dict[int, tuple[Any, ...]] | None:
     """`shapes=` of such a kernel: with parts, for any images, the extent of its third input is their number."""
     found = p.shapes("x", "out")
     if found is not None and parts > 1:
-        found |= {2: (parts_dim(),), 3: (parts_dim(), *p.w_shape)}
+        found |= {2: (PARTS,), 3: (PARTS, *p.w_shape)}
     return found
+
+
+def with_parts(body: Any) -> Any:
+    """The body of a kernel `(x, dout, like) -> dw`: the extent of `like` is the number of parts, which the result shows, too."""
+
+    def any_parts(x: Any, dout: Any, like: Any, dw: Any, **buffers: Any) -> None:
+        body(x, dout, dw, **buffers)
+
+    return any_parts
 
 
 @cache
@@ -192,12 +216,9 @@ def wgrad_kernel(problem: ConvProblem, parts: int) -> Any:
     rows, columns = width_of(p.share), width_of(p.depth)
     row_tiles, column_tiles, _ = wgrad_grid(p)
 
-    def any_parts(x: Any, dout: Any, like: Any, dw: Any) -> None:
-        body(x, dout, dw, like.shape[0])
-
-    def body(x: Any, dout: Any, dw: Any, count: Any = parts) -> None:
+    def body(x: Any, dout: Any, dw: Any) -> None:
         p = problem.at_launch(x)
-        steps = kd.cdiv(kd.cdiv(p.pixels, count), STEP)  # steps of a part
+        steps = kd.cdiv(kd.cdiv(p.pixels, dw.shape[0] if counted else parts), STEP)  # steps of a part
         rest, channel_tile = kd.program_id(0), kd.program_id(1)
         tap_number = kd.div(rest, row_tiles * p.groups)
         group, first = _grouped(rest - tap_number * (row_tiles * p.groups), row_tiles, rows)
@@ -223,9 +244,9 @@ def wgrad_kernel(problem: ConvProblem, parts: int) -> Any:
 
     blocks = row_tiles * p.groups * p.taps[0] * p.taps[1], column_tiles
     made = kd.kernel(
-        any_parts if counted else body,
+        with_parts(body) if counted else body,
         out_type=partial_sums(p, parts),
-        grid=(*blocks, parts_dim() if counted else parts),
+        grid=(*blocks, PARTS if counted else parts),
         shapes=part_shapes(p, parts),
         name="conv2d_wgrad",
     )
@@ -252,7 +273,7 @@ def wgrad_sum_kernel(problem: ConvProblem, parts: int) -> Any:
         body,
         out_type=kd.ShapeDtypeStruct(p.w_shape, p.dtype),
         grid=(kd.cdiv(size, SUMMED),),
-        shapes={0: (parts_dim(), size)} if p.opened else None,
+        shapes={0: (PARTS, size)} if p.opened else None,
         name="conv2d_wgrad_sum",
     )
     return identified(made, problem, parts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from numbers import Integral
 from typing import Any, cast
 
@@ -12,7 +11,7 @@ import kernel_dsl as kd
 from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import as_dtype
 
-from .first_sizes import FirstSizes
+from .first_sizes import FirstSizes, dim_of, is_open
 from .refusals import Refusals
 
 DTYPES = (kd.float16, kd.bfloat16, kd.float32)
@@ -43,7 +42,7 @@ class ConvProblem:
     @property
     def opened(self) -> bool:
         """Whether the number and the size of images are each call's own."""
-        return not isinstance(self.batch, int)  # pyright: ignore[reportUnnecessaryIsInstance]
+        return is_open(self.batch)
 
     def at_launch(self, x: Any) -> ConvProblem:
         """In a body: the problem with the launch's images."""
@@ -69,8 +68,23 @@ class ConvProblem:
 
     def _steps(self, size: int, axis: int) -> int:
         """Places of a filter along an axis: 0 or less if it does not fit."""
-        reach = self.dilation[axis] * (self.taps[axis] - 1) + 1
-        return (size + 2 * self.padding[axis] - reach) // self.stride[axis] + 1
+        return (size + 2 * self.padding[axis] - self._reach(axis)) // self.stride[axis] + 1
+
+    def _reach(self, axis: int) -> int:
+        """The places from the first tap of a filter to its last."""
+        return self.dilation[axis] * (self.taps[axis] - 1) + 1
+
+    def seen_by(self, places: Any, axis: int) -> Any:
+        """The least size of an image along an axis that has so many places of a filter."""
+        return (places - 1) * self.stride[axis] + self._reach(axis) - 2 * self.padding[axis]
+
+    @property
+    def rests(self) -> Pair:
+        """Rows and columns at an image's ends that no filter reaches, because of strides."""
+        height, width = (
+            n - self.seen_by(self._steps(n, axis), axis) for axis, n in enumerate((self.height, self.width))
+        )
+        return height, width
 
     @property
     def pixels(self) -> int:
@@ -103,14 +117,9 @@ class ConvProblem:
 MOST_IMAGES, MOST_SIDE = 2**20, 2**16  # of kernels for any images
 
 
-@cache
-def _dim(name: str, most: int) -> Any:
-    return kd.Dim(name, max=most)
-
-
 def results_of(batch: Any) -> tuple[Any, ...]:
     """The extents of the results of any images."""
-    return batch, _dim("out_height", 2 * MOST_SIDE), _dim("out_width", 2 * MOST_SIDE), None
+    return batch, dim_of("out_height", 2 * MOST_SIDE), dim_of("out_width", 2 * MOST_SIDE), None
 
 
 _first = FirstSizes()
@@ -123,8 +132,8 @@ def opened(p: ConvProblem, *how: Any) -> ConvProblem | None:
         return None
     if max(p.out_height, p.out_width) > MOST_SIDE or not _first.comes_again((replace(p, **NO_IMAGES), how), sizes):
         return None
-    sides = {name: _dim(name, MOST_SIDE) for name in ("height", "width")}
-    return replace(p, batch=_dim("batch", MOST_IMAGES), **sides)
+    sides = {name: dim_of(name, MOST_SIDE) for name in ("height", "width")}
+    return replace(p, batch=dim_of("batch", MOST_IMAGES), **sides)
 
 
 NO_IMAGES = {"batch": 0, "height": 0, "width": 0}

@@ -14,7 +14,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .conv_general import part_shapes, partial_sums, parts_dim
+from .conv_general import PARTS, part_shapes, partial_sums, with_parts
 from .conv_kernel import boxes
 from .conv_problem import ConvProblem
 from .stage_product import following_slot, stage_product
@@ -75,16 +75,6 @@ def conv_wgrad_kernel(problem: ConvProblem, config: ConvWgradConfig, parts: int)
     """
     p, t, counted = problem, config, problem.opened and parts > 1
     tiles_m, tiles_n, tiles = t.tiles(p)
-    counts: list[Any] = []
-    steps: Any = 0
-
-    def take_sizes(sizes: Any, parts: Any) -> None:
-        """Count the boxes of results of these sizes, and those of a part."""
-        nonlocal counts, steps
-        counts = [kd.cdiv(n, part) for n, part in zip(sizes, t.box, strict=True)]
-        steps = kd.cdiv(counts[0] * counts[1] * counts[2], parts)
-
-    take_sizes((p.batch, p.out_height, p.out_width), parts)
     rows = t.tile_m // t.consumers
     axes = ("cluster",) if t.cluster > 1 else ()
     across = tiles_m // t.cluster  # clusters along filters
@@ -110,9 +100,11 @@ def conv_wgrad_kernel(problem: ConvProblem, config: ConvWgradConfig, parts: int)
             m = m * t.cluster + kd.axis_index("cluster")
         return part, r, tap - r * p.taps[1], m * t.tile_m, n * t.tile_n
 
-    def produce(place: Any, x: Any, dout: Any, x_smem: Any, dout_smem: Any, loaded: Any, consumed: Any) -> None:
+    def produce(
+        place: Any, walk: Any, x: Any, dout: Any, x_smem: Any, dout_smem: Any, loaded: Any, consumed: Any
+    ) -> None:
         kd.set_max_registers(40, action="decrease")
-        part, r, s, m, n = place
+        (part, r, s, m, n), (counts, steps) = place, walk
 
         @kd.loop(0, steps, init_carry=0)
         def _(step: Any, slot: Any) -> Any:
@@ -136,7 +128,9 @@ def conv_wgrad_kernel(problem: ConvProblem, config: ConvWgradConfig, parts: int)
                 kd.copy_gmem_to_smem(x.at[(*seen, channels)], place, loaded.at[slot], collective_axes=axes or None)
             return following_slot(slot, t.stages)
 
-    def consume(me: Any, place: Any, dw: Any, x_smem: Any, dout_smem: Any, loaded: Any, consumed: Any) -> None:
+    def consume(
+        me: Any, place: Any, steps: Any, dw: Any, x_smem: Any, dout_smem: Any, loaded: Any, consumed: Any
+    ) -> None:
         kd.set_max_registers(232 if t.consumers == 2 else 240, action="increase")
         part, r, s, m, n = place
 
@@ -155,30 +149,26 @@ def conv_wgrad_kernel(problem: ConvProblem, config: ConvWgradConfig, parts: int)
             own = value[:, start : start + PANEL]
             out[filters, r, s, kd.ds(n + start, PANEL)] = own if parts > 1 else own.astype(p.dtype)
 
-    def any_parts(x: Any, dout: Any, like: Any, dw: Any, **buffers: Any) -> None:
-        take_sizes(dout.shape[:3], like.shape[0])
-        body(x, dout, dw, taken=True, **buffers)
-
-    def body(x: Any, dout: Any, dw: Any, *, x_smem: Any, dout_smem: Any, taken: bool = False, **buffers: Any) -> None:
-        if p.opened and not taken:
-            take_sizes(dout.shape[:3], parts)
+    def body(x: Any, dout: Any, dw: Any, *, x_smem: Any, dout_smem: Any, **buffers: Any) -> None:
+        counts = [kd.cdiv(n, part) for n, part in zip(dout.shape[:3], t.box, strict=True)]  # boxes of all pixels
+        steps = kd.cdiv(counts[0] * counts[1] * counts[2], dw.shape[0] if counted else parts)
         me, place = kd.axis_index("wg"), place_of(kd.axis_index("block"))
 
         @kd.when(me == t.consumers)
         def _() -> None:
-            produce(place, x, dout, x_smem[0], dout_smem[0], **buffers)
+            produce(place, (counts, steps), x, dout, x_smem[0], dout_smem[0], **buffers)
 
         @kd.when(me < t.consumers)
         def _() -> None:
-            consume(me, place, dw, x_smem[1], dout_smem[1], **buffers)
+            consume(me, place, steps, dw, x_smem[1], dout_smem[1], **buffers)
 
     blocks = tiles // t.cluster
     kernel = kd.kernel(
-        any_parts if counted else body,
+        with_parts(body) if counted else body,
         out_type=partial_sums(p, parts),
         shapes=part_shapes(p, parts),
         scratch_types=scratch,
-        grid=(blocks * (parts_dim() if counted else parts),),
+        grid=(blocks * (PARTS if counted else parts),),
         grid_names=("block",),
         cluster=(t.cluster,) if axes else (),
         cluster_names=axes,
