@@ -17,12 +17,16 @@ from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryShape
 
 from ..kernel import identified
+from .first_sizes import FirstSizes, declared_outputs, dim_of, is_open
 from .int4_numbers import BLOCK, HALF, HALF_BYTES, HIGHEST, MIDDLE, UNIT, numbers
 from .operands import array_address, signature
 
 NAME = "pack_int4"
 COLUMNS = 64  # of a block of the kernels here
 DTYPES = (kd.float16, kd.bfloat16, kd.float32)
+MOST = 2**24  # rows and columns of matrices that share a kernel
+
+_first = FirstSizes()
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,13 +74,17 @@ class PackedInt4:
     def unpacked(self, dtype: Any, **how: Any) -> Any:
         """The matrix (K, N) in a floating dtype, stored by columns. `how`: `stream`, `interpret`, as for kernels."""
         K, N = self.shape
-        made = unpack_kernel(K, N, self.group, self.zeros is not None, as_dtype(dtype))(*self.arrays, **how)
+        kind = "unpack", self.group, self.zeros is not None, as_dtype(dtype)
+        made = unpack_kernel(*_first.sizes(kind, MOST, K=(K, 1), N=(N, 1)), *kind[1:])(*self.arrays, **how)
         return made[:, :K].T
 
 
 @cache
-def pack_kernel(K: int, N: int, group: int, dtype: Any, zeros: str) -> Any:
-    """The kernel `(w[, zeros]) -> (data, scales[, zeros])`. `zeros`: "given", "found" or ""."""
+def pack_kernel(K: Any, N: Any, group: int, dtype: Any, zeros: str) -> Any:
+    """The kernel `(w[, zeros]) -> (data, scales[, zeros])`. `zeros`: "given", "found" or "".
+
+    Sizes that are Dims are each call's own.
+    """
     groups, blocks = kd.cdiv(K, group), kd.cdiv(K, BLOCK)
 
     def body(w: Any, *refs: Any) -> None:
@@ -123,22 +131,35 @@ def pack_kernel(K: int, N: int, group: int, dtype: Any, zeros: str) -> Any:
             made = kd.stack([x.T.astype(kd.uint8).astype(kd.int8) for x in both], axis=2)
             data[columns, kd.ds((number * steps + step) * HALF_BYTES, HALF_BYTES)] = made.reshape(COLUMNS, HALF_BYTES)
 
+    outs = (
+        kd.ShapeDtypeStruct((N, blocks * HALF), kd.int8),
+        *[kd.ShapeDtypeStruct((groups, N), kd.float32)] * (2 if zeros else 1),
+    )
+    given = {1: (dim_of("groups"), N)} if zeros == "given" else {}
     made = kd.kernel(
         body,
-        out_type=(
-            kd.ShapeDtypeStruct((N, blocks * HALF), kd.int8),
-            *[kd.ShapeDtypeStruct((groups, N), kd.float32)] * (2 if zeros else 1),
-        ),
+        out_type=outs,
         grid=(groups, kd.cdiv(N, COLUMNS)),
+        shapes={0: (K, N)} | given | declared_outputs(outs, 1 + len(given)) if is_open(K, N) else None,
         name="int4_pack",
     )
     return identified(made, K, N, group, dtype, zeros)
 
 
+def unpacked_form(K: Any, N: Any, factors: int, dtype: Any) -> tuple[Any, Any, Any]:
+    """(blocks along K, `shapes=`, the result) of a kernel that unpacks: of any size, the bytes show how many blocks there are."""
+    bytes_ = dim_of("bytes", MOST // 2, HALF) if is_open(K, N) else kd.cdiv(K, BLOCK) * HALF
+    out = kd.ShapeDtypeStruct((N, 2 * bytes_), dtype)
+    if not is_open(K, N):
+        return bytes_ // HALF, None, out
+    shapes = {0: (N, bytes_)} | dict.fromkeys(range(1, 1 + factors), (dim_of("groups"), N))
+    return bytes_ // HALF, shapes | declared_outputs([out], 1 + factors), out
+
+
 @cache
-def unpack_kernel(K: int, N: int, group: int, zeros: bool, dtype: Any) -> Any:
-    """The kernel `(data, scales[, zeros]) -> w`, (N, K rounded up to whole blocks)."""
-    blocks = kd.cdiv(K, BLOCK)
+def unpack_kernel(K: Any, N: Any, group: int, zeros: bool, dtype: Any) -> Any:
+    """The kernel `(data, scales[, zeros]) -> w`, (N, K rounded up to whole blocks). Dims are each call's own."""
+    blocks, shapes, out = unpacked_form(K, N, 2 if zeros else 1, dtype)
 
     def body(data: Any, scales: Any, *refs: Any) -> None:
         *given, out = refs
@@ -153,8 +174,9 @@ def unpack_kernel(K: int, N: int, group: int, zeros: bool, dtype: Any) -> Any:
 
     made = kd.kernel(
         body,
-        out_type=kd.ShapeDtypeStruct((N, blocks * BLOCK), dtype),
+        out_type=out,
         grid=(blocks, kd.cdiv(N, COLUMNS)),
+        shapes=shapes,
         name="int4_unpack",
     )
     return identified(made, K, N, group, zeros, dtype)
@@ -193,6 +215,7 @@ def pack_int4(w: Any, group: int = 128, zeros: Any = None, *, stream: Any = None
         if tuple(zeros.shape) != wanted:
             raise LibraryShape(kernel=NAME, what=f"zeros is {tuple(zeros.shape)}", hint=f"True, or float32 {wanted}")
         how, given = "given", [zeros]
-    made = pack_kernel(K, N, int(group), as_dtype(w.dtype), how)(w, *given, stream=stream, interpret=interpret)
-    data, scales, *rest = made
+    kind = int(group), as_dtype(w.dtype), how
+    sizes = _first.sizes((NAME, *kind), MOST, K=(K, 1), N=(N, 1))
+    data, scales, *rest = pack_kernel(*sizes, *kind)(w, *given, stream=stream, interpret=interpret)
     return PackedInt4(data, scales, rest[0] if rest else None, (K, N), int(group))

@@ -17,7 +17,8 @@ from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 
 from ..kernel import identified
-from .int4 import COLUMNS, DTYPES, PackedInt4
+from .first_sizes import FirstSizes, declared_outputs, is_open
+from .int4 import COLUMNS, DTYPES, MOST, PackedInt4, unpacked_form
 from .int4_numbers import BLOCK, HALF, HALF_BYTES, UNIT, floats_of, power_of
 from .operands import array_address, signature
 
@@ -26,6 +27,9 @@ LARGEST = 2  # exponent of the greatest number, 6
 BIAS, PLACE = 127, 23  # bias and position of float32's exponent
 # midpoints between numbers, and whether a tie goes to the greater one, whose last bit is 0
 HALVES = ((0.25, False), (0.75, True), (1.25, False), (1.75, True), (2.5, False), (3.5, True), (5.0, False))
+
+
+_first = FirstSizes()
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,12 +56,13 @@ class PackedMxfp4(PackedInt4):
     def unpacked(self, dtype: Any, **how: Any) -> Any:
         """The matrix (K, N) in a floating dtype, stored by columns. `how`: `stream`, `interpret`, as for kernels."""
         K, N = self.shape
-        return unpack_kernel(K, N, as_dtype(dtype))(*self.arrays, **how)[:, :K].T
+        sizes = _first.sizes(("unpack", NAME, as_dtype(dtype)), MOST, K=(K, 1), N=(N, 1))
+        return unpack_kernel(*sizes, as_dtype(dtype))(*self.arrays, **how)[:, :K].T
 
 
 @cache
-def pack_kernel(K: int, N: int, dtype: Any) -> Any:
-    """The kernel `w -> (data, scales)`."""
+def pack_kernel(K: Any, N: Any, dtype: Any) -> Any:
+    """The kernel `w -> (data, scales)`. Dims are each call's own."""
     blocks = kd.cdiv(K, BLOCK)
 
     def body(w: Any, data: Any, scales: Any) -> None:
@@ -83,22 +88,21 @@ def pack_kernel(K: int, N: int, dtype: Any) -> Any:
             place = kd.ds((number * 2 + half) * HALF_BYTES, HALF_BYTES)
             data[columns, place] = made.reshape(COLUMNS, HALF_BYTES)
 
+    outs = kd.ShapeDtypeStruct((N, blocks * HALF), kd.int8), kd.ShapeDtypeStruct((2 * blocks, N), kd.uint8)
     made = kd.kernel(
         body,
-        out_type=(
-            kd.ShapeDtypeStruct((N, blocks * HALF), kd.int8),
-            kd.ShapeDtypeStruct((2 * blocks, N), kd.uint8),
-        ),
+        out_type=outs,
         grid=(blocks, kd.cdiv(N, COLUMNS)),
+        shapes={0: (K, N)} | declared_outputs(outs, 1) if is_open(K, N) else None,
         name="mxfp4_pack",
     )
     return identified(made, K, N, dtype)
 
 
 @cache
-def unpack_kernel(K: int, N: int, dtype: Any) -> Any:
-    """The kernel `(data, scales) -> w`, (N, K rounded up to whole blocks)."""
-    blocks = kd.cdiv(K, BLOCK)
+def unpack_kernel(K: Any, N: Any, dtype: Any) -> Any:
+    """The kernel `(data, scales) -> w`, (N, K rounded up to whole blocks). Dims are each call's own."""
+    blocks, shapes, out = unpacked_form(K, N, 1, dtype)
 
     def body(data: Any, scales: Any, out: Any) -> None:
         block, rows = kd.program_id(0), kd.ds(kd.program_id(1) * COLUMNS, COLUMNS)
@@ -110,8 +114,9 @@ def unpack_kernel(K: int, N: int, dtype: Any) -> Any:
 
     made = kd.kernel(
         body,
-        out_type=kd.ShapeDtypeStruct((N, blocks * BLOCK), dtype),
+        out_type=out,
         grid=(blocks, kd.cdiv(N, COLUMNS)),
+        shapes=shapes,
         name="mxfp4_unpack",
     )
     return identified(made, K, N, dtype)
@@ -133,5 +138,6 @@ def pack_mxfp4(w: Any, *, stream: Any = None, interpret: Any = None) -> PackedMx
     K, N = int(w.shape[0]), int(w.shape[1])
     if not K or not N:
         raise BadCallValue(kernel=NAME, what=f"w is {(K, N)}", hint="it has a row and a column, or more")
-    data, scales = pack_kernel(K, N, as_dtype(w.dtype))(w, stream=stream, interpret=interpret)
+    sizes = _first.sizes((NAME, as_dtype(w.dtype)), MOST, K=(K, 1), N=(N, 1))
+    data, scales = pack_kernel(*sizes, as_dtype(w.dtype))(w, stream=stream, interpret=interpret)
     return PackedMxfp4(data, scales, None, (K, N), HALF)

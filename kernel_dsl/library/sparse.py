@@ -18,6 +18,7 @@ from kernel_dsl.errors import BadCallArgument, BadCallValue
 
 from ..kernel import identified
 from ..ops.matrix import meta_step
+from .first_sizes import FirstSizes, declared_outputs, dim_of, is_open
 from .operands import array_address, element_strides, signature, why_not_tma
 
 COMPRESS, DECOMPRESS = "sparse_compress", "sparse_decompress"
@@ -25,6 +26,7 @@ DTYPES = (kd.float16, kd.bfloat16, kd.float32, *FP8, kd.int8, kd.uint8)
 ROWS = 64  # rows of a block of these kernels, and of an instruction's left side
 GROUPS = 16  # groups of elements along K in such a block
 FIRST, SECOND = 4, 14  # the metadata of the first and the second element of two
+MOST = 2**24  # rows and columns of matrices that share a kernel
 _CODES = {1: kd.uint8, 2: kd.uint16, 4: kd.uint32}
 
 
@@ -66,7 +68,12 @@ class SparseMatrix:
 
     def dense(self, *, stream: Any = None, interpret: Any = None) -> Any:
         """The matrix (M, K). `stream`, `interpret`: as for kernels."""
-        return decompress_kernel(*self.shape, self.dtype)(self.values, self.meta, stream=stream, interpret=interpret)
+        M, K = self.shape
+        sizes = _first.sizes((DECOMPRESS, self.dtype), MOST, M=(M, 1), K=(K, group_of(self.dtype)))
+        return decompress_kernel(*sizes, self.dtype)(self.values, self.meta, stream=stream, interpret=interpret)
+
+
+_first = FirstSizes()
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -100,13 +107,17 @@ def _words(nibbles: Any, store: Any, narrow: bool) -> None:
 
 
 @cache
-def compress_kernel(M: int, K: int, dtype: DType, checked: bool) -> Any:
-    """The kernel `a -> (values, meta[, groups that have too many numbers])`. Values have whole rows of 16 bytes."""
+def compress_kernel(M: Any, K: Any, dtype: DType, checked: bool) -> Any:
+    """The kernel `a -> (values, meta[, groups that have too many numbers])`. Values have whole rows of 16 bytes.
+
+    Sizes that are Dims are each call's own.
+    """
     group, step = group_of(dtype), meta_step(dtype)
     blocks = (kd.cdiv(K, step), kd.cdiv(M, ROWS))
+    any_size = is_open(M, K)
 
     def body(a: Any, values: Any, meta: Any, *rest: Any) -> None:
-        if not M * K:
+        if not any_size and not M * K:
             return
         column, row = kd.program_id(0), kd.program_id(1)
         rows = kd.ds(row * ROWS, ROWS)
@@ -142,26 +153,30 @@ def compress_kernel(M: int, K: int, dtype: DType, checked: bool) -> Any:
         if rest:
             kd.atomic_add(rest[0], kd.sum(too_many.astype(kd.int32)))
 
+    outs = (
+        kd.ShapeDtypeStruct((M, kd.cdiv(K * dtype.itemsize // 2, 16) * 16 // dtype.itemsize), dtype, init=0),
+        kd.ShapeDtypeStruct((blocks[0], blocks[1] * 128), kd.uint32),
+        *([kd.ShapeDtypeStruct((), kd.int32, init=0)] if checked else []),
+    )
     made = kd.kernel(
         body,
-        out_type=(
-            kd.ShapeDtypeStruct((M, kd.cdiv(K * dtype.itemsize // 2, 16) * 16 // dtype.itemsize), dtype, init=0),
-            kd.ShapeDtypeStruct((blocks[0], blocks[1] * 128), kd.uint32),
-            *([kd.ShapeDtypeStruct((), kd.int32, init=0)] if checked else []),
-        ),
-        grid=tuple(max(n, 1) for n in blocks),
+        out_type=outs,
+        grid=blocks if any_size else tuple(max(n, 1) for n in blocks),
+        shapes={0: (M, K)} | declared_outputs(outs[:2], 1) if any_size else None,
         name="sparse_compress",
     )
     return identified(made, M, K, dtype, checked)
 
 
 @cache
-def decompress_kernel(M: int, K: int, dtype: DType) -> Any:
-    """The kernel `(values, meta) -> a`."""
+def decompress_kernel(M: Any, K: Any, dtype: DType) -> Any:
+    """The kernel `(values, meta) -> a`. Sizes that are Dims are each call's own."""
     group, step = group_of(dtype), meta_step(dtype)
+    any_size = is_open(M, K)
+    half = dim_of("stored", MOST // 2, group // 2) if any_size else K // 2
 
     def body(values: Any, meta: Any, out: Any) -> None:
-        if not M * K:
+        if not any_size and not M * K:
             return
         column, block = kd.program_id(0), kd.program_id(1)
         rows = kd.ds(block * ROWS, ROWS)
@@ -183,10 +198,13 @@ def decompress_kernel(M: int, K: int, dtype: DType) -> Any:
         for i, x in enumerate(found):
             out[rows, kd.ds(column * step + i, GROUPS, group)] = x
 
+    blocks, out = (kd.cdiv(2 * half, step), kd.cdiv(M, ROWS)), kd.ShapeDtypeStruct((M, 2 * half), dtype)
+    shapes = {0: (M, half), 1: (dim_of("steps"), dim_of("words"))} | declared_outputs([out], 2) if any_size else None
     made = kd.kernel(
         body,
-        out_type=kd.ShapeDtypeStruct((M, K), dtype),
-        grid=(max(kd.cdiv(K, step), 1), max(kd.cdiv(M, ROWS), 1)),
+        out_type=out,
+        grid=blocks if any_size else tuple(max(n, 1) for n in blocks),
+        shapes=shapes,
         name="sparse_decompress",
     )
     return identified(made, M, K, dtype)
@@ -217,7 +235,8 @@ def sparse_compress(a: Any, *, prune: bool = False, stream: Any = None, interpre
     if K % group:
         hint = f"K is a multiple of {group}: pad it with zeros"
         raise BadCallValue(kernel=COMPRESS, what=f"a is {(M, K)} of {dtype}", hint=hint)
-    values, meta, *rest = compress_kernel(M, K, dtype, not prune)(a, stream=stream, interpret=interpret)
+    sizes = _first.sizes((COMPRESS, dtype, prune), MOST, M=(M, 1), K=(K, group))
+    values, meta, *rest = compress_kernel(*sizes, dtype, not prune)(a, stream=stream, interpret=interpret)
     if rest and (count := int(rest[0])):
         most = "two numbers" if group == 4 else "one number"
         what = f"{count} of {M * K // group} groups of {group} neighbours have more than {most} other than 0"

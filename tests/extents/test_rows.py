@@ -68,6 +68,29 @@ def summed(rng: np.random.Generator, rows: int, device: Any) -> tuple[Any, Any]:
     return device(kd.library.matmul, x.T, dout, out_dtype="float32"), x.astype(float).T @ dout.astype(float)
 
 
+def sparse(dtype: Any, what: str, rng: np.random.Generator, sizes: Any, device: Any) -> tuple[Any, Any]:
+    """Of other rows, beside other columns of b, or of another batch; b is stored by columns, or by rows."""
+    batch, rows, columns = sizes
+    a = kd.library.sparse_compress(numbers(rng, dtype, rows, 128), prune=True, interpret=True)
+    b = numbers(rng, dtype, *batch, *((128, columns) if what == "by rows" else (columns, 128)))
+    b = b if what == "by rows" else b.swapaxes(-1, -2)
+    dense = np.asarray(kd.library.sparse_decompress(a, interpret=True)).astype(float)
+    how = {"precision": "tf32"} if dtype is np.float32 else {"out_dtype": "float32"}
+    return device(kd.library.sparse_matmul, a, b, **how), dense @ b.astype(float)
+
+
+def scaled(form: str, rng: np.random.Generator, sizes: Any, device: Any) -> tuple[Any, Any]:
+    """A batch of products with scales by blocks of K: of rows, and of columns or of blocks of them."""
+    batch, rows = sizes
+    a, b = (numbers(rng, np.float32, batch, n, 300).astype(ml_dtypes.float8_e4m3fn) for n in (rows, 40))
+    left = numbers(rng, np.float32, batch, rows, 3) if form != "shared" else numbers(rng, np.float32, rows, 3)
+    right = numbers(rng, np.float32, *((batch, 3, 40) if form == "columns" else (3, 1)))
+    wide, tall = np.repeat(left, 128, axis=-1)[..., :300], np.repeat(right, 128, axis=-2)[..., :300, :]
+    want = (a.astype(float) * wide) @ (b.astype(float).swapaxes(1, 2) * tall)
+    how = {"a_scale": left, "b_scale": right, "out_dtype": "float32"}
+    return device(kd.library.matmul, a, b.swapaxes(1, 2), **how), want
+
+
 def entropy(rng: np.random.Generator, rows: int, device: Any) -> tuple[Any, Any]:
     x, weight = numbers(rng, bf16, rows, DEPTH), numbers(rng, bf16, 200, DEPTH)
     targets = rng.integers(0, 200, rows).astype(np.int32)
@@ -98,6 +121,46 @@ def convolved(dtype: Any, kind: str, rng: np.random.Generator, sizes: Any, devic
     return device(kd.library.conv2d_wgrad, x, dout, 3, padding=1), np.stack(each, axis=1).reshape(64, 3, 3, 64)
 
 
+def strided(dtype: Any, groups: int, rng: np.random.Generator, sizes: Any, device: Any) -> tuple[Any, Any]:
+    """The gradient of images, of which a stride of (2, 3) leaves out the ends of some."""
+    images, height, width = sizes
+    w = numbers(rng, dtype, 16, 3, 2, 8 // groups)
+    dout = numbers(rng, dtype, images, (height - 1) // 2 + 1, (width + 1) // 3 + 1, 16)
+    want = np.zeros((images, height + 4, width + 8, 8))
+    for r in range(3):
+        for s in range(2):
+            parts = [
+                dout[..., own].astype(float) @ w[own, r, s].astype(float) for own in np.split(np.arange(16), groups)
+            ]
+            part = np.concatenate(parts, axis=-1)
+            want[:, r : r + 2 * part.shape[1] : 2, 2 * s : 2 * s + 3 * part.shape[2] : 3] += part
+    o = {"stride": (2, 3), "padding": (1, 2), "dilation": (1, 2), "groups": groups}
+    size = (images, height, width, 8)
+    return device(kd.library.conv2d_dgrad, dout, w, size, **o), want[:, 1 : height + 1, 2 : width + 2]
+
+
+def compressed(dtype: Any, rng: np.random.Generator, sizes: Any, device: Any) -> tuple[Any, Any]:
+    """A matrix that is compressed and made dense again."""
+    group = 2 if dtype is np.float32 else 4
+    x = rng.integers(-99, 99, sizes).reshape(-1, group)
+    kept = np.argsort(rng.random(x.shape), axis=1) < group // 2
+    a = np.where(kept, x, 0).reshape(sizes).astype(dtype)
+    made = kd.library.sparse_compress(a, interpret=True)
+    return device(kd.library.sparse_decompress, made), a.astype(float)
+
+
+def packed(kind: str, rng: np.random.Generator, sizes: Any, device: Any) -> tuple[Any, Any]:
+    """Weights that 4 bits hold exactly, packed and unpacked."""
+    rows, columns = sizes
+    numbers_of = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6]) if kind == "mxfp4" else np.arange(8.0)
+    w = rng.choice(numbers_of, sizes) * rng.choice([-1, 1], sizes)
+    w[::32] = numbers_of[-1]  # each group has the greatest
+    how = {} if kind != "int4 with zeros" else {"zeros": np.full((-(-rows // 128), columns), 8, np.float32)}
+    pack = kd.library.pack_mxfp4 if kind == "mxfp4" else kd.library.pack_int4
+    made = pack(w.astype(bf16), **how, interpret=True)
+    return device(made.unpacked, "float32"), w
+
+
 def case(function: Any, *given: Any) -> Made:
     return lambda rng, size, device: function(*given, rng, size, device)
 
@@ -111,6 +174,22 @@ CASES: dict[str, tuple[Made, Any]] = {
     "summed": (summed, (256, 512, 384, 640)),
     "entropy": (entropy, (300, 400, 500, 600)),
 }
+CASES |= {f"strided {name} {groups}": (case(strided, dtype, groups), ((2, 16, 16), (3, 9, 12), (1, 13, 10), (2, 8, 15)))
+          for name, dtype, groups in (("bf16", bf16, 1), ("float32", np.float32, 2))}  # fmt: skip
+CASES |= {f"compressed {name}": (case(compressed, dtype), ((64, 132), (70, 68), (129, 132), (33, 28)))
+          for name, dtype in (("bf16", bf16), ("float32", np.float32), ("int8", np.int8))}  # fmt: skip
+CASES |= {f"packed {kind}": (case(packed, kind), ((128, 64), (320, 72), (70, 33), (200, 128)))
+          for kind in ("int4", "int4 with zeros", "mxfp4")}  # fmt: skip
+CASES |= {f"scaled {form}": (case(scaled, form), ((2, 40), (3, 33), (5, 35), (4, 34)))
+          for form in ("rows", "columns", "shared")}  # fmt: skip
+CASES |= {f"sparse {name} {what}": (case(sparse, dtype, what), sizes)
+          for name, dtype in (("bf16", bf16), ("float32", np.float32), ("float8", ml_dtypes.float8_e4m3fn))
+          for what, sizes in (
+              ("rows", (((), 64, 40), ((), 129, 40), ((), 70, 40), ((), 99, 40))),
+              ("columns", (((), 72, 40), ((), 72, 33), ((), 72, 35), ((), 72, 50))),
+              ("by rows", (((), 72, 40), ((), 72, 33), ((), 72, 35), ((), 72, 50))),
+              ("batch", (((2,), 72, 40), ((3,), 72, 40), ((5,), 40, 40), ((4,), 72, 40))),
+          )}  # fmt: skip
 CASES |= {f"{kind} {name}": (case(convolved, dtype, kind), IMAGES)
           for kind in ("forward", "dgrad", "wgrad") for name, dtype in (("bf16", bf16), ("float32", np.float32))}  # fmt: skip
 
