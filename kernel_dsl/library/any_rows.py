@@ -85,8 +85,8 @@ def declared(p: Problem, sums: bool = False, grouped: bool = False) -> dict[int,
         found: dict[int, tuple[Any, ...]] = dict.fromkeys(range(count), shape)
         first = count
     else:
-        depth, width = (n if is_open(n) else None for n in (p.K, p.N))
-        found = {0: (*p.a_batch, depth, p.M) if p.a_transposed else (*p.a_batch, p.M, depth)}
+        height, width, depth = (n if is_open(n) else None for n in (p.M, p.N, p.K))  # packed ones are longer
+        found = {0: (*p.a_batch, depth, height) if p.a_transposed else (*p.a_batch, height, depth)}
         right = (*p.b_batch, width, depth) if p.b_transposed else (*p.b_batch, depth, width)
         found |= dict.fromkeys(range(1, 1 + count), right)
         first = 1 + count + ((1 + p.int4_zeros) if p.int4 else 0) + grouped
@@ -206,19 +206,38 @@ def _with_dims(route: Any, unit: int, side: str, across: str) -> Any:
 
 
 def deepened_route(route: Any) -> Any:
-    """The route with kernels that take any K, or None: for sums over the outer axis of both sides, as of gradients of weights."""
+    """The route with kernels that take any K, or None: for sums over the outer axis of both sides, as of gradients of weights.
+
+    Their kernels may need them along K, where packed ones show a K of whole vectors.
+    """
     p = route.problem
-    outer = not p.b_transposed and (p.a_transposed or p.M == 1)
-    special = p.groups or p.sparse or p.scaled or p.int4 or p.thrice or p.promoted or any(route.packings)
-    if not outer or special or 0 in (*p.batch, p.M, p.N, p.K) or p.K > DEPTH:
+    if (
+        p.groups
+        or p.sparse
+        or p.scaled
+        or p.int4
+        or p.thrice
+        or p.promoted
+        or 0 in (*p.batch, p.M, p.N, p.K)
+        or p.K > DEPTH
+    ):
         return None
-    vector = VECTOR // p.dtype.itemsize
-    unit = 1 if p.a_transposed or p.K % vector else vector
+    along, unit = (not p.a_transposed, p.b_transposed), 1
+    for pack, its_own, single in zip(route.packings, along, (p.M == 1, False), strict=True):
+        vector = VECTOR // (p.dtype if pack is None else pack.to).itemsize
+        if its_own and (not single if pack is None else not pack.turned or p.K % vector):
+            return None
+        unit = max(unit, vector) if its_own and p.K % vector == 0 else unit
+    K = dim_of("K", DEPTH // unit * unit, unit)
+    packings = tuple(
+        pack and replace(pack, **{"columns" if its_own else "rows": K})
+        for pack, its_own in zip(route.packings, along, strict=True)
+    )
     whole = route.whole and replace(route.whole, K=1)  # nobody asks for it
     config = route.config
     if route.kernel == "tile":  # few steps have a stage each, and any number takes turns
         config = replace(config, stages=type(config).stages)
-    return replace(route, problem=replace(p, K=dim_of("K", DEPTH // unit * unit, unit)), config=config, whole=whole)
+    return replace(route, problem=replace(p, K=K), config=config, packings=packings, whole=whole)
 
 
 def serving(route: Any, cost: Callable[[Problem, Any], float]) -> Any:

@@ -202,4 +202,6 @@ def _wgrad(p: ConvProblem, x: Any, dout: Any) -> tuple[Any, int, ConvProblem | N
     _log.info("conv2d_wgrad: %s; using the general kernel", why)
     parts = wgrad_parts(p, machine.limits.multiprocessors)
     general = opened(p, "conv2d_wgrad", "general") if 0 < parts <= p.channels else None
+    if general and p.channels > 1:  # few pixels have the kernel for parts, too
+        parts = wgrad_parts(p, machine.limits.multiprocessors, 2)
     return wgrad_kernel(general or p, min(parts, 2) if general else parts), parts, general

@@ -135,8 +135,10 @@ def dgrad_kernel(problem: ConvProblem) -> Any:
         sizes = [p.seen_by(n, axis) + rests[axis] - 1 for axis, n in enumerate(outs)]
     pixels = p.batch * sizes[0] * sizes[1]
 
-    def body(dout: Any, w: Any, *refs: Any) -> None:
-        dx = refs[-1]
+    def any_images(dout: Any, w: Any, rest_height: Any, rest_width: Any, dx: Any) -> None:
+        body(dout, w, dx)
+
+    def body(dout: Any, w: Any, dx: Any) -> None:
         p = problem.at_launch(dx)
         if not problem.opened and not pixels:
             return
@@ -161,7 +163,7 @@ def dgrad_kernel(problem: ConvProblem) -> Any:
         kd.store(dx, place, acc.astype(p.dtype), mask=exists[:, None] & own[None])
 
     made = kd.kernel(
-        body,
+        any_images if p.opened else body,
         out_type=kd.ShapeDtypeStruct((p.batch, *sizes, p.channels), p.dtype),
         grid=(_tiles(p, pixels), p.groups * tiles),
         shapes={0: results_of(p.batch), 2: (rests[0],), 3: (rests[1],), 4: p.x_shape} if p.opened else None,
@@ -201,9 +203,9 @@ def with_parts(body: Any) -> Any:
 
 
 @cache
-def wgrad_parts(p: ConvProblem, multiprocessors: int) -> int:
-    """The number of parts of the sum over pixels, so that each multiprocessor has one."""
-    return max(min(multiprocessors // wgrad_grid(p)[2], kd.cdiv(p.pixels, 8 * STEP)), 1)
+def wgrad_parts(p: ConvProblem, multiprocessors: int, least: int = 1) -> int:
+    """The number of parts of the sum over pixels, so that each multiprocessor has one; of few pixels `least`."""
+    return max(min(multiprocessors // wgrad_grid(p)[2], max(kd.cdiv(p.pixels, 8 * STEP), least)), 1)
 
 
 @cache
