@@ -173,14 +173,15 @@ def entropy(rng: np.random.Generator) -> tuple[str, Call]:
 
 
 def images(rng: np.random.Generator) -> tuple[str, Call]:
-    """Convolutions and their gradients, of other numbers of images each time."""
+    """Convolutions and their gradients, of other images each time: with a stride also of other sizes."""
     kind, dtype = pick(rng, "forward", "dgrad", "wgrad"), pick(rng, bf16, np.float32)
     o = {"padding": pick(rng, 0, 1), "stride": pick(rng, 1, 1, 2), "groups": pick(rng, 1, 1, 2)}
 
     def call(batch: int, queries: int, keys: int) -> Any:
-        x, w = np.zeros((64 * batch, 34, 34, 128), dtype), np.zeros((128, 3, 3, 128 // o["groups"]), dtype)
-        side = (34 + 2 * o["padding"] - 3) // o["stride"] + 1
-        dout = np.zeros((64 * batch, side, side, 128), dtype)
+        height, width = (34, 34) if o["stride"] == 1 else (30 + queries // 16, 31 + keys // 32)
+        x, w = np.zeros((64 * batch, height, width, 128), dtype), np.zeros((128, 3, 3, 128 // o["groups"]), dtype)
+        sides = [(n + 2 * o["padding"] - 3) // o["stride"] + 1 for n in (height, width)]
+        dout = np.zeros((64 * batch, *sides, 128), dtype)
         if kind == "forward":
             return kd.library.conv2d(x, w, **o)
         if kind == "dgrad":
@@ -190,9 +191,48 @@ def images(rng: np.random.Generator) -> tuple[str, Call]:
     return f"images {kind} {dtype.__name__} {o}", call
 
 
+def products(rng: np.random.Generator) -> tuple[str, Call]:
+    """Of sparse matrices, with scales of a batch, of weights of 4 bits; sums over many rows; and what packs operands."""
+    kind = pick(
+        rng, "sparse rows", "sparse columns", "sparse batch", "scaled", "int4", "mxfp4", "sums", "pack", "compress"
+    )
+    dtype, odd, group = pick(rng, bf16, f8), int(rng.integers(2)), pick(rng, 64, 128)
+    by_columns, wide, zeros = (bool(n) for n in rng.integers(0, 2, 3))
+
+    def call(batch: int, queries: int, keys: int) -> Any:
+        rows, batch = (queries + keys) // 16 * 16, batch + 1  # one product is no batch
+        rows += 2048 if kind in ("int4", "mxfp4") else 16384  # so many that one configuration is good for all
+        if kind == "scaled":
+            a, b = np.zeros((batch, rows, 512), f8), np.zeros((batch, 256, 512), f8).swapaxes(1, 2)
+            left = np.zeros((batch, rows, 4) if by_columns else (rows, 4), np.float32)
+            right = np.zeros((batch, 4, 256) if wide else (4, 2), np.float32)
+            return kd.library.matmul(a, b, a_scale=left, b_scale=right)
+        if kind == "sums":
+            how = {"out_dtype": "float32"} if dtype is f8 else {}
+            x, dout = np.zeros((rows, 512 + odd), dtype), np.zeros((rows, 256 - odd), dtype)
+            return kd.library.matmul(x.T, dout, **how)
+        if kind == "pack":
+            pack = kd.library.pack_mxfp4 if odd else kd.library.pack_int4
+            return pack(np.zeros((rows, 8 * batch), bf16)).unpacked(bf16)
+        if kind in ("int4", "mxfp4"):
+            w = np.zeros((512, 256), bf16)
+            more = {"group": group, "zeros": True if zeros else None} if kind == "int4" else {}
+            packed = kd.library.pack_mxfp4(w) if kind == "mxfp4" else kd.library.pack_int4(w, **more)
+            return kd.library.matmul(np.zeros((rows, 512), np.int8 if odd else bf16), packed)
+        if kind == "compress":
+            return kd.library.sparse_compress(np.zeros((rows, 64 * batch), dtype), prune=True).dense()
+        a = kd.library.sparse_compress(np.zeros((rows if kind == "sparse rows" else 4096, 512), dtype), prune=True)
+        columns = rows if kind == "sparse columns" else 2048
+        shape = (*([batch] if kind == "sparse batch" else []), columns, 512)
+        b = np.zeros(shape, dtype).swapaxes(-1, -2) if by_columns else np.zeros((*shape[:-2], 512, columns), dtype)
+        return kd.library.sparse_matmul(a, b)
+
+    return f"products {kind} {dtype.__name__} {odd} {group} {by_columns} {wide} {zeros}", call
+
+
 FAMILIES = {
     "attention": attention, "decode": decode, "latent": latent, "backward": backward, "grouped": grouped,
-    "entropy": entropy, "images": images,
+    "entropy": entropy, "images": images, "products": products,
 }  # fmt: skip
 
 
@@ -223,7 +263,9 @@ def _check(family: str, seed: int) -> None:
 CHECKED = [("attention", 3), ("attention", 7), ("decode", 1), ("latent", 0), ("backward", 2), ("grouped", 1)]
 
 
-@pytest.mark.parametrize(("family", "seed"), [*CHECKED, ("entropy", 0), ("images", 1)])
+@pytest.mark.parametrize(
+    ("family", "seed"), [*CHECKED, ("entropy", 0), ("images", 1), ("products", 0), ("products", 4)]
+)
 def test_a_third_size_compiles_nothing(family: str, seed: int) -> None:
     _check(family, seed)
 
