@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from .first_sizes import FirstSizes, Kept, dim_of, is_open
+from .first_sizes import FirstSizes, KeptConfigs, dim_of, is_open
 from .problem import Problem
 
 ROWS, ROWS_OF_MANY = 2**24, 2**16  # the greatest M: of one product, and of each of a batch
@@ -31,7 +31,7 @@ BATCHES = (
 )  # the parts of a problem that change with the batch
 
 _first = FirstSizes()
-_kept = Kept()
+_kept = KeptConfigs()
 
 
 def open_sizes(p: Problem) -> bool:

@@ -123,6 +123,12 @@ class Request:
     turned: tuple[int, ...] = ()
 
 
+def mixed_forms(b_scale: Any) -> tuple[str, str]:
+    """What is wrong, and the hint, where one of a pair of scales is by blocks of K in a form that the other does not have."""
+    shapes = " and ".join(str(tuple(getattr(x, "shape", ()))) for x in halves(b_scale))
+    return f"b_scale is a pair of {shapes}", "give scales by blocks of K for both matrices, in one form, or for none"
+
+
 def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
     """The product that a call asks for. Raises `BadCallArgument`, `BadCallValue`, `NoCommonDType`."""
     rights = o.rights(b)
@@ -243,13 +249,15 @@ def _steps(o: MatmulOptions, shape: tuple[int, ...], depth: int) -> _Steps:
     first, rest = o.items()
     own: list[list[EpilogueStep]] = []
     moved: list[tuple[int, ...]] = []
+    forms: list[dict[str, str]] = []
     place = 0
     for items in first:
         mine, places = list[EpilogueStep](), list[int]()
+        forms.append({})
         for name, x in items:
             found = _axes(name, x, shape, depth)
             if isinstance(found, str):
-                blocks[name], own_outer = found, tuple(x.shape[:-2])
+                blocks[name], forms[-1][name], own_outer = found, found, tuple(x.shape[:-2])
                 outer[name] = own_outer if outer.setdefault(name, own_outer) == own_outer else None
                 places.append(place)
                 leading = tuple(map(str, range(len(shape) - len(x.shape), len(shape) - 2)))
@@ -260,6 +268,8 @@ def _steps(o: MatmulOptions, shape: tuple[int, ...], depth: int) -> _Steps:
             place += 1
         own.append(mine)
         moved.append(tuple(places))
+    if forms[0] != forms[-1]:
+        raise refuse_shape(*mixed_forms(o.b_scale))
     steps: list[EpilogueStep] = []
     taken = iter(rest)
     if o.c is not None:

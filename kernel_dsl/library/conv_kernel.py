@@ -18,7 +18,7 @@ from kernel_dsl.target import Feature, Target
 from ..kernel import identified
 from ..refs import strides_of
 from .conv_problem import ConvProblem
-from .first_sizes import Kept
+from .first_sizes import KeptConfigs
 from .operands import array_address, element_strides, why_not_tma
 from .pack import Packing
 from .persistent_matmul import swizzled
@@ -251,7 +251,7 @@ def backward(p: ConvProblem) -> ConvProblem:
     )
 
 
-_kept = Kept()
+_kept = KeptConfigs()
 
 
 def box_of_any(p: ConvProblem, general: ConvProblem, pixels: int = 128) -> tuple[int, int, int]:

@@ -80,7 +80,7 @@ class FirstSizes(Memory):
         return [dim_of(name, most, unit) for name, (_, unit) in sizes.items()]
 
 
-class Kept(Memory):
+class KeptConfigs(Memory):
     """The configurations of the kernels for any sizes that each kind of call has."""
 
     def choose(self, kind: Any, best: Choice, cost: Callable[[Choice], float]) -> Choice:

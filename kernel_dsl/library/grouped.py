@@ -13,7 +13,7 @@ from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.stages import target_named
 
-from .arguments import alike, stored
+from .arguments import alike, mixed_forms, stored
 from .differentiable import host_of
 from .epilogue import gate_function
 from .families import family
@@ -30,6 +30,7 @@ from .grouped_arguments import (
     check_sides,
     out_dtype_of_groups,
     places_of,
+    refuse_shape,
     scaling,
 )
 from .grouped_derivatives import grouped_matmul as differentiable
@@ -164,6 +165,8 @@ def plan_of(a: Any, rights: list[Any], o: GroupedOptions, out: Any, target_name:
     how = family(left.dtype, right.dtype, None)
     out_dtype = out_dtype_of_groups(o, left.dtype, right.dtype)
     own = [scaling(o.own(i), a.shape[0], count, N, K, (how.a.itemsize, how.b.itemsize)) for i in range(len(rights))]
+    if own[0].b_scaled != own[-1].b_scaled:
+        raise refuse_shape(*mixed_forms(o.b_scale))
     places, each = places_of(o, rows, out)
     check_out(out, (places, N), out_dtype)
     if not (rows and N and count and places):

@@ -13,7 +13,7 @@ from kernel_dsl.target import Feature, Target
 from . import choose as costs
 from .any_rows import VECTOR, unit_of_rows
 from .families import Family
-from .first_sizes import Kept
+from .first_sizes import KeptConfigs
 from .grouped_product import grouped_kernel
 from .grouped_tiles import RowGroups
 from .grouped_wgrad_product import wgrad_general_kernel, wgrad_kernel
@@ -98,7 +98,7 @@ def opened_groups(p: Problem, groups: RowGroups, found: Packings) -> tuple[Probl
     return replace(p, M=whole.rows, groups=p.groups and whole), whole, (packed, found[1])
 
 
-_kept = Kept()
+_kept = KeptConfigs()
 
 
 def grouped_product(

@@ -248,6 +248,7 @@ def test_one_kernel_for_all_sizes(rng: Any) -> None:
 
 A, B, S = np.ones((16, 32), np.float16), np.ones((3, 32, 24), np.float16), np.int32([4, 5, 6])
 W = np.ones(16, np.float32)
+PAIR = np.ones((3, 2, 1), np.float32), np.ones((3, 2, 24), np.float32)
 WRONG: list[tuple[Any, Any, dict[str, Any], str]] = [
     (A, B, {}, "neither group_sizes nor offsets"),
     (A, B, {"group_sizes": S, "offsets": np.int32([0, 4, 9, 15])}, "group_sizes beside offsets"),
@@ -277,6 +278,8 @@ WRONG: list[tuple[Any, Any, dict[str, Any], str]] = [
     (A, B, {"group_sizes": S, "b_scale": np.ones((3, 2, 24), np.float32)}, r"b_scale is \(3, 2, 24\)"),
     (np.ones((16, 200), np.float16), np.ones((3, 200, 24), np.float16), {"group_sizes": S, "a_scale": np.ones((16, 2), np.float32)},
      "a_scale by blocks of K"),
+    (np.ones((16, 200), e4m3.numpy), (np.ones((3, 200, 24), e4m3.numpy),) * 2, {"group_sizes": S, "gated": "glu", "b_scale": PAIR},
+     "b_scale is a pair of"),
     (A, B, {"group_sizes": S, "weights": W[:15]}, r"weights is \(15,\)"),
     (A, B, {"group_sizes": S, "weights": W.reshape(4, 4)}, "weights is a ndarray"),
     (A, B, {"group_sizes": S, "scatter": np.zeros(15, np.int32)}, r"scatter is \(15,\)"),
