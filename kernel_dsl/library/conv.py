@@ -136,7 +136,7 @@ def conv2d_dgrad(
         kernel, turn = dgrad_kernel(general or p), None
 
     def plan(launch: Launch, dout: Any, w: Any, out: Any) -> Any:
-        views = [dout[0, 0, 0, : n + 1] for n in rests]
+        views = [dout[0, 0, 0, : n + 1] for n in rests] if rests else ()
         return launch(kernel, (dout, w if turn is None else launch(turn, (w,)), *views), out)
 
     return _run("conv2d_dgrad", like, plan, [dout, w], out, stream, interpret)
