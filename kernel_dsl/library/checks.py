@@ -131,7 +131,7 @@ def check_packed(a: Any, b: Any, o: Any) -> None:
         raise LibraryDType(kernel="matmul", what=what, hint="it is float16, bfloat16, int8 or float8")
     if o.gated is not None:
         raise refuse("gated beside integers of 4 bits", "multiply by each matrix, and gate by `epilogue`")
-    if o.precision is not None:
+    if o.precision not in (None, "highest"):
         raise refuse(f"precision={shown(o.precision)} beside integers of 4 bits", "leave it out")
     depths = (BLOCK, 2 * BLOCK) if b.group % (2 * BLOCK) == 0 else (BLOCK,)
     if isinstance(o.config, MatmulConfig) and (o.config.tile_k not in depths or o.config.ping_pong):

@@ -31,6 +31,7 @@ __all__ = ["dot", "matmul", "mma"]
 _MMA = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8")
 _FP8 = ("float8_e4m3fn", "float8_e5m2")
 _I8 = ("int8", "uint8")
+_TF32 = ("tf32", "tf32x3")  # precisions of products that are float32
 
 
 def _mixes(a: DType, b: DType) -> bool:
@@ -113,8 +114,9 @@ def dot(
     Sums are float32 (int32 for integers, float64 for float64); so is the result, unless `out_dtype` names another
     dtype. float32 products are exact unless `precision="tf32"`, which rounds operands, or `"tf32x3"`, which multiplies
     high and low parts of them in tf32, about as accurate as float32; an infinite operand gives NaN. Both are
-    for operands that promote to float32. Tensor cores multiply the dtypes that they know: by wgmma if b is a Ref in
-    SMEM and the target has it, else by mma.sync. Lanes multiply other dtypes. Vectors are treated as in NumPy.
+    for operands that promote to float32. `"highest"` multiplies float8 as float16, as tensor cores keep 14 bits of float8
+    sums. Tensor cores multiply the dtypes that they know: by wgmma if b is a Ref in SMEM and the target has it, else by
+    mma.sync. Lanes multiply other dtypes. Vectors are treated as in NumPy.
 
     Scales of matrices are float32 or float8_e8m0fnu values or Refs. `a_scale`: a factor for all, (M,) or (M, 1) for each row, or
     (M, ceil(K/128)), also for each 128 of K; `b_scale`: for all, (N,) or (1, N) for each column, or (ceil(K/128), N) or
@@ -122,7 +124,7 @@ def dot(
 
     Raises `ShapeMismatch`, `BadArgument`, `NoCommonDType`.
     """
-    if precision not in (None, "highest", "tf32", "tf32x3"):
+    if precision not in (None, "highest", *_TF32):
         raise BadArgument(op="dot", what=f"precision={precision!r}", hint='None, "highest", "tf32" or "tf32x3"')
     x, y = _operand(a), _operand(b)
     common = _common(x.dtype, y.dtype, precision)
@@ -151,7 +153,7 @@ def _common(a: DType, b: DType, precision: str | None) -> DType:
     common = a if _mixes(a, b) else promote([(a, False), (b, False)])[0]
     if common.is_packed or common == dt.complex64:
         raise UnsupportedDType(op="dot", dtype=common, hint=common.only_copied)
-    if precision in ("tf32", "tf32x3") and common != dt.float32:
+    if precision in _TF32 and common != dt.float32:
         given = a if a == b else f"{a} and {b}"
         hint = "it rounds float32 operands: leave it out, or convert them with `astype(kd.float32)`"
         raise BadArgument(op="dot", what=f"precision={precision!r} for operands of {given}", hint=hint)
@@ -191,7 +193,7 @@ def _products(x: Any, y: Any, acc: Any, common: DType, precision: str | None, ba
 
 
 def _by_tensor_cores(common: DType, precision: str | None) -> bool:
-    return common.name in _MMA or (common == dt.float32 and precision in ("tf32", "tf32x3"))
+    return common.name in _MMA or precision in _TF32
 
 
 def _each(batch: tuple[int, ...], place: tuple[int, ...], product: Callable[[tuple[int, ...]], Array]) -> Array:
@@ -231,7 +233,9 @@ def _part(x: Any, place: tuple[int, ...]) -> Any:
 def _product(x: Any, y: Any, total: Array | None, common: DType, precision: str | None) -> Array:
     shape = (x.shape[0], y.shape[1])
     want = accumulator_dtype(common)
-    if common == dt.float32 and precision == "tf32x3":
+    if common.name in _FP8 and precision == "highest":
+        common = dt.float16  # tensor cores keep 14 bits of fp8 sums
+    if precision == "tf32x3":
         made = thrice(astype(_value(x), common), astype(_value(y), common), _tf32)
         return made if total is None else total + made
     if _takes_wgmma(x, y, common, precision == "tf32"):

@@ -225,6 +225,7 @@ def test_what_is_refused(case: Any) -> None:
         (A[:, :64], {}, r"a is \(4, 64\) and b is \(128, 8\)"),
         (A, {"gated": "swiglu"}, "gated beside integers of 4 bits"),
         (A, {"precision": "tf32"}, "precision='tf32' beside"),
+        (A, {"precision": 7}, "precision=7 beside"),
         (A, {"config": MatmulConfig(64, 64, 256, 3, 1, epilogue_n=32)}, "config.tile_k=256"),
         (A, {"bias": np.ones(5, np.float32)}, r"bias is \(5,\)"),
         (3, {}, "a is a int"),

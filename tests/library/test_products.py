@@ -25,7 +25,7 @@ from kernel_dsl.refs import strides_of
 from kernel_dsl.stages import target_named
 from tests.hopper.helpers import assemble, random, relative
 
-from .products import PLACES, Call, any_call, place
+from .products import PAIRS, PLACES, Call, any_call, place
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 
@@ -184,6 +184,53 @@ def test_parts_beyond_tf32(interpret: Any) -> None:
 def test_precision_is_never_ignored(a: Any, b: Any, precision: str) -> None:
     with pytest.raises(ValueError, match="precision='tf32"):
         kd.library.matmul.lower(Spec((16, 16), a), Spec((16, 16), b), precision=precision)
+
+
+def _refused(call: Any) -> bool:
+    """Whether a call refuses its precision."""
+    try:
+        call()
+    except ValueError as error:
+        assert "precision=" in str(error)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("precision", [None, "highest", "tf32", "tf32x3"])
+def test_dot_and_matmul_refuse_the_same_precisions(precision: str | None) -> None:
+    """Of each pair of dtypes, also without elements and with scales; others than None and "highest" are for float32."""
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((16, 16), f32))
+    def plain(a: Any, b: Any, out: Any) -> None:
+        out[...] = kd.dot(a, b, precision=precision).astype(f32)
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((16, 16), f32))
+    def scaled(a: Any, b: Any, scale: Any, out: Any) -> None:
+        out[...] = kd.dot(a, b, a_scale=scale, precision=precision)
+
+    refused = {}
+    for pair in PAIRS:
+        for K in (0, 16):
+            a, b = Spec((16, K), pair[0]), Spec((K, 16), pair[1])
+            scale = Spec((16, 1), f32)
+            calls = (lambda: plain.lower(a, b), lambda: scaled.lower(a, b, scale))  # noqa: B023
+            expected = _refused(lambda: kd.library.matmul.lower(a, b, precision=precision))  # noqa: B023
+            assert all(_refused(call) == expected for call in calls), (pair, K)
+            refused[pair] = expected
+    assert any(refused.values()) == (precision in ("tf32", "tf32x3")) and not all(refused.values())
+
+
+def test_the_highest_precision_of_dot(interpret: Any, rng: Any) -> None:
+    """Tensor cores add float8 in too few bits; they add float16, which holds it, in float32."""
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((64, 16), f32))
+    def kernel(a: Any, b: Any, out: Any) -> None:
+        out[...] = kd.dot(a, b, precision="highest")
+
+    a, b = random(rng, (64, 96), e4m3), random(rng, (96, 16), kd.float8_e5m2)
+    ptx = kernel.lower(a, b, target="sm_90a").ptx
+    assert "f32.f16.f16.f32" in ptx and "e4m3.e5m2" not in ptx
+    assert relative(kernel(a, b, interpret=interpret), a.astype(np.float64) @ b.astype(np.float64)) < 1e-6
 
 
 @pytest.mark.parametrize("how", PLACES)
