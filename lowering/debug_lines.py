@@ -61,6 +61,11 @@ class DebugLines:
             self._lines[key] = found
         return found
 
+    def rolled_loop(self) -> int:
+        """The metadata node of a loop with `.pragma "nounroll"`; each loop has its own."""
+        never = self._add('!{!"llvm.loop.unroll.disable"}')
+        return self._add(f"distinct !{{!{never + 1}, !{never}}}")
+
     def text(self) -> str:
         """All metadata of the module."""
         version = self._add('!{i32 2, !"Debug Info Version", i32 3}')

@@ -494,10 +494,11 @@ class Loop:
             text, comma, debug = w.lines[place].partition(", !dbg")
             w.lines[place] = f"{text}, [ {name}, %{w.block} ]{comma}{debug}"
 
-    def close(self, following: Sequence[V]) -> None:
-        """Jump back with the values of the next iteration."""
+    def close(self, following: Sequence[V], rolled: bool = False) -> None:
+        """Jump back with the values of the next iteration. `rolled`: the assembler does not unroll the loop."""
         self.brings(following)
-        self.writer.jump(self.header)
+        note = f", !llvm.loop !{self.writer.debug.rolled_loop()}" if rolled else ""
+        self.writer.do(f"br label %{self.header}{note}")
 
 
 def address(operand: int, constant: int) -> str:

@@ -84,8 +84,8 @@ CHUNK = 100  # clocks for each part of a tile in its store; narrow parts are man
 IDLE_IN_PAIRS, IDLE_BY_ONE = 265, 390
 PROMOTION = 60  # clocks of a promotion beside its multiply-adds: waits, factors
 THIN = (16, 32)  # columns of products with a thin side
-# 32-bit registers a lane that a consumer may accumulate in: the rest is for addresses, or for an epilogue's arithmetic
-ACCUMULATORS, ACCUMULATORS_BESIDE_MORE = 192, 128
+# 32-bit registers a lane that a consumer may accumulate in: the rest is for addresses, or for an epilogue of few or many steps
+ACCUMULATORS, ACCUMULATORS_BESIDE_MORE, ACCUMULATORS_BESIDE_MANY = 192, 128, 96
 CLUSTERS = ((1, 1), (2, 1), (1, 2))  # along M, along N
 
 
@@ -111,8 +111,9 @@ def configure(
         return None
     tile_k = STEP_BYTES // max(problem.dtype.itemsize, problem.b_dtype.itemsize)
     item = problem.out_dtype.itemsize
-    # whole rows of a swizzle; with turns, half of that leaves room for another stage
-    epilogue_n = min((64 if ping_pong or problem.busy else 128) // item if item < 4 else 32, tile_n)
+    # whole rows of a swizzle; with turns, half of that leaves room for another stage; bytes of a gate are half as many columns
+    halved = ping_pong or (item == 1 and problem.gate is not None)
+    epilogue_n = min(32 if item >= 4 or problem.busy else (64 if halved else 128) // item, tile_n)
     while tile_n % epilogue_n:
         epilogue_n //= 2
     ring = 1 if ping_pong or tile_n == epilogue_n else 2
@@ -275,11 +276,8 @@ def _options(problem: Problem, blocks: int, plain: bool) -> list[MatmulConfig]:
 
     No side of the problem needs to be exchanged.
     """
-    room = (
-        ACCUMULATORS
-        if plain and problem.plain and not problem.bias and not problem.accumulate
-        else ACCUMULATORS_BESIDE_MORE
-    )
+    room = ACCUMULATORS if plain and problem.plain else ACCUMULATORS_BESIDE_MORE
+    room = ACCUMULATORS_BESIDE_MANY if problem.busy else room
     tiles = SCALED_TILES if problem.scaled or problem.promoted else TILES
     tiles = [t for t in tiles if t[1] < 192 or problem.b_scaled != "columns"]
     clusters = CLUSTERS

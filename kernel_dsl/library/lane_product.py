@@ -94,7 +94,8 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
                 fetch(step, step)
             kd.wait_gmem_to_smem(2 * (t.stages - 1))
 
-            @kd.loop(0, steps, init_carry=(start, 0, *loaded(0, 0)))
+            # ptxas unrolls some ten steps, and spills
+            @kd.loop(0, steps, unroll=False, init_carry=(start, 0, *loaded(0, 0)))
             def end(step: Any, carry: Any) -> Any:
                 acc, slot, x, y = carry
                 acc = kd.layout_cast(acc, layout)

@@ -122,7 +122,8 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
             # fragments of 8 bits, which ldmatrix does not load, and those beside 128 registers of sums would spill
             carried = p.dtype.itemsize > 1 and t.tile_m * t.tile_n * p.wide.itemsize <= CARRIED
 
-            @kd.loop(0, steps, init_carry=(total, 0, *(fragments(0, 0) if carried else ())))
+            # ptxas unrolls some ten steps, and spills
+            @kd.loop(0, steps, unroll=False, init_carry=(total, 0, *(fragments(0, 0) if carried else ())))
             def end(step: Any, carry: Any) -> Any:
                 total, slot, *first = carry
                 after, ahead = kd.where(slot == t.stages - 1, 0, slot + 1), list[Any]()
@@ -161,6 +162,8 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
             **(p.groups.scratch if p.groups else {}),
         },
         grid=(tiles_of(p, t),),
+        # else ptxas spills a register or two, to have one block more on a multiprocessor
+        compiler_params=kd.CompilerParams(max_registers=255 if p.thrice or p.busy else None),
         name="matmul_general",
     )
     return identified(made, problem, config) if p.named else made

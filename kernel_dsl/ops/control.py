@@ -46,7 +46,10 @@ class Switch(Op, name="switch"):
 
 
 class For(Op, name="for"):
-    """for i in range(lo, hi, step): the body's arguments are i and the carries; it yields the carries. PTX `bra`."""
+    """for i in range(lo, hi, step): the body's arguments are i and the carries; it yields the carries. PTX `bra`.
+
+    `unroll` 0: PTX `.pragma "nounroll"`.
+    """
 
     lo: Value = operand()
     hi: Value = operand()
@@ -276,12 +279,13 @@ def _bound(x: Any, op: str) -> Any:
 
 
 MAX_UNROLLED = 4096  # iterations: each repeats the whole body
+WRITTEN_OUT = -1  # the number of copies of a body that stands for one for every iteration, without a loop
 
 
 def _unrolling(unroll: Any, lo: Any, hi: Any, step: int, op: str) -> int:
-    """The number of copies of a loop's body; 0: one for every iteration, without a loop. Raises `BadArgument`."""
+    """The number of copies of a loop's body, or `WRITTEN_OUT`; 0: one, also for the assembler. Raises `BadArgument`."""
     if unroll is None or unroll is False:
-        return 1
+        return 1 if unroll is None else 0
     hint = f"True, or how many iterations to put together, from 1 to {MAX_UNROLLED}"
     if unroll is not True:
         return an_int(unroll, op, "unroll", low=1, high=MAX_UNROLLED, hint=hint)
@@ -291,7 +295,7 @@ def _unrolling(unroll: Any, lo: Any, hi: Any, step: int, op: str) -> int:
     if count > MAX_UNROLLED:
         what = f"unroll=True would write the body {count} times"
         raise BadArgument(op=op, what=what, hint=f"a loop of more than {MAX_UNROLLED} takes a number, such as unroll=8")
-    return 0
+    return WRITTEN_OUT
 
 
 def _carry_args(inits: Sequence[Array]) -> list[Any]:
@@ -390,7 +394,8 @@ def _loop_range(low: Array, high: Array, step: int) -> Range | None:
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], init_val: Any, *, unroll: Any = None) -> Any:
     """`for i in range(lower, upper): val = body_fun(i, val)`; returns the last val. Bounds may be traced.
 
-    `unroll=True` writes out every iteration (the bounds must be static), `unroll=n` puts n iterations together. `val`
+    `unroll=True` writes out every iteration (the bounds must be static), `unroll=n` puts n iterations together, and
+    `unroll=False` keeps the assembler from unrolling, as it does with few iterations, which may cost registers. `val`
     is a pytree of values that keep shapes and dtypes. Raises `CarryMismatch`.
 
     >>> run(lambda x: kd.fori_loop(0, 3, lambda i, total: total + x * i, kd.zeros_like(x)), [1, 2])
@@ -401,7 +406,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], init_val: An
     if held is not None:
         return held.whole(fori_loop(lo, hi, held.around(body_fun, "fori_loop"), held.values, unroll=unroll))
     factor = _unrolling(unroll, lo, hi, 1, "fori_loop")
-    if not factor:
+    if factor == WRITTEN_OUT:
         value = init_val
         for i in range(lo, hi):
             value = called(body_fun, (i, value), "fori_loop", "body_fun", "body_fun(i, val)")
@@ -437,7 +442,7 @@ def loop(
                 raise BodyReturned(what="the body of `kd.loop`", got="a value", hint=hint)
             return None
 
-        if not factor:
+        if factor == WRITTEN_OUT:
             carry = init_carry
             for i in range(lo, hi, step):
                 carry = run(i, carry)

@@ -99,7 +99,7 @@ def lower_for(ctx: Context, op: For) -> None:
     ctx.values[index] = [counter]
     _bind(ctx, tuple(args), carried)
     results = _flat(ctx, ctx.region(op.body))
-    loop.close([counter + op.step, *results])
+    loop.close([counter + op.step, *results], rolled=not op.unroll)
     e.begin(end)
     ctx.forget_exchange()
     _bind(ctx, op.results, carried)

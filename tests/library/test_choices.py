@@ -1,0 +1,116 @@
+"""The cost model's choice: there is one for each problem, and it does not spill."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.library import choose
+from kernel_dsl.library.problem import EpilogueStep, Problem
+
+pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
+
+bf16, f16, f32, e4m3, s8 = kd.bfloat16, kd.float16, kd.float32, kd.float8_e4m3fn, kd.int8
+Spec = kd.ShapeDtypeStruct
+GATE, ADDEND = EpilogueStep("gate", word="glu"), EpilogueStep("add", (("m", "n"),))
+SHAPES = ((1, 1, 1), (16, 4000, 8192), (4096, 16, 500), (333, 777, 999), (4096, 4096, 4096))
+# (dtypes of both sides, whether they lie along K, more of the problem)
+KINDS: tuple[tuple[Any, Any, bool | None, dict[str, Any]], ...] = (
+    (bf16, bf16, None, {}),
+    (bf16, bf16, None, {"gate": GATE}),
+    (bf16, bf16, None, {"gate": GATE, "keeps": True}),
+    (bf16, bf16, None, {"softmax": 2}),
+    (bf16, bf16, None, {"sparse": True}),
+    (s8, bf16, None, {}),
+    (bf16, s8, True, {"int4": 128}),
+    (bf16, s8, True, {"int4": 64, "int4_zeros": True}),
+    (bf16, s8, True, {"int4": 32}),
+    (f32, f32, True, {}),
+    (f32, f32, True, {"gate": GATE}),
+    (f32, f32, True, {"thrice": True, "promoted": True}),
+    (f32, f32, True, {"thrice": True, "promoted": True, "gate": GATE}),
+    (s8, s8, True, {}),
+    (s8, s8, True, {"gate": GATE}),
+    (e4m3, e4m3, True, {"promoted": True}),
+    (e4m3, e4m3, True, {"promoted": True, "gate": GATE}),
+    (e4m3, e4m3, True, {"a_scaled": True, "b_scaled": "blocks"}),
+    (e4m3, e4m3, True, {"a_scaled": True, "b_scaled": "columns"}),
+    (e4m3, e4m3, True, {"sparse": True}),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.sampled(2)
+def test_each_problem_has_a_configuration(kind: Any) -> None:
+    """Of any layout, dtype of the result and number of steps, stored by TMA and by lanes."""
+    a, b, along_k, more = kind
+    for out, steps, lanes in product((bf16, f32, e4m3, kd.float64), (0, 1, 4), (0, 1)):
+        for ta, tb in ((False, True),) if along_k else ((False, False), (False, True), (True, False), (True, True)):
+            p = Problem(
+                1, 1, 1, a, b, out, a_transposed=ta, b_transposed=tb, steps=(ADDEND,) * steps, lanes=lanes, **more
+            )
+            if choose.needs_swap(p) and p.gate is not None:
+                continue  # has a launch for each of both products
+            for M, N, K in SHAPES:
+                t = choose.choose(replace(p, M=M, N=N, K=K), 132, p.plain)
+                assert t.stages >= 2 and (t.swapped or choose.gates(p, t)), (p, t)
+
+
+@pytest.mark.parametrize("precision", ["tf32x3", "highest"])
+@pytest.mark.parametrize("out_dtype", [e4m3, bf16], ids=str)
+def test_gates_of_promoted_sums(precision: str, out_dtype: Any, rng: Any) -> None:
+    """A result of bytes is stored in parts of fewer columns, for a tile has only half as many."""
+    dtype = f32 if precision == "tf32x3" else e4m3
+    a, b, c = (rng.standard_normal(shape).astype(dtype.numpy) for shape in ((70, 48), (48, 144), (48, 144)))
+    got = kd.library.matmul(a, (b, c), precision=precision, gated="glu", out_dtype=out_dtype, interpret=True)
+    gate, value = (a.astype(np.float64) @ x.astype(np.float64) for x in (b, c))
+    expected = value / (1 + np.exp(-gate))
+    assert (
+        np.abs(got.astype(np.float64) - expected).max()
+        <= (0.07 if out_dtype == e4m3 else 4e-3) * np.abs(expected).max()
+    )
+
+
+def halved(x: Any, y: Any, z: Any) -> Any:
+    return x * y + kd.tanh(z)
+
+
+# (rows, columns, K, dtypes of a, b and the result, extra steps): each spilled with 128 sums a lane
+BUSY: tuple[Any, ...] = (
+    (4096, 2048, 1152, e4m3, bf16, f32, {"activation": kd.tanh, "residual": True, "absmax": True, "out_scale": 2.0}),
+    (4096, 6096, 256, s8, s8, e4m3, {"scale": 1.5, "operands": True, "b_scale": True}),
+    (4096, 2048, 128, e4m3, e4m3, bf16, {"a_scale": True, "b_scale": True, "dropout": (0.1, 5), "operands": True}),
+    (2048, 6355, 512, s8, bf16, e4m3, {"scale": 1.5, "c": True, "absmax": True}),
+    (9854, 2048, 64, bf16, f16, bf16, {"b_scale": True, "scale": 1.5, "activation": kd.tanh, "residual": True}),
+)
+
+
+@pytest.mark.parametrize("case", BUSY, ids=lambda case: str(case[:6]))
+@pytest.mark.sampled(2)
+def test_many_steps_do_not_spill(case: Any) -> None:
+    """Beside many steps, sums take fewer registers."""
+    M, N, K, a, b, out, given = case
+    options = {"bias": Spec((N,), f32), "out_dtype": out, **given}
+    arrays = {"a_scale": Spec((M, 1), f32), "b_scale": Spec((1, N), f32), "c": Spec((M, N), f32)}
+    arrays |= {"residual": arrays["c"], "operands": (arrays["a_scale"], arrays["c"])}
+    options |= {name: arrays[name] for name, x in given.items() if x is True and name in arrays}
+    if "operands" in options:
+        options["epilogue"] = halved
+    made = kd.library.matmul.lower(Spec((M, K), a), Spec((K, N), b), target="sm_90a", **options).compile()
+    assert made.resources.spills == 0
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_100a"])
+@pytest.mark.parametrize("shape", [(500, 600, 89), (500, 600, 120), (300, 5000, 152), (500, 600, 60)], ids=str)
+@pytest.mark.sampled(2)
+def test_few_steps_do_not_spill(target: str, shape: Any) -> None:
+    """ptxas unrolls loops of some ten iterations, unless a loop says that it may not."""
+    M, N, K = shape
+    for dtype, precision in ((f32, "tf32x3"), (f32, None)):
+        stages = kd.library.matmul.lower(Spec((M, K), dtype), Spec((K, N), dtype), precision=precision, target=target)
+        assert '.pragma "nounroll"' in stages.ptx and stages.compile().resources.spills == 0
