@@ -38,7 +38,7 @@ def pairs(x: Any) -> Any:
     if isinstance(x, kd.ShapeDtypeStruct):
         return kd.ShapeDtypeStruct((*x.shape, 2), kd.float32)
     if callable(getattr(x, "stride", None)):
-        return sys.modules["torch"].view_as_real(x)  # the caller has imported torch: x is a tensor
+        return sys.modules["torch"].view_as_real(x.resolve_conj())  # the caller has imported torch: x is a tensor
     return x[..., None].view(np.float32)
 
 
@@ -48,11 +48,10 @@ def along(x: Any) -> Any:
     None if memory has another order.
     """
     strides, shape = element_strides(x), (*x.shape[:-1], 2 * x.shape[-1])
+    gapless = strides is None or strides[-1] == 1 or x.shape[-1] == 1 or 0 in x.shape
     if isinstance(x, kd.ShapeDtypeStruct):
         return kd.ShapeDtypeStruct(shape, kd.float32)
-    if strides is not None and strides[-1] != 1 and x.shape[-1] != 1:
-        return None
-    return pairs(x).reshape(shape)
+    return pairs(x).reshape(shape) if gapless else None
 
 
 @cache
@@ -101,6 +100,8 @@ class ComplexPlan:
         """Launch the kernels."""
         how = {"stream": stream, "interpret": interpret}
         (b,) = rights
+        if hasattr(out, "is_conj") and out.is_conj():
+            raise refuse("out is lazily conjugated", "pass the tensor itself, and conjugate it after")
         into = None if out is None else along(out)
         left, right = self._left(a, how), self._right(b, how)
         made = self.multiply(left, right, precision=self.precision, out=into, **self.steps(extra), **how)

@@ -40,9 +40,21 @@ def check_real(kernel: str, **arrays: Any) -> None:
     """Raise `BadCallArgument` for operands that have no gradients."""
     for name, x in arrays.items():
         found = as_dtype(x.dtype)
-        if not found.is_float or found.itemsize == 1:
+        if not _smooth(found) or found.itemsize == 1:
             hint = "convert it to a float of 16 bits or more, and give that to the product"
             raise BadCallArgument(kernel=kernel, what=f"{name} is {found}, which has no gradient", hint=hint)
+
+
+def _smooth(dtype: Any) -> bool:
+    """Whether arrays of a dtype have gradients; integers are constants."""
+    found = as_dtype(dtype)
+    return found.is_float or found.name == "complex64"
+
+
+def _conjugate(x: Any) -> Any:
+    """What a gradient is multiplied by for the factor x: PyTorch's gradients are conjugate, JAX' are not."""
+    torch = _module(x).__name__ == "torch" and as_dtype(x.dtype).name == "complex64"
+    return x.conj().resolve_conj() if torch else x
 
 
 def cast(x: Any, dtype: Any) -> Any:
@@ -182,7 +194,7 @@ def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
     fixed = tuple(sorted(keyed(static).items()))
     key = (constant, count, len(biases), tuple(names), tuple(places), numbers, fixed, interpret)
     real = [hasattr(x, "dtype") and as_dtype(x.dtype).is_float for x in (listed[i] for i in places)]
-    own = [not _held(x) and as_dtype(y.dtype).is_float for x in sides for y in _arrays(x)]
+    own = [not _held(x) and _smooth(y.dtype) for x in sides for y in _arrays(x)]
     flat = [y for x in sides for y in _arrays(x)]
     given_arrays = [*flat, *biases, *(given[n] for n in names), *(listed[i] for i in places)]
     keeps = _keeps_sums(options, sides) and (
@@ -279,10 +291,10 @@ def _plain_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], how: dict
     found["a"] = found["b"] = None
     if not _held(a):
         right = b.unpacked(a.dtype, interpret=how["interpret"]) if _held(b) else b
-        found["a"] = summed(forward(g, right.swapaxes(-1, -2), out_dtype=as_dtype(a.dtype), **how), a)
-    if not _held(b) and as_dtype(b.dtype).is_float:  # integers are constants
+        found["a"] = summed(forward(g, _conjugate(right).swapaxes(-1, -2), out_dtype=as_dtype(a.dtype), **how), a)
+    if not _held(b) and _smooth(b.dtype):
         left = a.dense(interpret=how["interpret"]) if _held(a) else a
-        found["b"] = summed(forward(left.swapaxes(-1, -2), g, out_dtype=as_dtype(b.dtype), **how), b)
+        found["b"] = summed(forward(_conjugate(left).swapaxes(-1, -2), g, out_dtype=as_dtype(b.dtype), **how), b)
     return found
 
 

@@ -84,6 +84,38 @@ def test_refused(case: Any) -> None:
         kd.library.matmul(a, b, interpret=True, **options)
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0)], ids=str)
+def test_additions_without_elements(shape: Any) -> None:
+    """Whatever their strides are."""
+    a, b = np.ones((shape[0], 4), c64), np.ones((4, shape[1]), c64)
+    for strides in ((8, 8), (16, 16), (0, 0)):
+        added = np.lib.stride_tricks.as_strided(np.zeros(1, c64), shape, strides)
+        options = {"c": added, "residual": added} | ({"bias": added[0]} if shape[0] else {})
+        assert kd.library.matmul(a, b, interpret=True, **options).shape == shape
+
+
+def test_gradients_under_torch() -> None:
+    """Of tensors as they lie, and of lazily conjugated ones, which are numbers like others."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(3)
+    a, b, bias, g = (torch.randn(*s, dtype=torch.complex64) for s in ((9, 5), (9, 6), (6,), (5, 6)))
+    for turn in (lambda x: x.mT, lambda x: x.mH):
+        for right in (lambda x: x, lambda x: x.conj()):
+            given = [x.clone().requires_grad_() for x in (a, b, bias)]
+            wanted = [x.clone().requires_grad_() for x in (a, b, bias)]
+            x, y, z = given
+            made = kd.library.matmul(turn(x), right(y), bias=z, scale=0.5, interpret=True)
+            x, y, z = wanted
+            expected = 0.5 * (turn(x) @ right(y)) + z
+            made.backward(g)
+            expected.backward(g)
+            pairs = [(made, expected), *((x.grad, y.grad) for x, y in zip(given, wanted, strict=True))]
+            assert all((x - y).abs().max() <= 1e-5 * y.abs().max() for x, y in pairs)
+    out = torch.zeros(5, 6, dtype=torch.complex64)
+    with pytest.raises(ValueError, match="out is lazily conjugated"):
+        kd.library.matmul(a.mT, b, out=out.conj(), interpret=True)
+
+
 @pytest.mark.gpu
 @pytest.mark.tma
 @pytest.mark.wgmma
