@@ -260,17 +260,20 @@ class GroupedMatmul:
     empty. Rows of no group are zero. One kernel serves all sizes. a and b have any strides and any dtypes that `matmul`
     takes, except complex64.
 
-    - `indices`: int32, row i of the product is row indices[i] of a; the product has one row for each index. -
-    `a_scale`: a factor for all, (rows of a,) or (rows of a, 1); for 8 bits by 8 bits also (rows of a, ceil(K/128)).
-    `b_scale`: a factor for all, (G,), (G, N) or (G, 1, N); for 8 bits also (G, ceil(K/128), ceil(N/128)) or (G,
-    ceil(K/128), N). Both are float32. - `bias`: (G, N), added to each row of a group. - `gated`: b is a pair, or has
-    columns in turn, as of `matmul`; `bias` and `b_scale` are then pairs, or have columns in turn like b, except (G,),
-    which both share. - `activation(x)`: a function of a traced value. - `weights`: float32 (rows,), a factor for each
-    row of the product. - `scatter`: int32 (rows,): row i of the product is added to row scatter[i] of the result, which
-    has as many rows as `out`, or as the product. With `weights` (places, each) the result has `places` rows; number s
-    in `scatter` means row s // each, with the factor weights[s // each, s % each]. Each term is rounded to `out_dtype`
-    once, and terms are added in float32, in the order of rows: the same bits each time. Numbers out of range are left
-    out.
+    - `indices`: int32, row i of the product is row indices[i] of a; the product has one row for each index.
+    - `a_scale`: a factor for all, (rows of a,) or (rows of a, 1); for 8 bits by 8 bits also (rows of a,
+      ceil(K/128)). `b_scale`: a factor for all, (G,), (G, N) or (G, 1, N); for 8 bits also (G, ceil(K/128),
+      ceil(N/128)) or (G, ceil(K/128), N). Both are float32.
+    - `bias`: (G, N), added to each row of a group.
+    - `gated`: b is a pair, or has columns in turn, as of `matmul`; `bias` and `b_scale` are then pairs, or have
+      columns in turn like b, except (G,), which both share.
+    - `activation(x)`: a function of a traced value.
+    - `weights`: float32 (rows,), a factor for each row of the product.
+    - `scatter`: int32 (rows,): row i of the product is added to row scatter[i] of the result, which has as many
+      rows as `out`, or as the product. With `weights` (places, each) the result has `places` rows; number s in
+      `scatter` means row s // each, with the factor weights[s // each, s % each]. Each term is rounded to
+      `out_dtype` once, and terms are added in float32, in the order of rows: the same bits each time. Numbers out
+      of range are left out.
 
     `out_dtype`: as for `matmul`; bfloat16 for scaled or weighted bytes. `config`: a `MatmulConfig` without clusters and
     turns, for Hopper's fast kernel. `out`, `stream`, `interpret`: as for kernels.

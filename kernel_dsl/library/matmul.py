@@ -228,18 +228,22 @@ class Matmul:
     These steps are applied to the sums, in this order:
 
     - `a_scale`: a factor for all, or (M,) or (M, 1) for each row; `b_scale`: for all, or (N,) or (1, N) for each
-    column; `scale`: a number or an array of one. Arrays are float32. For 8 bits by 8 bits also a factor for each 128 of
-    K: `a_scale` (M, ceil(K/128)), `b_scale` (ceil(K/128), ceil(N/128)) or (ceil(K/128), N); sums are float32 from one
-    128 to the next. - `bias`: (N,), added to each row; `c`: broadcast to the result and added. - `gated`: b is a pair
-    of matrices (K, N), or one (K, 2 N) whose columns belong to the two matrices in turn, and the result is gate(a @
-    b[0]) * (a @ b[1]): "swiglu", "geglu" (with erf), "reglu", "glu", or a function of the two products. `bias` and
-    `b_scale` are then pairs, or have columns in turn like b. - `epilogue(x, *operands)`: a function of traced values,
-    which gets parts of the product and of its operands: numbers, or arrays that broadcast to the result. -
-    `activation(x)`: a function of a traced value. - `dropout=(rate, seed)`: elements are zero at that rate, and the
-    others divided by 1 - rate. Element i of the result is kept where bits 8 to 31 of word i % 4 of Philox-4x32-10 at
-    counter i // 4, times 2**-24, are at least the rate. - `residual`: broadcast to the result and added. -
-    `absmax=True`: the result is a pair; the second item is the greatest magnitude so far, float32 (). -
-    `out_scale`: a number or an array of one, a factor.
+      column; `scale`: a number or an array of one. Arrays are float32. For 8 bits by 8 bits also a factor for each
+      128 of K: `a_scale` (M, ceil(K/128)), `b_scale` (ceil(K/128), ceil(N/128)) or (ceil(K/128), N); sums are
+      float32 from one 128 to the next.
+    - `bias`: (N,), added to each row; `c`: broadcast to the result and added.
+    - `gated`: b is a pair of matrices (K, N), or one (K, 2 N) whose columns belong to the two matrices in turn, and
+      the result is gate(a @ b[0]) * (a @ b[1]): "swiglu", "geglu" (with erf), "reglu", "glu", or a function of the
+      two products. `bias` and `b_scale` are then pairs, or have columns in turn like b.
+    - `epilogue(x, *operands)`: a function of traced values, which gets parts of the product and of its operands:
+      numbers, or arrays that broadcast to the result.
+    - `activation(x)`: a function of a traced value.
+    - `dropout=(rate, seed)`: elements are zero at that rate, and the others divided by 1 - rate. Element i of the
+      result is kept where bits 8 to 31 of word i % 4 of Philox-4x32-10 at counter i // 4, times 2**-24, are at
+      least the rate.
+    - `residual`: broadcast to the result and added.
+    - `absmax=True`: the result is a pair; the second item is the greatest magnitude so far, float32 ().
+    - `out_scale`: a number or an array of one, a factor.
 
     `out_dtype`: by default the inputs' common dtype; bfloat16 for fp8, for 16-bit floats with `a_scale` or `b_scale`,
     and for 8-bit integers that are scaled or gated; int32 for other 8-bit integers. b may be a `PackedInt4` or
