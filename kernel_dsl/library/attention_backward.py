@@ -94,17 +94,21 @@ class _Plan:
         grads = self.main(arrays, options, how)
         grads, dbias = grads[:3], grads[3:]
         if self.sinks is not None:
-            grads += (self.sinks(options.sinks, dout, out, lse, **how),)
+            grads += (self.sinks(options.sinks, dout, out, lse, *self._starts(options), **how),)
         grads += dbias
         if self.bias is not None:
             grads += (self.bias(*arrays, options.bias, *options.captured, **how),)
         return grads
 
+    def _starts(self, options: AttentionOptions) -> list[Any]:
+        """What says which rows belong to a sequence."""
+        return [options.q_seqlens] * self.problem.ragged
+
     def lower(self, arrays: tuple[Any, ...], options: AttentionOptions, target: str | None) -> tuple[Any, ...]:
         dout, _, _, _, out, lse = arrays
         made = self.main.lower(arrays, options, target)
         if self.sinks is not None:
-            made += (self.sinks.lower(options.sinks, dout, out, lse, target=target),)
+            made += (self.sinks.lower(options.sinks, dout, out, lse, *self._starts(options), target=target),)
         if self.bias is not None:
             made += (self.bias.lower(*arrays, options.bias, *options.captured, target=target),)
         return made

@@ -10,7 +10,7 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_captured import reading
-from .attention_opened import at_launch, gradient_shapes
+from .attention_opened import at_launch, declared, gradient_shapes
 from .attention_score import ScoredProblem, ScorePlace
 
 ROWS = 32  # of out and dout at a time
@@ -18,10 +18,11 @@ ROWS = 32  # of out and dout at a time
 
 @cache
 def sinks_kernel(problem: ScoredProblem, dtype: Any) -> Any:
-    """The kernel `(sinks, dout, out, lse) -> dsinks`, in the dtype of `sinks`: a block a head."""
+    """The kernel `(sinks, dout, out, lse[, q_seqlens]) -> dsinks`, in the dtype of `sinks`: a block a head."""
     wide = kd.float64 if problem.dtype == kd.float64 else kd.float32
 
-    def body(sinks: Any, dout: Any, out: Any, lse: Any, dsinks: Any) -> None:
+    def body(sinks: Any, dout: Any, out: Any, lse: Any, *rest: Any) -> None:
+        *starts, dsinks = rest
         p = at_launch(problem, dout, dout, None) if problem.opened else problem
         steps = kd.cdiv(p.queries, ROWS)
         head = kd.program_id(0)
@@ -32,8 +33,12 @@ def sinks_kernel(problem: ScoredProblem, dtype: Any) -> Any:
             here = p.rows(batch, head, rows)
             delta = kd.sum(dout[here].astype(wide) * out[here].astype(wide), axis=1)
             total = kd.load(lse, p.lse_rows(batch, head, rows), fill=math.inf).astype(wide)
-            # a row that sees no key has no output, and no gradient
-            return acc - kd.where(delta == 0, 0.0, kd.exp(sink - total) * delta)
+            # a row that sees no key has no output, and no gradient; nor has one of no sequence, which holds anything
+            none = delta == 0
+            for lengths in starts:
+                row = kd.rem(index, steps) * ROWS + kd.arange(ROWS)
+                none = none | (row < lengths[0]) | (row >= lengths[lengths.shape[0] - 1])
+            return acc - kd.where(none, 0.0, kd.exp(sink - total) * delta)
 
         acc = kd.fori_loop(0, (1 if p.ragged else p.batch) * steps, step, kd.zeros((ROWS,), wide))
         dsinks[head] = kd.sum(acc).astype(dtype)
@@ -43,10 +48,16 @@ def sinks_kernel(problem: ScoredProblem, dtype: Any) -> Any:
         body,
         out_type=kd.ShapeDtypeStruct((p.heads,), dtype),
         grid=(p.heads,),
-        shapes={1: p.out_shape, 2: p.out_shape, 3: p.lse_shape} if p.opened else None,
+        shapes=_sinks_shapes(p) if p.opened else None,
         name="attention_backward_sinks",
     )
     return made if p.score.has_functions else identified(made, problem, dtype)
+
+
+def _sinks_shapes(p: ScoredProblem) -> dict[int, tuple[Any, ...]]:
+    """`shapes=` of that kernel for any lengths."""
+    found: dict[int, tuple[Any, ...]] = {1: p.out_shape, 2: p.out_shape, 3: p.lse_shape}
+    return found | {n: shape for n, shape in declared(p, ["q_seqlens"] * p.ragged, first=4).items() if n > 3}
 
 
 @cache

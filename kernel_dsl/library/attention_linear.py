@@ -78,7 +78,8 @@ def linear_of(function: Callable[..., Any], x: Any, place: tuple[Any, Any, Any, 
     """The linear form that `function`, a `score_mod`, adds to scores like `x`; None if it does something else.
     `lengths`: bounds of the numbers of queries and keys. Its ops in the trace are removed.
     """
-    ops = current().region.ops
+    trace = current()
+    ops, constants = trace.region.ops, dict(trace.constants)
     start = len(ops)
     made = called(function, (x, *place), "attention", "score_mod", SCORE_MOD)
     walk = _PlaceWalk(lengths)
@@ -93,6 +94,7 @@ def linear_of(function: Callable[..., Any], x: Any, place: tuple[Any, Any, Any, 
     found = walk.forms.get(made) if isinstance(made, Value) else None
     if found is None or found.x != 1 or found.place is not None:
         del ops[start:]  # they are traced again at the scores
+        trace.constants = constants  # later ops must not use those of the removed ones
         return None
     return Linear(found.terms)
 

@@ -274,11 +274,10 @@ class ScoredTiles:
     def scratch(self) -> dict[str, Any]:
         p, t = self.p, self.t
         columns = self.dim if self.apart else max(self.dim, self.v_dim)
+        row = self.dim if self.apart else math.gcd(self.dim, self.v_dim)
         made = {
             # queries, and then the output: each consumer writes where it alone has read
-            "q_smem": swizzled(
-                p.scored_dtype, self.q_places * t.consumers, ROWS, columns, row=math.gcd(self.dim, columns)
-            ),
+            "q_smem": swizzled(p.scored_dtype, self.q_places * t.consumers, ROWS, columns, row=row),
             "k_smem": swizzled(p.scored_dtype, t.stages, t.block_kv, self.dim),
             "v_smem": swizzled(p.dtype, t.stages, t.block_kv, self.v_dim),
             "q_loaded": kd.Barrier(num_barriers=self.q_places * t.consumers),

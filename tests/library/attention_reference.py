@@ -78,7 +78,7 @@ def attention(
     if sinks is not None:
         lse = np.logaddexp(lse, np.asarray(sinks, np.float64)[:, None])
     with np.errstate(invalid="ignore"):
-        weights = np.where(mask, np.exp(x - lse[..., None]), 0.0)
+        weights = np.where(np.isneginf(x), 0.0, np.exp(x - lse[..., None]))
     out = weights @ values
     if dout is None:
         return Reference(out, lse, {})

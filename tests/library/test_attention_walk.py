@@ -26,7 +26,27 @@ MASKS = {
     "by_head": reference.by_head,
     "closed over": of_batch(np.stack([DOCUMENTS] * 3) // 2),
 }
-SCORES = {"squashed": reference.squashed, "alibi": reference.alibi, "closed over": alibi}
+DISTANCES = np.linspace(-1, 1, 400, dtype=np.float32)
+
+
+def hidden(x: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    """A mask of scores, whose constant the kernel uses, too; row 4 sees nothing."""
+    where = np.where if isinstance(x, np.ndarray) else kd.where
+    return where((j <= i + 9) & (i != 4), x, -np.inf)
+
+
+def by_distance(x: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    """A table that the function closes over, by a computed index."""
+    return x + DISTANCES[i - j + 200]
+
+
+SCORES = {
+    "squashed": reference.squashed,
+    "alibi": reference.alibi,
+    "closed over": alibi,
+    "hidden": hidden,
+    "by distance": by_distance,
+}
 
 
 def options_of(rng: Any, form: str, batch: int, queries: int, keys: int) -> dict[str, Any]:
@@ -63,7 +83,11 @@ def test_walk(seed: int) -> None:
     form, batch, kv_heads = FORMS[seed % 4], int(rng.integers(1, 4)), int(rng.integers(1, 3))
     fast = rng.random() < 0.7
     dtype = [bf16, f16][rng.integers(2)] if fast else [f32, f64][rng.integers(2)]
-    dims = [(64, 64), (128, 128), (80, 80), (64, 128), (24, 40)][rng.integers(5)] if fast else (12, 20)
+    dims = (
+        [(64, 64), (128, 128), (80, 80), (64, 128), (24, 40), (64, 16), (128, 48)][rng.integers(7)]
+        if fast
+        else (12, 20)
+    )
     most = 140 if fast else 24
     each = [int(n) for n in rng.integers(0, most, batch)] if "ragged" in form else [int(rng.integers(1, most))] * batch
     lengths = (
@@ -127,6 +151,38 @@ def test_walk(seed: int) -> None:
                 assert error < 2 * BOUNDS[dtype] * max(wanted, 1.0), name
     if backward and "bias" in options and batch == 1:
         assert relative(grads[-1], expected.grads["bias"].reshape(options["bias"].shape)) < 2 * BOUNDS[bf16]
+
+
+@pytest.mark.parametrize("score", [hidden, by_distance])
+def test_constants_of_functions(score: Any, rng: Any) -> None:
+    """A function is traced twice, and what the first trace made is not used by what follows."""
+    q, k = random(rng, (1, 2, 5, 64), bf16), random(rng, (1, 2, 9, 64), bf16)
+    got = attention(q, k, k, score_mod=score, return_lse=True, interpret=True)
+    check(got, reference.attention(q, k, k, score_mod=score), bf16)
+
+
+def test_rows_of_no_sequence_count_for_nothing(rng: Any) -> None:
+    """Sequences may begin late and end early: what is there before and after is not read, whatever it holds."""
+    for first, last in ((3, 31), (0, 40), (40, 41)):  # other lengths come to kernels for any
+        q, dout = random(rng, (last + 9, 2, 64), bf16), random(rng, (last + 9, 2, 64), bf16)
+        given = {"q_seqlens": np.array([first, (first + last) // 2, last], np.int32), "sinks": np.ones(2, np.float32)}
+        out, lse = (np.array(x) for x in attention(q, q, q, **given, return_lse=True, interpret=True))
+        here, found = slice(first, last), []
+        for _ in range(2):
+            grads = attention_backward(dout, q, q, q, out, lse, **given, interpret=True)
+            found.append([np.asarray(x, np.float64)[here if x.ndim == 3 else ...] for x in grads])
+            for x in (out, dout, q, lse.T):
+                x[:first] = x[last:] = np.nan
+        assert all(np.isfinite(x).all() and np.array_equal(x, y) for x, y in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("dim", range(16, 257, 8))
+@pytest.mark.sampled(2)
+def test_values_of_any_size(dim: int, rng: Any) -> None:
+    """The output lies where the queries were, so rows there have the swizzle of both."""
+    for v_dim in {16, 8 * int(rng.integers(2, 33)), max(dim - 16, 16)} - {dim}:
+        q, v = (kd.ShapeDtypeStruct((1, 1, 64, d), bf16) for d in (dim, v_dim))
+        assert attention.lower(q, q, v, target="sm_90a").traced.outputs
 
 
 @pytest.mark.parametrize("window", [2**30 - 1, 2**31 - 1, 2**31, 10**12])
