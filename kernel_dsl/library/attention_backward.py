@@ -251,7 +251,7 @@ class AttentionBackward:
             main = self._fast(plain, deterministic, config, blocks, target is not None)
         elif not why:
             linear = options.score_mod_grad is None and is_linear(problem, options.captured)
-            chosen = config or scored_backward_config(problem, blocks, deterministic, linear)
+            chosen = config or scored_backward_config(problem, blocks, deterministic, linear, general is not None)
             chosen = replace(chosen, in_turn=chosen.in_turn or deterministic)
             if options.bias is not None and keeps_bias(problem):
                 kept = as_dtype(options.bias.dtype)

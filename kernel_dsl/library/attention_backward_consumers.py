@@ -69,11 +69,14 @@ def softmax(
     kd.wgmma(dp_acc, v_own, dout_tile.T, accumulate=False)
     kd.wgmma_wait(1)
     weights, slope = walk.weights(s_acc, block, step, key, ahead)
-    weights = kd.optimization_barrier(weights)
+    if slope is None:
+        left, weights = None, kd.optimization_barrier(weights)
+    else:  # 16 bits of each weight, and its product with the slope, take fewer registers than both
+        left, weights = kd.optimization_barrier(weights.astype(dtype), weights * slope)
     pass_turn(walk, me, s)
     dp = kd.wgmma_accumulator_load(dp_acc)
     left, ds = kd.optimization_barrier(
-        weights.astype(dtype), gradients_of(walk, weights, slope, dp, step, s, (block, key))
+        weights.astype(dtype) if left is None else left, gradients_of(walk, weights, None, dp, step, s, (block, key))
     )
     kd.wgmma(dv_acc, left, dout_tile)
     return left, ds

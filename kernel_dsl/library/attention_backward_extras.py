@@ -14,6 +14,7 @@ from .attention_opened import at_launch, declared, gradient_shapes
 from .attention_score import ScoredProblem, ScorePlace
 
 ROWS = 32  # of out and dout at a time
+HELD = 64  # dims that registers hold at a time, of more than twice as many
 
 
 @cache
@@ -81,15 +82,38 @@ def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
         both = list(zip(alone, whole, strict=True))
         return [w if one else 1 for one, w in both], [1 if one else w for one, w in both]
 
-    def padded(dim: int) -> Any:
-        return kd.ds(0, kd.cdiv(dim, 16) * 16)
+    def part(a: Any, b: Any, a_at: Any, b_at: Any, first: Any, count: int) -> Any:
+        """The products of so many dims from `first` on; those beyond an array's are zeros."""
+        dims = kd.ds(first, count)
+        return kd.dot(a[(*a_at, dims)], b.at[(*b_at, dims)].T[...])
 
     def products(a: Any, b: Any, a_at: Any, b_at: Any, dim: int) -> Any:
         """(i, dim) and (j, dim) of two arrays give (i, j)."""
+        if by_dot and dim <= 2 * HELD:
+            return part(a, b, a_at, b_at, 0, kd.cdiv(dim, 16) * 16)
         if by_dot:
-            return kd.dot(a[(*a_at, padded(dim))], b.at[(*b_at, padded(dim))].T[...])
+            # hidden numbers, else a loop keeps keys in registers that are the same in all steps
+            zero = kd.optimization_barrier(kd.full((), 0, kd.int32))
+
+            @kd.loop(1, kd.cdiv(dim, HELD), init_carry=part(a, b, a_at, b_at, zero * HELD, HELD))
+            def found(n: Any, total: Any) -> Any:
+                return total + part(a, b, a_at, b_at, kd.optimization_barrier(n) * HELD, HELD)
+
+            return found
         left, right = a[(*a_at, slice(None))].astype(wide), b[(*b_at, slice(None))].astype(wide)
         return kd.sum(left[:, None, :] * right[None], axis=2)
+
+    def means(dout: Any, out: Any, at: Any, dim: int) -> Any:
+        """The sums of out * dout of rows."""
+
+        def some(dims: Any) -> Any:
+            return kd.sum(dout[(*at, dims)].astype(wide) * out[(*at, dims)].astype(wide), axis=1)
+
+        if not by_dot or dim <= 2 * HELD:
+            return some(slice(None))
+        return kd.loop(1, kd.cdiv(dim, HELD), init_carry=some(kd.ds(0, HELD)))(
+            lambda n, total: total + some(kd.ds(kd.optimization_barrier(n) * HELD, HELD))
+        )
 
     def place_of(number: Any, own: list[Any]) -> list[Any]:
         """Where a block is, along the axes that the bias has."""
@@ -128,7 +152,7 @@ def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
             x, after, _ = p.score.with_slopes(x, p.scale, lambda: p.bias_tile(bias, (batch, head), rows, columns), here)
             seen = p.score.seen(here, p.queries, p.keys) & (total > -math.inf) & (query < p.queries)
             weights = kd.where(seen, kd.exp(kd.where(seen, x - total, 0.0)), 0.0)
-            delta = kd.sum(dout[(*ours, slice(None))].astype(wide) * out[(*ours, slice(None))].astype(wide), axis=1)
+            delta = means(dout, out, ours, p.v_dim)
             ds = weights * (products(dout, v, ours, theirs, p.v_dim).astype(wide) - delta[:, None])
             return ds if after is None else ds * after
 

@@ -33,17 +33,18 @@ FREE = 200  # registers that accumulators and left operands may take
 
 
 def scored_backward_config(
-    p: ScoredProblem, multiprocessors: int, in_turn: bool, linear: bool = False
+    p: ScoredProblem, multiprocessors: int, in_turn: bool, linear: bool = False, opened: bool = False
 ) -> AttentionBackwardConfig:
     """As many queries a step as registers allow, and as many splits as make blocks for all multiprocessors.
 
-    `linear`: `score_mod` adds something linear.
+    `linear`: `score_mod` adds something linear. `opened`: the kernel is for any sizes, which take registers.
     """
     dim, keys = max(padded_dims(p)), keys_of(p)
     blocks = p.batch * p.kv_heads * kd.cdiv(p.keys, keys)
     splits = 1 if p.ragged else next((n for n in (1, 2, 4) if blocks * n >= multiprocessors), 8)
     if dim > 192:
-        parts, slots = (2, 1) if in_turn or p.ragged else (4, 3)
+        tight = opened and splits > 1 and p.score.bias is not None
+        parts, slots = (2, 1) if in_turn or p.ragged or tight else (4, 3)
         return AttentionBackwardConfig(
             64, dout_stages=1, dq_parts=parts, dq_slots=slots, in_turn=in_turn, splits=splits
         )
@@ -53,20 +54,30 @@ def scored_backward_config(
     several = (score.softcap is not None) + (score.score_mod is not None) + (score.bias is not None)
     if several == 1 and score.mask_mod is None and not (in_turn and p.ragged):  # one leaves registers for both
         if score.bias_tiles is not None and score.bias_tiles.itemsize == 2:  # it takes SMEM
+            rows = 48 if in_turn and opened else 64
             config = (
-                AttentionBackwardConfig(64, dout_stages=3) if dim == KEYS else AttentionBackwardConfig(128, apart=True)
+                AttentionBackwardConfig(rows, dout_stages=3)
+                if dim == KEYS
+                else AttentionBackwardConfig(128, apart=True)
             )
             return replace(config, in_turn=in_turn, splits=splits)
         if linear and dim < KEYS:
             return AttentionBackwardConfig(96, in_turn=in_turn, splits=splits)
         if linear or score.softcap is not None:
-            return AttentionBackwardConfig(64, stages=3, dout_stages=3, in_turn=in_turn, splits=splits)
+            rows = 48 if dim == KEYS and score.causal and (opened or p.ragged) else 64
+            return AttentionBackwardConfig(rows, stages=3, dout_stages=3, in_turn=in_turn, splits=splits)
     if heavy(p):  # slopes take as many registers as scores: one of scores and gradients of weights at a time
-        rows = 32 if in_turn and p.ragged and dim == KEYS else 64  # a fourth warpgroup leaves fewer registers
+        rows = 64
+        if dim == KEYS and in_turn and p.ragged:  # a fourth warpgroup leaves fewer registers
+            rows = 32
+        elif dim == KEYS and score.bias is not None and (opened or score.softcap is not None):
+            rows = 48
         return AttentionBackwardConfig(rows, apart=True, in_turn=in_turn, splits=splits)
     if dim == KEYS:
         return AttentionBackwardConfig(64, stages=3, dout_stages=3, in_turn=in_turn, splits=splits)
-    return AttentionBackwardConfig(128, in_turn=in_turn, splits=splits)
+    masked = bool(score.causal) or score.window is not None or score.mask_mod is not None
+    rows = 96 if in_turn and p.ragged and masked else 128
+    return AttentionBackwardConfig(rows, in_turn=in_turn, splits=splits)
 
 
 @cache

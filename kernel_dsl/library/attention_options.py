@@ -324,9 +324,12 @@ class _Check(Refusals):
 
 
 def tiles_of_bias(bias: Any, shape: tuple[int, ...], queries: int, keys: int) -> Any:
-    """The dtype of a bias of all queries and keys whose tiles TMA can load; None of any other."""
+    """The dtype of a bias of all queries and keys whose tiles TMA can load; None of any other.
+
+    That of a single query is one that broadcasts.
+    """
     dtype, strides = as_dtype(bias.dtype), element_strides(bias)
-    if shape[-2:] != (queries, keys) or dtype.itemsize not in (2, 4) or array_address(bias) % 16:
+    if shape[-2:] != (queries, keys) or queries == 1 or dtype.itemsize not in (2, 4) or array_address(bias) % 16:
         return None
     rows = [keys] if strides is None else strides[:-1]
     odd = strides is not None and strides[-1] != 1

@@ -68,7 +68,9 @@ def attention(
     after = np.ones_like(x)
     if score_mod is not None:
         step = 1e-5
-        after = (score_mod(x + step, b, h, i, j) - score_mod(x - step, b, h, i, j)) / (2 * step)
+        with np.errstate(invalid="ignore"):  # a score of -inf has any derivative
+            after = (score_mod(x + step, b, h, i, j) - score_mod(x - step, b, h, i, j)) / (2 * step)
+        after = np.where(np.isfinite(after), after, 0.0)
         x = score_mod(x, b, h, i, j) + np.zeros_like(x)
     mask = seen(Q, K, causal, window)
     if mask_mod is not None:

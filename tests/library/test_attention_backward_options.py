@@ -119,44 +119,6 @@ def test_ragged_in_turn(rng: Any) -> None:
     assert len(bits) == 1
 
 
-SPILLS: list[tuple[str, dict[str, Any]]] = [
-    ("window", {"causal": True, "window": 1024}),
-    ("softcap", {"causal": "bottom_right", "softcap": 30.0}),
-    ("bias", {"bias": kd.ShapeDtypeStruct((1, 1, 4090, 4090), bf16)}),
-    ("full bias", {"bias": kd.ShapeDtypeStruct((1, 16, 4090, 4090), f32)}),
-    ("tiles of a bias", {"bias": kd.ShapeDtypeStruct((1, 16, 4096, 4096), bf16)}),
-    ("tiles of a bias in turn", {"bias": kd.ShapeDtypeStruct((1, 16, 4096, 4096), bf16), "deterministic": True}),
-    ("alibi", {"score_mod": reference.alibi}),
-    ("ragged", {"causal": True, "q_seqlens": kd.ShapeDtypeStruct((9,), kd.int32)}),
-    ("in turn", {"window": 1024, "deterministic": True}),
-    ("ragged in turn", {"causal": True, "q_seqlens": kd.ShapeDtypeStruct((9,), kd.int32), "deterministic": True}),
-    (
-        "ragged softcap in turn",
-        {"softcap": 9.0, "q_seqlens": kd.ShapeDtypeStruct((9,), kd.int32), "deterministic": True},
-    ),
-]
-
-
-@pytest.mark.parametrize("dims", [(64, 64), (80, 80), (128, 128), (192, 128), (256, 256)], ids=str)
-@pytest.mark.parametrize("case", SPILLS, ids=lambda c: c[0])
-@pytest.mark.sampled(11)
-def test_no_spills(dims: tuple[int, int], case: Any) -> None:
-    options = case[1]
-    ragged = "q_seqlens" in options
-    if ragged and "deterministic" in options and max(dims) > 128:
-        pytest.skip("the general kernel does it")
-    n = 4096 if "tiles" in case[0] else 4090
-    q, k, v, out = (
-        kd.ShapeDtypeStruct((n, h, d) if ragged else (1, h, n, d), bf16)
-        for h, d in ((16, dims[0]), (4, dims[0]), (4, dims[1]), (16, dims[1]))
-    )
-    lse = kd.ShapeDtypeStruct((16, n) if ragged else (1, 16, n), f32)
-    _, main, *_ = attention_backward.lower(out, q, k, v, out, lse, **options, target="sm_90a")
-    compiled = main.compile()
-    assert main.name.startswith("attention_backward_scored")
-    assert compiled.resources.spills == 0 and not compiled.remarks
-
-
 @pytest.mark.parametrize("pair", PAIRS[1::2], ids="-".join)
 @pytest.mark.sampled(17)
 def test_pairs(pair: tuple[str, str], rng: Any) -> None:

@@ -139,6 +139,14 @@ def test_biases_that_broadcast(shape: Any, dtype: Any, rng: Any) -> None:
     check(got, reference.attention(q, k, v, bias=bias), bf16)
 
 
+def test_the_bias_of_one_query(rng: Any) -> None:
+    """It broadcasts to the rows of a tile, though it is that of all queries and TMA could load its rows."""
+    q, k, v = inputs(rng, 1, 2, 1, 1, 128, 64, 64, bf16)
+    bias = random(rng, (1, 2, 1, 128), bf16)
+    got = kd.library.attention(q, k, v, bias=bias, return_lse=True, interpret=True)
+    check(got, reference.attention(q, k, v, bias=bias), bf16)
+
+
 # --- ragged lengths -------------------------------------------------------------------------------
 
 

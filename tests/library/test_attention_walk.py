@@ -170,7 +170,7 @@ def test_rows_of_no_sequence_count_for_nothing(rng: Any) -> None:
         here, found = slice(first, last), []
         for _ in range(2):
             grads = attention_backward(dout, q, q, q, out, lse, **given, interpret=True)
-            found.append([np.asarray(x, np.float64)[here if x.ndim == 3 else ...] for x in grads])
+            found.append([x[here if x.ndim == 3 else ...].astype(np.float64) for x in grads])
             for x in (out, dout, q, lse.T):
                 x[:first] = x[last:] = np.nan
         assert all(np.isfinite(x).all() and np.array_equal(x, y) for x, y in zip(*found, strict=True))

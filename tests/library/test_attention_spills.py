@@ -1,0 +1,95 @@
+"""No kernel of attention's gradients with options spills: of these sizes, and of any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.library import attention_backward
+from kernel_dsl.library.attention_options import AttentionOptions
+
+from . import attention_reference as reference
+
+bf16, f32 = kd.bfloat16, kd.float32
+
+SPILLS: list[tuple[str, dict[str, Any]]] = [
+    ("window", {"causal": True, "window": 1024}),
+    ("softcap", {"causal": "bottom_right", "softcap": 30.0}),
+    ("bias", {"bias": kd.ShapeDtypeStruct((1, 1, 4090, 4090), bf16)}),
+    ("softcap and bias", {"softcap": 30.0, "bias": kd.ShapeDtypeStruct((1, 16, 1, 4090), f32)}),
+    ("full bias", {"bias": kd.ShapeDtypeStruct((1, 16, 4090, 4090), f32)}),
+    ("tiles of a bias", {"bias": kd.ShapeDtypeStruct((1, 16, 4096, 4096), bf16)}),
+    ("tiles of a bias in turn", {"bias": kd.ShapeDtypeStruct((1, 16, 4096, 4096), bf16), "deterministic": True}),
+    ("alibi", {"score_mod": reference.alibi}),
+    ("ragged", {"causal": True, "q_seqlens": kd.ShapeDtypeStruct((9,), kd.int32)}),
+    ("ragged softcap", {"softcap": 9.0, "q_seqlens": kd.ShapeDtypeStruct((9,), kd.int32)}),
+    ("in turn", {"window": 1024, "deterministic": True}),
+    ("ragged in turn", {"causal": True, "q_seqlens": kd.ShapeDtypeStruct((9,), kd.int32), "deterministic": True}),
+    (
+        "ragged softcap in turn",
+        {"softcap": 9.0, "q_seqlens": kd.ShapeDtypeStruct((9,), kd.int32), "deterministic": True},
+    ),
+]
+
+
+@pytest.mark.parametrize("dims", [(64, 64), (80, 80), (128, 128), (192, 128), (256, 256)], ids=str)
+@pytest.mark.parametrize("case", SPILLS, ids=lambda c: c[0])
+@pytest.mark.sampled(11)
+def test_no_spills(dims: tuple[int, int], case: Any) -> None:
+    options = case[1]
+    ragged = "q_seqlens" in options
+    if ragged and "deterministic" in options and max(dims) > 128:
+        pytest.skip("the general kernel does it")
+    n = 4096 if "tiles" in case[0] else 4090
+    q, k, v, out = (
+        kd.ShapeDtypeStruct((n, h, d) if ragged else (1, h, n, d), bf16)
+        for h, d in ((16, dims[0]), (4, dims[0]), (4, dims[1]), (16, dims[1]))
+    )
+    lse = kd.ShapeDtypeStruct((16, n) if ragged else (1, 16, n), f32)
+    stages = attention_backward.lower(out, q, k, v, out, lse, **options, target="sm_90a")
+    assert stages[1].name.startswith("attention_backward_scored")
+    for one in [stages[1], *(x for x in stages if x.name == "attention_backward_bias")]:
+        compiled = one.compile()
+        assert compiled.resources.spills == 0 and not compiled.remarks, one.name
+
+
+ANY: list[tuple[str, tuple[int, int], bool, dict[str, Any]]] = [
+    ("softcap", (128, 64), False, {"softcap": 60.0}),
+    ("bias, bottom right", (120, 128), False, {"bias": (1, 1, f32), "causal": "bottom_right"}),
+    ("bias, top left", (128, 64), False, {"bias": (1, 1, f32), "causal": True}),
+    ("bias in turn", (128, 128), True, {"bias": (1, 1, bf16), "causal": "bottom_right"}),
+    ("softcap and bias", (64, 128), False, {"bias": (0, 1, f32), "softcap": 60.0, "causal": True}),
+    ("wide", (256, 64), False, {"bias": (0, 1, f32), "causal": True}),
+    ("wide with all scores", (256, 256), False, {"bias": (1, 1, bf16)}),
+]
+
+
+@pytest.mark.parametrize("heads", [(16, 4), (16, 16)], ids=str)
+@pytest.mark.parametrize("case", ANY, ids=lambda c: c[0])
+@pytest.mark.sampled(7)
+def test_any_size(case: Any, heads: tuple[int, int]) -> None:
+    """The kernel of the second sizes takes any; with few heads, blocks share the steps of the same keys."""
+    _, dims, in_turn, options = case
+    given, arrays, plan = options, (), None
+    for batch, n in ((1, 4096), (2, 2048)):
+        q, k, v, out = (
+            kd.ShapeDtypeStruct((batch, h, n, d), bf16)
+            for h, d in ((heads[0], dims[0]), (heads[1], dims[0]), (heads[1], dims[1]), (heads[0], dims[1]))
+        )
+        lse = kd.ShapeDtypeStruct((batch, heads[0], n), f32)
+        if "bias" in options:
+            by_batch, by_head, dtype = options["bias"]
+            shape = (batch if by_batch else 1, heads[0] if by_head else 1, n, n)
+            given = options | {"bias": kd.ShapeDtypeStruct(shape, dtype)}
+        arrays, wanted = (out, q, k, v, out, lse), AttentionOptions(**given)
+        plan: Any = attention_backward._plan(arrays, wanted, in_turn, None, None).main
+    assert plan.sizes is not None
+    padded = -(-n // plan.config.block_q) * plan.config.block_q
+    stats = kd.ShapeDtypeStruct((batch, heads[0], 2, padded), f32)
+    numbers = [np.int32(1), kd.ShapeDtypeStruct((plan.sizes.splits,), f32)]
+    more = [given["bias"]] if "bias" in given else []
+    compiled = plan.main.lower(q, k, v, out, stats, *numbers, *more, target="sm_90a").compile()
+    assert compiled.resources.spills == 0 and not compiled.remarks
