@@ -7,7 +7,7 @@ from kernel_dsl.unseen import seen, tell_torch
 from .all_to_all import all_to_all
 from .attention import attention
 from .attention_backward import attention_backward
-from .attention_backward_walk import AttentionBackwardConfig
+from .attention_backward_order import AttentionBackwardConfig
 from .attention_kernel import AttentionConfig
 from .collectives import all_gather, all_reduce, reduce_scatter
 from .conv import conv2d, conv2d_dgrad, conv2d_wgrad

@@ -21,7 +21,7 @@ from kernel_dsl.tuning_file import when_tuned
 from .attention_kernel import AttentionConfig
 from .attention_opened import seen_by
 from .attention_options import CHECKED, AttentionOptions, problem_of
-from .attention_score import ScoredProblem
+from .attention_problem import ScoredProblem
 from .attention_scored import ScoredPlan
 from .attention_split import small_config, split_plan
 from .differentiable import attention as differentiable
@@ -60,8 +60,9 @@ class Attention:
     `v_scale`: factors of float8 inputs, a number or float32 (batch, kv_heads).
 
     `return_lse=True` also gives the natural logarithm of each row's sum of exponentials, float32 (batch, heads,
-    queries) or (heads, total), -inf for a query without keys. `deterministic` has no effect: the same inputs always
-    give the same bits. `config`: an `AttentionConfig`. `out`, `stream`, `interpret`: as for kernels; `out` may be `q`.
+    queries) or (heads, total), -inf for a query without keys. The same inputs always give the same results; with
+    `deterministic` the gradients by autograd and JAX have the same bits each time, too. `config`: an
+    `AttentionConfig`. `out`, `stream`, `interpret`: as for kernels; `out` may be `q`.
     A slower kernel, with a log line, computes calls with arrays that TMA or wgmma can't take. Raises `BadCallArgument`
     for wrong arrays or options, `BadCallValue` for shapes that don't fit, no keys, lengths that decrease, values out of
     range, options that exclude each other, or an `out` that is `k` or `v`.
@@ -126,7 +127,7 @@ class Attention:
         options = options.apart(q)
         if host:
             how = {"out": out, "stream": stream, "interpret": interpret}
-            return differentiable(host, q, k, v, options, return_lse, config, how)
+            return differentiable(host, q, k, v, options, return_lse, config, how, deterministic)
         promise = page_table is not None and interpreted(interpret)
         plan = self._plan(q, k, v, options, return_lse, config, None, result, promise)
         if result is not None:

@@ -23,10 +23,7 @@ from .attention_backward_extras import bias_kernel, sinks_kernel
 from .attention_backward_general import gradient_kernels
 from .attention_backward_kernel import backward_kernel, wide_kernel
 from .attention_backward_opened import general_of, plain_opened
-from .attention_backward_plans import GeneralGradients, ScoredGradients
-from .attention_backward_scored import scored_backward_config
-from .attention_backward_scored_walk import keeps_bias, keys_of, padded_dims
-from .attention_backward_walk import (
+from .attention_backward_order import (
     EIGHT,
     KEYS,
     MOST_SPLITS,
@@ -36,10 +33,13 @@ from .attention_backward_walk import (
     step_counts,
     together_of,
 )
+from .attention_backward_plans import GeneralGradients, ScoredGradients
+from .attention_backward_scored import scored_backward_config
+from .attention_backward_scored_walk import keeps_bias, keys_of, padded_dims
 from .attention_kernel import ROWS, AttentionProblem
 from .attention_linear import is_linear
 from .attention_options import CHECKED, AttentionOptions, check_lengths, problem_of
-from .attention_score import ScoredProblem
+from .attention_problem import ScoredProblem
 from .matmul import MANY, check_counts, known_plan, signature
 
 _log = logging.getLogger("kernel_dsl")

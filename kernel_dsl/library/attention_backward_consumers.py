@@ -11,7 +11,8 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .attention_backward_walk import CONSUMERS, KEYS, Walk, WalkStep
+from .attention_backward_order import CONSUMERS, KEYS
+from .attention_backward_walk import Walk, WalkStep
 from .attention_kernel import ROWS
 
 

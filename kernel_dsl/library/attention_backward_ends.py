@@ -9,7 +9,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .attention_backward_walk import EIGHT, AttentionBackwardConfig, of_steps, padded
+from .attention_backward_order import EIGHT, AttentionBackwardConfig, of_steps, padded
 from .attention_kernel import LOG2E, AttentionProblem
 
 ELEMENTS = 4096  # of a block

@@ -11,7 +11,7 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .attention_captured import reading
 from .attention_opened import at_launch, declared, gradient_shapes
-from .attention_score import ScoredProblem, ScorePlace
+from .attention_problem import ScoredProblem, ScorePlace
 
 ROWS = 32  # of out and dout at a time
 HELD = 64  # dims that registers hold at a time, of more than twice as many
@@ -22,8 +22,10 @@ def sinks_kernel(problem: ScoredProblem, dtype: Any) -> Any:
     """The kernel `(sinks, dout, out, lse[, q_seqlens]) -> dsinks`, in the dtype of `sinks`: a block a head."""
     wide = kd.float64 if problem.dtype == kd.float64 else kd.float32
 
-    def body(sinks: Any, dout: Any, out: Any, lse: Any, *rest: Any) -> None:
-        *starts, dsinks = rest
+    def dense(sinks: Any, dout: Any, out: Any, lse: Any, dsinks: Any) -> None:
+        body(sinks, dout, out, lse, None, dsinks)
+
+    def body(sinks: Any, dout: Any, out: Any, lse: Any, q_seqlens: Any, dsinks: Any) -> None:
         p = at_launch(problem, dout, dout, None) if problem.opened else problem
         steps = kd.cdiv(p.queries, ROWS)
         head = kd.program_id(0)
@@ -36,9 +38,9 @@ def sinks_kernel(problem: ScoredProblem, dtype: Any) -> Any:
             total = kd.load(lse, p.lse_rows(batch, head, rows), fill=math.inf).astype(wide)
             # a row that sees no key has no output, and no gradient; nor has one of no sequence, which holds anything
             none = delta == 0
-            for lengths in starts:
+            if q_seqlens is not None:
                 row = kd.rem(index, steps) * ROWS + kd.arange(ROWS)
-                none = none | (row < lengths[0]) | (row >= lengths[lengths.shape[0] - 1])
+                none = none | (row < q_seqlens[0]) | (row >= q_seqlens[q_seqlens.shape[0] - 1])
             return acc - kd.where(none, 0.0, kd.exp(sink - total) * delta)
 
         acc = kd.fori_loop(0, (1 if p.ragged else p.batch) * steps, step, kd.zeros((ROWS,), wide))
@@ -46,7 +48,7 @@ def sinks_kernel(problem: ScoredProblem, dtype: Any) -> Any:
 
     p = problem
     made = kd.kernel(
-        body,
+        body if p.ragged else dense,  # results have the names of parameters in reports
         out_type=kd.ShapeDtypeStruct((p.heads,), dtype),
         grid=(p.heads,),
         shapes=_sinks_shapes(p) if p.opened else None,

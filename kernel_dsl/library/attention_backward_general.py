@@ -13,7 +13,7 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .attention_captured import reading
 from .attention_opened import at_launch, gradient_shapes, lines_of
-from .attention_score import ScoredProblem, ScorePlace, ragged_tiles
+from .attention_problem import ScoredProblem, ScorePlace, ragged_tiles
 
 MINE, OTHERS = 4, 16  # rows of a block, and of a step
 

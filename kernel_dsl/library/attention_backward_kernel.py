@@ -10,7 +10,8 @@ from typing import Any
 
 from ..kernel import identified
 from .attention_backward_consumers import narrow_consumers, wide_consumers
-from .attention_backward_walk import EIGHT, KEYS, AttentionBackwardConfig, Walk
+from .attention_backward_order import EIGHT, KEYS, AttentionBackwardConfig
+from .attention_backward_walk import Walk
 from .attention_kernel import ROWS, AttentionProblem
 
 FREE = 208  # registers that accumulators and left operands may take, so that a consumer's 240 do

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from .attention_backward_walk import MOST_SPLITS, AttentionBackwardConfig
+from .attention_backward_order import MOST_SPLITS, AttentionBackwardConfig
 from .attention_kernel import AttentionProblem
 from .attention_opened import opened, scored_opened
-from .attention_score import ScoredProblem
+from .attention_problem import ScoredProblem
 from .first_sizes import FirstSizes
 
 _first = FirstSizes()

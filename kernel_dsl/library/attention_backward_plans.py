@@ -10,6 +10,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from .attention_backward_general import MINE, gradient_extras
+from .attention_backward_order import EIGHT, AttentionBackwardConfig, WalkNumbers
 from .attention_backward_scored import (
     scored_backward_kernel,
     scored_finish_kernel,
@@ -17,10 +18,9 @@ from .attention_backward_scored import (
     scored_sum_kernel,
 )
 from .attention_backward_scored_walk import KEYS, ScoredWalk, keys_of, padded_dims
-from .attention_backward_walk import EIGHT, AttentionBackwardConfig, WalkNumbers
 from .attention_blocks import BlockLists, block_arrays, blocks_kernel, depends_on, lists_by, table_of
 from .attention_options import AttentionOptions
-from .attention_score import ScoredProblem, ragged_tiles
+from .attention_problem import ScoredProblem, ragged_tiles
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .attention_backward_consumers import narrow_consumers, wide_consumers
 from .attention_backward_ends import sum_of_parts
+from .attention_backward_order import EIGHT, AttentionBackwardConfig, of_steps
 from .attention_backward_scored_walk import (
     KEYS,
     ScoredWalk,
@@ -24,10 +25,9 @@ from .attention_backward_scored_walk import (
     padded_dims,
     steps_of,
 )
-from .attention_backward_walk import EIGHT, AttentionBackwardConfig, of_steps
 from .attention_kernel import LOG2E
 from .attention_opened import at_launch, declared
-from .attention_score import ScoredProblem, ScorePlace
+from .attention_problem import ScoredProblem, ScorePlace
 
 FREE = 200  # registers that accumulators and left operands may take
 

@@ -11,25 +11,22 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .attention_backward_walk import (
+from .attention_backward_order import (
     CONSUMERS,
     EIGHT,
     GIVEN,
     KEYS,
     NUMBERS,
     AttentionBackwardConfig,
-    Consumers,
-    ScoreBlock,
-    Walk,
-    WalkStep,
     heads_at_once,
     of_steps,
     step_counts,
 )
+from .attention_backward_walk import Consumers, ScoreBlock, Walk, WalkStep
 from .attention_captured import reading
 from .attention_kernel import LOG2E, ROWS, SMEM_BYTES, AttentionProblem
 from .attention_opened import at_launch, declared, lines_of
-from .attention_score import ScoredProblem, ScorePlace, clear_rows, ragged_tiles
+from .attention_problem import ScoredProblem, ScorePlace, clear_rows, ragged_tiles
 from .attention_scored_config import swizzled
 
 

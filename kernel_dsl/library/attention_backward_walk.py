@@ -6,120 +6,32 @@ key head. docs/attention.md explains why.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
-
-import numpy as np
 
 import kernel_dsl as kd
 
+from .attention_backward_order import (
+    CONSUMERS,
+    EIGHT,
+    GIVEN,
+    LINE,
+    NUMBERS,
+    AttentionBackwardConfig,
+    of_steps,
+    splits_dim,
+    together_of,
+)
 from .attention_kernel import LOG2E, ROWS, AttentionProblem
 from .first_sizes import declared_outputs
-
-CONSUMERS = 2
-KEYS = CONSUMERS * ROWS  # of a block, up to a head dimension of 128
-EIGHT = 8  # columns of a tile of wgmma, which are contiguous in the sum of the queries' gradients
-LINE = 128  # elements of the sum's last axis, an arbitrary number
 
 Consumers = Callable[
     ["Walk"], tuple[Callable[..., None], dict[str, Any]]
 ]  # of a walk: their body, and the SMEM that they need
-
-
-@dataclass(frozen=True)
-class AttentionBackwardConfig:
-    """`block_q` queries a step; `stages` of queries and `dout_stages` of their gradients in SMEM.
-
-    `apart`: scores and the gradients of weights are computed one after the other, so that registers hold one of them at
-    a time, and `block_q` can be larger. `turns`: a consumer begins a step after the other's exponentials. `dq_parts`:
-    the number of parts of a step's gradient of the queries that go to SMEM, which has room for `dq_slots`. `in_turn`:
-    blocks add these in the order of their keys, so that the sum has the same bits each time. `splits`: the number of
-    blocks that share the steps of the same keys; their sums are added afterwards.
-    """
-
-    block_q: int = 80
-    stages: int = 2
-    dout_stages: int = 2
-    apart: bool = False
-    turns: bool = False
-    dq_parts: int = 1
-    dq_slots: int = 1
-    in_turn: bool = False
-    splits: int = 1
-
-
-def padded(queries: int, config: AttentionBackwardConfig) -> int:
-    """Queries in the workspaces, padded to whole steps."""
-    return kd.cdiv(queries, config.block_q) * config.block_q
-
-
-def step_counts(p: AttentionProblem, config: AttentionBackwardConfig, keys: int) -> list[int]:
-    """Steps of the blocks of a head, each of `keys` keys, plus some for a block's fixed cost."""
-    steps, skipped = padded(p.queries, config) // config.block_q, keys if p.causal else 0
-    each = [max(steps - n * skipped // config.block_q, 0) for n in range(kd.cdiv(p.keys, keys))]
-    return [n * (p.heads // p.kv_heads) // config.splits + 2 for n in each]
-
-
-def makespan(lengths: list[int], heads: int, together: int, machines: int) -> int:
-    """The end of the last block if blocks start in order as others end; `lengths`: of the blocks of a head."""
-    busy = [0] * machines
-    for _ in range(heads // together):
-        for length in lengths:
-            for _ in range(together):
-                heapq.heapreplace(busy, busy[0] + length)
-    return max(busy)
-
-
-def together_of(p: AttentionProblem, config: AttentionBackwardConfig, keys: int, machines: int) -> int:
-    """The number of heads whose blocks alternate, of a problem without options."""
-    if not p.causal:
-        return 1
-    lengths = [n for n in step_counts(p, config, keys) for _ in range(config.splits)]
-    return heads_at_once(lengths, p.batch * p.kv_heads, machines)
-
-
-def heads_at_once(lengths: list[int], heads: int, machines: int) -> int:
-    """The number of heads whose blocks alternate, longest blocks first: as few as end about as early as possible."""
-    enough = max(1, 8 * machines // len(lengths))  # larger groups do not shorten the end
-    choices = [n for n in range(1, min(heads, enough) + 1) if heads % n == 0]
-    ends = [makespan(lengths, min(heads, 8 * enough) // n * n, n, machines) for n in choices]
-    return next(n for n, end in zip(choices, ends, strict=True) if end <= 1.01 * min(ends))
-
-
-@dataclass(frozen=True)
-class WalkNumbers:
-    """What a call with these sizes gives a kernel for any sizes: the heads whose blocks alternate, and splits."""
-
-    together: int
-    splits: int
-
-    def numbers(self, stats: Any) -> list[Any]:
-        """As arguments of the kernel: splits are the extent of an array.
-
-        A number that decided the size of results would keep calls from the fast path.
-        """
-        return [np.int32(self.together), stats[0, 0, 0, : self.splits]]
-
-
-GIVEN = 5  # arrays before these numbers: q, k, v, dout and stats
-NUMBERS = 2  # of `WalkNumbers.numbers`
-MOST_SPLITS = 16  # at least 16 queries have stats
-
-
-@cache
-def splits_dim() -> Any:
-    """Blocks that share the steps of the same keys."""
-    return kd.Dim("splits", max=MOST_SPLITS)
-
-
-def of_steps(config: AttentionBackwardConfig) -> Any:
-    """The extent of whole steps of queries."""
-    return kd.Dim("padded", multiple_of=config.block_q)
 
 
 @dataclass(frozen=True)

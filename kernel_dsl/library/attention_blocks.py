@@ -12,7 +12,8 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .attention_captured import reading
 from .attention_opened import at_launch, list_shapes
-from .attention_score import Score, ScoredProblem, ScorePlace
+from .attention_problem import ScoredProblem, ScorePlace
+from .attention_score import Score
 
 TABLE_LANES = 128
 ELEMENTS = 4096  # of a mask, at a time

@@ -13,7 +13,7 @@ from .attention_captured import reading
 from .attention_kernel import LOWEST
 from .attention_opened import at_launch, declared, lines_of
 from .attention_pages import gathered
-from .attention_score import ScoredProblem, ScorePlace, ragged_tiles
+from .attention_problem import ScoredProblem, ScorePlace, ragged_tiles
 
 ROWS, KEYS = 4, 16
 

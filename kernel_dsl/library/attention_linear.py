@@ -20,7 +20,8 @@ from ..trace import current
 from .attention_captured import function_of, reading
 from .attention_derivative import SCORE_MOD
 from .attention_opened import most_of
-from .attention_score import Score, ScoredProblem
+from .attention_problem import ScoredProblem
+from .attention_score import Score
 
 EXACT = 2**24  # float32 holds every int up to this
 ALONG = (elementwise.Broadcast, elementwise.ConvertLayout, elementwise.Expand, cast.Cast)

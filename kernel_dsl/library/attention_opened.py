@@ -11,7 +11,7 @@ import numpy as np
 
 from ..kernel import Kernel
 from .attention_kernel import AttentionConfig, AttentionProblem, attention_kernel, together_of
-from .attention_score import ScoredProblem
+from .attention_problem import ScoredProblem
 from .first_sizes import FirstSizes, dim_of
 from .latest import UNSEEN, seen_call
 

@@ -15,7 +15,8 @@ from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.errors import BadCallValue
 
 from .attention_captured import NAME, alike, capture
-from .attention_score import ALIGNMENTS, Score, ScoredProblem
+from .attention_problem import ScoredProblem
+from .attention_score import ALIGNMENTS, Score
 from .matmul import signature
 from .operands import array_address, element_strides
 from .refusals import Refusals
@@ -336,13 +337,19 @@ def tiles_of_bias(bias: Any, shape: tuple[int, ...], queries: int, keys: int) ->
     return None if odd or any(n <= 0 or n * dtype.itemsize % 16 for n in rows) else dtype
 
 
+def _on_host(x: Any) -> bool:
+    """Whether an array of PyTorch or JAX is in the host's memory."""
+    device = getattr(x, "device", "")
+    return str(device) == "cpu" or getattr(device, "platform", "") == "cpu"
+
+
 def check_lengths(o: AttentionOptions, p: ScoredProblem, kernel: str) -> None:
     """Raise `BadCallValue` for lengths in the host's memory that decrease or exceed the arrays.
 
     Lengths in a GPU's memory are not read here; kernels do not access memory outside the arrays.
     """
     for name, x, total in (("q_seqlens", o.q_seqlens, p.queries), ("kv_seqlens", o.kv_seqlens, p.keys)):
-        if x is None or (not isinstance(x, np.ndarray) and str(getattr(x, "device", "")) != "cpu"):
+        if x is None or (not isinstance(x, np.ndarray) and not _on_host(x)):
             continue
         values = np.asarray(x)
         if p.cache and name == "kv_seqlens":

@@ -10,7 +10,7 @@ import kernel_dsl as kd
 from kernel_dsl.dtypes import FP8
 
 from ..kernel import identified
-from .attention_score import ScoredProblem
+from .attention_problem import ScoredProblem
 from .decode_problem import chunks
 from .first_sizes import declared_outputs, dim_of
 

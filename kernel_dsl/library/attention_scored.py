@@ -22,7 +22,7 @@ from .attention_linear import is_linear
 from .attention_opened import scored_opened
 from .attention_options import AttentionOptions, check_lengths
 from .attention_pages import copied_first, loaded_together, page_arrays, pages_kernel, pages_opened, without_pages
-from .attention_score import ScoredProblem, ragged_tiles
+from .attention_problem import ScoredProblem, ragged_tiles
 from .attention_scored_config import listed, paged_config, scored_config, scored_together, takes_together
 from .attention_scored_kernel import scored_kernel
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .attention_backward_walk import heads_at_once
+from .attention_backward_order import heads_at_once
 from .attention_kernel import LOG2E, ROWS, SMEM_BYTES, AttentionConfig
 from .attention_pages import loaded_together
-from .attention_score import Score, ScoredProblem, ragged_tiles
+from .attention_problem import ScoredProblem, ragged_tiles
+from .attention_score import Score
 
 MOST_TILES = 4096  # whose order is worked out
 MOST_LOG = 80.0  # weights from 2 ** -80 to 2 ** 80 need no maximum: sums of products stay far from the ends of float32

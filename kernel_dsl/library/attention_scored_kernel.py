@@ -18,7 +18,7 @@ from .attention_captured import function_of, reading
 from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK, AttentionConfig
 from .attention_linear import Linear, linear_of
 from .attention_opened import at_launch, declared
-from .attention_score import ScoredProblem
+from .attention_problem import ScoredProblem
 from .attention_scored_config import blocks_of, bounded, extras, listed, takes_together, tiles_of
 from .attention_scored_tiles import ScoredTile, ScoredTiles
 

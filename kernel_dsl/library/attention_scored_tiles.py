@@ -14,7 +14,7 @@ import kernel_dsl as kd
 from .attention_kernel import ROWS, SMEM_BYTES, AttentionConfig
 from .attention_opened import at_launch, most_of
 from .attention_pages import loaded_together
-from .attention_score import ScoredProblem, ScorePlace, clear_rows
+from .attention_problem import ScoredProblem, ScorePlace, clear_rows
 from .attention_scored_config import (
     FEW,
     blocks_of,

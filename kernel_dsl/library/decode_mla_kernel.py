@@ -17,7 +17,7 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK
-from .attention_score import clear_rows
+from .attention_problem import clear_rows
 from .attention_scored_config import swizzled
 from .decode_kernel import split_count
 from .decode_opened import at_launch, declared, of_call

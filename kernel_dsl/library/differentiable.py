@@ -245,7 +245,15 @@ def _loops(op: Any) -> Callable[..., Any]:
 
 
 def attention(
-    host: str, q: Any, k: Any, v: Any, options: Any, return_lse: bool, config: Any, how: dict[str, Any]
+    host: str,
+    q: Any,
+    k: Any,
+    v: Any,
+    options: Any,
+    return_lse: bool,
+    config: Any,
+    how: dict[str, Any],
+    deterministic: bool = False,
 ) -> Any:
     """A call of `attention`, with the gradients of `attention_backward`: q, k, v, out, lse and arrays of options are saved."""
     forward, attention_backward = FUNCTIONS["attention"], FUNCTIONS["attention_backward"]
@@ -272,7 +280,8 @@ def attention(
         if as_dtype(arrays[0].dtype) in FP8:
             raise BadCallArgument(kernel="attention", what="float8 inputs have no gradients", hint="pass 16-bit floats")
         kept = {n: x for n, x in (static | more).items() if n not in ("q_scale", "k_scale", "v_scale")}
-        made = list(attention_backward(gradient, *arrays[:3], *results, **kept, interpret=interpret))
+        kept |= {"deterministic": deterministic, "interpret": interpret}
+        made = list(attention_backward(gradient, *arrays[:3], *results, **kept))
         extra = iter(made[3:])
         own = [next(extra) if n in ("sinks", "bias") else None for n in names]
         return [*made[:3], *own, *(None for _ in options.captured)]
@@ -285,7 +294,7 @@ def attention(
         )
         return [((*lead, dim), "bfloat16" if dtype in FP8 else dtype), (rows, "float32")]
 
-    key = (tuple(names), tuple(sorted((n, x) for n, x in keyed(static).items())), config, interpret)
+    key = (tuple(names), tuple(sorted((n, x) for n, x in keyed(static).items())), config, interpret, deterministic)
     can = (True, True, True, *(n in ("sinks", "bias") for n in names), *(False for _ in options.captured))
     rule = Derivative("attention", key, run, backward, shapes, can, results=2, returned=2 if return_lse else 1)
     return rule(host, [q, k, v, *(given[n] for n in names), *options.captured])

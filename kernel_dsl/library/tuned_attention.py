@@ -8,7 +8,7 @@ from typing import Any
 from kernel_dsl.tuning_file import brief, written
 
 from .attention_kernel import ROWS, SMEM_BYTES, AttentionConfig, default_config
-from .attention_score import ScoredProblem, ragged_tiles
+from .attention_problem import ScoredProblem, ragged_tiles
 from .attention_scored_config import bytes_of, scored_config
 from .tuned_choices import ATTENTION, look_up
 

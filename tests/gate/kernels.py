@@ -13,7 +13,8 @@ import numpy as np
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, AttentionConfig, MatmulConfig
 from kernel_dsl.library.attention_blocks import blocks_kernel, lists_kernel, probe_kernel, table_kernel
-from kernel_dsl.library.attention_score import Score, ScoredProblem
+from kernel_dsl.library.attention_problem import ScoredProblem
+from kernel_dsl.library.attention_score import Score
 from kernel_dsl.library.attention_scored import widen_kernel
 from kernel_dsl.library.attention_split import combine_kernel as combine_shared
 from kernel_dsl.library.combine import combine_kernel

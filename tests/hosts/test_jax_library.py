@@ -206,3 +206,10 @@ def test_linear_cross_entropy(deep: bool, monkeypatch: pytest.MonkeyPatch) -> No
         return 3 * jnp.where(targets >= 0, losses, 0).sum() / 19
 
     agree(ours, wanted, (normal(20, 32), normal(70, 32), normal(70)))
+
+
+def test_lengths_that_decrease() -> None:
+    """Lengths in the host's memory are read, whichever framework holds them."""
+    x, starts = jnp.ones((8, 2, 64), jnp.bfloat16), jnp.array([0, 5, 3], jnp.int32)
+    with pytest.raises(kd.Error, match=r"q_seqlens=\[0, 5, 3\]"):
+        kd.library.attention(x, x, x, q_seqlens=starts, interpret=True)

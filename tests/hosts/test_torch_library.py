@@ -9,6 +9,7 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.errors import BadCallArgument
 from kernel_dsl.library import cross_entropy_gradients
+from kernel_dsl.library.differentiable import FUNCTIONS
 from kernel_dsl.runtime.devices import driver
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 
@@ -33,6 +34,34 @@ def attention_loss(q: Any, k: Any, v: Any) -> Any:
 
 def matmul_loss(a: Any, b: Any, c: Any) -> Any:
     return kd.library.matmul(a, b, bias=c).sin().sum()
+
+
+def test_attention_in_turn(monkeypatch: Any) -> None:
+    """`deterministic` reaches the gradients of autograd."""
+    asked: list[bool] = []
+    whole = FUNCTIONS["attention_backward"]
+
+    def noted(*arrays: Any, deterministic: bool, **options: Any) -> Any:
+        asked.append(deterministic)
+        return whole(*arrays, deterministic=deterministic, **options)
+
+    monkeypatch.setitem(FUNCTIONS, "attention_backward", noted)
+    (q,) = made("cpu", (1, 1, 20, 64), dtype=torch.bfloat16)
+    for wanted in (True, False):
+        kd.library.attention(q, q, q, deterministic=wanted).sum().backward()
+    assert asked == [True, False]
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_lengths_that_decrease(backward: bool) -> None:
+    """Those of PyTorch on the CPU are read as NumPy's are."""
+    x, lse = torch.ones(8, 2, 64, dtype=torch.bfloat16), torch.ones(2, 8)
+    starts = torch.tensor([0, 5, 3], dtype=torch.int32)
+    with pytest.raises(kd.Error, match=r"q_seqlens=\[0, 5, 3\]"):
+        if backward:
+            kd.library.attention_backward(x, x, x, x, x, lse, q_seqlens=starts, interpret=True)
+        else:
+            kd.library.attention(x, x, x, q_seqlens=starts, interpret=True)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -1,0 +1,223 @@
+"""The problem of attention with options: sizes and layouts of its arrays, and the place of a tile in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import kernel_dsl as kd
+
+from .attention_kernel import AttentionProblem
+from .attention_score import Score
+
+
+@dataclass(frozen=True)
+class ScoredProblem:
+    """q is (batch, heads, queries, dim), k (batch, kv_heads, keys, dim) and v (batch, kv_heads, keys, v_dim) by `layout`
+    "bhsd"; (batch, queries, heads, dim) and so on by "bshd".
+
+    Where lengths are `ragged` there is no axis of the batch: q is (queries, heads, dim), k and v likewise, and `batch` is
+    the number of sequences. `scales`: which of q, k and v have scales, `by_batch`: which of these have a row for each sequence.
+    `mask_by`: of a problem for any sizes, whether lists of blocks differ from sequence to sequence, and from head to head.
+
+    With a `cache` each sequence has up to `keys` keys of its own, of which it uses as many as their lengths say: "plain" ones,
+    "cumulative" ones, or "whole" where all are used. k and v are then (batch, kv_heads, keys, dim), or in pages
+    (`pages`, kv_heads, `page`, dim), of which a table (batch, `table`) names those of each sequence; by "bshd" heads follow keys.
+
+    `narrow`: q and k are float8 where scores are computed, `dtype` is that of the values and of the weights.
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    dim: int
+    v_dim: int
+    dtype: Any
+    out_dtype: Any
+    scale: float
+    score: Score
+    layout: str = "bhsd"
+    ragged: bool = False
+    lse: bool = False
+    scales: str = ""
+    cache: str = ""
+    page: int = 0
+    pages: int = 0
+    table: int = 0
+    by_batch: str = ""
+    mask_by: tuple[bool, bool] = (False, False)
+    narrow: Any = None
+
+    @property
+    def scored_dtype(self) -> Any:
+        """That of q and k."""
+        return self.narrow or self.dtype
+
+    def shape(self, heads: int, length: int, dim: int) -> tuple[int, ...]:
+        """Of an array."""
+        if self.ragged:
+            return length, heads, dim
+        return (self.batch, length, heads, dim) if self.layout == "bshd" else (self.batch, heads, length, dim)
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        return self.shape(self.heads, self.queries, self.v_dim)
+
+    @property
+    def lse_shape(self) -> tuple[int, ...]:
+        return (self.heads, self.queries) if self.ragged else (self.batch, self.heads, self.queries)
+
+    def rows(self, batch: Any, head: Any, rows: Any, columns: Any = slice(None)) -> tuple[Any, ...]:
+        """The index of some rows of a head; in ragged arrays `rows` count from the array's start."""
+        if self.ragged:
+            return rows, head, columns
+        return (batch, rows, head, columns) if self.layout == "bshd" else (batch, head, rows, columns)
+
+    def key_rows(self, batch: Any, head: Any, rows: Any, columns: Any = slice(None)) -> tuple[Any, ...]:
+        """The index of some keys of a head; in a cache of pages `batch` is the page, and rows are its own."""
+        if self.ragged and not self.cache:
+            return rows, head, columns
+        return (batch, rows, head, columns) if self.layout == "bshd" else (batch, head, rows, columns)
+
+    def keys_of(self, s: dict[str, Any], batch: Any) -> Any:
+        """The number of keys of a cache that a sequence uses."""
+        if self.cache == "whole":
+            return self.keys
+        lengths = s["kv_seqlens"]
+        count = lengths[batch] if self.cache == "plain" else lengths[batch + 1] - lengths[batch]
+        return kd.minimum(kd.maximum(count, 0), self.keys)
+
+    def lse_rows(self, batch: Any, head: Any, rows: Any) -> tuple[Any, ...]:
+        return (head, rows) if self.ragged else (batch, head, rows)
+
+    @property
+    def opened(self) -> bool:
+        """Whether sizes are Dims, each call's own."""
+        sizes: tuple[Any, ...] = (self.batch, self.queries, self.keys)
+        return not all(isinstance(n, int) for n in sizes)
+
+    @property
+    def plain(self) -> AttentionProblem | None:
+        """The problem without options; None if it has options."""
+        p = self
+        if (
+            not p.score.plain
+            or p.layout != "bhsd"
+            or p.ragged
+            or p.cache
+            or p.scales
+            or p.dim != p.v_dim
+            or p.dtype != p.out_dtype
+        ):
+            return None
+        return AttentionProblem(
+            p.batch, p.heads, p.kv_heads, p.queries, p.keys, p.dim, p.dtype, bool(p.score.causal), p.scale, p.lse
+        )
+
+    @property
+    def extras(self) -> list[str]:
+        """Names of the arrays after q, k and v."""
+        names = [f"{x}_scale" for x in self.scales] + ["sinks"] * self.score.sinks
+        names += ["bias"] * (self.score.bias is not None) + ["page_table"] * bool(self.page)
+        if self.cache in ("plain", "cumulative") and not self.ragged:
+            names.append("kv_seqlens")
+        names += self.score.captured
+        return names + ["q_seqlens", "kv_seqlens"] * self.ragged
+
+    def key_shape(self, dim: int) -> tuple[Any, ...]:
+        """Of keys or values; those in pages are (pages, kv_heads, page, dim) by "bhsd"."""
+        if not self.cache:
+            return self.shape(self.kv_heads, self.keys, dim)
+        first, length = (self.pages, self.page) if self.page else (self.batch, self.keys)
+        return (first, length, self.kv_heads, dim) if self.layout == "bshd" else (first, self.kv_heads, length, dim)
+
+    def scale_of(self, array: Any, name: str, batch: Any, kv_head: Any) -> Any:
+        """The scale of "q", "k" or "v" of a head, in an array of rank 0, or of (batch or 1, kv_heads or 1)."""
+        if not hasattr(array, "at"):
+            return array
+        if not array.shape:
+            return array[...]
+        return array[batch if name in self.by_batch else 0, 0 if array.shape[1] == 1 else kv_head]
+
+    def bias_tile(self, bias: Any, place: tuple[Any, Any], rows: Any, columns: Any, transposed: bool = False) -> Any:
+        """The bias of some queries and keys of a head, (rows, columns) or `transposed`, or with extents of 1."""
+        view = bias.at[self.bias_index(place, rows, columns)]
+        return (view.T if transposed else view)[...]
+
+    def bias_index(self, place: tuple[Any, Any], rows: Any, columns: Any) -> tuple[Any, ...]:
+        """The index of that tile."""
+        shape = self.score.bias or ()
+        wanted = (*place, rows, columns)[4 - len(shape) :]
+        one = [isinstance(n, int) and n == 1 for n in cast("tuple[Any, ...]", shape)]
+        index = [0 if n and i < len(shape) - 2 else x for i, (n, x) in enumerate(zip(one, wanted, strict=True))]
+        for axis in range(1, min(2, len(shape)) + 1):
+            if one[-axis]:
+                index[-axis] = slice(None)
+        return tuple(index)
+
+
+def clear_rows(tile: Any, first: Any) -> None:
+    """Set rows of SMEM from `first` on to zero, for asynchronous readers; one by one, because a producer has few registers."""
+
+    @kd.loop(kd.maximum(first, 0), tile.shape[0])
+    def _(row: Any) -> None:
+        tile[row] = kd.zeros(tile.shape[1:], tile.dtype)
+
+    kd.commit_smem()
+
+
+def ragged_tiles(p: ScoredProblem, rows: int, length: int | None = None) -> int:
+    """The most tiles of `rows` rows that sequences of these total lengths can have."""
+    return (p.queries if length is None else length) // rows + p.batch
+
+
+@dataclass(frozen=True)
+class ScorePlace:
+    """A tile of a head: its number; with ragged lengths also its sequence's start in the arrays, and length.
+
+    `line`: the line of its list of blocks; with ragged lengths, of the table.
+    """
+
+    batch: Any
+    head: Any
+    number: Any
+    q_row: Any
+    k_row: Any
+    queries: Any
+    keys: Any
+    line: Any
+
+    @staticmethod
+    def of(p: ScoredProblem, head: Any, number: Any, s: dict[str, Any], heads: int | None = None) -> ScorePlace:
+        """The tile of a number in a head, or with ragged lengths of a line of the table; missing tiles are empty."""
+        heads = heads or p.heads
+        if not p.ragged:
+            batch = kd.div(head, heads)
+            keys = p.keys_of(s, batch) if p.cache else p.keys
+            return ScorePlace(batch, kd.rem(head, heads), number, 0, 0, p.queries, keys, number)
+        where = number
+        line, number = s["table"][where, 0], s["table"][where, 1]
+        batch = kd.maximum(line - 1, 0)
+        if p.cache:
+            begin, end = s["q_seqlens"][batch], s["q_seqlens"][batch + 1]
+            lengths = [end - begin, p.keys_of(s, batch)]
+            return ScorePlace(batch, head, number, begin, 0, *(kd.where(line > 0, n, 0) for n in lengths), line=where)
+        begins = [s[name][batch] for name in ("q_seqlens", "kv_seqlens")]
+        lengths = [s[name][batch + 1] - x for name, x in zip(("q_seqlens", "kv_seqlens"), begins, strict=True)]
+        return ScorePlace(batch, head, number, *begins, *(kd.where(line > 0, n, 0) for n in lengths), line=where)
+
+    def blocks(self, p: ScoredProblem, first: Any, rows: int, block_kv: int) -> tuple[Any, Any]:
+        """The first block of keys that `rows` queries from `first` on see, ignoring `mask_mod`, and the one after the last."""
+        last = kd.minimum(first + rows, self.queries) - 1
+        begin = kd.div(kd.minimum(p.score.first_key(first, self.queries, self.keys), self.keys), block_kv)
+        end = kd.div(kd.maximum(p.score.end_key(last, self.queries, self.keys), 0) + (block_kv - 1), block_kv)
+        return begin, kd.maximum(begin, end)
+
+    def query_blocks(self, p: ScoredProblem, first: Any, rows: int, block_q: int) -> tuple[Any, Any]:
+        """The first block of queries that see one of `rows` keys from `first` on, and the one after the last."""
+        last = kd.minimum(first + rows, self.keys) - 1
+        begin = kd.div(kd.minimum(p.score.first_query(first, self.queries, self.keys), self.queries), block_q)
+        end = kd.div(p.score.end_query(last, self.queries, self.keys) + (block_q - 1), block_q)
+        return begin, kd.maximum(begin, end)
