@@ -128,15 +128,17 @@ def reduce_scatter(
 def _over_hosts(
     x: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh, out: Any, timeout: float | None, interpret: Any
 ) -> Any:
-    """`all_reduce` on several hosts: each device sums its part, and sends it to all."""
-    size = prod(shape)
-    if size % mesh.size or not size:
-        what = f"x has {size} elements, for {mesh.size} devices on several hosts"
-        raise BadArgument(op="all_reduce", what=what, hint="pad it to a multiple of the devices")
-    part = (size // mesh.size,)
+    """`all_reduce` on several hosts: each device sums its part, and sends it to all. Parts of odd arrays pass their end."""
+    n, size = mesh.size, prod(shape)
+    part = (-(-size // n),)
     parts = made_like(x, part, dtype, mesh, "parts over hosts")
     parts = _scattered(x, part[0], part, dtype, mesh, parts, timeout, interpret)
-    return two_level.gather(part, shape, dtype, mesh, timeout)(parts, out=out, interpret=interpret)
+    gather = two_level.gather(part, shape, dtype, mesh, timeout)
+    if size % n == 0:
+        return gather(parts, out=out, interpret=interpret)
+    out = made_like(x, shape, dtype, mesh) if out is None else out
+    whole = made_like(x, (n * part[0],), dtype, mesh, "sums over hosts")
+    return gather(parts, out=(out, whole), interpret=interpret)[0]
 
 
 def _scattered(

@@ -44,8 +44,9 @@ def expert_dispatch(
     """Send each device's tokens to the devices of their experts: `(received, counts, places)`.
 
     `x`: (tokens, width) a device. `experts`: int32 (tokens, k) a device, from 0 to num_experts - 1, of which each
-    device has num_experts / n, in order; they are read on the GPU. A device receives rows by expert, within an expert
-    by rank, and within a rank by token: `counts`, int32 (num_experts / n,), has the number of rows of each expert, as
+    device has num_experts / n, in order; they are read on the GPU. A choice of another number, such as -1, has no
+    expert: it is sent nowhere, and its place is `rows`. A device receives rows by expert, within an expert by rank, and
+    within a rank by token: `counts`, int32 (num_experts / n,), has the number of rows of each expert, as
     `kd.library.grouped_matmul` takes them. The rows of `received`, (rows, width), after these are uninitialised.
     `places`, int32 (tokens, k): the row of each choice there, for `expert_combine`. `rows`: by default n * tokens * k,
     the most that can arrive; rows that do not fit are dropped. `out`: (received, counts, places), preallocated. Raises
@@ -102,8 +103,9 @@ def expert_combine(
     """Bring the rows of `expert_dispatch` back: token t is the sum over j of weights[t, j] * the row of its choice j.
 
     `y`: (rows, width) a device, the results for its received rows; `experts` and `places` are those of the dispatch;
-    `weights`: float32 (tokens, k). Sums are float32, rounded once to y's dtype. A choice whose row was dropped adds
-    nothing. `out`: (tokens, width). Raises `BadArgument`, `BadArgumentType`, and the errors of a kernel on a mesh.
+    `weights`: float32 (tokens, k). Sums are float32, rounded once to y's dtype, or float64 for
+    float64. A choice whose row was dropped, or that has no expert, adds nothing. `out`: (tokens, width). Raises
+    `BadArgument`, `BadArgumentType`, and the errors of a kernel on a mesh.
     """
     op = "expert_combine"
     shape, dtype, _ = _tokens(y, None, mesh, num_experts, op)
@@ -140,7 +142,8 @@ def _tokens(x: Any, experts: Any, mesh: Mesh, num_experts: Any, op: str) -> tupl
 def _counting(choices: int, k: int, experts: int, mesh: Mesh) -> Any:
     """The kernel `experts -> (numbers, chosen, counts)`.
 
-    The results are each choice's number among the choices of its expert, the choices, and the number of choices of each expert.
+    The results are each choice's number among the choices of its expert, the choices (-1 for those without an expert),
+    and the number of choices of each expert.
     """
     flat = kd.ShapeDtypeStruct((max(choices, 1),), kd.int32)
 
@@ -158,9 +161,17 @@ def _counting(choices: int, k: int, experts: int, mesh: Mesh) -> Any:
         def chunk(i: Any, before: Any) -> Any:
             part = kd.ds(i * size, size)
             there = i * size + kd.arange(size) < choices
-            own = (kd.load(flat, part, mask=there, fill=-1) == expert).astype(kd.int32)
+            ids = kd.load(flat, part, mask=there, fill=0)
+            none = there & ((ids < 0) | (ids >= experts))
+            own = (there & (ids == expert)).astype(kd.int32)
             kd.store(numbers, part, before + kd.cumsum(own, exclusive=True), mask=own == 1)
             kd.store(chosen, part, kd.full((size,), expert, kd.int32), mask=own == 1)
+
+            @kd.when(expert == 0)
+            def _() -> None:
+                kd.store(numbers, part, kd.zeros((size,), kd.int32), mask=none)
+                kd.store(chosen, part, kd.full((size,), -1, kd.int32), mask=none)
+
             return before + kd.sum(own)
 
         counts[expert] = kd.fori_loop(0, kd.cdiv(choices, size), chunk, 0)
@@ -236,7 +247,7 @@ def _fetching(
                 part = kd.ds(token * k, looked)
                 there = token * k + kd.arange(looked) < tokens * k
                 number, expert = (kd.load(ref, part, mask=there, fill=0) for ref in theirs)
-                at = number + firsts[rank, kd.clip(expert, 0, experts - 1)]
+                at = kd.where(expert < 0, rows, number + firsts[rank, kd.clip(expert, 0, experts - 1)])
                 kd.when(rank == me)(lambda: kd.store(places.reshape(-1), part, at, mask=there))
                 here[...] = kd.where(there & (expert // each == me), at, -1)
 
@@ -276,6 +287,7 @@ def _adding(
     """The kernel `(y, experts, places, weights) -> out`."""
     (rows, width), (tokens, k), n = shape, choices, mesh.size
     blocks, piece = max(min(tokens, BLOCKS), 1), min(PIECE // 2, max(width, 1))
+    wide = kd.float64 if dtype == kd.float64 else kd.float32
 
     @kd.kernel(
         out_type=kd.ShapeDtypeStruct((tokens, width), dtype),
@@ -292,21 +304,20 @@ def _adding(
         def token(i: Any, carry: Any) -> Any:
             t = i * blocks + block
             terms: list[tuple[Any, Any, Any]] = []
-            for j in range(k):
+            for j in range(k if rows else 0):
                 device = kd.minimum(kd.maximum(kd.div(ids[t, j], experts // n), 0), n - 1)
                 at = places[t, j]
                 weight = kd.where(at < rows, weights[t, j], 0.0)
                 terms.append((kd.remote_ref(y, device), kd.minimum(at, rows - 1), weight))
             for start in range(0, width, piece):
                 part = kd.ds(start, min(piece, width - start))
-                total: Any = kd.zeros((min(piece, width - start),), kd.float32)
+                total: Any = kd.zeros((min(piece, width - start),), wide)
                 for ref, at, weight in terms:
-                    total = total + kd.where(weight == 0, 0.0, ref[at, part].astype(kd.float32) * weight)
+                    total = total + kd.where(weight == 0, 0.0, ref[at, part].astype(wide) * weight)
                 out[t, part] = total.astype(dtype)
             return carry
 
-        if rows:
-            kd.fori_loop(0, kd.div(tokens - block + blocks - 1, blocks), token, None)
+        kd.fori_loop(0, kd.div(tokens - block + blocks - 1, blocks), token, None)
         wait_for_all(end, mesh, timeout)
 
     return orders_itself(add)

@@ -18,7 +18,9 @@ from kernel_dsl.errors import BadArgument
 from kernel_dsl.mesh import Mesh
 
 BLOCKS = 132  # the most blocks of a device: all must run at the same time
+LEAST = 256  # elements of a block, but for the last one
 PIECE = 4096  # elements that a warpgroup holds at a time
+WHOLE = 16  # a block's elements are a multiple of these, so that vectors of any dtype are aligned
 
 
 class _Hosts:
@@ -64,72 +66,93 @@ class _Hosts:
         return kd.axis_index(self.mesh.names) + (host - kd.axis_index(self.axis)) * self.step
 
 
-def _blocks(size: int) -> int:
-    """The number of blocks that share `size` elements evenly, so that copies between hosts have no partial end."""
-    most = min(BLOCKS, max(size // 256, 1))
-    return next(d for d in range(most, 0, -1) if size % d == 0)
+class _Share:
+    """A block's elements of `size`: one segment, and for the last block also what the even shares leave.
 
+    Copies between hosts have a fixed number of elements, so no segment is cut by a mask.
+    """
 
-def _pieces(size: int, work: Any) -> None:
-    """Call `work(part)` for pieces of `size` elements."""
-    each = next(d for d in range(min(PIECE, size), 0, -1) if size % d == 0)
+    def __init__(self, size: int) -> None:
+        most = min(BLOCKS, max(size // LEAST, 1))
+        even = (d for d in range(most, most // 2, -1) if size % (d * WHOLE) == 0)
+        self.blocks = next(even, most)
+        self.each = size // self.blocks // WHOLE * WHOLE
+        self.left = size - self.blocks * self.each
 
-    def step(i: Any, carry: Any) -> Any:
-        work(i * each, each)
-        return carry
+    def _is_last(self) -> Any:
+        return kd.axis_index("block") == self.blocks - 1
 
-    kd.fori_loop(0, size // each, step, None)
+    def segments(self, work: Any) -> None:
+        """Call `work(first, count)` for each segment of this block; `count` is an int."""
+        if self.each:
+            work(kd.axis_index("block") * self.each, self.each)
+        if self.left:
+            kd.when(self._is_last())(lambda: work(self.blocks * self.each, self.left))
 
+    def pieces(self, work: Any) -> None:
+        """Call `work(first, count)` for pieces of this block's segments that a warpgroup holds."""
 
-def _semaphores(hosts: _Hosts) -> list[Any]:
-    one, each = kd.SemaphoreType.REGULAR, kd.SemaphoreType.REGULAR((hosts.count,))
-    return [one, each, each, one]
+        def divided(first: Any, count: int) -> None:
+            def step(i: Any, carry: Any) -> Any:
+                work(first + i * PIECE, PIECE)
+                return carry
 
+            whole, rest = divmod(count, PIECE)
+            if whole:
+                kd.fori_loop(0, whole, step, None)
+            if rest:
+                work(first + whole * PIECE, rest)
 
-def _orders_itself(kernel: Any) -> Any:
-    """Mark a kernel whose semaphores order all accesses to other devices' arrays, so that streams need no synchronisation."""
-    kernel.meets = False
-    return kernel
+        self.segments(divided)
+
+    def wait(self, semaphore: Any, timeout: float | None) -> None:
+        """Wait for the signals of the copies of this block's segments."""
+        count = int(self.each > 0)
+        signals = kd.where(self._is_last(), count + 1, count) if self.left else count
+        kd.semaphore_wait(semaphore, signals, timeout=timeout)
 
 
 @cache
 def gather(shape: tuple[int, ...], out: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: float | None) -> Any:
-    """The kernel `x -> out`: all devices' arrays of `shape`, one after the other."""
-    hosts, size = _Hosts(mesh, "all_gather"), prod(shape)
-    blocks = _blocks(size)
-    each = size // blocks
+    """The kernel `x -> out, whole`: all devices' arrays of `shape`, one after the other, to `whole`, and from there to `out`.
 
-    @kd.kernel(
-        out_type=kd.ShapeDtypeStruct(out, dtype), scratch_types=_semaphores(hosts), grid=(blocks,), grid_names=("block",),
-        mesh=mesh, name=f"all_gather_hosts_{mesh.size}",
-    )  # fmt: skip
-    def kernel(x: Any, out: Any, near: Any, far: Any, arrived: Any, end: Any) -> None:
+    `whole` is left out, and the arrays are gathered in `out`, if they fill it.
+    """
+    hosts, size = _Hosts(mesh, "all_gather"), prod(shape)
+    share, n = _Share(size), mesh.size
+    exact = prod(out) == n * size
+    result = kd.ShapeDtypeStruct(out, dtype)
+
+    def kernel(x: Any, *refs: Any) -> None:
+        out, *room, near, far, arrived, end = refs
         hosts.meet(near, far, timeout)
-        mine, whole = x.reshape(-1), out.reshape(mesh.size, size)
-        first = kd.axis_index("block") * each
+        mine, whole = x.reshape(-1), (out if exact else room[0]).reshape(n, size)
         me, host = kd.axis_index(mesh.names), kd.axis_index(hosts.axis)
-        segment = kd.ds(first, each)
-        hosts.others(
-            lambda other: kd.async_copy(
-                mine.at[segment], whole.at[me, segment], None, arrived.at[host], {hosts.axis: other}
-            )
-        )
+
+        def send(other: int) -> None:
+            def copy(first: Any, count: int) -> None:
+                part = kd.ds(first, count)
+                kd.async_copy(mine.at[part], whole.at[me, part], None, arrived.at[host], {hosts.axis: other})
+
+            share.segments(copy)
+
+        hosts.others(send)
         targets = [kd.remote_ref(whole, place) for place in hosts.places]
 
-        def share(start: Any, count: int) -> None:
-            part = kd.ds(first + start, count)
+        def give(first: Any, count: int) -> None:
+            part = kd.ds(first, count)
             value = mine[part]
             for target in targets:
                 target[me, part] = value
 
-        _pieces(each, share)
+        share.pieces(give)
 
         def forward(other: int) -> None:
-            kd.semaphore_wait(arrived.at[other], timeout=timeout)
+            share.wait(arrived.at[other], timeout)
             row = hosts.number(other)
 
-            def pass_on(start: Any, count: int) -> None:
-                part = kd.ds(first + start, count)
+            def pass_on(first: Any, count: int) -> None:
+                part = kd.ds(first, count)
                 value = whole[row, part]
                 for place, target in zip(hosts.places, targets, strict=True):
 
@@ -137,12 +160,36 @@ def gather(shape: tuple[int, ...], out: tuple[int, ...], dtype: DType, mesh: Mes
                     def _(target: Any = target) -> None:
                         target[row, part] = value
 
-            _pieces(each, pass_on)
+            share.pieces(pass_on)
 
         hosts.others(forward)
         hosts.meet_near(end, timeout)
 
-    return _orders_itself(kernel)
+        def take(first: Any, count: int) -> None:
+            for row in range(n):
+                out.reshape(-1)[kd.ds(row * size + first, count)] = whole[row, kd.ds(first, count)]
+
+        if not exact:
+            share.pieces(take)
+
+    outs = result if exact else (result, kd.ShapeDtypeStruct((n * size,), dtype))
+    return _made(kernel, outs, hosts, share, "all_gather", mesh)
+
+
+def _made(body: Any, outs: Any, hosts: _Hosts, share: _Share, name: str, mesh: Mesh) -> Any:
+    """The kernel of a body. Its semaphores order all accesses to other devices' arrays, so streams need no synchronisation."""
+    one, each = kd.SemaphoreType.REGULAR, kd.SemaphoreType.REGULAR((hosts.count,))
+    made = kd.kernel(
+        body,
+        out_type=outs,
+        scratch_types=[one, each, each, one],
+        grid=(share.blocks,),
+        grid_names=("block",),
+        mesh=mesh,
+        name=f"{name}_hosts_{mesh.size}",
+    )
+    made.meets = False
+    return made
 
 
 def _elsewhere(place: dict[str, int]) -> Any:
@@ -156,51 +203,48 @@ def _elsewhere(place: dict[str, int]) -> Any:
 @cache
 def scatter(size: int, out: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: float | None) -> Any:
     """The kernel `x -> out, stage, box`: the sum of all devices' arrays; each device gets its part of `size` elements.
-    `stage`: sums for each host; `box`: sums from each host, both in the wide dtype.
+
+    Elements of a part that lie beyond the end of `x` are zero. `stage`: sums for each host; `box`: sums from each host,
+    both in the wide dtype.
     """
-    hosts = _Hosts(mesh, "reduce_scatter")
-    blocks = _blocks(size)
-    each = size // blocks
+    hosts, share = _Hosts(mesh, "reduce_scatter"), _Share(size)
     wide = dt.float32 if dtype.is_float and dtype.itemsize < 4 else dtype
     room = kd.ShapeDtypeStruct((hosts.count, size), wide)
 
-    @kd.kernel(
-        out_type=(kd.ShapeDtypeStruct(out, dtype), room, room), scratch_types=_semaphores(hosts), grid=(blocks,),
-        grid_names=("block",), mesh=mesh, name=f"reduce_scatter_hosts_{mesh.size}",
-    )  # fmt: skip
     def kernel(x: Any, out: Any, stage: Any, box: Any, near: Any, far: Any, arrived: Any, end: Any) -> None:
         hosts.meet(near, far, timeout)
-        first = kd.axis_index("block") * each
-        terms = [kd.remote_ref(x, place).reshape(mesh.size, size) for place in hosts.places]
+        terms = [kd.remote_ref(x, place).reshape(-1) for place in hosts.places]
         host = kd.axis_index(hosts.axis)
-        segment = kd.ds(first, each)
 
         def added(row: Any, target: Any) -> None:
-            def add(start: Any, count: int) -> None:
-                part = kd.ds(first + start, count)
-                values = [term[row, part].astype(wide) for term in terms]
-                target[part] = sum(values[1:], values[0])
+            def add(first: Any, count: int) -> None:
+                values = [term[kd.ds(row * size + first, count)].astype(wide) for term in terms]
+                target[kd.ds(first, count)] = sum(values[1:], values[0])
 
-            _pieces(each, add)
+            share.pieces(add)
 
         def send(other: int) -> None:
             added(hosts.number(other), stage.at[other])
-            kd.async_copy(
-                stage.at[other, segment], box.at[host, segment], None, arrived.at[host], {hosts.axis: other}
-            )  # fmt: skip
+
+            def copy(first: Any, count: int) -> None:
+                part = kd.ds(first, count)
+                kd.async_copy(stage.at[other, part], box.at[host, part], None, arrived.at[host], {hosts.axis: other})
+
+            share.segments(copy)
 
         hosts.others(send)
         added(kd.axis_index(mesh.names), box.at[host])
-        hosts.others(lambda other: kd.semaphore_wait(arrived.at[other], timeout=timeout))
+        hosts.others(lambda other: share.wait(arrived.at[other], timeout))
 
-        def finish(start: Any, count: int) -> None:
-            part = kd.ds(first + start, count)
+        def finish(first: Any, count: int) -> None:
+            part = kd.ds(first, count)
             total = box[0, part]
             for other in range(1, hosts.count):
                 total = total + box[other, part]
             out.reshape(-1)[part] = total.astype(dtype)
 
-        _pieces(each, finish)
+        share.pieces(finish)
         hosts.meet_near(end, timeout)
 
-    return _orders_itself(kernel)
+    outs = (kd.ShapeDtypeStruct(out, dtype), room, room)
+    return _made(kernel, outs, hosts, share, "reduce_scatter", mesh)
