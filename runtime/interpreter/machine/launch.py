@@ -51,6 +51,7 @@ Dims = tuple[int, int, int]
 BATCH_WARPS = 1024
 BATCH_BYTES = 1 << 28
 _TURN = 1 / 2  # the probability, under the random schedule, that another batch of several GPUs goes on
+_APART = 1 / 2  # the probability, under the random schedule, that the blocks of each of several GPUs are two batches
 _LONGEST = 10**18  # the longest wait, in nanoseconds
 _LOOKS = 5  # the number of progress checks within `patience`
 
@@ -247,7 +248,7 @@ class Run:
         while self.resident or any(self._waiting()):
             if not self.resident:
                 for device in range(self.devices):
-                    self._admit(device, per_batch)
+                    self._admit_first(device, min(per_batch, room))
             if order is not None and order.holds:
                 order.release()
             batch = self._pick()
@@ -357,6 +358,15 @@ class Run:
                 self._admit(device, min(per_batch, room - held))
                 return True
         return False
+
+    def _admit_first(self, device: int, count: int) -> None:
+        """Admit the first blocks of a GPU, of several sometimes in two batches, so that either part may run ahead."""
+        count = min(count, self._waiting()[device])
+        if self.devices > 1 and count > 1 and self.rng is not None and self.rng.random() < _APART:
+            self._admit(device, self.rng.randrange(1, count))
+            count -= self.resident[-1].blocks
+        if count > 0:
+            self._admit(device, count)
 
     def _admit(self, device: int, count: int) -> None:
         size = self.cluster_size
