@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from importlib import import_module
 from typing import Any
@@ -22,6 +22,7 @@ from ..arrays.array_view import CPU, frameworks, interop_of, view
 from . import nvshmem_arrays
 
 WAIT = 120.0  # seconds that a rank waits for the others to make the same call
+GRACE = 0.25  # seconds that ranks which are late may have after an exchange failed, before they are named
 
 Words = Sequence[tuple[str, str]]  # (name, text) pairs that must be equal on all ranks
 
@@ -39,6 +40,7 @@ class Ranks:
         self.size: int = group.size()
         self.name: str = getattr(group, "group_name", "")
         self.calls = 0  # that the ranks agreed on
+        self.exchanges = 0
         self.slots: dict[int, int] = {}  # sets of semaphores that are taken, by their size
         self.arenas: dict[int, list[Any]] = {}
         self._maps: dict[
@@ -48,14 +50,37 @@ class Ranks:
 
     def exchange(self, kernel: str, value: Any) -> list[Any]:
         """Return the values of all ranks. Raises `RanksApart` if a rank does not come."""
+        absent: Sequence[int] = ()
         try:
             if self._own is not None:
                 return self._own(value)
+            self.exchanges += 1
+            store, names = self._store(), self._names(f"exchange {self.exchanges}")
+            store.set(names[self.rank], b"")
             found: list[Any] = [None] * self.size
-            _torch_distributed().all_gather_object(found, value, group=self.group)
+            try:
+                _torch_distributed().all_gather_object(found, value, group=self.group)
+            except Exception:
+                absent = self._absent(store, names)
+                raise
+            if self.exchanges > 2:  # all ranks have gone on from it
+                store.delete_key(self._names(f"exchange {self.exchanges - 2}")[self.rank])
             return found
         except Exception as error:
-            raise self._apart(kernel, f"the exchange with the other ranks failed: {error}") from None
+            who = f", and rank {', '.join(map(str, absent))} has not come to it" if absent else ""
+            raise self._apart(kernel, f"the exchange with the other ranks failed{who}: {error}") from None
+
+    def _store(self) -> Any:
+        return _torch_distributed().distributed_c10d._get_process_group_store(self.group)
+
+    def _names(self, what: str) -> list[str]:
+        return [f"kernel_dsl/{self.name}/{what}/{rank}" for rank in range(self.size)]
+
+    def _absent(self, store: Any, names: Sequence[str]) -> list[int]:
+        """Return the ranks that do not come to an exchange, as far as the store can still say."""
+        with suppress(Exception):
+            store.wait(names, timedelta(seconds=GRACE))
+        return self._late(store, names)
 
     def agree(self, kernel: str, words: Words) -> None:
         """Wait until all ranks have come with the same words. Raises `RanksDiffer`, `RanksApart`."""
@@ -63,8 +88,7 @@ class Ranks:
         if self._own is not None:
             compare(kernel, self.exchange(kernel, list(words)))
             return
-        store = _torch_distributed().distributed_c10d._get_process_group_store(self.group)
-        names = [f"kernel_dsl/{self.name}/{self.calls}/{rank}" for rank in range(self.size)]
+        store, names = self._store(), self._names(str(self.calls))
         try:
             store.set(names[self.rank], pickle.dumps(list(words)))
             store.wait(names, timedelta(seconds=WAIT))
