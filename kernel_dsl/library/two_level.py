@@ -20,6 +20,7 @@ from kernel_dsl.mesh import Mesh
 BLOCKS = 132  # the most blocks of a device: all must run at the same time
 LEAST = 256  # elements of a block, but for the last one
 PIECE = 4096  # elements that a warpgroup holds at a time
+ODD_PIECE = 1024  # the same of sums whose terms are loaded one element at a time, of which each takes a register
 WHOLE = 16  # a block's elements are a multiple of these, so that vectors of any dtype are aligned
 
 
@@ -89,19 +90,19 @@ class _Share:
         if self.left:
             kd.when(self._is_last())(lambda: work(self.blocks * self.each, self.left))
 
-    def pieces(self, work: Any) -> None:
-        """Call `work(first, count)` for pieces of this block's segments that a warpgroup holds."""
+    def pieces(self, work: Any, most: int = PIECE) -> None:
+        """Call `work(first, count)` for pieces of this block's segments, of at most `most` elements."""
 
         def divided(first: Any, count: int) -> None:
             def step(i: Any, carry: Any) -> Any:
-                work(first + i * PIECE, PIECE)
+                work(first + i * most, most)
                 return carry
 
-            whole, rest = divmod(count, PIECE)
+            whole, rest = divmod(count, most)
             if whole:
                 kd.fori_loop(0, whole, step, None)
             if rest:
-                work(first + whole * PIECE, rest)
+                work(first + whole * most, rest)
 
         self.segments(divided)
 
@@ -214,6 +215,7 @@ def scatter(size: int, out: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: 
     def kernel(x: Any, out: Any, stage: Any, box: Any, near: Any, far: Any, arrived: Any, end: Any) -> None:
         hosts.meet(near, far, timeout)
         terms = [kd.remote_ref(x, place).reshape(-1) for place in hosts.places]
+        odd = size % WHOLE or prod(x.shape) != mesh.size * size
         host = kd.axis_index(hosts.axis)
 
         def added(row: Any, target: Any) -> None:
@@ -221,7 +223,7 @@ def scatter(size: int, out: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: 
                 values = [term[kd.ds(row * size + first, count)].astype(wide) for term in terms]
                 target[kd.ds(first, count)] = sum(values[1:], values[0])
 
-            share.pieces(add)
+            share.pieces(add, ODD_PIECE if odd else PIECE)
 
         def send(other: int) -> None:
             added(hosts.number(other), stage.at[other])
@@ -243,7 +245,7 @@ def scatter(size: int, out: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: 
                 total = total + box[other, part]
             out.reshape(-1)[part] = total.astype(dtype)
 
-        share.pieces(finish)
+        share.pieces(finish, ODD_PIECE if odd else PIECE)
         hosts.meet_near(end, timeout)
 
     outs = (kd.ShapeDtypeStruct(out, dtype), room, room)

@@ -14,6 +14,7 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.errors import BadArgument
 from kernel_dsl.errors_mesh import MeshArgument
+from kernel_dsl.library import two_level
 from kernel_dsl.ops import nvshmem
 from kernel_dsl.ops.nvshmem import FUNCTIONS, MORE
 from kernel_dsl.ops.remote_copy import signal_wait
@@ -103,6 +104,19 @@ def test_collectives_of_two_levels(dtype: Any, mesh: kd.Mesh) -> None:
         assert np.array_equal(got, total[2 * rank : 2 * rank + 2])
     out = kd.symmetric.empty((8, 70), xs[0].dtype, mesh, interpret=True)
     assert all(np.array_equal(got, total) for got in kd.library.all_reduce(xs, mesh, out=out, **how))
+
+
+@pytest.mark.parametrize(("size", "cut"), [(1 << 20, 0), (1 << 20, 5), (100_003, 0)])
+def test_sums_of_hosts_of_eight_devices_do_not_spill(size: int, cut: int) -> None:
+    """Terms that are not aligned, and those that end early (`cut`), are loaded one element at a time."""
+    if find_ptxas() is None:
+        pytest.skip("needs ptxas")
+    mesh = kd.Mesh(("host", "x"), (2, 8), hosts="host")
+    kernel = two_level.scatter.__wrapped__(size, (size,), kd.bfloat16, mesh, 60.0)
+    ref = kd.ShapeDtypeStruct((16 * size - cut,), kd.bfloat16)
+    inputs = tuple(kernel._lower_input(x) for x in (ref,))
+    stages = kernel._trace(inputs, (0,), (), None, "sm_90a", mapped=True)  # else it calls NVSHMEM's library
+    assert stages.compile().resources.spills == 0
 
 
 def test_the_ptx_declares_the_functions_and_assembles(tmp_path: Path) -> None:
