@@ -76,7 +76,7 @@ class _SeenLaunch:
         self._inputs = [place(x) for x in launched.inputs]
         self._several = type(outs) is tuple
         self._outs: list[Any] = [] if outs is None else [place(x) for x in (outs if self._several else (outs,))]
-        self._key = key  # whose ids stay what they are
+        self._key = key  # it holds the mesh, so that no other object gets its id
 
     def __call__(self, given: Sequence[Any]) -> Any:
         fast = self._kernel._fast
@@ -87,14 +87,12 @@ class _SeenLaunch:
         try:
             result = fast(inputs, outs if self._several else outs[0] if outs else None, None)
         except (AttributeError, TypeError, ValueError):
-            return UNSEEN  # an array of the kind is none that can be launched: the call in full has words for it
+            return UNSEEN  # an array that cannot be launched: the slow path raises the error
         return UNSEEN if result is fast.miss else self._take(result)
 
     @property
     def repeated(self) -> Any:
-        """(fast path, its newest kind of call), where this launches for the arrays given, in their order, and is all that a call
-        does; else None.
-        """
+        """(fast path, its newest kind of call) if a call is this launch alone, of its arrays in their order; otherwise None."""
         fast = self._kernel._fast
         known = getattr(fast, "recent", None)
         inputs = [*self._inputs, *self._outs]
@@ -104,7 +102,7 @@ class _SeenLaunch:
 
 
 class _Newest(NamedTuple):
-    """The newest call, which is told by less than a key: one rank's, whose arrays and output its own launch compares."""
+    """The newest call of one rank. Its launch compares the arrays, so a later call is compared by mesh and options alone."""
 
     mesh: Any
     keywords: dict[str, Any]  # without the output
@@ -163,13 +161,13 @@ def by_rank(function: _T) -> _T:
         ):
             return False
         for name, value in known.items():
-            other = keywords.get(name, newest)  # which is no option
+            other = keywords.get(name, newest)  # no option equals `newest`
             if type(other) is not type(value) or other != value:
                 return False
         return one.like.again([*args[:first], keywords[outs]])
 
     def remembered(args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, list[Any]]:
-        """(what tells calls apart, their arrays), where the call is one to remember."""
+        """Return (a key, the arrays) of a call. Calls with equal keys launch the same kernel."""
         given = list(args[:first])
         key: list[Any] = [id(args[first])]
         for x in given:
@@ -199,7 +197,7 @@ def by_rank(function: _T) -> _T:
             try:
                 key, given = remembered(args, keywords)
                 found = seen.get(key)
-            except Exception:  # an argument is no array, or no option: the call in full has words for it
+            except Exception:  # an argument is no array, or no option: the slow path raises the error
                 found = key = given = None
             if found is not None and given is not None:
                 made = found(given)
@@ -221,7 +219,7 @@ def by_rank(function: _T) -> _T:
     @checks_itself("mesh")
     @functools.wraps(function)
     def slow(*args: Any, **keywords: Any) -> Any:
-        """The call in full: its result, or its one launch with that. Raises `BadArgument`, `BadArgumentType`."""
+        """The slow path: the result of a call, or its one launch and the result. Raises `BadArgument`, `BadArgumentType`."""
         op = function.__name__
         if why := misfit(function, *args, **keywords):
             raise BadArgumentType(op=op, what=why, hint=f"call it as `{op}({', '.join(names)})`")

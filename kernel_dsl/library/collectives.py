@@ -7,6 +7,7 @@ other order.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import cache, partial
 from math import prod
@@ -156,6 +157,10 @@ def _scattered(
 
 def described(x: Any, mesh: Mesh, op: str, rank: int = 0) -> tuple[tuple[int, ...], DType]:
     """The shape and dtype of a device's array. Raises `BadArgument`, `BadArgumentType`."""
+    torch: Any = sys.modules.get("torch.distributed")
+    if torch is not None and torch.is_available() and mesh is torch.GroupMember.NON_GROUP_MEMBER:
+        what = "mesh is a process group without this process"
+        raise BadArgumentType(op=op, what=what, hint="make the call on the ranks of the group alone")
     if not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgumentType(op=op, what=f"mesh={mesh!r}", hint='use `kd.Mesh(("x",), (2,))`')
     rows: list[Any] = list(x) if isinstance(x, (list, tuple)) else []  # pyright: ignore[reportUnknownArgumentType]

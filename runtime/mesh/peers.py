@@ -1,8 +1,7 @@
 """The addresses of peers' arrays in a mesh call. All other parts of a launch use the arrays of the rank.
 
 In one process, a call has the arrays of every rank, and peer access maps them at their owners' addresses. With one
-process per GPU, a call would have only its own rank's arrays, and an allocator would know the addresses of the peers'
-arrays. It would give `PeerAddresses` the same table; no other file of this folder would change.
+process a GPU, `rank_cuda.py` makes the same table of the addresses that the allocator's handles have.
 """
 
 from __future__ import annotations

@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import kernel_dsl as kd
+from kernel_dsl.errors import BadArgumentType
+
 pytest.importorskip("torch", reason="torch is not installed")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,6 +81,15 @@ def test_two_processes() -> None:
         assert "rank 0 has float32[0], rank 1 float32[1]" in one["agree"]
     assert "rank 1 has not made it within 0.5 s" in said[0]["late"]
     assert "on rank 0 of 2: the exchange with the other ranks failed, and rank 1 has not come to it" in said[0]["apart"]
+
+
+def test_a_group_without_this_process() -> None:
+    """What `new_group` of torch gives to processes that are not in the group."""
+    import torch.distributed as dist
+
+    nobody: Any = dist.GroupMember.NON_GROUP_MEMBER
+    with pytest.raises(BadArgumentType, match="a process group without this process"):
+        kd.library.all_reduce(np.ones(4, np.float32), nobody)
 
 
 @pytest.mark.parametrize("example", ["21_all_reduce", "22_tensor_parallel_mlp", "23_ring_attention"])
