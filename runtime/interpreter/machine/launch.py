@@ -361,17 +361,16 @@ class Run:
 
     def _admit_first(self, device: int, count: int) -> None:
         """Admit the first blocks of a GPU, of several sometimes in two batches, so that either part may run ahead."""
-        count = min(count, self._waiting()[device])
-        if self.devices > 1 and count > 1 and self.rng is not None and self.rng.random() < _APART:
-            self._admit(device, self.rng.randrange(1, count))
-            count -= self.resident[-1].blocks
-        if count > 0:
-            self._admit(device, count)
+        left = min(count, self._waiting()[device])
+        if self.devices > 1 and left > 1 and self.rng is not None and self.rng.random() < _APART:
+            self._admit(device, self.rng.randrange(1, left))
+            left -= self.resident[-1].blocks
+        self._admit(device, left)
 
     def _admit(self, device: int, count: int) -> None:
         size = self.cluster_size
-        count = max(count // size, 1) * size
-        count = min(count, self._waiting()[device])
+        wanted = max(count // size, 1) * size if count > 0 else 0
+        count = min(wanted, self._waiting()[device])
         if self.program.cancels and count:
             count = self._some(count // size) * size
         if count:
