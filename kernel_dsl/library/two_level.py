@@ -180,7 +180,7 @@ def gather(shape: tuple[int, ...], out: tuple[int, ...], dtype: DType, mesh: Mes
 def _made(body: Any, outs: Any, hosts: _Hosts, share: _Share, name: str, mesh: Mesh) -> Any:
     """The kernel of a body. Its semaphores order all accesses to other devices' arrays, so streams need no synchronisation."""
     one, each = kd.SemaphoreType.REGULAR, kd.SemaphoreType.REGULAR((hosts.count,))
-    made = kd.kernel(
+    made: Any = kd.kernel(
         body,
         out_type=outs,
         scratch_types=[one, each, each, one],
