@@ -16,7 +16,10 @@ from .report import Hazard, Report, file_of, hazard_of
 from .schedules import as_kinds, as_schedules, settings, spelled
 
 PATIENCE = 100_000  # steps without progress after which a run counts as endless, if no budget is given
-_ENDLESS = (HazardKind.STEP_BUDGET, HazardKind.LIVELOCK)  # long runs, tried under no other schedule
+_ENDLESS = (
+    HazardKind.STEP_BUDGET,
+    HazardKind.LIVELOCK,
+)  # tried under no other schedule, like runs that a hazard ends late
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -110,7 +113,7 @@ def _run(
             launch.run(settings(run, step_budget, ignore), report, 0 if step_budget else PATIENCE, order)
         except HazardError as error:
             ended = True
-            endless = endless or error.kind in _ENDLESS
+            endless = endless or error.kind in _ENDLESS or report.steps > PATIENCE
         for finding in report.findings:
             hazard = hazard_of(finding, launch, file_of(launch, file))
             if finding.kind not in ignore:

@@ -55,7 +55,7 @@ class LaneCopies:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.copies: list[LaneCopy] = []
+        self.copies: dict[Any, LaneCopy] = {}  # by lanes and bytes: of copies to the same bytes, the newest counts
         self.waited: Array = np.zeros(len(batch.row_agent), np.int64)
         self.synced: Array = np.zeros(len(batch.row_agent), np.int64)
         self.queue: Array = np.zeros(batch.cluster * batch.per_block, np.int64)  # of the copies of each agent
@@ -70,7 +70,8 @@ class LaneCopies:
         queue, clock = when
         self.queue[self.batch.row_agent[c.rows]] = queue
         active = np.ones((c.n, 32), np.bool_) if mask is None else mask.copy()
-        self.copies.append(LaneCopy(c.rows.copy(), clock, start, active, size, ins))
+        key = c.rows.tobytes(), active.tobytes(), start.tobytes(), size
+        self.copies[key] = LaneCopy(c.rows.copy(), clock, start, active, size, ins)
 
     def wait(self, row: int, clock: int) -> None:
         """The warp has waited for its copies up to `clock`."""
@@ -92,7 +93,7 @@ class LaneCopies:
         batch = self.batch
         agent = batch.row_agent[rows]
         self.synced[rows] = batch.clocks.known[batch.row_team[rows], agent, 0, self.queue[agent]]
-        self.copies = [x for x in self.copies if (x.clock > self.synced[x.rows]).any()]
+        self.copies = {k: x for k, x in self.copies.items() if (x.clock > self.synced[x.rows]).any()}
         for row in self.read.intersection(rows.tolist()):
             self.sources[row] = {k: x for k, x in self.sources[row].items() if not self._is_read(row, x)}
             self.read.discard(row)
@@ -106,7 +107,7 @@ class LaneCopies:
     def check(self, c: Group, first: Array, width: int, mask: Array | None, ins: Instruction, writes: bool) -> None:
         """Report a lane that accesses `width` bytes from `first` (rows, 32) on, where another lane has copied to."""
         rows = c.rows.tolist()
-        for copy in self.copies:
+        for copy in self.copies.values():
             exposed = (self.synced[copy.rows] < copy.clock) & (copy.clock <= self.waited[copy.rows])
             for k in np.flatnonzero(exposed).tolist():
                 if (row := int(copy.rows[k])) not in rows:

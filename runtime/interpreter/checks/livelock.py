@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .kinds import HazardKind
+from .runaway import Rounds
 from .slices import deciding
 
 if TYPE_CHECKING:
@@ -53,9 +54,12 @@ class Watch:
         self.polled: int | None = None
         self.seen: set[Any] = set()  # states of those that poll, since memory last changed
         self._slices: dict[Any, int | None] = {}
+        self.rounds: Rounds = Rounds(run)
 
     def repeats(self, batch: Batch) -> bool:
         """Return whether this batch repeats itself; called before each group."""
+        if self.run.steps >= self.rounds.next:
+            self.rounds.look(batch)
         if self.run.steps < self.next:
             return False
         if self.left == 0:
@@ -105,15 +109,18 @@ class Watch:
 
     def state(self, batch: Batch, g: Group) -> Any:
         """Of warps that poll: where they stand, and what decides whether they go on so (`slices.py`)."""
-        callers = [batch.frame(depth, name) for depth, (name, _) in enumerate(g.stack)]
-        registers = [frame.digest(g.select) for frame in callers]
+        registers: list[int] = []
+        stack = g.stack
+        while stack.depth:
+            registers.append(batch.frame(stack.depth - 1, stack.name).digest(g.select))
+            stack = stack.outer
         registers.append(g.frame.digest(g.select, self._deciding(batch, g)))
         mask = None if g.mask is None else g.mask.tobytes()
         return id(batch), g.key, g.rows.tobytes(), mask, len(batch.trail or ()), *registers
 
     def _deciding(self, batch: Batch, g: Group) -> int | None:
         """The registers that decide what warps do as long as they execute what the batch's have; None: all."""
-        if g.stack or not batch.trail:
+        if g.stack.depth or not batch.trail:
             return None
         name = g.frame.code.name
         executed = frozenset(pc for of, pc in batch.trail if of == name)

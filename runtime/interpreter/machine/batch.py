@@ -11,9 +11,10 @@ from ..checks.kinds import HazardKind
 from ..checks.poison import poisoned
 from ..checks.waits import MbarrierWait
 from .barriers import Barriers
+from .calls import Stack, before
 from .control import split_branch, split_table
 from .frame import Frame
-from .group import Group, Stack, merge
+from .group import Group, merge
 from .mbarriers import Mbarriers
 from .memory import RANK_SHIFT
 from .spaces import LocalSpace, OwnShared, ParamSpace, SharedSpace
@@ -81,7 +82,7 @@ class Batch:
         frame = self.frame(0, self.run.program.entry.name)
         rows = np.arange(self.warps)
         mask = None if self.live.all() else self.live.copy()
-        self.push(Group(self, frame, (), 0, rows, mask))
+        self.push(Group(self, frame, Stack(), 0, rows, mask))
 
     @property
     def done(self) -> bool:
@@ -193,7 +194,11 @@ class Batch:
             key = keys[rng.randrange(len(keys))]
             if ready[key].mask is None:
                 return ready.pop(key)
-        return ready.pop(min(keys, key=lambda k: ready[k].order))
+        first = keys[0]
+        for key in keys[1:]:
+            if before(key[0], key[2], first[0], first[2]):
+                first = key
+        return ready.pop(first)
 
     def step(self) -> None:
         """Run one group until it waits, diverges or may merge with others."""
@@ -232,10 +237,14 @@ class Batch:
             kind = seg.kind
             if kind == "fall":
                 g.pc = seg.next
+                if g.pc <= seg.index and run.steps >= run.watch.rounds.next:  # the same
+                    self.push(g)
+                    return
             elif kind == "branch":
                 if not split_branch(self, g, seg):
                     return
-                if run.steps >= run.watch.next and not self.engine.pending:  # it may be an endless loop
+                watch = run.watch  # for endless loops
+                if run.steps >= watch.rounds.next or (run.steps >= watch.next and not self.engine.pending):
                     self.push(g)
                     return
             elif not self._finish(g, seg):
@@ -260,14 +269,14 @@ class Batch:
 
     def leave(self, g: Group) -> None:
         """Return from a device function: give the values to the caller, and move the lanes back to the call."""
-        if not g.stack:
+        stack = g.stack
+        if not stack.depth:
             self.exit(g)
             return
-        (name, pc), stack = g.stack[-1], g.stack[:-1]
-        caller = self.frame(len(stack), name)
-        caller.code.returns[pc](g, caller)
-        pc_next = caller.code.segments[pc].next
-        self.push(Group(self, caller, stack, pc_next, g.rows, g.mask))
+        caller = self.frame(stack.depth - 1, stack.name)
+        caller.code.returns[stack.pc](g, caller)
+        pc_next = caller.code.segments[stack.pc].next
+        self.push(Group(self, caller, stack.outer, pc_next, g.rows, g.mask))
 
     def exit(self, g: Group) -> None:
         select = g.select

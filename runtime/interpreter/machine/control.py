@@ -10,6 +10,7 @@ import numpy.typing as npt
 from ..checks.poison import check_branch
 from ..ptx.module import BraceGroup as Arguments
 from ..ptx.module import Instruction, Sym
+from .calls import called
 from .compiler import Compiler
 from .group import Group
 from .program import Op, builds
@@ -139,13 +140,12 @@ def build_call(k: Compiler, ins: Instruction) -> Any:
                     _masked(target, c, np.ascontiguousarray(value)[..., None].view(np.uint8))
             batch.push(c.at(c.frame.code.segments[pc].next))
             return
-        depth = len(c.stack) + 1
-        callee = batch.frame(depth, name)
+        stack = called(c, pc, k.program.code(name).local_bytes, ins)
+        callee = batch.frame(stack.depth, name)
         _check_call(k, name, arg_names, ret_names, ins)
         for n, var in zip(arg_names, fn.params, strict=True):
             value = c.frame.param(n, sizes.get(n, var.size))[c.select]
             _masked(callee.param(var.name, var.size), c, value[..., : var.size])
-        stack = (*c.stack, (c.frame.code.name, pc))
         batch.push(Group(batch, callee, stack, 0, c.rows, c.mask))
 
     if isinstance(target, Sym):

@@ -9,11 +9,10 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from .batch import Batch
+    from .calls import Stack
     from .frame import Frame
 
 Array = npt.NDArray[Any]
-# The place to which a call returns: (function, segment), outermost first.
-Stack = tuple[tuple[str, int], ...]
 
 
 class Group:
@@ -45,10 +44,6 @@ class Group:
     @property
     def key(self) -> tuple[Stack, str, int]:
         return (self.stack, self.frame.code.name, self.pc)
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        return (*(pc for _, pc in self.stack), self.pc)
 
     @property
     def n(self) -> int:

@@ -225,6 +225,8 @@ class LocalSpace:
 
     def _grow(self) -> None:
         size = -(-self.used // 16) * 16
+        if self.data.ndim == 3:
+            size = max(size, 2 * self.size)  # calls that nest deeper and deeper
         data = np.zeros((self.batch.warps, 32, size), np.uint8)
         written = np.zeros((self.batch.warps, 32, size), np.bool_)
         if self.data.ndim == 3:

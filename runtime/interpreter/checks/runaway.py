@@ -1,0 +1,213 @@
+"""Loops that go round for ever, or longer than the step budget lasts, told before the budget has run out.
+
+Many loops are left by what they count alone, and never by what they load. Then one round is a function of a few registers.
+If these change by the same amount in each round, the rounds to come need not run one after the other: the function is
+computed for thousands of rounds at once, each from the registers that it should begin with. If each round gives the registers
+of the next and no branch parts, all these rounds will run.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..isa.liveness import used
+from ..ptx.module import Special
+from .kinds import HazardKind
+
+if TYPE_CHECKING:
+    from ..machine.batch import Batch
+    from ..machine.group import Group
+    from ..machine.launch import Run
+
+Array = npt.NDArray[Any]
+_EVERY = 5_000  # steps between two looks, at least
+_GROUPS = 4  # that a look considers
+_PATH = 1000  # segments in a round
+_TOGETHER = 1 << 15  # rounds computed at once
+_CLOCKS = ("%clock", "%globaltimer")
+
+
+class Rounds:
+    """Looks for runaway loops from time to time."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.next: int = _EVERY
+        self._decided: dict[Any, int | None] = {}
+
+    def look(self, batch: Batch) -> None:
+        """Raise a hazard if a ready group of a batch will go round for longer than the step budget lasts."""
+        steps = self.run.steps
+        self.next = steps + max(_EVERY, steps // 4)
+        for g in list(batch.ready.values())[:_GROUPS]:
+            key = g.frame.code.name, g.pc
+            if key not in self._decided:
+                self._decided[key] = _deciding(g.frame.code.segments, g.pc)
+            wanted = self._decided[key]
+            if wanted == 0:
+                self._never_ends(g)
+            elif wanted is not None:
+                self._judge(g, wanted)
+
+    def _judge(self, g: Group, wanted: int) -> None:
+        start = _Round(g, wanted)
+        first = start.after(start.registers)  # what is left from before the loop is gone then
+        second = first and start.after(first)
+        if not first or not second:
+            return
+        if all(np.array_equal(first[slot], second[slot], equal_nan=True) for slot in first):
+            self._never_ends(g)
+        budget = self.run.config.step_budget
+        needed = (budget - self.run.steps) // start.cost + 1
+        if start.lasts(first, second, needed):
+            what = f"this loop goes round {needed} times more, for which the step budget of {budget} instructions is too small"
+            fix = "see what the loop counts to, or raise InterpretParams(step_budget=)"
+            self._report(g, HazardKind.STEP_BUDGET, what, fix)
+
+    def _never_ends(self, g: Group) -> None:
+        what = "this loop never ends: no instruction in it changes what its branches depend on"
+        self._report(g, HazardKind.LIVELOCK, what, "change it in the loop, or see that the loop is left")
+
+    def _report(self, g: Group, kind: HazardKind, what: str, fix: str) -> None:
+        seg = g.frame.code.segments[g.pc]
+        at = seg.sync_ins or (seg.code[0] if seg.code else seg.end)
+        _, _, who = self.run.reporter.group(g, g.active)
+        self.run.reporter.hazard(kind, what, at, (who,), fix, ends=True)
+
+
+class _Round:
+    """One round of a loop, from a group's segment back to it, as a function of registers of one lane."""
+
+    def __init__(self, g: Group, wanted: int) -> None:
+        self.segments: Any = g.frame.code.segments
+        self.start = g.pc
+        self.wanted = wanted
+        self.cost = 0  # steps of the round that was computed last
+        self.fits: Any = None
+        self.g = g
+        self.lane = int(np.flatnonzero(g.active.reshape(-1))[0])
+        self.mask: Any = None
+        self.n = 1
+        self.pc = g.pc
+        self.v: _Lane = _Lane(g, self.lane, {})
+        self.registers: dict[int, Array] = {
+            slot: self.v[slot] for slot in range(wanted.bit_length()) if wanted >> slot & 1
+        }
+
+    def put(self, slot: int, value: Array) -> None:
+        """Set a register, as the builders of instructions ask a group to do."""
+        value = np.broadcast_to(value, (self.n, 1))
+        self.v[slot] = value if self.mask is None else np.where(self.mask, value, self.v[slot])
+
+    def lanes(self, pc: int, chosen: Array) -> _Round:
+        """Return the rounds where `chosen` is True, with the same registers."""
+        part = copy(self)
+        part.mask = chosen[:, :1]
+        return part
+
+    def after(self, registers: dict[int, Array]) -> dict[int, Array] | None:
+        """Return the registers (rounds, 1) after one round from these; None if the lane comes elsewhere.
+
+        `fits` then says which rounds take the way of the first one.
+        """
+        self.n = len(next(iter(registers.values()))) if registers else 1
+        self.v = _Lane(self.g, self.lane, registers)
+        self.fits = np.ones((self.n, 1), np.bool_)
+        self.cost, at = 0, self.start
+        for _ in range(_PATH):
+            seg = self.segments[at]
+            self.cost += seg.cost
+            for op, ins, _ in seg.sources:
+                if used(ins)[1] & self.wanted:
+                    op(self)
+            if seg.kind == "branch":
+                taken = np.broadcast_to(self.v[seg.guard[0]] != seg.guard[1], (self.n, 1))
+                self.fits &= taken == taken[0]
+                at = seg.targets[0 if taken[0, 0] else 1]
+            elif seg.kind == "fall":
+                at = seg.next
+            else:
+                return None
+            if at == self.start:
+                return {slot: np.broadcast_to(self.v[slot], (self.n, 1)) for slot in registers}
+        return None
+
+    def lasts(self, first: dict[int, Array], second: dict[int, Array], needed: int) -> bool:
+        """Return whether the loop surely goes round `needed` times from `first` on, of which one round makes `second`."""
+        if any(not np.array_equal(first[s], second[s]) for s in first if first[s].dtype.kind not in "ui"):
+            return False
+        steps = {s: second[s] - first[s] for s in first if first[s].dtype.kind in "ui"}
+        for begin in range(0, needed, _TOGETHER):
+            rounds = np.arange(begin, min(begin + _TOGETHER, needed) + 1, dtype=np.uint64)[:, None]
+            states = {
+                s: first[s] + rounds.astype(first[s].dtype) * steps[s]
+                if s in steps
+                else np.repeat(first[s], len(rounds), 0)
+                for s in first
+            }
+            found = self.after({s: x[:-1] for s, x in states.items()})
+            if found is None or not self.fits.all():
+                return False
+            if not all(np.array_equal(found[s], states[s][1:], equal_nan=True) for s in found):
+                return False
+        return True
+
+
+class _Lane(dict[int, Array]):
+    """The values of registers and constants, (rounds, 1); those that no round has set are of one lane of a group, (1, 1)."""
+
+    def __init__(self, g: Group, lane: int, known: dict[int, Array]) -> None:
+        super().__init__(known)
+        self.g = g
+        self.lane = lane
+
+    def __missing__(self, slot: int) -> Array:
+        row, lane = divmod(self.lane, 32)
+        value = np.broadcast_to(self.g.v[slot], (self.g.n, 32))[row, lane].reshape(1, 1)
+        self[slot] = value
+        return value
+
+
+def _deciding(segments: Any, at: int) -> int | None:
+    """The registers (a bit set) by which warps stay in the loops around a segment; None if there is no such set."""
+    loop = _reached(segments, at, {n: segments[n].targets for n in range(len(segments))})
+    before: dict[int, list[int]] = {}
+    for n in loop:
+        for target in segments[n].targets:
+            before.setdefault(target, []).append(n)
+    loop &= _reached(segments, at, before)
+    if at not in loop or any(segments[n].kind not in ("fall", "branch") for n in loop):
+        return None
+    if all(target in loop for n in loop for target in segments[n].targets):
+        return 0  # no branch leaves it
+    wanted = 0
+    for n in loop:
+        if segments[n].kind == "branch":
+            wanted |= 1 << segments[n].guard[0]
+    sources = [source for n in loop for source in segments[n].sources]
+    while True:
+        before_this = wanted
+        for _, ins, elementwise in sources:
+            reads, writes = used(ins)
+            if writes & wanted:
+                if not elementwise or any(isinstance(o, Special) and o.name.startswith(_CLOCKS) for o in ins.operands):
+                    return None
+                wanted |= reads
+        if wanted == before_this:
+            return wanted
+
+
+def _reached(segments: Any, start: int, ways: dict[int, list[int]]) -> set[int]:
+    """The segments that one comes to from `start` in at least one step."""
+    found: set[int] = set()
+    left = list(ways.get(start, ()))
+    while left:
+        n = left.pop()
+        if n not in found:
+            found.add(n)
+            left += ways.get(n, ())
+    return found

@@ -1,0 +1,132 @@
+"""Loops that store, count or call for ever are told in seconds; loops that end, however late, are not taken for these."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from tests.check.images import image
+
+START = """ ld.param.u64 %d1,[a]; mov.u32 %r9,0; mov.u32 %r8,8; mov.u32 %r7,100; mov.u32 %r1,%tid.x; mul.wide.u32 %d2,%r1,4;
+ add.u64 %d2,%d1,%d2; setp.eq.u32 %p5,%r1,0;
+"""
+STORE = "L: st.global.u32 [%d2],%r9; add.u32 %r9,%r9,1; "
+CELL = " .shared .align 16 .b8 m[1024]; mov.u32 %r3,m; shl.b32 %r4,%r1,4; add.u32 %r3,%r3,%r4;"
+COPY = (
+    CELL + " mul.wide.u32 %d3,%r1,16; add.u64 %d3,%d1,%d3; L: cp.async.ca.shared.global [%r3],[%d3],16;"
+    " cp.async.commit_group; cp.async.wait_group 0; add.u32 %r9,%r9,1; "
+)
+ENDLESS = {
+    "no branch": (STORE + "bra L;", "livelock"),
+    "a bound too far": (STORE + "setp.lt.u32 %p1,%r9,4294967295; @%p1 bra L;", "step_budget"),
+    "the wrong direction": ("L: st.global.u32 [%d2],%r9; add.s32 %r9,%r9,-1; setp.lt.s32 %p1,%r9,9; @%p1 bra L;", "step_budget"),
+    "the wrong register": (STORE + "setp.lt.u32 %p1,%r8,%r7; @%p1 bra L;", "livelock"),
+    "a loop in a loop": (
+        "K: mov.u32 %r10,0; " + STORE + "add.u32 %r10,%r10,1; setp.lt.u32 %p1,%r10,5; @%p1 bra L; setp.lt.u32 %p2,%r8,%r7;"
+        " @%p2 bra K;",
+        "livelock",
+    ),
+    "barriers": ("L: add.u32 %r9,%r9,1; bar.sync 0; setp.lt.u32 %p1,%r9,4000000; @%p1 bra L;", "step_budget"),
+    "phases of an mbarrier": (
+        CELL + " mov.u32 %r3,m; @%p5 mbarrier.init.shared.b64 [%r3],64; bar.sync 0;\nL: mbarrier.arrive.shared.b64 %d4,[%r3];\n"
+        "W: mbarrier.try_wait.shared.b64 %p1,[%r3],%d4; @!%p1 bra W; bra L;",
+        "livelock",
+    ),
+    "reductions": ("L: red.global.add.u32 [%d1],1; bra L;", "livelock"),
+    "copies": (COPY + "bra L;", "livelock"),
+    "lanes that leave": (STORE + "setp.gt.u32 %p1,%r9,%r1; setp.gt.u32 %p2,%r1,9; and.pred %p1,%p1,%p2; @%p1 ret; bra L;", "step_budget"),
+}  # fmt: skip
+# (body, what thread 0 stores at last)
+ENDING = {
+    "a guarded ret": (STORE + "setp.gt.u32 %p1,%r9,4500; @%p1 ret; bra L;", 4500),
+    "a count for each lane": (STORE + "mad.lo.u32 %r6,%r1,90,3000; setp.lt.u32 %p1,%r9,%r6; @%p1 bra L;", 2999),
+    "a float": (
+        "mov.f32 %f1,0f00000000; L: st.global.f32 [%d2],%f1; add.f32 %f1,%f1,0f3F800000; setp.lt.f32 %p1,%f1,0f45A00000;"
+        " @%p1 bra L;",
+        0x459FF800,
+    ),
+    "what it stored": (
+        "L: ld.global.u32 %r2,[%d2]; add.u32 %r2,%r2,1; st.global.u32 [%d2],%r2; setp.lt.u32 %p1,%r2,4500; @%p1 bra L;",
+        4500,
+    ),
+    "the clock": (
+        "mov.u64 %d5,%clock64; L: st.global.u32 [%d2],7; mov.u64 %d6,%clock64; sub.u64 %d6,%d6,%d5; setp.lt.u64 %p1,%d6,90000;"
+        " @%p1 bra L;",
+        7,
+    ),
+    "a bound that moves": (
+        "mov.u32 %r10,1; " + STORE + "and.b32 %r6,%r9,1023; setp.ne.u32 %p2,%r6,0; @%p2 bra M; shl.b32 %r10,%r10,1;"
+        " M: setp.lt.u32 %p1,%r10,32; @%p1 bra L;",
+        5 * 1024 - 1,
+    ),
+    "two strides": (
+        "L: st.global.u32 [%d2],%r9; setp.lt.u32 %p2,%r9,3000; @%p2 add.u32 %r9,%r9,1; @!%p2 add.u32 %r9,%r9,7;"
+        " setp.lt.u32 %p1,%r9,9000; @%p1 bra L;",
+        3000 + 857 * 7,
+    ),
+}  # fmt: skip
+
+
+def run(body: str, **options) -> tuple[kd.Report, int]:
+    data = np.zeros(4096, np.int32)
+    report = kd.check(image(".param .u64 a", START + body), data, grid=1, block=64, **options)
+    return report, int(data[0])
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_loop_that_nobody_ends(name: str) -> None:
+    body, kind = ENDLESS[name]
+    report, _ = run(body, schedules=("eager", "late", "random:2"))
+    assert [str(h.kind) for h in report.hazards] == [kind] and report.steps < 100_000, report
+
+
+@pytest.mark.parametrize("name", ENDING)
+def test_a_loop_that_ends(name: str) -> None:
+    body, last = ENDING[name]
+    report, stored = run(body, schedules="eager")
+    assert (report.verdict, stored) == ("none", last) and report.steps > 20_000, report.steps
+
+
+def test_a_small_budget_ends_a_loop_that_a_large_one_does_not() -> None:
+    body = STORE + "setp.lt.u32 %p1,%r9,6000; @%p1 bra L;"
+    report, _ = run(body, schedules="eager", step_budget=20_000)
+    assert [str(h.kind) for h in report.hazards] == ["step_budget"] and report.steps < 8_000
+    assert run(body, schedules="eager", step_budget=40_000)[0].verdict == "none"
+
+
+DEEP = """.func (.param .b32 r) f (.param .b32 n) {
+ .reg .b32 %r<4>; .reg .pred %p1; .local .align 16 .b8 x[240];
+ ld.param.u32 %r1, [n]; setp.eq.u32 %p1, %r1, 0; mov.u32 %r3, 0; @%p1 bra E; sub.u32 %r2, %r1, 1;
+ { .param .b32 a; .param .b32 b; st.param.b32 [a], %r2; call (b), f, (a); ld.param.b32 %r3, [b]; }
+ add.u32 %r3, %r3, 1;
+E: st.param.b32 [r], %r3; ret;
+}
+"""
+CALL = """ ld.param.u64 %d1,[a]; mov.u32 %r1, %tid.x; add.u32 %r2, %r1, COUNT; mul.wide.u32 %d2,%r1,4; add.u64 %d2,%d1,%d2;
+ { .param .b32 x; .param .b32 y; st.param.b32 [x], %r2; call (y), f, (x); ld.param.b32 %r3, [y]; }
+ st.global.u32 [%d2], %r3;"""
+
+
+def test_calls_that_nest() -> None:
+    data = np.zeros(32, np.int32)
+    text = image(".param .u64 a", CALL, before=DEEP)
+    assert kd.check(text.replace("COUNT", "400"), data, grid=1, block=32, schedules="random").verdict == "none"
+    assert (data == 400 + np.arange(32)).all()
+    report = kd.check(
+        text.replace("COUNT", "-3"), data, grid=1, block=32, schedules="eager"
+    )  # of lanes 0 to 2 the recursion never ends
+    assert [str(h.kind) for h in report.hazards] == ["out_of_bounds"]
+    assert "1025 nested calls need more than 262144 bytes of stack" in report.hazards[0].message
+
+
+def test_copies_that_lanes_keep_to_themselves_take_the_same_time_each() -> None:
+    def seconds(count: int) -> float:
+        began = time.process_time()
+        assert run(COPY + f"setp.lt.u32 %p1,%r9,{count}; @%p1 bra L;", schedules="eager")[0].hazards == []
+        return time.process_time() - began
+
+    seconds(10)
+    assert seconds(1200) < 24 * max(seconds(150), 0.02)
