@@ -18,7 +18,7 @@ from kernel_dsl.runtime.custom import nvrtc
 from .foreign.case import IGNORED, SCHEDULES, headers, ptx_of, run
 
 pytestmark = pytest.mark.slow
-FILES = ("samples", "cub", "groups", "libcu", "matrix", "cute")
+FILES = ("samples", "unusual", "cub", "groups", "libcu", "matrix", "cute")
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120")
 
 
@@ -36,6 +36,7 @@ def test_cuda(file: str, target: str) -> None:
             assert target == "sm_80" or file == "cute", case.entry
             continue
         report = run(case, ptx)
+        assert case.entry != "printing" or report.printed == cases.printed()
         wrong += [f"{case.entry}: {h.message}" for h in report.hazards]
     assert wrong == []
 

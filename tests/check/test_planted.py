@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from .planted import cancelled, copies, language, order, protocols, proxies, tensor, values
+import kernel_dsl as kd
+from kernel_dsl.runtime.custom import nvrtc
+
+from .planted import cancelled, copies, cuda, language, order, protocols, proxies, tensor, values
 from .planted.probe import EVERY, Probe
 
 PROBES = [p for m in (proxies, copies, cancelled, order, protocols, values, language, tensor) for p in m.PROBES]
@@ -29,3 +32,26 @@ def test_planted_bug(probe: Probe) -> None:
         assert set(EVERY) <= set(first), str(bad)
     good = probe.check(True)
     assert not good.hazards, str(good)
+
+
+@pytest.mark.slow
+def test_planted_bugs_in_cuda() -> None:
+    reason = nvrtc.unavailable()
+    if reason:
+        pytest.skip(reason)
+    found = nvrtc.compile_source(cuda.source(), file="bugs.cu", target="sm_90a", kind="ptx", options=[])
+    ptx = found.rstrip(b"\0").decode()
+    wrong: list[str] = []
+    for n, bug in enumerate(cuda.BUGS):
+        for name in ("bad", "good"):
+            args = bug.args()
+            first = [kd.check.launch(ptx, args[0], entry="first", grid=1, block=64)] if bug.early else []
+            early = bug.early or None
+            last = kd.check.launch(
+                ptx, *args, entry=f"{name}{n}", grid=bug.grid, block=bug.block, programmatic_dependent_launch=early
+            )
+            report = kd.check.sequence([*first, last], ignore=bug.ignore)
+            kinds = [str(h.kind) for h in report.hazards]
+            if (name == "good") is bool(kinds) or not set(kinds[:1]) <= set(bug.kinds.split()):
+                wrong.append(f"{bug.name}, {name}: {kinds}")
+    assert wrong == []

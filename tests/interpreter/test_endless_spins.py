@@ -37,6 +37,11 @@ ENDLESS = {
     + " @!p2 mbarrier.init.shared.b64 [r3], 1; bar.sync 0;\nL: mbarrier.try_wait.parity.shared.b64 p1, [r3], 0;"
     + COUNT
     + " @!p1 bra L; ret;",
+    "a back-off by the clock": SHARED
+    + """ @!p2 mbarrier.init.shared.b64 [r3], 65; bar.sync 0; mbarrier.arrive.shared.b64 d9, [r3]; mov.u64 d8, %globaltimer;
+ L: mbarrier.try_wait.shared.b64 p1, [r3], d9; @p1 bra E; add.u32 r9, r9, 1; setp.lt.u32 p3, r9, 16; @p3 bra L;
+ mov.u64 d7, %globaltimer; sub.s64 d7, d7, d8; setp.gt.s64 p4, d7, 4000000; @p4 bra M; cvt.u32.u64 r10, d7; nanosleep.u32 r10; bra L;
+ M: nanosleep.u32 1000000; bra L; E: ret;""",
     "one of two blocks": START + " mov.u32 r4, %ctaid.x; setp.eq.u32 p3, r4, 1; @p3 bra E; " + POLL + COUNT + AGAIN + " E: ret;",
 }  # fmt: skip
 BOUND = " setp.gt.u32 p2, r9, 300; @p2 bra E;"

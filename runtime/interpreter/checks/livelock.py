@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from .kinds import HazardKind
 from .runaway import Rounds
-from .slices import deciding
+from .slices import deciding, with_pauses
 
 if TYPE_CHECKING:
     from ..machine.batch import Batch
@@ -126,7 +126,9 @@ class Watch:
         executed = frozenset(pc for of, pc in batch.trail if of == name)
         key = name, executed, g.pc
         if key not in self._slices:
-            self._slices[key] = deciding(g.frame.code.segments, executed | {g.pc}, g.pc)
+            segments, here = g.frame.code.segments, executed | {g.pc}
+            found = [deciding(segments, s, g.pc) for s in (here, with_pauses(segments, here, g.pc))]
+            self._slices[key] = min((x for x in found if x is not None), key=int.bit_count, default=None)
         return self._slices[key]
 
     def memory(self) -> int:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ..isa.liveness import used
 from ..ptx.module import Special
 from .kinds import HazardKind
+from .slices import loop_around
 
 if TYPE_CHECKING:
     from ..machine.batch import Batch
@@ -174,13 +175,8 @@ class _Lane(dict[int, Array]):
 
 def _deciding(segments: Any, at: int) -> int | None:
     """The registers (a bit set) by which warps stay in the loops around a segment; None if there is no such set."""
-    loop = _reached(segments, at, {n: segments[n].targets for n in range(len(segments))})
-    before: dict[int, list[int]] = {}
-    for n in loop:
-        for target in segments[n].targets:
-            before.setdefault(target, []).append(n)
-    loop &= _reached(segments, at, before)
-    if at not in loop or any(segments[n].kind not in ("fall", "branch") for n in loop):
+    loop = loop_around(segments, at)
+    if not loop or any(segments[n].kind not in ("fall", "branch") for n in loop):
         return None
     if all(target in loop for n in loop for target in segments[n].targets):
         return 0  # no branch leaves it
@@ -199,15 +195,3 @@ def _deciding(segments: Any, at: int) -> int | None:
                 wanted |= reads
         if wanted == before_this:
             return wanted
-
-
-def _reached(segments: Any, start: int, ways: dict[int, list[int]]) -> set[int]:
-    """The segments that one comes to from `start` in at least one step."""
-    found: set[int] = set()
-    left = list(ways.get(start, ()))
-    while left:
-        n = left.pop()
-        if n not in found:
-            found.add(n)
-            left += ways.get(n, ())
-    return found

@@ -65,6 +65,35 @@ def deciding(segments: Sequence[Any], executed: frozenset[int], at: int) -> int 
             return wanted
 
 
+def with_pauses(segments: Sequence[Any], executed: frozenset[int], at: int) -> frozenset[int]:
+    """Also the segments of the loop around `at` that only compute, load or sleep, as a back-off does that gets longer."""
+    pauses = {n for n in loop_around(segments, at) if all(_kind(ins) != "effect" for ins in segments[n].code)}
+    return executed | {n for n in pauses if segments[n].kind in ("fall", "branch")}
+
+
+def loop_around(segments: Sequence[Any], at: int) -> set[int]:
+    """Return the segments to which one comes from `at`, and from which one comes to it."""
+    ways: dict[int, list[int]] = {n: segments[n].targets for n in range(len(segments))}
+    ahead = _reached(at, ways)
+    before: dict[int, list[int]] = {}
+    for n in ahead:
+        for target in ways[n]:
+            before.setdefault(target, []).append(n)
+    return ahead & _reached(at, before)
+
+
+def _reached(start: int, ways: dict[int, list[int]]) -> set[int]:
+    """The segments that one comes to from `start` in at least one step."""
+    found: set[int] = set()
+    left = list(ways.get(start, ()))
+    while left:
+        n = left.pop()
+        if n not in found:
+            found.add(n)
+            left += ways.get(n, ())
+    return found
+
+
 def _first(segments: Sequence[Any], executed: frozenset[int], observed: set[int], start: int) -> set[int]:
     """The observed segments that may come first from `start` on; _OUT for those that were not executed."""
     found: set[int] = set()
