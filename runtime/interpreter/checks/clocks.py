@@ -65,7 +65,7 @@ def widened(array: Array, columns: int) -> Array:
 
 
 def earlier(keys: Array) -> Array:
-    """For each key how many before it are equal."""
+    """Return for each key the number of equal keys before it."""
     order = np.argsort(keys, kind="stable")
     ranked = keys[order]
     first = np.append(True, ranked[1:] != ranked[:-1])
@@ -166,7 +166,7 @@ class Clocks:
         store.gathering[where] = np.maximum(store.gathering[where], joined)
 
     def relaxed_part(self, known: Array, reach: int) -> Array:
-        """Of what warps know, (..., planes, columns), what their relaxed operations release as far as `reach`."""
+        """Return the part of what warps know, (..., planes, columns), that their relaxed operations of this reach release."""
         plane = self.fenced[reach] if self.planes > FENCED_BLOCK else FENCED
         return np.minimum(known, known[..., plane : plane + 1, :])
 
@@ -204,7 +204,7 @@ class Clocks:
         self.learn(c, store.published[keys])
 
     def learn(self, c: Group, what: Array) -> None:
-        """Join `what` (rows, 3, columns) into the warps' clocks."""
+        """Join `what` (rows, planes, columns) into the warps' clocks."""
         batch = self.batch
         team, agent = batch.row_team[c.rows], batch.row_agent[c.rows]
         self.known[team, agent] = np.maximum(self.known[team, agent], what)
@@ -218,7 +218,7 @@ class Clocks:
         self.tick(c)  # what the warp writes from now on is not fenced
 
     def _lift_foreign(self, c: Group, planes: tuple[int, ...]) -> None:
-        """The same of what the warps know of other clusters."""
+        """Do the same for what the warps know of other clusters."""
         if not self.foreign:
             return
         own = self.known[self.batch.row_team[c.rows], self.batch.row_agent[c.rows], GENERIC]
@@ -234,7 +234,7 @@ class Clocks:
     # --- between clusters ----------------------------------------------------------------------
 
     def learn_from(self, team: int, agent: int, entry: dict[int, Array]) -> None:
-        """A warp has acquired `entry`: knowledge of its own cluster's agents and of other clusters'."""
+        """Let a warp learn `entry`, which it has acquired: the clocks of its own cluster's agents and of other clusters'."""
         own = self.batch.first // self.batch.cluster + team
         row = self.known[team, agent]
         for other, what in entry.items():

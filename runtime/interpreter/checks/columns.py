@@ -1,8 +1,8 @@
-"""What shadow memory keeps of each granule: the number of an entry that granules share.
+"""Columns of shadow memory: each granule has the number of an entry, and many granules share an entry.
 
-An access of a warp leaves one entry for all its lanes, so numbers of 2 or 4 bytes a granule take the place of epochs and sites.
-Entry 0 is of nobody. Entries that no granule refers to any more are dropped from time to time, and the others renumbered: a
-number holds until the next `new`.
+An access of a warp makes one entry for all its lanes. So a granule takes a number of 2 or 4 bytes, instead of an epoch and a
+site. Entry 0 means that nobody has accessed the granule. Entries that no granule refers to any more are dropped from time to
+time, and the others get new numbers: a number is valid until the next call of `new`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-FEW = 1024  # entries below which nothing is collected
-_PER_ENTRY = 32  # granules of one: lanes of a warp
-_CHUNK = 1 << 16  # granules looked at together
-SHORT = 1 << 16  # numbers of 2 bytes
+FEW = 1024  # no entries are dropped while a column has at most so many
+_PER_ENTRY = 32  # nor while it has at most one entry for so many granules, the lanes of a warp
+_CHUNK = 1 << 16  # granules that are read at a time
+SHORT = 1 << 16  # up to so many entries, numbers take 2 bytes
 
 
 class Column:
-    """`numbers` (granules,) and the entries' fields, arrays (entries, ...) that subclasses name and make.
+    """The `numbers` (granules,) of granules, and the fields of entries: arrays (entries, ...) that subclasses name and make.
 
-    Its granules are those from `start` on. `room(bytes)` is asked before memory in proportion to them is taken.
+    Its first granule is `start`. It calls `room(bytes)` before it takes memory in proportion to granules or entries.
     """
 
     fields: tuple[str, ...] = ()
@@ -35,17 +35,17 @@ class Column:
         self.numbers: Array = blank(size, np.uint16)
         self.count: int = 1
         self.limit: int = FEW
-        self.collected: int = 0  # how often numbers have changed
-        self.changes: int = 0  # how often granules have got numbers
+        self.collected: int = 0  # how often entries have got new numbers
+        self.changes: int = 0  # how often granules have got other entries
 
     @property
     def blank(self) -> bool:
-        """Whether all granules are nobody's."""
+        """Return whether no granule has got an entry yet."""
         return is_blank(self.numbers)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Return the bytes of memory that the column takes."""
         own = 0 if self.blank else self.numbers.nbytes
         return own + sum(getattr(self, name).nbytes for name in self.fields)
 
@@ -64,12 +64,12 @@ class Column:
             self.numbers[g - self.start if self.start else g] = 0
 
     def make_room(self, count: int) -> None:
-        """Let numbers hold until so many more entries are made."""
+        """Make sure that numbers stay valid while `count` more entries are made."""
         if self.count + count > self.limit:
             self.collect(count)
 
     def new(self, count: int) -> slice:
-        """Entries of which the fields are to be filled in."""
+        """Return the places of `count` new entries, whose fields the caller fills in."""
         self.make_room(count)
         first = self.count
         self.count += count
@@ -87,7 +87,7 @@ class Column:
             setattr(self, name, made)
 
     def _make(self, dtype: Any) -> None:
-        """Numbers of a type, in memory of their own."""
+        """Give the numbers this dtype, and memory of their own."""
         self.room(self.size * np.dtype(dtype).itemsize)
         self.numbers = np.zeros(self.size, dtype) if self.blank else self.numbers.astype(dtype)
 
@@ -95,7 +95,10 @@ class Column:
         return [slice(at, at + _CHUNK) for at in range(0, 0 if self.blank else self.size, _CHUNK)]
 
     def collect(self, wanted: int = 0) -> Array:
-        """Drop entries that no granule has, and make way for more; gives the numbers of those that stay."""
+        """Drop entries that no granule refers to, and make room for `wanted` more.
+
+        Return the old numbers of the entries that stay.
+        """
         used = np.zeros(self.count, np.bool_)
         used[0] = True
         for part in self.chunks():
@@ -121,7 +124,7 @@ class Column:
         return kept
 
     def join(self, others: Sequence[Column]) -> None:
-        """Take over the granules and entries of columns of this kind, and leave them empty. This one is new."""
+        """Take over the granules and entries of columns of this kind, and leave those empty. This column is a new one."""
         tables = {name: np.concatenate([getattr(o, name)[: o.count] for o in others]) for name in self.fields}
         firsts = np.cumsum([0] + [o.count for o in others])
         fields, number = distinct(tables)
@@ -136,7 +139,7 @@ class Column:
         self.take(fields)
 
     def take(self, fields: dict[str, Array]) -> None:
-        """Let these be the entries."""
+        """Replace the entries by those of `fields`."""
         for name in self.fields:
             setattr(self, name, fields[name])
         self.count = len(fields[self.fields[0]])
@@ -150,7 +153,7 @@ class Column:
         self.collected += 1
 
     def refine(self, times: int) -> None:
-        """Each granule becomes `times`."""
+        """Split each granule into `times`."""
         self.size *= times
         self.start *= times
         self.changes += 1
@@ -162,7 +165,7 @@ class Column:
 
 
 class Accesses(Column):
-    """One access of each granule: `epoch` and `site`, and how far a strong one `reach`es."""
+    """One access of each granule: its `epoch`, its `site`, and the `reach` of a strong one (`ShadowAccess.reach`)."""
 
     fields = ("epoch", "site", "reach")
 
@@ -175,17 +178,17 @@ class Accesses(Column):
         self._numbers: Array = np.zeros(0, np.int64)
 
     def held(self, numbers: Array) -> tuple[Array, Array, Array]:
-        """(epochs, sites, reach) of entries."""
+        """Return the (epochs, sites, reach) of entries."""
         return self.epoch[numbers], self.site[numbers], self.reach[numbers]
 
     def add(self, epoch: Array, site: Any, reach: Any) -> Array:
-        """The numbers of new entries (n,)."""
+        """Make entries, and return their numbers (n,)."""
         made = self.new(len(epoch))
         self.epoch[made], self.site[made], self.reach[made] = epoch, site, reach
         return np.arange(made.start, made.stop)
 
     def of(self, epoch: Array, site: int, reach: int) -> Array:
-        """The numbers of entries (n,) of these epochs: those of the last call if it was alike."""
+        """Return the numbers (n,) of entries of these epochs. If the last call had the same arguments, use its entries."""
         last = self._last
         if last is None or last[1:] != (site, reach, self.collected) or not np.array_equal(last[0], epoch):
             self._numbers = self.add(epoch, site, reach)
@@ -193,7 +196,7 @@ class Accesses(Column):
         return self._numbers
 
     def places(self) -> Array:
-        """(granules,): the site of the access + 1, 0 without one."""
+        """Return for each granule, (granules,), the site of its access + 1, or 0 if it has none."""
         return places_of(self.epoch[: self.count], self.site[: self.count])[self.numbers]
 
 
@@ -202,7 +205,7 @@ def places_of(epoch: Array, site: Array) -> Array:
 
 
 def distinct(fields: dict[str, Array]) -> tuple[dict[str, Array], Array]:
-    """The entries that differ, the first of them nobody's, and for each of the given ones its number among them."""
+    """Return the fields of the different entries, the first of them nobody's, and for each given entry its number there."""
     order = np.lexsort(tuple(reversed(list(fields.values()))))
     new: Array = np.zeros(len(order), np.bool_)
     for field in fields.values():
@@ -215,7 +218,7 @@ def distinct(fields: dict[str, Array]) -> tuple[dict[str, Array], Array]:
 
 
 def blank(size: int, dtype: Any) -> Array:
-    """Zeros that take no memory, and are only read."""
+    """Return zeros that take no memory and can only be read."""
     return np.broadcast_to(np.zeros(1, dtype), (size,))
 
 
@@ -224,9 +227,9 @@ def is_blank(array: Array) -> bool:
 
 
 def run_heads(numbers: Array, rows: Array) -> Array | None:
-    """The flat positions where runs of one number and one row begin; None where they are hardly fewer than the elements.
+    """Return the flat positions at which runs of one number and one row begin; None if runs are too short to save time.
 
-    `rows` as `Shadow.select` gives them: of each row (n, 1), or of each element.
+    `rows` are as `Shadow.select` returns them: one for each row (n, 1), or one for each element.
     """
     if numbers.size < 256:
         return None
@@ -243,7 +246,7 @@ def run_heads(numbers: Array, rows: Array) -> Array | None:
 
 
 def runs(numbers: Array, rows: Array) -> tuple[Array, Array]:
-    """(numbers, rows) of runs of one number and one row, or of elements where runs are hardly fewer: each flat."""
+    """Return the flat (numbers, rows) of runs of one number and one row, or of all elements if runs are too short."""
     at = run_heads(numbers, rows)
     if at is None:
         return numbers.reshape(-1), np.broadcast_to(rows, numbers.shape).reshape(-1)
@@ -251,14 +254,17 @@ def runs(numbers: Array, rows: Array) -> tuple[Array, Array]:
 
 
 def rows_at(rows: Array, shape: tuple[int, ...], at: Array) -> Array:
-    """The rows of elements at flat positions."""
+    """Return the rows of the elements at flat positions."""
     if len(shape) == 1:
         return rows[at]
     return np.broadcast_to(rows, (shape[0], 1))[at // shape[1], 0]
 
 
 def over_runs(values: Array, at: Array | None, shape: tuple[int, ...]) -> Array:
-    """What each run (or element, without `at`) has, for each element; it may have one column for a whole row."""
+    """Repeat the value of each run for its elements. Without `at`, each element has a value.
+
+    The result has one column if each row is one run.
+    """
     if at is None:
         return values.reshape(shape)
     if len(shape) == 2 and len(at) == shape[0]:

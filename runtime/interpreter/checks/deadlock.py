@@ -71,7 +71,7 @@ def stuck(run: Run) -> None:
 
 
 def _lines(batch: Batch, g: Group, what: str) -> list[str]:
-    """One line a warpgroup of `g`."""
+    """Return one line for each warpgroup of `g`."""
     seen: set[tuple[int, int]] = set()
     out: list[str] = []
     for warp in g.rows.tolist():

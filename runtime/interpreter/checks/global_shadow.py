@@ -24,9 +24,9 @@ Array = npt.NDArray[Any]
 
 
 class GlobalShadow(PartedShadow):
-    """A global buffer. Agents of all clusters: team number times 2^bits plus the agent within it.
+    """The shadow of a global buffer. An agent's name is the number of its team (cluster) times 2^bits, plus its number there.
 
-    Names have 30 bits. Where a launch has more clusters than that, their numbers are kept modulo `teams`.
+    Names have 30 bits. If a launch has more clusters than fit, their numbers are kept modulo `teams`.
     """
 
     def __init__(self, run: Run, buffer: Any) -> None:
@@ -96,7 +96,7 @@ class GlobalShadow(PartedShadow):
     # --- proxies -------------------------------------------------------------------------------------
 
     def _check_proxy(self, a: ShadowAccess, g: Array, rows: Array, writes: bool) -> None:
-        """Generic writes that come before an access through the async proxy, with no proxy fence (PTX ISA 8.9.5)."""
+        """Report generic writes before an access through the async proxy if no proxy fence is between them (PTX ISA 8.9.5)."""
         numbers = self.writes.get(g)
         if not numbers.any():
             return
@@ -168,7 +168,7 @@ class GlobalShadow(PartedShadow):
         had, row = runs(numbers, rows) if at is None else (numbers.reshape(-1)[at], rows_at(rows, numbers.shape, at))
         now, r, site = mine[row], reads.r[had], reads.site[had]
         if np.array_equal(now, r) and (site == a.site).all() and not self.run.program.narrow:
-            return  # the same again, in part
+            return  # all granules keep their last reader
         other = (r != 0) & (agent_of(r) != agent_of(now))
         r2, site2 = np.where(other, r, reads.r2[had]), np.where(other, site, reads.site2[had])
         if reads.single:
@@ -188,7 +188,7 @@ class GlobalShadow(PartedShadow):
         reads.note(a.site, mine, g, rows)
 
     def _keep_another(self, a: ShadowAccess, g: Array, rows: Array, mine: Array) -> None:
-        """Several warps have read granules (n,) by one instruction: keep one of these beside the last."""
+        """Keep another reader of granules (n,) beside the last one, where several warps read them by one instruction."""
         reads = self.reads
         had = reads.get(g)
         had2 = had if reads.second is None else reads.second.get(g)

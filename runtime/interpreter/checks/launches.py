@@ -1,10 +1,10 @@
 """Launches that overlap: programmatic dependent launch (PTX ISA 9.7.13.13, griddepcontrol).
 
 A launch with that attribute may start when every block of the launch before has executed `launch_dependents` or ended.
-Until a warp has passed `griddepcontrol.wait` (or has synchronised with one that has), what it accesses is unordered with
-all that the launch before accesses, whether before or after `launch_dependents`; and with launches before that one, where
-`launch_dependents` came before a wait of its own, or where it never waited. A launch without the attribute follows all
-before it. A launch before that never executes `launch_dependents` has ended when the next one starts.
+Until a warp has passed `griddepcontrol.wait` (or has synchronised with one that has), its accesses are unordered with all
+accesses of the launch before, those ahead of `launch_dependents` included. They are also unordered with the launches before
+that one, if it executed `launch_dependents` ahead of its own wait, or never waited. A launch without the attribute follows all
+launches before it. A launch that never executes `launch_dependents` has ended when the next one starts.
 
 `Launches` is passed from launch to launch of a stream, or along a path of a graph:
 
@@ -12,8 +12,8 @@ before it. A launch before that never executes `launch_dependents` has ended whe
     for entry, params, early in ...:
         run(module, entry, params, ..., launches=launches, overlaps=early)
 
-Memory is known by the host's addresses of the arrays, so each launch may have a `GlobalMemory` of its own over the same
-arrays.
+`Launches` identifies memory by the host's addresses of the arrays, so each launch may have its own `GlobalMemory` over the
+same arrays.
 """
 
 from __future__ import annotations

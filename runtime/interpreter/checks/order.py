@@ -222,6 +222,6 @@ def _conflict(a: SyncEvent, b: SyncEvent) -> bool:
         return not (a.kind == b.kind and a.kind != "write")
     if a.kind == "arrive":
         return b.kind == "arrive" and a.phase != b.phase
-    if a.kind == "saw":  # a waiter that comes late, and finds the phase after the one that it waits for complete
+    if a.kind == "saw":  # in the other order, the waiter may find that the next phase is complete, too
         return b.kind == "arrive" and b.phase > a.phase
-    return b.kind == "arrive"  # a test that found a phase incomplete
+    return b.kind == "arrive"  # missed: a test found the phase incomplete

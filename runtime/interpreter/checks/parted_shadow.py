@@ -1,7 +1,7 @@
-"""The granules of a global buffer, part by part: entries of few bytes have short numbers.
+"""The granules of a global buffer, in parts: a part has few entries, so their numbers are short.
 
-A part is made when it is first accessed. Where warps access many parts at once, as in scattered order, the parts become one,
-so that an access leaves one entry.
+A part is made when it is first accessed. If warps access many parts at once, as in scattered order, the parts become one,
+so that an access makes one entry.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     from ..machine.launch import Run
 
 Array = npt.NDArray[Any]
-_SMALL = 1 << 26  # bytes: less than this is not asked about
-_PART = 1 << 20  # bytes of the buffer that have columns of their own
+_SMALL = 1 << 26  # bytes that are taken before the machine's free memory is looked up
+_PART = 1 << 20  # bytes of the buffer that a part has
 _ENTRIES = {
     1: 14,
     2: 10,
     4: 8,
-}  # by the granule's bytes: so many granules may have one entry where there are several parts
+}  # by the bytes of a granule: several parts may have one entry for so many granules
 
 
 class PartedShadow(Shadow):
-    """A global buffer's shadow: while one of `parts` is in use, `writes` and `reads` are its columns."""
+    """The shadow of a global buffer. While one of its `parts` is in use, `writes` and `reads` are the part's columns."""
 
     def __init__(self, run: Run, buffer: Any) -> None:
         super().__init__(len(buffer.bytes), run, run.program.site_type)
         self.run = run
         self.buffer = buffer
-        self.by_cache: Array | None = None  # sites + 1 of ld.global.nc of each granule, made when there is one
-        self.was_read: Array | None = None  # sites + 1 of reads of each granule, for the launches that follow
+        self.by_cache: Array | None = None  # for each granule the site + 1 of an ld.global.nc; made at the first one
+        self.was_read: Array | None = None  # for each granule the site + 1 of a read, for the launches that follow
         self.per_part: int = 0
-        self.asked: int = 0  # bytes of memory taken since it was looked whether there is enough
-        self.looked: int = 0  # entries below which it is not looked again whether they are many
-        self.parts: dict[int, tuple[Accesses, Readers]] = {}  # those that were accessed, by number
+        self.asked: int = 0  # bytes taken since the machine's free memory was last looked up
+        self.looked: int = 0  # while there are at most so many entries, they are not collected again
+        self.parts: dict[int, tuple[Accesses, Readers]] = {}  # the parts that were accessed, by number
         self.reads: Readers = Readers(0, self.site_type, self.check_room)
 
     def fit(self, size: int) -> None:
@@ -52,7 +52,7 @@ class PartedShadow(Shadow):
         times = self.granule // size
         self.granule = min(size, 16)
         if not self.per_part:
-            self.check_room(2 * self.count)  # what the numbers of writes take, if all of it is written
+            self.check_room(2 * self.count)  # the bytes of the numbers of writes, if the whole buffer is written
             self.asked = 0
         self.per_part = self.per_part * times or _PART // self.granule
         for columns in self.parts.values():
@@ -68,13 +68,13 @@ class PartedShadow(Shadow):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the granules take."""
+        """Return the bytes of memory that the granules take."""
         own = sum(column.nbytes for columns in self.parts.values() for column in columns)
         own += self.strong.before.nbytes if self.strong.before is not None else 0
         return own + sum(a.nbytes for a in (self.by_cache, self.was_read) if a is not None)
 
     def _use(self, number: int) -> None:
-        """Let `writes` and `reads` be those of a part of the granules."""
+        """Set `writes` and `reads` to the columns of a part."""
         self.writes, self.reads = self._part(number)
 
     def _part(self, number: int) -> tuple[Accesses, Readers]:
@@ -89,7 +89,7 @@ class PartedShadow(Shadow):
         return found
 
     def each(self, a: ShadowAccess, g: Array, rows: Array) -> Iterator[tuple[Array, Array]]:
-        """The granules and rows of an access in each part that it touches, while `writes` and `reads` are those of the part."""
+        """Yield the granules and rows of an access in each part that it touches, with that part in use."""
         if self.per_part >= self.count or int(g.min()) // self.per_part == int(g.max()) // self.per_part:
             self._use(int(g.flat[0]) // self.per_part)
             yield g, rows
@@ -106,7 +106,7 @@ class PartedShadow(Shadow):
             self._join()
 
     def _join(self) -> None:
-        """Make one part of all where each warp accesses many of them: each of these has an entry of its access."""
+        """Merge all parts into one, because an access to several parts makes an entry in each of them."""
         writes = Accesses(self.count, self.site_type, self.check_room)
         reads = Readers(self.count, self.site_type, self.check_room)
         old = [columns for _, columns in sorted(self.parts.items())]
@@ -123,7 +123,7 @@ class PartedShadow(Shadow):
         self._use(0)
 
     def _scattered(self) -> bool:
-        """Whether the parts have so many entries, of all that live, that one would take less memory."""
+        """Return whether the parts have so many entries in use that a single part would take less memory."""
         most = max(self.count // _ENTRIES.get(self.granule, 1), self.looked)
         columns = [column for both in self.parts.values() for column in both]
         if sum(column.count for column in columns) <= most:
@@ -143,7 +143,7 @@ class PartedShadow(Shadow):
         return out
 
     def never_written(self) -> Array:
-        """The granules that nobody has written, ascending."""
+        """Return the granules that nobody has written, in ascending order."""
         found: list[Array] = []
         for number in range(-(-self.count // self.per_part)):
             writes, _ = self._part(number)
@@ -151,7 +151,7 @@ class PartedShadow(Shadow):
         return np.concatenate(found)
 
     def written(self, first: int, count: int) -> tuple[Array, Array]:
-        """(epochs, sites) of the last writes of `count` granules."""
+        """Return the (epochs, sites) of the last writes of `count` granules from `first` on."""
         g = np.arange(first, first + count)
         epochs, sites = np.zeros(count, np.int64), np.zeros(count, self.site_type)
         for number in np.unique(g // self.per_part).tolist():
@@ -162,7 +162,7 @@ class PartedShadow(Shadow):
         return epochs, sites
 
     def places(self) -> tuple[Array, Array]:
-        """(reads, writes): of each granule the site of the last one + 1, 0 without one."""
+        """Return (reads, writes), each (granules,): the site + 1 of the last read or write, or 0 if there is none."""
         reads, writes = np.zeros((2, self.count), np.int32)
         for columns in self.parts.values():
             part = slice(columns[0].start, columns[0].start + columns[0].size)
@@ -170,7 +170,7 @@ class PartedShadow(Shadow):
         return reads, writes
 
     def forget(self, start: int, size: int) -> None:
-        """These bytes hold what nobody has written, and nobody has read."""
+        """Record that nobody has written or read the `size` bytes from `start` on."""
         if not self.granule:
             return
         g = np.arange(start // self.granule, -(-(start + size) // self.granule))
@@ -179,7 +179,7 @@ class PartedShadow(Shadow):
                 column.clear(g[g // self.per_part == number])
 
     def check_room(self, needed: int) -> None:
-        """Raise MemoryError where this machine has not as many bytes left."""
+        """Raise MemoryError if this machine has fewer bytes left than needed."""
         self.asked += needed
         if self.asked < _SMALL:
             return
@@ -192,7 +192,7 @@ class PartedShadow(Shadow):
 
 
 def memory_left() -> int | None:
-    """Bytes that a process may still take, as Linux and its control group say; None where they don't."""
+    """Return the bytes that a process may still take, from Linux and its control group; None if they do not tell."""
     found: list[int] = []
     with suppress(OSError, ValueError, IndexError):
         text = Path("/proc/meminfo").read_text()

@@ -119,7 +119,10 @@ def _chosen(c: Group, poison: Poison, operands: tuple[Any, ...]) -> Array:
 
 
 def _logic(ins: Instruction) -> tuple[list[Any], bool] | None:
-    """Of and, or, and setp that combines: the operands of which one can decide, and whether ones decide, as in or."""
+    """Return the operands of and, or, or a combining setp, and whether ones (as in or) or zeros decide the result.
+
+    None for other instructions.
+    """
     name, *modifiers = ins.opcode
     if name in ("and", "or"):
         return list(ins.operands[1:3]), name == "or"

@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 class ReadSets(Column):
     """All readers of each granule since its last write: the clocks of warps and of queues.
 
-    `r`: the last reader's epoch, with a flag where there are others; `site`: of the last warp that read.
+    `r`: the epoch of the last reader, with a flag if there are others; `site`: the site of the last warp that read.
     """
 
     fields = ("r", "site", "reach", "clocks", "queues", "queue_sites")
@@ -32,18 +32,18 @@ class ReadSets(Column):
         self.queue_sites: Array = np.zeros((1, 0), site_type)
 
     def held(self, numbers: Array) -> tuple[Array, Array, Array]:
-        """(epochs, sites, reach) of the last readers of entries."""
+        """Return the (epochs, sites, reach) of the last readers of entries."""
         return self.r[numbers], self.site[numbers], self.reach[numbers]
 
     def with_reader(self, had: Array, r: Array, agent: Array, clock: Array, site: int, reach: int) -> Array:
-        """The numbers of sets `had` (n,) with one reader more each, of which the epoch is `r`."""
+        """Add a reader, whose epoch is `r`, to copies of the sets `had` (n,). Return the numbers of the copies."""
         most = int(agent.max()) + 1 - self.agents
         if most > self.queues.shape[1]:
             more = ((0, 0), (0, -(-most // 4) * 4 - self.queues.shape[1]))
             self.queues, self.queue_sites = np.pad(self.queues, more), np.pad(self.queue_sites, more)
         sites, clocks, queues, queue_sites = (f[had] for f in (self.site, self.clocks, self.queues, self.queue_sites))
         n = np.arange(len(had))
-        if most > 0:  # queues all
+        if most > 0:  # all readers are queues
             queues[n, agent - self.agents] = clock
             queue_sites[n, agent - self.agents] = site
         else:
@@ -55,7 +55,7 @@ class ReadSets(Column):
         return np.arange(made.start, made.stop)
 
     def late(self, numbers: Array, known: Array) -> tuple[Array, Array]:
-        """Which warps (n, agents) and queues (n, queues) of sets have read and are not in `known` (n, columns)."""
-        count = min(self.queues.shape[1], known.shape[1] - self.agents)  # others are later ones, which read nothing
+        """Return which warps (n, agents) and queues (n, queues) of sets have reads that `known` (n, columns) lacks."""
+        count = min(self.queues.shape[1], known.shape[1] - self.agents)  # other queues are newer, and have read nothing
         mine = known[:, self.agents : self.agents + count]
         return self.clocks[numbers] > known[:, : self.agents], self.queues[numbers, :count] > mine

@@ -11,15 +11,16 @@ import numpy.typing as npt
 from .columns import FEW, SHORT, Accesses, Column, distinct, places_of
 
 Array = npt.NDArray[Any]
-# By the granule's bytes: so many granules may have one pair of readers, for all to take less than 6 bytes a byte.
+# By the bytes of a granule: there may be one pair of readers for so many granules. So the shadow takes less than 6 bytes for
+# each byte of memory.
 _PAIRS = {1: 24, 2: 12, 4: 8}
 
 
 class Readers(Column):
-    """The last two readers of each granule that are not one warp: epochs `r` and `r2`, sites, and how far `r` reached.
+    """The last two readers of each granule, from different warps: epochs `r` and `r2`, their sites, and the reach of `r`.
 
-    Where too many different pairs occur, as of words that are read in one order and in another, `second` takes the earlier
-    readers over. Of words below 4 bytes, for which that would be too much memory, they are forgotten.
+    Words that are read first in one order and then in another make many different pairs. Then `second` takes over the earlier
+    readers. For granules below 4 bytes that would take too much memory, so the earlier readers are forgotten.
     """
 
     fields = ("r", "r2", "site", "site2", "reach")
@@ -33,18 +34,18 @@ class Readers(Column):
         self.reach: Array = np.zeros(1, np.int8)
         self._last: tuple[Array, int, int, int] | None = None
         self._numbers: Array = np.zeros(0, np.int64)
-        self._noted: tuple[int, int, Array, Array, Array] | None = None  # the last access that was noted
+        self._noted: tuple[int, int, Array, Array, Array] | None = None  # the last access that `note` recorded
         self.single: bool = False
         self.second: Accesses | None = None
-        self._moved: Array = np.zeros(0, np.int64)  # of each entry, its number in `second`
-        self._moved_at: int = -1  # how often that had collected
+        self._moved: Array = np.zeros(0, np.int64)  # for each entry, the number of its reader in `second`
+        self._moved_at: int = -1  # the value of `second.collected` for which `_moved` is valid
 
     def held(self, numbers: Array) -> tuple[Array, Array, Array]:
-        """(epochs, sites, reach) of the last readers of entries."""
+        """Return the (epochs, sites, reach) of the last readers of entries."""
         return self.r[numbers], self.site[numbers], self.reach[numbers]
 
     def repeats(self, site: int, epochs: Array, g: Array, rows: Array) -> bool:
-        """Whether this access is the one that was noted last, as in a loop that waits."""
+        """Return whether this access is the one that was recorded last, as in a loop that waits."""
         noted = self._noted
         if noted is None or noted[:2] != (self.changes, site):
             return False
@@ -54,13 +55,13 @@ class Readers(Column):
         self._noted = self.changes, site, epochs, g, rows
 
     def add(self, r: Array, site: Any, r2: Any, site2: Any, reach: Any) -> Array:
-        """The numbers of new entries (n,)."""
+        """Make entries, and return their numbers (n,)."""
         made = self.new(len(r))
         self.r[made], self.site[made], self.r2[made], self.site2[made], self.reach[made] = r, site, r2, site2, reach
         return np.arange(made.start, made.stop)
 
     def of(self, r: Array, site: int, reach: int) -> Array:
-        """The numbers of entries (n,) of single readers: those of the last call if it was alike."""
+        """Return the numbers (n,) of entries of single readers. If the last call had the same arguments, use its entries."""
         last = self._last
         if last is None or last[1:] != (site, reach, self.collected) or not np.array_equal(last[0], r):
             self._numbers = self.add(r, site, 0, 0, reach)
@@ -68,7 +69,7 @@ class Readers(Column):
         return self._numbers
 
     def earlier(self, second: Accesses, numbers: Array) -> Array:
-        """The numbers in `second` of the readers `numbers` (n,), which others follow."""
+        """Move the readers of entries `numbers` (n,) to `second`, since others follow them. Return their numbers there."""
         found = np.unique(numbers)
         second.make_room(len(found))
         if self._moved_at != second.collected:
@@ -86,7 +87,10 @@ class Readers(Column):
         return kept
 
     def part(self, granule: int, always: bool = False) -> None:
-        """Keep second readers apart, or forget them, if pairs are too many for granules of this many bytes."""
+        """Keep second readers in `second`, or forget them, if there are too many pairs for granules of this many bytes.
+
+        `always`: do this for any number of pairs.
+        """
         most = 0 if always else max(self.size // _PAIRS.get(granule, 1), 2 * FEW)
         if self.single or self.count <= most:
             return
@@ -106,7 +110,7 @@ class Readers(Column):
         self.take(fields)
 
     def _renumbered(self, number: Array) -> Array:
-        """Numbers of all granules that are number[i] where they are i."""
+        """Return the numbers of all granules, with each number i replaced by `number[i]`."""
         if self.blank:
             return self.numbers
         made = np.zeros(self.size, np.uint16 if int(number.max()) < SHORT else np.uint32)
@@ -129,5 +133,5 @@ class Readers(Column):
         return super().nbytes + (self.second.nbytes if self.second is not None else 0)
 
     def places(self) -> Array:
-        """(granules,): the site of the last reader + 1, 0 without one."""
+        """Return for each granule, (granules,), the site of its last reader + 1, or 0 if it has none."""
         return places_of(self.r[: self.count], self.site[: self.count])[self.numbers]

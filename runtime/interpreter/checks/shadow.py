@@ -1,7 +1,7 @@
 """Shadow memory: the last writer and readers of each granule, and their order (FastTrack, vectorised).
 
 A granule is as large as the smallest access seen so far. An epoch packs the agent (`clocks.py`) in bits 32 and up, the
-atomic flag in bit 31 and the agent's clock in bits 0 to 30; zero means that nobody has.
+atomic flag in bit 31 and the agent's clock in bits 0 to 30; zero means that there was no access.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def agent_of(epoch: Array) -> Array:
 
 
 class ShadowAccess:
-    """One access to check: what the accessing agents know, and their epochs.
+    """One access to check: its agents, one for each row, their clocks, and what they know.
 
-    `known` (rows, 3, columns); `agent` and `clock` (rows,); `rows_to_group` for texts about lanes. `strong`: atomic or
-    volatile; two strong accesses do not race.
+    `known` (rows, planes, columns); `agent`, `team` and `clock` (rows,). `strong`: the access is atomic or volatile; two
+    strong accesses do not race if they are morally strong (`strong.py`).
     """
 
     __slots__ = (
@@ -78,8 +78,8 @@ class ShadowAccess:
         self.site: int = c.batch.run.site(ins)
         self.same: Any = None
         self.clash: Any = None
-        self.loaded: Any = None  # of an ordinary load: granules (rows, 32) or (rows, 32, k), mask, elements
-        self.reach: int = 0  # of a strong access: 2 its block, 1 its cluster, 0 more
+        self.loaded: Any = None  # for an ordinary load: granules (rows, 32) or (rows, 32, k), mask, elements
+        self.reach: int = 0  # the scope of a strong access: 2 is its block, 1 its cluster, 0 more
 
 
 def generic_access(c: Group, ins: Instruction, strong: bool) -> ShadowAccess:
@@ -94,7 +94,7 @@ def generic_access(c: Group, ins: Instruction, strong: bool) -> ShadowAccess:
 class Shadow:
     """The shadow of one array of bytes. Subclasses define which agents are comparable and how texts name them."""
 
-    place: tuple[Any, ...] = ()  # its key in events of the order of synchronisation
+    place: tuple[Any, ...] = ()  # the key of this memory in synchronisation events
 
     def __init__(self, size: int, run: Run, site_type: Any = np.int32) -> None:
         self.size = size
@@ -102,7 +102,7 @@ class Shadow:
         self.site_type = site_type
         self.granule: int = 0
         self.writes: Accesses = Accesses(0, site_type, self.check_room)
-        self.reads: Any = None  # a `Column`, whose entries are of the subclass
+        self.reads: Any = None  # a `Column`, whose entries the subclass defines
 
     # --- granules ------------------------------------------------------------------------------
 
@@ -125,19 +125,19 @@ class Shadow:
 
     @property
     def count(self) -> int:
-        """Granules."""
+        """Return the number of granules."""
         return -(-self.size // self.granule)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the granules take."""
+        """Return the bytes of memory that the granules take."""
         return self.writes.nbytes + self.reads.nbytes if self.granule else 0
 
     def check_room(self, needed: int) -> None:
-        """Raise MemoryError where this machine has not as many bytes left."""
+        """Raise MemoryError if this machine has fewer bytes left than needed."""
 
     def _made(self, n: int) -> Column:
-        """Granules were made for the first time: the column of their readers."""
+        """Return the column of readers for `n` granules, which are made for the first time."""
         raise AssertionError("each shadow keeps its own readers")
 
     def _refined(self, times: int) -> None:
@@ -217,11 +217,11 @@ class Shadow:
         self.report_writes(a, *what)
 
     def check_clash(self, a: ShadowAccess, g: Array, rows: Array) -> None:
-        """Warps that run as one vector may have written the same granule in the same instruction."""
+        """Set `a.clash` if warps that run as one vector have written the same granule by this instruction."""
         if a.c.n == 1:
             return
         w = self.writes.get(g)
-        if (w == self.writes.of(self.epoch(a), a.site, a.reach)[rows]).all():  # as `on_write` has left them
+        if (w == self.writes.of(self.epoch(a), a.site, a.reach)[rows]).all():  # as `on_write` left them
             return
         lost = self.writes.epoch[w] != self.epoch(a)[rows]
         if lost.any():
@@ -284,7 +284,10 @@ class Shadow:
             self._with_others(a, g, rows)
 
     def _with_others(self, a: ShadowAccess, g: Array, rows: Array) -> None:
-        """Warps that run as one vector come in turn: the last is in shadow memory, those before are checked."""
+        """Check strong writes of warps that run as one vector against each other.
+
+        The warps take turns. Shadow memory has the last one, and the earlier ones are checked against it.
+        """
         last, mine = self.writes.get(g), self.epoch(a)[rows]
         lost = self.writes.epoch[last] != mine
         if lost.any():
@@ -296,7 +299,7 @@ class Shadow:
 
     @staticmethod
     def _judge(numbers: Array, rows: Array, test: Callable[[Array, Array], Array | None]) -> Array | None:
-        """What `test(numbers, rows)` says is bad, or None: run by run first, where entries repeat."""
+        """Return `test(numbers, rows)`: which elements are bad, or None. Where entries repeat, test one of each run first."""
         at = run_heads(numbers, rows)
         if at is not None and test(numbers.reshape(-1)[at], rows_at(rows, numbers.shape, at)) is None:
             return None
@@ -311,11 +314,11 @@ class Shadow:
         return a.agent.astype(np.int64)
 
     def far(self, a: ShadowAccess, epochs: Array, rows: Array, reach: Array) -> Array:
-        """Whether the agents of `epochs` are beyond `reach` (`ShadowAccess.reach`) of who accesses."""
+        """Return which agents of `epochs` are outside the `reach` (`ShadowAccess.reach`) of the accessing agent."""
         raise AssertionError("each shadow names its own agents")
 
     def is_queue(self, agent: Array) -> Array:
-        """Whether agents are asynchronous queues, and no warps."""
+        """Return which agents are asynchronous queues; the others are warps."""
         raise AssertionError("each shadow names its own agents")
 
     @staticmethod
@@ -323,7 +326,7 @@ class Shadow:
         return agent_of(epoch)
 
     def unordered(self, a: ShadowAccess, epochs: Array, rows: Array) -> Array | None:
-        """Where `epochs` are not ordered before the access; None where all are."""
+        """Return which `epochs` are not ordered before the access; None if all are."""
         if not epochs.any():
             return None
         agent = agent_of(epochs)
@@ -337,7 +340,7 @@ class Shadow:
         return self.unordered_of(other, a, epochs, rows)
 
     def unordered_of(self, some: Array, a: ShadowAccess, epochs: Array, rows: Array) -> Array | None:
-        """Where `some` of the epochs are not ordered before the access; None where all of these are."""
+        """Return which of the epochs that `some` selects are not ordered before the access; None if all of these are."""
         if not some.any():
             return None
         at = np.nonzero(some)
@@ -354,7 +357,7 @@ class Shadow:
         return a.known[row, 0, agent] >= clock
 
     def check_initialised(self, a: ShadowAccess, g: Array, rows: Array, w: Array | None = None) -> None:
-        """Report granules that nobody wrote; what a load brings from them is poison. `w`: their entries."""
+        """Report granules that nobody has written; a load gets poison from them. `w`: the granules' entries."""
         w = self.writes.get(g) if w is None else w
         if w.all():
             return
@@ -374,7 +377,7 @@ class Shadow:
         fresh(a.c, bad, what)
 
     def unwritten(self, g: Array) -> Array:
-        """Which granules nobody has written."""
+        """Return which granules nobody has written."""
         return self.writes.get(g) == 0
 
     def who(self, a: ShadowAccess, row: int) -> str:
@@ -382,7 +385,7 @@ class Shadow:
         raise AssertionError("each shadow names its own agents")
 
     def check_readers(self, a: ShadowAccess, g: Array, rows: Array, r: Array) -> None:
-        """Report readers, by entries `r`, that a write does not follow."""
+        """Report readers that a write is not ordered after. `r`: the granules' entries."""
         raise AssertionError("each shadow keeps its own readers")
 
     def note_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
@@ -393,8 +396,10 @@ class Shadow:
     def report_writes(
         self, a: ShadowAccess, g: Array, rows: Array, bad: Array, w: Array, sites: Array, fence: bool = False
     ) -> None:
-        """Report writes that are not ordered after earlier ones: those of what memory holds already are of a kind of
-        their own."""
+        """Report writes that are not ordered after earlier ones.
+
+        Writes of the value that memory already holds are reported as a kind of their own.
+        """
         same: Array = np.zeros(bad.shape, np.bool_)
         if a.same is not None:
             a.c.batch.engine.land()  # the earlier write must have taken effect before memory is compared

@@ -1,4 +1,4 @@
-"""The shadow of shared memory: full read clocks of every agent, so that no reader is forgotten."""
+"""The shadow of shared memory: it keeps the read clocks of every agent, so that no reader is forgotten."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ONE_ROW = np.zeros((1, 1), np.int64)
 
 
 class SharedShadow(Shadow):
-    """Shared memory of a batch: full read clocks of every agent, so that no reader is forgotten."""
+    """The shadow of a batch's shared memory, with the read clocks of every agent."""
 
     def __init__(self, batch: Batch, size: int = 0, granule: int = 0) -> None:
         super().__init__(size or len(batch.shared.data), batch.run)
@@ -35,7 +35,7 @@ class SharedShadow(Shadow):
 
     def _made(self, n: int) -> ReadSets:
         reserved = self.batch.shared.reserved // self.granule
-        if reserved and self.size == len(self.batch.shared.data):  # cleared before all that runs
+        if reserved and self.size == len(self.batch.shared.data):  # cleared before any warp runs
             cleared = np.arange(n).reshape(self.batch.blocks, -1)[:, :reserved]
             self.writes.put(cleared, self.writes.add(np.full(1, ATOMIC), 0, 0))
         return ReadSets(n, self.site_type, self.batch.cluster * self.batch.per_block, self.check_room)
@@ -79,7 +79,7 @@ class SharedShadow(Shadow):
                 other = (before != 0) & ((agent_of(before) != a.agent[row]) | (before >= SHARED_READ))
                 now = np.where(other, now | SHARED_READ, now)
                 if np.array_equal(now, before) and (reads.site[had] == a.site).all():
-                    return  # a loop that reads the same again
+                    return  # a loop reads the same granules again
             made = over_runs(
                 reads.with_reader(had, now, a.agent[row], a.clock[row], a.site, a.reach), at, numbers.shape
             )
@@ -96,7 +96,7 @@ class SharedShadow(Shadow):
             g, rows = g[missing], rows[missing]
 
     def _missing(self, a: ShadowAccess, numbers: Array, rows: Array) -> Array:
-        """Which sets (n,) lack the readers of `rows`."""
+        """Return which sets (n,) lack the reader of their row in `rows`."""
         if a.queue:
             return self.reads.queues[numbers, a.agent[rows] - self.reads.agents] != a.clock[rows]
         return self.reads.clocks[numbers, a.agent[rows]] != a.clock[rows]
@@ -125,7 +125,7 @@ class SharedShadow(Shadow):
                 return
 
     def _unseen(self, a: ShadowAccess, numbers: Array, rows: Array) -> Array | None:
-        """Which elements have readers that the access does not follow; None where all are followed."""
+        """Return which elements have readers that the access is not ordered after; None if there are none."""
         reads = self.reads
         epochs = reads.r[numbers]
         row: Array = np.broadcast_to(rows, numbers.shape)
@@ -172,9 +172,9 @@ class SharedShadow(Shadow):
         super().on_write(a, g, rows)
 
     def write_spans(self, a: ShadowAccess, starts: Array, count: int) -> bool:
-        """`on_write` of an access of which row i writes `count` granules from `starts[i]` on; they don't overlap.
+        """Do `on_write` for an access whose row i writes `count` granules from `starts[i]` on; the rows do not overlap.
 
-        Copies of whole tiles do so. False, with nothing noted, where there is something to report, or may be.
+        Copies of whole tiles use this. Return False, and record nothing, if there may be something to report.
         """
         g, rows = starts[:, None] + np.arange(count), np.arange(len(starts))[:, None]
         if self.strong.before is not None or not self._all_follow(a, *runs(self.writes.get(g), rows)):
@@ -190,12 +190,15 @@ class SharedShadow(Shadow):
         return True
 
     def write_span(self, a: ShadowAccess, span: slice) -> None:
-        """`on_write` of one row of granules that follow each other."""
+        """Do `on_write` for an access of one row to adjacent granules."""
         if not self.write_spans(a, np.array([span.start]), span.stop - span.start):
             self.on_write(a, row_of(span), _ONE_ROW)
 
     def _all_follow(self, a: ShadowAccess, numbers: Array, rows: Array, written: bool = False) -> bool:
-        """Whether the access is ordered after writes `numbers` (n,), and sees them; `written`: and there is one everywhere."""
+        """Return whether the access is ordered after the writes `numbers` (n,) and sees them.
+
+        `written`: return False, too, if a granule has no write.
+        """
         if not numbers.all():
             if written:
                 return False
@@ -216,7 +219,7 @@ class SharedShadow(Shadow):
         return not (other & self._generic()[theirs] & (a.known[rows, 1, theirs] < then)).any()
 
     def _check_proxy(self, a: ShadowAccess, g: Array, rows: Array, writes: bool = False) -> None:
-        """Generic writes that an asynchronous access would miss, or come after, for want of a proxy fence."""
+        """Report generic writes before an asynchronous access if no proxy fence is between them."""
         numbers = self.writes.get(g)
         bad = self._judge(numbers, rows, lambda n, of: self._missed(a, self.writes.epoch[n], of))
         if bad is None:
@@ -228,7 +231,7 @@ class SharedShadow(Shadow):
             self.report(a, g, rows, bad, epochs, sites, False, fence=True)
 
     def _missed(self, a: ShadowAccess, epochs: Array, rows: Array) -> Array | None:
-        """Which of `epochs` are of generic writes that no proxy fence has brought to the access; None of none."""
+        """Return which `epochs` belong to generic writes that no proxy fence has made visible to the access; None if none."""
         agent = agent_of(epochs)
         generic = (epochs != 0) & (agent != a.agent[rows]) & self._generic()[agent]
         if not generic.any():

@@ -1,13 +1,13 @@
 """Strong accesses: which pairs of them are morally strong, and so no race (PTX ISA 8.7 and 8.7.2).
 
 Two strong accesses of one place do not race if the scope of each holds the other, both go through the same proxy, and they
-overlap completely. Accesses of less than 4 bytes count as their word: CUDA's headers make them of compare-and-swaps.
-Copies that reduce are relaxed atomics, element by element (PTX ISA 9.7.9.27.3). In what order they come is open, even of one
-lane; where their operations differ, the result depends on it, and they count as a race.
+overlap completely. An access of less than 4 bytes counts as one of its word, because CUDA's headers make it of a
+compare-and-swap of the word. Copies that reduce are relaxed atomics, element by element (PTX ISA 9.7.9.27.3). Their order is
+undefined, even for copies of one lane. If their operations differ, the result depends on the order, so they count as a race.
 
-A place has one last writer in shadow memory. Who comes after an atomic comes after all that it has observed (PTX ISA 8.9.2,
-'Observation order', and 8.9.5, 'Causality order'). A strong store observes nothing, so the write that it follows is kept
-beside it, if the two are unordered: an ordinary access must come after both.
+Shadow memory keeps one last writer of each place. An access that is ordered after an atomic is ordered after all that the
+atomic has observed (PTX ISA 8.9.2, 'Observation order', and 8.9.5, 'Causality order'). A strong store observes nothing. So if
+it is not ordered after the write that it replaces, that write is kept, too: an ordinary access must be ordered after both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Held = tuple[Array, Array, Array]  # epochs, sites and reach of earlier accesses
-ATOMIC = np.int64(1 << 31)  # in the epoch of a strong access
+ATOMIC = np.int64(1 << 31)  # the flag in the epoch of a strong access
 _OPERATIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 SCOPE = "give both a scope that holds both: .gpu, or .cluster within a cluster"
 SYSTEM = 'give both the scope of the system, .sys: memory_scope="sys" or scope="sys"'
@@ -38,7 +38,7 @@ _PROXY = "let all go through one proxy, by atomics or by copies that reduce, or 
 
 
 def size_of(ins: Instruction) -> int:
-    """Bytes of an element of a strong access to memory that others see, at least 4; 0 of other instructions."""
+    """Return the bytes of an element, at least 4, if this is a strong access to memory that others see; else 0."""
     strong = ins.opcode[0] in ("atom", "red") or not {"relaxed", "acquire", "release", "volatile"}.isdisjoint(
         ins.opcode
     )
@@ -49,14 +49,14 @@ def size_of(ins: Instruction) -> int:
 
 
 def operation_of(ins: Instruction) -> str:
-    """The operation of a reduction by a copy; "" of other instructions."""
+    """Return the operation of a copy that reduces; "" for other instructions."""
     if ins.opcode[:2] != ("cp", "reduce"):
         return ""
     return next((w for w in ins.opcode[3:] if w in _OPERATIONS), "")
 
 
 class _OfSites:
-    """What a function says of each site, made again only when there are more."""
+    """The results of a function for all sites. It is called once for each site."""
 
     def __init__(self, function: Callable[[Instruction], Any]) -> None:
         self.function = function
@@ -71,8 +71,11 @@ class _OfSites:
 
 
 class StrongPairs:
-    """The part of a shadow that knows of strong accesses. `before`: the last writer but one of granules, where a strong store
-    came unordered after a strong write; `mixed`: whether the program has strong accesses of several sizes."""
+    """The checks of strong accesses to a shadow's memory.
+
+    `before`: the last writer but one of each granule that a strong store wrote without being ordered after a strong write.
+    `mixed`: whether the program has strong accesses of several sizes.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -90,7 +93,10 @@ class StrongPairs:
     def check(
         self, shadow: Shadow, a: ShadowAccess, g: Array, rows: Array, held: Held, writes: bool, reads: bool
     ) -> None:  # fmt: skip
-        """Report earlier strong accesses (reads, or else writes) of granules that are not morally strong with `a`."""
+        """Report earlier strong accesses that are neither ordered before `a` nor morally strong with it.
+
+        `writes`: whether `a` writes. `reads`: whether the earlier accesses are reads.
+        """
         epochs, sites, _ = held
         strong = epochs & ATOMIC != 0
         if not strong.any():
@@ -104,7 +110,7 @@ class StrongPairs:
     def _not_morally_strong(
         self, shadow: Shadow, a: ShadowAccess, rows: Array, held: Held
     ) -> Iterator[tuple[Array, str]]:
-        """What breaks one of the three conditions, with what mends it."""
+        """Yield, for each condition, which earlier accesses break it, and the text that says how to mend this."""
         epochs, sites, reached = held
         if self.run.program.narrow:
             reach = np.maximum(reached, a.reach)
@@ -124,7 +130,7 @@ class StrongPairs:
     # --- what a strong store follows -----------------------------------------------------------------
 
     def displaces(self, shadow: Shadow, a: ShadowAccess, g: Array, rows: Array, held: Held) -> None:
-        """A strong write is about to take the place of others: a store keeps strong ones that it is not ordered after."""
+        """Keep the strong writes that a strong store is about to replace, if it is not ordered after them."""
         if a.ins.opcode[0] != "st":
             return
         epochs, sites, _ = held
@@ -134,13 +140,13 @@ class StrongPairs:
             self.displaced(shadow, g[kept], epochs[kept], sites[kept])
 
     def displaced(self, shadow: Shadow, g: Array, epochs: Array, sites: Array) -> None:
-        """Keep `epochs` of granules `g` beside their last writers."""
+        """Keep `epochs` as the last writers but one of granules `g`."""
         if self.before is None:
             self.before = Accesses(shadow.count, shadow.site_type, shadow.check_room)
         self.before.put(g, self.before.add(epochs, sites, 0))
 
     def check_before(self, shadow: Shadow, a: ShadowAccess, g: Array, rows: Array, writes: bool) -> None:
-        """An ordinary access comes after the write before the last, too."""
+        """Check that an ordinary access is ordered after the last write but one, too."""
         if self.before is None or a.strong:
             return
         epochs, sites, _ = self.before.held(self.before.get(g))

@@ -1,6 +1,6 @@
 """The proxy of tensor maps (PTX ISA 9.7.13.4, 'membar / fence': fence.proxy.tensormap; 8.9.5).
 
-A map that the kernel writes in memory is read by tensor copies through a proxy of its own. Between the two stand, in
+A map that the kernel writes in memory is read by tensor copies through a proxy of its own. Between the two there must be, in
 causality order, a release to that proxy (`fence.proxy.tensormap::generic.release`, or `tensormap.cp_fenceproxy`), and an
 acquire that names the map (`fence.proxy.tensormap::generic.acquire [map], 128`) by a warp of the copying block's cluster.
 """
@@ -28,14 +28,14 @@ _FIX = "release it (fence.proxy.tensormap::generic.release, or tensormap.cp_fenc
 
 
 class MapProxy:
-    """The acquires of tensor maps: by address, (cluster, agent, its clock, epochs of the map's granules)."""
+    """The acquires of tensor maps, by the map's address: (cluster, agent, its clock, epochs of the map's granules)."""
 
     def __init__(self) -> None:
         self.acquired: dict[int, list[tuple[int, int, int, Array]]] = {}
 
 
 def release(c: Group, reach: int) -> None:
-    """Release all that the warps know to the proxy, and by a fence of that reach."""
+    """Release all that the warps know, both to the proxy of tensor maps and by a fence of that reach."""
     clocks = c.batch.clocks
     if clocks is not None:
         clocks.proxy_fence(c, (TENSOR_MAP,))
@@ -93,7 +93,7 @@ def check(c: Group, row: int, address: int, ins: Instruction) -> None:
 
 
 def note_use(run: Run, access: ShadowAccess, address: int) -> None:
-    """A copy reads the map at `address` until it has completed: who writes that map anew must know that it has."""
+    """Record that a copy reads the map at `address` until it completes: a later write of the map must be ordered after it."""
     found = _granules(run, address)
     if found is None:
         return

@@ -1,8 +1,8 @@
-"""The shadow of tensor memory (PTX ISA 9.7.16.6): who wrote and read each column of 16 lanes last.
+"""The shadow of tensor memory (PTX ISA 9.7.16.6): the last writer and the readers of each column of 16 lanes.
 
-Loads, stores, products and copies are asynchronous, each a queue of its warp: a load or store is done after tcgen05.wait, what
-tcgen05.commit tracks after its mbarrier. Products and copies that one thread issues, or that tcgen05.fence orders between
-threads, run in that order.
+Loads, stores, products and copies are asynchronous, each in a queue of its warp. A load or store is done after tcgen05.wait.
+An operation that tcgen05.commit tracks is done after the commit's mbarrier. Products and copies that one thread issues, or
+that tcgen05.fence orders between threads, run in that order.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 HALVES = 8  # parts of 16 lanes
-QUEUES = ("tcgen05.ld", "tcgen05.st", "tcgen05")  # by what they hold: loads, stores, and what a commit tracks
-ORDER = "tcgen05 order"  # what a thread has fenced of its last queue
+QUEUES = ("tcgen05.ld", "tcgen05.st", "tcgen05")  # kinds of queue: loads, stores, and operations that a commit tracks
+ORDER = "tcgen05 order"  # the kind of queue whose clock tells which operations of queue "tcgen05" its warp has fenced
 
 
 class TensorShadow(SharedShadow):
-    """One granule for each block, part of 16 lanes and column."""
+    """The shadow of tensor memory, with one granule for each block, part of 16 lanes and column."""
 
     def __init__(self, batch: Batch) -> None:
         super().__init__(batch, batch.blocks * HALVES * COLUMNS, 1)
@@ -41,13 +41,13 @@ class TensorShadow(SharedShadow):
 
 
 def granules(cta: Array, parts: Array, columns: Array) -> Array:
-    """Granules (rows, n) of parts of lanes and columns (rows, k) of blocks (rows,)."""
+    """Return the granules (rows, n) of `parts` of 16 lanes and `columns` (rows, k) in blocks `cta` (rows,)."""
     at = (cta[:, None] * HALVES + parts)[:, :, None] * COLUMNS + columns[:, None, :]
     return at.reshape(len(cta), -1)
 
 
 def issue(batch: Batch, rows: Array, kind: str) -> tuple[Array, Array]:
-    """Begin one operation of each of the warps: their (queue, clock). A warp may be named more than once."""
+    """Begin one operation of each of the warps. Return their (queue, clock). A warp may be named more than once."""
     if batch.clocks is None:
         return np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     return batch.clocks.begin(rows, kind)
@@ -56,7 +56,10 @@ def issue(batch: Batch, rows: Array, kind: str) -> tuple[Array, Array]:
 def access(
     c: Group, rows: Array, queues: Array, when: Array, ins: Instruction, ordered: bool, proxy: bool
 ) -> ShadowAccess:
-    """An access of operations of warps. `ordered`: after those of its queue, and of queues whose threads have fenced them."""
+    """Return the access of operations of warps.
+
+    `ordered`: they run after earlier operations of their queues, and after operations that a fence has ordered before them.
+    """
     batch, clocks = c.batch, c.batch.clocks
     team = batch.row_team[rows]
     known = clocks.known[team, batch.row_agent[rows]].copy()
@@ -72,7 +75,7 @@ def access(
 
 
 def learn(c: Group, kind: str, every: bool = False) -> None:
-    """The warps of `c` know that what they have issued is done; `every`: and that each proxy sees it."""
+    """Record that the warps of `c` know that the operations they have issued are done. `every`: each proxy sees them, too."""
     batch, clocks = c.batch, c.batch.clocks
     if clocks is None:
         return
@@ -83,7 +86,10 @@ def learn(c: Group, kind: str, every: bool = False) -> None:
 
 
 def before_thread_sync(c: Group) -> None:
-    """Later synchronisation of the warps orders what they have issued before what other threads issue after it."""
+    """Execute tcgen05.fence::before_thread_sync.
+
+    Later synchronisation of the warps orders the operations they have issued before those that other threads issue after it.
+    """
     batch, clocks = c.batch, c.batch.clocks
     if clocks is None:
         return
@@ -101,7 +107,10 @@ def before_thread_sync(c: Group) -> None:
 
 
 def after_thread_sync(c: Group, seen: dict[int, Array]) -> None:
-    """The warps learn, of tensor memory alone, what relaxed waits have brought (`seen`: by warp, (planes, columns))."""
+    """Execute tcgen05.fence::after_thread_sync: the warps learn from relaxed waits, but about tensor memory alone.
+
+    `seen`: for each warp the clocks (planes, columns) that its relaxed waits have read.
+    """
     batch, clocks = c.batch, c.batch.clocks
     if clocks is None:
         return
@@ -117,6 +126,6 @@ def after_thread_sync(c: Group, seen: dict[int, Array]) -> None:
 
 
 def _columns(batch: Batch) -> Array:
-    """The clock columns of tensor memory's queues."""
+    """Return the clock columns of tensor memory's queues."""
     kinds = (*QUEUES, ORDER)
     return np.array([q for key, q in batch.clocks.queue_of.items() if key[0] in kinds], np.int64)

@@ -1,17 +1,22 @@
-"""Rows: what an instruction is, said once. Grammar, operands, whether it may wait, and the first target that has it.
+"""Rows: a row describes an instruction by its grammar, its operands, whether it may wait, and its first target.
 
 A row has a name, whose words come first and in order, and slots of modifiers behind it, which may come in any order
-(as assemblers take them): `order=weak|relaxed? space=global|shared? type=b32|b64`. A slot with a '?' may stay empty; a
+(as assemblers take them): `order=weak|relaxed? space=global|shared? type=b32|b64`. A slot with a '?' may stay empty. A
 word that two slots have goes to the first that is free.
 
-Operands are roles: `D` a destination, `D!` one that may not be `_`, `D{}` one that may stand in braces, `D|P` a destination
-or a pair, `S` a value, `S:b32` one of a type of its own, `P` a predicate, `R` a register or the address of a variable,
-`R/shared` of a variable of that space (or of the slot's), `#` an integer literal, `[slot]` an
-address in the state space that the slot names, `[~slot]` one that may be 32 bits wide even if generic, `[slot/shared]` one
-that names variables of that space if generic, `[slot,{}]` a tensor map with coordinates, `{}` a vector, `X` anything; `?`
-behind a role that may be left out, `role@slot`, `role@slot=word` and `role@slot!=word` for one that is there if the slot
-is filled, or with that word, or with another. A rule says what the grammar can't: why a choice of words, with these
-operands, does not exist. A row without slots and roles (`opened`) reads its own words: matrix products and calls.
+Each operand has a role:
+
+- `D` is a destination, `D!` one that may not be `_`, `D{}` one that may stand in braces, `D|P` a destination or a pair.
+- `S` is a value of the instruction's type, `S:b32` a value of another type, `P` a predicate, `#` an integer literal.
+- `R` is a register or the address of a variable, `R/shared` that of a variable in that space (or in the slot's space).
+- `[slot]` is an address in the state space that the slot names, `[~slot]` one that may be 32 bits wide even if generic,
+  `[slot/shared]` one that names variables of that space if generic, `[slot,{}]` a tensor map with coordinates.
+- `{}` is a vector, `X` any operand.
+
+A role with a `?` behind it may be left out. `role@slot` is there if the slot is filled, `role@slot=word` if it has that word,
+`role@slot!=word` if it has another. A rule checks what the grammar cannot: it returns the reason why the chosen words do not
+exist with these operands, or "". A row without slots and roles (`opened`) leaves the words to its builder, as for matrix
+products and calls.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ VECTORS = {"": 1, "v2": 2, "v4": 4, "v8": 8}
 
 
 class BadForm(Exception):
-    """There is no such instruction; the text is the reason."""
+    """The error of words or operands that no instruction has; its text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +214,7 @@ def row(
     waits: Callable[[Words], bool] | bool = False,
     since: int = OLDEST,
 ) -> None:
-    """Add the row of each of `names`, that are divided by blanks."""
+    """Add the same row for each of `names`, which blanks separate."""
     for name in names.split():
         words = tuple(name.split("."))
         places = tuple(_slot(s) for s in slots.split())
@@ -260,7 +265,7 @@ def _row_of(opcode: Opcode) -> Row | None:
 
 
 _HEADS: set[str] = set()
-# Instructions that there are, beside others of their first word.
+# Instructions of the ISA that have no row, though others with the same first word have one.
 _LEFT_OUT = {("tcgen05", "shift"), ("tcgen05", "mma", "ws", "sp")}
 
 

@@ -90,7 +90,7 @@ row("cp.reduce.async.bulk",
     lambda w, o: ".L2::cache_hint needs global memory" if w["hint"] and w["to"] != "global" else "", _multiple_of_16)  # fmt: skip
 
 
-_ROWS = 4  # of a gather or scatter
+_ROWS = 4  # rows that a gather or scatter names
 
 
 def _rank(w: Words, operands: Operands) -> str:
@@ -103,12 +103,15 @@ def _rank(w: Words, operands: Operands) -> str:
 
 
 def _mode(w: Words, operands: Operands) -> str:
-    """Columns of pixels: of three dimensions or more, in with an offset for each but the first and the last."""
+    """Check that a mode goes with the dimensions and the direction of the copy.
+
+    The modes im2col want three dimensions or more. Loads take an offset for each dimension but the first and the last.
+    """
     dims = int(w["dim"][0])
     if w["mode"].startswith("im2col") and dims < 3:
         return f".{w['mode']} does not go with .{w['dim']}"
     if "op" in w and "::" in w["mode"]:
-        return f"a reduction with .{w['mode']} is not supported"  # ptxas takes it, the ISA has none
+        return f"a reduction with .{w['mode']} is not supported"  # ptxas takes it, but the ISA does not have it
     if "::" in w["mode"] and dims != 2:
         return f".{w['mode']} does not go with .{w['dim']}"
     if (w["mode"] == "tile::gather4") == (w.get("to") == "global") and "::" in w["mode"]:

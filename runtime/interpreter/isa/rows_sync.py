@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..ptx.module import Imm, Reg
 from .rows import Operands, Words, row
 
-NAMED = 16  # barriers of a block
+NAMED = 16  # named barriers of a block
 
 
 def _reduction(w: Words, operands: Operands) -> str:
@@ -45,7 +45,7 @@ row("barrier.cluster.wait", "order=acquire? aligned?", "", waits=True)
 def _fence(w: Words, operands: Operands) -> str:
     if not w["scope"]:
         return "a scope is missing"
-    if w["init"] and w["restrict"]:  # ptxas takes some of these, the ISA has none
+    if w["init"] and w["restrict"]:  # ptxas takes some of these, but the ISA has none
         return f".mbarrier_init with .{w['restrict']} is not supported"
     if w["init"]:
         return "" if (w["sem"], w["scope"]) == ("release", "cluster") else ".mbarrier_init is .release.cluster"

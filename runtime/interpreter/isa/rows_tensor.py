@@ -7,7 +7,7 @@ from .rows import Operands, Words, row
 
 _GROUP = "group=cta_group::1|cta_group::2 "
 _TOGETHER = "sync aligned "
-PER = {"16x128b": 2, "16x256b": 4}  # registers of x1, where more than one
+PER = {"16x128b": 2, "16x256b": 4}  # registers of .x1 for the shapes that have more than one
 
 
 def _columns(w: Words, operands: Operands) -> str:
@@ -28,7 +28,7 @@ row("tcgen05.wait::ld tcgen05.wait::st", _TOGETHER.rstrip(), "", waits=True)
 
 
 def _fragment(w: Words, operands: Operands) -> str:
-    """Check the registers, and the offset of the second half, which one shape has."""
+    """Check the number of registers, and that the shape .16x32bx2, and no other, has the offset of its second half."""
     number = int(w["num"][1:]) * PER.get(w["shape"], 1)
     if number > 128:
         return f".{w['shape']} does not go with .{w['num']}"
@@ -55,7 +55,7 @@ def _reduced(w: Words, operands: Operands) -> str:
     if isinstance(result, Vec) and (len(result.items) != 1 or not isinstance(result.items[0], Reg)):
         return "the result is one register"
     why = _fragment(w, operands)
-    if not why and w["shape"] == "16x32bx2":  # whose columns a thread's result covers is told by no text
+    if not why and w["shape"] == "16x32bx2":  # no text tells which columns a thread's result covers
         return ".red with .16x32bx2 is not supported"
     return why
 
