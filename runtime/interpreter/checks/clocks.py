@@ -100,7 +100,7 @@ class Clocks:
         return StoredClocks(self, count)
 
     def queue(self, key: tuple[Any, ...]) -> int:
-        """The agent number of an asynchronous queue, such as ("copy", block rank, barrier offset)."""
+        """Return the agent number of an asynchronous queue, such as ("copy", block rank, barrier offset)."""
         found = self.queue_of.get(key)
         if found is None:
             found = self.queue_of[key] = self.agents + len(self.queues)

@@ -102,7 +102,7 @@ class OrderSearch:
 
 
 def schedules_of(words: Iterable[str], params: InterpretParams | None = None) -> list[InterpretParams]:
-    """Schedules by name: "eager", "late", "random" (the seed of `params`), and "random:8", seeds 0 to 7.
+    """Return the schedules of these names: "eager", "late", "random" (the seed of `params`), and "random:8", seeds 0 to 7.
 
     Raises ValueError for other words.
     """

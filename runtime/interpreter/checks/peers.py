@@ -59,7 +59,7 @@ class Peers:
             self._report(int(c.rows[row[first]]), int(cta[first]), when, ins)
 
     def all_run(self, rows: Array, cta: Array) -> bool:
-        """Whether blocks `cta` run, and warps `rows` of the batch know it."""
+        """Return whether blocks `cta` run, and warps `rows` of the batch know it."""
         live = self.batch.live.reshape(self.batch.per_block, self.batch.blocks, 32)
         return bool(live[:, cta].any(axis=(0, 2)).all() and peers_run(self.batch, rows).all())
 

@@ -133,7 +133,7 @@ def skip_parentheses(c: Cursor) -> None:
 
 
 def parse_parameters(c: Cursor) -> list[Var]:
-    """`( .param .b32 a, .param .align 8 .b8 b[16], .reg .b32 %r )`."""
+    """Parse a list of parameters: `( .param .b32 a, .param .align 8 .b8 b[16], .reg .b32 %r )`."""
     c.expect("(")
     params: list[Var] = []
     while not c.accept(")"):

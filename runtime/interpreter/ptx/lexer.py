@@ -36,7 +36,7 @@ class Token(NamedTuple):
 
 
 def tokenize(text: str) -> list[Token]:
-    """All tokens of `text`, with one of kind "end" last. Raises PtxError at a character that starts none."""
+    """Return all tokens of `text`, with one of kind "end" last. Raises PtxError at a character that starts none."""
     tokens: list[Token] = []
     append, new, match = tokens.append, tuple.__new__, _TOKEN.match
     line, before, at, end = 1, -1, 0, len(text)  # `before`: the end of the last line

@@ -8,12 +8,12 @@ from .module import Imm
 
 
 def float_bits(value: float, width: int) -> int:
-    """The IEEE bit pattern of `value` in 32 or 64 bits."""
+    """Return the IEEE bit pattern of `value` in 32 or 64 bits."""
     return int.from_bytes(struct.pack("<f" if width == 32 else "<d", value), "little")
 
 
 def literal_bits(imm: Imm, width: int, is_float: bool) -> int:
-    """The bit pattern of a literal used where `width` bits are wanted."""
+    """Return the bit pattern of a literal for an operand of `width` bits."""
     if imm.kind == "int":
         if is_float:
             return float_bits(float(imm.value), width) if imm.value else 0

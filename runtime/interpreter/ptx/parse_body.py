@@ -38,7 +38,7 @@ _NUMBERED = re.compile(r"(.*?)(\d+)$")
 
 
 def _words(text: str) -> tuple[str, ...]:
-    """The words of an opcode. Assemblers take `.sync` twice, and it means the same."""
+    """Return the words of an opcode. Assemblers take `.sync` twice, and it means the same."""
     words = text.split(".")
     if words.count("sync") > 1:
         first = words.index("sync") + 1

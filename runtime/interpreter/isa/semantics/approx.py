@@ -18,7 +18,7 @@ Real = Callable[[Array], Array]
 
 
 def through_f64(fn: Real) -> Real:
-    """A float64 function on float32 arrays, rounded back once."""
+    """Return a function of float32 arrays that computes in float64 and rounds once."""
     return lambda a: fn(a.astype(np.float64)).astype(np.float32)
 
 
@@ -35,7 +35,7 @@ _UNARY: dict[str, Real] = {
 
 
 def real_function(name: str) -> Real:
-    """One of the functions above on float32 arrays."""
+    """Return the function above of this name, for float32 arrays."""
     return _UNARY[name]
 
 
@@ -46,7 +46,7 @@ def approximate(name: str, _approx: str, ftz: str, _type: str) -> Body:
 
 @form("tanh approx f32")
 def tanh(_approx: str, _type: str) -> Body:
-    """PTX has no .ftz here: subnormal operands and results stand."""
+    """Build tanh.approx. PTX has no .ftz here: subnormal operands and results stay."""
     return body_f32(_UNARY["tanh"], 1)
 
 
@@ -54,7 +54,7 @@ _HUGE = np.float32(2.0**126)
 
 
 def _quotient(a: Array, b: Array) -> Array:
-    """div.approx: the reciprocal of a divisor beyond 2**126 is zero, so the quotient is, or NaN."""
+    """Compute div.approx. The reciprocal of a divisor beyond 2**126 is zero, so the quotient is zero or NaN."""
     result = np.divide(a, b)
     huge = np.abs(b) > _HUGE
     return np.where(huge, a * np.copysign(np.float32(0), b), result) if huge.any() else result
@@ -73,7 +73,7 @@ _SIGN = np.uint64(1 << 63)
 
 
 def _seed(fn: Real) -> Body:
-    """.approx.ftz.f64: only the upper words of operand and result count; subnormals are flushed."""
+    """Build the .approx.ftz.f64 form of `fn`. Only the upper words of operand and result count; subnormals are flushed."""
 
     def upper(bits: Array) -> Array:
         bits = bits & _HIGH_WORD

@@ -39,7 +39,7 @@ def cnot(type_: str) -> Body:
 
 
 def _logical_shift(ufunc: Any, type_: str) -> Body:
-    """Shift amounts are 32-bit and clamp: at the width or more, nothing is left."""
+    """Build a shift. The 32-bit shift amounts are clamped: a shift by the width or more leaves no bit."""
     storage, width = STORAGE[type_], np.uint32(BITS[type_])
     zero = storage(0)
 
@@ -71,7 +71,7 @@ def shr(type_: str) -> Body:
 
 @form("shf l|r clamp|wrap b32")
 def shf(direction: str, mode: str, _type: str) -> Body:
-    """The funnel shift: 32 bits of b:a, shifted left (upper half) or right (lower half)."""
+    """Build the funnel shift: it shifts the 64 bits b:a, and returns the upper half (left) or the lower half (right)."""
     left, mask, limit = direction == "l", np.uint32(31), np.uint32(32)
     upper = np.uint64(32)
 
@@ -88,7 +88,7 @@ def shf(direction: str, mode: str, _type: str) -> Body:
 
 
 def _lop3(a: Array, b: Array, c: Array, lut: Array) -> Array:
-    """The truth table `lut` at bit index a*4 + b*2 + c, for each bit.
+    """Look up each bit in the truth table `lut`, at index a*4 + b*2 + c.
 
     `lut` is uniform (an immediate).
     """
@@ -147,7 +147,7 @@ _PRMT_MODES: dict[str, tuple[tuple[int, int, int, int], ...]] = {
 
 @cache
 def _moves(selector: int) -> tuple[tuple[bool, int, int], ...]:
-    """A selector of prmt as moves of bytes: (from b, bits to the left, mask of the result)."""
+    """Return a selector of prmt as moves of bytes: (from b, bits to the left, mask of the result)."""
     masks: dict[tuple[bool, int], int] = {}
     for at in range(4):
         source = selector >> (4 * at) & 7
@@ -157,7 +157,7 @@ def _moves(selector: int) -> tuple[tuple[bool, int, int], ...]:
 
 
 def _permute_uniform(a: Array, b: Array, selector: int) -> Array:
-    """prmt with one selector for all lanes, as an immediate is."""
+    """Compute prmt with one selector for all lanes, such as an immediate."""
     result: Array | None = None
     for from_b, shift, mask in _moves(selector):
         term = b if from_b else a
@@ -171,7 +171,7 @@ def _permute_uniform(a: Array, b: Array, selector: int) -> Array:
 
 
 def _permute(a: Array, b: Array, c: Array) -> Array:
-    """prmt in its default mode: nibble i of c names the source of byte i, or its sign."""
+    """Compute prmt in its default mode: nibble i of c names the source of byte i, or its sign."""
     pair = (b.astype(np.uint64) << np.uint64(32)) | a
     result: Any = np.uint32(0)
     for at in range(4):
@@ -207,7 +207,7 @@ def prmt(_type: str, mode: str) -> Body:
 
 
 def leading_zeros(a: Array, width: int) -> Array:
-    """The count of zero bits above the highest set one, as uint32; `width` for 0."""
+    """Return the number of zero bits above the highest set one, as uint32; `width` for 0."""
     if width == 32:
         # Every uint32 is exact in float64, and frexp's exponent is the position of the top bit plus
         # one.
@@ -262,9 +262,9 @@ _LEAST = np.uint32(1 << 31)
 
 @form("fns b32")
 def fns(_type: str) -> Body:
-    """The n-th set bit from `base`: up for n > 0, down for n < 0, `base` itself for n == 0.
+    """Build fns: it finds the n-th set bit from `base`, up for n > 0, down for n < 0, `base` itself for n == 0.
 
-    Where there is none the result is -1, but 0 for the n that has no negative.
+    If there is none, the result is -1, or 0 for n = -2**31, whose negative does not exist.
     """
 
     def fn(mask: Array, base: Array, offset: Array) -> tuple[Array, ...]:
@@ -289,7 +289,7 @@ def fns(_type: str) -> Body:
 
 
 def _field_mask(length: Array, dtype: Any) -> Array:
-    """`length` low ones; all of them from the width on."""
+    """Return masks of `length` low ones; all bits are ones if `length` is the width or more."""
     width = np.dtype(dtype).itemsize * 8
     one, ones = dtype(1), dtype(2**width - 1)
     short: Array = (one << np.minimum(length, np.uint32(width - 1)).astype(dtype)) - one
@@ -298,16 +298,16 @@ def _field_mask(length: Array, dtype: Any) -> Array:
 
 
 def _field_operand(width: int) -> Any:
-    """The bits of a position or length that count.
+    """Return the mask of the bits of a position or length that count.
 
-    PTX says the low 8. Of 64-bit fields, which the hardware has no instruction for, all 32 do.
+    PTX says that the low 8 count. For 64-bit fields, for which the hardware has no instruction, all 32 count.
     """
     return np.uint32(0xFF if width == 32 else 0xFFFFFFFF)
 
 
 @form("bfe u32|u64|s32|s64")
 def bfe(type_: str) -> Body:
-    """Bits [pos, pos+len); past the top come zeros, or copies of the sign."""
+    """Build bfe: the bits [pos, pos+len). Bits above the top are zeros, or copies of the sign."""
     width = BITS[type_]
     storage: Any = STORAGE[type_]
     signed: Any = SIGNED[width]
@@ -349,7 +349,7 @@ def bfi(type_: str) -> Body:
 
 @form("bmsk clamp|wrap b32")
 def bmsk(mode: str, _type: str) -> Body:
-    """A mask of b ones from bit a up."""
+    """Build bmsk: a mask of b ones from bit a up."""
 
     def fn(a: Array, b: Array) -> tuple[Array, ...]:
         if mode == "wrap":
@@ -362,7 +362,7 @@ def bmsk(mode: str, _type: str) -> Body:
 
 @form("szext clamp|wrap u32|s32")
 def szext(mode: str, type_: str) -> Body:
-    """The low b bits of a, extended by zeros or by the highest of them."""
+    """Build szext: the low b bits of a, extended by zeros or by the highest of them."""
 
     def fn(a: Array, b: Array) -> tuple[Array, ...]:
         length = b & np.uint32(31) if mode == "wrap" else np.minimum(b, np.uint32(32))

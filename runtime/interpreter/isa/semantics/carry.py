@@ -21,7 +21,7 @@ _TYPES = "u32|s32|u64|s64"
 
 
 def _sum(a: Array, b: Array, carry: Array | None) -> tuple[Array, Array]:
-    """a + b + carry, and the carry out of it."""
+    """Return a + b + carry, and its carry out."""
     total = a + b
     out = total < a
     if carry is None:
@@ -31,7 +31,7 @@ def _sum(a: Array, b: Array, carry: Array | None) -> tuple[Array, Array]:
 
 
 def _difference(a: Array, b: Array, carry: Array | None) -> tuple[Array, Array]:
-    """a - b, less one more where `carry` is not set, and the carry out of it: set where nothing is borrowed."""
+    """Return a - b, less one more where `carry` is not set, and the carry out, which is set where nothing is borrowed."""
     total = a - b
     out = a >= b
     if carry is None:

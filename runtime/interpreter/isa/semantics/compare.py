@@ -45,9 +45,9 @@ def _integer_compare(op: str, type_: str) -> Compare:
 
 
 def _float_relation(op: str) -> Compare:
-    """The relation on float values.
+    """Return the relation `op` on float values.
 
-    Ordered ones are false for NaN, the unordered (`..u`) ones true.
+    Ordered relations are false for NaN, unordered ones (`..u`) are true.
     """
     if op == "ne":
         # Ordered: NumPy's own != is true for NaN.
@@ -80,7 +80,7 @@ def _float_compare(op: str, ftz: bool, type_: str) -> Compare:
 
 
 def compare(op: str, ftz: str, type_: str) -> Compare:
-    """The comparison `op` on registers of a scalar type."""
+    """Return the comparison `op` on registers of a scalar type."""
     if type_[0] in "bus" and type_ != "bf16":
         if ftz:
             raise Illegal("'.ftz' is for floating types")
@@ -140,7 +140,7 @@ _register_setp(pair=True)
 @form(f"setp {_FLOAT_OPS} and|or|xor? ftz? f16x2", pair=True)
 @form(f"setp {_FLOAT_OPS} and|or|xor? - bf16x2", pair=True, since=90)
 def setp_halves(op: str, bool_op: str, ftz: str, type_: str) -> Body:
-    """p compares the low halves, q the high ones."""
+    """Build setp on two halves: p compares the low halves, q the high ones."""
     test = compare(op, ftz, type_[:-2])
 
     def fn(a: Array, b: Array, c: Array | None = None) -> tuple[Array, ...]:
@@ -210,7 +210,7 @@ def set_float(op: str, bool_op: str, result: str, type_: str) -> Body:
 
 
 def _set_halves(op: str, bool_op: str, ftz: str, result: str, type_: str) -> Body:
-    """Both halves on their own: 1.0 or, for an integer result, all 16 ones."""
+    """Build set on two halves, each on its own: true is 1.0 or, in an integer result, 16 ones."""
     half_result = result[:-2] if result.endswith("x2") else "u16"
     half: Callable[..., tuple[Array, ...]]
     half = cast(Any, _set(op, bool_op, ftz, half_result, type_[:-2]).function)
@@ -264,7 +264,7 @@ def slct_s32(type_: str, control: str) -> Body:
 
 @form(f"slct ftz? {_SELECTABLE} f32")
 def slct_f32(ftz: str, type_: str, control: str) -> Body:
-    """-0 selects a, NaN selects b."""
+    """Build slct with an f32 control: -0 selects a, NaN selects b."""
 
     def fn(a: Array, b: Array, c: Array) -> tuple[Array, ...]:
         c = flush_f32(c) if ftz else c

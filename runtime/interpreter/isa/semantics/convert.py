@@ -27,9 +27,9 @@ _FLOATS = "f16|f32|f64"
 
 
 def integer_value(type_: str) -> Callable[[Array], Array]:
-    """Registers of any width to the value of their low bits.
+    """Return a function from registers of any width to the value of their low bits.
 
-    An int or uint array as wide as the type.
+    Its result is an int or uint array as wide as the type.
     """
     width = BITS[type_]
     unsigned = UNSIGNED[width]
@@ -40,7 +40,7 @@ def integer_value(type_: str) -> Callable[[Array], Array]:
 
 
 def integer_bits(type_: str) -> Callable[[Array], Array]:
-    """Integer values of any width, cut to the type, as its register bits."""
+    """Return a function from integer values of any width to register bits of the type, to which it cuts them."""
     width, storage = BITS[type_], STORAGE[type_]
     own = (SIGNED if type_[0] == "s" else UNSIGNED)[width]
     if width == 8:
@@ -57,7 +57,7 @@ def _limits(type_: str) -> tuple[int, int]:
 
 
 def clamp_integer(source: str, target: str) -> Callable[[Array], Array]:
-    """Values of one integer type saturated to the range of another, in 64 bits."""
+    """Return a function that saturates values of one integer type to the range of another, in 64 bits."""
     low, high = _limits(target)
     if source[0] == "s":
         low64, high64 = np.int64(low), np.int64(min(high, 2**63 - 1))
@@ -84,7 +84,7 @@ _INTEGRAL: dict[str, Any] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "
 
 
 def float_value(type_: str, ftz: bool) -> Callable[[Array], Array]:
-    """Registers to float32 or, for f64, float64 values."""
+    """Return a function from registers to float32 or, for f64, float64 values."""
     storage = STORAGE[type_]
     if type_ == "f32" and ftz:
         return lambda a: flush_f32(narrow(a, "f32")).view(np.float32)
@@ -92,7 +92,7 @@ def float_value(type_: str, ftz: bool) -> Callable[[Array], Array]:
 
 
 def _to_integer(target: str, nan: int) -> Callable[[Array], Array]:
-    """Integral float64 values, saturated to the type, as register bits; NaN gives `nan`."""
+    """Return a function from integral float64 values to register bits, saturated to the type; NaN gives `nan`."""
     low, high = _limits(target)
     bits = integer_bits(target)
     if BITS[target] < 64:
@@ -123,7 +123,7 @@ def _to_integer(target: str, nan: int) -> Callable[[Array], Array]:
 @form(f"cvt rni|rzi|rmi|rpi ftz? sat? {_INTEGERS} {_FLOATS}")
 @form(f"cvt rni|rzi|rmi|rpi - - {_INTEGERS} bf16", since=90)
 def cvt_float_to_integer(mode: str, ftz: str, sat: str, target: str, source: str) -> Body:
-    """Saturates always. NaN gives 0, or the top bit alone where either type has 64 bits."""
+    """Build cvt from float to integer. It always saturates. NaN gives 0, or the top bit alone if either type has 64 bits."""
     _check_ftz(ftz, target, source)
     value, integral = float_value(source, bool(ftz)), _INTEGRAL[mode]
     wide = source == "f64" or BITS[target] == 64
@@ -140,9 +140,7 @@ def _check_ftz(ftz: str, *types: str) -> None:
 
 
 def float_bits(target: str, mode: str, ftz: bool, sat: bool) -> Callable[[Array], Array]:
-    """float32 or float64 values, exact so far, rounded to a type's register bits with canonical
-    NaNs.
-    """
+    """Return a function that rounds exact float32 or float64 values to a type's register bits, with canonical NaNs."""
     rounded = _rounded_bits(target, mode)
     flush = ftz and target == "f32"
     if not sat and not flush:
@@ -178,7 +176,7 @@ def _encode_half(x: Array, target: str, mode: str) -> Array:
 
 
 def _pack_integer(source: str, target: str, mode: str) -> Callable[[Array], Array]:
-    """64-bit integers to any float format, rounded once."""
+    """Return a function from 64-bit integers to any float format, rounded once."""
     fmt, storage = FORMATS[target], STORAGE[target]
 
     def convert(v: Array) -> Array:
@@ -229,9 +227,7 @@ _RANK = {"f16": 1, "bf16": 1, "f32": 2, "f64": 3}
     since=90,
 )
 def cvt_float(mode: str, ftz: str, sat: str, target: str, source: str) -> Body:
-    """Widening is exact and takes no rounding, though bf16 sources bear one; narrowing demands
-    one.
-    """
+    """Build cvt between float types. Widening is exact and takes no rounding mode, except from bf16; narrowing needs one."""
     _check_ftz(ftz, target, source)
     exactly = target == source or _RANK[target] > _RANK[source]
     if exactly and mode and (source != "bf16" or target == "bf16"):
@@ -252,8 +248,8 @@ def cvt_float(mode: str, ftz: str, sat: str, target: str, source: str) -> Body:
 
 
 def _narrowed_nan(target: str) -> Callable[[Array, Array], Array]:
-    """f64 registers and their results in a narrower type, with NaNs of the sign and leading bits that
-    they had, made quiet.
+    """Return a function that corrects NaNs in the results of narrowing f64: they keep their sign and leading bits, and are
+    quiet.
     """
     fmt = FORMATS[target]
     storage: Any = STORAGE[target]
@@ -276,7 +272,7 @@ def _narrowed_nan(target: str) -> Callable[[Array, Array], Array]:
 @form(f"cvt rni|rzi|rmi|rpi ftz? sat? {_FLOATS} {_FLOATS}")
 @form("cvt rni|rzi|rmi|rpi - - bf16 bf16", since=90)
 def cvt_integral(mode: str, ftz: str, sat: str, target: str, source: str) -> Body:
-    """Rounds to an integral value of the same type."""
+    """Build cvt that rounds to an integral value of the same type."""
     if target != source:
         raise Illegal("integer rounding of a float keeps its type")
     _check_ftz(ftz, target)

@@ -17,12 +17,12 @@ _13, _16 = np.uint32(13), np.uint32(16)
 
 
 def _relu(x: Array) -> Array:
-    """max(x, +0) that keeps NaN."""
+    """Return max(x, +0), but keep NaN."""
     return np.where(x <= 0, x.dtype.type(0), x)
 
 
 def _half_codes(mode: str, relu: bool, satfinite: bool, name: str) -> Callable[[Array], Array]:
-    """f32 registers to f16 or bf16 codes, in uint16."""
+    """Return a function from f32 registers to f16 or bf16 codes, in uint16."""
 
     def convert(a: Array) -> Array:
         x = narrow(a, "f32").view(np.float32)
@@ -43,7 +43,7 @@ def cvt_half(mode: str, clamp: str, target: str, source: str) -> Body:
 
 @form("cvt rn|rz relu|satfinite|relu.satfinite|satfinite.relu? f16x2|bf16x2 f32", since=80)
 def cvt_halves(mode: str, clamp: str, target: str, source: str) -> Body:
-    """a goes to the upper half, b to the lower."""
+    """Build cvt of two f32: a goes to the upper half, b to the lower."""
     if target == "bf16x2" and mode == "rn" and not clamp:
         return Body((source, source), (target,), lambda a, b: (_bf16x2(a, b),))
     convert = _half_codes(mode, "relu" in clamp, "satfinite" in clamp, target[:-2])
@@ -55,7 +55,7 @@ def cvt_halves(mode: str, clamp: str, target: str, source: str) -> Body:
 
 
 def _bf16x2(a: Array, b: Array) -> Array:
-    """Two f32 to nearest-even bf16: the sums stay in 32 bits, the halves are masked together."""
+    """Round two f32 to nearest-even bf16. The sums stay in 32 bits, and the halves are masked together."""
     low, one, high = np.uint32(0x7FFF), np.uint32(1), np.uint32(0xFFFF0000)
     upper = (a + (low + ((a >> _16) & one))) & high
     lower = (b + (low + ((b >> _16) & one))) >> _16
@@ -73,8 +73,9 @@ def _canonical_nan(_: Array) -> Array:
 
 
 def _rounded_away_nan(satfinite: bool) -> Callable[[Array], Array]:
-    """NaNs under `.rna`, which is done with integers: the low bits are cut, so that one without others
-    becomes infinity, and what is not finite then is one unit too large for `.satfinite`.
+    """Return a function that gives the result of a NaN under `.rna`, as integer rounding leaves it.
+
+    The low bits are cut, so a NaN without other bits becomes infinity. With `.satfinite`, one unit is subtracted.
     """
     return lambda a: (a >> _13 << _13) - (np.uint32(1) << _13 if satfinite else np.uint32(0))
 
@@ -102,17 +103,17 @@ def cvt_tf32(*words: str) -> Body:
 
 @cache
 def _fp8_table(name: str, source: str, relu: bool) -> Array:
-    """The 8-bit code of each of the 65536 codes of f16 or bf16, in uint16."""
+    """Return the 8-bit code of each of the 65536 codes of f16 or bf16, in uint16."""
     x = decode(np.arange(65536, dtype=np.uint16), source)
     x = _relu(x) if relu else x
     return encode(x.astype(np.float64), FORMATS[name], "rn", saturate=True).astype(np.uint16)
 
 
 def _fp8_of_f32(a: Array, name: str, relu: bool) -> Array:
-    """f32 registers to 8-bit codes.
+    """Convert f32 registers to 8-bit codes, through bf16 rounded to odd.
 
-    The upper half of an f32, with a last bit that is set where the lower half is not zero, is a
-    bf16 rounded to odd: four digits more than the widest 8-bit format has, so it rounds alike.
+    This bf16 is the upper half of the f32, with its last bit set if the lower half is not zero. It has four digits more
+    than the widest 8-bit format, so it rounds to the same code as the f32.
     """
     odd = (a >> _16) | ((a & np.uint32(0xFFFF)) != 0)
     return _fp8_table(name, "bf16", relu)[odd]
@@ -158,7 +159,7 @@ def cvt_halves_of_fp8(_mode: str, relu: str, target: str, source: str) -> Body:
 
 
 def _clamped(target: str, source: str) -> Callable[[Array], Array]:
-    """32-bit registers saturated to a 2- to 16-bit integer type, as its low bits in uint32."""
+    """Return a function that saturates 32-bit registers to a 2- to 16-bit integer type: its low bits in uint32."""
     width = int(target[1:])
     signed = target[0] == "s"
     low, high = (-(2 ** (width - 1)), 2 ** (width - 1) - 1) if signed else (0, 2**width - 1)
@@ -180,7 +181,7 @@ def cvt_pack_halves(_pack: str, _sat: str, target: str, source: str) -> Body:
 
 @form("cvt pack sat u8|s8|u4|s4|u2|s2 s32 b32")
 def cvt_pack(_pack: str, _sat: str, target: str, source: str, rest: str) -> Body:
-    """The saturated a and b below what c holds, shifted up by both their widths."""
+    """Build cvt.pack: the saturated a and b go below the bits of c, which move up by both their widths."""
     clamp, width = _clamped(target, source), np.uint32(int(target[1:]))
 
     def fn(a: Array, b: Array, c: Array) -> tuple[Array, ...]:

@@ -44,7 +44,7 @@ class MatrixDescriptor:
 
 @cache
 def decode_descriptor(bits: int) -> MatrixDescriptor:
-    """The fields of a descriptor register."""
+    """Return the fields of a descriptor register."""
     return MatrixDescriptor(
         start=(bits & 0x3FFF) << 4,
         leading=(bits >> 16 & 0x3FFF) << 4,
@@ -64,7 +64,7 @@ FIXED_VALUE = 1 << 46
 
 @cache
 def decode_tensor_descriptor(bits: int) -> MatrixDescriptor:
-    """The fields of a descriptor of tcgen05. An unknown swizzle is taken for none."""
+    """Return the fields of a descriptor of tcgen05. An unknown swizzle counts as none."""
     return MatrixDescriptor(
         start=(bits & 0x3FFF) << 4,
         leading=(bits >> 16 & 0x3FFF) << 4,
@@ -75,7 +75,7 @@ def decode_tensor_descriptor(bits: int) -> MatrixDescriptor:
 
 
 def wrong_tensor_descriptor(bits: int) -> str:
-    """Why a descriptor of tcgen05 is none; empty where it is one."""
+    """Return why these bits are no descriptor of tcgen05; empty if they are one."""
     if bits >> 46 & 7 != 1:
         return f"bits 46 to 48 are {bits >> 46 & 7}, where version 1 is wanted"
     if bits & FIXED != FIXED_VALUE:
@@ -86,7 +86,7 @@ def wrong_tensor_descriptor(bits: int) -> str:
 
 
 def reserved_fields(bits: int) -> str:
-    """The reserved bits that are set, and the fields that they lie above; empty where there are none."""
+    """Return the reserved bits that are set, and the fields that they lie above; empty if there are none."""
     found: list[str] = []
     for (first, last), field in _RESERVED.items():
         some = [str(i) for i in range(first, last + 1) if bits >> i & 1]
@@ -96,9 +96,9 @@ def reserved_fields(bits: int) -> str:
 
 
 def swizzled(address: Array, span: int, base_offset: int = 0) -> Array:
-    """Byte addresses after the XOR pattern of `span` bytes.
+    """Return byte addresses after the XOR pattern of `span` bytes.
 
-    The 16-byte chunks are permuted among eight rows.
+    The pattern permutes 16-byte chunks among eight rows.
     """
     if span == 0:
         return address
@@ -109,7 +109,7 @@ def swizzled(address: Array, span: int, base_offset: int = 0) -> Array:
 
 
 def _k_major(fields: MatrixDescriptor, rows: Array, byte: Array) -> Array:
-    """Linear offsets of (row, byte of k)."""
+    """Return the linear offsets of (row, byte of k)."""
     if fields.swizzle == 0:
         # 8 rows of 16 bytes make a contiguous block; the two blocks along k lie `leading` apart
         return (rows >> 3) * fields.stride + (rows & 7) * 16 + (byte >> 4) * fields.leading + (byte & 15)
@@ -117,7 +117,7 @@ def _k_major(fields: MatrixDescriptor, rows: Array, byte: Array) -> Array:
 
 
 def _mn_major(fields: MatrixDescriptor, rows: Array, k: Array, element: int) -> Array:
-    """Linear offsets of (row, k) where rows are contiguous."""
+    """Return the linear offsets of (row, k) in the order in which rows are contiguous."""
     byte = rows * element
     if fields.swizzle == 0:
         return (byte >> 4) * fields.stride + (byte & 15) + (k >> 3) * fields.leading + (k & 7) * 16
@@ -129,9 +129,7 @@ def _mn_major(fields: MatrixDescriptor, rows: Array, k: Array, element: int) -> 
 
 @cache
 def _offsets(fields: MatrixDescriptor, rows: int, element: int, mn_major: bool, depth: int) -> Array:
-    """Offsets (rows, k), with `fields.start` reduced modulo 1024, from the start's multiple of
-    1024.
-    """
+    """Return offsets (rows, k) from the start's multiple of 1024, with `fields.start` reduced modulo 1024."""
     row = np.arange(rows, dtype=np.int64)[:, None]
     k = np.arange(depth // element, dtype=np.int64)[None, :]
     linear = _mn_major(fields, row, k, element) if mn_major else _k_major(fields, row, k * element)
@@ -143,11 +141,10 @@ def _offsets(fields: MatrixDescriptor, rows: int, element: int, mn_major: bool, 
 def operand_addresses(
     bits: int, rows: int, element: int, mn_major: bool = False, depth: int = 32, tensor: bool = False
 ) -> Array:
-    """Byte addresses in the shared window, (rows, depth // element) int64, of the tile a descriptor
-    stands for.
+    """Return the byte addresses in the shared window, (rows, depth // element) int64, of a descriptor's tile.
 
-    `bits`: the descriptor; `element`: bytes an element; `mn_major`: the transposed order; `depth`: bytes of k, 64 of what
-    is multiplied by a sparse A; `tensor`: a descriptor of tcgen05.
+    `bits`: the descriptor; `element`: bytes of an element; `mn_major`: the transposed order; `depth`: bytes of k, 64 of an
+    operand that is multiplied by a sparse A; `tensor`: whether this is a descriptor of tcgen05.
     """
     fields = decode_tensor_descriptor(bits) if tensor else decode_descriptor(bits)
     local = MatrixDescriptor(fields.start & 1023, fields.leading, fields.stride, fields.base_offset, fields.swizzle)

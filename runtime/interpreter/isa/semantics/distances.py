@@ -42,6 +42,6 @@ DISTANCES: dict[tuple[str, str, str], Measured] = {
 
 
 def bound(instruction: str, a_type: str, d_type: str) -> float:
-    """The largest distance allowed; 0 for integers."""
+    """Return the largest distance allowed; 0 for integers."""
     found = DISTANCES.get((instruction, a_type, d_type))
     return 0.0 if found is None else found.bound

@@ -18,14 +18,14 @@ _SPLIT = np.float64(2**27 + 1)
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """s = a + b rounded, and the exact error: s + e == a + b."""
+    """Return s = a + b rounded, and its exact error e: s + e == a + b."""
     s = a + b
     t = s - a
     return s, (a - (s - t)) + (b - t)
 
 
 def two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """p = a * b rounded, and the exact error, for factors far from overflow and underflow."""
+    """Return p = a * b rounded, and its exact error, for factors far from overflow and underflow."""
     p = a * b
     t = _SPLIT * a
     a_high = t - (t - a)
@@ -37,9 +37,7 @@ def two_product(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def to_odd(s: Array, error: Array) -> Array:
-    """`s` moved to the neighbour with an odd last bit, on the error's side, where it is even and
-    inexact.
-    """
+    """Return `s`, but where it is even and inexact its neighbour on the error's side, whose last bit is odd."""
     bits = s.view(np.int64)
     inexact = (np.abs(error) > 0) & ((bits & np.int64(1)) == 0)
     if not np.count_nonzero(inexact):
@@ -49,13 +47,13 @@ def to_odd(s: Array, error: Array) -> Array:
 
 
 def fma_odd(a: Array, b: Array, c: Array) -> Array:
-    """a*b + c of float32-representable operands (given as float64), rounded to odd in float64."""
+    """Return a*b + c, rounded to odd in float64, of float32-representable operands (given as float64)."""
     s, error = two_sum(a * b, c)
     return to_odd(s, error)
 
 
 def round_f32(x: Array, mode: str) -> Array:
-    """float64, exact or rounded to odd, to float32 in a rounding mode."""
+    """Round float64, which is exact or rounded to odd, to float32 in a rounding mode."""
     r = x.astype(np.float32)
     if mode == "rn":
         return r
@@ -72,14 +70,14 @@ def round_f32(x: Array, mode: str) -> Array:
 
 
 def _step(r: Array, mode: str, unsigned: Any) -> Array:
-    """The neighbour of r towards zero (rz), below (rm) or above (rp)."""
+    """Return the neighbour of r towards zero (rz), below (rm) or above (rp)."""
     if mode == "rz":
         return (r.view(unsigned) - unsigned(1)).view(r.dtype)
     return np.nextafter(r, r.dtype.type(-np.inf if mode == "rm" else np.inf))
 
 
 def zero_sign(result: Array, first: Array, second: Array, mode: str) -> Array:
-    """Gives an exact zero sum the sign that mode rm wants: minus, unless both terms are plus."""
+    """Give an exact zero sum the sign that mode rm wants: minus, unless both terms are plus."""
     if mode != "rm":
         return result
     minus = (result == 0) & (np.signbit(first) | np.signbit(second))
@@ -90,15 +88,15 @@ def zero_sign(result: Array, first: Array, second: Array, mode: str) -> Array:
 
 
 def _scaled(x: Array) -> tuple[Array, Array]:
-    """x = m * 2**e with |m| in [1/2, 1), or m == 0; e in int64."""
+    """Return (m, e) with x = m * 2**e and |m| in [1/2, 1), or m == 0; e in int64."""
     m, e = np.frexp(x)
     return m, e.astype(np.int64)
 
 
 def pack_f64(s: Array, t: Array, sticky: Array, exponent: Array, mode: str) -> Array:
-    """(s + t) * 2**exponent, |t| at most half a unit of s, as float64 rounded once.
+    """Return (s + t) * 2**exponent as float64 rounded once; |t| is at most half a unit of s.
 
-    `sticky`: t is inexact although its sign is right.
+    `sticky`: t is inexact, but has the right sign.
     """
     m, e = _scaled(s)
     sign = np.where(s < 0, -1.0, 1.0)
@@ -114,9 +112,7 @@ def pack_f64(s: Array, t: Array, sticky: Array, exponent: Array, mode: str) -> A
 
 
 def _fma_any(a: Array, b: Array, c: Array, mode: str) -> Array:
-    """The fused multiply-add of finite float64 of any size, by scaling to where the
-    transformations are exact.
-    """
+    """Return the fused multiply-add of finite float64 of any size: it scales them to where the transformations are exact."""
     (ma, ea), (mb, eb), (mc, ec) = _scaled(a), _scaled(b), _scaled(c)
     product = ea + eb
     vanished = (ma == 0) | (mb == 0)
@@ -141,7 +137,7 @@ _SMALL, _LARGE = np.float64(2.0**-400), np.float64(2.0**400)
 
 
 def fma_f64(a: Array, b: Array, c: Array, mode: str) -> Array:
-    """a*b + c rounded once. NaN operands propagate as in NumPy's own sum."""
+    """Return a*b + c rounded once. NaN operands propagate as in NumPy's own sum."""
     a, b, c = np.broadcast_arrays(a, b, c)
     if mode == "rn":
         p, e = two_product(a, b)
@@ -164,7 +160,7 @@ def fma_f64(a: Array, b: Array, c: Array, mode: str) -> Array:
 
 
 def div_f64(a: Array, b: Array, mode: str) -> Array:
-    """a / b rounded once, in any mode."""
+    """Return a / b rounded once, in any mode."""
     plain = a / b
     if mode == "rn":
         return plain
@@ -179,7 +175,7 @@ def div_f64(a: Array, b: Array, mode: str) -> Array:
 
 
 def sqrt_f64(a: Array, mode: str) -> Array:
-    """The square root rounded once, in any mode."""
+    """Return the square root rounded once, in any mode."""
     plain = np.sqrt(a)
     if mode == "rn":
         return plain

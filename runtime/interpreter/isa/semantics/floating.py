@@ -27,13 +27,13 @@ Real = Map  # on float arrays
 
 
 def flush_f32(bits: Array) -> Array:
-    """Bits of f32 with subnormals replaced by zeros of their sign."""
+    """Return bits of f32 with subnormals replaced by zeros of their sign."""
     tiny = (bits & _EXPONENT) == 0
     return np.where(tiny, bits & _SIGN, bits) if np.count_nonzero(tiny) else bits
 
 
 def canonical_f32(r: Array) -> Array:
-    """float32 values as bits, with PTX's NaN."""
+    """Return float32 values as bits, with PTX's NaN."""
     nan = r != r
     if np.count_nonzero(nan):
         return np.where(nan, CANONICAL_NAN_F32, r.view(np.uint32))
@@ -41,14 +41,14 @@ def canonical_f32(r: Array) -> Array:
 
 
 def saturate(r: Array) -> Array:
-    """Clamped to [0, 1]; NaN and -0 give +0."""
+    """Clamp values to [0, 1]; NaN and -0 give +0."""
     zero, one = r.dtype.type(0), r.dtype.type(1)
     return np.where(r > zero, np.minimum(r, one), zero)
 
 
 def tiny_result(wide: Real, mode: str) -> Real:
-    """Where an operation's result has less than the smallest normal magnitude after it is rounded to
-    24 digits, whatever its exponent: what `.ftz` goes by.
+    """Return a function that finds the results that `.ftz` flushes: those below the smallest normal magnitude after they
+    are rounded to 24 digits, whatever their exponent.
 
     `wide` gives the result in float64, exact or rounded to odd.
     """
@@ -61,9 +61,7 @@ def tiny_result(wide: Real, mode: str) -> Real:
 
 
 def flush_tiny(bits: Array, values: tuple[Array, ...], tiny: AnyMap) -> Array:
-    """Results flushed as `.ftz` does: also where only the coarser steps among subnormals rounded them
-    up to the smallest normal.
-    """
+    """Flush results as `.ftz` does, also those that rounding to a subnormal's coarser steps made the smallest normal."""
     edge = (bits & ~_SIGN) == _EDGE
     if not np.count_nonzero(edge):
         return flush_f32(bits)
@@ -73,10 +71,10 @@ def flush_tiny(bits: Array, values: tuple[Array, ...], tiny: AnyMap) -> Array:
 
 
 def body_f32(real: Real, arity: int, ftz: bool = False, sat: bool = False, tiny: Real | None = None) -> Body:
-    """`real` on float32 values as an instruction on f32 registers.
+    """Make `real`, a function of float32 values, an instruction on f32 registers.
 
-    `tiny` (`tiny_result`) tells `.ftz` where a result that rounds to the smallest normal is flushed.
-    The plain cases are the interpreter's inner loop.
+    `tiny` (`tiny_result`) tells `.ftz` where a result that rounds to the smallest normal is flushed. The plain cases are
+    the interpreter's inner loop.
     """
     fn = spreadable(real)
     finish: Callable[[Array], Array] = canonical_f32
@@ -109,7 +107,7 @@ def body_f32(real: Real, arity: int, ftz: bool = False, sat: bool = False, tiny:
 
 
 def propagate_f64(result: Array, operands: tuple[Array, ...]) -> Array:
-    """float64 values as bits; a NaN is that of the last operand that is one, made quiet, or canonical."""
+    """Return float64 values as bits. A NaN result is the last NaN operand, made quiet, or else the canonical NaN."""
     nan = result != result
     bits = result.view(np.uint64)
     if not np.count_nonzero(nan):
@@ -121,9 +119,9 @@ def propagate_f64(result: Array, operands: tuple[Array, ...]) -> Array:
 
 
 def body_f64(real: Real, arity: int, first: bool = False) -> Body:
-    """`real` on float64 values as an instruction on f64 registers.
+    """Make `real`, a function of float64 values, an instruction on f64 registers.
 
-    Of several NaN operands the last one's is the result, or with `first` the first one's.
+    If several operands are NaN, the result is the last one or, with `first`, the first one.
     """
     fn = spreadable(real)
 
@@ -140,7 +138,7 @@ _PLAIN: dict[str, Real] = {"add": np.add, "sub": np.subtract, "mul": np.multiply
 
 
 def directed_f32(name: str, mode: str) -> Real:
-    """add, sub or mul of float32 arrays in mode rz, rm or rp."""
+    """Return add, sub or mul of float32 arrays in mode rz, rm or rp."""
     if name == "mul":
         return lambda a, b: exact.round_f32(np.multiply(a, b, dtype=np.float64), mode)
 
@@ -154,7 +152,7 @@ def directed_f32(name: str, mode: str) -> Real:
 
 
 def _tiny_product(mode: str) -> Real:
-    """Sums of normal numbers need no such thing: they are exact where they are subnormal."""
+    """Return `tiny_result` of a product. Sums of normal numbers need none: they are exact where they are subnormal."""
     return tiny_result(lambda a, b: np.multiply(a, b, dtype=np.float64), mode or "rn")
 
 
@@ -188,7 +186,7 @@ def _directed_f64(name: str, mode: str) -> Body:
 
 
 def fma_f32(a: Array, b: Array, c: Array) -> Array:
-    """a*b + c of float32 arrays, rounded once to nearest even."""
+    """Return a*b + c of float32 arrays, rounded once to nearest even."""
     product = np.multiply(a, b, dtype=np.float64)
     total = product + c
     r = total.astype(np.float32)
@@ -243,7 +241,7 @@ def fused_f64(_name: str, mode: str, _type: str) -> Body:
 
 
 def _widened(body: Body, halves: tuple[int, ...], type_: str) -> Body:
-    """`body` of f32 with some operands of a half precision, which are f32 numbers too."""
+    """Return `body` of f32 for operands of which some have a half type, whose values are f32 values, too."""
     widen = _WIDEN[type_]
 
     def run(*arrays: Array) -> tuple[Array, ...]:
@@ -272,7 +270,7 @@ def fused_mixed(mode: str, sat: str, _type: str, half: str) -> Body:
 
 
 def _pairs(fn: Real, arity: int, ftz: bool, tiny: Real | None) -> Body:
-    """An f32 operation on both halves of 64-bit registers."""
+    """Build an f32 operation on both halves of 64-bit registers."""
     scalar = body_f32(fn, arity, ftz, tiny=tiny).function
 
     def run(*arrays: Array) -> tuple[Array, ...]:
@@ -297,7 +295,9 @@ def fused_pairs(mode: str, ftz: str, _type: str) -> Body:
 
 
 def _wide_quotient(a: Array, b: Array) -> Array:
-    """A quotient (or root) of f32 that is no f32 is further from any than half a unit of float64."""
+    """Divide f32 in float64. If a quotient (or root) of f32 is not an f32, its distance to each is more than half a unit of
+    float64.
+    """
     return np.divide(a, b, dtype=np.float64)
 
 
@@ -347,14 +347,14 @@ def sqrt_f64(mode: str, _type: str) -> Body:
 
 @form("abs|neg ftz? f32")
 def sign_f32(name: str, ftz: str, _type: str) -> Body:
-    """A NaN operand gives the canonical NaN; its sign is not kept."""
+    """Build abs or neg of f32. A NaN operand gives the canonical NaN; its sign is lost."""
     fn: Real = np.abs if name == "abs" else np.negative
     return body_f32(fn, 1, bool(ftz))
 
 
 @form("abs|neg f64")
 def sign_f64(name: str, _type: str) -> Body:
-    """A NaN operand keeps its sign: these are sums with -0, in hardware."""
+    """Build abs or neg of f64. A NaN operand keeps its sign, because the hardware adds -0."""
     sign = np.uint64(1 << 63)
 
     def fn(a: Array) -> tuple[Array, ...]:
@@ -366,7 +366,7 @@ def sign_f64(name: str, _type: str) -> Body:
 
 @form("copysign f32|f64")
 def copysign(type_: str) -> Body:
-    """b with the sign of a; a bit operation, NaNs included."""
+    """Build copysign: b with the sign of a. It is a bit operation, also for NaNs."""
     unsigned: Any = np.uint32 if type_ == "f32" else np.uint64
     sign = unsigned(1 << (31 if type_ == "f32" else 63))
     return Body((type_, type_), (type_,), lambda a, b: ((a & sign) | (b & ~sign),))

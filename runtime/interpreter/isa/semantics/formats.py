@@ -32,12 +32,12 @@ class FloatFormat:
 
     @property
     def lowest_exponent(self) -> int:
-        """The exponent of the smallest normal number."""
+        """Return the exponent of the smallest normal number."""
         return 1 - self.bias
 
     @property
     def largest(self) -> int:
-        """The code of the largest finite number."""
+        """Return the code of the largest finite number."""
         return (self.nan if self.infinity is None else self.infinity) - 1
 
     @property
@@ -59,9 +59,7 @@ _TOP = 61  # the bit of the leading one in a significand given to `pack`
 
 
 def _round_up(mode: str, negative: Array, quotient: Array, rest: Array, half: Array) -> Array:
-    """Whether the magnitude `quotient` with `rest` below it goes up by one, `half` being half a
-    unit.
-    """
+    """Return whether the magnitude `quotient`, with `rest` below it, is rounded up by one. `half` is half a unit."""
     if mode == "rn":
         return (rest > half) | ((rest == half) & ((quotient & np.uint64(1)) != 0))
     if mode == "rna":
@@ -81,11 +79,10 @@ def pack(
     mode: str,
     saturate: bool = False,
 ) -> Array:
-    """Codes (uint64, sign included) of +-significand * 2**(exponent - 61), correctly rounded.
+    """Return the codes (uint64, sign included) of +-significand * 2**(exponent - 61), correctly rounded.
 
-    `significand` is uint64 with its leading one at bit 61, or 0, and its bit 0 is sticky;
-    `exponent` is int64. Overflow gives what IEEE 754 says for `mode`, or the largest number where
-    `saturate`.
+    `significand` is uint64 with its leading one at bit 61, or 0, and its bit 0 is sticky; `exponent` is int64. Overflow
+    gives what IEEE 754 says for `mode`, or with `saturate` the largest number.
     """
     lowest = np.int64(fmt.lowest_exponent)
     exponent = np.where(significand == 0, lowest, exponent)
@@ -122,10 +119,10 @@ _IMPLICIT = np.uint64(1 << 52)
 
 
 def encode(x: Array, fmt: FloatFormat, mode: str = "rn", saturate: bool = False) -> Array:
-    """float64 values as codes of a format no wider than f32, in uint64.
+    """Return float64 values as codes of a format no wider than f32, in uint64.
 
-    NaN gives the format's NaN, without sign. With `saturate` (`.satfinite`), infinities and what
-    overflows give the largest number.
+    NaN gives the format's NaN, without sign. With `saturate` (`.satfinite`), infinities and overflows give the largest
+    number.
     """
     bits = x.view(np.uint64)
     negative = x.view(np.int64) < 0
@@ -149,7 +146,7 @@ def encode(x: Array, fmt: FloatFormat, mode: str = "rn", saturate: bool = False)
 
 @cache
 def _table(name: str) -> Array:
-    """All values of an 8-bit format, as float32."""
+    """Return all values of an 8-bit format, as float32."""
     fmt = FORMATS[name]
     code = np.arange(256)
     exponent, fraction = (code & 0x7F) >> fmt.mantissa, code & ((1 << fmt.mantissa) - 1)
@@ -163,8 +160,7 @@ def _table(name: str) -> Array:
 
 
 def decode(bits: Array, name: str) -> Array:
-    """Register bits of a scalar format as NumPy floats: float64 for f64, float32 (exact) for the
-    others.
+    """Return register bits of a scalar format as NumPy floats: float64 for f64, float32 (exact) for the others.
 
     `bits` are in the storage dtype of the format; 8-bit codes in any unsigned dtype, below 256.
     """
@@ -182,7 +178,7 @@ def decode(bits: Array, name: str) -> Array:
 
 
 def bf16_of_f32(x: Array) -> Array:
-    """float32 values rounded to nearest even, as bf16 codes in uint16."""
+    """Round float32 values to nearest even, to bf16 codes in uint16."""
     bits = x.view(np.uint32)
     rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
     nan = x != x
@@ -192,7 +188,7 @@ def bf16_of_f32(x: Array) -> Array:
 
 
 def f16_of_float(x: Array) -> Array:
-    """float32 or float64 values rounded to nearest even, as f16 codes in uint16."""
+    """Round float32 or float64 values to nearest even, to f16 codes in uint16."""
     code = x.astype(np.float16).view(np.uint16)
     nan = x != x
     return np.where(nan, np.uint16(F16.nan), code) if np.count_nonzero(nan) else code
@@ -202,5 +198,5 @@ _NEAREST: dict[str, Any] = {"f16": f16_of_float, "bf16": bf16_of_f32}
 
 
 def half_of_f32(x: Array, name: str) -> Array:
-    """float32 values rounded to nearest even to f16 or bf16."""
+    """Round float32 values to nearest even, to f16 or bf16."""
     return _NEAREST[name](x)

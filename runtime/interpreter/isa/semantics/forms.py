@@ -93,11 +93,11 @@ class SemanticForm:
     pair: bool
 
     def parse(self, words: Opcode) -> tuple[list[str] | None, int]:
-        """The chosen word of each slot, or None; and how many of `words` could be read."""
+        """Return the chosen word of each slot, or None; and how many of `words` could be read."""
         return _match(self.slots, words, 0)
 
     def opcodes(self) -> Iterator[tuple[Opcode, Body]]:
-        """Every legal opcode of this line."""
+        """Return every legal opcode of this line."""
         for choice in itertools.product(*self.slots):
             try:
                 body = self.build(*(".".join(word) for word in choice))
@@ -132,7 +132,7 @@ _TYPE = re.compile(r"pred|([busf]|bf|tf|e\d+m|ue\d+m)\d+(x\d+)?")
 
 
 def _in_order(slots: Slots, words: Opcode, head: str = "") -> list[str] | None:
-    """The chosen word of each slot where `words` stand in another order, or twice; None where they don't match."""
+    """Return the chosen word of each slot if `words` stand in another order, or twice; None if they do not match."""
     if len(words) > 4 * len(slots):
         return None
     once = tuple(w for at, w in enumerate(words) if w not in _TWICE or w not in words[:at])
@@ -150,7 +150,7 @@ def _in_order(slots: Slots, words: Opcode, head: str = "") -> list[str] | None:
 
 
 def _match_in_any_order(slots: Slots, words: Opcode) -> list[str] | None:
-    """Words that two slots have go to the slots in their order."""
+    """Match words to slots in any order. Words that two slots have go to the slots in their order."""
     if not slots:
         return None if words else []
     for at in range(len(words)):
@@ -167,7 +167,7 @@ def _match_in_any_order(slots: Slots, words: Opcode) -> list[str] | None:
 
 
 def _without(words: Opcode, option: Slot, at: int) -> Opcode:
-    """`words` without those of an option: number `at`, and the first of each other one."""
+    """Return `words` without those of an option: word number `at`, and the first of each other one."""
     left = list(words[:at] + words[at + 1 :])
     for word in option:
         if word != words[at]:
@@ -187,8 +187,9 @@ def slots_of(line: str) -> Slots:
 
 
 def parse_lines(lines: Iterable[str], words: Opcode) -> tuple[str, list[str]] | None:
-    """The first of some lines of the grammar that takes `words`, in its order or else in another, and the choice of each
-    slot; None where none does."""
+    """Return the first line of the grammar that takes `words`, in its order or else in another, and the choice of each
+    slot; None if no line does.
+    """
     for match in (lambda slots: _match(slots, words, 0)[0], lambda slots: _in_order(slots, words)):
         for line in lines:
             found = match(slots_of(line))
@@ -198,14 +199,14 @@ def parse_lines(lines: Iterable[str], words: Opcode) -> tuple[str, list[str]] | 
 
 
 def together(words: Opcode, *needed: str) -> Opcode | None:
-    """`words` without those that an instruction needs, wherever they stand; None where one is missing, or there twice."""
+    """Return `words` without those that an instruction needs, in any place; None if one is missing or there twice."""
     if any(words.count(w) != 1 for w in needed):
         return None
     return tuple(w for w in words if w not in needed)
 
 
 def expand_slots(line: str) -> Iterator[tuple[str, ...]]:
-    """Every word sequence of a line of the grammar."""
+    """Return every sequence of words of a line of the grammar."""
     for choice in itertools.product(*slots_of(line)):
         yield tuple(itertools.chain.from_iterable(choice))
 
@@ -235,17 +236,17 @@ def form(*lines: str, since: int = OLDEST, pair: bool = False) -> Callable[[Buil
 
 
 def _with_head(build: Builder, name: str) -> Builder:
-    """A builder of several instructions takes the instruction's name first."""
+    """Return a builder that passes the instruction's name first, for builders of several instructions."""
     return lambda *words: build(name, *words)
 
 
 def registered() -> Iterator[SemanticForm]:
-    """All forms, in the order of registration."""
+    """Return all forms, in the order of registration."""
     return itertools.chain.from_iterable(_FORMS.values())
 
 
 def _find(opcode: Opcode, pair: bool) -> tuple[Body, int] | str:
-    """The body of a form and the first sm_NN that has it, or why there is none."""
+    """Return the body of a form and the first sm_NN that has it, or why there is none."""
     words, furthest, why = opcode[1:], 0, ""
     for candidate in _FORMS.get((opcode[0], pair), ()):
         choice, reached = candidate.parse(words)
@@ -268,7 +269,7 @@ def _find(opcode: Opcode, pair: bool) -> tuple[Body, int] | str:
 
 @cache
 def compile_alu(opcode: Opcode, pair: bool = False) -> Alu:
-    """The function that `opcode`, a dotted mnemonic split at its dots, computes.
+    """Return the function that `opcode`, a dotted mnemonic split at its dots, computes.
 
     `pair` asks for the form with a destination `d|p`. Raises `UnknownInstruction` or `BadModifier`.
     """
@@ -288,7 +289,7 @@ _PIECE = 8192  # elements: a few temporaries of that many stay in the second cac
 
 
 def in_pieces(body: Body) -> Body:
-    """`body` over large arrays piece by piece: for those that make many temporaries."""
+    """Return a body that runs `body` piece by piece on large arrays, for a body that makes many temporaries."""
     function = cast(Function, body.function)
     storages = [STORAGE[name] for name in body.results]
 

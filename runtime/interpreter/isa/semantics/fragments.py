@@ -19,13 +19,13 @@ _MEMBER = np.arange(32) & 3  # t
 
 
 def _flat(rows: Array, columns: Array, width: int) -> Array:
-    """Row-major positions of (lane, element) pairs."""
+    """Return the row-major positions of (lane, element) pairs."""
     return (rows * width + columns).reshape(rows.shape[0], -1)
 
 
 @cache
 def a_positions(m: int, k: int, per_register: int) -> Array:
-    """(32, elements) positions of A's elements in the row-major m x k matrix."""
+    """Return the positions (32, elements) of A's elements in the row-major m x k matrix."""
     row_blocks = m // 8
     registers = (m * k) // (32 * per_register)
     r = np.arange(registers)[None, :, None]
@@ -38,7 +38,7 @@ def a_positions(m: int, k: int, per_register: int) -> Array:
 
 @cache
 def b_positions(n: int, k: int, per_register: int) -> Array:
-    """(32, elements) positions of B's elements in the row-major k x n matrix."""
+    """Return the positions (32, elements) of B's elements in the row-major k x n matrix."""
     registers = (n * k) // (32 * per_register)
     r = np.arange(registers)[None, :, None]
     j = np.arange(per_register)[None, None, :]
@@ -49,9 +49,7 @@ def b_positions(n: int, k: int, per_register: int) -> Array:
 
 @cache
 def accumulator_positions(m: int, n: int) -> Array:
-    """(32, elements) positions of C's and D's elements in the row-major m x n matrix, pairs of
-    columns together.
-    """
+    """Return the positions (32, elements) of C's and D's elements in the row-major m x n matrix, pairs of columns together."""
     row_blocks = m // 8
     element = np.arange(m * n // 32)[None, :]
     pair, half = element & 1, element >> 1
@@ -62,9 +60,7 @@ def accumulator_positions(m: int, n: int) -> Array:
 
 @cache
 def inverse(positions_key: tuple[str, int, int, int]) -> Array:
-    """For each matrix element, row-major, its place among the (lane, element) pairs of a
-    fragment.
-    """
+    """Return for each matrix element, row-major, its place among the (lane, element) pairs of a fragment."""
     kind, rows, columns, per_register = positions_key
     if kind == "a":
         positions = a_positions(rows, columns, per_register)
@@ -76,13 +72,13 @@ def inverse(positions_key: tuple[str, int, int, int]) -> Array:
 
 
 def gather(elements: Array, key: tuple[str, int, int, int], shape: tuple[int, int]) -> Array:
-    """(warps, 32, elements) fragments to (warps, rows, columns) matrices."""
+    """Convert fragments (warps, 32, elements) to matrices (warps, rows, columns)."""
     flat = elements.reshape(elements.shape[0], -1)
     return np.take(flat, inverse(key), axis=1).reshape(-1, *shape)
 
 
 def scatter(matrix: Array, positions: Array) -> Array:
-    """(warps, rows, columns) matrices to (warps, 32, elements) fragments."""
+    """Convert matrices (warps, rows, columns) to fragments (warps, 32, elements)."""
     return np.take(matrix.reshape(matrix.shape[0], -1), positions, axis=1)
 
 
@@ -96,7 +92,7 @@ _UPPER = _LANES >> 4
 
 @cache
 def quad_positions(kind: str, layout: str) -> Array:
-    """(32, elements) positions in four stacked row-major matrices; kinds a, b, c16 and c32."""
+    """Return positions (32, elements) in four stacked row-major matrices; kinds a, b, c16 and c32."""
     element = np.arange(8 if kind.startswith("c") else 4)[None, :]
     lane = (_LANES & 3)[:, None] + 0 * element
     upper, product = 4 * _UPPER[:, None], QUAD_PAIR[:, None]
@@ -118,9 +114,9 @@ def quad_positions(kind: str, layout: str) -> Array:
 
 @cache
 def matrix_row_map(count: int, transposed: bool) -> tuple[Array, Array]:
-    """Where register r of each lane lies, for ldmatrix and stmatrix `.m8n8.x{count}.b16`.
+    """Return where register r of each lane lies, for ldmatrix and stmatrix `.m8n8.x{count}.b16`.
 
-    Two arrays (count, 32, 2), last axis low and high half: the lane whose address operand names the
+    These are two arrays (count, 32, 2), whose last axis is the low and high half: the lane whose address operand names the
     row, and the byte offset in that row of 16 bytes.
     """
     r = np.arange(count)[:, None, None]
@@ -131,7 +127,7 @@ def matrix_row_map(count: int, transposed: bool) -> tuple[Array, Array]:
 
 
 def movmatrix(a: Array) -> Array:
-    """movmatrix.sync.aligned.m8n8.trans.b16 on (warps, 32) registers."""
+    """Compute movmatrix.sync.aligned.m8n8.trans.b16 on (warps, 32) registers."""
     halves = np.ascontiguousarray(a).view(np.uint16).reshape(a.shape[0], 8, 8)
     return np.ascontiguousarray(halves.transpose(0, 2, 1)).reshape(a.shape[0], 64).view(np.uint32)
 
@@ -140,23 +136,21 @@ def movmatrix(a: Array) -> Array:
 
 
 def accumulator_matrix(registers: Array, n: int) -> Array:
-    """(n/2, 4*groups, 32) accumulator values, one element a register, to (groups, 64, n)."""
+    """Convert accumulator values (n/2, 4*groups, 32), one element a register, to (groups, 64, n)."""
     groups = registers.shape[1] // 4
     blocks = registers.reshape(n // 8, 2, 2, groups, 4, 8, 4)  # column block, row half, pair, group, warp, g, t
     return blocks.transpose(3, 4, 1, 5, 0, 6, 2).reshape(groups, 64, n)
 
 
 def accumulator_registers(matrix: Array) -> Array:
-    """(groups, 64, n) to (n/2, 4*groups, 32): the inverse of `accumulator_matrix`."""
+    """Convert (groups, 64, n) to (n/2, 4*groups, 32): the inverse of `accumulator_matrix`."""
     groups, _, n = matrix.shape
     blocks = matrix.reshape(groups, 4, 2, 8, n // 8, 4, 2)
     return np.ascontiguousarray(blocks.transpose(4, 2, 6, 0, 1, 3, 5)).reshape(n // 2, 4 * groups, 32)
 
 
 def a_matrix(registers: Array, element: type[np.generic]) -> Array:
-    """(4, 4*groups, 32) uint32 registers of A to (groups, 64, k) codes of `element` width, k
-    being 32 bytes' worth.
-    """
+    """Convert A's uint32 registers (4, 4*groups, 32) to (groups, 64, k) codes of `element` width; k is 32 bytes' worth."""
     groups = registers.shape[1] // 4
     blocks = registers.reshape(2, 2, groups, 4, 8, 4)  # column half, row half, group, warp, g, t
     words = np.ascontiguousarray(blocks.transpose(2, 3, 1, 4, 0, 5)).reshape(groups, 64, 8)
@@ -164,11 +158,11 @@ def a_matrix(registers: Array, element: type[np.generic]) -> Array:
 
 
 def sparse_indices(words: Array, element_bytes: int, selector: int) -> Array:
-    """Where the stored elements of a sparse A lie: (4*groups, 32) registers to (groups, 64, k/2) indices along k.
+    """Return where the stored elements of a sparse A lie: (4*groups, 32) registers to (groups, 64, k/2) indices along k.
 
-    PTX ISA 9.7.15.6.1. Of 8 bits every lane 4 g + 2 c + r has the 32 k of half c of row g + 8 r; else lane 4 g + 2 s + c of
-    selector s has a half of the k of rows g (low bits) and g + 8. Four bits say which two of four elements are stored, in
-    ascending order, or which one of two of 32 bits. An index is -1 where bits say nothing valid.
+    PTX ISA 9.7.15.6.1. For 8-bit elements, lane 4 g + 2 c + r has the 32 k of half c of row g + 8 r. For others, lane 4 g +
+    2 s + c of selector s has a half of the k of rows g (low bits) and g + 8. Four bits say which two of four elements are
+    stored, in ascending order, or which one of two 32-bit elements. An index is -1 if the bits are invalid.
     """
     groups = words.shape[0] // 4
     lanes = np.ascontiguousarray(words).reshape(groups, 4, 8, 4)

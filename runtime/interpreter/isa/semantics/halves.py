@@ -31,13 +31,13 @@ _TINY_F16 = np.float32(2.0**-14 - 2.0**-26)
 
 
 def flush_f16(bits: Array) -> Array:
-    """Bits of f16 with subnormals replaced by zeros of their sign."""
+    """Return bits of f16 with subnormals replaced by zeros of their sign."""
     tiny = (bits & np.uint16(0x7C00)) == 0
     return np.where(tiny, bits & np.uint16(0x8000), bits) if np.count_nonzero(tiny) else bits
 
 
 def packed(fn: Bits) -> AnyMap:
-    """A function of uint16 halves on 32-bit registers that hold two."""
+    """Return a function of uint16 halves for 32-bit registers that hold two."""
     half = spreadable(fn)
 
     def run(*arrays: Array) -> Array:
@@ -49,7 +49,7 @@ def packed(fn: Bits) -> AnyMap:
 
 
 def half_body(fn: Bits, type_: str, arity: int, ftz: bool = False) -> Body:
-    """A function of uint16 codes as an instruction on .f16, .bf16, .f16x2 or .bf16x2 registers."""
+    """Make a function of uint16 codes an instruction on .f16, .bf16, .f16x2 or .bf16x2 registers."""
     plain = spreadable(fn)
 
     def flushed(*arrays: Array) -> Array:
@@ -69,7 +69,7 @@ def _relu(x: Array) -> Array:
 
 
 def _rounded(name: str, sat: bool, relu: bool = False, ftz: bool = False) -> Callable[[Array], Array]:
-    """float32 or float64 results, exact or rounded to odd, to codes of f16 or bf16."""
+    """Return a function that rounds float32 or float64 results, exact or rounded to odd, to codes of f16 or bf16."""
 
     def finish(x: Array) -> Array:
         if ftz:
@@ -137,7 +137,7 @@ def fma_bf16(_rn: str, relu: str, type_: str) -> Body:
 
 @form("fma rn oob relu? f16|f16x2|bf16|bf16x2", since=90)
 def fma_oob(_rn: str, _oob: str, relu: str, type_: str) -> Body:
-    """An OOB-NaN factor makes the result 0."""
+    """Build fma with .oob: an OOB-NaN factor makes the result 0."""
     fused = _fused(type_.removesuffix("x2"), False, bool(relu))
 
     def fn(a: Array, b: Array, c: Array) -> Array:

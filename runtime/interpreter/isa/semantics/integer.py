@@ -38,7 +38,7 @@ def add_saturating(name: str, _sat: str, type_: str) -> Body:
 
 
 def clamp_s32(wide: Array) -> Array:
-    """int64 values saturated to the range of .s32, as uint32 bits."""
+    """Saturate int64 values to the range of .s32, as uint32 bits."""
     low, high = np.int64(-(2**31)), np.int64(2**31 - 1)
     return np.minimum(np.maximum(wide, low), high).astype(np.int32).view(np.uint32)
 
@@ -71,7 +71,7 @@ Product = Callable[[Array, Array], Array]
 
 
 def _wide_product(type_: str) -> Product:
-    """The whole product of 16- or 32-bit operands, as the bits of the next wider type."""
+    """Return the whole product of 16- or 32-bit operands, as the bits of the next wider type."""
     value, wider = VALUE[type_], VALUE[WIDER[type_]]
     storage = STORAGE[WIDER[type_]]
     if value is STORAGE[type_]:
@@ -80,7 +80,7 @@ def _wide_product(type_: str) -> Product:
 
 
 def _high_u64(a: Array, b: Array) -> Array:
-    """Bits 64 to 127 of the product of uint64 arrays, by 32-bit halves."""
+    """Return bits 64 to 127 of the product of uint64 arrays, by 32-bit halves."""
     a_low, a_high = a & _LOW32, a >> _32
     b_low, b_high = b & _LOW32, b >> _32
     middle = a_high * b_low + ((a_low * b_low) >> _32)
@@ -95,7 +95,7 @@ def _high_s64(a: Array, b: Array) -> Array:
 
 
 def high_product(type_: str) -> Product:
-    """mul.hi: the upper half of the product, as bits of the operands' width."""
+    """Return mul.hi: the upper half of the product, as bits of the operands' width."""
     if type_ == "u64":
         return _high_u64
     if type_ == "s64":
@@ -106,7 +106,7 @@ def high_product(type_: str) -> Product:
 
 
 def _product(mode: str, type_: str) -> tuple[Product, str]:
-    """The product of mode lo, hi or wide, and its type."""
+    """Return the product of mode lo, hi or wide, and its type."""
     if mode == "lo":
         return np.multiply, type_
     if mode == "hi":
@@ -140,7 +140,7 @@ def mad_saturating(_mode: str, _sat: str, type_: str) -> Body:
 
 
 def _low24(type_: str) -> Callable[[Array], Array]:
-    """The low 24 bits of a 32-bit register, by sign or zeros, in 64 bits."""
+    """Return the low 24 bits of a 32-bit register, extended by sign or zeros to 64 bits."""
     if type_ == "u32":
         return lambda a: (a & np.uint32(0xFFFFFF)).astype(np.uint64)
     return lambda a: ((a << np.uint32(8)).view(np.int32) >> np.int32(8)).astype(np.int64).view(np.uint64)
@@ -176,7 +176,7 @@ def mad24_saturating(mode: str, _sat: str, type_: str) -> Body:
 
 
 def _magnitude(a: Array, type_: str) -> tuple[Array, Array]:
-    """|a| as unsigned bits, and where a < 0."""
+    """Return |a| as unsigned bits, and where a < 0."""
     negative = a.view(VALUE[type_]) < 0
     return np.where(negative, np.negative(a), a), negative
 
@@ -202,9 +202,9 @@ def _signed_remainder(type_: str) -> Product:
 
 @form(f"div|rem {_ALL}")
 def div(name: str, type_: str) -> Body:
-    """Truncating division.
+    """Build div or rem, which truncate.
 
-    A zero divisor gives all ones, which is what the expansions of an NVIDIA H200 leave.
+    A zero divisor gives all ones, as on an NVIDIA H200.
     """
     ones = STORAGE[type_](2 ** BITS[type_] - 1)
     exact: Product
@@ -245,7 +245,7 @@ def extreme_relu(name: str, *_: str) -> Body:
 
 
 def _halves(ufunc: Any, dtype: Any) -> Product:
-    """`ufunc` on both 16-bit halves of 32-bit registers."""
+    """Apply `ufunc` to both 16-bit halves of 32-bit registers."""
 
     def fn(a: Array, b: Array) -> Array:
         a, b = np.broadcast_arrays(a, b)
@@ -279,7 +279,7 @@ def extreme_halves_relu(name: str, *_: str) -> Body:
 
 
 def _bytes_of(a: Array, signed: bool, count: int, width: int) -> list[Array]:
-    """The `count` lowest fields of `width` bits, each as uint32 by sign or zeros."""
+    """Return the `count` lowest fields of `width` bits, each as uint32, extended by sign or zeros."""
     fields: list[Array] = []
     for index in range(count):
         field = a << np.uint32(32 - width * (index + 1))

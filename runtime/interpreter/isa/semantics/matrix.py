@@ -55,7 +55,7 @@ class MmaSemantics(ProductForm):
     function: Callable[[Registers, Registers, Registers], Registers]
 
     def __call__(self, a: Registers, b: Registers, c: Registers) -> Registers:
-        """D = A*B + C on lists of (warps, 32) register arrays."""
+        """Compute D = A*B + C on lists of (warps, 32) register arrays."""
         with np.errstate(all="ignore"):
             return self.function(a, b, c)
 
@@ -64,7 +64,7 @@ class MmaSemantics(ProductForm):
 
 
 def elements(registers: Registers, type_: str) -> Array:
-    """(warps, 32, elements) codes of a fragment, in uint8 for what is narrower than a byte."""
+    """Return a fragment's codes (warps, 32, elements), in uint8 for types narrower than a byte."""
     stacked = np.stack(registers, axis=-1)
     width = WIDTH[type_]
     if width >= 8:
@@ -77,7 +77,7 @@ def elements(registers: Registers, type_: str) -> Array:
 
 
 def values(codes: Array, type_: str) -> Array:
-    """Codes of any operand type as float64 (exact)."""
+    """Convert codes of any operand type to float64 (exact)."""
     if type_ == "s8":
         return codes.view(np.int8).astype(np.float64)
     if type_ == "s4":
@@ -90,7 +90,7 @@ def values(codes: Array, type_: str) -> Array:
 
 
 def result_codes(total: Array, type_: str, satfinite: bool) -> Array:
-    """float64 sums as codes of the accumulator type."""
+    """Convert float64 sums to codes of the accumulator type."""
     if type_ == "f32":
         return canonical_f32(total.astype(np.float32))
     if type_ == "f16":
@@ -103,7 +103,7 @@ def result_codes(total: Array, type_: str, satfinite: bool) -> Array:
 
 
 def _registers(elements: Array) -> Registers:
-    """(warps, 32, elements) codes to registers, 16-bit ones in pairs."""
+    """Convert codes (warps, 32, elements) to registers; 16-bit codes go in pairs."""
     packed = np.ascontiguousarray(elements)
     if packed.dtype == np.uint16:
         packed = packed.view(np.uint32)
@@ -147,7 +147,7 @@ def products(x: Array, y: Array, z: Array, d_type: str, how: str) -> Registers:
 
 
 def _multiply_quads(a_layout: str, b_layout: str, c_type: str, d_type: str) -> Any:
-    """m8n8k4 of f16: four independent products."""
+    """Return the product m8n8k4 of f16: four independent products."""
 
     def load(registers: Registers, kind: str, layout: str, type_: str, shape: tuple[int, int]) -> Array:
         order = np.argsort(fragments.quad_positions(kind, layout).reshape(-1))
@@ -195,7 +195,7 @@ def extents(shape: str) -> tuple[int, int, int]:
 
 
 def held(type_: str, count: int) -> tuple[str, int]:
-    """Register type and count of `count` elements a lane."""
+    """Return the register type and the number of registers for `count` elements a lane."""
     width = WIDTH[type_]
     if type_ in ("f64", "f32", "s32"):
         return type_, count
@@ -204,7 +204,7 @@ def held(type_: str, count: int) -> tuple[str, int]:
 
 @cache
 def compile_mma(opcode: Opcode) -> MmaSemantics:
-    """The function of an mma.sync form. Raises `UnknownInstruction` or `BadModifier`."""
+    """Return the semantics of an mma.sync form. Raises `UnknownInstruction` or `BadModifier`."""
     if opcode[:1] != ("mma",):
         raise UnknownInstruction(opcode)
     rest = together(opcode[1:], "sync", "aligned")
@@ -237,5 +237,5 @@ def _build(opcode: Opcode, words: list[str]) -> MmaSemantics:
 
 
 def forms() -> list[Opcode]:
-    """Every supported form."""
+    """Return every supported form."""
     return [("mma", "sync", "aligned", *words) for line in LINES for words in expand_slots(line)]

@@ -22,7 +22,7 @@ Pair = Callable[[Array, Array], Array]
 
 
 def _key(fmt: FloatFormat) -> Callable[[Array], Array]:
-    """Bits to signed integers in the order of the values; its own inverse."""
+    """Return a function from bits to signed integers in the order of the values; it is its own inverse."""
     signed: Any = SIGNED[fmt.bits]
     storage: Any = STORAGE[fmt.name]
     last, magnitude = signed(fmt.bits - 1), signed(2 ** (fmt.bits - 1) - 1)
@@ -35,7 +35,7 @@ def _key(fmt: FloatFormat) -> Callable[[Array], Array]:
 
 
 def extreme(name: str, type_: str, nan: bool, xorsign: bool = False) -> Pair:
-    """min or max on register bits, by integer order."""
+    """Return min or max on register bits, by integer order."""
     fmt = FORMATS[type_]
     storage: Any = STORAGE[type_]
     signed: Any = SIGNED[fmt.bits]
@@ -68,7 +68,7 @@ def extreme(name: str, type_: str, nan: bool, xorsign: bool = False) -> Pair:
 
 
 def _fast_f32(name: str, nan: bool) -> Pair:
-    """The plain f32 forms: NumPy's own, mended where both operands are zeros or one is NaN."""
+    """Return a plain f32 form: NumPy's own, corrected where both operands are zeros or one is NaN."""
     numbers: Any = np.fmin if name == "min" else np.fmax
     strict: Any = np.minimum if name == "min" else np.maximum
     choose = strict if nan else numbers
@@ -96,7 +96,7 @@ THREE = "ftz? NaN? abs? f32"  # min and max of three operands, from sm_100 on
 
 
 def extreme_of_three(opcode: Opcode) -> Alu:
-    """min or max of three f32 operands; with `.abs` of their magnitudes. Raises BadModifier."""
+    """Return min or max of three f32 operands; with `.abs`, of their magnitudes. Raises BadModifier."""
     found = parse_lines([THREE], opcode[1:])
     if found is None:
         raise BadModifier(opcode, "of three operands there are .ftz, .NaN, .abs and .f32")

@@ -50,7 +50,7 @@ class SparseSemantics(ProductForm):
         return _chunk(self.types[0])
 
     def __call__(self, a: Registers, b: Registers, c: Registers, places: Array) -> Registers:
-        """D = A*B + C on lists of (warps, 32) register arrays."""
+        """Compute D = A*B + C on lists of (warps, 32) register arrays."""
         with np.errstate(all="ignore"):
             return self.function(a, b, c, places)
 
@@ -63,13 +63,16 @@ class SparseSemantics(ProductForm):
 
 
 def _chunk(type_: str) -> int:
-    """Elements of A that four bits of metadata describe."""
+    """Return the number of elements of A that four bits of metadata describe."""
     return {32: 2, 4: 8}.get(WIDTH[type_], 4)
 
 
 def stored_at(bits: Array, chunk: int, valid: Array) -> Array:
-    """Where along k the stored elements lie, (n, rows, k / 2), by the four bits (n, rows, chunks) of each chunk; -1 where these
-    name no place. `valid`: whether the two numbers in four bits may stand together, for chunks of four and more."""
+    """Return where along k the stored elements lie, (n, rows, k / 2), from the four bits (n, rows, chunks) of each chunk.
+
+    The result is -1 if the bits name no place. `valid`: whether the two numbers in four bits may stand together, for chunks
+    of four and more.
+    """
     first = chunk * np.arange(bits.shape[2])
     if chunk == 2:
         which = np.where(bits == 0b1110, 1, np.where(bits == 0b0100, 0, -1))
@@ -82,10 +85,11 @@ def stored_at(bits: Array, chunk: int, valid: Array) -> Array:
 
 @cache
 def metadata(chunks: int, selector: int, narrow: bool) -> tuple[Array, Array]:
-    """Return the lane and the four bits of it that describe each chunk: two arrays (16 rows, chunks).
+    """Return which lane, and which four bits of its metadata, describe each chunk: two arrays (16 rows, chunks).
 
-    Of 4 chunks lane `selector` of each four has both rows of the four (g and g + 8). Of 8 chunks two lanes have half of the
-    columns each, or of elements of at most 8 bits (`narrow`) a row each; of 16 all four have a row of a half.
+    For 4 chunks, lane `selector` of each four lanes has both rows of the four (g and g + 8). For 8 chunks, two lanes have
+    half of the columns each or, for elements of at most 8 bits (`narrow`), one row each. For 16 chunks, each of the four
+    lanes has one half of one row.
     """
     row, chunk = np.arange(16)[:, None], np.arange(chunks)[None, :]
     g, upper = row % 8, row // 8
@@ -116,7 +120,7 @@ def _multiply(m: int, n: int, k: int, types: tuple[str, str, str, str], how: str
 
 @cache
 def compile_sparse(opcode: Opcode) -> SparseSemantics:
-    """The function of an mma.sp form. Raises `BadModifier`."""
+    """Return the semantics of an mma.sp form. Raises `BadModifier`."""
     variant = next(word for word in opcode if word in VARIANTS)
     rest = together(opcode[1:], "sync", "aligned", variant)
     found = None if rest is None else parse_lines(LINES, rest)
@@ -136,5 +140,5 @@ def compile_sparse(opcode: Opcode) -> SparseSemantics:
 
 
 def forms() -> list[Opcode]:
-    """Every supported form."""
+    """Return every supported form."""
     return [("mma", v, "sync", "aligned", *words) for v in VARIANTS for line in LINES for words in expand_slots(line)]

@@ -29,9 +29,9 @@ class Entry:
 
 
 def entries() -> Iterator[Entry]:
-    """All elementwise forms, each once.
+    """Return all elementwise forms, each once.
 
-    The first registration that takes an opcode is the one that computes it.
+    The first registration that takes an opcode computes it.
     """
     seen: set[tuple[Opcode, bool]] = set()
     for form in forms.registered():

@@ -65,41 +65,43 @@ class Product:
 
     @property
     def rows(self) -> int:
-        """Rows of A and D in one block."""
+        """Return the rows of A and D in one block."""
         return self.m // 2 if self.pair else self.m
 
     @property
     def columns(self) -> int:
-        """Columns of tensor memory that D takes."""
+        """Return the columns of tensor memory that D takes."""
         return self.n // self.splits
 
     @property
     def splits(self) -> int:
-        """Parts of D's columns that lie in lanes of their own: 2 in layouts B and E, 4 in layout G."""
+        """Return the number of parts of D's columns that lie in lanes of their own: 2 in layouts B and E, 4 in layout G."""
         return 128 // self.m if self.stationary else 2 if self.pair and self.m == 128 else 1
 
     @property
     def half(self) -> bool:
-        """Whether D takes 16 of each 32 lanes (layout F)."""
+        """Return whether D takes 16 of each 32 lanes (layout F)."""
         return self.m == 64 and not self.pair and not self.stationary
 
     @property
     def lanes(self) -> Array:
-        """The lanes of a block that D takes: of its rows, once for each part of the columns. A row of A lies there, too."""
+        """Return the lanes of a block that D takes: one for each row, for each part of the columns. A row of A lies there,
+        too.
+        """
         return lanes_of(self.half)
 
     @property
     def narrow(self) -> bool:
-        """Whether elements of A have less than 8 bits."""
+        """Return whether elements of A have less than 8 bits."""
         return self.a_type in _MINI
 
     @property
     def packed(self) -> bool:
-        """Whether two elements of 4 bits are in a byte of shared memory."""
+        """Return whether a byte of shared memory has two elements of 4 bits."""
         return self.kind in ("mxf4", "mxf4nvf4")
 
     def size(self, which: str) -> int:
-        """Return the bytes of an element of A or B in shared memory, 1 for what is no larger."""
+        """Return the bytes of an element of A or B in shared memory, at least 1."""
         return np.dtype(self.code(which)).itemsize
 
     def used(self, which: str) -> int:
@@ -109,7 +111,7 @@ class Product:
 
     @property
     def chunk(self) -> int:
-        """Elements of a sparse A that four bits of metadata describe."""
+        """Return the number of elements of a sparse A that four bits of metadata describe."""
         return 8 if self.packed else 2 if self.kind == "tf32" else 4
 
     @property
@@ -117,7 +119,9 @@ class Product:
         return 1 if self.kind in ("f16", "tf32") else 2
 
     def places(self, words: Array) -> Array:
-        """Where along k the stored elements of A lie, (n, rows, k / 2), by words (n, lanes, columns); -1 where none is named."""
+        """Return where along k the stored elements of A lie, (n, rows, k / 2), from words (n, lanes, columns); -1 if bits
+        name none.
+        """
         lane, column, first = metadata_places(self.rows, self.k // self.chunk, self.metadata_columns)
         bits = (words[:, lane, column] >> first & np.uint32(15)).astype(np.int64)
         return stored_at(bits, self.chunk, np.isin(bits, _MEANINGFUL))
@@ -126,7 +130,9 @@ class Product:
         return _CODES.get(self.a_type if which == "a" else self.b_type, np.uint8)
 
     def values(self, codes: Array, which: str) -> Array:
-        """Codes (..., rows, 32 bytes' worth) to values (..., rows, k): float32, or float64 of integers and scaled ones."""
+        """Convert codes (..., rows, 32 bytes' worth) to values (..., rows, k): float32, or float64 for integers and scaled
+        products.
+        """
         type_ = self.a_type if which == "a" else self.b_type
         if type_ in ("s8", "u8"):
             return (codes.view(np.int8) if type_ == "s8" else codes).astype(np.float64)
@@ -138,7 +144,7 @@ class Product:
         return found.astype(np.float64) if self.scales else found
 
     def sum(self, product: Array, d: Array | None) -> Array:
-        """A B, and D where it is added, in accumulator values."""
+        """Return A B, plus D if `d` is given, in accumulator values."""
         if self.negative:
             product = -product
         if self.d_type == "s32":
@@ -150,13 +156,13 @@ class Product:
         return total.astype(np.float16) if self.d_type == "f16" else total
 
     def accumulator(self, words: Array) -> Array:
-        """Words of tensor memory as values of D: one element a word."""
+        """Convert words of tensor memory to values of D: one element a word."""
         if self.d_type == "f16":
             return words.astype(np.uint16).view(np.float16).astype(np.float32)
         return words.view(np.float32 if self.d_type == "f32" else np.int32)
 
     def words(self, values: Array) -> Array:
-        """The inverse."""
+        """Convert values of D to words of tensor memory: the inverse of `accumulator`."""
         if self.d_type == "f16":
             return values.view(np.uint16).astype(np.uint32)
         return values.view(np.uint32)
@@ -170,7 +176,7 @@ def _bits(word: int, first: int, count: int) -> int:
 def product_of(
     word: int, kind: str, pair: bool, vector: str, stationary: bool = False, sparse: bool = False
 ) -> Product:  # fmt: skip
-    """The product that an instruction descriptor names for `kind`. Raises `BadDescriptor`."""
+    """Return the product that an instruction descriptor names for `kind`. Raises `BadDescriptor`."""
     scaled = kind.startswith("mx")
     if _bits(word, 2, 1) != sparse:
         says, name = ("dense", "tcgen05.mma.sp") if sparse else ("sparse", "tcgen05.mma")
@@ -215,7 +221,7 @@ def product_of(
 
 
 def _selector(kind: str, pair: bool, m: int, word: int) -> int:
-    """The sparsity selector. Raises `BadDescriptor` for products whose metadata lies where no text tells."""
+    """Return the sparsity selector. Raises `BadDescriptor` for products whose place of metadata no text tells."""
     if m != (256 if pair else 128):
         raise BadDescriptor(f"metadata of a sparse A with M = {m} is not interpreted")
     if kind.startswith("mx"):
@@ -250,7 +256,7 @@ _MINI = {"e2m1": (1, 1, 4), "e2m3": (3, 1, 6), "e3m2": (2, 3, 6)}  # mantissa bi
 
 @cache
 def _minifloats(name: str) -> Array:
-    """All values of a format without infinities and NaN, by code, as float32."""
+    """Return all values of a format without infinities and NaN, by code, as float32."""
     mantissa, bias, bits = _MINI[name]
     code = np.arange(1 << bits)
     exponent, fraction = code >> mantissa & ((1 << (bits - 1 - mantissa)) - 1), code & ((1 << mantissa) - 1)
@@ -263,7 +269,7 @@ def _minifloats(name: str) -> Array:
 
 
 def _unpacked(codes: Array, type_: str) -> Array:
-    """Sixteen elements of 4 or 6 bits at the start of each 16 bytes, (..., 32), as one code a byte."""
+    """Return the sixteen elements of 4 or 6 bits at the start of each 16 bytes, (..., 32), as one code a byte."""
     chunks = codes.reshape(*codes.shape[:-1], -1, 16)
     if type_ == "e2m1":
         halves = chunks[..., :8]
@@ -277,7 +283,7 @@ def _unpacked(codes: Array, type_: str) -> Array:
 
 @cache
 def scale_values(type_: str) -> Array:
-    """All values of a type of scale factors, by code, as float64."""
+    """Return all values of a type of scale factors, by code, as float64."""
     code = np.arange(256)
     if type_ == "ue8m0":
         found = np.where(code == 255, np.nan, np.ldexp(1.0, np.minimum(code, 254) - 127))
@@ -294,10 +300,10 @@ _MEANINGFUL = (0b0100, 0b1000, 0b1100, 0b1001, 0b1101, 0b0110, 0b1110)
 
 @cache
 def metadata_places(rows: int, chunks: int, columns: int) -> tuple[Array, Array, Array]:
-    """The lane, the column and the first bit that describe each chunk of each row: three arrays (rows, chunks).
+    """Return the lane, the column and the first bit that describe each chunk of each row: three arrays (rows, chunks).
 
-    In one column (16 and 32 bits), a lane of each 16 has rows g (low bits) and g + 8, of one half of the chunks. In two, a lane
-    has its row (PTX ISA 9.7.16.10.8.4; the layouts are those of CuTe's fragments).
+    If metadata takes one column (16 and 32 bits), a lane of each 16 has rows g (low bits) and g + 8, of one half of the
+    chunks. If it takes two, a lane has its own row (PTX ISA 9.7.16.10.8.4; the layouts are those of CuTe's fragments).
     """
     row, chunk = np.arange(rows)[:, None], np.arange(chunks)[None, :]
     if columns == 1:
@@ -311,7 +317,7 @@ def metadata_places(rows: int, chunks: int, columns: int) -> tuple[Array, Array,
 
 @cache
 def lanes_of(half: bool) -> Array:
-    """All lanes, or the first 16 of each 32."""
+    """Return all lanes, or the first 16 of each 32."""
     rows = np.arange(64 if half else LANES)
     found = rows // 16 * 32 + rows % 16 if half else rows
     found.setflags(write=False)
@@ -320,9 +326,9 @@ def lanes_of(half: bool) -> Array:
 
 @cache
 def fragment(shape: str, num: int, packed: bool, split: int) -> tuple[Array, Array]:
-    """Where tcgen05.ld and .st find registers: lanes (registers, 32), and columns (registers, 32, words).
+    """Return where tcgen05.ld and .st find registers: lanes (registers, 32), and columns (registers, 32, words).
 
-    `words` is 2 where a register holds 16 bits of two columns. PTX ISA 9.7.16.2.3.1.
+    `words` is 2 if a register holds 16 bits of two columns. PTX ISA 9.7.16.2.3.1.
     """
     thread, x = np.arange(32)[None, :], np.arange(num)[:, None]
     g, t = thread // 4, thread % 4

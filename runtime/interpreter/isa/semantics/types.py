@@ -21,7 +21,7 @@ Map = Callable[[Array], Array] | Callable[[Array, Array], Array] | Callable[[Arr
 
 
 def spreadable(fn: Map) -> AnyMap:
-    """`fn` as its callers see it that spread a tuple of operands."""
+    """Return `fn` with a type that lets callers spread a tuple of operands."""
     return cast(AnyMap, fn)
 
 
@@ -89,6 +89,6 @@ CANONICAL_NAN_F64 = np.uint64(0xFFF8000000000000)
 
 
 def narrow(bits: Array, type_name: str) -> Array:
-    """`bits` of any register width, cut to the storage of `type_name` (PTX ISA 9.4.1)."""
+    """Cut `bits` of any register width to the storage of `type_name` (PTX ISA 9.4.1)."""
     storage = STORAGE[type_name]
     return bits if bits.dtype == storage else bits.astype(storage)

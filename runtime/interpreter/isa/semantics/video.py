@@ -19,7 +19,7 @@ Fields = Callable[[Array, Array], Array]
 
 
 def _average(a: Array, b: Array) -> Array:
-    """Half the sum; halves go up where the sum is not negative."""
+    """Return half the sum; halves are rounded up where the sum is not negative."""
     total = a + b
     return (total + (total >= 0)) >> 1
 
@@ -43,14 +43,14 @@ _COMPARISONS: dict[str, Any] = {
 
 
 def _fields(a: Array, width: int, type_: str) -> Array:
-    """The fields of registers, along a new last axis, as int64."""
+    """Return the fields of registers, along a new last axis, as int64."""
     field = (SIGNED if type_ == "s32" else UNSIGNED)[width]
     parts = np.ascontiguousarray(a).view(field)
     return parts.reshape(*np.shape(a), 32 // width).astype(np.int64)
 
 
 def _pack(fields: Array, width: int) -> Array:
-    """The low bits of each field, back in registers."""
+    """Put the low bits of each field back into registers."""
     unsigned: Any = UNSIGNED[width]
     return np.ascontiguousarray(fields.astype(unsigned)).view(np.uint32)[..., 0]
 
@@ -89,7 +89,7 @@ def _clamped(plain: Fields, low: np.int64, high: np.int64) -> Fields:
 
 @form("vset2|vset4 u32|s32 u32|s32 eq|ne|lt|le|gt|ge add?")
 def simd_set(name: str, a_type: str, b_type: str, comparison: str, add: str) -> Body:
-    """1 in each field where the comparison holds."""
+    """Build vset: it gives 1 in each field where the comparison holds."""
     ufunc = _COMPARISONS[comparison]
 
     def operation(a: Array, b: Array) -> Array:

@@ -45,9 +45,9 @@ class WarpOp:
 
 
 def participants(active: Array, mask: Array) -> Array:
-    """Which lanes take part.
+    """Return which lanes take part.
 
-    (warps, 1, 32) where each warp has one mask, else (warps, 32, 32), lane by lane.
+    The shape is (warps, 1, 32) if each warp has one mask, else (warps, 32, 32), lane by lane.
     """
     if mask.size == 1:
         common = np.broadcast_to(mask.reshape(1, 1), (active.shape[0], 1))
@@ -60,12 +60,12 @@ def participants(active: Array, mask: Array) -> Array:
 
 
 def _spread(per_group: Array, active: Array) -> Array:
-    """(warps, 1) or (warps, 32) results to every lane."""
+    """Broadcast results (warps, 1) or (warps, 32) to every lane."""
     return np.ascontiguousarray(np.broadcast_to(per_group, active.shape))
 
 
 def _mask_of(flags: Array) -> Array:
-    """Booleans over the last axis of 32 lanes as one uint32."""
+    """Return booleans over the last axis of 32 lanes as one uint32."""
     return np.packbits(flags, axis=-1, bitorder="little").view(np.uint32)[..., 0]
 
 
@@ -73,7 +73,7 @@ def _mask_of(flags: Array) -> Array:
 
 
 def source_lane(mode: str, b: Any, c: Any) -> tuple[Any, Any]:
-    """The lane each lane reads, and whether it is in range (PTX ISA, shfl.sync, pseudocode)."""
+    """Return the lane that each lane reads, and whether it is in range (PTX ISA, shfl.sync, pseudocode)."""
     lane = _LANE
     delta, clamp = (b & 31), (c & 31)
     segment = (c >> 8) & 31
@@ -137,7 +137,7 @@ def _activemask(active: Array) -> tuple[Array, ...]:
 
 
 def _elect(active: Array, mask: Array) -> tuple[Array, ...]:
-    """The lowest member leads: d is its lane, p is true there."""
+    """Elect the lowest member: d is its lane, p is true there."""
     leader = np.argmax(participants(active, mask), axis=-1)
     return _spread(leader.astype(np.uint32), active), _spread(leader, active) == _LANE
 
@@ -191,7 +191,7 @@ def _redux(operation: str, type_: str) -> WarpFunction:
 
 
 def _redux_f32(operation: str, magnitude: bool, nan: bool) -> WarpFunction:
-    """Minimum or maximum of floats: NaN loses to numbers, or wins."""
+    """Return the minimum or maximum of floats. With `nan` a NaN operand wins, else it loses to numbers."""
     pair = extreme(operation, "f32", nan)
     neutral = np.uint32(0x7F800000 if operation == "min" else 0xFF800000) if nan else np.uint32(0x7FFFFFFF)
 
@@ -255,7 +255,7 @@ _LATER = {"redux": ("sync min|max abs? NaN? f32",)}
 
 @cache
 def compile_warp(opcode: Opcode, pair: bool = False) -> WarpOp:
-    """The function of a warp-wide instruction; `pair` asks for a destination `d|p`.
+    """Return the function of a warp-wide instruction; `pair` asks for a destination `d|p`.
 
     Raises `UnknownInstruction` or `BadModifier`.
     """
@@ -273,7 +273,7 @@ def compile_warp(opcode: Opcode, pair: bool = False) -> WarpOp:
 
 
 def forms() -> list[tuple[Opcode, bool]]:
-    """Every supported form, with whether its destination is `d|p`."""
+    """Return every supported form, and whether its destination is `d|p`."""
     found: list[tuple[Opcode, bool]] = []
     for head, lines in LINES.items():
         for line in lines:

@@ -31,7 +31,7 @@ _ELEMENT: dict[str, Any] = {
 
 
 def _lines(times: int) -> tuple[str, ...]:
-    """The grammar: of the dense form, or with `times` 2 of the sparse one, whose K is as often as long."""
+    """Return the grammar of the dense form or, with `times` 2, of the sparse form, whose K is twice as long."""
 
     def shapes(names: str, k: int) -> str:
         return names.replace("kK", f"k{k * times}")
@@ -47,12 +47,11 @@ def _lines(times: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class WgmmaSemantics:
-    """One form of wgmma.mma_async. Matrices are 64 x k, k x n and 64 x n; types are PTX names. Of a `sparse` A the half of k
-    is stored that metadata names.
+    """One form of wgmma.mma_async. Matrices are 64 x k, k x n and 64 x n; types are PTX names.
 
-    `element_bytes`: bytes of an element of A and B. `transposable`: whether SMEM operands may be
-    MN-major (the instruction then has imm-trans operands). `negatable`: whether it has imm-scale
-    operands.
+    Of a `sparse` A, half of k is stored, and metadata says which half. `element_bytes`: bytes of an element of A and B.
+    `transposable`: whether SMEM operands may be MN-major (the instruction then has imm-trans operands). `negatable`:
+    whether it has imm-scale operands.
     """
 
     opcode: Opcode
@@ -66,7 +65,9 @@ class WgmmaSemantics:
 
     @property
     def selectors(self) -> int:
-        """The values of the sparsity selector: the halves of a quad that have metadata, or 1 where all lanes have it."""
+        """Return the number of values of the sparsity selector: 2, one for each half of a quad, or 1 if all lanes have
+        metadata.
+        """
         return 1 if self.element_bytes == 1 else 2
 
     @property
@@ -75,7 +76,7 @@ class WgmmaSemantics:
 
     @property
     def element(self) -> type[np.generic]:
-        """The dtype of an operand's codes: gather SMEM in it."""
+        """Return the dtype of an operand's codes, in which SMEM is gathered."""
         return _ELEMENT[self.a_type]
 
     @property
@@ -88,11 +89,11 @@ class WgmmaSemantics:
 
     @property
     def accumulator_registers(self) -> int:
-        """Registers a lane: n/2, or n/4 where f16 go in pairs."""
+        """Return the registers of a lane: n/2, or n/4 for f16, which go in pairs."""
         return self.n // 4 if self.d_type == "f16" else self.n // 2
 
     def operand(self, codes: Array, which: str) -> Array:
-        """Codes of A (`which` = "a") or B as float32 values; integers as float64."""
+        """Convert codes of A (`which` = "a") or B to float32 values; integers to float64."""
         type_ = self.a_type if which == "a" else self.b_type
         if type_ == "s8":
             return codes.view(np.int8).astype(np.float64)
@@ -101,7 +102,7 @@ class WgmmaSemantics:
         return decode(codes, type_)
 
     def accumulator_values(self, registers: Array) -> Array:
-        """(registers, warps, 32) uint32 to values (n/2, warps, 32), one element a row."""
+        """Convert uint32 registers (registers, warps, 32) to values (n/2, warps, 32), one element a row."""
         if self.d_type == "f32":
             return registers.view(np.float32)
         if self.d_type == "s32":
@@ -110,7 +111,7 @@ class WgmmaSemantics:
         return halves.reshape(self.n // 2, *registers.shape[1:]).view(np.float16)
 
     def accumulator_bits(self, values: Array) -> Array:
-        """The inverse: values (n/2, warps, 32) to uint32 registers."""
+        """Convert values (n/2, warps, 32) to uint32 registers: the inverse of `accumulator_values`."""
         if self.d_type == "f32":
             return canonical_f32(values)
         if self.d_type == "s32":
@@ -120,10 +121,10 @@ class WgmmaSemantics:
         return pairs[:, 0] | (pairs[:, 1] << np.uint32(16))
 
     def multiply(self, a: Array, b: Array, c: Array | None, scale_a: int = 1, scale_b: int = 1) -> Array:
-        """a @ b + c: (..., 64, k) and (..., k, n) operands from `operand`, c and the result in
-        accumulator values.
+        """Return a @ b + c, for operands (..., 64, k) and (..., k, n) from `operand`; c and the result are accumulator
+        values.
 
-        `c` is None where scale-d is false. `scale_a`, `scale_b`: 1 or -1.
+        `c` is None if scale-d is false. `scale_a`, `scale_b`: 1 or -1.
         """
         with np.errstate(all="ignore"):
             product = np.matmul(a, b)
@@ -145,7 +146,7 @@ class WgmmaSemantics:
 
 @cache
 def compile_wgmma(opcode: Opcode) -> WgmmaSemantics:
-    """A form such as ("wgmma", "mma_async", "sync", "aligned", "m64n128k16", "f32", "f16", "f16").
+    """Return the semantics of a form such as ("wgmma", "mma_async", "sync", "aligned", "m64n128k16", "f32", "f16", "f16").
 
     Raises `UnknownInstruction` or `BadModifier`.
     """
@@ -165,12 +166,12 @@ def compile_wgmma(opcode: Opcode) -> WgmmaSemantics:
 
 
 def forms() -> list[Opcode]:
-    """Every supported form of the dense product."""
+    """Return every supported form of the dense product."""
     head = ("wgmma", "mma_async", "sync", "aligned")
     return [(*head, *words) for line in _lines(1) for words in expand_slots(line)]
 
 
 def sparse_forms() -> list[Opcode]:
-    """Every supported form of the product with a sparse A."""
+    """Return every supported form of the product with a sparse A."""
     head = ("wgmma", "mma_async", "sp", "sync", "aligned")
     return [(*head, *words) for line in _lines(2) for words in expand_slots(line)]

@@ -78,17 +78,17 @@ class Fragment:
 
     @property
     def element(self) -> Any:
-        """The dtype of an element's code, as memory holds it."""
+        """Return the dtype of an element's code, as memory holds it."""
         return _CODES[self.type_]
 
     @property
     def bits(self) -> int:
-        """Of an element in memory."""
+        """Return the bits of an element in memory."""
         return 8 * np.dtype(self.element).itemsize
 
     @property
     def held(self) -> tuple[str, int]:
-        """Register type and count a lane."""
+        """Return the register type and the number of registers a lane."""
         per_lane = self.rows * self.columns // 32
         if self.type_ in ("f32", "s32", "f64"):
             return self.type_, per_lane
@@ -97,13 +97,13 @@ class Fragment:
         return "b32", per_lane * np.dtype(self.element).itemsize // 4
 
     def offsets(self, layout: str, stride: int) -> Array:
-        """(32, elements) positions in memory, in elements, of what each lane holds."""
+        """Return the positions (32, elements) in memory, in elements, of the elements that each lane holds."""
         place = np.arange(self.rows * self.columns).reshape(32, -1)
         row, column = place // self.columns, place % self.columns
         return row * stride + column if layout == "row" else column * stride + row
 
     def to_registers(self, codes: Array) -> Registers:
-        """(warps, 32, elements) codes to registers."""
+        """Convert codes (warps, 32, elements) to registers."""
         type_, count = self.held
         words: Any = np.uint64 if type_ == "f64" else np.uint32
         packed = np.ascontiguousarray(codes).view(words)
@@ -112,12 +112,12 @@ class Fragment:
         return [np.ascontiguousarray(packed[..., r]) for r in range(count)]
 
     def from_registers(self, registers: Registers) -> Array:
-        """The inverse: (warps, 32, elements) codes."""
+        """Convert registers to codes (warps, 32, elements): the inverse of `to_registers`."""
         codes = np.stack(registers, axis=-1).view(self.element)
         return codes[..., : self.rows * self.columns // 32]
 
     def matrix(self, registers: Registers) -> Array:
-        """(warps, rows, columns) float64 values."""
+        """Return the matrix (warps, rows, columns) as float64 values."""
         codes = np.ascontiguousarray(self.from_registers(registers))
         return values(codes, self.type_).reshape(codes.shape[0], self.rows, self.columns)
 
@@ -167,7 +167,7 @@ class WmmaMemory:
 
     @property
     def default_stride(self) -> int:
-        """The stride, in elements, where the instruction names none: rows or columns are dense."""
+        """Return the stride, in elements, for an instruction that names none: rows or columns are dense."""
         return self.fragment.columns if self.layout == "row" else self.fragment.rows
 
 
@@ -179,7 +179,7 @@ def _fragment(kind: str, type_: str, shape: str) -> Fragment:
 
 @cache
 def compile_wmma_memory(opcode: Opcode) -> WmmaMemory:
-    """wmma.load.{a,b,c} and wmma.store.d. Raises `UnknownInstruction` or `BadModifier`."""
+    """Return the semantics of wmma.load.{a,b,c} or wmma.store.d. Raises `UnknownInstruction` or `BadModifier`."""
     action = next(iter(opcode[1:2]), "")
     if opcode[:1] != ("wmma",) or action not in ("load", "store"):
         raise UnknownInstruction(opcode)
@@ -200,7 +200,7 @@ def compile_wmma_memory(opcode: Opcode) -> WmmaMemory:
 
 @cache
 def compile_wmma(opcode: Opcode) -> MmaSemantics:
-    """wmma.mma. Raises `UnknownInstruction` or `BadModifier`."""
+    """Return the semantics of wmma.mma. Raises `UnknownInstruction` or `BadModifier`."""
     if opcode[:2] != ("wmma", "mma"):
         raise UnknownInstruction(opcode)
     rest = together(opcode[2:], "sync", "aligned")
@@ -217,7 +217,7 @@ def compile_wmma(opcode: Opcode) -> MmaSemantics:
 
 
 def _build(opcode: Opcode, words: list[str], xor: bool = False) -> MmaSemantics:
-    """The product; with `xor`, of single bits, how many differ."""
+    """Return the product; with `xor`, the product of single bits that counts how many differ."""
     shape, types = words[2], [word for word in words[3:] if word in _CODES or word in _BITS]
     if len(types) == 2:  # the f16 forms name D and C alone
         types = [types[0], "f16", "f16", types[1]]
@@ -240,7 +240,7 @@ def _build(opcode: Opcode, words: list[str], xor: bool = False) -> MmaSemantics:
 
 
 def forms() -> list[Opcode]:
-    """Every supported form of wmma.mma, wmma.load and wmma.store."""
+    """Return every supported form of wmma.mma, wmma.load and wmma.store."""
     found: list[Opcode] = [
         ("wmma", "mma", "sync", "aligned", *words) for line in MMA_LINES for words in expand_slots(line)
     ]
