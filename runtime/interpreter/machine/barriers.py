@@ -269,7 +269,7 @@ class Barriers:
 
 @builds("bar.warp.sync")
 def build_warp_barrier(k: Compiler, ins: Instruction) -> Op:
-    """bar.warp.sync."""
+    """Build bar.warp.sync."""
     member = k.reader(ins.operands[0], "u32")
 
     def run(c: Group) -> bool:
@@ -283,7 +283,7 @@ def build_warp_barrier(k: Compiler, ins: Instruction) -> Op:
 
 @builds(" ".join(f"{b}{c}{a}" for b in ("bar", "barrier") for c in ("", ".cta") for a in ("", ".arrive", ".red")))
 def build_barrier(k: Compiler, ins: Instruction) -> Op:
-    """bar and barrier{.cta}: .sync, .arrive and .red."""
+    """Build bar and barrier{.cta}: .sync, .arrive and .red."""
     form, action = k.form, k.form.row.name[-1]
     operands = list(ins.operands)
     reduces = action == "red"
@@ -379,7 +379,7 @@ def _reduction(k: Compiler, dest: Any, op: str) -> Callable[[Group, Array, Array
 
 @builds("barrier.cluster.arrive")
 def build_cluster_arrive(k: Compiler, ins: Instruction) -> Op:
-    """barrier.cluster.arrive."""
+    """Build barrier.cluster.arrive."""
     release = k.form["order"] != "relaxed"
 
     def arrive(c: Group) -> bool:
@@ -393,7 +393,7 @@ def build_cluster_arrive(k: Compiler, ins: Instruction) -> Op:
 
 @builds("barrier.cluster.wait")
 def build_cluster_wait(k: Compiler, ins: Instruction) -> Op:
-    """barrier.cluster.wait."""
+    """Build barrier.cluster.wait."""
 
     def wait(c: Group) -> bool:
         if not together(c, None):

@@ -345,7 +345,7 @@ def _show(operand: Operand | None) -> str:
 
 
 def guard(op: Op, predicate: int, negated: bool, by_warp: bool = False) -> Op:
-    """`op` under `@p` or `@!p`. `by_warp`: it does something for whole warps, so those without a lane stay away."""
+    """Return `op` under `@p` or `@!p`. `by_warp`: `op` acts on whole warps, so warps without an active lane are left out."""
 
     def run(c: Group) -> None:
         lanes = c.v[predicate]

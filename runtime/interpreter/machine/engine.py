@@ -31,12 +31,12 @@ class Wave(ABC):
 
     @abstractmethod
     def land(self, some: list[int]) -> None:
-        """Operations of these numbers take effect, in this order."""
+        """Make the operations of these numbers take effect, in this order."""
 
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """An operation in flight: `perform` makes it take effect. `finished`: where its engine looks for what to forget.
+    """An operation in flight: `perform` makes it take effect. `finished`: its engine's list of operations to forget.
 
     `wave`: the same operation of each block, itself among them. `of`: the wave that started it, and its number there.
     """
@@ -110,7 +110,7 @@ class Engine:
             op.wave.append(op)
 
     def issue_wave(self, wave: Wave, what: str, ins: Instruction, blocks: list[int]) -> None:
-        """`issue` of operations 0, 1, ... of a wave, of `blocks`. Neither a profile nor an order of events is recorded."""
+        """Do `issue` for operations 0, 1, ... of a wave, of `blocks`. Record neither a profile nor an order of events."""
         if self.schedule == "eager":
             wave.land(list(range(len(blocks))))
             self.batch.run.progress += len(blocks)

@@ -127,7 +127,9 @@ class Frame:
         self._views.clear()
 
     def digest(self, select: Any, chosen: int | None = None) -> int:
-        """A hash of these rows' registers, or of the `chosen` ones (a bit set): equal when they have come round to the same."""
+        """Return a hash of these rows' registers, or of the `chosen` ones (a bit set). It is equal when their values are
+        equal.
+        """
         held = self.registers.items()
         return hash(tuple(r[select].tobytes() for slot, r in held if chosen is None or chosen >> slot & 1))
 

@@ -60,11 +60,11 @@ class Im2colMap:
 
     @property
     def spatial(self) -> int:
-        """The number of W, H and D."""
+        """Return how many of the axes W, H and D the map has."""
         return len(self.shape) - 2
 
     def broken(self) -> str | None:
-        """What a driver would refuse (cuTensorMapEncodeIm2col)."""
+        """Return what a driver would refuse (cuTensorMapEncodeIm2col), or None."""
         rank = len(self.shape)
         if rank not in _CORNER_BITS:
             return f"it would have {rank} dimensions, and im2col maps have 3 to 5"
@@ -98,10 +98,10 @@ def encode_im2col_map(
     swizzle: Swizzle | int = Swizzle.NONE,
     oob_fill: OobFill | str = OobFill.ZEROS,
 ) -> bytes:
-    """The 128 bytes of an im2col map, for the interpreter.
+    """Return the 128 bytes of an im2col map, for the interpreter.
 
-    The arguments are cuTensorMapEncodeIm2col's: dimensions innermost first, `global_strides_bytes` of all but the innermost,
-    corners and `element_strides` of W, H and D. Raises TensorMapError for what the driver refuses.
+    The arguments are cuTensorMapEncodeIm2col's: dimensions innermost first, `global_strides_bytes` of all but the
+    innermost, corners and `element_strides` of W, H and D. Raises TensorMapError for what the driver refuses.
     """
     kind, rank = as_dtype(dtype), len(global_shape)
     steps = tuple(element_strides or (1,) * max(rank - 2, 0))
@@ -127,7 +127,7 @@ def _pad(values: tuple[int, ...], count: int, fill: int) -> tuple[int, ...]:
 
 
 def decode_im2col_map(data: bytes) -> Im2colMap | None:
-    """The map that `encode_im2col_map` made, or None if it did not make these bytes."""
+    """Return the map that `encode_im2col_map` made, or None if it did not make these bytes."""
     if len(data) < struct.calcsize(_FORMAT) or data[:4] != _MAGIC:
         return None
     f: tuple[Any, ...] = struct.unpack(_FORMAT, data[: struct.calcsize(_FORMAT)])
@@ -144,7 +144,7 @@ def decode_im2col_map(data: bytes) -> Im2colMap | None:
 
 @lru_cache(256)
 def column(m: Im2colMap, start: tuple[int, ...]) -> Array:
-    """(pixels, rank - 1): W, H, D and N of each pixel, from `start` (those of the first one) on, without offsets."""
+    """Return W, H, D and N of each pixel, (pixels, rank - 1), without offsets. The first pixel is `start`."""
     at, found = list(start), np.zeros((m.pixels, len(start)), np.int64)
     ends = [n + u for n, u in zip(m.shape[1:-1], m.upper, strict=True)]
     for pixel in range(m.pixels):
@@ -160,7 +160,10 @@ def column(m: Im2colMap, start: tuple[int, ...]) -> Array:
 
 
 def wrong_copy(m: Im2colMap, coords: Sequence[int], offsets: Sequence[int]) -> str | None:
-    """What is wrong with a copy: it begins in the bounding box, and its offsets have as many bits as the map's corners."""
+    """Return what is wrong with a copy, or None.
+
+    A copy must begin in the bounding box, and its offsets have as many bits as the map's corners.
+    """
     spatial = coords[1:-1]
     for n, at, low, up in zip(m.shape[1:-1], spatial, m.lower, m.upper, strict=True):
         if not low <= at < n + up:

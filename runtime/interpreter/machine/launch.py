@@ -310,7 +310,7 @@ class Run:
             livelock(self)
 
     def _all_wait(self, per_batch: int, room: int) -> None:
-        """No group is ready: complete pending copies, wake polling groups or admit blocks, or report a deadlock."""
+        """Complete pending copies, wake polling groups, admit blocks, or report a deadlock, because no group is ready."""
         for batch in self.resident:
             if batch.engine.unblock():
                 return

@@ -95,12 +95,12 @@ def _write(c: Group, at: Array, unit: int, data: Array, ins: Instruction) -> Non
 
 
 def put(c: Group, ins: Instruction, params: list[Array]) -> None:
-    """nvshmem_putmem_nbi(destination, source, bytes, rank)."""
+    """Execute nvshmem_putmem_nbi(destination, source, bytes, rank)."""
     _copy(c, ins, params, far=0)
 
 
 def get(c: Group, ins: Instruction, params: list[Array]) -> None:
-    """nvshmem_getmem_nbi(destination, source, bytes, rank)."""
+    """Execute nvshmem_getmem_nbi(destination, source, bytes, rank)."""
     _copy(c, ins, params, far=1)
 
 
@@ -121,7 +121,7 @@ def _copy(c: Group, ins: Instruction, params: list[Array], far: int) -> None:
 
 
 def add(c: Group, ins: Instruction, params: list[Array]) -> None:
-    """nvshmem_int_atomic_add(address, value, rank)."""
+    """Execute nvshmem_int_atomic_add(address, value, rank)."""
     addresses, values, ranks = _values(c, params[0], "u8"), _values(c, params[1], "u4"), _values(c, params[2], "i4")
     form = _Strong("release")
     for row, lane in _callers(c):
@@ -133,7 +133,7 @@ def add(c: Group, ins: Instruction, params: list[Array]) -> None:
 
 
 def test(c: Group, ins: Instruction, params: list[Array]) -> Array:
-    """nvshmem_int_test(address, comparison, value)."""
+    """Execute nvshmem_int_test(address, comparison, value)."""
     addresses, kinds, values = _values(c, params[0], "u8"), _values(c, params[1], "i4"), _values(c, params[2], "i4")
     out = np.zeros((c.n, 32), np.int32)
     form = _Strong("acquire")
@@ -165,7 +165,7 @@ def quiet(c: Group, ins: Instruction, params: list[Array]) -> None:
 
 
 def mapped_at(c: Group, ins: Instruction, params: list[Array]) -> Array:
-    """nvshmem_ptr(address, rank): where it is mapped, or 0."""
+    """Execute nvshmem_ptr(address, rank): return where the address is mapped, or 0."""
     addresses, ranks = _values(c, params[0], "u8"), _values(c, params[1], "i4")
     near = next((group for group in c.batch.run.memory.near if c.batch.device in group), None)
     out = np.zeros((c.n, 32), np.uint64)
@@ -177,17 +177,17 @@ def mapped_at(c: Group, ins: Instruction, params: list[Array]) -> Array:
 
 
 def my_pe(c: Group, ins: Instruction, params: list[Array]) -> Array:
-    """nvshmem_my_pe()."""
+    """Execute nvshmem_my_pe()."""
     return np.full((c.n, 32), c.batch.device, np.int32)
 
 
 def n_pes(c: Group, ins: Instruction, params: list[Array]) -> Array:
-    """nvshmem_n_pes()."""
+    """Execute nvshmem_n_pes()."""
     return np.full((c.n, 32), c.batch.run.devices, np.int32)
 
 
 def fetch(c: Group, ins: Instruction, params: list[Array]) -> Array:
-    """nvshmem_signal_fetch(address): a word of 8 bytes, of which the upper half is 0 here."""
+    """Execute nvshmem_signal_fetch(address): return a word of 8 bytes, of which the upper half is 0 here."""
     addresses = _values(c, params[0], "u8")
     out = np.zeros((c.n, 32), np.uint64)
     form = _Strong("acquire")

@@ -27,7 +27,7 @@ BUILDERS: dict[tuple[str, ...], Builder] = {}
 
 
 def builds(names: str) -> Callable[[Builder], Builder]:
-    """Register the builder of the rows of these names, divided by blanks. It finds the words in the compiler's `form`."""
+    """Register the builder of the rows of these names, which blanks separate. It finds the words in the compiler's `form`."""
 
     def register(builder: Builder) -> Builder:
         for name in names.split():

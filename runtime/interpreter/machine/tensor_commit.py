@@ -49,7 +49,10 @@ def arrive(
 
 
 def _ordered_before(memory: TensorMemory, rows: Array) -> Array:
-    """What is ordered before the products of warps, (rows, planes, columns): what they know, but for their own accesses."""
+    """Return the clocks that are ordered before the products of warps, (rows, planes, columns).
+
+    They are the clocks that the warps know, without their own accesses.
+    """
     batch, clocks = memory.batch, memory.batch.clocks
     if clocks is None:
         return np.zeros((len(rows), 0, 0), np.uint32)
@@ -60,7 +63,7 @@ def _ordered_before(memory: TensorMemory, rows: Array) -> Array:
 
 
 def named(memory: TensorMemory, rows: Array, own: Array, masks: Array | None, ins: Instruction) -> list[Array]:
-    """The blocks whose barriers each warp arrives at: those that `own` names, or those of a multicast's mask."""
+    """Return the blocks whose barriers each warp arrives at: those that `own` names, or those of a multicast's mask."""
     if masks is None:
         return [own[n : n + 1] for n in range(len(own))]
     found: list[Array] = []

@@ -80,10 +80,10 @@ def encode_tensor_map(
     oob_fill: OobFill | str = OobFill.ZEROS,
     interleave: int = 0,
 ) -> bytes:
-    """The 128 bytes of a tiled tensor map, for the interpreter.
+    """Return the 128 bytes of a tiled tensor map, for the interpreter.
 
-    The arguments are cuTensorMapEncodeTiled's: dimensions innermost first, `global_strides_bytes` of all dimensions
-    but the innermost, `box` in elements. Raises TensorMapError for what the driver refuses.
+    The arguments are cuTensorMapEncodeTiled's: dimensions innermost first, `global_strides_bytes` of all dimensions but the
+    innermost, `box` in elements. Raises TensorMapError for what the driver refuses.
     """
     kind = as_dtype(dtype)
     rank = len(global_shape)
@@ -113,7 +113,7 @@ def _pad(values: tuple[int, ...], count: int, fill: int) -> tuple[int, ...]:
 
 
 def decode_tensor_map(data: bytes) -> TensorMap | None:
-    """The map that `encode_tensor_map` made, or None if it did not make these bytes."""
+    """Return the map that `encode_tensor_map` made, or None if it did not make these bytes."""
     size = struct.calcsize(_FORMAT)
     if len(data) < size or data[:4] != _MAGIC:
         return None
@@ -140,7 +140,8 @@ _FIRST = {"global_dim": 9, "global_stride": 14, "box_dim": 18, "element_stride":
 
 
 def replace_field(data: bytes, field: str, dimension: int, value: int) -> bytes | None:
-    """A map's 128 bytes with one field replaced; a map may begin as zeros. None for bytes that are neither.
+    """Return a map's 128 bytes with one field replaced. The map may begin as zeros. None if the bytes are neither a map nor
+    zeros.
 
     `global_stride` 0 is that of the second dimension; `rank` is one less than the rank.
     """
@@ -200,7 +201,7 @@ def locate_box(m: TensorMap, coords: Sequence[int], store: bool = False) -> Box:
 
 
 def box_view(m: TensorMap, box: Box, words: Array, origin: int) -> Array:
-    """The tensor's elements inside the box, outermost first, as a view of `words` (unsigned, of the element size).
+    """Return the tensor's elements inside the box, outermost first, as a view of `words` (unsigned, of the element size).
 
     `origin`: the byte of the map's address in the buffer that `words` views. Raises IndexError out of bounds.
     """
@@ -215,13 +216,13 @@ def box_view(m: TensorMap, box: Box, words: Array, origin: int) -> Array:
 
 
 def swizzled(offsets: Array, swizzle: Swizzle) -> Array:
-    """Shared-memory byte addresses through a swizzle: bits 4 to 6 XORed with bits 7 to 9, as far as the span goes."""
+    """Return shared-memory byte addresses through a swizzle: bits 4 to 6 XORed with bits 7 to 9, as far as the span goes."""
     bits = {Swizzle.NONE: 0, Swizzle.B32: 0x10, Swizzle.B64: 0x30, Swizzle.B128: 0x70}[swizzle]
     return offsets ^ ((offsets >> 3) & bits) if bits else offsets
 
 
 def fill_bits(m: Any) -> int:
-    """What elements outside of the tensor become: zero, or the NaN that `fma.oob` knows in each 16 bits."""
+    """Return the bits of elements outside of the tensor: zero, or the NaN that `fma.oob` knows in each 16 bits."""
     if m.oob_fill is OobFill.ZEROS:
         return 0
     return int.from_bytes(int(OOB_NAN).to_bytes(2, "little") * (m.dtype.itemsize // 2), "little")

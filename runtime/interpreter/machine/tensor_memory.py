@@ -49,7 +49,7 @@ class TensorMemory:
         reporter.hazard(kind, what, ins, (who,), fix)
 
     def uniform(self, c: Group, value: Array, ins: Instruction, what: str) -> Array:
-        """The value (rows,) that all lanes of each warp hold; others are reported."""
+        """Return the value (rows,) that all lanes of each warp hold, and report warps whose lanes differ."""
         lanes = np.broadcast_to(value, (c.n, 32))
         first = lanes[np.arange(c.n), c.active.argmax(axis=1)]
         other: Array = ((lanes != first[:, None]) & c.active).any(axis=1)
@@ -59,7 +59,9 @@ class TensorMemory:
         return first
 
     def brought(self, rows: Array, what: Array) -> None:
-        """Keep what relaxed waits of warps have brought, (rows, planes, columns), until tcgen05.fence::after_thread_sync."""
+        """Keep the clocks that relaxed waits of warps have read, (rows, planes, columns), until
+        tcgen05.fence::after_thread_sync.
+        """
         for row, known in zip(rows.tolist(), what, strict=True):
             had = self.seen.get(row)
             fits = had is not None and had.shape == known.shape
@@ -99,7 +101,7 @@ class TensorMemory:
         return free
 
     def free(self, c: Group, address: Array, counts: Array, ins: Instruction) -> None:
-        """Free what each warp names by its first column."""
+        """Free the allocation of each warp, which names it by its first column."""
         for n, (row, where, count) in enumerate(zip(c.rows.tolist(), address.tolist(), counts.tolist(), strict=True)):
             cta, column = int(self.batch.row_cta[row]), where & 0xFFFF
             held = self.parts.get((cta, column))
@@ -132,7 +134,7 @@ class TensorMemory:
     # --- loads and stores ----------------------------------------------------------------------
 
     def place(self, c: Group, address: Array, shape: str, num: int, packed: bool, split: int, ins: Instruction) -> Any:
-        """Where the registers of each warp lie: indices of `data` (rows, registers, 32, words), after checks."""
+        """Check an access, and return where the registers of each warp lie: indices of `data` (rows, registers, 32, words)."""
         lanes, columns = fragment(shape, num, packed, split)
         first, start = (address >> LANE_SHIFT).astype(np.int64), (address & 0xFFFF).astype(np.int64)
         warp = c.batch.row_warp[c.rows] % 4

@@ -64,7 +64,9 @@ class Issued:
 
 @dataclass(slots=True)
 class Site:
-    """Where one product runs: of each of n threads the warp, the blocks (n, 1 or 2), and operands of the issuing thread."""
+    """The place where one product runs: for each of n threads its warp, its blocks (n, 1 or 2), and the issuing thread's
+    operands.
+    """
 
     c: Group
     p: TensorProduct
@@ -89,7 +91,7 @@ class TensorUnit:
     # --- in flight -----------------------------------------------------------------------------
 
     def issue(self, rows: Array, perform: Callable[[], None], what: str, ins: Instruction) -> None:
-        """Put an operation in flight. What was issued before it takes effect before it."""
+        """Put an operation in flight. Operations take effect in the order of their issue."""
         record = Issued(frozenset(rows.tolist()), perform)
         self.waiting.append(record)
         blocks = dict.fromkeys(self.batch.row_cta[rows].tolist())
@@ -106,14 +108,14 @@ class TensorUnit:
                 break
 
     def settle(self, rows: Array) -> None:
-        """What these warps have issued takes effect."""
+        """Make the operations that these warps have issued take effect."""
         mine = frozenset(rows.tolist())
         last = next((r for r in reversed(self.waiting) if r.rows & mine), None)
         if last is not None:
             self._until(last)
 
     def blocks(self, rows: Array, pair: bool, what: str, ins: Instruction) -> Array | None:
-        """The blocks (n, 1 or 2) that operations of warps concern. None, and a hazard, if pairs are not launched."""
+        """Return the blocks (n, 1 or 2) that operations of warps access. None, after a report, if pairs are not launched."""
         cta = self.batch.row_cta[rows]
         if not pair:
             return cta[:, None]
@@ -160,7 +162,7 @@ class TensorUnit:
         self.issue(rows, self._prepared(site), "tcgen05.mma", p.ins)
 
     def _prepared(self, s: Site) -> Callable[[], None]:
-        """Read the registers, check and note what the product accesses. Returns what makes it take effect."""
+        """Read the registers, and check and record the product's accesses. Return the function that makes it take effect."""
         p, form = s.p, s.form
         d, enable = s.take(p.d).astype(np.int64), s.take(p.enable).astype(np.bool_)
         half = self._lanes(s, d, "D")
@@ -192,7 +194,7 @@ class TensorUnit:
         return perform
 
     def _metadata(self, s: Site) -> Array | None:
-        """The first column of a sparse A's metadata."""
+        """Return the first column of a sparse A's metadata."""
         if s.p.metadata is None:
             return None
         start = s.take(s.p.metadata).astype(np.int64)
@@ -203,7 +205,7 @@ class TensorUnit:
         return (start & 0xFFFE) + s.form.selector
 
     def _spread(self, s: Site, stored: Array, block: int, metadata: Array) -> Array:
-        """A (n, rows, k) from what is stored of it, (n, rows, k / 2)."""
+        """Return A (n, rows, k) from its stored elements, (n, rows, k / 2)."""
         form = s.form
         columns = np.minimum(metadata[:, None] + np.arange(form.metadata_columns), COLUMNS - 1)
         words = self.memory.data[s.blocks[:, block, None, None], np.arange(LANES)[None, :, None], columns[:, None, :]]
@@ -219,14 +221,14 @@ class TensorUnit:
 
     @staticmethod
     def _plain(form: Product, a: Array, b: Array) -> Array:
-        """A B, (n, rows, columns). Where D's columns are split, each part takes A from its lanes of tensor memory."""
+        """Return A B, (n, rows, columns). If D's columns are split, each part takes A from its lanes of tensor memory."""
         if a.shape[1] == form.rows:
             return np.matmul(a, b.swapaxes(1, 2))
         parts = zip(np.split(a, form.splits, axis=1), np.split(b, form.splits, axis=1), strict=True)
         return np.concatenate([np.matmul(x, y.swapaxes(1, 2)) for x, y in parts], axis=2)
 
     def _lanes(self, s: Site, address: Array, what: str) -> int:
-        """The half of each 32 lanes where 64 rows lie, 0 or 1, from an address."""
+        """Return which half of each 32 lanes an address names for 64 rows, 0 or 1."""
         lane = int(address[0]) >> 16
         allowed = (0, 16) if s.form.half else (0,)
         if (address >> 16 != lane).any() or lane not in allowed:
@@ -238,7 +240,7 @@ class TensorUnit:
         return lane // 16
 
     def _tile(self, s: Site, read: Read, which: str, block: int) -> TileOperand:
-        """The tile of each thread's block, or the pair's block number `block`, that a descriptor stands for."""
+        """Return the tile of each thread's block, or the pair's block number `block`, that a descriptor names."""
         form, words = s.form, s.take(read)
         if which == "a":
             rows, turned = form.rows, form.a_transposed
@@ -255,7 +257,7 @@ class TensorUnit:
     def tile(
         self, rows: Array, words: Array, shape: TileShape, blocks: Array, what: str, ins: Instruction
     ) -> TileOperand:
-        """The tiles of shared memory that descriptors stand for, checked: their fields and bounds."""
+        """Check descriptors, their fields and bounds, and return the tiles of shared memory that they name."""
         for word in np.unique(words).tolist():
             why = wrong_tensor_descriptor(word)
             if why:
@@ -275,7 +277,7 @@ class TensorUnit:
         return tile
 
     def _off(self, s: Site) -> Array | None:
-        """The lanes (n, blocks, 128) that get no output; None where all get it."""
+        """Return the lanes (n, blocks, 128) that get no output; None if all get it."""
         if not s.p.off:
             return None
         words = np.stack([s.take(r) for r in s.p.off], axis=1).reshape(len(s.rows), -1, 4)
@@ -325,7 +327,7 @@ class TensorUnit:
     # --- what a product computes ---------------------------------------------------------------
 
     def _from_tensor(self, s: Site, start: Array, half: int) -> list[Array]:
-        """The codes of A (n, lanes, 32 bytes' worth) of each block, from tensor memory."""
+        """Return the codes of A (n, lanes, 32 bytes' worth) of each block, from tensor memory."""
         lanes = s.form.lanes + 16 * half
         columns = np.minimum(start[:, None] + np.arange(_WORDS), COLUMNS - 1)
         blocks = s.blocks.T[..., None, None]
@@ -333,7 +335,7 @@ class TensorUnit:
         return [np.ascontiguousarray(w).view(s.form.code("a")) for w in words]
 
     def _scaled(self, s: Site, a: Array, b: Array, block: int, scales: list[Array]) -> Array:
-        """A B with scale factors: each 32 lanes of tensor memory take those of their own copy."""
+        """Return A B with scale factors. Each 32 lanes of tensor memory take the factors of their own copy."""
         form, n = s.form, len(s.rows)
         table, length = scale_values(form.scale_type), form.k // form.scales
         out = np.zeros((n, a.shape[1], form.n))
@@ -350,7 +352,7 @@ class TensorUnit:
         return out
 
     def _factors(self, s: Site, block: int, part: int, start: Array, count: int, first: int, table: Array) -> Array:
-        """Scale factors (n, count, scales) from one partition: factor r is in lane r % 32 of column r / 32."""
+        """Return scale factors (n, count, scales) from one partition: factor r is in lane r % 32 of column r / 32."""
         r = np.arange(count)
         columns = np.minimum(start[:, None] + r // 32, COLUMNS - 1)
         words = self.memory.data[s.blocks[:, block, None], (32 * part + r % 32)[None, :], columns]
@@ -388,7 +390,7 @@ class TensorUnit:
             self.memory.data[held] = new
 
     def _window(self, blocks: Array, lanes: Array, start: Array, count: int) -> Any:
-        """D's words: a view of tensor memory where blocks and lanes are evenly spaced, else their indices."""
+        """Return D's words: a view of tensor memory if blocks and lanes are evenly spaced, else their indices."""
         first = int(start[0])
         even = (start == first).all() and first + count <= COLUMNS and (np.diff(blocks) > 0).all()
         where = as_slice(blocks) if even else None

@@ -128,7 +128,7 @@ class WgmmaUnit:
         cta: Array,
         times: int = 1,
     ) -> TileOperand:
-        """The tile of each warpgroup that the descriptors in a register stand for."""
+        """Return the tile of each warpgroup that the descriptors in a register name."""
         words = np.broadcast_to(read(c), (c.n, 32))[lead, 0]
         size = p.form.element_bytes
         spilled = words & _RESERVED
@@ -201,7 +201,7 @@ class WgmmaUnit:
         return queues, clock
 
     def perform_until(self, record: InFlight) -> None:
-        """Products take effect in order."""
+        """Make products take effect in order, up to `record`."""
         while self.waiting:
             r = self.waiting.pop(0)
             if r.pending is not None:

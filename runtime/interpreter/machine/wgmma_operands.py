@@ -21,7 +21,7 @@ CHUNK = 16  # bytes: a swizzle moves whole chunks
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
-    """What a descriptor leaves open: rows, bytes an element, the order, bytes of k; `tensor`: it is one of tcgen05."""
+    """The facts that a descriptor lacks: rows, bytes an element, the order, bytes of k; `tensor`: it is one of tcgen05."""
 
     rows: int
     size: int
@@ -41,7 +41,7 @@ class Pattern:
 
 @cache
 def pattern(word: int, shape: TileShape) -> Pattern:
-    """The chunks of a tile: row by row, or of a transposed tile by groups of rows that share chunks, k by k."""
+    """Return the chunks of a tile row by row. For a transposed tile, go k by k through groups of rows that share chunks."""
     at = operand_addresses(word, shape.rows, shape.size, shape.transposed, shape.depth, shape.tensor)
     per = CHUNK // shape.size
     first = at[::per] if shape.transposed else at[:, ::per]
@@ -52,7 +52,7 @@ def pattern(word: int, shape: TileShape) -> Pattern:
 
 @cache
 def _granules(word: int, shape: TileShape, granule: int, limit: int) -> Array:
-    """The granules of a tile, each once, ascending."""
+    """Return the granules of a tile, each once, in ascending order."""
     chunks = np.unique(np.minimum(pattern(word, shape).chunks, limit))
     per = CHUNK // granule
     return chunks if per == 1 else (chunks[:, None] * per + np.arange(per)).reshape(-1)
@@ -74,13 +74,13 @@ class TileOperand:
             self.words = found.tolist()
 
     def bounds(self) -> tuple[Array, Array]:
-        """(low, high) bytes of each warpgroup's tile within its block."""
+        """Return the (low, high) bytes of each warpgroup's tile within its block."""
         found = [pattern(w, self.shape) for w in self.words]
         which = np.zeros(len(self.base), np.int64) if self.which is None else self.which
         return np.array([p.low for p in found])[which], np.array([p.high for p in found])[which]
 
     def gather(self, data: Array, element: type[np.generic]) -> Array:
-        """(groups, rows, k) codes from the bytes of the batch's shared memory."""
+        """Return codes (groups, rows, k) from the bytes of the batch's shared memory."""
         parts = [np.minimum(pattern(w, self.shape).chunks, self.last) for w in self.words]
         chunks = parts[0] if self.which is None else np.stack(parts)[self.which]
         held = data.view(np.complex128)[self.base[:, None] + chunks]  # 16 bytes at once
@@ -93,7 +93,7 @@ class TileOperand:
         return np.ascontiguousarray(blocks.transpose(0, 1, 3, 2)).reshape(groups, s.rows, -1)
 
     def granules(self, granule: int) -> Array:
-        """(groups, n) granules of the batch's shadow memory."""
+        """Return granules (groups, n) of the batch's shadow memory."""
         parts = [_granules(w, self.shape, granule, self.last) for w in self.words]
         base = (self.base * (CHUNK // granule))[:, None]
         if self.which is None:
@@ -103,16 +103,19 @@ class TileOperand:
 
 
 class Accumulators:
-    """Results of products that no instruction but wgmma has looked at: matrices, which registers don't hold yet.
+    """Results of products that only wgmma has used so far: matrices, which are not in registers yet.
 
-    A chain of products on the same accumulators skips the registers; what touches these `settle`s them first.
+    A chain of products on the same accumulators skips the registers. Any other instruction that uses them calls `settle`
+    first.
     """
 
     def __init__(self) -> None:
         self.held: list[tuple[InFlight, Array]] = []
 
     def take(self, r: InFlight) -> Array | None:
-        """The matrices (groups, 64, n) that a product adds to, if they are held; else registers have what it reads."""
+        """Return the matrices (groups, 64, n) that a product adds to, if they are held. Write held values that it reads to
+        registers.
+        """
         found: Array | None = None
         kept: list[tuple[InFlight, Array]] = []
         for other, acc in self.held:
@@ -129,7 +132,7 @@ class Accumulators:
         self.held.append((r, acc))
 
     def settle(self, frame: Any, registers: int) -> None:
-        """Registers (a bit set) of a frame are about to be read or written."""
+        """Write held values to these registers (a bit set) of a frame, which are about to be read or written."""
         kept: list[tuple[InFlight, Array]] = []
         for r, acc in self.held:
             if r.frame is frame and r.product.acc_mask & registers:
@@ -145,13 +148,13 @@ class Accumulators:
 
 
 def read(r: InFlight) -> Array:
-    """The accumulators of a product as matrices (groups, 64, n)."""
+    """Return the accumulators of a product as matrices (groups, 64, n)."""
     form = r.product.form
     return accumulator_matrix(form.accumulator_values(_registers(r.frame, r.product.acc, r.rows)), form.n)
 
 
 def write(r: InFlight, acc: Array) -> None:
-    """Matrices (groups, 64, n) into the accumulators of a product."""
+    """Write matrices (groups, 64, n) to the accumulators of a product."""
     p = r.product
     bits = p.form.accumulator_bits(accumulator_registers(acc))
     block = _block(r.frame, p.acc)
@@ -172,14 +175,14 @@ def _same_accumulator(a: InFlight, b: InFlight) -> bool:
 
 
 def _overlap(held: InFlight, r: InFlight) -> bool:
-    """Whether a product reads or writes registers whose values are held."""
+    """Return whether a product reads or writes registers whose values are held."""
     if held.frame is not r.frame or not held.product.acc_mask & (r.product.acc_mask | r.product.a_mask):
         return False
     return bool(np.isin(r.rows, held.rows).any())
 
 
 def _block(frame: Any, slots: tuple[int, ...]) -> Array | None:
-    """The accumulator as one array (registers, warps, 32), where it was laid out so."""
+    """Return the accumulator as one array (registers, warps, 32); None if its registers have no common array."""
     place = frame.code.block_of.get(slots[0])
     if place is None:
         return None

@@ -25,7 +25,7 @@ Bits = Map
 OOB_NAN = np.uint16(0x7FF7)
 
 
-# What 11 digits of any exponent round to less than the smallest normal: `.ftz` goes by that.
+# `.ftz` flushes a result that is below the smallest normal when it is rounded to 11 digits, whatever its exponent.
 _MAGNITUDE = np.uint16(0x7FFF)
 _TINY_F16 = np.float32(2.0**-14 - 2.0**-26)
 

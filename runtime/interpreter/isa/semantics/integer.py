@@ -71,7 +71,7 @@ Product = Callable[[Array, Array], Array]
 
 
 def _wide_product(type_: str) -> Product:
-    """Return the whole product of 16- or 32-bit operands, as the bits of the next wider type."""
+    """Return a function that gives the whole product of 16- or 32-bit operands, as the bits of the next wider type."""
     value, wider = VALUE[type_], VALUE[WIDER[type_]]
     storage = STORAGE[WIDER[type_]]
     if value is STORAGE[type_]:
@@ -95,7 +95,7 @@ def _high_s64(a: Array, b: Array) -> Array:
 
 
 def high_product(type_: str) -> Product:
-    """Return mul.hi: the upper half of the product, as bits of the operands' width."""
+    """Return the function of mul.hi: the upper half of the product, as bits of the operands' width."""
     if type_ == "u64":
         return _high_u64
     if type_ == "s64":
@@ -140,7 +140,7 @@ def mad_saturating(_mode: str, _sat: str, type_: str) -> Body:
 
 
 def _low24(type_: str) -> Callable[[Array], Array]:
-    """Return the low 24 bits of a 32-bit register, extended by sign or zeros to 64 bits."""
+    """Return a function that extends the low 24 bits of a 32-bit register, by sign or zeros, to 64 bits."""
     if type_ == "u32":
         return lambda a: (a & np.uint32(0xFFFFFF)).astype(np.uint64)
     return lambda a: ((a << np.uint32(8)).view(np.int32) >> np.int32(8)).astype(np.int64).view(np.uint64)
@@ -245,7 +245,7 @@ def extreme_relu(name: str, *_: str) -> Body:
 
 
 def _halves(ufunc: Any, dtype: Any) -> Product:
-    """Apply `ufunc` to both 16-bit halves of 32-bit registers."""
+    """Return `ufunc` for both 16-bit halves of 32-bit registers."""
 
     def fn(a: Array, b: Array) -> Array:
         a, b = np.broadcast_arrays(a, b)

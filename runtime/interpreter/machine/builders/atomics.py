@@ -120,8 +120,9 @@ def _identity(run: Array) -> Array:
 
 @builds("atom red")
 def build_atomic(k: Compiler, ins: Instruction) -> Op:
-    """atom and red: add, min, max, and, or, xor, exch, cas, inc, dec on 16- to 64-bit integers and f16, f16x2, bf16,
-    bf16x2, f32, f64, vectors of floats included; every order and scope; global, shared, shared::cluster and generic."""
+    """Build atom and red: add, min, max, and, or, xor, exch, cas, inc, dec on 16- to 64-bit integers and f16, f16x2, bf16,
+    bf16x2, f32, f64, vectors of floats included; every order and scope; global, shared, shared::cluster and generic.
+    """
     form = AtomForm(k)
     operands = list(ins.operands)
     dest = operands.pop(0) if ins.opcode[0] == "atom" else None
@@ -159,7 +160,7 @@ def build_atomic(k: Compiler, ins: Instruction) -> Op:
 
 
 def _chosen(c: Group, part: Part) -> tuple[Any, Array]:
-    """(lanes, their indices) of a part."""
+    """Return the (lanes, indices) of a part."""
     where = c.active if part.mask is None else part.mask
     return where, part.index[where]
 
@@ -231,7 +232,7 @@ def _wide(
 
 
 def _pair(k: Compiler, operand: Any) -> Callable[[Group], Array]:
-    """A value of 128 bits, low half first: a register, or a literal that fits the low half."""
+    """Return a function that reads a value of 128 bits, low half first: a register, or a literal that fits the low half."""
     if isinstance(operand, Imm):
         value = np.array([int(operand.value) % (1 << 64), (1 << 64) - 1 if operand.value < 0 else 0], np.uint64)
         return lambda c: value

@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 
 @builds("cp.async.bulk cp.reduce.async.bulk")
 def build_bulk(k: Compiler, ins: Instruction) -> Op:
-    """cp.async.bulk between global, shared and peers' shared memory, with multicast, and cp.reduce.async.bulk."""
+    """Build cp.async.bulk between global, shared and peers' shared memory, with multicast, and cp.reduce.async.bulk."""
     form, operands = k.form, ins.operands
     to, source = form["to"], form["from"]
     operation, type_ = form.words.get("op", ""), form.words.get("type", "")
@@ -71,7 +71,7 @@ def _global_span(i: Issuer, address: int, size: int, write: bool) -> Array | Non
 def _note_global_span(
     i: Issuer, address: int, size: int, queue: int, clock: int, write: bool, data: Callable[[], Array] | None = None
 ) -> None:
-    """`data()`: the bytes that a store brings; of a reduction None."""
+    """Record a bulk copy's global side in shadow memory. `data()`: the bytes that a store brings; None for a reduction."""
     found = i.run.memory.find(address)
     if found is None or found.shadow is None:
         return
@@ -92,7 +92,7 @@ def _bulk_in(
     ins: Instruction, dst: Reader, src: Reader, size: Reader, barrier: Reader, mask: Reader | None,
     from_global: bool, operation: str, type_: str,
 ) -> Op:  # fmt: skip
-    """Into shared memory, of this block or a peer, with completion on a barrier."""
+    """Build a bulk copy into shared memory, of this block or a peer, that completes on a barrier."""
 
     def run(c: Group) -> None:
         lanes = Lanes(c)
@@ -168,7 +168,7 @@ def _reduced(old: Array, new: Array, operation: str, type_: str) -> Array:
 
 
 def _bulk_out(ins: Instruction, dst: Reader, src: Reader, size: Reader, operation: str, type_: str) -> Op:
-    """Out of shared memory to global, in the lane's bulk group."""
+    """Build a bulk copy out of shared memory to global, in the lane's bulk group."""
 
     def run(c: Group) -> None:
         lanes = Lanes(c)

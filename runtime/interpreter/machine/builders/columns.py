@@ -36,7 +36,7 @@ class ColumnTile(TensorTile):
         return not len(self.bytes) or not self.count
 
     def _words(self) -> tuple[Array, Array]:
-        """The buffer's elements, and which are inside (pixels inside, channels inside)."""
+        """Return the buffer's elements, and the numbers of those inside: (pixels inside, channels inside)."""
         assert self.buffer is not None
         size = self.m.dtype.itemsize
         return self.buffer.view(size), (self.bytes // size)[:, None] + np.arange(self.count)
@@ -45,7 +45,7 @@ class ColumnTile(TensorTile):
         return tile[self.rows, self.first : self.first + self.count]
 
     def load(self) -> Array:
-        """The tile (pixels, channels) with elements outside filled."""
+        """Return the tile (pixels, channels), with elements outside filled."""
         m = self.m
         out = np.full((m.pixels, m.channels), fill_bits(m), f"u{m.dtype.itemsize}")
         if self.buffer is not None and not self.empty:

@@ -52,7 +52,7 @@ def build_prefetch(k: Compiler, ins: Instruction) -> Op:
 
 @builds("cp.async.bulk.prefetch.tensor")
 def build_tensor_prefetch(k: Compiler, ins: Instruction) -> Op:
-    """cp.async.bulk.prefetch.tensor: no effect that a kernel can see; the tensor map's rules are still checked."""
+    """Build cp.async.bulk.prefetch.tensor: it has no effect that a kernel can see, but the tensor map's rules are checked."""
     source = _TensorOperand(k, ins, 0)
 
     def run(c: Group) -> None:
@@ -105,7 +105,7 @@ class _TensorOperand:
         ]
 
     def tile(self, i: Issuer, place: _Place, store: bool) -> TensorTile | None:
-        """What a lane's copy accesses; None, and a hazard, where it may not."""
+        """Return the tile that a lane's copy accesses; None, after a report, if it may not."""
         m = place.m
         if m is None:
             i.hazard(HazardKind.DESCRIPTOR, f"the operand is no tensor map of rank {self.rank}")
@@ -126,7 +126,7 @@ class _TensorOperand:
         return ColumnTile(i, m, place.coords, place.offsets) if _allowed(i, m, channel, store) else None
 
     def _rows(self, i: Issuer, m: TensorMap, coords: list[int], store: bool) -> TensorTile | None:
-        """Rows of a matrix, from one column on."""
+        """Return a tile of rows of a matrix, from one column on."""
         if m.box[1] != 1:
             fix = "make the map with a box of one row"
             i.hazard(HazardKind.DESCRIPTOR, f".{self.mode} by a tensor map whose box has {m.box[1]} rows", fix)
@@ -136,7 +136,7 @@ class _TensorOperand:
 
 
 def _map_at(c: Group, address: int, rank: int, ins: Instruction) -> TensorMap | Im2colMap | None:
-    """The tensor map at a generic address, or None."""
+    """Return the tensor map at a generic address, or None."""
     run = c.batch.run
     window = address >> WINDOW_BITS
     if address < 1 << 32:  # an H200 faults: the address in parameter space is some other generic one
@@ -165,7 +165,7 @@ _KINDS = {"negative store": HazardKind.OUT_OF_BOUNDS, "shared memory": HazardKin
 
 
 def _allowed(i: Issuer, m: TensorMap | Im2colMap, coords: list[int], store: bool) -> bool:
-    """Whether a copy keeps the rules of TMA; reports the one that it breaks."""
+    """Return whether a copy keeps the rules of TMA, and report the one that it breaks."""
     broken = copy_broken(m.dtype.itemsize, tuple(coords), store)
     if broken is None:
         return True
@@ -176,8 +176,9 @@ def _allowed(i: Issuer, m: TensorMap | Im2colMap, coords: list[int], store: bool
 
 @builds("cp.async.bulk.tensor cp.reduce.async.bulk.tensor")
 def build_tensor(k: Compiler, ins: Instruction) -> Op:
-    """cp.async.bulk.tensor 1d to 5d, tiled and of im2col mode, to and from shared memory, with multicast and
-    out-of-bounds fill, and cp.reduce.async.bulk.tensor."""
+    """Build cp.async.bulk.tensor 1d to 5d, tiled and of im2col mode, to and from shared memory, with multicast and
+    out-of-bounds fill, and cp.reduce.async.bulk.tensor.
+    """
     form = k.form
     if form["to"] == "global":
         return _tensor_store(k, ins, form.words.get("op", ""))

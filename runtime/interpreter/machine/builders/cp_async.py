@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 @builds("cp.async.commit_group cp.async.bulk.commit_group")
 def build_commit(k: Compiler, ins: Instruction) -> Op:
-    """cp.async{.bulk}.commit_group."""
+    """Build cp.async{.bulk}.commit_group."""
     kind = _kind(k)
 
     def run(c: Group) -> None:
@@ -36,13 +36,13 @@ def build_commit(k: Compiler, ins: Instruction) -> Op:
 
 @builds("cp.async.wait_group cp.async.bulk.wait_group")
 def build_wait(k: Compiler, ins: Instruction) -> Op:
-    """cp.async{.bulk}.wait_group."""
+    """Build cp.async{.bulk}.wait_group."""
     return _waiter(constant_operand(k, ins.operands[0]), _kind(k), bool(k.form.words.get("read")), False)
 
 
 @builds("cp.async.wait_all")
 def build_wait_all(k: Compiler, ins: Instruction) -> Op:
-    """cp.async.wait_all."""
+    """Build cp.async.wait_all."""
     return _waiter(0, "cp.async", False, True)
 
 
@@ -65,7 +65,7 @@ def _waiter(keep: int, kind: str, reads: bool, uncommitted: bool) -> Op:
 
 @builds("cp.async")
 def build_copy(k: Compiler, ins: Instruction) -> Op:
-    """cp.async.{ca,cg}.shared.global [dst], [src], size{, src-size | ignore-src}."""
+    """Build cp.async.{ca,cg}.shared.global [dst], [src], size{, src-size | ignore-src}."""
     size = constant_operand(k, ins.operands[2])
     dst, src = address_of(k, ins.operands[0]), address_of(k, ins.operands[1])
     extra = ins.operands[3] if len(ins.operands) > 3 + bool(k.form["hint"]) else None

@@ -30,7 +30,9 @@ _NO_BLOCK = "the first block of a cancelled cluster is asked of a response that 
 
 @builds("clusterlaunchcontrol.try_cancel.async")
 def build_request(k: Compiler, ins: Instruction) -> Op:
-    """clusterlaunchcontrol.try_cancel: the response comes to the block's shared memory, or to that of all its cluster."""
+    """Build clusterlaunchcontrol.try_cancel: its response goes to the shared memory of the block, or of all blocks of its
+    cluster.
+    """
     address, barrier = (own_only(address_of(k, operand), ins) for operand in ins.operands)
     to_all = bool(k.form["multicast"])
 
@@ -84,7 +86,7 @@ def _check_earlier(i: Issuer) -> None:
 
 
 def _words(c: Group, response: Array, ins: Instruction) -> tuple[Array, Array]:
-    """The words (rows, 32, 4) of responses, and which lanes' cancelled a launch. Other values are reported."""
+    """Return the words (rows, 32, 4) of responses, and which lanes' response cancelled a launch. Report other values."""
     wide = np.ascontiguousarray(np.broadcast_to(response, (c.n, 32, 2)))
     words = wide.view(np.uint32)
     cancelled: Array = words[..., 3] == _CANCELLED
@@ -99,7 +101,7 @@ def _words(c: Group, response: Array, ins: Instruction) -> tuple[Array, Array]:
 
 @builds("clusterlaunchcontrol.query_cancel.is_canceled.pred")
 def build_success(k: Compiler, ins: Instruction) -> Op:
-    """clusterlaunchcontrol.query_cancel.is_canceled."""
+    """Build clusterlaunchcontrol.query_cancel.is_canceled."""
     write, read = k.writer(ins.operands[0], "pred"), k.reader(ins.operands[1], "b128")
     assert write is not None
     return lambda c: write(c, _words(c, read(c), ins)[1])
@@ -108,7 +110,9 @@ def build_success(k: Compiler, ins: Instruction) -> Op:
 @builds("clusterlaunchcontrol.query_cancel.get_first_ctaid " + " ".join(
     f"clusterlaunchcontrol.query_cancel.get_first_ctaid::{axis}" for axis in _AXES))  # fmt: skip
 def build_first(k: Compiler, ins: Instruction) -> Op:
-    """clusterlaunchcontrol.query_cancel.get_first_ctaid. Of a response that cancelled none, the result is undefined."""
+    """Build clusterlaunchcontrol.query_cancel.get_first_ctaid. Its result is undefined for a response that cancelled no
+    launch.
+    """
     dest, read = ins.operands[0], k.reader(ins.operands[1], "b128")
     items = dest.items if isinstance(dest, Vec) else (dest,)
     writers = [None if item is None else k.writer(item, "b32") for item in items]

@@ -174,8 +174,9 @@ def scatter(part: Part, values: list[Array]) -> None:
 
 @builds("ld ldu")
 def build_load(k: Compiler, ins: Instruction) -> Op:
-    """ld and ldu: weak, volatile, relaxed and acquire with every scope; global, shared (::cta, ::cluster), local,
-    const, param and generic; .nc and cache hints; .v2, .v4, .v8; b8 to b128."""
+    """Build ld and ldu: weak, volatile, relaxed and acquire with every scope; global, shared (::cta, ::cluster), local,
+    const, param and generic; .nc and cache hints; .v2, .v4, .v8; b8 to b128.
+    """
     form = MemoryForm(k)
     dest, source = ins.operands[:2]
     if form.space == "param" and isinstance(source, Mem) and isinstance(source.base, Sym):
@@ -221,7 +222,7 @@ def build_load(k: Compiler, ins: Instruction) -> Op:
 
 
 def _load_wide(k: Compiler, form: MemoryForm, regs: list[Reg | None], source: Operand, ins: Instruction) -> Op:
-    """ld.b128 into one register pair."""
+    """Build ld.b128 into one register pair."""
     reg = regs[0]
     if reg is None or reg.type != "b128" or form.count != 1:
         raise k.error("ld.b128 wants one .b128 register")
@@ -311,7 +312,7 @@ def _param_size(k: Compiler, name: str) -> int:
 
 @builds("st")
 def build_store(k: Compiler, ins: Instruction) -> Op:
-    """st: weak, volatile, relaxed and release with every scope; the spaces and types of ld."""
+    """Build st: weak, volatile, relaxed and release with every scope; the spaces and types of ld."""
     form = MemoryForm(k)
     dest, source = ins.operands[:2]
     items = list(source.items) if isinstance(source, Vec) else [source]

@@ -37,8 +37,10 @@ def _slots(k: Compiler, operand: Operand, count: int) -> tuple[int, ...]:
 
 
 def whole_warp(c: Group, ins: Instruction) -> bool:
-    """Whether all lanes of the warps are here; what is not waits for the rest. Lanes that have left are missed: a matrix
-    instruction is executed by all threads of a warp (PTX ISA 9.7.14)."""
+    """Return whether all lanes of the warps are here; incomplete warps wait for their other lanes.
+
+    Exited lanes count as missing, because all threads of a warp must execute a matrix instruction (PTX ISA 9.7.14).
+    """
     if not together(c, None):
         return False
     if c.mask is not None:
@@ -67,14 +69,14 @@ def by_whole_warps(ins: Instruction, act: Callable[[Group], None]) -> Op:
 
 @builds("mma")
 def build_mma(k: Compiler, ins: Instruction) -> Op:
-    """mma.sync.aligned in every shape and type, of a dense or a sparse A."""
+    """Build mma.sync.aligned in every shape and type, of a dense or a sparse A."""
     if set(sparse.VARIANTS) & set(ins.opcode):
         return _sparse_product(k, ins)
     return build_product(k, ins, compile_mma(ins.opcode))
 
 
 def _sparse_product(k: Compiler, ins: Instruction) -> Op:
-    """mma.sp: metadata and a selector follow the operands of a dense product."""
+    """Build mma.sp: metadata and a selector follow the operands of a dense product."""
     op = sparse.compile_sparse(ins.opcode)
     if len(ins.operands) != 6:
         raise k.error(f"takes 6 operands, {len(ins.operands)} given")
@@ -152,7 +154,7 @@ def _rows_part(c: Group, address: Array, count: int, space: Any, ins: Instructio
 
 @builds("ldmatrix")
 def build_ldmatrix(k: Compiler, ins: Instruction) -> Op:
-    """ldmatrix.sync.aligned.m8n8.x{1,2,4}[.trans][.shared].b16."""
+    """Build ldmatrix.sync.aligned.m8n8.x{1,2,4}[.trans][.shared].b16."""
     count, trans, space_name = _matrix_form(k)
     writers = [k.writer(r, "b32") for r in registers(ins.operands[0])]
     address, space = address_of(k, ins.operands[1]), space_of(space_name)
@@ -174,7 +176,7 @@ def build_ldmatrix(k: Compiler, ins: Instruction) -> Op:
 
 @builds("stmatrix")
 def build_stmatrix(k: Compiler, ins: Instruction) -> Op:
-    """stmatrix.sync.aligned.m8n8.x{1,2,4}[.trans][.shared].b16."""
+    """Build stmatrix.sync.aligned.m8n8.x{1,2,4}[.trans][.shared].b16."""
     count, trans, space_name = _matrix_form(k)
     address, space = address_of(k, ins.operands[0]), space_of(space_name)
     items = ins.operands[1].items if isinstance(ins.operands[1], Vec) else (ins.operands[1],)
@@ -212,7 +214,7 @@ def build_stmatrix(k: Compiler, ins: Instruction) -> Op:
 
 @builds("movmatrix")
 def build_movmatrix(k: Compiler, ins: Instruction) -> Op:
-    """movmatrix.sync.aligned.m8n8.trans.b16."""
+    """Build movmatrix.sync.aligned.m8n8.trans.b16."""
     read, write = k.reader(ins.operands[1], "b32"), k.writer(ins.operands[0], "b32")
 
     def run(c: Group) -> None:
@@ -265,7 +267,7 @@ def warpgroups_together(c: Group) -> bool:
 
 @builds("wgmma")
 def build_wgmma(k: Compiler, ins: Instruction) -> Op:
-    """wgmma.mma_async, .fence, .commit_group and .wait_group."""
+    """Build wgmma.mma_async, .fence, .commit_group and .wait_group."""
     words = ins.opcode[1:]
     if words[0] == "mma_async":
         return _mma_async(k, ins)

@@ -137,7 +137,7 @@ def _barrier(k: Compiler, ins: Instruction, operand: Operand) -> Callable[[Group
 
 @builds("mbarrier.init")
 def build_init(k: Compiler, ins: Instruction) -> Op:
-    """mbarrier.init."""
+    """Build mbarrier.init."""
     address, count = _barrier(k, ins, ins.operands[0]), k.reader(ins.operands[1], "b32")
 
     def run(c: Group) -> None:
@@ -152,7 +152,7 @@ def build_init(k: Compiler, ins: Instruction) -> Op:
 
 @builds("mbarrier.inval")
 def build_inval(k: Compiler, ins: Instruction) -> Op:
-    """mbarrier.inval."""
+    """Build mbarrier.inval."""
     address = _barrier(k, ins, ins.operands[0])
 
     def run(c: Group) -> None:
@@ -183,7 +183,7 @@ def build_transaction(k: Compiler, ins: Instruction) -> Op:
 
 @builds("mbarrier.arrive mbarrier.arrive_drop mbarrier.arrive.expect_tx mbarrier.arrive_drop.expect_tx")
 def build_arrive(k: Compiler, ins: Instruction) -> Op:
-    """mbarrier.arrive and .arrive_drop, with .expect_tx and .noComplete; of this block and of peers."""
+    """Build mbarrier.arrive and .arrive_drop, with .expect_tx and .noComplete; of this block and of peers."""
     dest, barrier, *rest = ins.operands
     address = _barrier(k, ins, barrier)
     expects = k.form.row.name[-1] == "expect_tx"
@@ -224,8 +224,7 @@ def build_arrive(k: Compiler, ins: Instruction) -> Op:
 
 @builds("mbarrier.test_wait mbarrier.test_wait.parity mbarrier.try_wait mbarrier.try_wait.parity")
 def build_wait(k: Compiler, ins: Instruction) -> Op:
-    """mbarrier.test_wait and .try_wait, by state and by parity. A try_wait whose phase is not complete holds the warp
-    until it is."""
+    """Build mbarrier.test_wait and .try_wait, by state and by parity. A try_wait holds the warp until its phase is complete."""
     parity = k.form.row.name[-1] == "parity"
     write = k.writer(ins.operands[0], "pred")
     address = _barrier(k, ins, ins.operands[1])
@@ -297,8 +296,9 @@ def build_fence(k: Compiler, ins: Instruction) -> Op:
 
 @builds("fence.proxy membar.proxy")
 def build_proxy_fence(k: Compiler, ins: Instruction) -> Op:
-    """Fences between proxies: .async orders the generic and the async proxy, in all memory or in one space;
-    .tensormap::generic releases tensor maps to their proxy, and acquires one (`checks/tensor_proxy.py`)."""
+    """Build fences between proxies: .async orders the generic and the async proxy, in all memory or in one space;
+    .tensormap::generic releases tensor maps to their proxy, and acquires one (`checks/tensor_proxy.py`).
+    """
     kind, reach = k.form.words["kind"], k.program.reach(k.form.words.get("scope", ""))
     if kind == "tensormap::generic":
         if not ins.operands:

@@ -15,7 +15,7 @@ from ..program import Op, builds
 
 @builds("mov")
 def build_mov(k: Compiler, ins: Instruction) -> Op:
-    """mov: copy, pack and unpack, or take an address."""
+    """Build mov: copy, pack and unpack, or take an address."""
     type_ = k.form["type"]
     dest, source = ins.operands
     if isinstance(dest, Vec) or isinstance(source, Vec):
@@ -115,13 +115,13 @@ def _unpack(k: Compiler, writers: list[Any], source: Any, type_: str, part: int)
 
 @builds("pmevent brkpt")
 def build_ignored(k: Compiler, ins: Instruction) -> Op:
-    """Instructions without an effect on values."""
+    """Build instructions without an effect on values."""
     return lambda c: None
 
 
 @builds("nanosleep")
 def build_nanosleep(k: Compiler, ins: Instruction) -> Op:
-    """nanosleep.u32: let others run."""
+    """Build nanosleep.u32: let others run."""
     k.source(ins.operands[0], "u32")
 
     def run(c: Group) -> bool:

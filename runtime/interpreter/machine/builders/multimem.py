@@ -48,7 +48,7 @@ def _members(c: Group, address: Array, ins: Instruction) -> Iterator[Array]:
 
 @builds("multimem.ld_reduce")
 def build_load_reduce(k: Compiler, ins: Instruction) -> Op:
-    """multimem.ld_reduce: add, min, max, and, or, xor, in the order of devices; .acc::f32 rounds once."""
+    """Build multimem.ld_reduce: add, min, max, and, or, xor, in the order of devices; .acc::f32 rounds once."""
     form = MemoryForm(k)
     regs = registers(ins.operands[0])
     writers = [k.writer(r, form.type) for r in regs]
@@ -97,7 +97,7 @@ def _wide_sum(values: list[Array], type_: str) -> Array:
 
 @builds("multimem.st")
 def build_store(k: Compiler, ins: Instruction) -> Op:
-    """multimem.st: the same value to all devices."""
+    """Build multimem.st: the same value to all devices."""
     form = MemoryForm(k)
     dest, source = ins.operands[:2]
     items = list(source.items) if isinstance(source, Vec) else [source]
@@ -125,7 +125,7 @@ def build_store(k: Compiler, ins: Instruction) -> Op:
 
 @builds("multimem.red")
 def build_reduction(k: Compiler, ins: Instruction) -> Op:
-    """multimem.red: an atomic on each device."""
+    """Build multimem.red: an atomic on each device."""
     form = AtomForm(k)
     dest, source = ins.operands[:2]
     items = list(source.items) if isinstance(source, Vec) else [source]

@@ -29,7 +29,7 @@ def _address(k: Compiler, operand: Any, type_: str) -> Any:
 
 @builds("mapa")
 def build_mapa(k: Compiler, ins: Instruction) -> Op:
-    """mapa{.shared::cluster}.{u32,u64}: the address of the same place in another block of the cluster."""
+    """Build mapa{.shared::cluster}.{u32,u64}: the address of the same place in another block of the cluster."""
     type_ = k.form["type"]
     read, rank = _address(k, ins.operands[1], type_), k.reader(ins.operands[2], "u32")
     write = k.writer(ins.operands[0], type_)
@@ -51,7 +51,7 @@ def build_mapa(k: Compiler, ins: Instruction) -> Op:
 
 @builds("getctarank")
 def build_getctarank(k: Compiler, ins: Instruction) -> Op:
-    """getctarank{.shared::cluster}.{u32,u64}: the rank of the block that an address belongs to."""
+    """Build getctarank{.shared::cluster}.{u32,u64}: the rank of the block that an address belongs to."""
     type_ = k.form["type"]
     read, write = _address(k, ins.operands[1], type_), k.writer(ins.operands[0], "u32")
     assert write is not None
@@ -81,7 +81,7 @@ def build_griddepcontrol(k: Compiler, ins: Instruction) -> Op:
 
 @builds("st.async")
 def build_st_async(k: Compiler, ins: Instruction) -> Op:
-    """st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.v2,.v4}.type [addr], value, [barrier]."""
+    """Build st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.v2,.v4}.type [addr], value, [barrier]."""
     dst, value, barrier = ins.operands
     items = value.items if isinstance(value, Vec) else (value,)
     return _remote(k, ins, dst, items, barrier, k.form["type"], "")
@@ -89,7 +89,7 @@ def build_st_async(k: Compiler, ins: Instruction) -> Op:
 
 @builds("red.async")
 def build_red_async(k: Compiler, ins: Instruction) -> Op:
-    """red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.op.type [addr], value, [barrier]."""
+    """Build red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.op.type [addr], value, [barrier]."""
     dst, value, barrier = ins.operands
     items = value.items if isinstance(value, Vec) else (value,)
     return _remote(k, ins, dst, items, barrier, k.form["type"], k.form["op"])

@@ -44,7 +44,7 @@ def _note(c: Group, part: Part, mask: Array, ins: Instruction, write: bool) -> N
 
 @builds("tensormap.replace")
 def build_replace(k: Compiler, ins: Instruction) -> Op:
-    """tensormap.replace of every field, in global and shared memory: a weak access of all 1024 bits."""
+    """Build tensormap.replace of every field, in global and shared memory: a weak access of all 1024 bits."""
     operands, field = ins.operands, k.form["field"]
     name = space_name(k.form["space"])
     address, space = address_of(k, operands[0], name), space_of(name)
@@ -73,7 +73,7 @@ def build_replace(k: Compiler, ins: Instruction) -> Op:
 
 @builds("tensormap.cp_fenceproxy")
 def build_copy_and_fence(k: Compiler, ins: Instruction) -> Op:
-    """tensormap.cp_fenceproxy: a warp copies a map to global memory, and releases it to the proxy of tensor maps."""
+    """Build tensormap.cp_fenceproxy: a warp copies a map to global memory, and releases it to the proxy of tensor maps."""
     target, source = address_of(k, ins.operands[0], "global"), address_of(k, ins.operands[1])
     reach = k.program.reach(k.form["scope"])
 

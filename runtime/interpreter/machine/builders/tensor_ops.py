@@ -29,7 +29,7 @@ Array = npt.NDArray[Any]
 
 
 def memory_of(c: Group) -> TensorMemory:
-    """The tensor memory of a group's batch."""
+    """Return the tensor memory of a group's batch."""
     batch = c.batch
     if batch.tensor is None:
         batch.tensor = TensorMemory(batch)
@@ -41,7 +41,7 @@ def _pair(k: Compiler) -> bool:
 
 
 def _address(k: Compiler, operand: Operand) -> Read:
-    """The addresses of tensor memory that an operand in brackets gives."""
+    """Return a function that gives the addresses of tensor memory of an operand in brackets."""
     if not isinstance(operand, Mem) or not isinstance(operand.base, Reg | Imm):
         raise k.error("an address of tensor memory is a register of 32 bits in brackets")
     read, offset = k.reader(operand.base, "b32"), np.uint32(operand.offset % (1 << 32))
@@ -53,7 +53,9 @@ def _address(k: Compiler, operand: Operand) -> Read:
 
 @builds("tcgen05.alloc")
 def build_alloc(k: Compiler, ins: Instruction) -> Op:
-    """tcgen05.alloc: waits until the block has as many columns, and writes the first one's address to shared memory."""
+    """Build tcgen05.alloc: it waits until the block has enough free columns, and writes the first one's address to shared
+    memory.
+    """
     address, space = address_of(k, ins.operands[0]), space_of("shared" if k.form["space"] else "")
     count, pair = k.reader(ins.operands[1], "u32"), _pair(k)
 
@@ -98,7 +100,7 @@ def build_alloc(k: Compiler, ins: Instruction) -> Op:
 
 @builds("tcgen05.dealloc")
 def build_dealloc(k: Compiler, ins: Instruction) -> Op:
-    """tcgen05.dealloc."""
+    """Build tcgen05.dealloc."""
     address, count = k.reader(ins.operands[0], "b32"), k.reader(ins.operands[1], "u32")
 
     def run(c: Group) -> None:
@@ -111,7 +113,7 @@ def build_dealloc(k: Compiler, ins: Instruction) -> Op:
 
 @builds("tcgen05.relinquish_alloc_permit")
 def build_relinquish(k: Compiler, ins: Instruction) -> Op:
-    """tcgen05.relinquish_alloc_permit."""
+    """Build tcgen05.relinquish_alloc_permit."""
 
     def run(c: Group) -> None:
         memory_of(c).relinquish(c)
@@ -129,7 +131,7 @@ def _shape(k: Compiler, ins: Instruction) -> tuple[str, int, bool, int]:
 
 
 def _smallest_of(k: Compiler) -> Callable[[Array], Array]:
-    """The minimum or maximum over axis 1 of words (rows, registers, 32)."""
+    """Return a function that takes the minimum or maximum over axis 1 of words (rows, registers, 32)."""
     operation, type_ = k.form["op"], k.form["type"]
     if type_ != "f32":
         pick = np.min if operation == "min" else np.max
@@ -149,7 +151,8 @@ def _smallest_of(k: Compiler) -> Callable[[Array], Array]:
 
 @builds("tcgen05.ld tcgen05.ld.red")
 def build_ld(k: Compiler, ins: Instruction) -> Op:
-    """tcgen05.ld of any shape. Its registers are there at once: true dependences are respected (PTX ISA 9.7.16.6.4.5).
+    """Build tcgen05.ld of any shape. Its registers have their values at once, because hardware respects true dependences
+    (PTX ISA 9.7.16.6.4.5).
 
     tcgen05.ld.red also gives each thread the least or largest of the values that it loads.
     """
@@ -179,7 +182,7 @@ def build_ld(k: Compiler, ins: Instruction) -> Op:
 
 @builds("tcgen05.st")
 def build_st(k: Compiler, ins: Instruction) -> Op:
-    """tcgen05.st of any shape."""
+    """Build tcgen05.st of any shape."""
     address, source = _address(k, ins.operands[0]), ins.operands[-1]
     readers = [k.reader(i, "b32") for i in (source.items if isinstance(source, Vec) else (source,))]
     shape = _shape(k, ins)
@@ -201,7 +204,7 @@ def build_st(k: Compiler, ins: Instruction) -> Op:
 
 @builds("tcgen05.wait::ld tcgen05.wait::st")
 def build_wait(k: Compiler, ins: Instruction) -> Op:
-    """tcgen05.wait::ld and ::st."""
+    """Build tcgen05.wait::ld and ::st."""
     kind = "tcgen05." + k.form.row.name[1].removeprefix("wait::")
 
     def run(c: Group) -> None:
@@ -212,7 +215,7 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
 
 @builds("tcgen05.fence::before_thread_sync tcgen05.fence::after_thread_sync")
 def build_fence(k: Compiler, ins: Instruction) -> Op:
-    """tcgen05.fence: with synchronisation between them, two order what two threads issue."""
+    """Build tcgen05.fence: two fences, with synchronisation between them, order operations that two threads issue."""
     if k.form.row.name[1] == "fence::before_thread_sync":
         return tensor_shadow.before_thread_sync
     return lambda c: tensor_shadow.after_thread_sync(c, memory_of(c).seen)
@@ -223,7 +226,7 @@ def build_fence(k: Compiler, ins: Instruction) -> Op:
 
 @builds("tcgen05.mma tcgen05.mma.sp")
 def build_product(k: Compiler, ins: Instruction) -> Op:
-    """tcgen05.mma and tcgen05.mma.sp of every kind, with A in shared or tensor memory."""
+    """Build tcgen05.mma and tcgen05.mma.sp of every kind, with A in shared or tensor memory."""
     d, a, b, *rest = ins.operands
     metadata = _address(k, rest.pop(0)) if k.form.row.name[-1] == "sp" else None
     word = rest.pop(0)
@@ -247,7 +250,7 @@ def build_product(k: Compiler, ins: Instruction) -> Op:
 
 @builds("tcgen05.mma.ws")
 def build_stationary(k: Compiler, ins: Instruction) -> Op:
-    """tcgen05.mma.ws, of one block."""
+    """Build tcgen05.mma.ws, of one block."""
     d, a, b, word, enable, *rest = ins.operands
     p = TensorProduct(
         ins, k.form["kind"].removeprefix("kind::"), False, "", _address(k, d),
@@ -258,7 +261,7 @@ def build_stationary(k: Compiler, ins: Instruction) -> Op:
 
 
 def _checked(k: Compiler, p: TensorProduct, word: Operand) -> Op:
-    """The operation of a product. An instruction descriptor that is a literal is checked at once."""
+    """Return the operation of a product. If its instruction descriptor is a literal, check it now."""
     if isinstance(word, Imm):
         try:
             product_of(int(word.value), p.kind, p.pair, p.vector, p.stationary, p.metadata is not None)
@@ -269,7 +272,7 @@ def _checked(k: Compiler, p: TensorProduct, word: Operand) -> Op:
 
 @builds("tcgen05.cp")
 def build_copy(k: Compiler, ins: Instruction) -> Op:
-    """tcgen05.cp: rows of shared memory to tensor memory."""
+    """Build tcgen05.cp: rows of shared memory to tensor memory."""
     address, source, pair = _address(k, ins.operands[0]), k.reader(ins.operands[1], "b64"), _pair(k)
     key = k.form["shape"], k.form["cast"]
     if key not in COPIES or k.form["packed"]:
@@ -280,7 +283,7 @@ def build_copy(k: Compiler, ins: Instruction) -> Op:
 
 @builds("tcgen05.commit")
 def build_commit(k: Compiler, ins: Instruction) -> Op:
-    """tcgen05.commit: an mbarrier is arrived at when what the thread has issued is done."""
+    """Build tcgen05.commit: it arrives at an mbarrier when the operations that the thread has issued are done."""
     address = address_of(k, ins.operands[0])
     mask = k.reader(ins.operands[1], "b16") if k.form["multicast"] else None
 

@@ -154,14 +154,14 @@ def note_shared(
 
 @lru_cache(1 << 14)
 def copy_broken(itemsize: int, coords: tuple[int, ...], store: bool) -> tuple[CopyRule, str] | None:
-    """The rule of TMA that a copy breaks, and how."""
+    """Return the rule of TMA that a copy breaks, and how; None if it breaks none."""
     copy = BoxCopy(itemsize, coords, store=store)  # SMEM: see `shared_span`, which names it
     return next(((rule, wrong) for rule in COPY_RULES if (wrong := rule.broken(copy)) is not None), None)
 
 
 @cache
 def tile_chunks(start: int, size: int, swizzle: Swizzle) -> Array:
-    """16-byte chunk numbers, relative to the start's multiple of 1024, of a tile's chunks in order."""
+    """Return the numbers of a tile's 16-byte chunks, in order, relative to the start's multiple of 1024."""
     at = np.arange(start, start + size, 16)
     return swizzled(at, swizzle) // 16
 
@@ -179,7 +179,7 @@ def put_tile(batch: Batch, cta: int, offset: int, data: Array, swizzle: Swizzle)
 
 
 def get_tile(batch: Batch, cta: int, offset: int, m: Any) -> Array:
-    """A tile's elements from shared memory, outermost first, as unsigned words."""
+    """Return a tile's elements from shared memory, outermost first, as unsigned words."""
     size = m.bytes
     base = cta * batch.shared.stride + (offset & ~1023)
     chunks = batch.shared.data.view(np.complex128)
@@ -191,7 +191,7 @@ def get_tile(batch: Batch, cta: int, offset: int, m: Any) -> Array:
 
 
 class TensorTile:
-    """What one tensor copy accesses in global memory, found in a buffer: `buffer` is None where it can't be."""
+    """The part of global memory that one tensor copy accesses. `buffer` is None if the map does not fit an array."""
 
     def __init__(self, i: Issuer, m: Any) -> None:
         self.m: Any = m
@@ -212,16 +212,16 @@ class TensorTile:
             self.buffer = None
 
     def combined(self, old: Array, new: Array, operation: str) -> Array:
-        """Elements after a reduction."""
+        """Return elements after a reduction."""
         return _combine(old, new, operation, self.m.dtype.name)
 
     @property
     def empty(self) -> bool:
-        """Whether all lies outside of the tensor."""
+        """Return whether the whole tile is outside of the tensor."""
         raise AssertionError("each kind of tile says so")
 
     def load(self) -> Array:
-        """The tile with elements outside filled."""
+        """Return the tile, with elements outside filled."""
         raise AssertionError("each kind of tile says so")
 
     def store(self, tile: Array, operation: str) -> None:
@@ -229,11 +229,11 @@ class TensorTile:
         raise AssertionError("each kind of tile says so")
 
     def unchanged(self, tile: Array, unit: int) -> Array:
-        """(1, k): which of `granules` of `unit` bytes a store of `tile` leaves as they are."""
+        """Return which of `granules` of `unit` bytes, (1, k), a store of `tile` does not change."""
         raise AssertionError("each kind of tile says so")
 
     def granules(self, shadow: Any) -> Array:
-        """(1, k) granules of the elements inside."""
+        """Return the granules (1, k) of the elements inside."""
         raise AssertionError("each kind of tile says so")
 
 
@@ -305,7 +305,7 @@ class BoxTile(TensorTile):
 
 
 def unit_of(start: int, run: int, strides: tuple[int, ...], shadow: Any) -> int:
-    """Fit the shadow's granules to runs of `run` bytes from `start` at `strides`; the granule's size."""
+    """Fit the shadow's granules to runs of `run` bytes from `start` at `strides`, and return the granules' size."""
     unit = 16
     for number in (start, run, *strides):
         while number % unit:
@@ -386,7 +386,7 @@ def complete(batch: Batch, cta: int, offset: int, size: int, queue: int, clock: 
 def complete_all(
     batch: Batch, ctas: Array, offset: int, size: int, queues: Array, clocks: Array, ins: Instruction
 ) -> None:
-    """complete_tx of copies of `size` bytes each on the barriers at `offset` of blocks, one after the other.
+    """Execute complete_tx of copies of `size` bytes each on the barriers at `offset` of blocks, one after the other.
 
     The blocks (n,) may be named more than once; each has one queue.
     """

@@ -65,7 +65,7 @@ def _check_source(c: Group, ins: Instruction, mode: str, b: Array, clamp: Array,
 
 @builds("shfl vote match redux elect activemask")
 def build_warp(k: Compiler, ins: Instruction) -> Op:
-    """shfl.sync, vote.sync, match.sync, redux.sync, elect.sync and activemask."""
+    """Build shfl.sync, vote.sync, match.sync, redux.sync, elect.sync and activemask."""
     first = ins.operands[0]
     op = compile_warp(k.form.opcode, isinstance(first, Pair))
     dests = (first.first, first.second) if isinstance(first, Pair) else (first,)

@@ -54,7 +54,7 @@ class TileWave(Wave):
         self.clock: Array
 
     def land(self, some: list[int]) -> None:
-        """The loads of these lanes take effect, in this order."""
+        """Make the loads of these lanes take effect, in this order."""
         batch, m = self.batch, self.m
         first, end = (np.searchsorted(self.lane, np.array(some) + n).tolist() for n in (0, 1))
         mine = np.concatenate([np.arange(a, b) for a, b in zip(first, end, strict=True)])
@@ -70,7 +70,7 @@ class TileWave(Wave):
 
 @lru_cache(256)
 def _box_chunks(m: TensorMap) -> Array:
-    """The 16-byte chunks of a box in memory, counted from its first, in the tile's order."""
+    """Return the 16-byte chunks of a box in memory, counted from its first, in the tile's order."""
     at = np.arange(0, m.tile[0] * m.dtype.itemsize, _CHUNK)
     for count, stride in zip(m.tile[1:], m.strides[1:], strict=True):
         at = (np.arange(count)[:, None] * stride + at).reshape(-1)
@@ -86,7 +86,10 @@ def _chunk_view(buffer: Buffer) -> Array:
 
 
 def _source(c: Group, m: TensorMap, coords: Array) -> tuple[Buffer, Array] | None:
-    """The buffer of a map, and the byte where the box at each lane's coordinates (lanes, rank) starts; None: lane by lane."""
+    """Return the buffer of a map, and the byte where the box at each lane's coordinates (lanes, rank) starts.
+
+    None if the loads must be started lane by lane.
+    """
     run, size = c.batch.run, m.dtype.itemsize
     buffer = run.memory.find(m.address)
     if buffer is None or any(step != 1 for step in m.element_strides):
@@ -106,7 +109,7 @@ def _source(c: Group, m: TensorMap, coords: Array) -> tuple[Buffer, Array] | Non
 
 
 def _only_read(c: Group, buffer: Buffer) -> bool:
-    """Whether reads of a buffer are of no concern to shadow memory (`transfers.note_tile`)."""
+    """Return whether shadow memory need not record reads of a buffer (`transfers.note_tile`)."""
     run = c.batch.run
     alone = not run.program.triggers and not run.overlap.at_start
     return buffer.shadow is None or (not buffer.writable and buffer.initialised and alone)
@@ -116,7 +119,7 @@ def load_wave(
     lanes: Lanes, ins: Instruction, boxes: list[tuple[Any, list[int]]],
     place: tuple[Array, Array], barrier: tuple[Array, Array], masks: Array | None,
 ) -> bool:  # fmt: skip
-    """Start a tensor load of each lane. False, with nothing done, where they are to be started one by one.
+    """Start a tensor load of each lane. Return False, and do nothing, if the loads must be started one by one.
 
     `place` and `barrier`: block and offset, of each lane; `masks`: the blocks of a multicast.
     """
@@ -144,7 +147,7 @@ def load_wave(
 def _aim(
     wave: TileWave, own: Array, place: tuple[Array, Array], barrier: tuple[Array, Array], masks: Array | None
 ) -> bool:
-    """Find the targets of lanes of blocks `own`; False where two overlap or a mask is wrong."""
+    """Find the targets of lanes of blocks `own`. Return False if two overlap or a mask is wrong."""
     size = wave.batch.cluster
     if masks is None:
         wave.lane = np.arange(len(own))
@@ -164,7 +167,7 @@ def _aim(
 
 
 def _note(wave: TileWave, lanes: Lanes, warps: Array) -> bool:
-    """Give the loads their clocks, and tell shadow memory; False where it has something to report, or may have."""
+    """Give the loads their clocks, and record them in shadow memory. Return False if there may be something to report."""
     batch, cta = wave.batch, wave.cta
     clocks, own = batch.clocks, warps[wave.lane]
     if clocks is None:

@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 
 @builds("wmma")
 def build_wmma(k: Compiler, ins: Instruction) -> Op:
-    """wmma.mma, .load and .store."""
+    """Build wmma.mma, .load and .store."""
     if ins.opcode[1:2] == ("mma",):
         return build_product(k, ins, compile_wmma(ins.opcode))
     form = compile_wmma_memory(ins.opcode)
@@ -53,7 +53,7 @@ class _Places:
         self.default = form.default_stride
 
     def addresses(self, c: Group) -> list[Array]:
-        """(rows, 32) uint64 addresses of each element of a lane."""
+        """Return the uint64 addresses (rows, 32) of each element of a lane."""
         base = np.broadcast_to(self.base(c), (c.n, 32))
         stride: Any = self.default if self.stride is None else self.stride(c).astype(np.int64)
         found: list[Array] = []
