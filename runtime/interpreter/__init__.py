@@ -98,13 +98,13 @@ def run(
 
     `params`: the raw bytes of each parameter in order; a pointer is 8 little-endian bytes of an address that
     `memory.allocate` gave, a tensor map the 128 bytes of `encode_tensor_map`. `grid` counts blocks. `lines` maps PTX
-    line numbers to the author's lines. `launches` is what launches of a stream hand on (`Launches`); with `overlaps`, this
-    one need not wait for the end of the one before (programmatic dependent launch), until it executes
-    `griddepcontrol.wait`. `report` is filled as the run goes, so that what was found before an error is
-    known; by default a new one. `patience`: steps after which a run ends that makes no progress or has hazards.
-    `initial`: bytes that module variables begin with, by name. `others`: the parameters on further GPUs, on which the
+    line numbers to the author's lines. `launches` is the record that launches of a stream hand on (`Launches`). With
+    `overlaps`, this launch need not wait for the end of the one before (programmatic dependent launch) until it executes
+    `griddepcontrol.wait`. `report` is filled during the run, so that it has the hazards before an error; by default it is
+    a new one. `patience`: a run that makes no progress or has hazards ends after this many steps.
+    `initial`: the first bytes of module variables, by name. `others`: the parameters on further GPUs, on which the
     entry runs at the same time; all arrays lie in the one `memory`. Raises `PtxError` for PTX that an assembler would
-    refuse, `HazardError` for what is wrong with the kernel, ValueError for a launch that the device would refuse.
+    refuse, `HazardError` for a defect of the kernel, ValueError for a launch that the device would refuse.
     """
     with SubnormalNumbers():
         return run_module(

@@ -104,7 +104,7 @@ class Barriers:
     def _threads(self, c: Group) -> Array:
         """Return the threads, (rows,), that arrive with lanes of diverged warps.
 
-        Exited lanes count with the first lanes.
+        The exited lanes of a warp arrive with its first live lane.
         """
         live = self.batch.live[c.select]
         lead = live.argmax(axis=1)

@@ -1,4 +1,4 @@
-"""Instructions to closures: operands to register slots, types checked, elementwise instructions looked up."""
+"""Compiles instructions to closures: finds operands' register slots, checks types, and looks up elementwise instructions."""
 
 from __future__ import annotations
 

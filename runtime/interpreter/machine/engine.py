@@ -67,7 +67,7 @@ class Engine:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.pending: list[Pending] = []  # some may already have taken effect: see `_forget`
+        self.pending: list[Pending] = []  # operations in flight; some may already have taken effect, see `_forget`
         self.finished: list[Pending] = []
         self._waves: dict[tuple[int, int], list[Pending]] = {}  # by instruction and execution of a block
         self._turns: dict[tuple[int, int], int] = {}

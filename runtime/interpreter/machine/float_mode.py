@@ -1,6 +1,7 @@
 """The processor's mode for floats while the interpreter computes: subnormal numbers count, as on a GPU.
 
-XLA's threads and `torch.set_flush_denormal` have the processor read and write zeros in their place, and NumPy obeys.
+XLA's threads and `torch.set_flush_denormal` set the processor to read and write zeros instead, and this changes NumPy's
+results.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The heap of device code: malloc and free (CUDA C++ Programming Guide, 'Dynamic Global Memory Allocation and Operations').
 
-Freed memory counts as unwritten, so reads of it are reported, and its next owner has no race with the previous one.
+Freed memory counts as unwritten. So reads of it are reported, and its next owner has no race with the previous one.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Heap:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.addresses: list[int] = []  # of the buffers
+        self.addresses: list[int] = []  # the addresses of the buffers
         self.left: int = LIMIT
         self._at = self._end = 0  # the free part of the last buffer
-        self._sizes: dict[int, int] = {}  # of allocations
-        self._free: dict[int, list[int]] = {}  # addresses by size
+        self._sizes: dict[int, int] = {}  # bytes of each allocation, by address
+        self._free: dict[int, list[int]] = {}  # free addresses, by size
 
     def malloc(self, size: int) -> int:
         size = max(-(-size // _UNIT), 1) * _UNIT

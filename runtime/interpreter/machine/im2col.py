@@ -1,9 +1,9 @@
 """Tensor maps of im2col mode: columns of pixels, as convolutions read them (PTX ISA 5.5.4; cuTensorMapEncodeIm2col).
 
-A tensor has axes C, W, H, D, N, innermost first, of which H and D may be missing. Its bounding box holds, along W, H and D,
-the coordinates from `lower` on, and less than the extent + `upper`. A copy walks from one of these pixels by the element
-strides: along W to the end of the box, then on to the next H, D and N. It brings `channels` elements of each of `pixels`
-pixels, and adds the instruction's offsets to their W, H and D. What lies outside of the tensor is filled.
+A tensor has axes C, W, H, D, N, innermost first, of which H and D may be missing. Along W, H and D, its bounding box has the
+coordinates from `lower` up to, but not including, the extent + `upper`. A copy starts at one of these pixels and walks by the
+element strides: along W to the end of the box, then on to the next H, D and N. It copies `channels` elements of each of
+`pixels` pixels, and adds the instruction's offsets to their W, H and D. Elements outside of the tensor are filled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAGIC = b"KDIC"
 _SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
 MAX_PIXELS = 1024
 MAX_CHANNELS = 256
-_CORNER_BITS = {3: 16, 4: 8, 5: 5}  # of signed corners, by rank; offsets are unsigned, of as many, 5 dimensions: 5 bits
+_CORNER_BITS = {3: 16, 4: 8, 5: 5}  # bits of signed corners, by rank; unsigned offsets have as many
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class Run:
         for fn in program.module.functions.values():
             self.reporter.locations |= fn.locations
         self.detect: bool = config.detect_hazards
-        # by PTX line: what of the dynamic shared memory its loads and stores stay within
+        # for each PTX line: the spans of dynamic shared memory that its loads and stores must stay within
         uses = self.reporter.names.smem_uses if self.detect else ()
         self.smem_spans: dict[int, tuple[tuple[int, int], ...]] = {
             line: spans for spans, numbers in uses for line in numbers
@@ -110,7 +110,7 @@ class Run:
             random.Random(config.seed) if config.schedule == "random" and self.order is None else None
         )
         self.budget: int = config.step_budget
-        self.initial: Mapping[str, bytes] = {}  # of module variables, in place of what the text gives them
+        self.initial: Mapping[str, bytes] = {}  # initial bytes of module variables, instead of those in the text
         self.patience: int = 0  # set by `be_patient`
         self._patient_at = self._idle = 0
         self.steps = 0
@@ -137,13 +137,13 @@ class Run:
         self._registers: dict[tuple[int, int], dict[int, int]] = {}
         self.sites: list[Instruction] = []
         self._site_of: dict[int, int] = {}
-        # Room for a cluster's warps and as many asynchronous queues, and for the number of the cluster if it can be.
+        # Bits for a cluster's warps and as many asynchronous queues; they leave room for the cluster's number if possible.
         agents = 2 * self.cluster_size * self.warps_per_block + 32
         self.agent_bits: int = max(min(30 - max(self.teams, 1).bit_length(), 12), 7, agents.bit_length())
         self._seen_at = -1
         self._looked_at = -1
         self._looks = 0
-        self.due: bool = False  # another batch should go on
+        self.due: bool = False  # whether another batch should go on
         self._turn = 0
         self.waited: int = 0  # nanoseconds that all groups have waited, see `pass_time`
         self.watch: Watch = Watch(self)
@@ -378,13 +378,13 @@ class Run:
             self.resident.append(Batch(self, self.coordinates(first, count), first))
 
     def _some(self, clusters: int) -> int:
-        """Return how many of `clusters` start now, of a kernel that cancels launches: a busy GPU may start any number."""
+        """Return how many of `clusters` start now if the kernel cancels launches: a busy GPU may start any number."""
         if self.rng is not None:
             return self.rng.randint(1, clusters)
         return max(clusters // (4 if self.config.schedule == "late" else 2), 1)
 
     def _take(self, device: int, count: int) -> int:
-        """Return the first of the next `count` blocks of a GPU, which wait no longer."""
+        """Take the next `count` blocks of a GPU, which wait no longer, and return the first one."""
         if device:
             self._further[device - 1] += count
             return self._further[device - 1] - count

@@ -1,4 +1,4 @@
-"""What is checked of a launch before any block runs."""
+"""Checks of a launch before any block runs."""
 
 from __future__ import annotations
 

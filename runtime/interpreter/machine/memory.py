@@ -1,4 +1,4 @@
-"""Fake global memory: host arrays at addresses so far apart that running over an end is always seen.
+"""Fake global memory: host arrays at addresses so far apart that an access past an end is always found.
 
 The generic address space (PTX ISA, 'Generic Addressing') is laid out as
 
@@ -94,8 +94,8 @@ class GlobalMemory:
     def __init__(self) -> None:
         self.buffers: dict[int, Buffer] = {}
         self.multicast: dict[int, tuple[int, ...]] = {}  # the slots of a multicast address's buffers, by its slot
-        self.peers: dict[int, tuple[int, ...]] = {}  # slots of the same array on all devices, by each of them
-        self.near: list[tuple[int, ...]] = []  # devices in groups that map each other, where there are several
+        self.peers: dict[int, tuple[int, ...]] = {}  # the same array's slots on all devices, by each slot
+        self.near: list[tuple[int, ...]] = []  # if there are several devices, the groups that map each other's memory
         self._next = 1
 
     def allocate(

@@ -1,6 +1,6 @@
-"""NVSHMEM's device functions as the interpreter answers them: copies and atomics on peers, whether they are mapped or not.
+"""The interpreter's own NVSHMEM device functions: copies and atomics on peers, whether they are mapped or not.
 
-What a put moves is moved at once; the language calls quiet before it signals.
+A put moves its bytes at once; the language calls quiet before it signals.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PTX functions compiled to Python closures over register slots.
 
 Each instruction becomes one closure that is called with a `Group`. A builder, registered by the name of a row of
-`instructions` with `@builds`, makes it; what has no row is looked up among the elementwise instructions of `semantics`.
+`instructions` with `@builds`, makes it. An instruction without a row is one of the elementwise instructions of `semantics`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .memory import SHARED_RESERVED
 
 Array = npt.NDArray[Any]
 Op = Callable[[Group], Any]
-Builder = Callable[[Any, Instruction], Op]  # of the compiler and the instruction
+Builder = Callable[[Any, Instruction], Op]  # (compiler, instruction) -> operation
 
 BUILDERS: dict[tuple[str, ...], Builder] = {}
 
@@ -132,7 +132,7 @@ class Program:
             int, int
         ] = {}  # by the id of an instruction: the later instructions in its segment, whose steps count at once
         code = [ins for f in module.functions.values() for ins in f.body if isinstance(ins, Instruction)]
-        self.site_type: Any = np.uint16 if len(code) < 1 << 16 else np.int32  # for numbers of instructions
+        self.site_type: Any = np.uint16 if len(code) < 1 << 16 else np.int32  # the dtype of numbers of instructions
         # whether a fence, or an access to memory outside the block, reaches only its block or cluster
         self.narrow: bool = several or any(_is_narrow(ins.opcode) for ins in code)
         # whether strong accesses of several sizes may meet

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 _AXES = {"x": 0, "y": 1, "z": 2}
-STEP = 4  # clocks, and nanoseconds of a clock that is read
+STEP = 4  # cycles of the clock, and nanoseconds of %globaltimer, for each step of a run
 EPOCH = 1_700_000_000 * 10**9  # the first value of %globaltimer, in nanoseconds
 _LANES = np.arange(32, dtype=np.uint32)
 

@@ -1,4 +1,4 @@
-"""tcgen05.commit: an arrival at mbarriers when what a thread has issued is done (PTX ISA 9.7.16.12.1)."""
+"""tcgen05.commit: an arrival at mbarriers when the operations of a thread are done (PTX ISA 9.7.16.12.1)."""
 
 from __future__ import annotations
 

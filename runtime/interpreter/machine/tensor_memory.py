@@ -36,7 +36,7 @@ class TensorMemory:
         self.promised: dict[int, list[int]] = {}  # a block's columns that its peer has allocated for it
         self.last: Array = np.full(batch.blocks, COLUMNS)
         self.relinquished: Array = np.zeros(batch.blocks, np.bool_)
-        self.seen: dict[int, Array] = {}  # what relaxed waits of a warp have brought
+        self.seen: dict[int, Array] = {}  # the clocks that relaxed waits of each warp have read
         self.shadow: TensorShadow | None = TensorShadow(batch) if batch.run.detect else None
         self.unit: TensorUnit = TensorUnit(self)
 

@@ -1,4 +1,4 @@
-"""tcgen05's products: what they read and write, and when they and copies take effect (PTX ISA 9.7.16.6 and 9.7.16.10)."""
+"""tcgen05's products: their reads and writes, and when products and copies take effect (PTX ISA 9.7.16.6 and 9.7.16.10)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Array = npt.NDArray[Any]
 Read = Callable[[Group], Array]
 _ENCODE = "make the descriptor by PTX ISA 9.7.16.4"
 _ALL = np.arange(tensor_shadow.HALVES)
-_MASKED = np.uint64(0x7E0001)  # from bit 39 on: a mask is made, and columns are shifted
-_WORDS = 8  # of tensor memory that a row of A takes: 32 bytes
+_MASKED = np.uint64(0x7E0001)  # the bits, from 39 on, that ask for a mask and shift columns
+_WORDS = 8  # words of tensor memory that a row of A takes: 32 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class TensorProduct:
     word: Read
     enable: Read
     scales: tuple[Read, Read] | None
-    off: tuple[Read, ...]  # the lanes without output, 32 a word
+    off: tuple[Read, ...]  # the lanes without output, 32 in each word
     scale_d: int
     stationary: bool = False
     zeros: Read | None = None  # the mask of columns that count as zero
-    metadata: Read | None = None  # of a sparse A
+    metadata: Read | None = None  # the metadata of a sparse A
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Site:
     p: TensorProduct
     form: Product
     rows: Array
-    row: Array  # in c
+    row: Array  # the row of each thread's warp in `c`
     lane: Array
     blocks: Array
 
@@ -129,7 +129,7 @@ class TensorUnit:
     def multiply(self, c: Group, p: TensorProduct) -> None:
         """Issue the product of each active lane: every thread that executes the instruction issues one."""
         row, lane = np.nonzero(c.active)
-        turn = np.arange(len(row)) - np.searchsorted(row, row)  # lanes of a warp one after the other
+        turn = np.arange(len(row)) - np.searchsorted(row, row)  # lanes of a warp issue one after the other
         words = np.broadcast_to(p.word(c), (c.n, 32))[row, lane]
         for n in range(int(turn.max()) + 1 if len(turn) else 0):
             for word in np.unique(words[turn == n]).tolist():

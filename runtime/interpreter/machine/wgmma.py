@@ -36,7 +36,7 @@ class WgmmaProduct:
 
     form: WgmmaSemantics
     acc: tuple[int, ...]
-    a_slots: tuple[int, ...]  # () where A is in shared memory
+    a_slots: tuple[int, ...]  # () if A is in shared memory
     a: Any
     b: Any
     scale_d: Any
@@ -83,7 +83,7 @@ class WgmmaUnit:
         self.strict: bool = batch.run.config.strict_wgmma
         self.skips: bool = batch.run.config.skip_floating_point_ops
         self.fenced: Array = np.zeros(batch.warps, np.bool_)
-        self.armed: Array = np.zeros(batch.warps, np.bool_)  # fenced, without a wgmma since
+        self.armed: Array = np.zeros(batch.warps, np.bool_)  # warps that have executed wgmma.fence, and no wgmma since
 
     def keys(self, rows: Array) -> Array:
         """Return the warpgroup number of each warp."""
@@ -273,7 +273,7 @@ class WgmmaUnit:
     def _learn(self, r: InFlight, due: Array) -> None:
         batch, clocks = self.batch, self.batch.clocks
         rows = r.rows.reshape(-1, 4)[due]
-        if self.strict:  # (parts, groups) -> one part for each warp
+        if self.strict:  # from (parts, groups) to one part for each warp
             queues, clock = (numbers.reshape(4, -1)[:, due].T.reshape(-1) for numbers in r.when)
         else:
             queues, clock = (np.repeat(numbers[due], 4) for numbers in r.when)

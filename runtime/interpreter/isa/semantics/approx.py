@@ -1,7 +1,7 @@
 """Approximate transcendentals and reciprocals (PTX ISA 9.7.3: .approx and .full forms).
 
-The hardware's tables are not published. What is computed here is the correctly rounded value, or
-closer to it than the documented bound; results on the hardware differ within that bound.
+The hardware's tables are not published. The interpreter computes the correctly rounded value, or one
+that is closer to it than the documented bound; results on the hardware differ within that bound.
 """
 
 from __future__ import annotations

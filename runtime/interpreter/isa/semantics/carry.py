@@ -1,8 +1,9 @@
 """Extended-precision integer arithmetic (PTX ISA 9.7.2): the .cc and c forms.
 
 The condition code's carry flag is an explicit operand or result of type "cc" (bool), the last one.
-A subtraction is a + ~b + 1 to the hardware: it sets the flag where nothing is borrowed, and subc takes it so. Only code
-that mixes both kinds sees that, as NVRTC's division of 128-bit integers does: subc.cc, then addc to read the flag.
+The hardware subtracts by a + ~b + 1. So it sets the flag where nothing is borrowed, and subc reads the flag in this sense.
+Only code that mixes additions and subtractions depends on this, such as NVRTC's division of 128-bit integers: subc.cc, then
+addc to read the flag.
 """
 
 from __future__ import annotations

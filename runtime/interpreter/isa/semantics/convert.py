@@ -196,7 +196,7 @@ def _pack_integer(source: str, target: str, mode: str) -> Callable[[Array], Arra
 def cvt_integer_to_float(mode: str, ftz: str, sat: str, target: str, source: str) -> Body:
     _check_ftz(ftz, target)
     value = integer_value(source)
-    if sat:  # clamped to 0 or 1, which every format holds
+    if sat:  # values are clamped to 0 or 1, which every format holds
         clip = clamp_integer(source, "u8")
         one_bits = float_bits(target, "rn", False, False)
         return Body(
@@ -234,12 +234,12 @@ def cvt_float(mode: str, ftz: str, sat: str, target: str, source: str) -> Body:
         raise Illegal("a widening conversion takes no rounding")
     if not exactly and not mode and {source, target} != {"f16", "bf16"}:
         raise Illegal("a narrowing conversion needs a rounding")
-    # A subnormal is no special case on the way to f16, and is not flushed.
+    # A conversion to f16 does not flush subnormals.
     value = float_value(source, bool(ftz) and target != "f16")
     if target == "f32" and source in ("f32", "bf16") and not ftz and not sat:
         return Body((source,), (target,), lambda a: (value(a).view(np.uint32),))  # a move: NaNs stay
     bits = float_bits(target, mode, bool(ftz), bool(sat))
-    if source == "f32" and target == "f64" and ftz:  # flushed first, which makes a NaN canonical
+    if source == "f32" and target == "f64" and ftz:  # the flush makes a NaN canonical
         return Body((source,), (target,), lambda a: (bits(canonical_f32(value(a)).view(np.float32)),))
     if source == "f64" and target != "f64" and not sat:
         nan = _narrowed_nan(target)

@@ -1,9 +1,9 @@
 """SMEM operands of wgmma and tcgen05: the matrix descriptor and the addresses it stands for (PTX ISA
 9.7.15.5.1 and 9.7.16.4.1).
 
-A tile is (rows, k): rows are A's m or B's n, and k is 32 bytes' worth of elements, 64 beside a sparse A. In the K-major
-order a row's k elements are contiguous; in the MN-major order (16-bit types only) the rows of one k
-are.
+A tile is (rows, k): rows are A's m or B's n, and k is 32 bytes' worth of elements, or 64 for the B of a sparse A. In the
+K-major order the k elements of one row are contiguous; in the MN-major order (16-bit types only) the rows of one k are
+contiguous.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .types import Array
 
 #: Span in bytes of each value of the swizzle field, 0 for none.
 _SPAN = {0: 0, 1: 128, 2: 64, 3: 32}
-_WINDOW = 1 << 18  # what a 14-bit address of 16-byte units reaches
+_WINDOW = 1 << 18  # bytes that a 14-bit address of 16-byte units can name
 #: The bits that belong to no field, (first, last), and the field that they lie above.
 _RESERVED = {
     (14, 15): "the start address",

@@ -1,8 +1,8 @@
-"""How far sums of the tensor instructions lie from the exact ones, measured on one NVIDIA H200.
+"""Distances between sums of the tensor instructions and the exact sums, measured on one NVIDIA H200.
 
 Distances are relative to the sum of |a b| and |c|. Hardware accumulates in fewer bits than the
-accumulator has, in an order that is not published; the interpreter does not follow it, and keeps
-within the same bounds.
+accumulator has, in an order that is not published. The interpreter does not follow that order, but
+its sums stay within the same bounds.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The largest distances seen, of the hardware and of the interpreter, and what is allowed both."""
+    """The largest distances measured, of the hardware and of the interpreter, and the bound for both."""
 
     hardware: float
     interpreter: float
     bound: float
 
 
-#: By instruction ("mma.sync" or "wgmma"), type of A and type of D. What is not listed is exact.
+#: By instruction ("mma.sync" or "wgmma"), type of A and type of D. Forms that are not listed are exact.
 DISTANCES: dict[tuple[str, str, str], Measured] = {
     ("mma.sync", "f16", "f16"): Measured(3.52e-04, 3.52e-04, 2.0**-11),
     ("mma.sync", "f16", "f32"): Measured(8.78e-08, 4.62e-08, 2.0**-23),

@@ -11,7 +11,7 @@ _NOT_INTERPRETED = (
 
 
 class UnknownInstruction(ValueError):
-    """The leading word of a mnemonic is no instruction that this interpreter computes."""
+    """The error of a mnemonic whose first word names no instruction of this interpreter."""
 
     def __init__(self, opcode: tuple[str, ...]) -> None:
         self.opcode = opcode
@@ -25,7 +25,7 @@ class UnknownInstruction(ValueError):
 
 
 class BadModifier(ValueError):
-    """The instruction is known, this combination of modifiers and types is not."""
+    """The error of a known instruction with a combination of modifiers and types that does not exist."""
 
     def __init__(self, opcode: tuple[str, ...], why: str) -> None:
         self.opcode = opcode

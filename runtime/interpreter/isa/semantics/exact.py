@@ -1,8 +1,8 @@
 """Exact sums and products in float64, and roundings in every mode made from them.
 
-The tools are error-free transformations (Knuth's two-sum, Dekker's product) and rounding to odd: a
-float64 whose last bit is set where the exact value was cut rounds once more, to any format at least
-two bits narrower, as the exact value would (Boldo and Melquiond, 2008).
+The tools are error-free transformations (Knuth's two-sum, Dekker's product) and rounding to odd, which
+cuts the exact value and sets the last bit if the value was inexact. Such a float64 rounds to any format
+at least two bits narrower as the exact value would (Boldo and Melquiond, 2008).
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _fma_any(a: Array, b: Array, c: Array, mode: str) -> Array:
     (ma, ea), (mb, eb), (mc, ec) = _scaled(a), _scaled(b), _scaled(c)
     product = ea + eb
     vanished = (ma == 0) | (mb == 0)
-    # Terms further apart than 400 binary digits matter to each other by their sign only.
+    # If terms are more than 400 binary digits apart, only the sign of the smaller one matters.
     gap = np.where(mc == 0, 0, np.where(vanished, 0, ec - product))
     gap = np.clip(gap, -400, 400)
     exponent = np.where(vanished, ec, np.where(gap == 400, ec - 400, product))
@@ -153,7 +153,7 @@ def fma_f64(a: Array, b: Array, c: Array, mode: str) -> Array:
         safe, result = np.zeros(a.shape, np.bool_), a
     zero = np.float64(0)
     finite = np.isfinite(a) & np.isfinite(b)
-    plain = np.where(finite, zero, a * b) + c  # a finite product may overflow, and must not meet an infinite c
+    plain = np.where(finite, zero, a * b) + c  # a finite product may overflow, and must not be added to an infinite c
     finite &= np.isfinite(c)
     exact = _fma_any(np.where(finite, a, zero), np.where(finite, b, zero), np.where(finite, c, zero), mode)
     return np.where(finite, np.where(safe, result, exact), plain)

@@ -190,8 +190,8 @@ def fma_f32(a: Array, b: Array, c: Array) -> Array:
     product = np.multiply(a, b, dtype=np.float64)
     total = product + c
     r = total.astype(np.float32)
-    # Two roundings differ from one only where the first lands on a tie of the second; among
-    # subnormal results ties lie elsewhere, so those take the careful way too.
+    # Two roundings differ from one only if the first one's result is a tie of the second. Subnormal
+    # results have other ties, so they are computed exactly, too.
     risky = (total.view(np.uint64) & _LOW29) == _HALF29
     tiny = np.abs(r) <= _MIN_NORMAL
     if np.count_nonzero(tiny):

@@ -27,7 +27,7 @@ class FloatFormat:
     bits: int
     mantissa: int
     bias: int
-    nan: int  # what instructions deliver
+    nan: int  # the NaN that instructions give
     infinity: int | None  # None: the format has none, and overflow gives NaN or saturates
 
     @property

@@ -1,11 +1,10 @@
-"""Instruction forms: the grammar of opcodes, the registry of what is computed, and `compile_alu`.
+"""Instruction forms: the grammar of opcodes, the registry of forms, and `compile_alu`.
 
-A family registers its instructions with `@form("add rn|rz|rm|rp? ftz? sat? f32")`: one slot after
-the other, each a choice of modifiers, optional with a '?', or '-' for one that stays empty. A choice
-may hold several words, `xorsign.abs`. The decorated builder is called with the chosen word of each
-slot ('' for an absent one) and returns a `Body`; it raises `Illegal` for a combination that PTX does
-not have. The same grammar reads opcodes and lists them, so the table of what is covered is the code
-itself.
+A family registers its instructions with `@form("add rn|rz|rm|rp? ftz? sat? f32")`. Each slot is a
+choice of modifiers, which a '?' makes optional; '-' is a slot that stays empty. A choice may have
+several words, as `xorsign.abs`. The decorated builder is called with the chosen word of each slot (''
+for an absent one) and returns a `Body`. It raises `Illegal` for a combination that PTX does not have.
+The same grammar reads opcodes and lists them, so the table of forms is made from the code itself.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import numpy as np
 from .errors import BadModifier, UnknownInstruction
 from .types import STORAGE, Array
 
-OLDEST = 75  # the sm_NN that a form is for unless it says more: no older one is told apart
+OLDEST = 75  # the default first sm_NN of a form; older targets are not told apart
 
 Opcode = tuple[str, ...]
 Results = tuple[Array, ...]

@@ -1,8 +1,8 @@
-"""How matrices lie in the registers of a warp or a warpgroup (PTX ISA 9.7.14.5 and 9.7.15.5, the
+"""The layout of matrices in the registers of a warp or a warpgroup (PTX ISA 9.7.14.5 and 9.7.15.5, the
 fragment figures).
 
-Every fragment of mma.sync and wgmma is one pattern: lane 4*g + t holds, in register r, the `width`
-consecutive elements that start at column (or, for B, row) t*width, of row g; further registers step
+All fragments of mma.sync and wgmma have one pattern: in each register, lane 4*g + t holds `width`
+consecutive elements of row g, which start at column (or, for B, row) t*width. Further registers step
 by 8 rows and then by 4*width columns.
 """
 

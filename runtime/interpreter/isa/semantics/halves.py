@@ -89,7 +89,7 @@ _PLAIN: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 
 @form("add|sub|mul rn? ftz? sat? f16|f16x2")
 def arithmetic_f16(name: str, _rn: str, ftz: str, sat: str, type_: str) -> Body:
-    # Twice 11 digits and two more fit float32, so that its own rounding does no harm.
+    # float32 has twice 11 digits and two more, so its own rounding does not change the result.
     ufunc, finish = _PLAIN[name], _rounded("f16", bool(sat), ftz=bool(ftz))
     return half_body(lambda a, b: finish(ufunc(decode(a, "f16"), decode(b, "f16"))), type_, 2, bool(ftz))
 

@@ -1,9 +1,9 @@
 """mma.sync in every shape and type of sm_75 to sm_90 (PTX ISA 9.7.14.5).
 
-A fragment is a list of registers, (warps, 32) each. Sums of products are made in float64, where
-every product of these types is exact, and rounded once to the accumulator's type: at most half a
-unit from the exact sum, which the hardware, that cuts each aligned product, approaches from further
-away. f64 is a chain of fused multiply-adds, k ascending. Integer results are exact.
+A fragment is a list of registers, (warps, 32) each. Sums of products are computed in float64, where
+every product of these types is exact, and rounded once to the accumulator's type. So they are at most
+half a unit from the exact sum. The hardware cuts each aligned product, so its sums are further away.
+f64 is a chain of fused multiply-adds, k ascending. Integer results are exact.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ProductForm:
     m: int
     n: int
     k: int
-    types: tuple[str, str, str, str]  # of A, B, C, D
+    types: tuple[str, str, str, str]  # the types of A, B, C and D
     a: tuple[str, int]
     b: tuple[str, int]
     c: tuple[str, int]

@@ -60,7 +60,7 @@ def extreme(name: str, type_: str, nan: bool, xorsign: bool = False) -> Pair:
             result = np.where(a_nan, b, np.where(b_nan, a, result))
         if signs is not None:
             result = result | signs
-        if type_ == "f64":  # NaNs of f64 keep their payload: the second operand's, made quiet
+        if type_ == "f64":  # a NaN of f64 keeps its payload, and is made quiet; the second operand's counts
             return np.where(a_nan & b_nan, b | quiet, result)
         return np.where(a_nan | b_nan if nan else a_nan & b_nan, canonical, result)
 

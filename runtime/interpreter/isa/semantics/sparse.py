@@ -1,8 +1,8 @@
-"""mma.sp.sync: products of an A of which half is stored (PTX ISA 9.7.14.6).
+"""mma.sp.sync: products with an A that is half stored (PTX ISA 9.7.14.6).
 
-Registers of A hold the stored elements, in the fragment of a dense A of half the columns. A register of metadata says where
-they lie: four bits for each chunk of a row name which two of its elements, or pairs of 4-bit elements, are stored, or which
-one of two elements of 32 bits.
+Registers of A hold the stored elements, in the fragment of a dense A of half the columns. A register of metadata has four
+bits for each chunk of a row. They name the two elements (or pairs of 4-bit elements) of the chunk that are stored or, for
+elements of 32 bits, the one of two that is stored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""tcgen05.mma: the instruction descriptor, types, and how operands lie in tensor memory (PTX ISA 9.7.16.2 to .4, and .10).
+"""tcgen05.mma: the instruction descriptor, types, and the layout of operands in tensor memory (PTX ISA 9.7.16.2 to .4, and .10).
 
 Products of the operand types are exact in float32, so float32 BLAS sums them as well as a float32 accumulator allows; which
-bits hardware keeps is not published. Integers and scaled products go through float64.
+bits hardware keeps is not published. Integers and scaled products are computed in float64.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ SCALES = {"": 1, "scale_vec::1X": 1, "scale_vec::2X": 2, "scale_vec::4X": 4, "bl
 
 
 class BadDescriptor(ValueError):
-    """An instruction descriptor that names no product; the text is the reason."""
+    """The error of an instruction descriptor that names no product; its text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """What one tcgen05.mma computes: D (m, n) = A (m, k) B (k, n) + D, of one block or a pair.
+    """The product of one tcgen05.mma: D (m, n) = A (m, k) B (k, n) + D, of one block or a pair.
 
     `a_type`, `b_type` and `d_type` are PTX names. `a_transposed` and `b_transposed`: whether rows of one k are contiguous in
-    shared memory. `negative`: -A B. `scales`: scale factors of a row, 0 without. `scale_type`: ue8m0 or ue4m3. `ids`: the byte
-    of tensor memory's words where the scales of A and B begin. `stationary`: of tcgen05.mma.ws.
-    `sparse`: half of A's k is stored, and column `selector` of tensor memory and on says which.
+    shared memory. `negative`: the product is -A B. `scales`: the number of scale factors of a row, 0 if there are none.
+    `scale_type`: ue8m0 or ue4m3. `ids`: the byte of tensor memory's words at which the scales of A and B begin. `stationary`:
+    whether it is tcgen05.mma.ws. `sparse`: half of A's k is stored, and columns of tensor memory from `selector` on say which.
     """
 
     kind: str

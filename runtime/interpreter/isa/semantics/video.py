@@ -1,8 +1,8 @@
 """SIMD video instructions (PTX ISA 9.7.19.2): two or four fields of a 32-bit register at once.
 
-Forms without masks and selectors, which is what CUDA's SIMD intrinsics are made of: field i of a
-meets field i of b. Every field of the result is written, so that c only matters with `.add`, which
-adds the fields' results to it.
+The forms have no masks and selectors, as CUDA's SIMD intrinsics use them: field i of a is combined with
+field i of b. Every field of the result is written, so c only matters with `.add`, which adds the
+fields' results to it.
 """
 
 from __future__ import annotations

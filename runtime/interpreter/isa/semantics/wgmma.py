@@ -1,10 +1,9 @@
-"""wgmma.mma_async and its sparse form: shapes, types and the product (PTX ISA 9.7.15). Descriptors are in
-descriptor.py, register layouts in fragments.py; when the product takes effect is the machine's
-affair.
+"""wgmma.mma_async and its sparse form: shapes, types and the product (PTX ISA 9.7.15).
 
-Products of the operand types are exact in float32 (tf32: 11 by 11 digits), so tiles go through
-float32 BLAS; the sum of one instruction's 32 bytes of k is then as good as a float32 accumulator
-allows. Integers go through float64 and are exact.
+Descriptors are in descriptor.py, register layouts in fragments.py. The machine decides when a product
+takes effect. Products of the operand types are exact in float32 (tf32: 11 by 11 digits), so float32
+BLAS sums one instruction's 32 bytes of k as well as a float32 accumulator allows. Integers are computed
+in float64 and are exact.
 """
 
 from __future__ import annotations
@@ -157,7 +156,7 @@ def compile_wgmma(opcode: Opcode) -> WgmmaSemantics:
     if rest is None:
         raise BadModifier(opcode, "'.sync.aligned' must follow 'wgmma.mma_async'")
     found = parse_lines(_lines(1 + sparse), tuple(w for w in rest if w not in ("sp", "aligned")))
-    if found is not None and rest.count("aligned") < 2:  # assemblers do without it
+    if found is not None and rest.count("aligned") < 2:  # assemblers accept the instruction without `aligned`
         words = found[1]
         shape, d_type, a_type, b_type = words[0], *words[-3:]
         n, k = (int(x) for x in shape.removeprefix("m64n").split("k"))

@@ -1,9 +1,9 @@
-"""wmma.load, wmma.store and wmma.mma (PTX ISA 9.7.14.4): what CUDA C++'s `nvcuda::wmma` is made of.
+"""wmma.load, wmma.store and wmma.mma (PTX ISA 9.7.14.4), which CUDA C++'s `nvcuda::wmma` is made of.
 
-Which element a register of a fragment holds is left open by PTX. Here lane l holds a run of the
-logical matrix, row-major, from element l * (elements / 32) on, whatever the layout in memory; where
-PTX wants more registers than that fills, the run repeats. Of 4 bits and 1 bit it holds a word of the rows of a, or of the
-columns of b.
+PTX does not say which element a register of a fragment holds. Here lane l holds a run of the logical
+matrix, row-major, from element l * (elements / 32) on, for any layout in memory. If PTX wants more
+registers than the run fills, the run repeats. For elements of 4 bits or 1 bit, a lane holds a word of
+a row of a, or of a column of b.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ class AtomForm:
     """An atomic instruction's semantics, from its words."""
 
     strong = True
-    updates = True  # it reads the word that it writes, even if it does not return it
-    fails = False  # of a compare-and-swap: whether this one fails
+    updates = True  # an atomic reads the word that it writes, even if it does not return the word
+    fails = False  # whether this compare-and-swap fails
 
     def __init__(self, k: Compiler) -> None:
         form = k.form

@@ -1,4 +1,4 @@
-"""What tensor copies of im2col mode access: columns of pixels (PTX ISA 5.5.4)."""
+"""Columns of pixels, which tensor copies of im2col mode access (PTX ISA 5.5.4)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ColumnTile(TensorTile):
         self.first: int = max(-coords[0], 0)
         self.count: int = max(min(m.channels, m.shape[0] - coords[0]) - self.first, 0)
         start = self.origin + (coords[0] + self.first) * m.dtype.itemsize
-        # The byte of the buffer where the channels inside of each pixel inside begin.
+        # For each pixel inside the tensor, the byte of the buffer where its channels inside begin.
         self.bytes: Array = start + (at[self.rows] * np.array(m.strides[1:], np.int64)).sum(axis=1)
 
     @property

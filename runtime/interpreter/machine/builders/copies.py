@@ -68,10 +68,10 @@ def build_tensor_prefetch(k: Compiler, ins: Instruction) -> Op:
 
 @dataclass(frozen=True)
 class _Place:
-    """What one lane names: a tensor map or None, coordinates innermost first, and the offsets of im2col mode."""
+    """The operands of one lane: a tensor map or None, coordinates innermost first, and the offsets of im2col mode."""
 
     m: TensorMap | Im2colMap | None
-    address: int  # of the map
+    address: int  # the address of the map
     coords: list[int]
     offsets: list[int]
 
@@ -139,7 +139,7 @@ def _map_at(c: Group, address: int, rank: int, ins: Instruction) -> TensorMap | 
     """Return the tensor map at a generic address, or None."""
     run = c.batch.run
     window = address >> WINDOW_BITS
-    if address < 1 << 32:  # an H200 faults: the address in parameter space is some other generic one
+    if address < 1 << 32:  # an H200 faults, because an address in parameter space is a different generic address
         _, _, who = run.reporter.group(c, c.active)
         what = "the tensor map's address is one of parameter space, where a generic one is wanted"
         run.reporter.hazard(HazardKind.DESCRIPTOR, what, ins, (who,), "convert it by cvta.param.u64")
@@ -192,7 +192,7 @@ def _tensor_load(k: Compiler, ins: Instruction, to_many: bool) -> Op:
         dst_address, barrier_address = own_only(dst_address, ins), own_only(barrier_address, ins)
     source = _TensorOperand(k, ins, 1)
     mask = k.reader(ins.operands[3 + (source.mode == "im2col")], "b16") if to_many else None
-    paired = k.form["group"] == "cta_group::2"  # a barrier of either block of a pair is told
+    paired = k.form["group"] == "cta_group::2"  # the barrier may be in either block of a pair
 
     def run(c: Group) -> None:
         lanes = Lanes(c)

@@ -98,7 +98,7 @@ def space_of(name: str) -> Callable[[Group], Any]:
 def gather(part: Part, count: int) -> Array:
     """Return the words at `part.index`: (rows, 32), or (rows, 32, count) for vectors."""
     view, index = part.view, part.index
-    if len(view) < count:  # no lane accesses it
+    if len(view) < count:  # the view is too short, and no lane accesses it
         return np.zeros((*index.shape, count) if count > 1 else index.shape, view.dtype)
     if count > 1:
         return view[: len(view) // count * count].reshape(-1, count).take(index // count, axis=0)

@@ -39,7 +39,7 @@ def _slots(k: Compiler, operand: Operand, count: int) -> tuple[int, ...]:
 def whole_warp(c: Group, ins: Instruction) -> bool:
     """Return whether all lanes of the warps are here; incomplete warps wait for their other lanes.
 
-    Exited lanes count as missing, because all threads of a warp must execute a matrix instruction (PTX ISA 9.7.14).
+    Report lanes that have exited, because all threads of a warp must execute a matrix instruction (PTX ISA 9.7.14).
     """
     if not together(c, None):
         return False

@@ -230,14 +230,14 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
     address = _barrier(k, ins, ins.operands[1])
     read = k.reader(ins.operands[2], "b32" if parity else "b64")
     if len(ins.operands) > 3:
-        k.reader(ins.operands[3], "b32")  # the longest time of the wait
+        k.reader(ins.operands[3], "b32")  # the time limit of the wait
     blocking = k.form.row.name[1] == "try_wait"
     relaxed = k.form["order"] == "relaxed"
 
     def run(c: Group) -> bool:
         row, lane, cta, offset = lanes_at(c, ins, address(c), read(c))
         wanted = np.broadcast_to(read(c), (c.n, 32))[row, lane].astype(np.int64)
-        together = len(row) == c.n  # one question for each warp: all its lanes get the answer
+        together = len(row) == c.n  # one test for each warp, whose result all its lanes get
         done = np.zeros(len(row), np.bool_)
         batch = c.batch
         for at, some in by_offset(offset):
@@ -283,7 +283,7 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
 def build_fence(k: Compiler, ins: Instruction) -> Op:
     """Build fence in all its forms, and membar; a fence orders as far as its scope (PTX ISA 9.7.13.4, 8.5)."""
     reach = k.program.reach(k.form.words.get("scope") or k.form.words.get("level", ""))
-    if k.form.words.get("init"):  # it orders only the initialisation of barriers, in the cluster
+    if k.form.words.get("init"):  # .mbarrier_init orders only the initialisation of barriers, in the cluster
         reach = 0
 
     def run(c: Group) -> None:

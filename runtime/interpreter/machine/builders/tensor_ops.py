@@ -87,7 +87,7 @@ def build_alloc(k: Compiler, ins: Instruction) -> Op:
         mask = first if part.mask is None else part.mask
 
         shadow = part.shadow
-        if shadow is not None:  # ordered with other accesses of the address, whatever their proxy (PTX ISA 9.7.16.6.1)
+        if shadow is not None:  # it is ordered with accesses of the address by any proxy (PTX ISA 9.7.16.6.1)
             queues, when = tensor_shadow.issue(c.batch, c.rows, "tcgen05.alloc")
             a = tensor_shadow.access(c, c.rows, queues, when, ins, False, False)
             shadow.note_write(a, shadow.granules(index, 4, 1), mask, lambda: part.view[index] == value)

@@ -155,7 +155,7 @@ def note_shared(
 @lru_cache(1 << 14)
 def copy_broken(itemsize: int, coords: tuple[int, ...], store: bool) -> tuple[CopyRule, str] | None:
     """Return the rule of TMA that a copy breaks, and how; None if it breaks none."""
-    copy = BoxCopy(itemsize, coords, store=store)  # SMEM: see `shared_span`, which names it
+    copy = BoxCopy(itemsize, coords, store=store)  # `shared_span` checks the SMEM side, whose name it knows
     return next(((rule, wrong) for rule in COPY_RULES if (wrong := rule.broken(copy)) is not None), None)
 
 

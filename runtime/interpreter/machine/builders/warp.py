@@ -39,7 +39,7 @@ def _disagreeing(c: Group, member: Array) -> Array:
     active = c.active
     if (member == member[:, :1]).all():
         return ~active & active
-    names = ((member[:, :, None] >> _LANES) & np.uint32(1)).astype(np.bool_)  # the lane, then the lanes that it names
+    names = ((member[:, :, None] >> _LANES) & np.uint32(1)).astype(np.bool_)  # (rows, lane, lanes that it names)
     other = member[:, :, None] != member[:, None, :]
     return (names & other & active[:, None, :]).any(axis=2) & active
 

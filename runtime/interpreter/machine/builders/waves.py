@@ -1,4 +1,4 @@
-"""Tensor loads of many lanes by one instruction, as arrays: blocks that stay together load alike.
+"""Tensor loads of many lanes by one instruction, as arrays, because blocks that stay together load in the same way.
 
 A wave is for the usual case: boxes inside one tensor that nobody writes, into places of their own, with nothing to report.
 Anything else is started lane by lane (`copies.py`), with the same effects, clocks and words.
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from ..group import Group
 
 Array = npt.NDArray[Any]
-_FEWEST = 4  # lanes that are worth it
+_FEWEST = 4  # a wave of fewer lanes saves no time
 _CHUNK = 16  # bytes
 
 
 class TileWave(Wave):
     """Loads of boxes of one tensor map: lane n brings the box at `source[n]` bytes to its targets.
 
-    Targets (t,) are sorted by `lane`: block `cta`, offset `at`; they tell the barriers at `barrier` of those blocks.
+    Targets (t,) are sorted by `lane`: block `cta`, offset `at`. They complete on the barriers at `barrier` of those blocks.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class _Places:
         given = len(ins.operands) > 2
         self.stride = k.reader(ins.operands[2], "u32") if given else None
         self.size = np.dtype(form.fragment.element).itemsize
-        # An element's place is linear in the stride: its offset at 0, and what a stride of 1 adds.
+        # An element's place is linear in the stride: an offset at stride 0, plus the stride times a factor.
         self.start = form.fragment.offsets(form.layout, 0)
         self.slope = form.fragment.offsets(form.layout, 1) - self.start
         self.bits = form.fragment.bits
