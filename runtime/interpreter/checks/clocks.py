@@ -3,10 +3,10 @@
 An *agent* is a warp, or a queue of asynchronous operations whose completions come in order (the copies of one
 mbarrier, the bulk groups of one warp, the wgmma groups of one warpgroup). Agents are numbered within a cluster, warps
 first. `known[team, warp, GENERIC, a]` is the latest clock of agent a whose accesses are ordered before what the warp
-does next. The other planes hold how much of that further conditions have been met for: `ASYNC`, `ASYNC_GLOBAL` and
-`TENSOR_MAP`, that a proxy fence was passed (8.9.5, 'Proxy-preserved base causality order'); `FENCED` and its kin, that a
-fence of that scope was passed, which is what relaxed operations of that scope release (8.8, 'Release and Acquire
-Patterns'). Planes that a program has no use for are not there.
+does next. The other planes hold the part of these clocks that meets a further condition. For `ASYNC`, `ASYNC_GLOBAL` and
+`TENSOR_MAP`, a proxy fence was passed (8.9.5, 'Proxy-preserved base causality order'). For `FENCED` and the planes beside it,
+a fence of their scope was passed, so relaxed operations of that scope release these clocks (8.8, 'Release and Acquire
+Patterns'). A program has only the planes that it needs.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class Clocks:
         planes = tuple(p for p in planes if p < self.planes)
         self._lift(c, planes)
         self._lift_foreign(c, planes)
-        self.tick(c)  # what the warp writes from now on is not fenced
+        self.tick(c)  # later writes of the warp are not fenced
 
     def _lift_foreign(self, c: Group, planes: tuple[int, ...]) -> None:
         """Do the same for what the warps know of other clusters."""

@@ -82,7 +82,7 @@ class Finding:
 @dataclass
 class RunReport:
     """The report of a run: executed `steps`, `hazards` that became warnings, and the kernel's printed `output`.
-    `findings`: all hazards as data, with the one that ended the run. `quiet`: give no warnings.
+    `findings`: all hazards as data, also the one that ended the run. `quiet`: give no warnings.
     """
 
     steps: int = 0

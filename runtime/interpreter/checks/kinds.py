@@ -1,4 +1,4 @@
-"""The kinds of hazard: they stand with the language, whose `InterpretParams(ignore=)` names them."""
+"""The kinds of hazard. The language defines them, because its `InterpretParams(ignore=)` names them."""
 
 from __future__ import annotations
 

@@ -25,12 +25,15 @@ Actor = tuple[Any, ...]  # ("warp", launch, block, warp), or ("copy", launch, nu
 Step = tuple[Actor, int]  # an actor and the number of its event, from 1
 Hold = tuple[Step, Step]  # the first waits for the second
 _MOST = 30_000  # events of a run that are kept
-_WINDOW = 48  # events of an object that a later one is compared with
+_WINDOW = 48  # earlier events of an object that an event is compared with
 
 
 @dataclass(frozen=True, slots=True)
 class SyncEvent:
-    """`kind`: arrive, saw, missed (mbarriers); meet (named barriers); read, write, add (memory). `phase`: of a barrier."""
+    """One event at an object.
+
+    `kind`: arrive, saw, missed (mbarriers); meet (named barriers); read, write, add (memory). `phase`: the barrier's phase.
+    """
 
     step: Step
     kind: str

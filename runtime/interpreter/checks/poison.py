@@ -1,10 +1,10 @@
-"""Unwritten memory, followed through registers to the first use that matters.
+"""Values from unwritten memory, followed through registers to the first use that matters.
 
 Compilers turn branches into selects: they load a word even if it is unwritten, and then discard it. So a load of
-unwritten local, shared or global memory is not reported (its value is undefined, PTX ISA 5.1.8 and 8.7, and harmless
-until it is used). The value is poison. Arithmetic and moves propagate poison, and a select propagates the selected
-operand's. The check reports an instruction that stores poison, branches on it, uses it as an address or a guard, or
-passes it to other lanes.
+unwritten local, shared or global memory is not reported: its value is undefined (PTX ISA 5.1.8 and 8.7), but harmless
+until it is used. Such a value is poison. Arithmetic and moves propagate poison, and a select propagates the poison of the
+operand that it selects. The check reports an instruction that stores poison, branches on it, uses it as an address or a
+guard, or passes it to other lanes.
 
 Instructions run with this check only while some register of the function holds poison (`Seg.wary`).
 """
@@ -108,7 +108,7 @@ def _union(c: Group, poison: Poison, registers: list[int]) -> Array | None:
 
 
 def _chosen(c: Group, poison: Poison, operands: tuple[Any, ...]) -> Array:
-    """Return the poison of selp: that of the operand that it selects, or of the predicate."""
+    """Return the poison of selp's result: it has the poison of the selected operand and of the predicate."""
     first, second = (
         poison[o.index][c.select] if isinstance(o, Reg) and o.index in poison else np.zeros((c.n, 32), np.bool_)
         for o in operands[:2]

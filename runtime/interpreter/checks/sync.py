@@ -1,4 +1,4 @@
-"""Order made through memory: releases and acquires at addresses, in one cluster and between clusters.
+"""Order by way of memory: releases and acquires at addresses, in one cluster and between clusters.
 
 A release stores its warp's clocks at its address; an acquire that reads there merges them. Relaxed operations do so together
 with fences: they release the clocks of the warp's last fence, and the next fence merges the clocks that they read.

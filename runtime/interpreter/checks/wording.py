@@ -87,7 +87,7 @@ def conflict(
     tensor = type(shadow).__name__ == "TensorShadow"
     pipelined = tensor and side.queue == "tcgen05" and a.ins.opcode[1] in ("mma", "cp")
     kind = HazardKind.EQUAL_VALUE_RACE if equal else kind_of(side, shared, earlier_reads, writes, fence, tensor)
-    if pipelined:  # two threads issue what is done in order if a fence orders the threads
+    if pipelined:  # products and copies run in order if a fence orders the threads that issue them
         kind, fix = HazardKind.RACE_TMEM, _ORDER
     now = "written" if writes else "read"
     before = "read" if earlier_reads else "written"

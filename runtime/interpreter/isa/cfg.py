@@ -1,7 +1,7 @@
 """A function's control flow: segments of straight-line code, in an order that makes lanes meet again.
 
-The scheduler runs the group of lanes whose segment comes first. With every loop contiguous and every join after all
-that leads to it, diverged lanes wait at their post-dominator without a stack, and lanes of different warps and
+The scheduler runs the group of lanes whose segment comes first. Every loop is contiguous, and every join comes after all
+segments that lead to it. So diverged lanes wait at their post-dominator without a stack, and lanes of different warps and
 blocks at the same instruction run as one.
 """
 
@@ -15,8 +15,9 @@ from .instructions import known_form
 
 @dataclass(slots=True)
 class Segment:
-    """`sync`: an instruction that may have to wait, alone in its segment. `targets`: where `end` may go.
+    """One segment of a function's code.
 
+    `sync`: an instruction that may have to wait, alone in its segment. `targets`: the segments that `end` may go to.
     `kind`: "fall", "branch" (guarded by `guard`), "table", "call", "return" or "exit".
     """
 

@@ -51,8 +51,11 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One operand. `kind` as in the module's text, `space` a state space or the slot that names it, `when` a
-    condition, `home` the space of variables that a generic address names, `type` its type if that is not the instruction's."""
+    """One operand.
+
+    `kind`: its role, as in the module's text. `space`: a state space or the slot that names it. `when`: a condition. `home`:
+    the space of variables that a generic address names. `type`: its type if that is not the instruction's.
+    """
 
     kind: str
     space: str = ""

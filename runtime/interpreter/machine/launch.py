@@ -1,4 +1,4 @@
-"""Runs a launch: blocks in batches, up to what a GPU would hold at once, until all have exited."""
+"""Runs a launch: it admits blocks in batches, as many as a GPU would hold at once, until all have exited."""
 
 from __future__ import annotations
 

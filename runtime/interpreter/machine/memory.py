@@ -35,7 +35,7 @@ SHARED_RESERVED = 1024
 class Buffer:
     """A global allocation.
 
-    `bytes`: a flat uint8 view of the host memory that the array spans; `address`: where its first byte is;
+    `bytes`: a flat uint8 view of the host memory that the array spans; `address`: the address of its first byte;
     `origin`: the byte of element [0, ..., 0] in it (negative strides put it past the first). `shape`, `dtype` and
     `strides` (bytes) are for reports.
     """

@@ -32,7 +32,7 @@ class TensorMemory:
         self.batch = batch
         self.data: Array = np.zeros((batch.blocks, LANES, COLUMNS), np.uint32)
         self.owner: Array = np.zeros((batch.blocks, COLUMNS), np.int32)  # number of the allocation, 0: free
-        self.parts: dict[tuple[int, int], tuple[int, Instruction]] = {}  # (block, column) -> columns, who allocated
+        self.parts: dict[tuple[int, int], tuple[int, Instruction]] = {}  # (block, column) -> columns, tcgen05.alloc
         self.promised: dict[int, list[int]] = {}  # a block's columns that its peer has allocated for it
         self.last: Array = np.full(batch.blocks, COLUMNS)
         self.relinquished: Array = np.zeros(batch.blocks, np.bool_)

@@ -1,4 +1,4 @@
-"""wgmma: products in flight, what they read, and when their accumulators may be touched (PTX ISA 9.7.15)."""
+"""wgmma: products in flight, their reads, and when other instructions may use their accumulators (PTX ISA 9.7.15)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parsed form of a PTX module: what `parse.py` makes and everything else reads."""
+"""The parsed form of a PTX module, which `parse.py` makes and all other modules read."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from .types import AnyMap, Array, Map, spreadable
 
 Bits = Map
 
-#: What fills elements out of bounds where a tensor map asks for NaN (PTX ISA 5.5.2, OOB-NaN). PTX does
-#: not say which NaN it is, of either sign; 0xffff and the NaNs that instructions deliver are others.
+#: The value of elements out of bounds if a tensor map asks for NaN (PTX ISA 5.5.2, OOB-NaN), of either
+#: sign. PTX does not say which NaN it is; it differs from 0xffff and from the NaNs that instructions give.
 OOB_NAN = np.uint16(0x7FF7)
 
 

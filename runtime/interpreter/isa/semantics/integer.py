@@ -202,7 +202,7 @@ def _signed_remainder(type_: str) -> Product:
 
 @form(f"div|rem {_ALL}")
 def div(name: str, type_: str) -> Body:
-    """Build div or rem, which truncate.
+    """Build div, which truncates the quotient, or rem, its remainder.
 
     A zero divisor gives all ones, as on an NVIDIA H200.
     """

@@ -35,10 +35,10 @@ LINES = (
 
 @dataclass(frozen=True, slots=True)
 class SparseSemantics(ProductForm):
-    """One form of mma.sp: the values of the sparsity selector, and whether the stored elements of a chunk must be named in
-    ascending order.
+    """One form of mma.sp.
 
-    `function(a, b, c, places)`: places as of `places`.
+    `selectors`: the number of values of the sparsity selector. `ordered`: whether metadata must name the stored elements of a
+    chunk in ascending order. `function(a, b, c, places)` takes the result of `places`.
     """
 
     selectors: int

@@ -1,8 +1,8 @@
-"""PTX types as NumPy sees them.
+"""The NumPy dtypes of PTX types.
 
 A register array holds bit patterns, in the *storage* dtype of its type: bool for .pred, uint16 for
 8- and 16-bit types, uint32 and uint64 for the others; .b128 is uint64 with a last axis of 2 (low
-half first). The *value* dtype is what the bits mean, where NumPy has such a type.
+half first). The *value* dtype is the type that the bits mean, if NumPy has it.
 """
 
 from __future__ import annotations

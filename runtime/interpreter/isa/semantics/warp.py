@@ -249,7 +249,7 @@ LINES: dict[str, tuple[str, ...]] = {
     "activemask": ("b32",),
     "elect": ("sync",),
 }
-#: Of sm_100a and its like alone.
+#: Forms that only sm_100a and similar targets have.
 _LATER = {"redux": ("sync min|max abs? NaN? f32",)}
 
 

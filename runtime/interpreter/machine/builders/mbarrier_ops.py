@@ -183,7 +183,7 @@ def build_transaction(k: Compiler, ins: Instruction) -> Op:
 
 @builds("mbarrier.arrive mbarrier.arrive_drop mbarrier.arrive.expect_tx mbarrier.arrive_drop.expect_tx")
 def build_arrive(k: Compiler, ins: Instruction) -> Op:
-    """Build mbarrier.arrive and .arrive_drop, with .expect_tx and .noComplete; of this block and of peers."""
+    """Build mbarrier.arrive and .arrive_drop, with .expect_tx and .noComplete, on barriers of this block and of peers."""
     dest, barrier, *rest = ins.operands
     address = _barrier(k, ins, barrier)
     expects = k.form.row.name[-1] == "expect_tx"

@@ -29,7 +29,7 @@ Array = npt.NDArray[Any]
 
 
 class Issuer:
-    """One lane that issues an asynchronous operation: its warp, block, cluster and what its warp knows."""
+    """One lane that issues an asynchronous operation: its warp, block, cluster, and the clocks that its warp knows."""
 
     def __init__(self, c: Group, row: int, lane: int, ins: Instruction) -> None:
         self.batch: Batch = c.batch
