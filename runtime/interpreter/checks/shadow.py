@@ -284,10 +284,7 @@ class Shadow:
             self._with_others(a, g, rows)
 
     def _with_others(self, a: ShadowAccess, g: Array, rows: Array) -> None:
-        """Check strong writes of warps that run as one vector against each other.
-
-        The warps take turns. Shadow memory has the last one, and the earlier ones are checked against it.
-        """
+        """Check strong writes of warps that run as one vector against the last of them, which shadow memory has."""
         last, mine = self.writes.get(g), self.epoch(a)[rows]
         lost = self.writes.epoch[last] != mine
         if lost.any():
@@ -396,9 +393,8 @@ class Shadow:
     def report_writes(
         self, a: ShadowAccess, g: Array, rows: Array, bad: Array, w: Array, sites: Array, fence: bool = False
     ) -> None:
-        """Report writes that are not ordered after earlier ones.
-
-        Writes of the value that memory already holds are reported as a kind of their own.
+        """Report writes not ordered after earlier ones. Writes of the value that memory already holds are a kind of their
+        own.
         """
         same: Array = np.zeros(bad.shape, np.bool_)
         if a.same is not None:

@@ -41,7 +41,9 @@ class Pattern:
 
 @cache
 def pattern(word: int, shape: TileShape) -> Pattern:
-    """Return the chunks of a tile row by row. For a transposed tile, go k by k through groups of rows that share chunks."""
+    """Return the chunks of a tile, row by row. For a transposed tile, groups of rows share chunks: return them group by
+    group, k by k.
+    """
     at = operand_addresses(word, shape.rows, shape.size, shape.transposed, shape.depth, shape.tensor)
     per = CHUNK // shape.size
     first = at[::per] if shape.transposed else at[:, ::per]

@@ -175,8 +175,7 @@ def scatter(part: Part, values: list[Array]) -> None:
 @builds("ld ldu")
 def build_load(k: Compiler, ins: Instruction) -> Op:
     """Build ld and ldu: weak, volatile, relaxed and acquire with every scope; global, shared (::cta, ::cluster), local,
-    const, param and generic; .nc and cache hints; .v2, .v4, .v8; b8 to b128.
-    """
+    const, param and generic; .nc and cache hints; .v2, .v4, .v8; b8 to b128."""
     form = MemoryForm(k)
     dest, source = ins.operands[:2]
     if form.space == "param" and isinstance(source, Mem) and isinstance(source.base, Sym):
