@@ -242,7 +242,7 @@ class Barriers:
                 batch.push(rest)
 
     def cluster_wait(self, c: Group, ins: Instruction, pc: int) -> Group | None:
-        """Return the warps of `c` whose barrier phase is complete, at `pc`; the others wait."""
+        """Return the warps of `c` whose barrier phase is complete, at `pc`, or None; the others wait."""
         team = self.batch.row_team[c.rows]
         if not self.warp_arrived[c.rows].all():
             bad = np.broadcast_to(~self.warp_arrived[c.rows][:, None], (c.n, 32)) & c.active

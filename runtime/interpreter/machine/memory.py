@@ -135,7 +135,7 @@ class GlobalMemory:
         del self.buffers[address >> SLOT_BITS]
 
     def find(self, address: int) -> Buffer | None:
-        """Return the buffer whose slot contains `address`, in bounds or not."""
+        """Return the buffer whose slot contains `address`, in bounds or not; None if there is none."""
         return self.buffers.get(address >> SLOT_BITS)
 
     def bytes_at(self, address: int, size: int) -> Array | None:

@@ -46,7 +46,7 @@ def _values(c: Group, param: Array, dtype: str) -> Array:
 
 
 def _there(c: Group, row: int, lane: int, address: int, rank: int, ins: Instruction) -> int | None:
-    """Return the address of the same place on another rank."""
+    """Return the address of the same place on another rank; None, after a report, if there is none."""
     members = c.batch.run.memory.peers.get(address >> SLOT_BITS)
     if members is None or not 0 <= rank < len(members):
         who = c.batch.run.reporter.group(c, c.active)[2]

@@ -166,7 +166,7 @@ def replace_field(data: bytes, field: str, dimension: int, value: int) -> bytes 
 
 
 def rule_broken(m: TensorMap) -> str | None:
-    """Return the driver's rule that a map made by the kernel breaks."""
+    """Return the driver's rule that a map made by the kernel breaks; None if it breaks none."""
     return map_rule_broken(
         Tiled(m.address, m.dtype, m.shape, m.strides[1:], m.box, m.element_strides, m.swizzle, m.oob_fill, 0)
     )

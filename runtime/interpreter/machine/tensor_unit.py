@@ -194,7 +194,7 @@ class TensorUnit:
         return perform
 
     def _metadata(self, s: Site) -> Array | None:
-        """Return the first column of a sparse A's metadata."""
+        """Return the first column of a sparse A's metadata; None for a dense A."""
         if s.p.metadata is None:
             return None
         start = s.take(s.p.metadata).astype(np.int64)

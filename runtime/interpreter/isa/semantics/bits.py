@@ -333,7 +333,7 @@ def bfe(type_: str) -> Body:
 
 @form("bfi b32|b64")
 def bfi(type_: str) -> Body:
-    """Insert the low bits of a into b at [pos, pos+len)."""
+    """Build bfi: it inserts the low bits of a into b at [pos, pos+len)."""
     width = BITS[type_]
     storage: Any = STORAGE[type_]
     byte, last = _field_operand(width), np.uint32(width - 1)

@@ -138,7 +138,7 @@ _PLAIN: dict[str, Real] = {"add": np.add, "sub": np.subtract, "mul": np.multiply
 
 
 def directed_f32(name: str, mode: str) -> Real:
-    """Return add, sub or mul of float32 arrays in mode rz, rm or rp."""
+    """Return the function of add, sub or mul of float32 arrays in mode rz, rm or rp."""
     if name == "mul":
         return lambda a, b: exact.round_f32(np.multiply(a, b, dtype=np.float64), mode)
 
@@ -241,7 +241,7 @@ def fused_f64(_name: str, mode: str, _type: str) -> Body:
 
 
 def _widened(body: Body, halves: tuple[int, ...], type_: str) -> Body:
-    """Return `body` of f32 for operands of which some have a half type, whose values are f32 values, too."""
+    """Build an f32 instruction, `body`, some of whose operands have a half type: it widens them first, which is exact."""
     widen = _WIDEN[type_]
 
     def run(*arrays: Array) -> tuple[Array, ...]:

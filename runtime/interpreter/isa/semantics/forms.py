@@ -96,7 +96,7 @@ class SemanticForm:
         return _match(self.slots, words, 0)
 
     def opcodes(self) -> Iterator[tuple[Opcode, Body]]:
-        """Return every legal opcode of this line."""
+        """Yield every legal opcode of this line, and its body."""
         for choice in itertools.product(*self.slots):
             try:
                 body = self.build(*(".".join(word) for word in choice))

@@ -106,7 +106,7 @@ def high_product(type_: str) -> Product:
 
 
 def _product(mode: str, type_: str) -> tuple[Product, str]:
-    """Return the product of mode lo, hi or wide, and its type."""
+    """Return the function of the product of mode lo, hi or wide, and the type of its result."""
     if mode == "lo":
         return np.multiply, type_
     if mode == "hi":
@@ -245,7 +245,7 @@ def extreme_relu(name: str, *_: str) -> Body:
 
 
 def _halves(ufunc: Any, dtype: Any) -> Product:
-    """Return `ufunc` for both 16-bit halves of 32-bit registers."""
+    """Return a function that applies `ufunc` to both 16-bit halves of 32-bit registers."""
 
     def fn(a: Array, b: Array) -> Array:
         a, b = np.broadcast_arrays(a, b)

@@ -191,7 +191,7 @@ def _redux(operation: str, type_: str) -> WarpFunction:
 
 
 def _redux_f32(operation: str, magnitude: bool, nan: bool) -> WarpFunction:
-    """Return the minimum or maximum of floats. With `nan` a NaN operand wins, else it loses to numbers."""
+    """Return the function of redux for floats, min or max. With `nan` a NaN operand wins, else it loses to numbers."""
     pair = extreme(operation, "f32", nan)
     neutral = np.uint32(0x7F800000 if operation == "min" else 0xFF800000) if nan else np.uint32(0x7FFFFFFF)
 

@@ -126,7 +126,7 @@ class _TensorOperand:
         return ColumnTile(i, m, place.coords, place.offsets) if _allowed(i, m, channel, store) else None
 
     def _rows(self, i: Issuer, m: TensorMap, coords: list[int], store: bool) -> TensorTile | None:
-        """Return a tile of rows of a matrix, from one column on."""
+        """Return a tile of rows of a matrix, from one column on; None, after a report, if it breaks a rule."""
         if m.box[1] != 1:
             fix = "make the map with a box of one row"
             i.hazard(HazardKind.DESCRIPTOR, f".{self.mode} by a tensor map whose box has {m.box[1]} rows", fix)
