@@ -224,7 +224,7 @@ class Attention:
         elif config is None and target is None:
             config = tuned_config(problem, blocks)
         if not why and plain is not None and plain.dim in FAST:
-            config = config or small_config(plain, blocks)
+            config = config or small_config(plain, blocks, closed)
             return split_plan(plain, config, blocks, closed)
         narrow = (
             problem.dtype

@@ -17,6 +17,7 @@ import numpy as np
 import kernel_dsl as kd
 
 from ..kernel import identified
+from .first_sizes import declared_outputs, dim_of, is_open
 
 ROWS = 64  # queries of a consumer
 
@@ -51,8 +52,8 @@ class AttentionConfig:
 class AttentionProblem:
     """q is (batch, heads, queries, dim), k and v are (batch, kv_heads, keys, dim).
 
-    With `splits` each head's keys are shared by so many tiles. Results are then those of parts, with an axis of
-    heads * splits, and always `lse`. There are at least as many blocks of keys as splits.
+    With `splits` each head's keys are shared by so many tiles, two or more. Results are then those of parts, with an axis
+    of heads * splits, and always `lse`. There are at least as many blocks of keys as splits.
     """
 
     batch: int
@@ -65,13 +66,17 @@ class AttentionProblem:
     causal: bool
     scale: float
     lse: bool
-    splits: int = 1
+    splits: Any = 1
+
+    @property
+    def shared(self) -> bool:
+        """Whether several tiles share the keys of a head."""
+        return is_open(self.splits) or self.splits > 1
 
     @property
     def opened(self) -> bool:
         """Whether sizes are Dims, which come from each call."""
-        sizes: tuple[Any, ...] = (self.batch, self.queries, self.keys)
-        return not all(isinstance(n, int) for n in sizes)
+        return is_open(self.batch, self.queries, self.keys)
 
 
 def default_config(problem: AttentionProblem) -> AttentionConfig:
@@ -129,11 +134,12 @@ def blocks_together(dim: int, t: AttentionConfig) -> int:
 def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multiprocessors: int) -> Any:
     """The kernel `(q, k, v) -> out` or `-> (out, lse)`, of at most one block a multiprocessor.
 
-    Extents that are Dims come from each call. A causal kernel then takes the result of `together_of` for its sizes
-    after v.
+    Extents that are Dims come from each call. A kernel then takes a number after v: a causal one the result of
+    `together_of` for its sizes, and one whose tiles share keys the number of splits.
     """
     p, t = problem, config
-    opened = p.opened
+    opened, shared = p.opened, p.shared
+    numbered = opened and (p.causal or shared)
     multiprocessors *= blocks_together(p.dim, t)
     tile = ROWS * t.consumers
     scale = p.scale * LOG2E
@@ -153,18 +159,20 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
     operands = (tile + 2 * t.stages * t.block_kv) * p.dim * 2
     apart = several and operands + tile * p.dim * 2 <= SMEM_BYTES
 
-    def take_sizes(q: Any, k: Any, heads: Any) -> None:
+    def take_sizes(q: Any, k: Any, number: Any) -> None:
         """Take the sizes that come from the launch."""
         nonlocal p, tiles, blocks, groups, work, together
-        p = replace(problem, batch=q.shape[0], queries=q.shape[2], keys=k.shape[2])
+        sizes = {"batch": q.shape[0], "queries": q.shape[2], "keys": k.shape[2]}
+        p = replace(problem, **sizes, splits=number if shared else 1)
         tiles, blocks = kd.cdiv(p.queries, tile), kd.cdiv(p.keys, t.block_kv)
         groups = p.batch * p.heads * p.splits
         work = groups * tiles
         if p.causal:
-            together, groups = heads, kd.div(groups, heads)
+            together, groups = number, kd.div(groups, number)
 
-    def grid_of(q: Any, *_: Any) -> tuple[int]:
-        return (min(q.shape[0] * p.heads * p.splits * kd.cdiv(q.shape[2], tile), multiprocessors),)
+    def grid_of(q: Any, k: Any, v: Any, *number: Any) -> tuple[int]:
+        splits = number[0] if shared else 1
+        return (min(q.shape[0] * p.heads * splits * kd.cdiv(q.shape[2], tile), multiprocessors),)
 
     def each_tile(carry: Any, body: Any) -> None:
         """`body(tile number, carry) -> carry` for the tiles of this block."""
@@ -188,16 +196,16 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
             count = kd.minimum(kd.cdiv((row + 1) * tile, t.block_kv), blocks)
         heads = p.heads * p.splits
         batch, head = kd.div(head, heads), kd.rem(head, heads)
-        if p.splits > 1:
+        if shared:
             count = begin_of(head, 1) - begin_of(head)
         return batch, head, row * tile, count
 
     def begin_of(head: Any, after: int = 0) -> Any:
         """The first block of keys of a head, or of its part, or of so many parts after it."""
-        return 0 if p.splits == 1 else kd.div(blocks * (kd.rem(head, p.splits) + after), p.splits)
+        return kd.div(blocks * (kd.rem(head, p.splits) + after), p.splits) if shared else 0
 
     def q_head(head: Any) -> Any:
-        return kd.div(head, p.splits) if p.splits > 1 else head
+        return kd.div(head, p.splits) if shared else head
 
     def next_slot(slot: Any) -> Any:
         return kd.where(slot == t.stages - 1, 0, slot + 1)
@@ -273,7 +281,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
                 return x
 
             def hide(x: Any) -> Any:
-                if not p.causal and (opened or p.splits > 1):  # of one row, so that no number a column is kept
+                if not p.causal and (opened or shared):  # of one row, so that no number a column is kept
                     left = p.keys - (begin_of(head) + count - 1 - index) * t.block_kv
                     return kd.where(column[:1] < kd.optimization_barrier(left), x, -math.inf)
                 key = (begin_of(head) + count - 1 - index) * t.block_kv + column
@@ -351,7 +359,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
 
     def any_lengths(q: Any, k: Any, v: Any, *rest: Any, **scratch: Any) -> None:
         take_sizes(q, k, rest[0])
-        body(q, k, v, *(rest[1:] if p.causal else rest), **scratch)
+        body(q, k, v, *(rest[1:] if numbered else rest), **scratch)
 
     def body(q: Any, k: Any, v: Any, out: Any, *rest: Any, **scratch: Any) -> None:
         me = kd.axis_index("wg")
@@ -364,9 +372,19 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         def _() -> None:
             consume(me, out, rest[0] if p.lse else None, scratch)
 
-    out_type: Any = kd.ShapeDtypeStruct((p.batch, p.heads * p.splits, p.queries, p.dim), p.dtype)
-    if p.lse:
-        out_type = (out_type, kd.ShapeDtypeStruct((p.batch, p.heads * p.splits, p.queries), kd.float32))
+    def outputs(batch: Any, heads: Any, queries: Any) -> Any:
+        made = kd.ShapeDtypeStruct((batch, heads, queries, p.dim), p.dtype)
+        return (made, kd.ShapeDtypeStruct((batch, heads, queries), kd.float32)) if p.lse else made
+
+    def outputs_of(q: Any, k: Any, v: Any, splits: Any) -> Any:
+        return outputs(q.shape[0], p.heads * splits, q.shape[2])
+
+    shapes: Any = None
+    if opened:
+        keys = (p.batch, p.kv_heads, p.keys, p.dim)
+        shapes = {0: (p.batch, p.heads, p.queries, p.dim), 1: keys, 2: keys}
+    if opened and shared:
+        shapes |= declared_outputs(outputs(p.batch, dim_of("parts"), p.queries), 4)
     ring = (t.stages, t.block_kv, p.dim)
     scratch = {
         "q_smem": kd.SMEM((t.consumers, ROWS, p.dim), p.dtype, transforms=transforms),
@@ -385,10 +403,8 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         scratch["turn"] = kd.Barrier(num_barriers=t.consumers)
     made = kd.kernel(
         any_lengths if opened else body,
-        out_type=out_type,
-        shapes=dict.fromkeys((1, 2), (p.batch, p.kv_heads, p.keys, p.dim)) | {0: (p.batch, p.heads, p.queries, p.dim)}
-        if opened
-        else None,
+        out_type=outputs_of if opened and shared else outputs(p.batch, p.heads * p.splits, p.queries),
+        shapes=shapes,
         scratch_types=scratch,
         grid=grid_of if opened else (grid,),
         grid_names=("block",),

@@ -131,39 +131,44 @@ def at_launch(p: ScoredProblem, q: Any, k: Any, page_table: Any) -> ScoredProble
 
 
 @dataclass(frozen=True)
-class CausalPlan:
-    """A kernel for any lengths, and its extra argument in calls with these shapes."""
+class NumberedPlan:
+    """A kernel for any lengths that takes a number, and this number in calls with these shapes."""
 
     kernel: Any
-    together: Any
+    number: Any
     shapes: tuple[tuple[int, ...], ...]
 
     def __call__(self, q: Any, k: Any, v: Any, **how: Any) -> Any:
-        return self.kernel(q, k, v, self.together, **how)
+        return self.kernel(q, k, v, self.number, **how)
 
     def lower(self, q: Any, k: Any, v: Any, target: str | None = None) -> Any:
         """The stages of the kernel."""
-        return self.kernel.lower(q, k, v, self.together, target=target)
+        return self.kernel.lower(q, k, v, self.number, target=target)
 
     def seen(self, args: Any, out: Any, stream: Any) -> Any:
         """As `seen_call`, if the arrays have these shapes."""
         if tuple(tuple(x.shape) for x in args) != self.shapes:
             return UNSEEN
-        return seen_call(self.kernel, [*args, self.together], out, stream)
+        return seen_call(self.kernel, [*args, self.number], out, stream)
 
 
 def plain_plan(p: AttentionProblem, config: AttentionConfig, multiprocessors: int) -> Any:
-    """The plan of a problem without options: a kernel for its sizes, or for any."""
-    kind = replace(p, batch=0, queries=0, keys=0), config, multiprocessors
+    """The plan of a problem without options: a kernel for its sizes, or for any where calls came with others before.
+
+    Those may have had another configuration, so that a new one is compiled once.
+    """
+    kind = replace(p, batch=0, queries=0, keys=0, splits=1, lse=False), multiprocessors
     general = opened(p) if _first.comes_again(kind, (p.batch, p.queries, p.keys)) else None
     if general is None:
         return attention_kernel(p, config, multiprocessors)
+    if p.shared:
+        general = replace(general, splits=dim_of("splits", least=2))
     kernel = attention_kernel(general, config, multiprocessors)
-    if not p.causal:
+    if not (p.causal or p.shared):
         return kernel
-    together = np.int32(together_of(p, config, multiprocessors))
+    number = np.int32(p.splits if p.shared else together_of(p, config, multiprocessors))
     keys = (p.batch, p.kv_heads, p.keys, p.dim)
-    return CausalPlan(kernel, together, ((p.batch, p.heads, p.queries, p.dim), keys, keys))
+    return NumberedPlan(kernel, number, ((p.batch, p.heads, p.queries, p.dim), keys, keys))
 
 
 def seen_by(plan: Any) -> Any:

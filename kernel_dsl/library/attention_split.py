@@ -5,13 +5,14 @@ A second kernel combines the results of those.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import kernel_dsl as kd
 
-from ..kernel import identified
+from ..kernel import Kernel, identified
 from .attention_kernel import (
     LOG2E,
     ROWS,
@@ -22,7 +23,10 @@ from .attention_kernel import (
     default_config,
 )
 from .attention_opened import plain_plan
+from .first_sizes import KeptConfigs, dim_of
 from .latest import UNSEEN
+
+_kept = KeptConfigs()
 
 FEW = 8  # tiles a multiprocessor, below which other tiles than `default_config`'s are considered
 # configurations with what a step and a tile take, in microseconds of one NVIDIA H200, up to a head dimension of 64 and of 128
@@ -41,6 +45,7 @@ SMALL = {
 }
 LEAST = 8  # blocks of keys of a part: what combining costs is little beside them
 LINES = 16  # queries that a block combines
+TOGETHER = 4  # parts that are loaded together where their number is each call's own
 
 
 def splits_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> int:
@@ -51,44 +56,75 @@ def splits_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> 
     return max(min(multiprocessors // tiles, kd.cdiv(p.keys, t.block_kv) // LEAST), 1)
 
 
-def small_config(p: AttentionProblem, multiprocessors: int) -> AttentionConfig:
-    """`default_config`'s where tiles are many; else the one whose rounds of tiles are estimated to end first."""
+def time_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> float:
+    """The estimated time of a configuration that `SMALL` has, in microseconds."""
+    step, tile = next((step, tile) for choice, step, tile in SMALL[p.dim] if choice == t)
+    splits = splits_of(p, t, multiprocessors)
+    tiles = p.batch * p.heads * kd.cdiv(p.queries, ROWS * t.consumers) * splits
+    steps = kd.cdiv(kd.cdiv(p.keys, t.block_kv), splits)
+    rounds = kd.cdiv(tiles, multiprocessors * blocks_together(p.dim, t))
+    return rounds * (tile + step * (steps + 1) / 2 if p.causal else tile + step * steps)
+
+
+def small_config(p: AttentionProblem, multiprocessors: int, closed: bool = True) -> AttentionConfig:
+    """`default_config`'s where tiles are many; else the one whose rounds of tiles are estimated to end first.
+
+    Not `closed`: calls of other sizes may have brought one that is about as fast.
+    """
     default = default_config(p)
     choices = SMALL.get(p.dim)
     if choices is None or p.batch * p.heads * kd.cdiv(p.queries, ROWS * default.consumers) >= FEW * multiprocessors:
         return default
 
-    def time(t: AttentionConfig, step: float, tile: float) -> float:
-        splits = splits_of(p, t, multiprocessors)
-        tiles = p.batch * p.heads * kd.cdiv(p.queries, ROWS * t.consumers) * splits
-        steps = kd.cdiv(kd.cdiv(p.keys, t.block_kv), splits)
-        rounds = kd.cdiv(tiles, multiprocessors * blocks_together(p.dim, t))
-        return rounds * (tile + step * (steps + 1) / 2 if p.causal else tile + step * steps)
+    def time(t: AttentionConfig) -> float:
+        return time_of(p, t, multiprocessors)
 
-    return min(choices, key=lambda choice: time(*choice))[0]
+    best = min((choice for choice, *_ in choices), key=time)
+    kind = replace(p, batch=0, queries=0, keys=0), multiprocessors
+    return best if closed else _kept.choose(kind, best, time)
 
 
 @cache
-def combine_kernel(splits: int, heads: int, dim: int, dtype: Any, with_lse: bool) -> Any:
+def combine_kernel(splits: int | None, heads: int, dim: int, dtype: Any, with_lse: bool) -> Any:
     """The kernel `(parts, logs) -> out` or `-> (out, lse)`, of any batch and number of queries.
 
-    parts (batch, heads * splits, queries, dim), logs float32 (batch, heads * splits, queries).
+    parts (batch, heads * splits, queries, dim), logs float32 (batch, heads * splits, queries). Without `splits`, the
+    arrays of each call say how many there are.
     """
 
     def body(parts: Any, logs: Any, out: Any, *lse: Any) -> None:
         unit, rows = kd.program_id(0), kd.ds(kd.program_id(1) * LINES, LINES)
         batch, head = kd.div(unit, heads), kd.rem(unit, heads)
-        each = [kd.load(logs, (batch, head * splits + n, rows), fill=0.0) for n in range(splits)]
-        top = each[0]
-        for log in each[1:]:
-            top = kd.maximum(top, log)
-        weights = [kd.exp2((log - top) * LOG2E) for log in each]
-        total = sum(weights[1:], weights[0])
-        value = kd.zeros((LINES, dim), kd.float32)
-        for n, weight in enumerate(weights):
-            part = parts[batch, head * splits + n, rows].astype(kd.float32)
-            value = kd.fma(part, (weight / total)[:, None], value)
-        out[batch, head, rows] = value.astype(dtype)
+        count = splits or kd.div(parts.shape[1], heads)
+
+        def log_of(n: Any) -> Any:
+            return kd.load(logs, (batch, head * count + n, rows), fill=0.0)
+
+        def joined(each: list[Any], places: list[Any], top: Any, total: Any, value: Any) -> tuple[Any, Any, Any]:
+            """The maximum, the sum of weights and the weighted sum of parts, with more parts."""
+            new_top = top
+            for log in each:
+                new_top = kd.maximum(new_top, log)
+            fade, weights = kd.exp2((top - new_top) * LOG2E), [kd.exp2((log - new_top) * LOG2E) for log in each]
+            total, value = kd.fma(total, fade, sum(weights[1:], weights[0])), value * fade[:, None]
+            for place, weight in zip(places, weights, strict=True):
+                part = parts[batch, head * count + place, rows].astype(kd.float32)
+                value = kd.fma(part, weight[:, None], value)
+            return new_top, total, value
+
+        def some(turn: Any, carry: Any) -> Any:
+            """Several parts side by side, so that their loads are; a part beyond the last one has no weight."""
+            numbers = [turn * TOGETHER + i for i in range(TOGETHER)]
+            places = [kd.minimum(n, count - 1) for n in numbers]
+            each = [kd.where(n < count, log_of(place), -math.inf) for n, place in zip(numbers, places, strict=True)]
+            return joined(each, places, *carry)
+
+        none = log_of(0), kd.zeros((LINES,), kd.float32), kd.zeros((LINES, dim), kd.float32)
+        if splits is None:
+            top, total, value = kd.loop(0, kd.cdiv(count, TOGETHER), init_carry=none)(some)
+        else:
+            top, total, value = joined([log_of(n) for n in range(splits)], list(range(splits)), *none)
+        out[batch, head, rows] = (value / total[:, None]).astype(dtype)
         if with_lse:
             lse[0][batch, head, rows] = top + kd.log2(total) * (1.0 / LOG2E)
 
@@ -100,7 +136,9 @@ def combine_kernel(splits: int, heads: int, dim: int, dtype: Any, with_lse: bool
     def grid(parts: Any, *_: Any) -> tuple[int, int]:
         return parts.shape[0] * heads, kd.cdiv(parts.shape[2], LINES)
 
-    made = kd.kernel(body, out_type=out_type, grid=grid, name="attention_combine")
+    shared = dim_of("parts")
+    shapes = {0: (None, shared, None, dim), 1: (None, shared, None)} if splits is None else None
+    made = kd.kernel(body, out_type=out_type, shapes=shapes, grid=grid, name="attention_combine")
     return identified(made, splits, heads, dim, dtype, with_lse)
 
 
@@ -131,4 +169,7 @@ def split_plan(p: AttentionProblem, config: AttentionConfig, multiprocessors: in
     splits = splits_of(p, config, multiprocessors)
     inner = p if splits == 1 else replace(p, splits=splits, lse=True)
     plan = (attention_kernel if closed else plain_plan)(inner, config, multiprocessors)
-    return plan if splits == 1 else SplitPlan(plan, combine_kernel(splits, p.heads, p.dim, p.dtype, p.lse))
+    if splits == 1:
+        return plan
+    own = splits if isinstance(plan, Kernel) else None
+    return SplitPlan(plan, combine_kernel(own, p.heads, p.dim, p.dtype, p.lse))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.library.attention_split import SMALL
 
 from .counting import counted, none_before
 
@@ -268,6 +269,25 @@ CHECKED = [("attention", 3), ("attention", 7), ("decode", 1), ("latent", 0), ("b
 )
 def test_a_third_size_compiles_nothing(family: str, seed: int) -> None:
     _check(family, seed)
+
+
+@pytest.mark.parametrize("heads, queries, dim", [(8, 128, 128), (8, 128, 64), (32, 64, 128), (4, 300, 64)])
+def test_few_queries_over_more_and_more_keys(heads: int, queries: int, dim: int) -> None:
+    """More tiles share more keys, by one kernel. A configuration that is clearly faster is compiled once, or twice: with
+    and without shared keys."""
+
+    def call(keys: int) -> None:
+        q, k = np.zeros((1, heads, queries, dim), bf16), np.zeros((1, heads, keys, dim), bf16)
+        kd.library.attention(q, k, k)
+
+    with counted() as found, none_before():
+        for keys in (1000, 3000, 9000, 16000, 5000, 12000, 31000, 40, 600, 2000):
+            call(keys)
+        assert found.count("attention") <= 1 + 2 * len(SMALL[dim]), found
+        found.clear()
+        for keys in (1500, 11000, 7000, 50, 640, 20000, 4321, 33333):
+            call(keys)
+        assert not found
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ import kernel_dsl as kd
 from kernel_dsl.library import AttentionConfig
 from kernel_dsl.library.attention_kernel import AttentionProblem, attention_kernel, default_config
 from kernel_dsl.library.attention_opened import opened
-from kernel_dsl.library.attention_split import SMALL, SplitPlan, small_config, splits_of
+from kernel_dsl.library.attention_split import SMALL, SplitPlan, combine_kernel, small_config, splits_of
+from kernel_dsl.library.first_sizes import dim_of
 from tests.hopper.helpers import random, relative
 
 from . import attention_reference as reference
@@ -41,10 +42,10 @@ def plans() -> list[Any]:
 @pytest.mark.parametrize("shape", [(1, 2, 1, 70, 515), (2, 1, 1, 20, 600)], ids=str)
 @pytest.mark.sampled(6)
 def test_values(shape: Any, interpret: Any, rng: Any) -> None:
-    """With tails of queries and keys, into given arrays, and again with other lengths, by a kernel for any."""
+    """With tails of queries and keys, into given arrays, and again with other lengths and splits, by a kernel for any."""
     batch, heads, kv_heads, queries, keys = shape
     kd.library.attention._plans.clear()
-    for more in (0, 41):
+    for more in (0, 41, 800):
         q, k, v = (
             random(rng, (batch, h, n, 64), bf16)
             for h, n in ((heads, queries), (kv_heads, keys + more), (kv_heads, keys + more))
@@ -54,7 +55,7 @@ def test_values(shape: Any, interpret: Any, rng: Any) -> None:
         lse = np.full(q.shape[:3], np.nan, np.float32)
         kd.library.attention(q, k, v, return_lse=True, out=(out, lse), config=FEW, interpret=interpret)
         assert relative(out, wanted.out) < 6e-3 and np.abs(lse - wanted.lse).max() < 2e-3
-    assert len(plans()) == 2
+    assert len(plans()) == 3 and len({plan.combine for plan in plans()}) == 2
     got = kd.library.attention(q, k, v, config=FEW, interpret=interpret)
     assert np.array_equal(np.asarray(got).view(np.uint16), out.view(np.uint16))
 
@@ -76,9 +77,18 @@ def test_machine_code(which: Any, form: str) -> None:
     dim, n = which
     p = replace(problem(2, 12, 1000, 1000, "causal" in form), dim=dim, lse=True, splits=2 if "shared" in form else 1)
     spec, dims = kd.ShapeDtypeStruct((2, 12, 1000, dim), bf16), opened(p) if "any" in form else p
-    more = [np.int32(1)] if form == "any causal" else []
+    dims = replace(dims, splits=dim_of("splits", least=2)) if form == "any shared" else dims
+    more = [np.int32(2)] if form in ("any causal", "any shared") else []
     compiled = attention_kernel(dims, SMALL[dim][n][0], 132).lower(spec, spec, spec, *more, target="sm_90a").compile()
     assert compiled.resources.spills == 0 and not compiled.remarks
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_machine_code_of_the_combination(dim: int) -> None:
+    parts, logs = kd.ShapeDtypeStruct((2, 60, 1000, dim), bf16), kd.ShapeDtypeStruct((2, 60, 1000), kd.float32)
+    for splits in (5, None):
+        made = combine_kernel(splits, 12, dim, bf16, True).lower(parts, logs, target="sm_90a").compile()
+        assert made.resources.spills == 0
 
 
 @pytest.mark.gpu
