@@ -125,7 +125,7 @@ def test_hazards(schedule: str) -> None:
             load.replace("W: mbar", "W: bra V; mbar").replace(" shl.b32 r4", "V: shl.b32 r4"),
             (32, 1),
             HazardKind.READ_BEFORE_WAIT,
-            "",
+            "'t' is read",
         ),
     ]
     for bad, box, kind, words in cases:
