@@ -164,7 +164,12 @@ def test_hazards(schedule: str) -> None:
     cases = [
         (text, [*arrays[:3], wrong], HazardKind.DESCRIPTOR, "does not name which elements"),
         (text.replace(wait, " bar.sync 0;\n shr.u32 r9"), arrays, HazardKind.RACE_TMEM, "tensor memory, column 320"),
-        (text.replace(f"[t0+{FIRST}]", f"[t0+{FIRST + 2}]"), arrays, HazardKind.UNINITIALISED, "before anything was written"),
+        (
+            text.replace(f"[t0+{FIRST}]", f"[t0+{FIRST + 2}]"),
+            arrays,
+            HazardKind.UNINITIALISED,
+            "before anything was written",
+        ),
         (text.replace(f"[t0+{FIRST}]", f"[t0+{FIRST + 1}]"), arrays, HazardKind.DESCRIPTOR, "even column"),
         (
             text.replace("[r8], 512;", "[r8], 256;").replace("b32 t0, 512", "b32 t0, 256"),
