@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import dtypes as dt
 from ..accumulator import AccRef
-from ..arguments import an_int, static_int
+from ..arguments import static_int
 from ..boundary import called
 from ..errors import BadArgument, BadArgumentType, BodyReturned, CarryMismatch, LiteralOutOfRange, PredicateNotScalar
 from ..facts import Range, any_of, certain
@@ -20,6 +20,7 @@ from ..tree import flatten, pictured, unflatten
 from ..values import Array
 from .cast import as_value, astype, constant, rounded
 from .elementwise import convert
+from .unrolling import WRITTEN_OUT, counter_of, end_of_groups, together, unrolling
 
 __all__ = ["cond", "fori_loop", "loop", "switch", "when", "while_loop"]
 
@@ -278,26 +279,6 @@ def _bound(x: Any, op: str) -> Any:
     return number
 
 
-MAX_UNROLLED = 4096  # iterations: each repeats the whole body
-WRITTEN_OUT = -1  # the number of copies of a body that stands for one for every iteration, without a loop
-
-
-def _unrolling(unroll: Any, lo: Any, hi: Any, step: int, op: str) -> int:
-    """The number of copies of a loop's body, or `WRITTEN_OUT`; 0: one, also for the assembler. Raises `BadArgument`."""
-    if unroll is None or unroll is False:
-        return 1 if unroll is None else 0
-    hint = f"True, or how many iterations to put together, from 1 to {MAX_UNROLLED}"
-    if unroll is not True:
-        return an_int(unroll, op, "unroll", low=1, high=MAX_UNROLLED, hint=hint)
-    if not (isinstance(lo, int) and isinstance(hi, int)):
-        return 1
-    count = len(range(lo, hi, step))
-    if count > MAX_UNROLLED:
-        what = f"unroll=True would write the body {count} times"
-        raise BadArgument(op=op, what=what, hint=f"a loop of more than {MAX_UNROLLED} takes a number, such as unroll=8")
-    return WRITTEN_OUT
-
-
 def _carry_args(inits: Sequence[Array]) -> list[Any]:
     args: list[Any] = []
     for value in inits:
@@ -357,46 +338,78 @@ def _converted(inits: Sequence[Array], args: Sequence[Any]) -> tuple[Array, ...]
 def _for(
     lo: Any, hi: Any, step: int, body: Callable[..., Any], inits: list[Array], structure: Any, op: str, unroll: int
 ) -> Any:
-    wide = any(isinstance(x, Array) and x.dtype.bits == 64 for x in (lo, hi)) or any(
-        isinstance(x, int) and not -(2**31) <= x < 2**31 for x in (lo, hi)
-    )
-    dtype = dt.int64 if wide else dt.int32
+    """Emit a loop, or with `unroll` above 1 one of so many iterations together, and one of those that are left."""
+    where = of_function(body)
+    if unroll < 2:
+        return _one_loop(lo, hi, (hi, 0), step, body, where, inits, structure, op, unroll)
+
+    def check(carry: Any) -> None:
+        _same_structure(op, structure, _leaves(carry, op)[1], "the carry", where)
+
+    end = end_of_groups(lo, hi, step, unroll)
+    if isinstance(end, int) and not range(lo, end, step):
+        return _one_loop(lo, hi, (hi, 0), step, body, where, inits, structure, op, 1)
+    group = together(body, unroll, step, check, op)
+    beyond = hi, (unroll - 1) * abs(step)
+    carry = _one_loop(lo, end, beyond, unroll * step, group, where, inits, structure, op, 1)
+    if isinstance(end, int) and not range(end, hi, step):
+        return carry
+    return _one_loop(end, hi, (hi, 0), step, body, where, *_leaves(carry, op), op, 1)
+
+
+def _one_loop(
+    lo: Any,
+    hi: Any,
+    beyond: tuple[Any, int],
+    step: int,
+    body: Callable[..., Any],
+    where: Any,
+    inits: list[Array],
+    structure: Any,
+    op: str,
+    unroll: int,
+) -> Any:
+    """Emit one loop. `beyond`: a bound that its index keeps away from, and by how much more than one."""
+    dtype = counter_of(lo, hi)
     low, high = (constant(x, dtype) if isinstance(x, int) else astype(x, dtype) for x in (lo, hi))
+    far = high if beyond[0] is hi else as_value(beyond[0], op)
     made = Region()
     with into(made):
         index = new_value(ArrayType((), dtype, SCALAR))
-        index.facts = _loop_range(low, high, step)
+        index.facts = _loop_range(low, far, step, beyond[1])
         args = _carry_args(inits)
         made.args = (index, *args)
         result = called(body, (index, unflatten(structure, list(args))), op, "body_fun", "body_fun(i, val)")
         outs, out_structure = _leaves(result, op)
-    _same_structure(op, structure, out_structure, "the carry", of_function(body))
+    _same_structure(op, structure, out_structure, "the carry", where)
     again = _weak_retry(inits, outs)
     if again is not None:
-        return _for(lo, hi, step, body, again, structure, op, unroll)
-    _close_carries(made, args, outs, op, of_function(body))
+        return _one_loop(lo, hi, beyond, step, body, where, again, structure, op, unroll)
+    _close_carries(made, args, outs, op, where)
     loop_op = emit(For(low, high, _converted(inits, args), step, unroll, made))
     return unflatten(structure, list(loop_op.results))
 
 
-def _loop_range(low: Array, high: Array, step: int) -> Range | None:
+def _loop_range(low: Array, high: Array, step: int, apart: int) -> Range | None:
+    """What is known of an index from `low` on that keeps more than `apart` away from `high`."""
     a, b = certain(low.facts, low.dtype), certain(high.facts, high.dtype)
     if a is None or b is None:
         return None
     from math import gcd
 
     if step > 0:
-        top = None if b.top is None else b.top.plus(-1)
-        return Range(a.lo, max(b.hi - 1, a.lo), gcd(a.divisor, step), False, top)
-    return Range(min(b.lo + 1, a.hi), a.hi, gcd(a.divisor, step))
+        top = None if b.top is None else b.top.plus(-1 - apart)
+        return Range(a.lo, max(b.hi - 1 - apart, a.lo), gcd(a.divisor, step), False, top)
+    return Range(min(b.lo + 1 + apart, a.hi), a.hi, gcd(a.divisor, step))
 
 
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], init_val: Any, *, unroll: Any = None) -> Any:
     """`for i in range(lower, upper): val = body_fun(i, val)`; returns the last val. Bounds may be traced.
 
-    `unroll=True` writes out every iteration (the bounds must be static), `unroll=n` puts n iterations together, and
-    `unroll=False` keeps the assembler from unrolling, as it does with few iterations, which may cost registers. `val`
-    is a pytree of values that keep shapes and dtypes. Raises `CarryMismatch`.
+    `unroll=True` writes out every iteration (the bounds must be static). `unroll=n` writes n iterations into one, and
+    those that are left into a second loop. `unroll=False` keeps the assembler from unrolling, as it does with few
+    iterations, which may cost registers. `val` is a pytree of values that keep shapes and dtypes. Raises
+    `CarryMismatch`, `BadArgument`.
 
     >>> run(lambda x: kd.fori_loop(0, 3, lambda i, total: total + x * i, kd.zeros_like(x)), [1, 2])
     [3 6]
@@ -405,7 +418,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], init_val: An
     held = hold(init_val)
     if held is not None:
         return held.whole(fori_loop(lo, hi, held.around(body_fun, "fori_loop"), held.values, unroll=unroll))
-    factor = _unrolling(unroll, lo, hi, 1, "fori_loop")
+    factor = unrolling(unroll, lo, hi, 1, "fori_loop")
     if factor == WRITTEN_OUT:
         value = init_val
         for i in range(lo, hi):
@@ -426,7 +439,7 @@ def loop(
     if step == 0:
         raise BadArgument(op="loop", what=f"step {step!r}", hint="a static int other than 0")
     lo, hi = _bound(lower, "loop"), _bound(upper, "loop")
-    factor = _unrolling(unroll, lo, hi, step, "loop")
+    factor = unrolling(unroll, lo, hi, step, "loop")
     held = hold(init_carry)
 
     def decorate(body: Callable[..., Any]) -> Any:

@@ -20,21 +20,51 @@ Spec = kd.ShapeDtypeStruct
     lo=st.integers(-5, 5),
     hi=st.integers(-5, 8),
     step=st.sampled_from([1, 2, 3, -1, -2]),
-    unroll=st.sampled_from([None, True, 2, 4]),
+    unroll=st.sampled_from([None, True, False, 1, 2, 3, 4, 7]),
 )
 def test_loop_visits_what_range_does(lo: int, hi: int, step: int, unroll: Any) -> None:
-    @kd.kernel(out_type=Spec((2,), kd.int32, init=0), interpret=INTERPRET)
-    def kernel(a: Any, b: Any, out: Any) -> None:
-        for row, (low, high) in enumerate(((lo, hi), (a, b))):
+    """With bounds that are static, that are known at run time, and one of each."""
 
-            @kd.loop(low, high, step=step, unroll=unroll)
+    @kd.kernel(out_type=Spec((4,), kd.int32, init=0), interpret=INTERPRET)
+    def kernel(a: Any, b: Any, out: Any) -> None:
+        for row, (low, high) in enumerate(((lo, hi), (a, b), (lo, b), (a, hi))):
+
+            @kd.loop(low, high, step=step, unroll=unroll if row == 0 or unroll is not True else None)
             def _(i: Any, row: int = row) -> None:
                 out[row] = out[row] * 3 + i
 
     want = 0
     for i in range(lo, hi, step):
         want = want * 3 + i
-    np.testing.assert_array_equal(kernel(lo, hi), [want, want])
+    np.testing.assert_array_equal(kernel(lo, hi), [want] * 4)
+
+
+@pytest.mark.parametrize("count, copies", [(8, 4), (9, 5), (3, 1), (0, 1)])
+def test_iterations_are_put_together(count: int, copies: int) -> None:
+    """Four in a round, and those that are left in a loop of one. No mask appears that a plain loop has not."""
+
+    @kd.kernel(out_type=Spec((16, 128), kd.float32))
+    def kernel(x: Any, out: Any) -> None:
+        value = x[0]
+        kd.loop(0, count, unroll=4)(lambda i: out.__setitem__(i, kd.sin(value)))
+
+    stages = kernel.lower(Spec((16, 128), kd.float32))
+    assert str(stages).count("sin(") == copies
+    assert str(stages).count(", true)}") == copies + 1, "each access is known to be inside"
+
+
+def test_carries_of_iterations_that_are_put_together() -> None:
+    def f(x: Any, n: Any) -> Any:
+        return kd.fori_loop(0, n, lambda i, c: (c[1], c[0] * 2 + i), (x, x + 1), unroll=3)
+
+    x = random((5, 30))
+    for n in (0, 1, 2, 3, 7, 11):
+        a, b = x.copy(), x + np.float32(1)
+        for i in range(n):
+            a, b = b, a * np.float32(2) + np.float32(i)
+        got = run(f, x, np.int32(n))
+        np.testing.assert_array_equal(got[0], a)
+        np.testing.assert_array_equal(got[1], b)
 
 
 def test_loops_carry_any_pytree() -> None:
