@@ -8,17 +8,55 @@ locked, such as that of LLVM, must not be copied: `fork_waits_for` delays a fork
 from __future__ import annotations
 
 import _imp
+import contextlib
 import importlib
 import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
 
+T = TypeVar("T")
 _OURS = frozenset(("kernel_dsl", "llvmlite", "cuda"))
-_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class Living(Generic[T]):
+    """Objects, as long as others keep them. Safe to use from several threads.
+
+    A `weakref.WeakSet` would run Python code where an object goes, such as in the middle of a garbage collection. Python
+    drops what is raised there, and an interrupt that arrived meanwhile would be lost.
+    """
+
+    def __init__(self) -> None:
+        self._all: deque[weakref.ref[T]] = deque()
+
+    def add(self, made: T) -> None:
+        """Add an object, and drop up to two that have gone, so that those never become many."""
+        self._all.append(weakref.ref(made))
+        for _ in range(2):
+            first = self._all[0]
+            if first() is not None:
+                self._all.rotate(-1)
+                continue
+            with contextlib.suppress(ValueError):  # another thread has dropped it
+                self._all.remove(first)
+
+    def __iter__(self) -> Iterator[T]:
+        while True:
+            try:
+                found = list(self._all)
+                break
+            except RuntimeError:  # another thread added one meanwhile
+                continue
+        for each in found:
+            if (made := each()) is not None:
+                yield made
+
+
+_locks: Living[Any] = Living()
 _guards: list[Any] = []
 _in_child: list[Callable[[], object]] = []
 _forking = threading.local()  # the locks that a forking thread releases after the fork

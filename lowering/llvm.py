@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
+import atexit
 import re
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -109,33 +110,40 @@ def to_ptx(text: str, target: Target, *, level: int = 2) -> str:
     return _aside(lambda: _to_ptx(text, target, level))
 
 
+_running: set[Any] = set()  # the gates of calls that have not ended
+forking.in_child(_running.clear)
+
+
 def _aside(work: Callable[[], str]) -> str:
     """What `work` returns or raises, in a thread of its own."""
     made: list[str | Exception] = []
     done = forking.gate()
 
     def run() -> None:
+        _running.add(done)
         try:
             made.append(work())
         except Exception as error:
             made.append(error)
-        done.release()
+        finally:
+            _running.discard(done)
+            done.release()
 
-    # no daemon, so that LLVM is not torn down while it runs; a lock, because an interrupted `join` takes a thread for
-    # ended
-    thread = threading.Thread(target=run, name="LLVM")
-    try:
-        thread.start()
-    except RuntimeError as error:
-        # `start` waits on a condition, which raises this in place of an interrupt that comes while it takes its lock
-        if isinstance(error.__context__, KeyboardInterrupt):
-            raise error.__context__ from None
-        raise
+    # `threading.Thread.start` waits for the thread by locks in Python, and an interrupt there can leave one locked for ever
+    _thread.start_new_thread(run, ())
     with done:
         result = made[0]
     if isinstance(result, Exception):
         raise result
     return result
+
+
+@atexit.register
+def _wait_for_all() -> None:
+    """Let calls end, so that LLVM is not torn down while it runs."""
+    for done in list(_running):
+        with done:
+            pass
 
 
 def _to_ptx(text: str, target: Target, level: int) -> str:

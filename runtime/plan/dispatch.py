@@ -14,7 +14,6 @@ Then the slow path (`runtime.call`) handles the call, and `learn` makes its fast
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
@@ -41,7 +40,7 @@ class Forgets(Protocol):
         ...
 
 
-_every: weakref.WeakSet[Forgets] = weakref.WeakSet()
+_every: forking.Living[Forgets] = forking.Living()
 
 
 def forgets_in_child(calls: Forgets) -> None:
