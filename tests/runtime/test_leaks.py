@@ -105,7 +105,7 @@ def growth(cycles: int, interpret: bool) -> Growth:
 
 
 def test_compile_run_drop(interpret: bool) -> None:
-    grown = growth(192, interpret)
+    grown = growth(128, interpret)
     assert grown.resident < 16_000  # what LLVM keeps of one pass pipeline alone is 68,000
     assert grown.device <= 4 << 20
 
