@@ -341,42 +341,43 @@ def _for(
     """Emit a loop, or with `unroll` above 1 one of so many iterations together, and one of those that are left."""
     where = of_function(body)
     if unroll < 2:
-        return _one_loop(lo, hi, (hi, 0), step, body, where, inits, structure, op, unroll)
+        return _one_loop(lo, hi, step, body, inits, structure, op, where, unroll=unroll)
+    end = end_of_groups(lo, hi, step, unroll)
+    if isinstance(end, int) and not range(lo, end, step):
+        return _one_loop(lo, hi, step, body, inits, structure, op, where, unroll=1)
 
     def check(carry: Any) -> None:
         _same_structure(op, structure, _leaves(carry, op)[1], "the carry", where)
 
-    end = end_of_groups(lo, hi, step, unroll)
-    if isinstance(end, int) and not range(lo, end, step):
-        return _one_loop(lo, hi, (hi, 0), step, body, where, inits, structure, op, 1)
     group = together(body, unroll, step, check, op)
-    beyond = hi, (unroll - 1) * abs(step)
-    carry = _one_loop(lo, end, beyond, unroll * step, group, where, inits, structure, op, 1)
+    apart = hi, (unroll - 1) * abs(step)
+    carry = _one_loop(lo, end, unroll * step, group, inits, structure, op, where, apart=apart)
     if isinstance(end, int) and not range(end, hi, step):
         return carry
-    return _one_loop(end, hi, (hi, 0), step, body, where, *_leaves(carry, op), op, 1)
+    return _one_loop(end, hi, step, body, *_leaves(carry, op), op, where)
 
 
 def _one_loop(
     lo: Any,
     hi: Any,
-    beyond: tuple[Any, int],
     step: int,
     body: Callable[..., Any],
-    where: Any,
     inits: list[Array],
     structure: Any,
     op: str,
-    unroll: int,
+    where: Any,
+    *,
+    unroll: int = 1,
+    apart: tuple[Any, int] | None = None,
 ) -> Any:
-    """Emit one loop. `beyond`: a bound that its index keeps away from, and by how much more than one."""
+    """Emit one loop. `apart`: a bound that its index keeps away from, `hi` by default, and by how much more than one."""
     dtype = counter_of(lo, hi)
     low, high = (constant(x, dtype) if isinstance(x, int) else astype(x, dtype) for x in (lo, hi))
-    far = high if beyond[0] is hi else as_value(beyond[0], op)
+    far, more = (high, 0) if apart is None else (as_value(apart[0], op), apart[1])
     made = Region()
     with into(made):
         index = new_value(ArrayType((), dtype, SCALAR))
-        index.facts = _loop_range(low, far, step, beyond[1])
+        index.facts = _loop_range(low, far, step, more)
         args = _carry_args(inits)
         made.args = (index, *args)
         result = called(body, (index, unflatten(structure, list(args))), op, "body_fun", "body_fun(i, val)")
@@ -384,7 +385,7 @@ def _one_loop(
     _same_structure(op, structure, out_structure, "the carry", where)
     again = _weak_retry(inits, outs)
     if again is not None:
-        return _one_loop(lo, hi, beyond, step, body, where, again, structure, op, unroll)
+        return _one_loop(lo, hi, step, body, again, structure, op, where, unroll=unroll, apart=apart)
     _close_carries(made, args, outs, op, where)
     loop_op = emit(For(low, high, _converted(inits, args), step, unroll, made))
     return unflatten(structure, list(loop_op.results))

@@ -17,11 +17,16 @@ from tests.conftest import ROOT
 PROMPT = 1.5  # seconds, on a busy machine
 
 
+def _begun(folder: Path, *words: str) -> subprocess.Popen[str]:
+    """A process of interrupted.py with these words, whose cache is in `folder`."""
+    env = {**os.environ, "KERNEL_DSL_CACHE": str(folder), "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "ignore", "-m", "tests.errors.interrupted", *words]
+    return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def _interrupt(folder: Path, wait: float, what: str = "quick") -> str:
     """What is wrong after an interrupt that comes `wait` seconds into the work; empty where nothing is."""
-    env = {**os.environ, "KERNEL_DSL_CACHE": str(folder), "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
-    words = [sys.executable, "-W", "ignore", "-m", "tests.errors.interrupted", str(folder), what]
-    with subprocess.Popen(words, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    with _begun(folder, str(folder), what) as child:
         assert child.stdout is not None and child.stderr is not None
         assert child.stdout.readline() == "ready\n"
         time.sleep(wait)
@@ -65,11 +70,10 @@ def test_many_interrupts(tmp_path: Path) -> None:
 
 
 def _traced(folder: Path, *words: str) -> str:
-    env = {**os.environ, "KERNEL_DSL_CACHE": str(folder), "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.errors.interrupted", *words]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=1800)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    with _begun(folder, *words) as child:
+        said, errors = child.communicate(timeout=1800)
+    assert child.returncode == 0, errors[-2000:]
+    return said
 
 
 def test_no_lock_in_python_is_taken(tmp_path: Path) -> None:

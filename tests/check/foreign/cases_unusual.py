@@ -8,26 +8,9 @@ import ml_dtypes
 import numpy as np
 
 from .case import Case
+from .cases_samples import F, R, f32, i32, u32, zeros
 
-R = np.random.default_rng(29)
-F = np.float32
 BF = ml_dtypes.bfloat16
-
-
-def f32(*shape: int) -> Any:
-    return R.standard_normal(shape).astype(F)
-
-
-def i32(*shape: int, low: int = 0, high: int = 100) -> Any:
-    return R.integers(low, high, shape).astype(np.int32)
-
-
-def zeros(*shape: int, dtype: Any = np.int32) -> Any:
-    return np.zeros(shape, dtype)
-
-
-def u32(*shape: int) -> Any:
-    return R.integers(0, 2**32, shape).astype(np.uint32)
 
 
 def u64(*shape: int) -> Any:
