@@ -171,5 +171,5 @@ def split_plan(p: AttentionProblem, config: AttentionConfig, multiprocessors: in
     plan = (attention_kernel if closed else plain_plan)(inner, config, multiprocessors)
     if splits == 1:
         return plan
-    own = splits if isinstance(plan, Kernel) else None
+    own = splits if isinstance(plan, Kernel) else None  # a plan for any sizes takes the number at each call
     return SplitPlan(plan, combine_kernel(own, p.heads, p.dim, p.dtype, p.lse))
