@@ -15,6 +15,7 @@ from .blocks import steps_of
 from .combine import in_flight, partial_problem
 from .families import FP8
 from .families import is_mixed as mixes
+from .fed_scales import FedScales, feeds
 from .lane_product import TILES as LANE_TILES
 from .lane_product import LaneConfig
 from .operands import why_not_tma
@@ -51,7 +52,11 @@ SINGLE = (
 TOGETHER = 4000  # clocks more until a cluster's blocks have started and met: 2 to 3 us of products that take 12
 SHOWS = 0.05  # how much of the lesser of two times shows, where one hides behind the other
 EXPONENTIAL = 1 / 12  # clocks for each element in a sum of a softmax
-LANE_STORE = 0.14  # clocks for each byte that lanes store, where TMA can't: 1.6 TB/s, of any alignment
+# clocks for each byte that lanes store, where TMA can't, of any alignment: 1.6 TB/s; with one warpgroup of them, 2.3
+LANE_STORE, LANE_STORE_ALONE = 0.14, 0.1
+LINES = 256  # bytes of a row that lanes store together: half of that took 1.1 to 1.3 of the time
+WIDEST = 128  # columns of these: of more bytes they spill
+MOSTLY_STORED = 2  # steps of a tile up to which it waits for its store, and has buffers for all of it
 BRIEF, BRIEF_TURNS = (
     4,
     1.1,
@@ -97,7 +102,8 @@ def stage_bytes(problem: Problem, tile_m: int, tile_n: int, tile_k: int) -> int:
     if in_pairs(problem):
         factors = 2 * tile_m if problem.mxfp4 else 4 * tile_m * (1 + problem.int4_zeros)
         return tile_m * tile_k // 2 + tile_n * problem.b_dtype.itemsize * tile_k + factors
-    return (tile_m * problem.dtype.itemsize + tile_n * problem.b_dtype.itemsize) * tile_k
+    factors = 4 * FedScales(problem, tile_m, tile_n).length if feeds(problem, tile_n) else 0
+    return (tile_m * problem.dtype.itemsize + tile_n * problem.b_dtype.itemsize) * tile_k + factors
 
 
 def configure(
@@ -114,9 +120,13 @@ def configure(
     # whole rows of a swizzle; with turns, half of that leaves room for another stage; bytes of a gate are half as many columns
     halved = ping_pong or (item == 1 and problem.gate is not None)
     epilogue_n = min(32 if item >= 4 or problem.busy else (64 if halved else 128) // item, tile_n)
+    if problem.lanes and problem.plain:
+        epilogue_n = min(LINES // item, WIDEST, tile_n)
     while tile_n % epilogue_n:
         epilogue_n //= 2
-    ring = 1 if ping_pong or tile_n == epilogue_n else 2
+    ring = 1 if ping_pong or tile_n == epilogue_n or (problem.lanes and problem.plain) else 2
+    if ring > 1 and not problem.lanes and steps_of(problem, tile_k) <= MOSTLY_STORED:
+        ring = tile_n // epilogue_n
     held = tile_m * (consumers if ping_pong else 1)
     rest = SMEM - BARRIERS - (0 if problem.softmax and not problem.exponentials else held * epilogue_n * item * ring)
     deeper = 2 * stage_bytes(problem, tile_m, tile_n, tile_k)
@@ -181,7 +191,8 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     step = overlapped(products, loads)
     if t.ping_pong and waves == 1:
         step *= SINGLE
-    each = 0.0 if p.softmax and not p.exponentials else p.out_dtype.itemsize * (LANE_STORE if p.lanes else 1 / 64)
+    by_lanes = LANE_STORE if t.consumers > 1 else LANE_STORE_ALONE
+    each = 0.0 if p.softmax and not p.exponentials else p.out_dtype.itemsize * (by_lanes if p.lanes else 1 / 64)
     each += EXPONENTIAL if p.softmax else 0.0
     store = t.tile_m * t.tile_n * each * (3 if p.keeps else 1) + EDGE
     if t.tile_n in BETWEEN and not p.scaled:
@@ -250,6 +261,8 @@ def band(problem: Problem, config: MatmulConfig, blocks: int) -> int:
     """
     at_once = -(-problem.M // config.tile_m) * -(-problem.N // config.tile_n) <= blocks
     short = problem.K * problem.dtype.itemsize <= 16 * STEP_BYTES
+    if problem.K * problem.dtype.itemsize <= STEP_BYTES:
+        return 1  # neighbours along N store neighbouring parts of rows
     return (1024 if short or (at_once and not problem.b_transposed) else 2048) // config.tile_m
 
 
@@ -365,6 +378,7 @@ STEP_LATENCY, TILE_LATENCY, TILE_LATENCY_ONE_BY_ONE = 250, 700, 1500
 COPIES, COPIES_BY_REGISTERS = 4.5, 2.5
 # clocks for each byte of a tile's store: where little else is done, of whole sectors, or by whole lines; else; and for a tile
 STORED_SECTORS, STORED_LINES, STORED, TILE = 0.065, 0.1, 0.2, 200
+STORED_LINES_SMALL = 0.07  # of tiles of at most 64 x 64, four of which are on a multiprocessor
 HIGH = 2.0  # the factor for tiles that are stored by lines in several turns
 L2_LATENCY = 2500  # clocks of loads of sums that nothing hides: 48 parts took 3.4 us more than 32, 64 another 2.3
 L2_KEEPS = 30e6  # bytes that are still in L2 when the next kernel reads them
@@ -423,7 +437,8 @@ def tile_clocks(p: Problem, t: TileConfig, blocks: int, pieces: tuple[int, ...] 
     latency = TILE_LATENCY if min(pieces) >= 4 else TILE_LATENCY_ONE_BY_ONE
     each, small = STORED, t.tile_m * t.tile_n <= 64 * 64
     if steps_of(p, t.tile_k) <= t.stages:
-        each = STORED_SECTORS if stores_sectors(p) else STORED_LINES * (HIGH if t.tile_m * t.tile_n > 64 * 128 else 1.0)
+        lines = STORED_LINES_SMALL if small else STORED_LINES * (HIGH if t.tile_m * t.tile_n > 64 * 128 else 1.0)
+        each = STORED_SECTORS if stores_sectors(p) else lines
         small |= t.tile_m * t.tile_n <= 64 * 128
     store = TILE + t.tile_m * t.tile_n * p.out_dtype.itemsize * each
     return _tile_clocks(p, t, blocks, rate, latency, 4 if small else 2, store)
@@ -449,7 +464,9 @@ def tile_options(p: Problem) -> list[TileConfig]:
     if p.thrice:
         return [TileConfig(64, 64, 32, 3)]
     if p.wide.itemsize == 8:
-        return [TileConfig(m, n, 16, 3) for m, n in ((32, 128), (64, 64))]
+        # the longer side is the one whose rows lie across K
+        sizes = ((128, 32), (64, 64)) if p.a_transposed and p.b_transposed else ((32, 128), (64, 64))
+        return [TileConfig(m, n, 16, 3) for m, n in sizes]
     depth = 64 // p.dtype.itemsize
     stages = min(TileConfig.stages, kd.cdiv(p.K, depth))
     tiles = TILE_SIZES[1:] if p.dtype in FP8 else TILE_SIZES  # the largest would spill

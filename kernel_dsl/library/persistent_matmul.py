@@ -22,6 +22,7 @@ from ..ops.matrix import meta_layout, meta_step
 from .any_rows import at_launch, declared, open_sizes
 from .blocks import own, start_of, steps_of, tile_of
 from .epilogue import Exponentials, Function, Tile, drawn, finish, joined, outputs, store_sums
+from .fed_scales import FedScales, fed_product, feeds
 from .int4_numbers import HALF, factors_of, floats_widened, widened
 from .problem import EpilogueStep, Problem
 from .promoted_product import RUN, promoted_product
@@ -129,7 +130,8 @@ def matmul_kernel(
     ring = min(t.epilogue_stages, stores)
     out_shape = (t.epilogue_n, rows) if t.swapped else (rows, t.epilogue_n)
     factors = (1 + p.int4_zeros) if p.int4 else 0  # rows of scales and zeros that come with a stage
-    arrivals = (2 if p.gate is None else 3) + factors + p.sparse
+    feed = FedScales(p, t.tile_m, t.tile_n) if feeds(p, t.tile_n) else None
+    arrivals = (2 if p.gate is None else 3) + factors + p.sparse + (feed is not None)
     scratch = {
         "a_smem": swizzled(*a_shape, p.dtype, t.stages),
         "b_smem": swizzled(*b_shape, p.b_dtype, t.stages),
@@ -146,6 +148,7 @@ def matmul_kernel(
         **({"factors_smem": kd.SMEM((factors, t.stages, t.tile_m), kd.float32)} if factors and not p.mxfp4 else {}),
         **({"factors_smem": kd.SMEM((t.stages, 2, t.tile_m), kd.uint8)} if p.mxfp4 else {}),
         **({"factors_smem": kd.SMEM((t.stages, marks, 2 * t.tile_m), kd.uint32)} if marks else {}),
+        **({"factors_smem": kd.SMEM((t.stages, feed.length), kd.float32)} if feed else {}),
     }
 
     def take_sizes(a: Any, b: Any) -> None:
@@ -179,9 +182,10 @@ def matmul_kernel(
         return kd.where(slot >= t.stages - ahead, slot - (t.stages - ahead), slot + ahead) if ahead else slot
 
     def produce(
-        a: Any, rights: Any, packs: Any, a_smem: Any, b_smem: Any, loaded: Any, consumed: Any, factors_smem: Any = None
-    ) -> None:
-        kd.set_max_registers(24 if t.ping_pong else 40, action="decrease")
+        a: Any, rights: Any, packs: Any, scales: Any, a_smem: Any, b_smem: Any, loaded: Any, consumed: Any,
+        factors_smem: Any = None,
+    ) -> None:  # fmt: skip
+        kd.set_max_registers(24 if t.ping_pong else 56 if feed and t.consumers == 2 else 40, action="decrease")
         first = kd.axis_index("block")
 
         @kd.loop(first, total, step=clusters, init_carry=(0, 0, 0))
@@ -190,9 +194,15 @@ def matmul_kernel(
             a_own, *b_own = a.at[own(batch, p.a_batch)], *(b.at[own(batch, p.b_batch)] for b in rights)
             *carry, turn = carry
 
-            @kd.loop(0, steps, init_carry=tuple(carry))
+            def scales_at(step: Any) -> list[Any]:
+                if feed is None:
+                    return []
+                block = kd.minimum(step, steps - 1) + (part * steps if p.parts > 1 else 0)
+                return feed.loaded(scales, m, n, batch, block)
+
+            @kd.loop(0, steps, init_carry=(*carry, *scales_at(0), *scales_at(1)))
             def end(step: Any, carry: Any) -> Any:
-                slot, count = carry
+                slot, count, *ahead = carry
 
                 @kd.when(count >= t.stages)
                 def _() -> None:
@@ -223,15 +233,22 @@ def matmul_kernel(
                         half = slice(number * width, (number + 1) * width)
                         place = place.at[half] if p.b_transposed else place.at[:, half]
                     kd.copy_gmem_to_smem(b_tile, place, full, collective_axes=shares_b, l2_hint=t.b_hint)
-                return following_slot(slot, t.stages), kd.minimum(count + 1, t.stages)
+                if feed is not None:
+                    feed.store(ahead[: feed.count], factors_smem.at[slot])
+                    kd.barrier_arrive(full)
+                    ahead = [*ahead[feed.count :], *scales_at(step + 2)]
+                return following_slot(slot, t.stages), kd.minimum(count + 1, t.stages), *ahead
 
-            return *end, kd.where(turn == turns - 1, 0, turn + 1) if turns > 1 else turn
+            return *list(end)[:2], kd.where(turn == turns - 1, 0, turn + 1) if turns > 1 else turn
 
     def consume(
         me: Any, scales: Any, refs: Any, a_smem: Any, b_smem: Any, out_smem: Any, loaded: Any, consumed: Any,
         factors_smem: Any = None,
     ) -> None:  # fmt: skip
-        kd.set_max_registers(232 if t.consumers == 2 and not t.ping_pong else 240, action="increase")
+        most = 224 if feed else 232
+        kd.set_max_registers(most if t.consumers == 2 and not t.ping_pong else 240, action="increase")
+        if feed is not None:
+            kd.commit_smem()  # orders the other role's stores for the trace, or lanes would meet at each stage's factors
         turn, share = (me, 0) if t.ping_pong else (0, me)
         first = kd.axis_index("block") + turn * clusters
 
@@ -283,6 +300,21 @@ def matmul_kernel(
                 def left(slot: Any) -> Any:
                     return a_smem.at[slot, kd.ds(share * rows, rows)]
 
+                if feed is not None:
+                    return fed_product(
+                        acc,
+                        slot,
+                        steps,
+                        t.stages,
+                        left,
+                        right_of,
+                        loaded,
+                        consumed,
+                        feed,
+                        factors_smem,
+                        share * rows,
+                        n,
+                    )
                 own_scales = Scales(p, scales[0], scales[1], m + share * rows, n, rows, batch)
                 first = 0 if p.parts == 1 else part * steps
                 return scaled_product(
@@ -376,7 +408,7 @@ def matmul_kernel(
 
         @kd.when(me == producer)
         def _() -> None:
-            produce(left, rights, packs, **buffers)
+            produce(left, rights, packs, scales, **buffers)
 
         @kd.when(me < producer)
         def _() -> None:
