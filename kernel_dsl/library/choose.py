@@ -87,6 +87,7 @@ UNEVEN = 1.04  # the least gain of such a width, whose figures were not measured
 CHUNK = 100  # clocks for each part of a tile in its store; narrow parts are many
 # clocks of a step in which neither warpgroup multiplies: with two products in flight, with one
 IDLE_IN_PAIRS, IDLE_BY_ONE = 265, 390
+IDLE_FED = 300  # the same with one, where factors come with the stages
 PROMOTION = 60  # clocks of a promotion beside its multiply-adds: waits, factors
 THIN = (16, 32)  # columns of products with a thin side
 # 32-bit registers a lane that a consumer may accumulate in: the rest is for addresses, or for an epilogue of few or many steps
@@ -115,16 +116,19 @@ def configure(
     """
     if from_registers(problem) and (ping_pong or (tile_n % 64 and not in_pairs(problem))):
         return None
+    if ping_pong and problem.lanes and problem.out_dtype.itemsize == 1:
+        return None  # bytes that lanes store would spill beside 192 sums
     tile_k = STEP_BYTES // max(problem.dtype.itemsize, problem.b_dtype.itemsize)
     item = problem.out_dtype.itemsize
     # whole rows of a swizzle; with turns, half of that leaves room for another stage; bytes of a gate are half as many columns
     halved = ping_pong or (item == 1 and problem.gate is not None)
     epilogue_n = min(32 if item >= 4 or problem.busy else (64 if halved else 128) // item, tile_n)
-    if problem.lanes and problem.plain:
+    by_lanes = bool(problem.lanes) and problem.plain and not ping_pong and tile_m == 64 * consumers
+    if by_lanes:
         epilogue_n = min(LINES // item, WIDEST, tile_n)
     while tile_n % epilogue_n:
         epilogue_n //= 2
-    ring = 1 if ping_pong or tile_n == epilogue_n or (problem.lanes and problem.plain) else 2
+    ring = 1 if ping_pong or tile_n == epilogue_n or by_lanes else 2
     if ring > 1 and not problem.lanes and steps_of(problem, tile_k) <= MOSTLY_STORED:
         ring = tile_n // epilogue_n
     held = tile_m * (consumers if ping_pong else 1)
@@ -183,7 +187,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     loads = (rows_a * p.dtype.itemsize + rows_b * p.b_dtype.itemsize) * t.tile_k / L2_BYTES
     if p.scaled:  # a warpgroup's products, and then its multiply-adds, which other warpgroups' products may hide
         products = max(products, products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION)
-        products += IDLE_IN_PAIRS if by_twos(p, t.tile_n) else IDLE_BY_ONE
+        products += IDLE_IN_PAIRS if by_twos(p, t.tile_n) else IDLE_FED if feeds(p, t.tile_n) else IDLE_BY_ONE
     if p.promoted:
         run = max(RUN // t.tile_k, 1)
         alone = run * products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION

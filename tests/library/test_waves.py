@@ -10,6 +10,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import choose
+from kernel_dsl.library.persistent_matmul import matmul_kernel
 from kernel_dsl.library.problem import Problem
 from tests.hopper.helpers import random, relative
 
@@ -63,6 +64,43 @@ def test_no_spills() -> None:
         made = kd.library.matmul.lower(Spec((1536, 4096), bf16), Spec((4096, 1536), bf16), target="sm_90a", **steps)
         compiled = made.compile()
         assert compiled.resources.spills == 0 and not [r for r in compiled.remarks if "C75" in r.text]
+
+
+STORED = [(bf16, f16, 24), (bf16, kd.float32, 24), (s8, kd.int32, 48), (s8, bf16, 48)]
+
+
+@pytest.mark.parametrize("N", [264, 259], ids=["even", "odd"])
+@pytest.mark.parametrize("tile", [(64, 256, 1), (128, 128, 2), (128, 192, 2)], ids=str)
+@pytest.mark.parametrize(("dtype", "out_dtype", "K"), STORED, ids=str)
+@pytest.mark.sampled(3)
+def test_shallow_products(dtype: Any, out_dtype: Any, K: int, tile: Any, N: int, interpret: Any, rng: Any) -> None:
+    """Products that mostly store: buffers for whole tiles, of which two blocks have several, and long runs of odd rows."""
+    M, item = 330, out_dtype.itemsize
+    aligned = N * item % 16 == 0
+    p = replace(problem(M, N, K, dtype), out_dtype=out_dtype, lanes=0 if aligned else 1)
+    t = choose.configure(p, *tile)
+    assert t is not None
+    if aligned:
+        assert t.epilogue_stages == t.tile_n // t.epilogue_n
+    else:
+        assert t.epilogue_n == max(n for n in (128, 64) if tile[1] % n == 0 and n * item <= choose.LINES)
+    a, b = random(rng, (M, K), dtype), random(rng, (N, K), dtype)
+    got = matmul_kernel(p, t, 2)(a, b, interpret=interpret)
+    bound = {f16: 1e-3, bf16: 4e-3}.get(out_dtype, 1e-6)
+    assert relative(got.astype(np.float64), a.astype(np.float64) @ b.T.astype(np.float64)) < bound
+
+
+@pytest.mark.parametrize("dtype", [bf16, s8, kd.float8_e4m3fn], ids=str)
+@pytest.mark.parametrize("out_dtype", [bf16, kd.float32, kd.float8_e4m3fn], ids=str)
+@pytest.mark.sampled(3)
+def test_stores_by_lanes_do_not_spill(dtype: Any, out_dtype: Any) -> None:
+    p = replace(problem(1000, 1003, 256, dtype), out_dtype=out_dtype, lanes=1)
+    for tile in choose.TILES:
+        t = choose.configure(p, *tile)
+        if t is None:
+            continue
+        made = matmul_kernel(p, t, BLOCKS).lower(Spec((1000, 256), dtype), Spec((1003, 256), dtype), target="sm_90a")
+        assert made.compile().resources.spills == 0, t
 
 
 @pytest.mark.gpu
