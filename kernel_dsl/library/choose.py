@@ -31,8 +31,9 @@ BARRIERS = 1024  # the most bytes for barriers and alignment
 STEP_BYTES = 128  # bytes of K in one stage: the widest swizzle
 DEEPEST = 12  # stages
 WIDE_STAGES = 4  # this many stages are better than half as many of twice the depth
-# one multiprocessor, a clock: multiply-adds of 16-bit operands (8-bit: twice, tf32: half), bytes from L2
-MADS, L2_BYTES = 2048, 60
+# one multiprocessor, a clock: multiply-adds of 16-bit operands (8-bit: twice, tf32: half), bytes from L2, bytes to SMEM, of which
+# a cluster loads some for its other blocks
+MADS, L2_BYTES, SMEM_BYTES = 2048, 56, 64
 WIDENED = 10  # elements a clock of a left side that is widened in registers: 128 x 64 of them took 900 clocks
 WIDENED_PAIRS = 20  # the same for 4 bits, two at a time: 3.9 instructions each in place of 6.8
 # clocks of a step more where a left side of 32 bits is turned in registers: beside another warpgroup's wide product, else
@@ -77,7 +78,7 @@ TILES = (
     (64, 128, 1, False),
     (64, 64, 1, False),
 )
-# where sums are promoted every 128 of K: two accumulators a lane; more columns than these spill beside scales of columns
+# where sums are promoted every 128 of K: two accumulators a lane; the widest only where factors come with the stages
 SCALED_TILES = tuple((*tile, False) for tile in (
     (128, 192, 2), (128, 160, 2), (128, 128, 2), (128, 64, 2), (64, 128, 1), (64, 64, 1)
 ))  # fmt: skip
@@ -87,7 +88,8 @@ UNEVEN = 1.04  # the least gain of such a width, whose figures were not measured
 CHUNK = 100  # clocks for each part of a tile in its store; narrow parts are many
 # clocks of a step in which neither warpgroup multiplies: with two products in flight, with one
 IDLE_IN_PAIRS, IDLE_BY_ONE = 265, 390
-IDLE_FED = 300  # the same with one, where factors come with the stages
+# the same with one, where factors come with the stages; and more for each column that has a factor
+IDLE_FED, IDLE_COLUMN = 300, 1.55
 PROMOTION = 60  # clocks of a promotion beside its multiply-adds: waits, factors
 THIN = (16, 32)  # columns of products with a thin side
 # 32-bit registers a lane that a consumer may accumulate in: the rest is for addresses, or for an epilogue of few or many steps
@@ -185,9 +187,12 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     rows_a = rows_a / 2 if p.sparse else rows_a
     rows_a = rows_a / 2 if p.int4 else rows_a
     loads = (rows_a * p.dtype.itemsize + rows_b * p.b_dtype.itemsize) * t.tile_k / L2_BYTES
+    if together > 1:
+        loads = max(loads, stage_bytes(p, t.tile_m, t.tile_n, t.tile_k) / SMEM_BYTES)
     if p.scaled:  # a warpgroup's products, and then its multiply-adds, which other warpgroups' products may hide
         products = max(products, products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION)
         products += IDLE_IN_PAIRS if by_twos(p, t.tile_n) else IDLE_FED if feeds(p, t.tile_n) else IDLE_BY_ONE
+        products += IDLE_COLUMN * t.tile_n if feeds(p, t.tile_n) and p.b_scaled == "columns" else 0
     if p.promoted:
         run = max(RUN // t.tile_k, 1)
         alone = run * products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION
@@ -296,8 +301,9 @@ def _options(problem: Problem, blocks: int, plain: bool) -> list[MatmulConfig]:
     room = ACCUMULATORS if plain and problem.plain else ACCUMULATORS_BESIDE_MORE
     room = ACCUMULATORS_BESIDE_MANY if problem.busy else room
     tiles = SCALED_TILES if problem.scaled or problem.promoted else TILES
-    tiles = [t for t in tiles if t[1] < 192 or problem.b_scaled != "columns"]
-    clusters = CLUSTERS
+    tiles = [t for t in tiles if t[1] < 192 or problem.b_scaled != "columns" or feeds(problem, t[1])]
+    # blocks of a cluster whose lanes store wait for each other: 1.7 to 4 times as long as one block each where K is deep
+    clusters = CLUSTERS[:1] if problem.lanes else CLUSTERS
     if problem.softmax:
         # No TMA store overlaps with the next tile's products: on one NVIDIA H200 turns took 1.25 of the time, clusters
         # 1.2, both together 2.1.
@@ -451,11 +457,12 @@ def tile_clocks(p: Problem, t: TileConfig, blocks: int, pieces: tuple[int, ...] 
 def lane_options(p: Problem) -> list[LaneConfig]:
     """The possible sizes of a product by lanes.
 
-    A single step is no loop, and takes more registers: larger tiles spill.
+    A single step is no loop, and takes more registers: larger tiles spill. So does the largest beside many steps of an epilogue.
     """
     if LaneConfig.tile_k >= p.K:
         return [LaneConfig(32, 32)]
-    return [LaneConfig(*tile) for tile in LANE_TILES if p.wide.itemsize == 4 or tile == (64, 64)]
+    tiles = [tile for tile in LANE_TILES if p.wide.itemsize == 4 or tile == (64, 64)]
+    return [LaneConfig(*tile) for tile in tiles if tile != (128, 128) or not p.busy]
 
 
 def tile_options(p: Problem) -> list[TileConfig]:
@@ -468,8 +475,7 @@ def tile_options(p: Problem) -> list[TileConfig]:
     if p.thrice:
         return [TileConfig(64, 64, 32, 3)]
     if p.wide.itemsize == 8:
-        # the longer side is the one whose rows lie across K
-        sizes = ((128, 32), (64, 64)) if p.a_transposed and p.b_transposed else ((32, 128), (64, 64))
+        sizes = ((64, 64), (32, 128)) if p.a_transposed or p.b_transposed else ((32, 128), (64, 64))  # as measured
         return [TileConfig(m, n, 16, 3) for m, n in sizes]
     depth = 64 // p.dtype.itemsize
     stages = min(TileConfig.stages, kd.cdiv(p.K, depth))
