@@ -14,7 +14,8 @@ if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
     pytest.skip("needs the driver of test_fake_cuda.py", allow_module_level=True)
 
 import kernel_dsl as kd
-from kernel_dsl.library import PackedInt4, conv, decode, decode_mla, grouped, grouped_wgrad
+from kernel_dsl.library import AttentionBackwardConfig, PackedInt4, conv, decode, decode_mla, grouped, grouped_wgrad
+from kernel_dsl.library.first_sizes import FirstSizes
 
 from . import fake_cupy
 from .fake import Player, player
@@ -112,6 +113,29 @@ def test_repeated_attention(player: Player, cupy: Any, monkeypatch: pytest.Monke
             call(**other)
     with pytest.raises(kd.Error):
         kd.library.attention(zeros(q.shape), q, q, causal=True, out=q)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("again", [False, True], ids=["these sizes", "any sizes"])
+def test_repeated_gradients(splits: int, again: bool, player: Player, cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of these sizes, or of any; keys of another length, and arrays of another dtype, are looked at anew."""
+    monkeypatch.setattr(FirstSizes, "comes_again", lambda *_: again)
+    q, k, lse = zeros((1, 4, 256, 64)), zeros((1, 2, 384, 64)), zeros((1, 4, 256), np.float32)
+    run, config = type(kd.library.attention_backward)(), AttentionBackwardConfig(128, splits=splits)
+
+    def call(k: Any = k, out: Any = q, **more: Any) -> Any:
+        return run(q, q, k, k, out, lse, **{"causal": True, "config": config} | more)
+
+    names = launched(player, call)
+    call()
+    results = call()
+    assert [x.shape for x in results] == [q.shape, k.shape, k.shape]
+    monkeypatch.setattr(type(run), "_plan", refuse)
+    assert launched(player, call) == names and len(names) == 3 + (splits > 1)
+    others = {"causal": False}, {"window": 9}, {"scale": 0.5}, {"deterministic": True}, {"layout": "bshd"}
+    for other in (*others, {"k": zeros((1, 2, 512, 64))}, {"out": zeros(q.shape, np.float32)}):
+        with pytest.raises(AssertionError, match="anew"):
+            call(**other)
 
 
 bf16 = kd.bfloat16.numpy
