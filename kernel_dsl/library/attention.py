@@ -125,6 +125,13 @@ class Attention:
             q_scale, k_scale, v_scale,
         )  # fmt: skip
         options = options.apart(q)
+        if not plain and not host and interpret is None:
+            if result is not None:
+                check_apart(result, {"k": k, "v": v}, "attention")
+            key = (*options.kind(), return_lse, config, getattr(v, "shape", None))
+            made = self._latest.call(key, [q, k, v, options], out, stream)
+            if made is not UNSEEN:
+                return made
         if host:
             how = {"out": out, "stream": stream, "interpret": interpret}
             return differentiable(host, q, k, v, options, return_lse, config, how, deterministic)
@@ -133,7 +140,12 @@ class Attention:
         if result is not None:
             check_apart(result, {"k": k, "v": v}, "attention")
         if isinstance(plan, ScoredPlan):
-            return plan(q, k, v, options, out, {"stream": stream, "interpret": interpret})
+            made = plan(q, k, v, options, out, {"stream": stream, "interpret": interpret})
+            if plain:  # the options have no arrays
+                self._latest.keep(key, (q, k), lambda inputs, out, stream: plan.seen([*inputs, options], out, stream))
+            elif interpret is None:
+                self._latest.keep(key, (q, k), plan.seen)
+            return made
         if plain:
             self._latest.keep(key, (q, k), seen_by(plan))
         return plan(q, k, v, out=out, stream=stream, interpret=interpret)

@@ -55,14 +55,10 @@ class _Fast:
     finish: Any
     sizes: WalkNumbers | None = None  # of a kernel for any sizes
 
-    def __call__(self, arrays: tuple[Any, ...], options: AttentionOptions, how: dict[str, Any]) -> tuple[Any, ...]:
-        return self._launched(arrays, launching(**how))
-
-    def seen(self, arrays: list[Any], out: Any, stream: Any) -> tuple[Any, ...]:
-        """The result of a call on a GPU with arrays like an earlier call's; else raises `Unseen`."""
-        return self._launched(arrays, seen_launching(stream))
-
-    def _launched(self, arrays: Sequence[Any], launch: Launch) -> tuple[Any, ...]:
+    def launched(
+        self, arrays: Sequence[Any], options: AttentionOptions, how: dict[str, Any], launch: Launch
+    ) -> tuple[Any, ...]:
+        """(dq, dk, dv)."""
         dout, q, k, v, out, lse = arrays
         stats = launch(self.stats, (out, dout, lse))
         numbers = self.sizes.numbers(stats) if self.sizes else []
@@ -94,16 +90,26 @@ class _Plan:
     bias: Any
 
     def __call__(self, arrays: tuple[Any, ...], options: AttentionOptions, how: dict[str, Any]) -> tuple[Any, ...]:
+        return self._launched(arrays, options, how, launching(**how))
+
+    def seen(self, inputs: list[Any], out: Any, stream: Any) -> tuple[Any, ...]:
+        """The result of a call on a GPU that resembles an earlier one, of (*arrays, options); else raises `Unseen`."""
+        *arrays, options = inputs
+        return self._launched(arrays, options, {"stream": stream, "interpret": None}, seen_launching(stream))
+
+    def _launched(
+        self, arrays: Sequence[Any], options: AttentionOptions, how: dict[str, Any], launch: Launch
+    ) -> tuple[Any, ...]:
         if self.problem.ragged:
             check_lengths(options, self.problem, NAME)
         dout, _, _, _, out, lse = arrays
-        grads = self.main(arrays, options, how)
+        grads = self.main.launched(arrays, options, how, launch)
         grads, dbias = grads[:3], grads[3:]
         if self.sinks is not None:
-            grads += (self.sinks(options.sinks, dout, out, lse, *self._starts(options), **how),)
+            grads += (launch(self.sinks, (options.sinks, dout, out, lse, *self._starts(options))),)
         grads += dbias
         if self.bias is not None:
-            grads += (self.bias(*arrays, options.bias, *options.captured, **how),)
+            grads += (launch(self.bias, (*arrays, options.bias, *options.captured)),)
         return grads
 
     def _starts(self, options: AttentionOptions) -> list[Any]:
@@ -172,22 +178,19 @@ class AttentionBackward:
         interpret: Any = None,
     ) -> tuple[Any, ...]:
         arrays = (dout, q, k, v, out, lse)
-        rest = window, softcap, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table, score_mod_grad
-        key = None
-        if interpret is None and not any([x is not None for x in rest]):
-            key = (layout, causal, scale, type(scale), deterministic, config, getattr(k, "shape", None))
-            made = self._latest.call(key, list(arrays), None, stream)
-            if made is not UNSEEN:
-                return made
         options = AttentionOptions(
             layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
             score_mod_grad=score_mod_grad,
         ).apart(q)  # fmt: skip
-        how = {"stream": stream, "interpret": interpret}
+        key = (*options.kind(), deterministic, config, getattr(k, "shape", None), getattr(v, "shape", None))
+        if interpret is None:
+            made = self._latest.call(key, [*arrays, options], None, stream)
+            if made is not UNSEEN:
+                return made
         plan = self._plan(arrays, options, deterministic, config, None)
-        made = plan(arrays, options, how)
-        if key is not None and isinstance(plan.main, _Fast):
-            self._latest.keep(key, arrays, plan.main.seen)
+        made = plan(arrays, options, {"stream": stream, "interpret": interpret})
+        if interpret is None:
+            self._latest.keep(key, arrays, plan.seen)
         return made
 
     @checks_itself(*CHECKED, "target")

@@ -13,6 +13,7 @@ from .attention_backward_order import EIGHT, AttentionBackwardConfig, of_steps, 
 from .attention_kernel import LOG2E, AttentionProblem
 
 ELEMENTS = 4096  # of a block
+SUMMED = 1024  # of a block that sums parts: a lane waits for one part after the other, so small blocks hide more of it
 
 
 @cache
@@ -91,7 +92,7 @@ def sum_kernel(problem: AttentionProblem, splits: int) -> Any:
     For any sizes it is for any number of splits.
     """
     p = problem
-    rows = ELEMENTS // p.dim
+    rows = SUMMED // p.dim
 
     def body(dk_parts: Any, dv_parts: Any, dk: Any, dv: Any) -> None:
         head = kd.program_id(0)

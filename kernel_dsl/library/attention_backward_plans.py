@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import kernel_dsl as kd
@@ -21,6 +22,7 @@ from .attention_backward_scored_walk import KEYS, ScoredWalk, keys_of, padded_di
 from .attention_blocks import BlockLists, block_arrays, blocks_kernel, depends_on, lists_by, table_of
 from .attention_options import AttentionOptions
 from .attention_problem import ScoredProblem, ragged_tiles
+from .latest import Launch
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,10 @@ class GeneralGradients:
     by_key: Any
     opened: bool = False  # the kernels are for any sizes
 
-    def __call__(self, arrays: tuple[Any, ...], options: AttentionOptions, how: dict[str, Any]) -> tuple[Any, ...]:
+    def launched(
+        self, arrays: Sequence[Any], options: AttentionOptions, how: dict[str, Any], launch: Launch
+    ) -> tuple[Any, ...]:
+        """(dq, dk, dv)."""
         p = self.problem
         extras = options.arrays([name for name in gradient_extras(p) if name != "table"])
         tables: list[list[Any]] = [[], []]
@@ -40,9 +45,9 @@ class GeneralGradients:
             lengths = (("q_seqlens", p.queries, arrays[1]), ("kv_seqlens", p.keys, arrays[2]))
             for table, (name, length, like) in zip(tables, lengths, strict=True):
                 tiles, like = ragged_tiles(p, MINE, length), like if self.opened else None
-                table.append(table_of(options.arrays([name])[0], p.batch, tiles, MINE, how, like=like))
-        dq = self.by_query(*arrays, *extras, *tables[0], **how)
-        return (dq, *self.by_key(*arrays, *extras, *tables[1], **how))
+                table.append(table_of(options.arrays([name])[0], p.batch, tiles, MINE, launch, like=like))
+        dq = launch(self.by_query, (*arrays, *extras, *tables[0]))
+        return (dq, *launch(self.by_key, (*arrays, *extras, *tables[1])))
 
     def lower(self, arrays: tuple[Any, ...], options: AttentionOptions, target: str | None) -> tuple[Any, ...]:
         p = self.problem
@@ -101,35 +106,40 @@ class ScoredGradients:
         p, m = self.problem, self.config.block_q
         return [("q_seqlens", ragged_tiles(p, m), m), ("kv_seqlens", ragged_tiles(p, keys_of(p), p.keys), keys_of(p))]
 
-    def __call__(self, arrays: tuple[Any, ...], options: AttentionOptions, how: dict[str, Any]) -> tuple[Any, ...]:
+    def launched(
+        self, arrays: Sequence[Any], options: AttentionOptions, how: dict[str, Any], launch: Launch
+    ) -> tuple[Any, ...]:
+        """(dq, dk, dv), then dbias if the walk stores it."""
         dout, q, k, v, out, lse = arrays
         p, by_query, by_key = self.problem, [], []
         if p.ragged:
             lengths = options.arrays(["q_seqlens", "kv_seqlens"])
             tables = [
-                table_of(options.arrays([name])[0], p.batch, lines, rows, how, rising, like if self.sizes else None)
+                table_of(options.arrays([name])[0], p.batch, lines, rows, launch, rising, like if self.sizes else None)
                 for (name, lines, rows), like, rising in zip(self._tables(), (q, k), (False, True), strict=True)
             ]
             by_query, by_key = ([*lengths, table] for table in tables)
-        stats = self.stats(out, dout, lse, *by_query, **how)
-        given = options.arrays(block_arrays(p)) + list(by_key[2:])
-        listed = [] if self.lists is None else self.lists.of(q, k, given, how)
+        stats = launch(self.stats, (out, dout, lse, *by_query))
+        listed: Sequence[Any] = []
+        if self.lists is not None:
+            listed = self.lists.of(q, k, options.arrays(block_arrays(p)) + list(by_key[2:]), how, launch)
         numbers = self.sizes.numbers(stats) if self.sizes else []
-        made = self.main(q, k, v, dout, stats, *numbers, *options.arrays(self._extras), *by_key, *listed, **how)
+        extras = options.arrays(self._extras)
+        made = launch(self.main, (q, k, v, dout, stats, *numbers, *extras, *by_key, *listed))
         (dk, dv, dq_sum), rest = made[:3], list(made[3:])
         if self.sizes is not None:
             rest = rest[:-1] if self.config.in_turn else rest  # semaphores
         if self.sums:
-            dk, dv = (kernel(x, **how) for kernel, x in zip(self.sums, (dk, dv), strict=True))
+            dk, dv = (launch(kernel, (x,)) for kernel, x in zip(self.sums, (dk, dv), strict=True))
         dq_sum = dq_sum.reshape(-1, self._rows, EIGHT)
-        return self.finish(dq_sum, *([q] if self.sizes else []), *by_query, **how), dk, dv, *rest
+        return launch(self.finish, (dq_sum, *([q] if self.sizes else []), *by_query)), dk, dv, *rest
 
-    @property
+    @cached_property
     def _rows(self) -> int:
         """Of a tile of the sum of the queries' gradients."""
         return padded_dims(self.problem)[0] if keys_of(self.problem) == KEYS else self.config.block_q
 
-    @property
+    @cached_property
     def _extras(self) -> list[str]:
         return ["bias"] * (self.problem.score.bias is not None) + self.problem.score.captured
 

@@ -14,7 +14,7 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_backward_consumers import narrow_consumers, wide_consumers
-from .attention_backward_ends import sum_of_parts
+from .attention_backward_ends import SUMMED, sum_of_parts
 from .attention_backward_order import EIGHT, AttentionBackwardConfig, of_steps
 from .attention_backward_scored_walk import (
     KEYS,
@@ -208,7 +208,7 @@ def scored_sum_kernel(problem: ScoredProblem, splits: int, dim: int) -> Any:
     For any sizes it is for any number of splits.
     """
     p = problem
-    rows = 32
+    rows = SUMMED // dim
 
     def body(parts: Any, out: Any) -> None:
         head = kd.program_id(0)

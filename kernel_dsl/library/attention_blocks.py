@@ -14,6 +14,7 @@ from .attention_captured import reading
 from .attention_opened import at_launch, list_shapes
 from .attention_problem import ScoredProblem, ScorePlace
 from .attention_score import Score
+from .latest import Launch
 
 TABLE_LANES = 128
 ELEMENTS = 4096  # of a mask, at a time
@@ -197,20 +198,20 @@ class BlockLists:
     opened: bool = False  # for any sizes, which q and k say
     kept: dict[Any, Any] = field(default_factory=lambda: cast("dict[Any, Any]", {}), compare=False)
 
-    def of(self, like: Any, k: Any, arrays: Sequence[Any], how: dict[str, Any]) -> Any:
+    def of(self, like: Any, k: Any, arrays: Sequence[Any], how: dict[str, Any], launch: Launch) -> Any:
         """(blocks, counts) where the array `like`, which is q, is, of the kernel's other arrays."""
         sizes = (like, k) if self.opened else (like,)
         if arrays:
-            return self._made((*sizes, *arrays), how)
+            return self._made((*sizes, *arrays), launch)
         place = type(like), str(getattr(like, "device", "")), how["stream"], bool(how["interpret"])
         if place not in self.kept:
             if len(self.kept) >= KEPT:
                 self.kept.clear()
-            self.kept[place] = self._made(sizes, how)
+            self.kept[place] = self._made(sizes, launch)
         return self.kept[place]
 
-    def _made(self, given: Sequence[Any], how: dict[str, Any]) -> Any:
-        return lists_kernel()(self.kernel(*given, **how), **how)
+    def _made(self, given: Sequence[Any], launch: Launch) -> Any:
+        return launch(lists_kernel(), (launch(self.kernel, given),))
 
     def structs(self, like: Any, arrays: Sequence[Any], target: str | None) -> list[Any]:
         """What `of` gives, described."""
@@ -270,10 +271,10 @@ def table_kernel(batch: Any, tiles: Any, tile: int, rising: bool = False) -> Any
 
 
 def table_of(
-    lengths: Any, batch: int, tiles: int, tile: int, how: dict[str, Any], rising: bool = False, like: Any = None
+    lengths: Any, batch: int, tiles: int, tile: int, launch: Launch, rising: bool = False, like: Any = None
 ) -> Any:
     """The table of ragged lengths; with `like`, the array of all sequences, by a kernel for any batch and lengths."""
     if like is None:
-        return table_kernel(batch, tiles, tile, rising)(lengths, **how)
+        return launch(table_kernel(batch, tiles, tile, rising), (lengths,))
     most = 1 << max(batch - 1, TABLE_LANES - 1).bit_length()
-    return table_kernel(most, None, tile, rising)(lengths, like, **how)
+    return launch(table_kernel(most, None, tile, rising), (lengths, like))

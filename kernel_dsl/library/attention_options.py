@@ -83,6 +83,18 @@ class AttentionOptions:
             self.score_mod_grad, type(self.window), type(self.softcap), type(self.scale), described,  # True is no number
         )  # fmt: skip
 
+    def kind(self) -> tuple[Any, ...]:
+        """What decides a call's launches besides q, k and v: the options, and the types and shapes of arrays."""
+        arrays = (
+            self.sinks, self.bias, self.q_seqlens, self.kv_seqlens, self.page_table, self.q_scale, self.k_scale, self.v_scale,
+            *self.captured,
+        )  # fmt: skip
+        return (
+            self.layout, self.causal, self.window, self.softcap, self.scale, self.score_mod, self.mask_mod,
+            self.score_mod_grad, type(self.window), type(self.softcap), type(self.scale),
+            *[None if x is None else (type(x), getattr(x, "shape", None)) for x in arrays],
+        )  # fmt: skip
+
     def arrays(self, names: list[str]) -> list[Any]:
         """The arrays with these names, in the form that kernels take."""
         mine = [name for name in names if not name.startswith(NAME)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from .attention_pages import copied_first, loaded_together, page_arrays, pages_k
 from .attention_problem import ScoredProblem, ragged_tiles
 from .attention_scored_config import listed, paged_config, scored_config, scored_together, takes_together
 from .attention_scored_kernel import scored_kernel
+from .latest import Launch, launching, seen_launching
 
 ELEMENTS = 4096  # elements of a block that converts
 
@@ -115,7 +116,7 @@ class ScoredPlan:
             together = np.int32(scored_together(inner, config, multiprocessors))
         return ScoredPlan(p, inner, kernel, tile, True, lists, pages, general is not None, together)
 
-    @property
+    @cached_property
     def _widened(self) -> tuple[int, ...]:
         """Which of q, k and v are widened; those in pages are where they are laid out anew."""
         if not self.fast or self.problem.dtype not in FP8:
@@ -123,25 +124,39 @@ class ScoredPlan:
         return (0,) if self.pages is not None else (2,) if self.inner.narrow is not None else (0, 1, 2)
 
     def __call__(self, q: Any, k: Any, v: Any, options: AttentionOptions, out: Any, how: dict[str, Any]) -> Any:
+        return self._launched(q, k, v, options, out, how, launching(**how))
+
+    def seen(self, inputs: list[Any], out: Any, stream: Any) -> Any:
+        """The result of a call on a GPU that resembles an earlier one, of (q, k, v, options); else raises `Unseen`."""
+        return self._launched(*inputs, out, {"stream": stream, "interpret": None}, seen_launching(stream))
+
+    @cached_property
+    def _names(self) -> tuple[list[str], list[str]]:
+        """Of the kernel's arrays after q, k and v, and of those that lists depend on."""
+        return self.inner.extras, [] if self.lists is None else block_arrays(self.inner, self.opened)
+
+    def _launched(
+        self, q: Any, k: Any, v: Any, options: AttentionOptions, out: Any, how: dict[str, Any], launch: Launch
+    ) -> Any:
         p = self.problem
         if p.ragged or p.cache:
             check_lengths(options, p, "attention")
         inputs = [q, k, v]
         if self.pages is not None:
-            inputs[1:] = self.pages(k, v, *options.arrays(page_arrays(p)), **how)
+            inputs[1:] = launch(self.pages, (k, v, *options.arrays(page_arrays(p))))
         for n in self._widened:
-            inputs[n] = widen_kernel(len(inputs[n].shape), inputs[n].shape[-1], p.dtype)(inputs[n], **how)
-        extras = options.arrays(self.inner.extras)
+            inputs[n] = launch(widen_kernel(len(inputs[n].shape), inputs[n].shape[-1], p.dtype), (inputs[n],))
+        names, listed = self._names
+        extras = options.arrays(names)
         table: list[Any] = []
         if p.ragged:
             tiles = ragged_tiles(p, self.tile)
-            table = [table_of(options.q_seqlens, p.batch, tiles, self.tile, how, like=q if self.opened else None)]
+            table = [table_of(options.q_seqlens, p.batch, tiles, self.tile, launch, like=q if self.opened else None)]
         extras += table
         if self.lists is not None:
-            arrays = options.arrays(block_arrays(self.inner, self.opened))
-            extras += self.lists.of(q, inputs[1], arrays + table, how)
+            extras += self.lists.of(q, inputs[1], options.arrays(listed) + table, how, launch)
         together = [] if self.together is None else [self.together]
-        return self.kernel(*inputs, *together, *extras, out=out, **how)
+        return launch(self.kernel, (*inputs, *together, *extras), out)
 
     def lower(self, q: Any, k: Any, v: Any, options: AttentionOptions, target: str | None) -> Any:
         """The stages of the kernel that computes."""

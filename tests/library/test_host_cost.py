@@ -56,7 +56,7 @@ CALLS: dict[str, Callable[[], Any]] = {
 REPEATED = {
     "matmul": 12, "matmul exact": 12, "matmul bias": 20, "matmul odd": 12, "matmul deep": 13, "matmul batch": 32,
     "matmul gated": 28, "matmul int4": 15, "grouped_matmul": 24, "grouped_matmul rows": 41, "grouped_matmul_wgrad": 7,
-    "attention_backward": 14,
+    "attention_backward": 18, "attention options": 32,
     "conv2d": 10, "conv2d_dgrad": 11, "conv2d_wgrad": 11,
 }  # fmt: skip
 

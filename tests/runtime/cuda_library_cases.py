@@ -117,7 +117,9 @@ def test_repeated_attention(player: Player, cupy: Any, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("again", [False, True], ids=["these sizes", "any sizes"])
-def test_repeated_gradients(splits: int, again: bool, player: Player, cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_gradients(
+    splits: int, again: bool, player: Player, cupy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of these sizes, or of any; keys of another length, and arrays of another dtype, are looked at anew."""
     monkeypatch.setattr(FirstSizes, "comes_again", lambda *_: again)
     q, k, lse = zeros((1, 4, 256, 64)), zeros((1, 2, 384, 64)), zeros((1, 4, 256), np.float32)
@@ -136,6 +138,65 @@ def test_repeated_gradients(splits: int, again: bool, player: Player, cupy: Any,
     for other in (*others, {"k": zeros((1, 2, 512, 64))}, {"out": zeros(q.shape, np.float32)}):
         with pytest.raises(AssertionError, match="anew"):
             call(**other)
+
+
+def documents(b: Any, h: Any, i: Any, j: Any) -> Any:
+    return i // 64 == j // 64
+
+
+def alibi(x: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    return x - (i - j) * 0.5
+
+
+def by_array(numbers: Any) -> Any:
+    """A mask that closes over an array."""
+    return lambda b, h, i, j: numbers[i] == numbers[j]
+
+
+OPTIONS: dict[str, Any] = {
+    "window": lambda: {"causal": True, "window": 64, "softcap": 30.0},
+    "mask": lambda: {"mask_mod": documents},
+    "mask by array": lambda: {"mask_mod": by_array(zeros((256,), np.int32))},
+    "score": lambda: {"score_mod": alibi},
+    "bias": lambda: {"bias": zeros((1, 1, 256, 256))},
+    "bias of keys": lambda: {"bias": zeros((1, 1, 1, 256))},
+    "sinks": lambda: {"sinks": zeros((4,), np.float32)},
+    "by position": lambda: {"layout": "bshd"},
+    "ragged": lambda: {"q_seqlens": zeros((3,), np.int32)},
+}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["these sizes", "any sizes"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_repeated_options(name: str, again: bool, player: Player, cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls with options, each with new arrays and functions, launch what the first ones did, and nothing is looked up."""
+    monkeypatch.setattr(FirstSizes, "comes_again", lambda *_: again)
+    form = {"ragged": lambda h: (256, h, 64), "by position": lambda h: (1, 256, h, 64)}.get(name)
+    shapes = [(form or (lambda h: (1, h, 256, 64)))(heads) for heads in (4, 2)]
+    lse = (4, 256) if name == "ragged" else (1, 4, 256)
+    forward, backward = type(kd.library.attention)(), type(kd.library.attention_backward)()
+
+    def gradients(**more: Any) -> Any:
+        q, k = (zeros(shape) for shape in shapes)
+        return backward(q, q, k, k, q, zeros(lse, np.float32), **(OPTIONS[name]() | more))
+
+    def results(**more: Any) -> Any:
+        q, k = (zeros(shape) for shape in shapes)
+        return forward(q, k, k, **(OPTIONS[name]() | more))
+
+    for run, function, other in (
+        (results, forward, {"return_lse": True}),
+        (gradients, backward, {"deterministic": True}),
+    ):
+        run()
+        names = launched(player, run)
+        run()
+        with monkeypatch.context() as patch:
+            patch.setattr(type(function), "_plan", refuse)
+            assert launched(player, run) == names
+            for change in ({"scale": 0.25}, other):
+                with pytest.raises(AssertionError, match="anew"):
+                    run(**change)
 
 
 bf16 = kd.bfloat16.numpy
