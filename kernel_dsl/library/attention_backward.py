@@ -33,7 +33,7 @@ from .attention_backward_order import (
 )
 from .attention_backward_plans import GeneralGradients, ScoredGradients
 from .attention_backward_scored import scored_backward_config
-from .attention_backward_scored_walk import keeps_bias, keys_of
+from .attention_backward_scored_sizes import keeps_bias, keys_of
 from .attention_kernel import ROWS, AttentionProblem
 from .attention_linear import is_linear
 from .attention_options import CHECKED, AttentionOptions, check_lengths, problem_of

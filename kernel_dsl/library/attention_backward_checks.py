@@ -12,7 +12,7 @@ from kernel_dsl.target import Feature
 
 from .attention import tma_refusal
 from .attention_backward_order import EIGHT, KEYS, AttentionBackwardConfig
-from .attention_backward_scored_walk import keys_of, padded_dims
+from .attention_backward_scored_sizes import keys_of, padded_dims
 from .attention_problem import ScoredProblem
 from .matmul import check_counts
 

@@ -11,14 +11,15 @@ from typing import Any
 import kernel_dsl as kd
 
 from .attention_backward_general import MINE, gradient_extras
-from .attention_backward_order import EIGHT, AttentionBackwardConfig, WalkNumbers
+from .attention_backward_order import EIGHT, KEYS, AttentionBackwardConfig, WalkNumbers
 from .attention_backward_scored import (
     scored_backward_kernel,
     scored_finish_kernel,
     scored_stats_kernel,
     scored_sum_kernel,
 )
-from .attention_backward_scored_walk import KEYS, ScoredWalk, keys_of, padded_dims
+from .attention_backward_scored_sizes import keys_of, padded_dims
+from .attention_backward_scored_walk import ScoredWalk
 from .attention_blocks import BlockLists, block_arrays, blocks_kernel, depends_on, lists_by, table_of
 from .attention_options import AttentionOptions
 from .attention_problem import ScoredProblem, ragged_tiles

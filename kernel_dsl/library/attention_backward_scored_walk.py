@@ -22,60 +22,23 @@ from .attention_backward_order import (
     of_steps,
     step_counts,
 )
+from .attention_backward_scored_sizes import (
+    first_step,
+    heavy,
+    inner_problem,
+    keys_of,
+    list_entry,
+    padded_dims,
+    steps_of,
+    walk_extras,
+    whole_units,
+)
 from .attention_backward_walk import Consumers, ScoreBlock, Walk, WalkStep
 from .attention_captured import reading
-from .attention_kernel import LOG2E, ROWS, SMEM_BYTES, AttentionProblem
+from .attention_kernel import LOG2E, ROWS, SMEM_BYTES
 from .attention_opened import at_launch, declared, lines_of
 from .attention_problem import ScoredProblem, ScorePlace, clear_rows, ragged_tiles
 from .attention_scored_config import swizzled
-
-
-def padded_dims(p: ScoredProblem) -> tuple[int, int]:
-    """The computed head dimensions of keys and of values; elements beyond an array's own are zeros."""
-    least = [max(p.dim, p.v_dim)] * 2 if keys_of(p) == KEYS else [max(p.dim, KEYS), p.v_dim]
-    dim, v_dim = (next((n for n in (64, 128, 192) if n >= own), 256) for own in least)
-    return dim, v_dim
-
-
-def keys_of(p: ScoredProblem) -> int:
-    """Keys of a block: beyond a dimension of 128 their gradients take all registers of both consumers."""
-    return KEYS if max(p.dim, p.v_dim) <= KEYS else ROWS
-
-
-def heavy(p: ScoredProblem) -> bool:
-    """Whether scores are more than scaled products, so that their slopes take registers."""
-    return p.score.softcap is not None or p.score.natural
-
-
-def keeps_bias(p: ScoredProblem) -> bool:
-    """Whether each element of a bias belongs to one score, so that the walk stores the bias' gradient."""
-    full = p.score.bias == (p.batch, p.heads, p.queries, p.keys)
-    return full and p.score.softcap is None and keys_of(p) == KEYS
-
-
-def inner_problem(p: ScoredProblem) -> AttentionProblem:
-    """The problem without options, for the walk."""
-    return AttentionProblem(
-        p.batch, p.heads, p.kv_heads, p.queries, p.keys, padded_dims(p)[0], p.dtype, False, p.scale, False
-    )
-
-
-def steps_of(p: ScoredProblem, t: AttentionBackwardConfig) -> Any:
-    """The number of steps of queries of a head. With ragged lengths, each sequence begins with a new step."""
-    if p.opened and p.ragged:
-        return lines_of(p)  # of their table
-    return ragged_tiles(p, t.block_q) if p.ragged else kd.cdiv(p.queries, t.block_q)
-
-
-def first_step(p: ScoredProblem, t: AttentionBackwardConfig, place: Any) -> Any:
-    """The number of a sequence's first step among those of all sequences."""
-    return kd.div(place.q_row, t.block_q) + place.batch if p.ragged else 0
-
-
-def _whole_units(count: Any, itemsize: int) -> bool:
-    """Whether rows of this many elements are whole units of 16 bytes, which TMA asks for: known of a Dim by its divisor."""
-    known = count.multiple_of if isinstance(count, kd.Dim) else count
-    return known * itemsize % 16 == 0
 
 
 @dataclass(frozen=True)
@@ -114,7 +77,7 @@ class ScoredWalk(Walk):
         self.scored: ScoredProblem = problem
         self.bias_dtype = bias_dtype
         # the gradient of a bias is that of scores in the dtype of products, so that TMA stores it from where these read it
-        self.turned = bias_dtype == problem.dtype and _whole_units(problem.keys, problem.dtype.itemsize)
+        self.turned = bias_dtype == problem.dtype and whole_units(problem.keys, problem.dtype.itemsize)
         self.steps: Any = of_steps(config) // m if problem.opened else steps_of(problem, config)
         self.names: list[str] = walk_extras(problem, listed)
         if problem.ragged and config.in_turn:  # rows at the end of a sequence are cleared by all warps
@@ -169,7 +132,7 @@ class ScoredWalk(Walk):
             by_batch = p.mask_by[0] if self.opened else s["counts"].shape[0] != 1
             where = place.batch if by_batch else 0, 0, place.line
             begin, end = 0, s["counts"][where]
-            entry = partial(_entry, s["blocks"], where)
+            entry = partial(list_entry, s["blocks"], where)
         end = kd.where(key < place.keys, end, begin) if p.ragged else end
         start, count = 0, (end - begin) * self.group
         if self.splitting:
@@ -417,8 +380,9 @@ class ScoredWalk(Walk):
         )
 
     def _key_shapes(self) -> list[tuple[int, ...]]:
-        p = self.scored
-        return [p.shape(p.kv_heads, p.keys, dim) for dim in (p.dim, p.v_dim)]
+        return [
+            self.scored.shape(self.scored.kv_heads, self.scored.keys, n) for n in (self.scored.dim, self.scored.v_dim)
+        ]
 
     def _sum_lines(self) -> Any:
         return self.scored.heads * (1 if self.scored.ragged else self.scored.batch)
@@ -436,15 +400,3 @@ class ScoredWalk(Walk):
         inputs = declared(p, self.names, (p.mask_by[0], False), first=GIVEN + NUMBERS)
         stats = 1 if p.ragged else p.batch, p.heads, 2, of_steps(self.t)
         return inputs | {3: p.shape(p.heads, p.queries, v_dim), 4: stats}
-
-
-def _entry(lists: Any, where: tuple[Any, ...], number: Any) -> tuple[Any, Any]:
-    """(the block, whether all of it is seen) of a list."""
-    entry = lists[(*where, number)]
-    return kd.div(entry, 2), kd.rem(entry, 2) == 1
-
-
-def walk_extras(p: ScoredProblem, listed: bool) -> list[str]:
-    """Names of the arrays after q, k, v, dout and stats; `table` is that of the keys, the lists are those of the mask."""
-    names = ["bias"] * (p.score.bias is not None) + p.score.captured + ["q_seqlens", "kv_seqlens", "table"] * p.ragged
-    return names + ["blocks", "counts"] * listed

@@ -1,0 +1,166 @@
+"""What a kernel of attention's backward is made of: sizes, SMEM, barriers, results."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import kernel_dsl as kd
+
+from .attention_backward_order import (
+    CONSUMERS,
+    EIGHT,
+    GIVEN,
+    LINE,
+    NUMBERS,
+    AttentionBackwardConfig,
+    of_steps,
+    splits_dim,
+    together_of,
+)
+from .attention_kernel import ROWS, AttentionProblem
+from .first_sizes import declared_outputs
+
+
+class WalkBuffers:
+    """Of the walk of blocks of `keys` keys.
+
+    `tiles`, `rows`: the gradient of a step's queries has `tiles` tiles of (`rows`, 8). Consumers share its
+    rows (`by_row`), or else its tiles.
+    """
+
+    registers: tuple[int, int] = (240, 24)  # of a lane of a consumer, and of the producer
+    adders: bool = False  # whether a warpgroup of its own adds in turn, as the producer works as a whole
+
+    def __init__(
+        self,
+        problem: AttentionProblem,
+        config: AttentionBackwardConfig,
+        multiprocessors: int,
+        keys: int,
+        tiles: int,
+        rows: int,
+        by_row: bool,
+    ) -> None:
+        p = problem
+        self.p: AttentionProblem = p
+        self.t: AttentionBackwardConfig = config
+        self.v_dim: int = p.dim
+        self.keys: int = keys
+        self.opened: bool = p.opened
+        self.splits: Any = config.splits
+        self.splitting: bool = config.splits > 1  # whether blocks may share the steps of the same keys
+        self.by_row: bool = by_row
+        self.tiles: int = tiles
+        self.lines: int = rows * EIGHT // LINE
+        self.steps: int = kd.cdiv(p.queries, config.block_q)
+        self.blocks: int = kd.cdiv(p.keys, keys)
+        self.group: int = p.heads // p.kv_heads
+        self.ragged: bool = self.opened or p.keys % keys != 0
+        self.own_tiles: int = tiles if by_row else tiles // CONSUMERS
+        self.part: int = self.own_tiles // config.dq_parts  # tiles of a copy
+        count = splits_dim() if self.opened and self.splitting else config.splits
+        self.grid: Any = p.batch * p.kv_heads * self.blocks * count
+        self.turned: bool = False  # whether the gradients of scores are in SMEM as (queries, keys)
+        self.together: int = 1
+        if not self.opened:
+            self.together = together_of(p, config, keys, multiprocessors)
+
+    @property
+    def smem_bytes(self) -> int:
+        """SMEM that blocks of 128 keys take."""
+        p, t = self.p, self.t
+        rows = self.keys + t.stages * t.block_q, self.keys + t.dout_stages * t.block_q
+        tiles = (rows[0] * p.dim + rows[1] * self.v_dim + self.keys * t.block_q) * p.dtype.itemsize
+        sums = CONSUMERS * t.dq_slots * ROWS * self.part * EIGHT + t.stages * 2 * t.block_q
+        return tiles + sums * 4
+
+    def _semaphores(self) -> Any:
+        """Semaphores that order the blocks of each consumer, head and step; None if any order is allowed."""
+        shape = (CONSUMERS, self.p.batch * self.p.heads, self.steps)
+        return kd.get_global(kd.SemaphoreType.REGULAR(shape)) if self.t.in_turn else None
+
+    def swizzled(self, *shape: int, row: int = 0) -> Any:
+        """A buffer with the widest swizzle that divides rows of `row` elements."""
+        item = self.p.dtype.itemsize
+        span = math.gcd((row or shape[-1]) * item, 128)
+        return kd.SMEM(
+            shape, self.p.dtype, transforms=(kd.TilingTransform((8, span // item)), kd.SwizzleTransform(span))
+        )
+
+    def _sum_slots(self) -> Any:
+        """SMEM for the gradient of the queries, in two shapes: tiles of 8 columns for stores, and lines for copies."""
+        slots, tiles = CONSUMERS * self.t.dq_slots, (kd.TilingTransform((8, EIGHT)),)
+        return kd.RefUnion(
+            kd.SMEM((slots, ROWS, self.part * EIGHT), kd.float32, transforms=tiles),
+            kd.SMEM((slots, self.part, ROWS * EIGHT // LINE, LINE), kd.float32),
+        )
+
+    def _scratch(self) -> dict[str, Any]:
+        """The buffers and barriers that the walk needs."""
+        p, t = self.p, self.t
+        made = {
+            "q_smem": self.swizzled(t.stages, t.block_q, p.dim),
+            "dout_smem": self.swizzled(t.dout_stages, t.block_q, self.v_dim),
+            "dq_smem": self._sum_slots(),
+            "stats_smem": kd.SMEM((t.stages, 2, t.block_q), kd.float32),
+            "kv_loaded": kd.Barrier(num_barriers=2),
+        }
+        for name, loads, stages in (("q", 2, t.stages), ("dout", 1, t.dout_stages)):
+            made[f"{name}_loaded"] = kd.Barrier(num_arrivals=loads, num_barriers=stages)
+            made[f"{name}_consumed"] = kd.Barrier(num_arrivals=CONSUMERS, num_barriers=stages)
+        if t.in_turn:
+            made["dq_stored"] = made["dq_read"] = kd.Barrier(num_barriers=CONSUMERS * t.dq_slots)
+        return made
+
+    def results(self, refs: Any) -> tuple[Any, Any, Any, Any, list[Any]]:
+        """(dk, dv, the sum, the semaphores, the bias' gradient if there is one) of a kernel's results.
+
+        dk and dv are gradients, or with splits their parts.
+        """
+        (dk, dv, dq_sum), rest = refs[:3], list(refs[3:])
+        turns = rest.pop() if self.opened and self.t.in_turn else None if self.opened else self._semaphores()
+        return dk, dv, dq_sum, turns, rest
+
+    def _outputs(self) -> tuple[Any, ...]:
+        """dk and dv, or parts of them, the sum, and the bias' gradient.
+
+        For any sizes the semaphores of blocks that add in turn follow.
+        """
+        p, like = self.p, [kd.ShapeDtypeStruct(shape, self.p.dtype) for shape in self._key_shapes()]
+        lines = self._sum_lines()
+        sums = kd.ShapeDtypeStruct((lines, self.steps, self.tiles, self.lines, LINE), kd.float32, init=0)
+        parts: list[Any] = []
+        if self.splitting:
+            count = splits_dim() if self.opened else self.t.splits
+            shape = count, p.batch, p.kv_heads, p.keys
+            parts = [kd.ShapeDtypeStruct((*shape, x.shape[-1]), kd.float32) for x in like]
+        if not self.opened:
+            return *(parts or like), sums, *self._bias_outputs()
+        turns = kd.ShapeDtypeStruct((CONSUMERS, lines, self.steps), kd.int32, init=0)
+        return *(parts or like), sums, *self._bias_outputs(), *([turns] if self.t.in_turn else [])
+
+    def _key_shapes(self) -> list[tuple[int, ...]]:
+        """Of the gradients of keys and of values."""
+        p = self.p
+        return [(p.batch, p.kv_heads, p.keys, p.dim)] * 2
+
+    def _sum_lines(self) -> Any:
+        """The extent of the sum: heads of all sequences."""
+        return self.p.batch * self.p.heads
+
+    def _bias_outputs(self) -> list[Any]:
+        return []
+
+    def _declared(self) -> dict[int, tuple[Any, ...]]:
+        """`shapes=` of inputs of a kernel for any sizes."""
+        p = self.p
+        heads, keys = (p.batch, p.heads, p.queries, p.dim), (p.batch, p.kv_heads, p.keys, p.dim)
+        return dict(enumerate((heads, keys, keys, heads, (p.batch, p.heads, 2, of_steps(self.t)))))
+
+    def shapes(self, extras: int = 0) -> dict[int, tuple[Any, ...]] | None:
+        """`shapes=` of the kernel, which takes so many arrays after the numbers."""
+        if not self.opened:
+            return None
+        outs = declared_outputs(self._outputs(), GIVEN + NUMBERS + extras)
+        return self._declared() | {GIVEN + NUMBERS - 1: (splits_dim(),)} | outs
