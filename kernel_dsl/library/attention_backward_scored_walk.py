@@ -239,10 +239,7 @@ class ScoredWalk(Walk):
         return ref.at[self.scored.rows(block.batch, head, kd.ds(row, count), kd.ds(0, dim))]
 
     def copy_rows(self, view: Any, target: Any, loaded: Any, count: Any, s: dict[str, Any]) -> None:
-        """Load rows.
-
-        The first `count` belong to this sequence; the others, which may be infinite, must become zeros.
-        """
+        """Load rows. The first `count` belong to this sequence; the others, which may be infinite, must become zeros."""
         if not self.scored.ragged:
             kd.copy_gmem_to_smem(view, target, loaded)
             return
@@ -380,9 +377,8 @@ class ScoredWalk(Walk):
         )
 
     def _key_shapes(self) -> list[tuple[int, ...]]:
-        return [
-            self.scored.shape(self.scored.kv_heads, self.scored.keys, n) for n in (self.scored.dim, self.scored.v_dim)
-        ]
+        p = self.scored
+        return [p.shape(p.kv_heads, p.keys, dim) for dim in (p.dim, p.v_dim)]
 
     def _sum_lines(self) -> Any:
         return self.scored.heads * (1 if self.scored.ragged else self.scored.batch)
