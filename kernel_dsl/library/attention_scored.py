@@ -128,7 +128,8 @@ class ScoredPlan:
 
     def seen(self, inputs: list[Any], out: Any, stream: Any) -> Any:
         """The result of a call on a GPU that resembles an earlier one, of (q, k, v, options); else raises `Unseen`."""
-        return self._launched(*inputs, out, {"stream": stream, "interpret": None}, seen_launching(stream))
+        q, k, v, options = inputs
+        return self._launched(q, k, v, options, out, {"stream": stream, "interpret": None}, seen_launching(stream))
 
     @cached_property
     def _names(self) -> tuple[list[str], list[str]]:
