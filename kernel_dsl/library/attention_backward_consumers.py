@@ -7,6 +7,7 @@ which docs/attention.md explains.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import kernel_dsl as kd
@@ -14,6 +15,10 @@ import kernel_dsl as kd
 from .attention_backward_order import CONSUMERS, KEYS
 from .attention_backward_walk import Walk, WalkStep
 from .attention_kernel import ROWS
+
+SLOTS = (
+    2  # a power of two: of the gradients of scores, beyond a dimension of 128: the queries' gradient is one step behind
+)
 
 
 def pass_turn(walk: Walk, me: Any, s: dict[str, Any]) -> None:
@@ -172,20 +177,42 @@ def wide_consumers(walk: Walk, dim: int) -> tuple[Callable[..., None], dict[str,
     def of_width(value: Any, columns: int) -> Any:
         return value if columns == most else value[:, :columns]
 
-    def finish(me: Any, dq_acc: Any, left: Any, block: Any, step: WalkStep, dq_sum: Any, s: dict[str, Any]) -> None:
-        """The half of `dim` that is this consumer's of the gradient of the queries; then all of the step is done."""
-        kd.barrier_wait(s["ds_stored"])
-        kd.wgmma(dq_acc, s["ds_smem"].T, s["k_smem"].at[:, kd.ds(me * width, width)], accumulate=False)
-        kd.wgmma_wait(1)
-        _release(step, s, left)
+    def finish(me: Any, dq_acc: Any, block: Any, step: WalkStep, dq_sum: Any, s: dict[str, Any], free: Any) -> None:
+        """The half of `dim` that is this consumer's of a step's gradient of the queries; `free` is called beside its product."""
+        slot = step.number & (SLOTS - 1)
+        kd.barrier_wait(s["ds_stored"].at[slot])
+        kd.wgmma(dq_acc, s["ds_smem"].at[slot].T, s["k_smem"].at[:, kd.ds(me * width, width)], accumulate=False)
+        free()
         kd.wgmma_wait(0)
-        kd.barrier_arrive(s["ds_read"])
-        walk.add(me, dq_acc, block, step, dq_sum, s)
+        kd.barrier_arrive(s["ds_read"].at[slot])
+        kd.when(step.number >= 0)(lambda: walk.add(me, dq_acc, block, step, dq_sum, s))
+
+    def finish_before(
+        me: Any, dq_acc: Any, left: Any, block: Any, step: WalkStep, before: Any, dq_sum: Any, s: dict[str, Any]
+    ) -> tuple[Any, Any]:
+        """Finish the step before `step`, whose product with `left` is still running: so no consumer waits for the other's."""
+
+        def free() -> None:
+            kd.wgmma_wait(1)
+            _release(step, s, left)
+
+        head, index = before
+        last = replace(step, number=step.number - 1, head=head, index=index)
+        finish(me, dq_acc, block, last, dq_sum, s, free)
+        return step.head, step.index
+
+    def each_step(me: Any, one: Callable[..., Any], dq_acc: Any, block: Any, dq_sum: Any, s: dict[str, Any]) -> None:
+        head, index = walk.each_step(block, one, (0, 0))
+
+        def rest() -> None:
+            finish(me, dq_acc, block, WalkStep(block.count - 1, 0, 0, head, index), dq_sum, s, lambda: None)
+
+        kd.when(block.count > 0)(rest)
 
     def values(block: Any, acc: Any, dq_acc: Any, dv_acc: Any, dq_sum: Any, s: dict[str, Any]) -> None:
         """The first consumer: weights, and with them the gradient of the values."""
 
-        def one(step: WalkStep) -> None:
+        def one(step: WalkStep, *before: Any) -> Any:
             kd.barrier_wait(s["q_loaded"].at[step.slot])
             kd.wgmma(acc, s["k_smem"], s["q_smem"].at[step.slot].T, accumulate=False)
             kd.wgmma_wait(0)
@@ -196,15 +223,19 @@ def wide_consumers(walk: Walk, dim: int) -> tuple[Callable[..., None], dict[str,
             kd.barrier_arrive(s["weights_stored"])
             kd.barrier_wait(s["dout_loaded"].at[step.dout_slot])
             kd.wgmma(dv_acc, left, s["dout_smem"].at[step.dout_slot])
-            finish(0, dq_acc, left, block, step, dq_sum, s)
+            return finish_before(0, dq_acc, left, block, step, before, dq_sum, s)
 
-        walk.each_step(block, one)
+        each_step(0, one, dq_acc, block, dq_sum, s)
 
     def scores(block: Any, acc: Any, dq_acc: Any, dk_acc: Any, dq_sum: Any, s: dict[str, Any]) -> None:
         """The second: the gradients of the scores, and with them the gradient of the keys."""
         kd.barrier_arrive(s["weights_read"])  # nothing is there yet
+        nothing = s["ds_smem"].at[SLOTS - 1]  # of the step before the first one
+        nothing[...] = kd.zeros(nothing.shape, walk.p.dtype)
+        kd.commit_smem()
+        kd.barrier_arrive(s["ds_stored"].at[SLOTS - 1])
 
-        def one(step: WalkStep) -> None:
+        def one(step: WalkStep, *before: Any) -> Any:
             kd.barrier_wait(s["dout_loaded"].at[step.dout_slot])
             kd.wgmma(acc, s["v_smem"], s["dout_smem"].at[step.dout_slot].T, accumulate=False)
             kd.barrier_wait(s["q_loaded"].at[step.slot])
@@ -213,21 +244,22 @@ def wide_consumers(walk: Walk, dim: int) -> tuple[Callable[..., None], dict[str,
             kd.barrier_arrive(s["weights_read"])
             dp = kd.wgmma_accumulator_load(acc)
             left = kd.optimization_barrier(gradients_of(walk, weights.astype(kd.float32), None, dp, step, s))
-            kd.barrier_wait(s["ds_read"])
-            s["ds_smem"][...] = left
+            slot = step.number & (SLOTS - 1)
+            kd.barrier_wait(s["ds_read"].at[slot])
+            s["ds_smem"].at[slot][...] = left
             kd.commit_smem()
-            kd.barrier_arrive(s["ds_stored"])
+            kd.barrier_arrive(s["ds_stored"].at[slot])
             kd.wgmma(dk_acc, left, s["q_smem"].at[step.slot])
-            finish(1, dq_acc, left, block, step, dq_sum, s)
+            return finish_before(1, dq_acc, left, block, step, before, dq_sum, s)
 
-        walk.each_step(block, one)
+        each_step(1, one, dq_acc, block, dq_sum, s)
 
     def consume(me: Any, dk: Any, dv: Any, dq_sum: Any, s: dict[str, Any]) -> None:
         block = walk.block_of(s)
 
         def run(acc: Any, dq_acc: Any, sum_acc: Any) -> Any:
             sum_acc[...] = kd.zeros(sum_acc.shape, kd.float32)
-            kd.barrier_arrive(s["ds_read"])  # nothing is there yet: the second consumer waits before it stores
+            kd.barrier_arrive(s["ds_read"].at[0])  # nothing is there yet: the second consumer waits before it stores
             _wait_for_keys(block, s)
             kd.when(me == 0)(lambda: values(block, acc, dq_acc, part(sum_acc, v_dim), dq_sum, s))
             kd.when(me == 1)(lambda: scores(block, acc, dq_acc, part(sum_acc, dim), dq_sum, s))
@@ -243,11 +275,11 @@ def wide_consumers(walk: Walk, dim: int) -> tuple[Callable[..., None], dict[str,
         "k_smem": walk.swizzled(ROWS, dim, row=width),
         "v_smem": walk.swizzled(ROWS, v_dim),
         "weights_smem": walk.swizzled(ROWS, m),
-        "ds_smem": walk.swizzled(ROWS, m),
+        "ds_smem": walk.swizzled(SLOTS, ROWS, m),
         "weights_stored": kd.Barrier(),
         "weights_read": kd.Barrier(),
-        "ds_stored": kd.Barrier(),
-        "ds_read": kd.Barrier(num_arrivals=CONSUMERS),
+        "ds_stored": kd.Barrier(num_barriers=SLOTS),
+        "ds_read": kd.Barrier(num_arrivals=CONSUMERS, num_barriers=SLOTS),
         "finished": kd.Barrier(num_arrivals=CONSUMERS),
     }
     return consume, scratch

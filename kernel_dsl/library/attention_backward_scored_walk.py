@@ -141,7 +141,7 @@ class ScoredWalk(Walk):
         base = first_step(p, t, place)
         return ScoredBlock(place.batch, place.head, key, begin, start, count, split, place, end - 1, base, entry)
 
-    def each_step(self, block: Any, body: Callable[[WalkStep], None]) -> None:
+    def each_step(self, block: Any, body: Callable[..., Any], carried: tuple[Any, ...] = ()) -> tuple[Any, ...]:
         """Call `body` for each step, in order: as without options, but up to a last step."""
         t = self.t
         begin, end, by = (block.last, block.first, -1) if t.in_turn else (block.first, block.last, 1)
@@ -150,18 +150,21 @@ class ScoredWalk(Walk):
             each = kd.maximum(block.last - block.first + 1, 1)
             head, index = head + kd.div(block.start, each), begin + by * kd.rem(block.start, each)
 
-        @kd.loop(0, block.count, init_carry=(0, 0, head, index))
-        def _(number: Any, carry: Any) -> Any:
-            slot, dout_slot, head, index = carry
+        @kd.loop(0, block.count, init_carry=(0, 0, head, index, *carried))
+        def after(number: Any, carry: Any) -> Any:
+            slot, dout_slot, head, index, *own = carry
             place, whole = (index, None) if block.entry is None else block.entry(index)
-            body(ScoredStep(number, slot, dout_slot, head, place, whole))
+            made = body(ScoredStep(number, slot, dout_slot, head, place, whole), *own)
             over = index == end
             return (
                 kd.where(slot == t.stages - 1, 0, slot + 1),
                 kd.where(dout_slot == t.dout_stages - 1, 0, dout_slot + 1) if t.dout_stages > 1 else 0,
                 kd.where(over, head + 1, head),
                 kd.where(over, begin, index + by),
+                *(made or ()),
             )
+
+        return tuple(after[4:])
 
     def hide(self, acc: Any, block: ScoredBlock, step: Any, key: Any) -> None:
         """Mask scores (keys, queries) from `key` on that queries don't see, in place."""

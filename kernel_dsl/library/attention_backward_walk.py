@@ -100,8 +100,8 @@ class Walk(WalkBuffers):
         """The sum of a step's gradient."""
         return block.batch * self.p.heads + step.head, step.index
 
-    def each_step(self, block: ScoreBlock, body: Callable[[WalkStep], None]) -> None:
-        """Call `body` for each step, in order.
+    def each_step(self, block: ScoreBlock, body: Callable[..., Any], carried: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+        """Call `body(step, *carried)`, which gives what the next step carries, for each step in order; gives what is left.
 
         Blocks that add in turn go from the last queries to the first: all blocks begin there, and none waits for long.
         """
@@ -112,17 +112,20 @@ class Walk(WalkBuffers):
             each = kd.maximum(self.steps - block.first, 1)
             head, index = head + kd.div(block.start, each), begin + by * kd.rem(block.start, each)
 
-        @kd.loop(0, block.count, init_carry=(0, 0, head, index))
-        def _(number: Any, carry: Any) -> Any:
-            slot, dout_slot, head, index = carry
-            body(WalkStep(number, slot, dout_slot, head, index))
+        @kd.loop(0, block.count, init_carry=(0, 0, head, index, *carried))
+        def after(number: Any, carry: Any) -> Any:
+            slot, dout_slot, head, index, *own = carry
+            made = body(WalkStep(number, slot, dout_slot, head, index), *own)
             over = index == end
             return (
                 kd.where(slot == t.stages - 1, 0, slot + 1),
                 kd.where(dout_slot == t.dout_stages - 1, 0, dout_slot + 1) if t.dout_stages > 1 else 0,
                 kd.where(over, head + 1, head),
                 kd.where(over, begin, index + by),
+                *(made or ()),
             )
+
+        return tuple(after[4:])
 
     def weights(self, acc: Any, block: Any, step: WalkStep, key: Any, s: dict[str, Any]) -> tuple[Any, Any]:
         """(weights of products q.k (keys, queries) from `key` on, the slopes of their scores, None where these are the scale)."""
