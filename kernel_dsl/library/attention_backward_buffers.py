@@ -68,7 +68,7 @@ class WalkBuffers:
 
     @property
     def smem_bytes(self) -> int:
-        """SMEM that blocks of 128 keys take."""
+        """SMEM that blocks take; those of 64 keys also take the weights."""
         p, t = self.p, self.t
         rows = self.keys + t.stages * t.block_q, self.keys + t.dout_stages * t.block_q
         tiles = (rows[0] * p.dim + rows[1] * self.v_dim + self.keys * t.block_q) * p.dtype.itemsize

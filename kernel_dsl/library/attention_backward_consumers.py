@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import kernel_dsl as kd
 
 from .attention_backward_order import CONSUMERS, KEYS
 from .attention_backward_walk import Walk, WalkStep
-from .attention_kernel import ROWS
-
-SLOTS = (
-    2  # a power of two: of the gradients of scores, beyond a dimension of 128: the queries' gradient is one step behind
-)
+from .attention_kernel import ROWS, SMEM_BYTES
 
 
 def pass_turn(walk: Walk, me: Any, s: dict[str, Any]) -> None:
@@ -161,13 +158,21 @@ def narrow_consumers(walk: Walk, dim: int, free: int) -> tuple[Callable[..., Non
     return consume, scratch
 
 
-def wide_consumers(walk: Walk, dim: int) -> tuple[Callable[..., None], dict[str, Any]]:
+def wide_consumers(walk: Walk, dim: int, tight: bool = False) -> tuple[Callable[..., None], dict[str, Any]]:
     """(the consumers of blocks of 64 keys, the SMEM that they need beside the walk's): for head dimensions beyond 128.
 
     There the gradients of 64 keys take all registers of a warpgroup. One consumer computes the weights and the gradient of
     the values, the other the gradients of the scores and of the keys. What goes from the first to the second are the
     weights times the slopes of their scores, which is all that it needs of either.
+
+    Unless registers are `tight`, and if SMEM has room, the gradient of the queries is computed a step later, so that no
+    consumer waits for what the other has just computed.
     """
+    spare = (
+        SMEM_BYTES - walk.smem_bytes - 2 * ROWS * walk.t.block_q * walk.p.dtype.itemsize
+    )  # the weights, and one more slot
+    behind = not tight and spare >= 0
+    slots = 2 if behind else 1  # of the gradients of scores
     m, width, v_dim = walk.t.block_q, dim // CONSUMERS, walk.v_dim
     most = max(dim, v_dim)
 
@@ -179,35 +184,36 @@ def wide_consumers(walk: Walk, dim: int) -> tuple[Callable[..., None], dict[str,
 
     def finish(me: Any, dq_acc: Any, block: Any, step: WalkStep, dq_sum: Any, s: dict[str, Any], free: Any) -> None:
         """The half of `dim` that is this consumer's of a step's gradient of the queries; `free` is called beside its product."""
-        slot = step.number & (SLOTS - 1)
+        slot = step.number & 1 if behind else 0
         kd.barrier_wait(s["ds_stored"].at[slot])
         kd.wgmma(dq_acc, s["ds_smem"].at[slot].T, s["k_smem"].at[:, kd.ds(me * width, width)], accumulate=False)
         free()
         kd.wgmma_wait(0)
         kd.barrier_arrive(s["ds_read"].at[slot])
-        kd.when(step.number >= 0)(lambda: walk.add(me, dq_acc, block, step, dq_sum, s))
+        add = partial(walk.add, me, dq_acc, block, step, dq_sum, s)
+        kd.when(step.number >= 0)(add) if behind else add()
 
-    def finish_before(
+    def finish_one(
         me: Any, dq_acc: Any, left: Any, block: Any, step: WalkStep, before: Any, dq_sum: Any, s: dict[str, Any]
-    ) -> tuple[Any, Any]:
-        """Finish the step before `step`, whose product with `left` is still running: so no consumer waits for the other's."""
+    ) -> tuple[Any, ...]:
+        """Finish `step`, or the one before it, while its product with `left` is still running; what the next one carries."""
 
         def free() -> None:
             kd.wgmma_wait(1)
             _release(step, s, left)
 
-        head, index = before
-        last = replace(step, number=step.number - 1, head=head, index=index)
+        last = replace(step, number=step.number - 1, head=before[0], index=before[1]) if behind else step
         finish(me, dq_acc, block, last, dq_sum, s, free)
-        return step.head, step.index
+        return (step.head, step.index) if behind else ()
 
     def each_step(me: Any, one: Callable[..., Any], dq_acc: Any, block: Any, dq_sum: Any, s: dict[str, Any]) -> None:
-        head, index = walk.each_step(block, one, (0, 0))
+        before = walk.each_step(block, one, (0, 0) if behind else ())
 
         def rest() -> None:
-            finish(me, dq_acc, block, WalkStep(block.count - 1, 0, 0, head, index), dq_sum, s, lambda: None)
+            finish(me, dq_acc, block, WalkStep(block.count - 1, 0, 0, *before), dq_sum, s, lambda: None)
 
-        kd.when(block.count > 0)(rest)
+        if behind:
+            kd.when(block.count > 0)(rest)
 
     def values(block: Any, acc: Any, dq_acc: Any, dv_acc: Any, dq_sum: Any, s: dict[str, Any]) -> None:
         """The first consumer: weights, and with them the gradient of the values."""
@@ -223,17 +229,18 @@ def wide_consumers(walk: Walk, dim: int) -> tuple[Callable[..., None], dict[str,
             kd.barrier_arrive(s["weights_stored"])
             kd.barrier_wait(s["dout_loaded"].at[step.dout_slot])
             kd.wgmma(dv_acc, left, s["dout_smem"].at[step.dout_slot])
-            return finish_before(0, dq_acc, left, block, step, before, dq_sum, s)
+            return finish_one(0, dq_acc, left, block, step, before, dq_sum, s)
 
         each_step(0, one, dq_acc, block, dq_sum, s)
 
     def scores(block: Any, acc: Any, dq_acc: Any, dk_acc: Any, dq_sum: Any, s: dict[str, Any]) -> None:
         """The second: the gradients of the scores, and with them the gradient of the keys."""
         kd.barrier_arrive(s["weights_read"])  # nothing is there yet
-        nothing = s["ds_smem"].at[SLOTS - 1]  # of the step before the first one
-        nothing[...] = kd.zeros(nothing.shape, walk.p.dtype)
-        kd.commit_smem()
-        kd.barrier_arrive(s["ds_stored"].at[SLOTS - 1])
+        if behind:
+            nothing = s["ds_smem"].at[1]  # of the step before the first one
+            nothing[...] = kd.zeros(nothing.shape, walk.p.dtype)
+            kd.commit_smem()
+            kd.barrier_arrive(s["ds_stored"].at[1])
 
         def one(step: WalkStep, *before: Any) -> Any:
             kd.barrier_wait(s["dout_loaded"].at[step.dout_slot])
@@ -244,13 +251,13 @@ def wide_consumers(walk: Walk, dim: int) -> tuple[Callable[..., None], dict[str,
             kd.barrier_arrive(s["weights_read"])
             dp = kd.wgmma_accumulator_load(acc)
             left = kd.optimization_barrier(gradients_of(walk, weights.astype(kd.float32), None, dp, step, s))
-            slot = step.number & (SLOTS - 1)
+            slot = step.number & 1 if behind else 0
             kd.barrier_wait(s["ds_read"].at[slot])
             s["ds_smem"].at[slot][...] = left
             kd.commit_smem()
             kd.barrier_arrive(s["ds_stored"].at[slot])
             kd.wgmma(dk_acc, left, s["q_smem"].at[step.slot])
-            return finish_before(1, dq_acc, left, block, step, before, dq_sum, s)
+            return finish_one(1, dq_acc, left, block, step, before, dq_sum, s)
 
         each_step(1, one, dq_acc, block, dq_sum, s)
 
@@ -275,11 +282,11 @@ def wide_consumers(walk: Walk, dim: int) -> tuple[Callable[..., None], dict[str,
         "k_smem": walk.swizzled(ROWS, dim, row=width),
         "v_smem": walk.swizzled(ROWS, v_dim),
         "weights_smem": walk.swizzled(ROWS, m),
-        "ds_smem": walk.swizzled(SLOTS, ROWS, m),
+        "ds_smem": walk.swizzled(slots, ROWS, m),
         "weights_stored": kd.Barrier(),
         "weights_read": kd.Barrier(),
-        "ds_stored": kd.Barrier(num_barriers=SLOTS),
-        "ds_read": kd.Barrier(num_arrivals=CONSUMERS, num_barriers=SLOTS),
+        "ds_stored": kd.Barrier(num_barriers=slots),
+        "ds_read": kd.Barrier(num_arrivals=CONSUMERS, num_barriers=slots),
         "finished": kd.Barrier(num_arrivals=CONSUMERS),
     }
     return consume, scratch

@@ -37,7 +37,7 @@ def scored_backward_config(
     splits = 1 if p.ragged else next((n for n in (1, 2, 4) if blocks * n >= multiprocessors), 8)
     if dim > 192:
         tight = opened and splits > 1 and p.score.bias is not None
-        parts, slots = (2, 1) if in_turn or p.ragged or tight else (4, 3)
+        parts, slots = (2, 1) if in_turn or p.ragged or tight else (4, 3 if heavy(p) else 2)
         return AttentionBackwardConfig(
             64, dout_stages=1, dq_parts=parts, dq_slots=slots, in_turn=in_turn, splits=splits
         )
@@ -89,7 +89,8 @@ def scored_backward_kernel(
     if keys_of(problem) == KEYS:
         made = walk.kernel(partial(narrow_consumers, dim=dim, free=FREE), name="attention_backward_scored")
     else:
-        made = walk.kernel(partial(wide_consumers, dim=dim), name="attention_backward_scored_wide")
+        tight = dim > 192 and heavy(problem)  # functions of scores need the registers
+        made = walk.kernel(partial(wide_consumers, dim=dim, tight=tight), name="attention_backward_scored_wide")
     return (
         made if problem.score.has_functions else identified(made, problem, config, multiprocessors, listed, bias_dtype)
     )
