@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", help="the device, such as sm_80; by default the image's")
     parser.add_argument("--schedules", default=",".join(DEFAULT), help="such as eager,late,random:8")
     parser.add_argument("--ignore", action="append", default=[], metavar="KIND", help="a kind of hazard to leave out")
-    parser.add_argument("--seed", type=int, default=0, help="of the arrays' data")
+    parser.add_argument("--step-budget", type=_count(1), help="instructions after which a run ends")
+    parser.add_argument("--seed", type=_count(0), default=0, help="of the arrays' data")
     for form in FORMS:
         what = f"the report as {form.upper()}: on standard output, or in a file"
         parser.add_argument(f"--{form}", nargs="?", const="-", metavar="OUT", help=what)
@@ -74,7 +76,7 @@ def _checked(options: argparse.Namespace) -> Report:
         Path(options.file), args, options.grid, block, options.cluster, options.smem, options.entry, options.target
     )
     kinds = [kind for text in options.ignore for kind in text.split(",")]
-    return check_calls([call], options.schedules, kinds)
+    return check_calls([call], options.schedules, kinds, options.step_budget)
 
 
 def _written(report: Report, form: str, out: str | None) -> bool:
@@ -95,6 +97,15 @@ def _own_block(options: argparse.Namespace) -> tuple[int, ...] | None:
     functions = parse(as_image(Path(options.file)).ptx).functions.values()
     entries = [f for f in functions if f.entry and options.entry in (None, f.name)]
     return entries[0].directives.get("reqntid") if len(entries) == 1 else None
+
+
+def _count(least: int) -> Callable[[str], int]:
+    def parsed(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) >= least):
+            raise argparse.ArgumentTypeError(f"{text!r} is no int from {least} on")
+        return int(text)
+
+    return parsed
 
 
 def _extents(text: str) -> tuple[int, ...]:
@@ -138,9 +149,12 @@ def _dtype(name: str, hint: str) -> DType:
 
 def _array(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator, text: str) -> Any:
     """Normal data; for integers, rounded, with a deviation of 16."""
-    if np.prod(shape, dtype=float) * dtype.itemsize > _LARGEST:
-        raise ArgumentValueError(f"{text!r} is over {_LARGEST} bytes")
-    data = rng.standard_normal(shape, np.float32)
+    if np.prod(shape, dtype=float) * max(dtype.itemsize, 4) > _LARGEST:  # the data is made in float32
+        raise ArgumentValueError(f"{text!r} is over {_LARGEST} bytes, or {_LARGEST // 4} elements")
+    try:
+        data = rng.standard_normal(shape, np.float32)
+    except (ValueError, MemoryError) as error:
+        raise ArgumentValueError(f"{text!r} is no array that NumPy makes here: {error}") from None
     if dtype.name == "bool":
         return data > 0
     if dtype.is_integer:

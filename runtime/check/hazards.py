@@ -35,7 +35,8 @@ class Hazard:
     """A defect of a kernel.
 
     `side` is the access that showed it, `other` the access before, or None. `buffer` and `index` name the element: an
-    array, a shared variable or a Ref, and its index (bytes for a variable of PTX); "" and None without one. `why` says
+    array, a shared variable or a Ref, and its index (bytes for a variable of PTX; lane and column of tensor memory), else
+    the memory, such as "local memory", or "" without one. `why` says
     what is wrong in a sentence, `fix` what to do, `details` the rest. `schedules`: the runs that found it. `message` is
     the whole text.
     """

@@ -42,7 +42,7 @@ def as_image(given: Any) -> Image:
         raise ArgumentTypeError(f"{shown(given)} is no image: give PTX, a cubin or fat binary with PTX, or a kernel")
     data = bytes(given)
     found = ptx_in_binary(data, file)
-    try:
-        return Image((data if found is None else found).rstrip(b"\0").decode(), file)
-    except UnicodeDecodeError:
-        raise LoadError(f"the image {file} is neither PTX text nor a cubin or fat binary") from None
+    text = (data if found is None else found).rstrip(b"\0")
+    if b".version" not in text and not text.isascii():
+        raise LoadError(f"the image {file} is neither PTX text nor a cubin or fat binary")
+    return Image(text.decode("utf-8", "replace"), file)

@@ -142,7 +142,7 @@ def _of_image(call: Call, made: Prepared, hosts: dict[int, Any]) -> list[Any]:
         entry = entry_of(module, call.entry)
         if call.target is None and device_target(module.target) is None:
             raise PtxError(f"'{module.target}' is no target: 'sm_75' to 'sm_121a'", *module.target_at)
-        target = target_named(call.target or module.target)
+        target = target_named(module.target if call.target is None else call.target)
         interpreter.check_program(module, entry.name, target.name)
     args = [_host_argument(a, hosts) for a in call.args]
     given = slots(entry, args)

@@ -19,6 +19,8 @@ from ..interpreter import Finding, HazardError, Place
 from .hazards import Found, Hazard, Side
 
 _NAMED = re.compile(r"'([^']*)'(?:\[([-\d, ]*)\])?(?: \+ (\d+) bytes)?")
+_COLUMN = re.compile(r"tensor memory, column (\d+) of lanes (\d+)")
+_SPACE = re.compile(r"\b(?:shared|local) (?:memory|address)\b")
 _WHO = re.compile(r"^(?:written|read) by ")
 
 
@@ -132,10 +134,13 @@ def _line_of(line: SourceLine) -> str:
 
 
 def _element(what: str) -> tuple[str, tuple[int, ...] | None]:
-    """The buffer and index that a sentence names: `'x'[0, 3]`, `'s' + 12 bytes`."""
+    """The buffer and index that a sentence names: `'x'[0, 3]`, `'s' + 12 bytes`, or a lane and column of tensor memory."""
     found = _NAMED.search(what)
     if found is None:
-        return "", None
+        column, space = _COLUMN.search(what), _SPACE.search(what)
+        if column is not None:
+            return "tensor memory", (int(column[2]), int(column[1]))
+        return "" if space is None else f"{space[0].split()[0]} memory", None
     name, index, offset = found.groups()
     if index is not None:
         return name, tuple(int(i) for i in index.split(",") if i.strip())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kernel_dsl.diagnostics import shown
 from kernel_dsl.interpret_params import DEFAULT_STEP_BUDGET, InterpretParams
 
 from ..errors import ArgumentTypeError, ArgumentValueError
@@ -21,7 +22,7 @@ def as_schedules(given: Any) -> list[tuple[str, int]]:
     """
     names = given.split(",") if isinstance(given, str) else given
     if not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
-        raise ArgumentTypeError(f'schedules={given!r} must be names such as ("eager", "late", "random:8")')
+        raise ArgumentTypeError(f'schedules={shown(given)} must be names such as ("eager", "late", "random:8")')
     found: list[tuple[str, int]] = []
     for name in names:
         found += _runs(name.strip())
@@ -38,14 +39,17 @@ def _runs(name: str) -> list[tuple[str, int]]:
         seeds = int(count) if colon else 1
         if 1 <= seeds <= _MOST:
             return [("random", seed) for seed in range(seeds)]
-    raise ArgumentValueError(f"there is no schedule {name!r}: 'eager', 'late', 'random', or 'random:8' for eight seeds")
+    raise ArgumentValueError(
+        f"there is no schedule {shown(name)}: 'eager', 'late', 'random', or 'random:8' for eight seeds"
+    )
 
 
 def as_kinds(given: Any) -> frozenset[HazardKind]:
     """The kinds of hazard in `ignore=`. Raises ArgumentTypeError and ArgumentValueError."""
     names = (given,) if isinstance(given, str) else given
-    if not isinstance(names, (Sequence, set, frozenset)) or not all(isinstance(n, str) for n in names):
-        raise ArgumentTypeError(f'ignore={given!r} must be kinds of hazard, such as ("uninitialised",)')
+    several = isinstance(names, (Sequence, set, frozenset)) and not isinstance(names, (bytes, bytearray, memoryview))
+    if not several or not all(isinstance(n, str) for n in names):
+        raise ArgumentTypeError(f'ignore={shown(given)} must be kinds of hazard, such as ("uninitialised",)')
     known = {str(kind): kind for kind in HazardKind}
     wrong = next((n for n in names if n not in known), None)
     if wrong is not None:

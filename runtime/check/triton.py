@@ -7,7 +7,7 @@ is a check of the PTX. What Triton kept of other devices stays as it was.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -56,9 +56,8 @@ class TritonLaunches:
             report.raise_for_hazards()
 
 
-@contextmanager
-def launches(target: Any, schedules: Any, ignore: Any) -> Generator[TritonLaunches]:
-    """The context. Raises DeviceError if Triton is not installed, and the errors of its arguments."""
+def launches(target: Any, schedules: Any, ignore: Any) -> AbstractContextManager[TritonLaunches]:
+    """The context. Raises DeviceError if Triton is not installed, and the errors of its arguments, all before it begins."""
     device = target_named(target)
     as_schedules(schedules)
     as_kinds(ignore)
@@ -68,6 +67,11 @@ def launches(target: Any, schedules: Any, ignore: Any) -> Generator[TritonLaunch
     except ImportError as error:
         what = f"Triton is not installed, or is a version that has no {error.name}: pip install triton"
         raise DeviceError(what) from None
+    return _within(parts, made)
+
+
+@contextmanager
+def _within(parts: _Triton, made: TritonLaunches) -> Generator[TritonLaunches]:
     with parts.patched():
         yield made
 

@@ -44,11 +44,14 @@ BAD = [
     (HEAD.replace("8.6", "8.9"), 1, 1, "no PTX 8.9"),
     (HEAD.replace("8.6", "7.0"), 2, 1, "needs .version 8.0"),
     (image("", "", head=HEAD.replace("90a", "200")), 2, 1, "is no target"),
+    (image("", " // \u00e9"), 6, 5, "is not ASCII"),
+    (image("", "", name="k\u00e9"), 4, 18, "is not ASCII"),
+    (image("", " // ").encode().replace(b"// ", b"// \xe9"), 6, 5, "is not ASCII"),
 ]
 
 
 @pytest.mark.parametrize("text,line,column,words", BAD, ids=[w for *_, w in BAD])
-def test_an_error_with_line_and_column(text: str, line: int, column: int, words: str) -> None:
+def test_an_error_with_line_and_column(text: Any, line: int, column: int, words: str) -> None:
     with pytest.raises(kd.Error, match=words) as caught:
         kd.check(text, grid=1, block=1)
     assert (caught.value.line, caught.value.column) == (line, column)  # pyright: ignore

@@ -61,6 +61,12 @@ def test_ignored_kinds() -> None:
     assert kd.check(RACE, 0, zeros(), grid=2, block=64, ignore="race_shared").verdict == "found"
 
 
+@pytest.mark.parametrize("options", [{"target": ""}, {"target": 0}, {"ignore": b""}, {"schedules": b""}])
+def test_empty_options_of_another_type(options: dict[str, Any]) -> None:
+    with pytest.raises(kd.Error, match=next(iter(options))):
+        kd.check(FILL, 0, zeros(), grid=1, block=4, **options)
+
+
 FLAG = image(".param .u64 out", " ld.param.u64 %d1, [out]; atom.global.add.u32 %r1, [%d1], 1;")
 
 

@@ -145,6 +145,25 @@ def test_the_command_and_its_exit_status(files: tuple[str, str], capsys: Any) ->
     assert ended.value.code == 2 and "'8,x' is neither" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "options",
+    [["--seed", "-1"], ["--seed", "x"], ["--step-budget", "0"], ["--arg", "u8[8589934592]"], ["--target", ""]],
+)
+def test_the_command_refuses(files: tuple[str, str], capsys: Any, options: list[str]) -> None:
+    """With the exit status 2 and no traceback."""
+    try:
+        status = main(["check", files[0], *ARGS, *options])
+    except SystemExit as ended:
+        status = ended.code
+    said = capsys.readouterr().err
+    assert status == 2 and "Traceback" not in said and options[1] in said
+
+
+def test_the_commands_step_budget(files: tuple[str, str], capsys: Any) -> None:
+    assert main(["check", files[0], *ARGS, "--step-budget", "2"]) == 1
+    assert "step_budget" in capsys.readouterr().out
+
+
 def test_reports_in_files(files: tuple[str, str], tmp_path: Path, capsys: Any) -> None:
     out = [tmp_path / name for name in ("r.json", "r.sarif", "r.html")]
     assert main(["check", files[1], *ARGS, "--json", str(out[0]), "--sarif", str(out[1]), "--html", str(out[2])]) == 1

@@ -6,6 +6,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.runtime.custom import nvrtc
+from kernel_dsl.runtime.interpreter.checks.fixes import FIXES
 
 from .planted import cancelled, copies, cuda, language, order, protocols, proxies, tensor, values
 from .planted.probe import EVERY, Probe
@@ -28,10 +29,17 @@ def test_planted_bug(probe: Probe) -> None:
         run: next(str(h.kind) for h in bad.hazards if run in h.schedules) for h in bad.hazards for run in h.schedules
     }
     assert set(first.values()) <= set(probe.kinds), str(bad)
+    for h in bad.hazards:
+        assert h.file and h.line and h.source and h.who and h.why and h.fix and h.message, str(h)
+        assert h.other is None or (h.other_file and h.other_line and h.other_who), str(h)
     if probe.every:
         assert set(EVERY) <= set(first), str(bad)
     good = probe.check(True)
     assert not good.hazards, str(good)
+
+
+def test_each_kind_says_what_mends_it() -> None:
+    assert set(FIXES) == set(kd.HazardKind)
 
 
 @pytest.mark.slow

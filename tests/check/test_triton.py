@@ -106,9 +106,22 @@ else:
         torch.testing.assert_close(c, a.float() @ b.float(), atol=1e-3, rtol=1e-3)
 
 
+class Unspeakable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
 @pytest.mark.parametrize(
-    "options", [{"target": "sm_20"}, {"schedules": ("soon",)}, {"ignore": ("nothing",)}, {"target": 90}]
+    "options",
+    [
+        {"target": "sm_20"},
+        {"schedules": ("soon",)},
+        {"ignore": ("nothing",)},
+        {"target": 90},
+        {"ignore": (Unspeakable(),)},
+    ],
 )
 def test_options(options: dict[str, Any]) -> None:
-    with pytest.raises(kd.Error), kd.check.triton(**options):
-        pass
+    """They are told before the context begins."""
+    with pytest.raises(kd.Error):
+        kd.check.triton(**options)

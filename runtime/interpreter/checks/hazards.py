@@ -14,6 +14,7 @@ from kernel_dsl.diagnostics import Error
 from kernel_dsl.source import UNKNOWN, Loc
 
 from ..ptx.module import Instruction
+from .fixes import FIXES
 from .kinds import ALWAYS, HazardKind
 
 if TYPE_CHECKING:
@@ -143,8 +144,9 @@ class Reporter:
     ) -> None:
         """Raise `HazardError`, or warn once for each place and kind.
 
-        Ignored kinds give nothing, unless they end the run. `other` is the earlier side.
+        Ignored kinds give nothing, unless they end the run. `other` is the earlier side. `fix`: by default that of the kind.
         """
+        fix = fix or FIXES[kind]
         if kind in self.ignored and not ends:
             return
         if self._deferred and kind not in _RACES:
@@ -155,8 +157,7 @@ class Reporter:
         if place:
             text.append(f"  at {place}")
         text += [f"  {d}" for d in details if d]
-        if fix:
-            text.append(f"  fix: {fix}")
+        text.append(f"  fix: {fix}")
         text.append(f"  in kernel '{self.kernel_name}'")
         message = "\n".join(text)
         at = self.side(details[0] if details else "", ins)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .fixes import FIXES
 from .kinds import HazardKind
 
 if TYPE_CHECKING:
@@ -20,19 +21,6 @@ class AccessSide:
     queue: str
     same_team: bool
 
-
-_FIXES = {
-    HazardKind.READ_BEFORE_WAIT: "wait for the copy's barrier before reading",
-    HazardKind.REUSED_BEFORE_READ: "wait until the store has read its source (wait_group.read), then tell the others",
-    HazardKind.REUSED_BEFORE_WGMMA: "wait for the wgmma group (wgmma.wait_group) before the memory is written again",
-    HazardKind.MISSING_PROXY_FENCE: "put fence.proxy.async (commit_smem) between the writes and the barrier",
-    HazardKind.RACE_SHARED: "put a barrier between the two",
-    HazardKind.RACE_TMEM: "wait for it: tcgen05.wait after loads and stores, tcgen05.commit and its mbarrier after products "
-    "and copies; then tell the other threads",
-    HazardKind.RACE_GLOBAL: "put a barrier between the two",
-    HazardKind.RACE_BLOCKS: "order the blocks by a semaphore with release and acquire, or use atomics",
-    HazardKind.EQUAL_VALUE_RACE: "let one of them write, or order them; where any order is right, ignore this kind",
-}
 
 _ORDER = "put tcgen05.fence::before_thread_sync before the synchronisation of the two threads, or wait for a commit"
 _COMMIT = "wait for the mbarrier of a tcgen05.commit after it"
@@ -105,7 +93,7 @@ def conflict(
         f"{before} at {side.place}",
     )
     other = run.reporter.side(details[1], run.sites[site])
-    fix = fix or (_COMMIT if side.queue == "tcgen05" and kind in _OF_PRODUCTS else _FIXES[kind])
+    fix = fix or (_COMMIT if side.queue == "tcgen05" and kind in _OF_PRODUCTS else FIXES[kind])
     if kind is HazardKind.MISSING_PROXY_FENCE and not shared:
         fix = fix.replace("commit_smem", "commit_gmem")
     run.reporter.hazard(kind, what, a.ins, details, fix, other)

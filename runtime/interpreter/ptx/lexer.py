@@ -36,7 +36,14 @@ class Token(NamedTuple):
 
 
 def tokenize(text: str) -> list[Token]:
-    """Return all tokens of `text`, with one of kind "end" last. Raises PtxError at a character that starts none."""
+    """Return all tokens of `text`, with one of kind "end" last.
+
+    Raises PtxError at a character that starts none, and at one that is not ASCII, in comments and strings too.
+    """
+    if not text.isascii():
+        at = next(n for n, c in enumerate(text) if ord(c) > 127)
+        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+        raise PtxError(f"{text[at]!r} is not ASCII, and PTX is text in ASCII", line, column)
     tokens: list[Token] = []
     append, new, match = tokens.append, tuple.__new__, _TOKEN.match
     line, before, at, end = 1, -1, 0, len(text)  # `before`: the end of the last line
