@@ -48,6 +48,7 @@ COPY = STORE.replace(
     "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [r9], r1, [r8];",
     "fence.proxy.async; cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [r9], [r2], 16, [r8];",
 ).replace("[r3], 4;", "[r3], 16;")
+COPY = COPY.replace("END: ret;", f"END:{CLUSTER} ret;")
 COPY = COPY.replace(
     " @!p2 bra WAIT; @p1 bra END;\n", " fence.proxy.async;" + CLUSTER + " @!p2 bra WAIT; @p1 bra END;\n"
 )
@@ -85,6 +86,7 @@ CASES = [
         "READY: barrier.cluster.arrive; barrier.cluster.wait;//", "READY: barrier.cluster.wait;//", mentions=("no barrier.cluster.arrive",)),
     plant("an arrival at a cluster barrier of one side alone", K.BARRIER_COUNT, READ, "READY:" + CLUSTER,
         "READY: @p2 barrier.cluster.arrive; barrier.cluster.wait;", also=(K.DIVERGENCE,)),
+    plant("a copy between blocks, and its source's block leaves", K.UNAWAITED_COPY, COPY, f"END:{CLUSTER} ret;", "END: ret;"),
     plant("a load that nobody waits for", K.UNAWAITED_COPY, LOAD, "\nL: mbarrier.try_wait.parity.shared.b64 p2, [r3], 0; @!p2 bra L;",
         options={}),
     plant("a block that leaves while a store reads its memory", K.UNAWAITED_COPY, OUT, " cp.async.bulk.wait_group.read 0;", options={}),

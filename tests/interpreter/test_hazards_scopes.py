@@ -60,8 +60,8 @@ CASES = [
     racy("warps, no writer's fence", WARPS, "fence.acq_rel.cta; // writer", "", K.RACE_GLOBAL),
     racy("warps, no reader's fence", WARPS, "fence.acq_rel.cta; // reader", "// reader", K.RACE_GLOBAL),
     racy("in a cluster, a fence of a block's scope", WITHIN, "fence.acq_rel.cluster; // writer", "fence.acq_rel.cta; // writer",
-        K.RACE_GLOBAL, options=PAIR),
-    racy("in a cluster, a store of a block's scope", WITHIN, "st.relaxed.cluster", "st.relaxed.cta", K.RACE_GLOBAL, options=PAIR),
+        K.RACE_BLOCKS, options=PAIR),
+    racy("in a cluster, a store of a block's scope", WITHIN, "st.relaxed.cluster", "st.relaxed.cta", K.RACE_BLOCKS, options=PAIR),
     racy("between clusters, a cluster's fence by the writer", CLUSTERS, "fence.acq_rel.gpu; // writer",
         "fence.acq_rel.cluster; // writer", options=PAIRS),
     racy("between clusters, a cluster's fence by the reader", CLUSTERS, "fence.acq_rel.gpu; // reader",
@@ -70,7 +70,7 @@ CASES = [
     racy("between clusters, a cluster's atomic", COUNT, ".gpu", ".cluster", options=PAIRS, mentions=("scope",)),
     Planted("a cluster's atomic within it", K.RACE_BLOCKS, COUNT.replace(".gpu", ".cluster"), COUNT.replace(".gpu", ".cluster"),
         params=PTR, args=zeros, options=PAIR, bad_options={"grid": 4}),
-    racy("a block's atomic in a cluster", COUNT.replace(".gpu", ".cluster"), ".cluster", ".cta", K.RACE_GLOBAL, options=PAIR),
+    racy("a block's atomic in a cluster", COUNT.replace(".gpu", ".cluster"), ".cluster", ".cta", K.RACE_BLOCKS, options=PAIR),
 ]  # fmt: skip
 
 

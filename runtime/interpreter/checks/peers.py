@@ -32,6 +32,9 @@ class Peers:
         shape = (batch.teams, batch.cluster, batch.cluster * batch.per_block)
         self.clock: Array = np.zeros(shape, np.uint32)
         self.site: Array = np.zeros(shape, np.int32)
+        # Of arrivals without order: by the barrier's offset, clocks (blocks, agents), and those whose phase was observed.
+        self.arrived: dict[int, Array] = {}
+        self.seen: Array = np.zeros(shape, np.uint32)
 
     def accessed(self, c: Group, row: Array, cta: Array, ins: Instruction) -> None:
         """Record that rows of `c` access shared memory of blocks `cta`."""
@@ -47,6 +50,20 @@ class Peers:
         agent, team = batch.row_agent[warps], batch.row_team[warps]
         self.clock[team, cta % batch.cluster, agent] = batch.clocks.known[team, agent, GENERIC, agent]
         self.site[team, cta % batch.cluster, agent] = batch.run.site(ins)
+
+    def arrive(self, rows: Array, cta: Array, offset: int) -> None:
+        """Record arrivals of warps `rows` that release nothing: who observes their phase knows that they have been."""
+        batch = self.batch
+        held = self.arrived.setdefault(offset, np.zeros((batch.blocks, self.clock.shape[2]), np.uint32))
+        agent = batch.row_agent[rows]
+        held[cta, agent] = batch.clocks.known[batch.row_team[rows], agent, GENERIC, agent]
+
+    def observed(self, cta: Array, offset: int) -> None:
+        """Record that warps of blocks `cta` have observed a phase of their barrier."""
+        held = self.arrived.get(offset)
+        if held is not None:
+            team, rank = np.divmod(cta, self.batch.cluster)
+            self.seen[team, rank] = np.maximum(self.seen[team, rank], held[cta])
 
     def check_started(self, c: Group, row: Array, cta: Array, ins: Instruction) -> None:
         live = self.batch.live.reshape(self.batch.per_block, self.batch.blocks, 32)
@@ -68,7 +85,7 @@ class Peers:
         batch = self.batch
         known = batch.clocks.known[:, :, GENERIC, : self.clock.shape[2]]  # (clusters, agents, agents)
         told = known.reshape(batch.teams, batch.cluster, batch.per_block, -1).max(axis=2)
-        late = self.clock > told
+        late = self.clock > np.maximum(told, self.seen)
         if late.any():
             team, rank, agent = (int(i) for i in np.argwhere(late)[0])
             warp_rank, warp = divmod(agent, batch.per_block)

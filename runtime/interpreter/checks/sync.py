@@ -14,6 +14,7 @@ import numpy.typing as npt
 from .clocks import widened
 
 if TYPE_CHECKING:
+    from ..machine.batch import Batch
     from ..machine.group import Group
     from ..machine.spaces import Part
 
@@ -108,6 +109,14 @@ class SyncMemory:
                 _join(held, other, what)
         else:
             batch.clocks.learn_from(team, agent, entry)
+
+    def hold(self, batch: Batch, rows: Array, what: Array, level: int) -> None:
+        """Let warps (of the batch) learn `what`, (warps, planes, columns) of their cluster, at their next fence of this reach
+        or a wider one."""
+        for warp, known in zip(rows.tolist(), what, strict=True):
+            cluster = batch.first // batch.cluster + int(batch.row_team[warp])
+            warps = self.unfenced.setdefault((cluster, int(batch.row_agent[warp])), {})
+            _join(warps.setdefault(level, {}), cluster, known)
 
     def fence(self, c: Group, reach: int) -> None:
         """Execute a fence: its warps learn the clocks that relaxed reads found, as far as the fence reaches."""

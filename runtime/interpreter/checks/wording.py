@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AccessSide:
-    """One side of a conflict. `queue`: "" for a warp, otherwise the kind of asynchronous queue."""
+    """One side of a conflict. `queue`: "" for a warp, otherwise the kind of asynchronous queue. `rank`: its block's rank
+    in the cluster, or None where it is not known."""
 
     who: str
     place: str
     queue: str
     same_team: bool
+    rank: int | None = None
 
 
 _ORDER = "put tcgen05.fence::before_thread_sync before the synchronisation of the two threads, or wait for a commit"
@@ -40,9 +42,9 @@ QUEUES = {
 
 
 def kind_of(
-    side: AccessSide, shared: bool, earlier_reads: bool, writes: bool, fence: bool, tensor: bool = False
+    side: AccessSide, shared: bool, earlier_reads: bool, writes: bool, fence: bool, tensor: bool, rank: int
 ) -> HazardKind:
-    """Return the kind of hazard of two unordered accesses."""
+    """Return the kind of hazard of two unordered accesses. `rank`: that of the later access's block."""
     if fence:
         return HazardKind.MISSING_PROXY_FENCE
     if tensor:
@@ -58,7 +60,7 @@ def kind_of(
         return HazardKind.READ_BEFORE_WAIT
     if shared:
         return HazardKind.RACE_SHARED
-    return HazardKind.RACE_GLOBAL if side.same_team else HazardKind.RACE_BLOCKS
+    return HazardKind.RACE_GLOBAL if side.same_team and side.rank in (None, rank) else HazardKind.RACE_BLOCKS
 
 
 def conflict(
@@ -74,7 +76,8 @@ def conflict(
         fence = fence or shadow.never_fenced(a, row, epoch)
     tensor = type(shadow).__name__ == "TensorShadow"
     pipelined = tensor and side.queue == "tcgen05" and a.ins.opcode[1] in ("mma", "cp")
-    kind = HazardKind.EQUAL_VALUE_RACE if equal else kind_of(side, shared, earlier_reads, writes, fence, tensor)
+    rank = int(a.c.batch.row_cta[a.c.rows[row]]) % a.c.batch.cluster
+    kind = HazardKind.EQUAL_VALUE_RACE if equal else kind_of(side, shared, earlier_reads, writes, fence, tensor, rank)
     if pipelined:  # products and copies run in order if a fence orders the threads that issue them
         kind, fix = HazardKind.RACE_TMEM, _ORDER
     now = "written" if writes else "read"

@@ -67,6 +67,8 @@ class Engine:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
+        # By queue and rank of the source's block, the latest copy of each cluster that reads the source for a peer.
+        self.sources: dict[tuple[int, int], Array] = {}
         self.pending: list[Pending] = []  # operations in flight; some may already have taken effect, see `_forget`
         self.finished: list[Pending] = []
         self._waves: dict[tuple[int, int], list[Pending]] = {}  # by instruction and execution of a block
@@ -230,17 +232,27 @@ class Engine:
                 agents, what = slice(key[1], key[1] + 1), "read"
             else:
                 continue
-            late = clocks.issued[:, queue] > clocks.known[:, agents, 0, queue].max(axis=1)
-            if late.any():
-                rank = agents.start // batch.per_block
-                cta = int(np.flatnonzero(late)[0]) * batch.cluster + rank
-                block = batch.run.reporter.block(batch.coordinates[cta])
-                batch.run.reporter.hazard(
-                    HazardKind.UNAWAITED_COPY,
-                    f"{block} ends while this copy may still {what} its shared memory",
-                    clocks.last.get(queue), (block,),
-                    "wait for its barrier" if what == "write" else "wait for its group (wait_group.read 0)",
-                )  # fmt: skip
+            fix = "wait for its barrier" if what == "write" else "wait for its group (wait_group.read 0)"
+            self._late(clocks, agents, queue, clocks.issued[:, queue], what, fix)
+        for (queue, rank), latest in self.sources.items():
+            agents = slice(rank * batch.per_block, (rank + 1) * batch.per_block)
+            fix = "let the block that waits for its barrier tell this block, before it leaves"
+            self._late(clocks, agents, queue, latest, "read", fix)
+
+    def _late(self, clocks: Clocks, agents: slice, queue: int, latest: Array, what: str, fix: str) -> None:
+        """Report a queue if no warp of `agents` knows its operations up to `latest`, (clusters,)."""
+        late = latest > clocks.known[:, agents, 0, queue].max(axis=1)
+        if late.any():
+            batch = self.batch
+            cta = int(np.flatnonzero(late)[0]) * batch.cluster + agents.start // batch.per_block
+            block = batch.run.reporter.block(batch.coordinates[cta])
+            text = f"{block} ends while this copy may still {what} its shared memory"
+            batch.run.reporter.hazard(HazardKind.UNAWAITED_COPY, text, clocks.last.get(queue), (block,), fix)
+
+    def reads_source(self, team: int, rank: int, queue: int, clock: int) -> None:
+        """Record that a copy to a peer, which completes on the peer's barrier, reads shared memory of the block of `rank`."""
+        latest = self.sources.setdefault((queue, rank), np.zeros(self.batch.teams, np.uint32))
+        latest[team] = clock
 
 
 @dataclass(slots=True)

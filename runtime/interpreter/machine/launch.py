@@ -466,11 +466,12 @@ class Run:
             at = batch.first + team * self.cluster_size + rank
             known = 0 <= at < self.blocks
             who = self.reporter.who(self.coordinates(at, 1)[0], warp) if known else "another block"
-            return AccessSide(who, place, "", same)
+            return AccessSide(who, place, "", same, rank)
         if not same:  # each batch numbers its own queues
             return AccessSide("an asynchronous copy of another cluster", place, "copy", False)
         key = clocks.queues[agent - clocks.agents]
-        return AccessSide(QUEUES.get(key[0], "an asynchronous copy"), place, str(key[0]), same)
+        rank = key[1] // self.warps_per_block if key[0] in ("bulk", "bulkw", "cp.async") else None
+        return AccessSide(QUEUES.get(key[0], "an asynchronous copy"), place, str(key[0]), same, rank)
 
     def be_patient(self, steps: int) -> None:
         """End the run after `steps` without a store, an arrival or the end of a warp, or after a hazard."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 PHASE_BITS = 40
+# The contents of a valid mbarrier's memory, which only instructions of mbarriers may touch.
+_CONTENTS = np.uint64(0x6D6261727269E172)
 MAX_COUNT = (1 << 20) - 1
 
 
@@ -31,6 +33,7 @@ class Mbarrier:
         self.seen: Array = np.zeros(blocks, np.int64)
         self.ever: Array = np.zeros(blocks, np.bool_)  # whether bytes were ever expected or delivered
         self.clock: Any = None
+        self.peers: Any = None  # what arrivals of other blocks release, for waits of the cluster's scope
         self.last: Instruction | None = None
 
 
@@ -67,10 +70,24 @@ class Mbarriers:
     def _check_valid(self, m: Mbarrier, ctas: Array, offset: int, ins: Instruction, what: str) -> bool:
         bad = ~m.valid[ctas]
         if not bad.any():
+            self._check_contents(ctas, offset, ins, what)
             return True
         text = f"mbarrier {self.name(offset)} is {what} before it was initialised"
         self._hazard(HazardKind.BARRIER_MISUSE, text, ins, int(ctas[bad][0]), "call mbarrier.init first")
         return False
+
+    def _check_contents(self, ctas: Array, offset: int, ins: Instruction, what: str) -> None:
+        """Report other accesses that wrote a valid mbarrier's memory."""
+        if not self.batch.run.detect:
+            return
+        shared = self.batch.shared
+        words, at = shared.data.view(np.uint64), (ctas * shared.stride + offset) // 8
+        bad = words[at] != _CONTENTS
+        if bad.any():
+            text = f"mbarrier {self.name(offset)} is {what} after other instructions wrote its memory"
+            fix = "keep its 8 bytes apart from data, or end it by mbarrier.inval before"
+            self._hazard(HazardKind.BARRIER_MISUSE, text, ins, int(ctas[bad][0]), fix)
+            words[at] = _CONTENTS
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -87,6 +104,9 @@ class Mbarriers:
         m.count[ctas] = m.pending[ctas] = counts
         for field in (m.bytes, m.phase, m.seen, m.ever):
             field[ctas] = 0
+        if not offset & 7:
+            shared = self.batch.shared
+            shared.data.view(np.uint64)[(ctas * shared.stride + offset) // 8] = _CONTENTS
         self.batch.run.progress += 1
 
     def invalidate(self, offset: int, ctas: Array, ins: Instruction) -> None:
@@ -150,6 +170,7 @@ class Mbarriers:
             self._check_valid(m, np.array([cta]), offset, ins, "told of bytes")
             return
         m.ever[cta] = True
+        m.last = m.last or ins
         m.bytes[cta] -= size
         if m.bytes[cta] <= 0 and m.pending[cta] == 0:  # otherwise no phase ends
             self.settle(offset, m, ins)
@@ -183,6 +204,8 @@ class Mbarriers:
         m.pending[done] = m.count[done]
         if m.clock is not None:
             m.clock.publish(done)
+            if m.peers is not None:
+                m.peers.publish(done)
         self.batch.run.progress += 1
         self.batch.wake_mbarriers(offset)
 
@@ -202,13 +225,47 @@ class Mbarriers:
             self._hazard(HazardKind.IMPOSSIBLE_WAIT, what, ins, int(ctas[asked > phase][0]))
         return phase > asked
 
-    def saw(self, offset: int, rows: Array, ctas: Array, c: Group, relaxed: bool) -> None:
-        """Record that warps `rows` (of the batch) have observed the completion of the barriers of blocks `ctas`."""
+    def release(self, offset: int, rows: Array, ctas: Array, relaxed: bool, scope: str) -> None:
+        """Let warps `rows` (of the batch) release what they know to the barriers of blocks `ctas`.
+
+        An arrival of the scope .cta releases nothing to another block. One that names no scope does, although the ISA's
+        default is .cta: CUTLASS arrives so at the barriers of peers.
+        """
+        m, clocks = self.get(offset), self.batch.clocks
+        reach = self.batch.run.program.reach(scope or "cta")
+        own = self.batch.row_cta[rows] == ctas
+        if own.any():
+            clocks.release_rows(m.clock, ctas[own], rows[own], relaxed, reach)
+        if own.all():
+            return
+        rows, ctas = rows[~own], ctas[~own]
+        if scope != "cta":
+            m.peers = m.peers or clocks.store(self.batch.blocks)
+            clocks.release_rows(m.peers, ctas, rows, relaxed, reach)
+        if (relaxed or scope == "cta") and self.batch.peers is not None:
+            self.batch.peers.arrive(rows, ctas, offset)
+
+    def saw(self, offset: int, rows: Array, ctas: Array, c: Group, relaxed: bool, scope: str) -> None:
+        """Record that warps `rows` (of the batch) have observed the completion of the barriers of blocks `ctas`.
+
+        They acquire what was released, or their next fence does if the wait is relaxed. A wait of the scope .cta acquires
+        nothing from other blocks, except from copies.
+        """
         m = self.get(offset)
         m.seen[ctas] = m.phase[ctas]
         clocks = self.batch.clocks
-        if clocks is not None and not relaxed:
-            clocks.acquire_published(m.clock, ctas, c.part(c.pc, rows, None))
-        elif clocks is not None and self.batch.tensor is not None:  # for a tcgen05.fence after it
-            m.clock.fit()
-            self.batch.tensor.brought(rows, m.clock.published[ctas])
+        if clocks is None:
+            return
+        if self.batch.peers is not None:
+            self.batch.peers.observed(ctas, offset)
+        stores = [(m.clock, "cta"), (None if scope == "cta" else m.peers, "cluster")]
+        for store, least in stores:
+            if store is None:
+                continue
+            if not relaxed:
+                clocks.acquire_published(store, ctas, c.part(c.pc, rows, None))
+                continue
+            store.fit()
+            self.batch.run.sync.hold(self.batch, rows, store.published[ctas], self.batch.run.program.reach(least))
+            if self.batch.tensor is not None:  # for a tcgen05.fence after it
+                self.batch.tensor.brought(rows, store.published[ctas])

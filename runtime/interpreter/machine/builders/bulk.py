@@ -146,6 +146,8 @@ def _bulk_in(
                 _note_global_span(i, source, total, *ops[0][2:], False)
             else:
                 note_shared(i, *place, total, *ops[0][2:], False)
+                if place[0] != ops[0][1]:
+                    batch.engine.reads_source(i.team, place[0] % batch.cluster, *ops[0][2:])
 
         def perform() -> None:
             copied = data.copy()

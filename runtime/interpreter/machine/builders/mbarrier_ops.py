@@ -191,7 +191,7 @@ def build_arrive(k: Compiler, ins: Instruction) -> Op:
     write = k.writer(dest, "b64")
     drop = k.form.row.name[1] == "arrive_drop"
     relaxed = k.form["order"] == "relaxed"
-    reach = k.program.reach(k.form["scope"] or "cta")
+    scope = k.form["scope"]
 
     def run(c: Group) -> None:
         row, lane, cta, offset = lanes_at(c, ins, address(c))
@@ -205,13 +205,12 @@ def build_arrive(k: Compiler, ins: Instruction) -> Op:
         tokens = np.zeros((c.n, 32), np.uint64)
         for at, some in by_offset(offset):
             here, blocks = row[some], cta[some]
-            m = batch.mbarriers.get(at)
             if batch.run.order is not None:
                 tell(c, here, blocks, at, "arrive", 0)
             if clocks is not None:
                 note(c, here, blocks, at, ins, False)
                 rows, targets = unique_pairs(here, blocks)
-                clocks.release_rows(m.clock, targets, c.rows[rows], relaxed, reach)
+                batch.mbarriers.release(at, c.rows[rows], targets, relaxed, scope)
             counts, expect = (one[some], value[some]) if expects else (value[some], None)
             tokens[here, lane[some]] = batch.mbarriers.arrive(at, blocks, counts, expect, drop, ins)
         if clocks is not None:
@@ -232,7 +231,7 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
     if len(ins.operands) > 3:
         k.reader(ins.operands[3], "b32")  # the time limit of the wait
     blocking = k.form.row.name[1] == "try_wait"
-    relaxed = k.form["order"] == "relaxed"
+    relaxed, scope = k.form["order"] == "relaxed", k.form["scope"]
 
     def run(c: Group) -> bool:
         row, lane, cta, offset = lanes_at(c, ins, address(c), read(c))
@@ -264,7 +263,7 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
                     tell(c, row[some][those], cta[some][those], at, kind, -1 if kind == "saw" else 0)
             if seen.any():
                 rows, targets = unique_pairs(row[some][seen], cta[some][seen])
-                batch.mbarriers.saw(at, c.rows[rows], targets, c, relaxed)
+                batch.mbarriers.saw(at, c.rows[rows], targets, c, relaxed, scope)
         if write is not None:
             result = np.zeros((c.n, 1 if together else 32), np.bool_)
             result[row, 0 if together else lane] = done

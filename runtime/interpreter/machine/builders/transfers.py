@@ -405,6 +405,7 @@ def complete_all(
             some = np.flatnonzero(latest)
             m.clock.gathering[some, :, queue] = np.maximum(m.clock.gathering[some, :, queue], latest[some, None])
     m.ever[ctas] = True
+    m.last = m.last or ins
     m.bytes = left
     if ((left[ctas] <= 0) & (m.pending[ctas] == 0)).any():
         batch.mbarriers.settle(offset, m, ins)
