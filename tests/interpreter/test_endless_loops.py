@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,3 +131,53 @@ def test_copies_that_lanes_keep_to_themselves_take_the_same_time_each() -> None:
 
     seconds(10)
     assert seconds(1200) < 24 * max(seconds(150), 0.02)
+
+
+# %d2: this lane's word of `a`; %d4: the first word of `f`; %d5: this lane's word of `f`
+LOADS = """ ld.param.u64 %d1,[a]; ld.param.u64 %d4,[f]; mov.u32 %r1,%tid.x; mul.wide.u32 %d2,%r1,4; add.u64 %d5,%d4,%d2;
+ add.u64 %d2,%d1,%d2; mov.u32 %r9,0; setp.eq.u32 %p5,%r1,0; mov.u32 %r3,0;
+"""
+COUNT = "ld.global.u32 %r2,[%d2]; add.u32 %r2,%r2,1; st.global.u32 [%d2],%r2;"
+SHARED = " .shared .u32 s; @%p5 st.shared.u32 [s],0; bar.sync 0;"
+FROZEN = {
+    "a flag": f"L: {COUNT} ld.volatile.global.u32 %r3,[%d4]; setp.eq.u32 %p1,%r3,0; @%p1 bra L;",
+    "a flag, and barriers": f"L: {COUNT} bar.sync 0; ld.global.u32 %r3,[%d4]; setp.eq.u32 %p1,%r3,0; @%p1 bra L;",
+    "an addition of nothing": f"L: {COUNT} atom.global.add.u32 %r3,[%d4],0; setp.eq.u32 %p1,%r3,0; @%p1 bra L;",
+    "a list in a ring": f"L: {COUNT} mul.wide.u32 %d6,%r3,4; add.u64 %d6,%d4,%d6; ld.global.u32 %r3,[%d6+4]; "
+    "setp.ne.u32 %p1,%r3,99; @%p1 bra L;",
+    "a word of shared memory": f"{SHARED} L: {COUNT} ld.shared.u32 %r3,[s]; setp.eq.u32 %p1,%r3,0; @%p1 bra L;",
+}  # fmt: skip
+THAWED = {
+    "a flag that each round stores": f"L: {COUNT} add.u32 %r9,%r9,1; setp.eq.u32 %p2,%r9,9000; selp.u32 %r4,1,0,%p2; st.global.u32 [%d5],%r4;"
+    " ld.volatile.global.u32 %r3,[%d5]; setp.eq.u32 %p1,%r3,0; @%p1 bra L;",
+    "a flag that the loop raises at last": f"L: {COUNT} add.u32 %r9,%r9,1; setp.eq.u32 %p2,%r9,9000; @%p2 st.global.u32 [%d5],1;"
+    " ld.volatile.global.u32 %r3,[%d5]; setp.eq.u32 %p1,%r3,0; @%p1 bra L;",
+    "a flag that the other lanes raise at last": f"L: {COUNT} add.u32 %r9,%r9,1; setp.eq.u32 %p2,%r9,9000; @%p2 bra E;"
+    " ld.volatile.global.u32 %r3,[%d4]; setp.eq.u32 %p1,%r3,0; @%p1 bra L; bra F; E: atom.global.exch.b32 %r4,[%d4],1; F:",
+    "a counter in shared memory": f"{SHARED} @!%p5 bra F; L: {COUNT} ld.shared.u32 %r3,[s]; add.u32 %r3,%r3,1; st.shared.u32 [s],%r3;"
+    " setp.lt.u32 %p1,%r3,9000; @%p1 bra L; F:",
+}  # fmt: skip
+
+
+def decided(body: str) -> kd.HazardKind | None:
+    data, flags = np.zeros(64, np.int32), np.zeros(64, np.int32)
+    text = image(".param .u64 a, .param .u64 f", LOADS + body)
+    found = kd.check(text, data, flags, grid=1, block=64, schedules="eager", ignore=("equal_value_race",))
+    return found.hazards[0].kind if found.hazards else None
+
+
+def names(of: dict[str, str]) -> list[Any]:
+    """The first two, and the others in the long form."""
+    return [pytest.param(n, marks=[pytest.mark.slow] if at > 1 else []) for at, n in enumerate(of)]
+
+
+@pytest.mark.parametrize("name", names(FROZEN))
+def test_a_loop_that_memory_decides_and_that_stores(name: str) -> None:
+    began = time.process_time()
+    assert decided(FROZEN[name]) == "livelock"
+    assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize("name", names(THAWED))
+def test_a_loop_that_memory_ends_at_last(name: str) -> None:
+    assert decided(THAWED[name]) is None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .frozen import Frozen
 from .kinds import HazardKind
 from .runaway import Rounds
 from .slices import deciding, with_pauses
@@ -55,11 +56,14 @@ class Watch:
         self.seen: set[Any] = set()  # states of those that poll, since memory last changed
         self._slices: dict[Any, int | None] = {}
         self.rounds: Rounds = Rounds(run)
+        self.frozen: Frozen = Frozen(run)
 
     def repeats(self, batch: Batch) -> bool:
         """Return whether this batch repeats itself; called before each group."""
         if self.run.steps >= self.rounds.next:
             self.rounds.look(batch)
+            if self.frozen.look():
+                livelock(self.run)
         if self.run.steps < self.next:
             return False
         if self.left == 0:

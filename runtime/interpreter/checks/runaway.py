@@ -8,6 +8,7 @@ of the next and no branch parts, all these rounds will run.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..isa.liveness import used
-from ..ptx.module import Special
+from ..ptx.module import Instruction, Special
 from .kinds import HazardKind
 from .slices import loop_around
 
@@ -47,7 +48,7 @@ class Rounds:
         for g in list(batch.ready.values())[:_GROUPS]:
             key = g.frame.code.name, g.pc
             if key not in self._decided:
-                self._decided[key] = _deciding(g.frame.code.segments, g.pc)
+                self._decided[key] = deciding_by(g.frame.code.segments, g.pc)
             wanted = self._decided[key]
             if wanted == 0:
                 self._never_ends(g)
@@ -55,7 +56,7 @@ class Rounds:
                 self._judge(g, wanted)
 
     def _judge(self, g: Group, wanted: int) -> None:
-        start = _Round(g, wanted)
+        start = Round(g, wanted, int(np.flatnonzero(g.active.reshape(-1))[0]))
         first = start.after(start.registers)  # what is left from before the loop is gone then
         second = first and start.after(first)
         if not first or not second:
@@ -80,17 +81,17 @@ class Rounds:
         self.run.reporter.hazard(kind, what, at, (who,), fix, ends=True)
 
 
-class _Round:
+class Round:
     """One round of a loop, from a group's segment back to it, as a function of registers of one lane."""
 
-    def __init__(self, g: Group, wanted: int) -> None:
+    def __init__(self, g: Group, wanted: int, lane: int) -> None:
         self.segments: Any = g.frame.code.segments
         self.start = g.pc
         self.wanted = wanted
         self.cost = 0  # steps of the round that was computed last
         self.fits: Any = None
         self.g = g
-        self.lane = int(np.flatnonzero(g.active.reshape(-1))[0])
+        self.lane = lane
         self.mask: Any = None
         self.n = 1
         self.pc = g.pc
@@ -104,7 +105,7 @@ class _Round:
         value = np.broadcast_to(value, (self.n, 1))
         self.v[slot] = value if self.mask is None else np.where(self.mask, value, self.v[slot])
 
-    def lanes(self, pc: int, chosen: Array) -> _Round:
+    def lanes(self, pc: int, chosen: Array) -> Round:
         """Return the rounds where `chosen` is True, with the same registers."""
         part = copy(self)
         part.mask = chosen[:, :1]
@@ -123,8 +124,8 @@ class _Round:
             seg = self.segments[at]
             self.cost += seg.cost
             for op, ins, _ in seg.sources:
-                if used(ins)[1] & self.wanted:
-                    op(self)
+                if used(ins)[1] & self.wanted and not self.execute(op, ins):
+                    return None
             if seg.kind == "branch":
                 taken = np.broadcast_to(self.v[seg.guard[0]] != seg.guard[1], (self.n, 1))
                 self.fits &= taken == taken[0]
@@ -136,6 +137,11 @@ class _Round:
             if at == self.start:
                 return {slot: np.broadcast_to(self.v[slot], (self.n, 1)) for slot in registers}
         return None
+
+    def execute(self, op: Any, ins: Instruction) -> bool:
+        """Execute an instruction that sets registers; return whether that is possible."""
+        op(self)
+        return True
 
     def lasts(self, first: dict[int, Array], second: dict[int, Array], needed: int) -> bool:
         """Return whether the loop surely goes round `needed` times from `first` on, of which one round makes `second`."""
@@ -173,8 +179,12 @@ class _Lane(dict[int, Array]):
         return value
 
 
-def _deciding(segments: Any, at: int) -> int | None:
-    """The registers (a bit set) by which warps stay in the loops around a segment; None if there is no such set."""
+def deciding_by(segments: Any, at: int, loads: Callable[[Instruction], bool] | None = None) -> int | None:
+    """The registers (a bit set) by which warps stay in the loops around a segment; None if there is no such set.
+
+    `loads`: whether an instruction that is not elementwise may set one of them. Then the set also has the predicates of all
+    instructions that are not elementwise, as a store may change what a load brings.
+    """
     loop = loop_around(segments, at)
     if not loop or any(segments[n].kind not in ("fall", "branch") for n in loop):
         return None
@@ -185,12 +195,17 @@ def _deciding(segments: Any, at: int) -> int | None:
         if segments[n].kind == "branch":
             wanted |= 1 << segments[n].guard[0]
     sources = [source for n in loop for source in segments[n].sources]
+    for _, ins, elementwise in sources if loads else ():
+        if ins.guard is not None and not elementwise:
+            wanted |= 1 << ins.guard[0].index
     while True:
         before_this = wanted
         for _, ins, elementwise in sources:
             reads, writes = used(ins)
             if writes & wanted:
-                if not elementwise or any(isinstance(o, Special) and o.name.startswith(_CLOCKS) for o in ins.operands):
+                if not (elementwise or (loads and loads(ins))) or any(
+                    isinstance(o, Special) and o.name.startswith(_CLOCKS) for o in ins.operands
+                ):
                     return None
                 wanted |= reads
         if wanted == before_this:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..ptx.module import Instruction
+from ..ptx.module import Imm, Instruction
 from .columns import Accesses, Column, rows_at, run_heads
 from .kinds import HazardKind
 from .poison import LOADS, fresh
@@ -82,6 +82,17 @@ class ShadowAccess:
         self.reach: int = 0  # the scope of a strong access: 2 is its block, 1 its cluster, 0 more
 
 
+def adds_nothing(ins: Instruction) -> bool:
+    """Return whether an instruction reads a word by an atomic addition or `or` of 0."""
+    given = ins.operands[2:3]
+    return (
+        ins.opcode[0] == "atom"
+        and ins.opcode[-2] in ("add", "or")
+        and isinstance(given[0], Imm)
+        and given[0].value == 0
+    )
+
+
 def generic_access(c: Group, ins: Instruction, strong: bool) -> ShadowAccess:
     """Return the access of each warp of `c`."""
     batch = c.batch
@@ -101,6 +112,7 @@ class Shadow:
         self.strong: StrongPairs = StrongPairs(run)
         self.site_type = site_type
         self.granule: int = 0
+        self.stores: int = 0  # writes so far, without atomic additions of nothing
         self.writes: Accesses = Accesses(0, site_type, self.check_room)
         self.reads: Any = None  # a `Column`, whose entries the subclass defines
 
@@ -263,6 +275,7 @@ class Shadow:
         self.note_read(a, g, rows)
 
     def on_write(self, a: ShadowAccess, g: Array, rows: Array) -> None:
+        self.stores += not adds_nothing(a.ins)
         w = self.writes.get(g)
         bad = self._judge(w, rows, lambda n, r: self.unordered(a, self.writes.epoch[n], r))
         if bad is not None:
