@@ -46,9 +46,9 @@ def _runs(name: str) -> list[tuple[str, int]]:
 
 def as_kinds(given: Any) -> frozenset[HazardKind]:
     """The kinds of hazard in `ignore=`. Raises ArgumentTypeError and ArgumentValueError."""
-    names = (given,) if isinstance(given, str) else given
-    several = isinstance(names, (Sequence, set, frozenset)) and not isinstance(names, (bytes, bytearray, memoryview))
-    if not several or not all(isinstance(n, str) for n in names):
+    one: Any = (given,)
+    names = one if isinstance(given, (str, bytes, bytearray, memoryview)) else given
+    if not isinstance(names, (Sequence, set, frozenset)) or not all(isinstance(n, str) for n in names):
         raise ArgumentTypeError(f'ignore={shown(given)} must be kinds of hazard, such as ("uninitialised",)')
     known = {str(kind): kind for kind in HazardKind}
     wrong = next((n for n in names if n not in known), None)

@@ -30,7 +30,7 @@ _LANES = 256  # that a look follows
 
 
 @dataclass
-class Reads:
+class DecidingWords:
     """What rounds read: addresses in global memory, and words of shared memory by block and offset."""
 
     addresses: set[int]
@@ -61,7 +61,7 @@ class Frozen:
         run = self.run
         if run.devices > 1 or run.next_block < run.blocks:
             return None
-        reads = Reads(set(), {})
+        reads = DecidingWords(set(), {})
         left = _LANES
         for batch in run.resident:
             if batch.engine.pending or batch.polling or batch.parked:
@@ -77,7 +77,7 @@ class Frozen:
             return None
         return [(id(shadow), shadow.stores) for shadow in shadows], reads.shared
 
-    def _goes_round(self, g: Group, reads: Reads, left: int) -> int:
+    def _goes_round(self, g: Group, reads: DecidingWords, left: int) -> int:
         """Return how many more lanes may be followed, or -1 if a lane of `g` leaves its loop, as far as one can see."""
         key = g.frame.code.name, g.pc
         if key not in self._wanted:
@@ -101,7 +101,7 @@ class Frozen:
 class LoadingRound(Round):
     """A round of one lane that also loads. `reads` gets what it reads."""
 
-    def __init__(self, g: Group, wanted: int, lane: int, reads: Reads) -> None:
+    def __init__(self, g: Group, wanted: int, lane: int, reads: DecidingWords) -> None:
         super().__init__(g, wanted, lane)
         self.reads = reads
 
