@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .definition import ArrayInput, Definition, Input, ScalarInput
-from .errors import VariableType, VariableUse
+from .definition import ArrayInput, Definition, Input, ScalarInput, output_structs
+from .dtypes import as_dtype
+from .errors import BadCallArgument, BadCallValue, VariableType, VariableUse
 from .errors_dims import DimRead
+from .loading import first_of
 from .memory import ShapeDtypeStruct
 from .scalar_struct import ScalarStruct
 from .sizes import Geometry, geometry
-from .tree import unflatten
-from .variables import Symbol
+from .source import here
+from .tree import flatten, unflatten
+from .variables import Symbol, repeating
 
 
 def lower_geometry(definition: Definition, inputs: Sequence[Input], leaves: Sequence[Any], structure: Any) -> Geometry:
@@ -49,6 +52,29 @@ def overlaps_of(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[in
     return tuple(
         (i, len(inputs) + j) for i, a in enumerate(inputs) for j, b in enumerate(outputs) if a.size and a.same_memory(b)
     )
+
+
+def given_outputs(definition: Definition, out: Any, structs: Iterable[ShapeDtypeStruct], structure: Any) -> list[Any]:
+    """The leaves of `out=`. `structs`: those of the inputs. Raises `BadCallArgument`, `BadCallValue` for a wrong `out=`."""
+    given, name = flatten(out)[0], definition.name
+    expected, _ = output_structs(definition, unflatten(structure, list(structs)))
+    if len(given) != len(expected):
+        what = f"out= holds {len(given)} arrays, and out_type has {len(expected)}"
+        raise BadCallArgument(kernel=name, what=what, hint="give one array for each output", loc=here())
+    for number, (array, struct) in enumerate(zip(given, expected, strict=True)):
+        if struct is None:
+            continue
+        shape = tuple(getattr(array, "shape", ()))
+        if shape != struct.shape and repeating():  # it has room for the output at the variables' largest values
+            array = given[number] = first_of(array, struct.shape)
+            shape = tuple(array.shape)
+        if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+            what = f"output {number} of out= is a {type(array).__name__}, not an array"
+            raise BadCallArgument(kernel=name, what=what, hint="pass preallocated arrays")
+        if shape != struct.shape or as_dtype(array.dtype) != struct.dtype:
+            what = f"output {number} of out= is {as_dtype(array.dtype)}{list(shape)}, and out_type says {struct}"
+            raise BadCallValue(kernel=name, what=what, hint="allocate it with the output's shape and dtype")
+    return given
 
 
 class PreparedCall:

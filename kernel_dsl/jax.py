@@ -26,9 +26,12 @@ from .dtypes import as_dtype
 from .errors import BadCallArgument, RefAsValue
 from .ir import KernelIR
 from .kernel import Kernel
+from .kernel_arguments import by_position
 from .lazy import once
 from .memory import ShapeDtypeStruct
+from .mesh_kernel import MeshKernel
 from .packed import refuse_packed
+from .residuals import Constant, by_leaf, hidden, plain, shown_again
 from .source import of_function
 from .target import DEFAULT
 from .torch_ops import no_forward_mode
@@ -66,6 +69,7 @@ def _jax() -> Any:
     except ImportError as error:
         what = f"JAX can't be imported ({error})"
         raise BadCallArgument(kernel="jax.call", what=what, hint="python -m pip install jax") from None
+    modules["jax"].tree_util.register_pytree_node(Constant, lambda x: ((), x), lambda x, _: x)
     return SimpleNamespace(**modules, Primitive=primitive, buffer_callback=callback)
 
 
@@ -170,9 +174,11 @@ class JaxCall:
         return self
 
     @unguarded
-    def __call__(self, *args: Any) -> Any:
-        leaves, structure = flatten(args)
-        _check_scalars(self.kernel, args)
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        args = by_position(self.kernel._definition, args, named)  # pyright: ignore[reportPrivateUsage]
+        given, structure = flatten(args)
+        leaves = [plain(x) for x in given]
+        _check_scalars(self.kernel, unflatten(structure, leaves))
         arrays = [x for x in leaves if _is_array(x)]
         scalars = tuple(None if _is_array(x) else x for x in leaves)
         spec = Spec(self.kernel, structure, scalars, self._vmap)
@@ -197,21 +203,20 @@ class JaxCall:
         def arguments(arrays: Sequence[Any]) -> list[Any]:
             return list(unflatten(spec.structure, spec.leaves(arrays)))
 
+        tree = _jax().jax.tree
+
+        def fwd(*arrays: Any) -> Any:
+            made = given_fwd(*arguments(arrays))
+            if not isinstance(made, (tuple, list)) or len(made) != 2:
+                return made  # JAX says so
+            return made[0], hidden(tree, made[1])
+
         def bwd(residuals: Any, gradients: Any) -> tuple[Any, ...]:
-            made: Any = given_bwd(residuals, gradients)
-            tops = spec.structure
-            if not isinstance(made, (tuple, list)) or len(made) != len(tops):
-                count = len(made) if isinstance(made, (tuple, list)) else 1
-                what = f"bwd gave {count} gradients for {len(tops)} arguments"
-                hint = "a tuple, with None for an argument without a gradient"
-                raise BadCallArgument(kernel=name, what=what, hint=hint)
-            found: dict[int, Any] = {}
-            for top, gradient in zip(tops, made, strict=True):
-                _pair(top, gradient, found)
+            found = by_leaf(name, spec.structure, given_bwd(shown_again(tree, residuals), gradients))
             return tuple(found.get(i) for i, x in enumerate(spec.scalars) if x is None)
 
         function = _jax().jax.custom_vjp(lambda *arrays: _bind(spec, arrays))
-        function.defvjp(lambda *arrays: given_fwd(*arguments(arrays)), bwd)
+        function.defvjp(fwd, bwd)
         return function
 
 
@@ -222,10 +227,13 @@ def call(kernel: Kernel, *, vmap: str | None = None) -> JaxCall:
     scalars are static. On a CPU the interpreter runs it, on a GPU code without Python. `input_output_aliases` of the
     kernel are given to XLA. `vmap`: "grid" adds an axis before the grid, "loop" repeats the call; by default "grid", if
     the kernel allows it. Differentiable after `.defvjp(fwd, bwd)`. Raises `BadCallArgument` for an object that is no
-    kernel, and for another `vmap`.
+    kernel, a kernel on a mesh, and another `vmap`.
     """
     if not isinstance(kernel, Kernel):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadCallArgument(kernel="jax.call", what=f"a {type(kernel).__name__}", hint="pass a `@kd.kernel`")
+    if isinstance(kernel, MeshKernel):
+        what, hint = f"a kernel on {kernel.mesh}", "call it outside of JAX's transformations, with lists of arrays"
+        raise BadCallArgument(kernel=kernel.name, what=what, hint=hint)
     if vmap not in (None, "grid", "loop"):
         raise BadCallArgument(kernel=kernel.name, what=f"vmap={vmap!r}", hint='None, "grid" or "loop"')
     _jax()
@@ -261,20 +269,6 @@ def _check_scalars(kernel: Kernel, args: tuple[Any, ...]) -> None:
                 f"make it static, `jax.jit(..., static_argnames={name!r})`, or have the kernel take an array of rank 0"
             )
             raise BadCallArgument(kernel=kernel.name, what=what, hint=hint)
-
-
-def _pair(structure: Any, gradient: Any, found: dict[int, Any]) -> None:
-    """The gradients of leaves, by number. The gradient of a whole argument may be None."""
-    if structure is None or gradient is None:
-        return
-    if isinstance(structure, int):
-        found[structure] = gradient
-    elif isinstance(structure, dict):
-        for key, part in structure.items():
-            _pair(part, gradient[key], found)
-    else:
-        for part, item in zip(structure, gradient, strict=True):
-            _pair(part, item, found)
 
 
 def _bind(spec: Spec, arrays: Sequence[Any]) -> Any:

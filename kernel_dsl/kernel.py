@@ -15,27 +15,27 @@ import numpy as np
 from . import dtypes as dt
 from . import forking
 from .boundary import checks_itself, opaque, public, unguarded
-from .call_inputs import PreparedCall, array_input, lower_geometry, overlaps_of
+from .call_inputs import PreparedCall, array_input, given_outputs, lower_geometry, overlaps_of
 from .dataclass import changed, dataclass
 from .definition import ArrayInput, Definition, Input, ScalarInput, axes, output_structs
 from .diagnostics import shown
 from .dims import as_shapes, sample
 from .dtypes import as_dtype
-from .errors import BadCallArgument, BadCallValue, KernelArgument, LiteralOutOfRange
-from .kernel_arguments import as_aliases, axis_names, check_interpret, check_static, check_threads, either
-from .loading import first_of, load
+from .errors import BadCallArgument, KernelArgument, LiteralOutOfRange
+from .kernel_arguments import as_aliases, axis_names, by_position, check_interpret, check_static, check_threads, either
+from .loading import load
 from .memory import ShapeDtypeStruct, settled
 from .mesh import Mesh
 from .options import CompilerParams
 from .packed import pack, packed_dtype, stored, stored_shape, unpacked
 from .scalar_struct import ScalarStruct
 from .sizes import Geometry, geometry
-from .source import here, of_function
+from .source import of_function
 from .specialisations import Specialisation, Table, sizeless
 from .stages import Stages, print_stages, target_named
 from .target import DEFAULT
 from .tree import flatten, unflatten
-from .variables import Symbol, Variable, ask, binding_is_active, repeating
+from .variables import Symbol, Variable, ask, binding_is_active
 
 if TYPE_CHECKING:
     from .profile import Profile
@@ -70,7 +70,8 @@ def kinds() -> Kinds:
 class Kernel:
     """A decorated body. Call it with arrays; it is traced and compiled once for each signature.
 
-    `k(*inputs, out=None, stream=None, interpret=None)` returns the outputs, in the structure of `out_type`.
+    `k(*inputs, out=None, stream=None, interpret=None)` returns the outputs, in the structure of `out_type`. Inputs may be
+    given by the names of the body's parameters.
     """
 
     def __init__(self, definition: Definition, interpret: Any, debug: bool) -> None:
@@ -101,8 +102,13 @@ class Kernel:
     # --- calling ----------------------------------------------------------------------------------
 
     @opaque
-    def __call__(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
-        """Run the kernel. `out`: preallocated outputs; `stream`: a CUDA stream; `interpret`: see `kd.kernel`."""
+    def __call__(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None, **named: Any) -> Any:
+        """Run the kernel. `out`: preallocated outputs; `stream`: a CUDA stream; `interpret`: see `kd.kernel`.
+
+        `named`: inputs by the names of the body's parameters.
+        """
+        if named:
+            args = by_position(self._definition, args, named)
         fast = self._fast
         if fast is not None and interpret is None:
             if stream is None and not fast.recording.active:
@@ -163,7 +169,7 @@ class Kernel:
         check_interpret(interpret, self.name)
         leaves, structure = flatten(args)
         logical = [x for x in leaves if is_array(x) and not isinstance(x, np.generic)]
-        given_outs = self._given_outputs(out, leaves, structure)
+        given_outs = None if out is None else given_outputs(self._definition, out, map(self._struct, leaves), structure)
         arrays, packing = stored(logical, _nibbles())
         outs = None if given_outs is None else stored(given_outs, _nibbles(), written=True)[0]
         views = [view(a) for a in arrays]
@@ -246,31 +252,6 @@ class Kernel:
         """The target that `CompilerParams` names; None for the GPU's own."""
         return self._definition.params.target
 
-    def _given_outputs(self, out: Any, leaves: Sequence[Any], structure: Any) -> list[Any] | None:
-        """The leaves of `out=`. Raises `BadCallArgument` where they don't match `out_type`."""
-        if out is None:
-            return None
-        given, shape = flatten(out)
-        structs = unflatten(structure, [self._struct(x) for x in leaves])
-        expected, _wanted = output_structs(self._definition, structs)
-        if len(given) != len(expected):
-            what = f"out= holds {len(given)} arrays, and out_type has {len(expected)}"
-            raise BadCallArgument(kernel=self.name, what=what, hint="give one array for each output", loc=here())
-        for number, (array, struct) in enumerate(zip(given, expected, strict=True)):
-            if struct is None:
-                continue
-            shape = tuple(getattr(array, "shape", ()))
-            if shape != struct.shape and repeating():  # it has room for the output at the variables' largest values
-                array = given[number] = first_of(array, struct.shape)
-                shape = tuple(array.shape)
-            if not hasattr(array, "shape") or not hasattr(array, "dtype"):
-                what = f"output {number} of out= is a {type(array).__name__}, not an array"
-                raise BadCallArgument(kernel=self.name, what=what, hint="pass preallocated arrays")
-            if shape != struct.shape or as_dtype(array.dtype) != struct.dtype:
-                what = f"output {number} of out= is {as_dtype(array.dtype)}{list(shape)}, and out_type says {struct}"
-                raise BadCallValue(kernel=self.name, what=what, hint="allocate it with the output's shape and dtype")
-        return given
-
     def _struct(self, x: Any) -> ShapeDtypeStruct:
         if isinstance(x, ShapeDtypeStruct):
             return x
@@ -346,8 +327,9 @@ class Kernel:
         return stages
 
     @checks_itself("target")
-    def lower(self, *args: Any, target: str | None = None) -> Stages:
+    def lower(self, *args: Any, target: str | None = None, **named: Any) -> Stages:
         """Trace for arguments like these (arrays, `ShapeDtypeStruct`s, scalars) and a target; nothing runs."""
+        args = by_position(self._definition, args, named)
         leaves, structure = flatten(args)
         inputs = tuple(self._lower_input(x) for x in leaves)
         name = target if target is not None else self._definition.params.target or DEFAULT.name
@@ -379,10 +361,11 @@ class Kernel:
         """Call the kernel, and time each `kd.named_scope` and wait (docs/profiling.md). `space`: events of a warp."""
         return kinds().profile(self, args, space, out, stream, interpret)
 
-    def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
+    def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None, **named: Any) -> Any:
         """Fix the arguments: after `bound = k.bind(x, y)`, `bound()` launches on the same arrays, the fastest way."""
         from kernel_dsl.runtime import bind, bind_packed
 
+        args = by_position(self._definition, args, named)
         prepared = self._prepare(args, out, self._interpret if interpret is None else interpret)
         tree = prepared.kernel.output_tree
         structure = operator.itemgetter(0) if tree == 0 else functools.partial(unflatten, tree)

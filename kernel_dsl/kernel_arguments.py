@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from .arguments import static_int
+from .boundary import public
 from .definition import Definition, axes, named_axes
 from .diagnostics import shown
 from .errors import BadCallArgument, KernelArgument, KernelValue
@@ -23,6 +25,41 @@ def as_aliases(given: Any) -> tuple[tuple[int, int], ...]:
         hint = "a dict from the number of an input to that of an output"
         raise KernelArgument(what=f"input_output_aliases={shown(given)}", hint=hint)
     return found
+
+
+@public
+def by_position(definition: Definition, args: Any, named: Any) -> tuple[Any, ...]:
+    """A call's inputs in order: `args`, then those that the dict `named` gives by the names of the body's parameters.
+
+    Raises `BadCallArgument` for a name that is no parameter, or that an earlier input is missing before.
+    """
+    if not named:
+        return args
+    parameters = inspect.signature(definition.body).parameters.values()
+    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    given = [*args]
+    for name in names[len(args) :]:
+        if name not in named:
+            break
+        given.append(named[name])
+    if len(given) == len(args) + len(named):
+        return tuple(given)
+    for name in named:
+        if name not in names:
+            what, hint = (
+                f"{name!r} is not one of its inputs",
+                f"parameters of the body are {', '.join(names) or 'nameless'}",
+            )
+            raise BadCallArgument(kernel=definition.name, what=what, hint=hint)
+        if names.index(name) < len(args):
+            hint = (
+                f"the first {len(args)} inputs are given by position"
+                if len(args) > 1
+                else "the first is given by position"
+            )
+            raise BadCallArgument(kernel=definition.name, what=f"{name!r} is given twice", hint=hint)
+    missing = names[len(given)]
+    raise BadCallArgument(kernel=definition.name, what=f"the input {missing!r} is missing", hint=f"give `{missing}`")
 
 
 def either(new: str, value: Any, old: str, old_value: Any) -> Any:

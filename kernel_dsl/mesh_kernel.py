@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue, KernelValue
 from .errors_mesh import MeshArgument, MeshMismatch, RanksDiffer
 from .kernel import Kernel, kinds
-from .kernel_arguments import check_interpret
+from .kernel_arguments import by_position, check_interpret
 from .loading import load
 from .memory import ShapeDtypeStruct
 from .mesh import ROOM, Mesh, Meshed, Reach, has_ranks, table_rows
@@ -61,16 +62,20 @@ class MeshKernel(Kernel):
         return self._mesh
 
     @unguarded
-    def __call__(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
+    def __call__(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None, **named: Any) -> Any:
         """Run the kernel on all devices. `out`: preallocated outputs; `stream`: one stream a device; see `kd.kernel`."""
+        if named:
+            args = by_position(self._definition, args, named)
         fast = self._fast
         if fast is not None and interpret is None and not fast.recording.active:
             result = fast(args, out, stream)
             if result is not fast.miss:
                 return result
+        if "jax" in sys.modules and (on_tracers := kinds().tracing(args)) is not None:
+            return on_tracers(self, args, out, stream, interpret)  # which refuses it
         return self._call(args, out, stream, interpret)
 
-    def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None) -> Any:
+    def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None, **named: Any) -> Any:
         """Not for kernels on a mesh: raises `BadCallArgument`."""
         raise self._refused("bind")
 
@@ -243,8 +248,9 @@ class MeshKernel(Kernel):
     def _lower_input(self, x: Any) -> Input:
         return super()._lower_input(x[0] if is_row(x) else x)
 
-    def lower(self, *args: Any, target: str | None = None) -> Stages:
+    def lower(self, *args: Any, target: str | None = None, **named: Any) -> Stages:
         """Trace for arguments like these, those of one device or lists of one array a device; nothing runs."""
+        args = by_position(self._definition, args, named)
         leaves, structure = flatten(args, lambda x: x is not args and is_row(x))
         inputs = tuple(self._lower_input(x) for x in leaves)
         name = target if target is not None else self._definition.params.target or target_named(None).name

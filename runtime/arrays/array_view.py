@@ -188,6 +188,14 @@ def common_framework(arrays: Iterable[ArrayView], kernel: str, where: str = "") 
     return frameworks(names.pop() if names else "numpy")
 
 
+def beside(interop: Any, arrays: Iterable[ArrayView], kernel: str) -> Interop:
+    """The interop module, for results where these arrays are: JAX may have several devices in host memory.
+
+    Raises ArgumentValueError for arrays on two of them.
+    """
+    return interop.beside(arrays, kernel) if interop.name == "jax" else interop
+
+
 _loaded: dict[str, Interop] = {}
 _by_type: dict[type, Interop] = {}
 

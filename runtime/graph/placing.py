@@ -12,7 +12,7 @@ import numpy as np
 
 from kernel_dsl.tree import flatten, unflatten
 
-from ..arrays.array_view import CPU, ArrayView, frameworks, narrowed, view
+from ..arrays.array_view import CPU, ArrayView, beside, frameworks, narrowed, view
 from ..devices import memory
 from ..devices.devices import cuda_device
 from ..devices.failures import describe_array
@@ -249,7 +249,8 @@ class Places:
         there = slot.current
         if not output.frozen or there is None:
             return output.array
-        return frameworks("jax").finish(there.owner, there, stream)
+        home = beside(frameworks("jax"), [view(output.array)] if there.device == CPU else [], "graph")
+        return home.finish(there.owner, there, stream)
 
 
 def _twin(there: ArrayView, stream: int) -> ArrayView:

@@ -12,7 +12,7 @@ from kernel_dsl.errors_mesh import MeshMismatch, NoMulticast, RanksDiffer
 from kernel_dsl.launch_plan import LaunchPlan
 from kernel_dsl.mesh import Mesh, Reach
 
-from ..arrays.array_view import CPU, ArrayView, common_framework, overlap, view
+from ..arrays.array_view import CPU, ArrayView, beside, common_framework, overlap, view
 from ..devices import memory
 from ..devices.streams import stream_handle
 from ..errors import ArgumentTypeError, ArgumentValueError, RunError
@@ -123,11 +123,11 @@ class MeshCall:
         else:
             fresh = [n for n, s in enumerate(specs) if not self._given and s.fill is None and s.alias is None]
             interpreter.launch(loaded[0], sides, specs, fresh, reach, self.kept)
-        finish = self._interop.finish
         if self._given:
             return [list(row) for row in self._given]
+        homes = [beside(self._interop, [row[r] for row in self.inputs], self.name) for r in range(self.mesh.size)]
         return [
-            [finish(a, v, s) for a, v, s in zip(row, views, self._streams, strict=True)]
+            [home.finish(a, v, s) for home, a, v, s in zip(homes, row, views, self._streams, strict=True)]
             for row, views in zip(results, outs, strict=True)
         ]
 

@@ -15,7 +15,7 @@ from kernel_dsl.compiled import OutputSpec
 from kernel_dsl.interpret_params import InterpretParams
 from kernel_dsl.mesh import Mesh, Reach
 
-from ..arrays.array_view import CPU, ArrayView, common_framework, view
+from ..arrays.array_view import CPU, ArrayView, beside, common_framework, view
 from ..devices import memory
 from ..devices.devices import pick_device
 from ..devices.streams import stream_handle
@@ -44,7 +44,7 @@ class RankCall:
         self.ranks: Ranks = ranks_of(mesh, name)
         self.arrays: list[Any] = [row[0] for row in rows]
         self.inputs: list[ArrayView] = [view(a) for a in self.arrays]
-        self.interop = common_framework(self.inputs, name)
+        self.interop = beside(common_framework(self.inputs, name), self.inputs, name)
         places = {v.device[0] for v in self.inputs if v.size}
         if len(places) > 1:
             raise ArgumentValueError(f"kernel {name!r}: some arrays lie on a GPU, and some in host memory")

@@ -11,7 +11,7 @@ from kernel_dsl.compiled import OutputSpec, TensorMapParam
 from kernel_dsl.launch_plan import LaunchPlan
 from kernel_dsl.source import here
 
-from ..arrays.array_view import CPU, ArrayView, common_framework, interop_of, row_major, view
+from ..arrays.array_view import CPU, ArrayView, beside, common_framework, interop_of, row_major, view
 from ..devices import driver, memory
 from ..devices.device import Loaded
 from ..devices.devices import cuda_device, device_index
@@ -60,7 +60,7 @@ def begin(
     views = [view(a, handle or 0) for a in inputs]
     given = [view(a, handle or 0) for a in out or ()]
     everything = views + given
-    interop = common_framework(everything, plan.name, where(plan))
+    interop = beside(common_framework(everything, plan.name, where(plan)), everything, plan.name)
     index = device_index(everything)
     if index is not None and device.kind == "cuda" and index != device.index:
         raise ArgumentValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import re
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl import hosting
 from kernel_dsl.errors import BadCallArgument, RefAsValue, StoreShape
+from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 jnp = jax.numpy
@@ -61,6 +63,16 @@ def test_several_outputs_nests_and_static_scalars() -> None:
     np.testing.assert_array_equal(filled, [7, 7, 7])
     again, _ = jax.jit(lambda x: scaled({"b": x, "a": x}, np.float32(3)))(X)
     np.testing.assert_array_equal(again, X * 3 + X)
+
+
+def test_inputs_by_name() -> None:
+    """`static_argnames` finds the body's parameters, and hands them on by name."""
+    both = {"a": X, "b": X}
+    for run in (scaled, jax.jit(scaled, static_argnames="s"), jax.jit(kd.jax.call(scaled), static_argnames="s")):
+        np.testing.assert_array_equal(run(both, s=2.0)[0], X * 2 + X)
+    np.testing.assert_array_equal(jax.jit(through_smem)(y_ref=X, x_ref=X), (X + 4) * X)
+    assert scaled.lower(d=both, s=2.0).ptx == scaled.lower(both, 2.0).ptx
+    np.testing.assert_array_equal(scaled.bind(both, s=2.0)()[0], X * 2 + X)
 
 
 def test_abstract_evaluation_traces_nothing() -> None:
@@ -130,6 +142,64 @@ def test_gradients_by_defvjp() -> None:
         jax.grad(lambda x: kd.jax.call(scaled).defvjp(f._rules[0], lambda s, g: (g,))({"a": x, "b": x}, 1.0)[0].sum())(
             X
         )
+
+
+@pytest.mark.parametrize("number", [2.5, np.float32(2.5), 3, True, float("nan")], ids=repr)
+@pytest.mark.parametrize("run", [lambda f: f, jax.jit])
+def test_numbers_among_the_residuals_stay_static(number: Any, run: Any) -> None:
+    given: list[Any] = []
+
+    def bwd(kept: Any, g: Any) -> Any:
+        given.append(kept["s"])
+        return {"a": f({"a": g, "b": jnp.zeros_like(g)}, kept["s"])[0], "b": g}, None
+
+    f = kd.jax.call(scaled).defvjp(lambda d, s: (f(d, s), {"s": s}), lambda kept, g: bwd(kept, g[0]))
+    gradient = run(jax.grad(lambda x: f({"a": x, "b": x}, s=number)[0].sum()))(X)
+    np.testing.assert_array_equal(gradient, np.full_like(X, number + 1))
+    assert {type(x) for x in given} == {type(number)}
+
+
+def test_gradients_of_a_dataclass() -> None:
+    @dataclasses.dataclass
+    class Pair:
+        left: Any
+        right: Any
+
+    @kd.kernel(out_type=lambda pair: pair.left)
+    def product(pair: Any, o: Any) -> None:
+        o[...] = pair.left[...] * pair.right[...]
+
+    f = kd.jax.call(product)
+    f.defvjp(lambda p: (f(p), (p.left, p.right)), lambda kept, g: (Pair(f(Pair(g, kept[1])), None),))
+    np.testing.assert_array_equal(jax.grad(lambda x: f(Pair(x, x * 3)).sum())(X), X * 3)
+
+
+@pytest.mark.parametrize("gradient", ["x", (), {"a": X}, {"a": X, "b": X, "c": X}, X])
+def test_gradients_in_another_nest(gradient: Any) -> None:
+    f = kd.jax.call(scaled).defvjp(lambda d, s: (f(d, s), None), lambda kept, g: (gradient, None))
+    with pytest.raises(BadCallArgument, match=r"bwd gave .* for argument 0, which is \{'a': value, 'b': value\}"):
+        jax.grad(lambda x: f({"a": x, "b": x}, 2.0)[0].sum())(X)
+
+
+@pytest.mark.skipif(len(jax.devices("cpu")) < 4, reason="JAX has one CPU device")
+def test_results_are_where_the_arguments_are() -> None:
+    """As with JAX's own operations: arrays that are not committed follow those that are."""
+    cpus = jax.devices("cpu")
+    with jax.default_device(cpus[0]):
+        free = jnp.asarray(X)
+    there = jax.device_put(X, cpus[1])
+    for args in ((there, there), (free, there), (there, free)):
+        bound, graph = through_smem.bind(*args), kd.Graph()
+        with graph:
+            through_smem(*args)
+        for found in (through_smem(*args), bound(), bound(), graph(), kd.jax.call(through_smem)(*args)):
+            assert (found.devices(), found.committed) == ({cpus[1]}, True)
+            np.testing.assert_array_equal(found, (X + 4) * X)
+    with jax.default_device(cpus[2]):
+        found = twice(jnp.asarray(X))
+    assert (found.devices(), found.committed) == ({cpus[2]}, False)
+    with pytest.raises(ArgumentValueError, match=r"'through_smem' are on cpu:1 and cpu:2; move them to one device"):
+        through_smem(there, jax.device_put(X, cpus[2]))
 
 
 def test_donation_and_aliases() -> None:
@@ -233,6 +303,19 @@ def test_shapes_that_do_not_fit_say_so_while_jax_compiles() -> None:
 
     with pytest.raises(StoreShape, match=r"\(128,\) does not broadcast"):
         jax.jit(fixed)(X)
+
+
+@pytest.mark.parametrize("run", [lambda k: jax.jit(lambda x: k([x, x]))(X), lambda k: jax.jit(k)(X), kd.jax.call])
+def test_kernels_on_a_mesh_are_refused(run: Any) -> None:
+    on_two = kd.kernel(lambda x, o: None, out_type=lambda x: x, mesh=kd.Mesh(("x",), (2,)), name="on_two")
+    with pytest.raises(BadCallArgument, match=r"`on_two`: a kernel on a mesh of 2 devices"):
+        run(on_two)
+
+
+@pytest.mark.parametrize("word", ["bind", "lower", "profile"])
+def test_what_needs_memory_says_so(word: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"has no memory: do this outside of JAX's transformations"):
+        jax.jit(getattr(twice, word))(X)
 
 
 @pytest.mark.parametrize("word", ["out", "stream", "interpret"])

@@ -7,7 +7,7 @@ its inputs before the launch, and for the launch before it returns.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
@@ -32,14 +32,35 @@ def _wide(dtype: DType) -> Any:
 
 
 class _Jax:
+    """The file's interface.
+
+    `home`: the CPU of JAX for results in host memory; None for the first one. `committed`: they stay there, as JAX calls it.
+    """
+
     name = "jax"
+
+    def __init__(self, home: Any = None, committed: bool = True) -> None:
+        self._home = home
+        self._committed = committed
+
+    def beside(self, arrays: Iterable[ArrayView], kernel: str) -> _Jax:
+        """This interface, for results where these arrays are. Raises ArgumentValueError for arrays on several CPUs."""
+        places = [
+            (next(iter(a.owner.devices())), getattr(a.owner, "committed", True)) for a in arrays if a.device == CPU
+        ]
+        fixed = list(dict.fromkeys(device for device, committed in places if committed))
+        if len(fixed) > 1:
+            listed = " and ".join(map(str, fixed))
+            raise ArgumentValueError(
+                f"the arrays of a call of {kernel!r} are on {listed}; move them to one device with jax.device_put"
+            )
+        return _Jax(fixed[0]) if fixed else _Jax(places[0][0], committed=False) if places else self
 
     def view(self, array: Any, stream: int) -> ArrayView:
         if isinstance(array, jax.core.Tracer) or not isinstance(array, jax.Array):
             raise ArgumentTypeError(
-                f"a kernel cannot be called with a {type(array).__name__}: it needs arrays with "
-                "values. Call it "
-                "outside jax.jit, or inside through jax.pure_callback"
+                f"a {type(array).__name__} has no memory: do this outside of JAX's transformations. Inside them a call, "
+                "`kernel(x)`, works, and `lower` takes a `kd.ShapeDtypeStruct`"
             )
         if array.is_deleted():
             raise ArgumentValueError("a JAX array that was deleted or donated cannot be passed to a kernel")
@@ -78,7 +99,9 @@ class _Jax:
     def finish(self, array: Any, view: ArrayView, stream: int) -> Any:
         if isinstance(array, np.ndarray):
             with _wide(view.dtype):
-                return jax.device_put(array, jax.devices("cpu")[0])
+                home = self._home or jax.devices("cpu")[0]
+                with nullcontext() if self._committed else jax.default_device(home):
+                    return jax.device_put(array, home if self._committed else None)
         driver.check(driver.api().cuStreamSynchronize(stream))
         return array
 
