@@ -8,10 +8,13 @@ from importlib import import_module
 from typing import Any
 
 from . import library
+from .diagnostics import shown
 from .errors import BadCallArgument
 from .lazy import once
+from .library.attention_captured import capture
+from .torch_functions import graph_function
 
-__all__ = ["override"]
+__all__ = ["function", "override"]
 
 try:
     _torch: Any = import_module("torch")
@@ -29,6 +32,21 @@ else:  # torch.compile takes these calls into its graph as they are, and finds t
         _function = getattr(library, _name)
         vars(_function)["__name__"] = _name
         import_module("torch._dynamo").allow_in_graph(_function)
+
+
+def function(body: Callable[..., Any]) -> Any:
+    """A function that `torch.compile(fullgraph=True)` takes as `score_mod=`, `mask_mod=` or `epilogue=`; it may decorate one.
+
+    Make it outside of the compiled function. It is a constant there: numbers that it closes over keep the values of the
+    first call, and another function compiles again. Raises `BadCallArgument` for a body that closes over arrays, which
+    would not be inputs of the graph.
+    """
+    if not callable(body):
+        raise BadCallArgument(kernel="torch.function", what=shown(body), hint="pass a function")
+    if capture(body, 0)[1]:
+        hint = "compute with positions and numbers, or call the library outside of torch.compile"
+        raise BadCallArgument(kernel="torch.function", what="a function that closes over arrays", hint=hint)
+    return graph_function(body)
 
 
 def _product(a: Any, b: Any) -> Any:

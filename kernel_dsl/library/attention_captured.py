@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import kernel_dsl as kd
+from kernel_dsl.torch_functions import GraphFunction
 
 FOREIGN = frozenset({"numpy", "torch", "jax", "jaxlib", "cupy", "kernel_dsl", "ml_dtypes", *sys.stdlib_module_names})
 PLAIN = (bool, int, float, complex, str, bytes, np.generic, type, ModuleType, type(None))
@@ -188,6 +189,8 @@ class _Parts:
             return (type(x), x), None
         if isinstance(x, FunctionType):
             return self.function(x)
+        if isinstance(x, GraphFunction):
+            return self.of(x.function, names)
         if isinstance(x, (tuple, list)):
             return self.several(type(x), list(x), lambda parts: _sequence(type(x), parts), names)
         if isinstance(x, dict):

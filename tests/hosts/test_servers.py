@@ -176,7 +176,9 @@ def test_coroutines_wait_for_events() -> None:
         await done(event)
         wanted = x
         for _ in range(LAUNCHES):
-            wanted = torch.add(y, wanted, alpha=2.0)  # exact products: one rounding, with a fused multiply-add or without
+            wanted = torch.add(
+                y, wanted, alpha=2.0
+            )  # exact products: one rounding, with a fused multiply-add or without
         return torch.equal(found, wanted)
 
     async def tick() -> None:

@@ -232,3 +232,45 @@ def test_symbolic_sizes_of_two_programs(name: str) -> None:
             torch.testing.assert_close(found, plain, rtol=1e-3, atol=1e-3)
             ours, wanted = (torch.autograd.grad(x.sum(), given[:2]) for x in (found, plain))
             torch.testing.assert_close(ours, wanted, rtol=1e-3, atol=1e-3)
+
+
+# --- functions as arguments of the library, in one graph --------------------------------------------------
+
+
+def weighted(weight: float) -> Any:
+    return lambda score, b, h, q, k: score * weight - (q - k) * (q - k)
+
+
+FUNCTION_CALLS: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
+    "score_mod": (weighted(0.5), lambda x, f: kd.library.attention(x, x, x, score_mod=f)),
+    "mask_mod": (lambda b, h, q, k: (q + k) % 3 == 0, lambda x, f: kd.library.attention(x, x, x, mask_mod=f)),
+    "epilogue": (lambda x: x * x + 1, lambda x, f: kd.library.matmul(x, x.mT, epilogue=f)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTION_CALLS)
+def test_functions_in_one_graph(name: str) -> None:
+    body, call = FUNCTION_CALLS[name]
+    given = kd.torch.function(body)
+    run = torch.compile(call, fullgraph=True, backend="aot_eager", dynamic=name != "epilogue")
+    for n in (16, 24):
+        x, y = (torch.linspace(-1, 1, n * 16).reshape(1, 1, n, 16).requires_grad_() for _ in range(2))
+        found, wanted = run(x, given), call(y, body)
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(*(torch.autograd.grad(o.sin().sum(), i)[0] for o, i in ((found, x), (wanted, y))))
+        torch.testing.assert_close(call(y, given), wanted)
+
+
+def test_another_function_compiles_again() -> None:
+    run = torch.compile(lambda x, f: kd.library.attention(x, x, x, score_mod=f), fullgraph=True, backend="aot_eager")
+    x = torch.linspace(-1, 1, 256).reshape(1, 1, 16, 16)
+    for weight in (0.5, 4.0, -2.0):
+        found = run(x, kd.torch.function(weighted(weight)))
+        torch.testing.assert_close(found, kd.library.attention(x, x, x, score_mod=weighted(weight)))
+
+
+def test_what_is_no_function_of_a_graph() -> None:
+    with pytest.raises(BadCallArgument, match=r"`torch\.function`: 3"):
+        kd.torch.function(3)
+    with pytest.raises(BadCallArgument, match="a function that closes over arrays"):
+        kd.torch.function(lambda score, b, h, q, k: score + A[q, k])
