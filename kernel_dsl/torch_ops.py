@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -21,12 +21,13 @@ def define(
     schema: str,
     run: Callable[..., Any],
     fake: Callable[..., Any],
-    mutates: Sequence[str] = (),
+    mutates: Mapping[str, int] | None = None,
     one_place: bool = True,
 ) -> Any:
     """The custom op `name`, "namespace::op", whose result `run(*args)` makes without gradients: a `CustomOpDef`.
 
-    `run` returns new tensors, and writes the arguments that `mutates` names. `one_place`: its tensors are all on one device.
+    `run` returns new tensors, and writes the arguments in `mutates`, which has their numbers by name. `one_place`: its tensors are
+    all on one device.
     Beside calling its function, a custom op of PyTorch looks for gradients, is dispatched again, compares the memory of results
     and arguments, and hides from torch.compile. All this takes longer than a launch. So the dispatcher calls `run` directly if
     only the memory of the tensors matters, as in code that torch.compile made.
@@ -37,7 +38,7 @@ def define(
         with torch.no_grad():
             return run(*args, **kwargs)
 
-    op = torch.library.custom_op(name, without_gradients, mutates_args=tuple(mutates), schema=schema)
+    op = torch.library.custom_op(name, without_gradients, mutates_args=tuple(mutates or ()), schema=schema)
     check = partial(_check_places, name, torch.Tensor) if one_place else _anywhere
 
     def of_one_place(*args: Any) -> Any:
@@ -56,8 +57,8 @@ def define(
     whole = _autograd_of(op)
     for place in _PLACES:
         library.impl(word, below, place)
-        if whole is not None and not mutates:  # what counts the writes to tensors is between autograd and a mutating op
-            above = _at_autograd(torch, place, run, whole, check)
+        if whole is not None:  # what counts the writes to tensors is between autograd and a mutating op
+            above = _writing(torch, name, whole, mutates) if mutates else _at_autograd(torch, place, run, whole, check)
             library.impl(word, above, f"Autograd{place}", with_keyset=True)
     return op
 
@@ -145,6 +146,20 @@ def _at_autograd(
         if not with_gradients() and keyset.raw_repr() == plain and watched() is None:
             return run(*args)
         check(args)
+        return whole(keyset, *args, **kwargs)
+
+    return _unseen(at_autograd)
+
+
+def _writing(torch: Any, name: str, whole: Callable[..., Any], mutates: Mapping[str, int]) -> Callable[..., Any]:
+    """The autograd of an op that writes arguments. PyTorch's own takes the gradient of what is written as it is."""
+
+    def at_autograd(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        for word, number in mutates.items():
+            if args[number].requires_grad and torch.is_grad_enabled():
+                what = f"it writes {word!r}, which requires grad, and has no derivative"
+                hint = f"call it under `torch.no_grad()`, or with `{word}.detach()`"
+                raise BadCallArgument(kernel=name, what=what, hint=hint)
         return whole(keyset, *args, **kwargs)
 
     return _unseen(at_autograd)

@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from keyword import iskeyword
 from types import SimpleNamespace
 from typing import Any, cast
@@ -122,7 +123,7 @@ def as_torch_op(
         return stages.ir, stages.assembled()
 
     take_name(torch, name, definition)
-    op = define(name, schema, run, fake, [names[i] for i in written])
+    op = define(name, schema, run, fake, {names[i]: i for i in written})
     if plain and outputs and not definition.params.profile_space:
         add_twin(op, schema, run, fake, compiled, ctypes.addressof(recording.seen_by_host_code))
     wider = None if backward else with_axis
@@ -132,8 +133,8 @@ def as_torch_op(
 
     if backward is not None:
         differentiate(op, name, backward, setup_context or _keep_all, vmap)
-    elif not written:
-        op.register_vmap(vmap)
+    else:
+        op.register_vmap(partial(_written_parts, op, name, {i: names[i] for i in written}) if written else vmap)
     return op
 
 
@@ -208,6 +209,24 @@ def _in_parts(op: Any, with_axis: Any, size: int, dims: Sequence[Any], args: Seq
             made = _flat(kernel(*moved))
         return (made[0], 0) if len(made) == 1 else (tuple(made), (0,) * len(made))
     return in_parts(op, size, dims, args)
+
+
+def _written_parts(
+    op: Any, name: str, written: Mapping[int, str], info: Any, dims: Sequence[Any], *args: Any
+) -> tuple[Any, Any]:
+    """The rule of `torch.vmap` for an op that writes inputs, by number: the op for each part, where it lies."""
+    torch: Any = _torch()
+    for number, word in written.items():
+        if dims[number] is None:
+            raise ArgumentValueError(f"torch.vmap of op {name!r} does not map {word!r}, which all parts would write")
+    rows = [
+        op(*(a if d is None else a.select(d, part) for a, d in zip(args, dims, strict=True)))
+        for part in range(info.batch_size)
+    ]
+    if not rows or rows[0] is None:
+        return None, None
+    found = [torch.stack(column) for column in zip(*map(_listed, rows), strict=True)]
+    return (found[0], 0) if len(found) == 1 else (tuple(found), (0,) * len(found))
 
 
 def _torch() -> Any:
@@ -305,6 +324,10 @@ def _result(outputs: int) -> str:
     if outputs == 1:
         return "Tensor"
     return f"({', '.join(['Tensor'] * outputs)})"
+
+
+def _listed(made: Any) -> Sequence[Any]:
+    return made if isinstance(made, (tuple, list)) else [made]
 
 
 def _flat(result: Any) -> list[Any]:

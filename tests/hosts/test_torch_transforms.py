@@ -234,6 +234,50 @@ def test_symbolic_sizes_of_two_programs(name: str) -> None:
             torch.testing.assert_close(ours, wanted, rtol=1e-3, atol=1e-3)
 
 
+# --- ops that write in place --------------------------------------------------------------------------
+
+
+@kd.kernel(out_type=lambda x, y: (x, x), input_output_aliases={0: 0})
+def step_in_place(x: Any, y: Any, o: Any, before: Any) -> None:
+    old = o[...]
+    o[...] = old * 2 + y[...]
+    before[...] = old
+
+
+WRITES = step_in_place.as_torch_op("test_transforms::step_in_place", mutates_args=["x"], inputs=("x", "y"))
+
+
+@pytest.mark.parametrize("dims", [(0, 0), (0, None), (1, 0), (-1, 1)])
+def test_vmap_of_an_op_that_writes(dims: Any) -> None:
+    x, y = A.clone(), B if dims[1] is not None else B[0]
+    x, y = (t if d is None or d == 0 else t.mT.contiguous() for t, d in zip((x, y), dims, strict=True))
+    before, moved = x.clone(), x.movedim(dims[0], 0)
+    wanted = moved * 2 + (y if dims[1] is None else y.movedim(dims[1], 0))
+    found = func.vmap(lambda a, b: (WRITES(a, b), a)[0], in_dims=dims)(x, y)
+    torch.testing.assert_close(x.movedim(dims[0], 0), wanted)
+    torch.testing.assert_close(found, before.movedim(dims[0], 0))
+    with pytest.raises(ArgumentValueError, match=r"op 'test_transforms::step_in_place' does not map 'x'"):
+        func.vmap(lambda b: WRITES(B[0].clone(), b))(B)
+
+
+def test_what_is_written_has_no_gradient() -> None:
+    """PyTorch would take the gradient of a tensor that an op wrote for that of the tensor before it."""
+    x, writes = A.clone().requires_grad_(), r"`test_transforms::step_in_place`: it writes 'x', which requires grad"
+    for run in (
+        lambda: WRITES(x.clone(), B),
+        lambda: WRITES(x, B),
+        lambda: func.grad(lambda a: WRITES(a + 0, B).sum())(A),
+    ):
+        with pytest.raises(BadCallArgument, match=writes):
+            run()
+    torch.testing.assert_close(WRITES(A.clone(), x), A)  # what it reads may have one, that ends here
+    with torch.no_grad():
+        version = x._version
+        WRITES(x, B)
+    torch.testing.assert_close(x.detach(), A * 2 + B)
+    assert x._version > version
+
+
 # --- functions as arguments of the library, in one graph --------------------------------------------------
 
 
