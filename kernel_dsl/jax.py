@@ -31,7 +31,7 @@ from .lazy import once
 from .memory import ShapeDtypeStruct
 from .mesh_kernel import MeshKernel
 from .packed import refuse_packed
-from .residuals import Constant, by_leaf, hidden, plain, shown_again
+from .residuals import StaticNumber, by_leaf, hidden, plain, shown_again
 from .source import of_function
 from .target import DEFAULT
 from .torch_ops import no_forward_mode
@@ -69,7 +69,7 @@ def _jax() -> Any:
     except ImportError as error:
         what = f"JAX can't be imported ({error})"
         raise BadCallArgument(kernel="jax.call", what=what, hint="python -m pip install jax") from None
-    modules["jax"].tree_util.register_pytree_node(Constant, lambda x: ((), x), lambda x, _: x)
+    modules["jax"].tree_util.register_pytree_node(StaticNumber, lambda x: ((), x), lambda x, _: x)
     return SimpleNamespace(**modules, Primitive=primitive, buffer_callback=callback)
 
 

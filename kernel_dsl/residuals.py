@@ -13,7 +13,7 @@ from .tree import Record, flatten, pictured
 _NUMBERS = (bool, int, float, np.generic)
 
 
-class Constant:
+class StaticNumber:
     """A number among the residuals: a part of their structure, so that JAX makes no array of it."""
 
     def __init__(self, value: Any) -> None:
@@ -21,21 +21,23 @@ class Constant:
         self._key = (type(value), repr(value))  # equal for two NaNs
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Constant) and self._key == other._key
+        return isinstance(other, StaticNumber) and self._key == other._key
 
     def __hash__(self) -> int:
         return hash(self._key)
 
 
 def hidden(tree: Any, residuals: Any) -> Any:
-    """The residuals with `Constant`s in place of numbers. `tree`: the module `jax.tree`."""
-    return tree.map(lambda x: Constant(x) if isinstance(x, _NUMBERS) else x, residuals)
+    """The residuals with `StaticNumber`s in place of numbers. `tree`: the module `jax.tree`."""
+    return tree.map(lambda x: StaticNumber(x) if isinstance(x, _NUMBERS) else x, residuals)
 
 
 def shown_again(tree: Any, residuals: Any) -> Any:
     """The residuals as the forward rule returned them."""
     return tree.map(
-        lambda x: x.value if isinstance(x, Constant) else x, residuals, is_leaf=lambda x: isinstance(x, Constant)
+        lambda x: x.value if isinstance(x, StaticNumber) else x,
+        residuals,
+        is_leaf=lambda x: isinstance(x, StaticNumber),
     )
 
 

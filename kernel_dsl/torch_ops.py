@@ -26,8 +26,9 @@ def define(
 ) -> Any:
     """The custom op `name`, "namespace::op", whose result `run(*args)` makes without gradients: a `CustomOpDef`.
 
-    `run` returns new tensors, and writes the arguments in `mutates`, which has their numbers by name. `one_place`: its tensors are
-    all on one device.
+    `run` returns new tensors, and writes the arguments in `mutates`, which has their numbers by name. `one_place`: its
+    tensors are all on one device.
+
     Beside calling its function, a custom op of PyTorch looks for gradients, is dispatched again, compares the memory of results
     and arguments, and hides from torch.compile. All this takes longer than a launch. So the dispatcher calls `run` directly if
     only the memory of the tensors matters, as in code that torch.compile made.

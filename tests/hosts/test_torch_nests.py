@@ -48,7 +48,7 @@ PAIRS: dict[str, tuple[Function, Function]] = {
     "library": (lambda x, y: kd.library.matmul(x, y.mT), lambda x, y: x @ y.mT),
 }
 STEPS: dict[str, Callable[[Function], Function]] = {
-    "vmap": lambda f: func.vmap(f),
+    "vmap": func.vmap,
     "vmap of x": lambda f: func.vmap(f, in_dims=(0, None)),
     "vmap of y": lambda f: func.vmap(f, in_dims=(None, 0), out_dims=-1),
     "chunks": lambda f: func.vmap(f, chunk_size=1),
