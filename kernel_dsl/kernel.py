@@ -40,6 +40,9 @@ from .variables import Symbol, Variable, ask, binding_is_active
 if TYPE_CHECKING:
     from .profile import Profile
 
+# of `FastCalls`, once there are some: a call reads them faster here than through an object
+_miss: Any = None
+_recorder: Any = None
 _KEPT = 4096  # the most signatures, with sizes, whose launches are kept
 
 
@@ -107,17 +110,17 @@ class Kernel:
 
         `named`: inputs by the names of the body's parameters.
         """
-        if named:
-            args = by_position(self._definition, args, named)
         fast = self._fast
-        if fast is not None and interpret is None:
-            if stream is None and not fast.recording.active:
+        if fast is not None and interpret is None and not named:
+            if stream is None and not _recorder.active:
                 result = fast.latest(args, out, None)
-                if result is not fast.miss:
+                if result is not _miss:
                     return result
             result = fast(args, out, stream)
-            if result is not fast.miss:
+            if result is not _miss:
                 return result
+        if named:
+            return self(*by_position(self._definition, args, named), out=out, stream=stream, interpret=interpret)
         if "jax" in sys.modules and (on_tracers := kinds().tracing(args)) is not None:
             return on_tracers(self, args, out, stream, interpret)
         return self._call(args, out, stream, interpret)
@@ -155,6 +158,8 @@ class Kernel:
     def _learn(self, args: tuple[Any, ...], out: Any, prepared: PreparedCall) -> None:
         from kernel_dsl.runtime.plan.dispatch import FastCalls, first
 
+        global _miss, _recorder
+        _miss, _recorder = FastCalls.miss, FastCalls.recording
         if self._fast is None:
             self._fast = FastCalls()
         tree = prepared.kernel.output_tree

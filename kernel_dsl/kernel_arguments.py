@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from .arguments import static_int
@@ -27,6 +29,12 @@ def as_aliases(given: Any) -> tuple[tuple[int, int], ...]:
     return found
 
 
+@lru_cache(maxsize=1024)
+def _names(body: Callable[..., None]) -> list[str]:
+    parameters = inspect.signature(body).parameters.values()
+    return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+
 @public
 def by_position(definition: Definition, args: Any, named: Any) -> tuple[Any, ...]:
     """A call's inputs in order: `args`, then those that the dict `named` gives by the names of the body's parameters.
@@ -35,8 +43,7 @@ def by_position(definition: Definition, args: Any, named: Any) -> tuple[Any, ...
     """
     if not named:
         return args
-    parameters = inspect.signature(definition.body).parameters.values()
-    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    names = _names(definition.body)
     given = [*args]
     for name in names[len(args) :]:
         if name not in named:

@@ -15,7 +15,7 @@ import kernel_dsl as kd
 
 THREADS = 32
 LAUNCHES = 40  # of a request
-SHAPE = (256, 256)  # of its arrays
+SHAPE = (128, 128)  # of its arrays
 SHAPES = [(8,), (33,), (4, 16), (2, 3, 8)]
 
 
@@ -170,6 +170,8 @@ def test_coroutines_wait_for_events() -> None:
         x, y = (torch.randn(SHAPE, device="cuda", generator=generator) for _ in range(2))
         stream.wait_stream(torch.cuda.current_stream())
         found, event = x, torch.cuda.Event()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(20_000_000)  # cycles: work before this request's
         for _ in range(LAUNCHES):
             found = kernel(found, y, stream=stream)
         event.record(stream)
