@@ -324,7 +324,7 @@ def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = Fa
     elif p.dim <= 192:
         config = AttentionBackwardConfig(64)
     else:
-        config = AttentionBackwardConfig(64, dout_stages=1, dq_parts=2)
+        config = AttentionBackwardConfig(64, dout_stages=1, dq_parts=4, dq_slots=2)
     config = replace(config, in_turn=in_turn)
     keys = KEYS if p.dim <= KEYS else ROWS
     heads = p.batch * p.kv_heads
