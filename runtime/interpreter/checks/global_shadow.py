@@ -88,6 +88,13 @@ class GlobalShadow(PartedShadow):
                 self._check_proxy(a, at, row, True)
             super().on_write(a, at, row)
 
+    def after_readers(self, a: ShadowAccess, g: Array, rows: Array) -> None:
+        own = self.reads
+        for reads in self.readers:
+            self.reads = reads
+            super().after_readers(a, g, rows)
+        self.reads = own
+
     def check_clash(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         for at, row in self.each(a, g, rows) if a.c.n > 1 else ():
             if a.clash is None:

@@ -52,7 +52,10 @@ class Watch:
         self.left: int = 0
         self.saved: Saved | None = None
         self.asleep: dict[int, int] = {}  # batch -> the hash of global memory when the batch was found to repeat itself
-        self.polled: int | None = None
+        # the state of memory and of those that poll when others rested last, and how often it was the same
+        self.polled: Any = None
+        self._again = 0
+        self._atomics = -1
         self.seen: set[Any] = set()  # states of those that poll, since memory last changed
         self._slices: dict[Any, int | None] = {}
         self.rounds: Rounds = Rounds(run)
@@ -160,10 +163,16 @@ class Watch:
         return False
 
     def polled_before(self) -> bool:
-        """Return whether all polling groups have read global memory in its present state."""
-        now = self.memory()
-        before, self.polled = self.polled, now
-        return before == now
+        """Return whether all polling groups have read global memory in its present state, and came back to theirs.
+
+        If atomics have changed memory since, it may have been in another state meanwhile, in which a group read what it
+        compares now. So this asks for some rounds in which nothing is new.
+        """
+        states = frozenset(self.state(b, g) for b in self.run.resident for g in b.polling)
+        before, self.polled = self.polled, (self.memory(), states)
+        steady, self._atomics = self._atomics == self.run.atomics, self.run.atomics
+        self._again = self._again + 1 if before == self.polled else 0
+        return self._again >= (1 if steady else _ROUNDS)
 
 
 def _alone(batch: Batch) -> bool:

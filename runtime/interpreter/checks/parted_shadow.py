@@ -30,9 +30,15 @@ _ENTRIES = {
     4: 8,
 }  # by the bytes of a granule: several parts may have one entry for so many granules
 
+Columns = tuple[Accesses, *tuple[Readers, ...]]
+
 
 class PartedShadow(Shadow):
-    """The shadow of a global buffer. While one of its `parts` is in use, `writes` and `reads` are the part's columns."""
+    """The shadow of a global buffer. While one of its `parts` is in use, `writes` and `reads` are the part's columns.
+
+    Each of several GPUs has a column of readers of its own, so that the readers of one GPU do not displace those of another:
+    a peer that nobody waits for is found among any number of peers. `readers` are these columns, and `reads` is the accessor's.
+    """
 
     def __init__(self, run: Run, buffer: Any) -> None:
         super().__init__(len(buffer.bytes), run, run.program.site_type)
@@ -43,8 +49,9 @@ class PartedShadow(Shadow):
         self.per_part: int = 0
         self.asked: int = 0  # bytes taken since the machine's free memory was last looked up
         self.looked: int = 0  # while there are at most so many entries, they are not collected again
-        self.parts: dict[int, tuple[Accesses, Readers]] = {}  # the parts that were accessed, by number
+        self.parts: dict[int, Columns] = {}  # the parts that were accessed, by number
         self.reads: Readers = Readers(0, self.site_type, self.check_room)
+        self.readers: tuple[Readers, ...] = (self.reads,)
 
     def fit(self, size: int) -> None:
         if self.granule and self.granule <= size:
@@ -73,25 +80,27 @@ class PartedShadow(Shadow):
         own += self.strong.before.nbytes if self.strong.before is not None else 0
         return own + sum(a.nbytes for a in (self.by_cache, self.was_read) if a is not None)
 
-    def _use(self, number: int) -> None:
-        """Set `writes` and `reads` to the columns of a part."""
-        self.writes, self.reads = self._part(number)
+    def _use(self, number: int, device: int = 0) -> None:
+        """Set `writes`, `readers` and `reads` to the columns of a part, for an access by a GPU."""
+        self.writes, *readers = self._part(number)
+        self.readers, self.reads = tuple(readers), readers[device]
 
-    def _part(self, number: int) -> tuple[Accesses, Readers]:
+    def _part(self, number: int) -> Columns:
         found = self.parts.get(number)
         if found is None:
             start = number * self.per_part
             size = min(self.count - start, self.per_part)
-            found = self.parts[number] = (
-                Accesses(size, self.site_type, self.check_room, start),
-                Readers(size, self.site_type, self.check_room, start),
-            )
+            found = self.parts[number] = self._columns(size, start)
         return found
+
+    def _columns(self, size: int, start: int = 0) -> Columns:
+        made = (Readers(size, self.site_type, self.check_room, start) for _ in range(self.run.devices))
+        return Accesses(size, self.site_type, self.check_room, start), *made
 
     def each(self, a: ShadowAccess, g: Array, rows: Array) -> Iterator[tuple[Array, Array]]:
         """Yield the granules and rows of an access in each part that it touches, with that part in use."""
         if self.per_part >= self.count or int(g.min()) // self.per_part == int(g.max()) // self.per_part:
-            self._use(int(g.flat[0]) // self.per_part)
+            self._use(int(g.flat[0]) // self.per_part, a.c.batch.device)
             yield g, rows
             return
         part, row, same = g // self.per_part, np.broadcast_to(rows, g.shape), a.same
@@ -99,7 +108,7 @@ class PartedShadow(Shadow):
             mine = part == number
             if same is not None:
                 a.same = lambda mine=mine: np.broadcast_to(same(), g.shape)[mine]
-            self._use(number)
+            self._use(number, a.c.batch.device)
             yield g[mine], row[mine]
         a.same = same
         if self._scattered():
@@ -107,25 +116,29 @@ class PartedShadow(Shadow):
 
     def _join(self) -> None:
         """Merge all parts into one, because an access to several parts makes an entry in each of them."""
-        writes = Accesses(self.count, self.site_type, self.check_room)
-        reads = Readers(self.count, self.site_type, self.check_room)
         old = [columns for _, columns in sorted(self.parts.items())]
-        self.parts = {0: (writes, reads)}
+        writes, *readers = joined = self._columns(self.count)
+        self.parts = {0: joined}
         self.per_part = self.count
-        for _, readers in old:
-            readers.part(self.granule, always=True)
-        writes.join([column for column, _ in old])
-        reads.single = True
-        if self.granule >= 4:
-            reads.second = Accesses(self.count, self.site_type, self.check_room)
-            reads.second.join([column.second for _, column in old if column.second is not None])
-        reads.join([column for _, column in old])
+        writes.join([columns[0] for columns in old])
+        for device, reads in enumerate(readers, 1):
+            parts = [columns[device] for columns in old]
+            for part in parts:
+                assert isinstance(part, Readers)
+                part.part(self.granule, always=True)
+            reads.single = True
+            if self.granule >= 4:
+                reads.second = Accesses(self.count, self.site_type, self.check_room)
+                reads.second.join(
+                    [part.second for part in parts if isinstance(part, Readers) and part.second is not None]
+                )
+            reads.join(parts)
         self._use(0)
 
     def _scattered(self) -> bool:
         """Return whether the parts have so many entries in use that a single part would take less memory."""
         most = max(self.count // _ENTRIES.get(self.granule, 1), self.looked)
-        columns = [column for both in self.parts.values() for column in both]
+        columns = [column for every in self.parts.values() for column in every]
         if sum(column.count for column in columns) <= most:
             return False
         for column in columns:
@@ -146,7 +159,7 @@ class PartedShadow(Shadow):
         """Return the granules that nobody has written, in ascending order."""
         found: list[Array] = []
         for number in range(-(-self.count // self.per_part)):
-            writes, _ = self._part(number)
+            writes = self._part(number)[0]
             found.append(np.flatnonzero(writes.numbers == 0) + writes.start)
         return np.concatenate(found)
 
@@ -156,7 +169,7 @@ class PartedShadow(Shadow):
         epochs, sites = np.zeros(count, np.int64), np.zeros(count, self.site_type)
         for number in np.unique(g // self.per_part).tolist():
             mine = g // self.per_part == number
-            writes, _ = self._part(number)
+            writes = self._part(number)[0]
             numbers = writes.get(g[mine])
             epochs[mine], sites[mine] = writes.epoch[numbers], writes.site[numbers]
         return epochs, sites
@@ -166,7 +179,8 @@ class PartedShadow(Shadow):
         reads, writes = np.zeros((2, self.count), np.int32)
         for columns in self.parts.values():
             part = slice(columns[0].start, columns[0].start + columns[0].size)
-            writes[part], reads[part] = columns[0].places(), columns[1].places()
+            writes[part] = columns[0].places()
+            reads[part] = np.maximum.reduce([column.places() for column in columns[1:]])
         return reads, writes
 
     def forget(self, start: int, size: int) -> None:

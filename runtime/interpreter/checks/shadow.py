@@ -284,17 +284,22 @@ class Shadow:
             self.strong.check_before(self, a, g, rows, True)
         if a.strong:
             self.strong.check(self, a, g, rows, self.writes.held(w), True, False)
-            if not self.reads.blank:
-                self.strong.check(self, a, g, rows, self.reads.held(self.reads.get(g)), True, True)
             self.strong.displaces(self, a, g, rows, self.writes.held(w))
-        if not self.reads.blank:
-            r = self.reads.get(g)
-            if r.any():
-                self.check_readers(a, g, rows, r)
-                self.reads.clear(g)
+        self.after_readers(a, g, rows)
         self.writes.put(g, self.writes.of(self.epoch(a), a.site, a.reach)[rows])
         if a.strong and len(a.agent) > 1:
             self._with_others(a, g, rows)
+
+    def after_readers(self, a: ShadowAccess, g: Array, rows: Array) -> None:
+        """Check a write against the readers of its granules, which are forgotten then."""
+        if self.reads.blank:
+            return
+        r = self.reads.get(g)
+        if a.strong:
+            self.strong.check(self, a, g, rows, self.reads.held(r), True, True)
+        if r.any():
+            self.check_readers(a, g, rows, r)
+            self.reads.clear(g)
 
     def _with_others(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         """Check strong writes of warps that run as one vector against the last of them, which shadow memory has."""

@@ -73,7 +73,8 @@ class _OfSites:
 class StrongPairs:
     """The checks of strong accesses to a shadow's memory.
 
-    `before`: the last writer but one of each granule that a strong store wrote without being ordered after a strong write.
+    `before`: the last writer but one of each granule that a strong store wrote without being ordered after a strong write;
+    `narrow_before`: whether some of them are here because their scope is narrower than the last writer's.
     `mixed`: whether the program has strong accesses of several sizes.
     """
 
@@ -81,6 +82,7 @@ class StrongPairs:
         self.run = run
         self.mixed: bool = run.program.mixed
         self.before: Accesses | None = None
+        self.narrow_before: bool = False
         self._sizes = _OfSites(size_of)
         self._operations = _OfSites(operation_of)
 
@@ -97,6 +99,13 @@ class StrongPairs:
 
         `writes`: whether `a` writes. `reads`: whether the earlier accesses are reads.
         """
+        self._check_held(shadow, a, g, rows, held, writes, reads)
+        if self.narrow_before and self.before is not None and not reads:
+            self._check_held(shadow, a, g, rows, self.before.held(self.before.get(g)), writes, reads)
+
+    def _check_held(
+        self, shadow: Shadow, a: ShadowAccess, g: Array, rows: Array, held: Held, writes: bool, reads: bool
+    ) -> None:  # fmt: skip
         epochs, sites, _ = held
         strong = epochs & ATOMIC != 0
         if not strong.any():
@@ -130,20 +139,28 @@ class StrongPairs:
     # --- what a strong store follows -----------------------------------------------------------------
 
     def displaces(self, shadow: Shadow, a: ShadowAccess, g: Array, rows: Array, held: Held) -> None:
-        """Keep the strong writes that a strong store is about to replace, if it is not ordered after them."""
+        """Keep the strong writes that a strong store is about to replace, if it is not ordered after them.
+
+        On several GPUs, also keep those of a narrower scope than the access: another GPU's access may be unordered with them.
+        """
+        epochs, sites, reached = held
+        strong = epochs & ATOMIC != 0
+        if self.run.program.several and self.run.program.narrow:
+            narrow = strong & (reached > a.reach)
+            if narrow.any():
+                self.narrow_before = True
+                self.displaced(shadow, g[narrow], epochs[narrow], sites[narrow], reached[narrow])
         if a.ins.opcode[0] != "st":
             return
-        epochs, sites, _ = held
-        strong = (epochs & ATOMIC != 0) & (shadow.agent_of(epochs) != shadow.name_agent(a)[rows])
-        kept = shadow.unordered_of(strong, a, epochs, rows)
+        kept = shadow.unordered_of(strong & (shadow.agent_of(epochs) != shadow.name_agent(a)[rows]), a, epochs, rows)
         if kept is not None:
             self.displaced(shadow, g[kept], epochs[kept], sites[kept])
 
-    def displaced(self, shadow: Shadow, g: Array, epochs: Array, sites: Array) -> None:
+    def displaced(self, shadow: Shadow, g: Array, epochs: Array, sites: Array, reached: Any = 0) -> None:
         """Keep `epochs` as the last writers but one of granules `g`."""
         if self.before is None:
             self.before = Accesses(shadow.count, shadow.site_type, shadow.check_room)
-        self.before.put(g, self.before.add(epochs, sites, 0))
+        self.before.put(g, self.before.add(epochs, sites, reached))
 
     def check_before(self, shadow: Shadow, a: ShadowAccess, g: Array, rows: Array, writes: bool) -> None:
         """Check that an ordinary access is ordered after the last write but one, too."""

@@ -249,7 +249,7 @@ class Batch:
                     return
             elif not self._finish(g, seg):
                 return
-            if self.ready or self.parked or (several and sync is not None and run.turns()):
+            if self.ready or self.parked or (several and sync is not None and run.turns.after(self)):
                 self.push(g)
                 return
 

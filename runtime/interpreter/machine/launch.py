@@ -42,6 +42,7 @@ from .program import Program, Seg
 from .recorder import RECORDER, FlightRecorder
 from .spaces import GenericSpace, GlobalSpace, ParamSpace
 from .special import special
+from .turns import Turns
 from .wgmma import WgmmaUnit
 
 Array = npt.NDArray[Any]
@@ -50,8 +51,6 @@ Dims = tuple[int, int, int]
 # Warps in a batch: enough that the cost of a NumPy call is spread, few enough that registers stay in cache.
 BATCH_WARPS = 1024
 BATCH_BYTES = 1 << 28
-_TURN = 1 / 2  # the probability, under the random schedule, that another batch of several GPUs goes on
-_APART = 1 / 2  # the probability, under the random schedule, that the blocks of each of several GPUs are two batches
 _LONGEST = 10**18  # the longest wait, in nanoseconds
 _LOOKS = 5  # the number of progress checks within `patience`
 
@@ -115,6 +114,7 @@ class Run:
         self._patient_at = self._idle = 0
         self.steps = 0
         self.progress: int = 0
+        self.atomics: int = 0  # how many of them have changed memory
         self.output: list[str] = []
         self._param_data: list[bytes] = [self._packed(given) for given in (params, *others)]
         self.parameters: list[ParamSpace] = [ParamSpace(data) for data in self._param_data]
@@ -143,8 +143,7 @@ class Run:
         self._seen_at = -1
         self._looked_at = -1
         self._looks = 0
-        self.due: bool = False  # whether another batch should go on
-        self._turn = 0
+        self.turns: Turns = Turns(self)
         self.waited: int = 0  # nanoseconds that all groups have waited, see `pass_time`
         self.watch: Watch = Watch(self)
 
@@ -257,8 +256,8 @@ class Run:
                 batch.engine.stepped()
                 if order is not None and order.holds:
                     order.release()
-                if self.due:
-                    self.due = False
+                if self.turns.due:
+                    self.turns.due = False
                     break
             if batch.done:
                 batch.engine.drain()
@@ -279,15 +278,7 @@ class Run:
         able = [b for b in self.resident if b.ready or b.done] or self.resident
         if len(able) > 1 and self.watch.asleep:
             able = [b for b in able if not self.watch.rests(b)] or able
-        if self.devices > 1 and self.rng is None:  # the batches alternate
-            self._turn += 1
-            return able[self._turn % len(able)]
-        return able[0] if self.rng is None or len(able) == 1 else self.rng.choice(able)
-
-    def turns(self) -> bool:
-        """Return whether another batch goes on now. With several GPUs, batches alternate before one of them waits."""
-        self.due = self.due or (self.devices > 1 and self.rng is not None and self.rng.random() < _TURN)
-        return self.due
+        return self.turns.pick(able)
 
     def pass_time(self) -> bool:
         """Let time pass if all GPUs wait and the kernel reads the clock, for time-outs. Otherwise return False."""
@@ -360,12 +351,10 @@ class Run:
         return False
 
     def _admit_first(self, device: int, count: int) -> None:
-        """Admit the first blocks of a GPU, of several sometimes in two batches, so that either part may run ahead."""
-        left = min(count, self._waiting()[device])
-        if self.devices > 1 and left > 1 and self.rng is not None and self.rng.random() < _APART:
-            self._admit(device, self.rng.randrange(1, left))
-            left -= self.resident[-1].blocks
-        self._admit(device, left)
+        """Admit the first blocks of a GPU, in one batch or in several."""
+        clusters = max(min(count, self._waiting()[device]) // self.cluster_size, 1)
+        for size in self.turns.first_sizes(clusters):
+            self._admit(device, size * self.cluster_size)
 
     def _admit(self, device: int, count: int) -> None:
         size = self.cluster_size
@@ -443,7 +432,7 @@ class Run:
     def looked(self, c: Group, ins: Instruction) -> bool:
         """Record that a group polled memory. If nothing has changed, hold the group and return False."""
         self._looks += 1
-        c.batch.looked_at, self.due = ins, self.devices > 1
+        c.batch.looked_at, self.turns.due = ins, self.devices > 1
         if self._looked_at != self.progress and self._looks & 63:
             self._looked_at = self.progress
             return True

@@ -151,6 +151,7 @@ def build_atomic(k: Compiler, ins: Instruction) -> Op:
             before = apply(view, index, operand, combine, accumulate)
             old[where] = before
             changed |= bool((view[index] != before).any())
+        c.batch.run.atomics += changed
         c.batch.run.progress += changed
         if write is not None:
             write(c, old)
@@ -194,6 +195,7 @@ def _cas(k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any,
                 part.view[index[turn][hit]] = put[turn][hit]
             old[where] = before
         if changed:
+            c.batch.run.atomics += 1
             c.batch.run.progress += 1
         if write is not None:
             write(c, old)

@@ -1,0 +1,78 @@
+"""The order in which batches go on, under each schedule, and into how many batches the first blocks of a GPU are cut.
+
+All warps of a batch that are at one instruction run together, so the blocks of one batch hardly run ahead of each other. Blocks
+that wait for each other are on several GPUs as a rule. Then some seeds cut the blocks of each GPU, and some of these let one
+batch run as far as it can before another one goes on. A batch may so come to a semaphore long before or long after the
+others, as happens on GPUs.
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .batch import Batch
+    from .launch import Run
+
+_TURN = 1 / 2  # the probability that another batch goes on after an instruction that synchronises
+_APART = 1 / 4  # the probability that the first blocks of a GPU are two batches that take turns
+_RANKED = 1 / 2  # the probability that they are up to `_PARTS` batches, of which the one with the highest rank goes on
+_PARTS = 4
+_FALL = 1 / 16  # the probability that the batch with the highest rank gets the lowest, after such an instruction
+
+
+class Turns:
+    """The turns of one launch. With one GPU a batch goes on until all of its warps wait."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.rng: random.Random | None = run.rng if run.devices > 1 else None
+        self.ranked: bool = self.rng is not None and self.rng.random() < _RANKED
+        self.due: bool = False  # whether another batch should go on
+        self._turn = 0
+        self._ranks: dict[int, float] = {}
+        self._lowest = 0
+
+    def first_sizes(self, count: int) -> list[int]:
+        """Return the sizes, in clusters, of the batches that the first `count` clusters of a GPU make."""
+        rng = self.rng
+        if rng is None or count < 2:
+            return [count]
+        most = min(count, _PARTS)
+        parts = rng.randint(2, most) if self.ranked else 1 + (rng.random() < _APART / (1 - _RANKED))
+        cuts = [0, *sorted(rng.sample(range(1, count), parts - 1)), count]
+        return [end - begin for begin, end in pairwise(cuts)]
+
+    def pick(self, able: list[Batch]) -> Batch:
+        """Return the batch of `able` that goes on."""
+        run = self.run
+        if run.devices > 1 and run.rng is None:  # the batches alternate
+            self._turn += 1
+            return able[self._turn % len(able)]
+        if run.rng is None or len(able) == 1:
+            return able[0]
+        if self.ranked:
+            return max(able, key=self._rank)
+        return run.rng.choice(able)
+
+    def after(self, batch: Batch) -> bool:
+        """Return whether another batch goes on after `batch` has synchronised."""
+        rng = self.rng
+        if rng is None:
+            return self.due
+        if not self.ranked:
+            self.due = self.due or rng.random() < _TURN
+        elif rng.random() < _FALL:
+            self._lowest -= 1
+            self._ranks[batch.first] = self._lowest
+            self.due = True
+        return self.due
+
+    def _rank(self, batch: Batch) -> float:
+        found = self._ranks.get(batch.first)
+        if found is None:
+            assert self.rng is not None
+            found = self._ranks[batch.first] = self.rng.random()
+        return found
