@@ -15,7 +15,7 @@ from kernel_dsl.mesh import Mesh
 from kernel_dsl.symmetric import overlap
 
 from .by_rank import Launched, by_rank
-from .collectives import BLOCKS, check_gapless, described, orders_itself, wait_for_all
+from .collective_parts import BLOCKS, check_gapless, described, orders_itself, wait_for_all
 
 PIECE = 4096  # the most elements of a row that a warpgroup holds at once
 

@@ -7,30 +7,24 @@ other order.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from functools import cache, partial
 from math import prod
 from typing import Any
 
-import numpy as np
-
 import kernel_dsl as kd
 from kernel_dsl import dtypes as dt
 from kernel_dsl.boundary import public
-from kernel_dsl.dtypes import DType, as_dtype
-from kernel_dsl.errors import BadArgument, BadArgumentType
+from kernel_dsl.dtypes import DType
+from kernel_dsl.errors import BadArgument
 from kernel_dsl.mesh import Mesh
-from kernel_dsl.symmetric import OfRank, made_like, overlap, row_major
+from kernel_dsl.symmetric import made_like, overlap
 
 from . import two_level
 from .all_reduce_two_shot import two_shot_kernel
 from .all_reduce_words import words_kernel
 from .by_rank import Launched, by_rank
+from .collective_parts import Walk, check_gapless, described, orders_itself, ranks_of, summed, wait_for_all
 
-BLOCKS = 132  # of a device, or twice as many for long arrays: all must run at the same time
-BYTES = 64  # that a lane has in flight from each peer
-LONG = 32 << 20  # bytes of a device's part
 # Bytes of an array up to which each device reads all of the peers' arrays: one meeting less, and n times the traffic.
 ONE_SHOT = 512 << 10
 WORDS = 512 << 10  # bytes that a device sends at most in words that carry the number of the call
@@ -152,104 +146,14 @@ def _scattered(
     return two_level.scatter(size, part, dtype, mesh, timeout)(x, out=(out, *room), interpret=interpret)[0]
 
 
-# --- arguments ------------------------------------------------------------------------------------
-
-
-def described(x: Any, mesh: Mesh, op: str, rank: int = 0) -> tuple[tuple[int, ...], DType]:
-    """The shape and dtype of a device's array. Raises `BadArgument`, `BadArgumentType`."""
-    torch: Any = sys.modules.get("torch.distributed")
-    if torch is not None and torch.is_available() and mesh is torch.GroupMember.NON_GROUP_MEMBER:
-        what = "mesh is a process group without this process"
-        raise BadArgumentType(op=op, what=what, hint="make the call on the ranks of the group alone")
-    if not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise BadArgumentType(op=op, what=f"mesh={mesh!r}", hint='use `kd.Mesh(("x",), (2,))`')
-    rows: list[Any] = list(x) if isinstance(x, (list, tuple)) else []  # pyright: ignore[reportUnknownArgumentType]
-    if len(rows) != (1 if isinstance(x, OfRank) else mesh.size) or not all(
-        hasattr(a, "shape") and hasattr(a, "dtype") and not isinstance(a, np.generic) for a in rows
-    ):
-        hint = f"a list of {mesh.size} arrays, one a device, or `kd.symmetric.empty(shape, dtype, mesh)`"
-        count = f" of {len(rows)}" if rows else ""
-        raise BadArgumentType(op=op, what=f"x is a {type(x).__name__}{count}, on {mesh}", hint=hint)
-    shape, dtype = tuple(rows[0].shape), as_dtype(rows[0].dtype)
-    if len(shape) < rank:
-        raise BadArgument(op=op, what="x has no axis", hint="it is along the first one")
-    if dtype.is_bool:
-        raise BadArgumentType(op=op, what="x is bool", hint="convert it to an integer")
-    return shape, dtype
-
-
-def check_gapless(op: str, **lists: Any) -> None:
-    """Raise `BadArgument` for arrays with gaps between their elements."""
-    for name, x in lists.items():
-        if isinstance(x, (list, tuple)) and not row_major(x):  # pyright: ignore[reportUnknownArgumentType]
-            hint = f"pass row-major arrays, such as {name}.contiguous() of torch"
-            raise BadArgument(op=op, what=f"{name} has gaps between its elements", hint=hint)
-
-
 def _in_place(x: Any, out: Any) -> bool:
     return out is not None and overlap(x, out)
 
 
-# --- parts of the kernels -------------------------------------------------------------------------
+# --- kernels --------------------------------------------------------------------------------------
 
 
-class _Walk:
-    """The distribution of an array of `size` elements over a device's blocks: chunk after chunk, all blocks at the same time."""
-
-    def __init__(self, size: int, dtype: DType) -> None:
-        self.chunk = 128 * BYTES // dtype.itemsize
-        self.chunks = -(-size // self.chunk)
-        # two blocks a multiprocessor load long arrays up to 15 % faster from peers, and short ones no faster
-        most = 2 * BLOCKS if size * dtype.itemsize >= LONG else BLOCKS
-        self.blocks = max(min(self.chunks, most), 1)
-
-    def over(self, work: Any) -> None:
-        """Call `work(part)` for each of this block's chunks."""
-        block = kd.axis_index("block")
-
-        def step(i: Any, carry: Any) -> Any:
-            work(kd.ds((i * self.blocks + block) * self.chunk, self.chunk))
-            return carry
-
-        kd.fori_loop(0, -(-self.chunks // self.blocks), step, None)
-
-
-def wait_for_all(semaphore: Any, mesh: Mesh, timeout: float | None) -> None:
-    """Wait until the block with this number has arrived here on all devices. Its earlier accesses are then done."""
-    kd.semaphore_signal_multicast(semaphore, collective_axes=mesh.names)
-    kd.semaphore_wait(semaphore, mesh.size, timeout=timeout)
-
-
-def orders_itself(kernel: Any) -> Any:
-    """Mark a kernel whose streams need no synchronisation.
-
-    Either its semaphores keep each device from accessing another's arrays before that one's kernel has begun and after
-    it has ended, or it accesses only its own device's arrays.
-    """
-    kernel.meets = False
-    return kernel
-
-
-def ranks_of(mesh: Mesh, deterministic: bool) -> list[Any]:
-    """The devices whose terms are added, in that order."""
-    if deterministic:
-        return list(range(mesh.size))
-    me = kd.axis_index(mesh.names)
-    return [(me + k) % mesh.size for k in range(mesh.size)]
-
-
-def summed(refs: Sequence[Any], part: Any) -> Any:
-    """The sum of a part of several Refs, in their order, in their dtype."""
-    dtype = refs[0].dtype
-    values = [ref[part] for ref in refs]  # all loads are in flight before the first wait
-    wide = dt.float32 if dtype.is_float and dtype.itemsize < 4 else dtype
-    total = values[0].astype(wide)
-    for value in values[1:]:
-        total = total + value.astype(wide)
-    return total.astype(dtype)
-
-
-def _kernel(body: Any, name: str, out: tuple[int, ...], dtype: DType, mesh: Mesh, walk: _Walk) -> Any:
+def _kernel(body: Any, name: str, out: tuple[int, ...], dtype: DType, mesh: Mesh, walk: Walk) -> Any:
     both = [kd.SemaphoreType.REGULAR, kd.SemaphoreType.REGULAR]
     made = kd.kernel(
         body,
@@ -263,12 +167,9 @@ def _kernel(body: Any, name: str, out: tuple[int, ...], dtype: DType, mesh: Mesh
     return orders_itself(made)
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @cache
 def _one_shot(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: bool, timeout: float | None) -> Any:
-    walk = _Walk(prod(shape), dtype)
+    walk = Walk(prod(shape), dtype)
 
     def one_shot(x: Any, out: Any, begin: Any, end: Any) -> None:
         wait_for_all(begin, mesh, timeout)
@@ -287,7 +188,7 @@ def _one_shot(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: b
 @cache
 def _gather(shape: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: float | None) -> Any:
     size = prod(shape)
-    walk = _Walk(size, dtype)
+    walk = Walk(size, dtype)
 
     def gather(x: Any, out: Any, begin: Any, end: Any) -> None:
         wait_for_all(begin, mesh, timeout)
@@ -309,7 +210,7 @@ def _gather(shape: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: float | N
 @cache
 def _scatter(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: bool, timeout: float | None) -> Any:
     size = prod(shape) // mesh.size
-    walk = _Walk(size, dtype)
+    walk = Walk(size, dtype)
 
     def scatter(x: Any, out: Any, begin: Any, end: Any) -> None:
         wait_for_all(begin, mesh, timeout)

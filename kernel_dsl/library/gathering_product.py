@@ -11,7 +11,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .collectives import wait_for_all
+from .collective_parts import wait_for_all
 from .mesh_product import HALF, PARTS, TILE_M, MeshProduct, sender, take_back
 
 

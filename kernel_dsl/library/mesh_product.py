@@ -15,7 +15,7 @@ import kernel_dsl as kd
 from kernel_dsl.mesh import ROOM, Mesh
 
 from .blocks import tile_of
-from .collectives import orders_itself, wait_for_all
+from .collective_parts import orders_itself, wait_for_all
 from .persistent_matmul import swizzled
 from .problem import Problem
 from .stage_product import following_slot, stage_product

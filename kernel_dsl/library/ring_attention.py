@@ -18,7 +18,7 @@ from kernel_dsl.symmetric import gapless, overlap, target_of
 from kernel_dsl.target import Feature, Target
 
 from .by_rank import Fresh, Launched, by_rank, scratch
-from .collectives import BLOCKS, described
+from .collective_parts import BLOCKS, described
 from .differentiable import host_of
 from .ring_attention_general import RingProblem, ring_general
 from .ring_attention_kernel import ring_kernel

@@ -21,7 +21,7 @@ from kernel_dsl.mesh import Mesh
 from kernel_dsl.symmetric import OfRank, gapless, made_like, overlap
 
 from .by_rank import by_rank
-from .collectives import described, orders_itself, wait_for_all
+from .collective_parts import described, orders_itself, wait_for_all
 from .ring_attention import on_hopper, ring_problem
 from .ring_attention_general import FEW, KEYS, RingProblem
 from .ring_gradients import can_slice, ring_gradients

@@ -11,7 +11,7 @@ import kernel_dsl as kd
 from kernel_dsl.mesh import ROOM, Mesh
 
 from .attention_kernel import LOWEST
-from .collectives import orders_itself, wait_for_all
+from .collective_parts import orders_itself, wait_for_all
 
 ROWS_OF_TILE = 128  # of which the fast kernel wants a multiple
 FEW, KEYS = 4, 16  # queries and keys that are looked at together here

@@ -14,7 +14,8 @@ import kernel_dsl as kd
 from kernel_dsl.symmetric import OfRank, devices_of, made_like
 
 from .attention_backward import attention_backward
-from .collectives import all_gather, reduce_scatter, summed
+from .collective_parts import summed
+from .collectives import all_gather, reduce_scatter
 from .ring_attention_general import RingProblem
 
 CHUNK, BLOCKS = 4096, 264

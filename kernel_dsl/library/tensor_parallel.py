@@ -16,7 +16,8 @@ from kernel_dsl.symmetric import OfRank, Symmetric, gapless, made_like, overlap,
 from kernel_dsl.target import Feature
 
 from .by_rank import Fresh, Launched, by_rank, scratch
-from .collectives import BLOCKS, all_gather, all_reduce, described, reduce_scatter
+from .collective_parts import BLOCKS, described
+from .collectives import all_gather, all_reduce, reduce_scatter
 from .gathering_product import gathering_kernel
 from .matmul import matmul
 from .mesh_product import TILE_K, TILE_M, MeshProduct

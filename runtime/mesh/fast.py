@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernel_dsl import forking
 from kernel_dsl.compiled import OutputSpec
 from kernel_dsl.symmetric import Symmetric
 
@@ -17,44 +16,22 @@ from ..arrays.array_view import ArrayView, frameworks
 from ..devices.cuda_device import CudaLoaded
 from ..devices.streams import stream_handle
 from ..errors import RunError
-from ..plan import recording
-from ..plan.dispatch import forgets_in_child
 from ..plan.fast_plan import FRAMEWORKS
 from ..plan.signature import SlowPathError, likeness, scan
 from ..plan.unroll import MISS
 from . import cuda
 from .calls import MeshCall, overlaps_of, problem_of, shares
 from .interpreter import DeviceSide, fill
+from .recent import RecentCalls
 
-_RECENT = 4
 _ISSUES = 256
 _LISTS = (list, tuple, Symmetric)
 
 Structure = Callable[[list[Any]], Any]
 
 
-class MeshCalls:
+class MeshCalls(RecentCalls["_Like"]):
     """The fast calls of one kernel on a mesh."""
-
-    miss = MISS
-    recording = recording
-
-    def __init__(self) -> None:
-        self.recent: tuple[_Like, ...] = ()
-        self._lock = forking.lock()
-        forgets_in_child(self)
-
-    def forget(self) -> None:
-        """Send the next calls to the slow path."""
-        self.recent = ()
-
-    def __call__(self, args: Sequence[Any], out: Any, stream: Any) -> Any:
-        """Return the call's result, or MISS if nothing was done."""
-        for like in self.recent:
-            result = like(args, out, stream)
-            if result is not MISS:
-                return result
-        return MISS
 
     def learn(
         self,
@@ -70,8 +47,7 @@ class MeshCalls:
             return
         made = _learned(args, out, call, loaded, specs, structure)
         if made is not None:
-            with self._lock:
-                self.recent = (made, *self.recent)[:_RECENT]
+            self.remember(made)
 
 
 def _is_row(x: Any) -> bool:

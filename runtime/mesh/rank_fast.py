@@ -8,51 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernel_dsl import forking
 from kernel_dsl.symmetric import OfRank
 
 from ..arrays.array_view import ArrayView
 from ..devices.streams import stream_handle
-from ..plan import recording
-from ..plan.dispatch import forgets_in_child
 from ..plan.fast_plan import FRAMEWORKS
 from ..plan.signature import SlowPathError, likeness, scan
 from ..plan.unroll import MISS
 from .calls import overlaps_of, problem_of, shares
 from .rank_calls import RankCall
 from .rank_cuda import RankLaunches
+from .recent import RecentCalls
 
-_RECENT = 8  # kinds of calls that a kernel keeps
 _SCALARS = (bool, int, float)
 
 Structure = Callable[[list[Any]], Any]
 
 
-class RankCalls:
+class RankCalls(RecentCalls["_LikeOfRank"]):
     """The fast calls of one kernel."""
-
-    miss = MISS
-    recording = recording
-
-    def __init__(self) -> None:
-        self.recent: tuple[_LikeOfRank, ...] = ()
-        self._lock = forking.lock()
-        forgets_in_child(self)
-
-    def forget(self) -> None:
-        """Send the next calls through the slow path."""
-        self.recent = ()
-
-    def __call__(self, args: Sequence[Any], out: Any, stream: Any) -> Any:
-        """The call's result, or MISS: nothing was done then."""
-        recent = self.recent
-        for number, like in enumerate(recent):
-            result = like(args, out, stream)
-            if result is not MISS:
-                if number:  # the next call is like this one, as a rule
-                    self.recent = (like, *recent[:number], *recent[number + 1 :])
-                return result
-        return MISS
 
     def learn(
         self, args: Sequence[Any], out: Any, call: RankCall, launches: RankLaunches, remote: set[int], finish: Structure
@@ -74,9 +48,7 @@ class RankCalls:
             signature = scan(arrays, [])
         except (SlowPathError, RuntimeError):
             return
-        found = _LikeOfRank(args, out, rows, wrapped.pop(), arrays, signature, call, launches, finish)
-        with self._lock:
-            self.recent = (found, *self.recent)[:_RECENT]
+        self.remember(_LikeOfRank(args, out, rows, wrapped.pop(), arrays, signature, call, launches, finish))
 
 
 class _LikeOfRank:

@@ -224,6 +224,10 @@ def test_a_place_that_is_used_again_too_early_is_found(waits: bool, monkeypatch:
     if waits:
         assert all((got == 2).all() for got in kernel(xs, interpret=kd.InterpretParams(seed=3)))
         return
-    with pytest.raises(kd.HazardError) as caught:
-        kernel(xs, interpret=kd.InterpretParams(seed=3))
-    assert caught.value.kind == "race_blocks" and "semaphores on device" in str(caught.value)
+    told: list[str] = []
+    for seed in range(3):  # in some orders another signal orders the two uses, and a count is left
+        with pytest.raises(kd.HazardError) as caught:
+            kernel(xs, interpret=kd.InterpretParams(seed=seed))
+        assert caught.value.kind in ("race_blocks", "semaphore_left")
+        told.append(str(caught.value))
+    assert any("race_blocks" in text and "semaphores on device" in text for text in told)
