@@ -10,6 +10,7 @@ import numpy as np
 
 import kernel_dsl as kd
 from kernel_dsl import dtypes as dt
+from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh
@@ -32,12 +33,14 @@ def described(x: Any, mesh: Mesh, op: str, rank: int = 0) -> tuple[tuple[int, ..
     if not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgumentType(op=op, what=f"mesh={mesh!r}", hint='use `kd.Mesh(("x",), (2,))`')
     rows: list[Any] = list(x) if isinstance(x, (list, tuple)) else []  # pyright: ignore[reportUnknownArgumentType]
-    if len(rows) != (1 if isinstance(x, OfRank) else mesh.size) or not all(
-        hasattr(a, "shape") and hasattr(a, "dtype") and not isinstance(a, np.generic) for a in rows
-    ):
-        hint = f"a list of {mesh.size} arrays, one a device, or `kd.symmetric.empty(shape, dtype, mesh)`"
+    others = [rank for rank, a in enumerate(rows) if not _is_array(a)]
+    hint = f"a list of {mesh.size} arrays, one a device, or `kd.symmetric.empty(shape, dtype, mesh)`"
+    if len(rows) != (1 if isinstance(x, OfRank) else mesh.size):
         count = f" of {len(rows)}" if rows else ""
         raise BadArgumentType(op=op, what=f"x is a {type(x).__name__}{count}, on {mesh}", hint=hint)
+    if others:
+        what = f"x is a list of {len(rows)}, and on rank {others[0]} {shown(rows[others[0]])}, which is no array"
+        raise BadArgumentType(op=op, what=what, hint=hint)
     shape, dtype = tuple(rows[0].shape), as_dtype(rows[0].dtype)
     if len(shape) < rank:
         raise BadArgument(op=op, what="x has no axis", hint="it is along the first one")
@@ -46,12 +49,18 @@ def described(x: Any, mesh: Mesh, op: str, rank: int = 0) -> tuple[tuple[int, ..
     return shape, dtype
 
 
+def _is_array(x: Any) -> bool:
+    return hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, np.generic)
+
+
 def check_gapless(op: str, **lists: Any) -> None:
     """Raise `BadArgument` for arrays with gaps between their elements."""
     for name, x in lists.items():
         if isinstance(x, (list, tuple)) and not row_major(x):  # pyright: ignore[reportUnknownArgumentType]
             hint = f"pass row-major arrays, such as {name}.contiguous() of torch"
-            raise BadArgument(op=op, what=f"{name} has gaps between its elements", hint=hint)
+            ranks = [rank for rank, array in enumerate(x) if not row_major([array])]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+            where = "" if isinstance(x, OfRank) else f" on rank {ranks[0]}"
+            raise BadArgument(op=op, what=f"{name} has gaps between its elements{where}", hint=hint)
 
 
 # --- parts of the kernels -------------------------------------------------------------------------

@@ -150,6 +150,10 @@ def test_arrays_without_elements_or_axes() -> None:
         assert library.all_reduce(one, mesh, **how)[0] == 6
     with pytest.raises(BadArgumentType, match="x is a list"):
         library.all_reduce([np.float32(1), np.float32(2)], mesh)
+    with pytest.raises(BadArgumentType, match="on rank 1 None, which is no array"):
+        library.all_reduce([one[0], None], mesh)
+    with pytest.raises(BadArgument, match="x has gaps between its elements on rank 1"):
+        library.all_reduce([np.zeros(4), np.zeros(8)[::2]], mesh)
     assert library.all_gather(inputs(2, (0, 3), np.float32), mesh, interpret=True)[0].shape == (0, 3)
     assert library.reduce_scatter(inputs(2, (0, 3), np.float32), mesh, interpret=True)[0].shape == (0, 3)
     sizes = [np.zeros(2, np.int32) for _ in range(2)]
