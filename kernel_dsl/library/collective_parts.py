@@ -66,7 +66,7 @@ def check_gapless(op: str, **lists: Any) -> None:
 # --- parts of the kernels -------------------------------------------------------------------------
 
 
-class Walk:
+class ChunkWalk:
     """The distribution of an array of `size` elements over a device's blocks: chunk after chunk, all blocks at the same time."""
 
     def __init__(self, size: int, dtype: DType) -> None:

@@ -23,7 +23,7 @@ from . import two_level
 from .all_reduce_two_shot import two_shot_kernel
 from .all_reduce_words import words_kernel
 from .by_rank import Launched, by_rank
-from .collective_parts import Walk, check_gapless, described, orders_itself, ranks_of, summed, wait_for_all
+from .collective_parts import ChunkWalk, check_gapless, described, orders_itself, ranks_of, summed, wait_for_all
 
 # Bytes of an array up to which each device reads all of the peers' arrays: one meeting less, and n times the traffic.
 ONE_SHOT = 512 << 10
@@ -153,7 +153,7 @@ def _in_place(x: Any, out: Any) -> bool:
 # --- kernels --------------------------------------------------------------------------------------
 
 
-def _kernel(body: Any, name: str, out: tuple[int, ...], dtype: DType, mesh: Mesh, walk: Walk) -> Any:
+def _kernel(body: Any, name: str, out: tuple[int, ...], dtype: DType, mesh: Mesh, walk: ChunkWalk) -> Any:
     both = [kd.SemaphoreType.REGULAR, kd.SemaphoreType.REGULAR]
     made = kd.kernel(
         body,
@@ -169,7 +169,7 @@ def _kernel(body: Any, name: str, out: tuple[int, ...], dtype: DType, mesh: Mesh
 
 @cache
 def _one_shot(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: bool, timeout: float | None) -> Any:
-    walk = Walk(prod(shape), dtype)
+    walk = ChunkWalk(prod(shape), dtype)
 
     def one_shot(x: Any, out: Any, begin: Any, end: Any) -> None:
         wait_for_all(begin, mesh, timeout)
@@ -188,7 +188,7 @@ def _one_shot(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: b
 @cache
 def _gather(shape: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: float | None) -> Any:
     size = prod(shape)
-    walk = Walk(size, dtype)
+    walk = ChunkWalk(size, dtype)
 
     def gather(x: Any, out: Any, begin: Any, end: Any) -> None:
         wait_for_all(begin, mesh, timeout)
@@ -210,7 +210,7 @@ def _gather(shape: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: float | N
 @cache
 def _scatter(shape: tuple[int, ...], dtype: DType, mesh: Mesh, deterministic: bool, timeout: float | None) -> Any:
     size = prod(shape) // mesh.size
-    walk = Walk(size, dtype)
+    walk = ChunkWalk(size, dtype)
 
     def scatter(x: Any, out: Any, begin: Any, end: Any) -> None:
         wait_for_all(begin, mesh, timeout)

@@ -42,7 +42,7 @@ from .program import Program, Seg
 from .recorder import RECORDER, FlightRecorder
 from .spaces import GenericSpace, GlobalSpace, ParamSpace
 from .special import special
-from .turns import Turns
+from .turns import BatchTurns
 from .wgmma import WgmmaUnit
 
 Array = npt.NDArray[Any]
@@ -143,7 +143,7 @@ class Run:
         self._seen_at = -1
         self._looked_at = -1
         self._looks = 0
-        self.turns: Turns = Turns(self)
+        self.turns: BatchTurns = BatchTurns(self)
         self.waited: int = 0  # nanoseconds that all groups have waited, see `pass_time`
         self.watch: Watch = Watch(self)
 

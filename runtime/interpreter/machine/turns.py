@@ -23,7 +23,7 @@ _PARTS = 4
 _FALL = 1 / 16  # the probability that the batch with the highest rank gets the lowest, after such an instruction
 
 
-class Turns:
+class BatchTurns:
     """The turns of one launch. With one GPU a batch goes on until all of its warps wait."""
 
     def __init__(self, run: Run) -> None:
