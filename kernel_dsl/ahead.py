@@ -31,8 +31,8 @@ def warm(work: Any, jobs: int | None = None) -> int:
     `work`: a list of (kernel, *arguments) or (kernel, (*arguments,)), with the arguments of one call as `lower` takes
     them: arrays, `ShapeDtypeStruct`s, scalars. `jobs`: processes at a time, by default one a CPU core. Later calls, in
     any process with the same cache, load the compiled kernels. Without a disk cache `warm` does nothing. Raises
-    `BadArgumentType`, the errors of tracing and compiling as a call raises them, and `WarmFailed` for a child that ends
-    without an error message.
+    `BadArgumentType`, the errors of tracing and compiling as a call raises them, exceptions of a body as the body raises
+    them, and `WarmFailed` for a child that ends without an error message.
     """
     count = an_int(os.cpu_count() or 1 if jobs is None else jobs, "warm", "jobs", low=1)
     if not isinstance(work, (list, tuple)):
@@ -58,9 +58,14 @@ def _call(item: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _compile(traces: Sequence[Callable[[], Stages]], jobs: int) -> int:
-    """Compile each in a child, `jobs` at a time. Raises the first error after all children have ended."""
-    for made in in_children([partial(_work, trace) for trace in traces], jobs):
+    """Compile each in a child, `jobs` at a time. Raises the first error after all children have ended.
+
+    An exception of the user's code comes from a trace in this process: so it is the same object with its whole traceback.
+    """
+    for trace, made in zip(traces, in_children([partial(_work, trace) for trace in traces], jobs), strict=True):
         if isinstance(made, ChildError):
+            if made.raised:
+                trace()
             raise WarmFailed(what=str(made))
         if isinstance(made, Exception):
             raise made

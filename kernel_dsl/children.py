@@ -16,13 +16,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .diagnostics import shown
+from .diagnostics import Error, shown
 
 Work = Callable[[], Any]
 
 
 class ChildError(Exception):
-    """An error of a child, in words: the child could not send the exception itself."""
+    """The end of a child without a result, in words. `raised`: the work raised an exception that is none of this project's.
+
+    The same work raises it again in this process, with the traceback that ends at the user's line.
+    """
+
+    def __init__(self, text: str, raised: bool = False) -> None:
+        super().__init__(text, raised)
+        self.raised: bool = raised
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 @dataclass
@@ -36,11 +46,12 @@ class _Started:
 
 
 def in_children(work: Sequence[Work], jobs: int, done: Callable[[int], object] = lambda count: None) -> list[Any]:
-    """The results of the functions in order, or the Exceptions that they raised.
+    """The results of the functions in order, or the `Error`s that they raised.
 
     Calls `done(count)` when one has ended.
 
-    Results are pickled. A child that ends without a result gives a `ChildError`. An interrupt kills the children.
+    Results are pickled. A child that raises another exception, or ends without a result, gives a `ChildError`. An interrupt
+    kills the children.
     """
     results: list[Any] = [None] * len(work)
     waiting, running, ended = list(enumerate(work)), dict[int, _Started](), 0
@@ -85,11 +96,13 @@ def _start(number: int, work: Work) -> _Started:
 
 
 def _told(work: Work) -> bytes:
-    """The bytes to send: the result or the exception, or a `ChildError` if these can't be pickled."""
+    """The bytes to send: the result or the error of this project, or a `ChildError` where these can't be pickled."""
     try:
         result: Any = work()
-    except Exception as error:
+    except Error as error:
         result = error.with_traceback(None)
+    except (Exception, SystemExit) as error:
+        result = ChildError(shown(error), raised=True)
     try:
         data = pickle.dumps(result)
         pickle.loads(data)

@@ -146,10 +146,12 @@ def compiled(built: Built, keep: int, target: str | None, code: Any, apart: bool
         batch, waiting = waiting[: keep - len(taken)], waiting[keep - len(taken) :]
         work = [partial(refusal, built.trials[i], target, code) for i in batch]
         for i, why in zip(batch, _all_of(work, apart, f"compiling {name}"), strict=True):
-            if isinstance(why, Exception):
-                if not isinstance(why, ChildError):
-                    raise why
+            if isinstance(why, ChildError):
+                if why.raised:  # as the user's code raises it, not as words
+                    refusal(built.trials[i], target, None)
                 why = str(why)
+            elif isinstance(why, Exception):
+                raise why
             if why:
                 rows = changed(rows, i, dropped=why)
             else:

@@ -59,6 +59,42 @@ def test_the_error_of_a_child_is_ours(folder: Path) -> None:
     assert entries(folder) == set()
 
 
+class NoMode(Exception):
+    """An exception of a user's, which pickle can't make again."""
+
+    def __init__(self, mode: str, known: list[str]) -> None:
+        super().__init__(f"{mode} is none of {known}")
+
+
+@pytest.mark.parametrize("given", [ValueError("no such mode"), NoMode("x", ["y"]), KeyError("q"), SystemExit(3)])
+def test_an_exception_of_a_body_is_the_users(folder: Path, given: BaseException) -> None:
+    """Of a body, and of a function of shapes: as `lower` raises it, with the traceback that ends at the user's line."""
+
+    @kd.kernel(out_type=lambda x: x)
+    def raises(x: Any, out: Any) -> None:
+        raise given
+
+    def no_shape(x: Any) -> Any:
+        raise given
+
+    for kernel in (raises, kd.kernel(out_type=no_shape)(lambda x, out: None)):
+        for call in (kernel.warm, lambda spec, k=kernel: kd.warm([(double, spec), (k, spec)])):
+            with pytest.raises(BaseException) as caught:
+                call(Spec((8,), kd.float32))
+            assert caught.value is given and caught.traceback[-1].path == Path(__file__)
+
+
+def test_an_exception_of_a_child_alone(folder: Path) -> None:
+    here = os.getpid()
+
+    def elsewhere() -> Any:
+        if os.getpid() != here:
+            raise ValueError("only in a child")
+
+    with pytest.raises(WarmFailed, match=r"ValueError\('only in a child'\)"):
+        ahead._compile([elsewhere], 1)  # pyright: ignore[reportPrivateUsage]
+
+
 def test_a_child_that_dies(folder: Path) -> None:
     def end() -> Any:
         os._exit(7)

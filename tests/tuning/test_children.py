@@ -31,10 +31,14 @@ def test_what_goes_wrong() -> None:
     def killed() -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    made = in_children([bad, killed, partial(os._exit, 7), lambda: lambda: 0], 4)
+    def raises() -> Any:
+        raise ValueError("x")
+
+    made = in_children([bad, killed, partial(os._exit, 7), lambda: lambda: 0, raises], 4)
     assert isinstance(made[0], BadArgument) and made[0].loc.file == __file__
     assert [str(x) for x in made[1:3]] == ["the process ended by signal 9", "the process ended by exit status 7"]
     assert isinstance(made[3], ChildError) and "lambda" in str(made[3])
+    assert [x.raised for x in made[1:]] == [False, False, False, True] and str(made[4]) == "ValueError('x')"
 
 
 def test_an_interrupt_leaves_no_child() -> None:

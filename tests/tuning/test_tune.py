@@ -346,6 +346,26 @@ def test_children_compile(folder: Path) -> None:
     assert taken == [0, 2] and "smem" in built.rows[1].dropped
 
 
+@pytest.mark.parametrize("given", [TypeError("no such row"), KeyError("rows"), SystemExit(3)])
+def test_an_exception_of_a_body_is_the_users(given: BaseException) -> None:
+    """Also of a configuration that a child compiles: only the errors of the docs drop one."""
+
+    def broken(config: Rows) -> kd.Kernel:
+        @kd.kernel(out_type=lambda x: x)
+        def body(x: Any, out: Any) -> None:
+            raise given
+
+        return body
+
+    from kernel_dsl.tuned import KernelTrial
+
+    for apart in (True, False):
+        built = tuning_run.build([TuningRow(Rows(8), "Rows(8)")], lambda c: KernelTrial(broken(c), (X,)))
+        with pytest.raises(BaseException) as caught:
+            tuning_run.compiled(built, 1, "sm_90a", lambda stages: resources(), apart, "scale")
+        assert caught.value is given and caught.traceback[-1].path == Path(__file__)
+
+
 # --- tables --------------------------------------------------------------------------------------
 
 
