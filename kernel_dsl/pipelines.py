@@ -24,6 +24,7 @@ from .layout import SCALAR
 from .memory import Barrier, MemorySpec
 from .ops.arith import add, multiply, subtract
 from .ops.barrier import barrier_wait
+from .ops.cast import constant
 from .ops.compare import equal, less, not_equal
 from .ops.control import when
 from .ops.copy import (
@@ -159,7 +160,8 @@ class BlockSpec:
 def _part(index: Any, extent: int | Element | None) -> Any:
     """The part of an axis that a block takes."""
     if extent is None:
-        return index
+        # a static -1 would count from the end in the steps whose index is static, and lie outside in all others
+        return constant(index, dt.int32) if isinstance(index, int) and index < 0 else index
     if not isinstance(extent, Element):
         return ds(multiply(index, extent), extent)
     before = extent.padding[0]
@@ -248,8 +250,8 @@ def buffers_of(
         tiling, swizzle = fields_of(shape, gmem.dtype, spec.transforms) if spec.transforms else ((), Swizzle.NONE)
         if shape and not tiling:
             # the first axis is padded, so that every buffer starts at an address that TMA may write
-            row = prod(shape[1:]) * gmem.dtype.itemsize
-            unit = TMA_ALIGNMENT // gcd(TMA_ALIGNMENT, row) if row else 1
+            row = prod(shape[1:]) * gmem.dtype.bits
+            unit = 8 * TMA_ALIGNMENT // gcd(8 * TMA_ALIGNMENT, row) if row else 1
             shape = (-(-shape[0] // unit) * unit, *shape[1:])
         slots = 1 if number < len(single) and single[number] else depth
         out.append(MemorySpec(MemorySpace.SMEM, (slots, *shape), gmem.dtype, tiling, swizzle))
@@ -372,10 +374,12 @@ class _PipelineRun:
     def result(self) -> Any:
         """Run it. Returns the last carry."""
         known = isinstance(self.steps, int)
-        for step in range(min(self.depth, self.steps) if known else self.depth):
-            predicate = None if known else less(step, self.steps)
+        for slot in range(min(self.depth, self.steps) if known else self.depth):
+            # of a traced grid the step may not exist: then its index is outside, which is no error
+            step = slot if known else constant(slot, self.steps.dtype)
+            predicate = None if known else less(slot, self.steps)
             for stream in self.sources:
-                self._fetch(step, step, stream, predicate)
+                self._fetch(step, slot, stream, predicate)
         result = loop_over(self.steps, self._step, self.made.init_carry)
         if self.sinks:
             wait_smem_to_gmem(0)
@@ -439,6 +443,7 @@ def load_once(streams: list[Stream], steps: Any, grid: Sequence[Any], op: str) -
     @when(some)
     def _() -> None:
         for stream in streams:
-            block = stream.spec.block(stream.gmem, unravel(0, grid), op)
+            first = 0 if isinstance(steps, int) else constant(0, steps.dtype)
+            block = stream.spec.block(stream.gmem, unravel(first, grid), op)
             copy_gmem_to_smem(block, stream.slot(0), loaded, oob_mode=stream.spec.oob_fill_mode)
         barrier_wait(loaded)

@@ -1,6 +1,6 @@
-"""`python -m tests.fuzz.memory KIND --count N --seed S [--device gpu]`: random kernels that move memory, against NumPy.
+"""`python -m tests.fuzz.memory KIND --count N --seed S [--device gpu]`: random kernels that move memory or nest, against NumPy.
 
-KIND is views, halos or pipelines. A failure prints the kernel, and ends with status 1. On a GPU the kernels run in child
+KIND is views, halos, pipelines, specs or nests. A failure prints the kernel, and ends with status 1. On a GPU the kernels run in child
 processes, as a fault takes the context with it.
 """
 
@@ -16,12 +16,14 @@ from collections.abc import Callable
 from typing import Any
 
 import kernel_dsl as kd
-from tests.fuzz import halos, pipelines, views
+from tests.fuzz import halos, nests, pipelines, specs, views
 
 KINDS: dict[str, Callable[[int], Any]] = {
     "views": views.generate,
     "halos": halos.generate,
     "pipelines": pipelines.generate,
+    "specs": specs.generate,
+    "nests": nests.generate,
 }
 SCHEDULES = ("eager", "late", "random")
 REFUSED = "refused"

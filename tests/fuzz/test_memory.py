@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from tests.fuzz import halos, pipelines, views
+from tests.fuzz import halos, nests, pipelines, specs, views
 from tests.fuzz.memory import KINDS, REFUSED, SCHEDULES, attempt
 
-COUNTS = {"views": 40, "halos": 30, "pipelines": 20}
+COUNTS = {"views": 40, "halos": 30, "pipelines": 20, "specs": 12, "nests": 14}
 
 
 @pytest.mark.parametrize("block", range(2))
@@ -66,6 +66,13 @@ def test_it_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(attempt("views", seed, schedules=("eager",)) for seed in range(30))
 
 
+def test_nests_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another function in the place of one of the language's is found."""
+    seeds = [s for s in range(60) if "kd.mulhi(" in nests.generate(s).source()][:4]
+    monkeypatch.setattr(kd, "mulhi", kd.multiply)
+    assert any(attempt("nests", seed, schedules=("eager",)) for seed in seeds)
+
+
 def test_missing_fences_and_waits_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the compiler's fences in pipelines, for the lanes' copies and its waits, kernels of each kind go wrong."""
     import kernel_dsl.pipelines as single
@@ -117,12 +124,35 @@ def test_each_generator_reaches_what_it_is_for() -> None:
             "pipelines",
             ("warp_specialized", "RefUnion", "run_scoped", "manual_consumed_barriers=True", "delay_release=1"),
         ),
+        ("specs", ("kind='element'", "kind='squeezed'", "shift=-1", "source=-2", "delay_release", "int4", "GMEM")),
+        (
+            "nests",
+            (
+                "associative_scan",
+                "top_k",
+                "searchsorted",
+                "random.bits",
+                "take_along_axis",
+                "layout_cast",
+                "atomic_add",
+                "while_loop",
+                "switch",
+                "kd.loop",
+                "exclusive=True",
+                "kd.dot",
+                "vmap",
+                "shapes=",
+                "num_threads",
+                "kd.when",
+            ),
+        ),
     ):
         for word in words:
             assert any(word in text for text in texts[kind]), (kind, word)
     ways = {str(op.start.way) for seed in range(40) for op in _copies(halos.generate(seed)) if op.start}
     assert len(ways) == 3
     assert any(p.in_place for p in map(pipelines.generate, range(20)))
+    assert {specs.generate(s).specialised for s in range(9)} == {True, False}
     assert np.all([isinstance(views.generate(s), views.Program) for s in range(3)])
 
 
