@@ -44,10 +44,11 @@ class LayoutVar:
 
     `vector`: the number of elements that a lane can move in one access of the memory that the value came from; 0: no
     preference. `free`: the layout in which a reshape moves nothing, for every use except a store; and the text of the
-    note if a store needs another.
+    note if a store needs another. `before`: the layout that a loop's carry has before the loop; the carry keeps it unless a
+    use needs another.
     """
 
-    __slots__ = ("_bound", "_keepdims", "_reduced", "free", "minor", "shape", "vector")
+    __slots__ = ("_bound", "_keepdims", "_reduced", "before", "free", "minor", "shape", "vector")
 
     def __init__(self, shape: tuple[int, ...], vector: int = 0, minor: int | None = None) -> None:
         self.shape: tuple[int, ...] = shape
@@ -57,6 +58,7 @@ class LayoutVar:
         self._reduced: tuple[int, ...] | None = None
         self._keepdims = True
         self.free: tuple[Layout, CostNote] | None = None
+        self.before: Layout | None = None
 
     def root(self) -> LayoutVar | Layout | None:
         """The variable or layout this one was bound to, with reductions left to `peek`."""
@@ -106,7 +108,10 @@ def resolve(layout: LayoutVar | Layout) -> Layout:
     if bound is not None:  # open, but bound to the reduction of another one
         resolve(bound)
         return resolve(found)
-    default = found.free[0] if found.free is not None else blocked(found.shape, max(found.vector, 1), found.minor)
+    if found.free is not None:
+        default = found.free[0]
+    else:
+        default = found.before or blocked(found.shape, max(found.vector, 1), found.minor)
     found.bind(default)
     return default
 

@@ -12,7 +12,7 @@ from ..boundary import called
 from ..errors import BadArgument, BadArgumentType, BodyReturned, CarryMismatch, LiteralOutOfRange, PredicateNotScalar
 from ..facts import Range, any_of, certain
 from ..ir import ArrayType, Op, Region, Value, attr, operand, operands, region, regions
-from ..layout import SCALAR
+from ..layout import SCALAR, Layout
 from ..refs import Ref, is_index
 from ..source import of_function
 from ..trace import LayoutVar, emit, end_region, find, into, is_open, new_value, resolve
@@ -288,6 +288,7 @@ def _carry_args(inits: Sequence[Array]) -> list[Any]:
             own = find(t.layout)
             vector = own.vector if isinstance(own, LayoutVar) else 0
             layout = LayoutVar(t.shape, vector)
+            layout.before = own if isinstance(own, Layout) else None
         arg = new_value(ArrayType(t.shape, t.dtype, layout))
         arg.facts = any_of(t.dtype)
         args.append(arg)

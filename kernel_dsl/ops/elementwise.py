@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from math import prod
 from typing import Any, ClassVar, cast
 
 from .. import dtypes as dt
@@ -104,18 +105,18 @@ def _local(layout: Any) -> Any:
 def common_layout(values: Sequence[Array], shape: tuple[int, ...]) -> Any:
     """The common layout of values: the first closed layout of `shape`, else one open variable for all of this shape.
 
-    If no value has the shape, it is the union of the closed layouts, so that no value moves.
+    If no value of the shape has one, it is the union of the closed layouts, so that no value moves.
     """
     full = [v for v in values if v.shape == shape]
+    small = [v for v in values if v.ndim == len(shape) and v.ndim and v.shape != shape]
     layouts = [_local(v.type.layout) for v in full]
     closed = [i for i, layout in enumerate(layouts) if isinstance(layout, Layout)]
     if closed:
         # values that are cheap to compute again adopt the layout of the others
         fixed = (i for i in closed if work_again(full[i]) is None) if len(closed) > 1 else iter(closed)
         return layouts[next(fixed, closed[0])]
+    parts = _parts([v for v in small if work_again(v) is None])
     if not layouts:
-        small = [v for v in values if v.ndim == len(shape) and v.ndim]
-        parts = _parts([v for v in small if work_again(v) is None])
         if parts:
             return union(parts, shape)
         open_ones = [find(v.type.layout) for v in small]
@@ -128,6 +129,8 @@ def common_layout(values: Sequence[Array], shape: tuple[int, ...]) -> Any:
                 first.minor = other.minor
             if find(other) is not first:
                 other.bind(first)
+    if parts and isinstance(first, LayoutVar) and not first.vector:  # no memory access needs another
+        first.bind(union(parts, shape))
     return first
 
 
@@ -137,19 +140,25 @@ def _parts(values: Sequence[Array]) -> list[MetPart]:
     return [MetPart(own, v.shape, v.dtype.bits == 64) for v, own in found if isinstance(own, Layout)]
 
 
-MOST_AGAIN = 8  # ops
+WHOLE = 4  # the work of an op on all elements; that of an op on a row or a column is 1
+MOST_AGAIN = 8 * WHOLE
 
 
-def work_again(value: Value, most: int = MOST_AGAIN) -> int | None:
-    """The number of ops that compute a value again from index arrays and rank-0 values; None for other values."""
-    op = value.op
-    if not array_type(value).shape:
+def work_again(value: Value, most: int = MOST_AGAIN, size: int | None = None) -> int | None:
+    """The work to compute a value again from index arrays and rank-0 values; None for other values.
+
+    `size`: elements of the value that this is for. A mask such as `(i[:, None] > k) & (i[None] > k)` has most of its ops on
+    a row and a column.
+    """
+    op, shape = value.op, array_type(value).shape
+    if not shape:
         return 0
-    if op is None or most < 1 or not (op.again or (isinstance(op, Elementwise) and op.llvm and not op.math)):
+    size = size or prod(shape)
+    total = WHOLE if 2 * prod(shape) > size else 1
+    if op is None or most < total or not (op.again or (isinstance(op, Elementwise) and op.llvm and not op.math)):
         return None
-    total = 1
     for part in op.values():
-        work = work_again(part, most - total)
+        work = work_again(part, most - total, size)
         if work is None:
             return None
         total += work

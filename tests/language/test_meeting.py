@@ -197,6 +197,54 @@ def test_cholesky_by_one_warp(layout: Layout) -> None:
     np.testing.assert_allclose(np.tril(kernel(x)), np.linalg.cholesky(x.astype(np.float64)), atol=1e-5)
 
 
+def masked(a: Any) -> Any:
+    """The rest of the matrix by a mask of rows and columns, whose parts are computed again in the matrix's layout."""
+    i = kd.arange(32)
+    rows, columns = i[:, None], i[None]
+    for k in range(32):
+        column = kd.sum(kd.where(columns == k, a, 0.0), axis=1)
+        column = kd.where(i >= k, column * kd.rsqrt(kd.sum(kd.where(i == k, column, 0.0))), 0.0)
+        rest = kd.where(columns == k, column[:, None], a)
+        a = kd.where((rows > k) & (columns > k), a - column[:, None] * column[None], rest)
+    return a
+
+
+def into_zeros(a: Any) -> Any:
+    """Columns by static indices, into a factor that starts as zeros without a layout."""
+    i = kd.arange(32)
+    factor = kd.zeros((32, 32), kd.float32)
+    for k in range(32):
+        column = kd.where(i >= k, a[:, k] * kd.rsqrt(a[k, k]), 0.0)
+        factor = kd.where(i[None] == k, column[:, None], factor)
+        a = a - column[:, None] * column[None]
+    return factor
+
+
+def by_loop(a: Any) -> Any:
+    """The matrix as a loop's carry, which keeps its layout."""
+    i = kd.arange(32)
+
+    def step(k: Any, a: Any) -> Any:
+        column = kd.sum(kd.where(i[None] == k, a, 0.0), axis=1)
+        column = kd.where(i >= k, column * kd.rsqrt(kd.sum(kd.where(i == k, column, 0.0))), 0.0)
+        rest = kd.where(i[None] > k, a - column[:, None] * column[None], a)
+        return kd.where(i[None] == k, column[:, None], rest)
+
+    return kd.fori_loop(0, 32, step, a)
+
+
+@pytest.mark.parametrize(("function", "registers"), [(masked, 60), (into_zeros, 60), (by_loop, 96)])
+def test_cholesky_in_other_words(function: Any, registers: int) -> None:
+    """No word of the algorithm takes the matrix away from its warp."""
+    x = random((32, 32), "float32")
+    x = x @ x.T + 32 * np.eye(32, dtype=np.float32)
+    kernel = kernel_of(lambda x, out: out.__setitem__(..., function(kd.load(x, layout=ROWS))), shape=(32, 32))
+    stages = kernel.lower(x)
+    assert cost(stages) == (0, 0)
+    assert stages.compile().resources.registers <= registers
+    np.testing.assert_allclose(np.tril(kernel(x)), np.linalg.cholesky(x.astype(np.float64)), atol=1e-5)
+
+
 def test_gathered_rows_keep_neighbours_in_neighbouring_lanes() -> None:
     """Row numbers that have a layout do not spread the columns of a gather, nor of a scatter."""
 
