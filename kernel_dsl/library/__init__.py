@@ -1,4 +1,4 @@
-"""Finished kernels as plain functions. Imported at the first use of `kd.library`."""
+"""Finished kernels as plain functions. The first use of `kd.library` imports them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""All-reduce of longer arrays: each device sends the parts of its array to their owners, which add them up and store the sums
-on all devices.
+"""All-reduce of longer arrays: each device sends the parts of its array to their owners, which add them up and store
+the sums on all devices.
 
-Data is only pushed: loads of a peer's memory wait for the way there and back, and get a seventh less of the bandwidth. What
-arrives lies in memory that the library keeps, a few places for each block. The block with the same number on the sender may
-write to a place again when it has the sums of what lay there. So no device waits for the others to begin or to end.
+Devices only store to their peers. A load from a peer waits for the way there and back, and reaches a seventh less
+bandwidth. The library keeps memory for the data that arrives: a few places for each block. The sender's block with the
+same number may write to a place again when it has received the sums of the data in that place. So no device waits for
+the others to begin or to end.
 """
 
 from __future__ import annotations
@@ -18,20 +19,22 @@ from kernel_dsl.dtypes import DType
 from kernel_dsl.mesh import ROOM, Mesh, meshed
 
 LANES = 128
-BLOCKS = 264  # of a device at most: all must run at the same time
-EACH = 64  # bytes of a lane in a chunk, or twice as many where each block still has one: a signal ends each chunk
-PLACES = 4  # chunks of each device that a block has room for
-AHEAD = 2  # chunks that a block sends before it adds up the first
+BLOCKS = 264  # the most blocks of a device: all must run at the same time
+EACH = 64  # bytes of a lane in a chunk; twice as many if each block still has a chunk. A signal ends each chunk
+PLACES = 4  # a block has room for this many chunks of each device
+AHEAD = 2  # a block sends this many chunks before it adds up the first
 
 
 @cache
 def two_shot_kernel(shape: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: float | None) -> Any:
-    """The kernel `x -> out`: the sum over devices, in the order of ranks. `x` may lie in any memory, and be `out`."""
+    """The kernel `x -> out`: the sum over devices, in the order of ranks. `x` may lie in any memory, and `out` may be
+    `x`.
+    """
     size, n = prod(shape), mesh.size
     chunk = LANES * EACH // dtype.itemsize
     if size >= n * 2 * chunk * BLOCKS:
         chunk *= 2
-    part = max(-(-size // (n * chunk)), 1)  # chunks that a device adds up; the last one's may pass the end
+    part = max(-(-size // (n * chunk)), 1)  # chunks that a device adds up; those of the last device may pass the end
     blocks = min(part, BLOCKS)
     places = min(-(-part // blocks), PLACES)
     senders = n if n > 2 else 1  # a sum of two has no order, so a device need not send to itself

@@ -1,9 +1,11 @@
-"""All-reduce of small arrays: each device stores its own into the memory of all others, in words that say which call they are of.
+"""All-reduce of small arrays: each device stores its own into the memory of all others, in words that hold the number
+of the call.
 
-A word of 8 bytes has 4 bytes of data and the number of the call. It comes whole or not at all, so who finds the number has the
-data, too: there is no semaphore, no fence, and no meeting before or after. Half of the memory belongs to every other call. A
-device stores into it when it has had its peers' words of the call before, which they sent when they were done with the one before
-that. Each block counts its calls itself, so a graph that is replayed goes on counting.
+A word of 8 bytes has 4 bytes of data and the number of the call. Hardware writes a word at once, so a block that reads
+the expected number also has the data. Therefore the kernel needs no semaphore, no fence and no meeting of devices. The
+memory has two halves, and calls use them in turn. A device writes to a half again when it has received its peers' words
+of the call before: the peers sent these after they had read that half. Each block counts its own calls, so the count
+continues when a graph is replayed.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from kernel_dsl.dtypes import DType
 from kernel_dsl.mesh import COUNT, ROOM, Mesh, meshed
 from kernel_dsl.ops.semaphore import Deadline
 
-BLOCKS = 132  # of a device at most: all must run at the same time
-EACH = 8  # bytes that a lane sends in one store
+BLOCKS = 132  # the most blocks of a device: all must run at the same time
+EACH = 8  # bytes of data that a lane sends in one store
 LANES = 128
 SEND = (
     "{ .reg .b64 low, high; %s mov.b64 low, {%s, $2[0]}; mov.b64 high, {%s, $2[0]}; "
@@ -32,7 +34,7 @@ TAKE = (
 
 
 def _shared(size: int, dtype: DType) -> tuple[int, int]:
-    """How many blocks share an array, and how many stores each of their lanes makes."""
+    """(the blocks that share an array, the stores of each of their lanes)."""
     units = max(-(-size * dtype.itemsize // (LANES * EACH)), 1)
     rounds = -(-units // BLOCKS)
     return -(-units // rounds), rounds
@@ -40,7 +42,9 @@ def _shared(size: int, dtype: DType) -> tuple[int, int]:
 
 @cache
 def words_kernel(shape: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: float | None) -> Any:
-    """The kernel `x -> out`: the sum over devices, in the order of ranks. `x` may lie in any memory, and be `out`."""
+    """The kernel `x -> out`: the sum over devices, in the order of ranks. `x` may lie in any memory, and `out` may be
+    `x`.
+    """
     size, n = prod(shape), mesh.size
     blocks, rounds = _shared(size, dtype)
     chunk, units = LANES * EACH // dtype.itemsize, blocks * rounds
@@ -54,11 +58,11 @@ def words_kernel(shape: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: floa
         room = known.kept((2, n, units, 2 * LANES), dt.int64)
         counts = known.kept((blocks,), dt.int32)
         mine, target = x.reshape(-1), out.reshape(-1)
-        # all loads are on their way before the count is waited for
+        # issue all loads before waiting for the count
         places = [(block + i * blocks, kd.ds((block + i * blocks) * chunk, chunk)) for i in range(rounds)]
         own = [kd.layout_cast(mine[part], data) for _, part in places]
         row = known.addresses(room, "all_reduce")
-        pair = n == 2  # whose sum has no order: a device adds its own at once, and else finds it among all
+        pair = n == 2  # two terms need no order, so a device adds its own at once
         bases = [known.peers[row, kd.rem(me + k, n)] + 4 * ROOM for k in range(n)]  # this device's, then the others'
         count = counts[block] + 1
         number = kd.layout_cast(kd.broadcast_to(count, (LANES,)), lanes)
@@ -66,7 +70,7 @@ def words_kernel(shape: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: floa
         lane = kd.layout_cast(kd.broadcasted_iota(kd.int64, (LANES,), 0), lanes) * (2 * EACH)
 
         def address(base: Any, rank: Any, unit: Any) -> Any:
-            """Where each lane's part of a rank's unit lies."""
+            """The address of each lane's part of a rank's unit."""
             place = (half + rank) * units + unit.astype(kd.int64)
             return base + place * (2 * EACH * LANES) + lane
 
@@ -77,7 +81,7 @@ def words_kernel(shape: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: floa
         here = [[address(bases[0], rank, unit) for rank in ranks if n > 1] for unit, _ in places]
 
         def peek() -> tuple[Any, list[list[Any]]]:
-            """1 + the last rank of which words have not come, or 0; and what has come."""
+            """(1 + the last rank with missing words, or 0; the data that has arrived)."""
             missing: Any = 0
             found: list[list[Any]] = []
             for addresses in here:
@@ -112,13 +116,13 @@ def words_kernel(shape: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: floa
         mesh=mesh,
         name=f"all_reduce_words_{n}",
     )
-    made.meets = False  # each device's stream orders what it reads and writes, but for the words
+    made.meets = False  # each device's stream orders all accesses except those to the words
     made.room = ROOM + 2 * n * units * LANES * 2 * EACH // 4 + -(-blocks // 4) * 4
     return made
 
 
 def _templates(dtype: DType) -> tuple[str, str]:
-    """PTX that stores a lane's 8 bytes and their number, and that loads them."""
+    """(PTX that stores a lane's 8 bytes with the number of the call, PTX that loads them)."""
     if dtype.itemsize < 8:
         return SEND % ("", "$1[0]", "$1[1]"), TAKE % ("$0[0]", "$0[1]", "")
     parts = ".reg .b32 first, second;"

@@ -1,4 +1,6 @@
-"""`all_to_all` on a mesh of devices: each sends some of its rows to every other device. The numbers of rows are on the GPU."""
+"""`all_to_all` on a mesh of devices: each sends some of its rows to every other device. The GPU reads the numbers of
+rows.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from kernel_dsl.symmetric import overlap
 from .by_rank import Launched, by_rank
 from .collective_parts import BLOCKS, check_gapless, described, orders_itself, wait_for_all
 
-PIECE = 4096  # the most elements of a row that a warpgroup holds at once
+PIECE = 4096  # a warpgroup holds at most this many elements of a row at once
 
 
 @partial(public, name="all_to_all")

@@ -1,8 +1,8 @@
 """Products that differ only in M and in the batch: kernels for the first sizes, and kernels for any sizes after that.
 
-The first sizes get specialised code, because most programs have one. From the second on M and a batch axis are `kd.Dim`s. A
-configuration that is compiled already is used if the cost model predicts about the best speed, so new sizes seldom need a
-compile.
+The first sizes get specialised code, because most programs have one. From the second on M and a batch axis are
+`kd.Dim`s. New sizes use a configuration that is already compiled if the cost model predicts about the best speed for
+it, so they seldom need a compile.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import Any
 from .first_sizes import FirstSizes, KeptConfigs, dim_of, is_open
 from .problem import Problem
 
-ROWS, ROWS_OF_MANY = 2**24, 2**16  # the greatest M: of one product, and of each of a batch
+ROWS, ROWS_OF_MANY = 2**24, 2**16  # the greatest M of one product, and of each product of a batch
 BATCH = 2**16
 DEPTH = 2**30  # the greatest K
 TILES = 2**30  # indices of tiles are 32 bits wide
 SMALLEST = (8, 64)  # a tile
-VECTOR = 16  # bytes that are read at once along M
-STORED = 16  # columns that lanes store at a time where N is a Dim: of more they would spill
+VECTOR = 16  # bytes of one load along M
+STORED = 16  # columns that lanes store at a time where N is a Dim: more would spill
 BATCHES = (
     "batch",
     "a_batch",
     "b_batch",
     "a_scale_batch",
     "b_scale_batch",
-)  # the parts of a problem that change with the batch
+)  # the fields of a problem that change with the batch
 
 _first = FirstSizes()
 _kept = KeptConfigs()
 
 
 def open_sizes(p: Problem) -> bool:
-    """Whether some sizes come from each call."""
+    """Whether each call gives some of the sizes."""
     return is_open(*p.batch, p.M, p.N, p.K)
 
 
@@ -45,14 +45,14 @@ def opened(p: Problem, unit: int = 1, side: str = "M") -> Problem | None:
     `unit`: a divisor of M, or of N.
     """
     if p.groups or p.b_scale_batch is None:
-        return None  # grouped rows; two right sides whose scales differ
+        return None  # groups of rows, or two right sides with different scales
     axis = next((i for i, n in enumerate(p.batch) if n > 1), None)
     size, other = (p.M, p.N) if side == "M" else (p.N, p.M)
     rest = p.parts * -(-other // SMALLEST[1]) * prod(n for i, n in enumerate(p.batch) if i != axis)
     steps = (*p.gated[0], *p.gated[1], *p.all_steps)
     most, several = ROWS if axis is None else ROWS_OF_MANY, BATCH
     if axis is None and any(step.kind == "dropout" for step in steps) and p.M * p.N * prod(p.batch) <= 1 << 31:
-        most = min(most, (1 << 31) // (other * prod(p.batch)))  # 32 bits count the elements if they are enough
+        most = min(most, (1 << 31) // (other * prod(p.batch)))  # so that 32 bits count the elements
     if axis is None:
         most = min(most, TILES // rest * SMALLEST[0])
     else:
@@ -85,7 +85,7 @@ def declared(p: Problem, sums: bool = False, grouped: bool = False) -> dict[int,
         found: dict[int, tuple[Any, ...]] = dict.fromkeys(range(count), shape)
         first = count
     else:
-        height, width, depth = (n if is_open(n) else None for n in (p.M, p.N, p.K))  # packed ones are longer
+        height, width, depth = (n if is_open(n) else None for n in (p.M, p.N, p.K))  # packed operands are longer
         found = {0: (*p.a_batch, depth, height) if p.a_transposed else (*p.a_batch, height, depth)}
         right = (*p.b_batch, width, depth) if p.b_transposed else (*p.b_batch, depth, width)
         found |= dict.fromkeys(range(1, 1 + count), right)
@@ -148,9 +148,9 @@ def unit_of_rows(p: Problem, left: Any, columns: bool = False) -> int:
     """
     vector = VECTOR // p.dtype.itemsize
     if p.M == 1 and p.K * p.dtype.itemsize % VECTOR:
-        return 0  # TMA takes a single row with any stride, but not several rows
+        return 0  # TMA takes a single row with any stride, but needs aligned strides for several rows
     if left is not None and p.a_transposed and (not columns or p.M % vector):
-        return 0  # packed rows along M are padded to whole vectors, so they don't show M
+        return 0  # packed rows along M are padded to whole vectors, so their extent is not M
     turned = p.a_transposed or (left is not None and left.turned)
     return vector if turned and p.M % vector == 0 else 1
 
@@ -161,15 +161,17 @@ def opened_route(route: Any) -> Any:
     if 0 in (*p.batch, p.M, p.N, p.K) or (p.softmax and getattr(route.config, "swapped", False)):
         return None
     if p.M == 1 and (p.sparse or p.N * p.out_dtype.itemsize % VECTOR):
-        return None  # as of a single row of a
+        return None  # such as a single row of a
     unit = unit_of_rows(p, route.packings[0], route.kernel == "lane")
     return _with_dims(route, unit, "M", "columns" if p.a_transposed else "rows") if unit else None
 
 
 def widened_route(route: Any) -> Any:
-    """The route with kernels that take any N and batch, or None: for a sparse left side, beside which b has a call's rows.
+    """The route with kernels that take any N and batch, or None. It serves products with a sparse left side, where b
+    holds the rows that calls change.
 
-    Where N is no multiple of 16 bytes, lanes store the result, and b is packed along K, because rows along N would be padded.
+    If the rows of the result are no multiples of 16 bytes, lanes store it, and b is packed along K, because packed rows
+    along N would be padded.
     """
     p, (left, right) = route.problem, route.packings
     if not p.sparse or 0 in (*p.batch, p.M, p.N, p.K) or 1 in (p.M, p.N):
@@ -181,7 +183,7 @@ def widened_route(route: Any) -> Any:
     unit = VECTOR // p.b_dtype.itemsize if along and p.N * p.b_dtype.itemsize % VECTOR == 0 else 1
     unit = max(unit, 1 if p.lanes else VECTOR // p.out_dtype.itemsize)
     config = replace(route.config, epilogue_n=min(route.config.epilogue_n, STORED)) if p.lanes else route.config
-    whole = route.whole and replace(route.whole, lanes=0)  # nobody asks for them
+    whole = route.whole and replace(route.whole, lanes=0)  # it does not depend on them
     problem = replace(p, lanes=min(p.lanes, 1))
     made = replace(route, problem=problem, config=config, packings=(left, right), whole=whole)
     return _with_dims(made, unit, "N", "rows")
@@ -193,7 +195,7 @@ def _with_dims(route: Any, unit: int, side: str, across: str) -> Any:
     whole = None if route.whole is None else opened(route.whole, unit, side)
     if general is None or (route.whole is not None and whole is None):
         return None
-    if whole is not None:  # the bounds of parts of K may be others
+    if whole is not None:  # parts of K may have other bounds
         general = replace(general, **{name: getattr(whole, name) for name in (side, *BATCHES)})
     sizes = ({across: getattr(general, side)}, {})
     packings = tuple(
@@ -206,9 +208,10 @@ def _with_dims(route: Any, unit: int, side: str, across: str) -> Any:
 
 
 def deepened_route(route: Any) -> Any:
-    """The route with kernels that take any K, or None: for sums over the outer axis of both sides, as of gradients of weights.
+    """The route with kernels that take any K, or None. It serves sums over the outer axis of both sides, such as
+    gradients of weights.
 
-    Their kernels may need them along K, where packed ones show a K of whole vectors.
+    Some kernels need operands along K. Packed operands then show K rounded up to whole vectors.
     """
     p = route.problem
     if (
@@ -233,9 +236,9 @@ def deepened_route(route: Any) -> Any:
         pack and replace(pack, **{"columns" if its_own else "rows": K})
         for pack, its_own in zip(route.packings, along, strict=True)
     )
-    whole = route.whole and replace(route.whole, K=1)  # nobody asks for it
+    whole = route.whole and replace(route.whole, K=1)  # it does not depend on K
     config = route.config
-    if route.kernel == "tile":  # few steps have a stage each, and any number takes turns
+    if route.kernel == "tile":  # few steps have a stage each, but for any number of steps the stages are used in turn
         config = replace(config, stages=type(config).stages)
     return replace(route, problem=replace(p, K=K), config=config, packings=packings, whole=whole)
 
@@ -243,10 +246,10 @@ def deepened_route(route: Any) -> Any:
 def serving(route: Any, cost: Callable[[Problem, Any], float]) -> Any:
     """The route with kernels that take any sizes.
 
-    It is `route` itself for the first sizes, and if there are no such kernels. `cost`: in clocks.
+    It is `route` itself for the first sizes, and if no kernel takes any sizes. `cost` gives clocks.
     """
     p = route.problem
-    # the parts of a key that all sizes and kernels share
+    # the parts of the key that do not depend on sizes and kernels
     closed = {**dict.fromkeys(BATCHES, ()), "parts": 1, "out_dtype": (route.whole or p).out_dtype, "lanes": 0}
     sides = {"a_transposed": False, "b_transposed": False}
     ways: list[tuple[Any, dict[str, Any], Any]] = [

@@ -48,7 +48,9 @@ class MatmulOptions(NamedTuple):
         return [b] if self.gated is None else list(halves(b))
 
     def items(self) -> tuple[list[list[Item]], list[Item]]:
-        """The operands of steps, in the order of kernels' arguments: those of each product, and those of the result."""
+        """(the operands of each product's steps, the operands of the result's steps), in the order of kernels'
+        arguments.
+        """
         own = [("a_scale", self.a_scale), ("b_scale", self.b_scale), ("scale", self.scale), ("bias", self.bias)]
         own = [(name, x) for name, x in own if x is not None]
         if self.gated is None:
@@ -71,7 +73,7 @@ class MatmulOptions(NamedTuple):
         return [x for items in (*first, rest) for _, x in items]
 
     def like(self, b: Any) -> tuple[Any, ...]:
-        """A key that calls share if they launch the same kernels for such arrays."""
+        """The key of a call: calls with equal keys launch the same kernels for arrays of this kind."""
         return (
             self.out_dtype, self.activation, self.precision, self.epilogue, self.gated, self.absmax, self.config,
             getattr(b, "form", None), type(self.c), type(self.scale), type(self.a_scale), type(self.residual),
@@ -86,13 +88,15 @@ class MatmulOptions(NamedTuple):
 
 
 def form_of(x: Any) -> Any:
-    """The type, and the number of parts of a pair, without properties of arrays."""
+    """The type of an argument, and the number of its parts if it is a pair, without the properties of arrays."""
     kind = type(x)
     return (kind, len(cast("Sequence[Any]", x))) if kind is tuple or kind is list else kind
 
 
 def halves(x: Any) -> tuple[Any, Any]:
-    """The parts of an argument for the gate and for the gated product: of a pair, of alternating columns, or one for both."""
+    """(the part for the gate, the part for the gated product) of an argument: a pair, alternating columns, or one for
+    both.
+    """
     if isinstance(x, (tuple, list)):
         pair: Sequence[Any] = x
         return pair[0], pair[1]
@@ -108,8 +112,8 @@ class Request:
     `left`, `right`: the operands of `problem`; `turns`: whether kernels get a and b with their last axes exchanged;
     `flipped`: the transposed product is computed, because `out` is stored by columns; `folded`: the result's shape, if
     a's batch became rows of one matrix; `own`: for each right side, the numbers of the steps' operands that are scales
-    by blocks of K, which the multiplying kernel takes; `turned`: the operands whose last axes are exchanged, as the
-    result's are.
+    by blocks of K, which the multiplying kernel takes; `turned`: the operands of steps whose last axes are exchanged,
+    like those of the result.
     """
 
     problem: Problem
@@ -124,9 +128,9 @@ class Request:
 
 
 def mixed_forms(b_scale: Any) -> tuple[str, str]:
-    """What is wrong, and the hint, where one of a pair of scales is by blocks of K in a form that the other does not have."""
+    """(the defect, the hint) for a pair of scales by blocks of K with different forms."""
     shapes = " and ".join(str(tuple(getattr(x, "shape", ()))) for x in halves(b_scale))
-    return f"b_scale is a pair of {shapes}", "give scales by blocks of K for both matrices, in one form, or for none"
+    return f"b_scale is a pair of {shapes}", "give scales by blocks of K, in one form for both matrices, or for none"
 
 
 def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
@@ -198,7 +202,7 @@ def alike(rights: list[Operand]) -> Operand:
     one, other = rights[0], rights[-1]
     if (one.dtype, one.rows, one.depth, one.batch) != (other.dtype, other.rows, other.depth, other.batch):
         what = f"b is {one.dtype} of {(one.depth, one.rows)} and {other.dtype} of {(other.depth, other.rows)}"
-        raise refuse_shape(what, "the one that gates and the one that is gated have one shape and one dtype")
+        raise refuse_shape(what, "the gate's matrix and the gated matrix must have one shape and one dtype")
     if one.along_k != other.along_k:
         raise refuse("one part of b is stored by rows and the other by columns", "store both the same way")
     return replace(one, tma=one.tma and other.tma, contiguous=one.contiguous and other.contiguous)
@@ -341,7 +345,7 @@ def _folded(steps: Sequence[EpilogueStep]) -> list[EpilogueStep]:
 def _folds(
     a: Any, left: Operand, right: Operand, batch: tuple[int, ...], arrays: list[tuple[Any, Axes | None]], out: Any
 ) -> bool:
-    """Whether all of a is one matrix times one b. Then batch axes count as rows, also of added arrays."""
+    """Whether all of a is one matrix times one b. Then batch axes become rows, also those of added arrays."""
     if math.prod(right.batch) != 1 or left.batch != batch or not left.along_k or 0 in a.shape:
         return False
     strides = element_strides(a) or strides_of(tuple(a.shape))

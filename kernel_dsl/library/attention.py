@@ -177,7 +177,9 @@ class Attention:
         config: AttentionConfig | None = None,
         target: str | None = None,
     ) -> Any:
-        """The stages of the kernel that a call with such arguments runs; of several, the one that computes."""
+        """The stages of the kernel that a call with such arguments runs; if it runs several, those of the one that
+        computes attention.
+        """
         given = AttentionOptions(
             layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
             q_scale, k_scale, v_scale,
@@ -225,7 +227,7 @@ class Attention:
         promise: bool,
         closed: bool,
     ) -> Any:
-        """`closed`: the kernel is for these sizes alone."""
+        """The plan of a call. `closed`: its kernel takes these sizes alone."""
         problem = problem_of(q, k, v, options, lse)
         check_config(config)
         machine = target_named(target)
@@ -279,17 +281,19 @@ def refusal(p: ScoredProblem, arrays: tuple[Any, ...], target: Any) -> str:
             return f"a head dimension of {dim} is no multiple of 8 from 16 to 256"
     if not p.batch or not p.queries or not p.keys or (p.page and not p.pages):
         return "there is nothing to compute"
-    if p.dtype == kd.float8_e4m3fn:  # it is widened into new arrays
+    if p.dtype == kd.float8_e4m3fn:  # new arrays hold its widened elements
         return ""
     return tma_refusal(dict(zip("qkv", arrays, strict=True)))
 
 
 def tma_refusal(arrays: Mapping[str, Any], unit: int = 8) -> str:
-    """Why TMA can't load heads of one of the named arrays, of which 16 bytes are `unit` elements; empty where it can."""
+    """The reason why TMA can't load heads of one of the named arrays; empty if it can. `unit`: the elements in 16
+    bytes.
+    """
     for name, x in arrays.items():
         strides = element_strides(x)
         if strides is not None and (strides[-1] != 1 or any(s < 0 or s % unit for s in strides[:-1])):
-            return f"{name} has strides {strides}, and TMA needs rows of neighbours at multiples of 16 bytes"
+            return f"{name} has strides {strides}, and TMA needs contiguous rows that begin at multiples of 16 bytes"
         if array_address(x) % 16:
             return f"{name} is not aligned to 16 bytes"
     return ""

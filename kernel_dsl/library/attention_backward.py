@@ -48,12 +48,12 @@ _log = logging.getLogger("kernel_dsl")
 class _Fast:
     """The kernels for Hopper."""
 
-    rows: int  # of a tile of the sum
+    rows: int  # rows of a tile of the sum
     stats: Any
     main: Any
     sum: Any  # None without parts
     finish: Any
-    sizes: WalkNumbers | None = None  # of a kernel for any sizes
+    sizes: WalkNumbers | None = None  # given if the kernel takes any sizes
 
     def launched(
         self, arrays: Sequence[Any], options: AttentionOptions, how: dict[str, Any], launch: Launch
@@ -82,7 +82,7 @@ class _Fast:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The kernels for q, k and v, and for sinks and bias if there are any."""
+    """The kernels for the gradients of q, k and v, and of sinks and bias if they are given."""
 
     problem: ScoredProblem
     main: GeneralGradients | _Fast | ScoredGradients
@@ -113,7 +113,7 @@ class _Plan:
         return grads
 
     def _starts(self, options: AttentionOptions) -> list[Any]:
-        """What says which rows belong to a sequence."""
+        """The arrays that give the rows of each sequence."""
         return [options.q_seqlens] * self.problem.ragged
 
     def lower(self, arrays: tuple[Any, ...], options: AttentionOptions, target: str | None) -> tuple[Any, ...]:
@@ -295,7 +295,7 @@ class AttentionBackward:
         blocks: int,
         closed: bool,
     ) -> _Fast:
-        """`closed`: the kernels are for these sizes alone."""
+        """The kernels for Hopper. `closed`: they take these sizes alone."""
         chosen = replace(config, in_turn=True) if config and deterministic else config
         chosen = chosen or default_config(problem, blocks, deterministic)
         wide = problem.dim > KEYS
@@ -311,7 +311,7 @@ class AttentionBackward:
         main = (wide_kernel if wide else backward_kernel)(p, t, blocks)
         rows = t.block_q if wide else p.dim
         parts = sum_kernel(p, t.splits) if chosen.splits > 1 else None
-        ends = t if sizes is None else replace(t, splits=1)  # which know nothing of splits
+        ends = t if sizes is None else replace(t, splits=1)  # the small kernels don't depend on splits
         return _Fast(rows, stats_kernel(p, ends), main, parts, finish_kernel(p, ends, wide), sizes)
 
 

@@ -1,7 +1,7 @@
 """The consumer warpgroups of attention's backward, with and without options.
 
-A `Walk` gives the queries of a block and the weight of a score (`Walk.weights`). Only this file has the order of the products,
-which docs/attention.md explains.
+A `Walk` gives the queries of a block and the weight of a score (`Walk.weights`). This file alone sets the order of the
+products, which docs/attention.md explains.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def gradients_of(
 ) -> Any:
     """The gradients of scores: the weights times (their gradients minus the row's sum), times the slopes.
 
-    `place`: (block, first key), for the walk to store them.
+    `place`: (block, first key), so that the walk can store them.
     """
     delta = kd.load(s["stats_smem"], (step.slot, 1), layout=kd.Layout.WGMMA_COL)
     ds = weights * (dp - delta[None])
@@ -74,7 +74,7 @@ def softmax(
     weights, slope = walk.weights(s_acc, block, step, key, ahead)
     if slope is None:
         left, weights = None, kd.optimization_barrier(weights)
-    else:  # 16 bits of each weight, and its product with the slope, take fewer registers than both
+    else:  # 16 bits of each weight, and its product with the slope, take fewer registers than weight and slope
         left, weights = kd.optimization_barrier(weights.astype(dtype), weights * slope)
     pass_turn(walk, me, s)
     dp = kd.wgmma_accumulator_load(dp_acc)
@@ -86,15 +86,15 @@ def softmax(
 
 
 def narrow_consumers(walk: Walk, dim: int, free: int) -> tuple[Callable[..., None], dict[str, Any]]:
-    """(the consumers of blocks of 128 keys, of which each owns 64; the SMEM that they need beside the walk's).
+    """(the consumers of blocks of 128 keys, the SMEM that they need beside the walk's). Each consumer owns 64 keys.
 
     Scores are computed transposed, keys by queries, so that weights and the gradients of scores are left operands in
-    registers. Of a step's gradient of the queries, transposed, each computes 64 of `dim`, or of dim 64 half of the queries.
-    `free`: registers that accumulators and left operands may take, so that a consumer's 240 do.
+    registers. Each consumer computes a part of a step's transposed gradient of the queries: 64 rows of `dim`, or half
+    of the queries if `dim` is 64. `free`: the registers for accumulators and left operands, out of a consumer's 240.
     """
     m, by_dim = walk.t.block_q, walk.by_row
     width = m if by_dim else m // CONSUMERS
-    # whether the product for the queries needs too many registers beside the two before it
+    # whether the product for the queries beside the two before it needs too many registers
     tight = dim + m // 2 + width // 2 > free
 
     def consume(me: Any, dk: Any, dv: Any, dq_sum: Any, s: dict[str, Any]) -> None:
@@ -216,7 +216,7 @@ def wide_consumers(walk: Walk, dim: int, tight: bool = False) -> tuple[Callable[
             kd.when(block.count > 0)(rest)
 
     def values(block: Any, acc: Any, dq_acc: Any, dv_acc: Any, dq_sum: Any, s: dict[str, Any]) -> None:
-        """The first consumer: weights, and with them the gradient of the values."""
+        """The first consumer: it computes the weights, and from them the gradient of the values."""
 
         def one(step: WalkStep, *before: Any) -> Any:
             kd.barrier_wait(s["q_loaded"].at[step.slot])
@@ -234,7 +234,7 @@ def wide_consumers(walk: Walk, dim: int, tight: bool = False) -> tuple[Callable[
         each_step(0, one, dq_acc, block, dq_sum, s)
 
     def scores(block: Any, acc: Any, dq_acc: Any, dk_acc: Any, dq_sum: Any, s: dict[str, Any]) -> None:
-        """The second: the gradients of the scores, and with them the gradient of the keys."""
+        """The second consumer: it computes the gradients of the scores, and from them the gradient of the keys."""
         kd.barrier_arrive(s["weights_read"])  # nothing is there yet
         if behind:
             nothing = s["ds_smem"].at[1]  # of the step before the first one
@@ -293,7 +293,7 @@ def wide_consumers(walk: Walk, dim: int, tight: bool = False) -> tuple[Callable[
 
 
 def _with_slope(weights: Any, slope: Any, dtype: Any) -> tuple[Any, Any]:
-    """(the weights as they are multiplied, those times their slopes)."""
+    """(the weights in `dtype`, the weights times their slopes)."""
     if slope is None:
         left = kd.optimization_barrier(weights.astype(dtype))
         return left, left
@@ -301,7 +301,7 @@ def _with_slope(weights: Any, slope: Any, dtype: Any) -> tuple[Any, Any]:
 
 
 def _wait_for_keys(block: Any, s: dict[str, Any]) -> None:
-    """Wait for keys and values, of which there are none where there is no step."""
+    """Wait for keys and values; a block without steps has none."""
 
     def wait() -> None:
         for i in range(2):
@@ -311,7 +311,7 @@ def _wait_for_keys(block: Any, s: dict[str, Any]) -> None:
 
 
 def _release(step: WalkStep, s: dict[str, Any], *operands: Any) -> None:
-    """Give the step's queries and gradients back; products read `operands` from their registers until here."""
+    """Give the step's queries and gradients back; until then products read the registers of `operands`."""
     kd.optimization_barrier(*operands)
     kd.barrier_arrive(s["dout_consumed"].at[step.dout_slot])
     kd.barrier_arrive(s["q_consumed"].at[step.slot])

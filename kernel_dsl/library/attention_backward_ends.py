@@ -20,8 +20,8 @@ SUMMED = 1024  # of a block that sums parts: a lane waits for one part after the
 def stats_kernel(problem: AttentionProblem, config: AttentionBackwardConfig) -> Any:
     """The kernel `(out, dout, lse) -> stats`: float32 (batch, heads, 2, padded queries).
 
-    First -lse in powers of 2; -inf for queries that see no key or do not exist, so that their weights are 0. Second the
-    sum of out * dout, the mean gradient of a query's weights.
+    Row 0 is -lse in powers of 2. It is -inf for queries that see no key or do not exist, so that their weights are 0.
+    Row 1 is the sum of out * dout, the mean gradient of a query's weights.
     """
     p = problem
     length = padded(p.queries, config)
@@ -51,8 +51,8 @@ def stats_kernel(problem: AttentionProblem, config: AttentionBackwardConfig) -> 
 def finish_kernel(problem: AttentionProblem, config: AttentionBackwardConfig, wide: bool) -> Any:
     """The kernel `dq_sum -> dq`; dq_sum: float32 tiles, not scaled yet.
 
-    They are (batch x heads x padded queries / 8, dim, 8), and of the `wide` kernel (batch x heads x padded queries / 64 x
-    dim / 8, 64, 8), its last axis along dim. For any sizes the kernel is `(dq_sum, q) -> dq`.
+    The tiles are (batch x heads x padded queries / 8, dim, 8). The `wide` kernel gives (batch x heads x padded queries
+    / 64 x dim / 8, 64, 8), with the last axis along dim. For any sizes the kernel is `(dq_sum, q) -> dq`.
     """
     p = problem
     tiles = p.dim // EIGHT if wide else config.block_q // EIGHT
@@ -89,7 +89,7 @@ def finish_kernel(problem: AttentionProblem, config: AttentionBackwardConfig, wi
 def sum_kernel(problem: AttentionProblem, splits: int) -> Any:
     """The kernel `(dk_parts, dv_parts) -> (dk, dv)`; the parts are float32 (splits, batch, kv_heads, keys, dim).
 
-    For any sizes it is for any number of splits.
+    A kernel for any sizes takes any number of splits.
     """
     p = problem
     rows = SUMMED // p.dim
@@ -113,7 +113,7 @@ def sum_kernel(problem: AttentionProblem, splits: int) -> Any:
 
 
 def sum_of_parts(parts: Any, here: tuple[Any, ...], splits: int | None) -> Any:
-    """The sum of the same place of all parts, in order; of as many as a launch has where `splits` is None."""
+    """The sum over parts at one place, in order. With `splits` None the launch gives their number."""
     if splits is None:
         return kd.fori_loop(1, parts.shape[0], lambda split, total: total + parts[(split, *here)], parts[(0, *here)])
     total = parts[(0, *here)]

@@ -13,8 +13,8 @@ from .attention_captured import reading
 from .attention_opened import at_launch, declared, gradient_shapes
 from .attention_problem import ScoredProblem, ScorePlace
 
-ROWS = 32  # of out and dout at a time
-HELD = 64  # dims that registers hold at a time, of more than twice as many
+ROWS = 32  # rows of out and dout at a time
+HELD = 64  # dims that registers hold at a time if there are more than twice as many
 
 
 @cache
@@ -36,7 +36,7 @@ def sinks_kernel(problem: ScoredProblem, dtype: Any) -> Any:
             here = p.rows(batch, head, rows)
             delta = kd.sum(dout[here].astype(wide) * out[here].astype(wide), axis=1)
             total = kd.load(lse, p.lse_rows(batch, head, rows), fill=math.inf).astype(wide)
-            # a row that sees no key has no output, and no gradient; nor has one of no sequence, which holds anything
+            # a row that sees no key has no gradient; a row outside all sequences has none either, and may hold anything
             none = delta == 0
             if q_seqlens is not None:
                 row = kd.rem(index, steps) * ROWS + kd.arange(ROWS)
@@ -58,7 +58,7 @@ def sinks_kernel(problem: ScoredProblem, dtype: Any) -> Any:
 
 
 def _sinks_shapes(p: ScoredProblem) -> dict[int, tuple[Any, ...]]:
-    """`shapes=` of that kernel for any lengths."""
+    """`shapes=` of the kernel of sinks for any lengths."""
     found: dict[int, tuple[Any, ...]] = {1: p.out_shape, 2: p.out_shape, 3: p.lse_shape}
     return found | {n: shape for n, shape in declared(p, ["q_seqlens"] * p.ragged, first=4).items() if n > 3}
 
@@ -67,7 +67,8 @@ def _sinks_shapes(p: ScoredProblem) -> dict[int, tuple[Any, ...]]:
 def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
     """The kernel `(dout, q, k, v, out, lse, bias, *captured) -> dbias`, in the shape and dtype of `bias`.
 
-    A block computes a tile of it, one after another for all heads, queries and keys that the bias is broadcast along.
+    A block computes a tile of dbias. It goes over all heads, queries and keys that the bias is broadcast along, one
+    after another.
     """
     p = problem
     by_dot = p.dtype in (kd.float16, kd.bfloat16)
@@ -79,13 +80,13 @@ def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
     alone = [isinstance(extent, int) and extent == 1 for extent in full]
 
     def extents(p: ScoredProblem) -> tuple[list[Any], list[Any]]:
-        """Those of what a block walks, and of the grid."""
+        """(the extents that a block walks, the extents of the grid)."""
         whole = (p.batch, p.heads, kd.cdiv(p.queries, m), kd.cdiv(p.keys, n))
         both = list(zip(alone, whole, strict=True))
         return [w if one else 1 for one, w in both], [1 if one else w for one, w in both]
 
     def part(a: Any, b: Any, a_at: Any, b_at: Any, first: Any, count: int) -> Any:
-        """The products of so many dims from `first` on; those beyond an array's are zeros."""
+        """The products of `count` dims from `first` on; dims beyond an array's own are zeros."""
         dims = kd.ds(first, count)
         return kd.dot(a[(*a_at, dims)], b.at[(*b_at, dims)].T[...])
 
@@ -94,7 +95,7 @@ def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
         if by_dot and dim <= 2 * HELD:
             return part(a, b, a_at, b_at, 0, kd.cdiv(dim, 16) * 16)
         if by_dot:
-            # hidden numbers, else a loop keeps keys in registers that are the same in all steps
+            # hide the numbers: otherwise the loop keeps keys that are the same in all steps in registers
             zero = kd.optimization_barrier(kd.full((), 0, kd.int32))
 
             @kd.loop(1, kd.cdiv(dim, HELD), init_carry=part(a, b, a_at, b_at, zero * HELD, HELD))
@@ -106,7 +107,7 @@ def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
         return kd.sum(left[:, None, :] * right[None], axis=2)
 
     def means(dout: Any, out: Any, at: Any, dim: int) -> Any:
-        """The sums of out * dout of rows."""
+        """The sum of out * dout of each row."""
 
         def some(dims: Any) -> Any:
             return kd.sum(dout[(*at, dims)].astype(wide) * out[(*at, dims)].astype(wide), axis=1)
@@ -118,7 +119,7 @@ def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
         )
 
     def place_of(number: Any, own: list[Any]) -> list[Any]:
-        """Where a block is, along the axes that the bias has."""
+        """The place of a block along the axes of the bias."""
         found: list[Any] = []
         for extent in reversed(own):
             found.insert(0, kd.rem(number, extent))

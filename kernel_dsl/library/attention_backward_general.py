@@ -15,11 +15,13 @@ from .attention_captured import reading
 from .attention_opened import at_launch, gradient_shapes, lines_of
 from .attention_problem import ScoredProblem, ScorePlace, ragged_tiles
 
-MINE, OTHERS = 4, 16  # rows of a block, and of a step
+MINE, OTHERS = 4, 16  # rows of a block, rows of a step
 
 
 def gradient_extras(p: ScoredProblem) -> list[str]:
-    """Names of the arrays after dout, q, k, v, out and lse that the kernels take; `table` is that of the rows they own."""
+    """Names of the arrays after dout, q, k, v, out and lse that the kernels take; `table` is the table of the rows that
+    blocks own.
+    """
     return [name for name in p.extras if name != "sinks"] + ["table"] * p.ragged
 
 
@@ -49,7 +51,7 @@ class _GeneralGradients:
         here = place.batch, head, query, key
 
         def load() -> Any:
-            """A tile of the bias, (queries, keys), turned as `x` is."""
+            """A tile of the bias (queries, keys), transposed if `x` is."""
             return p.bias_tile(bias, (place.batch, head), *tile, transposed=tile[0].size != x.shape[0])
 
         x, _, slope = p.score.with_slopes(x, p.scale, load, here)

@@ -14,14 +14,14 @@ from .attention_backward_order import EIGHT, KEYS, AttentionBackwardConfig
 from .attention_backward_walk import Walk
 from .attention_kernel import ROWS, AttentionProblem
 
-FREE = 208  # registers that accumulators and left operands may take, so that a consumer's 240 do
+FREE = 208  # registers for accumulators and left operands, out of a consumer's 240
 
 
 @cache
 def backward_kernel(problem: AttentionProblem, config: AttentionBackwardConfig, multiprocessors: int) -> Any:
     """The kernel `(q, k, v, dout, stats) -> (dk, dv, dq_sum)` for head dimensions of 64 and 128.
 
-    stats: float32 (batch, heads, 2, padded queries), what `stats_kernel` gives; dq_sum: float32, the gradient of the
+    stats: float32 (batch, heads, 2, padded queries), the result of `stats_kernel`; dq_sum: float32, the gradient of the
     queries, not scaled yet: (batch x heads, padded queries / 8, dim, 8) in memory.
     """
     dim = problem.dim

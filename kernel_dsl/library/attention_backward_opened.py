@@ -1,4 +1,6 @@
-"""Attention's gradients whose batch and lengths change: kernels for the first sizes, and one more set that takes any."""
+"""Attention's gradients for changing batches and lengths: kernels for the first sizes, then one set of kernels for all
+sizes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _first = FirstSizes()
 
 
 def plain_opened(p: AttentionProblem, config: AttentionBackwardConfig, multiprocessors: int) -> AttentionProblem | None:
-    """The problem with Dims where it came with other sizes before; None for the first ones, and where no kernel takes any."""
+    """The problem with Dims if it came with other sizes before. None for the first sizes, and if no kernel takes any
+    sizes.
+    """
     kind = replace(p, batch=0, queries=0, keys=0), replace(config, splits=1), multiprocessors
     if config.splits > MOST_SPLITS:
         return None
@@ -23,5 +27,5 @@ def plain_opened(p: AttentionProblem, config: AttentionBackwardConfig, multiproc
 
 
 def general_of(p: ScoredProblem, *how: Any) -> ScoredProblem | None:
-    """The same of a problem with options. `how`: all else that decides the kernels."""
+    """As `plain_opened`, for a problem with options. `how`: everything besides the problem that decides the kernels."""
     return scored_opened(p, *how, first=_first)

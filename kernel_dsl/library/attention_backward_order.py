@@ -1,4 +1,6 @@
-"""How attention's backward deals its work to blocks: configurations, the order of blocks, the numbers of a launch."""
+"""The distribution of attention's backward over blocks: configurations, the order of blocks, the numbers of
+a launch.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ import kernel_dsl as kd
 from .attention_kernel import ROWS, AttentionProblem
 
 CONSUMERS = 2
-KEYS = CONSUMERS * ROWS  # of a block, up to a head dimension of 128
+KEYS = CONSUMERS * ROWS  # keys of a block, up to a head dimension of 128
 EIGHT = 8  # columns of a tile of wgmma, which are contiguous in the sum of the queries' gradients
 LINE = 128  # elements of the sum's last axis, an arbitrary number
 
@@ -26,8 +28,8 @@ class AttentionBackwardConfig:
     `apart`: scores and the gradients of weights are computed one after the other, so that registers hold one of them at
     a time, and `block_q` can be larger. `turns`: a consumer begins a step after the other's exponentials. `dq_parts`:
     the number of parts of a step's gradient of the queries that go to SMEM, which has room for `dq_slots`. `in_turn`:
-    blocks add these in the order of their keys, so that the sum has the same bits each time. `splits`: the number of
-    blocks that share the steps of the same keys; their sums are added afterwards.
+    blocks add these parts in the order of their keys, so that the sum has the same bits each time. `splits`: the number
+    of blocks that share the steps of the same keys; their sums are added afterwards.
     """
 
     block_q: int = 80
@@ -42,19 +44,21 @@ class AttentionBackwardConfig:
 
 
 def padded(queries: int, config: AttentionBackwardConfig) -> int:
-    """Queries in the workspaces, padded to whole steps."""
+    """The number of queries in the workspaces, padded to whole steps."""
     return kd.cdiv(queries, config.block_q) * config.block_q
 
 
 def step_counts(p: AttentionProblem, config: AttentionBackwardConfig, keys: int) -> list[int]:
-    """Steps of the blocks of a head, each of `keys` keys, plus some for a block's fixed cost."""
+    """The steps of each block of a head, with `keys` keys a block, plus steps for a block's fixed cost."""
     steps, skipped = padded(p.queries, config) // config.block_q, keys if p.causal else 0
     each = [max(steps - n * skipped // config.block_q, 0) for n in range(kd.cdiv(p.keys, keys))]
     return [n * (p.heads // p.kv_heads) // config.splits + 2 for n in each]
 
 
 def makespan(lengths: list[int], heads: int, together: int, machines: int) -> int:
-    """The end of the last block if blocks start in order as others end; `lengths`: of the blocks of a head."""
+    """The time when the last block ends, if blocks start in order as others end; `lengths`: the times of a head's
+    blocks.
+    """
     busy = [0] * machines
     for _ in range(heads // together):
         for length in lengths:
@@ -64,7 +68,7 @@ def makespan(lengths: list[int], heads: int, together: int, machines: int) -> in
 
 
 def together_of(p: AttentionProblem, config: AttentionBackwardConfig, keys: int, machines: int) -> int:
-    """The number of heads whose blocks alternate, of a problem without options."""
+    """The number of heads whose blocks alternate, for a problem without options."""
     if not p.causal:
         return 1
     lengths = [n for n in step_counts(p, config, keys) for _ in range(config.splits)]
@@ -72,7 +76,9 @@ def together_of(p: AttentionProblem, config: AttentionBackwardConfig, keys: int,
 
 
 def heads_at_once(lengths: list[int], heads: int, machines: int) -> int:
-    """The number of heads whose blocks alternate, longest blocks first: as few as end about as early as possible."""
+    """The number of heads whose blocks alternate, longest blocks first: the smallest number with about the earliest
+    end.
+    """
     enough = max(1, 8 * machines // len(lengths))  # larger groups do not shorten the end
     choices = [n for n in range(1, min(heads, enough) + 1) if heads % n == 0]
     ends = [makespan(lengths, min(heads, 8 * enough) // n * n, n, machines) for n in choices]
@@ -81,27 +87,27 @@ def heads_at_once(lengths: list[int], heads: int, machines: int) -> int:
 
 @dataclass(frozen=True)
 class WalkNumbers:
-    """What a call with these sizes gives a kernel for any sizes: the heads whose blocks alternate, and splits."""
+    """The numbers that a call passes to a kernel for any sizes: the heads whose blocks alternate, and splits."""
 
     together: int
     splits: int
 
     def numbers(self, stats: Any) -> list[Any]:
-        """As arguments of the kernel: splits are the extent of an array.
+        """The numbers as arguments of the kernel. The extent of an array gives the splits.
 
-        A number that decided the size of results would keep calls from the fast path.
+        If a scalar decided the size of results, calls could not take the fast path.
         """
         return [np.int32(self.together), stats[0, 0, 0, : self.splits]]
 
 
-GIVEN = 5  # arrays before these numbers: q, k, v, dout and stats
-NUMBERS = 2  # of `WalkNumbers.numbers`
-MOST_SPLITS = 16  # at least 16 queries have stats
+GIVEN = 5  # arguments before these numbers: q, k, v, dout and stats
+NUMBERS = 2  # arguments that `WalkNumbers.numbers` makes
+MOST_SPLITS = 16  # `numbers` slices stats, which have 16 queries or more
 
 
 @cache
 def splits_dim() -> Any:
-    """Blocks that share the steps of the same keys."""
+    """The Dim of the number of blocks that share the steps of the same keys."""
     return kd.Dim("splits", max=MOST_SPLITS)
 
 

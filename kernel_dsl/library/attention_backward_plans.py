@@ -33,7 +33,7 @@ class GeneralGradients:
     problem: ScoredProblem
     by_query: Any
     by_key: Any
-    opened: bool = False  # the kernels are for any sizes
+    opened: bool = False  # whether the kernels take any sizes
 
     def launched(
         self, arrays: Sequence[Any], options: AttentionOptions, how: dict[str, Any], launch: Launch
@@ -71,7 +71,7 @@ class ScoredGradients:
     sums: tuple[Any, ...]  # the sums of dk and dv, if there are parts
     finish: Any
     lists: BlockLists | None
-    sizes: WalkNumbers | None = None  # of kernels for any sizes
+    sizes: WalkNumbers | None = None  # given if the kernels take any sizes
 
     @staticmethod
     def of(
@@ -82,7 +82,7 @@ class ScoredGradients:
         bias_dtype: Any = None,
         general: ScoredProblem | None = None,
     ) -> ScoredGradients:
-        """With a `bias_dtype`, the last result is the bias' gradient, which the walk stores.
+        """The kernels of a problem. With a `bias_dtype`, the last result is the bias' gradient, which the walk stores.
 
         `general`: the problem of kernels for any sizes, or None.
         """
@@ -98,12 +98,12 @@ class ScoredGradients:
         if listed:
             lists = BlockLists(blocks_kernel(q, keys_of(p), t.block_q, depends, True), general is not None)
         main = scored_backward_kernel(q, t, multiprocessors, listed, bias_dtype)
-        ends = t if sizes is None else replace(t, splits=1)  # which know nothing of splits
+        ends = t if sizes is None else replace(t, splits=1)  # the small kernels don't depend on splits
         stats, finish = scored_stats_kernel(q, ends), scored_finish_kernel(q, ends)
         return ScoredGradients(p, t, stats, main, sums, finish, lists, sizes)
 
     def _tables(self) -> list[tuple[str, int, int]]:
-        """For queries and keys: the lengths, the number of lines of their table, and the rows of a line."""
+        """For queries, then for keys: (the lengths, the number of lines of their table, the rows of a line)."""
         p, m = self.problem, self.config.block_q
         return [("q_seqlens", ragged_tiles(p, m), m), ("kv_seqlens", ragged_tiles(p, keys_of(p), p.keys), keys_of(p))]
 
@@ -137,7 +137,7 @@ class ScoredGradients:
 
     @cached_property
     def _rows(self) -> int:
-        """Of a tile of the sum of the queries' gradients."""
+        """The rows of a tile of the sum of the queries' gradients."""
         return padded_dims(self.problem)[0] if keys_of(self.problem) == KEYS else self.config.block_q
 
     @cached_property

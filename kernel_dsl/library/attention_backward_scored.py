@@ -22,15 +22,16 @@ from .attention_kernel import LOG2E
 from .attention_opened import at_launch, declared
 from .attention_problem import ScoredProblem, ScorePlace
 
-FREE = 200  # registers that accumulators and left operands may take
+FREE = 200  # registers for accumulators and left operands
 
 
 def scored_backward_config(
     p: ScoredProblem, multiprocessors: int, in_turn: bool, linear: bool = False, opened: bool = False
 ) -> AttentionBackwardConfig:
-    """As many queries a step as registers allow, and as many splits as make blocks for all multiprocessors.
+    """A configuration with as many queries a step as registers allow, and enough splits for blocks on all
+    multiprocessors.
 
-    `linear`: `score_mod` adds something linear. `opened`: the kernel is for any sizes, which take registers.
+    `linear`: `score_mod` adds something linear. `opened`: the kernel takes any sizes, which need registers.
     """
     dim, keys = max(padded_dims(p)), keys_of(p)
     blocks = p.batch * p.kv_heads * kd.cdiv(p.keys, keys)
@@ -45,8 +46,8 @@ def scored_backward_config(
         return AttentionBackwardConfig(64, in_turn=in_turn, splits=splits)
     score = p.score
     several = (score.softcap is not None) + (score.score_mod is not None) + (score.bias is not None)
-    if several == 1 and score.mask_mod is None and not (in_turn and p.ragged):  # one leaves registers for both
-        if score.bias_tiles is not None and score.bias_tiles.itemsize == 2:  # it takes SMEM
+    if several == 1 and score.mask_mod is None and not (in_turn and p.ragged):  # one option leaves enough registers
+        if score.bias_tiles is not None and score.bias_tiles.itemsize == 2:  # the bias takes SMEM
             rows = 48 if in_turn and opened else 64
             config = (
                 AttentionBackwardConfig(rows, dout_stages=3)
@@ -59,7 +60,7 @@ def scored_backward_config(
         if linear or score.softcap is not None:
             rows = 48 if dim == KEYS and score.causal and (opened or p.ragged) else 64
             return AttentionBackwardConfig(rows, stages=3, dout_stages=3, in_turn=in_turn, splits=splits)
-    if heavy(p):  # slopes take as many registers as scores: one of scores and gradients of weights at a time
+    if heavy(p):  # slopes take as many registers as scores: one product at a time
         rows = 64
         if dim == KEYS and in_turn and p.ragged:  # a fourth warpgroup leaves fewer registers
             rows = 32
@@ -103,7 +104,7 @@ def _step_grid(p: ScoredProblem, t: AttentionBackwardConfig) -> tuple[int, int]:
 def _row_shapes(
     p: ScoredProblem, names: list[str], first: int, more: dict[int, tuple[Any, ...]]
 ) -> dict[int, tuple[Any, ...]] | None:
-    """`shapes=` of a kernel for any sizes whose arrays from parameter `first` on have these names."""
+    """`shapes=` of a kernel for any sizes. Its parameters from number `first` on are the arrays with these names."""
     if not p.opened:
         return None
     # k and v are not among the arrays
@@ -118,7 +119,9 @@ def _row_shapes(
 
 @cache
 def scored_stats_kernel(problem: ScoredProblem, config: AttentionBackwardConfig) -> Any:
-    """The kernel `(out, dout, lse, *lengths) -> stats`: as `stats_kernel`, of whole steps; of ragged lengths for one batch."""
+    """The kernel `(out, dout, lse, *lengths) -> stats`: as `stats_kernel`, for whole steps; with ragged lengths, stats
+    have a batch of 1.
+    """
     m, names = config.block_q, ["q_seqlens", "kv_seqlens", "table"] * problem.ragged
     heads, steps = _step_grid(problem, config)
 
@@ -134,7 +137,7 @@ def scored_stats_kernel(problem: ScoredProblem, config: AttentionBackwardConfig)
         there = first + kd.arange(m) < place.queries
         these = kd.ds((first_step(p, config, place) + place.number) * m, m)
         where = 0 if p.ragged else place.batch
-        used = place.queries > 0 if p.ragged else None  # extra lines of the table have no step
+        used = place.queries > 0 if p.ragged else None  # extra lines of the table have no steps
         logs = kd.where(there & (total != -math.inf), total * -LOG2E, -math.inf)
         kd.store(stats, (where, place.head, 0, these), logs, mask=used)
         kd.store(stats, (where, place.head, 1, these), kd.where(there, kd.sum(products, axis=1), 0.0), mask=used)
@@ -153,7 +156,7 @@ def scored_stats_kernel(problem: ScoredProblem, config: AttentionBackwardConfig)
 
 @cache
 def scored_finish_kernel(problem: ScoredProblem, config: AttentionBackwardConfig) -> Any:
-    """The kernel `(dq_sum, *lengths) -> dq`: as `finish_kernel`; for any sizes q is before the lengths.
+    """The kernel `(dq_sum, *lengths) -> dq`: as `finish_kernel`. For any sizes it takes q before the lengths.
 
     dq_sum is (tiles, padded dimension, 8), beyond a dimension of 128 (tiles, queries of a step, 8).
     """
@@ -199,7 +202,7 @@ def scored_finish_kernel(problem: ScoredProblem, config: AttentionBackwardConfig
 def scored_sum_kernel(problem: ScoredProblem, splits: int, dim: int) -> Any:
     """The kernel `parts -> gradient`; the parts are float32 (splits, batch, kv_heads, keys, dim).
 
-    For any sizes it is for any number of splits.
+    A kernel for any sizes takes any number of splits.
     """
     p = problem
     rows = SUMMED // dim

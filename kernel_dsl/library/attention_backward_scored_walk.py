@@ -48,7 +48,7 @@ class ScoredBlock(ScoreBlock):
     place: ScorePlace
     last: Any
     base: Any
-    entry: Callable[[Any], Any] | None = None  # of the list of its steps, of which `first` to `last` are then numbers
+    entry: Callable[[Any], Any] | None = None  # of the list of steps; `first` and `last` count its entries
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class ScoredWalk(Walk):
         self.turned = bias_dtype == problem.dtype and whole_units(problem.keys, problem.dtype.itemsize)
         self.steps: Any = of_steps(config) // m if problem.opened else steps_of(problem, config)
         self.names: list[str] = walk_extras(problem, listed)
-        if problem.ragged and config.in_turn:  # rows at the end of a sequence are cleared by all warps
+        if problem.ragged and config.in_turn:  # all warps clear the rows at the end of a sequence
             self.adders, self.registers = True, (232, 24)
         if problem.ragged:
             self.splitting: bool = False
@@ -92,7 +92,7 @@ class ScoredWalk(Walk):
         self.staged: bool = bool(own) and self.smem_bytes + own <= SMEM_BYTES  # the bias goes through SMEM
 
     def scored_at_launch(self, q: Any, k: Any, stats: Any, table: Any, sizes: Any) -> ScoredWalk:
-        """As `at_launch`; `table`: that of ragged keys."""
+        """As `at_launch`; `table`: the table of ragged keys."""
         made = copy(self)
         made.scored = at_launch(self.scored, q, k, None)
         made.p = inner_problem(made.scored)
@@ -104,7 +104,7 @@ class ScoredWalk(Walk):
     def heads_together(self, multiprocessors: int) -> int:
         """The number of heads whose blocks alternate.
 
-        They are as few as keep the last blocks short, so that running blocks share queries in L2.
+        It is the smallest number that keeps the last blocks short, so that running blocks share queries in L2.
         """
         p, t = self.scored, self.t
         if p.ragged:  # long sequences first, in each group of heads
@@ -115,10 +115,12 @@ class ScoredWalk(Walk):
         lengths = [n for n in step_counts(replace(self.p, causal=True), t, self.keys) for _ in range(t.splits)]
         return heads_at_once(lengths, p.batch * p.kv_heads, multiprocessors)
 
-    # --- where ------------------------------------------------------------------------------------
+    # --- places -----------------------------------------------------------------------------------
 
     def block_of(self, s: dict[str, Any]) -> ScoredBlock:
-        """This block's part: first keys first, whose blocks are the long ones where attention is causal."""
+        """This block's part. Blocks of the first keys come first, because they are the long ones in causal
+        attention.
+        """
         p, t, number = self.scored, self.t, kd.axis_index("block")
         number, split = self.shared(number)
         several = self.together * self.blocks
@@ -204,11 +206,11 @@ class ScoredWalk(Walk):
         x = kd.wgmma_accumulator_load(acc, wait_n=None)
         negative = kd.load(s["stats_smem"], (step.slot, 0), layout=kd.Layout.WGMMA_COL)
         weights = kd.exp2(kd.fma(x, factor, negative[None]))
-        # a masked score may have any slope
+        # the slope of a masked score is arbitrary
         return weights, None if slope is None else kd.where(weights == 0, 0.0, slope)
 
     def ahead(self, acc: Any, block: Any, step: WalkStep, key: Any, s: dict[str, Any]) -> dict[str, Any]:
-        """Load a bias ahead that TMA does not load."""
+        """Load a bias ahead if TMA does not load it."""
         if self.scored.score.bias is None or self.staged:
             return s
         tile = kd.ds(step.index * self.t.block_q, self.t.block_q), kd.ds(key, ROWS)
@@ -306,7 +308,7 @@ class ScoredWalk(Walk):
     # --- results ----------------------------------------------------------------------------------
 
     def store(self, value: Any, tile: Any, out: Any, block: Any, key: Any) -> None:
-        """Store a gradient of 64 keys from `key` on, through SMEM that is free by then."""
+        """Store a gradient of 64 keys from `key` on, through SMEM that the walk no longer uses."""
         p, place = self.scored, block.place
 
         def parts() -> tuple[Any, Any]:
@@ -328,7 +330,7 @@ class ScoredWalk(Walk):
         kd.when(whole)(lambda: copy(target, made))
         kd.when(~whole)(lambda: kd.store(target, ..., made, mask=there))
 
-    # --- what a kernel is made of -----------------------------------------------------------------
+    # --- the kernel -------------------------------------------------------------------------------
 
     def kernel(self, consumers: Consumers, *, name: str) -> Any:
         """The kernel `(q, k, v, dout, stats, *extras) -> (dk, dv, dq_sum)`; `walk_extras` names the arrays between.
@@ -389,7 +391,7 @@ class ScoredWalk(Walk):
     def _bias_outputs(self) -> list[Any]:
         if self.bias_dtype is None:
             return []
-        # scores that no query sees may be in no step
+        # some scores may be in no step, because no query sees them
         score = self.scored.score
         skips = bool(score.causal) or score.window is not None or score.mask_mod is not None
         return [kd.ShapeDtypeStruct(score.bias or (), self.bias_dtype, init=0 if skips else None)]

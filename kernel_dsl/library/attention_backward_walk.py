@@ -26,15 +26,15 @@ from .attention_kernel import LOG2E, ROWS
 
 Consumers = Callable[
     ["Walk"], tuple[Callable[..., None], dict[str, Any]]
-]  # of a walk: their body, and the SMEM that they need
+]  # makes (the consumers' body, the SMEM that they need) for a walk
 
 
 @dataclass(frozen=True)
 class ScoreBlock:
-    """The work of a block: a head of a batch, and its keys from `key` on.
+    """The work of a block: a head of a sequence, and its keys from `key` on.
 
-    The queries that see these begin at step `first`. The block does `count` steps of all query heads, from `start` on;
-    `split` is its number among the blocks that share them.
+    The queries that see these keys begin at step `first`. The block does `count` steps of all query heads, from `start`
+    on; `split` is its number among the blocks that share the steps.
     """
 
     batch: Any
@@ -48,7 +48,7 @@ class ScoreBlock:
 
 @dataclass(frozen=True)
 class WalkStep:
-    """A step of the walk: its number, the stages that it uses, the query head, and its number among the head's."""
+    """A step of the walk: its number, the stages that it uses, the query head, and its number within the head."""
 
     number: Any
     slot: Any
@@ -61,17 +61,17 @@ class Walk(WalkBuffers):
     """The walk of blocks of `keys` keys: what each of them does."""
 
     def at_launch(self, q: Any, k: Any, sizes: Any) -> Walk:
-        """In a body: the walk with the sizes of the launch; `sizes`: what `WalkNumbers.numbers` gives."""
+        """In a body: the walk with the sizes of the launch; `sizes`: the arguments that `WalkNumbers.numbers` makes."""
         made = copy(self)
         made.p = p = replace(self.p, batch=q.shape[0], queries=q.shape[2], keys=k.shape[2])
         made.steps, made.blocks = kd.cdiv(p.queries, self.t.block_q), kd.cdiv(p.keys, self.keys)
         made.together, made.splits = sizes[0], sizes[1].shape[0]
         return made
 
-    # --- where ------------------------------------------------------------------------------------
+    # --- places -----------------------------------------------------------------------------------
 
     def block(self) -> ScoreBlock:
-        """This block's part; long ones come first."""
+        """This block's part; long parts come first."""
         p, t, number = self.p, self.t, kd.axis_index("block")
         number, split = self.shared(number)
         several = self.together * self.blocks
@@ -85,7 +85,7 @@ class Walk(WalkBuffers):
         return ScoreBlock(kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads), key, first, start, end - start, split)
 
     def shared(self, number: Any) -> tuple[Any, Any]:
-        """(the number of a block's keys, its own among those that share them)."""
+        """(the number of a block's keys, its own number among the blocks that share these keys)."""
         return (kd.div(number, self.splits), kd.rem(number, self.splits)) if self.splitting else (number, 0)
 
     def block_of(self, s: dict[str, Any]) -> Any:
@@ -93,7 +93,7 @@ class Walk(WalkBuffers):
         return self.block()
 
     def turn_of(self, block: Any, step: WalkStep) -> Any:
-        """How many blocks add to a step before this one."""
+        """The number of blocks that add to a step before this one."""
         return kd.div(block.key, self.keys)
 
     def sum_of(self, block: Any, step: WalkStep) -> tuple[Any, Any]:
@@ -135,19 +135,19 @@ class Walk(WalkBuffers):
         return kd.exp2(kd.fma(x, self.p.scale * LOG2E, negative[None])), None
 
     def ahead(self, acc: Any, block: Any, step: WalkStep, key: Any, s: dict[str, Any]) -> dict[str, Any]:
-        """The argument `s` of `weights`: called while the products are running."""
+        """Make the argument `s` of `weights`. It is called while the products are running."""
         return s
 
     def keep_scores(self, ds: Any, block: Any, key: Any, step: WalkStep, s: dict[str, Any]) -> None:
         """Called with the gradients of scores (keys, queries) from `key` on."""
 
     def send_scores(self, tile: Any, block: Any, key: Any, step: WalkStep, s: dict[str, Any]) -> None:
-        """Called with their place in SMEM where they are `turned`."""
+        """As `keep_scores`, with the gradients in SMEM. It is called if they are `turned`."""
 
     def mask(self, acc: Any, key: Any, query: Any) -> None:
         """Mask scores (keys, queries) from these two on that a query doesn't see, and missing keys.
 
-        In place, because a branch with results would copy all of them.
+        It works in place, because a branch with results would copy all scores.
         """
         p, ragged = self.p, self.ragged
         if not (p.causal or ragged):
@@ -169,7 +169,7 @@ class Walk(WalkBuffers):
     def _produce(
         self, q: Any, k: Any, v: Any, dout: Any, stats: Any, dq_sum: Any, turns: Any, s: dict[str, Any]
     ) -> None:
-        """The producer: it loads.
+        """The producer: it loads all operands.
 
         If blocks add in turn, one of its warps for each consumer adds the consumer's results.
         """
@@ -185,7 +185,7 @@ class Walk(WalkBuffers):
             kd.when(warp < CONSUMERS)(partial(self._add_in_turn, warp, dq_sum, turns, s))
 
     def _add(self, dq_sum: Any, turns: Any, s: dict[str, Any]) -> None:
-        """All of a warpgroup beside the producer that adds in turn."""
+        """The extra warpgroup that adds in turn, beside the producer."""
         kd.set_max_registers(self.registers[1], action="decrease")
 
         @kd.warp_map
@@ -249,7 +249,7 @@ class Walk(WalkBuffers):
             place = me * t.dq_slots + i % t.dq_slots
             if t.in_turn:
                 kd.barrier_wait(s["dq_read"].at[place])
-            else:  # for the last copy of this slot
+            else:  # wait for the last copy of this slot
                 kd.wait_smem_to_gmem(t.dq_slots - 1 if i >= t.dq_slots else 0, wait_read_only=True)
             s["dq_smem"][0][place] = value[:, i * self.part * EIGHT : (i + 1) * self.part * EIGHT]
             kd.commit_smem()
@@ -286,12 +286,12 @@ class Walk(WalkBuffers):
         else:
             copy()
 
-    # --- what a kernel is made of -----------------------------------------------------------------
+    # --- the kernel -------------------------------------------------------------------------------
 
     def kernel(self, consumers: Consumers, *, name: str) -> Any:
         """The kernel `(q, k, v, dout, stats) -> (dk, dv, dq_sum)`.
 
-        For any sizes it takes `WalkNumbers.numbers` after stats, and `results` says what it gives.
+        For any sizes it takes `WalkNumbers.numbers` after stats, and `results` names its results.
         """
 
         def body(q: Any, k: Any, v: Any, dout: Any, stats: Any, *rest: Any, **made: Any) -> None:

@@ -17,14 +17,16 @@ from .attention_score import Score
 from .latest import Launch
 
 TABLE_LANES = 128
-ELEMENTS = 4096  # of a mask, at a time
+ELEMENTS = 4096  # elements of a mask that a block computes at a time
 LIST_LANES = 128  # flags of blocks that are counted at a time
-PROBED = 16  # queries, keys and extents of arrays when a mask is asked what it depends on
+PROBED = 16  # queries, keys and extents of arrays in the trace that finds what a mask depends on
 KEPT = 8  # lists, one for each device that a plan was run on
 
 
 class _Untouched:
-    """A placeholder for the batch or the head of a mask that depends on neither."""
+    """A placeholder for the batch or the head. A mask that uses it raises an error, and so shows that it
+    depends on it.
+    """
 
 
 def probe_kernel(p: ScoredProblem, batch: Any = 0, head: Any = 0) -> Any:
@@ -39,13 +41,13 @@ def probe_kernel(p: ScoredProblem, batch: Any = 0, head: Any = 0) -> Any:
 
 
 def depends_on(p: ScoredProblem, captured: Sequence[Any]) -> tuple[bool, bool]:
-    """Whether `mask_mod`, which closed over those arrays, reads its batch, and whether its head."""
+    """(whether `mask_mod` reads its batch, whether it reads its head); it closed over the arrays `captured`."""
     functions = p.score.score_mod, p.score.mask_mod, p.score.score_mod_grad
     names = "score_mod", "mask_mod", "score_mod_grad"
     alone = replace(
         p, batch=1, queries=1, keys=1, pages=0, table=0, score=Score(**dict(zip(names, functions, strict=True)))
     )
-    # the answer is that for arrays of any size
+    # arrays of any size give this answer
     return _depends(alone, tuple([kd.ShapeDtypeStruct((PROBED,) * len(x.shape), x.dtype) for x in captured]))
 
 
@@ -65,16 +67,18 @@ def _depends(p: ScoredProblem, structs: tuple[Any, ...]) -> tuple[bool, bool]:
 
 
 def block_arrays(p: ScoredProblem, opened: bool = False) -> list[str]:
-    """Names of the arrays that `blocks_kernel` takes; with ragged lengths `table` follows them.
+    """Names of the arrays that `blocks_kernel` takes; with ragged lengths it takes `table` after them.
 
-    `opened`: that for any sizes, which also takes the table of pages.
+    `opened`: the kernel takes any sizes, and so also the table of pages.
     """
     lengths = [name for name in ("q_seqlens", "kv_seqlens") if name in p.extras]
     return p.score.captured + lengths + ["page_table"] * (opened and bool(p.page))
 
 
 def lists_by(p: ScoredProblem, depends: tuple[bool, bool]) -> tuple[bool, bool]:
-    """Whether lists differ from sequence to sequence, and from head to head, for a mask that `depends` on these."""
+    """(whether lists differ from sequence to sequence, whether from head to head). `depends`: whether the mask reads
+    its batch, its head.
+    """
     return (depends[0] or bool(p.cache)) and not p.ragged, depends[1]
 
 
@@ -86,14 +90,14 @@ def blocks_kernel(
 
     For a problem of any sizes it is `(q, k, *block_arrays) -> kept`.
 
-    A tile has `tile` queries, a block `other` keys, or the other way round `by_key`. 0: no query sees a key, 2: some see some,
-    3: all see all. There is one batch, or one head, where nothing `depends` on it; of ragged lengths one batch, whose tiles are
-    the lines of the table.
+    A tile has `tile` queries, a block `other` keys, or the other way round `by_key`. 0: no query sees a key, 2: some
+    see some, 3: all see all. The batch, or the head, is one if nothing `depends` on it. With ragged lengths there is
+    one batch, and its tiles are the lines of the table.
     """
     p = problem
     heads = p.heads if depends[1] else 1
     names = block_arrays(p, p.opened) + ["table"] * p.ragged
-    first = 2 if p.opened else 1  # of those
+    first = 2 if p.opened else 1  # the number of arrays before `block_arrays`
 
     def launched(given: Sequence[Any]) -> ScoredProblem:
         return at_launch(p, given[0], given[1], given[first + names.index("page_table")] if p.page else None)
@@ -125,7 +129,7 @@ def blocks_kernel(
         begin, end = (whole.query_blocks if by_key else whole.blocks)(p, first, tile, other)
 
         def part(number: Any, carry: Any) -> Any:
-            def line(start: Any, count: int, axis: int) -> Any:  # of queries or keys, which the function may broadcast
+            def line(start: Any, count: int, axis: int) -> Any:  # queries or keys, which the function may broadcast
                 return start + kd.broadcasted_iota(kd.int32, (1, count) if axis else (count, 1), axis)
 
             mine, theirs = line(first + number * rows, rows, int(by_key)), line(index * other, other, int(not by_key))
@@ -155,10 +159,11 @@ def blocks_kernel(
 
 @cache
 def lists_kernel() -> Any:
-    """The kernel `(kept,) -> (blocks, counts)` of any sizes: int32 (batch, heads, tiles, blocks), (batch, heads, tiles).
+    """The kernel `(kept,) -> (blocks, counts)` of any sizes: int32 (batch, heads, tiles, blocks), (batch, heads,
+    tiles).
 
-    `kept` is what `blocks_kernel` gives. A tile's first `count` entries are twice the numbers of the blocks that it needs,
-    rising, and 1 more where all queries see all keys.
+    `kept` is the result of `blocks_kernel`. A tile's first `count` entries are 2 * the number of a block that it needs,
+    + 1 if all queries see all keys of this block; they rise.
     """
     shape = tuple(kd.Dim(name) for name in ("batch", "heads", "tiles", "blocks"))
 
@@ -190,12 +195,12 @@ def lists_kernel() -> Any:
 class BlockLists:
     """The lists of a kernel.
 
-    Lists that depend on the mask alone are made by the first call on a device and stream, and kept. Lists that depend
-    on arrays (closed over, or lengths) are made by each call, because arrays may change.
+    The first call on a device and stream makes lists that depend on the mask alone, and they are kept. Each call makes
+    lists that depend on arrays (closed over, or lengths), because arrays may change.
     """
 
-    kernel: Any  # which blocks tiles need
-    opened: bool = False  # for any sizes, which q and k say
+    kernel: Any  # finds the blocks that tiles need
+    opened: bool = False  # whether the kernel takes any sizes, which q and k show
     kept: dict[Any, Any] = field(default_factory=lambda: cast("dict[Any, Any]", {}), compare=False)
 
     def of(self, like: Any, k: Any, arrays: Sequence[Any], how: dict[str, Any], launch: Launch) -> Any:
@@ -214,7 +219,7 @@ class BlockLists:
         return launch(lists_kernel(), (launch(self.kernel, given),))
 
     def structs(self, like: Any, arrays: Sequence[Any], target: str | None) -> list[Any]:
-        """What `of` gives, described."""
+        """Descriptions of the results of `of`."""
         (blocks,) = self.kernel.lower(like, *arrays, target=target).traced.outputs
         return [kd.ShapeDtypeStruct(shape, blocks.dtype) for shape in (blocks.shape, blocks.shape[:-1])]
 

@@ -25,15 +25,17 @@ from kernel_dsl.torch_functions import GraphFunction
 
 FOREIGN = frozenset({"numpy", "torch", "jax", "jaxlib", "cupy", "kernel_dsl", "ml_dtypes", *sys.stdlib_module_names})
 PLAIN = (bool, int, float, complex, str, bytes, np.generic, type, ModuleType, type(None))
-NAME = "captured"  # of operands, with their numbers
+NAME = "captured"  # the start of operands' names; numbers follow
 
 _refs: ContextVar[Sequence[Any]] = ContextVar("kernel_dsl_captured")
-Build = Callable[[Sequence[Any]], Any]  # makes an object again, with a replacement for each array
+Build = Callable[[Sequence[Any]], Any]  # makes an object again, with other arrays
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A function without its arrays, which are the operands from `first` on, of these `ranks`. `key`: all other parts of it."""
+    """A function without its arrays. They are operands, from number `first` on, of these `ranks`. `key`: all other
+    parts of the function.
+    """
 
     key: Any
     first: int
@@ -48,7 +50,7 @@ class Captured:
         return self.of([Reader(ref) for ref in _refs.get()])
 
     def of(self, arrays: Sequence[Any]) -> Any:
-        """The function with other arrays, given for all functions of a call."""
+        """The function with other arrays; `arrays` are those of all functions of a call."""
         return self.build(arrays[self.first : self.first + len(self.ranks)])
 
 
@@ -85,7 +87,7 @@ class Reader:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Ints, on which the kernel then depends."""
+        """The extents as ints. A kernel that reads them depends on them."""
         return tuple(kd.specialise(n) for n in self._ref.shape)
 
     def __len__(self) -> int:
@@ -118,7 +120,7 @@ def capture(function: Any, first: int) -> tuple[Any, list[Any]]:
 
 
 def alike(x: Any, like: Any) -> Any:
-    """A captured array in the framework of `like`, without a gradient."""
+    """A captured array, converted to the framework of `like`, without a gradient."""
     if getattr(x, "requires_grad", False):
         return x.detach()
     module = type(like).__module__.split(".")[0]
@@ -133,7 +135,7 @@ def alike(x: Any, like: Any) -> Any:
 
 
 class _Same:
-    """A key of an object that equals only itself, and keeps it alive."""
+    """A key that equals only the key of the same object, and keeps the object alive."""
 
     def __init__(self, x: Any) -> None:
         self.x = x
@@ -146,7 +148,7 @@ class _Same:
 
 
 class _With:
-    """An object with other attributes."""
+    """An object with some attributes replaced."""
 
     def __init__(self, x: Any, attributes: dict[str, Any]) -> None:
         self.__dict__.update(attributes)
@@ -173,14 +175,16 @@ def _loaded(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
 
 
 class _Parts:
-    """Visits the parts of a function, always in the same order; `arrays` collects the arrays."""
+    """Visits the parts of a function in a fixed order; `arrays` collects the arrays."""
 
     def __init__(self) -> None:
         self.arrays: list[Any] = []
         self.open: list[Any] = []  # functions being visited, so that a recursive one is visited once
 
     def of(self, x: Any, names: frozenset[str]) -> tuple[Any, Build | None]:
-        """(a key, the function that makes it again, None without arrays); `names`: the attributes that are read."""
+        """(a key of `x`, the function that makes `x` again or None if it has no arrays); `names`: the attributes that
+        are read.
+        """
         if is_array(x):
             number = len(self.arrays)
             self.arrays.append(x)
@@ -239,7 +243,7 @@ class _Parts:
         return key, build
 
     def instance(self, x: Any, names: frozenset[str]) -> tuple[Any, Build | None]:
-        """Any other object: for a callable one, the attributes that its call reads."""
+        """As `of`, for any other object. Of a callable object it visits the attributes that its call reads."""
         called = next((vars(kind)["__call__"] for kind in type(x).__mro__ if "__call__" in vars(kind)), None)
         read = names | _loaded(called.__code__)[1] if isinstance(called, FunctionType) else names
         own = {**getattr(x, "_buffers", {}), **getattr(x, "__dict__", {})}

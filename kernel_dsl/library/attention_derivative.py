@@ -15,11 +15,11 @@ from ..ops import arith, cast, compare, elementwise, numeric
 from ..ops import math as functions
 from ..trace import current
 
-SCORE_MOD = "score_mod(score, b, h, i, j)"  # the form of its call
+SCORE_MOD = "score_mod(score, b, h, i, j)"  # how it is called
 SAID = ("attention_backward", "score_mod", SCORE_MOD, "pass its derivative as score_mod_grad")
 _BOTH = 2 / math.sqrt(math.pi)
 
-# by op: the derivative by its operand, as a function of operand and result
+# for each op: its derivative by the operand, as a function of operand and result
 UNARY: dict[type[Op], Callable[[Any, Any], Any]] = {
     arith.Neg: lambda x, y: -1.0,
     arith.Abs: lambda x, y: kd.where(x < 0, -1.0, 1.0),
@@ -50,7 +50,7 @@ STEPS = (
     numeric.floor.op,
     numeric.ceil.op,
     numeric.trunc.op,
-)  # ops without a slope
+)  # ops whose derivative is 0
 
 
 def with_derivative(

@@ -1,4 +1,4 @@
-"""Attention that takes every float dtype, head dimension, stride, option and target. Lanes multiply and add."""
+"""Attention for every float dtype, head dimension, stride, option and target. Lanes multiply and add."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def general_extras(p: ScoredProblem) -> list[str]:
 def attention_general(problem: ScoredProblem, promise: bool = False) -> Any:
     """The kernel `(q, k, v, *extras) -> out` or `-> (out, lse)`; `general_extras` names the arrays between.
 
-    `promise`: pages are in the cache; the interpreter checks it.
+    `promise`: all page numbers are in the cache; the interpreter checks it.
     """
     p, names = problem, general_extras(problem)
     wide = kd.float64 if p.dtype == kd.float64 else kd.float32
@@ -71,7 +71,7 @@ def attention_general(problem: ScoredProblem, promise: bool = False) -> Any:
             weights = kd.exp(scores - new_top)
             fade = kd.exp(top - new_top)
             values = taken(v)
-            if p.ragged and not p.cache:  # rows of another sequence may be infinite
+            if p.ragged and not p.cache:  # rows of other sequences may be infinite
                 there = block * KEYS + kd.broadcasted_iota(kd.int32, values.shape, 0) < place.keys
                 values = kd.where(there, values, 0.0)
             acc = acc * fade + kd.sum(weights[:, :, None] * values[None], axis=1)

@@ -32,8 +32,8 @@ class AttentionConfig:
     """`consumers` warpgroups of 64 queries each, `block_kv` keys a step, `stages` of keys and of values in SMEM.
 
     With `turns`, consumers issue their products in turn, so that one works on its softmax beside the others' products.
-    `polynomial`: one of this many groups of 8 keys computes exponentials by multiply-adds (None: none); for options
-    only.
+    `polynomial`: of each such number of groups of 8 keys, one computes its exponentials by multiply-adds (None: no
+    group). Only the kernel with options uses it.
     """
 
     consumers: int = 2
@@ -44,7 +44,7 @@ class AttentionConfig:
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Registers a lane of consumers, and of the producer."""
+        """(registers a lane of a consumer, of the producer)."""
         return {1: (216, 40), 2: (232, 40), 3: (160, 32), 4: (112, 24)}[self.consumers]
 
 
@@ -52,8 +52,8 @@ class AttentionConfig:
 class AttentionProblem:
     """q is (batch, heads, queries, dim), k and v are (batch, kv_heads, keys, dim).
 
-    With `splits` each head's keys are shared by so many tiles, two or more. Results are then those of parts, with an axis
-    of heads * splits, and always `lse`. There are at least as many blocks of keys as splits.
+    With `splits`, two or more, that many tiles share each head's keys. Results are then those of parts, with an axis of
+    heads * splits, and `lse` is always one of them. There are at least as many blocks of keys as splits.
     """
 
     batch: int
@@ -75,7 +75,7 @@ class AttentionProblem:
 
     @property
     def opened(self) -> bool:
-        """Whether sizes are Dims, which come from each call."""
+        """Whether sizes are Dims, whose values each call gives."""
         return is_open(self.batch, self.queries, self.keys)
 
 
@@ -90,18 +90,20 @@ def default_config(problem: AttentionProblem) -> AttentionConfig:
 
 
 def dealt(lengths: list[int], heads: int, together: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Steps of all tiles in the order in which blocks take them; `lengths`: those of one head's tiles, rising.
+    """The steps of all tiles, in the order in which blocks take the tiles; `lengths`: the steps of one head's tiles,
+    rising.
 
-    Some heads form a group, so that they share keys in L2. Every other such group starts with its short tiles, and the
-    last with its long ones: lengths change slowly along the list, and a block's tiles even out.
+    `together` heads form a group, so that they share keys in L2. Groups start with long and with short tiles in turn,
+    and the last group starts with its long tiles. So lengths change slowly along the list, and blocks get about equal
+    work.
     """
     rising, falling = np.repeat(lengths, together), np.repeat(lengths[::-1], together)
     return np.concatenate([rising if after % 2 else falling for after in reversed(range(heads // together))])
 
 
 def heads_together(lengths: list[int], heads: int, blocks: int) -> int:
-    """The number of heads in a group: as few as make the busiest block about as short as possible."""
-    most = max(1, 8 * blocks // len(lengths))  # groups of more than eight rounds of the blocks gain nothing
+    """The number of heads in a group: the smallest with about the least work for the busiest block."""
+    most = max(1, 8 * blocks // len(lengths))  # groups of more than eight tiles a block gain nothing
     choices = [n for n in range(1, min(heads, most) + 1) if heads % n == 0]
     busiest: list[int] = []
     for together in choices:
@@ -119,7 +121,7 @@ def together_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -
     multiprocessors *= blocks_together(p.dim, t)
     if groups * tiles <= multiprocessors:
         return 1
-    # one more step for a tile's fixed cost
+    # one more step stands for a tile's fixed cost
     lengths = [min(kd.cdiv((i + 1) * tile, t.block_kv), blocks) + 1 for i in range(tiles)]
     return heads_together(lengths, groups, multiprocessors)
 
@@ -134,8 +136,8 @@ def blocks_together(dim: int, t: AttentionConfig) -> int:
 def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multiprocessors: int) -> Any:
     """The kernel `(q, k, v) -> out` or `-> (out, lse)`, of at most one block a multiprocessor.
 
-    Extents that are Dims come from each call. A kernel then takes a number after v: a causal one the result of
-    `together_of` for its sizes, and one whose tiles share keys the number of splits.
+    Each call gives the extents that are Dims. The kernel may then take a number after v: the result of `together_of` if
+    it is causal, the number of splits if tiles share keys.
     """
     p, t = problem, config
     opened, shared = p.opened, p.shared
@@ -155,12 +157,12 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
     if p.causal and several and not opened:
         together = together_of(p, t, multiprocessors)
         groups //= together
-    # a tile's output has separate SMEM if there is room, so that the next tile's queries can be loaded
+    # the output of a tile has its own SMEM if there is room, so that the next tile's queries can be loaded
     operands = (tile + 2 * t.stages * t.block_kv) * p.dim * 2
     apart = several and operands + tile * p.dim * 2 <= SMEM_BYTES
 
     def take_sizes(q: Any, k: Any, number: Any) -> None:
-        """Take the sizes that come from the launch."""
+        """Set the sizes to those of the launch."""
         nonlocal p, tiles, blocks, groups, work, together
         sizes = {"batch": q.shape[0], "queries": q.shape[2], "keys": k.shape[2]}
         p = replace(problem, **sizes, splits=number if shared else 1)
@@ -184,9 +186,9 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         kd.loop(0, rounds, init_carry=carry)(lambda turn, carry: body(turn * grid + block, carry))
 
     def place(number: Any) -> tuple[Any, Any, Any, Any]:
-        """(batch, head, first query, blocks of keys) of a tile, in the order that `dealt` says.
+        """(batch, head, first query, blocks of keys) of a tile, in the order of `dealt`.
 
-        With splits the head is that of the results, and the blocks are those from `begin_of` on.
+        With splits the head is the results' head, and the blocks are those from `begin_of` on.
         """
         group, rest = kd.div(number, together * tiles), kd.rem(number, together * tiles)
         head, row = group * together + kd.rem(rest, together), kd.div(rest, together)
@@ -201,7 +203,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         return batch, head, row * tile, count
 
     def begin_of(head: Any, after: int = 0) -> Any:
-        """The first block of keys of a head, or of its part, or of so many parts after it."""
+        """The first block of keys of the part that is `after` parts after a head's own; 0 without splits."""
         return kd.div(blocks * (kd.rem(head, p.splits) + after), p.splits) if shared else 0
 
     def q_head(head: Any) -> Any:
@@ -248,9 +250,9 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         new_top = kd.maximum(top, kd.max(x, axis=1))
         new_top = kd.where((new_top - top) * scale > SLACK, new_top, top)
         weights = kd.exp2(kd.fma(x, scale, -(new_top * scale)[:, None]))
-        # the difference first: rows without keys so far must have the factor 1 exactly
+        # subtract first: rows without keys so far must have exactly the factor 1
         fade = kd.exp2((top - new_top) * scale)
-        # each lane sums its own columns; lanes are summed after the last block
+        # each lane sums its own columns; the sums of lanes are added after the last block
         parts = [weights[:, i : i + 8] for i in range(0, t.block_kv, 8)]
         return weights, fade, new_top, sum(parts[1:], kd.fma(total, fade[:, None], parts[0]))
 
@@ -272,7 +274,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         row = first + me * ROWS + kd.broadcasted_iota(kd.int32, (ROWS, t.block_kv), 0)
         column = kd.broadcasted_iota(kd.int32, (ROWS, t.block_kv), 1)
 
-        # blocks that reach beyond the first query of the tile
+        # only blocks that reach beyond the tile's first query need a mask
         edge = kd.maximum(count - kd.div(first, t.block_kv), 1) if p.causal else 1
 
         def masked(x: Any, index: Any) -> Any:
@@ -281,11 +283,11 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
                 return x
 
             def hide(x: Any) -> Any:
-                if not p.causal and (opened or shared):  # of one row, so that no number a column is kept
+                if not p.causal and (opened or shared):  # compare with one number a row, to keep no number a column
                     left = p.keys - (begin_of(head) + count - 1 - index) * t.block_kv
                     return kd.where(column[:1] < kd.optimization_barrier(left), x, -math.inf)
                 key = (begin_of(head) + count - 1 - index) * t.block_kv + column
-                last = kd.minimum(row, p.keys - 1) if ragged else row  # a number of the row: one comparison a key
+                last = kd.minimum(row, p.keys - 1) if ragged else row  # one number a row: one comparison a key
                 return kd.where(key <= last if p.causal else key < p.keys, x, -math.inf)
 
             return kd.cond(index < edge, hide, lambda x: x, x)
@@ -313,9 +315,9 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
             kd.barrier_arrive(s["k_consumed"].at[following])
             x = masked(x, index)
             if opened:
-                kd.barrier_wait(s["v_loaded"].at[following])  # here, or the assembler splits the softmax by it
+                kd.barrier_wait(s["v_loaded"].at[following])  # elsewhere this wait would split the softmax
             fresh, fade, top, total = softmax(x, top, total)
-            # the whole softmax runs beside the product: the assembler moves nothing across a barrier's loop
+            # the softmax runs beside the product, because the assembler moves no instruction across a barrier's loop
             fresh, fade, top, total = kd.optimization_barrier(fresh, fade, top, total)
             if not opened:
                 kd.barrier_wait(s["v_loaded"].at[following])

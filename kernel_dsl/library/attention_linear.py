@@ -1,7 +1,7 @@
-"""Functions of scores that add something linear in the places of a query and a key, as ALiBi does.
+"""Functions of scores that add a term that is linear in the numbers of the query and the key, as ALiBi does.
 
-Those need no arithmetic of their own for each score: what depends on the query is one number a row, and what depends on the
-key one multiply-add a column.
+Such a term needs no arithmetic for each score: its part for the query is one number a row, and its part for the key is
+one multiply-add a column.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Linear:
 
     @property
     def by_query(self) -> Any:
-        """The number that each further query adds."""
+        """The added value's increase from one query to the next."""
         return self._along(0)
 
     @property
     def by_key(self) -> Any:
-        """The number that each further key adds."""
+        """The added value's increase from one key to the next."""
         return self._along(1)
 
     def _along(self, axis: int) -> Any:
@@ -76,8 +76,8 @@ class _PlaceForm:
 
 
 def linear_of(function: Callable[..., Any], x: Any, place: tuple[Any, Any, Any, Any], lengths: tuple[int, int]) -> Any:
-    """The linear form that `function`, a `score_mod`, adds to scores like `x`; None if it does something else.
-    `lengths`: bounds of the numbers of queries and keys. Its ops in the trace are removed.
+    """The linear form that `function`, a `score_mod`, adds to scores like `x`; None if the function is not of this
+    kind. `lengths`: bounds of the numbers of queries and keys. Its ops in the trace are removed.
     """
     trace = current()
     ops, constants = trace.region.ops, dict(trace.constants)
@@ -123,7 +123,7 @@ def _is_linear(p: ScoredProblem, most: int, structs: tuple[Any, ...]) -> bool:
     probe = kd.kernel(body, out_type=(), name="attention_score_probe")
     try:
         _ = probe.lower(kd.ShapeDtypeStruct((1,), kd.int32), *structs, target="sm_90a").ir
-    except Exception:  # what the user's function raises is for the kernel's trace to say
+    except Exception:  # the kernel's trace reports the exceptions of the user's function
         return False
     return found[-1] is not None
 
@@ -140,9 +140,7 @@ class _PlaceWalk:
         if len(op.results) != 1:
             return
         rank = len(array_type(op.results[0]).shape)
-        form = (
-            self.form(op) if rank or isinstance(op, cast.Constant) else None
-        )  # other rank-0 values are terms themselves
+        form = self.form(op) if rank or isinstance(op, cast.Constant) else None  # other rank-0 values are terms
         if form is not None:
             self.forms[op.results[0]] = form
 

@@ -1,4 +1,4 @@
-"""Attention whose batch and lengths change: a kernel for the first sizes, and one more that takes any."""
+"""Attention for changing batches and lengths: a kernel for the first sizes, then one kernel for all sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .attention_problem import ScoredProblem
 from .first_sizes import FirstSizes, dim_of
 from .latest import UNSEEN, seen_call
 
-LENGTHS = 2**18, 2**22, 2**24  # what lengths are at most: one of these
+LENGTHS = 2**18, 2**22, 2**24  # the bounds of lengths: a kernel has one of them
 PAGES = 2**30
 TILES = 2**30  # indices of tiles are 32 bits wide
 SMALLEST = 64  # queries of a tile
@@ -24,13 +24,13 @@ _first = FirstSizes()
 
 
 def most_of(*lengths: Any) -> int:
-    """The bound of lengths for a kernel that takes these lengths: a kernel for any lengths then makes the same choices."""
+    """The bound of lengths of the kernel that takes these lengths."""
     longest = max(getattr(n, "max", n) for n in lengths)
     return next((most for most in LENGTHS if longest <= most), longest)
 
 
 def _sizes(p: AttentionProblem | ScoredProblem, unit: int = 1) -> dict[str, Any] | None:
-    """Dims for the batch and both lengths, keys in whole units; None if 32 bits can't count the tiles."""
+    """Dims for the batch and both lengths, keys in multiples of `unit`; None if 32 bits can't count the tiles."""
     most = most_of(p.queries, p.keys)
     batch = TILES // (most // SMALLEST) // p.heads
     if p.batch > batch or most > LENGTHS[-1]:
@@ -45,13 +45,15 @@ def opened(p: AttentionProblem) -> AttentionProblem | None:
 
 
 def scored_opened(p: ScoredProblem, *how: Any, first: FirstSizes | None = None) -> ScoredProblem | None:
-    """The problem with Dims where it came with other sizes before; None for the first ones, and where no kernel takes any.
+    """The problem with Dims if it came with other sizes before. None for the first sizes, and if no kernel takes any
+    sizes.
 
-    `how`: all else that decides the kernel. `first`: the sizes that came first, by default those of the forward.
+    `how`: everything besides the problem that decides the kernel. `first`: the memory of first sizes, by default the
+    forward's.
     """
     if not (p.batch and p.queries and p.keys) or bool(p.page) != bool(p.pages):
         return None
-    # rows of a bias that has no gaps: TMA takes those that are known to be whole units of 16 bytes
+    # TMA takes rows of a bias without gaps if they are known to be multiples of 16 bytes
     unit = 1 if p.score.bias_tiles is None else 16 // p.score.bias_tiles.itemsize
     unit = unit if p.keys % unit == 0 else 1
     sizes = _sizes(p, unit)
@@ -71,7 +73,9 @@ def scored_opened(p: ScoredProblem, *how: Any, first: FirstSizes | None = None) 
 
 
 def bias_shapes(bias: Any, wanted: Sequence[int], dims: Sequence[Any]) -> list[Any]:
-    """What the shape of a bias may be for any sizes: an extent of one is that of the array, or always one."""
+    """The possible shapes of a bias for any sizes. Each extent is the scores' extent, or 1 in all calls; if both are 1
+    now, both are possible.
+    """
     found: list[Any] = [()]
     if bias is None:
         return [None]
@@ -95,7 +99,9 @@ def list_shapes(p: ScoredProblem, names: Sequence[str], mask_by: tuple[bool, boo
 def declared(
     p: ScoredProblem, names: Sequence[str], mask_by: tuple[bool, bool] | None = None, first: int | None = None
 ) -> dict[int, tuple[Any, ...]]:
-    """`shapes=` of a kernel for any lengths, whose arrays after q, k and v, or from parameter `first` on, have these names."""
+    """`shapes=` of a kernel for any lengths. Its arrays after q, k and v, or from parameter `first` on, have these
+    names.
+    """
     by_batch, by_head = mask_by or p.mask_by
     lists = (p.batch if by_batch else 1, p.heads if by_head else 1, dim_of("lines", 2 * TILES))
     found: dict[int, tuple[Any, ...]] = {0: p.shape(p.heads, p.queries, p.dim)}
@@ -108,7 +114,7 @@ def declared(
         name: tuple(dim_of(f"{name}_{axis}", TILES) for axis in range(rank))
         for name, rank in zip(p.score.captured, p.score.captured_ranks, strict=True)
     }
-    if first is None:  # the number of heads that go together is in between
+    if first is None:  # the number of heads that go together is between them
         first = 4 if p.score.causal and not p.ragged and mask_by is None else 3
     return found | {first + i: of[name] for i, name in enumerate(names) if name in of}
 
@@ -127,12 +133,12 @@ def at_launch(p: ScoredProblem, q: Any, k: Any, page_table: Any) -> ScoredProble
     keys = page_table.shape[1] * p.page if p.page else k.shape[own if p.cache else length]
     bias = p.score.bias and tuple(n if isinstance(n, int) else 2 for n in cast("tuple[Any, ...]", p.score.bias))
     sizes = {"batch": p.batch if p.ragged else q.shape[0], "queries": q.shape[length], "keys": keys}
-    return replace(p, **sizes, score=replace(p.score, bias=bias))  # of a bias it matters which extents are 1
+    return replace(p, **sizes, score=replace(p.score, bias=bias))  # kernels only ask which extents of a bias are 1
 
 
 @dataclass(frozen=True)
 class NumberedPlan:
-    """A kernel for any lengths that takes a number, and this number in calls with these shapes."""
+    """A kernel for any lengths that takes a number, with this number for calls of these shapes."""
 
     kernel: Any
     number: Any
@@ -146,16 +152,17 @@ class NumberedPlan:
         return self.kernel.lower(q, k, v, self.number, target=target)
 
     def seen(self, args: Any, out: Any, stream: Any) -> Any:
-        """As `seen_call`, if the arrays have these shapes."""
+        """As `seen_call`, for arrays of these shapes."""
         if tuple(tuple(x.shape) for x in args) != self.shapes:
             return UNSEEN
         return seen_call(self.kernel, [*args, self.number], out, stream)
 
 
 def plain_plan(p: AttentionProblem, config: AttentionConfig, multiprocessors: int) -> Any:
-    """The plan of a problem without options: a kernel for its sizes, or for any where calls came with others before.
+    """The plan of a problem without options: a kernel for its sizes, or for any sizes if calls came with other sizes
+    before.
 
-    Those may have had another configuration, so that a new one is compiled once.
+    Earlier calls may have had another configuration; then a kernel for any sizes is compiled for this one, once.
     """
     kind = replace(p, batch=0, queries=0, keys=0, splits=1, lse=False), multiprocessors
     general = opened(p) if _first.comes_again(kind, (p.batch, p.queries, p.keys)) else None

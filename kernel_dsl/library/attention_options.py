@@ -24,8 +24,8 @@ from .refusals import Refusals
 ARRAYS = ("q_scale", "k_scale", "v_scale", "sinks", "bias", "q_seqlens", "kv_seqlens")
 SCALES = ARRAYS[:3]
 PAGE = 256  # the most keys of a page
-WIDEST = 2**30  # a window that hides nothing; sums of it and indices fit int32
-# options with their own errors here
+WIDEST = 2**30  # a window that hides no key; its sums with indices fit int32
+# options that this file checks with its own errors
 CHECKED = (
     "layout",
     "causal",
@@ -63,7 +63,7 @@ class AttentionOptions:
     captured: tuple[Any, ...] = ()
 
     def apart(self, like: Any) -> AttentionOptions:
-        """These options with captured arrays apart, in `captured`, in the framework of `like`."""
+        """These options with the captured arrays in `captured`, converted to the framework of `like`."""
         made: dict[str, Any] = {}
         found: list[Any] = []
         for name in ("score_mod", "mask_mod", "score_mod_grad"):
@@ -105,7 +105,7 @@ class AttentionOptions:
         return [float(x) if isinstance(x, Real) else x for x in (found[name] for name in names)]
 
     def given(self) -> dict[str, Any]:
-        """The options that are part of a key directly; arrays are there by their signatures."""
+        """The options that are part of a key as they are; arrays are part of it by their signatures."""
         return {
             f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*ARRAYS, "page_table", "captured")
         }
@@ -120,7 +120,7 @@ def problem_of(q: Any, k: Any, v: Any, o: AttentionOptions, lse: bool, kernel: s
 class _Check(Refusals):
     """The checks of a function; each raises at the caller's line."""
 
-    # --- options on their own ---------------------------------------------------------------------
+    # --- options alone ----------------------------------------------------------------------------
 
     def options(self, o: AttentionOptions) -> None:
         if o.layout not in ("bhsd", "bshd"):
@@ -306,7 +306,7 @@ class _Check(Refusals):
         hint = f"a float array that broadcasts to {full}"
         shape = self.array("bias", o.bias, None, hint)
         if ragged:
-            raise self.value("bias with q_seqlens", "ragged lengths take no bias; add it in a score_mod")
+            raise self.value("bias with q_seqlens", "ragged lengths take no bias; add it in score_mod")
         if not 2 <= len(shape) <= 4 or any(n not in (1, m) for n, m in zip(shape[::-1], full[::-1], strict=False)):
             raise self.bad_shape(f"bias is {shape}", hint)
         self.floats("bias", o.bias, hint)
@@ -337,9 +337,9 @@ class _Check(Refusals):
 
 
 def tiles_of_bias(bias: Any, shape: tuple[int, ...], queries: int, keys: int) -> Any:
-    """The dtype of a bias of all queries and keys whose tiles TMA can load; None of any other.
+    """The dtype of a bias whose tiles of queries and keys TMA can load; None if it can't.
 
-    That of a single query is one that broadcasts.
+    A bias of a single query counts as one that broadcasts, which gives None.
     """
     dtype, strides = as_dtype(bias.dtype), element_strides(bias)
     if shape[-2:] != (queries, keys) or queries == 1 or dtype.itemsize not in (2, 4) or array_address(bias) % 16:

@@ -15,10 +15,10 @@ from .decode_problem import chunks
 from .first_sizes import declared_outputs, dim_of
 
 ELEMENTS = 4096  # elements of a block that copies keys
-COPIED = 16  # keys of a load, above which TMA loads them from their pages
-QUERIES = 2048  # of a key head, from which on a copy pays
-BYTES = 2**30  # that a copy may take
-BATCH, PAGES = 2**24, 2**30  # the most sequences, and pages of one or of a cache
+COPIED = 16  # TMA loads keys from their pages if a load has more keys than this
+QUERIES = 2048  # a copy pays from this number of queries of a key head on
+BYTES = 2**30  # the most bytes of a copy
+BATCH, PAGES = 2**24, 2**30  # the most sequences, the most pages of a sequence or of a cache
 READ_BEYOND = 256  # rows after a sequence's last that attention may load, so they must exist
 
 
@@ -28,9 +28,9 @@ def loaded_together(p: ScoredProblem, block: int) -> tuple[int, int] | None:
 
 
 def copied_first(p: ScoredProblem, chunk: int) -> bool:
-    """Whether to lay keys in pages out anew where TMA could load them `chunk` at a time.
+    """Whether to copy keys out of their pages first, although TMA could load them `chunk` at a time.
 
-    Many small loads take a producer longer than consumers their products. A copy costs as much as some hundred queries of a
+    With many small loads the producer is slower than the consumers. A copy takes the time of some hundred queries of a
     key head, and memory.
     """
     queries = p.queries // p.batch if p.ragged else p.queries
@@ -52,7 +52,7 @@ def gathered(
 
 
 def without_pages(p: ScoredProblem) -> ScoredProblem:
-    """The problem after `pages_kernel`."""
+    """The problem after `pages_kernel`, without pages."""
     return replace(p, page=0, pages=0, table=0, dtype=kd.bfloat16 if p.dtype in FP8 else p.dtype)
 
 
@@ -68,7 +68,7 @@ def pages_opened(p: ScoredProblem) -> ScoredProblem:
 
 
 def _shapes(p: ScoredProblem, names: list[str]) -> dict[int, tuple[Any, ...]]:
-    """`shapes=` of that kernel."""
+    """`shapes=` of the kernel that copies pages."""
     found: dict[int, tuple[Any, ...]] = {n: p.key_shape(dim) for n, dim in enumerate((p.dim, p.v_dim))}
     found |= {2 + n: (dim_of(f"{name}_bounds", PAGES),) for n, name in enumerate(names)}
     return found | {2: (p.batch, p.table)}
@@ -78,7 +78,7 @@ def _shapes(p: ScoredProblem, names: list[str]) -> dict[int, tuple[Any, ...]]:
 def pages_kernel(problem: ScoredProblem, promise: bool) -> Any:
     """The kernel `(k, v, *page_arrays) -> (k, v)`, (batch, kv_heads, keys, dim) by `layout`; float8 becomes bfloat16.
 
-    Keys far after a sequence's last one are not written.
+    Blocks of keys that begin `READ_BEYOND` or more after a sequence's last key are not written.
     """
     names, inner = page_arrays(problem), without_pages(problem)
     rows = max(ELEMENTS // max(problem.dim, problem.v_dim), 1)

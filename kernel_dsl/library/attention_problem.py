@@ -13,18 +13,20 @@ from .attention_score import Score
 
 @dataclass(frozen=True)
 class ScoredProblem:
-    """q is (batch, heads, queries, dim), k (batch, kv_heads, keys, dim) and v (batch, kv_heads, keys, v_dim) by `layout`
-    "bhsd"; (batch, queries, heads, dim) and so on by "bshd".
+    """q is (batch, heads, queries, dim), k (batch, kv_heads, keys, dim) and v (batch, kv_heads, keys, v_dim) by
+    `layout` "bhsd"; (batch, queries, heads, dim) and so on by "bshd".
 
-    Where lengths are `ragged` there is no axis of the batch: q is (queries, heads, dim), k and v likewise, and `batch` is
-    the number of sequences. `scales`: which of q, k and v have scales, `by_batch`: which of these have a row for each sequence.
-    `mask_by`: of a problem for any sizes, whether lists of blocks differ from sequence to sequence, and from head to head.
+    Where lengths are `ragged` there is no axis of the batch: q is (queries, heads, dim), k and v likewise, and `batch`
+    is the number of sequences. `scales`: which of q, k and v have scales, `by_batch`: which of these have a row for
+    each sequence. `mask_by`: of a problem for any sizes, whether lists of blocks differ from sequence to sequence, and
+    from head to head.
 
-    With a `cache` each sequence has up to `keys` keys of its own, of which it uses as many as their lengths say: "plain" ones,
-    "cumulative" ones, or "whole" where all are used. k and v are then (batch, kv_heads, keys, dim), or in pages
-    (`pages`, kv_heads, `page`, dim), of which a table (batch, `table`) names those of each sequence; by "bshd" heads follow keys.
+    With a `cache` each sequence has up to `keys` keys of its own, of which it uses as many as their lengths say:
+    "plain" ones, "cumulative" ones, or "whole" where all are used. k and v are then (batch, kv_heads, keys, dim), or in
+    pages (`pages`, kv_heads, `page`, dim), and a table (batch, `table`) has the page numbers of each sequence; in
+    "bshd" heads follow keys.
 
-    `narrow`: q and k are float8 where scores are computed, `dtype` is that of the values and of the weights.
+    `narrow`: scores are computed from q and k in float8; `dtype` is then the dtype of values and weights.
     """
 
     batch: int
@@ -52,11 +54,11 @@ class ScoredProblem:
 
     @property
     def scored_dtype(self) -> Any:
-        """That of q and k."""
+        """The dtype of q and k."""
         return self.narrow or self.dtype
 
     def shape(self, heads: int, length: int, dim: int) -> tuple[int, ...]:
-        """Of an array."""
+        """The shape of an array."""
         if self.ragged:
             return length, heads, dim
         return (self.batch, length, heads, dim) if self.layout == "bshd" else (self.batch, heads, length, dim)
@@ -76,7 +78,9 @@ class ScoredProblem:
         return (batch, rows, head, columns) if self.layout == "bshd" else (batch, head, rows, columns)
 
     def key_rows(self, batch: Any, head: Any, rows: Any, columns: Any = slice(None)) -> tuple[Any, ...]:
-        """The index of some keys of a head; in a cache of pages `batch` is the page, and rows are its own."""
+        """The index of some keys of a head. In a cache of pages, `batch` is the number of a page, and `rows` count in
+        this page.
+        """
         if self.ragged and not self.cache:
             return rows, head, columns
         return (batch, rows, head, columns) if self.layout == "bshd" else (batch, head, rows, columns)
@@ -94,7 +98,7 @@ class ScoredProblem:
 
     @property
     def opened(self) -> bool:
-        """Whether sizes are Dims, each call's own."""
+        """Whether sizes are Dims, whose values each call gives."""
         sizes: tuple[Any, ...] = (self.batch, self.queries, self.keys)
         return not all(isinstance(n, int) for n in sizes)
 
@@ -127,14 +131,14 @@ class ScoredProblem:
         return names + ["q_seqlens", "kv_seqlens"] * self.ragged
 
     def key_shape(self, dim: int) -> tuple[Any, ...]:
-        """Of keys or values; those in pages are (pages, kv_heads, page, dim) by "bhsd"."""
+        """The shape of keys or values; in pages it is (pages, kv_heads, page, dim) by "bhsd"."""
         if not self.cache:
             return self.shape(self.kv_heads, self.keys, dim)
         first, length = (self.pages, self.page) if self.page else (self.batch, self.keys)
         return (first, length, self.kv_heads, dim) if self.layout == "bshd" else (first, self.kv_heads, length, dim)
 
     def scale_of(self, array: Any, name: str, batch: Any, kv_head: Any) -> Any:
-        """The scale of "q", "k" or "v" of a head, in an array of rank 0, or of (batch or 1, kv_heads or 1)."""
+        """The scale of "q", "k" or "v" of a head, from an array of rank 0, or of shape (batch or 1, kv_heads or 1)."""
         if not hasattr(array, "at"):
             return array
         if not array.shape:
@@ -147,7 +151,7 @@ class ScoredProblem:
         return (view.T if transposed else view)[...]
 
     def bias_index(self, place: tuple[Any, Any], rows: Any, columns: Any) -> tuple[Any, ...]:
-        """The index of that tile."""
+        """The index of a tile of the bias."""
         shape = self.score.bias or ()
         wanted = (*place, rows, columns)[4 - len(shape) :]
         one = [isinstance(n, int) and n == 1 for n in cast("tuple[Any, ...]", shape)]
@@ -159,7 +163,9 @@ class ScoredProblem:
 
 
 def clear_rows(tile: Any, first: Any) -> None:
-    """Set rows of SMEM from `first` on to zero, for asynchronous readers; one by one, because a producer has few registers."""
+    """Set rows of SMEM from `first` on to zero, for asynchronous readers. It takes one row at a time, because a
+    producer has few registers.
+    """
 
     @kd.loop(kd.maximum(first, 0), tile.shape[0])
     def _(row: Any) -> None:
@@ -177,7 +183,7 @@ def ragged_tiles(p: ScoredProblem, rows: int, length: int | None = None) -> int:
 class ScorePlace:
     """A tile of a head: its number; with ragged lengths also its sequence's start in the arrays, and length.
 
-    `line`: the line of its list of blocks; with ragged lengths, of the table.
+    `line`: the line of its list of blocks; with ragged lengths also the line of the table.
     """
 
     batch: Any
@@ -191,7 +197,9 @@ class ScorePlace:
 
     @staticmethod
     def of(p: ScoredProblem, head: Any, number: Any, s: dict[str, Any], heads: int | None = None) -> ScorePlace:
-        """The tile of a number in a head, or with ragged lengths of a line of the table; missing tiles are empty."""
+        """The tile with a number in a head, or with ragged lengths the tile of a line of the table; missing tiles are
+        empty.
+        """
         heads = heads or p.heads
         if not p.ragged:
             batch = kd.div(head, heads)

@@ -1,4 +1,4 @@
-"""Scores and masks of attention: one description for all of its kernels."""
+"""Scores and masks of attention: all kernels of attention share this description."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ ALIGNMENTS: dict[bool | str, str] = {
 class Score:
     """scale * q.k, then `softcap`, a bias of shape `bias`, `score_mod`; then the masks. `sinks`: each head has one.
 
-    `causal`: "", "top_left" (key j <= query i) or "bottom_right" (j <= i + keys - queries). `bias_tiles`: the dtype of a
-    bias of all queries and keys whose tiles TMA can load; None of any other.
+    `causal`: "", "top_left" (key j <= query i) or "bottom_right" (j <= i + keys - queries). `bias_tiles`: the dtype of
+    a bias whose tiles of queries and keys TMA can load, else None.
     """
 
     causal: str = ""
@@ -53,7 +53,7 @@ class Score:
 
     @property
     def natural(self) -> bool:
-        """Whether the results of `scores` are complete; else a factor is still missing."""
+        """Whether the results of `scores` are complete; otherwise they still need a factor."""
         return self.bias is not None or self.score_mod is not None
 
     @property
@@ -62,12 +62,12 @@ class Score:
 
     @property
     def captured(self) -> list[str]:
-        """Names of the operands that functions closed over."""
+        """Names of the operands that stand for captured arrays."""
         return [f"{NAME}{n}" for n in range(len(self.captured_ranks))]
 
     @property
     def captured_ranks(self) -> list[int]:
-        """Their ranks."""
+        """The ranks of captured arrays."""
         functions = self.score_mod, self.mask_mod, self.score_mod_grad
         return [rank for f in functions if isinstance(f, Captured) for rank in f.ranks]
 
@@ -138,7 +138,8 @@ class Score:
         at = i + self.shift(queries, keys) if self.causal == "bottom_right" else i
         parts: list[Any] = []
         if self.causal:
-            # no query that there is stands beyond the last key; else both are one comparison with a number of the row
+            # no query that exists is beyond the last key; otherwise one comparison with a number of the row covers both
+            # bounds
             few = isinstance(queries, int) and isinstance(keys, int) and queries <= keys
             within = whole or few or self.causal == "bottom_right"
             if self.window is None or not within:

@@ -60,7 +60,7 @@ class ScoredPlan:
     """The kernels of a problem.
 
     `inner`: the problem of the last one. `tile` queries share a line of the table. `pages` copies keys in pages first,
-    or is None. `opened`: the kernel takes any lengths, and `together` beside its arrays.
+    or is None. `opened`: the kernel takes any lengths, and the number `together` beside its arrays.
     """
 
     problem: ScoredProblem
@@ -84,10 +84,11 @@ class ScoredPlan:
         closed: bool = False,
         narrow: Any = None,
     ) -> ScoredPlan:
-        """That of the kernel for Hopper, or if there is a reason `why` not, of the one that takes anything.
+        """The plan of the kernel for Hopper, or of the general kernel if there is a reason `why`.
 
-        `promise`: that pages are in the cache; `captured`: what functions closed over; `closed`: for these sizes alone.
-        `narrow`: the dtype in which q and k are multiplied, where it is another than that of weights and values.
+        `promise`: all page numbers are in the cache; `captured`: the arrays that functions closed over; `closed`: the
+        plan takes these sizes alone. `narrow`: the dtype in which q and k are multiplied, if it differs from that of
+        weights and values.
         """
         if why:
             alone = replace(p, score=replace(p.score, bias_tiles=None))
@@ -118,7 +119,7 @@ class ScoredPlan:
 
     @cached_property
     def _widened(self) -> tuple[int, ...]:
-        """Which of q, k and v are widened; those in pages are where they are laid out anew."""
+        """The names among q, k and v that are widened. The copy out of pages widens keys and values in pages."""
         if not self.fast or self.problem.dtype not in FP8:
             return ()
         return (0,) if self.pages is not None else (2,) if self.inner.narrow is not None else (0, 1, 2)
@@ -160,7 +161,7 @@ class ScoredPlan:
         return launch(self.kernel, (*inputs, *together, *extras), out)
 
     def lower(self, q: Any, k: Any, v: Any, options: AttentionOptions, target: str | None) -> Any:
-        """The stages of the kernel that computes."""
+        """The stages of the kernel that computes attention."""
         p = self.problem
         inputs = [q, k, v]
         if self.pages is not None:

@@ -14,19 +14,19 @@ from .attention_pages import loaded_together
 from .attention_problem import ScoredProblem, ragged_tiles
 from .attention_score import Score
 
-MOST_TILES = 4096  # whose order is worked out
+MOST_TILES = 4096  # the order of more tiles is not computed
 MOST_LOG = 80.0  # weights from 2 ** -80 to 2 ** 80 need no maximum: sums of products stay far from the ends of float32
-FEW = 3  # tiles a multiprocessor, below which each has a block of its own
+FEW = 3  # with fewer tiles a multiprocessor, each tile has its own block
 
 
 def lanes_of(dim: int, dtype: Any = None) -> int:
-    """A head dimension as wgmma takes it, 32 bytes at a time."""
+    """A head dimension rounded up to multiples of 32 bytes, as wgmma takes it."""
     unit = 16 if dtype is None else 32 // dtype.itemsize
     return kd.cdiv(dim, unit) * unit
 
 
 def swizzled(dtype: Any, *shape: int, row: int = 0) -> Any:
-    """A buffer with the widest swizzle that whole parts of `row` elements have."""
+    """A buffer with the widest swizzle that divides a row of `row` elements."""
     span = math.gcd((row or shape[-1]) * dtype.itemsize, 128)
     return kd.SMEM(
         shape, dtype, transforms=(kd.TilingTransform((8, span // dtype.itemsize)), kd.SwizzleTransform(span))
@@ -36,25 +36,27 @@ def swizzled(dtype: Any, *shape: int, row: int = 0) -> Any:
 def bytes_of(p: ScoredProblem, t: AttentionConfig) -> int:
     """SMEM that a configuration takes."""
     d, dv, item = lanes_of(p.dim, p.scored_dtype), lanes_of(p.v_dim), p.scored_dtype.itemsize
-    # what queries of another dtype leave is no place for the output
+    # the output can't use the SMEM of queries of another dtype
     tile = max(d, dv) * 2 if p.narrow is None else d * item + dv * 2
     bias = 0 if p.score.bias_tiles is None else ROWS * t.consumers * p.score.bias_tiles.itemsize
     return ROWS * t.consumers * tile + t.stages * t.block_kv * (d * item + dv * 2 + bias)
 
 
 def bounded(p: ScoredProblem) -> bool:
-    """Whether softcap keeps scores so small that their exponentials can be the weights, with no maximum subtracted."""
+    """Whether softcap keeps scores so small that weights are their exponentials, without subtracting a maximum."""
     if p.score.softcap is None or p.score.natural or p.dtype != kd.bfloat16:
         return False
     return p.score.softcap * LOG2E <= MOST_LOG
 
 
 def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:
-    """As many keys a step as registers and SMEM hold. `linear`: `score_mod` adds something linear."""
+    """A configuration with as many keys a step as registers and SMEM hold. `linear`: `score_mod` adds
+    something linear.
+    """
     dv = lanes_of(p.v_dim)
     without_functions = not p.score.natural and p.score.mask_mod is None
     light = without_functions and p.score.softcap is None
-    alone = linear and p.score == Score(p.score.causal, score_mod=p.score.score_mod)  # it needs few registers
+    alone = linear and p.score == Score(p.score.causal, score_mod=p.score.score_mod)  # this needs few registers
     if dv <= 64 and (light or alone or (bounded(p) and without_functions)):
         # small pages take registers from consumers
         choices = [AttentionConfig(3, 96 if 0 < p.page < 128 else 128, 3, turns=True)]
@@ -62,9 +64,9 @@ def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:
         choices = [AttentionConfig(2, 128, 3), AttentionConfig(2, 128, 2)]
     elif dv <= 128 and (without_functions or alone):
         choices = [AttentionConfig(3, 80, 3), AttentionConfig(3, 80, 2)]
-    elif dv <= 128:  # a user's function takes registers; with one of scores, consumers that take turns are faster
+    elif dv <= 128:  # a user's function takes registers; with a function of scores, turns are faster
         choices = [AttentionConfig(2, 128, 2, turns=p.score.score_mod is not None), AttentionConfig(2, 96, 2)]
-        if p.score.bias_tiles is not None:  # more of a bias is under way
+        if p.score.bias_tiles is not None:  # more stages load more of the bias ahead
             choices = [AttentionConfig(2, 64, 3), *choices]
     else:
         choices = [AttentionConfig(2, 80 if light else 64, 2)]
@@ -73,24 +75,28 @@ def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:
 
 
 def paged_config(p: ScoredProblem, config: AttentionConfig) -> AttentionConfig:
-    """A configuration whose steps are as many keys as pages have, or parts of them, and no more than given."""
+    """A configuration with the keys of one or more whole pages a step, or of a part of a page, and at most those of
+    `config`.
+    """
     found = loaded_together(p, config.block_kv) if p.page else None
     return replace(config, block_kv=found[1]) if found else config
 
 
 def tiles_of(p: ScoredProblem, t: AttentionConfig) -> int:
-    """Tiles of a head: of ragged lengths, as many as there may be."""
+    """The number of tiles of a head; with ragged lengths the most that there may be."""
     tile = ROWS * t.consumers
     return ragged_tiles(p, tile) if p.ragged else kd.cdiv(p.queries, tile)
 
 
 def blocks_of(work: int, multiprocessors: int) -> int:
-    """Blocks of so many tiles: fewer where a counter deals these. It costs a launch before, more than few tiles gain."""
+    """The number of blocks for `work` tiles. It is less if a counter deals out the tiles. The counter needs another
+    launch, which does not pay for few tiles.
+    """
     return multiprocessors if work >= FEW * multiprocessors else work
 
 
 def listed(p: ScoredProblem) -> bool:
-    """Whether the blocks of keys of each tile come from a list."""
+    """Whether a list gives the blocks of keys of each tile."""
     return p.score.mask_mod is not None
 
 
@@ -100,7 +106,7 @@ def extras(p: ScoredProblem) -> list[str]:
 
 
 def scored_together(p: ScoredProblem, t: AttentionConfig, multiprocessors: int) -> int:
-    """How many heads of a kernel take turns, long tiles first."""
+    """The number of heads whose tiles alternate, long tiles first."""
     tiles, tile = tiles_of(p, t), ROWS * t.consumers
     if not p.score.causal or tiles > MOST_TILES:
         return p.heads // p.kv_heads
@@ -114,5 +120,5 @@ def scored_together(p: ScoredProblem, t: AttentionConfig, multiprocessors: int) 
 
 
 def takes_together(p: ScoredProblem) -> bool:
-    """Whether a kernel for any lengths takes `scored_together` of each call's, first after v."""
+    """Whether a kernel for any lengths takes the call's `scored_together` as its first argument after v."""
     return p.opened and bool(p.score.causal) and not p.ragged

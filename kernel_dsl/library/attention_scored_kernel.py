@@ -22,9 +22,9 @@ from .attention_problem import ScoredProblem
 from .attention_scored_config import blocks_of, bounded, extras, listed, takes_together, tiles_of
 from .attention_scored_tiles import ScoredTile, ScoredTiles
 
-LEAST_SCALE = 1e-6  # a number by this is still far from float32's end
-ROUNDING = 1.5 * 2**23 + 127  # added to a float, leaves the nearest int, and 127, in its last bits
-SLOPE, SQUARE, CUBE = 0.69328293, 0.24221098, 0.05500893  # 2 ** x from -0.5 to 0.5, within 1e-4
+LEAST_SCALE = 1e-6  # a number divided by this is still far from float32's largest
+ROUNDING = 1.5 * 2**23 + 127  # a float plus this has the nearest int, plus 127, in its last bits
+SLOPE, SQUARE, CUBE = 0.69328293, 0.24221098, 0.05500893  # of 2 ** x from -0.5 to 0.5, within 1e-4
 
 
 class _Forward(ScoredTiles):
@@ -45,11 +45,11 @@ class _Forward(ScoredTiles):
         return weights, fade, new_top, sum(parts, kd.fma(total, fade[:, None], first))
 
     def groups(self, x: Any) -> list[Any]:
-        """Groups of 8 columns, of which each lane has its own two: sums over these are those of lanes."""
+        """Groups of 8 columns. Each lane holds two columns of a group, so sums over groups stay in a lane."""
         return [x[:, i : i + 8] for i in range(0, self.t.block_kv, 8)]
 
     def weights(self, x: Any) -> Any:
-        """2 ** x; for some columns by multiply-adds, while others use the exponential unit."""
+        """2 ** x. Some columns use multiply-adds while others use the exponential unit."""
         every = self.t.polynomial
         if every is None:
             return kd.exp2(x)
@@ -73,12 +73,14 @@ class _Forward(ScoredTiles):
         self.each_tile(s, False, start, lambda tile, carry: self.consume_tile(me, tile, carry, out, lse, s))
 
     def release(self, place: Any, s: dict[str, Any]) -> None:
-        """Let queries come where the output was."""
+        """Allow the producer to load queries over the output."""
         kd.wait_smem_to_gmem(0, wait_read_only=True)
         kd.barrier_arrive(s["q_consumed"].at[place])
 
     def consume_tile(self, me: Any, tile: ScoredTile, carry: Any, out: Any, lse: Any, s: dict[str, Any]) -> Any:
-        """Compute a consumer's rows of a tile; `carry` and the result: the stage used last, how many tiles there were."""
+        """Compute a consumer's rows of a tile. `carry` and the result: (the stage used last, the number of tiles so
+        far).
+        """
         p, t, score = self.p, self.t, self.p.score
         start, tiles = carry
         place_of_q, place_before = self.query_place(tiles, me), self.query_place(tiles + 1, me)
@@ -91,7 +93,8 @@ class _Forward(ScoredTiles):
         if linear is not None:
             score = replace(score, score_mod=None)
         factor = score.factor(scale) * LOG2E
-        # what is linear is in the accumulator before the products; with softcap it comes after, and scales may be zero
+        # a linear term is put into the accumulator before the products, except with softcap, which precedes the term,
+        # and with scales, which may be 0
         seeded = linear is not None and score.softcap is None and not p.scales and p.scale > LEAST_SCALE
         unit = 1.0 if linear is not None and not seeded else factor
         # where nothing splits the softmax, the assembler mixes its sums with its exponentials, and then waits for the
@@ -102,7 +105,7 @@ class _Forward(ScoredTiles):
         whole_to = score.end_key(mine, tile.queries, tile.keys)
 
         def release_before(number: Any) -> None:
-            """At a tile's first step: the output of the tile before is stored by then."""
+            """Call `release` at a tile's first step, when the previous tile's output is stored."""
             if self.q_places == 2:
                 kd.when((number == begin) & (tiles > 0))(partial(self.release, place_before, s))
 
@@ -112,14 +115,14 @@ class _Forward(ScoredTiles):
             return x if linear is None or seeded else kd.fma(x, factor, by_column(linear.by_key * LOG2E))
 
         def by_column(slope: Any) -> Any:
-            """What each column adds; hidden, so that these take no registers between steps."""
+            """The term of each column. It is hidden from the assembler, so that it takes no registers between steps."""
             slope = kd.optimization_barrier(slope)
             group = kd.layout_cast(kd.broadcasted_iota(kd.int32, (ROWS, 8), 1), kd.Layout.WGMMA)
             group = group.astype(kd.float32) * slope
             return kd.concatenate([kd.fma(slope, float(i), group) for i in range(0, t.block_kv, 8)], axis=1)
 
         def masked(x: Any, index: Any, place: Any, whole: Any, hidden: float) -> Any:
-            """Scores or weights, `hidden` for keys that a query doesn't see."""
+            """Scores or weights, with the value `hidden` for keys that a query doesn't see."""
             if whole is None:
                 whole = (index * t.block_kv >= whole_from) & ((index + 1) * t.block_kv <= whole_to)
                 if score.mask_mod is not None:
@@ -150,7 +153,7 @@ class _Forward(ScoredTiles):
                 rows = kd.ds(me * ROWS, ROWS)
                 bias = kd.load(s["bias_smem"].at[following], (rows, slice(None)), layout=kd.Layout.WGMMA)
                 kd.barrier_arrive(s["bias_consumed"].at[following])
-            elif score.bias is not None:  # loaded beside the products
+            elif score.bias is not None:  # load it beside the products
                 here = kd.ds(mine, ROWS), kd.ds(index * t.block_kv, t.block_kv)
                 bias = p.bias_tile(s["bias"], (tile.batch, tile.head), *here)
             x = kd.wgmma_accumulator_load(s_acc, wait_n=1)
@@ -161,7 +164,7 @@ class _Forward(ScoredTiles):
             place = tile.batch, tile.head, row, index * t.block_kv + column
             x = scored(x, place, bias)
             added = fade = None
-            if bounded(p):  # the mask comes last, so that both functions' instructions are mixed
+            if bounded(p):  # the mask comes last, so that the instructions of both functions mix
                 fresh = masked(self.weights(x * unit), index, place, whole, 0.0)
                 fresh, total = kd.optimization_barrier(fresh, sum(self.groups(fresh), total))
             else:
@@ -195,14 +198,14 @@ class _Forward(ScoredTiles):
                 kd.barrier_arrive(s["q_consumed"].at[place_of_q])
             if self.q_places == 2:
                 kd.when(~some & (tiles > 0))(partial(self.release, place_before, s))
-            # with no step there are no values, and SMEM holds anything
+            # without steps no values were loaded, and SMEM may hold any bits
             kd.when(some)(partial(kd.wgmma, o_acc, weights, s["v_smem"].at[slot]))
             kd.wgmma_wait(0)
             kd.optimization_barrier(weights)
             if self.counted or self.skips:
                 kd.barrier_arrive(s["v_consumed"].at[slot], some)
             top = top * unit
-            if linear is not None:  # what differs from row to row changes no weight
+            if linear is not None:  # the row's part of the term changes no weight
                 lines = kd.layout_cast(kd.arange(ROWS), kd.Layout.WGMMA_ROW).astype(kd.float32)
                 top = top + lines * (linear.by_query * LOG2E)
             return o_acc[...], top, kd.sum(total, axis=1), self.skip(me, end, tile.count, slot, s)
@@ -223,7 +226,7 @@ class _Forward(ScoredTiles):
         return not listed(self.p) and (bool(score.causal) or score.window is not None)
 
     def own_steps(self, tile: ScoredTile, first: Any) -> tuple[Any, Any]:
-        """Which of a tile's steps have keys that a consumer's queries, from `first` on, see: from the one to the other."""
+        """(the first, the end) of a tile's steps with keys that a consumer's queries, from `first` on, see."""
         if not self.skips:
             return 0, tile.count
         begin, end = tile.blocks(self.p, first, ROWS, self.t.block_kv)
@@ -231,7 +234,7 @@ class _Forward(ScoredTiles):
         return last - kd.where(first < tile.queries, end, begin), last - begin
 
     def skip(self, me: Any, begin: Any, end: Any, slot: Any, s: dict[str, Any]) -> Any:
-        """Take part in steps without computing; the stage used last."""
+        """Release the stages of steps that this consumer skips. Returns the stage used last."""
         if not self.skips:
             return slot
 
@@ -291,7 +294,7 @@ class _Forward(ScoredTiles):
             out_tile[...] = made
             kd.commit_smem()
             kd.copy_smem_to_gmem(out_tile, target)
-            if not self.apart and self.q_places == 1:  # else the next tile waits
+            if not self.apart and self.q_places == 1:  # otherwise the next tile waits
                 kd.wait_smem_to_gmem(0, wait_read_only=True)
 
         if not p.ragged:
@@ -321,8 +324,8 @@ def exp2_by_fma(x: Any) -> Any:
 def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocessors: int, promise: bool = False) -> Any:
     """The kernel `(q, k, v, *extras) -> out` or `-> (out, lse)`; `extras` names the arrays between.
 
-    `promise`: that pages are in the cache, which the interpreter checks. Extents of the problem that are Dims are each
-    call's own; the kernel may then take `scored_together` of its sizes before the extras.
+    `promise`: that pages are in the cache, which the interpreter checks. Each call gives the extents that are Dims; the
+    kernel may then take `scored_together` of its sizes before the extras.
     """
     p, t, names = problem, config, extras(problem)
     static = _Forward(p, t, multiprocessors, promise)

@@ -26,12 +26,15 @@ from .attention_scored_config import (
     tiles_of,
 )
 
-MOVING = "batch", "head", "number", "begin", "count", "q_row", "k_row", "queries", "keys", "line"  # of a tile, its own
+# fields that differ from tile to tile
+MOVING = "batch", "head", "number", "begin", "count", "q_row", "k_row", "queries", "keys", "line"
 
 
 @dataclass(frozen=True)
 class ScoredTile(ScorePlace):
-    """Queries from `first` on. Its steps are the `count` blocks of keys from `begin` on, or those of a list."""
+    """A tile: queries from `first` on. Its steps are the `count` blocks of keys from `begin` on, or the blocks of a
+    list.
+    """
 
     first: Any
     begin: Any
@@ -39,12 +42,12 @@ class ScoredTile(ScorePlace):
 
 
 class ScoredTiles:
-    """What roles share, and the producer."""
+    """The common parts of the roles, and the producer."""
 
     def __init__(self, p: ScoredProblem, t: AttentionConfig, multiprocessors: int, promise: bool) -> None:
         self.p, self.t, self.promise = p, t, promise
         found = loaded_together(p, t.block_kv) if p.page else None
-        self.chunk = found[0] if found else t.block_kv  # keys that are loaded at once
+        self.chunk = found[0] if found else t.block_kv  # keys that one copy loads
         self.parts = t.block_kv // self.chunk
         self.tile = ROWS * t.consumers
         self.most = most_of(p.queries, p.keys)
@@ -53,11 +56,11 @@ class ScoredTiles:
         self.group = p.heads // p.kv_heads
         self.work: Any = self.tiles * p.heads * (1 if p.ragged else p.batch)
         self.multiprocessors = multiprocessors
-        # a kernel for any sizes has the counter, which says to as many blocks as tiles that there are no more
+        # a kernel for any sizes always has the counter: with as many blocks as tiles, it shows that no tile is left
         self.counted = p.opened or self.grid < self.work
         used = bytes_of(p, t)
         self.staged = p.score.bias_tiles is not None and used <= SMEM_BYTES  # the bias goes through SMEM
-        # the next tile's queries have a place of their own where there is room, else the output does, so that they come early
+        # to load queries early, the next tile's queries have their own SMEM if there is room, otherwise the output has
         twice = self.counted and p.narrow is None
         self.q_places = 2 if twice and used + self.tile * max(self.dim, self.v_dim) * 2 <= SMEM_BYTES else 1
         self.apart = self.q_places == 1 and self.counted and used + self.tile * self.v_dim * 2 <= SMEM_BYTES
@@ -68,11 +71,11 @@ class ScoredTiles:
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Registers a lane of consumers, and of the producer: that of many small pages needs more than others."""
+        """(registers a lane of a consumer, of the producer). The producer needs more for many small pages."""
         return (152, 56) if self.parts > 1 and self.t.consumers == 3 else self.t.registers
 
     def at_launch(self, q: Any, k: Any, page_table: Any, table: Any, together: Any) -> Any:
-        """This with the sizes of a launch: of ragged ones, the table has a line for each tile."""
+        """These tiles with the sizes of a launch. With ragged lengths, the table has a line for each tile."""
         made = copy(self)
         made.p = at_launch(self.p, q, k, page_table)
         made.tiles = tiles_of(made.p, self.t) if table is None else table.shape[0]
@@ -80,20 +83,21 @@ class ScoredTiles:
         made.together = self.together if together is None else together
         return made
 
-    # --- where ------------------------------------------------------------------------------------
+    # --- places -----------------------------------------------------------------------------------
 
     @property
     def grid(self) -> Any:
-        """How many blocks there are."""
+        """The number of blocks."""
         if not self.p.opened:
             return blocks_of(self.work, self.multiprocessors)
         return kd.where(self.work >= FEW * self.multiprocessors, self.multiprocessors, self.work)
 
     def each_tile(self, s: dict[str, Any], leads: bool, carry: Any, body: Callable[[Any, Any], Any]) -> None:
-        """`body(tile, carry) -> carry` for the tiles of this block: it takes the next one when it is done with one.
+        """Call `body(tile, carry) -> carry` for the tiles of this block. It takes the next tile when one is done.
 
-        One warpgroup `leads`: it takes the next number from all blocks' counter, looks up what the tile is, and leaves it in
-        one of two lines in SMEM. Nobody reads that line any more, as all have begun the tile before, and read it before that.
+        One warpgroup `leads`: it takes the next number from the counter of all blocks, looks up the tile, and stores it
+        to one of two lines in SMEM. No warpgroup reads that line any more: all have begun the tile before, and they
+        read this line before that.
         """
         block = kd.axis_index("block")
         made = self.place(block, s)
@@ -117,7 +121,7 @@ class ScoredTiles:
                 kd.barrier_arrive(s["ticket"])
             carry = body(tile_of(fields), carry)
             line = kd.rem(step + 1, 2)
-            if leads:  # the counter answers while tiles are loaded
+            if leads:  # the counter's value arrives while tiles are loaded
                 number = found + blocks
                 following = self.place(number, s)
                 for i, value in enumerate([number, *(getattr(following, name) for name in names)]):
@@ -130,7 +134,7 @@ class ScoredTiles:
         kd.while_loop(lambda state: state[1] < self.work, turn, (0, block, fields, carry))
 
     def place(self, block: Any, s: dict[str, Any]) -> ScoredTile:
-        """The tile of that number."""
+        """The tile of this block's number."""
         p, t = self.p, self.t
         if p.ragged:
             place = ScorePlace.of(p, kd.rem(block, p.heads), kd.div(block, p.heads), s)
@@ -147,7 +151,7 @@ class ScoredTiles:
         return ScoredTile(**vars(place), first=first, begin=begin, count=end - begin)
 
     def list_of(self, place: ScorePlace, s: dict[str, Any]) -> tuple[Any, Any, Any]:
-        """Where the list of a tile is."""
+        """The index of a tile's list."""
         if self.p.opened:
             return place.batch if self.p.mask_by[0] else 0, place.head if self.p.mask_by[1] else 0, place.line
         batches, heads, _ = s["counts"].shape
@@ -170,7 +174,7 @@ class ScoredTiles:
         self.each_tile(s, True, (0, 0, 0), lambda tile, carry: self.produce_tile(tile, carry, q, k, v, s))
 
     def produce_tile(self, tile: ScoredTile, carry: Any, q: Any, k: Any, v: Any, s: dict[str, Any]) -> Any:
-        """Load a tile; `carry`: (the next stage, how many were filled before, how many tiles there were)."""
+        """Load a tile. `carry`: (the next stage, the number of stages filled before, the number of tiles before)."""
         p, t = self.p, self.t
         kv_head = kd.div(tile.head, self.group)
         *carry, tiles = carry
@@ -214,7 +218,7 @@ class ScoredTiles:
                     kd.when(step == 0)(fetch_queries)
             return self.next_slot(slot), kd.minimum(filled + 1, t.stages), later
 
-        if self.counted:  # the output goes to the place, even where there are no keys
+        if self.counted:  # the output uses this place, also if there are no keys
 
             @kd.when(tile.count == 0)
             def _() -> None:
@@ -224,11 +228,13 @@ class ScoredTiles:
         return (*end[:2], tiles + 1)
 
     def query_place(self, tiles: Any, consumer: Any) -> Any:
-        """Where a consumer's queries of a block's tile with that number are."""
+        """The place in SMEM of a consumer's queries, for a block's tile with that number."""
         return consumer if self.q_places == 1 else kd.rem(tiles, 2) * self.t.consumers + consumer
 
     def pages_of(self, tile: Any, step: Any, s: dict[str, Any]) -> tuple[Any, ...]:
-        """The pages of a step, looked up a step before they are loaded; for those beyond the last key, that of the last."""
+        """The pages of a step, looked up a step before they are loaded. Pages beyond the last key are replaced by the
+        page of the last key.
+        """
         if not self.p.page:
             return ()
         index, _ = self.block_of(tile, kd.minimum(step, kd.maximum(tile.count - 1, 0)), s)
@@ -248,7 +254,7 @@ class ScoredTiles:
         loaded: Any,
         pages: tuple[Any, ...],
     ) -> None:
-        """Load a block of keys or values. A page that is not there is zeros."""
+        """Load a block of keys or values. A missing page gives zeros."""
         p, t, columns = self.p, self.t, kd.ds(0, dim)
         if not p.page:
             rows = kd.ds(first, t.block_kv)
@@ -256,27 +262,29 @@ class ScoredTiles:
             return
         for start, page in zip(range(0, t.block_kv, self.chunk), pages, strict=True):
             rows = kd.ds(kd.multiple_of(kd.rem(first + start, p.page), self.chunk), self.chunk)
-            if self.promise:  # the interpreter reports what is not there
+            if self.promise:  # the interpreter reports missing pages
                 kd.optimization_barrier(kd.load(source, (page, 0, 0, 0), bounds="promise"))
             view = source.at[p.key_rows(page, kv_head, rows, columns)]
             kd.copy_gmem_to_smem(view, target.at[kd.ds(start, self.chunk)], loaded)
 
     def fetch_tail(self, fetch: Any, target: Any, loaded: Any, count: Any, s: dict[str, Any]) -> None:
-        """Values of which the first `count` are of this sequence: others, be they infinite, must be zeros."""
+        """Load values. The first `count` belong to this sequence. The others may be infinite, so they are replaced by
+        zeros.
+        """
         fetch(s["tail_loaded"])
         kd.barrier_wait(s["tail_loaded"])
         clear_rows(target, count)
         for _ in range(self.parts):
             kd.barrier_arrive(loaded)
 
-    # --- what the kernel is made of ---------------------------------------------------------------
+    # --- parts of the kernel ----------------------------------------------------------------------
 
     def scratch(self) -> dict[str, Any]:
         p, t = self.p, self.t
         columns = self.dim if self.apart else max(self.dim, self.v_dim)
         row = self.dim if self.apart else math.gcd(self.dim, self.v_dim)
         made = {
-            # queries, and then the output: each consumer writes where it alone has read
+            # queries, and then the output: each consumer writes only where it alone has read
             "q_smem": swizzled(p.scored_dtype, self.q_places * t.consumers, ROWS, columns, row=row),
             "k_smem": swizzled(p.scored_dtype, t.stages, t.block_kv, self.dim),
             "v_smem": swizzled(p.dtype, t.stages, t.block_kv, self.v_dim),

@@ -1,6 +1,7 @@
-"""Small problems of attention: smaller tiles, and of few queries over many keys several tiles that share the keys of a head.
+"""Small problems of attention: smaller tiles, and for few queries over many keys several tiles that share the keys of a
+head.
 
-A second kernel combines the results of those.
+A second kernel combines the results of tiles that share keys.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from .latest import UNSEEN
 
 _kept = KeptConfigs()
 
-FEW = 8  # tiles a multiprocessor, below which other tiles than `default_config`'s are considered
-# configurations with what a step and a tile take, in microseconds of one NVIDIA H200, up to a head dimension of 64 and of 128
+FEW = 8  # with fewer tiles a multiprocessor, other tiles than `default_config`'s are considered
+# (configuration, time of a step, time of a tile), in microseconds of one NVIDIA H200, for head dimensions up to 64 and
+# up to 128
 SMALL = {
     64: (
         (AttentionConfig(3, 128, 3, turns=True), 1.36, 1.36),
@@ -43,13 +45,13 @@ SMALL = {
         (AttentionConfig(1, 64, 2), 0.76, 2.00),
     ),
 }
-LEAST = 8  # blocks of keys of a part: what combining costs is little beside them
+LEAST = 8  # the fewest blocks of keys of a part: then combining costs little
 LINES = 16  # queries that a block combines
-TOGETHER = 4  # parts that are loaded together where their number is each call's own
+TOGETHER = 4  # parts that are loaded together if each call gives their number
 
 
 def splits_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> int:
-    """How many tiles share a head's keys: as many as there are multiprocessors for, where each has enough of them."""
+    """The number of tiles that share a head's keys: enough for all multiprocessors, if each tile has enough keys."""
     tiles = p.batch * p.heads * kd.cdiv(p.queries, ROWS * t.consumers)
     if p.causal or not tiles:
         return 1
@@ -57,7 +59,7 @@ def splits_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> 
 
 
 def time_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> float:
-    """The estimated time of a configuration that `SMALL` has, in microseconds."""
+    """The estimated time of a configuration of `SMALL`, in microseconds."""
     step, tile = next((step, tile) for choice, step, tile in SMALL[p.dim] if choice == t)
     splits = splits_of(p, t, multiprocessors)
     tiles = p.batch * p.heads * kd.cdiv(p.queries, ROWS * t.consumers) * splits
@@ -67,9 +69,9 @@ def time_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> fl
 
 
 def small_config(p: AttentionProblem, multiprocessors: int, closed: bool = True) -> AttentionConfig:
-    """`default_config`'s where tiles are many; else the one whose rounds of tiles are estimated to end first.
+    """The configuration of `default_config` if there are many tiles; otherwise the one with the least estimated time.
 
-    Not `closed`: calls of other sizes may have brought one that is about as fast.
+    Unless `closed`, it may be one that calls of other sizes had before, if that is about as fast.
     """
     default = default_config(p)
     choices = SMALL.get(p.dim)
@@ -89,7 +91,7 @@ def combine_kernel(splits: int | None, heads: int, dim: int, dtype: Any, with_ls
     """The kernel `(parts, logs) -> out` or `-> (out, lse)`, of any batch and number of queries.
 
     parts (batch, heads * splits, queries, dim), logs float32 (batch, heads * splits, queries). Without `splits`, the
-    arrays of each call say how many there are.
+    arrays of each call show their number.
     """
 
     def body(parts: Any, logs: Any, out: Any, *lse: Any) -> None:
@@ -113,7 +115,7 @@ def combine_kernel(splits: int | None, heads: int, dim: int, dtype: Any, with_ls
             return new_top, total, value
 
         def some(turn: Any, carry: Any) -> Any:
-            """Several parts side by side, so that their loads are; a part beyond the last one has no weight."""
+            """Combine several parts, whose loads are in flight together; parts beyond the last one have no weight."""
             numbers = [turn * TOGETHER + i for i in range(TOGETHER)]
             places = [kd.minimum(n, count - 1) for n in numbers]
             each = [kd.where(n < count, log_of(place), -math.inf) for n, place in zip(numbers, places, strict=True)]
@@ -153,18 +155,18 @@ class SplitPlan:
         return self.combine(*self.parts(q, k, v, **how), out=out, **how)
 
     def lower(self, q: Any, k: Any, v: Any, target: str | None = None) -> Any:
-        """The stages of the kernel that computes parts."""
+        """The stages of the kernel that computes the parts."""
         return self.parts.lower(q, k, v, target=target)
 
     def seen(self, args: Any, out: Any, stream: Any) -> Any:
-        """Nothing: two kernels are launched as they are the first time."""
+        """Return `UNSEEN`: calls with two kernels have no fast path."""
         return UNSEEN
 
 
 def split_plan(p: AttentionProblem, config: AttentionConfig, multiprocessors: int, closed: bool) -> Any:
-    """The plan of a problem without options, whose keys are shared where that makes work for all multiprocessors.
+    """The plan of a problem without options. Tiles share keys if that gives work to more multiprocessors.
 
-    `closed`: of these sizes alone.
+    `closed`: the plan takes these sizes alone.
     """
     splits = splits_of(p, config, multiprocessors)
     inner = p if splits == 1 else replace(p, splits=splits, lse=True)

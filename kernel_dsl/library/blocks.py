@@ -1,4 +1,4 @@
-"""The tile of a block: indices of tiles, parts of K and batches, from one number."""
+"""The tile of a block: one number gives the indices of the tile, the part of K and the batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .problem import Problem
 
 
 def spread(number: Any, extents: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The indices of a number in row-major order; 0 along extents of one."""
+    """The indices of `number` in row-major order; 0 along extents of one."""
     out: list[Any] = []
     for axis, extent in enumerate(extents):
         if _is_one(extent):
@@ -61,7 +61,7 @@ class TilePlace:
 
 
 def tiles_of(p: Problem, t: Any) -> int:
-    """Blocks of a general kernel, one for each possible tile."""
+    """The number of blocks of a general kernel, one for each possible tile."""
     tiles_n = kd.cdiv(p.N, t.tile_n)
     if p.groups:
         most = p.groups.most_tiles(t.tile_m, tiles_n)
@@ -98,23 +98,25 @@ def walk(
 
 
 def own(batch: tuple[Any, ...], extents: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The batch indices of an operand, which may lack leading axes, and may have extents of 1."""
+    """The batch indices of an operand, which may lack leading axes or have extents of 1 there."""
     mine = batch[len(batch) - len(extents) :]
     return tuple(0 if _is_one(extent) else index for index, extent in zip(mine, extents, strict=True))
 
 
 def steps_of(p: Problem, tile_k: int) -> int:
-    """Stages that a part of K takes."""
+    """The number of stages of a part of K."""
     return -(-(3 * (p.depth // tile_k) if p.thrice else -(-p.K // tile_k)) // p.parts)
 
 
 def start_of(p: Problem, step: Any, tile_k: int, side: int) -> Any:
-    """The start of step number `step` along K of a (`side` 0) or b (1): `thrice`, low parts of a, then of b, then none."""
+    """The start of step `step` along K of a (`side` 0) or b (1). With `thrice`, first a's parts are low, then b's, then
+    neither.
+    """
     if not p.thrice:
         return step * tile_k
     count = p.depth // tile_k
     which = kd.div(step, count)
     start = (step - which * count) * tile_k + kd.where(which == side, p.depth, 0)
-    if steps_of(p, tile_k) * p.parts > 3 * count:  # the last part has steps beyond the end, which read zeros
+    if steps_of(p, tile_k) * p.parts > 3 * count:  # the last part has steps beyond the end; they read zeros
         start = start + kd.where(which > 2, 2 * p.depth, 0)
     return kd.multiple_of(start, tile_k)

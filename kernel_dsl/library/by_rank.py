@@ -1,7 +1,7 @@
-"""Calls of the library's functions on a mesh: with one process a GPU they take this rank's arrays alone.
+"""Calls of the library's functions on a mesh. With one process a GPU they take this rank's arrays alone.
 
-A function that needs one kernel returns a `Launched`, a description of its launch. The launch is remembered by the call's options
-and shapes. So a later call like it launches at once: no array is examined but by the kernel's own fast path.
+A function that needs one kernel returns a `Launched`, a description of its launch. It is kept by the call's options and
+shapes, so a later call of this kind launches at once: only the kernel's own fast path examines the arrays.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from .latest import UNSEEN
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 
-TIMEOUT = 600.0  # seconds, where the caller says none: a rank that died leaves the others with an error
-_KINDS = 64  # of calls that a function remembers
+TIMEOUT = 600.0  # seconds, the default: if a rank dies, the others end with an error
+_KINDS = 64  # kinds of calls that a function remembers
 _ROWS = (list, tuple, Symmetric, OfRank)
 
 
 class Fresh(NamedTuple):
-    """An output that each call makes, beside the first input; with one process a GPU no peer reaches it."""
+    """An output that each call makes, on the device of the first input. With one process a GPU, peers can't
+    reach it.
+    """
 
     shape: tuple[int, ...]
     dtype: DType
@@ -41,18 +43,18 @@ def _same(result: Any) -> Any:
 
 
 class Launched:
-    """The launch that a call is: `take(kernel(*inputs, out=outs))`.
+    """A call as one launch: `take(kernel(*inputs, out=outs))`.
 
-    `inputs` and `outs` are the caller's arrays, arrays that stay for calls to come, and, of `outs`, `Fresh`. `outs`: a tuple
-    for a kernel of several outputs; None for those that the kernel makes.
+    `inputs` and `outs` are arrays of the caller, or arrays that later calls use again; an item of `outs` may be
+    `Fresh`. `outs`: a tuple if the kernel has several outputs, None if the kernel makes them.
     """
 
     def __init__(self, kernel: Any, inputs: tuple[Any, ...], outs: Any, take: Callable[[Any], Any] = _same) -> None:
-        made = type(outs) is tuple and all(type(x) is Fresh for x in outs)  # the kernel does the same
+        made = type(outs) is tuple and all(type(x) is Fresh for x in outs)  # the kernel makes them itself
         self.kernel, self.inputs, self.outs, self.take = kernel, inputs, None if made else outs, take
 
     def run(self, interpret: Any, plain: bool) -> Any:
-        """Its result. `plain`: arrays are this rank's, and so is each result."""
+        """Launch, and return the result. `plain`: arrays and results are this rank's alone."""
         inputs, outs = self.inputs, self.outs
         if type(outs) is tuple:
             outs = tuple(_made(x, inputs[0]) for x in outs)
@@ -62,7 +64,7 @@ class Launched:
 
 
 class _SeenLaunch:
-    """A launch that was made, for other arrays of the same kind."""
+    """An earlier launch, to repeat for other arrays of the same kind."""
 
     def __init__(self, launched: Launched, given: Sequence[Any], plain: bool, key: Sequence[Any]) -> None:
         places = {id(x): n for n, x in enumerate(given)}
@@ -76,7 +78,7 @@ class _SeenLaunch:
         self._inputs = [place(x) for x in launched.inputs]
         self._several = type(outs) is tuple
         self._outs: list[Any] = [] if outs is None else [place(x) for x in (outs if self._several else (outs,))]
-        self._key = key  # it holds the mesh, so that no other object gets its id
+        self._key = key  # the key keeps the mesh alive, so that no other object gets its id
 
     def __call__(self, given: Sequence[Any]) -> Any:
         fast = self._kernel._fast
@@ -92,7 +94,9 @@ class _SeenLaunch:
 
     @property
     def repeated(self) -> Any:
-        """(fast path, its newest kind of call) if a call is this launch alone, of its arrays in their order; otherwise None."""
+        """(fast path, its newest kind of call) if a call is only this launch, with the call's arrays in order;
+        otherwise None.
+        """
         fast = self._kernel._fast
         known = getattr(fast, "recent", None)
         inputs = [*self._inputs, *self._outs]
@@ -102,7 +106,9 @@ class _SeenLaunch:
 
 
 class _Newest(NamedTuple):
-    """The newest call of one rank. Its launch compares the arrays, so a later call is compared by mesh and options alone."""
+    """The newest call of one rank. The launch compares the arrays itself, so only mesh and options are
+    compared here.
+    """
 
     mesh: Any
     keywords: dict[str, Any]  # without the output
@@ -111,7 +117,7 @@ class _Newest(NamedTuple):
 
 
 class _OneLaunch(NamedTuple):
-    """A call that was one launch."""
+    """A call that made exactly one launch."""
 
     launched: Launched
     plain: bool
@@ -119,7 +125,7 @@ class _OneLaunch(NamedTuple):
 
 
 def _made(x: Any, beside: Any) -> Any:
-    """An output, made where it is fresh: of a device each, or of this rank."""
+    """An output. A fresh one is made: one for each device, or this rank's."""
     if type(x) is not Fresh:
         return x
     if type(beside) in _ROWS and type(beside) is not OfRank:
@@ -130,15 +136,15 @@ def _made(x: Any, beside: Any) -> Any:
 
 
 def scratch(x: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh, name: str) -> Any:
-    """An output of a `Launched` that the caller does not see, and that peers reach."""
+    """An output of a `Launched` that the caller does not get, and that peers can reach."""
     return made_like(x, shape, dtype, mesh, name) if isinstance(x, OfRank) else Fresh(shape, dtype, mesh)
 
 
 def by_rank(function: _T) -> _T:
     """A function that also takes one array in place of a list of arrays, one for each device.
 
-    The call is then this rank's, and returns one array. `mesh` may be the group of the ranks. The arrays are the
-    parameters before it, and `out` or `grads`.
+    With one array, the call is this rank's and returns one array. `mesh` may be the group of the ranks. The arrays are
+    the parameters before `mesh`, and `out` or `grads`.
     """
     names = list(inspect.signature(function).parameters)
     first = names.index("mesh")
@@ -148,7 +154,7 @@ def by_rank(function: _T) -> _T:
     newest: list[_Newest | None] = [None]
 
     def repeated(args: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-        """Whether a call was like the newest, and is launched."""
+        """Launch a call that is like the newest one, and return whether it was."""
         one = newest[0]
         if one is None or len(args) != first + 1 or args[first] is not one.mesh or outs not in keywords:
             return False
@@ -197,7 +203,7 @@ def by_rank(function: _T) -> _T:
             try:
                 key, given = remembered(args, keywords)
                 found = seen.get(key)
-            except Exception:  # an argument is no array, or no option: the slow path raises the error
+            except Exception:  # an argument is no array or no option: the slow path raises the error
                 found = key = given = None
             if found is not None and given is not None:
                 made = found(given)

@@ -18,7 +18,7 @@ from .scaled_product import DEPTH
 
 
 def refuse(what: str, hint: str) -> BadCallValue:
-    """The error for a value that doesn't fit."""
+    """The error for a value that does not fit."""
     return BadCallValue(kernel="matmul", what=what, hint=hint)
 
 
@@ -51,7 +51,7 @@ def axes_of(shape: tuple[int, ...], result: tuple[int, ...], name: str) -> Axes:
 
 
 def scale_axes(name: str, shape: tuple[int, ...], result: tuple[int, ...], depth: int) -> Axes | str:
-    """The axes of a scale for all, or for each row of a or column of b.
+    """The axes of a scale that has one number for all, for each row of a, or for each column of b.
 
     For other scales, the form of a scale by blocks of K: "rows" of a, "columns" of b, or "blocks" of 128 columns.
     Raises `BadCallValue`.

@@ -27,31 +27,30 @@ from .scaled_product import in_pairs as by_twos
 from .tile_product import TileConfig, stores_sectors
 
 SMEM = 232448  # bytes a block has on Hopper
-BARRIERS = 1024  # the most bytes for barriers and alignment
+BARRIERS = 1024  # bytes that suffice for barriers and alignment
 STEP_BYTES = 128  # bytes of K in one stage: the widest swizzle
-DEEPEST = 12  # stages
+DEEPEST = 12  # the most stages
 WIDE_STAGES = 4  # this many stages are better than half as many of twice the depth
 # one multiprocessor, a clock: multiply-adds of 16-bit operands (8-bit: twice, tf32: half), bytes from L2, bytes to SMEM, of which
 # a cluster loads some for its other blocks
 MADS, L2_BYTES, SMEM_BYTES = 2048, 56, 64
 WIDENED = 10  # elements a clock of a left side that is widened in registers: 128 x 64 of them took 900 clocks
-WIDENED_PAIRS = 20  # the same for 4 bits, two at a time: 3.9 instructions each in place of 6.8
-# clocks of a step more where a left side of 32 bits is turned in registers: beside another warpgroup's wide product, else
+WIDENED_PAIRS = 20  # the same for 4 bits, two at a time: 3.9 instructions for each element, not 6.8
+# extra clocks of a step if registers transpose a left side of 32 bits: beside another warpgroup's wide product,
+# otherwise
 TURNED_BESIDE_WIDE, TURNED = 275, 500
-LONELY = 0.6  # the part of that rate for a single warpgroup, whose waits nothing hides
+LONELY = 0.6  # the part of that rate for a single warpgroup, because nothing hides its waits
 DRAM_BYTES = 2300  # bytes a clock of the whole GPU (4 of the 4.8 TB/s, at 1.75 GHz)
-# the time of a byte of the result, by that of a byte of an operand; the same where TMA stores rows that cut sectors of 32 bytes;
-# parts of sums stay in L2
+# the time of a byte of the result, divided by that of a byte of an operand: in general; if TMA stores rows that cut
+# sectors of 32 bytes; for parts of sums, which stay in L2
 WRITTEN, RAGGED = 1.3, 2.1
 KEPT = 1.07  # the factor of DRAM traffic if weights can't be marked as read once: they evict data that must be written
 START = 1800  # clocks to fill the pipeline at the start of a block, and to drain it
 EDGE = 250  # clocks that a tile costs beside its products: barriers, first loads
 TIED = 1.04  # what blocks of a cluster lose by waiting for each other
-SINGLE = (
-    1.25  # how much longer a step takes where consumers take turns, and there is one tile a block: one of them has none
-)
-TOGETHER = 4000  # clocks more until a cluster's blocks have started and met: 2 to 3 us of products that take 12
-SHOWS = 0.05  # how much of the lesser of two times shows, where one hides behind the other
+SINGLE = 1.25  # the factor of a step's time if consumers take turns and blocks have one tile: one consumer has none
+TOGETHER = 4000  # extra clocks until a cluster's blocks have started and met: 2 to 3 us of a product of 12 us
+SHOWS = 0.05  # the part of the lesser of two times that remains if two activities overlap
 EXPONENTIAL = 1 / 12  # clocks for each element in a sum of a softmax
 # clocks for each byte that lanes store, where TMA can't, of any alignment: 1.6 TB/s; with one warpgroup of them, 2.3
 LANE_STORE, LANE_STORE_ALONE = 0.14, 0.1
@@ -63,7 +62,7 @@ BRIEF, BRIEF_TURNS = (
     1.1,
 )  # steps of a tile up to which turns take longer by that factor, as they do where lanes store
 SPARSE = 1.7  # the speed-up of a sparse side: SMEM can't deliver the other side in half of the time
-SLIVER = 32  # columns: a product of fewer takes as long, because its other operand is still read from SMEM
+SLIVER = 32  # columns: a product of fewer takes as long, because it still reads its other operand from SMEM
 
 # (tile_m, tile_n, consumers, whether they alternate)
 TILES = (
@@ -82,10 +81,10 @@ TILES = (
 SCALED_TILES = tuple((*tile, False) for tile in (
     (128, 192, 2), (128, 160, 2), (128, 128, 2), (128, 64, 2), (64, 128, 1), (64, 64, 1)
 ))  # fmt: skip
-# widths between those, for shapes whose tiles would just miss a wave, or fill three quarters of one
+# widths between those, for shapes whose tiles just exceed a whole number of waves, or fill three quarters of one
 BETWEEN = (96, 112, 144, 160, 176, 208, 224, 240)
-UNEVEN = 1.04  # the least gain of such a width, whose figures were not measured
-CHUNK = 100  # clocks for each part of a tile in its store; narrow parts are many
+UNEVEN = 1.04  # the least predicted gain for such a width, because its constants were not measured
+CHUNK = 100  # clocks for each part of a tile in its store; narrow tiles have many parts
 # clocks of a step in which neither warpgroup multiplies: with two products in flight, with one
 IDLE_IN_PAIRS, IDLE_BY_ONE = 265, 390
 # the same with one, where factors come with the stages; and more for each column that has a factor
@@ -122,7 +121,7 @@ def configure(
         return None  # bytes that lanes store would spill beside 192 sums
     tile_k = STEP_BYTES // max(problem.dtype.itemsize, problem.b_dtype.itemsize)
     item = problem.out_dtype.itemsize
-    # whole rows of a swizzle; with turns, half of that leaves room for another stage; bytes of a gate are half as many columns
+    # whole rows of a swizzle; with turns half a row leaves room for another stage; a gate has half as many columns
     halved = ping_pong or (item == 1 and problem.gate is not None)
     epilogue_n = min(32 if item >= 4 or problem.busy else (64 if halved else 128) // item, tile_n)
     by_lanes = bool(problem.lanes) and problem.plain and not ping_pong and tile_m == 64 * consumers
@@ -157,7 +156,7 @@ def is_mixed(problem: Problem) -> bool:
 
 
 def overlapped(one: float, other: float) -> float:
-    """The time of two activities that run at the same time."""
+    """The time of two activities that overlap."""
     return max(one, other) + SHOWS * min(one, other)
 
 
@@ -182,7 +181,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
             products = max(products, t.tile_m * t.tile_k / WIDENED)
     elif from_registers(p):
         products += TURNED_BESIDE_WIDE if t.consumers > 1 and t.tile_n >= 256 else TURNED
-    # rows past the end are filled, too; a cluster loads shared data once
+    # rows past the end count, too; a cluster loads shared data once
     rows_a, rows_b = t.tile_m / t.cluster_n, t.tile_n / t.cluster
     rows_a = rows_a / 2 if p.sparse else rows_a
     rows_a = rows_a / 2 if p.int4 else rows_a
@@ -206,7 +205,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     store = t.tile_m * t.tile_n * each * (3 if p.keeps else 1) + EDGE
     if t.tile_n in BETWEEN and not p.scaled:
         store += t.tile_n // t.epilogue_n * CHUNK
-    # with turns, one consumer's store hides behind the other's products, except the last one; if lanes store, none hides
+    # with turns, a consumer's stores overlap with the other's products, except the last; if lanes store, none overlap
     apart = t.ping_pong and not p.lanes
     work = waves * max(steps * step, store / t.consumers) + store if apart else waves * (steps * step + store)
     # all of A and B once, and again for each band of tiles that exceeds L2
@@ -219,14 +218,14 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
 
 
 def least_clocks(p: Problem, blocks: int) -> float:
-    """No configuration of a kernel of tensor cores takes fewer clocks, whatever the parts of K."""
+    """A lower bound of the clocks of any kernel of tensor cores, with any number of parts of K."""
     rate = MADS * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize) * (SPARSE if p.sparse else 1)
     products = prod(p.batch) * p.M * p.N * (3 * p.depth if p.thrice else p.K) / rate / blocks
     return max(products, total_bytes(p) / DRAM_BYTES) + START
 
 
 def total_bytes(p: Problem, ragged: bool = False) -> float:
-    """Bytes of both operands and the result, those with a factor for how slow they are."""
+    """Bytes of both operands and the result; those of the result have a factor for the speed of its stores."""
     right = prod(p.b_batch) * p.N * p.K * p.b_dtype.itemsize * (1 if p.gate is None else 2)
     read = prod(p.a_batch) * p.M * p.K * p.dtype.itemsize / (2 if p.sparse or p.int4 else 1) + right
     written = prod(p.batch) * p.parts * p.M * p.N * p.out_dtype.itemsize * (3 if p.keeps else 1)
@@ -234,14 +233,16 @@ def total_bytes(p: Problem, ragged: bool = False) -> float:
 
 
 def thin_tiles(problem: Problem) -> list[MatmulConfig]:
-    """Tiles for a side so thin that its rows are the columns of one product: those of b, or of a in the transposed one."""
+    """Tiles for a thin side. All its rows are the columns of one product: of the product itself if b is thin, of the
+    transposed one if a is.
+    """
     made: list[MatmulConfig | None] = []
     if problem.gate is not None or problem.scaled or problem.softmax:
         return []
     sides = ((problem, False), (problem.swapped, True))
     for p, swapped in sides[:1] if problem.sparse else sides:
         tile_n = next((n for n in THIN if n >= p.N), 0)
-        # wgmma reads its right side along K where elements have no 16 bits
+        # wgmma reads its right side along K unless elements have 16 bits
         if tile_n and (in_pairs(p) or not from_registers(p)) and (p.b_dtype.itemsize == 2 or p.b_transposed):
             tiles = [configure(p, tile_m, tile_n, tile_m // 64) for tile_m in (128, 64)]
             made += [c and replace(c, swapped=swapped) for c in tiles]
@@ -249,7 +250,7 @@ def thin_tiles(problem: Problem) -> list[MatmulConfig]:
 
 
 def tiles_between(problem: Problem) -> list[MatmulConfig]:
-    """Tiles of `BETWEEN` columns: of b, or of a in the transposed product, where that side is stored along K."""
+    """Tiles of `BETWEEN` columns, if the side with the columns is stored along K: b, or a in the transposed product."""
     p = problem
     if p.gate is not None or p.scaled or p.promoted or p.softmax or p.sparse or p.int4:
         return []
@@ -345,8 +346,8 @@ VARIED = 1.01  # the factor that puts a variant with an equal estimate behind th
 def space(problem: Problem, blocks: int, plain: bool = True) -> list[tuple[float, MatmulConfig]]:
     """(clocks, configuration) of the fast kernel, all that are worth a trial; the result of `choose` is first.
 
-    Beside each one that `choose` compares, there are variants with other bands of tiles in L2, and with one more stage
-    in place of the results' second buffer.
+    Each configuration that `choose` compares also has variants: other bands of tiles in L2, and one more stage in place
+    of the results' second buffer.
     """
     if needs_swap(problem):
         return [(time, replace(c, swapped=True)) for time, c in space(problem.swapped, blocks, plain)]
@@ -375,22 +376,23 @@ def _variants(problem: Problem, config: MatmulConfig) -> list[MatmulConfig]:
 # --- kernels beside the fast one -----------------------------------------------------------------
 
 LAUNCH = 6000  # clocks from the end of one kernel to full speed of the next, with the host's time
-FMAS, LANE_SHARE = 128, 0.9  # multiply-adds of lanes, a clock of a multiprocessor, and how much of that is reached
-LANE_TURNS = (1.0, 1.04, 1.125)  # the factors where copies turn no side, one, both: 4 bytes at a time
+FMAS, LANE_SHARE = 128, 0.9  # multiply-adds of lanes in a multiprocessor's clock, and the part reached
+LANE_TURNS = (1.0, 1.04, 1.125)  # the factors if copies transpose no side, one side, both sides, by 4 bytes
 ALONE = 1.3  # the factor for a block that is alone on its multiprocessor
-# the time of a tile divided by that of its multiply-adds, when loads from SMEM are the limit
+# the time of a tile divided by that of its multiply-adds, if loads from SMEM are the limit
 LANE_LOADS = {(128, 128): 1.0, (64, 64): 1.5, (32, 32): 3.0, (8, 128): 2.0, (128, 8): 2.0}
 MMA_SHARE = 0.55  # the part of wgmma's rate that mma.sync reaches
 MMA_F64 = 115  # multiply-adds of float64 a clock
-# clocks of a step that nothing hides: a barrier; by mma.sync, with stages that come late; with loads by registers
+# clocks of a step that overlap with nothing: a barrier; with mma.sync and late stages; with loads by registers
 STEP_LATENCY, TILE_LATENCY, TILE_LATENCY_ONE_BY_ONE = 250, 700, 1500
-# pieces of less than 16 bytes that a multiprocessor copies, a clock: by cp.async; by registers, of less than 4 bytes
+# pieces that a multiprocessor copies in a clock: of less than 16 bytes, by cp.async; of less than 4 bytes, by registers
 COPIES, COPIES_BY_REGISTERS = 4.5, 2.5
-# clocks for each byte of a tile's store: where little else is done, of whole sectors, or by whole lines; else; and for a tile
+# clocks for each byte of a tile's store: if it is most of the work, by whole sectors, or by whole lines; otherwise; and
+# for each tile
 STORED_SECTORS, STORED_LINES, STORED, TILE = 0.065, 0.1, 0.2, 200
 STORED_LINES_SMALL = 0.07  # of tiles of at most 64 x 64, four of which are on a multiprocessor
 HIGH = 2.0  # the factor for tiles that are stored by lines in several turns
-L2_LATENCY = 2500  # clocks of loads of sums that nothing hides: 48 parts took 3.4 us more than 32, 64 another 2.3
+L2_LATENCY = 2500  # clocks of exposed loads of sums: 48 parts took 3.4 us more than 32, 64 another 2.3
 L2_KEEPS = 30e6  # bytes that are still in L2 when the next kernel reads them
 L2_TOTAL = 3200  # bytes a clock of the whole GPU from and to L2
 ONE_BY_ONE = 1.9  # the factor for an operand that is read one element at a time
@@ -409,7 +411,7 @@ def pack_clocks(packing: Packing | None) -> float:
 
 
 def combine_clocks(p: Problem, parts: int) -> float:
-    """What adding up the parts of K takes, or joining two products, its launch too."""
+    """The clocks for adding up the parts of K, or for joining two products, with the launch."""
     if parts == 1 and p.gate is None:
         return 0.0
     sums = prod(p.batch) * p.M * p.N
@@ -419,9 +421,11 @@ def combine_clocks(p: Problem, parts: int) -> float:
 
 
 def _tile_clocks(p: Problem, t: Any, blocks: int, rate: float, latency: float, share: int, store: float = 0.0) -> float:
-    """A kernel of one warpgroup a block, `share` of which are on a multiprocessor at once; `store`: clocks of a tile's store."""
+    """Clocks of a kernel with one warpgroup a block. `share`: blocks on a multiprocessor at once; `store`: clocks of a
+    tile's store.
+    """
     tiles = -(-p.M // t.tile_m) * -(-p.N // t.tile_n) * p.parts * prod(p.batch)
-    each = -(-tiles // blocks)  # that a multiprocessor has
+    each = -(-tiles // blocks)  # tiles of a multiprocessor
     at_once = min(each, share)
     work = t.tile_m * t.tile_n * t.tile_k / rate
     turns = -(-each // at_once)
@@ -437,9 +441,9 @@ def lane_clocks(p: Problem, t: LaneConfig, blocks: int) -> float:
 
 
 def tile_clocks(p: Problem, t: TileConfig, blocks: int, pieces: tuple[int, ...] = (16, 16)) -> float:
-    """An estimate for `tile_kernel`. `pieces`: bytes of a, of b that lanes copy together."""
+    """An estimate for `tile_kernel`. `pieces`: bytes that one copy of a lane moves, of a and of b."""
     rate = MMA_F64 if p.wide.itemsize == 8 else MADS * MMA_SHARE * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize)
-    copies, depth = 0.0, min(t.tile_k, p.K)  # clocks of a step's small pieces, none of which lie beyond the end
+    copies, depth = 0.0, min(t.tile_k, p.K)  # clocks of a step's small pieces; no piece is copied beyond the end
     for rows, item, piece in zip((t.tile_m, t.tile_n), (p.dtype.itemsize, p.b_dtype.itemsize), pieces, strict=True):
         if piece < 16:
             copies += rows * depth * item / piece / (COPIES if piece >= 4 else COPIES_BY_REGISTERS)

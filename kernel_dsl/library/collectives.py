@@ -64,10 +64,10 @@ def all_reduce(
     if algorithm == "words" or (algorithm is None and size * (mesh.size - 1) <= WORDS):
         if size > WORDS:
             what = f"{size} bytes in words"
-            raise BadArgument(op=op, what=what, hint='at most 512 KiB go so; use algorithm="two-shot"')
+            raise BadArgument(op=op, what=what, hint='the limit is 512 KiB; use algorithm="two-shot"')
         return Launched(words_kernel(shape, dtype, mesh, timeout), (x,), out)
     small = size <= ONE_SHOT
-    in_place = _in_place(x, out)  # another device would still read what this one replaces
+    in_place = _in_place(x, out)  # another device may still read the data that this one replaces
     one = algorithm == "one-shot" or (algorithm is None and small and not in_place)
     if one and in_place:
         hint = 'give another array as out=, or use algorithm="two-shot"'
@@ -123,7 +123,9 @@ def reduce_scatter(
 def _over_hosts(
     x: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh, out: Any, timeout: float | None, interpret: Any
 ) -> Any:
-    """`all_reduce` on several hosts: each device sums its part, and sends it to all. Parts of odd arrays pass their end."""
+    """`all_reduce` on several hosts: each device sums its part, and sends it to all. If the size is no multiple of the
+    devices, the last part extends past the end.
+    """
     n, size = mesh.size, prod(shape)
     part = (-(-size // n),)
     parts = made_like(x, part, dtype, mesh, "parts over hosts")

@@ -1,4 +1,4 @@
-"""The sum of partial products over parts of K, in a fixed order, and the epilogue's steps."""
+"""Adds up the partial products over parts of K, in a fixed order, and applies the epilogue's steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNROLLED = 16  # parts whose loads are in flight at once
 
 
 def in_flight(parts: int) -> int:
-    """Parts that are loaded together: the largest divisor of their number within the limit."""
+    """The number of parts that are loaded together: the largest divisor of `parts` up to `UNROLLED`."""
     return max(n for n in range(1, UNROLLED + 1) if parts % n == 0)
 
 
@@ -28,8 +28,8 @@ def in_flight(parts: int) -> int:
 def combine_kernel(problem: Problem, early: bool = False) -> Any:
     """The kernel `(partial sums (parts, *batch, M, N), *operands of the steps) -> out`.
 
-    With one part there is no such axis. Two products that share a have their sums one after the other. Extents that are Dims
-    are each call's own. `early`: it starts while the kernel before it ends.
+    With one part the sums have no axis of parts. Two products that share a have their sums one after the other. Each
+    call gives the extents that are Dims. `early`: the kernel starts while the kernel before it ends.
     """
     count = 1 if problem.gate is None else 2
 
@@ -86,5 +86,5 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
 def partial_problem(p: Problem, parts: int) -> Problem:
     """The problem whose result `combine_kernel` adds up."""
     nothing = {"steps": (), "gate": None, "gated": ((), ()), "keeps": False}
-    plain = replace(p, bias=False, accumulate=False, lanes=0, **nothing)  # its scales stay
+    plain = replace(p, bias=False, accumulate=False, lanes=0, **nothing)  # the scales stay
     return replace(plain, out_dtype=p.wide, parts=parts)

@@ -1,7 +1,8 @@
 """Products of complex64, as one real product of twice the depth and twice the columns.
 
-(re, im) of a along K, times [[re, im], [-im, re]] for each element of b, is (re, im) of the result along N. So a and the result
-are viewed as float32, and b is laid out anew. This computes exactly the four real products of a complex one.
+The pairs (re, im) of a along K, times [[re, im], [-im, re]] for each element of b, give the pairs (re, im) of the
+result along N. So a and the result are viewed as float32, and a kernel copies b into this form. A product of complex
+numbers is then exactly four real products.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .checks import check_array, refuse, shapes_together
 from .operands import element_strides, is_transposed, turned
 
 TILE_M, TILE_N = 16, 64
-LIKE_RESULT = ("bias", "c", "residual")  # operands that are viewed as floats, like the result
+LIKE_RESULT = ("bias", "c", "residual")  # operands that are viewed as float32, like the result
 TAKEN = (*LIKE_RESULT, "scale", "out_scale")
 
 
@@ -90,7 +91,7 @@ def parts_kernel(batch: tuple[int, ...], rows: int, columns: int, form: str) -> 
 
 @dataclass(frozen=True)
 class ComplexPlan:
-    """A product of complex64 as a call of the real `multiply`. `names`: those of the steps' operands."""
+    """A product of complex64 as a call of the real `multiply`. `names`: the names of the steps' operands."""
 
     multiply: Any
     names: tuple[str, ...]
@@ -101,7 +102,7 @@ class ComplexPlan:
         how = {"stream": stream, "interpret": interpret}
         (b,) = rights
         if hasattr(out, "is_conj") and out.is_conj():
-            raise refuse("out is lazily conjugated", "pass the tensor itself, and conjugate it after")
+            raise refuse("out is lazily conjugated", "pass the tensor itself, and conjugate it afterwards")
         into = None if out is None else along(out)
         left, right = self._left(a, how), self._right(b, how)
         made = self.multiply(left, right, precision=self.precision, out=into, **self.steps(extra), **how)
@@ -154,7 +155,7 @@ def complex_plan(
     for name, x in (("a", a), ("b", b)):
         if not is_complex(x):
             what = f"{name} is {as_dtype(x.dtype)}" if hasattr(x, "dtype") else f"{name} is a {type(x).__name__}"
-            raise BadCallArgument(kernel="matmul", what=what, hint="the other operand is complex64: both are")
+            raise BadCallArgument(kernel="matmul", what=what, hint="the other operand is complex64, so both must be")
         check_array(x, name, "a is (..., M, K) and b is (..., K, N)", real=False)
     shape = (*shapes_together(tuple(a.shape), tuple(b.shape)), a.shape[-2], b.shape[-1])
     for name, value in (("out_dtype", o.out_dtype and as_dtype(o.out_dtype)), ("out", out)):
@@ -177,7 +178,5 @@ def complex_plan(
                 kernel="matmul", what=f"{name} is no array of complex64", hint="it is added to complex64"
             )
         if not x.shape or x.shape[-1] != shape[-1] or along(x) is None:
-            raise refuse(
-                f"{name} is {tuple(x.shape)}", f"of complex64 it has {shape[-1]} columns, one beside the other"
-            )
+            raise refuse(f"{name} is {tuple(x.shape)}", f"for complex64 it has {shape[-1]} contiguous columns")
     return ComplexPlan(multiply, names, o.precision)

@@ -31,7 +31,7 @@ _log = logging.getLogger("kernel_dsl")
 def _repeated(
     name: str, options: tuple[Any, ...], inputs: dict[str, Any], out: Any, stream: Any, interpret: Any
 ) -> tuple[Any, Any]:
-    """(the result of a call that resembles the latest one, or `UNSEEN`; the name of such calls)."""
+    """(the result of a call that resembles an earlier one, or `UNSEEN`; the key of such calls)."""
     if out is not None:
         check_apart(out, inputs, name)
     like = repr(options)
@@ -41,7 +41,7 @@ def _repeated(
 
 
 def _run(name: str, like: Any, plan: Any, inputs: list[Any], out: Any, stream: Any, interpret: Any) -> Any:
-    """The result of `plan(launch, *inputs, out)`, of which the next call that is like this one makes use."""
+    """The result of `plan(launch, *inputs, out)`. The plan is kept for later calls like this one."""
     LATEST[name].keep((like,), inputs, lambda inputs, out, stream: plan(seen_launching(stream), *inputs, out))
     return plan(launching(stream, interpret), *inputs, out)
 
@@ -130,7 +130,7 @@ def conv2d_dgrad(
         kernel, turn = _kernel("conv2d_dgrad", backward(p), dout, None, out), turn_kernel(replace(p, **NO_IMAGES))
         rests = ()
     else:
-        # views of so many filters tell the kernel for any images the sizes that dout does not show
+        # the extents of views of w give the kernel for any images the sizes that dout does not show
         general = opened(p, "conv2d_dgrad") if max(p.rests) < p.filters else None
         rests = () if general is None else p.rests
         kernel, turn = dgrad_kernel(general or p), None
@@ -186,9 +186,10 @@ def conv2d_wgrad(
 
 
 def _wgrad(p: ConvProblem, x: Any, dout: Any) -> tuple[Any, int, ConvProblem | None]:
-    """The kernel `(x, dout) -> dw`, or with parts their sums: Hopper's if it can take the arrays; and how many parts.
+    """(the kernel `(x, dout) -> dw`, or with parts `-> partial sums`; the number of parts; the problem of the kernel if
+    it takes any images). The kernel is Hopper's if that can take the arrays.
 
-    Last the problem of the kernel if it is for any images.
+    Otherwise it is the general kernel.
     """
     machine = target_named(None)
     why = why_not(p, machine, (x, dout)) if p.pixels else "there are no pixels"
@@ -202,6 +203,6 @@ def _wgrad(p: ConvProblem, x: Any, dout: Any) -> tuple[Any, int, ConvProblem | N
     _log.info("conv2d_wgrad: %s; using the general kernel", why)
     parts = wgrad_parts(p, machine.limits.multiprocessors)
     general = opened(p, "conv2d_wgrad", "general") if 0 < parts <= p.channels else None
-    if general and p.channels > 1:  # few pixels have the kernel for parts, too
+    if general and p.channels > 1:  # few pixels use the kernel for parts, too
         parts = wgrad_parts(p, machine.limits.multiprocessors, 2)
     return wgrad_kernel(general or p, min(parts, 2) if general else parts), parts, general

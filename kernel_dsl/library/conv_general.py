@@ -1,7 +1,7 @@
-"""Convolutions and their gradients for all targets, strides and groups: products whose rows are gathered.
+"""Convolutions and their gradients for all targets, strides and groups: products with gathered rows.
 
-A block computes a tile of the result as a matrix: pixels by filters, pixels by channels, or filters by channels of one tap.
-Elements outside of an image or of another group are masked and count as zero.
+A block computes a tile of the result as a matrix: pixels by filters, pixels by channels, or filters by channels of one
+tap. Elements outside of an image or of another group are masked and count as zero.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .first_sizes import dim_of, is_open
 
 PIXELS, STEP = 64, 32  # pixels of a tile; terms of the sum in a step
 COLUMNS = 64  # the most columns of a tile
-SUMMED = 2048  # elements that a block adds across parts
-PARTS = dim_of("parts")  # of a gradient of filters
+SUMMED = 2048  # elements whose parts a block adds up
+PARTS = dim_of("parts")  # the number of parts of a gradient of filters
 
 
 def width_of(n: int) -> int:
-    """Columns of a tile for `n` columns: a power of two."""
+    """The number of columns of a tile, a power of two, for a result of `n` columns."""
     return min(max(1 << (n - 1).bit_length(), 8), COLUMNS)
 
 
@@ -30,7 +30,7 @@ def _pixels(first: Any, count: int, height: int, width: int, images: int) -> tup
     """(image, row, column, whether it exists) of `count` pixels from number `first` on."""
     area, total = height * width, images * (height * width)
     if is_open(images):
-        # all are below 2**31, which the trace does not know: it would compute indices again in 64 bits
+        # all numbers are below 2**31. The trace does not know this, and would compute indices again in 64 bits
         first, area, total = (kd.optimization_barrier(n) for n in (first, area, total))
         pixel, area = kd.clip(first, 0, MOST - count) + kd.arange(count), kd.maximum(area, 1)
         rest = kd.rem(pixel, area)
@@ -123,8 +123,8 @@ def conv_general(problem: ConvProblem) -> Any:
 def dgrad_kernel(problem: ConvProblem) -> Any:
     """The kernel `(dout, w) -> dx`.
 
-    For any images there are two more inputs: their extents are one more than the rows and columns at an image's ends that a
-    stride leaves out, as the size of dout does not show these.
+    For any images it takes two more inputs. Their extents are 1 + the rows, and 1 + the columns, at an image's end that
+    the stride leaves out, because the size of dout does not show these.
     """
     p, columns = problem, width_of(problem.depth)
     tiles, steps = kd.cdiv(p.depth, columns), kd.cdiv(p.share, STEP)
@@ -179,14 +179,16 @@ def wgrad_grid(p: ConvProblem) -> tuple[int, int, int]:
 
 
 def partial_sums(p: ConvProblem, parts: int) -> Any:
-    """`out_type` of a gradient of filters: that, or with parts their sums."""
+    """`out_type` of a gradient of filters; with parts, that of their sums."""
     if parts == 1:
         return kd.ShapeDtypeStruct(p.w_shape, p.dtype)
     return kd.ShapeDtypeStruct((PARTS if p.opened else parts, *p.w_shape), kd.float32)
 
 
 def part_shapes(p: ConvProblem, parts: int) -> dict[int, tuple[Any, ...]] | None:
-    """`shapes=` of such a kernel: with parts, for any images, the extent of its third input is their number."""
+    """`shapes=` of a kernel of a gradient of filters. With parts, for any images, the extent of its third input is the
+    number of parts.
+    """
     found = p.shapes("x", "out")
     if found is not None and parts > 1:
         found |= {2: (PARTS,), 3: (PARTS, *p.w_shape)}
@@ -194,7 +196,9 @@ def part_shapes(p: ConvProblem, parts: int) -> dict[int, tuple[Any, ...]] | None
 
 
 def with_parts(body: Any) -> Any:
-    """The body of a kernel `(x, dout, like) -> dw`: the extent of `like` is the number of parts, which the result shows, too."""
+    """The body of a kernel `(x, dout, like) -> dw`. The extent of `like` is the number of parts, as is the first extent
+    of the result.
+    """
 
     def any_parts(x: Any, dout: Any, like: Any, dw: Any, **buffers: Any) -> None:
         body(x, dout, dw, **buffers)
@@ -204,7 +208,7 @@ def with_parts(body: Any) -> Any:
 
 @cache
 def wgrad_parts(p: ConvProblem, multiprocessors: int, least: int = 1) -> int:
-    """The number of parts of the sum over pixels, so that each multiprocessor has one; of few pixels `least`."""
+    """The number of parts of the sum over pixels: one for each multiprocessor; `least` for few pixels."""
     return max(min(multiprocessors // wgrad_grid(p)[2], max(kd.cdiv(p.pixels, 8 * STEP), least)), 1)
 
 
@@ -212,7 +216,7 @@ def wgrad_parts(p: ConvProblem, multiprocessors: int, least: int = 1) -> int:
 def wgrad_kernel(problem: ConvProblem, parts: int) -> Any:
     """The kernel `(x, dout) -> dw`, or with parts `-> partial sums` (parts, *dw), float32.
 
-    For any images the kernel with parts is for any number of them, the extent of its last input.
+    For any images the kernel takes any number of parts, the extent of its last input.
     """
     p, counted = problem, problem.opened and parts > 1
     rows, columns = width_of(p.share), width_of(p.depth)
@@ -257,9 +261,9 @@ def wgrad_kernel(problem: ConvProblem, parts: int) -> Any:
 
 @cache
 def wgrad_sum_kernel(problem: ConvProblem, parts: int) -> Any:
-    """The kernel `(partial sums) -> dw`: added in their order, so each call gives the same bits.
+    """The kernel `(partial sums) -> dw`. It adds them in order, so each call gives the same bits.
 
-    For any images they are (parts, elements).
+    For any images the partial sums are (parts, elements).
     """
     p = problem
     size = p.filters * p.taps[0] * p.taps[1] * p.depth

@@ -1,7 +1,7 @@
-"""Convolutions of stride 1 on Hopper: the persistent, warp-specialised product, whose rows TMA loads from images.
+"""Convolutions of stride 1 on Hopper: the persistent, warp-specialised product. TMA loads its rows from images.
 
-A tile has the pixels of a box of images, rows and columns. For each tap, TMA loads the box at the tap's offset, with zeros
-outside the image. In SMEM its pixels are the rows of wgmma's operand, one after the other.
+A tile has the pixels of a box of images, rows and columns. For each tap, TMA loads the box at the tap's offset, with
+zeros outside the image. In SMEM its pixels are the rows of wgmma's operand, one after the other.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ BAND = 8  # tiles of pixels in a band that shares L2
 
 @dataclass(frozen=True)
 class ConvConfig:
-    """`box`: images, rows and columns of a tile, 64 pixels for each of the `consumers` or 128; `tile_n`: filters of a tile.
+    """`box`: images, rows and columns of a tile, 64 pixels for each of the `consumers` or 128; `tile_n`: filters of a
+    tile.
 
-    `cluster`: blocks with tiles of the same filters, which multicast brings to all.
+    `cluster`: blocks with tiles of the same filters, which they load by multicast.
     """
 
     box: tuple[int, int, int]
@@ -48,7 +49,7 @@ class ConvConfig:
 
     @property
     def cut(self) -> int:
-        """The axis of the box along which consumers share it: the first that has several."""
+        """The axis along which consumers share the box: the first with an extent over 1."""
         return next(axis for axis, n in enumerate(self.box) if n > 1)
 
     @property
@@ -59,7 +60,7 @@ class ConvConfig:
 
 
 def boxed(stages: int, box: tuple[int, int, int], columns: int, dtype: Any) -> Any:
-    """Stages of a box of pixels, in two shapes: TMA's box, and rows of pixels for wgmma."""
+    """Stages of a box of pixels, in two shapes: as TMA's box, and as rows of pixels for wgmma."""
     swizzle = kd.find_swizzle(columns * dtype.bits)  # as wide as a row
     rows = kd.SwizzleTransform(swizzle)
     tiles = kd.TilingTransform((8, swizzle // dtype.itemsize)), rows
@@ -72,7 +73,9 @@ def boxed(stages: int, box: tuple[int, int, int], columns: int, dtype: Any) -> A
 
 @cache
 def boxes(p: ConvProblem, pixels: int = 128) -> tuple[int, int, int]:
-    """The box of `pixels` pixels, in powers of two, that wastes least; of equal ones the squarest."""
+    """The box of `pixels` pixels, with powers of two as extents, that covers the results with the least waste; of equal
+    boxes the squarest.
+    """
     found: list[tuple[int, int, tuple[int, int, int]]] = []
     columns = 1
     while columns <= pixels:
@@ -189,7 +192,7 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
                 kd.copy_smem_to_gmem(out_smem[0].at[own_part], out.at[(*place, kd.ds(n + start, t.epilogue_n))])
             return slot_after
 
-        kd.wait_smem_to_gmem(0, wait_read_only=True)  # the copies have read SMEM; the kernel's end waits for writes
+        kd.wait_smem_to_gmem(0, wait_read_only=True)  # the copies have read SMEM; the kernel's end waits for the writes
 
     def body(x: Any, w: Any, out: Any, *, x_smem: Any, out_smem: Any, **buffers: Any) -> None:
         tiles = tiles_of(out.shape[:3])
@@ -255,18 +258,22 @@ _kept = KeptConfigs()
 
 
 def box_of_any(p: ConvProblem, general: ConvProblem, pixels: int = 128) -> tuple[int, int, int]:
-    """The box for a problem: one that kernels for any images have already, if it wastes little more than the best one."""
+    """The box for a problem. It prefers a box that kernels for any images already have, if that wastes little more than
+    the best one.
+    """
     return _kept.choose((general, pixels), boxes(p, pixels), lambda box: tiles_in(p, box))
 
 
 def tiles_in(p: ConvProblem, box: tuple[int, int, int]) -> int:
-    """Boxes that cover all results."""
+    """The number of boxes that cover all results."""
     return math.prod(kd.cdiv(size, n) for size, n in zip((p.batch, p.out_height, p.out_width), box, strict=True))
 
 
 @cache
 def config_of(p: ConvProblem) -> ConvConfig:
-    """Sizes for a problem. A tile takes as long as its filters and 64 more: its pixels come through SMEM for any number."""
+    """A configuration for a problem. The time of a tile grows with its filters + 64, because any number of filters
+    reads the pixels from SMEM.
+    """
     width = min((64, 128, 192, 256), key=lambda n: kd.cdiv(p.filters, n) * (n + 64))
     return ConvConfig(boxes(p), width)
 

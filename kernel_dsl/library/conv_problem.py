@@ -22,7 +22,8 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class ConvProblem:
-    """Images (batch, height, width, channels) and `filters` of taps (rows, columns), each of channels / groups.
+    """A convolution of images (batch, height, width, channels) with `filters` of (rows, columns) taps, each of channels
+    / groups elements.
 
     `stride`, `padding`, `dilation`: along height and width. The image of results is (out_height, out_width).
     """
@@ -41,7 +42,7 @@ class ConvProblem:
 
     @property
     def opened(self) -> bool:
-        """Whether the number and the size of images are each call's own."""
+        """Whether each call gives the number and the size of images."""
         return is_open(self.batch)
 
     def at_launch(self, x: Any) -> ConvProblem:
@@ -67,20 +68,20 @@ class ConvProblem:
         return self._steps(self.width, 1)
 
     def _steps(self, size: int, axis: int) -> int:
-        """Places of a filter along an axis: 0 or less if it does not fit."""
+        """The number of places of a filter along an axis: 0 or less if it does not fit."""
         return (size + 2 * self.padding[axis] - self._reach(axis)) // self.stride[axis] + 1
 
     def _reach(self, axis: int) -> int:
-        """The places from the first tap of a filter to its last."""
+        """The number of places from a filter's first tap to its last, both included."""
         return self.dilation[axis] * (self.taps[axis] - 1) + 1
 
     def seen_by(self, places: Any, axis: int) -> Any:
-        """The least size of an image along an axis that has so many places of a filter."""
+        """The least size of an image along an axis with this number of places of a filter."""
         return (places - 1) * self.stride[axis] + self._reach(axis) - 2 * self.padding[axis]
 
     @property
     def rests(self) -> Pair:
-        """Rows and columns at an image's ends that no filter reaches, because of strides."""
+        """(rows, columns) at an image's end that no filter reaches, because of strides."""
         height, width = (
             n - self.seen_by(self._steps(n, axis), axis) for axis, n in enumerate((self.height, self.width))
         )
@@ -88,17 +89,17 @@ class ConvProblem:
 
     @property
     def pixels(self) -> int:
-        """Of all images of results."""
+        """The number of pixels of all images of results."""
         return self.batch * self.out_height * self.out_width
 
     @property
     def depth(self) -> int:
-        """Channels that a filter sees."""
+        """The number of channels that a filter reads."""
         return self.channels // self.groups
 
     @property
     def share(self) -> int:
-        """Filters of a group."""
+        """The number of filters of a group."""
         return self.filters // self.groups
 
     @property
@@ -126,7 +127,9 @@ _first = FirstSizes()
 
 
 def opened(p: ConvProblem, *how: Any) -> ConvProblem | None:
-    """The problem of any images if it came with others before, or None. `how`: all else that decides the kernel."""
+    """The problem of any images if it came with other sizes before, or None. `how`: everything besides the problem that
+    decides the kernel.
+    """
     sizes = p.batch, p.height, p.width
     if not 0 < p.batch <= MOST_IMAGES or not min(sizes[1:]) > 0 or max(p.height, p.width) > MOST_SIDE:
         return None
@@ -150,7 +153,7 @@ class ConvCheck(Refusals):
             raise self.argument(what, f"{name} is {axes}")
         if as_dtype(x.dtype) not in DTYPES:
             raise self.bad_dtype(f"{name} is {as_dtype(x.dtype)}", "float16, bfloat16 or float32")
-        # a SymInt of PyTorch, which has a node, stays one: a graph is for images of all sizes
+        # a SymInt of PyTorch, which has a node, is kept, so that a graph takes images of all sizes
         a, b, c, d = (n if hasattr(n, "node") else int(n) for n in x.shape)
         return a, b, c, d
 
@@ -210,9 +213,9 @@ class ConvCheck(Refusals):
         count = self.whole("groups", groups, 1)
         channels, filters = x[3], w[0]
         if channels % count or filters % count:
-            raise self.value(f"groups={count} of {channels} channels and {filters} filters", "it divides both")
+            raise self.value(f"groups={count} of {channels} channels and {filters} filters", "a divisor of both")
         if not channels or not filters or not w[1] or not w[2]:
-            raise self.value(f"x is {x} and w is {w}", "they have channels, and w has filters and taps")
+            raise self.value(f"x is {x} and w is {w}", "give both a channel or more, and w a filter and a tap or more")
         if w[3] * count != channels:
             what = f"x is {x} and w is {w}" + (f" in {count} groups" if count > 1 else "")
             raise self.bad_shape(what, "w is (filters, rows, columns, channels of x / groups)")
@@ -220,7 +223,7 @@ class ConvCheck(Refusals):
         reach = [d * (n - 1) + 1 for d, n in zip(p.dilation, p.taps, strict=True)]
         if p.out_height < 1 or p.out_width < 1:
             what = f"filters reach over {tuple(reach)} of images of {(p.height, p.width)}, with padding={p.padding}"
-            raise self.value(what, "an image and its padding are as large as a filter")
+            raise self.value(what, "an image with its padding must be at least as large as a filter")
         ends = [n + 2 * q + r for n, q, r in zip((p.height, p.width), p.padding, reach, strict=True)]
         if any(n > MOST for n in (*ends, p.pixels, p.batch * p.height * p.width)):
             raise self.value(f"x is {x} with padding={p.padding}", "fewer than 2**31 pixels, and places along an axis")

@@ -1,8 +1,8 @@
 """Gradients of filters of stride 1 on Hopper: for each tap a product of filters and channels, over all pixels.
 
-K is pixels: a stage has a box of them, of the gradient of results and of the images as the tap sees them, which TMA moves and
-fills with zeros outside as for the forward. Neighbours in SMEM lie along filters and channels, in panels of 64, from which
-wgmma reads both of its sides transposed. A block has one tile, in one part of the pixels.
+The sum runs over pixels: a stage has a box of pixels of the results' gradient, and the box of the images that the tap
+reads for them. TMA loads both, with zeros outside the image. Neighbours in SMEM lie along filters and channels, in
+panels of 64, and wgmma reads both sides transposed. A block computes one tile, over one part of the pixels.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from .stage_product import following_slot, stage_product
 
 PANEL = 64  # filters or channels: a row of the widest swizzle
 STAGES_BYTES = 208 * 1024  # bytes of SMEM for stages
-# clocks: multiply-adds of a multiprocessor in one, what a tile and a launch take beside, bytes of memory in one
+# rates of a clock, and clocks: multiply-adds of a multiprocessor a clock, extra clocks of a tile and of a launch, bytes
+# of memory a clock
 MADS, TILE, LAUNCH, DRAM_BYTES = 2048, 3000, 6000, 2300
 MOST_PARTIAL, MOST_PARTS = 1 << 28, 64  # bytes of sums of parts, and their number
 
 
 @dataclass(frozen=True)
 class ConvWgradConfig:
-    """`tile_m` filters, shared by `consumers`, and `tile_n` channels of a tile; `box`: images, rows and columns of a stage.
+    """`tile_m` filters, shared by `consumers`, and `tile_n` channels of a tile; `box`: images, rows and columns of a
+    stage.
 
-    `cluster`: blocks with tiles of neighbouring filters, which multicast brings the same parts of images; it divides
-    the tiles.
+    `cluster`: blocks with tiles of neighbouring filters, which load the same parts of images by multicast; it divides
+    the number of tiles.
     """
 
     box: tuple[int, int, int]
@@ -46,19 +48,19 @@ class ConvWgradConfig:
         return self.box[0] * self.box[1] * self.box[2]
 
     def tiles(self, p: ConvProblem) -> tuple[int, int, int]:
-        """Tiles along filters, along channels, and of all taps together."""
+        """The numbers of tiles: (along filters, along channels, of all taps together)."""
         m, n = kd.cdiv(p.filters, self.tile_m), kd.cdiv(p.channels, self.tile_n)
         return m, n, m * n * p.taps[0] * p.taps[1]
 
     def steps(self, p: ConvProblem) -> int:
-        """Boxes of all pixels."""
+        """The number of boxes of all pixels."""
         sizes = p.batch, p.out_height, p.out_width
         first, second, third = (kd.cdiv(size, part) for size, part in zip(sizes, self.box, strict=True))
         return first * second * third
 
 
 def paneled(stages: int, box: tuple[int, int, int], columns: int, dtype: Any) -> Any:
-    """Stages of a box of pixels: panel by panel, as TMA moves them, and as the rows of one matrix, as wgmma reads them."""
+    """Stages of a box of pixels, in two shapes: panel by panel for TMA, and as the rows of one matrix for wgmma."""
     rows = kd.SwizzleTransform(128)
     pixels = box[0] * box[1] * box[2]
     return kd.RefUnion(
@@ -71,7 +73,7 @@ def paneled(stages: int, box: tuple[int, int, int], columns: int, dtype: Any) ->
 def conv_wgrad_kernel(problem: ConvProblem, config: ConvWgradConfig, parts: int) -> Any:
     """The kernel `(x, dout) -> dw`, or with parts `-> partial sums` (parts, *dw), float32, for one group in 16 bits.
 
-    For any images the kernel with parts is for any number of them, the extent of its last input.
+    For any images the kernel takes any number of parts, the extent of its last input.
     """
     p, t, counted = problem, config, problem.opened and parts > 1
     tiles_m, tiles_n, tiles = t.tiles(p)
@@ -89,7 +91,9 @@ def conv_wgrad_kernel(problem: ConvProblem, config: ConvWgradConfig, parts: int)
     }
 
     def place_of(index: Any) -> tuple[Any, Any, Any, Any, Any]:
-        """(part, tap's row and column, first filter, first channel) of a block; those of one part follow each other."""
+        """(part, tap's row and column, first filter, first channel) of a block; the blocks of one part follow each
+        other.
+        """
         part = kd.div(index, tiles // t.cluster)
         tile = index - part * (tiles // t.cluster)
         tap = kd.div(tile, across * tiles_n)
@@ -181,7 +185,7 @@ def conv_wgrad_kernel(problem: ConvProblem, config: ConvWgradConfig, parts: int)
 
 @cache
 def wgrad_config(p: ConvProblem) -> ConvWgradConfig:
-    """Sizes for a problem: the tile of channels that wastes least, and as many stages as there is room for."""
+    """A configuration for a problem: the tile of channels with the least waste, and as many stages as fit."""
     tile_n = min((64, 128, 192, 256), key=lambda n: kd.cdiv(p.channels, n) * (n + PANEL))
     consumers = 1 if p.filters <= PANEL else 2
     box = boxes(p, PANEL)
@@ -191,7 +195,7 @@ def wgrad_config(p: ConvProblem) -> ConvWgradConfig:
 
 @cache
 def wgrad_split(p: ConvProblem, t: ConvWgradConfig, multiprocessors: int) -> int:
-    """The number of parts of the sum over pixels: full waves of tiles, and few sums to add after them."""
+    """The number of parts of the sum over pixels, for full waves of tiles and few partial sums."""
     tiles, steps = t.tiles(p)[2], t.steps(p)
     size = p.filters * p.taps[0] * p.taps[1] * p.channels * 4
 

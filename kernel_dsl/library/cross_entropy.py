@@ -1,7 +1,7 @@
 """`kd.library.linear_cross_entropy`, its gradients, and the combination of parts of a vocabulary, as plain functions.
 
-The logits are never in memory: the product's tiles store two numbers a row. For the gradients the product is computed again, some
-thousand classes at a time; its epilogue stores the gradient of those logits, in the dtype of x.
+The logits are never in memory: the product's tiles store two numbers a row. For the gradients the product is computed
+again, some thousand classes at a time; its epilogue stores the gradients of these classes' logits, in the dtype of x.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from .operands import turned
 from .persistent_matmul import MatmulConfig
 
 WORKSPACE = 1 << 28  # bytes of gradients of logits at a time
-UNIT = 1024  # classes
+UNIT = 1024  # the number of classes at a time is a multiple of this
 OPTIONS = ("ignore_index", "label_smoothing", "reduction", "vocab_start")
 
 
 @dataclass(frozen=True)
 class CrossEntropyPlan:
-    """A problem, that of the kernels beside the product, which may be for any number of rows, and the product's kernels."""
+    """A problem, the problem of the small kernels, which may take any number of rows, and the product's kernels."""
 
     problem: CrossEntropy
     kernels: CrossEntropy
@@ -70,13 +70,15 @@ class CrossEntropyPlan:
 
 
 def classes_at_once(p: CrossEntropy) -> int:
-    """How many gradients of logits of a row the workspace holds: the same number for rows up to the next power of two."""
+    """The number of classes whose gradients of logits fit the workspace. It is the same for all numbers of rows up to
+    the next power of two.
+    """
     rows = 1 << max(p.M - 1, 0).bit_length()
     return WORKSPACE // (rows * p.dtype.itemsize) // UNIT * UNIT
 
 
 def _losses(p: CrossEntropy, partials: Any, targets: Any, lse: bool, how: dict[str, Any]) -> Any:
-    """The results for users from partials (ranks, 4, M)."""
+    """The results of a call, from partials (ranks, 4, M)."""
     losses, logs = loss_kernel(p, partials.shape[0])(partials, targets, **how)
     result = losses if p.rows else reduce_kernel(p)(losses, targets, **how)
     return (result, logs) if lse else result
@@ -177,7 +179,9 @@ class LinearCrossEntropy:
         if found is None:
             p = problem_of(x, weight, targets, bias, call)
             if lse and call.vocab_start is not None:
-                raise call.value("return_lse beside vocab_start", "the logarithms are those of all parts together")
+                raise call.value(
+                    "return_lse beside vocab_start", "`linear_cross_entropy_combine` returns those of all parts"
+                )
             found = _made(p, x, weight, bias, config, target)
             if len(self._plans) >= MANY:
                 self._plans.clear()
@@ -281,8 +285,7 @@ def partials_backward(
 ) -> tuple[Any, ...]:
     """The gradients (dx, dweight[, dbias]) of partials of `linear_cross_entropy(vocab_start=)`, from `gradient` (4, M).
 
-    A row's greatest logit and its sum of exponentials together give its logarithm, and only that is used later. So the
-    gradient of the sum is enough.
+    Later steps use only greatest + log(sum), so the gradient of the sum is enough.
     """
     p = problem_of(x, weight, targets, bias, call)
     how = {"stream": None, "interpret": interpret}
@@ -298,7 +301,9 @@ def partials_backward(
 
 
 class _EntropyGradients:
-    """Gradients that grow class by class. JAX's arrays can't be written twice, so their parts are joined at the end."""
+    """Gradients that are computed some classes at a time. JAX's arrays can't be written twice, so their parts are
+    joined at the end.
+    """
 
     def __init__(
         self, p: CrossEntropy, x: Any, weight: Any, bias: Any, dweight: Any, dbias: Any, how: Any, function: Any

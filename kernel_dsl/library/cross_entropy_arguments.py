@@ -100,14 +100,14 @@ def problem_of(x: Any, weight: Any, targets: Any, bias: Any, call: CrossEntropyC
     start, vocab = call.vocab_start, call.vocab
     if start is None:
         if vocab is not None and vocab != V:
-            raise call.value(f"vocab={vocab} beside a weight of {V} classes", "parts of a vocabulary say `vocab_start`")
+            raise call.value(f"vocab={vocab} beside a weight of {V} classes", "give `vocab_start` for a part of it")
         vocab = V
     elif vocab is not None and start + V > vocab:
         raise call.value(
-            f"classes {start} to {start + V} of vocab={vocab}", "a part ends where all of it does, or before"
+            f"classes {start} to {start + V} of vocab={vocab}", "a part ends at the end of the vocabulary or before"
         )
     elif vocab is None and call.label_smoothing and call.kernel == BACKWARD:
-        raise call.value("label_smoothing beside vocab_start", "say how many classes there are: `vocab`")
+        raise call.value("label_smoothing beside vocab_start", "give the number of all classes: `vocab`")
     return call.problem(
         M=M, V=V, H=H, dtype=dtype, targets=as_dtype(targets.dtype), start=int(start or 0),
         vocab=None if vocab is None else int(vocab), bias=bias is not None,

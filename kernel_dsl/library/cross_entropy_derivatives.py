@@ -1,4 +1,4 @@
-"""Gradients of the cross-entropy of linear layers under JAX and PyTorch, of all of a vocabulary and of its parts."""
+"""Gradients of a linear layer's cross-entropy under JAX and PyTorch, for a whole vocabulary and for its parts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def linear_cross_entropy(
     wanted = host == "jax" or any(getattr(a, "requires_grad", False) for a in (x, weight, bias))
     at_once = bool(wanted and config is None and goes_at_once(x, options))
     call = CrossEntropyCall(NAME, **options)
-    # of sizes that are symbols a bool, which is part of the op's key, and no symbol
+    # sizes may be symbols; a bool made of them can be part of the op's key
     kept = bool(at_once and host == "torch" and keeps_exponentials(problem_of(x, weight, targets, bias, call)))
 
     def both(*arrays: Any) -> Any:

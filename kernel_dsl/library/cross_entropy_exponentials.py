@@ -1,4 +1,6 @@
-"""The product of a linear layer's cross-entropy that stores exponentials of logits, and what makes gradients of them."""
+"""The product of a linear layer's cross-entropy that stores exponentials of logits, and the kernels that turn them into
+gradients.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,13 @@ from .epilogue import LOG2E, TOP, TOTAL, finite_or_zero
 from .matmul import plan_of
 from .operands import turned
 
-FAR = 40.0  # from 0: logits whose exponentials bfloat16 and float32 sums hold as they are, and all that adds to them
+FAR = 40.0  # bfloat16, and sums in float32, hold the exponentials of logits up to this magnitude
 
 
 def goes_by_exponentials(p: CrossEntropy) -> bool:
     """Whether the product stores exponentials: bfloat16 has the exponents of float32, and TMA stores rows of 16 bytes.
 
-    Smoothing takes the same from all slopes of a row, which no product takes in.
+    Smoothing subtracts one number from all slopes of a row, which the products can't do.
     """
     fast = target_named(None).supports(Feature.WGMMA | Feature.TMA)
     return fast and p.dtype == kd.bfloat16 and not p.smoothing and p.V % 8 == 0
@@ -32,7 +34,9 @@ def goes_by_exponentials(p: CrossEntropy) -> bool:
 
 @cache
 def shift_kernel(problem: CrossEntropy, count: Any, tiles: Any) -> Any:
-    """The kernel `sums (2, tiles, M) -> (shifts (M,), again ())`: each row's greatest logit, and whether one is `FAR` from 0."""
+    """The kernel `sums (2, tiles, M) -> (shifts (M,), again ())`: each row's greatest logit, and whether one is over
+    `FAR` in magnitude.
+    """
 
     def body(sums: Any, shifts: Any, again: Any) -> None:
         M = sums.shape[2] if problem.opened else count
@@ -62,11 +66,12 @@ def shift_kernel(problem: CrossEntropy, count: Any, tiles: Any) -> Any:
 def slopes_kernel(problem: CrossEntropy, all_rows: Any, tiles: Any) -> Any:
     """The kernel `(sums, shifts, again, x, weight, targets[, bias]) -> (own, losses, lse, left, factors, of_rows)`.
 
-    `all_rows`: their number, `count` in the following.
+    `all_rows`: the number of rows, `count` in the following.
 
-    `own` (count,) is the exponential of each row's target less the row's sum: the gradient of that logit times the sum, as the
-    other exponentials are of theirs. `factors` (count,): 1 / sum, 0 of rows that don't count; `of_rows` (1, count): the same in
-    the dtype of x; `left`: x times these. `shifts` are the exponents' where `again` is not 0.
+    `own` (count,) is the exponential of each row's target minus the row's sum. It is the gradient of the target's logit
+    times the sum, as the exponentials of other classes are the gradients of their logits times the sum. `factors`
+    (count,): 1 / sum, 0 for rows that don't count; `of_rows` (1, count): the same in the dtype of x; `left`: x times
+    `factors`. If `again` is not 0, `shifts` were subtracted from the exponents.
     """
     p = problem
 
@@ -134,7 +139,7 @@ def place_kernel(problem: CrossEntropy, all_rows: Any) -> Any:
         target = targets[rows]
         there = (target != p.ignore) & (target >= 0) & (target < p.V)
         number = kd.iota(kd.int32, WIDTH) + rows.start
-        place = kd.where(there & (number < count), target, p.V).astype(kd.int32)  # beyond the row: nothing is stored
+        place = kd.where(there & (number < count), target, p.V).astype(kd.int32)  # past the row: no store
         slopes[number, place] = own[rows]
 
     count = all_rows
@@ -153,10 +158,11 @@ def product_of(x: Any, weight: Any, bias: Any, target: str | None = None) -> Any
 def exponentials(
     p: CrossEntropy, x: Any, weight: Any, targets: Any, bias: Any, first: tuple[Any, Any], how: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """What `slopes_kernel` gives for some rows of x; `first`: zeros for them, and a one.
+    """The results of `slopes_kernel` for some rows of x; `first`: zeros for these rows, and a one.
 
-    The exponents are those of the logits as they are. Where one of them is far from 0, the product is computed again, less each
-    row's greatest logit: the host does not know, so a launch that may have nothing to do follows the first one.
+    The exponents are the logits themselves. If one of them is far from 0, the product is computed again, with each
+    row's greatest logit subtracted. The host does not know whether this is needed, so it always launches the second
+    product, which checks a flag.
     """
     plan, rights, extra = product_of(x, weight, bias), [turned(weight)], [] if bias is None else [bias]
     made, sums = plan.run(x, rights, [*extra, *first], None, None, how["interpret"])

@@ -1,11 +1,12 @@
 """The gradients of a linear layer's cross-entropy beside its loss, by three products instead of four.
 
-Some rows' logits are in memory at a time, and the gradient of the weights grows from some rows to the next. There are two forms:
+Some rows' logits are in memory at a time, and the gradient of the weights grows from some rows to the next. There are
+two forms:
 
-- `by_exponentials`, of bfloat16: the product's epilogue stores exp(logit) and the sums of these. What a row's logits have in
-  common, 1 / sum, is a factor of the rows of the two products that follow, so nobody reads all of the logits again.
-- else the logits are stored in float32. One kernel reads them twice, the second time from L2, and leaves the loss of each row and
-  the gradient of its logits.
+- `by_exponentials`, of bfloat16: the product's epilogue stores exp(logit) and the sums of these. The factor of a row, 1
+  / sum, becomes a factor of the rows of the two products that follow, so no kernel reads all logits again.
+- Otherwise the logits are stored in float32. One kernel reads them twice, the second time from L2, and stores the loss
+  of each row and the gradients of its logits.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .epilogue import LOG2E, finite_or_zero
 from .operands import turned
 
 WORKSPACE = 1 << 31  # bytes of logits at a time; their gradients are half as many, in 16 bits
-UNIT = 128  # rows
+UNIT = 128  # the number of rows at a time is a multiple of this
 DEEP = 2048  # with more columns of x, a product takes longer than moving its result to memory and back
 WIDTH = 2048  # logits that a block has at a time
 
@@ -82,8 +83,8 @@ def rows_kernel(problem: CrossEntropy, rows: Any) -> Any:
 
 @cache
 def factor_kernel(problem: CrossEntropy) -> Any:
-    """The kernel `targets -> (factor (), ones (1, M), zeros (M,), one ())`: what gradients of losses are multiplied by; ones in
-    the dtype of x, float32 zeros, an int32.
+    """The kernel `targets -> (factor (), ones (1, M), zeros (M,), one ())`: `factor` is the factor of a loss'
+    gradients. Ones are in the dtype of x, zeros float32, `one` int32.
     """
 
     def body(targets: Any, factor: Any, ones: Any, zeros: Any, one: Any) -> None:
@@ -108,7 +109,7 @@ def factor_kernel(problem: CrossEntropy) -> Any:
 
 
 def goes_at_once(x: Any, options: dict[str, Any]) -> bool:
-    """Whether gradients are computed beside the loss: not if each row's loss has its own gradient."""
+    """Whether gradients are computed together with the loss. They are not if each row's loss has its own gradient."""
     return options["reduction"] != "none" and options["vocab_start"] is None and x.shape[1] >= DEEP and x.shape[0] > 0
 
 
@@ -126,10 +127,10 @@ def loss_and_gradients(
     count = min(max((rows or WORKSPACE // (4 * p.V)) // UNIT * UNIT, 1 if rows is None else rows), p.M)
     q = opened(p)
     factor, ones, *first_pass = factor_kernel(q)(targets, **how)
-    fixed = is_traced([factor]) or hasattr(factor, "addressable_shards")  # such arrays are written once
+    fixed = is_traced([factor]) or hasattr(factor, "addressable_shards")  # such arrays can be written only once
     by_exponentials = not fixed and goes_by_exponentials(p)
     if by_exponentials:
-        count = min(2 * count, p.M) if rows is None else count  # in 16 bits
+        count = min(2 * count, p.M) if rows is None else count  # float32 logits take the space of two in 16 bits
     parts: list[tuple[Any, ...]] = []
     sums: dict[str, Any] = {}
 
@@ -166,12 +167,14 @@ def loss_and_gradients(
 
 
 def keeps_exponentials(p: CrossEntropy) -> bool:
-    """Whether all exponentials are kept until the gradient of the loss is known, which the products then have as a factor."""
+    """Whether all exponentials are kept until the gradient of the loss is known. It is then a factor of the
+    products.
+    """
     return goes_by_exponentials(p) and 2 * p.M * p.V <= WORKSPACE
 
 
 def loss_and_exponentials(p: CrossEntropy, x: Any, weight: Any, targets: Any, bias: Any, how: Any) -> tuple[Any, ...]:
-    """(loss, lse, and what `gradients_of` takes)."""
+    """(loss, lse, the argument `kept` of `gradients_of`)."""
     p = opened(p)
     factor, _, *at_first = factor_kernel(p)(targets, **how)
     slopes, losses, lse, left, factors, of_rows = exponentials(
@@ -183,7 +186,7 @@ def loss_and_exponentials(p: CrossEntropy, x: Any, weight: Any, targets: Any, bi
 def gradients_of(
     gradient: Any, weight: Any, bias: Any, kept: tuple[Any, Any, Any, Any, Any], how: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """(dx, dweight[, dbias]) of a loss with this `gradient`; `kept`: what `loss_and_exponentials` gave beside it."""
+    """(dx, dweight[, dbias]) of a loss with this `gradient`; `kept`: the last result of `loss_and_exponentials`."""
     slopes, left, factors, of_rows, factor = kept
     matmul, more = FUNCTIONS["matmul"], {"scale": gradient * factor, **how}
     dx = matmul(slopes, weight, a_scale=factors, out_dtype=as_dtype(left.dtype), **more)

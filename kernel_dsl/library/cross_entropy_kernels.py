@@ -1,7 +1,8 @@
-"""The small kernels beside the products of a linear layer's cross-entropy: sums of tiles, losses, and inputs of the gradients.
+"""The small kernels beside the products of a linear layer's cross-entropy: sums of tiles, losses, and inputs of the
+gradients.
 
-A rank of a vocabulary that is shared has, for each row, float32 (4, M): the greatest logit, the sum of exp(logit - greatest), the
-target's logit or 0, and the sum of all logits, or 0 if no option needs it.
+If ranks share a vocabulary, each rank has the partials float32 (4, M), for each row: the greatest logit, the sum of
+exp(logit - greatest), the target's logit or 0, and the sum of all logits, or 0 if no option needs it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .epilogue import LOG2E, PLAIN, TOP, TOTAL, finite_or_zero
 from .first_sizes import FirstSizes, dim_of, is_open
 
 TARGET, SUM, KINDS = 2, 3, 4  # rows of partials beside TOP and TOTAL, and their number
-ROWS, TILES = 8, 64  # rows and tiles that a block merges at a time: 32 neighbouring bytes of a tile's sums
+ROWS, TILES = 8, 64  # rows and tiles that a block merges at a time; a tile's sums are 32 neighbouring bytes
 WIDTH = 1024  # elements of a row, or rows, that a block has at a time
 
 
@@ -44,7 +45,7 @@ class CrossEntropy:
 
     @property
     def opened(self) -> bool:
-        """Whether M is each call's own."""
+        """Whether each call gives M."""
         return is_open(self.M)
 
     def at_launch(self, of_rows: Any) -> CrossEntropy:
@@ -52,7 +53,9 @@ class CrossEntropy:
         return replace(self, M=of_rows.shape[0]) if self.opened else self
 
     def tiles(self, count: int) -> Any:
-        """The number of tiles of a product, or for any number of rows a Dim: other products have other tiles."""
+        """The number of tiles of a product. For any number of rows it is a Dim, because products then have different
+        tiles.
+        """
         return dim_of("tiles") if self.opened else count
 
     def shapes(self, *shapes: tuple[Any, ...] | None) -> dict[int, Any] | None:
@@ -61,11 +64,11 @@ class CrossEntropy:
 
 
 _first = FirstSizes()
-MOST = 2**30  # rows
+MOST = 2**30  # the most rows
 
 
 def opened(p: CrossEntropy) -> CrossEntropy:
-    """The problem of any number of rows where it came with another before; else itself."""
+    """The problem of any number of rows if it came with another number before; otherwise the problem itself."""
     if not 0 < p.M <= MOST or not _first.comes_again(replace(p, M=0), p.M):
         return p
     return replace(p, M=dim_of("M", MOST))
@@ -172,7 +175,7 @@ def loss_kernel(problem: CrossEntropy, ranks: int) -> Any:
 
 
 def count_of(targets: Any, p: CrossEntropy) -> Any:
-    """How many rows count."""
+    """The number of rows that count."""
 
     def add(turn: Any, total: Any) -> Any:
         _, counts = _counts(targets, kd.ds(turn * WIDTH, WIDTH), p)
@@ -183,7 +186,9 @@ def count_of(targets: Any, p: CrossEntropy) -> Any:
 
 @cache
 def reduce_kernel(problem: CrossEntropy) -> Any:
-    """The kernel `(losses (M,), targets) -> loss ()`: their sum, or the mean of those that count; one block, in one order."""
+    """The kernel `(losses (M,), targets) -> loss ()`: the sum, or the mean over rows that count, in a fixed order by
+    one block.
+    """
 
     def body(losses: Any, targets: Any, out: Any) -> None:
         p = problem.at_launch(targets)
@@ -200,7 +205,7 @@ def reduce_kernel(problem: CrossEntropy) -> Any:
 
 
 def _blocks(p: CrossEntropy, width: int) -> Any:
-    """Blocks for all rows, and for so many classes."""
+    """The number of blocks for all rows and for `width` classes."""
     if p.opened:
         return kd.cdiv(p.M, WIDTH) + kd.cdiv(width, WIDTH)
     return kd.cdiv(max(p.M, width), WIDTH)
@@ -208,10 +213,11 @@ def _blocks(p: CrossEntropy, width: int) -> Any:
 
 @cache
 def prepare_kernel(problem: CrossEntropy, width: int, wdtype: Any, bdtype: Any) -> Any:
-    """The kernel `(dloss, targets, lse) -> (logs, gates, places, factor, columns, dweight[, ones, dbias])` of the backward.
+    """The kernel `(dloss, targets, lse) -> (logs, gates, places, factor, columns, dweight[, ones, dbias])` of the
+    backward.
 
-    For each row (M, 1): -lse in powers of 2; 1, or with `rows` dloss, and 0 where it does not count; the row of weight
-    that is its target, or -1. `factor` (): the factor of all gradients. `columns`: int32 (1, width), `ones`: (1, M).
+    For each row (M, 1): -lse in powers of 2; 1, or with `rows` dloss, and 0 if the row does not count; the row of
+    weight of its target, or -1. `factor` (): the factor of all gradients. `columns`: int32 (1, width), `ones`: (1, M).
     The gradients are uninitialised memory for products.
     """
 
@@ -289,8 +295,9 @@ def partial_prepare_kernel(problem: CrossEntropy, width: int, wdtype: Any, bdtyp
     """The kernel `(gradient (4, M), partials (4, M), targets, factor) -> (tops, totals, hits, plain, places, columns,
     dweight[, ones, dbias])`.
 
-    For each row (M, 1): -greatest in powers of 2; the gradients of its total, of its target's logit and of its sum, divided by
-    `factor`, which products multiply by; the row of weight that is its target, or -1. The rest as of `prepare_kernel`.
+    For each row (M, 1): -greatest in powers of 2; the gradients of its total, of its target's logit and of its sum,
+    divided by `factor`, which the products multiply by; the row of weight of its target, or -1. The other results are
+    those of `prepare_kernel`.
     """
 
     def body(gradient: Any, partials: Any, targets: Any, factor: Any, *refs: Any) -> None:

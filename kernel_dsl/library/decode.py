@@ -46,7 +46,9 @@ class DecodePlan:
         return self.combine(self.kernel(*inputs, **how), out=out, **how)
 
     def seen(self, inputs: list[Any], out: Any, stream: Any) -> Any:
-        """The result of a call on a GPU with arrays like an earlier call's; else `UNSEEN`, and nothing was done."""
+        """The result of a call on a GPU with arrays like an earlier call's. `UNSEEN` for any other call, without a
+        launch.
+        """
         if self.combine is None:
             return seen_call(self.kernel, inputs, out, stream)
         parts = seen_call(self.kernel, inputs, None, stream)
@@ -184,7 +186,7 @@ class DecodeAttention:
 def _made(
     arrays: dict[str, Any], options: dict[str, Any], target: str | None, promise: bool, closed: bool = False
 ) -> DecodePlan:
-    """The plan of a call; `closed`: for its sizes alone."""
+    """The plan of a call; `closed`: it takes the call's sizes alone."""
     p = DecodeCheck("decode_attention").problem(arrays, options)
     machine = target_named(target)
     steps = decode_steps(p)
@@ -215,7 +217,7 @@ def _refusal(p: DecodeProblem, arrays: dict[str, Any], target: Any) -> str:
         strides = element_strides(arrays[name])
         odd = strides is not None and (strides[-1] != 1 or any(n * item % 4 for n in strides[:-1]))
         if odd or array_address(arrays[name]) % 4:
-            return f"{name} has strides {strides}, and it is loaded by words"
+            return f"{name} has strides {strides}, and words of it are loaded at once"
     return ""
 
 
@@ -268,7 +270,7 @@ class DecodeCheck(Refusals):
         count, kv_heads, keys, k_dim = shapes[0]
         if shapes[0] != shapes[1] or k_dim != dim or (table is None and count != batch):
             what = f"q is {tuple(q.shape)}, k is {shapes[0]} and v is {shapes[1]}"
-            raise self.bad_shape(what, f"k and v are {axes}" + ", batch and dim those of q" * (table is None))
+            raise self.bad_shape(what, f"k and v are {axes}" + ", with q's batch and dim" * (table is None))
         if not kv_heads or heads % kv_heads:
             what = f"{heads} query heads and {kv_heads} key heads"
             raise self.value(what, "make the query heads a multiple of the key heads")
@@ -290,7 +292,7 @@ class DecodeCheck(Refusals):
         )  # fmt: skip
 
     def dtypes(self, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
-        """The dtypes of q and of the cache."""
+        """(the dtype of q, the dtype of the cache)."""
         dtype, cache, values = (as_dtype(x.dtype) for x in (q, k, v))
         if dtype not in (kd.float16, kd.bfloat16) or cache != values or cache not in (dtype, kd.float8_e4m3fn):
             what = f"q is {dtype}, k is {cache} and v is {values}"
@@ -307,7 +309,7 @@ class DecodeCheck(Refusals):
         return {"keys": most * page, "page": page, "pages": pages, "table": most}
 
     def scales(self, arrays: dict[str, Any], cache: Any, batch: int, kv_heads: int) -> tuple[str, str]:
-        """Which of k and v have scales, and which of these have one for each head."""
+        """(the names among k and v with scales, those of them with one scale a head)."""
         found = by_head = ""
         for name in ("k", "v"):
             x = arrays[f"{name}_scale"]

@@ -1,4 +1,4 @@
-"""Combines the results of parts of the keys, always in the same order."""
+"""Combines the results of parts of the keys, in a fixed order."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ..kernel import identified
 from .attention_kernel import LOG2E
 from .decode_problem import SUMS, DecodeProblem, MlaProblem
 
-TOGETHER = 8192  # elements of parts that are loaded at once: each round waits twice for memory
-LOGS = 1024  # logarithms that are
+TOGETHER = 8192  # elements of parts that are loaded together: each round waits twice for memory
+LOGS = 1024  # logarithms that are loaded together
 
 
 @cache
 def decode_combine(problem: DecodeProblem | MlaProblem, columns: int) -> Any:
-    """The kernel `(parts,) -> results`: float32 (key heads, splits, rows, columns + `SUMS`), as `parts_type` says.
+    """The kernel `(parts,) -> results`: float32 (key heads, splits, rows, columns + `SUMS`), as in `parts_type`.
 
-    `problem`: without the sizes that differ from call to call. A part with a logarithm of -inf has no keys and is not read.
-    The launch overlaps with the end of the kernel before it.
+    `problem`: the problem without the sizes that calls change. A part with a logarithm of -inf has no keys and is not
+    read. The launch overlaps with the end of the kernel before it.
     """
     p = problem
     together = TOGETHER // (1 << (columns - 1).bit_length())

@@ -1,7 +1,8 @@
-"""Decoding on Hopper: all queries of a group of heads are rows of one tile, and loop over a part of the keys of their sequence.
+"""Decoding on Hopper: all queries of a group of heads are rows of one tile, which loops over a part of the keys of
+their sequence.
 
-A block has a producer and a consumer warpgroup. The producer loads keys and values as vectors into registers, a step ahead, and
-stores them to SMEM in the queries' dtype: so pages, float8 and masks of the length need no extra steps. The
+A block has a producer and a consumer warpgroup. The producer loads keys and values as vectors into registers, a step
+ahead, and stores them to SMEM in the queries' dtype. So pages, float8 and masks of the length need no extra steps. The
 consumer multiplies by wgmma. docs/attention.md has more.
 """
 
@@ -35,7 +36,7 @@ NARROW = 128  # the largest head dimension with which two blocks share a multipr
 class DecodeConfig:
     """`block` keys a step, loaded `chunk` at a time, in `stages`; `splits` blocks share the keys of a sequence.
 
-    0 of them: as many as each call asks for, 2 or more.
+    With `splits` 0, each call gives their number, 2 or more.
     """
 
     block: int
@@ -46,13 +47,15 @@ class DecodeConfig:
 
 def decode_steps(p: DecodeProblem) -> tuple[int, int]:
     """(keys that are loaded together, keys of a step). If pages are too small, each key is loaded by its own page."""
-    width = 1 << (p.dim - 1).bit_length()  # a power of two, which lanes can share
+    width = 1 << (p.dim - 1).bit_length()  # a power of two, so that lanes can share a row
     most = min(STEP // width, MOST_KEYS) if p.dim <= NARROW else 64
     return chunks(p.page, most) or (most // 2 // 16 * 16, most // 2 // 16 * 16)
 
 
 def split_count(blocks: int, slots: int, steps: int) -> int:
-    """The factor of `blocks`: the smallest that gives nearly whole waves of `slots`, with two steps or more each."""
+    """The number of splits: the smallest for which `blocks` times it nearly fills whole waves of `slots`, with two
+    steps or more for each block.
+    """
     most = max(1, min(steps // 2, kd.cdiv(4 * slots, max(blocks, 1))))
 
     def filled(splits: int) -> float:
@@ -80,14 +83,14 @@ class _Decode:
         # float16 holds float8_e4m3fn, and one instruction converts two elements
         self.dtype = kd.float16 if p.cache_dtype in FP8 else p.dtype
         self.tiles = kd.cdiv(p.rows, ROWS)
-        self.gathers = bool(p.page) and p.page % t.chunk != 0  # each key has its own page and is loaded by words
-        self.by_words = self.gathers or p.cache_dtype in FP8  # lanes keep whole registers
-        # steps that are loaded ahead: float8 takes half of the registers and needs as many bytes in flight, but many
+        self.gathers = bool(p.page) and p.page % t.chunk != 0  # each key has its own page number and is loaded by words
+        self.by_words = self.gathers or p.cache_dtype in FP8  # lanes hold words, not single elements
+        # steps that are loaded ahead: float8 takes half of the registers and needs the same bytes in flight, but many
         # small pages take registers, too
         few = p.dim % 64 == 0 and t.block // t.chunk <= (4 if p.dim == NARROW else 2 if p.dim < NARROW else 1)
         self.depth = 2 if p.cache_dtype in FP8 and few else 1
 
-    # --- where ------------------------------------------------------------------------------------
+    # --- places -----------------------------------------------------------------------------------
 
     def place(self, s: dict[str, Any]) -> None:
         """Put into `s` this block's batch, key head, first row, part of the keys and length."""
@@ -112,7 +115,7 @@ class _Decode:
     # --- the producer -----------------------------------------------------------------------------
 
     def ids(self, step: Any, s: dict[str, Any]) -> tuple[Any, ...]:
-        """The pages of a step's chunks; the batch without pages."""
+        """The page numbers of a step's chunks; without pages the number of the sequence."""
         p, t = self.p, self.t
         if not p.page:
             return ()
@@ -128,7 +131,7 @@ class _Decode:
         )
 
     def spread(self, shape: Any, item: int) -> Any:
-        """The layout of rows of a cache, by 16 bytes if possible."""
+        """The layout of rows of a cache: each lane holds 16 neighbouring bytes if possible."""
         return kd.Layout.WG_STRIDED(shape, 1 if self.gathers else math.gcd(shape[-1] * item, 16) // item)
 
     def row_layout(self, width: int) -> Any:
@@ -136,7 +139,7 @@ class _Decode:
         return self.spread((self.t.chunk, width), 4).reduce((1,), keepdims=False)
 
     def rows(self, width: int) -> Any:
-        """The rows of a chunk."""
+        """The numbers of the rows of a chunk."""
         return kd.layout_cast(kd.arange(self.t.chunk), self.row_layout(width))
 
     def chunk(self, source: Any, step: Any, number: int, page: Any, s: dict[str, Any]) -> Any:
@@ -228,7 +231,7 @@ class _Decode:
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Of a lane: (consumer, producer)."""
+        """Registers a lane: (of the consumer, of the producer)."""
         if self.p.dim > NARROW:
             return 240, 240
         return (120, 136) if self.gathers else (152, 104)
@@ -293,9 +296,10 @@ class _Decode:
         self.finish(value, top, sums, results, s)
 
     def narrowed(self, q: Any) -> tuple[Any, Any]:
-        """Queries in the dtype of products, and the factor of each row's scores (None: 1).
+        """(queries in the dtype of products, the factor of each row's scores, None for 1).
 
-        For bfloat16 it is a power of 2 from the row's largest element: float16 has enough bits, but not the range.
+        For bfloat16 the factor is a power of 2 that depends on the row's largest element, because float16 has enough
+        bits but a smaller range.
         """
         if q.dtype == self.dtype:
             return q, None
@@ -307,7 +311,7 @@ class _Decode:
         return (q * inverse[:, None]).astype(self.dtype), factor
 
     def finish(self, value: Any, top: Any, total: Any, results: tuple[Any, ...], s: dict[str, Any]) -> None:
-        """Store rows, whose weights are relative to 2 ** `top` and sum up to `total`: results, or parts of them."""
+        """Store rows of results or of parts. Their weights are relative to 2 ** `top` and sum up to `total`."""
         p = self.p
         factor = kd.where(total == 0, 0.0, 1.0 / total)
         factor = factor * p.scale(s, "v", s["batch"], s["kv_head"])
@@ -330,14 +334,14 @@ def decode_kernel(
 ) -> Any:
     """The kernel `(q, k, v, lengths, *extras) -> results`, of one split, else `-> parts` for `decode_combine`.
 
-    `promise`: that pages are in the cache, which the interpreter checks. Where calls say how many splits there are, these are
-    as `decode_config` has them for so many `multiprocessors` and the splits that the user `wanted`.
+    `promise`: all page numbers are in the cache, which the interpreter checks. If calls give the number of splits, it
+    is that of `decode_config` for `multiprocessors` and the number that the user `wanted`.
     """
     p, t, names = problem, config, problem.extras
     whole = _Decode(p, t, promise)
 
     def parts(*structs: Any) -> tuple[int, int]:
-        """Key heads of all sequences, and splits."""
+        """(key heads of all sequences, splits)."""
         table = structs[4] if p.page else None
         own = of_call(p, structs[0], structs[1], table)
         return own.units, t.splits or decode_config(own, (t.chunk, t.block), wanted, multiprocessors).splits

@@ -110,7 +110,7 @@ class MlaDecode:
 def _made(
     inputs: list[Any], scale: Any, lse: bool, target: str | None, promise: bool, out: Any, closed: bool = False
 ) -> DecodePlan:
-    """The plan of a call; `closed`: for its sizes alone."""
+    """The plan of a call; `closed`: it takes the call's sizes alone."""
     q, cache, lengths, page_table = inputs
     p = _problem(q, cache, lengths, page_table, scale, lse)
     machine = target_named(target)
@@ -121,7 +121,7 @@ def _made(
     elif 0 in (p.batch, p.heads, p.pages, p.table):
         why = "there is nothing to compute"
     elif steps is None:
-        why = f"pages of {p.page} keys are not loaded 8, 16, 24 or more at a time"
+        why = f"pages of {p.page} keys don't divide into loads of 8, 16, 24 or more keys"
     if why or steps is None:
         _log.info("mla_decode: %s; using the general kernel", why)
         return DecodePlan(mla_general(p, promise))

@@ -1,8 +1,9 @@
-"""Decoding with latent keys, whose first part is the value, on Hopper: 64 heads of a query loop over a part of the keys.
+"""Decoding with latent keys on Hopper: 64 heads of a query loop over a part of the keys. The first part of a key is its
+value.
 
-A block has two consumers, each with half of the dimensions of the output, which no warpgroup could hold alone. The first
-computes scores and weights, passes the weights on through SMEM, and multiplies; the second multiplies, beside the first one's
-softmax. docs/attention.md has more.
+A block has two consumers, each with half of the output's dimensions, because one warpgroup can't hold all. The first
+computes scores and weights, passes the weights on through SMEM, and multiplies; the second multiplies, beside the first
+one's softmax. docs/attention.md has more.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from .decode_problem import DIM, SUMS, V_DIM, MlaProblem, parts_type
 
 HALF = V_DIM // 2
 STAGES = 2
-MOST_KEYS = 64  # of a step
-REGISTERS = (240, 24)  # of a lane: (a consumer, the producer)
+MOST_KEYS = 64  # the most keys of a step
+REGISTERS = (240, 24)  # registers a lane: (of a consumer, of the producer)
 
 
 @dataclass(frozen=True)
 class MlaConfig:
     """`block` keys a step, loaded `chunk` at a time; `splits` blocks share the keys of a sequence.
 
-    0 of them: as many as each call asks for, 2 or more.
+    With `splits` 0, each call gives their number, 2 or more.
     """
 
     block: int
@@ -82,7 +83,7 @@ class _Mla:
             return self.next_slot(slot)
 
     def fetch(self, cache: Any, first: Any, slot: Any, loaded: Any, s: dict[str, Any]) -> None:
-        """Load the keys of a step; pages beyond the last key are not looked up; a missing page is zeros."""
+        """Load the keys of a step. Pages beyond the last key are not looked up, and a missing page gives zeros."""
         p, t = self.p, self.t
         for start in range(0, t.block, t.chunk):
             key = first + start
@@ -95,7 +96,9 @@ class _Mla:
             kd.copy_gmem_to_smem(cache.at[page, rows], target, loaded)
 
     def fetch_tail(self, cache: Any, first: Any, count: Any, slot: Any, s: dict[str, Any]) -> None:
-        """A step's keys of which the first `count` are: what follows, be it no number, must be zeros."""
+        """Load the last step's keys. The first `count` exist; the following may be NaN, so they are
+        replaced by zeros.
+        """
         self.fetch(cache, first, slot, s["tail_loaded"], s)
         kd.barrier_wait(s["tail_loaded"])
         clear_rows(s["kv_smem"].at[slot], count)
@@ -134,7 +137,7 @@ class _Mla:
             kd.barrier_arrive(s["weights_there"])
             o_acc.scale_rows(fade)
             kd.wgmma(o_acc, weights, tile.at[:, kd.ds(0, HALF)])
-            kd.wgmma_wait(0)  # not beside the next scores: the next keys but one need this place as early as can be
+            kd.wgmma_wait(0)  # before the next scores: this releases the place for the keys after the next early
             kd.barrier_arrive(s["consumed"].at[slot])
             return self.next_slot(slot), new_top, total
 
@@ -181,7 +184,7 @@ class _Mla:
         self.finish(1, value * factor[:, None], out, s)
 
     def finish(self, half: int, value: Any, out: Any, s: dict[str, Any]) -> None:
-        """Store half of the dimensions, in the SMEM of the queries, which are all read by then."""
+        """Store half of the dimensions through the SMEM of the queries, which have all been read by then."""
         heads, columns = kd.ds(s["head"], ROWS), kd.ds(half * HALF, HALF)
         if self.t.splits != 1:
             kd.when(s["count"] > 0)(lambda: kd.store(out.at[s["unit"], s["split"], :, :V_DIM], (heads, columns), value))
@@ -194,7 +197,7 @@ class _Mla:
 
 
 def mla_splits(p: MlaProblem, block: int, multiprocessors: int) -> int:
-    """By how many blocks the keys of a sequence are shared."""
+    """The number of blocks that share the keys of a sequence."""
     steps = kd.cdiv(p.table * p.page, block)
     return split_count(p.units * kd.cdiv(p.heads, ROWS), multiprocessors, steps)
 
@@ -203,7 +206,7 @@ def mla_splits(p: MlaProblem, block: int, multiprocessors: int) -> int:
 def mla_kernel(problem: MlaProblem, config: MlaConfig, promise: bool, multiprocessors: int = 0) -> Any:
     """The kernel `(q, cache, lengths, page_table) -> results`, of one split, else `-> parts` for `decode_combine`.
 
-    Where calls say how many splits there are, these are `mla_splits` for so many `multiprocessors`.
+    If calls give the number of splits, it is `mla_splits` for `multiprocessors`.
     """
     p, t = problem, config
     whole = _Mla(p, t, promise)
@@ -212,7 +215,7 @@ def mla_kernel(problem: MlaProblem, config: MlaConfig, promise: bool, multiproce
         shapes[4] = (kd.Dim("units"), kd.Dim("splits", max=2**20), p.heads, V_DIM + SUMS)
 
     def parts(q: Any, cache: Any, _: Any, page_table: Any) -> tuple[int, int]:
-        """Queries of all sequences, and splits."""
+        """(queries of all sequences, splits)."""
         own = of_call(p, q, cache, page_table)
         return own.units, t.splits or mla_splits(own, t.block, multiprocessors)
 

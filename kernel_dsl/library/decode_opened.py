@@ -1,4 +1,4 @@
-"""Decoding whose batch and lengths change: a kernel for the first sizes, and one more that takes any."""
+"""Decoding for changing batches and lengths: a kernel for the first sizes, then one kernel for all sizes."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ from .decode_problem import DecodeProblem, MlaProblem
 from .first_sizes import FirstSizes, dim_of, is_open
 
 P = TypeVar("P", DecodeProblem, MlaProblem)
-BATCH, TABLE, PAGES = 2**20, 2**20, 2**30  # the most sequences, pages of one and pages of a cache
-KEYS = 2**28  # of a sequence
+BATCH, TABLE, PAGES = 2**20, 2**20, 2**30  # the most sequences, pages of a sequence, pages of a cache
+KEYS = 2**28  # the most keys of a sequence
 
 _first = FirstSizes()
 
 
 def sizes_of(p: DecodeProblem | MlaProblem) -> dict[str, int]:
-    """What calls of one kernel may differ in."""
+    """The sizes in which calls of one kernel may differ."""
     if isinstance(p, MlaProblem) or p.page:
         return {"batch": p.batch, "pages": p.pages, "table": p.table}
     return {"batch": p.batch, "keys": p.keys}
 
 
 def without_sizes(p: P) -> P:
-    """The problem of one sequence, of no length in particular: what the combination of parts depends on."""
+    """The problem of one sequence, with the lengths left out: the combination of parts depends only on this."""
     return replace(p, batch=1, **dict.fromkeys([name for name in sizes_of(p) if name != "batch"], 0), **_of_table(p))
 
 
 def _of_table(p: DecodeProblem | MlaProblem) -> dict[str, int]:
-    """Of a cache in pages, the keys of a sequence are those of its table."""
+    """Sizes with the keys that a table of pages holds for each sequence."""
     return {"keys": 0} if isinstance(p, DecodeProblem) and p.page else {}
 
 
 def opened(p: P, how: Any) -> P | None:
-    """The problem with Dims if it came with other sizes before; None for the first ones, and for sizes that no kernel takes.
+    """The problem with Dims if it came with other sizes before. None for the first sizes, and if no kernel takes any
+    sizes.
 
-    `how`: all else that decides the kernel.
+    `how`: everything besides the problem that decides the kernel.
     """
     sizes = sizes_of(p)
     most = {"batch": BATCH, "pages": PAGES, "table": TABLE, "keys": KEYS}
@@ -47,7 +48,7 @@ def opened(p: P, how: Any) -> P | None:
 
 
 def is_opened(p: DecodeProblem | MlaProblem) -> bool:
-    """Whether sizes are Dims, each call's own."""
+    """Whether sizes are Dims, whose values each call gives."""
     return is_open(p.batch)
 
 
@@ -65,7 +66,7 @@ def declared(p: DecodeProblem | MlaProblem) -> dict[int, tuple[Any, ...]] | None
 
 
 def at_launch(p: P, k: Any, page_table: Any) -> P:
-    """In a body: the problem with what the launch says of lengths."""
+    """In a body: the problem with the lengths of the launch."""
     if not is_opened(p):
         return p
     if isinstance(p, MlaProblem):
@@ -74,7 +75,7 @@ def at_launch(p: P, k: Any, page_table: Any) -> P:
 
 
 def of_call(p: P, q: Any, k: Any, page_table: Any) -> P:
-    """The problem of a call, by the structs of its arrays."""
+    """The problem with the sizes of a call's structs."""
     if not is_opened(p):
         return p
     if isinstance(p, MlaProblem):

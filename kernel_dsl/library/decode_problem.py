@@ -10,7 +10,7 @@ import kernel_dsl as kd
 
 from .attention_kernel import LOG2E
 
-DIM, V_DIM = 576, 512  # of latent keys, and of the values in them
+DIM, V_DIM = 576, 512  # dimensions of latent keys, and of the values in them
 
 
 SUMS = 4  # extra elements of a row: the first is the base-2 logarithm of its sum; 4 keep rows at multiples of 16 bytes
@@ -23,10 +23,12 @@ def parts_type(units: int, splits: int, rows: int, columns: int) -> Any:
 
 @dataclass(frozen=True)
 class DecodeProblem:
-    """q is (batch, heads, queries, dim); k and v are (batch, kv_heads, keys, dim), or in pages (`pages`, kv_heads, `page`, dim).
+    """q is (batch, heads, queries, dim); k and v are (batch, kv_heads, keys, dim), or in pages (`pages`, kv_heads,
+    `page`, dim).
 
-    With pages a table (batch, `table`) names those of each sequence, and `keys` is the most that it holds. `scales`: which of
-    k and v have scales, `by_head` which of these are arrays (batch, kv_heads).
+    With pages, a table (batch, `table`) has the page numbers of each sequence, and `keys` is the most that its pages
+    hold. `scales`: the names among k and v with scales; `by_head`: those of them whose scales are arrays (batch,
+    kv_heads).
     """
 
     batch: int
@@ -49,7 +51,7 @@ class DecodeProblem:
 
     @property
     def group(self) -> int:
-        """Query heads of a key head."""
+        """The number of query heads of a key head."""
         return self.heads // self.kv_heads
 
     @property
@@ -62,7 +64,7 @@ class DecodeProblem:
 
     @property
     def units(self) -> int:
-        """Key heads of all sequences."""
+        """The number of key heads of all sequences."""
         return self.batch * self.kv_heads
 
     @property
@@ -79,7 +81,7 @@ class DecodeProblem:
     # --- in a kernel ------------------------------------------------------------------------------
 
     def length(self, lengths: Any, batch: Any) -> Any:
-        """The number of keys of a sequence, clamped to the numbers that a cache can hold."""
+        """The number of keys of a sequence, clamped to the range that the cache can hold."""
         return kd.minimum(kd.maximum(lengths[batch], 0), self.keys)
 
     def first_key(self, length: Any) -> Any:
@@ -108,7 +110,7 @@ class DecodeProblem:
         return x[batch, kv_head] if x.shape else x[...]
 
     def scored(self, x: Any, k_scale: Any) -> tuple[Any, Any]:
-        """From products q.k: (the scores to mask, the factor from these to base-2 logarithms of weights)."""
+        """From products q.k: (the scores to mask, their factor to base-2 logarithms of weights)."""
         scale = k_scale * self.dim**-0.5
         if self.softcap is None:
             return x, scale * LOG2E
@@ -164,12 +166,12 @@ class MlaProblem:
 
     @property
     def units(self) -> int:
-        """Queries of all sequences."""
+        """The number of queries of all sequences."""
         return self.batch * self.queries
 
     @property
     def rows(self) -> int:
-        """Rows that share keys."""
+        """The number of rows that share keys."""
         return self.heads
 
     @property
@@ -179,7 +181,7 @@ class MlaProblem:
         return (out, kd.ShapeDtypeStruct((self.batch, self.heads, self.queries), kd.float32)) if self.lse else out
 
     def places(self, unit: Any, row: Any) -> tuple[Any, Any]:
-        """As of `DecodeProblem`."""
+        """The place of a row: (in the output, in the logarithms)."""
         batch, query = kd.div(unit, self.queries), kd.rem(unit, self.queries)
         return (batch, query, row), (batch, row, query)
 
