@@ -21,8 +21,7 @@ from .stage_product import following_slot, stage_product
 
 PANEL = 64  # filters or channels: a row of the widest swizzle
 STAGES_BYTES = 208 * 1024  # bytes of SMEM for stages
-# rates of a clock, and clocks: multiply-adds of a multiprocessor a clock, extra clocks of a tile and of a launch, bytes
-# of memory a clock
+# multiply-adds of a multiprocessor a clock; extra clocks of a tile, of a launch; bytes of memory a clock
 MADS, TILE, LAUNCH, DRAM_BYTES = 2048, 3000, 6000, 2300
 MOST_PARTIAL, MOST_PARTS = 1 << 28, 64  # bytes of sums of parts, and their number
 

@@ -28,7 +28,7 @@ def without_sizes(p: P) -> P:
 
 
 def _of_table(p: DecodeProblem | MlaProblem) -> dict[str, int]:
-    """Sizes with the keys that a table of pages holds for each sequence."""
+    """The field `keys` as 0 for a cache in pages, because the table gives the keys of a sequence."""
     return {"keys": 0} if isinstance(p, DecodeProblem) and p.page else {}
 
 

@@ -1,7 +1,9 @@
-"""Gradients of the library's functions for JAX and PyTorch: a rule has the saved values and the gradient's computation.
+"""Gradients of the library's functions for JAX and PyTorch: a rule says which values are saved and how the gradient is
+computed.
 
-A function asks `host_of` whether its arrays are traced or differentiated, and hands such a call to a rule here. For JAX a rule
-is a `custom_vjp`; for PyTorch a pair of `torch.library` ops, which autograd, `torch.compile` and `torch.export` take whole.
+A function asks `host_of` whether its arrays are traced or differentiated, and hands such a call to a rule here. For JAX
+a rule is a `custom_vjp`; for PyTorch a pair of `torch.library` ops, which autograd, `torch.compile` and `torch.export`
+treat as single ops.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}  # functions of the library that r
 
 
 class _Plain:
-    """Within it, calls of the library are those of kernels. A class, as a generator takes four times as long."""
+    """A context in which calls of the library run kernels without rules. It is a class because a generator takes four
+    times as long.
+    """
 
     __slots__ = ("name", "token")
 
@@ -42,7 +46,7 @@ class _Plain:
 
 
 def host_of(*arrays: Any, depth: int = 2) -> str:
-    """ "jax" if one of these is traced, "torch" if one is differentiated or no plain tensor, else "".
+    """ "jax" if one of these is traced, "torch" if one is differentiated or is not a plain tensor, else "".
 
     Tuples and lists stand for their items, `depth` levels of them.
     """
@@ -66,7 +70,9 @@ def host_of(*arrays: Any, depth: int = 2) -> str:
 
 
 def watched(torch: Any) -> bool:
-    """Whether ops are seen by more than autograd: a transform of `torch.func`, `make_fx` and other modes, `torch.jit.trace`."""
+    """Whether more than autograd sees ops: a transform of `torch.func`, `make_fx` and other modes,
+    `torch.jit.trace`.
+    """
     inner = torch._C
     return (
         inner._are_functorch_transforms_active()
@@ -77,13 +83,14 @@ def watched(torch: Any) -> bool:
 
 @dataclass(frozen=True)
 class Derivative:
-    """A function of arrays with its derivative. `key`: what with the arrays' number decides it, for ops that are kept.
+    """A function of arrays with its derivative. `key` and the number of arrays decide it, so that its ops are made
+    once.
 
-    `forward(*arrays)` gives a tuple, of which the first `firsts` items have gradients. `backward(gradient, arrays, results)`
-    gives a gradient or None for each array; with several `firsts` it gets a list. `shapes(*arrays)`: the results' (shape, dtype).
-    `returned`: how many results a caller sees. `plain(*arrays)` gives the first ones alone, where no derivative is wanted.
-    `elementwise`: `backward` only takes the framework's own elementwise steps, which compilers join with what follows.
-    Result i lies on the device of array i % `devices`.
+    `forward(*arrays)` gives a tuple, of which the first `firsts` items have gradients. `backward(gradient, arrays,
+    results)` gives a gradient or None for each array; with several `firsts` it gets a list. `shapes(*arrays)`: the
+    results' (shape, dtype). `returned`: how many results a caller sees. `plain(*arrays)` gives the first items alone,
+    for calls without a derivative. `elementwise`: `backward` uses only the framework's own elementwise operations,
+    which compilers fuse with later ones. Result i lies on the device of array i % `devices`.
     """
 
     name: str
@@ -100,7 +107,7 @@ class Derivative:
     devices: int = 1
 
     def given(self, gradients: Sequence[Any]) -> Any:
-        """What `backward` takes of the results' gradients."""
+        """The results' gradients in the form that `backward` takes."""
         return gradients[0] if self.firsts == 1 else list(gradients[: self.firsts])
 
     def __call__(self, host: str, arrays: Sequence[Any]) -> Any:
@@ -152,7 +159,7 @@ def _in_torch(rule: Derivative, arrays: Sequence[Any]) -> Sequence[Any]:
     key = (rule.name, rule.key, rule.gradients, len(arrays))
     op = _ops.get(key)
     if op is None:
-        with _guard:  # ops are numbered
+        with _guard:  # two threads must not get the same number
             op = _ops.get(key)
             if op is None:
                 op = _ops[key] = _torch_op(rule, len(arrays), f"{rule.name}_{len(_ops)}")
@@ -214,17 +221,17 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
 
     def keep(ctx: Any, inputs: Any, output: Any) -> None:
         made = output if isinstance(output, tuple) else (output,)
-        # zeros for what has no gradient would be written and read; of several results each needs one
+        # without gradients, zeros would be written and read; with several results each needs a gradient
         ctx.set_materialize_grads(rule.firsts > 1)
         ctx.save_for_backward(*inputs, *made)
         ctx.mark_non_differentiable(*made[rule.firsts :])
 
     def twice(ctx: Any, *_: Any) -> Any:
-        what = "it has no second derivative: its gradient is made of kernels"
+        what = "it has no second derivative, because kernels compute its gradient"
         raise BadCallArgument(kernel=rule.name, what=what, hint="differentiate it once, without create_graph=True")
 
     def backward(ctx: Any, *gradients: Any) -> Any:
-        if rule.elementwise and not torch.is_grad_enabled():  # the op has words for second derivatives
+        if rule.elementwise and not torch.is_grad_enabled():  # the op raises the error for second derivatives
             saved = ctx.saved_tensors
             return packed(rule.backward(rule.given(gradients), saved[:count], saved[count:]))
         made = back(*gradients[: rule.firsts], *ctx.saved_tensors)

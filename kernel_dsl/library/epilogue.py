@@ -1,4 +1,4 @@
-"""The steps on sums between the product and the store: the same functions in every kernel of the library."""
+"""The steps on sums between the product and the store. All kernels of the library use these functions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .grouped_tiles import put
 from .problem import Axes, EpilogueStep, Problem
 
 Function = Callable[..., Any]
-PARTED = 32  # columns
-LINE = 128  # bytes
+PARTED = 32  # columns of a part, if a tile is finished in parts
+LINE = 128  # bytes of a line
 GATES = ("swiglu", "geglu", "reglu", "glu")
 LOG2E = log2(e)
 # for a row's columns in a tile: the greatest, the sum of exp(x - greatest), the sum
@@ -39,8 +39,8 @@ class Kept:
 class Tile:
     """The place of a tile of sums in the result: `m`, `n` are slices, `shape` is the whole result, batch first.
     `batch`: the indices along the result's leading axes. `swapped`: the tile's rows run along n. `peak`: the Ref of the
-    greatest magnitude, if it is a result. `end`: rows from there on are not stored. `kept`: the elements of the block's
-    tile that dropout keeps, and the beginning of this part in it.
+    greatest magnitude, if it is a result. `end`: rows from `end` on are not stored. `kept`: (the elements of the
+    block's tile that dropout keeps, the start of this part in the tile).
     """
 
     m: Any
@@ -60,7 +60,7 @@ class Tile:
         return replace(self, **{"m" if self.swapped else "n": moved}, kept=kept)
 
     def read(self, ref: Any, axes: Axes | None) -> Any:
-        """The part of an operand that belongs to the tile, to broadcast to it."""
+        """The part of an operand that belongs to the tile, in a shape that broadcasts to it."""
         if axes is None or not axes:
             return ref if axes is None else ref[...]
         place = {"m": self.m, "n": self.n, "-": 0}
@@ -101,11 +101,13 @@ def finish_and_store(
     unit: int,
     lines: bool = False,
 ) -> None:
-    """The steps on a block's sums and their store, a few columns at a time where a lane holds many and there is more to do.
+    """Apply the steps to a block's sums and store them. If a lane holds many sums and the steps are long, a few columns
+    are finished at a time.
 
-    `unit`: columns that a lane holds all of, as it does of any other `unit`. With `lines`, and where not even two elements of a
-    row are aligned, neighbouring lanes get neighbouring elements first, by way of SMEM: a warp stores whole lines instead of
-    parts of eight. That takes SMEM, and so blocks of a multiprocessor, but half the time where there is little else to do.
+    `unit`: lanes hold the same elements of each group of `unit` columns. With `lines`, and if not even two elements of
+    a row are aligned, SMEM is used to give neighbouring elements to neighbouring lanes first: a warp then stores whole
+    lines instead of parts of eight lines. This takes SMEM, so fewer blocks share a multiprocessor, but it halves the
+    time of products with little other work.
     """
     if p.softmax:
         store_sums(x, p, refs, tile, out)
@@ -131,12 +133,15 @@ def finish_and_store(
 
 
 def finite_or_zero(top: Any) -> Any:
-    """The number to subtract from exponents: the greatest one, or 0 if that is infinite, because -inf - -inf is NaN."""
+    """The number to subtract from exponents: the greatest exponent, or 0 if that is infinite, because -inf - -inf is
+    NaN.
+    """
     return kd.where(top == -inf, 0.0, top)
 
 
 def store_sums(x: Any, p: Problem, refs: Sequence[Any], tile: Tile, out: Any) -> None:
-    """The sums of a tile (rows, columns) into `out` (p.softmax, tiles along n, M), float32; columns from p.N on do not count.
+    """The sums of a tile (rows, columns) into `out` (p.softmax, tiles along n, M), float32; columns from p.N on are
+    left out.
 
     If the steps are long, it takes a few columns at a time: a lane with all operands would spill.
     """
@@ -177,7 +182,7 @@ class Exponentials:
         self.total: Any = None
 
     def of(self, x: Any, part: Tile) -> Any:
-        """exp(x - shift), float32, of one part; those of columns that are none are 0."""
+        """exp(x - shift) of one part, float32; 0 for columns beyond the result."""
         x = x.astype(kd.float32)
         if self.p.N % self.width:
             x = kd.where(part.coordinates(x.shape[1])[1] < self.p.N, x, -inf)
@@ -188,7 +193,7 @@ class Exponentials:
         return made
 
     def store(self, out: Any) -> None:
-        """The sums, into their place of `out`, as `store_sums` does."""
+        """Store the sums to their place in `out`, as `store_sums` does."""
         number = kd.div(self.tile.n.start, self.width)
         out[TOP, number, self.tile.m] = self.top
         out[TOTAL, number, self.tile.m] = self.total
@@ -202,8 +207,8 @@ def _most(extent: Any) -> int:
 def drawn(x: Any, p: Problem, refs: Sequence[Any], tile: Tile, unit: int) -> Tile:
     """The tile of sums `x` after dropout, if there is any.
 
-    It is a loop, because a word takes 100 instructions. Word i (`random_words`) decides element number i of the result,
-    however that is stored.
+    It loops over words, because a word takes 100 instructions. Word i (`random_words`) decides element i of the result,
+    for any layout of the result in memory.
     """
     place = 0
     steps = (*p.gated[0], *p.gated[1], *p.all_steps)
@@ -244,12 +249,12 @@ def finish(x: Any, steps: Sequence[EpilogueStep], refs: Sequence[Any] | Iterator
 
 
 def join(gate: Any, value: Any, p: Problem, refs: Sequence[Any], tile: Tile) -> Any:
-    """Two products that share a, each with its own steps, as one; then the steps of the result."""
+    """Apply each product's own steps, join the two by the gate, then apply the steps of the result."""
     return joined(gate, value, p, refs, tile)[0]
 
 
 def joined(gate: Any, value: Any, p: Problem, refs: Sequence[Any], tile: Tile) -> tuple[Any, Any, Any]:
-    """The same, and before it the two as the gate takes them."""
+    """(the first product as the gate takes it, the second, the result of `join`)."""
     assert p.gate is not None
     rest = iter(refs)
     gate, value = (finish(x, steps, rest, tile) for x, steps in zip((gate, value), p.gated, strict=True))
@@ -296,7 +301,9 @@ def _drop(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> Any:
 
 
 def _peak(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> Any:
-    """The greatest magnitude so far; NaN is the greatest. Non-negative floats have the order of their bits."""
+    """Update the greatest magnitude; NaN is the greatest. The order of non-negative floats is the order of
+    their bits.
+    """
     m, n = tile.coordinates(x.shape[1])
     size = kd.abs(x.astype(kd.float32))
     for index, extent, side in ((m, tile.shape[-2], tile.m), (n, tile.shape[-1], tile.n)):
@@ -336,7 +343,7 @@ def activated(activation: Function, x: Any) -> Any:
 def _checked(result: Any, x: Any, word: str) -> Any:
     if getattr(result, "shape", None) != x.shape:
         what = f"{word} made {result!r} of {x!r}"
-        hint = "use a function of each element: it gets one part of the product at a time"
+        hint = "use a function of each element, because it gets one part of the product at a time"
         raise BadCallValue(kernel="matmul", what=what, hint=hint)
     return result
 

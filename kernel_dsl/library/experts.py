@@ -1,9 +1,10 @@
-"""`expert_dispatch` and `expert_combine`: tokens go to the devices that have their experts, and come back summed up.
+"""`expert_dispatch` and `expert_combine`: tokens go to the devices of their experts, and the sums of their results come
+back.
 
-There are three kernels. The first counts, for each expert, the tokens of its own device, and numbers them. The second reads the
-counts of all devices and computes where its own rows begin; it fetches each token that one of its experts gets, once, and stores
-it for each of these. The third reads the results in place and adds them up in the order of a token's experts, so calls give
-the same bits.
+There are three kernels. The first counts, for each expert, the tokens of its own device, and numbers them. The second
+reads the counts of all devices and computes where its own rows begin. It loads each token of its experts once, and
+stores it for each of these experts. The third reads the results in place and adds them up in the order of a token's
+experts, so calls give the same bits.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def expert_dispatch(
 
     `x`: (tokens, width) a device. `experts`: int32 (tokens, k) a device, from 0 to num_experts - 1, of which each
     device has num_experts / n, in order; they are read on the GPU. A choice of another number, such as -1, has no
-    expert: it is sent nowhere, and its place is `rows`. A device receives rows by expert, within an expert by rank, and
+    expert: it is not sent, and its place is `rows`. A device receives rows by expert, within an expert by rank, and
     within a rank by token: `counts`, int32 (num_experts / n,), has the number of rows of each expert, as
     `kd.library.grouped_matmul` takes them. The rows of `received`, (rows, width), after these are uninitialised.
     `places`, int32 (tokens, k): the row of each choice there, for `expert_combine`. `rows`: by default n * tokens * k,
@@ -55,7 +56,7 @@ def expert_dispatch(
     most = mesh.size * shape[0] * k if rows is None else an_int(rows, op, "rows", low=0)
     choices: Any = max(shape[0] * k, 1)
     known = None
-    if isinstance(x, OfRank):  # peers read these, and combining reads what is received
+    if isinstance(x, OfRank):  # peers read x, and `expert_combine` reads the received rows on peers
         x = _reachable(x, shape, dtype, mesh)
         sizes = (("numbers", choices), ("experts", choices), ("counts", num_experts))
         known = tuple(made_like(x, (size,), kd.int32, mesh, f"expert {name}") for name, size in sizes)
@@ -69,7 +70,7 @@ def expert_dispatch(
 
 
 def _reachable(x: OfRank, shape: tuple[int, int], dtype: DType, mesh: Mesh) -> OfRank:
-    """This rank's rows, where peers can read them: copied, if they lie elsewhere."""
+    """This rank's rows in memory that peers can read; they are copied if necessary."""
     if is_symmetric(x[0]):
         return x
     there: Any = made_like(x, shape, dtype, mesh, "expert rows")
@@ -78,7 +79,7 @@ def _reachable(x: OfRank, shape: tuple[int, int], dtype: DType, mesh: Mesh) -> O
 
 
 def _plain(x: OfRank, shape: tuple[int, ...], dtype: DType) -> OfRank:
-    """An array of this rank, which no peer reaches."""
+    """A new array of this rank, in memory that peers can't reach."""
     return OfRank(made_like([x[0]], shape, dtype, None), x.mesh)
 
 
@@ -118,10 +119,10 @@ def _tokens(x: Any, experts: Any, mesh: Mesh, num_experts: Any, op: str) -> tupl
     """The shape and dtype of a device's rows, and the choices of a token. Raises `BadArgument`, `BadArgumentType`."""
     shape, dtype = described(x, mesh, op)
     if len(shape) != 2 or not dtype.is_float:
-        raise BadArgumentType(op=op, what=f"rows are {dtype}{list(shape)}", hint="pass floats, (rows, width)")
+        raise BadArgumentType(op=op, what=f"rows are {dtype}{list(shape)}", hint="pass floats of shape (rows, width)")
     if an_int(num_experts, op, "num_experts", low=1) % mesh.size:
         what = f"num_experts={num_experts}, for {mesh.size} devices"
-        raise BadArgument(op=op, what=what, hint="each device has as many experts")
+        raise BadArgument(op=op, what=what, hint="all devices must have the same number of experts")
     if experts is None:
         return (shape[0], shape[1]), dtype, 0
     ids, kind = described(experts, mesh, op)

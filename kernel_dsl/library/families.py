@@ -1,7 +1,7 @@
-"""The table of dtypes and their products, read from the top.
+"""The table of dtypes and their products. The first row that fits counts.
 
-Tensor cores multiply few pairs of dtypes directly. An operand is widened first if a dtype of the tensor cores holds all of its
-values: bytes and fp8 in 16-bit floats, these in tf32. Lanes multiply all other dtypes, exactly.
+Tensor cores multiply few pairs of dtypes directly. An operand is widened first if a dtype of the tensor cores holds all
+of its values: 16-bit floats hold bytes and fp8, and tf32 holds 16-bit floats. Lanes multiply all other dtypes, exactly.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def family(a: DType, b: DType, precision: str | None, names: tuple[str, str] = (
     common = None if row is not None and row[2] != f32 else join(a, b)
     if precision in ("tf32", "tf32x3") and common != f32:
         what = f"precision={precision!r} for {a} and {b}"
-        raise BadCallValue(kernel="matmul", what=what, hint="it is for products that are float32; leave it out")
+        raise BadCallValue(kernel="matmul", what=what, hint="leave it out: it is for products of float32")
     if row is not None:
         a, b = (row[2], row[2]) if row[2] is not None else (a, b)
         return Family(a, b, promoted=precision == "highest" and a in FP8 and b in FP8)

@@ -1,4 +1,4 @@
-"""What the library remembers of calls: the first sizes have a kernel of their own, and later ones share kernels for any sizes."""
+"""The memory of earlier calls: the first sizes have their own kernel, and later sizes share kernels for any sizes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ Choice = TypeVar("Choice")
 
 @cache
 def dim_of(name: str, most: int | None = None, unit: int = 1, least: int = 1) -> Any:
-    """The Dim of an extent from `least` to `most`, a multiple of `unit`: the same object each time, as kernels are kept by it."""
+    """The Dim of an extent from `least` to `most`, a multiple of `unit`. Calls return the same object, because kernels
+    are kept by it.
+    """
     return kd.Dim(name, min=least, max=most, multiple_of=unit)
 
 
 def is_open(*extents: Any) -> bool:
-    """Whether some extents are each call's own."""
+    """Whether some extents are Dims, whose values each call gives."""
     return not all(isinstance(n, int) for n in extents)
 
 
@@ -40,7 +42,7 @@ def declared_outputs(structs: Any, first: int) -> dict[int, tuple[Any, ...]]:
 
 
 class Memory:
-    """What is known of each kind of call of one library function, until a kernel is tuned."""
+    """The memory of each kind of call of one library function. Tuning a kernel clears it."""
 
     all: ClassVar[list[Memory]] = []
 
@@ -55,7 +57,7 @@ class Memory:
             self.known.clear()
 
     def _of(self, kind: Any, new: Any) -> Any:
-        """What is known of a kind of call, `new` if nothing was. The caller holds the lock."""
+        """The entry of a kind of call, `new` if there was none. The caller holds the lock."""
         if len(self.known) >= MANY:
             self.known.clear()
         return self.known.setdefault(kind, new)
@@ -72,7 +74,7 @@ class FirstSizes(Memory):
     def sizes(self, kind: Any, most: int, **sizes: tuple[int, int]) -> list[Any]:
         """Sizes, or Dims of these names if calls of this kind came with others before and these are from 1 to `most`.
 
-        Each comes with a number that it is a multiple of in all calls.
+        `most` also gives a divisor for each size, which divides it in all calls.
         """
         given = [n for n, _ in sizes.values()]
         if not 0 < min(given) <= max(given) <= most or not self.comes_again(kind, given):

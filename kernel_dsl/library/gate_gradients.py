@@ -1,4 +1,4 @@
-"""The gradients of two products by that of what a gate makes of them."""
+"""The gradients of two products, from the gradient of their gate's result."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..kernel import identified
 from .attention_derivative import with_derivative
 from .epilogue import gate_function
 
-INSTEAD = "multiply without it, and do that step by the framework's own operations"
-WIDTH = 2048  # elements that a block has
-VECTOR = 8  # elements that a lane has side by side
+INSTEAD = "multiply without it, and apply the gate with the framework's own operations"
+WIDTH = 2048  # elements of a block
+VECTOR = 8  # neighbouring elements of a lane
 MOST = 2**40
 
 
@@ -27,9 +27,10 @@ def _elements(unit: int) -> Any:
 
 @cache
 def slopes_kernel(gate: Any, dtype: DType, unit: int) -> Any:
-    """The kernel `(gate, value, gradient) -> (gradient by gate, by value)`, all (elements,), a multiple of `unit`, any floats.
+    """The kernel `(gate, value, gradient) -> (gradient by gate, by value)`, all (elements,), a multiple of `unit`, any
+    floats.
 
-    `gate`: its name, or a function of the two. `dtype`: of the results.
+    `gate`: its name, or a function of the two. `dtype`: the dtype of the results.
     """
     count = _elements(unit)
     function: Callable[[Any, Any], Any] = gate if callable(gate) else gate_function(str(gate))
@@ -55,7 +56,9 @@ def slopes_kernel(gate: Any, dtype: DType, unit: int) -> Any:
 
 
 def gate_gradients(gate: Any, sums: tuple[Any, Any], gradient: Any, dtype: Any, interpret: Any) -> tuple[Any, Any]:
-    """The gradients of two products, in `dtype`, by that of gate(*sums); all are row-major arrays of one shape."""
+    """The gradients of two products, in `dtype`, from the gradient of gate(*sums). All are row-major arrays of one
+    shape.
+    """
     shape = tuple(gradient.shape)
     size = prod(shape)
     kernel = slopes_kernel(gate, as_dtype(dtype), VECTOR if size % VECTOR == 0 else 1)

@@ -1,7 +1,8 @@
 """All-gather and product in one kernel: rows are multiplied as they arrive.
 
-The warpgroup that loads sends this device's rows to the peers between its loads, part after part. Semaphores count the parts of a
-tile of rows, and the loads of a tile wait for its own; tiles of this device's rows come first.
+The warpgroup that loads also sends this device's rows to the peers, part after part, between its loads. A semaphore for
+each tile of rows counts the parts that have arrived, and the loads of a tile wait for it. Tiles of this device's rows
+come first.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def gathering_kernel(p: MeshProduct) -> Any:
 
         def start(shard: Any, m: Any, count: Any) -> Any:
             def wait() -> Any:
-                sent = send_all(count)  # first the parts that peers wait for
+                sent = send_all(count)  # send the parts that peers wait for first
                 kd.semaphore_wait(flags.at[source(shard), m], PARTS, decrement=False, timeout=p.timeout)
                 return sent
 

@@ -50,7 +50,7 @@ _first = FirstSizes()
 
 @dataclass(frozen=True)
 class Turned:
-    """A gate whose value comes first. It gets products of integers as floats, as `join` gives them."""
+    """A gate that takes the gated value first. It gets products of integers as floats, as in `join`."""
 
     function: Callable[..., Any]
 
@@ -64,8 +64,8 @@ class GroupedPlan:
 
     `products`: one, or one for each part of a gated product; the second takes the first one's result. `moved`: for each
     part, the operands that are scales by blocks of K. `turns`: whether kernels get a and b with their last axes
-    exchanged. `gather`, `lists`, `combine`: the kernels around, or None; `scaled`: the first operand is a's scales by
-    rows, which are gathered, too. `zeros` makes the result if there is nothing to multiply.
+    exchanged. `gather`, `lists`, `combine`: the kernels before and after the product, or None; `scaled`: the first
+    operand has a's scales of rows, which are gathered, too. `zeros` makes the result if there is nothing to multiply.
     """
 
     products: tuple[GroupedProduct, ...] = ()
@@ -76,8 +76,8 @@ class GroupedPlan:
     lists: Any = None
     combine: Any = None
     zeros: Any = None
-    placed: tuple[int, int] | None = None  # what `places_of` says, where rows are added up
-    like: str = ""  # of kernels for any number of rows: the array that says how many places there are
+    placed: tuple[int, int] | None = None  # the result of `places_of`, if rows are added up
+    like: str = ""  # for any number of rows: the array whose extent is the number of places
 
     def operands(self, own: list[list[Any]], number: int) -> list[Any]:
         """The operands of a product's kernel after the sizes, without those that all parts share."""
@@ -135,7 +135,7 @@ class GroupedPlan:
         return launch(self.combine, (heads, following, result, *numbers), out)
 
     def lower(self, a: Any, rights: list[Any], o: GroupedOptions, target: str | None) -> Any:
-        """The stages of the multiplying kernel; for a gated product of two, of the first."""
+        """The stages of the multiplying kernel; for a gated product with two of them, the stages of the first."""
         if self.zeros is not None:
             return self.zeros.lower(target=target)
         own = [[x for _, x in o.own(i)] for i in range(len(rights))]
@@ -216,7 +216,7 @@ def plan_of(a: Any, rights: list[Any], o: GroupedOptions, out: Any, target_name:
 def _kind(
     p: Problem, own: list[Any], o: GroupedOptions, left: Any, right: Any, how: Any, groups: RowGroups, into: Any
 ) -> Any:
-    """All of a call but its numbers of rows."""
+    """The kind of a call: all of it except its numbers of rows."""
     steps = tuple((x.steps, x.moved) for x in own)
     forms = tuple(None if x is None else len(x.shape) for x in (o.indices, o.scatter, o.weights))
     options = o.activation, o.gated, o.config, None if o.out_dtype is None else as_dtype(o.out_dtype)
@@ -228,7 +228,7 @@ def _products(
     p: Problem, own: list[Any], after: list[EpilogueStep], left: Any, right: Any, how: Any, groups: RowGroups,
     o: GroupedOptions, into: Any, target: Any, opened: bool,
 ) -> tuple[GroupedProduct, ...]:  # fmt: skip
-    """The product, or the two of a gated one."""
+    """The product, or the two products of a gated one."""
 
     def made(q: Problem) -> GroupedProduct | None:
         return grouped_product(q, left, right, how, groups, o.config, target, opened)
@@ -244,7 +244,7 @@ def _products(
     if found is not None:
         return (found,)
     join = EpilogueStep("function", (("m", "n"),), Turned(function or gate_function(str(o.gated))))
-    sums = p.wide if p.wide.is_float else kd.float32  # steps have made floats of integers
+    sums = p.wide if p.wide.is_float else kd.float32  # the steps made floats of integers
     first = made(stored(replace(p, out_dtype=sums, steps=own[0].steps), None, False))
     second = made(stored(replace(p, steps=(*own[1].steps, join, *after)), into, False))
     assert first is not None and second is not None

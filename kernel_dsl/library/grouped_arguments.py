@@ -20,16 +20,16 @@ from .problem import Axes, EpilogueStep
 from .scaled_product import DEPTH
 
 NAME, WGRAD = "grouped_matmul", "grouped_matmul_wgrad"
-_ARRAY = "an array: NumPy's, CuPy's, torch's or JAX's"
+_ARRAY = "an array of NumPy, CuPy, PyTorch or JAX"
 
 
 def refuse_shape(what: str, hint: str, kernel: str = NAME) -> LibraryShape:
-    """The error for a shape that doesn't fit the other arrays."""
+    """The error for a shape that does not fit the other arrays."""
     return LibraryShape(kernel=kernel, what=what, hint=hint)
 
 
 def refuse(what: str, hint: str, kernel: str = NAME) -> BadCallValue:
-    """The error for a value that doesn't fit."""
+    """The error for a value that does not fit."""
     return BadCallValue(kernel=kernel, what=what, hint=hint)
 
 
@@ -56,7 +56,7 @@ def on_host(x: Any) -> Any:
 
 
 def _of_groups(name: str, x: Any) -> bool:
-    """Whether it is a scale for each group, which both parts of a pair share."""
+    """Whether an argument is a scale for each group, which both parts of a pair share."""
     return name == "b_scale" and len(getattr(x, "shape", ())) == 1
 
 
@@ -86,7 +86,7 @@ class GroupedOptions(NamedTuple):
         return [b] if self.gated is None else list(halves(b))
 
     def like(self, b: Any) -> tuple[Any, ...]:
-        """A key that calls share if they launch the same kernels for such arrays."""
+        """The key of a call: calls with equal keys launch the same kernels for arrays of this kind."""
         return (
             self.activation, self.gated, self.out_dtype, self.config, getattr(self.weights, "shape", None),
             form_of(b), form_of(self.b_scale), form_of(self.bias), self.group_sizes is None, self.offsets is None,
@@ -202,7 +202,7 @@ def check_sides(a: Any, rights: list[Any], o: GroupedOptions) -> int:
     """The rows of the product. Raises `BadCallArgument`, `BadCallValue`."""
     check_array(a, "a", 2, "a is (rows, K)")
     for b in rights:
-        check_array(b, "b", 3, "b is (G, K, N), or a pair of such where it is `gated`")
+        check_array(b, "b", 3, "b is (G, K, N), or with `gated` a pair of such arrays")
         if b.shape[1] != a.shape[1] or b.shape != rights[0].shape:
             what = f"a is {tuple(a.shape)} and b is {tuple(b.shape)}"
             raise refuse(
@@ -216,7 +216,9 @@ def check_sides(a: Any, rights: list[Any], o: GroupedOptions) -> int:
         if name == "indices":
             rows = x.shape[0]
         elif x.shape[0] != rows:
-            raise refuse_shape(f"scatter is {tuple(x.shape)}", f"its shape is ({rows},): the product has so many rows")
+            raise refuse_shape(
+                f"scatter is {tuple(x.shape)}", f"its shape is ({rows},), one number for each row of the product"
+            )
     if o.weights is not None:
         rank = len(getattr(o.weights, "shape", ()))
         wanted = 2 if rank == 2 and o.scatter is not None else 1

@@ -1,7 +1,8 @@
 """Gradients of grouped products under JAX and PyTorch.
 
-Of a gradient of the result one kernel makes that of the sums: it takes each row's from where the row was added, and multiplies it
-by the row's weight and by the slopes of gate and activation, for which the sums are computed again. Two grouped products follow.
+One kernel turns the gradient of the result into the gradient of the sums. It reads each row's gradient at the place
+where the row was added, and multiplies it by the row's weight and by the slopes of gate and activation. For these
+slopes the sums are computed again. Two grouped products follow.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ GRADIENTS = ("a", "b", "bias", "weights")
 class Slopes:
     """The steps after the sums (rows, columns) of groups of rows.
 
-    `wide`: their dtype; `dtype`: the dtype of their gradients. `places`, `each`: rows of the result and numbers for
-    each, if rows were `scattered`; `weights`: one for each of the "rows", for each of the numbers in "scatter", or "".
+    `wide`: their dtype; `dtype`: the dtype of their gradients. `places`, `each`: the rows of the result, and the
+    numbers in `scatter` for each of them, if rows were `scattered`; `weights`: "rows" with one weight a row, "scatter"
+    with one a number in `scatter`, or "".
     """
 
     groups: RowGroups
@@ -52,7 +54,7 @@ class Slopes:
         return 2 if self.gate is not None else int(self.activation is not None or bool(self.weights))
 
     def end(self, *sums: Any) -> Any:
-        """The sums after gate and activation, before weights."""
+        """The results of gate and activation, before weights."""
         x = sums[0]
         if self.gate is not None:
             x = (self.gate if callable(self.gate) else gate_function(str(self.gate)))(*sums)
@@ -142,7 +144,7 @@ def _named(slots: Sequence[tuple[str, int | None, Any]], arrays: Sequence[Any]) 
 
 
 def grouped_matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
-    """A call of `grouped_matmul`; a, b, `bias` and `weights` have gradients, factors none."""
+    """A call of `grouped_matmul`; a, b, `bias` and `weights` have gradients, factors have none."""
     check_plain(NAME, how)
     slots = _slots(a, b, options._asdict())
     names = {name for name, _, _ in slots}
@@ -212,7 +214,7 @@ class _Backward:
         self._left: Any = None
 
     def parts(self, x: Any) -> list[Any]:
-        """Each product's part of an argument."""
+        """The part of an argument for each product."""
         return [x] if len(self.rights) == 1 else list(halves(x))
 
     @property
@@ -262,7 +264,9 @@ class _Backward:
         return (made[:-1], made[-1]) if kind else (made, None)
 
     def of_weights(self, dots: Any) -> Any:
-        """The gradient of `weights`: of each row, or added up for each number in `scatter`, in the order of rows."""
+        """The gradient of `weights`: one for each row, or for each number in `scatter`, added up in the
+        order of rows.
+        """
         o = self.o
         if len(o.weights.shape) == 1:
             return dots.reshape(-1)
@@ -321,7 +325,7 @@ class _Backward:
 
 
 def _number(x: Any) -> Any:
-    """A factor for all, as one number."""
+    """A factor for all elements, as one number."""
     return x if isinstance(x, (int, float)) else x.reshape(())
 
 

@@ -30,12 +30,12 @@ BAND = 8  # tiles of M in a band that shares L2
 
 
 def _typical(p: Problem, groups: RowGroups) -> Problem:
-    """A batch of products with as many rows as a group has on average."""
+    """A batch of products in place of the groups, each with the rows of an average group."""
     return replace(p, M=max(-(-p.M // groups.count), 1), batch=(groups.count,))
 
 
 def _fits(p: Problem, config: MatmulConfig, extra: int) -> MatmulConfig | None:
-    """The configuration with as many stages as fit beside the tables; None for less than two."""
+    """The configuration with as many stages as fit beside the tables; None if less than two fit."""
     stage = costs.stage_bytes(p, config.tile_m, config.tile_n, config.tile_k)
     item = p.out_dtype.itemsize
     held = config.tile_m * config.epilogue_n * item * min(config.epilogue_stages, config.tile_n // config.epilogue_n)
@@ -89,7 +89,7 @@ class GroupedProduct:
 
 
 def opened_groups(p: Problem, groups: RowGroups, found: Packings) -> tuple[Problem, RowGroups, Packings] | None:
-    """The same for any number of rows; None if no kernel takes them."""
+    """(the problem, the groups) for any number of rows; None if no kernel takes any number."""
     unit = unit_of_rows(p, found[0])
     whole = groups.opened(unit) if unit else None
     if whole is None:
@@ -113,7 +113,7 @@ def grouped_product(
 ) -> GroupedProduct | None:
     """The product of a problem in the dtypes of `how`; None if it has a gate and no kernel takes two matrices at once.
 
-    `opened`: its kernels are for any number of rows, if there are such.
+    `opened`: use kernels for any number of rows, if they exist.
     """
     blocks = target.limits.multiprocessors
     if not p.K:
@@ -180,7 +180,7 @@ def wgrad_product(
 ) -> tuple[Any, bool]:
     """(kernel `(a, dout, sizes) -> out`, whether it takes operands in their own order in memory, with exchanged axes).
 
-    `opened`: the kernel is for any number of rows.
+    `opened`: the kernel takes any number of rows.
     """
     blocks = target.limits.multiprocessors
     same = p.dtype == p.b_dtype and p.dtype in (kd.bfloat16, kd.float16)
@@ -189,7 +189,7 @@ def wgrad_product(
         t = choose_grouped(p, typical, groups.bytes, blocks) if config is None else config
         if t is not None:
             vector = VECTOR // p.dtype.itemsize
-            along = not p.a_transposed or p.b_transposed  # rows are neighbours, so TMA wants whole vectors of them
+            along = not p.a_transposed or p.b_transposed  # rows are neighbours, so TMA needs whole vectors
             general = groups.opened(vector if along else 1) if opened and not (along and p.K % vector) else None
             if general is not None:
                 p, groups = replace(p, K=general.rows), general

@@ -1,7 +1,7 @@
-"""Rows before and after a grouped product: gathered before it, and added up at their places after it.
+"""Kernels that gather rows before a grouped product, and add up rows at their places after it.
 
-Rows of one place are added up in the order of the product, so each call gives the same bits. `listed` makes a list for each
-place: each block searches all rows for those of its few places.
+Rows of one place are added up in the order of the product, so each call gives the same bits. `listed` makes a list for
+each place: each block searches all rows for those of its few places.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .first_sizes import is_open
 
-PLACES, CHUNK = 8, 1024  # places of a block, rows that it searches at once
+PLACES, CHUNK = 8, 1024  # places of a block, rows that it searches at a time
 WIDTH = 2048  # the most columns that a block moves
 
 
 def width_of(columns: int) -> int:
-    """Columns that a block moves: a power of two."""
+    """The number of columns that a block moves, a power of two."""
     return min(1 << max(columns - 1, 127).bit_length(), WIDTH)
 
 
 @cache
 def gather_kernel(rows: Any, shapes: tuple[tuple[Any, int], ...], dtypes: tuple[Any, ...], flat: bool = False) -> Any:
-    """The kernel `(indices, *arrays) -> arrays`: row i of each result is row `indices[i]`, or zeros if there is no such row.
+    """The kernel `(indices, *arrays) -> arrays`: row i of each result is row `indices[i]`, or zeros if there is no such
+    row.
 
-    `flat`: the last array has one axis. Extents that are Dims are each call's own.
+    `flat`: the last array has one axis. Each call gives the extents that are Dims.
     """
     opened, last = is_open(rows), len(shapes) - 1
 
@@ -72,10 +73,10 @@ def gather_kernel(rows: Any, shapes: tuple[tuple[Any, int], ...], dtypes: tuple[
 def list_kernel(groups: Any, places: Any, each: int, like: int = 1) -> Any:
     """The kernel `(sizes or offsets, scatter) -> (heads, following)`: int32 (places,) and (rows,).
 
-    For any number of rows it takes an array with `places` as its first extent, too, of rank `like`.
+    For any number of rows it also takes an array of rank `like`, whose first extent is `places`.
 
-    `heads[p]` is the first row whose `scatter` is one of the `each` numbers from p * each on, `following[i]` the next one after
-    row i; -1 if there is none. Rows of no group are in no list.
+    `heads[p]` is the first row whose `scatter` is one of the `each` numbers from p * each on, `following[i]` the next
+    such row after row i; -1 if there is none. Rows of no group are in no list.
     """
     opened = is_open(groups.rows)
 
@@ -125,9 +126,10 @@ def list_kernel(groups: Any, places: Any, each: int, like: int = 1) -> Any:
 
 @cache
 def combine_rows_kernel(rows: Any, columns: int, places: Any, dtype: Any, out_dtype: Any, weights: str) -> Any:
-    """The kernel `(heads, following, rows[, scatter][, weights]) -> out` (places, columns): sums of rows, in float32 for floats.
+    """The kernel `(heads, following, rows[, scatter][, weights]) -> out` (places, columns): sums of rows, in float32
+    for floats.
 
-    `weights`: one for each of the "rows", for each of the numbers in "scatter", or "".
+    `weights`: "rows" with one weight a row, "scatter" with one a number in `scatter`, or "".
     """
     width = width_of(columns)
     wide = kd.float32 if weights or (dtype.is_float and dtype.itemsize < 4) else dtype
@@ -147,7 +149,7 @@ def combine_rows_kernel(rows: Any, columns: int, places: Any, dtype: Any, out_dt
         _, total = kd.while_loop(lambda carry: carry[0] >= 0, add, (heads[place], kd.zeros((width,), wide)))
         out[place, part] = total.astype(out_dtype)
 
-    # the numbers in `scatter`, and a weight for each
+    # the numbers in `scatter`, and their weights
     scattered: dict[int, Any] = {3: (rows,)} if weights else {}
     if weights == "scatter":
         scattered[4] = (kd.Dim("numbers"),)

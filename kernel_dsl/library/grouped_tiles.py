@@ -1,7 +1,7 @@
 """The tiles of a grouped product: the GPU finds them from the groups' sizes, so that one kernel serves all sizes.
 
-Each block makes two tables in SMEM: where the rows of each group end, and its tiles. A binary search finds
-a tile's group. A tile never has rows of two groups: the last one of a group ends with the group.
+Each block makes two tables in SMEM: the end of each group's rows, and the end of each group's tiles. A binary search
+finds the group of a tile. A tile has rows of one group only: the last tile of a group ends with the group.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ CLEARED = (8, 256)  # rows and columns that a warpgroup sets to zero at a time
 
 @dataclass(frozen=True)
 class RowGroups:
-    """`count` groups of `rows` rows at most, given by their sizes (count,), or `by_offsets` (count + 1,)."""
+    """`count` groups with at most `rows` rows in all, given by their sizes (count,), or `by_offsets` (count + 1,)."""
 
     count: int
     rows: Any
     by_offsets: bool = False
 
     def opened(self, unit: int = 1) -> RowGroups | None:
-        """The groups of any number of rows, a multiple of `unit`; None if 32 bits don't hold their sums."""
+        """The groups for any number of rows that is a multiple of `unit`; None if 32 bits don't hold
+        numbers of tiles.
+        """
         most = min(MOST_ROWS, ((1 << 31) - 1) // max(self.count, 1)) // unit * unit
         return replace(self, rows=dim_of("rows", most, unit)) if 0 < self.rows <= most else None
 
     def at_launch(self, rows: Any) -> RowGroups:
-        """In a body: the groups of as many rows as the launch has."""
+        """In a body: the groups with the number of rows of the launch."""
         return replace(self, rows=rows) if is_open(self.rows) else self
 
     @property
     def scratch(self) -> dict[str, Any]:
         """The tables: group i has the rows `bounds[i]` to `bounds[i + 1]`.
 
-        `tile_ends[i]` is the number of tiles up to its last.
+        `tile_ends[i]` is the number of tiles of all groups up to group i.
         """
         return {"bounds": kd.SMEM((self.count + 1,), kd.int32), "tile_ends": kd.SMEM((self.count,), kd.int32)}
 
@@ -48,7 +50,7 @@ class RowGroups:
         return 8 * (self.count + 1) + 64
 
     def most_tiles(self, tile_m: int, tiles_n: int) -> int:
-        """An upper bound of the number of tiles: each group may end with a part of one."""
+        """An upper bound of the number of tiles: each group may end with a part of a tile."""
         return (self.rows // tile_m + self.count) * tiles_n
 
     def bound(self, given: Any, bounds: Any) -> None:
@@ -56,7 +58,7 @@ class RowGroups:
         if self.by_offsets:
             bounds[...] = kd.cummax(kd.clip(given[...], 0, self.rows))
             return
-        # for any rows these are few enough for 32 bits
+        # `opened` bounds the rows, so that 32 bits suffice
         wide = kd.int64 if isinstance(self.rows, int) and self.rows * self.count >= 1 << 31 else kd.int32
         ends = kd.cumsum(kd.clip(given[...], 0, self.rows).astype(wide))
         bounds[0] = 0
@@ -69,7 +71,7 @@ class RowGroups:
         tile_ends[...] = kd.cumsum(kd.div(sizes + (tile_m - 1), tile_m) * tiles_n, dtype=kd.int32)
 
     def total(self, tile_ends: Any) -> Any:
-        """How many tiles there are."""
+        """The number of tiles."""
         return tile_ends[self.count - 1]
 
     def place(
@@ -104,7 +106,7 @@ class RowGroups:
                 continue  # the first group begins with the first row
 
             count, begin, by = kd.div(high - low + (height - 1), height), first, step
-            if not isinstance(step, int):  # steps of loops are known: these count turns
+            if not isinstance(step, int):  # a loop's step is a constant, so this loop counts turns
                 count, begin, by = kd.div(kd.maximum(count - first, 0) + (step - 1), step), 0, 1
 
             @kd.loop(begin, count, step=by)

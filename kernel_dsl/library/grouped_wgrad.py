@@ -107,7 +107,7 @@ class GroupedMatmulWgrad:
 
     @staticmethod
     def _sides(a: Any, dout: Any) -> tuple[Any, Any]:
-        """The operands with their last axes in the order of memory."""
+        """The operands, each with its last axes in the order of memory."""
         left, right = operand(a, rows_last=True), operand(dout, rows_last=True)
         return turned(a) if left.along_k else a, turned(dout) if right.along_k else dout
 
@@ -145,7 +145,7 @@ class GroupedMatmulWgrad:
         (rows, K), N = a.shape, dout.shape[1]
         if dout.shape[0] != rows:
             what = f"a is {tuple(a.shape)} and dout is {tuple(dout.shape)}"
-            raise refuse(what, "they have the same rows", WGRAD)
+            raise refuse(what, "give both the same number of rows", WGRAD)
         groups = RowGroups(check_groups(o, None, rows, WGRAD), rows, o.group_sizes is None)
         left, right = operand(a, rows_last=True), operand(dout, rows_last=True)
         how = family(left.dtype, right.dtype, None)

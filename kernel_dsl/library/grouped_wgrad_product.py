@@ -1,8 +1,8 @@
-"""The gradients of grouped weights: for each group a.T @ dout over its rows, whose number only the GPU knows.
+"""The gradients of grouped weights: for each group a.T @ dout over its rows. Their numbers are known only on the GPU.
 
 The tiles are known in advance, but the lengths of their sums are not: the number of stages comes from the table of
-rows. The last stage of a group also holds rows of the next one. The warpgroup that loads waits for it and sets these
-rows to zero in both operands, because they may be infinite. Consumers treat all stages alike.
+rows. The last stage of a group also holds rows of the next one. The warpgroup that loads waits for this stage and sets
+these rows to zero in both operands, because they may be infinite. So consumers treat all stages alike.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def wgrad_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bloc
             kd.copy_gmem_to_smem(b.at[n, k] if p.b_transposed else b.at[k, n], b_smem.at[slot], full)
 
         def cut(place: Any, axis: int, valid: Any) -> None:
-            """Zeros from row `valid` on."""
+            """Set the rows of a stage from `valid` on to zero."""
             part = (CUT, place.shape[1])
 
             @kd.loop(kd.div(valid, CUT) if axis == 0 else 0, place.shape[0] // CUT)

@@ -1,4 +1,4 @@
-"""`kd.library.pack_int4`: weights of 4 bits, two a byte, with a scale for each column of each group of rows.
+"""`kd.library.pack_int4`: weights of 4 bits, two a byte. Each column of each group of rows has a scale.
 
 `int4_numbers` has their order: the bytes that a lane loads are the operands of its registers for wgmma.
 """
@@ -22,7 +22,7 @@ from .int4_numbers import BLOCK, HALF, HALF_BYTES, HIGHEST, MIDDLE, UNIT, number
 from .operands import array_address, signature
 
 NAME = "pack_int4"
-COLUMNS = 64  # of a block of the kernels here
+COLUMNS = 64  # columns of a block of the kernels here
 DTYPES = (kd.float16, kd.bfloat16, kd.float32)
 MOST = 2**24  # rows and columns of matrices that share a kernel
 
@@ -58,7 +58,7 @@ class PackedInt4:
 
     @property
     def described(self) -> tuple[Any, ...]:
-        """What a plan depends on."""
+        """The properties that a plan depends on."""
         return (NAME, self.shape, self.group, *(signature(x, "matmul") for x in self.arrays))
 
     @property
@@ -83,7 +83,7 @@ class PackedInt4:
 def pack_kernel(K: Any, N: Any, group: int, dtype: Any, zeros: str) -> Any:
     """The kernel `(w[, zeros]) -> (data, scales[, zeros])`. `zeros`: "given", "found" or "".
 
-    Sizes that are Dims are each call's own.
+    Each call gives the sizes that are Dims.
     """
     groups, blocks = kd.cdiv(K, group), kd.cdiv(K, BLOCK)
 
@@ -147,7 +147,9 @@ def pack_kernel(K: Any, N: Any, group: int, dtype: Any, zeros: str) -> Any:
 
 
 def unpacked_form(K: Any, N: Any, factors: int, dtype: Any) -> tuple[Any, Any, Any]:
-    """(blocks along K, `shapes=`, the result) of a kernel that unpacks: of any size, the bytes show how many blocks there are."""
+    """(blocks along K, `shapes=`, the result) of a kernel that unpacks. For any sizes, the extent of the bytes gives
+    the blocks.
+    """
     bytes_ = dim_of("bytes", MOST // 2, HALF) if is_open(K, N) else kd.cdiv(K, BLOCK) * HALF
     out = kd.ShapeDtypeStruct((N, 2 * bytes_), dtype)
     if not is_open(K, N):
@@ -158,7 +160,7 @@ def unpacked_form(K: Any, N: Any, factors: int, dtype: Any) -> tuple[Any, Any, A
 
 @cache
 def unpack_kernel(K: Any, N: Any, group: int, zeros: bool, dtype: Any) -> Any:
-    """The kernel `(data, scales[, zeros]) -> w`, (N, K rounded up to whole blocks). Dims are each call's own."""
+    """The kernel `(data, scales[, zeros]) -> w`, (N, K rounded up to whole blocks). Each call gives Dims."""
     blocks, shapes, out = unpacked_form(K, N, 2 if zeros else 1, dtype)
 
     def body(data: Any, scales: Any, *refs: Any) -> None:
@@ -202,7 +204,7 @@ def pack_int4(w: Any, group: int = 128, zeros: Any = None, *, stream: Any = None
         raise BadCallValue(kernel=NAME, what=f"group={shown(group)}", hint="a multiple of 64")
     K, N = int(w.shape[0]), int(w.shape[1])
     if not K or not N:
-        raise BadCallValue(kernel=NAME, what=f"w is {(K, N)}", hint="it has a row and a column, or more")
+        raise BadCallValue(kernel=NAME, what=f"w is {(K, N)}", hint="give it a row and a column or more")
     how, given = "", []
     if zeros is True:
         how = "found"

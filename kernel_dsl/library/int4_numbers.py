@@ -1,8 +1,8 @@
 """Numbers of 4 bits, two a byte: their order in memory, and their conversion to floats.
 
-Of 32 rows, the 16 bytes hold row 16 u + 8 v + r in the low (v 0) or high (v 1) half of byte 2 r + u. A word of four bytes is then
-what one lane gives to wgmma for a column of the packed side: its pairs of neighbouring rows lie 16 bits apart, as two 16-bit
-floats do, and four shifts find all of them.
+16 bytes hold 32 rows: row 16 u + 8 v + r is in the low (v 0) or high (v 1) half of byte 2 r + u. A word of four bytes
+then holds the numbers that one lane gives to wgmma for a column of the packed side. Neighbouring rows lie 16 bits
+apart, like two 16-bit floats in a word, so four shifts give all pairs.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any
 
 import kernel_dsl as kd
 
-BLOCK, HALF = 64, 32  # rows that are packed together, and rows of one product
-HALF_BYTES, UNIT = 16, 8  # bytes of such rows, and rows between the two of a byte
+BLOCK, HALF = 64, 32  # rows that are packed together, rows of one product
+HALF_BYTES, UNIT = 16, 8  # bytes of the rows of one product, distance of the two rows in a byte
 HIGHEST, MIDDLE = 15, 8
-_EXPONENT = 0x4B000000  # the bits of 2 ** 23 as a float32, whose last bits count by ones
+_EXPONENT = 0x4B000000  # the bits of 2 ** 23 as a float32: its last bit stands for 1
 
 
-# a float of the dtype whose last bits count by ones, twice in a word; and its name in PTX
+# (a float of the dtype whose last bit stands for 1, twice in a word; the dtype's name in PTX)
 _ONES = {"bfloat16": (0x43004300, "bf16x2"), "float16": (0x64006400, "f16x2")}
 
 
 @cache
 def _layouts(rows: int) -> tuple[kd.Layout, kd.Layout, kd.Layout]:
-    """The layouts of (rows, 32) numbers for wgmma, of their (rows, 16) bytes, and of (rows,) factors."""
+    """The layouts of (rows, 32) numbers for wgmma, of their bytes (rows, 16), and of factors (rows,)."""
     full = kd.Layout.WGMMA.of((rows, HALF))
 
     def bits(own: Any) -> Any:
@@ -83,12 +83,12 @@ def _template(rows: int, dtype: Any, zeros: bool) -> str:
 def widened(data: Any, part: int, factors: Any, dtype: Any) -> Any:
     """(q - zero) * scale, (rows, 32) for wgmma, from 16 bytes of each row: `part` of `data`.
 
-    It takes two numbers at a time, in the 16 bits of `dtype`: q becomes a float by its place in the bits, without
-    rounding; the product with both parts of the scale is rounded once, apart from the rounding of the lesser part.
+    It takes two numbers at a time, in the 16 bits of `dtype`. The bits of q become the last bits of a float, without
+    rounding. The product with both parts of the scale is rounded once, besides the rounding of the smaller part.
     """
     rows = data.shape[0]
     full, packed, row = _layouts(rows)
-    own = [kd.layout_cast(x, row) for x in factors]  # carries of loops have no fixed layout
+    own = [kd.layout_cast(x, row) for x in factors]  # carries of loops may have any layout
     bytes_ = kd.load(data.at[:, part * HALF_BYTES : (part + 1) * HALF_BYTES], layout=packed)
     template = _template(rows, dtype, len(factors) > 2)
     out = kd.ShapeDtypeStruct((rows, HALF), dtype)
@@ -98,7 +98,7 @@ def widened(data: Any, part: int, factors: Any, dtype: Any) -> Any:
 def numbers(data: Any, half: int, scale: Any, zero: Any) -> Any:
     """(q - zero) * scale, float32, of the low (0) or high (1) halves of int8; `zero` None is 8.
 
-    q becomes a float by its place in a float32: a conversion takes four times as long.
+    The bits of q become the last bits of a float32, because a conversion takes four times as long.
     """
     word = data.astype(kd.int32)
     bits = (word if half == 0 else word >> 4) & HIGHEST | _EXPONENT
@@ -110,7 +110,8 @@ def numbers(data: Any, half: int, scale: Any, zero: Any) -> Any:
 def _floats_template(rows: int, dtype: Any) -> str:
     """PTX for `floats_widened`: operands are bytes, and two powers of two for each row.
 
-    Exponent and mantissa of e2m1 become the last of the exponent and the first of the mantissa, so 0.5 is subnormal in both.
+    Exponent and mantissa of e2m1 become the last bits of the exponent and the first bit of the mantissa, so 0.5 is
+    subnormal in both.
     """
     full, packed, row = _layouts(rows)
     _, kind = _ONES[dtype.name]
@@ -136,9 +137,9 @@ def _floats_template(rows: int, dtype: Any) -> str:
 def floats_widened(data: Any, part: int, codes: Any, dtype: Any) -> Any:
     """The e2m1 numbers times the powers of two of `codes`, uint8 (rows,).
 
-    They are (rows, 32) for wgmma, from 16 bytes of each row: `part` of `data`. It takes two numbers at a time, by two
-    products with powers of two, because one may exceed the range of `dtype`. Only numbers that are subnormal in it are
-    rounded.
+    The result is (rows, 32) for wgmma, from 16 bytes of each row: `part` of `data`. Two numbers at a time are
+    multiplied by two powers of two, because one power may exceed the range of `dtype`. Only results that are subnormal
+    in `dtype` are rounded.
     """
     rows = data.shape[0]
     full, packed, row = _layouts(rows)
@@ -168,7 +169,8 @@ def power_of(code: Any) -> Any:
 def floats_of(data: Any, half: int, scale: Any) -> Any:
     """e2m1 numbers times `scale`, float32, of the low (0) or high (1) halves of int8.
 
-    Exponent and mantissa become the last of a float32's exponent and the first of its mantissa: 0.5 is subnormal in both.
+    Exponent and mantissa become the last bits of a float32's exponent and the first bit of its mantissa, so 0.5 is
+    subnormal in both.
     """
     word = data.astype(kd.int32) if half == 0 else data.astype(kd.int32) >> 4
     bits = (word & 7) << 22 | (word & 8) << 28

@@ -1,8 +1,9 @@
-"""The matrix product by multiply-adds of lanes: float32 exactly, and integers that tensor cores don't take.
+"""The matrix product by multiply-adds of lanes: exact float32, and integers that tensor cores don't take.
 
-A block is one warpgroup with a tile of sums in registers. Slices of K come to SMEM by cp.async, several stages ahead: A with
-M along its rows and B with N, for every order in GMEM, because lanes read their parts of rows as vectors. A
-lane of the large tile holds 8 x 16 sums: six 16-byte loads feed 128 multiply-adds, and no value changes its layout.
+A block is one warpgroup with a tile of sums in registers. cp.async copies slices of K to SMEM, several stages ahead. In
+SMEM, M lies along the rows of A and N along those of B, for every order in GMEM, because lanes read their parts of rows
+as vectors. A lane of the large tile holds 8 x 16 sums: it loads 16 bytes six times for 128 multiply-adds, and no value
+changes its layout.
 
 Two such blocks share a multiprocessor: while one waits at its barrier, the other multiplies.
 """
@@ -42,7 +43,7 @@ class LaneConfig:
 
 
 _ALONG_ROWS = (((1, 4), (1, 8), (1, 16), (0, 4), (0, 8)), ((0, 16), (0, 32)))
-# (registers, lanes, warps): rows and columns come by fours, so that operands are read 16 bytes at a time
+# (registers, lanes, warps). A lane holds rows and columns by fours, so that it reads operands 16 bytes at a time
 _SPREAD: dict[tuple[int, int], Any] = {
     (128, 128): (((0, 4, 1), (0, 2, 64), (1, 4, 1), (1, 4, 32)), *_ALONG_ROWS),
     (64, 64): (((0, 4, 1), (1, 4, 1), (1, 2, 32)), *_ALONG_ROWS),
@@ -57,14 +58,14 @@ TILES = tuple(_SPREAD)
 def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
     """The kernel `(a, b, *operands of the steps) -> out`; a and b have the dtype of the sums.
 
-    Extents of the problem that are Dims come from each call.
+    Each call gives the extents of the problem that are Dims.
     """
     p, t = problem, config
     wide, layout = p.wide, config.layout
     row, column = (layout.reduce((axis,), keepdims=False) for axis in (1, 0))
 
     def multiply(p: Problem, place: TilePlace, a: Any, b: Any, refs: Any, a_smem: Any, b_smem: Any) -> None:
-        _, rest = p.scales_of(refs)  # of no products
+        _, rest = p.scales_of(refs)  # this kernel takes no scales
         extra, out, peak = outputs(p, rest)
         part, batch = place.part, place.batch
         steps: Any = steps_of(p, t.tile_k)
@@ -85,7 +86,7 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
             return x, kd.load(b_smem.at[slot, k, : t.tile_n], layout=column)[None, :]
 
         def plus(acc: Any, x: Any, y: Any) -> Any:
-            # a row times a column has an open layout; a first addition, which is free, fixes it
+            # a row times a column has an open layout; adding it to zeros, which is free, fixes the layout
             return kd.fma(x, y, acc) if wide.is_float else (zero + x) * y + acc
 
         def product(start: Any) -> Any:

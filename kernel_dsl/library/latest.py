@@ -12,11 +12,11 @@ Launch = Callable[..., Any]  # `(kernel, args, out=None) -> results`
 
 
 class Unseen(Exception):
-    """A launch of a call that resembles the latest one is new: the slow path takes the whole call."""
+    """A call resembles an earlier one, but one of its launches is new, so the slow path takes the whole call."""
 
 
 def seen_call(kernel: Kernel, args: Sequence[Any], out: Any, stream: Any) -> Any:
-    """The result of a call like an earlier one on a GPU; `UNSEEN` for any other call, and nothing was done."""
+    """The result of a call like an earlier one on a GPU. `UNSEEN` for any other call, without a launch."""
     fast = kernel._fast  # pyright: ignore[reportPrivateUsage]
     if fast is None:
         return UNSEEN
@@ -29,7 +29,7 @@ def seen_call(kernel: Kernel, args: Sequence[Any], out: Any, stream: Any) -> Any
 
 
 def launching(stream: Any, interpret: Any) -> Launch:
-    """Plain calls of kernels."""
+    """A function that calls kernels plainly."""
     return lambda kernel, args, out=None: kernel(*args, out=out, stream=stream, interpret=interpret)
 
 
@@ -49,9 +49,10 @@ Seen = Callable[[list[Any], Any, Any], Any]
 
 
 class Latest:
-    """Calls by their options and shapes, and what launches their kernels for arrays that these have seen the like of.
+    """Earlier calls, by their options and shapes, with functions that launch their kernels again for arrays of the same
+    kind.
 
-    A model's step calls a function with many options in turn, so that more than the latest call is worth remembering.
+    A model's step calls a function with many options in turn, so it pays to keep more than the latest call.
     """
 
     MANY = 1024  # options and shapes that are kept
@@ -70,25 +71,26 @@ class Latest:
             if len(self._known) >= self.MANY:
                 self._known.clear()
             self._known[like] = self._newest[1]
-        except TypeError:  # an option that has no hash
+        except TypeError:  # an option can't be hashed
             pass
 
     def forget(self) -> None:
-        """Send the next calls the slow path."""
+        """Make the next calls take the slow path."""
         self._newest: tuple[Any, tuple[Seen, ...]] = (None, ())
         self._known: dict[Any, tuple[Seen, ...]] = {}
 
     def call(self, key: tuple[Any, ...], inputs: list[Any], out: Any, stream: Any) -> Any:
-        """The result if there was a call with those options and shapes, and kernels have seen such arrays; else `UNSEEN`.
+        """The result, if there was a call with these options and shapes whose kernels took arrays of this kind;
+        otherwise `UNSEEN`.
 
-        Then no array of the caller's was written.
+        With `UNSEEN`, no array of the caller was written.
         """
         like = (key, getattr(inputs[0], "shape", None), getattr(inputs[1], "shape", None))
         newest, found = self._newest
         try:
             if newest != like:
                 found = self._known.get(like, ())
-                if found:  # an option of a wrong kind is not kept: it may not even be compared with others
+                if found:  # an option of a wrong kind is not kept; comparing it with others may fail
                     self._newest = like, found
             for seen in found:
                 try:
@@ -97,6 +99,6 @@ class Latest:
                     continue
                 if made is not UNSEEN:
                     return made
-        except (TypeError, ValueError):  # an option that is an array, or no dtype: the slow path has words
+        except (TypeError, ValueError):  # an option is an array or no dtype: the slow path raises the error
             pass
         return UNSEEN
