@@ -74,7 +74,7 @@ class FirstSizes(Memory):
     def sizes(self, kind: Any, most: int, **sizes: tuple[int, int]) -> list[Any]:
         """Sizes, or Dims of these names if calls of this kind came with others before and these are from 1 to `most`.
 
-        `most` also gives a divisor for each size, which divides it in all calls.
+        `sizes`: for each name, the size and a number that divides it in all calls.
         """
         given = [n for n, _ in sizes.values()]
         if not 0 < min(given) <= max(given) <= most or not self.comes_again(kind, given):

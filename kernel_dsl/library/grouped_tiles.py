@@ -27,8 +27,8 @@ class RowGroups:
     by_offsets: bool = False
 
     def opened(self, unit: int = 1) -> RowGroups | None:
-        """The groups for any number of rows that is a multiple of `unit`; None if 32 bits don't hold
-        numbers of tiles.
+        """The groups for any number of rows that is a multiple of `unit`; None if 32 bits can't hold the sums of their
+        sizes.
         """
         most = min(MOST_ROWS, ((1 << 31) - 1) // max(self.count, 1)) // unit * unit
         return replace(self, rows=dim_of("rows", most, unit)) if 0 < self.rows <= most else None

@@ -65,12 +65,12 @@ class MatmulPlan:
     """The kernels of a product, and the form of their arrays.
 
     `turns`: whether the last two axes of a and of b are exchanged. `flipped`: the transposed product is computed.
-    `packings`: of the kernels' left and right sides, for `pack`. `combine` makes the result from the sums of `kernel`,
-    or is None; `apart`: each right side of a gated product has its own launch. `folded`: the result's shape, if a's
-    batch axes became rows. `peaks`: the result is a pair. `own`: the operands of steps that `kernel` takes for each
-    right side, before all others. `simple`: kernels take the matrices directly, apart from `turns`, with one right
-    side. `extra`: steps have operands. `packed`: b is a `PackedInt4`. `turned`: the operands of steps whose last axes
-    are exchanged.
+    `packings`: the packings of the kernels' left and right sides, for `pack`. `combine`, if any, makes the result from
+    the sums of `kernel`; `apart`: each right side of a gated product has its own launch. `folded`: the result's shape,
+    if a's batch axes became rows. `peaks`: the result is a pair. `own`: for each right side, the operands of steps that
+    `kernel` takes before all others. `simple`: there is one right side, and kernels take the matrices directly, except
+    for `turns`. `extra`: whether steps have operands. `packed`: b is a `PackedInt4` or `PackedMxfp4`. `turned`: the
+    operands of steps whose last axes are exchanged.
     """
 
     kernel: Any
@@ -89,12 +89,12 @@ class MatmulPlan:
     turned: tuple[int, ...] = ()
 
     def scales(self, extra: list[Any]) -> tuple[list[list[Any]], list[Any]]:
-        """The operands that `kernel` takes for each right side, and all other operands of steps."""
+        """(for each right side the operands that `kernel` takes, all other operands of steps)."""
         moved = {i for places in self.own for i in places}
         return [[extra[i] for i in places] for places in self.own], [x for i, x in enumerate(extra) if i not in moved]
 
     def sides(self, a: Any, rights: list[Any]) -> list[Any]:
-        """All operands with axes in the order of memory, the left one first."""
+        """(the left side, the right sides), with axes in the order of memory."""
         packed = isinstance(rights[0], PackedInt4)
         if self.folded:
             a = a.reshape(-1, a.shape[-1])
@@ -152,7 +152,7 @@ class MatmulPlan:
             return out
         if not self.folded:
             return result
-        if isinstance(result, tuple):  # the greatest magnitude has no axes; other results have all of them
+        if isinstance(result, tuple):  # the greatest magnitude has no axes; other results have all axes
             return tuple(x.reshape(self.folded) if x.shape else x for x in result)
         return result.reshape(self.folded)
 
@@ -197,7 +197,7 @@ class MatmulPlan:
 def check_packings(a: Any, b: Any, o: MatmulOptions) -> None:
     """Raise `BadCallArgument`, `BadCallValue` for packed or sparse operands that the rest of a call excludes."""
     if isinstance(a, PackedInt4):
-        hint = "numbers of 4 bits are b: multiply the transposed matrices"
+        hint = "numbers of 4 bits can only be b: multiply the transposed matrices"
         raise BadCallArgument(kernel="matmul", what=f"a is a {type(a).__name__}", hint=hint)
     if isinstance(a, SparseMatrix):
         check_sparse(a, b, o)
@@ -206,13 +206,13 @@ def check_packings(a: Any, b: Any, o: MatmulOptions) -> None:
 
 
 def widened(dtype: Any) -> Any:
-    """The dtype that 4-bit numbers are widened to, beside a's dtype."""
+    """The dtype that 4-bit numbers are widened to, for an a of this dtype."""
     found = as_dtype(dtype)
     return as_dtype("bfloat16") if found.itemsize == 1 else found
 
 
 def _converts(x: Any, extra: list[Any]) -> bool:
-    """Whether numbers beside an operand become float64, as precise as the product."""
+    """Whether the numbers among the operands become float64, like the product's sums."""
     return any(isinstance(n, float) for n in extra) and hasattr(x, "dtype") and as_dtype(x.dtype).name == "float64"
 
 
@@ -377,12 +377,12 @@ class Matmul:
         return [made for kernel in kernels.values() for made in kernel.specialisations()]
 
     def with_sums(self, a: Any, b: Any, o: MatmulOptions, interpret: Any) -> tuple[Any, Any, Any]:
-        """A gated product, and the two that its gate joined, in the dtype of the result: its gradient takes them."""
+        """(a gated product, the two products that its gate joined, in the dtype of the result), for its gradient."""
         plan, rights, extra = self._plan(a, b, o, None, keeps=True)
         return plan.run(a, rights, extra, None, None, interpret)
 
     def describe(self, a: Any, b: Any, out_dtype: Any, bias: Any, c: Any) -> tuple[Problem, list[Any]]:
-        """The product of operands in their own order in memory, and the arrays of a kernel for it."""
+        """(the product of operands in their own order in memory, the arrays of its kernel)."""
         r = request(a, b, MatmulOptions(out_dtype=out_dtype, bias=bias, c=c), None)
         sides = [turned(x) if turn else x for x, turn in zip((a, b), r.turns, strict=True)]
         return laid(r.problem, (None, None), r.left, r.right), [*sides, *(x for x in (bias, c) if x is not None)]
@@ -390,7 +390,7 @@ class Matmul:
     def _plan(
         self, a: Any, b: Any, o: MatmulOptions, target: str | None, out: Any = None, keeps: bool = False
     ) -> tuple[MatmulPlan | ComplexPlan, list[Any], list[Any]]:
-        """The plan of a call, its right sides and the operands of its steps."""
+        """(the plan of a call, its right sides, the operands of its steps)."""
         if o.gated is not None or isinstance(b, (tuple, list)) or isinstance(o.b_scale, (tuple, list)):
             check_pairs(b, o)
         if o.dropout is not None or not isinstance(o.operands, tuple) or o.operands or o.gated is not None:
@@ -440,16 +440,16 @@ def plan_of(r: Request, config: MatmulConfig | None, target: str | None) -> Matm
     if found is not None:
         return plan_by(r, found, machine.limits.multiprocessors)
     found = route(r.problem, r.left, r.right, r.family, config, machine)
-    # the result of `lower` must not depend on earlier calls
+    # the results of `lower` must not depend on earlier calls
     return plan_by(r, found, machine.limits.multiprocessors, config is not None or target is not None)
 
 
 def plan_by(r: Request, found: Route, blocks: int, chosen: bool = True) -> MatmulPlan:
-    """The kernels of a request by one route, on `blocks` multiprocessors; `chosen`: with exactly its configuration."""
+    """The kernels of a request by one route, on `blocks` multiprocessors; `chosen`: keep the route's configuration."""
     found = found if chosen else found.serving(blocks)
     laid_out = [p for p in found.packings if p is not None]
     if laid_out or found.kernel != "fast":
-        words = [f"{p.dtype} rows laid out anew as {p.to}" for p in laid_out]
+        words = [f"{p.dtype} rows copied as {p.to}" for p in laid_out]
         _log.info("matmul: the %s kernel; %s", found.kernel, ", ".join(words) or "operands as they are")
     p, pack = r.problem, found.pack()
     return MatmulPlan(

@@ -25,12 +25,12 @@ HALF = TILE_M // CONSUMERS  # rows of a consumer
 PARTS = 16  # parts in which a tile of rows is sent
 PIECE = 4096  # elements that a warpgroup sends at a time
 GROUP = 8
-REGISTERS = {"multiply": 224, "load": 56}  # of a lane; three warpgroups have 504
+REGISTERS = {"multiply": 224, "load": 56}  # registers a lane; three warpgroups have 504
 
 
 @dataclass(frozen=True)
 class MeshProduct:
-    """(M, K) @ (K, N) on each device, tiles of TILE_M x `tile_n`; of the M rows each device owns M // devices."""
+    """(M, K) @ (K, N) on each device, in tiles of TILE_M x `tile_n`. Each device owns M // devices of the rows."""
 
     M: int
     N: int
@@ -45,12 +45,12 @@ class MeshProduct:
 
     @property
     def own(self) -> int:
-        """Rows of a device."""
+        """The number of rows of a device."""
         return self.M // self.mesh.size
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Tiles of a device's rows."""
+        """The number of tiles of a device's rows."""
         return self.own // TILE_M, kd.cdiv(self.N, self.tile_n)
 
     @property
@@ -101,9 +101,10 @@ class MeshProduct:
     # --- what warpgroups do -----------------------------------------------------------------------
 
     def begin(self, semaphore: Any) -> Callable[[Any], Any]:
-        """What `load` does `between` steps: it waits until the peers have begun, which no store to them comes before.
+        """A function that `load` calls `between` steps. It waits until the peers have begun, because no store to them
+        may come earlier.
 
-        The first stages are loaded meanwhile: a tile is stored when all of its steps are.
+        Meanwhile the first stages are loaded. A tile is stored only after the loads of all its steps.
         """
         if self.steps < 3:
             wait_for_all(semaphore, self.mesh, self.timeout)
@@ -239,7 +240,9 @@ def sender(
 
 
 def take_back(flags: Any, numbers: Sequence[Any], count: int, blocks: int, timeout: float | None) -> None:
-    """The last block resets `flags`: it takes `count` from each of `numbers` after all blocks have waited."""
+    """Reset `flags`: after all blocks have waited, the last one subtracts `count` from the flags with these
+    `numbers`.
+    """
     done = kd.get_global(kd.SemaphoreType.REGULAR)
     kd.semaphore_signal(done)
 

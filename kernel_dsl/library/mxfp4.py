@@ -23,7 +23,7 @@ from .int4_numbers import BLOCK, HALF, HALF_BYTES, UNIT, floats_of, power_of
 from .operands import array_address, signature
 
 NAME = "pack_mxfp4"
-LARGEST = 2  # exponent of the greatest number, 6
+LARGEST = 2  # the exponent of the greatest number, 6
 BIAS, PLACE = 127, 23  # bias and position of float32's exponent
 # midpoints between numbers, and whether a tie goes to the greater one, whose last bit is 0
 HALVES = ((0.25, False), (0.75, True), (1.25, False), (1.75, True), (2.5, False), (3.5, True), (5.0, False))
@@ -45,7 +45,7 @@ class PackedMxfp4(PackedInt4):
 
     @property
     def described(self) -> tuple[Any, ...]:
-        """What a plan depends on."""
+        """The properties that a plan depends on."""
         return (NAME, self.shape, *(signature(x, "matmul") for x in self.arrays))
 
     @property
@@ -62,7 +62,7 @@ class PackedMxfp4(PackedInt4):
 
 @cache
 def pack_kernel(K: Any, N: Any, dtype: Any) -> Any:
-    """The kernel `w -> (data, scales)`. Dims are each call's own."""
+    """The kernel `w -> (data, scales)`. Each call gives Dims."""
     blocks = kd.cdiv(K, BLOCK)
 
     def body(w: Any, data: Any, scales: Any) -> None:
@@ -101,7 +101,7 @@ def pack_kernel(K: Any, N: Any, dtype: Any) -> Any:
 
 @cache
 def unpack_kernel(K: Any, N: Any, dtype: Any) -> Any:
-    """The kernel `(data, scales) -> w`, (N, K rounded up to whole blocks). Dims are each call's own."""
+    """The kernel `(data, scales) -> w`, (N, K rounded up to whole blocks). Each call gives Dims."""
     blocks, shapes, out = unpacked_form(K, N, 1, dtype)
 
     def body(data: Any, scales: Any, out: Any) -> None:
@@ -137,7 +137,7 @@ def pack_mxfp4(w: Any, *, stream: Any = None, interpret: Any = None) -> PackedMx
         raise BadCallArgument(kernel=NAME, what=what, hint="w is (K, N), float16, bfloat16 or float32")
     K, N = int(w.shape[0]), int(w.shape[1])
     if not K or not N:
-        raise BadCallValue(kernel=NAME, what=f"w is {(K, N)}", hint="it has a row and a column, or more")
+        raise BadCallValue(kernel=NAME, what=f"w is {(K, N)}", hint="give it a row and a column or more")
     sizes = _first.sizes((NAME, as_dtype(w.dtype)), MOST, K=(K, 1), N=(N, 1))
     data, scales = pack_kernel(*sizes, as_dtype(w.dtype))(w, stream=stream, interpret=interpret)
     return PackedMxfp4(data, scales, None, (K, N), HALF)

@@ -16,14 +16,14 @@ from kernel_dsl.jax import is_traced
 from ..refs import strides_of
 
 UNIT = 16  # bytes: TMA needs addresses and strides that are multiples of it
-MAX_RANK = 5  # of a tensor that TMA copies
+MAX_RANK = 5  # the highest rank of a tensor that TMA copies
 
 
 @dataclass(frozen=True)
 class Operand:
     """Matrices (*batch, rows, depth) and their layout in memory: `rows` is the product's rows or columns, `depth` is K.
-    `along_k`: neighbours lie along K, else along rows. `tma`: TMA can read them in place. `contiguous`: they have no
-    gaps, and rows are multiples of 16 bytes. `piece`: bytes of neighbours that lanes can copy together.
+    `along_k`: neighbours in memory lie along K, otherwise along rows. `tma`: TMA can read them in place. `contiguous`:
+    they have no gaps, and rows are multiples of 16 bytes. `piece`: neighbouring bytes that a lane can copy at once.
     """
 
     dtype: DType
@@ -77,7 +77,7 @@ def why_not_tma(shape: Any, strides: Any, item: int, address: int) -> str:
     if len(shape) > MAX_RANK:
         return f"it has {len(shape)} axes, and TMA copies {MAX_RANK}"
     if strides[-1] != 1 and shape[-1] > 1:
-        return "it is strided along its rows"
+        return "its rows are not contiguous"
     for n, s in zip(shape[:-1], strides[:-1], strict=True):
         if n > 1 and (s < 0 or s * item % UNIT):
             return f"its strides are {tuple(strides)}, and TMA needs rows at multiples of {UNIT} bytes"
@@ -106,7 +106,7 @@ class TurnedStruct:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """In bytes, as NumPy's."""
+        """The strides in bytes, as in NumPy."""
         item = as_dtype(self.dtype).itemsize
         return item, self.T.shape[1] * item
 
@@ -134,7 +134,7 @@ def array_address(x: Any) -> int:
         return int(x.data_ptr())
     if hasattr(x, "__array_interface__"):
         return int(x.__array_interface__["data"][0])
-    return int(getattr(getattr(x, "data", None), "ptr", 0))  # CuPy's
+    return int(getattr(getattr(x, "data", None), "ptr", 0))  # a CuPy array
 
 
 def out_refusal(out: Any) -> str:
@@ -155,7 +155,7 @@ def check_apart(out: Any, inputs: Mapping[str, Any], kernel: str) -> None:
     address = array_address(out)
     for name, x in inputs.items():
         if address and array_address(x) == address and math.prod(x.shape):
-            what, hint = f"out= is the memory of {name}", f"{name} is read until the end; pass another array, or none"
+            what, hint = f"out= is the memory of {name}", f"{name} is read until the end; pass another array"
             raise BadCallValue(kernel=kernel, what=what, hint=hint)
 
 

@@ -1,11 +1,11 @@
 """Packs an operand into a workspace: contiguous rows at multiples of 16 bytes, in the dtype of the product.
 
-The fast kernels need this for odd strides and addresses, for operands of 8 or 32 bits that are not contiguous along K, and for
-dtypes that are widened first. It takes the time of its bytes: the operand read once and written once.
+The fast kernels need this for odd strides and addresses, for operands of 8 or 32 bits that are not contiguous along K,
+and for dtypes that are widened first. Its time is that of reading the operand once and writing it once.
 
-A lane holds 16 bytes of each of a few rows of the result; eight lanes write 128 neighbouring bytes. If the source is
-contiguous across those rows, four lanes read 32 bytes of one. So both sides move whole sectors, and lanes transpose elements in
-their registers.
+A lane holds 16 bytes of each of a few rows of the result, and eight lanes write 128 neighbouring bytes. If the source
+is contiguous across these rows, four lanes read 32 neighbouring bytes of it. So reads and writes move whole sectors,
+and lanes transpose elements in their registers.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ TF32_BITS = 13  # bits of a float32's mantissa that tf32 lacks
 
 @dataclass(frozen=True)
 class Packing:
-    """An operand (*batch, rows, columns) whose columns become neighbours; `turned`: the argument is (*batch, columns, rows).
+    """An operand (*batch, rows, columns) whose columns become neighbours; `turned`: the argument is (*batch, columns,
+    rows).
 
-    `split`: the result holds each number as a sum of two of tf32's precision: first all high parts of a row, then the
-    low ones. `aligned`: the operand is contiguous, and its rows are multiples of a vector.
+    `split`: the result holds each number as a sum of two of tf32's precision: first all high parts of a row, then all
+    low parts. `aligned`: the operand is contiguous, and its rows are multiples of a vector.
     """
 
     rows: int
@@ -49,9 +50,9 @@ class Packing:
 
     @property
     def width(self) -> int:
-        """Columns of one part of the result: the operand's own, then zeros."""
+        """The number of columns of one part of the result: the operand's columns, then zeros."""
         if is_open(self.columns):
-            return self.columns  # a Dim is whole vectors
+            return self.columns  # a Dim is a multiple of whole vectors
         unit = SPLIT if self.split else VECTOR // self.to.itemsize
         return -(-self.columns // unit) * unit
 
@@ -62,7 +63,7 @@ class Packing:
 
     @property
     def open(self) -> bool:
-        """Whether extents are Dims, each call's own."""
+        """Whether extents are Dims, whose values each call gives."""
         return is_open(*self.batch, self.rows, self.columns)
 
     @property
@@ -71,7 +72,7 @@ class Packing:
         return (*self.batch, *((self.columns, self.rows) if self.turned else (self.rows, self.columns)))
 
     def of(self, source: Any) -> Packing:
-        """The packing with the extents of a launch."""
+        """The packing with the extents of the launch."""
         if not self.open:
             return self
         rows, columns = source.shape[-2:] if not self.turned else (source.shape[-1], source.shape[-2])
@@ -99,7 +100,7 @@ class Packing:
 def pack_kernel(packings: tuple[Packing, ...], early: bool = False) -> Any:
     """The kernel `(*operands) -> results`, one for each; a tuple where there are several.
 
-    `early`: the kernel after it starts while this one ends.
+    `early`: the next kernel starts while this one ends.
     """
 
     def body(*refs: Any) -> None:
@@ -138,7 +139,7 @@ def _pack(p: Packing, source: Any, out: Any, number: Any) -> None:
         out[(*batch, rows, columns)] = x
         return
     high = rounded(x)
-    # an infinite or NaN high part has no rest
+    # an infinite or NaN high part has the low part 0
     low = kd.where(kd.isfinite(high), rounded(x - high), 0.0)
     out[(*batch, rows, columns)] = high
     out[(*batch, rows, kd.ds(column * width + p.width, width))] = low

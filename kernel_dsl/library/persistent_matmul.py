@@ -63,12 +63,12 @@ class MatmulConfig:
 
     @property
     def blocks(self) -> int:
-        """Blocks of a cluster."""
+        """The number of blocks of a cluster."""
         return self.cluster * self.cluster_n
 
     @property
     def rows(self) -> int:
-        """Rows of the result that one consumer computes at a time."""
+        """The number of rows of the result that one consumer computes at a time."""
         return self.tile_m if self.ping_pong else self.tile_m // self.consumers
 
 
@@ -93,9 +93,9 @@ def matmul_kernel(
 ) -> Any:
     """The kernel `(a, b[, bias][, c], *operands of the steps) -> out` for a problem, on `blocks` multiprocessors.
 
-    With a `gate` b comes twice, and half of a tile's columns are products of each; no clusters then, and nothing `swapped`.
-    With `keeps` both are results after `out`.
-    Extents of the problem that are Dims are each call's own. `early`: it starts while the kernel before it ends.
+    With a `gate` b is given twice, and half of a tile's columns are products of each; the configuration then has no
+    clusters and is not `swapped`. With `keeps` both products are results after `out`. Each call gives the extents of
+    the problem that are Dims. `early`: the kernel starts while the kernel before it ends.
     """
     p, t = problem.swapped if config.swapped else problem, config
     end_steps = (*p.all_steps, *(() if activation is None else (EpilogueStep("activation", function=activation),)))
@@ -111,7 +111,7 @@ def matmul_kernel(
     tiles_m, tiles_n, total = clusters_of(p)
     shape: tuple[Any, ...] = (*p.batch, problem.M, problem.N)
     steps: Any = steps_of(p, t.tile_k)
-    held = 2 if p.int4 or p.sparse else 1  # elements of K for one stored in a
+    held = 2 if p.int4 or p.sparse else 1  # elements of K for each stored element of a
     marks = t.tile_k // meta_step(p.dtype) if p.sparse else 0  # rows of metadata in a stage
     a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k // held)
     b_shape = (t.tile_n, t.tile_k) if p.b_transposed else (t.tile_k, t.tile_n)
@@ -123,9 +123,9 @@ def matmul_kernel(
 
     producer = t.consumers
     turns = t.consumers if t.ping_pong else 1  # consumers with different tiles
-    releases = t.consumers // turns  # of a stage
+    releases = t.consumers // turns  # consumers that release a stage
     axes = tuple(name for name, size in (("cluster", t.cluster), ("cluster_n", t.cluster_n)) if size > 1)
-    parts = width // t.epilogue_n  # of a tile, on its way out
+    parts = width // t.epilogue_n  # parts in which a tile is stored
     stores = parts * (3 if p.keeps else 1)
     ring = min(t.epilogue_stages, stores)
     out_shape = (t.epilogue_n, rows) if t.swapped else (rows, t.epilogue_n)
@@ -140,7 +140,7 @@ def matmul_kernel(
             if p.softmax and not p.exponentials
             else {"out_smem": swizzled(*out_shape, p.out_dtype, t.consumers * ring)}
         ),
-        # one for each consumer with tiles of its own: a waiter must see every phase
+        # one barrier for each consumer with its own tiles, because a waiter must see every phase
         "loaded": kd.Barrier(num_arrivals=arrivals, num_barriers=turns * t.stages),
         "consumed": kd.ClusterBarrier(collective_axes=axes, num_arrivals=releases, num_barriers=t.stages)
         if axes
@@ -152,7 +152,7 @@ def matmul_kernel(
     }
 
     def take_sizes(a: Any, b: Any) -> None:
-        """Take the sizes that come from the launch."""
+        """Set the sizes to those of the launch."""
         nonlocal p, shape, tiles_m, tiles_n, total, steps
         here = at_launch(problem, a, b)
         p, shape = here.swapped if t.swapped else here, (*here.batch, here.M, here.N)
@@ -160,7 +160,7 @@ def matmul_kernel(
         steps = steps_of(p, t.tile_k)
 
     def do_nothing_unless(flag: Any) -> None:
-        """No tiles, where the flag is 0."""
+        """Compute no tiles if the flag is 0."""
         nonlocal total
         total = kd.where(flag[...] != 0, clusters_of(p)[2], 0)
 
@@ -264,7 +264,9 @@ def matmul_kernel(
             return factors_of(pair[0], pair[1] if factors > 1 else None, p.b_dtype)
 
         def left_of(slot: Any, half: int, factors: Any) -> Any:
-            """Half of a stage of this consumer's A, in registers for wgmma; for 4-bit integers 32 elements of K."""
+            """A part of a stage of this consumer's A, in registers for wgmma: half of it, or 32 elements of K for 4-bit
+            numbers.
+            """
             own_rows = kd.ds(share * rows, rows) if p.int4 else None
             if p.mxfp4:
                 codes = kd.load(factors_smem.at[slot, half, own_rows], layout=kd.Layout.WGMMA_ROW)
@@ -443,7 +445,7 @@ def check_counts(config: Any, kernel: str) -> None:
         if value < 1:
             raise BadCallValue(kernel=kernel, what=what, hint="a positive int")
     if config.stages < 2:
-        hint = "2 or more: the kernel releases a stage one step after its product began"
+        hint = "2 or more, because the kernel releases a stage one step after its product began"
         raise BadCallValue(kernel=kernel, what=f"config.stages={config.stages}", hint=hint)
 
 

@@ -26,8 +26,8 @@ class EpilogueStep:
     """One operation on sums: `kind` is a function of epilogue.py.
 
     `operands`: the axes of each of its arrays, which are the kernel's arguments after a and b, in order; None for a
-    number. `function`: the caller's function, for kinds that take one; `word`: another argument of a kind: a gate's
-    name, or "by columns", in which order dropout counts elements.
+    number. `function`: the caller's function, for kinds that take one. `word`: another argument of some kinds: a gate's
+    name, or "by columns" if dropout counts elements by columns.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class EpilogueStep:
 
     @property
     def swapped(self) -> EpilogueStep:
-        """The same of the transposed result."""
+        """The same step for the transposed result."""
         turned = tuple(axes and tuple(_OTHER.get(a, a) for a in axes) for axes in self.operands)
         return replace(self, operands=turned, word="by columns" if self.kind == "dropout" else self.word)
 
@@ -56,25 +56,25 @@ class Problem:
     """A product: a is (M, K), or (K, M) with `a_transposed`; b is (K, N), or (N, K) with `b_transposed`.
 
     `bias` (N,) and `accumulate` (M, N) are added first; `steps` follow. `batch`: extents of the result's leading axes;
-    `a_batch`, `b_batch`: those of a and b, as many, 1 where all products share it. `parts` of K are summed up apart: the
-    result is then (parts, *batch, M, N). `thrice`: a holds [high, low] along K, and so does b, each `depth` long:
-    low * high + high * low + high * high is summed up.
-    `promoted`: the tensor cores' sums are added up in float32 registers every so often.
-    `groups`: rows of a belong to groups, each with a b of its own; their sizes or offsets are a kernel's argument after b.
-    `lanes`: elements that a lane stores at a time where TMA can't store the result, else 0.
-    `a_scaled`: a comes with a scale (M, blocks of 128 of K) for each row and block; `b_scaled`: b with one for each block and
-    column ("columns") or 128 columns ("blocks"), (blocks of K, N or blocks of N). These are kernels' arguments after b.
-    `a_scale_batch`, `b_scale_batch`: extents of the leading axes that they have; None where those of a pair for b differ.
-    `gate`: two products share a: b is given twice, as the one that gates and the one that is gated. The steps that each takes on
-    its own are `gated`; `gate` joins the two, and `steps` follow. `keeps`: the two are results too, after it, for its gradient.
-    `softmax`: what is kept of the result is, for each row and each tile along N, that many of: the greatest element, the sum of
-    exp(element - greatest), the sum of the elements; float32 (softmax, tiles, M). `exponentials`: before these, exp(element - its
-    row's shift) is a result, in `out_dtype`, and the sums are those of these. The shifts, float32 (M,), and an int32 (), 0 where
-    there is nothing to do, are the kernel's last arguments.
-    `int4`: the int8 side holds two numbers of 4 bits a byte, as `PackedInt4` says, and so many of K share a scale; the scales,
-    and with `int4_zeros` the zeros, are a kernel's arguments after b.
-    Where 32 of K share one, the numbers are mxfp4's, and scales bytes.
-    `sparse`: a is the half of a matrix that `SparseMatrix` stores; its metadata is a kernel's argument after b.
+    `a_batch`, `b_batch`: the leading extents of a and b, as many as `batch` has; 1 if all products share the operand.
+    `parts` of K have separate sums: the result is then (parts, *batch, M, N). `thrice`: a and b hold [high, low] along
+    K, each `depth` long, and the sums are those of low * high + high * low + high * high. `promoted`: the tensor cores'
+    sums are regularly added to sums in float32 registers. `groups`: rows of a belong to groups, and each group has its
+    own b. The sizes or offsets of the groups are a kernel's argument after b. `lanes`: elements that a lane stores at a
+    time where TMA can't store the result, else 0. `a_scaled`: a comes with a scale (M, blocks of 128 of K) for each row
+    and block; `b_scaled`: b with one for each block and column ("columns") or 128 columns ("blocks"), (blocks of K, N
+    or blocks of N). These are kernels' arguments after b. `a_scale_batch`, `b_scale_batch`: the extents of these
+    scales' leading axes; None if those of a pair for b differ. `gate`: two products share a. b is given twice, first
+    the gate's, then the gated one. Each product has its own steps, `gated`; then `gate` joins the two, and `steps`
+    follow. `keeps`: the two products are also results, after the joined one, for gradients. `softmax`: the result is
+    float32 (softmax, tiles, M). For each row and each tile along N it has the first `softmax` of: the greatest element,
+    the sum of exp(element - greatest), the sum of the elements. `exponentials`: exp(element - its row's shift), in
+    `out_dtype`, is a result before these, and the sums are sums of these exponentials. The kernel's last arguments are
+    then the shifts, float32 (M,), and an int32 () flag, 0 if there is nothing to do. `int4`: the int8 side holds two
+    numbers of 4 bits a byte, in the order of `PackedInt4`, and this many of K share a scale. The scales, and with
+    `int4_zeros` the zeros, are a kernel's arguments after b. If 32 of K share a scale, the numbers are mxfp4 and the
+    scales are bytes. `sparse`: a holds the stored half of a `SparseMatrix`; its metadata is a kernel's argument after
+    b.
     """
 
     M: int
@@ -111,7 +111,7 @@ class Problem:
 
     @property
     def mxfp4(self) -> bool:
-        """Whether 4-bit numbers are floats."""
+        """Whether the 4-bit numbers are floats."""
         return self.int4 == HALF
 
     @lazy
@@ -143,7 +143,7 @@ class Problem:
 
     @property
     def named(self) -> bool:
-        """Whether its repr is complete: no step has a caller's function."""
+        """Whether the problem's repr describes it completely, because no step has a caller's function."""
         steps = (*self.steps, *self.gated[0], *self.gated[1], *((self.gate,) if self.gate else ()))
         return all(step.function is None for step in steps)
 
@@ -153,18 +153,18 @@ class Problem:
         return any(step.kind == "absmax" for step in self.steps)
 
     def scales_of(self, refs: Any) -> tuple[tuple[Any, Any], Any]:
-        """The scales of a and b (None without scales) at the front of some arguments, and the rest."""
+        """((the scales of a and b, None without scales), the rest) of arguments that begin with them."""
         rest = list(refs)
         pair = tuple(rest.pop(0) if has else None for has in (self.a_scaled, bool(self.b_scaled)))
         return (pair[0], pair[1]), rest
 
     def packs_of(self, refs: Any) -> tuple[tuple[Any, ...], Any]:
-        """Scales and zeros of 4-bit numbers, or metadata, at the front of some arguments, and the rest."""
+        """(scales and zeros of 4-bit numbers, or metadata; the rest) of arguments that begin with them."""
         count = (2 if self.int4_zeros else 1) if self.int4 else int(self.sparse)
         return tuple(refs[:count]), refs[count:]
 
     def results(self, *leading: int, tiles: int = 0) -> Any:
-        """The shapes and dtypes of what a kernel returns, which has so many tiles along N."""
+        """The shapes and dtypes of a kernel's results, with `tiles` tiles along N."""
         out = kd.ShapeDtypeStruct((*leading, *self.batch, self.M, self.N), self.out_dtype)
         if self.softmax:
             sums = kd.ShapeDtypeStruct((self.softmax, tiles, self.M), kd.float32)
@@ -174,18 +174,20 @@ class Problem:
         return (out, kd.ShapeDtypeStruct((), kd.float32, init=0.0)) if self.peaks else out
 
     def kept_of(self, refs: Any) -> tuple[tuple[Any, ...], Any]:
-        """The results beside the first, at the end of some arguments, and the rest: two products before their gate, or sums."""
+        """(the results after the first: two products before their gate, or sums; the rest) of arguments that end with
+        them.
+        """
         count = len(refs) - (2 if self.keeps else int(self.exponentials))
         return tuple(refs[count:]), refs[:count]
 
     @property
     def depth(self) -> int:
-        """Elements of K from the high to the low part of an operand that is multiplied `thrice`."""
+        """The number of elements of K from the high to the low part of an operand with `thrice`."""
         return -(-self.K // 32) * 32
 
     @lazy
     def accumulator(self) -> Any:
-        """The dtype that products are summed in."""
+        """The dtype of the sums of products."""
         both = (self.dtype, self.b_dtype)
         if not any(dtype.is_float for dtype in both):
             return kd.int64 if max(dtype.itemsize for dtype in both) == 8 else kd.int32

@@ -1,6 +1,6 @@
 """Gradients of the library's products under JAX and PyTorch: matmul with its epilogues, and convolutions.
 
-A gated product keeps its two sums, where it has gradients. The sums before an activation are not kept: the product is computed
+A gated product with gradients keeps its two sums. The sums before an activation are not kept: the product is computed
 again, with the gradient as an operand of its epilogue.
 """
 
@@ -27,7 +27,7 @@ from .sparse import SparseMatrix
 
 ADDED = ("bias", "c", "residual")
 FACTORS = ("scale", "a_scale", "b_scale", "out_scale")  # constants: they have no gradients
-# options with a rule
+# options with a derivative
 SMOOTH = ("out_dtype", "precision", "config", "activation", "dropout", "gated", "epilogue", "operands", *FACTORS)
 
 
@@ -41,7 +41,7 @@ def check_real(kernel: str, **arrays: Any) -> None:
     for name, x in arrays.items():
         found = as_dtype(x.dtype)
         if not _smooth(found) or found.itemsize == 1:
-            hint = "convert it to a float of 16 bits or more, and give that to the product"
+            hint = "convert it to a float of 16 bits or more before the product"
             raise BadCallArgument(kernel=kernel, what=f"{name} is {found}, which has no gradient", hint=hint)
 
 
@@ -52,20 +52,22 @@ def _smooth(dtype: Any) -> bool:
 
 
 def _conjugate(x: Any) -> Any:
-    """What a gradient is multiplied by for the factor x: PyTorch's gradients are conjugate, JAX' are not."""
+    """The factor of a gradient for a product with x. PyTorch's gradients need the conjugate of x, JAX's need x."""
     torch = _module(x).__name__ == "torch" and as_dtype(x.dtype).name == "complex64"
     return x.conj().resolve_conj() if torch else x
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """An array in another dtype: that of another array, or one by name."""
+    """An array in another dtype, given by another array or by name."""
     if not (hasattr(x, "to") and hasattr(x, "requires_grad")):
         return x.astype(dtype)
     return x.to(getattr(sys.modules["torch"], dtype) if isinstance(dtype, str) else dtype)
 
 
 def summed(gradient: Any, x: Any) -> Any:
-    """A gradient of the result's shape as the gradient of a broadcast operand; summed in float32 if it is narrower."""
+    """The gradient of a broadcast operand `x`, from one of the result's shape. Narrower gradients are summed in
+    float32.
+    """
     if tuple(gradient.shape) != tuple(x.shape) and as_dtype(gradient.dtype).itemsize < 4:
         gradient = cast(gradient, "float32")
     while len(gradient.shape) > len(x.shape):
@@ -91,7 +93,7 @@ def ones_of(x: Any, shape: tuple[int, ...], dtype: str) -> Any:
 
 
 def interleaved(x: Any, y: Any) -> Any:
-    """Columns of two matrices in turn."""
+    """One matrix with the columns of two matrices in turn."""
     module: Any = _module(x)
     return module.stack([x, y], -1).reshape(*x.shape[:-1], 2 * x.shape[-1])
 
@@ -140,7 +142,9 @@ def _arrays(x: Any) -> list[Any]:
 
 
 def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
-    """A call of `matmul`; a, b, `bias`, `c`, `residual` and operands have gradients; factors, packed and sparse ones none."""
+    """A call of `matmul`; a, b, `bias`, `c`, `residual` and operands have gradients; factors, packed and sparse
+    operands have none.
+    """
     forward = FUNCTIONS["matmul"]
     check_plain("matmul", how)
     given = options._asdict()
@@ -209,7 +213,7 @@ def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
 
 
 def _batches(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
-    """The broadcast batch axes of two arrays. Sizes may be symbols of PyTorch, which int() would fix."""
+    """The broadcast batch axes of two arrays. Sizes may be symbols of PyTorch; int() would make constants of them."""
     more = len(a) - len(b)
     pairs = list(zip([*[1] * -more, *a], [*[1] * more, *b], strict=True))
     if any(x != 1 and y != 1 and x != y for x, y in pairs):
@@ -219,7 +223,9 @@ def _batches(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
 
 
 def _keeps_sums(options: Any, sides: Sequence[Any]) -> bool:
-    """Whether a gated product keeps what its gate joined: not in a dtype that is narrower than the operands'."""
+    """Whether a gated product keeps the two products that its gate joins. A dtype narrower than the operands' is not
+    kept.
+    """
     if options.gated is None or any(_held(x) for x in sides):
         return False
     left, right = (as_dtype(x.dtype) for x in sides[:2])
@@ -230,9 +236,9 @@ def _keeps_sums(options: Any, sides: Sequence[Any]) -> bool:
 def _matmul_gradients(
     gradient: Any, a: Any, b: Any, o: dict[str, Any], sums: tuple[Any, ...], interpret: Any
 ) -> dict[str, Any]:
-    """The gradients of a, b (a pair where it is one; None of constants), of what is added and of operands, by name.
+    """The gradients, by name, of a, of b (a pair for a pair), of added arrays and of operands; None for constants.
 
-    `sums`: what a gate joined, if that was kept.
+    `sums`: the two products that a gate joined, if they were kept.
     """
     forward = FUNCTIONS["matmul"]
     odd = [n for n, x in o.items() if n not in (*SMOOTH, *ADDED) and x is not None and x is not False and x != ()]
@@ -254,14 +260,16 @@ def _matmul_gradients(
     if o["activation"] is not None or o["dropout"] is not None:
         again = {n: o[n] for n in ("bias", "c", "scale", "a_scale", "b_scale", "dropout")}
         operand = as_dtype((b if _held(a) else a).dtype)
-        alone = all(x is None for n, x in again.items() if n != "dropout")  # nothing else takes it than the products
+        alone = all(x is None for n, x in again.items() if n != "dropout")  # only the products use it
         wide = operand if alone or operand.itemsize >= 4 else "float32"
         gradient = forward(a, b, **again, epilogue=slope(o["activation"]), operands=(gradient,), out_dtype=wide, **how)
     return found | _plain_gradients(gradient, a, b, o, how)
 
 
 def _epilogue_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
-    """Compute the product once for the sums' gradient, and once for each array among the operands."""
+    """The gradients with an epilogue. The product is computed once for the sums' gradient, and once for each array
+    among the operands.
+    """
     again = {n: o[n] for n in ("bias", "c", "scale", "a_scale", "b_scale", "dropout")}
     again["out_dtype"] = "float32" if as_dtype(a.dtype).itemsize < 4 else as_dtype(a.dtype)
 

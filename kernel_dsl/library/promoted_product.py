@@ -15,7 +15,7 @@ import kernel_dsl as kd
 
 from .stage_product import following_slot
 
-RUN = 256  # elements of K in a sum that the tensor cores add up
+RUN = 256  # elements of K that the tensor cores add up in one sum
 
 
 def promoted_product(
@@ -29,9 +29,10 @@ def promoted_product(
     stages: int,
     consumed: Any,
 ) -> tuple[Any, Any]:
-    """The sums over `steps` stages of SMEM from `slot` on, as a value, with `run` of them in `acc` at a time; and the next slot.
+    """The sums over `steps` stages of SMEM from `slot` on, as a value, with `run` of them in `acc` at a time; and the
+    next slot.
 
-    `wait(slot)` returns when a stage is loaded; `left_of(slot)` and `right_of(slot)` are Refs to this warpgroup's A and
+    `wait(slot)` waits until a stage is loaded; `left_of(slot)` and `right_of(slot)` are Refs to this warpgroup's A and
     B.
     """
     start = kd.layout_cast(kd.zeros(acc.shape, kd.float32), kd.Layout.WGMMA)

@@ -1,11 +1,11 @@
-"""The inner loop of a product whose left side comes from registers, on its way from SMEM to the tensor cores.
+"""The inner loop of a product whose left side goes from SMEM through registers to the tensor cores.
 
-Lanes widen it there (int8 times bfloat16), or transpose it: wgmma reads operands of 32 bits from SMEM along K only, but its left
-side may come from registers in any order.
+Lanes widen it in registers (int8 times bfloat16), or transpose it: wgmma reads operands of 32 bits from SMEM only along
+K, but registers may hold its left side in any order.
 
-A step's K is cut in two parts or more. While the tensor cores multiply one, this warpgroup loads the next. One product is always
-in flight, across steps too: a part's registers are written again only when its product is done, and a stage is released
-when the first part of the next one is in flight.
+A step's K has two parts or more. While the tensor cores multiply one part, this warpgroup loads the next. One product
+is always in flight, across steps too. So a part's registers are written again only when its product is done, and a
+stage is released when the first part of the next stage is in flight.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def register_product(
 
     def products(slot: Any, left: Any, factors: Any, before: Any, step: Any) -> None:
         multiply(slot, 0, left)
-        kd.wgmma_wait(1)  # the last part of the step before is done
+        kd.wgmma_wait(1)  # the last part of the previous step is done
         kd.barrier_arrive(consumed.at[before], predicate=step > 0)
         multiply(slot, 1, left_of(slot, 1, factors))
         for index in range(2, parts):
@@ -58,7 +58,7 @@ def register_product(
     def end(step: Any, carry: Any) -> Any:
         slot, before, left, *factors = carry
         products(slot, left, factors, before, step)
-        kd.wgmma_wait(1)  # the part before the last is done, and its registers are free
+        kd.wgmma_wait(1)  # the part before the last is done, so its registers are free
         after = following_slot(slot, stages)
         kd.barrier_wait(loaded.at[after])
         factors = factors_of(after)

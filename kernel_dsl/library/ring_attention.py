@@ -1,8 +1,9 @@
 """`ring_attention`: each device has a part of the sequence, and its queries see the keys of all.
 
-Hopper has one kernel, `ring_attention_kernel.py`: it begins with its own keys while it sends them to the other devices, and
-continues with those of the devices before it as they arrive. So at any time each device uses the keys of a different peer, as in
-a ring. Other inputs use a kernel of lanes that reads keys in place: `ring_attention_general.py`.
+On Hopper one kernel does all, `ring_attention_kernel.py`. A device begins with its own keys while it sends them to the
+others, and continues with the keys of the devices before it as they arrive. So at any time each device uses the keys of
+a different peer, as in a ring. Other inputs use a kernel that computes with lanes and reads keys in place:
+`ring_attention_general.py`.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def ring_attention(
 
 
 def on_hopper(target: Target) -> bool:
-    """Whether the fast kernels run there."""
+    """Whether the fast kernels run on a target."""
     return target.supports(Feature.WGMMA | Feature.TMA | Feature.SETMAXNREG)
 
 

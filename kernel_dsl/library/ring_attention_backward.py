@@ -1,9 +1,10 @@
 """`ring_attention_backward`: the gradients of `ring_attention`.
 
-On Hopper they come from attention's own kernels, device by device of keys (`ring_gradients.py`). Else two kernels read the peers'
-arrays in place. The first has a tile of this device's queries, and visits the keys of all devices from its own backwards, as the
-forward does. It also stores what the second needs of each query. The second has a tile of this device's keys, and visits the
-queries of all devices from its own onwards. So each sum has one writer and one order, and no device adds to what is another's.
+On Hopper attention's own kernels compute them, for the keys of one device after the other (`ring_gradients.py`).
+Otherwise two kernels read the peers' arrays in place. A block of the first has a tile of this device's queries, and
+visits the keys of all devices from its own device backwards, as the forward does. It also stores numbers of each query
+for the second kernel. A block of the second has a tile of this device's keys, and visits the queries of all devices
+from its own device onwards. So each sum has one writer and one order, and no device adds to another's memory.
 """
 
 from __future__ import annotations
@@ -104,14 +105,16 @@ def _wide(p: RingProblem) -> Any:
 
 
 def _rows(p: RingProblem) -> tuple[int, int]:
-    """Rows of a tile and of a step: as many as fit in registers where tensor cores multiply."""
+    """(rows of a tile, rows of a step): as many as fit in registers if tensor cores multiply."""
     if p.dtype not in (kd.float16, kd.bfloat16):
         return FEW, KEYS
     return (64, 32) if p.dim <= 64 else (64, 16) if p.dim <= 128 else (16, 32)
 
 
 def _weights(p: RingProblem, scores: Any, lse: Any, query: Any, key: Any, apart: Any) -> Any:
-    """What each query gives each key; their rows, of which `apart` rows lie between the devices', may reach past the end."""
+    """The weight of each key for each query. Rows may extend past the end; `apart` rows lie between two
+    devices' rows.
+    """
     seen = (query < p.length) & (key < p.length)
     if p.causal:
         seen = seen & (key <= query + apart)
@@ -119,7 +122,9 @@ def _weights(p: RingProblem, scores: Any, lse: Any, query: Any, key: Any, apart:
 
 
 def _kernel(p: RingProblem, body: Callable[..., None], out: Any, tiles: int, name: str) -> Any:
-    """`body(me, pair, tile, *arrays)` for each head and each tile, by blocks that all run at the same time."""
+    """The kernel of `body(me, pair, tile, *arrays)` for each head and each tile. All its blocks run at the
+    same time.
+    """
     blocks = min(tiles, p.most)
 
     def walk(*refs: Any, begin: Any, end: Any) -> None:

@@ -1,4 +1,6 @@
-"""The problem of ring attention, and its kernel for any float dtype and shape: lanes multiply and add, and read keys in place."""
+"""The problem of ring attention, and its kernel for any float dtype and shape. Lanes multiply and add, and read keys in
+place.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from kernel_dsl.mesh import ROOM, Mesh
 from .attention_kernel import LOWEST
 from .collective_parts import orders_itself, wait_for_all
 
-ROWS_OF_TILE = 128  # of which the fast kernel wants a multiple
-FEW, KEYS = 4, 16  # queries and keys that are looked at together here
+ROWS_OF_TILE = 128  # the fast kernel needs a length that is a multiple of this
+FEW, KEYS = 4, 16  # queries and keys of a step of this kernel
 
 
 @dataclass(frozen=True)
@@ -32,24 +34,24 @@ class RingProblem:
     scale: float
     most: int
     timeout: float | None
-    lse: bool = False  # whether the result has the logarithms of the sums, too
+    lse: bool = False  # whether the logarithms of the sums are a result
 
     @property
     def results(self) -> tuple[Any, ...]:
-        """Of a device: out, and lse where it is wanted."""
+        """The results of a device: out, and lse if it is wanted."""
         rows = (self.batch, self.heads, self.length)
         out = kd.ShapeDtypeStruct((*rows, self.dim), self.dtype)
         return (out, kd.ShapeDtypeStruct(rows, kd.float32)) if self.lse else (out,)
 
     @property
     def fast(self) -> bool:
-        """Whether the tensor cores' kernel takes it."""
+        """Whether the kernel for tensor cores takes the problem."""
         fits = self.length % ROWS_OF_TILE == 0 and self.dim in (64, 128) and self.dtype in (kd.float16, kd.bfloat16)
         return fits and self.mesh.size * self.pairs + 1 + self.most < ROOM
 
     @property
     def pairs(self) -> int:
-        """Heads of keys, of all batches."""
+        """The number of key heads of all sequences."""
         return self.batch * self.kv_heads
 
 

@@ -1,9 +1,10 @@
-"""The kernel of ring attention on Hopper: attention's loop over the keys of all devices, and a producer that sends this device's.
+"""The kernel of ring attention on Hopper: attention's loop over the keys of all devices, and a producer that sends this
+device's keys.
 
 Blocks are persistent. A consumer issues the next block's scores before it computes this block's softmax, as in
-`attention_kernel.py`. Between its loads, the producer sends keys and values to the peers: TMA brings a piece to SMEM and takes it
-from there to the peer. So it waits only for what it asked for one step ago. A tile begins with its own device's keys, and
-continues with those of the devices before it as they arrive.
+`attention_kernel.py`. Between its loads, the producer sends keys and values to the peers: TMA brings a piece to SMEM
+and takes it from there to the peer. So it waits only for a copy that it started one step earlier. A tile begins with
+its own device's keys, and continues with the keys of the devices before it as they arrive.
 """
 
 from __future__ import annotations
@@ -24,23 +25,25 @@ from .stage_product import following_slot
 
 CONSUMERS, STAGES = 3, 3
 TILE = CONSUMERS * ROWS  # queries of a block
-REGISTERS = (152, 56)  # of a lane that multiplies, and of one that loads
+REGISTERS = (152, 56)  # registers of a lane that multiplies, of a lane that loads
 
 
 def _keys(p: RingProblem) -> int:
-    """Keys of a step."""
+    """The number of keys of a step."""
     return 112 if p.dim == 64 else 80
 
 
 @cache
 def ring_kernel(p: RingProblem) -> Any:
-    """The kernel `(q, k, v) -> (out, k_there, v_there)`, the latter with the parts of all other devices, and lse if wanted."""
+    """The kernel `(q, k, v) -> (out, k_there, v_there[, lse])`; `k_there` and `v_there` hold the parts of all other
+    devices.
+    """
     n, block = p.mesh.size, _keys(p)
     each, tiles, pairs = kd.cdiv(p.length, block), kd.cdiv(p.length, TILE), p.batch * p.heads
     ragged, work = p.length % block != 0, pairs * tiles
     blocks, scale = min(work, p.most), p.scale * LOG2E
     piece = 64 * 64 // p.dim  # keys that are sent at a time
-    parts = p.length // piece  # of a head
+    parts = p.length // piece  # pieces of a head
 
     def place(number: Any) -> tuple[Any, Any, Any]:
         """(batch, head, first query) of a tile: heads one after the other, or the long tiles of all heads first."""
@@ -51,14 +54,14 @@ def ring_kernel(p: RingProblem) -> Any:
         return kd.div(head, p.heads), kd.rem(head, p.heads), tile * TILE
 
     def steps(me: Any, first: Any) -> tuple[Any, Any]:
-        """Steps over this device's keys, and over all."""
+        """(steps over this device's keys, steps over all keys)."""
         if not p.causal:
             return each, n * each
         own = kd.minimum(kd.cdiv(first + TILE, block), each)
         return own, own + me * each
 
     def at(step: Any, own: Any) -> Any:
-        """Which block of its device's keys a step has: the last one first, where some are hidden."""
+        """The block of its device's keys in a step. If a mask hides some keys, the last block comes first."""
         return kd.where(step < own, own - 1 - step, each - 1 - kd.rem(kd.maximum(step - own, 0), each))
 
     def produce(me: Any, q: Any, mine: tuple[Any, Any], there: tuple[Any, Any], s: dict[str, Any]) -> None:
@@ -66,7 +69,7 @@ def ring_kernel(p: RingProblem) -> Any:
         peers = [kd.rem(me + 1 + i, n) for i in range(n - 1)]
 
         def to_each(send_to: Callable[[Any], None]) -> None:
-            """`send_to(peer)` for the peers that want this device's keys."""
+            """Call `send_to(peer)` for the peers that need this device's keys."""
             for peer in peers:
                 kd.when(peer > me)(partial(send_to, peer)) if p.causal else send_to(peer)
 
@@ -116,7 +119,7 @@ def ring_kernel(p: RingProblem) -> Any:
                 device = kd.where(here, me, kd.rem(me - shard + n, n))
 
                 def arrived() -> Any:
-                    all_sent = send_all(sent)  # what the peers wait for goes first
+                    all_sent = send_all(sent)  # send the keys that peers wait for first
                     pair = batch * p.kv_heads + group
                     kd.semaphore_wait(flags.at[device, pair], parts, decrement=False, timeout=p.timeout)
                     return all_sent
@@ -140,11 +143,11 @@ def ring_kernel(p: RingProblem) -> Any:
         take_back(flags, before, parts, blocks, p.timeout)
 
     def softmax(x: Any, top: Any, total: Any) -> tuple[Any, Any, Any, Any]:
-        """(weights, what earlier weights fade by, maximum so far, sum so far) with one more block of scores."""
+        """(weights, the factor of earlier weights, maximum so far, sum so far) with one more block of scores."""
         new_top = kd.maximum(top, kd.max(x, axis=1))
         new_top = kd.where((new_top - top) * scale > SLACK, new_top, top)
         weights = kd.exp2(kd.fma(x, scale, -(new_top * scale)[:, None]))
-        fade = kd.exp2((top - new_top) * scale)  # the difference first: rows with nothing yet fade by exactly 1
+        fade = kd.exp2((top - new_top) * scale)  # exactly 1 for rows without keys so far
         added = [weights[:, i : i + 8] for i in range(0, block, 8)]
         return weights, fade, new_top, sum(added[1:], kd.fma(total, fade[:, None], added[0]))
 
@@ -154,7 +157,7 @@ def ring_kernel(p: RingProblem) -> Any:
         own_row = number * ROWS + kd.broadcasted_iota(kd.int32, (ROWS, block), 0)
 
         def masked(x: Any, step: Any, first: Any, own: Any) -> Any:
-            """Scores, with none of keys that a query doesn't see."""
+            """Scores, masked for keys that a query doesn't see."""
             if not (p.causal or ragged):
                 return x
             edge = own - kd.div(first, block) if p.causal else 1

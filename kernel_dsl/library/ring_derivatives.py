@@ -1,4 +1,4 @@
-"""The derivative of `ring_attention` for JAX and PyTorch: of one array a device, or of this rank's."""
+"""The derivative of `ring_attention` for JAX and PyTorch, for one array a device or this rank's arrays."""
 
 from __future__ import annotations
 

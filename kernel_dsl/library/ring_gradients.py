@@ -1,7 +1,9 @@
-"""Gradients of ring attention on Hopper: those of attention to one device's keys after the other's, by attention's own kernels.
+"""Gradients of ring attention on Hopper: those of attention to one device's keys after the other's, by attention's own
+kernels.
 
-Each device gets the keys and values of all. The gradients of its queries are the sum over devices of keys; what it finds for
-another's keys and values goes to that one, which adds up what comes from all.
+Each device gets the keys and values of all devices. The gradient of its queries is the sum over the devices of keys.
+Its contributions to the gradients of another device's keys and values go to that device, which adds up the
+contributions of all.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ def ring_gradients(p: RingProblem, given: Sequence[Any], grads: Sequence[Any] | 
     q, k, n = given[1], given[2], p.mesh.size
     how: dict[str, Any] = {"timeout": p.timeout, "interpret": interpret}
     wide = (n * p.batch, *k[0].shape[1:])
-    # with one process a GPU, peers reach these; they stay for the next call
+    # with one process a GPU, peers access these arrays; the next call uses them again
     everywhere = [
         made_like(x, wide, p.dtype, p.mesh, f"ring all {name}") for name, x in zip("kv", given[2:4], strict=True)
     ]

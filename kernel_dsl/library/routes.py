@@ -26,16 +26,16 @@ from .sparse import SparseMatrix
 from .tile_product import tile_kernel
 
 Packings = tuple[Packing | None, Packing | None]
-SHALLOW = 256  # bytes of K up to which the result's store may take longer than all else
+SHALLOW = 256  # for up to these bytes of K, storing the result may take most of the time
 
 
 @dataclass(frozen=True)
 class Route:
     """How a product is computed: `kernel` is "fast", "tile" or "lane", and multiplies `problem`.
 
-    `packings`: of a and b, where they are laid out anew. `whole`: the problem that `combine_kernel` makes the result of, where K
-    was cut in parts, or the two products of a gated one are computed `apart`. `early`: a kernel may start while the one before it
-    ends, where it waits for that before it reads.
+    `packings`: the packings of a and b, None for an operand that is not packed. `whole`: the problem whose result
+    `combine_kernel` computes, if K has parts, or if the two products of a gated one are computed `apart`. `early`: a
+    kernel may start while the one before it ends, and waits for that one's end before it reads.
     """
 
     kernel: str
@@ -56,7 +56,7 @@ class Route:
         return self.whole is not None and self.whole.gate is not None
 
     def pack(self) -> Any:
-        """The kernel that lays out operands, or None."""
+        """The kernel that packs operands, or None."""
         left, right = self.packings
         found = tuple(p for p in (left, right, *((right,) if self.gated else ())) if p is not None)
         return pack_kernel(found, self.kernel == "fast") if found else None
@@ -90,25 +90,25 @@ class _Best:
 
 
 def packing(o: Operand, to: DType, along_k: bool, split: bool = False) -> Packing:
-    """An operand laid out anew, with neighbours along K or along its rows."""
+    """The packing of an operand, with neighbours along K or along its rows."""
     rows, columns = (o.rows, o.depth) if along_k else (o.depth, o.rows)
     return Packing(rows, columns, o.dtype, to, o.batch, along_k != o.along_k, split, o.contiguous)
 
 
 def laid(p: Problem, found: Packings, a: Operand, b: Operand) -> Problem:
-    """The problem with operands as they lie, or as they are laid out anew."""
+    """The problem with the layouts of the operands, as they are or packed."""
     along = [o.along_k if pack is None else pack.turned != o.along_k for o, pack in zip((a, b), found, strict=True)]
     return replace(p, a_transposed=not along[0], b_transposed=along[1])
 
 
 def goes_fast(a: Any, b: PackedInt4, target: Target) -> bool:
-    """Whether numbers of 4 bits are widened in registers; else b is unpacked first."""
+    """Whether numbers of 4 bits are widened in registers; otherwise b is unpacked first."""
     found = target.supports(Feature.WGMMA | Feature.TMA) and b.fast and 0 not in a.shape
     return found and len(a.shape) <= MAX_RANK
 
 
 def sparse_goes_fast(a: SparseMatrix, b: Any, o: Any, target: Target) -> bool:
-    """Whether tensor cores skip the zeros of a sparse a; else it is made a dense matrix first."""
+    """Whether tensor cores skip the zeros of a sparse a; otherwise it is made dense first."""
     rights = o.rights(b)
     shapes = [tuple(x.shape) for x in rights]
     if (
@@ -126,7 +126,7 @@ def sparse_goes_fast(a: SparseMatrix, b: Any, o: Any, target: Target) -> bool:
 
 @cache
 def route(p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig | None, target: Target) -> Route:
-    """The route that the cost model likes best. `p`: what is multiplied, in the dtypes of `how`, its layouts still open."""
+    """The fastest route by the cost model. `p`: the problem in the dtypes of `how`, without layouts."""
     blocks = target.limits.multiprocessors
     if not (p.M and p.N and p.K and 0 not in p.batch):
         nothing = replace(laid(p, (None, None), a, b), K=0, thrice=False)
@@ -141,13 +141,13 @@ def route(p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig 
 
 
 def routes(p: Problem, a: Operand, b: Operand, how: Family, target: Target) -> list[tuple[float, Route]]:
-    """(clocks, route) of all that are worth a try, for a product that is not empty."""
+    """(clocks, route) of all routes that are worth a trial, for a product that is not empty."""
     found = _options(p, a, b, how, None, target, target.limits.multiprocessors)
     return [(time, _dependent(made, target)) for time, made in found]
 
 
 def _dependent(found: Route, target: Target) -> Route:
-    """The route, whose kernels start early where the target can do that."""
+    """The route with kernels that start early, if the target allows it."""
     return replace(found, early=target.supports(Feature.GRIDDEPCONTROL))
 
 
@@ -161,10 +161,12 @@ def _options(
     blocks: int,
     best: _Best | None = None,
 ) -> Iterator[tuple[float, Route]]:
-    """(clocks, route) of each way there is. With the `best` so far, those that could be better, as `choose` likes them."""
+    """(clocks, route) of each possible route. With `best`, only the choice of `choose` and routes that could be better
+    than the best so far.
+    """
     if not how.tensor:
-        # lanes read rows along M and N: operands along K are turned by their copies to SMEM, or once before, which pays for two
-        # packed rows show M to kernels for any M if they are whole units
+        # lanes read rows along M and N. Copies to SMEM transpose operands along K; a packing before pays if it
+        # transposes both. Packed rows show their M to kernels for any M if M is a multiple of whole units
         both = a.along_k and b.along_k and p.M * how.a.itemsize % UNIT == 0
         for turned in (False, True) if both else (False,):
             found: Packings = tuple(
@@ -193,7 +195,7 @@ def _options(
 
 
 def _packed(found: Packings) -> float:
-    """Clocks for laying out operands, with one launch."""
+    """Clocks for packing operands, with one launch."""
     return sum(map(costs.pack_clocks, found)) + (costs.LAUNCH if any(found) else 0)
 
 
@@ -212,7 +214,7 @@ def _cut(
 
 
 def _times(q: Problem, clocks: float, parts: int) -> float:
-    """What kernels take whose sums are added up, or are those of two products, one after the other."""
+    """Clocks of kernels whose sums are added up, or of two products, one after the other."""
     if q.gate is None:
         return clocks + costs.combine_clocks(q, parts)
     return 2 * clocks + costs.LAUNCH + costs.combine_clocks(q, parts)
@@ -250,9 +252,10 @@ def _fast(
 
 
 def fast_packings(a: Operand, b: Operand, how: Family, sparse: bool = False) -> Packings:
-    """What TMA and wgmma can't take as it lies: 8 bits across K, 32 bits across K on both sides, odd strides, other dtypes.
+    """The packings for operands that TMA and wgmma can't take: 8 bits across K, 32 bits across K on both sides, odd
+    strides, other dtypes.
 
-    Beside a `sparse` a, which is no side that goes through registers, 32 bits of b lie along K.
+    Beside a `sparse` a, b of 32 bits must lie along K, because a sparse side doesn't go through registers.
     """
     found: list[Packing | None] = []
     for o, to in ((a, how.a), (b, how.b)):
@@ -269,15 +272,15 @@ def fast_packings(a: Operand, b: Operand, how: Family, sparse: bool = False) -> 
 
 
 def tile_packings(a: Operand, b: Operand, how: Family, target: Target, fast: bool, K: int) -> Iterator[Packings]:
-    """What mma.sync can't take as it lies.
+    """The packings for operands that mma.sync can't take; no packings if this kernel is not worth a trial.
 
-    Beside the fast kernel only problems that need nothing of that are worth a look, and those that mostly store.
+    If the fast kernel is possible, this one is tried only if it needs no packing, or if the product mostly stores.
     """
     dtypes = [how.a, how.b]
     if dtypes[0] != dtypes[1] and dtypes[0] not in FP8 and kd.int8 in dtypes and any(d.is_float for d in dtypes):
         dtypes = [next(d for d in dtypes if d.is_float)] * 2
     if any(d in FP8 for d in dtypes) and (fast or how.promoted or not target.supports(Feature.MMA_FP8)):
-        dtypes = [kd.float16] * 2  # exact: every fp8 number is a float16
+        dtypes = [kd.float16] * 2  # exact: float16 holds every fp8 number
     found: list[Packing | None] = []
     for o, to in ((a, dtypes[0]), (b, dtypes[1])):
         even = o.tma or o.contiguous or to.itemsize >= 4

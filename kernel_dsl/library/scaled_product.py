@@ -1,13 +1,15 @@
-"""Products of operands that have a scale for every 128 of K: each such step has its own sum, which is promoted to float32.
+"""Products of operands with a scale for every 128 of K: each such step has its own sum, which is promoted to float32.
 
-A stage is one step. Its products start a fresh accumulator. When they are done the stage is released, and every element is
-multiplied by its factors and added to the sums in plain registers. Meanwhile the tensor cores work for the other warpgroup. Only
-the fp8 products of one step have the accumulator's lower precision; steps are added in float32. Factors that are few a lane are
-loaded one step ahead: the assembler puts loads between the instructions of a product, and they would end after it.
+A stage is one step. Its products start a fresh accumulator. When they are done the stage is released, and every element
+is multiplied by its factors and added to the sums in plain registers. Meanwhile the tensor cores work for the other
+warpgroup. Only the fp8 products of one step have the accumulator's lower precision; steps are added in float32. If a
+lane has few factors, they are loaded one step ahead, because the assembler puts loads between the instructions of a
+product, and such loads would end after the product.
 
-With one accumulator, a warpgroup waits for its product, promotes it, and only then asks for the next one. Both warpgroups do so
-at about the same time. Narrow tiles have two accumulators in turn: one product is in flight while the one before it is promoted.
-That goes on for `RUN` steps; the assembler would serialise products that are in flight from one iteration of a loop to the next.
+With one accumulator, a warpgroup waits for its product, promotes it, and only then starts the next one. Both warpgroups
+do so at about the same time. Narrow tiles use two accumulators in turn: one product is in flight while the one before
+it is promoted. An iteration of the loop has `RUN` such steps, because the assembler would serialise products that are
+in flight from one iteration to the next.
 """
 
 from __future__ import annotations
@@ -23,14 +25,16 @@ from .blocks import own
 from .problem import Problem
 
 DEPTH = 128  # elements of K, and of N, that share a scale
-CHUNK = 64  # columns that are promoted together, at most
+CHUNK = 64  # the most columns that are promoted together
 RUN = 4  # steps with a product always in flight: 2 and 8 took longer
-IN_PAIRS = 128  # columns of a tile up to which there are two accumulators: both and the sums are 192 registers a lane
+IN_PAIRS = 128  # tiles of up to this many columns have two accumulators: with the sums they take 192 registers a lane
 
 
 @dataclass(frozen=True)
 class Scales:
-    """The scales of a tile at (m, n): of rows (..., M, blocks of K), of columns or of blocks of them; None for 1."""
+    """The scales of a tile at (m, n): of rows (..., M, blocks of K), and of columns or of blocks of columns; None for
+    1.
+    """
 
     p: Problem
     rows: Any
@@ -58,7 +62,7 @@ class Scales:
 
 
 def in_pairs(p: Problem, columns: int) -> bool:
-    """Whether there are two accumulators of so many columns: factors of each column leave no registers for them."""
+    """Whether two accumulators of `columns` columns are used. Factors of each column leave no registers for them."""
     return p.scaled and p.b_scaled != "columns" and columns <= IN_PAIRS
 
 
@@ -94,16 +98,16 @@ def scaled_product(
     `left_of(slot)` and `right_of(slot)` are Refs to this warpgroup's A (rows, 128) and B (128, columns); `first` is the number
     of the first step's block of K. `other`: a second accumulator.
     """
-    unit = min(CHUNK, gcd(acc.shape[1], DEPTH))  # wherever a tile begins, such columns are of one block
+    unit = min(CHUNK, gcd(acc.shape[1], DEPTH))  # so many columns are in one block, wherever a tile begins
     chunks = [(at, unit) for at in range(0, acc.shape[1], unit)]
     row_layout, column_layout = kd.Layout.WGMMA_ROW, kd.Layout.WGMMA_COL
     start = [kd.layout_cast(kd.zeros((acc.shape[0], count), kd.float32), kd.Layout.WGMMA) for _, count in chunks]
 
-    # where each column has a factor, two steps' would be too many to hold
+    # registers can't hold two steps of factors if each column has one
     each = scales.columns is not None and scales.p.b_scaled != "blocks"
 
     def few(block: Any) -> list[Any]:
-        """A step's factors for each chunk of columns, of rows or of all; nothing where each column alone has one."""
+        """A step's factors of rows, or of all, for each chunk of columns; none if each column has its own factor."""
         row = scales.row(block, row_layout)
         if each or scales.columns is None:
             return [] if row is None else [row] * len(chunks)  # the same registers
@@ -111,7 +115,7 @@ def scaled_product(
         return [x if row is None else row * x for x in columns]
 
     def promote(acc: Any, total: list[Any], factors: list[Any], columns: list[Any]) -> list[Any]:
-        """The sums with the products of a step, whose factors are these."""
+        """The sums plus the products of a step times their factors."""
         made: list[Any] = []
         for t, (at, width), factor, column in zip(total, chunks, factors or none, columns or none, strict=True):
             row, column = (factor, column) if factor is None or factor.ndim else (None, factor)
@@ -138,7 +142,7 @@ def scaled_product(
         accumulators = (acc, other)
 
         def run(step: Any, length: int, slot: Any, carry: list[Any]) -> list[Any]:
-            """Some steps: the slot after them, the next two steps' factors, and the sums."""
+            """Compute `length` steps: (the slot after them, the factors of the next two steps, the sums)."""
             factors, total = [carry[:count], carry[count : 2 * count]], carry[2 * count :]
             multiply(acc, slot)
             for i in range(length):
@@ -149,7 +153,7 @@ def scaled_product(
                 kd.wgmma_wait(1 if more else 0)
                 kd.barrier_arrive(consumed.at[slot])
                 made = promote(accumulators[i % 2], total, factors[i], [])
-                # all done before this accumulator's next product; else it would be copied first
+                # end this before the accumulator's next product; otherwise the assembler would copy the accumulator
                 total, slot = [kd.optimization_barrier(x) for x in made], after
             return [slot, *factors[-2], *factors[-1], *total]
 
@@ -168,7 +172,7 @@ def scaled_product(
     def end(step: Any, carry: Any) -> Any:
         slot, *rest = carry
         columns = [scales.column(first + step, *chunk, column_layout) for chunk in chunks] if each else []
-        columns = [kd.optimization_barrier(x) for x in columns]  # asked for before the products
+        columns = [kd.optimization_barrier(x) for x in columns]  # load them before the products
         multiply(acc, slot)
         kd.wgmma_wait(0)
         kd.barrier_arrive(consumed.at[slot])

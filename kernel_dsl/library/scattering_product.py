@@ -1,7 +1,7 @@
-"""Product and reduce-scatter, or all-reduce, in one kernel: finished tiles go to the device that owns their rows.
+"""Product and reduce-scatter, or all-reduce, in one kernel. Finished tiles go to the device that owns their rows.
 
-Tiles of this device's rows are computed last. While such a tile is in registers, the peers' sums are added to it. A semaphore
-for each half of a tile counts their arrival.
+Tiles of this device's rows are computed last. While such a tile is in registers, the peers' sums are added to it. A
+semaphore for each half of a tile counts their arrival.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .mesh_product import CONSUMERS, HALF, TILE_M, MeshProduct
 def scattering_kernel(p: MeshProduct, everywhere: bool) -> Any:
     """The kernel `(x, w) -> (out, parts)`: x (M, K) and w (K, N) a device, parts (n, M / n, N).
 
-    out: the sum of the products' rows of this device, (M / n, N), or `everywhere` all rows, (M, N). The terms are this device's,
-    then those of the devices after it.
+    out: the sum of the products' rows of this device, (M / n, N), or with `everywhere` all rows, (M, N). The first term
+    is this device's, then come those of the devices after it.
     """
     n, own = p.mesh.size, p.own
 
@@ -38,7 +38,7 @@ def scattering_kernel(p: MeshProduct, everywhere: bool) -> Any:
             kd.copy_gmem_to_smem(x.at[kd.ds(first, TILE_M), k], to, barrier)
 
         def tell(number: Any, before: Any) -> None:
-            """Signal that the tile before has arrived: it has had the time of a tile for it."""
+            """Signal that the previous tile has arrived. Its store had the time of one tile to end."""
 
             @kd.when(before >= 0)
             def _() -> None:

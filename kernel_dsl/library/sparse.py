@@ -1,7 +1,9 @@
-"""`kd.library.sparse_compress`, `sparse_decompress`, `sparse_matmul`: matrices of which half is stored (2:4 sparsity).
+"""`kd.library.sparse_compress`, `sparse_decompress` and their kernels: matrices with half of the elements stored (2:4
+sparsity).
 
-Of each four neighbours along K two are stored, with four bits that say which two. Of float32, which is multiplied as tf32, one of
-two is stored. The bits have the order of the registers of `wgmma.mma_async.sp` (PTX ISA 9.7.15.6.1), so a lane loads one word.
+Two of each four neighbours along K are stored, with four bits for their positions. For float32, which is multiplied as
+tf32, one of two is stored. The bits have the order of the registers of `wgmma.mma_async.sp` (PTX ISA 9.7.15.6.1), so a
+lane loads one word.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ COMPRESS, DECOMPRESS = "sparse_compress", "sparse_decompress"
 DTYPES = (kd.float16, kd.bfloat16, kd.float32, *FP8, kd.int8, kd.uint8)
 ROWS = 64  # rows of a block of these kernels, and of an instruction's left side
 GROUPS = 16  # groups of elements along K in such a block
-FIRST, SECOND = 4, 14  # the metadata of the first and the second element of two
+FIRST, SECOND = 4, 14  # the metadata for the first, or the second, element of two
 MOST = 2**24  # rows and columns of matrices that share a kernel
 _CODES = {1: kd.uint8, 2: kd.uint16, 4: kd.uint32}
 
 
 def group_of(dtype: DType) -> int:
-    """The number of neighbours of which half is stored."""
+    """The number of neighbours in a group, half of which is stored."""
     return 2 if dtype.itemsize == 4 else 4
 
 
@@ -50,12 +52,12 @@ class SparseMatrix:
 
     @property
     def dtype(self) -> Any:
-        """That of the values."""
+        """The dtype of the values."""
         return as_dtype(self.values.dtype)
 
     @property
     def described(self) -> tuple[Any, ...]:
-        """What a plan depends on."""
+        """The properties that a plan depends on."""
         return ("sparse", self.shape, signature(self.values, COMPRESS), signature(self.meta, COMPRESS))
 
     @property
@@ -90,7 +92,7 @@ def _key(x: Any, dtype: DType) -> Any:
 
 
 def _half(x: Any, number: Any) -> Any:
-    """Bits of 16 groups, with `number` neighbours joined: (rows, 16) to (rows, 16 / number)."""
+    """Join the bits of `number` neighbouring groups: (rows, 16) to (rows, 16 / number)."""
     shifts = kd.arange(number, dtype=kd.uint32) * 4
     return kd.sum(x.reshape(x.shape[0], -1, number) << shifts[None, None], axis=2)
 
@@ -108,7 +110,7 @@ def _words(nibbles: Any, store: Any, narrow: bool) -> None:
 
 @cache
 def compress_kernel(M: Any, K: Any, dtype: DType, checked: bool) -> Any:
-    """The kernel `a -> (values, meta[, groups that have too many numbers])`. Values have whole rows of 16 bytes.
+    """The kernel `a -> (values, meta[, groups that have too many numbers])`. Rows of values are multiples of 16 bytes.
 
     Sizes that are Dims are each call's own.
     """

@@ -1,7 +1,8 @@
-"""The inner loop of a product whose left side is sparse: its metadata is in registers.
+"""The inner loop of a product with a sparse left side, whose metadata is in registers.
 
-A product in flight still reads them, so an iteration has two stages: the previous iteration loaded the metadata of the first, and
-those of the second are loaded while the first is multiplied. One product is always in flight.
+A product in flight still reads these registers, so an iteration has two stages: the previous iteration loads the
+metadata of the first, and the metadata of the second are loaded while the first is multiplied. One product is always in
+flight.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import kernel_dsl as kd
 
 from .stage_product import following_slot
 
-FIRST_TWO = 0x44444444  # metadata beyond the end, where TMA writes zeros, which are no valid metadata
+FIRST_TWO = 0x44444444  # metadata beyond the end: TMA writes zeros there, which are not valid metadata
 
 
 def sparse_product(
@@ -40,7 +41,7 @@ def sparse_product(
 
     def multiply(slot: Any, meta: Any, before: Any, first: Any) -> None:
         kd.wgmma(acc, left_of(slot), right_of(slot), sparse_meta=meta)
-        kd.wgmma_wait(1)  # the stage before is done
+        kd.wgmma_wait(1)  # the previous stage is done
         kd.barrier_arrive(consumed.at[before], predicate=first)
 
     @kd.loop(0, (steps - 1) // 2, init_carry=(slot, slot, loaded(slot)))

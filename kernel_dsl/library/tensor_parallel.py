@@ -25,7 +25,7 @@ from .scattering_product import scattering_kernel
 
 SMEM_LEFT = 200 << 10  # bytes for the stages of operands
 NARROW, WIDE = 64, 256  # columns of a tile
-STAGED = 2  # parts of a tile on their way to a peer: the link is slower than memory
+STAGED = 2  # parts of a tile that are in flight to a peer, because the link is slower than memory
 
 
 @partial(public, name="all_gather_matmul")
@@ -114,7 +114,7 @@ def _scattered(
         return add(_products(x, w, mesh, None, interpret), mesh, out=out, **options)
     parts = scratch(x, (mesh.size, p.own, columns), dtype, mesh, "parts")
     made = Fresh((rows if everywhere else p.own, columns), dtype, mesh) if out is None else out
-    if everywhere and out is None and isinstance(x, OfRank):  # peers store into it: all ranks make it together
+    if everywhere and out is None and isinstance(x, OfRank):  # peers store to it, so all ranks allocate it together
         made = made_like(x, (rows, columns), dtype, mesh)
         return Launched(scattering_kernel(p, everywhere), (x, w), (made, parts), itemgetter(0)).run(interpret, False)
     return Launched(scattering_kernel(p, everywhere), (x, w), (made, parts), itemgetter(0))
@@ -131,9 +131,7 @@ def _operands(x: Any, w: Any, mesh: Mesh, op: str) -> tuple[tuple[int, int], int
         raise BadArgumentType(op=op, what=what, hint="pass floats of one dtype")
     if len(shape) != 2 or len(other) != 2 or shape[1] != other[0] or 0 in (*shape, *other):
         what = f"x is {list(shape)} and w {list(other)} on a device"
-        raise BadArgument(
-            op=op, what=what, hint="pass matrices, of which w has as many rows as x has columns, 1 or more"
-        )
+        raise BadArgument(op=op, what=what, hint="pass matrices with x.shape[1] == w.shape[0], 1 or more")
     return (shape[0], shape[1]), other[1], dtype
 
 
@@ -143,7 +141,7 @@ def _check_apart(x: Any, w: Any, out: Any, op: str) -> None:
 
 
 def _products(rows: Any, w: Any, mesh: Mesh, out: Any, interpret: Any) -> Any:
-    """Each device's product."""
+    """The product of each device, without collectives."""
     if isinstance(w, OfRank) and out is None:  # peers read it
         out = made_like(w, (rows[0].shape[0], w[0].shape[1]), as_dtype(w[0].dtype), mesh, "products")
     outs = [None] * len(w) if out is None else out
@@ -155,7 +153,7 @@ def _products(rows: Any, w: Any, mesh: Mesh, out: Any, interpret: Any) -> Any:
 def _fused(
     own: int, columns: int, depth: int, dtype: DType, x: Any, mesh: Mesh, timeout: float | None, interpret: Any
 ) -> MeshProduct | None:
-    """One kernel for the product, if there is one."""
+    """The fused kernel for the product, or None."""
     if dtype not in (kd.float16, kd.bfloat16) or own % TILE_M or depth % 8 or columns % 8:
         return None
     target = target_of(x, interpret)

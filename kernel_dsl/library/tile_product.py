@@ -1,9 +1,9 @@
 """The matrix product by mma.sync: float64, and everything on GPUs without wgmma.
 
-A block is one warpgroup with a tile of sums in registers. Slices of K come to SMEM by cp.async, three or more stages, in
-the order of GMEM. ldmatrix loads fragments of them, one step of the instruction ahead of the products, across stages too.
-Rows in SMEM are padded so that neither access has bank conflicts. A K of few slices has a stage for each, no loop, and a
-store of whole lines, which takes most of the time there.
+A block is one warpgroup with a tile of sums in registers. cp.async copies slices of K to SMEM, in three or more stages,
+in the order of GMEM. ldmatrix loads their fragments one step of the instruction ahead of the products, across stages
+too. Rows in SMEM are padded so that neither access has bank conflicts. If K has few slices, each has its own stage,
+there is no loop, and whole lines are stored, because the store then takes most of the time.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ DEPTH = {1: 32, 2: 16, 4: 8, 8: 16}  # of K in one step of products
 
 
 def stores_sectors(p: Problem) -> bool:
-    """Whether four lanes, which hold eight neighbours of a row of sums, store whole sectors of 32 bytes."""
+    """Whether four lanes store whole sectors of 32 bytes; they hold eight neighbours of a row of sums."""
     return p.lanes == 0 and p.out_dtype.itemsize >= 4 and p.N * p.out_dtype.itemsize % 32 == 0
 
 
 @cache
 def tile_kernel(problem: Problem, config: TileConfig) -> Any:
-    """The kernel `(a, b, *operands of the steps) -> out`; operands of 8 bits have neighbours along K.
+    """The kernel `(a, b, *operands of the steps) -> out`; operands of 8 bits are contiguous along K.
 
-    Extents of the problem that are Dims come from each call.
+    Each call gives the extents of the problem that are Dims.
     """
     p, t = problem, config
     depth = DEPTH[p.dtype.itemsize]
@@ -90,11 +90,11 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
             fetch(step, step)
 
         own_scales = Scales(p, scales[0], scales[1], place.m, place.n, t.tile_m, batch)
-        apart = p.scaled or p.thrice  # a step's sums from all others
+        apart = p.scaled or p.thrice  # whether a step has separate sums
 
         def add(total: Any, step: Any, multiply: Any) -> Any:
-            """The sums with those of a step, `multiply(sums)`."""
-            # loaded before the products
+            """The sums plus those of a step, `multiply(sums)`."""
+            # load the factors before the products
             row = own_scales.row(part * steps + step, None)
             column = own_scales.column(part * steps + step, 0, t.tile_n, None)
             if not apart:
@@ -102,24 +102,27 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
             return promoted(total, multiply(kd.zeros((t.tile_m, t.tile_n), p.accumulator)), row, column)
 
         def all_but_last(acc: Any, slot: Any, x: Any, y: Any) -> Any:
-            """A stage's products that leave fragments for one more, from its first fragments on."""
+            """The products of a stage, except those of the last fragments, which are only loaded."""
             for number in range(1, t.tile_k // depth):
                 ahead = fragments(slot, number)
                 acc, (x, y) = kd.mma(acc, x, y), ahead
             return acc, x, y
 
         def in_place(total: Any) -> Any:
-            """The sums where each step has a stage of its own."""
+            """The sums if each step has its own stage."""
             for step in range(steps):
                 kd.wait_gmem_to_smem(2 * (steps - 1 - step))
                 total = add(total, step, lambda acc, step=step: kd.mma(*all_but_last(acc, step, *fragments(step, 0))))
             return total
 
         def in_turn(total: Any) -> Any:
-            """The sums where stages are filled again: the next one's first fragments come before this one's last products."""
+            """The sums if stages are filled again. The next stage's first fragments are loaded before this stage's last
+            products.
+            """
             kd.wait_gmem_to_smem(2 * (t.stages - 1))
 
-            # fragments of 8 bits, which ldmatrix does not load, and those beside 128 registers of sums would spill
+            # fragments of 8 bits, which ldmatrix does not load, would spill, and so would fragments beside 128
+            # registers of sums
             carried = p.dtype.itemsize > 1 and t.tile_m * t.tile_n * p.wide.itemsize <= CARRIED
 
             # ptxas unrolls some ten steps, and spills
@@ -144,7 +147,7 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
 
         total = (in_place if few else in_turn)(kd.zeros((t.tile_m, t.tile_n), p.wide))
         tile = Tile(rows, columns, (*p.batch, p.M, p.N), batch, peak=peak, end=place.end)
-        unit = 16 if t.tile_m >= 32 else t.tile_n  # of two warps side by side, or of four
+        unit = 16 if t.tile_m >= 32 else t.tile_n  # columns of two warps side by side, or of four
         finish_and_store(total, p, extra, tile, out, place.leading(p), unit, few and not stores_sectors(p))
 
     def body(a: Any, b: Any, *refs: Any, a_smem: Any, b_smem: Any, **tables: Any) -> None:
@@ -162,7 +165,7 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
             **(p.groups.scratch if p.groups else {}),
         },
         grid=(tiles_of(p, t),),
-        # else ptxas spills a register or two, to have one block more on a multiprocessor
+        # otherwise ptxas spills a register or two to fit another block on a multiprocessor
         compiler_params=kd.CompilerParams(max_registers=255 if p.thrice or p.busy else None),
         name="matmul_general",
     )

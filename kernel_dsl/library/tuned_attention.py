@@ -1,4 +1,4 @@
-"""The space of attention's configurations, an estimate for each, and the look-up of tuned ones."""
+"""Attention's configurations: the space of all, an estimate for each, and the look-up of tuned ones."""
 
 from __future__ import annotations
 

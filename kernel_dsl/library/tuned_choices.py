@@ -1,6 +1,7 @@
 """Tuned configurations of the library: a problem's key as text, and the fastest configuration for it.
 
-A plan is looked up here when it is made, once for each signature. Without tuned results this is one look for a missing file.
+A call's plan looks its configuration up here, once for each signature. Without tuned results this only finds that a
+file is missing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class RouteChoice:
 
 
 def look_up(kernel: str, key: Callable[[], str | None], options: Callable[[], dict[str, Any]]) -> Any:
-    """The option, by its text, that was the fastest on this GPU for a key; None if there are no results.
+    """The fastest of `options` on this GPU for a key, found by its text; None if there are no results.
 
     `key()` is None for problems without a text. If nothing was tuned, neither function is called.
     """

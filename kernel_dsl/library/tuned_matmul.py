@@ -1,4 +1,4 @@
-"""The space of a product's routes, as `python -m kernel_dsl tune matmul` searches it and plans look it up."""
+"""The space of a product's routes, which `python -m kernel_dsl tune matmul` searches, and the look-up of tuned ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Collectives on a mesh of several hosts: by peer memory inside a host, by copies between devices of the same place on two hosts.
+"""Collectives on a mesh of several hosts: by peer memory inside a host, and by copies between hosts, from device to
+device with the same place.
 
-A device of each host has the same part in hand: it adds up its own host's terms, or sends its own host's rows, to the devices of
-the same index on other hosts, and shares what comes with its neighbours. So each element crosses between two hosts once.
+On each host the device with the same place works on the same part. It sends the sum of its host's terms, or its own
+rows, to the devices of its place on other hosts, and passes the arriving data to the devices of its host. So each
+element crosses between two hosts once.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from kernel_dsl.errors import BadArgument
 from kernel_dsl.mesh import Mesh
 
 BLOCKS = 132  # the most blocks of a device: all must run at the same time
-LEAST = 256  # elements of a block, but for the last one
+LEAST = 256  # the fewest elements of a block, except the last
 PIECE = 4096  # elements that a warpgroup holds at a time
-ODD_PIECE = 1024  # the same of sums whose terms are loaded one element at a time, of which each takes a register
-WHOLE = 16  # a block's elements are a multiple of these, so that vectors of any dtype are aligned
+ODD_PIECE = 1024  # the same for sums that load single elements, because each then takes a register
+WHOLE = 16  # a block's elements are a multiple of this, so that vectors of any dtype are aligned
 
 
 class _Hosts:
@@ -30,7 +32,7 @@ class _Hosts:
     def __init__(self, mesh: Mesh, op: str) -> None:
         if len(mesh.hosts) != 1:
             what = f"hosts={mesh.hosts!r}"
-            raise BadArgument(op=op, what=what, hint="give the hosts one axis of the mesh")
+            raise BadArgument(op=op, what=what, hint="use one axis of the mesh for the hosts")
         self.mesh = mesh
         (self.axis,) = mesh.hosts
         position = mesh.names.index(self.axis)
@@ -50,7 +52,9 @@ class _Hosts:
                 work(host)
 
     def meet(self, near: Any, far: Any, timeout: float | None) -> None:
-        """Wait until the block with this number has arrived on this host's devices and on this place's other devices."""
+        """Wait until the block with this number has arrived on this host's devices, and on the devices of this place on
+        other hosts.
+        """
         self.meet_near(near, timeout)
         mine = far.at[kd.axis_index(self.axis)]
         self.others(lambda host: kd.semaphore_signal(mine, device_id={self.axis: host}))
@@ -68,7 +72,7 @@ class _Hosts:
 
 
 class _Share:
-    """A block's elements of `size`: one segment, and for the last block also what the even shares leave.
+    """A block's share of `size` elements: one segment, and for the last block also the rest that even shares leave.
 
     Copies between hosts have a fixed number of elements, so no segment is cut by a mask.
     """
@@ -115,9 +119,10 @@ class _Share:
 
 @cache
 def gather(shape: tuple[int, ...], out: tuple[int, ...], dtype: DType, mesh: Mesh, timeout: float | None) -> Any:
-    """The kernel `x -> out, whole`: all devices' arrays of `shape`, one after the other, to `whole`, and from there to `out`.
+    """The kernel `x -> out, whole`: it copies all devices' arrays of `shape`, one after the other, to `whole`, and from
+    there to `out`.
 
-    `whole` is left out, and the arrays are gathered in `out`, if they fill it.
+    If the arrays fill `out`, they are gathered there, and `whole` is left out.
     """
     hosts, size = _Hosts(mesh, "all_gather"), prod(shape)
     share, n = _Share(size), mesh.size
@@ -194,7 +199,7 @@ def _made(body: Any, outs: Any, hosts: _Hosts, share: _Share, name: str, mesh: M
 
 
 def _elsewhere(place: dict[str, int]) -> Any:
-    """Whether this device is not the one of this place."""
+    """Whether this device has another place than `place`."""
     other: Any = False
     for name, index in place.items():
         other = (kd.axis_index(name) != index) | other
