@@ -36,12 +36,15 @@ def all_to_all(
 ) -> tuple[Any, Any]:
     """Send rows of each device's array to all devices: `(received, counts)`.
 
-    `x`: (m, ...) a device. `sizes`: int32 (n,) a device: `x`'s first sizes[0] rows go to device 0, the next sizes[1] to
-    device 1, and so on; they are read on the GPU. A device receives rows in the order of ranks: `counts`, int32 (n,),
-    has the number from each. The rows of `received`, (rows, ...), after these are uninitialised. Rows beyond the end of
-    `x` are sent as zeros, and rows that do not fit into `received` are dropped. `rows`: by default n * m, the most that
-    can arrive. `out`: (received, counts), preallocated. `all_to_all(y, counts, mesh)` sends rows back to their devices.
-    Raises `BadArgument`, `BadArgumentType`, and the errors of a kernel on a mesh.
+    `x`: (m, ...) a device, of any dtype. `sizes`: int32 (n,) a device: `x`'s first sizes[0] rows go to device 0, the
+    next sizes[1] to device 1, and so on; they are read on the GPU. A device receives rows in the order of ranks:
+    `counts`, int32 (n,), has the number from each. The rows of `received`, (rows, ...), after these are uninitialised.
+    Rows beyond the end of `x` are sent as zeros, and rows that do not fit into `received` are dropped. `rows`: by
+    default n * m, the most that can arrive. `out`: (received, counts), preallocated. `timeout`: seconds that a device
+    waits for its peers. `all_to_all(y, counts, mesh)` sends rows back to their devices.
+
+    Raises `BadArgument`, `BadArgumentType`, and the errors of a kernel on a mesh. Devices meet by loads and stores at
+    system scope (PTX ISA 8, the memory consistency model).
     """
     op = "all_to_all"
     shape, dtype = described(x, mesh, op, 1)

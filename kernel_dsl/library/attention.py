@@ -36,36 +36,48 @@ _log = logging.getLogger("kernel_dsl")
 
 @partial(public, name="attention")
 class Attention:
-    """`attention(q, k, v)`: q (batch, heads, queries, dim), k (batch, kv_heads, keys, dim), v (batch, kv_heads, keys, v_dim).
+    """`attention(q, k, v)`: softmax(q k^T * scale) v for each head, with options for scores and masks.
 
-    Returns (batch, heads, queries, v_dim) in the inputs' dtype, bfloat16 for float8. With `layout="bshd"` all arrays are (batch,
-    length, heads, dim). If there are fewer key heads than query heads, query heads share them evenly.
+    q is (batch, heads, queries, dim), k (batch, kv_heads, keys, dim) and v (batch, kv_heads, keys, v_dim), all of one
+    float dtype. Returns (batch, heads, queries, v_dim) in that dtype, bfloat16 for float8. `layout="bshd"`: all arrays
+    are (batch, length, heads, dim). If there are fewer key heads than query heads, query heads share them evenly.
 
-    The score of query i and key j is `scale` (by default dim ** -0.5) times q.k; `softcap`: c * tanh(score / c); plus
-    `bias`, an array that broadcasts to (batch, heads, queries, keys); then `score_mod(score, b, h, i, j)`, traced, of a
-    float32 array and int32 indices that broadcast. A query sees a key if all of these options allow it; a query that
-    sees no key gives zeros. `causal`: True or "top_left", j <= i; "bottom_right", j <= i + keys - queries. `window`: i
-    - j < window after that alignment, and unless causal also j - i < window. `mask_mod(b, h, i, j)`, traced, bool.
-    `sinks`: float (heads,), an extra score in each row's sum, without a value. Blocks of keys that no query sees are
-    skipped; blocks that all queries see have no mask. Functions may close over arrays, `documents[b, i]`, which each
-    call reads again; these have no gradients.
+    The score of query i and key j is `scale` (by default dim ** -0.5) times q.k. These options change it, in this
+    order:
 
-    `q_seqlens`, `kv_seqlens`: int32 (batch + 1), cumulative lengths of sequences that follow one another: q is then
-    (total, heads, dim), and k and v likewise; indices and `causal` count within a sequence; `kv_seqlens` are by default
-    `q_seqlens`. `page_table`: int32 (batch, max_pages); k and v are then a cache (pages, kv_heads, page, dim), or by
-    `layout="bshd"` (pages, page, kv_heads, dim), with pages of 1 to 256 keys: key j of sequence b is in page
-    `page_table[b, j // page]`. `kv_seqlens` are then int32 (batch,), the number of keys of each sequence, or cumulative
-    ones; by default `q_seqlens`, or without those all max_pages * page keys. Keys beyond are not used; a page that is
-    not in the cache counts as zeros, and is a hazard in the interpreter. There are no gradients. `q_scale`, `k_scale`,
-    `v_scale`: factors of float8 inputs, a number or float32 (batch, kv_heads).
+    - `softcap`: c * tanh(score / c).
+    - `bias`: an array that broadcasts to (batch, heads, queries, keys), added.
+    - `score_mod(score, b, h, i, j)`: a traced function of a float32 array and int32 indices that broadcast to it.
+
+    A query sees a key if all of these options allow it; a query that sees no key gives zeros. Blocks of keys that no
+    query sees are skipped; blocks that all queries see have no mask:
+
+    - `causal`: True or "top_left" for j <= i, "bottom_right" for j <= i + keys - queries.
+    - `window`: a number of keys. After the alignment of `causal`, i - j < window, and unless causal also j - i <
+      window.
+    - `mask_mod(b, h, i, j)`: a traced function that gives a bool.
+
+    `sinks`: float (heads,), an extra score in each row's sum, without a value. Functions may close over arrays, such as
+    `documents[b, i]`. Each call reads these arrays again; they have no gradients.
+
+    `q_seqlens`, `kv_seqlens`: int32 (batch + 1,), the cumulative lengths of sequences that follow one another. q is
+    then (total, heads, dim), and k and v likewise; indices and `causal` count within a sequence. `kv_seqlens` are by
+    default `q_seqlens`. `page_table`: int32 (batch, max_pages). k and v are then a cache (pages, kv_heads, page, dim),
+    or with `layout="bshd"` (pages, page, kv_heads, dim), with pages of 1 to 256 keys: key j of sequence b is in page
+    `page_table[b, j // page]`. `kv_seqlens` are then int32 (batch,), the number of keys of each sequence, or
+    cumulative; by default `q_seqlens`, or without those all max_pages * page keys. Keys beyond are not used. A page
+    that is not in the cache counts as zeros, and is a hazard in the interpreter. Calls with pages have no gradients.
+    `q_scale`, `k_scale`, `v_scale`: factors of float8 inputs, a number or float32 (batch, kv_heads).
 
     `return_lse=True` also gives the natural logarithm of each row's sum of exponentials, float32 (batch, heads,
     queries) or (heads, total), -inf for a query without keys. The same inputs always give the same results; with
-    `deterministic` the gradients by autograd and JAX have the same bits each time, too. `config`: an
-    `AttentionConfig`. `out`, `stream`, `interpret`: as for kernels; `out` may be `q`.
-    A slower kernel, with a log line, computes calls with arrays that TMA or wgmma can't take. Raises `BadCallArgument`
-    for wrong arrays or options, `BadCallValue` for shapes that don't fit, no keys, lengths that decrease, values out of
-    range, options that exclude each other, or an `out` that is `k` or `v`.
+    `deterministic` the gradients by autograd and JAX also have the same bits each time. `config`: an `AttentionConfig`.
+    `out`, `stream`, `interpret`: as for kernels; `out` may be `q`. Calls with arrays that TMA or wgmma can't take use a
+    slower kernel, and log the reason.
+
+    Raises `BadCallArgument` for wrong arrays or options, and `BadCallValue` for shapes that don't fit, no keys, lengths
+    that decrease, values out of range, options that exclude each other, or an `out` that is `k` or `v`. The method is
+    that of FlashAttention-2 and 3 (Dao, 2023; Shah et al., 2024), by wgmma (PTX ISA 9.7.15) and TMA (9.7.9.27).
     """
 
     def __init__(self) -> None:

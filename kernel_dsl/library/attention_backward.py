@@ -130,16 +130,19 @@ class _Plan:
 class AttentionBackward:
     """`attention_backward(dout, q, k, v, out, lse)`: the gradients of `attention`.
 
-    They are (dq, dk, dv), then dsinks and dbias if there are sinks and a bias; each in the shape and dtype of its
+    Returns (dq, dk, dv), then dsinks and dbias if there are sinks and a bias. Each has the shape and dtype of its
     input. q, k, v and the options are those of the call of `attention`, with the same meaning; out and lse, float32,
-    are its results with `return_lse=True`; dout is the gradient of out.
+    are its results with `return_lse=True`; dout, in the shape and dtype of out, is the gradient of out.
 
     `score_mod_grad(score, b, h, i, j)`: the derivative of `score_mod` by its score; by default it is derived from the
     elementwise operations of `score_mod`. `deterministic`: the same inputs give the same bits each time. `config`: an
-    `AttentionBackwardConfig`; `stream`, `interpret`: as for kernels. Slower kernels, with a log line, compute calls
-    with options, or with arrays that TMA or wgmma can't take. Raises `BadCallArgument` for wrong arrays or options, or
-    a `score_mod` without a known derivative; `BadCallValue` for shapes that don't fit, no keys, values out of range, or
-    options that exclude each other. Float8 inputs have no gradients.
+    `AttentionBackwardConfig`; `stream`, `interpret`: as for kernels. Calls with options, or with arrays that TMA or
+    wgmma can't take, may use slower kernels, and log the reason.
+
+    Raises `BadCallArgument` for wrong arrays or options, or a `score_mod` without a known derivative; `BadCallValue`
+    for shapes that don't fit, no keys, values out of range, or options that exclude each other. Float8 inputs have no
+    gradients. The method is that of FlashAttention-2 (Dao, 2023), by wgmma (PTX ISA 9.7.15), TMA and its reductions
+    (9.7.9.27).
     """
 
     def __init__(self) -> None:

@@ -44,14 +44,22 @@ def all_reduce(
 ) -> Any:
     """The sum of all devices' arrays, on every device; float16, bfloat16 and fp8 are added in float32 and rounded once.
 
-    `x`: an array of one shape and dtype a device, row-major; `out`: preallocated, and may be `x`. With one process a GPU, `x` is
-    this rank's array in symmetric memory, `mesh` may be the process group, and the result is this rank's. `algorithm`: "words"
-    (each device stores its array into memory of all others that the library keeps; `x` may lie in any memory), "one-shot" (each
-    reads all arrays), "two-shot" (each is sent its part of all, adds these up, and stores the sum everywhere), or None, by size.
-    `deterministic`: terms are added in the order of ranks, so that all devices and calls give the same bits; else each
-    device may begin with its own, which spreads the reads. `timeout`: seconds that a device waits for its peers.
+    `x`: an array of one shape and dtype a device, row-major, of real numbers of 8 bits or more; `out`: preallocated,
+    and may be `x`. With one process a GPU, `x` is this rank's array in symmetric memory, `mesh` may be the process
+    group, and the result is this rank's.
 
-    Raises `BadArgument`, `BadArgumentType`, and what a call of a kernel on a mesh raises.
+    `algorithm`: None chooses by size.
+
+    - "words": each device stores its array into memory of all others that the library keeps; up to 512 KiB. `x` may lie
+      in any memory.
+    - "one-shot": each device reads all arrays.
+    - "two-shot": each device adds up its part of all arrays, and stores the sums on all devices.
+
+    `deterministic`: terms are added in the order of ranks, so that all devices and calls give the same bits; otherwise
+    each device may begin with its own, which spreads the reads. `timeout`: seconds that a device waits for its peers.
+
+    Raises `BadArgument`, `BadArgumentType`, and the errors of a kernel on a mesh. Devices meet by loads and stores at
+    system scope (PTX ISA 8, the memory consistency model).
     """
     op = "all_reduce"
     shape, dtype = described(x, mesh, op)
@@ -80,9 +88,9 @@ def all_reduce(
 @partial(public, name="all_gather")
 @by_rank
 def all_gather(x: Any, mesh: Mesh, *, out: Any = None, timeout: float | None = None, interpret: Any = None) -> Any:
-    """All devices' arrays one after the other along the first axis, on every device: (m, ...) to (n * m, ...).
+    """All devices' arrays one after the other along the first axis, on every device: (m, ...) to (n * m, ...), in their dtype.
 
-    `x`, `out`, `timeout` and errors as of `all_reduce`.
+    `x`, `out`, `timeout` and errors are those of `all_reduce`; `x` needs an axis.
     """
     shape, dtype = described(x, mesh, "all_gather", 1)
     check_gapless("all_gather", x=x, out=out)
@@ -103,10 +111,10 @@ def reduce_scatter(
     timeout: float | None = None,
     interpret: Any = None,
 ) -> Any:
-    """The sum of all devices' arrays; device i gets part i along the first axis: (n * m, ...) to (m, ...).
+    """The sum of all devices' arrays; device i gets part i along the first axis: (n * m, ...) to (m, ...), in their dtype.
 
-    `x`, `out`, `deterministic`, `timeout` and errors as of `all_reduce`. Raises `BadArgument` if the first axis is no
-    multiple of the devices.
+    `x`, `out`, `deterministic`, `timeout` and errors are those of `all_reduce`. Also raises `BadArgument` if the first
+    axis is no multiple of the number of devices.
     """
     op = "reduce_scatter"
     shape, dtype = described(x, mesh, op, 1)

@@ -76,13 +76,16 @@ def conv2d(
 ) -> Any:
     """The convolution (a correlation, as is usual in networks) of images x (N, H, W, C) with w (F, R, S, C / groups).
 
-    The result is (N, H', W', F) in the dtype of both, float16, bfloat16 or float32; H' = (H + 2 padding - dilation (R -
-    1) - 1) // stride + 1, and W' likewise. Element (n, i, j, f) is the sum over taps (r, s) and channels c of its group
-    of x[n, i stride + r dilation - padding, j stride + s dilation - padding, c] * w[f, r, s, c], where x is zero
-    outside. `stride`, `padding`, `dilation`: an int, or a pair for height and width. Sums are float32, and float32
-    products are exact. Arrays have any strides in memory. A slower kernel, with a log line, computes other options than
-    padding and dilation. `out`, `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for wrong arrays,
-    `BadCallValue` for sizes that don't fit.
+    The result is (N, H', W', F) in the dtype of both, float16, bfloat16 or float32; H' = (H + 2 padding - dilation
+    (R-1) - 1) // stride + 1, and W' likewise. Element (n, i, j, f) is the sum over taps (r, s) and channels c of its
+    group of x[n, i stride + r dilation - padding, j stride + s dilation - padding, c] * w[f, r, s, c], where x is zero
+    outside. `stride`, `padding`, `dilation`: an int in pixels, or a pair for height and width. Sums are float32, and
+    float32 products are exact. Arrays have any strides in memory. Strides other than 1, groups and float32 use a slower
+    kernel, and log the reason. `out`, `stream`, `interpret`: as for kernels.
+
+    Raises `BadCallArgument` for wrong arrays, `BadCallValue` for sizes that don't fit. The fast kernel is an implicit
+    matrix product (Chetlur et al., 2014): TMA (PTX ISA 9.7.9.27) loads boxes of pixels, and wgmma (9.7.15) multiplies
+    them.
     """
     host, own, like = host_of(x, w), (stride, padding, dilation, groups), ""
     if not host:
@@ -115,7 +118,7 @@ def conv2d_dgrad(
 ) -> Any:
     """The gradient of x in `conv2d(x, w)`, of shape `input_size` (N, H, W, C); dout (N, H', W', F) is the result's gradient.
 
-    Options and errors are those of `conv2d`; dout, w and the gradient have one dtype.
+    dout, w (F, R, S, C / groups) and the gradient have one dtype. Options, errors and kernels are those of `conv2d`.
     """
     own = stride, padding, dilation, groups, input_size
     made, like = _repeated("conv2d_dgrad", own, {"dout": dout, "w": w}, out, stream, interpret)
@@ -158,8 +161,9 @@ def conv2d_wgrad(
     interpret: Any = None,
 ) -> Any:
     """The gradient of w in `conv2d(x, w)`, (F, R, S, C / groups); dout (N, H', W', F) is the result's gradient.
-    `kernel_size`: R and S, or one int for both. Options and errors are those of `conv2d`; x, dout and the gradient have
-    one dtype. The same inputs always give the same bits.
+
+    `kernel_size`: R and S, or one int for both. x (N, H, W, C), dout and the gradient have one dtype. Options, errors
+    and instructions are those of `conv2d`. The same inputs always give the same bits.
     """
     own = stride, padding, dilation, groups, kernel_size
     made, like = _repeated("conv2d_wgrad", own, {"x": x, "dout": dout}, out, stream, interpret)

@@ -86,16 +86,17 @@ def _losses(p: CrossEntropy, partials: Any, targets: Any, lse: bool, how: dict[s
 
 @partial(public, name=NAME)
 class LinearCrossEntropy:
-    """`linear_cross_entropy(x, weight, targets)`: the cross-entropy of the logits x @ weight.T + bias, which are never in memory.
+    """`linear_cross_entropy(x, weight, targets)`: the cross-entropy of the logits x @ weight.T + bias, which are never
+    in memory.
 
     x (M, H) and weight (V, H) are float16, bfloat16 or float32, in any strides; targets (M,) int32 or int64, classes
     from 0 to V - 1; bias (V,) float. Rows whose target is `ignore_index` have a loss of 0; a target that is no class
-    gives NaN, and an error if the host can read the targets. The loss of a row is (1 - s) * (lse - logit of the target)
-    + s * (lse - mean of all logits), with s the `label_smoothing`, from 0 to 1. `reduction`: "mean" over the rows that
-    count (NaN if none does), "sum", or "none".
+    gives NaN, and an error if the host can read the targets. With s the `label_smoothing`, from 0 to 1, the loss of a
+    row is lse - (1 - s) * logit of the target - s * mean of all logits. `reduction`: "mean" over the rows that count
+    (NaN if none does), "sum", or "none".
 
-    Returns float32 () or (M,). `return_lse=True` also gives the natural logarithm of each row's sum of exponentials, float32
-    (M,), which `linear_cross_entropy_backward` takes. Sums are float32; the same inputs give the same bits.
+    Returns float32 () or (M,). `return_lse=True` also gives the natural logarithm of each row's sum of exponentials,
+    float32 (M,), which `linear_cross_entropy_backward` takes. Sums are float32; the same inputs give the same bits.
 
     With `vocab_start`, weight is a part of the vocabulary: its first row is class number `vocab_start`, and targets are
     classes of the whole vocabulary. The result is then float32 (4, M), the partials: for each row the greatest logit of
@@ -104,8 +105,9 @@ class LinearCrossEntropy:
     `linear_cross_entropy_combine`. Gradients of partials are right only if the first two are used as greatest +
     log(sum).
 
-    `config`: a `MatmulConfig`, for Hopper's fast kernel. `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for
-    wrong arrays, `BadCallValue` for shapes and numbers that don't fit.
+    `config`: a `MatmulConfig`, for Hopper's fast kernel. `stream`, `interpret`: as for kernels. Raises
+    `BadCallArgument` for wrong arrays, `BadCallValue` for shapes and numbers that don't fit. The loss is computed
+    without logits as by Wijmans et al. (2024), with the product of `matmul`.
     """
 
     def __init__(self) -> None:
@@ -222,9 +224,11 @@ def linear_cross_entropy_combine(
 ) -> Any:
     """The loss of a vocabulary in parts.
 
-    `partials` float32 (ranks, 4, M), the results of `linear_cross_entropy(vocab_start=)`. targets and options are those
-    of the calls that made them; `vocab`: the number of classes in all parts, which `label_smoothing` needs. Returns the
-    result of `linear_cross_entropy`, with its errors.
+    `partials` float32 (ranks, 4, M), the results of `linear_cross_entropy(vocab_start=)`. targets (M,) and options are
+    those of the calls that made them; `vocab`: the number of classes in all parts, which `label_smoothing` needs.
+    Returns float32 () or (M,), as `linear_cross_entropy` does, and with `return_lse=True` the logarithms, float32 (M,).
+    Raises the errors of `linear_cross_entropy`. Parts are combined as in the online softmax (Milakov and Gimelshein,
+    2018).
     """
     call = CrossEntropyCall(COMBINE, ignore_index, label_smoothing, reduction, None, vocab)
     if host := host_of(partials):
@@ -263,7 +267,7 @@ def linear_cross_entropy_backward(
     default as many as take 256 MiB. With `vocab_start`, weight is a part of a vocabulary of `vocab` classes (which
     `label_smoothing` needs), lse is that of all parts, and the sum of all parts' dx is the gradient of x. The same
     inputs give the same bits. Raises `BadCallArgument` for wrong arrays, `BadCallValue` for shapes and numbers that
-    don't fit.
+    don't fit. `stream`, `interpret`: as for kernels. The products are those of `matmul`.
     """
     call = CrossEntropyCall(BACKWARD, ignore_index, label_smoothing, reduction, vocab_start, vocab)
     p = problem_of(x, weight, targets, bias, call)

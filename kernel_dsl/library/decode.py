@@ -76,7 +76,8 @@ class DecodeAttention:
     graph of the call takes new ones. A page that is not in the cache counts as zeros, and is a hazard in the
     interpreter. `out`, `stream`, `interpret`: as for kernels. Unsupported calls go to a slower kernel, with a log line.
     Raises `BadCallArgument` for wrong arrays or options, `BadCallValue` for shapes and numbers that don't fit, and an
-    `out` that is `k` or `v`.
+    `out` that is `k` or `v`. The keys of a sequence are shared as in Flash-Decoding (Dao et al., 2023), by wgmma (PTX
+    ISA 9.7.15).
     """
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ class MlaDecode:
     is not in the cache counts as zeros, and is a hazard in the interpreter. `out`, `stream`, `interpret`: as for
     kernels. A slower kernel computes calls that the Hopper kernel does not support, with a log line. Raises
     `BadCallArgument` for wrong arrays, `BadCallValue` for shapes and numbers that don't fit, and an `out` that is the
-    cache.
+    cache. The latent keys are those of DeepSeek-V2 (2024), by wgmma (PTX ISA 9.7.15) and TMA (9.7.9.27).
     """
 
     def __init__(self) -> None:

@@ -40,14 +40,17 @@ def expert_dispatch(
 ) -> tuple[Any, Any, Any]:
     """Send each device's tokens to the devices of their experts: `(received, counts, places)`.
 
-    `x`: (tokens, width) a device. `experts`: int32 (tokens, k) a device, from 0 to num_experts - 1, of which each
-    device has num_experts / n, in order; they are read on the GPU. A choice of another number, such as -1, has no
+    `x`: floats (tokens, width) a device. `experts`: int32 (tokens, k) a device, from 0 to num_experts - 1; each device
+    has num_experts / n of them, in order. They are read on the GPU. A choice of another number, such as -1, has no
     expert: it is not sent, and its place is `rows`. A device receives rows by expert, within an expert by rank, and
     within a rank by token: `counts`, int32 (num_experts / n,), has the number of rows of each expert, as
     `kd.library.grouped_matmul` takes them. The rows of `received`, (rows, width), after these are uninitialised.
     `places`, int32 (tokens, k): the row of each choice there, for `expert_combine`. `rows`: by default n * tokens * k,
-    the most that can arrive; rows that do not fit are dropped. `out`: (received, counts, places), preallocated. Raises
-    `BadArgument`, `BadArgumentType`, and the errors of a kernel on a mesh.
+    the most that can arrive; rows that do not fit are dropped. `out`: (received, counts, places), preallocated.
+    `timeout`: seconds that a device waits for its peers.
+
+    Raises `BadArgument`, `BadArgumentType`, and the errors of a kernel on a mesh. It is the exchange of expert
+    parallelism (Lepikhin et al., 2020), by loads and stores at system scope (PTX ISA 8).
     """
     op = "expert_dispatch"
     shape, dtype, k = _tokens(x, experts, mesh, num_experts, op)
@@ -99,10 +102,11 @@ def expert_combine(
 ) -> Any:
     """Bring the rows of `expert_dispatch` back: token t is the sum over j of weights[t, j] * the row of its choice j.
 
-    `y`: (rows, width) a device, the results for its received rows; `experts` and `places` are those of the dispatch;
-    `weights`: float32 (tokens, k). Sums are float32, rounded once to y's dtype, or float64 for
-    float64. A choice whose row was dropped, or that has no expert, adds nothing. `out`: (tokens, width). Raises
-    `BadArgument`, `BadArgumentType`, and the errors of a kernel on a mesh.
+    `y`: floats (rows, width) a device, the results for its received rows; `experts` and `places` are those of the
+    dispatch; `weights`: float32 (tokens, k). Sums are float32, rounded once to y's dtype, or float64 for float64. A
+    choice whose row was dropped, or that has no expert, adds nothing. `out`: (tokens, width), in y's dtype. `timeout`:
+    seconds that a device waits for its peers. Raises `BadArgument`, `BadArgumentType`, and the errors of a kernel on a
+    mesh.
     """
     op = "expert_combine"
     shape, dtype, _ = _tokens(y, None, mesh, num_experts, op)

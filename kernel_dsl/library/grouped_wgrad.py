@@ -42,10 +42,11 @@ class WgradOptions:
 class GroupedMatmulWgrad:
     """`grouped_matmul_wgrad(a, dout, group_sizes)`: for each group a.T @ dout over its rows; (rows, K), (rows, N) to (G, K, N).
 
-    The gradient of b in `grouped_matmul(a, b, group_sizes)`. Sizes, `offsets` and errors are those of `grouped_matmul`;
-    a group without rows gives zeros. `out_dtype`: by default float32, float64 if an operand is float64, int32 for
-    bytes. a and dout have any strides and any dtypes that `dot` multiplies. `config`: a `MatmulConfig` without clusters
-    and turns, for Hopper's fast kernel.
+    It is the gradient of b in `grouped_matmul(a, b, group_sizes)`. Sizes, int32 (G,), and `offsets`, int32 (G + 1,),
+    are those of `grouped_matmul`; a group without rows gives zeros. `out_dtype`: by default float32, float64 if an
+    operand is float64, int32 for bytes. a and dout have any strides and any dtypes that `dot` multiplies. `config`: a
+    `MatmulConfig` without clusters and turns, for Hopper's fast kernel. `out`, `stream`, `interpret`: as for kernels.
+    Raises the errors of `grouped_matmul`. The instructions are those of `matmul`.
     """
 
     def __init__(self) -> None:

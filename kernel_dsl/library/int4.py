@@ -192,7 +192,8 @@ def pack_int4(w: Any, group: int = 128, zeros: Any = None, *, stream: Any = None
     `group` rows, a multiple of 64, share a scale in each column. Without `zeros` numbers are symmetric: scale = max |w|
     / 7. `zeros=True` finds, for each group and column, the number from 0 to 15 that means zero; an array
     (ceil(K/group), N) of float32 gives it. Raises `BadCallArgument` for wrong arrays, `BadCallValue` for a group or
-    zeros that don't fit.
+    zeros that don't fit. `stream`, `interpret`: as for kernels. Bytes have the order of wgmma's registers (PTX ISA
+    9.7.15.5.1).
     """
     shape = getattr(w, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(w, "dtype") or len(shape) != 2 or as_dtype(w.dtype) not in DTYPES:

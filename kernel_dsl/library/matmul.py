@@ -256,8 +256,10 @@ class Matmul:
     chosen one. `out`, `stream`, `interpret`: as for kernels; `out` may be `c` or `residual`, and may be stored by
     columns. Operands that TMA and wgmma can't read are first copied to a workspace.
 
-    Raises `BadCallArgument` for wrong arrays, `BadCallValue` for shapes that don't fit, an `out` that is `a` or
-    `b`, and a precision that the product can't have, `NoCommonDType`.
+    Raises `BadCallArgument` for wrong arrays, `BadCallValue` for shapes that don't fit, an `out` that is `a` or `b`,
+    and a precision that the product can't have, and `NoCommonDType`. On Hopper wgmma (PTX ISA 9.7.15) and TMA
+    (9.7.9.27) compute it, elsewhere mma.sync (9.7.14.5) or multiply-adds of lanes. Philox is that of Salmon et al.
+    (2011).
     """
 
     def __init__(self) -> None:

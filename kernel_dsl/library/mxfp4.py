@@ -126,10 +126,10 @@ def unpack_kernel(K: Any, N: Any, dtype: Any) -> Any:
 def pack_mxfp4(w: Any, *, stream: Any = None, interpret: Any = None) -> PackedMxfp4:
     """Weights (K, N), float16, bfloat16 or float32 in any strides, rounded to mxfp4, as an operand b of `matmul`.
 
-    Each 32 rows of a column share a power of two; divided by it, their greatest magnitude is at least 4 and less than
-    8. Numbers are rounded to the nearest of e2m1, ties to even; those above 6 become 6. Weights are finite; beside a
-    float16 a they are below 2 ** 16. `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for a wrong array,
-    `BadCallValue` for one without elements.
+    Each 32 rows of a column share a power of two; divided by it, their greatest magnitude is from 4 to below 8. Numbers
+    are rounded to the nearest of e2m1, ties to even; those above 6 become 6. Weights are finite; beside a float16 a
+    they are below 2 ** 16. `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for a wrong array,
+    `BadCallValue` for one without elements. The format is that of OCP Microscaling Formats 1.0.
     """
     shape = getattr(w, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(w, "dtype") or len(shape) != 2 or as_dtype(w.dtype) not in DTYPES:

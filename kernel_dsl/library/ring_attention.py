@@ -53,7 +53,8 @@ def ring_attention(
     On Hopper float16 and bfloat16 of dim 64 or 128 and a length that is a multiple of 128 are the fast kernel, which holds the
     keys and values of all devices; other arrays take a slow one.
 
-    Raises `BadArgument`, `BadArgumentType`, and what a call of a kernel on a mesh raises.
+    Raises `BadArgument`, `BadArgumentType`, and the errors of a kernel on a mesh. The method is that of Liu et al.
+    (2023), with the inner loop of `attention`.
     """
     op = "ring_attention"
     described(q, mesh, op)

@@ -57,7 +57,8 @@ def ring_attention_backward(
     the keys and values of all, and their gradients, which are rounded before they are added up. Else they are two slow kernels
     that read dout, q, k and v on the peers: with one process a GPU these lie in symmetric memory then.
 
-    Raises `BadArgument`, `BadArgumentType`, and what a call of a kernel on a mesh raises.
+    Raises `BadArgument`, `BadArgumentType`, and the errors of a kernel on a mesh. The method is that of Liu et al.
+    (2023).
     """
     p, target = ring_problem(NAME, q, k, v, mesh, causal, scale, timeout, interpret)
     if p.dtype in FP8:

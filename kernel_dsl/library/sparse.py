@@ -225,7 +225,8 @@ def sparse_compress(a: Any, *, prune: bool = False, stream: Any = None, interpre
     become 0.
 
     Raises `BadCallArgument` for a wrong array, `BadCallValue` for a K that is no multiple of four (two), and for too
-    many numbers.
+    many numbers. `stream`, `interpret`: as for kernels. The metadata have the order of `wgmma.mma_async.sp` (PTX ISA
+    9.7.15.6.1).
     """
     shape = getattr(a, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(a, "dtype") or len(shape) != 2 or as_dtype(a.dtype) not in DTYPES:
@@ -248,7 +249,10 @@ def sparse_compress(a: Any, *, prune: bool = False, stream: Any = None, interpre
 
 @partial(public, name=DECOMPRESS)
 def sparse_decompress(compressed: Any, *, stream: Any = None, interpret: Any = None) -> Any:
-    """The matrix (M, K) of a `SparseMatrix`. Raises `BadCallArgument` for anything else."""
+    """The matrix (M, K) of a `SparseMatrix`, row-major, in the dtype of its values.
+
+    `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for anything else than a `SparseMatrix`.
+    """
     return _sparse(compressed, DECOMPRESS).dense(stream=stream, interpret=interpret)
 
 

@@ -47,7 +47,8 @@ def sparse_matmul(
     Hopper's tensor cores skip the zeros of float16, bfloat16, fp8 and 8-bit integers beside a b of the same kind, and
     of float32 with precision="tf32". On other GPUs, for exact float32, for fp8 with precision="highest", beside other
     dtypes and with scales by blocks of K, the matrix is first made dense. Raises the errors of `matmul`, and
-    `BadCallArgument` for an object that is no `SparseMatrix`.
+    `BadCallArgument` for an object that is no `SparseMatrix`. The instruction is `wgmma.mma_async.sp` (PTX ISA
+    9.7.15.6).
     """
     if not isinstance(compressed, SparseMatrix):
         what = f"compressed is a {type(compressed).__name__}"

@@ -33,12 +33,15 @@ STAGED = 2  # parts of a tile that are in flight to a peer, because the link is 
 def all_gather_matmul(
     x: Any, w: Any, mesh: Mesh, *, out: Any = None, timeout: float | None = None, interpret: Any = None
 ) -> Any:
-    """concatenate(x of all devices) @ w, on every device: x (m, K) and w (K, N) a device, out (n * m, N).
+    """concatenate(x of all devices) @ w, on every device: x (m, K) and w (K, N) a device, out (n * m, N), of one float dtype.
 
-    On Hopper, row-major float16 and bfloat16 with m a multiple of 128 and K and N of 8 use one kernel, which multiplies
-    rows as they arrive. Other arrays are first gathered, and then multiplied. Sums are float32, in one order, rounded
-    once: calls give the same bits. `out`: preallocated, in other memory than x and w; `timeout`: seconds that a device
-    waits for its peers. Raises `BadArgument`, `BadArgumentType`, and the errors of a kernel on a mesh.
+    On Hopper, row-major float16 and bfloat16 with m a multiple of 128 and K and N multiples of 8 use one kernel, which
+    multiplies rows as they arrive. Other arrays are first gathered, and then multiplied. Sums are float32, in one
+    order, rounded once: calls give the same bits. `out`: preallocated, in other memory than x and w; `timeout`: seconds
+    that a device waits for its peers.
+
+    Raises `BadArgument`, `BadArgumentType`, and the errors of a kernel on a mesh. Transfers overlap with products (Wang
+    et al., 2023), by TMA (PTX ISA 9.7.9.27) and wgmma (9.7.15).
     """
     op = "all_gather_matmul"
     (m, depth), columns, dtype = _operands(x, w, mesh, op)
@@ -66,12 +69,13 @@ def matmul_reduce_scatter(
     timeout: float | None = None,
     interpret: Any = None,
 ) -> Any:
-    """The sum of all devices' x @ w; device i gets part i of the rows: x (n * m, K), w (K, N) a device, out (m, N).
+    """The sum of all devices' x @ w; device i gets part i of the rows: x (n * m, K), w (K, N) a device, out (m, N), of
+    one float dtype.
 
     Each device's product is rounded to the dtype; then the products are added in float32. The arrays that use one
-    kernel, `out` and `timeout` are as for `all_gather_matmul`. Each row has a fixed order of terms, so calls give the
-    same bits; without the one kernel, `deterministic` is as for `reduce_scatter`. Also raises `BadArgument` if the rows
-    are no multiple of the devices.
+    kernel, `out`, `timeout`, instructions and errors are those of `all_gather_matmul`. Each row has a fixed order of
+    terms, so calls give the same bits; without the one kernel, `deterministic` is as for `reduce_scatter`. Also raises
+    `BadArgument` if the rows are no multiple of the number of devices.
     """
     return _scattered("matmul_reduce_scatter", x, w, mesh, out, deterministic, timeout, interpret)
 
@@ -88,10 +92,10 @@ def matmul_all_reduce(
     timeout: float | None = None,
     interpret: Any = None,
 ) -> Any:
-    """The sum of all devices' x @ w, on every device: x (M, K), w (K, N) a device, out (M, N).
+    """The sum of all devices' x @ w, on every device: x (M, K), w (K, N) a device, out (M, N), of one float dtype.
 
-    As `matmul_reduce_scatter`, but each device stores its part of the sum on all devices. It is one kernel if M is a
-    multiple of 128 times the number of devices.
+    As `matmul_reduce_scatter`, with its options and errors, but each device stores its part of the sum on all devices.
+    It is one kernel if M is a multiple of 128 times the number of devices.
     """
     return _scattered("matmul_all_reduce", x, w, mesh, out, deterministic, timeout, interpret)
 

@@ -6,6 +6,7 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import re
 
 import pytest
 
@@ -38,6 +39,20 @@ def test_examples(module: str) -> None:
         if case.examples:
             result = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(case)
             assert result.failed == 0, case.name
+
+
+def test_no_line_of_a_sentence_reads_as_an_item() -> None:
+    """A line that begins with "- ", "+ " or "8. " would be an item of a list on the site or on GitHub."""
+    mark = re.compile(r"([-+*]|\d+[.)]) ")
+    wrong: list[str] = []
+    before, listed = "", False
+    for line in reference.page().split("\n"):
+        item = mark.match(line) is not None
+        if item and before and not listed:
+            wrong.append(line)
+        listed = item or (listed and line.startswith("  "))
+        before = line
+    assert wrong == []
 
 
 def test_there_are_examples() -> None:
