@@ -1,9 +1,9 @@
 """Copies of one lane and accesses of another (PTX ISA 9.7.9.25.3, cp.async.wait_group and cp.async.bulk.wait_group).
 
-A lane's wait orders its own copies before what that lane does next, and before nothing of other lanes. Agents of vector clocks
-are warps, so what a warp has waited for is ordered before all that its lanes do next. Here stand the copies that a warp has
-waited for since its lanes last synchronised: other lanes may access what cp.async wrote, and write what a bulk copy read, after
-bar.warp.sync, a barrier or an acquire.
+A lane's wait orders its copies only before later accesses of the same lane. The agents of vector clocks are warps, so
+they order the copies that a warp waited for before all later accesses of the warp. This module keeps the copies that a
+warp has waited for since its lanes last synchronised. Only after bar.warp.sync, a barrier or an acquire may other lanes
+access the bytes that cp.async wrote, or write the bytes that a bulk copy read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _OTHERS = ~np.eye(32, dtype=np.bool_)
 
 @dataclass(frozen=True, slots=True)
 class LaneCopy:
-    """One instruction's copies: warps `rows` (n,) at `clock` (n,), each active lane `size` bytes from `start` (n, 32) on."""
+    """One instruction's copies, by warps `rows` (n,) at `clock` (n,): each active lane copies `size` bytes from `start`
+    (n, 32) on.
+    """
 
     rows: Array
     clock: Array
@@ -40,7 +42,7 @@ class LaneCopy:
 
 @dataclass(frozen=True, slots=True)
 class LaneSource:
-    """What a lane's bulk copy reads: `size` bytes from `start` on, as operation `clock` of a queue."""
+    """The source of a lane's bulk copy: `size` bytes from `start` on, read as operation `clock` of a queue."""
 
     lane: int
     queue: int
@@ -51,11 +53,13 @@ class LaneSource:
 
 
 class LaneCopies:
-    """The copies of a batch's warps, and up to which clock each warp has waited for its own, and synchronised after."""
+    """The copies of a batch's warps. For each warp, it keeps the clock up to which the warp has waited, and that up to
+    which its lanes have synchronised.
+    """
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.copies: dict[Any, LaneCopy] = {}  # by lanes and bytes: of copies to the same bytes, the newest counts
+        self.copies: dict[Any, LaneCopy] = {}  # by lanes and bytes; a copy to the same bytes replaces the earlier one
         self.waited: Array = np.zeros(len(batch.row_agent), np.int64)
         self.synced: Array = np.zeros(len(batch.row_agent), np.int64)
         self.queue: Array = np.zeros(batch.cluster * batch.per_block, np.int64)  # of the copies of each agent
@@ -66,7 +70,7 @@ class LaneCopies:
     def issue(
         self, c: Group, when: tuple[Array, Array], start: Array, mask: Array | None, size: int, ins: Instruction
     ) -> None:
-        """Note a copy by each warp of `c`, as operation `when` (queue, clock) of its queue."""
+        """Record a copy by each warp of `c`, as operation `when` (queue, clock) of its queue."""
         queue, clock = when
         self.queue[self.batch.row_agent[c.rows]] = queue
         active = np.ones((c.n, 32), np.bool_) if mask is None else mask.copy()
@@ -74,7 +78,7 @@ class LaneCopies:
         self.copies[key] = LaneCopy(c.rows.copy(), clock, start, active, size, ins)
 
     def wait(self, row: int, clock: int) -> None:
-        """The warp has waited for its copies up to `clock`."""
+        """Record that the warp has waited for its copies up to `clock`."""
         self.waited[row] = max(int(self.waited[row]), clock)
         self.open = True
 
@@ -82,12 +86,14 @@ class LaneCopies:
         self.sources.setdefault(row, {})[source.lane, source.start] = source
 
     def wait_sources(self, rows: Array) -> None:
-        """Lanes of these warps have waited for their bulk copies."""
+        """Record that lanes of these warps have waited for their bulk copies."""
         self.read.update(row for row in rows.tolist() if row in self.sources)
         self.open |= bool(self.read)
 
     def sync(self, rows: Array) -> None:
-        """The lanes of these warps have synchronised; they may know of copies by the mbarrier that these arrived at."""
+        """Record that the lanes of these warps have synchronised. Copies may also have been ordered by the mbarrier
+        where they arrived.
+        """
         if not self.open and not self.copies:
             return
         batch = self.batch
@@ -100,12 +106,12 @@ class LaneCopies:
         self.open = bool(self.read) or bool((self.waited > self.synced).any())
 
     def _is_read(self, row: int, source: LaneSource) -> bool:
-        """Whether the warp has waited until the copy has read its source."""
+        """Return whether the warp has waited until the copy has read its source."""
         known = self.batch.clocks.known[self.batch.row_team[row], self.batch.row_agent[row], 0]
         return int(known[source.queue]) >= source.clock
 
     def check(self, c: Group, first: Array, width: int, mask: Array | None, ins: Instruction, writes: bool) -> None:
-        """Report a lane that accesses `width` bytes from `first` (rows, 32) on, where another lane has copied to."""
+        """Report a lane that accesses `width` bytes from `first` (rows, 32) on if another lane has copied to them."""
         rows = c.rows.tolist()
         for copy in self.copies.values():
             exposed = (self.synced[copy.rows] < copy.clock) & (copy.clock <= self.waited[copy.rows])

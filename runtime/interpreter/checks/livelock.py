@@ -1,8 +1,8 @@
 """Endless spins: the whole state of a batch repeats, and no other warp can change the data that it reads.
 
-The check compares the whole state from time to time: registers that decide anything (`slices.py`), local and shared memory,
-barriers, the writable arrays. If a state occurs twice with one group ready and nothing in flight, it occurs for ever, unless
-another block changes global memory. So the other blocks run first, and further blocks start.
+The check compares the whole state from time to time: deciding registers (`slices.py`), local and shared memory,
+barriers, the writable arrays. If a state occurs twice with one group ready and nothing in flight, it repeats without
+end, unless another block changes global memory. So the other blocks run first, and further blocks start.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Array = npt.NDArray[Any]
 _FIRST = 20_000  # steps before the first check
 _FIRST_OF_SEVERAL = 2_000  # the same, if several GPUs wait for each other
 _WINDOW = 4_000  # groups that one check watches
-_MOST = 1 << 25  # bytes of arrays above which nothing is checked
+_MOST = 1 << 25  # with more bytes of arrays nothing is checked
 _ROUNDS = 4
 
 
@@ -115,7 +115,9 @@ class Watch:
         return self._rest(batch) == self.saved.rest
 
     def state(self, batch: Batch, g: Group) -> Any:
-        """Of warps that poll: where they stand, and what decides whether they go on so (`slices.py`)."""
+        """Return the state of polling warps: their places, and the registers that decide whether they go on polling
+        (`slices.py`).
+        """
         registers: list[int] = []
         stack = g.stack
         while stack.depth:
@@ -126,7 +128,9 @@ class Watch:
         return id(batch), g.key, g.rows.tobytes(), mask, len(batch.trail or ()), *registers
 
     def _deciding(self, batch: Batch, g: Group) -> int | None:
-        """The registers that decide what warps do as long as they execute what the batch's have; None: all."""
+        """Return the registers that decide while warps stay in the segments that the batch has executed;
+        None for all.
+        """
         if g.stack.depth or not batch.trail:
             return None
         name = g.frame.code.name
@@ -200,7 +204,7 @@ def livelock(run: Run) -> None:
             ins = ins or at
             _, _, who = run.reporter.group(g, g.active)
             lines.append(f"{who} {'looks at memory' if looked else 'goes round'} at {run.reporter.place(at)}")
-    what = "all that runs repeats itself: it waits for memory that nobody can change any more"
-    fix = "see that who is to change it runs, has not left, and does not wait itself"
+    what = "all running warps repeat their states: they wait for memory that no other warp can change"
+    fix = "the warp or block that changes it must be started, not have exited, and not wait itself"
     run.reporter.hazard(HazardKind.LIVELOCK, what, ins, tuple(lines[:40]), fix, ends=True)
     raise AssertionError("a livelock is always an error")

@@ -1,9 +1,9 @@
-"""Loops that go round for ever, or longer than the step budget lasts, told before the budget has run out.
+"""Finds loops that never end, or that exceed the step budget, long before the budget has run out.
 
-Many loops are left by what they count alone, and never by what they load. Then one round is a function of a few registers.
-If these change by the same amount in each round, the rounds to come need not run one after the other: the function is
-computed for thousands of rounds at once, each from the registers that it should begin with. If each round gives the registers
-of the next and no branch parts, all these rounds will run.
+The end of many loops depends only on counters, not on loaded values. One round is then a function of a few registers.
+If these change by the same amount in each round, later rounds need not run one after the other. The function is
+computed for thousands of rounds at once, each from its predicted registers. If each round results in the registers of
+the next, and no branch takes another direction, all these rounds will run.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from ..machine.launch import Run
 
 Array = npt.NDArray[Any]
-_EVERY = 5_000  # steps between two looks, at least
-_GROUPS = 4  # that a look considers
-_PATH = 1000  # segments in a round
-_TOGETHER = 1 << 15  # rounds computed at once
+_EVERY = 5_000  # the fewest steps between two checks
+_GROUPS = 4  # the most groups that a check considers
+_PATH = 1000  # the most segments of a round
+_TOGETHER = 1 << 15  # rounds that are computed at once
 _CLOCKS = ("%clock", "%globaltimer")
 
 
 class Rounds:
-    """Looks for runaway loops from time to time."""
+    """Checks for endless loops from time to time."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -42,7 +42,7 @@ class Rounds:
         self._decided: dict[Any, int | None] = {}
 
     def look(self, batch: Batch) -> None:
-        """Raise a hazard if a ready group of a batch will go round for longer than the step budget lasts."""
+        """Raise a hazard if a loop of a ready group will exceed the step budget."""
         steps = self.run.steps
         self.next = steps + max(_EVERY, steps // 4)
         for g in list(batch.ready.values())[:_GROUPS]:
@@ -67,12 +67,12 @@ class Rounds:
         needed = (budget - self.run.steps) // start.cost + 1
         if start.lasts(first, second, needed):
             what = f"this loop goes round {needed} times more, for which the step budget of {budget} instructions is too small"
-            fix = "see what the loop counts to, or raise InterpretParams(step_budget=)"
+            fix = "check the loop's bound, or raise InterpretParams(step_budget=)"
             self._report(g, HazardKind.STEP_BUDGET, what, fix)
 
     def _never_ends(self, g: Group) -> None:
         what = "this loop never ends: no instruction in it changes what its branches depend on"
-        self._report(g, HazardKind.LIVELOCK, what, "change it in the loop, or see that the loop is left")
+        self._report(g, HazardKind.LIVELOCK, what, "change such a value in the loop, or add a way out of it")
 
     def _report(self, g: Group, kind: HazardKind, what: str, fix: str) -> None:
         seg = g.frame.code.segments[g.pc]
@@ -88,7 +88,7 @@ class Round:
         self.segments: Any = g.frame.code.segments
         self.start = g.pc
         self.wanted = wanted
-        self.cost = 0  # steps of the round that was computed last
+        self.cost = 0  # steps of the last computed round
         self.fits: Any = None
         self.g = g
         self.lane = lane
@@ -101,7 +101,7 @@ class Round:
         }
 
     def put(self, slot: int, value: Array) -> None:
-        """Set a register, as the builders of instructions ask a group to do."""
+        """Set a register. Builders of instructions call it as they call a group's `put`."""
         value = np.broadcast_to(value, (self.n, 1))
         self.v[slot] = value if self.mask is None else np.where(self.mask, value, self.v[slot])
 
@@ -112,9 +112,9 @@ class Round:
         return part
 
     def after(self, registers: dict[int, Array]) -> dict[int, Array] | None:
-        """Return the registers (rounds, 1) after one round from these; None if the lane comes elsewhere.
+        """Return the registers (rounds, 1) after one round from these; None if the lane leaves the loop.
 
-        `fits` then says which rounds take the way of the first one.
+        `fits` then holds which rounds take the same path as the first one.
         """
         self.n = len(next(iter(registers.values()))) if registers else 1
         self.v = _Lane(self.g, self.lane, registers)
@@ -144,7 +144,9 @@ class Round:
         return True
 
     def lasts(self, first: dict[int, Array], second: dict[int, Array], needed: int) -> bool:
-        """Return whether the loop surely goes round `needed` times from `first` on, of which one round makes `second`."""
+        """Return whether the loop certainly runs `needed` rounds from the registers `first`; `second` are those after
+        one round.
+        """
         if any(not np.array_equal(first[s], second[s]) for s in first if first[s].dtype.kind not in "ui"):
             return False
         steps = {s: second[s] - first[s] for s in first if first[s].dtype.kind in "ui"}
@@ -165,7 +167,9 @@ class Round:
 
 
 class _Lane(dict[int, Array]):
-    """The values of registers and constants, (rounds, 1); those that no round has set are of one lane of a group, (1, 1)."""
+    """The values of registers and constants, (rounds, 1). Registers that no round has set have the value of a group's
+    lane, (1, 1).
+    """
 
     def __init__(self, g: Group, lane: int, known: dict[int, Array]) -> None:
         super().__init__(known)

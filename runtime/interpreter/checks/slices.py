@@ -1,13 +1,13 @@
-"""What a spin goes on by: the registers that decide whether warps leave the code that they go round in.
+"""The registers that decide whether warps leave a loop in which they spin.
 
-A counter or a back-off changes in each round, and decides nothing: it is never looked at, or says only when to sleep. If all
-that decides is as it was, and memory too, the spin goes on for ever, whatever the counter. A counter that ends the spin after
-so many rounds does decide.
+A counter or a back-off changes in each round, and often decides nothing: no instruction reads it, or it only sets the
+time of a sleep. If all deciding registers and memory are as they were in an earlier round, the spin never ends,
+whatever the other registers hold. A counter that ends the spin after some rounds is a deciding register.
 
-The decision is a slice of the segments that were executed. Observed are what has effects, and branches out of these segments.
-A branch decides if what is observed first after it depends on where it goes; an instruction decides if it computes what one
-that decides reads. What loads bring is as it was where their addresses are, as nobody writes memory. Clocks go on, so what a
-time-out compares is never as it was.
+The deciding instructions are a slice of the executed segments. Instructions with effects, and branches out of these
+segments, are observed. A branch decides if its direction changes which observed segment comes first after it. An
+instruction decides if a deciding one reads its result. A load gives the same value if its address is the same, because
+no warp writes memory meanwhile. Clocks advance, so a comparison of a time-out never repeats.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from ..isa.liveness import used
 from ..ptx.module import Instruction
 
 _OUT = -1
-# Instructions with a row that only compute or load, and those that have no effect on what any other gives.
+# Instructions with a row that only compute or load, then those that do not change the result of any other.
 _PURE = {
     "ld", "ldu", "cvta", "isspacep", "mapa", "getctarank", "shfl", "vote", "match", "redux", "elect", "activemask", "mov",
     "movmatrix", "ldmatrix",
 }  # fmt: skip
 _IDLE = {"nanosleep", "membar", "fence", "prefetch", "prefetchu", "pmevent"}
-_CARRY = {"cc", "addc", "subc", "madc"}  # the condition code is no operand
+_CARRY = {"cc", "addc", "subc", "madc"}  # these use the condition code, which is not an operand
 
 
 def deciding(segments: Sequence[Any], executed: frozenset[int], at: int) -> int | None:
-    """The registers (a bit set) that decide whether warps that execute these segments leave them, and with what effect.
+    """The registers (a bit set) that decide whether warps leave the segments that they execute, and with what effect.
 
-    `at`: the segment where states are compared. None where all may, as where a segment calls or ends.
+    `at`: the segment where states are compared. Returns None if all registers may decide, because a segment calls or
+    ends.
     """
     if any(segments[n].kind not in ("fall", "branch") for n in executed):
         return None
@@ -57,7 +58,7 @@ def deciding(segments: Sequence[Any], executed: frozenset[int], at: int) -> int 
                 observed.add(n)
         for n in branches:
             first = [_first(segments, executed, observed, target) for target in segments[n].targets]
-            # Where neither way leads to one thing alone, a later branch parts them.
+            # If neither direction leads to a single observed segment, a later branch decides.
             if len(first[0] | first[1]) > 1 and min(map(len, first)) == 1:
                 wanted |= 1 << segments[n].guard[0]
                 observed.add(n)
@@ -66,13 +67,15 @@ def deciding(segments: Sequence[Any], executed: frozenset[int], at: int) -> int 
 
 
 def with_pauses(segments: Sequence[Any], executed: frozenset[int], at: int) -> frozenset[int]:
-    """Also the segments of the loop around `at` that only compute, load or sleep, as a back-off does that gets longer."""
+    """Return `executed` with the segments of the loop around `at` that only compute, load or sleep, as in a growing
+    back-off.
+    """
     pauses = {n for n in loop_around(segments, at) if all(_kind(ins) != "effect" for ins in segments[n].code)}
     return executed | {n for n in pauses if segments[n].kind in ("fall", "branch")}
 
 
 def loop_around(segments: Sequence[Any], at: int) -> set[int]:
-    """Return the segments to which one comes from `at`, and from which one comes to it."""
+    """Return the segments that are reached from `at`, and from which `at` is reached."""
     ways: dict[int, list[int]] = {n: segments[n].targets for n in range(len(segments))}
     ahead = _reached(at, ways)
     before: dict[int, list[int]] = {}
@@ -83,7 +86,7 @@ def loop_around(segments: Sequence[Any], at: int) -> set[int]:
 
 
 def _reached(start: int, ways: dict[int, list[int]]) -> set[int]:
-    """The segments that one comes to from `start` in at least one step."""
+    """Return the segments that are reached from `start` in one step or more."""
     found: set[int] = set()
     left = list(ways.get(start, ()))
     while left:
@@ -95,7 +98,9 @@ def _reached(start: int, ways: dict[int, list[int]]) -> set[int]:
 
 
 def _first(segments: Sequence[Any], executed: frozenset[int], observed: set[int], start: int) -> set[int]:
-    """The observed segments that may come first from `start` on; _OUT for those that were not executed."""
+    """Return the observed segments that may come first from `start` on; _OUT stands for segments that were not
+    executed.
+    """
     found: set[int] = set()
     seen: set[int] = set()
     left = [start]

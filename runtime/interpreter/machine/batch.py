@@ -1,4 +1,4 @@
-"""A batch: blocks whose warps share register arrays, and run as vectors while they are at the same instruction."""
+"""A batch: blocks whose warps share register arrays. Warps at the same instruction run as one vector."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Key = tuple[Stack, str, int]
-# The probability, under the random schedule, that warps which could run as one group part.
+# The probability that the random schedule splits a group that could run as one.
 _PART = 1 / 16
 
 
@@ -72,7 +72,7 @@ class Batch:
         self.tensor: Any = None  # tensor memory, from its first use on
         self._special: dict[str, Array] = {}
         self.trail: set[tuple[str, int]] | None = (
-            None  # segments that were executed since it was last emptied, by function
+            None  # by function, the segments that were executed since this was last emptied
         )
         run.attach(self)
         self.mbarriers: Mbarriers = Mbarriers(self)
@@ -94,15 +94,15 @@ class Batch:
         return warp * self.blocks + team * self.cluster + rank
 
     def named(self, cta: int, mask: int) -> tuple[list[int], str]:
-        """Return the blocks of a block's cluster that a multicast mask names, and what is wrong with the mask, or ""."""
+        """Return (the blocks of a block's cluster that a multicast mask names, the defect of the mask or "")."""
         size = self.cluster
         wrong = f"multicast mask {mask:#x} for a cluster of {size} blocks" if mask >> size or not mask else ""
         return [cta - cta % size + r for r in range(size) if mask >> r & 1], wrong
 
     def close(self) -> None:
-        """Give the registers back, and drop what refers to the batch.
+        """Release the registers, and drop all references to the batch.
 
-        Otherwise it would live until a garbage collection.
+        Otherwise the batch would stay in memory until a garbage collection.
         """
         for frame in self.frames.values():
             frame.release()
@@ -138,10 +138,10 @@ class Batch:
         if other is None:
             self.parked[key] = g
         else:
-            self.again(merge(g, other))  # together they may be complete
+            self.again(merge(g, other))  # the merged group may be complete
 
     def poll(self, g: Group, why: Any) -> None:
-        """Hold `g`, which polled memory or a barrier, until it may have changed."""
+        """Hold `g`, which polled memory or a barrier, until that may have changed."""
         g.why = why
         self.polling.append(g)
 
@@ -243,7 +243,7 @@ class Batch:
             elif kind == "branch":
                 if not split_branch(self, g, seg):
                     return
-                watch = run.watch  # for endless loops
+                watch = run.watch  # finds endless loops
                 if run.steps >= watch.rounds.next or (run.steps >= watch.next and not self.engine.pending):
                     self.push(g)
                     return
@@ -268,7 +268,7 @@ class Batch:
         return False
 
     def leave(self, g: Group) -> None:
-        """Return from a device function: give the values to the caller, and move the lanes back to the call."""
+        """Return from a device function: copy the results to the caller, and move the lanes back to the call."""
         stack = g.stack
         if not stack.depth:
             self.exit(g)
@@ -286,7 +286,7 @@ class Batch:
         if self.parked or self.polling:
             self.wake_all()
 
-    # --- values that warps differ in ------------------------------------------------------------
+    # --- values that differ between warps --------------------------------------------------------
 
     def shared_address(self, offset: int, dtype: Any, select: Any) -> Array:
         """Return a shared variable's address in the warps of `select`: (1, 1), or (rows, 1) in clusters."""
@@ -307,14 +307,14 @@ class Batch:
 
 
 def careful(seg: Seg) -> list[Op]:
-    """Return the instructions of a segment in the form that follows poison, the synchronising one first."""
+    """Return the instructions of a segment in the form that tracks poison, the synchronising one first."""
     if not seg.wary:
         seg.wary = [poisoned(*source) for source in seg.sources]
     return seg.wary
 
 
 def run_careful(g: Group, seg: Seg, poison: dict[int, Array]) -> None:
-    """Run a segment's instructions. After the first one that leaves poison, run the form that follows poison."""
+    """Run a segment's instructions. After the first one that produces poison, run the form that tracks poison."""
     done = 0
     if not poison:
         for op in seg.ops:

@@ -1,4 +1,4 @@
-"""Stacks of calls. A batch makes each stack once, so equal stacks are one object, however deep they are."""
+"""Stacks of calls. A batch makes each stack only once, so equal stacks are the same object at any depth."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 STACK_BYTES = 256 << 10
 _RETURN = 8  # bytes that a call needs besides its local variables: the address to which it returns
 _ALIGN = 16
-_LOOK = 512  # calls between two looks at the machine's memory
-_ROOM = 1 << 30  # bytes that the machine must have left then
+_LOOK = 512  # calls between two checks of the machine's memory
+_ROOM = 1 << 30  # free bytes that the machine must have at a check
 
 
 class Stack:
     """Nested calls: the last one, which returns to segment `pc` of function `name`, and the stack before it, `outer`.
 
-    `far` is a stack further out: with it, a walk outwards over n calls takes about log(n) steps. Of the empty stack, `outer`
-    and `far` are itself.
+    `far` is a stack further out. With it, a walk outwards over n calls takes about log(n) steps. The empty stack is its
+    own `outer` and `far`.
     """
 
     __slots__ = ("bytes", "depth", "far", "inner", "name", "outer", "pc")
@@ -41,7 +41,7 @@ class Stack:
             self.far = outer.far.far
 
     def at(self, depth: int) -> Stack:
-        """Return its outermost `depth` calls."""
+        """Return the stack of its outermost `depth` calls."""
         found = self
         while found.depth > depth:
             found = found.far if found.far.depth >= depth else found.outer

@@ -1,4 +1,4 @@
-"""Branches, calls and the requirement that lanes be together (PTX ISA 9.7.12)."""
+"""Branches, calls, and instructions that need several lanes at the same place (PTX ISA 9.7.12)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def build_table(k: Compiler, ins: Instruction) -> Op:
 
 
 def together(c: Group, wanted: Array | None) -> bool:
-    """Return whether all lanes that an instruction needs together are here.
+    """Return whether all lanes that an instruction needs have arrived at it.
 
     `wanted` (rows, 32): the needed lanes, or None for all live ones. If some are missing, it parks their rows until
     they come, makes the other rows ready to run the instruction, and returns False.
@@ -176,7 +176,7 @@ def build_call(k: Compiler, ins: Instruction) -> Any:
 
 
 def _argument_names(k: Compiler, operands: list[Any]) -> list[str]:
-    """Take the parameters of a list in parentheses off the front of `operands`."""
+    """Remove a list of parameters in parentheses from the front of `operands`, and return their names."""
     if not operands or not isinstance(operands[0], Arguments):
         return []
     names: list[str] = []

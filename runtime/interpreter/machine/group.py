@@ -1,4 +1,4 @@
-"""A group: warps that stand at the same instruction and run it as one vector."""
+"""A group: warps at the same instruction, which run it as one vector."""
 
 from __future__ import annotations
 

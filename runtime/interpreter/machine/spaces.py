@@ -1,8 +1,8 @@
-"""State spaces as arrays: from lane addresses to element indices, with bounds and alignment checked.
+"""State spaces as arrays. They turn lane addresses into element indices, and check bounds and alignment.
 
-Each space offers `locate(c, address, size, ins, write)`, which gives [(view, index, mask, shadow)]: one part a
-buffer, `view` the memory as words of `size` bytes, `index` (rows, 32) with 0 where `mask` is False, and the shadow
-memory to tell. Lanes that may not access are reported and masked off.
+Each space offers `locate(c, address, size, ins, write)`, which gives [(view, index, mask, shadow)]: one part a buffer,
+`view` is the memory as words of `size` bytes, `index` (rows, 32) is 0 where `mask` is False, and `shadow` is the shadow
+memory that records the access. Lanes that may not access are reported and masked off.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(slots=True)
 class Part:
-    """The memory that some lanes access: see the module."""
+    """The memory that some lanes access; the module's docstring explains the fields."""
 
     view: Array
     index: Array
@@ -61,7 +61,7 @@ class SharedSpace:
     def __init__(self, batch: Batch, size: int) -> None:
         self.batch = batch
         self.limit = size
-        # the system's bytes before the block's own; they are zero, and code that asks for their address may use them
+        # the system's bytes before the block's own; they are zero, and code that takes their address may use them
         self.reserved = SHARED_RESERVED if batch.run.program.uses_reserved else 0
         self.first = SHARED_RESERVED - self.reserved
         self.stride: int = -(-size // 128) * 128
@@ -162,14 +162,16 @@ class SharedSpace:
 
 
 class OwnShared:
-    """The .shared::cta window of blocks in clusters: peers' memory lies outside of it (PTX ISA 5.1.7)."""
+    """The .shared::cta window of blocks in clusters; it does not contain peers' memory (PTX ISA 5.1.7)."""
 
     def __init__(self, shared: SharedSpace) -> None:
         self.shared = shared
 
     @staticmethod
     def offset(c: Group, address: Array) -> Array:
-        """Return shared addresses relative to the block's own first one: those of a peer differ in bits 24 and up."""
+        """Return shared addresses relative to the block's own first one. Addresses of a peer differ in bits
+        24 and up.
+        """
         start = c.batch.row_rank[c.rows].astype(np.int64) << RANK_SHIFT
         return (address.astype(np.int64) & 0xFFFFFFFF) - start[:, None]
 
@@ -178,7 +180,7 @@ class OwnShared:
 
 
 def own_only(address: Callable[[Group], Array], ins: Instruction) -> Callable[[Group], Array]:
-    """Return a function that gives the addresses of a .shared::cta operand and reports those of peers."""
+    """Return a function that gives the addresses of a .shared::cta operand, and reports addresses of peers."""
 
     def read(c: Group) -> Array:
         found = address(c)
@@ -226,7 +228,7 @@ class LocalSpace:
     def _grow(self) -> None:
         size = -(-self.used // 16) * 16
         if self.data.ndim == 3:
-            size = max(size, 2 * self.size)  # calls that nest deeper and deeper
+            size = max(size, 2 * self.size)  # doubling suits calls that nest ever deeper
         data = np.zeros((self.batch.warps, 32, size), np.uint8)
         written = np.zeros((self.batch.warps, 32, size), np.bool_)
         if self.data.ndim == 3:
@@ -380,7 +382,7 @@ def misaligned(c: Group, bad: Array, offset: Array, width: int, ins: Instruction
 
 
 class GenericSpace:
-    """Generic addresses: the address's window decides its space."""
+    """Generic addresses: the window that contains an address decides its space."""
 
     def __init__(self, run: Any) -> None:
         self.run = run
