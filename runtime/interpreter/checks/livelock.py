@@ -204,7 +204,7 @@ def livelock(run: Run) -> None:
             ins = ins or at
             _, _, who = run.reporter.group(g, g.active)
             lines.append(f"{who} {'looks at memory' if looked else 'goes round'} at {run.reporter.place(at)}")
-    what = "all running warps repeat their states: they wait for memory that no other warp can change"
+    what = "every running warp repeats itself: it waits for memory that no other warp can change"
     fix = "the warp or block that changes it must be started, not have exited, and not wait itself"
     run.reporter.hazard(HazardKind.LIVELOCK, what, ins, tuple(lines[:40]), fix, ends=True)
     raise AssertionError("a livelock is always an error")
