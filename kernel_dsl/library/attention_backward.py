@@ -270,7 +270,7 @@ class AttentionBackward:
         general = None
         few = config is None or config.splits <= MOST_SPLITS
         if target is None and few and (plain is None or why or plain.dim not in FAST or options.sinks is not None):
-            general = general_of(problem, bool(why), deterministic, config, blocks)
+            general = general_of(problem, bool(why), deterministic, blocks)
         if plain is not None and plain.dim in FAST and not why:
             main = self._fast(plain, deterministic, config, blocks, target is not None)
         elif not why:

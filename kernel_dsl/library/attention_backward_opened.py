@@ -19,8 +19,10 @@ _first = FirstSizes()
 def plain_opened(p: AttentionProblem, config: AttentionBackwardConfig, multiprocessors: int) -> AttentionProblem | None:
     """The problem with Dims if it came with other sizes before. None for the first sizes, and if no kernel takes any
     sizes.
+
+    Earlier calls may have had another configuration; then kernels for any sizes are compiled for this one, once.
     """
-    kind = replace(p, batch=0, queries=0, keys=0), replace(config, splits=1), multiprocessors
+    kind = replace(p, batch=0, queries=0, keys=0), multiprocessors
     if config.splits > MOST_SPLITS:
         return None
     return opened(p) if _first.comes_again(kind, (p.batch, p.queries, p.keys)) else None

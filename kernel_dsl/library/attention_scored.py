@@ -105,7 +105,7 @@ class ScoredPlan:
         tile, lists = ROWS * config.consumers, None
         depends = depends_on(p, captured) if listed(p) else (False, False)
         inner = replace(inner, mask_by=lists_by(p, depends))
-        general = None if closed else scored_opened(inner, config, multiprocessors)
+        general = None if closed else scored_opened(inner, multiprocessors)
         pages = None
         if p.page and not inner.page:
             pages = pages_kernel(pages_opened(p) if general is not None else p, promise)

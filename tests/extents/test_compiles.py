@@ -290,6 +290,30 @@ def test_few_queries_over_more_and_more_keys(heads: int, queries: int, dim: int)
         assert not found
 
 
+@pytest.mark.parametrize("options", [{}, {"softcap": 20.0}])
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_new_configuration_is_compiled_once(backward: bool, options: dict[str, Any]) -> None:
+    """After the first sizes, each configuration has one set of kernels, for any sizes."""
+    lib = kd.library
+
+    def call(number: int, keys: int) -> None:
+        q, k = np.zeros((1, 2, 200, 64), bf16), np.zeros((1, 2, keys, 64), bf16)
+        if backward:
+            lse, config = np.zeros(q.shape[:3], np.float32), lib.AttentionBackwardConfig(16 * number)
+            lib.attention_backward(q, q, k, k, q, lse, config=config, **options)
+        else:
+            lib.attention(q, k, k, config=lib.AttentionConfig(2, 16 * number), **options)
+
+    names = {"attention", "attention_scored", "attention_backward", "attention_backward_scored"}
+    with counted() as found, none_before():
+        numbers: list[int] = []
+        for i, number in enumerate([4, 4, 2, 2, 6, 4]):
+            found.clear()
+            call(number, 150 + 50 * i)
+            numbers.append(sum(name in names for name in found))
+        assert numbers == [1, 1, 1, 0, 1, 0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_of_many_options(family: str) -> None:
