@@ -1,14 +1,18 @@
-"""Descriptions of a call's arguments: arrays, overlaps, and the arguments of functions of shapes."""
+"""Descriptions of a call's arguments: arrays, scalars, outputs, overlaps, and the arguments of functions of shapes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from . import dtypes as dt
 from .definition import ArrayInput, Definition, Input, ScalarInput, output_structs
 from .dtypes import as_dtype
-from .errors import BadCallArgument, BadCallValue, VariableType, VariableUse
+from .errors import BadCallArgument, BadCallValue, LiteralOutOfRange, VariableType, VariableUse
 from .errors_dims import DimRead
 from .loading import first_of
 from .memory import ShapeDtypeStruct
@@ -39,6 +43,68 @@ def lower_geometry(definition: Definition, inputs: Sequence[Input], leaves: Sequ
     return replace(made, by_value=bool(valued), sampled=sampled)
 
 
+def struct_of(x: Any, kernel: str) -> ShapeDtypeStruct:
+    """The shape and dtype of an argument, for functions of shapes. Raises the errors of `dtype_of` and `scalar_input`."""
+    if isinstance(x, ShapeDtypeStruct):
+        return x
+    if hasattr(x, "shape") and hasattr(x, "dtype"):
+        return ShapeDtypeStruct(tuple(x.shape), dtype_of(x, kernel))
+    return ScalarStruct(scalar_input(x, kernel).dtype, x)
+
+
+def dtype_of(x: Any, kernel: str) -> dt.DType:
+    """The dtype of an array. Raises `BadCallArgument` for one that no argument can have."""
+    try:
+        return as_dtype(x.dtype)
+    except TypeError:
+        names = ", ".join(d.name for d in dt.ALL)
+        what = f"an array of dtype {x.dtype} can't be an argument"
+        raise BadCallArgument(kernel=kernel, what=what, hint=f"dtypes are {names}") from None
+
+
+def scalar_input(x: Any, kernel: str) -> ScalarInput:
+    """A scalar argument. Raises `LiteralOutOfRange`, `BadCallArgument`, `VariableUse`."""
+    if isinstance(x, np.generic):
+        return ScalarInput(dtype_of(x, kernel), weak=False)
+    if isinstance(x, int) and not -(2**31) <= x < 2**31:
+        wide = "np.int64" if -(2**63) <= x < 2**63 else "np.uint64"
+        hint = f"Python ints are int32; pass `{wide}({x})`"
+        raise LiteralOutOfRange(value=x, dtype=dt.int32, hint=hint)
+    dtype = dt.of_python(x)
+    if dtype is not None:
+        return ScalarInput(dtype, weak=True)
+    if isinstance(x, Symbol):
+        operator.index(x)  # a graph's variable without a value raises its own error
+    hint = "pass arrays, numbers, or nests of them"
+    raise BadCallArgument(kernel=kernel, what=f"an input of type {type(x).__name__}", hint=hint)
+
+
+def given_outputs(d: Definition, out: Any, leaves: Sequence[Any], structure: Any) -> list[Any] | None:
+    """The leaves of `out=`. Raises `BadCallArgument`, `BadCallValue` if they don't match `out_type`."""
+    if out is None:
+        return None
+    given, shape = flatten(out)
+    structs = unflatten(structure, [struct_of(x, d.name) for x in leaves])
+    expected, _wanted = output_structs(d, structs)
+    if len(given) != len(expected):
+        what = f"out= holds {len(given)} arrays, and out_type has {len(expected)}"
+        raise BadCallArgument(kernel=d.name, what=what, hint="give one array for each output", loc=here())
+    for number, (array, struct) in enumerate(zip(given, expected, strict=True)):
+        if struct is None:
+            continue
+        shape = tuple(getattr(array, "shape", ()))
+        if shape != struct.shape and repeating():  # it has room for the output at the variables' largest values
+            array = given[number] = first_of(array, struct.shape)
+            shape = tuple(array.shape)
+        if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+            what = f"output {number} of out= is a {type(array).__name__}, not an array"
+            raise BadCallArgument(kernel=d.name, what=what, hint="pass preallocated arrays")
+        if shape != struct.shape or as_dtype(array.dtype) != struct.dtype:
+            what = f"output {number} of out= is {as_dtype(array.dtype)}{list(shape)}, and out_type says {struct}"
+            raise BadCallValue(kernel=d.name, what=what, hint="allocate it with the output's shape and dtype")
+    return given
+
+
 def array_input(view: Any) -> ArrayInput:
     # a kernel is compiled for the alignment of an address, up to 16 bytes, the widest access
     alignment = 16
@@ -52,29 +118,6 @@ def overlaps_of(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[in
     return tuple(
         (i, len(inputs) + j) for i, a in enumerate(inputs) for j, b in enumerate(outputs) if a.size and a.same_memory(b)
     )
-
-
-def given_outputs(definition: Definition, out: Any, structs: Iterable[ShapeDtypeStruct], structure: Any) -> list[Any]:
-    """The leaves of `out=`. `structs`: those of the inputs. Raises `BadCallArgument`, `BadCallValue` for a wrong `out=`."""
-    given, name = flatten(out)[0], definition.name
-    expected, _ = output_structs(definition, unflatten(structure, list(structs)))
-    if len(given) != len(expected):
-        what = f"out= holds {len(given)} arrays, and out_type has {len(expected)}"
-        raise BadCallArgument(kernel=name, what=what, hint="give one array for each output", loc=here())
-    for number, (array, struct) in enumerate(zip(given, expected, strict=True)):
-        if struct is None:
-            continue
-        shape = tuple(getattr(array, "shape", ()))
-        if shape != struct.shape and repeating():  # it has room for the output at the variables' largest values
-            array = given[number] = first_of(array, struct.shape)
-            shape = tuple(array.shape)
-        if not hasattr(array, "shape") or not hasattr(array, "dtype"):
-            what = f"output {number} of out= is a {type(array).__name__}, not an array"
-            raise BadCallArgument(kernel=name, what=what, hint="pass preallocated arrays")
-        if shape != struct.shape or as_dtype(array.dtype) != struct.dtype:
-            what = f"output {number} of out= is {as_dtype(array.dtype)}{list(shape)}, and out_type says {struct}"
-            raise BadCallValue(kernel=name, what=what, hint="allocate it with the output's shape and dtype")
-    return given
 
 
 class PreparedCall:

@@ -20,6 +20,7 @@ import numpy as np
 
 from . import forking
 from .boundary import public, unguarded
+from .call_inputs import struct_of
 from .definition import ArrayInput, Definition, Input, output_structs
 from .diagnostics import Error
 from .dtypes import as_dtype
@@ -137,7 +138,7 @@ class Spec:
         return [next(rest) if x is None else x for x in self.scalars]
 
     def structs(self, arrays: Sequence[Any]) -> list[Any]:
-        made = [self.kernel._struct(x) for x in self.leaves(arrays)]  # pyright: ignore[reportPrivateUsage]
+        made = [struct_of(x, self.kernel.name) for x in self.leaves(arrays)]
         return unflatten(self.structure, made)
 
     def outputs(self, arrays: Sequence[Any]) -> tuple[list[ShapeDtypeStruct], Any]:
@@ -187,7 +188,7 @@ class JaxCall:
                 what = f"an array of the shape {tuple(x.shape)}, with sizes that are symbols"
                 raise BadCallArgument(kernel=self.kernel.name, what=what, hint="trace it for sizes that are ints")
         for x in leaves:
-            struct = self.kernel._struct(x)  # pyright: ignore[reportPrivateUsage]  # raises for anything that can't be an argument
+            struct = struct_of(x, self.kernel.name)  # raises for anything that can't be an argument
             if struct.dtype.is_packed:
                 refuse_packed(self.kernel.name, "a call that JAX traces")
         if self._rules is None:

@@ -15,13 +15,21 @@ import numpy as np
 from . import dtypes as dt
 from . import forking
 from .boundary import checks_itself, opaque, public, unguarded
-from .call_inputs import PreparedCall, array_input, given_outputs, lower_geometry, overlaps_of
+from .call_inputs import (
+    PreparedCall,
+    array_input,
+    dtype_of,
+    given_outputs,
+    lower_geometry,
+    overlaps_of,
+    scalar_input,
+    struct_of,
+)
 from .dataclass import changed, dataclass
 from .definition import ArrayInput, Definition, Input, ScalarInput, axes, output_structs
 from .diagnostics import shown
 from .dims import as_shapes, sample
-from .dtypes import as_dtype
-from .errors import BadCallArgument, KernelArgument, LiteralOutOfRange
+from .errors import BadCallArgument, KernelArgument
 from .kernel_arguments import as_aliases, axis_names, by_position, check_interpret, check_static, check_threads, either
 from .loading import load
 from .memory import ShapeDtypeStruct, settled
@@ -35,7 +43,7 @@ from .specialisations import Specialisation, Table, sizeless
 from .stages import Stages, print_stages, target_named
 from .target import DEFAULT
 from .tree import flatten, unflatten
-from .variables import Symbol, Variable, ask, binding_is_active
+from .variables import Variable, ask, binding_is_active
 
 if TYPE_CHECKING:
     from .profile import Profile
@@ -174,7 +182,7 @@ class Kernel:
         check_interpret(interpret, self.name)
         leaves, structure = flatten(args)
         logical = [x for x in leaves if is_array(x) and not isinstance(x, np.generic)]
-        given_outs = None if out is None else given_outputs(self._definition, out, map(self._struct, leaves), structure)
+        given_outs = given_outputs(self._definition, out, leaves, structure)
         arrays, packing = stored(logical, _nibbles())
         outs = None if given_outs is None else stored(given_outs, _nibbles(), written=True)[0]
         views = [view(a) for a in arrays]
@@ -257,24 +265,9 @@ class Kernel:
         """The target that `CompilerParams` names; None for the GPU's own."""
         return self._definition.params.target
 
-    def _struct(self, x: Any) -> ShapeDtypeStruct:
-        if isinstance(x, ShapeDtypeStruct):
-            return x
-        if hasattr(x, "shape") and hasattr(x, "dtype"):
-            return ShapeDtypeStruct(tuple(x.shape), self._dtype(x))
-        return ScalarStruct(self._scalar(x).dtype, x)
-
-    def _dtype(self, x: Any) -> dt.DType:
-        try:
-            return as_dtype(x.dtype)
-        except TypeError:
-            names = ", ".join(d.name for d in dt.ALL)
-            what = f"an array of dtype {x.dtype} can't be an argument"
-            raise BadCallArgument(kernel=self.name, what=what, hint=f"dtypes are {names}") from None
-
     def _sizes(self, leaves: Sequence[Any], structure: Any) -> Any:
         """Grid, cluster and outputs, which may depend on a graph's variables: they pick a kernel, as arguments do."""
-        structs = unflatten(structure, [self._struct(x) for x in leaves])
+        structs = unflatten(structure, [struct_of(x, self.name) for x in leaves])
         d = self._definition
         grid, cluster = (axes(sizes, (), word, structs) for sizes, word in ((d.grid, "grid"), (d.cluster, "cluster")))
         return grid, cluster, repr(output_structs(d, structs))
@@ -291,26 +284,10 @@ class Kernel:
 
     def _describe(self, x: Any, views: Any, is_array: Callable[[Any], bool]) -> Input:
         if isinstance(x, np.generic) or not is_array(x):
-            return self._scalar(x)
+            return scalar_input(x, self.name)
         seen, packed = next(views)
         made = array_input(seen)
         return made if packed is None else replace(made, packed=packed)
-
-    def _scalar(self, x: Any) -> ScalarInput:
-        """A scalar argument. Raises `LiteralOutOfRange`, `BadCallArgument`, `VariableUse`."""
-        if isinstance(x, np.generic):
-            return ScalarInput(self._dtype(x), weak=False)
-        if isinstance(x, int) and not -(2**31) <= x < 2**31:
-            wide = "np.int64" if -(2**63) <= x < 2**63 else "np.uint64"
-            hint = f"Python ints are int32; pass `{wide}({x})`"
-            raise LiteralOutOfRange(value=x, dtype=dt.int32, hint=hint)
-        dtype = dt.of_python(x)
-        if dtype is not None:
-            return ScalarInput(dtype, weak=True)
-        if isinstance(x, Symbol):
-            operator.index(x)  # a graph's variable without a value raises its own error
-        hint = "pass arrays, numbers, or nests of them"
-        raise BadCallArgument(kernel=self.name, what=f"an input of type {type(x).__name__}", hint=hint)
 
     # --- tracing and compiling --------------------------------------------------------------------
 
@@ -357,8 +334,8 @@ class Kernel:
 
             if is_array(x):
                 return array_input(view(x))
-            return ArrayInput(tuple(x.shape), self._dtype(x))
-        return self._scalar(x)
+            return ArrayInput(tuple(x.shape), dtype_of(x, self.name))
+        return scalar_input(x, self.name)
 
     def profile(
         self, *args: Any, space: int = 1024, out: Any = None, stream: Any = None, interpret: Any = None

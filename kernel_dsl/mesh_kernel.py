@@ -15,6 +15,7 @@ import numpy as np
 from . import dtypes as dt
 from .body_trace import run_body, trace_kernel
 from .boundary import public, unguarded
+from .call_inputs import scalar_input
 from .compiled import OutputSpec
 from .definition import ArrayInput, Definition, Input, ScalarInput, axes, output_structs
 from .diagnostics import shown
@@ -137,7 +138,7 @@ class MeshKernel(Kernel):
         # the trace is of the first rank's arrays; those of other ranks are alike
         described = iter(call.described)
         inputs: tuple[Input, ...] = tuple(
-            ArrayInput(*next(described)) if _is_arrays(x) else self._scalar(x) for x in leaves
+            ArrayInput(*next(described)) if _is_arrays(x) else scalar_input(x, self.name) for x in leaves
         )
         structs = unflatten(structure, [i.struct() for i in inputs])
         expected, nest = output_structs(self._definition, structs)
