@@ -28,7 +28,7 @@ from ..checks.sync import SyncMemory
 from ..checks.tensor_proxy import MapProxy
 from ..checks.waits import MbarrierWait
 from ..checks.wording import QUEUES, AccessSide
-from ..ptx.module import Instruction, Module, PtxError, Var
+from ..ptx.module import Instruction, Module
 from .batch import Batch
 from .compiler import Compiler
 from .engine import Engine
@@ -40,9 +40,11 @@ from .mbarriers import TIMED_OUT
 from .memory import SHARED_RESERVED, GlobalMemory
 from .program import Program, Seg
 from .recorder import RECORDER, FlightRecorder
+from .register_counts import RegisterCounts
 from .spaces import GenericSpace, GlobalSpace, ParamSpace
 from .special import special
 from .turns import BatchTurns
+from .variables import load_variables
 from .wgmma import WgmmaUnit
 
 Array = npt.NDArray[Any]
@@ -134,7 +136,7 @@ class Run:
         self._workspace = 0
         self.heap: Heap = Heap(self)
         self.maps: dict[bytes, Any] = {}
-        self._registers: dict[tuple[int, int], dict[int, int]] = {}
+        self.registers: RegisterCounts = RegisterCounts(self)
         self.sites: list[Instruction] = []
         self._site_of: dict[int, int] = {}
         # Bits for a cluster's warps and as many asynchronous queues; they leave room for the cluster's number if possible.
@@ -161,34 +163,6 @@ class Run:
             data[at : at + size] = value
         return bytes(data)
 
-    def _load_variables(self, symbols: dict[str, int]) -> list[int]:
-        """Allocate the module's .global and .const variables for this run, on one GPU."""
-        variables: dict[str, Var] = dict(self.program.module.variables)
-        for fn in self.program.module.functions.values():
-            variables |= {n: v for n, v in fn.variables.items() if v.space in ("global", "const")}
-        made: list[tuple[Var, Array]] = []
-        addresses: list[int] = []
-        for var in variables.values():
-            if var.space not in ("global", "const"):
-                continue
-            data = np.zeros(max(var.size, 1), np.uint8)
-            init = self.initial.get(var.name, var.init)
-            if init is not None:
-                data[: len(init)] = np.frombuffer(init, np.uint8)
-            address = self.memory.allocate(
-                data, var.name, initialised=True, writable=var.space == "global", kind="variable"
-            )
-            symbols[var.name] = address
-            addresses.append(address)
-            made.append((var, data))
-        for var, data in made:
-            for at, name, addend in var.relocations:
-                target = symbols.get(name, self.program.function_ids.get(name))
-                if target is None:
-                    raise PtxError(f"'{var.name}' refers to '{name}', which is not declared", var.line)
-                data[at : at + 8] = np.frombuffer((target + addend).to_bytes(8, "little"), np.uint8)
-        return addresses
-
     def grid_workspace(self) -> int:
         """Return the memory of a cooperative launch's grid barrier, allocated at its first use."""
         if not self._workspace:
@@ -213,7 +187,7 @@ class Run:
     # --- running -------------------------------------------------------------------------------
 
     def run(self) -> RunReport:
-        addresses = [address for symbols in self.symbols for address in self._load_variables(symbols)]
+        addresses = [address for symbols in self.symbols for address in load_variables(self, symbols)]
         try:
             with np.errstate(all="ignore"):
                 self._prepare()
@@ -489,43 +463,6 @@ class Run:
         self.progress += 1
         if g.batch.cluster > 1:
             g.batch.barriers.cluster_settle()
-
-    def set_registers(self, c: Group, count: int, grows: bool, ins: Instruction) -> Array:
-        """Execute setmaxnreg.
-
-        If all warps of a block have set a count, the sum must fit the block's registers. Returns the warps that must
-        wait: those that ask for more than the free registers.
-        """
-        batch = c.batch
-        short = np.zeros(c.n, np.bool_)
-        given = self.program.entry.directives.get("maxnreg")
-        first = {} if given is None else dict.fromkeys(range(self.warps_per_block), -(-given[0] // 8) * 8)
-        limit = self._block_registers()
-        for row, warp in enumerate(c.rows.tolist()):
-            cta, number = int(batch.row_cta[warp]), int(batch.row_warp[warp])
-            held = self._registers.setdefault((batch.first, cta), dict(first))
-            before = held.get(number, 0)
-            held[number] = count
-            total = sum(held.values()) * 32
-            if len(held) < self.warps_per_block or total <= limit or not self.detect:
-                continue
-            if grows and count > before > 0:
-                held[number], short[row] = before, True
-            else:
-                what = f"the warps of a block ask for {total} registers by setmaxnreg; the block has {limit}"
-                who = self.reporter.who(batch.coordinates[cta], number)
-                self.reporter.hazard(HazardKind.REGISTER_CAPACITY, what, ins, (who,))
-        return short
-
-    def _block_registers(self) -> int:
-        """Return the most registers that a block can have: all lanes get the same multiple of 8."""
-        given = self.program.entry.directives
-        threads = 32 * self.warps_per_block
-        blocks = max(given.get("minnctapersm", (1,))[0], 1)
-        lane = min(self.target.limits.registers_per_multiprocessor // (threads * blocks) // 8 * 8, 256)
-        if "maxnreg" in given:
-            lane = min(lane, -(-given["maxnreg"][0] // 8) * 8)
-        return lane * threads
 
     def special(self, batch: Batch, name: str) -> Array:
         return special(self, batch, name)

@@ -233,7 +233,7 @@ def build_setmaxnreg(k: Compiler, ins: Instruction) -> Op:
         if not together(c, None):
             return False
         batch = c.batch
-        short = batch.run.set_registers(c, count, grows, ins)
+        short = batch.run.registers.set(c, count, grows, ins)
         if not grows:
             batch.wake()
         elif short.any():
