@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..isa.cfg import components
 from ..isa.instructions import known_form
 from ..isa.liveness import used
 from ..ptx.module import Instruction
@@ -76,25 +77,8 @@ def with_pauses(segments: Sequence[Any], executed: frozenset[int], at: int) -> f
 
 def loop_around(segments: Sequence[Any], at: int) -> set[int]:
     """Return the segments that are reached from `at`, and from which `at` is reached."""
-    ways: dict[int, list[int]] = {n: segments[n].targets for n in range(len(segments))}
-    ahead = _reached(at, ways)
-    before: dict[int, list[int]] = {}
-    for n in ahead:
-        for target in ways[n]:
-            before.setdefault(target, []).append(n)
-    return ahead & _reached(at, before)
-
-
-def _reached(start: int, ways: dict[int, list[int]]) -> set[int]:
-    """Return the segments that are reached from `start` in one step or more."""
-    found: set[int] = set()
-    left = list(ways.get(start, ()))
-    while left:
-        n = left.pop()
-        if n not in found:
-            found.add(n)
-            left += ways.get(n, ())
-    return found
+    loop = components((), {n: seg.targets for n, seg in enumerate(segments)}, at)[-1]
+    return set(loop) if len(loop) > 1 or at in segments[at].targets else set()
 
 
 def _first(segments: Sequence[Any], executed: frozenset[int], observed: set[int], start: int) -> set[int]:

@@ -7,6 +7,7 @@ blocks at the same instruction run as one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..ptx.module import Function, Instruction, Label, PtxError, Reg, Sym
@@ -167,7 +168,7 @@ def _reachable(successors: list[list[int]]) -> list[int]:
 def _order(nodes: list[int], edges: dict[int, list[int]], entry: int) -> list[int]:
     """Return the strongly connected components in topological order, with each loop ordered in the same way."""
     order: list[int] = []
-    for component in reversed(_components(nodes, edges, entry)):
+    for component in reversed(components(nodes, edges, entry)):
         if len(component) == 1:
             order.append(component[0])
             continue
@@ -183,8 +184,12 @@ def _header(inside: set[int], nodes: list[int], edges: dict[int, list[int]]) -> 
     return min(entered) if entered else min(inside)
 
 
-def _components(nodes: list[int], edges: dict[int, list[int]], entry: int) -> list[list[int]]:
-    """Find components by Tarjan's algorithm without recursion, in reverse topological order."""
+def components(nodes: Sequence[int], edges: dict[int, list[int]], entry: int) -> list[list[int]]:
+    """Return the strongly connected components that are reached from `entry`, and then from `nodes`.
+
+    They are in reverse topological order, so that without `nodes` the component of `entry` is the last one. This is
+    Tarjan's algorithm (1972) without recursion.
+    """
     number: dict[int, int] = {}
     low: dict[int, int] = {}
     on_stack: set[int] = set()
