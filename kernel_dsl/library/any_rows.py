@@ -22,13 +22,8 @@ TILES = 2**30  # indices of tiles are 32 bits wide
 SMALLEST = (8, 64)  # a tile
 VECTOR = 16  # bytes of one load along M
 STORED = 16  # columns that lanes store at a time where N is a Dim: more would spill
-BATCHES = (
-    "batch",
-    "a_batch",
-    "b_batch",
-    "a_scale_batch",
-    "b_scale_batch",
-)  # the fields of a problem that change with the batch
+# the fields of a problem that change with the batch
+BATCHES = ("batch", "a_batch", "b_batch", "a_scale_batch", "b_scale_batch")
 
 _first = FirstSizes()
 _kept = KeptConfigs()
@@ -79,26 +74,7 @@ def declared(p: Problem, sums: bool = False, grouped: bool = False) -> dict[int,
     """
     if not open_sizes(p):
         return None
-    count = 1 if p.gate is None else 2
-    if sums:
-        shape = (*((p.parts,) if p.parts > 1 else ()), *p.batch, p.M, p.N)
-        found: dict[int, tuple[Any, ...]] = dict.fromkeys(range(count), shape)
-        first = count
-    else:
-        height, width, depth = (n if is_open(n) else None for n in (p.M, p.N, p.K))  # packed operands are longer
-        found = {0: (*p.a_batch, depth, height) if p.a_transposed else (*p.a_batch, height, depth)}
-        right = (*p.b_batch, width, depth) if p.b_transposed else (*p.b_batch, depth, width)
-        found |= dict.fromkeys(range(1, 1 + count), right)
-        first = 1 + count + ((1 + p.int4_zeros) if p.int4 else 0) + grouped
-        if p.sparse and is_open(p.M):
-            found[first] = (None, dim_of("metadata", 2 * ROWS, 128))
-        first += p.sparse
-        if p.a_scaled:
-            found[first] = (*p.a_scale_batch, p.M, None)
-        first += p.a_scaled
-        if p.b_scaled and p.b_scale_batch and not grouped:
-            found[first] = (*p.b_scale_batch, None, None)
-        first += bool(p.b_scaled)
+    found, first = _declared_sums(p) if sums else _declared_sides(p, grouped)
     outer = p.b_batch if grouped else p.batch
     sizes: dict[str, Any] = {"m": p.M, "n": p.N, "-": 1} | {str(i): n for i, n in enumerate(outer)}
     steps = (*p.gated[0], *p.gated[1], *p.all_steps)
@@ -112,6 +88,32 @@ def declared(p: Problem, sums: bool = False, grouped: bool = False) -> dict[int,
             first += 3
         found[first] = (p.softmax, None, p.M)
     return found | {first: (p.M, p.N)} if grouped else found
+
+
+def _declared_sums(p: Problem) -> tuple[dict[int, tuple[Any, ...]], int]:
+    """(the shapes of the sums of parts, the number of the parameter after them)."""
+    count = 1 if p.gate is None else 2
+    shape = (*((p.parts,) if p.parts > 1 else ()), *p.batch, p.M, p.N)
+    return dict.fromkeys(range(count), shape), count
+
+
+def _declared_sides(p: Problem, grouped: bool) -> tuple[dict[int, tuple[Any, ...]], int]:
+    """(the shapes of a, b and what belongs to them: metadata and scales; the number of the parameter after them)."""
+    count = 1 if p.gate is None else 2
+    height, width, depth = (n if is_open(n) else None for n in (p.M, p.N, p.K))  # packed operands are longer
+    found = {0: (*p.a_batch, depth, height) if p.a_transposed else (*p.a_batch, height, depth)}
+    right = (*p.b_batch, width, depth) if p.b_transposed else (*p.b_batch, depth, width)
+    found |= dict.fromkeys(range(1, 1 + count), right)
+    first = 1 + count + ((1 + p.int4_zeros) if p.int4 else 0) + grouped
+    if p.sparse and is_open(p.M):
+        found[first] = (None, dim_of("metadata", 2 * ROWS, 128))
+    first += p.sparse
+    if p.a_scaled:
+        found[first] = (*p.a_scale_batch, p.M, None)
+    first += p.a_scaled
+    if p.b_scaled and p.b_scale_batch and not grouped:
+        found[first] = (*p.b_scale_batch, None, None)
+    return found, first + bool(p.b_scaled)
 
 
 def at_launch(p: Problem, a: Any, b: Any) -> Problem:
