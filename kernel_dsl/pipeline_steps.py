@@ -16,6 +16,7 @@ from .tree import flatten, unflatten
 
 
 def total_of(grid: Sequence[Any]) -> Any:
+    """The number of steps of a grid."""
     if all(isinstance(g, int) for g in grid):
         return prod(grid)
     total: Any = 1
@@ -25,7 +26,7 @@ def total_of(grid: Sequence[Any]) -> Any:
 
 
 def unravel(step: Any, grid: Sequence[Any]) -> tuple[Any, ...]:
-    """The step's index along every axis, the last running fastest."""
+    """The index of a step along every axis; the last index changes fastest."""
     out: list[Any] = []
     for extent in reversed(grid[1:]):
         out.insert(0, _rem(step, extent))
@@ -42,6 +43,7 @@ def _div(a: Any, b: Any) -> Any:
 
 
 def depth_of(steps: Any, wanted: int, delay: int, op: str) -> int:
+    """The number of buffers of a stream. Raises `BadArgument`, and `PipelineLimit` if a delayed release leaves none."""
     if wanted < 1:
         raise BadArgument(op=op, what=f"max_concurrent_steps={wanted!r}", hint="a static int, 1 or more")
     depth = min(wanted, max(steps, 1)) if isinstance(steps, int) else wanted
@@ -56,10 +58,12 @@ def depth_of(steps: Any, wanted: int, delay: int, op: str) -> int:
 
 
 def slot_of(step: Any, depth: int) -> Any:
+    """The number of the buffer that a step uses."""
     return _rem(step, depth) if depth > 1 else 0
 
 
 def given_refs(refs: Sequence[Any], count: int, op: str) -> list[Any]:
+    """The Refs of a call, without nests. Raises `BadArgument` unless there is one for each spec."""
     leaves, _ = flatten(tuple(refs), lambda x: isinstance(x, Ref))
     if len(leaves) != count:
         what = f"{len(leaves)} Refs for {count} specs"
@@ -68,6 +72,7 @@ def given_refs(refs: Sequence[Any], count: int, op: str) -> list[Any]:
 
 
 def loop_over(steps: Any, one: Callable[[Any, Any], Any], init: Any) -> Any:
+    """Call `one(step, carry)` for each step. Returns the last carry; without `init` there is none."""
     if init is None:
 
         def run(step: Any) -> None:
@@ -81,15 +86,17 @@ def call_body(
     op: str,
     body: Callable[..., Any],
     indices: tuple[Any, ...],
-    blocks: list[Any],
-    in_tree: Any,
-    out_tree: Any,
-    inputs: int,
+    blocks: Sequence[list[Any]],
+    trees: Sequence[Any],
     carry: Any,
     init: Any,
     extra: tuple[Any, ...] = (),
 ) -> Any:
-    ins, outs = unflatten(in_tree, blocks[:inputs]), unflatten(out_tree, blocks[inputs:])
+    """Call the user's body for a step; the result is its carry. `blocks`, `trees`: of inputs, then of outputs.
+
+    Raises `BodyReturned` for a result without an initial carry.
+    """
+    ins, outs = (unflatten(tree, refs) for tree, refs in zip(trees, blocks, strict=True))
     args = (indices, *as_args(ins), *as_args(outs), *extra, *(() if init is None else (carry,)))
     form = f"body(indices, *refs{', *barriers' if extra else ''}{'' if init is None else ', carry'})"
     result = called(body, args, op, "body", form)
@@ -100,4 +107,5 @@ def call_body(
 
 
 def as_args(tree: Any) -> tuple[Any, ...]:
+    """A nest of Refs as arguments of the body: the items of a tuple or list, else one argument."""
     return tuple(cast("Sequence[Any]", tree)) if isinstance(tree, (tuple, list)) else (tree,)

@@ -396,10 +396,10 @@ class _PipelineRun:
             barrier_wait(self.loaded.at[slot])
         if self.sinks:
             wait_smem_to_gmem(self.depth - 1, wait_read_only=True)
-        blocks = [s.slot(slot) for s in (*self.inputs, *self.outputs)]
+        blocks = [[s.slot(slot) for s in streams] for streams in (self.inputs, self.outputs)]
         first = len(current().region.ops)
         made, indices = self.made, unravel(step, self.grid)
-        result = call_body(_OP, made.body, indices, blocks, *made.trees, len(self.inputs), carry, made.init_carry)
+        result = call_body(_OP, made.body, indices, blocks, made.trees, carry, made.init_carry)
         # a copy overwrites the body's stores: in the next steps, or when the pipeline runs again
         if self.sinks or writes_in_place(self.inputs, first):
             commit_smem()

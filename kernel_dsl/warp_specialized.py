@@ -391,9 +391,9 @@ class _Consumers:
             pairs = zip(self.sources, self.consumed, strict=True)
             manual += as_args(unflatten(s.in_tree, [None if b is None else self.freed(x, b, step) for x, b in pairs]))
         indices = unravel(step, s.grid)
-        args = (_OP, s.body, indices, blocks, s.in_tree, s.out_tree, len(s.ins), carry, init, tuple(manual))
+        halves, trees = (blocks[: len(s.ins)], blocks[len(s.ins) :]), (s.in_tree, s.out_tree)
         first = len(current().region.ops)
-        result = call_body(*args)
+        result = call_body(_OP, s.body, indices, halves, trees, carry, init, tuple(manual))
         if writes_in_place(self.sources, first):
             self.fence(first)
         if self.sinks:
