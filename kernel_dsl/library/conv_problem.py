@@ -215,7 +215,7 @@ class ConvCheck(Refusals):
         if channels % count or filters % count:
             raise self.value(f"groups={count} of {channels} channels and {filters} filters", "a divisor of both")
         if not channels or not filters or not w[1] or not w[2]:
-            raise self.value(f"x is {x} and w is {w}", "give both a channel or more, and w a filter and a tap or more")
+            raise self.value(f"x is {x} and w is {w}", "they have channels, and w has filters and taps")
         if w[3] * count != channels:
             what = f"x is {x} and w is {w}" + (f" in {count} groups" if count > 1 else "")
             raise self.bad_shape(what, "w is (filters, rows, columns, channels of x / groups)")

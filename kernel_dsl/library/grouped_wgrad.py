@@ -146,7 +146,7 @@ class GroupedMatmulWgrad:
         (rows, K), N = a.shape, dout.shape[1]
         if dout.shape[0] != rows:
             what = f"a is {tuple(a.shape)} and dout is {tuple(dout.shape)}"
-            raise refuse(what, "give both the same number of rows", WGRAD)
+            raise refuse(what, "they need the same rows", WGRAD)
         groups = RowGroups(check_groups(o, None, rows, WGRAD), rows, o.group_sizes is None)
         left, right = operand(a, rows_last=True), operand(dout, rows_last=True)
         how = family(left.dtype, right.dtype, None)

@@ -135,7 +135,7 @@ def _operands(x: Any, w: Any, mesh: Mesh, op: str) -> tuple[tuple[int, int], int
         raise BadArgumentType(op=op, what=what, hint="pass floats of one dtype")
     if len(shape) != 2 or len(other) != 2 or shape[1] != other[0] or 0 in (*shape, *other):
         what = f"x is {list(shape)} and w {list(other)} on a device"
-        raise BadArgument(op=op, what=what, hint="pass matrices with x.shape[1] == w.shape[0], 1 or more")
+        raise BadArgument(op=op, what=what, hint="pass matrices: w has as many rows as x has columns, 1 or more")
     return (shape[0], shape[1]), other[1], dtype
 
 

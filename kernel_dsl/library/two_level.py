@@ -32,7 +32,7 @@ class _Hosts:
     def __init__(self, mesh: Mesh, op: str) -> None:
         if len(mesh.hosts) != 1:
             what = f"hosts={mesh.hosts!r}"
-            raise BadArgument(op=op, what=what, hint="use one axis of the mesh for the hosts")
+            raise BadArgument(op=op, what=what, hint="give the hosts one axis of the mesh")
         self.mesh = mesh
         (self.axis,) = mesh.hosts
         position = mesh.names.index(self.axis)
