@@ -134,7 +134,7 @@ def mixed_forms(b_scale: Any) -> tuple[str, str]:
 
 
 def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
-    """The product that a call asks for. Raises `BadCallArgument`, `BadCallValue`, `NoCommonDType`."""
+    """The product of a call. Raises `BadCallArgument`, `BadCallValue`, `NoCommonDType`."""
     rights = o.rights(b)
     for name, x in (("a", a), *(("b", x) for x in rights)):
         check_array(x, name, "a is (..., M, K) and b is (..., K, N)")
@@ -239,7 +239,7 @@ class _Steps:
 
 
 def _steps(o: MatmulOptions, shape: tuple[int, ...], depth: int) -> _Steps:
-    """The steps that a call asks for. Raises `BadCallArgument`, `BadCallValue`."""
+    """The steps of a call. Raises `BadCallArgument`, `BadCallValue`."""
     arrays: list[tuple[Any, Axes | None]] = []
     blocks = {"a_scale": "", "b_scale": ""}
     outer: dict[str, Any] = {}

@@ -21,10 +21,10 @@ class ScoredProblem:
     each sequence. `mask_by`: of a problem for any sizes, whether lists of blocks differ from sequence to sequence, and
     from head to head.
 
-    With a `cache` each sequence has up to `keys` keys of its own, of which it uses as many as their lengths say:
-    "plain" ones, "cumulative" ones, or "whole" where all are used. k and v are then (batch, kv_heads, keys, dim), or in
-    pages (`pages`, kv_heads, `page`, dim), and a table (batch, `table`) has the page numbers of each sequence; in
-    "bshd" heads follow keys.
+    With a `cache` each sequence has up to `keys` keys of its own, and uses the first of them, by lengths: "plain" ones,
+    "cumulative" ones, or "whole" where all are used. k and v are then (batch, kv_heads, keys, dim), or in pages
+    (`pages`, kv_heads, `page`, dim), and a table (batch, `table`) has the page numbers of each sequence; in "bshd"
+    heads follow keys.
 
     `narrow`: scores are computed from q and k in float8; `dtype` is then the dtype of values and weights.
     """

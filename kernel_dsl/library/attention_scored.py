@@ -32,7 +32,9 @@ ELEMENTS = 4096  # elements of a block that converts
 
 @cache
 def widen_kernel(rank: int, columns: int, dtype: Any) -> Any:
-    """The kernel `(x,) -> x` of any shape with so many `columns`, in bfloat16, which holds every float8."""
+    """The kernel `(x,) -> x` for arrays of any shape with `columns` columns. It gives bfloat16, which holds every
+    float8.
+    """
     rows = max(ELEMENTS // max(columns, 1), 1)
     extents = [kd.Dim(f"n{i}", min=0) for i in range(rank - 1)]
 

@@ -113,7 +113,7 @@ def configure(
 ) -> MatmulConfig | None:
     """A configuration that fills SMEM with stages for a tile; None if not even two fit, or the kernel has no such form.
     A left side that goes through registers excludes turns, because `register_product` waits for all stages. It also
-    excludes products of an odd width, because only wide products hide the conversion.
+    excludes products of an odd width, because only wide products overlap with the whole conversion.
     """
     if from_registers(problem) and (ping_pong or (tile_n % 64 and not in_pairs(problem))):
         return None

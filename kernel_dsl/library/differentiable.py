@@ -86,11 +86,11 @@ class Derivative:
     """A function of arrays with its derivative. `key` and the number of arrays decide it, so that its ops are made
     once.
 
-    `forward(*arrays)` gives a tuple, of which the first `firsts` items have gradients. `backward(gradient, arrays,
-    results)` gives a gradient or None for each array; with several `firsts` it gets a list. `shapes(*arrays)`: the
-    results' (shape, dtype). `returned`: how many results a caller sees. `plain(*arrays)` gives the first items alone,
-    for calls without a derivative. `elementwise`: `backward` uses only the framework's own elementwise operations,
-    which compilers fuse with later ones. Result i lies on the device of array i % `devices`.
+    `forward(*arrays)` gives a tuple; its first `firsts` items have gradients. `backward(gradient, arrays, results)`
+    gives a gradient or None for each array; with several `firsts` it gets a list. `shapes(*arrays)`: the results'
+    (shape, dtype). `returned`: how many results a caller sees. `plain(*arrays)` gives the first items alone, for calls
+    without a derivative. `elementwise`: `backward` uses only the framework's own elementwise operations, which
+    compilers fuse with later ones. Result i lies on the device of array i % `devices`.
     """
 
     name: str

@@ -29,7 +29,8 @@ __all__ = ["GroupedMatmul", "grouped_matmul"]
 
 @partial(public, name=NAME)
 class GroupedMatmul:
-    """`grouped_matmul(a, b, group_sizes)`: rows of a, group by group, times a matrix of each group: (rows, K), (G, K, N).
+    """`grouped_matmul(a, b, group_sizes)`: rows of a, group by group, times a matrix of each group: (rows, K), (G, K,
+    N).
 
     The first `group_sizes[0]` rows are multiplied by b[0], the next `group_sizes[1]` by b[1], and so on: int32 (G,),
     read on the GPU; or `offsets`, int32 (G + 1,): group i has the rows from offsets[i] to offsets[i + 1]. Groups may be
@@ -41,8 +42,8 @@ class GroupedMatmul:
       ceil(K/128)). `b_scale`: a factor for all, (G,), (G, N) or (G, 1, N); for 8 bits also (G, ceil(K/128),
       ceil(N/128)) or (G, ceil(K/128), N). Both are float32.
     - `bias`: (G, N), added to each row of a group.
-    - `gated`: b is a pair, or has columns in turn, as of `matmul`; `bias` and `b_scale` are then pairs, or have
-      columns in turn like b, except (G,), which both share.
+    - `gated`: b is a pair, or has columns in turn, as in `matmul`; `bias` and `b_scale` are then pairs, or have columns
+      in turn like b, except (G,), which both share.
     - `activation(x)`: a function of a traced value.
     - `weights`: float32 (rows,), a factor for each row of the product.
     - `scatter`: int32 (rows,): row i of the product is added to row scatter[i] of the result, which has as many

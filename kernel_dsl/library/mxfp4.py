@@ -1,4 +1,5 @@
-"""`kd.library.pack_mxfp4`: weights of 4-bit floats (e2m1), two a byte as of `pack_int4`, with a power of two for each 32 rows.
+"""`kd.library.pack_mxfp4`: weights of 4-bit floats (e2m1), two a byte as in `pack_int4`, with a power of two for each
+32 rows.
 
 OCP Microscaling Formats 1.0: sign, two bits of exponent, one of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4, 6. Scales are bytes,
 2 ** (byte - 127), NaN for 255.

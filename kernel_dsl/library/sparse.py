@@ -112,7 +112,7 @@ def _words(nibbles: Any, store: Any, narrow: bool) -> None:
 def compress_kernel(M: Any, K: Any, dtype: DType, checked: bool) -> Any:
     """The kernel `a -> (values, meta[, groups that have too many numbers])`. Rows of values are multiples of 16 bytes.
 
-    Sizes that are Dims are each call's own.
+    Each call gives the sizes that are Dims.
     """
     group, step = group_of(dtype), meta_step(dtype)
     blocks = (kd.cdiv(K, step), kd.cdiv(M, ROWS))
@@ -172,7 +172,7 @@ def compress_kernel(M: Any, K: Any, dtype: DType, checked: bool) -> Any:
 
 @cache
 def decompress_kernel(M: Any, K: Any, dtype: DType) -> Any:
-    """The kernel `(values, meta) -> a`. Sizes that are Dims are each call's own."""
+    """The kernel `(values, meta) -> a`. Each call gives the sizes that are Dims."""
     group, step = group_of(dtype), meta_step(dtype)
     any_size = is_open(M, K)
     half = dim_of("stored", MOST // 2, group // 2) if any_size else K // 2
