@@ -20,7 +20,7 @@ import numpy as np
 
 from . import forking
 from .boundary import public, unguarded
-from .call_inputs import struct_of
+from .call_inputs import scalar_input, struct_of
 from .definition import ArrayInput, Definition, Input, output_structs
 from .diagnostics import Error
 from .dtypes import as_dtype
@@ -409,9 +409,8 @@ def _on_gpu(*arrays: Any, spec: Spec) -> Any:
 
 def _inputs(spec: Spec, avals: Sequence[tuple[tuple[int, ...], Any]]) -> tuple[Input, ...]:
     """The kernel's inputs: XLA's arrays are row-major, at multiples of 16 bytes."""
-    scalar = spec.kernel._scalar  # pyright: ignore[reportPrivateUsage]
-    rest = iter(avals)
-    return tuple(ArrayInput(*next(rest)) if x is None else scalar(x) for x in spec.scalars)
+    rest, name = iter(avals), spec.kernel.name
+    return tuple(ArrayInput(*next(rest)) if x is None else scalar_input(x, name) for x in spec.scalars)
 
 
 _handlers: dict[Any, tuple[str, Any]] = {}
