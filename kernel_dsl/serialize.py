@@ -125,13 +125,13 @@ class _Encoder:
     def encode_kernel(self, kernel: CompiledKernel) -> Any:
         # The line map has an entry for most lines of PTX: three flat lists read back in a
         # millisecond.
-        bare = dataclasses.replace(kernel, ptx="", lines=())
+        bare = dataclasses.replace(kernel, ptx="", lines={})
         return {
             "$": "CompiledKernel",
             **self.fields(bare),
             "lines": {
-                "ptx": [number for number, _ in kernel.lines],
-                "at": [self.place(line) for _, line in kernel.lines],
+                "ptx": [*kernel.lines],
+                "at": [self.place(line) for line in kernel.lines.values()],
             },
         }
 
@@ -159,6 +159,11 @@ def _check_of(hint: Any) -> Check:
         options = [_check_of(option) for option in hint.__args__]
         return lambda column: all(any(fits((value,)) for fits in options) for value in column)
     if hint is not np.generic:
+        if hint.__origin__ is dict:
+            keys, values = map(_check_of, hint.__args__)
+            return lambda column: (
+                {dict}.issuperset(map(type, column)) and all(keys(d) and values(d.values()) for d in column)
+            )
         assert hint.__origin__ is tuple
         parts = hint.__args__
         if parts[-1] is Ellipsis:
@@ -232,7 +237,7 @@ class _Decoder:
             numbers, at = value["lines"]["ptx"], value["lines"]["at"]
             if not {*map(type, numbers), *map(type, at)} <= {int}:
                 raise TypeError("the map of lines holds other things than numbers")
-            made["lines"] = tuple(zip(numbers, map(self.places.__getitem__, at), strict=True))
+            made["lines"] = dict(zip(numbers, map(self.places.__getitem__, at), strict=True))
             made["ptx"] = self.ptx
         if value["$"] == "Assembled":
             made["cubin"] = self.cubin

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from operator import itemgetter
 from typing import Any, cast
 
 from .compiled import (
@@ -51,7 +50,7 @@ def _code(kernel: CompiledKernel) -> Iterator[str]:
         yield f"its entry takes {count} parameters, and {len(kernel.params)} are listed"
     if kernel.max_registers is not None and not 16 <= kernel.max_registers <= 255:
         yield f"it has {kernel.max_registers} registers a lane at most"
-    if min(map(itemgetter(0), kernel.lines), default=1) < 1:
+    if min(kernel.lines, default=1) < 1:
         yield "its map of lines has a line before the first"
 
 

@@ -67,5 +67,5 @@ class Job:
     text: str = ""
     lowered: Lowered = field(init=False)
     ptx: str = ""
-    lines: tuple[tuple[int, SourceLine], ...] = ()
+    lines: dict[int, SourceLine] = field(default_factory=lambda: cast("dict[int, SourceLine]", {}))
     kernel: CompiledKernel = field(init=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -150,12 +150,12 @@ _SHARED = re.compile(r"\b(?:ld|st|atom|red)\.[\w.:]*shared\b")
 
 
 def _smem_uses(
-    ptx: str, lines: Sequence[tuple[int, SourceLine]], spans: dict[tuple[str, int], frozenset[tuple[int, int]]]
+    ptx: str, lines: Mapping[int, SourceLine], spans: dict[tuple[str, int], frozenset[tuple[int, int]]]
 ) -> tuple[tuple[tuple[tuple[int, int], ...], tuple[int, ...]], ...]:
     """The spans of SMEM that loads and stores may access, and the PTX lines with these spans."""
     text = ptx.split("\n")
     uses: dict[tuple[tuple[int, int], ...], list[int]] = {}
-    for number, place in lines:
+    for number, place in lines.items():
         found = spans.get((place.file, place.line))
         if found is not None and _SHARED.search(text[number - 1]):
             uses.setdefault(tuple(sorted(found)), []).append(number)
@@ -302,10 +302,10 @@ _FILE = re.compile(r'^[ \t]*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
 
 
-def line_map(ptx: str) -> tuple[tuple[int, SourceLine], ...]:
+def line_map(ptx: str) -> dict[int, SourceLine]:
     """The user's line of every line of the PTX that follows a `.loc`."""
     files = {int(number): name for number, name in _FILE.findall(ptx)}
-    out: list[tuple[int, SourceLine]] = []
+    out: dict[int, SourceLine] = {}
     here: SourceLine | None = None
     made: dict[tuple[int, int], SourceLine] = {}
     for number, line in enumerate(ptx.split("\n"), 1):
@@ -317,8 +317,8 @@ def line_map(ptx: str) -> tuple[tuple[int, SourceLine], ...]:
                 here = made[key] = SourceLine(files.get(key[0], "?"), key[1])
         # an instruction of inline assembly with a register of its own ends in a brace
         elif here is not None and (line.rstrip().endswith(";") or line.lstrip().startswith("{ ")):
-            out.append((number, here))
-    return tuple(out)
+            out[number] = here
+    return out
 
 
 def compile_text(job: Job) -> None:

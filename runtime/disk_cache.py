@@ -106,7 +106,7 @@ class DiskCache:
         `likely` are locations that it probably has: if so, they are returned, because parsing them takes time.
         """
         found = None
-        if self._ready():
+        if self._usable is not False:  # a folder that is missing is made for the first entry
             found = self._inside(lambda folder: self._read(folder, key, likely), None)
         if found is None:
             self.counters.misses += 1

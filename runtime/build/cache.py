@@ -88,12 +88,11 @@ def relocate(assembled: Assembled, old: Sequence[SourceLine], new: Sequence[Sour
         return None if line is None else to(line)
 
     kernel = assembled.kernel
-    numbers, lines = zip(*kernel.lines, strict=True) if kernel.lines else ((), ())
-    there = {number: to(line) for number, line in dict(zip(map(id, lines), lines, strict=True)).items()}
+    there = {number: to(line) for number, line in {id(line): line for line in kernel.lines.values()}.items()}
     names: ReportNames = changed(kernel.names, smem=tuple([changed(r, line=at(r.line)) for r in kernel.names.smem]))
     placed: CompiledKernel = changed(
         kernel,
-        lines=tuple(zip(numbers, map(there.__getitem__, map(id, lines)), strict=True)),
+        lines={number: there[id(line)] for number, line in kernel.lines.items()},
         source=at(kernel.source),
         names=names,
     )

@@ -123,8 +123,12 @@ class OpenFolder:
             ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & _OTHERS
             if not ours or status.st_size > LARGEST:
                 return None
-            with os.fdopen(descriptor, "rb", closefd=False) as file:
-                return file.read(LARGEST)
+            parts: list[bytes] = []
+            left = LARGEST
+            while left and (part := os.read(descriptor, min(left, status.st_size + 1))):
+                parts.append(part)
+                left -= len(part)
+            return b"".join(parts)
         finally:
             os.close(descriptor)
 

@@ -109,9 +109,9 @@ def user_line(kernel: CompiledKernel, message: Message) -> SourceLine | None:
 
 def line_of(kernel: CompiledKernel, ptx_line: int) -> SourceLine | None:
     """The user's line of a PTX line: the line of the last mapped PTX line at or before it."""
-    numbers = [number for number, _ in kernel.lines]
+    numbers = [*kernel.lines]
     index = bisect_right(numbers, ptx_line) - 1
-    return kernel.lines[index][1] if index >= 0 else None
+    return kernel.lines[numbers[index]] if index >= 0 else None
 
 
 def _first_line_with(ptx: str, word: str) -> int | None:

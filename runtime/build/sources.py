@@ -15,7 +15,8 @@ import struct
 import time
 from collections.abc import Sequence
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import attrgetter
+from typing import NamedTuple
 
 from kernel_dsl import rooms
 from kernel_dsl.options import environment
@@ -27,8 +28,19 @@ _RUNTIME_SOURCES = ("assemble.py", "build/ptxas_log.py", "build/occupancy.py")
 _MANY = 16  # the most notes that a folder keeps: one for each installation that shares it
 _SETTLED = 2_000_000_000  # ns: two writes within a tick of the file system's clock leave one time
 _STATUS = attrgetter("st_mtime_ns", "st_ctime_ns", "st_dev", "st_ino", "st_size")
-_TIMES = itemgetter(0, 1)
+_NAME = attrgetter("name")
 _NOTE = re.compile(r"([0-9a-f]{64}) ([0-9a-f]{64}) ([0-9a-f]{64})")
+
+
+class _Files(NamedTuple):
+    """Files of a folder and below it. `numbers`: the five numbers of `_STATUS` of each, one after the other.
+
+    Flat lists, since objects for each file would have Python collect garbage.
+    """
+
+    folder: str
+    names: list[str]
+    numbers: list[int]
 
 
 @functools.cache
@@ -61,52 +73,68 @@ def _seal(state: str, digest: str, secret: bytes) -> str:
     return hashlib.blake2b(f"{state} {digest}".encode(), key=secret, digest_size=32).hexdigest()
 
 
-def _digest(files: Sequence[tuple[str, str]]) -> str:
+def _digest(folders: Sequence[_Files]) -> str:
     total = hashlib.sha256()
-    for path, name in files:
-        with open(path, "rb", buffering=0) as file:
-            data = file.read()
-        total.update(f"{name} {len(data)}\n".encode())
-        total.update(data)
+    for folder, names, _ in folders:
+        for name in names:
+            with open(os.path.join(folder, name), "rb", buffering=0) as file:
+                data = file.read()
+            total.update(f"{name} {len(data)}\n".encode())
+            total.update(data)
     return total.hexdigest()
 
 
-def _state(files: Sequence[tuple[str, str]]) -> tuple[str, bool]:
+def _state(folders: Sequence[_Files]) -> tuple[str, bool]:
     """A digest of the files' status, and whether any later change would give a file another time than its last one has."""
-    paths = [path for path, _ in files]
-    try:
-        rows = list(map(_STATUS, map(os.stat, paths)))
-    except OSError:  # the digest says which file is gone
-        there = [file for file in files if os.path.exists(file[0])]
-        return _state(there) if len(there) < len(files) else ("", False)
-    names = "\0".join(chain.from_iterable(files)).encode(errors="surrogatepass")
-    numbers = struct.pack("qqQQQ" * len(rows), *chain.from_iterable(rows))
-    state = hashlib.sha256(b"%b\0%b" % (names, numbers)).hexdigest()
-    return state, time.time_ns() - max(map(max, map(_TIMES, rows)), default=0) > _SETTLED
+    texts = "\0\0".join(["\0".join((files.folder, *files.names)) for files in folders]).encode(errors="surrogatepass")
+    numbers = list(chain.from_iterable(files.numbers for files in folders))
+    state = hashlib.sha256(b"%b\0%b" % (texts, struct.pack("qqQQQ" * (len(numbers) // 5), *numbers))).hexdigest()
+    return state, time.time_ns() - max(*numbers[::5], *numbers[1::5]) > _SETTLED
 
 
-def _compiler_files() -> list[tuple[str, str]]:
-    """Paths and names of the files of our own compiler; where they lie in a zip file, the zip file."""
+def _compiler_files() -> list[_Files]:
+    """The files of our own compiler; where they lie in a zip file, the zip file."""
     if not os.path.isdir(rooms.HERE):
         archive = rooms.HERE
         while not os.path.isfile(archive):
             archive = os.path.dirname(archive)
-        return [(archive, "archive")]
-    folders = (rooms.HERE, rooms.PARTS), (rooms.folder_of("lowering"), ())
-    files = [(path, path[len(folder) :]) for folder, without in folders for path in _modules(folder, without)]
-    return files + [(os.path.join(rooms.folder_of("runtime"), name), name) for name in _RUNTIME_SOURCES]
+        return [_Files(os.path.dirname(archive), [os.path.basename(archive)], [*_STATUS(os.stat(archive))])]
+    runtime = rooms.folder_of("runtime")
+    numbers = [number for name in _RUNTIME_SOURCES for number in _STATUS(os.stat(os.path.join(runtime, name)))]
+    return [
+        _modules(rooms.HERE, rooms.PARTS),
+        _modules(rooms.folder_of("lowering"), ()),
+        _Files(runtime, [*_RUNTIME_SOURCES], numbers),
+    ]
 
 
-def _modules(folder: str, without: Sequence[str]) -> list[str]:
-    """The Python files in a folder and below it, in order. `without`: names of its subfolders that are left out."""
-    found: list[str] = []
-    below = [folder]
-    skipped = {os.path.join(folder, name) for name in without}
+def _modules(folder: str, without: Sequence[str]) -> _Files:
+    """The Python files in a folder and below it, in order. `without`: its subfolders that are left out.
+
+    They are looked at through descriptors of their folders: by paths, the system would search each path from its root.
+    """
+    found = _Files(folder, [], [])
+    below = [""]
     while below:
-        with os.scandir(below.pop()) as entries:
-            for entry in entries:
-                if entry.name.endswith(".py"):
-                    found.append(entry.path)
-                elif entry.name != "__pycache__" and entry.path not in skipped and entry.is_dir():
-                    below.append(entry.path)
-    return sorted(found)
+        inside = below.pop()
+        place = os.open(os.path.join(folder, inside), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with os.scandir(place) as entries:
+                for entry in sorted(entries, key=_NAME):
+                    name = inside + entry.name
+                    if name.endswith(".py"):
+                        _note(found, name, entry)
+                    elif entry.name != "__pycache__" and name not in without and entry.is_dir():
+                        below.append(f"{name}/")
+        finally:
+            os.close(place)
+    return found
+
+
+def _note(found: _Files, name: str, entry: os.DirEntry[str]) -> None:
+    """Enter a file, unless it was removed meanwhile, or is a link to nothing as editors make them to lock a file."""
+    try:
+        found.numbers.extend(_STATUS(entry.stat()))
+    except FileNotFoundError:
+        return
+    found.names.append(name)

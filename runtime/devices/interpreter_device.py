@@ -237,7 +237,7 @@ class Launch:
                 target=self.target.name,
                 params_cfg=config,
                 names=kernel.names if kernel else ReportNames(),
-                lines=dict(kernel.lines) if kernel else {},
+                lines=kernel.lines if kernel else {},
                 kernel_name=self.name,
                 launches=launches,
                 overlaps=attributes.programmatic_dependent_launch,

@@ -74,11 +74,11 @@ def axpy(n: int = 1024, target: str = "sm_90a", **more) -> CompiledKernel:
     """y = a * x + 1 on float32[n]: one input array, one scalar, one output."""
     version = "8.7" if target == "sm_120a" else "8.6"
     ptx = HEADER.format(version=version, target=target) + AXPY.replace("COUNT", str(n))
-    lines = tuple(
-        (number, SourceLine("/home/me/model.py", 12 if "ld.global" in text else 13, "axpy"))
+    lines = {
+        number: SourceLine("/home/me/model.py", 12 if "ld.global" in text else 13, "axpy")
         for number, text in enumerate(ptx.splitlines(), 1)
         if ".global" in text
-    )
+    }
     f32 = dtypes.float32
     return replace(
         kernel(

@@ -123,7 +123,7 @@ ret;
     )
     at = SourceLine("/home/me/model.py", 40, "body")
     number = ptx[: ptx.index("setmaxnreg")].count("\n") + 1
-    kernel = replace(axpy(), ptx=ptx, entry="specialised", lines=((number, at),))
+    kernel = replace(axpy(), ptx=ptx, entry="specialised", lines={number: at})
     remarks = assemble(kernel).remarks
     assert [("C7508" in r.text, r.kind, r.line) for r in remarks] == [(True, "info", at)]
     assert str(remarks[0]).startswith("/home/me/model.py:40: ")
@@ -143,7 +143,7 @@ def test_remarks_without_a_ptx_line_find_the_instruction_they_name() -> None:
     kernel = replace(
         kernel,
         ptx="\n" * 20 + "wgmma.mma_async.sync.aligned\n",
-        lines=((3, SourceLine("a.py", 1)), (21, at)),
+        lines={3: SourceLine("a.py", 1), 21: at},
     )
     first, second = messages(log)
     assert (first.code, first.kind, user_line(kernel, first)) == ("C7510", "info", at)

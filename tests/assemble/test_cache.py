@@ -87,19 +87,24 @@ def test_a_changed_source_of_ours_changes_the_key(tmp_path: Path, monkeypatch: p
 
 def test_the_digest_of_our_sources_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is read from the folder while no file changes; what others write there is not believed."""
-    files = [tmp_path / "a.py", tmp_path / "b.py"]
-    for file in files:
+    folder = tmp_path / "package"
+    files = [folder / "a.py", folder / "inner" / "b.py"]
+    for file in (*files, folder / "kernel.txt", folder / "__pycache__" / "a.py", folder / "other" / "c.py"):
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("a = 1\n")
+    (folder / ".#a.py").symlink_to("nobody@nowhere")  # an editor's lock
     read: list[int] = []
     plain = sources._digest
-    monkeypatch.setattr(sources, "_compiler_files", lambda: [(str(f), f.name) for f in files])
+    monkeypatch.setattr(sources, "_compiler_files", lambda: [sources._modules(str(folder), ["other"])])
     monkeypatch.setattr(sources, "_digest", lambda found: (read.append(len(found)), plain(found))[1])
 
     def digest() -> tuple[str, int]:
         read.clear()
         return sources.noted_hash(DiskCache(tmp_path / "cache")), len(read)
 
-    first = plain([(str(f), f.name) for f in files])
+    listed = sources._modules(str(folder), ["other"])
+    assert listed.names == ["a.py", "inner/b.py"] and len(listed.numbers) == 10
+    first = plain([listed])
     assert digest() == digest() == (first, 1)  # files of this very moment: another write may leave the same times
     monkeypatch.setattr(sources, "_SETTLED", -1)
     assert digest() == (first, 1) and digest() == digest() == (first, 0)
@@ -372,7 +377,7 @@ def test_a_kernel_from_the_cache_speaks_of_the_lines_of_today(tmp_path: Path) ->
     kernel = axpy()
     kernel = replace(
         kernel,
-        lines=((5, at(12)), (7, at(13)), (9, at(99))),
+        lines={5: at(12), 7: at(13), 9: at(99)},
         source=at(10),
         names=replace(kernel.names, smem=(SmemRegion("t", 0, 4, (1,), None, line=at(12)),)),
     )
@@ -387,7 +392,7 @@ def test_a_kernel_from_the_cache_speaks_of_the_lines_of_today(tmp_path: Path) ->
     for _ in range(2):  # from disk, then from memory
         found = kernels.get_or_build(KEYS[0], never, new)
         assert found.kernel.source == at(20)
-        assert found.kernel.lines == ((5, at(22)), (7, at(24)), (9, at(99)))
+        assert found.kernel.lines == {5: at(22), 7: at(24), 9: at(99)}
         assert found.kernel.names.smem[0].line == at(22)
         assert found.remarks[0].line == at(24)
     assert kernels.get_or_build(KEYS[0], never, old) == stored

@@ -165,7 +165,7 @@ def test_files_that_tell_of_other_kernels_than_can_be_launched(tmp_path: Path) -
         {"launch": replace(good.launch, block=(2048, 1, 1))}, {"launch": replace(good.launch, cluster=(0, 1, 1))},
         {"launch": replace(good.launch, dynamic_smem=-1)}, {"arrays": (replace(good.arrays[0], shape=(-1,)), good.arrays[1])},
         {"outputs": (replace(good.outputs[0], alias=1),)}, {"arrays": (replace(good.arrays[0], alignment=3), good.arrays[1])},
-        {"arrays": (replace(good.arrays[0], shape=(2**40, 2**40)), good.arrays[1])}, {"lines": ((0, good.lines[0][1]),)},
+        {"arrays": (replace(good.arrays[0], shape=(2**40, 2**40)), good.arrays[1])}, {"lines": {0: next(iter(good.lines.values()))}},
     ):  # fmt: skip
         save(replace(good, **wrong), tmp_path / "k")
         with pytest.raises(ArtifactError, match="holds no kernel that can be launched: "):

@@ -91,8 +91,8 @@ def body(x, out):
         found.append(loading.load(stages, NoDevice()).kernel)
     first, second = found
     assert first.ptx == second.ptx
-    assert 4 in {line.line for _, line in first.lines}
-    for (number, before), (same, after) in zip(first.lines, second.lines, strict=True):
+    assert 4 in {line.line for line in first.lines.values()}
+    for (number, before), (same, after) in zip(first.lines.items(), second.lines.items(), strict=True):
         assert (number, before.line + 1) == (same, after.line)
     assert first.source.line + 1 == second.source.line
     assert DiskCache(tmp_path / "cache").stats().entries == 1
@@ -190,7 +190,7 @@ def test_a_kernel_of_the_library_is_found_without_a_trace(tmp_path: Path, monkey
         return matmul_kernel(problem, config, 1, activation)
 
     def lines(kernel: Any) -> set[int]:
-        return {line.line for _, line in kernel.lines if line.file == __file__ and line.line}
+        return {line.line for line in kernel.lines.values() if line.file == __file__ and line.line}
 
     traced, found = fresh(small), fresh(small)
     first = traced._prepare((a, a), None, None).kernel

@@ -96,7 +96,7 @@ _KERNEL = st.builds(
     st.builds(compiled.LaunchAttributes, _THREE, _THREE, _THREE, _INT, st.booleans(), st.booleans()),
     _tuples(st.builds(compiled.Workspace, _INT, st.booleans(), _INT)),
     _NAMES,
-    _tuples(st.tuples(st.integers(1, 10**6), _LINE)),
+    st.dictionaries(st.integers(1, 10**6), _LINE, max_size=3),
     st.none() | _LINE,
     st.none() | _INT,
     _tuples(st.tuples(_INT, _INT)),

@@ -45,7 +45,7 @@ def by_line(stages: Stages) -> dict[int, list[str]]:
     kernel = stages.kernel
     lines: dict[int, list[str]] = {}
     text = kernel.ptx.splitlines()
-    for number, source in kernel.lines:
+    for number, source in kernel.lines.items():
         lines.setdefault(source.line, []).append(text[number - 1].strip())
     return lines
 
