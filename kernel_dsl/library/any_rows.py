@@ -143,16 +143,11 @@ def of_sums(p: Problem, sums: Any) -> Problem:
     return replace(p, **sizes, batch=tuple(sums.shape[len(sums.shape) - 2 - len(p.batch) : -2]))
 
 
-def unit_of_rows(p: Problem, left: Any, columns: bool = False) -> int:
-    """A divisor of M of a kernel for any M; 0 if there is none. `left`: the packing of a, or None.
-
-    `columns`: the kernel takes packed columns along M.
-    """
+def unit_of_rows(p: Problem, left: Any) -> int:
+    """A divisor of M of a kernel for any M; 0 if there is none. `left`: the packing of a, or None."""
     vector = VECTOR // p.dtype.itemsize
     if p.M == 1 and p.K * p.dtype.itemsize % VECTOR:
         return 0  # TMA takes a single row with any stride, but needs aligned strides for several rows
-    if left is not None and p.a_transposed and (not columns or p.M % vector):
-        return 0  # packed rows along M are padded to whole vectors, so their extent is not M
     turned = p.a_transposed or (left is not None and left.turned)
     return vector if turned and p.M % vector == 0 else 1
 
@@ -164,27 +159,52 @@ def opened_route(route: Any) -> Any:
         return None
     if p.M == 1 and (p.sparse or p.N * p.out_dtype.itemsize % VECTOR):
         return None  # such as a single row of a
-    unit = unit_of_rows(p, route.packings[0], route.kernel == "lane")
-    return _with_dims(route, unit, "M", "columns" if p.a_transposed else "rows") if unit else None
+    left = route.packings[0]
+    unit = unit_of_rows(p, left)
+    if left is not None and (route.kernel != "lane" or p.M * left.to.itemsize % VECTOR):
+        route = _showing(route, 0)
+    return _with_dims(route, unit, "M", "columns" if route.problem.a_transposed else "rows") if unit else None
+
+
+def showing(p: Problem, packings: Any, side: int) -> tuple[Problem, Any]:
+    """A problem and its packings with a (0) or b (1), if it is packed, along K.
+
+    Rows that are packed along M or N are padded to whole vectors, so their extents are not M or N.
+    """
+    pack = packings[side]
+    if pack is None or (p.b_transposed if side else not p.a_transposed):
+        return p, packings
+    turned = replace(pack, rows=pack.columns, columns=pack.rows, turned=not pack.turned)
+    if side:
+        return replace(p, b_transposed=True), (packings[0], turned)
+    return replace(p, a_transposed=False), (turned, packings[1])
+
+
+def _showing(route: Any, side: int) -> Any:
+    """The route whose kernels see M (side 0) or N (1) by packed operands."""
+    p, packings = showing(route.problem, route.packings, side)
+    lies = {"a_transposed": p.a_transposed, "b_transposed": p.b_transposed}
+    return replace(route, problem=p, packings=packings, whole=route.whole and replace(route.whole, **lies))
 
 
 def widened_route(route: Any) -> Any:
-    """The route with kernels that take any N and batch, or None. It serves products with a sparse left side, where b
-    holds the rows that calls change.
+    """The route with kernels that take any N and batch, or None: for products in which b has a call's rows.
 
     If the rows of the result are no multiples of 16 bytes, lanes store it, and b is packed along K, because packed rows
     along N would be padded.
     """
-    p, (left, right) = route.problem, route.packings
-    if not p.sparse or 0 in (*p.batch, p.M, p.N, p.K) or 1 in (p.M, p.N):
+    p = route.problem
+    if 0 in (*p.batch, p.M, p.N, p.K) or 1 in (p.M, p.N):
         return None
-    if right is not None and not p.b_transposed:
-        right = replace(right, rows=right.columns, columns=right.rows, turned=not right.turned)
-        p = replace(p, b_transposed=True)
+    route = _showing(route, 1)
+    p, (left, right) = route.problem, route.packings
     along = not p.b_transposed or (right is not None and right.turned)
     unit = VECTOR // p.b_dtype.itemsize if along and p.N * p.b_dtype.itemsize % VECTOR == 0 else 1
-    unit = max(unit, 1 if p.lanes else VECTOR // p.out_dtype.itemsize)
-    config = replace(route.config, epilogue_n=min(route.config.epilogue_n, STORED)) if p.lanes else route.config
+    stored = VECTOR // p.out_dtype.itemsize
+    unit = max(unit, stored if p.lanes == 0 and p.N % stored == 0 else 1)
+    config = route.config
+    if p.lanes and route.kernel == "fast":
+        config = replace(config, epilogue_n=min(config.epilogue_n, STORED))
     whole = route.whole and replace(route.whole, lanes=0)  # it does not depend on them
     problem = replace(p, lanes=min(p.lanes, 1))
     made = replace(route, problem=problem, config=config, packings=(left, right), whole=whole)
@@ -245,18 +265,20 @@ def deepened_route(route: Any) -> Any:
     return replace(route, problem=replace(p, K=K), config=config, packings=packings, whole=whole)
 
 
-def serving(route: Any, cost: Callable[[Problem, Any], float]) -> Any:
+def serving(route: Any, cost: Callable[[Problem, Any], float], flipped: bool) -> Any:
     """The route with kernels that take any sizes.
 
-    It is `route` itself for the first sizes, and if no kernel takes any sizes. `cost` gives clocks.
+    It is `route` itself for the first sizes, and if no kernel takes any sizes. `cost` gives clocks. `flipped`: the rows of a call
+    are those of b.
     """
     p = route.problem
+    changing = flipped or p.sparse  # whether b has a call's rows
     # the parts of the key that do not depend on sizes and kernels
     closed = {**dict.fromkeys(BATCHES, ()), "parts": 1, "out_dtype": (route.whole or p).out_dtype, "lanes": 0}
     sides = {"a_transposed": False, "b_transposed": False}
     ways: list[tuple[Any, dict[str, Any], Any]] = [
         (opened_route, {"M": 0, **sides}, (p.batch, p.M)),
-        (widened_route, {"N": 0, **sides}, (p.batch, p.N)),
+        *([(widened_route, {"N": 0, **sides}, (p.batch, p.N))] if changing else []),
         (deepened_route, {"K": 0, "batch": p.batch}, p.K),
     ]
     for way, own, sizes in ways:

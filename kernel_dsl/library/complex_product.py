@@ -22,9 +22,13 @@ from kernel_dsl.errors import BadCallArgument, LibraryDType, LibraryShape
 from ..kernel import identified
 from .blocks import spread
 from .checks import check_array, refuse, shapes_together
+from .first_sizes import FirstSizes, is_open
 from .operands import element_strides, is_transposed, turned
 
 TILE_M, TILE_N = 16, 64
+VECTOR = 4  # floats that are stored together
+MOST = 2**24  # the greatest extent of a kernel for any sizes
+_first = FirstSizes()
 LIKE_RESULT = ("bias", "c", "residual")  # operands that are viewed as float32, like the result
 TAKEN = (*LIKE_RESULT, "scale", "out_scale")
 
@@ -55,21 +59,33 @@ def along(x: Any) -> Any:
     return pairs(x).reshape(shape) if gapless else None
 
 
-@cache
 def parts_kernel(batch: tuple[int, ...], rows: int, columns: int, form: str) -> Any:
-    """The kernel that copies pairs (*batch, rows, columns, 2) into another order.
+    """The kernel that copies pairs (*batch, rows, columns, 2) into another order; from the second size on one for all sizes."""
+    outer = {f"batch_{axis}": (n, 1) for axis, n in enumerate(batch)}
+    unit = VECTOR if columns % VECTOR == 0 else 1
+    *batch, rows, columns = _first.sizes((form, len(batch)), MOST, **outer, rows=(rows, 1), columns=(columns, unit))
+    return _parts_kernel(tuple(batch), rows, columns, form)
+
+
+@cache
+def _parts_kernel(batch: tuple[Any, ...], rows: Any, columns: Any, form: str) -> Any:
+    """The kernel of these sizes, of which Dims are each call's own.
 
     `form` "left": (*batch, rows, 2, columns), real parts of a row, then imaginary ones. "right": (*batch, rows, 2,
     columns, 2), a matrix of two by two for each element; "turned": the same for the transposed operand. "copy":
     unchanged pairs, into a result of any strides.
     """
     shape = {"left": (rows, 2, columns), "copy": (rows, columns, 2)}.get(form, (rows, 2, columns, 2))
-    tiles = (*batch, kd.cdiv(rows, TILE_M), kd.cdiv(columns, TILE_N))
+    opened = is_open(*batch, rows, columns)
+
+    def tiles_of(*batch: Any, rows: Any, columns: Any) -> tuple[Any, ...]:
+        return (*batch, kd.cdiv(rows, TILE_M), kd.cdiv(columns, TILE_N))
 
     def body(source: Any, out: Any) -> None:
-        if 0 in out.shape:
+        if not opened and 0 in out.shape:
             return
-        *index, m, n = spread(kd.program_id(0), tiles)
+        *outer, height, width, _ = source.shape
+        *index, m, n = spread(kd.program_id(0), tiles_of(*outer, rows=height, columns=width))
         m, n = kd.ds(m * TILE_M, TILE_M), kd.ds(n * TILE_N, TILE_N)
         re, im = (source[(*index, m, n, part)] for part in (0, 1))
         if form in ("left", "copy"):
@@ -83,7 +99,8 @@ def parts_kernel(batch: tuple[int, ...], rows: int, columns: int, form: str) -> 
     made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct((*batch, *shape), kd.float32),
-        grid=(max(prod(tiles), 1),),
+        shapes={0: (*batch, rows, columns, 2)} if opened else None,
+        grid=(prod(tiles_of(*batch, rows=rows, columns=columns)) if opened or 0 not in (*batch, rows, columns) else 1,),
         name="matmul_complex",
     )
     return identified(made, batch, rows, columns, form)

@@ -11,7 +11,7 @@ from kernel_dsl.errors import BadCallValue
 from kernel_dsl.target import Feature, Target
 
 from . import choose as costs
-from .any_rows import VECTOR, unit_of_rows
+from .any_rows import VECTOR, showing, unit_of_rows
 from .families import Family
 from .first_sizes import KeptConfigs
 from .grouped_product import grouped_kernel
@@ -94,6 +94,7 @@ def opened_groups(p: Problem, groups: RowGroups, found: Packings) -> tuple[Probl
     whole = groups.opened(unit) if unit else None
     if whole is None:
         return None
+    p, found = showing(p, found, 0)
     packed = found[0] and replace(found[0], rows=whole.rows)
     return replace(p, M=whole.rows, groups=p.groups and whole), whole, (packed, found[1])
 

@@ -448,7 +448,7 @@ def plan_of(r: Request, config: MatmulConfig | None, target: str | None) -> Matm
 
 def plan_by(r: Request, found: Route, blocks: int, chosen: bool = True) -> MatmulPlan:
     """The kernels of a request by one route, on `blocks` multiprocessors; `chosen`: keep the route's configuration."""
-    found = found if chosen else found.serving(blocks)
+    found = found if chosen else found.serving(blocks, r.flipped)
     laid_out = [p for p in found.packings if p is not None]
     if laid_out or found.kernel != "fast":
         words = [f"{p.dtype} rows copied as {p.to}" for p in laid_out]

@@ -61,13 +61,13 @@ class Route:
         found = tuple(p for p in (left, right, *((right,) if self.gated else ())) if p is not None)
         return pack_kernel(found, self.kernel == "fast") if found else None
 
-    def serving(self, blocks: int) -> Route:
-        """The route with kernels for any M and batch, or itself."""
+    def serving(self, blocks: int, flipped: bool = False) -> Route:
+        """The route with kernels for any M and batch, or itself. `flipped`: the rows of a call are those of b."""
         if self.kernel == "lane":
-            return serving(self, lambda p, t: costs.lane_clocks(p, t, blocks))
+            return serving(self, lambda p, t: costs.lane_clocks(p, t, blocks), flipped)
         if self.kernel == "tile":
-            return serving(self, lambda p, t: costs.tile_clocks(p, t, blocks))
-        return serving(self, lambda p, t: costs.clocks(p, t, blocks))
+            return serving(self, lambda p, t: costs.tile_clocks(p, t, blocks), flipped)
+        return serving(self, lambda p, t: costs.clocks(p, t, blocks), flipped)
 
     def multiply(self, blocks: int) -> Any:
         """The kernel that multiplies."""

@@ -18,6 +18,7 @@ from ..kernel import identified
 from .any_rows import at_launch, declared
 from .blocks import TilePlace, own, start_of, steps_of, tiles_of, walk
 from .epilogue import Tile, finish_and_store, outputs
+from .first_sizes import is_open
 from .problem import Problem
 from .scaled_product import Scales, promoted
 
@@ -50,7 +51,7 @@ DEPTH = {1: 32, 2: 16, 4: 8, 8: 16}  # of K in one step of products
 
 def stores_sectors(p: Problem) -> bool:
     """Whether four lanes store whole sectors of 32 bytes; they hold eight neighbours of a row of sums."""
-    return p.lanes == 0 and p.out_dtype.itemsize >= 4 and p.N * p.out_dtype.itemsize % 32 == 0
+    return not is_open(p.N) and p.lanes == 0 and p.out_dtype.itemsize >= 4 and p.N * p.out_dtype.itemsize % 32 == 0
 
 
 @cache
