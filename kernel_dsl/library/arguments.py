@@ -331,7 +331,9 @@ def stored(p: Problem, out: Any, flipped: bool) -> Problem:
 
 def _by_columns(out: Any) -> bool:
     """Whether the columns of `out` lie one after the other; a single one is as well a column of rows."""
-    return out is not None and hasattr(out, "dtype") and len(out.shape) >= 2 and out.shape[-1] != 1 and is_transposed(out)
+    return (
+        out is not None and hasattr(out, "dtype") and len(out.shape) >= 2 and out.shape[-1] != 1 and is_transposed(out)
+    )
 
 
 def _folded(steps: Sequence[EpilogueStep]) -> list[EpilogueStep]:
