@@ -136,11 +136,12 @@ def grouped(rng: np.random.Generator) -> tuple[str, Call]:
         pick(rng, bf16, f8, np.float32),
     )
     gated, groups = kind == "sizes" and bool(rng.integers(2)), pick(rng, 4, 16)
+    by_columns, odd = bool(rng.integers(2)), int(rng.integers(2))
 
     def call(batch: int, queries: int, keys: int) -> Any:
-        rows = (queries + keys) // 8 * 8
+        rows = (queries + keys) // 16 * 16 + odd
         sizes = np.full(groups, rows // groups // batch, np.int32)
-        a, more = np.zeros((rows, 256), dtype), {}
+        a, more = np.zeros((256, rows), dtype).T if by_columns else np.zeros((rows, 256), dtype), {}
         if kind == "wgrad":
             return kd.library.grouped_matmul_wgrad(a, np.zeros((rows, 128), dtype), sizes)
         b = np.zeros((groups, 128 * (1 + gated), 256), dtype).swapaxes(1, 2)
@@ -155,7 +156,7 @@ def grouped(rng: np.random.Generator) -> tuple[str, Call]:
             more |= {"weights": np.zeros((rows // 2, 2), np.float32)} if kind == "weights" else {}
         return kd.library.grouped_matmul(a, b, sizes, gated="swiglu" if gated else None, **more)
 
-    return f"grouped {kind} {dtype.__name__} {gated} {groups}", call
+    return f"grouped {kind} {dtype.__name__} {gated} {groups} {by_columns} {odd}", call
 
 
 def entropy(rng: np.random.Generator) -> tuple[str, Call]:
@@ -190,6 +191,35 @@ def images(rng: np.random.Generator) -> tuple[str, Call]:
         return kd.library.conv2d_wgrad(x, dout, 3, **o)
 
     return f"images {kind} {dtype.__name__} {o}", call
+
+
+def lying(rng: np.random.Generator) -> tuple[str, Call]:
+    """Dense products of operands and results in any order of memory, with gaps, of odd and even sizes."""
+    dtype = pick(rng, bf16, np.float16, f8, np.float32, np.float64, np.int8, np.int16, np.complex64)
+    other = pick(rng, dtype, np.int8) if dtype in (bf16, np.float16) else dtype
+    out = bf16 if dtype is f8 else np.int32 if dtype is np.int8 else dtype
+    orders, gaps = [bool(n) for n in rng.integers(0, 2, 3)], [bool(n) for n in rng.random(3) < 0.25]
+    odd, many, steps = int(rng.integers(2)), bool(rng.integers(2)), bool(rng.integers(2)) and dtype is not np.complex64
+    n, k = pick(rng, (256, 512), (255, 512), (256, 511), (1, 512))
+    precision = pick(rng, None, "tf32", "tf32x3") if dtype is np.float32 else None
+
+    def array(kind: Any, number: int, *shape: int) -> Array:
+        *batch, rows, columns = shape
+        if orders[number]:
+            rows, columns = columns, rows
+        found = np.zeros((*batch, rows, columns + 9 * gaps[number]), kind)[..., :columns]
+        return found.swapaxes(-1, -2) if orders[number] else found
+
+    def call(batch: int, queries: int, keys: int) -> Any:
+        rows = 16384 + (queries + keys) // 16 * 16 + odd
+        outer = (batch + 1,) if many else ()
+        a, b = array(dtype, 0, *outer, rows, k), array(other, 1, k, n)
+        more = {"bias": np.zeros(n, out), "residual": np.zeros((*outer, rows, n), out)} if steps else {}
+        more |= {"precision": precision} if precision else {}
+        into = array(out, 2, *outer, rows, n) if orders[2] or gaps[2] else None
+        return kd.library.matmul(a, b, out=into, **more)
+
+    return f"lying {dtype.__name__} {other.__name__} {orders} {gaps} {odd} {many} {steps} {(n, k)} {precision}", call
 
 
 def products(rng: np.random.Generator) -> tuple[str, Call]:
@@ -233,7 +263,7 @@ def products(rng: np.random.Generator) -> tuple[str, Call]:
 
 FAMILIES = {
     "attention": attention, "decode": decode, "latent": latent, "backward": backward, "grouped": grouped,
-    "entropy": entropy, "images": images, "products": products,
+    "entropy": entropy, "images": images, "lying": lying, "products": products,
 }  # fmt: skip
 
 
@@ -257,6 +287,8 @@ def _check(family: str, seed: int) -> None:
     ):
         # kernels whose blocks share keys are others, and come with the first size that is so small, or so large
         assert len(later) <= 2, (name, made)
+    elif family == "lying":  # another configuration may be clearly faster
+        assert sum(map(bool, made[2:])) <= 1, (name, made)
     else:
         assert not later, (name, made)
 
@@ -265,7 +297,17 @@ CHECKED = [("attention", 3), ("attention", 7), ("decode", 1), ("latent", 0), ("b
 
 
 @pytest.mark.parametrize(
-    ("family", "seed"), [*CHECKED, ("entropy", 0), ("images", 1), ("products", 0), ("products", 4)]
+    ("family", "seed"),
+    [
+        *CHECKED,
+        ("entropy", 0),
+        ("images", 1),
+        ("lying", 0),
+        ("lying", 4),
+        ("lying", 12),
+        ("products", 0),
+        ("products", 4),
+    ],
 )
 def test_a_third_size_compiles_nothing(family: str, seed: int) -> None:
     _check(family, seed)
