@@ -63,8 +63,8 @@ def parts_kernel(batch: tuple[int, ...], rows: int, columns: int, form: str) -> 
     """The kernel that copies pairs (*batch, rows, columns, 2) into another order; from the second size on one for all sizes."""
     outer = {f"batch_{axis}": (n, 1) for axis, n in enumerate(batch)}
     unit = VECTOR if columns % VECTOR == 0 else 1
-    *batch, rows, columns = _first.sizes((form, len(batch)), MOST, **outer, rows=(rows, 1), columns=(columns, unit))
-    return _parts_kernel(tuple(batch), rows, columns, form)
+    sizes = _first.sizes((form, len(batch)), MOST, **outer, rows=(rows, 1), columns=(columns, unit))
+    return _parts_kernel(tuple(sizes[:-2]), *sizes[-2:], form)
 
 
 @cache
