@@ -18,7 +18,7 @@ from kernel_dsl.library.attention_score import Score
 from kernel_dsl.library.attention_scored import widen_kernel
 from kernel_dsl.library.attention_split import combine_kernel as combine_shared
 from kernel_dsl.library.combine import combine_kernel
-from kernel_dsl.library.complex_product import parts_kernel
+from kernel_dsl.library.complex_product import _parts_kernel
 from kernel_dsl.library.pack import Packing, pack_kernel
 from kernel_dsl.library.problem import Problem
 from kernel_dsl.stages import Stages
@@ -149,7 +149,7 @@ def _beside_products() -> Iterator[tuple[str, Kernel]]:
     yield "matmul.combine", _of(combine_kernel(cut), Struct((4, 1000, 1000), f32), rows, targets=GENERATIONS)
     for form in ("left", "right", "turned"):
         pairs = Struct((1000, 1000, 2), f32)
-        yield f"matmul.complex.{form}", _of(parts_kernel((), 1000, 1000, form), pairs, targets=GENERATIONS)
+        yield f"matmul.complex.{form}", _of(_parts_kernel((), 1000, 1000, form), pairs, targets=GENERATIONS)
     a, b, scale = Struct((4096, 4096), e4m3), operand(4096, 4096, e4m3, True), Struct((4096, 32), f32)
     for word, factors in (("blocks", Struct((32, 32), f32)), ("columns", Struct((32, 4096), f32))):
         yield f"matmul.scaled.{word}", _of(kd.library.matmul, a, b, a_scale=scale, b_scale=factors)
