@@ -154,7 +154,7 @@ def test_coroutines_on_the_cpu() -> None:
 
 @pytest.mark.gpu
 def test_coroutines_wait_for_events() -> None:
-    """Each request has a stream, and waits for its event without holding up the loop, which ticks meanwhile."""
+    """Each request has a stream, and waits for its event without holding up the loop, which ticks while the last one waits."""
     torch: Any = Host(True).torch
     kernel, ticks = made(2.0), [0]
     some = torch.randn(SHAPE, device="cuda")
@@ -171,16 +171,14 @@ def test_coroutines_wait_for_events() -> None:
         stream.wait_stream(torch.cuda.current_stream())
         found, event = x, torch.cuda.Event()
         with torch.cuda.stream(stream):
-            torch.cuda._sleep(20_000_000)  # cycles: work before this request's
+            torch.cuda._sleep(400_000_000 if n == 31 else 20_000_000)  # cycles: work before this request's
         for _ in range(LAUNCHES):
             found = kernel(found, y, stream=stream)
         event.record(stream)
         await done(event)
         wanted = x
         for _ in range(LAUNCHES):
-            wanted = torch.add(
-                y, wanted, alpha=2.0
-            )  # exact products: one rounding, with a fused multiply-add or without
+            wanted = torch.add(y, wanted, alpha=2.0)  # products by 2 are exact: one rounding, fused or not
         return torch.equal(found, wanted)
 
     async def tick() -> None:
