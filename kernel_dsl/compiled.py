@@ -247,6 +247,9 @@ class CompiledKernel:
     # the sizes for which the code is right, if some shapes are `ANY`
     conditions: tuple[Condition, ...] = ()
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.target, self.ptx))
+
 
 @dataclass(frozen=True)
 class Resources:
