@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import kernel_dsl as kd
 
+from ..lazy import lazy
 from .attention_backward_general import MINE, gradient_extras
 from .attention_backward_order import EIGHT, KEYS, AttentionBackwardConfig, WalkNumbers
 from .attention_backward_scored import (
@@ -135,12 +135,12 @@ class ScoredGradients:
         dq_sum = dq_sum.reshape(-1, self._rows, EIGHT)
         return launch(self.finish, (dq_sum, *([q] if self.sizes else []), *by_query)), dk, dv, *rest
 
-    @cached_property
+    @lazy
     def _rows(self) -> int:
         """The rows of a tile of the sum of the queries' gradients."""
         return padded_dims(self.problem)[0] if keys_of(self.problem) == KEYS else self.config.block_q
 
-    @cached_property
+    @lazy
     def _extras(self) -> list[str]:
         return ["bias"] * (self.problem.score.bias is not None) + self.problem.score.captured
 

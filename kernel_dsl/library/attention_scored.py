@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import kernel_dsl as kd
 from kernel_dsl.dtypes import FP8
 
 from ..kernel import identified
+from ..lazy import lazy
 from .attention_blocks import BlockLists, block_arrays, blocks_kernel, depends_on, lists_by, table_of
 from .attention_general import ROWS as GENERAL_ROWS
 from .attention_general import attention_general
@@ -119,7 +120,7 @@ class ScoredPlan:
             together = np.int32(scored_together(inner, config, multiprocessors))
         return ScoredPlan(p, inner, kernel, tile, True, lists, pages, general is not None, together)
 
-    @cached_property
+    @lazy
     def _widened(self) -> tuple[int, ...]:
         """The names among q, k and v that are widened. The copy out of pages widens keys and values in pages."""
         if not self.fast or self.problem.dtype not in FP8:
@@ -134,7 +135,7 @@ class ScoredPlan:
         q, k, v, options = inputs
         return self._launched(q, k, v, options, out, {"stream": stream, "interpret": None}, seen_launching(stream))
 
-    @cached_property
+    @lazy
     def _names(self) -> tuple[list[str], list[str]]:
         """Of the kernel's arrays after q, k and v, and of those that lists depend on."""
         return self.inner.extras, [] if self.lists is None else block_arrays(self.inner, self.opened)
