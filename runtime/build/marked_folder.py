@@ -50,7 +50,7 @@ class MarkedFolder:
         if os.open not in os.supports_dir_fd:
             raise FolderError("this system cannot open files in a folder that is open")
         for attempt in range(_ATTEMPTS):
-            with suppress(FileNotFoundError, UnmarkedError):  # another process may be removing it
+            with suppress(FileNotFoundError, FileExistsError, UnmarkedError):  # another process may be removing it
                 return self._make()
             time.sleep(_PAUSE * (1 << attempt))
         self._make()
