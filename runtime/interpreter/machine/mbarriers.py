@@ -78,9 +78,9 @@ class Mbarriers:
 
     def _check_contents(self, ctas: Array, offset: int, ins: Instruction, what: str) -> None:
         """Report other accesses that wrote a valid mbarrier's memory."""
-        if not self.batch.run.detect:
-            return
         shared = self.batch.shared
+        if not self.batch.run.detect or offset + 8 > shared.stride:
+            return
         words, at = shared.data.view(np.uint64), (ctas * shared.stride + offset) // 8
         bad = words[at] != _CONTENTS
         if bad.any():
@@ -104,8 +104,8 @@ class Mbarriers:
         m.count[ctas] = m.pending[ctas] = counts
         for field in (m.bytes, m.phase, m.seen, m.ever):
             field[ctas] = 0
-        if not offset & 7:
-            shared = self.batch.shared
+        shared = self.batch.shared
+        if not offset & 7 and offset + 8 <= shared.stride:
             shared.data.view(np.uint64)[(ctas * shared.stride + offset) // 8] = _CONTENTS
         self.batch.run.progress += 1
 
