@@ -69,14 +69,14 @@ def _digests(name: str, target: str, parts: int = len(PARTS)) -> str:
 
 
 def sample(old: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """All IR and LLVM texts; and what LLVM makes of them for one target of every second kernel.
+    """All IR and LLVM texts; and what LLVM makes of them for one target of every fourth kernel.
 
     LLVM gives the same PTX for the same text and target, so that the others change with their text, or all of them do.
     """
     kept, new = dict(old), {}
     for name, kernel in kernels().items():
-        half, number = divmod(zlib.crc32(name.encode()), 1 << 31)
-        whole = kernel.targets[number % len(kernel.targets)] if half else None
+        part, number = divmod(zlib.crc32(name.encode()), 1 << 30)
+        whole = kernel.targets[number % len(kernel.targets)] if not part else None
         for target in kernel.targets:
             key, parts = f"{name} {target}", len(PARTS) if target == whole else 2
             new[key] = _digests(name, target, parts)
