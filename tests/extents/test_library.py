@@ -74,6 +74,7 @@ def test_results_have_the_rows_of_every_size(seed: int, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8], ids=lambda d: d.__name__)
 @pytest.mark.parametrize(("k", "n"), [(59, 16), (64, 59), (64, 16)])
+@pytest.mark.sampled(3)
 def test_one_row_comes_before_several(k: int, n: int, dtype: Any) -> None:
     """A single row has any stride: what its kernel may do, one for more rows may not."""
     rng = np.random.default_rng(k + n)

@@ -36,6 +36,8 @@ def texts(name: str, target: str, parts: int = len(PARTS)) -> dict[str, str]:
         for op in stages.ir.walk():
             if isinstance(op, DebugCheck):  # it tells the GPU where it is
                 op.file, op.line = Path(op.file).name, 0
+        if parts == 1:
+            return {PARTS[0]: stages.key_text}
         llvm = [_LLVM_PLACE.sub("", line) for line in stages.llvm.split("\n") if not _LLVM_NODE.match(line)]
         found = dict(zip(PARTS, (stages.key_text, "\n".join(llvm)), strict=False))
         if parts == len(found):
@@ -69,7 +71,7 @@ def _digests(name: str, target: str, parts: int = len(PARTS)) -> str:
 
 
 def sample(old: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """All IR and LLVM texts; and what LLVM makes of them for one target of every fourth kernel.
+    """All IR; LLVM texts of every second kernel; and what LLVM makes of them for one target of every fourth.
 
     LLVM gives the same PTX for the same text and target, so that the others change with their text, or all of them do.
     """
@@ -78,7 +80,7 @@ def sample(old: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
         part, number = divmod(zlib.crc32(name.encode()), 1 << 30)
         whole = kernel.targets[number % len(kernel.targets)] if not part else None
         for target in kernel.targets:
-            key, parts = f"{name} {target}", len(PARTS) if target == whole else 2
+            key, parts = f"{name} {target}", len(PARTS) if target == whole else 2 if part < 2 else 1
             new[key] = _digests(name, target, parts)
             if key in kept:
                 kept[key] = " ".join(kept[key].split()[:parts])

@@ -98,7 +98,7 @@ REDUCED = [(7,), (3, 5), (4, 40), (2, 1, 3, 2), (0, 4)]
 
 @pytest.mark.parametrize("shape", REDUCED, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_reductions(dtype: kd.dtypes.DType, shape: tuple[int, ...]) -> None:
     x = random(shape, dtype.name)
     counts = [math.prod(shape if a is None else (shape[i] for i in np.atleast_1d(a))) for a in axes_of(len(shape))]

@@ -96,7 +96,7 @@ SHAPES = [
 @pytest.mark.tma
 @pytest.mark.wgmma
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(20)
 def test_gradients(shape: Any, interpret: Any, rng: Any) -> None:
     """What is chosen, under each schedule."""
     check(rng, shape, bf16, interpret)
@@ -105,7 +105,7 @@ def test_gradients(shape: Any, interpret: Any, rng: Any) -> None:
 @pytest.mark.tma
 @pytest.mark.wgmma
 @pytest.mark.parametrize("shape", [SHAPES[1], SHAPES[2], SHAPES[4]], ids=str)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 def test_float16(shape: Any, rng: Any) -> None:
     check(rng, shape, f16, True)
 
@@ -128,7 +128,7 @@ CONFIGS = [
 @pytest.mark.wgmma
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("dim", "config"), CONFIGS, ids=str)
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(20)
 def test_configurations(dim: int, config: Any, causal: bool, rng: Any) -> None:
     """Every way to walk; several steps, blocks, and heads of a group."""
     check(
@@ -223,7 +223,7 @@ def lower(dim: int, causal: bool, **options: Any) -> Any:
 @pytest.mark.parametrize("dim", [64, 128, 192, 256])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(14)
 def test_the_chosen_kernels_do_not_spill(dim: int, causal: bool, deterministic: bool) -> None:
     for stages in lower(dim, causal, deterministic=deterministic):
         compiled = stages.compile()
@@ -248,7 +248,7 @@ TIMED = [
 
 
 @pytest.mark.parametrize(("dim", "config"), TIMED, ids=str)
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(20)
 def test_other_configurations_do_not_spill(dim: int, config: Any) -> None:
     """Those of `benchmarks.attention configs backward`."""
     for causal in (False, True):
@@ -257,7 +257,7 @@ def test_other_configurations_do_not_spill(dim: int, config: Any) -> None:
 
 
 @pytest.mark.parametrize("dim", [64, 128, 256])
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(11)
 def test_odd_lengths_do_not_spill(dim: int) -> None:
     q, k = (kd.ShapeDtypeStruct((1, heads, length, dim), bf16) for heads, length in ((8, 1000), (2, 1010)))
     lse = kd.ShapeDtypeStruct((1, 8, 1000), f32)

@@ -70,7 +70,7 @@ def zeros_for(form: str, shape: tuple[int, int], group: int, rng: Any) -> Any:
 @pytest.mark.parametrize("form", ["", "found", "given"])
 @pytest.mark.parametrize("dtype", [bf16, f16, f32], ids=str)
 @pytest.mark.parametrize("shape", [(128, 64, 64), (200, 70, 128), (1, 1, 192), (65, 130, 64)], ids=str)
-@pytest.mark.sampled(49)
+@pytest.mark.sampled(74)
 def test_packing(form: str, dtype: Any, shape: Any, interpret: Any, rng: Any) -> None:
     """Every number is the nearest of its group, and unpacked as it is told."""
     K, N, group = shape
@@ -129,7 +129,7 @@ def product(seed: int, interpret: Any, shape: Any = None, config: Any = None, fo
 
 
 @pytest.mark.parametrize("seed", range(16))
-@pytest.mark.sampled(33)
+@pytest.mark.sampled(50)
 def test_random_products(seed: int, interpret: Any) -> None:
     product(seed, interpret)
 
@@ -138,14 +138,14 @@ def test_random_products(seed: int, interpret: Any) -> None:
     "config", [SMALL, MatmulConfig(128, 128, 64, 2, 2, epilogue_n=32, cluster=2)], ids=["one", "cluster"]
 )
 @pytest.mark.parametrize("form", ["", "given"])
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(20)
 def test_configs(config: Any, form: str, interpret: Any) -> None:
     product(3, interpret, (150, 200, 200), config, form)
 
 
 @pytest.mark.parametrize("narrow", [kd.int8, kd.float8_e4m3fn, kd.float8_e5m2], ids=str)
 @pytest.mark.parametrize("make", [kd.library.pack_int4, kd.library.pack_mxfp4])
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 def test_bytes_beside_4_bits(narrow: Any, make: Any, rng: Any) -> None:
     """They are exact in bfloat16, so the bits are those of such an a; factors of rows follow."""
     a, packed = random(rng, (5, 128), narrow), make(random(rng, (128, 64), f32))
@@ -168,7 +168,7 @@ def test_the_smallest() -> None:
 @pytest.mark.parametrize("shape", [(16, 16384, 8192), (64, 16384, 8192), (4096, 4096, 4096)], ids=str)
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80", "sm_100a", "sm_120a"])
-@pytest.mark.sampled(17)
+@pytest.mark.sampled(26)
 def test_no_spills(shape: Any, zeros: bool, target: str) -> None:
     M, N, K = shape
     scales = Spec((K // 128, N), f32)

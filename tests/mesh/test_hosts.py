@@ -91,6 +91,7 @@ def test_a_plain_load_from_a_device_that_is_not_mapped_is_found() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.int32])
 @pytest.mark.parametrize("mesh", [HOSTS, kd.Mesh(("x", "host"), (2, 2), hosts=("host",))], ids=["hosts first", "last"])
+@pytest.mark.sampled(3)
 def test_collectives_of_two_levels(dtype: Any, mesh: kd.Mesh) -> None:
     rng = np.random.default_rng(1)
     xs = [(rng.standard_normal((8, 70)) * 50).astype(dtype) for _ in range(4)]
