@@ -36,11 +36,12 @@ def texts(name: str, target: str, parts: int = len(PARTS)) -> dict[str, str]:
         for op in stages.ir.walk():
             if isinstance(op, DebugCheck):  # it tells the GPU where it is
                 op.file, op.line = Path(op.file).name, 0
+        found: dict[str, str] = {PARTS[0]: stages.key_text}
         if parts == 1:
-            return {PARTS[0]: stages.key_text}
+            return found
         llvm = [_LLVM_PLACE.sub("", line) for line in stages.llvm.split("\n") if not _LLVM_NODE.match(line)]
-        found = dict(zip(PARTS, (stages.key_text, "\n".join(llvm)), strict=False))
-        if parts == len(found):
+        found[PARTS[1]] = "\n".join(llvm)
+        if parts == 2:
             return found
         ptx = [_PTX_COUNTER.sub("", line) for line in stages.ptx.split("\n") if not _PTX_PLACE.match(line)]
         return found | dict(zip(PARTS[2:], ("\n".join(ptx), _launch(stages.kernel)), strict=True))
