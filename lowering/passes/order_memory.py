@@ -1,8 +1,10 @@
 """Put a warpgroup barrier between two accesses of one warpgroup that touch the same memory from different lanes.
 
 Each lane runs ops in their order, but lanes run ahead of each other. So if another lane may read or overwrite the elements of a
-store, all lanes must meet in between. The pass visits loops twice: once for the accesses that are pending at the end of an
-iteration, and once with these as the start. Its time is linear in the number of ops.
+store, all lanes must meet in between. Where a TMA copy overwrites SMEM that lanes have read, they pass a proxy fence before
+they meet: when `bar.sync` completes, loads may still wait in the queue of SMEM, and the copy may overtake them (PTX ISA 8.9.5).
+The fence between stores and a copy is the author's. The pass visits loops twice: once for the accesses that are pending at the
+end of an iteration, and once with these as the start. Its time is linear in the number of ops.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from kernel_dsl.ops.remote import RemoteRef
 from kernel_dsl.ops.sync import WarpgroupBarrier
 from kernel_dsl.ops.threads import AliasSmem
 from kernel_dsl.refs import View
-from kernel_dsl.target import Target
+from kernel_dsl.target import Feature, Target
 
 # The most pending accesses: an extra barrier at times keeps the pass linear in the number of ops
 MOST_PENDING = 64
@@ -50,6 +52,28 @@ class Touch:
         return tuple(id(v) for v in self.offsets)
 
 
+@dataclass(frozen=True)
+class LaneAccesses:
+    """What lanes have accessed: `pending` since the last barrier; `read`, SMEM buffers, since the last proxy fence."""
+
+    pending: tuple[Touch, ...] = ()
+    read: frozenset[int] = frozenset()  # ids of roots
+
+    def __or__(self, other: LaneAccesses) -> LaneAccesses:
+        seen = {t.key for t in self.pending}
+        new = tuple(t for t in other.pending if t.key not in seen)
+        return LaneAccesses(self.pending + new, self.read | other.read)
+
+    def met(self) -> LaneAccesses:
+        """After a barrier."""
+        return LaneAccesses((), self.read)
+
+    def with_touch(self, touch: Touch) -> LaneAccesses:
+        type = touch.root.type
+        read = not touch.write and isinstance(type, RefType) and type.space is MemorySpace.SMEM
+        return self | LaneAccesses((touch,), frozenset([id(touch.root)]) if read else frozenset())
+
+
 _WAITS = (WarpgroupBarrier, CommitGmem, CommitSmem, WaitSmemToGmem, WaitGmemToSmem)
 
 
@@ -62,10 +86,11 @@ def _matters(cls: type[Op]) -> bool:
 class MemoryOrder:
     """The pass over one kernel."""
 
-    def __init__(self, aliases: dict[Value, Value]) -> None:
+    def __init__(self, aliases: dict[Value, Value], tma: bool) -> None:
         self.aliases = aliases
+        self.tma = tma  # whether copies into SMEM go through the async proxy
         self.roots: dict[Value, Value] = {}
-        self.loop_ends: dict[int, list[Touch]] = {}
+        self.loop_ends: dict[int, LaneAccesses] = {}
 
     def root(self, ref: Value) -> Value:
         while ref in self.roots:
@@ -95,7 +120,7 @@ class MemoryOrder:
         )
 
     def generic_touch(self, op: Op) -> Touch | None:
-        """Accesses by ops with a `ref` field other than plain loads and stores, such as gather and scatter."""
+        """LaneAccesses by ops with a `ref` field other than plain loads and stores, such as gather and scatter."""
         ref = getattr(op, "ref", None)
         if (
             not isinstance(ref, Value)
@@ -109,9 +134,21 @@ class MemoryOrder:
             return None
         return Touch(self.root(ref), op.writes, False, None, (), None)
 
-    def region(self, region: Region, pending: list[Touch], rewrite: bool) -> list[Touch]:
-        """Walk a region. Returns the accesses pending at its end. With `rewrite`, barriers are put in."""
+    def before(self, op: CopyGmemToSmem, now: LaneAccesses) -> Op | None:
+        """What must stand before a copy that overwrites what lanes may still be reading or writing."""
+        root = self.root(op.dst)
+        if self.tma and id(root) in now.read:
+            return CommitSmem()
+        return WarpgroupBarrier() if any(old.root is root for old in now.pending) else None
+
+    def region(self, region: Region, now: LaneAccesses, rewrite: bool) -> LaneAccesses:
+        """Walk a region. Returns the accesses at its end. With `rewrite`, barriers are put in."""
         out: list[Op] = []
+
+        def put(barrier: Op, at: Op) -> None:
+            barrier.loc = at.loc
+            out.append(barrier)
+
         for op in region.ops:
             if not _matters(type(op)):
                 out.append(op)
@@ -120,47 +157,43 @@ class MemoryOrder:
                 self.roots[op.result] = op.ref
             touched = self.touch(op)
             if touched is not None:
-                if len(pending) >= MOST_PENDING or any(conflict(old, touched) for old in pending):
-                    barrier = WarpgroupBarrier()
-                    barrier.loc = op.loc
-                    out.append(barrier)
-                    pending = []
-                pending = merge(pending, [touched])
+                if len(now.pending) >= MOST_PENDING or any(conflict(old, touched) for old in now.pending):
+                    put(WarpgroupBarrier(), op)
+                    now = now.met()
+                now = now.with_touch(touched)
+            elif isinstance(op, CommitSmem):
+                now = LaneAccesses()
             elif isinstance(op, _WAITS):
-                pending = []
-            elif isinstance(op, CopyGmemToSmem) and any(old.root is self.root(op.dst) for old in pending):
-                # the copy overwrites what lanes may still be reading or writing
-                barrier = WarpgroupBarrier()
-                barrier.loc = op.loc
-                out.append(barrier)
-                pending = []
+                now = now.met()
+            elif isinstance(op, CopyGmemToSmem) and (barrier := self.before(op, now)) is not None:
+                put(barrier, op)
+                now = LaneAccesses() if isinstance(barrier, CommitSmem) else now.met()
             inner = op.region_list()
             if inner:
-                pending = self.nested(op, inner, pending, rewrite)
+                now = self.nested(op, inner, now, rewrite)
             out.append(op)
         if rewrite:
             region.ops[:] = out
-        return pending
+        return now
 
-    def nested(self, op: Op, inner: tuple[Region, ...], pending: list[Touch], rewrite: bool) -> list[Touch]:
+    def nested(self, op: Op, inner: tuple[Region, ...], now: LaneAccesses, rewrite: bool) -> LaneAccesses:
         if isinstance(op, (For, While)):
             key = id(op)
             if key not in self.loop_ends:
-                state: list[Touch] = []
+                state = LaneAccesses()
                 for region in inner:
                     state = self.region(region, state, rewrite=False)
-                self.loop_ends[key] = [variant(t) for t in state]
-            start = merge(pending, self.loop_ends[key])
+                self.loop_ends[key] = LaneAccesses(tuple(variant(t) for t in state.pending), state.read)
+            start = now | self.loop_ends[key]
             if not rewrite:
-                return merge(start, [])
+                return start
             end = start
             for region in inner:
                 end = self.region(region, end, rewrite=True)
-            return merge(start, end)
-        ends = [self.region(region, list(pending), rewrite) for region in inner]
-        merged: list[Touch] = []
-        for end in ends:
-            merged = merge(merged, end)
+            return start | end
+        merged = LaneAccesses()
+        for region in inner:
+            merged |= self.region(region, now, rewrite)
         return merged
 
 
@@ -169,11 +202,6 @@ def variant(touch: Touch) -> Touch:
     if not touch.offsets:
         return touch
     return Touch(touch.root, touch.write, touch.atomic, touch.view, touch.offsets, touch.layout, True, touch.cast)
-
-
-def merge(a: list[Touch], b: list[Touch]) -> list[Touch]:
-    seen = {t.key for t in a}
-    return a + [t for t in b if t.key not in seen]
 
 
 def conflict(a: Touch, b: Touch) -> bool:
@@ -229,11 +257,11 @@ def extent(view: View, axis: int) -> tuple[int, int]:
 def run(ir: KernelIR, target: Target) -> KernelIR:
     """Put the barriers in, in place."""
     arrays = ir.arrays()
-    order = MemoryOrder({})
+    order = MemoryOrder({}, target.supports(Feature.TMA))
     for a, b in ir.overlaps:
         # One array may overlap several others: all connected arrays count as one memory.
         first, second = order.root(arrays[a]), order.root(arrays[b])
         if first is not second:
             order.aliases[second] = first
-    order.region(ir.body, [], rewrite=True)
+    order.region(ir.body, LaneAccesses(), rewrite=True)
     return ir

@@ -4,7 +4,8 @@ An *agent* is a warp, or a queue of asynchronous operations whose completions co
 mbarrier, the bulk groups of one warp, the wgmma groups of one warpgroup). Agents are numbered within a cluster, warps
 first. `known[team, warp, GENERIC, a]` is the latest clock of agent a whose accesses are ordered before what the warp
 does next. The other planes hold the part of these clocks that meets a further condition. For `ASYNC`, `ASYNC_GLOBAL` and
-`TENSOR_MAP`, a proxy fence was passed (8.9.5, 'Proxy-preserved base causality order'). For `FENCED` and the planes beside it,
+`TENSOR_MAP`, a proxy fence was passed (8.9.5, 'Proxy-preserved base causality order'). For `PERFORMED`, an agent's reads of
+shared memory have certainly taken place (`performed`). For `FENCED` and the planes beside it,
 a fence of their scope was passed, so relaxed operations of that scope release these clocks (8.8, 'Release and Acquire
 Patterns'). A program has only the planes that it needs.
 """
@@ -29,9 +30,10 @@ ASYNC = 1  # shared memory, for the async proxy
 FENCED = 2  # for the GPU and more
 ASYNC_GLOBAL = 3  # global memory, for the async proxy
 TENSOR_MAP = 4  # tensor maps in memory, released to their proxy
-FENCED_CLUSTER = 5
-FENCED_BLOCK = 6
-FENCED_GPU = 7  # of several
+PERFORMED = 5  # reads of shared memory, before writes by the async proxy
+FENCED_CLUSTER = 6
+FENCED_BLOCK = 7
+FENCED_GPU = 8  # of several
 # The plane of fenced clocks, by the scope of an access or fence (`Program.reach`).
 _FENCED = (FENCED, FENCED_CLUSTER, FENCED_BLOCK)
 _FENCED_SEVERAL = (FENCED, FENCED_GPU, FENCED_CLUSTER, FENCED_BLOCK)
@@ -178,7 +180,19 @@ class Clocks:
         self.any_fence = True
         planes = (FENCED,) if self.planes <= FENCED_BLOCK else self.fenced[reach:]
         self._lift(c, planes)
+        self.performed(c.rows)
         self.tick(c)
+
+    def performed(self, rows: Array) -> None:
+        """Record that what warps have read from shared memory so far has been read.
+
+        The ISA promises that after a proxy fence alone (8.9.5). On a GPU, fences, arrivals on mbarriers and copies take
+        their turn behind the warp's earlier loads. `bar.sync` and `barrier.cluster` do not: loads may still wait in the
+        queue of shared memory when the barrier completes.
+        """
+        if self.planes > PERFORMED:
+            team, agent = self.batch.row_team[rows], self.batch.row_agent[rows]
+            self.known[team, agent, PERFORMED, agent] = self.known[team, agent, GENERIC, agent]
 
     def _lift(self, c: Group, planes: tuple[int, ...]) -> None:
         """Copy all that the warps know to these planes."""
@@ -212,6 +226,8 @@ class Clocks:
 
     def proxy_fence(self, c: Group, planes: tuple[int, ...]) -> None:
         """Execute fence.proxy: all that the warp knows is now visible to other proxies too."""
+        if ASYNC in planes:
+            planes = (*planes, PERFORMED)
         planes = tuple(p for p in planes if p < self.planes)
         self._lift(c, planes)
         self._lift_foreign(c, planes)

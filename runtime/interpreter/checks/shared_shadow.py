@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .clocks import GENERIC, PERFORMED
 from .columns import over_runs, rows_at, run_heads, runs
 from .read_sets import ReadSets
 from .shadow import AGENT, ATOMIC, CLOCK, SHARED_READ, Shadow, ShadowAccess, agent_of, row_of
@@ -169,6 +170,7 @@ class SharedShadow(Shadow):
     def on_write(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         if a.proxy:
             self._check_proxy(a, g, rows, True)
+            self._check_performed(a, g, rows)
         super().on_write(a, g, rows)
 
     def write_spans(self, a: ShadowAccess, starts: Array, count: int) -> bool:
@@ -183,7 +185,7 @@ class SharedShadow(Shadow):
             numbers, row = runs(self.reads.get(g), rows)
             read = numbers != 0
             if read.any():
-                if any(late.any() for late in self.reads.late(numbers[read], a.known[row[read], 0])):
+                if any(late.any() for late in self.reads.late(numbers[read], self._seen(a, row[read]))):
                     return False
                 self.reads.clear(g)
         self.writes.put(g, self.writes.of(self.epoch(a), a.site, a.reach)[:, None])
@@ -229,6 +231,42 @@ class SharedShadow(Shadow):
             self.report_writes(a, g, rows, bad, epochs, sites, True)
         else:
             self.report(a, g, rows, bad, epochs, sites, False, fence=True)
+
+    def _seen(self, a: ShadowAccess, rows: Array) -> Array:
+        """Return the clocks (n, columns) of the reads that a write by the async proxy, in `rows` (n,), comes after."""
+        known = a.known[rows, GENERIC]
+        if self.batch.clocks.planes > PERFORMED:
+            warps = self.batch.clocks.agents
+            known = np.concatenate([a.known[rows, PERFORMED, :warps], known[:, warps:]], axis=1)
+        return known
+
+    def _check_performed(self, a: ShadowAccess, g: Array, rows: Array) -> None:
+        """Report lanes' reads that may not have taken place before an asynchronous write, though a barrier is between them."""
+        clocks, reads = self.batch.clocks, self.reads
+        if clocks.planes <= PERFORMED or reads.blank:
+            return
+        bad = self._judge(reads.get(g), rows, lambda n, of: self._lingering(a, n, of))
+        if bad is None:
+            return
+        numbers = reads.get(g)
+        row: Array = np.broadcast_to(rows, g.shape)
+        where = tuple(int(i[0]) for i in np.nonzero(bad))
+        number, known = numbers[where], a.known[row[where]]
+        late = self._late(reads.clocks[number], known)
+        agent = int(np.flatnonzero(late)[0])
+        epoch = (agent << 32) | int(reads.clocks[number, agent])
+        conflict(self, a, int(row[where]), int(g[where]), epoch, int(reads.site[number]), True, True, fence=True)
+
+    def _lingering(self, a: ShadowAccess, numbers: Array, rows: Array) -> Array | None:
+        """Return which sets of readers have some that are ordered before the access and may still read; None if none."""
+        row: Array = np.broadcast_to(rows, numbers.shape)
+        late: Array = np.any(self._late(self.reads.clocks[numbers], a.known[row]), axis=-1)
+        return late if late.any() else None
+
+    def _late(self, clocks: Array, known: Array) -> Array:
+        """Return which warps' reads (..., agents) are known to what knows `known` (..., planes, columns), but not performed."""
+        warps = clocks.shape[-1]
+        return (clocks > known[..., PERFORMED, :warps]) & (clocks <= known[..., GENERIC, :warps])
 
     def _missed(self, a: ShadowAccess, epochs: Array, rows: Array) -> Array | None:
         """Return which `epochs` belong to generic writes that no proxy fence has made visible to the access; None if none."""

@@ -52,6 +52,8 @@ class SyncMemory:
         acquires = reads and (releases or bool(self.at))
         if not (releases or acquires):
             return
+        if releases:
+            clocks.performed(c.rows)
         where = c.active if part.mask is None else part.mask
         rows = np.broadcast_to(np.arange(c.n)[:, None], where.shape)[where]
         index = part.index[where]

@@ -24,6 +24,10 @@ class AccessSide:
     rank: int | None = None
 
 
+_LOADS = (
+    "put fence.proxy.async (commit_smem) between the reads and the barrier, or let each warp that reads arrive on an "
+    "mbarrier: when bar.sync completes, loads may still be on their way"
+)
 _ORDER = "put tcgen05.fence::before_thread_sync before the synchronisation of the two threads, or wait for a commit"
 _COMMIT = "wait for the mbarrier of a tcgen05.commit after it"
 _OF_PRODUCTS = (HazardKind.READ_BEFORE_WAIT, HazardKind.REUSED_BEFORE_WGMMA)
@@ -84,9 +88,9 @@ def conflict(
     before = "read" if earlier_reads else "written"
     what = f"{shadow.name(a, row, granule)} is {now} while nothing orders that after it was {before}"
     if fence:
+        how = "read by ordinary loads" if earlier_reads else "written by ordinary stores"
         what = (
-            f"{shadow.name(a, row, granule)} is {now} through the async proxy, with no proxy fence "
-            "after it was written by ordinary stores"
+            f"{shadow.name(a, row, granule)} is {now} through the async proxy, with no proxy fence after it was {how}"
         )
     if equal:
         what += "; both write the same value"
@@ -97,6 +101,8 @@ def conflict(
     )
     other = run.reporter.side(details[1], run.sites[site])
     fix = fix or (_COMMIT if side.queue == "tcgen05" and kind in _OF_PRODUCTS else FIXES[kind])
-    if kind is HazardKind.MISSING_PROXY_FENCE and not shared:
+    if kind is HazardKind.MISSING_PROXY_FENCE and earlier_reads:
+        fix = _LOADS
+    elif kind is HazardKind.MISSING_PROXY_FENCE and not shared:
         fix = fix.replace("commit_smem", "commit_gmem")
     run.reporter.hazard(kind, what, a.ins, details, fix, other)

@@ -155,7 +155,7 @@ class Program:
     @property
     def planes(self) -> int:
         """Return the number of planes of vector clocks that its runs need (`checks/clocks.py`)."""
-        return 8 if self.several else 7 if self.narrow else 5 if self.other_proxies else 3
+        return 9 if self.several else 8 if self.narrow else 6 if self.other_proxies else 3
 
     def reach(self, scope: str) -> int:
         """Return the reach of an access or fence of a scope: 0 everything, 1 its cluster, 2 its block.

@@ -60,6 +60,7 @@ class Issuer:
 
     def access(self, queue: int, clock: int) -> ShadowAccess:
         """Return the operation's access: through the async proxy, and ordered after what its issuer knows."""
+        self.clocks.performed(self.group.rows)
         known = self.clocks.known[self.team, self.agent][None]
         key = self.clocks.queues[queue - self.clocks.agents]
         if key[0] == "bulkw":

@@ -180,6 +180,7 @@ def _note(wave: TileWave, lanes: Lanes, warps: Array) -> bool:
     queues = {r: clocks.queue(("copy", r, wave.barrier)) for r in dict.fromkeys(rank.tolist())}
     wave.queue = np.array([queues[r] for r in rank.tolist()])
     wave.clock = clocks.issued[team, wave.queue].astype(np.int64) + 1 + earlier(team * clocks.columns + wave.queue)
+    clocks.performed(own)
     known = clocks.known[team, batch.row_agent[own]]
     access = ShadowAccess(lanes.c, known, team, wave.queue, wave.clock, wave.ins, False, True)
     shadow = batch.shared.shadow
