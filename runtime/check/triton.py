@@ -6,7 +6,7 @@ is a check of the PTX. What Triton kept of other devices stays as it was.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from types import SimpleNamespace
@@ -105,7 +105,6 @@ class _Triton:
         self.runtime = import_module("triton.runtime.driver").driver
         self.jit = import_module("triton.runtime.jit").JITFunction
         self.compiled = import_module("triton.compiler.compiler").CompiledKernel
-        self.tools = import_module("triton.backends.driver")
         self.allocator = import_module("triton.runtime._allocation")
         self.gpu = import_module("triton.backends.compiler").GPUTarget
 
@@ -161,46 +160,50 @@ class _Triton:
     def launcher(self, kernel: Any) -> Any:
         """The function that Triton calls to launch a compiled kernel."""
         metadata, signature = kernel.metadata, dict(kernel.src.signature)
-        tensor_maps = getattr(metadata, "tensordesc_meta", None)
-        types = self.tools.expand_signature(signature.values(), tensor_maps, "nvTmaDesc")
         ptx = kernel.asm["ptx"]
         threads = parse_block(ptx, metadata)
-        plain = not tensor_maps  # each argument of the function is one of Triton's signature
 
-        def launch(grid: tuple[int, int, int], args: Sequence[Any]) -> None:
+        def run(x: int, y: int, z: int, *args: Any) -> None:
             clusters = metadata.num_ctas
-            count = grid[0] * grid[1] * grid[2] * clusters
-            named = (
-                zip(kernel.src.fn.arg_names, types, args, strict=False)
-                if plain
-                else zip(types, types, args, strict=True)
-            )
-            flat = [(name if plain else "", a) for name, kind, a in named for a in _flat(kind, a)]
+            count = x * y * z * clusters
+            maps = iter(getattr(metadata, "tensordesc_meta", None) or ())
+            named = zip(signature.items(), args[_BEFORE:], strict=False)
+            flat = [(name, value) for (name, kind), a in named for value in self.flat(kind, a, maps)]
             scratch = [(w, _scratch(getattr(metadata, f"{w}_scratch_size", 0) * count)) for w in ("global", "profile")]
             flat += [(f"{word} scratch", array) for word, array in scratch]
             given = [a for _, a in flat]
             module = parse(ptx)
             entry = entry_of(module, metadata.name)
             call = Call(
-                ptx, given[: len(entry.params)], (grid[0] * clusters, *grid[1:]), threads,
-                (clusters, 1, 1), metadata.shared, metadata.name, module.target, names=[name for name, _ in flat],
+                ptx, given[: len(entry.params)], (x * clusters, y, z), threads, (clusters, 1, 1), metadata.shared,
+                metadata.name, module.target, names=[name for name, _ in flat],
             )  # fmt: skip
             self.made.reports.append(check_calls([call], self.made.schedules, self.made.ignore))
 
-        def base(grid: tuple[int, int, int], args: Sequence[Any]) -> None:
-            launch(grid, args)
-
-        make = self.tools.wrap_handle_tensordesc_impl(base, signature, tensor_maps, self.descriptor)
-
-        def run(x: int, y: int, z: int, *args: Any) -> None:
-            make((x, y, z), args[_BEFORE:])
-
         return run
 
-    def descriptor(self, arg: Any, metadata: Any, _: Any) -> list[Any]:
-        """A host-side tensor descriptor as the kernel's parameters."""
+    def flat(self, kind: Any, value: Any, maps: Iterator[Any]) -> list[Any]:
+        """A value of Triton's signature as parameters: none for constants, several for tuples and tensor descriptors.
+
+        `maps` gives the tensor map of each descriptor in turn; none where the kernel takes descriptors apart.
+        """
+        if isinstance(kind, tuple):
+            return [x for k, v in zip(kind, value, strict=True) for x in self.flat(k, v, maps)]
+        if not kind.startswith("tensordesc"):
+            return _one(kind, value)
+        metadata = next(maps, None)
         if metadata is None:
-            return self.tools.decompose_descriptor(arg)
+            flags = [value.padding == "nan"]
+            if hasattr(value, "round_f32_to_tf32"):  # from Triton 3.7 on
+                flags.append(value.round_f32_to_tf32)
+            first = [_plain(value.base), *map(np.int64, (*value.shape, *value.strides)), *map(np.int8, flags)]
+        else:
+            first = [self.tensor_map(value, metadata)]
+        return [*first, *map(np.int32, value.shape), *map(np.int64, value.strides)]
+
+    @staticmethod
+    def tensor_map(arg: Any, metadata: Any) -> TensorMapArgument:
+        """The tensor map of a host-side descriptor."""
         if metadata.get("fp4_padded"):
             raise ArgumentTypeError("fp4 tensor descriptors are not among those that a check knows")
         base = _plain(arg.base)
@@ -215,10 +218,10 @@ class _Triton:
                 1 if arg.element_strides is None else arg.element_strides[1:-1], _SWIZZLES[metadata["swizzle"]].value,
                 arg.padding == "nan",
             )  # fmt: skip
-            return [columns, *arg.shape, *arg.strides]
+            return columns
         fill = OobFill.NAN if arg.padding == "nan" else OobFill.ZEROS
         recipe = TensorMapParam(0, seen.dtype, tuple(metadata["block_size"]), _SWIZZLES[metadata["swizzle"]], fill)
-        return [TensorMapArgument(shaped, recipe), *arg.shape, *arg.strides]
+        return TensorMapArgument(shaped, recipe)
 
 
 def parse_block(ptx: str, metadata: Any) -> int:
@@ -254,10 +257,8 @@ def _scratch(size: int) -> Any:
     return np.zeros(size, np.uint8) if size else None
 
 
-def _flat(kind: Any, value: Any) -> list[Any]:
-    """A value of Triton's signature as parameters: none for constants, several for tuples."""
-    if isinstance(kind, tuple):
-        return [x for k, v in zip(kind, value, strict=True) for x in _flat(k, v)]
+def _one(kind: str, value: Any) -> list[Any]:
+    """An array or a number of Triton's signature as a parameter; none for a constant."""
     if kind == "constexpr":
         return []
     value = _plain(value)
@@ -265,7 +266,7 @@ def _flat(kind: Any, value: Any) -> list[Any]:
         if isinstance(value, int):
             raise ArgumentTypeError("a pointer that is given as a number points nowhere on the CPU; give an array")
         return [value]
-    if isinstance(value, TensorMapArgument) or value is None:
+    if value is None:
         return [value]
     if kind == "bf16":
         return [np.asarray(value, np.float32).astype(bfloat16.numpy)[()]]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.runtime.interpreter.checks.kinds import HazardKind
 
 if importlib.util.find_spec("triton") is None:
 
@@ -49,6 +50,7 @@ else:
         tl.store(out + i, tl.load(x + i) + tl.program_id(0))
 
     RNG = np.random.default_rng(0)
+    VERSION = tuple(map(int, triton.__version__.split(".")[:2]))
     SCHEDULES = ("eager", "late", "random:1")
 
     @pytest.mark.parametrize("target", ["sm_90a", "sm_80", "sm_100a"])
@@ -66,8 +68,12 @@ else:
         e = np.exp(rows.astype(np.float64))
         np.testing.assert_allclose(result, e / e.sum(1, keepdims=True), rtol=1e-5)
         np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), atol=1e-3)
-        assert len(found.reports) == 3 and found.hazards == []
-        found.raise_for_hazards()
+        assert len(found.reports) == 3
+        # before 3.8, Triton put no proxy fence between cp.async and the products that read what it brought
+        known = {HazardKind.MISSING_PROXY_FENCE} if VERSION < (3, 8) and target != "sm_80" else set[HazardKind]()
+        assert {h.kind for h in found.hazards} == known
+        if not known:
+            found.raise_for_hazards()
 
     def test_a_race_is_at_tritons_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))  # what another checkout compiled names its own file
