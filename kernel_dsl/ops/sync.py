@@ -14,3 +14,11 @@ class GmemProxyFence(Op, name="gmem_proxy_fence", effect=Effect.SYNC):
 
     PTX `fence.proxy.async.global`, in kernels with such copies.
     """
+
+
+class SmemProxyFence(Op, name="smem_proxy_fence", effect=Effect.SYNC):
+    """What the lanes have read from SMEM has been read before another warpgroup's copies overwrite it.
+
+    An arrival on an mbarrier does not wait for loads: they may still be in the queue of SMEM when it completes. Without a
+    barrier. PTX `fence.proxy.async.shared::cta` (ISA 8.9.5).
+    """

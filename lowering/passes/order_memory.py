@@ -2,9 +2,10 @@
 
 Each lane runs ops in their order, but lanes run ahead of each other. So if another lane may read or overwrite the elements of a
 store, all lanes must meet in between. Where a TMA copy overwrites SMEM that lanes have read, they pass a proxy fence before
-they meet: when `bar.sync` completes, loads may still wait in the queue of SMEM, and the copy may overtake them (PTX ISA 8.9.5).
-The fence between stores and a copy is the author's. The pass visits loops twice: once for the accesses that are pending at the
-end of an iteration, and once with these as the start. Its time is linear in the number of ops.
+they meet, or before they tell another warpgroup by an arrival on an mbarrier: neither `bar.sync` nor `mbarrier.arrive` waits
+for loads, which may still be in the queue of SMEM, and the copy may overtake them (PTX ISA 8.9.5). The fence between stores and
+a copy is the author's. The pass visits loops twice: once for the accesses that are pending at the end of an iteration, and once
+with these as the start. Its time is linear in the number of ops.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from kernel_dsl.ir import KernelIR, MemorySpace, Op, RefType, Region, Value, layout_of
+from kernel_dsl.ir import KernelIR, MemorySpace, Op, RefType, Region, Value, buffer_of, layout_of, walk_region
 from kernel_dsl.layout import Layout
 from kernel_dsl.ops.atomic import AtomicCas, AtomicRmw
+from kernel_dsl.ops.barrier import BarrierArrive
 from kernel_dsl.ops.cluster import PeerRef
 from kernel_dsl.ops.control import For, While
 from kernel_dsl.ops.copy import CommitGmem, CommitSmem, CopyGmemToSmem, WaitGmemToSmem, WaitSmemToGmem
 from kernel_dsl.ops.ref import BitcastRef, Load, Store
 from kernel_dsl.ops.remote import RemoteRef
-from kernel_dsl.ops.sync import WarpgroupBarrier
-from kernel_dsl.ops.threads import AliasSmem
+from kernel_dsl.ops.sync import SmemProxyFence, WarpgroupBarrier
+from kernel_dsl.ops.threads import AliasSmem, WarpMap
 from kernel_dsl.refs import View
 from kernel_dsl.target import Feature, Target
 
@@ -64,6 +66,10 @@ class LaneAccesses:
         new = tuple(t for t in other.pending if t.key not in seen)
         return LaneAccesses(self.pending + new, self.read | other.read)
 
+    def fenced(self) -> LaneAccesses:
+        """After a proxy fence."""
+        return LaneAccesses(self.pending)
+
     def met(self) -> LaneAccesses:
         """After a barrier."""
         return LaneAccesses((), self.read)
@@ -80,7 +86,7 @@ _WAITS = (WarpgroupBarrier, CommitGmem, CommitSmem, WaitSmemToGmem, WaitGmemToSm
 @cache
 def _matters(cls: type[Op]) -> bool:
     """Whether ops of the class may access memory, synchronise lanes or hold regions: most only compute."""
-    return "ref" in cls.fields or bool(cls.region_fields) or issubclass(cls, (*_WAITS, CopyGmemToSmem))
+    return "ref" in cls.fields or bool(cls.region_fields) or issubclass(cls, (*_WAITS, BarrierArrive, CopyGmemToSmem))
 
 
 class MemoryOrder:
@@ -91,6 +97,7 @@ class MemoryOrder:
         self.tma = tma  # whether copies into SMEM go through the async proxy
         self.roots: dict[Value, Value] = {}
         self.loop_ends: dict[int, LaneAccesses] = {}
+        self.copied: frozenset[int] = frozenset()  # ids of the buffers in SMEM that copies fill
 
     def root(self, ref: Value) -> Value:
         while ref in self.roots:
@@ -141,6 +148,13 @@ class MemoryOrder:
             return CommitSmem()
         return WarpgroupBarrier() if any(old.root is root for old in now.pending) else None
 
+    def tells(self, op: Op, now: LaneAccesses) -> bool:
+        """Whether an arrival lets other warpgroups' copies overwrite what lanes may still be reading."""
+        if not isinstance(op, (BarrierArrive, WarpMap)) or not (self.tma and now.read & self.copied):
+            return False
+        # inside a `warp_map`, only one warp would execute the fence
+        return isinstance(op, BarrierArrive) or any(isinstance(o, BarrierArrive) for o in walk_region(op.body))
+
     def region(self, region: Region, now: LaneAccesses, rewrite: bool) -> LaneAccesses:
         """Walk a region. Returns the accesses at its end. With `rewrite`, barriers are put in."""
         out: list[Op] = []
@@ -168,6 +182,9 @@ class MemoryOrder:
             elif isinstance(op, CopyGmemToSmem) and (barrier := self.before(op, now)) is not None:
                 put(barrier, op)
                 now = LaneAccesses() if isinstance(barrier, CommitSmem) else now.met()
+            elif self.tells(op, now):
+                put(SmemProxyFence(), op)
+                now = now.fenced()
             inner = op.region_list()
             if inner:
                 now = self.nested(op, inner, now, rewrite)
@@ -263,5 +280,7 @@ def run(ir: KernelIR, target: Target) -> KernelIR:
         first, second = order.root(arrays[a]), order.root(arrays[b])
         if first is not second:
             order.aliases[second] = first
+    copies = [op for op in walk_region(ir.body) if isinstance(op, CopyGmemToSmem) and op.barrier is not None]
+    order.copied = frozenset(id(buffer_of(op.dst)) for op in copies)
     order.region(ir.body, LaneAccesses(), rewrite=True)
     return ir

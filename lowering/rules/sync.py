@@ -7,7 +7,7 @@ from math import prod
 from kernel_dsl.ir import Value
 from kernel_dsl.ops.barrier import BarrierArrive, BarrierTest, BarrierWait
 from kernel_dsl.ops.copy import CopyGmemToSmem, CopySmemToGmem
-from kernel_dsl.ops.sync import GmemProxyFence, WarpgroupBarrier
+from kernel_dsl.ops.sync import GmemProxyFence, SmemProxyFence, WarpgroupBarrier
 from kernel_dsl.target import Feature
 
 from ..context import WARPS, Context, NamedBarriers, Rules
@@ -20,6 +20,10 @@ MBARRIER_BYTES = 8  # PTX ISA 9.7.13.15.2: a 64-bit object, 8-byte aligned
 def lower_gmem_proxy_fence(ctx: Context, op: GmemProxyFence) -> None:
     if ctx.target.supports(Feature.TMA) and any(isinstance(o, (CopyGmemToSmem, CopySmemToGmem)) for o in ctx.ops):
         ctx.e.ptx("fence.proxy.async.global;")
+
+
+def lower_smem_proxy_fence(ctx: Context, op: SmemProxyFence) -> None:
+    ctx.e.ptx("fence.proxy.async.shared::cta;")
 
 
 def lower_warpgroup_barrier(ctx: Context, op: WarpgroupBarrier) -> None:
@@ -148,6 +152,7 @@ def lower_test(ctx: Context, op: BarrierTest) -> None:
 RULES: Rules = {
     WarpgroupBarrier: lower_warpgroup_barrier,
     GmemProxyFence: lower_gmem_proxy_fence,
+    SmemProxyFence: lower_smem_proxy_fence,
     BarrierArrive: lower_arrive,
     BarrierTest: lower_test,
     BarrierWait: lower_wait,

@@ -186,9 +186,9 @@ class Clocks:
     def performed(self, rows: Array) -> None:
         """Record that what warps have read from shared memory so far has been read.
 
-        The ISA promises that after a proxy fence alone (8.9.5). On a GPU, fences, arrivals on mbarriers and copies take
-        their turn behind the warp's earlier loads. `bar.sync` and `barrier.cluster` do not: loads may still wait in the
-        queue of shared memory when the barrier completes.
+        The ISA promises that after a proxy fence alone (8.9.5). On a GPU, other fences, releases in memory and the warp's
+        own copies wait for its earlier loads, too. `bar.sync`, `barrier.cluster` and arrivals on mbarriers do not: loads
+        may still be in the queue of shared memory when the barrier completes.
         """
         if self.planes > PERFORMED:
             team, agent = self.batch.row_team[rows], self.batch.row_agent[rows]

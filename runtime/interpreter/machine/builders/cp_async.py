@@ -172,8 +172,6 @@ def build_arrive(k: Compiler, ins: Instruction) -> Op:
         before: list[Pending] = batch.engine.groups.all_rows("cp.async", c)
         spots = [(at, row[some], cta[some]) for at, some in by_offset(offset)]
         clocks = batch.clocks
-        if clocks is not None:
-            clocks.performed(c.rows)
         for at, rows, ctas in spots:
             m = batch.mbarriers.get(at)
             if increments:

@@ -203,8 +203,6 @@ def build_arrive(k: Compiler, ins: Instruction) -> Op:
         one = np.ones(len(row), np.int64)
         batch, clocks = c.batch, c.batch.clocks
         tokens = np.zeros((c.n, 32), np.uint64)
-        if clocks is not None:
-            clocks.performed(c.rows)
         for at, some in by_offset(offset):
             here, blocks = row[some], cta[some]
             if batch.run.order is not None:
