@@ -25,8 +25,8 @@ class AccessSide:
 
 
 _LOADS = (
-    "put fence.proxy.async (commit_smem) between the reads and the barrier, or let each warp that reads arrive on an "
-    "mbarrier: when bar.sync completes, loads may still be on their way"
+    "put fence.proxy.async (commit_smem) between the reads and the barrier or arrival: neither bar.sync nor mbarrier.arrive "
+    "waits for loads, which may still be on their way"
 )
 _ORDER = "put tcgen05.fence::before_thread_sync before the synchronisation of the two threads, or wait for a commit"
 _COMMIT = "wait for the mbarrier of a tcgen05.commit after it"

@@ -189,16 +189,16 @@ L: """ + WAIT + " L;\nN: mbarrier.try_wait.parity.shared::cta.b64 %p8, [%r3], 0;
     ptx("the fence stands after the barrier, in the lane that copies", FENCE, START + " @%p0 bra L;\n " + LOAD + "\nL: " + WAIT + """ L;
  ld.shared.u32 %r6, [%r1]; bar.sync 1; @%p0 bra M; <<fence.proxy.async.global||fence.proxy.async>>;
  """ + LOAD + "\nM: " + WAIT.replace(", 0;", ", 1;") + " M; st.global.u32 [%d2], %r6;", zeros(64), before=TILE),
-    ptx("warps free a tile: by bar.sync, by arrivals", FENCE, START + " @%p0 bra L;\n " + LOAD + "\nL: " + WAIT + """ L;
- ld.shared.u32 %r6, [%r1]; setp.eq.u32 %p1, tid, 32; bar.warp.sync 0xffffffff;
- <<bar.sync 1;||@%p1 mbarrier.arrive.shared::cta.b64 _, [%r3];>> @%p0 bra M;
- <<||N: mbarrier.try_wait.parity.shared::cta.b64 %p8, [%r3], 0; @!%p8 bra N;>>
+    ptx("an arrival frees a tile that a lane still reads", FENCE, START + " @%p0 bra L;\n " + LOAD + "\nL: " + WAIT + """ L;
+ ld.shared.u32 %r6, [%r1]; setp.eq.u32 %p1, tid, 32; <<||fence.proxy.async.shared::cta;>> bar.warp.sync 0xffffffff;
+ @%p1 mbarrier.arrive.shared::cta.b64 _, [%r3]; @%p0 bra M;
+ N: mbarrier.try_wait.parity.shared::cta.b64 %p8, [%r3], 0; @!%p8 bra N;
  """ + LOAD + "\nM: " + WAIT.replace(", 0;", ", 1;") + " M; st.global.u32 [%d2], %r6;", zeros(64), before=TILE),
     ptx("ldmatrix reads a tile that a tensor load fills next", FENCE, MAPPED + AT + " @%p0 bra L;\n " + TENSOR_LOAD + "\nL: " + WAIT + """ L;
  shl.b32 %r11, lane, 4; shl.b32 %r12, warp, 9; add.u32 %r11, %r11, %r12; add.u32 %r11, %r11, %r0;
  ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r13, %r14, %r15, %r16}, [%r11];
  <<||fence.proxy.async;>> barrier.sync 2, 64; @%p0 bra M;
- """ + TENSOR_LOAD + "\nM: " + WAIT.replace(", 0;", ", 1;") + " M;", maps, params=MAP, before=TILE),
+ """ + TENSOR_LOAD + "\nM: " + WAIT.replace(", 0;", ", 1;") + " M; st.shared.u32 [%r1], %r16;", maps, params=MAP, before=TILE),
     ptx("a cluster barrier frees a tile for a bulk load", FENCE, START + " @%p0 bra L;\n " + LOAD + "\nL: " + WAIT + """ L;
  ld.shared.u32 %r6, [%r1]; <<||fence.proxy.async.shared::cta;>> barrier.cluster.arrive.aligned;
  barrier.cluster.wait.aligned; @%p0 bra M;

@@ -192,6 +192,7 @@ def build_arrive(k: Compiler, ins: Instruction) -> Op:
     drop = k.form.row.name[1] == "arrive_drop"
     relaxed = k.form["order"] == "relaxed"
     scope = k.form["scope"]
+    waits = scope == "cluster" and not relaxed  # for the lanes' loads: on a GPU, it comes behind a fence
 
     def run(c: Group) -> None:
         row, lane, cta, offset = lanes_at(c, ins, address(c))
@@ -203,6 +204,8 @@ def build_arrive(k: Compiler, ins: Instruction) -> Op:
         one = np.ones(len(row), np.int64)
         batch, clocks = c.batch, c.batch.clocks
         tokens = np.zeros((c.n, 32), np.uint64)
+        if clocks is not None and waits:
+            clocks.performed(c.rows)
         for at, some in by_offset(offset):
             here, blocks = row[some], cta[some]
             if batch.run.order is not None:

@@ -1,0 +1,71 @@
+"""Which barriers come behind the loads of shared memory, by what has used the loaded values."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernel_dsl.runtime.interpreter import parse
+from kernel_dsl.runtime.interpreter.checks.settled import settled
+from kernel_dsl.runtime.interpreter.ptx.module import Instruction
+
+# (lines between the load of %r1 and the barrier, whether the load has certainly taken place by then)
+CASES: dict[str, tuple[str, bool]] = {
+    "nothing": ("", False),
+    "arithmetic": ("add.u32 %r2, %r1, 1;", False),
+    "a store": ("st.shared.u32 [%r9], %r1;", True),
+    "a store of what comes from it": ("add.u32 %r2, %r1, 1; mul.lo.u32 %r3, %r2, %r2; st.global.u32 [%d1], %r3;", True),
+    "a guarded store": ("@%p1 st.shared.u32 [%r9], %r1;", True),
+    "a store of another value": ("st.shared.u32 [%r9], %r8;", False),
+    "a store after the register was overwritten": ("mov.u32 %r1, 0; st.shared.u32 [%r9], %r1;", False),
+    "an address": ("ld.shared.u32 %r4, [%r1]; st.shared.u32 [%r9], %r4;", True),
+    "an address whose own load is open": ("ld.shared.u32 %r4, [%r1];", False),
+    "a branch": ("setp.ne.u32 %p2, %r1, 0; @%p2 bra NEXT; NEXT:", True),
+    "a store on one path": ("@%p1 bra NEXT; st.shared.u32 [%r9], %r1; NEXT:", False),
+    "stores on both paths": ("@%p1 bra ELSE; st.shared.u32 [%r9], %r1; bra NEXT; ELSE: st.global.u32 [%d1], %r1; NEXT:", True),
+    "an atomic": ("atom.shared.add.u32 %r5, [%r9], %r1;", True),
+    "a shuffle": ("shfl.sync.idx.b32 %r5, %r1, 0, 31, -1;", False),
+}  # fmt: skip
+BARRIERS = ("bar.sync 0;", "mbarrier.arrive.shared::cta.b64 _, [%r10];")
+
+
+def behind(
+    lines: str, end: str = "st.global.u32 [%d1], %r1; st.global.u32 [%d1], %r2; st.global.u32 [%d1], %r4;"
+) -> bool:
+    text = f""".version 8.8
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 a) {{
+ .reg .b32 %r<12>; .reg .b64 %d<3>; .reg .pred %p<4>; .shared .align 8 .b8 t[64];
+ ld.param.u64 %d1, [a]; mov.u32 %r9, t; add.u32 %r10, %r9, 8; mov.u32 %r8, 3; setp.eq.u32 %p1, %r8, 4;
+ {lines}
+ {end} ret;
+}}"""
+    fn = parse(text).functions["k"]
+    found = settled(fn)
+    barriers = [i for i in fn.body if isinstance(i, Instruction) and (i.opcode[0] == "bar" or "arrive" in i.opcode)]
+    (one,) = {id(i) in found for i in barriers}
+    return one
+
+
+@pytest.mark.parametrize("barrier", BARRIERS)
+@pytest.mark.parametrize("name", CASES)
+def test_a_use(name: str, barrier: str) -> None:
+    lines, wanted = CASES[name]
+    assert behind(f"ld.shared.u32 %r1, [%r9]; {lines} {barrier}") == wanted
+
+
+def test_a_value_that_nobody_uses() -> None:
+    assert behind("ld.shared.u32 %r1, [%r9]; bar.sync 0;", end="")
+
+
+def test_loads_of_other_memory() -> None:
+    assert behind("ld.global.u32 %r1, [%d1]; bar.sync 0;")
+    assert not behind("ld.u32 %r1, [%d1]; bar.sync 0;"), "a generic address may be one of shared memory"
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_loop(stored: bool) -> None:
+    """What one turn has loaded is on its way at the barrier of the next, unless a store has taken it."""
+    store = "st.shared.u32 [%r9], %r1;" if stored else ""
+    loop = f"L: bar.sync 0; ld.shared.u32 %r1, [%r9]; {store} add.u32 %r8, %r8, 1; setp.lt.u32 %p3, %r8, 9; @%p3 bra L;"
+    assert behind(loop) == stored
