@@ -20,6 +20,10 @@ import pytest
 from kernel_dsl.target import Feature, Target
 
 ROOT = Path(__file__).resolve().parent.parent
+LEFT_OUT = pytest.StashKey[int]()  # how many long forms this run leaves out
+
+# JAX would take three quarters of a GPU's memory, in each process that uses it.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 # Deadlines measure the machine, not the code; the same examples in every run make a failure one that stays.
 hypothesis.settings.register_profile(
@@ -78,6 +82,7 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
+@pytest.hookimpl(trylast=True)  # after -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if named := [i.nodeid for i in items if " at 0x" in i.nodeid]:  # another name in each process of pytest-xdist
         raise pytest.UsageError(f"addresses in names of tests, give ids=: {named[:3]}")
@@ -88,8 +93,36 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
     if not config.getoption("--slow"):
-        for item in [x for x in items if x.get_closest_marker("slow")] + _left_out(items):
+        _leave_out(config, items, [x for x in items if x.get_closest_marker("slow")] + _left_out(items))
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item], left: list[pytest.Item]) -> None:
+    """Deselect the long forms: to set up and report thousands of skipped cases takes longer than many tests.
+
+    They are skipped where the run has nothing else, as a run without tests counts as failed.
+    """
+    names = {item.nodeid for item in left}
+    kept = [item for item in items if item.nodeid not in names]
+    if not kept:
+        for item in left:
             item.add_marker(pytest.mark.skip(reason="a long form: run with --slow"))
+        return
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in names])
+    items[:] = kept
+    config.stash[LEFT_OUT] = len(names)
+    if hasattr(config, "workerinput"):
+        config.workeroutput["left_out"] = len(names)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Every worker of pytest-xdist leaves out the same cases."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if count := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.write_line(f"{count} cases are left out: long forms, which --slow runs")
 
 
 def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:

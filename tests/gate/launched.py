@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 from unittest import mock
@@ -23,6 +24,8 @@ from kernel_dsl.library.grouped_derivatives import gradients as grouped_gradient
 from kernel_dsl.library.ring_gradients import adding_kernel
 from kernel_dsl.mesh_kernel import MeshKernel
 from kernel_dsl.tree import unflatten
+
+Launch = tuple[str, Any, tuple[Any, ...]]
 
 
 def _grouped() -> None:
@@ -149,49 +152,47 @@ def _ring() -> None:
 
 
 @cache
-def mesh_calls() -> tuple[tuple[str, Any, tuple[Any, ...]], ...]:
-    """(group, kernel, one device's arguments described) of launches on a mesh, of which none is run: outputs hold zeros."""
-    found: list[tuple[str, Any, tuple[Any, ...]]] = []
-    group = ""
+def mesh_calls() -> tuple[Launch, ...]:
+    """(group, kernel, one device's arguments described) of launches on a mesh."""
 
-    def watched(self: Any, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
-        structs = tuple(kd.ShapeDtypeStruct(x[0].shape, as_dtype(x[0].dtype)) for x in args)
-        found.append((group, self, structs))
-        if out is not None:
-            return out
-        made, nest = output_structs(self._definition, structs)
-        rows = [[np.zeros(s.shape, s.dtype.numpy) for _ in args[0]] for s in made if s is not None]
-        return unflatten(nest, rows)
+    def zeros(made: list[Any], args: tuple[Any, ...]) -> list[Any]:
+        return [[np.zeros(s.shape, s.dtype.numpy) for _ in args[0]] for s in made]
 
-    with mock.patch.object(MeshKernel, "_slow_call", watched):
-        for group, run in (("collective", _collectives), ("product", _tensor_parallel), ("ring", _ring)):  # noqa: B007
-            run()
-    return tuple(found)
+    with _watched(MeshKernel, lambda x: x[0], zeros) as seen:
+        return (*seen("collective", _collectives), *seen("product", _tensor_parallel), *seen("ring", _ring))
 
 
 @cache
-def calls() -> tuple[tuple[str, Any, tuple[Any, ...]], ...]:
+def calls() -> tuple[Launch, ...]:
     """(group, kernel, its arguments described) of each launch."""
-    return (
-        *_seen("matmul", _grouped),
-        *_seen("matmul", _cross_entropy),
-        *_seen("matmul", _gate),
-        *_seen("matmul", _int4),
-        *_seen("matmul", _sparse),
-        *_seen("matmul", _conv),
-        *_seen("attention", _decode),
-    )
+    products = (_grouped, _cross_entropy, _gate, _int4, _sparse, _conv)
+    with _watched(Kernel, lambda x: x, lambda made, args: [np.zeros(s.shape, s.dtype.numpy) for s in made]) as seen:
+        return (*(launch for run in products for launch in seen("matmul", run)), *seen("attention", _decode))
 
 
-def _seen(group: str, run: Any) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
-    found: list[tuple[str, Any, tuple[Any, ...]]] = []
-    prepare = Kernel._prepare
+@contextmanager
+def _watched(kind: type, one: Any, zeros: Any) -> Iterator[Callable[[str, Callable[[], None]], list[Launch]]]:
+    """Collect the launches of a kind of kernels. None is compiled or run: outputs that are not given hold zeros.
 
-    def watched(self: Any, args: tuple[Any, ...], *rest: Any) -> Any:
-        structs = tuple(kd.ShapeDtypeStruct(x.shape, x.dtype) if hasattr(x, "shape") else x for x in args)
-        found.append((group, self, structs))
-        return prepare(self, args, *rest)
+    `one(argument)` is what one device gets, and `zeros(structs, arguments)` makes the outputs.
+    """
+    found: list[tuple[Any, tuple[Any, ...]]] = []
 
-    with mock.patch.object(Kernel, "_prepare", watched):
+    def watched(self: Any, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
+        structs = tuple(map(_described, map(one, args)))
+        found.append((self, structs))
+        made, nest = output_structs(self._definition, structs)
+        return unflatten(nest, zeros([s for s in made if s is not None], args)) if out is None else out
+
+    def seen(group: str, run: Callable[[], None]) -> list[Launch]:
+        found.clear()
         run()
-    yield from found
+        return [(group, *launch) for launch in found]
+
+    with mock.patch.object(kind, "_slow_call", watched):
+        yield seen
+
+
+def _described(x: Any) -> Any:
+    """The struct of an array; a scalar as it is."""
+    return kd.ShapeDtypeStruct(x.shape, as_dtype(x.dtype)) if hasattr(x, "shape") else x

@@ -115,6 +115,7 @@ def test_repeated_attention(player: Player, cupy: Any, monkeypatch: pytest.Monke
         kd.library.attention(zeros(q.shape), q, q, causal=True, out=q)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("again", [False, True], ids=["these sizes", "any sizes"])
 def test_repeated_gradients(
@@ -166,6 +167,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("again", [False, True], ids=["these sizes", "any sizes"])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_repeated_options(name: str, again: bool, player: Player, cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Runs the cases in `cuda_*cases.py` on a driver without a GPU, by the real cuda.bindings."""
+"""Runs the cases in `cuda_*_cases.py` on a driver without a GPU, by the real cuda.bindings."""
 
 from __future__ import annotations
 
@@ -11,38 +11,34 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-CASES = [
-    HERE / name
-    for name in (
-        "cuda_cases.py",
-        "cuda_fast_cases.py",
-        "cuda_fork_cases.py",
-        "cuda_image_cases.py",
-        "cuda_host_cases.py",
-        "cuda_tvm_cases.py",
-        "cuda_library_cases.py",
-        "cuda_mesh_cases.py",
-        "cuda_rank_cases.py",
-        "cuda_waits_cases.py",
-        "cuda_tuning_cases.py",
-    )
-]
+# A process each, so that workers share them: the library's, those that compile host code, and all others.
+LONG = {"library": ("cuda_library_cases.py",), "hosts": ("cuda_host_cases.py", "cuda_tvm_cases.py")}
+ALONE = {name for names in LONG.values() for name in names}
+PARTS = LONG | {"others": tuple(sorted(path.name for path in HERE.glob("cuda_*cases.py") if path.name not in ALONE))}
 
 
-def test_cuda_device_on_a_driver_without_a_gpu(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a `libcuda.so.1` that has no GPU."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if not compiler or sys.platform != "linux":
         pytest.skip("needs a C compiler on Linux")
-    library = tmp_path / "libcuda.so.1"
-    build = [compiler, "-shared", "-fPIC", "-w", "-o", library, HERE / "fake_cuda.c", "-ldl"]
+    folder = tmp_path_factory.mktemp("driver")
+    build = [compiler, "-shared", "-fPIC", "-w", "-o", folder / "libcuda.so.1", HERE / "fake_cuda.c", "-ldl"]
     subprocess.run(list(map(str, build)), check=True)
+    return folder
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_cuda_device_on_a_driver_without_a_gpu(part: str, driver: Path, pytestconfig: pytest.Config) -> None:
+    long = ["--slow"] if pytestconfig.getoption("--slow") else []
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *CASES],
-        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "KERNEL_DSL_FAKE_CUDA": "1"},
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *long, *(str(HERE / name) for name in PARTS[part])],
+        env={**os.environ, "LD_LIBRARY_PATH": str(driver), "KERNEL_DSL_FAKE_CUDA": "1"},
         cwd=HERE.parent.parent,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
