@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from kernel_dsl.target import Feature, Target
+from tests.schedules import SCHEDULES
 
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_OUT = pytest.StashKey[int]()  # how many long forms this run leaves out
@@ -26,15 +27,15 @@ LEFT_OUT = pytest.StashKey[int]()  # how many long forms this run leaves out
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 # Deadlines measure the machine, not the code; the same examples in every run make a failure one that stays.
-hypothesis.settings.register_profile(
-    "suite",
-    deadline=None,
-    derandomize=True,
-    database=None,
-    max_examples=20,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
-)
-hypothesis.settings.load_profile("suite")
+for profile, examples in (("suite", 12), ("long", 100)):
+    hypothesis.settings.register_profile(
+        profile,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        max_examples=examples,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
+    )
 
 
 def tracked() -> list[str]:
@@ -56,6 +57,7 @@ FEATURES = {str(feature.name).lower(): feature for feature in Feature}  # a mark
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    hypothesis.settings.load_profile("long" if config.getoption("--slow") else "suite")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell's background job ignores Ctrl-C, and so do its children; tests send it, and wait for what comes of it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -93,7 +95,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
     if not config.getoption("--slow"):
-        _leave_out(config, items, [x for x in items if x.get_closest_marker("slow")] + _left_out(items))
+        _leave_out(
+            config,
+            items,
+            [x for x in items if x.get_closest_marker("slow")] + _left_out(items) + other_schedules(items),
+        )
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item], left: list[pytest.Item]) -> None:
@@ -143,22 +149,48 @@ def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
     return left
 
 
+def other_schedules(items: list[Any]) -> list[Any]:
+    """The cases of tests under each schedule that are long forms: each case runs under one, and the next one under the next.
+
+    Where `sampled(n)` chooses, it chooses schedules, too.
+    """
+    tests: dict[str, dict[Any, list[Any]]] = {}
+    for item in items:
+        given = item.callspec if hasattr(item, "callspec") else None
+        if given and given.params.get("interpret") in SCHEDULES and not item.get_closest_marker("sampled"):
+            others = tuple(value for value in _values(item) if value[0] != "interpret")
+            tests.setdefault(item.nodeid.partition("[")[0], {}).setdefault(others, []).append(item)
+    left: list[Any] = []
+    for name, cases in tests.items():
+        first = zlib.crc32(name.encode())
+        for number, found in enumerate(cases.values(), first):
+            kept = found[number % len(found)]
+            left += [item for item in found if item is not kept]
+    return left
+
+
 def in_turn(cases: list[Any]) -> list[Any]:
     """The cases of one test, those first that bring most values of parameters that none before them had.
 
     So a sample has every value of each parameter, where it is large enough. Equals stand by a sum of their names.
     """
     rest = sorted(cases, key=lambda item: zlib.crc32(item.nodeid.encode()))
-    seen: set[tuple[str, int]] = set()
+    values = [_values(item) for item in rest]
+    seen: set[tuple[str, str]] = set()
     found: list[Any] = []
     while rest:
-        news = [sum(value not in seen for value in item.callspec.indices.items()) for item in rest]
+        news = [sum(value not in seen for value in each) for each in values]
         if not max(news):
             break
-        item = rest.pop(news.index(max(news)))
-        found.append(item)
-        seen.update(item.callspec.indices.items())
+        at = news.index(max(news))
+        found.append(rest.pop(at))
+        seen.update(values.pop(at))
     return found + rest
+
+
+def _values(item: Any) -> list[tuple[str, str]]:
+    """The parameters of a case with their values' texts. pytest's own numbers of values differ from case to case."""
+    return [(name, repr(value)) for name, value in sorted(item.callspec.params.items())]
 
 
 def why_not(item: Any, gpus: int, target: Target | None) -> str:

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from kernel_dsl.target import SM_80, SM_90, SM_90A
-from tests.conftest import FEATURES, in_turn, why_not
+from tests.conftest import FEATURES, in_turn, other_schedules, why_not
+from tests.schedules import SCHEDULES
 
 
 class Item:
     """A test with markers."""
+
+    nodeid = "test"
 
     def __init__(self, *markers: str) -> None:
         self.markers = markers
@@ -42,14 +45,42 @@ def test_a_sample_has_every_value_of_each_parameter() -> None:
     """The first cases of a test do, and all others follow; whatever the order in which they were collected."""
     places = list(itertools.product(range(7), range(3), range(4)))
     cases = [
-        SimpleNamespace(nodeid=f"test[{place}]", callspec=SimpleNamespace(indices=dict(zip("abc", place, strict=True))))
+        SimpleNamespace(nodeid=f"test[{place}]", callspec=SimpleNamespace(params=dict(zip("abc", place, strict=True))))
         for place in places
     ]
     order = in_turn(cases)
     assert sorted(case.nodeid for case in order) == sorted(case.nodeid for case in cases)
     for count, name in ((7, "a"), (3, "b"), (4, "c")):
-        assert {case.callspec.indices[name] for case in order[:7]} == set(range(count))
+        assert {case.callspec.params[name] for case in order[:7]} == set(range(count))
     assert in_turn(cases[::-1]) == order
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("a", range(3))
+@pytest.mark.parametrize("b", ["x", "y"])
+def test_pytests_own_cases_have_values(a: int, b: str, request: pytest.FixtureRequest) -> None:
+    """Of the cases of this test the first three bring every value, whatever pytest numbers them."""
+    cases = [
+        item for item in request.session.items if item.nodeid.partition("[")[0] == request.node.nodeid.partition("[")[0]
+    ]
+    if len(cases) < 3:
+        pytest.skip("not all cases were asked for")
+    order = in_turn(cases)[:3]
+    assert {case.callspec.params["a"] for case in order} == {0, 1, 2}
+    assert {case.callspec.params["b"] for case in order} == {"x", "y"}
+
+
+def test_each_case_runs_under_one_schedule_and_all_schedules_run() -> None:
+    def case(at: int, schedule: str, *markers: str) -> Any:
+        item = Item(*markers)
+        item.callspec = SimpleNamespace(params={"at": at, "interpret": schedule})
+        return item
+
+    items = [case(at, word) for at in range(4) for word in (*SCHEDULES, "cuda")]
+    kept = [item for item in items if item not in other_schedules(items)]
+    assert [item.callspec.params["at"] for item in kept if item.callspec.params["interpret"] != "cuda"] == [0, 1, 2, 3]
+    assert {item.callspec.params["interpret"] for item in kept} == {*SCHEDULES, "cuda"}
+    assert other_schedules([Item(), *(case(0, word, "sampled") for word in SCHEDULES)]) == []
 
 
 def test_the_kernels_of_hopper_are_marked(request: pytest.FixtureRequest) -> None:

@@ -28,7 +28,7 @@ def _make(count: int, seed: int) -> list[dict[str, str]]:
         return run.make(count, seed)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_wrong_calls_are_told(seed: int) -> None:
     rows = _make(600, seed)
     bad = [

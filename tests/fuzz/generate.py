@@ -6,7 +6,6 @@ kernel itself computed for its operands, so that bounds stay those of one operat
 
 from __future__ import annotations
 
-import linecache
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +18,11 @@ from tests.fuzz.agreement import agree
 from tests.fuzz.choose import Choices, Value
 from tests.fuzz.loads import Input, draw_inputs, draw_load
 from tests.fuzz.operations import OPERATIONS, Step, numpy
+from tests.fuzz.texts import FromText
 
 
 @dataclass(frozen=True)
-class Program:
+class Program(FromText):
     """A kernel: `instances` of it along a grid axis or as warpgroups; each works on its own part of every array."""
 
     seed: int
@@ -61,13 +61,6 @@ class Program:
             lines.append(f"    v{number} = {step.text}")
             lines.append(f"    o{number}[{at}] = v{number}")
         return "\n".join(lines) + "\n"
-
-    def kernel(self) -> Any:
-        path, text = f"<{self.name}>", self.source()
-        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
-        names: dict[str, Any] = {}
-        exec(compile(text, path, "exec"), names)
-        return names["kernel"]
 
     def arrays(self) -> list[np.ndarray]:
         """The inputs' data."""

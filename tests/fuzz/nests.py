@@ -6,7 +6,6 @@ Ints wrap and small numbers in floats are exact, so both agree element by elemen
 
 from __future__ import annotations
 
-import linecache
 import warnings
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import kernel_dsl as kd
 from tests.fuzz import model
 from tests.fuzz.choose import Choices
+from tests.fuzz.texts import FromText
 from tests.language.test_convert import random_layout
 
 INTS = ("int32", "int32", "uint32", "int64", "uint64", "int16", "uint8", "int8", "uint16")
@@ -470,7 +470,7 @@ FLOW = (loops, branches)
 # --- programs ------------------------------------------------------------------------------------
 
 
-class Program:
+class Program(FromText):
     """A kernel: alone, of a grid, of warpgroups, batched by `kd.vmap`, or with declared extents."""
 
     def __init__(self, seed: int) -> None:
@@ -526,13 +526,6 @@ class Program:
         head = [f"@kd.kernel({', '.join(options)})", f"def kernel({', '.join(names)}):"]
         end = ["kernel = kd.vmap(kernel)"] if self.axis == "vmap" else []
         return "\n".join(["import kernel_dsl as kd", "", "", *head, *lines, "", *end]) + "\n"
-
-    def kernel(self) -> Any:
-        path, text = f"<{self.name}>", self.source()
-        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
-        names: dict[str, Any] = {}
-        exec(compile(text, path, "exec"), names)
-        return names["kernel"]
 
     def arguments(self) -> list[np.ndarray]:
         alone = self.axis in ("", "dims")

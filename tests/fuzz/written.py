@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import linecache
 from typing import Any
 
 import numpy as np
 
+from tests.fuzz.texts import FromText
 
-class Written:
+
+class Written(FromText):
     """Lines of a body; inputs, traced numbers, outputs (what they must be at the end, and `init`), scratch by name."""
 
     def __init__(self, name: str) -> None:
@@ -47,13 +48,6 @@ class Written:
         body = "\n".join(f"    {line}" for line in self.lines)
         head = f"@kd.kernel({', '.join(options)})\ndef kernel({', '.join([*names, *named])}):"
         return f"import kernel_dsl as kd\n\n\n{head}\n{body}\n"
-
-    def kernel(self) -> Any:
-        path, text = f"<{self.name}>", self.source()
-        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
-        names: dict[str, Any] = {}
-        exec(compile(text, path, "exec"), names)
-        return names["kernel"]
 
     def arguments(self) -> list[Any]:
         return [*self.inputs.values(), *self.scalars]

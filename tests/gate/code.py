@@ -72,19 +72,22 @@ def _digests(name: str, target: str, parts: int = len(PARTS)) -> str:
 
 
 def sample(old: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """All IR; LLVM texts of every second kernel; and what LLVM makes of them for one target of every fourth.
+    """The IR of each kernel for one target, and of half of them for all; the LLVM text of half for one, and PTX of a quarter.
 
     LLVM gives the same PTX for the same text and target, so that the others change with their text, or all of them do.
     """
     kept, new = dict(old), {}
     for name, kernel in kernels().items():
         part, number = divmod(zlib.crc32(name.encode()), 1 << 30)
-        whole = kernel.targets[number % len(kernel.targets)] if not part else None
+        one = kernel.targets[number % len(kernel.targets)]
         for target in kernel.targets:
-            key, parts = f"{name} {target}", len(PARTS) if target == whole else 2 if part < 2 else 1
-            new[key] = _digests(name, target, parts)
-            if key in kept:
+            key, parts = f"{name} {target}", (len(PARTS), 2, 1, 1)[part] if target == one else int(part < 2)
+            if parts:
+                new[key] = _digests(name, target, parts)
+            if key in kept and parts:
                 kept[key] = " ".join(kept[key].split()[:parts])
+            elif key in kept:
+                del kept[key]
     return kept, new
 
 

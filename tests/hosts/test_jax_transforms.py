@@ -13,6 +13,8 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.errors import BadCallArgument
 
+from .seeds import seeds
+
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 pytest.importorskip("jax.export")
 jnp = jax.numpy
@@ -195,15 +197,9 @@ def check(seed: int) -> None:
         np.testing.assert_allclose(ours, plain, rtol=1e-3, atol=1e-3, err_msg=str(steps))
 
 
-@pytest.mark.parametrize("seed", [8, 30, 50])
-def test_some_nests(seed: int) -> None:
-    """They map over devices: a gradient of what devices share is the sum of theirs."""
-    check(seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100))
-def test_many_nests(seed: int) -> None:
+@pytest.mark.parametrize("seed", seeds(8, 30, 50))
+def test_nests(seed: int) -> None:
+    """The first ones map over devices: a gradient of what devices share is the sum of theirs."""
     check(seed)
 
 

@@ -10,6 +10,8 @@ import pytest
 
 import kernel_dsl as kd
 
+from .seeds import seeds
+
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 func: Any = torch.func
 kd.torch.override  # noqa: B018  # torch.compile takes the library's functions into its graph
@@ -103,12 +105,6 @@ def check(seed: int) -> None:
         torch.testing.assert_close(ours, plain, rtol=1e-3, atol=1e-3, msg=lambda m: f"{name} {steps} {outer}: {m}")
 
 
-@pytest.mark.parametrize("seed", [5, 9, 12, 13])
-def test_some_nests(seed: int) -> None:
-    check(seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100))
-def test_many_nests(seed: int) -> None:
+@pytest.mark.parametrize("seed", seeds(5, 9, 12, 13))
+def test_nests(seed: int) -> None:
     check(seed)

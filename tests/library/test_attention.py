@@ -40,7 +40,7 @@ ATTENTIONS = [
 
 @pytest.mark.parametrize("case", ATTENTIONS, ids=str)
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(22)
 def test_attention(case: Any, dtype: Any, rng: Any) -> None:
     B, H, G, Q, S, D, causal = case
     q = random(rng, (B, H, Q, D), dtype)

@@ -96,7 +96,7 @@ SHAPES = [
 @pytest.mark.tma
 @pytest.mark.wgmma
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(40)
 def test_gradients(shape: Any, interpret: Any, rng: Any) -> None:
     """What is chosen, under each schedule."""
     check(rng, shape, bf16, interpret)
@@ -155,7 +155,8 @@ def test_deterministic(dim: int, rng: Any) -> None:
 
     ways = [("eager", 0), ("late", 1), ("random", 2), ("random", 3)]
     assert len({bits(True, *way) for way in ways}) == 1
-    assert dim != 64 or len({bits(False, "random", seed) for seed in range(8)}) > 1
+    first = bits(False, "random", 0) if dim == 64 else b""
+    assert dim != 64 or any(bits(False, "random", seed) != first for seed in range(1, 8))
 
 
 @pytest.mark.tma
@@ -223,7 +224,7 @@ def lower(dim: int, causal: bool, **options: Any) -> Any:
 @pytest.mark.parametrize("dim", [64, 128, 192, 256])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(28)
 def test_the_chosen_kernels_do_not_spill(dim: int, causal: bool, deterministic: bool) -> None:
     for stages in lower(dim, causal, deterministic=deterministic):
         compiled = stages.compile()

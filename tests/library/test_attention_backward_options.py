@@ -64,7 +64,7 @@ def test_the_reference(name: str, rng: Any) -> None:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(28)
 def test_options(name: str, interpret: Any, rng: Any) -> None:
     run(rng, (name,), (1, 2, 1, 130, 110, 64, 64), bf16, interpret)
 
@@ -72,7 +72,7 @@ def test_options(name: str, interpret: Any, rng: Any) -> None:
 @pytest.mark.parametrize("dims", [(16, 16), (72, 72), (40, 104), (192, 128), (128, 256), (40, 200), (256, 64),
                                   (256, 256)], ids=str)  # fmt: skip
 @pytest.mark.parametrize("names", [("top_left", "window"), ("bias", "softcap"), ("documents",)], ids=str)
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(28)
 def test_head_dimensions(dims: tuple[int, int], names: Any, rng: Any) -> None:
     """All on tensor cores, and nothing is read or stored beyond them."""
     run(rng, names, (1, 2, 1, 100, 140, *dims), bf16, kd.InterpretParams(schedule="random"))
@@ -99,7 +99,7 @@ def test_deterministic(dim: int, names: Any, rng: Any) -> None:
         b"".join(
             np.asarray(x).tobytes() for x in run(np.random.default_rng(1), names, shape, bf16, way, deterministic=True)
         )
-        for way in (kd.InterpretParams(schedule=x, seed=n) for n, x in enumerate(("eager", "late", "random", "random")))
+        for way in (kd.InterpretParams(schedule=x, seed=n) for n, x in enumerate(("eager", "late", "random")))
     }
     assert len(bits) == 1
 
@@ -130,7 +130,7 @@ def test_pairs(pair: tuple[str, str], rng: Any) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS[::3], ids="-".join)
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(28)
 def test_pairs_by_lanes(pair: tuple[str, str], rng: Any) -> None:
     run(rng, pair, (2, 2, 1, 13, 21, 12, 20), kd.float64 if PAIRS.index(pair) % 2 else f32, True)
 
@@ -155,7 +155,7 @@ def test_biases_that_broadcast(shape: Any, dtype: Any, rng: Any) -> None:
 @pytest.mark.parametrize("names", [{}, {"causal": True, "window": 100}, {"score_mod": reference.alibi}, {"deterministic": True}],
                          ids=["all", "window", "alibi", "in turn"])  # fmt: skip
 @pytest.mark.parametrize("dtypes", [(bf16, bf16), (f16, f16), (bf16, f32)], ids=str)
-@pytest.mark.sampled(89)
+@pytest.mark.sampled(178)
 def test_tiles_of_a_bias(dims: Any, keys: int, names: dict[str, Any], dtypes: Any, interpret: Any, rng: Any) -> None:
     """TMA loads a bias of all scores, and stores its gradient where that has the dtype of the products, if rows are aligned."""
     dtype = dtypes[0]

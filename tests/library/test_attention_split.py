@@ -71,7 +71,7 @@ def test_tiles_of_small_problems() -> None:
 
 @pytest.mark.parametrize("form", ["these", "any", "shared", "any shared", "causal", "any causal"])
 @pytest.mark.parametrize("which", [(dim, n) for dim, several in SMALL.items() for n in range(len(several))], ids=str)
-@pytest.mark.sampled(39)
+@pytest.mark.sampled(78)
 def test_machine_code(which: Any, form: str) -> None:
     """No spills, and products that are not serialised: of these lengths, of any, and of keys that tiles share."""
     dim, n = which

@@ -58,13 +58,13 @@ def compare(conv: Conv, rng: Any, interpret: Any, anyhow: bool = True) -> None:
 
 @pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
 @pytest.mark.parametrize("name", CONVS)
-@pytest.mark.sampled(74)
+@pytest.mark.sampled(148)
 def test_sizes(name: str, dtype: Any, interpret: Any, rng: Any) -> None:
     compare(replace(CONVS[name], dtype=dtype), rng, interpret)
 
 
 @pytest.mark.parametrize("seed", range(24))
-@pytest.mark.sampled(56)
+@pytest.mark.sampled(112)
 def test_random_convolutions(seed: int, interpret: Any) -> None:
     rng = np.random.default_rng(seed)
     compare(any_conv(rng), rng, interpret)
@@ -90,7 +90,7 @@ def test_many_random_convolutions(seed: int) -> None:
     ],
     ids=["images", "small boxes", "one consumer", "one row", "cluster"],
 )
-@pytest.mark.sampled(17)
+@pytest.mark.sampled(34)
 def test_boxes_of_pixels(conv: Conv, config: ConvConfig, dtype: Any, interpret: Any, rng: Any) -> None:
     """Hopper's kernel on two multiprocessors, each with several tiles: of pixels that no box divides."""
     conv = replace(conv, dtype=dtype)

@@ -107,7 +107,7 @@ def test_random_calls(seed: int, interpret: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(16))
-@pytest.mark.sampled(36)
+@pytest.mark.sampled(72)
 def test_gradients_beside_the_loss(seed: int, interpret: Any) -> None:
     """Some rows at a time, by three products, against float64."""
     rng = np.random.default_rng(seed)
@@ -140,7 +140,7 @@ def test_gradients_beside_the_loss(seed: int, interpret: Any) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 def test_gradients_by_exponentials(shape: Any, size: float, rows: int, biased: bool, interpret: Any, rng: Any) -> None:
     """Logits near 0 and so far from it that their exponentials overflow; some rows at a time; a last tile that is cut off."""
     M, V, H = shape
@@ -162,7 +162,7 @@ def test_gradients_by_exponentials(shape: Any, size: float, rows: int, biased: b
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(36)
 def test_gradients_by_partials(seed: int, interpret: Any) -> None:
     """The chain of the combination and of parts of a vocabulary, against float64; what is added to partials' sums, too."""
     rng = np.random.default_rng(seed)

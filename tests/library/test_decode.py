@@ -115,7 +115,7 @@ def options_of(names: tuple[str, ...]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(40)
 def test_options(name: str, interpret: Any, rng: Any) -> None:
     """Each alone, under each schedule; one sequence has no key, and one fewer than there are queries."""
     run(interpret, bf16, rng, (130, 0, 3), (4, 2), 64, **options_of((name,)))
@@ -141,7 +141,7 @@ def test_head_dimensions(dim: int, cache: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("page", [1, 2, 3, 8, 9, 16, 20, 24, 40, 64, 100, 128, 192, 250, 256])
 @pytest.mark.parametrize("cache", [bf16, e4m3], ids=str)
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(52)
 def test_pages(page: int, cache: Any, rng: Any) -> None:
     """Of every kind: those that steps divide, those that divide steps, and others."""
     run(True, bf16, rng, (150, 17), (2, 1), 64, page=page, cache=cache, queries=2)
@@ -320,7 +320,7 @@ def kernel_of(dim: int, page: int, cache: Any, **more: Any) -> tuple[Any, list[A
 @pytest.mark.parametrize("page", [0, 1, 16, 64])
 @pytest.mark.parametrize("cache", [bf16, e4m3], ids=str)
 @pytest.mark.parametrize("more", [{}, {"softcap": 3.0, "window": 100, "queries": 4}], ids=str)
-@pytest.mark.sampled(47)
+@pytest.mark.sampled(94)
 def test_machine_code(dim: int, page: int, cache: Any, more: Any) -> None:
     """No spills, products that are not serialised, loads of 16 bytes, and two blocks a multiprocessor up to 128."""
     kernel, inputs = kernel_of(dim, page, cache, **more)

@@ -107,7 +107,7 @@ STEPS: list[tuple[Any, tuple[str, ...], tuple[str, str]]] = [
 
 
 @pytest.mark.parametrize("case", STEPS, ids=str)
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(52)
 def test_steps(case: Any, interpret: Any) -> None:
     dtype, steps, forms = case
     depth = 150 if dtype.itemsize == 1 else 40

@@ -70,7 +70,7 @@ def zeros_for(form: str, shape: tuple[int, int], group: int, rng: Any) -> Any:
 @pytest.mark.parametrize("form", ["", "found", "given"])
 @pytest.mark.parametrize("dtype", [bf16, f16, f32], ids=str)
 @pytest.mark.parametrize("shape", [(128, 64, 64), (200, 70, 128), (1, 1, 192), (65, 130, 64)], ids=str)
-@pytest.mark.sampled(74)
+@pytest.mark.sampled(148)
 def test_packing(form: str, dtype: Any, shape: Any, interpret: Any, rng: Any) -> None:
     """Every number is the nearest of its group, and unpacked as it is told."""
     K, N, group = shape

@@ -66,7 +66,7 @@ def test_places(kind: Any) -> None:
 
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("cluster", [1, 2])
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 def test_persistence(blocks: int, cluster: int, interpret: Any, rng: Any) -> None:
     """Few blocks walk many tiles; clusters share B."""
     a, b, expected = operands(rng, 384, 192, 128, bf16, False, False)
@@ -102,7 +102,7 @@ SHARED = [
 
 @pytest.mark.parametrize("config", SHARED, ids=described)
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.sampled(32)
+@pytest.mark.sampled(64)
 def test_turns_and_clusters(config: MatmulConfig, transposed: bool, interpret: Any, rng: Any) -> None:
     """Consumers with tiles of their own, an odd number of them; clusters along N and both ways; tiles past the edges."""
     a, b, expected = operands(rng, 328, 200, 264, bf16, transposed, transposed)
@@ -114,7 +114,7 @@ def test_turns_and_clusters(config: MatmulConfig, transposed: bool, interpret: A
 @pytest.mark.parametrize("extra", [f32, f16, kd.float64, kd.int64], ids=str)
 @pytest.mark.parametrize("dtype", [kd.int8, kd.uint8, kd.int32, kd.int64], ids=str)
 @pytest.mark.parametrize("K", [48, 50])
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(52)
 def test_integers_keep_what_is_added_whole(extra: Any, dtype: Any, K: int, interpret: Any, rng: Any) -> None:
     """Products of integers plus floats, or plus integers of more bits: nothing is cut off before the sum."""
     a, b, expected = operands(rng, 64, 48, K, dtype, False, True)
@@ -156,7 +156,7 @@ def test_swapped_operands(rows: int, ta: bool, tb: bool, interpret: Any, rng: An
 
 @pytest.mark.parametrize("dtype", [f16, kd.float8_e4m3fn, kd.int8], ids=str)
 @pytest.mark.parametrize("shape", [(16, 272, 272), (272, 16, 272), (32, 144, 80), (144, 32, 80)], ids=str)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 def test_thin_dtypes(dtype: Any, shape: Any, interpret: Any, rng: Any) -> None:
     """What is chosen for a thin side, of a or of b."""
     a, b, expected = operands(rng, *shape, dtype, False, True)
@@ -237,7 +237,7 @@ def test_the_large_kernel(transposed: bool) -> None:
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 def test_mixed(transposed: bool, interpret: Any, rng: Any) -> None:
     """int8 by bfloat16: A is widened in registers."""
     a = random(rng, (136, 144), kd.int8)
@@ -267,7 +267,7 @@ def test_mixed_the_other_way_round(dtype: Any, transposed: bool, interpret: Any,
     (f16, kd.int8, f16), (kd.int8, bf16, bf16), (kd.int8, kd.float8_e5m2, bf16), (kd.float8_e4m3fn, kd.uint8, bf16),
     (kd.int8, kd.bool_, kd.int32), (kd.bool_, kd.uint8, kd.int32),
 ], ids=str)  # fmt: skip
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(28)
 def test_dtypes_that_differ(left: Any, right: Any, expected: Any, interpret: Any, rng: Any) -> None:
     """What no instruction multiplies goes to the general kernel, in the dtype that both promote to, or that follows it."""
     a, b = random(rng, (37, 50), left), random(rng, (50, 23), right)

@@ -105,7 +105,7 @@ def test_random_calls_on_a_gpu(seed: int) -> None:
 
 @pytest.mark.parametrize(("ta", "tb"), LAYOUTS)
 @pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(22)
 def test_float32_on_tensor_cores(ta: bool, tb: bool, precision: str, interpret: Any) -> None:
     """All layouts; one operand that does not lie along K goes through registers, and nothing is laid out anew for it."""
     Call(f32, f32, (72, 136, 100), ("turned" if ta else "plain", "turned" if tb else "plain"), precision=precision).run(
@@ -235,7 +235,7 @@ def test_the_highest_precision_of_dot(interpret: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("how", PLACES)
 @pytest.mark.parametrize("dtype", [bf16, s8, f32, f64], ids=str)
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(40)
 def test_places(how: str, dtype: Any, interpret: Any) -> None:
     """Operands and results at odd strides and addresses."""
     Call(dtype, dtype, (67, 33, 45), (how, how), out=how).run(5, interpret=interpret)
@@ -245,7 +245,7 @@ def test_places(how: str, dtype: Any, interpret: Any) -> None:
     "shape", [(3, 4, 0), (0, 4, 3), (3, 0, 4), (0, 0, 0), (1, 1, 1), (1, 130, 1), (130, 1, 70)], ids=str
 )
 @pytest.mark.parametrize("dtype", [bf16, s8, f32, f64, kd.int32], ids=str)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 def test_the_smallest(shape: Any, dtype: Any) -> None:
     Call(dtype, dtype, shape, ("plain", "plain")).run(5, interpret=True)
     bias = np.ones(shape[1], dtype.numpy)
@@ -267,7 +267,7 @@ BATCHES = [
 
 @pytest.mark.parametrize("batches", BATCHES, ids=str)
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_batches(batches: Any, dtype: Any) -> None:
     out = "plain" if all(0 not in batch for batch in batches) else None
     Call(dtype, dtype, (17, 40, 24), ("padded", "turned"), batches, out=out).run(5, interpret=True)
@@ -344,7 +344,7 @@ def test_a_batch_of_rows_is_one_matrix(rng: Any) -> None:
 
 @pytest.mark.parametrize("parts", [2, 3, 7])
 @pytest.mark.parametrize("family", ["fast", "tile", "lane"])
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_parts_of_k(family: str, parts: int, interpret: Any, rng: Any) -> None:
     """Each part has its own sums, the last one what is left; together they are the product."""
     dtype = f32 if family == "lane" else bf16
@@ -418,7 +418,7 @@ def test_results_by_columns(interpret: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100a", "sm_120a"])
 @pytest.mark.parametrize("dtype", [bf16, s8, kd.float8_e4m3fn, f64, f32], ids=str)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 def test_other_targets(target: str, dtype: Any) -> None:
     """mma.sync from at least three stages that cp.async fills, no spills; exact float32 by multiply-adds."""
     for ta, tb in LAYOUTS if dtype == bf16 else LAYOUTS[:2]:

@@ -157,7 +157,7 @@ def test_metadata_that_is_refused(case: Any) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(64, 64), (128, 192), (1, 4), (70, 132), (65, 8)], ids=str)
-@pytest.mark.sampled(92)
+@pytest.mark.sampled(184)
 def test_compress_and_decompress(dtype: Any, shape: Any, interpret: Any, rng: Any) -> None:
     """Values and metadata are those of the host; what is pruned is what was kept."""
     a = place(random(rng, shape, dtype), str(rng.choice(PLACES)))

@@ -59,7 +59,7 @@ def everybody(waits: bool = True, mesh: kd.Mesh = HOSTS) -> Any:
 
 @pytest.mark.parametrize("mapped", MAPPED, ids=str)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_copies_and_signals_reach_devices_that_are_not_mapped(mapped: Any, schedule: dict[str, Any]) -> None:
     xs = [np.full(N, rank + 1, np.float32) for rank in range(4)]
     out = everybody()(xs, interpret=kd.InterpretParams(devices=4, mapped=mapped, **schedule))
@@ -91,7 +91,7 @@ def test_a_plain_load_from_a_device_that_is_not_mapped_is_found() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.int32])
 @pytest.mark.parametrize("mesh", [HOSTS, kd.Mesh(("x", "host"), (2, 2), hosts=("host",))], ids=["hosts first", "last"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_collectives_of_two_levels(dtype: Any, mesh: kd.Mesh) -> None:
     rng = np.random.default_rng(1)
     xs = [(rng.standard_normal((8, 70)) * 50).astype(dtype) for _ in range(4)]

@@ -290,12 +290,12 @@ def fork_at_random(seed: int, forks: int, span: float) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(1))
 def test_children_at_random_moments_of_compiles(seed: int) -> None:
     fork_at_random(seed, forks=4, span=1.0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 42))
+@pytest.mark.parametrize("seed", range(1, 42))
 def test_children_at_many_moments_of_compiles(seed: int) -> None:
     fork_at_random(seed, forks=10, span=2.0)
