@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .batching import vmap
 from .definition import Definition
+from .errors import BadTree
 from .kernel import Kernel, Kinds, enter
 from .mesh import Mesh
 from .tree import flatten
@@ -36,7 +37,11 @@ def _profile(*args: Any) -> Profile:
 def _tracing(args: tuple[Any, ...]) -> Any:
     from .jax import is_traced, on_tracers
 
-    return on_tracers if is_traced(flatten(args)[0]) else None
+    try:
+        leaves = flatten(args)[0]
+    except BadTree:  # the call itself raises it, at the user's line
+        return None
+    return on_tracers if is_traced(leaves) else None
 
 
 enter(Kinds(vmap, _on_mesh, _with_axis, _profile, _tracing))

@@ -234,6 +234,15 @@ def first_sizes() -> None:
 
 
 @pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a GPU looks like one without."""
+    from kernel_dsl.runtime.devices import driver
+
+    monkeypatch.setattr(driver, "_module", None)
+    monkeypatch.setattr(driver, "available", lambda: driver.Availability(0, "no CUDA driver (libcuda) is installed"))
+
+
+@pytest.fixture
 def update(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be rewritten."""
     return bool(request.config.getoption("--update"))

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from kernel_dsl import forking
+from kernel_dsl.diagnostics import Error
 from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.errors import BadCallArgument
 from kernel_dsl.jax import inside_rule, is_traced, reverse_mode_only, same_axes
@@ -165,8 +166,9 @@ def _in_torch(rule: Derivative, arrays: Sequence[Any]) -> Sequence[Any]:
                 op = _ops[key] = _torch_op(rule, len(arrays), f"{rule.name}_{len(_ops)}")
     try:
         return op(*arrays)
-    except RuntimeError:
-        check_no_transform(rule.name, arrays)
+    except RuntimeError as error:
+        if not isinstance(error, Error):  # PyTorch's own, which says less
+            check_no_transform(rule.name, arrays)
         raise
 
 

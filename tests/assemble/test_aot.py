@@ -78,6 +78,7 @@ def test_wrong_arguments_are_errors(loaded: CompiledFile, device: FakeDevice) ->
     assert device.launches == []
 
 
+@pytest.mark.usefixtures("no_gpu")  # to which the made up machine code would be given first
 def test_wrong_options_are_our_errors_at_the_users_line(loaded: CompiledFile) -> None:
     x = np.arange(1024, dtype=np.float32)
     for options in ({"interpret": "yes"}, {"interpret": 1}, {"interpret": True, "stream": 1.5}, {"stream": 1.5}):

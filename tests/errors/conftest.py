@@ -6,8 +6,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernel_dsl.runtime.devices import driver
-
-    monkeypatch.setattr(driver, "available", lambda: driver.Availability(0, "no CUDA driver (libcuda) is installed"))
+def on_a_cpu(no_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")

@@ -14,6 +14,7 @@ import kernel_dsl as kd
 from kernel_dsl import hosting
 from kernel_dsl.errors import BadCallArgument, RefAsValue, StoreShape
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
+from tests.errors import harness
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 jnp = jax.numpy
@@ -365,3 +366,11 @@ def test_a_handler_in_xla_itself() -> None:
     jax.ffi.register_ffi_target("kernel_dsl_tests.twice", jax.ffi.pycapsule(ctypes.c_void_p(address)), platform="cpu")
     with jax.default_device(jax.devices("cpu")[0]), pytest.raises(Exception, match="GPU context is not available"):
         jax.ffi.ffi_call("kernel_dsl_tests.twice", jax.ShapeDtypeStruct((128,), np.float32))(X)
+
+
+def test_errors_end_at_the_users_line_beside_jax(no_gpu: None) -> None:
+    """Where JAX is imported, calls first look for its tracers: what is wrong with their arguments is told as without it."""
+    for path in sorted(harness.CASES.glob("*.py")):
+        if '"torch' not in path.read_text():
+            error, _ = harness.run(path)
+            assert isinstance(error, kd.Error) and harness.last_frame(error) == str(path), path.stem

@@ -304,7 +304,10 @@ def test_numbers_of_dtypes_are_those_of_pytorch() -> None:
     if not found.exists():
         pytest.skip("PyTorch's library has another name")
     library = ctypes.CDLL(str(found))
-    assert {name: getattr(library, f"aoti_torch_dtype_{name}")() for name in NUMBERS} == NUMBERS
+    known = {name: getattr(library, f"aoti_torch_dtype_{name}", None) for name in NUMBERS}
+    missing = {name for name, function in known.items() if function is None}
+    assert missing <= {"float8_e8m0fnu"}  # which that of PyTorch 2.11 lacks
+    assert all(function() == NUMBERS[name] for name, function in known.items() if function is not None)
 
 
 def test_names_and_dtypes_that_pytorch_has_not(tmp_path: Path) -> None:

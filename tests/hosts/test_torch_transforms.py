@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl import runtime
 from kernel_dsl.errors import BadCallArgument, Error
-from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
+from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError, CudaError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 func: Any = torch.func
@@ -91,6 +92,15 @@ def test_transforms(name: str, transform: str) -> None:
     pairs = zip(ours, plain, strict=True) if isinstance(ours, tuple) else [(ours, plain)]
     for x, y in pairs:
         torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-3)
+
+
+def test_an_error_of_a_launch_is_no_error_of_the_transform(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any, **options: Any) -> Any:
+        raise CudaError("CUDA_ERROR_UNKNOWN", "what the driver says")
+
+    monkeypatch.setattr(runtime, "call", fails)
+    with pytest.raises(CudaError, match="what the driver says"):
+        func.grad(lambda x: matmul(x).sin().sum())(A)
 
 
 def test_several_results_in_vmap() -> None:

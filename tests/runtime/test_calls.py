@@ -300,6 +300,7 @@ def test_no_memory_for_an_output_names_it(framework: str) -> None:
         assert words in str(caught.value)
 
 
+@pytest.mark.usefixtures("no_gpu")
 def test_device_choice_without_a_gpu(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     # A tool of the suite may have switched loggers off.
     monkeypatch.setattr(logging.getLogger("kernel_dsl"), "disabled", False)
