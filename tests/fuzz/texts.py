@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Callable
 from typing import Any
 
 
@@ -10,9 +11,7 @@ class FromText:
     """A program with a name and a source, which defines `kernel`."""
 
     name: str
-
-    def source(self) -> str:
-        raise NotImplementedError
+    source: Callable[[], str]
 
     def kernel(self) -> Any:
         """The kernel. Errors and reports show its lines, as those of a file named `<name>`."""

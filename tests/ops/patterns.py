@@ -50,13 +50,13 @@ def everything(dtype: kd.dtypes.DType) -> np.ndarray:
 
 
 def operands(dtype: kd.dtypes.DType, arity: int, rng: np.random.Generator, full: bool) -> list[np.ndarray]:
-    """All that `arity` operands can be, or, where that is more than 65,536 (4,096 if not `full`), a sample of them."""
+    """All that `arity` operands can be, or, where that is more than 65,536 (2,048 if not `full`), a sample of them."""
     patterns = everything(dtype)
     if arity == 1 and (full or dtype.itemsize == 1):
         return [patterns]
     if arity == 2 and full and dtype.itemsize == 1:
         return [a.ravel() for a in np.meshgrid(patterns, patterns)]
-    count = 65536 if full else 4096
+    count = 65536 if full else 2048
     return [_sample(dtype, patterns, count, rng) for _ in range(arity)]
 
 
