@@ -155,7 +155,7 @@ def test_biases_that_broadcast(shape: Any, dtype: Any, rng: Any) -> None:
 @pytest.mark.parametrize("names", [{}, {"causal": True, "window": 100}, {"score_mod": reference.alibi}, {"deterministic": True}],
                          ids=["all", "window", "alibi", "in turn"])  # fmt: skip
 @pytest.mark.parametrize("dtypes", [(bf16, bf16), (f16, f16), (bf16, f32)], ids=str)
-@pytest.mark.sampled(178)
+@pytest.mark.sampled(356)
 def test_tiles_of_a_bias(dims: Any, keys: int, names: dict[str, Any], dtypes: Any, interpret: Any, rng: Any) -> None:
     """TMA loads a bias of all scores, and stores its gradient where that has the dtype of the products, if rows are aligned."""
     dtype = dtypes[0]

@@ -253,7 +253,7 @@ def test_float8_rows(stride: int, rng: Any) -> None:
     "names", [("bottom_right",), ("documents", "sinks"), ("bias",), ("alibi", "window")], ids="-".join
 )
 @pytest.mark.parametrize("config", [AttentionConfig(1, 32, 2), AttentionConfig(2, 64, 2, turns=True)], ids=str)
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 def test_blocks_take_tiles(names: Any, config: Any, interpret: Any, rng: Any, monkeypatch: Any) -> None:
     """Two blocks share all tiles, some of them without keys, whether or not their output has room of its own."""
     monkeypatch.setattr(
@@ -313,7 +313,7 @@ def test_tiles_of_a_bias(shape: Any, dtype: Any, rng: Any) -> None:
     "config", [AttentionConfig(2, 64, 2), AttentionConfig(3, 64, 2), AttentionConfig(2, 64, 3)], ids=str
 )
 @pytest.mark.parametrize("names", [{}, {"causal": True, "window": 150}, {"causal": "bottom_right"}], ids=str)
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 def test_a_bias_loaded_early(config: Any, names: dict[str, Any], interpret: Any, rng: Any) -> None:
     """More steps than tiles of the bias in SMEM, and tiles that consumers skip."""
     q, k, v = inputs(rng, 1, 1, 1, 330, 800, 128, 128, bf16)

@@ -177,7 +177,7 @@ def test_rows_of_no_sequence_count_for_nothing(rng: Any) -> None:
 
 
 @pytest.mark.parametrize("dim", range(16, 257, 8))
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_values_of_any_size(dim: int, rng: Any) -> None:
     """The output lies where the queries were, so rows there have the swizzle of both."""
     for v_dim in {16, 8 * int(rng.integers(2, 33)), max(dim - 16, 16)} - {dim}:

@@ -140,7 +140,7 @@ def test_gradients_beside_the_loss(seed: int, interpret: Any) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 def test_gradients_by_exponentials(shape: Any, size: float, rows: int, biased: bool, interpret: Any, rng: Any) -> None:
     """Logits near 0 and so far from it that their exponentials overflow; some rows at a time; a last tile that is cut off."""
     M, V, H = shape

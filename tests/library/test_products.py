@@ -267,7 +267,7 @@ BATCHES = [
 
 @pytest.mark.parametrize("batches", BATCHES, ids=str)
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_batches(batches: Any, dtype: Any) -> None:
     out = "plain" if all(0 not in batch for batch in batches) else None
     Call(dtype, dtype, (17, 40, 24), ("padded", "turned"), batches, out=out).run(5, interpret=True)
@@ -344,7 +344,7 @@ def test_a_batch_of_rows_is_one_matrix(rng: Any) -> None:
 
 @pytest.mark.parametrize("parts", [2, 3, 7])
 @pytest.mark.parametrize("family", ["fast", "tile", "lane"])
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 def test_parts_of_k(family: str, parts: int, interpret: Any, rng: Any) -> None:
     """Each part has its own sums, the last one what is left; together they are the product."""
     dtype = f32 if family == "lane" else bf16

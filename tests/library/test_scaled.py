@@ -71,7 +71,7 @@ def test_blocks(shape: Any, ta: bool, tb: bool, rng: Any) -> None:
 @pytest.mark.parametrize("config", [(128, 192, 2), (128, 176, 2), (128, 160, 2), (128, 128, 2), (64, 64, 1)], ids=str)
 @pytest.mark.parametrize("form", ["blocks", "columns"])
 @pytest.mark.parametrize("K", [272, 128, 512, 1296])
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(80)
 def test_tiles(config: Any, form: str, K: int, interpret: Any, rng: Any) -> None:
     """Columns of a tile that belong to several blocks, and tiles beyond the edge; fewer steps than a run, one run, more."""
     M, N = 200, 528
