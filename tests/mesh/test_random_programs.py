@@ -136,15 +136,20 @@ def _at(kind: int, place: int, device: int = 0) -> Event:
     return Event(kind, place, device)
 
 
-def test_each_of_three_peers_is_waited_for() -> None:
-    """The readers of one place are on several devices, and the writer has waited for all but one of them."""
-    peers = range(1, 4)
-    for forgotten in peers:
-        owner = [Event(WAIT, 0, 0, 2), _at(WRITE, 0)]
-        others = [(_at(READ, 0), _at(SIGNAL, 1 if d == forgotten else 0)) for d in peers]
-        program = Program(4, 1, ((*owner, Event(WAIT, 1, 0)), *others))
-        assert outcomes(program) == {"race"}
-        assert {told(program, seed=seed) for seed in range(8)} == {"race"}
+@pytest.mark.parametrize(("devices", "blocks"), [(4, 1), (1, 4), (2, 3), (1, 7)])
+def test_each_reader_is_waited_for(devices: int, blocks: int) -> None:
+    """Blocks of one or several devices read one place, at once or some later, and the writer has waited for all but one."""
+    readers, pick = range(1, devices * blocks), random.Random(devices)
+    for forgotten in readers:
+        owner = [Event(WAIT, 0, 0, len(readers) - 1), _at(WRITE, 0)]
+        before = [(_at(READ, 1),) * pick.choice([0, 0, 1, 2]) for _ in readers]
+        others = [
+            (*b, _at(READ, 0), _at(SIGNAL, 1 if a == forgotten else 0)) for a, b in zip(readers, before, strict=True)
+        ]
+        program = Program(devices, blocks, ((*owner, Event(WAIT, 1, 0)), *others))
+        if len(readers) < 5:
+            assert outcomes(program) == {"race"}
+        assert {told(program, seed=seed) for seed in range(4)} == {"race"}
 
 
 def test_a_place_that_is_read_before_and_after_a_wait_is_no_livelock() -> None:

@@ -79,7 +79,7 @@ class Column:
 
     def _reserve(self, capacity: int) -> None:
         more = capacity - len(getattr(self, self.fields[0]))
-        self.room(more * sum(getattr(self, name)[0].nbytes for name in self.fields))
+        self.room(more * sum(getattr(self, name)[:1].nbytes for name in self.fields))
         for name in self.fields:
             old: Array = getattr(self, name)
             made: Array = np.zeros((capacity, *old.shape[1:]), old.dtype)

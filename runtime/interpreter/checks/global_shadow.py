@@ -177,10 +177,15 @@ class GlobalShadow(PartedShadow):
         if np.array_equal(now, r) and (site == a.site).all() and not self.run.program.narrow:
             return  # all granules keep their last reader
         other = (r != 0) & (agent_of(r) != agent_of(now))
-        r2, site2 = np.where(other, r, reads.r2[had]), np.where(other, site, reads.site2[had])
+        before, before_site = reads.r2[had], reads.site2[had]
+        r2, site2 = np.where(other, r, before), np.where(other, site, before_site)
+        if not reads.single:
+            lost = other & (before != 0) & (agent_of(before) != agent_of(now))
+            self._keep_lost(a, g, at, row, (before, before_site, lost))
         if reads.single:
             if reads.second is not None and other.any():
                 moved = np.broadcast_to(over_runs(other, at, g.shape), g.shape)
+                self._keep_second(a, g[moved], np.broadcast_to(rows, g.shape)[moved])
                 earlier: Array = np.zeros(len(other), np.int64)
                 earlier[other] = reads.earlier(reads.second, had[other])
                 reads.second.put(g[moved], np.broadcast_to(over_runs(earlier, at, g.shape), g.shape)[moved])
@@ -191,8 +196,38 @@ class GlobalShadow(PartedShadow):
         if a.c.n > 1:
             lost = reads.get(g) != made
             if lost.any():
-                self._keep_another(a, g[lost], np.broadcast_to(rows, g.shape)[lost], mine)
+                some, row = g[lost], np.broadcast_to(rows, g.shape)[lost]
+                self._keep_another(a, some, row, mine)
+                self._keep_others(a, some, mine[row])
         reads.note(a.site, mine, g, rows)
+
+    def _keep_lost(
+        self, a: ShadowAccess, g: Array, at: Array | None, row: Array, displaced: tuple[Array, Array, Array]
+    ) -> None:  # fmt: skip
+        """Keep the readers (epochs, sites, which of them) of runs that later ones displace and are not ordered after."""
+        epochs, sites, lost = displaced
+        kept = self.unordered_of(lost, a, epochs, row)
+        if kept is not None:
+            some = np.broadcast_to(over_runs(kept, at, g.shape), g.shape)
+            every = (np.broadcast_to(over_runs(of, at, g.shape), g.shape)[some] for of in (epochs, sites))
+            self.reads.keep(g[some], *every)
+
+    def _keep_second(self, a: ShadowAccess, g: Array, rows: Array) -> None:
+        """Keep the readers of granules (n,) that are about to leave `second`."""
+        epochs, sites, _ = self.reads.second.held(self.reads.second.get(g))
+        lost = (epochs != 0) & (agent_of(epochs) != agent_of(self.epoch(a))[rows])
+        self._keep_lost(a, g, None, rows, (epochs, sites, lost))
+
+    def _keep_others(self, a: ShadowAccess, g: Array, epochs: Array) -> None:
+        """Keep the readers `epochs` of granules (n,), all by one instruction, that are not among the last two."""
+        reads = self.reads
+        if reads.single and reads.second is None:
+            return
+        number = reads.get(g)
+        second = reads.r2[number] if reads.second is None else reads.second.epoch[reads.second.get(g)]
+        lost = (reads.r[number] != epochs) & (second != epochs)
+        if lost.any():
+            reads.keep(g[lost], epochs[lost], np.full(int(lost.sum()), a.site))
 
     def _keep_another(self, a: ShadowAccess, g: Array, rows: Array, mine: Array) -> None:
         """Keep another reader of granules (n,) beside the last one, where several warps read them by one instruction."""
@@ -222,6 +257,13 @@ class GlobalShadow(PartedShadow):
             bad = self._judge(numbers, rows, lambda n, of, epochs=epochs: self.unordered(a, epochs[n], of))
             if bad is not None:
                 self.report(a, g, rows, bad, epochs[numbers], sites[numbers], True, earlier_reads=True)
+        if self.reads.further is None:
+            return
+        numbers = self.reads.further.get(g)
+        for epochs, sites in self.reads.further.table(numbers) if numbers.any() else ():
+            bad = self.unordered(a, epochs, rows)
+            if bad is not None:
+                self.report(a, g, rows, bad, epochs, sites, True, earlier_reads=True)
 
     def ordered(self, a: ShadowAccess, row: Array, agent: Array, clock: Array, plane: int = GENERIC) -> Array:
         first = a.c.batch.first // a.c.batch.cluster

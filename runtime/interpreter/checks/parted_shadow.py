@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .columns import Accesses
-from .readers import Readers
+from .readers import Readers, ReaderSets
 from .shadow import Shadow, ShadowAccess
 
 if TYPE_CHECKING:
@@ -132,6 +132,10 @@ class PartedShadow(Shadow):
                 reads.second.join(
                     [part.second for part in parts if isinstance(part, Readers) and part.second is not None]
                 )
+            further = [part.further for part in parts if isinstance(part, Readers) and part.further is not None]
+            if further:
+                reads.further = ReaderSets(self.count, self.check_room)
+                reads.further.join(further)
             reads.join(parts)
         self._use(0)
 

@@ -1,8 +1,8 @@
-"""The last two readers of each granule of global memory."""
+"""The readers of each granule of global memory: the last two, and the earlier ones that a later write may race with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,85 @@ Array = npt.NDArray[Any]
 # By the bytes of a granule: there may be one pair of readers for so many granules. So the shadow takes less than 6 bytes for
 # each byte of memory.
 _PAIRS = {1: 24, 2: 12, 4: 8}
+_MOST = 64  # readers of a granule beside the last two; further ones are forgotten
+_CHANGES = 128  # sets that one access changes; it forgets the readers of other granules
+_AGENT = 32  # the lowest bit of an epoch's agent
+
+
+class ReaderSets(Column):
+    """Sets of readers of granules: `members` holds a tuple of (epoch, site) for each entry."""
+
+    fields = ("members",)
+
+    def __init__(self, size: int, room: Callable[[int], None], start: int = 0) -> None:
+        super().__init__(size, room, start)
+        self.members: Array = np.empty(1, object)
+        self.members[0] = ()
+
+    def keep(self, g: Array, epochs: Array, sites: Array) -> None:
+        """Add a reader to the set of each granule, in place of the same agent's earlier read; all are (n,)."""
+        for _ in range(_MOST):
+            given = self._add(g, epochs, sites)
+            other = (given != 0) & (self.get(g) != given)  # a granule with several readers has got the last one
+            if not other.any():
+                return
+            g, epochs, sites = g[other], epochs[other], sites[other]
+
+    def _add(self, g: Array, epochs: Array, sites: Array) -> Array:
+        """Add one reader to the set of each granule. Return the numbers of the sets, (n,), or 0 where nothing changes."""
+        had = self.get(g)
+        order = np.lexsort((sites, epochs, had))
+        fields = [field[order] for field in (had, epochs, sites)]
+        new = np.zeros(len(order), np.bool_)
+        new[0] = True
+        for field in fields:
+            new[1:] |= field[1:] != field[:-1]
+        given = np.zeros(len(order), np.int64)
+        made: dict[Any, list[int]] = {}
+        for i, at in enumerate(np.flatnonzero(new)[:_CHANGES].tolist()):
+            members, epoch = self.members[fields[0][at]], int(fields[1][at])
+            if len(members) < _MOST and all(epoch != other for other, _ in members):
+                others = tuple(m for m in members if m[0] >> _AGENT != epoch >> _AGENT)
+                made.setdefault((*others, (epoch, int(fields[2][at]))), []).append(i)
+        if not made:
+            return given
+        place = self.new(len(made))
+        numbers: Array = np.zeros(int(new.sum()), np.int64)
+        for number, (members, changed) in enumerate(made.items(), place.start):
+            self.members[number] = members
+            numbers[changed] = number
+        given[order] = numbers[np.cumsum(new) - 1]
+        self.put(g[given > 0], given[given > 0])
+        return given
+
+    def table(self, numbers: Array) -> list[tuple[Array, Array]]:
+        """Return the (epochs, sites) of the first members of sets, of the second ones, and so on; 0 where a set has fewer."""
+        kinds, which = np.unique(numbers, return_inverse=True)
+        sets = [self.members[kind] for kind in kinds.tolist()]
+        found: list[tuple[Array, Array]] = []
+        for i in range(max(map(len, sets))):
+            pairs = np.array([members[i] if i < len(members) else (0, 0) for members in sets], np.int64)
+            found.append((pairs[which.reshape(numbers.shape), 0], pairs[which.reshape(numbers.shape), 1]))
+        return found
+
+    def join(self, others: Sequence[Column]) -> None:
+        """Take over the granules of columns of this kind, which may lie anywhere within this one, a new one."""
+        self._make(np.uint32)
+        for other in others:
+            assert isinstance(other, ReaderSets)
+            first = self.new(other.count).start
+            self.members[first : self.count] = other.members[: other.count]
+            for part in other.chunks():
+                numbers = other.numbers[part].astype(np.int64)
+                self.numbers[other.start :][: other.size][part] = np.where(numbers != 0, numbers + first, 0)
 
 
 class Readers(Column):
     """The last two readers of each granule, from different warps: epochs `r` and `r2`, their sites, and the reach of `r`.
 
     Words that are read first in one order and then in another make many different pairs. Then `second` takes over the earlier
-    readers. For granules below 4 bytes that would take too much memory, so the earlier readers are forgotten.
+    readers. For granules below 4 bytes that would take too much memory, so the earlier readers are forgotten. `further`
+    has earlier readers that no later one is ordered after, if there are any.
     """
 
     fields = ("r", "r2", "site", "site2", "reach")
@@ -37,6 +109,7 @@ class Readers(Column):
         self._noted: tuple[int, int, Array, Array, Array] | None = None  # the last access that `note` recorded
         self.single: bool = False
         self.second: Accesses | None = None
+        self.further: ReaderSets | None = None
         self._moved: Array = np.zeros(0, np.int64)  # for each entry, the number of its reader in `second`
         self._moved_at: int = -1  # the value of `second.collected` for which `_moved` is valid
 
@@ -80,6 +153,12 @@ class Readers(Column):
             self._moved[missing] = second.add(self.r[missing], self.site[missing], 0)
         return self._moved[numbers]
 
+    def keep(self, g: Array, epochs: Array, sites: Array) -> None:
+        """Keep readers of granules (n,) beside the last two."""
+        if self.further is None:
+            self.further = ReaderSets(self.size, self.room, self.start)
+        self.further.keep(g, epochs, sites)
+
     def collect(self, wanted: int = 0) -> Array:
         kept = super().collect(wanted)
         if len(self._moved):
@@ -120,17 +199,20 @@ class Readers(Column):
 
     def clear(self, g: Array) -> None:
         super().clear(g)
-        if self.second is not None:
-            self.second.clear(g)
+        for column in self._others():
+            column.clear(g)
 
     def refine(self, times: int) -> None:
         super().refine(times)
-        if self.second is not None:
-            self.second.refine(times)
+        for column in self._others():
+            column.refine(times)
 
     @property
     def nbytes(self) -> int:
-        return super().nbytes + (self.second.nbytes if self.second is not None else 0)
+        return super().nbytes + sum(column.nbytes for column in self._others())
+
+    def _others(self) -> list[Column]:
+        return [column for column in (self.second, self.further) if column is not None]
 
     def places(self) -> Array:
         """Return for each granule, (granules,), the site of its last reader + 1, or 0 if it has none."""
