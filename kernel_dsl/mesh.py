@@ -17,6 +17,7 @@ from typing import Any
 from .arguments import an_int
 from .dataclass import dataclass
 from .diagnostics import shown
+from .dtypes import int32
 from .errors_mesh import MeshArgument, MeshValue, NoMesh, NoSuchDevice, NotSymmetric
 from .ir import MemorySpace, RefType, Value, buffer_of
 from .refs import Ref, ds, is_index
@@ -24,10 +25,13 @@ from .trace import current
 from .values import Array
 
 ROOM = 1 << 14  # semaphores of a kernel; behind them lies what it keeps between launches
-# The message of a kernel that ends because a wait lasted too long: texts of this many bytes, in memory that the host
-# reads.
-TEXTS, TEXT_BYTES = 32, 256
-COUNT = "{count}"  # in a text: where its number stands; else it follows
+# The message of a kernel that ends because a wait lasted too long: texts of so many bytes, in memory that the host reads.
+# The last 32 bytes are eight int32: the grid's x and y, two unused ones, the count, the wanted value, the number of the
+# semaphore in its buffer, and the number of the block. The last four are stored at once, so they belong together.
+TEXTS, TEXT_BYTES, NUMBERS_BYTES = 32, 256, 32
+COUNT = "{count}"  # in a text: where the count stands; else it follows
+VALUE = "{value}"  # where the wanted value stands
+BLOCK = "{block}"  # where the block stands
 _TOO_MANY = "waited too long for a semaphore"
 
 
@@ -133,7 +137,7 @@ class Meshed:
         self._arrays = max(numbers.values(), default=-1) + 1
         self._taken = 0
         self._kept = 4 * ROOM  # bytes: where what `kept` gives begins
-        self._named: list[tuple[int, str]] = []  # the end and the name of each set of semaphores
+        self._named: list[tuple[int, str, tuple[int, ...]]] = []  # the end, name and shape of each set of semaphores
         self._texts: list[str] = []
 
     def index(self, position: int) -> Any:
@@ -188,7 +192,7 @@ class Meshed:
         blocks = [] if everywhere else [b for b in self._blocks if b[2] > 1]
         start = self._taken
         self._taken += size * prod(n for _, _, n in blocks)
-        self._named.append((self._taken, name or "semaphore"))
+        self._named.append((self._taken, name or "semaphore", shape))
         if self._taken > ROOM:
             what = f"the kernel's semaphores take {self._taken} counters"
             hint = f"there is room for {ROOM}; pass a symmetric int32 array, which can be a semaphore too"
@@ -214,33 +218,59 @@ class Meshed:
             raise MeshValue(what=what, hint="set `room` of the kernel to as many words of 4 bytes")
         return whole.slice(ds(start, size)).reshape(*shape)
 
-    def end(self, text: str, count: Any) -> None:
-        """End the kernel with a text and the int32 count, which the host reports: stores, then a trap.
+    def end(self, text: str, count: Any, value: Any = 0, semaphore: Ref | None = None) -> None:
+        """End the kernel with a text and int32 numbers, which the host reports: stores, then a trap.
 
-        (Printing and asserting need calls, and ptxas serialises the wgmma instructions of a kernel with a call, remark
-        C7510.)
+        The text may have `COUNT`, `VALUE` and the place of `semaphore` (`name_of`). (Printing and asserting need calls, and
+        ptxas serialises the wgmma instructions of a kernel with a call, remark C7510.)
         """
-        from .ops.inline import inline_ptx
+        from .ops.cast import astype
+        from .ops.inline import address_of, inline_ptx
 
-        text = f"kernel {self._kernel!r} {text}"
-        data = text.encode()[: TEXT_BYTES - 8]
+        text = f"kernel {self._kernel!r} in block {BLOCK} {text}"
+        data = text.encode()[: TEXT_BYTES - NUMBERS_BYTES]
         if text not in self._texts and len(self._texts) >= TEXTS - 1:
             text, data = _TOO_MANY, _TOO_MANY.encode()
         if text not in self._texts:
             self._texts.append(text)
         data += b"\0" * (-len(data) % 8)
         first = TEXT_BYTES * self._texts.index(text)
+        numbers = first + TEXT_BYTES - NUMBERS_BYTES
+        number: Any = 0
+        if semaphore is not None:
+            number = (address_of(semaphore, "end") - address_of(Ref(semaphore.root), "end")) // semaphore.dtype.itemsize
         store = "st.relaxed.sys.global"
-        words = [f"{store}.u32 [$0+{first + TEXT_BYTES - 4}], $1;"]
+        words = [
+            "{ .reg .b32 nx, ny, block, z; mov.u32 nx, %nctaid.x; mov.u32 ny, %nctaid.y; mov.u32 block, %ctaid.x;",
+            "mov.u32 z, %ctaid.z; mul.lo.u32 z, z, ny; mov.u32 ny, %ctaid.y; add.u32 z, z, ny; mov.u32 ny, %nctaid.y;",
+            "mad.lo.u32 block, z, nx, block;",
+            f"{store}.v2.u32 [$0+{numbers}], {{nx, ny}};",
+            f"{store}.v4.u32 [$0+{numbers + 16}], {{$1, $2, $3, block}}; }}",
+        ]
         for at in range(0, len(data), 8):
-            value = int.from_bytes(data[at : at + 8], "little")
-            words.append(f"{store}.u64 [$0+{first + at}], {value:#x};")
-        inline_ptx(" ".join([*words, "fence.sc.sys; trap;"]), self.peers[self._arrays, self.rank], count)
+            word = int.from_bytes(data[at : at + 8], "little")
+            words.append(f"{store}.u64 [$0+{first + at}], {word:#x};")
+        given = [astype(x, int32) for x in (count, value, number)]
+        inline_ptx(" ".join([*words, "fence.sc.sys; trap;"]), self.peers[self._arrays, self.rank], *given)
 
-    def name_of(self, ref: Ref) -> str:
-        """The author's name for a semaphore."""
-        first = ref.bounds(0)[0] if ref.root is self._semaphores.root else -1
-        return next((name for end, name in self._named if 0 <= first < end), ref.type.name or "semaphore")
+    def name_of(self, ref: Ref, place: bool = False) -> str:
+        """The author's name for a semaphore; with `place`, in quotes, and what stands in a text for its indices.
+
+        That is `{[FIRST:SHAPE]}`: the number of the first semaphore in the buffer, and the shape of the set or the array.
+        """
+        named = ref.type.name or "semaphore"
+        first, shape = 0, ref.root.type.shape
+        if buffer_of(ref.root) is self._semaphores.root and ref.root.type.shape == self._semaphores.shape:
+            at, start = ref.start(0)[0], 0
+            for end, name, given in self._named:
+                if at < end:
+                    named, first, shape = name, start, given
+                    break
+                start = end
+        if not place:
+            return named
+        where = f"{{[{first}:{'x'.join(map(str, shape))}]}}" if prod(shape) > 1 and ref.root.type.contiguous else ""
+        return f"{named!r}{where}"
 
 
 def table_rows(arrays: int, size: int) -> int:

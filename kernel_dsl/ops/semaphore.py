@@ -23,7 +23,7 @@ from ..diagnostics import shown
 from ..errors import BadArgument, BadArgumentType, UnknownAxis
 from ..ir import MemorySpace, Op, RefType, attr, option
 from ..memory import MemorySpec, as_shape
-from ..mesh import meshed
+from ..mesh import VALUE, meshed
 from ..packed import seen_as, stored_spec
 from ..refs import Ref
 from ..trace import current, emit
@@ -204,13 +204,14 @@ def semaphore_wait(
 
     The test and the decrement are one atomic step, so a semaphore can be a lock among several waiters.
 
-    `timeout`: seconds after which the kernel ends with an error that names the semaphore; by default it waits for ever.
+    `timeout`: seconds after which the kernel ends with an error; by default it waits for ever. On a mesh the error names the
+    device, the block, the semaphore with its index, the value and the count.
     `memory_scope` and errors as of `semaphore_signal`; `BadArgument` for a value below 0.
     """
     ref, scope = _one(sem, "semaphore_wait", memory_scope)
     if isinstance(value, (int, np.integer)) and value < 0:
         raise BadArgument(op="semaphore_wait", what=f"value={value}", hint="a count that signals reach: 0 or more")
-    late = None if timeout is None else Deadline(_text(ref, value, timeout), timeout)
+    late = None if timeout is None else Deadline(_text(ref, value, timeout), timeout, value, ref)
 
     def peek() -> Any:
         seen = _peek(ref, scope)
@@ -250,19 +251,26 @@ def _seen_by_copies(ref: Ref) -> None:
 def _text(ref: Ref, value: Any, seconds: float) -> str:
     """What a kernel says that waited too long for a semaphore."""
     mesh = current().mesh
-    name = repr(ref.type.name or "semaphore" if mesh is None else mesh.name_of(ref))
-    return f"waited for {seconds} s for {name} to become {value if isinstance(value, int) else 'as asked'}"
+    if mesh is not None:
+        return f"waited for {seconds} s for {mesh.name_of(ref, place=True)} to reach {VALUE}"
+    wanted = value if isinstance(value, int) else "the value"
+    return f"waited for {seconds} s for {ref.type.name or 'semaphore'!r} to reach {wanted}"
 
 
 class Deadline:
-    """A time by which a wait must have ended, and what the kernel says otherwise. PTX `%globaltimer`."""
+    """A time by which a wait must have ended, and what the kernel says otherwise. PTX `%globaltimer`.
 
-    def __init__(self, text: str, seconds: float) -> None:
+    `value` and `semaphore`: the count that the wait is for, and where, if `text` names them.
+    """
+
+    def __init__(self, text: str, seconds: float, value: Any = 0, semaphore: Ref | None = None) -> None:
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e9:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise BadArgument(op="semaphore_wait", what=f"timeout={seconds!r}", hint="seconds, more than 0")
         self._end = _now() + int(seconds * 1e9)
         self._mesh = current().mesh
         self._text = text
+        self._value = value
+        self._semaphore = semaphore
 
     def check(self, seen: Any, waits: Callable[[], Any]) -> None:
         """End the kernel if the time is over and it still `waits()`; the report has the count `seen`."""
@@ -270,7 +278,7 @@ class Deadline:
 
         def end() -> None:
             if mesh is not None:
-                mesh.end(self._text, seen)
+                mesh.end(self._text, seen, self._value, self._semaphore)
             else:
                 debug_check(False, self._text)
 

@@ -8,14 +8,16 @@ quoted go to stderr when the process ends.
 from __future__ import annotations
 
 import atexit
+import re
 import sys
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from kernel_dsl.dtypes import uint8
 from kernel_dsl.forking import in_child, lock
-from kernel_dsl.mesh import COUNT, TEXT_BYTES, TEXTS
+from kernel_dsl.mesh import BLOCK, COUNT, NUMBERS_BYTES, TEXT_BYTES, TEXTS, VALUE
 
 from ..arrays.array_view import CPU, ArrayView
 from . import driver, memory
@@ -41,15 +43,26 @@ def address_of(rank: int) -> int:
 
 
 def texts(data: npt.NDArray[np.uint8], rank: int) -> list[str]:
-    """The texts that a rank's kernels wrote."""
+    """The texts that a rank's kernels wrote, with their numbers."""
     found: list[str] = []
     for part in data.reshape(TEXTS, TEXT_BYTES):
-        text = part[:-8].tobytes().partition(b"\0")[0].decode("utf-8", "replace")
+        text = part[:-NUMBERS_BYTES].tobytes().partition(b"\0")[0].decode("utf-8", "replace")
         if text:
-            count = int(part[-4:].view(np.int32)[0])
-            words = text.replace(COUNT, str(count)) if COUNT in text else f"{text}; it was {count}"
-            found.append(f"rank {rank}: {words}")
+            found.append(f"rank {rank}: {_with_numbers(text, part[-NUMBERS_BYTES:].view(np.int32).tolist())}")
     return found
+
+
+def _with_numbers(text: str, numbers: list[int]) -> str:
+    nx, ny, _, _, count, value, semaphore, block = numbers
+    nx, ny = max(nx, 1), max(ny, 1)
+
+    def place(found: re.Match[str]) -> str:
+        shape = [int(size) for size in found[2].split("x")]
+        return str([int(i) for i in np.unravel_index((semaphore - int(found[1])) % prod(shape), shape)])
+
+    named = re.sub(r"\{\[(\d+):([\dx]+)\]\}", place, text)
+    named = named.replace(BLOCK, str((block % nx, block // nx % ny, block // nx // ny))).replace(VALUE, str(value))
+    return named.replace(COUNT, str(count)) if COUNT in named else f"{named}; it was {count}"
 
 
 def told() -> list[str]:

@@ -21,6 +21,8 @@ from ..devices.interpreter_device import InterpreterLoaded, Launch, Space, encod
 from ..interpreter import HazardError, HazardKind
 from .peers import PeerAddresses, in_one_process
 
+_FIX = "  fix: find the signal that did not come, or make the timeout longer"
+
 
 @dataclass
 class DeviceSide:
@@ -165,6 +167,7 @@ def _worded(error: HazardError, said: Sequence[Any]) -> HazardError:
     if not found:
         return error
     _, *rest = str(error.fields["message"]).split("\n")
+    rest = [_FIX if line.startswith("  fix:") else line for line in rest]
     kind = HazardKind.ASSERTION
     return HazardError(
         kind, "\n".join([f"{kind.value}: {found[0]}", *(f"  {t}" for t in found[1:]), *rest]), error.line

@@ -147,7 +147,7 @@ def test_a_wait_that_lasts_too_long_says_for_what() -> None:
 
         out[...] = x[...]
 
-    with pytest.raises(kd.HazardError, match=r"waited for 0.5 s for 'arrived' to become 1") as caught:
+    with pytest.raises(kd.HazardError, match=r"waited for 0.5 s for 'arrived' to reach 1; it was 0") as caught:
         alone([np.ones(N, np.float32), np.ones(N, np.float32)])
     assert caught.value.kind == K.ASSERTION and "device 1" in str(caught.value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,8 +76,52 @@ def test_each_wait_has_words_of_its_own() -> None:
 
     with pytest.raises(kd.HazardError) as caught:
         two([np.array(7, np.int32), np.array(7, np.int32)])
-    assert "rank 1: kernel 'two' waited for 0.25 s for 'second' to become as asked; it was 4" in str(caught.value)
-    assert str(caught.value).count("waited") == 1
+    told = "rank 1: kernel 'two' in block (0, 0, 0) waited for 0.25 s for 'second' to reach 7; it was 4"
+    assert told in str(caught.value) and "fix: find the signal that did not come" in str(caught.value)
+    assert str(caught.value).count("waited for 0") == 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("traced", [True, False])
+def test_a_wait_says_which_element_of_which_block(seed: int, traced: bool) -> None:
+    """Sets of several shapes, of each block and of all, and an array as a set; one wait of one block has no signal."""
+    rng = np.random.default_rng(seed)
+    shapes = [tuple(rng.integers(1, 5, rng.integers(1, 4)).tolist()) for _ in range(3)]
+    grid, number = tuple(rng.integers(1, 4, 3).tolist()), int(rng.integers(4))
+    shape = (2, 3) if number == 3 else shapes[number]
+    at = [int(rng.integers(n)) for n in shape]
+    device, block = int(rng.integers(2)), [int(rng.integers(n)) for n in grid]
+    wanted, came = int(rng.integers(2, 9)), 1
+
+    def body(x: Any, out: Any, flags: Any, first: Any, second: Any) -> None:
+        sets = [first, second, kd.get_global(kd.SemaphoreType.REGULAR(shapes[2])), flags]
+        index = tuple(x[i] if traced else i for i in at)
+        mine = kd.axis_index("x") == device
+        for name, i in zip("abc", block, strict=True):
+            mine = mine & (kd.axis_index(name) == i)
+
+        @kd.when(mine)
+        def _() -> None:
+            out[...] = x[0]
+            kd.semaphore_signal(sets[number].at[index], came)
+            kd.semaphore_wait(sets[number].at[index], x[wanted] if traced else wanted, timeout=0.5)
+
+    kernel = kd.kernel(
+        body,
+        out_type=(kd.ShapeDtypeStruct((), kd.int32, init=0), kd.ShapeDtypeStruct((2, 3), kd.int32, init=0)),
+        mesh=PAIR,
+        grid=grid,
+        grid_names=("a", "b", "c"),
+        scratch_types=[kd.SemaphoreType.REGULAR(shape) for shape in shapes[:2]],
+        name="odd",
+    )
+    xs = [np.arange(9, dtype=np.int32) for _ in range(2)]
+    with pytest.raises(kd.HazardError) as caught:
+        kernel(xs, interpret=kd.InterpretParams(seed=seed))
+    name = ["first", "second", "semaphore", "flags"][number]
+    where = str(at) if prod(shape) > 1 else ""
+    told = f"rank {device}: kernel 'odd' in block {tuple(block[::-1])} waited for 0.5 s for {name!r}{where} to reach {wanted}"
+    assert f"{told}; it was {came}" in str(caught.value)
 
 
 @pytest.mark.parametrize(("n", "silent"), [(2, 0), (2, 1), (3, 1)])

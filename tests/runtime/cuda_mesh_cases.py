@@ -245,13 +245,15 @@ def test_what_a_kernel_wrote_before_it_ended_stands_in_the_error(played: Played,
     k, xs = kernel(), [np.ones(N, np.float32), np.ones(N, np.float32)]
     k(xs)
     data = at(reports.address_of(1), (TEXTS, TEXT_BYTES), uint8)
-    text = b"kernel 'other' waited for 2 s for 'arrived' to become 3"
+    text = b"kernel 'other' in block {block} waited for 2 s for 'arrived'{[10:2x3]} to reach {value}"
     data[5, : len(text)] = np.frombuffer(text, np.uint8)
-    data[5, -4:] = np.array([1], np.int32).view(np.uint8)
+    data[5, -32:] = np.array([4, 5, 0, 0, 1, 3, 10 + 6 + 4, 2 + 4 * (1 + 5 * 7)], np.int32).view(np.uint8)
     LIB.fake_fail(719)
     try:
-        with pytest.raises(CudaError, match=r"rank 1: kernel 'other' waited for 2 s .* to become 3; it was 1"):
+        with pytest.raises(CudaError) as caught:
             k(xs)
+        told = "rank 1: kernel 'other' in block (2, 1, 7) waited for 2 s for 'arrived'[1, 1] to reach 3; it was 1"
+        assert told in str(caught.value)
         data[6, :2] = np.frombuffer(b"no", np.uint8)
         reports._at_the_end()
         assert capfd.readouterr().err == "rank 1: no; it was 0\n", "what no error told is told at the end"

@@ -337,5 +337,5 @@ def test_a_wait_that_lasts_too_long_ends_with_its_words(torch: Any) -> None:
     """In a process of its own: the trap ends the GPU's context."""
     done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode != 0
-    wanted = "rank 1: kernel 'late' waited for 0.5 s for 'arrived' to become 3; it was 0"
+    wanted = "rank 1: kernel 'late' in block (0, 0, 0) waited for 0.5 s for 'arrived' to reach 3; it was 0"
     assert wanted in done.stderr, done.stderr[-3000:]
