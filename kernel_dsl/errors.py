@@ -405,7 +405,7 @@ class UnknownAxis(Error, ValueError):
     """A name that is no axis of the kernel."""
 
     code = "unknown-axis"
-    title = "{name!r} is not an axis of this kernel"
+    title = "{name!r} is not an axis of {of}"
     help = "its axes are {names}"
 
 

@@ -154,15 +154,15 @@ class Meshed:
         Raises `MeshArgument`, `NoSuchDevice`.
         """
         if not isinstance(device_id, Mapping):
-            return _checked(device_id, self.mesh.size, "device", op)
+            return _checked(device_id, self.mesh.size, "", op)
         unknown = [name for name in device_id if name not in self.mesh.names]  # pyright: ignore[reportUnknownVariableType]
         if unknown:
-            what = f"device_id names the axis {shown(unknown[0])}"
-            raise NoSuchDevice(op=op, what=what, hint=f"the mesh has {', '.join(map(repr, self.mesh.names))}")
+            what = f"the mesh has no axis {shown(unknown[0])}"
+            raise NoSuchDevice(op=op, what=what, hint=f"its axes are {', '.join(map(repr, self.mesh.names))}")
         total: Any = 0
         for position, (name, size) in enumerate(zip(self.mesh.names, self.mesh.sizes, strict=True)):
             own = name not in device_id
-            index: Any = self.index(position) if own else _checked(device_id[name], size, f"index along {name!r}", op)
+            index: Any = self.index(position) if own else _checked(device_id[name], size, f" along {name!r}", op)
             total = total + index * _step(self.mesh, position)
         return total
 
@@ -283,7 +283,7 @@ def _step(mesh: Mesh, position: int) -> int:
     return prod(mesh.sizes[position + 1 :])
 
 
-def _checked(index: Any, size: int, what: str, op: str) -> Any:
+def _checked(index: Any, size: int, where: str, op: str) -> Any:
     if not is_index(index):
         hint = "an int, a rank-0 integer value, or a dict of mesh axes and indices"
         raise MeshArgument(what=f"`{op}`: device_id is {shown(index)}", hint=hint)
@@ -291,8 +291,8 @@ def _checked(index: Any, size: int, what: str, op: str) -> Any:
     known = facts.constant if facts is not None else None
     number = known if isinstance(index, Array) else an_int(index, op, "device_id")
     if number is not None and not 0 <= number < size:
-        hint = f"they are numbered from 0 to {size - 1}"
-        raise NoSuchDevice(op=op, what=f"there is no {what} {number} of {size}", hint=hint)
+        hint = f"devices{where} are numbered from 0 to {size - 1}"
+        raise NoSuchDevice(op=op, what=f"there is no device {number}{where}", hint=hint)
     return index
 
 

@@ -18,7 +18,7 @@ from ..ir import Effect, MemorySpace, Op, Value, array_type, attr, operand, oper
 from ..layout import SCALAR
 from ..refs import Access, Elements, View, ViewDim
 from ..target import Feature
-from ..trace import LayoutVar, traced
+from ..trace import LayoutVar, current, traced
 from ..values import Array
 from .access import check_writable, mask_value, stored_value, view_of
 from .elementwise import broadcast_shapes, broadcast_value
@@ -179,9 +179,18 @@ def _dtype(ref: Any, op: str) -> DType:
     return as_ref(ref.ref if isinstance(ref, Elements) else ref, op).dtype
 
 
-def atomic(ref: Any, value: Any, kind: AtomicKind, op: str, mask: Any, order: str, scope: str) -> Array:
+def _chosen(scope: str | None, ref: Any, op: str) -> str:
+    """The scope of an atomic; the default holds all that can reach the memory."""
+    if scope is not None:
+        return scope
+    target = as_ref(ref.ref if isinstance(ref, Elements) else ref, op)
+    return "sys" if current().mesh is not None and target.memory_space is MemorySpace.GMEM else "gpu"
+
+
+def atomic(ref: Any, value: Any, kind: AtomicKind, op: str, mask: Any, order: str, scope: str | None) -> Array:
     """The common part of all read-modify-write atomics: the old values, in the shape of the view."""
     _check(_dtype(ref, op), kind, op)
+    scope = _chosen(scope, ref, op)
     at = _prepare(ref, (value,), op, mask, order, scope)
     (x,) = at.operands
     in_gmem = at.root.type.space is MemorySpace.GMEM
@@ -192,19 +201,19 @@ def atomic(ref: Any, value: Any, kind: AtomicKind, op: str, mask: Any, order: st
     return traced(AtomicRmw(at.root, x, at.offsets, at.indices, at.mask, at.view, kind, order, scope, at.walks, access))
 
 
-def atomic_add(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu") -> Array:
+def atomic_add(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str | None = None) -> Array:
     """Add `value` to every element of a Ref or `ref.at[...]`, atomically; returns the old values, in its shape and dtype.
 
     The Ref lies in GMEM or SMEM and holds 32- or 64-bit ints, float16, bfloat16, float32 or float64. `value` is
     broadcast to it. `mask` (bool, also broadcast): elements with False stay unchanged. If the old values are not used,
     one instruction adds several neighbours of float32, float16 or bfloat16 in GMEM, unless `scope` is "sys". `order`:
-    "relaxed", "acquire", "release" or "acq_rel", `scope`: "cta", "cluster", "gpu" or "sys". Raises `UnsupportedDType`,
-    `StoreShape`, `StoreDType`, `BadArgument`.
+    "relaxed", "acquire", "release" or "acq_rel". `scope`: "cta", "cluster", "gpu" or "sys"; by default "gpu", and "sys"
+    for GMEM on a mesh, where peers may access it. Raises `UnsupportedDType`, `StoreShape`, `StoreDType`, `BadArgument`.
     """
     return atomic(ref, value, AtomicKind.ADD, "atomic_add", mask, order, scope)
 
 
-def atomic_max(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu") -> Array:
+def atomic_max(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str | None = None) -> Array:
     """Keep the larger of every element and `value`, atomically; for floats NaN gives way. Returns the old values.
 
     Dtypes, arguments and errors are those of `atomic_add`.
@@ -212,7 +221,7 @@ def atomic_max(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed"
     return atomic(ref, value, AtomicKind.MAX, "atomic_max", mask, order, scope)
 
 
-def atomic_min(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu") -> Array:
+def atomic_min(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str | None = None) -> Array:
     """Keep the smaller of every element and `value`, atomically; for floats NaN gives way. Returns the old values.
 
     Dtypes, arguments and errors are those of `atomic_add`.
@@ -220,7 +229,7 @@ def atomic_min(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed"
     return atomic(ref, value, AtomicKind.MIN, "atomic_min", mask, order, scope)
 
 
-def atomic_and(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu") -> Array:
+def atomic_and(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str | None = None) -> Array:
     """And every element with `value` of a Ref or `ref.at[...]`, atomically; returns the old values.
 
     For 32- and 64-bit ints; arguments and errors are those of `atomic_add`.
@@ -228,7 +237,7 @@ def atomic_and(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed"
     return atomic(ref, value, AtomicKind.AND, "atomic_and", mask, order, scope)
 
 
-def atomic_or(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu") -> Array:
+def atomic_or(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str | None = None) -> Array:
     """Or every element with `value` of a Ref or `ref.at[...]`, atomically; returns the old values.
 
     For 32- and 64-bit ints; arguments and errors are those of `atomic_add`.
@@ -236,7 +245,7 @@ def atomic_or(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed",
     return atomic(ref, value, AtomicKind.OR, "atomic_or", mask, order, scope)
 
 
-def atomic_xor(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu") -> Array:
+def atomic_xor(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str | None = None) -> Array:
     """Exclusive-or every element with `value` of a Ref or `ref.at[...]`, atomically; returns the old values.
 
     For 32- and 64-bit ints; arguments and errors are those of `atomic_add`.
@@ -244,7 +253,7 @@ def atomic_xor(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed"
     return atomic(ref, value, AtomicKind.XOR, "atomic_xor", mask, order, scope)
 
 
-def atomic_xchg(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu") -> Array:
+def atomic_xchg(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str | None = None) -> Array:
     """Exchange every element for `value` of a Ref or `ref.at[...]`, atomically; returns the old values.
 
     Dtypes, arguments and errors are those of `atomic_add`.
@@ -253,13 +262,14 @@ def atomic_xchg(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed
 
 
 def atomic_cas(
-    ref: Any, compare: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str = "gpu"
+    ref: Any, compare: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str | None = None
 ) -> Array:
     """Exchange each element that equals `compare` (bit for bit) for `value`; returns the old values.
 
     Dtypes, arguments and errors are those of `atomic_add`.
     """
     _check(_dtype(ref, "atomic_cas"), AtomicKind.XCHG, "atomic_cas")
+    scope = _chosen(scope, ref, "atomic_cas")
     at = _prepare(ref, (compare, value), "atomic_cas", mask, order, scope)
     old, new = at.operands
     return traced(AtomicCas(at.root, new, old, at.offsets, at.indices, at.mask, at.view, order, scope, at.walks))

@@ -113,7 +113,7 @@ def _axis(name: Any) -> tuple[str, int, Any]:
     axes = current().axes
     if type(name) is not str or name not in axes:
         names = ", ".join(map(repr, axes)) or "none: the kernel names no axis"
-        raise UnknownAxis(name=name, names=names)
+        raise UnknownAxis(name=name, of="this kernel", names=names)
     kind, position, size = axes[name]
     return kind, position, now(size)
 

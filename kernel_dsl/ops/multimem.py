@@ -103,7 +103,7 @@ def _target(ref: Any, axes: Any, op: str) -> Ref:
     names = strings(axes, op, "collective_axes")
     unknown = [name for name in names if name not in mesh.mesh.names]
     if unknown:
-        raise UnknownAxis(name=unknown[0], names=", ".join(map(repr, mesh.mesh.names)))
+        raise UnknownAxis(name=unknown[0], of="the mesh", names=", ".join(map(repr, mesh.mesh.names)))
     missing = [name for name in mesh.mesh.names if name not in names]
     if missing:
         what = f"collective_axes leaves out {missing[0]!r}"
@@ -117,7 +117,7 @@ def _check(dtype: DType, kind: str, op: str) -> None:
         raise UnsupportedDType(op=op, dtype=dtype, hint="add it as uint64: `ref.bitcast(kd.uint64)`")
     floats = {"add": (*HALVES, dt.float32, dt.float64), "min": HALVES, "max": HALVES}.get(kind, ())
     if not integer and dtype not in floats:
-        hint = f"{kind!r} is for {', '.join(str(d) for d in floats) + ', ' if floats else ''}and ints of 32 and 64 bits"
+        hint = f"{kind!r} is for {', '.join(map(str, floats)) + ', and ' if floats else ''}ints of 32 and 64 bits"
         raise UnsupportedDType(op=op, dtype=dtype, hint=hint)
 
 

@@ -18,10 +18,10 @@ from .barrier import barrier_arrive, barrier_wait
 from .cluster import cluster_ref
 from .compare import equal, maximum, minimum
 from .control import when, while_loop
-from .index import axis_index, axis_size, num_programs, program_id
+from .index import axis_index, axis_size, members, num_programs, program_id
 from .loops import NDLoopInfo, split
 from .scope import allocate, scope
-from .semaphore import SemaphoreSpec, get_global
+from .semaphore import SemaphoreSpec, zeroed_counters
 
 __all__ = ["dynamic_scheduling_loop"]
 
@@ -117,12 +117,13 @@ class _Own:
         trace = current()
         outer, used = len(trace.batches), [trace.axes[name][1] for name in names]
         others = [axis - outer for axis in range(outer, len(trace.grid)) if axis not in used]
-        counters = get_global(SemaphoreSpec(tuple(num_programs(axis) for axis in others)))
-        self._counter = counters.at[tuple(program_id(axis) for axis in others)]
+        sizes = (*current().batches, *(num_programs(axis) for axis in others))
+        counters = zeroed_counters(SemaphoreSpec(sizes, True))
+        self._counter = counters.at[(*members(), *(program_id(axis) for axis in others))]
 
     def take(self) -> Any:
         """The next ticket."""
-        return atomic_add(self._counter, 1)
+        return atomic_add(self._counter, 1, scope="gpu")
 
     def first(self) -> Any:
         return self.take()

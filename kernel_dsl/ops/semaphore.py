@@ -86,6 +86,11 @@ def allocate_semaphore(spec: SemaphoreSpec, name: str = "") -> Ref:
     mesh = current().mesh
     if mesh is not None:
         return mesh.semaphore(spec.shape, spec.everywhere, name)
+    return zeroed_counters(spec, name)
+
+
+def zeroed_counters(spec: SemaphoreSpec, name: str = "") -> Ref:
+    """Counters that each launch zeroes, which peers can't reach."""
     type = RefType(MemorySpace.GMEM, spec.shape, dt.int32, True, 4, True, name=name or "semaphore")
     if not spec.everywhere:  # room for each block: the code depends on their number
         for size in current().grid:
@@ -166,7 +171,7 @@ def semaphore_signal_multicast(
     names = strings(collective_axes, op, "collective_axes")
     unknown = [name for name in names if name not in mesh.mesh.names]
     if unknown:
-        raise UnknownAxis(name=unknown[0], names=", ".join(map(repr, mesh.mesh.names)))
+        raise UnknownAxis(name=unknown[0], of="the mesh", names=", ".join(map(repr, mesh.mesh.names)))
     if not names or len(set(names)) < len(names):
         hint = f"name axes of the mesh, each once: {', '.join(map(repr, mesh.mesh.names))}"
         raise BadArgument(op=op, what=f"collective_axes={collective_axes!r}", hint=hint)

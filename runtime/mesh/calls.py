@@ -197,8 +197,8 @@ def problem_of(kernel: str, plan: LaunchPlan, rows: Sequence[Sequence[ArrayView]
             for other in range(rank):
                 if overlap(one, row[other]):
                     return ArgumentValueError(
-                        f"argument {n} of kernel {kernel!r}: ranks {other} and {rank} have the same memory; each "
-                        "rank has an array of its own"
+                        f"argument {n} of kernel {kernel!r}: the arrays of ranks {other} and {rank} share memory; "
+                        "give each rank an array of its own, such as a copy"
                     )
     return None
 

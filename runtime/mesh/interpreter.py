@@ -12,7 +12,7 @@ import numpy as np
 from kernel_dsl.compiled import OutputSpec, TensorMapParam
 from kernel_dsl.dtypes import uint8
 from kernel_dsl.errors_mesh import NoMulticast
-from kernel_dsl.launch_plan import FillStep, LaunchPlan
+from kernel_dsl.launch_plan import FillStep, LaunchPlan, target_of
 from kernel_dsl.mesh import ROOM, Reach
 
 from ..arrays.array_view import CPU, ArrayView
@@ -87,8 +87,10 @@ def launch(
     params: list[list[bytes]] = []
     for rank, (side, own, counts) in enumerate(zip(sides, arrays, hidden, strict=True)):
         table = _seen(peers_of, rank, groups).table()
-        peers = space.place(memory.host_view(table, plan.arrays[0].dtype), f"peers on device {rank}", False, True)
-        scratch = [space.place(_scratch(s), f"{s.name} on device {rank}", True, False) for s in plan.scratch]
+        rows = memory.host_view(table, plan.arrays[0].dtype)
+        peers = space.place(rows, f"peers on device {rank}", False, True)
+        hosted = [rows, *side.inputs, *side.outputs, memory.host_view(semaphores[rank], plan.arrays[-1].dtype)]
+        scratch = _scratch(space, plan, hosted, side.scalars, rank)
         everything = [peers, *own, counts, *scratch]
         maps = functools.partial(_encode, plan, peers_of)
         values = loaded.layout.values(everything, [np.int32(rank), *side.scalars], maps)
@@ -145,8 +147,16 @@ def _on_host(side: DeviceSide, back: list[tuple[ArrayView, ArrayView]]) -> Devic
     return DeviceSide([brought(v) for v in side.inputs], [brought(v) for v in side.outputs], side.scalars)
 
 
-def _scratch(spec: Any) -> ArrayView:
-    return memory.host_view(np.zeros(spec.shape, spec.dtype.numpy), spec.dtype)
+def _scratch(space: Space, plan: LaunchPlan, arrays: list[ArrayView], scalars: list[Any], rank: int) -> list[ArrayView]:
+    """Put a rank's scratch into the interpreter's memory, after the steps that prepare it. `arrays`: the rank's others."""
+    made = [memory.host_view(np.zeros(spec.shape, spec.dtype.numpy), spec.dtype) for spec in plan.scratch]
+    for step in plan.then:
+        memory.take(step, [*arrays, *made], scalars, 0)
+    filled = {target_of(step) - len(arrays) for step in plan.then}
+    return [
+        space.place(view, f"{spec.name} on device {rank}", True, number in filled)
+        for number, (view, spec) in enumerate(zip(made, plan.scratch, strict=True))
+    ]
 
 
 def _placed(space: Space, plan: LaunchPlan, side: DeviceSide, rank: int, fresh: Sequence[int]) -> list[ArrayView]:

@@ -183,3 +183,44 @@ def test_impossible_counts_and_axes() -> None:
     wrong = "out_of_bounds: .*\n(?:.*\n)* *fix: the address 0 is that of a device id out of range"
     with pytest.raises(kd.HazardError, match=wrong):
         kernel(lambda x, out, sem: out.__setitem__(..., kd.remote_ref(x, kd.axis_index("x") + 1)[...]))()
+
+
+def test_each_launch_on_a_mesh_begins_with_all_points_of_a_dynamic_loop() -> None:
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((6, 64), kd.float32),
+        mesh=kd.Mesh(("x",), (2,)),
+        interpret=True,
+        grid=(6,),
+        grid_names=("row",),
+    )
+    def doubled(x: Any, out: Any) -> None:
+        @kd.dynamic_scheduling_loop("row")
+        def _(info: Any) -> None:
+            out[info.index[0]] = x[info.index[0]] * 2
+
+    for value in (1, 2):
+        xs = [np.full((6, 64), value + rank, np.float32) for rank in range(2)]
+        for rank, out in enumerate(doubled(xs)):
+            assert (out == 2 * (value + rank)).all()
+
+
+def test_atomics_on_a_peer_have_the_scope_of_the_system() -> None:
+    mesh = kd.Mesh(("x",), (3,))
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((8,), kd.int32, init=0),
+        mesh=mesh,
+        scratch_types=[kd.SemaphoreType.REGULAR, kd.SMEM((8,), kd.int32)],
+    )
+    def count(x: Any, out: Any, came: Any, own: Any) -> None:
+        own[...] = x[...]
+        kd.atomic_max(own, 2)
+        kd.atomic_add(kd.remote_ref(out, 0), own[...])
+        kd.semaphore_signal(came, device_id=0)
+        kd.when(kd.axis_index("x") == 0)(lambda: kd.semaphore_wait(came, 3))
+
+    xs = [np.full(8, rank + 1, np.int32) for rank in range(3)]
+    for seed in range(3):
+        assert (count(xs, interpret=kd.InterpretParams(seed=seed))[0] == 7).all()
+    ptx = count.lower(kd.ShapeDtypeStruct((8,), kd.int32), target="sm_90a").ptx
+    assert "red.relaxed.sys.global.add" in ptx and "red.relaxed.gpu.shared.max" in ptx
