@@ -79,6 +79,13 @@ class RanksApart(Error, RuntimeError):
     help = "{hint}"
 
 
+# How to mend a kernel of one host on several hosts.
+ONE_HOST = (
+    "use devices that map each other's memory; `kd.library.all_reduce`, `all_gather` and `reduce_scatter` also go between "
+    "hosts"
+)
+
+
 class Unreachable(Error, RuntimeError):
     """A rank whose memory another rank can't reach."""
 

@@ -56,6 +56,7 @@ class MeshKernel(Kernel):
         # Whether the streams of a launch synchronise before it and after it. If each block of a kernel waits at its
         # beginning and before its end for the same block on all peers, by semaphores, the kernel sets this to False.
         self.meets: bool = True
+        self.maps_peers: bool = False  # whether the kernel accesses the memory of all peers, which must be mapped then
         self.room: int = ROOM  # words of 4 bytes: semaphores, and behind them what `Meshed.kept` gives
 
     @property
@@ -129,12 +130,14 @@ class MeshKernel(Kernel):
         check_interpret(interpret, self.name)
         if self._definition.params.profile_space:  # graphs take no kernels on a mesh
             return kinds().profile(self, args, None, out, stream, interpret).result
+        self._check_rows(args, "argument")
         leaves, structure = flatten(args, lambda x: x is not args and is_row(x))
         rows = [self._row(x, f"argument {n}") for n, x in enumerate(leaves) if _is_arrays(x)]
         scalars = [x for x in leaves if not _is_arrays(x)]
         alone = self._alone(leaves, out)
         make = RankCall if alone else MeshCall
         call = make(self.name, self._mesh, rows, scalars, stream, interpret, self._kept, self.meets)
+        call.check_mapped(self.maps_peers)
         # the trace is of the first rank's arrays; those of other ranks are alike
         described = iter(call.described)
         inputs: tuple[Input, ...] = tuple(
@@ -202,7 +205,14 @@ class MeshKernel(Kernel):
         """
         if out is None:
             return None
+        several = isinstance(out, (list, tuple)) and not any(map(_is_array, out))  # pyright: ignore[reportUnknownArgumentType]
+        self._check_rows(out if several else [out], "output")
         given, _ = flatten(out, lambda x: hasattr(x, "shape") or (not alone and is_row(x)))
+        other = next((n for n, x in enumerate(given) if not _is_arrays(x)), None)
+        if other is not None:
+            what = f"output {other} of out= is {shown(given[other])}, which is no array"
+            hint = "give a list of one array a device for each output"
+            raise BadCallArgument(kernel=self.name, what=what, hint=hint, loc=here())
         if len(given) != len(expected):
             what = f"out= holds {len(given)} arrays, and out_type has {len(expected)}"
             hint = "give a list of one array a device for each output"
@@ -222,6 +232,17 @@ class MeshKernel(Kernel):
             OutputSpec(s.shape, s.dtype, s.init, aliases.get(n)) for n, s in enumerate(s for s in outs if s is not None)
         ]
 
+    def _check_rows(self, values: Sequence[Any], word: str) -> None:
+        """Raise `MeshMismatch` for a list of arrays that has something else among them."""
+        for number, row in enumerate(() if has_ranks(self._mesh) else values):
+            if not isinstance(row, (list, tuple)) or len(row) != self._mesh.size or not any(map(_is_array, row)):  # pyright: ignore[reportUnknownArgumentType]
+                continue
+            for rank, x in enumerate(row):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+                if not _is_array(x):
+                    what = f"{word} {number} has {shown(x)} on rank {rank}, which is no array"
+                    hint = f"pass a list of {self._mesh.size} arrays, one a device"
+                    raise MeshMismatch(kernel=self.name, mesh=self._mesh, what=what, hint=hint)
+
     def _row(self, arrays: Any, argument: str) -> list[Any]:
         """One array for each device, or only this rank's. Raises `MeshMismatch`, `RanksDiffer`."""
         if not is_row(arrays):
@@ -230,7 +251,7 @@ class MeshKernel(Kernel):
         if isinstance(arrays, OfRank):
             return row
         if len(row) != self._mesh.size:
-            what = f"{argument} is a list of {len(row)} arrays"
+            what = f"{argument} is a list of {len(row)} array{'s' * (len(row) != 1)}"
             hint = f"pass {self._mesh.size} arrays, one a device, or `kd.symmetric.empty(shape, dtype, mesh)`"
             raise MeshMismatch(kernel=self.name, mesh=self._mesh, what=what, hint=hint)
         mine = getattr(arrays, "mesh", None) or self._mesh

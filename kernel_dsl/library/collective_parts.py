@@ -56,7 +56,8 @@ def _is_array(x: Any) -> bool:
 def check_gapless(op: str, **lists: Any) -> None:
     """Raise `BadArgument` for arrays with gaps between their elements."""
     for name, x in lists.items():
-        if isinstance(x, (list, tuple)) and not row_major(x):  # pyright: ignore[reportUnknownArgumentType]
+        arrays = isinstance(x, (list, tuple)) and all(map(_is_array, x))  # pyright: ignore[reportUnknownArgumentType]
+        if arrays and not row_major(x):  # others are refused where the kernel is called
             hint = f"pass row-major arrays, such as {name}.contiguous() of torch"
             ranks = [rank for rank, array in enumerate(x) if not row_major([array])]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
             where = "" if isinstance(x, OfRank) else f" on rank {ranks[0]}"
@@ -94,12 +95,13 @@ def wait_for_all(semaphore: Any, mesh: Mesh, timeout: float | None) -> None:
 
 
 def orders_itself(kernel: Any) -> Any:
-    """Mark a kernel whose streams need no synchronisation.
+    """Mark a kernel of one host, whose streams need no synchronisation.
 
     Either its semaphores keep each device from accessing another's arrays before that one's kernel has begun and after
     it has ended, or it accesses only its own device's arrays.
     """
     kernel.meets = False
+    kernel.maps_peers = True
     return kernel
 
 

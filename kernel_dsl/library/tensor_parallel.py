@@ -158,7 +158,7 @@ def _fused(
     own: int, columns: int, depth: int, dtype: DType, x: Any, mesh: Mesh, timeout: float | None, interpret: Any
 ) -> MeshProduct | None:
     """The fused kernel for the product, or None."""
-    if dtype not in (kd.float16, kd.bfloat16) or own % TILE_M or depth % 8 or columns % 8:
+    if dtype not in (kd.float16, kd.bfloat16) or own % TILE_M or depth % 8 or columns % 8 or mesh.hosts:
         return None
     target = target_of(x, interpret)
     if not target.supports(Feature.WGMMA | Feature.TMA | Feature.SETMAXNREG):

@@ -59,6 +59,12 @@ class MeshCall:
 
     maps_all = True  # GPUs of one process map each other's memory, or `Unreachable` is raised
 
+    def check_mapped(self, needed: bool) -> None:
+        """Raise `Unreachable` if the kernel needs the memory of all peers, and the interpreter's devices do not map it."""
+        params = getattr(self.devices[0], "params", None)
+        if needed and params is not None:
+            interpreter.check_mapped(self.name, params.mapped, self.mesh.size)
+
     @property
     def target(self) -> str:
         return self.devices[0].target.name

@@ -11,7 +11,7 @@ import numpy as np
 
 from kernel_dsl.compiled import OutputSpec, TensorMapParam
 from kernel_dsl.dtypes import uint8
-from kernel_dsl.errors_mesh import NoMulticast
+from kernel_dsl.errors_mesh import ONE_HOST, NoMulticast, Unreachable
 from kernel_dsl.launch_plan import FillStep, LaunchPlan, target_of
 from kernel_dsl.mesh import ROOM, Reach
 
@@ -111,6 +111,14 @@ def launch(
     _check_left(loaded, [counts[:ROOM] for counts in semaphores])
     if plan.arrays[-1].shape[0] > ROOM:
         kept[key] = semaphores
+
+
+def check_mapped(kernel: str, mapped: tuple[tuple[int, ...], ...] | None, size: int) -> None:
+    """Raise `Unreachable` unless all devices map each other's memory."""
+    groups = groups_of(mapped, size)
+    if len(groups) > 1:
+        rank, peer = groups[0][0], groups[1][0]
+        raise Unreachable(rank=rank, peer=peer, why=f"kernel {kernel!r} needs it mapped", hint=ONE_HOST)
 
 
 def groups_of(mapped: tuple[tuple[int, ...], ...] | None, size: int) -> list[tuple[int, ...]]:

@@ -60,6 +60,7 @@ class RankCall:
         self._outs: list[ArrayView] | None = None
         self._given: list[Any] = []
         self.launches: Any = None  # the launches of calls like this one, on a GPU
+        self.needs_mapped: bool = False  # whether the kernel needs the memory of all peers
 
     def _current(self) -> int:
         return self.interop.current_stream(self.device.index) if self.on_gpu else 0
@@ -86,6 +87,13 @@ class RankCall:
         self.described_outputs = [self._describe(v) for v in self._outs]
         if any(v.device != w.device for v in self._outs for w in self.inputs[:1]):
             raise ArgumentValueError(f"kernel {self.name!r}: out= does not lie on the device of the inputs")
+
+    def check_mapped(self, needed: bool) -> None:
+        """Note whether the kernel needs the memory of all peers. Raises `Unreachable` in the interpreter, else a launch does."""
+        self.needs_mapped = needed
+        params = getattr(self.device, "params", None)
+        if needed and params is not None:
+            interpreter.check_mapped(self.name, params.mapped, self.mesh.size)
 
     @property
     def maps_all(self) -> bool:

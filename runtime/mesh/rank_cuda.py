@@ -14,7 +14,7 @@ from typing import Any
 
 from kernel_dsl.compiled import OutputSpec
 from kernel_dsl.dtypes import int32
-from kernel_dsl.errors_mesh import NoMulticast, Unreachable
+from kernel_dsl.errors_mesh import ONE_HOST, NoMulticast, Unreachable
 from kernel_dsl.launch_plan import LaunchPlan
 from kernel_dsl.mesh import ROOM, Reach
 
@@ -75,12 +75,14 @@ class RankLaunches:
             call.stream,
             call.meets and bool(reach.remote),
         )
+        self._one_host = bool(call.needs_mapped)
         self._filled = any(s.fill is not None or s.alias is not None for s in specs)
         self._alone = not self._meets and not self._filled  # nothing but the launch
         self._inputs = len(call.inputs)
         shape = loaded.plan.arrays[-1].shape
         self._handle, self._arena = handle, arena
-        self._far = bool(call.mesh.hosts) and not call.maps_all  # then the code asks whether a peer's address is 0
+        # whether the code asks if a peer's address is 0
+        self._far = bool(call.mesh.hosts) and not call.needs_mapped and not call.maps_all
         address = address_of(arena) + 4 * shape[0] * slot
         counts = ArrayView(address, shape, row_major(shape), int32, ("cuda", loaded.device.index), "torch")
         self._kept = MeshKept([loaded], [call.stream], False, [counts])
@@ -172,7 +174,8 @@ class RankLaunches:
         for peer, base in enumerate(handle.buffer_ptrs):
             if not base and not self._far:
                 why = f"the memory of {what} is not mapped here"
-                hint = "use GPUs that map each other, or name the mesh's axes over hosts: `kd.Mesh(..., hosts=)`"
+                hosts = "use GPUs that map each other, or name the mesh's axes over hosts: `kd.Mesh(..., hosts=)`"
+                hint = ONE_HOST if self._one_host else hosts
                 raise Unreachable(rank=self.ranks.rank, peer=peer, why=why, hint=hint)
         return handle
 

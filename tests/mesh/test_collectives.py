@@ -11,7 +11,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl import library
-from kernel_dsl.errors import BadArgument, BadArgumentType, BadCallValue
+from kernel_dsl.errors import BadArgument, BadArgumentType, BadCallArgument, BadCallValue
 from kernel_dsl.errors_mesh import MeshMismatch, RanksDiffer, Unreachable
 from kernel_dsl.library import all_reduce_two_shot
 from kernel_dsl.mesh import meshed
@@ -127,6 +127,10 @@ def test_what_is_refused() -> None:
             collective(xs)  # type: ignore[call-arg]
         with pytest.raises(BadArgumentType, match="unexpected keyword argument 'to'"):
             collective(xs, mesh, to=1)  # type: ignore[call-arg]
+    with pytest.raises(BadCallArgument, match="output 0 of out= is 3, which is no array"):
+        library.all_reduce(xs, mesh, out=3)
+    with pytest.raises(MeshMismatch, match="output 0 has None on rank 1, which is no array"):
+        library.all_reduce(xs, mesh, out=[xs[0], None])
     with pytest.raises(MeshMismatch, match="output 0 is one array"):
         library.all_reduce(xs, mesh, out=xs[0])
     with pytest.raises(MeshMismatch, match="output 0 is a list of 3 arrays"):

@@ -13,7 +13,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.errors import BadArgument
-from kernel_dsl.errors_mesh import MeshArgument
+from kernel_dsl.errors_mesh import MeshArgument, Unreachable
 from kernel_dsl.library import two_level
 from kernel_dsl.ops import nvshmem
 from kernel_dsl.ops.nvshmem import FUNCTIONS, MORE
@@ -67,6 +67,33 @@ def test_copies_and_signals_reach_devices_that_are_not_mapped(mapped: Any, sched
         want = [1, 2, 3, 4]
         want[rank] += want[(rank + 2) % 4]
         assert out[rank][:, 7].tolist() == want
+
+
+UNMAPPED: dict[str, Any] = {
+    "all_to_all": lambda x, how: kd.library.all_to_all(x, [np.full(4, 2, np.int32) for _ in x], HOSTS, **how),
+    "ring_attention": lambda x, how: kd.library.ring_attention(
+        *([a.reshape(1, 1, 8, 8) for a in x],) * 3, HOSTS, **how
+    ),
+    "expert": lambda x, how: kd.library.expert_dispatch(
+        x, [np.zeros((8, 1), np.int32) for _ in x], HOSTS, num_experts=4, **how
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNMAPPED)
+def test_functions_of_one_host_say_which_rank_is_out_of_reach(name: str) -> None:
+    xs = [np.zeros((8, 8), np.float32) for _ in range(4)]
+    with pytest.raises(
+        Unreachable, match=rf"rank 0 can't reach the memory of rank 2: kernel '{name}.* needs it mapped"
+    ):
+        UNMAPPED[name](xs, {"interpret": kd.InterpretParams(mapped=APART)})
+    UNMAPPED[name](xs, {"interpret": True})
+
+
+def test_products_of_several_hosts_are_two_steps() -> None:
+    xs, w = [np.full((128, 8), r, ml_dtypes.bfloat16) for r in range(4)], np.ones((8, 8), ml_dtypes.bfloat16)
+    got = kd.library.all_gather_matmul(xs, [w.copy() for _ in xs], HOSTS, interpret=kd.InterpretParams(mapped=APART))
+    assert all((g[128 * r] == 8 * r).all() for g in got for r in range(4))
 
 
 def test_a_reader_that_does_not_wait_is_found() -> None:
