@@ -102,11 +102,50 @@ def has_ranks(mesh: Mesh) -> bool:
 
 
 @dataclass
+class SemaphoreSet:
+    """Semaphores of one name: those from number `first` to `end`, `shape` for each block, or for the whole `grid` if it is ().
+
+    `grid`: the extents of the grid's axes, in the author's order.
+    """
+
+    first: int
+    end: int
+    name: str
+    shape: tuple[int, ...]
+    grid: tuple[int, ...]
+
+    def called(self, number: int) -> str:
+        """The name, the index and the block of a semaphore."""
+        size = max(prod(self.shape), 1)
+        block, number = divmod(number - self.first, size)
+        index = str(_unravelled(number, self.shape)) if size > 1 else ""
+        if not self.grid:
+            return f"{self.name!r}{index}"
+        where = tuple((*reversed(_unravelled(block, self.grid)), 0, 0)[:3])  # the last axis is CUDA's x
+        return f"{self.name!r}{index} of block {where}"
+
+
+def _unravelled(number: int, shape: tuple[int, ...]) -> list[int]:
+    index: list[int] = []
+    for extent in reversed(shape):
+        number, at = divmod(number, extent)
+        index.insert(0, at)
+    return index
+
+
+@dataclass
 class Reach:
-    """The arrays that a kernel uses on its peers, by their rows of `peers`, and whether it uses multicast addresses."""
+    """The arrays that a kernel uses on its peers, by their rows of `peers`, whether it uses multicast addresses, and its
+    semaphores.
+    """
 
     remote: set[int] = field(default_factory=set)
     multicast: bool = False
+    semaphores: list[SemaphoreSet] = field(default_factory=list)
+
+    def semaphore_called(self, number: int) -> str:
+        """What a report calls the semaphore with this number."""
+        return next((s.called(number) for s in self.semaphores if number < s.end), f"semaphore {number}")
 
 
 class Meshed:
@@ -137,7 +176,6 @@ class Meshed:
         self._arrays = max(numbers.values(), default=-1) + 1
         self._taken = 0
         self._kept = 4 * ROOM  # bytes: where what `kept` gives begins
-        self._named: list[tuple[int, str, tuple[int, ...]]] = []  # the end, name and shape of each set of semaphores
         self._texts: list[str] = []
 
     def index(self, position: int) -> Any:
@@ -192,7 +230,9 @@ class Meshed:
         blocks = [] if everywhere else [b for b in self._blocks if b[2] > 1]
         start = self._taken
         self._taken += size * prod(n for _, _, n in blocks)
-        self._named.append((self._taken, name or "semaphore", shape))
+        plain = len(self._blocks) <= 3 and all(kind == "grid" for kind, _, _ in self._blocks)
+        grid = tuple(n for _, _, n in self._blocks) if blocks and plain else ()
+        self.reach.semaphores.append(SemaphoreSet(start, self._taken, name or "semaphore", shape, grid))
         if self._taken > ROOM:
             what = f"the kernel's semaphores take {self._taken} counters"
             hint = f"there is room for {ROOM}; pass a symmetric int32 array, which can be a semaphore too"
@@ -261,12 +301,10 @@ class Meshed:
         named = ref.type.name or "semaphore"
         first, shape = 0, ref.root.type.shape
         if buffer_of(ref.root) is self._semaphores.root and ref.root.type.shape == self._semaphores.shape:
-            at, start = ref.start(0)[0], 0
-            for end, name, given in self._named:
-                if at < end:
-                    named, first, shape = name, start, given
-                    break
-                start = end
+            at = ref.start(0)[0]
+            found = next((s for s in self.reach.semaphores if at < s.end), None)
+            if found is not None:
+                named, first, shape = found.name, found.first, found.shape
         if not place:
             return named
         where = f"{{[{first}:{'x'.join(map(str, shape))}]}}" if prod(shape) > 1 and ref.root.type.contiguous else ""

@@ -77,6 +77,10 @@ def launch(
         space.place(memory.host_view(array, plan.arrays[-1].dtype), f"{name} on device {rank}", True, True)
         for rank, array in enumerate(semaphores)
     ]
+    for rank, counts in enumerate(hidden):
+        buffer = space.memory.find(counts.address)
+        if buffer is not None and counts.size:
+            buffer.called = functools.partial(_called, reach, rank)
     peers_of = in_one_process([[*own, counts] for own, counts in zip(arrays, hidden, strict=True)])
     said = [np.zeros(reports.NBYTES, np.uint8) for _ in sides]
     where = [
@@ -108,7 +112,7 @@ def launch(
     space.copy_back()
     for target, twin in back:
         memory.copy(target, twin)
-    _check_left(loaded, [counts[:ROOM] for counts in semaphores])
+    _check_left(loaded, [counts[:ROOM] for counts in semaphores], reach)
     if plan.arrays[-1].shape[0] > ROOM:
         kept[key] = semaphores
 
@@ -192,7 +196,13 @@ def _worded(error: HazardError, said: Sequence[Any]) -> HazardError:
     )
 
 
-def _check_left(loaded: InterpreterLoaded, semaphores: Sequence[Any]) -> None:
+def _called(reach: Reach, rank: int, offset: int) -> str:
+    """Return what reports call the semaphore at an offset in bytes, or the other data that a kernel keeps."""
+    number = offset // 4
+    return f"{reach.semaphore_called(number) if number < ROOM else 'kept data'} on device {rank}"
+
+
+def _check_left(loaded: InterpreterLoaded, semaphores: Sequence[Any], reach: Reach) -> None:
     """Raise an error if a semaphore is not zero, because the next launch would begin with it."""
     for rank, counts in enumerate(semaphores):
         left = np.flatnonzero(counts)
@@ -201,7 +211,7 @@ def _check_left(loaded: InterpreterLoaded, semaphores: Sequence[Any]) -> None:
             kernel = loaded.kernel
             raise HazardError(
                 kind,
-                f"{kind}: the kernel ends with semaphore {int(left[0])} of device {rank} at {int(counts[left[0]])}\n"
+                f"{kind}: the kernel ends with {_called(reach, rank, 4 * int(left[0]))} at {int(counts[left[0]])}\n"
                 "  fix: wait for each signal; the next launch finds what this one leaves\n"
                 f"  in kernel '{loaded.plan.name}'",
                 kernel.source if kernel else None,

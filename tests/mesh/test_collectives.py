@@ -238,4 +238,4 @@ def test_a_place_that_is_used_again_too_early_is_found(waits: bool, monkeypatch:
             kernel(xs, interpret=kd.InterpretParams(seed=seed))
         assert caught.value.kind in ("race_blocks", "semaphore_left")
         told.append(str(caught.value))
-    assert any("race_blocks" in text and "semaphores on device" in text for text in told)
+    assert any("race_blocks" in text and "kept data on device" in text for text in told)

@@ -152,6 +152,31 @@ def test_a_wait_that_lasts_too_long_says_for_what() -> None:
     assert caught.value.kind == K.ASSERTION and "device 1" in str(caught.value)
 
 
+@pytest.mark.parametrize("block", range(6))
+def test_a_semaphore_that_is_left_has_its_name_its_index_and_its_block(block: int) -> None:
+    @kd.kernel(
+        out_type=SPEC,
+        mesh=PAIR,
+        scratch_types={"first": kd.SemaphoreType.REGULAR((3,)), "second": kd.SemaphoreType.REGULAR((2, 4))},
+        grid=(2, 3),
+        grid_names=("a", "b"),
+        interpret=True,
+    )
+    def late(x: Any, out: Any, first: Any, second: Any) -> None:
+        mine = (kd.axis_index("a") == block // 3) & (kd.axis_index("b") == block % 3)
+
+        @kd.when(mine & (kd.axis_index("x") == 0))
+        def _() -> None:
+            kd.semaphore_signal(second.at[1, block % 4], 5, device_id=1)
+
+        kd.when(mine)(lambda: out.__setitem__(..., x[...]))
+
+    with pytest.raises(kd.HazardError) as caught:
+        late([np.ones(N, np.float32), np.ones(N, np.float32)])
+    where = f"'second'[1, {block % 4}] of block ({block % 3}, {block // 3}, 0) on device 1"
+    assert caught.value.kind == K.SEMAPHORE_LEFT and f"the kernel ends with {where} at 5" in str(caught.value)
+
+
 def test_a_wait_that_ends_in_time_says_nothing() -> None:
     def timely(x: Any, out: Any, sem: Any) -> None:
         out[...] = x[...]

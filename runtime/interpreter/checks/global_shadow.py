@@ -289,7 +289,7 @@ class GlobalShadow(PartedShadow):
         return self.run.reporter.who(cta, int(batch.row_warp[warp]))
 
     def name(self, a: ShadowAccess, row: int, granule: int) -> str:
-        return f"'{self.buffer.name}'{self.buffer.index_of(granule * self.granule)}"
+        return str(self.buffer.element(granule * self.granule))
 
     def side(self, a: ShadowAccess, row: int, epoch: int, site: int, writes: bool) -> AccessSide:
         agent = (epoch >> 32) & int(AGENT)

@@ -11,7 +11,7 @@ The generic address space (PTX ISA, 'Generic Addressing') is laid out as
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,7 @@ class Buffer:
     """
 
     __slots__ = (
-        "address", "bytes", "dtype", "initialised", "keep", "kind", "name", "origin", "shadow",
+        "address", "bytes", "called", "dtype", "initialised", "keep", "kind", "name", "origin", "shadow",
         "shape", "strides", "views", "writable",
     )  # fmt: skip
 
@@ -55,6 +55,7 @@ class Buffer:
             span = (ctypes.c_uint8 * (high - low)).from_address(low)
             self.bytes = np.ctypeslib.as_array(span) if high > low else np.zeros(0, np.uint8)
         self.name: str = name
+        self.called: Callable[[int], str] | None = None  # what reports call the element at an offset in bytes
         self.shape: tuple[int, ...] = data.shape
         self.dtype: np.dtype[Any] = data.dtype
         self.strides: tuple[int, ...] = data.strides
@@ -72,6 +73,10 @@ class Buffer:
             usable = len(self.bytes) // size * size
             found = self.views[size] = self.bytes[:usable].view(f"u{size}")
         return found
+
+    def element(self, offset: int) -> str:
+        """Return the name and the index of the byte at `offset`, for reports."""
+        return self.called(offset) if self.called is not None else f"'{self.name}'{self.index_of(offset)}"
 
     def index_of(self, offset: int) -> str:
         """Return the logical index of the byte at `offset`, as `[i, j]`; empty for an array without elements."""
