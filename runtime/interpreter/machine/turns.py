@@ -4,6 +4,10 @@ All warps of a batch that are at one instruction run together, so the blocks of 
 that wait for each other are on several GPUs as a rule. Then some seeds cut the blocks of each GPU, and some of these let one
 batch run as far as it can before another one goes on. A batch may so come to a semaphore long before or long after the
 others, as happens on GPUs.
+
+`python -m tests.mesh.schedules` measures the mix, with programs that are wrong in some orders alone. In 60 programs with 16 seeds
+each, 42 % of the runs found the defect with ranks in half of the schedules or in three quarters, and 39 % without ranks. With
+ranks in half, some seed found each of the 60, and without ranks 43 of them.
 """
 
 from __future__ import annotations
