@@ -214,7 +214,9 @@ class GlobalShadow(PartedShadow):
 
     def _keep_second(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         """Keep the readers of granules (n,) that are about to leave `second`."""
-        epochs, sites, _ = self.reads.second.held(self.reads.second.get(g))
+        second = self.reads.second
+        assert second is not None
+        epochs, sites, _ = second.held(second.get(g))
         lost = (epochs != 0) & (agent_of(epochs) != agent_of(self.epoch(a))[rows])
         self._keep_lost(a, g, None, rows, (epochs, sites, lost))
 
