@@ -5,9 +5,9 @@ plan: fills, copies, zeroed workspaces, tensor maps, parameters, launch attribut
 the kernel in the device's place, does the rest. Entries for C, XLA's FFI and tvm-ffi
 (`host_entries.py`) bring their callers' arguments into its form. It needs libc and, at its first call, `libcuda.so.1`.
 
-`arrays` are rows of three addresses: the data, the shape and the strides in elements (both int64), inputs first, then
-outputs, then workspaces; `scalars` the addresses of the scalars' bytes. Functions give 0, a `CUresult`, or a negative
-number of ours; whatever is not 0 has its text in `message`.
+`arrays` are rows of two addresses: the data and, of arrays with any strides, the strides in elements (int64). Inputs are
+first, then outputs, then workspaces. `scalars` are the addresses of the scalars' bytes. Functions give 0, a `CUresult`, or a
+negative number of ours; whatever is not 0 has its text in `message`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kernel_dsl.launch_plan import AnyParam, CopyStep, FillStep, LaunchPlan, Mem
 
 from .host_writer import DRIVER, HostFunction, HostModule, Word, quoted
 
-ROW = 24  # bytes of a row of `arrays`
+ROW = 16  # bytes of a row of `arrays`
 BAD_ARGUMENT, NO_DRIVER = -1, -2
 _ALIGN = 64  # bytes: alignment of the buffer of parameters, which a CUtensorMap needs
 _PLAIN_SMEM = 48 * 1024  # bytes of dynamic SMEM that a kernel may have without an attribute
@@ -218,15 +218,29 @@ class Host:
                 if isinstance(step, MemoryStep):
                     self._memory(f, step)
             if last is not None:
-                self._issue(f, last.attributes, self._parameters(f, last.params))
+                self.issue(f, "%kernel")
             f.put("ret i32 0")
 
         shared = "ptr %arrays, ptr %scalars, ptr %message"
         self.module.function(f"internal i32 @kd.launch(ptr %stream, i32 %device, {shared})", launch)
         self.module.function(f"internal i32 @kd.issue(ptr %stream, ptr %kernel, {shared})", issue)
 
+    @property
+    def short(self) -> bool:
+        """Whether a launch is one call of the driver with few instructions before it."""
+        last = self.plan.launch
+        if last is None or len(self.plan.steps) > 1 or self.plan.scratch:
+            return False
+        return all(isinstance(p, (PointerParam, ScalarParam, ShapeParam)) for p in last.params)
+
+    def issue(self, f: HostFunction, kernel: str) -> None:
+        """Launch `kernel` with the function's `%arrays`, or its `addresses`, and its `%scalars`."""
+        last = self.plan.launch
+        assert last is not None
+        self._call_launch(f, last.attributes, kernel, self._parameters(f, last.params))
+
     def address(self, f: HostFunction, array: int) -> str:
-        return self.address_in(f, "%arrays", array)
+        return f.addresses.get(array) or self.address_in(f, "%arrays", array)
 
     def address_in(self, f: HostFunction, rows: str, array: int) -> str:
         return f.word(rows, ROW * array)
@@ -237,7 +251,7 @@ class Host:
     def stride(self, f: HostFunction, array: int, axis: int) -> Word:
         """In elements."""
         if not self.plan.arrays[array].contiguous:
-            return f.word(f.pointer("%arrays", ROW * array + 16), 8 * axis)
+            return f.word(f.pointer("%arrays", ROW * array + 8), 8 * axis)
         rank = len(self.plan.arrays[array].shape)
         return f.product(self.extent(f, array, k) for k in range(axis + 1, rank))
 
@@ -282,7 +296,7 @@ class Host:
     def _parameters(self, f: HostFunction, params: tuple[AnyParam, ...]) -> str:
         """The `void *[]` of a launch's parameters."""
         pointers = f.room(8 * len(params))
-        buffer = f.room(sum(slot(p)[0] + slot(p)[1] for p in params), _ALIGN)
+        buffer = f.room(sum(slot(p)[0] + slot(p)[1] for p in params), 16 if self.short else _ALIGN)
         end = 0
         for number, param in enumerate(params):
             size, alignment = slot(param)
@@ -363,8 +377,7 @@ class Host:
             steps += [step] if factor is None else [f.mul(step, factor), step]
         return extents, steps, start
 
-    def _issue(self, f: HostFunction, launch: LaunchAttributes, pointers: str) -> None:
-        kernel = "%kernel"
+    def _call_launch(self, f: HostFunction, launch: LaunchAttributes, kernel: str, pointers: str) -> None:
         numbers = (*launch.grid, *launch.block, launch.dynamic_smem)
         attributes = b""
         if launch.cluster != (1, 1, 1):

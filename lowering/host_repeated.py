@@ -11,7 +11,7 @@ from .host import ROW, Host
 from .host_tensors import CUDA, DL_CODES, gapless
 from .host_writer import MESSAGE, HostFunction, Word
 
-KNOWN = 24  # bytes behind the message of a thread: the context's id, the function in it or NULL, the GPU's number
+KNOWN = 24  # bytes behind the message of a thread: the context's id, the function in it or NULL, the GPU as a DLDevice
 _ID, _FUNCTION, _DEVICE = MESSAGE, MESSAGE + 8, MESSAGE + 16
 
 
@@ -28,69 +28,87 @@ def remember(host: Host, f: HostFunction, device: str) -> None:
         with f.when(f.v(f"icmp eq i32 {f.v(f'or i32 {first}, {second}')}, 0")):
             f.store("i64", f.word(made, 0), "%message", _ID)
             f.store("ptr", f.pointer(made, 8), "%message", _FUNCTION)
-            f.store("i32", device, "%message", _DEVICE)
+            f.store("i32", CUDA, "%message", _DEVICE)
+            f.store("i32", device, "%message", _DEVICE + 4)
 
 
 class Repeated:
-    """The checks of the fast path. `arrays`: names of DLTensors, by the arrays' numbers."""
+    """The checks of the fast path. `arrays`: names of DLTensors, by the arrays' numbers.
+
+    LLVM does not optimise this code, and each branch sends all values to memory, so the checks are few branches. They
+    compare a DLDevice, and a rank with its dtype, as one word.
+    """
 
     def __init__(self, host: Host, f: HostFunction, arrays: dict[int, str]) -> None:
         self.host, self.f, self.arrays = host, f, arrays
         self.other: str = f.new_label("other")  # where calls go that do not fit
+        self.addresses: dict[int, str] = {}
+        self.strides: dict[int, str] = {}  # addresses of strides, of arrays that may have any
 
-    def check(self) -> tuple[str, str]:
-        """Go to `other` unless the call fits. Returns the rows of addresses, and the kernel's function."""
+    def check(self) -> str:
+        """Go to `other` unless the call fits. Returns the kernel's function."""
         f = self.f
         known = f.pointer("%message", _FUNCTION)
         f.leave_to(self.other, f.any([f"icmp eq ptr {x}, null" for x in (known, *self.arrays.values())]))
-        rows = self.fits(f.load("i32", "%message", _DEVICE))
+        self.fits(f.word("%message", _DEVICE))
         context = f.room(8)
         code = f.driver("cuCtxGetId", "ptr null", f"ptr {context}")
         same = f"icmp ne i64 {f.word(context, 0)}, {f.word('%message', _ID)}"
         f.leave_to(self.other, f.any([f"icmp ne i32 {code}, 0", same]))
-        return rows, known
+        return known
 
-    def fits(self, device: str) -> str:
-        """Go to `other` unless the arrays are on this GPU and of the compiled signature. Returns the rows of addresses."""
+    def fits(self, device: str) -> None:
+        """Go to `other` unless the arrays are on this GPU, a DLDevice, and of the compiled signature."""
+        tests = [test for number, tensor in self.arrays.items() for test in self._array(number, tensor, device)]
+        self.f.leave_to(self.other, self.f.any([*tests, *self._overlaps()]))
+
+    def rows(self) -> str:
+        """The rows of a launch's arrays, those of `addresses` filled."""
         f, plan = self.f, self.host.plan
-        wrong: list[str] = []
-        for number, tensor in self.arrays.items():
-            given = plan.arrays[number]
-            dtype = DL_CODES[given.dtype.name] | given.dtype.bits << 8 | 1 << 16
-            for offset, wanted in ((8, CUDA), (12, device), (16, len(given.shape)), (20, dtype)):
-                wrong.append(f.v(f"xor i32 {f.load('i32', tensor, offset)}, {wanted}"))
-        shapes = [f"icmp eq ptr {f.pointer(x, 24)}, null" for n, x in self.arrays.items() if plan.arrays[n].shape]
-        tests = [f"icmp ne i32 {self._any_bit('i32', wrong)}, 0"] if wrong else []
-        f.leave_to(self.other, f.any([*tests, *shapes]))
         rows = f.room(ROW * (len(plan.arrays) + len(plan.scratch)))
-        wrong, missing = [], list[str]()
-        for number, tensor in self.arrays.items():
-            self._memory(number, tensor, rows, wrong, missing)
-        tests = [f"icmp ne i64 {self._any_bit('i64', wrong)}, 0"] if wrong else []
-        f.leave_to(self.other, f.any([*tests, *missing, *self._overlaps(rows)]))
+        for number, address in self.addresses.items():
+            f.store("i64", address, rows, ROW * number)
+        for number, strides in self.strides.items():
+            f.store("ptr", strides, rows, ROW * number + 8)
         return rows
 
-    def _memory(self, number: int, tensor: str, rows: str, wrong: list[str], missing: list[str]) -> None:
-        """Compare extents, strides and the address: the array fits if all of `wrong` are 0 and all of `missing` false."""
+    def _array(self, number: int, tensor: str, device: str) -> list[str]:
+        """Tests of an array: it fits if none holds."""
         f, given = self.f, self.host.plan.arrays[number]
-        shape, strides = f.pointer(tensor, 24), f.pointer(tensor, 32)
-        wrong += [f.v(f"xor i64 {f.word(shape, 8 * k)}, {n}") for k, n in enumerate(given.shape)]
-        plain = gapless(given.shape)
-        absent = f.v(f"icmp eq ptr {strides}, null")
-        strides = f.v(f"select i1 {absent}, ptr {self.host.module.words(plain or [0])}, ptr {strides}")
-        if given.contiguous and 0 not in given.shape:
-            used = [(k, s) for k, (n, s) in enumerate(zip(given.shape, plain, strict=True)) if n > 1]
-            wrong += [f.v(f"xor i64 {f.word(strides, 8 * k)}, {s}") for k, s in used]
+        plain, words = gapless(given.shape), self.host.module.words
+        dtype = DL_CODES[given.dtype.name] | given.dtype.bits << 8 | 1 << 16
+        wrong = self._differ("0", f.word(tensor, 8), device)
+        wrong = self._differ(wrong, f.word(tensor, 16), len(given.shape) | dtype << 32)
+        if given.shape:
+            shape = self._or_else(f.pointer(tensor, 24), words([-1] * len(given.shape)))
+            for axis, extent in enumerate(given.shape):
+                wrong = self._differ(wrong, f.word(shape, 8 * axis), extent)
+        strides = self._or_else(f.pointer(tensor, 32), words(plain or [0]))
+        if not given.contiguous:
+            self.strides[number] = strides
+        elif 0 not in given.shape:
+            for axis, (extent, stride) in enumerate(zip(given.shape, plain, strict=True)):
+                if extent > 1:  # else no index is multiplied by it
+                    wrong = self._differ(wrong, f.word(strides, 8 * axis), stride)
         data = f.word(tensor, 0)
-        address = f.v(f"add i64 {data}, {f.word(tensor, 40)}")
-        for offset, (type, value) in enumerate((("i64", address), ("ptr", shape), ("ptr", strides))):
-            f.store(type, value, rows, ROW * number + 8 * offset)
-        if 0 not in given.shape:
-            missing.append(f"icmp eq i64 {data}, 0")
-            if given.alignment > 1:
-                wrong.append(f.v(f"and i64 {address}, {given.alignment - 1}"))
+        address = self.addresses[number] = f.v(f"add i64 {data}, {f.word(tensor, 40)}")
+        if 0 in given.shape:
+            return [f"icmp ne i64 {wrong}, 0"]
+        if given.alignment > 1:
+            wrong = f.v(f"or i64 {wrong}, {f.v(f'and i64 {address}, {given.alignment - 1}')}")
+        return [f"icmp ne i64 {wrong}, 0", f"icmp eq i64 {data}, 0"]
 
-    def _overlaps(self, rows: str) -> list[str]:
+    def _differ(self, before: str, has: str, wanted: Word) -> str:
+        """`before`, with bits set where `has` is not what is wanted."""
+        bits = self.f.v(f"xor i64 {has}, {wanted}")
+        return bits if before == "0" else self.f.v(f"or i64 {before}, {bits}")
+
+    def _or_else(self, pointer: str, other: str) -> str:
+        """`pointer`, or `other` where that is NULL."""
+        absent = self.f.v(f"icmp eq ptr {pointer}, null")
+        return self.f.v(f"select i1 {absent}, ptr {other}, ptr {pointer}")
+
+    def _overlaps(self) -> list[str]:
         """Tests of pairs of arrays of which one is written."""
         f, host, found = self.f, self.host, list[str]()
         for i, j in host.plan.pairs:
@@ -99,7 +117,7 @@ class Repeated:
             a, b = host.plan.arrays[i], host.plan.arrays[j]
             if not (a.contiguous and b.contiguous) or 0 in a.shape or 0 in b.shape:
                 continue
-            p, q = host.address_in(f, rows, i), host.address_in(f, rows, j)
+            p, q = self.addresses[i], self.addresses[j]
             # -size(i) < p - q < size(j), as one comparison of what wraps around
             span: Word = f.add(host.size(f, i), host.size(f, j))
             shifted = f.v(f"add i64 {f.v(f'sub i64 {p}, {q}')}, {f.add(host.size(f, i), -1)}")
@@ -108,9 +126,3 @@ class Repeated:
                 near = f.v(f"and i1 {near}, {f.v(f'icmp ne i64 {p}, {q}')}")
             found.append(f"icmp eq i1 {near}, true")
         return found
-
-    def _any_bit(self, type: str, values: list[str]) -> str:
-        made = values[0]
-        for value in values[1:]:
-            made = self.f.v(f"or {type} {made}, {value}")
-        return made

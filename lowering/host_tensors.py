@@ -13,6 +13,11 @@ DL_CODES = {
 }  # fmt: skip
 
 
+def on_gpu(device: int) -> int:
+    """The DLDevice of a GPU, as a word."""
+    return CUDA | device << 32
+
+
 def gapless(shape: Sequence[int]) -> list[int]:
     """The strides of a row-major array, in elements."""
     made = [1] * len(shape)

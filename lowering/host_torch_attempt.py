@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .host import Host
+from .host import ROW, Host
 from .host_entries import HostArgument, with_workspaces
 from .host_repeated import Repeated
+from .host_tensors import on_gpu
 from .host_torch import BoxedKernel, torch_schema
 from .host_writer import MESSAGE, HostFunction, quoted
 
@@ -43,18 +44,19 @@ def add_attempt(host: Host, arguments: Sequence[HostArgument], key: str, device:
             tensor = made.tensor(f, f.pointer("%stack", 8 * number))
             arrays[argument.array] = tensor
         repeated = Repeated(host, f, arrays)
-        rows = repeated.fits(str(device))
+        repeated.fits(str(on_gpu(device)))
         now = f.room(4)
         code = f.driver("cuCtxGetDevice", f"ptr {now}")
         elsewhere = f"icmp ne i32 {f.load('i32', now)}, {device}"
         f.leave_to(repeated.other, f.any([f"icmp ne i32 {code}, 0", elsewhere]))
+        rows = repeated.rows()
         for number, argument in enumerate(made.outputs):
             assert argument.array is not None
             address = f.room(8)
             made.call(
                 f, "aoti_torch_get_data_ptr", f"ptr {made.new(f, number, argument, str(device))}", f"ptr {address}"
             )
-            f.store("i64", f.word(address, 0), rows, 24 * argument.array)
+            f.store("i64", f.word(address, 0), rows, ROW * argument.array)
         f.put(f"%stream = getelementptr i8, ptr {made.stream(f, str(device))}, i64 0")
         called = f"@kd.launch(ptr %stream, i32 {device}"
         f.put(f"ret i32 {with_workspaces(host, f, called, rows, scalars)}")

@@ -96,6 +96,7 @@ class HostFunction:
         self.frame: list[str] = []
         self.lines: list[str] = []
         self.count: int = 0
+        self.addresses: dict[int, str] = {}  # of arrays, by their numbers, where the function has them as values
 
     def all(self) -> list[str]:
         return [*self.frame, *self.lines]
