@@ -83,8 +83,37 @@ def differentiate(
     rules = {"forward": op, "setup_context": setup_context, "backward": backward, "vmap": vmap, "jvp": jvp}
     function = type(op._name, (torch.autograd.Function,), {word: staticmethod(rule) for word, rule in rules.items()})
     library = torch.library.Library(op._namespace, "FRAGMENT")
-    library.impl(op._name, function.apply, "FuncTorchDynamicLayerFrontMode")
+    library.impl(op._name, _under_transforms(torch, op, name, function), "FuncTorchDynamicLayerFrontMode")
     _kept[op._qualname].append(library)
+
+
+def _under_transforms(torch: Any, op: Any, name: str, function: Any) -> Callable[..., Any]:
+    """What calls of an op become under `torch.func`: an `autograd.Function`, which `functionalize` alone does not know."""
+    try:
+        kinds = torch._C._functorch.TransformType
+        stack = torch._C._functorch.get_interpreter_stack
+        interpreter = import_module("torch._functorch.pyfunctorch").retrieve_current_functorch_interpreter
+        functional = import_module("torch._subclasses.functional_tensor").FunctorchFunctionalizeAPI
+    except (ImportError, AttributeError):  # this PyTorch has them elsewhere
+        return function.apply
+
+    def call(*args: Any) -> Any:
+        active = [one.key() for one in stack()]  # from the outermost to the innermost
+        if active[-1] == kinds.Functionalize:
+            rule = functional(interpreter())
+            plain = rule.unwrap_tensors(args)
+            with rule.redispatch_to_next():
+                made = op(*plain)
+            return rule.wrap_tensors(made)
+        if active[-1] == kinds.Grad:
+            while active and active[-1] == kinds.Grad:
+                active.pop()
+            if active and active[-1] == kinds.Functionalize:
+                what = "torch.func.functionalize of a gradient"
+                raise BadCallArgument(kernel=name, what=what, hint="take the gradient of functionalize(f)")
+        return function.apply(*args)
+
+    return call
 
 
 def no_forward_mode(name: str, instead: str) -> BadCallArgument:

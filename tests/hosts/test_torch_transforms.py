@@ -59,12 +59,23 @@ TRANSFORMS: dict[str, Callable[[Function], Any]] = {
     "vmap of grad": lambda f: func.vmap(func.grad(lambda x: f(x).sin().sum()))(torch.stack([A, C])),
     "grad of vmap": lambda f: func.grad(lambda x: func.vmap(f)(x).sin().sum())(torch.stack([A, C])),
     "vmap of nothing": lambda f: func.vmap(f)(torch.stack([A, C])[:0]),
+    "functionalize": lambda f: func.functionalize(f)(A),
+    "grad of functionalize": lambda f: func.grad(func.functionalize(lambda x: f(x).sin().sum()))(A),
+    "functionalize of vmap": lambda f: func.functionalize(func.vmap(f))(torch.stack([A, C])),
+    "vmap of functionalize": lambda f: func.vmap(func.functionalize(f))(torch.stack([A, C])),
+    "functionalize of writes": lambda f: func.functionalize(lambda x: f(x.clone().mul_(2)).add_(1))(A),
+    "backward of functionalize": lambda f: differentiated(func.functionalize(lambda x: f(x).sin())),
     "compiled grad": lambda f: compiled(func.grad(lambda x: f(x).sin().sum()))(A),
     "compiled vmap": lambda f: compiled(func.vmap(f))(torch.stack([A, C])),
     "make_fx": lambda f: made_fx(f)(C),
     "jit.trace": lambda f: torch.jit.trace(f, A)(C),
     "mode": lambda f: counted(lambda: f(A)),
 }
+
+
+def differentiated(function: Function) -> Any:
+    x = A.clone().requires_grad_()
+    return torch.autograd.grad(function(x).sum(), x)[0]
 
 
 def compiled(function: Function) -> Function:
@@ -101,6 +112,16 @@ def test_an_error_of_a_launch_is_no_error_of_the_transform(monkeypatch: pytest.M
     monkeypatch.setattr(runtime, "call", fails)
     with pytest.raises(CudaError, match="what the driver says"):
         func.grad(lambda x: matmul(x).sin().sum())(A)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functionalize_of_a_gradient(name: str) -> None:
+    for taken in (func.grad, lambda f: func.grad(lambda x: func.grad(f)(x).sum())):
+        with pytest.raises(BadCallArgument, match=r"torch\.func\.functionalize of a gradient"):
+            func.functionalize(taken(lambda x: FUNCTIONS[name][0](x).sin().sum()))(A)
+    vmapped = func.functionalize(func.vmap(func.grad(lambda x: FUNCTIONS[name][0](x).sin().sum())))
+    wanted = func.vmap(func.grad(lambda x: FUNCTIONS[name][1](x).sin().sum()))
+    torch.testing.assert_close(vmapped(torch.stack([A, C])), wanted(torch.stack([A, C])))
 
 
 def test_several_results_in_vmap() -> None:
