@@ -36,6 +36,13 @@ def _built(folder: Path, *options: str) -> Path:
     return folder / "from_c"
 
 
+def _library(source: str, made: Path) -> None:
+    if sys.platform != "linux" or not shutil.which("gcc"):
+        pytest.skip("needs a C compiler on Linux")
+    options = ["-shared", "-fPIC", "-w", f"-Wl,-soname,{made.name}", "-o", str(made)]
+    subprocess.run(["gcc", *options, str(HERE / source), "-ldl", "-lm"], check=True)
+
+
 def _run(program: Path, **env: str) -> None:
     done = subprocess.run([program], capture_output=True, text=True, check=False, env={**os.environ, **env})
     assert done.returncode == 0, done.stdout + done.stderr
@@ -44,26 +51,43 @@ def _run(program: Path, **env: str) -> None:
 
 
 def test_the_example_on_the_test_driver(tmp_path: Path) -> None:
-    if sys.platform != "linux" or not shutil.which("gcc"):
-        pytest.skip("needs a C compiler on Linux")
-    driver = tmp_path / "libcuda.so.1"
-    play = tmp_path / "play.so"
-    for source, made in (("fake_cuda.c", driver), ("play_softmax.c", play)):
-        build = [
-            "gcc",
-            "-shared",
-            "-fPIC",
-            "-w",
-            f"-Wl,-soname,{made.name}",
-            "-o",
-            str(made),
-            str(HERE / source),
-            "-ldl",
-            "-lm",
-        ]
-        subprocess.run(build, check=True)
+    driver, play = tmp_path / "libcuda.so.1", tmp_path / "play.so"
+    _library("fake_cuda.c", driver)
+    _library("play_softmax.c", play)
     program = _built(tmp_path / "build", f"-DCUDA_DRIVER={driver}")
     _run(program, LD_LIBRARY_PATH=str(tmp_path), LD_PRELOAD=str(play))
+
+
+def test_threads_of_a_c_program(tmp_path: Path) -> None:
+    """One kernel that its entry launches itself, and one with a tensor map and a workspace."""
+
+    def added(x: Any, y: Any, o: Any) -> None:
+        at = kd.ds(kd.program_id(0) * 128, 128)
+        o[at] = x[at] + y[at]
+
+    def copied(x: Any, o: Any, smem: Any, barrier: Any, space: Any) -> None:
+        kd.copy_gmem_to_smem(x, smem, barrier)
+        kd.barrier_wait(barrier)
+        space[...] = smem[...]
+        o[...] = space[...]
+
+    _library("fake_cuda.c", tmp_path / "libcuda.so.1")
+    vector, square = Spec((1024,), kd.float32), Spec((64, 64), kd.float32)
+    scratch = (kd.SMEM((64, 64), kd.float32), kd.Barrier(), kd.GMEM((64, 64), kd.float32))
+    kernels = {
+        "added": kd.kernel(added, out_type=vector, grid=(8,)).lower(vector, vector, target="sm_90a"),
+        "copied": kd.kernel(copied, out_type=square, scratch_types=scratch).lower(square, target="sm_90a"),
+    }
+    assert kernels["copied"].kernel.workspaces
+    for name, stages in kernels.items():
+        stages.export(name, folder=tmp_path, c=True)
+    program = tmp_path / "threads"
+    parts = [HERE / "threads_from_c.c", *(tmp_path / f"{name}.o" for name in kernels)]
+    subprocess.run(["gcc", "-O1", "-pthread", f"-I{tmp_path}", "-o", program, *parts, "-ldl"], check=True)
+    for _ in range(5):  # each process loads the driver and the kernels anew
+        env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+        done = subprocess.run([program], capture_output=True, text=True, check=False, env=env, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.gpu
