@@ -23,7 +23,6 @@ DRIVER = (
     "cuLibraryGetKernel",
     "cuKernelGetFunction",
     "cuKernelSetAttribute",
-    "cuLaunchKernel",
     "cuLaunchKernelEx",
     "cuMemAllocAsync",
     "cuMemFreeAsync",
