@@ -27,6 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json")
     path = parser.parse_args().json
+    print(machine())
     x = torch.randn(8, 1024, 1024, 64, device="cuda")
     grid = torch.rand(8, 256, 256, 2, device="cuda") * 2 - 1
     cotangent = torch.randn(8, 256, 256, 64, device="cuda")
@@ -42,7 +43,6 @@ def main() -> None:
     checked = _relative(EXAMPLE.grid_sample(x, grid), torch_forward().permute(0, 2, 3, 1))
     grads, peer = EXAMPLE.grid_sample_backward(x, grid, cotangent), torch_backward()
     errors = [checked, _relative(grads[0], peer[0].permute(0, 2, 3, 1))]
-    print(machine())
     rows: list[dict[str, Any]] = []
     for name, ours, theirs, error in (
         ("forward", lambda: EXAMPLE.grid_sample(x, grid), torch_forward, errors[0]),
