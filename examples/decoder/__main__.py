@@ -78,6 +78,8 @@ def _check(options: Any) -> None:
         wrong = f"--dies is {dies}, and the ranks are 0 to {options.devices - 1}"
     elif given.get("save") and not Path(options.save).resolve().parent.is_dir():
         wrong = f"--save {options.save}: there is no such folder"
+    elif given.get("save") and Path(options.save).is_dir():
+        wrong = f"--save {options.save}: it is a folder"
     if wrong:
         raise model.RefusedError(wrong)
     try:
@@ -89,12 +91,11 @@ def _check(options: Any) -> None:
 def _run(options: Any) -> int:
     from . import model
 
+    asked = {n: x for n in ("vocab", "layers", "experts") if (x := getattr(options, n, None))}
     if options.weights:
-        sizes, weights = model.load(options.weights, options.device, options.vocab)
+        sizes, weights = model.load(options.weights, options.device, asked)
     else:
-        sizes = model.SIZES["small" if options.small else "large"]
-        changed = {n: getattr(options, n, None) for n in ("vocab", "layers", "experts")}
-        sizes = replace(sizes, **{n: x for n, x in changed.items() if x})
+        sizes = replace(model.SIZES["small" if options.small else "large"], **asked)
         with at_work(f"weights are made on {options.device}"):
             weights = model.new_weights(sizes, options.device)
     if options.command == "train":

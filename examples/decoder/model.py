@@ -70,20 +70,28 @@ def new_weights(sizes: Sizes, device: str, seed: int = 0) -> Weights:
 
 
 def save(path: str, sizes: Sizes, weights: Weights) -> None:
-    torch.save({"sizes": asdict(sizes), "weights": {n: w.detach().cpu() for n, w in weights.items()}}, path)
+    """Raises RefusedError where the file can't be written."""
+    try:
+        torch.save({"sizes": asdict(sizes), "weights": {n: w.detach().cpu() for n, w in weights.items()}}, path)
+    except (OSError, RuntimeError) as error:
+        raise RefusedError(f"--save {path}: {str(error).splitlines()[0]}") from None
 
 
-def load(path: str, device: str, vocab: int | None) -> tuple[Sizes, Weights]:
-    """What `save` wrote. Raises RefusedError where there is no such file, or its vocabulary is not `vocab`."""
+def load(path: str, device: str, asked: dict[str, int]) -> tuple[Sizes, Weights]:
+    """What `save` wrote. Raises RefusedError where there is no such file, or its sizes are not those that were asked for."""
     try:
         kept = torch.load(path, map_location=device, weights_only=True)
         sizes = Sizes(**kept["sizes"])
         weights = kept["weights"]
     except (OSError, EOFError, KeyError, TypeError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
         words = (str(error).splitlines() or ["it is empty"])[0]
+        if isinstance(error, pickle.UnpicklingError):
+            words = "it is no file of torch.save, or holds more than tensors"
         raise RefusedError(f"{path} holds no weights of this decoder: {words}") from None
-    if vocab is not None and vocab != sizes.vocab:
-        raise RefusedError(f"the weights in {path} have a vocabulary of {sizes.vocab} tokens, and --vocab is {vocab}")
+    for name, number in asked.items():
+        if number != (has := getattr(sizes, name)):
+            words = f"a vocabulary of {has} tokens" if name == "vocab" else f"{has} {name}"
+            raise RefusedError(f"the weights in {path} have {words}, and --{name} is {number}")
     return sizes, weights
 
 

@@ -142,6 +142,8 @@ def test_train(device: str, experts: str, capsys: pytest.CaptureFixture[str], tm
         assert main(small("serve", "--weights", kept, "--vocab", "50")) == 2
         said = capsys.readouterr().err
         assert f"the weights in {kept} have a vocabulary of 96 tokens, and --vocab is 50\n" in said
+        assert main(small("parallel", "--weights", kept, "--layers", "9")) == 2
+        assert f"the weights in {kept} have 2 layers, and --layers is 9\n" in capsys.readouterr().err
     else:
         assert main(small("serve", "--weights", kept)) == 2
         assert "serve takes weights of a gated network, and these are of 3 experts" in capsys.readouterr().err
@@ -223,6 +225,9 @@ BAD: list[tuple[list[str], str]] = [
     (["train", "--rate", "nan"], "--rate is nan, and has to be a number above 0"),
     (["train", "--vocab", "1"], "--vocab is 1, and has to be 2 or more"),
     (["train", "--save", "/no/folder/weights"], "--save /no/folder/weights: there is no such folder"),
+    (["train", "--save", "/"], "--save /: it is a folder"),
+    (["serve", "--weights", "/"], "/ holds no weights of this decoder: "),
+    (["serve", "--weights", "{noise}"], "{noise} holds no weights of this decoder: it is no file of torch.save"),
     (["train", "--device", "gpu"], "--device gpu: "),
     (["parallel", "--dies", "7"], "--dies is 7, and the ranks are 0 to 1"),
 ]
@@ -232,9 +237,10 @@ BAD: list[tuple[list[str], str]] = [
 def test_bad_input_is_one_line(
     command: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = {"tokens": tmp_path / "tokens", "words": tmp_path / "words"}
+    files = {name: tmp_path / name for name in ("tokens", "words", "noise")}
     files["tokens"].write_text("3 4 96 5")
     files["words"].write_text("three four")
+    files["noise"].write_bytes(bytes(range(1, 256)))
     first, *rest = (word.format(**files) for word in command)
     assert main(small(first, *rest)) == 2
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("decoder: ")]
