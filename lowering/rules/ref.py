@@ -146,7 +146,7 @@ def lower_store(ctx: Context, op: Store) -> None:
                 emit_store(ctx, space, place.address(coord), type.dtype, [names[i] for i in group], predicate)
         return []
 
-    width = place.width(op.access) if mask is None else 1
+    width = _shared(place, op.access, mask)
     if width == 1 or not op.view.masked or op.access.whole:
         run(width, bool(op.view.masked))
         return

@@ -49,6 +49,20 @@ def eight_halves(x: Any, out: Any) -> None:
     out[...] = v  # any: "st.global.v4.b32" x1
 
 
+@kernel(Spec((64, 128), bf16), out_type=Spec((64, 128), bf16))
+def masked_rows(x: Any, out: Any) -> None:
+    rows = kd.arange(64)[:, None] < 37
+    v = kd.load(x, ..., mask=rows)  # any: "ld.global.nc.v4.b32"; "@%p"; not "ld.global.nc.b16"
+    kd.store(out, ..., v, mask=rows)  # any: "st.global.v4.b32"; "@%p"; not "st.global.b16"
+
+
+@kernel(Spec((64, 128), bf16), out_type=Spec((64, 128), bf16))
+def masked_elements(x: Any, out: Any) -> None:
+    v = x[...]
+    columns = kd.broadcasted_iota(kd.int32, (64, 128), 1)
+    kd.store(out, ..., v, mask=columns < 37)  # any: "st.global.b16"; not "st.global.v"
+
+
 @kernel(Spec((1024,), f32), out_type=Spec((1024,), f32))
 def outputs_are_not_read_only(x: Any, out: Any) -> None:
     out[...] = x[...]
