@@ -147,6 +147,9 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
     scale = p.scale * LOG2E
     transforms = (kd.TilingTransform((8, 64)), kd.SwizzleTransform(128))
     ragged = opened or p.keys % t.block_kv != 0
+    # Elsewhere the wait for values would split the softmax, so it comes before. But then the assembler puts the wait for
+    # the product before the softmax, too, and two consumers are too few to hide that.
+    early = opened and t.consumers != 2
 
     tiles, blocks = kd.cdiv(p.queries, tile), kd.cdiv(p.keys, t.block_kv)
     groups = p.batch * p.heads * p.splits
@@ -314,12 +317,12 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
             x = kd.wgmma_accumulator_load(s_acc, wait_n=1)
             kd.barrier_arrive(s["k_consumed"].at[following])
             x = masked(x, index)
-            if opened:
-                kd.barrier_wait(s["v_loaded"].at[following])  # elsewhere this wait would split the softmax
+            if early:
+                kd.barrier_wait(s["v_loaded"].at[following])
             fresh, fade, top, total = softmax(x, top, total)
             # the softmax runs beside the product, because the assembler moves no instruction across a barrier's loop
             fresh, fade, top, total = kd.optimization_barrier(fresh, fade, top, total)
-            if not opened:
+            if not early:
                 kd.barrier_wait(s["v_loaded"].at[following])
             kd.wgmma_wait(0)
             kd.optimization_barrier(weights)  # the product, issued under a condition, reads their registers until here
