@@ -61,10 +61,11 @@ def finish_kernel(problem: AttentionProblem, config: AttentionBackwardConfig, wi
     several = next(n for n in (4, 5, 3, 2, 1) if tiles % n == 0)
 
     def any_lengths(dq_sum: Any, q: Any, dq: Any) -> None:
-        body(dq_sum, dq, kd.cdiv(q.shape[2], config.block_q))
+        body(dq_sum, dq, q.shape[0], kd.cdiv(q.shape[2], config.block_q))
 
-    def body(dq_sum: Any, dq: Any, steps: Any = all_steps) -> None:
-        step, tile = kd.program_id(0), kd.program_id(1) * several
+    def body(dq_sum: Any, dq: Any, batch: Any = p.batch, steps: Any = all_steps) -> None:
+        # the last sums first: they were added to last, and may still be in L2
+        step, tile = batch * p.heads * steps - 1 - kd.program_id(0), kd.program_id(1) * several
         head, first = kd.div(step, steps), kd.rem(step, steps) * config.block_q
         value = (dq_sum[kd.ds(step * tiles + tile, several)] * p.scale).astype(p.dtype)
         if wide:

@@ -173,9 +173,11 @@ def scored_finish_kernel(problem: ScoredProblem, config: AttentionBackwardConfig
         if p.opened:
             p = at_launch(p, s["q"], s["q"], None)
             steps = s["table"].shape[0] if p.ragged else kd.cdiv(p.queries, m)
-        place = ScorePlace.of(p, kd.program_id(0), kd.program_id(1), s)
-        tile = kd.program_id(2) * several
-        step = kd.program_id(0) * steps + first_step(p, config, place) + place.number
+        # the last heads first: their sums were added to last, and may still be in L2
+        lines = p.heads * (1 if p.ragged else p.batch) * steps - 1 - kd.program_id(0)
+        head, tile = kd.div(lines, steps), kd.program_id(1) * several
+        place = ScorePlace.of(p, head, kd.rem(lines, steps), s)
+        step = head * steps + first_step(p, config, place) + place.number
         value = (dq_sum[kd.ds(step * tiles + tile, several)] * p.scale).astype(p.dtype)
         if narrow:
             value = value.transpose(0, 2, 1).reshape(several * EIGHT, dim)
@@ -191,7 +193,7 @@ def scored_finish_kernel(problem: ScoredProblem, config: AttentionBackwardConfig
     made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct(p.shape(p.heads, p.queries, p.dim), p.dtype),
-        grid=(heads, all_steps, tiles // several),
+        grid=(heads * all_steps, tiles // several),
         shapes=_row_shapes(p, names, 1, {0: (kd.Dim("sums"), dim if narrow else m, EIGHT)}),
         name="attention_backward_scored_finish",
     )
