@@ -17,7 +17,7 @@ from .attention_score import Score
 from .latest import Launch
 
 TABLE_LANES = 128
-ELEMENTS = 4096  # elements of a mask that a block computes at a time
+ELEMENTS = 16384  # elements of a mask that a block computes at a time
 LIST_LANES = 128  # flags of blocks that are counted at a time
 PROBED = 16  # queries, keys and extents of arrays in the trace that finds what a mask depends on
 KEPT = 8  # lists, one for each device that a plan was run on
