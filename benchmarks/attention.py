@@ -38,6 +38,7 @@ from .harness import interleaved, machine
 
 Run = Callable[[], Any]
 CUDNN, FLASH = SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION
+EFFICIENT = SDPBackend.EFFICIENT_ATTENTION
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,22 @@ class Work:
     causal: bool
     backward: bool = False
     deterministic: bool = False
-    by_position: bool = False  # memory is (batch, length, heads, dim)
+    memory: str = ""  # or "strided": (batch, length, heads, dim); "packed": the same with gaps between positions
+    value_dim: int = 0  # of values, if it differs
+    bias: str = ""  # or "full", or "heads": one for all batches
 
     @property
     def name(self) -> str:
         heads = f"H{self.heads}" if self.heads == self.kv_heads else f"H{self.heads}/{self.kv_heads}"
         length = f"S{self.queries}" if self.queries == self.keys else f"S{self.queries}x{self.keys}"
-        words = [f"B{self.batch} {heads} {length} d{self.dim}", "causal" if self.causal else "full"]
-        words += ["backward"] * self.backward + ["deterministic"] * self.deterministic + ["strided"] * self.by_position
-        return " ".join(words)
+        dims = f"d{self.dim}" + (f"/{self.value_dim}" if self.value_dim else "")
+        words = [f"B{self.batch} {heads} {length} {dims}", "causal" if self.causal else "full"]
+        words += ["backward"] * self.backward + ["deterministic"] * self.deterministic
+        return " ".join([*words, *filter(None, (self.memory, self.bias and f"bias {self.bias}"))])
+
+    @property
+    def v_dim(self) -> int:
+        return self.value_dim or self.dim
 
     @property
     def flops(self) -> float:
@@ -69,7 +77,7 @@ class Work:
         if self.causal:  # query i sees keys 0 to i
             seen = min(self.queries, self.keys)
             pairs = seen * seen / 2 + (self.queries - seen) * self.keys
-        return 4.0 * self.batch * self.heads * pairs * self.dim * (2.5 if self.backward else 1)
+        return 2.0 * self.batch * self.heads * pairs * (self.dim + self.v_dim) * (2.5 if self.backward else 1)
 
 
 def plain(
@@ -135,16 +143,29 @@ BACKWARD_CONFIGS = {
 # --- data and checks ------------------------------------------------------------------------------
 
 
-def tensor(work: Work, heads: int, length: int) -> Any:
+def tensor(work: Work, heads: int, length: int, dim: int = 0) -> Any:
     """Random normal bf16 of shape (batch, heads, length, dim)."""
-    if work.by_position:
-        return torch.randn(work.batch, length, heads, work.dim, device="cuda").bfloat16().transpose(1, 2)
-    return torch.randn(work.batch, heads, length, work.dim, device="cuda").bfloat16()
+    dim = dim or work.dim
+    if work.memory:
+        more = heads if work.memory == "packed" else 0
+        made = torch.randn(work.batch, length, heads + more, dim, device="cuda").bfloat16()
+        return made[:, :, :heads].transpose(1, 2)
+    return torch.randn(work.batch, heads, length, dim, device="cuda").bfloat16()
 
 
-def weights_of(work: Work, q: Any, k: Any, lse: Any, rows: Any, columns: Any) -> Any:
-    """float64 weights of queries `rows` and keys `columns`, given their vectors and the sums of the rows."""
+def bias_of(work: Work) -> Any:
+    """A bias of the scores, or None."""
+    if not work.bias:
+        return None
+    batch = work.batch if work.bias == "full" else 1
+    return torch.randn(batch, work.heads, work.queries, work.keys, device="cuda").bfloat16()
+
+
+def weights_of(work: Work, q: Any, k: Any, lse: Any, rows: Any, columns: Any, bias: Any = None) -> Any:
+    """float64 weights of queries `rows` and keys `columns`, given their vectors, the sums of the rows and their bias."""
     scores = q.double() @ k.double().T / math.sqrt(work.dim)
+    if bias is not None:
+        scores += bias[rows][:, columns].double()
     if work.causal:
         scores.masked_fill_(columns[None] > rows[:, None], -math.inf)
     return torch.exp(scores - (torch.logsumexp(scores, 1) if lse is None else lse.double())[:, None])
@@ -157,11 +178,11 @@ def distance(got: Any, expected: Any, bound: float, word: str) -> float:
     return error
 
 
-def check_forward(work: Work, out: Any, q: Any, k: Any, v: Any) -> float:
+def check_forward(work: Work, out: Any, q: Any, k: Any, v: Any, bias: Any = None) -> float:
     """Relative error of sampled queries of the last head against float64."""
     rows = torch.arange(0, work.queries, max(1, work.queries // 64), device="cuda")
     keys = torch.arange(work.keys, device="cuda")
-    weights = weights_of(work, q[-1, -1, rows], k[-1, -1], None, rows, keys)
+    weights = weights_of(work, q[-1, -1, rows], k[-1, -1], None, rows, keys, None if bias is None else bias[-1, -1])
     assert not out.isnan().any()
     return distance(out[-1, -1, rows], weights @ v[-1, -1].double(), 6e-3, "out")
 
@@ -179,7 +200,7 @@ def check_backward(work: Work, grads: Any, dout: Any, q: Any, k: Any, v: Any, ou
     ds = weights * (dout[-1, -1, some].double() @ v[-1, -1].double().T - delta[-1, some][:, None])
     errors = [distance(dq[-1, -1, some], ds @ k[-1, -1].double() * scale, 8e-3, "dq")]
     few = keys[:: max(1, work.keys // 64)]
-    dk_sum, dv_sum = (torch.zeros(len(few), work.dim, device="cuda", dtype=torch.float64) for _ in range(2))
+    dk_sum, dv_sum = (torch.zeros(len(few), n, device="cuda", dtype=torch.float64) for n in (work.dim, work.v_dim))
     for head in range(work.heads - group, work.heads):
         weights = weights_of(work, q[-1, head], k[-1, -1, few], lse[-1, head], rows, few)
         ds = weights * (dout[-1, head].double() @ v[-1, -1, few].double().T - delta[head][:, None])
@@ -193,13 +214,13 @@ def check_backward(work: Work, grads: Any, dout: Any, q: Any, k: Any, v: Any, ou
 # --- what is timed --------------------------------------------------------------------------------
 
 
-def torch_run(work: Work, backend: Any, q: Any, k: Any, v: Any, dout: Any) -> Run:
+def torch_run(work: Work, backend: Any, q: Any, k: Any, v: Any, dout: Any, bias: Any = None) -> Run:
     """torch's attention, or its gradients."""
 
     def forward(*inputs: Any) -> Any:
         with sdpa_kernel(backend):
             return torch.nn.functional.scaled_dot_product_attention(
-                *inputs, is_causal=work.causal, enable_gqa=work.heads != work.kv_heads
+                *inputs, bias, is_causal=work.causal, enable_gqa=work.heads != work.kv_heads
             )
 
     if not work.backward:
@@ -209,8 +230,8 @@ def torch_run(work: Work, backend: Any, q: Any, k: Any, v: Any, dout: Any) -> Ru
     return lambda: torch.autograd.grad(out, inputs, dout, retain_graph=True)
 
 
-def forward_run(work: Work, config: Any, q: Any, k: Any, v: Any, result: Any) -> Run:
-    return lambda: kd.library.attention(q, k, v, causal=work.causal, config=config, out=result)
+def forward_run(work: Work, config: Any, q: Any, k: Any, v: Any, result: Any, bias: Any = None) -> Run:
+    return lambda: kd.library.attention(q, k, v, causal=work.causal, bias=bias, config=config, out=result)
 
 
 def gradients_run(work: Work, config: Any, arrays: tuple[Any, ...]) -> Run:
@@ -221,10 +242,10 @@ def gradients_run(work: Work, config: Any, arrays: tuple[Any, ...]) -> Run:
 def variants_of(work: Work, configs: list[Any], backends: dict[str, Any]) -> tuple[dict[str, Run], float]:
     """What to time, checked, and the largest error of ours."""
     q = tensor(work, work.heads, work.queries)
-    k, v = (tensor(work, work.kv_heads, work.keys) for _ in range(2))
-    dout = torch.randn_like(q)
-    out, lse = kd.library.attention(q, k, v, causal=work.causal, return_lse=True)
-    error = check_forward(work, out, q, k, v)
+    k, v = (tensor(work, work.kv_heads, work.keys, dim) for dim in (work.dim, work.v_dim))
+    dout, bias = tensor(work, work.heads, work.queries, work.v_dim), bias_of(work)
+    out, lse = kd.library.attention(q, k, v, causal=work.causal, bias=bias, return_lse=True)
+    error = check_forward(work, out, q, k, v, bias)
     variants: dict[str, Run] = {}
     for config in configs:
         if work.backward:
@@ -234,15 +255,15 @@ def variants_of(work: Work, configs: list[Any], backends: dict[str, Any]) -> tup
             again = [run() for _ in range(2)] if work.deterministic else []
             assert all(torch.equal(a, b) for other in again for a, b in zip(first, other, strict=True)), "other bits"
         else:
-            result = torch.full_like(q, float("nan"))
-            run = forward_run(work, config, q, k, v, result)
+            result = torch.full_like(dout, float("nan"))
+            run = forward_run(work, config, q, k, v, result, bias)
             run()
-            error = max(error, check_forward(work, result, q, k, v))
+            error = max(error, check_forward(work, result, q, k, v, bias))
         variants["ours" if config is None else described(config)] = run
     torch.use_deterministic_algorithms(work.deterministic, warn_only=True)
     for name, backend in backends.items():
         try:
-            run = torch_run(work, backend, q, k, v, dout)
+            run = torch_run(work, backend, q, k, v, dout, bias)
             run()
             variants[name] = run
         except RuntimeError as wrong:
@@ -298,14 +319,18 @@ def random_works(seed: int) -> Iterator[Work]:
         queries = rng.choice((128, 197, 512, 1000, 1024, 2048, 4096, 8192))
         keys = queries if rng.random() < 0.6 else rng.choice((128, 333, 1024, 4096, 16384))
         batch = rng.choice((1, 2, 4, 8, 32))
-        if batch * kv_heads * group * queries * keys > 2**33:
-            continue
+        pairs = batch * kv_heads * group * queries * keys
+        backward, bias = rng.random() < 0.5, ""
         causal = queries == keys and rng.random() < 0.5
-        backward = rng.random() < 0.5
-        dim = rng.choice((64, 128, 128, 192, 256))
-        yield Work(
-            batch, kv_heads * group, kv_heads, queries, keys, dim, causal, backward, by_position=rng.random() < 0.3
-        )
+        dim, value_dim = rng.choice((64, 128, 128, 192, 256)), 0
+        if rng.random() < 0.3:  # those that few kernels are written for
+            dim, value_dim = rng.choice(((32, 0), (72, 0), (80, 0), (96, 0), (112, 0), (160, 0), (224, 0), (192, 128)))
+        if not causal and not backward and keys % 8 == 0 and rng.random() < 0.3:
+            bias = rng.choice(("full", "heads"))
+        memory = rng.choice(("strided", "packed")) if rng.random() < 0.3 else ""
+        if pairs <= (2**31 if bias else 2**33):
+            shape = batch, kv_heads * group, kv_heads, queries, keys, dim
+            yield Work(*shape, causal, backward, memory=memory, value_dim=value_dim, bias=bias)
 
 
 def jobs(args: Any) -> Iterator[tuple[Work, list[Any], dict[str, Any]]]:
@@ -313,7 +338,7 @@ def jobs(args: Any) -> Iterator[tuple[Work, list[Any], dict[str, Any]]]:
     what = set(args.what)
     if "random" in what:
         for work in random_works(args.seed):
-            yield work, [None], {"cudnn": CUDNN, "flash": FLASH}
+            yield work, [None], {"cudnn": CUDNN, "flash": FLASH, "efficient": EFFICIENT}
     forward, backward = (word in what or not what - {"configs"} for word in ("forward", "backward"))
     if "configs" in what:
         forward = forward and "backward" not in what
