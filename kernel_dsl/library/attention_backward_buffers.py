@@ -61,6 +61,8 @@ class WalkBuffers:
         self.part: int = self.own_tiles // config.dq_parts  # tiles of a copy
         count = splits_dim() if self.opened and self.splitting else config.splits
         self.grid: Any = p.batch * p.kv_heads * self.blocks * count
+        # whether one block has all keys: then each step is in this block alone, and its gradient needs no sum
+        self.alone: bool = not self.opened and self.blocks == 1
         self.turned: bool = False  # whether the gradients of scores are in SMEM as (queries, keys)
         self.together: int = 1
         if not self.opened:
@@ -129,7 +131,8 @@ class WalkBuffers:
         """
         p, like = self.p, [kd.ShapeDtypeStruct(shape, self.p.dtype) for shape in self._key_shapes()]
         lines = self._sum_lines()
-        sums = kd.ShapeDtypeStruct((lines, self.steps, self.tiles, self.lines, LINE), kd.float32, init=0)
+        shape = lines, self.steps, self.tiles, self.lines, LINE
+        sums = kd.ShapeDtypeStruct(shape, kd.float32, init=None if self.alone else 0)
         parts: list[Any] = []
         if self.splitting:
             count = splits_dim() if self.opened else self.t.splits

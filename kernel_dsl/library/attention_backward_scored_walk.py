@@ -82,6 +82,11 @@ class ScoredWalk(Walk):
         self.names: list[str] = walk_extras(problem, listed)
         if problem.ragged and config.in_turn:  # all warps clear the rows at the end of a sequence
             self.adders, self.registers = True, (232, 24)
+        score = problem.score
+        every = (
+            score.causal != "bottom_right" and score.window is None and score.mask_mod is None and not problem.ragged
+        )
+        self.alone: bool = self.alone and every  # elsewhere the block may have no step for some queries
         if problem.ragged:
             self.splitting: bool = False
             self.blocks: Any = lines_of(problem) if problem.opened else ragged_tiles(problem, keys, problem.keys)

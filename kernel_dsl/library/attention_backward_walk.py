@@ -264,7 +264,8 @@ class Walk(WalkBuffers):
         tile, line = (0, me * lines) if self.by_row else (me * self.own_tiles, 0)
         here = kd.ds(tile + i * self.part, self.part), kd.ds(line, lines)
         target = dq_sum.at[(*self.sum_of(block, step), *here)]
-        kd.copy_smem_to_gmem(s["dq_smem"][1].at[me * t.dq_slots + i % t.dq_slots], target, reduction_op="add")
+        reduction = None if self.alone else "add"
+        kd.copy_smem_to_gmem(s["dq_smem"][1].at[me * t.dq_slots + i % t.dq_slots], target, reduction_op=reduction)
 
     # --- results -----------------------------------------------------------------------------------
 

@@ -90,6 +90,7 @@ SHAPES = [
     (1, 1, 1, 80, 70, 192, True),
     (1, 1, 1, 1, 77, 128, False),
     (1, 1, 1, 77, 1, 64, True),
+    (1, 2, 1, 190, 77, 128, True),
 ]
 
 
@@ -100,6 +101,19 @@ SHAPES = [
 def test_gradients(shape: Any, interpret: Any, rng: Any) -> None:
     """What is chosen, under each schedule."""
     check(rng, shape, bf16, interpret)
+
+
+@pytest.mark.parametrize(("dim", "keys", "options", "alone"), [
+    (64, 128, {}, True), (64, 129, {}, False), (128, 77, {"causal": True}, True), (256, 64, {}, True), (256, 65, {}, False),
+    (96, 77, {}, True), (128, 77, {"softcap": 20.0}, True), (128, 77, {"causal": "bottom_right"}, False),
+    (128, 77, {"window": 8}, False), (128, 77, {"mask_mod": lambda b, h, i, j: i > 8}, False),
+], ids=lambda x: "-".join(x) if isinstance(x, dict) else str(x))  # fmt: skip
+def test_a_block_with_all_keys_adds_to_no_sum(dim: int, keys: int, options: Any, alone: bool) -> None:
+    """Otherwise other blocks add to the queries' gradient, or no block has a step for some queries."""
+    q, k = (kd.ShapeDtypeStruct((1, 2, n, dim), kd.bfloat16) for n in (300, keys))
+    lse = kd.ShapeDtypeStruct((1, 2, 300), kd.float32)
+    main = attention_backward.lower(q, q, k, k, q, lse, target="sm_90a", **options)[1]
+    assert ("cp.reduce.async.bulk" not in main.ptx) == alone
 
 
 @pytest.mark.tma
