@@ -175,6 +175,9 @@ class _Forward(ScoredTiles):
                 fresh, fade, top, total = kd.optimization_barrier(fresh, fade, top, total)
             if not early:
                 kd.barrier_wait(s["v_loaded"].at[following])
+            if listed(p) and t.consumers == 2:
+                # no sum is below 0, so this stores nothing; but the assembler puts the sums before the wait
+                kd.store(q_tile, (slice(None), kd.ds(0, 8)), total.astype(p.scored_dtype), mask=total < 0)
             kd.wgmma_wait(0)
             kd.optimization_barrier(weights)  # the product, issued under a condition, read their registers until here
             kd.barrier_arrive(s["v_consumed"].at[slot], number > begin)
