@@ -174,7 +174,8 @@ def showing(p: Problem, packings: Any, side: int) -> tuple[Problem, Any]:
     pack = packings[side]
     if pack is None or (p.b_transposed if side else not p.a_transposed):
         return p, packings
-    turned = replace(pack, rows=pack.columns, columns=pack.rows, turned=not pack.turned)
+    across = bool(pack.scaled) and not pack.across
+    turned = replace(pack, rows=pack.columns, columns=pack.rows, turned=not pack.turned, across=across)
     if side:
         return replace(p, b_transposed=True), (packings[0], turned)
     return replace(p, a_transposed=False), (turned, packings[1])

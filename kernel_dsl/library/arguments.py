@@ -14,8 +14,9 @@ from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.errors import BadCallArgument, LibraryDType
 
 from ..refs import strides_of
-from .checks import axes_of, check_array, refuse, refuse_shape, scale_axes, shapes_together
+from .checks import axes_of, broadcasts, check_array, refuse, refuse_shape, scale_axes, shapes_together
 from .families import Family, default_out, family
+from .int4 import widened_dtype
 from .operands import Operand, array_address, element_strides, is_transposed, operand, why_not_tma
 from .persistent_matmul import MatmulConfig
 from .problem import Axes, EpilogueStep, Problem, is_full
@@ -76,7 +77,7 @@ class MatmulOptions(NamedTuple):
         """The key of a call: calls with equal keys launch the same kernels for arrays of this kind."""
         return (
             self.out_dtype, self.activation, self.precision, self.epilogue, self.gated, self.absmax, self.config,
-            getattr(b, "form", None), type(self.c), type(self.scale), type(self.a_scale), type(self.residual),
+            _packed_form(b), type(self.c), type(self.scale), type(self.a_scale), type(self.residual),
             type(self.out_scale), form_of(b), form_of(self.operands), None if self.bias is None else form_of(self.bias),
             None if self.b_scale is None else form_of(self.b_scale),
         )  # fmt: skip
@@ -85,6 +86,13 @@ class MatmulOptions(NamedTuple):
     def listed(self) -> tuple[Any, ...]:
         """The operands of the epilogue."""
         return tuple(self.operands) if isinstance(self.operands, (tuple, list)) else (self.operands,)
+
+
+def _packed_form(b: Any) -> Any:
+    """The forms of packed matrices, None for arrays."""
+    if isinstance(b, (tuple, list)):
+        return tuple([getattr(x, "form", None) for x in cast("Sequence[Any]", b)])
+    return getattr(b, "form", None)
 
 
 def form_of(x: Any) -> Any:
@@ -142,7 +150,7 @@ def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
     left, right = operand(a, rows_last=False), alike([operand(x, rows_last=True) for x in rights])
     group = getattr(rights[0], "group", 0)
     # bytes beside 4-bit numbers become bfloat16, which holds them exactly
-    dtype = kd.bfloat16 if group and left.dtype.itemsize == 1 else left.dtype
+    dtype = widened_dtype(left.dtype) if group else left.dtype
     how = family(dtype, right.dtype, o.precision)
     shape = (*batch, left.rows, right.rows)
     out_dtype = out_dtype_of(o, dtype, right.dtype)
@@ -150,8 +158,7 @@ def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
     made = _steps(o, shape, left.depth)
     own, steps = made.own, made.steps
     if any(made.blocks.values()) and how.a.itemsize + how.b.itemsize > 2:
-        what = f"scales by blocks of K for {left.dtype} and {'numbers of 4 bits' if group else right.dtype}"
-        raise refuse(what, "they are for products of 8 bits by 8 bits")
+        left, right, how = _scaled_while_packed(left, right, how, made, bool(group))
     turns = (not left.along_k, right.along_k)
     folded: tuple[int, ...] = ()
     if batch and _folds(a, left, right, batch, made.arrays, out):
@@ -160,6 +167,7 @@ def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
         own = [_folded(s) for s in own]
         steps = _folded(steps)
         made.leading.clear()
+        left = replace(left, scaled_batch=())
     sparse = hasattr(a, "meta")
     lying: tuple[int, ...] = ()
     flipped = o.gated is None and not any(made.blocks.values()) and not sparse and _by_columns(out)
@@ -168,11 +176,13 @@ def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
         lying = tuple(i for i, axes in enumerate(operands) if is_full(axes))
         left, right, how = right, left, replace(how, a=how.b, b=how.a)
         own, steps = [[s.turned for s in own[0]]], [s.turned for s in steps]
+    by_steps = not left.scaled and not right.scaled
     p = Problem(
         left.rows, right.rows, left.depth, how.a, how.b, out_dtype,
         batch=batch, a_batch=left.batch, b_batch=right.batch, thrice=how.thrice,
-        a_scaled=made.blocks["a_scale"] == "rows", b_scaled=made.blocks["b_scale"],
-        a_scale_batch=made.leading.get("a_scale", ()), b_scale_batch=made.leading.get("b_scale", ()),
+        a_scaled=by_steps and made.blocks["a_scale"] == "rows", b_scaled=made.blocks["b_scale"] if by_steps else "",
+        a_scale_batch=made.leading.get("a_scale", ()) if by_steps else (),
+        b_scale_batch=made.leading.get("b_scale", ()) if by_steps else (),
         promoted=how.promoted and not any(made.blocks.values()),
         int4=group, int4_zeros=getattr(rights[0], "zeros", None) is not None, sparse=sparse,
     )  # fmt: skip
@@ -183,6 +193,32 @@ def request(a: Any, b: Any, o: MatmulOptions, out: Any) -> Request:
         gate = EpilogueStep("gate", function=function, word="" if function else str(o.gated))
         p = replace(p, gate=gate, gated=(tuple(own[0]), tuple(own[1])), steps=tuple(steps))
     return Request(stored(p, out, flipped), left, right, how, turns, flipped, folded, made.moved, lying)
+
+
+def _scaled_while_packed(
+    left: Operand, right: Operand, how: Family, made: _Steps, packed: bool
+) -> tuple[Operand, Operand, Family]:
+    """Operands of 8 bits that are multiplied by their scales when they are widened, and their family.
+
+    Raises `BadCallValue`, `LibraryShape`. `packed`: b has numbers of 4 bits.
+    """
+    wide = max((how.a, how.b), key=lambda dtype: dtype.itemsize)
+    sides: list[Operand] = []
+    for name, o in (("a_scale", left), ("b_scale", right)):
+        form = made.blocks[name]
+        if not form:
+            sides.append(o)
+            continue
+        own = "numbers of 4 bits" if packed and o is right else str(o.dtype)
+        if o.dtype.itemsize > 1 or (packed and o is right) or not wide.is_float:
+            raise refuse(f"{name} by blocks of K for {own}", "such scales are for operands of 8 bits")
+        outer = made.leading[name]
+        if outer is None or len(outer) > len(o.batch) or not broadcasts(outer, o.batch):
+            what = f"{name} has leading axes {outer or 'of two kinds'}, and its matrix {o.batch}"
+            raise refuse_shape(what, "give the matrix these axes, too")
+        sides.append(replace(o, scaled=form, scaled_batch=tuple(n != 1 for n in outer)))
+    a, b = (wide if o.scaled else dtype for o, dtype in zip(sides, (how.a, how.b), strict=True))
+    return sides[0], sides[1], replace(how, a=a, b=b)
 
 
 def check_result(out: Any, shape: tuple[int, ...], dtype: DType) -> None:

@@ -10,7 +10,7 @@ from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
 
 from .epilogue import GATES
-from .families import FP8, PRECISIONS
+from .families import BYTES, FP8, PRECISIONS
 from .int4_numbers import BLOCK
 from .persistent_matmul import MatmulConfig, check_counts, check_tiles
 from .problem import Axes
@@ -68,13 +68,14 @@ def scale_axes(name: str, shape: tuple[int, ...], result: tuple[int, ...], depth
     blocks = -(-depth // DEPTH)
     forms = {"rows": (M, blocks)} if name == "a_scale" else {"blocks": (blocks, -(-N // DEPTH)), "columns": (blocks, N)}
     found = next((form for form, last in forms.items() if shape[-2:] == last), None)
-    if found is not None and _broadcasts(shape[:-2], result[:-2]):
+    if found is not None and broadcasts(shape[:-2], result[:-2]):
         return found
     said = [(), (extent,), wanted, *forms.values()]
     raise refuse_shape(f"{name} is {shape}", f"its shape is one of {', '.join(map(str, said))}")
 
 
-def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Whether leading axes broadcast to others."""
     return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(to), strict=False))
 
 
@@ -124,13 +125,17 @@ def check_options(o: Any) -> None:
 
 
 def check_packed(a: Any, b: Any, o: Any) -> None:
-    """Raise `BadCallArgument`, `BadCallValue` for arguments that a b of 4-bit integers excludes."""
+    """Raise `BadCallArgument`, `BadCallValue` for arguments that a b of 4-bit numbers, or a pair of such, excludes."""
     check_array(a, "a", "a is (..., M, K)")
-    if as_dtype(a.dtype) not in (kd.float16, kd.bfloat16, kd.int8, *FP8):
+    if as_dtype(a.dtype) not in (kd.float16, kd.bfloat16, *BYTES, *FP8):
         what = f"a is {as_dtype(a.dtype)} beside integers of 4 bits"
-        raise LibraryDType(kernel="matmul", what=what, hint="it is float16, bfloat16, int8 or float8")
+        raise LibraryDType(kernel="matmul", what=what, hint="it is float16, bfloat16, int8, uint8 or float8")
     if o.gated is not None:
-        raise refuse("gated beside integers of 4 bits", "multiply by each matrix, and gate by `epilogue`")
+        b = _packed_pair(b)
+    elif isinstance(b, (tuple, list)):
+        raise BadCallArgument(
+            kernel="matmul", what=f"b is a {type(cast('Any', b)).__name__}", hint="a pair is for `gated`"
+        )
     if o.precision not in (None, "highest"):
         raise refuse(f"precision={shown(o.precision)} beside integers of 4 bits", "leave it out")
     depths = (BLOCK, 2 * BLOCK) if b.group % (2 * BLOCK) == 0 else (BLOCK,)
@@ -139,6 +144,21 @@ def check_packed(a: Any, b: Any, o: Any) -> None:
         raise refuse(what, f"tile_k={BLOCK}, or {2 * BLOCK} that share scales, and nothing in turns")
     if a.shape[-1] != b.shape[0]:
         raise refuse_shape(f"a is {tuple(a.shape)} and b is {b.shape}", "the columns of a are the rows of b")
+
+
+def _packed_pair(b: Any) -> Any:
+    """The second of two matrices of 4-bit numbers. Raises `BadCallArgument`, `LibraryShape`."""
+    hint = "a pair of packed matrices: the gate's, and the gated one"
+    pair: Any = b if isinstance(b, (tuple, list)) else (b,)
+    if len(pair) != 2 or type(pair[0]) is not type(pair[1]):
+        words = "a pair" if len(pair) == 2 else f"a {type(b).__name__}"
+        kinds = " of " + " and ".join(type(x).__name__ for x in pair) if len(pair) == 2 else ""
+        raise BadCallArgument(kernel="matmul", what=f"gated, and b is {words}{kinds}", hint=hint)
+    one, other = pair
+    if one.form != other.form:
+        what = f"b is a pair of {one.shape} in groups of {one.group} and {other.shape} in groups of {other.group}"
+        raise refuse_shape(what, "pack both in the same way: one shape, one group, zeros for both or for none")
+    return one
 
 
 def check_sparse(a: Any, b: Any, o: Any) -> None:

@@ -33,7 +33,7 @@ _first = FirstSizes()
 class PackedInt4:
     """A matrix (K, N) of 4-bit integers that `pack_int4` made.
 
-    `matmul` takes it as b beside an a of float16 or bfloat16.
+    `matmul` takes it as b beside an a of float16, bfloat16 or 8 bits.
 
     Element (k, n) is (q - zero) * scale, q from 0 to 15. `data`: int8 (N, ceil(K/64) * 32), q of rows 32 i + 16 u + j and 32 i +
     16 u + j + 8 in the low and the high half of byte 16 i + 2 j + u, for j from 0 to 7 and u 0 or 1. `scales`: float32
@@ -77,6 +77,12 @@ class PackedInt4:
         kind = "unpack", self.group, self.zeros is not None, as_dtype(dtype)
         made = unpack_kernel(*_first.sizes(kind, MOST, K=(K, 1), N=(N, 1)), *kind[1:])(*self.arrays, **how)
         return made[:, :K].T
+
+
+def widened_dtype(dtype: Any) -> Any:
+    """The dtype that 4-bit numbers are widened to, for an a of this dtype."""
+    found = as_dtype(dtype)
+    return kd.bfloat16 if found.itemsize == 1 else found
 
 
 @cache

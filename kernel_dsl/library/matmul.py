@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from .arguments import MatmulOptions, Request, request
 from .checks import check_options, check_packed, check_pairs, check_sparse
 from .complex_product import ComplexPlan, complex_plan, is_complex
 from .differentiable import host_of
-from .int4 import PackedInt4
+from .int4 import PackedInt4, widened_dtype
 from .latest import UNSEEN, Latest, Launch, launching, seen_call, seen_launching
 from .operands import (
     array_address,
@@ -70,7 +70,7 @@ class MatmulPlan:
     if a's batch axes became rows. `peaks`: the result is a pair. `own`: for each right side, the operands of steps that
     `kernel` takes before all others. `simple`: there is one right side, and kernels take the matrices directly, except
     for `turns`. `extra`: whether steps have operands. `packed`: b is a `PackedInt4` or `PackedMxfp4`. `turned`: the
-    operands of steps whose last axes are exchanged.
+    operands of steps whose last axes are exchanged. `scaling`: operands are multiplied by `own` when they are packed.
     """
 
     kernel: Any
@@ -87,6 +87,7 @@ class MatmulPlan:
     extra: bool = True
     packed: bool = False
     turned: tuple[int, ...] = ()
+    scaling: bool = False
 
     def scales(self, extra: list[Any]) -> tuple[list[list[Any]], list[Any]]:
         """(for each right side the operands that `kernel` takes, all other operands of steps)."""
@@ -133,13 +134,13 @@ class MatmulPlan:
 
     def _launch(self, a: Any, rights: list[Any], extra: list[Any], out: Any, launch: Launch) -> Any:
         sides = self.sides(a, rights)
-        if self.pack is not None:
-            sides = self._packed(sides, launch)
         if self.folded:
             extra = [x.reshape(-1, x.shape[-1]) if len(getattr(x, "shape", ())) > 2 else x for x in extra]
         extra = self._lying(extra) if self.turned else extra
         into = self._into(out)
         own, extra = self.scales(extra)
+        if self.pack is not None:
+            sides = self._packed(sides, own, launch)
         own = self._with_packs(own, a, rights)
         if self.combine is None:
             result = launch(self.kernel, (*sides, *own[0], *extra), into)
@@ -160,19 +161,22 @@ class MatmulPlan:
         """The operands of steps in the form that kernels take."""
         return [turned(x) if i in self.turned else x for i, x in enumerate(extra)]
 
-    @staticmethod
-    def _with_packs(own: list[list[Any]], a: Any, rights: list[Any]) -> list[list[Any]]:
+    def _with_packs(self, own: list[list[Any]], a: Any, rights: list[Any]) -> list[list[Any]]:
         """The kernel's operands for each right side, with scales and zeros of 4-bit numbers, or a's metadata."""
-        b = rights[0]
+        own = [[] for _ in own] if self.scaling else own
         if isinstance(a, SparseMatrix):
             return [[a.meta, *mine] for mine in own]
-        return [[*b.arrays[1:], *own[0]]] if isinstance(b, PackedInt4) else own
+        if isinstance(rights[0], PackedInt4):
+            return [[*b.arrays[1:], *mine] for b, mine in zip(rights, own, strict=True)]
+        return own
 
-    def _packed(self, sides: list[Any], launch: Launch) -> list[Any]:
-        """The operands. One launch packs those that need it."""
+    def _packed(self, sides: list[Any], own: list[list[Any]], launch: Launch) -> list[Any]:
+        """The operands. One launch packs those that need it. `own`: for each right side the scales by blocks of K."""
         packings = [self.packings[0], *[self.packings[1]] * (len(sides) - 1)]
         wanted = [x for x, packing in zip(sides, packings, strict=True) if packing is not None]
-        made = launch(self.pack, wanted)
+        left, right = (p is not None and bool(p.scaled) for p in self.packings)
+        scales = [*([own[0][0]] if left else []), *([mine[-1] for mine in own] if right else [])]
+        made = launch(self.pack, [*wanted, *scales])
         rest = iter(made if len(wanted) > 1 else (made,))
         return [x if p is None else next(rest) for x, p in zip(sides, packings, strict=True)]
 
@@ -201,14 +205,14 @@ def check_packings(a: Any, b: Any, o: MatmulOptions) -> None:
         raise BadCallArgument(kernel="matmul", what=f"a is a {type(a).__name__}", hint=hint)
     if isinstance(a, SparseMatrix):
         check_sparse(a, b, o)
-    elif isinstance(b, PackedInt4):
+    elif packed_of(b):
         check_packed(a, b, o)
 
 
-def widened(dtype: Any) -> Any:
-    """The dtype that 4-bit numbers are widened to, for an a of this dtype."""
-    found = as_dtype(dtype)
-    return as_dtype("bfloat16") if found.itemsize == 1 else found
+def packed_of(b: Any) -> tuple[PackedInt4, ...]:
+    """The matrices of 4-bit numbers that b is, or has as a pair; empty if there are none."""
+    found = tuple(cast("Sequence[Any]", b)) if isinstance(b, (tuple, list)) else (b,)
+    return found if any(isinstance(x, PackedInt4) for x in found) else ()
 
 
 def _converts(x: Any, extra: list[Any]) -> bool:
@@ -228,9 +232,10 @@ class Matmul:
     These steps are applied to the sums, in this order:
 
     - `a_scale`: a factor for all, or (M,) or (M, 1) for each row; `b_scale`: for all, or (N,) or (1, N) for each
-      column; `scale`: a number or an array of one. Arrays are float32. For 8 bits by 8 bits also a factor for each
-      128 of K: `a_scale` (M, ceil(K/128)), `b_scale` (ceil(K/128), ceil(N/128)) or (ceil(K/128), N); sums are
-      float32 from one 128 to the next.
+      column; `scale`: a number or an array of one. Arrays are float32. Operands of 8 bits may also have a factor for
+      each 128 of K: `a_scale` (M, ceil(K/128)), `b_scale` (ceil(K/128), ceil(N/128)) or (ceil(K/128), N). For 8 bits
+      by 8 bits sums are float32 from one 128 to the next. Beside a wider float, or 4-bit numbers, the operand is
+      multiplied by its factors before the product, and rounded once, to the dtype that it is widened to.
     - `bias`: (N,), added to each row; `c`: broadcast to the result and added.
     - `gated`: b is a pair of matrices (K, N), or one (K, 2 N) whose columns belong to the two matrices in turn, and
       the result is gate(a @ b[0]) * (a @ b[1]): "swiglu", "geglu" (with erf), "reglu", "glu", or a function of the
@@ -247,14 +252,14 @@ class Matmul:
 
     `out_dtype`: by default the inputs' common dtype; bfloat16 for fp8, for 16-bit floats with `a_scale` or `b_scale`,
     and for 8-bit integers that are scaled or gated; int32 for other 8-bit integers. b may be a `PackedInt4` or
-    `PackedMxfp4` beside a of float16 or bfloat16: its numbers are widened in registers, rounded to the dtype of a; it
-    takes no `gated`, and a `config` has `tile_k=64`, or 128 if `group` is a multiple of that. An a of int8 or float8 is
-    first widened to bfloat16, which holds it exactly. a may be a `SparseMatrix`: see `sparse_matmul`. `precision`:
-    float32 products are exact by default; "tf32" rounds operands to tf32, "tf32x3" multiplies high and low parts of
-    them in tf32. Hopper's tensor cores keep 14 bits of fp8 products, and errors grow with K; with "highest", sums are
-    added in float32 after every 256 elements of K. `config`: a `MatmulConfig` for Hopper's fast kernel, in place of the
-    chosen one. `out`, `stream`, `interpret`: as for kernels; `out` may be `c` or `residual`, and may be stored by
-    columns. Operands that TMA and wgmma can't read are first copied to a workspace.
+    `PackedMxfp4`, or with `gated` a pair of such in one form, beside a of float16 or bfloat16: its numbers are widened
+    in registers, rounded to the dtype of a. A `config` then has `tile_k=64`, or 128 if `group` is a multiple of that.
+    An a of int8, uint8 or float8 is first widened to bfloat16, which holds it exactly. a may be a `SparseMatrix`: see
+    `sparse_matmul`. `precision`: float32 products are exact by default; "tf32" rounds operands to tf32, "tf32x3"
+    multiplies high and low parts of them in tf32. Hopper's tensor cores keep 14 bits of fp8 products, and errors grow
+    with K; with "highest", sums are added in float32 after every 256 elements of K. `config`: a `MatmulConfig` for
+    Hopper's fast kernel, in place of the chosen one. `out`, `stream`, `interpret`: as for kernels; `out` may be `c` or
+    `residual`, and may be stored by columns. Operands that TMA and wgmma can't read are first copied to a workspace.
 
     Raises `BadCallArgument` for wrong arrays, `BadCallValue` for shapes that don't fit, an `out` that is `a` or `b`,
     and a precision that the product can't have, and `NoCommonDType`. On Hopper wgmma (PTX ISA 9.7.15) and TMA
@@ -322,8 +327,9 @@ class Matmul:
         if isinstance(a, SparseMatrix):
             if not sparse_goes_fast(a, b, o, target_named(None)):
                 a = a.dense(stream=stream, interpret=interpret)
-        elif isinstance(b, PackedInt4) and not goes_fast(a, b, target_named(None)):
-            b = b.unpacked(widened(a.dtype), stream=stream, interpret=interpret)
+        elif (packed := packed_of(b)) and not all(goes_fast(a, x, target_named(None)) for x in packed):
+            made = tuple(x.unpacked(widened_dtype(a.dtype), stream=stream, interpret=interpret) for x in packed)
+            b = made[0] if gated is None else made
         plan, rights, extra = self._plan(a, b, o, None, out)
         if out is not None:
             result = out[0] if absmax else out
@@ -367,8 +373,9 @@ class Matmul:
         if isinstance(a, SparseMatrix):
             if not sparse_goes_fast(a, b, o, target_named(target)):
                 a = ShapeDtypeStruct(a.shape, a.dtype)
-        elif isinstance(b, PackedInt4) and not goes_fast(a, b, target_named(target)):
-            b = turned(ShapeDtypeStruct(b.shape[::-1], widened(a.dtype)))
+        elif (packed := packed_of(b)) and not all(goes_fast(a, x, target_named(target)) for x in packed):
+            made = tuple(turned(ShapeDtypeStruct(x.shape[::-1], widened_dtype(a.dtype))) for x in packed)
+            b = made[0] if gated is None else made
         plan, rights, extra = self._plan(a, b, o, target_named(target).name)
         return plan.lower(a, rights, extra, target)
 
@@ -459,7 +466,7 @@ def plan_by(r: Request, found: Route, blocks: int, chosen: bool = True) -> Matmu
         p.peaks, r.own,
         simple=not (pack or r.folded or p.gate or p.sparse or p.peaks or any(r.own)),
         extra=any(s.operands for s in (*p.all_steps, *sum(p.gated, ()))) or any(r.own),
-        packed=bool(p.int4), turned=r.turned,
+        packed=bool(p.int4), turned=r.turned, scaling=bool(r.left.scaled or r.right.scaled),
     )  # fmt: skip
 
 

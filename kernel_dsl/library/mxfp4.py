@@ -37,7 +37,7 @@ _first = FirstSizes()
 class PackedMxfp4(PackedInt4):
     """A matrix (K, N) of mxfp4 numbers that `pack_mxfp4` made.
 
-    `matmul` takes it as b beside an a of float16 or bfloat16.
+    `matmul` takes it as b beside an a of float16, bfloat16 or 8 bits.
 
     `data`: int8 (N, ceil(K/64) * 32), the codes of rows 32 i + 16 u + j and 32 i + 16 u + j + 8 in the low and the high half of
     byte 16 i + 2 j + u, for j from 0 to 7 and u 0 or 1.

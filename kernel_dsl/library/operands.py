@@ -24,6 +24,7 @@ class Operand:
     """Matrices (*batch, rows, depth) and their layout in memory: `rows` is the product's rows or columns, `depth` is K.
     `along_k`: neighbours in memory lie along K, otherwise along rows. `tma`: TMA can read them in place. `contiguous`:
     they have no gaps, and rows are multiples of 16 bytes. `piece`: neighbouring bytes that a lane can copy at once.
+    `scaled`, `scaled_batch`: scales that a packing multiplies it by, as in `Packing`.
     """
 
     dtype: DType
@@ -34,6 +35,8 @@ class Operand:
     tma: bool
     contiguous: bool
     piece: int = 16
+    scaled: str = ""
+    scaled_batch: tuple[bool, ...] = ()
 
     @property
     def bytes(self) -> int:

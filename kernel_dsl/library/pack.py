@@ -10,6 +10,7 @@ and lanes transpose elements in their registers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
@@ -20,6 +21,7 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .blocks import spread
 from .first_sizes import is_open
+from .scaled_product import DEPTH
 
 VECTOR, SECTOR = 16, 32  # bytes
 HELD, HELD_ONE_BY_ONE = (
@@ -36,7 +38,10 @@ class Packing:
     rows).
 
     `split`: the result holds each number as a sum of two of tf32's precision: first all high parts of a row, then all
-    low parts. `aligned`: the operand is contiguous, and its rows are multiples of a vector.
+    low parts. `aligned`: the operand is contiguous, and its rows are multiples of a vector. `scaled`: numbers are
+    multiplied by float32 scales, one for each 128 of K, which is the axis of columns, or of rows if `across`. Their form is
+    "rows" (outer axis, blocks of K), "columns" (blocks of K, outer axis) or "blocks" (blocks of K, blocks of 128 of the outer
+    axis). `scaled_batch`: for each leading axis of the scales, whether it follows the operand's.
     """
 
     rows: int
@@ -47,6 +52,9 @@ class Packing:
     turned: bool = False
     split: bool = False
     aligned: bool = True
+    scaled: str = ""
+    scaled_batch: tuple[bool, ...] = ()
+    across: bool = False
 
     @property
     def width(self) -> int:
@@ -70,6 +78,16 @@ class Packing:
     def source(self) -> tuple[Any, ...]:
         """The declared shape of the operand."""
         return (*self.batch, *((self.columns, self.rows) if self.turned else (self.rows, self.columns)))
+
+    @property
+    def scales(self) -> tuple[Any, ...]:
+        """The declared shape of the scales."""
+        mine = self.batch[len(self.batch) - len(self.scaled_batch) :]
+        leading = tuple(n if follows else 1 for n, follows in zip(mine, self.scaled_batch, strict=True))
+        outer = self.columns if self.across else self.rows
+        if self.scaled == "blocks" or not is_open(outer):
+            return (*leading, None, None)
+        return (*leading, outer, None) if self.scaled == "rows" else (*leading, None, outer)
 
     def of(self, source: Any) -> Packing:
         """The packing with the extents of the launch."""
@@ -98,7 +116,7 @@ class Packing:
 
 @cache
 def pack_kernel(packings: tuple[Packing, ...], early: bool = False) -> Any:
-    """The kernel `(*operands) -> results`, one for each; a tuple where there are several.
+    """The kernel `(*operands, *scales of those that are scaled) -> results`, one for each; a tuple where there are several.
 
     `early`: the next kernel starts while this one ends.
     """
@@ -107,34 +125,42 @@ def pack_kernel(packings: tuple[Packing, ...], early: bool = False) -> Any:
         if early:
             kd.griddepcontrol_launch_dependents()
         block, first = kd.program_id(0), 0
-        sources, outs = refs[: len(packings)], refs[len(packings) :]
+        sources, scales, outs = refs[: len(packings)], iter(refs[len(packings) :]), refs[-len(packings) :]
         for packing, source, out in zip(packings, sources, outs, strict=True):
             p = packing.of(source)
-            count = prod(p.tiles)
+            count, factors = prod(p.tiles), next(scales) if p.scaled else None
 
             @kd.when((block >= first) & (block < first + count))
-            def _(p: Packing = p, source: Any = source, out: Any = out, first: Any = first) -> None:
-                _pack(p, source, out, block - first)
+            def _(
+                p: Packing = p, source: Any = source, factors: Any = factors, out: Any = out, first: Any = first
+            ) -> None:
+                _pack(p, source, factors, out, block - first)
 
             first += count
 
+    declared = {i: p.source for i, p in enumerate(packings) if p.open}
+    scaled = [p for p in packings if p.scaled]
+    declared |= {i: p.scales for i, p in enumerate(scaled, len(packings)) if p.open}
     made = kd.kernel(
         body,
         out_type=packings[0].out if len(packings) == 1 else tuple(p.out for p in packings),
-        shapes={i: p.source for i, p in enumerate(packings) if p.open} or None,
+        shapes=declared or None,
         grid=(sum(prod(p.tiles) for p in packings),),
         name="matmul_pack",
     )
     return identified(made, packings, early)
 
 
-def _pack(p: Packing, source: Any, out: Any, number: Any) -> None:
+def _pack(p: Packing, source: Any, factors: Any, out: Any, number: Any) -> None:
     *batch, row, column = spread(number, p.tiles)
     layout = p.layout
     height, width = layout.padded
     rows, columns = kd.ds(row * height, height), kd.ds(column * width, width)
     part = source.at[(*batch, columns, rows)].T if p.turned else source.at[(*batch, rows, columns)]
-    x = kd.load(part, layout=layout).astype(p.to)
+    x = kd.load(part, layout=layout)
+    if p.scaled:
+        x = x.astype(kd.float32) * _factor(p, factors, batch, rows, columns)
+    x = x.astype(p.to)
     if not p.split:
         out[(*batch, rows, columns)] = x
         return
@@ -143,6 +169,18 @@ def _pack(p: Packing, source: Any, out: Any, number: Any) -> None:
     low = kd.where(kd.isfinite(high), rounded(x - high), 0.0)
     out[(*batch, rows, columns)] = high
     out[(*batch, rows, kd.ds(column * width + p.width, width))] = low
+
+
+def _factor(p: Packing, factors: Any, batch: Sequence[Any], rows: Any, columns: Any) -> Any:
+    """The scales of a tile, in a shape that broadcasts to it. A tile lies in one block of 128 along both axes."""
+    mine = batch[len(batch) - len(p.scaled_batch) :]
+    at = tuple(index if follows else 0 for index, follows in zip(mine, p.scaled_batch, strict=True))
+    outer, depth = (columns, rows) if p.across else (rows, columns)
+    block = kd.div(depth.start, DEPTH)
+    if p.scaled == "blocks":
+        return factors[(*at, block, kd.div(outer.start, DEPTH))]
+    found = factors[(*at, outer, block) if p.scaled == "rows" else (*at, block, outer)]
+    return found[None, :] if p.across else found[:, None]
 
 
 def rounded(x: Any) -> Any:

@@ -22,7 +22,7 @@ from .attention_derivative import with_derivative
 from .conv_problem import ConvProblem
 from .differentiable import FUNCTIONS, Derivative, check_plain, keyed
 from .gate_gradients import INSTEAD, gate_gradients
-from .int4 import PackedInt4
+from .int4 import PackedInt4, widened_dtype
 from .sparse import SparseMatrix
 
 ADDED = ("bias", "c", "residual")
@@ -191,7 +191,8 @@ def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
         b = b[0] if pair else b
         lead = _batches(a.shape[:-2], b.shape[:-2])
         columns = b.shape[-1] // (2 if given["gated"] is not None and not pair else 1)
-        made = [((*lead, a.shape[-2], columns), out_dtype_of(options, as_dtype(a.dtype), as_dtype(b.dtype)))]
+        left = widened_dtype(a.dtype) if isinstance(b, PackedInt4) else as_dtype(a.dtype)
+        made = [((*lead, a.shape[-2], columns), out_dtype_of(options, left, as_dtype(b.dtype)))]
         return made * (3 if keeps else 1)
 
     constant = tuple((type(x).__name__, x.shape, getattr(x, "group", 0), _held(x)) for x in sides if _held(x))
@@ -322,6 +323,7 @@ def _gated_gradients(
     if odd or o["activation"] is not None:
         raise refuse("matmul", f"{odd[0] if odd else 'activation'}= beside gated")
     sides = halves(b)
+    dense = [x.unpacked(a.dtype, interpret=how["interpret"]) if _held(x) else x for x in sides]
     biases = (None, None) if o["bias"] is None else halves(o["bias"])
     if not sums:
         sums = tuple(forward(a, x, bias=bias, **how) for x, bias in zip(sides, biases, strict=True))
@@ -331,12 +333,15 @@ def _gated_gradients(
         own = [summed(g, bias) for g, bias in zip(narrow, biases, strict=True)]
         found["bias"] = own if isinstance(o["bias"], (tuple, list)) else interleaved(*own)
     wide = "float32" if as_dtype(a.dtype).itemsize < 4 else as_dtype(a.dtype)
-    left = forward(narrow[0], sides[0].swapaxes(-1, -2), out_dtype=wide, **how)
-    left = forward(narrow[1], sides[1].swapaxes(-1, -2), c=left, out_dtype=as_dtype(a.dtype), **how)
-    rights = [
-        forward(a.swapaxes(-1, -2), g, out_dtype=as_dtype(x.dtype), **how) for g, x in zip(narrow, sides, strict=True)
-    ]
-    rights = [summed(g, x) for g, x in zip(rights, sides, strict=True)]
+    left = forward(narrow[0], dense[0].swapaxes(-1, -2), out_dtype=wide, **how)
+    left = forward(narrow[1], dense[1].swapaxes(-1, -2), c=left, out_dtype=as_dtype(a.dtype), **how)
+
+    def of_right(g: Any, x: Any) -> Any:
+        if _held(x):
+            return None
+        return summed(forward(a.swapaxes(-1, -2), g, out_dtype=as_dtype(x.dtype), **how), x)
+
+    rights = [of_right(g, x) for g, x in zip(narrow, sides, strict=True)]
     return found | {"a": summed(left, a), "b": rights if isinstance(b, (tuple, list)) else interleaved(*rights)}
 
 

@@ -92,7 +92,9 @@ class _Best:
 def packing(o: Operand, to: DType, along_k: bool, split: bool = False) -> Packing:
     """The packing of an operand, with neighbours along K or along its rows."""
     rows, columns = (o.rows, o.depth) if along_k else (o.depth, o.rows)
-    return Packing(rows, columns, o.dtype, to, o.batch, along_k != o.along_k, split, o.contiguous)
+    turned = along_k != o.along_k
+    across = bool(o.scaled) and not along_k
+    return Packing(rows, columns, o.dtype, to, o.batch, turned, split, o.contiguous, o.scaled, o.scaled_batch, across)
 
 
 def laid(p: Problem, found: Packings, a: Operand, b: Operand) -> Problem:

@@ -92,6 +92,25 @@ def scaled(form: str, rng: np.random.Generator, sizes: Any, device: Any) -> tupl
     return device(kd.library.matmul, a, b.swapaxes(1, 2), **how), want
 
 
+def narrow(form: str, rng: np.random.Generator, sizes: Any, device: Any) -> tuple[Any, Any]:
+    """8 bits with scales by blocks of K beside 4-bit weights, one matrix or a gated pair, or beside bfloat16."""
+    batch, rows = sizes
+    a = rng.integers(-8, 9, (*batch, rows, 256)).astype(ml_dtypes.float8_e4m3fn)
+    b = numbers(rng, np.float32, 256, 40)
+    left = 2.0 ** rng.integers(-2, 3, (*batch, rows, 2)).astype(np.float32)  # so that nothing is rounded
+    wide = a.astype(float) * np.repeat(left, 128, axis=-1)
+    if form == "bfloat16":
+        return device(kd.library.matmul, a, b.astype(bf16), a_scale=left, out_dtype="float32"), wide @ b.astype(
+            bf16
+        ).astype(float)
+    packed = kd.library.pack_int4(b, interpret=True)
+    want = wide @ np.asarray(packed.unpacked("float32", interpret=True)).astype(float)
+    if form == "one":
+        return device(kd.library.matmul, a, packed, a_scale=left, out_dtype="float32"), want
+    made = device(kd.library.matmul, a, (packed, packed), a_scale=left, gated="reglu", out_dtype="float32")
+    return made, np.maximum(want, 0) * want
+
+
 def entropy(rng: np.random.Generator, rows: int, device: Any) -> tuple[Any, Any]:
     x, weight = numbers(rng, bf16, rows, DEPTH), numbers(rng, bf16, 200, DEPTH)
     targets = rng.integers(0, 200, rows).astype(np.int32)
@@ -187,6 +206,8 @@ CASES |= {f"packed {kind}": (case(packed, kind), ((128, 64), (320, 72), (70, 33)
           for kind in ("int4", "int4 with zeros", "mxfp4")}  # fmt: skip
 CASES |= {f"scaled {form}": (case(scaled, form), ((2, 40), (3, 33), (5, 35), (4, 34)))
           for form in ("rows", "columns", "shared")}  # fmt: skip
+CASES |= {f"narrow {form}": (case(narrow, form), (((), 40), ((), 33), ((2,), 35), ((), 34)))
+          for form in ("one", "pair", "bfloat16")}  # fmt: skip
 CASES |= {f"sparse {name} {what}": (case(sparse, dtype, what), sizes)
           for name, dtype in (("bf16", bf16), ("float32", np.float32), ("float8", ml_dtypes.float8_e4m3fn))
           for what, sizes in (

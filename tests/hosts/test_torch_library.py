@@ -278,6 +278,23 @@ def test_constants_of_matmul(device: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_pairs_of_4_bits(device: str) -> None:
+    """A gate's gradient goes through two packed matrices. A product of bytes has one dtype, also where shapes alone are known."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    (a, *weights) = made(device, (16, 64), (64, 32), (64, 32), dtype=torch.bfloat16)
+    pair = tuple(kd.library.pack_int4(w.detach()) for w in weights)
+    (ours,) = torch.autograd.grad(kd.library.matmul(a, pair, gated="swiglu").sum(), [a])
+    exact = a.detach().double().requires_grad_()
+    gate, up = (exact @ x.unpacked("float32").double() for x in pair)
+    (wanted,) = torch.autograd.grad((torch.nn.functional.silu(gate) * up).sum(), [exact])
+    assert far(ours, wanted) < 2e-2
+    narrow = torch.ones(16, 64, dtype=torch.int8, device=device)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert kd.library.matmul(mode.from_tensor(narrow), pair[0]).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_dropout_of_matmul(device: str) -> None:
     """The gradient goes where the result was kept."""
     assert kd.torch

@@ -117,6 +117,18 @@ def scales(rng: Any, form: str, M: int, N: int, K: int, batch: tuple[int, ...] =
     return x, wide
 
 
+def by_steps(a: Any, b: Any) -> bool:
+    """Whether a product with scales by blocks of K has sums of 128 of K; otherwise such operands are scaled when they are widened."""
+    return all(dtype in FP8 for dtype in (a, b)) or all(dtype in (s8, u8) for dtype in (a, b))
+
+
+def scaled_and_rounded(x: Any, factor: Any, other: Any) -> Any:
+    """Numbers of 8 bits times factors in float32, in float64: rounded to the dtype that they have beside `other`."""
+    wide = as_dtype(other) if as_dtype(other).itemsize > 1 else f16
+    made = x.astype(np.float32) * np.asarray(factor, np.float32)
+    return made.astype(wide.numpy).astype(np.float64)
+
+
 @dataclass(frozen=True)
 class Call:
     """One call: what is multiplied, how it lies, and what is done to the sums."""
@@ -181,9 +193,19 @@ class _Made:
         self.parted = gated and rng.random() < 0.5  # two matrices; else columns in turn
         whole = np.stack(rights, -1).reshape(*call.batches[1], K, 2 * N) if gated else rights[0]
         self.b = tuple(place(b, call.places[1]) for b in rights) if self.parted else place(whole, call.places[1])
-        left, factors = _exact(a), self._scaled(M, N, K)
-        left = left * factors[0]
-        products = [left @ (_exact(b) * f) for b, f in zip(rights, factors[1:], strict=True)]
+        factors, kinds = self._scaled(M, N, K), (call.a_dtype, call.b_dtype)
+        deep = K > DEPTH  # for one block of K, scales are those of rows, columns or all
+        by_blocks = {"blocks of a": deep, "blocks of b": deep, "squares": deep or N > DEPTH}
+        early = [
+            name in call.steps and not by_steps(*kinds) and by_blocks.get(form, False)
+            for name, form in zip(("a_scale", "b_scale"), call.forms, strict=True)
+        ]
+
+        def times(x: Any, factor: Any, side: int) -> Any:
+            return scaled_and_rounded(x, factor, kinds[1 - side]) if early[side] else _exact(x) * factor
+
+        left = times(a, factors[0], 0)
+        products = [left @ times(b, f, 1) for b, f in zip(rights, factors[1:], strict=True)]
         self.expected = self._done(products)
         self.out_dtype = self._dtype()
 
@@ -296,10 +318,11 @@ def any_call(rng: np.random.Generator) -> Call:
     out = None if rng.random() < 0.6 else str(rng.choice(PLACES))
     steps = tuple(name for name in STEPS if rng.random() < 0.3) if rng.random() < 0.6 else ()
     steps = tuple(name for name in steps if name != "c" or "gated" not in steps)
-    narrow = all(dtype in FP8 for dtype in pair) or all(dtype in (s8, u8) for dtype in pair)
+    narrow = by_steps(*pair)
+    blocks = [narrow or (as_dtype(dtype).itemsize == 1 and any(as_dtype(x).is_float for x in pair)) for dtype in pair]
     forms = (
-        str(rng.choice((*A_FORMS, *(("blocks of a",) * 4 if narrow else ())))),
-        str(rng.choice((*B_FORMS, *(("squares", "blocks of b") * 2 if narrow else ())))),
+        str(rng.choice((*A_FORMS, *(("blocks of a",) * 4 if blocks[0] else ())))),
+        str(rng.choice((*B_FORMS, *(("squares", "blocks of b") * 2 if blocks[1] else ())))),
     )
     out_dtype = (f32, bf16)[rng.integers(2)] if steps and rng.random() < 0.3 else None
     return Call(*pair, (M, N, K), kinds, batches, precision, out, steps, forms, out_dtype)

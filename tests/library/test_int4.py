@@ -12,7 +12,7 @@ import kernel_dsl as kd
 from kernel_dsl.library import MatmulConfig, PackedInt4
 from tests.hopper.helpers import random, relative
 
-from .products import PLACES, place
+from .products import PLACES, place, scaled_and_rounded, scales
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 
@@ -104,16 +104,19 @@ def product(seed: int, interpret: Any, shape: Any = None, config: Any = None, fo
     if form == "given" and rng.random() < 0.5:  # of others' making: zeros that are no integers
         packed = replace(packed, zeros=packed.zeros + rng.random(packed.zeros.shape).astype(np.float32))
     narrow = (
-        (None, kd.int8, kd.float8_e4m3fn)[rng.integers(3)] if config is None else None
+        (None, None, kd.int8, kd.uint8, kd.float8_e4m3fn, kd.float8_e5m2)[rng.integers(6)] if config is None else None
     )  # of a, which is widened before
     b = rounded(packed, bf16 if narrow else dtype)
     batch = (2,) if rng.random() < 0.2 and config is None else ()
     a = place(random(rng, (*batch, M, K), narrow or dtype), str(rng.choice(PLACES)))
     options: dict[str, Any] = {} if config is None else {"config": config}
-    expected = a.astype(np.float64) @ b
+    wide = a.astype(np.float64)
     if narrow:
-        options["a_scale"] = (rng.random((M, 1)[: 1 + rng.integers(2)]) + 0.5).astype(np.float32)
-        expected = expected * options["a_scale"].reshape(M, 1)
+        form = ("rows", "column", "blocks of a")[rng.integers(3)]
+        options["a_scale"], factors = scales(rng, form, M, N, K, batch)
+        by_blocks = form == "blocks of a" and K > 128
+        wide = scaled_and_rounded(a, factors, bf16) if by_blocks else wide * factors
+    expected = wide @ b
     if rng.random() < 0.5:
         options["b_scale"] = (rng.random(N) + 0.5).astype(np.float32)
         expected = expected * options["b_scale"]
@@ -143,20 +146,37 @@ def test_configs(config: Any, form: str, interpret: Any) -> None:
     product(3, interpret, (150, 200, 200), config, form)
 
 
-@pytest.mark.parametrize("narrow", [kd.int8, kd.float8_e4m3fn, kd.float8_e5m2], ids=str)
+@pytest.mark.parametrize("narrow", [kd.int8, kd.uint8, kd.float8_e4m3fn, kd.float8_e5m2], ids=str)
 @pytest.mark.parametrize("make", [kd.library.pack_int4, kd.library.pack_mxfp4])
 @pytest.mark.sampled(9)
 def test_bytes_beside_4_bits(narrow: Any, make: Any, rng: Any) -> None:
-    """They are exact in bfloat16, so the bits are those of such an a; factors of rows follow."""
-    a, packed = random(rng, (5, 128), narrow), make(random(rng, (128, 64), f32))
-    scale = (rng.random((5, 1)) + 0.5).astype(np.float32)
+    """They are exact in bfloat16, so the bits are those of such an a; factors of rows follow. Factors by blocks of K come first."""
+    a, packed = random(rng, (5, 256), narrow), make(random(rng, (256, 64), f32))
+    scale, blocks = ((rng.random((5, n)) + 0.5).astype(np.float32) for n in (1, 2))
+    wide = a.astype(np.float32)
     got = kd.library.matmul(a, packed, a_scale=scale)
     assert got.dtype == bf16.numpy and got.shape == (5, 64)
-    assert (got == kd.library.matmul(a.astype(np.float32).astype(bf16.numpy), packed, a_scale=scale)).all()
-    with pytest.raises(kd.Error, match="by blocks of K"):
-        kd.library.matmul(
-            random(rng, (5, 256), narrow), make(random(rng, (256, 64), f32)), a_scale=np.ones((5, 2), np.float32)
-        )
+    assert (got == kd.library.matmul(wide.astype(bf16.numpy), packed, a_scale=scale)).all()
+    scaled = (wide * np.repeat(blocks, 128, 1)).astype(bf16.numpy)
+    assert (kd.library.matmul(a, packed, a_scale=blocks) == kd.library.matmul(scaled, packed)).all()
+
+
+@pytest.mark.parametrize("dtype", [bf16, kd.float8_e4m3fn], ids=str)
+@pytest.mark.parametrize("columns", [64, 33])
+@pytest.mark.parametrize("make", [kd.library.pack_int4, kd.library.pack_mxfp4])
+@pytest.mark.sampled(9)
+def test_gated(make: Any, columns: int, dtype: Any, interpret: Any, rng: Any) -> None:
+    """A pair of packed matrices, which share a and its scales."""
+    K = 300
+    a, pair = random(rng, (20, K), dtype), [make(random(rng, (K, columns), f32) / 8) for _ in range(2)]
+    options: dict[str, Any] = {"bias": tuple(random(rng, (columns,), f32) for _ in pair)}
+    wide = a.astype(np.float64)
+    if dtype != bf16:
+        options["a_scale"], factors = scales(rng, "blocks of a", 20, columns, K)
+        wide = scaled_and_rounded(a, factors, bf16)
+    gate, up = (wide @ x.unpacked(bf16).astype(np.float64) + b for x, b in zip(pair, options["bias"], strict=True))
+    got = kd.library.matmul(a, tuple(pair), gated="reglu", out_dtype=f32, interpret=interpret, **options)
+    assert relative(got, np.maximum(gate, 0) * up) < 4e-3
 
 
 def test_the_smallest() -> None:
@@ -223,7 +243,8 @@ def test_what_is_refused(case: Any) -> None:
     [
         (A.astype(np.float32), {}, "a is float32 beside integers of 4 bits"),
         (A[:, :64], {}, r"a is \(4, 64\) and b is \(128, 8\)"),
-        (A, {"gated": "swiglu"}, "gated beside integers of 4 bits"),
+        (A, {"gated": "swiglu"}, "gated, and b is a PackedInt4"),
+        (A, {"a_scale": np.ones((4, 2), np.float32)}, r"a_scale is \(4, 2\)"),
         (A, {"precision": "tf32"}, "precision='tf32' beside"),
         (A, {"precision": 7}, "precision=7 beside"),
         (A, {"config": MatmulConfig(64, 64, 256, 3, 1, epilogue_n=32)}, "config.tile_k=256"),
@@ -237,3 +258,21 @@ def test_products_that_are_refused(case: Any) -> None:
     packed = kd.library.pack_int4(W, interpret=True)
     with pytest.raises((kd.errors.BadCallArgument, kd.errors.BadCallValue), match=words):
         kd.library.matmul(a, packed, interpret=True, **options)
+
+
+def test_pairs_that_are_refused() -> None:
+    packed, wide = kd.library.pack_int4(W), kd.library.pack_int4(W, 64)
+    cases: list[tuple[Any, Any, str]] = [
+        ((packed, W.astype(np.float16)), "swiglu", "a pair of PackedInt4 and ndarray"),
+        ((packed, kd.library.pack_mxfp4(W)), "swiglu", "a pair of PackedInt4 and PackedMxfp4"),
+        ((packed, wide), "swiglu", "in groups of 128 and .* in groups of 64"),
+        ((packed, kd.library.pack_int4(W, zeros=True)), "swiglu", "zeros for both or for none"),
+        ((packed, packed), None, "b is a tuple"),
+        ((packed,) * 3, "swiglu", "b is a tuple"),
+    ]
+    for b, gated, words in cases:
+        with pytest.raises(kd.Error, match=words):
+            kd.library.matmul(A, b, gated=gated)
+    with pytest.raises(kd.Error, match="b_scale by blocks of K for numbers of 4 bits"):
+        deep = kd.library.pack_int4(np.ones((256, 8), np.float32))
+        kd.library.matmul(np.ones((4, 256), np.float16), deep, b_scale=np.ones((2, 8), np.float32))

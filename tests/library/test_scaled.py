@@ -176,8 +176,8 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
       for ones, other in ((np.ones((3, 2), np.float32), np.ones((3, 200), np.float32)), (np.ones((3, 2), np.float32), 2.0))
       for pair in ((ones, other), (other, ones))),
     (A, B, {"a_scale": np.ones((2, 16, 3), np.float32)}, r"a_scale is \(2, 16, 3\)"),
-    (A.astype(np.float16), B.astype(np.float16), {"a_scale": np.ones((16, 3), np.float32)}, "scales by blocks of K for float16"),
-    (A.astype(np.int8), B.astype(np.int32), {"b_scale": np.ones((3, 2), np.float32)}, "scales by blocks of K for int8"),
+    (A.astype(np.float16), B.astype(np.float16), {"a_scale": np.ones((16, 3), np.float32)}, "a_scale by blocks of K for float16"),
+    (A.astype(np.int8), B.astype(np.int32), {"b_scale": np.ones((3, 2), np.float32)}, "b_scale by blocks of K for int32"),
 ]  # fmt: skip
 
 
