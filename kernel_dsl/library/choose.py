@@ -25,6 +25,7 @@ from .problem import Problem
 from .promoted_product import RUN
 from .scaled_product import in_pairs as by_twos
 from .tile_product import TileConfig, stores_sectors
+from .vector_product import VectorConfig
 
 SMEM = 232448  # bytes a block has on Hopper
 BARRIERS = 1024  # bytes that suffice for barriers and alignment
@@ -392,6 +393,9 @@ COPIES, COPIES_BY_REGISTERS = 4.5, 2.5
 STORED_SECTORS, STORED_LINES, STORED, TILE = 0.065, 0.1, 0.2, 200
 STORED_LINES_SMALL = 0.07  # of tiles of at most 64 x 64, four of which are on a multiprocessor
 HIGH = 2.0  # the factor for tiles that are stored by lines in several turns
+# products with a vector: bytes and pieces that a block loads in a clock, blocks on a multiprocessor, pieces that it loads in
+# a clock, the time of a byte divided by that of TMA's, clocks of a block beside its loads
+VECTOR_BYTES, VECTOR_PIECES, VECTOR_BLOCKS, LANES_LOAD, VECTOR_SHARE, VECTOR_START = 10, 4, 6, 16, 1.25, 1000
 L2_LATENCY = 2500  # clocks of exposed loads of sums: 48 parts took 3.4 us more than 32, 64 another 2.3
 L2_KEEPS = 30e6  # bytes that are still in L2 when the next kernel reads them
 L2_TOTAL = 3200  # bytes a clock of the whole GPU from and to L2
@@ -456,6 +460,17 @@ def tile_clocks(p: Problem, t: TileConfig, blocks: int, pieces: tuple[int, ...] 
         small |= t.tile_m * t.tile_n <= 64 * 128
     store = TILE + t.tile_m * t.tile_n * p.out_dtype.itemsize * each
     return _tile_clocks(p, t, blocks, rate, latency, 4 if small else 2, store)
+
+
+def vector_clocks(p: Problem, t: VectorConfig, blocks: int) -> float:
+    """An estimate for `vector_kernel`."""
+    tiles = -(-p.M // t.tile_m) * -(-p.N // t.tile_n) * p.parts * prod(p.batch)
+    item = (p.dtype if t.of_a else p.b_dtype).itemsize
+    numbers = (t.rows + t.along_k) * t.tile_k * steps_of(p, t.tile_k)  # with those of the vector
+    alone = numbers * max(item / VECTOR_BYTES, 1 / (VECTOR_PIECES * t.vector)) + VECTOR_START
+    waves = -(-tiles // (blocks * VECTOR_BLOCKS))
+    together = -(-tiles // blocks) * numbers / (LANES_LOAD * t.vector)
+    return overlapped(max(waves * alone, together), total_bytes(p) * VECTOR_SHARE / DRAM_BYTES)
 
 
 def lane_options(p: Problem) -> list[LaneConfig]:

@@ -24,6 +24,7 @@ from .persistent_matmul import MatmulConfig, matmul_kernel
 from .problem import Problem
 from .sparse import SparseMatrix
 from .tile_product import tile_kernel
+from .vector_product import vector_kernel, vector_options
 
 Packings = tuple[Packing | None, Packing | None]
 SHALLOW = 256  # for up to these bytes of K, storing the result may take most of the time
@@ -31,7 +32,7 @@ SHALLOW = 256  # for up to these bytes of K, storing the result may take most of
 
 @dataclass(frozen=True)
 class Route:
-    """How a product is computed: `kernel` is "fast", "tile" or "lane", and multiplies `problem`.
+    """How a product is computed: `kernel` is "fast", "tile", "lane" or "vector", and multiplies `problem`.
 
     `packings`: the packings of a and b, None for an operand that is not packed. `whole`: the problem whose result
     `combine_kernel` computes, if K has parts, or if the two products of a gated one are computed `apart`. `early`: a
@@ -65,6 +66,8 @@ class Route:
         """The route with kernels for any M and batch, or itself. `flipped`: the rows of a call are those of b."""
         if self.kernel == "lane":
             return serving(self, lambda p, t: costs.lane_clocks(p, t, blocks), flipped)
+        if self.kernel == "vector":
+            return serving(self, lambda p, t: costs.vector_clocks(p, t, blocks), False)
         if self.kernel == "tile":
             return serving(self, lambda p, t: costs.tile_clocks(p, t, blocks), flipped)
         return serving(self, lambda p, t: costs.clocks(p, t, blocks), flipped)
@@ -74,6 +77,8 @@ class Route:
         p, t = self.problem, self.config
         if self.kernel == "lane":
             return lane_kernel(p, t)
+        if self.kernel == "vector":
+            return vector_kernel(p, t)
         return tile_kernel(p, t) if self.kernel == "tile" else matmul_kernel(p, t, blocks, early=any(self.packings))
 
     def combine(self) -> Any:
@@ -184,6 +189,11 @@ def _options(
         yield from _fast(p, a, b, how, config, blocks, best)
         if config is not None or p.int4 or p.sparse or p.exponentials:
             return
+    if takes_vector(p, a, b):
+        q = replace(laid(p, (None, None), a, b), dtype=a.dtype, b_dtype=b.dtype, thrice=False, promoted=False)
+        matrix = a if p.N == 1 else b
+        sizes = vector_options(q, matrix.along_k, max(matrix.piece // matrix.dtype.itemsize, 1))
+        yield from _cut(p, q, (None, None), "vector", sizes, costs.vector_clocks, blocks, best)
     for found in tile_packings(a, b, how, target, fast, p.K):
         pieces = tuple(o.piece if pack is None else UNIT for o, pack in zip((a, b), found, strict=True))
 
@@ -194,6 +204,12 @@ def _options(
         if any(pack is not None for pack in found):
             q = replace(q, dtype=found[0].to if found[0] else a.dtype, b_dtype=found[1].to if found[1] else b.dtype)
         yield from _cut(p, q, found, "tile", costs.tile_options(q), clocks, blocks, best)
+
+
+def takes_vector(p: Problem, a: Operand, b: Operand) -> bool:
+    """Whether `vector_kernel` can compute a product."""
+    other = p.gate is not None or p.scaled or p.softmax or a.scaled or b.scaled
+    return 1 in (p.M, p.N) and not other
 
 
 def _packed(found: Packings) -> float:

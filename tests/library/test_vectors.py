@@ -1,0 +1,79 @@
+"""Products of a matrix and a vector that lanes compute where the operands lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.library.arguments import MatmulOptions, request
+from kernel_dsl.library.matmul import plan_by
+from kernel_dsl.library.routes import Route, route, routes
+from kernel_dsl.stages import target_named
+from tests.hopper.helpers import random, relative
+
+from .products import PLACES, place
+
+f16, bf16, f32, s8, e4m3 = kd.float16, kd.bfloat16, kd.float32, kd.int8, kd.float8_e4m3fn
+PAIRS = ((f16, f16), (bf16, bf16), (f32, f32), (s8, s8), (e4m3, e4m3), (bf16, s8), (kd.float64, kd.float64))
+
+
+def ways(r: Any, target: str) -> list[Route]:
+    """The routes by this kernel."""
+    found = routes(r.problem, r.left, r.right, r.family, target_named(target))
+    return [made for _, made in sorted(found, key=lambda x: x[0]) if made.kernel == "vector"]
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.sampled(8)
+def test_random_vectors(seed: int, interpret: Any) -> None:
+    """All dtypes, places in memory, batches and parts of K; several steps follow."""
+    rng = np.random.default_rng(seed)
+    extent, K = int(rng.choice((1, 2, 7, 130, 300))), int(rng.choice((1, 31, 204, 513, 3000)))
+    M, N = (extent, 1) if rng.random() < 0.5 else (1, extent)
+    pair = PAIRS[rng.integers(len(PAIRS))]
+    batch = (2,) if rng.random() < 0.3 else ()
+    a = place(random(rng, (*batch, M, K), pair[0]), str(rng.choice(PLACES)))
+    b = place(random(rng, (*(batch if rng.random() < 0.5 else ()), K, N), pair[1]), str(rng.choice(PLACES)))
+    if rng.random() < 0.5:
+        pair, a, b, M, N = pair[::-1], b.swapaxes(-1, -2), a.swapaxes(-1, -2), N, M
+    bias, factor = random(rng, (N,), f32), (rng.random((M, 1)) + 0.5).astype(np.float32)
+    precision = "tf32" if pair[0] == f32 else None
+    r = request(a, b, MatmulOptions(precision=precision, out_dtype=f32, a_scale=factor, bias=bias), None)
+    expected = a.astype(np.float64) @ b.astype(np.float64) * factor + bias
+    found = ways(r, "sm_90a")
+    for made in {id(x): x for x in (found[0], found[rng.integers(len(found))])}.values():
+        got = plan_by(r, made, 132).run(a, [b], [factor, bias], None, None, interpret)
+        assert relative(got.astype(np.float64).reshape(expected.shape), expected) < 3e-6, (made.config, made.problem)
+
+
+@pytest.mark.parametrize("dtype", [f16, f32, s8, e4m3, kd.float64], ids=str)
+@pytest.mark.parametrize("turned", [False, True])
+def test_odd_matrices_take_one_launch(dtype: Any, turned: bool) -> None:
+    """If TMA can't read a matrix, the tiles' kernels would first copy it. Nothing is spilled, on any target."""
+    shape = (1191, 4097)
+    a = np.zeros(shape[::-1], dtype.numpy).T if turned else np.zeros(shape, dtype.numpy)
+    b = np.zeros((shape[1], 1), dtype.numpy)
+    r = request(a, b, MatmulOptions(precision="tf32" if dtype == f32 else None), None)
+    for target in ("sm_90a", "sm_80", "sm_100a", "sm_120a"):
+        found = route(r.problem, r.left, r.right, r.family, None, target_named(target))
+        made = ways(r, target) if target != "sm_90a" else [found]
+        assert all(x.kernel == "vector" for x in made)
+        stages = (
+            made[0]
+            .multiply(132)
+            .lower(*(x.T if turn else x for x, turn in zip((a, b), r.turns, strict=True)), target=target)
+        )
+        assert stages.compile().resources.spills == 0
+
+
+def test_later_sizes_compile_nothing() -> None:
+    rng, later, own = np.random.default_rng(0), list[int](), type(kd.library.matmul)()
+    for rows in (33, 57, 41, 90):
+        a, b = random(rng, (rows, 205), f16), random(rng, (205, 1), f16)
+        got = own(a, b, out_dtype=f32, interpret=True)
+        later.append(len(own.specialisations()))
+        assert relative(got.astype(np.float64), a.astype(np.float64) @ b.astype(np.float64)) < 1e-6
+    assert later[0] < later[1] == later[3], later
