@@ -53,8 +53,8 @@ SINGLE = 1.25  # the factor of a step's time if consumers take turns and blocks 
 TOGETHER = 4000  # extra clocks until a cluster's blocks have started and met: 2 to 3 us of a product of 12 us
 SHOWS = 0.05  # the part of the lesser of two times that remains if two activities overlap
 EXPONENTIAL = 1 / 12  # clocks for each element in a sum of a softmax
-# clocks for each byte that lanes store, where TMA can't, of any alignment: 1.6 TB/s; with one warpgroup of them, 2.3
-LANE_STORE, LANE_STORE_ALONE = 0.14, 0.1
+# clocks for each byte that lanes store, where TMA can't, of any alignment: 1.6 TB/s; with one warpgroup of them, 3.3
+LANE_STORE, LANE_STORE_ALONE = 0.14, 0.07
 LINES = 256  # bytes of a row that lanes store together: half of that took 1.1 to 1.3 of the time
 WIDEST = 128  # columns of these: of more bytes they spill
 MOSTLY_STORED = 2  # steps of a tile up to which it waits for its store, and has buffers for all of it
@@ -395,7 +395,7 @@ STORED_LINES_SMALL = 0.07  # of tiles of at most 64 x 64, four of which are on a
 HIGH = 2.0  # the factor for tiles that are stored by lines in several turns
 # products with a vector: bytes and pieces that a block loads in a clock, blocks on a multiprocessor, pieces that it loads in
 # a clock, the time of a byte divided by that of TMA's, clocks of a block beside its loads
-VECTOR_BYTES, VECTOR_PIECES, VECTOR_BLOCKS, LANES_LOAD, VECTOR_SHARE, VECTOR_START = 10, 4, 6, 16, 1.25, 1000
+VECTOR_BYTES, VECTOR_PIECES, VECTOR_BLOCKS, LANES_LOAD, VECTOR_SHARE, VECTOR_START = 10, 2, 6, 16, 1.25, 1000
 L2_LATENCY = 2500  # clocks of exposed loads of sums: 48 parts took 3.4 us more than 32, 64 another 2.3
 L2_KEEPS = 30e6  # bytes that are still in L2 when the next kernel reads them
 L2_TOTAL = 3200  # bytes a clock of the whole GPU from and to L2

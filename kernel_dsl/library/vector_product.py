@@ -63,7 +63,7 @@ def vector_options(p: Problem, along_k: bool, vector: int) -> list[VectorConfig]
     """The possible sizes of a product with a vector on one side. `vector`: numbers of the matrix that a lane can load at once."""
     of_a = p.N == 1
     if along_k:
-        kinds = [(rows, LANES * max(vector, 4)) for rows in (8, 4, 1) if rows * max(vector, 4) <= 2 * HELD]
+        kinds = [(rows, LANES * max(vector, 4)) for rows in (4, 1) if rows * max(vector, 4) <= 2 * HELD]
     else:
         kinds = [(WARP * vector, WARPS * max(HELD // vector // 2, 2))]
     extent = p.M if of_a else p.N
