@@ -20,13 +20,11 @@ from ..devices.cuda_device import CudaDevice
 from ..devices.device import Device
 from ..devices.devices import is_watching
 from ..plan import recording
-from ..timing import CacheFlush, Stopwatch
+from ..timing import ColdRuns, Stopwatch
 
 PERIOD = 1_048_573  # the number of random numbers: a prime, so that two rows or tiles get different ones
 COMPARED = 1 << 24  # the most elements of a result to compare, in runs of `RUN`
 RUN = 1 << 18
-_AHEAD = 1.5  # the time of clearing L2 over the host's time to issue a run
-_FLUSHES = 64
 _alone = forking.lock()
 
 
@@ -107,9 +105,8 @@ class CudaBench:
         self._device = device
         self.gpu: str = device.name
         self.target: str = device.target.name
-        self._flush: CacheFlush | None = None
+        self._cold: ColdRuns | None = None
         self._watch: Stopwatch | None = None
-        self._flush_seconds = 0.0
         self._rng = np.random.default_rng(0)
 
     def clock(self) -> float:
@@ -198,20 +195,8 @@ class CudaBench:
     # --- times ------------------------------------------------------------------------------------
 
     def sample(self, run: Callable[[], object]) -> float:
-        """GPU seconds between two events around a run.
-
-        L2 is cleared for longer than the host takes to issue the run, so that the GPU never waits for the host in between.
-        """
-        if self._flush is None or self._watch is None:
-            self._flush, self._watch = CacheFlush(self._device), Stopwatch(self._device)
-            with self._watch:
-                self._flush()
-            self._flush_seconds = max(self._watch.seconds, 1e-6)
-        begun = time.perf_counter()
-        run()
-        issued = time.perf_counter() - begun
-        for _ in range(min(int(_AHEAD * issued / self._flush_seconds) + 1, _FLUSHES)):
-            self._flush()
-        with self._watch:
-            run()
+        """GPU seconds between two events around a run. L2 is cleared before it, as `ColdRuns` does it."""
+        if self._cold is None or self._watch is None:
+            self._cold, self._watch = ColdRuns(self._device), Stopwatch(self._device)
+        self._cold(self._watch, run)
         return self._watch.seconds
