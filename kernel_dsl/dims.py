@@ -10,9 +10,18 @@ from typing import Any, cast
 
 from .arguments import dims_of, static_int
 from .boundary import checks_itself
-from .diagnostics import shown
+from .diagnostics import Error, shown
 from .errors import BadArgumentType, VariableValue
-from .errors_dims import DimMismatch, DimOutOfRange, DimType, DimValue, ShapesType, ShapesValue, unknown
+from .errors_dims import (
+    DimMismatch,
+    DimOutOfRange,
+    DimType,
+    DimValue,
+    ShapesType,
+    ShapesValue,
+    apart_from_array,
+    without_value,
+)
 from .extents import LARGEST
 from .memory import ShapeDtypeStruct
 from .tree import flatten
@@ -60,10 +69,13 @@ class Dim(Variable):
 
     def __index__(self) -> int:
         if self.max is None or tracing_dims():
-            raise unknown(self.name)
+            raise self.without_value(self)
         return super().__index__()
 
     __int__ = __index__
+
+    def without_value(self, symbol: Symbol) -> Error:
+        return apart_from_array(self.name) if tracing_dims() else without_value(self.name)
 
     def __repr__(self) -> str:
         most = "" if self.max is None else f", max={self.max}"
@@ -161,8 +173,9 @@ class Shapes:
                 what = f"shapes: {self.name(parameter)!r} is {got} in this call"
                 raise ShapesValue(what=what, hint="declare the extents of parameters that are one array")
             if len(leaves[0].shape) != len(extents):
+                count = f"{len(extents)} extent{'s' if len(extents) != 1 else ''}"
                 what = (
-                    f"shapes: {self.name(parameter)!r} is declared with {len(extents)} extents, and this call's has "
+                    f"shapes: {self.name(parameter)!r} is declared with {count}, and this call's has "
                     f"{len(leaves[0].shape)}: {_words(leaves[0].shape)}"
                 )
                 raise ShapesValue(what=what, hint="give one extent an axis, None for an extent without a declaration")

@@ -58,7 +58,7 @@ class DimRead(Error, TypeError):
     """Python asked for the value of an extent that is declared as a `kd.Dim`."""
 
     code = "dim-read"
-    title = "{what} has no value while tracing"
+    title = "{what}"
     note = "one kernel serves all values of a `kd.Dim`, so the body has it as a traced integer"
     help = "{hint}"
 
@@ -74,11 +74,32 @@ class EscapedExtent(Error, RuntimeError):
 
 def unknown(name: str) -> DimRead:
     """The error for asking for the value of an extent while tracing."""
-    hint = (
-        f"use it in traced arithmetic, loops and `kd.when`; `kd.specialise({name})` in the body gives its int, at a "
-        "compile for each value"
-    )
-    return DimRead(what=f"the extent {name!r}", hint=hint)
+    hint = f"use it in traced arithmetic, loops and `kd.when`; {_specialise(name)}"
+    return DimRead(what=f"the extent {name!r} has no value while tracing", hint=hint)
+
+
+def cut_along(name: str) -> DimRead:
+    """The error for a part of an array whose size the extent would decide."""
+    hint = f"`kd.ds(start, size)` along it has a static size, and what lies past the end is masked; {_specialise(name)}"
+    return DimRead(what=f"the extent {name!r} has no value while tracing", hint=hint)
+
+
+def apart_from_array(name: str) -> DimRead:
+    """The error for a `kd.Dim` itself in a body, in place of an array's extent."""
+    return DimRead(what=f"the Dim {name!r} has no value while tracing", hint=f"{FROM_ARRAY}; {_specialise(name)}")
+
+
+def without_value(name: str) -> DimRead:
+    """The error for a `kd.Dim` that no input of the call has."""
+    hint = "`shapes=` gives it a value: declare it there as the extent of an input"
+    return DimRead(what=f"no input of this call has the Dim {name!r}", hint=hint)
+
+
+FROM_ARRAY = "take the extent from an array that has it: `x.shape[0]` is a traced integer"
+
+
+def _specialise(name: str) -> str:
+    return f"`kd.specialise({name})` in the body gives its int, at a compile for each value"
 
 
 class WarmFailed(Error, RuntimeError):

@@ -29,7 +29,7 @@ from .errors import (
     TracedBool,
     TracedIteration,
 )
-from .errors_dims import DimRead
+from .errors_dims import DimRead, cut_along
 from .extents import DimExtent, Extent, Taken, is_declared, now, seen, traced_extent
 from .ir import MemorySpace, RefType, Value
 from .no_arithmetic import NoArithmetic
@@ -89,7 +89,7 @@ def of_slice(item: slice, extent: int) -> tuple[int, int, int]:
         start, stop, step = item.indices(extent)
     except (TypeError, ValueError) as error:
         if isinstance(error, DimRead):
-            raise
+            raise cut_along(cast("Any", extent).name) from None
         raise BadIndex(what=shown(item), hint=f"{error}") from None
     return start, len(range(start, stop, step)), step
 
@@ -407,7 +407,7 @@ class Ref(NoArithmetic, RefMethods):
     # --- for the ops ------------------------------------------------------------------------------
 
     def view(self, promise: bool = False, own: int | None = None) -> tuple[View, tuple[Value, ...]]:
-        """The view as an attribute, and the dynamic offsets.
+        """The view as an attribute, and the dynamic offsets. Raises `DimRead`.
 
         Accesses use `view_of` of ops/access.py, which widens them. `promise`: accesses stay inside, although the trace
         can't prove it. `own`: how many dimensions the access has; index arrays walk the others, whose extents the
@@ -415,6 +415,9 @@ class Ref(NoArithmetic, RefMethods):
         """
         kept = self._dims[:own]
         walked = self._dims[len(kept) :]
+        declared = next((d.size for d in kept if is_declared(d.size)), None)
+        if declared is not None:
+            raise cut_along(cast("Any", declared).name)
         size = prod([int(d.size) for d in (*kept, *(d for d in walked if not isinstance(d.size, Extent)))])
         # where index arrays walk a whole axis, each index is compared with the extent
         compared = [

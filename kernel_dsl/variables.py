@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any, ClassVar, NoReturn, cast
 
 from .boundary import checks_itself, public
-from .diagnostics import shown
+from .diagnostics import Error, shown
 from .errors import VariableType, VariableUse, VariableValue
 from .no_arithmetic import without
 
@@ -123,8 +123,7 @@ class Symbol:
         if binding is not None and binding.discover is not None:
             binding.discover(names)
         if binding is None or not names.keys() <= binding.values.keys():
-            hint = "pass an int, or make the call inside `with kd.Graph() as g:`"
-            raise VariableUse(variable=repr(self), hint=hint)
+            raise next(iter(names.values())).without_value(self)
         binding.used.update(names)
         return self.evaluate(binding.values)
 
@@ -213,6 +212,11 @@ class Variable(Symbol):
     def now(self) -> int | None:
         """The value, if it is known without a graph."""
         return None
+
+    def without_value(self, symbol: Symbol) -> Error:
+        """The error for asking for the value of `symbol`, in which it is, where there is none."""
+        hint = "pass an int, or make the call inside `with kd.Graph() as g:`"
+        return VariableUse(variable=repr(symbol), hint=hint)
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         if self.name not in values:

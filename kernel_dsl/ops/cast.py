@@ -11,11 +11,13 @@ from .. import dtypes as dt
 from ..diagnostics import Error
 from ..dtypes import DType, as_dtype, of_python
 from ..errors import BadArgument, ClosedOverArray, LiteralOutOfRange, NotAnArray, RefAsValue, UnsupportedDType
+from ..errors_dims import FROM_ARRAY
 from ..facts import Range, any_of, of
 from ..ir import ArrayType, Op, Value, array_type, attr, operand
 from ..layout import SCALAR
 from ..trace import current, traced
 from ..values import Array
+from ..variables import Symbol
 from .dense import dense
 
 __all__ = ["astype", "bitcast_convert_type", "convert_element_type"]
@@ -199,6 +201,8 @@ def _refuse(x: Any, op: str) -> Error:
         return RefAsValue(op=op, ref=repr(x))
     if hasattr(cls, "__cuda_array_interface__") or hasattr(cls, "__dlpack__"):
         return ClosedOverArray(what=f"{module} array")
+    if isinstance(x, Symbol):
+        return NotAnArray(op=op, what=f"`{x!r}`", hint=FROM_ARRAY)
     return NotAnArray(op=op, what=f"a {cls.__name__}", hint="operands are traced values, numbers and NumPy arrays")
 
 
