@@ -24,9 +24,10 @@ from .call_inputs import array_input
 from .definition import ArrayInput
 from .diagnostics import shown
 from .dtypes import as_dtype
+from .errors import BadArgumentType
 from .errors_tuning import NotTunable, TuneType, TuneValue, TuningKey, TuningSpace
 from .kernel import Kernel, kinds
-from .kernel_arguments import check_interpret
+from .kernel_arguments import by_position, check_interpret
 from .loading import machine_code
 from .memory import ShapeDtypeStruct
 from .options import environment
@@ -91,6 +92,8 @@ def tune(
     Raises `TuningSpace`, `TuneType`, `TuneValue`; calls raise `TuningKey`, `NotTunable`, `NoConfiguration`, `ResultsDiffer`.
     """
     op = "tune"
+    if isinstance(space, type):  # calling it would make an instance
+        raise TuningSpace(name=op, what=f"the space is {shown(space)}", hint="give a list of its instances")
     if not callable(space):
         space = _listed(space, op)
     for word, function in (("key", key), ("predict", predict)):
@@ -193,7 +196,8 @@ class Tuned(Generic[C]):
     """A function that `kd.tune` decorated. Call it like the kernel that the function returns.
 
     `t(*inputs, out=None, stream=None, interpret=None, budget=None)` returns the outputs of the kernel with the configuration
-    that is the fastest for the call's key. `budget`: see `kd.tune`.
+    that is the fastest for the call's key. Inputs may be given by the names of the body's parameters. `budget`: see
+    `kd.tune`.
     """
 
     def __init__(
@@ -233,9 +237,17 @@ class Tuned(Generic[C]):
 
     @unguarded
     def __call__(
-        self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None, budget: str | float | None = None
+        self,
+        *args: Any,
+        out: Any = None,
+        stream: Any = None,
+        interpret: Any = None,
+        budget: str | float | None = None,
+        **named: Any,
     ) -> Any:
         """Run the kernel with the fastest configuration. `budget`: see `kd.tune`; the rest is as for kernels."""
+        if named:
+            args = self._by_position(args, named)
         like = None
         if budget is None and interpret is None:
             like = _likeness(args)
@@ -248,24 +260,43 @@ class Tuned(Generic[C]):
 
     @checks_itself("budget")
     def tune(
-        self, *args: Any, interpret: Any = None, budget: str | float | None = None, again: bool = False
+        self, *args: Any, interpret: Any = None, budget: str | float | None = None, again: bool = False, **named: Any
     ) -> Tuning[C]:
         """The configuration of a call with such arguments, and the results of all others.
 
         The kernel itself is not called. `args`: arrays, `ShapeDtypeStruct`s and scalars. `again` repeats earlier
         measurements. Raises the errors of a call.
         """
-        return self._choice(args, interpret, budget, again)[0]
+        return self._choice(self._by_position(args, named), interpret, budget, again)[0]
 
     @checks_itself("budget")
-    def kernel(self, *args: Any, interpret: Any = None, budget: str | float | None = None) -> Kernel:
+    def kernel(self, *args: Any, interpret: Any = None, budget: str | float | None = None, **named: Any) -> Kernel:
         """The kernel that a call with such arguments runs. Calling it directly saves the search."""
-        return self._choice(args, interpret, budget)[1]
+        return self._choice(self._by_position(args, named), interpret, budget)[1]
 
     @checks_itself("target")
-    def lower(self, *args: Any, target: str | None = None) -> Stages:
+    def lower(self, *args: Any, target: str | None = None, **named: Any) -> Stages:
         """The stages of the kernel that a call with such arguments runs; nothing is measured."""
+        args = self._by_position(args, named)
         return self._choice(args, None, "cached")[1].lower(*args, target=target)
+
+    @partial(public, name="tuned")
+    @checks_itself("args", "named")
+    def _by_position(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """A call's inputs in order. Those by name are found by a kernel of the space: all have the same inputs."""
+        if not named:
+            return args
+        kernel = next(iter(self._kernels.values()), None)
+        if kernel is None and not callable(self._space):
+            built = build([TuningRow(c, written(c)) for c in self._space], lambda config: self._trial(config, ()))
+            trial = next(iter(built.trials.values()), None)
+            if trial is None:
+                raise nothing_runs(self.name, built.rows)
+            kernel = cast("KernelTrial", trial).kernel
+        if kernel is None:
+            what = f"the input {next(iter(named))!r} is given by name, and the space is a function of the inputs"
+            raise BadArgumentType(op=self.name, what=what, hint="give the inputs of the first call by position")
+        return by_position(kernel._definition, args, named)  # pyright: ignore[reportPrivateUsage]
 
     @partial(public, name="tuned")
     @checks_itself("args", "interpret", "budget", "again", "like")

@@ -443,3 +443,26 @@ def test_the_choice_is_the_fastest_of_the_first_that_can_run(listed: list[Any], 
     assert {rows_of(name) for name in bench.sampled} == {i for _, i in order}
     assert by[found.best.number][1] == min(by[i][1] for _, i in order)
     assert all(bool(row.dropped) <= bool(by[row.config.number][2]) for row in found.rows)
+
+
+def test_inputs_by_name() -> None:
+    """As for the kernels, of which none may be made yet."""
+    with gpu(lambda name: rows_of(name) * 1e-6) as bench:
+        for call in (lambda t: t(x=X), lambda t: t.kernel(x=X)(X), lambda t: t.tune(x=X) and t(X)):
+            np.testing.assert_array_equal(call(new(name="by_name")), X * 2)
+        assert new(name="by_name").tune(x=X).best == Rows(8) and bench.sampled
+        assert new(name="by_name").lower(x=X).name == "rows_8"
+    with pytest.raises(kd.Error, match="'y' is not one of its inputs"):
+        new()(y=X, interpret=True)
+    late = new(lambda x: SPACE)
+    with pytest.raises(kd.Error, match="the first call by position"):
+        late(x=X, interpret=True)
+    late(X, interpret=True)
+    np.testing.assert_array_equal(late(x=X, interpret=True), X * 2)
+    with pytest.raises(NoConfiguration, match="rows go by eight"):
+        new([Rows(3)])(x=X, interpret=True)
+
+
+def test_a_class_is_no_space() -> None:
+    with pytest.raises(TuningSpace, match="list of its instances"):
+        kd.tune(Rows)
