@@ -11,7 +11,7 @@ import kernel_dsl as kd
 from tests.fuzz import halos, nests, pipelines, specs, views
 from tests.fuzz.memory import KINDS, REFUSED, SCHEDULES, attempt
 
-COUNTS = {"views": 25, "halos": 20, "pipelines": 12, "specs": 8, "nests": 8}
+COUNTS = {"views": 25, "halos": 20, "pipelines": 12, "specs": 8, "nests": 8, "tickets": 4, "scales": 3}
 
 
 @pytest.mark.parametrize("block", range(2))
