@@ -68,6 +68,9 @@ def taken(value: Array, index: Array, dim: int, op: str) -> Array:
     from .ref import load
     from .scope import allocate_own, scope
 
+    if value.dtype.is_packed:  # two elements share a byte of SMEM, and an index can't tell them apart
+        wide = dt.float16 if value.dtype is dt.float4_e2m1fn else dt.int8  # which have all its values
+        return astype(taken(astype(value, wide), index, dim, op), value.dtype)
     extent = value.shape[dim]
     if 0 in index.shape or 0 in value.shape:
         return full(index.shape, 0, value.dtype)

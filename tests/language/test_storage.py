@@ -267,3 +267,36 @@ def test_pipelines_of_narrow_blocks(dtype: Any, specialised: bool, manual: bool,
     got = kd.kernel(body, out_type=Spec(shape, kd.float32), **threads)(x, interpret=True)
     wanted = x.astype(np.float32)
     np.testing.assert_array_equal(got, wanted.reshape(4, 16, 64).sum(0) if sums else wanted)
+
+
+@pytest.mark.parametrize("dtype", [*PACKED, kd.float8_e8m0fnu, kd.complex64], ids=str)
+def test_what_moves_values_takes_every_dtype(dtype: Any, interpret: Any) -> None:
+    """Nothing is computed, so dtypes for memory are no exception. Some moves go through SMEM, which holds two elements a byte."""
+    rng = np.random.default_rng(0)
+    x = numbers(dtype, (8, 64)) if dtype.is_packed else rng.integers(-3, 4, (8, 64)).astype(dtype.numpy)
+    index = rng.integers(0, 8, (8, 64)).astype(np.int32)
+    order = rng.permutation(64).astype(np.int32)
+    moves: list[tuple[Any, Any]] = [
+        (lambda v, i: kd.take_along_axis(v, i, 0), np.take_along_axis(x, index, 0)),
+        (kd.take_along_axis, np.take_along_axis(x, index, 1)),
+        (lambda v, i: kd.take_along_axis(v, i.reshape(512), axis=None).reshape(8, 64), x.ravel()[index]),
+        (lambda v, i: kd.take_along_axis(v, np.broadcast_to(order, (8, 64)), 1), x[:, order]),
+        (lambda v, i: kd.sort(i, v, axis=1)[1], np.take_along_axis(x, np.argsort(index, 1, kind="stable"), 1)),
+        (lambda v, i: kd.flip(v, 0), x[::-1]),
+        (lambda v, i: kd.flip(v, (0, 1)), x[::-1, ::-1]),
+        (lambda v, i: v.T.reshape(8, 64), x.T.reshape(8, 64)),
+        (lambda v, i: v.reshape(32, 16).T.reshape(8, 64), x.reshape(32, 16).T.reshape(8, 64)),
+        (lambda v, i: kd.concatenate([v[4:], v[:4]]), np.concatenate([x[4:], x[:4]])),
+        (lambda v, i: kd.stack([v[:, ::2], v[:, 1::2]], -1).reshape(8, 64), x),
+        (lambda v, i: kd.where(i > 3, v, kd.flip(v, 1)), np.where(index > 3, x, x[:, ::-1])),
+        (lambda v, i: kd.broadcast_to(v[3], (8, 64)), np.broadcast_to(x[3], (8, 64))),
+        (lambda v, i: kd.pad(v[1:, 2:], ((1, 0), (1, 1))), np.pad(x[1:, 2:], ((1, 0), (1, 1)))),
+    ]
+
+    def body(x: Any, index: Any, *outs: Any) -> None:
+        for (move, _), out in zip(moves, outs, strict=True):
+            out[...] = move(x[...], index[...])
+
+    got = run(body, tuple(Spec((8, 64), dtype) for _ in moves), x, index, interpret=interpret)
+    for made, (_, wanted) in zip(got, moves, strict=True):
+        same(made, np.ascontiguousarray(wanted))
