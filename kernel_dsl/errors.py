@@ -85,6 +85,15 @@ class ShapeMismatch(Error, ValueError):
     help = "reshape or expand one operand"
 
 
+class ProductShapes(ShapeMismatch):
+    """Operands of a product whose shapes do not fit."""
+
+    code = "product-shapes"
+    title = "`{op}` can't multiply {shapes}"
+    note = "{why}"
+    help = "{hint}"
+
+
 class CannotBroadcast(Error, ValueError):
     """A value that can't be broadcast to the requested shape."""
 

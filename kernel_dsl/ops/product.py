@@ -8,7 +8,7 @@ from typing import Any
 from .. import dtypes as dt
 from ..accumulator import AccSpec
 from ..dtypes import DType
-from ..errors import BadArgument, ShapeMismatch, UnsupportedDType
+from ..errors import BadArgument, ProductShapes, ShapeMismatch, UnsupportedDType
 from ..errors_hopper import WgmmaType
 from ..ir import MemorySpace, Op, RefType, Value, array_type, operand
 from ..layout import blocked
@@ -86,14 +86,30 @@ def mma(acc: Any, a: Any, b: Any) -> Array:
 
 
 def _check_shapes(a: tuple[int, ...], b: tuple[int, ...], op: str) -> None:
-    if len(a) != 2 or len(b) != 2 or a[1] != b[0]:
-        raise ShapeMismatch(op=op, shapes=f"{a} and {b}")
+    if len(a) != 2 or len(b) != 2:
+        hint = "give (M, K) and (K, N)"
+        raise ProductShapes(op=op, shapes=f"{a} and {b}", why="here operands are matrices", hint=hint)
+    _check_depths(a, b, op)
+
+
+def _check_depths(a: tuple[int, ...], b: tuple[int, ...], op: str) -> None:
+    if a[-1] != b[-2]:
+        why = f"K is {a[-1]}, the last extent of the first operand, and {b[-2]}, the last but one of the second"
+        hint = "transpose or reshape one operand, so that they are (..., M, K) and (..., K, N)"
+        raise ProductShapes(op=op, shapes=f"{a} and {b}", why=why, hint=hint)
+
+
+def _check_total(acc: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    if acc != shape:
+        why = f"the product is {shape}, and acc is added to it"
+        raise ProductShapes(op="dot", shapes=f"into an acc of shape {acc}", why=why, hint="give an acc of that shape")
 
 
 def _batch_axes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """The axes before the last two, broadcast as NumPy does. Raises `ShapeMismatch`."""
+    """The axes before the last two, broadcast as NumPy does. Raises `ShapeMismatch`, `ProductShapes`."""
     pairs = zip(reversed(a[:-2]), reversed(b[:-2]), strict=False)
-    if len(a) < 2 or len(b) < 2 or a[-1] != b[-2] or any(n != m and 1 not in (n, m) for n, m in pairs):
+    _check_depths(a, b, "dot")
+    if any(n != m and 1 not in (n, m) for n, m in pairs):
         raise ShapeMismatch(op="dot", shapes=f"{a} and {b}")
     return broadcast_shapes([a[:-2], b[:-2]], "dot")
 
@@ -122,7 +138,7 @@ def dot(
     (M, ceil(K/128)), also for each 128 of K; `b_scale`: for all, (N,) or (1, N) for each column, or (ceil(K/128), N) or
     (ceil(K/128), ceil(N/128)). The result is then float32, a sum of the scaled products of 128 of K each.
 
-    Raises `ShapeMismatch`, `BadArgument`, `NoCommonDType`.
+    Raises `ShapeMismatch`, `ProductShapes`, `BadArgument`, `NoCommonDType`.
     """
     if precision not in (None, "highest", *_TF32):
         raise BadArgument(op="dot", what=f"precision={precision!r}", hint='None, "highest", "tf32" or "tf32x3"')
@@ -131,6 +147,9 @@ def dot(
     if a_scale is not None or b_scale is not None:
         result = _scaled(x, y, acc, a_scale, b_scale, precision)
         return result if out_dtype is None else astype(result, out_dtype)
+    if not x.shape or not y.shape:
+        why, hint = "a number has no rows and columns", "scale by it: `x * y`"
+        raise ProductShapes(op="dot", shapes=f"{x.shape} and {y.shape}", why=why, hint=hint)
     squeeze: tuple[int, ...] = ()
     if len(x.shape) == 1:
         x, squeeze = _value(x)[None, :], (-2,)
@@ -173,8 +192,8 @@ def _products(x: Any, y: Any, acc: Any, common: DType, precision: str | None, ba
     shape = (*batch, x.shape[-2], y.shape[-1])
     want = accumulator_dtype(common)
     total = None if acc is None else astype(as_value(acc, "dot"), want)
-    if total is not None and total.shape != shape:
-        raise ShapeMismatch(op="dot", shapes=f"acc {total.shape} and the product {shape}")
+    if total is not None:
+        _check_total(total.shape, shape)
     if 0 in shape or not x.shape[-1]:
         return _zeros(shape, want) if total is None else total
     if len(x.shape) == len(y.shape) == 2:
@@ -263,8 +282,8 @@ def _scaled(x: Any, y: Any, acc: Any, a_scale: Any, b_scale: Any, precision: str
     _check_shapes(x.shape, y.shape, "dot")
     shape = (x.shape[0], y.shape[1])
     total = None if acc is None else astype(as_value(acc, "dot"), dt.float32)
-    if total is not None and total.shape != shape:
-        raise ShapeMismatch(op="dot", shapes=f"acc {total.shape} and the product {shape}")
+    if total is not None:
+        _check_total(total.shape, shape)
     if 0 in shape or not x.shape[1]:
         return _zeros(shape, dt.float32) if total is None else total
     with scope():
