@@ -69,12 +69,12 @@ class Dim(Variable):
 
     def __index__(self) -> int:
         if self.max is None or tracing_dims():
-            raise self.without_value(self)
+            raise self._without_value(self)
         return super().__index__()
 
     __int__ = __index__
 
-    def without_value(self, symbol: Symbol) -> Error:
+    def _without_value(self, symbol: Symbol) -> Error:
         return apart_from_array(self.name) if tracing_dims() else without_value(self.name)
 
     def __repr__(self) -> str:

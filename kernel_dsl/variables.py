@@ -123,7 +123,7 @@ class Symbol:
         if binding is not None and binding.discover is not None:
             binding.discover(names)
         if binding is None or not names.keys() <= binding.values.keys():
-            raise next(iter(names.values())).without_value(self)
+            raise next(iter(names.values()))._without_value(self)
         binding.used.update(names)
         return self.evaluate(binding.values)
 
@@ -213,7 +213,7 @@ class Variable(Symbol):
         """The value, if it is known without a graph."""
         return None
 
-    def without_value(self, symbol: Symbol) -> Error:
+    def _without_value(self, symbol: Symbol) -> Error:
         """The error for asking for the value of `symbol`, in which it is, where there is none."""
         hint = "pass an int, or make the call inside `with kd.Graph() as g:`"
         return VariableUse(variable=repr(symbol), hint=hint)
