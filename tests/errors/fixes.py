@@ -58,6 +58,7 @@ FIXES: dict[str, tuple[str, str, str]] = {
     "NoSuchDevice": ("no_such_device", "(x, 2)", "(x, 1)"),
     "NotSymmetric": ("not_symmetric", "(tile, 1)", "(x, 1)"),
     "NoMulticast": ("no_multicast", "((0,), (1,))", "((0, 1),)"),
+    "ProductShapes": ("product_shapes", "x[...] @ x[...]", "x[...] @ x[...].T"),
     "RanksApart": ("ranks_apart", 'raise ConnectionError("rank 1 has ended")', "return [value, value]"),
     "RanksDiffer": ("ranks_differ", "np.ones(96, np.float32)", "xs[1]"),
     "NotAnArray": ("not_an_array_list", "[1, 2]", "np.ones(8, np.float32)"),
