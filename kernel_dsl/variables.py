@@ -115,6 +115,11 @@ class Symbol:
         """The variables in it, by name."""
         raise AssertionError("each kind of symbol has its own")
 
+    def _without_value(self, symbol: Symbol) -> Error:
+        """The error for asking for the value of `symbol`, in which it is, where there is none."""
+        hint = "pass an int, or make the call inside `with kd.Graph() as g:`"
+        return VariableUse(variable=repr(symbol), hint=hint)
+
     def __index__(self) -> int:
         binding = _binding.get()
         names = self.variables()
@@ -212,11 +217,6 @@ class Variable(Symbol):
     def now(self) -> int | None:
         """The value, if it is known without a graph."""
         return None
-
-    def _without_value(self, symbol: Symbol) -> Error:
-        """The error for asking for the value of `symbol`, in which it is, where there is none."""
-        hint = "pass an int, or make the call inside `with kd.Graph() as g:`"
-        return VariableUse(variable=repr(symbol), hint=hint)
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         if self.name not in values:
