@@ -13,7 +13,7 @@ from kernel_dsl.verify import verify
 
 from . import module
 from .job import CallSpec, Job, Lowered
-from .passes import check_barriers, check_target, finish_copies, order_memory, split_loops
+from .passes import check_barriers, check_target, fence_reads, finish_copies, order_memory, split_loops
 
 
 def _pass(name: str, run: Callable[[KernelIR, Target], KernelIR], why: str) -> Step[Job]:
@@ -37,6 +37,7 @@ STEPS: tuple[Step[Any], ...] = (
     _pass("check target", check_target.run, "LLVM ends the process on a missing instruction; say it first"),
     _pass("finish copies", finish_copies.run, "copies must be done before their SMEM ends or is used again"),
     _pass("split loops", split_loops.run, "each warpgroup's role keeps the registers that it asked for"),
+    _pass("fence reads", fence_reads.run, "a bulk copy must not overtake lanes' loads of what it overwrites"),
     _pass("order memory", order_memory.run, "lanes of a warpgroup must see each other's stores in program order"),
     _module("open the module", module.open_module, "rules write with one writer and share one context"),
     _module("plan SMEM", module.plan_buffers, "addresses of buffers are constants of the text"),

@@ -5,9 +5,9 @@ mbarrier, the bulk groups of one warp, the wgmma groups of one warpgroup). Agent
 first. `known[team, warp, GENERIC, a]` is the latest clock of agent a whose accesses are ordered before what the warp
 does next. The other planes hold the part of these clocks that meets a further condition. For `ASYNC`, `ASYNC_GLOBAL` and
 `TENSOR_MAP`, a proxy fence was passed (8.9.5, 'Proxy-preserved base causality order'). For `PERFORMED`, an agent's reads of
-shared memory have certainly taken place (`performed`). For `FENCED` and the planes beside it,
-a fence of their scope was passed, so relaxed operations of that scope release these clocks (8.8, 'Release and Acquire
-Patterns'). A program has only the planes that it needs.
+shared memory have certainly taken place (`performed`). `PERFORMED_GLOBAL` is the same for global memory. For `FENCED` and the
+planes beside it, a fence of their scope was passed, so relaxed operations of that scope release these clocks (8.8, 'Release
+and Acquire Patterns'). A program has only the planes that it needs.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ FENCED = 2  # for the GPU and more
 ASYNC_GLOBAL = 3  # global memory, for the async proxy
 TENSOR_MAP = 4  # tensor maps in memory, released to their proxy
 PERFORMED = 5  # reads of shared memory, before writes by the async proxy
-FENCED_CLUSTER = 6
-FENCED_BLOCK = 7
-FENCED_GPU = 8  # of several
+PERFORMED_GLOBAL = 6  # the same of global memory
+FENCED_CLUSTER = 7
+FENCED_BLOCK = 8
+FENCED_GPU = 9  # of several
 # The plane of fenced clocks, by the scope of an access or fence (`Program.reach`).
 _FENCED = (FENCED, FENCED_CLUSTER, FENCED_BLOCK)
 _FENCED_SEVERAL = (FENCED, FENCED_GPU, FENCED_CLUSTER, FENCED_BLOCK)
@@ -181,6 +182,7 @@ class Clocks:
         planes = (FENCED,) if self.planes <= FENCED_BLOCK else self.fenced[reach:]
         self._lift(c, planes)
         self.performed(c.rows)
+        self.performed_global(c.rows)
         self.tick(c)
 
     def performed(self, rows: Array) -> None:
@@ -194,6 +196,12 @@ class Clocks:
         if self.planes > PERFORMED:
             team, agent = self.batch.row_team[rows], self.batch.row_agent[rows]
             self.known[team, agent, PERFORMED, agent] = self.known[team, agent, GENERIC, agent]
+
+    def performed_global(self, rows: Array) -> None:
+        """Record that what warps have read from global memory so far has been read (`overtaken.py`)."""
+        if self.planes > PERFORMED_GLOBAL:
+            team, agent = self.batch.row_team[rows], self.batch.row_agent[rows]
+            self.known[team, agent, PERFORMED_GLOBAL, agent] = self.known[team, agent, GENERIC, agent]
 
     def _lift(self, c: Group, planes: tuple[int, ...]) -> None:
         """Copy all that the warps know to these planes."""
@@ -229,6 +237,8 @@ class Clocks:
         """Execute fence.proxy: all that the warp knows is now visible to other proxies too."""
         if ASYNC in planes:
             planes = (*planes, PERFORMED)
+        if ASYNC_GLOBAL in planes:
+            planes = (*planes, PERFORMED_GLOBAL)
         planes = tuple(p for p in planes if p < self.planes)
         self._lift(c, planes)
         self._lift_foreign(c, planes)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from . import launches
+from . import launches, overtaken
 from .clocks import ASYNC_GLOBAL, GENERIC
 from .columns import over_runs, rows_at, run_heads, runs
 from .kinds import HazardKind
@@ -86,6 +86,7 @@ class GlobalShadow(PartedShadow):
         for at, row in self.each(a, g, rows):
             if a.proxy:
                 self._check_proxy(a, at, row, True)
+                overtaken.check(self, a, at, row)
             super().on_write(a, at, row)
 
     def after_readers(self, a: ShadowAccess, g: Array, rows: Array) -> None:
@@ -107,7 +108,7 @@ class GlobalShadow(PartedShadow):
         numbers = self.writes.get(g)
         if not numbers.any():
             return
-        bad = self._judge(numbers, rows, lambda n, r: self._unfenced(a, self.writes.epoch[n], r))
+        bad = self._judge(numbers, rows, lambda n, r: self.unfenced(a, self.writes.epoch[n], r, ASYNC_GLOBAL))
         if bad is None:
             return
         held, sites = self.writes.epoch[numbers], self.writes.site[numbers]
@@ -116,13 +117,14 @@ class GlobalShadow(PartedShadow):
         else:
             self.report(a, g, rows, bad, held, sites, False, fence=True)
 
-    def _unfenced(self, a: ShadowAccess, held: Array, rows: Array) -> Array | None:
+    def unfenced(self, a: ShadowAccess, held: Array, rows: Array, plane: int) -> Array | None:
+        """Return which epochs `held` are of warps' accesses that are ordered before `a`, but not in `plane`; None if none."""
         agent = agent_of(held)
         bad = (held != 0) & ((agent & ((1 << self.bits) - 1)) < a.c.batch.clocks.agents)
         at = np.nonzero(bad)
         row, clock = np.broadcast_to(rows, held.shape)[at], held[at] & CLOCK
         before = self.ordered(a, row, agent[at], clock)  # an unordered access is a race
-        bad[at] = before & ~self.ordered(a, row, agent[at], clock, ASYNC_GLOBAL)
+        bad[at] = before & ~self.ordered(a, row, agent[at], clock, plane)
         return bad if bad.any() else None
 
     def far(self, a: ShadowAccess, epochs: Array, rows: Array, reach: Array) -> Array:
@@ -251,11 +253,7 @@ class GlobalShadow(PartedShadow):
         reads.put(g, over_runs(made, at, g.shape))
 
     def check_readers(self, a: ShadowAccess, g: Array, rows: Array, r: Array) -> None:
-        reads, second = self.reads, self.reads.second
-        held = [(r, reads.r, reads.site), (r, reads.r2, reads.site2)]
-        if second is not None:
-            held[1] = (second.get(g), second.epoch, second.site)
-        for numbers, epochs, sites in held:
+        for numbers, epochs, sites in self.held_readers(g, r):
             bad = self._judge(numbers, rows, lambda n, of, epochs=epochs: self.unordered(a, epochs[n], of))
             if bad is not None:
                 self.report(a, g, rows, bad, epochs[numbers], sites[numbers], True, earlier_reads=True)
@@ -266,6 +264,13 @@ class GlobalShadow(PartedShadow):
             bad = self.unordered(a, epochs, rows)
             if bad is not None:
                 self.report(a, g, rows, bad, epochs, sites, True, earlier_reads=True)
+
+    def held_readers(self, g: Array, r: Array) -> list[tuple[Array, Array, Array]]:
+        """Return (numbers, epochs, sites) of the last readers of granules and of those before; `r` are the last ones' numbers."""
+        reads, second = self.reads, self.reads.second
+        if second is not None:
+            return [(r, reads.r, reads.site), (second.get(g), second.epoch, second.site)]
+        return [(r, reads.r, reads.site), (r, reads.r2, reads.site2)]
 
     def ordered(self, a: ShadowAccess, row: Array, agent: Array, clock: Array, plane: int = GENERIC) -> Array:
         first = a.c.batch.first // a.c.batch.cluster

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from . import overtaken
 from .clocks import GENERIC, PERFORMED
 from .columns import over_runs, rows_at, run_heads, runs
 from .read_sets import ReadSets
@@ -249,6 +250,8 @@ class SharedShadow(Shadow):
         if bad is None:
             return
         numbers = reads.get(g)
+        if not overtaken.without_used(self.batch.run, bad, reads.site[numbers]).any():
+            return
         row: Array = np.broadcast_to(rows, g.shape)
         where = tuple(int(i[0]) for i in np.nonzero(bad))
         number, known = numbers[where], a.known[row[where]]

@@ -54,6 +54,8 @@ class SyncMemory:
             return
         if releases:
             clocks.performed(c.rows)
+            if semantics in ("release", "acq_rel"):
+                clocks.performed_global(c.rows)
         where = c.active if part.mask is None else part.mask
         rows = np.broadcast_to(np.arange(c.n)[:, None], where.shape)[where]
         index = part.index[where]

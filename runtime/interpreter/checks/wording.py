@@ -28,6 +28,10 @@ _LOADS = (
     "put fence.proxy.async (commit_smem) between the reads and the barrier or arrival: neither bar.sync nor mbarrier.arrive "
     "waits for loads, which may still be on their way"
 )
+_GLOBAL_LOADS = (
+    "put fence.proxy.async.global (commit_gmem) between the reads and the barrier, or store what depends on them before it: "
+    "when the barrier completes, loads may still be on their way"
+)
 _ORDER = "put tcgen05.fence::before_thread_sync before the synchronisation of the two threads, or wait for a commit"
 _COMMIT = "wait for the mbarrier of a tcgen05.commit after it"
 _OF_PRODUCTS = (HazardKind.READ_BEFORE_WAIT, HazardKind.REUSED_BEFORE_WGMMA)
@@ -102,7 +106,7 @@ def conflict(
     other = run.reporter.side(details[1], run.sites[site])
     fix = fix or (_COMMIT if side.queue == "tcgen05" and kind in _OF_PRODUCTS else FIXES[kind])
     if kind is HazardKind.MISSING_PROXY_FENCE and earlier_reads:
-        fix = _LOADS
+        fix = _LOADS if shared else _GLOBAL_LOADS
     elif kind is HazardKind.MISSING_PROXY_FENCE and not shared:
         fix = fix.replace("commit_smem", "commit_gmem")
     run.reporter.hazard(kind, what, a.ins, details, fix, other)

@@ -139,6 +139,9 @@ class Program:
         self.mixed: bool = len({strong_size(ins) for ins in code} - {0}) > 1
         # whether copies access global memory, or tensor maps there, through proxies of their own
         self.other_proxies: bool = any("bulk" in ins.opcode or ins.opcode[0] == "tensormap" for ins in code)
+        # whether copies write to global memory; for loads that these may overtake, what `overtaken.outlasts` has found
+        self.copies_out: bool = any(_copies_out(ins.opcode) for ins in code)
+        self.outlasting: dict[int, bool] = {}
         # whether the kernel reads the system's clock, for waits with a time-out
         self.reads_time: bool = any(
             isinstance(o, Special) and o.name.startswith("%globaltimer") for ins in code for o in ins.operands
@@ -155,7 +158,9 @@ class Program:
     @property
     def planes(self) -> int:
         """Return the number of planes of vector clocks that its runs need (`checks/clocks.py`)."""
-        return 9 if self.several else 8 if self.narrow else 6 if self.other_proxies else 3
+        if self.several or self.narrow:
+            return 10 if self.several else 9
+        return 7 if self.copies_out else 6 if self.other_proxies else 3
 
     def reach(self, scope: str) -> int:
         """Return the reach of an access or fence of a scope: 0 everything, 1 its cluster, 2 its block.
@@ -208,6 +213,12 @@ def _is_narrow(opcode: tuple[str, ...]) -> bool:
     if opcode[0] not in ("ld", "st", "atom", "red", "fence", "membar", "tensormap") or "mbarrier_init" in opcode:
         return False
     return not {"cta", "cluster"}.isdisjoint(opcode) and not {"shared", "shared::cta"} & set(opcode[:3])
+
+
+def _copies_out(opcode: tuple[str, ...]) -> bool:
+    """Return whether an instruction is a bulk or tensor copy, or a reduction, from shared to global memory."""
+    spaces = [word for word in opcode if word == "global" or word.startswith("shared")]
+    return "bulk" in opcode and spaces[:1] == ["global"] and len(spaces) > 1
 
 
 def _width(ins: Instruction) -> int:

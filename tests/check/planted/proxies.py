@@ -27,6 +27,15 @@ STORE = """cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r0], 256; cp.asy
  cp.async.bulk.wait_group 0;"""
 
 
+# Lanes fill the tile and read the array that a copy of the tile will overwrite; then they keep what they read.
+READ = (
+    START
+    + " mov.u32 %r7, 5; st.shared.u32 [%r1], %r7; fence.proxy.async.shared::cta; bar.sync 1; ld.global.u32 %r6, [%d2];\n"
+)
+USE = "\nU: bar.sync 2; st.global.u32 [%d2+256], %r6;"
+GIVEN = zeros(128)
+
+
 def maps() -> list[Any]:
     a = np.arange(64 * 64, dtype=np.float16).reshape(64, 64)
     return [kd.check.tensor_map(a, (8, 64))]
@@ -203,4 +212,36 @@ L: """ + WAIT + " L;\nN: mbarrier.try_wait.parity.shared::cta.b64 %p8, [%r3], 0;
  ld.shared.u32 %r6, [%r1]; <<||fence.proxy.async.shared::cta;>> barrier.cluster.arrive.aligned;
  barrier.cluster.wait.aligned; @%p0 bra M;
  """ + LOAD + "\nM: " + WAIT.replace(", 0;", ", 1;") + " M; st.global.u32 [%d2], %r6;", zeros(64), before=TILE),
+    ptx("a bulk store overtakes what warps load before a barrier", FENCE, READ + """
+ <<||fence.proxy.async.global;>> bar.sync 1; @%p0 bra U; """ + STORE + USE, GIVEN, before=TILE),
+    ptx("the loaded values are used after the barrier, or stored before it", FENCE, READ + """
+ <<||st.shared.u32 [%r1+256], %r6;>> bar.sync 1; @%p0 bra U; """ + STORE + USE, GIVEN, before=TILE),
+    ptx("an addition may be moved behind the barrier, a comparison that a branch needs may not", FENCE, READ + """
+ add.u32 %r6, %r6, 1; <<||setp.eq.u32 %p5, %r6, 77; @%p5 ret;>> bar.sync 1; @%p0 bra U; """ + STORE + USE,
+        GIVEN, before=TILE),
+    ptx("a fence of shared memory does not wait for loads of global memory", FENCE, READ + """
+ <<fence.proxy.async.shared::cta||fence.acq_rel.cta>>; bar.sync 1; @%p0 bra U; """ + STORE + USE, GIVEN, before=TILE),
+    ptx("arrivals on an mbarrier do not wait for loads of global memory", FENCE, READ + """
+ setp.eq.u32 %p1, tid, 32; bar.warp.sync 0xffffffff; <<||fence.acq_rel.gpu;>>
+ @%p1 mbarrier.arrive.shared::cta.b64 _, [%r3]; @%p0 bra U; <<||fence.proxy.async;>>
+N: mbarrier.try_wait.parity.shared::cta.b64 %p8, [%r3], 0; @!%p8 bra N; """ + STORE + USE, GIVEN, before=TILE),
+    ptx("the warp that issues a bulk store has loads on their way", FENCE, READ + """
+ <<||fence.proxy.async.global;>> bar.warp.sync 0xffffffff; @%p0 bra U; """ + STORE.replace("256", "128") + USE, GIVEN,
+        before=TILE, block=32),
+    ptx("a bulk reduction overtakes loads behind a cluster barrier", FENCE, READ + """
+ <<||fence.proxy.async.global;>> barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; @%p0 bra U;
+ cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%d0], [%r0], 256; cp.async.bulk.commit_group;
+ cp.async.bulk.wait_group 0;""" + USE, GIVEN, before=TILE),
+    ptx("a tensor store overtakes loads; its lane fences after the barrier", FENCE, MAPPED + AT + """
+ ld.param.u64 %d7, [a]; add.s64 %d8, %d7, %d1; mov.u32 %r10, 0; shl.b32 %r11, tid, 4; add.u32 %r11, %r11, %r0;
+ st.shared.v4.b32 [%r11], {%r10, %r10, %r10, %r10}; fence.proxy.async.shared::cta;
+ ld.global.u32 %r6, [%d8+1024]; bar.sync 1; @%p0 bra U; <<||fence.proxy.async;>>
+ """ + TENSOR_STORE + " cp.async.bulk.wait_group 0;\nU: bar.sync 2; st.global.u32 [%d8], %r6;", _both,
+        params=MAP + ", .param .u64 a", before=TILE),
+    ptx("the store of a turn overtakes the loads of the turn before", FENCE, READ.replace("ld.global.u32 %r6, [%d2];", "") + """
+ mov.u32 %r10, 0; mov.u32 %r6, 0;
+T: add.u32 %r7, %r6, %r7; ld.global.u32 %r6, [%d2]; <<||fence.proxy.async.global;>> bar.sync 1; @%p0 bra N;
+ cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r0], 256; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
+N: bar.sync 2; add.u32 %r10, %r10, 1; setp.lt.u32 %p4, %r10, 3; @%p4 bra T;
+U: st.global.u32 [%d2+256], %r6;""", GIVEN, before=TILE),
 ]  # fmt: skip
