@@ -144,7 +144,8 @@ E:""", zeros(8), before=S, every=False),
     ptx("the same parity in each round", "race_shared read_before_wait deadlock phase_overrun unawaited_copy", START+""" mov.u32 %r10, 0; mov.u32 %r11, 0;
 T: @%p0 bra L; mbarrier.arrive.expect_tx.shared.b64 _, [%r2], 256;
  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0], 256, [%r2];
-L: mbarrier.try_wait.parity.shared.b64 %p4, [%r2], %r11; @!%p4 bra L; ld.shared.u32 %r7, [%r1]; bar.sync 1;
+L: mbarrier.try_wait.parity.shared.b64 %p4, [%r2], %r11; @!%p4 bra L; ld.shared.u32 %r7, [%r1];
+ fence.proxy.async.shared::cta; bar.sync 1;
  <<||xor.b32 %r11, %r11, 1;>> add.u32 %r10, %r10, 1; setp.lt.u32 %p5, %r10, 3;
  @%p5 bra T;""", numbers(64), before=TILE),
     ptx("one test, and no loop", "read_before_wait race_shared unawaited_copy", START+""" @%p0 bra L; """+LOAD+"""
