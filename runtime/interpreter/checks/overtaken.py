@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..isa.instructions import known_form
-from ..isa.liveness import used
-from ..ptx.module import Instruction
+from ..isa.liveness import bits_of, used
+from ..ptx.module import Instruction, Mem
 from .clocks import PERFORMED_GLOBAL
 
 if TYPE_CHECKING:
@@ -67,7 +67,26 @@ def _search(program: Program, load: Instruction) -> bool:
         for n, seg in enumerate(code.segments):
             for i, ins in enumerate(seg.code):
                 if ins is load:
-                    return _reaches(code.segments, n, i + 1, used(load)[1])
+                    registers = used(load)[1]
+                    return _reaches(code.segments, n, i + 1, registers) and not _is_place(code.segments, registers)
+    return False
+
+
+def _is_place(segments: Any, registers: int) -> bool:
+    """Return whether values in registers are addresses of tensor memory, which the assembler moves on to uniform registers
+    soon after they are loaded, and so before a later barrier.
+    """
+    code = [ins for seg in segments for ins in seg.code]
+    before = 0
+    while before != registers:
+        before = registers
+        for ins in code:
+            reads, writes = used(ins)
+            places = [bits_of(o) for o in ins.operands if isinstance(o, Mem)]
+            if ins.opcode[0] == "tcgen05" and any(bits & registers for bits in places):
+                return True
+            if reads & registers and _computes(ins):
+                registers |= writes
     return False
 
 

@@ -46,6 +46,7 @@ def add_parts(left, right, sums, full, free, ready, done, steps, layout: gl.cons
         at, phase = step % S, step // S & 1
         mbarrier.wait(full.index(at), phase)
         v = left.index(at).load(layout) + right.index(at).load(layout)
+        fence_async_shared()  # the copies that fill the stages again must not overtake these loads
         mbarrier.arrive(free.index(at), count=1)
         mbarrier.wait(done.index(at), phase ^ 1)
         sums.index(at).store(v)
