@@ -32,6 +32,16 @@ ARRIVES = PLACES.replace("B: barrier.sync 0;", "B: barrier.arrive 0, 32;").repla
 )
 
 
+# A barrier that half of a warp skips. It waits for lanes that have not exited, so where they end it completes (`exit`, 9.7.12.7).
+SKIPPED = " .shared .align 4 .b32 s[4]; setp.ge.u32 p1, r1, 16; @p1 bra X;\n {BARRIER}\nX: {END} ret;"
+
+
+def skipped(barrier: str, end: str, leaves: str = "") -> Planted:
+    text = SKIPPED.replace("{BARRIER}", barrier)
+    name = f"half a warp skips {barrier} and comes to {end}, or leaves"
+    return Planted(name, K.DIVERGENCE, text.replace("{END}", end), text.replace("{END}", leaves), options=WARP)
+
+
 def lonely(work: str, mask: str, wrong: str = "-1") -> tuple[str, str]:
     return ALONE.replace("{WORK}", work.replace("MASK", wrong)), ALONE.replace("{WORK}", work.replace("MASK", mask))
 
@@ -52,6 +62,9 @@ CASES = [
     absent("match of lanes that are elsewhere", "match.any.sync.b32 r2, r1, MASK;"),
     absent("sum of lanes that are elsewhere", "redux.sync.add.u32 r2, r1, MASK;"),
     absent("bar.warp.sync of lanes that are elsewhere", "bar.warp.sync MASK;"),
+    skipped("bar.sync 0;", "bar.sync 0;"),
+    skipped("bar.sync 0;", "bar.sync 1;", "mov.u32 r2, 1; st.shared.u32 [s], r2;"),
+    skipped("barrier.sync.aligned 0;", "bar.sync 0; bar.sync 0;"),
     swap("an aligned barrier at two places", K.DIVERGENCE, PLACES, "\n barrier.sync 0", "\n barrier.sync.aligned 0", options=WARP),
     swap("bar.sync at two places", K.DIVERGENCE, PLACES, "B: barrier.sync 0", "B: bar.sync 0", options=WARP),
     swap("an aligned barrier that half a warp arrives at", K.DIVERGENCE, ARRIVES, "B: barrier.arrive", "B: bar.arrive", options=WARP),
