@@ -191,7 +191,7 @@ class Clocks:
         The ISA promises that after a proxy fence alone (8.9.5). On a GPU, other fences, releases in memory and the warp's
         own copies wait for its earlier loads, too; so do arrivals on mbarriers that release to the cluster. `bar.sync`,
         `barrier.cluster` and other arrivals do not: loads may still be in the queue of shared memory when the barrier
-        completes. Barriers behind which no load can be left: see `settled.py`.
+        completes. Loads whose values were needed before: see `overtaken.py`.
         """
         if self.planes > PERFORMED:
             team, agent = self.batch.row_team[rows], self.batch.row_agent[rows]

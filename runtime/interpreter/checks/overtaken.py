@@ -68,8 +68,15 @@ def _search(program: Program, load: Instruction) -> bool:
             for i, ins in enumerate(seg.code):
                 if ins is load:
                     registers = used(load)[1]
+                    if not _is_read(code.segments, registers):
+                        return False  # the assembler drops the load
                     return _reaches(code.segments, n, i + 1, registers) and not _is_place(code.segments, registers)
     return False
+
+
+def _is_read(segments: Any, registers: int) -> bool:
+    """Return whether an instruction reads any of these registers."""
+    return any(used(i)[0] & registers for seg in segments for i in (*seg.code, seg.end) if i is not None)
 
 
 def _is_place(segments: Any, registers: int) -> bool:

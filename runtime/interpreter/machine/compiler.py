@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks.clocks import PERFORMED
 from ..checks.poison import LOADS, following, poisoned
-from ..checks.settled import after_loads, settled
 from ..isa.attempts import first_guesses
 from ..isa.cfg import build_segments, may_wait
 from ..isa.instructions import BadForm, Form, form_of
@@ -62,7 +60,6 @@ class Compiler:
         self._form: Form | None = None
         self._once: int | None = None
         self._guesses: set[tuple[int, int]] | None = None
-        self._settled: frozenset[int] | None = None
 
     def _carry(self) -> Reg:
         """Return the register that holds the condition code's carry flag (PTX ISA 9.7.2)."""
@@ -87,15 +84,6 @@ class Compiler:
         if self._guesses is None:
             self._guesses = first_guesses(self.fn)
         return (ins.line, ins.column) in self._guesses
-
-    def _comes_after_loads(self, ins: Instruction) -> bool:
-        """Return whether a barrier or arrival comes when the warp's loads of shared memory have taken place."""
-        releases = ins.opcode[0] in ("bar", "barrier") or (ins.opcode[0] == "mbarrier" and "arrive" in ins.opcode[1])
-        if not releases or self.program.planes <= PERFORMED:
-            return False
-        if self._settled is None:
-            self._settled = settled(self.fn)
-        return id(ins) in self._settled
 
     def run(self) -> None:
         for index, source in enumerate(build_segments(self.fn, self.program.fine)):
@@ -156,8 +144,6 @@ class Compiler:
             raise self.error(str(error)) from None
         except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
             raise PtxError(self._why(error, ins), ins.line, ins.column) from error
-        if self._comes_after_loads(ins):
-            op = after_loads(op)
         if guarded and ins.guard is not None:
             by_warp = self._form is not None and ins.opcode[0] not in ("ld", "st")
             op = guard(op, ins.guard[0].index, ins.guard[1], by_warp)
