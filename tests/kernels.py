@@ -448,13 +448,14 @@ def sparse_product(a: Any, meta: Any, b: Any, out: Any, a_tile: Any, b_tile: Any
     Spec((64, 64), f32),
     targets=HOPPER,
     out_type=Spec((64, 64), f32),
-    scratch_types=[kd.SMEM((64, 64), f32), kd.Barrier()],
+    scratch_types=[kd.SMEM((64, 64), f32), kd.Barrier(), kd.Barrier()],
 )
-def copies(x: Any, out: Any, buffer: Any, ready: Any) -> None:
+def copies(x: Any, out: Any, buffer: Any, ready: Any, freed: Any) -> None:
     kd.async_prefetch(x)
     kd.copy_gmem_to_smem(x, buffer, ready)
     kd.barrier_wait(ready)
     buffer[...] = buffer[...] * 2
+    kd.barrier_arrive_and_wait(freed)
     kd.commit_smem()
     kd.copy_smem_to_gmem(buffer, out, commit_group=False)
     kd.commit_smem_to_gmem_group()

@@ -1,4 +1,4 @@
-"""Random pipelines of large blocks and many steps, in as many thread blocks as fill a GPU, against NumPy.
+"""Random pipelines of large blocks and many steps, in as many blocks of the grid as fill a GPU, against NumPy.
 
 `python -m tests.fuzz.crowds --count N --seed S [--device gpu]`. A load or a copy that is ordered too late goes wrong only where the
 memory is busy: bank conflicts, many blocks in a multiprocessor, and copies that arrive while lanes still read. All data are
@@ -19,11 +19,11 @@ import numpy as np
 import kernel_dsl as kd
 from tests.fuzz.choose import Choices
 
-DATA = 4  # different inputs; thread block n takes input n % DATA
-CROWD = 132 * 8  # thread blocks on a GPU
-SMEM = 96 << 10  # bytes of blocks, so that a multiprocessor has at least two thread blocks
+DATA = 4  # different inputs; block of the grid n takes input n % DATA
+CROWD = 132 * 8  # blocks of the grid on a GPU
+SMEM = 96 << 10  # bytes of blocks, so that a multiprocessor has at least two blocks of the grid
 RESULTS = 1 << 26  # the most bytes of results on a GPU
-FEW = 2  # thread blocks in the interpreter
+FEW = 2  # blocks of the grid in the interpreter
 
 # how a body reads its block b (rows, columns) with w (columns, columns): the kernel's part of the total, and NumPy's
 READS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[np.ndarray, np.ndarray], np.ndarray]]] = {
@@ -83,7 +83,7 @@ class Crowd:
         return READS[self.read][1](b, w).shape
 
     def results(self) -> int:
-        """Bytes of a thread block's results, about."""
+        """Bytes of a block of the grid's results, about."""
         stored = self.steps * self.rows * self.columns * 4 if self.stored else 0
         return 8 * int(np.prod(self.total())) + stored
 
@@ -190,7 +190,7 @@ class Crowd:
         out[0] = self._end(kd.fori_loop(0, steps, one, self._start()))
 
     def check(self, crowd: int, steps: int, interpret: Any) -> None:
-        """Raise an AssertionError where a thread block's results differ from NumPy's."""
+        """Raise an AssertionError where a block of the grid's results differ from NumPy's."""
         x, w = self.arrays(steps)
         made = self.kernel(crowd, steps)(x, w, interpret=interpret)
         totals, doubled = self.wanted(steps)

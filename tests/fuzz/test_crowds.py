@@ -14,7 +14,7 @@ SCHEDULES = ("eager", "late", "random")
 
 @pytest.mark.parametrize("block", range(2))
 def test_interpreter(block: int) -> None:
-    """A few steps in two thread blocks, hazards on, in turns under each schedule."""
+    """A few steps in two blocks of the grid, hazards on, in turns under each schedule."""
     for n in range(10):
         seed = 1000 * block + n
         wrong = attempt(seed, schedule=SCHEDULES[n % 3])
@@ -32,7 +32,7 @@ def test_many() -> None:
 @pytest.mark.tma
 @pytest.mark.parametrize("block", range(4))
 def test_gpu(block: int) -> None:
-    """All steps, in as many thread blocks as fill the GPU."""
+    """All steps, in as many blocks of the grid as fill the GPU."""
     for seed in range(20 * block, 20 * block + 20):
         wrong = attempt(seed, gpu=True)
         assert wrong is None, f"python -m tests.fuzz.crowds --count 1 --seed {seed} --device gpu\n{wrong}"
