@@ -75,9 +75,11 @@ class MatmulOptions(NamedTuple):
 
     def like(self, b: Any) -> tuple[Any, ...]:
         """The key of a call: calls with equal keys launch the same kernels for arrays of this kind."""
+        pair = type(b) in (tuple, list) and b
+        packed = (getattr(b[0], "form", None), getattr(b[-1], "form", None)) if pair else getattr(b, "form", None)
         return (
             self.out_dtype, self.activation, self.precision, self.epilogue, self.gated, self.absmax, self.config,
-            _packed_form(b), type(self.c), type(self.scale), type(self.a_scale), type(self.residual),
+            packed, type(self.c), type(self.scale), type(self.a_scale), type(self.residual),
             type(self.out_scale), form_of(b), form_of(self.operands), None if self.bias is None else form_of(self.bias),
             None if self.b_scale is None else form_of(self.b_scale),
         )  # fmt: skip
@@ -86,13 +88,6 @@ class MatmulOptions(NamedTuple):
     def listed(self) -> tuple[Any, ...]:
         """The operands of the epilogue."""
         return tuple(self.operands) if isinstance(self.operands, (tuple, list)) else (self.operands,)
-
-
-def _packed_form(b: Any) -> Any:
-    """The forms of packed matrices, None for arrays."""
-    if isinstance(b, (tuple, list)):
-        return tuple([getattr(x, "form", None) for x in cast("Sequence[Any]", b)])
-    return getattr(b, "form", None)
 
 
 def form_of(x: Any) -> Any:

@@ -132,7 +132,8 @@ def test_integers_keep_what_is_added_whole(extra: Any, dtype: Any, K: int, inter
 def test_what_the_fast_kernel_refuses(shape: Any, dtype: Any, rng: Any) -> None:
     a, b, expected = operands(rng, *(shape[0], shape[1], shape[2]), dtype, True, False)
     got = kd.library.matmul(a, b, interpret=True)
-    assert kd.library.matmul.lower(a, b).name == "matmul_general"
+    by_lanes = {"matmul_general", *(["matmul_vector"] if 1 in shape[:2] else [])}
+    assert kd.library.matmul.lower(a, b).name in by_lanes
     assert got.shape == expected.shape
     assert not expected.size or relative(got, expected) < (5e-3 if dtype == bf16 else 1e-5)
 

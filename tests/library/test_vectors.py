@@ -16,6 +16,8 @@ from tests.hopper.helpers import random, relative
 
 from .products import PLACES, place
 
+pytestmark = pytest.mark.wgmma  # ways are asked for as on Hopper
+
 f16, bf16, f32, s8, e4m3 = kd.float16, kd.bfloat16, kd.float32, kd.int8, kd.float8_e4m3fn
 PAIRS = ((f16, f16), (bf16, bf16), (f32, f32), (s8, s8), (e4m3, e4m3), (bf16, s8), (kd.float64, kd.float64))
 

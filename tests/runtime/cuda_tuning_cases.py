@@ -92,7 +92,7 @@ def test_poison_and_samples_of_results(bench: Any, monkeypatch: pytest.MonkeyPat
 def test_a_sample_clears_l2_and_times_one_run(bench: Any) -> None:
     runs: list[int] = []
     assert bench.sample(lambda: runs.append(1)) == pytest.approx(1e-3)
-    assert len(runs) == 2, "one to see what the host takes, one that is timed"
+    assert len(runs) == 1, "it is timed where the GPU did not wait for the host"
     assert bench.clock() < bench.clock() + 1
 
 
@@ -127,7 +127,7 @@ def test_a_kernel_is_tuned(bench: Any, player: Any, monkeypatch: pytest.MonkeyPa
     assert (made.how, made.gpu) == ("measured", cuda_device().name) and not any(row.dropped for row in made.rows)
     assert all(math.isclose(row.seconds or 0, 1e-3, rel_tol=1e-3) for row in made.rows)
     each = made.rows[0].samples
-    assert count(LAUNCHES) - before == 2 * (2 + 2 + 2 * each)
+    assert count(LAUNCHES) - before == 2 * (2 + 2 + each)
     assert len((tmp_path / "tuned.jsonl").read_text().splitlines()) == 3
     double(x, 3)
     assert double.tune(x, 3) is made
