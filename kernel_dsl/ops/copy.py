@@ -400,6 +400,7 @@ def commit_gmem() -> None:
 def commit_smem() -> None:
     """Make this warpgroup's writes to SMEM visible to asynchronous copies and wgmma.
 
+    Its loads from SMEM end before later copies overwrite what they read.
     Each lane's proxy fence, then a barrier of the warpgroup. PTX ISA 9.7.13.4 (fence.proxy.async).
     """
     current()

@@ -39,6 +39,7 @@ NORMS: dict[str, tuple[Function, Function]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.sampled(2)
 def test_norms(shape: tuple[int, ...]) -> None:
     for dtype, bound in FLOATS.items():
         x = random(shape, dtype)
@@ -141,6 +142,7 @@ class Reduction:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.sampled(2)
 def test_scans(dtype: kd.dtypes.DType) -> None:
     for shape in [(100,), (3, 5), (4, 130), (2, 3, 7)]:
         x = random(shape, dtype.name)

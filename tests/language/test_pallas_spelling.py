@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,9 +63,9 @@ def test_only_the_leader_may_wait() -> None:
     assert caught.value.kind == kd.HazardKind.DEADLOCK
 
 
-def test_options_of_pallas() -> None:
+def test_options_of_pallas(tmp_path: Path) -> None:
     x = np.arange(64, dtype=np.float32)
-    params = kd.CompilerParams(profile_space=16, profile_dir="trace", reduction_scratch_bytes=0)
+    params = kd.CompilerParams(profile_space=16, profile_dir=str(tmp_path), reduction_scratch_bytes=0)
 
     def body(x: Any, out: Any) -> None:
         out[...] = kd.sum(x[...])

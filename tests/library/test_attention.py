@@ -40,7 +40,7 @@ ATTENTIONS = [
 
 @pytest.mark.parametrize("case", ATTENTIONS, ids=str)
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
-@pytest.mark.sampled(22)
+@pytest.mark.sampled(33)
 def test_attention(case: Any, dtype: Any, rng: Any) -> None:
     B, H, G, Q, S, D, causal = case
     q = random(rng, (B, H, Q, D), dtype)
@@ -67,7 +67,7 @@ LONGER = [
 
 
 @pytest.mark.parametrize(("config", "case"), LONGER, ids=str)
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(39)
 def test_attention_on_few_blocks(config: Any, case: Any, interpret: Any, rng: Any) -> None:
     """Three blocks, so that each has several tiles; the default configurations where none is given."""
     B, H, G, Q, S, D, causal = case
@@ -94,7 +94,7 @@ def test_causal_tiles_are_dealt_evenly(length: int, heads: int, tile: int, keys:
 
 @pytest.mark.parametrize("dim", [64, 128, 256])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 def test_attention_has_no_spills(dim: int, causal: bool) -> None:
     spec = kd.ShapeDtypeStruct((1, 16, 4096, dim), bf16)
     compiled = kd.library.attention.lower(spec, spec, spec, causal=causal).compile()

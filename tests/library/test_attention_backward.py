@@ -97,7 +97,7 @@ SHAPES = [
 @pytest.mark.tma
 @pytest.mark.wgmma
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(60)
 def test_gradients(shape: Any, interpret: Any, rng: Any) -> None:
     """What is chosen, under each schedule."""
     check(rng, shape, bf16, interpret)
@@ -119,7 +119,7 @@ def test_a_block_with_all_keys_adds_to_no_sum(dim: int, keys: int, options: Any,
 @pytest.mark.tma
 @pytest.mark.wgmma
 @pytest.mark.parametrize("shape", [SHAPES[1], SHAPES[2], SHAPES[4]], ids=str)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 def test_float16(shape: Any, rng: Any) -> None:
     check(rng, shape, f16, True)
 
@@ -142,7 +142,7 @@ CONFIGS = [
 @pytest.mark.wgmma
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("dim", "config"), CONFIGS, ids=str)
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(30)
 def test_configurations(dim: int, config: Any, causal: bool, rng: Any) -> None:
     """Every way to walk; several steps, blocks, and heads of a group."""
     check(
@@ -238,7 +238,7 @@ def lower(dim: int, causal: bool, **options: Any) -> Any:
 @pytest.mark.parametrize("dim", [64, 128, 192, 256])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.sampled(28)
+@pytest.mark.sampled(42)
 def test_the_chosen_kernels_do_not_spill(dim: int, causal: bool, deterministic: bool) -> None:
     for stages in lower(dim, causal, deterministic=deterministic):
         compiled = stages.compile()
@@ -263,7 +263,7 @@ TIMED = [
 
 
 @pytest.mark.parametrize(("dim", "config"), TIMED, ids=str)
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(30)
 def test_other_configurations_do_not_spill(dim: int, config: Any) -> None:
     """Those of `benchmarks.attention configs backward`."""
     for causal in (False, True):
@@ -272,7 +272,7 @@ def test_other_configurations_do_not_spill(dim: int, config: Any) -> None:
 
 
 @pytest.mark.parametrize("dim", [64, 128, 256])
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(16)
 def test_odd_lengths_do_not_spill(dim: int) -> None:
     q, k = (kd.ShapeDtypeStruct((1, heads, length, dim), bf16) for heads, length in ((8, 1000), (2, 1010)))
     lse = kd.ShapeDtypeStruct((1, 8, 1000), f32)

@@ -64,7 +64,7 @@ def test_the_reference(name: str, rng: Any) -> None:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.sampled(28)
+@pytest.mark.sampled(42)
 def test_options(name: str, interpret: Any, rng: Any) -> None:
     run(rng, (name,), (1, 2, 1, 130, 110, 64, 64), bf16, interpret)
 
@@ -72,7 +72,7 @@ def test_options(name: str, interpret: Any, rng: Any) -> None:
 @pytest.mark.parametrize("dims", [(16, 16), (72, 72), (40, 104), (192, 128), (128, 256), (40, 200), (256, 64),
                                   (256, 256)], ids=str)  # fmt: skip
 @pytest.mark.parametrize("names", [("top_left", "window"), ("bias", "softcap"), ("documents",)], ids=str)
-@pytest.mark.sampled(28)
+@pytest.mark.sampled(42)
 def test_head_dimensions(dims: tuple[int, int], names: Any, rng: Any) -> None:
     """All on tensor cores, and nothing is read or stored beyond them."""
     run(rng, names, (1, 2, 1, 100, 140, *dims), bf16, kd.InterpretParams(schedule="random"))
@@ -82,7 +82,7 @@ def test_head_dimensions(dims: tuple[int, int], names: Any, rng: Any) -> None:
                                     AttentionBackwardConfig(64, dq_parts=2, in_turn=True, splits=2)], ids=str)  # fmt: skip
 @pytest.mark.parametrize("dim", [64, 128, 256])
 @pytest.mark.parametrize("names", [("bottom_right", "window"), ("documents", "alibi"), ("by_head",)], ids=str)
-@pytest.mark.sampled(29)
+@pytest.mark.sampled(44)
 def test_configurations(config: Any, dim: int, names: Any, rng: Any) -> None:
     if dim == 256:
         config = replace(config, stages=2, dout_stages=1, dq_parts=2)
@@ -91,7 +91,7 @@ def test_configurations(config: Any, dim: int, names: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("names", [("bottom_right", "window"), ("softcap",), ("documents",)], ids=str)
 @pytest.mark.parametrize("dim", [64, 256])
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(30)
 def test_deterministic(dim: int, names: Any, rng: Any) -> None:
     """The same bits under each schedule: blocks add in turn, be it that others skip the step."""
     shape = (1, 2, 1, 260, 300, dim, dim)
@@ -120,7 +120,7 @@ def test_ragged_in_turn(rng: Any) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS[1::2], ids="-".join)
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(39)
 def test_pairs(pair: tuple[str, str], rng: Any) -> None:
     n = PAIRS.index(pair)
     dims = [(64, 64), (128, 128), (80, 80), (48, 16), (64, 128), (192, 128), (256, 256)][n % 7]
@@ -130,14 +130,14 @@ def test_pairs(pair: tuple[str, str], rng: Any) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS[::3], ids="-".join)
-@pytest.mark.sampled(28)
+@pytest.mark.sampled(42)
 def test_pairs_by_lanes(pair: tuple[str, str], rng: Any) -> None:
     run(rng, pair, (2, 2, 1, 13, 21, 12, 20), kd.float64 if PAIRS.index(pair) % 2 else f32, True)
 
 
 @pytest.mark.parametrize("shape", [(30, 40), (1, 1, 1, 40), (2, 1, 40), (1, 1, 30, 1), (2, 2, 30, 40)], ids=str)
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(16)
 def test_biases_that_broadcast(shape: Any, dtype: Any, rng: Any) -> None:
     """Their gradient is a sum, in their dtype."""
     q, k, v = inputs(rng, 2, 2, 1, 30, 40, 16, 24, dtype)
@@ -155,7 +155,7 @@ def test_biases_that_broadcast(shape: Any, dtype: Any, rng: Any) -> None:
 @pytest.mark.parametrize("names", [{}, {"causal": True, "window": 100}, {"score_mod": reference.alibi}, {"deterministic": True}],
                          ids=["all", "window", "alibi", "in turn"])  # fmt: skip
 @pytest.mark.parametrize("dtypes", [(bf16, bf16), (f16, f16), (bf16, f32)], ids=str)
-@pytest.mark.sampled(356)
+@pytest.mark.sampled(534)
 def test_tiles_of_a_bias(dims: Any, keys: int, names: dict[str, Any], dtypes: Any, interpret: Any, rng: Any) -> None:
     """TMA loads a bias of all scores, and stores its gradient where that has the dtype of the products, if rows are aligned."""
     dtype = dtypes[0]
@@ -186,7 +186,7 @@ def test_layout(rng: Any) -> None:
 )
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
 @pytest.mark.parametrize("in_turn", [False, True])
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(30)
 def test_ragged(names: Any, dtype: Any, in_turn: bool, rng: Any) -> None:
     """Sequences don't see one another, and what another holds doesn't matter, be it NaN."""
     q_lens, k_lens = ((70, 0, 37, 90), (60, 50, 0, 110)) if dtype == bf16 else ((9, 0, 7, 21), (18, 3, 0, 10))

@@ -104,7 +104,7 @@ def run(rng: Any, shape: Any, dtype: Any, interpret: Any, **options: Any) -> Non
 
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.sampled(29)
+@pytest.mark.sampled(44)
 def test_masks(name: str, dtype: Any, rng: Any) -> None:
     """However an array comes into a function."""
     shape = (2, 2, 1, 130, 110, 64, 64) if dtype == bf16 else (2, 2, 1, 23, 19, 12, 8)
@@ -115,7 +115,7 @@ def test_masks(name: str, dtype: Any, rng: Any) -> None:
     "more", [{}, {"mask_mod": MASKS["closure"]}, {"softcap": 2.0, "causal": True}], ids=["alone", "mask", "softcap"]
 )
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.sampled(56)
+@pytest.mark.sampled(84)
 def test_scores(more: Any, dtype: Any, interpret: Any, rng: Any) -> None:
     """Scores' functions, beside masks that have arrays of their own; no gradient is asked for the arrays."""
     shape = (2, 2, 1, 130, 110, 64, 64) if dtype == bf16 else (2, 2, 1, 23, 19, 12, 8)
@@ -124,7 +124,7 @@ def test_scores(more: Any, dtype: Any, interpret: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 1, 40, 50), (2, 2, 40, 50)], ids=str)
 @pytest.mark.parametrize("dtype", [f32, bf16], ids=str)
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(21)
 def test_bias(shape: Any, dtype: Any, rng: Any) -> None:
     """The gradient of a bias beside them, by a kernel of its own and where scores are met."""
     bias = random(rng, shape, dtype)
@@ -145,7 +145,7 @@ def test_a_given_derivative(rng: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 def test_ragged(dtype: Any, rng: Any) -> None:
     """Documents by their place in the arrays: each sequence has its own."""
     dims = (64, 64) if dtype == bf16 else (12, 8)

@@ -81,14 +81,14 @@ SHAPE = (1, 2, 1, 130, 110, 64, 64)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.sampled(28)
+@pytest.mark.sampled(42)
 def test_options(name: str, interpret: Any, rng: Any) -> None:
     """Each alone, under each schedule; more queries than keys, so that bottom-right rows see nothing."""
     run(rng, (name,), SHAPE, bf16, interpret)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
-@pytest.mark.sampled(52)
+@pytest.mark.sampled(78)
 def test_pairs(pair: tuple[str, str], rng: Any) -> None:
     """At sizes, dtypes and head dimensions that differ from pair to pair."""
     n = PAIRS.index(pair)
@@ -99,7 +99,7 @@ def test_pairs(pair: tuple[str, str], rng: Any) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS[::3], ids="-".join)
-@pytest.mark.sampled(28)
+@pytest.mark.sampled(42)
 def test_pairs_by_lanes(pair: tuple[str, str], rng: Any) -> None:
     """The kernel that takes anything."""
     run(rng, pair, (2, 2, 1, 23, 31, 12, 20), kd.float64 if PAIRS.index(pair) % 2 else f32, True)
@@ -107,7 +107,7 @@ def test_pairs_by_lanes(pair: tuple[str, str], rng: Any) -> None:
 
 @pytest.mark.parametrize("dims", [(16, 16), (24, 24), (72, 72), (80, 80), (96, 96), (104, 40), (192, 128), (128, 192),
                                   (160, 160), (256, 64), (248, 248)], ids=str)  # fmt: skip
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(24)
 def test_head_dimensions(dims: tuple[int, int], rng: Any) -> None:
     """Every multiple of 8, and values of another size."""
     spec = [kd.ShapeDtypeStruct((1, 2, 128, d), bf16) for d in (dims[0], dims[0], dims[1])]
@@ -117,7 +117,7 @@ def test_head_dimensions(dims: tuple[int, int], rng: Any) -> None:
 
 @pytest.mark.parametrize("dims", [(64, 64), (72, 48), (128, 128)], ids=str)
 @pytest.mark.parametrize("names", [(), ("window", "sinks"), ("bias",)], ids=str)
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(24)
 def test_layout(dims: tuple[int, int], names: Any, rng: Any) -> None:
     """The same numbers where memory is (batch, length, heads, dim)."""
     shape = (2, 4, 2, 70, 90)
@@ -131,7 +131,7 @@ def test_layout(dims: tuple[int, int], names: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(130, 110), (1, 1, 1, 110), (2, 1, 110), (1, 1, 130, 1)], ids=str)
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 def test_biases_that_broadcast(shape: Any, dtype: Any, rng: Any) -> None:
     q, k, v = inputs(rng, *SHAPE, bf16)
     bias = random(rng, shape, dtype)
@@ -175,7 +175,7 @@ RAGGED = [
     "names", [(), ("top_left",), ("bottom_right", "window", "sinks"), ("alibi", "documents")], ids=str
 )
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.sampled(34)
+@pytest.mark.sampled(51)
 def test_ragged(lengths: Any, names: Any, dtype: Any, rng: Any) -> None:
     """Sequences don't see one another, and what another holds doesn't matter, be it NaN."""
     dims = (64, 64) if dtype == bf16 else (12, 8)
@@ -211,7 +211,7 @@ def test_lengths_need_no_compile(rng: Any) -> None:
 
 
 @pytest.mark.parametrize("dims", [(64, 64), (128, 128), (40, 24), (12, 12)], ids=str)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 def test_float8(dims: tuple[int, int], rng: Any) -> None:
     """Scales of heads, and numbers."""
     q, k, v = inputs(rng, 2, 4, 2, 70, 90, *dims, e4m3)
@@ -225,7 +225,7 @@ def test_float8(dims: tuple[int, int], rng: Any) -> None:
 
 
 @pytest.mark.parametrize("dims", [(16, 16), (80, 80), (128, 128), (192, 128), (256, 256)], ids=str)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 def test_float8_machine_code(dims: tuple[int, int]) -> None:
     """Scores are products of float8, without spills and without remarks."""
     q, k, v = (kd.ShapeDtypeStruct((1, h, 4090, n), e4m3) for h, n in ((16, dims[0]), (4, dims[0]), (4, dims[1])))
@@ -234,7 +234,7 @@ def test_float8_machine_code(dims: tuple[int, int]) -> None:
     assert "f32.e4m3.e4m3" in compiled.ptx and "f32.bf16.bf16" in compiled.ptx
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("stride", [64, 72], ids=["rows as they are", "rows that TMA can't load"])
 def test_float8_rows(stride: int, rng: Any) -> None:
     """Rows of q and k that TMA can't load are widened; by both ways nothing that lies between rows matters."""
@@ -253,7 +253,7 @@ def test_float8_rows(stride: int, rng: Any) -> None:
     "names", [("bottom_right",), ("documents", "sinks"), ("bias",), ("alibi", "window")], ids="-".join
 )
 @pytest.mark.parametrize("config", [AttentionConfig(1, 32, 2), AttentionConfig(2, 64, 2, turns=True)], ids=str)
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(30)
 def test_blocks_take_tiles(names: Any, config: Any, interpret: Any, rng: Any, monkeypatch: Any) -> None:
     """Two blocks share all tiles, some of them without keys, whether or not their output has room of its own."""
     monkeypatch.setattr(
@@ -266,7 +266,7 @@ def test_blocks_take_tiles(names: Any, config: Any, interpret: Any, rng: Any, mo
 
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
 @pytest.mark.parametrize("softcap", [30.0, 55.0, 56.0])
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 def test_capped_scores(softcap: float, dtype: Any, rng: Any) -> None:
     """Scores at both ends of a cap, which may need no maximum, beside rows that see few keys or none."""
     q, k, v = inputs(rng, *SHAPE, dtype)
@@ -298,7 +298,7 @@ def test_exp2_by_fma(rng: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 4, 90, 72), (4, 90, 72), (1, 4, 90, 72), (90, 72)], ids=str)
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(15)
 def test_tiles_of_a_bias(shape: Any, dtype: Any, rng: Any) -> None:
     """Those of all queries and keys come by TMA; others, and those that TMA can't load, by lanes."""
     q, k, v = inputs(rng, 2, 4, 2, 90, 72, 64, 64, bf16)
@@ -313,7 +313,7 @@ def test_tiles_of_a_bias(shape: Any, dtype: Any, rng: Any) -> None:
     "config", [AttentionConfig(2, 64, 2), AttentionConfig(3, 64, 2), AttentionConfig(2, 64, 3)], ids=str
 )
 @pytest.mark.parametrize("names", [{}, {"causal": True, "window": 150}, {"causal": "bottom_right"}], ids=str)
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(30)
 def test_a_bias_loaded_early(config: Any, names: dict[str, Any], interpret: Any, rng: Any) -> None:
     """More steps than tiles of the bias in SMEM, and tiles that consumers skip."""
     q, k, v = inputs(rng, 1, 1, 1, 330, 800, 128, 128, bf16)
@@ -363,7 +363,7 @@ def test_linear_functions(name: str, rng: Any) -> None:
 
 @pytest.mark.parametrize("name", LINEAR)
 @pytest.mark.parametrize("softcap", [4.0, None])
-@pytest.mark.sampled(22)
+@pytest.mark.sampled(33)
 def test_linear_functions_of_scores(name: str, softcap: float | None, rng: Any) -> None:
     """At places far from where a row's maximum is, alone, and after softcap and a bias."""
     q, k, v = inputs(rng, *SHAPE, bf16)
@@ -381,7 +381,7 @@ def test_linear_functions_of_scores(name: str, softcap: float | None, rng: Any) 
 @pytest.mark.parametrize("config", [AttentionConfig(1, 64, 2), AttentionConfig(2, 48, 3, turns=True), AttentionConfig(4, 16, 2)],
                          ids=str)  # fmt: skip
 @pytest.mark.parametrize("names", [("bottom_right", "window"), ("by_head", "softcap")], ids=str)
-@pytest.mark.sampled(22)
+@pytest.mark.sampled(33)
 def test_configurations(config: Any, names: Any, interpret: Any, rng: Any) -> None:
     run(rng, names, (1, 2, 1, 150, 200, 64, 64), bf16, interpret, config=config)
 
@@ -423,7 +423,7 @@ SPILLS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("dims", [(64, 64), (80, 80), (128, 128), (192, 128), (256, 256)], ids=str)
 @pytest.mark.parametrize("case", SPILLS, ids=lambda c: c[0])
-@pytest.mark.sampled(34)
+@pytest.mark.sampled(51)
 def test_no_spills(dims: tuple[int, int], case: Any) -> None:
     keys = 4096 if case[0] == "tiles of a bias" else 4090
     q, k, v = (

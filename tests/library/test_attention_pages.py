@@ -76,7 +76,7 @@ def of_batch(function: Any, number: int) -> Any:
 
 
 @pytest.mark.parametrize("name", ["none", *OPTIONS])
-@pytest.mark.sampled(56)
+@pytest.mark.sampled(84)
 def test_options(name: str, interpret: Any, rng: Any) -> None:
     """Each alone; one sequence has no key, and one fewer than queries."""
     run(rng, () if name == "none" else (name,), (150, 0, 9), 70, 16, interpret=interpret)
@@ -84,7 +84,7 @@ def test_options(name: str, interpret: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("page", [1, 2, 3, 8, 9, 16, 24, 40, 64, 100, 128, 250, 256])
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.sampled(41)
+@pytest.mark.sampled(62)
 def test_pages(page: int, dtype: Any, rng: Any) -> None:
     """Of every kind: those that steps divide, those that divide steps, and those that are laid out anew."""
     dims = (64, 64) if dtype == bf16 else (12, 20)
@@ -96,7 +96,7 @@ def test_pages(page: int, dtype: Any, rng: Any) -> None:
 @pytest.mark.parametrize("how", ["plain", "cumulative"])
 @pytest.mark.parametrize("names", [(), ("bottom_right", "window", "sinks"), ("alibi", "documents")], ids=str)
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.sampled(56)
+@pytest.mark.sampled(84)
 def test_ragged_queries(page: int, how: str, names: Any, dtype: Any, rng: Any) -> None:
     """Queries one behind another, each sequence over its own pages."""
     dims = (64, 64) if dtype == bf16 else (12, 8)
@@ -106,19 +106,19 @@ def test_ragged_queries(page: int, how: str, names: Any, dtype: Any, rng: Any) -
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 @pytest.mark.parametrize("page", [3, 32])
 @pytest.mark.parametrize("dims", [(72, 40), (192, 128)], ids=str)
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(39)
 def test_layouts(layout: str, page: int, dims: Any, rng: Any) -> None:
     run(rng, ("top_left",), (90, 33), 70, page, heads=(4, 2), dims=dims, layout=layout)
 
 
 @pytest.mark.parametrize("config", [AttentionConfig(1, 64, 2), AttentionConfig(2, 48, 3, turns=True)], ids=str)
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(30)
 def test_configurations(config: Any, interpret: Any, rng: Any) -> None:
     run(rng, ("window",), (150, 30), 70, 16, interpret=interpret, config=config)
 
 
 @pytest.mark.parametrize("page", [3, 16])
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 def test_float8(page: int, rng: Any) -> None:
     (k, v), kept, ids = cache(rng, (90, 20), 1, (64, 64), page, e4m3)
     q, scale = random(rng, (2, 2, 70, 64), e4m3), np.array([[0.5], [2.0]], np.float32)
@@ -148,7 +148,7 @@ def test_all_keys(rng: Any) -> None:
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
 @pytest.mark.parametrize("page", [16, 3])
 @pytest.mark.parametrize("bad", [-1, 10**6])
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(21)
 def test_page_out_of_range(page: int, bad: int, dtype: Any, rng: Any) -> None:
     """A page that is not in the cache is a hazard where it is needed, and only there."""
     _, kept, ids = cache(rng, (100,), 1, (64, 64), page, dtype, bad=bad)
@@ -186,7 +186,7 @@ def test_lengths_need_no_compile(rng: Any) -> None:
 
 @pytest.mark.parametrize("page", [1, 16, 64])
 @pytest.mark.parametrize("dim", [64, 128, 256])
-@pytest.mark.sampled(29)
+@pytest.mark.sampled(44)
 def test_no_spills(page: int, dim: int) -> None:
     spec = kd.ShapeDtypeStruct
     # many queries over pages of 16 compute over a copy
@@ -203,7 +203,7 @@ def test_no_spills(page: int, dim: int) -> None:
 
 @pytest.mark.parametrize("page", [16, 64, 128])
 @pytest.mark.parametrize("dim", [64, 128])
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 def test_no_spills_of_linear_functions(page: int, dim: int) -> None:
     """A linear function gets the configurations of plain attention, which hold more keys than small pages leave registers for."""
     spec = kd.ShapeDtypeStruct

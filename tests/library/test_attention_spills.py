@@ -37,7 +37,7 @@ SPILLS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("dims", [(64, 64), (80, 80), (128, 128), (192, 128), (256, 256)], ids=str)
 @pytest.mark.parametrize("case", SPILLS, ids=lambda c: c[0])
-@pytest.mark.sampled(68)
+@pytest.mark.sampled(102)
 def test_no_spills(dims: tuple[int, int], case: Any) -> None:
     options = case[1]
     ragged = "q_seqlens" in options
@@ -69,7 +69,7 @@ ANY: list[tuple[str, tuple[int, int], bool, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("heads", [(16, 4), (16, 16)], ids=str)
 @pytest.mark.parametrize("case", ANY, ids=lambda c: c[0])
-@pytest.mark.sampled(22)
+@pytest.mark.sampled(33)
 def test_any_size(case: Any, heads: tuple[int, int]) -> None:
     """The kernel of the second sizes takes any; with few heads, blocks share the steps of the same keys."""
     _, dims, in_turn, options = case

@@ -40,7 +40,7 @@ def plans() -> list[Any]:
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 1, 70, 515), (2, 1, 1, 20, 600)], ids=str)
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(14)
 def test_values(shape: Any, interpret: Any, rng: Any) -> None:
     """With tails of queries and keys, into given arrays, and again with other lengths and splits, by a kernel for any."""
     batch, heads, kv_heads, queries, keys = shape
@@ -71,7 +71,7 @@ def test_tiles_of_small_problems() -> None:
 
 @pytest.mark.parametrize("form", ["these", "any", "shared", "any shared", "causal", "any causal"])
 @pytest.mark.parametrize("which", [(dim, n) for dim, several in SMALL.items() for n in range(len(several))], ids=str)
-@pytest.mark.sampled(78)
+@pytest.mark.sampled(117)
 def test_machine_code(which: Any, form: str) -> None:
     """No spills, and products that are not serialised: of these lengths, of any, and of keys that tiles share."""
     dim, n = which

@@ -77,7 +77,7 @@ def bias_of(bias: Any, b: int, keys: int) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(240))
-@pytest.mark.sampled(363)
+@pytest.mark.sampled(544)
 def test_walk(seed: int) -> None:
     rng = np.random.default_rng(seed)
     form, batch, kv_heads = FORMS[seed % 4], int(rng.integers(1, 4)), int(rng.integers(1, 3))
@@ -177,7 +177,7 @@ def test_rows_of_no_sequence_count_for_nothing(rng: Any) -> None:
 
 
 @pytest.mark.parametrize("dim", range(16, 257, 8))
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(18)
 def test_values_of_any_size(dim: int, rng: Any) -> None:
     """The output lies where the queries were, so rows there have the swizzle of both."""
     for v_dim in {16, 8 * int(rng.integers(2, 33)), max(dim - 16, 16)} - {dim}:
@@ -187,7 +187,7 @@ def test_values_of_any_size(dim: int, rng: Any) -> None:
 
 @pytest.mark.parametrize("window", [2**30 - 1, 2**31 - 1, 2**31, 10**12])
 @pytest.mark.parametrize("causal", [False, "bottom_right"])
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 def test_windows_wider_than_any_array(window: int, causal: Any, rng: Any) -> None:
     """They hide nothing, in attention, its gradients and decoding, whose places are int32."""
     q, k, v = (random(rng, (1, 2, n, 64), bf16) for n in (5, 40, 40))

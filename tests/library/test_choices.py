@@ -45,7 +45,7 @@ KINDS: tuple[tuple[Any, Any, bool | None, dict[str, Any]], ...] = (
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_each_problem_has_a_configuration(kind: Any) -> None:
     """Of any layout, dtype of the result and number of steps, stored by TMA and by lanes."""
     a, b, along_k, more = kind
@@ -91,7 +91,7 @@ BUSY: tuple[Any, ...] = (
 
 
 @pytest.mark.parametrize("case", BUSY, ids=lambda case: str(case[:6]))
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 def test_many_steps_do_not_spill(case: Any) -> None:
     """Beside many steps, sums take fewer registers."""
     M, N, K, a, b, out, given = case
@@ -107,7 +107,7 @@ def test_many_steps_do_not_spill(case: Any) -> None:
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_100a"])
 @pytest.mark.parametrize("shape", [(500, 600, 89), (500, 600, 120), (300, 5000, 152), (500, 600, 60)], ids=str)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 def test_few_steps_do_not_spill(target: str, shape: Any) -> None:
     """ptxas unrolls loops of some ten iterations, unless a loop says that it may not."""
     M, N, K = shape

@@ -27,7 +27,7 @@ def worst(got: Any, expected: Any) -> float:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("out", [None, "plain", "turned", "strided", "backwards"])
-@pytest.mark.sampled(34)
+@pytest.mark.sampled(51)
 def test_places(shape: Any, out: str | None, rng: Any) -> None:
     """Operands and results in any strides."""
     M, N, K = shape

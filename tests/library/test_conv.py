@@ -58,13 +58,13 @@ def compare(conv: Conv, rng: Any, interpret: Any, anyhow: bool = True) -> None:
 
 @pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
 @pytest.mark.parametrize("name", CONVS)
-@pytest.mark.sampled(148)
+@pytest.mark.sampled(222)
 def test_sizes(name: str, dtype: Any, interpret: Any, rng: Any) -> None:
     compare(replace(CONVS[name], dtype=dtype), rng, interpret)
 
 
 @pytest.mark.parametrize("seed", range(24))
-@pytest.mark.sampled(112)
+@pytest.mark.sampled(168)
 def test_random_convolutions(seed: int, interpret: Any) -> None:
     rng = np.random.default_rng(seed)
     compare(any_conv(rng), rng, interpret)
@@ -90,7 +90,7 @@ def test_many_random_convolutions(seed: int) -> None:
     ],
     ids=["images", "small boxes", "one consumer", "one row", "cluster"],
 )
-@pytest.mark.sampled(34)
+@pytest.mark.sampled(51)
 def test_boxes_of_pixels(conv: Conv, config: ConvConfig, dtype: Any, interpret: Any, rng: Any) -> None:
     """Hopper's kernel on two multiprocessors, each with several tiles: of pixels that no box divides."""
     conv = replace(conv, dtype=dtype)
@@ -111,7 +111,7 @@ WGRADS = [
 
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
 @pytest.mark.parametrize("case", WGRADS, ids=["one consumer", "parts", "few channels", "one row", "cluster"])
-@pytest.mark.sampled(38)
+@pytest.mark.sampled(57)
 def test_gradients_of_filters(case: Any, dtype: Any, interpret: Any, rng: Any) -> None:
     """Hopper's kernel: pixels that no box divides, panels that are not full, more boxes than parts have in common."""
     conv, config, parts = replace(case[0], dtype=dtype), *case[1:]
@@ -123,7 +123,7 @@ def test_gradients_of_filters(case: Any, dtype: Any, interpret: Any, rng: Any) -
 
 @pytest.mark.parametrize("shape", [(64, 256, 56), (64, 512, 28), (16, 512, 64), (8, 64, 112)], ids=str)
 @pytest.mark.parametrize("cluster", [1, 2])
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(39)
 def test_gradients_of_filters_spill_nothing(shape: Any, cluster: int) -> None:
     images, channels, size = shape
     p = problem_of(Conv((images, size, size, channels), channels, (3, 3), padding=1, dtype=bf16))
@@ -144,7 +144,7 @@ def problem_of(conv: Conv) -> ConvProblem:
 
 
 @pytest.mark.parametrize("padding", [0, 1, 2, (4, 3)], ids=str)
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(21)
 def test_gradients_by_turned_filters(padding: Any, interpret: Any, rng: Any) -> None:
     """More padding than a filter reaches is less than none for the gradient."""
     conv = Conv((2, 5, 6, 16), 8, (3, 2), padding=padding, dtype=f16)
@@ -179,7 +179,7 @@ def test_boxes() -> None:
 
 @pytest.mark.parametrize("images, channels, size", [(64, 256, 56), (64, 512, 28), (16, 512, 64)])
 @pytest.mark.parametrize("filters", [64, 128, 192, 512])
-@pytest.mark.sampled(17)
+@pytest.mark.sampled(26)
 def test_no_spills_of_hopper(images: int, channels: int, size: int, filters: int) -> None:
     p = ConvProblem(images, size, size, channels, filters, (3, 3), (1, 1), (1, 1), (1, 1), 1, bf16)
     x, w = Spec(p.x_shape, bf16), Spec(p.w_shape, bf16)
@@ -237,7 +237,7 @@ def described(dtype: Any, groups: int = 1, stride: int = 1) -> ConvProblem:
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
 @pytest.mark.parametrize("groups", [1, 256])
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80", "sm_100a", "sm_120a"])
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(30)
 def test_no_spills(dtype: Any, groups: int, target: str) -> None:
     p = described(dtype, groups, 2)
     x, w, dout = (Spec(shape, dtype) for shape in (p.x_shape, p.w_shape, p.out_shape))

@@ -101,13 +101,13 @@ def run(seed: int, interpret: Any, shape: Any = None, dtype: Any = None, config:
 
 
 @pytest.mark.parametrize("seed", range(24))
-@pytest.mark.sampled(146)
+@pytest.mark.sampled(219)
 def test_random_calls(seed: int, interpret: Any) -> None:
     run(seed, interpret)
 
 
 @pytest.mark.parametrize("seed", range(16))
-@pytest.mark.sampled(72)
+@pytest.mark.sampled(108)
 def test_gradients_beside_the_loss(seed: int, interpret: Any) -> None:
     """Some rows at a time, by three products, against float64."""
     rng = np.random.default_rng(seed)
@@ -140,7 +140,7 @@ def test_gradients_beside_the_loss(seed: int, interpret: Any) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.sampled(32)
+@pytest.mark.sampled(48)
 def test_gradients_by_exponentials(shape: Any, size: float, rows: int, biased: bool, interpret: Any, rng: Any) -> None:
     """Logits near 0 and so far from it that their exponentials overflow; some rows at a time; a last tile that is cut off."""
     M, V, H = shape
@@ -162,7 +162,7 @@ def test_gradients_by_exponentials(shape: Any, size: float, rows: int, biased: b
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.sampled(36)
+@pytest.mark.sampled(54)
 def test_gradients_by_partials(seed: int, interpret: Any) -> None:
     """The chain of the combination and of parts of a vocabulary, against float64; what is added to partials' sums, too."""
     rng = np.random.default_rng(seed)
@@ -204,14 +204,14 @@ def test_gradients_by_partials(seed: int, interpret: Any) -> None:
 
 @pytest.mark.parametrize("config", [SMALL, MatmulConfig(128, 64, 64, 2, 2, cluster=2), MatmulConfig(64, 64, 64, 3, 2, ping_pong=True),
                                     MatmulConfig(64, 64, 64, 3, 1, cluster_n=2)], ids=["one", "cluster", "turns", "along_n"])  # fmt: skip
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(39)
 def test_configs(config: Any, interpret: Any) -> None:
     run(5, interpret, (150, 200, 72), bf16, config)
 
 
 @pytest.mark.parametrize("kernel", ["tile", "lane"])
 @pytest.mark.parametrize("N", [128, 130])
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 def test_general_kernels(kernel: str, N: int, rng: Any) -> None:
     """What targets without wgmma take, one sum of rows beside another."""
     dtype = bf16 if kernel == "tile" else f32

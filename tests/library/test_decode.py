@@ -115,14 +115,14 @@ def options_of(names: tuple[str, ...]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(60)
 def test_options(name: str, interpret: Any, rng: Any) -> None:
     """Each alone, under each schedule; one sequence has no key, and one fewer than there are queries."""
     run(interpret, bf16, rng, (130, 0, 3), (4, 2), 64, **options_of((name,)))
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
-@pytest.mark.sampled(23)
+@pytest.mark.sampled(34)
 def test_pairs(pair: tuple[str, str], rng: Any) -> None:
     """At lengths, dtypes and head dimensions that differ from pair to pair."""
     n = PAIRS.index(pair)
@@ -134,14 +134,14 @@ def test_pairs(pair: tuple[str, str], rng: Any) -> None:
 
 @pytest.mark.parametrize("dim", [16, 24, 40, 72, 96, 120, 128, 136, 192, 248, 256])
 @pytest.mark.parametrize("cache", [bf16, e4m3], ids=str)
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(39)
 def test_head_dimensions(dim: int, cache: Any, rng: Any) -> None:
     run(True, bf16, rng, (90,), (2, 1), dim, cache=cache, splits=2)
 
 
 @pytest.mark.parametrize("page", [1, 2, 3, 8, 9, 16, 20, 24, 40, 64, 100, 128, 192, 250, 256])
 @pytest.mark.parametrize("cache", [bf16, e4m3], ids=str)
-@pytest.mark.sampled(52)
+@pytest.mark.sampled(78)
 def test_pages(page: int, cache: Any, rng: Any) -> None:
     """Of every kind: those that steps divide, those that divide steps, and others."""
     run(True, bf16, rng, (150, 17), (2, 1), 64, page=page, cache=cache, queries=2)
@@ -149,7 +149,7 @@ def test_pages(page: int, cache: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("heads", [(1, 1), (7, 1), (72, 1), (128, 2)], ids=str)
 @pytest.mark.parametrize("queries", [1, 8])
-@pytest.mark.sampled(17)
+@pytest.mark.sampled(26)
 def test_rows(heads: tuple[int, int], queries: int, rng: Any) -> None:
     """Groups of any size, more rows than a tile has among them."""
     run(True, bf16, rng, (70,), heads, 32, queries=queries, splits=2)
@@ -320,7 +320,7 @@ def kernel_of(dim: int, page: int, cache: Any, **more: Any) -> tuple[Any, list[A
 @pytest.mark.parametrize("page", [0, 1, 16, 64])
 @pytest.mark.parametrize("cache", [bf16, e4m3], ids=str)
 @pytest.mark.parametrize("more", [{}, {"softcap": 3.0, "window": 100, "queries": 4}], ids=str)
-@pytest.mark.sampled(94)
+@pytest.mark.sampled(141)
 def test_machine_code(dim: int, page: int, cache: Any, more: Any) -> None:
     """No spills, products that are not serialised, loads of 16 bytes, and two blocks a multiprocessor up to 128."""
     kernel, inputs = kernel_of(dim, page, cache, **more)

@@ -44,7 +44,7 @@ def operands(rng: Any, dtype: Any, M: int = M, N: int = N, K: int = K, batch: An
 
 
 @pytest.mark.parametrize("dtype", [bf16, e4m3, s8, f32, f64], ids=str)
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(15)
 def test_all_at_once(dtype: Any, interpret: Any, rng: Any) -> None:
     """Each step once, in its order, in the kernel of each dtype."""
     a, b, exact = operands(rng, dtype)
@@ -63,7 +63,7 @@ def test_all_at_once(dtype: Any, interpret: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(67, 33, 45), (3, 136, 264), (16, 16, 2048)], ids=str)
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 def test_each_alone(shape: Any, dtype: Any, rng: Any) -> None:
     """On every route: odd shapes, thin ones, and parts of K, whose steps come when they are added up."""
     a, b, exact = operands(rng, dtype, *shape)
@@ -87,7 +87,7 @@ def test_each_alone(shape: Any, dtype: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("number", range(len(GATES)))
 @pytest.mark.parametrize("dtype", [bf16, s8, f32], ids=str)
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(60)
 def test_gates(number: int, dtype: Any, interpret: Any, rng: Any) -> None:
     """Two matrices, or one whose columns belong to the one and the other in turn, by rows and by columns."""
     gate, formula = GATES[number]
@@ -263,7 +263,7 @@ KEPT = "swiglu with its sums"
 @pytest.mark.parametrize(
     ("dtype", "target"), [(bf16, "sm_90a"), (e4m3, "sm_90a"), (f32, "sm_90a"), (bf16, "sm_80")], ids=str
 )
-@pytest.mark.sampled(22)
+@pytest.mark.sampled(33)
 def test_nothing_spills(name: str, dtype: Any, target: str) -> None:
     o = BUSY["swiglu" if name == KEPT else name]
     b = Lying((4096, 4096), dtype)

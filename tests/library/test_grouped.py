@@ -28,7 +28,7 @@ LAYOUTS = [("plain", "plain"), ("plain", "turned"), ("turned", "plain"), ("turne
 
 @pytest.mark.parametrize("places", LAYOUTS, ids=str)
 @pytest.mark.parametrize("config", [SMALL, PAIRED], ids=["one", "two"])
-@pytest.mark.sampled(38)
+@pytest.mark.sampled(57)
 def test_layouts(places: Any, config: Any, interpret: Any) -> None:
     for seed, offsets in ((1, False), (2, True)):
         Call(bf16, bf16, (200, 5, 72, 104), places, offsets=offsets, config=config).run(seed, interpret)
@@ -37,7 +37,7 @@ def test_layouts(places: Any, config: Any, interpret: Any) -> None:
 @pytest.mark.parametrize(
     "sizes", [(0, 0, 0), (128, 0, 64), (192, 0, 0), (0, 0, 192), (1, 127, 64), (63, 65, 1)], ids=str
 )
-@pytest.mark.sampled(38)
+@pytest.mark.sampled(57)
 def test_sizes(sizes: Any, interpret: Any, rng: Any) -> None:
     """Tiles that end where groups do, before, and after; rows of no group, in one kernel for all."""
     p, groups = Problem(192, 72, 40, f16, f16, f32, b_batch=(3,)), RowGroups(3, 192)
@@ -74,7 +74,7 @@ def test_sizes_that_do_not_fit_are_cut_off(rng: Any) -> None:
 
 @pytest.mark.parametrize("config", [SMALL, PAIRED], ids=["one", "two"])
 @pytest.mark.parametrize("places", LAYOUTS, ids=str)
-@pytest.mark.sampled(38)
+@pytest.mark.sampled(57)
 def test_weight_gradients(places: Any, config: Any, interpret: Any) -> None:
     for seed in (1, 2):
         wgrad(seed, interpret, (bf16, bf16), (*places, "plain"), config)
@@ -107,7 +107,7 @@ STEPS: list[tuple[Any, tuple[str, ...], tuple[str, str]]] = [
 
 
 @pytest.mark.parametrize("case", STEPS, ids=str)
-@pytest.mark.sampled(52)
+@pytest.mark.sampled(78)
 def test_steps(case: Any, interpret: Any) -> None:
     dtype, steps, forms = case
     depth = 150 if dtype.itemsize == 1 else 40
@@ -116,7 +116,7 @@ def test_steps(case: Any, interpret: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(0, 3, 8, 8), (8, 0, 8, 8), (8, 3, 0, 8), (8, 3, 8, 0), (1, 1, 1, 1)], ids=str)
 @pytest.mark.parametrize("steps", [(), ("bias", "activation"), ("scatter",)], ids=str)
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(16)
 def test_the_smallest(shape: Any, steps: Any) -> None:
     rows, groups, N, K = shape
     sizes = np.zeros(groups, np.int32)
@@ -185,7 +185,7 @@ SHAPES = [(8, 32768, 4096, 7168), (16, 32768, 768, 2048), (128, 65536, 1536, 204
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(16)
 def test_no_spills(shape: Any) -> None:
     """Nor products that wait for each other, in what large problems take: plain, by columns, gated, scaled, gradients."""
     groups, rows, N, K = shape
@@ -225,7 +225,7 @@ def test_no_spills_with_scales(form: str) -> None:
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100a", "sm_120a"])
 @pytest.mark.parametrize("dtype", [bf16, f32, s8, f64], ids=str)
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(39)
 def test_other_targets(target: str, dtype: Any) -> None:
     sizes, a, b = Spec((16,), kd.int32), Spec((4096, 512), dtype), Spec((16, 512, 1024), dtype)
     for kernel in (

@@ -133,7 +133,7 @@ def dot(x: Any, y: Any) -> float:
 
 
 @pytest.mark.parametrize("seed", range(96))
-@pytest.mark.sampled(96)
+@pytest.mark.sampled(144)
 def test_gradients(seed: int) -> None:
     case = Case(seed)
     rng = case.rng

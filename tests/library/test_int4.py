@@ -70,7 +70,7 @@ def zeros_for(form: str, shape: tuple[int, int], group: int, rng: Any) -> Any:
 @pytest.mark.parametrize("form", ["", "found", "given"])
 @pytest.mark.parametrize("dtype", [bf16, f16, f32], ids=str)
 @pytest.mark.parametrize("shape", [(128, 64, 64), (200, 70, 128), (1, 1, 192), (65, 130, 64)], ids=str)
-@pytest.mark.sampled(148)
+@pytest.mark.sampled(222)
 def test_packing(form: str, dtype: Any, shape: Any, interpret: Any, rng: Any) -> None:
     """Every number is the nearest of its group, and unpacked as it is told."""
     K, N, group = shape
@@ -132,7 +132,7 @@ def product(seed: int, interpret: Any, shape: Any = None, config: Any = None, fo
 
 
 @pytest.mark.parametrize("seed", range(16))
-@pytest.mark.sampled(50)
+@pytest.mark.sampled(75)
 def test_random_products(seed: int, interpret: Any) -> None:
     product(seed, interpret)
 
@@ -141,14 +141,14 @@ def test_random_products(seed: int, interpret: Any) -> None:
     "config", [SMALL, MatmulConfig(128, 128, 64, 2, 2, epilogue_n=32, cluster=2)], ids=["one", "cluster"]
 )
 @pytest.mark.parametrize("form", ["", "given"])
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(30)
 def test_configs(config: Any, form: str, interpret: Any) -> None:
     product(3, interpret, (150, 200, 200), config, form)
 
 
 @pytest.mark.parametrize("narrow", [kd.int8, kd.uint8, kd.float8_e4m3fn, kd.float8_e5m2], ids=str)
 @pytest.mark.parametrize("make", [kd.library.pack_int4, kd.library.pack_mxfp4])
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(14)
 def test_bytes_beside_4_bits(narrow: Any, make: Any, rng: Any) -> None:
     """They are exact in bfloat16, so the bits are those of such an a; factors of rows follow. Factors by blocks of K come first."""
     a, packed = random(rng, (5, 256), narrow), make(random(rng, (256, 64), f32))
@@ -164,7 +164,7 @@ def test_bytes_beside_4_bits(narrow: Any, make: Any, rng: Any) -> None:
 @pytest.mark.parametrize("dtype", [bf16, kd.float8_e4m3fn], ids=str)
 @pytest.mark.parametrize("columns", [64, 33])
 @pytest.mark.parametrize("make", [kd.library.pack_int4, kd.library.pack_mxfp4])
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(14)
 def test_gated(make: Any, columns: int, dtype: Any, interpret: Any, rng: Any) -> None:
     """A pair of packed matrices, which share a and its scales."""
     K = 300
@@ -188,7 +188,7 @@ def test_the_smallest() -> None:
 @pytest.mark.parametrize("shape", [(16, 16384, 8192), (64, 16384, 8192), (4096, 4096, 4096)], ids=str)
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80", "sm_100a", "sm_120a"])
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(39)
 def test_no_spills(shape: Any, zeros: bool, target: str) -> None:
     M, N, K = shape
     scales = Spec((K // 128, N), f32)

@@ -66,7 +66,7 @@ def test_places(kind: Any) -> None:
 
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("cluster", [1, 2])
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(15)
 def test_persistence(blocks: int, cluster: int, interpret: Any, rng: Any) -> None:
     """Few blocks walk many tiles; clusters share B."""
     a, b, expected = operands(rng, 384, 192, 128, bf16, False, False)
@@ -102,7 +102,7 @@ SHARED = [
 
 @pytest.mark.parametrize("config", SHARED, ids=described)
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.sampled(64)
+@pytest.mark.sampled(96)
 def test_turns_and_clusters(config: MatmulConfig, transposed: bool, interpret: Any, rng: Any) -> None:
     """Consumers with tiles of their own, an odd number of them; clusters along N and both ways; tiles past the edges."""
     a, b, expected = operands(rng, 328, 200, 264, bf16, transposed, transposed)
@@ -114,7 +114,7 @@ def test_turns_and_clusters(config: MatmulConfig, transposed: bool, interpret: A
 @pytest.mark.parametrize("extra", [f32, f16, kd.float64, kd.int64], ids=str)
 @pytest.mark.parametrize("dtype", [kd.int8, kd.uint8, kd.int32, kd.int64], ids=str)
 @pytest.mark.parametrize("K", [48, 50])
-@pytest.mark.sampled(52)
+@pytest.mark.sampled(78)
 def test_integers_keep_what_is_added_whole(extra: Any, dtype: Any, K: int, interpret: Any, rng: Any) -> None:
     """Products of integers plus floats, or plus integers of more bits: nothing is cut off before the sum."""
     a, b, expected = operands(rng, 64, 48, K, dtype, False, True)
@@ -143,7 +143,7 @@ THIN = MatmulConfig(tile_m=128, tile_n=16, stages=3, epilogue_n=16, swapped=True
 
 @pytest.mark.parametrize(("ta", "tb"), [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("rows", [1, 13, 16, 24])
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(21)
 def test_swapped_operands(rows: int, ta: bool, tb: bool, interpret: Any, rng: Any) -> None:
     """The transposed product: edges, more tiles than blocks, and all that is added on the way out."""
     stored = rows if not ta else -(-rows // 8) * 8  # TMA wants rows of 16 bytes
@@ -157,7 +157,7 @@ def test_swapped_operands(rows: int, ta: bool, tb: bool, interpret: Any, rng: An
 
 @pytest.mark.parametrize("dtype", [f16, kd.float8_e4m3fn, kd.int8], ids=str)
 @pytest.mark.parametrize("shape", [(16, 272, 272), (272, 16, 272), (32, 144, 80), (144, 32, 80)], ids=str)
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(24)
 def test_thin_dtypes(dtype: Any, shape: Any, interpret: Any, rng: Any) -> None:
     """What is chosen for a thin side, of a or of b."""
     a, b, expected = operands(rng, *shape, dtype, False, True)
@@ -206,7 +206,7 @@ def test_other_choices() -> None:
 
 @pytest.mark.parametrize("shape", [(8192, 8192, 8192), (4096, 8192, 4096), (16, 16384, 8192)], ids=str)
 @pytest.mark.parametrize("dtype", [bf16, kd.float8_e4m3fn, kd.int8], ids=str)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 def test_the_chosen_kernels_do_not_spill(shape: Any, dtype: Any) -> None:
     M, N, K = shape
     a, b = kd.ShapeDtypeStruct((M, K), dtype), kd.ShapeDtypeStruct((N, K), dtype)
@@ -238,7 +238,7 @@ def test_the_large_kernel(transposed: bool) -> None:
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(15)
 def test_mixed(transposed: bool, interpret: Any, rng: Any) -> None:
     """int8 by bfloat16: A is widened in registers."""
     a = random(rng, (136, 144), kd.int8)
@@ -250,7 +250,7 @@ def test_mixed(transposed: bool, interpret: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(21)
 def test_mixed_the_other_way_round(dtype: Any, transposed: bool, interpret: Any, rng: Any) -> None:
     """b is int8: the transposed product."""
     a = random(rng, (144, 136), dtype).T if transposed else random(rng, (136, 144), dtype)
@@ -268,7 +268,7 @@ def test_mixed_the_other_way_round(dtype: Any, transposed: bool, interpret: Any,
     (f16, kd.int8, f16), (kd.int8, bf16, bf16), (kd.int8, kd.float8_e5m2, bf16), (kd.float8_e4m3fn, kd.uint8, bf16),
     (kd.int8, kd.bool_, kd.int32), (kd.bool_, kd.uint8, kd.int32),
 ], ids=str)  # fmt: skip
-@pytest.mark.sampled(28)
+@pytest.mark.sampled(42)
 def test_dtypes_that_differ(left: Any, right: Any, expected: Any, interpret: Any, rng: Any) -> None:
     """What no instruction multiplies goes to the general kernel, in the dtype that both promote to, or that follows it."""
     a, b = random(rng, (37, 50), left), random(rng, (50, 23), right)

@@ -52,7 +52,7 @@ def check(got: Any, wanted: Any) -> None:
 @pytest.mark.parametrize(
     "what", [((150, 0), 1, 16, 64), ((70,), 2, 130, 16), ((200, 3), 4, 64, 40), ((40,), 2, 3, 5)], ids=str
 )
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(30)
 def test_mla(what: Any, interpret: Any, rng: Any) -> None:
     """Under each schedule: tails, heads of part of a tile, several tiles, and pages that TMA can't take."""
     arrays, wanted = case(rng, *what)
@@ -112,7 +112,7 @@ def test_refused(given: Any) -> None:
 
 @pytest.mark.parametrize("page", [16, 64])
 @pytest.mark.parametrize("batch", [128, 1])
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 def test_machine_code(page: int, batch: int) -> None:
     """No spills, and products that are not serialised; a small batch is split."""
     table = 4096 // page

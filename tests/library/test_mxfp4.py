@@ -33,7 +33,7 @@ def numbers(packed: PackedMxfp4) -> Any:
 
 @pytest.mark.parametrize("dtype", [bf16, f16, f32], ids=str)
 @pytest.mark.parametrize("shape", [(64, 64), (200, 70), (1, 1), (33, 130)], ids=str)
-@pytest.mark.sampled(56)
+@pytest.mark.sampled(84)
 def test_packing(dtype: Any, shape: Any, interpret: Any, rng: Any) -> None:
     """The scale is that of the standard, each number the nearest one, and unpacked as it is told."""
     w = place(random(rng, shape, dtype), str(rng.choice(PLACES)))
@@ -106,7 +106,7 @@ def test_all_codes_and_scales(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.sampled(56)
+@pytest.mark.sampled(84)
 def test_random_products(seed: int, interpret: Any) -> None:
     product(seed, interpret)
 
@@ -114,13 +114,13 @@ def test_random_products(seed: int, interpret: Any) -> None:
 @pytest.mark.parametrize(
     "config", [MatmulConfig(64, 64, 64, 3, 1, epilogue_n=32), MatmulConfig(128, 128, 64, 2, 2, epilogue_n=32)]
 )
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(30)
 def test_configs(config: Any, interpret: Any) -> None:
     product(3, interpret, (150, 208, 200), config)
 
 
 @pytest.mark.parametrize("shape", [(16, 16384, 8192), (4096, 4096, 4096)], ids=str)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 def test_no_spills(shape: Any) -> None:
     M, N, K = shape
     b = PackedMxfp4(Spec((N, K // 2), kd.int8), Spec((K // 32, N), kd.uint8), None, (K, N), 32)

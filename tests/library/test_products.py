@@ -105,7 +105,7 @@ def test_random_calls_on_a_gpu(seed: int) -> None:
 
 @pytest.mark.parametrize(("ta", "tb"), LAYOUTS)
 @pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
-@pytest.mark.sampled(22)
+@pytest.mark.sampled(33)
 def test_float32_on_tensor_cores(ta: bool, tb: bool, precision: str, interpret: Any) -> None:
     """All layouts; one operand that does not lie along K goes through registers, and nothing is laid out anew for it."""
     Call(f32, f32, (72, 136, 100), ("turned" if ta else "plain", "turned" if tb else "plain"), precision=precision).run(
@@ -128,7 +128,7 @@ def test_three_products_are_as_good_as_float32(rng: Any) -> None:
 
 @pytest.mark.parametrize("K", [256, 272, 608, 1024])
 @pytest.mark.parametrize("tile", [(128, 64, 2), (64, 32, 1), (128, 192, 2)], ids=str)
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(30)
 def test_promoted_sums(tile: Any, K: int, interpret: Any, rng: Any) -> None:
     """Runs of 256 of K, the last of which may be shorter; on tiles and in stages of any number, and in turns."""
     a, b = random(rng, (150, K), e4m3), random(rng, (40, K), e4m3)
@@ -154,7 +154,7 @@ def test_the_highest_precision_of_fp8(rng: Any) -> None:
 
 @pytest.mark.parametrize(("dtype", "precision"), [(f32, "tf32x3"), (e4m3, "highest")], ids=str)
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (2050, 100, 4098), (16, 4000, 8191), (777, 999, 8192)], ids=str)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 def test_promoted_sums_do_not_spill(dtype: Any, precision: str, shape: Any) -> None:
     """Nor are their products waited for one by one."""
     M, N, K = shape
@@ -235,7 +235,7 @@ def test_the_highest_precision_of_dot(interpret: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("how", PLACES)
 @pytest.mark.parametrize("dtype", [bf16, s8, f32, f64], ids=str)
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(60)
 def test_places(how: str, dtype: Any, interpret: Any) -> None:
     """Operands and results at odd strides and addresses."""
     Call(dtype, dtype, (67, 33, 45), (how, how), out=how).run(5, interpret=interpret)
@@ -245,7 +245,7 @@ def test_places(how: str, dtype: Any, interpret: Any) -> None:
     "shape", [(3, 4, 0), (0, 4, 3), (3, 0, 4), (0, 0, 0), (1, 1, 1), (1, 130, 1), (130, 1, 70)], ids=str
 )
 @pytest.mark.parametrize("dtype", [bf16, s8, f32, f64, kd.int32], ids=str)
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(24)
 def test_the_smallest(shape: Any, dtype: Any) -> None:
     Call(dtype, dtype, shape, ("plain", "plain")).run(5, interpret=True)
     bias = np.ones(shape[1], dtype.numpy)
@@ -267,7 +267,7 @@ BATCHES = [
 
 @pytest.mark.parametrize("batches", BATCHES, ids=str)
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(18)
 def test_batches(batches: Any, dtype: Any) -> None:
     out = "plain" if all(0 not in batch for batch in batches) else None
     Call(dtype, dtype, (17, 40, 24), ("padded", "turned"), batches, out=out).run(5, interpret=True)
@@ -322,7 +322,7 @@ def test_routes_give_tma_what_it_can_address(seed: int) -> None:
     assert fast
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 def test_parts_of_many_batches(interpret: Any) -> None:
     """Three axes, rows, columns and parts are more than TMA stores."""
     Call(bf16, bf16, (8, 16, 8192), ("plain", "turned"), ((1, 2, 1), (1, 2, 1))).run(5, interpret=interpret)
@@ -344,7 +344,7 @@ def test_a_batch_of_rows_is_one_matrix(rng: Any) -> None:
 
 @pytest.mark.parametrize("parts", [2, 3, 7])
 @pytest.mark.parametrize("family", ["fast", "tile", "lane"])
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(36)
 def test_parts_of_k(family: str, parts: int, interpret: Any, rng: Any) -> None:
     """Each part has its own sums, the last one what is left; together they are the product."""
     dtype = f32 if family == "lane" else bf16
@@ -418,7 +418,7 @@ def test_results_by_columns(interpret: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100a", "sm_120a"])
 @pytest.mark.parametrize("dtype", [bf16, s8, kd.float8_e4m3fn, f64, f32], ids=str)
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(24)
 def test_other_targets(target: str, dtype: Any) -> None:
     """mma.sync from at least three stages that cp.async fills, no spills; exact float32 by multiply-adds."""
     for ta, tb in LAYOUTS if dtype == bf16 else LAYOUTS[:2]:
@@ -467,7 +467,7 @@ def test_stores_by_lanes_do_not_spill(vector: int) -> None:
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("dtype", [f32, kd.int32], ids=str)
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(16)
 def test_products_by_lanes_are_multiply_adds(tile: Any, dtype: Any) -> None:
     """No layout changes, 16-byte loads from SMEM, two large blocks a multiprocessor."""
     for n in (4096, 4095):
@@ -480,7 +480,7 @@ def test_sums_of_64_bits_are_multiply_adds() -> None:
 
 @pytest.mark.parametrize("dtype", [f32, kd.int32, kd.int64], ids=str)
 @pytest.mark.parametrize("K", [1, 16, 17])
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 def test_short_sums_by_lanes_do_not_spill(dtype: Any, K: int) -> None:
     found = routed(4097, 4097, K, dtype, True, True)
     stages = found.multiply(132).lower(Spec((K, 4097), dtype), Spec((4097, K), dtype), target="sm_80")
@@ -519,7 +519,7 @@ def _check_multiply_adds(n: int, dtype: Any, config: LaneConfig) -> None:
 
 
 @pytest.mark.parametrize("dtype", [bf16, f32, f64, s8], ids=str)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 def test_few_and_many_stages_by_mma_sync(dtype: Any, rng: Any) -> None:
     """Each K that ends in, at and after a stage, with and without a loop; results of rows that vectors can't store, and can."""
     t = TileConfig(64, 64, 64 // max(dtype.itemsize, 2), 3)

@@ -51,7 +51,7 @@ def check(
 
 @pytest.mark.parametrize("b_form", B_FORMS)
 @pytest.mark.parametrize("a_form", A_FORMS)
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(60)
 def test_forms(a_form: str, b_form: str, rng: Any) -> None:
     """Each form of either side with each of the other; odd sizes, and a last block of K that is not whole."""
     check(rng, (40, 200, 300), (a_form, b_form), out_dtype=f32)
@@ -61,7 +61,7 @@ def test_forms(a_form: str, b_form: str, rng: Any) -> None:
 @pytest.mark.parametrize(
     "shape", [(136, 272, 400), (67, 33, 141), (5, 140, 1300), (16, 16, 8192), (1, 300, 129)], ids=str
 )
-@pytest.mark.sampled(28)
+@pytest.mark.sampled(42)
 def test_blocks(shape: Any, ta: bool, tb: bool, rng: Any) -> None:
     """All layouts; thin products, and parts of K."""
     for form in ("squares", "blocks"):
@@ -71,7 +71,7 @@ def test_blocks(shape: Any, ta: bool, tb: bool, rng: Any) -> None:
 @pytest.mark.parametrize("config", [(128, 192, 2), (128, 176, 2), (128, 160, 2), (128, 128, 2), (64, 64, 1)], ids=str)
 @pytest.mark.parametrize("form", ["blocks", "columns"])
 @pytest.mark.parametrize("K", [272, 128, 512, 1296])
-@pytest.mark.sampled(80)
+@pytest.mark.sampled(120)
 def test_tiles(config: Any, form: str, K: int, interpret: Any, rng: Any) -> None:
     """Columns of a tile that belong to several blocks, and tiles beyond the edge; fewer steps than a run, one run, more."""
     M, N = 200, 528
@@ -91,7 +91,7 @@ def test_tiles(config: Any, form: str, K: int, interpret: Any, rng: Any) -> None
     [(kd.float16, bf16), (bf16, bf16), (e4m3, bf16), (kd.int8, bf16), (f32, f32), (kd.float64, kd.float64)],
     ids=str,
 )
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(15)
 def test_results_are_bfloat16(dtype: Any, out: Any, rng: Any) -> None:
     """By default, where there are scales: of all but operands of 32 and 64 bits."""
     a, b = random(rng, (16, 32), dtype), random(rng, (32, 24), dtype)
@@ -154,7 +154,7 @@ SHAPES = [
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("form", ["blocks", "columns"])
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(18)
 def test_nothing_spills(shape: Any, form: str) -> None:
     M, N, K = shape
     p = Problem(M, N, K, e4m3, e4m3, bf16, False, True, a_scaled=True, b_scaled=form)

@@ -69,7 +69,7 @@ PRODUCTS = [
 
 
 @pytest.mark.parametrize("case", PRODUCTS, ids=lambda c: " ".join(map(str, c[:-1])))
-@pytest.mark.sampled(38)
+@pytest.mark.sampled(57)
 def test_products_of_the_instruction(case: Any, interpret: Any, rng: Any) -> None:
     a_type, b_type, total, turn, M, N, K, registers, tolerance = case
     kernel = product(a_type, b_type, total, turn, M, N, K, registers)
@@ -157,7 +157,7 @@ def test_metadata_that_is_refused(case: Any) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(64, 64), (128, 192), (1, 4), (70, 132), (65, 8)], ids=str)
-@pytest.mark.sampled(184)
+@pytest.mark.sampled(276)
 def test_compress_and_decompress(dtype: Any, shape: Any, interpret: Any, rng: Any) -> None:
     """Values and metadata are those of the host; what is pruned is what was kept."""
     a = place(random(rng, shape, dtype), str(rng.choice(PLACES)))
@@ -227,7 +227,7 @@ def multiplied(seed: int, interpret: Any, shape: Any = None, config: Any = None,
 
 
 @pytest.mark.parametrize("seed", range(30))
-@pytest.mark.sampled(92)
+@pytest.mark.sampled(138)
 def test_random_products(seed: int, interpret: Any) -> None:
     multiplied(seed, interpret)
 
@@ -242,7 +242,7 @@ CONFIGS = [
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["one", "cluster", "cluster_n", "turns"])
 @pytest.mark.parametrize("K", [64, 128, 192, 500])
-@pytest.mark.sampled(74)
+@pytest.mark.sampled(111)
 def test_configs(config: Any, K: int, interpret: Any) -> None:
     """Stages in all numbers: one, two, odd and even."""
     multiplied(3, interpret, (150, 200, K), config, bf16)
@@ -272,7 +272,7 @@ def described(M: int, K: int, dtype: Any) -> SparseMatrix:
 @pytest.mark.parametrize("dtype", [bf16, f32, e4m3, s8], ids=str)
 @pytest.mark.parametrize("turn", [False, True])
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
-@pytest.mark.sampled(100)
+@pytest.mark.sampled(150)
 def test_no_spills(shape: Any, dtype: Any, turn: bool, target: str) -> None:
     M, N, K = shape
     b = turned(Spec((N, K), dtype)) if turn else Spec((K, N), dtype)

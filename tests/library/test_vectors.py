@@ -29,7 +29,7 @@ def ways(r: Any, target: str) -> list[Route]:
 
 
 @pytest.mark.parametrize("seed", range(24))
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 def test_random_vectors(seed: int, interpret: Any) -> None:
     """All dtypes, places in memory, batches and parts of K; several steps follow."""
     rng = np.random.default_rng(seed)

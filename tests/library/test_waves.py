@@ -28,7 +28,7 @@ def problem(M: int, N: int, K: int, dtype: Any = bf16, layout: str = "NT") -> Pr
 @pytest.mark.parametrize("swapped", [False, True], ids=["straight", "swapped"])
 @pytest.mark.parametrize("width", choose.BETWEEN)
 @pytest.mark.parametrize("dtype", [bf16, s8], ids=str)
-@pytest.mark.sampled(68)
+@pytest.mark.sampled(102)
 def test_widths(width: int, swapped: bool, dtype: Any, interpret: Any, rng: Any) -> None:
     """Two tiles and a part of one across, and along K a stage and a part of one, with a bias."""
     sizes = [150, 2 * width + 8, 160]
@@ -72,7 +72,7 @@ STORED = [(bf16, f16, 24), (bf16, kd.float32, 24), (s8, kd.int32, 48), (s8, bf16
 @pytest.mark.parametrize("N", [264, 259], ids=["even", "odd"])
 @pytest.mark.parametrize("tile", [(64, 256, 1), (128, 128, 2), (128, 192, 2)], ids=str)
 @pytest.mark.parametrize(("dtype", "out_dtype", "K"), STORED, ids=str)
-@pytest.mark.sampled(36)
+@pytest.mark.sampled(54)
 def test_shallow_products(dtype: Any, out_dtype: Any, K: int, tile: Any, N: int, interpret: Any, rng: Any) -> None:
     """Products that mostly store: buffers for whole tiles, of which two blocks have several, and long runs of odd rows."""
     M, item = 330, out_dtype.itemsize
@@ -92,7 +92,7 @@ def test_shallow_products(dtype: Any, out_dtype: Any, K: int, tile: Any, N: int,
 
 @pytest.mark.parametrize("dtype", [bf16, s8, kd.float8_e4m3fn], ids=str)
 @pytest.mark.parametrize("out_dtype", [bf16, kd.float32, kd.float8_e4m3fn], ids=str)
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(14)
 def test_stores_by_lanes_do_not_spill(dtype: Any, out_dtype: Any) -> None:
     p = replace(problem(1000, 1003, 256, dtype), out_dtype=out_dtype, lanes=1)
     for tile in choose.TILES:
