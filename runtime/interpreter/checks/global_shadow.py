@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -264,6 +265,14 @@ class GlobalShadow(PartedShadow):
             bad = self.unordered(a, epochs, rows)
             if bad is not None:
                 self.report(a, g, rows, bad, epochs, sites, True, earlier_reads=True)
+
+    def every_reader(self, g: Array) -> Iterator[tuple[Array, Array]]:
+        """Give (epochs, sites) of all readers that are kept of granules, in turns."""
+        for numbers, epochs, sites in self.held_readers(g, self.reads.get(g)):
+            yield epochs[numbers], sites[numbers]
+        if self.reads.further is not None:
+            numbers = self.reads.further.get(g)
+            yield from self.reads.further.table(numbers) if numbers.any() else ()
 
     def held_readers(self, g: Array, r: Array) -> list[tuple[Array, Array, Array]]:
         """Return (numbers, epochs, sites) of the last readers of granules and of those before; `r` are the last ones' numbers."""

@@ -34,12 +34,10 @@ def check(shadow: GlobalShadow, a: ShadowAccess, g: Array, rows: Array) -> None:
     """Report loads that are ordered before a write by the async proxy, but may not have taken place."""
     if a.c.batch.clocks.planes <= PERFORMED_GLOBAL or shadow.reads.blank:
         return
-    for found, epochs, sites in shadow.held_readers(g, shadow.reads.get(g)):
-        bad = shadow.unfenced(a, epochs[found], rows, PERFORMED_GLOBAL)
-        if bad is None:
-            continue
-        if without_used(shadow.run, bad, sites[found]).any():
-            shadow.report(a, g, rows, bad, epochs[found], sites[found], True, earlier_reads=True, fence=True)
+    for epochs, sites in shadow.every_reader(g):
+        bad = shadow.unfenced(a, epochs, rows, PERFORMED_GLOBAL)
+        if bad is not None and without_used(shadow.run, bad, sites).any():
+            shadow.report(a, g, rows, bad, epochs, sites, True, earlier_reads=True, fence=True)
             return
 
 

@@ -232,6 +232,9 @@ N: mbarrier.try_wait.parity.shared::cta.b64 %p8, [%r3], 0; @!%p8 bra N; """ + ST
  <<||fence.proxy.async.global;>> barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; @%p0 bra U;
  cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%d0], [%r0], 256; cp.async.bulk.commit_group;
  cp.async.bulk.wait_group 0;""" + USE, GIVEN, before=TILE),
+    ptx("one of five warps that load a word does not fence", FENCE, READ.replace("ld.global.u32 %r6, [%d2];", "") + """
+ ld.global.u32 %r6, [%d0]; shr.u32 %r10, tid, 5; setp.ne.u32 %p5, %r10, <<2||9>>; @%p5 fence.proxy.async.global;
+ bar.sync 1; @%p0 bra U; """ + STORE + USE.replace("+256", "+640"), zeros(512), before=TILE, block=160),
     ptx("a tensor store overtakes loads; its lane fences after the barrier", FENCE, MAPPED + AT + """
  ld.param.u64 %d7, [a]; add.s64 %d8, %d7, %d1; mov.u32 %r10, 0; shl.b32 %r11, tid, 4; add.u32 %r11, %r11, %r0;
  st.shared.v4.b32 [%r11], {%r10, %r10, %r10, %r10}; fence.proxy.async.shared::cta;
