@@ -11,7 +11,7 @@ from .ops.copy import CommitSmem, CopyGmemToSmem
 from .ops.ref import AllocSmem
 from .ops.threads import AliasSmem, WarpMap
 
-__all__ = ["fence_before_arrivals", "member_of", "stored_to", "stores_to"]
+__all__ = ["arrives", "fence_before_arrivals", "member_of", "stored_to", "stores_to"]
 
 
 def member_of(ref: Value) -> Value:
@@ -48,7 +48,7 @@ def _fence(ops: list[Op], buffers: Collection[Value], barriers: Collection[Value
     for op in ops:
         inner = op.region_list()
         # inside a warp_map only one warp would execute the fence
-        if stored and _arrives(op, barriers) and (not inner or isinstance(op, WarpMap)):
+        if stored and arrives(op, barriers) and (not inner or isinstance(op, WarpMap)):
             fence = CommitSmem()
             fence.loc = op.loc
             out.append(fence)
@@ -71,6 +71,7 @@ def _nested(
     return any(ends)
 
 
-def _arrives(op: Op, barriers: Collection[Value]) -> bool:
+def arrives(op: Op, barriers: Collection[Value] | None = None) -> bool:
+    """Whether an op, or any inside it, arrives on one of these barriers, or on any."""
     inside = (op, *(o for r in op.region_list() for o in walk_region(r)))
-    return any(isinstance(o, BarrierArrive) and o.barrier in barriers for o in inside)
+    return any(isinstance(o, BarrierArrive) and (barriers is None or o.barrier in barriers) for o in inside)

@@ -363,6 +363,16 @@ class KernelIR:
         """The parameters that are Refs, in order: inputs, then outputs."""
         return [v for v in self.params if isinstance(v.type, RefType)]
 
+    def stand_ins(self) -> dict[Value, Value]:
+        """For arrays that overlap others, the one that stands for all: connected arrays count as one memory."""
+        arrays = self.arrays()
+        found: dict[Value, Value] = {}
+        for a, b in self.overlaps:
+            first, second = found.get(arrays[a], arrays[a]), found.get(arrays[b], arrays[b])
+            if first is not second:
+                found |= {array: first for array in arrays if found.get(array, array) is second}
+        return found
+
     def walk(self) -> Iterator[Op]:
         """Every op, outer before inner, in order."""
         return walk_region(self.body)

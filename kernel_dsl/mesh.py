@@ -118,14 +118,15 @@ class SemaphoreSet:
         """The name, the index and the block of a semaphore."""
         size = max(prod(self.shape), 1)
         block, number = divmod(number - self.first, size)
-        index = str(_unravelled(number, self.shape)) if size > 1 else ""
+        index = str(unravelled(number, self.shape)) if size > 1 else ""
         if not self.grid:
             return f"{self.name!r}{index}"
-        where = tuple((*reversed(_unravelled(block, self.grid)), 0, 0)[:3])  # the last axis is CUDA's x
+        where = tuple((*reversed(unravelled(block, self.grid)), 0, 0)[:3])  # the last axis is CUDA's x
         return f"{self.name!r}{index} of block {where}"
 
 
-def _unravelled(number: int, shape: tuple[int, ...]) -> list[int]:
+def unravelled(number: int, shape: Sequence[int]) -> list[int]:
+    """The index of element `number` of a row-major array."""
     index: list[int] = []
     for extent in reversed(shape):
         number, at = divmod(number, extent)

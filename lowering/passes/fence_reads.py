@@ -30,10 +30,10 @@ def _matters(cls: type[Op]) -> bool:
 
 
 class ReadFences:
-    """The pass over one kernel. `same`: for arrays that overlap others, one of them that stands for all."""
+    """The pass over one kernel."""
 
-    def __init__(self, ir: KernelIR, same: dict[Value, Value]) -> None:
-        self.same = same
+    def __init__(self, ir: KernelIR) -> None:
+        self.same: dict[Value, Value] = ir.stand_ins()
         self.loop_ends: dict[int, Read] = {}
         copies = [op for op in walk_region(ir.body) if isinstance(op, CopySmemToGmem)]
         self.overwritten: Read = frozenset(self.memory(op.dst) for op in copies)
@@ -95,12 +95,7 @@ class ReadFences:
 def run(ir: KernelIR, target: Target) -> KernelIR:
     """Put the fences in, in place."""
     if target.supports(Feature.TMA):
-        arrays = ir.arrays()
-        same: dict[Value, Value] = {}
-        for a, b in ir.overlaps:
-            first, second = same.get(arrays[a], arrays[a]), same.get(arrays[b], arrays[b])
-            same |= {array: first for array in (*arrays, second) if same.get(array, array) is second}
-        fences = ReadFences(ir, same)
+        fences = ReadFences(ir)
         if fences.overwritten:
             fences.region(ir.body, NOTHING, rewrite=True)
     return ir

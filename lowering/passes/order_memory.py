@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from kernel_dsl.in_place import arrives
 from kernel_dsl.ir import KernelIR, MemorySpace, Op, RefType, Region, Value, buffer_of, layout_of, walk_region
 from kernel_dsl.layout import Layout
 from kernel_dsl.ops.atomic import AtomicCas, AtomicRmw
@@ -102,9 +103,7 @@ class MemoryOrder:
     def root(self, ref: Value) -> Value:
         while ref in self.roots:
             ref = self.roots[ref]
-        while ref in self.aliases:
-            ref = self.aliases[ref]
-        return ref
+        return self.aliases.get(ref, ref)
 
     def touch(self, op: Op) -> Touch | None:
         """The access of an op; None if it needs no order, as for inputs that nothing writes."""
@@ -152,8 +151,7 @@ class MemoryOrder:
         """Whether an arrival lets other warpgroups' copies overwrite what lanes may still be reading."""
         if not isinstance(op, (BarrierArrive, WarpMap)) or not (self.tma and now.read & self.copied):
             return False
-        # inside a `warp_map`, only one warp would execute the fence
-        return isinstance(op, BarrierArrive) or any(isinstance(o, BarrierArrive) for o in walk_region(op.body))
+        return arrives(op)  # inside a `warp_map`, only one warp would execute the fence
 
     def region(self, region: Region, now: LaneAccesses, rewrite: bool) -> LaneAccesses:
         """Walk a region. Returns the accesses at its end. With `rewrite`, barriers are put in."""
@@ -273,13 +271,7 @@ def extent(view: View, axis: int) -> tuple[int, int]:
 
 def run(ir: KernelIR, target: Target) -> KernelIR:
     """Put the barriers in, in place."""
-    arrays = ir.arrays()
-    order = MemoryOrder({}, target.supports(Feature.TMA))
-    for a, b in ir.overlaps:
-        # One array may overlap several others: all connected arrays count as one memory.
-        first, second = order.root(arrays[a]), order.root(arrays[b])
-        if first is not second:
-            order.aliases[second] = first
+    order = MemoryOrder(ir.stand_ins(), target.supports(Feature.TMA))
     copies = [op for op in walk_region(ir.body) if isinstance(op, CopyGmemToSmem) and op.barrier is not None]
     order.copied = frozenset(id(buffer_of(op.dst)) for op in copies)
     order.region(ir.body, LaneAccesses(), rewrite=True)

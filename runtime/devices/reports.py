@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from kernel_dsl.dtypes import uint8
 from kernel_dsl.forking import in_child, lock
-from kernel_dsl.mesh import BLOCK, COUNT, NUMBERS_BYTES, TEXT_BYTES, TEXTS, VALUE
+from kernel_dsl.mesh import BLOCK, COUNT, NUMBERS_BYTES, TEXT_BYTES, TEXTS, VALUE, unravelled
 
 from ..arrays.array_view import CPU, ArrayView
 from . import driver, memory
@@ -58,7 +58,7 @@ def _with_numbers(text: str, numbers: list[int]) -> str:
 
     def place(found: re.Match[str]) -> str:
         shape = [int(size) for size in found[2].split("x")]
-        return str([int(i) for i in np.unravel_index((semaphore - int(found[1])) % prod(shape), shape)])
+        return str(unravelled((semaphore - int(found[1])) % prod(shape), shape))
 
     named = re.sub(r"\{\[(\d+):([\dx]+)\]\}", place, text)
     named = named.replace(BLOCK, str((block % nx, block // nx % ny, block // nx // ny))).replace(VALUE, str(value))

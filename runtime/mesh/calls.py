@@ -61,9 +61,8 @@ class MeshCall:
 
     def check_mapped(self, needed: bool) -> None:
         """Raise `Unreachable` if the kernel needs the memory of all peers, and the interpreter's devices do not map it."""
-        params = getattr(self.devices[0], "params", None)
-        if needed and params is not None:
-            interpreter.check_mapped(self.name, params.mapped, self.mesh.size)
+        if needed:
+            interpreter.check_mapped(self.name, self.devices[0], self.mesh.size)
 
     @property
     def target(self) -> str:

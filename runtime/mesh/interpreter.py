@@ -117,9 +117,10 @@ def launch(
         kept[key] = semaphores
 
 
-def check_mapped(kernel: str, mapped: tuple[tuple[int, ...], ...] | None, size: int) -> None:
-    """Raise `Unreachable` unless all devices map each other's memory."""
-    groups = groups_of(mapped, size)
+def check_mapped(kernel: str, device: Any, size: int) -> None:
+    """Raise `Unreachable` for a device of the interpreter, unless all devices map each other's memory."""
+    params = getattr(device, "params", None)
+    groups = [] if params is None else groups_of(params.mapped, size)
     if len(groups) > 1:
         rank, peer = groups[0][0], groups[1][0]
         raise Unreachable(rank=rank, peer=peer, why=f"kernel {kernel!r} needs it mapped", hint=ONE_HOST)

@@ -91,9 +91,8 @@ class RankCall:
     def check_mapped(self, needed: bool) -> None:
         """Note whether the kernel needs the memory of all peers. Raises `Unreachable` in the interpreter, else a launch does."""
         self.needs_mapped = needed
-        params = getattr(self.device, "params", None)
-        if needed and params is not None:
-            interpreter.check_mapped(self.name, params.mapped, self.mesh.size)
+        if needed:
+            interpreter.check_mapped(self.name, self.device, self.mesh.size)
 
     @property
     def maps_all(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 import kernel_dsl as kd
 from tests.fuzz import halos, nests, pipelines, scales, specs, tickets, views
+from tests.schedules import SCHEDULES
 
 KINDS: dict[str, Callable[[int], Any]] = {
     "views": views.generate,
@@ -27,7 +28,6 @@ KINDS: dict[str, Callable[[int], Any]] = {
     "tickets": tickets.generate,
     "scales": scales.generate,
 }
-SCHEDULES = ("eager", "late", "random")
 REFUSED = "refused"
 CHUNK = 100  # kernels a child process
 

@@ -8,8 +8,7 @@ import pytest
 
 from kernel_dsl.lowering.passes.order_memory import MemoryOrder
 from tests.fuzz.crowds import FORMS, READS, attempt, generate
-
-SCHEDULES = ("eager", "late", "random")
+from tests.schedules import SCHEDULES
 
 
 @pytest.mark.parametrize("block", range(2))

@@ -258,10 +258,7 @@ class GlobalShadow(PartedShadow):
             bad = self._judge(numbers, rows, lambda n, of, epochs=epochs: self.unordered(a, epochs[n], of))
             if bad is not None:
                 self.report(a, g, rows, bad, epochs[numbers], sites[numbers], True, earlier_reads=True)
-        if self.reads.further is None:
-            return
-        numbers = self.reads.further.get(g)
-        for epochs, sites in self.reads.further.table(numbers) if numbers.any() else ():
+        for epochs, sites in self._further_readers(g):
             bad = self.unordered(a, epochs, rows)
             if bad is not None:
                 self.report(a, g, rows, bad, epochs, sites, True, earlier_reads=True)
@@ -270,9 +267,13 @@ class GlobalShadow(PartedShadow):
         """Give (epochs, sites) of all readers that are kept of granules, in turns."""
         for numbers, epochs, sites in self.held_readers(g, self.reads.get(g)):
             yield epochs[numbers], sites[numbers]
-        if self.reads.further is not None:
-            numbers = self.reads.further.get(g)
-            yield from self.reads.further.table(numbers) if numbers.any() else ()
+        yield from self._further_readers(g)
+
+    def _further_readers(self, g: Array) -> list[tuple[Array, Array]]:
+        """Return (epochs, sites) of the readers that are kept beside the last two."""
+        further = self.reads.further
+        numbers = None if further is None else further.get(g)
+        return further.table(numbers) if further is not None and numbers is not None and numbers.any() else []
 
     def held_readers(self, g: Array, r: Array) -> list[tuple[Array, Array, Array]]:
         """Return (numbers, epochs, sites) of the last readers of granules and of those before; `r` are the last ones' numbers."""
