@@ -51,7 +51,7 @@ def test_what_the_compiler_makes_is_well_formed(name: str) -> None:
 
 def look_at(data: bytes) -> str:
     """What becomes of a file: "refused", "ill-formed" or "a kernel". Anything else is raised."""
-    started = time.perf_counter()
+    started = time.process_time()
     try:
         value, meta = unpack(data)
         assert type(meta) is dict
@@ -60,7 +60,7 @@ def look_at(data: bytes) -> str:
     except ArtifactError as error:
         assert len(str(error)) < 2000
         result = "refused"
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     return result
 
 

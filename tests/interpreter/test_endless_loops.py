@@ -10,6 +10,7 @@ import pytest
 
 import kernel_dsl as kd
 from tests.check.images import image
+from tests.speed import on_the_reference
 
 START = """ ld.param.u64 %d1,[a]; mov.u32 %r9,0; mov.u32 %r8,8; mov.u32 %r7,100; mov.u32 %r1,%tid.x; mul.wide.u32 %d2,%r1,4;
  add.u64 %d2,%d1,%d2; setp.eq.u32 %p5,%r1,0;
@@ -173,9 +174,10 @@ def names(of: dict[str, str]) -> list[Any]:
 
 @pytest.mark.parametrize("name", names(FROZEN))
 def test_a_loop_that_memory_decides_and_that_stores(name: str) -> None:
-    began = time.process_time()
-    assert decided(FROZEN[name]) == "livelock"
-    assert time.process_time() - began < 10
+    def decide() -> None:
+        assert decided(FROZEN[name]) == "livelock"
+
+    assert on_the_reference(decide, 10, tries=2) <= 10
 
 
 @pytest.mark.parametrize("name", names(THAWED))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from kernel_dsl.runtime.arrays.array_view import ArrayView, row_major
 from kernel_dsl.runtime.devices import memory, reports
 from kernel_dsl.runtime.errors import CudaError
 from kernel_dsl.runtime.mesh import cuda
+from tests.speed import on_the_reference
 
 from . import fake_cupy
 from .fake import CALLBACK, LAUNCHES, LIB, Launch, count
@@ -180,7 +180,7 @@ def test_what_is_not_like_earlier_calls_goes_the_full_way(played: Played, cupy: 
 
 
 def test_what_a_fast_call_costs_the_host(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Below 15 us a device: the figure is the best of several, on a machine that does other things too."""
+    """At most 15 us a device, and 10 where the devices do not meet."""
     monkeypatch.setattr(mesh_kernel, "load", lambda stages, device: device.load(stages.kernel))
 
     @kd.kernel(out_type=kd.ShapeDtypeStruct((N,), kd.float32), mesh=PAIR)
@@ -193,15 +193,16 @@ def test_what_a_fast_call_costs_the_host(cupy: Any, monkeypatch: pytest.MonkeyPa
         other._kept.clear()
         other._fast = None
         other(xs, out=outs)
-        best = 1e9
-        for _ in range(20):
-            before, start = count(LAUNCHES), time.perf_counter()
+
+        def calls() -> None:
+            before = count(LAUNCHES)
             for _ in range(50):
                 other(xs, out=outs)
-            best = min(best, (time.perf_counter() - start) / 50 * 1e6)
             assert count(LAUNCHES) == before + 100
-        print(f"meets={meets}: {best / 2:.1f} us a device")
-        assert best / 2 < most
+
+        took = on_the_reference(calls, 100 * most * 1e-6) / 100 * 1e6
+        print(f"meets={meets}: {took:.1f} us a device")
+        assert took <= most
 
 
 def calls_of(function: Any) -> int:
