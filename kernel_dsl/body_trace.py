@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -107,7 +106,7 @@ def _trace_once(
         batches=tuple(a.size for a in grid[: len(definition.batches)]),
         at=here() if is_ours(getattr(definition.body, "__code__", None)) else None,
     )
-    parameters = _names(definition.body)
+    parameters = [p.name for p in definition.parameters]
     params = _input_values(inputs, structure, parameters, overlaps, plan)
     results = _output_values(outs, out_structure, given, parameters, len(_top(structure)), plan)
     args = unflatten(structure, [_handle(v, i) for v, i in zip(params, inputs, strict=True)])
@@ -187,14 +186,6 @@ def _top(structure: Any) -> Sequence[Any]:
     return structure if isinstance(structure, (tuple, list)) else (structure,)
 
 
-def _names(body: Callable[..., None]) -> list[str]:
-    """The body's parameter names, in order, for messages."""
-    try:
-        return list(inspect.signature(body).parameters)
-    except (TypeError, ValueError):
-        return []
-
-
 def _input_values(
     inputs: Sequence[Input], structure: Any, names: list[str], overlaps: Sequence[tuple[int, int]], plan: SizePlan
 ) -> list[Value]:
@@ -271,7 +262,7 @@ def run_body(definition: Definition, args: Sequence[Any], outputs: Any, out_stru
         keywords = {str(k): _allocated(spec, str(k)) for k, spec in scratch.items()}
     else:
         items: Sequence[Any] = scratch if isinstance(scratch, (tuple, list)) else (scratch,)
-        names = _names(definition.body)[len(args) + len(outs) :]
+        names = [p.name for p in definition.parameters[len(args) + len(outs) :]]
         extra = [_allocated(s, names[i] if i < len(names) else f"scratch {i}") for i, s in enumerate(items)]
     why = misfit(definition.body, *args, *outs, *extra, **keywords)
     if why:

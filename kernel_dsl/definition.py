@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter
 from typing import Any, cast
 
 from .arguments import static_int
@@ -12,11 +13,12 @@ from .dims import Shapes, settle_dims
 from .dtypes import DType, as_dtype
 from .errors import KernelArgument, KernelValue
 from .ir import Axis
+from .lazy import lazy
 from .memory import ShapeDtypeStruct, settled
 from .options import CompilerParams
 from .packed import elements_shape
 from .scalar_struct import ScalarStruct
-from .source import misfit
+from .source import misfit, parameters_of
 from .tree import flatten, holds_record, unflatten
 
 
@@ -72,6 +74,11 @@ class Definition:
     batches: tuple[Any, ...] = ()  # of `vmap`, outermost first; each is an axis of the grid before the kernel's own
     shapes: Shapes | None = None  # extents that are declared
     every_size: bool = False  # whether each size is compiled separately, as for arrays on many devices
+
+    @lazy
+    def parameters(self) -> list[Parameter]:
+        """The body's parameters in order; none for a body without a signature."""
+        return parameters_of(self.body)
 
 
 def named_axes(

@@ -24,6 +24,7 @@ from .errors_dims import (
 )
 from .extents import LARGEST
 from .memory import ShapeDtypeStruct
+from .source import parameters_of
 from .tree import flatten
 from .values import Array
 from .variables import Symbol, Variable, substituted
@@ -309,10 +310,7 @@ def _extents(key: Any, given: Any) -> tuple[Any, ...]:
 
 def _parameters(body: Any) -> tuple[str, ...]:
     """The names of the parameters, if each takes one argument."""
-    try:
-        found = inspect.signature(body).parameters.values()
-    except (TypeError, ValueError):
-        return ()
+    found = parameters_of(body)
     several = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in found)
     return () if several else tuple(p.name for p in found)
 

@@ -90,9 +90,9 @@ def apart_from_array(name: str) -> DimRead:
 
 
 def without_value(name: str) -> DimRead:
-    """The error for a `kd.Dim` that no input of the call has."""
-    hint = "`shapes=` gives it a value: declare it there as the extent of an input"
-    return DimRead(what=f"no input of this call has the Dim {name!r}", hint=hint)
+    """The error for a `kd.Dim` that no input of a call has, and for one outside of calls."""
+    hint = "a call gives it a value if `shapes=` declares it as an extent of an input"
+    return DimRead(what=f"the Dim {name!r} has no value here", hint=hint)
 
 
 FROM_ARRAY = "take the extent from an array that has it: `x.shape[0]` is a traced integer"

@@ -338,9 +338,16 @@ class Kernel:
         return scalar_input(x, self.name)
 
     def profile(
-        self, *args: Any, space: int = 1024, out: Any = None, stream: Any = None, interpret: Any = None
+        self,
+        *args: Any,
+        space: int = 1024,
+        out: Any = None,
+        stream: Any = None,
+        interpret: Any = None,
+        **named: Any,
     ) -> Profile:
         """Call the kernel, and time each `kd.named_scope` and wait (docs/profiling.md). `space`: events of a warp."""
+        args = by_position(self._definition, args, named)
         return kinds().profile(self, args, space, out, stream, interpret)
 
     def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None, **named: Any) -> Any:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 from .arguments import static_int
@@ -29,44 +26,33 @@ def as_aliases(given: Any) -> tuple[tuple[int, int], ...]:
     return found
 
 
-@lru_cache(maxsize=1024)
-def _names(body: Callable[..., None]) -> list[str]:
-    parameters = inspect.signature(body).parameters.values()
-    return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-
-
 @public
 def by_position(definition: Definition, args: Any, named: Any) -> tuple[Any, ...]:
     """A call's inputs in order: `args`, then those that the dict `named` gives by the names of the body's parameters.
 
-    Raises `BadCallArgument` for a name that is no parameter, or that an earlier input is missing before.
+    Raises `BadCallArgument` for a name that is no parameter or is given twice, and for a missing input before a given one.
     """
     if not named:
         return args
-    names = _names(definition.body)
-    given = [*args]
-    for name in names[len(args) :]:
-        if name not in named:
-            break
-        given.append(named[name])
-    if len(given) == len(args) + len(named):
-        return tuple(given)
+    names = [p.name for p in definition.parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     for name in named:
+        what = hint = ""
         if name not in names:
             what, hint = (
                 f"{name!r} is not one of its inputs",
-                f"parameters of the body are {', '.join(names) or 'nameless'}",
+                f"the body's parameters are {', '.join(names) or 'nameless'}",
             )
+        elif name in names[: len(args)]:
+            first = f"the first {len(args)} inputs are" if len(args) > 1 else "the first input is"
+            what, hint = f"{name!r} is given twice", f"{first} given by position"
+        if what:
             raise BadCallArgument(kernel=definition.name, what=what, hint=hint)
-        if names.index(name) < len(args):
-            hint = (
-                f"the first {len(args)} inputs are given by position"
-                if len(args) > 1
-                else "the first is given by position"
-            )
-            raise BadCallArgument(kernel=definition.name, what=f"{name!r} is given twice", hint=hint)
-    missing = names[len(given)]
-    raise BadCallArgument(kernel=definition.name, what=f"the input {missing!r} is missing", hint=f"give `{missing}`")
+    given = names[len(args) :][: len(named)]
+    missing = next((name for name in given if name not in named), None)
+    if missing is not None:
+        what = f"the input {missing!r} is missing"
+        raise BadCallArgument(kernel=definition.name, what=what, hint=f"give `{missing}`")
+    return (*args, *(named[name] for name in given))
 
 
 def either(new: str, value: Any, old: str, old_value: Any) -> Any:

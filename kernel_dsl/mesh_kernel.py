@@ -317,7 +317,7 @@ class _Body:
         self.reach = Reach()
         self.__name__: str = getattr(body, "__name__", definition.name)
         self.__code__ = getattr(inspect.unwrap(body), "__code__", None)  # messages show its line
-        names = _parameters(body)
+        names = [p.name for p in definition.parameters]
         kind = inspect.Parameter.POSITIONAL_ONLY
         count = inputs + (len(structure) if isinstance(structure, (tuple, list)) else 1)
         shown_names = [names[i] if i < len(names) else f"argument_{i}" for i in range(count)]
@@ -353,13 +353,6 @@ class _Body:
 def _struct(x: Any) -> Any:
     leaves, structure = flatten(x, lambda leaf: hasattr(leaf, "shape"))
     return unflatten(structure, [ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves])
-
-
-def _parameters(body: Any) -> list[str]:
-    try:
-        return list(inspect.signature(body).parameters)
-    except (TypeError, ValueError):
-        return []
 
 
 def _with_mesh(

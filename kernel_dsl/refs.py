@@ -89,7 +89,9 @@ def of_slice(item: slice, extent: int) -> tuple[int, int, int]:
         start, stop, step = item.indices(extent)
     except (TypeError, ValueError) as error:
         if isinstance(error, DimRead):
-            raise cut_along(cast("Any", extent).name) from None
+            if isinstance(extent, DimExtent) and is_declared(extent):
+                raise cut_along(extent.name) from None
+            raise  # the slice itself holds a Dim
         raise BadIndex(what=shown(item), hint=f"{error}") from None
     return start, len(range(start, stop, step)), step
 

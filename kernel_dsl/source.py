@@ -128,6 +128,14 @@ def misfit(function: Callable[..., Any], *args: Any, **keywords: Any) -> str:
     return ""
 
 
+def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """A function's parameters in order; none for one without a signature."""
+    try:
+        return [*inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):
+        return []
+
+
 def of_function(function: object) -> Loc:
     """The place where a function is defined."""
     code = getattr(function, "__code__", None)

@@ -291,6 +291,7 @@ STATIC: dict[str, Any] = {
     "a start": lambda x, v, n: x.at[n:],
     "a step": lambda x, v, n: x[:, ::n],
     "a slice of a value": lambda x, v, n: v[:n],
+    "a slice of a static axis": lambda x, v, n: x[:, :n],
     "a size": lambda x, v, n: kd.ds(0, n),
     "a bound": lambda x, v, n: kd.arange(n),
     "a shape": lambda x, v, n: kd.zeros((n, 2)),
@@ -322,4 +323,15 @@ def test_where_an_int_is_needed_the_error_names_specialise(use: str) -> None:
 
     kernel = kd.kernel(body, out_type=Spec((4,), kd.float32), shapes={"x": (kd.Dim("M"), 16)})
     with pytest.raises(kd.Error, match=r"kd\.specialise"):
+        kernel.lower(Spec((8, 16), kd.float32))
+
+
+@pytest.mark.parametrize("use", [use for use in STATIC if use not in ("scratch", "a text")])
+def test_a_dim_itself_is_no_extent_of_an_array(use: str) -> None:
+    """In a body, the `kd.Dim` in the place of an array's extent is an error of the user's, which says what to write."""
+    m = kd.Dim("M")
+    kernel = kd.kernel(
+        lambda x, out: STATIC[use](x, x[kd.ds(0, 8)], m), out_type=Spec((4,), kd.float32), shapes={"x": (m, 16)}
+    )
+    with pytest.raises(kd.Error, match=r"x\.shape\[0\]|give a static int"):
         kernel.lower(Spec((8, 16), kd.float32))

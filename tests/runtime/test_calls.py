@@ -5,7 +5,9 @@ CPU.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
+import weakref
 from typing import Any
 
 import numpy as np
@@ -73,6 +75,39 @@ def test_numpy() -> None:
     mine = np.zeros(32, np.float32)
     assert run(kernel, X, out=[mine]) is mine
     np.testing.assert_array_equal(mine, X * 2)
+
+
+@dataclasses.dataclass
+class Scaled:
+    """A body that is an object, and can't be hashed."""
+
+    by: float
+
+    def __call__(self, x: Any, /, factor: Any, out: Any) -> None:
+        out[...] = x[...] * factor * self.by
+
+
+def test_inputs_by_name() -> None:
+    """Bodies of every kind take inputs by name, and a kernel keeps no body alive."""
+    made = kd.ShapeDtypeStruct((4,), kd.float32)
+    x = np.arange(4, dtype=np.float32)
+    kernel = kd.kernel(Scaled(2.0), out_type=made, name="scaled", interpret=True)
+    for result in (kernel(x, factor=3.0), kernel(factor=3.0, x=x), kernel.bind(x, factor=3.0)()):
+        assert result.tolist() == [0, 6, 12, 18]
+    assert kernel.profile(x, factor=3.0).result.tolist() == [0, 6, 12, 18]
+    for args, named, words in (
+        ((x,), {"x": x}, "'x' is given twice"),
+        ((x,), {"fact": 2.0}, "'fact' is not one of its inputs"),
+        ((), {"factor": 2.0}, "the input 'x' is missing"),
+    ):
+        with pytest.raises(kd.Error, match=words):
+            kernel(*args, **named)
+    body = Scaled(1.0)
+    alive = weakref.ref(body)
+    kd.kernel(body, out_type=made, name="scaled", interpret=True).lower(x, factor=3.0)
+    del body
+    gc.collect()
+    assert alive() is None
 
 
 def test_in_place_and_alias() -> None:
