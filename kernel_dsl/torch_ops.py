@@ -122,23 +122,30 @@ def no_forward_mode(name: str, instead: str) -> BadCallArgument:
     return BadCallArgument(kernel=name, what=what, hint=f"use reverse mode: {instead}")
 
 
-def in_parts(op: Any, size: int, dims: Sequence[Any], args: Sequence[Any]) -> Any:
-    """The rule of `torch.vmap` that calls the op for each part, and puts the results together along a first axis."""
+def in_parts(op: Any, size: int, dims: Sequence[Any], args: Sequence[Any], writes: bool = False) -> Any:
+    """The rule of `torch.vmap` that calls the op for each part, and puts the results together along a first axis.
+
+    `writes`: whether the op writes its inputs; it then gets the parts where they lie.
+    """
     torch: Any = sys.modules["torch"]
-    moved = [a if d is None else a.movedim(d, 0).contiguous() for a, d in zip(args, dims, strict=True)]
+    moved = [a if d is None else a.movedim(d, 0) for a, d in zip(args, dims, strict=True)]
+    if not writes:
+        moved = [a if d is None else a.contiguous() for a, d in zip(moved, dims, strict=True)]
     if not size:
         parts = [a if d is None else a.new_empty(a.shape[1:]) for a, d in zip(moved, dims, strict=True)]
-        made = op(*(a.to("meta") if isinstance(a, torch.Tensor) else a for a in parts))
+        made = _listed(op(*(a.to("meta") if isinstance(a, torch.Tensor) else a for a in parts)))
         place = next(a.device for a, d in zip(moved, dims, strict=True) if d is not None)
-        found = [torch.empty((0, *x.shape), dtype=x.dtype, device=place) for x in _listed(made)]
+        found = [torch.empty((0, *x.shape), dtype=x.dtype, device=place) for x in made]
     else:
         rows = [_listed(op(*(a if d is None else a[i] for a, d in zip(moved, dims, strict=True)))) for i in range(size)]
         found = [torch.stack(column) for column in zip(*rows, strict=True)]
+    if not found:
+        return None, None
     return (found[0], 0) if len(found) == 1 else (tuple(found), (0,) * len(found))
 
 
 def _listed(made: Any) -> list[Any]:
-    return list(made) if isinstance(made, (tuple, list)) else [made]
+    return list(made) if isinstance(made, (tuple, list)) else [] if made is None else [made]
 
 
 def _check_places(name: str, kind: Any, args: Sequence[Any]) -> None:

@@ -214,19 +214,11 @@ def _in_parts(op: Any, with_axis: Any, size: int, dims: Sequence[Any], args: Seq
 def _written_parts(
     op: Any, name: str, written: Mapping[int, str], info: Any, dims: Sequence[Any], *args: Any
 ) -> tuple[Any, Any]:
-    """The rule of `torch.vmap` for an op that writes inputs, by number: the op for each part, where it lies."""
-    torch: Any = _torch()
+    """The rule of `torch.vmap` for an op that writes inputs, by number. Raises ArgumentValueError for one without the axis."""
     for number, word in written.items():
         if dims[number] is None:
             raise ArgumentValueError(f"torch.vmap of op {name!r} does not map {word!r}, which all parts would write")
-    rows = [
-        op(*(a if d is None else a.select(d, part) for a, d in zip(args, dims, strict=True)))
-        for part in range(info.batch_size)
-    ]
-    if not rows or rows[0] is None:
-        return None, None
-    found = [torch.stack(column) for column in zip(*map(_listed, rows), strict=True)]
-    return (found[0], 0) if len(found) == 1 else (tuple(found), (0,) * len(found))
+    return in_parts(op, info.batch_size, dims, args, writes=True)
 
 
 def _torch() -> Any:
@@ -324,10 +316,6 @@ def _result(outputs: int) -> str:
     if outputs == 1:
         return "Tensor"
     return f"({', '.join(['Tensor'] * outputs)})"
-
-
-def _listed(made: Any) -> Sequence[Any]:
-    return made if isinstance(made, (tuple, list)) else [made]
 
 
 def _flat(result: Any) -> list[Any]:

@@ -289,6 +289,7 @@ def test_vmap_of_an_op_that_writes(dims: Any) -> None:
     torch.testing.assert_close(found, before.movedim(dims[0], 0))
     with pytest.raises(ArgumentValueError, match=r"op 'test_transforms::step_in_place' does not map 'x'"):
         func.vmap(lambda b: WRITES(B[0].clone(), b))(B)
+    assert func.vmap(WRITES)(x.movedim(dims[0], 0)[:0], B[:0]).shape == (0, *before.movedim(dims[0], 0).shape[1:])
 
 
 def test_what_is_written_has_no_gradient() -> None:
