@@ -22,7 +22,7 @@ Work = Callable[[], Any]
 
 
 class ChildError(Exception):
-    """The end of a child without a result, in words. `raised`: the work raised an exception that is none of this project's.
+    """The reason why a child has no result, as text. `raised`: the work raised an exception that is no `Error`.
 
     The same work raises it again in this process, with the traceback that ends at the user's line.
     """
@@ -96,7 +96,7 @@ def _start(number: int, work: Work) -> _Started:
 
 
 def _told(work: Work) -> bytes:
-    """The bytes to send: the result or the error of this project, or a `ChildError` where these can't be pickled."""
+    """The bytes to send: the result or the `Error`, or a `ChildError` for other exceptions and what can't be pickled."""
     try:
         result: Any = work()
     except Error as error:

@@ -222,8 +222,8 @@ class CompiledKernel:
     """A kernel as PTX with everything needed to launch it and to report on it. Immutable and serialisable.
 
     `output_tree` is the structure of the result with leaf numbers in place of leaves (see `tree.py`); `lines` maps
-    a PTX line number (1-based, as in the text), in ascending order, to the user's line. It is a dict, though immutable, as
-    a process that loads a kernel would spend a tenth of its time on a thousand pairs.
+    a PTX line number (1-based, as in the text), in ascending order, to the user's line. Nobody changes this dict. With a
+    tuple of a thousand pairs, loading a kernel would take a tenth longer.
     """
 
     name: str

@@ -226,9 +226,7 @@ def _init(cls: Any, fields: list[_FieldFacts], frozen: bool) -> Any:
         parameters.append(parameter)
         lines.append(f"_set(self, {f.name!r}, {value})" if frozen else f"self.{f.name} = {value}")
         entries.append(f"{f.name}={value}")
-    if (
-        cls in _when_made
-    ):  # the first launch of a process makes instances of public classes: one call compiles three times as fast
+    if cls in _when_made:  # a public class: the first launch of a process waits for this, and one call compiles faster
         lines = [f"self.__dict__.update({', '.join(entries)})"]
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")

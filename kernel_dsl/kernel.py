@@ -48,7 +48,7 @@ from .variables import Variable, ask, binding_is_active
 if TYPE_CHECKING:
     from .profile import Profile
 
-# of `FastCalls`, once there are some: a call reads them faster here than through an object
+# `FastCalls.miss` and `FastCalls.recording`, from the first fast call on: a call reads globals faster than attributes
 _miss: Any = None
 _recorder: Any = None
 _KEPT = 4096  # the most signatures, with sizes, whose launches are kept

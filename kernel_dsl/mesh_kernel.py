@@ -74,7 +74,7 @@ class MeshKernel(Kernel):
             if result is not fast.miss:
                 return result
         if "jax" in sys.modules and (on_tracers := kinds().tracing(args)) is not None:
-            return on_tracers(self, args, out, stream, interpret)  # which refuses it
+            return on_tracers(self, args, out, stream, interpret)  # raises the error
         return self._call(args, out, stream, interpret)
 
     def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None, **named: Any) -> Any:

@@ -88,7 +88,7 @@ def mma(acc: Any, a: Any, b: Any) -> Array:
 def _check_shapes(a: tuple[int, ...], b: tuple[int, ...], op: str) -> None:
     if len(a) != 2 or len(b) != 2:
         hint = "give (M, K) and (K, N)"
-        raise ProductShapes(op=op, shapes=f"{a} and {b}", why="here operands are matrices", hint=hint)
+        raise ProductShapes(op=op, shapes=f"{a} and {b}", why=f"the operands of `{op}` here are matrices", hint=hint)
     _check_depths(a, b, op)
 
 

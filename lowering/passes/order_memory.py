@@ -126,7 +126,7 @@ class MemoryOrder:
         )
 
     def generic_touch(self, op: Op) -> Touch | None:
-        """LaneAccesses by ops with a `ref` field other than plain loads and stores, such as gather and scatter."""
+        """The access of an op with a `ref` field other than plain loads and stores, such as gather and scatter."""
         ref = getattr(op, "ref", None)
         if (
             not isinstance(ref, Value)

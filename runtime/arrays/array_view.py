@@ -189,7 +189,7 @@ def common_framework(arrays: Iterable[ArrayView], kernel: str, where: str = "") 
 
 
 def beside(interop: Any, arrays: Iterable[ArrayView], kernel: str) -> Interop:
-    """The interop module, for results where these arrays are: JAX may have several devices in host memory.
+    """The interop module, with results on the device of these arrays: JAX may have several devices in host memory.
 
     Raises ArgumentValueError for arrays on two of them.
     """

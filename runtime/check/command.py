@@ -102,7 +102,7 @@ def _own_block(options: argparse.Namespace) -> tuple[int, ...] | None:
 def _count(least: int) -> Callable[[str], int]:
     def parsed(text: str) -> int:
         if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) >= least):
-            raise argparse.ArgumentTypeError(f"{text!r} is no int from {least} on")
+            raise argparse.ArgumentTypeError(f"{text!r} is not an int of {least} or more")
         return int(text)
 
     return parsed

@@ -32,9 +32,10 @@ def _wide(dtype: DType) -> Any:
 
 
 class _Jax:
-    """The file's interface.
+    """The interface of this file.
 
-    `home`: the CPU of JAX for results in host memory; None for the first one. `committed`: they stay there, as JAX calls it.
+    `home`: JAX's device for results in host memory; None for its first CPU. `committed`: whether JAX counts results as
+    committed to it, so that later operations do not move them.
     """
 
     name = "jax"
@@ -44,7 +45,7 @@ class _Jax:
         self._committed = committed
 
     def beside(self, arrays: Iterable[ArrayView], kernel: str) -> _Jax:
-        """This interface, for results where these arrays are. Raises ArgumentValueError for arrays on several CPUs."""
+        """This interface, with results on the device of these arrays. Raises ArgumentValueError for arrays on several CPUs."""
         places = [
             (next(iter(a.owner.devices())), getattr(a.owner, "committed", True)) for a in arrays if a.device == CPU
         ]
@@ -59,8 +60,8 @@ class _Jax:
     def view(self, array: Any, stream: int) -> ArrayView:
         if isinstance(array, jax.core.Tracer) or not isinstance(array, jax.Array):
             raise ArgumentTypeError(
-                f"a {type(array).__name__} has no memory: do this outside of JAX's transformations. Inside them a call, "
-                "`kernel(x)`, works, and `lower` takes a `kd.ShapeDtypeStruct`"
+                f"a {type(array).__name__} has no memory: do this outside of JAX's transformations. Inside them only a call, "
+                "`kernel(x)`, works, and `lower` of a `kd.ShapeDtypeStruct`"
             )
         if array.is_deleted():
             raise ArgumentValueError("a JAX array that was deleted or donated cannot be passed to a kernel")

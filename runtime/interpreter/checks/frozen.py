@@ -1,8 +1,8 @@
-"""Endless loops that store: what decides them is read from memory that nobody writes any more.
+"""Endless loops that store: loaded values decide whether they end, and no warp writes the memory of these loads any more.
 
-`runaway.py` follows loops that are left by what they count. Here a round also loads, from the memory as it is. If each lane
-of all that runs comes back to the registers that decide, its loop goes on as long as the memory that these loads read stays
-the same. A run is endless if nothing has stored to the arrays that hold it for many looks, whatever was stored elsewhere.
+`runaway.py` follows loops whose end depends on counters. Here a round also loads from memory. If every running lane comes
+back to the same deciding registers, its loop goes on as long as the memory that it loads from stays the same. The run is
+endless if nothing has stored to the arrays that hold this memory during several checks. Stores to other arrays do not count.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from ..machine.launch import Run
 
 Array = npt.NDArray[Any]
-_LOOKS = 8  # in a row that find no store
+_LOOKS = 8  # the checks in a row that must find no store
 _PERIOD = 64  # rounds within which a lane comes back to its registers
-_LANES = 256  # that a look follows
+_LANES = 256  # the most lanes that a check follows
 
 
 @dataclass
 class DecidingWords:
-    """What rounds read: addresses in global memory, and words of shared memory by block and offset."""
+    """The memory that rounds load from: addresses of global memory, and words of shared memory by block and offset."""
 
     addresses: set[int]
     shared: dict[tuple[int, int], bytes]
 
 
 class Frozen:
-    """Looks whether all that runs is decided by memory that stays as it is."""
+    """Checks from time to time whether all running warps are in endless loops that loaded values decide."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -54,9 +54,9 @@ class Frozen:
         return self.looks >= _LOOKS
 
     def _held(self) -> Any:
-        """Return numbers of stores to the arrays that decide, and words of shared memory that do.
+        """Return the numbers of stores to the arrays that decide, and the words of shared memory that decide.
 
-        None if some lane may leave its loop, or something else may run.
+        None if a lane may leave its loop, or if other work may run.
         """
         run = self.run
         if run.devices > 1 or run.next_block < run.blocks:
@@ -78,7 +78,7 @@ class Frozen:
         return [(id(shadow), shadow.stores) for shadow in shadows], reads.shared
 
     def _goes_round(self, g: Group, reads: DecidingWords, left: int) -> int:
-        """Return how many more lanes may be followed, or -1 if a lane of `g` leaves its loop, as far as one can see."""
+        """Return how many more lanes may be followed, or -1 if a lane of `g` may leave its loop."""
         key = g.frame.code.name, g.pc
         if key not in self._wanted:
             self._wanted[key] = deciding_by(g.frame.code.segments, g.pc, _loads)
@@ -99,7 +99,7 @@ class Frozen:
 
 
 class LoadingRound(Round):
-    """A round of one lane that also loads. `reads` gets what it reads."""
+    """A round of one lane that also loads. `reads` collects the memory that it loads from."""
 
     def __init__(self, g: Group, wanted: int, lane: int, reads: DecidingWords) -> None:
         super().__init__(g, wanted, lane)

@@ -52,9 +52,8 @@ class Watch:
         self.left: int = 0
         self.saved: Saved | None = None
         self.asleep: dict[int, int] = {}  # batch -> the hash of global memory when the batch was found to repeat itself
-        # the state of memory and of those that poll when others rested last, and how often it was the same
-        self.polled: Any = None
-        self._again = 0
+        self.polled: Any = None  # memory and the polling groups, as `polled_before` found them last
+        self._again = 0  # how often it has found the same since
         self._atomics = -1
         self.seen: set[Any] = set()  # states of those that poll, since memory last changed
         self._slices: dict[Any, int | None] = {}
@@ -167,10 +166,10 @@ class Watch:
         return False
 
     def polled_before(self) -> bool:
-        """Return whether all polling groups have read global memory in its present state, and came back to theirs.
+        """Return whether all polling groups have read global memory in its present state, and are as they were before.
 
-        If atomics have changed memory since, it may have been in another state meanwhile, in which a group read what it
-        compares now. So this asks for some rounds in which nothing is new.
+        If atomics have changed memory since the last call, a group may hold a value from another state of memory. Then
+        this waits for several calls that find the same.
         """
         states = frozenset(self.state(b, g) for b in self.run.resident for g in b.polling)
         before, self.polled = self.polled, (self.memory(), states)

@@ -32,9 +32,9 @@ class Peers:
         shape = (batch.teams, batch.cluster, batch.cluster * batch.per_block)
         self.clock: Array = np.zeros(shape, np.uint32)
         self.site: Array = np.zeros(shape, np.int32)
-        # Of arrivals without order: by the barrier's offset, clocks (blocks, agents), and those whose phase was observed.
+        # Arrivals that release nothing: their clocks (blocks, agents) by the barrier's offset
         self.arrived: dict[int, Array] = {}
-        self.seen: Array = np.zeros(shape, np.uint32)
+        self.seen: Array = np.zeros(shape, np.uint32)  # the clocks of such arrivals whose phase was observed
 
     def accessed(self, c: Group, row: Array, cta: Array, ins: Instruction) -> None:
         """Record that rows of `c` access shared memory of blocks `cta`."""
@@ -52,7 +52,7 @@ class Peers:
         self.site[team, cta % batch.cluster, agent] = batch.run.site(ins)
 
     def arrive(self, rows: Array, cta: Array, offset: int) -> None:
-        """Record arrivals of warps `rows` that release nothing: who observes their phase knows that they have been."""
+        """Record arrivals of warps `rows` that release nothing. A warp that observes their phase knows that they took place."""
         batch = self.batch
         held = self.arrived.setdefault(offset, np.zeros((batch.blocks, self.clock.shape[2]), np.uint32))
         agent = batch.row_agent[rows]

@@ -116,7 +116,7 @@ class Run:
         self._patient_at = self._idle = 0
         self.steps = 0
         self.progress: int = 0
-        self.atomics: int = 0  # how many of them have changed memory
+        self.atomics: int = 0  # the number of atomics that have changed memory
         self.output: list[str] = []
         self._param_data: list[bytes] = [self._packed(given) for given in (params, *others)]
         self.parameters: list[ParamSpace] = [ParamSpace(data) for data in self._param_data]

@@ -228,8 +228,8 @@ class Mbarriers:
     def release(self, offset: int, rows: Array, ctas: Array, relaxed: bool, scope: str) -> None:
         """Let warps `rows` (of the batch) release what they know to the barriers of blocks `ctas`.
 
-        An arrival of the scope .cta releases nothing to another block. One that names no scope does, although the ISA's
-        default is .cta: CUTLASS arrives so at the barriers of peers.
+        An arrival of the scope .cta releases nothing to another block. An arrival without a scope does, although the ISA's
+        default is .cta, because CUTLASS uses such arrivals at the barriers of peers.
         """
         m, clocks = self.get(offset), self.batch.clocks
         reach = self.batch.run.program.reach(scope or "cta")

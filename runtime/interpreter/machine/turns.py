@@ -1,9 +1,9 @@
-"""The order in which batches go on, under each schedule, and into how many batches the first blocks of a GPU are cut.
+"""The order in which batches run under each schedule, and the number of batches of a GPU's first blocks.
 
-All warps of a batch that are at one instruction run together, so the blocks of one batch hardly run ahead of each other. Blocks
-that wait for each other are on several GPUs as a rule. Then some seeds cut the blocks of each GPU, and some of these let one
-batch run as far as it can before another one goes on. A batch may so come to a semaphore long before or long after the
-others, as happens on GPUs.
+All warps of a batch that are at one instruction run together, so the blocks of one batch hardly run ahead of each other. Most
+kernels whose blocks wait for each other run on several GPUs. For these, some seeds cut the blocks of each GPU into several
+batches, and some of these seeds let one batch run as far as it can before another one runs. So a batch may come to a semaphore
+long before or long after the others, as happens on GPUs.
 
 `python -m tests.mesh.schedules` measures the mix, with programs that are wrong in some orders alone. In 60 programs with 16 seeds
 each, 42 % of the runs found the defect with ranks in half of the schedules or in three quarters, and 39 % without ranks. With
