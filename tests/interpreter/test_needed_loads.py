@@ -23,17 +23,22 @@ CASES: dict[str, tuple[str, bool]] = {
     "a store on one path": ("@%p1 bra NEXT; st.shared.u32 [%r9], %r1; NEXT:", False),
     "stores on both paths": ("@%p1 bra ELSE; st.shared.u32 [%r9], %r1; bra NEXT; ELSE: st.global.u32 [%d1], %r1; NEXT:", True),
     "an atomic": ("atom.shared.add.u32 %r5, [%r9], %r1;", True),
+    "a table of branches": ("L: .branchtargets A, B; brx.idx %r8, L; A: add.u32 %r5, %r8, 1; B:", False),
+    "a branch by a table": ("L: .branchtargets A, B; brx.idx %r1, L; A: add.u32 %r5, %r8, 1; B:", True),
     "a shuffle": ("shfl.sync.idx.b32 %r5, %r1, 0, 31, -1;", True),
 }  # fmt: skip
 BARRIERS = ("bar.sync 0;", "mbarrier.arrive.shared::cta.b64 _, [%r10];")
 
 
 def behind(
-    lines: str, end: str = "st.global.u32 [%d1], %r1; st.global.u32 [%d1], %r2; st.global.u32 [%d1], %r4;"
+    lines: str,
+    end: str = "st.global.u32 [%d1], %r1; st.global.u32 [%d1], %r2; st.global.u32 [%d1], %r4;",
+    functions: str = "",
 ) -> bool:
     text = f""".version 8.8
 .target sm_90a
 .address_size 64
+{functions}
 .visible .entry k(.param .u64 a) {{
  .reg .b32 %r<12>; .reg .b64 %d<3>; .reg .pred %p<4>; .shared .align 8 .b8 t[64];
  ld.param.u64 %d1, [a]; mov.u32 %r9, t; add.u32 %r10, %r9, 8; mov.u32 %r8, 3; setp.eq.u32 %p1, %r8, 4;
@@ -52,6 +57,10 @@ def behind(
 def test_a_use(name: str, barrier: str) -> None:
     lines, wanted = CASES[name]
     assert behind(f"ld.shared.u32 %r1, [%r9]; {lines} {barrier}") == wanted
+
+
+def test_a_barrier_in_another_function() -> None:
+    assert not behind("ld.shared.u32 %r1, [%r9]; call.uni meet;", functions=".func meet() { bar.sync 0; ret; }")
 
 
 def test_a_value_that_nobody_uses() -> None:

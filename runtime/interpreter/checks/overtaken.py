@@ -96,7 +96,7 @@ def _is_place(segments: Any, registers: int) -> bool:
 
 
 def _reaches(segments: Any, n: int, start: int, registers: int) -> bool:
-    """Return whether a path from an instruction leads to a synchronisation before one that needs any of `registers`."""
+    """Return whether a path from an instruction may lead to a synchronisation before one that needs any of `registers`."""
     seen: set[tuple[int, int]] = set()
     left = [(n, start, registers)]
     while left and len(seen) < _STATES:
@@ -115,14 +115,15 @@ def _reaches(segments: Any, n: int, start: int, registers: int) -> bool:
             if not held:
                 break
         else:
-            decides = seg.guard is not None and held >> seg.guard[0] & 1
-            if decides or seg.kind not in ("fall", "branch"):
+            if seg.kind in ("call", "return"):
+                return True  # the other function may synchronise
+            if (seg.guard is not None and held >> seg.guard[0] & 1) or (seg.end and used(seg.end)[0] & held):
                 continue
             for target in seg.targets:
                 if (target, held) not in seen:
                     seen.add((target, held))
                     left.append((target, 0, held))
-    return False
+    return bool(left)  # the search was too long
 
 
 def _computes(ins: Instruction) -> bool:
