@@ -55,14 +55,15 @@ def by_leaf(name: str, structures: Sequence[Any], made: Any) -> dict[int, Any]:
     """
     if not isinstance(made, (tuple, list)) or len(cast("Sequence[Any]", made)) != len(structures):
         count = len(cast("Sequence[Any]", made)) if isinstance(made, (tuple, list)) else 1
-        what = f"bwd gave {count} gradients for {len(structures)} arguments"
+        what = f"bwd gave {count} gradient{'s' * (count != 1)} for {len(structures)} argument{'s' * (len(structures) != 1)}"
         raise BadCallArgument(kernel=name, what=what, hint="a tuple, with None for an argument without a gradient")
     found: dict[int, Any] = {}
     for number, (structure, gradient) in enumerate(zip(structures, cast("Sequence[Any]", made), strict=True)):
         if not _enter(structure, gradient, found):
             nest = flatten(gradient)[1]
-            given = f"a {type(gradient).__name__}" if isinstance(nest, int) else pictured(nest)
-            what = f"bwd gave {given} for argument {number}, which is {pictured(structure)}"
+            given = f"an object of type {type(gradient).__name__}" if isinstance(nest, int) else pictured(nest)
+            wanted = "an array" if isinstance(structure, int) else pictured(structure)
+            what = f"bwd gave {given} for argument {number}, which is {wanted}"
             raise BadCallArgument(kernel=name, what=what, hint="a nest as the argument is, with None for no gradient")
     return found
 

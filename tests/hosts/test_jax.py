@@ -139,7 +139,7 @@ def test_gradients_by_defvjp() -> None:
     np.testing.assert_allclose(dy, np.arange(128), rtol=1e-6)
     rows = jax.vmap(jax.grad(lambda x: loss(x, X)))(jnp.stack([X, X]))
     np.testing.assert_allclose(rows[1], np.arange(128) * 3, rtol=1e-6)
-    with pytest.raises(BadCallArgument, match="bwd gave 1 gradients for 2 arguments"):
+    with pytest.raises(BadCallArgument, match="bwd gave 1 gradient for 2 arguments"):
         jax.grad(lambda x: kd.jax.call(scaled).defvjp(f._rules[0], lambda s, g: (g,))({"a": x, "b": x}, 1.0)[0].sum())(
             X
         )
