@@ -415,7 +415,7 @@ class UnknownAxis(Error, ValueError):
 
     code = "unknown-axis"
     title = "{name!r} is not an axis of {of}"
-    help = "its axes are {names}"
+    help = "its axes: {names}"
 
 
 class ClosedOverArray(Error, TypeError):

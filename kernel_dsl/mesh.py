@@ -29,9 +29,9 @@ ROOM = 1 << 14  # semaphores of a kernel; behind them lies what it keeps between
 # The last 32 bytes are eight int32: the grid's x and y, two unused ones, the count, the wanted value, the number of the
 # semaphore in its buffer, and the number of the block. The last four are stored at once, so they belong together.
 TEXTS, TEXT_BYTES, NUMBERS_BYTES = 32, 256, 32
-COUNT = "{count}"  # in a text: where the count stands; else it follows
-VALUE = "{value}"  # where the wanted value stands
-BLOCK = "{block}"  # where the block stands
+COUNT = "{count}"  # the count's place in a text; without it the count follows the text
+VALUE = "{value}"  # the place of the wanted value
+BLOCK = "{block}"  # the place of the block
 _TOO_MANY = "waited too long for a semaphore"
 
 
@@ -295,9 +295,9 @@ class Meshed:
         inline_ptx(" ".join([*words, "fence.sc.sys; trap;"]), self.peers[self._arrays, self.rank], *given)
 
     def name_of(self, ref: Ref, place: bool = False) -> str:
-        """The author's name for a semaphore; with `place`, in quotes, and what stands in a text for its indices.
+        """The author's name for a semaphore; with `place`, in quotes and with a placeholder for its indices.
 
-        That is `{[FIRST:SHAPE]}`: the number of the first semaphore in the buffer, and the shape of the set or the array.
+        The placeholder is `{[FIRST:SHAPE]}`: the number of the first semaphore in the buffer, and the shape of the set or array.
         """
         named = ref.type.name or "semaphore"
         first, shape = 0, ref.root.type.shape

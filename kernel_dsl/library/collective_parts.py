@@ -43,7 +43,9 @@ def described(x: Any, mesh: Mesh, op: str, rank: int = 0) -> tuple[tuple[int, ..
         raise BadArgumentType(op=op, what=what, hint=hint)
     shape, dtype = tuple(rows[0].shape), as_dtype(rows[0].dtype)
     if len(shape) < rank:
-        raise BadArgument(op=op, what="x has no axis", hint="it is along the first one")
+        raise BadArgument(
+            op=op, what="x has no axis", hint="give it one: the rows of all devices lie along the first axis"
+        )
     if dtype.is_bool:
         raise BadArgumentType(op=op, what="x is bool", hint="convert it to an integer")
     return shape, dtype

@@ -1,4 +1,4 @@
-"""The three kernels of `experts.py`: they count the tokens of each expert, fetch them, and add up what comes back."""
+"""The three kernels of `experts.py`: they count the tokens of each expert, fetch them, and add up the results."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from kernel_dsl.mesh import Mesh
 from .collective_parts import BLOCKS, orders_itself, wait_for_all
 
 CHUNK = 2048  # choices that a warpgroup counts at a time
-GROUP = 1024  # choices of which it looks up the places at a time
-PIECE = 4096  # elements of a row that it holds of each of a token's rows
-BYTES = 16 << 10  # of a row that it holds, where it holds one
+GROUP = 1024  # choices whose places it looks up at a time
+PIECE = 4096  # elements that it holds of each of a token's rows
+BYTES = 16 << 10  # the bytes of a row that it holds at a time
 
 
 @cache

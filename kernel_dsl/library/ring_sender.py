@@ -13,14 +13,14 @@ from .ring_attention_general import RingProblem
 def sender(
     p: RingProblem, units: int, load: Callable[[Any], None], store: Callable[[Any], None], tell: Callable[[Any], None]
 ) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """What sends this block's share of `units`: half of one, and all that is left.
+    """(the function that sends half a unit of this block's share of `units`, the function that sends all remaining halves).
 
-    Both take the number of halves so far, and give it back. `load(unit)` brings a unit to SMEM, `store(unit)` takes it to the
-    peers when it is there, `tell(unit)` says that it has arrived.
+    Both take the number of halves sent before, and return the new number. `load(unit)` brings a unit to SMEM, `store(unit)`
+    copies it from there to the peers, and `tell(unit)` signals its arrival.
     """
     block, blocks = kd.axis_index("block"), kd.axis_size("block")
     count = kd.div(units - block + blocks - 1, blocks)
-    if p.causal:  # no device wants the last one's
+    if p.causal:  # no device needs the keys of the last one
         count = kd.where(kd.axis_index(p.mesh.names) == p.mesh.size - 1, 0, count)
     halves = kd.where(count > 0, 2 * count + 1, 0)
 

@@ -251,7 +251,7 @@ def sparse_compress(a: Any, *, prune: bool = False, stream: Any = None, interpre
 def sparse_decompress(compressed: Any, *, stream: Any = None, interpret: Any = None) -> Any:
     """The matrix (M, K) of a `SparseMatrix`, row-major, in the dtype of its values.
 
-    `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for anything else than a `SparseMatrix`.
+    `stream`, `interpret`: as for kernels. Raises `BadCallArgument` for anything but a `SparseMatrix`.
     """
     return _sparse(compressed, DECOMPRESS).dense(stream=stream, interpret=interpret)
 

@@ -112,7 +112,7 @@ def axis_size(name: str | Sequence[str]) -> int:
 def _axis(name: Any) -> tuple[str, int, Any]:
     axes = current().axes
     if type(name) is not str or name not in axes:
-        names = ", ".join(map(repr, axes)) or "none: the kernel names no axis"
+        names = ", ".join(map(repr, axes)) or "none; `grid_names=` of the kernel gives them names"
         raise UnknownAxis(name=name, of="this kernel", names=names)
     kind, position, size = axes[name]
     return kind, position, now(size)

@@ -17,8 +17,8 @@ class GmemProxyFence(Op, name="gmem_proxy_fence", effect=Effect.SYNC):
 
 
 class SmemProxyFence(Op, name="smem_proxy_fence", effect=Effect.SYNC):
-    """What the lanes have read from SMEM has been read before another warpgroup's copies overwrite it.
+    """The lanes' loads of SMEM end before another warpgroup's copies overwrite what they read.
 
-    An arrival on an mbarrier does not wait for loads: they may still be in the queue of SMEM when it completes. Without a
-    barrier. PTX `fence.proxy.async.shared::cta` (ISA 8.9.5).
+    An arrival on an mbarrier does not wait for loads: they may still be in the queue of SMEM when it completes. The op has
+    no barrier. PTX `fence.proxy.async.shared::cta` (ISA 8.9.5).
     """

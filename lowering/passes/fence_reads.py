@@ -1,7 +1,7 @@
 """Put a proxy fence between lanes' loads of GMEM and a bulk copy that overwrites what they read.
 
-Neither a barrier nor an arrival on an mbarrier waits for loads, and the copy may overtake them (PTX ISA 8.9.5). The fence stands
-before the copy, where lanes have met before, and before each arrival by which other warpgroups may learn that they may copy.
+Neither a barrier nor an arrival on an mbarrier waits for loads, and the copy may overtake them (PTX ISA 8.9.5). The pass puts a
+fence before the copy, because the lanes have met before it, and before each arrival that may allow another warpgroup to copy.
 The pass visits loops twice, as `order_memory.py` does, so its time is linear in the number of ops.
 """
 
@@ -51,7 +51,7 @@ class ReadFences:
         return frozenset([self.memory(ref)]) & self.overwritten if ref.type.space is MemorySpace.GMEM else NOTHING
 
     def overtaken(self, op: Op, read: Read) -> bool:
-        """Whether an op copies over what was read, or may tell another warpgroup that it may."""
+        """Whether an op copies over what was read, or may allow another warpgroup to do so."""
         if isinstance(op, WarpMap):  # inside, only one warp would execute the fence
             return any(self.overtaken(inner, read) for inner in walk_region(op.body))
         return isinstance(op, BarrierArrive) or (isinstance(op, CopySmemToGmem) and self.memory(op.dst) in read)
