@@ -116,7 +116,8 @@ class Kernel:
     def __call__(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None, **named: Any) -> Any:
         """Run the kernel. `out`: preallocated outputs; `stream`: a CUDA stream; `interpret`: see `kd.kernel`.
 
-        `named`: inputs by the names of the body's parameters.
+        `named`: inputs by the names of the body's parameters. Raises `BadCallArgument`, `BadCallValue`, and the errors of
+        tracing and compiling.
         """
         fast = self._fast
         if fast is not None and interpret is None and not named:
@@ -254,7 +255,10 @@ class Kernel:
         return list(self._table.all)
 
     def warm(self, *specs: Any, jobs: int | None = None) -> int:
-        """Compile ahead, as `kd.warm` does. Each of `specs` is a tuple of a call's arguments; or they are one call's."""
+        """Compile ahead, as `kd.warm` does. Each of `specs` is a tuple of a call's arguments; or they are one call's.
+
+        Raises the errors of `kd.warm`.
+        """
         from .ahead import warm
 
         calls = specs if specs and all(isinstance(s, (tuple, list)) for s in specs) else (specs,)
@@ -310,7 +314,10 @@ class Kernel:
 
     @checks_itself("target")
     def lower(self, *args: Any, target: str | None = None, **named: Any) -> Stages:
-        """Trace for arguments like these (arrays, `ShapeDtypeStruct`s, scalars) and a target; nothing runs."""
+        """Trace for arguments like these (arrays, `ShapeDtypeStruct`s, scalars) and a target; nothing runs.
+
+        Raises `BadCallArgument`, `UnknownTarget`, and the errors of tracing.
+        """
         args = by_position(self._definition, args, named)
         leaves, structure = flatten(args)
         inputs = tuple(self._lower_input(x) for x in leaves)
@@ -346,12 +353,18 @@ class Kernel:
         interpret: Any = None,
         **named: Any,
     ) -> Profile:
-        """Call the kernel, and time each `kd.named_scope` and wait (docs/profiling.md). `space`: events of a warp."""
+        """Call the kernel, and time each `kd.named_scope` and wait (docs/profiling.md). `space`: events of a warp.
+
+        The `result` of the `Profile` is that of the call. Raises the errors of a call, and `BadArgument` for `space`.
+        """
         args = by_position(self._definition, args, named)
         return kinds().profile(self, args, space, out, stream, interpret)
 
     def bind(self, *args: Any, out: Any = None, stream: Any = None, interpret: Any = None, **named: Any) -> Any:
-        """Fix the arguments: after `bound = k.bind(x, y)`, `bound()` launches on the same arrays, the fastest way."""
+        """Fix the arguments: after `bound = k.bind(x, y)`, `bound()` launches on the same arrays, the fastest way.
+
+        Raises the errors of a call.
+        """
         from kernel_dsl.runtime import bind, bind_packed
 
         args = by_position(self._definition, args, named)
