@@ -36,7 +36,7 @@ from .dtypes import (
 )
 from .interpret_params import InterpretParams
 from .kernel import Kernel as Kernel
-from .kernel import kernel
+from .kernel_decorator import kernel
 from .late import LATE, MODULES, unknown
 from .memory import GMEM, REGS, SMEM, Barrier, ClusterBarrier, RefUnion, ShapeDtypeStruct
 from .mesh import Mesh

@@ -146,7 +146,7 @@ def _trials() -> Iterator[tuple[str, Callable[[], str]]]:
     """Small kernels, tried on all that there is."""
     import numpy as np
 
-    from .kernel import kernel
+    from .kernel_decorator import kernel
 
     x = np.arange(256, dtype=np.float32)
 

@@ -1,14 +1,14 @@
-"""`kd.kernel`: the decorator, and calls of decorated bodies. Like stages.py it joins the layers."""
+"""Kernels: calls of decorated bodies. Like stages.py it joins the layers."""
 
 from __future__ import annotations
 
 import functools
 import operator
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,14 +27,12 @@ from .call_inputs import (
 )
 from .dataclass import changed, dataclass
 from .definition import ArrayInput, Definition, Input, ScalarInput, axes, output_structs
-from .diagnostics import shown
-from .dims import as_shapes, sample
-from .errors import BadCallArgument, KernelArgument
-from .kernel_arguments import as_aliases, axis_names, by_position, check_interpret, check_static, check_threads, either
+from .dims import sample
+from .errors import BadCallArgument
+from .kernel_arguments import by_position, check_interpret
 from .loading import load
 from .memory import ShapeDtypeStruct, settled
 from .mesh import Mesh
-from .options import CompilerParams
 from .packed import pack, packed_dtype, stored, stored_shape, unpacked
 from .scalar_struct import ScalarStruct
 from .sizes import Geometry, geometry
@@ -43,7 +41,7 @@ from .specialisations import Specialisation, Table, sizeless
 from .stages import Stages, print_stages, target_named
 from .target import DEFAULT
 from .tree import flatten, unflatten
-from .variables import Variable, ask, binding_is_active
+from .variables import ask, binding_is_active
 
 if TYPE_CHECKING:
     from .profile import Profile
@@ -437,148 +435,8 @@ def identified(made: Kernel, *what: Any) -> Kernel:
     return made
 
 
-@overload
-def kernel(
-    body: Callable[..., None],
-    out_shape: Any = None,
-    *,
-    out_type: Any = (),
-    scratch_types: Any = (),
-    scratch_shapes: Any = None,
-    compiler_params: CompilerParams | None = None,
-    grid: Any = (),
-    grid_names: Sequence[str] = (),
-    cluster: Any = (),
-    cluster_names: Sequence[str] = (),
-    num_threads: int | None = None,
-    thread_name: str | None = None,
-    interpret: Any = None,
-    debug: bool = False,
-    input_output_aliases: Mapping[int, int] | None = None,
-    shapes: Mapping[Any, Sequence[int | Variable | None]] | None = None,
-    mesh: Mesh | None = None,
-    name: str | None = None,
-    kernel_name: str | None = None,
-) -> Kernel: ...
-@overload
-def kernel(
-    body: None = None,
-    out_shape: Any = None,
-    *,
-    out_type: Any = (),
-    scratch_types: Any = (),
-    scratch_shapes: Any = None,
-    compiler_params: CompilerParams | None = None,
-    grid: Any = (),
-    grid_names: Sequence[str] = (),
-    cluster: Any = (),
-    cluster_names: Sequence[str] = (),
-    num_threads: int | None = None,
-    thread_name: str | None = None,
-    interpret: Any = None,
-    debug: bool = False,
-    input_output_aliases: Mapping[int, int] | None = None,
-    shapes: Mapping[Any, Sequence[int | Variable | None]] | None = None,
-    mesh: Mesh | None = None,
-    name: str | None = None,
-    kernel_name: str | None = None,
-) -> Callable[[Callable[..., None]], Kernel]: ...
-@checks_itself(
-    "body", "num_threads", "thread_name", "compiler_params", "grid_names", "cluster_names", "input_output_aliases", "shapes",
-    "mesh",
-)  # fmt: skip
-def kernel(
-    body: Callable[..., None] | None = None,
-    out_shape: Any = None,
-    *,
-    out_type: Any = (),
-    scratch_types: Any = (),
-    scratch_shapes: Any = None,
-    compiler_params: CompilerParams | None = None,
-    grid: Any = (),
-    grid_names: Sequence[str] = (),
-    cluster: Any = (),
-    cluster_names: Sequence[str] = (),
-    num_threads: int | None = None,
-    thread_name: str | None = None,
-    interpret: Any = None,
-    debug: bool = False,
-    input_output_aliases: Mapping[int, int] | None = None,
-    shapes: Mapping[Any, Sequence[int | Variable | None]] | None = None,
-    mesh: Mesh | None = None,
-    name: str | None = None,
-    kernel_name: str | None = None,
-) -> Kernel | Callable[[Callable[..., None]], Kernel]:
-    """Make a kernel of `body(*inputs, *outputs, *scratch)`, or a decorator if `body` is left out.
-
-    `out_type`: the outputs' shapes and dtypes, any nest of `ShapeDtypeStruct`s; `out_type`, `grid`, `cluster` and
-    `scratch_types` may be functions of the inputs' structs. `grid` counts clusters, `cluster` the blocks of one,
-    `num_threads` the warpgroups of a block (128 lanes each). `interpret`: None runs on a GPU if there is one and else
-    in the PTX interpreter, True or `kd.InterpretParams(...)` forces the interpreter, False forbids it. `debug` prints
-    the stages. `input_output_aliases`: {input: output} that share their contents. `mesh`: devices on which a launch
-    runs at the same time; each array of a call is a list of one a device, and so is each result. `shapes`: the extents
-    of arrays, by the name or position of the body's parameter (an input or an output). An extent is an int, a `kd.Dim`,
-    which the body gets as a traced integer, or None if it is not declared. `out_shape`, `scratch_shapes` and
-    `kernel_name` are older names of `out_type`, `scratch_types` and `name`.
-
-    Inputs are arrays, numbers, and tuples, lists, dicts and dataclasses of them; the body gets a dataclass with Refs in
-    its fields, and can call its methods. Fields of `field(metadata={"static": True})` stay Python values; each value
-    has its own kernel. A function that the body calls is plain Python and is inlined: it needs no decorator.
-
-    Raises `KernelArgument`, `KernelValue`, `ShapesType` and `ShapesValue` for wrong arguments; a call raises
-    `DimMismatch` and `DimOutOfRange` if its arrays do not have the extents of `shapes`.
-    """
-    out_type = either("out_type", out_type, "out_shape", out_shape)
-    scratch_types = either("scratch_types", scratch_types, "scratch_shapes", scratch_shapes)
-    if name is not None and kernel_name is not None:
-        raise KernelArgument(what="both `name` and `kernel_name` are given", hint="`kernel_name` is the old name")
-    params = CompilerParams() if compiler_params is None else compiler_params
-    if not isinstance(params, CompilerParams):  # pyright: ignore[reportUnnecessaryIsInstance]
-        what = f"compiler_params={shown(params)}"
-        raise KernelArgument(what=what, hint="use `kd.CompilerParams(...)`")
-    names = {"grid_names": axis_names(grid_names, "grid_names")}
-    names["cluster_names"] = axis_names(cluster_names, "cluster_names")
-    check_threads(num_threads, thread_name)
-    aliases = as_aliases(input_output_aliases)
-
-    def decorate(function: Any) -> Kernel:
-        if not callable(function):
-            hint = "decorate a function, and pass `out_type` by name"
-            raise KernelArgument(what=f"the body is {shown(function)}", hint=hint)
-        definition = Definition(
-            cast("Callable[..., None]", function),
-            name or kernel_name or getattr(function, "__name__", "kernel"),
-            out_type,
-            scratch_types,
-            grid,
-            names["grid_names"],
-            cluster,
-            names["cluster_names"],
-            num_threads,
-            thread_name,
-            params,
-            aliases,
-            shapes=as_shapes(shapes, function if function is not _no_body else None),
-        )
-        check_static(definition)
-        if mesh is None:
-            return Kernel(definition, interpret, debug)
-        return kinds().on_mesh(definition, interpret, debug, mesh)
-
-    own = name or kernel_name
-    check_interpret(interpret, getattr(body, "__name__", "kernel") if own is None else own)
-    if body is None:  # raises errors now, before a function is decorated
-        decorate(_no_body)
-        return decorate
-    return decorate(body)
-
-
 def remade(kernel: Kernel, change: Callable[[Definition], Definition]) -> Kernel:
     """A kernel with a changed definition, with this one's options. Raises `BadCallArgument` for one on a mesh."""
     if type(kernel) is not Kernel:
         raise BadCallArgument(kernel=kernel.name, what="a map of a kernel on a mesh", hint="give its grid the axis")
     return Kernel(change(kernel._definition), kernel._interpret, kernel._debug)  # pyright: ignore[reportPrivateUsage]
-
-
-def _no_body(*refs: Any) -> None:
-    """A placeholder for the function that will be decorated."""
