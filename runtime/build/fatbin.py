@@ -5,12 +5,14 @@ The container is undocumented; its fields are those that `fatbinary` of CUDA 12 
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
 from ..errors import DeviceError, LoadError
+from . import zstd
 from .elf import ptx_in_debug_section
 
 _MAGIC = b"\x50\xed\x55\xba"
@@ -38,48 +40,69 @@ def problem(image: bytes) -> str:
     return "" if at + size <= len(image) else f"it has {at + size} bytes, of which {len(image)} are there"
 
 
-def ptx_in_binary(image: bytes, name: str) -> bytes | None:
+def ptx_in_binary(image: bytes, name: str, entry: str | None = None, newest: int | None = None) -> bytes | None:
     """The PTX in a fat binary, or in the fat binaries and debug sections of an ELF file; None for other images.
 
-    Raises DeviceError if it holds machine code alone, LoadError if it is damaged.
+    Of several texts it is the one with the entry `entry` (with any entry for None), for the newest architecture up to
+    `newest`, such as 90. Raises DeviceError if it holds machine code alone, LoadError if it is damaged.
     """
     if is_fatbin(image):
-        return ptx_in_fatbin(image, name)
+        return ptx_in_fatbin(image, name, entry, newest)
     if not image.startswith(_ELF):
         return None
     found = ptx_in_debug_section(image)
+    if found is not None:
+        return found
+    texts: list[_Text] = []
     why: Exception | None = None
     at = image.find(_MAGIC)
-    while found is None and at >= 0:
+    while at >= 0:
         try:
-            found = ptx_in_fatbin(image[at:], name)
-        except (DeviceError, LoadError) as error:
+            texts += _texts(image[at:], name)
+        except LoadError as error:
             why = why or error
-            at = image.find(_MAGIC, at + 1)
-    if found is None:
+        at = image.find(_MAGIC, at + 1)
+    if not texts:
         raise why or DeviceError(
-            f"the cubin {name!r} holds machine code alone, which only a GPU runs. The interpreter takes PTX: make it with "
+            f"the binary {name!r} holds machine code alone, which only a GPU runs. The interpreter takes PTX: make it with "
             "nvcc --ptx, or a fat binary with nvcc -gencode arch=compute_90,code=compute_90"
         )
-    return found
+    return _chosen(texts, entry, newest)
 
 
-def ptx_in_fatbin(image: bytes, name: str) -> bytes:
-    """The PTX for the newest architecture in a fat binary.
+def ptx_in_fatbin(image: bytes, name: str, entry: str | None = None, newest: int | None = None) -> bytes:
+    """The PTX of a fat binary; of several, the one that `ptx_in_binary` describes.
 
-    Raises DeviceError if it holds machine code alone, or PTX that cannot be unpacked here.
+    Raises DeviceError if it holds machine code alone, LoadError if it is damaged.
     """
-    try:
-        found = dict(_ptx_entries(image))
-        text = found[max(found)]() if found else None
-    except (struct.error, IndexError, ValueError):
-        raise LoadError(f"the fat binary of {name!r} is damaged") from None
-    if text is None:
+    texts = _texts(image, name)
+    if not texts:
         raise DeviceError(
             f"the fat binary of {name!r} holds machine code alone, which only a GPU runs. The "
             "interpreter takes PTX: put it in with nvcc -gencode arch=compute_90,code=compute_90"
         )
-    return text.rstrip(b"\0")
+    return _chosen(texts, entry, newest)
+
+
+_Text = tuple[int, bytes]  # architecture and PTX
+
+
+def _texts(image: bytes, name: str) -> list[_Text]:
+    try:
+        return [(arch, unpack().rstrip(b"\0")) for arch, unpack in _ptx_entries(image)]
+    except (struct.error, IndexError, ValueError):
+        raise LoadError(f"the fat binary of {name!r} is damaged") from None
+
+
+def _chosen(texts: list[_Text], entry: str | None, newest: int | None) -> bytes:
+    wanted = rb"\.entry\s+" + (b"" if entry is None else re.escape(entry.encode()) + rb"(?![\w$])")
+
+    def rank(text: _Text) -> tuple[bool, bool, int]:
+        arch, ptx = text
+        fits = newest is None or arch <= newest
+        return re.search(wanted, ptx) is not None, fits, arch if fits else -arch
+
+    return max(texts, key=rank)[1]
 
 
 def _ptx_entries(image: bytes) -> Iterator[tuple[int, Callable[[], bytes]]]:
@@ -98,40 +121,23 @@ def _ptx_entries(image: bytes) -> Iterator[tuple[int, Callable[[], bytes]]]:
 
 def _unpack(body: bytes, flags: int, size: int) -> bytes:
     if flags & _ZSTD:
-        return _zstd()(body)
+        return _zstd(body)
     if flags & _LZ4:
         return lz4_block(body, size)
     return body
 
 
-def _zstd() -> Callable[[bytes], bytes]:
-    """The function that unpacks zstd. It raises ValueError for damaged data. Raises DeviceError if there is none."""
+def _zstd(body: bytes) -> bytes:
+    """Unpack zstd, by Python's library where it is there. Raises ValueError for damaged data."""
     library: Any
     try:
         library = import_module("compression.zstd")  # Python 3.14
-        return _damaged_as_value_error(library.decompress, library.ZstdError)
     except ImportError:
-        pass
+        return zstd.unpack(body)
     try:
-        library = import_module("zstandard")
-    except ImportError:
-        raise DeviceError(
-            "the PTX in this fat binary is compressed with zstd, which this Python cannot unpack. "
-            "Build it with nvcc --no-compress, or pip install zstandard"
-        ) from None
-    return _damaged_as_value_error(
-        lambda body: library.ZstdDecompressor().decompressobj().decompress(body), library.ZstdError
-    )
-
-
-def _damaged_as_value_error(unpack: Callable[[bytes], bytes], damaged: type[Exception]) -> Callable[[bytes], bytes]:
-    def run(body: bytes) -> bytes:
-        try:
-            return unpack(body)
-        except damaged as error:
-            raise ValueError(str(error)) from None
-
-    return run
+        return library.decompress(body)
+    except library.ZstdError as error:
+        raise ValueError(str(error)) from None
 
 
 def lz4_block(body: bytes, size: int) -> bytes:

@@ -94,7 +94,7 @@ def _own_block(options: argparse.Namespace) -> tuple[int, ...] | None:
     from ..interpreter import parse
     from .images import as_image
 
-    functions = parse(as_image(Path(options.file)).ptx).functions.values()
+    functions = parse(as_image(Path(options.file), options.entry, options.target).ptx).functions.values()
     entries = [f for f in functions if f.entry and options.entry in (None, f.name)]
     return entries[0].directives.get("reqntid") if len(entries) == 1 else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,11 @@ def _names_file(given: Any) -> bool:
     return isinstance(given, str) and bool(given) and "\n" not in given and ".version" not in given
 
 
-def as_image(given: Any) -> Image:
-    """The PTX of a text, bytes or a path. Raises ArgumentTypeError, ArgumentValueError, LoadError, DeviceError."""
+def as_image(given: Any, entry: Any = None, target: Any = None) -> Image:
+    """The PTX of a text, bytes or a path. `entry` and `target` choose among the texts of a binary.
+
+    Raises ArgumentTypeError, ArgumentValueError, LoadError, DeviceError.
+    """
     file = "<ptx>"
     if isinstance(given, os.PathLike) or _names_file(given):
         path = Path(given)
@@ -41,7 +45,9 @@ def as_image(given: Any) -> Image:
     if not isinstance(given, (bytes, bytearray, memoryview)):
         raise ArgumentTypeError(f"{shown(given)} is no image: give PTX, a cubin or fat binary with PTX, or a kernel")
     data = bytes(given)
-    found = ptx_in_binary(data, file)
+    number = re.fullmatch(r"sm_(\d+)[af]?", target) if isinstance(target, str) else None
+    newest = None if number is None else int(number[1])
+    found = ptx_in_binary(data, file, entry if isinstance(entry, str) else None, newest)
     text = (data if found is None else found).rstrip(b"\0")
     if b".version" not in text and not text.isascii():
         raise LoadError(f"the image {file} is neither PTX text nor a cubin or fat binary")

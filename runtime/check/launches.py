@@ -137,7 +137,7 @@ def _leaves(value: Any, hosts: dict[int, Any]) -> Any:
 def _of_image(call: Call, made: Prepared, hosts: dict[int, Any]) -> list[Any]:
     if call.out is not None:
         raise ArgumentTypeError("out= is of traced kernels; an image gets its outputs among its arguments")
-    image = as_image(call.image)
+    image = as_image(call.image, call.entry, call.target)
     with lend(image.ptx) as module:
         entry = entry_of(module, call.entry)
         if call.target is None and device_target(module.target) is None:

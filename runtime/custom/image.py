@@ -178,7 +178,7 @@ def _run(key: Key | None, given: tuple[Any, ...], image: tuple[Any, ...], scalar
     )
     device = choose_device(interpret, values)
     if device.kind != "cuda" and is_fatbin(source):
-        source = ptx_in_fatbin(source, name)
+        source = ptx_in_fatbin(source, name, name)
     results, loaded = launch(device, load_image(device, source, name), call, _pointers)
     _SEEN.note(key, loaded, inputs, scalars)
     return results

@@ -88,7 +88,7 @@ def _plan(
 def _source(image: Any, entry: Any, device: Device) -> tuple[bytes, Function | None]:
     """The image to load, and the entry that the PTX declares (None for machine code)."""
     try:
-        found = as_image(image)
+        found = as_image(image, entry)
     except (DeviceError, LoadError):
         if device.kind != "cuda" or not isinstance(image, (bytes, bytearray, memoryview)):
             raise

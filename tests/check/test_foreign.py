@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.runtime.build import zstd
 from kernel_dsl.runtime.interpreter import encode_tensor_map
 
 from .images import FILL, HEAD, image
@@ -102,6 +105,40 @@ def test_a_cubin_with_its_ptx() -> None:
         kd.check(elf({b".text.k": bytes(64)}), 7, out, grid=1, block=4)
     within = elf({b".nv_fatbin": (FOLDER / "cuda.fatbin").read_bytes()})
     assert kd.check(within, out, 3, entry="heap", grid=1, block=4).verdict == "none"
+
+
+def fat_binary(texts: list[tuple[int, str]]) -> bytes:
+    """A fat binary of PTX texts, each with its architecture."""
+    bodies = [
+        struct.pack("<HHIQIIIIIIQQQ", 1, 1, 64, len(t), 0, 0, 0, arch, 64, 0, 0, 0, 0) + t.encode() for arch, t in texts
+    ]
+    data = b"".join(bodies)
+    return struct.pack("<4sHHQ", b"\x50\xed\x55\xba", 1, 16, len(data)) + data
+
+
+def test_a_binary_of_several_sources_and_architectures() -> None:
+    """A shared library has a fat binary for each of its sources: `entry=` and `target=` choose among their texts."""
+    old = FILL.replace(".target sm_90a", ".target sm_80")
+    first = fat_binary([(80, old.replace("entry k", "entry early")), (90, FILL.replace("entry k", "entry late"))])
+    library = elf({b".nv_fatbin": fat_binary([]) + first + fat_binary([(80, old), (90, FILL)])})
+    for entry, target in (("k", None), ("k", "sm_80"), ("late", None), ("early", None)):
+        out = np.zeros(4, np.int32)
+        report = kd.check(library, 7, out, entry=entry, target=target, grid=1, block=4)
+        assert report.verdict == "none" and out.tolist() == [7] * 4
+    with pytest.raises(kd.Error, match="no entry 'nothing'"):
+        kd.check(library, 7, np.zeros(4, np.int32), entry="nothing", grid=1, block=4)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="Python's own zstd is there from 3.14 on")
+@pytest.mark.parametrize("level", [-5, 1, 3, 9, 19])
+def test_our_zstd_beside_pythons(level: int) -> None:
+    library = importlib.import_module("compression.zstd")
+    rng = np.random.default_rng(level + 5)
+    texts = [path.read_bytes() for path in (CUDA, Path(__file__))]
+    for spread in (1, 3, 40):
+        texts += [rng.exponential(spread, n).astype(np.uint8).tobytes() for n in (0, 1, 5, 100, 5000, 200_000)]
+    for text in texts:
+        assert zstd.unpack(library.compress(text, level)) == text
 
 
 TARGETS = [

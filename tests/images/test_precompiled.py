@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from kernel_dsl.runtime.arrays.array_view import CPU, view
+from kernel_dsl.runtime.build import zstd
 from kernel_dsl.runtime.custom import nvrtc
 from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
 from kernel_dsl.runtime.devices import memory
@@ -206,10 +207,19 @@ def test_machine_code_in_the_interpreter(x):
 def test_fat_binary(x, interpret, form):
     if FAKE and not interpret:
         pytest.skip("the made-up driver reads PTX alone")
-    if form == "zstd" and interpret:
-        pytest.importorskip("zstandard" if sys.version_info < (3, 14) else "compression.zstd")
     (out,) = scale(x, interpret, compiled_source=(PTX / f"scale.{form}.fatbin").read_bytes())
     np.testing.assert_allclose(out, expected(x), rtol=1e-6)
+
+
+def test_damaged_zstd(x):
+    """Each byte of the packed text in turn is another: the text, or an error of ours."""
+    packed = (PTX / "scale.zstd.fatbin").read_bytes()
+    start = packed.index(b"\x28\xb5\x2f\xfd")
+    assert b".entry scale" in zstd.unpack(packed[start:])
+    for at in range(start, len(packed)):
+        data = packed[start:at] + bytes([packed[at] ^ 0x55]) + packed[at + 1 :]
+        with contextlib.suppress(ValueError, IndexError):
+            zstd.unpack(data)
 
 
 def test_fat_binary_that_the_interpreter_cannot_run(x):
