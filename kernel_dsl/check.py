@@ -60,7 +60,8 @@ class Check:
         `image`: PTX (text, bytes or a path), a cubin or fat binary that holds PTX, or a `@kd.kernel`. `args` of an
         image are one for each parameter of `entry` (by default the only one), in its order: arrays, which are changed
         in place (those on a GPU are copied), Python ints and floats in the parameter's declared type, NumPy scalars,
-        bytes for a by-value structure, `kd.check.tensor_map(...)`, None for a null pointer. `grid` counts blocks;
+        bytes for a by-value structure, tuples, dictionaries, dataclasses, ctypes structures and NumPy records for one with
+        arrays inside, `kd.check.tensor_map(...)`, None for a null pointer. `grid` counts blocks;
         `block` and `cluster` are an int or a tuple, `smem` bytes of dynamic SMEM. A traced kernel takes its inputs, has
         a launch of its own, and may be given `out=` arrays. `symbols`: the initial contents of `__constant__` and
         `__device__` variables, as arrays or bytes by name. `target`: the device, such as "sm_80"; by default the
@@ -159,7 +160,7 @@ class Check:
         `box`: the box's extents in elements, outermost first, one for each axis; `swizzle`: 0, 32, 64 or 128 bytes;
         `fill_nan`: loads outside of the array give NaN and not zero.
         """
-        from kernel_dsl.runtime.check.arguments import tensor_map
+        from kernel_dsl.runtime.check.tensor_maps import tensor_map
 
         return tensor_map(array, box, swizzle, fill_nan)
 
@@ -183,7 +184,7 @@ class Check:
         ends `upper` elements after the end of the array (a convolution with padding p and a filter of k has -p and p - k + 1);
         pixels are `strides` apart. `swizzle` and `fill_nan` are those of `tensor_map`.
         """
-        from kernel_dsl.runtime.check.arguments import im2col_map
+        from kernel_dsl.runtime.check.tensor_maps import im2col_map
 
         return im2col_map(array, pixels, channels, lower, upper, strides, swizzle, fill_nan)
 

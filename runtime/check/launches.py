@@ -15,7 +15,7 @@ from kernel_dsl.diagnostics import shown
 from kernel_dsl.target import Target, device_target
 
 from .. import interpreter
-from ..arrays.array_view import ArrayView, is_array
+from ..arrays.array_view import is_array, view
 from ..devices.device import Dims
 from ..devices.devices import watching
 from ..devices.interpreter_device import InterpreterDevice, Launch, Space, lend
@@ -23,9 +23,11 @@ from ..devices.launch import check_attributes
 from ..errors import ArgumentTypeError, ArgumentValueError, EntryArgumentError
 from ..interpreter import InterpretParams, Module, PtxError
 from ..interpreter.ptx.module import Function
-from .arguments import TensorMapArgument, slots
+from .arguments import Slot, slots
 from .host import on_host
 from .images import as_image
+from .structures import StructureArgument, as_structure, leaves
+from .tensor_maps import TensorMapArgument
 
 Run = Callable[[Any, Sequence[Any], Any], Any]
 
@@ -154,11 +156,7 @@ def _of_image(call: Call, made: Prepared, hosts: dict[int, Any]) -> list[Any]:
     if not attributes.empty:
         made.launches.append(Launch(image.ptx, entry.name, params, attributes, made.space, target, None, initial))
     made.files.append(image.file)
-    return [
-        a.array if isinstance(a, TensorMapArgument) else a
-        for a in args
-        if isinstance(a, TensorMapArgument) or is_array(a)
-    ]
+    return leaves(args)
 
 
 def _initial(module: Module, symbols: Any) -> dict[str, bytes]:
@@ -182,23 +180,28 @@ def _initial(module: Module, symbols: Any) -> dict[str, bytes]:
 
 
 def _host_argument(value: Any, hosts: dict[int, Any]) -> Any:
+    """`value` with copies in host memory in the place of arrays on a GPU; a structure as `Structure`."""
     if isinstance(value, TensorMapArgument):
         return replace(value, array=on_host(value.array, hosts))
+    structure = as_structure(value)
+    if structure is not None:
+        return structure.mapped(lambda x: _host_argument(x, hosts))
     return on_host(value, hosts) if is_array(value) else value
 
 
-def _placed(space: Space, slot: Any, name: str) -> bytes:
+def _placed(space: Space, slot: Slot, name: str) -> bytes:
+    """The bytes of a parameter, with arrays placed in the memory of the check."""
     if isinstance(slot, bytes):
         return slot
-    seen: ArrayView = interpreter_view(slot)
+    if isinstance(slot, StructureArgument):
+        data = bytearray(slot.data)
+        for at, own, part in slot.parts:
+            found = _placed(space, part, own)
+            data[at : at + len(found)] = found
+        return bytes(data)
+    seen = view(slot.array) if isinstance(slot, TensorMapArgument) else slot
     placed = space.place(seen, name, not seen.readonly, True)
     return slot.encoded(placed) if isinstance(slot, TensorMapArgument) else placed.address.to_bytes(8, "little")
-
-
-def interpreter_view(slot: ArrayView | TensorMapArgument) -> ArrayView:
-    from ..arrays.array_view import view
-
-    return view(slot.array) if isinstance(slot, TensorMapArgument) else slot
 
 
 def entry_of(module: Module, name: Any) -> Function:

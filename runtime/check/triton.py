@@ -21,11 +21,11 @@ from kernel_dsl.target import Target
 from ..arrays.array_view import view
 from ..errors import ArgumentTypeError, DeviceError
 from ..interpreter import parse
-from .arguments import TensorMapArgument, im2col_map
 from .launches import Call, entry_of, target_named
 from .report import Hazard, Report
 from .run import check_calls
 from .schedules import as_kinds, as_schedules
+from .tensor_maps import TensorMapArgument, im2col_map
 
 # by Triton's name: NumPy's dtype of a value that is passed by value
 _SCALARS = {

@@ -12,9 +12,11 @@ from kernel_dsl.launch_plan import AnyParam, ConstantParam, LaunchPlan, LaunchSt
 
 from .. import interpreter
 from ..arrays.array_view import CPU, is_array, view
-from ..check.arguments import Im2colArgument, Slot, TensorMapArgument, slots
+from ..check.arguments import Slot, slots
 from ..check.images import as_image
 from ..check.launches import attributes_of, entry_of
+from ..check.structures import StructureArgument
+from ..check.tensor_maps import Im2colArgument, TensorMapArgument
 from ..devices.device import Device, LoadedImage
 from ..devices.devices import pick_device
 from ..devices.images import load_image
@@ -64,6 +66,14 @@ def _plan(
         if isinstance(slot, Im2colArgument):
             fix = "pass the 128 bytes that the driver's cuTensorMapEncodeIm2col makes"
             raise ArgumentTypeError(f"the im2col map for '{declared.name}' is one of kd.check: {fix}")
+        if isinstance(slot, StructureArgument):
+            if slot.parts:
+                fix = "pass its bytes, with the addresses of arrays on the device"
+                raise ArgumentTypeError(
+                    f"the structure for '{declared.name}' holds arrays, which kd.check alone takes: {fix}"
+                )
+            params.append(ConstantParam(slot.data))
+            continue
         number = len(passed)
         seen, array = (view(slot.array), slot.array) if isinstance(slot, TensorMapArgument) else (slot, slot)
         if isinstance(slot, TensorMapArgument):
