@@ -334,7 +334,11 @@ def own_instructions(x: Any, out: Any) -> None:
 
 @case(Spec((256,), f32), out_type=(Spec((256,), f32), Spec((), f32)))
 def own_instructions_on_registers(x: Any, out: Any, first: Any) -> None:
-    out[...] = kd.inline_ptx("add.f32 $0[0], $1[0], $1[1]; mov.b32 $0[1], $1[0];", x[...], out_type=f32)
+    out[...] = kd.inline_ptx(
+        "add.f32 $0[0], $1[0], $1[1]; mov.b32 $0[1], $1[0]; mov.b32 $0[2], $1[2]; mov.b32 $0[3], $1[3];",
+        x[...],
+        out_type=f32,
+    )
     first[...] = kd.inline_ptx("ld.global.f32 $0, [$1];", x.at[3:], out_type=f32)
 
 

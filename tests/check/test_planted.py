@@ -8,12 +8,24 @@ import kernel_dsl as kd
 from kernel_dsl.runtime.custom import nvrtc
 from kernel_dsl.runtime.interpreter.checks.fixes import FIXES
 
-from .planted import cancelled, copies, corners, cuda, language, order, protocols, proxies, tensor, values
+from .planted import (
+    cancelled,
+    copies,
+    corners,
+    counts,
+    cuda,
+    language,
+    matrices,
+    order,
+    protocols,
+    proxies,
+    tensor,
+    values,
+)
 from .planted.probe import EVERY, Probe
 
-PROBES = [
-    p for m in (proxies, copies, cancelled, corners, order, protocols, values, language, tensor) for p in m.PROBES
-]
+FILES = (proxies, copies, cancelled, corners, counts, matrices, order, protocols, values, language, tensor)
+PROBES = [p for file in FILES for p in file.PROBES]
 
 
 def test_there_are_enough_of_them() -> None:

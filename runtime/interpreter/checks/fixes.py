@@ -29,7 +29,7 @@ FIXES: dict[Kind, str] = {
     Kind.OUT_OF_BOUNDS: "correct the address, or mask the access",
     Kind.MISALIGNED: "use an aligned address, or smaller accesses",
     Kind.READ_ONLY: "store to memory that the kernel may write",
-    Kind.UNINITIALISED: "write the memory before it is read",
+    Kind.UNINITIALISED: "write it before it is read",
     Kind.UNWRITTEN: "store every element",
     Kind.SHARED_CAPACITY: "use less shared memory",
     Kind.REGISTER_CAPACITY: "ask for fewer registers, or let other warps give some back first",

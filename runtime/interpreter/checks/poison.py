@@ -1,10 +1,13 @@
-"""Values from unwritten memory, followed through registers to the first use that matters.
+"""Values from unwritten memory and registers, followed through registers to the first use that matters.
 
 Compilers turn branches into selects: they load a word even if it is unwritten, and then discard it. So a load of
 unwritten local, shared or global memory is not reported: its value is undefined (PTX ISA 5.1.8 and 8.7), but harmless
 until it is used. Such a value is poison. Arithmetic and moves propagate poison, and a select propagates the poison of the
 operand that it selects. The check reports an instruction that stores poison, branches on it, uses it as an address or a
 guard, or passes it to other lanes.
+
+Registers that a path of the entry reads before it writes them are poison at the start. Compilers pack a value with such a
+register and overwrite the other half later, so a result of bits from several registers has this poison if all of them do.
 
 Instructions run with this check only while some register of the function holds poison (`Seg.wary`).
 """
@@ -16,18 +19,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..isa.liveness import used
-from ..ptx.module import Instruction, Reg, Vec
+from ..isa.liveness import scale_of, used
+from ..ptx.module import Imm, Instruction, Operand, Reg, Vec
 from .kinds import HazardKind
 
 if TYPE_CHECKING:
+    from ..machine.frame import Frame
     from ..machine.group import Group
     from ..machine.program import Op
 
 Array = npt.NDArray[Any]
 Poison = dict[int, Array]  # register -> (warps, 32): the lanes that hold poison
 LOADS = ("ld", "ldu", "clusterlaunchcontrol")  # the response of a failed request names no block
+_PACKING = ("bfi", "prmt", "lop3", "and", "or", "xor", "shf")
 _LOCAL = "local memory is read before it was written"
+_REGISTER = "register "
 
 
 def _registers(bits: int) -> list[int]:
@@ -65,6 +71,8 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
     logic = _logic(ins)
     loads = ins.opcode[0] in LOADS
     guard = ins.guard
+    scale = scale_of(ins)
+    packs = ins.opcode[0] in _PACKING or (ins.opcode[0] == "mov" and len(reads) > 1)
 
     def run(c: Group) -> Any:
         poison = c.frame.poison
@@ -75,12 +83,16 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
             _check(c, ins, poison, [guard[0].index], None)
         if select and all(isinstance(o, Reg) for o in select[2:]):
             bad = _chosen(c, poison, select)
+        elif packs and not _memory(c, poison, reads):
+            bad = _all(c, poison, reads)
         elif logic is not None:
             bad = _undecided(c, poison, reads, *logic)
         elif pure:
             bad = _union(c, poison, reads)
         else:
             _check(c, ins, poison, reads, active)
+            if scale is not None:
+                _check(c, ins, poison, writes, active & _adds(c, scale))
             bad = None
         origin = next((c.frame.origins[r] for r in reads if r in poison), _LOCAL)
         if loads:  # before `op`, because `op` marks them again
@@ -95,6 +107,20 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
     return run
 
 
+def mark_unset(frame: Frame) -> None:
+    """Make the registers poison that the entry may read before it writes them (`Code.unset`)."""
+    for register in _registers(frame.code.unset):
+        frame.poison[register] = np.ones((frame.batch.warps, 32), np.bool_)
+        frame.origins[register] = f"{_REGISTER}{frame.code.fn.registers[register].name} is read before it was written"
+
+
+def _adds(c: Group, scale: Operand) -> Array:
+    """Return in which lanes a wgmma adds to its accumulators, by its operand scale-d."""
+    if isinstance(scale, Reg):
+        return np.broadcast_to(c.v[scale.index], (c.n, 32))
+    return np.full((c.n, 32), not isinstance(scale, Imm) or scale.value != 0)
+
+
 def _executing(c: Group, guard: tuple[Reg, bool] | None) -> Array:
     if guard is None:
         return c.active
@@ -105,6 +131,18 @@ def _executing(c: Group, guard: tuple[Reg, bool] | None) -> Array:
 def _union(c: Group, poison: Poison, registers: list[int]) -> Array | None:
     found = [poison[r][c.select] for r in registers if r in poison]
     return np.logical_or.reduce(found) if found else None
+
+
+def _memory(c: Group, poison: Poison, registers: list[int]) -> bool:
+    """Return whether one of the registers has poison from memory."""
+    return any(r in poison and not c.frame.origins[r].startswith(_REGISTER) for r in registers)
+
+
+def _all(c: Group, poison: Poison, registers: list[int]) -> Array | None:
+    """Return the lanes in which all registers hold poison."""
+    if any(r not in poison for r in registers):
+        return None
+    return np.logical_and.reduce([poison[r][c.select] for r in registers])
 
 
 def _chosen(c: Group, poison: Poison, operands: tuple[Any, ...]) -> Array:

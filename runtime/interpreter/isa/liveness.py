@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from ..ptx.module import BraceGroup, Instruction, Label, Mem, Negated, Operand, Pair, Reg, Vec
+from ..ptx.module import BraceGroup, Imm, Instruction, Label, Mem, Negated, Operand, Pair, Reg, Vec
+from .cfg import Segment
 from .instructions import known_form
 
 # Instructions without a row whose first operand is not a destination.
@@ -51,6 +52,40 @@ def used(ins: Instruction) -> tuple[int, int]:
     for operand in rest:
         reads |= bits_of(operand)
     return reads, writes
+
+
+def scale_of(ins: Instruction) -> Operand | None:
+    """Return the operand of wgmma.mma_async that says whether it adds to its accumulators; None for other instructions."""
+    if ins.opcode[:2] != ("wgmma", "mma_async"):
+        return None
+    return ins.operands[5 if "sp" in ins.opcode else 3]
+
+
+def read_first(segments: Sequence[Segment]) -> int:
+    """Return the registers that some path from the entry, the first segment, reads before it writes them."""
+    reads, writes = list[int](), list[int]()
+    for segment in segments:
+        read = written = 0
+        for ins in (segment.sync, *segment.code, segment.end):
+            if ins is None:
+                continue
+            uses, results = used(ins)
+            scale = scale_of(ins)
+            if scale is not None and not (isinstance(scale, Imm) and scale.value == 0):
+                uses |= results
+            read |= uses & ~written
+            written |= results if ins.guard is None else 0
+        reads.append(read)
+        writes.append(written)
+    needed, last = reads.copy(), None
+    while needed != last:
+        last = needed.copy()
+        for at in reversed(range(len(segments))):
+            later = 0
+            for target in segments[at].targets:
+                later |= needed[target]
+            needed[at] = reads[at] | (later & ~writes[at])
+    return needed[0]
 
 
 def mentioned_once(body: Iterable[Instruction | Label]) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..checks.kinds import HazardKind
-from ..checks.poison import poisoned
+from ..checks.poison import mark_unset, poisoned
 from ..checks.waits import MbarrierWait
 from .barriers import Barriers
 from .calls import Stack, before
@@ -112,6 +112,8 @@ class Batch:
         found = self.frames.get((depth, name))
         if found is None:
             found = self.frames[depth, name] = Frame(self, self.run.program.code(name), depth)
+            if found.code.unset and self.run.detect:
+                mark_unset(found)
         return found
 
     # --- queue ---------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from ..checks.poison import LOADS, following, poisoned
 from ..isa.attempts import first_guesses
 from ..isa.cfg import build_segments, may_wait
 from ..isa.instructions import BadForm, Form, form_of
-from ..isa.liveness import mentioned_once, used
+from ..isa.liveness import mentioned_once, read_first, used
 from ..isa.operand_types import ADDRESSES, RELAXED, SPECIALS, literal_fits, register_fits
 from ..isa.semantics.forms import OLDEST, compile_alu
 from ..isa.semantics.minmax import extreme_of_three
@@ -86,7 +86,10 @@ class Compiler:
         return (ins.line, ins.column) in self._guesses
 
     def run(self) -> None:
-        for index, source in enumerate(build_segments(self.fn, self.program.fine)):
+        sources = build_segments(self.fn, self.program.fine)
+        if self.fn.entry:
+            self.code.unset = read_first(sources)
+        for index, source in enumerate(sources):
             seg = Seg(index, source)
             if source.sync is not None:
                 seg.sync = self.instruction(source.sync, guarded=False)

@@ -201,6 +201,7 @@ class Engine:
             return
         if batch.clocks is not None:
             self._unawaited(batch.clocks)
+        batch.run.registers.at_exit(batch)
         if batch.peers is not None:
             batch.peers.at_exit()
         if batch.tensor is not None:

@@ -86,6 +86,7 @@ class Code:
             if var.space == "local":
                 self._add_local(var)
         self.segments: list[Seg] = []
+        self.unset: int = 0  # the entry's registers that a path may read before it writes them, as a bit set
         self.call: dict[int, Any] = {}
         self.returns: dict[int, Callable[[Group, Any], None]] = {}
 

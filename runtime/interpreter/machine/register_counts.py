@@ -12,6 +12,7 @@ from ..ptx.module import Instruction
 from .group import Group
 
 if TYPE_CHECKING:
+    from .batch import Batch
     from .launch import Run
 
 Array = npt.NDArray[Any]
@@ -23,6 +24,8 @@ class RegisterCounts:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.held: dict[tuple[int, int], dict[int, int]] = {}  # by block (batch's first, number): by warp
+        self.times: dict[tuple[int, int], dict[int, int]] = {}  # the same: how often each warp has set its count
+        self.last: Instruction | None = None
 
     def set(self, c: Group, count: int, grows: bool, ins: Instruction) -> Array:
         """Execute setmaxnreg.
@@ -50,6 +53,30 @@ class RegisterCounts:
                 who = run.reporter.who(batch.coordinates[cta], number)
                 run.reporter.hazard(HazardKind.REGISTER_CAPACITY, what, ins, (who,))
         return short
+
+    def note(self, c: Group, ins: Instruction) -> None:
+        """Record that warps have executed setmaxnreg to its end."""
+        self.last, batch = ins, c.batch
+        for warp in c.rows.tolist():
+            times = self.times.setdefault((batch.first, int(batch.row_cta[warp])), {})
+            number = int(batch.row_warp[warp])
+            times[number] = times.get(number, 0) + 1
+
+    def at_exit(self, batch: Batch) -> None:
+        """Report warpgroups of the batch, after its blocks have exited, of which only some warps have executed setmaxnreg."""
+        run = self.run
+        for cta in range(batch.blocks):
+            times = self.times.pop((batch.first, cta), {})
+            for first in range(0, run.warps_per_block if times else 0, 4):
+                warps = range(first, min(first + 4, run.warps_per_block))
+                counts = [times.get(warp, 0) for warp in warps]
+                if min(counts) == max(counts):
+                    continue
+                late = warps[counts.index(min(counts))]
+                what = f"a warp has executed setmaxnreg {min(counts)} times, and another one of its warpgroup {max(counts)} times"
+                who = run.reporter.who(batch.coordinates[cta], late)
+                fix = "let all warps of the warpgroup execute it"
+                run.reporter.hazard(HazardKind.REGISTER_CAPACITY, what, self.last, (who,), fix)
 
     def _most(self) -> int:
         """Return the most registers that a block can have: all lanes get the same multiple of 8."""

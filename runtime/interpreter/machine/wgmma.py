@@ -65,6 +65,7 @@ class InFlight:
     pending: Pending | None = None
     group: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # commit group, -1: none yet
     alive: Array = field(default_factory=lambda: np.zeros(0, np.bool_))
+    fences: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # each warpgroup's wgmma.fences before it
 
 
 class WgmmaUnit:
@@ -83,6 +84,7 @@ class WgmmaUnit:
         self.strict: bool = batch.run.config.strict_wgmma
         self.skips: bool = batch.run.config.skip_floating_point_ops
         self.fenced: Array = np.zeros(batch.warps, np.bool_)
+        self.fences: Array = np.zeros(batch.warps, np.int64)  # that each warp has executed
         self.armed: Array = np.zeros(batch.warps, np.bool_)  # warps that have executed wgmma.fence, and no wgmma since
 
     def keys(self, rows: Array) -> Array:
@@ -99,6 +101,7 @@ class WgmmaUnit:
         keys = self.keys(rows[::4])
         if batch.run.detect:
             self._check_fence(rows, p)
+            self._check_shape(c, rows, keys, p)
             self.armed[rows] = False
         cta = batch.row_cta[rows[::4]]
         a = self._tile(c, p, p.a, lead, 64, p.a_transposed, cta) if p.a is not None else None
@@ -111,6 +114,7 @@ class WgmmaUnit:
         record = InFlight(p, c.frame, rows, keys, a, b, scale, when)
         record.group = np.full(len(keys), -1)
         record.alive = np.ones(len(keys), np.bool_)
+        record.fences = self.fences[rows[::4]]
         self.flight.append(record)
         self.waiting.append(record)
         record.pending = batch.engine.issue(
@@ -299,8 +303,42 @@ class WgmmaUnit:
             batch.run.reporter.hazard(HazardKind.MISSING_WGMMA_FENCE, what, p.ins, (who,), fix)
             self.fenced[row], self.dirty[row] = True, 0
 
+    def _check_shape(self, c: Group, rows: Array, keys: Array, p: WgmmaProduct) -> None:
+        """Report a product whose accumulators an earlier one in flight uses in another way, with no fence between.
+
+        Products of one shape follow one another in their accumulators. For others, the order needs wgmma.fence, and for
+        fragments of A the end of the product that computes them (PTX ISA 9.7.15.7.1).
+        """
+        fences = dict(zip(keys.tolist(), self.fences[rows[::4]].tolist(), strict=True))
+        for r in self.flight:
+            before = r.product
+            early = p.a_mask & before.acc_mask
+            moved = p.acc_mask & before.acc_mask and (p.acc, p.form.n) != (before.acc, before.form.n)
+            if r.frame is not c.frame or not (early or moved or p.acc_mask & before.a_mask):
+                continue
+            for at, key in enumerate(r.keys.tolist()):
+                if not r.alive[at] or key not in fences:
+                    continue
+                if early:
+                    self._report_touch(c, before, [p.ins])
+                elif fences[key] == r.fences[at]:
+                    self._report_shape(rows[4 * keys.tolist().index(key)], p, before)
+                else:
+                    continue
+                return
+
+    def _report_shape(self, row: int, p: WgmmaProduct, before: WgmmaProduct) -> None:
+        batch, reporter = self.batch, self.batch.run.reporter
+        who = reporter.who(batch.coordinates[int(batch.row_cta[row])], int(batch.row_warp[row]))
+        what = "wgmma uses registers of a product of another shape in flight, with no wgmma.fence between"
+        details = (who, f"the other wgmma is at {reporter.place(before.ins)}")
+        fix = "put wgmma.fence.sync.aligned between the two"
+        other = reporter.side("", before.ins)
+        reporter.hazard(HazardKind.MISSING_WGMMA_FENCE, what, p.ins, details, fix, other)
+
     def fence(self, c: Group) -> None:
         self.fenced[c.rows] = True
+        self.fences[c.rows] += 1
         self.armed[c.rows] = True
         for row in c.rows.tolist():
             self.dirty[row] = 0

@@ -44,10 +44,20 @@ Array = npt.NDArray[Any]
 
 @builds("cp.async.bulk.prefetch")
 def build_prefetch(k: Compiler, ins: Instruction) -> Op:
-    """Build cp.async.bulk.prefetch, which has no effect that a kernel can see."""
-    address_of(k, ins.operands[0], "global")
-    k.reader(ins.operands[1], "b32")
-    return lambda c: None
+    """Build cp.async.bulk.prefetch: it has no effect that a kernel can see, but its operands are checked."""
+    source, size = address_of(k, ins.operands[0], "global"), k.reader(ins.operands[1], "b32")
+
+    def run(c: Group) -> None:
+        lanes = Lanes(c)
+        sizes, places = lanes.take(size(c)), lanes.take(source(c))
+        bad = np.flatnonzero((sizes % 16 != 0) | (places % 16 != 0))
+        if len(bad):
+            at = int(bad[0])
+            i = Issuer(c, int(lanes.row[at]), int(lanes.lane[at]), ins)
+            what = f"a prefetch of {int(sizes[at])} bytes at address {int(places[at])}; both must be multiples of 16"
+            i.hazard(HazardKind.MISALIGNED, what)
+
+    return run
 
 
 @builds("cp.async.bulk.prefetch.tensor")

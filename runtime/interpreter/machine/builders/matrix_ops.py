@@ -241,6 +241,7 @@ def build_setmaxnreg(k: Compiler, ins: Instruction) -> Op:
             if not short.all():
                 batch.again(c.subset(c.pc, ~short))
             return False
+        batch.run.registers.note(c, ins)
         return True
 
     return run
