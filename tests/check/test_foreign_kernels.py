@@ -18,7 +18,7 @@ from kernel_dsl.runtime.custom import nvrtc
 from .foreign.case import IGNORED, SCHEDULES, headers, ptx_of, run
 
 pytestmark = pytest.mark.slow
-FILES = ("samples", "unusual", "cub", "groups", "libcu", "matrix", "cute")
+FILES = ("samples", "unusual", "cub", "groups", "libcu", "matrix", "cute", "patterns")
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120")
 
 
@@ -62,7 +62,9 @@ def test_gluon_for_blackwell() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("file", ["triton_kernels", "gluon_kernels", "gluon_roles", "gluon_convolution"])
+@pytest.mark.parametrize(
+    "file", ["triton_kernels", "triton_patterns", "gluon_kernels", "gluon_roles", "gluon_convolution"]
+)
 def test_triton(file: str, target: str) -> None:
     if importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed")

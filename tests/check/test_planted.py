@@ -21,10 +21,11 @@ from .planted import (
     proxies,
     tensor,
     values,
+    written,
 )
 from .planted.probe import EVERY, Probe
 
-FILES = (proxies, copies, cancelled, corners, counts, matrices, order, protocols, values, language, tensor)
+FILES = (proxies, copies, cancelled, corners, counts, matrices, order, protocols, values, language, written, tensor)
 PROBES = [p for file in FILES for p in file.PROBES]
 
 

@@ -59,7 +59,7 @@ BETWEEN = (
     + """ mov.u32 r5, %ctaid.x; setp.eq.u32 p3, r5, 1; @p1 ret; @p3 bra READER;
  st.global.u32 [d1], r9; fence.proxy.async; // writer
  st.release.gpu.global.u32 [d1+4096], 1; ret;
-READER: ld.acquire.gpu.global.u32 r6, [d1+4096]; setp.eq.u32 p4, r6, 0; @p4 bra READER;
+READER: ld.acquire.gpu.global.u32 r6, [d1+4096]; setp.ne.u32 p4, r6, 1; @p4 bra READER;
  fence.proxy.async.shared::cta; // reader
 """
     + BULK

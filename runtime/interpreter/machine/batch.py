@@ -206,7 +206,7 @@ class Batch:
         """Run one group until it waits, diverges or may merge with others."""
         g = self.choose()
         run = self.run
-        several = run.devices > 1
+        taken = run.turns.taken
         while True:
             seg = g.frame.code.segments[g.pc]
             if self.trail is not None:
@@ -251,7 +251,7 @@ class Batch:
                     return
             elif not self._finish(g, seg):
                 return
-            if self.ready or self.parked or (several and sync is not None and run.turns.after(self)):
+            if self.ready or self.parked or (taken and sync is not None and run.turns.after(self)):
                 self.push(g)
                 return
 

@@ -406,7 +406,7 @@ class Run:
     def looked(self, c: Group, ins: Instruction) -> bool:
         """Record that a group polled memory. If nothing has changed, hold the group and return False."""
         self._looks += 1
-        c.batch.looked_at, self.turns.due = ins, self.devices > 1
+        c.batch.looked_at, self.turns.due = ins, self.turns.taken
         if self._looked_at != self.progress and self._looks & 63:
             self._looked_at = self.progress
             return True

@@ -138,6 +138,11 @@ class Program:
         self.narrow: bool = several or any(_is_narrow(ins.opcode) for ins in code)
         # whether strong accesses of several sizes may meet
         self.mixed: bool = len({strong_size(ins) for ins in code} - {0}) > 1
+        # whether blocks may wait for others: strong loads or atomics with results, outside of shared memory
+        self.waits_for_blocks: bool = any(
+            strong_size(ins) and ins.opcode[0] in ("ld", "atom") and not any(w.startswith("shared") for w in ins.opcode)
+            for ins in code
+        )
         # whether copies access global memory, or tensor maps there, through proxies of their own
         self.other_proxies: bool = any("bulk" in ins.opcode or ins.opcode[0] == "tensormap" for ins in code)
         # whether copies write to global memory; for loads that these may overtake, what `overtaken.outlasts` has found

@@ -322,7 +322,7 @@ class WgmmaUnit:
                 if early:
                     self._report_touch(c, before, [p.ins])
                 elif fences[key] == r.fences[at]:
-                    self._report_shape(rows[4 * keys.tolist().index(key)], p, before)
+                    self._report_shape(int(rows[4 * keys.tolist().index(key)]), p, before)
                 else:
                     continue
                 return

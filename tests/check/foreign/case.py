@@ -36,6 +36,7 @@ class Case:
     before: Sequence[
         tuple[str, Sequence[int], Any, Any]
     ] = ()  # launches: entry, arguments by number or -1 for the grid, grid, block
+    behind: Sequence[tuple[Any, Callable[[], Any]]] = ()  # arrays behind tensor maps, and what they must hold
 
 
 def headers() -> list[str]:
@@ -64,6 +65,8 @@ def run(case: Case, ptx: str, schedules: Sequence[str] = SCHEDULES) -> Any:
         symbols=case.symbols or None,
     )  # fmt: skip
     report = kd.check.sequence([*steps, last], schedules=schedules, ignore=IGNORED)
+    for array, want in case.behind:
+        np.testing.assert_allclose(array, want(), rtol=1e-5, atol=1e-5)
     if case.want is not None:
         results = case.want(*given)
         for at, want in zip(case.outs, results if isinstance(results, tuple) else (results,), strict=True):
