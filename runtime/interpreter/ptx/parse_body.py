@@ -250,6 +250,9 @@ class BodyParser:
 
     def _find_register(self, name: str) -> Reg | None:
         at: _Scope | None = self.scope
+        found = at.registers.get(name)
+        if found is not None:
+            return found
         numbered = _NUMBERED.match(name)
         while at is not None:
             if name in at.registers:
@@ -268,6 +271,8 @@ class BodyParser:
 
     def _operand(self) -> Operand:
         c = self.c
+        if c.tokens[c.at].kind == "word":  # most are registers
+            return self._one_or_pair()
         if c.accept("!"):
             token = c.word("a predicate")
             reg = self._find_register(token.text)
@@ -291,6 +296,10 @@ class BodyParser:
                 item = self._operand()
                 elements.append(None if isinstance(item, Sink) else item)
             return Vec(tuple(elements))
+        return self._one_or_pair()
+
+    def _one_or_pair(self) -> Operand:
+        c = self.c
         first = self._simple()
         if c.accept("|"):
             second = self._simple()
