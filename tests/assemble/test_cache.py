@@ -275,7 +275,7 @@ for _ in range(150):
     else:
         assert found[0] == made(30_000, i), i
 assert disk.counters.corrupt == 0, disk.counters
-assert disk._usable, disk
+assert disk.usable(), disk._trouble
 print(disk.counters.hits)
 """
 
