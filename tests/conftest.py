@@ -134,11 +134,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
     """The cases that `sampled(n)` leaves out: all but one in `n` of a test's, the same ones in every run.
 
-    Cases for a GPU are a sample of their own.
+    Cases for a GPU are a sample of their own. Long forms are in none: a sample of these alone would leave nothing.
     """
     tests: dict[tuple[str, bool], list[Any]] = {}
     for item in items:
-        if item.get_closest_marker("sampled"):
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
             place = item.nodeid.partition("[")[0], item.get_closest_marker("gpu") is not None
             tests.setdefault(place, []).append(item)
     left: list[pytest.Item] = []

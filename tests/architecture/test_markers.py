@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernel_dsl.target import SM_80, SM_90, SM_90A
-from tests.conftest import FEATURES, in_turn, other_schedules, why_not
+from tests.conftest import FEATURES, _left_out, in_turn, other_schedules, why_not
 from tests.schedules import SCHEDULES
 
 
@@ -53,6 +53,20 @@ def test_a_sample_has_every_value_of_each_parameter() -> None:
     for count, name in ((7, "a"), (3, "b"), (4, "c")):
         assert {case.callspec.params[name] for case in order[:7]} == set(range(count))
     assert in_turn(cases[::-1]) == order
+
+
+def test_a_sample_is_of_what_is_no_long_form() -> None:
+    """The default run has one case in three of those that it may run, however many long forms stand beside them."""
+
+    def case(at: int, *markers: str) -> Any:
+        marks = {name: SimpleNamespace(args=(3,)) for name in ("sampled", *markers)}
+        return SimpleNamespace(
+            nodeid=f"test[{at}]", callspec=SimpleNamespace(params={"at": at}), get_closest_marker=marks.get
+        )
+
+    short, long = [case(at) for at in range(6)], [case(at, "slow") for at in range(6, 60)]
+    left = _left_out([*long, *short])
+    assert len(left) == 4 and all(any(item is one for one in short) for item in left)
 
 
 @pytest.mark.sampled(2)
