@@ -9,6 +9,7 @@ import pytest
 
 from kernel_dsl.runtime.interpreter import HazardError
 from kernel_dsl.runtime.interpreter import HazardKind as K
+from kernel_dsl.runtime.interpreter.checks import livelock
 
 from .launching import SCHEDULES, kernel, launch
 from .planted import REGISTERS, Planted, check, swap
@@ -168,10 +169,22 @@ L: @p1 ld.relaxed.gpu.global.u32 r3, [d1]; @p1 st.shared.u32 [s], r3; bar.sync 0
 SETS: @p1 st.relaxed.gpu.global.u32 [d1], 1; ret;"""
 # The same, and each turn counts in a register: for how long it goes on is no one's business.
 COUNTS = SPIN.replace(
-    "bar.sync 0; ld.shared", "add.u32 r9, r9, 1; setp.gt.u32 p4, r9, 3000; @p4 ret; bar.sync 0; ld.shared"
+    "bar.sync 0; ld.shared", "add.u32 r9, r9, 1; setp.gt.u32 p4, r9, 600; @p4 ret; bar.sync 0; ld.shared"
 )
 
 
+@pytest.fixture
+def early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first check of a run comes after a tenth of its steps."""
+    monkeypatch.setattr(livelock, "_FIRST", livelock._FIRST // 10)
+
+
+def test_the_first_check_comes() -> None:
+    with pytest.raises(HazardError, match="repeats itself"):
+        launch(kernel(PTR, REGISTERS + SPIN), "k", [np.zeros(4, np.int32)], block=64, step_budget=2_000_000)
+
+
+@pytest.mark.usefixtures("early")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_spin_that_nobody_ends(schedule: str) -> None:
     for blocks in (1, 2):
@@ -184,11 +197,13 @@ def test_a_spin_that_nobody_ends(schedule: str) -> None:
         assert caught.value.kind == K.LIVELOCK
 
 
+@pytest.mark.usefixtures("early")
 def test_a_spin_that_counts_ends() -> None:
     text = kernel(PTR, REGISTERS + " mov.u32 r9, 0;" + COUNTS)
     launch(text, "k", [np.zeros(4, np.int32)], block=64)
 
 
+@pytest.mark.usefixtures("early")
 def test_blocks_that_wait_for_one_another_in_a_circle() -> None:
     text = kernel(PTR, REGISTERS + SPIN.replace("setp.eq.u32 p2, r2, 1;", "setp.gt.u32 p2, r2, 9;"))
     with pytest.raises(HazardError) as caught:
