@@ -173,6 +173,7 @@ def run(seed: int, interpret: bool | None = True) -> Program:
 
 
 @pytest.mark.parametrize("seed", range(10))
+@pytest.mark.sampled(2)
 def test_any_extent(seed: int) -> None:
     run(seed)
 

@@ -89,6 +89,7 @@ def run(seed: int, calls: int = 5) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.sampled(2)
 def test_random_kernels(seed: int) -> None:
     run(seed)
 

@@ -16,6 +16,7 @@ COUNTS = {"views": 25, "halos": 20, "pipelines": 12, "specs": 8, "nests": 8, "ti
 
 @pytest.mark.parametrize("block", range(2))
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(2)
 def test_interpreter(kind: str, block: int) -> None:
     """In turns under each schedule, hazards on."""
     refused = 0

@@ -151,6 +151,7 @@ def test_random_programs(xor, xor3, add) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
+@pytest.mark.sampled(2)
 def test_random_programs_with_intermediates(dev, xor, seed) -> None:
     """Results, parts of results, arrays written twice: what the graph's own memory must get right."""
 

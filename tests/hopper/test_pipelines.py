@@ -90,6 +90,7 @@ def test_a_dynamic_grid_with_a_carry(steps: int, interpret: Any, rng: Any) -> No
 
 
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.sampled(2)
 def test_matmul_with_a_delayed_release(transposed: Any, rng: Any) -> None:
     ta, tb = transposed
     M, N, K = 64, 64, 256
@@ -118,6 +119,7 @@ def test_matmul_with_a_delayed_release(transposed: Any, rng: Any) -> None:
 @pytest.mark.parametrize("delay", [0, 1])
 @pytest.mark.parametrize("consumers", [1, 2])
 @pytest.mark.parametrize("manual", [False, True])
+@pytest.mark.sampled(6)
 def test_warp_specialized_copies(delay: int, consumers: int, manual: bool, interpret: Any, rng: Any) -> None:
     """Two runs over a grid of two axes; outputs are written by all compute warpgroups."""
     rows = 64 // consumers
@@ -152,6 +154,7 @@ def test_warp_specialized_copies(delay: int, consumers: int, manual: bool, inter
 
 
 @pytest.mark.parametrize("cluster", [1, 2])
+@pytest.mark.sampled(6)
 def test_warp_specialized_matmul(cluster: int, interpret: Any, rng: Any) -> None:
     """Two consumers with accumulators around the loop; B shared over the cluster by multicast."""
 
@@ -200,7 +203,7 @@ def test_warp_specialized_matmul(cluster: int, interpret: Any, rng: Any) -> None
 
 
 @pytest.mark.parametrize("manual", [False, True])
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 def test_chained_pipelines(manual: bool, interpret: Any, rng: Any) -> None:
     """Twice four in a chain (one static start, two steady ones in a loop, a stop) and one alone, on the same buffers."""
     n = 4

@@ -46,7 +46,7 @@ def halo(
 
 @pytest.mark.parametrize("start", [0, 1, 3, 4, 8, 60, 124, 127, -1, -4])
 @pytest.mark.parametrize("dtype", [f32, bf16, u8, kd.float64], ids=str)
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 def test_any_start(dtype: Any, start: int, interpret: Any, rng: Any) -> None:
     """Known while tracing, and at run time only; inside of the array, across its ends."""
     x = random(rng, (8, 128), dtype)
@@ -172,7 +172,7 @@ def test_predicates(start: int, go: bool, interpret: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("start", [0, 1, 3, 8, 90, 127, 128])
 @pytest.mark.parametrize("dtype", [f32, bf16, u8], ids=str)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 def test_stores(dtype: Any, start: int, interpret: Any, rng: Any) -> None:
     """At any start, twice into one buffer behind a wait; elements beyond the end are dropped."""
 
@@ -258,7 +258,7 @@ def test_stores_end_with_the_view(columns: Any, start: Any, interpret: Any, rng:
 @pytest.mark.parametrize(("dtype", "size"), [(f32, 24), (bf16, 48), (u8, 96), (kd.float64, 12)], ids=str)
 @pytest.mark.parametrize("over", [1, 2, 3, 7])
 @pytest.mark.parametrize("known", [False, True])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_stores_end_within_16_bytes(dtype: Any, size: int, over: int, known: bool, interpret: Any, rng: Any) -> None:
     """TMA drops whole units of 16 bytes: a store that reaches past such an end is the lanes'."""
     unit = 16 // dtype.itemsize

@@ -71,7 +71,7 @@ PRODUCTS = [
 
 
 @pytest.mark.parametrize("case", PRODUCTS, ids=lambda c: " ".join(map(str, c[:-1])))
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 def test_products(case: Any, interpret: Any, rng: Any) -> None:
     a_type, b_type, total, ta, tb, M, N, K, registers, tolerance = case
     kernel = product(a_type, b_type, total, ta, tb, M, N, K, registers)
@@ -110,7 +110,7 @@ def case_at_random(seed: int) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(40))
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(22)
 def test_products_at_random(seed: int, rng: Any) -> None:
     case = case_at_random(seed)
     test_products(case, kd.InterpretParams(schedule="random", seed=seed), rng)
@@ -306,6 +306,7 @@ DOTS = [
 
 
 @pytest.mark.parametrize("case", DOTS, ids=lambda c: " ".join(map(str, c[:5])))
+@pytest.mark.sampled(2)
 def test_dot_of_values(case: Any, rng: Any) -> None:
     M, K, N, dtype, target, options, tolerance, tensor = case
     want = i32 if dtype.is_integer else (kd.float64 if dtype == kd.float64 else f32)

@@ -89,6 +89,7 @@ FORMS = [
 
 @pytest.mark.parametrize("n,a_type,b_type,d_type", FORMS, ids=str)
 @pytest.mark.parametrize("swizzle", [128, 64, 32])
+@pytest.mark.sampled(2)
 def test_wgmma_of_k_major_operands(n, a_type, b_type, d_type, swizzle):
     rng = np.random.default_rng(n + swizzle)
     size = np.dtype(TYPES[a_type]).itemsize

@@ -41,7 +41,7 @@ RULES: dict[str, tuple[Callable[[Range, Range], Range | None], Callable[[int, in
 
 
 @pytest.mark.parametrize("name", RULES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(a=ranges(), b=ranges())
 def test_every_result_is_in_the_range(name: str, a: tuple[Range, list[int]], b: tuple[Range, list[int]]) -> None:
     rule, exact = RULES[name]

@@ -117,6 +117,7 @@ PATTERNS = [
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint32", "int64"])
 @pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.sampled(2)
 def test_gather_and_scatter(pattern: str, dtype: str) -> None:
     rng = np.random.default_rng(len(pattern) * 7 + len(dtype))
     shape = (5, 7, 6)[: len(pattern)]

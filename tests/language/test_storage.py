@@ -233,6 +233,7 @@ def test_arithmetic_is_refused(dtype: Any) -> None:
 @pytest.mark.parametrize("dtype", PACKED, ids=str)
 @pytest.mark.parametrize(("specialised", "manual"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("sums", [False, True])
+@pytest.mark.sampled(2)
 def test_pipelines_of_narrow_blocks(dtype: Any, specialised: bool, manual: bool, sums: bool) -> None:
     """Blocks of 4-bit elements come by either pipeline, also where nothing goes out."""
     x = numbers(dtype, (64, 64))

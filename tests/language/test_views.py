@@ -65,6 +65,7 @@ def test_loads(text: str, part: Any) -> None:
 
 @pytest.mark.parametrize("way", ["store", "scatter", "atomic", "elements"])
 @pytest.mark.parametrize(("text", "part"), VIEWS[:-1], ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.sampled(2)
 def test_stores(text: str, part: Any, way: str) -> None:
     """What lies beyond the view stays as it was."""
     starts = np.array([-3, 6, 95], np.int32)

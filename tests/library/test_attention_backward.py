@@ -108,6 +108,7 @@ def test_gradients(shape: Any, interpret: Any, rng: Any) -> None:
     (96, 77, {}, True), (128, 77, {"softcap": 20.0}, True), (128, 77, {"causal": "bottom_right"}, False),
     (128, 77, {"window": 8}, False), (128, 77, {"mask_mod": lambda b, h, i, j: i > 8}, False),
 ], ids=lambda x: "-".join(x) if isinstance(x, dict) else str(x))  # fmt: skip
+@pytest.mark.sampled(2)
 def test_a_block_with_all_keys_adds_to_no_sum(dim: int, keys: int, options: Any, alone: bool) -> None:
     """Otherwise other blocks add to the queries' gradient, or no block has a step for some queries."""
     q, k = (kd.ShapeDtypeStruct((1, 2, n, dim), kd.bfloat16) for n in (300, keys))
@@ -209,6 +210,7 @@ def test_what_the_fast_kernels_refuse(dtype: Any, shape: Any, rng: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["backwards", "misaligned", "transposed"])
+@pytest.mark.sampled(3)
 def test_strides_that_tma_cannot_take(kind: str, rng: Any) -> None:
     base = random(rng, (1, 1, 24, 72), bf16)
     dout = {

@@ -355,7 +355,7 @@ def test_linear_functions(name: str, rng: Any) -> None:
     spec = kd.ShapeDtypeStruct((1, 2, 128, 128), bf16)
     config = AttentionConfig(3, 80, 3) if linear else AttentionConfig(2, 128, 2, turns=True)
     chosen, given = (
-        kd.library.attention.lower(spec, spec, spec, score_mod=function, config=x, target="sm_90a").ptx
+        kd.library.attention.lower(spec, spec, spec, score_mod=function, config=x, target="sm_90a").ir_text
         for x in (None, config)
     )
     assert chosen == given

@@ -64,7 +64,7 @@ def test_sizes(name: str, dtype: Any, interpret: Any, rng: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(24))
-@pytest.mark.sampled(168)
+@pytest.mark.sampled(336)
 def test_random_convolutions(seed: int, interpret: Any) -> None:
     rng = np.random.default_rng(seed)
     compare(any_conv(rng), rng, interpret)

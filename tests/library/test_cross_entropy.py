@@ -107,7 +107,7 @@ def test_random_calls(seed: int, interpret: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(16))
-@pytest.mark.sampled(108)
+@pytest.mark.sampled(216)
 def test_gradients_beside_the_loss(seed: int, interpret: Any) -> None:
     """Some rows at a time, by three products, against float64."""
     rng = np.random.default_rng(seed)
@@ -162,7 +162,7 @@ def test_gradients_by_exponentials(shape: Any, size: float, rows: int, biased: b
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.sampled(54)
+@pytest.mark.sampled(108)
 def test_gradients_by_partials(seed: int, interpret: Any) -> None:
     """The chain of the combination and of parts of a vocabulary, against float64; what is added to partials' sums, too."""
     rng = np.random.default_rng(seed)
@@ -204,7 +204,7 @@ def test_gradients_by_partials(seed: int, interpret: Any) -> None:
 
 @pytest.mark.parametrize("config", [SMALL, MatmulConfig(128, 64, 64, 2, 2, cluster=2), MatmulConfig(64, 64, 64, 3, 2, ping_pong=True),
                                     MatmulConfig(64, 64, 64, 3, 1, cluster_n=2)], ids=["one", "cluster", "turns", "along_n"])  # fmt: skip
-@pytest.mark.sampled(39)
+@pytest.mark.sampled(78)
 def test_configs(config: Any, interpret: Any) -> None:
     run(5, interpret, (150, 200, 72), bf16, config)
 

@@ -107,7 +107,7 @@ STEPS: list[tuple[Any, tuple[str, ...], tuple[str, str]]] = [
 
 
 @pytest.mark.parametrize("case", STEPS, ids=str)
-@pytest.mark.sampled(78)
+@pytest.mark.sampled(156)
 def test_steps(case: Any, interpret: Any) -> None:
     dtype, steps, forms = case
     depth = 150 if dtype.itemsize == 1 else 40
@@ -211,6 +211,7 @@ def assert_clean(compiled: Any) -> None:
 
 
 @pytest.mark.parametrize("form", ["squares", "columns"])
+@pytest.mark.sampled(2)
 def test_no_spills_with_scales(form: str) -> None:
     rows, groups, N, K = 32768, 8, 4096, 7168
     p = Problem(rows, N, K, e4m3, e4m3, bf16, b_transposed=True, b_batch=(groups,), a_scaled=True,

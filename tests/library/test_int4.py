@@ -164,7 +164,7 @@ def test_bytes_beside_4_bits(narrow: Any, make: Any, rng: Any) -> None:
 @pytest.mark.parametrize("dtype", [bf16, kd.float8_e4m3fn], ids=str)
 @pytest.mark.parametrize("columns", [64, 33])
 @pytest.mark.parametrize("make", [kd.library.pack_int4, kd.library.pack_mxfp4])
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(42)
 def test_gated(make: Any, columns: int, dtype: Any, interpret: Any, rng: Any) -> None:
     """A pair of packed matrices, which share a and its scales."""
     K = 300

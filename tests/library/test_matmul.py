@@ -26,6 +26,7 @@ def operands(rng: Any, M: int, N: int, K: int, dtype: Any, ta: bool, tb: bool) -
 
 
 @pytest.mark.parametrize(("ta", "tb"), [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.sampled(6)
 def test_transposes_and_edges(ta: bool, tb: bool, interpret: Any, rng: Any) -> None:
     a, b, expected = operands(rng, 200, 136, 136, bf16, ta, tb)
     got = kd.library.matmul(a, b, config=SMALL, interpret=interpret)
@@ -33,6 +34,7 @@ def test_transposes_and_edges(ta: bool, tb: bool, interpret: Any, rng: Any) -> N
 
 
 @pytest.mark.parametrize("dtype", [f16, kd.float8_e4m3fn, kd.float8_e5m2, kd.int8, kd.uint8], ids=str)
+@pytest.mark.sampled(2)
 def test_dtypes(dtype: Any, rng: Any) -> None:
     a, b, expected = operands(rng, 128, 64, 256, dtype, False, True)
     got = kd.library.matmul(a, b, interpret=True)
@@ -143,7 +145,7 @@ THIN = MatmulConfig(tile_m=128, tile_n=16, stages=3, epilogue_n=16, swapped=True
 
 @pytest.mark.parametrize(("ta", "tb"), [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("rows", [1, 13, 16, 24])
-@pytest.mark.sampled(21)
+@pytest.mark.sampled(42)
 def test_swapped_operands(rows: int, ta: bool, tb: bool, interpret: Any, rng: Any) -> None:
     """The transposed product: edges, more tiles than blocks, and all that is added on the way out."""
     stored = rows if not ta else -(-rows // 8) * 8  # TMA wants rows of 16 bytes
@@ -268,7 +270,7 @@ def test_mixed_the_other_way_round(dtype: Any, transposed: bool, interpret: Any,
     (f16, kd.int8, f16), (kd.int8, bf16, bf16), (kd.int8, kd.float8_e5m2, bf16), (kd.float8_e4m3fn, kd.uint8, bf16),
     (kd.int8, kd.bool_, kd.int32), (kd.bool_, kd.uint8, kd.int32),
 ], ids=str)  # fmt: skip
-@pytest.mark.sampled(42)
+@pytest.mark.sampled(84)
 def test_dtypes_that_differ(left: Any, right: Any, expected: Any, interpret: Any, rng: Any) -> None:
     """What no instruction multiplies goes to the general kernel, in the dtype that both promote to, or that follows it."""
     a, b = random(rng, (37, 50), left), random(rng, (50, 23), right)

@@ -57,6 +57,7 @@ def routed(M: int, N: int, K: int, dtype: Any, ta: bool, tb: bool, target: str |
 @pytest.mark.parametrize(
     ("shape", "dtype"), [((512, 512, 8192), bf16), ((1001, 1003, 1005), bf16), ((512, 512, 8192), s8)], ids=str
 )
+@pytest.mark.sampled(3)
 def test_a_kernel_that_starts_early_waits_first(shape: Any, dtype: Any) -> None:
     """Kernels that read what the one before wrote start while it ends: they touch no memory before they have waited."""
     M, N, K = shape
@@ -128,7 +129,7 @@ def test_three_products_are_as_good_as_float32(rng: Any) -> None:
 
 @pytest.mark.parametrize("K", [256, 272, 608, 1024])
 @pytest.mark.parametrize("tile", [(128, 64, 2), (64, 32, 1), (128, 192, 2)], ids=str)
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(60)
 def test_promoted_sums(tile: Any, K: int, interpret: Any, rng: Any) -> None:
     """Runs of 256 of K, the last of which may be shorter; on tiles and in stages of any number, and in turns."""
     a, b = random(rng, (150, K), e4m3), random(rng, (40, K), e4m3)
@@ -398,6 +399,7 @@ def relu(x: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["c", "residual"])
 @pytest.mark.parametrize("shape", [(40, 24), (16, 1), (1, 40), (2, 24, 16)], ids=str)
+@pytest.mark.sampled(2)
 def test_sums_grow_in_place_by_columns(name: str, shape: Any, rng: Any) -> None:
     """What is added may be `out`, however it is stored."""
     a, b = random(rng, (*shape[:-1], 8), f32), random(rng, (8, shape[-1]), f32)
@@ -437,6 +439,7 @@ def test_other_targets(target: str, dtype: Any) -> None:
 @pytest.mark.parametrize(
     "pair", [(bf16, bf16), (f16, s8), (s8, s8), (f32, f32), (kd.float8_e5m2, kd.float8_e4m3fn)], ids=str
 )
+@pytest.mark.sampled(2)
 def test_products_of_other_targets(pair: Any, rng: Any) -> None:
     """Their kernels, run: the interpreter's device takes what older ones have."""
     a, b = random(rng, (40, 70), pair[0]), random(rng, (70, 33), pair[1])
@@ -459,6 +462,7 @@ def test_turned_through_registers_does_not_spill(ta: bool, tb: bool) -> None:
 
 
 @pytest.mark.parametrize("vector", [1, 2, 4])
+@pytest.mark.sampled(2)
 def test_stores_by_lanes_do_not_spill(vector: int) -> None:
     p = Problem(4097, 4096 + vector, 4096, bf16, bf16, bf16, b_transposed=True, lanes=vector)
     specs = Spec((4097, 4096), bf16), Spec((4096 + vector, 4096), bf16)
@@ -489,6 +493,7 @@ def test_short_sums_by_lanes_do_not_spill(dtype: Any, K: int) -> None:
 
 @pytest.mark.parametrize("wide", [f32, kd.int32], ids=str)
 @pytest.mark.parametrize(("rows", "before"), [(36, True), (37, False)])
+@pytest.mark.sampled(2)
 def test_operands_that_lanes_turn_before(wide: Any, rows: int, before: bool, rng: Any) -> None:
     """Where a and b lie along K, they are turned by the copies to SMEM, or once before; the result is the same.
 
@@ -534,6 +539,7 @@ def test_few_and_many_stages_by_mma_sync(dtype: Any, rng: Any) -> None:
 
 
 @pytest.mark.parametrize(("ta", "tb"), LAYOUTS)
+@pytest.mark.sampled(2)
 def test_float64_does_not_spill(ta: bool, tb: bool) -> None:
     for n in (2048, 2047):
         found = routed(n, n, n, f64, ta, tb)

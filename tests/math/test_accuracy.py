@@ -26,6 +26,7 @@ def limit(name: str, dtype: str) -> float:
 
 
 @pytest.mark.parametrize("name", UNARY)
+@pytest.mark.sampled(2)
 def test_float32_over_the_whole_range(name: str) -> None:
     worst = sweep(name, STRIDE).or_worse(worst_at_random(name, "f32", 60_000))
     assert worst.error <= limit(name, "f32"), worst

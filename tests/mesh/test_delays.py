@@ -188,7 +188,7 @@ QUICK = [name for name, (work, mesh, _) in CASES.items() if work in (reduced, ga
 
 @pytest.mark.parametrize("name", QUICK)
 def test_some_times(name: str) -> None:
-    repeat(name, 6)
+    repeat(name, 4)
 
 
 @pytest.mark.slow

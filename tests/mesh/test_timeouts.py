@@ -83,6 +83,7 @@ def test_each_wait_has_words_of_its_own() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("traced", [True, False])
+@pytest.mark.sampled(2)
 def test_a_wait_says_which_element_of_which_block(seed: int, traced: bool) -> None:
     """Sets of several shapes, of each block and of all, and an array as a set; one wait of one block has no signal."""
     rng = np.random.default_rng(seed)

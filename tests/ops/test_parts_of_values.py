@@ -34,7 +34,7 @@ def _part(choose: random.Random, extent: int) -> slice:
     return slice(start, start + size)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", TAKERS)
 @pytest.mark.parametrize("seed", range(16))
 def test_what_is_taken_from_parts(name: str, seed: int) -> None:

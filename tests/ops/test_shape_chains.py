@@ -93,6 +93,7 @@ def run(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(16))
+@pytest.mark.sampled(2)
 def test_chains(seed: int) -> None:
     run(seed)
 

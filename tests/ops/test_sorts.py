@@ -76,6 +76,7 @@ def test_values_move_with_their_keys(
 
 @WHERE
 @pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.sampled(2)
 def test_several_values(descending: bool, interpret: Any) -> None:
     x = sample((3, 200), "float32", 5)
     others = [random((3, 200), d, seed=6) for d in ("bool", "float64", "bfloat16")]

@@ -127,6 +127,7 @@ PRODUCTS = [
 
 
 @pytest.mark.parametrize(("number", "shapes"), list(enumerate(PRODUCTS)), ids=str)
+@pytest.mark.sampled(2)
 def test_products_follow_matmul(number: int, shapes: Any) -> None:
     """By lanes and by tensor cores, with each of the three names."""
     product = (kd.dot, kd.matmul, lambda x, y: x @ y)[number % 3]
@@ -156,6 +157,7 @@ def _agree(got: np.ndarray, a: np.ndarray, b: np.ndarray, acc: Any = 0) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @WHERE
+@pytest.mark.sampled(2)
 def test_products_of_refs_with_sums_of_before(dtype: str, interpret: Any) -> None:
     """GMEM, SMEM and values on either side; a sum that came from such a product, and one of another layout."""
 

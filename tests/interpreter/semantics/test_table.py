@@ -114,6 +114,7 @@ def test_every_form_is_legal_ptx(target: str, tmp_path: Path) -> None:
 
 @needs_ptxas
 @pytest.mark.parametrize("target", [75, 80, 86, 89])
+@pytest.mark.sampled(2)
 def test_forms_are_legal_from_their_first_target_on(target: int, tmp_path: Path) -> None:
     chosen = [e for e in ALL if e.since <= target and "b128" not in e.operands]
     assert compile_alu(chosen[0].opcode).since == chosen[0].since
