@@ -291,7 +291,7 @@ def test_many_processes_share_a_folder_that_is_too_small_for_them(tmp_path: Path
         for seed in range(4)
     ]  # fmt: skip
     for worker in workers:
-        out, err = worker.communicate(timeout=60)
+        out, err = worker.communicate(timeout=300)
         assert worker.returncode == 0, err
         assert int(out) > 0
     assert not list(folder.rglob("*.part"))

@@ -27,6 +27,7 @@ from tests.assemble.test_cache import KEYS, made
 logging.basicConfig(level=logging.WARNING)
 random.seed(int(sys.argv[2]))
 disk = DiskCache(sys.argv[1])
+disk.put(KEYS[0], made(3000, 0))  # the last one to begin may find every entry
 for _ in range(400):
     i = random.randrange(12)
     found = disk.get(KEYS[i])
@@ -42,9 +43,10 @@ print(json.dumps([disk.counters.hits, disk.counters.stored]))
 
 CLEARER = """
 import random, shutil, sys, time
+from pathlib import Path
 from kernel_dsl.runtime.disk_cache import DiskCache
-end = time.time() + float(sys.argv[2])
-while time.time() < end:
+print("ready", flush=True)
+while not Path(sys.argv[2]).exists():
     DiskCache(sys.argv[1]).clear()
     if sys.argv[3] == "remove":
         shutil.rmtree(sys.argv[1], ignore_errors=True)
@@ -60,17 +62,20 @@ def test_some_clear_while_others_write(tmp_path: Path, how: str) -> None:
         line = [sys.executable, "-c", *words]
         return subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    folder = str(tmp_path / "cache")
-    clearers = [start(CLEARER, folder, "3", how) for _ in range(1)]
-    writers = [start(WRITER, folder, str(seed), how) for seed in range(3)]
-    for writer in writers:
-        out, err = writer.communicate(timeout=120)
+    folder, stop = str(tmp_path / "cache"), tmp_path / "stop"
+    clearer = start(CLEARER, folder, str(stop), how)
+    try:
+        assert clearer.stdout is not None and clearer.stdout.readline() == "ready\n"
+        writers = [start(WRITER, folder, str(seed), how) for seed in range(3)]
+        said = [writer.communicate(timeout=300) for writer in writers]
+    finally:
+        stop.touch()
+        _, err = clearer.communicate(timeout=300)
+    assert clearer.returncode == 0, err
+    for writer, (out, err) in zip(writers, said, strict=True):
         assert writer.returncode == 0, err
         assert "WARNING" not in err.replace("WARNING:kernel_dsl:removing cache entry", ""), err
         assert json.loads(out)[1] > 0
-    for clearer in clearers:
-        _, err = clearer.communicate(timeout=120)
-        assert clearer.returncode == 0, err
     DiskCache(folder).clear()
     assert not list(tmp_path.rglob("*.kd"))
 

@@ -25,7 +25,20 @@ def _begun(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def _interrupt(folder: Path, wait: float, what: str = "quick") -> str:
-    """What is wrong after an interrupt that comes `wait` seconds into the work; empty where nothing is."""
+    """What is wrong after an interrupt that comes `wait` seconds into the work; empty where nothing is.
+
+    After one that arrives late there are two more: work that does not let it through is late each time, and a busy
+    machine is not.
+    """
+    for _ in range(3):
+        wrong, arrived = _once(folder, wait, what)
+        if wrong or arrived <= PROMPT:
+            return wrong
+    return f"{wait:.3f} s in: arrived after {arrived:.2f} s"
+
+
+def _once(folder: Path, wait: float, what: str) -> tuple[str, float]:
+    """What is wrong after one interrupt but its time, and the seconds after which it arrived."""
     with _begun(folder, str(folder), what) as child:
         assert child.stdout is not None and child.stderr is not None
         assert child.stdout.readline() == "ready\n"
@@ -42,14 +55,17 @@ def _interrupt(folder: Path, wait: float, what: str = "quick") -> str:
                 said, errors = child.communicate(timeout=60)
             except subprocess.TimeoutExpired:
                 child.kill()
-                return f"{wait:.3f} s in: still running a minute later"
+                return f"{wait:.3f} s in: still running a minute later", 60.0
     if again and not ("Exception ignored" in errors and "KeyboardInterrupt" in errors):
         # Python drops what is raised in a weak reference's callback, an interrupt too, and says so; nobody else may
-        return f"{wait:.3f} s in: the first interrupt was lost: {errors[-2000:]}"
+        return f"{wait:.3f} s in: the first interrupt was lost: {errors[-2000:]}", 15.0
     arrived = float(said.split()[1]) - sent if said.startswith("interrupted") else -1.0
-    if child.returncode or not said.endswith("whole\n") or arrived > PROMPT:
-        return f"{wait:.3f} s in: status {child.returncode}, arrived after {arrived:.2f} s: {said} {errors[-2000:]}"
-    return ""
+    if child.returncode or not said.endswith("whole\n"):
+        return (
+            f"{wait:.3f} s in: status {child.returncode}, arrived after {arrived:.2f} s: {said} {errors[-2000:]}",
+            arrived,
+        )
+    return "", arrived
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -161,7 +161,7 @@ def test_losses_that_differ_are_told(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_a_command_says_that_it_is_at_work() -> None:
     """Before PyTorch is imported, which takes seconds, and again and again in what takes longer."""
-    code = "import examples.decoder as d, sys, time\nd.EVERY = 0.02\nwith d.at_work('long'): time.sleep(0.2)\n"
+    code = "import examples.decoder as d, sys, time\nd.EVERY = 0.02\nwith d.at_work('long'): time.sleep(0.5)\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     lines = done.stderr.splitlines()
     assert lines[0].endswith(" s  long") and lines[1].endswith(" s  still: long") and len(lines) > 3

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.runtime import timing
 from kernel_dsl.runtime.measure.bench import BenchResult, BenchRow
 from kernel_dsl.runtime.timing import Timing
 
@@ -25,23 +26,29 @@ def _result(**more: Any) -> BenchResult:
     return BenchResult(rows, "GPU time", ("H, 1980 MHz", "H, 1755 MHz"), 3, **more)
 
 
-def test_functions_take_turns() -> None:
+def test_functions_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
+    now = 0.0
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now))
 
     def slow(x: Any) -> Any:
+        nonlocal now
         calls.append("slow")
-        time.sleep(0.004)
+        now += 0.004
         return x
 
     def quick(x: Any) -> Any:
+        nonlocal now
         calls.append("quick")
-        time.sleep(0.001)
+        now += 0.001
         return x
 
     result = kd.bench(slow, 7, peers={"q": quick}, rounds=4, warmup=1, wall=True)
     assert calls == ["slow", "quick", "slow", "quick", *["slow", "quick"] * 4]
     assert result.clock == "wall time" and [r.name for r in result.rows] == ["slow", "q"]
-    assert len(result["slow"].samples) == 4 and result["slow"].median >= 0.004 > result["q"].median >= 0.001
+    assert len(result["slow"].samples) == 4 and (result["slow"].median, result["q"].median) == pytest.approx(
+        (0.004, 0.001)
+    )
     assert result.rows[0].ratio == 1 and result.rows[1].ratio == result["q"].median / result["slow"].median
     assert "no GPU" in str(result) and result.floors == {}
 
