@@ -10,7 +10,8 @@ import ctypes
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -24,7 +25,7 @@ from .call_inputs import scalar_input, struct_of
 from .definition import ArrayInput, Definition, Input, output_structs
 from .diagnostics import Error
 from .dtypes import as_dtype
-from .errors import BadCallArgument, RefAsValue
+from .errors import BadCallArgument
 from .ir import KernelIR
 from .kernel import Kernel
 from .kernel_arguments import by_position
@@ -41,8 +42,8 @@ from .vmapped import blocks_wait, with_axis
 
 _PLAIN = {"float": float, "int": int, "bool": bool}
 _NUMBER = (
-    "A Python number that JAX traces is an array of rank 0 in the body: load it, `ref[...]`; "
-    "or make it static, `jax.jit(..., static_argnames=...)`."
+    "{name!r} is a number that JAX traces, so it is an array of rank 0: load it in the body, `{name}[...]`; "
+    "or make it static, as an argument of jax.jit by `jax.jit(..., static_argnames={name!r})`."
 )
 # the function of the library whose kernels are called, within its forward and backward passes
 inside_rule: ContextVar[str] = ContextVar("kernel_dsl_rule", default="")
@@ -272,8 +273,23 @@ def _check_scalars(kernel: Kernel, args: tuple[Any, ...]) -> None:
             raise BadCallArgument(kernel=kernel.name, what=what, hint=hint)
 
 
+@contextmanager
+def _numbers_told(spec: Spec, avals: Sequence[Any]) -> Iterator[None]:
+    """Add to an error about a Ref or a struct a note on each number among the arguments that JAX traces."""
+    try:
+        yield
+    except Exception as error:
+        if "Ref" in str(error) or "ShapeDtypeStruct" in str(error):
+            names = dict(enumerate(inspect.signature(spec.definition.body).parameters))
+            for aval, top in zip(avals, _tops(spec), strict=True):
+                if top in names and not aval.shape and isinstance(spec.structure[top], int):
+                    error.add_note(_NUMBER.format(name=names[top]))
+        raise
+
+
 def _bind(spec: Spec, arrays: Sequence[Any]) -> Any:
-    _, tree = spec.outputs(arrays)
+    with _numbers_told(spec, arrays):
+        _, tree = spec.outputs(arrays)
     return unflatten(tree, _primitive().bind(*same_axes(arrays), spec=spec))
 
 
@@ -364,12 +380,8 @@ def _lowered(function: Callable[..., Any]) -> Any:
             what = "jax.export can't save it: its code exists only in this process"
             hint = "export the kernel itself: `kernel.lower(...).export(name, c=True)`"
             raise _refusal(spec, what, hint)
-        try:
+        with _numbers_told(spec, ctx.avals_in):
             _traced(spec, tuple((tuple(a.shape), as_dtype(a.dtype)) for a in ctx.avals_in))
-        except RefAsValue as error:
-            if any(a.weak_type and not a.shape for a in ctx.avals_in):
-                error.add_note(_NUMBER)
-            raise
         return rule(ctx, *operands, spec=spec)
 
     return lower

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from numbers import Number
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from .boundary import public
 from .errors import RefAsValue
@@ -47,12 +48,29 @@ def _refuse(ref: object, sign: str) -> NoReturn:
     raise RefAsValue(op=sign, ref=repr(ref))
 
 
+def _no_number(ref: object, other: object, sign: str) -> bool:
+    """False where `other` can't equal the elements of a Ref. Raises `RefAsValue` where it can."""
+    if not isinstance(other, NoArithmetic) and (isinstance(other, Number) or hasattr(other, "__array__")):
+        _refuse(ref, sign)
+    return False
+
+
 @public
 @without(*SIGNS, refuse=_refuse)
 class NoArithmetic:
-    """Arithmetic and NumPy's functions raise `RefAsValue`; comparison with == and != stays Python's identity."""
+    """Arithmetic and NumPy's functions raise `RefAsValue`, and so do == and != with a number or an array.
+
+    Among themselves, and beside None and strings, == and != stay Python's identity.
+    """
 
     __slots__ = ()
+    __hash__: ClassVar[Callable[[object], int]] = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or _no_number(self, other, "==")
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other and not _no_number(self, other, "!=")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: object, **options: object) -> NoReturn:
         raise RefAsValue(op=f"np.{ufunc.__name__}", ref=repr(self))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import gcd, prod
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -175,7 +175,6 @@ class Ref(NoArithmetic, RefMethods):
     """
 
     __slots__ = ("_dims", "_ends", "_ranges", "_root", "_starts")
-    __hash__: ClassVar[Callable[[object], int]] = object.__hash__
 
     def __init__(
         self,

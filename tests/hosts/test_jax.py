@@ -12,7 +12,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl import hosting
-from kernel_dsl.errors import BadCallArgument, RefAsValue, StoreShape
+from kernel_dsl.errors import BadCallArgument, BadIndex, RefAsValue, ShapeMismatch, StoreShape
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 from tests.errors import harness
 
@@ -272,16 +272,39 @@ def test_a_traced_scalar() -> None:
 
 
 def test_a_number_that_jax_traces_is_an_array() -> None:
-    @kd.kernel(out_type=lambda x, s: Spec(x.shape, x.dtype))
-    def times(x_ref: Any, s: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...] * s
+    """However the body, `out_type` or `grid` uses it: silence, or False from a comparison, would be a wrong result."""
 
-    with pytest.raises(RefAsValue) as error:
-        jax.jit(times)(X, 2.0)
-    assert any("static_argnames" in note for note in error.value.__notes__)
-    with pytest.raises(RefAsValue) as error:
-        jax.jit(times)(X, np.float32(2))
-    assert not any("static_argnames" in note for note in error.value.__notes__)
+    def taken(use: Any, **how: Any) -> Any:
+        def body(x: Any, s: Any, o: Any) -> None:
+            o[...] = use(x, s)
+
+        return kd.kernel(body, **{"out_type": lambda x, s: Spec(x.shape, x.dtype)} | how)
+
+    def notes(error: BaseException) -> list[str]:
+        return [note.partition(",")[0] for note in getattr(error, "__notes__", []) if "static_argnames=" in note]
+
+    uses = (
+        taken(lambda x, s: x[...] * s),
+        taken(lambda x, s: x[...] if s == 2 else -x[...]),
+        taken(lambda x, s: x[...] if s in (1, 2) else -x[...]),
+        taken(lambda x, s: x[...] if s else -x[...]),
+        taken(lambda x, s: sum(x[i] for i in range(s))),
+        taken(lambda x, s: x[s]),
+        taken(lambda x, s: kd.fori_loop(0, s, lambda i, c: c, x[...])),
+        taken(lambda x, s: x[...], grid=lambda x, s: (s,)),
+        taken(lambda x, s: x[...], out_type=lambda x, s: Spec((x.shape[0] * s,), x.dtype)),
+    )
+    for use in uses:
+        for number in (2, np.int32(2)):
+            with pytest.raises((TypeError, BadIndex)) as error:
+                jax.jit(use)(X, number)
+            assert notes(error.value) == ["'s' is a number that JAX traces"]
+    with pytest.raises(RefAsValue) as other:
+        jax.jit(taken(lambda x, s: x * s[...]))(X, 2)
+    assert notes(other.value) == ["'s' is a number that JAX traces"], "x is none"
+    with pytest.raises(ShapeMismatch) as unrelated:
+        jax.jit(taken(lambda x, s: x[...] + x[:5]))(X, 2)
+    assert notes(unrelated.value) == []
 
 
 def test_arrays_that_are_no_argument_are_told_at_the_users_line() -> None:
