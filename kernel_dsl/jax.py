@@ -31,14 +31,12 @@ from .kernel import Kernel
 from .kernel_arguments import by_position
 from .lazy import once
 from .memory import ShapeDtypeStruct
-from .mesh_kernel import MeshKernel
 from .packed import refuse_packed
 from .residuals import StaticNumber, by_leaf, hidden, plain, shown_again
 from .source import of_function
 from .target import DEFAULT
 from .torch_ops import no_forward_mode
 from .tree import flatten, unflatten
-from .vmapped import blocks_wait, with_axis
 
 _PLAIN = {"float": float, "int": int, "bool": bool}
 _NUMBER = (
@@ -233,6 +231,8 @@ def call(kernel: Kernel, *, vmap: str | None = None) -> JaxCall:
     """
     if not isinstance(kernel, Kernel):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadCallArgument(kernel="jax.call", what=f"a {type(kernel).__name__}", hint="pass a `@kd.kernel`")
+    from .mesh_kernel import MeshKernel
+
     if isinstance(kernel, MeshKernel):
         what, hint = f"a kernel on {kernel.mesh}", "call it outside of JAX's transformations, with lists of arrays"
         raise BadCallArgument(kernel=kernel.name, what=what, hint=hint)
@@ -474,6 +474,8 @@ def _batched(arrays: Sequence[Any], dims: Sequence[Any], *, spec: Spec) -> Any:
         for x, d, flag in zip(arrays, dims, flags, strict=True)
     ]
     if spec.vmap != "loop":
+        from .vmapped import with_axis  # operations, imported for the first trace
+
         wider = replace(spec, kernel=with_axis(spec.kernel, mapped))
         avals = tuple((tuple(x.shape), as_dtype(x.dtype)) for x in moved)
         if spec.vmap == "grid" or _allows(wider, avals):
@@ -504,6 +506,8 @@ def _mapped(spec: Spec, flags: Sequence[bool]) -> tuple[bool, ...]:
 
 def _allows(wider: Spec, avals: tuple[tuple[tuple[int, ...], Any], ...]) -> bool:
     """Whether a kernel can have another axis: its blocks do not wait for one another, and it can be traced so."""
+    from .vmapped import blocks_wait
+
     try:
         return not blocks_wait(_traced(wider, avals))
     except Error:

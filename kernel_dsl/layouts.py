@@ -11,6 +11,7 @@ from typing import Any
 
 from .arguments import an_int, static_ints
 from .boundary import public
+from .dtypes import DType
 from .errors import BadArgument, BadArgumentType
 from .errors_hopper import WgmmaShape
 from .layout import LANE_BITS, MAKERS, SHOWN, WARP_BITS, Bit, Layout, LayoutRule, blocked
@@ -235,3 +236,15 @@ def _picture(layout: Layout, shape: tuple[int, ...]) -> str:
 
 
 SHOWN.update(layout=name_of, rule=rule_name, picture=_picture)
+
+
+def meta_step(dtype: DType) -> int:
+    """Elements of K, of which half are stored, that one register of metadata describes in each lane."""
+    return 64 if dtype.itemsize < 4 else 32
+
+
+def meta_layout(shape: tuple[int, ...]) -> Layout:
+    """The layout of metadata: lane l holds number l of each 128 neighbours."""
+    steps, words = shape
+    regs = ((0, steps, 1), (1, words // 128, 128))
+    return Layout(2, regs, tuple((1, 1 << i) for i in range(5)), ((1, 32), (1, 64)))

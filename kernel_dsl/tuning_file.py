@@ -12,7 +12,6 @@ import logging
 import math
 import os
 import re
-import secrets
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass
@@ -231,7 +230,7 @@ def merge_into(path: Path, results: Results, lenient: bool) -> Results:
         with suppress(FileNotFoundError):
             there = _read(path, lenient)
         whole = merged(there, results)
-        part = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
+        part = path.with_name(f"{path.name}.{os.urandom(8).hex()}.part")
         try:
             with open(part, "x", encoding="utf-8") as file:
                 file.write(text_of(whole))

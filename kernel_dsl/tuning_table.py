@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Generic, TypeVar
 
 from .boundary import public
@@ -76,6 +75,8 @@ class Tuning(Generic[C]):
         return "\n".join([self._title(), *lines])
 
     def _repr_html_(self) -> str:
+        from html import escape
+
         head = "".join(f"<th>{escape(word)}</th>" for word in _HEAD)
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self._cells())
         return f"<table><caption>{escape(self._title())}</caption><tr>{head}</tr>{body}</table>"

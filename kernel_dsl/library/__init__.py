@@ -1,38 +1,37 @@
-"""Finished kernels as plain functions. The first use of `kd.library` imports them."""
+"""Finished kernels as plain functions. The first use of a function imports its module."""
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
 from kernel_dsl.unseen import seen, tell_torch
 
-from .all_to_all import all_to_all
-from .attention import attention
-from .attention_backward import attention_backward
-from .attention_backward_order import AttentionBackwardConfig
-from .attention_kernel import AttentionConfig
-from .collectives import all_gather, all_reduce, reduce_scatter
-from .conv import conv2d, conv2d_dgrad, conv2d_wgrad
-from .cross_entropy import (
-    combine_backward,
-    linear_cross_entropy,
-    linear_cross_entropy_backward,
-    linear_cross_entropy_combine,
-    partials_backward,
-)
-from .decode import decode_attention
-from .decode_mla import mla_decode
-from .differentiable import FUNCTIONS
-from .experts import expert_combine, expert_dispatch
-from .grouped import grouped_matmul
-from .grouped_wgrad import grouped_matmul_wgrad
-from .int4 import PackedInt4, pack_int4
-from .matmul import matmul
-from .mxfp4 import PackedMxfp4, pack_mxfp4
-from .persistent_matmul import MatmulConfig
-from .ring_attention import ring_attention
-from .ring_attention_backward import ring_attention_backward
-from .sparse import SparseMatrix, sparse_compress, sparse_decompress
-from .sparse_matmul import sparse_matmul
-from .tensor_parallel import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
+if TYPE_CHECKING:
+    from .all_to_all import all_to_all
+    from .attention import attention
+    from .attention_backward import attention_backward
+    from .attention_backward_order import AttentionBackwardConfig
+    from .attention_kernel import AttentionConfig
+    from .collectives import all_gather, all_reduce, reduce_scatter
+    from .conv import conv2d, conv2d_dgrad, conv2d_wgrad
+    from .cross_entropy import linear_cross_entropy, linear_cross_entropy_backward, linear_cross_entropy_combine
+    from .decode import decode_attention
+    from .decode_mla import mla_decode
+    from .experts import expert_combine, expert_dispatch
+    from .grouped import grouped_matmul
+    from .grouped_wgrad import grouped_matmul_wgrad
+    from .int4 import PackedInt4, pack_int4
+    from .matmul import matmul
+    from .mxfp4 import PackedMxfp4, pack_mxfp4
+    from .persistent_matmul import MatmulConfig
+    from .ring_attention import ring_attention
+    from .ring_attention_backward import ring_attention_backward
+    from .sparse import SparseMatrix, sparse_compress, sparse_decompress
+    from .sparse_matmul import sparse_matmul
+    from .tensor_parallel import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
 
 __all__ = [
     "AttentionBackwardConfig",
@@ -72,23 +71,60 @@ __all__ = [
     "sparse_matmul",
 ]
 
-seen(attention, conv2d, grouped_matmul, linear_cross_entropy, linear_cross_entropy_combine, matmul)
-tell_torch()
-FUNCTIONS.update(
-    attention=attention,
-    attention_backward=attention_backward,
-    conv2d=conv2d,
-    conv2d_dgrad=conv2d_dgrad,
-    conv2d_wgrad=conv2d_wgrad,
-    gated_with_sums=matmul.with_sums,
-    grouped_matmul=grouped_matmul,
-    grouped_matmul_wgrad=grouped_matmul_wgrad,
-    linear_cross_entropy=linear_cross_entropy,
-    linear_cross_entropy_backward=linear_cross_entropy_backward,
-    linear_cross_entropy_combine=linear_cross_entropy_combine,
-    linear_cross_entropy_combine_backward=combine_backward,
-    linear_cross_entropy_partials_backward=partials_backward,
-    matmul=matmul,
-    ring_attention=ring_attention,
-    ring_attention_backward=ring_attention_backward,
-)
+# the modules of the names that another module than one of their own name defines
+_PLACES = {
+    "AttentionBackwardConfig": "attention_backward_order",
+    "AttentionConfig": "attention_kernel",
+    "MatmulConfig": "persistent_matmul",
+    "PackedInt4": "int4",
+    "PackedMxfp4": "mxfp4",
+    "SparseMatrix": "sparse",
+    **dict.fromkeys(("all_gather", "all_reduce", "reduce_scatter"), "collectives"),
+    **dict.fromkeys(("conv2d", "conv2d_dgrad", "conv2d_wgrad"), "conv"),
+    "decode_attention": "decode",
+    **dict.fromkeys(("expert_combine", "expert_dispatch"), "experts"),
+    "grouped_matmul": "grouped",
+    "grouped_matmul_wgrad": "grouped_wgrad",
+    "linear_cross_entropy": "cross_entropy",
+    "linear_cross_entropy_backward": "cross_entropy",
+    "linear_cross_entropy_combine": "cross_entropy",
+    **dict.fromkeys(("all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"), "tensor_parallel"),
+    "mla_decode": "decode_mla",
+    "pack_int4": "int4",
+    "pack_mxfp4": "mxfp4",
+    **dict.fromkeys(("sparse_compress", "sparse_decompress"), "sparse"),
+}
+_PUBLIC = frozenset((*__all__, *_PLACES))
+# the functions into which torch.compile looks
+_SEEN = ("attention", "conv2d", "grouped_matmul", "linear_cross_entropy", "linear_cross_entropy_combine", "matmul")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+    return _enter(name, getattr(import_module(f"{__name__}.{_PLACES.get(name, name)}"), name))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})
+
+
+def _enter(name: str, found: Any) -> Any:
+    if name in _SEEN:
+        seen(found)
+    tell_torch()
+    globals()[name] = found
+    return found
+
+
+class _Library(ModuleType):
+    """Keeps `library.matmul` the function: Python enters the module of this name in its place when it is imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _PUBLIC and isinstance(value, ModuleType):
+            _enter(name, getattr(value, name))
+        else:
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Library

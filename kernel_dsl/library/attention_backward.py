@@ -35,7 +35,6 @@ from .attention_backward_plans import GeneralGradients, ScoredGradients
 from .attention_backward_scored import scored_backward_config
 from .attention_backward_scored_sizes import keeps_bias, keys_of
 from .attention_kernel import ROWS, AttentionProblem
-from .attention_linear import is_linear
 from .attention_options import CHECKED, AttentionOptions, check_lengths, problem_of
 from .attention_problem import ScoredProblem
 from .latest import UNSEEN, Latest, Launch, launching, seen_launching
@@ -274,6 +273,8 @@ class AttentionBackward:
         if plain is not None and plain.dim in FAST and not why:
             main = self._fast(plain, deterministic, config, blocks, target is not None)
         elif not why:
+            from .attention_linear import is_linear  # operations, imported for the first trace
+
             linear = options.score_mod_grad is None and is_linear(problem, options.captured)
             chosen = config or scored_backward_config(problem, blocks, deterministic, linear, general is not None)
             chosen = replace(chosen, in_turn=chosen.in_turn or deterministic)

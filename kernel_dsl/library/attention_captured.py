@@ -26,6 +26,7 @@ from kernel_dsl.torch_functions import GraphFunction
 FOREIGN = frozenset({"numpy", "torch", "jax", "jaxlib", "cupy", "kernel_dsl", "ml_dtypes", *sys.stdlib_module_names})
 PLAIN = (bool, int, float, complex, str, bytes, np.generic, type, ModuleType, type(None))
 NAME = "captured"  # the start of operands' names; numbers follow
+SCORE_MOD = "score_mod(score, b, h, i, j)"  # how it is called
 
 _refs: ContextVar[Sequence[Any]] = ContextVar("kernel_dsl_captured")
 Build = Callable[[Sequence[Any]], Any]  # makes an object again, with other arrays

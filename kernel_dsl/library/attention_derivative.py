@@ -14,8 +14,8 @@ from ..ir import Op, Value, array_type
 from ..ops import arith, cast, compare, elementwise, numeric
 from ..ops import math as functions
 from ..trace import current
+from .attention_captured import SCORE_MOD
 
-SCORE_MOD = "score_mod(score, b, h, i, j)"  # how it is called
 SAID = ("attention_backward", "score_mod", SCORE_MOD, "pass its derivative as score_mod_grad")
 _BOTH = 2 / math.sqrt(math.pi)
 

@@ -17,8 +17,7 @@ from kernel_dsl.boundary import called
 from ..ir import Effect, Op, Value, array_type
 from ..ops import arith, cast, elementwise
 from ..trace import current
-from .attention_captured import function_of, reading
-from .attention_derivative import SCORE_MOD
+from .attention_captured import SCORE_MOD, function_of, reading
 from .attention_opened import most_of
 from .attention_problem import ScoredProblem
 from .attention_score import Score

@@ -12,8 +12,7 @@ import kernel_dsl as kd
 from kernel_dsl.boundary import called
 from kernel_dsl.errors import BadCallArgument
 
-from .attention_captured import NAME, Captured, function_of
-from .attention_derivative import SCORE_MOD, with_derivative
+from .attention_captured import NAME, SCORE_MOD, Captured, function_of
 
 HINTS = {
     "score_mod": "it gives a float for each score",
@@ -106,6 +105,8 @@ class Score:
 
         Derivatives are None if they are 1.
         """
+        from .attention_derivative import with_derivative  # operations, imported for the first trace
+
         after = slope = None
         x = x * scale
         if self.softcap is not None:

@@ -19,7 +19,6 @@ from .attention_blocks import BlockLists, block_arrays, blocks_kernel, depends_o
 from .attention_general import ROWS as GENERAL_ROWS
 from .attention_general import attention_general
 from .attention_kernel import ROWS, AttentionConfig
-from .attention_linear import is_linear
 from .attention_opened import scored_opened
 from .attention_options import AttentionOptions, check_lengths
 from .attention_pages import copied_first, loaded_together, page_arrays, pages_kernel, pages_opened, without_pages
@@ -98,6 +97,8 @@ class ScoredPlan:
             general = None if closed else scored_opened(alone, "general", promise)
             kernel = attention_general(general or p, promise)
             return ScoredPlan(p, p, kernel, GENERAL_ROWS, False, None, opened=general is not None)
+        from .attention_linear import is_linear  # operations, imported for the first trace
+
         inner = replace(p, dtype=kd.bfloat16, narrow=narrow) if p.dtype in FP8 else p
         given, linear = config, is_linear(p, captured)
         config = paged_config(inner, given) if given else scored_config(inner, linear)

@@ -9,18 +9,20 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_captured import function_of, reading
 from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK, AttentionConfig
-from .attention_linear import Linear, linear_of
 from .attention_opened import at_launch, declared
 from .attention_problem import ScoredProblem
 from .attention_scored_config import blocks_of, bounded, extras, listed, takes_together, tiles_of
 from .attention_scored_tiles import ScoredTile, ScoredTiles
+
+if TYPE_CHECKING:
+    from .attention_linear import Linear
 
 LEAST_SCALE = 1e-6  # a number divided by this is still far from float32's largest
 ROUNDING = 1.5 * 2**23 + 127  # a float plus this has the nearest int, plus 127, in its last bits
@@ -255,6 +257,8 @@ class _Forward(ScoredTiles):
 
     def linear(self, tile: ScoredTile, row: Any, column: Any) -> Linear | None:
         """The number that `score_mod` adds, if it is linear in the indices of queries and keys."""
+        from .attention_linear import linear_of  # operations, imported for the first trace
+
         p = self.p
         if p.score.score_mod is None:
             return None

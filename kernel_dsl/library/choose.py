@@ -9,7 +9,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from ..ops.matrix import meta_step
+from ..layouts import meta_step
 from ..refs import strides_of
 from .blocks import steps_of
 from .combine import in_flight, partial_problem

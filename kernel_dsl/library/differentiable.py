@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from contextvars import Token
 from dataclasses import dataclass, fields
 from functools import partial
+from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,36 @@ from kernel_dsl.torch_ops import define, differentiate, in_parts, no_forward_mod
 
 from .attention_captured import Captured
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}  # functions of the library that rules call; __init__.py enters them
+
+class _Functions(dict[str, Callable[..., Any]]):
+    """Functions by name. The first use of one imports its module."""
+
+    def __missing__(self, name: str) -> Callable[..., Any]:
+        module, word = _PLACES[name]
+        found = self[name] = attrgetter(word)(import_module(f"{__package__}.{module}"))
+        return found
+
+
+# functions of the library that rules call
+FUNCTIONS = _Functions()
+_PLACES = {
+    "attention": ("attention", "attention"),
+    "attention_backward": ("attention_backward", "attention_backward"),
+    "conv2d": ("conv", "conv2d"),
+    "conv2d_dgrad": ("conv", "conv2d_dgrad"),
+    "conv2d_wgrad": ("conv", "conv2d_wgrad"),
+    "gated_with_sums": ("matmul", "matmul.with_sums"),
+    "grouped_matmul": ("grouped", "grouped_matmul"),
+    "grouped_matmul_wgrad": ("grouped_wgrad", "grouped_matmul_wgrad"),
+    "linear_cross_entropy": ("cross_entropy", "linear_cross_entropy"),
+    "linear_cross_entropy_backward": ("cross_entropy", "linear_cross_entropy_backward"),
+    "linear_cross_entropy_combine": ("cross_entropy", "linear_cross_entropy_combine"),
+    "linear_cross_entropy_combine_backward": ("cross_entropy", "combine_backward"),
+    "linear_cross_entropy_partials_backward": ("cross_entropy", "partials_backward"),
+    "matmul": ("matmul", "matmul"),
+    "ring_attention": ("ring_attention", "ring_attention"),
+    "ring_attention_backward": ("ring_attention_backward", "ring_attention_backward"),
+}
 
 
 class _Plain:

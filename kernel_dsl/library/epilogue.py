@@ -321,11 +321,18 @@ _KINDS: dict[str, Function] = {
     "dropout": _drop,
     "absmax": _peak,
 }
+
+
+def _sigmoid(x: Any) -> Any:
+    """As `kd.logistic`. Its name here would import all operations with this module, not for the first trace."""
+    return kd.logistic(x)
+
+
 _GATES: dict[str, Function] = {
     "swiglu": lambda x: x * kd.logistic(x),
     "geglu": lambda x: 0.5 * x * (1.0 + kd.erf(x * 0.5**0.5)),
     "reglu": lambda x: kd.maximum(x, 0.0),
-    "glu": kd.logistic,
+    "glu": _sigmoid,
 }
 
 

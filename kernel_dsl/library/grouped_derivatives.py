@@ -17,7 +17,6 @@ from kernel_dsl.dtypes import DType, as_dtype
 
 from ..kernel import identified
 from .arguments import halves
-from .attention_derivative import with_derivative
 from .differentiable import FUNCTIONS, Derivative, check_plain, keyed
 from .epilogue import gate_function
 from .grouped_arguments import NAME, out_dtype_of_groups, places_of
@@ -62,6 +61,8 @@ class Slopes:
 
     def by(self, number: int, sums: Sequence[Any]) -> tuple[Any, Any]:
         """(`end(*sums)`, its derivative by one of the sums)."""
+        from .attention_derivative import with_derivative  # operations, imported for the first trace
+
         others = tuple(x for i, x in enumerate(sums) if i != number)
 
         def function(x: Any, *rest: Any) -> Any:

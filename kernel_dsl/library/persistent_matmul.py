@@ -18,7 +18,7 @@ import kernel_dsl as kd
 from ..diagnostics import shown
 from ..errors import BadCallArgument, BadCallValue
 from ..kernel import identified
-from ..ops.matrix import meta_layout, meta_step
+from ..layouts import meta_layout, meta_step
 from .any_rows import at_launch, declared, open_sizes
 from .blocks import own, start_of, steps_of, tile_of
 from .epilogue import Exponentials, Function, Tile, drawn, finish, joined, outputs, store_sums

@@ -18,7 +18,6 @@ from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 
 from .arguments import MatmulOptions, halves, out_dtype_of
-from .attention_derivative import with_derivative
 from .conv_problem import ConvProblem
 from .differentiable import FUNCTIONS, Derivative, check_plain, keyed
 from .gate_gradients import INSTEAD, gate_gradients
@@ -104,7 +103,13 @@ def slope(activation: Callable[[Any], Any] | None) -> Callable[..., Any]:
     if activation is None:
         return lambda x, gradient: gradient
     said = ("matmul", "activation", "activation(x)", INSTEAD)
-    return lambda x, gradient: gradient * with_derivative(activation, x, (), said)[1]
+
+    def end(x: Any, gradient: Any) -> Any:
+        from .attention_derivative import with_derivative  # operations, imported for the first trace
+
+        return gradient * with_derivative(activation, x, (), said)[1]
+
+    return end
 
 
 @cache
@@ -115,6 +120,8 @@ def epilogue_slope(
     said = ("matmul", "epilogue", "epilogue(x, *operands)", INSTEAD)
 
     def end(x: Any, *rest: Any) -> Any:
+        from .attention_derivative import with_derivative  # operations, imported for the first trace
+
         *operands, gradient = rest
         values = [x, *operands]
 

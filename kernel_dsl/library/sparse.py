@@ -19,7 +19,7 @@ from kernel_dsl.dtypes import FP8, DType, as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 
 from ..kernel import identified
-from ..ops.matrix import meta_step
+from ..layouts import meta_step
 from .first_sizes import FirstSizes, declared_outputs, dim_of, is_open
 from .operands import array_address, element_strides, signature, why_not_tma
 

@@ -13,7 +13,7 @@ from ..errors import BadArgument, BadArgumentType
 from ..errors_hopper import TransformConflict, UnreadAccumulator, WgmmaShape, WgmmaType
 from ..ir import ArrayType, Effect, MemorySpace, Op, Value, attr, operand, operands
 from ..layout import Layout
-from ..layouts import WGMMA, WGMMA_8BIT, WGMMA_TF32, LayoutRule, resolve_rule
+from ..layouts import WGMMA, WGMMA_8BIT, WGMMA_TF32, LayoutRule, meta_layout, meta_step, resolve_rule
 from ..refs import Ref, View
 from ..storage import transformed
 from ..target import Feature
@@ -216,18 +216,6 @@ def _check_types(a: DType, b: DType, acc: DType, op: str) -> None:
 def k_step(dtype: DType) -> int:
     """Elements of K that one instruction takes: 32 bytes."""
     return 32 // dtype.itemsize
-
-
-def meta_step(dtype: DType) -> int:
-    """Elements of K, of which half are stored, that one register of metadata describes in each lane."""
-    return 64 if dtype.itemsize < 4 else 32
-
-
-def meta_layout(shape: tuple[int, ...]) -> Layout:
-    """The layout of metadata: lane l holds number l of each 128 neighbours."""
-    steps, words = shape
-    regs = ((0, steps, 1), (1, words // 128, 128))
-    return Layout(2, regs, tuple((1, 1 << i) for i in range(5)), ((1, 32), (1, 64)))
 
 
 def wgmma(acc: Any, a: Any, b: Any, *, accumulate: bool = True, sparse_meta: Any = None) -> None:

@@ -17,13 +17,15 @@ from kernel_dsl.runtime.devices import memory
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 
 
-def test_importing_runtime_imports_no_framework_and_no_driver() -> None:
+def test_importing_runtime_and_library_imports_no_framework_no_driver_and_no_compiler() -> None:
     code = (
-        "import sys; from kernel_dsl import runtime; names = ('cuda', 'torch', 'jax', 'cupy', 'llvmlite'); "
-        "print([n for n in names if n in sys.modules])"
+        "import sys; from kernel_dsl import library, runtime; print([n for n in sys.modules if '.library.' in n]); "
+        "library.matmul, library.attention, library.grouped_matmul; import kernel_dsl.library.sparse_matmul; "
+        "names = ('cuda', 'torch', 'jax', 'cupy', 'llvmlite', 'kernel_dsl.lowering', 'kernel_dsl.ops'); "
+        "print([n for n in names if n in sys.modules], callable(library.sparse_matmul))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
+    assert run.stdout.splitlines() == ["[]", "[] True"]
 
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
