@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 from ..errors import DeviceError, LoadError
-from . import zstd
 from .elf import ptx_in_debug_section
 
 _MAGIC = b"\x50\xed\x55\xba"
@@ -128,12 +128,17 @@ def _unpack(body: bytes, flags: int, size: int) -> bytes:
 
 
 def _zstd(body: bytes) -> bytes:
-    """Unpack zstd, by Python's library where it is there. Raises ValueError for damaged data."""
+    """Unpack zstd. Raises ValueError for damaged data, DeviceError where nothing can unpack it."""
     library: Any
-    try:
-        library = import_module("compression.zstd")  # Python 3.14
-    except ImportError:
-        return zstd.unpack(body)
+    for name in ("compression.zstd", "backports.zstd"):  # of Python 3.14, and the same for older ones
+        with suppress(ImportError):
+            library = import_module(name)
+            break
+    else:
+        raise DeviceError(
+            "the PTX in this fat binary is compressed with zstd, which Python unpacks from 3.14 on. "
+            'pip install "kernel-dsl[zstd]", or build it with nvcc --no-compress'
+        )
     try:
         return library.decompress(body)
     except library.ZstdError as error:

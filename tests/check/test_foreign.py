@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import struct
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.runtime.build import zstd
 from kernel_dsl.runtime.interpreter import encode_tensor_map
 
 from .images import FILL, HEAD, image
@@ -127,18 +124,6 @@ def test_a_binary_of_several_sources_and_architectures() -> None:
         assert report.verdict == "none" and out.tolist() == [7] * 4
     with pytest.raises(kd.Error, match="no entry 'nothing'"):
         kd.check(library, 7, np.zeros(4, np.int32), entry="nothing", grid=1, block=4)
-
-
-@pytest.mark.skipif(sys.version_info < (3, 14), reason="Python's own zstd is there from 3.14 on")
-@pytest.mark.parametrize("level", [-5, 1, 3, 9, 19])
-def test_our_zstd_beside_pythons(level: int) -> None:
-    library = importlib.import_module("compression.zstd")
-    rng = np.random.default_rng(level + 5)
-    texts = [path.read_bytes() for path in (CUDA, Path(__file__))]
-    for spread in (1, 3, 40):
-        texts += [rng.exponential(spread, n).astype(np.uint8).tobytes() for n in (0, 1, 5, 100, 5000, 200_000)]
-    for text in texts:
-        assert zstd.unpack(library.compress(text, level)) == text
 
 
 TARGETS = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from kernel_dsl.runtime.arrays.array_view import CPU, view
-from kernel_dsl.runtime.build import zstd
+from kernel_dsl.runtime.build import fatbin
 from kernel_dsl.runtime.custom import nvrtc
 from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
 from kernel_dsl.runtime.devices import memory
@@ -212,14 +213,19 @@ def test_fat_binary(x, interpret, form):
 
 
 def test_damaged_zstd(x):
-    """Each byte of the packed text in turn is another: the text, or an error of ours."""
+    """Each 16th byte of the packed text in turn is another: the text, or an error of ours."""
     packed = (PTX / "scale.zstd.fatbin").read_bytes()
-    start = packed.index(b"\x28\xb5\x2f\xfd")
-    assert b".entry scale" in zstd.unpack(packed[start:])
-    for at in range(start, len(packed)):
-        data = packed[start:at] + bytes([packed[at] ^ 0x55]) + packed[at + 1 :]
-        with contextlib.suppress(ValueError, IndexError):
-            zstd.unpack(data)
+    for at in range(packed.index(b"\x28\xb5\x2f\xfd"), len(packed), 16):
+        data = packed[:at] + bytes([packed[at] ^ 0x55]) + packed[at + 1 :]
+        with contextlib.suppress(LoadError):
+            fatbin.ptx_in_fatbin(data, "scale")
+
+
+def test_zstd_that_nothing_unpacks(x, monkeypatch):
+    monkeypatch.setitem(sys.modules, "compression.zstd", None)
+    monkeypatch.setitem(sys.modules, "backports.zstd", None)
+    with pytest.raises(DeviceError, match=r"pip install .*zstd"):
+        scale(x, True, compiled_source=(PTX / "scale.zstd.fatbin").read_bytes())
 
 
 def test_fat_binary_that_the_interpreter_cannot_run(x):

@@ -1,9 +1,9 @@
 """The order in which batches run under each schedule, and the number of batches of a GPU's first blocks.
 
-All warps of a batch that are at one instruction run together, so the blocks of one batch hardly run ahead of each other. For kernels
-on several GPUs, some seeds cut the blocks of each GPU into several batches, and some of these seeds let one batch run as far as it
-can before another one runs. So a batch may come to a semaphore long before or long after the others, as happens on GPUs. On one GPU,
-odd seeds do so for kernels whose blocks may wait for each other.
+All warps of a batch that are at one instruction run together, so the blocks of one batch hardly run ahead of each other. For
+kernels on several GPUs, some seeds cut the blocks of each GPU into several batches, and some of these seeds let one batch run as
+far as it can before another one runs. So a batch may come to a semaphore long before or after the others, as happens on GPUs.
+On one GPU, odd seeds do so for kernels whose blocks may wait for each other.
 
 `python -m tests.mesh.schedules` measures the mix, with programs that are wrong in some orders alone. In 60 programs with 16 seeds
 each, 42 % of the runs found the defect with ranks in half of the schedules or in three quarters, and 39 % without ranks. With
