@@ -39,7 +39,7 @@ def as_image(given: Any, entry: Any = None, target: Any = None) -> Image:
         try:
             given = path.read_bytes()
         except OSError as error:
-            raise ArgumentValueError(f"{file!r} can't be read: {error.strerror}") from None
+            raise ArgumentValueError(f"{shown(file)} can't be read: {error.strerror}") from None
     if isinstance(given, str):
         return Image(given, file)
     if not isinstance(given, (bytes, bytearray, memoryview)):

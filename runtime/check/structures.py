@@ -25,7 +25,7 @@ _HOW = "give arrays, None, NumPy scalars, bytes, Python ints (4 bytes), floats (
 
 
 @dataclass(frozen=True)
-class Field:
+class StructureField:
     """A part of a structure. `offset` is None where C's rules place it; `value` may be a `Structure` again."""
 
     name: str
@@ -37,7 +37,7 @@ class Field:
 class Structure:
     """A structure as its user gave it. `size` is None where its fields decide."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[StructureField, ...]
     size: int | None = None
 
     def mapped(self, f: Callable[[Any], Any]) -> Structure:
@@ -96,7 +96,7 @@ def _structure(value: Any, depth: int) -> Structure | None:
     else:
         return None
     names = [n if n[:1] in (".", "[") else f".{n}" for n in names]
-    return Structure(tuple(Field(n, _nested(v, depth)) for n, v in zip(names, values, strict=True)))
+    return Structure(tuple(StructureField(n, _nested(v, depth)) for n, v in zip(names, values, strict=True)))
 
 
 def _nested(value: Any, depth: int) -> Any:
@@ -106,29 +106,29 @@ def _nested(value: Any, depth: int) -> Any:
 
 def _of_record(value: np.void, depth: int) -> Structure:
     """A NumPy record. Fields of dtype `object` are pointers."""
-    fields: list[Field] = []
+    fields: list[StructureField] = []
     for name, (_, offset, *_) in (value.dtype.fields or {}).items():
         own: Any = value[name]
         if isinstance(own, np.void) and own.dtype.hasobject:
             own = _of_record(own, depth + 1)
         elif isinstance(own, (np.ndarray, np.generic)) and value.dtype[name].kind != "O":
             own = Structure(_elements(np.asarray(own))) if own.dtype.hasobject else own.tobytes()
-        fields.append(Field(f".{name}", own, offset))
+        fields.append(StructureField(f".{name}", own, offset))
     return Structure(tuple(fields), value.dtype.itemsize)
 
 
-def _elements(own: np.ndarray[Any, Any]) -> tuple[Field, ...]:
+def _elements(own: np.ndarray[Any, Any]) -> tuple[StructureField, ...]:
     """The elements of a field that is an array of pointers or records."""
     step = own.dtype.itemsize
     each = [own[i] for i in np.ndindex(own.shape)]
     values = [_of_record(x, 0) if isinstance(x, np.void) else x for x in each]
-    return tuple(Field(f"[{i}]", v, i * step) for i, v in enumerate(values))
+    return tuple(StructureField(f"[{i}]", v, i * step) for i, v in enumerate(values))
 
 
 def _of_ctypes(value: ctypes.Structure, depth: int) -> Structure:
     """A ctypes structure. Fields of `py_object` hold arrays."""
     raw = bytes(value)
-    fields: list[Field] = []
+    fields: list[StructureField] = []
     for base in reversed(type(value).__mro__):
         for name, kind, *bits in vars(base).get("_fields_", ()):
             place = getattr(type(value), name)
@@ -147,7 +147,7 @@ def _of_ctypes(value: ctypes.Structure, depth: int) -> Structure:
                 if not bits and _is_pointer(kind) and any(own):
                     what = f"the field {name!r} of {type(value).__name__} holds an address of this process"
                     raise ArgumentTypeError(f"{what}: declare it as ctypes.py_object, and give the array")
-            fields.append(Field(f".{name}", own, offset))
+            fields.append(StructureField(f".{name}", own, offset))
     return Structure(tuple(fields), len(raw))
 
 
@@ -158,13 +158,13 @@ def _holds_objects(kind: Any) -> bool:
 
 def _of_array(value: Any, depth: int) -> Structure:
     """An array of structures or of `py_object`."""
-    kind, fields = value._type_, list[Field]()
+    kind, fields = value._type_, list[StructureField]()
     for i, own in enumerate(value):
         if issubclass(kind, ctypes.Structure):
             own = _of_ctypes(own, depth + 1)
         elif issubclass(kind, ctypes.Array):
             own = _of_array(own, depth + 1) if _holds_objects(kind) else bytes(own)
-        fields.append(Field(f"[{i}]", own, i * ctypes.sizeof(kind)))
+        fields.append(StructureField(f"[{i}]", own, i * ctypes.sizeof(kind)))
     return Structure(tuple(fields), ctypes.sizeof(value))
 
 
@@ -177,7 +177,7 @@ def placed(structure: Structure, size: int, name: str) -> StructureArgument:
 
     Raises ArgumentTypeError for a field that is nothing to pass, ArgumentValueError for another size.
     """
-    made = _Layout()
+    made = _FieldPlaces()
     total, _ = _extent(structure, name)
     made.add(structure, 0, name)
     if total != size:
@@ -187,7 +187,7 @@ def placed(structure: Structure, size: int, name: str) -> StructureArgument:
     return StructureArgument(bytes(made.data).ljust(size, b"\0"), tuple(made.parts))
 
 
-class _Layout:
+class _FieldPlaces:
     """Fields at their places."""
 
     def __init__(self) -> None:
@@ -276,4 +276,4 @@ def _leaf_bytes(value: Any) -> bytes | None:
 
 def leaves(args: Sequence[Any]) -> list[Any]:
     """The arrays among arguments, with those in structures."""
-    return Structure(tuple(Field("", a) for a in args)).arrays()
+    return Structure(tuple(StructureField("", a) for a in args)).arrays()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.runtime.interpreter import PtxError
 
 from .images import ADD, FILL, HEAD, image
 
@@ -116,3 +118,51 @@ def test_requirements_of_the_entry() -> None:
     assert "allows blocks of at most 2" in str(refused(FILL.replace("out) {", "out) .maxntid 2 {")))
     text = FILL.replace("out) {", "out) .reqnctapercluster 2, 1, 1 {")
     assert "requires clusters of (2, 1, 1)" in str(refused(text, grid=4, cluster=4))
+
+
+HOSTILE = {
+    "parentheses": ("mov.u32 %r1, " + "(" * 3000 + "1" + ")" * 3000 + ";", "nested too deeply"),
+    "signs": ("mov.u32 %r1, " + "-" * 5000 + "1;", "nested too deeply"),
+    "digits": ("mov.u32 %r1, " + "9" * 100_000 + ";", "does not fit 64 bits"),
+    "an integer of 65 bits": ("mov.u64 %d1, 0x10000000000000000;", "does not fit 64 bits"),
+    "a long name": ("bra " + "x" * 1_000_000 + ";", "is not defined"),
+    "constants": (".const .b8 c[65537];", "a module has 65536"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_texts(name: str) -> None:
+    """Texts that no compiler makes: an error at a line of the PTX, which fits a screen."""
+    body, says = HOSTILE[name]
+    with pytest.raises(PtxError, match=says) as caught:
+        kd.check(image("", body), grid=1, block=32)
+    assert caught.value.line and len(str(caught.value)) < 2000
+
+
+def test_branches_that_cross() -> None:
+    """Each branch goes into another loop, and every loop holds most of the others."""
+    lines = [f"@%p1 bra L{i * 7919 % 600};\nL{i}:" for i in range(600)]
+    report = kd.check(image("", "setp.ne.u32 %p1,1,1;\n" + "\n".join(lines)), grid=1, block=32, schedules=("eager",))
+    assert report.verdict == "none"
+
+
+def test_a_name_that_fills_the_screen() -> None:
+    with pytest.raises(kd.Error) as caught:
+        kd.check("x" * 1_000_000, grid=1, block=32)
+    assert len(str(caught.value)) < 2000
+
+
+def test_entries_are_checked_in_time_that_grows_with_their_number() -> None:
+    """A module may have thousands of entries: each is compiled with what it may call, and not with the others."""
+    entries = [f".visible .entry k{i}() {{ .reg .b32 %r1; mov.u32 %r1, {i}; ret; }}\n" for i in range(4000)]
+
+    def seconds(number: int, first: int) -> float:
+        start = time.thread_time()
+        kd.check(
+            "".join([HEAD, *entries[first : first + number]]), entry=f"k{first}", grid=1, block=1, schedules=("eager",)
+        )
+        return time.thread_time() - start
+
+    seconds(10, 0)
+    few = min(seconds(300, first) for first in (0, 300, 600))
+    assert seconds(3000, 1000) < 40 * few

@@ -149,6 +149,9 @@ def _check_terminated(fn: Function) -> None:
             raise PtxError("bra takes one label", item.line, item.column)
 
 
+_NESTED = 48  # loops in loops, which no compiler makes
+
+
 def _loop_order(successors: list[list[int]]) -> list[int]:
     reachable = _reachable(successors)
     return _order(reachable, {n: list(successors[n]) for n in reachable}, 0)
@@ -165,17 +168,23 @@ def _reachable(successors: list[list[int]]) -> list[int]:
     return sorted(out)
 
 
-def _order(nodes: list[int], edges: dict[int, list[int]], entry: int) -> list[int]:
-    """Return the strongly connected components in topological order, with each loop ordered in the same way."""
+def _order(nodes: list[int], edges: dict[int, list[int]], entry: int, depth: int = 0) -> list[int]:
+    """Return the strongly connected components in topological order, with each loop ordered in the same way.
+
+    Loops that are nested deeper than _NESTED stay in the order of the text.
+    """
     order: list[int] = []
     for component in reversed(components(nodes, edges, entry)):
         if len(component) == 1:
             order.append(component[0])
             continue
+        if depth == _NESTED:
+            order.extend(sorted(component))
+            continue
         inside = set(component)
         header = entry if entry in inside else _header(inside, nodes, edges)
         inner = {n: [t for t in edges[n] if t in inside and t != header] for n in component}
-        order.extend(_order(sorted(component), inner, header))
+        order.extend(_order(sorted(component), inner, header, depth + 1))
     return order
 
 

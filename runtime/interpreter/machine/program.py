@@ -116,7 +116,7 @@ class Program:
             raise PtxError(f"there is no entry '{entry}'; the module's entries: {have}")
         self.module = module
         self.entry = fn
-        self.function_ids: dict[str, int] = {name: i + 1 for i, name in enumerate(module.functions)}
+        self.function_ids: dict[str, int] = module.function_ids
         self.shared_offsets: dict[str, int] = {}
         self.static_shared: int = 0
         self.dynamic_align: int = 16
@@ -132,7 +132,7 @@ class Program:
         self.left: dict[
             int, int
         ] = {}  # by the id of an instruction: the later instructions in its segment, whose steps count at once
-        code = [ins for f in module.functions.values() for ins in f.body if isinstance(ins, Instruction)]
+        code = [ins for f in (fn, *module.called) for ins in f.body if isinstance(ins, Instruction)]
         self.site_type: Any = np.uint16 if len(code) < 1 << 16 else np.int32  # the dtype of numbers of instructions
         # whether a fence, or an access to memory outside the block, reaches only its block or cluster
         self.narrow: bool = several or any(_is_narrow(ins.opcode) for ins in code)
@@ -181,7 +181,7 @@ class Program:
     def _layout_shared(self) -> None:
         at = SHARED_RESERVED
         dynamic: list[str] = []
-        functions = [self.entry, *(f for f in self.module.functions.values() if not f.entry)]
+        functions = [self.entry, *self.module.called]
         found = list(self.module.variables.values())
         for fn in functions:
             found += fn.variables.values()

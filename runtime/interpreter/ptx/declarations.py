@@ -85,7 +85,13 @@ class Cursor:
             return 32
         if token.kind != "int":
             raise self.error(f"expected an integer, found '{token.text}'", token)
-        return parse_int(token.text)
+        value = parse_int(token.text) if len(token.text) < _DIGITS else 1 << 64
+        if value >> 64:
+            raise self.error(f"the integer {token.text} does not fit 64 bits", token)
+        return value
+
+
+_DIGITS = 4000  # of a literal; Python reads no longer ones
 
 
 def parse_int(text: str) -> int:

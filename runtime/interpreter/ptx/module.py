@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from kernel_dsl.diagnostics import Error
 from kernel_dsl.source import UNKNOWN
+
+_LONG_WORD = re.compile(r"\S{200,}")  # a name or literal that would fill the screen
 
 
 class PtxError(Error, ValueError):
@@ -17,6 +21,7 @@ class PtxError(Error, ValueError):
 
     def __init__(self, message: str, line: int = 0, column: int = 0) -> None:
         where = f"line {line}, column {column}: " if line else ""
+        message = _LONG_WORD.sub(lambda found: f"{found[0][:60]}...", message)
         super().__init__(loc=UNKNOWN, message=message, where=where)
         self.line = line
         self.column = column
@@ -161,7 +166,7 @@ class Function:
     column: int = 0
 
 
-@dataclass(slots=True)
+@dataclass
 class Module:
     """A parsed PTX text."""
 
@@ -173,6 +178,16 @@ class Module:
     target_at: tuple[int, int] = (0, 0)  # line and column of the .target directive
     # The programs that `run` compiled, by entry; they live as long as the module.
     programs: dict[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
+
+    @cached_property
+    def called(self) -> tuple[Function, ...]:
+        """The functions that are no entries: what an entry may call."""
+        return tuple(f for f in self.functions.values() if not f.entry)
+
+    @cached_property
+    def function_ids(self) -> dict[str, int]:
+        """The numbers that stand for addresses of functions."""
+        return {name: i + 1 for i, name in enumerate(self.functions)}
 
     @property
     def entries(self) -> tuple[str, ...]:

@@ -15,7 +15,11 @@ _SPACES = {".global", ".const", ".shared", ".local", ".param"}
 
 def parse(text: str) -> Module:
     """Parse `text`; raises PtxError with line and column where an assembler would refuse it."""
-    return _ModuleParser(Cursor(tokenize(text))).run()
+    parser = _ModuleParser(Cursor(tokenize(text)))
+    try:
+        return parser.run()
+    except RecursionError:
+        raise parser.c.error("this is nested too deeply") from None
 
 
 # The last minor version of each major one (PTX ISA 13, 'Release Notes'); 9 is not the last.
