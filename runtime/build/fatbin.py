@@ -139,10 +139,14 @@ def _zstd(body: bytes) -> bytes:
             "the PTX in this fat binary is compressed with zstd, which Python unpacks from 3.14 on. "
             'pip install "kernel-dsl[zstd]", or build it with nvcc --no-compress'
         )
+    unpacker = library.ZstdDecompressor()
     try:
-        return library.decompress(body)
+        text: bytes = unpacker.decompress(body)  # one frame; zeros may fill the entry up
     except library.ZstdError as error:
         raise ValueError(str(error)) from None
+    if not unpacker.eof:
+        raise ValueError("the frame ends early")
+    return text
 
 
 def lz4_block(body: bytes, size: int) -> bytes:

@@ -215,7 +215,9 @@ def test_fat_binary(x, interpret, form):
 def test_damaged_zstd(x):
     """Each 16th byte of the packed text in turn is another: the text, or an error of ours."""
     packed = (PTX / "scale.zstd.fatbin").read_bytes()
-    for at in range(packed.index(b"\x28\xb5\x2f\xfd"), len(packed), 16):
+    start = packed.index(b"\x28\xb5\x2f\xfd")
+    assert b".entry scale" in fatbin.ptx_in_fatbin(packed, "scale")
+    for at in range(start, len(packed), 16):
         data = packed[:at] + bytes([packed[at] ^ 0x55]) + packed[at + 1 :]
         with contextlib.suppress(LoadError):
             fatbin.ptx_in_fatbin(data, "scale")
