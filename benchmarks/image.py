@@ -139,8 +139,8 @@ def main() -> int:
     """Print the table; 1 where the limit is missed."""
     state = driver.available()
     if not state:
-        print(f"a GPU is needed, and there is none: {state.reason}")
-        return 0
+        print(f"a GPU is needed: {state.reason}")
+        return 2
     from kernel_dsl.runtime.devices.devices import cuda_device
 
     print(cuda_device())

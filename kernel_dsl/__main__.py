@@ -18,6 +18,7 @@ from .command_words import CommandError, dtype_named
 from .diagnostics import Error
 from .memory import ShapeDtypeStruct
 from .options import environment
+from .version import __version__
 
 _STAGES = ("ir", "llvm", "ptx", "resources", "sass")
 _ARRAY = re.compile(r"^\s*(\w+)\s*\[([\d\s,]*)\]\s*$")
@@ -172,6 +173,7 @@ def _trials() -> Iterator[tuple[str, Callable[[], str]]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m kernel_dsl", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"kernel-dsl {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     exhibits = importlib.import_module("kernel_dsl.runtime.check.gallery")
     checker = importlib.import_module("kernel_dsl.runtime.check.command")

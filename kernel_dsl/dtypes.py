@@ -189,8 +189,8 @@ def _named(value: Any) -> DType | None:
         return next((own for python, own in _PYTHON if value is python), None) or _from_numpy(value)
     if issubclass(cls, np.dtype):
         return _from_numpy(value)
-    if cls.__module__ == "torch":  # torch.float32 prints as 'torch.float32'; no framework is imported to find out
-        return BY_NAME.get(str(value).removeprefix("torch."))
+    if cls.__module__ in ("torch", "mlx.core"):  # torch.float32 prints as 'torch.float32'; no framework is imported
+        return BY_NAME.get(str(value).rpartition(".")[2])
     # a framework's word for a dtype, such as `jnp.float32`
     return _from_numpy(value) if cls.__module__.partition(".")[0] in ("jax", "jaxlib", "cupy", "ml_dtypes") else None
 

@@ -68,7 +68,7 @@ def _jax() -> Any:
         callback = import_module("jax.experimental.buffer_callback").buffer_callback
     except ImportError as error:
         what = f"JAX can't be imported ({error})"
-        raise BadCallArgument(kernel="jax.call", what=what, hint="python -m pip install jax") from None
+        raise BadCallArgument(kernel="jax.call", what=what, hint="python -m pip install 'jax>=0.8.3'") from None
     modules["jax"].tree_util.register_pytree_node(StaticNumber, lambda x: ((), x), lambda x, _: x)
     return SimpleNamespace(**modules, Primitive=primitive, buffer_callback=callback)
 

@@ -117,11 +117,16 @@ def _run(options: Any) -> int:
 
 def main(given: list[str] | None = None) -> int:
     """Run a command; what it can't do is one line on standard error, and a result of 2."""
-    with at_work("PyTorch is imported"):
-        from kernel_dsl.errors import Error
+    try:
+        with at_work("PyTorch is imported"):
+            from kernel_dsl.errors import Error
 
-        from . import model
-
+            from . import model
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        print("decoder: it needs PyTorch, which is not installed: python -m pip install torch", file=sys.stderr)
+        return 2
     try:
         return _run(_options(given))
     except model.RefusedError as error:

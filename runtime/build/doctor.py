@@ -71,6 +71,8 @@ def _gpus() -> Iterator[DoctorFinding]:
     state = driver.available()
     if not state:
         advice = "kernels run in the interpreter, on the CPU. For a GPU: install NVIDIA's driver, 580 or newer"
+        if _version("cuda-bindings") is None:
+            advice = "kernels run in the interpreter, on the CPU. For a GPU: pip install cuda-python"
         yield DoctorFinding(ABSENT, "GPU", state.reason, advice)
         return
     from ..devices.devices import cuda_device

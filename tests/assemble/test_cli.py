@@ -192,3 +192,18 @@ def test_doctor_says_what_is_broken(
     assert "!!  ptxas" in text and "/nowhere/ptxas" in text
     assert "!!  disk cache" in text and "yours alone" in text
     assert "Traceback" not in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0 and capsys.readouterr().out == f"kernel-dsl {kd.__version__}\n"
+
+
+def test_the_doctor_without_cuda_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing first is told first, not a driver that may be there."""
+    monkeypatch.setattr(driver, "available", lambda: driver.Availability(0, "cuda-python is not installed"))
+    version = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "cuda-bindings" else version(name))
+    (found,) = (f for f in doctor.findings() if f.name == "GPU")
+    assert "pip install cuda-python" in found.advice and "driver" not in found.advice

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import struct
+import sys
 import zlib
 from pathlib import Path
 
@@ -64,3 +65,14 @@ def test_streamed_norms(centred: bool, rows: int, stages: int, blocks: int, part
     assert np.max(np.abs(got[0] - expected)) < 1e-5
     if centred:
         assert np.max(np.abs(got[1] - x.mean(-1, dtype=np.float64))) < 1e-6
+
+
+def test_the_decoder_without_pytorch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    decoder = importlib.import_module("examples.decoder")
+    command = importlib.import_module("examples.decoder.__main__")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "examples.decoder.model", raising=False)
+    monkeypatch.delattr(decoder, "model", raising=False)
+    assert command.main(["train"]) == 2
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last == "decoder: it needs PyTorch, which is not installed: python -m pip install torch"

@@ -100,7 +100,7 @@ def python_calls(work: Callable[[], Any]) -> list[str]:
     names: list[str] = []
 
     def note(frame: Any, event: str, _: Any) -> None:
-        if event == "call" and not frame.f_globals["__name__"].startswith("cuda."):
+        if event == "call" and frame.f_globals["__name__"].partition(".")[0] not in ("cuda", "enum"):
             names.append(frame.f_code.co_name)
 
     LIB.fake_callback(None)  # kernels here are Python functions, too
