@@ -330,10 +330,9 @@ def _shapes(*avals: Any, spec: Spec) -> list[Any]:
     """Abstract evaluation: the outputs of `out_type`, which vary over each axis of a mesh that an input varies over."""
     made, _ = spec.outputs(avals)
     j = _jax()
-    like: Any = next((a for a in avals if getattr(a, "manual_axis_type", None)), None)
-    if like is None:  # outside of `shard_map`, or in JAX before 0.9
-        axes = frozenset().union(*(getattr(a, "vma", frozenset()) for a in avals))
-        return [j.core.ShapedArray(o.shape, o.dtype.numpy, **({"vma": axes} if axes else {})) for o in made]
+    like: Any = next((a for a in avals if getattr(a, "manual_axis_type", None) or getattr(a, "vma", None)), None)
+    if like is None:  # outside of `shard_map`
+        return [j.core.ShapedArray(o.shape, o.dtype.numpy) for o in made]
     mesh, spec_of = like.sharding.mesh, j.jax.sharding.PartitionSpec
     places = [j.jax.sharding.NamedSharding(mesh, spec_of(*[None] * len(o.shape))) for o in made]
     pairs = zip(made, places, strict=True)
