@@ -10,7 +10,7 @@ import ctypes
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -274,7 +274,7 @@ def _check_scalars(kernel: Kernel, args: tuple[Any, ...]) -> None:
 
 
 @contextmanager
-def _numbers_told(spec: Spec, avals: Sequence[Any]) -> Iterator[None]:
+def _numbers_told(spec: Spec, avals: Sequence[Any]) -> Generator[None]:
     """Add to an error about a Ref or a struct a note on each number among the arguments that JAX traces."""
     try:
         yield
