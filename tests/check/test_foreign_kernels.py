@@ -73,6 +73,17 @@ def test_triton(file: str, target: str) -> None:
         agrees(launch, target)
 
 
+def test_cute_dsl() -> None:
+    """CuTe DSL compiles without a GPU."""
+    if importlib.util.find_spec("cutlass.cute" if importlib.util.find_spec("cutlass") else "cutlass") is None:
+        pytest.skip("CuTe DSL is not installed")
+    kernels: Any = import_module("tests.check.foreign.cute_dsl")
+    for name, ptx, args, grid, want in kernels.cases():
+        report = kd.check(ptx, *args, grid=grid, block=128, smem=kernels.SMEM, schedules=SCHEDULES, ignore=IGNORED)
+        assert report.hazards == [], (name, str(report.hazards[0]))
+        np.testing.assert_allclose(args[1], want, rtol=1e-5, atol=1e-5)
+
+
 def agrees(launch: Any, target: str) -> None:
     """A launch is right and silent under the schedules."""
     with kd.check.triton(target, schedules=SCHEDULES, ignore=IGNORED) as found:

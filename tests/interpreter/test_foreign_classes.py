@@ -147,3 +147,9 @@ def test_wmma_of_parts_of_bytes(type_: str, op: str, stride: int) -> None:
     want = (a[:, None] != b[None]).sum(2) if "xor" in op else a @ b.T
     assert kinds(body, memory, block=32) == set()
     np.testing.assert_array_equal(memory[256:].view(np.int32).reshape(8, 8), want)
+
+
+def test_smem_that_a_launch_does_not_give() -> None:
+    """All lanes are outside, the first one too, in each block."""
+    body = " mov.u32 %r2, d; mad.lo.u32 %r2, %r1, 4, %r2; st.shared.u32 [%r2], %r1;"
+    assert kinds(body, np.zeros(1, np.int32), ".extern .shared .align 16 .b8 d[];\n", grid=3) == {"out_of_bounds"}

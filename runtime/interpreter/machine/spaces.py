@@ -105,10 +105,10 @@ class SharedSpace:
         """Check and return the part at offsets in blocks."""
         mask = c.mask
         low = offset - self.first
-        wrong = low.view(np.uint64) > np.uint64(max(self.limit - self.first - width, 0))
+        last = self.limit - self.first - width
+        wrong = low.view(np.uint64) > np.uint64(last) if last >= 0 else np.ones(low.shape, np.bool_)
         bad = first_bad(c, np.broadcast_to(wrong, (c.n, 32)), mask)
-        if bad is not None or self.limit < self.first + width:
-            bad = c.active if bad is None else bad
+        if bad is not None:
             self._outside(c, bad, offset, width, ins)
             mask = masked_off(mask, bad)
         bad = first_bad(c, np.broadcast_to((offset & (width - 1)) != 0, (c.n, 32)), mask)
