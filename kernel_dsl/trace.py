@@ -161,6 +161,11 @@ def current() -> Trace:
     return trace
 
 
+def is_tracing() -> bool:
+    """Whether a body is being traced."""
+    return _current.get() is not None
+
+
 def profiler() -> Any:
     """The marks of the running trace; None if it is not profiled, or nothing is traced."""
     trace = _current.get()

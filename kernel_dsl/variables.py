@@ -92,7 +92,9 @@ def ask(names: Iterable[str]) -> tuple[int, ...]:
 
 
 def _refuse(symbol: Symbol, sign: str) -> NoReturn:
-    hint = "a graph can compute sums, differences, products, `//` and `%` of variables"
+    hint = (
+        "a graph can compute sums, differences, products, `//` and `%` of variables, and `kd.maximum` and `kd.minimum`"
+    )
     raise VariableType(variable=", ".join(symbol.variables()), got=f"`{sign}`", hint=hint)
 
 
@@ -270,6 +272,8 @@ class Expression(Symbol):
         return variables(self.operands)
 
     def __repr__(self) -> str:
+        if self.sign.isalpha():
+            return f"{self.sign}({self.operands[0]!r}, {self.operands[1]!r})"
         left, right = (f"({o!r})" if isinstance(o, Expression) else repr(o) for o in self.operands)
         return f"{left} {self.sign} {right}"
 

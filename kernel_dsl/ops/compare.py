@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 from .. import dtypes as dt
 from .. import facts
+from ..arguments import static_int
 from ..errors import BadArgumentType
-from ..trace import traced
+from ..trace import is_tracing, traced
 from ..values import Array
+from ..variables import Expression, Symbol
 from .arith import IsNan, Select, bitwise_or, elementwise
 from .cast import as_value, astype
 from .elementwise import Binary, Compare, common_dtype, operands_of, together
@@ -154,13 +158,17 @@ def select(condition: Any, x: Any, y: Any) -> Array:
     return where(value, x, y)
 
 
-def maximum(x: Any, y: Any) -> Array:
-    """The larger; NaN if either is NaN."""
+def maximum(x: Any, y: Any) -> Any:
+    """The larger; NaN if either is NaN. Of extents outside of a body, in a grid or an output's shape, an extent."""
+    if _are_extents(x, y):
+        return _extreme_extent("max", max, x, y)
     return _extreme(Max, x, y, "maximum")
 
 
-def minimum(x: Any, y: Any) -> Array:
-    """The smaller; NaN if either is NaN."""
+def minimum(x: Any, y: Any) -> Any:
+    """The smaller; NaN if either is NaN. Of extents outside of a body, in a grid or an output's shape, an extent."""
+    if _are_extents(x, y):
+        return _extreme_extent("min", min, x, y)
     return _extreme(Min, x, y, "minimum")
 
 
@@ -172,6 +180,19 @@ def fmax(x: Any, y: Any) -> Array:
 def fmin(x: Any, y: Any) -> Array:
     """The smaller; if one operand is NaN, the other."""
     return _extreme(FMin, x, y, "fmin")
+
+
+def _are_extents(x: Any, y: Any) -> bool:
+    """Whether operands are those of a grid or an output's shape. A body takes extents from its arrays."""
+    if is_tracing():
+        return False
+    return isinstance(x, Symbol) or isinstance(y, Symbol) or (static_int(x) is not None and static_int(y) is not None)
+
+
+def _extreme_extent(sign: str, apply: Callable[[int, int], int], x: Any, y: Any) -> Any:
+    if isinstance(x, Symbol) or isinstance(y, Symbol):
+        return Expression(sign, apply, x, y)
+    return apply(operator.index(x), operator.index(y))
 
 
 def _extreme(cls: Any, x: Any, y: Any, op: str) -> Array:

@@ -37,6 +37,31 @@ def test_an_extent_is_a_traced_integer() -> None:
     assert len(kernel.specialisations()) == 1
 
 
+@pytest.mark.parametrize("made", ["of Dims", "by a function"])
+def test_grids_and_outputs_by_the_larger_and_the_smaller_extent(made: str) -> None:
+    m, n = kd.Dim("M"), kd.Dim("N")
+    size: Any = kd.maximum(m, n) if made == "of Dims" else lambda x, y: kd.maximum(x.shape[0], y.shape[0])
+    grid: Any = (size,) if made == "of Dims" else lambda x, y: (kd.minimum(size(x, y), 5),)
+    out: Any = Spec((size,), kd.float32, 0) if made == "of Dims" else lambda x, y: Spec((size(x, y),), kd.float32, 0)
+
+    @kd.kernel(out_type=out, grid=grid, shapes={"x": (m,), "y": (n,)})
+    def both(x: Any, y: Any, out: Any) -> None:
+        i = kd.program_id(0)
+        out[i] = kd.where(i < x.shape[0], x[i], 0.0) + kd.where(i < y.shape[0], y[i], 0.0)
+
+    rng = np.random.default_rng(5)
+    for rows, others in rng.integers(1, 10, (6, 2)).tolist():
+        x, y = (rng.standard_normal(count).astype(np.float32) for count in (rows, others))
+        want = np.zeros(max(rows, others), np.float32)
+        want[:rows] += x
+        want[:others] += y
+        if made != "of Dims":
+            want[5:] = 0
+        np.testing.assert_array_equal(both(x, y, interpret=True), want)
+    assert len(both.specialisations()) == 1
+    assert (kd.maximum(3, 4), kd.minimum(3, 4), repr(kd.minimum(m, 4))) == (4, 3, "min(Dim('M', min=1), 4)")
+
+
 def test_the_width_of_an_index_follows_the_maximum() -> None:
     for most, bits in ((None, 64), (2**31 - 1, 32), (2**31, 64)):
         (op,) = [
