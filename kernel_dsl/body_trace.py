@@ -19,6 +19,7 @@ from .memory import ShapeDtypeStruct
 from .ops.scope import allocate, is_spec
 from .packed import seen_as
 from .refs import Ref
+from .registers import check_registers
 from .sizes import Geometry, SizePlan, Sizes
 from .sizes import geometry as geometry_of
 from .source import Loc, here, is_ours, misfit, of_function
@@ -104,6 +105,7 @@ def _trace_once(
         target=target,
         promise_bounds=definition.params.bounds == "promise",
         batches=tuple(a.size for a in grid[: len(definition.batches)]),
+        max_registers=definition.params.max_registers,
         at=here() if is_ours(getattr(definition.body, "__code__", None)) else None,
     )
     parameters = [p.name for p in definition.parameters]
@@ -136,6 +138,8 @@ def _trace_once(
     plan.derive()
     plan.finish(ir)
     walk(TRACED, Where.TRACE, ir)
+    if definition.params.max_registers is not None:
+        check_registers(ir, definition.params.max_registers)
     alias = {out: i for i, out in definition.aliases}
     specs = tuple(
         OutputSpec(o.shape, o.dtype, o.init, _array_number(inputs, alias.get(n)), getattr(o, "packed", None))

@@ -34,21 +34,21 @@ _FUNCTIONS: dict[type[Op], Callable[..., Any]] = {
 }
 
 
-def shared_registers(warpgroups: int) -> int:
+def shared_registers(warpgroups: int, most: int | None = None) -> int:
     """Registers that a block's warpgroups share: the sum over warpgroups of the registers of one lane.
 
     A lane starts with a multiple of 8, and the remainder is not used: three warpgroups share 504, not 512.
     `setmaxnreg.inc` waits until the block has enough free registers (PTX ISA 9.7.19.5), so a warpgroup that asks for
-    more waits forever.
+    more waits forever. `most`: `max_registers` of the kernel, which lanes start with.
     """
-    return min(LANE_REGISTERS // warpgroups // 8 * 8, 256) * warpgroups
+    return min(LANE_REGISTERS // warpgroups, 256, most or 256) // 8 * 8 * warpgroups
 
 
-def check_registers(ir: KernelIR) -> None:
+def check_registers(ir: KernelIR, most: int | None = None) -> None:
     """Raise `RegisterBudget` if a warpgroup would wait for registers that the others never release.
 
     A warpgroup counts with the number that it certainly has in the end; if that is unknown, with the least possible
-    number.
+    number. `most`: `max_registers` of the kernel.
     """
     body, threads = ir.body, ir.threads
     holding: set[int] = set()
@@ -61,16 +61,18 @@ def check_registers(ir: KernelIR) -> None:
             last[number] = found
     counts = [last[n].count if n in last else LEAST for n in range(threads)]
     growing = [n for n in last if last[n].increase]
-    there = shared_registers(threads)
+    there = shared_registers(threads, most)
     if not growing or sum(counts) <= there:
         return
     worst = max(growing, key=lambda n: last[n].count)
     others = ", ".join(str(c) for n, c in enumerate(counts) if n != worst)
     what = f"{counts[worst]} registers a lane for one warpgroup, with {others} for the others, are {sum(counts)}"
     why = f"a block of {threads} warpgroups has {there} registers for a lane of each, all together"
-    raise RegisterBudget(
-        loc=last[worst].loc, what=what, why=why, hint="decrease the other warpgroups' registers further"
-    )
+    hint = "decrease the other warpgroups' registers further"
+    if there < shared_registers(threads):
+        why += f", since max_registers={most}"
+        hint += ", or raise `CompilerParams(max_registers=)`"
+    raise RegisterBudget(loc=last[worst].loc, what=what, why=why, hint=hint)
 
 
 def _find(region: Region, holding: set[int]) -> bool:

@@ -144,6 +144,7 @@ class Trace:
     scopes: int = 0  # scopes of scratch so far
     scope: tuple[int, ...] = ()  # the open scopes whose SMEM may be shared with others
     scratch: Scratch | None = None  # the innermost open one
+    max_registers: int | None = None  # of the kernel's parameters
     in_warps: bool = False  # inside warp_map
     mesh: Any = None  # the Meshed of a kernel on several devices
     profile: Any = None  # the Marks of a kernel that is profiled

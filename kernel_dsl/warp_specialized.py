@@ -281,7 +281,7 @@ def _run(s: _Setup, refs: Sequence[Any], allocations: Any) -> None:
 
     @when(compute)
     def _() -> None:
-        left = shared_registers(s.consumers + 1) - s.memory_registers
+        left = shared_registers(s.consumers + 1, current().max_registers) - s.memory_registers
         set_max_registers(min(256, left // s.consumers) // 8 * 8, action="increase")
         _Consumers(s, me, streams, allocations).run()
 

@@ -160,12 +160,27 @@ def test_testing_a_barrier(interpret: Any) -> None:
 
 @pytest.mark.parametrize("low_first", [True, False])
 @pytest.mark.parametrize(
-    ("low", "high", "good"), [(40, 232, True), (24, 240, True), (200, 240, False), (40, 240, False)]
+    ("low", "high", "most", "good"),
+    [
+        (40, 232, None, True),
+        (24, 240, None, True),
+        (200, 240, None, False),
+        (40, 240, None, False),
+        (40, 232, 160, False),
+        (40, 168, 128, True),
+        (40, 176, 128, False),
+        (40, 168, 127, False),
+    ],
 )
-def test_register_budget(low: int, high: int, good: bool, low_first: bool) -> None:
-    """512 registers a lane for the warpgroups together, whichever of them comes first in the body."""
+def test_register_budget(low: int, high: int, most: int | None, good: bool, low_first: bool) -> None:
+    """512 registers a lane for the warpgroups together, or those that they start with, whichever comes first in the body."""
 
-    @kd.kernel(out_type=kd.ShapeDtypeStruct((3,), kd.int32), num_threads=3, thread_name="wg")
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((3,), kd.int32),
+        num_threads=3,
+        thread_name="wg",
+        compiler_params=kd.CompilerParams(max_registers=most),
+    )
     def kernel(out: Any) -> None:
         wg = kd.axis_index("wg")
         for lower in (low_first, not low_first):
