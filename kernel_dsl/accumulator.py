@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from . import dtypes as dt
 from .boundary import public
 from .dataclass import dataclass
-from .diagnostics import shown
+from .diagnostics import of_kind, shown
 from .dtypes import DType
 from .errors import BadArgument, BadIndex, SliceOutOfRange, TracedIteration
 from .errors_hopper import UnreadAccumulator
@@ -46,7 +46,7 @@ class _Acc:
     def init(self, value: Any) -> AccSpec:
         """An accumulator that starts as a traced value."""
         if not isinstance(value, Array):
-            raise BadArgument(op="ACC.init", what=f"a {type(value).__name__}", hint="pass a traced value")
+            raise BadArgument(op="ACC.init", what=of_kind(value), hint="pass a traced value")
         check_accumulator(value.shape, value.dtype)
         return AccSpec(value.shape, value.dtype, value)
 
@@ -158,9 +158,7 @@ class AccRef(NoArithmetic, AccMethods):
             sliced = isinstance(item, slice)
             parts: tuple[Any, ...] = (given.start, given.stop, given.step) if sliced else (given,)
             if len(parts) == 1 or any(isinstance(x, Array) for x in parts):
-                raise BadIndex(
-                    what=f"a {type(item).__name__}", hint="accumulators are sliced statically: `acc.at[:, a:b]`"
-                )
+                raise BadIndex(what=of_kind(item), hint="accumulators are sliced statically: `acc.at[:, a:b]`")
             try:
                 begin, stop, step = slice(*parts).indices(self._shape[dim])
             except (TypeError, ValueError) as error:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 from .arguments import ArgumentPlan, a_function
 from .dataclass import when_made
-from .diagnostics import Error, at_user_line, shown
+from .diagnostics import Error, at_user_line, of_kind, shown
 from .errors import BadArgument, BadArgumentType, NestedTooDeep, UnusableArgument, UnusableValue, ValueTooLarge
 from .source import is_of_project, is_ours, misfit
 from .unseen import tell_torch, unseen
@@ -184,7 +184,7 @@ def told(
     if code is not None:
         for word, value in given:
             if any(code in _looked_at(type(x)) for x in _flat((value,))):
-                what = f"{word}, a {type(value).__name__}, raises {type(error).__name__} in its {code.co_name}: {shown(error)}"
+                what = f"{word}, {of_kind(value)}, raises {type(error).__name__} in its {code.co_name}: {shown(error)}"
                 return at_user_line(
                     BadArgumentType(
                         op=name, what=what, hint="give a value whose properties and special methods raise nothing"

@@ -11,6 +11,7 @@ import numpy as np
 
 from . import dtypes as dt
 from .definition import ArrayInput, Definition, Input, ScalarInput, output_structs
+from .diagnostics import of_kind
 from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue, LiteralOutOfRange, VariableType, VariableUse
 from .errors_dims import DimRead
@@ -97,7 +98,7 @@ def given_outputs(d: Definition, out: Any, leaves: Sequence[Any], structure: Any
             array = given[number] = first_of(array, struct.shape)
             shape = tuple(array.shape)
         if not hasattr(array, "shape") or not hasattr(array, "dtype"):
-            what = f"output {number} of out= is a {type(array).__name__}, not an array"
+            what = f"output {number} of out= is {of_kind(array)}, not an array"
             raise BadCallArgument(kernel=d.name, what=what, hint="pass preallocated arrays")
         if shape != struct.shape or as_dtype(array.dtype) != struct.dtype:
             what = f"output {number} of out= is {as_dtype(array.dtype)}{list(shape)}, and out_type says {struct}"

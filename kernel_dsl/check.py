@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .boundary import checks_itself, public
+from .diagnostics import of_kind
 
 if TYPE_CHECKING:
     from kernel_dsl.runtime.check import Call, Report
@@ -124,7 +125,7 @@ class Check:
         from .errors import BadArgumentType
 
         if not isinstance(launches, (list, tuple)):
-            what = f"launches is a {type(launches).__name__}"
+            what = f"launches is {of_kind(launches)}"
             raise BadArgumentType(op="sequence", what=what, hint="a list of `kd.check.launch(...)`")
         return check_calls([self._as_call(x) for x in launches], schedules, ignore, step_budget, several=True)
 

@@ -91,6 +91,16 @@ def shown(value: Any) -> str:
     return _printed(repr, value)
 
 
+def of_kind(value: Any) -> str:
+    """The name of the type of `value` with its article: "an int", "a list", "None"."""
+    name = type(value).__name__
+    if value is None:
+        return "None"
+    start = name.lower()
+    vowel = start.startswith(("a", "e", "i", "o", "ndarray", "un")) and not start.startswith(("uni", "one", "eu"))
+    return f"{'an' if vowel else 'a'} {name}"
+
+
 def _printed(how: Callable[[Any], str], value: Any) -> str:
     cls: type[Any] = type(value)  # isinstance could call the value's `__class__` property
     if issubclass(cls, int) and int.bit_length(value) >= _LONG:  # Python refuses to print those of 4300 digits

@@ -23,7 +23,7 @@ from . import forking
 from .boundary import public, unguarded
 from .call_inputs import scalar_input, struct_of
 from .definition import ArrayInput, Definition, Input, output_structs
-from .diagnostics import Error
+from .diagnostics import Error, of_kind
 from .dtypes import as_dtype
 from .errors import BadCallArgument
 from .ir import KernelIR
@@ -230,7 +230,7 @@ def call(kernel: Kernel, *, vmap: str | None = None) -> JaxCall:
     kernel, a kernel on a mesh, and another `vmap`.
     """
     if not isinstance(kernel, Kernel):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise BadCallArgument(kernel="jax.call", what=f"a {type(kernel).__name__}", hint="pass a `@kd.kernel`")
+        raise BadCallArgument(kernel="jax.call", what=of_kind(kernel), hint="pass a `@kd.kernel`")
     from .mesh_kernel import MeshKernel
 
     if isinstance(kernel, MeshKernel):

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from .diagnostics import of_kind
 from .errors import BadCallArgument
 from .tree import Record, flatten, pictured
 
@@ -61,7 +62,7 @@ def by_leaf(name: str, structures: Sequence[Any], made: Any) -> dict[int, Any]:
     for number, (structure, gradient) in enumerate(zip(structures, cast("Sequence[Any]", made), strict=True)):
         if not _enter(structure, gradient, found):
             nest = flatten(gradient)[1]
-            given = f"an object of type {type(gradient).__name__}" if isinstance(nest, int) else pictured(nest)
+            given = of_kind(gradient) if isinstance(nest, int) else pictured(nest)
             wanted = "an array" if isinstance(structure, int) else pictured(structure)
             what = f"bwd gave {given} for argument {number}, which is {wanted}"
             raise BadCallArgument(kernel=name, what=what, hint="a nest as the argument is, with None for no gradient")

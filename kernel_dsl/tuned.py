@@ -22,7 +22,7 @@ from . import forking
 from .boundary import called, checks_itself, public, unguarded
 from .call_inputs import array_input
 from .definition import ArrayInput
-from .diagnostics import shown
+from .diagnostics import of_kind, shown
 from .dtypes import as_dtype
 from .errors import BadArgumentType
 from .errors_tuning import NotTunable, TuneType, TuneValue, TuningKey, TuningSpace
@@ -138,7 +138,7 @@ def _listed(space: Any, op: str) -> list[Any]:
         except ValueError as error:
             hint = "fields are numbers, texts, enumerations, dtypes, and nests of them"
             raise TuningSpace(
-                name=op, what=f"a {type(config).__name__} can't be written to a file: {error}", hint=hint
+                name=op, what=f"{of_kind(config)} can't be written to a file: {error}", hint=hint
             ) from None
         if len(found) > LARGEST:
             break

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 import kernel_dsl as kd
+from kernel_dsl.diagnostics import of_kind
 from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.errors import BadCallArgument, LibraryDType
 
@@ -331,7 +332,7 @@ def _axes(name: str, x: Any, shape: tuple[int, ...], depth: int) -> Axes | str |
     if isinstance(x, (int, float, np.generic)):
         if name in ("scale", "a_scale", "b_scale", "out_scale", "dropout", "operands"):
             return None
-        raise BadCallArgument(kernel="matmul", what=f"{name} is a {type(x).__name__}", hint="it is an array")
+        raise BadCallArgument(kernel="matmul", what=f"{name} is {of_kind(x)}", hint="it is an array")
     check_array(x, name, f"an array that broadcasts to {shape}", rank=1 if name == "bias" else None)
     own = tuple(x.shape)
     if name == "bias" and own != shape[-1:]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
-from kernel_dsl.diagnostics import shown
+from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import FP8
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 from kernel_dsl.loading import interpreted
@@ -265,7 +265,7 @@ def check_config(config: Any) -> None:
     if config is None:
         return
     if not isinstance(config, AttentionConfig):
-        what = f"config is a {type(config).__name__}"
+        what = f"config is {of_kind(config)}"
         raise BadCallArgument(kernel="attention", what=what, hint="an `AttentionConfig`, or None to have one chosen")
     check_counts(config, "attention")
     every: Any = config.polynomial

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import kernel_dsl as kd
-from kernel_dsl.diagnostics import shown
+from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
 from kernel_dsl.target import Feature
@@ -29,7 +29,7 @@ def check_results(p: ScoredProblem, dout: Any, out: Any, lse: Any) -> None:
         ("lse", lse, p.lse_shape, kd.float32),
     ):
         if not isinstance(getattr(x, "shape", None), tuple) or not hasattr(x, "dtype"):
-            what = f"{name} is a {type(x).__name__}"
+            what = f"{name} is {of_kind(x)}"
             raise BadCallArgument(kernel=NAME, what=what, hint="pass the results of `attention` with `return_lse=True`")
         if tuple(x.shape) != wanted:
             what = f"{name} is {shown(tuple(x.shape))}"
@@ -43,7 +43,7 @@ def check_config(config: Any, p: ScoredProblem) -> None:
     if config is None:
         return
     if not isinstance(config, AttentionBackwardConfig):
-        what = f"config is a {type(config).__name__}"
+        what = f"config is {of_kind(config)}"
         raise BadCallArgument(kernel=NAME, what=what, hint="an `AttentionBackwardConfig`, or None to have one chosen")
     check_counts(config, NAME)
     dim, wide = padded_dims(p)[0], keys_of(p) != KEYS

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import kernel_dsl as kd
-from kernel_dsl.diagnostics import shown
+from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.errors import BadCallValue
 
@@ -126,7 +126,7 @@ class _Check(Refusals):
         if o.layout not in ("bhsd", "bshd"):
             raise self.value(f"layout={shown(o.layout)}", '"bhsd" or "bshd"')
         if not isinstance(o.causal, (bool, np.bool_, str)) and o.causal not in (0, 1):
-            raise self.argument(f"causal is a {type(o.causal).__name__}", 'a bool, "top_left" or "bottom_right"')
+            raise self.argument(f"causal is {of_kind(o.causal)}", 'a bool, "top_left" or "bottom_right"')
         if o.causal not in ALIGNMENTS:
             raise self.value(f"causal={shown(o.causal)}", 'a bool, "top_left" or "bottom_right"')
         if o.window is not None and (not isinstance(o.window, Integral) or o.window is True):
@@ -138,7 +138,7 @@ class _Check(Refusals):
         for name in ("score_mod", "mask_mod", "score_mod_grad"):
             function = getattr(o, name)
             if function is not None and not callable(function):
-                raise self.argument(f"{name} is a {type(function).__name__}", "a function of traced values, or None")
+                raise self.argument(f"{name} is {of_kind(function)}", "a function of traced values, or None")
         if o.score_mod_grad is not None and o.score_mod is None:
             raise self.value("score_mod_grad without score_mod", "give the function, too")
         if o.page_table is not None and self.kernel != "attention":
@@ -162,7 +162,7 @@ class _Check(Refusals):
         """The shape of an array."""
         shape = getattr(x, "shape", None)
         if not isinstance(shape, tuple) or not hasattr(x, "dtype") or (rank is not None and len(shape) != rank):
-            raise self.argument(f"{name} is a {type(x).__name__} of shape {shown(shape or ())}", hint)
+            raise self.argument(f"{name} is {of_kind(x)} of shape {shown(shape or ())}", hint)
         return tuple(shape)
 
     def problem(self, q: Any, k: Any, v: Any, o: AttentionOptions, lse: bool) -> ScoredProblem:

@@ -10,6 +10,7 @@ import numpy as np
 
 import kernel_dsl as kd
 from kernel_dsl.boundary import called
+from kernel_dsl.diagnostics import of_kind
 from kernel_dsl.errors import BadCallArgument
 
 from .attention_captured import NAME, SCORE_MOD, Captured, function_of
@@ -216,4 +217,4 @@ def of_shape(made: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Any:
 def _described(made: Any) -> str:
     if hasattr(made, "shape") and hasattr(made, "dtype"):
         return f"{made.dtype} of shape {tuple(made.shape)}"
-    return repr(made) if made is None or isinstance(made, (bool, int, float, str)) else f"a {type(made).__name__}"
+    return repr(made) if made is None or isinstance(made, (bool, int, float, str)) else of_kind(made)

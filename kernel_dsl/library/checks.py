@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import kernel_dsl as kd
-from kernel_dsl.diagnostics import shown
+from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
 
@@ -88,7 +88,7 @@ def check_array(x: Any, name: str, hint: str, rank: int | None = None, real: boo
         or (name in ("a", "b") and len(shape) < 2)
         or len(shape) != (rank or len(shape))
     ):
-        what = f"{name} is a {type(x).__name__} of shape {shown(shape or ())}"
+        what = f"{name} is {of_kind(x)} of shape {shown(shape or ())}"
         raise BadCallArgument(kernel="matmul", what=what, hint=hint)
     if real and as_dtype(x.dtype).name.startswith("complex"):
         what = f"{name} is {as_dtype(x.dtype)}"
@@ -99,18 +99,18 @@ def check_options(o: Any) -> None:
     """Raise `BadCallArgument`, `BadCallValue` for wrong options."""
     for name, x in (("activation", o.activation), ("epilogue", o.epilogue)):
         if x is not None and not callable(x):
-            what = f"{name} is a {type(x).__name__}"
+            what = f"{name} is {of_kind(x)}"
             raise BadCallArgument(kernel="matmul", what=what, hint="a function of traced values, such as `kd.relu`")
     if o.precision is not None and (not isinstance(o.precision, str) or o.precision not in PRECISIONS):
         raise refuse(f"precision={shown(o.precision)}", "one of " + ", ".join(map(repr, PRECISIONS)))
     if o.config is not None and not isinstance(o.config, MatmulConfig):
-        what = f"config is a {type(o.config).__name__}"
+        what = f"config is {of_kind(o.config)}"
         raise BadCallArgument(kernel="matmul", what=what, hint="a `MatmulConfig`, or None to have one chosen")
     if o.config is not None:
         check_counts(o.config, "matmul")
         check_tiles(o.config, "matmul")
     if not isinstance(o.operands, (tuple, list, int, float)) and not hasattr(o.operands, "dtype"):
-        what = f"operands is a {type(o.operands).__name__}"
+        what = f"operands is {of_kind(o.operands)}"
         raise BadCallArgument(
             kernel="matmul", what=what, hint="a tuple of numbers and arrays, for the function `epilogue`"
         )
@@ -133,9 +133,7 @@ def check_packed(a: Any, b: Any, o: Any) -> None:
     if o.gated is not None:
         b = _packed_pair(b)
     elif isinstance(b, (tuple, list)):
-        raise BadCallArgument(
-            kernel="matmul", what=f"b is a {type(cast('Any', b)).__name__}", hint="a pair is for `gated`"
-        )
+        raise BadCallArgument(kernel="matmul", what=f"b is {of_kind(cast('Any', b))}", hint="a pair is for `gated`")
     if o.precision not in (None, "highest"):
         raise refuse(f"precision={shown(o.precision)} beside integers of 4 bits", "leave it out")
     depths = (BLOCK, 2 * BLOCK) if b.group % (2 * BLOCK) == 0 else (BLOCK,)
@@ -151,7 +149,7 @@ def _packed_pair(b: Any) -> Any:
     hint = "a pair of packed matrices: the gate's, and the gated one"
     pair: Any = b if isinstance(b, (tuple, list)) else (b,)
     if len(pair) != 2 or type(pair[0]) is not type(pair[1]):
-        words = "a pair" if len(pair) == 2 else f"a {type(b).__name__}"
+        words = "a pair" if len(pair) == 2 else of_kind(b)
         kinds = " of " + " and ".join(type(x).__name__ for x in pair) if len(pair) == 2 else ""
         raise BadCallArgument(kernel="matmul", what=f"gated, and b is {words}{kinds}", hint=hint)
     one, other = pair
@@ -166,7 +164,7 @@ def check_sparse(a: Any, b: Any, o: Any) -> None:
     for x in o.rights(b) if o.gated is None or isinstance(b, (tuple, list)) or hasattr(b, "dtype") else (b,):
         check_array(x, "b", "b is (..., K, N)", real=False)
         if hasattr(x, "described"):
-            what = f"b is a {type(x).__name__} beside a sparse a"
+            what = f"b is {of_kind(x)} beside a sparse a"
             raise BadCallArgument(kernel="matmul", what=what, hint="unpack it first")
     if isinstance(o.config, MatmulConfig) and (o.config.swapped or o.config.tile_k % BLOCK):
         what = f"config.tile_k={o.config.tile_k}, config.swapped={o.config.swapped} beside a sparse a"
@@ -182,7 +180,7 @@ def check_pairs(b: Any, o: Any) -> None:
         shape = () if parts else tuple(getattr(x, "shape", ()))
         last = shape[-1] if shape else 1
         if o.gated is None:
-            bad, what, hint = parts and name != "bias", f"{name} is a {type(x).__name__}", "a pair is for `gated`"
+            bad, what, hint = parts and name != "bias", f"{name} is {of_kind(x)}", "a pair is for `gated`"
         elif parts:
             bad, what, hint = parts != 2, f"{name} has {parts} parts", "give a pair: the gate, and the gated values"
         elif name == "b":

@@ -10,7 +10,7 @@ import numpy as np
 
 import kernel_dsl as kd
 from kernel_dsl import dtypes as dt
-from kernel_dsl.diagnostics import shown
+from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh
@@ -37,7 +37,7 @@ def described(x: Any, mesh: Mesh, op: str, rank: int = 0) -> tuple[tuple[int, ..
     hint = f"a list of {mesh.size} arrays, one a device, or `kd.symmetric.empty(shape, dtype, mesh)`"
     if len(rows) != (1 if isinstance(x, OfRank) else mesh.size):
         count = f" of {len(rows)}" if rows else ""
-        raise BadArgumentType(op=op, what=f"x is a {type(x).__name__}{count}, on {mesh}", hint=hint)
+        raise BadArgumentType(op=op, what=f"x is {of_kind(x)}{count}, on {mesh}", hint=hint)
     if others:
         what = f"x is a list of {len(rows)}, and on rank {others[0]} {shown(rows[others[0]])}, which is no array"
         raise BadArgumentType(op=op, what=what, hint=hint)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 import kernel_dsl as kd
+from kernel_dsl.diagnostics import of_kind
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, LibraryDType, LibraryShape
 
@@ -171,7 +172,7 @@ def complex_plan(
     """
     for name, x in (("a", a), ("b", b)):
         if not is_complex(x):
-            what = f"{name} is {as_dtype(x.dtype)}" if hasattr(x, "dtype") else f"{name} is a {type(x).__name__}"
+            what = f"{name} is {as_dtype(x.dtype)}" if hasattr(x, "dtype") else f"{name} is {of_kind(x)}"
             raise BadCallArgument(kernel="matmul", what=what, hint="the other operand is complex64, so both must be")
         check_array(x, name, "a is (..., M, K) and b is (..., K, N)", real=False)
     shape = (*shapes_together(tuple(a.shape), tuple(b.shape)), a.shape[-2], b.shape[-1])

@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import Any, cast
 
 import kernel_dsl as kd
-from kernel_dsl.diagnostics import shown
+from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import as_dtype
 
 from .first_sizes import FirstSizes, dim_of, is_open
@@ -149,7 +149,7 @@ class ConvCheck(Refusals):
         """The shape of an array of four axes."""
         shape = getattr(x, "shape", None)
         if not isinstance(shape, tuple) or not hasattr(x, "dtype") or len(cast("tuple[Any, ...]", shape)) != 4:
-            what = f"{name} is a {type(x).__name__}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
+            what = f"{name} is {of_kind(x)}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
             raise self.argument(what, f"{name} is {axes}")
         if as_dtype(x.dtype) not in DTYPES:
             raise self.bad_dtype(f"{name} is {as_dtype(x.dtype)}", "float16, bfloat16 or float32")

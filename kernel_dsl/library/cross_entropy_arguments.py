@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import kernel_dsl as kd
-from kernel_dsl.diagnostics import shown
+from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import as_dtype
 
 from .cross_entropy_kernels import KINDS, CrossEntropy
@@ -59,7 +59,7 @@ class CrossEntropyCall(Refusals):
         shape = getattr(x, "shape", None)
         hint = f"{name} is {axes}, {', '.join(map(str, dtypes[:-1]))}{' or ' * (len(dtypes) > 1)}{dtypes[-1]}"
         if not isinstance(shape, tuple) or not hasattr(x, "dtype") or len(shape) != rank:
-            what = f"{name} is a {type(x).__name__}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
+            what = f"{name} is {of_kind(x)}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
             raise self.argument(what, hint)
         if as_dtype(x.dtype) not in dtypes:
             raise self.bad_dtype(f"{name} is {as_dtype(x.dtype)}", hint)
@@ -155,7 +155,7 @@ def check_gradient(dloss: Any, lse: Any, p: CrossEntropy, call: CrossEntropyCall
         return float(dloss)
     shape = getattr(dloss, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(dloss, "dtype") or as_dtype(dloss.dtype) not in DTYPES:
-        raise call.argument(f"dloss is a {type(dloss).__name__}", "a number, or an array of one")
+        raise call.argument(f"dloss is {of_kind(dloss)}", "a number, or an array of one")
     if any(n != 1 for n in shape):
         raise call.value(f"dloss is {shown(shape)}", "a number, or an array of one")
     return dloss.reshape(()) if shape else dloss

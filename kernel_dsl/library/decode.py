@@ -11,7 +11,7 @@ from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
-from kernel_dsl.diagnostics import shown
+from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.loading import interpreted
 from kernel_dsl.stages import target_named
@@ -229,7 +229,7 @@ class DecodeCheck(Refusals):
         """The shape of an array of `rank` axes."""
         shape = getattr(x, "shape", None)
         if not isinstance(shape, tuple) or not hasattr(x, "dtype") or len(shape) != rank:
-            raise self.argument(f"{name} is a {type(x).__name__} of shape {shown(shape or ())}", f"{name} is {axes}")
+            raise self.argument(f"{name} is {of_kind(x)} of shape {shown(shape or ())}", f"{name} is {axes}")
         return tuple(shape)
 
     def integers(self, name: str, x: Any, rank: int, axes: str) -> tuple[int, ...]:
@@ -324,7 +324,7 @@ class DecodeCheck(Refusals):
             hint = f"a number, or float32 ({batch}, {kv_heads})"
             shape = getattr(x, "shape", None)
             if not isinstance(shape, tuple) or not hasattr(x, "dtype") or as_dtype(x.dtype) != kd.float32:
-                raise self.argument(f"{name}_scale is a {type(x).__name__}", hint)
+                raise self.argument(f"{name}_scale is {of_kind(x)}", hint)
             if shape not in ((), (batch, kv_heads)):
                 raise self.value(f"{name}_scale is {shown(shape)}", hint)
             by_head += name * bool(shape)

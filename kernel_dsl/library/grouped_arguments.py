@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 import kernel_dsl as kd
-from kernel_dsl.diagnostics import shown
+from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
 
@@ -37,7 +37,7 @@ def check_array(x: Any, name: str, rank: int, hint: str, dtype: DType | None = N
     """Raise `BadCallArgument` for an object that is no array of real numbers with `rank` axes (of `dtype`, if one is given)."""
     shape = getattr(x, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(x, "dtype") or len(cast("tuple[Any, ...]", shape)) != rank:
-        what = f"{name} is a {type(x).__name__}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
+        what = f"{name} is {of_kind(x)}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
         raise BadCallArgument(kernel=kernel, what=what, hint=hint)
     found = as_dtype(x.dtype)
     if dtype is not None and found != dtype:
@@ -156,7 +156,7 @@ def check_numbers(x: Any, name: str, limit: int) -> None:
 def check_options(o: GroupedOptions) -> None:
     """Raise `BadCallArgument`, `BadCallValue` for wrong options."""
     if o.activation is not None and not callable(o.activation):
-        what = f"activation is a {type(o.activation).__name__}"
+        what = f"activation is {of_kind(o.activation)}"
         raise BadCallArgument(kernel=NAME, what=what, hint="a function of traced values, such as `kd.relu`")
     if o.gated is not None and not callable(o.gated) and (not isinstance(o.gated, str) or o.gated not in GATES):
         hint = f"a function of the two products, or one of {', '.join(map(repr, GATES))}"
@@ -170,7 +170,7 @@ def check_config(config: Any, kernel: str) -> None:
         return
     if not isinstance(config, MatmulConfig):
         hint = "a `MatmulConfig`, or None to have one chosen"
-        raise BadCallArgument(kernel=kernel, what=f"config is a {type(config).__name__}", hint=hint)
+        raise BadCallArgument(kernel=kernel, what=f"config is {of_kind(config)}", hint=hint)
     check_counts(config, kernel)
     check_tiles(config, kernel)
     if config.blocks > 1 or config.ping_pong or config.swapped:
@@ -186,7 +186,7 @@ def check_pairs(b: Any, o: GroupedOptions) -> None:
         if o.gated is None:
             if pair:
                 hint = "a pair is for `gated`"
-                raise BadCallArgument(kernel=NAME, what=f"{name} is a {type(x).__name__}", hint=hint)
+                raise BadCallArgument(kernel=NAME, what=f"{name} is {of_kind(x)}", hint=hint)
             continue
         shape = () if pair else tuple(getattr(x, "shape", ()))
         parts = len(cast("tuple[Any, ...]", x)) if pair else 2

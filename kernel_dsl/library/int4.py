@@ -12,7 +12,7 @@ from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
-from kernel_dsl.diagnostics import shown
+from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryShape
 
@@ -203,7 +203,7 @@ def pack_int4(w: Any, group: int = 128, zeros: Any = None, *, stream: Any = None
     """
     shape = getattr(w, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(w, "dtype") or len(shape) != 2 or as_dtype(w.dtype) not in DTYPES:
-        what = f"w is a {type(w).__name__}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
+        what = f"w is {of_kind(w)}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
         raise BadCallArgument(kernel=NAME, what=what, hint="w is (K, N), float16, bfloat16 or float32")
     if isinstance(group, bool) or not isinstance(group, Integral):
         raise BadCallArgument(kernel=NAME, what=f"group={shown(group)}", hint="a multiple of 64")
@@ -218,9 +218,7 @@ def pack_int4(w: Any, group: int = 128, zeros: Any = None, *, stream: Any = None
     elif zeros is not None:
         wanted = (kd.cdiv(K, group), N)
         if not hasattr(zeros, "dtype") or as_dtype(zeros.dtype) != kd.float32:
-            raise BadCallArgument(
-                kernel=NAME, what=f"zeros is a {type(zeros).__name__}", hint=f"True, or float32 {wanted}"
-            )
+            raise BadCallArgument(kernel=NAME, what=f"zeros is {of_kind(zeros)}", hint=f"True, or float32 {wanted}")
         if tuple(zeros.shape) != wanted:
             raise LibraryShape(kernel=NAME, what=f"zeros is {tuple(zeros.shape)}", hint=f"True, or float32 {wanted}")
         how, given = "given", [zeros]

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from kernel_dsl.boundary import checks_itself, public
+from kernel_dsl.diagnostics import of_kind
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument
 from kernel_dsl.memory import ShapeDtypeStruct
@@ -202,7 +203,7 @@ def check_packings(a: Any, b: Any, o: MatmulOptions) -> None:
     """Raise `BadCallArgument`, `BadCallValue` for packed or sparse operands that the rest of a call excludes."""
     if isinstance(a, PackedInt4):
         hint = "numbers of 4 bits can only be b: multiply the transposed matrices"
-        raise BadCallArgument(kernel="matmul", what=f"a is a {type(a).__name__}", hint=hint)
+        raise BadCallArgument(kernel="matmul", what=f"a is {of_kind(a)}", hint=hint)
     if isinstance(a, SparseMatrix):
         check_sparse(a, b, o)
     elif packed_of(b):

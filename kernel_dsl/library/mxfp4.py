@@ -13,7 +13,7 @@ from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl.boundary import public
-from kernel_dsl.diagnostics import shown
+from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 
@@ -134,7 +134,7 @@ def pack_mxfp4(w: Any, *, stream: Any = None, interpret: Any = None) -> PackedMx
     """
     shape = getattr(w, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(w, "dtype") or len(shape) != 2 or as_dtype(w.dtype) not in DTYPES:
-        what = f"w is a {type(w).__name__}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
+        what = f"w is {of_kind(w)}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
         raise BadCallArgument(kernel=NAME, what=what, hint="w is (K, N), float16, bfloat16 or float32")
     K, N = int(w.shape[0]), int(w.shape[1])
     if not K or not N:

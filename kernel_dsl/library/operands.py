@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kernel_dsl.diagnostics import of_kind
 from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 from kernel_dsl.jax import is_traced
@@ -171,7 +172,7 @@ def known_plan(plans: Mapping[Any, Any], key: Hashable, name: str, options: Mapp
         if is_traced([options[odd]]):
             what, hint = f"{odd} is a value that JAX traces", f"make it static: `jax.jit(..., static_argnames={odd!r})`"
             raise BadCallArgument(kernel=name, what=what, hint=hint) from None
-        what = f"{odd} is a {type(options[odd]).__name__}, which can't be hashed"
+        what = f"{odd} is {of_kind(options[odd])}, which can't be hashed"
         hint = "options are part of the cache's key: use `@dataclass(frozen=True)`, whose instances can be hashed"
         raise BadCallArgument(kernel=name, what=what, hint=hint) from None
 

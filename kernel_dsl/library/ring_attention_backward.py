@@ -16,6 +16,7 @@ from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl.boundary import public
+from kernel_dsl.diagnostics import of_kind
 from kernel_dsl.dtypes import FP8
 from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh
@@ -64,7 +65,7 @@ def ring_attention_backward(
     if p.dtype in FP8:
         raise BadArgumentType(op=NAME, what=f"q is {p.dtype}", hint="float8 inputs have no gradients")
     if grads is not None and (not isinstance(grads, (tuple, list)) or len(grads) != 3):
-        raise BadArgumentType(op=NAME, what=f"grads is a {type(grads).__name__}", hint="pass (dq, dk, dv)")
+        raise BadArgumentType(op=NAME, what=f"grads is {of_kind(grads)}", hint="pass (dq, dk, dv)")
     rows = (p.batch, p.heads, p.length)
     mine, theirs = (*rows, p.dim), (p.batch, p.kv_heads, p.length, p.dim)
     _check("dout", dout, mesh, mine, p.dtype)

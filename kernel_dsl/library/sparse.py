@@ -14,7 +14,7 @@ from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl.boundary import public
-from kernel_dsl.diagnostics import shown
+from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import FP8, DType, as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 
@@ -230,7 +230,7 @@ def sparse_compress(a: Any, *, prune: bool = False, stream: Any = None, interpre
     """
     shape = getattr(a, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(a, "dtype") or len(shape) != 2 or as_dtype(a.dtype) not in DTYPES:
-        what = f"a is a {type(a).__name__}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
+        what = f"a is {of_kind(a)}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
         what += f" of {as_dtype(a.dtype)}" if hasattr(a, "dtype") else ""
         raise BadCallArgument(kernel=COMPRESS, what=what, hint=f"a is (M, K), {', '.join(map(str, DTYPES))}")
     M, K, dtype = int(a.shape[0]), int(a.shape[1]), as_dtype(a.dtype)
@@ -258,6 +258,6 @@ def sparse_decompress(compressed: Any, *, stream: Any = None, interpret: Any = N
 
 def _sparse(x: Any, kernel: str) -> SparseMatrix:
     if not isinstance(x, SparseMatrix):
-        what = f"compressed is a {type(x).__name__}"
+        what = f"compressed is {of_kind(x)}"
         raise BadCallArgument(kernel=kernel, what=what, hint="make it by `kd.library.sparse_compress(a)`")
     return x

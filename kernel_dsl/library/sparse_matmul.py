@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from kernel_dsl.boundary import checks_itself, public
+from kernel_dsl.diagnostics import of_kind
 from kernel_dsl.errors import BadCallArgument
 
 from .matmul import matmul
@@ -51,7 +52,7 @@ def sparse_matmul(
     9.7.15.6).
     """
     if not isinstance(compressed, SparseMatrix):
-        what = f"compressed is a {type(compressed).__name__}"
+        what = f"compressed is {of_kind(compressed)}"
         raise BadCallArgument(kernel=NAME, what=what, hint="make it by `kd.library.sparse_compress(a)`")
     return matmul(
         compressed, b, out_dtype=out_dtype, bias=bias, c=c, activation=activation, precision=precision, scale=scale,

@@ -6,6 +6,7 @@ from typing import Any, NoReturn, cast
 
 from .. import dtypes as dt
 from ..boundary import public
+from ..diagnostics import of_kind
 from ..errors import BadArgumentType, BadIndex, SliceOutOfRange, TooManyIndices
 from ..ir import ArrayType, BarrierType, Effect, Op, Value, operand
 from ..layout import SCALAR
@@ -143,7 +144,7 @@ def _part(item: Any, dim: int, extent: int, what: str) -> tuple[Any, int | None,
         return item.start, item.size, item.stride
     if not is_index(item):
         hint = "barriers are indexed by integers, slices and `kd.ds`"
-        raise BadIndex(what=f"a {type(item).__name__}", hint=hint)
+        raise BadIndex(what=of_kind(item), hint=hint)
     if isinstance(item, Array):
         return item, None, 1
     return of_int(item, dim, extent), None, 1
@@ -152,7 +153,7 @@ def _part(item: Any, dim: int, extent: int, what: str) -> tuple[Any, int | None,
 def as_barrier(barrier: Any, op: str) -> BarrierRef:
     """`barrier`. Raises `BadArgumentType` for an object that is no barrier."""
     if not isinstance(barrier, BarrierRef):
-        what = f"a {type(barrier).__name__} is not a barrier"
+        what = f"{of_kind(barrier)} is not a barrier"
         raise BadArgumentType(op=op, what=what, hint="allocate one with `kd.Barrier(...)` in `scratch_types`")
     current()
     return barrier

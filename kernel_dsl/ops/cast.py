@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes as dt
-from ..diagnostics import Error
+from ..diagnostics import Error, of_kind
 from ..dtypes import DType, as_dtype, of_python
 from ..errors import BadArgument, ClosedOverArray, LiteralOutOfRange, NotAnArray, RefAsValue, UnsupportedDType
 from ..errors_dims import FROM_ARRAY
@@ -203,7 +203,7 @@ def _refuse(x: Any, op: str) -> Error:
         return ClosedOverArray(what=f"{module} array")
     if isinstance(x, Symbol):
         return NotAnArray(op=op, what=f"`{x!r}`", hint=FROM_ARRAY)
-    return NotAnArray(op=op, what=f"a {cls.__name__}", hint="operands are traced values, numbers and NumPy arrays")
+    return NotAnArray(op=op, what=of_kind(x), hint="operands are traced values, numbers and NumPy arrays")
 
 
 def as_value(x: Any, op: str, dtype: DType | None = None) -> Array:

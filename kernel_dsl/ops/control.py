@@ -9,6 +9,7 @@ from .. import dtypes as dt
 from ..accumulator import AccRef
 from ..arguments import static_int
 from ..boundary import called
+from ..diagnostics import of_kind
 from ..errors import BadArgument, BadArgumentType, BodyReturned, CarryMismatch, LiteralOutOfRange, PredicateNotScalar
 from ..facts import Range, any_of, certain
 from ..ir import ArrayType, Op, Region, Value, attr, operand, operands, region, regions
@@ -271,7 +272,7 @@ def _bound(x: Any, op: str) -> Any:
     if number is None:
         if isinstance(x, Array) and is_index(x):
             return x
-        got = repr(x) if isinstance(x, Array) else f"a {type(x).__name__}"
+        got = repr(x) if isinstance(x, Array) else of_kind(x)
         hint = "loop bounds are ints or rank-0 integer values"
         raise PredicateNotScalar(op=op, want="integer", got=got, hint=hint)
     if not -(2**63) <= number < 2**63:

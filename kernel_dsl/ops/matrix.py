@@ -7,7 +7,7 @@ from typing import Any
 from .. import dtypes as dt
 from ..accumulator import AccRef, AccSpec, AccType
 from ..compiled import Swizzle
-from ..diagnostics import shown
+from ..diagnostics import of_kind, shown
 from ..dtypes import DType
 from ..errors import BadArgument, BadArgumentType
 from ..errors_hopper import TransformConflict, UnreadAccumulator, WgmmaShape, WgmmaType
@@ -172,7 +172,7 @@ def wgmma_accumulator_load(acc: Any, wait_n: int | None = 0) -> Array:
     Raises `UnreadAccumulator` if a wgmma on it may still be in flight.
     """
     if not isinstance(acc, AccRef):
-        what = f"a {type(acc).__name__} is not an accumulator"
+        what = f"{of_kind(acc)} is not an accumulator"
         raise BadArgumentType(op="wgmma_accumulator_load", what=what, hint="allocate one with `kd.ACC(...)`")
     if wait_n is not None:
         wgmma_wait(wait_n)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ..diagnostics import of_kind
 from ..dtypes import DType, as_dtype, uint8
 from ..errors import (
     BadArgument,
@@ -99,7 +100,7 @@ def as_ref(ref: Any, op: str, copied: bool = False) -> Ref:
         hint = "only atomics take `ref.at[array]`; load with `ref[array]` and store with `ref[array] = x`"
         raise BadArgumentType(op=op, what="elements selected by index arrays are not a view", hint=hint)
     if not isinstance(ref, Ref):
-        what = f"a {type(ref).__name__} is not a Ref"
+        what = f"{of_kind(ref)} is not a Ref"
         raise BadArgumentType(op=op, what=what, hint="pass a kernel argument or scratch, or `ref.at[...]`")
     current()
     if not copied and is_copied_only(ref):

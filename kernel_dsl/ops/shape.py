@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arguments import refuse, static_int, static_ints
 from ..conversion import cheaper, plan_in_warps
-from ..diagnostics import CostNote
+from ..diagnostics import CostNote, of_kind
 from ..errors import BadArgument, BadAxis, BadIndex
 from ..facts import Range
 from ..ir import ArrayType, MemorySpace, Op, RefType, Value, array_type, attr, operand, operands
@@ -227,7 +227,7 @@ def getitem(value: Array, index: Any) -> Array:
         bad = isinstance(item, (Array, np.ndarray)) and not is_index(item)
         if bad or isinstance(item, (list, str, float)):
             hint = "values are indexed by integers, slices and arrays of integers"
-            raise BadIndex(what=f"a {type(item).__name__}", hint=hint)
+            raise BadIndex(what=of_kind(item), hint=hint)
     root = _as_root(value)
     part = root.slice(index)
     view, offsets = view_of(part)

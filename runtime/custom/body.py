@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from kernel_dsl.compiled import SourceLine
+from kernel_dsl.diagnostics import of_kind
 from kernel_dsl.dtypes import DType, as_dtype
 
 from ..arrays.array_view import ArrayView
@@ -184,7 +185,7 @@ def check_body(
         raise ArgumentTypeError(f"{factory}: name={name!r} must be a name")
     for what, text in (("source", source), ("header", header)):
         if not isinstance(text, str):
-            raise ArgumentTypeError(f"{factory} {name!r}: {what}= must be text, and is a {type(text).__name__}")
+            raise ArgumentTypeError(f"{factory} {name!r}: {what}= must be text, and is {of_kind(text)}")
     inputs = None if input_names is None else _names(factory, name, "input_names", input_names)
     outputs = None if output_names is None else _names(factory, name, "output_names", output_names)
     if outputs == ():
@@ -361,7 +362,7 @@ def prepare(body: CustomBody, call: CallArguments, shared_memory: int) -> tuple[
 
 def _count(name: str, what: str, value: Any, expected: int) -> None:
     if not isinstance(value, (list, tuple)):
-        raise ArgumentTypeError(f"{what}= of kernel {name!r} must be a list, and is a {type(value).__name__}")
+        raise ArgumentTypeError(f"{what}= of kernel {name!r} must be a list, and is {of_kind(value)}")
     got = len(cast(Sequence[Any], value))
     if got != expected:
         raise ArgumentValueError(f"{what}= of kernel {name!r} holds {got}, and {expected} are expected")

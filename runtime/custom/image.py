@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from kernel_dsl.boundary import public, unguarded
-from kernel_dsl.diagnostics import at_user_line
+from kernel_dsl.diagnostics import at_user_line, of_kind
 from kernel_dsl.dtypes import of_python
 
 from ..arrays.array_view import ArrayView
@@ -144,7 +144,7 @@ def _run(key: Key | None, given: tuple[Any, ...], image: tuple[Any, ...], scalar
         ("output_dtypes", output_dtypes),
     ):
         if not isinstance(value, (list, tuple)):
-            raise ArgumentTypeError(f"{what}= of kernel {name!r} must be a list, and is a {type(value).__name__}")
+            raise ArgumentTypeError(f"{what}= of kernel {name!r} must be a list, and is {of_kind(value)}")
     if not output_shapes:
         raise ArgumentValueError(f"kernel {name!r} must have at least one output")
     if len(output_shapes) != len(output_dtypes):
@@ -194,7 +194,7 @@ def _check_image(name: Any, image: Any) -> bytes:
         raise ArgumentTypeError(f"name={name!r} must be the entry's name in the image (mangled if it is mangled there)")
     if not isinstance(image, (bytes, bytearray, memoryview)):
         raise ArgumentTypeError(
-            f"compiled_source= of kernel {name!r} must be bytes, and is a {type(image).__name__}; "
+            f"compiled_source= of kernel {name!r} must be bytes, and is {of_kind(image)}; "
             "pass PTX text as text.encode()"
         )
     data = bytes(cast(Any, image))
@@ -210,7 +210,7 @@ def _check_scalar(value: Any, index: int, name: str) -> None:
     dtype = of_python(value)
     if dtype is None:
         raise ArgumentTypeError(
-            f"scalars[{index}]={value!r} of kernel {name!r} is a {type(value).__name__}, and must be a bool, an int, a "
+            f"scalars[{index}]={value!r} of kernel {name!r} is {of_kind(value)}, and must be a bool, an int, a "
             "float, or a NumPy scalar such as np.int64(1)"
         )
     if dtype.is_integer and not -(2**31) <= cast(Any, value) < 2**31:

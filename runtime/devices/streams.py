@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernel_dsl.diagnostics import of_kind
+
 from ..errors import ArgumentTypeError
 
 
@@ -32,5 +34,5 @@ def stream_handle(stream: Any) -> int:
     raise ArgumentTypeError(
         "stream= takes a CUDA stream (torch.cuda.Stream, cupy.cuda.Stream, or anything with "
         "__cuda_stream__) or its "
-        f"handle, not a {type(stream).__name__}"
+        f"handle, not {of_kind(stream)}"
     )

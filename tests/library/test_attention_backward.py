@@ -312,15 +312,15 @@ def test_causal_blocks_are_dealt_evenly(length: int, heads: int, dim: int) -> No
 Q, LSE = np.ones((1, 2, 8, 64), np.float16), np.ones((1, 2, 8), np.float32)
 WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"dout": Q[:, :1]}, {}, r"dout is \(1, 1, 8, 64\)"),
-    ({"out": None}, {}, "out is a NoneType"),
+    ({"out": None}, {}, "out is None"),
     ({"out": Q.astype(np.float32)}, {}, "out is float32"),
     ({"lse": LSE.astype(np.float64)}, {}, "lse is float64"),
     ({"lse": LSE[..., None]}, {}, r"lse is \(1, 2, 8, 1\)"),
     ({"k": Q[:, :, :0], "v": Q[:, :, :0]}, {}, "there are no keys"),
     ({"k": Q[:, :, :, :32]}, {}, "v is"),
-    ({"q": 3}, {}, "q is a int"),
+    ({"q": 3}, {}, "q is an int"),
     ({}, {"scale": -1}, "scale=-1"),
-    ({}, {"config": 3}, "config is a int"),
+    ({}, {"config": 3}, "config is an int"),
     ({}, {"config": {}}, "config is a dict, which can't be hashed"),
     ({}, {"config": Config(stages=1)}, "config.stages=1"),
     ({}, {"config": Config(splits=0)}, "config.splits=0"),

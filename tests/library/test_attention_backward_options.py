@@ -304,12 +304,12 @@ def test_no_derivative(rng: Any) -> None:
 Q, LSE = np.ones((1, 2, 8, 64), np.float16), np.ones((1, 2, 8), np.float32)
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"score_mod_grad": lambda x, *_: x}, "score_mod_grad without score_mod"),
-    ({"score_mod": lambda x, *_: x, "score_mod_grad": 3}, "score_mod_grad is a int"),
+    ({"score_mod": lambda x, *_: x, "score_mod_grad": 3}, "score_mod_grad is an int"),
     ({"score_mod": lambda x, *_: x, "score_mod_grad": lambda x, *_: None}, "the score_mod_grad made None"),
     ({"causal": "left"}, "causal='left'"),
     ({"window": 0}, "window=0"),
     ({"bias": np.ones((3, 3), np.float32)}, r"bias is \(3, 3\)"),
-    ({"q_seqlens": np.array([0, 8], np.int32)}, "q is a ndarray"),
+    ({"q_seqlens": np.array([0, 8], np.int32)}, "q is an ndarray"),
     ({"page_table": 1}, "page_table"),
 ]
 

@@ -459,7 +459,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (Q, {"bias": 1.0}, "bias is a float"),
     (Q, {"bias": np.ones((3, 8, 8), np.float32)}, r"bias is \(3, 8, 8\)"),
     (Q, {"bias": np.ones((8, 8), np.int32)}, "bias is int32"),
-    (Q, {"score_mod": 1}, "score_mod is a int"),
+    (Q, {"score_mod": 1}, "score_mod is an int"),
     (Q, {"mask_mod": "causal"}, "mask_mod is a str"),
     (Q, {"score_mod": lambda s, b, h, i, j: None}, "the score_mod made None"),
     (Q, {"score_mod": lambda s, b, h, i, j: s[:1, :3]}, "the score_mod made float32 of shape"),
@@ -475,8 +475,8 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (R, {"q_seqlens": np.array([0, 5, 3], np.int32)}, r"q_seqlens=\[0, 5, 3\]"),
     (R, {"q_seqlens": STARTS, "kv_seqlens": np.array([0, 5, 9], np.int32)}, r"kv_seqlens=\[0, 5, 9\]"),
     (R, {"q_seqlens": STARTS, "bias": np.ones((8, 8), np.float32)}, "bias with q_seqlens"),
-    (Q, {"q_seqlens": STARTS}, r"q is a ndarray of shape \(2, 4, 8, 64\)"),
-    (R, {}, r"q is a ndarray of shape \(8, 4, 64\)"),
+    (Q, {"q_seqlens": STARTS}, r"q is an ndarray of shape \(2, 4, 8, 64\)"),
+    (R, {}, r"q is an ndarray of shape \(8, 4, 64\)"),
 ]
 
 

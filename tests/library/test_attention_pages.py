@@ -218,7 +218,7 @@ def test_no_spills_of_linear_functions(page: int, dim: int) -> None:
 Q, KEPT = np.ones((2, 4, 8, 64), np.float16), np.ones((5, 2, 16, 64), np.float16)
 TABLE, RAGGED = np.zeros((2, 2), np.int32), np.ones((8, 4, 64), np.float16)
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"k": KEPT[0]}, r"k is a ndarray of shape \(2, 16, 64\)"),
+    ({"k": KEPT[0]}, r"k is an ndarray of shape \(2, 16, 64\)"),
     ({"v": KEPT[:4]}, r"v is \(4, 2, 16, 64\)"),
     ({"k": KEPT[..., :32]}, r"k is \(5, 2, 16, 32\)"),
     ({"page_table": TABLE[:1]}, r"page_table is \(1, 2\)"),
@@ -233,7 +233,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"kv_seqlens": np.array([5, -1], np.int32)}, r"kv_seqlens=\[5, -1\]"),
     ({"kv_seqlens": np.array([5, 3, 9], np.int32)}, r"kv_seqlens=\[5, 3, 9\]"),
     ({"kv_seqlens": np.array([5, 3], np.int64)}, "kv_seqlens is int64"),
-    ({"q": RAGGED}, r"q is a ndarray of shape \(8, 4, 64\)"),
+    ({"q": RAGGED}, r"q is an ndarray of shape \(8, 4, 64\)"),
     ({"q": RAGGED, "q_seqlens": np.array([0, 5, 3], np.int32)}, r"q_seqlens=\[0, 5, 3\]"),
     ({"q": RAGGED, "q_seqlens": np.array([0, 8], np.int32)}, r"page_table is \(2, 2\)"),
     ({"q": RAGGED, "q_seqlens": np.array([0, 5, 8], np.int32), "bias": np.ones((8, 32), np.float32)}, "bias with q_seqlens"),

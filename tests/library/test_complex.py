@@ -62,7 +62,7 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     (A.real, B, {}, "a is float32"),
     (A, B.astype(np.complex128), {}, "complex128"),
     (A, B[1:], {}, r"a is \(5, 7\) and b is \(6, 6\)"),
-    (A[0], B, {}, "a is a ndarray of shape"),
+    (A[0], B, {}, "a is an ndarray of shape"),
     (A, B, {"out_dtype": f32}, "out_dtype is float32"),
     (A, B, {"out": np.ones((5, 6), np.float32)}, "out is float32"),
     (A, B, {"out": np.ones((6, 5), c64)}, r"out is \(6, 5\)"),

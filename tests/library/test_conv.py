@@ -287,7 +287,7 @@ X, W, DOUT = np.ones((2, 6, 7, 8), np.float32), np.ones((4, 3, 3, 8), np.float32
 @pytest.mark.parametrize(
     "case",
     [
-        ((X[0], W), {}, "x is a ndarray of shape"),
+        ((X[0], W), {}, "x is an ndarray of shape"),
         ((X, [1]), {}, "w is a list"),
         ((X.astype(np.float64), W), {}, "x is float64"),
         ((X.astype(np.int8), W), {}, "x is int8"),
@@ -334,7 +334,7 @@ def test_what_is_refused(case: Any) -> None:
         ("conv2d_wgrad", (X, DOUT, 0), {}, "kernel_size=0"),
         ("conv2d_wgrad", (X, DOUT, (3, 4)), {}, r"dout is \(2, 4, 5, 4\)"),
         ("conv2d_wgrad", (X, DOUT, 3), {"groups": 3}, "groups=3 of 8 channels"),
-        ("conv2d_wgrad", (X, DOUT[..., 0], 3), {}, "dout is a ndarray of shape"),
+        ("conv2d_wgrad", (X, DOUT[..., 0], 3), {}, "dout is an ndarray of shape"),
         ("conv2d_wgrad", (X, DOUT[:1], 3), {}, r"dout is \(1, 4, 5, 4\)"),
     ],
     ids=lambda case: f"{case[0]} {case[3]}",

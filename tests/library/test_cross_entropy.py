@@ -343,7 +343,7 @@ def test_many_random_calls(seed: int) -> None:
 
 X, W, T = np.ones((4, 8), np.float16), np.ones((6, 8), np.float16), np.arange(4)
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"x": X[0]}, "x is a ndarray of shape"),
+    ({"x": X[0]}, "x is an ndarray of shape"),
     ({"x": [1.0]}, "x is a list"),
     ({"x": X.astype(np.float64)}, "x is float64"),
     ({"weight": W.astype(np.float32)}, "x is float16 and weight is float32"),
@@ -362,7 +362,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"vocab_start": -1}, "vocab_start=-1"),
     ({"vocab_start": True}, "vocab_start=True"),
     ({"vocab_start": 6, "return_lse": True}, "return_lse beside vocab_start"),
-    ({"config": 3}, "config is a int"),
+    ({"config": 3}, "config is an int"),
 ]
 
 
@@ -390,7 +390,7 @@ def test_what_is_refused(case: Any) -> None:
         (lambda lse: backward(1.0, X, W, T, lse, vocab_start=4, vocab=9), "classes 4 to 10 of vocab=9"),
         (lambda lse: backward(1.0, X, W, T, lse, vocab_start=4, label_smoothing=0.1), "label_smoothing beside vocab_start"),
         (lambda lse: backward(1.0, X, W, T, lse, chunk=0), "chunk=0"),
-        (lambda lse: combine(lse, T), "partials is a ndarray of shape"),
+        (lambda lse: combine(lse, T), "partials is an ndarray of shape"),
         (lambda lse: combine(np.zeros((2, 3, 4), np.float32), T), r"partials is \(2, 3, 4\)"),
         (lambda lse: combine(np.zeros((2, 4, 4), np.float32), T[:3]), r"targets is \(3,\)"),
         (lambda lse: combine(np.zeros((2, 4, 4), np.float32), T, label_smoothing=0.1), "label_smoothing without vocab"),

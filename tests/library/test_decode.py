@@ -245,7 +245,7 @@ def test_without_wgmma() -> None:
 Q, K = np.ones((2, 4, 1, 64), np.float16), np.ones((2, 2, 32, 64), np.float16)
 LENGTHS, TABLE = np.full(2, 32, np.int32), np.zeros((2, 4), np.int32)
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"q": Q[0]}, "q is a ndarray of shape"),
+    ({"q": Q[0]}, "q is an ndarray of shape"),
     ({"q": np.ones((2, 4, 9, 64), np.float16)}, "q has 9 queries"),
     ({"q": np.ones((2, 4, 0, 64), np.float16)}, "q has 0 queries"),
     ({"q": np.ones((2, 3, 1, 64), np.float16)}, "3 query heads and 2 key heads"),

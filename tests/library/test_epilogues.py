@@ -231,7 +231,7 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     (A, B, {"dropout": ("x", 1)}, "dropout="),
     (A[None], np.ones((2, 5, 24), np.float16), {}, "a is"),
     (np.ones((3, 16, 32), np.float16), np.ones((2, 32, 24), np.float16), {}, r"a is \(3, 16, 32\)"),
-    (A[0], B, {}, "a is a ndarray of shape"),
+    (A[0], B, {}, "a is an ndarray of shape"),
 ]
 
 

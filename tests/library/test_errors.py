@@ -29,7 +29,7 @@ class Scaled:
 MATMULS: list[tuple[Any, Any, dict[str, Any], str]] = [
     (A, B, {"bias": [1.0] * 24}, "bias is a list"),
     (A, B, {"bias": 1.0}, "bias is a float"),
-    (A, B, {"bias": np.ones((1, 24), np.float16)}, "bias is a ndarray of shape"),
+    (A, B, {"bias": np.ones((1, 24), np.float16)}, "bias is an ndarray of shape"),
     (A, B, {"bias": np.ones(24, np.complex64)}, "bias is complex64"),
     (A, B, {"c": [1]}, "c is a list"),
     (A, B, {"c": np.ones((24, 16), np.float16)}, r"c is \(24, 16\)"),
@@ -66,7 +66,7 @@ MATMULS: list[tuple[Any, Any, dict[str, Any], str]] = [
 ATTENTIONS: list[tuple[Any, dict[str, Any], str]] = [
     (Q, {"scale": "x"}, "scale='x'"),
     (Q, {"scale": 0}, "scale=0"),
-    (Q, {"config": 3}, "config is a int"),
+    (Q, {"config": 3}, "config is an int"),
     (Q, {"config": [3]}, "config is a list, which can't be hashed"),
     (Q, {"config": AttentionConfig(consumers=0)}, "config.consumers=0"),
     (Q, {"config": AttentionConfig(stages=1)}, "config.stages=1"),

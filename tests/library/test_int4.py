@@ -220,15 +220,15 @@ W, A = np.ones((128, 8), np.float32), np.ones((4, 128), np.float16)
 @pytest.mark.parametrize(
     "case",
     [
-        ((W[0],), {}, "w is a ndarray of shape"),
+        ((W[0],), {}, "w is an ndarray of shape"),
         (([1],), {}, "w is a list"),
-        ((W.astype(np.int8),), {}, "w is a ndarray"),
+        ((W.astype(np.int8),), {}, "w is an ndarray"),
         ((W[:0],), {}, r"w is \(0, 8\)"),
         ((W, 100), {}, "group=100"),
         ((W, 0), {}, "group=0"),
         ((W, 64.0), {}, "group=64.0"),
         ((W, 64), {"zeros": W[:1]}, r"zeros is \(1, 8\)"),
-        ((W, 64), {"zeros": 8}, "zeros is a int"),
+        ((W, 64), {"zeros": 8}, "zeros is an int"),
     ],
     ids=lambda case: case[2],
 )
@@ -249,7 +249,7 @@ def test_what_is_refused(case: Any) -> None:
         (A, {"precision": 7}, "precision=7 beside"),
         (A, {"config": MatmulConfig(64, 64, 256, 3, 1, epilogue_n=32)}, "config.tile_k=256"),
         (A, {"bias": np.ones(5, np.float32)}, r"bias is \(5,\)"),
-        (3, {}, "a is a int"),
+        (3, {}, "a is an int"),
     ],
     ids=lambda case: case[2],
 )

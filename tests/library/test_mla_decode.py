@@ -81,11 +81,11 @@ def test_page_out_of_range(page: int, rng: Any) -> None:
 
 Q, CACHE = np.ones((1, 1, 4, 576), bf16.numpy), np.ones((2, 16, 576), bf16.numpy)
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"q": Q[0]}, "q is a ndarray of shape"),
+    ({"q": Q[0]}, "q is an ndarray of shape"),
     ({"q": Q[..., :512]}, r"q is \(1, 1, 4, 512\)"),
     ({"q": Q.astype(np.float16)}, "q is float16"),
     ({"q": np.ones((1, 9, 4, 576), bf16.numpy)}, "q has 9 queries"),
-    ({"cache": CACHE[0]}, "cache is a ndarray of shape"),
+    ({"cache": CACHE[0]}, "cache is an ndarray of shape"),
     ({"cache": np.ones((1, 257, 576), bf16.numpy)}, "pages of 257 keys"),
     ({"lengths": np.ones(2, np.int32)}, r"lengths is \(2,\)"),
     ({"page_table": np.ones((1, 2), np.int64)}, "page_table is int64"),

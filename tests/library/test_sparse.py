@@ -298,7 +298,7 @@ A, B = np.ones((4, 8), np.float16), np.ones((8, 4), np.float16)
 @pytest.mark.parametrize(
     "case",
     [
-        (A[0], "a is a ndarray of shape"),
+        (A[0], "a is an ndarray of shape"),
         ([1], "a is a list"),
         (A.astype(np.float64), "of float64"),
         (A[:, :6], r"a is \(4, 6\) of float16"),
@@ -318,7 +318,7 @@ def test_what_is_refused(case: Any) -> None:
     "case",
     [
         (B[:4], {}, r"a is \(4, 8\) and b is \(4, 4\)"),
-        (3, {}, "b is a int"),
+        (3, {}, "b is an int"),
         (B, {"precision": "tf32"}, "precision='tf32'"),
         (B, {"bias": np.ones(5, np.float32)}, r"bias is \(5,\)"),
         (B, {"config": MatmulConfig(64, 64, 32, 3, 1, epilogue_n=32)}, "config.tile_k=32"),
@@ -333,5 +333,5 @@ def test_products_that_are_refused(case: Any) -> None:
     with pytest.raises((kd.errors.BadCallArgument, kd.errors.BadCallValue), match=words):
         kd.library.sparse_matmul(matrix, b, interpret=True, **options)
     for call in (lambda: kd.library.sparse_matmul(A, B), lambda: kd.library.sparse_decompress(A)):
-        with pytest.raises(kd.errors.BadCallArgument, match="compressed is a ndarray"):
+        with pytest.raises(kd.errors.BadCallArgument, match="compressed is an ndarray"):
             call()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from kernel_dsl.diagnostics import of_kind
 from kernel_dsl.dtypes import DType, as_dtype
 
 from ...errors import ArgumentTypeError
@@ -39,7 +40,7 @@ class _Cupy:
 
     def view(self, array: Any, stream: int) -> ArrayView:
         if not isinstance(array, cupy.ndarray):
-            raise ArgumentTypeError(f"a {type(array).__name__} of CuPy is not a dense array; convert it first")
+            raise ArgumentTypeError(f"{of_kind(array)} of CuPy is not a dense array; convert it first")
         dtype = dtype_of(array.dtype)
         strides = element_strides(array.strides, array.shape, dtype.itemsize)
         place = ("cuda", int(array.device.id))

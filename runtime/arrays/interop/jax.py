@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from kernel_dsl.diagnostics import of_kind
 from kernel_dsl.dtypes import DType, as_dtype
 
 from ...devices import driver
@@ -60,7 +61,7 @@ class _Jax:
     def view(self, array: Any, stream: int) -> ArrayView:
         if isinstance(array, jax.core.Tracer) or not isinstance(array, jax.Array):
             raise ArgumentTypeError(
-                f"a {type(array).__name__} has no memory: do this outside of JAX's transformations. Inside them only a call, "
+                f"{of_kind(array)} has no memory: do this outside of JAX's transformations. Inside them only a call, "
                 "`kernel(x)`, works, and `lower` of a `kd.ShapeDtypeStruct`"
             )
         if array.is_deleted():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
+from kernel_dsl.diagnostics import of_kind
 from kernel_dsl.dtypes import DType, as_dtype
 
 from ...errors import ArgumentTypeError, ArgumentValueError
@@ -103,7 +104,7 @@ def check_plain(tensor: Any) -> None:
 def _of_others(tensor: Any) -> ArgumentTypeError:
     """The error for a subclass without memory: a DTensor, an AsyncCollectiveTensor, a quantised tensor of torchao."""
     return ArgumentTypeError(
-        f"a {type(tensor).__name__} has no memory of its own, and cannot be passed to a kernel: pass the tensor that it "
+        f"{of_kind(tensor)} has no memory of its own, and cannot be passed to a kernel: pass the tensor that it "
         "holds, such as .to_local() of a DTensor"
     )
 
@@ -128,9 +129,7 @@ class _Torch:
                     "call the op"
                 ) from None
             # a FakeTensor
-            raise ArgumentTypeError(
-                f"a {type(array).__name__} without memory cannot be passed to a kernel: {error}"
-            ) from None
+            raise ArgumentTypeError(f"{of_kind(array)} without memory cannot be passed to a kernel: {error}") from None
         if not address and array.numel():
             raise _of_others(array)
         return ArrayView(
