@@ -216,7 +216,7 @@ class BlockLists:
         return self.kept[place]
 
     def _made(self, given: Sequence[Any], launch: Launch) -> Any:
-        return launch(lists_kernel(), (launch(self.kernel, given),))
+        return launch(lists_kernel(), (launch(self.kernel, given),), partial=True)
 
     def structs(self, like: Any, arrays: Sequence[Any], target: str | None) -> list[Any]:
         """Descriptions of the results of `of`."""

@@ -24,7 +24,7 @@ from .decode_general import decode_general
 from .decode_kernel import decode_config, decode_kernel, decode_steps
 from .decode_opened import opened, without_sizes
 from .decode_problem import DecodeProblem
-from .latest import UNSEEN, Latest, seen_call
+from .latest import UNSEEN, Latest, seen_call, without_unwritten
 from .matmul import MANY, array_address, check_apart, element_strides, known_plan, signature
 from .refusals import Refusals
 
@@ -43,7 +43,8 @@ class DecodePlan:
     def __call__(self, inputs: list[Any], out: Any, how: dict[str, Any]) -> Any:
         if self.combine is None:
             return self.kernel(*inputs, out=out, **how)
-        return self.combine(self.kernel(*inputs, **how), out=out, **how)
+        parts = self.kernel(*inputs, **how | {"interpret": without_unwritten(how["interpret"])})  # rows are padded
+        return self.combine(parts, out=out, **how)
 
     def seen(self, inputs: list[Any], out: Any, stream: Any) -> Any:
         """The result of a call on a GPU with arrays like an earlier call's. `UNSEEN` for any other call, without a

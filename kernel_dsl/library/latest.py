@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from ..interpret_params import InterpretParams
 from ..kernel import Kernel
 
 UNSEEN: Any = object()
-Launch = Callable[..., Any]  # `(kernel, args, out=None) -> results`
+Launch = Callable[..., Any]  # `(kernel, args, out=None, partial=False) -> results`
 
 
 class Unseen(Exception):
@@ -29,14 +31,24 @@ def seen_call(kernel: Kernel, args: Sequence[Any], out: Any, stream: Any) -> Any
 
 
 def launching(stream: Any, interpret: Any) -> Launch:
-    """A function that calls kernels plainly."""
-    return lambda kernel, args, out=None: kernel(*args, out=out, stream=stream, interpret=interpret)
+    """A function that calls kernels plainly. `partial`: the kernel leaves elements of its results unwritten, on purpose."""
+    quiet = without_unwritten(interpret)
+    return lambda kernel, args, out=None, partial=False: kernel(
+        *args, out=out, stream=stream, interpret=quiet if partial else interpret
+    )
+
+
+def without_unwritten(interpret: Any) -> Any:
+    """`interpret` for a kernel whose results another kernel reads in part: unwritten elements are no hazard."""
+    if isinstance(interpret, InterpretParams) and interpret.report_unwritten:
+        return replace(interpret, report_unwritten=False)
+    return interpret
 
 
 def seen_launching(stream: Any) -> Launch:
     """A function that calls kernels as `seen_call`, and raises `Unseen` for new calls."""
 
-    def launch(kernel: Kernel, args: Sequence[Any], out: Any = None) -> Any:
+    def launch(kernel: Kernel, args: Sequence[Any], out: Any = None, partial: bool = False) -> Any:
         made = seen_call(kernel, args, out, stream)
         if made is UNSEEN:
             raise Unseen

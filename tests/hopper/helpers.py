@@ -52,7 +52,7 @@ def run_random(description: str | None, make: Callable[[Any], Any], run: Callabl
     for number in range(args.count):
         call = make(rng)
         try:
-            run(call, number, False if args.gpu else kd.InterpretParams(seed=number))
+            run(call, number, False if args.gpu else kd.InterpretParams(seed=number, report_unwritten=True))
         except Exception as error:
             failed += 1
             print(f"{number}: {call}\n   {type(error).__name__}: {str(error)[:300]}")

@@ -94,7 +94,7 @@ def test_pairs(pair: tuple[str, str], rng: Any) -> None:
     n = PAIRS.index(pair)
     dims = [(64, 64), (128, 128), (80, 80), (48, 16), (64, 128)][n % 5]
     shape = ((2, 1)[n % 2], 2, (1, 2)[n % 3 % 2], 70 + 13 * (n % 7), 60 + 29 * (n % 6), *dims)
-    schedule = kd.InterpretParams(schedule=("late", "random", "eager")[n % 3])
+    schedule = kd.InterpretParams(schedule=("late", "random", "eager")[n % 3], report_unwritten=True)
     run(rng, pair, shape, (bf16, f16)[n % 4 == 3], schedule)
 
 

@@ -338,7 +338,7 @@ def test_real_sizes(shape: Any, dtype: Any) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_many_random_calls(seed: int) -> None:
     for number in range(20):
-        run(1000 * seed + number, kd.InterpretParams(seed=number))
+        run(1000 * seed + number, kd.InterpretParams(seed=number, report_unwritten=True))
 
 
 X, W, T = np.ones((4, 8), np.float16), np.ones((6, 8), np.float16), np.arange(4)

@@ -127,7 +127,7 @@ def test_pairs(pair: tuple[str, str], rng: Any) -> None:
     """At lengths, dtypes and head dimensions that differ from pair to pair."""
     n = PAIRS.index(pair)
     heads = [(4, 2), (3, 1), (2, 2), (8, 1)][n % 4]
-    schedule = kd.InterpretParams(schedule=("late", "random", "eager")[n % 3])
+    schedule = kd.InterpretParams(schedule=("late", "random", "eager")[n % 3], report_unwritten=True)
     lengths = (40 + 37 * (n % 5), n % 4)
     run(schedule, (bf16, f16)[n % 2], rng, lengths, heads, (64, 128, 80, 16, 48)[n % 5], **options_of(pair))
 
@@ -178,7 +178,9 @@ def test_same_bits(rng: Any) -> None:
     """Whatever the order in which blocks run."""
     arrays, options, _ = case(rng, (300, 77), (4, 2), 64, bf16, splits=4)
     made = [
-        kd.library.decode_attention(*arrays, **options, interpret=kd.InterpretParams(schedule="random", seed=seed))
+        kd.library.decode_attention(
+            *arrays, **options, interpret=kd.InterpretParams(schedule="random", seed=seed, report_unwritten=True)
+        )
         for seed in (1, 2)
     ]
     assert np.array_equal(made[0].view(np.uint16), made[1].view(np.uint16))

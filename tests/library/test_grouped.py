@@ -138,8 +138,8 @@ def test_the_smallest(shape: Any, steps: Any) -> None:
 def test_random_calls() -> None:
     rng = np.random.default_rng(11)
     for number in range(3):
-        any_call(rng).run(number, kd.InterpretParams(seed=number))
-        wgrad(number, kd.InterpretParams(seed=number))
+        any_call(rng).run(number, kd.InterpretParams(seed=number, report_unwritten=True))
+        wgrad(number, kd.InterpretParams(seed=number, report_unwritten=True))
 
 
 @pytest.mark.slow
@@ -147,8 +147,8 @@ def test_random_calls() -> None:
 def test_many_random_calls(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for number in range(50):
-        any_call(rng).run(number, kd.InterpretParams(seed=number))
-        wgrad(1000 * seed + number, kd.InterpretParams(seed=number))
+        any_call(rng).run(number, kd.InterpretParams(seed=number, report_unwritten=True))
+        wgrad(1000 * seed + number, kd.InterpretParams(seed=number, report_unwritten=True))
 
 
 @pytest.mark.gpu
