@@ -42,6 +42,28 @@ UNARY: dict[type[Op], Callable[[Any, Any], Any]] = {
     functions.rsqrt.op: lambda x, y: -0.5 * y / x,
     functions.logistic.op: lambda x, y: y * (1 - y),
     functions.erf.op: lambda x, y: _BOTH * kd.exp(-(x * x)),
+    functions.erfc.op: lambda x, y: -_BOTH * kd.exp(-(x * x)),
+    functions.erf_inv.op: lambda x, y: kd.exp(y * y) / _BOTH,
+    functions.asin.op: lambda x, y: kd.rsqrt(1 - x * x),
+    functions.acos.op: lambda x, y: -kd.rsqrt(1 - x * x),
+    functions.asinh.op: lambda x, y: kd.rsqrt(1 + x * x),
+    functions.acosh.op: lambda x, y: kd.rsqrt((x - 1) * (x + 1)),
+    functions.atanh.op: lambda x, y: 1 / ((1 - x) * (1 + x)),
+    functions.cbrt.op: lambda x, y: 1 / (3 * y * y),
+}
+# for each op of two operands: its derivatives by them, as functions of both and the result
+BINARY: dict[type[Op], tuple[Callable[[Any, Any, Any], Any], Callable[[Any, Any, Any], Any]]] = {
+    functions.Pow: (
+        lambda x, y, z: kd.where(y == 0, 0.0, y * kd.power(x, y - 1)),
+        lambda x, y, z: kd.where(z == 0, 0.0, z * kd.log(x)),
+    ),
+    functions.hypot.op: (lambda x, y, z: x / z, lambda x, y, z: y / z),
+    functions.logaddexp.op: (lambda x, y, z: kd.exp(x - z), lambda x, y, z: kd.exp(y - z)),
+    functions.logaddexp2.op: (lambda x, y, z: kd.exp2(x - z), lambda x, y, z: kd.exp2(y - z)),
+    functions.atan2.op: (lambda y, x, z: x / (x * x + y * y), lambda y, x, z: -y / (x * x + y * y)),
+    numeric.CopySign: (lambda x, y, z: kd.where(x < 0, -1.0, 1.0) * kd.copysign(1.0, y), lambda x, y, z: 0.0),
+    arith.Fmod: (lambda x, y, z: 1.0, lambda x, y, z: -kd.trunc(x / y)),
+    arith.Remainder: (lambda x, y, z: 1.0, lambda x, y, z: -kd.floor(x / y)),
 }
 PASSED = (elementwise.Broadcast, elementwise.ConvertLayout, cast.Cast)
 STEPS = (
@@ -50,6 +72,7 @@ STEPS = (
     numeric.floor.op,
     numeric.ceil.op,
     numeric.trunc.op,
+    numeric.rint.op,
 )  # ops whose derivative is 0
 
 
@@ -82,6 +105,13 @@ def _slope(op: Any, slopes: dict[Value, Any]) -> Any:
     rule = UNARY.get(type(op))
     if rule is not None:
         return _times(rule(op.x, op.results[0]), slopes[op.x])
+    both = BINARY.get(type(op))
+    if both is not None:
+        found: Any = None
+        for value, by in zip((op.x, op.y), both, strict=True):
+            if value in slopes:
+                found = _sum(found, _times(by(op.x, op.y, op.results[0]), slopes[value]))
+        return found
     if isinstance(op, PASSED):
         slope, dtype = slopes[op.x], array_type(op.results[0]).dtype
         return None if not dtype.is_float else slope if isinstance(slope, float) else slope.astype(dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import erf
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, attention, attention_backward
-from kernel_dsl.library.attention_derivative import UNARY, with_derivative
+from kernel_dsl.library.attention_derivative import BINARY, UNARY, with_derivative
+from kernel_dsl.ops import math as functions
 from tests.hopper.helpers import random, relative
 
 from . import attention_reference as reference
@@ -125,7 +127,7 @@ def test_pairs(pair: tuple[str, str], rng: Any) -> None:
     n = PAIRS.index(pair)
     dims = [(64, 64), (128, 128), (80, 80), (48, 16), (64, 128), (192, 128), (256, 256)][n % 7]
     shape = ((2, 1)[n % 4 // 2], 2, (1, 2)[n % 3 % 2], 40 + 9 * (n % 7), 35 + 11 * (n % 6), *dims)
-    schedule = kd.InterpretParams(schedule=("late", "random", "eager")[n % 3])
+    schedule = kd.InterpretParams(schedule=("late", "random", "eager")[n % 3], report_unwritten=True)
     run(rng, pair, shape, (bf16, f16)[n % 8 == 3], schedule)
 
 
@@ -240,6 +242,25 @@ FUNCTIONS: dict[str, tuple[Any, Any]] = {  # of a score, and its derivative
     "rsqrt": (lambda x: kd.rsqrt(x * x + 1), lambda x: -x * (x * x + 1) ** -1.5),
     "logistic": (kd.logistic, lambda x: np.exp(-x) / (1 + np.exp(-x)) ** 2),
     "erf": (kd.erf, lambda x: 2 / np.sqrt(np.pi) * np.exp(-x * x)),
+    "erfc": (kd.erfc, lambda x: -2 / np.sqrt(np.pi) * np.exp(-x * x)),
+    "erf_inv": (lambda x: kd.erf_inv(x / 4), lambda x: _erf_inv_slope(x / 4) / 4),
+    "asin": (lambda x: kd.asin(x / 4), lambda x: (16 - x * x) ** -0.5),
+    "acos": (lambda x: kd.acos(x / 4), lambda x: -((16 - x * x) ** -0.5)),
+    "asinh": (kd.asinh, lambda x: (1 + x * x) ** -0.5),
+    "acosh": (lambda x: kd.acosh(x + 5), lambda x: ((x + 5) ** 2 - 1) ** -0.5),
+    "atanh": (lambda x: kd.atanh(x / 4), lambda x: 4 / (16 - x * x)),
+    "cbrt": (lambda x: kd.cbrt(x + 4), lambda x: (x + 4) ** (-2 / 3) / 3),
+    "pow": (lambda x: kd.power(kd.abs(x) + 1, 1.5), lambda x: 1.5 * np.sqrt(np.abs(x) + 1) * np.sign(x)),
+    "pow by exponent": (lambda x: kd.power(1.5, x), lambda x: 1.5**x * np.log(1.5)),
+    "pow by both": (lambda x: kd.power(x + 4, x), lambda x: (x + 4) ** x * (np.log(x + 4) + x / (x + 4))),
+    "hypot": (lambda x: kd.hypot(x, 2 * x + 1), lambda x: (5 * x + 2) / np.hypot(x, 2 * x + 1)),
+    "atan2": (lambda x: kd.atan2(x, x + 5), lambda x: 5 / (x * x + (x + 5) ** 2)),
+    "logaddexp": (lambda x: kd.logaddexp(x, -2 * x), lambda x: 1 - 3 / (1 + np.exp(3 * x))),
+    "logaddexp2": (lambda x: kd.logaddexp2(3.0, x), lambda x: 1 / (1 + 2 ** (3 - x))),
+    "fmod": (lambda x: x * kd.fmod(x, 1.5), lambda x: np.fmod(x, 1.5) + x),
+    "remainder": (lambda x: kd.remainder(4.0, x + 4), lambda x: -np.floor(4 / (x + 4))),
+    "copysign": (lambda x: kd.copysign(x * x, x), lambda x: 2 * np.abs(x)),
+    "rint": (lambda x: x * kd.rint(x), np.rint),
     "quotient": (lambda x: x / (x * x + 2) - 3 / (x + 20), lambda x: (2 - x * x) / (x * x + 2) ** 2 + 3 / (x + 20) ** 2),
     "choice": (lambda x: kd.where(x > 0.5, x * 3, 2 - x), lambda x: np.where(x > 0.5, 3.0, -1.0)),
     "clip": (lambda x: kd.minimum(kd.maximum(x, -1.0), 2.0 * x), lambda x: np.where(np.maximum(x, -1) < 2 * x, np.where(x > -1, 1, 0), 2)),
@@ -248,6 +269,16 @@ FUNCTIONS: dict[str, tuple[Any, Any]] = {  # of a score, and its derivative
     "floor": (lambda x: x * (x // 1), np.floor),
     "nothing": (kd.zeros_like, np.zeros_like),
 }  # fmt: skip
+
+
+def _erf_inv_slope(y: Any) -> Any:
+    """The derivative of the inverse of erf, by bisection."""
+    low, high = np.full(y.shape, -6.0), np.full(y.shape, 6.0)
+    for _ in range(80):
+        middle = (low + high) / 2
+        below = np.vectorize(erf)(middle) < y
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return np.sqrt(np.pi) / 2 * np.exp(low * low)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -267,7 +298,13 @@ def test_derivatives(name: str, rng: Any) -> None:
 
 
 def test_every_rule_is_tested() -> None:
-    assert {op.op_name for op in UNARY} <= set(FUNCTIONS)
+    assert {op.op_name for op in (*UNARY, *BINARY)} <= set(FUNCTIONS)
+
+
+def test_every_smooth_function_has_a_rule() -> None:
+    """Of those that the table of mathematical functions has."""
+    ops = {x.op for name in functions.__all__ if hasattr(x := getattr(functions, name), "op")} | {functions.Pow}
+    assert len(ops) > 30 and ops <= {*UNARY, *BINARY}
 
 
 def test_a_given_derivative(rng: Any) -> None:
