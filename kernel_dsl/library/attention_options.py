@@ -307,7 +307,7 @@ class _Check(Refusals):
         shape = self.array("bias", o.bias, None, hint)
         if ragged:
             raise self.value("bias with q_seqlens", "ragged lengths take no bias; add it in score_mod")
-        if not 2 <= len(shape) <= 4 or any(n not in (1, m) for n, m in zip(shape[::-1], full[::-1], strict=False)):
+        if len(shape) > 4 or any(n not in (1, m) for n, m in zip(shape[::-1], full[::-1], strict=False)):
             raise self.bad_shape(f"bias is {shape}", hint)
         self.floats("bias", o.bias, hint)
         return shape

@@ -146,8 +146,12 @@ class ScoredProblem:
         return array[batch if name in self.by_batch else 0, 0 if array.shape[1] == 1 else kv_head]
 
     def bias_tile(self, bias: Any, place: tuple[Any, Any], rows: Any, columns: Any, transposed: bool = False) -> Any:
-        """The bias of some queries and keys of a head, (rows, columns) or `transposed`, or with extents of 1."""
+        """The bias of some queries and keys of a head, (rows, columns) or `transposed`, or with extents of 1; of rank 0 if
+        the bias is.
+        """
         view = bias.at[self.bias_index(place, rows, columns)]
+        if len(self.score.bias or ()) == 1:
+            return view[...][:, None] if transposed else view[...][None]
         return (view.T if transposed else view)[...]
 
     def bias_index(self, place: tuple[Any, Any], rows: Any, columns: Any) -> tuple[Any, ...]:

@@ -257,10 +257,11 @@ class Matmul:
     in registers, rounded to the dtype of a. A `config` then has `tile_k=64`, or 128 if `group` is a multiple of that.
     An a of int8, uint8 or float8 is first widened to bfloat16, which holds it exactly. a may be a `SparseMatrix`: see
     `sparse_matmul`. `precision`: float32 products are exact by default; "tf32" rounds operands to tf32, "tf32x3"
-    multiplies high and low parts of them in tf32. Hopper's tensor cores keep 14 bits of fp8 products, and errors grow
-    with K; with "highest", sums are added in float32 after every 256 elements of K. `config`: a `MatmulConfig` for
-    Hopper's fast kernel, in place of the chosen one. `out`, `stream`, `interpret`: as for kernels; `out` may be `c` or
-    `residual`, and may be stored by columns. Operands that TMA and wgmma can't read are first copied to a workspace.
+    multiplies high and low parts of them in tf32, and an infinite element gives NaN. Hopper's tensor cores keep 14 bits
+    of fp8 products, and errors grow with K; with "highest", sums are added in float32 after every 256 elements of K.
+    `config`: a `MatmulConfig` for Hopper's fast kernel, in place of the chosen one. `out`, `stream`, `interpret`: as
+    for kernels; `out` may be `c` or `residual`, and may be stored by columns. Operands that TMA and wgmma can't read
+    are first copied to a workspace.
 
     Raises `BadCallArgument` for wrong arrays, `BadCallValue` for shapes that don't fit, an `out` that is `a` or `b`,
     and a precision that the product can't have, and `NoCommonDType`. On Hopper wgmma (PTX ISA 9.7.15) and TMA

@@ -65,7 +65,7 @@ def options_of(rng: Any, form: str, batch: int, queries: int, keys: int) -> dict
     if "ragged" not in form and some():
         full = batch, 2, queries, keys
         made["bias"] = random(
-            rng, tuple(1 if some(0.2) else n for n in full)[rng.integers(3) :], [f32, bf16][rng.integers(2)]
+            rng, tuple(1 if some(0.2) else n for n in full)[rng.integers(5) :], [f32, bf16][rng.integers(2)]
         )
     return made
 
@@ -126,7 +126,7 @@ def test_walk(seed: int) -> None:
             return x[ends[b] : ends[b + 1]].swapaxes(0, 1)[None]
         return x[b : b + 1] if layout == "bhsd" else x[b : b + 1].swapaxes(1, 2)
 
-    schedule = kd.InterpretParams(schedule=("late", "random", "eager")[seed // 4 % 3])
+    schedule = kd.InterpretParams(schedule=("late", "random", "eager")[seed // 4 % 3], report_unwritten=True)
     how = given | options
     out, lse = attention(dense(q), *kept, **how, return_lse=True, interpret=schedule)
     dout = random(rng, (sum(each), 2, dims[1]), dtype)
@@ -150,7 +150,9 @@ def test_walk(seed: int) -> None:
                 error = np.linalg.norm(np.asarray(one(x, b, ends), np.float64) - expected.grads[name])
                 assert error < 2 * BOUNDS[dtype] * max(wanted, 1.0), name
     if backward and "bias" in options and batch == 1:
-        assert relative(grads[-1], expected.grads["bias"].reshape(options["bias"].shape)) < 2 * BOUNDS[bf16]
+        wanted = expected.grads["bias"].reshape(options["bias"].shape)
+        size = np.abs(wanted).max() if wanted.ndim > 1 else max(np.linalg.norm(wanted), 1.0)  # long sums may cancel
+        assert np.abs(np.asarray(grads[-1], np.float64) - wanted).max() < 2 * BOUNDS[bf16] * size
 
 
 @pytest.mark.parametrize("score", [hidden, by_distance])
