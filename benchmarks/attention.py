@@ -11,16 +11,17 @@ it is timed. Causal work counts half the products, and gradients two and a half 
 * `random`: shapes, strides and options at random until `--seconds` are over, beside the best of torch's backends.
 
 `--rows TEXT` takes the rows whose name holds TEXT (several: any of them); `--seconds S` is for a row's timing, and for all
-of `random`; `--json FILE` is written after each row; `--seed N` is that of `random`.
+of `random`; `--json FILE` is written after each row; `--seed N` is that of `random`. A row that fails is told, the others go on,
+and the script ends with 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -34,7 +35,7 @@ from kernel_dsl.library import AttentionBackwardConfig, AttentionConfig
 
 from . import attention_decode, attention_options, dynamic_rows
 from .attention_work import Work, bias_of, check_backward, check_forward, tensor
-from .harness import interleaved, machine
+from .harness import attempted, interleaved, machine
 
 Run = Callable[[], Any]
 CUDNN, FLASH = SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION
@@ -282,13 +283,16 @@ def main() -> None:
             break
         if args.rows and not any(text in work.name for text in args.rows):
             continue
-        for row in timed(work, configs, backends, 0.2 if "random" in args.what else args.seconds or 1.0):
+        seconds = 0.2 if "random" in args.what else args.seconds or 1.0
+        for row in attempted(work.name, functools.partial(timed, work, configs, backends, seconds)):
             note(rows, row, args.json)
-    if "random" in args.what and rows:
-        worst = sorted(rows, key=lambda r: r["of torch"])[:8]
+    compared = [row for row in rows if "of torch" in row]
+    if "random" in args.what and compared:
+        worst = sorted(compared, key=lambda r: r["of torch"])[:8]
         print("\nweakest:", *(f"{r['of torch']} {r['work']}" for r in worst), sep="\n  ")
-    sys.stdout.flush()
-    print(machine())
+    print(machine(), flush=True)
+    if any("failed" in row for row in rows):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

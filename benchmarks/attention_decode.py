@@ -11,13 +11,14 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 import kernel_dsl as kd
 
-from .harness import interleaved
+from .harness import attempted, interleaved
 
 LARGEST = 6e-3  # relative error in the norm
 
@@ -198,22 +199,27 @@ def rows(texts: list[str] | None, seconds: float) -> Iterator[dict[str, Any]]:
         if texts and not any(text in work.name for text in texts):
             continue
         torch.cuda.empty_cache()
-        variants, error = runs_of(work)
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for run in variants.values():
-            run()
-        torch.cuda.synchronize()
-        once = time.perf_counter() - start + 1e-4 * len(variants)  # L2 is cleared before each
-        times = interleaved(variants, min(max(int(seconds / once), 3), 50), 1)
-        ours, peer = times["ours"].median, times["torch"].median
-        yield {
-            "work": work.name,
-            "us": round(ours * 1e6, 1),
-            "TB/s": round(work.bytes / ours * 1e-12, 2),
-            "TFLOP/s": round(work.flops / ours * 1e-12),
-            "graph us": round(in_graph(variants["ours"]) * 1e6, 1),
-            "torch us": round(peer * 1e6, 1),
-            "of torch": round(peer / ours, 3),
-            "error": f"{error:.1e}",
-        }
+        yield from attempted(work.name, partial(timed, work, seconds))
+
+
+def timed(work: Decode, seconds: float) -> Iterator[dict[str, Any]]:
+    """The row of a problem."""
+    variants, error = runs_of(work)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for run in variants.values():
+        run()
+    torch.cuda.synchronize()
+    once = time.perf_counter() - start + 1e-4 * len(variants)  # L2 is cleared before each
+    times = interleaved(variants, min(max(int(seconds / once), 3), 50), 1)
+    ours, peer = times["ours"].median, times["torch"].median
+    yield {
+        "work": work.name,
+        "us": round(ours * 1e6, 1),
+        "TB/s": round(work.bytes / ours * 1e-12, 2),
+        "TFLOP/s": round(work.flops / ours * 1e-12),
+        "graph us": round(in_graph(variants["ours"]) * 1e6, 1),
+        "torch us": round(peer * 1e6, 1),
+        "of torch": round(peer / ours, 3),
+        "error": f"{error:.1e}",
+    }

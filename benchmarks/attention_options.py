@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, AttentionConfig
 
 from .attention_decode import paged
-from .harness import interleaved
+from .harness import attempted, interleaved
 
 DOCUMENT = 1024
 LENGTHS = (512, 1024, 2048, 4096, 8192, 512, 3000, 5000)
@@ -301,4 +302,5 @@ def rows(texts: list[str] | None, seconds: float, what: set[str]) -> Iterator[di
             left_out = (backward and (row.dtype != torch.bfloat16 or row.page)) or ("configs" in what and not configs)
             if not left_out and (not texts or any(text in row.name for text in texts)):
                 torch.cuda.empty_cache()
-                yield from timed(row, backward, seconds, configs)
+                name = f"{row.name} {'backward' if backward else 'forward'}"
+                yield from attempted(name, partial(timed, row, backward, seconds, configs))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,15 @@ def machine() -> str:
     if not torch.cuda.is_available():
         raise SystemExit("a GPU is needed, and PyTorch sees none")
     return bench.machine()
+
+
+def attempted(name: str, make: Callable[[], Iterable[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+    """The rows that `make` gives. If it raises, the last row says so, and the caller goes on with its next work."""
+    try:
+        yield from make()
+    except Exception as error:  # one wrong or impossible row must not cost the others
+        first = (str(error).splitlines() or [""])[0]
+        yield {"work": name, "failed": f"{type(error).__name__}: {first[:200]}"}
 
 
 def table(rows: list[dict[str, Any]], path: str | None = None) -> None:

@@ -11,6 +11,8 @@ that fails is reported, and the others go on.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import time
 import traceback
 from typing import Any
@@ -117,6 +119,9 @@ def main() -> None:
         try:
             for case in CASES[name]():
                 rows += rows_of(case, args.variants, args.compile)
+                if args.json:
+                    with contextlib.redirect_stdout(io.StringIO()):
+                        table(rows, args.json)
         except Exception as error:  # out of memory, or a peer that is missing: the others go on
             print(f"FAILED {name}: {error!r}")
             traceback.print_exc(limit=-2)

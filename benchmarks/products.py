@@ -498,9 +498,11 @@ def routed(row: Row, count: int, rounds: int) -> Iterator[str]:
         yield f"    {times[words] * 1e6:.1f} us, by the model {model * 1e6:.1f}: {words}"
 
 
-def measured(make: Callable[[], Row], rounds: int, routes: int = 0) -> dict[str, Any]:
-    """Check a row, and time it; tell of its ways, `routes` of each kernel, if it is slow."""
+def measured(make: Callable[[], Row], rounds: int, routes: int = 0, wanted: str = "") -> dict[str, Any] | None:
+    """Check a row, and time it; tell of its ways, `routes` of each kernel, if it is slow. None if its name lacks `wanted`."""
     row = make()
+    if wanted not in row.name:
+        return None
     error = row.check()
     if not error <= row.bound:
         raise AssertionError(f"{row.name}: relative error {error:.2e} over {row.bound:.0e}")
@@ -540,10 +542,11 @@ def main() -> None:
             if time.perf_counter() - begun > args.seconds:
                 print(f"stopped after {args.seconds:.0f} s, in {name}")
                 break
-            if args.rows and args.rows not in make().name:
-                continue
             try:
-                rows.append({"group": name, **measured(make, args.rounds, args.routes)})
+                found = measured(make, args.rounds, args.routes, args.rows)
+                if found is None:
+                    continue
+                rows.append({"group": name, **found})
                 print("  ".join(f"{k} {v}" for k, v in rows[-1].items()), flush=True)
             except Exception as error:  # the others go on, whatever it was
                 lines = str(error).splitlines() or [repr(error)]
