@@ -120,7 +120,7 @@ class ScoredGradients:
                 for (name, lines, rows), like, rising in zip(self._tables(), (q, k), (False, True), strict=True)
             ]
             by_query, by_key = ([*lengths, table] for table in tables)
-        stats = launch(self.stats, (out, dout, lse, *by_query))
+        stats = launch(self.stats, (out, dout, lse, *by_query), partial=True)  # lines past sequences are not read
         listed: Sequence[Any] = []
         if self.lists is not None:
             listed = self.lists.of(q, k, options.arrays(block_arrays(p)) + list(by_key[2:]), how, launch)
