@@ -85,7 +85,9 @@ def test_each_wait_has_words_of_its_own() -> None:
 @pytest.mark.parametrize("traced", [True, False])
 @pytest.mark.sampled(2)
 def test_a_wait_says_which_element_of_which_block(seed: int, traced: bool) -> None:
-    """Sets of several shapes, of each block and of all, and an array as a set; one wait of one block has no signal."""
+    """Sets of several shapes, of each block and of all, and an array as a set; one wait of one block has no signal. Half of the
+    waits have a time-out, and the others end as livelocks."""
+    timeout = None if (seed + traced) % 2 else 0.5
     rng = np.random.default_rng(seed)
     shapes = [tuple(rng.integers(1, 5, rng.integers(1, 4)).tolist()) for _ in range(3)]
     grid, number = tuple(rng.integers(1, 4, 3).tolist()), int(rng.integers(4))
@@ -105,7 +107,7 @@ def test_a_wait_says_which_element_of_which_block(seed: int, traced: bool) -> No
         def _() -> None:
             out[...] = x[0]
             kd.semaphore_signal(sets[number].at[index], came)
-            kd.semaphore_wait(sets[number].at[index], x[wanted] if traced else wanted, timeout=0.5)
+            kd.semaphore_wait(sets[number].at[index], x[wanted] if traced else wanted, timeout=timeout)
 
     kernel = kd.kernel(
         body,
@@ -121,8 +123,13 @@ def test_a_wait_says_which_element_of_which_block(seed: int, traced: bool) -> No
         kernel(xs, interpret=kd.InterpretParams(seed=seed))
     name = ["first", "second", "semaphore", "flags"][number]
     where = str(at) if prod(shape) > 1 else ""
-    told = f"rank {device}: kernel 'odd' in block {tuple(block[::-1])} waited for 0.5 s for {name!r}{where} to reach {wanted}"
-    assert f"{told}; it was {came}" in str(caught.value)
+    told = f"rank {device}: kernel 'odd' in block {tuple(block[::-1])} waited for 0.5 s for {name!r}{where}"
+    if timeout is None:
+        own = f" of block {tuple(block[::-1])}" if number < 2 and prod(grid) > 1 else ""
+        named = f"'flags on device {device}'{where}" if number == 3 else f"{name!r}{where}{own} on device {device}"
+        told = f"device {device}, block {tuple(block[::-1])} warpgroup 0: waits for {named}"
+        assert caught.value.kind == kd.HazardKind.LIVELOCK and str(caught.value).count(": waits for ") == 1
+    assert f"{told} to reach {wanted}; it was {came}" in str(caught.value)
 
 
 @pytest.mark.parametrize(("n", "silent"), [(2, 0), (2, 1), (3, 1)])
@@ -138,6 +145,47 @@ def test_a_small_all_reduce_says_whose_words_it_waits_for(n: int, silent: int, m
     with pytest.raises(kd.HazardError, match=rf"waited for 0.001 s for the words of rank {silent}") as caught:
         kernel([np.ones(64, np.float32) for _ in range(n)], interpret=kd.InterpretParams(seed=silent))
     assert "it was" not in str(caught.value)
+
+
+def flag_of(ref: Any, kind: str) -> Any:
+    """Read an element as flags are read: by an atomic, a compare-and-swap that changes nothing, or a load."""
+    if kind == "add":
+        return kd.atomic_add(ref, 0, order="acquire", scope="sys")
+    if kind == "cas":
+        return kd.atomic_cas(ref, 99, 99, order="acquire", scope="sys")
+    return kd.inline_ptx(f"ld.{kind}.sys.global.b32 $0, [$1];", ref, out_type=kd.int32)
+
+
+# (how it reads, whether it goes on waiting, what it waits for); the flag is 5
+SPINS: list[tuple[str, Any, str]] = [
+    ("add", lambda seen: seen < 7, "to reach 7"),
+    ("cas", lambda seen: seen != 7, "to become 7"),
+    ("acquire", lambda seen: seen == 5, "to differ from 5"),
+    ("relaxed", lambda seen: seen > 3, "to fall to 3"),
+    ("acquire", lambda seen: ~(seen >= 7), "to reach 7"),
+    ("relaxed", lambda seen: seen.astype(kd.uint32) <= 6, "to reach 7"),
+    ("add", lambda seen: (seen & 2) == 0, "to change"),
+]
+
+
+def test_spins_of_the_authors_own_say_for_what() -> None:
+    """Each device spins in another way."""
+    count = len(SPINS)
+
+    def spin(x: Any, flags: Any) -> None:
+        for device, (kind, waits, _) in enumerate(SPINS):
+
+            @kd.when(kd.axis_index("x") == device)
+            def _(device: int = device, kind: str = kind, waits: Any = waits) -> None:
+                flag = flags.at[device + 1]
+                kd.while_loop(waits, lambda seen: flag_of(flag, kind), flag_of(flag, kind))
+
+    mesh, out = kd.Mesh(("x",), (count,)), kd.ShapeDtypeStruct((count + 1,), kd.int32, init=5)
+    with pytest.raises(kd.HazardError) as caught:
+        kd.kernel(spin, out_type=out, mesh=mesh)([np.zeros(4, np.int32) for _ in SPINS], interpret=True)
+    for device, (_, _, until) in enumerate(SPINS):
+        named = f"device {device}, block (0, 0, 0) warpgroup 0: waits for 'flags on device {device}'[{device + 1}]"
+        assert f"{named} {until}; it was 5" in str(caught.value)
 
 
 @SLOW

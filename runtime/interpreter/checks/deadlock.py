@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .awaited import awaited
 from .kinds import HazardKind
 from .waits import MbarrierWait, RegisterWait, TensorWait
 
@@ -38,7 +39,8 @@ def stuck(run: Run) -> None:
                 what = f"warps wait forever for {g.why.count} registers by setmaxnreg: the others of their block hold too many"
                 lines += _lines(batch, g, f"setmaxnreg at {run.reporter.place(ins)}")
             else:
-                lines += _lines(batch, g, f"polls memory at {run.reporter.place(g.why)}")
+                waits = [line for _, line in awaited(batch, g, g.why)]
+                lines += waits or _lines(batch, g, f"polls memory at {run.reporter.place(g.why)}")
                 ins, polls = ins or g.why, True
         for w in batch.barriers.waiting:
             lines += _named_lines(batch, w)

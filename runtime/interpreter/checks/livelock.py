@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..ptx.module import Instruction
+from .awaited import awaited
 from .frozen import Frozen
 from .kinds import HazardKind
 from .runaway import Rounds
@@ -195,14 +197,16 @@ def livelock(run: Run) -> None:
     lines: list[str] = []
     ins = None
     for batch in run.resident:
-        for g in batch.ready.values():
-            seg = g.frame.code.segments[g.pc]
-            at = seg.sync_ins or seg.end or (seg.code[0] if seg.code else None)
-            looked = batch.looked_at if at is None or run.devices > 1 else None
-            at = looked or at
-            ins = ins or at
-            _, _, who = run.reporter.group(g, g.active)
-            lines.append(f"{who} {'looks at memory' if looked else 'goes round'} at {run.reporter.place(at)}")
+        for g in (*batch.ready.values(), *(g for g in batch.polling if isinstance(g.why, Instruction))):
+            waits = awaited(batch, g, g.why if isinstance(g.why, Instruction) else batch.looked_at)
+            lines += [line for _, line in waits]
+            ins = ins or next((at for at, _ in waits), None)
+            if not waits:
+                seg = g.frame.code.segments[g.pc]
+                at = seg.sync_ins or seg.end or (seg.code[0] if seg.code else None) or batch.looked_at
+                ins = ins or at
+                _, _, who = run.reporter.group(g, g.active)
+                lines.append(f"{who} goes round at {run.reporter.place(at)}")
     what = "every running warp repeats itself: it waits for memory that no other warp can change"
     fix = "the warp or block that changes it must be started, not have exited, and not wait itself"
     run.reporter.hazard(HazardKind.LIVELOCK, what, ins, tuple(lines[:40]), fix, ends=True)
