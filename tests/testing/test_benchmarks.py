@@ -76,3 +76,16 @@ def test_a_row_that_fails_does_not_cost_the_others(monkeypatch: pytest.MonkeyPat
         rows = json.loads(path.read_text())["rows"]
         assert [n for n, x in enumerate(rows) if "failed" in x] == [1] and len(rows) == len(seen)
         assert "out of memory" in rows[1]["failed"] and "more" not in rows[1]["failed"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", ["2", "4"])
+def test_a_rehearsal_of_the_collectives(devices: str) -> None:
+    pytest.importorskip("torch")
+    command = [sys.executable, "-m", "benchmarks.collectives", "--dry", "--devices", devices]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0 and len(rows) == 33, done.stderr
+    assert [row for row in rows if not row.get("right")] == []

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from ..checks.kinds import HazardKind
 from ..checks.poison import mark_unset, poisoned
 from ..checks.waits import MbarrierWait
+from ..ptx.module import Instruction
 from .barriers import Barriers
 from .calls import Stack, before
 from .control import split_branch, split_table
@@ -65,6 +66,8 @@ class Batch:
         self.peers: Any = None  # for clusters, if hazards are detected
         self.engine: Any = None
         self.looked_at: Any = None  # the last instruction that polled memory and found it unchanged
+        self.looked_when: int = -1  # how many atomics had changed memory then
+        self.spun_when: int = -1  # the same, when it had looked before at the same memory
         self.wgmma: Any = None
         self.refused: dict[
             int, list[tuple[int, int]]
@@ -146,6 +149,26 @@ class Batch:
         """Hold `g`, which polled memory or a barrier, until that may have changed."""
         g.why = why
         self.polling.append(g)
+
+    def may_look(self, atomics: int) -> bool:
+        """Return whether all groups wait, one of them polls memory, and atomics have changed memory since one looked."""
+        return self.looked_when < atomics and not self.ready and any(type(g.why) is Instruction for g in self.polling)
+
+    def look(self, ins: Instruction, atomics: int) -> None:
+        """Record that an instruction polled memory and found it unchanged, after so many atomics had changed memory."""
+        if self.looked_when == atomics:
+            self.spun_when = atomics
+        self.looked_at, self.looked_when = ins, atomics
+
+    def wake_pollers(self) -> None:
+        """Wake the groups that poll memory."""
+        polling, self.polling = self.polling, []
+        for g in polling:
+            if type(g.why) is Instruction:
+                g.why = None
+                self.push(g)
+            else:
+                self.polling.append(g)
 
     def wake_mbarriers(self, offset: int) -> None:
         """Wake the groups that wait for the barrier at `offset`, after a phase is complete."""

@@ -252,7 +252,12 @@ class Run:
         able = [b for b in self.resident if b.ready or b.done] or self.resident
         if len(able) > 1 and self.watch.asleep:
             able = [b for b in able if not self.watch.rests(b)] or able
-        return self.turns.pick(able)
+        if self.turns.rng is None:
+            return self.turns.pick(able)
+        batch = self.turns.pick([b for b in self.resident if b in able or b.may_look(self.atomics)])
+        if not batch.ready:
+            batch.wake_pollers()
+        return batch
 
     def pass_time(self) -> bool:
         """Let time pass if all GPUs wait and the kernel reads the clock, for time-outs. Otherwise return False."""
@@ -406,7 +411,8 @@ class Run:
     def looked(self, c: Group, ins: Instruction) -> bool:
         """Record that a group polled memory. If nothing has changed, hold the group and return False."""
         self._looks += 1
-        c.batch.looked_at, self.turns.due = ins, self.turns.taken
+        c.batch.look(ins, self.atomics)
+        self.turns.due = self.turns.taken
         if self._looked_at != self.progress and self._looks & 63:
             self._looked_at = self.progress
             return True

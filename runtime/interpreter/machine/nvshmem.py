@@ -129,6 +129,7 @@ def add(c: Group, ins: Instruction, params: list[Array]) -> None:
         if target is None:
             continue
         _atomic(c, row, lane, target, int(values[row, lane]), form, ins)
+    c.batch.run.atomics += 1
     c.batch.run.progress += 1
 
 
