@@ -38,7 +38,7 @@ PRODUCTS = {
 }
 
 
-class Machine:
+class Rehearsable:
     """Where the rows run: on GPUs, or for a rehearsal in the interpreter, with small arrays and sums of torch for NCCL."""
 
     dry = False
@@ -75,7 +75,7 @@ class Rehearsed:
             out.copy_(part)
 
 
-library = Machine()
+library = Rehearsable()
 
 
 def place(rank: int) -> str:
@@ -350,7 +350,7 @@ def main() -> None:
     options = parser.parse_args()
     import torch
 
-    Machine.dry = options.dry
+    Rehearsable.dry = options.dry
     devices = options.devices if options.dry else torch.cuda.device_count()
     if devices < 2:
         raise SystemExit("needs two GPUs that reach each other")

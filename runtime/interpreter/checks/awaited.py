@@ -36,7 +36,7 @@ _MOVES = ("mov", "cvt", "selp", "shfl")  # instructions that pass a value on
 
 
 @dataclass(frozen=True)
-class Poll:
+class PolledRead:
     """A read of an element in global memory: the instruction, the registers of its results, address and bytes of each."""
 
     ins: Instruction
@@ -60,7 +60,7 @@ def awaited(batch: Batch, g: Group, poll: Instruction | None) -> list[tuple[Inst
     reporter = batch.run.reporter
     for cta in np.unique(g.cta).tolist():
         row, lane = (int(i) for i in np.argwhere(g.active & (g.cta == cta)[:, None])[0])
-        at = _Lane(batch, g, row, lane)
+        at = PollingLane(batch, g, row, lane)
         read = next(filter(None, (_poll(at, ins) for ins in polls)), None)
         if read is not None:
             who = f"{reporter.block(batch.coordinates[cta])} warpgroup {int(batch.row_warp[g.rows[row]]) // 4}"
@@ -85,7 +85,7 @@ def _leaves(seg: Any, loop: list[int]) -> bool:
     return seg.kind == "branch" and any(target not in loop for target in seg.targets)
 
 
-class _Lane:
+class PollingLane:
     """One lane's registers."""
 
     def __init__(self, batch: Batch, g: Group, row: int, lane: int) -> None:
@@ -108,7 +108,7 @@ class _Lane:
         return None if base is None or not isinstance(operand, Mem) else base + operand.offset
 
 
-def _poll(at: _Lane, ins: Instruction) -> Poll | None:
+def _poll(at: PollingLane, ins: Instruction) -> PolledRead | None:
     form = known_form(ins)
     if form is None or ins.opcode[0] not in ("ld", "atom") or form["space"] not in ("", "global"):
         return None
@@ -118,10 +118,10 @@ def _poll(at: _Lane, ins: Instruction) -> Poll | None:
     dest = ins.operands[0]
     results = dest.items if isinstance(dest, Vec) else (dest,)
     numbers = tuple(r.index if isinstance(r, Reg) else None for r in results)
-    return Poll(ins, numbers, address, form.size, form["type"][:1] == "s")
+    return PolledRead(ins, numbers, address, form.size, form["type"][:1] == "s")
 
 
-def _text(at: _Lane, poll: Poll, code: list[Instruction], leaves: set[int]) -> str:
+def _text(at: PollingLane, poll: PolledRead, code: list[Instruction], leaves: set[int]) -> str:
     """Return "waits for 'arrived'[2] on device 1 to reach 3; it was 1"."""
     number, until = next(_comparisons(at, poll, code, leaves), (0, "to change"))
     address = poll.address + number * poll.size
@@ -130,13 +130,15 @@ def _text(at: _Lane, poll: Poll, code: list[Instruction], leaves: set[int]) -> s
     return f"waits for {name} {until}; it was {_held(at, poll, number)}"
 
 
-def _held(at: _Lane, poll: Poll, number: int) -> int:
+def _held(at: PollingLane, poll: PolledRead, number: int) -> int:
     data = at.batch.run.memory.bytes_at(poll.address + number * poll.size, poll.size)
     assert data is not None
     return int.from_bytes(data.tobytes(), "little", signed=poll.signed)
 
 
-def _comparisons(at: _Lane, poll: Poll, code: list[Instruction], leaves: set[int]) -> Iterator[tuple[int, str]]:
+def _comparisons(
+    at: PollingLane, poll: PolledRead, code: list[Instruction], leaves: set[int]
+) -> Iterator[tuple[int, str]]:
     """Yield (the number of the polled element, words) for comparisons of it; those that decide the loop's end come first."""
     carried = _carried(at, poll, code)
     written = 0
@@ -155,7 +157,7 @@ def _comparisons(at: _Lane, poll: Poll, code: list[Instruction], leaves: set[int
                     yield number, until
 
 
-def _until(ins: Instruction, at: _Lane, held: int, bound: Operand, turned: bool) -> str:
+def _until(ins: Instruction, at: PollingLane, held: int, bound: Operand, turned: bool) -> str:
     """Return the words for the opposite of how the value now compares with the bound."""
     relation, kind = ins.opcode[1], ins.opcode[-1]
     signed = kind[:1] == "s"
@@ -176,7 +178,7 @@ def _result(operand: Operand) -> int | None:
     return first.index if isinstance(first, Reg) else None
 
 
-def _carried(at: _Lane, poll: Poll, code: list[Instruction]) -> dict[int, int]:
+def _carried(at: PollingLane, poll: PolledRead, code: list[Instruction]) -> dict[int, int]:
     """Return the registers that hold what the poll has read, and the number of the element in each."""
     carried = {register: number for number, register in enumerate(poll.results) if register is not None}
     shared: dict[int, int] = {}
@@ -188,7 +190,7 @@ def _carried(at: _Lane, poll: Poll, code: list[Instruction]) -> dict[int, int]:
             return carried
 
 
-def _pass_on(at: _Lane, ins: Instruction, carried: dict[int, int], shared: dict[int, int]) -> None:
+def _pass_on(at: PollingLane, ins: Instruction, carried: dict[int, int], shared: dict[int, int]) -> None:
     """Enter the register or the word of shared memory to which an instruction moves a carried value."""
     head, dest = ins.opcode[0], ins.operands[0] if ins.operands else None
     inside = "shared" in ins.opcode or "shared::cta" in ins.opcode
