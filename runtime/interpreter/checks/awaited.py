@@ -27,10 +27,10 @@ _UNTIL = {
     "gt": "to fall to {}", "hi": "to fall to {}", "le": "to exceed {}", "ls": "to exceed {}",
     "eq": "to differ from {}", "ne": "to become {}",
 }  # fmt: skip
-_OPPOSITE = {"lt": "ge", "lo": "hs", "gt": "le", "hi": "ls", "eq": "ne"}
-_OPPOSITE |= {b: a for a, b in _OPPOSITE.items()}
-_TURNED = {"lt": "gt", "le": "ge", "lo": "hi", "ls": "hs"}
-_TURNED |= {b: a for a, b in _TURNED.items()}
+_OPPOSITES = (("lt", "ge"), ("lo", "hs"), ("gt", "le"), ("hi", "ls"), ("eq", "ne"))
+_OPPOSITE = dict([*_OPPOSITES, *((b, a) for a, b in _OPPOSITES)])
+_SIDES = (("lt", "gt"), ("le", "ge"), ("lo", "hi"), ("ls", "hs"))  # with the operands in the other order
+_TURNED = dict([*_SIDES, *((b, a) for a, b in _SIDES)])
 _HOLDS = {"lt": np.less, "lo": np.less, "gt": np.greater, "hi": np.greater, "eq": np.equal}
 _MOVES = ("mov", "cvt", "selp", "shfl")  # instructions that pass a value on
 
@@ -55,7 +55,8 @@ def awaited(batch: Batch, g: Group, poll: Instruction | None) -> list[tuple[Inst
     loop = _loop(batch, g)
     code = [ins for n in loop for ins in segments[n].code]
     polls = [ins for ins in code if ins is poll] or [ins for ins in code if synchronises(ins)]
-    leaves = {segments[n].guard[0] for n in loop if _leaves(segments[n], loop)}
+    branches = [segments[n].guard for n in loop if _leaves(segments[n], loop)]
+    leaves = {guard[0] for guard in branches if guard is not None}
     found: list[tuple[Instruction, str]] = []
     reporter = batch.run.reporter
     for cta in np.unique(g.cta).tolist():
