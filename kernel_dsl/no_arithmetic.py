@@ -66,9 +66,11 @@ class NoArithmetic:
     __slots__ = ()
     __hash__: ClassVar[Callable[[object], int]] = object.__hash__
 
+    @public
     def __eq__(self, other: object) -> bool:
         return self is other or _no_number(self, other, "==")
 
+    @public
     def __ne__(self, other: object) -> bool:
         return self is not other and not _no_number(self, other, "!=")
 
