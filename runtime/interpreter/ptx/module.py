@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from kernel_dsl.diagnostics import Error
+from kernel_dsl.lazy import lazy
 from kernel_dsl.source import UNKNOWN
 
 _LONG_WORD = re.compile(r"\S{200,}")  # a name or literal that would fill the screen
@@ -179,12 +179,12 @@ class Module:
     # The programs that `run` compiled, by entry; they live as long as the module.
     programs: dict[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
-    @cached_property
+    @lazy
     def called(self) -> tuple[Function, ...]:
         """The functions that are no entries: what an entry may call."""
         return tuple(f for f in self.functions.values() if not f.entry)
 
-    @cached_property
+    @lazy
     def function_ids(self) -> dict[str, int]:
         """The numbers that stand for addresses of functions."""
         return {name: i + 1 for i, name in enumerate(self.functions)}
