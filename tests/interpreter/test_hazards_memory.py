@@ -265,7 +265,7 @@ CASES = [
         params=AB,
         args=ints(1, 1),
         options={"grid": 4, "block": 32},
-        mentions=("polls",),
+        mentions=("block (3, 0, 0)", "to reach 5; it was 4"),
     ),
     Planted(
         "shared memory over capacity",
