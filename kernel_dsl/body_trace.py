@@ -19,7 +19,6 @@ from .memory import ShapeDtypeStruct
 from .ops.scope import allocate, is_spec
 from .packed import seen_as
 from .refs import Ref
-from .registers import check_registers
 from .sizes import Geometry, SizePlan, Sizes
 from .sizes import geometry as geometry_of
 from .source import Loc, here, is_ours, misfit, of_function
@@ -134,12 +133,11 @@ def _trace_once(
         definition.params.approx_math,
         tuple(overlaps),
         of_function(definition.body),
+        definition.params.max_registers,
     )
     plan.derive()
     plan.finish(ir)
     walk(TRACED, Where.TRACE, ir)
-    if definition.params.max_registers is not None:
-        check_registers(ir, definition.params.max_registers)
     alias = {out: i for i, out in definition.aliases}
     specs = tuple(
         OutputSpec(o.shape, o.dtype, o.init, _array_number(inputs, alias.get(n)), getattr(o, "packed", None))

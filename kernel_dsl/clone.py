@@ -24,6 +24,7 @@ def clone(ir: KernelIR) -> KernelIR:
         ir.approx_math,
         ir.overlaps,
         ir.loc,
+        ir.max_registers,
     )
 
 

@@ -358,6 +358,7 @@ class KernelIR:
     approx_math: bool = False
     overlaps: tuple[tuple[int, int], ...] = ()  # arrays, by number, that are the same memory
     loc: Loc = UNKNOWN
+    max_registers: int | None = None  # that a lane has at most
 
     def arrays(self) -> list[Value]:
         """The parameters that are Refs, in order: inputs, then outputs."""

@@ -44,11 +44,11 @@ def shared_registers(warpgroups: int, most: int | None = None) -> int:
     return min(LANE_REGISTERS // warpgroups, 256, most or 256) // 8 * 8 * warpgroups
 
 
-def check_registers(ir: KernelIR, most: int | None = None) -> None:
+def check_registers(ir: KernelIR) -> None:
     """Raise `RegisterBudget` if a warpgroup would wait for registers that the others never release.
 
     A warpgroup counts with the number that it certainly has in the end; if that is unknown, with the least possible
-    number. `most`: `max_registers` of the kernel.
+    number.
     """
     body, threads = ir.body, ir.threads
     holding: set[int] = set()
@@ -61,7 +61,7 @@ def check_registers(ir: KernelIR, most: int | None = None) -> None:
             last[number] = found
     counts = [last[n].count if n in last else LEAST for n in range(threads)]
     growing = [n for n in last if last[n].increase]
-    there = shared_registers(threads, most)
+    there = shared_registers(threads, ir.max_registers)
     if not growing or sum(counts) <= there:
         return
     worst = max(growing, key=lambda n: last[n].count)
@@ -70,7 +70,7 @@ def check_registers(ir: KernelIR, most: int | None = None) -> None:
     why = f"a block of {threads} warpgroups has {there} registers for a lane of each, all together"
     hint = "decrease the other warpgroups' registers further"
     if there < shared_registers(threads):
-        why += f", since max_registers={most}"
+        why += f", since max_registers={ir.max_registers}"
         hint += ", or raise `CompilerParams(max_registers=)`"
     raise RegisterBudget(loc=last[worst].loc, what=what, why=why, hint=hint)
 

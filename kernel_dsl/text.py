@@ -147,6 +147,8 @@ def show(ir: KernelIR, *, locations: bool = True) -> str:
         "approx_math": ir.approx_math,
         "overlaps": ir.overlaps,
     }
+    if ir.max_registers is not None:
+        header["max_registers"] = ir.max_registers
     facts = ", ".join(f"{k} = {p.attribute(v)}" for k, v in header.items())
     place = f" @ {json.dumps(ir.loc.file)}:{ir.loc.line}" if locations and ir.loc.line else ""
     p.region(ir.body, "")
