@@ -186,7 +186,7 @@ class Barriers:
             write(g, self.true_count[barrier][g.cta], self.thread_count[barrier][g.cta])
 
     def reset(self, barrier: int, done: Array) -> None:
-        self.batch.run.progress += 1
+        self.batch.run.stored(False)
         self.turns[barrier][done] += 1
         for counts in (self.arrived, self.expected, self.true_count, self.thread_count):
             counts[barrier][done] = 0

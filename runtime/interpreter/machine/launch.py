@@ -116,6 +116,8 @@ class Run:
         self._patient_at = self._idle = 0
         self.steps = 0
         self.progress: int = 0
+        self.idle: int = 0  # how much of the progress changed nothing that a load could see
+        self.polls: bool = False  # whether a group has polled memory
         self.atomics: int = 0  # the number of atomics that have changed memory
         self.output: list[str] = []
         self._param_data: list[bytes] = [self._packed(given) for given in (params, *others)]
@@ -143,6 +145,7 @@ class Run:
         agents = 2 * self.cluster_size * self.warps_per_block + 32
         self.agent_bits: int = max(min(30 - max(self.teams, 1).bit_length(), 12), 7, agents.bit_length())
         self._seen_at = -1
+        self._idle_at = 0
         self._looked_at = -1
         self._looks = 0
         self.turns: BatchTurns = BatchTurns(self)
@@ -290,12 +293,16 @@ class Run:
             return
         if self._admit_more(per_batch, room):
             return
-        stuck(self)
+        if self.idle != self._idle_at:  # warps go round, between barriers, and change nothing
+            livelock(self)
+        else:
+            stuck(self)
 
     def _wake_pollers(self) -> bool:
         """Wake polling groups, except in a state that they already had since memory last changed."""
-        if self._seen_at != self.progress:
-            self._seen_at = self.progress
+        if self._seen_at != self.progress - self.idle:
+            self._seen_at = self.progress - self.idle
+            self._idle_at = self.idle
             self.watch.seen.clear()
             for batch in self.resident:
                 batch.trail = set()
@@ -413,10 +420,16 @@ class Run:
         self._looks += 1
         c.batch.look(ins, self.atomics)
         self.turns.due = self.turns.taken
-        if self._looked_at != self.progress and self._looks & 63:
-            self._looked_at = self.progress
+        self.polls = True
+        if self._looked_at != self.progress - self.idle and self._looks & 63:
+            self._looked_at = self.progress - self.idle
             return True
         return self.yield_group(c, ins)
+
+    def stored(self, moved: bool) -> None:
+        """Record a store. `moved`: whether it changed memory."""
+        self.progress += 1
+        self.idle += not moved
 
     def site(self, ins: Instruction) -> int:
         """Return a small number for an instruction, for shadow memory."""

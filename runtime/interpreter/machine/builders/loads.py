@@ -131,6 +131,14 @@ def unchanged(part: Part, values: list[Array]) -> Array:
     return same
 
 
+def changes(run: Any, part: Part, values: list[Array]) -> bool:
+    """Return whether a store changes memory; True as long as nothing polls memory, which alone asks."""
+    if not run.polls:
+        return True
+    moved = ~unchanged(part, values)
+    return bool((moved if part.mask is None else moved & part.mask).any())
+
+
 def noted(
     c: Group, part: Part, size: int, count: int, ins: Instruction, form: Any, same: Callable[[], Array],
     put: Callable[[], None],
@@ -328,9 +336,11 @@ def build_store(k: Compiler, ins: Instruction) -> Op:
 
     def store(c: Group) -> bool:
         values = [r(c) for r in readers]
+        moved = False
         for part in space(c).locate(c, address(c), size, width, ins, True):
+            moved = moved or changes(c.batch.run, part, values)
             noted(c, part, size, count, ins, form, partial(unchanged, part, values), partial(scatter, part, values))
-        c.batch.run.progress += 1
+        c.batch.run.stored(moved)
         return True
 
     return store
@@ -343,10 +353,12 @@ def _store_wide(k: Compiler, form: MemoryForm, item: Any, dest: Operand, ins: In
 
     def store(c: Group) -> bool:
         value = c.v[slot]
+        moved = False
         for part in space(c).locate(c, address(c), 8, 16, ins, True):
             halves: list[Array] = [np.broadcast_to(value[..., i], part.index.shape) for i in (0, 1)]
+            moved = moved or changes(c.batch.run, part, halves)
             noted(c, part, 8, 2, ins, form, partial(unchanged, part, halves), partial(scatter, part, halves))
-        c.batch.run.progress += 1
+        c.batch.run.stored(moved)
         return True
 
     return store
