@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .foreign import Foreign, widened
 from .lane_copies import LaneCopies
 
 if TYPE_CHECKING:
@@ -61,12 +62,6 @@ class StoredClocks:
         self.gathering[done] = 0
 
 
-def widened(array: Array, columns: int) -> Array:
-    out = np.zeros((*array.shape[:-1], columns), array.dtype)
-    out[..., : array.shape[-1]] = array
-    return out
-
-
 def earlier(keys: Array) -> Array:
     """Return for each key the number of equal keys before it."""
     order = np.argsort(keys, kind="stable")
@@ -96,7 +91,7 @@ class Clocks:
         self.issued: Array = np.zeros((batch.teams, self.columns), np.uint32)
         self.last: dict[int, Instruction] = {}  # the last instruction that issued to each queue
         self.any_fence: bool = False
-        self.foreign: dict[int, list[tuple[int, int, int, Array]]] = {}
+        self.foreign: Foreign = Foreign()
         self.lane_copies: LaneCopies = LaneCopies(batch)
 
     def store(self, count: int) -> StoredClocks:
@@ -248,15 +243,14 @@ class Clocks:
         """Do the same for what the warps know of other clusters."""
         if not self.foreign:
             return
-        own = self.known[self.batch.row_team[c.rows], self.batch.row_agent[c.rows], GENERIC]
-        for row, team in enumerate(self.batch.row_team[c.rows].tolist()):
-            for other, what in self.foreign_known(team, own[row]):
+        teams, agents = self.batch.row_team[c.rows], self.batch.row_agent[c.rows]
+        for team, agent in zip(teams.tolist(), agents.tolist(), strict=True):
+            own = self.known[team, agent, GENERIC]
+            for other, what in self.foreign.known(team, own):
                 lifted = what.copy()
                 for plane in planes:
                     lifted[plane] = np.maximum(lifted[plane], lifted[GENERIC])
-                if (lifted != what).any():
-                    agent = int(self.batch.row_agent[c.rows[row]])
-                    self.foreign[team].append((agent, int(own[row, agent]), other, lifted))
+                self.foreign.add(team, agent, int(own[agent]), other, lifted)
 
     # --- between clusters ----------------------------------------------------------------------
 
@@ -268,24 +262,6 @@ class Clocks:
             if other == own:
                 wide = min(what.shape[1], self.columns)
                 row[:, :wide] = np.maximum(row[:, :wide], what[:, :wide])
-                continue
-            # Others of this cluster know it once they are ordered after this warp's present epoch.
-            self.foreign.setdefault(team, []).append((agent, int(row[0, agent]), other, what))
+            else:
+                self.foreign.add(team, agent, int(row[0, agent]), other, what)
         self.lane_copies.sync(np.array([self.batch.row_of(team, agent)]))
-
-    def foreign_known(self, team: int, known: Array) -> list[tuple[int, Array]]:
-        """Return a warp's knowledge of other clusters.
-
-        This is [(cluster, (planes, columns))], if it knows `known` (columns,) of its own.
-        """
-        found = self.foreign.get(team, [])
-        return [(other, what) for agent, clock, other, what in found if known[agent] >= clock]
-
-    def knows_foreign(
-        self, team: int, known: Array, other: int, other_agent: int, clock: int, plane: int = GENERIC
-    ) -> bool:
-        """Return whether a warp that knows `known` has synchronised, through memory, with another cluster's agent."""
-        for cluster, what in self.foreign_known(team, known):
-            if cluster == other and other_agent < what.shape[1] and int(what[plane, other_agent]) >= clock:
-                return True
-        return False

@@ -291,12 +291,16 @@ class GlobalShadow(PartedShadow):
         if same.all():
             return known
         known &= same
-        clocks = a.c.batch.clocks
-        if clocks.foreign:
-            for i in np.flatnonzero(~same):
-                known[i] = clocks.knows_foreign(
-                    int(a.team[row[i]]), a.known[row[i], 0], int(team[i] + first), int(local[i]), int(clock[i]), plane
-                )
+        foreign = a.c.batch.clocks.foreign
+        if foreign:
+            apart = np.flatnonzero(~same)
+            asked = [x[apart].tolist() for x in (row, team + first, local, clock)]
+            found: dict[tuple[int, ...], bool] = {}  # the lanes of a warp often ask the same
+            for i, one in zip(apart.tolist(), zip(*asked, strict=True), strict=True):
+                if one not in found:
+                    mine, other, warp, when = one
+                    found[one] = foreign.knows(int(a.team[mine]), a.known[mine, 0], other, warp, when, plane)
+                known[i] = found[one]
         return known
 
     def who(self, a: ShadowAccess, row: int) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .clocks import widened
+from .foreign import joined
 
 if TYPE_CHECKING:
     from ..machine.batch import Batch
@@ -24,14 +24,9 @@ Knowledge = dict[int, Array]  # cluster -> (3, columns)
 
 
 def _join(into: Knowledge, team: int, what: Array) -> None:
+    """Add `what`, which nobody may change later, to what is known of a cluster."""
     held = into.get(team)
-    if held is None:
-        into[team] = what.copy()
-        return
-    wide = max(held.shape[1], what.shape[1])
-    held = held if held.shape[1] == wide else widened(held, wide)
-    what = what if what.shape[1] == wide else widened(what, wide)
-    into[team] = np.maximum(held, what)
+    into[team] = what if held is None else joined(held, what)
 
 
 class SyncMemory:
@@ -99,7 +94,7 @@ class SyncMemory:
         first = batch.first // batch.cluster
         entry = self.at.setdefault(key, {}) if joins else self.at.__setitem__(key, {}) or self.at[key]
         _join(entry, first + team, mine)
-        for other, what in clocks.foreign_known(team, mine[0]):
+        for other, what in clocks.foreign.known(team, mine[0]):
             _join(entry, other, what)
 
     def _acquire(self, c: Group, row: int, entry: Knowledge, semantics: str, level: int) -> None:

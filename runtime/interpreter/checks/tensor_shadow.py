@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..isa.semantics.tensor_core import COLUMNS
-from .clocks import GENERIC, widened
+from .clocks import GENERIC
+from .foreign import widened
 from .shadow import ShadowAccess
 from .shared_shadow import SharedShadow
 

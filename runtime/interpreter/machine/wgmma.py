@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks.clocks import widened
+from ..checks.foreign import widened
 from ..checks.kinds import HazardKind
 from ..checks.shadow import ShadowAccess
 from ..isa.semantics.descriptor import RESERVED, reserved_fields
