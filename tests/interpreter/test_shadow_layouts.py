@@ -74,3 +74,28 @@ def test_a_write_after_all_warps_have_read(body: str, layout, who: int, monkeypa
         launch(kernel(".param .u64 a", good), "k", [np.zeros(1, np.int32)], **options)
         with pytest.raises(HazardError, match="race_"):
             launch(kernel(".param .u64 a", bad), "k", [np.zeros(1, np.int32)], **options)
+
+
+# Each warp reads words, then warp WRITER writes to 32 words. It is ordered after all readers but warp LATE.
+READERS = """ .shared .align 16 .b32 s[64];
+ mov.u32 r3, s; setp.ge.u32 p2, r1, 64; shl.b32 r4, r1, 2; add.u32 r4, r3, r4; @!p2 st.shared.u32 [r4], r1; bar.sync 0;
+ shr.u32 r5, r1, 5; and.b32 r6, r1, 31; WHERE shl.b32 r7, r7, 2; add.u32 r7, r3, r7; ld.shared.u32 r2, [r7];
+ setp.eq.u32 p3, r5, LATE; @!p3 bar.sync 1, 96;
+ setp.ne.u32 p1, r5, WRITER; shl.b32 r8, r6, 2; add.u32 r8, r3, r8; @!p1 st.shared.u32 [r8], r2; ret;"""
+WHERES = {
+    "one word": "mov.u32 r7, 5;",
+    "some lanes": "mov.u32 r7, 5; setp.lt.u32 p4, r6, 9; @!p4 mov.u32 r7, 6;",
+    "a word of each lane": "mov.u32 r7, r6;",
+    "two classes": "and.b32 r7, r5, 1; shl.b32 r7, r7, 3; add.u32 r7, r7, r6; and.b32 r7, r7, 31;",
+    "rows that overlap": "shl.b32 r7, r5, 1; add.u32 r7, r7, r6; and.b32 r7, r7, 31;",
+}
+
+
+@pytest.mark.parametrize("where", WHERES)
+def test_every_reader_is_kept(where: str) -> None:
+    for late in range(4):
+        writer = (late + 1) % 4
+        body = READERS.replace("WHERE", WHERES[where]).replace("LATE", str(late)).replace("WRITER", str(writer))
+        source = kernel(".param .u64 a", REGISTERS + body)
+        with pytest.raises(HazardError, match=rf"(?s)race_shared.*read by [^\n]* warp {late}\b"):
+            launch(source, "k", [np.zeros(1, np.int32)], block=128, ignore=("equal_value_race",))

@@ -36,7 +36,10 @@ class ReadSets(Column):
         return self.r[numbers], self.site[numbers], self.reach[numbers]
 
     def with_reader(self, had: Array, r: Array, agent: Array, clock: Array, site: int, reach: int) -> Array:
-        """Add a reader, whose epoch is `r`, to copies of the sets `had` (n,). Return the numbers of the copies."""
+        """Add readers to copies of the sets `had` (n,). Return the numbers of the copies.
+
+        `agent` and `clock` are (n,), or (readers, n) for several readers of each; `r` (n,) are the epochs of the last ones.
+        """
         most = int(agent.max()) + 1 - self.agents
         if most > self.queues.shape[1]:
             more = ((0, 0), (0, -(-most // 4) * 4 - self.queues.shape[1]))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import overtaken
-from .clocks import GENERIC, PERFORMED
+from .clocks import GENERIC, PERFORMED, earlier
 from .columns import over_runs, rows_at, run_heads, runs
 from .read_sets import ReadSets
 from .shadow import AGENT, ATOMIC, CLOCK, SHARED_READ, Shadow, ShadowAccess, agent_of, row_of
@@ -67,6 +67,8 @@ class SharedShadow(Shadow):
             copies.check(c, np.broadcast_to(index * size, (c.n, 32)), size * count, mask, ins, writes)
 
     def note_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
+        if a.c.n > 1 and not a.queue and self._note_alike(a, g, rows):
+            return
         reads, mine = self.reads, self.epoch(a)
         while True:
             numbers = reads.get(g)
@@ -96,6 +98,35 @@ class SharedShadow(Shadow):
             if not missing.any():
                 return
             g, rows = g[missing], rows[missing]
+
+    def _note_alike(self, a: ShadowAccess, g: Array, rows: Array) -> bool:
+        """Record warps that read the same granules together; False if they overlap in another way, or not at all."""
+        if g.ndim == 1:
+            count = int(rows[-1]) + 1
+            if len(g) % count or (rows.reshape(count, -1) != np.arange(count)[:, None]).any():
+                return False  # the warps read different numbers of granules
+            g = g.reshape(count, -1)
+        found = alike(g) if len(g) > 1 else None
+        if found is None:
+            return False
+        reads, (lead, members) = self.reads, found
+        g, rows = g[lead], np.arange(len(lead))[:, None]
+        numbers = reads.get(g)
+        at = run_heads(numbers, rows)
+        had, row = runs(numbers, rows) if at is None else (numbers.reshape(-1)[at], rows_at(rows, numbers.shape, at))
+        agent, clock = a.agent[members][:, row], a.clock[members][:, row]
+        now = self.epoch(a)[lead][row] | SHARED_READ
+        known = (reads.r[had] == now).all() and (reads.site[had] == a.site).all()
+        if known and (reads.clocks[had, agent] == clock).all():
+            return True  # a loop reads the same granules again
+        made = over_runs(reads.with_reader(had, now, agent, clock, a.site, a.reach), at, numbers.shape)
+        reads.put(g, made)
+        numbers = reads.get(g)
+        if (numbers == made).all():
+            return True
+        row = np.repeat(rows, g.shape[1])  # a warp's lanes may name a granule twice
+        there = reads.clocks[numbers.reshape(-1), a.agent[members][:, row]] == a.clock[members][:, row]
+        return bool(there.all())
 
     def _missing(self, a: ShadowAccess, numbers: Array, rows: Array) -> Array:
         """Return which sets (n,) lack the reader of their row in `rows`."""
@@ -317,3 +348,18 @@ class SharedShadow(Shadow):
     def side(self, a: ShadowAccess, row: int, epoch: int, site: int, writes: bool) -> AccessSide:
         agent = (epoch >> 32) & int(AGENT)
         return self.batch.run.side(self.batch, int(a.team[row]), agent, site, True)
+
+
+def alike(g: Array) -> tuple[Array, Array] | None:
+    """Return (the first row of each class, the rows (most, classes) of each class) if every row of `g` is of a class of equal
+    rows, and a class has two or more. A shorter class repeats its first row.
+    """
+    if (g == g[0]).all():
+        return np.zeros(1, np.int64), np.arange(len(g))[:, None]
+    _, lead, of = np.unique(g[:, 0], return_index=True, return_inverse=True)
+    if len(lead) == len(g) or (g != g[lead[of]]).any():
+        return None
+    turn = earlier(of)
+    members: Array = np.broadcast_to(lead, (int(turn.max()) + 1, len(lead))).copy()
+    members[turn, of] = np.arange(len(g))
+    return lead, members
