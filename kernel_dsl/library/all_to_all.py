@@ -36,9 +36,10 @@ def all_to_all(
 ) -> tuple[Any, Any]:
     """Send rows of each device's array to all devices: `(received, counts)`.
 
-    `x`: (m, ...) a device, of any dtype. `sizes`: int32 (n,) a device: `x`'s first sizes[0] rows go to device 0, the
-    next sizes[1] to device 1, and so on; they are read on the GPU. A device receives rows in the order of ranks:
-    `counts`, int32 (n,), has the number from each. The rows of `received`, (rows, ...), after these are uninitialised.
+    `x`: (m, ...) a device, of any dtype of 8 bits or more. `sizes`: int32 (n,) a device: `x`'s first sizes[0] rows go
+    to device 0, the next sizes[1] to device 1, and so on; they are read on the GPU. A device receives rows in the order
+    of ranks: `counts`, int32 (n,), has the number from each. The rows of `received`, (rows, ...), after these are
+    uninitialised.
     Rows beyond the end of `x` are sent as zeros, and rows that do not fit into `received` are dropped. `rows`: by
     default n * m, the most that can arrive. `out`: (received, counts), preallocated. `timeout`: seconds that a device
     waits for its peers. `all_to_all(y, counts, mesh)` sends rows back to their devices.
@@ -47,7 +48,7 @@ def all_to_all(
     system scope (PTX ISA 8, the memory consistency model).
     """
     op = "all_to_all"
-    shape, dtype = described(x, mesh, op, 1)
+    shape, dtype = described(x, mesh, op, 1, only_moved=True)
     check_gapless(op, x=x)
     kind, number = described(sizes, mesh, op, 1)
     if kind != (mesh.size,) or number != kd.int32:

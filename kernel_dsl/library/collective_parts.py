@@ -24,8 +24,11 @@ LONG = 32 << 20  # bytes of a device's part
 # --- arguments ------------------------------------------------------------------------------------
 
 
-def described(x: Any, mesh: Mesh, op: str, rank: int = 0) -> tuple[tuple[int, ...], DType]:
-    """The shape and dtype of a device's array. Raises `BadArgument`, `BadArgumentType`."""
+def described(x: Any, mesh: Mesh, op: str, rank: int = 0, *, only_moved: bool = False) -> tuple[tuple[int, ...], DType]:
+    """The shape and dtype of a device's array; `only_moved` allows dtypes without arithmetic.
+
+    Raises `BadArgument`, `BadArgumentType`.
+    """
     torch: Any = sys.modules.get("torch.distributed")
     if torch is not None and torch.is_available() and mesh is torch.GroupMember.NON_GROUP_MEMBER:
         what = "mesh is a process group without this process"
@@ -46,8 +49,12 @@ def described(x: Any, mesh: Mesh, op: str, rank: int = 0) -> tuple[tuple[int, ..
         raise BadArgument(
             op=op, what="x has no axis", hint="give it one: the rows of all devices lie along the first axis"
         )
-    if dtype.is_bool:
-        raise BadArgumentType(op=op, what="x is bool", hint="convert it to an integer")
+    if dtype.is_packed:
+        hint = "pass elements of 8 bits or more, such as pairs of 4-bit elements as uint8"
+        raise BadArgumentType(op=op, what=f"x is {dtype}", hint=hint)
+    if not (only_moved or dtype.is_float or dtype.is_integer):
+        hints = {"bool": "convert it to an integer", "complex64": "pass the parts as float32, such as x.view(float32)"}
+        raise BadArgumentType(op=op, what=f"x is {dtype}", hint=hints.get(dtype.name, dtype.only_copied))
     return shape, dtype
 
 

@@ -90,9 +90,9 @@ def all_reduce(
 def all_gather(x: Any, mesh: Mesh, *, out: Any = None, timeout: float | None = None, interpret: Any = None) -> Any:
     """All devices' arrays one after the other along the first axis, on every device: (m, ...) to (n * m, ...), in their dtype.
 
-    `x`, `out`, `timeout` and errors are those of `all_reduce`; `x` needs an axis.
+    `x`, `out`, `timeout` and errors are those of `all_reduce`; `x` needs an axis, and may also be bool or complex64.
     """
-    shape, dtype = described(x, mesh, "all_gather", 1)
+    shape, dtype = described(x, mesh, "all_gather", 1, only_moved=True)
     check_gapless("all_gather", x=x, out=out)
     if mesh.hosts:
         wide = (mesh.size * shape[0], *shape[1:])

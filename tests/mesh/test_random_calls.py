@@ -15,10 +15,12 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl import library
+from kernel_dsl.errors import BadArgumentType
 
 BF16 = ml_dtypes.bfloat16
 FLOATS = [np.float16, BF16, np.float32, np.float64, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
 DTYPES = [*FLOATS, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
+MOVED = [*DTYPES, np.bool_, np.complex64, ml_dtypes.float8_e8m0fnu]  # by functions that add nothing
 PLAIN = [
     kd.Mesh(("x",), (1,)),
     kd.Mesh(("x",), (2,)),
@@ -52,7 +54,7 @@ def arrays(rng: np.random.Generator, n: int, shape: tuple[int, ...], dtype: Any,
         room = np.empty(prod(shape) + 1, dtype)
         x = room[1:] if shifted else room[:-1]
         x[...] = np.abs(rng.standard_normal(x.size) * 4).astype(np.float32).astype(dtype)
-        if np.dtype(dtype).kind != "u":
+        if np.dtype(dtype).kind not in "ub" and dtype is not ml_dtypes.float8_e8m0fnu:
             x[::3] = -x[::3]
         made.append(x.reshape(shape))
     return made
@@ -83,7 +85,8 @@ def close(got: np.ndarray, want: np.ndarray, terms: int) -> None:
 def test_sums_and_gathers(seed: int) -> None:
     pick, rng = random.Random(seed), np.random.default_rng(seed)
     mesh: kd.Mesh = pick.choice(HOSTS if seed % 2 else PLAIN)
-    n, dtype, name = mesh.size, pick.choice(DTYPES), pick.choice(["all_reduce", "all_gather", "reduce_scatter"])
+    n, name = mesh.size, pick.choice(["all_reduce", "all_gather", "reduce_scatter"])
+    dtype = pick.choice(MOVED if name == "all_gather" else DTYPES)
     lead, end = pick.choice([0, 1, 2, 7]), pick.choice(ENDS)
     shape = {"all_reduce": end, "all_gather": (lead, *end), "reduce_scatter": (lead * n, *end)}[name]
     result = {"all_reduce": end, "all_gather": (lead * n, *end), "reduce_scatter": (lead, *end)}[name]
@@ -100,13 +103,13 @@ def test_sums_and_gathers(seed: int) -> None:
     elif into == "x":
         how["out"] = x
     got = getattr(library, name)(x, mesh, **how)
-    total = np.sum([term.astype(np.float64) for term in terms], axis=0)
+    total = 0 if name == "all_gather" else np.sum([term.astype(np.float64) for term in terms], axis=0)
     assert len(got) == n and all(g.shape == result and g.dtype == dtype for g in got)
     for rank, g in enumerate(got):
         if name == "all_gather":
             assert g.tobytes() == np.concatenate(terms).tobytes()
         else:
-            close(g, total if name == "all_reduce" else total.reshape(n, *result)[rank], n)
+            close(g, total if name == "all_reduce" else np.reshape(total, (n, *result))[rank], n)
         assert "out" not in how or g is how["out"][rank]
         assert name != "all_reduce" or g.tobytes() == got[0].tobytes(), "the same bits on all devices"
         assert how.get("out") is x or x[rank].tobytes() == terms[rank].tobytes()
@@ -141,3 +144,38 @@ def test_experts(seed: int) -> None:
         share = np.where(known, weights[rank].astype(np.float64), 0).sum(1)
         assert back[rank].shape == (tokens, width) and back[rank].dtype == dtype
         close(back[rank], x[rank].astype(np.float64) * share[:, None], k + 1)
+
+
+@pytest.mark.parametrize("seed", [*SEEDS[:2], *SEEDS[4:40]])
+def test_rows(seed: int) -> None:
+    """Sizes count more rows than there are, which are sent as zeros, and some rows do not fit."""
+    pick, rng = random.Random(seed), np.random.default_rng(seed)
+    mesh: kd.Mesh = pick.choice([*PLAIN, kd.Mesh(("x",), (8,))])
+    n, dtype, m, end = mesh.size, pick.choice(MOVED), pick.choice([0, 1, 2, 7]), pick.choice(ENDS)
+    xs = arrays(rng, n, (m, *end), dtype, pick.random() < 0.4)
+    sizes = [rng.multinomial(max(m + pick.choice([-1, 0, 0, 3]), 0), np.ones(n) / n).astype(np.int32) for _ in range(n)]
+    rows = pick.choice([None, 0, 3])
+    received, counts = library.all_to_all(
+        given(pick, xs, mesh), sizes, mesh, rows=rows, interpret=schedule(pick, mesh), timeout=pick.choice([None, 50])
+    )
+    for me in range(n):
+        sent = [
+            np.concatenate([x, np.zeros((3, *end), dtype)])[sum(s[:me]) :][: s[me]]
+            for x, s in zip(xs, sizes, strict=True)
+        ]
+        want = np.concatenate(sent)[: n * m if rows is None else rows]
+        assert counts[me].tolist() == [s[me] for s in sizes]
+        assert received[me].shape == (n * m if rows is None else rows, *end) and received[me].dtype == dtype
+        assert received[me][: len(want)].tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "expert_dispatch"])
+def test_dtypes_that_are_refused(name: str) -> None:
+    """Each by its name at the user's line, before anything is traced."""
+    mesh, sizes = PLAIN[1], [np.zeros((2, 1) if name == "expert_dispatch" else 2, np.int32) for _ in range(2)]
+    how: dict[str, Any] = {"num_experts": 2} if name == "expert_dispatch" else {}
+    moves = name in ("all_gather", "all_to_all")
+    for dtype in [ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.float4_e2m1fn, *([] if moves else MOVED[-3:])]:
+        xs = [np.ones((2, 4)).astype(dtype) for _ in range(2)]
+        with pytest.raises(BadArgumentType, match=rf"`{name}`: x is {np.dtype(dtype).name}\b"):
+            getattr(library, name)(xs, *([sizes] if name in ("all_to_all", "expert_dispatch") else []), mesh, **how)
