@@ -358,9 +358,19 @@ def _struct(x: Any) -> Any:
 def _with_mesh(
     definition: Definition, mesh: Mesh, inputs: Sequence[Input], nest: Any, room: int
 ) -> tuple[Definition, int]:
-    """The definition with the hidden arguments (`room` words of semaphores), and the number of arrays in the table."""
+    """The definition with the hidden arguments (`room` words of semaphores), and the number of arrays in the table.
+
+    Raises `BadCallArgument` for arrays of 4-bit elements.
+    """
     structs = unflatten(nest, [i.struct() for i in inputs])
     outs, structure = output_structs(definition, structs)
+    for word, specs in (("argument", [i.struct() for i in inputs]), ("output", outs)):
+        for number, spec in enumerate(specs):
+            if spec is not None and spec.dtype.is_packed:  # nothing packs arrays on a mesh
+                hint = f"pass two elements a byte as uint8, and use `ref.bitcast(kd.{spec.dtype})` in the body"
+                raise BadCallArgument(
+                    kernel=definition.name, what=f"{word} {number} is {spec.dtype}, on {mesh}", hint=hint
+                )
     semaphores = ShapeDtypeStruct((room,), dt.int32)
     plain = [None if o is None else ShapeDtypeStruct(o.shape, o.dtype) for o in outs]
     given = unflatten(structure, plain)

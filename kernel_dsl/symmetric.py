@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from .arguments import an_int
 from .boundary import checks_itself, public
 from .dtypes import DType, as_dtype
 from .errors_mesh import MeshArgument, MeshMismatch
@@ -41,10 +42,11 @@ class Symmetric(list[Any]):
         return as_dtype(self[0].dtype)
 
     def local(self, device: int) -> Any:
-        """The array of device number `device`, of the framework that made it. Raises IndexError."""
-        if not 0 <= device < len(self):
-            raise IndexError(f"{self!r} has no device {device}")
-        return self[device]
+        """The array of device number `device`, of the framework that made it. Raises IndexError, `BadArgumentType`."""
+        number = an_int(device, "local", "device")
+        if not 0 <= number < len(self):
+            raise IndexError(f"{self!r} has no device {number}")
+        return self[number]
 
 
 class OfRank(Symmetric):

@@ -270,7 +270,9 @@ class Deadline:
 
     def __init__(self, text: str, seconds: float, value: Any = 0, semaphore: Ref | None = None) -> None:
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e9:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise BadArgument(op="semaphore_wait", what=f"timeout={seconds!r}", hint="seconds, more than 0")
+            raise BadArgument(
+                op="semaphore_wait", what=f"timeout={seconds!r}", hint="seconds, more than 0 and less than 1e9"
+            )
         self._end = _now() + int(seconds * 1e9)
         self._mesh = current().mesh
         self._text = text

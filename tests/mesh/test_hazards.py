@@ -95,11 +95,12 @@ def test_a_buffer_used_again_before_the_peer_has_read_it() -> None:
     assert found(right) is None
 
 
-def test_flags_of_one_gpus_scope() -> None:
+@pytest.mark.parametrize("scope", ["gpu", "cluster", "cta"])
+def test_flags_of_one_gpus_scope(scope: str) -> None:
     """They order a GPU's own blocks alone: the other one may never see them, or see them before the data."""
 
     def narrow(x: Any, out: Any, sem: Any) -> None:
-        exchange(x, out, sem, "gpu")
+        exchange(x, out, sem, scope)
 
     error = found(narrow, [0])
     assert error is not None and error.kind == K.RACE_BLOCKS and 'memory_scope="sys"' in str(error)

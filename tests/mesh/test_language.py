@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.errors import BadArgument
+from kernel_dsl.errors import BadArgument, BadArgumentType, BadCallArgument
 from kernel_dsl.errors_mesh import RanksDiffer
 
 N = 256
@@ -118,6 +119,32 @@ def test_symmetric_arrays() -> None:
     assert all(np.array_equal(out.local(i), xs.local(i)) for i in range(2))
     with pytest.raises(IndexError):
         xs.local(2)
+    with pytest.raises(BadArgumentType, match="`local`: device='first'"):
+        xs.local("first")  # pyright: ignore[reportArgumentType]
+
+
+def test_elements_of_4_bits_are_bytes_on_a_mesh() -> None:
+    """A call packs no arrays on a mesh, so it refuses them; the body takes the bytes' elements."""
+
+    def copy(x: Any, out: Any) -> None:
+        out[...] = kd.remote_ref(x, 1 - kd.axis_index("x"))[...]
+
+    def widen(x: Any, out: Any) -> None:
+        out[...] = kd.remote_ref(x, 1 - kd.axis_index("x")).bitcast(kd.int4)[...].astype(kd.int8)
+
+    four, result = [np.zeros(4).astype(ml_dtypes.int4) for _ in range(2)], kd.ShapeDtypeStruct((4,), kd.int8)
+    refused = kd.kernel(copy, out_type=result, mesh=PAIR, interpret=True)
+    with pytest.raises(BadCallArgument, match="argument 0 is int4, on a mesh of 2 devices"):
+        refused(four)
+    with pytest.raises(BadCallArgument, match="argument 0 is uint4, on a mesh of 2 devices"):
+        refused.lower(kd.ShapeDtypeStruct((4,), kd.uint4))
+    with pytest.raises(BadCallArgument, match="output 0 is int4, on a mesh of 2 devices"):
+        kd.kernel(copy, out_type=kd.ShapeDtypeStruct((4,), kd.int4), mesh=PAIR, interpret=True)(
+            [np.zeros(4, np.int8) for _ in range(2)]
+        )
+    halves = [np.array([0x21, 0xC3], np.uint8), np.array([0x0F, 0x21], np.uint8)]
+    out = kd.kernel(widen, out_type=result, mesh=PAIR, interpret=True)(halves)
+    assert out[0].tolist() == [-1, 0, 1, 2] and out[1].tolist() == [1, 2, 3, -4]
 
 
 def test_scalars_nests_and_fills() -> None:

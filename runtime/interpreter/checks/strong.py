@@ -125,8 +125,9 @@ class StrongPairs:
             reach = np.maximum(reached, a.reach)
             if reach.any():
                 far = shadow.far(a, epochs, rows, reach)
-                system = self.run.program.several and bool((reach[far] == 1).any())
-                yield far, SYSTEM if system else SCOPE
+                # reach 1 is a GPU where there are several: which pairs are on two of them?
+                apart = shadow.far(a, epochs, rows, np.minimum(reach, 1))[far] if self.run.program.several else far[:0]
+                yield far, SYSTEM if apart.any() else SCOPE
         if self.mixed and (mine := size_of(a.ins)):
             theirs = self._sizes.of(self.run.sites)[sites]
             yield (theirs != mine) & (theirs != 0), _SIZE
