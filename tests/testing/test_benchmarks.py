@@ -15,7 +15,13 @@ import pytest
 
 from tests.conftest import ROOT
 
-LACKING = {"attention": "torch", "collectives": "torch", "grid_sample": "torch", "pallas_matmul": "jax"}
+LACKING = {
+    "attention": "torch",
+    "collectives": "torch",
+    "collectives_ranks": "torch",
+    "grid_sample": "torch",
+    "pallas_matmul": "jax",
+}
 
 
 @pytest.mark.parametrize("script", LACKING)
@@ -89,3 +95,18 @@ def test_a_rehearsal_of_the_collectives(devices: str) -> None:
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0 and len(rows) == 33, done.stderr
     assert [row for row in rows if not row.get("right")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", ["2", "4"])
+def test_a_rehearsal_of_collectives_with_one_process_a_device(devices: str) -> None:
+    """Torch checks the names, arguments and shapes of its functions of symmetric memory, which need GPUs to run."""
+    pytest.importorskip("torch")
+    command = [sys.executable, "-m", "benchmarks.collectives_ranks", "--dry", "--devices", devices]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0 and len(rows) == 21, done.stderr
+    assert [row for row in rows if not row.get("right")] == []
+    assert {"one_shot", "two_shot", "fused", "all_to_all_single"} <= {who for row in rows for who in row["calls"]}
