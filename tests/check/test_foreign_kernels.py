@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,8 +74,9 @@ def test_triton(file: str, target: str) -> None:
         agrees(launch, target)
 
 
-def test_cute_dsl() -> None:
-    """CuTe DSL compiles without a GPU."""
+def test_cute_dsl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuTe DSL compiles without a GPU. It writes each kernel's PTX to a file in the current folder."""
+    monkeypatch.chdir(tmp_path)
     if importlib.util.find_spec("cutlass.cute" if importlib.util.find_spec("cutlass") else "cutlass") is None:
         pytest.skip("CuTe DSL is not installed")
     kernels: Any = import_module("tests.check.foreign.cute_dsl")
