@@ -7,27 +7,25 @@ from pathlib import Path
 
 import pytest
 
+from kernel_dsl.runtime.assemble import find_ptxas
+from kernel_dsl.runtime.custom import nvrtc
 from tests.conftest import ROOT, tracked
 
-GUIDES = (
-    "quickstart",
-    "layouts",
-    "checker",
-    "extents",
-    "tuning",
-    "profiling",
-    "from-triton",
-    "from-pallas",
-    "from-cutlass",
-)
-RUN = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in GUIDES)]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+COMPARED = {"interpreter.md", "reference.md"}  # other tests run these and compare what is printed
+HAND_WRITTEN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUN = [p for p in HAND_WRITTEN if re.search(r"(?m)^```python$", p.read_text()) and p.name not in COMPARED]
+NEEDS = {
+    "compiled-kernels": lambda: "" if find_ptxas() else "there is no ptxas",
+    "other-kernels": nvrtc.unavailable,
+}
 
 
 @pytest.mark.parametrize("path", RUN, ids=lambda p: p.stem)
-def test_code_runs(
-    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = NEEDS.get(path.stem, str)()
+    if reason:
+        pytest.skip(reason)
     monkeypatch.chdir(tmp_path)  # pages write files
     text = path.read_text()
     lines = [""] * text.count("\n")
@@ -41,7 +39,6 @@ def test_code_runs(
     script = tmp_path / f"{path.stem}.py"
     script.write_text("\n".join(lines) + "\n")
     exec(compile(script.read_text(), str(script), "exec", dont_inherit=True), {"__name__": path.stem})
-    assert capsys.readouterr() is not None
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
