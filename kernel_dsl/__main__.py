@@ -6,6 +6,7 @@ import argparse
 import ast
 import dataclasses
 import importlib
+import os
 import re
 import runpy
 import sys
@@ -213,10 +214,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Returns the exit status: 0; 1 if the command failed; 2 if its arguments make no sense."""
+    """Run a command. Returns the exit status: 0; 1 if the command failed; 2 if its arguments make no sense; 141 if nobody
+    reads its output any longer, as in `... | head`."""
     options = _parser().parse_args(arguments)
     try:
-        return options.run(options) or 0
+        status = options.run(options) or 0
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        if options.run is _run:  # the file's own error
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it ends
+        return 141  # as of a program that SIGPIPE ends
     except CommandError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -159,6 +160,15 @@ def test_cache_commands(cache: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["cache", "clear"]) == 0
     assert "removed 3 kernels" in capsys.readouterr().out
     assert disk.stats().entries == 0
+
+
+def test_a_reader_may_stop_early(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `head` does: the rest of the output goes nowhere, without a traceback."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        assert main(["cache"]) == 141
 
 
 def test_a_cache_that_is_off_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
