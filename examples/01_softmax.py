@@ -1,8 +1,8 @@
-"""Softmax along the last axis, three ways: many rows a warpgroup, one row a warpgroup, one row over several.
+"""Softmax along the last axis by three kernels: many rows a warpgroup, one row a warpgroup, several warpgroups a row.
 
-Reading a row once and writing it once is all the memory traffic there has to be, so a row stays in registers between
-the load and the store. What differs is how many lanes share it: a short row leaves room for others beside it, a long one
-needs more lanes than a warpgroup has.
+Each kernel reads a row once and writes it once; between the load and the store, the row stays in registers. The kernels
+differ in the number of lanes that share a row: several short rows fit a warpgroup, and a long row needs several
+warpgroups.
 
 Run it: `python examples/01_softmax.py`. Without a GPU the kernels run in the PTX interpreter.
 """
@@ -18,7 +18,7 @@ import kernel_dsl as kd
 
 
 def rows_kernel(rows: int) -> Any:
-    """`rows` rows a warpgroup: the value is a (rows, columns) block, reduced along its last axis."""
+    """`rows` rows a warpgroup: the value is a (rows, columns) block, which is reduced along its last axis."""
 
     @kd.kernel(
         out_type=lambda x: x,
@@ -37,11 +37,11 @@ def rows_kernel(rows: int) -> Any:
 
 
 def row_kernel(warpgroups: int, params: kd.CompilerParams | None = None) -> Any:
-    """One row over several warpgroups: each keeps a part, and they exchange their maximum and their sum.
+    """One row over several warpgroups: each holds a part of the row, and they exchange their maxima and sums.
 
-    A long row of 16-bit elements stays as it came, two to a register; its exponentials are computed twice rather than
-    kept, once for the sum and once for the result, so that two rows fit a multiprocessor and one is loaded while the
-    other is computed. The optimization barriers keep the compiler from holding the row in float32 all the same.
+    A row of 16-bit elements keeps its dtype in registers, two elements to a register. The kernel computes the
+    exponentials twice, for the sum and for the result, and stores none. So two rows fit a multiprocessor, which loads
+    one while it computes the other. The optimization barriers prevent the compiler from keeping the row in float32.
     """
 
     @kd.kernel(
@@ -62,7 +62,7 @@ def row_kernel(warpgroups: int, params: kd.CompilerParams | None = None) -> Any:
         row, wg = kd.axis_index("row"), kd.axis_index("wg")
         width = kd.cdiv(x.shape[1], warpgroups * 8) * 8  # whole 16-byte vectors
         part = kd.ds(wg * width, width)
-        value = kd.load(x, (row, part), fill=-np.inf)  # past the row's end: -inf
+        value = kd.load(x, (row, part), fill=-np.inf)  # -inf past the row's end
         own_max = kd.max(value).astype(kd.float32)
         value = kd.optimization_barrier(value)
         maxima[wg] = own_max
@@ -85,7 +85,7 @@ def softmax_for(columns: int, dtype: Any = kd.bfloat16) -> Any:
         return rows_kernel(1)
     if dtype.itemsize > 2:
         return row_kernel(8)
-    # the hardware's exponential is good to 2 ulp of float32: far below what a 16-bit result shows
+    # the hardware's exponential has an error of 2 ulp of float32, which a 16-bit result does not show
     return row_kernel(min(8, max(2, kd.cdiv(columns, 16384))), kd.CompilerParams(approx_math=True, max_registers=112))
 
 

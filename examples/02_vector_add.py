@@ -1,7 +1,7 @@
 """z = x + y for vectors of any length: the first kernel to read.
 
-A block takes the next `BLOCK` elements; the last block's slice leaves the array, and is masked: loads beyond the end
-give zero, stores there are dropped.
+Each block adds `BLOCK` elements. The last block's slice may end outside the array. There, loads give 0 and stores do
+nothing.
 
 Run it: `python examples/02_vector_add.py`.
 """
@@ -23,7 +23,7 @@ BLOCK = 1024
     grid_names=("block",),
 )
 def vector_add(x: Any, y: Any, z: Any) -> None:
-    """One block's slice."""
+    """Add one block's slice."""
     part = kd.ds(kd.axis_index("block") * BLOCK, BLOCK)
     z[part] = x[part] + y[part]
 

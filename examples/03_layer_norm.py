@@ -1,18 +1,18 @@
 """Layer norm and RMS norm along the last axis, forward and backward.
 
-Layer norm takes a row to mean 0 and variance 1, then scales it by gamma and shifts it by beta, one of each a column;
-RMS norm divides by the root of the mean square and has gamma only. Both give what the backward pass needs: a row's mean
-and the reciprocal of its deviation.
+Layer norm gives each row the mean 0 and the variance 1, multiplies it by gamma and adds beta; gamma and beta have one
+number for each column. RMS norm divides each row by the root of its mean square and multiplies it by gamma. Both return
+the numbers that the backward pass needs: each row's mean (layer norm) and the reciprocal of its deviation.
 
-Forward, a row stays in registers between one read and one write. There are three ways to get it there:
+Forward, a row stays in registers between one read and one write. Three kernels bring it there:
 
-- `rows_kernel`: a block takes a few rows of any length and loads them. Many blocks on a multiprocessor overlap.
-- `long_kernel`: a row is shared out over a block's warpgroups, which exchange their sums.
-- `stream_kernel`: a block stays, and goes through rows. While it works on one, copies of the next ones are under way to
-  SMEM; gamma and beta stay in registers. A long row is shared out over a cluster, whose blocks exchange their sums.
+- `rows_kernel`: a block loads a few rows of any length. Several blocks on a multiprocessor overlap.
+- `long_kernel`: the warpgroups of a block share a row, and exchange their sums.
+- `stream_kernel`: a persistent block processes many rows. While it computes one, it copies the next ones to SMEM; gamma
+  and beta stay in registers. The blocks of a cluster share a long row, and exchange their sums.
 
-Backward, the gradients of gamma and beta are sums over all rows. Each of few blocks, which stay, adds up those of its
-rows in float32 registers; a second, small kernel adds the blocks' sums. No atomics: the same result on every run.
+Backward, the gradients of gamma and beta are sums over all rows. Each persistent block adds up its rows in float32
+registers; a second, small kernel adds the sums of the blocks. Without atomics, each run gives the same result.
 
 Run it: `python -m examples.03_layer_norm`.
 """
@@ -27,17 +27,17 @@ import numpy as np
 
 import kernel_dsl as kd
 
-MULTIPROCESSORS = 132  # blocks that stay are a multiple of this; right on any other GPU, too
+MULTIPROCESSORS = 132  # of an H200: the number of persistent blocks is a multiple; other GPUs are slower, and as right
 
 
 def outputs(x: Any, centred: bool) -> tuple[Any, ...]:
-    """What forward kernels give: y, the rows' means (of layer norm), the rows' reciprocal deviations."""
+    """The forward kernels' outputs: y, the rows' means (layer norm only), the rows' reciprocal deviations."""
     row = kd.ShapeDtypeStruct((x.shape[0],), kd.float32)
     return (x, row, row) if centred else (x, row)
 
 
 def deviation(centred: bool, columns: int, value: Any) -> tuple[Any, Any]:
-    """Mean (0 without `centred`) and sum of squares of the differences from it, of each row."""
+    """Each row's mean (0 without `centred`), and the sum of squares of its differences from this mean."""
     if not centred:
         return 0.0, kd.sum(value * value, axis=-1, keepdims=True)
     mean = kd.sum(value, axis=-1, keepdims=True) * (1 / columns)
@@ -54,7 +54,7 @@ def affine(centred: bool, value: Any, mean: Any, scale: Any, parameters: Any) ->
 
 @functools.cache
 def rows_kernel(centred: bool, rows: int = 1, early: bool = True, eps: float = 1e-5) -> Any:
-    """`rows` rows a block. `early`: gamma and beta are under way before the sums are made; that takes registers."""
+    """`rows` rows a block. With `early` the block loads gamma and beta before the sums, which takes registers."""
 
     @kd.kernel(
         out_type=lambda x, *parameters: outputs(x, centred),
@@ -67,7 +67,7 @@ def rows_kernel(centred: bool, rows: int = 1, early: bool = True, eps: float = 1
         block = kd.ds(kd.axis_index("block") * rows, rows)
         columns = x.shape[1]
         value = x[block].astype(kd.float32)
-        if early:  # the barrier keeps the loads here, and 16-bit values two to a register
+        if early:  # the barrier keeps the loads here, and two 16-bit values in a register
             parameters = [kd.optimization_barrier(p[...]) for p in parameters]
         mean, squares = deviation(centred, columns, value)
         scale = kd.rsqrt(squares * (1 / columns) + eps)
@@ -83,11 +83,11 @@ def rows_kernel(centred: bool, rows: int = 1, early: bool = True, eps: float = 1
 def long_kernel(
     centred: bool, warpgroups: int = 4, max_registers: int | None = 64, pieces: int = 4, eps: float = 1e-5
 ) -> Any:
-    """One row a block of several warpgroups, any length.
+    """One row of any length a block of several warpgroups.
 
-    A row of 16-bit elements stays as it came, two to a register: the optimization barriers keep the compiler from
-    holding it in float32 all the same, and a warpgroup works on `pieces` of its part in turn. So two rows or more fit a
-    multiprocessor, and one is loaded while another is worked on.
+    A row of 16-bit elements keeps its dtype in registers, two elements to a register: the optimization barriers prevent
+    the compiler from keeping it in float32, and a warpgroup computes `pieces` parts in turn. So two rows or more fit a
+    multiprocessor, which loads one while it computes another.
     """
 
     @kd.kernel(
@@ -107,7 +107,7 @@ def long_kernel(
         parameters, y, statistics = refs[: 1 + centred], refs[1 + centred], refs[2 + centred :]
         row, wg = kd.axis_index("row"), kd.axis_index("wg")
         columns = x.shape[1]
-        width = kd.cdiv(columns, warpgroups * pieces * 8) * 8  # of a piece: whole 16-byte vectors
+        width = kd.cdiv(columns, warpgroups * pieces * 8) * 8  # of a piece, in whole 16-byte vectors
         places = [wg * (width * pieces) + i * width for i in range(pieces)]
 
         def together(which: int, own: list[Any]) -> Any:
@@ -117,7 +117,7 @@ def long_kernel(
             return kd.sum(sums[which])
 
         def difference(place: Any, value: Any) -> Any:
-            """From the mean; 0 past the row's end."""
+            """The difference from the mean; 0 past the row's end."""
             own = value.astype(kd.float32) - mean
             return own if columns % width == 0 else kd.where(kd.arange(width) < columns - place, own, 0.0)
 
@@ -151,9 +151,9 @@ def stream_kernel(
     parts: int = 1,
     eps: float = 1e-5,
 ) -> Any:
-    """`blocks` blocks, or clusters of `parts` blocks, that stay; each goes through groups of `rows` rows.
+    """`blocks` persistent blocks, or clusters of `parts` persistent blocks; each processes groups of `rows` rows.
 
-    The number of rows is a multiple of `rows`, and the bytes of a part of a row are one of 128.
+    The number of rows is a multiple of `rows`, and the bytes of each part of a row are a multiple of 128.
     """
 
     def scratch(x: Any, *parameters: Any) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def stream_kernel(
         wide = [p[None, across].astype(kd.float32) for p in parameters]
 
         def combine(turn: Any, mean: Any, squares: Any) -> tuple[Any, Any]:
-            """Mean and sum of squares of the whole row, from those of its parts. All blocks get all parts'."""
+            """Mean and sum of squares of the row, from those of its parts. All blocks receive all parts' numbers."""
             for peer in range(parts):
                 there = kd.cluster_ref(sums, {"part": peer})
                 there[turn, 0, part] = kd.squeeze(squares)
@@ -240,10 +240,10 @@ def stream_kernel(
 
 @functools.cache
 def backward_kernel(centred: bool, warpgroups: int = 1, stages: int = 2, blocks: int = 2 * MULTIPROCESSORS) -> Any:
-    """`blocks` blocks that stay, each with its rows; a row is shared out over `warpgroups`.
+    """`blocks` persistent blocks, each with its own rows; `warpgroups` warpgroups share a row.
 
-    Inputs: x, the gradient of y, gamma, and what forward gave: (means,) reciprocal deviations. Outputs: the gradient of
-    x, and for each block its part of the gradients of gamma (and beta), float32.
+    Inputs: x, the gradient of y, gamma, and the forward kernel's means (layer norm only) and reciprocal deviations.
+    Outputs: the gradient of x, and for each block its part of the gradients of gamma (and beta) in float32.
     """
 
     def out_type(x: Any, dy: Any, gamma: Any, *statistics: Any) -> tuple[Any, ...]:
@@ -259,7 +259,7 @@ def backward_kernel(centred: bool, warpgroups: int = 1, stages: int = 2, blocks:
         return kept
 
     def streams(x: Any) -> bool:
-        """Whether copies can bring rows: a warpgroup's part is a multiple of 128 bytes, and there is the SMEM."""
+        """Whether copies can load rows: a warpgroup's part is a multiple of 128 bytes, and SMEM is large enough."""
         row = x.shape[1] * x.dtype.itemsize
         return row % (128 * warpgroups) == 0 and stages * 2 * row <= 200_000
 
@@ -316,7 +316,7 @@ def backward_kernel(centred: bool, warpgroups: int = 1, stages: int = 2, blocks:
         @kd.loop(0, count, init_carry=(numbers(0), none))
         def totals(step: Any, carry: Any) -> Any:
             (*mean, reciprocal), so_far = carry
-            following = numbers(step + 1)  # under way while this row is worked on
+            following = numbers(step + 1)  # in flight while the block computes this row
             row = block + step * stride
             if ahead is not None:
                 stage = step % stages
@@ -385,7 +385,7 @@ def rms_norm(x: Any, gamma: Any) -> tuple[Any, Any]:
 
 
 def backward_for(shape: tuple[int, int], centred: bool) -> Any:
-    """The backward kernel that suits this shape: sixteen elements a lane, or thirty-two of long layer-norm rows."""
+    """The backward kernel for this shape: sixteen elements a lane, or thirty-two for long rows of layer norm."""
     if centred and 4096 < shape[1] <= 8192:
         return backward_kernel(centred, 2, 3, MULTIPROCESSORS)
     warpgroups = min(8, kd.cdiv(shape[1], 2048))
@@ -393,7 +393,7 @@ def backward_for(shape: tuple[int, int], centred: bool) -> Any:
 
 
 def norm_backward(x: Any, dy: Any, gamma: Any, *statistics: Any) -> tuple[Any, ...]:
-    """The gradients of x, gamma (and beta). `statistics`: (means,) reciprocal deviations, as forward gave them."""
+    """The gradients of x, gamma (and beta). `statistics`: the forward kernel's outputs after y."""
     dx, *parts = backward_for(x.shape, len(statistics) == 2)(x, dy, gamma, *statistics)
     return dx, *column_sums(gamma.dtype)(*parts)
 

@@ -1,14 +1,15 @@
-"""The transpose of a matrix of 16- or 32-bit elements, any shape, through SMEM and without bank conflicts.
+"""The transpose of a matrix of 16- or 32-bit elements of any shape, through SMEM and without bank conflicts.
 
-GMEM wants neighbours: both the load and the store move 16 bytes a lane, and eight lanes (four for 16-bit elements on
-the way out) cover whole sectors of one row. The turn happens in between, in a tile of SMEM whose rows are one 32-bit
-word longer than they need be. SMEM has 32 banks, a word each, so a row further down lies one bank further on:
+GMEM is fast for accesses to neighbours. So the load and the store both move 16 bytes a lane, and eight lanes (four for
+the store of 16-bit elements) access whole sectors of one row. In between, the block lies in a tile of SMEM. Each row of
+the tile has one additional 32-bit word. SMEM has 32 banks of one word, so the next row lies one bank further:
 
-- on the way in, lane (c, r) writes the words of its vector in turn, to banks 4 c + r, with c < 8 and r < 4: 32 banks;
-- on the way out, lane (r, c) reads elements down a column. In 32 bits their banks are 4 r + c with r < 8 and c < 4; in
+- for the stores to SMEM, lane (c, r) writes the words of its vector in turn, to banks 4 c + r, with c < 8 and r < 4:
+  these are 32 different banks;
+- for the loads, lane (r, c) reads elements down a column. For 32 bits their banks are 4 r + c with r < 8 and c < 4. For
   16 bits they are 8 r + c / 2 with r < 4 and c < 8, and lanes that read the two halves of a word share its bank.
 
-Which lanes hold what is a `kd.Layout`, named at the load. Run it: `python examples/04_transpose.py`.
+A `kd.Layout` at the load says which lane holds which elements. Run it: `python examples/04_transpose.py`.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ import kernel_dsl as kd
 
 
 def layout_in(rows: int, columns: int, vector: int) -> Any:
-    """A (rows, columns) block: eight lanes of `vector` elements along a row, four rows a warp, warps further down."""
+    """A (rows, columns) block: eight lanes of `vector` elements along a row, four rows a warp, then the next warps."""
     lanes = ((1, vector), (1, 2 * vector), (1, 4 * vector), (0, 1), (0, 2))
     regs = ((0, rows // 16, 16), (1, columns // (8 * vector), 8 * vector), (1, vector, 1))
     return kd.Layout(2, regs, lanes, ((0, 4), (0, 8)))
 
 
 def layout_out(columns: int, rows: int, vector: int) -> Any:
-    """A (columns, rows) block of the transpose: 32 / vector lanes along a row of it, `vector` rows a warp."""
+    """A (columns, rows) block of the transpose: 32 / vector lanes along each row, `vector` rows a warp."""
     if vector == 4:
         lanes = ((1, 4), (1, 8), (1, 16), (0, 1), (0, 2))
     else:
@@ -40,13 +41,13 @@ def layout_out(columns: int, rows: int, vector: int) -> Any:
 
 @functools.cache
 def transpose_kernel(itemsize: int, rows: int = 64, columns: int = 64) -> Any:
-    """The kernel for tiles of this shape, by a warpgroup each. `rows` and `columns`: multiples of 64."""
+    """The kernel for tiles of this shape, with one warpgroup a tile. `rows` and `columns` are multiples of 64."""
     vector = 16 // itemsize
     padding = 4 // itemsize  # one word
 
     @kd.kernel(
         out_type=lambda x: kd.ShapeDtypeStruct((x.shape[1], x.shape[0]), x.dtype),
-        # the last axis runs fastest: neighbours write one stretch of the result, which measured faster than reading one
+        # blocks that run together write neighbours in the result: this was measured to be faster than reading neighbours
         grid=lambda x: (kd.cdiv(x.shape[1], columns), kd.cdiv(x.shape[0], rows)),
         grid_names=("column", "row"),
         scratch_types=lambda x: {"tile": kd.SMEM((rows, columns + padding), x.dtype)},

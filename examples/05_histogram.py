@@ -1,10 +1,10 @@
-"""How often each of the 256 values of a byte occurs in an array of any length.
+"""The number of times that each of the 256 values of a byte occurs in an array of any length.
 
-Adding to 256 counters in GMEM from all over the GPU would put every lane in line. So each block counts in SMEM first,
-and adds its counts to GMEM once, at its end. Even in SMEM lanes that meet at a counter, or at a bank, wait for each
-other: a block has a counter a value for each lane of a warp, laid out so that lane l's are all in bank l. Lanes of one
-warp never meet then, whatever the data (a constant picture costs the same as noise); warps may, which is what the
-atomics are for.
+If all blocks added to 256 counters in GMEM, their lanes would wait for each other. So each block counts in SMEM, and
+adds its counts to GMEM once, at its end. In SMEM, lanes wait for each other if they use the same counter or the same
+bank. So a block has one counter for each value and each lane of a warp, and all counters of lane l are in bank l. Lanes
+of one warp then never wait for each other, whatever the data: a constant picture takes as long as noise. Lanes of
+different warps may use the same counter, so they add by atomics.
 
 Run it: `python -m examples.05_histogram`.
 """
@@ -55,7 +55,7 @@ def histogram_kernel(piece: int = 4096, pieces: int = 16, warpgroups: int = 2) -
         first = (kd.axis_index("block") * warpgroups + wg) * span
         spread = layout(piece)
         place = kd.broadcasted_iota(kd.int32, (piece,), 0, layout=spread)
-        whole = x.shape[0] % (span * warpgroups) == 0  # nothing to mask
+        whole = x.shape[0] % (span * warpgroups) == 0  # no mask is needed
         lane = place // 16 % LANES  # the lane's number in its warp, by the layout
 
         @kd.loop(0, pieces)

@@ -1,8 +1,9 @@
-"""Running sums: along each row of a matrix, and over a whole array of any length.
+"""Running sums along each row of a matrix, and over a whole array of any length.
 
-A row that a warpgroup can hold is one `kd.cumsum`. A longer row is taken a piece at a time: the loop carries the sum of
-what came before. Over a whole array blocks would have to wait for each other, so there are three launches: each
-block's own sum; the running sum of those; and each block's running sum, which starts where the blocks before it end.
+If a warpgroup can hold a row, its running sum is one `kd.cumsum`. The loop takes a longer row in pieces, and carries
+the sum of the earlier pieces. Over a whole array, blocks would have to wait for each other. So there are three
+launches: the sum of each block; the running sum of these sums; and the running sum of each block, which starts at the
+sum of the blocks before it.
 
 Sums of 16-bit rows accumulate in float32. Run it: `python -m examples.06_prefix_sum`.
 """
@@ -19,9 +20,9 @@ import kernel_dsl as kd
 
 @functools.cache
 def row_kernel(piece: int = 2048, rows: int = 1) -> Any:
-    """Running sums of `rows` rows a warpgroup, `piece` elements of each at a time.
+    """Running sums of `rows` rows a warpgroup, `piece` elements of each row at a time.
 
-    The next piece is loaded before this one is worked on, so that a warpgroup never has nothing under way.
+    The kernel loads the next piece before it computes this one, so a load is always in flight.
     """
 
     @kd.kernel(
@@ -57,7 +58,7 @@ SETTINGS = {"4x512": (512, 4), "4x1024": (1024, 4), "4x256": (256, 4), "1x2048":
 
 
 def row_kernel_for(columns: int) -> Any:
-    """The kernel that suits rows of this length: a row a warp, which needs no exchange between warps."""
+    """The kernel for rows of this length: one row a warp, so warps exchange nothing."""
     piece = min(512, 1 << max(3, (columns - 1).bit_length()))
     return row_kernel(piece, max(4, 2048 // piece))
 
@@ -104,7 +105,7 @@ def running_sums() -> Any:
 
 @functools.cache
 def finish() -> Any:
-    """Third launch: the running sum of each block, on top of what is before it."""
+    """Third launch: the running sum of each block, added to the sum of the blocks before it."""
 
     @kd.kernel(
         out_type=lambda x, before: x,

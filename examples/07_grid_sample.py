@@ -1,11 +1,13 @@
-"""Sampling a picture at given places, bilinearly, and its gradients.
+"""Bilinear samples of a picture at given places, and their gradients.
 
-As PyTorch's `grid_sample` with zero padding and `align_corners=False`: places are (x, y) with the picture's edges at -1
-and 1. Each sample is a weighted mean of the four pixels around it; pixels outside of the picture are zero.
+The function is PyTorch's `grid_sample` with zero padding and `align_corners=False`: places are (x, y), and the
+picture's edges are at -1 and 1. Each sample is a weighted mean of the four pixels around it; pixels outside the picture
+are zero.
 
-Forward: gathers by index arrays. An index outside of its array gives zero, but an index that leaves a *row* would land
-in the next one, so rows and columns are separate axes of the gather. Backward: the gradient of a pixel is a sum over
-all samples that touched it, in no order: atomics. The gradient of a place is each lane's own.
+The forward kernel gathers by index arrays. An index outside the array gives zero, but an index past the end of a *row*
+would be in the next row; so rows and columns are separate axes of the gather. In the backward kernel, the gradient of a
+pixel is a sum over all samples that read it, in any order, so lanes add it by atomics. The gradient of a place belongs
+to one lane.
 
 Run it: `python -m examples.07_grid_sample`.
 """
@@ -22,7 +24,7 @@ SAMPLES = 256  # a block's
 
 
 def corners(grid: Any, part: Any, height: int, width: int) -> list[tuple[Any, Any, Any, Any, float, float]]:
-    """(row, column, weight along y, weight along x, sign along y, sign along x) of the four pixels."""
+    """(row, column, weight along y, weight along x, sign along y, sign along x) of each of the four pixels."""
     x = (grid[part, 0] + 1) * (0.5 * width) - 0.5
     y = (grid[part, 1] + 1) * (0.5 * height) - 0.5
     left, top = kd.floor(x), kd.floor(y)
@@ -61,7 +63,7 @@ def sample(image: Any, grid: Any, out: Any) -> None:
     grid_names=("block",),
 )
 def sample_backward(image: Any, grid: Any, g: Any, image_grad: Any, grid_grad: Any) -> None:
-    """`g`: the output's gradient, (channels, samples). A block goes through the channels of its samples."""
+    """`g`: the output's gradient, (channels, samples). A block processes all channels of its samples."""
     part = kd.ds(kd.axis_index("block") * SAMPLES, SAMPLES)
     channels, height, width = image.shape
     four = corners(grid, part, height, width)

@@ -1,10 +1,10 @@
-"""Heat spreading over a picture, step by step, drawn as a PNG file.
+"""Heat that spreads over a picture step by step, drawn as a PNG file.
 
-A stencil gives each pixel a mean of its neighbours. A block of pixels needs a frame one pixel wide around it, so five
-loads, shifted by one pixel, read (nearly) the same memory; all but the first come from the cache. At the picture's edge
-a shifted slice leaves the array, and `fill` says what is there: cold.
+A stencil gives each pixel a mean of its neighbours. A block of pixels needs a frame around it that is one pixel wide.
+So five loads, each shifted by one pixel, read nearly the same memory, and the cache serves all but the first. At the
+picture's edge a shifted slice is partly outside the array, and `fill` gives the heat there: 0.
 
-The picture is written with the standard library alone. Run it: `python -m examples.08_stencil [heat.png]`.
+The example writes the picture with the standard library alone. Run it: `python -m examples.08_stencil [heat.png]`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROWS, COLUMNS = 8, 128
     grid_names=("row", "column"),
 )
 def spread(heat: Any, out: Any) -> None:
-    """One step: every pixel gives a fifth of its heat to each of its neighbours, and keeps a fifth."""
+    """One step: every pixel gives a fifth of its heat to each of its four neighbours, and keeps a fifth."""
     row, column = kd.axis_index("row") * ROWS, kd.axis_index("column") * COLUMNS
 
     def shifted(down: int, across: int) -> Any:
@@ -52,7 +52,7 @@ def colours(heat: Any) -> Any:
 
 
 def png(pixels: Any) -> bytes:
-    """A PNG file of (height, width, 3) uint8: a header, the rows deflated with a filter byte each, an end."""
+    """A PNG file of (height, width, 3) uint8: a header, the compressed rows with a filter byte each, an end."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -1,7 +1,7 @@
-"""Quantising to 8 bits: each group of 128 neighbours gets a float32 scale, and its elements become float8_e4m3fn.
+"""Quantisation to 8 bits: each group of 128 neighbours gets a float32 scale, and its elements become float8_e4m3fn.
 
-The scale takes the group's largest magnitude to the largest finite e4m3 number, 448. A block is a few rows of groups;
-a group lies in sixteen lanes of a warp, so its maximum takes four shuffles and no SMEM.
+The scale maps the group's largest magnitude to the largest finite e4m3 number, 448. A block computes several groups.
+Sixteen lanes of a warp hold a group, so its maximum takes four shuffles and no SMEM.
 
 Run it: `python -m examples.09_quantize`.
 """
@@ -16,7 +16,7 @@ import numpy as np
 import kernel_dsl as kd
 
 GROUP = 128
-LARGEST = 448.0  # of e4m3
+LARGEST = 448.0  # finite number of e4m3
 
 
 def spread(groups: int) -> Any:
@@ -27,7 +27,7 @@ def spread(groups: int) -> Any:
 
 @functools.cache
 def quantize_kernel(groups: int = 32) -> Any:
-    """The kernel that takes `groups` (a multiple of 8) groups a block."""
+    """The kernel whose blocks compute `groups` groups each, a multiple of 8."""
 
     @kd.kernel(
         out_type=lambda x: (
@@ -51,7 +51,7 @@ def quantize_kernel(groups: int = 32) -> Any:
 
 
 def quantize(x: Any, **options: Any) -> Any:
-    """(values, scales) of an array whose last axis is a multiple of 128: x is about values * scales."""
+    """(values, scales) of an array whose last axis is a multiple of 128: x is approximately values * scales."""
     return quantize_kernel()(x, **options)
 
 

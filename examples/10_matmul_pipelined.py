@@ -1,7 +1,7 @@
 """A matrix product with loads in flight: one warpgroup, a software pipeline, wgmma, and a store by TMA.
 
-`emit_pipeline` keeps the next blocks of A and B coming while the tensor cores work on this one. `delay_release=1` lets
-one product stay in flight: a block is only overwritten when the product after its own has been issued.
+`emit_pipeline` loads the next blocks of A and B while the tensor cores multiply the present ones. `delay_release=1`
+lets one product stay in flight: the pipeline overwrites a block only after the product that follows its own was issued.
 
 Run it: `python examples/10_matmul_pipelined.py`. Without a GPU the kernel runs in the PTX interpreter.
 """

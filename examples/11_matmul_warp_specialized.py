@@ -1,8 +1,8 @@
-"""A matrix product with a warpgroup that only loads: the others multiply, and never wait for an address.
+"""A matrix product with a warpgroup that only loads, while the others only multiply.
 
 `emit_pipeline_warp_specialized` gives the loads to the last warpgroup, moves registers from it to the others, and runs
-the body in each compute warpgroup; here each owns half of the tile's rows. `compute_context` wraps what they do before
-and after the loop: an accumulator, and the epilogue.
+the body in each compute warpgroup; here each of these owns half of the tile's rows. `compute_context` wraps the work of
+these warpgroups before and after the loop: here an accumulator and the epilogue.
 
 Run it: `python examples/11_matmul_warp_specialized.py`. Without a GPU the kernel runs in the PTX interpreter.
 """

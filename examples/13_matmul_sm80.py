@@ -1,7 +1,7 @@
-"""A matrix product for GPUs before Hopper: cp.async loads and mma.sync, by the same names.
+"""A matrix product for GPUs before Hopper, by cp.async and mma.sync, with the same functions.
 
-`copy_gmem_to_smem` without a barrier is a cp.async group of its own; `wait_gmem_to_smem(n)` waits until n are in flight.
-`kd.dot` of values picks mma.sync and the fragments' layouts.
+`copy_gmem_to_smem` without a barrier is one cp.async group; `wait_gmem_to_smem(n)` waits until at most n are in flight.
+`kd.dot` of values selects mma.sync and the layouts of its fragments.
 
 Run it: `python examples/13_matmul_sm80.py`. Without a GPU the kernel runs in the PTX interpreter.
 """
@@ -33,7 +33,7 @@ def matmul(a: Any, b: Any, out: Any, a_smem: Any, b_smem: Any) -> None:
 
     def fetch(step: Any) -> None:
         slot = kd.rem(step, STAGES) if not isinstance(step, int) else step % STAGES
-        depth = kd.ds(step * K, K)  # past the end: zeros
+        depth = kd.ds(step * K, K)  # zeros past the end
         kd.copy_gmem_to_smem(a.at[rows, depth], a_smem.at[slot])
         kd.copy_gmem_to_smem(b.at[depth, columns], b_smem.at[slot])
 

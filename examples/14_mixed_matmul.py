@@ -1,7 +1,8 @@
-"""int8 weights times bfloat16 activations: weights are widened in registers, on their way to the tensor cores.
+"""int8 weights times bfloat16 activations: the kernel widens the weights in registers before the tensor cores read
+them.
 
-wgmma takes its first operand from registers. So the int8 tile is loaded from SMEM in the layout of that fragment,
-converted there, and multiplied: half the bytes of a bfloat16 matrix, and no extra pass over memory.
+wgmma takes its first operand from registers. So the kernel loads the int8 tile from SMEM in the layout of that operand,
+converts it there, and multiplies. The weights take half the bytes of a bfloat16 matrix, and need no separate pass.
 
 Run it: `python examples/14_mixed_matmul.py`. Without a GPU the kernel runs in the PTX interpreter.
 """

@@ -1,8 +1,8 @@
 """Flash attention forward: causal and full, grouped heads, any length, with the log-sum-exp of each row.
 
-The kernel is `kernel_dsl/library/attention_kernel.py`, which `kd.library.attention` runs: scores, weights and output stay
-in registers, keys and values stream through SMEM, and the next block's scores are computed beside this block's softmax.
-docs/attention.md tells how it got its speed.
+The kernel is `kernel_dsl/library/attention_kernel.py`, which `kd.library.attention` runs. Scores, weights and output
+stay in registers, and keys and values go through SMEM. The kernel computes the next block's scores during this block's
+softmax. docs/attention.md explains its speed.
 
 Run it: `python examples/15_attention.py`. Without a GPU the kernels run in the PTX interpreter.
 """

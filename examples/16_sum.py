@@ -1,7 +1,7 @@
-"""The sum of a whole array of float32, the same on every run: two launches, no atomics.
+"""The sum of a whole array of float32, the same in every run: two launches, no atomics.
 
-Every block adds up a span of the array, a piece at a time: lanes keep running sums of their own, in registers, and only
-at the span's end are those added together. The blocks' sums are then added by one block, in the same way.
+Every block adds up a span of the array, a piece at a time. Each lane has its own running sum in registers; the block
+adds these together at the end of the span. Then one block adds the sums of all blocks in the same way.
 
 Run it: `python -m examples.16_sum`.
 """
@@ -18,7 +18,7 @@ import kernel_dsl as kd
 
 @functools.cache
 def span_sums(piece: int = 4096, pieces: int = 8) -> Any:
-    """The sum of each `pieces` times `piece` elements, a block each."""
+    """The sum of each `pieces` times `piece` elements, one block for each sum."""
     span = piece * pieces
 
     @kd.kernel(

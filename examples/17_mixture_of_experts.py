@@ -1,11 +1,12 @@
-"""A mixture of experts: each token goes through the SwiGLU networks of the experts that its gate likes best, there and back.
+"""A mixture of experts: each token goes through the SwiGLU networks of the experts that its gate selects.
 
-The rows of all experts lie one expert after the other. A grouped product gathers the tokens of each and applies the gate and up
-weights with SwiGLU between them; a second one comes down again, weighs each row, and adds the rows of a token up. How many rows
-an expert gets is never known to the host: sizes are read on the GPU, and one kernel serves all of them.
+The rows of each expert follow those of the expert before. A grouped product gathers the tokens of each expert and
+multiplies them by its gate and up weights, with SwiGLU between them. A second grouped product multiplies by the down
+weights, multiplies each row by its weight, and adds up the rows of each token. The host does not know the number of
+rows of an expert: the GPU reads the sizes, and one kernel serves all of them.
 
-The backward pass is grouped products again, over transposed weights, and weight gradients over the rows of each expert. What lies
-between them is elementwise, and two small kernels here.
+The backward pass consists of grouped products with transposed weights, weight gradients over the rows of each expert,
+and two small elementwise kernels of this file.
 
 Run it: `python examples/17_mixture_of_experts.py`. Without a GPU the kernels run in the PTX interpreter.
 """
@@ -26,7 +27,7 @@ bf16 = kd.bfloat16
 
 @cache
 def swiglu_kernel(rows: int, hidden: int) -> Any:
-    """`(gate, up) -> silu(gate) * up`, as the forward pass had it."""
+    """`(gate, up) -> silu(gate) * up`, as in the forward pass."""
 
     @kd.kernel(out_type=kd.ShapeDtypeStruct((rows, hidden), bf16), grid=(rows,))
     def forward(gate: Any, up: Any, out: Any) -> None:
@@ -39,7 +40,7 @@ def swiglu_kernel(rows: int, hidden: int) -> Any:
 
 @cache
 def swiglu_backward_kernel(rows: int, hidden: int) -> Any:
-    """`(gate, up, dhidden, weights) -> (dgate, dup, dweights)`: dhidden is the gradient before a row's weight."""
+    """`(gate, up, dhidden, weights) -> (dgate, dup, dweights)`: dhidden lacks the factor of the row's weight."""
     like = kd.ShapeDtypeStruct((rows, hidden), bf16)
 
     @kd.kernel(out_type=(like, like, kd.ShapeDtypeStruct((rows,), kd.float32)), grid=(rows,))
@@ -47,7 +48,7 @@ def swiglu_backward_kernel(rows: int, hidden: int) -> Any:
         row = kd.program_id(0)
         g, u, d, w = gate[row], up[row], dhidden[row], weights[row]
         s = kd.logistic(g)
-        dweights[row] = kd.sum(g * s * u * d)  # the row's output times what comes back to it
+        dweights[row] = kd.sum(g * s * u * d)  # the row's output times its gradient
         dgate[row] = (w * d * u * s * (1.0 + g * (1.0 - s))).astype(bf16)
         dup[row] = (w * d * g * s).astype(bf16)
 
@@ -60,14 +61,14 @@ def route(scores: Any, top: int) -> tuple[Any, Any, Any, Any]:
     picked = np.take_along_axis(scores, best, 1)
     weights = np.exp(picked - picked.max(1, keepdims=True))
     weights /= weights.sum(1, keepdims=True)
-    order = np.argsort(best.reshape(-1), kind="stable")  # rows by experts
+    order = np.argsort(best.reshape(-1), kind="stable")  # sort rows by expert
     experts = best.reshape(-1)[order]
     sizes = np.bincount(experts, minlength=scores.shape[1]).astype(np.int32)
     return sizes, (order // top).astype(np.int32), weights.reshape(-1)[order].astype(np.float32), experts
 
 
 def layer(x: Any, w_gate: Any, w_up: Any, w_down: Any, sizes: Any, tokens: Any, weights: Any) -> Any:
-    """The layer's output (tokens, model) in three launches and their combination: weights are (experts, K, N)."""
+    """The layer's output (tokens, model), by three launches and a combination. Weights are (experts, K, N)."""
     hidden = grouped(x, (w_gate, w_up), sizes, indices=tokens, gated="swiglu")
     out = np.empty(x.shape, x.dtype)
     return grouped(hidden, w_down, sizes, weights=weights, scatter=tokens, out=out)
@@ -76,7 +77,7 @@ def layer(x: Any, w_gate: Any, w_up: Any, w_down: Any, sizes: Any, tokens: Any, 
 def gradients(
     dout: Any, x: Any, w_gate: Any, w_up: Any, w_down: Any, sizes: Any, tokens: Any, weights: Any
 ) -> tuple[Any, ...]:
-    """The gradients of x, of the three weights, and of each row's weight; gate and up are multiplied anew."""
+    """The gradients of x, of the three weights, and of each row's weight. The function computes gate and up again."""
     rows, hidden = len(tokens), w_down.shape[1]
     f32 = kd.float32
     gate = grouped(x, w_gate, sizes, indices=tokens, out_dtype=f32)
@@ -123,7 +124,7 @@ def main() -> None:
     x, dout = normal(TOKENS, MODEL), normal(TOKENS, MODEL)
     ws = [normal(EXPERTS, *shape, scale=0.15) for shape in ((MODEL, HIDDEN), (MODEL, HIDDEN), (HIDDEN, MODEL))]
     scores = rng.standard_normal((TOKENS, EXPERTS)).astype(np.float32)
-    scores[:, 3] = -9.0  # an expert that nobody wants
+    scores[:, 3] = -9.0  # an expert without tokens
     sizes, tokens, weights, experts = route(scores, TOP)
     assert sizes.sum() == TOKENS * TOP and sizes[3] == 0
     got = (layer(x, *ws, sizes, tokens, weights), *gradients(dout, x, *ws, sizes, tokens, weights))

@@ -1,7 +1,7 @@
-"""Find a race without a GPU: a transpose through shared memory that forgets its barrier, in PTX as any compiler writes it.
+"""Find a race without a GPU: a transpose through shared memory without its barrier, in PTX as any compiler writes it.
 
-`kd.check` runs the PTX on the CPU under several schedules and reports what is wrong with it: both lines, the element, why and
-what to do. The same call on the mended text is silent, and its result is the transpose.
+`kd.check` runs the PTX on the CPU under several schedules and reports the race: both lines, the element, the reason and
+the fix. The same call on the mended PTX reports nothing, and its result is the transpose.
 
 Run it: `python -m examples.18_check`.
 """
@@ -51,7 +51,7 @@ def checked(ptx: str, x: Any) -> Any:
 
 
 def main() -> None:
-    """The race is found where it is, and the mended kernel is right."""
+    """Find the race and its lines, and show that the mended kernel is right."""
     x = np.arange(N * N, dtype=np.float32).reshape(N, N)
     report = checked(TRANSPOSE, x)
     hazard = report.hazards[0]

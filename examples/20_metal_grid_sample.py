@@ -1,12 +1,12 @@
 """Bilinear sampling of images, forward and backward, as kernels in Metal Shading Language.
 
-`grid` holds, for each output pixel, where to sample: (x, y) in [-1, 1] across the image. A sample is the mean of its
-four neighbours, each weighted by the area opposite to it; neighbours outside the image count as zeros. The backward
-kernel scatters into the image's gradient with atomics, and sums the grid's gradient over a SIMD-group first, so that
-each group of 32 channels does one atomic instead of 32.
+`grid` holds the place of each sample: (x, y) in [-1, 1] across the image. A sample is the weighted mean of the four
+pixels around it; the weight of a pixel is the area of the rectangle between the sample and the pixel opposite. Pixels
+outside the image count as zeros. The backward kernel adds to the image's gradient by atomics. For the grid's gradient
+it first adds up the 32 channels of a SIMD-group, so the group does one atomic instead of 32.
 
-Run it: `python examples/20_metal_grid_sample.py`. It needs NVRTC (`pip install 'kernel-dsl[nvrtc]'`, or a CUDA toolkit).
-Without a GPU the kernels run in the PTX interpreter.
+Run it: `python examples/20_metal_grid_sample.py`. It needs NVRTC (`pip install 'kernel-dsl[nvrtc]'`, or a CUDA
+toolkit). Without a GPU the kernels run in the PTX interpreter.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def grid_sample_backward(x: Any, grid: Any, cotangent: Any, interpret: Any = Non
     return x_grad, grid_grad
 
 
-# --- the same in NumPy, to compare with -----------------------------------------------------------------
+# --- the same in NumPy, for comparison ------------------------------------------------------------------
 
 
 def corners(x: Any, grid: Any) -> Iterator[Any]:
@@ -208,7 +208,7 @@ def sample(x: Any, grid: Any) -> Any:
 
 
 def sample_gradients(x: Any, grid: Any, cotangent: Any) -> tuple[Any, Any]:
-    """Of sum(sample(x, grid) * cotangent), the grid's part scaled by whole halves of the image's extents."""
+    """The gradients of sum(sample(x, grid) * cotangent), the grid's times half of the image's extents."""
     x_grad, grid_grad = np.zeros(x.shape), np.zeros(grid.shape)
     batch = np.broadcast_to(np.arange(x.shape[0])[:, None, None], grid.shape[:3])
     for (row, column), inside, weight, by_x, by_y in corners(x, grid):
@@ -220,7 +220,7 @@ def sample_gradients(x: Any, grid: Any, cotangent: Any) -> tuple[Any, Any]:
 
 
 def main() -> None:
-    """Run both kernels on random data, and say how far they are from NumPy in float64."""
+    """Run both kernels on random data, and print their distance from NumPy in float64."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, 8, 6, 5)).astype(np.float32)
     grid = rng.uniform(-1.2, 1.2, (2, 4, 3, 2)).astype(np.float32)

@@ -1,6 +1,7 @@
-"""An all-reduce: every GPU gets the sum of all GPUs' arrays. Two of them, or two virtual ones where there are none.
+"""An all-reduce: every GPU gets the sum of all GPUs' arrays. Without two GPUs, it runs on two virtual ones.
 
-Run it: `python examples/21_all_reduce.py`, or one process a GPU: `torchrun --nproc-per-node 2 examples/21_all_reduce.py`.
+Run it: `python examples/21_all_reduce.py`, or with one process for each GPU: `torchrun --nproc-per-node 2
+examples/21_all_reduce.py`.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ mesh = kd.Mesh(("x",), (DEVICES,))
 def all_reduce(x, total, ready, read):
     part = kd.ds(kd.axis_index("block") * (N // BLOCKS), N // BLOCKS)
     kd.semaphore_signal_multicast(ready, collective_axes="x")
-    kd.semaphore_wait(ready, DEVICES, timeout=10)  # every GPU is here: its array is what it is to be
-    values = [kd.remote_ref(x, device)[part] for device in range(DEVICES)]  # in one order everywhere
+    kd.semaphore_wait(ready, DEVICES, timeout=10)  # every GPU has arrived: its array is complete
+    values = [kd.remote_ref(x, device)[part] for device in range(DEVICES)]  # in the same order on every GPU
     total[part] = sum(values[1:], values[0])
     kd.semaphore_signal_multicast(read, collective_axes="x")
-    kd.semaphore_wait(read, DEVICES, timeout=10)  # nobody reads from here any more
+    kd.semaphore_wait(read, DEVICES, timeout=10)  # no GPU reads this array any more
 
 
 def main() -> None:
     rng = np.random.default_rng(0)
     xs = [rng.standard_normal(N).astype(np.float32) for _ in range(DEVICES)]
-    if "RANK" in os.environ:  # torchrun's: this process has one GPU, and passes its array alone
+    if "RANK" in os.environ:  # under torchrun this process has one GPU, and passes one array
         from one_rank import one_rank
 
         with one_rank() as (rank, placed):

@@ -1,9 +1,11 @@
-"""A tensor-parallel MLP: each GPU has a slice of the hidden layer, and tiles travel while others are multiplied.
+"""A tensor-parallel MLP: each GPU has a slice of the hidden layer, and sends tiles while it multiplies others.
 
-y = gelu(x @ w1) @ w2. Each GPU has some rows of x, the columns of w1 and the rows of w2 of its slice. The first product gathers
-the rows as it goes, the second one sends sums to the GPU that owns their rows: two kernels with products, and one between them.
-Two GPUs, or two virtual ones where there are none. Run it: `python examples/22_tensor_parallel_mlp.py`, or one process a GPU:
-`torchrun --nproc-per-node 2 examples/22_tensor_parallel_mlp.py`.
+The MLP is y = gelu(x @ w1) @ w2. Each GPU has some rows of x, and the columns of w1 and rows of w2 of its slice. The
+first product gathers the rows of x while it multiplies. The second product sends each sum to the GPU that owns its
+rows. So there are two kernels with products, and one between them.
+
+Without two GPUs, it runs on two virtual ones. Run it: `python examples/22_tensor_parallel_mlp.py`, or with one process
+for each GPU: `torchrun --nproc-per-node 2 examples/22_tensor_parallel_mlp.py`.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def main() -> None:
     wide = [np.concatenate([a.astype(np.float64) for a in arrays], axis) for arrays, axis in ((x, 0), (w1, 1), (w2, 0))]
     h = wide[0] @ wide[1]
     want = 0.5 * h * (1.0 + np.tanh(0.7978845608 * (h + 0.044715 * h**3))) @ wide[2]
-    if "RANK" in os.environ:  # torchrun's: this process has one GPU, and passes its arrays alone
+    if "RANK" in os.environ:  # under torchrun this process has one GPU, and passes its own arrays
         from one_rank import one_rank, to_numpy
 
         with one_rank() as (rank, placed):

@@ -1,8 +1,9 @@
-"""Attention over a sequence that GPUs share: each has some of the queries, keys and values, and keys go round as they are used.
+"""Attention over a sequence that GPUs share: each has a part of the queries, keys and values, and keys go from GPU to
+GPU.
 
-`kd.library.ring_attention` is one kernel: while a GPU's tensor cores work on its own keys, it sends them to the others. Two GPUs,
-or two virtual ones where there are none. Run it: `python examples/23_ring_attention.py`, or one process a GPU:
-`torchrun --nproc-per-node 2 examples/23_ring_attention.py`.
+`kd.library.ring_attention` is one kernel: while a GPU's tensor cores use its own keys, the kernel sends these keys to
+the other GPUs. Without two GPUs, it runs on two virtual ones. Run it: `python examples/23_ring_attention.py`, or with
+one process for each GPU: `torchrun --nproc-per-node 2 examples/23_ring_attention.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ mesh = kd.Mesh(("x",), (DEVICES,))
 
 
 def attention(q: list[np.ndarray], k: list[np.ndarray], v: list[np.ndarray]) -> list[np.ndarray]:
-    """The same of the whole sequence, in float64, cut into each GPU's part."""
+    """The attention of the whole sequence in float64, cut into each GPU's part."""
     q64, k64, v64 = (np.concatenate([a.astype(np.float64) for a in x], axis=2) for x in (q, k, v))
     scores = q64 @ k64.swapaxes(-1, -2) * DIM**-0.5
     scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
@@ -33,7 +34,7 @@ def main() -> None:
         for _ in range(3)
     )
     want = attention(q, k, v)
-    if "RANK" in os.environ:  # torchrun's: this process has one GPU, and passes its arrays alone
+    if "RANK" in os.environ:  # under torchrun this process has one GPU, and passes its own arrays
         from one_rank import one_rank, to_numpy
 
         with one_rank() as (rank, placed):

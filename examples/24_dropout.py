@@ -1,8 +1,8 @@
-"""Dropout, and its gradient, without a mask in memory: both make the same random numbers from the same seed.
+"""Dropout and its gradient, without a mask in memory: both make the same random numbers from the same seed.
 
-`kd.random` is Philox: a number depends on the seed and on its place, and on nothing else. Element i of the array takes number
-i, whatever block computes it: a block tells `kd.random` where it begins by `offset`, which counts groups of four numbers.
-The seed is a scalar of the launch, so another one costs no compile.
+`kd.random` is Philox: a number depends only on the seed and on its place. Element i of the array takes number i, in
+whichever block it is. A block passes its place by `offset`, which counts groups of four numbers. The seed is a scalar
+of the launch, so another seed needs no compile.
 
 Run it: `python -m examples.24_dropout`.
 """
@@ -21,7 +21,7 @@ BLOCK = 4096
 
 @functools.cache
 def dropout_kernel(rate: float) -> Any:
-    """Elements are zero with probability `rate`, and the others divided by 1 - rate. Of x, or of a gradient."""
+    """x (or its gradient) with elements set to zero with probability `rate`, and the others divided by 1 - rate."""
 
     @kd.kernel(
         out_type=lambda x, seed: x,
@@ -54,7 +54,7 @@ def philox(seed: int, count: int) -> Any:
 
 
 def main() -> None:
-    """Check the numbers against Philox in NumPy, and that the gradient drops what the forward pass dropped."""
+    """Compare the numbers with Philox in NumPy, and check that the gradient is zero where the result is."""
     rng, rate = np.random.default_rng(0), 0.25
     kernel = dropout_kernel(rate)
     for length, seed in ((4096, 7), (10_001, 2**40 + 3)):
@@ -64,7 +64,7 @@ def main() -> None:
             got = kernel(given, np.uint64(seed))
             assert np.max(np.abs(got - np.where(keep, given.astype(np.float64) / (1 - rate), 0))) < 1e-6
         print(f"dropout of {length} elements: kept {keep.mean():.3f}, as Philox says")
-    assert len(kernel.specialisations()) == 1  # one for every seed and length
+    assert len(kernel.specialisations()) == 1  # one kernel for all seeds and lengths
 
 
 if __name__ == "__main__":

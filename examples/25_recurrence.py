@@ -1,9 +1,10 @@
-"""Scans by a function of one's own: a linear recurrence along rows, and sums that begin anew at heads of segments.
+"""Scans by a user's function: a linear recurrence along rows, and sums that restart at the heads of segments.
 
-`kd.associative_scan(fn, tree)` combines each element with all before it by `fn(earlier, later)`, which must be associative
-and need not commute. The trick is to find the pairs: s[t] = a[t] * s[t - 1] + b[t] is a composition of functions
-s -> a * s + b, and "the sum since the last head" is a pair of "was there a head" and that sum. Rows longer than `PIECE` go
-through in pieces; the loop carries the last state. Four rows a warpgroup are a row a warp: no barrier anywhere.
+`kd.associative_scan(fn, tree)` combines each element with all earlier ones by `fn(earlier, later)`. The function must
+be associative, and need not commute. Both scans are of pairs: s[t] = a[t] * s[t - 1] + b[t] composes functions s -> a *
+s + b, so the pair is (a, b); a segmented sum has the pair of a flag, "there was a head", and the sum since that head.
+The loop takes rows longer than `PIECE` in pieces, and carries the last state. A warpgroup processes four rows, one a
+warp, so it needs no barrier.
 
 Run it: `python -m examples.25_recurrence`.
 """
@@ -20,7 +21,7 @@ ROWS, PIECE = 4, 512
 
 
 def _scanned(combine: Any, first: Any, second: Any, last: Any) -> tuple[Any, Any]:
-    """A piece of rows scanned on top of the state `last`: what each element gives, and the state after it."""
+    """The scan of a piece that starts with the state `last`: each element's result, and the state after the piece."""
     index = kd.broadcasted_iota(kd.int32, first.shape, 1)
     pairs = kd.associative_scan(combine, (first, second), axis=1)
     _, state = combine((kd.zeros_like(first), last + kd.zeros_like(second)), pairs)
@@ -28,12 +29,12 @@ def _scanned(combine: Any, first: Any, second: Any, last: Any) -> tuple[Any, Any
 
 
 def compose(earlier: Any, later: Any) -> Any:
-    """s -> a * s + b, one after the other."""
+    """The function s -> a * s + b of `earlier`, followed by that of `later`."""
     return earlier[0] * later[0], earlier[1] * later[0] + later[1]
 
 
 def since_head(earlier: Any, later: Any) -> Any:
-    """Sums that begin anew where `later` has a head; heads are 1 and 0."""
+    """Sums that restart where `later` has a head; heads are 1 and 0."""
     return kd.maximum(earlier[0], later[0]), later[1] + kd.where(later[0] != 0, 0.0, earlier[1])
 
 
@@ -54,7 +55,7 @@ def _kernel(name: str, combine: Any, neutral: float) -> Any:
 
 
 recurrence = _kernel("recurrence", compose, 1.0)  # (a, b), 2-D floats: s[t] = a[t] * s[t - 1] + b[t] along rows
-segmented_sums = _kernel("segmented_sums", since_head, 0.0)  # (heads, x): running sums, anew at each head
+segmented_sums = _kernel("segmented_sums", since_head, 0.0)  # (heads, x): running sums that restart at each head
 
 
 def main() -> None:

@@ -1,12 +1,12 @@
-"""The k largest of each row, for rows far too long to sort: two launches, and each element is read once.
+"""The k largest elements of each row, for rows that are too long to sort: two launches read each element once.
 
-`kd.top_k` sorts, which is right for a few thousand elements. Of a long row each block takes a part, and looks for a bar that k
-to 2k of its elements reach. Floats are compared as integers: from the largest one the bar goes down in steps that grow until
-k elements reach it, and then the last step is halved until at most 2k do. Comparing and counting are cheap while the part stays
-in registers, and half a dozen rounds do. What reaches the bar is few, and is sorted. The second launch does the same with what
-the parts of a row gave.
+`kd.top_k` sorts, which is right for a few thousand elements. For a long row, each block takes a part and looks for a
+limit that k to 2k of its elements reach. It compares floats as integers. From the largest element, the limit goes down
+in growing steps until k elements reach it. Then the block halves the last step until at most 2k elements reach the
+limit. The part stays in registers, so each of these six or so rounds is cheap. The block sorts the few elements that
+reach the limit. The second launch does the same with the results of all parts of a row.
 
-NaN counts as the least, and of equal elements the lower index comes first, as of `kd.top_k`.
+NaN counts as the least, and of equal elements the lower index comes first, as in `kd.top_k`.
 
 Run it: `python -m examples.26_top_k`.
 """
@@ -30,12 +30,12 @@ def ordered(value: Any) -> Any:
 
 
 def bar(key: Any, k: int) -> tuple[Any, Any]:
-    """A limit and how many keys reach it: k to 2k, or more where the limit is the k-th largest key, which many are equal to."""
+    """A limit, and the number of keys that reach it: k to 2k, or more if many are equal to the k-th largest."""
 
     def halve(state: Any) -> Any:
         low, high, reached, step = state
         middle = (low & high) + ((low ^ high) >> 1)  # which does not overflow
-        # from the largest key down, in steps that grow: the range of what is wanted is small
+        # go down from the largest key in growing steps, as the k largest keys seldom differ much
         middle = kd.maximum(middle, kd.where(high < LEAST + step, LEAST, high - step))
         number = kd.sum((key >= middle).astype(kd.int32))
         enough = number >= k
@@ -53,13 +53,13 @@ def bar(key: Any, k: int) -> tuple[Any, Any]:
 
 
 def largest(value: Any, k: int, kept: Any, load: Any) -> tuple[Any, Any]:
-    """The k largest of a 1-D value and their places. `kept`: SMEM of 2k int32; `load(places)` gives elements again."""
+    """The k largest of a 1-D value, and their places. `kept`: SMEM of 2k int32; `load(places)` gives elements."""
     size = value.size
     key = ordered(value)
     limit, reached = bar(key, k)
 
     def some() -> Any:
-        """What is above the limit, and the first of the many that are equal to it."""
+        """The elements above the limit, and the first of those that are equal to it."""
         above, equal = key > limit, key == limit
         room = 2 * k - kd.sum(above.astype(kd.int32))
         return above | (equal & (kd.cumsum(equal.astype(kd.int32), exclusive=True) < room))
@@ -103,7 +103,7 @@ def part_kernel(k: int, part: int = 16384) -> Any:
 
 @functools.cache
 def merge_kernel(k: int) -> Any:
-    """The k largest of what the parts of each row gave."""
+    """The k largest of the results of all parts of each row."""
 
     def rows(values: Any, dtype: Any) -> Any:
         return kd.ShapeDtypeStruct((values.shape[0], k), dtype)

@@ -1,17 +1,18 @@
-"""A radix sort of uint32, 8 bits a pass, each of which reads and writes every key once ("onesweep").
+"""A radix sort of uint32, 8 bits a pass; each pass reads and writes every key once ("onesweep").
 
-A pass puts keys in the order of one digit and keeps the order of equal ones, from the lowest digit to the highest. A key's place
-is the sum of four numbers, and each has a way of its own:
+A pass sorts keys by one digit and keeps the order of equal digits. The passes go from the lowest digit to the highest.
+A key's place is the sum of four numbers:
 
-1. How many keys have smaller digits: one launch counts the digits of all four passes before the first one.
-2. How many earlier tiles' keys have the same digit: each tile publishes its 256 counts, and then, for every digit by itself,
-   looks back over the tiles before it. A word holds a count and a flag: the count of that tile alone, or of all up to it, where
-   the look back ends. A tile's number is a ticket, so that the tiles before it are running or done.
-3. How many keys of earlier warps of the tile: counters of each warp in SMEM.
-4. How many of the same warp: 32 keys at a time, eight ballots tell each lane which lanes hold the same digit. The first of
-   them adds their number to the warp's counter, and what was there before goes to them all by a shuffle.
+1. The number of keys with smaller digits: before the first pass, one launch counts the digits of all four passes.
+2. The number of equal digits in earlier tiles: each tile publishes its 256 counts. Then, for each digit, it looks back
+   over the tiles before it. A published word holds a count and a flag: the count of that tile alone, or of all tiles up
+   to it, where the look back ends. A tile's number is a ticket, so all earlier tiles are running or done.
+3. The number of equal digits in earlier warps of the tile: each warp has counters in SMEM.
+4. The number of equal digits before it in its warp: for 32 keys at a time, eight ballots tell each lane which lanes
+   hold the same digit. The first of these lanes adds their number to the warp's counter, and a shuffle gives all of
+   them the count before.
 
-Keys go to SMEM in their order within the tile first, so that neighbours are then stored side by side.
+Keys first go to SMEM in their order within the tile, so that neighbours are then stored side by side.
 
 Run it: `python -m examples.27_radix_sort`.
 """
@@ -26,7 +27,7 @@ import numpy as np
 import kernel_dsl as kd
 
 DIGITS, PASSES, WARPS, LANES = 256, 4, 4, 32
-BACK = 4  # tiles that are looked at together
+BACK = 4  # the number of tiles whose words are read together
 ALONE, ALL, COUNT = 1 << 30, 2 << 30, (1 << 30) - 1  # flags of a published word, and the bits of its count
 EMPTY = np.uint32(0xFFFFFFFF)  # beyond the end: the last of all keys
 
@@ -39,7 +40,7 @@ _SAME = (
 
 
 def same_digit(digit: Any) -> Any:
-    """For each element a bit for each lane of its warp that holds an equal digit, its own lane's among them."""
+    """For each element, one bit for each lane of its warp that holds an equal digit; its own lane is one of them."""
     return kd.inline_ptx(_SAME, digit, out_type=kd.uint32)
 
 
@@ -49,7 +50,7 @@ def from_lane(value: Any, lane: Any) -> Any:
 
 
 def published(words: Any, tile: Any, digit: Any, wanted: Any) -> Any:
-    """The words of tiles that other blocks write meanwhile, 0 where not `wanted`: loads that see their stores sooner or later."""
+    """The words of tiles, which other blocks write at the same time; 0 where not `wanted`."""
     load = "{ .reg .b64 a; mad.wide.s32 a, $2, 4, $1; mov.b32 $0, 0; @$3 ld.relaxed.gpu.global.u32 $0, [a]; }"
     return kd.inline_ptx(load, words, tile * DIGITS + digit, wanted, out_type=kd.uint32)
 
@@ -61,7 +62,7 @@ def digit_of(key: Any, shift: Any) -> Any:
 
 @functools.cache
 def count_kernel(piece: int = 2048, pieces: int = 16, copies: int = 8) -> Any:
-    """How often each digit of each pass occurs. A block has `copies` of each counter, so that lanes seldom meet."""
+    """The counts of all digits of all passes. A block has `copies` of each counter, so lanes seldom wait."""
 
     @kd.kernel(
         out_type=kd.ShapeDtypeStruct((PASSES, DIGITS), kd.uint32, init=0),
@@ -100,7 +101,7 @@ _DIGITS_OF_WARPS = kd.Layout(
 
 
 def _ranks(key: Any, shift: Any, counters: Any, each: int) -> Any:
-    """For each row of 32 keys a warp: how many keys of the same digit the warp has before each. `counters` are at 0."""
+    """For each key, the number of earlier keys of its warp with the same digit. `counters` start at 0."""
     warp, lane = (kd.broadcasted_iota(kd.int32, (WARPS, LANES), axis) for axis in range(2))
     lower = (kd.uint32(1) << lane.astype(kd.uint32)) - kd.uint32(1)
     ranks: list[Any] = []
@@ -117,7 +118,7 @@ def _ranks(key: Any, shift: Any, counters: Any, each: int) -> Any:
 
 
 def _look_back(words: Any, tile: Any) -> Any:
-    """For each digit, how many keys the tiles before `tile` have. Several words are on their way at a time."""
+    """For each digit, the number of keys in the tiles before `tile`. Several words are in flight at a time."""
     digits = kd.arange(DIGITS)
 
     def look(state: Any) -> Any:
@@ -138,7 +139,7 @@ def _look_back(words: Any, tile: Any) -> Any:
 
 @functools.cache
 def pass_kernel(each: int = 36) -> Any:
-    """One pass over tiles of 128 * `each` keys: (keys, counts of digits, shift) to keys in the order of (key >> shift) & 255."""
+    """One pass: (keys, counts, shift) to keys in the order of (key >> shift) & 255, by tiles of 128 * `each`."""
     size = WARPS * LANES * each
 
     @kd.kernel(

@@ -1,9 +1,9 @@
-"""A causal convolution along time, channel by channel, by a pipeline whose blocks overlap: each brings a halo along.
+"""A causal convolution along time for each channel, by a pipeline whose blocks overlap by a halo.
 
-out[c, t] = sum over j of w[c, j] * x[c, t - TAPS + 1 + j]: a block of outputs needs inputs from before it.
-`kd.Element(size, padding)` is an extent of a block that is counted in elements, so that blocks may begin anywhere and overlap;
-`padding` gives the array elements in front that hold zeros, and so the first block needs no case of its own. The halo is as
-wide as 16 bytes, more than the taps need, because copies by TMA begin at multiples of 16 bytes; where they don't, lanes copy.
+out[c, t] = sum over j of w[c, j] * x[c, t - TAPS + 1 + j], so a block of outputs also needs inputs before it.
+`kd.Element(size, padding)` is an extent of a block whose index counts elements, so that blocks may start anywhere and
+overlap. `padding` puts zeros before the array, so the first block is not a special case. The halo is 16 bytes wide,
+more than the taps need, because copies by TMA start at multiples of 16 bytes; other blocks are copied by lanes.
 
 Run it: `python -m examples.28_convolution`.
 """
@@ -22,7 +22,7 @@ TAPS = 4
 
 @functools.cache
 def convolution_kernel(channels: int = 8, wide: int = 256) -> Any:
-    """(channels, time) and (channels, TAPS) to (channels, time), by blocks of `channels` x `wide`, the halo among them."""
+    """(channels, time) and (channels, TAPS) to (channels, time), by blocks of `channels` x `wide` with the halo."""
 
     @kd.kernel(
         out_type=lambda x, w: x,
@@ -42,7 +42,7 @@ def convolution_kernel(channels: int = 8, wide: int = 256) -> Any:
             for tap in range(TAPS):
                 start = (
                     halo - TAPS + 1 + tap
-                )  # taps meet in one layout, whatever each load would choose by its alignment
+                )  # all taps load in one layout; without it, each alignment would have its own
                 shifted = kd.load(block_in, (slice(None), slice(start, start + times)), layout=spread)
                 total = total + weights[:, tap : tap + 1] * shifted.astype(kd.float32)
             result[...] = total.astype(x.dtype)

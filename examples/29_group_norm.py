@@ -1,9 +1,9 @@
-"""Group norm: (batch, channels, pixels), where groups of channels share a mean and a variance.
+"""Group norm of (batch, channels, pixels): groups of channels share a mean and a variance.
 
-A group is too large for registers, so it is gone through twice: once for its sums, once to write. The second read comes from
-L2, where the group still is. Channels are rows of a piece, so that scale and shift, one a channel, broadcast along pixels. The
-sums are of what is left when an estimate of the mean, the group's first element, is taken away: squares then stay small
-where the mean is large.
+A group is too large for registers, so the kernel reads it twice: first for its sums, then to write the result. The
+second read comes from L2, where the group still is. The rows of a piece are channels, so scale and shift, one a
+channel, broadcast along pixels. The kernel first subtracts an estimate of the mean, the group's first element. So the
+squares that it adds up stay small even if the mean is large.
 
 Run it: `python -m examples.29_group_norm`.
 """
@@ -22,7 +22,7 @@ EPSILON = 1e-5
 
 @functools.cache
 def group_norm_kernel(groups: int, elements: int = 2048) -> Any:
-    """A block a group; pieces of `elements` elements: all channels of the group, and as many pixels as fit."""
+    """One block a group; pieces of `elements` elements have all channels of the group, and as many pixels as fit."""
 
     @kd.kernel(
         out_type=lambda x, gamma, beta: x,

@@ -1,9 +1,9 @@
-"""Fourier transforms of rows of complex numbers, by Stockham's algorithm: no bit reversal, and SMEM between the steps.
+"""Fourier transforms of rows of complex numbers by Stockham's algorithm: no bit reversal, and SMEM between the steps.
 
-A row has radix ** 2 or radix ** 3 numbers. Each step makes small transforms of `radix` numbers, all of which a lane has in its
-registers: they are a Python list of values, so the small transform is plain Python, and what it does is unrolled. Between
-steps numbers go through SMEM, in rows of radix + 1 numbers of which the last is never used: without it all lanes would
-want the same bank.
+A row has radix ** 2 or radix ** 3 numbers. Each step makes small transforms of `radix` numbers, which one lane holds in
+its registers. They are a Python list of values, so the small transform is plain Python, and the trace unrolls it.
+Between steps, numbers go through SMEM, in rows of radix + 1 numbers. The last number of each row is unused; without it,
+all lanes would access the same bank.
 
 complex64 arrays come as float32 with a last axis of two, real and imaginary: a view in NumPy and in torch.
 
@@ -41,7 +41,7 @@ def small(numbers: list[Any]) -> list[Any]:
 
 
 def twisted(numbers: list[Any], place: Any, period: int) -> list[Any]:
-    """Number k times exp(-2 pi i * k * place / period). The powers are products of two others: few, and so accurate."""
+    """Number k times exp(-2 pi i * k * place / period). Few products give the powers, so these are accurate."""
     angle = place.astype(kd.float32) * (-2 * math.pi / period)
     powers: list[Any] = [None, (kd.cos(angle), kd.sin(angle))]
     for k in range(2, len(numbers)):

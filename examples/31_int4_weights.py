@@ -1,8 +1,9 @@
 """A linear layer whose weights have 4 bits: packed once, multiplied many times, a quarter of bfloat16's memory.
 
-`kd.library.pack_int4` rounds weights to 4 bits, each group of 128 rows of a column with a scale of its own, and lays them out as
-tensor cores want them. `kd.library.matmul` takes the result in place of an array. With few rows a product takes as long as its
-weights take to be read, so 4 bits are up to four times as fast; what it costs is accuracy, which this measures too.
+`kd.library.pack_int4` rounds weights to 4 bits, with one scale for each group of 128 rows of a column, and stores them
+in the order that tensor cores read. `kd.library.matmul` takes the result in place of an array. With few rows, a product
+takes the time that its weights take to be read, so 4 bits are up to four times as fast. They cost accuracy, which this
+example measures, too.
 
 Run it: `python -m examples.31_int4_weights`.
 """
@@ -17,12 +18,12 @@ import kernel_dsl as kd
 
 
 def swish(v: Any) -> Any:
-    """x * sigmoid(x). It stands here once: a new function in each call would be compiled in each call."""
+    """x * sigmoid(x). The function is defined once: a new function in each call would be compiled in each call."""
     return v * kd.sigmoid(v)
 
 
 def linear(x: Any, weights: Any, bias: Any, **options: Any) -> Any:
-    """silu(x @ weights + bias): x (rows, K) of 16-bit floats, weights what `pack_int4` made of (K, N)."""
+    """silu(x @ weights + bias): x (rows, K) of 16-bit floats, weights the result of `pack_int4` for (K, N)."""
     return kd.library.matmul(x, weights, bias=bias, activation=swish, **options)
 
 
@@ -32,7 +33,7 @@ def silu(x: np.ndarray[Any, Any]) -> Any:
 
 
 def main() -> None:
-    """Check the product of the rounded weights exactly as far as bfloat16 goes, and what rounding them costs."""
+    """Check the product of the rounded weights to bfloat16's precision, and measure the error of the rounding."""
     rng = np.random.default_rng(0)
     rows, N, K = 8, 64, 256
     x = rng.standard_normal((rows, K)).astype(kd.bfloat16.numpy)

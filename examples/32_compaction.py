@@ -1,8 +1,9 @@
-"""Stream compaction: the elements above a threshold, side by side, in their order. Three launches.
+"""Stream compaction by three launches: the elements above a threshold, side by side and in their order.
 
-Each block counts what it keeps; one block makes running sums of the counts; each block then knows where its elements go: an
-exclusive running sum of the mask is each element's place, and a masked scatter stores it there. How many there are is known
-on the GPU only, so the result has room for all, and the count beside it.
+First, each block counts the elements that it keeps. Second, one block makes running sums of the counts, so each block
+knows the place of its first element. Third, an exclusive running sum of a block's mask gives each element's place, and
+a masked scatter stores it there. Only the GPU knows the number of kept elements, so the result has room for all, and
+the count is a second output.
 
 Run it: `python -m examples.32_compaction`.
 """
@@ -28,7 +29,7 @@ def _blocks(x: Any, *_: Any) -> int:
     grid_names=("block",),
 )
 def count_kept(x: Any, threshold: Any, counts: Any) -> None:
-    """How many of each block are above the threshold."""
+    """The number of elements of each block above the threshold."""
     block = kd.axis_index("block")
     value = kd.load(x, kd.ds(block * BLOCK, BLOCK), fill=-np.inf)
     counts[block] = kd.sum((value > threshold).astype(kd.int32))
@@ -50,7 +51,7 @@ def starts_of(counts: Any, starts: Any, total: Any) -> None:
 
 @kd.kernel(out_type=lambda x, threshold, starts: x, grid=lambda x, *_: (_blocks(x),), grid_names=("block",))
 def gather_kept(x: Any, threshold: Any, starts: Any, out: Any) -> None:
-    """Each block's elements, to where its own begin."""
+    """Store each block's kept elements, from the block's first place on."""
     block = kd.axis_index("block")
     value = kd.load(x, kd.ds(block * BLOCK, BLOCK), fill=-np.inf)
     keep = value > threshold
@@ -59,7 +60,7 @@ def gather_kept(x: Any, threshold: Any, starts: Any, out: Any) -> None:
 
 
 def compact(x: Any, threshold: float) -> tuple[Any, Any]:
-    """(elements of the 1-D float32 array above `threshold`, with room for all; how many there are, int32 ())."""
+    """(elements of the 1-D float32 array above `threshold`, with room for all; their number, int32 ())."""
     limit = np.float32(threshold)
     starts, total = starts_of(count_kept(x, limit))
     return gather_kept(x, limit, starts), total

@@ -1,9 +1,10 @@
-"""Cholesky factors of many 32 x 32 matrices, a matrix a warp: no SMEM, and not a single barrier.
+"""Cholesky factors of many 32 x 32 matrices, one matrix a warp, without SMEM and barriers.
 
-The algorithm is written as on paper, on whole values: take a column, scale it by its pivot, subtract its outer product. What
-makes it fast is one line, the layout of the load: matrices go to warps, rows to lanes, columns to registers. Everything after
-follows it. `kernel.lower(...).notes` lists everything that moves elements between lanes: the columns that meet as rows, by
-shuffles within the warp, and nothing through SMEM, which would take barriers.
+The body is the algorithm of a textbook on whole values: take a column, divide it by the root of its pivot, and subtract
+its outer product. One line makes it fast, the layout of the load: each warp has a matrix, each lane a row, each
+register a column. All later operations keep this layout. `kernel.lower(...).notes` lists the operations that move
+elements between lanes: the columns that also serve as rows move by shuffles within the warp. Nothing goes through SMEM,
+which would take barriers.
 
 Run it: `python -m examples.33_cholesky`.
 """
@@ -41,7 +42,7 @@ def cholesky(a: Any, out: Any) -> None:
 
 
 def main() -> None:
-    """Check against NumPy in float64, and that nothing waits."""
+    """Compare with NumPy in float64, and check that the PTX has no barrier."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((6, SIDE, SIDE))
     a = (x @ x.transpose(0, 2, 1) + SIDE * np.eye(SIDE)).astype(np.float32)

@@ -1,18 +1,20 @@
 """The running sum of a whole array of float32 in one launch, which reads each element once and writes each sum once.
 
-A block's sums start where all blocks before it end, so blocks must wait for each other, and the art is that they hardly do:
+A block's sums start at the sum of all earlier blocks, so blocks depend on each other. These rules make them wait
+little:
 
-- Blocks stay, and draw tiles by a ticket (an atomic counter), so that every tile before one's own has a block that runs. Whatever
-  else occupies the GPU, no block waits for one that has not started.
-- A block draws tiles two ahead of the one it works on, and starts the copy of each into a ring of three in its SMEM: there are
-  always bytes on their way. A whole tile is one bulk copy; the last one, which ends earlier, is a tensor copy with zeros behind.
-- As soon as a tile is in SMEM its sum is published, in one 64-bit word with a flag, so that whoever sees the flag sees the sum
-  and no fence is needed. All tiles after it wait for nothing but these words: a block adds up those since its own last tile,
-  many at a time. Nobody waits for a neighbour's *running* sum, and so there is no chain through all tiles.
-- A block publishes the sum of its next tile before it looks for those before the present one: what it looks for was published
-  about one tile's time ago, and it hardly ever waits.
+- Persistent blocks take tiles by a ticket (an atomic counter), so every tile before one's own has a block that runs. So
+  no block waits for a block that has not started, even if other kernels occupy the GPU.
+- A block takes tiles two ahead of the one that it computes, and starts the copy of each into a ring of three in its
+  SMEM: some bytes are always in flight. A whole tile is one bulk copy. The last tile may be shorter: it is a tensor
+  copy, which adds zeros.
+- As soon as a tile is in SMEM, the block publishes its sum in one 64-bit word with a flag. A reader that sees the flag
+  also sees the sum, so no fence is needed. Later tiles wait only for these words: a block adds up the sums since its
+  own last tile, many at a time. No block waits for a neighbour's *running* sum, so there is no chain through all tiles.
+- A block publishes the sum of its next tile before it looks for the sums before its present one. Other blocks published
+  these about one tile's time ago, so the block seldom waits.
 
-The sum before a tile is carried in float64, so errors do not grow with the length.
+The kernel carries the sum before a tile in float64, so errors do not grow with the length.
 
 Run it: `python -m examples.34_scan`.
 """
@@ -27,19 +29,19 @@ import numpy as np
 import kernel_dsl as kd
 
 THERE = 1 << 32  # the flag of a word whose lower half is a sum
-# A word that another block writes meanwhile, 0 where it is not wanted: a load that sees the store sooner or later.
+# A word that another block writes at the same time, 0 where it is not wanted. Repeated loads see the store in the end.
 PUBLISHED = "{ .reg .b64 a; mad.wide.s32 a, $2, 8, $1; mov.b64 $0, 0; @$3 ld.relaxed.gpu.global.u64 $0, [a]; }"
 
 
 def spread(tile: int) -> Any:
-    """A tile over a warpgroup: each warp a quarter in one piece, so that warps meet once; 4 neighbours a lane."""
+    """A tile over a warpgroup: a contiguous quarter a warp, so warps exchange sums once; 4 neighbours a lane."""
     lanes = tuple((0, 4 << bit) for bit in range(5))
     return kd.Layout(1, ((0, tile // 512, 128), (0, 4, 1)), lanes, ((0, tile // 4), (0, tile // 2)))
 
 
 @functools.cache
 def scan_kernel(tile: int = 8192, window: int = 512, blocks: int = 264) -> Any:
-    """Tiles of `tile` elements, `window` words looked at together, at most `blocks` blocks (2 a multiprocessor here)."""
+    """Tiles of `tile` elements, `window` words read together, at most `blocks` blocks (2 a multiprocessor)."""
 
     @kd.kernel(
         out_type=lambda x: (x, kd.ShapeDtypeStruct((kd.cdiv(x.shape[0], tile),), kd.uint64, init=0)),
@@ -53,7 +55,7 @@ def scan_kernel(tile: int = 8192, window: int = 512, blocks: int = 264) -> Any:
         tiles = kd.cdiv(x.shape[0], tile)
 
         def draw(slot: Any) -> Any:
-            """The next tile nobody has, on its way into the ring."""
+            """Take the next free tile, and start its copy into the ring."""
             ticket = kd.atomic_add(tickets, 1)
             part, place, barrier = x.at[kd.ds(ticket * tile, tile)], ring.at[slot], full.at[slot]
             whole = (ticket + 1) * tile <= x.shape[0]
@@ -63,7 +65,7 @@ def scan_kernel(tile: int = 8192, window: int = 512, blocks: int = 264) -> Any:
             return ticket
 
         def publish(number: Any, slot: Any) -> None:
-            """Wait for a tile, and tell its sum."""
+            """Wait for a tile, and publish its sum."""
 
             @kd.when(number < tiles)
             def _() -> None:
@@ -72,7 +74,7 @@ def scan_kernel(tile: int = 8192, window: int = 512, blocks: int = 264) -> Any:
                 kd.atomic_xchg(words.at[number], own.astype(kd.uint64) | kd.uint64(THERE))
 
         def sum_before(number: Any, known: Any, total: Any) -> Any:
-            """The sum of all tiles before tile `number`, where `total` is that of the first `known`."""
+            """The sum of all tiles before tile `number`; `total` is the sum of the first `known` tiles."""
 
             def look(state: Any) -> Any:
                 known, total = state

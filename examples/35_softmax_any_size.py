@@ -1,9 +1,10 @@
-"""One softmax for matrices of every size: compiled once, whatever the number of rows and columns.
+"""One softmax for matrices of every size: compiled once for any number of rows and columns.
 
-The body never asks Python for an extent. Its rows come from the grid, and a row is read as a slice whose size is its own
-choice, `WIDEST`: what lies beyond the row's end is masked, and `fill=-inf` makes it count for nothing. So the extents are
-arguments of the launch, and no part of what the code is compiled for. What stays in the key is how far vectors may go: rows
-of a multiple of 4 float32 begin at 16 bytes, others don't. `kernel.specialisations()` lists what was compiled.
+The body never converts an extent to a Python int. The grid gives its rows. It reads a row as a slice of a size of its
+own, `widest`: elements past the end of the row are masked, and `fill=-inf` gives them no weight. So the extents are
+arguments of the launch, and the code does not depend on them. The signature has one fact about the columns, the size of
+vectors: rows of a multiple of 4 float32 start at multiples of 16 bytes, and others do not. `kernel.specialisations()`
+lists the compiled kernels.
 
 Run it: `python -m examples.35_softmax_any_size`.
 """
@@ -29,7 +30,7 @@ def softmax_kernel(widest: int = 4096) -> Any:
         name=f"softmax_up_to_{widest}",
     )
     def softmax(x: Any, out: Any) -> None:
-        row = (kd.axis_index("row"), kd.ds(kd.axis_index("part") * widest, widest))  # part 0, the only one
+        row = (kd.axis_index("row"), kd.ds(kd.axis_index("part") * widest, widest))  # the only part: part 0
         value = kd.load(x, row, fill=-np.inf).astype(kd.float32)
         powers = kd.exp(value - kd.max(value))
         out[row] = (powers / kd.sum(powers)).astype(x.dtype)
@@ -46,7 +47,7 @@ def softmax(x: Any, **options: Any) -> Any:
 
 
 def main() -> None:
-    """Check many sizes against float64, and count what was compiled for them."""
+    """Compare many sizes with float64, and count the kernels that were compiled for them."""
     rng = np.random.default_rng(0)
     kernel = softmax_kernel(1024)
     sizes = [(1, 4), (7, 100), (3, 1000), (20, 36), (2, 1024), (5, 8), (6, 512)]

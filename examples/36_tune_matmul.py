@@ -1,8 +1,10 @@
-"""Tuning: a matrix product whose tile, depth and stages `kd.tune` finds, among configurations that a model of the GPU ranks.
+"""Tuning: `kd.tune` finds the tile, depth and stages of a matrix product, among configurations that a model of the GPU
+ranks.
 
-On a GPU the first call for a shape compiles the eight that are predicted best in child processes, compares what they give and
-times them in turn; what it finds is kept beside the disk cache, so that the next process measures nothing. Without a GPU the
-prediction is taken, and the kernel runs in the PTX interpreter. The table shows what is known of each configuration.
+On a GPU, the first call for a shape compiles the eight best-ranked configurations in child processes, compares their
+results, and times them in turn. It keeps the result beside the disk cache, so the next process measures nothing.
+Without a GPU, `kd.tune` takes the best-ranked configuration, and the kernel runs in the PTX interpreter. The table
+shows all that is known of each configuration.
 
 Run it: `python examples/36_tune_matmul.py`.
 """
@@ -20,8 +22,8 @@ import kernel_dsl as kd
 
 MULTIPROCESSORS = 132
 MADS = 1024  # of mma.sync on 16-bit floats, a clock of a multiprocessor
-L2_BYTES = 60  # that a multiprocessor loads, a clock
-STEP = 250  # clocks of a step that nothing hides where there are few stages
+L2_BYTES = 60  # a multiprocessor loads in a clock
+STEP = 250  # clocks of a step that few stages do not hide
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,13 @@ class Config:
 
 
 def space() -> Iterator[Config]:
-    """All there are; those that do not fit are found out."""
+    """All configurations; `kd.tune` drops those that do not fit."""
     for sizes in itertools.product((64, 128), (64, 128, 256), (32, 64), (2, 3, 4, 6)):
         yield Config(*sizes)
 
 
 def predict(config: Config, a: Any, b: Any) -> float:
-    """Clocks: as many rounds of tiles as the multiprocessors need, of steps that multiply or load, whichever takes longer."""
+    """Clocks: the rounds of tiles, times the steps of a tile, times the product or the load of a step."""
     c = config
     tiles = kd.cdiv(a.shape[0], c.m) * kd.cdiv(b.shape[1], c.n)
     step = max(c.m * c.n * c.k / MADS, (c.m + c.n) * c.k * 2 / L2_BYTES) + STEP / (c.stages - 1)
@@ -72,7 +74,7 @@ def matmul(config: Config) -> kd.Kernel:
 
         def fetch(step: Any) -> None:
             slot = step % c.stages if isinstance(step, int) else kd.rem(step, c.stages)
-            depth = kd.ds(step * c.k, c.k)  # past the end: zeros
+            depth = kd.ds(step * c.k, c.k)  # zeros past the end
             kd.copy_gmem_to_smem(a.at[rows, depth], a_smem.at[slot])
             kd.copy_gmem_to_smem(b.at[depth, columns], b_smem.at[slot])
 
@@ -93,7 +95,7 @@ def matmul(config: Config) -> kd.Kernel:
 
 
 def main() -> None:
-    """Check against float64, and show the table of a size that a GPU is busy with."""
+    """Compare with float64, and show the table of a size that fills a GPU."""
     rng = np.random.default_rng(0)
     for m, n, k in [(64, 64, 64), (200, 136, 72)]:
         a, b = (rng.standard_normal(shape).astype(kd.bfloat16.numpy) for shape in ((m, k), (k, n)))

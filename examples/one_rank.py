@@ -1,6 +1,7 @@
-"""The set-up of an example under `torchrun`, one process a GPU: torch's process group, and arrays in its symmetric memory.
+"""The set-up of an example under `torchrun` with one process for each GPU: torch's process group and its symmetric
+memory.
 
-Without a GPU for each process, all is on the CPU, and each process runs the interpreter.
+If there is no GPU for each process, all tensors are on the CPU, and each process runs the interpreter.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import kernel_dsl as kd
 
 @contextmanager
 def one_rank() -> Iterator[tuple[int, Callable[[np.ndarray], Any]]]:
-    """This process's rank, and a function that copies an array to where its peers reach it: all ranks call it in turn."""
+    """This process's rank, and a function that all ranks call: it copies an array to memory that peers reach."""
     gpus = torch.cuda.device_count() >= int(os.environ["WORLD_SIZE"])
     dist.init_process_group("nccl" if gpus else "gloo")
     if gpus:

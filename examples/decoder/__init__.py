@@ -13,13 +13,13 @@ _BEGAN = time.monotonic()
 
 
 def say(words: str) -> None:
-    """A line on standard error, at once: the seconds since the start, and what happens now."""
+    """Print a line on standard error at once: the seconds since the start, and the present work."""
     print(f"{time.monotonic() - _BEGAN:6.1f} s  {words}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def at_work(what: str) -> Generator[None]:
-    """Say what happens, and again every `EVERY` seconds as long as it does."""
+    """Say what happens, and say it again every `EVERY` seconds until it ends."""
     say(what)
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""`python -m examples.decoder train`, `serve` or `parallel`; `--small` for sizes that the interpreter has in seconds."""
+"""`python -m examples.decoder train`, `serve` or `parallel`; with `--small`, the interpreter takes seconds."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _options(given: list[str] | None) -> Any:
 
 
 def _check(options: Any) -> None:
-    """Refuse what would end in the middle of the work."""
+    """Refuse options that would fail in the middle of the work."""
     import torch
 
     from . import model
@@ -116,7 +116,7 @@ def _run(options: Any) -> int:
 
 
 def main(given: list[str] | None = None) -> int:
-    """Run a command; what it can't do is one line on standard error, and a result of 2."""
+    """Run a command. If it can't be done, print one line on standard error and return 2."""
     try:
         with at_work("PyTorch is imported"):
             from kernel_dsl.errors import Error

@@ -16,9 +16,10 @@ from .model import RefusedError
 
 
 def tokens_of(path: str | None, vocab: int, count: int, seed: int = 0) -> Any:
-    """int64 (count,): the numbers in a file, over and over, or a language made up: mostly one successor for each token.
+    """int64 (count,): the numbers in a file, repeated, or a made-up language in which one successor of each token is
+    usual.
 
-    Raises RefusedError for a file without numbers, and for a token that the vocabulary has not.
+    Raises RefusedError for a file without numbers, and for a token outside the vocabulary.
     """
     if path is not None:
         try:
@@ -49,7 +50,7 @@ def batches(tokens: Any, batch: int, length: int, device: str) -> Iterator[tuple
 
 
 def progress(items: Iterable[Any], total: int, what: str) -> Iterator[Any]:
-    """`items`, with a bar on standard error: drawn anew where that is a terminal, else now and then and at the end."""
+    """`items`, with a bar on standard error. It moves in a terminal; a file gets some lines and the last."""
     live, begin = sys.stderr.isatty(), time.perf_counter()
     drawn = begin
     for done, item in enumerate(items, 1):

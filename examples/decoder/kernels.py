@@ -1,4 +1,4 @@
-"""What the library has no function for: RMS norm and RoPE with their gradients, and the steps between them while serving."""
+"""The model's own kernels: RMS norm and RoPE with their gradients, and the small steps of serving."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rms_norm(x: Any, gamma: Any, y: Any, reciprocal: Any) -> None:
     grid=lambda x, gamma, reciprocal, dy: (min(NORM_BLOCKS, x.shape[0]),),
 )
 def rms_norm_gradients(x: Any, gamma: Any, reciprocal: Any, dy: Any, dx: Any, parts: Any) -> None:
-    """dx, and for each block the sum over its rows of what each adds to the gradient of gamma."""
+    """dx, and for each block the sum of its rows' terms of the gradient of gamma."""
     rows, columns = x.shape
     block, blocks = kd.program_id(0), parts.shape[0]
     scale = gamma[...].astype(f32)
@@ -66,7 +66,7 @@ def column_sums(dtype: Any) -> Any:
 
 
 def _turned(ref: Any, row: Any, first: int, heads: int, cos: Any, sin: Any) -> tuple[Any, Any]:
-    """Both halves of some heads of a row, turned by the angles of its position."""
+    """Both halves of some heads of a row, rotated by the angles of its position."""
     half = ref.shape[2] // 2
     a, b = (ref[row, kd.ds(first, heads), kd.ds(start, half)].astype(f32) for start in (0, half))
     return a * cos - b * sin, b * cos + a * sin
@@ -80,7 +80,7 @@ def _put(ref: Any, row: Any, first: int, halves: Any) -> None:
 
 @cache
 def rope(heads: int, kv_heads: int) -> Any:
-    """`(qkv, positions, cos, sin) -> (q, k, v)`: qkv (rows, heads + 2 kv_heads, dim) taken apart, q and k turned.
+    """`(qkv, positions, cos, sin) -> (q, k, v)`: splits qkv (rows, heads + 2 kv_heads, dim), and rotates q and k.
 
     positions: int32 (rows,); cos and sin: float32 (positions, dim / 2), one row a position.
     """
@@ -102,7 +102,7 @@ def rope(heads: int, kv_heads: int) -> Any:
 
 @cache
 def rope_gradient(heads: int, kv_heads: int) -> Any:
-    """`(dq, dk, dv, positions, cos, sin) -> dqkv`: gradients are turned back and put together."""
+    """`(dq, dk, dv, positions, cos, sin) -> dqkv`: rotates the gradients back, and joins them."""
 
     def shape(dq: Any, *others: Any) -> Any:
         return Spec((dq.shape[0], heads + 2 * kv_heads, dq.shape[2]), dq.dtype)
@@ -149,7 +149,7 @@ def append(k: Any, v: Any, pages: Any, places: Any, k_cache: Any, v_cache: Any, 
     grid=lambda lengths, table, page: lengths.shape,
 )
 def next_places(lengths: Any, table: Any, page: Any, pages: Any, places: Any, longer: Any) -> None:
-    """Where the next key of each request goes (its page and its place there), and the lengths with it."""
+    """The place of each request's next key (its page and its place there), and the lengths with this key."""
     row = kd.program_id(0)
     at, size = lengths[row], page[...]
     pages[row] = table[row, at // size]
@@ -162,7 +162,7 @@ def next_places(lengths: Any, table: Any, page: Any, pages: Any, places: Any, lo
     grid=lambda logits: (logits.shape[0],),
 )
 def greatest(logits: Any, token: Any) -> None:
-    """The first class of the greatest logit of each row: greedy sampling."""
+    """The first class with the greatest logit of each row: greedy sampling."""
     row, classes = kd.program_id(0), logits.shape[1]
     width = min(CLASSES, classes)
 
@@ -185,7 +185,7 @@ def advance(
     token: Any, lengths: Any, tokens_now: Any, lengths_now: Any, history: Any, starts: Any,
     tokens_out: Any, lengths_out: Any, history_out: Any,
 ) -> None:  # fmt: skip
-    """Take what was sampled for the next step, in place, and write it down: `history[i]` counts from `starts[i]` keys on."""
+    """Store the sampled tokens in place for the next step, and in `history[i]`, from `starts[i]` keys on."""
     row = kd.program_id(0)
     tokens_out[row] = token[row]
     lengths_out[row] = lengths[row]

@@ -1,4 +1,4 @@
-"""The decoder's sizes, weights and forward pass, on kernels (`ours`) and on PyTorch's own operations (`plain`)."""
+"""The decoder's sizes, weights and forward pass: by kernels (`ours`) and by PyTorch's own operations (`plain`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BASE = 10000.0  # of RoPE's angles
 
 
 class RefusedError(Exception):
-    """What a command can't do, in one line."""
+    """The reason why a command can't be done, in one line."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def save(path: str, sizes: Sizes, weights: Weights) -> None:
 
 
 def load(path: str, device: str, asked: dict[str, int]) -> tuple[Sizes, Weights]:
-    """What `save` wrote. Raises RefusedError where there is no such file, or its sizes are not those that were asked for."""
+    """The weights that `save` wrote. Raises RefusedError without such a file, or if it has other sizes."""
     try:
         kept = torch.load(path, map_location=device, weights_only=True)
         sizes = Sizes(**kept["sizes"])
@@ -96,7 +96,7 @@ def load(path: str, device: str, asked: dict[str, int]) -> tuple[Sizes, Weights]
 
 
 def rounded(weights: Weights) -> Weights:
-    """What products read: bfloat16. Routers stay float32, as a choice must not change by rounding."""
+    """The weights as products read them: bfloat16. Routers stay float32, as rounding must not change a choice."""
     return {n: w if n.endswith("router") else w.to(torch.bfloat16) for n, w in weights.items()}
 
 
@@ -140,7 +140,7 @@ def rope_op(heads: int, kv_heads: int) -> Any:
 
 
 def ops_of(sizes: Sizes) -> tuple[Any, Any]:
-    """The ops for `ours`: made before torch.compile traces what calls them."""
+    """The ops of `ours`. They exist before torch.compile traces their callers."""
     return norm_op(), rope_op(sizes.heads, sizes.kv_heads)
 
 
@@ -156,7 +156,7 @@ def route(h: Any, router: Any, sizes: Sizes) -> tuple[Any, Any, Any]:
 
 
 def experts(h: Any, x: Any, w: Callable[[str], Any], sizes: Sizes) -> Any:
-    """x plus what each token's experts make of h."""
+    """x plus the results of each token's experts for h."""
     tokens, factors, counts = route(h, w("router"), sizes)
     rows = h[tokens]
     gate, up = (library.grouped_matmul(rows, w(name), counts) for name in ("gate", "up"))
@@ -165,7 +165,7 @@ def experts(h: Any, x: Any, w: Callable[[str], Any], sizes: Sizes) -> Any:
 
 
 def swiglu(h: Any, x: Any, w: Callable[[str], Any]) -> Any:
-    """x plus the gated network of h."""
+    """x plus the result of the gated network for h."""
     between = library.matmul(h, (w("gate"), w("up")), gated="swiglu")
     return library.matmul(between, w("down"), residual=x)
 
@@ -206,7 +206,7 @@ def _plain_turned(x: Any, turns: tuple[Any, Any]) -> Any:
 
 
 def _plain_experts(h: Any, x: Any, w: Callable[[str], Any], sizes: Sizes) -> Any:
-    """Every expert on every token, weighted by 0 where it is not the token's: slow, and plain."""
+    """Every expert on every token, with weight 0 for experts that are not the token's: slow and simple."""
     best, picked = (h.float() @ w("router").float()).topk(sizes.top, dim=-1)
     factors = torch.zeros(len(h), sizes.experts, device=h.device).scatter(1, picked, best.softmax(-1))
     total = x.float()
@@ -217,7 +217,7 @@ def _plain_experts(h: Any, x: Any, w: Callable[[str], Any], sizes: Sizes) -> Any
 
 
 def plain(weights: Weights, tokens: Any, sizes: Sizes, turns: tuple[Any, Any]) -> Any:
-    """What `ours` computes, by PyTorch alone, in the dtype of the weights."""
+    """The result of `ours`, by PyTorch alone, in the dtype of the weights."""
     batch, length = tokens.shape
     x = functional.embedding(tokens, weights["embed"]).reshape(batch * length, -1)
     for n in range(sizes.layers):

@@ -1,4 +1,4 @@
-"""Tensor parallelism: each device has a part of the heads, of the hidden columns and of the vocabulary, and sums go round."""
+"""Tensor parallelism: each device has a part of the heads, the hidden columns and the vocabulary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT = 20  # seconds that a device waits for its peers
 
 
 class Ranks:
-    """The devices: `cuda:0` and on, or as many virtual ones. What fails on one is a `RefusedError` that names it."""
+    """The devices: `cuda:0` and the next ones, or virtual ones. A failure of one is a `RefusedError` that names it."""
 
     def __init__(self, count: int, device: str, dies: int | None) -> None:
         have = torch.cuda.device_count() if device != "cpu" else count

@@ -1,4 +1,4 @@
-"""Serving: ragged requests from a paged cache. A step of all of them is one graph, which samples by itself."""
+"""Serving: ragged requests from a paged cache. One graph makes a step of all requests, sampling included."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOISE = 0.1  # standard deviations of logits, by which the token that is best in
 
 
 class Cache:
-    """Keys and values of all layers, in pages; which of them a request has, int32 (requests, most), and its keys."""
+    """Keys and values of all layers in pages; the pages of each request, int32 (requests, most); its number of keys."""
 
     def __init__(
         self, sizes: model.Sizes, lengths: list[int], new: int, page: int, pages: int | None, device: str
@@ -47,7 +47,7 @@ class Cache:
 
 
 class Server:
-    """Requests on their way. `prompts`: one after the other, int32; `lengths`: of each."""
+    """Requests in progress. `prompts`: all prompts joined, int32; `lengths`: the length of each."""
 
     def __init__(
         self, sizes: model.Sizes, weights: model.Weights, prompts: Any, lengths: list[int], options: Any
@@ -79,7 +79,7 @@ class Server:
         return kernels.greatest(library.matmul(rows, self.w["head"].T, out_dtype="float32"))
 
     def prefill(self, lengths: list[int]) -> Any:
-        """All prompts in one pass: their keys go to the cache. The token that follows each."""
+        """All prompts in one pass, which stores their keys in the cache. Returns the token that follows each prompt."""
         requests = torch.arange(len(lengths), device=self.device).repeat_interleave(self.starts)
         ends = self.starts.cumsum(0)
         seqlens = torch.cat((ends.new_zeros(1), ends)).to(torch.int32)
@@ -99,7 +99,7 @@ class Server:
         return self.sampled(x[ends - 1].contiguous())
 
     def step(self) -> kd.Graph:
-        """One token more for each request, as a graph: it reads and writes `tokens`, `lengths`, `history` and the cache."""
+        """One more token for each request, as a graph, which changes `tokens`, `lengths`, `history` and the cache."""
         page = torch.tensor(self.cache.page, dtype=torch.int32, device=self.device)
         self.positions = self.lengths
         with kd.Graph() as graph:
@@ -120,7 +120,7 @@ class Server:
 
 
 def check(server: Server, lengths: list[int]) -> float:
-    """How far behind plain PyTorch's best the made tokens are, in standard deviations of the logits; 0 where they are it."""
+    """How far each token is behind plain PyTorch's best, in standard deviations of the logits."""
     sizes, w = server.sizes, server.w
     worst, first = 0.0, 0
     for row, length in enumerate(lengths):
@@ -135,7 +135,7 @@ def check(server: Server, lengths: list[int]) -> float:
 
 
 def serve(options: Any, sizes: model.Sizes, weights: model.Weights) -> int:
-    """Serve requests whose prompts have 1 to `--longest` tokens, and compare what was made with plain PyTorch."""
+    """Serve requests with prompts of 1 to `--longest` tokens, and compare the generated tokens with plain PyTorch."""
     if options.longest + options.new > sizes.length:
         raise model.RefusedError(
             f"prompts of {options.longest} tokens with {options.new} more are longer than the {sizes.length} positions there are"

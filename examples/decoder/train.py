@@ -21,14 +21,14 @@ NOISE = 0.03  # by what part of itself an averaged loss may differ: what roundin
 
 
 def step_of_one_layer(sizes: model.Sizes, turns: Any, ops: Any, weights: model.Weights, *part: Any) -> None:
-    """Forward and backward without torch.compile: the kernels of one layer are those of all, and come into the cache."""
+    """Forward and backward of one layer without torch.compile, which compiles the kernels of all layers."""
     few = {n: w.detach().requires_grad_() for n, w in weights.items() if n.startswith("0.") or "." not in n}
     with suppress(Exception):  # the step itself raises it again
         model.ours_loss(few, *part, replace(sizes, layers=1), turns, ops).backward()
 
 
 class Run:
-    """One of both: weights, their optimizer, losses and step times. `beside`: what runs in a thread beside torch.compile."""
+    """One of the two models: weights, optimizer, losses, step times. `beside` runs in a thread beside torch.compile."""
 
     def __init__(
         self, name: str, loss: Any, weights: model.Weights, rate: float, compiled: bool, beside: Any = None
@@ -87,7 +87,7 @@ def far(ours: list[float], plain: list[float]) -> float:
 
 
 def train(options: Any, sizes: model.Sizes, weights: model.Weights) -> int:
-    """Train both, print losses and step times, and give 1 where losses differ by more than noise."""
+    """Train both models, print losses and step times, and return 1 if the losses differ by more than noise."""
     if not kd.torch:
         raise model.RefusedError("PyTorch is not installed")
     if options.length > sizes.length:
