@@ -11,6 +11,7 @@ from kernel_dsl.errors import BadCallValue
 from kernel_dsl.target import Feature, Target
 
 from . import choose as costs
+from . import other_costs as others
 from .any_rows import VECTOR, showing, unit_of_rows
 from .families import Family
 from .first_sizes import KeptConfigs
@@ -119,7 +120,7 @@ def grouped_product(
     blocks = target.limits.multiprocessors
     if not p.K:
         nothing = replace(laid(p, (None, None), a, b), dtype=how.a, b_dtype=how.b, groups=groups)
-        return None if p.gate else GroupedProduct(nothing, lane_kernel(nothing, costs.lane_options(nothing)[0]))
+        return None if p.gate else GroupedProduct(nothing, lane_kernel(nothing, others.lane_options(nothing)[0]))
     if _is_fast(how, target):
         found = fast_packings(a, b, how)
         q = laid(p, found, a, b)
@@ -151,22 +152,22 @@ def _general(
         )  # type: ignore[assignment]
         q = laid(p, found, a, b)
         typical = replace(_typical(q, groups), groups=None)
-        t = min(costs.lane_options(q), key=lambda t: costs.lane_clocks(typical, t, blocks))
+        t = min(others.lane_options(q), key=lambda t: others.lane_clocks(typical, t, blocks))
         general = opened_groups(q, groups, found) if opened else None
         if general is not None:
             q, _, found = general
-            t = _kept.choose((q, found), t, lambda t: costs.lane_clocks(typical, t, blocks))
+            t = _kept.choose((q, found), t, lambda t: others.lane_clocks(typical, t, blocks))
         return GroupedProduct(q, lane_kernel(q, t), found)
     found = next(tile_packings(a, b, how, target, False, p.K))
     q = laid(p, found, a, b)
     if any(pack is not None for pack in found):
         q = replace(q, dtype=found[0].to if found[0] else a.dtype, b_dtype=found[1].to if found[1] else b.dtype)
     typical = replace(_typical(q, groups), groups=None)
-    tile = min(costs.tile_options(q), key=lambda t: costs.tile_clocks(typical, t, blocks))
+    tile = min(others.tile_options(q), key=lambda t: others.tile_clocks(typical, t, blocks))
     general = opened_groups(q, groups, found) if opened else None
     if general is not None:
         q, _, found = general
-        tile = _kept.choose((q, found), tile, lambda t: costs.tile_clocks(typical, t, blocks))
+        tile = _kept.choose((q, found), tile, lambda t: others.tile_clocks(typical, t, blocks))
     return GroupedProduct(q, tile_kernel(q, tile), found)
 
 

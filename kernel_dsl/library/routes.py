@@ -13,6 +13,7 @@ from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.target import Feature, Target
 
 from . import choose as costs
+from . import other_costs as others
 from .any_rows import serving
 from .combine import combine_kernel
 from .families import FP8, Family, family
@@ -65,11 +66,11 @@ class Route:
     def serving(self, blocks: int, flipped: bool = False) -> Route:
         """The route with kernels for any M and batch, or itself. `flipped`: the rows of a call are those of b."""
         if self.kernel == "lane":
-            return serving(self, lambda p, t: costs.lane_clocks(p, t, blocks), flipped)
+            return serving(self, lambda p, t: others.lane_clocks(p, t, blocks), flipped)
         if self.kernel == "vector":
-            return serving(self, lambda p, t: costs.vector_clocks(p, t, blocks), False)
+            return serving(self, lambda p, t: others.vector_clocks(p, t, blocks), False)
         if self.kernel == "tile":
-            return serving(self, lambda p, t: costs.tile_clocks(p, t, blocks), flipped)
+            return serving(self, lambda p, t: others.tile_clocks(p, t, blocks), flipped)
         return serving(self, lambda p, t: costs.clocks(p, t, blocks), flipped)
 
     def multiply(self, blocks: int) -> Any:
@@ -138,7 +139,7 @@ def route(p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig 
     if not (p.M and p.N and p.K and 0 not in p.batch):
         nothing = replace(laid(p, (None, None), a, b), K=0, thrice=False)
         apart = None if p.gate is None else nothing
-        return Route("lane", costs.split(nothing, 1), costs.lane_options(p)[0], whole=apart)
+        return Route("lane", others.split(nothing, 1), others.lane_options(p)[0], whole=apart)
     best = _Best()
     for time, made in _options(p, a, b, how, config, target, blocks, best):
         if time < best.time:
@@ -181,7 +182,7 @@ def _options(
                 for o, to in ((a, how.a), (b, how.b))
             )  # type: ignore[assignment]
             yield from _cut(
-                p, laid(p, found, a, b), found, "lane", costs.lane_options(p), costs.lane_clocks, blocks, None
+                p, laid(p, found, a, b), found, "lane", others.lane_options(p), others.lane_clocks, blocks, None
             )
         return
     fast = target.supports(Feature.WGMMA | Feature.TMA) and how.a != kd.float64 and len(p.batch) + 2 <= MAX_RANK
@@ -193,17 +194,17 @@ def _options(
         q = replace(laid(p, (None, None), a, b), dtype=a.dtype, b_dtype=b.dtype, thrice=False, promoted=False)
         matrix = a if p.N == 1 else b
         sizes = vector_options(q, matrix.along_k, max(matrix.piece // matrix.dtype.itemsize, 1))
-        yield from _cut(p, q, (None, None), "vector", sizes, costs.vector_clocks, blocks, best)
+        yield from _cut(p, q, (None, None), "vector", sizes, others.vector_clocks, blocks, best)
     for found in tile_packings(a, b, how, target, fast, p.K):
         pieces = tuple(o.piece if pack is None else UNIT for o, pack in zip((a, b), found, strict=True))
 
         def clocks(q: Problem, t: Any, blocks: int, pieces: tuple[int, ...] = pieces) -> float:
-            return costs.tile_clocks(q, t, blocks, pieces)
+            return others.tile_clocks(q, t, blocks, pieces)
 
         q = laid(p, found, a, b)
         if any(pack is not None for pack in found):
             q = replace(q, dtype=found[0].to if found[0] else a.dtype, b_dtype=found[1].to if found[1] else b.dtype)
-        yield from _cut(p, q, found, "tile", costs.tile_options(q), clocks, blocks, best)
+        yield from _cut(p, q, found, "tile", others.tile_options(q), clocks, blocks, best)
 
 
 def takes_vector(p: Problem, a: Operand, b: Operand) -> bool:
@@ -214,7 +215,7 @@ def takes_vector(p: Problem, a: Operand, b: Operand) -> bool:
 
 def _packed(found: Packings) -> float:
     """Clocks for packing operands, with one launch."""
-    return sum(map(costs.pack_clocks, found)) + (costs.LAUNCH if any(found) else 0)
+    return sum(map(others.pack_clocks, found)) + (others.LAUNCH if any(found) else 0)
 
 
 def _cut(
@@ -223,10 +224,10 @@ def _cut(
     """K in one part and in several, for each size."""
     before, least = _packed(found), costs.least_clocks(q, blocks)
     for t in sizes:
-        for parts in costs.part_options(q, t.tile_k):
+        for parts in others.part_options(q, t.tile_k):
             if best is not None and before + _times(q, least, parts) >= best.time:
                 continue
-            cut = costs.split(q, parts)
+            cut = others.split(q, parts)
             time = before + _times(q, clocks(cut, t, blocks), parts)
             yield time, Route(kernel, cut, t, found, replace(q, parts=parts) if parts > 1 or q.gate else None)
 
@@ -234,8 +235,8 @@ def _cut(
 def _times(q: Problem, clocks: float, parts: int) -> float:
     """Clocks of kernels whose sums are added up, or of two products, one after the other."""
     if q.gate is None:
-        return clocks + costs.combine_clocks(q, parts)
-    return 2 * clocks + costs.LAUNCH + costs.combine_clocks(q, parts)
+        return clocks + others.combine_clocks(q, parts)
+    return 2 * clocks + others.LAUNCH + others.combine_clocks(q, parts)
 
 
 def _fast(
@@ -256,10 +257,10 @@ def _fast(
                 yield before + time, Route("fast", q, t, found)
     depth = 128 // max(q.dtype.itemsize, q.b_dtype.itemsize) if config is None else config.tile_k
     least = costs.least_clocks(q, blocks)
-    for parts in costs.part_options(q, depth) if config is None else (1,):
+    for parts in others.part_options(q, depth) if config is None else (1,):
         if best is not None and before + _times(q, least, parts) >= best.time:
             continue
-        cut = costs.split(q, parts)
+        cut = others.split(q, parts)
         whole = replace(q, parts=parts) if parts > 1 or q.gate is not None else None
         for time, t in picked(cut, cut.plain):
             if config is not None and costs.needs_swap(cut):

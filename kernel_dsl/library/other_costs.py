@@ -1,0 +1,164 @@
+"""Cost models and possible sizes of the products other than Hopper's fast one, and the costs of packing and combining."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import kernel_dsl as kd
+
+from ..refs import strides_of
+from .blocks import steps_of
+from .choose import DRAM_BYTES, MADS, START, overlapped, total_bytes
+from .combine import in_flight, partial_problem
+from .families import FP8
+from .lane_product import TILES as LANE_TILES
+from .lane_product import LaneConfig
+from .operands import why_not_tma
+from .pack import Packing
+from .problem import Problem
+from .tile_product import TileConfig, stores_sectors
+from .vector_product import VectorConfig
+
+LAUNCH = 6000  # clocks from the end of one kernel to full speed of the next, with the host's time
+FMAS, LANE_SHARE = 128, 0.9  # multiply-adds of lanes in a multiprocessor's clock, and the part reached
+LANE_TURNS = (1.0, 1.04, 1.125)  # the factors if copies transpose no side, one side, both sides, by 4 bytes
+ALONE = 1.3  # the factor for a block that is alone on its multiprocessor
+# the time of a tile divided by that of its multiply-adds, if loads from SMEM are the limit
+LANE_LOADS = {(128, 128): 1.0, (64, 64): 1.5, (32, 32): 3.0, (8, 128): 2.0, (128, 8): 2.0}
+MMA_SHARE = 0.55  # the part of wgmma's rate that mma.sync reaches
+MMA_F64 = 115  # multiply-adds of float64 a clock
+# clocks of a step that overlap with nothing: a barrier; with mma.sync and late stages; with loads by registers
+STEP_LATENCY, TILE_LATENCY, TILE_LATENCY_ONE_BY_ONE = 250, 700, 1500
+# pieces that a multiprocessor copies in a clock: of less than 16 bytes, by cp.async; of less than 4 bytes, by registers
+COPIES, COPIES_BY_REGISTERS = 4.5, 2.5
+# clocks for each byte of a tile's store: if it is most of the work, by whole sectors, or by whole lines; otherwise; and
+# for each tile
+STORED_SECTORS, STORED_LINES, STORED, TILE = 0.065, 0.1, 0.2, 200
+STORED_LINES_SMALL = 0.07  # of tiles of at most 64 x 64, four of which are on a multiprocessor
+HIGH = 2.0  # the factor for tiles that are stored by lines in several turns
+# products with a vector: bytes and pieces that a block loads in a clock, blocks on a multiprocessor, pieces that it loads in
+# a clock, the time of a byte divided by that of TMA's, clocks of a block beside its loads
+VECTOR_BYTES, VECTOR_PIECES, VECTOR_BLOCKS, LANES_LOAD, VECTOR_SHARE, VECTOR_START = 10, 2, 6, 16, 1.25, 1000
+L2_LATENCY = 2500  # clocks of exposed loads of sums: 48 parts took 3.4 us more than 32, 64 another 2.3
+L2_KEEPS = 30e6  # bytes that are still in L2 when the next kernel reads them
+L2_TOTAL = 3200  # bytes a clock of the whole GPU from and to L2
+ONE_BY_ONE = 1.9  # the factor for an operand that is read one element at a time
+PARTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+TILE_SIZES = ((128, 128), (64, 128), (64, 64), (16, 128), (128, 16))
+
+
+def pack_clocks(packing: Packing | None) -> float:
+    """The clocks for packing an operand, without the launch."""
+    if packing is None:
+        return 0.0
+    count = prod(packing.batch) * packing.rows
+    read = count * packing.columns * packing.dtype.itemsize * (1.0 if packing.aligned else ONE_BY_ONE)
+    written = count * packing.out.shape[-1] * packing.to.itemsize
+    return read / DRAM_BYTES + written / (L2_TOTAL if written < L2_KEEPS else DRAM_BYTES)
+
+
+def combine_clocks(p: Problem, parts: int) -> float:
+    """The clocks for adding up the parts of K, or for joining two products, with the launch."""
+    if parts == 1 and p.gate is None:
+        return 0.0
+    sums = prod(p.batch) * p.M * p.N
+    bytes_ = sums * p.wide.itemsize * parts * (1 if p.gate is None else 2)
+    read = parts // in_flight(parts) * L2_LATENCY + bytes_ / (L2_TOTAL if bytes_ < L2_KEEPS else DRAM_BYTES)
+    return LAUNCH + read + sums * p.out_dtype.itemsize * (3 if p.keeps else 1) / DRAM_BYTES
+
+
+def _tile_clocks(p: Problem, t: Any, blocks: int, rate: float, latency: float, share: int, store: float = 0.0) -> float:
+    """Clocks of a kernel with one warpgroup a block. `share`: blocks on a multiprocessor at once; `store`: clocks of a
+    tile's store.
+    """
+    tiles = -(-p.M // t.tile_m) * -(-p.N // t.tile_n) * p.parts * prod(p.batch)
+    each = -(-tiles // blocks)  # tiles of a multiprocessor
+    at_once = min(each, share)
+    work = t.tile_m * t.tile_n * t.tile_k / rate
+    turns = -(-each // at_once)
+    step = max(at_once * work * (ALONE if at_once == 1 else 1.0), latency + work)
+    return overlapped(turns * steps_of(p, t.tile_k) * step + each * store, total_bytes(p) / DRAM_BYTES) + START
+
+
+def lane_clocks(p: Problem, t: LaneConfig, blocks: int) -> float:
+    """An estimate for `lane_kernel`."""
+    rate = FMAS * LANE_SHARE / LANE_LOADS[t.tile_m, t.tile_n] / (1 if p.wide.itemsize == 4 else 8)
+    rate /= LANE_TURNS[(not p.a_transposed) + p.b_transposed]
+    return _tile_clocks(p, t, blocks, rate, STEP_LATENCY, 2 if t.tile_m * t.tile_n > 64 * 64 else 6)
+
+
+def tile_clocks(p: Problem, t: TileConfig, blocks: int, pieces: tuple[int, ...] = (16, 16)) -> float:
+    """An estimate for `tile_kernel`. `pieces`: bytes that one copy of a lane moves, of a and of b."""
+    rate = MMA_F64 if p.wide.itemsize == 8 else MADS * MMA_SHARE * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize)
+    copies, depth = 0.0, min(t.tile_k, p.K)  # clocks of a step's small pieces; no piece is copied beyond the end
+    for rows, item, piece in zip((t.tile_m, t.tile_n), (p.dtype.itemsize, p.b_dtype.itemsize), pieces, strict=True):
+        if piece < 16:
+            copies += rows * depth * item / piece / (COPIES if piece >= 4 else COPIES_BY_REGISTERS)
+    rate = min(rate, t.tile_m * t.tile_n * t.tile_k / copies) if copies else rate
+    latency = TILE_LATENCY if min(pieces) >= 4 else TILE_LATENCY_ONE_BY_ONE
+    each, small = STORED, t.tile_m * t.tile_n <= 64 * 64
+    if steps_of(p, t.tile_k) <= t.stages:
+        lines = STORED_LINES_SMALL if small else STORED_LINES * (HIGH if t.tile_m * t.tile_n > 64 * 128 else 1.0)
+        each = STORED_SECTORS if stores_sectors(p) else lines
+        small |= t.tile_m * t.tile_n <= 64 * 128
+    store = TILE + t.tile_m * t.tile_n * p.out_dtype.itemsize * each
+    return _tile_clocks(p, t, blocks, rate, latency, 4 if small else 2, store)
+
+
+def vector_clocks(p: Problem, t: VectorConfig, blocks: int) -> float:
+    """An estimate for `vector_kernel`."""
+    tiles = -(-p.M // t.tile_m) * -(-p.N // t.tile_n) * p.parts * prod(p.batch)
+    item = (p.dtype if t.of_a else p.b_dtype).itemsize
+    numbers = (t.rows + t.along_k) * t.tile_k * steps_of(p, t.tile_k)  # with those of the vector
+    alone = numbers * max(item / VECTOR_BYTES, 1 / (VECTOR_PIECES * t.vector)) + VECTOR_START
+    waves = -(-tiles // (blocks * VECTOR_BLOCKS))
+    together = -(-tiles // blocks) * numbers / (LANES_LOAD * t.vector)
+    return overlapped(max(waves * alone, together), total_bytes(p) * VECTOR_SHARE / DRAM_BYTES)
+
+
+def lane_options(p: Problem) -> list[LaneConfig]:
+    """The possible sizes of a product by lanes.
+
+    A single step is no loop, and takes more registers: larger tiles spill. So does the largest beside many steps of an epilogue.
+    """
+    if LaneConfig.tile_k >= p.K:
+        return [LaneConfig(32, 32)]
+    tiles = [tile for tile in LANE_TILES if p.wide.itemsize == 4 or tile == (64, 64)]
+    return [LaneConfig(*tile) for tile in tiles if tile != (128, 128) or not p.busy]
+
+
+def tile_options(p: Problem) -> list[TileConfig]:
+    """The possible sizes of a product by mma.sync: 64 bytes of K a stage (128 for float64), or as many elements as share a scale.
+
+    If sums are promoted after each stage, a lane has two accumulators.
+    """
+    if p.scaled:
+        return [TileConfig(64, n, 128, 3) for n in (128, 64) if n == 64 or p.dtype.itemsize == 1]
+    if p.thrice:
+        return [TileConfig(64, 64, 32, 3)]
+    if p.wide.itemsize == 8:
+        sizes = ((64, 64), (32, 128)) if p.a_transposed or p.b_transposed else ((32, 128), (64, 64))  # as measured
+        return [TileConfig(m, n, 16, 3) for m, n in sizes]
+    depth = 64 // p.dtype.itemsize
+    stages = min(TileConfig.stages, kd.cdiv(p.K, depth))
+    tiles = TILE_SIZES[1:] if p.dtype in FP8 else TILE_SIZES  # the largest would spill
+    return [TileConfig(*tile, depth, stages) for tile in tiles]
+
+
+def part_options(p: Problem, tile_k: int) -> list[int]:
+    """The possible numbers of parts of K: each part has a few steps, and with `thrice` none beyond the end."""
+    steps = steps_of(p, tile_k)
+    room = 64e6 / max(prod(p.batch) * p.M * p.N * p.wide.itemsize, 1)  # bytes of partial sums
+    return [n for n in PARTS if n == 1 or (n * 4 <= steps and n <= room and not p.softmax)]
+
+
+def split(p: Problem, parts: int) -> Problem:
+    """The problem of the multiplying kernel if K is cut into parts."""
+    whole = parts == 1 and p.gate is None
+    if whole:
+        return p
+    made = partial_problem(p, parts)
+    shape = (parts, *p.batch, p.M, p.N) if parts > 1 else (*p.batch, p.M, p.N)
+    return replace(made, lanes=1) if why_not_tma(shape, strides_of(shape), made.out_dtype.itemsize, 0) else made
