@@ -25,7 +25,7 @@ import torch
 import kernel_dsl as kd
 from kernel_dsl.library import MatmulConfig
 from kernel_dsl.library.arguments import MatmulOptions, request
-from kernel_dsl.library.matmul import plan_by
+from kernel_dsl.library.matmul_plan import plan_by
 from kernel_dsl.library.routes import routes
 from kernel_dsl.library.tuned_matmul import choice_of
 from kernel_dsl.stages import target_named

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kernel_dsl.library.arguments import MatmulOptions, request
-from kernel_dsl.library.matmul import plan_by
+from kernel_dsl.library.matmul_plan import plan_by
 from kernel_dsl.library.routes import Route, routes
 from kernel_dsl.stages import target_named
 

@@ -71,7 +71,7 @@ def _sizes(text: str, names: str) -> list[int]:
 def matmul_tuning(options: argparse.Namespace, dtype: DType) -> Tuning[Any]:
     """The table of a product; its configurations are of `RouteChoice`."""
     from .library.arguments import MatmulOptions, request
-    from .library.matmul import plan_by
+    from .library.matmul_plan import plan_by
     from .library.operands import TurnedStruct
     from .library.routes import routes
     from .library.tuned_choices import MATMUL, ranked

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .attention import attention
     from .attention_backward import attention_backward
     from .attention_backward_order import AttentionBackwardConfig
-    from .attention_kernel import AttentionConfig
+    from .attention_sizes import AttentionConfig
     from .collectives import all_gather, all_reduce, reduce_scatter
     from .conv import conv2d, conv2d_dgrad, conv2d_wgrad
     from .cross_entropy import linear_cross_entropy, linear_cross_entropy_backward, linear_cross_entropy_combine
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .grouped_wgrad import grouped_matmul_wgrad
     from .int4 import PackedInt4, pack_int4
     from .matmul import matmul
+    from .matmul_config import MatmulConfig
     from .mxfp4 import PackedMxfp4, pack_mxfp4
-    from .persistent_matmul import MatmulConfig
     from .ring_attention import ring_attention
     from .ring_attention_backward import ring_attention_backward
     from .sparse import SparseMatrix, sparse_compress, sparse_decompress
@@ -74,8 +74,8 @@ __all__ = [
 # the modules of the names that another module than one of their own name defines
 _PLACES = {
     "AttentionBackwardConfig": "attention_backward_order",
-    "AttentionConfig": "attention_kernel",
-    "MatmulConfig": "persistent_matmul",
+    "AttentionConfig": "attention_sizes",
+    "MatmulConfig": "matmul_config",
     "PackedInt4": "int4",
     "PackedMxfp4": "mxfp4",
     "SparseMatrix": "sparse",

@@ -18,8 +18,8 @@ from ..refs import strides_of
 from .checks import axes_of, broadcasts, check_array, refuse, refuse_shape, scale_axes, shapes_together
 from .families import Family, default_out, family
 from .int4 import widened_dtype
+from .matmul_config import MatmulConfig
 from .operands import Operand, array_address, element_strides, is_transposed, operand, why_not_tma
-from .persistent_matmul import MatmulConfig
 from .problem import Axes, EpilogueStep, Problem, is_full
 
 Item = tuple[str, Any]  # an operand of a step, with the name of its argument

@@ -18,11 +18,11 @@ from kernel_dsl.stages import target_named
 from kernel_dsl.target import Feature
 from kernel_dsl.tuning_file import when_tuned
 
-from .attention_kernel import AttentionConfig
 from .attention_opened import seen_by
 from .attention_options import CHECKED, AttentionOptions, problem_of
 from .attention_problem import ScoredProblem
 from .attention_scored import ScoredPlan
+from .attention_sizes import AttentionConfig
 from .attention_split import small_config, split_plan
 from .differentiable import attention as differentiable
 from .differentiable import host_of

@@ -34,9 +34,9 @@ from .attention_backward_order import (
 from .attention_backward_plans import GeneralGradients, ScoredGradients
 from .attention_backward_scored import scored_backward_config
 from .attention_backward_scored_sizes import keeps_bias, keys_of
-from .attention_kernel import ROWS, AttentionProblem
 from .attention_options import CHECKED, AttentionOptions, check_lengths, problem_of
 from .attention_problem import ScoredProblem
+from .attention_sizes import ROWS, AttentionProblem
 from .latest import UNSEEN, Latest, Launch, launching, seen_launching
 from .matmul import MANY, known_plan, signature
 

@@ -18,7 +18,7 @@ from .attention_backward_order import (
     splits_dim,
     together_of,
 )
-from .attention_kernel import ROWS, AttentionProblem
+from .attention_sizes import ROWS, AttentionProblem
 from .first_sizes import declared_outputs
 
 

@@ -15,7 +15,7 @@ import kernel_dsl as kd
 
 from .attention_backward_order import CONSUMERS, KEYS
 from .attention_backward_walk import Walk, WalkStep
-from .attention_kernel import ROWS, SMEM_BYTES
+from .attention_sizes import ROWS, SMEM_BYTES
 
 
 def pass_turn(walk: Walk, me: Any, s: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_backward_order import EIGHT, AttentionBackwardConfig, of_steps, padded
-from .attention_kernel import LOG2E, AttentionProblem
+from .attention_sizes import LOG2E, AttentionProblem
 
 ELEMENTS = 4096  # of a block
 SUMMED = 1024  # of a block that sums parts: a lane waits for one part after the other, so small blocks hide more of it

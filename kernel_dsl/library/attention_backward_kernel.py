@@ -12,7 +12,7 @@ from ..kernel import identified
 from .attention_backward_consumers import narrow_consumers, wide_consumers
 from .attention_backward_order import EIGHT, KEYS, AttentionBackwardConfig
 from .attention_backward_walk import Walk
-from .attention_kernel import ROWS, AttentionProblem
+from .attention_sizes import ROWS, AttentionProblem
 
 FREE = 208  # registers for accumulators and left operands, out of a consumer's 240
 

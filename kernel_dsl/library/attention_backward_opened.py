@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from .attention_backward_order import MOST_SPLITS, AttentionBackwardConfig
-from .attention_kernel import AttentionProblem
 from .attention_opened import opened, scored_opened
 from .attention_problem import ScoredProblem
+from .attention_sizes import AttentionProblem
 from .first_sizes import FirstSizes
 
 _first = FirstSizes()

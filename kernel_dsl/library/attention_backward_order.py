@@ -13,7 +13,7 @@ import numpy as np
 
 import kernel_dsl as kd
 
-from .attention_kernel import ROWS, AttentionProblem
+from .attention_sizes import ROWS, AttentionProblem
 
 CONSUMERS = 2
 KEYS = CONSUMERS * ROWS  # keys of a block, up to a head dimension of 128

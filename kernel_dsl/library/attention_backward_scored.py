@@ -18,9 +18,9 @@ from .attention_backward_ends import SUMMED, sum_of_parts
 from .attention_backward_order import EIGHT, KEYS, AttentionBackwardConfig, of_steps
 from .attention_backward_scored_sizes import first_step, heavy, keys_of, padded_dims, steps_of
 from .attention_backward_scored_walk import ScoredWalk
-from .attention_kernel import LOG2E
 from .attention_opened import at_launch, declared
 from .attention_problem import ScoredProblem, ScorePlace
+from .attention_sizes import LOG2E
 
 FREE = 200  # registers for accumulators and left operands
 

@@ -7,9 +7,9 @@ from typing import Any
 import kernel_dsl as kd
 
 from .attention_backward_order import KEYS, AttentionBackwardConfig
-from .attention_kernel import ROWS, AttentionProblem
 from .attention_opened import lines_of
 from .attention_problem import ScoredProblem, ragged_tiles
+from .attention_sizes import ROWS, AttentionProblem
 
 
 def padded_dims(p: ScoredProblem) -> tuple[int, int]:

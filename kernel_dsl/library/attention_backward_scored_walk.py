@@ -35,10 +35,10 @@ from .attention_backward_scored_sizes import (
 )
 from .attention_backward_walk import Consumers, ScoreBlock, Walk, WalkStep
 from .attention_captured import reading
-from .attention_kernel import LOG2E, ROWS, SMEM_BYTES
 from .attention_opened import at_launch, declared, lines_of
 from .attention_problem import ScoredProblem, ScorePlace, clear_rows, ragged_tiles
 from .attention_scored_config import swizzled
+from .attention_sizes import LOG2E, ROWS, SMEM_BYTES
 
 
 @dataclass(frozen=True)

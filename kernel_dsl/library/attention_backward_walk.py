@@ -22,7 +22,7 @@ from .attention_backward_order import (
     LINE,
     NUMBERS,
 )
-from .attention_kernel import LOG2E, ROWS
+from .attention_sizes import LOG2E, ROWS
 
 Consumers = Callable[
     ["Walk"], tuple[Callable[..., None], dict[str, Any]]

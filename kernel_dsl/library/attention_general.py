@@ -10,10 +10,10 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_captured import reading
-from .attention_kernel import LOWEST
 from .attention_opened import at_launch, declared, lines_of
 from .attention_pages import gathered
 from .attention_problem import ScoredProblem, ScorePlace, ragged_tiles
+from .attention_sizes import LOWEST
 
 ROWS, KEYS = 4, 16
 

@@ -10,8 +10,9 @@ from typing import Any, cast
 import numpy as np
 
 from ..kernel import Kernel
-from .attention_kernel import AttentionConfig, AttentionProblem, attention_kernel, together_of
+from .attention_kernel import attention_kernel
 from .attention_problem import ScoredProblem
+from .attention_sizes import AttentionConfig, AttentionProblem, together_of
 from .first_sizes import FirstSizes, dim_of
 from .latest import UNSEEN, seen_call
 

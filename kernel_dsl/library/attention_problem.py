@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import kernel_dsl as kd
 
-from .attention_kernel import AttentionProblem
 from .attention_score import Score
+from .attention_sizes import AttentionProblem
 
 
 @dataclass(frozen=True)

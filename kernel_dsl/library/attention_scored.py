@@ -18,13 +18,13 @@ from ..lazy import lazy
 from .attention_blocks import BlockLists, block_arrays, blocks_kernel, depends_on, lists_by, table_of
 from .attention_general import ROWS as GENERAL_ROWS
 from .attention_general import attention_general
-from .attention_kernel import ROWS, AttentionConfig
 from .attention_opened import scored_opened
 from .attention_options import AttentionOptions, check_lengths
 from .attention_pages import copied_first, loaded_together, page_arrays, pages_kernel, pages_opened, without_pages
 from .attention_problem import ScoredProblem, ragged_tiles
 from .attention_scored_config import listed, paged_config, scored_config, scored_together, takes_together
 from .attention_scored_kernel import scored_kernel
+from .attention_sizes import ROWS, AttentionConfig
 from .latest import Launch, launching, seen_launching
 
 ELEMENTS = 4096  # elements of a block that converts

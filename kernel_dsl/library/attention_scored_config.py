@@ -9,10 +9,10 @@ from typing import Any
 import kernel_dsl as kd
 
 from .attention_backward_order import heads_at_once
-from .attention_kernel import LOG2E, ROWS, SMEM_BYTES, AttentionConfig
 from .attention_pages import loaded_together
 from .attention_problem import ScoredProblem, ragged_tiles
 from .attention_score import Score
+from .attention_sizes import LOG2E, ROWS, SMEM_BYTES, AttentionConfig
 
 MOST_TILES = 4096  # the order of more tiles is not computed
 MOST_LOG = 80.0  # weights from 2 ** -80 to 2 ** 80 need no maximum: sums of products stay far from the ends of float32

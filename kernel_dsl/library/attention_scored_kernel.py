@@ -15,11 +15,11 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_captured import function_of, reading
-from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK, AttentionConfig
 from .attention_opened import at_launch, declared
 from .attention_problem import ScoredProblem
 from .attention_scored_config import blocks_of, bounded, extras, listed, takes_together, tiles_of
 from .attention_scored_tiles import ScoredTile, ScoredTiles
+from .attention_sizes import LOG2E, LOWEST, ROWS, SLACK, AttentionConfig
 
 if TYPE_CHECKING:
     from .attention_linear import Linear

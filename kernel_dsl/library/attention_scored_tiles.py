@@ -11,7 +11,6 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .attention_kernel import ROWS, SMEM_BYTES, AttentionConfig
 from .attention_opened import at_launch, most_of
 from .attention_pages import loaded_together
 from .attention_problem import ScoredProblem, ScorePlace, clear_rows
@@ -25,6 +24,7 @@ from .attention_scored_config import (
     swizzled,
     tiles_of,
 )
+from .attention_sizes import ROWS, SMEM_BYTES, AttentionConfig
 
 # fields that differ from tile to tile
 MOVING = "batch", "head", "number", "begin", "count", "q_row", "k_row", "queries", "keys", "line"

@@ -14,16 +14,9 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import Kernel, identified
-from .attention_kernel import (
-    LOG2E,
-    ROWS,
-    AttentionConfig,
-    AttentionProblem,
-    attention_kernel,
-    blocks_together,
-    default_config,
-)
+from .attention_kernel import attention_kernel
 from .attention_opened import plain_plan
+from .attention_sizes import LOG2E, ROWS, AttentionConfig, AttentionProblem, blocks_together, default_config
 from .first_sizes import KeptConfigs, dim_of
 from .latest import UNSEEN
 

@@ -12,7 +12,7 @@ from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, Libra
 from .epilogue import GATES
 from .families import BYTES, FP8, PRECISIONS
 from .int4_numbers import BLOCK
-from .persistent_matmul import MatmulConfig, check_counts, check_tiles
+from .matmul_config import MatmulConfig, check_counts, check_tiles
 from .problem import Axes
 from .scaled_product import DEPTH
 

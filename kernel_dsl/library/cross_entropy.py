@@ -44,9 +44,10 @@ from .cross_entropy_kernels import (
     stack_kernel,
 )
 from .differentiable import host_of
-from .matmul import MANY, known_plan, matmul, plan_of, signature
+from .matmul import MANY, known_plan, matmul, signature
+from .matmul_config import MatmulConfig
+from .matmul_plan import plan_of
 from .operands import turned
-from .persistent_matmul import MatmulConfig
 
 WORKSPACE = 1 << 28  # bytes of gradients of logits at a time
 UNIT = 1024  # the number of classes at a time is a multiple of this

@@ -17,7 +17,7 @@ from ..target import Feature
 from .arguments import MatmulOptions, request
 from .cross_entropy_kernels import ROWS, TILES, WIDTH, CrossEntropy
 from .epilogue import LOG2E, TOP, TOTAL, finite_or_zero
-from .matmul import plan_of
+from .matmul_plan import plan_of
 from .operands import turned
 
 FAR = 40.0  # bfloat16, and sums in float32, hold the exponentials of logits up to this magnitude

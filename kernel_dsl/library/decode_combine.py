@@ -10,7 +10,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .attention_kernel import LOG2E
+from .attention_sizes import LOG2E
 from .decode_problem import SUMS, DecodeProblem, MlaProblem
 
 TOGETHER = 8192  # elements of parts that are loaded together: each round waits twice for memory

@@ -9,7 +9,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .attention_kernel import LOG2E, LOWEST
+from .attention_sizes import LOG2E, LOWEST
 from .decode_problem import DIM, V_DIM, DecodeProblem, MlaProblem
 
 KEYS = 16

@@ -18,8 +18,8 @@ import kernel_dsl as kd
 from kernel_dsl.dtypes import FP8
 
 from ..kernel import identified
-from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK
 from .attention_scored_config import lanes_of, swizzled
+from .attention_sizes import LOG2E, LOWEST, ROWS, SLACK
 from .decode_opened import at_launch, declared, of_call
 from .decode_problem import SUMS, DecodeProblem, chunks, parts_type
 

@@ -17,9 +17,9 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK
 from .attention_problem import clear_rows
 from .attention_scored_config import swizzled
+from .attention_sizes import LOG2E, LOWEST, ROWS, SLACK
 from .decode_kernel import split_count
 from .decode_opened import at_launch, declared, of_call
 from .decode_problem import DIM, SUMS, V_DIM, MlaProblem, parts_type

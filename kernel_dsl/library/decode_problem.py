@@ -8,7 +8,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .attention_kernel import LOG2E
+from .attention_sizes import LOG2E
 
 DIM, V_DIM = 576, 512  # dimensions of latent keys, and of the values in them
 

@@ -22,7 +22,7 @@ from .grouped_derivatives import grouped_matmul as differentiable
 from .grouped_plan import GroupedPlan, plan_of
 from .latest import UNSEEN, Latest, launching
 from .matmul import MANY, check_apart, known_plan, signature
-from .persistent_matmul import MatmulConfig
+from .matmul_config import MatmulConfig
 
 __all__ = ["GroupedMatmul", "grouped_matmul"]
 

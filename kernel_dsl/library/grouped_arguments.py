@@ -15,7 +15,7 @@ from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, Libra
 from .arguments import MatmulOptions, form_of, halves, out_dtype_of
 from .epilogue import GATES
 from .grouped_tiles import MOST
-from .persistent_matmul import MatmulConfig, check_counts, check_tiles
+from .matmul_config import MatmulConfig, check_counts, check_tiles
 from .problem import Axes, EpilogueStep
 from .scaled_product import DEPTH
 

@@ -15,7 +15,8 @@ from ..kernel import identified
 from .any_rows import at_launch, declared, open_sizes
 from .epilogue import Tile, finish, join, outputs
 from .grouped_tiles import RowGroups, put
-from .persistent_matmul import MatmulConfig, swizzled
+from .matmul_config import MatmulConfig
+from .persistent_matmul import swizzled
 from .problem import Problem
 from .scaled_product import Scales, scaled_product
 from .stage_product import following_slot, stage_product

@@ -20,9 +20,9 @@ from .grouped_tiles import RowGroups
 from .grouped_wgrad_product import wgrad_general_kernel, wgrad_kernel
 from .lane_product import lane_kernel
 from .latest import Launch
+from .matmul_config import MatmulConfig
 from .operands import Operand
 from .pack import pack_kernel
-from .persistent_matmul import MatmulConfig
 from .problem import Problem
 from .routes import Packings, fast_packings, laid, packing, tile_packings
 from .tile_product import tile_kernel

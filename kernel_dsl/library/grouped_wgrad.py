@@ -20,8 +20,8 @@ from .grouped_routes import wgrad_product
 from .grouped_tiles import RowGroups
 from .latest import UNSEEN, Latest, seen_launching
 from .matmul import MANY, check_apart, known_plan, signature
+from .matmul_config import MatmulConfig
 from .operands import operand, turned
-from .persistent_matmul import MatmulConfig
 from .problem import Problem
 
 __all__ = ["GroupedMatmulWgrad", "grouped_matmul_wgrad"]

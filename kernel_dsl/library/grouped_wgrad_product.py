@@ -14,7 +14,8 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .grouped_tiles import RowGroups
-from .persistent_matmul import MatmulConfig, swizzled
+from .matmul_config import MatmulConfig
+from .persistent_matmul import swizzled
 from .problem import Problem
 from .stage_product import following_slot, stage_product
 

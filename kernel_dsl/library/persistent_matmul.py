@@ -7,16 +7,12 @@ already in flight.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from functools import cache
 from math import prod
-from numbers import Integral
 from typing import Any
 
 import kernel_dsl as kd
 
-from ..diagnostics import shown
-from ..errors import BadCallArgument, BadCallValue
 from ..kernel import identified
 from ..layouts import meta_layout, meta_step
 from .any_rows import at_launch, declared, open_sizes
@@ -24,6 +20,7 @@ from .blocks import own, start_of, steps_of, tile_of
 from .epilogue import Exponentials, Function, Tile, drawn, finish, joined, outputs, store_sums
 from .fed_scales import FedScales, fed_product, feeds
 from .int4_numbers import HALF, factors_of, floats_widened, widened
+from .matmul_config import MatmulConfig
 from .problem import EpilogueStep, Problem
 from .promoted_product import RUN, promoted_product
 from .register_product import register_product
@@ -32,44 +29,6 @@ from .sparse_product import sparse_product
 from .stage_product import following_slot, stage_product
 
 DRAWN = 16  # columns whose random words are computed at a time
-
-
-@dataclass(frozen=True)
-class MatmulConfig:
-    """Sizes of the matmul kernel.
-
-    `group`: (clusters of) tiles of M in a band that shares L2. `consumers` share `tile_m` evenly; with `ping_pong` each
-    has a whole tile, and one stores while the other multiplies. `cluster`: blocks along M that share each tile of B by
-    multicast; `cluster_n`: blocks along N that share A. `epilogue_n`: columns that a store moves at a time. `a_hint`,
-    `b_hint`, `out_hint`: cache policies of L2, as `l2_hint` of copies. `swapped`: the transposed product is computed,
-    and `tile_m`, `cluster` are along N, for a thin a.
-    """
-
-    tile_m: int = 128
-    tile_n: int = 256
-    tile_k: int = 64
-    stages: int = 4
-    consumers: int = 2
-    group: int = 8
-    cluster: int = 1
-    epilogue_n: int = 64
-    epilogue_stages: int = 2
-    ping_pong: bool = False
-    cluster_n: int = 1
-    a_hint: str | None = None
-    b_hint: str | None = None
-    out_hint: str | None = None
-    swapped: bool = False
-
-    @property
-    def blocks(self) -> int:
-        """The number of blocks of a cluster."""
-        return self.cluster * self.cluster_n
-
-    @property
-    def rows(self) -> int:
-        """The number of rows of the result that one consumer computes at a time."""
-        return self.tile_m if self.ping_pong else self.tile_m // self.consumers
 
 
 def swizzled(rows: int, columns: int, dtype: Any, stages: int) -> Any:
@@ -430,35 +389,3 @@ def matmul_kernel(
         name="matmul",
     )
     return identified(made, problem, config, blocks, early) if p.named and activation is None else made
-
-
-def check_counts(config: Any, kernel: str) -> None:
-    """Raise `BadCallArgument`, `BadCallValue` for a size or count that is no positive integer, and for a single stage."""
-    for field in fields(config):
-        value, what = getattr(config, field.name), f"config.{field.name}={shown(getattr(config, field.name))}"
-        if field.type == "bool" and not isinstance(value, bool):
-            raise BadCallArgument(kernel=kernel, what=what, hint="True or False")
-        if field.type != "int":
-            continue
-        if not isinstance(value, Integral):
-            raise BadCallArgument(kernel=kernel, what=what, hint="a positive int")
-        if value < 1:
-            raise BadCallValue(kernel=kernel, what=what, hint="a positive int")
-    if config.stages < 2:
-        hint = "2 or more, because the kernel releases a stage one step after its product began"
-        raise BadCallValue(kernel=kernel, what=f"config.stages={config.stages}", hint=hint)
-
-
-def check_tiles(t: MatmulConfig, kernel: str) -> None:
-    """Raise `BadCallValue` if the parts of a tile don't fill the tile."""
-    sharers = 1 if t.ping_pong else t.consumers
-    if t.tile_m % (64 * sharers):
-        what = f"config.tile_m={t.tile_m} is shared by {sharers} consumers"
-        raise BadCallValue(kernel=kernel, what=what, hint=f"a multiple of {64 * sharers}: wgmma has 64 rows")
-    if t.tile_n % t.epilogue_n or t.epilogue_n % 8:
-        what = f"config.epilogue_n={t.epilogue_n} of config.tile_n={t.tile_n}"
-        raise BadCallValue(
-            kernel=kernel,
-            what=what,
-            hint="a multiple of 8 that divides tile_n: the kernel stores a tile in parts of this width",
-        )

@@ -12,7 +12,7 @@ from typing import Any
 import kernel_dsl as kd
 from kernel_dsl.mesh import ROOM, Mesh
 
-from .attention_kernel import LOWEST
+from .attention_sizes import LOWEST
 from .collective_parts import orders_itself, wait_for_all
 
 ROWS_OF_TILE = 128  # the fast kernel needs a length that is a multiple of this

@@ -16,7 +16,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .attention_kernel import LOG2E, LOWEST, ROWS, SLACK
+from .attention_sizes import LOG2E, LOWEST, ROWS, SLACK
 from .collective_parts import orders_itself, wait_for_all
 from .mesh_product import take_back
 from .ring_attention_general import RingProblem

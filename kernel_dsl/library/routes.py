@@ -19,9 +19,10 @@ from .combine import combine_kernel
 from .families import FP8, Family, family
 from .int4 import PackedInt4
 from .lane_product import lane_kernel
+from .matmul_config import MatmulConfig
 from .operands import MAX_RANK, UNIT, Operand
 from .pack import Packing, pack_kernel
-from .persistent_matmul import MatmulConfig, matmul_kernel
+from .persistent_matmul import matmul_kernel
 from .problem import Problem
 from .sparse import SparseMatrix
 from .tile_product import tile_kernel

@@ -11,7 +11,7 @@ from kernel_dsl.diagnostics import of_kind
 from kernel_dsl.errors import BadCallArgument
 
 from .matmul import matmul
-from .persistent_matmul import MatmulConfig
+from .matmul_config import MatmulConfig
 from .sparse import SparseMatrix
 
 NAME = "sparse_matmul"

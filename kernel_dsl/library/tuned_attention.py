@@ -7,9 +7,9 @@ from typing import Any
 
 from kernel_dsl.tuning_file import brief, written
 
-from .attention_kernel import ROWS, SMEM_BYTES, AttentionConfig, default_config
 from .attention_problem import ScoredProblem, ragged_tiles
 from .attention_scored_config import bytes_of, scored_config
+from .attention_sizes import ROWS, SMEM_BYTES, AttentionConfig, default_config
 from .tuned_choices import ATTENTION, look_up
 
 MADS, EXPONENTIALS, L2_BYTES = 2048, 16, 60  # rates of a multiprocessor in a clock

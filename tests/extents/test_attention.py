@@ -12,9 +12,10 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import attention_opened, attention_scored
-from kernel_dsl.library.attention_kernel import AttentionConfig, AttentionProblem, attention_kernel, together_of
+from kernel_dsl.library.attention_kernel import attention_kernel
 from kernel_dsl.library.attention_opened import opened
 from kernel_dsl.library.attention_scored_kernel import scored_kernel
+from kernel_dsl.library.attention_sizes import AttentionConfig, AttentionProblem, together_of
 from kernel_dsl.library.first_sizes import FirstSizes
 
 Sizes = tuple[int, int, int]  # batch, queries, keys

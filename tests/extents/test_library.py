@@ -16,7 +16,8 @@ from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.kernel import Kernel
 from kernel_dsl.library.any_rows import opened
 from kernel_dsl.library.arguments import MatmulOptions, request
-from kernel_dsl.library.persistent_matmul import MatmulConfig, matmul_kernel
+from kernel_dsl.library.matmul_config import MatmulConfig
+from kernel_dsl.library.persistent_matmul import matmul_kernel
 from kernel_dsl.library.problem import Problem
 from kernel_dsl.library.routes import route
 from kernel_dsl.stages import target_named

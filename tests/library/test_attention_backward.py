@@ -11,7 +11,7 @@ import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, attention, attention_backward
 from kernel_dsl.library.attention_backward import default_config
 from kernel_dsl.library.attention_backward_order import heads_at_once, makespan, step_counts
-from kernel_dsl.library.attention_kernel import AttentionProblem
+from kernel_dsl.library.attention_sizes import AttentionProblem
 from tests.hopper.helpers import random, relative
 
 bf16, f16, f32 = kd.bfloat16, kd.float16, kd.float32

@@ -10,8 +10,9 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionConfig
-from kernel_dsl.library.attention_kernel import AttentionProblem, attention_kernel, default_config
+from kernel_dsl.library.attention_kernel import attention_kernel
 from kernel_dsl.library.attention_opened import opened
+from kernel_dsl.library.attention_sizes import AttentionProblem, default_config
 from kernel_dsl.library.attention_split import SMALL, SplitPlan, combine_kernel, small_config, splits_of
 from kernel_dsl.library.first_sizes import dim_of
 from tests.hopper.helpers import random, relative

@@ -10,7 +10,8 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library.choose import choose, configure
-from kernel_dsl.library.persistent_matmul import MatmulConfig, Problem, matmul_kernel
+from kernel_dsl.library.matmul_config import MatmulConfig
+from kernel_dsl.library.persistent_matmul import Problem, matmul_kernel
 from tests.hopper.helpers import assemble, random, relative
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]

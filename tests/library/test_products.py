@@ -13,10 +13,11 @@ from benchmarks.bounds import fp8_error
 from kernel_dsl.library.arguments import MatmulOptions, request
 from kernel_dsl.library.combine import combine_kernel, in_flight
 from kernel_dsl.library.lane_product import TILES, LaneConfig, lane_kernel
-from kernel_dsl.library.matmul import plan_by
+from kernel_dsl.library.matmul_config import MatmulConfig
+from kernel_dsl.library.matmul_plan import plan_by
 from kernel_dsl.library.operands import why_not_tma
 from kernel_dsl.library.pack import Packing, pack_kernel
-from kernel_dsl.library.persistent_matmul import MatmulConfig, matmul_kernel
+from kernel_dsl.library.persistent_matmul import matmul_kernel
 from kernel_dsl.library.problem import Problem
 from kernel_dsl.library.promoted_product import RUN
 from kernel_dsl.library.routes import Route, route, routes

@@ -9,7 +9,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library.arguments import MatmulOptions, request
-from kernel_dsl.library.matmul import plan_by
+from kernel_dsl.library.matmul_plan import plan_by
 from kernel_dsl.library.routes import Route, route, routes
 from kernel_dsl.stages import target_named
 from tests.hopper.helpers import random, relative

@@ -15,7 +15,7 @@ from kernel_dsl.__main__ import main
 from kernel_dsl.library import choose, tuned_attention, tuned_choices, tuned_matmul
 from kernel_dsl.library.arguments import MatmulOptions, request
 from kernel_dsl.library.attention_options import AttentionOptions, problem_of
-from kernel_dsl.library.matmul import plan_by, plan_of
+from kernel_dsl.library.matmul_plan import plan_by, plan_of
 from kernel_dsl.library.problem import Problem
 from kernel_dsl.library.routes import route, routes
 from kernel_dsl.stages import target_named
