@@ -7,11 +7,10 @@ import inspect
 import math
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import is_dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial, update_wrapper
 from importlib import import_module
-from itertools import islice
 from numbers import Real
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, cast
@@ -22,7 +21,7 @@ from . import forking
 from .boundary import called, checks_itself, public, unguarded
 from .call_inputs import array_input
 from .definition import ArrayInput
-from .diagnostics import of_kind, shown
+from .diagnostics import shown
 from .dtypes import as_dtype
 from .errors import BadArgumentType
 from .errors_tuning import NotTunable, TuneType, TuneValue, TuningKey, TuningSpace
@@ -35,6 +34,7 @@ from .source import Loc, misfit, of_function
 from .stages import Stages
 from .tree import flatten, unflatten
 from .tuning_file import Results, TunedLine, TunedResults, fastest, tuned_results, written
+from .tuning_options import budget_of, listed, number_of, seconds_of
 from .tuning_run import (
     Bench,
     Built,
@@ -51,10 +51,8 @@ from .tuning_table import Tuning, TuningRow
 from .version import __version__
 
 C = TypeVar("C")
-LARGEST = 100_000  # configurations of a space
 INTERPRETER = "interpreter"
 _KEPT = 4096  # keys whose choices a process keeps
-_WORDS = ("none", "cached")
 
 
 @checks_itself("space", "key", "predict", "keep", "seconds", "budget", "tolerance", "name")
@@ -95,19 +93,19 @@ def tune(
     if isinstance(space, type):  # calling it would make an instance
         raise TuningSpace(name=op, what=f"the space is {shown(space)}", hint="give a list of its instances")
     if not callable(space):
-        space = _listed(space, op)
+        space = listed(space, op)
     for word, function in (("key", key), ("predict", predict)):
         if function is not None and not callable(function):
             raise TuneType(name=op, what=f"{word}={shown(function)}", hint=f"`{word}` is a function, or None")
-    count = _number(keep, "keep", op, int)
+    count = number_of(keep, "keep", op, int)
     if count < 1:
         raise TuneValue(name=op, what=f"keep={shown(keep)}", hint="at least one configuration is measured")
-    limit = _seconds(seconds, "seconds", op)
-    if tolerance is not None and not _number(tolerance, "tolerance", op) >= 0:
+    limit = seconds_of(seconds, "seconds", op)
+    if tolerance is not None and not number_of(tolerance, "tolerance", op) >= 0:
         raise TuneValue(name=op, what=f"tolerance={shown(tolerance)}", hint="a number of 0 or more, or None")
     if name is not None and (not isinstance(name, str) or not name):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TuneType(name=op, what=f"name={shown(name)}", hint="a text, or None for the function's own name")
-    given = limit if budget is None else _budget(budget, op)
+    given = limit if budget is None else budget_of(budget, op)
 
     def decorate(make: Callable[[C], Kernel]) -> Tuned[C]:
         if not callable(make) or isinstance(make, (Kernel, Tuned)):
@@ -116,64 +114,6 @@ def tune(
         return Tuned(make, space, key, predict, count, limit, given, tolerance, name)
 
     return decorate
-
-
-def _listed(space: Any, op: str) -> list[Any]:
-    """The configurations of a space, each once. Raises `TuningSpace`, `TuneValue`."""
-    try:
-        if isinstance(space, (str, bytes)):
-            raise TypeError
-        items: Iterator[Any] = iter(space)
-    except TypeError:
-        raise TuningSpace(name=op, what=f"the space is {shown(space)}", hint="give a list of configurations") from None
-    found: dict[str, Any] = {}
-    for config in islice(items, LARGEST + 1):
-        if not is_dataclass(config) or isinstance(config, type):
-            what = f"the space holds {shown(config)}"
-            raise TuningSpace(
-                name=op, what=what, hint="make configurations instances of a class with `@dataclass(frozen=True)`"
-            )
-        try:
-            found.setdefault(written(config), config)
-        except ValueError as error:
-            hint = "fields are numbers, texts, enumerations, dtypes, and nests of them"
-            raise TuningSpace(
-                name=op, what=f"{of_kind(config)} can't be written to a file: {error}", hint=hint
-            ) from None
-        if len(found) > LARGEST:
-            break
-    if not found or len(found) > LARGEST:
-        what = f"the space has over {LARGEST} configurations" if found else "the space has no configuration"
-        raise TuneValue(name=op, what=what, hint=f"give from 1 to {LARGEST} configurations")
-    return list(found.values())
-
-
-def _number(value: Any, word: str, op: str, kind: type = Real) -> Any:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer) if kind is int else kind):
-        raise TuneType(name=op, what=f"{word}={shown(value)}", hint="an int" if kind is int else "a number")
-    try:
-        return int(value) if kind is int else float(value)
-    except (OverflowError, ValueError):
-        raise TuneValue(name=op, what=f"{word}={shown(value)}", hint="a number that a float can hold") from None
-
-
-def _seconds(value: Any, word: str, op: str) -> float:
-    number = _number(value, word, op)
-    if not (math.isfinite(number) and number > 0):
-        raise TuneValue(name=op, what=f"{word}={shown(value)}", hint="a number of seconds above 0")
-    return number
-
-
-def _budget(value: Any, op: str) -> str | float:
-    """A budget, checked: a word, or seconds."""
-    hint = '"none", "cached", or a number of seconds to measure for'
-    if isinstance(value, str):
-        if value not in _WORDS:
-            raise TuneValue(name=op, what=f"budget={shown(value)}", hint=hint)
-        return value
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-        raise TuneType(name=op, what=f"budget={shown(value)}", hint=hint)
-    return _seconds(value, "budget", op)
 
 
 class KernelTrial:
@@ -349,7 +289,7 @@ class Tuned(Generic[C]):
         self, where: Any, args: tuple[Any, ...], specs: Any, key: Any, interpret: Any, budget: Any, again: bool
     ) -> tuple[Tuning[C], Kernel]:
         """The choice for a key: from earlier results, a measurement, or predictions."""
-        limit = _budget(budget, self.name)
+        limit = budget_of(budget, self.name)
         try:
             text = written(key)
         except ValueError as error:
@@ -454,7 +394,7 @@ class Tuned(Generic[C]):
             if why and misfit(space):
                 what, hint = f"space can't be called: {why}", "it is called as `space(*specs)`, or as `space()`"
                 raise TuningSpace(name=self.name, what=what, hint=hint)
-            space = _listed(space() if why else space(*specs), self.name)
+            space = listed(space() if why else space(*specs), self.name)
         rows = [TuningRow(cast("C", config), written(config)) for config in space]
         if self._predict is None:
             return rows
