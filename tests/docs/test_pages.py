@@ -48,6 +48,13 @@ def test_links(path: Path) -> None:
         assert (path.parent / target).exists(), f"{path} links to {target}"
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_rows_of_tables_are_lines(path: Path) -> None:
+    """A row that goes on in the next line becomes two."""
+    text = re.sub(r"(?ms)^```.*?^```$", "", path.read_text())
+    assert [line for line in text.splitlines() if line.startswith("| ") and not line.endswith("|")] == []
+
+
 def test_the_readme_begins_with_the_two_commands() -> None:
     commands = re.search(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     assert commands is not None
