@@ -23,7 +23,8 @@ from kernel_dsl import forking
 from kernel_dsl.diagnostics import Error
 from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.errors import BadCallArgument
-from kernel_dsl.jax import inside_rule, is_traced, reverse_mode_only, same_axes
+from kernel_dsl.jax import is_traced, reverse_mode_only, same_axes
+from kernel_dsl.jax_primitive import inside_rule
 from kernel_dsl.torch_ops import define, differentiate, in_parts, no_forward_mode
 
 from .attention_captured import Captured

@@ -43,7 +43,7 @@ def test_the_language_imports_only_numpy_and_the_standard_library() -> None:
         "__init__.py",
         "check.py",
         "hosting.py",
-        "jax.py",
+        "jax_primitive.py",
         "kernel.py",
         "loading.py",
         "mesh_kernel.py",

@@ -368,7 +368,7 @@ def test_wrong_arguments_of_call() -> None:
 def test_what_a_gpu_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lowered for a GPU it is one call of a handler, with its aliases, its scalars and its workspaces."""
     pytest.importorskip("nvidia.cu13", reason="needs ptxas")
-    monkeypatch.setattr("kernel_dsl.jax._gpu_target", lambda: "sm_90a")
+    monkeypatch.setattr("kernel_dsl.jax_primitive._gpu_target", lambda: "sm_90a")
 
     def text(function: Any, *args: Any) -> str:
         return jax.jit(function).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
