@@ -10,7 +10,10 @@ from .definition import Definition, axes, named_axes
 from .diagnostics import shown
 from .errors import BadCallArgument, KernelArgument, KernelValue
 from .interpret_params import InterpretParams
+from .source import parameters_of
 from .variables import variables
+
+CALL = ("out", "stream", "interpret")  # the names of a call's own arguments
 
 
 def as_aliases(given: Any) -> tuple[tuple[int, int], ...]:
@@ -34,14 +37,12 @@ def by_position(definition: Definition, args: Any, named: Any) -> tuple[Any, ...
     """
     if not named:
         return args
-    names = [p.name for p in definition.parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    positional = [p.name for p in definition.parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names = positional[: _most_inputs(definition, len(positional))]
     for name in named:
         what = hint = ""
         if name not in names:
-            what, hint = (
-                f"{name!r} is not one of its inputs",
-                f"the body's parameters are {', '.join(names) or 'nameless'}",
-            )
+            what, hint = f"{name!r} is not one of its inputs", _nearest(name, names, name in positional)
         elif name in names[: len(args)]:
             first = f"the first {len(args)} inputs are" if len(args) > 1 else "the first input is"
             what, hint = f"{name!r} is given twice", f"{first} given by position"
@@ -53,6 +54,27 @@ def by_position(definition: Definition, args: Any, named: Any) -> tuple[Any, ...
         what = f"the input {missing!r} is missing"
         raise BadCallArgument(kernel=definition.name, what=what, hint=f"give `{missing}`")
     return (*args, *(named[name] for name in given))
+
+
+def _most_inputs(definition: Definition, parameters: int) -> int:
+    """How many of the body's parameters may be inputs: as many as `out_type` takes, or all but outputs and scratch."""
+    made, scratch = definition.out_type, definition.scratch_types
+    if not callable(made):
+        outputs = len(made) if isinstance(made, (tuple, list)) else made is not None
+        return parameters - outputs - (len(scratch) if isinstance(scratch, (tuple, list)) else 0)
+    taken = parameters_of(made)
+    unknown = not taken or any(p.kind is p.VAR_POSITIONAL for p in taken)
+    return parameters if unknown else sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in taken)
+
+
+def _nearest(name: str, names: list[str], other: bool) -> str:
+    """The hint for a name that is no input. `other`: it names another parameter of the body."""
+    from difflib import get_close_matches
+
+    near = [] if other else get_close_matches(name, [*names, *CALL], 1)
+    if near:
+        return f"did you mean `{near[0]}`?"
+    return f"its inputs are {', '.join(names) or 'nameless'}; arrays for its outputs are given by `out=`"
 
 
 def either(new: str, value: Any, old: str, old_value: Any) -> Any:

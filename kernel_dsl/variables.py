@@ -244,6 +244,15 @@ class Variable(Symbol):
         return f"Variable({self.name!r}, {self.lo}, {self.hi})"
 
 
+def _operand_hint(names: str, other: Any) -> str:
+    """A hint for arithmetic of symbols and `other`, which is no int."""
+    if isinstance(other, str):
+        return f'write an f-string, such as `f"{{{names.partition(",")[0]}}} rows"`'
+    if type(other).__module__ == f"{__package__}.values":
+        return "in a body, take the extent from an array that has it: `x.shape[0]` is a traced integer"
+    return "give an int; a quotient of ints is `//`"
+
+
 @public
 class Expression(Symbol):
     """Arithmetic on symbols and ints."""
@@ -256,8 +265,9 @@ class Expression(Symbol):
             self.operands: tuple[Symbol | int, ...] = tuple(operands)
         except TypeError:
             symbol, other = (left, right) if isinstance(left, Symbol) else (right, left)
-            got, hint = f"{shown(other)} on the other side of {sign}", "give an int; a quotient of ints is `//`"
-            raise VariableType(variable=", ".join(symbol.variables()), got=got, hint=hint) from None
+            names = ", ".join(symbol.variables())
+            got = f"{shown(other)} on the other side of {sign}"
+            raise VariableType(variable=names, got=got, hint=_operand_hint(names, other)) from None
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         left, right = (evaluate(o, values) for o in self.operands)

@@ -360,3 +360,10 @@ def test_a_dim_itself_is_no_extent_of_an_array(use: str) -> None:
     )
     with pytest.raises(kd.Error, match=r"x\.shape\[0\]|give a static int"):
         kernel.lower(Spec((8, 16), kd.float32))
+
+
+def test_a_dim_beside_an_extent_says_what_to_write() -> None:
+    m = kd.Dim("M")
+    kernel = kd.kernel(lambda x, out: m + x.shape[0], out_type=Spec((4,), kd.float32), shapes={"x": (m,)})
+    with pytest.raises(kd.Error, match=r"x\.shape\[0\]"):
+        kernel.lower(Spec((8,), kd.float32))

@@ -186,6 +186,8 @@ def test_arithmetic_that_has_no_integer_is_our_error(add) -> None:
     with pytest.raises(kd.Error, match="on the other side of") as caught:
         _ = v + 1.5
     assert isinstance(caught.value, TypeError)
+    with pytest.raises(kd.Error, match=r'(?s)`f"\{v\} rows"`'):
+        _ = "rows " + v
     with kd.Graph() as g:
         add(np.zeros(4, np.int32), 8 // (v - 4))
     assert (g(v=8) == 2).all()

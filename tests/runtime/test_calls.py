@@ -87,6 +87,27 @@ class Scaled:
         out[...] = x[...] * factor * self.by
 
 
+@pytest.mark.parametrize("static", [False, True])
+def test_outputs_and_scratch_have_no_names_in_a_call(static: bool) -> None:
+    x = np.arange(4, dtype=np.float32)
+    made = kd.ShapeDtypeStruct((4,), kd.float32)
+
+    @kd.kernel(
+        out_type=(made, made) if static else lambda x, y: (x, y),
+        scratch_types=[kd.SMEM((4,), kd.float32)],
+        input_output_aliases={0: 0},
+        interpret=True,
+    )
+    def body(x: Any, y: Any, first: Any, second: Any, tile: Any) -> None:
+        tile[...] = x[...]
+        second[...] = tile[...] + y[...]
+
+    assert body(y=x, x=x)[1].tolist() == [0, 2, 4, 6]
+    for name in ("first", "tile"):
+        with pytest.raises(kd.Error, match=f"(?s)'{name}' is not one of its inputs.*its inputs are x, y.*by `out=`"):
+            body(x, x, **{name: x})
+
+
 def test_inputs_by_name() -> None:
     """Bodies of every kind take inputs by name, and a kernel keeps no body alive."""
     made = kd.ShapeDtypeStruct((4,), kd.float32)
@@ -97,7 +118,8 @@ def test_inputs_by_name() -> None:
     assert kernel.profile(x, factor=3.0).result.tolist() == [0, 6, 12, 18]
     for args, named, words in (
         ((x,), {"x": x}, "'x' is given twice"),
-        ((x,), {"fact": 2.0}, "'fact' is not one of its inputs"),
+        ((x,), {"fact": 2.0}, "(?s)'fact' is not one of its inputs.*did you mean `factor`"),
+        ((x, 2.0), {"out_": x}, "did you mean `out`"),
         ((), {"factor": 2.0}, "the input 'x' is missing"),
     ):
         with pytest.raises(kd.Error, match=words):
