@@ -35,6 +35,12 @@ BLOCK = "{block}"  # the place of the block
 _TOO_MANY = "waited too long for a semaphore"
 
 
+def _cut(name: str, room: int) -> str:
+    """A kernel's name in at most `room` bytes, 8 at least: a report says what the kernel waits for after the name."""
+    whole = name.encode()
+    return name if len(whole) <= room else f"{whole[: max(room, 8) - 3].decode(errors='ignore')}..."
+
+
 @dataclass(frozen=True)
 class Mesh:
     """GPUs along named axes: `kd.Mesh(("x",), (4,))`. They are numbered row by row: the last axis runs fastest.
@@ -268,7 +274,8 @@ class Meshed:
         from .ops.cast import astype
         from .ops.inline import address_of, inline_ptx
 
-        text = f"kernel {self._kernel!r} in block {BLOCK} {text}"
+        room = TEXT_BYTES - NUMBERS_BYTES - len(f"kernel '' in block {BLOCK} {text}".encode())
+        text = f"kernel {_cut(self._kernel, room)!r} in block {BLOCK} {text}"
         data = text.encode()[: TEXT_BYTES - NUMBERS_BYTES]
         if text not in self._texts and len(self._texts) >= TEXTS - 1:
             text, data = _TOO_MANY, _TOO_MANY.encode()
