@@ -350,7 +350,7 @@ def test_linear_functions(name: str, rng: Any) -> None:
             found.append(linear_of(function_of(function_), kd.zeros((64, 16), f32), place, (64, 16)))
 
     made = kd.kernel(body, out_type=kd.ShapeDtypeStruct((2,), f32), grid=(1, 2))
-    assert made.lower(target="sm_90a").ir is not None
+    made.lower(target="sm_90a")  # traces the body
     assert (found[0] is not None) == linear
     spec = kd.ShapeDtypeStruct((1, 2, 128, 128), bf16)
     config = AttentionConfig(3, 80, 3) if linear else AttentionConfig(2, 128, 2, turns=True)
