@@ -95,6 +95,14 @@ def without_value(name: str) -> DimRead:
     return DimRead(what=f"the Dim {name!r} has no value here", hint=hint)
 
 
+def of_scratch(names: str, memory: str, output: str | None) -> DimRead:
+    """The error for scratch whose shape has Dims, `names`. `output`: a struct that may take its place in `out_type`."""
+    hint = "take an int from `kd.specialise(x.shape[0])` in `scratch_types=lambda x: ...`, at a compile for each value"
+    if output is not None:
+        hint = f"make it one more output, `{output}` in `out_type`: each call allocates it, by one compiled kernel; or {hint}"
+    return DimRead(what=f"the shape of scratch in {memory} needs {names}, without a value while tracing", hint=hint)
+
+
 FROM_ARRAY = "take the extent from an array that has it: `x.shape[0]` is a traced integer"
 
 

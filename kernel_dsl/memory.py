@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import Enum
 from math import prod
 from typing import Any
@@ -79,6 +78,8 @@ def as_shape(shape: Any, op: str) -> tuple[int, ...]:
         number = static_int(n)
         if number is None:
             hint = "shapes are static: use Python ints"
+            if op in ("GMEM", "SemaphoreType"):
+                hint += "; or make it one more output in `out_type`, whose shape each call decides"
             hint = of_dims(n, hint)
             raise BadArgumentType(op=op, what=f"the shape {shown(shape)} is not made of ints", hint=hint)
         if number < 0:
@@ -162,14 +163,6 @@ class MemorySpec:
     @property
     def bytes(self) -> int:
         return -(-prod(self.shape) * self.dtype.bits // 8)
-
-
-def settled_spec(spec: Any) -> Any:
-    """The specification with a shape of ints (see `settled`)."""
-    if isinstance(spec, MemorySpec):
-        shape = settled(spec.shape, spec.space.name)
-        return spec if shape is spec.shape else replace(spec, shape=shape)
-    return spec
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .. import dtypes as dt
@@ -12,14 +13,16 @@ from ..compiled import Swizzle
 from ..diagnostics import shown
 from ..dtypes import DType
 from ..errors import BadArgumentType, BodyReturned
+from ..errors_dims import DimRead, of_scratch
 from ..errors_hopper import ClusterUse
 from ..ir import BarrierType, Effect, MemorySpace, Op, RefType, attr
-from ..memory import Barrier, ClusterBarrier, MemorySpec, RefUnion, settled_spec
+from ..memory import Barrier, ClusterBarrier, MemorySpec, RefUnion, settled
 from ..packed import bytes_or_own, seen_as, stored_spec
 from ..refs import Ref
 from ..storage import SWIZZLED_ALIGNMENT, transformed
 from ..trace import Scratch, current, emit, traced
 from ..tree import flatten, unflatten
+from ..variables import variables
 from .barrier import BarrierRef
 from .cast import as_value
 from .index import AxisIndex
@@ -75,8 +78,11 @@ class scope:  # noqa: N801 - used as a statement: `with scope():`
 
 
 def allocate(spec: Any, name: str = "") -> Any:
-    """The Ref or barrier for one scratch specification."""
-    spec = settled_spec(spec)
+    """The Ref or barrier for one scratch specification.
+
+    Raises `DimRead` for a shape with Dims.
+    """
+    spec = _settled(spec)
     if isinstance(spec, MemorySpec):
         if spec.space is MemorySpace.GMEM:
             return allocate_gmem(spec, name)
@@ -104,6 +110,24 @@ def allocate(spec: Any, name: str = "") -> Any:
     raise BadArgumentType(op="scratch", what=what, hint="use `kd.SMEM(shape, dtype)` or `kd.Barrier(...)`")
 
 
+def _settled(spec: Any) -> Any:
+    """The specification with a shape of ints (see `memory.settled`)."""
+    if not isinstance(spec, (MemorySpec, SemaphoreSpec, Barrier, ClusterBarrier)):
+        return spec
+    try:
+        shape = settled(spec.shape, "scratch")
+    except DimRead:
+        names = " and ".join(f"the Dim {name!r}" for name in sorted(variables(spec.shape)))
+        if isinstance(spec, SemaphoreSpec):
+            raise of_scratch(names, "GMEM", "kd.ShapeDtypeStruct(shape, kd.int32, init=0)") from None
+        if isinstance(spec, MemorySpec) and spec.space is MemorySpace.GMEM:
+            raise of_scratch(names, "GMEM", f"kd.ShapeDtypeStruct(shape, kd.{spec.dtype})") from None
+        raise of_scratch(names, "SMEM", None) from None
+    if shape is spec.shape or isinstance(spec, (Barrier, ClusterBarrier)):
+        return spec
+    return replace(spec, shape=shape)
+
+
 def _buffer(type: RefType) -> Any:
     return emit(AllocSmem(type, current().scope)).result
 
@@ -125,7 +149,7 @@ def _allocate_union(union: RefUnion, name: str) -> tuple[Any, ...]:
         end = 0
         placed: list[tuple[int, RefType, DType]] = []
         for leaf in leaves:
-            leaf = settled_spec(leaf)
+            leaf = _settled(leaf)
             type = smem_type(leaf, name)
             start = -(-end // type.alignment) * type.alignment
             placed.append((start, type, leaf.dtype))

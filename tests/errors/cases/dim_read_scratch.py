@@ -1,0 +1,14 @@
+import kernel_dsl as kd
+import numpy as np
+
+M = kd.Dim("M")
+
+
+@kd.kernel(
+    out_type=kd.ShapeDtypeStruct((M,), kd.float32), shapes={"x": (M,)}, scratch_types=[kd.GMEM((M, 4), kd.float32)]
+)
+def kernel(x, out, rows):
+    out[0] = x[0]
+
+
+kernel(np.ones(4, np.float32), interpret=True)
