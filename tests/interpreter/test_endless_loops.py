@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.runtime.interpreter.checks import joint
 from tests.check.images import image
 from tests.speed import on_the_reference
 
@@ -183,3 +184,35 @@ def test_a_loop_that_memory_decides_and_that_stores(name: str) -> None:
 @pytest.mark.parametrize("name", names(THAWED))
 def test_a_loop_that_memory_ends_at_last(name: str) -> None:
     assert decided(THAWED[name]) is None
+
+
+# Warp 0 takes the word from 0 to 1 in one loop, and warp 1 takes it back to 0 in another one.
+SWAP = """ @!%p5 bra N; M: ld.volatile.global.u32 %r3,[%d4]; setp.gt.u32 %p2,%r3,4; @%p2 ret; setp.ne.u32 %p1,%r3,0; @%p1 bra M;
+ add.u32 %r9,%r9,1; ENOUGH st.volatile.global.u32 [%d4],1; bra M; Q: st.volatile.global.u32 [%d4],9; ret;
+ N: ld.volatile.global.u32 %r3,[%d4]; setp.gt.u32 %p2,%r3,4; @%p2 ret; setp.ne.u32 %p1,%r3,1; @%p1 bra N; st.volatile.global.u32 [%d4],0; bra N;
+"""
+TOGETHER = {
+    "a word that warps hand to each other": (SWAP.replace("ENOUGH", ""), "livelock"),
+    "the same, with a count": (SWAP.replace("ENOUGH", "setp.gt.u32 %p3,%r9,100; @%p3 bra Q;"), None),
+    "a warp behind another one's loop": (
+        f" @%p5 bra M; L: {COUNT.replace('add.u32 %r2,%r2,1', 'xor.b32 %r2,%r2,1')} ld.global.u32 %r3,[%d4]; setp.eq.u32 %p1,%r3,0;"
+        " @%p1 bra L; ret; M: add.u32 %r9,%r9,1; setp.lt.u32 %p2,%r9,20; @%p2 bra M; st.global.u32 [%d4],1; ret;",
+        None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", names(TOGETHER))
+def test_warps_that_come_back_to_a_state_together(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joint, "_FIRST", 2_000)
+    body, kind = TOGETHER[name]
+    ones = " and.b32 %r4,%r1,31; setp.ne.u32 %p4,%r4,0; @%p4 ret;"
+    data, flags = np.zeros(64, np.int32), np.zeros(64, np.int32)
+    text = image(".param .u64 a, .param .u64 f", LOADS + ones + body)
+    races = ("equal_value_race", "race_global")
+    report = kd.check(
+        text, data, flags, grid=1, block=64, schedules=("eager", "late"), ignore=races, step_budget=60_000
+    )
+    assert [str(h.kind) for h in report.hazards] == ([kind] if kind else []), report
+    assert kind is None or "all memory are again as they were" in report.hazards[0].message
+    assert kind or int(flags[0]) > 0

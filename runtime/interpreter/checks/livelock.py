@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ..ptx.module import Instruction
 from .awaited import awaited
 from .frozen import Frozen
+from .joint import Joint
 from .kinds import HazardKind
 from .runaway import Rounds
 from .slices import deciding, with_pauses
@@ -61,6 +62,7 @@ class Watch:
         self._slices: dict[Any, int | None] = {}
         self.rounds: Rounds = Rounds(run)
         self.frozen: Frozen = Frozen(run)
+        self.joint: Joint = Joint(run)
 
     def repeats(self, batch: Batch) -> bool:
         """Return whether this batch repeats itself; called before each group."""
@@ -68,6 +70,10 @@ class Watch:
             self.rounds.look(batch)
             if self.frozen.look():
                 livelock(self.run)
+        if self.run.steps >= self.joint.next and self.joint.look(batch):
+            period = self.joint.period
+            what = f"the run never ends: every {period} instructions all warps and all memory are again as they were before"
+            livelock(self.run, what, "look for a value that these loops change and set back, or add a way out of them")
         if self.run.steps < self.next:
             return False
         if self.left == 0:
@@ -152,10 +158,7 @@ class Watch:
         (g,) = batch.ready.values()
         parts: list[Any] = [g.rows.tobytes(), g.mask is not None and g.mask.tobytes()]
         b = batch.barriers
-        arrays = [batch.live, batch.shared.data, batch.local.data, b.arrived, b.expected, b.true_count]
-        arrays += [b.cluster_arrived, b.warp_arrived, *(w.group.rows for w in (*b.waiting, *b.cluster_waiting))]
-        for m in batch.mbarriers.at.values():
-            arrays += [m.valid, m.count, m.pending, m.bytes, m.phase & 1]
+        arrays = [*batch.memory(), *(w.group.rows for w in (*b.waiting, *b.cluster_waiting))]
         return hash((*parts, *(a.tobytes() for a in arrays), self.memory()))
 
     def rests(self, batch: Batch) -> bool:
@@ -190,7 +193,11 @@ def _place(batch: Batch) -> Any:
     return id(batch), key, g.n
 
 
-def livelock(run: Run) -> None:
+_WAITS = "every running warp repeats itself: it waits for memory that no other warp can change"
+_MEND = "the warp or block that changes it must be started, not have exited, and not wait itself"
+
+
+def livelock(run: Run, what: str = _WAITS, fix: str = _MEND) -> None:
     """Report that all running batches repeat themselves, unless some group waits for time to pass."""
     if run.pass_time():
         return
@@ -207,7 +214,5 @@ def livelock(run: Run) -> None:
                 ins = ins or at
                 _, _, who = run.reporter.group(g, g.active)
                 lines.append(f"{who} goes round at {run.reporter.place(at)}")
-    what = "every running warp repeats itself: it waits for memory that no other warp can change"
-    fix = "the warp or block that changes it must be started, not have exited, and not wait itself"
     run.reporter.hazard(HazardKind.LIVELOCK, what, ins, tuple(lines[:40]), fix, ends=True)
     raise AssertionError("a livelock is always an error")

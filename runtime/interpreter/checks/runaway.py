@@ -75,8 +75,14 @@ class Rounds:
         self._report(g, HazardKind.LIVELOCK, what, "change such a value in the loop, or add a way out of it")
 
     def _report(self, g: Group, kind: HazardKind, what: str, fix: str) -> None:
-        seg = g.frame.code.segments[g.pc]
-        at = seg.sync_ins or (seg.code[0] if seg.code else seg.end)
+        segments = g.frame.code.segments
+        code = (
+            ins
+            for n in (g.pc, *sorted(loop_around(segments, g.pc)))
+            for ins in (*segments[n].code, segments[n].end)
+            if ins
+        )
+        at = segments[g.pc].sync_ins or next(code, None)
         _, _, who = self.run.reporter.group(g, g.active)
         self.run.reporter.hazard(kind, what, at, (who,), fix, ends=True)
 

@@ -65,6 +65,8 @@ class Batch:
         self.clocks: Any = None
         self.peers: Any = None  # for clusters, if hazards are detected
         self.engine: Any = None
+        self.ran: Group | None = None  # the group that ran last
+        self.in_turn: int = 0  # choices since groups take turns; 0 if the place decides alone
         self.looked_at: Any = None  # the last instruction that polled memory and found it unchanged
         self.looked_when: int = -1  # how many atomics had changed memory then
         self.spun_when: int = -1  # the same, when it had looked before at the same memory
@@ -214,6 +216,10 @@ class Batch:
         ready, rng = self.ready, self.run.rng
         if len(ready) == 1:
             return ready.popitem()[1]
+        if self.in_turn:
+            self.in_turn += 1
+            if self.in_turn & 1:
+                return ready.pop(next(iter(ready)))  # the one that waits longest
         keys = list(ready)
         if rng is not None and rng.random() < 0.5:
             key = keys[rng.randrange(len(keys))]
@@ -227,7 +233,7 @@ class Batch:
 
     def step(self) -> None:
         """Run one group until it waits, diverges or may merge with others."""
-        g = self.choose()
+        g = self.ran = self.choose()
         run = self.run
         taken = run.turns.taken
         while True:
@@ -310,6 +316,15 @@ class Batch:
         self.barriers.lanes_left()
         if self.parked or self.polling:
             self.wake_all()
+
+    def memory(self) -> list[Array]:
+        """Return the blocks' memory and barriers, as arrays that are equal when they are in the same state."""
+        b = self.barriers
+        arrays = [self.live, self.shared.data, self.local.data, b.arrived, b.expected, b.true_count]
+        arrays += [b.cluster_arrived, b.warp_arrived]
+        for m in self.mbarriers.at.values():
+            arrays += [m.valid, m.count, m.pending, m.bytes, m.phase & 1]
+        return arrays
 
     # --- values that differ between warps --------------------------------------------------------
 
