@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -168,7 +169,7 @@ def decided(body: str) -> kd.HazardKind | None:
     return found.hazards[0].kind if found.hazards else None
 
 
-def names(of: dict[str, str]) -> list[Any]:
+def names(of: Iterable[str]) -> list[Any]:
     """The first, and the others in the long form."""
     return [pytest.param(n, marks=[pytest.mark.slow] if at else []) for at, n in enumerate(of)]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..machine.launch import Run
 
 _FIRST = 20_000  # steps before the first check
-_ROUNDS = 8  # how often a state must come back
+_ROUNDS = 65  # how often a state must come back: more often than `Run.looked` lets others go first
 _ROUNDS_OF_RANDOM = 256
 _PER_STEP = 1 / 20  # groups that a check compares for each step of the run
 _MOST = 1 << 27  # bytes of memory that a check compares
