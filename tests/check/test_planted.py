@@ -16,6 +16,7 @@ from .planted import (
     cuda,
     language,
     matrices,
+    memory,
     order,
     protocols,
     proxies,
@@ -25,7 +26,21 @@ from .planted import (
 )
 from .planted.probe import EVERY, Probe
 
-FILES = (proxies, copies, cancelled, corners, counts, matrices, order, protocols, values, language, written, tensor)
+FILES = (
+    proxies,
+    copies,
+    cancelled,
+    corners,
+    counts,
+    matrices,
+    order,
+    protocols,
+    values,
+    language,
+    written,
+    tensor,
+    memory,
+)
 PROBES = [p for file in FILES for p in file.PROBES]
 
 

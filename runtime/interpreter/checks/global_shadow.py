@@ -163,8 +163,12 @@ class GlobalShadow(PartedShadow):
         return team
 
     def check_initialised(self, a: ShadowAccess, g: Array, rows: Array, w: Array | None = None) -> None:
-        if not self.buffer.initialised and w is None:  # of all parts at once, see `on_read`
+        if (self.discards or not self.buffer.initialised) and w is None:  # of all parts at once, see `on_read`
             super().check_initialised(a, g, rows, ~self.unwritten(g))
+
+    def missing(self, granule: int) -> str:
+        never = int(self._part(granule // self.per_part)[0].get(np.array([granule]))[0]) == 0
+        return super().missing(granule) if never else "after discard.L2 threw its data away"
 
     def note_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         if not self.buffer.writable:

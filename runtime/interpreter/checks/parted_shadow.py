@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from . import discards
 from .columns import Accesses
 from .readers import Readers, ReaderSets
 from .shadow import Shadow, ShadowAccess
@@ -45,6 +46,7 @@ class PartedShadow(Shadow):
         self.run = run
         self.buffer = buffer
         self.by_cache: Array | None = None  # for each granule the site + 1 of an ld.global.nc; made at the first one
+        self.discards: bool = False  # whether a discard has thrown data away
         self.was_read: Array | None = None  # for each granule the site + 1 of a read, for the launches that follow
         self.per_part: int = 0
         self.asked: int = 0  # bytes taken since the machine's free memory was last looked up
@@ -156,15 +158,24 @@ class PartedShadow(Shadow):
         part = g // self.per_part
         for number in np.unique(part).tolist():
             mine = part == number
-            out[mine] = self._part(number)[0].get(g[mine]) == 0
+            writes = self._part(number)[0]
+            out[mine] = self._without_data(writes, writes.get(g[mine]))
         return out
 
+    def _without_data(self, writes: Accesses, numbers: Array) -> Array:
+        """Return which entries of `writes`, by number, leave memory without data: none, or a discard."""
+        never = numbers == 0
+        if not self.discards:
+            return never
+        lost = discards.lost(self.run, writes, numbers)
+        return lost if self.buffer.initialised else never | lost
+
     def never_written(self) -> Array:
-        """Return the granules that nobody has written, in ascending order."""
+        """Return the granules that nobody has written, or whose data was discarded, in ascending order."""
         found: list[Array] = []
         for number in range(-(-self.count // self.per_part)):
             writes = self._part(number)[0]
-            found.append(np.flatnonzero(writes.numbers == 0) + writes.start)
+            found.append(np.flatnonzero(self._without_data(writes, writes.numbers)) + writes.start)
         return np.concatenate(found)
 
     def written(self, first: int, count: int) -> tuple[Array, Array]:

@@ -378,7 +378,7 @@ class Shadow:
             return
         where = tuple(int(i[0]) for i in np.nonzero(w == 0))
         row = int(np.broadcast_to(rows, g.shape)[where])
-        what = f"{self.name(a, row, int(g[where]))} is read before anything was written to it"
+        what = f"{self.name(a, row, int(g[where]))} is read {self.missing(g[where])}"
         if a.loaded is None:
             a.c.batch.run.reporter.defer(HazardKind.UNINITIALISED, what, a.ins, (self.who(a, row),))
             return
@@ -394,6 +394,10 @@ class Shadow:
     def unwritten(self, g: Array) -> Array:
         """Return which granules nobody has written."""
         return self.writes.get(g) == 0
+
+    def missing(self, granule: int) -> str:
+        """Return why a granule has no data."""
+        return "before anything was written to it"
 
     def who(self, a: ShadowAccess, row: int) -> str:
         """Return the text of the accessing agent."""

@@ -50,14 +50,14 @@ def _check_size(i: Issuer, size: int) -> bool:
     return True
 
 
-def _global_span(i: Issuer, address: int, size: int, write: bool) -> Array | None:
-    """Check and return the bytes of a bulk copy's global side."""
+def _global_span(i: Issuer, address: int, size: int, write: bool, action: str = "a bulk copy") -> Array | None:
+    """Check and return the bytes of the global side of a bulk copy, or of another `action`."""
     found = i.run.memory.find(address)
     data = i.run.memory.bytes_at(address, size)
     name = f"'{found.name}'" if found is not None else "no array"
     if data is None or found is None:
         start = address - found.address - found.origin if found is not None else address
-        i.hazard(HazardKind.OUT_OF_BOUNDS, f"a bulk copy of {size} bytes at byte {start} of {name}")
+        i.hazard(HazardKind.OUT_OF_BOUNDS, f"{action} of {size} bytes at byte {start} of {name}")
         return None
     if address % 16:
         i.hazard(HazardKind.MISALIGNED, f"a bulk copy at {name}, not at a multiple of 16 bytes")
@@ -202,5 +202,24 @@ def _bulk_out(ins: Instruction, dst: Reader, src: Reader, size: Reader, operatio
             target[...] = _reduced(target, held[0], operation, type_) if operation else held[0]
 
         track.put(lambda: held.append(source()), write)
+
+    return run
+
+
+@builds("cp.async.bulk.prefetch")
+def build_prefetch(k: Compiler, ins: Instruction) -> Op:
+    """Build cp.async.bulk.prefetch: it has no effect that a kernel can see, but its operands are checked."""
+    source, size = address_of(k, ins.operands[0], "global"), k.reader(ins.operands[1], "b32")
+
+    def run(c: Group) -> None:
+        lanes = Lanes(c)
+        sizes, places = lanes.take(size(c)), lanes.take(source(c))
+        for n in range(len(lanes)):
+            i, total, at = Issuer(c, int(lanes.row[n]), int(lanes.lane[n]), ins), int(sizes[n]), int(places[n])
+            if total % 16 or at % 16:
+                what = f"a prefetch of {total} bytes at address {at}; both must be multiples of 16"
+                i.hazard(HazardKind.MISALIGNED, what)
+            elif total:
+                _global_span(i, at, total, False, "a prefetch")
 
     return run

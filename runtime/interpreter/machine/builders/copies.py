@@ -42,24 +42,6 @@ from .waves import load_wave
 Array = npt.NDArray[Any]
 
 
-@builds("cp.async.bulk.prefetch")
-def build_prefetch(k: Compiler, ins: Instruction) -> Op:
-    """Build cp.async.bulk.prefetch: it has no effect that a kernel can see, but its operands are checked."""
-    source, size = address_of(k, ins.operands[0], "global"), k.reader(ins.operands[1], "b32")
-
-    def run(c: Group) -> None:
-        lanes = Lanes(c)
-        sizes, places = lanes.take(size(c)), lanes.take(source(c))
-        bad = np.flatnonzero((sizes % 16 != 0) | (places % 16 != 0))
-        if len(bad):
-            at = int(bad[0])
-            i = Issuer(c, int(lanes.row[at]), int(lanes.lane[at]), ins)
-            what = f"a prefetch of {int(sizes[at])} bytes at address {int(places[at])}; both must be multiples of 16"
-            i.hazard(HazardKind.MISALIGNED, what)
-
-    return run
-
-
 @builds("cp.async.bulk.prefetch.tensor")
 def build_tensor_prefetch(k: Compiler, ins: Instruction) -> Op:
     """Build cp.async.bulk.prefetch.tensor: it has no effect that a kernel can see, but the tensor map's rules are checked."""

@@ -388,7 +388,7 @@ def _store_param(k: Compiler, form: MemoryForm, dest: Mem, items: list[Any]) -> 
     return store
 
 
-@builds("prefetch prefetchu applypriority discard")
+@builds("prefetch prefetchu applypriority")
 def build_nothing(k: Compiler, ins: Instruction) -> Op:
     """Build cache hints, which have no effect in the interpreter."""
     address_of(k, ins.operands[0])
