@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .order import A, B
 from .probe import Probe, ptx, zeros
 
-TWO = {"grid": 2}
+TWO: dict[str, Any] = {"grid": 2}
 # Warps 0 and 1 of block 0 store 64 words, and one lane raises a flag at 1024; lane 0 of block 1 reads a word of warp 1.
 WRITE = A + " @!%p1 bra READER; st.global.u32 [%d2+256], tid; "
 AWAIT = """ ret;
