@@ -52,10 +52,10 @@ class UnknownDType(Error, TypeError):
 
 
 class UnknownName(Error, AttributeError):
-    """A name that `kernel_dsl` does not have."""
+    """A name that `kernel_dsl`, a value or a Ref does not have."""
 
     code = "unknown-name"
-    title = "`kernel_dsl` has no {name}"
+    title = "{owner} has no {name}"
     help = "{hint}"
 
 

@@ -84,6 +84,12 @@ def cut_along(name: str) -> DimRead:
     return DimRead(what=f"the extent {name!r} has no value while tracing", hint=hint)
 
 
+def regrouped(name: str) -> DimRead:
+    """The error for a reshape of a Ref, which needs all its extents."""
+    hint = f"index with what the flat index means, `x[i // n, i % n]`, or pass the array reshaped; {_specialise(name)}"
+    return DimRead(what=f"a reshape needs the extent {name!r}, which has no value while tracing", hint=hint)
+
+
 def apart_from_array(name: str) -> DimRead:
     """The error for a `kd.Dim` itself in a body, in place of an array's extent."""
     return DimRead(what=f"the Dim {name!r} has no value while tracing", hint=f"{FROM_ARRAY}; {_specialise(name)}")

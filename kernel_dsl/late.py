@@ -35,11 +35,15 @@ def unknown(name: str, names: Sequence[str]) -> AttributeError:
         return AttributeError(f"module 'kernel_dsl' has no attribute {name!r}")
     from difflib import get_close_matches
 
+    from .other_names import WORDS
+
     near = get_close_matches(name, names, 3)
     if name == "inline":
         hint = "call functions from the body without a decorator: kernel-dsl traces them in place"
+    elif name in WORDS:
+        hint = WORDS[name]
     elif near:
         hint = f"did you mean {', '.join(f'`kd.{x}`' for x in near)}?"
     else:
         hint = "`kd.__all__` and docs/reference.md list all names"
-    return cast("AttributeError", at_user_line(UnknownName(name=shown(name), hint=hint)))
+    return cast("AttributeError", at_user_line(UnknownName(owner="`kernel_dsl`", name=shown(name), hint=hint)))

@@ -29,7 +29,7 @@ from .errors import (
     TracedBool,
     TracedIteration,
 )
-from .errors_dims import DimRead, cut_along
+from .errors_dims import DimRead, cut_along, regrouped
 from .extents import DimExtent, Extent, Taken, is_declared, now, seen, traced_extent
 from .ir import MemorySpace, RefType, Value
 from .no_arithmetic import NoArithmetic
@@ -362,7 +362,10 @@ class Ref(NoArithmetic, RefMethods):
         return Ref(self._root, dims, self._starts, self._ranges, ends)
 
     def reshape(self, *shape: Any) -> Ref:
-        """A view of another shape, if memory has the elements in that order. Raises `BadReshape`."""
+        """A view of another shape, if memory has the elements in that order. Raises `BadReshape`, `DimRead`."""
+        declared = next((d.size for d in self._dims if is_declared(d.size)), None)
+        if declared is not None:
+            raise regrouped(cast("Any", declared).name)
         size = prod(self._sizes)
         to = infer_shape(shape, size, f"{self!r}", self.shape)
         if not size:

@@ -10,6 +10,7 @@ import numpy as np
 from ..accumulator import AccRef
 from ..boundary import attach
 from ..errors import TracedConversion
+from ..other_names import missing
 from ..refs import Ref
 from ..values import Array
 from . import arith, cast, compare, logic, lookup, matrix, numeric, product, reduce, ref, scan, shape, ufuncs
@@ -96,3 +97,5 @@ attach(AccRef, {
     "__setitem__": _store,
     "scale_rows": matrix.scale_rows,
 })  # fmt: skip
+for _handle in (Array, Ref):
+    type.__setattr__(_handle, "__getattr__", missing)
