@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def test_every_name_is_told(name: str) -> None:
             getattr(kd, name)
         assert WORDS[name] in str(told.value)
 
-    def body(x, out):
+    def body(x: Any, out: Any) -> None:
         for handle in (x, x[...]):
             if hasattr(type(handle), name):
                 continue
@@ -43,7 +44,7 @@ def test_methods_of_numpy_that_are_functions_here() -> None:
     """Of a Ref and of a value, each method of a NumPy array exists or has an error that says what to write."""
     names = [name for name in dir(np.ndarray) if name in kd.__all__]
 
-    def body(x, out):
+    def body(x: Any, out: Any) -> None:
         for name in names:
             for handle in (x, x[...]):
                 if not hasattr(type(handle), name):
