@@ -114,7 +114,7 @@ def answer_at_once(made: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> lis
         kernels.append(kernel)
         return made[id(kernel)]
 
-    for module in (latest, sys.modules["kernel_dsl.library.matmul"]):
+    for module in (latest, sys.modules["kernel_dsl.library.matmul_plan"]):
         monkeypatch.setattr(module, "seen_call", seen)
     return kernels
 
