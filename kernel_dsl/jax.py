@@ -96,7 +96,7 @@ class JaxCall:
         for x in leaves:
             struct = struct_of(x, self.kernel.name)  # raises for anything that can't be an argument
             if struct.dtype.is_packed:
-                refuse_packed(self.kernel.name, "a call that JAX traces")
+                refuse_packed(self.kernel.name, "a call that JAX traces", struct.dtype)
         if self._rules is None:
             return _bind(spec, arrays)
         return reverse_mode_only(self.kernel.name, self._differentiable(spec), same_axes(arrays))

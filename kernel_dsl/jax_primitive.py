@@ -132,7 +132,7 @@ def primitive() -> Any:
     j = jax_modules()
     p = j.Primitive("kernel_dsl")
     p.multiple_results = True
-    p.def_impl(lambda *arrays, spec: _jitted(spec)(*arrays))
+    p.def_impl(_eager)
     p.def_abstract_eval(_shapes)
     j.batching.primitive_batchers[p] = _batched
     j.ad.primitive_jvps[p] = _no_derivative
@@ -140,6 +140,12 @@ def primitive() -> Any:
     j.mlir.register_lowering(p, _lowered(_on_cpu), platform="cpu")
     j.mlir.register_lowering(p, _lowered(_on_gpu), platform="cuda")
     return p
+
+
+def _eager(*arrays: Any, spec: Spec) -> Any:
+    """A call outside of jit. It is a program of its own, also where the user has disabled jit to debug."""
+    with jax_modules().jax.disable_jit(False):
+        return _jitted(spec)(*arrays)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -95,9 +95,9 @@ def unpack(x: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
     return codes.view(dtype.numpy)
 
 
-def refuse_packed(kernel: str, where: str) -> NoReturn:
+def refuse_packed(kernel: str, where: str, dtype: DType = dt.int4) -> NoReturn:
     """Raise `BadCallArgument` for 4-bit elements in a call that can't pack and unpack them around each launch."""
-    hint = "pass their bytes, uint8, and read them in the body by `ref.bitcast(kd.int4)`"
+    hint = f"pass their bytes, uint8, and read them in the body by `ref.bitcast(kd.{dtype.name})`"
     raise BadCallArgument(kernel=kernel, what=f"arrays of 4-bit elements in {where}", hint=hint)
 
 

@@ -240,3 +240,15 @@ def test_derivatives_that_there_are_not(run: Callable[[], Any], words: str) -> N
 def test_second_derivatives_by_rules_that_call_the_function() -> None:
     found = jax.jacrev(jax.grad(lambda x: product(x, x).sum()))(X)
     np.testing.assert_allclose(found, 2 * np.eye(16))
+
+
+def test_calls_while_jit_is_disabled() -> None:
+    with jax.disable_jit():
+        found = jax.jit(product)(jnp.asarray(X), jnp.asarray(X))
+        slope = jax.jit(jax.grad(lambda x: product(x, x).sum()))(jnp.asarray(X))
+        rows = jax.vmap(product)(jnp.ones((2, 4)), jnp.ones((2, 4)))
+        kept, _ = jax.lax.scan(lambda c, x: (product(c, x), None), jnp.ones(4), jnp.full((3, 4), 2.0))
+    np.testing.assert_allclose(found, X * X)
+    np.testing.assert_allclose(slope, 2 * X)
+    assert (np.asarray(rows) == 1).all()
+    assert (np.asarray(kept) == 8).all()
