@@ -44,6 +44,7 @@ SHOWS = 0.05  # the part of the lesser of two times that remains if two activiti
 EXPONENTIAL = 1 / 12  # clocks for each element in a sum of a softmax
 # clocks for each byte that lanes store, where TMA can't, of any alignment: 1.6 TB/s; with one warpgroup of them, 3.3
 LANE_STORE, LANE_STORE_ALONE = 0.14, 0.07
+LANE_TILE = 1300  # clocks more for each next tile of one warpgroup whose lanes store, if few steps hide its start
 LINES = 256  # bytes of a row that lanes store together: half of that took 1.1 to 1.3 of the time
 WIDEST = 128  # columns of these: of more bytes they spill
 MOSTLY_STORED = 2  # steps of a tile up to which it waits for its store, and has buffers for all of it
@@ -200,6 +201,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     bytes_ = total_bytes(p, not p.lanes and problem.N * p.out_dtype.itemsize % 32 > 0)
     bytes_ *= 1.0 if t.tile_m * t.cluster >= p.M or t.tile_n * t.cluster_n >= p.N else KEPT
     work += TOGETHER if together > 1 else 0.0
+    work += (waves - 1) * LANE_TILE if p.lanes and t.consumers == 1 and steps <= MOSTLY_STORED else 0
     made = (overlapped(work, bytes_ / DRAM_BYTES) + START) * (TIED if together > 1 else 1.0)
     made *= BRIEF_TURNS if t.ping_pong and (steps <= BRIEF or p.lanes) else 1.0
     return made * (UNEVEN if t.tile_n in BETWEEN and not p.scaled else 1.0)

@@ -36,6 +36,7 @@ COPIES, COPIES_BY_REGISTERS = 4.5, 2.5
 # clocks for each byte of a tile's store: if it is most of the work, by whole sectors, or by whole lines; otherwise; and
 # for each tile
 STORED_SECTORS, STORED_LINES, STORED, TILE = 0.065, 0.1, 0.2, 200
+STORED_LINES_ODD = 0.075  # of rows of any alignment
 STORED_LINES_SMALL = 0.07  # of tiles of at most 64 x 64, four of which are on a multiprocessor
 HIGH = 2.0  # the factor for tiles that are stored by lines in several turns
 # products with a vector: bytes and pieces that a block loads in a clock, blocks on a multiprocessor, pieces that it loads in
@@ -100,7 +101,8 @@ def tile_clocks(p: Problem, t: TileConfig, blocks: int, pieces: tuple[int, ...] 
     latency = TILE_LATENCY if min(pieces) >= 4 else TILE_LATENCY_ONE_BY_ONE
     each, small = STORED, t.tile_m * t.tile_n <= 64 * 64
     if steps_of(p, t.tile_k) <= t.stages:
-        lines = STORED_LINES_SMALL if small else STORED_LINES * (HIGH if t.tile_m * t.tile_n > 64 * 128 else 1.0)
+        lines = STORED_LINES_ODD if p.lanes else STORED_LINES
+        lines = STORED_LINES_SMALL if small else lines * (HIGH if t.tile_m * t.tile_n > 64 * 128 else 1.0)
         each = STORED_SECTORS if stores_sectors(p) else lines
         small |= t.tile_m * t.tile_n <= 64 * 128
     store = TILE + t.tile_m * t.tile_n * p.out_dtype.itemsize * each

@@ -87,16 +87,19 @@ def vector_kernel(problem: Problem, config: VectorConfig) -> Any:
         outer = kd.ds(place.m if t.of_a else place.n, t.rows)
         matrix, vector = (a, b) if t.of_a else (b, a)
 
-        def add(step: Any, total: Any) -> Any:
+        def load(step: Any) -> tuple[Any, Any]:
             k = kd.ds((part * steps + step) * t.tile_k, t.tile_k)
-            x = kd.load(matrix.at[outer, k], layout=layout).astype(wide)
-            y = kd.load(vector.at[0, k], layout=along).astype(wide)[None, :]
-            return (
-                kd.fma(x, y, kd.layout_cast(total, layout)) if wide.is_float else x * y + kd.layout_cast(total, layout)
-            )
+            return kd.load(matrix.at[outer, k], layout=layout), kd.load(vector.at[0, k], layout=along)
+
+        def add(step: Any, state: Any) -> Any:
+            total, x, y = state
+            # the next step's loads come first: an assembler that saves registers would wait for each one at its use
+            ahead = load(kd.minimum(step + 1, steps - 1))
+            x, y, total = x.astype(wide), y.astype(wide)[None, :], kd.layout_cast(total, layout)
+            return (kd.fma(x, y, total) if wide.is_float else x * y + total, *ahead)
 
         zero = kd.layout_cast(kd.zeros((t.rows, t.tile_k), wide), layout)
-        sums = kd.sum(kd.fori_loop(0, steps, add, zero), axis=1)
+        sums = kd.sum(kd.fori_loop(0, steps, add, (zero, *load(0)))[0], axis=1)
         total = sums[:, None] if t.of_a else sums[None, :]
         rows, columns = kd.ds(place.m, t.tile_m), kd.ds(place.n, t.tile_n)
         tile = Tile(rows, columns, (*p.batch, p.M, p.N), batch, peak=peak)
