@@ -81,15 +81,17 @@ class ReadFences:
             return frozenset().union(*(self.region(region, read, rewrite) for region in inner))
         key = id(op)
         if key not in self.loop_ends:
-            end = NOTHING
-            for region in inner:
-                end = self.region(region, end, rewrite=False)
-            self.loop_ends[key] = end
+            self.loop_ends[key] = self.iteration(inner, NOTHING, rewrite=False)[0]
         start = read | self.loop_ends[key]
-        end = start
+        return start | self.iteration(inner, start, rewrite)[1]
+
+    def iteration(self, inner: tuple[Region, ...], read: Read, rewrite: bool) -> tuple[Read, Read]:
+        """Walk an iteration. Returns the reads at its end, and those where the loop may be left: `while` ends in its test."""
+        left = NOTHING
         for region in inner:
-            end = self.region(region, end, rewrite)
-        return start | end
+            read = self.region(region, read, rewrite)
+            left |= read
+        return read, left
 
 
 def run(ir: KernelIR, target: Target) -> KernelIR:

@@ -75,6 +75,10 @@ class LaneAccesses:
         """After a barrier."""
         return LaneAccesses((), self.read)
 
+    def before(self) -> LaneAccesses:
+        """As accesses of the iteration before."""
+        return LaneAccesses(tuple(variant(t) for t in self.pending), self.read)
+
     def with_touch(self, touch: Touch) -> LaneAccesses:
         type = touch.root.type
         read = not touch.write and isinstance(type, RefType) and type.space is MemorySpace.SMEM
@@ -97,7 +101,7 @@ class MemoryOrder:
         self.aliases = aliases
         self.tma = tma  # whether copies into SMEM go through the async proxy
         self.roots: dict[Value, Value] = {}
-        self.loop_ends: dict[int, LaneAccesses] = {}
+        self.loop_ends: dict[int, tuple[LaneAccesses, LaneAccesses]] = {}  # as `iteration` returns them
         self.copied: frozenset[int] = frozenset()  # ids of the buffers in SMEM that copies fill
 
     def root(self, ref: Value) -> Value:
@@ -195,21 +199,25 @@ class MemoryOrder:
         if isinstance(op, (For, While)):
             key = id(op)
             if key not in self.loop_ends:
-                state = LaneAccesses()
-                for region in inner:
-                    state = self.region(region, state, rewrite=False)
-                self.loop_ends[key] = LaneAccesses(tuple(variant(t) for t in state.pending), state.read)
-            start = now | self.loop_ends[key]
-            if not rewrite:
-                return start
-            end = start
-            for region in inner:
-                end = self.region(region, end, rewrite=True)
-            return start | end
+                end, left = self.iteration(inner, LaneAccesses(), rewrite=False)
+                self.loop_ends[key] = end.before(), left.before()
+            end, left = self.loop_ends[key]
+            start = now | end
+            return start | (self.iteration(inner, start, rewrite=True)[1] if rewrite else left)
         merged = LaneAccesses()
         for region in inner:
             merged |= self.region(region, now, rewrite)
         return merged
+
+    def iteration(
+        self, inner: tuple[Region, ...], now: LaneAccesses, rewrite: bool
+    ) -> tuple[LaneAccesses, LaneAccesses]:
+        """Walk an iteration. Returns the accesses at its end, and those where the loop may be left: `while` ends in its test."""
+        left = LaneAccesses()
+        for region in inner:
+            now = self.region(region, now, rewrite)
+            left |= now
+        return now, left
 
 
 def variant(touch: Touch) -> Touch:
