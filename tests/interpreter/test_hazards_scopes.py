@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import kernel_dsl as kd
 from kernel_dsl.runtime.interpreter import HazardKind as K
 
+from .launching import kernel
 from .planted import Planted, check, swap
 
 PTR = ".param .u64 a"
+REGISTERS = " .reg .pred p<9>; .reg .b32 r<9>; .reg .b64 d<9>; mov.u32 r1, %tid.x;\n"
 
 
 def zeros() -> Any:
@@ -77,3 +80,24 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
 def test_planted_bug(case: Planted) -> None:
     check(case)
+
+
+@pytest.mark.parametrize(
+    "side,place", [("writer", "between the write and the store"), ("reader", "after the load that polls")]
+)
+def test_the_fix_of_a_relaxed_flag_names_the_fence_that_is_missing(side: str, place: str) -> None:
+    text = kernel(PTR, REGISTERS + BLOCKS.replace(f"fence.acq_rel.gpu; // {side}", ""))
+    report = kd.check(text, np.zeros(64, np.int32), grid=2, block=32, ignore=("equal_value_race",))
+    assert {h.kind for h in report.hazards} == {K.RACE_BLOCKS}
+    assert all(h.fix.startswith(f"put fence.acq_rel.gpu {place}") for h in report.hazards), str(report)
+
+
+def test_a_misaligned_access_names_the_array_and_the_byte() -> None:
+    report = kd.check(
+        kernel(PTR, REGISTERS + " ld.param.u64 d1, [a]; ld.global.u32 r1, [d1+2]; ret;"),
+        np.zeros(64, np.int32),
+        grid=1,
+        block=32,
+    )
+    whys = [h.why for h in report.hazards if h.kind == K.MISALIGNED]
+    assert whys == ["access of 4 bytes at byte 2 of 'a', where the address is not a multiple of 4"], str(report)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..ptx.module import Instruction
 from .fixes import FIXES
+from .flags import missing_fence
 from .kinds import HazardKind
 
 if TYPE_CHECKING:
@@ -109,4 +111,11 @@ def conflict(
         fix = _LOADS if shared else _GLOBAL_LOADS
     elif kind is HazardKind.MISSING_PROXY_FENCE and not shared:
         fix = fix.replace("commit_smem", "commit_gmem")
+    elif kind is HazardKind.RACE_BLOCKS and fix is FIXES[kind]:
+        code = [
+            i for f in (run.program.entry, *run.program.module.called) for i in f.body if isinstance(i, Instruction)
+        ]
+        scope = "sys" if run.program.several else "gpu"
+        first, second = run.sites[site], a.ins
+        fix = missing_fence(code, first, second, scope) or missing_fence(code, second, first, scope) or fix
     run.reporter.hazard(kind, what, a.ins, details, fix, other)

@@ -113,7 +113,7 @@ class SharedSpace:
             mask = masked_off(mask, bad)
         bad = first_bad(c, np.broadcast_to((offset & (width - 1)) != 0, (c.n, 32)), mask)
         if bad is not None:
-            misaligned(c, bad, offset, width, ins, "shared")
+            misaligned(c, bad, offset, width, ins, "shared memory")
             mask = masked_off(mask, bad)
         spans = self.batch.run.smem_spans.get(ins.line)
         if spans is not None:
@@ -252,7 +252,7 @@ class LocalSpace:
             mask = masked_off(mask, bad)
         bad = first_bad(c, (offset & (width - 1)) != 0, mask)
         if bad is not None:
-            misaligned(c, bad, offset, width, ins, "local")
+            misaligned(c, bad, offset, width, ins, "local memory")
             mask = masked_off(mask, bad)
         lane_base = (c.rows[:, None] * 32 + np.arange(32)) * self.size
         flat = lane_base + offset
@@ -377,7 +377,7 @@ def misaligned(c: Group, bad: Array, offset: Array, width: int, ins: Instruction
     reporter = c.batch.run.reporter
     row, lane, who = reporter.group(c, bad)
     at = int(np.broadcast_to(offset, (c.n, 32))[row, lane].astype(np.int64))
-    what = f"access of {width} bytes at offset {at} in {space} memory, which is not a multiple of {width}"
+    what = f"access of {width} bytes at byte {at} of {space}, where the address is not a multiple of {width}"
     reporter.hazard(HazardKind.MISALIGNED, what, ins, (who,))
 
 
