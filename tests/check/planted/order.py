@@ -92,7 +92,7 @@ PROBES: list[Probe] = [
         opened="st.relaxed.gpu.global.u32 [%d0], 0;||st.release.gpu.global.u32 [%d0], 0;"),
     lock("a lock opened by a weak store",
         opened="st.global.u32 [%d0], 0;||atom.release.gpu.global.exch.b32 %r8, [%d0], 0;"),
-    ptx("counters of two widths", BLOCKS, A + """ atom.global.gpu.add.u64 %d5, [%d0], 1;
+    ptx("counters of two widths", BLOCKS + " race_global", A + """ atom.global.gpu.add.u64 %d5, [%d0], 1;
  @%p1 atom.global.gpu.add.u32 %r5, [%d0+<<4||8>>], 1;""",
         zeros(8), grid=2),
     ptx("a histogram with atomics of the block's scope", BLOCKS, A + """ and.b32 %r5, tid, 7;
