@@ -216,23 +216,27 @@ class Finish:
         """Adds iterations until the state is stable. Results are kept, because outer loops ask repeatedly."""
         if (op, state) not in self.loops:
             self.loops[op, state] = self.settled(op, state)
-        start, end = self.loops[op, state]
+        start, left = self.loops[op, state]
         if insert:
-            end = start
-            for inner in op.region_list():
-                end = self.region(inner, end, True)
-        return end if turns(op)[0] else state.joined(end)
+            left = self.iteration(op, start, True)[1]
+        return left if isinstance(op, While) or turns(op)[0] else state.joined(left)
+
+    def iteration(self, op: For | While, state: CopyState, insert: bool) -> tuple[CopyState, CopyState]:
+        """The states at an iteration's end, and where the loop is left: `while` is left after its test."""
+        ends: list[CopyState] = []
+        for inner in op.region_list():
+            state = self.region(inner, state, insert)
+            ends.append(state)
+        return state, ends[0]
 
     def settled(self, op: For | While, state: CopyState) -> tuple[CopyState, CopyState]:
-        """The states before and after an iteration, from the state before the loop."""
+        """The states before an iteration and where the loop is left, from the state before the loop."""
         start = state
         while True:
-            end = start
-            for inner in op.region_list():
-                end = self.region(inner, end, False)
+            end, left = self.iteration(op, start, False)
             both = start.joined(end)
             if both == start:
-                return start, end
+                return start, left
             start = both
 
     def needs(self, op: Op, state: CopyState) -> tuple[bool, bool]:

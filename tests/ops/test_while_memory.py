@@ -94,3 +94,26 @@ def test_copies_after_the_loop_wait_for_its_loads() -> None:
         "fence.proxy.async.global"
     )
     np.testing.assert_array_equal(kernel(x), np.full_like(x, 7))
+
+
+def test_the_end_waits_for_copies_of_the_last_test() -> None:
+    """The body waits for the copy that the test starts, but nothing in the body follows the last test."""
+
+    @kd.kernel(out_type=lambda x: x, scratch_types=[kd.SMEM((8, 128), kd.float32)], interpret=INTERPRET)
+    def kernel(x: Any, out: Any, tile: Any) -> None:
+        tile[...] = x[...]
+        kd.commit_smem()
+
+        def goes_on(i: Any) -> Any:
+            kd.copy_smem_to_gmem(tile, out)
+            return i < 2
+
+        def step(i: Any) -> Any:
+            kd.wait_smem_to_gmem(0)
+            return i + 1
+
+        kd.while_loop(goes_on, step, kd.int32(0))
+
+    x = np.ones((8, 128), np.float32)
+    assert "wait_group.read" in str(kernel.lower(x).ptx)
+    np.testing.assert_array_equal(kernel(x), x)
