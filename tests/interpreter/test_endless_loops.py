@@ -215,5 +215,18 @@ def test_warps_that_come_back_to_a_state_together(name: str, monkeypatch: pytest
         text, data, flags, grid=1, block=64, schedules=("eager", "late"), ignore=races, step_budget=60_000
     )
     assert [str(h.kind) for h in report.hazards] == ([kind] if kind else []), report
-    assert kind is None or "all memory are again as they were" in report.hazards[0].message
+    assert kind is None or "the run never ends under this schedule: every" in report.hazards[0].message
     assert kind or int(flags[0]) > 0
+
+
+def test_a_random_schedule_only_seems_to_make_a_run_endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joint, "_FIRST", 2_000)
+    monkeypatch.setattr(joint, "_ROUNDS_OF_RANDOM", 8)
+    ones = " and.b32 %r4,%r1,31; setp.ne.u32 %p4,%r4,0; @%p4 ret;"
+    text = image(".param .u64 a, .param .u64 f", LOADS + ones + SWAP.replace("ENOUGH", ""))
+    data, flags = np.zeros(64, np.int32), np.zeros(64, np.int32)
+    races = ("equal_value_race", "race_global")
+    report = kd.check(text, data, flags, grid=1, block=64, schedules="random", ignore=races, step_budget=60_000)
+    assert [str(h.kind) for h in report.hazards] == ["livelock"], report
+    assert "the run seems endless under this schedule" in report.hazards[0].message
+    assert "for the 8th time" in report.hazards[0].message

@@ -3,7 +3,7 @@
 Warps that hand a word to each other without end are an example: each of them goes on, so none of them spins alone. The
 check saves the state of all groups from time to time, and compares it whenever the same groups are at the same places. A
 register that decides nothing (`slices.py`) may differ. Under the eager and the late schedule an equal state means that the
-run never ends, if each group that can run has run since. If one has not, groups take turns from
+run never ends under that schedule, if each group that can run has run since. If one has not, groups take turns from
 then on. The random schedule may still choose another order, so there the state must come back far more often.
 """
 
@@ -67,6 +67,13 @@ class Joint:
         self.period, self._at = run.steps - self._at, run.steps
         self._unmoved = self._able()
         return self._hits >= (_ROUNDS if run.rng is None else _ROUNDS_OF_RANDOM)
+
+    def what(self) -> str:
+        """Return what the report says. Another schedule may end the run, and a random one may still do so."""
+        again = "all warps and all memory are again as they were before"
+        if self.run.rng is None:
+            return f"the run never ends under this schedule: every {self.period} instructions {again}"
+        return f"the run seems endless under this schedule: {again}, for the {self._hits}th time"
 
     def _begin(self) -> None:
         run = self.run

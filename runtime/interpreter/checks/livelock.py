@@ -71,9 +71,11 @@ class Watch:
             if self.frozen.look():
                 livelock(self.run)
         if self.run.steps >= self.joint.next and self.joint.look(batch):
-            period = self.joint.period
-            what = f"the run never ends: every {period} instructions all warps and all memory are again as they were before"
-            livelock(self.run, what, "look for a value that these loops change and set back, or add a way out of them")
+            livelock(
+                self.run,
+                self.joint.what(),
+                "look for a value that these loops change and set back, or add a way out of them",
+            )
         if self.run.steps < self.next:
             return False
         if self.left == 0:
