@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from kernel_dsl.ahead import warm
     from kernel_dsl.layout import Layout
     from kernel_dsl.pipelines import BlockSpec, Element, emit_pipeline, squeezed
+    from kernel_dsl.quotient import cdiv
     from kernel_dsl.runtime.build.aot import load_compiled
     from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
     from kernel_dsl.runtime.custom.metal.metal import metal_kernel
@@ -154,7 +155,7 @@ if TYPE_CHECKING:
     from .ops.debug import debug_check, debug_print, named_scope, print_layout
     from .ops.descriptor import make_tensor_descriptor
     from .ops.elementwise import broadcast_to
-    from .ops.index import axis_index, axis_size, cdiv, ds, multiple_of, num_programs, program_id
+    from .ops.index import axis_index, axis_size, ds, multiple_of, num_programs, program_id
     from .ops.inline import inline_ptx
     from .ops.logic import clip, logical_and, logical_not, logical_or, logical_xor
     from .ops.lookup import searchsorted, take_along_axis

@@ -7,7 +7,6 @@ from math import lcm, prod
 from typing import Any
 
 from .. import dtypes as dt
-from ..arguments import an_int
 from ..errors import BadArgument, BadArgumentType, UnknownAxis
 from ..extents import DimExtent, GridSize, Top, now, traces_extents
 from ..facts import Range
@@ -16,11 +15,10 @@ from ..layout import SCALAR
 from ..refs import ds
 from ..trace import current, traced
 from ..values import Array
-from ..variables import Symbol
 from . import arith
 from .cast import as_value, constant
 
-__all__ = ["axis_index", "axis_size", "cdiv", "ds", "multiple_of", "num_programs", "program_id"]
+__all__ = ["axis_index", "axis_size", "ds", "multiple_of", "num_programs", "program_id"]
 
 
 MOST_BLOCKS = 2**31 - 1  # along the grid's largest axis
@@ -145,28 +143,6 @@ def program_id(axis: int) -> Array:
 def num_programs(axis: int) -> int:
     """The static extent of grid axis number `axis`."""
     return int(_grid_axis(axis)[1])
-
-
-def cdiv(x: Any, y: Any) -> Any:
-    """Division rounded up, of static or traced integers.
-
-    >>> kd.cdiv(10, 4)
-    3
-    """
-    if isinstance(x, Array) or isinstance(y, Array):
-        if isinstance(x, Array) and isinstance(y, int) and y > 0 and x.facts is not None and not x.facts.divisor % y:
-            return arith.floor_divide(x, y)  # gives a tighter range of the quotient
-        return arith.floor_divide(arith.add(x, arith.subtract(y, 1)), y)
-    if isinstance(x, Symbol) or isinstance(y, Symbol):
-        return -(-x // y)
-    hint = "static or traced integers"
-    return -(-an_int(x, "cdiv", "x", hint=hint) // _divisor(an_int(y, "cdiv", "y", hint=hint)))
-
-
-def _divisor(y: int) -> int:
-    if y == 0:
-        raise BadArgument(op="cdiv", what="y=0", hint="divide by any other int")
-    return y
 
 
 def multiple_of(x: Any, factor: int) -> Any:

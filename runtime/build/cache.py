@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
-import importlib.util
 import os
 import sys
 from collections import OrderedDict
@@ -33,13 +31,19 @@ def _llvmlite_version() -> str:
     for folder in sys.path:
         with suppress(OSError), open(os.path.join(folder, "llvmlite", "_version.py")) as file:
             return file.read()
-    spec = importlib.util.find_spec("llvmlite")  # it may come from elsewhere
+    return _version_elsewhere()
+
+
+def _version_elsewhere() -> str:
+    from importlib import metadata, util  # these take 20 ms
+
+    spec = util.find_spec("llvmlite")
     if spec is None or spec.origin is None:
         return "none"
     try:
         return (Path(spec.origin).parent / "_version.py").read_text()
     except OSError:
-        return importlib.metadata.version("llvmlite")
+        return metadata.version("llvmlite")
 
 
 def cache_key(ir_text: str, *, target: str, options: str, assembler: str) -> str:
