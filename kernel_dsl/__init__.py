@@ -41,6 +41,7 @@ from .late import LATE, MODULES, unknown
 from .memory import GMEM, REGS, SMEM, Barrier, ClusterBarrier, RefUnion, ShapeDtypeStruct
 from .mesh import Mesh
 from .options import CompilerParams
+from .quotient import cdiv
 from .transforms import SwizzleTransform, TilingTransform, Transform, find_swizzle
 from .variables import Variable
 from .version import __version__ as __version__
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from kernel_dsl.ahead import warm
     from kernel_dsl.layout import Layout
     from kernel_dsl.pipelines import BlockSpec, Element, emit_pipeline, squeezed
-    from kernel_dsl.quotient import cdiv
     from kernel_dsl.runtime.build.aot import load_compiled
     from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
     from kernel_dsl.runtime.custom.metal.metal import metal_kernel

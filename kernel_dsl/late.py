@@ -12,7 +12,6 @@ MODULES = ("jax", "library", "random", "symmetric", "testing", "torch", "tuning"
 
 LATE: dict[str, str] = {
     **dict.fromkeys(("AccRef", "Array", "BarrierRef", "Ref"), "kernel_dsl.ops.handles"),  # which attaches their methods
-    "cdiv": "kernel_dsl.quotient",
     "Layout": "kernel_dsl.layouts",  # which names the known ones
     **dict.fromkeys(("BlockSpec", "Element", "emit_pipeline", "squeezed"), "kernel_dsl.pipelines"),
     **dict.fromkeys(("PipelinePipeline", "emit_pipeline_warp_specialized"), "kernel_dsl.warp_specialized"),

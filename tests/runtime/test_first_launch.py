@@ -76,19 +76,70 @@ for name, call in CALLS.items():
 """
 
 
-def test_a_first_launch_makes_few_calls(tmp_path: Path) -> None:
+def _driver(folder: Path) -> dict[str, str]:
+    """The environment of a process with the driver without a GPU and a cache of its own."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if not compiler or sys.platform != "linux":
         pytest.skip("needs a C compiler on Linux")
-    build = [compiler, "-shared", "-fPIC", "-w", "-o", tmp_path / "libcuda.so.1", HERE / "fake_cuda.c", "-ldl"]
+    build = [compiler, "-shared", "-fPIC", "-w", "-o", folder / "libcuda.so.1", HERE / "fake_cuda.c", "-ldl"]
     subprocess.run(list(map(str, build)), check=True)
-    env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "KERNEL_DSL_FAKE_CUDA": "1"}
-    env |= {"KERNEL_DSL_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
-    run = subprocess.run([sys.executable, "-c", _CODE], env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    env = {**os.environ, "LD_LIBRARY_PATH": str(folder), "KERNEL_DSL_FAKE_CUDA": "1"}
+    return env | {"KERNEL_DSL_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
+
+
+def _run(arguments: list[str], env: dict[str, str]) -> str:
+    run = subprocess.run([sys.executable, *arguments], env=env, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
-    rows = [json.loads(line) for line in run.stdout.splitlines()]
+    return run.stdout
+
+
+def test_a_first_launch_makes_few_calls(tmp_path: Path) -> None:
+    output = _run(["-c", _CODE], _driver(tmp_path))
+    rows = [json.loads(line) for line in output.splitlines()]
     assert [name for name, time, *_ in rows if time] == list(MOST)
     for name, time, count, hits, misses in rows:
         assert bool(misses) != bool(time), name  # the first fills the cache, and the second finds all in it
         assert hits or not time, name
         assert count <= MOST[name], f"{name}: {count} Python calls"
+
+
+# What the imports of a cached first launch may be: of ours the cache and the assembler's names, of Python's own little.
+_OURS = ("kernel_dsl.serialize", "kernel_dsl.well_formed", "kernel_dsl.runtime.")
+_HEAVY = ("kernel_dsl.ops", "kernel_dsl.lowering", "importlib.", "email", "llvmlite", "torch", "jax")
+_FEW = 20  # modules
+
+_IMPORTS = """
+import json, sys
+import numpy as np
+import kernel_dsl as kd
+from tests.runtime import fake_cupy
+
+class Patch:
+    setattr = staticmethod(setattr)
+    setitem = staticmethod(lambda items, key, value: items.__setitem__(key, value))
+
+fake_cupy.install(Patch)
+import kernel_dsl.runtime.arrays.interop.cupy
+from kernel_dsl.runtime.devices import devices
+kd.library.matmul, kd.library.attention
+devices.cuda_device()
+shape = {"matmul": (1024, 1024), "attention": (1, 8, 512, 128)}[sys.argv[1]]
+x = fake_cupy.ndarray(np.zeros(shape, np.float16))
+before = set(sys.modules)
+kd.library.matmul(x, x) if sys.argv[1] == "matmul" else kd.library.attention(x, x, x)
+new = [name for name in sys.modules if name not in before]
+from kernel_dsl import loading
+print(json.dumps([new, loading.kernel_cache().disk.counters.misses]))
+"""
+
+
+def test_a_first_launch_imports_little(tmp_path: Path) -> None:
+    env = _driver(tmp_path)
+    for name in ("matmul", "attention"):
+        for time in range(2):
+            new, misses = json.loads(_run(["-c", _IMPORTS, name], env))
+            assert bool(misses) != bool(time), name
+        assert not [module for module in new if module.startswith(_HEAVY)], name
+        ours = [module for module in new if module.startswith("kernel_dsl")]
+        assert all(module.startswith(_OURS) for module in ours), (name, ours)
+        assert len(new) <= _FEW, (name, new)
