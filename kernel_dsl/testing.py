@@ -60,8 +60,8 @@ def assert_close(
     NaNs agree with each other, infinities with those of the same sign. An infinity of `actual` also agrees with an
     expected value within its bound of overflow. Integers and bools must be equal, and complex numbers are compared by
     the absolute value of the difference. The message names the element that is furthest off by its bound, both values,
-    and the bound. Raises BadArgument for a `reduction_length` below 1, a negative `factor` and a dtype that kernels
-    don't have.
+    and the bound. Raises BadArgument for a `reduction_length` below 1, a `factor` that is negative or infinite, an
+    `accumulator` of integers, and a dtype that kernels don't have.
     """
     got, own = _on_host(actual, "actual")
     want, _ = _on_host(expected, "expected")
@@ -69,9 +69,9 @@ def assert_close(
         raise AssertionError(f"the shapes differ: {got.shape} of actual, {want.shape} of expected")
     kind = own if dtype is None else _dtype(dtype, "dtype")
     length = _count(reduction_length, "reduction_length")
-    if not (isinstance(factor, (int, float)) and factor >= 0):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not (isinstance(factor, (int, float)) and 0 <= factor < np.inf):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise at_user_line(
-            BadArgument(op="assert_close", what=f"factor={shown(factor)}", hint="a number of at least 0")
+            BadArgument(op="assert_close", what=f"factor={shown(factor)}", hint="a finite number of at least 0")
         )
     terms = None if magnitude is None else _magnitude(magnitude, got.shape)
     if not kind.is_float and kind is not complex64:
@@ -79,7 +79,10 @@ def assert_close(
         _report(~same, np.where(same, 0.0, np.inf), got, want, np.zeros(got.shape), f"{kind}: elements must be equal")
         return
     adds = _dtype(accumulator, "accumulator") if accumulator is not None else (kind if kind.bits >= 32 else float32)
-    wide = np.complex128 if kind is complex64 else np.float64
+    if not adds.is_float and adds is not complex64:
+        what, hint = f"accumulator={adds}", "a dtype of floats: sums of integers have no roundings"
+        raise at_user_line(BadArgument(op="assert_close", what=what, hint=hint))
+    wide = np.complex128 if np.iscomplexobj(got) or np.iscomplexobj(want) else np.float64
     got, want = got.astype(wide), want.astype(wide)
     with np.errstate(all="ignore"):
         bound = factor * _spread(np.abs(want), _unit(kind), _unit(adds), length, terms)
@@ -148,6 +151,8 @@ def _on_host(array: Any, name: str) -> tuple[Any, DType]:
         if array.is_meta:
             raise BadArgument(op="assert_close", what=f"{name} is a tensor on meta", hint="it has no values")
         array = array.detach().cpu().resolve_conj()
+        if str(array.dtype) == "torch.complex128":
+            return array.numpy(), complex64
         kind = _dtype(array.dtype, name)
         return (array.double() if kind.is_float else array).numpy(), kind
     host = np.asarray(array.get() if hasattr(array, "get") and hasattr(array, "__cuda_array_interface__") else array)
@@ -236,6 +241,7 @@ def shapes(*, min_rank: int = 0, max_rank: int = 4, min_side: int = 1, max_side:
     They have at most `max_size` elements. Raises BadArgument if there is no such shape.
     """
     low, high, side = _count(min_rank, "min_rank", 0), _count(max_rank, "max_rank", 0), _count(min_side, "min_side", 0)
+    max_side, max_size = _count(max_side, "max_side", 0), _count(max_size, "max_size", 0)
     if high < low or max_side < side or max_size < side**low:
         what = f"min_rank={low}, max_rank={high}, min_side={side}, max_side={max_side}, max_size={max_size}"
         raise at_user_line(BadArgument(op="shapes", what=what, hint="bounds that leave a shape"))
@@ -243,7 +249,7 @@ def shapes(*, min_rank: int = 0, max_rank: int = 4, min_side: int = 1, max_side:
 
     def drawn(draw: Callable[[Any], Any]) -> tuple[int, ...]:
         rank = draw(st.integers(low, high))
-        while max(side, 1) ** rank > max_size:
+        while side > 1 and side**rank > max_size:
             rank -= 1
         sides: list[int] = []
         room = max_size

@@ -100,6 +100,9 @@ def test_numbers_that_are_equal_or_not() -> None:
     assert_close(np.complex64([1 + 1j]), np.array([1 + 1j + 1e-8]))
     with pytest.raises(AssertionError):
         assert_close(np.complex64([1 + 1j]), np.array([1 + 1.001j]))
+    assert_close(np.float32([1]), np.array([1 + 0j]))
+    with pytest.raises(AssertionError, match=r"expected \(1\+5j\)"):  # an imaginary part that a kernel has dropped
+        assert_close(np.float32([1]), np.array([1 + 5j]))
 
 
 def test_a_dtype_that_is_stored_wider() -> None:
@@ -113,7 +116,7 @@ def test_a_dtype_that_is_stored_wider() -> None:
     "wrong",
     [
         {"reduction_length": 0}, {"reduction_length": 1.5}, {"factor": -1}, {"factor": "2"}, {"dtype": "float7"},
-        {"accumulator": object}, {"magnitude": -1.0}, {"magnitude": np.ones(3)}, {"magnitude": float("nan")},
+        {"accumulator": object}, {"accumulator": kd.int32}, {"factor": float("inf")}, {"magnitude": -1.0}, {"magnitude": np.ones(3)}, {"magnitude": float("nan")},
     ],
     ids=str,
 )  # fmt: skip
@@ -134,6 +137,7 @@ def test_arrays_of_frameworks(framework: str) -> None:
     assert_close(x, np.ones((2, 3)) + 2.0**-8)
     with pytest.raises(AssertionError, match=r"6 of 6 .*bfloat16"):
         assert_close(x, np.ones((2, 3)) + 2.0**-6)
+    assert_close(np.complex64([1j]), lib.asarray([1j], dtype=lib.complex128))
 
 
 @pytest.mark.parametrize("dtype", BY_NAME.values(), ids=str)
@@ -162,7 +166,16 @@ def test_shapes_keep_their_bounds(shape: tuple[int, ...]) -> None:
     assert 1 <= len(shape) <= 3 and all(2 <= n <= 9 for n in shape) and np.prod(shape) <= 100
 
 
+@given(shapes(min_rank=2, max_rank=3, min_side=0, max_size=0))
+@settings(max_examples=5)
+def test_shapes_without_elements(shape: tuple[int, ...]) -> None:
+    assert len(shape) in (2, 3) and 0 in shape
+
+
 def test_bounds_without_a_shape() -> None:
+    for name in ("max_side", "max_size"):
+        with pytest.raises(kd.Error, match=f"{name}='x'"):
+            shapes(**{name: "x"})
     for wrong in (
         {"min_rank": 3, "max_rank": 2},
         {"min_side": 5, "max_side": 4},
