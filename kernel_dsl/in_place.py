@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from .in_flight import turns
 from .ir import MemorySpace, Op, RefType, Region, Value, buffer_of, walk_region
 from .ops.barrier import BarrierArrive
+from .ops.cluster import AsyncStoreSmem
 from .ops.control import For, While
 from .ops.copy import CommitSmem, CopyGmemToSmem
 from .ops.ref import AllocSmem
 from .ops.threads import AliasSmem, WarpMap
 
-__all__ = ["arrives", "fence_before_arrivals", "member_of", "stored_to", "stores_to"]
+__all__ = ["ARRIVALS", "arrives", "fence_before_arrivals", "member_of", "stored_to", "stores_to"]
+
+ARRIVALS = (BarrierArrive, AsyncStoreSmem, CopyGmemToSmem)  # on their field `barrier`
 
 
 def member_of(ref: Value) -> Value:
@@ -63,15 +67,17 @@ def _nested(
     op: Op, inner: Sequence[Region], buffers: Collection[Value], barriers: Collection[Value], stored: bool
 ) -> bool:
     if isinstance(op, (For, While)):  # an iteration may follow the stores of another
-        stored = stored or stores_to([op], buffers)
+        state = stored or stores_to([op], buffers)
+        left: list[bool] = []  # after each region: `while` ends after its test, the first
         for region in inner:
-            stored = _fence(region.ops, buffers, barriers, stored)
-        return stored
+            state = _fence(region.ops, buffers, barriers, state)
+            left.append(state)
+        return left[0] or (stored and isinstance(op, For) and not turns(op)[0])
     ends = [_fence(region.ops, buffers, barriers, stored) for region in inner]
     return any(ends)
 
 
-def arrives(op: Op, barriers: Collection[Value] | None = None) -> bool:
-    """Whether an op, or any inside it, arrives on one of these barriers, or on any."""
+def arrives(op: Op, barriers: Collection[Value]) -> bool:
+    """Whether an op, or any inside it, arrives on one of these barriers."""
     inside = (op, *(o for r in op.region_list() for o in walk_region(r)))
-    return any(isinstance(o, BarrierArrive) and (barriers is None or o.barrier in barriers) for o in inside)
+    return any(isinstance(o, ARRIVALS) and o.barrier is not None and o.barrier in barriers for o in inside)

@@ -11,7 +11,7 @@ from ..boundary import Choices
 from ..diagnostics import CostNote, shown
 from ..errors import BadArgument, BadArgumentType
 from ..errors_hopper import BarrierBytes, ClusterUse, CopyMismatch, CopySpaces, TmaRule
-from ..ir import Effect, MemorySpace, Op, RefType, Value, attr, operand, operands
+from ..ir import Effect, MemorySpace, Op, RefType, Value, attr, operand, operands, option
 from ..packed import stored_pair
 from ..refs import Ref, View
 from ..target import DEFAULT, Feature
@@ -56,7 +56,7 @@ class CopyGmemToSmem(Op, name="copy_gmem_to_smem", effect=Effect.SYNC, requires=
     """Copy a view of GMEM into SMEM; completes on the barrier, or (without one) in a cp.async group.
 
     PTX `cp.async.bulk.tensor`, `cp.async.bulk`; `cp.async` on targets without TMA. `multicast`: cluster axes whose
-    blocks each load a part for all.
+    blocks each load a part for all. `meets`: each warp's lanes meet before the warp arrives on the barrier.
     """
 
     any_dim = True
@@ -72,6 +72,7 @@ class CopyGmemToSmem(Op, name="copy_gmem_to_smem", effect=Effect.SYNC, requires=
     oob: OOBFillMode = attr()
     multicast: tuple[int, ...] = attr()
     hint: str = attr("")
+    meets: bool = option(False)
 
     @property
     def start(self) -> Start | None:
@@ -285,6 +286,7 @@ def copy_gmem_to_smem(
             oob_mode,
             axes,
             _hint(l2_hint, op),
+            False,
         )
     )
     if one is not None and a.size:

@@ -6,11 +6,11 @@ from functools import cache
 from math import prod
 
 from kernel_dsl.errors_hopper import TooFewArrivals, TooManyArrivals, UnawaitedCopy
+from kernel_dsl.in_place import ARRIVALS
 from kernel_dsl.ir import KernelIR, Op, Region, Value
 from kernel_dsl.ops.atomic import AtomicCas, AtomicRmw
 from kernel_dsl.ops.barrier import BarrierArrive, BarrierTest, BarrierWait
 from kernel_dsl.ops.cast import Constant
-from kernel_dsl.ops.cluster import AsyncStoreSmem
 from kernel_dsl.ops.control import For, While
 from kernel_dsl.ops.copy import CopyGmemToSmem
 from kernel_dsl.ops.threads import InlinePtx, WarpMap
@@ -20,7 +20,6 @@ from ..context import WARPS
 __all__ = ["check_waits"]
 
 
-_ARRIVES = (BarrierArrive, AsyncStoreSmem, CopyGmemToSmem)
 _WAITS = (BarrierWait, BarrierTest)
 _CLEARS = (*_WAITS, AtomicRmw, AtomicCas, InlinePtx)
 
@@ -28,7 +27,7 @@ _CLEARS = (*_WAITS, AtomicRmw, AtomicCas, InlinePtx)
 @cache
 def _matters(cls: type[Op]) -> bool:
     """Whether ops of the class use barriers or hold regions: most only compute."""
-    return bool(cls.region_fields) or issubclass(cls, (*_ARRIVES, *_CLEARS))
+    return bool(cls.region_fields) or issubclass(cls, (*ARRIVALS, *_CLEARS))
 
 
 class _Count:
@@ -44,7 +43,7 @@ class _Count:
         for op in region.ops:
             if not _matters(type(op)):
                 continue
-            if isinstance(op, _ARRIVES) and op.barrier is not None:
+            if isinstance(op, ARRIVALS) and op.barrier is not None:
                 before = self.most.get(op.barrier, 0)
                 self.most[op.barrier] = None if looped or before is None else before + each * self.threads
             elif isinstance(op, _WAITS):

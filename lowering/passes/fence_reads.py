@@ -1,7 +1,8 @@
 """Put a proxy fence between lanes' loads of GMEM and a bulk copy that overwrites what they read.
 
 Neither a barrier nor an arrival on an mbarrier waits for loads, and the copy may overtake them (PTX ISA 8.9.5). The pass puts a
-fence before the copy, because the lanes have met before it, and before each arrival that may allow another warpgroup to copy.
+fence before the copy, before which `order_memory.py` lets the lanes meet, and before each op that may tell another warpgroup or
+block to copy (`telling.py`).
 The pass visits loops twice, as `order_memory.py` does, so its time is linear in the number of ops.
 """
 
@@ -10,17 +11,18 @@ from __future__ import annotations
 from functools import cache
 
 from kernel_dsl.ir import KernelIR, MemorySpace, Op, RefType, Region, Value, buffer_of, walk_region
-from kernel_dsl.ops.barrier import BarrierArrive
 from kernel_dsl.ops.control import For, While
 from kernel_dsl.ops.copy import CommitGmem, CopySmemToGmem
 from kernel_dsl.ops.sync import GmemProxyFence
 from kernel_dsl.ops.threads import WarpMap
 from kernel_dsl.target import Feature, Target
 
+from .telling import TELLING, tells
+
 Read = frozenset[Value]  # arrays that lanes have read since the last fence
 NOTHING: Read = frozenset()
 _FENCES = (CommitGmem, GmemProxyFence)
-_EVENTS = (*_FENCES, CopySmemToGmem, BarrierArrive)
+_EVENTS = (*_FENCES, CopySmemToGmem, *TELLING)
 
 
 @cache
@@ -33,6 +35,7 @@ class ReadFences:
     """The pass over one kernel."""
 
     def __init__(self, ir: KernelIR) -> None:
+        self.threads = ir.threads
         self.same: dict[Value, Value] = ir.stand_ins()
         self.loop_ends: dict[int, Read] = {}
         copies = [op for op in walk_region(ir.body) if isinstance(op, CopySmemToGmem)]
@@ -54,7 +57,9 @@ class ReadFences:
         """Whether an op copies over what was read, or may allow another warpgroup to do so."""
         if isinstance(op, WarpMap):  # inside, only one warp would execute the fence
             return any(self.overtaken(inner, read) for inner in walk_region(op.body))
-        return isinstance(op, BarrierArrive) or (isinstance(op, CopySmemToGmem) and self.memory(op.dst) in read)
+        if isinstance(op, CopySmemToGmem):
+            return self.memory(op.dst) in read
+        return isinstance(op, TELLING) and tells(op, self.threads)
 
     def region(self, region: Region, read: Read, rewrite: bool) -> Read:
         """Walk a region. Returns what is read and not fenced at its end. With `rewrite`, fences are put in."""
@@ -82,8 +87,13 @@ class ReadFences:
         key = id(op)
         if key not in self.loop_ends:
             self.loop_ends[key] = self.iteration(inner, NOTHING, rewrite=False)[0]
-        start = read | self.loop_ends[key]
-        return start | self.iteration(inner, start, rewrite)[1]
+        while True:
+            start = read | self.loop_ends[key]
+            end, left = self.iteration(inner, start, rewrite)
+            if end <= start:
+                return start | left
+            # a fence for reads before the loop may stand where later ones pend at the end, which did not above
+            self.loop_ends[key] |= end
 
     def iteration(self, inner: tuple[Region, ...], read: Read, rewrite: bool) -> tuple[Read, Read]:
         """Walk an iteration. Returns the reads at its end, and those where the loop may be left: `while` ends in its test."""

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from kernel_dsl.in_flight import merged, turns
 from kernel_dsl.in_place import member_of, stored_to
 from kernel_dsl.ir import KernelIR, Op, RefType, Region, Value, buffer_of
-from kernel_dsl.ops.barrier import BarrierArrive
 from kernel_dsl.ops.control import For, If, While
 from kernel_dsl.ops.copy import CommitGroup, CommitSmem, CopyGmemToSmem, CopySmemToGmem, WaitSmemToGmem
 from kernel_dsl.ops.ref import AllocSmem, Store
@@ -28,6 +27,7 @@ from kernel_dsl.target import Feature, Target
 from kernel_dsl.view import View
 
 from .plan_smem import Scope, sharing
+from .telling import TELLING, tells
 
 __all__ = ["run"]
 
@@ -79,7 +79,7 @@ _EVENTS = (
     CommitGroup,
     CommitSmem,
     WaitSmemToGmem,
-    BarrierArrive,
+    *TELLING,
 )
 
 
@@ -247,14 +247,17 @@ class Finish:
             return op.result in _buffers(state.read), op.result in _buffers(stored)
         if isinstance(op, EnterScope):
             return any(self.ends(op, b) for b in _buffers(state.read)), False
-        if isinstance(op, BarrierArrive) and self.ir.threads > 1:  # others may then use the union's memory
+        wait = fence = False
+        if self.ir.threads > 1 and isinstance(op, TELLING) and tells(op, self.ir.threads):
+            # others may then use the union's memory
             wait = any(_clash(part, w) for part in state.read for w in self.others_write)
-            return wait, any(_clash(part, w) for part in state.stored for w in self.others_load)
+            fence = any(_clash(part, w) for part in state.stored for w in self.others_load)
         load = isinstance(op, CopyGmemToSmem)
         own = _used(op.dst, self.known, op.dst_view, op.dst_offsets) if load else _stored(op, self.known)
         if own is None:
-            return False, False
-        return any(_clash(own, p) for p in state.read), load and any(_clash(own, p) for p in state.stored)
+            return wait, fence
+        wait = wait or any(_clash(own, p) for p in state.read)
+        return wait, fence or (load and any(_clash(own, p) for p in state.stored))
 
     def unfenced(self, buffer: Value) -> frozenset[Value]:
         """The members of a buffer whose stored data copies overwrite in another iteration."""

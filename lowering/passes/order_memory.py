@@ -2,8 +2,8 @@
 
 Each lane runs ops in their order, but lanes run ahead of each other. So if another lane may read or overwrite the elements of a
 store, all lanes must meet in between. Where a TMA copy overwrites SMEM that lanes have read, they pass a proxy fence before
-they meet, or before they tell another warpgroup by an arrival on an mbarrier: neither `bar.sync` nor `mbarrier.arrive` waits
-for loads, which may still be in the queue of SMEM, and the copy may overtake them (PTX ISA 8.9.5). The fence between stores and
+they meet, or before they tell another warpgroup or block (`telling.py`): neither `bar.sync` nor `mbarrier.arrive` waits for
+loads, which may still be in the queue of SMEM, and the copy may overtake them (PTX ISA 8.9.5). The fence between stores and
 a copy is the author's. The pass visits loops twice: once for the accesses that are pending at the end of an iteration, and once
 with these as the start. Its time is linear in the number of ops.
 """
@@ -13,20 +13,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from kernel_dsl.in_place import arrives
 from kernel_dsl.ir import KernelIR, MemorySpace, Op, RefType, Region, Value, buffer_of, layout_of, walk_region
 from kernel_dsl.layout import Layout
 from kernel_dsl.ops.atomic import AtomicCas, AtomicRmw
-from kernel_dsl.ops.barrier import BarrierArrive
 from kernel_dsl.ops.cluster import PeerRef
 from kernel_dsl.ops.control import For, While
-from kernel_dsl.ops.copy import CommitGmem, CommitSmem, CopyGmemToSmem, WaitGmemToSmem, WaitSmemToGmem
+from kernel_dsl.ops.copy import CommitGmem, CommitSmem, CopyGmemToSmem, CopySmemToGmem, WaitGmemToSmem, WaitSmemToGmem
 from kernel_dsl.ops.ref import BitcastRef, Load, Store
 from kernel_dsl.ops.remote import RemoteRef
 from kernel_dsl.ops.sync import SmemProxyFence, WarpgroupBarrier
 from kernel_dsl.ops.threads import AliasSmem, WarpMap
 from kernel_dsl.refs import View
 from kernel_dsl.target import Feature, Target
+
+from .telling import TELLING, releases, tells
 
 # The most pending accesses: an extra barrier at times keeps the pass linear in the number of ops
 MOST_PENDING = 64
@@ -49,6 +49,11 @@ class Touch:
     def key(self) -> tuple[object, ...]:
         """The identity of an access. Values are compared by `is`, because their `==` is the language's."""
         return id(self.root), self.write, self.atomic, self.view, self.starts, self.layout, self.variant, id(self.cast)
+
+    @property
+    def alone(self) -> bool:
+        """Whether the first lane makes the access, as it does every signal and every store of rank 0."""
+        return self.write and self.layout is not None and not self.layout.rank
 
     @property
     def starts(self) -> tuple[int, ...]:
@@ -91,14 +96,19 @@ _WAITS = (WarpgroupBarrier, CommitGmem, CommitSmem, WaitSmemToGmem, WaitGmemToSm
 @cache
 def _matters(cls: type[Op]) -> bool:
     """Whether ops of the class may access memory, synchronise lanes or hold regions: most only compute."""
-    return "ref" in cls.fields or bool(cls.region_fields) or issubclass(cls, (*_WAITS, BarrierArrive, CopyGmemToSmem))
+    return (
+        "ref" in cls.fields
+        or bool(cls.region_fields)
+        or issubclass(cls, (*_WAITS, *TELLING, CopySmemToGmem, SmemProxyFence))
+    )
 
 
 class MemoryOrder:
     """The pass over one kernel."""
 
-    def __init__(self, aliases: dict[Value, Value], tma: bool) -> None:
+    def __init__(self, aliases: dict[Value, Value], threads: int, tma: bool) -> None:
         self.aliases = aliases
+        self.threads = threads
         self.tma = tma  # whether copies into SMEM go through the async proxy
         self.roots: dict[Value, Value] = {}
         self.loop_ends: dict[int, tuple[LaneAccesses, LaneAccesses]] = {}  # as `iteration` returns them
@@ -144,18 +154,32 @@ class MemoryOrder:
             return None
         return Touch(self.root(ref), op.writes, False, None, (), None)
 
-    def before(self, op: CopyGmemToSmem, now: LaneAccesses) -> Op | None:
+    def before(self, op: CopyGmemToSmem | CopySmemToGmem, now: LaneAccesses) -> Op | None:
         """What must stand before a copy that overwrites what lanes may still be reading or writing."""
         root = self.root(op.dst)
+        if isinstance(op, CopySmemToGmem):  # `fence_reads.py` puts the fence
+            return WarpgroupBarrier() if any(old.root is root and not old.write for old in now.pending) else None
         if self.tma and id(root) in now.read:
             return CommitSmem()
         return WarpgroupBarrier() if any(old.root is root for old in now.pending) else None
 
     def tells(self, op: Op, now: LaneAccesses) -> bool:
-        """Whether an arrival lets other warpgroups' copies overwrite what lanes may still be reading."""
-        if not isinstance(op, (BarrierArrive, WarpMap)) or not (self.tma and now.read & self.copied):
+        """Whether an op lets other warpgroups' copies overwrite what lanes may still be reading."""
+        if not isinstance(op, (*TELLING, WarpMap)) or not (self.tma and now.read & self.copied):
             return False
-        return arrives(op)  # inside a `warp_map`, only one warp would execute the fence
+        return tells(op, self.threads)  # inside a `warp_map`, only one warp would execute the fence
+
+    def telling(self, op: Op, now: LaneAccesses) -> list[Op]:
+        """What must stand before an op that tells others, who may then use what lanes still access."""
+        before: list[Op] = [SmemProxyFence()] if self.tells(op, now) else []
+        copy = isinstance(op, CopyGmemToSmem)
+        # one lane signals for all, and one lane issues the part of a copy that other blocks wait for
+        if releases(op) or (copy and op.multicast):
+            if any(not touch.alone for touch in now.pending):
+                before.append(WarpgroupBarrier())
+        elif copy and before:
+            op.meets = True
+        return before
 
     def region(self, region: Region, now: LaneAccesses, rewrite: bool) -> LaneAccesses:
         """Walk a region. Returns the accesses at its end. With `rewrite`, barriers are put in."""
@@ -171,6 +195,13 @@ class MemoryOrder:
                 continue
             if isinstance(op, (BitcastRef, PeerRef, AliasSmem, RemoteRef)):
                 self.roots[op.result] = op.ref
+            if isinstance(op, (CopyGmemToSmem, CopySmemToGmem)) and (barrier := self.before(op, now)) is not None:
+                put(barrier, op)
+                now = LaneAccesses() if isinstance(barrier, CommitSmem) else now.met()
+            if isinstance(op, (*TELLING, WarpMap)):
+                for barrier in self.telling(op, now):
+                    put(barrier, op)
+                    now = now.fenced() if isinstance(barrier, SmemProxyFence) else now.met()
             touched = self.touch(op)
             if touched is not None:
                 if len(now.pending) >= MOST_PENDING or any(conflict(old, touched) for old in now.pending):
@@ -181,11 +212,7 @@ class MemoryOrder:
                 now = LaneAccesses()
             elif isinstance(op, _WAITS):
                 now = now.met()
-            elif isinstance(op, CopyGmemToSmem) and (barrier := self.before(op, now)) is not None:
-                put(barrier, op)
-                now = LaneAccesses() if isinstance(barrier, CommitSmem) else now.met()
-            elif self.tells(op, now):
-                put(SmemProxyFence(), op)
+            elif isinstance(op, SmemProxyFence):
                 now = now.fenced()
             inner = op.region_list()
             if inner:
@@ -201,9 +228,16 @@ class MemoryOrder:
             if key not in self.loop_ends:
                 end, left = self.iteration(inner, LaneAccesses(), rewrite=False)
                 self.loop_ends[key] = end.before(), left.before()
-            end, left = self.loop_ends[key]
-            start = now | end
-            return start | (self.iteration(inner, start, rewrite=True)[1] if rewrite else left)
+            while True:
+                last, left = self.loop_ends[key]
+                start = now | last
+                if not rewrite:
+                    return start | left
+                # a barrier for accesses before the loop may stand where later ones pend at the end, which did not above
+                end, left = self.iteration(inner, start, rewrite=True)
+                if (start | end.before()) == start:
+                    return start | left
+                self.loop_ends[key] = last | end.before(), left.before()
         merged = LaneAccesses()
         for region in inner:
             merged |= self.region(region, now, rewrite)
@@ -279,7 +313,7 @@ def extent(view: View, axis: int) -> tuple[int, int]:
 
 def run(ir: KernelIR, target: Target) -> KernelIR:
     """Put the barriers in, in place."""
-    order = MemoryOrder(ir.stand_ins(), target.supports(Feature.TMA))
+    order = MemoryOrder(ir.stand_ins(), ir.threads, target.supports(Feature.TMA))
     copies = [op for op in walk_region(ir.body) if isinstance(op, CopyGmemToSmem) and op.barrier is not None]
     order.copied = frozenset(id(buffer_of(op.dst)) for op in copies)
     order.region(ir.body, LaneAccesses(), rewrite=True)

@@ -146,6 +146,8 @@ def _load(ctx: Context, op: CopyGmemToSmem) -> None:
     assert op.index is not None and op.barrier is not None
     barrier = barrier_address(ctx, op.barrier, op.index)
     total = prod(d.size for d in op.src_view.dims) * array.dtype.itemsize
+    if op.meets:
+        ctx.sync_warp()
     # every warp arrives, the first one with the bytes, so the phase can't end before all lanes have arrived
     predicate = ctx.e.all(ctx.warp_leader(), None if op.predicate is None else ctx.scalar(op.predicate))
     bytes_ = ctx.first_lane().once.where(total, 0, "i32")
