@@ -1,6 +1,6 @@
 """`python -m tests.fuzz.memory KIND --count N --seed S [--device gpu]`: random kernels that move memory or nest, against NumPy.
 
-KIND is views, halos, pipelines, specs, nests, tickets or scales. A failure prints the kernel, and ends with status 1. On a GPU the kernels run in child
+KIND is views, halos, pipelines, specs, nests, tickets, scales or orders. A failure prints the kernel, and ends with status 1. On a GPU the kernels run in child
 processes, as a fault takes the context with it.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import kernel_dsl as kd
-from tests.fuzz import halos, nests, pipelines, scales, specs, tickets, views
+from tests.fuzz import halos, nests, orders, pipelines, scales, specs, tickets, views
 from tests.schedules import SCHEDULES
 
 KINDS: dict[str, Callable[[int], Any]] = {
@@ -27,6 +27,7 @@ KINDS: dict[str, Callable[[int], Any]] = {
     "nests": nests.generate,
     "tickets": tickets.generate,
     "scales": scales.generate,
+    "orders": orders.generate,
 }
 REFUSED = "refused"
 CHUNK = 100  # kernels a child process

@@ -11,7 +11,7 @@ import kernel_dsl as kd
 from tests.fuzz import halos, nests, pipelines, specs, views
 from tests.fuzz.memory import KINDS, REFUSED, SCHEDULES, attempt
 
-COUNTS = {"views": 25, "halos": 20, "pipelines": 12, "specs": 8, "nests": 8, "tickets": 4, "scales": 3}
+COUNTS = {"views": 25, "halos": 20, "pipelines": 12, "specs": 8, "nests": 8, "tickets": 4, "scales": 3, "orders": 6}
 
 
 @pytest.mark.parametrize("block", range(2))
@@ -99,6 +99,9 @@ def test_missing_fences_and_waits_are_found(monkeypatch: pytest.MonkeyPatch) -> 
         patch.setattr(MemoryOrder, "tells", lambda *a: False)  # the fence behind loads is one behind stores, too
         assert kinds("pipelines", seeds) == {"missing_proxy_fence"}
     with monkeypatch.context() as patch:
+        patch.setattr(MemoryOrder, "telling", lambda *a: [])
+        assert "missing_proxy_fence" in kinds("orders", (1081, 1085, 1143, 1148, 1185))
+    with monkeypatch.context() as patch:
         patch.setattr(Context, "seen_by_async", lambda *a: False)
         assert kinds("halos", seeds) == {"missing_proxy_fence"}
     with monkeypatch.context() as patch:
@@ -147,6 +150,13 @@ def test_each_generator_reaches_what_it_is_for() -> None:
                 "shapes=",
                 "num_threads",
                 "kd.when",
+            ),
+        ),
+        (
+            "orders",
+            (
+                *("while_loop", "fori_loop", "switch", "kd.cond", "kd.when", "num_threads=3", "async_store_smem"),
+                *("semaphore_signal", 'order="release"', "barrier_arrive", "atomic_add(w0", 'memory_scope="cta"'),
             ),
         ),
     ):
