@@ -12,6 +12,7 @@ from .errors_hopper import UnreadAccumulator
 from .ir import KernelIR, Op, Region, Value
 from .ops.control import For, If, Switch, While
 from .ops.matrix import AccRead, AccScale, AccWrite, SparseWgmma, Wgmma, WgmmaWait
+from .ops.scope import EnterScope
 
 __all__ = ["check_accumulators", "merged", "turns"]
 
@@ -29,7 +30,10 @@ Groups = tuple[frozenset[Value], ...]  # registers that the newest group may use
 
 
 def check_accumulators(ir: KernelIR) -> None:
-    """Raise `UnreadAccumulator` at an op that uses an accumulator, or makes an operand again, while a wgmma may use it."""
+    """Raise `UnreadAccumulator` at an op that uses an accumulator, or makes an operand again, while a wgmma may use it.
+
+    Scopes that may start while one reads the data of an earlier scope are marked: `EnterScope.in_flight`.
+    """
     if any(isinstance(op, Wgmma) for op in ir.walk()):
         _after(ir.body, ())
 
@@ -49,6 +53,8 @@ def _after(region: Region, groups: Groups) -> Groups:
             groups = merged((frozenset(held), *groups), ())
         elif isinstance(op, WgmmaWait):
             groups = groups[: op.pending]
+        elif isinstance(op, EnterScope):
+            op.in_flight |= bool(groups)
         elif isinstance(op, (AccRead, AccWrite, AccScale)):
             if any(op.acc in group for group in groups):
                 why = "on some path through loops and branches, a wgmma on it may still be in flight here"

@@ -39,7 +39,7 @@ class EnterScope(Op, name="enter_scope", effect=Effect.SYNC):
     PTX `barrier.cta.sync`, `fence.proxy.async`.
 
     `scope`: the scope, as its number in each scope around it. `block`: all warpgroups execute this op. `in_flight`: a
-    wgmma may still read the earlier data. No instruction if no other scope shares the memory.
+    wgmma may still read the earlier data, as `check_accumulators` finds. No instruction if no other scope shares the memory.
     """
 
     scope: tuple[int, ...] = attr()
@@ -67,7 +67,7 @@ class scope:  # noqa: N801 - used as a statement: `with scope():`
         if self._smem and ((trace.threads == 1 and not trace.in_warps) or together):
             trace.scopes += 1
             trace.scope = (*trace.scope, trace.scopes)
-            emit(EnterScope(trace.scope, together, bool(trace.in_flight)))
+            emit(EnterScope(trace.scope, together, False))
         trace.scratch = self._scratch
         self._scratch.open = trace
 

@@ -194,3 +194,48 @@ def test_more_barriers_than_bits_in_a_word(interpret: Any, rng: Any) -> None:
 
     x = random(rng, (2, 100, 32), f32)
     assert np.array_equal(kernel(x, interpret=interpret), x)
+
+
+@pytest.mark.wgmma
+@pytest.mark.parametrize("waits", ["in a branch", "in a loop", "behind the next scope"])
+def test_products_that_some_paths_await(waits: str, interpret: Any) -> None:
+    """The wait in a scope is skipped, or comes in a later turn, and the next scope stores to the memory of the product's data."""
+    f16, turns = kd.float16, 2 if waits == "behind the next scope" else 1
+
+    @kd.kernel(
+        out_type=(kd.ShapeDtypeStruct((64, 64), f32), kd.ShapeDtypeStruct((64, 64), f16)),
+        scratch_types=[kd.ACC((64, 64), f32)],
+        compiler_params=kd.CompilerParams(target="sm_90a"),
+    )
+    def kernel(a: Any, none: Any, out: Any, doubled: Any, acc: Any) -> None:
+        def product(tile: Any) -> None:
+            tile[...] = a[...]
+            kd.commit_smem()
+            kd.wgmma(acc, tile, tile)
+            if waits == "in a branch":
+                kd.when(none > 0)(lambda: kd.wgmma_wait(0))
+            elif waits == "in a loop":
+                kd.fori_loop(0, none, lambda i, c: (kd.wgmma_wait(0), c)[1], 0)
+
+        def store(tile: Any) -> None:
+            tile[...] = a[...] * 2
+            doubled[...] = tile[...]
+
+        scoped = kd.SMEM((64, 64), f16, transforms=(kd.TilingTransform((8, 64)), kd.SwizzleTransform(128)))
+
+        @kd.loop(0, turns)
+        def _(i: Any) -> None:
+            if turns > 1:
+                kd.run_scoped(store, scoped)
+                kd.wgmma_wait(0)
+            kd.run_scoped(product, scoped)
+            if turns == 1:
+                kd.run_scoped(store, scoped)
+
+        kd.wgmma_wait(0)
+        out[...] = acc[...]
+
+    a = np.random.default_rng(0).integers(-2, 3, (64, 64)).astype(np.float16)
+    out, doubled = kernel(a, 0, interpret=interpret)
+    np.testing.assert_array_equal(out, turns * (a.astype(np.float32) @ a.astype(np.float32)))
+    np.testing.assert_array_equal(doubled, a * 2)
