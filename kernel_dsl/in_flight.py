@@ -14,7 +14,7 @@ from .ops.control import For, If, Switch, While
 from .ops.matrix import AccRead, AccScale, AccWrite, SparseWgmma, Wgmma, WgmmaWait
 from .ops.scope import EnterScope
 
-__all__ = ["check_accumulators", "merged", "turns"]
+__all__ = ["check_accumulators", "leaves_in_flight", "merged", "turns"]
 
 # wgmma_wait leaves at most 7 groups in flight (`kd.wgmma_wait`): older ones need no separate numbers
 OLDEST = 8
@@ -36,6 +36,11 @@ def check_accumulators(ir: KernelIR) -> None:
     """
     if any(isinstance(op, Wgmma) for op in ir.walk()):
         _after(ir.body, ())
+
+
+def leaves_in_flight(region: Region) -> bool:
+    """Whether a wgmma of a region may be in flight at its end. Raises as `check_accumulators` does."""
+    return any(_after(region, ()))
 
 
 def _after(region: Region, groups: Groups) -> Groups:

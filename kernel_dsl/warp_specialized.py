@@ -11,6 +11,7 @@ from .arguments import a_function
 from .boundary import Choices, checks_itself, public
 from .errors import BadArgument, BadArgumentType
 from .errors_hopper import PipelineLimit
+from .in_flight import leaves_in_flight
 from .in_place import fence_before_arrivals
 from .ir import MemorySpace
 from .memory import Barrier, ClusterBarrier
@@ -433,7 +434,7 @@ class _Consumers:
 
     def release_rest(self) -> None:
         """Release the blocks that `delay_release` holds at the end, which products of the last steps may still read."""
-        if current().in_flight and any(stream.spec.delay_release for stream in self.sources):
+        if any(stream.spec.delay_release for stream in self.sources) and leaves_in_flight(current().region):
             wgmma_wait(0)
         for stream, barrier in self.releases():
             for back in range(stream.spec.delay_release, 0, -1):

@@ -405,3 +405,40 @@ def test_small_blocks(interpret: Any, rng: Any) -> None:
     x = random(rng, (48,), f32)
     out, total = kernel(x, interpret=interpret)
     assert np.array_equal(out, 2 * x) and np.allclose(total, x.sum(), atol=1e-5)
+
+
+@pytest.mark.wgmma
+def test_the_last_release_waits_for_products_that_some_paths_await(interpret: Any) -> None:
+    """A wait in a branch that is not taken leaves the last product in flight, and the next run's copies overwrite its block."""
+    transforms = (kd.TilingTransform((8, 64)), kd.SwizzleTransform(128))
+    spec = kd.BlockSpec((64, 64), lambda i: (i, 0), delay_release=1, transforms=transforms)
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((64, 64), kd.float32), scratch_types=[kd.ACC((64, 64), kd.float32)],
+        num_threads=2, thread_name="wg", compiler_params=kd.CompilerParams(target="sm_90a"),
+    )  # fmt: skip
+    def kernel(a: Any, none: Any, out: Any, acc: Any) -> None:
+        def body(_: Any, block: Any) -> None:
+            kd.wgmma(acc, block, block)
+            kd.when(none > 0)(lambda: kd.wgmma_wait(0))
+            kd.wgmma_wait(1)
+
+        pipeline = kd.emit_pipeline_warp_specialized(
+            body, grid=(3,), in_specs=[spec], out_specs=[], max_concurrent_steps=2, memory_registers=40, wg_axis="wg",
+            num_compute_wgs=1,
+        )  # fmt: skip
+
+        def run(allocations: Any) -> None:
+            for _ in range(2):
+                pipeline(a, allocations=allocations)
+
+        kd.run_scoped(run, pipeline.get_allocations(a), collective_axes="wg")
+
+        @kd.when(kd.axis_index("wg") == 0)
+        def _() -> None:
+            kd.wgmma_wait(0)
+            out[...] = acc[...]
+
+    a = np.random.default_rng(0).integers(-2, 3, (192, 64)).astype(np.float16)
+    want = sum(2 * block @ block for block in a.astype(np.float32).reshape(3, 64, 64))
+    np.testing.assert_array_equal(kernel(a, 0, interpret=interpret), want)
