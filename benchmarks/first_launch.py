@@ -3,8 +3,8 @@
     python -m benchmarks.first_launch --rows matmul,attention --seconds 50     # needs a GPU and torch; prints JSON
 
 Before the call each process imports torch, kernel_dsl and the function, and makes the arrays and so the CUDA context.
-Imports of the call itself count. The first process of a row fills a cache of its own; the others, one of each row in turn
-until the seconds end, are the samples.
+Imports of the call itself count. Python keeps bytecode, as it does unless it is told not to. The first process of a row
+fills a cache of its own; the others, one of each row in turn until the seconds end, are the samples.
 """
 
 from __future__ import annotations
@@ -65,7 +65,11 @@ def sample(row: str, folder: str) -> dict[str, Any]:
     with tempfile.NamedTemporaryFile("w", suffix=".py", dir=folder) as file:  # a kernel's body needs its source
         file.write(code)
         file.flush()
-        env = {**os.environ, "KERNEL_DSL_CACHE": os.path.join(folder, "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | {
+            "KERNEL_DSL_CACHE": os.path.join(folder, "cache"),
+            "PYTHONPYCACHEPREFIX": os.path.join(folder, "bytecode"),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
         run = subprocess.run(
             [sys.executable, file.name], env=env, capture_output=True, text=True, timeout=LONGEST, check=False
         )

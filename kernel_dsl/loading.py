@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from .blocks import settle
@@ -26,6 +27,14 @@ def kernel_cache() -> Any:
 
     env = environment()
     return KernelCache(None if env.cache_off else DiskCache(env.cache_dir))
+
+
+@once
+def import_launches() -> None:
+    """Import what a launch of a kernel in the disk cache needs. It opens no device and no cache."""
+    for name in ("", ".assemble", ".build.cache", ".disk_cache"):
+        import_module(f"kernel_dsl.runtime{name}")
+    import_module("kernel_dsl.runtime.devices.driver").import_bindings()
 
 
 def interpreted(interpret: Any) -> bool:

@@ -1,4 +1,7 @@
-"""Finished kernels as plain functions. The first use of a function imports its module."""
+"""Finished kernels as plain functions.
+
+The first use of a function imports its module, and what a launch needs: the function's first launch imports nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from kernel_dsl.loading import import_launches
 from kernel_dsl.unseen import seen, tell_torch
 
 if TYPE_CHECKING:
@@ -102,7 +106,9 @@ _SEEN = ("attention", "conv2d", "grouped_matmul", "linear_cross_entropy", "linea
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
-    return _enter(name, getattr(import_module(f"{__name__}.{_PLACES.get(name, name)}"), name))
+    found = getattr(import_module(f"{__name__}.{_PLACES.get(name, name)}"), name)
+    import_launches()
+    return _enter(name, found)
 
 
 def __dir__() -> list[str]:

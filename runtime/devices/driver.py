@@ -7,6 +7,7 @@ All work uses the device's primary context, which torch, CuPy and JAX share.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -55,6 +56,15 @@ def available() -> Availability:
 def forked() -> bool:
     """Whether CUDA can't work in this process because it was forked from one that had used CUDA."""
     return _forked
+
+
+def import_bindings() -> None:
+    """Import `cuda.bindings.driver` where a driver is installed. It starts no driver."""
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        import_module("cuda.bindings.driver")
+    except (ImportError, OSError):
+        return  # `available` has the reason
 
 
 def _in_child() -> None:
