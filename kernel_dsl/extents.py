@@ -211,7 +211,7 @@ class Taken(Unread):
 
     def __init__(self, extent: Extent) -> None:
         assert extent.reads is not None
-        self.place = extent.place
+        self.place: tuple[int, int] = extent.place
         self.traced(extent.value, extent.reads)
 
     def __eq__(self, other: object) -> bool:
@@ -334,7 +334,8 @@ class ExtentSymbol(Variable):
 
     def __init__(self, extent: Extent) -> None:
         self.name: str = f"{extent.array}.{extent.axis}"
-        self.lo, self.hi = extent.least, extent.most
+        self.lo: int = extent.least
+        self.hi: int = extent.most
         self.extent = extent
 
     def now(self) -> int | None:

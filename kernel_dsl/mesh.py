@@ -179,7 +179,7 @@ class Meshed:
         self._semaphores = semaphores
         self._blocks = blocks
         self._kernel = kernel
-        self.reach = Reach()
+        self.reach: Reach = Reach()
         self._arrays = max(numbers.values(), default=-1) + 1
         self._taken = 0
         self._kept = 4 * ROOM  # bytes: where what `kept` gives begins

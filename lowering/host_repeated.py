@@ -40,7 +40,9 @@ class Repeated:
     """
 
     def __init__(self, host: Host, f: HostFunction, arrays: dict[int, str]) -> None:
-        self.host, self.f, self.arrays = host, f, arrays
+        self.host: Host = host
+        self.f: HostFunction = f
+        self.arrays: dict[int, str] = arrays
         self.other: str = f.new_label("other")  # where calls go that do not fit
         self.addresses: dict[int, str] = {}
         self.strides: dict[int, str] = {}  # addresses of strides, of arrays that may have any

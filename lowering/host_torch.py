@@ -15,7 +15,7 @@ from kernel_dsl.errors import NoHostCode
 
 from .host import Host
 from .host_entries import CUDA, DL_CODES, HostArgument, c_names, scalar_type
-from .host_writer import MESSAGE, HostFunction
+from .host_writer import MESSAGE, HostFunction, HostModule
 
 # ScalarType by dtype
 NUMBERS = {
@@ -113,13 +113,19 @@ class BoxedKernel:
         key: str,
         written: Mapping[int, int] = _NONE,
     ) -> None:
-        self.host, self.symbol, self.op, self.schema, self.key = host, symbol, op, schema, key
-        self.arguments, self.written = arguments, written
+        self.host: Host = host
+        self.symbol: str = symbol
+        self.op: str = op
+        self.schema: str = schema
+        self.key: str = key
+        self.arguments: Sequence[HostArgument] = arguments
+        self.written: Mapping[int, int] = written
+        self.inputs: list[HostArgument]
         self.inputs, listed = _split(host, arguments)
         self.all_outputs = listed
-        self.outputs = [a for a in listed if a.array not in written]  # the op's results
-        self.tensors = [n for n, a in enumerate(self.inputs) if a.scalar is None]
-        self.module = host.module
+        self.outputs: list[HostArgument] = [a for a in listed if a.array not in written]  # the op's results
+        self.tensors: list[int] = [n for n, a in enumerate(self.inputs) if a.scalar is None]
+        self.module: HostModule = host.module
 
     def function(self, f: HostFunction, name: str) -> str:
         return f.load("ptr", "@kd.torch", 8 * _FUNCTIONS.index(name))

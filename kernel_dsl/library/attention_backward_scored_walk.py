@@ -77,11 +77,12 @@ class ScoredWalk(Walk):
         self.scored: ScoredProblem = problem
         self.bias_dtype = bias_dtype
         # the gradient of a bias is that of scores in the dtype of products, so that TMA stores it from where these read it
-        self.turned = bias_dtype == problem.dtype and whole_units(problem.keys, problem.dtype.itemsize)
+        self.turned: bool = bias_dtype == problem.dtype and whole_units(problem.keys, problem.dtype.itemsize)
         self.steps: Any = of_steps(config) // m if problem.opened else steps_of(problem, config)
         self.names: list[str] = walk_extras(problem, listed)
         if problem.ragged and config.in_turn:  # all warps clear the rows at the end of a sequence
-            self.adders, self.registers = True, (232, 24)
+            self.adders: bool = True
+            self.registers: tuple[int, int] = 232, 24
         score = problem.score
         every = (
             score.causal != "bottom_right" and score.window is None and score.mask_mod is None and not problem.ragged

@@ -83,7 +83,7 @@ class Reader:
 
     def __init__(self, ref: Any) -> None:
         self._ref = ref
-        self.dtype = ref.dtype
+        self.dtype: kd.DType = ref.dtype
         self.ndim: int = len(ref.shape)
 
     @property

@@ -45,21 +45,24 @@ class ScoredTiles:
     """The common parts of the roles, and the producer."""
 
     def __init__(self, p: ScoredProblem, t: AttentionConfig, multiprocessors: int, promise: bool) -> None:
-        self.p, self.t, self.promise = p, t, promise
+        self.p: ScoredProblem = p
+        self.t: AttentionConfig = t
+        self.promise: bool = promise
         found = loaded_together(p, t.block_kv) if p.page else None
-        self.chunk = found[0] if found else t.block_kv  # keys that one copy loads
-        self.parts = t.block_kv // self.chunk
-        self.tile = ROWS * t.consumers
-        self.most = most_of(p.queries, p.keys)
+        self.chunk: int = found[0] if found else t.block_kv  # keys that one copy loads
+        self.parts: int = t.block_kv // self.chunk
+        self.tile: int = ROWS * t.consumers
+        self.most: int = most_of(p.queries, p.keys)
         self.tiles: Any = tiles_of(p, t)
-        self.dim, self.v_dim = lanes_of(p.dim, p.scored_dtype), lanes_of(p.v_dim)
-        self.group = p.heads // p.kv_heads
+        self.dim: int = lanes_of(p.dim, p.scored_dtype)
+        self.v_dim: int = lanes_of(p.v_dim)
+        self.group: int = p.heads // p.kv_heads
         self.work: Any = self.tiles * p.heads * (1 if p.ragged else p.batch)
         self.multiprocessors = multiprocessors
         # a kernel for any sizes always has the counter: with as many blocks as tiles, it shows that no tile is left
         self.counted = p.opened or self.grid < self.work
         used = bytes_of(p, t)
-        self.staged = p.score.bias_tiles is not None and used <= SMEM_BYTES  # the bias goes through SMEM
+        self.staged: bool = p.score.bias_tiles is not None and used <= SMEM_BYTES  # the bias goes through SMEM
         # to load queries early, the next tile's queries have their own SMEM if there is room, otherwise the output has
         twice = self.counted and p.narrow is None
         self.q_places = 2 if twice and used + self.tile * max(self.dim, self.v_dim) * 2 <= SMEM_BYTES else 1

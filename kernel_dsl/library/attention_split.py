@@ -25,7 +25,7 @@ _kept = KeptConfigs()
 FEW = 8  # with fewer tiles a multiprocessor, other tiles than `default_config`'s are considered
 # (configuration, time of a step, time of a tile), in microseconds of one NVIDIA H200, for head dimensions up to 64 and
 # up to 128
-SMALL = {
+SMALL: dict[int, tuple[tuple[AttentionConfig, float, float], ...]] = {
     64: (
         (AttentionConfig(3, 128, 3, turns=True), 1.36, 1.36),
         (AttentionConfig(4, 64, 3, turns=True), 0.99, 0.63),

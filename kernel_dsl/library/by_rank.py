@@ -51,7 +51,10 @@ class Launched:
 
     def __init__(self, kernel: Any, inputs: tuple[Any, ...], outs: Any, take: Callable[[Any], Any] = _same) -> None:
         made = type(outs) is tuple and all(type(x) is Fresh for x in outs)  # the kernel makes them itself
-        self.kernel, self.inputs, self.outs, self.take = kernel, inputs, None if made else outs, take
+        self.kernel: Any = kernel
+        self.inputs: tuple[Any, ...] = inputs
+        self.outs: Any = None if made else outs
+        self.take: Callable[[Any], Any] = take
 
     def run(self, interpret: Any, plain: bool) -> Any:
         """Launch, and return the result. `plain`: arrays and results are this rank's alone."""

@@ -80,11 +80,11 @@ class ChunkWalk:
     """The distribution of an array of `size` elements over a device's blocks: chunk after chunk, all blocks at the same time."""
 
     def __init__(self, size: int, dtype: DType) -> None:
-        self.chunk = 128 * BYTES // dtype.itemsize
-        self.chunks = -(-size // self.chunk)
+        self.chunk: int = 128 * BYTES // dtype.itemsize
+        self.chunks: int = -(-size // self.chunk)
         # two blocks a multiprocessor load long arrays up to 15 % faster from peers, and short ones no faster
         most = 2 * BLOCKS if size * dtype.itemsize >= LONG else BLOCKS
-        self.blocks = max(min(self.chunks, most), 1)
+        self.blocks: int = max(min(self.chunks, most), 1)
 
     def over(self, work: Any) -> None:
         """Call `work(part)` for each of this block's chunks."""

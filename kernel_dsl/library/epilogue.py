@@ -176,8 +176,10 @@ class Exponentials:
     """The exponentials of a tile, some columns at a time, with each row's greatest element and the sum of its exponentials."""
 
     def __init__(self, p: Problem, tile: Tile, width: int, shift: Any) -> None:
-        self.p, self.tile, self.width = p, tile, width
-        self.base = tile.read(shift, ("m",)) * -LOG2E
+        self.p: Problem = p
+        self.tile: Tile = tile
+        self.width: int = width
+        self.base: Any = tile.read(shift, ("m",)) * -LOG2E
         self.top: Any = None
         self.total: Any = None
 

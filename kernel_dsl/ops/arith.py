@@ -6,7 +6,7 @@ import math
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from ..promote import computing, true_division
 from ..trace import current, traced
 from ..values import Array
 from .cast import as_number, as_value, astype, bitcast_convert_type, bits_of, constant, item_type, rounded
-from .elementwise import Binary, Compare, Elementwise, Unary, common_dtype, operands_of, together
+from .elementwise import Binary, Compare, Elementwise, Interval, Unary, common_dtype, operands_of, together
 
 __all__ = [
     "abs",
@@ -58,22 +58,22 @@ __all__ = [
 class Add(Binary, name="add"):
     """x + y; integers wrap. PTX `add`."""
 
-    llvm = {"f": "fadd {t} {0}, {1}", "i": "add {t} {0}, {1}", "u": "add {t} {0}, {1}"}
-    interval = facts.add
+    llvm: ClassVar[dict[str, str]] = {"f": "fadd {t} {0}, {1}", "i": "add {t} {0}, {1}", "u": "add {t} {0}, {1}"}
+    interval: ClassVar[Interval | None] = facts.add
 
 
 class Sub(Binary, name="sub"):
     """x - y; integers wrap. PTX `sub`."""
 
-    llvm = {"f": "fsub {t} {0}, {1}", "i": "sub {t} {0}, {1}", "u": "sub {t} {0}, {1}"}
-    interval = facts.sub
+    llvm: ClassVar[dict[str, str]] = {"f": "fsub {t} {0}, {1}", "i": "sub {t} {0}, {1}", "u": "sub {t} {0}, {1}"}
+    interval: ClassVar[Interval | None] = facts.sub
 
 
 class Mul(Binary, name="mul"):
     """x * y; integers wrap. PTX `mul`."""
 
-    llvm = {"f": "fmul {t} {0}, {1}", "i": "mul {t} {0}, {1}", "u": "mul {t} {0}, {1}"}
-    interval = facts.mul
+    llvm: ClassVar[dict[str, str]] = {"f": "fmul {t} {0}, {1}", "i": "mul {t} {0}, {1}", "u": "mul {t} {0}, {1}"}
+    interval: ClassVar[Interval | None] = facts.mul
 
 
 class MulHi(Binary, name="mulhi"):
@@ -84,25 +84,25 @@ class Div(Binary, name="div"):
     """x / y, IEEE-rounded; integers truncate and x / 0 is 0. PTX `div.rn`, `div`."""
 
     approx: bool | None = option(None)  # whether to use `div.approx` in float32; None: as `approx_math` says
-    interval = facts.div
+    interval: ClassVar[Interval | None] = facts.div
 
 
 class Rem(Binary, name="rem"):
     """The remainder of `Div`, with the sign of x; x rem 0 is 0. PTX `rem`."""
 
-    interval = facts.rem
+    interval: ClassVar[Interval | None] = facts.rem
 
 
 class FloorDiv(Binary, name="floor_div"):
     """Integer floor division; x // 0 is 0. PTX `div`, `rem`, `selp`."""
 
-    interval = facts.floordiv
+    interval: ClassVar[Interval | None] = facts.floordiv
 
 
 class FloorMod(Binary, name="floor_mod"):
     """Python's integer remainder, with the sign of y; x % 0 is 0. PTX `rem`, `selp`."""
 
-    interval = facts.mod
+    interval: ClassVar[Interval | None] = facts.mod
 
 
 class Fma(Elementwise, name="fma"):
@@ -111,32 +111,32 @@ class Fma(Elementwise, name="fma"):
     x: Value = operand()
     y: Value = operand()
     z: Value = operand()
-    llvm = {"f": "call {t} @llvm.fma.{s}({t} {0}, {t} {1}, {t} {2})"}
+    llvm: ClassVar[dict[str, str]] = {"f": "call {t} @llvm.fma.{s}({t} {0}, {t} {1}, {t} {2})"}
 
 
 class And(Binary, name="and"):
     """Bitwise and. PTX `and`."""
 
-    llvm = dict.fromkeys("iub", "and {t} {0}, {1}")
-    interval = facts.masked
+    llvm: ClassVar[dict[str, str]] = dict.fromkeys("iub", "and {t} {0}, {1}")
+    interval: ClassVar[Interval | None] = facts.masked
 
 
 class Or(Binary, name="or"):
     """Bitwise or. PTX `or`."""
 
-    llvm = dict.fromkeys("iub", "or {t} {0}, {1}")
+    llvm: ClassVar[dict[str, str]] = dict.fromkeys("iub", "or {t} {0}, {1}")
 
 
 class Xor(Binary, name="xor"):
     """Bitwise exclusive or. PTX `xor`."""
 
-    llvm = dict.fromkeys("iub", "xor {t} {0}, {1}")
+    llvm: ClassVar[dict[str, str]] = dict.fromkeys("iub", "xor {t} {0}, {1}")
 
 
 class ShiftLeft(Binary, name="shift_left"):
     """x << y; an amount that, as an unsigned integer, is the width or more gives 0. PTX `shl`."""
 
-    interval = partial(facts.shifted, left=True)
+    interval: ClassVar[Interval | None] = partial(facts.shifted, left=True)
 
     def range(self) -> Range | None:
         amount = self.y.facts and self.y.facts.constant
@@ -148,13 +148,13 @@ class ShiftLeft(Binary, name="shift_left"):
 class ShiftRight(Binary, name="shift_right"):
     """x >> y, arithmetic for signed integers; an amount of the width or more gives 0, or the sign. PTX `shr`."""
 
-    interval = partial(facts.shifted, left=False)
+    interval: ClassVar[Interval | None] = partial(facts.shifted, left=False)
 
 
 class Neg(Unary, name="neg"):
     """-x. PTX `neg`."""
 
-    llvm = {"f": "fneg {t} {0}", "i": "sub {t} 0, {0}", "u": "sub {t} 0, {0}"}
+    llvm: ClassVar[dict[str, str]] = {"f": "fneg {t} {0}", "i": "sub {t} 0, {0}", "u": "sub {t} 0, {0}"}
 
     def range(self) -> Range | None:
         return self.x.facts and facts.neg(self.x.facts)
@@ -163,13 +163,13 @@ class Neg(Unary, name="neg"):
 class Not(Unary, name="not"):
     """Bitwise not; logical for bool. PTX `not`."""
 
-    llvm = {"i": "xor {t} {0}, -1", "u": "xor {t} {0}, -1", "b": "xor i1 {0}, true"}
+    llvm: ClassVar[dict[str, str]] = {"i": "xor {t} {0}, -1", "u": "xor {t} {0}, -1", "b": "xor i1 {0}, true"}
 
 
 class Abs(Unary, name="abs"):
     """|x|. PTX `abs`."""
 
-    llvm = {
+    llvm: ClassVar[dict[str, str]] = {
         "f": "call {t} @llvm.fabs.{s}({t} {0})",
         "i": "call {t} @llvm.abs.{s}({t} {0}, i1 false)",
     }
@@ -196,7 +196,7 @@ class FloorDivide(Binary, name="floor_divide"):
 class IsNan(Compare, name="unordered"):
     """Whether either operand is NaN. PTX `setp.nan`."""
 
-    llvm = {"f": "fcmp uno {t} {0}, {1}"}
+    llvm: ClassVar[dict[str, str]] = {"f": "fcmp uno {t} {0}, {1}"}
 
 
 class Select(Elementwise, name="select"):
@@ -205,7 +205,7 @@ class Select(Elementwise, name="select"):
     predicate: Value = operand()
     x: Value = operand()
     y: Value = operand()
-    llvm = dict.fromkeys("fiub", "select i1 {0}, {t} {1}, {t} {2}")
+    llvm: ClassVar[dict[str, str]] = dict.fromkeys("fiub", "select i1 {0}, {t} {1}, {t} {2}")
 
     def result_dtype(self) -> DType:
         return self.x.type.dtype

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import dtypes as dt
 from ..dtypes import DType
@@ -39,13 +39,13 @@ class Ldexp(Binary, name="ldexp"):
 class PopCount(Unary, name="population_count"):
     """How many bits are set. PTX `popc`."""
 
-    llvm = dict.fromkeys("iu", "call {t} @llvm.ctpop.{s}({t} {0})")
+    llvm: ClassVar[dict[str, str]] = dict.fromkeys("iu", "call {t} @llvm.ctpop.{s}({t} {0})")
 
 
 class Clz(Unary, name="clz"):
     """How many leading bits are zero; the width for 0. PTX `clz`."""
 
-    llvm = dict.fromkeys("iu", "call {t} @llvm.ctlz.{s}({t} {0}, i1 false)")
+    llvm: ClassVar[dict[str, str]] = dict.fromkeys("iu", "call {t} @llvm.ctlz.{s}({t} {0}, i1 false)")
 
 
 class Nextafter(Binary, name="nextafter"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import dtypes as dt
 from .. import facts
@@ -15,7 +15,7 @@ from ..values import Array
 from ..variables import Expression, Symbol
 from .arith import IsNan, Select, bitwise_or, elementwise
 from .cast import as_value, astype
-from .elementwise import Binary, Compare, common_dtype, operands_of, together
+from .elementwise import Binary, Compare, Interval, common_dtype, operands_of, together
 
 __all__ = [
     "equal",
@@ -36,19 +36,19 @@ __all__ = [
 class Equal(Compare, name="equal"):
     """x == y, false for NaN. PTX `setp.eq`."""
 
-    llvm = {"f": "fcmp oeq {t} {0}, {1}", **dict.fromkeys("iub", "icmp eq {t} {0}, {1}")}
+    llvm: ClassVar[dict[str, str]] = {"f": "fcmp oeq {t} {0}, {1}", **dict.fromkeys("iub", "icmp eq {t} {0}, {1}")}
 
 
 class NotEqual(Compare, name="not_equal"):
     """x != y, true for NaN. PTX `setp.neu`, `setp.ne`."""
 
-    llvm = {"f": "fcmp une {t} {0}, {1}", **dict.fromkeys("iub", "icmp ne {t} {0}, {1}")}
+    llvm: ClassVar[dict[str, str]] = {"f": "fcmp une {t} {0}, {1}", **dict.fromkeys("iub", "icmp ne {t} {0}, {1}")}
 
 
 class Less(Compare, name="less"):
     """x < y, false for NaN. PTX `setp.lt`."""
 
-    llvm = {
+    llvm: ClassVar[dict[str, str]] = {
         "f": "fcmp olt {t} {0}, {1}",
         "i": "icmp slt {t} {0}, {1}",
         **dict.fromkeys("ub", "icmp ult {t} {0}, {1}"),
@@ -58,7 +58,7 @@ class Less(Compare, name="less"):
 class LessEqual(Compare, name="less_equal"):
     """x <= y, false for NaN. PTX `setp.le`."""
 
-    llvm = {
+    llvm: ClassVar[dict[str, str]] = {
         "f": "fcmp ole {t} {0}, {1}",
         "i": "icmp sle {t} {0}, {1}",
         **dict.fromkeys("ub", "icmp ule {t} {0}, {1}"),
@@ -68,37 +68,37 @@ class LessEqual(Compare, name="less_equal"):
 class Max(Binary, name="max"):
     """The larger; NaN if either is. PTX `max`, `max.NaN`."""
 
-    llvm = {
+    llvm: ClassVar[dict[str, str]] = {
         "f": "call {t} @llvm.maximum.{s}({t} {0}, {t} {1})",
         "i": "call {t} @llvm.smax.{s}({t} {0}, {t} {1})",
         "u": "call {t} @llvm.umax.{s}({t} {0}, {t} {1})",
         "b": "or i1 {0}, {1}",
     }
-    interval = facts.maximum
+    interval: ClassVar[Interval | None] = facts.maximum
 
 
 class Min(Binary, name="min"):
     """The smaller; NaN if either is. PTX `min`, `min.NaN`."""
 
-    llvm = {
+    llvm: ClassVar[dict[str, str]] = {
         "f": "call {t} @llvm.minimum.{s}({t} {0}, {t} {1})",
         "i": "call {t} @llvm.smin.{s}({t} {0}, {t} {1})",
         "u": "call {t} @llvm.umin.{s}({t} {0}, {t} {1})",
         "b": "and i1 {0}, {1}",
     }
-    interval = facts.minimum
+    interval: ClassVar[Interval | None] = facts.minimum
 
 
 class FMax(Binary, name="fmax"):
     """The larger float; if one is NaN, the other. PTX `max`."""
 
-    llvm = {"f": "call {t} @llvm.maxnum.{s}({t} {0}, {t} {1})"}
+    llvm: ClassVar[dict[str, str]] = {"f": "call {t} @llvm.maxnum.{s}({t} {0}, {t} {1})"}
 
 
 class FMin(Binary, name="fmin"):
     """The smaller float; if one is NaN, the other. PTX `min`."""
 
-    llvm = {"f": "call {t} @llvm.minnum.{s}({t} {0}, {t} {1})"}
+    llvm: ClassVar[dict[str, str]] = {"f": "call {t} @llvm.minnum.{s}({t} {0}, {t} {1})"}
 
 
 def equal(x: Any, y: Any) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from math import prod
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 from .. import dtypes as dt
 from ..boundary import checks_itself
@@ -329,6 +329,9 @@ def operands_of(args: Sequence[Any], op: str) -> tuple[list[Array], DType, bool]
 # --- base classes --------------------------------------------------------------------------------
 
 
+Interval: TypeAlias = Callable[[Range, Range], Range | None]  # of a result, from those of two operands
+
+
 class Elementwise(Op):
     """Operands of one shape and layout; the result has them too. `llvm`: text by kind ("f", "i", "u", "b")."""
 
@@ -355,7 +358,7 @@ class Binary(Elementwise):
 
     x: Value = operand()
     y: Value = operand()
-    interval: ClassVar[Callable[[Range, Range], Range | None] | None] = None
+    interval: ClassVar[Interval | None] = None
 
     def range(self) -> Range | None:
         a, b, interval = self.x.facts, self.y.facts, type(self).interval

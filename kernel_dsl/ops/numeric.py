@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math as _math
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import dtypes as dt
 from ..boundary import Choices
@@ -61,7 +61,7 @@ __all__ = [
 class CopySign(Binary, name="copysign"):
     """|x| with the sign of y. PTX `copysign`, or bit operations."""
 
-    llvm = {"f": "call {t} @llvm.copysign.{s}({t} {0}, {t} {1})"}
+    llvm: ClassVar[dict[str, str]] = {"f": "call {t} @llvm.copysign.{s}({t} {0}, {t} {1})"}
 
 
 # --- rounding ------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class ReadFences:
     """The pass over one kernel."""
 
     def __init__(self, ir: KernelIR) -> None:
-        self.threads = ir.threads
+        self.threads: int = ir.threads
         self.same: dict[Value, Value] = ir.stand_ins()
         self.loop_ends: dict[int, Read] = {}
         copies = [op for op in walk_region(ir.body) if isinstance(op, CopySmemToGmem)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kernel_dsl import dtypes as dt
 from kernel_dsl.dtypes import DType
 from kernel_dsl.ir import layout_of
@@ -177,7 +179,7 @@ class ArgCombiner:
         greater = kind is Reduction.MAX
         letter = kind_letter(dtype)
         words = {"f": (V.gt, V.lt), "i": (V.gt, V.lt), "u": (V.above, V.below)}[letter]
-        self.better = words[0 if greater else 1]
+        self.better: Callable[[V, V], V] = words[0 if greater else 1]
 
     def pair(self, a: Pair, b: Pair) -> Pair:
         wins = self.better(a[0], b[0])

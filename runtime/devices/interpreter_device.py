@@ -6,8 +6,8 @@ import dataclasses
 import functools
 import re
 import threading
-from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,7 +113,7 @@ class _Parsed:
 
 
 _parsed = _Parsed()
-lend = _parsed.lend
+lend: Callable[[str], AbstractContextManager[Module]] = _parsed.lend
 
 
 class InterpreterLoaded:

@@ -318,10 +318,10 @@ class LastingMemory(DeviceMemory):
     """Memory of a GPU with this content. It is never freed, and can be made while a stream is being captured."""
 
     def __init__(self, context: Any, data: bytes) -> None:  # pyright: ignore[reportMissingSuperCall]
-        self.nbytes = len(data)
+        self.nbytes: int = len(data)
         cu = driver.api()
         with driver.relaxed_capture():
-            self.address = int(driver.check(cu.cuMemAlloc(len(data))))
+            self.address: int = int(driver.check(cu.cuMemAlloc(len(data))))
             stream = driver.check(cu.cuStreamCreate(int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)))
             driver.check(cu.cuMemcpyHtoDAsync(self.address, data, len(data), stream))
             driver.check(cu.cuStreamSynchronize(stream))

@@ -112,7 +112,7 @@ class ParamLayout:
             end = start + size
         self.nbytes = end
         self.struct: struct.Struct = struct.Struct(form)
-        self.pack = self.struct.pack_into
+        self.pack: Callable[..., None] = self.struct.pack_into
 
     def values(self, arrays: Sequence[ArrayView], scalars: Sequence[Any], encode: Encode) -> list[Any]:
         """One value a parameter: `arrays` are inputs, outputs and scratch; `encode` makes TMA descriptors."""

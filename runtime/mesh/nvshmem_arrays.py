@@ -53,9 +53,12 @@ class NvshmemHandle:
             hint = "make the mesh for all processes of NVSHMEM, with the same numbers"
             what = f"an array of NVSHMEM, where this is process {pe} of {count} and rank {rank} of {size},"
             raise NotSymmetric(op=op, what=what, hint=hint)
-        self.rank, self.world_size = rank, size
+        self.rank: int = rank
+        self.world_size: int = size
         self._stream = _Stream(array)
-        self.buffer_ptrs = [address_of(array) if peer == rank else _mapped(get, array, peer) for peer in range(size)]
+        self.buffer_ptrs: list[int] = [
+            address_of(array) if peer == rank else _mapped(get, array, peer) for peer in range(size)
+        ]
 
     def barrier(self, channel: int = 0) -> None:
         """All ranks' streams come to this."""

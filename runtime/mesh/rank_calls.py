@@ -15,7 +15,7 @@ from kernel_dsl.compiled import OutputSpec
 from kernel_dsl.interpret_params import InterpretParams
 from kernel_dsl.mesh import Mesh, Reach
 
-from ..arrays.array_view import CPU, ArrayView, beside, common_framework, view
+from ..arrays.array_view import CPU, ArrayView, Interop, beside, common_framework, view
 from ..devices import memory
 from ..devices.devices import pick_device
 from ..devices.streams import stream_handle
@@ -39,12 +39,15 @@ class RankCall:
         kept: dict[Any, Any],
         meets: bool = True,
     ) -> None:
-        self.name, self.mesh, self.meets, self.kept = name, mesh, meets, kept
-        self.scalars = list(scalars)
+        self.name: str = name
+        self.mesh: Mesh = mesh
+        self.meets: bool = meets
+        self.kept: dict[Any, Any] = kept
+        self.scalars: list[Any] = list(scalars)
         self.ranks: Ranks = ranks_of(mesh, name)
         self.arrays: list[Any] = [row[0] for row in rows]
         self.inputs: list[ArrayView] = [view(a) for a in self.arrays]
-        self.interop = beside(common_framework(self.inputs, name), self.inputs, name)
+        self.interop: Interop = beside(common_framework(self.inputs, name), self.inputs, name)
         places = {v.device[0] for v in self.inputs if v.size}
         if len(places) > 1:
             raise ArgumentValueError(f"kernel {name!r}: some arrays lie on a GPU, and some in host memory")

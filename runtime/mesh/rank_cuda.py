@@ -68,13 +68,12 @@ class RankLaunches:
         handle: Any,
         arena: Any,
     ) -> None:
-        self.name, self.ranks, self.reach = call.name, call.ranks, reach
-        self._loaded, self.specs, self.stream, self._meets = (
-            loaded,
-            list(specs),
-            call.stream,
-            call.meets and bool(reach.remote),
-        )
+        self.name: str = call.name
+        self.ranks: Ranks = call.ranks
+        self.reach: Reach = reach
+        self.specs: list[OutputSpec] = list(specs)
+        self.stream: Any = call.stream
+        self._loaded, self._meets = loaded, call.meets and bool(reach.remote)
         self._one_host = bool(call.needs_mapped)
         self._filled = any(s.fill is not None or s.alias is not None for s in specs)
         self._alone = not self._meets and not self._filled  # nothing but the launch

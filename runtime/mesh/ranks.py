@@ -39,8 +39,8 @@ class Ranks:
         self.rank: int = group.rank()
         self.size: int = group.size()
         self.name: str = getattr(group, "group_name", "")
-        self.calls = 0  # that the ranks agreed on
-        self.exchanges = 0
+        self.calls: int = 0  # that the ranks agreed on
+        self.exchanges: int = 0
         self.slots: dict[int, int] = {}  # sets of semaphores that are taken, by their size
         self.arenas: dict[int, list[Any]] = {}
         self._maps: dict[

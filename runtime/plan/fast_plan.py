@@ -75,9 +75,10 @@ class FastPlan:
             number: packer(scalars[number], dtype, narrow) for number, dtype, narrow in _scalars(plan)
         }
         self.scalars_shape: tuple[int] = (PLACE * len(placed),)
-        self.room, self.zeroed, self.offsets = (
-            (0, 0, [PLACE * i for i in range(len(placed))]) if placed else _laid_out(plan)
-        )
+        room, zeroed, offsets = (0, 0, [PLACE * i for i in range(len(placed))]) if placed else _laid_out(plan)
+        self.room: int = room
+        self.zeroed: int = zeroed
+        self.offsets: list[int] = offsets
         self.sets: list[tuple[int, memory.Memset]] = self._sets()
 
     def lazy(self, array: int) -> bool:

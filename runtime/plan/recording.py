@@ -33,7 +33,7 @@ class Recorder(Protocol):
 
 # The number of graphs that all threads are recording. The fast paths to a launch test it first.
 active: int = 0
-seen_by_host_code = ctypes.c_int(0)  # the same
+seen_by_host_code: ctypes.c_int = ctypes.c_int(0)  # the same
 _lock = forking.lock()
 _own: ContextVar[int] = ContextVar("own", default=0)  # the number of this thread's recordings
 _recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)

@@ -128,6 +128,16 @@ def test_an_editable_install(tmp_path: Path) -> None:
     assert str(place) in run(python, users_folder(tmp_path / "user"))
 
 
+def test_an_editable_install_that_editors_read(tmp_path: Path) -> None:
+    """A folder of links on the path, which type checkers follow, with the one name."""
+    place, python = checkout(tmp_path / "checkout", True), environment(tmp_path / "env")
+    pip("install", "-e", place, "--config-settings", "editable_mode=strict", python=python)
+    (links,) = (place / "build").iterdir()
+    assert [entry.name for entry in links.iterdir()] == ["kernel_dsl"]
+    assert (links / "kernel_dsl" / "py.typed").exists() and (links / "kernel_dsl" / "lowering" / "llvm.py").exists()
+    assert str(links) in run(python, users_folder(tmp_path / "user"))
+
+
 def wheel(place: Path, folder: Path) -> Path:
     pip("wheel", place, "-w", folder)
     (made,) = folder.glob("*.whl")

@@ -150,6 +150,8 @@ def test_it_covers_the_support_policy(jobs: dict[str, Any]) -> None:
         matrix = jobs[name]["strategy"]["matrix"]
         assert matrix["python"] == [f"3.{minor}" for minor in range(11, 15)]
         assert SETTINGS["requires-python"] == f">={matrix['python'][0]}"
+        named = [c.rpartition(" ")[2] for c in SETTINGS["classifiers"] if "Python :: 3." in c]
+        assert named == matrix["python"]
         assert matrix["runner"] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
 
 

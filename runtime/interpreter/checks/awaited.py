@@ -90,7 +90,10 @@ class PollingLane:
     """One lane's registers."""
 
     def __init__(self, batch: Batch, g: Group, row: int, lane: int) -> None:
-        self.batch, self.g, self.row, self.lane = batch, g, row, lane
+        self.batch: Batch = batch
+        self.g: Group = g
+        self.row: int = row
+        self.lane: int = lane
 
     def value(self, operand: Operand, signed: bool = False) -> int | None:
         """Return an integer operand's value; None for other operands."""

@@ -29,9 +29,9 @@ class Column:
     fields: tuple[str, ...] = ()
 
     def __init__(self, size: int, room: Callable[[int], None], start: int = 0) -> None:
-        self.size = size
+        self.size: int = size
         self.room = room
-        self.start = start
+        self.start: int = start
         self.numbers: Array = blank(size, np.uint16)
         self.count: int = 1
         self.limit: int = FEW
@@ -167,7 +167,7 @@ class Column:
 class Accesses(Column):
     """One access of each granule: its `epoch`, its `site`, and the `reach` of a strong one (`ShadowAccess.reach`)."""
 
-    fields = ("epoch", "site", "reach")
+    fields: tuple[str, ...] = ("epoch", "site", "reach")
 
     def __init__(self, size: int, site_type: Any, room: Callable[[int], None], start: int = 0) -> None:
         super().__init__(size, room, start)

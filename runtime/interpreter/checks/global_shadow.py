@@ -13,6 +13,7 @@ from .clocks import ASYNC_GLOBAL, GENERIC
 from .columns import over_runs, rows_at, run_heads, runs
 from .kinds import HazardKind
 from .parted_shadow import PartedShadow
+from .readers import Readers
 from .shadow import AGENT, CLOCK, ShadowAccess, agent_of, generic_access
 from .wording import AccessSide
 
@@ -32,7 +33,7 @@ class GlobalShadow(PartedShadow):
 
     def __init__(self, run: Run, buffer: Any) -> None:
         super().__init__(run, buffer)
-        self.place = "global", buffer.name
+        self.place: tuple[Any, ...] = "global", buffer.name
         self.bits: int = run.agent_bits
         self.teams: int = 1 << (30 - self.bits)
         self.wraps: bool = run.teams > self.teams
@@ -46,7 +47,7 @@ class GlobalShadow(PartedShadow):
         if getattr(form, "read_only", False) and self.buffer.writable:
             g, rows = self.select(self.granules(index, size, count), mask)
             if self.by_cache is None:
-                self.by_cache = np.zeros(self.count, self.site_type)
+                self.by_cache: Array | None = np.zeros(self.count, self.site_type)
             access = generic_access(c, ins, False)
             self.by_cache[g] = access.site + 1
             for at, row in self.each(access, g, rows):
@@ -95,7 +96,7 @@ class GlobalShadow(PartedShadow):
         for reads in self.readers:
             self.reads = reads
             super().after_readers(a, g, rows)
-        self.reads = own
+        self.reads: Readers = own
 
     def check_clash(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         for at, row in self.each(a, g, rows) if a.c.n > 1 else ():

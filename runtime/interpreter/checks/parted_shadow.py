@@ -59,7 +59,7 @@ class PartedShadow(Shadow):
         if self.granule and self.granule <= size:
             return
         times = self.granule // size
-        self.granule = min(size, 16)
+        self.granule: int = min(size, 16)
         if not self.per_part:
             self.check_room(2 * self.count)  # the bytes of the numbers of writes, if the whole buffer is written
             self.asked = 0
@@ -84,7 +84,8 @@ class PartedShadow(Shadow):
 
     def _use(self, number: int, device: int = 0) -> None:
         """Set `writes`, `readers` and `reads` to the columns of a part, for an access by a GPU."""
-        self.writes, *readers = self._part(number)
+        writes, *readers = self._part(number)
+        self.writes: Accesses = writes
         self.readers, self.reads = tuple(readers), readers[device]
 
     def _part(self, number: int) -> Columns:

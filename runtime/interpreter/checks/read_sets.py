@@ -19,7 +19,7 @@ class ReadSets(Column):
     `r`: the epoch of the last reader, with a flag if there are others; `site`: the site of the last warp that read.
     """
 
-    fields = ("r", "site", "reach", "clocks", "queues", "queue_sites")
+    fields: tuple[str, ...] = ("r", "site", "reach", "clocks", "queues", "queue_sites")
 
     def __init__(self, size: int, site_type: Any, agents: int, room: Callable[[int], None]) -> None:
         super().__init__(size, room)

@@ -22,7 +22,7 @@ _AGENT = 32  # the lowest bit of an epoch's agent
 class ReaderSets(Column):
     """Sets of readers of granules: `members` holds a tuple of (epoch, site) for each entry."""
 
-    fields = ("members",)
+    fields: tuple[str, ...] = ("members",)
 
     def __init__(self, size: int, room: Callable[[int], None], start: int = 0) -> None:
         super().__init__(size, room, start)
@@ -95,7 +95,7 @@ class Readers(Column):
     has earlier readers that no later one is ordered after, if there are any.
     """
 
-    fields = ("r", "r2", "site", "site2", "reach")
+    fields: tuple[str, ...] = ("r", "r2", "site", "site2", "reach")
 
     def __init__(self, size: int, site_type: Any, room: Callable[[int], None], start: int = 0) -> None:
         super().__init__(size, room, start)
@@ -185,7 +185,7 @@ class Readers(Column):
             self.second.take(fields)
         held = {"r": self.r, "r2": none, "site": self.site, "site2": none, "reach": self.reach}
         fields, number = distinct({name: field[: self.count] for name, field in held.items()})
-        self.numbers = self._renumbered(number)
+        self.numbers: Array = self._renumbered(number)
         self.take(fields)
 
     def _renumbered(self, number: Array) -> Array:

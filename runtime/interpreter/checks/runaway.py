@@ -92,15 +92,15 @@ class Round:
 
     def __init__(self, g: Group, wanted: int, lane: int) -> None:
         self.segments: Any = g.frame.code.segments
-        self.start = g.pc
+        self.start: int = g.pc
         self.wanted = wanted
-        self.cost = 0  # steps of the last computed round
+        self.cost: int = 0  # steps of the last computed round
         self.fits: Any = None
         self.g = g
         self.lane = lane
         self.mask: Any = None
-        self.n = 1
-        self.pc = g.pc
+        self.n: int = 1
+        self.pc: int = g.pc
         self.v: _Lane = _Lane(g, self.lane, {})
         self.registers: dict[int, Array] = {
             slot: self.v[slot] for slot in range(wanted.bit_length()) if wanted >> slot & 1

@@ -74,7 +74,7 @@ class ShadowAccess:
         self.ins: Instruction = ins
         self.strong: bool = strong
         self.proxy: bool = proxy
-        self.queue = c.batch.clocks is not None and int(agent[0]) >= c.batch.clocks.agents
+        self.queue: bool = c.batch.clocks is not None and int(agent[0]) >= c.batch.clocks.agents
         self.site: int = c.batch.run.site(ins)
         self.same: Any = None
         self.clash: Any = None

@@ -29,7 +29,7 @@ class SharedShadow(Shadow):
     def __init__(self, batch: Batch, size: int = 0, granule: int = 0) -> None:
         super().__init__(size or len(batch.shared.data), batch.run)
         self.batch = batch
-        self.place = "shared", batch.first
+        self.place: tuple[Any, ...] = "shared", batch.first
         self.generic: Array = np.zeros(0, np.bool_)
         self.reads: ReadSets = ReadSets(0, self.site_type, 0, self.check_room)
         # As fine as the program's narrowest access from the start: making granules finer later is costly.

@@ -34,7 +34,7 @@ class TensorShadow(SharedShadow):
 
     def __init__(self, batch: Batch) -> None:
         super().__init__(batch, batch.blocks * HALVES * COLUMNS, 1)
-        self.place = "tensor", batch.first
+        self.place: tuple[Any, ...] = "tensor", batch.first
 
     def name(self, a: ShadowAccess, row: int, granule: int) -> str:
         part, column = divmod(granule % (HALVES * COLUMNS), COLUMNS)

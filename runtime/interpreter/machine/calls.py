@@ -31,8 +31,8 @@ class Stack:
 
     def __init__(self, outer: Stack | None = None, name: str = "", pc: int = 0, size: int = 0) -> None:
         self.outer: Stack = outer or self
-        self.name = name
-        self.pc = pc
+        self.name: str = name
+        self.pc: int = pc
         self.inner: dict[tuple[str, int, int], Stack] = {}
         self.depth: int = outer.depth + 1 if outer else 0
         self.bytes: int = size + (outer.bytes if outer else 0)

@@ -21,6 +21,7 @@ from .memory import SHARED_RESERVED
 from .wgmma_operands import TileOperand, TileShape
 
 if TYPE_CHECKING:
+    from .batch import Batch
     from .tensor_memory import TensorMemory
 
 Array = npt.NDArray[Any]
@@ -85,7 +86,7 @@ class TensorUnit:
 
     def __init__(self, memory: TensorMemory) -> None:
         self.memory = memory
-        self.batch = memory.batch
+        self.batch: Batch = memory.batch
         self.waiting: list[Issued] = []
 
     # --- in flight -----------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class TileOperand:
     def __init__(self, words: Array, shape: TileShape, cta: Array, stride: int) -> None:
         self.shape = shape
         self.base: Array = cta * (stride // CHUNK)
-        self.last = stride // CHUNK - 1  # accesses beyond it have been reported
+        self.last: int = stride // CHUNK - 1  # accesses beyond it have been reported
         self.words: list[int]
         self.which: Array | None = None
         if (words == words[0]).all():
