@@ -15,11 +15,12 @@ import torch
 
 import kernel_dsl as kd
 from kernel_dsl.library.any_rows import opened_route
-from kernel_dsl.library.arguments import MatmulOptions, request
+from kernel_dsl.library.arguments import request
 from kernel_dsl.library.attention_kernel import attention_kernel
 from kernel_dsl.library.attention_opened import opened
 from kernel_dsl.library.attention_sizes import AttentionProblem, default_config, together_of
 from kernel_dsl.library.first_sizes import FirstSizes
+from kernel_dsl.library.matmul_options import MatmulOptions
 from kernel_dsl.library.matmul_plan import plan_by
 from kernel_dsl.library.routes import route
 from kernel_dsl.stages import target_named

@@ -24,7 +24,8 @@ import torch
 
 import kernel_dsl as kd
 from kernel_dsl.library import MatmulConfig
-from kernel_dsl.library.arguments import MatmulOptions, request
+from kernel_dsl.library.arguments import request
+from kernel_dsl.library.matmul_options import MatmulOptions
 from kernel_dsl.library.matmul_plan import plan_by
 from kernel_dsl.library.routes import routes
 from kernel_dsl.library.tuned_matmul import choice_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kernel_dsl.library.arguments import MatmulOptions, request
+from kernel_dsl.library.arguments import request
+from kernel_dsl.library.matmul_options import MatmulOptions
 from kernel_dsl.library.matmul_plan import plan_by
 from kernel_dsl.library.routes import Route, routes
 from kernel_dsl.stages import target_named

@@ -1,9 +1,8 @@
-"""Kernels on a mesh of devices: extra arguments of a body, and calls with one array a device."""
+"""Kernels on a mesh of devices: calls with one array a device."""
 
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 import weakref
 from collections.abc import Sequence
@@ -13,30 +12,26 @@ from typing import Any
 import numpy as np
 
 from . import dtypes as dt
-from .body_trace import run_body, trace_kernel
+from .body_trace import trace_kernel
 from .boundary import public, unguarded
 from .call_inputs import scalar_input
 from .compiled import OutputSpec
-from .definition import ArrayInput, Definition, Input, ScalarInput, axes, output_structs
+from .definition import ArrayInput, Definition, Input, ScalarInput, output_structs
 from .diagnostics import shown
 from .dtypes import as_dtype
-from .errors import BadCallArgument, BadCallValue, KernelValue
+from .errors import BadCallArgument, BadCallValue
 from .errors_mesh import MeshArgument, MeshMismatch, RanksDiffer
 from .kernel import Kernel, kinds
 from .kernel_arguments import by_position, check_interpret
 from .loading import load
 from .memory import ShapeDtypeStruct
-from .mesh import ROOM, Mesh, Meshed, Reach, has_ranks, table_rows
-from .ops.scope import is_spec
-from .refs import Ref
+from .mesh import ROOM, Mesh, Reach, has_ranks, table_rows
+from .mesh_body import HIDDEN, after, with_mesh
 from .sizes import Geometry
-from .source import here, of_function
+from .source import here
 from .stages import Stages, print_stages, target_named
 from .symmetric import OfRank, Symmetric
-from .trace import current
 from .tree import flatten, unflatten
-
-HIDDEN = 2  # inputs in front of the author's: the rank, and the peers' addresses
 
 
 @public
@@ -103,7 +98,7 @@ class MeshKernel(Kernel):
         `mapped`: all devices map each other's memory, so that nothing goes by NVSHMEM.
         """
         mesh = replace(self._mesh, hosts=()) if mapped else self._mesh
-        definition, arrays = _with_mesh(self._definition, mesh, inputs, structure, self.room)
+        definition, arrays = with_mesh(self._definition, mesh, inputs, structure, self.room)
         hidden = (
             ScalarInput(dt.int32, weak=False),
             ArrayInput((table_rows(arrays, self._mesh.size), self._mesh.size), dt.int64),
@@ -112,7 +107,7 @@ class MeshKernel(Kernel):
         if given is not None:
             given = (*given, ArrayInput((self.room,), dt.int32))
         whole = (*hidden, *inputs)
-        traced = trace_kernel(definition, whole, _after(structure, HIDDEN), moved, given, target_named(target))
+        traced = trace_kernel(definition, whole, after(structure, HIDDEN), moved, given, target_named(target))
         stages = Stages(traced, target_named(target), definition.params, moved)
         body: Any = definition.body
         self._reaches[stages] = body.reach
@@ -300,102 +295,3 @@ def is_row(x: Any) -> bool:
 
 def _is_arrays(x: Any) -> bool:
     return is_row(x) or _is_array(x)
-
-
-# --- the hidden arguments -------------------------------------------------------------------------
-
-
-class _Body:
-    """The author's body, as the trace calls it: with the hidden arguments."""
-
-    def __init__(self, definition: Definition, mesh: Mesh, inputs: int, structure: Any) -> None:
-        body = definition.body
-        self._definition = definition
-        self._mesh: Mesh = mesh
-        self._inputs = inputs
-        self._structure = structure
-        self.reach = Reach()
-        self.__name__: str = getattr(body, "__name__", definition.name)
-        self.__code__ = getattr(inspect.unwrap(body), "__code__", None)  # messages show its line
-        names = [p.name for p in definition.parameters]
-        kind = inspect.Parameter.POSITIONAL_ONLY
-        count = inputs + (len(structure) if isinstance(structure, (tuple, list)) else 1)
-        shown_names = [names[i] if i < len(names) else f"argument_{i}" for i in range(count)]
-        every = dict.fromkeys(["rank", "peers", *shown_names, "semaphores"])
-        every = (
-            list(every) if len(every) == count + HIDDEN + 1 else [f"argument_{i}" for i in range(count + HIDDEN + 1)]
-        )
-        self.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in every])
-
-    def __call__(self, rank: Any, peers: Ref, *refs: Any) -> None:
-        trace, definition = current(), self._definition
-        args, outs, semaphores = refs[: self._inputs], refs[self._inputs : -1], refs[-1]
-        arrays = [x for x in flatten((args, outs), lambda x: isinstance(x, Ref))[0] if isinstance(x, Ref)]
-        numbers = {ref.root: number for number, ref in enumerate((*arrays, semaphores))}
-        structs = [_struct(x) for x in args]
-        cluster = axes(definition.cluster, definition.cluster_names, "cluster", structs)
-        blocks = [("grid", i, n) for i, n in enumerate(trace.grid)]
-        blocks += [("cluster", i, axis.size) for i, axis in enumerate(cluster)]
-        trace.mesh = Meshed(self._mesh, rank, peers, numbers, semaphores, blocks, definition.name)
-        self.reach: Reach = trace.mesh.reach
-        for position, (name, size) in enumerate(zip(self._mesh.names, self._mesh.sizes, strict=True)):
-            if name in trace.axes:
-                what = f"{name!r} names an axis of the kernel and one of the mesh"
-                raise KernelValue(loc=of_function(self), what=what, hint="give every axis its own name")
-            trace.axes[name] = ("device", position, size)
-        outputs = outs if isinstance(self._structure, (tuple, list)) else outs[0]
-        scratch: Any = definition.scratch_types
-        if callable(scratch) and not is_spec(scratch):
-            scratch = scratch(*structs)
-        run_body(definition, args, outputs, self._structure, scratch)
-
-
-def _struct(x: Any) -> Any:
-    leaves, structure = flatten(x, lambda leaf: hasattr(leaf, "shape"))
-    return unflatten(structure, [ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves])
-
-
-def _with_mesh(
-    definition: Definition, mesh: Mesh, inputs: Sequence[Input], nest: Any, room: int
-) -> tuple[Definition, int]:
-    """The definition with the hidden arguments (`room` words of semaphores), and the number of arrays in the table.
-
-    Raises `BadCallArgument` for arrays of 4-bit elements.
-    """
-    structs = unflatten(nest, [i.struct() for i in inputs])
-    outs, structure = output_structs(definition, structs)
-    for word, specs in (("argument", [i.struct() for i in inputs]), ("output", outs)):
-        for number, spec in enumerate(specs):
-            if spec is not None and spec.dtype.is_packed:  # nothing packs arrays on a mesh
-                hint = f"pass two elements a byte as uint8, and use `ref.bitcast(kd.{spec.dtype})` in the body"
-                raise BadCallArgument(
-                    kernel=definition.name, what=f"{word} {number} is {spec.dtype}, on {mesh}", hint=hint
-                )
-    semaphores = ShapeDtypeStruct((room,), dt.int32)
-    plain = [None if o is None else ShapeDtypeStruct(o.shape, o.dtype) for o in outs]
-    given = unflatten(structure, plain)
-    out_type = (*given, semaphores) if isinstance(structure, (tuple, list)) else (given, semaphores)
-    arrays = sum(isinstance(i, ArrayInput) for i in inputs) + sum(o is not None for o in outs) + 1
-    dims = definition.shapes.values(structs) if definition.shapes else {}
-    grid = axes(definition.grid, definition.grid_names, "grid", structs, dims)
-    cluster = axes(definition.cluster, definition.cluster_names, "cluster", structs)
-    body: Any = _Body(definition, mesh, len(structs), structure)
-    made = replace(
-        definition,
-        every_size=True,
-        body=body,
-        out_type=out_type,
-        grid=tuple(a.size for a in grid),
-        cluster=tuple(a.size for a in cluster),
-        scratch_types=(),
-        aliases=(),
-        identity="",
-        shapes=None,  # each device's arrays are checked, and their extents are known
-    )
-    return made, arrays
-
-
-def _after(structure: Any, count: int) -> Any:
-    """A nest of leaf numbers after `count` single leaves."""
-    leaves, again = flatten(structure)
-    return (*range(count), *unflatten(again, [n + count for n in leaves]))

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import math
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial, update_wrapper
 from importlib import import_module
-from numbers import Real
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, cast
 
@@ -28,9 +22,8 @@ from .errors_tuning import NotTunable, TuneType, TuneValue, TuningKey, TuningSpa
 from .kernel import Kernel, kinds
 from .kernel_arguments import by_position, check_interpret
 from .loading import machine_code
-from .memory import ShapeDtypeStruct
 from .options import environment
-from .source import Loc, misfit, of_function
+from .source import Loc, of_function
 from .stages import Stages
 from .tree import flatten, unflatten
 from .tuning_file import Results, TunedLine, TunedResults, fastest, tuned_results, written
@@ -47,7 +40,9 @@ from .tuning_run import (
     nothing_runs,
     with_lines,
 )
+from .tuning_specs import key_of, likeness, ranked, source_of, spec_of
 from .tuning_table import Tuning, TuningRow
+from .tuning_trial import KernelTrial
 from .version import __version__
 
 C = TypeVar("C")
@@ -116,21 +111,6 @@ def tune(
     return decorate
 
 
-class KernelTrial:
-    """A configuration's kernel. `given`: a call's arguments, with descriptions in place of arrays."""
-
-    def __init__(self, kernel: Kernel, given: Sequence[Any]) -> None:
-        self.kernel = kernel
-        self._given = tuple(given)
-
-    def stages(self, target: str | None) -> Stages:
-        own = self.kernel._definition.params.target  # pyright: ignore[reportPrivateUsage]
-        return self.kernel.lower(*self._given, target=own or target)
-
-    def __call__(self, *args: Any, out: Any = None) -> Any:
-        return self.kernel(*args, out=out)
-
-
 @public
 class Tuned(Generic[C]):
     """A function that `kd.tune` decorated. Call it like the kernel that the function returns.
@@ -190,7 +170,7 @@ class Tuned(Generic[C]):
             args = self._by_position(args, named)
         like = None
         if budget is None and interpret is None:
-            like = _likeness(args)
+            like = likeness(args)
             if self._results is not None and self._results.generation == self._generation:
                 kernel = self._seen.get(like)
                 if kernel is not None:
@@ -246,8 +226,8 @@ class Tuned(Generic[C]):
         check_interpret(interpret, self.name)
         mode = self._budget if budget is None else budget
         leaves, structure = flatten(args)
-        specs = unflatten(structure, [_spec(x) for x in leaves])
-        key = self._key_of(specs)
+        specs = unflatten(structure, [spec_of(x) for x in leaves])
+        key = key_of(self._key, specs, self.name)
         place = next((str(getattr(x, "device", "")) for x in leaves if hasattr(x, "shape")), "")
         word = mode if isinstance(mode, str) else "measured"
         where = (word, key, place, interpret)
@@ -270,18 +250,6 @@ class Tuned(Generic[C]):
     def _forget(self) -> None:
         self._chosen.clear()
         self._seen.clear()
-
-    def _key_of(self, specs: Sequence[Any]) -> Any:
-        """The key of a call. Raises `TuningKey`."""
-        if self._key is None:
-            return " ".join([_named(x) for x in flatten(tuple(specs))[0]])
-        key = called(self._key, tuple(specs), self.name, "key", "key(*specs)")
-        try:
-            hash(key)
-        except TypeError:
-            what = f"the key {shown(key)} can't be hashed"
-            raise TuningKey(name=self.name, what=what, hint="return a tuple of ints, texts and dtypes") from None
-        return key
 
     # --- choosing ---------------------------------------------------------------------------------
 
@@ -336,10 +304,10 @@ class Tuned(Generic[C]):
         again: bool,
         results: TunedResults,
     ) -> tuple[Tuning[C], Kernel]:
-        rows = self._ranked(specs)
+        rows = ranked(self._space, self._predict, specs, self.name)
         given = _described(args)
         built = build(rows, lambda config: self._trial(config, given))
-        place = (gpu, self.name, _source(self._make, rows), text)
+        place = (gpu, self.name, source_of(self._make, rows), text)
         lines = results.find(place) if limit != "none" and gpu != INTERPRETER else ()
         known = fastest(lines, {row.text: row for row in built.rows if not row.dropped})
         target = None if bench is None else bench.target
@@ -386,31 +354,6 @@ class Tuned(Generic[C]):
             kernel = self._kernels[text] = made
         return KernelTrial(kernel, given)
 
-    def _ranked(self, specs: Any) -> list[TuningRow[C]]:
-        """The space's configurations, the best predicted first."""
-        space: Any = self._space
-        if callable(space):
-            why = misfit(space, *specs)
-            if why and misfit(space):
-                what, hint = f"space can't be called: {why}", "it is called as `space(*specs)`, or as `space()`"
-                raise TuningSpace(name=self.name, what=what, hint=hint)
-            space = listed(space() if why else space(*specs), self.name)
-        rows = [TuningRow(cast("C", config), written(config)) for config in space]
-        if self._predict is None:
-            return rows
-        rows = [replace(row, predicted=self._predicted(row.config, specs)) for row in rows]
-        never = [
-            replace(r, dropped=f"predict gives {r.predicted}") for r in rows if not math.isfinite(r.predicted or 0)
-        ]
-        return sorted((r for r in rows if math.isfinite(r.predicted or 0)), key=lambda r: r.predicted or 0.0) + never
-
-    def _predicted(self, config: C, specs: Any) -> float:
-        value = called(self._predict, (config, *specs), self.name, "predict", "predict(config, *specs)")
-        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (Real, np.generic)):
-            what = f"predict gives {shown(value)} for {written(config)}"
-            raise TuneType(name=self.name, what=what, hint="it returns a number, the less the faster")
-        return float(value)
-
 
 def measured_with() -> str:
     """The assembler of the kernels that are timed here."""
@@ -421,37 +364,6 @@ def measured_with() -> str:
 
 def _results(lines: tuple[TunedLine, ...]) -> Results:
     return {lines[0].place: lines} if lines else {}
-
-
-def _likeness(args: tuple[Any, ...]) -> Any:
-    """A stand-in for a call's key: shapes, dtypes and devices of arrays, and numbers. None for other arguments."""
-    try:
-        like = tuple(
-            [
-                (x.shape, x.dtype, getattr(x, "device", None))
-                if hasattr(x, "shape") and not isinstance(x, np.generic)
-                else (type(x), x)
-                for x in args
-            ]
-        )
-        hash(like)
-    except Exception:  # nests, and objects whose properties raise
-        return None
-    return like
-
-
-def _spec(x: Any) -> Any:
-    """An argument in the form that `key` and `predict` get."""
-    if isinstance(x, (ShapeDtypeStruct, np.generic)) or not isinstance(getattr(x, "shape", None), tuple):
-        return x
-    if not hasattr(x, "dtype"):
-        return x
-    return ShapeDtypeStruct(tuple(x.shape), as_dtype(x.dtype))
-
-
-def _named(spec: Any) -> str:
-    """An array's dtype and shape, or a scalar's type, as in a key."""
-    return f"{spec.dtype}{list(spec.shape)}" if isinstance(spec, ShapeDtypeStruct) else type(spec).__name__
 
 
 def _described(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -479,14 +391,3 @@ def _is_traced(args: tuple[Any, ...]) -> bool:
 def _by_name(module: str, name: str) -> Any:
     """Unpickle: the object of that qualified name."""
     return attrgetter(name)(import_module(module))
-
-
-def _source(make: Callable[..., Any], rows: Sequence[TuningRow[Any]]) -> str:
-    """A digest of a function's text (empty if it has none) and its space: results of other functions are not used."""
-    try:
-        text = textwrap.dedent(inspect.getsource(make))
-    except (OSError, TypeError):
-        text = ""
-    return hashlib.sha256(
-        "\n".join([text, *sorted(row.text for row in rows)]).encode(errors="surrogatepass")
-    ).hexdigest()[:16]

@@ -15,7 +15,7 @@ from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.jax import is_traced
 
-from .arguments import MatmulOptions, request
+from .arguments import request
 from .checks import check_options
 from .cross_entropy_arguments import (
     BACKWARD,
@@ -46,6 +46,7 @@ from .cross_entropy_kernels import (
 from .differentiable import host_of
 from .matmul import MANY, known_plan, matmul, signature
 from .matmul_config import MatmulConfig
+from .matmul_options import MatmulOptions
 from .matmul_plan import plan_of
 from .operands import turned
 

@@ -16,12 +16,12 @@ import kernel_dsl as kd
 from kernel_dsl.dtypes import DType, as_dtype
 
 from ..kernel import identified
-from .arguments import halves
 from .differentiable import FUNCTIONS, Derivative, check_plain, keyed
 from .epilogue import gate_function
 from .grouped_arguments import NAME, out_dtype_of_groups, places_of
 from .grouped_rows import combine_rows_kernel, gather_kernel, list_kernel, width_of
 from .grouped_tiles import RowGroups
+from .matmul_options import halves
 from .product_derivatives import INSTEAD, cast, check_real, interleaved, ones_of
 
 GRADIENTS = ("a", "b", "bias", "weights")

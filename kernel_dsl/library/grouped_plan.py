@@ -11,7 +11,7 @@ import kernel_dsl as kd
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.stages import target_named
 
-from .arguments import alike, mixed_forms, stored
+from .arguments import alike, stored
 from .epilogue import gate_function
 from .families import family
 from .first_sizes import FirstSizes, dim_of
@@ -32,6 +32,7 @@ from .grouped_rows import combine_rows_kernel, gather_kernel, list_kernel, zeros
 from .grouped_tiles import MOST_ROWS, RowGroups
 from .latest import Launch, Unseen, seen_launching
 from .matmul import check_apart
+from .matmul_options import mixed_forms
 from .operands import operand, turned
 from .problem import EpilogueStep, Problem
 

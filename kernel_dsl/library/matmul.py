@@ -17,13 +17,14 @@ from kernel_dsl.memory import ShapeDtypeStruct
 from kernel_dsl.stages import target_named
 from kernel_dsl.tuning_file import when_tuned
 
-from .arguments import MatmulOptions, request
+from .arguments import request
 from .checks import check_options, check_packed, check_pairs, check_sparse
 from .complex_product import ComplexPlan, complex_plan, is_complex
 from .differentiable import host_of
 from .int4 import PackedInt4, widened_dtype
 from .latest import UNSEEN, Latest
 from .matmul_config import MatmulConfig, check_counts, check_tiles
+from .matmul_options import MatmulOptions
 from .matmul_plan import MatmulPlan, plan_of
 from .operands import (
     array_address,

@@ -17,11 +17,12 @@ import numpy as np
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 
-from .arguments import MatmulOptions, halves, out_dtype_of
+from .arguments import out_dtype_of
 from .conv_problem import ConvProblem
 from .differentiable import FUNCTIONS, Derivative, check_plain, keyed
 from .gate_gradients import INSTEAD, gate_gradients
 from .int4 import PackedInt4, widened_dtype
+from .matmul_options import MatmulOptions, halves
 from .sparse import SparseMatrix
 
 ADDED = ("bias", "c", "residual")

@@ -13,18 +13,14 @@ from kernel_dsl.dtypes import FP8, DType
 
 from ..arrays.array_view import ArrayView
 from ..plan.recording import made
-from .body import (
-    GRID,
+from .body import GRID, CustomBody, check_body, identifier, mentions
+from .body_calls import (
     BodySpecialisation,
     CallArguments,
-    CustomBody,
     Images,
     TemplateValue,
     axis_parameters,
-    check_body,
     grid_bytes,
-    identifier,
-    mentions,
     prepare,
 )
 from .calls import check_shared_memory, launch

@@ -12,10 +12,10 @@ from typing import Any
 from ..arrays.array_view import ArrayView
 from ..devices import driver, memory
 from ..devices.cuda_device import CudaLoaded
-from ..devices.failures import launch_error
 from ..devices.launch import check_attributes
 from .build import GraphProgram
 from .copies import copy_params, fill_params
+from .driver_calls import GraphContext, destroy_events, release
 from .nodes import CopyWork, FillWork, GraphError, LaunchWork, MemorySlot, Node
 from .packing import PackedKernel, pack
 from .turns import Turns
@@ -46,7 +46,7 @@ class CudaExec:
         self._execs: list[Any] = []
         self._graphs: list[Any] = []
         self._memory: list[int] = []
-        self._finalizer = weakref.finalize(self, _release, device, self._execs, self._graphs, self._memory)
+        self._finalizer = weakref.finalize(self, release, device, self._execs, self._graphs, self._memory)
         self._finalizer.atexit = False
         self._events: tuple[Any, Any] | None = None
         self._old: set[int] = set()  # nodes whose template is out of date
@@ -65,8 +65,8 @@ class CudaExec:
             self._build()
             self._instantiate()
 
-    def _guard(self, doing: str) -> _Guard:
-        return _Guard(self._device, doing, self._names)
+    def _guard(self, doing: str) -> GraphContext:
+        return GraphContext(self._device, doing, self._names)
 
     # --- making -----------------------------------------------------------------------------------
 
@@ -336,7 +336,7 @@ class CudaExec:
         if self._events is None:
             first, last = (driver.check(cu.cuEventCreate(0)) for _ in range(2))
             self._events = (first, last)
-            weakref.finalize(self, _destroy_events, first, last).atexit = False
+            weakref.finalize(self, destroy_events, first, last).atexit = False
         first, last = self._events
         driver.check(cu.cuEventRecord(first, handle))
         driver.check(cu.cuGraphLaunch(executable, handle))
@@ -378,49 +378,3 @@ class CudaExec:
         with self.turns.lock:
             self.turns.hold()
             self._finalizer()
-
-
-class _Guard:
-    """A context manager: the GPU's context, and driver errors as errors of the graph."""
-
-    def __init__(self, device: Any, doing: str, names: Sequence[str]) -> None:
-        self._device = device
-        self._doing = doing
-        self._names = names
-
-    def __enter__(self) -> None:
-        try:
-            driver.check(driver.api().cuCtxPushCurrent(self._device.context))
-        except driver.CudaError as error:
-            raise self._told(error) from error
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        driver.api().cuCtxPopCurrent()
-        if isinstance(error, driver.CudaError):
-            raise self._told(error) from error
-
-    def _told(self, error: driver.CudaError) -> Exception:
-        listed = ", ".join(self._names[:8]) + (", ..." if len(self._names) > 8 else "")
-        return launch_error(error, f"graph of {len(self._names)} nodes ({listed})", None, [], self._doing)
-
-
-def _release(device: Any, executables: list[Any], graphs: list[Any], memory: list[int]) -> None:
-    """Destroy a graph and free its memory, after its launches have finished."""
-    if not driver.alive():
-        return
-    cu = driver.api()
-    cu.cuCtxPushCurrent(device.context)
-    while executables:
-        cu.cuGraphExecDestroy(executables.pop())
-    while graphs:
-        cu.cuGraphDestroy(graphs.pop())
-    with driver.relaxed_capture():
-        while memory:
-            cu.cuMemFree(memory.pop())  # waits for the GPU
-    cu.cuCtxPopCurrent()
-
-
-def _destroy_events(first: Any, last: Any) -> None:
-    if driver.alive():
-        for event in (first, last):
-            driver.api().cuEventDestroy(event)

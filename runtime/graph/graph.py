@@ -1,18 +1,14 @@
-"""`Graph`: calls recorded once and replayed, with other inputs, scalars and launch dims."""
+"""`Graph`: recorded calls are replayed, with other inputs, scalars and launch dims."""
 
 from __future__ import annotations
 
 import operator
-import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import wraps
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
-from kernel_dsl import forking
 from kernel_dsl.boundary import public, unguarded
-from kernel_dsl.packed import stored
 from kernel_dsl.tree import flatten, unflatten
 from kernel_dsl.variables import Symbol
 
@@ -22,14 +18,13 @@ from ..devices.failures import describe_array
 from ..devices.streams import stream_handle
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..plan import recording
-from .build import GraphProgram, build
+from .build import GraphProgram
 from .cuda import CudaExec
 from .host import HostExec
-from .nibbles import NibbleArrays
-from .nodes import GraphError, MemorySlot, Node, check_memory, set_dims, set_scalars
-from .picture import dot, svg
+from .nodes import MemorySlot, Node, check_memory, set_dims, set_scalars
 from .placing import Places, check_like
 from .record import GraphRecorder
+from .recorded import RecordedGraph
 from .steps import repeat_call
 
 Exec = CudaExec | HostExec
@@ -38,7 +33,7 @@ R = TypeVar("R")
 
 
 @public
-class Graph:
+class Graph(RecordedGraph):
     """Calls of kernels, recorded once and launched together.
 
         with kd.Graph() as g:
@@ -59,11 +54,7 @@ class Graph:
     """
 
     def __init__(self) -> None:
-        self._recorder: GraphRecorder | None = None
-        self._nibbles = NibbleArrays()
-        self._context: AbstractContextManager[None] | None = None
-        self._chosen: Any = None
-        self._program: GraphProgram | None = None
+        super().__init__()
         self._exec: Exec | None = None
         # Iterators: each `next` launches in the current stream, or ends. A launch, or a replay without inputs, that
         # takes more steps has an empty one.
@@ -72,143 +63,10 @@ class Graph:
         self._result: Any = None  # the return value of such a replay
         self._whole = True  # the executable agrees with nodes and slots
         self._places: Any = None  # a `Places` after the executable has been made
-        self._lock = forking.lock()
         self.seconds: float | None = None
 
-    # --- recording --------------------------------------------------------------------------------
-
-    def __enter__(self) -> Graph:
-        if self._recorder is not None:
-            raise GraphError("this graph was recorded before; make another kd.Graph()")
-        if recording.current() is not None:
-            raise GraphError("another graph is being recorded. To nest one, record it first, and call it here")
-        self._recorder = GraphRecorder(self._nibbles)
-        self._context = recording.recording(self._recorder)
-        self._context.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._context is not None:
-            self._context.__exit__(kind, error, trace)
-        self._context = None
-        if error is not None and self._recorder is not None:
-            self._recorder = self._chosen = None  # an incomplete recording is dropped
-        elif self._chosen is not None:  # set in the block: they can be checked now
-            self._chosen, self.outputs = None, self._chosen
-
-    @classmethod
-    def from_calls(cls, calls: Sequence[Any]) -> Graph:
-        """A graph of calls, made in order: callables without arguments, (function, args), (function, args,
-        kwargs) or (function, *args).
-        """
-        try:
-            listed = list(calls)
-        except TypeError:
-            raise ArgumentTypeError(f"from_calls takes a list of calls, and got {calls!r}") from None
-        graph = cls()
-        with graph:
-            for item in listed:
-                if callable(item):
-                    item()
-                    continue
-                function, args, kwargs = _parts(item)
-                function(*args, **kwargs)
-        return graph
-
-    def copy(self, target: Any, source: Any) -> None:
-        """Record a copy of one array into another of the same shape and dtype."""
-        if self._recorder is None or self._context is None:
-            raise GraphError("g.copy is for the block `with kd.Graph() as g:`")
-        self._recorder.copy(target, source)
-
-    # --- parts of the graph -----------------------------------------------------------------------
-
-    @property
-    @public
-    def nodes(self) -> tuple[Node, ...]:
-        """The steps, in the order of recording."""
-        return tuple(self._built().nodes)
-
-    @property
-    @public
-    def inputs(self) -> tuple[Any, ...]:
-        """The recorded input arrays, in the order in which a replay takes others."""
-        return tuple(self._nibbles.elements(slot.array) for slot in self._built().inputs)
-
-    @property
-    @public
-    def outputs(self) -> Any:
-        """The results of a replay: a tuple of arrays, or the structure that was set."""
-        if self._chosen is not None:
-            return self._chosen
-        return tuple(self._nibbles.elements(output.array) for output in self._built().outputs)
-
-    @outputs.setter
-    @public
-    def outputs(self, arrays: Any) -> None:
-        if self._exec is not None:
-            raise GraphError(
-                "g.outputs is set before the first replay: that replay releases memory that is not an output"
-            )
-        if self._context is not None:  # later calls may make some of them
-            self._chosen = arrays
-            return
-        before = self._chosen
-        self._chosen, self._program = arrays, None
-        try:
-            self._built()
-        except BaseException:
-            self._chosen = before
-            raise
-
-    @property
-    @public
-    def memory_bytes(self) -> int:
-        """Bytes of the graph's own memory. Intermediates share memory if they can."""
-        return self._built().memory_bytes
-
-    def to_dot(self) -> str:
-        """Nodes and edges in Graphviz' language."""
-        return dot(self._built())
-
-    def to_svg(self) -> str:
-        """A picture of nodes and edges, which notebooks show."""
-        return svg(self._built())
-
-    _repr_svg_ = to_svg
-
-    def __reduce__(self) -> Any:
-        raise GraphError("a graph can't be copied or pickled: record it again where it runs")
-
-    def __repr__(self) -> str:
-        if self._recorder is None or self._context is not None:
-            return "<Graph, not recorded>"
-        return f"<Graph of {len(self.nodes)} nodes>"
-
-    def _built(self) -> GraphProgram:
-        with self._lock:
-            if self._program is None:
-                recorder = self._recorder
-                if self._context is not None:
-                    raise GraphError(
-                        "this graph is still being recorded: leave the block `with kd.Graph() as g:` first"
-                    )
-                if recorder is None:
-                    raise GraphError("nothing was recorded, or the graph was released: use `with kd.Graph() as g:`")
-                for repeat in recorder.made.repeats:
-                    repeat.nodes.clear()
-                if self._chosen is None:
-                    self._program = build(weakref.ref(self), recorder.made, None)
-                else:
-                    leaves = stored(flatten(self._chosen)[0], self._nibbles)[0]
-                    views = [view(recorder.known(leaf)) for leaf in leaves]
-                    self._program = build(weakref.ref(self), recorder.made, views, leaves)
-            return self._program
+    def _is_executable(self) -> bool:
+        return self._exec is not None
 
     # --- steps by name ----------------------------------------------------------------------------
 
@@ -529,14 +387,3 @@ def _listed(what: str, values: Any) -> Sequence[Any]:
     if not isinstance(values, (list, tuple)):
         raise ArgumentTypeError(f"{what}= must be a list with one value each, not {values!r}")
     return cast("Sequence[Any]", values)
-
-
-def _parts(item: Any) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]:
-    """The parts of a call given as (function, args), (function, args, kwargs) or (function, *args)."""
-    parts = list(cast("Sequence[Any]", item)) if isinstance(item, (tuple, list)) else []
-    if not parts or not callable(parts[0]):
-        raise ArgumentTypeError(f"a call is a callable, (function, args) or (function, args, kwargs), and not {item!r}")
-    listed = len(parts) > 1 and isinstance(parts[1], (tuple, list))
-    if listed and (len(parts) == 2 or (len(parts) == 3 and isinstance(parts[2], dict))):
-        return parts[0], cast("Sequence[Any]", parts[1]), dict(*parts[2:])
-    return parts[0], parts[1:], {}

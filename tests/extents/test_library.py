@@ -15,8 +15,9 @@ from kernel_dsl.definition import output_structs
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.kernel import Kernel
 from kernel_dsl.library.any_rows import opened
-from kernel_dsl.library.arguments import MatmulOptions, request
+from kernel_dsl.library.arguments import request
 from kernel_dsl.library.matmul_config import MatmulConfig
+from kernel_dsl.library.matmul_options import MatmulOptions
 from kernel_dsl.library.persistent_matmul import matmul_kernel
 from kernel_dsl.library.problem import Problem
 from kernel_dsl.library.routes import route

@@ -10,10 +10,11 @@ import pytest
 
 import kernel_dsl as kd
 from benchmarks.bounds import fp8_error
-from kernel_dsl.library.arguments import MatmulOptions, request
+from kernel_dsl.library.arguments import request
 from kernel_dsl.library.combine import combine_kernel, in_flight
 from kernel_dsl.library.lane_product import TILES, LaneConfig, lane_kernel
 from kernel_dsl.library.matmul_config import MatmulConfig
+from kernel_dsl.library.matmul_options import MatmulOptions
 from kernel_dsl.library.matmul_plan import plan_by
 from kernel_dsl.library.operands import why_not_tma
 from kernel_dsl.library.pack import Packing, pack_kernel

@@ -10,9 +10,10 @@ import pytest
 
 import kernel_dsl as kd
 from benchmarks.bounds import fp8_error
-from kernel_dsl.library.arguments import MatmulOptions, request
+from kernel_dsl.library.arguments import request
 from kernel_dsl.library.choose import choose
 from kernel_dsl.library.matmul_config import MatmulConfig
+from kernel_dsl.library.matmul_options import MatmulOptions
 from kernel_dsl.library.pack import pack_kernel
 from kernel_dsl.library.persistent_matmul import matmul_kernel
 from kernel_dsl.library.problem import Problem

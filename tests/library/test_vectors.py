@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library.arguments import MatmulOptions, request
+from kernel_dsl.library.arguments import request
+from kernel_dsl.library.matmul_options import MatmulOptions
 from kernel_dsl.library.matmul_plan import plan_by
 from kernel_dsl.library.routes import Route, route, routes
 from kernel_dsl.stages import target_named

@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 
-from kernel_dsl import tuned, tuning_file
+from kernel_dsl import tuned, tuning_file, tuning_trial
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.runtime.measure import samples as measuring
 
@@ -72,7 +72,9 @@ def gpu(
             return
         given = results
         with (
-            mock.patch.object(tuned.KernelTrial, "__call__", lambda self, *args, out=None: given(self.kernel.name)),
+            mock.patch.object(
+                tuning_trial.KernelTrial, "__call__", lambda self, *args, out=None: given(self.kernel.name)
+            ),
             mock.patch.object(bench, "poison", lambda outputs: None),
             no_file(),
         ):

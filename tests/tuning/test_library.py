@@ -13,8 +13,9 @@ import kernel_dsl as kd
 from kernel_dsl import tune_command
 from kernel_dsl.__main__ import main
 from kernel_dsl.library import choose, tuned_attention, tuned_choices, tuned_matmul
-from kernel_dsl.library.arguments import MatmulOptions, request
+from kernel_dsl.library.arguments import request
 from kernel_dsl.library.attention_options import AttentionOptions, problem_of
+from kernel_dsl.library.matmul_options import MatmulOptions
 from kernel_dsl.library.matmul_plan import plan_by, plan_of
 from kernel_dsl.library.problem import Problem
 from kernel_dsl.library.routes import route, routes

@@ -339,7 +339,7 @@ def test_children_compile(folder: Path) -> None:
     if not __import__("kernel_dsl.runtime.measure.samples", fromlist=["x"]).assembles_apart():
         pytest.skip("needs ptxas")
     rows = [TuningRow(c, str(c)) for c in (Rows(8), Rows(16, smem=1 << 20), Rows(32))]
-    from kernel_dsl.tuned import KernelTrial
+    from kernel_dsl.tuning_trial import KernelTrial
 
     built = tuning_run.build(rows, lambda c: KernelTrial(make(c), (X,)))
     built, taken = tuning_run.compiled(built, 2, "sm_90a", loading.machine_code, True, "scale")
@@ -357,7 +357,7 @@ def test_an_exception_of_a_body_is_the_users(given: BaseException) -> None:
 
         return body
 
-    from kernel_dsl.tuned import KernelTrial
+    from kernel_dsl.tuning_trial import KernelTrial
 
     for apart in (True, False):
         built = tuning_run.build([TuningRow(Rows(8), "Rows(8)")], lambda c: KernelTrial(broken(c), (X,)))
