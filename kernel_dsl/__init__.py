@@ -52,8 +52,9 @@ if TYPE_CHECKING:
     from kernel_dsl import symmetric as symmetric
     from kernel_dsl import tuning as tuning
     from kernel_dsl.ahead import warm
+    from kernel_dsl.block_specs import BlockSpec, Element, squeezed
     from kernel_dsl.layout import Layout
-    from kernel_dsl.pipelines import BlockSpec, Element, emit_pipeline, squeezed
+    from kernel_dsl.pipelines import emit_pipeline
     from kernel_dsl.runtime.build.aot import load_compiled
     from kernel_dsl.runtime.custom.image import precompiled_cuda_kernel
     from kernel_dsl.runtime.custom.metal.metal import metal_kernel

@@ -7,215 +7,22 @@ enough for its checks. Functions convert parameters of type `Any`, such as opera
 from __future__ import annotations
 
 import inspect
-import operator
-import os
-import types
-import typing
-from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
+from collections.abc import Callable, Sequence
 from types import FunctionType
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
-import numpy as np
-
-from .dataclass import dataclass, evaluated
-from .diagnostics import Error, shown
+from .argument_kinds import INT, NONE, ArgumentKind, OtherKind, either, int_of, is_traced, kind_of
+from .dataclass import evaluated
+from .diagnostics import shown
 from .errors import BadArgument, BadArgumentType
 
 _T = TypeVar("_T")
 
 
-class _Other(Exception):
-    """A kind raises this for a value of another kind."""
-
-
-@dataclass(frozen=True)
-class ArgumentKind:
-    """What a parameter takes: `words` for messages, and a function that converts the value or raises `_Other`."""
-
-    words: str
-    accept: Callable[[Any], Any]
-
-
-# --- the kinds -----------------------------------------------------------------------------------
-
-
-def _bool(value: Any) -> bool:
-    # an int is 0 or 1, as NumPy has it
-    if isinstance(value, (bool, np.bool_)) or (type(value) is int and value in (0, 1)):
-        return bool(value)
-    raise _Other
-
-
-def _truth(value: Any) -> bool:
-    if isinstance(value, (bool, np.bool_)):
-        return bool(value)
-    raise _Other
-
-
-def _int(value: Any) -> int:
-    if isinstance(value, (bool, np.bool_)):
-        raise _Other
-    if isinstance(value, int):
-        return int.__int__(value)
-    if getattr(type(value), "__index__", None) is None or _is_traced(value):
-        raise _Other
-    try:
-        return int.__int__(operator.index(value))
-    except TypeError as error:
-        if isinstance(error, Error):  # a variable without a value raises an error of its own
-            raise
-        raise _Other from None
-
-
-def _float(value: Any) -> float:
-    if isinstance(value, (float, np.floating)):
-        return float(value)
-    try:
-        return float(_int(value))
-    except OverflowError:
-        raise _Other from None
-
-
-def _str(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _Other
-    return str.__str__(value)
-
-
-def _function(value: Any) -> Any:
-    if not callable(value):
-        raise _Other
-    return value
-
-
-def _path(value: Any) -> Any:
-    if not isinstance(value, (str, os.PathLike)):
-        raise _Other
-    return value
-
-
-TRACED: list[type[Any]] = []  # the classes of values that are unknown while tracing; values.py adds its own
-
-
-def _is_traced(value: Any) -> bool:
-    return isinstance(value, tuple(TRACED))
-
-
-def _instance(cls: type[Any]) -> ArgumentKind:
-    def accept(value: Any) -> Any:
-        if not isinstance(value, cls):
-            raise _Other
-        return value
-
-    name = cls.__name__
-    if issubclass(cls, Enum):
-        return ArgumentKind(f"one of {', '.join(f'`{name}.{member.name}`' for member in cls)}", accept)
-    article = "an" if name[0] in "AEIOU" else "a"
-    return ArgumentKind(f"{article} `{name}`", accept)
-
-
-def _choice(options: tuple[Any, ...]) -> ArgumentKind:
-    def accept(value: Any) -> Any:
-        for option in options:
-            if type(value) is type(option) and value == option:
-                return option
-        raise _Other
-
-    return ArgumentKind(f"one of {', '.join(map(repr, options))}", accept)
-
-
-def _several(item: ArgumentKind | None) -> ArgumentKind:
-    def accept(value: Any) -> Any:
-        if not isinstance(value, (list, tuple)):
-            raise _Other
-        return value if item is None else tuple([item.accept(x) for x in value])
-
-    return ArgumentKind("a list or tuple" + ("" if item is None else f", each item {item.words}"), accept)
-
-
-def _mapping(value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        raise _Other
-    return value
-
-
-def _either(kinds: Sequence[ArgumentKind]) -> ArgumentKind:
-    def accept(value: Any) -> Any:
-        for kind in kinds:
-            try:
-                return kind.accept(value)
-            except _Other:
-                pass
-        raise _Other
-
-    return ArgumentKind(" or ".join(kind.words for kind in kinds), accept)
-
-
-def _none(value: Any) -> None:
-    if value is not None:
-        raise _Other
-
-
-INT, BOOL, FLOAT, STR = (
-    ArgumentKind("an int", _int),
-    ArgumentKind("True or False", _bool),
-    ArgumentKind("a number", _float),
-    ArgumentKind("a string", _str),
-)
-_TRUTH = ArgumentKind("True or False", _truth)  # for parameters where a number has another meaning
-_PLAIN: dict[Any, ArgumentKind] = {
-    bool: BOOL,
-    int: INT,
-    float: FLOAT,
-    str: STR,
-    bytes: _instance(bytes),
-    None: ArgumentKind("None", _none),
-    types.NoneType: ArgumentKind("None", _none),
-    Callable: ArgumentKind("a function", _function),
-    os.PathLike: ArgumentKind("a path", _path),
-}
-_UNIONS = (typing.Union, types.UnionType)
-_LISTS = (list, Sequence)
-
-
-def kind_of(annotation: Any) -> ArgumentKind | None:
-    """The kind that an annotation asks for; None if it allows anything."""
-    if annotation is Any or annotation is object:
-        return None
-    origin = typing.get_origin(annotation) or annotation
-    args = typing.get_args(annotation)
-    try:
-        plain = _PLAIN.get(origin)
-    except TypeError:  # not hashable
-        return None
-    if plain is not None:
-        return plain
-    if origin in _UNIONS:
-        numbers = int in args or float in args
-        kinds = [_TRUTH if a is bool and numbers else kind_of(a) for a in args]
-        known = [k for k in kinds if k is not None]
-        return _either(known) if len(known) == len(kinds) else None
-    if origin is Literal:
-        return _choice(args)
-    if origin in _LISTS or (origin is tuple and args[1:] == (...,)):
-        return _several(kind_of(args[0]) if args else None)
-    if origin is tuple:
-        return _several(None)
-    if origin is Mapping or origin is dict:
-        return ArgumentKind("a dict", _mapping)
-    return _instance(origin) if isinstance(origin, type) else None
-
-
-NUMBER = _either([INT, FLOAT])
-
-# --- conversions by name -------------------------------------------------------------------------
-
-
 def refuse(value: Any, op: str, name: str, hint: str) -> NoReturn:
     """Raise `BadArgumentType` for an argument of the wrong kind."""
     items: Sequence[Any] = cast("Sequence[Any]", value) if isinstance(value, (tuple, list)) else (value,)
-    for traced in filter(_is_traced, items):
+    for traced in filter(is_traced, items):
         hint = of_dims(traced, f"{hint}; a traced value is not known while tracing")
         break
     raise BadArgumentType(op=op, what=f"{name}={shown(value)}", hint=hint)
@@ -225,7 +32,7 @@ def convert(value: Any, kind: ArgumentKind, op: str, name: str, hint: str = "") 
     """`value`, converted by `kind`. Raises `BadArgumentType`, and `BadArgument` for an int over 64 bits."""
     try:
         found = kind.accept(value)
-    except _Other:
+    except OtherKind:
         refuse(value, op, name, hint or kind.words)
     if type(found) is int and not -(2**63) <= found < 2**63:
         raise BadArgument(op=op, what=f"{name}={shown(found)}", hint=hint or "it has at most 64 bits")
@@ -252,8 +59,8 @@ def _range_words(low: int | None, high: int | None) -> str:
 def static_int(value: Any) -> int | None:
     """`value` as an int; None for bools, traced values and all else."""
     try:
-        return _int(value)
-    except _Other:
+        return int_of(value)
+    except OtherKind:
         return None
 
 
@@ -304,7 +111,7 @@ class ArgumentPlan:
             if kind is None:
                 continue
             if parameter.default is None and not kind.words.endswith("None"):
-                kind = _either([kind, _PLAIN[None]])
+                kind = either([kind, NONE])
             if parameter.kind is _REST:
                 self._rest = place, parameter.name, kind
             elif parameter.kind is _OTHERS:

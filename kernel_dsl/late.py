@@ -13,7 +13,8 @@ MODULES = ("jax", "library", "random", "symmetric", "testing", "torch", "tuning"
 LATE: dict[str, str] = {
     **dict.fromkeys(("AccRef", "Array", "BarrierRef", "Ref"), "kernel_dsl.ops.handles"),  # which attaches their methods
     "Layout": "kernel_dsl.layouts",  # which names the known ones
-    **dict.fromkeys(("BlockSpec", "Element", "emit_pipeline", "squeezed"), "kernel_dsl.pipelines"),
+    **dict.fromkeys(("BlockSpec", "Element", "squeezed"), "kernel_dsl.block_specs"),
+    "emit_pipeline": "kernel_dsl.pipelines",
     **dict.fromkeys(("PipelinePipeline", "emit_pipeline_warp_specialized"), "kernel_dsl.warp_specialized"),
     "Graph": "kernel_dsl.runtime.graph",
     "CompileError": "kernel_dsl.runtime.custom.nvrtc",

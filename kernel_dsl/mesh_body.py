@@ -33,7 +33,7 @@ class MeshBody:
         self._structure = structure
         self.reach = Reach()
         self.__name__: str = getattr(body, "__name__", definition.name)
-        self.__code__ = getattr(inspect.unwrap(body), "__code__", None)  # messages show its line
+        self.__code__: Any = getattr(inspect.unwrap(body), "__code__", None)  # messages show its line
         names = [p.name for p in definition.parameters]
         kind = inspect.Parameter.POSITIONAL_ONLY
         count = inputs + (len(structure) if isinstance(structure, (tuple, list)) else 1)
@@ -42,7 +42,7 @@ class MeshBody:
         every = (
             list(every) if len(every) == count + HIDDEN + 1 else [f"argument_{i}" for i in range(count + HIDDEN + 1)]
         )
-        self.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in every])
+        self.__signature__: inspect.Signature = inspect.Signature([inspect.Parameter(n, kind) for n in every])
 
     def __call__(self, rank: Any, peers: Ref, *refs: Any) -> None:
         trace, definition = current(), self._definition

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from .advice import instead, subscript
-from .arguments import TRACED, of_dims
+from .argument_kinds import TRACED
+from .arguments import of_dims
 from .boundary import public
 from .dtypes import DType
 from .errors import TracedBool, TracedConversion, TracedIteration, ValueAssigned

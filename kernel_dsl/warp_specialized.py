@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Any, cast
 
 from .arguments import a_function
+from .block_specs import BlockSpec, grid_of
 from .boundary import Choices, checks_itself, public
 from .errors import BadArgument, BadArgumentType
 from .errors_hopper import PipelineLimit
@@ -34,12 +35,10 @@ from .ops.scope import allocate_tree, scope
 from .packed import bytes_or_own
 from .pipeline_steps import as_args, call_body, depth_of, given_refs, loop_over, slot_of, total_of, unravel
 from .pipelines import (
-    BlockSpec,
     Stream,
     buffers_of,
     changes,
     check_outputs,
-    grid_of,
     invariant,
     specs_of,
     writes_in_place,

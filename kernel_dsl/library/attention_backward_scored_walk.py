@@ -59,7 +59,7 @@ class ScoredWalk(ScoredScores):
         self.scored = problem
         self.bias_dtype = bias_dtype
         # the gradient of a bias is that of scores in the dtype of products, so that TMA stores it from where these read it
-        self.turned = bias_dtype == problem.dtype and whole_units(problem.keys, problem.dtype.itemsize)
+        self.turned: bool = bias_dtype == problem.dtype and whole_units(problem.keys, problem.dtype.itemsize)
         self.steps: Any = of_steps(config) // m if problem.opened else steps_of(problem, config)
         self.names: list[str] = walk_extras(problem, listed)
         if problem.ragged and config.in_turn:  # all warps clear the rows at the end of a sequence
@@ -77,7 +77,7 @@ class ScoredWalk(ScoredScores):
         self.together: int = 0 if problem.opened else self.heads_together(multiprocessors)
         tiles = problem.score.bias_tiles
         own = 0 if tiles is None or keys != KEYS else config.stages * config.block_q * KEYS * tiles.itemsize
-        self.staged = bool(own) and self.smem_bytes + own <= SMEM_BYTES  # the bias goes through SMEM
+        self.staged: bool = bool(own) and self.smem_bytes + own <= SMEM_BYTES  # the bias goes through SMEM
 
     def scored_at_launch(self, q: Any, k: Any, stats: Any, table: Any, sizes: Any) -> ScoredWalk:
         """As `at_launch`; `table`: the table of ragged keys."""

@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from .. import dtypes as dt
-from ..arguments import NUMBER, convert, of_dims
+from ..argument_kinds import NUMBER
+from ..arguments import convert, of_dims
 from ..dtypes import as_dtype
 from ..errors import BadArgument, BadArgumentType, LiteralOutOfRange, UnsupportedDType
 from ..facts import Range, any_of

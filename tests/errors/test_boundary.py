@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.arguments import annotation_of, kind_of, parameters_of
+from kernel_dsl.argument_kinds import kind_of
+from kernel_dsl.arguments import annotation_of, parameters_of
 from kernel_dsl.boundary import called, public
 from kernel_dsl.errors import BadArgument, BadArgumentType, NestedTooDeep, UnusableArgument, UnusableValue
 from tests.errors.harness import last_frame
