@@ -21,10 +21,8 @@ import numpy as np
 from . import forking
 from .call_inputs import scalar_input, struct_of
 from .definition import ArrayInput, Definition, Input, output_structs
-from .diagnostics import Error
 from .dtypes import as_dtype
 from .errors import BadCallArgument
-from .ir import KernelIR
 from .kernel import Kernel
 from .lazy import once
 from .memory import ShapeDtypeStruct
@@ -191,10 +189,10 @@ def _refusal(spec: Spec, what: str, hint: str) -> BadCallArgument:
 
 
 @functools.lru_cache(maxsize=1024)
-def _traced(spec: Spec, avals: tuple[tuple[tuple[int, ...], Any], ...], target: str = DEFAULT.name) -> KernelIR:
-    """The traced kernel. Wrong arguments raise while JAX lowers, before the program runs."""
+def _check(spec: Spec, avals: tuple[tuple[tuple[int, ...], Any], ...]) -> None:
+    """Trace and lower the kernel, so that its errors are raised while JAX lowers, before the program runs."""
     trace = spec.kernel._trace  # pyright: ignore[reportPrivateUsage]
-    return trace(_inputs(spec, avals), spec.structure, (), None, target).ir
+    assert trace(_inputs(spec, avals), spec.structure, (), None, spec.kernel.target or DEFAULT.name).llvm
 
 
 def _lowered(function: Callable[..., Any]) -> Any:
@@ -207,7 +205,7 @@ def _lowered(function: Callable[..., Any]) -> Any:
             hint = "export the kernel itself: `kernel.lower(...).export(name, c=True)`"
             raise _refusal(spec, what, hint)
         with numbers_told(spec, ctx.avals_in):
-            _traced(spec, tuple((tuple(a.shape), as_dtype(a.dtype)) for a in ctx.avals_in))
+            _check(spec, tuple((tuple(a.shape), as_dtype(a.dtype)) for a in ctx.avals_in))
         return rule(ctx, *operands, spec=spec)
 
     return lower
@@ -268,7 +266,7 @@ def _handler(spec: Spec, avals: tuple[tuple[tuple[int, ...], Any], ...]) -> tupl
         found = _handlers.get(key)
         if found is None:
             pairs = tuple((i, len(avals) + o) for i, o in spec.aliases.items())
-            target = _gpu_target()
+            target = spec.kernel.target or _gpu_target()
             trace = spec.kernel._trace  # pyright: ignore[reportPrivateUsage]
             made = assembled(trace(inputs, spec.structure, pairs, None, target))
             code = ctypes.create_string_buffer(made.cubin + b"\0")
@@ -333,10 +331,8 @@ def _mapped(spec: Spec, flags: Sequence[bool]) -> tuple[bool, ...]:
 
 
 def _allows(wider: Spec, avals: tuple[tuple[tuple[int, ...], Any], ...]) -> bool:
-    """Whether a kernel can have another axis: its blocks do not wait for one another, and it can be traced so."""
-    from .vmapped import blocks_wait
+    """Whether a kernel can have another axis."""
+    from .vmapped import may_run
 
-    try:
-        return not blocks_wait(_traced(wider, avals))
-    except Error:
-        return False
+    trace, inputs = wider.kernel._trace, _inputs(wider, avals)  # pyright: ignore[reportPrivateUsage]
+    return may_run(wider.kernel, inputs, wider.structure, lambda to: trace(inputs, wider.structure, (), None, to))
