@@ -169,7 +169,10 @@ def _no_derivative(primals: Any, tangents: Any, *, spec: Spec) -> Any:
         what = "it has no second derivative: its gradient is made of kernels"
         raise BadCallArgument(kernel=spec.rule, what=what, hint="differentiate it once")
     if spec.definition.body.__module__.startswith(f"{__package__}.library."):
-        hint = "of the library's functions, attention, conv2d, grouped_matmul, linear_cross_entropy and matmul have gradients"
+        hint = (
+            "of the library's functions, attention, conv2d, grouped_matmul, layer_norm, linear_cross_entropy, matmul, rms_norm "
+            "and rope have gradients"
+        )
         raise BadCallArgument(kernel=spec.kernel.name, what="it has no derivative", hint=hint)
     hint = (
         "give the gradients: `f = kd.jax.call(kernel)`, `f.defvjp(fwd, bwd)`, and call `f`, "
