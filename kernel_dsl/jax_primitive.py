@@ -21,10 +21,8 @@ import numpy as np
 from . import forking
 from .call_inputs import scalar_input, struct_of
 from .definition import ArrayInput, Definition, Input, output_structs
-from .diagnostics import Error
 from .dtypes import as_dtype
 from .errors import BadCallArgument
-from .ir import KernelIR
 from .kernel import Kernel
 from .lazy import once
 from .memory import ShapeDtypeStruct
@@ -171,7 +169,10 @@ def _no_derivative(primals: Any, tangents: Any, *, spec: Spec) -> Any:
         what = "it has no second derivative: its gradient is made of kernels"
         raise BadCallArgument(kernel=spec.rule, what=what, hint="differentiate it once")
     if spec.definition.body.__module__.startswith(f"{__package__}.library."):
-        hint = "of the library's functions, attention, conv2d, grouped_matmul, linear_cross_entropy and matmul have gradients"
+        hint = (
+            "of the library's functions, attention, conv2d, grouped_matmul, layer_norm, linear_cross_entropy, matmul, rms_norm "
+            "and rope have gradients"
+        )
         raise BadCallArgument(kernel=spec.kernel.name, what="it has no derivative", hint=hint)
     hint = (
         "give the gradients: `f = kd.jax.call(kernel)`, `f.defvjp(fwd, bwd)`, and call `f`, "
@@ -191,10 +192,10 @@ def _refusal(spec: Spec, what: str, hint: str) -> BadCallArgument:
 
 
 @functools.lru_cache(maxsize=1024)
-def _traced(spec: Spec, avals: tuple[tuple[tuple[int, ...], Any], ...], target: str = DEFAULT.name) -> KernelIR:
-    """The traced kernel. Wrong arguments raise while JAX lowers, before the program runs."""
+def _check(spec: Spec, avals: tuple[tuple[tuple[int, ...], Any], ...]) -> None:
+    """Trace and lower the kernel, so that its errors are raised while JAX lowers, before the program runs."""
     trace = spec.kernel._trace  # pyright: ignore[reportPrivateUsage]
-    return trace(_inputs(spec, avals), spec.structure, (), None, target).ir
+    assert trace(_inputs(spec, avals), spec.structure, (), None, spec.kernel.target or DEFAULT.name).llvm
 
 
 def _lowered(function: Callable[..., Any]) -> Any:
@@ -207,7 +208,7 @@ def _lowered(function: Callable[..., Any]) -> Any:
             hint = "export the kernel itself: `kernel.lower(...).export(name, c=True)`"
             raise _refusal(spec, what, hint)
         with numbers_told(spec, ctx.avals_in):
-            _traced(spec, tuple((tuple(a.shape), as_dtype(a.dtype)) for a in ctx.avals_in))
+            _check(spec, tuple((tuple(a.shape), as_dtype(a.dtype)) for a in ctx.avals_in))
         return rule(ctx, *operands, spec=spec)
 
     return lower
@@ -268,7 +269,7 @@ def _handler(spec: Spec, avals: tuple[tuple[tuple[int, ...], Any], ...]) -> tupl
         found = _handlers.get(key)
         if found is None:
             pairs = tuple((i, len(avals) + o) for i, o in spec.aliases.items())
-            target = _gpu_target()
+            target = spec.kernel.target or _gpu_target()
             trace = spec.kernel._trace  # pyright: ignore[reportPrivateUsage]
             made = assembled(trace(inputs, spec.structure, pairs, None, target))
             code = ctypes.create_string_buffer(made.cubin + b"\0")
@@ -333,10 +334,8 @@ def _mapped(spec: Spec, flags: Sequence[bool]) -> tuple[bool, ...]:
 
 
 def _allows(wider: Spec, avals: tuple[tuple[tuple[int, ...], Any], ...]) -> bool:
-    """Whether a kernel can have another axis: its blocks do not wait for one another, and it can be traced so."""
-    from .vmapped import blocks_wait
+    """Whether a kernel can have another axis."""
+    from .vmapped import may_run
 
-    try:
-        return not blocks_wait(_traced(wider, avals))
-    except Error:
-        return False
+    trace, inputs = wider.kernel._trace, _inputs(wider, avals)  # pyright: ignore[reportPrivateUsage]
+    return may_run(wider.kernel, inputs, wider.structure, lambda to: trace(inputs, wider.structure, (), None, to))

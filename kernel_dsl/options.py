@@ -22,7 +22,7 @@ class CompilerParams:
     are none. `max_registers`: the most registers a lane may have. `target`: such as "sm_90a"; by default the launching
     GPU's own. `profile_space` (the number of events that each warp keeps; it keeps the last ones) and `profile_dir` (a
     folder, made if it is missing) go together: each call is then a `kernel.profile` and writes its trace to a new file
-    in the folder. Launches by graphs, `bind`, `vmap`, meshes, JAX and programs without Python write no trace.
+    in the folder. Launches by graphs, by `bind`, by JAX on a GPU and by programs without Python write no trace.
 
     `reduction_scratch_bytes` (None, or 0 and more) is Pallas' SMEM for reductions over warps; it has no effect here:
     each reduction allocates the SMEM that it needs, and shares it.

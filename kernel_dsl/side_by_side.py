@@ -14,14 +14,16 @@ Place = tuple[str, int]  # file and line; ("", 0): no line
 Parts = dict[Place, list[str]]
 
 _STYLE = (
-    ":root{color-scheme:light dark}body{font:14px/1.4 system-ui,sans-serif;margin:.5rem}table{border-collapse:collapse}"
+    ":root{color-scheme:light dark}body{font:14px/1.4 system-ui,sans-serif;margin:.5rem}"
+    "table{border-collapse:collapse;table-layout:fixed;width:100%;min-width:36rem}"  # equal columns, all of them in view
     "td,th{border:1px solid #8885;padding:.2rem .4rem;vertical-align:top;text-align:left}"
-    "pre{font:12px/1.4 ui-monospace,monospace;margin:0;max-width:32rem;max-height:24rem;overflow:auto}"
+    "pre{font:12px/1.4 ui-monospace,monospace;margin:0;max-height:9rem;overflow:auto;white-space:pre-wrap;overflow-wrap:anywhere}"
 )
 _IR_PLACE = re.compile(r' @ ("(?:[^"\\]|\\.)*"):(\d+)')
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+"([^"]*)"')
 _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
 _SASS_PLACE = re.compile(r"\t// (.+?):(\d+)(?:\s|$)")
+_SASS_ADDRESS = re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s*")
 
 
 def of_ir(text: str) -> Parts:
@@ -68,6 +70,11 @@ def _tried(make: Callable[[], Parts]) -> Parts | str:
         return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+def _tidy(lines: list[str]) -> str:
+    """Lines for a narrow column: one space in the place of several, and no addresses."""
+    return "\n".join(" ".join(_SASS_ADDRESS.sub("", line).split()) for line in lines)
+
+
 def page(stages: Any, sass: Callable[[], str]) -> str:
     """The complete page of a `Stages`. `sass()`: its machine code as text."""
     columns = {
@@ -83,9 +90,7 @@ def page(stages: Any, sass: Callable[[], str]) -> str:
     for file, line in [*places, ("", 0)]:
         source = linecache.getline(file, line).strip() if line else "of no line"
         where = f"{PurePath(file).name}:{line}" if line else ""
-        cells = "".join(
-            f"<td><pre>{escape(chr(10).join(found.get((file, line), [])))}</pre></td>" for found in shown.values()
-        )
+        cells = "".join(f"<td><pre>{escape(_tidy(found.get((file, line), [])))}</pre></td>" for found in shown.values())
         rows.append(f"<tr><td>{escape(where)}<pre>{escape(source)}</pre></td>{cells}</tr>")
     missing = "".join(f"<p>{name}: {escape(found)}</p>" for name, found in columns.items() if isinstance(found, str))
     title = escape(repr(stages))

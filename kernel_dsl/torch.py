@@ -25,9 +25,12 @@ else:  # torch.compile takes these calls into its graph as they are, and finds t
         "attention",
         "conv2d",
         "grouped_matmul",
+        "layer_norm",
         "linear_cross_entropy",
         "linear_cross_entropy_combine",
         "matmul",
+        "rms_norm",
+        "rope",
     ):
         _function = getattr(library, _name)
         vars(_function)["__name__"] = _name

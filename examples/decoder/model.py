@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -13,10 +12,9 @@ from torch.nn import functional
 
 import kernel_dsl as kd
 
-from . import kernels
-
 library = kd.library
 BASE = 10000.0  # of RoPE's angles
+EPS = 1e-5  # of RMS norm, as `library.rms_norm` has it
 
 
 class RefusedError(Exception):
@@ -107,43 +105,6 @@ def angles(sizes: Sizes, device: str) -> tuple[Any, Any]:
     return angle.cos().float(), angle.sin().float()
 
 
-# --- kernels as ops of PyTorch --------------------------------------------------------------------
-
-
-@cache
-def norm_op() -> Any:
-    """RMS norm `(x, gamma) -> (y, reciprocal)`, whose first result has a gradient."""
-    gradients = kernels.rms_norm_gradients.as_torch_op("decoder::rms_norm_gradients")
-    sums = kernels.column_sums(kd.bfloat16).as_torch_op("decoder::column_sums", inputs=("x",))
-
-    def backward(ctx: Any, dy: Any, _: Any) -> Any:
-        x, gamma, _, reciprocal = ctx.saved_tensors
-        dx, parts = gradients(x, gamma, reciprocal, dy.contiguous())
-        return dx, sums(parts)
-
-    return kernels.rms_norm.as_torch_op("decoder::rms_norm", backward=backward)
-
-
-@cache
-def rope_op(heads: int, kv_heads: int) -> Any:
-    back = kernels.rope_gradient(heads, kv_heads).as_torch_op(
-        f"decoder::rope_gradient_{heads}_{kv_heads}", inputs=("dq", "dk", "dv", "positions", "cos", "sin")
-    )
-
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        _, positions, cos, sin, *_ = ctx.saved_tensors
-        return back(*(g.contiguous() for g in gradients), positions, cos, sin), None, None, None
-
-    return kernels.rope(heads, kv_heads).as_torch_op(
-        f"decoder::rope_{heads}_{kv_heads}", inputs=("qkv", "positions", "cos", "sin"), backward=backward
-    )
-
-
-def ops_of(sizes: Sizes) -> tuple[Any, Any]:
-    """The ops of `ours`. They exist before torch.compile traces their callers."""
-    return norm_op(), rope_op(sizes.heads, sizes.kv_heads)
-
-
 # --- the forward pass -----------------------------------------------------------------------------
 
 
@@ -170,10 +131,9 @@ def swiglu(h: Any, x: Any, w: Callable[[str], Any]) -> Any:
     return library.matmul(between, w("down"), residual=x)
 
 
-def ours(weights: Weights, tokens: Any, sizes: Sizes, turns: tuple[Any, Any], ops: tuple[Any, Any]) -> Any:
+def ours(weights: Weights, tokens: Any, sizes: Sizes, turns: tuple[Any, Any]) -> Any:
     """The rows (batch * length, model) that the head multiplies, for tokens (batch, length), on kernels."""
     batch, length = tokens.shape
-    norm, rope = ops
     positions = torch.arange(length, dtype=torch.int32, device=tokens.device).repeat(batch)
     x = functional.embedding(tokens, weights["embed"]).reshape(batch * length, -1)
     for n in range(sizes.layers):
@@ -181,21 +141,20 @@ def ours(weights: Weights, tokens: Any, sizes: Sizes, turns: tuple[Any, Any], op
         def w(name: str, n: int = n) -> Any:
             return weights[f"{n}.{name}"]
 
-        h = norm(x, w("norm1"))[0]
+        h = library.rms_norm(x, w("norm1"))
         qkv = library.matmul(h, w("qkv")).reshape(batch * length, -1, sizes.dim)
-        q, k, v = (y.reshape(batch, length, -1, sizes.dim) for y in rope(qkv, positions, *turns))
+        parts = library.rope(qkv, positions, *turns, heads=(sizes.heads, sizes.kv_heads))
+        q, k, v = (y.reshape(batch, length, -1, sizes.dim) for y in parts)
         attended = library.attention(q, k, v, layout="bshd", causal=True).reshape(batch * length, -1)
         x = library.matmul(attended, w("out"), residual=x)
-        h = norm(x, w("norm2"))[0]
+        h = library.rms_norm(x, w("norm2"))
         x = experts(h, x, w, sizes) if sizes.experts else swiglu(h, x, w)
-    return norm(x, weights["norm"])[0]
+    return library.rms_norm(x, weights["norm"])
 
 
-def ours_loss(
-    weights: Weights, tokens: Any, targets: Any, sizes: Sizes, turns: tuple[Any, Any], ops: tuple[Any, Any]
-) -> Any:
+def ours_loss(weights: Weights, tokens: Any, targets: Any, sizes: Sizes, turns: tuple[Any, Any]) -> Any:
     w = rounded(weights)
-    return library.linear_cross_entropy(ours(w, tokens, sizes, turns, ops), w["head"], targets.reshape(-1))
+    return library.linear_cross_entropy(ours(w, tokens, sizes, turns), w["head"], targets.reshape(-1))
 
 
 def _plain_turned(x: Any, turns: tuple[Any, Any]) -> Any:
@@ -225,20 +184,20 @@ def plain(weights: Weights, tokens: Any, sizes: Sizes, turns: tuple[Any, Any]) -
         def w(name: str, n: int = n) -> Any:
             return weights[f"{n}.{name}"]
 
-        h = functional.rms_norm(x, (sizes.model,), w("norm1"), kernels.EPS)
+        h = functional.rms_norm(x, (sizes.model,), w("norm1"), EPS)
         qkv = (h @ w("qkv")).reshape(batch, length, -1, sizes.dim)
         q, k, v = qkv.split((sizes.heads, sizes.kv_heads, sizes.kv_heads), 2)
         q, k = _plain_turned(q, turns), _plain_turned(k, turns)
         q, k, v = (y.transpose(1, 2) for y in (q, k, v))
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         x = x + attended.transpose(1, 2).reshape(batch * length, -1) @ w("out")
-        h = functional.rms_norm(x, (sizes.model,), w("norm2"), kernels.EPS)
+        h = functional.rms_norm(x, (sizes.model,), w("norm2"), EPS)
         x = (
             _plain_experts(h, x, w, sizes)
             if sizes.experts
             else x + (functional.silu(h @ w("gate")) * (h @ w("up"))) @ w("down")
         )
-    return functional.rms_norm(x, (sizes.model,), weights["norm"], kernels.EPS)
+    return functional.rms_norm(x, (sizes.model,), weights["norm"], EPS)
 
 
 def plain_loss(weights: Weights, tokens: Any, targets: Any, sizes: Sizes, turns: tuple[Any, Any]) -> Any:

@@ -76,17 +76,18 @@ def logits(ranks: Ranks, weights: model.Weights, sizes: model.Sizes, tokens: Any
         kernels.embed(w["embed"], tokens.reshape(-1).to(torch.int32).to(d))
         for w, d in zip(ws, ranks.devices, strict=True)
     ]
-    rope = kernels.rope(sizes.heads // count, sizes.kv_heads // count)
+    heads = (sizes.heads // count, sizes.kv_heads // count)
 
     def attended(rank: int, w: model.Weights, x: Any, layer: int) -> Any:
-        h = kernels.rms_norm(x, w[f"{layer}.norm1"])[0]
+        h = library.rms_norm(x, w[f"{layer}.norm1"])
         qkv = library.matmul(h, w[f"{layer}.qkv"]).reshape(len(x), -1, sizes.dim)
-        q, k, v = (y.reshape(batch, length, -1, sizes.dim) for y in rope(qkv, positions[rank], *turns[rank]))
+        parts = library.rope(qkv, positions[rank], *turns[rank], heads=heads)
+        q, k, v = (y.reshape(batch, length, -1, sizes.dim) for y in parts)
         y = library.attention(q, k, v, layout="bshd", causal=True).reshape(len(x), -1)
         return library.matmul(y, w[f"{layer}.out"], out_dtype="float32")
 
     def gated(rank: int, w: model.Weights, x: Any, layer: int) -> Any:
-        h = kernels.rms_norm(x, w[f"{layer}.norm2"])[0]
+        h = library.rms_norm(x, w[f"{layer}.norm2"])
         between = library.matmul(h, (w[f"{layer}.gate"], w[f"{layer}.up"]), gated="swiglu")
         return library.matmul(between, w[f"{layer}.down"], out_dtype="float32")
 
@@ -94,7 +95,7 @@ def logits(ranks: Ranks, weights: model.Weights, sizes: model.Sizes, tokens: Any
         return (x.float() + total).to(x.dtype)
 
     def classes(rank: int, w: model.Weights, x: Any) -> Any:
-        return library.matmul(w["head"], kernels.rms_norm(x, w["norm"])[0].T, out_dtype="float32")
+        return library.matmul(w["head"], library.rms_norm(x, w["norm"]).T, out_dtype="float32")
 
     for n in data.progress(range(sizes.layers), sizes.layers, "layers"):
         for part in (attended, gated):
@@ -119,7 +120,7 @@ def parallel(options: Any, sizes: model.Sizes, weights: model.Weights) -> int:
             several = logits(ranks, weights, sizes, tokens)
         with at_work("logits of one device"):
             w = model.rounded(weights)
-            x = model.ours(w, tokens, sizes, model.angles(sizes, options.device), model.ops_of(sizes))
+            x = model.ours(w, tokens, sizes, model.angles(sizes, options.device))
             one = library.matmul(w["head"], x.T, out_dtype="float32")
     same = all(torch.equal(several[0].cpu(), y.cpu()) for y in several[1:])
     error = ((several[0].to(one.device) - one).abs().max() / one.abs().max()).item()

@@ -66,16 +66,16 @@ class Server:
     def block(self, layer: int, x: Any, attend: Any) -> Any:
         """A layer of rows x: `attend(q, k, v)` gives the rows that the heads see."""
         w, sizes = self.w, self.sizes
-        h = kernels.rms_norm(x, w[f"{layer}.norm1"])[0]
+        h = library.rms_norm(x, w[f"{layer}.norm1"])
         qkv = library.matmul(h, w[f"{layer}.qkv"]).reshape(len(x), -1, sizes.dim)
-        attended = attend(*kernels.rope(sizes.heads, sizes.kv_heads)(qkv, self.positions, *self.turns))
+        attended = attend(*library.rope(qkv, self.positions, *self.turns, heads=(sizes.heads, sizes.kv_heads)))
         x = library.matmul(attended.reshape(len(x), -1), w[f"{layer}.out"], residual=x)
-        h = kernels.rms_norm(x, w[f"{layer}.norm2"])[0]
+        h = library.rms_norm(x, w[f"{layer}.norm2"])
         between = library.matmul(h, (w[f"{layer}.gate"], w[f"{layer}.up"]), gated="swiglu")
         return library.matmul(between, w[f"{layer}.down"], residual=x)
 
     def sampled(self, x: Any) -> Any:
-        rows = kernels.rms_norm(x, self.w["norm"])[0]
+        rows = library.rms_norm(x, self.w["norm"])
         return kernels.greatest(library.matmul(rows, self.w["head"].T, out_dtype="float32"))
 
     def prefill(self, lengths: list[int]) -> Any:

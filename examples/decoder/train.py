@@ -20,11 +20,11 @@ WINDOW = 10  # steps, over which losses are averaged before they are compared
 NOISE = 0.03  # by what part of itself an averaged loss may differ: what roundings to bfloat16 grow to in training
 
 
-def step_of_one_layer(sizes: model.Sizes, turns: Any, ops: Any, weights: model.Weights, *part: Any) -> None:
+def step_of_one_layer(sizes: model.Sizes, turns: Any, weights: model.Weights, *part: Any) -> None:
     """Forward and backward of one layer without torch.compile, which compiles the kernels of all layers."""
     few = {n: w.detach().requires_grad_() for n, w in weights.items() if n.startswith("0.") or "." not in n}
     with suppress(Exception):  # the step itself raises it again
-        model.ours_loss(few, *part, replace(sizes, layers=1), turns, ops).backward()
+        model.ours_loss(few, *part, replace(sizes, layers=1), turns).backward()
 
 
 class Run:
@@ -97,12 +97,11 @@ def train(options: Any, sizes: model.Sizes, weights: model.Weights) -> int:
     turns = model.angles(sizes, options.device)
     count = sum(w.numel() for w in weights.values())
     say(f"{count / 1e6:.1f} million weights, {steps} steps of {batch} x {length} tokens")
-    ops = model.ops_of(sizes)
-    beside = partial(step_of_one_layer, sizes, turns, ops)
+    beside = partial(step_of_one_layer, sizes, turns)
     ours, plain = (
         Run(name, partial(loss, sizes=sizes, turns=turns), weights, options.rate, compiled, first)
         for name, loss, compiled, first in (
-            ("ours", partial(model.ours_loss, ops=ops), True, beside),
+            ("ours", model.ours_loss, True, beside),
             ("plain PyTorch", model.plain_loss, not options.eager, None),
         )
     )

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from .matmul import matmul
     from .matmul_config import MatmulConfig
     from .mxfp4 import PackedMxfp4, pack_mxfp4
+    from .norms import layer_norm, rms_norm
     from .ring_attention import ring_attention
     from .ring_attention_backward import ring_attention_backward
+    from .rope import rope
     from .sparse import SparseMatrix, sparse_compress, sparse_decompress
     from .sparse_matmul import sparse_matmul
     from .tensor_parallel import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
@@ -58,6 +60,7 @@ __all__ = [
     "expert_dispatch",
     "grouped_matmul",
     "grouped_matmul_wgrad",
+    "layer_norm",
     "linear_cross_entropy",
     "linear_cross_entropy_backward",
     "linear_cross_entropy_combine",
@@ -70,6 +73,8 @@ __all__ = [
     "reduce_scatter",
     "ring_attention",
     "ring_attention_backward",
+    "rms_norm",
+    "rope",
     "sparse_compress",
     "sparse_decompress",
     "sparse_matmul",
@@ -93,6 +98,7 @@ _PLACES = {
     "linear_cross_entropy_backward": "cross_entropy",
     "linear_cross_entropy_combine": "cross_entropy",
     **dict.fromkeys(("all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"), "tensor_parallel"),
+    **dict.fromkeys(("layer_norm", "rms_norm"), "norms"),
     "mla_decode": "decode_mla",
     "pack_int4": "int4",
     "pack_mxfp4": "mxfp4",
@@ -100,7 +106,17 @@ _PLACES = {
 }
 _PUBLIC = frozenset((*__all__, *_PLACES))
 # the functions into which torch.compile looks
-_SEEN = ("attention", "conv2d", "grouped_matmul", "linear_cross_entropy", "linear_cross_entropy_combine", "matmul")
+_SEEN = (
+    "attention",
+    "conv2d",
+    "grouped_matmul",
+    "layer_norm",
+    "linear_cross_entropy",
+    "linear_cross_entropy_combine",
+    "matmul",
+    "rms_norm",
+    "rope",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -92,9 +92,9 @@ def zeros(count: int, arrays: Sequence[Any]) -> Any:
         torch: Any = sys.modules["torch"]
         made = module.tensor((count,), torch.int32)
         made.zero_()
-        torch.cuda.synchronize(made.device)
+        torch.cuda.current_stream(made.device).synchronize()
         return made
     made = module.array((count,), "int32")
     made.fill(0)
-    sys.modules["cupy"].cuda.runtime.deviceSynchronize()
+    sys.modules["cupy"].cuda.get_current_stream().synchronize()
     return made

@@ -144,7 +144,7 @@ class Ranks:
         device: Any = arrays[0].device if arrays else torch.device("cuda", torch.cuda.current_device())
         made = self.empty((count,), torch.int32, device)
         made.zero_()
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()
         return made
 
     def maps_all(self, arrays: Sequence[Any]) -> bool:

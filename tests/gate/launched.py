@@ -21,7 +21,9 @@ from kernel_dsl.library.cross_entropy_kernels import stack_kernel
 from kernel_dsl.library.gate_gradients import gate_gradients
 from kernel_dsl.library.grouped_arguments import GroupedOptions
 from kernel_dsl.library.grouped_derivatives import gradients as grouped_gradients
+from kernel_dsl.library.norms import Norm, column_sums, gradients_kernel
 from kernel_dsl.library.ring_gradients import adding_kernel
+from kernel_dsl.library.rope import gradient_kernel
 from kernel_dsl.mesh_kernel import MeshKernel
 from kernel_dsl.tree import unflatten
 
@@ -107,6 +109,21 @@ def _conv() -> None:
     kd.library.conv2d_wgrad(*[x.astype(np.float32)] * 2, 1, interpret=True)
 
 
+def _norms() -> None:
+    for columns in (200, 5000):
+        x, weight = np.ones((3, columns), kd.bfloat16.numpy), np.ones(columns, kd.bfloat16.numpy)
+        kd.library.rms_norm(x, weight, interpret=True)
+        kd.library.layer_norm(x, weight, weight, interpret=True)
+        for centred in (False, True):
+            _, sums, *_ = gradients_kernel(Norm("norm", centred, 1e-5))(x, weight, x, interpret=True)
+        column_sums(kd.bfloat16)(sums, interpret=True)
+    places, angles = np.zeros(3, np.int32), np.ones((4, 16), np.float32)
+    rows = np.ones((3, 5, 32), kd.bfloat16.numpy)
+    kd.library.rope(rows, places, angles, angles, interpret=True)
+    parts = kd.library.rope(rows, places, angles, angles, heads=(3, 1), interpret=True)
+    gradient_kernel((3, 1, 1))(*parts, places, angles, angles, interpret=True)
+
+
 def _collectives() -> None:
     mesh, hosts = kd.Mesh(("x",), (2,)), kd.Mesh(("host", "x"), (2, 2), hosts="host")
 
@@ -165,7 +182,7 @@ def mesh_calls() -> tuple[Launch, ...]:
 @cache
 def calls() -> tuple[Launch, ...]:
     """(group, kernel, its arguments described) of each launch."""
-    products = (_grouped, _cross_entropy, _gate, _int4, _sparse, _conv)
+    products = (_grouped, _cross_entropy, _gate, _int4, _sparse, _conv, _norms)
     with _watched(Kernel, lambda x: x, lambda made, args: [np.zeros(s.shape, s.dtype.numpy) for s in made]) as seen:
         return (*(launch for run in products for launch in seen("matmul", run)), *seen("attention", _decode))
 

@@ -64,6 +64,14 @@ def test_what_attention_saves() -> None:
     assert sizes[-1] <= q.size, "nothing as large as the scores"
 
 
+@pytest.mark.slow
+def test_gradient_of_attention_in_vmap() -> None:
+    """One of its kernels would store to an array of 6 dimensions, which TMA does not take: it runs in a loop."""
+    qs = normal(2, 1, 2, 64, 64, dtype=jnp.bfloat16)
+    gradient = jax.grad(lambda q: kd.library.attention(q, q, q, causal=True).astype(jnp.float32).sum())
+    np.testing.assert_array_equal(jax.jit(jax.vmap(gradient))(qs), jnp.stack([gradient(q) for q in qs]))
+
+
 def test_matmul() -> None:
     a, b, c = normal(2, 32, 48), normal(48, 16), normal(16)
     w = normal(2, 32, 16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from tests.conftest import ROOT
 
 THREADS = 32
 LAUNCHES = 40  # of a request
@@ -150,6 +152,15 @@ def test_coroutines_on_the_cpu() -> None:
 
     for n, found in enumerate(asyncio.run(all_of_them())):
         np.testing.assert_array_equal(found, np.full(16, 3 * n, np.float32))
+
+
+def test_nothing_waits_for_a_whole_device() -> None:
+    """It would wait for the other threads' streams, too."""
+    waits = re.compile(r"cuCtxSynchronize|[dD]eviceSynchronize|\bcuda\.synchronize\(")
+    assert waits.search("torch.cuda.synchronize()") and waits.search("cudaDeviceSynchronize()")
+    files = [path for part in ("kernel_dsl", "lowering", "runtime") for path in (ROOT / part).rglob("*.py")]
+    assert len(files) > 400
+    assert not [f"{path}: {found[0]}" for path in files if (found := waits.search(path.read_text()))]
 
 
 @pytest.mark.gpu

@@ -75,7 +75,7 @@ def install(patch: Any) -> ModuleType:
     module.cuda = SimpleNamespace(
         Device=_Scope,
         ExternalStream=ExternalStream,
-        get_current_stream=lambda: SimpleNamespace(ptr=STREAMS[-1]),
+        get_current_stream=lambda: SimpleNamespace(ptr=STREAMS[-1], synchronize=lambda: None),
     )
     patch.setitem(sys.modules, "cupy", module)
     return module

@@ -116,7 +116,7 @@ HINTS: dict[str, str] = {
     "space": "[config]", "compressed": "sparse", "meta": "INDICES", "input_size": "(1, 1, 16, 16)", "kernel_size": "1",
     "src_ref": "x_ref tile", "dst_ref": "out", "send_sem": "None one_sem",
     "recv_sem": "one_sem None", "experts": "[INDICES, INDICES]", "places": "[INDICES, INDICES]", "weights": "[X, X]",
-    "num_experts": "2",
+    "num_experts": "2", "positions": "lengths", "cos": "X", "sin": "X",
 }  # fmt: skip
 
 
