@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from math import inf, prod
 
-from .in_flight import turns
 from .ir import MemorySpace, Op, RefType, Region, Value, buffer_of, walk_region
 from .ops.barrier import BarrierArrive
 from .ops.cluster import AsyncStoreSmem
@@ -13,7 +13,17 @@ from .ops.copy import CommitSmem, CopyGmemToSmem
 from .ops.ref import AllocSmem
 from .ops.threads import AliasSmem, WarpMap
 
-__all__ = ["ARRIVALS", "arrives", "fence_before_arrivals", "member_of", "stored_to", "stores_to"]
+__all__ = [
+    "ARRIVALS",
+    "arrives",
+    "clash",
+    "fence_before_arrivals",
+    "member_of",
+    "span_of",
+    "stored_to",
+    "stores_to",
+    "turns",
+]
 
 ARRIVALS = (BarrierArrive, AsyncStoreSmem, CopyGmemToSmem)  # on their field `barrier`
 
@@ -23,6 +33,21 @@ def member_of(ref: Value) -> Value:
     while ref.op is not None and not isinstance(ref.op, (AllocSmem, AliasSmem)) and "ref" in ref.op.fields:
         ref = ref.op.ref  # type: ignore[attr-defined]
     return ref
+
+
+def span_of(member: Value) -> tuple[int, int]:
+    """(first byte, past the last) of a buffer or member within the buffer."""
+    start = member.op.offset if isinstance(member.op, AliasSmem) else 0
+    type: RefType = member.type
+    return start, start + type.dtype.itemsize * prod(type.shape)
+
+
+def clash(a: Value, b: Value) -> bool:
+    """Whether two members of one union overlap."""
+    if a is b or buffer_of(a) is not buffer_of(b):
+        return False
+    (low_a, high_a), (low_b, high_b) = span_of(a), span_of(b)
+    return low_a < high_b and low_b < high_a
 
 
 def stored_to(op: Op) -> Value | None:
@@ -81,3 +106,13 @@ def arrives(op: Op, barriers: Collection[Value]) -> bool:
     """Whether an op, or any inside it, arrives on one of these barriers."""
     inside = (op, *(o for r in op.region_list() for o in walk_region(r)))
     return any(isinstance(o, ARRIVALS) and o.barrier is not None and o.barrier in barriers for o in inside)
+
+
+def turns(op: Op) -> tuple[bool, float]:
+    """Whether a loop surely has an iteration, and the greatest number that it can have."""
+    if not isinstance(op, For) or op.step < 1:
+        return False, inf
+    low, high = op.lo.facts, op.hi.facts
+    if low is None or high is None:
+        return False, inf
+    return low.hi < high.lo, (high.hi - low.lo) / op.step

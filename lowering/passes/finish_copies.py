@@ -13,14 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, NamedTuple
 
-from kernel_dsl.in_flight import merged, turns
-from kernel_dsl.in_place import member_of, stored_to
+from kernel_dsl.in_flight import merged
+from kernel_dsl.in_place import member_of, span_of, stored_to, turns
 from kernel_dsl.ir import KernelIR, Op, RefType, Region, Value, buffer_of
 from kernel_dsl.ops.control import For, If, While
 from kernel_dsl.ops.copy import CommitGroup, CommitSmem, CopyGmemToSmem, CopySmemToGmem, WaitSmemToGmem
 from kernel_dsl.ops.ref import AllocSmem, Store
 from kernel_dsl.ops.scope import EnterScope
-from kernel_dsl.ops.threads import AliasSmem
 from kernel_dsl.registers import follow
 from kernel_dsl.storage import storage_of
 from kernel_dsl.target import Feature, Target
@@ -90,16 +89,6 @@ def _matters(cls: type[Op]) -> bool:
     return bool(cls.region_fields) or stores or issubclass(cls, _EVENTS)
 
 
-def _span(member: Value) -> tuple[int, int]:
-    """(first byte, past the last) within the buffer."""
-    start = member.op.offset if isinstance(member.op, AliasSmem) else 0
-    type: RefType = member.type
-    size = type.dtype.itemsize
-    for extent in type.shape:
-        size *= extent
-    return start, start + size
-
-
 def _clash(a: CopyPart, b: CopyPart) -> bool:
     """Whether two parts belong to different members of a union and overlap."""
     if a.member is b.member or buffer_of(a.member) is not buffer_of(b.member):
@@ -113,7 +102,7 @@ def _used(ref: Value, known: Mapping[Value, Any], view: View | None = None, offs
     `known` may give its start along the outermost axis, such as a warpgroup's own slot.
     """
     member = member_of(ref)
-    low, high = _span(member)
+    low, high = span_of(member)
     if view is None or ref is not member or not view.start:
         return CopyPart(member, low, high)
     type: RefType = ref.type

@@ -1,6 +1,6 @@
 """`python -m tests.fuzz.memory KIND --count N --seed S [--device gpu]`: random kernels that move memory or nest, against NumPy.
 
-KIND is views, halos, pipelines, specs, nests, tickets, scales or orders. A failure prints the kernel, and ends with status 1. On a GPU the kernels run in child
+KIND is views, halos, pipelines, specs, nests, tickets, scales, orders or products. A failure prints the kernel, and ends with status 1. On a GPU the kernels run in child
 processes, as a fault takes the context with it.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import kernel_dsl as kd
-from tests.fuzz import halos, nests, orders, pipelines, scales, specs, tickets, views
+from tests.fuzz import halos, nests, orders, pipelines, products, scales, specs, tickets, views
 from tests.schedules import SCHEDULES
 
 KINDS: dict[str, Callable[[int], Any]] = {
@@ -28,13 +28,14 @@ KINDS: dict[str, Callable[[int], Any]] = {
     "tickets": tickets.generate,
     "scales": scales.generate,
     "orders": orders.generate,
+    "products": products.generate,
 }
 REFUSED = "refused"
 CHUNK = 100  # kernels a child process
 
 
 def attempt(kind: str, seed: int, gpu: bool = False, schedules: tuple[str, ...] = SCHEDULES) -> str | None:
-    """What is wrong with a kernel's results, or None; `REFUSED` for a copy that TMA can't do and that says so."""
+    """What is wrong with a kernel's results, or None; `REFUSED` for what TMA can't do, or a use before a wait, that says so."""
     program = KINDS[kind](seed)
     try:
         with warnings.catch_warnings():
@@ -44,7 +45,7 @@ def attempt(kind: str, seed: int, gpu: bool = False, schedules: tuple[str, ...] 
             for schedule in () if gpu else schedules:
                 program.check(program.run(kd.InterpretParams(schedule=schedule, seed=seed)))
     except Exception as error:
-        if isinstance(error, kd.Error) and error.code == "tma-rule":
+        if isinstance(error, kd.Error) and error.code == ("accumulator-use" if kind == "products" else "tma-rule"):
             return REFUSED
         return f"{traceback.format_exc(limit=-4)}\n{program.source()}"
     return None

@@ -11,7 +11,17 @@ import kernel_dsl as kd
 from tests.fuzz import halos, nests, pipelines, specs, views
 from tests.fuzz.memory import KINDS, REFUSED, SCHEDULES, attempt
 
-COUNTS = {"views": 25, "halos": 20, "pipelines": 12, "specs": 8, "nests": 8, "tickets": 4, "scales": 3, "orders": 6}
+COUNTS = {
+    "views": 25,
+    "halos": 20,
+    "pipelines": 12,
+    "specs": 8,
+    "nests": 8,
+    "tickets": 4,
+    "scales": 3,
+    "orders": 6,
+    "products": 5,
+}
 
 
 @pytest.mark.parametrize("block", range(2))
@@ -25,7 +35,7 @@ def test_interpreter(kind: str, block: int) -> None:
         wrong = attempt(kind, seed, schedules=(SCHEDULES[n % 3],))
         refused += wrong == REFUSED
         assert wrong in (None, REFUSED), f"python -m tests.fuzz.memory {kind} --count 1 --seed {seed}\n{wrong}"
-    assert refused <= COUNTS[kind] // 5, "the generator makes too much that TMA can't do"
+    assert refused <= max(COUNTS[kind] // 5, 2), "the generator makes too much that is refused"
 
 
 @pytest.mark.slow
@@ -109,6 +119,15 @@ def test_missing_fences_and_waits_are_found(monkeypatch: pytest.MonkeyPatch) -> 
         assert "reused_before_read" in kinds("pipelines", range(350, 370))
 
 
+def test_missing_waits_for_products_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the compiler's waits for products where memory is used again, kernels go wrong."""
+    from kernel_dsl import in_flight
+
+    monkeypatch.setattr(in_flight, "_reuses", lambda *_: False)
+    found = [attempt("products", seed, schedules=("eager",)) for seed in range(700, 708)]
+    assert any("reused_before_wgmma" in text for text in found if text)
+
+
 def test_each_generator_reaches_what_it_is_for() -> None:
     """Both ways of a copy, split and moving views, every kind of access, in-place bodies of both pipelines."""
     texts = {kind: [KINDS[kind](seed).source() for seed in range(120)] for kind in KINDS}
@@ -157,6 +176,20 @@ def test_each_generator_reaches_what_it_is_for() -> None:
             (
                 *("while_loop", "fori_loop", "switch", "kd.cond", "kd.when", "num_threads=3", "async_store_smem"),
                 *("semaphore_signal", 'order="release"', "barrier_arrive", "atomic_add(w0", 'memory_scope="cta"'),
+            ),
+        ),
+        (
+            "products",
+            (
+                *("while_loop", "fori_loop", "switch", "kd.cond", "kd.when", "num_threads=2", "run_scoped", "RefUnion"),
+                *(
+                    "kd.wgmma(acc00, h",
+                    "kd.wgmma(acc00, g",
+                    "wait_gmem_to_smem",
+                    "barrier_wait",
+                    "reduction_op",
+                    "scale_rows",
+                ),
             ),
         ),
     ):

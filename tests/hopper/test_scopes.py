@@ -239,3 +239,79 @@ def test_products_that_some_paths_await(waits: str, interpret: Any) -> None:
     out, doubled = kernel(a, 0, interpret=interpret)
     np.testing.assert_array_equal(out, turns * (a.astype(np.float32) @ a.astype(np.float32)))
     np.testing.assert_array_equal(doubled, a * 2)
+
+
+@pytest.mark.wgmma
+@pytest.mark.parametrize("warpgroups", [1, 2])
+@pytest.mark.parametrize("how", ["scope", "union", "copied union"])
+def test_products_that_are_in_flight_when_memory_is_used_again(how: str, warpgroups: int, interpret: Any) -> None:
+    """The same scope opens again in a loop, or a member of a union is written over another: the compiler waits."""
+    f16 = kd.float16
+    tile = kd.SMEM((64, 64), f16, transforms=(kd.TilingTransform((8, 64)), kd.SwizzleTransform(128)))
+    options: Any = {} if warpgroups == 1 else {"num_threads": 2, "thread_name": "wg"}
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((64, 64), f32),
+        scratch_types=[kd.ACC((64, 64), f32), kd.RefUnion(tile, tile), kd.Barrier()],
+        compiler_params=kd.CompilerParams(target="sm_90a"),
+        **options,
+    )
+    def kernel(a: Any, out: Any, acc: Any, union: Any, barrier: Any) -> None:
+        def product(tile: Any) -> None:
+            tile[...] = a[...]
+            kd.commit_smem()
+            kd.wgmma(acc, tile, tile)
+
+        def body() -> None:
+            if how == "scope":
+                kd.loop(0, 3)(lambda i: kd.run_scoped(product, tile))
+            else:
+                product(union[0])
+                if how == "union":
+                    union[1][...] = a[...]
+                else:
+                    kd.copy_gmem_to_smem(a, union[1], barrier)
+                    kd.barrier_wait(barrier)
+            total = acc[...]
+            out[...] = total if how == "scope" else total + union[1][...]
+
+        kd.when(kd.axis_index("wg") == 0)(body) if warpgroups > 1 else body()
+
+    a = np.random.default_rng(0).integers(-2, 3, (64, 64)).astype(np.float16)
+    square = a.astype(np.float32) @ a.astype(np.float32)
+    np.testing.assert_array_equal(kernel(a, interpret=interpret), 3 * square if how == "scope" else square + a)
+
+
+@pytest.mark.wgmma
+def test_an_operand_that_a_loop_carries_is_refused_before_a_wait() -> None:
+    """Its registers change at the loop's next turn, while a wgmma may read them."""
+
+    def made(wait: bool) -> Any:
+        @kd.kernel(
+            out_type=kd.ShapeDtypeStruct((64, 64), f32),
+            scratch_types=[
+                kd.ACC((64, 64), f32),
+                kd.SMEM((64, 64), kd.float16, transforms=(kd.TilingTransform((8, 64)), kd.SwizzleTransform(128))),
+            ],
+            compiler_params=kd.CompilerParams(target="sm_90a"),
+        )
+        def kernel(a: Any, out: Any, acc: Any, tile: Any) -> None:
+            tile[...] = a[...]
+            kd.commit_smem()
+
+            def step(i: Any, left: Any) -> Any:
+                kd.wgmma(acc, left, tile)
+                if wait:
+                    kd.wgmma_wait(0)
+                return left * 2
+
+            kd.fori_loop(0, 3, step, a[...])
+            out[...] = acc[...]
+
+        return kernel
+
+    a = np.random.default_rng(0).integers(-2, 3, (64, 64)).astype(np.float16)
+    square = a.astype(np.float32) @ a.astype(np.float32)
+    np.testing.assert_array_equal(made(True)(a, interpret=True), 7 * square)
+    with pytest.raises(kd.Error, match="computed again before a wait"):
+        made(False)(a, interpret=True)
