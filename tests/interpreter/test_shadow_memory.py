@@ -13,6 +13,8 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.runtime.interpreter.checks import global_shadow, parted_shadow
 from kernel_dsl.runtime.interpreter.checks.columns import Accesses
+from kernel_dsl.runtime.interpreter.checks.numbers import Numbers, Whole
+from kernel_dsl.runtime.interpreter.checks.readers import Readers
 
 from .launching import kernel, launch
 from .planted import REGISTERS
@@ -31,6 +33,7 @@ ORDERS = {
     "next": "add.u32 r20, r2, 32; and.b32 r20, r20, LAST;",
     "columns": "and.b32 r20, r2, 255; shr.u32 r21, r2, 8; mad.lo.u32 r20, r20, ROWS, r21;",
     "scattered": "mul.lo.u32 r20, r2, 2654435761; and.b32 r20, r20, LAST;",
+    "elsewhere": "mul.lo.u32 r20, r2, 2246822519; add.u32 r20, r20, 12345; and.b32 r20, r20, LAST;",
 }
 PATTERNS = ("w own", "r own w own", "r own r next", "r own w own r next", "w own r columns", "w own r scattered")
 MANY = "w own r own r columns r scattered"
@@ -83,6 +86,22 @@ def test_bytes_of_shadow_a_byte(width: int, pattern: str, shadows: list[Any]) ->
     assert shadow.nbytes <= {1: 6, 2: 3, 4: 1.5, 8: 0.8, 16: 0.5}[width] * BYTES
 
 
+FAR = (
+    "w scattered r elsewhere",
+    "w own r scattered",
+    "w scattered r scattered",
+    "r elsewhere w scattered",
+    "r own w own r own",
+)
+
+
+@pytest.mark.parametrize("pattern", [FAR[0], *(pytest.param(p, marks=pytest.mark.slow) for p in FAR[1:])])
+def test_single_bytes_of_more_warps_than_two_bytes_can_number(pattern: str, shadows: list[Any]) -> None:
+    size = 1 << 21
+    run(pattern, 1, size)
+    assert 2 * size < shadows[0].nbytes <= 6 * size
+
+
 @pytest.mark.parametrize("width", [2, 4, 16])
 def test_words_that_are_read_in_several_orders(width: int, shadows: list[Any]) -> None:
     run(MANY, width, BYTES)
@@ -102,9 +121,15 @@ def test_parts_of_an_array_become_one_where_warps_access_many(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("pattern", FAR)
+def test_memory_at_its_highest_for_single_bytes(pattern: str) -> None:
+    test_memory_at_its_highest(1, pattern, 6.5)  # with what exists for a moment
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", [*PATTERNS, MANY])
 @pytest.mark.parametrize("width", [2, 4, 16])
-def test_memory_at_its_highest(width: int, pattern: str) -> None:
+def test_memory_at_its_highest(width: int, pattern: str, most: float = 6) -> None:
     size = 1 << 24
     highest: list[int] = []
     for detect in (False, True):
@@ -112,7 +137,7 @@ def test_memory_at_its_highest(width: int, pattern: str) -> None:
         run(pattern, width, size, detect)
         highest.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert highest[1] - highest[0] <= 6 * size
+    assert highest[1] - highest[0] <= most * size
 
 
 def test_a_peak_with_all_that_the_interpreter_takes() -> None:
@@ -135,7 +160,18 @@ def test_entries_that_nobody_refers_to_are_dropped() -> None:
         column.put(g, column.of(epochs, step, 0)[g % 32])
         assert (column.epoch[column.get(g)] == epochs[g % 32]).all()
         assert (column.site[column.get(g)] == step).all()
-    assert column.collected > 0 and column.count < 2000 and column.numbers.dtype == np.uint16
+    assert column.collected > 0 and column.count < 2000 and not column.numbers.planes
+
+
+def test_a_loop_of_several_accesses_makes_no_further_entries() -> None:
+    writes = Accesses(1 << 10, np.uint16, lambda needed: None)
+    reads = Readers(1 << 10, np.uint16, lambda needed: None)
+    for step in range(100):
+        for site, first in ((1, 0), (2, 0), (1, 500)):  # two groups of warps
+            epochs = np.arange(first, first + 32) + (1 << 32)
+            writes.put(np.arange(step, step + 32), writes.of(epochs, site, 0))
+            reads.put(np.arange(step, step + 32), reads.of(epochs, site, 0))
+    assert writes.count == reads.count == 1 + 3 * 32
 
 
 def test_numbers_grow_where_two_bytes_are_too_few() -> None:
@@ -144,8 +180,49 @@ def test_numbers_grow_where_two_bytes_are_too_few() -> None:
     for start in range(0, size, 1024):
         g = np.arange(start, start + 1024)
         column.put(g, column.add((g + 1) << 32, 1, 0))
-    assert column.numbers.dtype == np.uint32
-    assert (column.epoch[column.numbers] >> 32 == np.arange(1, size + 1)).all()
+    assert column.numbers.most == 1 << 20 and column.numbers.nbytes == size * 5 // 2
+    assert (column.epoch[column.get(np.arange(size))] >> 32 == np.arange(1, size + 1)).all()
+
+
+@pytest.mark.parametrize("count", [1 << 10, 1 << 16, (1 << 16) + 1, 1 << 20, (1 << 20) + 1])
+def test_numbers_of_any_length(count: int) -> None:
+    rng = np.random.default_rng(count)
+    size = 5001
+    numbers = Numbers(size)
+    numbers.make(lambda needed: None)
+    numbers.fit(count, lambda needed: None)
+    want = np.zeros(size, np.int64)
+    for _ in range(50):
+        g = rng.integers(0, size, 700)
+        given = rng.integers(0, count, 700) if rng.random() < 0.9 else rng.integers(0, count)
+        numbers.put(g, given)
+        want[g] = given
+    assert (numbers.get(np.arange(size)) == want).all() and numbers.most >= count
+    assert (np.concatenate([part for _, part in numbers.chunks()]) == want).all()
+    twice = numbers.refined(2, Whole(2 * size), lambda needed: None)
+    assert (twice.get(np.arange(2 * size)) == np.repeat(want, 2)).all()
+    numbers.fill(1000, want[2000:])
+    assert (numbers.get(np.arange(1000, size - 1000)) == want[2000:]).all()
+    assert (numbers.get(np.arange(1000)) == want[:1000]).all()
+
+
+@pytest.mark.parametrize("starts", [(0, 0), (0, 3000)])
+def test_columns_that_become_one(starts: tuple[int, int]) -> None:
+    """Parts with entries in common, and with more entries than two bytes can number."""
+    rng = np.random.default_rng(7)
+    size, parts = 1 << 17, []
+    whole = Whole(2 * size)
+    for number, first in enumerate(starts):
+        part = Accesses(size, np.uint16, lambda needed: None, number * size, whole)
+        g = rng.permutation(size) + number * size
+        part.put(g, part.add((first + np.arange(1, size + 1)) << 32, 1, 0))
+        parts.append(part)
+    every = np.arange(2 * size)
+    want = np.concatenate([part.epoch[part.get(every[:size] + part.start)] for part in parts])
+    made = Accesses(2 * size, np.uint16, lambda needed: None, 0, whole)
+    made.join(parts)
+    assert (made.epoch[made.get(every)] == want).all()
+    assert made.count == 1 + size + starts[1] and all(part.count == 1 and part.blank for part in parts)
 
 
 def test_an_array_whose_shadow_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """Columns of shadow memory: each granule has the number of an entry, and many granules share an entry.
 
-An access of a warp makes one entry for all its lanes. So a granule takes a number of 2 or 4 bytes, instead of an epoch and a
-site. Entry 0 means that nobody has accessed the granule. Entries that no granule refers to any more are dropped from time to
-time, and the others get new numbers: a number is valid until the next call of `new`.
+An access of a warp makes one entry for all its lanes. So a granule takes a number of some 2 bytes (`numbers.py`), instead of
+an epoch and a site. Entry 0 means that nobody has accessed the granule. Entries that no granule refers to any more are dropped
+from time to time, and the others get new numbers: a number is valid until the next call of `new`.
 """
 
 from __future__ import annotations
@@ -13,55 +13,60 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .numbers import SHORT, Numbers, Whole
+
 Array = npt.NDArray[Any]
 FEW = 1024  # no entries are dropped while a column has at most so many
 _PER_ENTRY = 32  # nor while it has at most one entry for so many granules, the lanes of a warp
-_CHUNK = 1 << 16  # granules that are read at a time
-SHORT = 1 << 16  # up to so many entries, numbers take 2 bytes
+_LONG = 1 << 13  # a column with more entries grows by small steps
+_AT_ONCE = 1 << 14  # entries that are moved at a time
+_SITES = 64  # sites whose last entries a column knows
 
 
 class Column:
-    """The `numbers` (granules,) of granules, and the fields of entries: arrays (entries, ...) that subclasses name and make.
+    """The `numbers` of granules, and the fields of entries: arrays (entries, ...) that subclasses name and make.
 
     Its first granule is `start`. It calls `room(bytes)` before it takes memory in proportion to granules or entries.
     """
 
     fields: tuple[str, ...] = ()
 
-    def __init__(self, size: int, room: Callable[[int], None], start: int = 0) -> None:
+    def __init__(self, size: int, room: Callable[[int], None], start: int = 0, whole: Whole | None = None) -> None:
         self.size: int = size
         self.room = room
         self.start: int = start
-        self.numbers: Array = blank(size, np.uint16)
+        self.numbers: Numbers = Numbers(size, whole, start)
         self.count: int = 1
         self.limit: int = FEW
         self.collected: int = 0  # how often entries have got new numbers
         self.changes: int = 0  # how often granules have got other entries
+        self._made: dict[
+            tuple[int, int], tuple[Array, int, Array]
+        ] = {}  # by site and first epoch: epochs, reach, entries
+        self._made_at: int = 0  # the value of `collected` for which `_made` is valid
 
     @property
     def blank(self) -> bool:
         """Return whether no granule has got an entry yet."""
-        return is_blank(self.numbers)
+        return self.numbers.blank
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of memory that the column takes."""
-        own = 0 if self.blank else self.numbers.nbytes
-        return own + sum(getattr(self, name).nbytes for name in self.fields)
+        return self.numbers.nbytes + sum(getattr(self, name).nbytes for name in self.fields)
 
     def get(self, g: Array) -> Array:
-        return self.numbers[g - self.start if self.start else g]
+        return self.numbers.get(g - self.start if self.start else g)
 
     def put(self, g: Array, numbers: Any) -> None:
-        if self.blank:
-            self._make(self.numbers.dtype)
+        self.numbers.make(self.room)
         self.changes += 1
-        self.numbers[g - self.start if self.start else g] = numbers
+        self.numbers.put(g - self.start if self.start else g, numbers)
 
     def clear(self, g: Array) -> None:
         if not self.blank:
             self.changes += 1
-            self.numbers[g - self.start if self.start else g] = 0
+            self.numbers.put(g - self.start if self.start else g, 0)
 
     def make_room(self, count: int) -> None:
         """Make sure that numbers stay valid while `count` more entries are made."""
@@ -74,8 +79,22 @@ class Column:
         first = self.count
         self.count += count
         if self.count > len(getattr(self, self.fields[0])):
-            self._reserve(max(self.count, min(self.count * 3 // 2, self.limit)))
+            self._reserve(max(self.count, min(self.count + self.count // (2 if self.count < _LONG else 8), self.limit)))
         return slice(first, self.count)
+
+    def same_as_before(self, epoch: Array, site: int, reach: int) -> Array | None:
+        """Return the entries (n,) that a site made for these epochs when it last made some; None if these were others."""
+        if self._made_at != self.collected:
+            self._made.clear()
+        made = self._made.get((site, int(epoch[0])))
+        return made[2] if made and made[1] == reach and np.array_equal(made[0], epoch) else None
+
+    def keep_made(self, epoch: Array, site: int, reach: int, numbers: Array) -> Array:
+        if self._made_at != self.collected or len(self._made) >= _SITES:
+            self._made.clear()
+            self._made_at = self.collected
+        self._made[site, int(epoch[0])] = epoch, reach, numbers
+        return numbers
 
     def _reserve(self, capacity: int) -> None:
         more = capacity - len(getattr(self, self.fields[0]))
@@ -86,56 +105,56 @@ class Column:
             made[: len(old)] = old
             setattr(self, name, made)
 
-    def _make(self, dtype: Any) -> None:
-        """Give the numbers this dtype, and memory of their own."""
-        self.room(self.size * np.dtype(dtype).itemsize)
-        self.numbers = np.zeros(self.size, dtype) if self.blank else self.numbers.astype(dtype)
-
-    def chunks(self) -> list[slice]:
-        return [slice(at, at + _CHUNK) for at in range(0, 0 if self.blank else self.size, _CHUNK)]
-
     def collect(self, wanted: int = 0) -> Array:
-        """Drop entries that no granule refers to, and make room for `wanted` more.
-
-        Return the old numbers of the entries that stay.
-        """
+        """Drop entries that no granule refers to, and make room for `wanted` more. Return which of the old entries stay."""
         used = np.zeros(self.count, np.bool_)
         used[0] = True
-        for part in self.chunks():
-            used[self.numbers[part]] = True
-        kept = np.flatnonzero(used)
-        if len(kept) < self.count:
-            number = (np.cumsum(used) - 1).astype(self.numbers.dtype)
-            for part in self.chunks():
-                self.numbers[part] = number[self.numbers[part]]
+        for _, numbers in self.numbers.chunks():
+            used[numbers] = True
+        if not used.all():
+            number = np.cumsum(used, dtype=np.uint32)
+            self.renumber(self, np.subtract(number, 1, out=number))
             for name in self.fields:
-                field: Array = getattr(self, name)
-                field[: len(kept)] = field[kept]
-            self.count = len(kept)
+                compress(getattr(self, name), used)
+            self.count = int(number[-1]) + 1
             self.collected += 1
-        self.limit = max(FEW, self.size // _PER_ENTRY, self.count * 3 // 2, self.count + wanted)
-        if self.limit > SHORT and self.numbers.dtype.itemsize == 2:
-            if self.count * 3 // 2 <= SHORT >= self.count + wanted:
-                self.limit = SHORT
-            elif self.blank:
-                self.numbers = blank(self.size, np.uint32)
+        self.limit = max(FEW, self.size // _PER_ENTRY, grown(self.count), self.count + wanted)
+        most = self.numbers.most
+        if self.limit > most:
+            if self.count + max(self.count // 16, wanted) <= most:
+                self.limit = most  # longer numbers would take more than the entries that are dropped in time
             else:
-                self._make(np.uint32)
-        return kept
+                self.numbers.fit(self.limit, self.room)
+        return used
+
+    def renumber(self, source: Column, number: Array) -> None:
+        """Replace each number n that `source` has for a granule of this column by `number[n]`."""
+        first = source.start - self.start
+        for span, numbers in source.numbers.chunks():
+            self.numbers.make(self.room)
+            self.numbers.fill(first + span.start, number[numbers])
 
     def join(self, others: Sequence[Column]) -> None:
-        """Take over the granules and entries of columns of this kind, and leave those empty. This column is a new one."""
-        tables = {name: np.concatenate([getattr(o, name)[: o.count] for o in others]) for name in self.fields}
-        firsts = np.cumsum([0] + [o.count for o in others])
-        fields, number = distinct(tables)
-        for other in others:
-            other._drop_fields()
-        if any(not other.blank for other in others):
-            self._make(np.uint16 if len(fields[self.fields[0]]) <= SHORT else np.uint32)
-        for first, other in zip(firsts.tolist(), others, strict=False):
-            for part in other.chunks():
-                self.numbers[other.start :][: other.size][part] = number[first + other.numbers[part].astype(np.int64)]
-            other.numbers = blank(other.size, np.uint16)
+        """Take over the granules and entries of columns of this kind, and leave those empty. This column is a new one.
+
+        It takes some columns at a time, so that few entries are here twice.
+        """
+        fields = {name: getattr(self, name)[:1] for name in self.fields}
+        left = list(others)
+        while left:
+            some: list[Column] = []
+            most = max(len(fields[self.fields[0]]), SHORT)
+            while left and (not some or sum(o.count for o in some) + left[0].count <= most):
+                some.append(left.pop(0))
+            more = {name: np.concatenate([getattr(o, name)[: o.count] for o in some]) for name in self.fields}
+            fields, number = with_entries(fields, more)
+            self.numbers.fit(len(fields[self.fields[0]]), self.room)
+            first = 0
+            for other in some:
+                self.renumber(other, number[first : first + other.count])
+                first += other.count
+                other.numbers.drop()
+                other._drop_fields()
         self.take(fields)
 
     def take(self, fields: dict[str, Array]) -> None:
@@ -152,16 +171,12 @@ class Column:
         self.count = 1
         self.collected += 1
 
-    def refine(self, times: int) -> None:
-        """Split each granule into `times`."""
+    def refine(self, times: int, whole: Whole | None = None) -> None:
+        """Split each granule into `times`. The numbers lie in `whole` then, if that is given."""
+        self.numbers = self.numbers.refined(times, whole, self.room)
         self.size *= times
         self.start *= times
         self.changes += 1
-        if self.blank:
-            self.numbers = blank(self.size, self.numbers.dtype)
-        else:
-            self.room(self.size * self.numbers.dtype.itemsize)
-            self.numbers = np.repeat(self.numbers, times)
 
 
 class Accesses(Column):
@@ -169,13 +184,13 @@ class Accesses(Column):
 
     fields: tuple[str, ...] = ("epoch", "site", "reach")
 
-    def __init__(self, size: int, site_type: Any, room: Callable[[int], None], start: int = 0) -> None:
-        super().__init__(size, room, start)
+    def __init__(
+        self, size: int, site_type: Any, room: Callable[[int], None], start: int = 0, whole: Whole | None = None
+    ) -> None:  # fmt: skip
+        super().__init__(size, room, start, whole)
         self.epoch: Array = np.zeros(1, np.int64)
         self.site: Array = np.zeros(1, site_type)
         self.reach: Array = np.zeros(1, np.int8)
-        self._last: tuple[Array, int, int, int] | None = None
-        self._numbers: Array = np.zeros(0, np.int64)
 
     def held(self, numbers: Array) -> tuple[Array, Array, Array]:
         """Return the (epochs, sites, reach) of entries."""
@@ -188,16 +203,39 @@ class Accesses(Column):
         return np.arange(made.start, made.stop)
 
     def of(self, epoch: Array, site: int, reach: int) -> Array:
-        """Return the numbers (n,) of entries of these epochs. If the last call had the same arguments, use its entries."""
-        last = self._last
-        if last is None or last[1:] != (site, reach, self.collected) or not np.array_equal(last[0], epoch):
-            self._numbers = self.add(epoch, site, reach)
-            self._last = epoch, site, reach, self.collected
-        return self._numbers
+        """Return the numbers (n,) of entries of these epochs. A site's last entries serve again for the same arguments."""
+        made = self.same_as_before(epoch, site, reach)
+        return self.keep_made(epoch, site, reach, self.add(epoch, site, reach)) if made is None else made
+
+    def sample(self, one_of: int) -> Array:
+        """Return one of so many entries as numbers, which are equal for equal entries."""
+        return sample_of(self.epoch[: self.count], self.site[: self.count], one_of)
 
     def places(self) -> Array:
         """Return for each granule, (granules,), the site of its access + 1, or 0 if it has none."""
-        return places_of(self.epoch[: self.count], self.site[: self.count])[self.numbers]
+        return of_granules(self, places_of(self.epoch[: self.count], self.site[: self.count]))
+
+
+def sample_of(epoch: Array, site: Array, one_of: int) -> Array:
+    key = (epoch ^ (site.astype(np.int64) << 20)) * 0x2545F4914F6CDD1D
+    return key[(key >> 33) % one_of == 0]
+
+
+def compress(field: Array, kept: Array) -> None:
+    """Move the elements that `kept` selects to the front, some at a time so that few are here twice."""
+    to = 0
+    for at in range(0, len(kept), _AT_ONCE):
+        some = field[at : at + _AT_ONCE][: len(kept) - at][kept[at : at + _AT_ONCE]]
+        field[to : to + len(some)] = some
+        to += len(some)
+
+
+def of_granules(column: Column, values: Array) -> Array:
+    """Return for each granule, (granules,), the value of its entry."""
+    made = np.full(column.size, values[0])
+    for span, numbers in column.numbers.chunks():
+        made[span] = values[numbers]
+    return made
 
 
 def places_of(epoch: Array, site: Array) -> Array:
@@ -206,24 +244,35 @@ def places_of(epoch: Array, site: Array) -> Array:
 
 def distinct(fields: dict[str, Array]) -> tuple[dict[str, Array], Array]:
     """Return the fields of the different entries, the first of them nobody's, and for each given entry its number there."""
+    return with_entries({name: field[:1] for name, field in fields.items()}, fields)
+
+
+def with_entries(held: dict[str, Array], more: dict[str, Array]) -> tuple[dict[str, Array], Array]:
+    """Return the fields of `held` and of the entries of `more` that are not among them, and the number of each of `more`."""
+    both = {name: np.concatenate([held[name], more[name]]) for name in held}
+    n = len(next(iter(held.values())))
+    order, new = ranked(both)
+    first = order[new]  # the sort is stable, so this is one of `held` if there is one
+    added = first >= n
+    number: Array = np.empty(len(order), np.int64)
+    number[order] = np.where(added, n + np.cumsum(added) - 1, first)[np.cumsum(new) - 1]
+    return {name: np.concatenate([held[name], both[name][first[added]]]) for name in held}, number[n:]
+
+
+def ranked(fields: dict[str, Array]) -> tuple[Array, Array]:
+    """Return the order in which entries ascend, and which of them, in this order, differ from the one before."""
     order = np.lexsort(tuple(reversed(list(fields.values()))))
     new: Array = np.zeros(len(order), np.bool_)
-    for field in fields.values():
-        ranked = field[order]
-        new[1:] |= ranked[1:] != ranked[:-1]
-    number: Array = np.empty(len(order), np.int64)
-    number[order] = np.cumsum(new)
     new[0] = True
-    return {name: field[order[new]] for name, field in fields.items()}, number
+    for field in fields.values():
+        inorder = field[order]
+        new[1:] |= inorder[1:] != inorder[:-1]
+    return order, new
 
 
-def blank(size: int, dtype: Any) -> Array:
-    """Return zeros that take no memory and can only be read."""
-    return np.broadcast_to(np.zeros(1, dtype), (size,))
-
-
-def is_blank(array: Array) -> bool:
-    return not array.flags.writeable
+def grown(count: int) -> int:
+    """Return how many entries there may be before the next collection, if one has left `count`."""
+    return count + count // (2 if count < _LONG else 4)
 
 
 def run_heads(numbers: Array, rows: Array) -> Array | None:

@@ -13,7 +13,7 @@ from .clocks import ASYNC_GLOBAL, GENERIC
 from .columns import over_runs, rows_at, run_heads, runs
 from .kinds import HazardKind
 from .parted_shadow import PartedShadow
-from .readers import Readers
+from .readers import ONE, Readers
 from .shadow import AGENT, CLOCK, ShadowAccess, agent_of, generic_access
 from .wording import AccessSide
 
@@ -185,7 +185,7 @@ class GlobalShadow(PartedShadow):
         if np.array_equal(now, r) and (site == a.site).all() and not self.run.program.narrow:
             return  # all granules keep their last reader
         other = (r != 0) & (agent_of(r) != agent_of(now))
-        before, before_site = reads.r2[had], reads.site2[had]
+        before, before_site = reads.before(had)
         r2, site2 = np.where(other, r, before), np.where(other, site, before_site)
         if not reads.single:
             lost = other & (before != 0) & (agent_of(before) != agent_of(now))
@@ -197,6 +197,8 @@ class GlobalShadow(PartedShadow):
                 earlier: Array = np.zeros(len(other), np.int64)
                 earlier[other] = reads.earlier(reads.second, had[other])
                 reads.second.put(g[moved], np.broadcast_to(over_runs(earlier, at, g.shape), g.shape)[moved])
+            made = reads.of(mine, a.site, a.reach)[rows]
+        elif not r2.any():  # in a loop of one lane, all its words have one entry
             made = reads.of(mine, a.site, a.reach)[rows]
         else:
             made = over_runs(reads.add(now, a.site, r2, site2, a.reach), at, g.shape)
@@ -234,7 +236,7 @@ class GlobalShadow(PartedShadow):
         if reads.single and reads.second is None:
             return
         number = reads.get(g)
-        second = reads.r2[number] if reads.second is None else reads.second.epoch[reads.second.get(g)]
+        second = reads.before(number)[0] if reads.second is None else reads.second.epoch[reads.second.get(g)]
         lost = (reads.r[number] != epochs) & (second != epochs)
         if lost.any():
             reads.keep(g[lost], epochs[lost], np.full(int(lost.sum()), a.site))
@@ -243,8 +245,7 @@ class GlobalShadow(PartedShadow):
         """Keep another reader of granules (n,) beside the last one, where several warps read them by one instruction."""
         reads = self.reads
         had = reads.get(g)
-        had2 = had if reads.second is None else reads.second.get(g)
-        r2 = (reads.r2 if reads.second is None else reads.second.epoch)[had2]
+        r2 = reads.before(had)[0] if reads.second is None else reads.second.epoch[reads.second.get(g)]
         free = agent_of(reads.r[had]) != agent_of(mine[rows])
         free &= (r2 == 0) | self.ordered(a, rows, agent_of(r2), r2 & CLOCK)
         if not free.any() or (reads.single and reads.second is None):
@@ -285,7 +286,7 @@ class GlobalShadow(PartedShadow):
         reads, second = self.reads, self.reads.second
         if second is not None:
             return [(r, reads.r, reads.site), (second.get(g), second.epoch, second.site)]
-        return [(r, reads.r, reads.site), (r, reads.r2, reads.site2)]
+        return [(r, reads.r, reads.site), (r, reads.r2, reads.site2)][: 1 if reads.fields is ONE else 2]
 
     def ordered(self, a: ShadowAccess, row: Array, agent: Array, clock: Array, plane: int = GENERIC) -> Array:
         first = a.c.batch.first // a.c.batch.cluster

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from . import discards
 from .columns import Accesses
+from .numbers import Whole
 from .readers import Readers, ReaderSets
 from .shadow import Shadow, ShadowAccess
 
@@ -24,12 +25,10 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 _SMALL = 1 << 26  # bytes that are taken before the machine's free memory is looked up
+_AT_ONCE = 1 << 16  # granules that are looked at together
 _PART = 1 << 20  # bytes of the buffer that a part has
-_ENTRIES = {
-    1: 14,
-    2: 10,
-    4: 8,
-}  # by the bytes of a granule: several parts may have one entry for so many granules
+_ENTRIES = {1: 24, 2: 20, 4: 16}  # by the bytes of a granule: with one entry for so many granules, parts may become one
+_SAMPLE = 61  # one entry of so many tells whether parts have the same entries
 
 Columns = tuple[Accesses, *tuple[Readers, ...]]
 
@@ -52,6 +51,7 @@ class PartedShadow(Shadow):
         self.asked: int = 0  # bytes taken since the machine's free memory was last looked up
         self.looked: int = 0  # while there are at most so many entries, they are not collected again
         self.parts: dict[int, Columns] = {}  # the parts that were accessed, by number
+        self.wholes: tuple[Whole, ...] = ()  # what the parts' numbers of writes and of reads lie in
         self.reads: Readers = Readers(0, self.site_type, self.check_room)
         self.readers: tuple[Readers, ...] = (self.reads,)
 
@@ -64,9 +64,10 @@ class PartedShadow(Shadow):
             self.check_room(2 * self.count)  # the bytes of the numbers of writes, if the whole buffer is written
             self.asked = 0
         self.per_part = self.per_part * times or _PART // self.granule
+        self.wholes = tuple(Whole(self.count) for _ in range(1 + self.run.devices))
         for columns in self.parts.values():
-            for column in columns:
-                column.refine(times)
+            for column, whole in zip(columns, self.wholes, strict=True):
+                column.refine(times, whole)
         self.strong.refine(times)
         if self.by_cache is not None:
             self.by_cache = np.repeat(self.by_cache, times)
@@ -97,8 +98,9 @@ class PartedShadow(Shadow):
         return found
 
     def _columns(self, size: int, start: int = 0) -> Columns:
-        made = (Readers(size, self.site_type, self.check_room, start) for _ in range(self.run.devices))
-        return Accesses(size, self.site_type, self.check_room, start), *made
+        writes, *reads = self.wholes
+        made = (Readers(size, self.site_type, self.check_room, start, whole) for whole in reads)
+        return Accesses(size, self.site_type, self.check_room, start, writes), *made
 
     def each(self, a: ShadowAccess, g: Array, rows: Array) -> Iterator[tuple[Array, Array]]:
         """Yield the granules and rows of an access in each part that it touches, with that part in use."""
@@ -143,7 +145,7 @@ class PartedShadow(Shadow):
         self._use(0)
 
     def _scattered(self) -> bool:
-        """Return whether the parts have so many entries in use that a single part would take less memory."""
+        """Return whether the parts have many entries, most of them in common: a single part would take less memory."""
         most = max(self.count // _ENTRIES.get(self.granule, 1), self.looked)
         columns = [column for every in self.parts.values() for column in every]
         if sum(column.count for column in columns) <= most:
@@ -152,7 +154,10 @@ class PartedShadow(Shadow):
             column.collect()
         entries = sum(column.count for column in columns)
         self.looked = 2 * entries
-        return 2 * entries > most
+        if entries <= self.count // _ENTRIES.get(self.granule, 1):
+            return False
+        every = [column.sample(_SAMPLE) for column in columns]
+        return 2 * len(np.unique(np.concatenate(every))) < sum(map(len, every))
 
     def unwritten(self, g: Array) -> Array:
         out: Array = np.empty(g.shape, np.bool_)
@@ -176,7 +181,9 @@ class PartedShadow(Shadow):
         found: list[Array] = []
         for number in range(-(-self.count // self.per_part)):
             writes = self._part(number)[0]
-            found.append(np.flatnonzero(self._without_data(writes, writes.numbers)) + writes.start)
+            for at in range(0, writes.size, _AT_ONCE):
+                g = np.arange(at, min(at + _AT_ONCE, writes.size)) + writes.start
+                found.append(g[self._without_data(writes, writes.get(g))])
         return np.concatenate(found)
 
     def written(self, first: int, count: int) -> tuple[Array, Array]:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .columns import FEW, SHORT, Accesses, Column, distinct, places_of
+from .columns import FEW, Accesses, Column, distinct, of_granules, places_of, sample_of
+from .numbers import Whole
 
 Array = npt.NDArray[Any]
 # By the bytes of a granule: there may be one pair of readers for so many granules. So the shadow takes less than 6 bytes for
@@ -17,6 +18,8 @@ _PAIRS = {1: 24, 2: 12, 4: 8}
 _MOST = 64  # readers of a granule beside the last two; further ones are forgotten
 _CHANGES = 128  # sets that one access changes; it forgets the readers of other granules
 _AGENT = 32  # the lowest bit of an epoch's agent
+ONE = ("r", "site", "reach")
+TWO = ("r", "r2", "site", "site2", "reach")
 
 
 class ReaderSets(Column):
@@ -77,35 +80,35 @@ class ReaderSets(Column):
 
     def join(self, others: Sequence[Column]) -> None:
         """Take over the granules of columns of this kind, which may lie anywhere within this one, a new one."""
-        self._make(np.uint32)
+        self.numbers.make(self.room)
+        self.numbers.fit(sum(other.count for other in others), self.room)
         for other in others:
             assert isinstance(other, ReaderSets)
             first = self.new(other.count).start
             self.members[first : self.count] = other.members[: other.count]
-            for part in other.chunks():
-                numbers = other.numbers[part].astype(np.int64)
-                self.numbers[other.start :][: other.size][part] = np.where(numbers != 0, numbers + first, 0)
+            number = np.arange(first, self.count)
+            number[0] = 0
+            self.renumber(other, number)
 
 
 class Readers(Column):
     """The last two readers of each granule, from different warps: epochs `r` and `r2`, their sites, and the reach of `r`.
 
     Words that are read first in one order and then in another make many different pairs. Then `second` takes over the earlier
-    readers. For granules below 4 bytes that would take too much memory, so the earlier readers are forgotten. `further`
+    readers. For granules below 4 bytes that would take too much memory, so all earlier readers are forgotten. `further`
     has earlier readers that no later one is ordered after, if there are any.
     """
 
-    fields: tuple[str, ...] = ("r", "r2", "site", "site2", "reach")
-
-    def __init__(self, size: int, site_type: Any, room: Callable[[int], None], start: int = 0) -> None:
-        super().__init__(size, room, start)
+    def __init__(
+        self, size: int, site_type: Any, room: Callable[[int], None], start: int = 0, whole: Whole | None = None
+    ) -> None:  # fmt: skip
+        super().__init__(size, room, start, whole)
+        self.fields: tuple[str, ...] = ONE  # `TWO` as soon as a granule has two readers
         self.r: Array = np.zeros(1, np.int64)
         self.r2: Array = np.zeros(1, np.int64)
         self.site: Array = np.zeros(1, site_type)
         self.site2: Array = np.zeros(1, site_type)
         self.reach: Array = np.zeros(1, np.int8)
-        self._last: tuple[Array, int, int, int] | None = None
-        self._numbers: Array = np.zeros(0, np.int64)
         self._noted: tuple[int, int, Array, Array, Array] | None = None  # the last access that `note` recorded
         self.single: bool = False
         self.second: Accesses | None = None
@@ -127,19 +130,27 @@ class Readers(Column):
     def note(self, site: int, epochs: Array, g: Array, rows: Array) -> None:
         self._noted = self.changes, site, epochs, g, rows
 
-    def add(self, r: Array, site: Any, r2: Any, site2: Any, reach: Any) -> Array:
+    def before(self, numbers: Array) -> tuple[Array, Array]:
+        """Return the (epochs, sites) of the earlier readers of entries, as far as entries have them."""
+        if self.fields is ONE:
+            return np.zeros(numbers.shape, np.int64), np.zeros(numbers.shape, self.site.dtype)
+        return self.r2[numbers], self.site2[numbers]
+
+    def add(self, r: Array, site: Any, r2: Array, site2: Any, reach: Any) -> Array:
         """Make entries, and return their numbers (n,)."""
+        if self.fields is ONE and r2.any():
+            self.r2, self.site2 = np.zeros(len(self.r), np.int64), np.zeros(len(self.r), self.site.dtype)
+            self.fields = TWO
         made = self.new(len(r))
-        self.r[made], self.site[made], self.r2[made], self.site2[made], self.reach[made] = r, site, r2, site2, reach
+        self.r[made], self.site[made], self.reach[made] = r, site, reach
+        if self.fields is TWO:
+            self.r2[made], self.site2[made] = r2, site2
         return np.arange(made.start, made.stop)
 
     def of(self, r: Array, site: int, reach: int) -> Array:
-        """Return the numbers (n,) of entries of single readers. If the last call had the same arguments, use its entries."""
-        last = self._last
-        if last is None or last[1:] != (site, reach, self.collected) or not np.array_equal(last[0], r):
-            self._numbers = self.add(r, site, 0, 0, reach)
-            self._last = r, site, reach, self.collected
-        return self._numbers
+        """Return the numbers (n,) of entries of single readers. A site's last entries serve again for the same arguments."""
+        made = self.same_as_before(r, site, reach)
+        return self.keep_made(r, site, reach, self.add(r, site, np.zeros(1), 0, reach)) if made is None else made
 
     def earlier(self, second: Accesses, numbers: Array) -> Array:
         """Move the readers of entries `numbers` (n,) to `second`, since others follow them. Return their numbers there."""
@@ -160,10 +171,10 @@ class Readers(Column):
         self.further.keep(g, epochs, sites)
 
     def collect(self, wanted: int = 0) -> Array:
-        kept = super().collect(wanted)
+        used = super().collect(wanted)
         if len(self._moved):
-            self._moved = np.pad(self._moved, (0, int(kept[-1]) + 1))[kept]
-        return kept
+            self._moved = np.pad(self._moved, (0, len(used)))[: len(used)][used]
+        return used
 
     def part(self, granule: int, always: bool = False) -> None:
         """Keep second readers in `second`, or forget them, if there are too many pairs for granules of this many bytes.
@@ -177,33 +188,30 @@ class Readers(Column):
         if self.count <= most:
             return
         self.single = True
-        none = np.zeros(self.count, np.int8)
+        count = self.count
         if granule >= 4:
             self.second = Accesses(self.size, self.site.dtype, self.room, self.start)
-            fields, number = distinct({"epoch": self.r2[: self.count], "site": self.site2[: self.count], "reach": none})
-            self.second.numbers = self._renumbered(number)
+            epochs, sites = self.before(np.arange(count))
+            none = np.zeros(count, np.int8)
+            fields, number = distinct({"epoch": epochs, "site": sites, "reach": none})
+            self.second.numbers.fit(len(fields["epoch"]), self.room)
+            self.second.renumber(self, number)
             self.second.take(fields)
-        held = {"r": self.r, "r2": none, "site": self.site, "site2": none, "reach": self.reach}
-        fields, number = distinct({name: field[: self.count] for name, field in held.items()})
-        self.numbers: Array = self._renumbered(number)
+        else:
+            self.further = None
+        self.fields = ONE
+        self.r2, self.site2 = self.r2[:1].copy(), self.site2[:1].copy()
+        fields, number = distinct({name: getattr(self, name)[:count] for name in ONE})
+        self.renumber(self, number)
         self.take(fields)
-
-    def _renumbered(self, number: Array) -> Array:
-        """Return the numbers of all granules, with each number i replaced by `number[i]`."""
-        if self.blank:
-            return self.numbers
-        made = np.zeros(self.size, np.uint16 if int(number.max()) < SHORT else np.uint32)
-        for part in self.chunks():
-            made[part] = number[self.numbers[part]]
-        return made
 
     def clear(self, g: Array) -> None:
         super().clear(g)
         for column in self._others():
             column.clear(g)
 
-    def refine(self, times: int) -> None:
-        super().refine(times)
+    def refine(self, times: int, whole: Whole | None = None) -> None:
+        super().refine(times, whole)
         for column in self._others():
             column.refine(times)
 
@@ -214,6 +222,10 @@ class Readers(Column):
     def _others(self) -> list[Column]:
         return [column for column in (self.second, self.further) if column is not None]
 
+    def sample(self, one_of: int) -> Array:
+        """Return one of so many entries as numbers, which are equal for equal entries."""
+        return sample_of(self.r[: self.count], self.site[: self.count], one_of)
+
     def places(self) -> Array:
         """Return for each granule, (granules,), the site of its last reader + 1, or 0 if it has none."""
-        return places_of(self.r[: self.count], self.site[: self.count])[self.numbers]
+        return of_granules(self, places_of(self.r[: self.count], self.site[: self.count]))
