@@ -56,4 +56,5 @@ def give_way(name: str, file: str) -> None:
 
 
 if not all(_is_inside(part) for part in PARTS):
-    sys.meta_path.append(PartsBeside())
+    # before the finders of editable installs, which would give the parts of another checkout
+    sys.meta_path.insert(sys.meta_path.index(PathFinder) + 1 if PathFinder in sys.meta_path else 0, PartsBeside())

@@ -33,6 +33,7 @@ from kernel_dsl.errors import NoHostCode
 from kernel_dsl.launch_plan import AnyParam, CopyStep, FillStep, LaunchPlan, MemoryStep, slot
 
 from .host_writer import DRIVER, HostFunction, HostModule, Word, quoted
+from .writer import V
 
 ROW = 16  # bytes of a row of `arrays`
 BAD_ARGUMENT, NO_DRIVER = -1, -2
@@ -91,7 +92,7 @@ class Host:
     def _failed(self) -> None:
         def body(f: HostFunction) -> None:
             text = f.room(8)
-            f.store("ptr", self.module.text("an unknown error"), text)
+            f.write("ptr", self.module.text("an unknown error"), text)
             f.driver("cuGetErrorString", "i32 %code", f"ptr {text}")
             name = self.module.text(self.plan.name)
             target = self.kernel.target
@@ -99,12 +100,12 @@ class Host:
             def foreign() -> None:
                 words = f"%s was compiled for {target}, and its machine code does not run on this GPU: %s"
                 f.say("%message", words, f"ptr {name}", f"ptr {f.load('ptr', text)}")
-                f.put("ret i32 %code")
+                f.do("ret i32 %code")
 
-            f.leave_when(f.v(f"icmp eq i32 %code, {_NO_BINARY}"), foreign)
+            f.leave_when(f.given("%code", "i32").equal(_NO_BINARY), foreign)
             words = "%s: %s: CUDA error %d (%s)"
             f.say("%message", words, f"ptr {name}", "ptr %what", "i32 %code", f"ptr {f.load('ptr', text)}")
-            f.put("ret i32 %code")
+            f.do("ret i32 %code")
 
         self.module.function("internal i32 @kd.failed(i32 %code, ptr %what, ptr %message)", body, "noinline ")
 
@@ -114,15 +115,15 @@ class Host:
 
         def leave() -> None:
             what = self.module.text(name.removesuffix("_v2"))
-            f.put(f"ret i32 {f.v(f'call i32 @kd.failed(i32 {code}, ptr {what}, ptr %message)')}")
+            f.do(f"ret i32 {f.v(f'call i32 @kd.failed(i32 {code}, ptr {what}, ptr %message)', 'i32')}")
 
-        f.leave_when(f.v(f"icmp ne i32 {code}, 0"), leave)
+        f.leave_when(code.differs(0), leave)
 
     @staticmethod
     def call(f: HostFunction, called: str) -> None:
         """Call one of the module's functions, and return its result if that is not 0."""
-        code = f.v(f"call i32 {called}")
-        f.leave_when(f.v(f"icmp ne i32 {code}, 0"), lambda: f.put(f"ret i32 {code}"))
+        code = f.v(f"call i32 {called}", "i32")
+        f.leave_when(code.differs(0), lambda: f.do(f"ret i32 {code}"))
 
     # --- the driver and the kernel, each got once -------------------------------------------------
 
@@ -130,28 +131,28 @@ class Host:
         """Fill the table of the driver's functions. Two threads that do so at once write the same values."""
 
         def body(f: HostFunction) -> None:
-            ready = f.v("load atomic i32, ptr @kd.driver.ready acquire, align 4")
-            f.leave_when(f.v(f"icmp ne i32 {ready}, 0"), lambda: f.put("ret i32 0"))
-            library = f.v(f"call ptr @dlopen(ptr {self.module.text('libcuda.so.1')}, i32 2)")
+            ready = f.v("load atomic i32, ptr @kd.driver.ready acquire, align 4", "i32")
+            f.leave_when(ready.differs(0), lambda: f.do("ret i32 0"))
+            library = f.v(f"call ptr @dlopen(ptr {self.module.text('libcuda.so.1')}, i32 2)", "ptr")
             name = self.module.text(self.plan.name)
 
             def missing() -> None:
                 f.say("%message", "%s: there is no CUDA driver: libcuda.so.1 can't be loaded", f"ptr {name}")
-                f.put(f"ret i32 {NO_DRIVER}")
+                f.do(f"ret i32 {NO_DRIVER}")
 
-            f.leave_when(f.v(f"icmp eq ptr {library}, null"), missing)
+            f.leave_when(library.equal("null"), missing)
             for number, symbol in enumerate(DRIVER):
-                found = f.v(f"call ptr @dlsym(ptr {library}, ptr {self.module.text(symbol)})")
-                f.store("ptr", found, "@kd.driver", 8 * number)
+                found = f.v(f"call ptr @dlsym(ptr {library}, ptr {self.module.text(symbol)})", "ptr")
+                f.write("ptr", found, "@kd.driver", 8 * number)
             last = f.load("ptr", "@kd.driver", 8 * DRIVER.index("cuLibraryLoadData"))
 
             def old() -> None:
                 f.say("%message", "%s: the CUDA driver is older than CUDA 12", f"ptr {name}")
-                f.put(f"ret i32 {NO_DRIVER}")
+                f.do(f"ret i32 {NO_DRIVER}")
 
-            f.leave_when(f.v(f"icmp eq ptr {last}, null"), old)
-            f.put("store atomic i32 1, ptr @kd.driver.ready release, align 4")
-            f.put("ret i32 0")
+            f.leave_when(last.equal("null"), old)
+            f.do("store atomic i32 1, ptr @kd.driver.ready release, align 4")
+            f.do("ret i32 0")
 
         self.module.function("internal i32 @kd.driver.load(ptr %message)", body, "noinline ")
 
@@ -164,9 +165,9 @@ class Host:
 
         def make(f: HostFunction) -> None:
             library, kernel = f.room(8), f.room(8)
-            known = f.v("load atomic ptr, ptr @kd.kernel acquire, align 8")
-            f.store("ptr", known, kernel)
-            with f.when(f.v(f"icmp eq ptr {known}, null")):
+            known = f.v("load atomic ptr, ptr @kd.kernel acquire, align 8", "ptr")
+            f.write("ptr", known, kernel)
+            with f.when(known.equal("null")):
                 self.check(
                     f, "cuLibraryLoadData", f"ptr {library}", f"ptr {self.code}",
                     "ptr null", "ptr null", "i32 0", "ptr null", "ptr null", "i32 0",
@@ -174,25 +175,25 @@ class Host:
                 entry = self.module.text(self.kernel.entry)
                 self.check(f, "cuLibraryGetKernel", f"ptr {kernel}", f"ptr {f.load('ptr', library)}", f"ptr {entry}")
                 made = f.load("ptr", kernel)
-                pair = f.v(f"cmpxchg ptr @kd.kernel, ptr null, ptr {made} acq_rel acquire")
-                with f.when(f.v(f"icmp eq i1 {f.v(f'extractvalue {{ ptr, i1 }} {pair}, 1')}, false")):
+                pair = f.v(f"cmpxchg ptr @kd.kernel, ptr null, ptr {made} acq_rel acquire", "{ ptr, i1 }")
+                with f.when(f.v(f"extractvalue {{ ptr, i1 }} {pair}, 1", "i1").equal("false")):
                     f.driver("cuLibraryUnload", f"ptr {f.load('ptr', library)}")  # another thread has loaded it first
-                    f.store("ptr", f.v(f"extractvalue {{ ptr, i1 }} {pair}, 0"), kernel)
+                    f.write("ptr", f.v(f"extractvalue {{ ptr, i1 }} {pair}, 0", "ptr"), kernel)
             made = f.load("ptr", kernel)
             for key, value in _opt_in(attributes):
                 self.check(f, "cuKernelSetAttribute", f"i32 {key}", f"i32 {value}", f"ptr {made}", "i32 %device")
             self.check(f, "cuKernelGetFunction", f"ptr {library}", f"ptr {made}")
-            bit = f.v(f"shl i64 1, {_place(f)}")
-            f.v(f"atomicrmw or ptr @kd.devices, i64 {bit} release")
-            f.put("ret i32 0")
+            bit = f.i64(1) << _place(f)
+            f.v(f"atomicrmw or ptr @kd.devices, i64 {bit} release", "i64")
+            f.do("ret i32 0")
 
         def get(f: HostFunction) -> None:
             mode = f.room(4)
-            f.store("i32", _RELAXED, mode)
+            f.write("i32", _RELAXED, mode)
             f.driver("cuThreadExchangeStreamCaptureMode", f"ptr {mode}")
-            code = f.v("call i32 @kd.kernel.make(i32 %device, ptr %message)")
+            code = f.v("call i32 @kd.kernel.make(i32 %device, ptr %message)", "i32")
             f.driver("cuThreadExchangeStreamCaptureMode", f"ptr {mode}")
-            f.put(f"ret i32 {code}")
+            f.do(f"ret i32 {code}")
 
         self.module.function("internal i32 @kd.kernel.make(i32 %device, ptr %message)", make, "noinline ")
         self.module.function("internal i32 @kd.kernel.get(i32 %device, ptr %message)", get, "noinline ")
@@ -205,13 +206,13 @@ class Host:
         def launch(f: HostFunction) -> None:
             kernel = "null"
             if last is not None:
-                loaded = f.v("load atomic i64, ptr @kd.devices acquire, align 8")
-                bit = f.v(f"lshr i64 {loaded}, {_place(f)}")
-                with f.when(f.v(f"icmp eq i64 {f.v(f'and i64 {bit}, 1')}, 0")):
+                loaded = f.v("load atomic i64, ptr @kd.devices acquire, align 8", "i64")
+                bit = loaded >> _place(f)
+                with f.when((bit & 1).equal(0)):
                     self.call(f, "@kd.kernel.get(i32 %device, ptr %message)")
-                kernel = f.v("load atomic ptr, ptr @kd.kernel acquire, align 8")
+                kernel = f.v("load atomic ptr, ptr @kd.kernel acquire, align 8", "ptr")
             given = f"ptr %stream, ptr {kernel}, ptr %arrays, ptr %scalars, ptr %message"
-            f.put(f"ret i32 {f.v(f'call i32 @kd.issue({given})')}")
+            f.do(f"ret i32 {f.v(f'call i32 @kd.issue({given})', 'i32')}")
 
         def issue(f: HostFunction) -> None:
             for step in self.plan.steps:
@@ -219,7 +220,7 @@ class Host:
                     self._memory(f, step)
             if last is not None:
                 self.issue(f, "%kernel")
-            f.put("ret i32 0")
+            f.do("ret i32 0")
 
         shared = "ptr %arrays, ptr %scalars, ptr %message"
         self.module.function(f"internal i32 @kd.launch(ptr %stream, i32 %device, {shared})", launch)
@@ -239,10 +240,10 @@ class Host:
         assert last is not None
         self._call_launch(f, last.attributes, kernel, self._parameters(f, last.params))
 
-    def address(self, f: HostFunction, array: int) -> str:
+    def address(self, f: HostFunction, array: int) -> V:
         return f.addresses.get(array) or self.address_in(f, "%arrays", array)
 
-    def address_in(self, f: HostFunction, rows: str, array: int) -> str:
+    def address_in(self, f: HostFunction, rows: str, array: int) -> V:
         return f.word(rows, ROW * array)
 
     def extent(self, f: HostFunction, array: int, axis: int) -> Word:
@@ -267,7 +268,7 @@ class Host:
         if isinstance(step, CopyStep):
             to, source = self.address(f, step.target), self.address(f, step.source)
             size = self.size(f, step.target)
-            with f.when(f.v(f"icmp ne i64 {to}, {source}")):
+            with f.when(to.differs(source)):
                 self._sized(f, size, "cuMemcpyDtoDAsync_v2", f"i64 {to}", f"i64 {source}", f"i64 {size}")
             return
         filled = isinstance(step, FillStep)
@@ -290,7 +291,7 @@ class Host:
             if size:
                 self.check(f, name, *arguments, "ptr %stream")
             return
-        with f.when(f.v(f"icmp ne i64 {size}, 0")):
+        with f.when(size.differs(0)):
             self.check(f, name, *arguments, "ptr %stream")
 
     def _parameters(self, f: HostFunction, params: tuple[AnyParam, ...]) -> str:
@@ -301,15 +302,15 @@ class Host:
         for number, param in enumerate(params):
             size, alignment = slot(param)
             end = -(-end // alignment) * alignment
-            place = f.at(buffer, end)
+            place = f.after(buffer, end)
             if isinstance(param, ScalarParam):
                 place = f.pointer("%scalars", 8 * param.scalar)  # where the caller has it
             elif isinstance(param, PointerParam):
-                f.store("i64", self.address(f, param.array), place)
+                f.write("i64", self.address(f, param.array), place)
             elif isinstance(param, ShapeParam):
-                f.store("i64", self.extent(f, param.array, param.axis), place)
+                f.write("i64", self.extent(f, param.array, param.axis), place)
             elif isinstance(param, StrideParam):
-                f.store("i64", self.stride(f, param.array, param.axis), place)
+                f.write("i64", self.stride(f, param.array, param.axis), place)
             elif isinstance(param, TensorMapParam):
                 self._tensor_map(f, param, place)
             else:
@@ -318,7 +319,7 @@ class Host:
                     what=f"a parameter of kind {type(param).__name__}",
                     hint="call it from Python",
                 )
-            f.store("ptr", place, pointers, 8 * number)
+            f.write("ptr", place, pointers, 8 * number)
             end += size
         return pointers
 
@@ -330,23 +331,23 @@ class Host:
             sizes = [self.extent(f, param.array, k) for k in range(len(self.plan.arrays[param.array].shape))]
         if 0 in sizes:  # nothing is copied from an array without elements
             for word in range(16):
-                f.store("i64", 0, place, 8 * word)
+                f.write("i64", 0, place, 8 * word)
             return
         extents, steps, start = self._dimensions(f, param, sizes)
         item, rank = param.dtype.itemsize, len(extents)
         dims, strides = f.room(8 * rank), f.room(8 * max(rank - 1, 1))
         gapless: Word = f.mul(extents[-1], item)
-        f.store("i64", extents[-1], dims)
+        f.write("i64", extents[-1], dims)
         for k, (extent, step) in enumerate(zip(reversed(extents[:-1]), reversed(steps[:-1]), strict=True)):
             # the stride of an axis of extent 1 is never used, so any legal one will do
             used = not isinstance(extent, int) or extent > 1
             stride = f.mul(step, item) if used else f.mul(f.div(f.add(gapless, tma.UNIT - 1), tma.UNIT), tma.UNIT)
-            f.store("i64", extent, dims, 8 * (k + 1))
-            f.store("i64", stride, strides, 8 * k)
+            f.write("i64", extent, dims, 8 * (k + 1))
+            f.write("i64", stride, strides, 8 * k)
             gapless = f.mul(stride, extent)
         if rank == 1:
-            f.store("i64", 0, strides)
-        address = f.v(f"inttoptr i64 {f.add(self.address(f, param.array), f.mul(start, item))} to ptr")
+            f.write("i64", 0, strides)
+        address = f.value(f.add(self.address(f, param.array), f.mul(start, item)), "i64").to("inttoptr", "ptr")
         box = self.module.words(tuple(reversed(param.box)), 32)
         ones = self.module.words((1,) * rank, 32)
         self.check(
@@ -386,17 +387,17 @@ class Host:
         config = f.room(56)  # a CUlaunchConfig: seven numbers, the stream, the attributes and their number
         numbers = struct.pack("<7I4x", *launch.grid, *launch.block, launch.dynamic_smem)
         for k, word in enumerate(struct.unpack("<4Q", numbers)):
-            f.store("i64", word, config, 8 * k)
-        f.store("ptr", "%stream", config, 32)
-        f.store("ptr", self.module.bytes(attributes) if attributes else "null", config, 40)
-        f.store("i64", len(attributes) // _ATTRIBUTE, config, 48)
+            f.write("i64", word, config, 8 * k)
+        f.write("ptr", "%stream", config, 32)
+        f.write("ptr", self.module.bytes(attributes) if attributes else "null", config, 40)
+        f.write("i64", len(attributes) // _ATTRIBUTE, config, 48)
         # in a loop, this function of the driver takes 30 ns less than cuLaunchKernel
         self.check(f, "cuLaunchKernelEx", f"ptr {config}", f"ptr {kernel}", f"ptr {pointers}", "ptr null")
 
 
-def _place(f: HostFunction) -> str:
+def _place(f: HostFunction) -> V:
     """The GPU's bit in `@kd.devices`."""
-    return f.v(f"zext i32 {f.v('and i32 %device, 63')} to i64")
+    return (f.given("%device", "i32") & 63).zext("i64")
 
 
 def _check(plan: LaunchPlan) -> None:

@@ -17,6 +17,7 @@ from .host import BAD_ARGUMENT, ROW, Host
 from .host_repeated import KNOWN, Repeated, remember
 from .host_tensors import CUDA, DL_CODES, MANAGED, gapless
 from .host_writer import MESSAGE, HostFunction, Word
+from .writer import V
 
 _C_TYPES = {"bool": "bool", "float32": "float", "float64": "double"}
 _LLVM_TYPES = {"float32": "float", "float64": "double"}
@@ -86,8 +87,8 @@ def add_c_entry(host: Host, symbol: str, arguments: Sequence[HostArgument]) -> N
         for number, (argument, type) in enumerate(zip(arguments, types, strict=True)):
             if argument.scalar is not None:
                 place = f.room(16, 16)
-                f.store(type, f"%a{number}", place)
-                f.store("ptr", place, made, 8 * argument.scalar)
+                f.write(type, f"%a{number}", place)
+                f.write("ptr", place, made, 8 * argument.scalar)
         return made
 
     def whole(f: HostFunction) -> None:
@@ -98,31 +99,31 @@ def add_c_entry(host: Host, symbol: str, arguments: Sequence[HostArgument]) -> N
         entry.apart([names[k] for k, a in enumerate(arguments) if a.array is not None])
         device = entry.device()
         code = with_workspaces(host, f, f"@kd.launch(ptr %stream, i32 {device}", entry.rows, scalars(f))
-        with f.when(f.v(f"icmp eq i32 {code}, 0")):
+        with f.when(code.equal(0)):
             remember(host, f, device)
-        f.put(f"ret i32 {code}")
+        f.do(f"ret i32 {code}")
 
     def body(f: HostFunction) -> None:
-        f.put("%message = call ptr @llvm.threadlocal.address.p0(ptr @kd.message)")
-        f.store("i8", 0, "%message")
+        f.do("%message = call ptr @llvm.threadlocal.address.p0(ptr @kd.message)")
+        f.write("i8", 0, "%message")
         again = Repeated(host, f, arrays)
         kernel = again.check()
         if host.short:
             f.addresses = again.addresses
-            f.put(f"%scalars = getelementptr i8, ptr {scalars(f)}, i64 0")
+            f.do(f"%scalars = getelementptr i8, ptr {scalars(f)}, i64 0")
             host.issue(f, kernel)
-            f.put("ret i32 0")
+            f.do("ret i32 0")
         else:
             code = with_workspaces(host, f, f"@kd.issue(ptr %stream, ptr {kernel}", again.rows(), scalars(f))
-            f.put(f"ret i32 {code}")
-        f.label(again.other)
-        f.put(f"ret i32 {f.v(f'call i32 @kd.called(ptr %stream{listed}, ptr %message)')}")
+            f.do(f"ret i32 {code}")
+        f.begin(again.other)
+        f.do(f"ret i32 {f.v(f'call i32 @kd.called(ptr %stream{listed}, ptr %message)', 'i32')}")
 
     host.module.function(f"internal i32 @kd.called(ptr %stream{listed}, ptr %message)", whole, "noinline ")
     host.module.function(f"i32 @{symbol}(ptr %stream{listed})", body)
     host.module.function(
         f"ptr @{symbol}_error()",
-        lambda f: f.put(f"ret ptr {f.v('call ptr @llvm.threadlocal.address.p0(ptr @kd.message)')}"),
+        lambda f: f.do(f"ret ptr {f.v('call ptr @llvm.threadlocal.address.p0(ptr @kd.message)', 'ptr')}"),
     )
 
 
@@ -136,74 +137,74 @@ class Checked:
         self.rows: str = f.room(ROW * (len(self.plan.arrays) + len(self.plan.scratch)))
         self.first: str | None = None  # the DLTensor that names the GPU
 
-    def refuse(self, condition: str, words: str, *values: str) -> None:
+    def refuse(self, condition: V, words: str, *values: str) -> None:
         """Return with an error if the i1 `condition` holds."""
         f = self.f
 
         def leave() -> None:
             f.say("%message", f"{self.plan.name.replace('%', '%%')}: {words}", *values)
-            f.put(f"ret i32 {BAD_ARGUMENT}")
+            f.do(f"ret i32 {BAD_ARGUMENT}")
 
         f.leave_when(condition, leave)
 
     def array(self, number: int, tensor: str, name: str) -> None:
         f, given = self.f, self.plan.arrays[number]
-        self.refuse(f.v(f"icmp eq ptr {tensor}, null"), f"{name} is NULL")
+        self.refuse(f.given(tensor).equal("null"), f"{name} is NULL")
         kind, where = f.load("i32", tensor, 8), f.load("i32", tensor, 12)
-        on_gpu = f.v(f"or i1 {f.v(f'icmp eq i32 {kind}, {CUDA}')}, {f.v(f'icmp eq i32 {kind}, {MANAGED}')}")
-        self.refuse(f.v(f"xor i1 {on_gpu}, true"), f"{name} is not on a GPU: its device type is %d", f"i32 {kind}")
+        on_gpu = kind.equal(CUDA) | kind.equal(MANAGED)
+        self.refuse(~on_gpu, f"{name} is not on a GPU: its device type is %d", f"i32 {kind}")
         if self.first is None:
             self.first = tensor
             self.first_name = name
         else:
             other = f.load("i32", self.first, 12)
             words = f"{name} is on GPU %d, and {self.first_name} is on GPU %d"
-            self.refuse(f.v(f"icmp ne i32 {where}, {other}"), words, f"i32 {where}", f"i32 {other}")
+            self.refuse(where.differs(other), words, f"i32 {where}", f"i32 {other}")
         self._dtype(tensor, given, name)
         rank = f.load("i32", tensor, 16)
         words = f"{name} has rank %d, and the kernel was compiled for rank {len(given.shape)}"
-        self.refuse(f.v(f"icmp ne i32 {rank}, {len(given.shape)}"), words, f"i32 {rank}")
+        self.refuse(rank.differs(len(given.shape)), words, f"i32 {rank}")
         shape, strides = f.pointer(tensor, 24), f.pointer(tensor, 32)
         if given.shape:
-            self.refuse(f.v(f"icmp eq ptr {shape}, null"), f"the shape of {name} is NULL")
+            self.refuse(shape.equal("null"), f"the shape of {name} is NULL")
         for axis, extent in enumerate(given.shape):
             has = f.word(shape, 8 * axis)
             words = f"axis {axis} of {name} has %lld elements, and the kernel was compiled for {extent}"
-            self.refuse(f.v(f"icmp ne i64 {has}, {extent}"), words, f"i64 {has}")
+            self.refuse(has.differs(extent), words, f"i64 {has}")
         data = f.word(tensor, 0)
-        address = f.v(f"add i64 {data}, {f.word(tensor, 40)}")
-        f.store("i64", address, self.rows, ROW * number)
-        f.store("ptr", self._strides(strides, given, name), self.rows, ROW * number + 8)
+        address = data + f.word(tensor, 40)
+        f.write("i64", address, self.rows, ROW * number)
+        f.write("ptr", self._strides(strides, given, name), self.rows, ROW * number + 8)
         if 0 in given.shape:
             return
-        self.refuse(f.v(f"icmp eq i64 {data}, 0"), f"{name} has no memory: its data is NULL")
+        self.refuse(data.equal(0), f"{name} has no memory: its data is NULL")
         if given.alignment > 1:
-            odd = f.v(f"and i64 {address}, {given.alignment - 1}")
+            odd = address & (given.alignment - 1)
             words = f"the address %#llx of {name} is not a multiple of {given.alignment} bytes"
-            self.refuse(f.v(f"icmp ne i64 {odd}, 0"), words, f"i64 {address}")
+            self.refuse(odd.differs(0), words, f"i64 {address}")
 
     def _dtype(self, tensor: str, given: ArrayAssumption, name: str) -> None:
         f, dtype = self.f, given.dtype
         code, bits, lanes = f.load("i8", tensor, 20), f.load("i8", tensor, 21), f.load("i16", tensor, 22)
         same = [
-            f.v(f"icmp eq i8 {code}, {DL_CODES[dtype.name]}"),
-            f.v(f"icmp eq i8 {bits}, {dtype.bits}"),
-            f.v(f"icmp eq i16 {lanes}, 1"),
+            code.equal(DL_CODES[dtype.name]),
+            bits.equal(dtype.bits),
+            lanes.equal(1),
         ]
-        right = f.v(f"and i1 {f.v(f'and i1 {same[0]}, {same[1]}')}, {same[2]}")
+        right = (same[0] & same[1]) & same[2]
         words = f"{name} has a dtype of code %d, %d bits and %d lanes, and the kernel was compiled for {dtype}"
-        wide = [f"i32 {f.v(f'zext {type} {v} to i32')}" for type, v in (("i8", code), ("i8", bits), ("i16", lanes))]
-        self.refuse(f.v(f"xor i1 {right}, true"), words, *wide)
+        wide = [f"i32 {v.zext('i32')}" for v in (code, bits, lanes)]
+        self.refuse(~right, words, *wide)
 
-    def _strides(self, strides: str, given: ArrayAssumption, name: str) -> str:
+    def _strides(self, strides: V, given: ArrayAssumption, name: str) -> V:
         """The address of strides, which may be NULL. They are checked if the kernel needs a row-major array."""
         f = self.f
         wanted = gapless(given.shape)
-        plain = f.v(f"icmp eq ptr {strides}, null")
+        plain = strides.equal("null")
         if not given.contiguous:
-            return f.v(f"select i1 {plain}, ptr {self.host.module.words(wanted or [0])}, ptr {strides}")
+            return plain.where(self.host.module.words(wanted or [0]), strides, "ptr")
         if 0 not in given.shape and any(n > 1 for n in given.shape):
-            with f.when(f.v(f"xor i1 {plain}, true")):
+            with f.when(~plain):
                 for axis, extent in enumerate(given.shape):
                     if extent == 1:
                         continue  # no index is multiplied by this stride
@@ -211,7 +212,7 @@ class Checked:
                     words = (
                         f"{name} is not row-major: axis {axis} has a stride of %lld elements, and needs {wanted[axis]}"
                     )
-                    self.refuse(f.v(f"icmp ne i64 {has}, {wanted[axis]}"), words, f"i64 {has}")
+                    self.refuse(has.differs(wanted[axis]), words, f"i64 {has}")
         return strides
 
     def apart(self, names: Sequence[str]) -> None:
@@ -223,10 +224,10 @@ class Checked:
                 continue
             p, q = self.host.address_in(f, self.rows, i), self.host.address_in(f, self.rows, j)
             ends = [f.add(p, self.host.size(f, i)), f.add(q, self.host.size(f, j))]
-            before = f.v(f"icmp ult i64 {p}, {ends[1]}")
-            overlap = f.v(f"and i1 {before}, {f.v(f'icmp ult i64 {q}, {ends[0]}')}")
+            before = p.below(ends[1])
+            overlap = before & q.below(ends[0])
             if (i, j) in self.plan.shared:
-                overlap = f.v(f"and i1 {overlap}, {f.v(f'icmp ne i64 {p}, {q}')}")
+                overlap = overlap & p.differs(q)
             self.refuse(overlap, f"{names[i]} and {names[j]} overlap in memory, and the kernel writes one of them")
 
     def device(self) -> str:
@@ -238,7 +239,7 @@ class Checked:
         host.call(f, "@kd.driver.load(ptr %message)")
         device = f.room(4)
         code = f.driver("cuCtxGetDevice", f"ptr {device}")
-        with f.when(f.v(f"icmp ne i32 {code}, 0")):  # no context; later calls report other errors
+        with f.when(code.differs(0)):  # no context; later calls report other errors
             context = f.room(8)
             where = "0" if self.first is None else f.load("i32", self.first, 12)
             host.check(f, "cuDevicePrimaryCtxRetain", f"ptr {context}", f"i32 {where}")
@@ -248,18 +249,18 @@ class Checked:
         if self.first is not None:
             where = f.load("i32", self.first, 12)
             words = f"{self.first_name} is on GPU %d, and the current context is that of GPU %d"
-            self.refuse(f.v(f"icmp ne i32 {where}, {now}"), words, f"i32 {where}", f"i32 {now}")
+            self.refuse(where.differs(now), words, f"i32 {where}", f"i32 {now}")
         return now
 
 
-def with_workspaces(host: Host, f: HostFunction, called: str, rows: str, scalars: str) -> str:
+def with_workspaces(host: Host, f: HostFunction, called: str, rows: str, scalars: str) -> V:
     """Allocate workspaces, launch, and release them, in the order of the stream. Returns the launch's result.
 
     `called` is the function that launches, with its first arguments.
     """
     launch = f"{called}, ptr {rows}, ptr {scalars}, ptr %message)"
     if not host.plan.scratch:
-        return f.v(f"call i32 {launch}")
+        return f.v(f"call i32 {launch}", "i32")
     arrays = len(host.plan.arrays)
     total, offsets = 0, list[int]()
     for space in host.plan.scratch:  # one allocation, as each is a call of the driver
@@ -270,10 +271,10 @@ def with_workspaces(host: Host, f: HostFunction, called: str, rows: str, scalars
     host.check(f, "cuMemAllocAsync", f"ptr {memory}", f"i64 {max(total, 4)}", "ptr %stream")
     base = f.word(memory, 0)
     for number, offset in enumerate(offsets):
-        f.store("i64", f.add(base, offset), rows, ROW * (arrays + number))
-    code = f.v(f"call i32 {launch}")
+        f.write("i64", f.add(base, offset), rows, ROW * (arrays + number))
+    code = f.v(f"call i32 {launch}", "i32")
     freed = f.driver("cuMemFreeAsync", f"i64 {base}", "ptr %stream")
-    return f.v(f"select i1 {f.v(f'icmp eq i32 {code}, 0')}, i32 {freed}, i32 {code}")
+    return code.equal(0).where(freed, code, "i32")
 
 
 # --- XLA ------------------------------------------------------------------------------------------
@@ -297,12 +298,12 @@ def add_ffi_entry(host: Host, scalars: int) -> None:
     def launch(f: HostFunction) -> None:
         got = f.room(32)
         for offset, type, value in ((0, "i64", "32"), (8, "ptr", "null"), (16, "ptr", f.pointer("%frame", 24))):
-            f.store(type, value, got, offset)
-        f.store("ptr", "null", got, 24)
-        refused = f.v(f"call ptr {f.pointer(f.pointer('%frame', 16), 80)}(ptr {got})")  # XLA_FFI_Stream_Get
-        f.store("ptr", refused, "%error")
-        f.leave_when(f.v(f"icmp ne ptr {refused}, null"), lambda: f.put(f"ret i32 {BAD_ARGUMENT}"))
-        f.put(f"%stream = load ptr, ptr {f.at(got, 24)}, align 8")
+            f.write(type, value, got, offset)
+        f.write("ptr", "null", got, 24)
+        refused = f.v(f"call ptr {f.pointer(f.pointer('%frame', 16), 80)}(ptr {got})", "ptr")  # XLA_FFI_Stream_Get
+        f.write("ptr", refused, "%error")
+        f.leave_when(refused.differs("null"), lambda: f.do(f"ret i32 {BAD_ARGUMENT}"))
+        f.do(f"%stream = load ptr, ptr {f.after(got, 24)}, align 8")
         rows = f.room(ROW * (plan.inputs + results))
         row = 0
         for at, count in ((56, plan.inputs), (96, results)):
@@ -312,49 +313,49 @@ def add_ffi_entry(host: Host, scalars: int) -> None:
                 what = "operands" if at == 56 else "results"
                 name = plan.name.replace("%", "%%")
                 f.say("%message", f"{name}: %lld {what}, and the kernel has {count}", f"i64 {has}")
-                f.put(f"ret i32 {BAD_ARGUMENT}")
+                f.do(f"ret i32 {BAD_ARGUMENT}")
 
-            f.leave_when(f.v(f"icmp ne i64 {has}, {count}"), wrong)
+            f.leave_when(has.differs(count), wrong)
             buffers = f.pointer("%frame", at + 16)
             for number in range(count):
                 buffer = f.pointer(buffers, 8 * number)
                 address: Word = f.word(buffer, 24)
                 if row >= len(plan.arrays):
                     most = plan.scratch[row - len(plan.arrays)].alignment - 1
-                    address = f.v(f"and i64 {f.add(address, most)}, {~most}")
-                f.store("i64", address, rows, ROW * row)
+                    address = f.add(address, most) & (~most)
+                f.write("i64", address, rows, ROW * row)
                 row += 1
         places = f.room(8 * scalars)
         if scalars:
             data = f.pointer(f.pointer(f.pointer("%frame", 160), 0), 16)
             for number in range(scalars):
-                f.store("ptr", f.at(data, SCALAR * number), places, 8 * number)
+                f.write("ptr", f.after(data, SCALAR * number), places, 8 * number)
         host.call(f, "@kd.driver.load(ptr %message)")
         context, device = f.room(8), f.room(4)
         host.check(f, "cuStreamGetCtx", "ptr %stream", f"ptr {context}")
         host.check(f, "cuCtxPushCurrent_v2", f"ptr {f.load('ptr', context)}")
         f.driver("cuCtxGetDevice", f"ptr {device}")
         where = f.load("i32", device)
-        code = f.v(f"call i32 @kd.launch(ptr %stream, i32 {where}, ptr {rows}, ptr {places}, ptr %message)")
+        code = f.v(f"call i32 @kd.launch(ptr %stream, i32 {where}, ptr {rows}, ptr {places}, ptr %message)", "i32")
         f.driver("cuCtxPopCurrent_v2", f"ptr {context}")
-        f.put(f"ret i32 {code}")
+        f.do(f"ret i32 {code}")
 
     def handle(f: HostFunction) -> None:
         api, extension = f.pointer("%frame", 16), f.pointer("%frame", 8)
-        f.leave_when(f.v(f"icmp ne ptr {extension}, null"), lambda: _describe(f, api, extension))
+        f.leave_when(extension.differs("null"), lambda: _describe(f, api, extension))
         message, error = f.room(MESSAGE), f.room(8)
-        f.store("i8", 0, message)
-        f.store("ptr", "null", error)
-        code = f.v(f"call i32 @kd.ffi.launch(ptr %frame, ptr {message}, ptr {error})")
-        f.leave_when(f.v(f"icmp eq i32 {code}, 0"), lambda: f.put("ret ptr null"))
+        f.write("i8", 0, message)
+        f.write("ptr", "null", error)
+        code = f.v(f"call i32 @kd.ffi.launch(ptr %frame, ptr {message}, ptr {error})", "i32")
+        f.leave_when(code.equal(0), lambda: f.do("ret ptr null"))
         made = f.load("ptr", error)
-        f.leave_when(f.v(f"icmp ne ptr {made}, null"), lambda: f.put(f"ret ptr {made}"))
+        f.leave_when(made.differs("null"), lambda: f.do(f"ret ptr {made}"))
         given = f.room(32)
-        f.store("i64", 28, given)
-        f.store("ptr", "null", given, 8)
-        f.store("ptr", message, given, 16)
-        f.store("i32", _INTERNAL, given, 24)
-        f.put(f"ret ptr {f.v(f'call ptr {f.pointer(api, 48)}(ptr {given})')}")  # XLA_FFI_Error_Create
+        f.write("i64", 28, given)
+        f.write("ptr", "null", given, 8)
+        f.write("ptr", message, given, 16)
+        f.write("i32", _INTERNAL, given, 24)
+        f.do(f"ret ptr {f.v(f'call ptr {f.pointer(api, 48)}(ptr {given})', 'ptr')}")  # XLA_FFI_Error_Create
 
     host.module.function("internal i32 @kd.ffi.launch(ptr %frame, ptr %message, ptr %error)", launch)
     host.module.function(f"ptr @{FFI}(ptr %frame)", handle)
@@ -362,8 +363,8 @@ def add_ffi_entry(host: Host, scalars: int) -> None:
 
 def _describe(f: HostFunction, api: str, extension: str) -> None:
     """Answer XLA's question for metadata at the registration: the version of the interface, which is XLA's own."""
-    with f.when(f.v(f"icmp eq i32 {f.load('i32', extension, 8)}, {_METADATA}")):
+    with f.when(f.load("i32", extension, 8).equal(_METADATA)):
         metadata = f.pointer(extension, 24)
-        f.store("i64", f.word(api, 32), metadata, 24)
-        f.store("i32", _COMMAND_BUFFER_COMPATIBLE, metadata, 32)
-    f.put("ret ptr null")
+        f.write("i64", f.word(api, 32), metadata, 24)
+        f.write("i32", _COMMAND_BUFFER_COMPATIBLE, metadata, 32)
+    f.do("ret ptr null")

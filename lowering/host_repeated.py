@@ -7,9 +7,13 @@ the address of a destroyed context, but never its id.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from .host import ROW, Host
 from .host_tensors import CUDA, DL_CODES, gapless
 from .host_writer import MESSAGE, HostFunction, Word
+from .writer import V
 
 KNOWN = 24  # bytes behind the message of a thread: the context's id, the function in it or NULL, the GPU as a DLDevice
 _ID, _FUNCTION, _DEVICE = MESSAGE, MESSAGE + 8, MESSAGE + 16
@@ -20,16 +24,16 @@ def remember(host: Host, f: HostFunction, device: str) -> None:
     if host.plan.launch is None:
         return
     made = f.room(16)
-    asks = f.v(f"icmp ne ptr {f.driver_address('cuCtxGetId')}, null")
+    asks = f.driver_address("cuCtxGetId").differs("null")
     with f.when(asks):
         first = f.driver("cuCtxGetId", "ptr null", f"ptr {made}")
-        kernel = f.v("load atomic ptr, ptr @kd.kernel acquire, align 8")
-        second = f.driver("cuKernelGetFunction", f"ptr {f.at(made, 8)}", f"ptr {kernel}")
-        with f.when(f.v(f"icmp eq i32 {f.v(f'or i32 {first}, {second}')}, 0")):
-            f.store("i64", f.word(made, 0), "%message", _ID)
-            f.store("ptr", f.pointer(made, 8), "%message", _FUNCTION)
-            f.store("i32", CUDA, "%message", _DEVICE)
-            f.store("i32", device, "%message", _DEVICE + 4)
+        kernel = f.v("load atomic ptr, ptr @kd.kernel acquire, align 8", "ptr")
+        second = f.driver("cuKernelGetFunction", f"ptr {f.after(made, 8)}", f"ptr {kernel}")
+        with f.when((first | second).equal(0)):
+            f.write("i64", f.word(made, 0), "%message", _ID)
+            f.write("ptr", f.pointer(made, 8), "%message", _FUNCTION)
+            f.write("i32", CUDA, "%message", _DEVICE)
+            f.write("i32", device, "%message", _DEVICE + 4)
 
 
 class Repeated:
@@ -44,42 +48,42 @@ class Repeated:
         self.f: HostFunction = f
         self.arrays: dict[int, str] = arrays
         self.other: str = f.new_label("other")  # where calls go that do not fit
-        self.addresses: dict[int, str] = {}
-        self.strides: dict[int, str] = {}  # addresses of strides, of arrays that may have any
+        self.addresses: dict[int, V] = {}
+        self.strides: dict[int, V] = {}  # addresses of strides, of arrays that may have any
 
-    def check(self) -> str:
+    def check(self) -> V:
         """Go to `other` unless the call fits. Returns the kernel's function."""
         f = self.f
         known = f.pointer("%message", _FUNCTION)
-        f.leave_to(self.other, f.any([f"icmp eq ptr {x}, null" for x in (known, *self.arrays.values())]))
+        f.leave_to(self.other, f.any([partial(f.given(x).equal, "null") for x in (known, *self.arrays.values())]))
         self.fits(f.word("%message", _DEVICE))
         context = f.room(8)
         code = f.driver("cuCtxGetId", "ptr null", f"ptr {context}")
-        same = f"icmp ne i64 {f.word(context, 0)}, {f.word('%message', _ID)}"
-        f.leave_to(self.other, f.any([f"icmp ne i32 {code}, 0", same]))
+        other = partial(f.word(context, 0).differs, f.word("%message", _ID))
+        f.leave_to(self.other, f.any([partial(code.differs, 0), other]))
         return known
 
-    def fits(self, device: str) -> None:
+    def fits(self, device: Word) -> None:
         """Go to `other` unless the arrays are on this GPU, a DLDevice, and of the compiled signature."""
         tests = [test for number, tensor in self.arrays.items() for test in self._array(number, tensor, device)]
         self.f.leave_to(self.other, self.f.any([*tests, *self._overlaps()]))
 
-    def rows(self) -> str:
+    def rows(self) -> V:
         """The rows of a launch's arrays, those of `addresses` filled."""
         f, plan = self.f, self.host.plan
         rows = f.room(ROW * (len(plan.arrays) + len(plan.scratch)))
         for number, address in self.addresses.items():
-            f.store("i64", address, rows, ROW * number)
+            f.write("i64", address, rows, ROW * number)
         for number, strides in self.strides.items():
-            f.store("ptr", strides, rows, ROW * number + 8)
+            f.write("ptr", strides, rows, ROW * number + 8)
         return rows
 
-    def _array(self, number: int, tensor: str, device: str) -> list[str]:
+    def _array(self, number: int, tensor: str, device: Word) -> list[Callable[[], V]]:
         """Tests of an array: it fits if none holds."""
         f, given = self.f, self.host.plan.arrays[number]
         plain, words = gapless(given.shape), self.host.module.words
         dtype = DL_CODES[given.dtype.name] | given.dtype.bits << 8 | 1 << 16
-        wrong = self._differ("0", f.word(tensor, 8), device)
+        wrong = self._differ(None, f.word(tensor, 8), device)
         wrong = self._differ(wrong, f.word(tensor, 16), len(given.shape) | dtype << 32)
         if given.shape:
             shape = self._or_else(f.pointer(tensor, 24), words([-1] * len(given.shape)))
@@ -93,26 +97,25 @@ class Repeated:
                 if extent > 1:  # else no index is multiplied by it
                     wrong = self._differ(wrong, f.word(strides, 8 * axis), stride)
         data = f.word(tensor, 0)
-        address = self.addresses[number] = f.v(f"add i64 {data}, {f.word(tensor, 40)}")
+        address = self.addresses[number] = data + f.word(tensor, 40)
         if 0 in given.shape:
-            return [f"icmp ne i64 {wrong}, 0"]
+            return [partial(wrong.differs, 0)]
         if given.alignment > 1:
-            wrong = f.v(f"or i64 {wrong}, {f.v(f'and i64 {address}, {given.alignment - 1}')}")
-        return [f"icmp ne i64 {wrong}, 0", f"icmp eq i64 {data}, 0"]
+            wrong = wrong | (address & (given.alignment - 1))
+        return [partial(wrong.differs, 0), partial(data.equal, 0)]
 
-    def _differ(self, before: str, has: str, wanted: Word) -> str:
+    def _differ(self, before: V | None, has: V, wanted: Word) -> V:
         """`before`, with bits set where `has` is not what is wanted."""
-        bits = self.f.v(f"xor i64 {has}, {wanted}")
-        return bits if before == "0" else self.f.v(f"or i64 {before}, {bits}")
+        bits = has.written("xor", wanted)
+        return bits if before is None else before | bits
 
-    def _or_else(self, pointer: str, other: str) -> str:
+    def _or_else(self, pointer: V, other: str) -> V:
         """`pointer`, or `other` where that is NULL."""
-        absent = self.f.v(f"icmp eq ptr {pointer}, null")
-        return self.f.v(f"select i1 {absent}, ptr {other}, ptr {pointer}")
+        return pointer.equal("null").where(other, pointer, "ptr")
 
-    def _overlaps(self) -> list[str]:
+    def _overlaps(self) -> list[Callable[[], V]]:
         """Tests of pairs of arrays of which one is written."""
-        f, host, found = self.f, self.host, list[str]()
+        f, host, found = self.f, self.host, list[Callable[[], V]]()
         for i, j in host.plan.pairs:
             if i not in self.arrays or j not in self.arrays:
                 continue  # memory of its own
@@ -122,9 +125,9 @@ class Repeated:
             p, q = self.addresses[i], self.addresses[j]
             # -size(i) < p - q < size(j), as one comparison of what wraps around
             span: Word = f.add(host.size(f, i), host.size(f, j))
-            shifted = f.v(f"add i64 {f.v(f'sub i64 {p}, {q}')}, {f.add(host.size(f, i), -1)}")
-            near = f.v(f"icmp ult i64 {shifted}, {f.add(span, -1)}")
+            shifted = p - q + f.add(host.size(f, i), -1)
+            near = shifted.below(f.add(span, -1))
             if (i, j) in host.plan.shared:
-                near = f.v(f"and i1 {near}, {f.v(f'icmp ne i64 {p}, {q}')}")
-            found.append(f"icmp eq i1 {near}, true")
+                near = near & p.differs(q)
+            found.append(partial(near.equal, "true"))
         return found

@@ -132,13 +132,13 @@ class BoxedKernel:
 
     def call(self, f: HostFunction, name: str, *arguments: str) -> None:
         """Call a function of PyTorch, and return if it fails."""
-        code = f.v(f"call i32 {self.function(f, name)}({', '.join(arguments)})")
+        code = f.v(f"call i32 {self.function(f, name)}({', '.join(arguments)})", "i32")
 
         def leave() -> None:
             f.say("%message", f"{self.host.plan.name.replace('%', '%%')}: {name} failed")
-            f.put(f"ret i32 {_TORCH_FAILED}")
+            f.do(f"ret i32 {_TORCH_FAILED}")
 
-        f.leave_when(f.v(f"icmp ne i32 {code}, 0"), leave)
+        f.leave_when(code.differs(0), leave)
 
     def find(self) -> None:
         """Look PyTorch's functions up in its libraries or, if these have other names, in all loaded libraries."""
@@ -148,15 +148,15 @@ class BoxedKernel:
         )
 
         def body(f: HostFunction) -> None:
-            library = f.v(f"call ptr @dlopen(ptr {self.module.text('libtorch_cpu.so')}, i32 {_LOADED})")
+            library = f.v(f"call ptr @dlopen(ptr {self.module.text('libtorch_cpu.so')}, i32 {_LOADED})", "ptr")
             for number, symbol in enumerate(_FUNCTIONS):
-                found = f.v(f"call ptr @dlsym(ptr {library}, ptr {self.module.text(symbol)})")
-                f.leave_when(f.v(f"icmp eq ptr {found}, null"), lambda: f.put(f"ret i32 {_NO_LIBRARY}"))
-                f.store("ptr", found, "@kd.torch", 8 * number)
-            library = f.v(f"call ptr @dlopen(ptr {self.module.text('libtorch_cuda.so')}, i32 {_LOADED})")
-            found = f.v(f"call ptr @dlsym(ptr {library}, ptr {self.module.text(_STREAM)})")
-            f.store("ptr", found, "@kd.torch.stream")
-            f.put("ret i32 0")
+                found = f.v(f"call ptr @dlsym(ptr {library}, ptr {self.module.text(symbol)})", "ptr")
+                f.leave_when(found.equal("null"), lambda: f.do(f"ret i32 {_NO_LIBRARY}"))
+                f.write("ptr", found, "@kd.torch", 8 * number)
+            library = f.v(f"call ptr @dlopen(ptr {self.module.text('libtorch_cuda.so')}, i32 {_LOADED})", "ptr")
+            found = f.v(f"call ptr @dlsym(ptr {library}, ptr {self.module.text(_STREAM)})", "ptr")
+            f.write("ptr", found, "@kd.torch.stream")
+            f.do("ret i32 0")
 
         self.module.function("internal i32 @kd.torch.find()", body, "noinline ")
 
@@ -180,10 +180,10 @@ class BoxedKernel:
             )
             for function, given in steps:
                 listed = [word or f"ptr {f.load('ptr', library)}" for word in given]
-                code = f.v(f"call i32 {self.function(f, function)}({', '.join(listed)})")
+                code = f.v(f"call i32 {self.function(f, function)}({', '.join(listed)})", "i32")
                 if function != "aoti_torch_library_def":
-                    f.leave_when(f.v(f"icmp ne i32 {code}, 0"), lambda: f.put(f"ret i32 {_TORCH_FAILED}"))
-            f.put("ret i32 0")
+                    f.leave_when(code.differs(0), lambda: f.do(f"ret i32 {_TORCH_FAILED}"))
+            f.do("ret i32 0")
 
         self.module.function(f"i32 @{self.symbol}_torch_register()", body)
 
@@ -196,7 +196,7 @@ class BoxedKernel:
             given = dict[int | None, str]()  # tensors of inputs, by array
             for number, argument in enumerate(self.inputs):
                 if argument.scalar is not None:
-                    values.append(self.scalar(f, argument, f.at("%stack", 8 * number)))
+                    values.append(self.scalar(f, argument, f.after("%stack", 8 * number)))
                     continue
                 handle = f.pointer("%stack", 8 * number)
                 tensor = self.tensor(f, handle)
@@ -211,15 +211,15 @@ class BoxedKernel:
                 )
                 values.append(f"ptr {tensor}")
             stream = self.stream(f, device)
-            code = f.v(f"call i32 @{self.symbol}(ptr {stream}, {', '.join(values)})")
+            code = f.v(f"call i32 @{self.symbol}(ptr {stream}, {', '.join(values)})", "i32")
 
             def told() -> None:
-                words = f.v(f"call ptr @{self.symbol}_error()")
+                words = f.v(f"call ptr @{self.symbol}_error()", "ptr")
                 f.say("%message", "%s", f"ptr {words}")
-                f.put(f"ret i32 {code}")
+                f.do(f"ret i32 {code}")
 
-            f.leave_when(f.v(f"icmp ne i32 {code}, 0"), told)
-            f.put("ret i32 0")
+            f.leave_when(code.differs(0), told)
+            f.do("ret i32 0")
 
         self.module.function("internal i32 @kd.torch.launch(ptr %stack, ptr %made, ptr %message)", body, "noinline ")
 
@@ -228,44 +228,44 @@ class BoxedKernel:
         dtype, type = argument.dtype, scalar_type(argument.dtype)
         if type in ("float", "double"):
             value = f.load("double", place)
-            return f"{type} {f.v(f'fptrunc double {value} to float') if type == 'float' else value}"
+            return f"{type} {value.to('fptrunc', 'float') if type == 'float' else value}"
         if dtype.name == "bool":
             return f"i8 {f.load('i8', place)}"
         word = f.word(place, 0)
         if dtype.bits == 64:
             return f"i64 {word}"
-        part = f.v(f"trunc i64 {word} to {type}")
-        back = f.v(f"{'sext' if dtype.is_signed else 'zext'} {type} {part} to i64")
+        part = word.trunc(type)
+        back = part.to("sext" if dtype.is_signed else "zext", "i64")
 
         def wrong() -> None:
             name = self.host.plan.name.replace("%", "%%")
             f.say("%message", f"{name}: {argument.name} is %lld, which {dtype} has not", f"i64 {word}")
-            f.put(f"ret i32 {misfit}")
+            f.do(f"ret i32 {misfit}")
 
-        f.leave_when(f.v(f"icmp ne i64 {back}, {word}"), wrong)
+        f.leave_when(back.differs(word), wrong)
         return f"{type} {part}"
 
     def tensor(self, f: HostFunction, handle: str) -> str:
         """A DLTensor of a tensor, with pointers to the tensor's shape and strides."""
         tensor = f.room(_DL_TENSOR)
         for name, offset in (("data_ptr", 0), ("sizes", 24), ("strides", 32)):
-            self.call(f, f"aoti_torch_get_{name}", f"ptr {handle}", f"ptr {f.at(tensor, offset)}")
+            self.call(f, f"aoti_torch_get_{name}", f"ptr {handle}", f"ptr {f.after(tensor, offset)}")
         index, rank, kind, dtype = (f.room(8) for _ in range(4))
         self.call(f, "aoti_torch_get_device_index", f"ptr {handle}", f"ptr {index}")
         where = f.load("i32", index)  # -1 on a CPU
-        f.store("i32", f.v(f"select i1 {f.v(f'icmp slt i32 {where}, 0')}, i32 0, i32 {where}"), tensor, 12)
+        f.write("i32", where.lt(0).where(0, where, "i32"), tensor, 12)
         self.call(f, "aoti_torch_get_dim", f"ptr {handle}", f"ptr {rank}")
-        f.store("i32", f.v(f"trunc i64 {f.word(rank, 0)} to i32"), tensor, 16)
+        f.write("i32", f.word(rank, 0).trunc("i32"), tensor, 16)
         self.call(f, "aoti_torch_get_device_type", f"ptr {handle}", f"ptr {kind}")
-        here = f.v(f"icmp eq i32 {f.load('i32', kind)}, {_KEYS[self.key]}")
-        f.store("i32", f.v(f"select i1 {here}, i32 {CUDA}, i32 {_ON_CPU}"), tensor, 8)
+        here = f.load("i32", kind).equal(_KEYS[self.key])
+        f.write("i32", here.where(CUDA, _ON_CPU, "i32"), tensor, 8)
         self.call(f, "aoti_torch_get_dtype", f"ptr {handle}", f"ptr {dtype}")
         number = f.load("i32", dtype)
-        known = f.v(f"icmp ult i32 {number}, {_TYPES - 1}")
-        place = f.v(f"zext i32 {f.v(f'select i1 {known}, i32 {number}, i32 {_TYPES - 1}')} to i64")
-        place = f.v(f"mul i64 {place}, 4")
-        f.store("i32", f.load("i32", self.module.words(_dl_types(), 32), place), tensor, 20)
-        f.store("i64", 0, tensor, 40)
+        known = number.below(_TYPES - 1)
+        place = known.where(number, _TYPES - 1, "i32").zext("i64")
+        place = place * 4
+        f.write("i32", f.load("i32", self.module.words(_dl_types(), 32), place), tensor, 20)
+        f.write("i64", 0, tensor, 40)
         return tensor
 
     def output(self, f: HostFunction, number: int, argument: HostArgument, device: str) -> str:
@@ -279,7 +279,7 @@ class BoxedKernel:
         strides = [1] * len(shape)
         for axis in reversed(range(len(shape) - 1)):
             strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
-        place = f.at("%made", 8 * number)
+        place = f.after("%made", 8 * number)
         given = [
             f"i64 {len(shape)}", f"ptr {self.module.words(list(shape) or [0])}", f"ptr {self.module.words(strides or [0])}",
             f"i32 {NUMBERS[argument.dtype.name]}", f"i32 {_KEYS[self.key]}", f"i32 {device}", f"ptr {place}",
@@ -290,26 +290,26 @@ class BoxedKernel:
     def stream(self, f: HostFunction, device: str) -> str:
         """PyTorch's current stream of the GPU."""
         stream = f.room(8)
-        f.store("ptr", "null", stream)
+        f.write("ptr", "null", stream)
         if self.key == "CUDA":
             get = f.load("ptr", "@kd.torch.stream")
 
             def without() -> None:
                 f.say("%message", f"{self.host.plan.name.replace('%', '%%')}: this PyTorch has no CUDA")
-                f.put(f"ret i32 {_NO_LIBRARY}")
+                f.do(f"ret i32 {_NO_LIBRARY}")
 
-            f.leave_when(f.v(f"icmp eq ptr {get}, null"), without)
-            f.v(f"call i32 {get}(i32 {device}, ptr {stream})")
+            f.leave_when(get.equal("null"), without)
+            f.v(f"call i32 {get}(i32 {device}, ptr {stream})", "i32")
         return f.load("ptr", stream)
 
     def delete(self, f: HostFunction, handle: str) -> None:
-        f.put(f"call i32 {self.function(f, 'aoti_torch_delete_tensor_object')}(ptr {handle})")
+        f.do(f"call i32 {self.function(f, 'aoti_torch_delete_tensor_object')}(ptr {handle})")
 
     def forget(self, f: HostFunction, made: str) -> None:
         """Delete the outputs that there are."""
         for number in range(len(self.outputs)):
             handle = f.pointer(made, 8 * number)
-            with f.when(f.v(f"icmp ne ptr {handle}, null")):
+            with f.when(handle.differs("null")):
                 self.delete(f, handle)
 
     def entry(self) -> None:
@@ -317,10 +317,10 @@ class BoxedKernel:
 
         def body(f: HostFunction) -> None:
             message, made = f.room(MESSAGE), f.room(8 * max(len(self.outputs), 1))
-            f.store("i8", 0, message)
+            f.write("i8", 0, message)
             for number in range(len(self.outputs)):
-                f.store("ptr", "null", made, 8 * number)
-            code = f.v(f"call i32 @kd.torch.launch(ptr %stack, ptr {made}, ptr {message})")
+                f.write("ptr", "null", made, 8 * number)
+            code = f.v(f"call i32 @kd.torch.launch(ptr %stack, ptr {made}, ptr {message})", "i32")
 
             for number in self.tensors:
                 self.delete(f, f.pointer("%stack", 8 * number))
@@ -329,13 +329,13 @@ class BoxedKernel:
                 self.forget(f, made)
                 name = self.module.text(self.symbol)
                 check = self.function(f, "aoti_torch_check")
-                f.put(f"call void {check}(i1 zeroext false, ptr {name}, ptr {name}, i32 0, ptr {message})")
-                f.put("ret void")
+                f.do(f"call void {check}(i1 zeroext false, ptr {name}, ptr {name}, i32 0, ptr {message})")
+                f.do("ret void")
 
-            f.leave_when(f.v(f"icmp ne i32 {code}, 0"), raised)
+            f.leave_when(code.differs(0), raised)
             for number in range(len(self.outputs)):
-                f.store("ptr", f.pointer(made, 8 * number), "%stack", 8 * number)
-            f.put("ret void")
+                f.write("ptr", f.pointer(made, 8 * number), "%stack", 8 * number)
+            f.do("ret void")
 
         self.module.function(f"void @{self.symbol}_torch(ptr %stack, i64 %inputs, i64 %outputs)", body, throws=True)
 

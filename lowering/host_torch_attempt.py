@@ -8,6 +8,7 @@ Python, takes the call.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from .host import ROW, Host
 from .host_entries import HostArgument, with_workspaces
@@ -36,19 +37,19 @@ def add_attempt(host: Host, arguments: Sequence[HostArgument], key: str, device:
         for number, argument in enumerate(made.inputs):
             if argument.scalar is not None:
                 place = f.room(16, 16)
-                type, value = made.scalar(f, argument, f.at("%stack", 8 * number), _OTHER).split()
-                f.store(type, value, place)
-                f.store("ptr", place, scalars, 8 * argument.scalar)
+                type, value = made.scalar(f, argument, f.after("%stack", 8 * number), _OTHER).split()
+                f.write(type, value, place)
+                f.write("ptr", place, scalars, 8 * argument.scalar)
                 continue
             assert argument.array is not None
             tensor = made.tensor(f, f.pointer("%stack", 8 * number))
             arrays[argument.array] = tensor
         repeated = Repeated(host, f, arrays)
-        repeated.fits(str(on_gpu(device)))
+        repeated.fits(on_gpu(device))
         now = f.room(4)
         code = f.driver("cuCtxGetDevice", f"ptr {now}")
-        elsewhere = f"icmp ne i32 {f.load('i32', now)}, {device}"
-        f.leave_to(repeated.other, f.any([f"icmp ne i32 {code}, 0", elsewhere]))
+        elsewhere = partial(f.load("i32", now).differs, device)
+        f.leave_to(repeated.other, f.any([partial(code.differs, 0), elsewhere]))
         rows = repeated.rows()
         for number, argument in enumerate(made.outputs):
             assert argument.array is not None
@@ -56,34 +57,34 @@ def add_attempt(host: Host, arguments: Sequence[HostArgument], key: str, device:
             made.call(
                 f, "aoti_torch_get_data_ptr", f"ptr {made.new(f, number, argument, str(device))}", f"ptr {address}"
             )
-            f.store("i64", f.word(address, 0), rows, ROW * argument.array)
-        f.put(f"%stream = getelementptr i8, ptr {made.stream(f, str(device))}, i64 0")
+            f.write("i64", f.word(address, 0), rows, ROW * argument.array)
+        f.do(f"%stream = getelementptr i8, ptr {made.stream(f, str(device))}, i64 0")
         called = f"@kd.launch(ptr %stream, i32 {device}"
-        f.put(f"ret i32 {with_workspaces(host, f, called, rows, scalars)}")
-        f.label(repeated.other)
-        f.put(f"ret i32 {_OTHER}")
+        f.do(f"ret i32 {with_workspaces(host, f, called, rows, scalars)}")
+        f.begin(repeated.other)
+        f.do(f"ret i32 {_OTHER}")
 
     def attempt(f: HostFunction) -> None:
         outputs = f.room(8 * len(made.outputs))
         for number in range(len(made.outputs)):
-            f.store("ptr", "null", outputs, 8 * number)
-        code = f.v(f"call i32 @kd.attempt(ptr %stack, ptr {outputs}, ptr %message)")
-        f.leave_when(f.v(f"icmp eq i32 {code}, {_OTHER}"), lambda: f.put(f"ret i32 {_OTHER}"))
+            f.write("ptr", "null", outputs, 8 * number)
+        code = f.v(f"call i32 @kd.attempt(ptr %stack, ptr {outputs}, ptr %message)", "i32")
+        f.leave_when(code.equal(_OTHER), lambda: f.do(f"ret i32 {_OTHER}"))
         for number in made.tensors:
             made.delete(f, f.pointer("%stack", 8 * number))
 
         def failed() -> None:
             made.forget(f, outputs)
-            f.put(f"ret i32 {code}")
+            f.do(f"ret i32 {code}")
 
-        f.leave_when(f.v(f"icmp ne i32 {code}, 0"), failed)
+        f.leave_when(code.differs(0), failed)
         for number in range(len(made.outputs)):
-            f.store("ptr", f.pointer(outputs, 8 * number), "%stack", 8 * number)
-        f.put("ret i32 0")
+            f.write("ptr", f.pointer(outputs, 8 * number), "%stack", 8 * number)
+        f.do("ret i32 0")
 
     host.module.function("internal i32 @kd.attempt(ptr %stack, ptr %made, ptr %message)", launch, "noinline ")
     host.module.function(f"i32 @{ATTEMPT}(ptr %stack, ptr %message)", attempt)
-    host.module.function(f"i32 @{FIND}()", lambda f: f.put(f"ret i32 {f.v('call i32 @kd.torch.find()')}"))
+    host.module.function(f"i32 @{FIND}()", lambda f: f.do(f"ret i32 {f.v('call i32 @kd.torch.find()', 'i32')}"))
 
 
 def stub_text(other: str, places: int, dispatch: int, check: int, words: int, paused: int) -> str:

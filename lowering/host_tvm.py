@@ -14,6 +14,7 @@ from kernel_dsl.errors import NoHostCode
 from .host import Host
 from .host_entries import CUDA, Checked, HostArgument, c_names, with_workspaces
 from .host_writer import MESSAGE, HostFunction
+from .writer import V
 
 PREFIX = "__tvm_ffi_"
 _INT, _BOOL, _FLOAT, _DL_TENSOR, _TENSOR = 1, 2, 3, 7, 70  # TVMFFITypeIndex
@@ -42,56 +43,56 @@ def add_tvm_entry(host: Host, name: str, arguments: Sequence[HostArgument]) -> N
 
 def _find(host: Host, f: HostFunction) -> None:
     """Look tvm-ffi's functions up in its library or, if that has another name, in all loaded libraries."""
-    library = f.v(f"call ptr @dlopen(ptr {host.module.text('libtvm_ffi.so')}, i32 {_LOADED})")
+    library = f.v(f"call ptr @dlopen(ptr {host.module.text('libtvm_ffi.so')}, i32 {_LOADED})", "ptr")
     for number, symbol in enumerate(_FUNCTIONS):
-        found = f.v(f"call ptr @dlsym(ptr {library}, ptr {host.module.text(symbol)})")
-        f.leave_when(f.v(f"icmp eq ptr {found}, null"), lambda: f.put(f"ret i32 {_NO_LIBRARY}"))
-        place = f.at("@kd.tvm", 8 * number)
-        f.put(f"store atomic ptr {found}, ptr {place} release, align 8")
-    f.put("ret i32 0")
+        found = f.v(f"call ptr @dlsym(ptr {library}, ptr {host.module.text(symbol)})", "ptr")
+        f.leave_when(found.equal("null"), lambda: f.do(f"ret i32 {_NO_LIBRARY}"))
+        place = f.after("@kd.tvm", 8 * number)
+        f.do(f"store atomic ptr {found}, ptr {place} release, align 8")
+    f.do("ret i32 0")
 
 
-def _function(f: HostFunction, number: int) -> str:
-    return f.v(f"load atomic ptr, ptr {f.at('@kd.tvm', 8 * number)} acquire, align 8")
+def _function(f: HostFunction, number: int) -> V:
+    return f.v(f"load atomic ptr, ptr {f.after('@kd.tvm', 8 * number)} acquire, align 8", "ptr")
 
 
 def _entry(host: Host, f: HostFunction) -> None:
     ready = _function(f, len(_FUNCTIONS) - 1)
-    with f.when(f.v(f"icmp eq ptr {ready}, null")):
+    with f.when(ready.equal("null")):
         host.call(f, "@kd.tvm.find()")
     message = f.room(MESSAGE)
-    f.store("i8", 0, message)
-    code = f.v(f"call i32 @kd.tvm.launch(ptr %args, i32 %count, ptr {message})")
-    f.leave_when(f.v(f"icmp eq i32 {code}, 0"), lambda: f.put("ret i32 0"))
+    f.write("i8", 0, message)
+    code = f.v(f"call i32 @kd.tvm.launch(ptr %args, i32 %count, ptr {message})", "i32")
+    f.leave_when(code.equal(0), lambda: f.do("ret i32 0"))
     kinds = [host.module.text(word) for word in ("RuntimeError", "ValueError", "TypeError")]
-    kind = f.v(f"select i1 {f.v(f'icmp eq i32 {code}, -1')}, ptr {kinds[1]}, ptr {kinds[0]}")
-    kind = f.v(f"select i1 {f.v(f'icmp eq i32 {code}, {_WRONG_TYPE}')}, ptr {kinds[2]}, ptr {kind}")
-    f.put(f"call void {_function(f, 1)}(ptr {kind}, ptr {message})")
-    f.put("ret i32 -1")
+    kind = code.equal(-1).where(kinds[1], kinds[0], "ptr")
+    kind = code.equal(_WRONG_TYPE).where(kinds[2], kind, "ptr")
+    f.do(f"call void {_function(f, 1)}(ptr {kind}, ptr {message})")
+    f.do("ret i32 -1")
 
 
 def _launch(host: Host, f: HostFunction, arguments: Sequence[HostArgument]) -> None:
     wrong = _Wrong(host, f)
     words = f"%d arguments, and the kernel takes {len(arguments)}: inputs, then outputs"
-    wrong.type(f.v(f"icmp ne i32 %count, {len(arguments)}"), words, "i32 %count")
+    wrong.type(f.given("%count", "i32").differs(len(arguments)), words, "i32 %count")
     entry = Checked(host, f)
     names = c_names(arguments)
     scalars = f.room(8 * sum(a.scalar is not None for a in arguments))
     for number, (argument, name) in enumerate(zip(arguments, names, strict=True)):
-        given = f.at("%args", _ANY * number)
+        given = f.after("%args", _ANY * number)
         if argument.scalar is not None:
             place = f.room(16, 16)
             _scalar(wrong, given, argument, name, place)
-            f.store("ptr", place, scalars, 8 * argument.scalar)
+            f.write("ptr", place, scalars, 8 * argument.scalar)
         else:
             assert argument.array is not None
             entry.array(argument.array, _tensor(wrong, given, name), name)
     entry.apart([names[k] for k, a in enumerate(arguments) if a.array is not None])
     device = entry.device()
-    stream = f.v(f"call ptr {_function(f, 0)}(i32 {CUDA}, i32 {device})")
-    f.put(f"%stream = getelementptr i8, ptr {stream}, i64 0")
+    stream = f.v(f"call ptr {_function(f, 0)}(i32 {CUDA}, i32 {device})", "ptr")
+    f.do(f"%stream = getelementptr i8, ptr {stream}, i64 0")
     launch = f"@kd.launch(ptr %stream, i32 {device}"
-    f.put(f"ret i32 {with_workspaces(host, f, launch, entry.rows, scalars)}")
+    f.do(f"ret i32 {with_workspaces(host, f, launch, entry.rows, scalars)}")
 
 
 class _Wrong:
@@ -100,24 +101,25 @@ class _Wrong:
     def __init__(self, host: Host, f: HostFunction) -> None:
         self.name, self.f = host.plan.name.replace("%", "%%"), f
 
-    def type(self, condition: str, words: str, *values: str) -> None:
+    def type(self, condition: V, words: str, *values: str) -> None:
         self._leave(condition, _WRONG_TYPE, words, *values)
 
-    def value(self, condition: str, words: str, *values: str) -> None:
+    def value(self, condition: V, words: str, *values: str) -> None:
         self._leave(condition, -1, words, *values)
 
-    def _leave(self, condition: str, code: int, words: str, *values: str) -> None:
+    def _leave(self, condition: V, code: int, words: str, *values: str) -> None:
         def leave() -> None:
             self.f.say("%message", f"{self.name}: {words}", *values)
-            self.f.put(f"ret i32 {code}")
+            self.f.do(f"ret i32 {code}")
 
         self.f.leave_when(condition, leave)
 
 
-def _is(f: HostFunction, kind: str, *kinds: int) -> str:
-    found = "false"
+def _is(f: HostFunction, kind: V, *kinds: int) -> V:
+    """Whether a kind is one of these."""
+    found = f.given("false", "i1")
     for k in kinds:
-        found = f.v(f"or i1 {found}, {f.v(f'icmp eq i32 {kind}, {k}')}")
+        found = found | kind.equal(k)
     return found
 
 
@@ -126,8 +128,8 @@ def _tensor(wrong: _Wrong, given: str, name: str) -> str:
     f = wrong.f
     kind, value = f.load("i32", given), f.pointer(given, 8)
     known = _is(f, kind, _DL_TENSOR, _TENSOR)
-    wrong.type(f.v(f"xor i1 {known}, true"), f"{name} is no tensor: its type index is %d", f"i32 {kind}")
-    return f.v(f"select i1 {_is(f, kind, _TENSOR)}, ptr {f.at(value, _HEADER)}, ptr {value}")
+    wrong.type(~known, f"{name} is no tensor: its type index is %d", f"i32 {kind}")
+    return _is(f, kind, _TENSOR).where(f.after(value, _HEADER), value, "ptr")
 
 
 def _scalar(wrong: _Wrong, given: str, argument: HostArgument, name: str, place: str) -> None:
@@ -136,22 +138,20 @@ def _scalar(wrong: _Wrong, given: str, argument: HostArgument, name: str, place:
     kind, word = f.load("i32", given), f.word(given, 8)
     whole = _is(f, kind, _INT, _BOOL)
     if dtype.name in ("float32", "float64"):
-        known = f.v(f"or i1 {whole}, {_is(f, kind, _FLOAT)}")
-        wrong.type(f.v(f"xor i1 {known}, true"), f"{name} is no number: its type index is %d", f"i32 {kind}")
-        real = f.v(
-            f"select i1 {whole}, double {f.v(f'sitofp i64 {word} to double')}, double {f.load('double', given, 8)}"
-        )
+        known = whole | _is(f, kind, _FLOAT)
+        wrong.type(~known, f"{name} is no number: its type index is %d", f"i32 {kind}")
+        real = whole.where(word.to("sitofp", "double"), f.load("double", given, 8))
         narrow = dtype.name == "float32"
-        f.store("float" if narrow else "double", f.v(f"fptrunc double {real} to float") if narrow else real, place)
+        f.write("float" if narrow else "double", real.to("fptrunc", "float") if narrow else real, place)
         return
-    wrong.type(f.v(f"xor i1 {whole}, true"), f"{name} is no integer: its type index is %d", f"i32 {kind}")
+    wrong.type(~whole, f"{name} is no integer: its type index is %d", f"i32 {kind}")
     if dtype.name == "bool":
-        f.store("i8", f.v(f"zext i1 {f.v(f'icmp ne i64 {word}, 0')} to i8"), place)
+        f.write("i8", word.differs(0).zext("i8"), place)
         return
     if dtype.bits < 64:
-        part = f.v(f"trunc i64 {word} to i{dtype.bits}")
-        back = f.v(f"{'sext' if dtype.is_signed else 'zext'} i{dtype.bits} {part} to i64")
-        wrong.value(f.v(f"icmp ne i64 {back}, {word}"), f"{name} is %lld, which {dtype} has not", f"i64 {word}")
-        f.store(f"i{dtype.bits}", part, place)
+        part = word.trunc(f"i{dtype.bits}")
+        back = part.to("sext" if dtype.is_signed else "zext", "i64")
+        wrong.value(back.differs(word), f"{name} is %lld, which {dtype} has not", f"i64 {word}")
+        f.write(f"i{dtype.bits}", part, place)
     else:
-        f.store("i64", word, place)
+        f.write("i64", word, place)

@@ -1,11 +1,14 @@
-"""A writer of LLVM text for the host: functions of plain integers and addresses, constants, and calls of the CUDA driver."""
+"""The writer of LLVM text for the host: functions of plain integers and addresses, constants, and calls of the CUDA driver."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 
-Word = int | str  # an integer that is known, or the name of an i64
+from .debug_lines import DebugLines
+from .writer import V, Writer
+
+Word = int | V  # an integer that is known, or an i64
 
 # The driver's functions that host code calls, by the name of the library's symbol, in the order of the table.
 DRIVER = (
@@ -77,7 +80,7 @@ class HostModule:
         f = HostFunction(self)
         body(f)
         unwind = "uwtable" if throws else "nounwind"
-        self.parts.append(f"define {signature} {unwind} {attributes}{{\nentry:\n" + "\n".join(f.all()) + "\n}\n")
+        self.parts.append(f"define {signature} {unwind} {attributes}{{\nentry:\n" + f.text() + "\n}\n")
 
     def __str__(self) -> str:
         constants = (
@@ -87,68 +90,61 @@ class HostModule:
         return "\n".join((*constants, *self.parts))
 
 
-class HostFunction:
+class HostFunction(Writer):
     """The body of one function. All memory of the frame is allocated at its entry."""
 
     def __init__(self, module: HostModule) -> None:
+        super().__init__(DebugLines(), block="entry")
         self.module = module
-        self.frame: list[str] = []
-        self.lines: list[str] = []
-        self.count: int = 0
-        self.addresses: dict[int, str] = {}  # of arrays, by their numbers, where the function has them as values
+        self.addresses: dict[int, V] = {}  # of arrays, by their numbers, where the function has them as values
 
-    def all(self) -> list[str]:
-        return [*self.frame, *self.lines]
+    def text(self) -> str:
+        return "\n".join([*self.prelude, *self.lines])
 
-    def put(self, line: str) -> None:
-        self.lines.append("  " + line)
+    def given(self, name: str, type: str = "ptr") -> V:
+        """A parameter, or a constant of the module, by its name."""
+        return self.value(name, type)
 
-    def name(self, prefix: str = "%v") -> str:
-        self.count += 1
-        return f"{prefix}{self.count}"
-
-    def v(self, text: str) -> str:
-        """An instruction with a result."""
-        name = self.name()
-        self.put(f"{name} = {text}")
-        return name
-
-    def room(self, nbytes: int, alignment: int = 8) -> str:
+    def room(self, nbytes: int, alignment: int = 8) -> V:
         """The address of memory in the frame."""
-        name = self.name()
-        self.frame.append(f"  {name} = alloca [{max(nbytes, 1)} x i8], align {alignment}")
-        return name
+        place = self.given(self.name())
+        self.pre_do(f"{place} = alloca [{max(nbytes, 1)} x i8], align {alignment}")
+        return place
 
-    def at(self, base: str, offset: Word) -> str:
+    def after(self, base: str, offset: Word) -> V:
         """The address `offset` bytes after `base`."""
-        return base if offset == 0 else self.v(f"getelementptr i8, ptr {base}, i64 {offset}")
+        if offset == 0:
+            return self.given(base)
+        return self.v(f"getelementptr i8, ptr {base}, i64 {offset}", "ptr")
 
-    def load(self, type: str, base: str, offset: Word = 0, how: str = "") -> str:
-        return self.v(f"load {type}, ptr {self.at(base, offset)}, align 1{how}")
+    def load(self, type: str, place: str, offset: Word = 0) -> V:
+        return self.v(f"load {type}, ptr {self.after(place, offset)}, align 1", type)
 
-    def store(self, type: str, value: Word, base: str, offset: Word = 0) -> None:
-        self.put(f"store {type} {value}, ptr {self.at(base, offset)}, align 1")
+    def write(self, type: str, value: Word | str, base: str, offset: Word = 0) -> None:
+        self.do(f"store {type} {value}, ptr {self.after(base, offset)}, align 1")
 
-    def word(self, base: str, offset: int) -> str:
+    def word(self, base: str, offset: int) -> V:
         return self.load("i64", base, offset)
 
-    def pointer(self, base: str, offset: int) -> str:
+    def pointer(self, base: str, offset: int) -> V:
         return self.load("ptr", base, offset)
 
     def add(self, a: Word, b: Word) -> Word:
+        """`a + b`, of which both may be known."""
         if isinstance(a, int) and isinstance(b, int):
             return a + b
-        return b if a == 0 else a if b == 0 else self.v(f"add i64 {a}, {b}")
+        return b if a == 0 else self.value(a, "i64") + b
 
     def mul(self, a: Word, b: Word) -> Word:
+        """`a * b`, of which both may be known."""
         if isinstance(a, int) and isinstance(b, int):
             return a * b
         if a == 0 or b == 0:
             return 0
-        return b if a == 1 else a if b == 1 else self.v(f"mul i64 {a}, {b}")
+        return b if a == 1 else self.value(a, "i64") * b
 
     def div(self, a: Word, b: int) -> Word:
-        return a // b if isinstance(a, int) else self.v(f"udiv i64 {a}, {b}")
+        return a // b
 
     def product(self, factors: Iterator[Word]) -> Word:
         made: Word = 1
@@ -156,57 +152,52 @@ class HostFunction:
             made = self.mul(made, factor)
         return made
 
-    def goto(self, label: str) -> None:
-        self.put(f"br label %{label}")
-
-    def label(self, label: str) -> None:
-        self.lines.append(f"{label}:")
-
     def new_label(self, word: str) -> str:
-        return self.name(f"{word}.")
+        self._names += 1
+        return f"{word}.{self._names}"
 
     @contextmanager
-    def when(self, condition: str) -> Generator[None]:
+    def when(self, condition: V) -> Generator[None]:
         """Code written inside runs only if the i1 `condition` holds."""
         yes, on = self.new_label("yes"), self.new_label("on")
-        self.put(f"br i1 {condition}, label %{yes}, label %{on}")
-        self.label(yes)
+        self.branch(condition, yes, on)
+        self.begin(yes)
         yield
-        self.goto(on)
-        self.label(on)
+        self.jump(on)
+        self.begin(on)
 
-    def leave_when(self, condition: str, then: Callable[[], None]) -> None:
+    def leave_when(self, condition: V, then: Callable[[], None]) -> None:
         """If `condition` holds, run the code that `then` writes, which ends in a return."""
         yes, on = self.new_label("yes"), self.new_label("on")
-        self.put(f"br i1 {condition}, label %{yes}, label %{on}")
-        self.label(yes)
+        self.branch(condition, yes, on)
+        self.begin(yes)
         then()
-        self.label(on)
+        self.begin(on)
 
-    def leave_to(self, label: str, condition: str) -> None:
+    def leave_to(self, label: str, condition: V) -> None:
         """Go to a label where `condition` holds."""
         on = self.new_label("on")
-        self.put(f"br i1 {condition}, label %{label}, label %{on}")
-        self.label(on)
+        self.branch(condition, label, on)
+        self.begin(on)
 
-    def any(self, tests: Sequence[str]) -> str:
-        """Whether one of these comparisons holds."""
-        made = "false"
+    def any(self, tests: Sequence[Callable[[], V]]) -> V:
+        """Whether one of these comparisons holds, which are written here."""
+        made = self.given("false", "i1")
         for number, test in enumerate(tests):
-            one = self.v(test)
-            made = self.v(f"or i1 {made}, {one}") if number else one
+            one = test()
+            made = made | one if number else one
         return made
 
     def say(self, message: str, words: str, *values: str) -> None:
         """Write an error's text; `values` are typed, as in `i64 %v3`."""
         shown = self.module.text(words)
         rest = "".join(f", {value}" for value in values)
-        self.put(f"call i32 (ptr, i64, ptr, ...) @snprintf(ptr {message}, i64 {MESSAGE}, ptr {shown}{rest})")
+        self.do(f"call i32 (ptr, i64, ptr, ...) @snprintf(ptr {message}, i64 {MESSAGE}, ptr {shown}{rest})")
 
-    def driver_address(self, name: str) -> str:
+    def driver_address(self, name: str) -> V:
         """The address of a function of the driver; NULL before it is loaded, and where it has none of that name."""
         return self.load("ptr", "@kd.driver", 8 * DRIVER.index(name))
 
-    def driver(self, name: str, *arguments: str) -> str:
+    def driver(self, name: str, *arguments: str) -> V:
         """Call a function of the driver. Returns its result, an i32."""
-        return self.v(f"call i32 {self.driver_address(name)}({', '.join(arguments)})")
+        return self.v(f"call i32 {self.driver_address(name)}({', '.join(arguments)})", "i32")

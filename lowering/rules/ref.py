@@ -159,7 +159,7 @@ def lower_alloc_smem(ctx: Context, op: AllocSmem) -> None:
 
 def _place(ctx: Context, op: AllocSmem | AllocBarrier) -> V:
     """The SMEM address of an allocation."""
-    return ctx.e.pre(f"add i32 %smem_base, {ctx.smem_offsets[op]}", "i32")
+    return ctx.e.value("%smem_base", "i32").once.plus(ctx.smem_offsets[op])
 
 
 def lower_alloc_barrier(ctx: Context, op: AllocBarrier) -> None:

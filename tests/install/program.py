@@ -3,6 +3,7 @@
 import os
 import runpy
 import sys
+import tempfile
 
 import kernel_dsl as kd
 import lowering
@@ -25,7 +26,10 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 assert callable(find_ptxas) and callable(parse) and callable(run) and callable(encode_tensor_map)
 assert kd.HazardError is HazardError and kd.InterpretParams is InterpretParams
 assert issubclass(PtxError, kd.Error) and isinstance(GlobalMemory, type)
-assert all(hasattr(DiskCache, name) for name in ("get", "put", "usable"))
+with tempfile.TemporaryDirectory() as folder:
+    cache = DiskCache(folder)
+    assert cache.usable() and callable(cache.put)
+    assert cache.get("0" * 64) is None and cache.counters.misses == 1
 
 names: dict[str, str] = {}
 for name, module in list(sys.modules.items()):

@@ -123,9 +123,16 @@ def pip(*arguments: str | Path, python: str = sys.executable) -> None:
 
 
 def test_an_editable_install(tmp_path: Path) -> None:
+    """It also leaves another checkout on the path alone, whose parts are its own."""
     place, python = checkout(tmp_path / "checkout", True), environment(tmp_path / "env")
     pip("install", "-e", place, python=python)
-    assert str(place) in run(python, users_folder(tmp_path / "user"))
+    user = users_folder(tmp_path / "user")
+    assert str(place) in run(python, user)
+    for part in PARTS:
+        (place / part / "__init__.py").write_text("raise ImportError(__file__)\n")
+    for links in (True, False):
+        other = checkout(tmp_path / f"links {links}", links)
+        assert str(other) in run(python, user, other)
 
 
 def test_an_editable_install_that_editors_read(tmp_path: Path) -> None:
