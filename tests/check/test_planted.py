@@ -80,7 +80,7 @@ def test_planted_bugs_in_cuda() -> None:
     found = nvrtc.compile_source(cuda.source(), file="bugs.cu", target="sm_90a", kind="ptx", options=[])
     ptx = found.rstrip(b"\0").decode()
     wrong: list[str] = []
-    for n, bug in enumerate(cuda.BUGS):
+    for n, bug in enumerate(cuda.ALL):
         for name in ("bad", "good"):
             args = bug.args()
             first = [kd.check.launch(ptx, args[0], entry="first", grid=1, block=64)] if bug.early else []

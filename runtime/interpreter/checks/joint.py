@@ -4,7 +4,9 @@ Warps that hand a word to each other without end are an example: each of them go
 check saves the state of all groups from time to time, and compares it whenever the same groups are at the same places. A
 register that decides nothing (`slices.py`) may differ. Under the eager and the late schedule an equal state means that the
 run never ends under that schedule, if each group that can run has run since. If one has not, groups take turns from
-then on. The random schedule may still choose another order, so there the state must come back far more often.
+then on. The random schedule may still choose another order. So if a state has come back often there, nothing is chosen at random
+for a while. If the state still comes back, the run is ended: it has exceeded what it may take, but luck may end it, so this is no
+livelock.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..ptx.module import Instruction
+from .kinds import HazardKind
 from .slices import deciding, loop_around
 
 if TYPE_CHECKING:
@@ -22,9 +25,13 @@ if TYPE_CHECKING:
 
 _FIRST = 20_000  # steps before the first check
 _ROUNDS = 65  # how often a state must come back: more often than `Run.looked` lets others go first
-_ROUNDS_OF_RANDOM = 256
+_ROUNDS_OF_RANDOM = 256  # after so many under a random schedule, warps take turns for a while
+_TURNS = 4 * _ROUNDS  # for so many times the steps between two equal states
 _PER_STEP = 1 / 20  # groups that a check compares for each step of the run
 _MOST = 1 << 27  # bytes of memory that a check compares
+
+
+_MEND = "look for a value that these loops change and set back, or add a way out of them"
 
 
 class Joint:
@@ -40,6 +47,7 @@ class Joint:
         self._unmoved: list[tuple[Group, int]] = []  # groups that could run, and have not run since the state was saved
         self._wanted: dict[Any, int | None] = {}
         self._calls = self._hits = self._at = self._groups = self._bytes = 0
+        self._random: Any = None  # the run's and its turns' sources of random numbers, while warps take turns
 
     def look(self, batch: Batch) -> bool:
         """Return whether the run is in a state that has come back often enough; called before each group."""
@@ -50,6 +58,8 @@ class Joint:
         if run.steps >= self._until or self._groups < 0 or self._bytes < 0:
             self._until = 0
             self.next = run.steps + run.steps // 2
+            if self._random:
+                (run.rng, run.turns.rng), self._random = self._random, None
             return False
         if self._unmoved:
             self._unmoved = [x for x in self._unmoved if self._waits(*x)]
@@ -66,14 +76,28 @@ class Joint:
         self._hits += 1
         self.period, self._at = run.steps - self._at, run.steps
         self._unmoved = self._able()
-        return self._hits >= (_ROUNDS if run.rng is None else _ROUNDS_OF_RANDOM)
+        if run.rng is not None and self._hits >= _ROUNDS_OF_RANDOM:
+            self._take_turns()
+            return False
+        return self._hits >= _ROUNDS and run.rng is None
 
-    def what(self) -> str:
-        """Return what the report says. Another schedule may end the run, and a random one may still do so."""
-        again = "all warps and all memory are again as they were before"
-        if self.run.rng is None:
-            return f"the run never ends under this schedule: every {self.period} instructions {again}"
-        return f"the run seems endless under this schedule: {again}, for the {self._hits}th time"
+    def verdict(self) -> tuple[HazardKind, str, str]:
+        """Return the kind, the words and the fix of the report. Another schedule may end the run."""
+        again = f"every {self.period} instructions all warps and all memory are again as they were before"
+        if not self._random:
+            return HazardKind.LIVELOCK, f"the run never ends under this schedule: {again}", _MEND
+        what = f"the run was ended, as only luck may end it: if warps take turns, {again}"
+        return HazardKind.STEP_BUDGET, what, _MEND
+
+    def _take_turns(self) -> None:
+        """Choose nothing at random for a while."""
+        run = self.run
+        self._random = run.rng, run.turns.rng
+        run.rng = run.turns.rng = None
+        for batch in run.resident:
+            batch.in_turn = batch.in_turn or 1
+        self._begin()
+        self._until = run.steps + max(run.steps // 2, _TURNS * self.period)
 
     def _begin(self) -> None:
         run = self.run

@@ -71,11 +71,7 @@ class Watch:
             if self.frozen.look():
                 livelock(self.run)
         if self.run.steps >= self.joint.next and self.joint.look(batch):
-            livelock(
-                self.run,
-                self.joint.what(),
-                "look for a value that these loops change and set back, or add a way out of them",
-            )
+            livelock(self.run, *self.joint.verdict())
         if self.run.steps < self.next:
             return False
         if self.left == 0:
@@ -199,7 +195,7 @@ _WAITS = "every running warp repeats itself: it waits for memory that no other w
 _MEND = "the warp or block that changes it must be started, not have exited, and not wait itself"
 
 
-def livelock(run: Run, what: str = _WAITS, fix: str = _MEND) -> None:
+def livelock(run: Run, kind: HazardKind = HazardKind.LIVELOCK, what: str = _WAITS, fix: str = _MEND) -> None:
     """Report that all running batches repeat themselves, unless some group waits for time to pass."""
     if run.pass_time():
         return
@@ -216,5 +212,5 @@ def livelock(run: Run, what: str = _WAITS, fix: str = _MEND) -> None:
                 ins = ins or at
                 _, _, who = run.reporter.group(g, g.active)
                 lines.append(f"{who} goes round at {run.reporter.place(at)}")
-    run.reporter.hazard(HazardKind.LIVELOCK, what, ins, tuple(lines[:40]), fix, ends=True)
+    run.reporter.hazard(kind, what, ins, tuple(lines[:40]), fix, ends=True)
     raise AssertionError("a livelock is always an error")

@@ -280,7 +280,9 @@ class Batch:
                     return
             elif not self._finish(g, seg):
                 return
-            if self.ready or self.parked or (taken and sync is not None and run.turns.after(self)):
+            others = bool(self.ready or self.parked)
+            asks = taken and sync is not None and (run.turns.interrupts or not others)
+            if (asks and run.turns.after(self)) or others:
                 self.push(g)
                 return
 

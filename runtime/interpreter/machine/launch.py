@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -493,10 +494,13 @@ def _unfolded(i: Array, extents: Dims) -> Array:
     return np.stack([i % x, i // x % y, i // (x * y)], axis=1)
 
 
-def program_of(module: Module, entry: str, target: str, several: bool = False) -> Program:
-    """Return the program of an entry, compiled once for a module; `several`: for several GPUs. Raises PtxError."""
+def program_of(module: Module, entry: str, target: str, several: bool = False, fine: bool = False) -> Program:
+    """Return the program of an entry, compiled once for a module. Raises PtxError.
+
+    `several`: for several GPUs. `fine`: warps may lose their turn at each instruction that synchronises.
+    """
     check_target(module, target)
-    fine = EXPLORED.get() is not None
+    fine = fine or EXPLORED.get() is not None
     key = f"{entry}{' in fine steps' if fine else ''}{' on several GPUs' if several else ''}"
     program: Program | None = module.programs.get(key)
     if program is None:
@@ -515,6 +519,14 @@ def run_module(
 ) -> RunReport:  # fmt: skip
     """Compile `entry` (once for a module) and run it."""
     program = program_of(module, entry, target, bool(others))
+    if (
+        not others
+        and config.schedule == "random"
+        and config.seed % 2
+        and program.waits_for_blocks
+        and math.prod(grid) > 1
+    ):
+        program = program_of(module, entry, target, False, True)  # see `BatchTurns`
     required = program.entry.directives.get("reqnctapercluster")
     if required is not None:  # the directive is enough to make clusters (PTX ISA 11.7.3)
         x, y, z = (*required, 1, 1)[:3]

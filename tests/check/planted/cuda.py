@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
+from . import cuda_roles
+from .bug import Bug
 from .probe import numbers, one_of, zeros
 
 HEAD = """
@@ -40,26 +38,6 @@ __device__ inline void take(void *g, const void *s, u32 n) {
 #define T threadIdx.x
 #define B blockIdx.x
 """
-
-
-_words = zeros(256)
-
-
-@dataclass(frozen=True)
-class Bug:
-    """`kinds`: what it may be reported as. `body`: of a kernel, with `<<bad||good>>`; `params`: of the kernel, and what is
-    written `before` its name. `early`: it may start before the launch before it ends."""
-
-    name: str
-    kinds: str
-    body: str
-    params: str = "int *a"
-    args: Callable[[], list[Any]] = _words
-    grid: int = 1
-    block: Any = 64
-    before: str = ""
-    early: bool = False
-    ignore: tuple[str, ...] = ()
 
 
 SHARED = "__shared__ alignas(128) int s[128]; __shared__ u64 bar;"
@@ -140,10 +118,13 @@ BUGS: list[Bug] = [
 ]  # fmt: skip
 
 
+ALL = [*BUGS, *cuda_roles.BUGS]
+
+
 def source() -> str:
     """Every kernel with its bug, `bad0` and so on, and without, `good0`."""
     parts = [HEAD, "#include <cuda_pipeline.h>\n"]
-    for n, bug in enumerate(BUGS):
+    for n, bug in enumerate(ALL):
         for name in ("bad", "good"):
             parts.append(
                 f'extern "C" __global__ void {bug.before} {name}{n}({bug.params}) {{ {one_of(bug.body, name == "good")} }}\n'

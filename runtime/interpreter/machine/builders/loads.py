@@ -341,6 +341,8 @@ def build_store(k: Compiler, ins: Instruction) -> Op:
             moved = moved or changes(c.batch.run, part, values)
             noted(c, part, size, count, ins, form, partial(unchanged, part, values), partial(scatter, part, values))
         c.batch.run.stored(moved)
+        if moved and form.strong and c.batch.run.turns.interrupts:
+            c.batch.run.atomics += 1  # warps of other batches may see it
         return True
 
     return store
