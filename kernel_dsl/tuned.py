@@ -224,7 +224,7 @@ class Tuned(Generic[C]):
         self, args: tuple[Any, ...], interpret: Any, budget: Any, again: bool = False, like: Any = None
     ) -> tuple[Tuning[C], Kernel]:
         check_interpret(interpret, self.name)
-        mode = self._budget if budget is None else budget
+        mode = self._budget if budget is None else budget_of(budget, self.name)
         leaves, structure = flatten(args)
         specs = unflatten(structure, [spec_of(x) for x in leaves])
         key = key_of(self._key, specs, self.name)
@@ -254,10 +254,9 @@ class Tuned(Generic[C]):
     # --- choosing ---------------------------------------------------------------------------------
 
     def _choose(
-        self, where: Any, args: tuple[Any, ...], specs: Any, key: Any, interpret: Any, budget: Any, again: bool
+        self, where: Any, args: tuple[Any, ...], specs: Any, key: Any, interpret: Any, limit: str | float, again: bool
     ) -> tuple[Tuning[C], Kernel]:
         """The choice for a key: from earlier results, a measurement, or predictions."""
-        limit = budget_of(budget, self.name)
         try:
             text = written(key)
         except ValueError as error:

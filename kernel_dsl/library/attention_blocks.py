@@ -165,7 +165,7 @@ def lists_kernel() -> Any:
     `kept` is the result of `blocks_kernel`. A tile's first `count` entries are 2 * the number of a block that it needs,
     + 1 if all queries see all keys of this block; they rise.
     """
-    shape = tuple(kd.Dim(name) for name in ("batch", "heads", "tiles", "blocks"))
+    shape = tuple(kd.Dim(name, max=2**31 - 1) for name in ("batch", "heads", "tiles", "blocks"))
 
     def body(kept: Any, lists: Any, counts: Any) -> None:
         head, tile = kd.program_id(0), kd.program_id(1)

@@ -36,7 +36,7 @@ def widen_kernel(rank: int, columns: int, dtype: Any) -> Any:
     float8.
     """
     rows = max(ELEMENTS // max(columns, 1), 1)
-    extents = [kd.Dim(f"n{i}", min=0) for i in range(rank - 1)]
+    extents = [kd.Dim(f"n{i}", min=0, max=2**31 - 1) for i in range(rank - 1)]
 
     def body(x: Any, out: Any) -> None:
         number, place = kd.program_id(0), []

@@ -16,11 +16,21 @@ from ..dtypes import DType
 from ..errors import UnsupportedDType
 from ..facts import Range
 from ..ir import Value, array_type, operand, option
-from ..promote import computing, true_division
+from ..promote import computing
 from ..trace import current, traced
 from ..values import Array
 from .cast import as_number, as_value, astype, bitcast_convert_type, bits_of, constant, item_type, rounded
-from .elementwise import Binary, Compare, Elementwise, Interval, Unary, common_dtype, operands_of, together
+from .elementwise import (
+    Binary,
+    Compare,
+    Elementwise,
+    Interval,
+    Unary,
+    common_dtype,
+    in_floats,
+    operands_of,
+    together,
+)
 
 __all__ = [
     "abs",
@@ -232,7 +242,7 @@ def elementwise(
     `dtype` overrides the common dtype of the operands; `bools` is the op's class for bools; `wide` is the dtype to
     compute in; `options` are the op's attributes.
     """
-    values, common, weak = operands_of(args, op)
+    values, common, weak = operands_of(args, op, issubclass(cls, Compare))
     if bools is not None and common.is_bool:
         cls = bools
     common = common if dtype is None else dtype
@@ -337,8 +347,8 @@ def mulhi(x: Any, y: Any) -> Array:
 
 def true_divide(x: Any, y: Any) -> Array:
     """x / y, IEEE-rounded. Ints give float32, 64-bit ints float64."""
-    dtype = common_dtype((x, y), "true_divide")
-    return elementwise(Div, (x, y), "true_divide", true_division(dtype))
+    dtype, args = in_floats((x, y), "true_divide")
+    return elementwise(Div, args, "true_divide", dtype)
 
 
 divide = true_divide

@@ -128,7 +128,7 @@ def async_store_smem(
     `atomic="add"` adds `x` to the buffer, each element atomically, so that several blocks may add to one buffer. Its
     dtype is a 32- or 64-bit int. All of them must see the initial data: wait at a `ClusterBarrier` first.
 
-    `x` is broadcast to the SMEM Ref, of rank 1 or more, and has its dtype. Raises `CopySpaces`, `StoreDType`,
+    `x` is broadcast to the SMEM Ref, and has its dtype. Raises `CopySpaces`, `StoreDType`,
     `BadArgument`, `BadArgumentType`, `UnsupportedDType`, `WgmmaShape` for smaller units, `ClusterUse` (also for a
     `cluster_ref`: `ref` is this block's, and `cluster_idx` picks the other block).
     """
@@ -145,7 +145,7 @@ def async_store_smem(
         hint = "the hardware adds 32- and 64-bit ints there; add floats by `kd.atomic_add` to a `kd.cluster_ref`"
         raise UnsupportedDType(op=op, dtype=target.dtype, hint=hint)
     if not target.shape:
-        raise BadArgument(op=op, what="a rank-0 Ref", hint="store at least 4 bytes")
+        target = target.slice((None,))
     check_own_block(target, op)
     one = as_barrier(barrier, op)
     if not isinstance(cluster_dim, str):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -21,10 +21,10 @@ from ..ir import ArrayType, Op, Value, array_type, attr, operand
 from ..layout import Layout
 from ..meet import MetPart, union
 from ..memory import as_shape
-from ..promote import promote
+from ..promote import promote, true_division
 from ..trace import LayoutVar, current, emit, find, is_open, resolve, traced
 from ..values import Array
-from .cast import as_value, item_type
+from .cast import as_value, astype, item_type
 
 __all__ = ["broadcast_to"]
 
@@ -314,16 +314,44 @@ def broadcast_to(x: Any, shape: Sequence[int]) -> Array:
 
 def common_dtype(args: Sequence[Any], op: str) -> DType:
     """The dtype that operands promote to."""
-    return promote([item_type(a, op) for a in args])[0]
+    return _holding(promote([item_type(a, op) for a in args])[0], args)
 
 
-def operands_of(args: Sequence[Any], op: str) -> tuple[list[Array], DType, bool]:
-    """Operands promoted to their common dtype, and that dtype (and whether it is still weak)."""
+def operands_of(args: Sequence[Any], op: str, compared: bool = False) -> tuple[list[Array], DType, bool]:
+    """Operands promoted to their common dtype, and that dtype (and whether it is still weak).
+
+    `compared`: the dtype holds the values of all integers, so that the comparison is that of the numbers.
+    """
     x, y = args[0], args[-1]
     if len(args) == 2 and isinstance(x, Array) and isinstance(y, Array) and x.dtype is y.dtype:  # the common case
         return [x, y], x.dtype, x.weak and y.weak
     dtype, weak = promote([item_type(a, op) for a in args])
-    return [as_value(a, op, dtype) for a in args], dtype, weak
+    held = _holding(dtype, args, compared)
+    return [as_value(a, op, held) for a in args], held, weak or held is not dtype
+
+
+def in_floats(args: tuple[Any, ...], op: str) -> tuple[DType, tuple[Any, ...]]:
+    """The dtype of a function of floats of these operands, ints or floats, and operands to give to `elementwise` with it."""
+    common = promote([item_type(a, op) for a in args])[0]
+    to = true_division(common)
+    if _holding(common, args) is common:
+        return to, args
+    return to, tuple(astype(a, to) if isinstance(a, Array) else a for a in args)
+
+
+def _holding(dtype: DType, args: Sequence[Any], compared: bool = False) -> DType:
+    """A common dtype, or a wider one if a weak operand of the body, such as a Dim, may not fit the first.
+
+    Arithmetic is widened for operands of 64 bits only: a narrower one takes the dtype of the other operand.
+    """
+    if not dtype.is_integer or dtype.bits == 64:
+        return dtype
+    weak = [a for a in args if isinstance(a, Array) and a.weak and a.dtype.is_integer]
+    beyond = [a for a in weak if a.facts is None or not a.facts.fits(dtype.bits, dtype.is_signed)]
+    widest = max((a.dtype.bits for a in beyond), default=0)
+    if widest == 64 or (compared and widest and dtype == dt.uint32):
+        return dt.int64
+    return dt.int32 if compared and widest > dtype.bits else dtype
 
 
 # --- base classes --------------------------------------------------------------------------------

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast
 
 from ..ir import option
-from ..promote import true_division
 from ..values import Array
 from .arith import elementwise
 from .cast import as_number
-from .elementwise import Binary, Unary, operands_of
+from .elementwise import Binary, Unary, in_floats
 
 _Op = TypeVar("_Op", bound=Unary | Binary)
 
@@ -62,7 +61,8 @@ class FunctionOfYX(Protocol):
 
 def applied(cls: Any, args: tuple[Any, ...], op: str, **options: Any) -> Array:
     """Append an op on floats. Ints become float32, 64-bit ints float64."""
-    return elementwise(cls, args, op, true_division(operands_of(args, op)[1]), options=options)
+    dtype, args = in_floats(args, op)
+    return elementwise(cls, args, op, dtype, options=options)
 
 
 def unary(name: str, what: str, math: str = "", ptx: str = "") -> FunctionOfX:

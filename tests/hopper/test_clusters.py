@@ -349,3 +349,23 @@ def test_where_asynchronous_stores_may_go(cluster_dim: Any, cluster_idx: Any) ->
         return
     with pytest.raises(kd.Error, match="async_store_smem"):
         kernel.lower()
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_one_number_goes_to_an_element_of_another_block(dtype: Any, interpret: Any) -> None:
+    """Half a row's sum each: `sums.at[0]` is a Ref of rank 0."""
+
+    @kd.kernel(
+        out_type=lambda x: kd.ShapeDtypeStruct((x.shape[0],), x.dtype), grid=lambda x: (x.shape[0],), grid_names=("row",),
+        cluster=(2,), cluster_names=("c",), scratch_types=[kd.SMEM((1,), kd.float32 if dtype is np.float32 else kd.int64), kd.Barrier()],
+    )  # fmt: skip
+    def kernel(x: Any, out: Any, sums: Any, ready: Any) -> None:
+        row, me = kd.axis_index("row"), kd.axis_index("c")
+        half = kd.sum(x[row, kd.ds(me * 32, 32)])
+        kd.async_store_smem(half, sums.at[0], ready, cluster_dim="c", cluster_idx=1 - me)
+        kd.barrier_wait(ready)
+        kd.when(me == 0)(lambda: out.__setitem__(row, half + sums[0]))
+
+    x = np.random.default_rng(0).integers(-9, 9, (3, 64)).astype(dtype)
+    np.testing.assert_array_equal(kernel(x, interpret=interpret), x.sum(1))

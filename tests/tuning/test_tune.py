@@ -278,6 +278,16 @@ def test_budgets() -> None:
     assert new(**options).tune(X).how == "predicted", "without a GPU"
 
 
+@pytest.mark.parametrize("budget", [0, -1, math.nan, math.inf, True, "some"])
+def test_a_budget_of_a_later_call_is_checked(budget: Any) -> None:
+    """Also where the call's choice is known, so that nothing is measured."""
+    scale = new()
+    for call in (scale, scale.tune, scale.kernel):
+        call(X)
+        with pytest.raises(TuneType if budget is True else TuneValue, match="budget="):
+            call(X, budget=budget)
+
+
 def test_nothing_is_measured_while_a_graph_is_recorded() -> None:
     scale = new(predict=lambda c, x: -c.rows)
     with gpu() as bench:
