@@ -24,16 +24,20 @@ from .refusals import Refusals
 DTYPES = (kd.float16, kd.bfloat16, kd.float32)
 WIDTH = 4096  # columns that a block holds at a time
 BLOCKS = 264  # of a backward pass: two for each multiprocessor of an H200
+MOST = 2**31 - 1 - BLOCKS  # rows that an int32 counts
 f32, Spec = kd.float32, kd.ShapeDtypeStruct
 
 
-def row_of(number: Any, extents: Sequence[int]) -> tuple[Any, ...]:
-    """The indices of a row, in a body, from its number. `extents`: of the axes before the row, whose first one is not read."""
+def row_of(number: Any, ref: Any, own: int) -> tuple[Any, ...]:
+    """The indices of a row, in a body, from its number. `own`: how many of the last axes of `ref` belong to a row.
+
+    The first extent is not read, so that one compile serves them all.
+    """
     index: list[Any] = []
-    for extent in reversed(extents[1:]):
-        index.append(kd.rem(number, extent))
-        number = kd.div(number, extent)
-    return (*([number] if extents else []), *reversed(index))
+    for axis in range(ref.ndim - own - 1, 0, -1):
+        index.append(kd.rem(number, ref.shape[axis]))
+        number = kd.div(number, ref.shape[axis])
+    return (*([number] if ref.ndim > own else []), *reversed(index))
 
 
 @dataclass
@@ -97,7 +101,7 @@ class Norm:
 
     def write(self, x: Any, parameters: Sequence[Any], out: Any) -> None:
         """The body of the forward pass."""
-        row = _Row(row_of(kd.program_id(0), x.shape[:-1]), x.shape[-1])
+        row = _Row(row_of(kd.program_id(0), x, 1), x.shape[-1])
         value, scale = self.moments(row, x)
 
         def write(where: Any, carry: Any) -> Any:
@@ -110,11 +114,11 @@ class Norm:
         row.each(write)
 
     def write_gradients(self, x: Any, weight: Any, dy: Any, dx: Any, sums: Sequence[Any]) -> None:
-        """The body of the backward pass: dx, and each block's sums for the parameters."""
+        """The body of the backward pass of x (rows, columns): dx, and each block's sums for the parameters."""
         columns, block, blocks = x.shape[-1], kd.program_id(0), sums[0].shape[0]
 
         def one(number: Any, totals: Any) -> Any:
-            row = _Row(row_of(number, x.shape[:-1]), columns)
+            row = _Row((number,), columns)
             value, scale = self.moments(row, x)
 
             def wanted(where: Any) -> Any:
@@ -138,8 +142,7 @@ class Norm:
             row.each(write)
             return tuple(a + b for a, b in zip(totals, terms(kd.ds(0, columns)), strict=True)) if totals else ()
 
-        held = columns <= WIDTH
-        count = prod(x.shape[:-1])
+        held, count = columns <= WIDTH, x.shape[0]
         steps = kd.div(count - block + blocks - 1, blocks)
         if not held:
             kd.fori_loop(0, steps, lambda i, carry: (one(block + i * blocks, ()), carry)[1], kd.full((), 0, kd.int32))
@@ -151,34 +154,55 @@ class Norm:
             total[block] = found
 
 
-def _rows(x: Any) -> int:
-    return prod(x.shape[:-1])
+def rows_of(x: Any, own: int) -> int:
+    """The number of rows of an input, whose last `own` axes belong to a row. One axis stays what it is: any size."""
+    before = x.shape[: len(x.shape) - own]
+    return before[0] if len(before) == 1 else prod(before)
+
+
+def any_rows(*own: int, names: Sequence[str]) -> dict[str, Any]:
+    """`shapes=` of a kernel whose parameters `names` have any number of rows, and `own` axes after these."""
+    rows = kd.Dim("rows", min=0, max=MOST)
+    return {name: (rows, *[None] * count) for name, count in zip(names, own, strict=True)}
 
 
 @cache
-def norm_kernel(norm: Norm) -> Any:
-    """The kernel `(x, weight[, bias]) -> y`."""
+def norm_kernel(norm: Norm, flat: bool = True) -> Any:
+    """The kernel `(x, weight[, bias]) -> y`. `flat`: x is (rows, columns), and one compile serves any number of rows."""
     make = partial(
-        kd.kernel, out_type=lambda x, *_: Spec(x.shape, x.dtype), grid=lambda x, *_: (_rows(x),), name=norm.name
+        kd.kernel,
+        out_type=lambda x, *_: Spec(x.shape, x.dtype),
+        grid=lambda x, *_: (rows_of(x, 1),),
+        name=norm.name,
+        shapes=any_rows(1, 1, names=("x", "out")) if flat else None,
     )
     if norm.centred:
         return make(lambda x, weight, bias, out: norm.write(x, (weight, bias), out))
     return make(lambda x, weight, out: norm.write(x, (weight,), out))
 
 
+def _run(norm: Norm, arrays: Sequence[Any], how: dict[str, Any]) -> Any:
+    x, *parameters = arrays
+    shape = tuple(x.shape)
+    if len(shape) == 2 or how["out"] is not None:  # whose other views may be copies
+        return norm_kernel(norm, len(shape) == 2)(*arrays, **how)
+    return norm_kernel(norm)(x.reshape(-1, shape[-1]), *parameters, **how).reshape(shape)
+
+
 @cache
 def gradients_kernel(norm: Norm) -> Any:
-    """The kernel `(x, weight, dy) -> (dx, sums for the weight[, sums for the bias])`; sums are (blocks, columns)."""
+    """The kernel `(x, weight, dy) -> (dx, sums for the weight[, sums for the bias])` for x and dy (any rows, columns).
 
-    def blocks(x: Any, *_: Any) -> int:
-        return max(1, min(BLOCKS, _rows(x)))
+    Sums are (BLOCKS, columns).
+    """
 
     def shapes(x: Any, *_: Any) -> tuple[Any, ...]:
         columns = x.shape[-1]
-        sums = Spec((blocks(x), columns), f32, **({} if columns <= WIDTH else {"init": 0}))
+        sums = Spec((BLOCKS, columns), f32, **({} if columns <= WIDTH else {"init": 0}))
         return (Spec(x.shape, x.dtype), *[sums] * (1 + norm.centred))
 
-    make = partial(kd.kernel, out_type=shapes, grid=lambda *a: (blocks(*a),), name=f"{norm.name}_gradients")
+    given = any_rows(1, 1, 1, names=("x", "dy", "dx"))
+    make = partial(kd.kernel, out_type=shapes, grid=(BLOCKS,), name=f"{norm.name}_gradients", shapes=given)
     if norm.centred:
         return make(lambda x, weight, dy, dx, dw, db: norm.write_gradients(x, weight, dy, dx, (dw, db)))
     return make(lambda x, weight, dy, dx, dw: norm.write_gradients(x, weight, dy, dx, (dw,)))
@@ -202,14 +226,15 @@ def _differentiable(host: str, norm: Norm, arrays: Sequence[Any], how: dict[str,
 
     def backward(gradient: Any, given: Sequence[Any], results: Sequence[Any]) -> list[Any]:
         x, weight = given[:2]
-        dx, *sums = gradients_kernel(norm)(x, weight, gradient, interpret=interpret)
+        rows = x.reshape(-1, x.shape[-1]), weight, gradient.reshape(-1, x.shape[-1])
+        dx, *sums = gradients_kernel(norm)(*rows, interpret=interpret)
         pairs = zip(sums, given[1:], strict=True)
-        return [dx, *(column_sums(as_dtype(p.dtype))(s, interpret=interpret) for s, p in pairs)]
+        return [dx.reshape(x.shape), *(column_sums(as_dtype(p.dtype))(s, interpret=interpret) for s, p in pairs)]
 
     return Derivative(
         norm.name,
         (norm.eps, interpret),
-        lambda *given: (norm_kernel(norm)(*given, interpret=interpret),),
+        lambda *given: (_run(norm, given, how),),
         backward,
         lambda x, *_: [(tuple(x.shape), as_dtype(x.dtype))],
         (True,) * len(arrays),
@@ -237,7 +262,7 @@ def _norm(name: str, x: Any, parameters: dict[str, Any], eps: Any, how: dict[str
             raise check.bad_shape(f"{word} is {found} for x of {shape}", f"{word} has one element for each column of x")
     norm, arrays = Norm(name, len(parameters) == 2, float(eps)), [x, *parameters.values()]
     host = host_of(*arrays)
-    return _differentiable(host, norm, arrays, how) if host else norm_kernel(norm)(*arrays, **how)
+    return _differentiable(host, norm, arrays, how) if host else _run(norm, arrays, how)
 
 
 @partial(public, name="rms_norm")

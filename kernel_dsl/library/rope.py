@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, partial
-from math import prod
 from typing import Any
 
 import kernel_dsl as kd
@@ -13,7 +12,7 @@ from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import as_dtype
 
 from .differentiable import Derivative, check_plain, host_of
-from .norms import array, row_of
+from .norms import any_rows, array, row_of, rows_of
 from .refusals import Refusals
 
 f32, Spec = kd.float32, kd.ShapeDtypeStruct
@@ -39,39 +38,61 @@ def _move(source: Any, first: int, target: Any, start: int, heads: int, turn: tu
 
 
 @cache
-def rope_kernel(heads: Heads) -> Any:
-    """`(x, positions, cos, sin) -> parts`: one part, or q, k and v."""
+def rope_kernel(heads: Heads, flat: bool = True) -> Any:
+    """`(x, positions, cos, sin) -> parts`: one part, or q, k and v. `flat`: x is (any rows, heads, dim)."""
 
     def shapes(x: Any, *_: Any) -> Any:
         made = [Spec((*x.shape[:-2], n, x.shape[-1]), x.dtype) for n in heads]
         return tuple(made) if len(heads) > 1 else made[0]
 
     def body(x: Any, positions: Any, cos: Any, sin: Any, *parts: Any) -> None:
-        row = row_of(kd.program_id(0), x.shape[:-2])
+        row = row_of(kd.program_id(0), x, 2)
         at = positions[row or ...]
         turn = cos[at], sin[at]
         for number, part in enumerate(parts):
             _move(x, sum(heads[:number]), part, 0, heads[number], None if number == 2 else turn, row)
 
-    make = partial(kd.kernel, out_type=shapes, grid=lambda x, *_: (prod(x.shape[:-2]),), name="rope")
-    return make(body)
+    def three(x: Any, positions: Any, cos: Any, sin: Any, q: Any, k: Any, v: Any) -> None:
+        body(x, positions, cos, sin, q, k, v)
+
+    def one(x: Any, positions: Any, cos: Any, sin: Any, out: Any) -> None:
+        body(x, positions, cos, sin, out)
+
+    names = ("x", "positions", *(("q", "k", "v") if len(heads) > 1 else ("out",)))
+    given = any_rows(2, 0, *[2] * len(heads), names=names) if flat else None
+    grid: Any = lambda x, *_: (rows_of(x, 2),)  # noqa: E731
+    return kd.kernel(three if len(heads) > 1 else one, out_type=shapes, grid=grid, name="rope", shapes=given)
+
+
+def _run(heads: Heads, arrays: Sequence[Any], how: dict[str, Any]) -> Any:
+    x, positions, *angles = arrays
+    before = tuple(x.shape)[:-2]
+    if len(before) == 1 or how["out"] is not None:  # whose other views may be copies
+        return rope_kernel(heads, len(before) == 1)(*arrays, **how)
+    made = rope_kernel(heads)(x.reshape(-1, *x.shape[-2:]), positions.reshape(-1), *angles, **how)
+    parts = [part.reshape(*before, *part.shape[1:]) for part in (made if len(heads) > 1 else [made])]
+    return tuple(parts) if len(heads) > 1 else parts[0]
 
 
 @cache
 def gradient_kernel(heads: Heads) -> Any:
-    """`(gradients of the parts, positions, cos, sin) -> dx`: rotates back, and joins the parts."""
+    """`(gradients of the parts, positions, cos, sin) -> dx`: rotates back, and joins the parts; (any rows, heads, dim)."""
 
     def shape(first: Any, *_: Any) -> Any:
         return Spec((*first.shape[:-2], sum(heads), first.shape[-1]), first.dtype)
 
     def body(parts: Sequence[Any], positions: Any, cos: Any, sin: Any, dx: Any) -> None:
-        row = row_of(kd.program_id(0), dx.shape[:-2])
+        row = row_of(kd.program_id(0), dx, 2)
         at = positions[row or ...]
         turn = cos[at], -sin[at]
         for number, part in enumerate(parts):
             _move(part, 0, dx, sum(heads[:number]), heads[number], None if number == 2 else turn, row)
 
-    make = partial(kd.kernel, out_type=shape, grid=lambda first, *_: (prod(first.shape[:-2]),), name="rope_gradient")
+    names = ("positions", "dx", *(("dq", "dk", "dv") if len(heads) > 1 else ("d",)))
+    given = any_rows(0, 2, *[2] * len(heads), names=names)
+    make = partial(
+        kd.kernel, out_type=shape, grid=lambda first, *_: (rows_of(first, 2),), name="rope_gradient", shapes=given
+    )
     if len(heads) == 1:
         return make(lambda d, positions, cos, sin, dx: body((d,), positions, cos, sin, dx))
     return make(lambda dq, dk, dv, positions, cos, sin, dx: body((dq, dk, dv), positions, cos, sin, dx))
@@ -125,16 +146,18 @@ def rope(
     arrays, how = [x, positions, cos, sin], {"out": out, "stream": stream, "interpret": interpret}
     host = host_of(*arrays)
     if not host:
-        return rope_kernel(parts)(*arrays, **how)
+        return _run(parts, arrays, how)
     check_plain("rope", how)
 
     def forward(*given: Any) -> tuple[Any, ...]:
-        made = rope_kernel(parts)(*given, interpret=interpret)
+        made = _run(parts, given, how)
         return made if len(parts) > 1 else (made,)
 
     def backward(gradient: Any, given: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-        gradients = gradient if len(parts) > 1 else [gradient]
-        return [gradient_kernel(parts)(*gradients, *given[1:], interpret=interpret), None, None, None]
+        x, positions, *angles = given
+        flat = [g.reshape(-1, *g.shape[-2:]) for g in (gradient if len(parts) > 1 else [gradient])]
+        dx = gradient_kernel(parts)(*flat, positions.reshape(-1), *angles, interpret=interpret)
+        return [dx.reshape(x.shape), None, None, None]
 
     def shapes(x: Any, *_: Any) -> list[tuple[tuple[int, ...], Any]]:
         return [((*x.shape[:-2], n, x.shape[-1]), as_dtype(x.dtype)) for n in parts]

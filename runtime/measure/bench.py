@@ -130,9 +130,10 @@ class BenchResult:
         medians = [t.median * 1e6 for _, t in timed]
         spread = [[abs(t.median - t.quartiles[i]) * 1e6 for _, t in timed] for i in (0, 1)]
         axes.bar([name for name, _ in timed], medians, yerr=spread, capsize=3)
-        for name, seconds in self.floors.items():
-            axes.axhline(seconds * 1e6, linestyle="--", color="black", linewidth=1)
-            axes.annotate(f"floor by {name}", (0, seconds * 1e6))
+        for style, (name, seconds) in zip(("--", ":"), self.floors.items(), strict=False):
+            axes.axhline(seconds * 1e6, linestyle=style, color="black", linewidth=1, label=f"floor by {name}")
+        if self.floors:
+            axes.legend()  # the floors may be near each other, where words beside them would overlap
         axes.set_ylabel(f"us ({self.clock})")
         return axes
 

@@ -127,6 +127,24 @@ def test_gradients_in_jax(name: str) -> None:
         assert far(torch.from_numpy(np.array(row[1])), wanted) < 1e-5
 
 
+def test_a_weight_that_devices_share() -> None:
+    """Its gradient is the sum over the devices of JAX's mesh."""
+    jax: Any = pytest.importorskip("jax", reason="JAX is not installed")
+    count = jax.device_count()
+    mesh = jax.make_mesh((count,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows, shared = jax.sharding.PartitionSpec("d"), jax.sharding.PartitionSpec()
+
+    def loss(x: Any, weight: Any) -> Any:
+        return jax.lax.psum(jax.numpy.sin(kd.library.rms_norm(x, weight)).sum(), "d")
+
+    over_mesh = jax.shard_map(loss, mesh=mesh, in_specs=(rows, shared), out_specs=shared)
+    x, w = random("cpu", 4 * count, 24), random("cpu", 24)
+    exact = [y.double().requires_grad_() for y in (x, w)]
+    wanted = torch.autograd.grad(rms_norm(*exact).sin().sum(), exact)
+    for a, b in zip(jax.jit(jax.grad(over_mesh, (0, 1)))(x.numpy(), w.numpy()), wanted, strict=True):
+        assert far(torch.from_numpy(np.array(a)), b) < 1e-5
+
+
 def test_what_is_refused_in_a_gradient() -> None:
     x, w = random("cpu", 4, 8).requires_grad_(), random("cpu", 8)
     with pytest.raises(BadCallArgument, match="`rms_norm`: out= in a call that is traced or differentiated"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -77,11 +78,32 @@ def test_norms(width: int, dtype: Any) -> None:
 def test_gradients(width: int, centred: bool) -> None:
     for shape in SHAPES:
         x, weight, dy = draw(f32, *shape), draw(f32, shape[-1]), draw(f32, *shape)
+        x, dy = (a.reshape(-1, shape[-1]) for a in (x, dy))
         made = norms.gradients_kernel(norms.Norm("norm", centred, 1e-5))(x, weight, dy, interpret=True)
         wanted = exact_gradients(x, weight, dy, centred)
         close(made[0], wanted[0], factor=8)
         for found, total in zip(made[1:], wanted[1:], strict=True):
             close(norms.column_sums(kd.float32)(found, interpret=True), total, factor=8)
+
+
+def test_one_compile_for_any_rows() -> None:
+    norm = norms.Norm("rows", True, 1e-5)
+    turn = import_module("kernel_dsl.library.rope")
+    kernels = [
+        norms.norm_kernel(norm),
+        norms.gradients_kernel(norm),
+        turn.rope_kernel((4, 3, 3)),
+        turn.gradient_kernel((4, 3, 3)),
+    ]
+    angles = draw(f32, 6, 12)
+    for rows in (3, 5, 300):
+        x, weight, heads = draw(f32, rows, 48), draw(f32, 48), draw(f32, rows, 10, 24)
+        places = np.zeros(rows, np.int32)
+        kernels[0](x, weight, weight, interpret=True)
+        kernels[1](x, weight, x, interpret=True)
+        parts = kernels[2](heads, places, angles, angles, interpret=True)
+        kernels[3](*parts, places, angles, angles, interpret=True)
+    assert [len(kernel.specialisations()) for kernel in kernels] == [1] * 4
 
 
 @pytest.mark.parametrize("columns", [2048, 4096, 8192])

@@ -103,6 +103,7 @@ def test_pictures() -> None:
     result = _result(flops=4e6, bytes=1e6, peak_flops=4e12, bandwidth=2e12)
     bars = result.plot()
     assert [p.get_height() for p in bars.patches] == pytest.approx([2, 4])
+    assert [t.get_text() for t in bars.get_legend().get_texts()] == ["floor by bytes", "floor by flops"]
     roof = result.roofline()
     line, *points = roof.get_lines()
     assert [p.get_ydata()[0] for p in points] == pytest.approx([2e12, 1e12]) and max(line.get_ydata()) == 4e12
