@@ -170,7 +170,8 @@ class Kernel:
         if self._fast is None:
             self._fast = FastCalls()
         tree = prepared.kernel.output_tree
-        structure = first if tree == 0 else functools.partial(unflatten, tree)
+        flat = type(tree) is tuple and tree == tuple(range(len(tree)))  # a tuple of arrays, which a list of them becomes at once
+        structure = first if tree == 0 else tuple if flat else functools.partial(unflatten, tree)
         self._fast.learn(args, out, prepared.loaded, structure)
 
     def _prepare(self, args: tuple[Any, ...], out: Any, interpret: Any) -> PreparedCall:

@@ -157,8 +157,8 @@ def opened_route(route: Any) -> Any:
     p = route.problem
     if 0 in (*p.batch, p.M, p.N, p.K) or (p.softmax and getattr(route.config, "swapped", False)):
         return None
-    if p.M == 1 and route.kernel == "vector":
-        return None  # other rows are not a vector's
+    if route.kernel == "vector" and not route.config.of_a:
+        return None  # the rows of a are the vectors
     if p.M == 1 and (p.sparse or p.N * p.out_dtype.itemsize % VECTOR):
         return None  # such as a single row of a
     left = route.packings[0]

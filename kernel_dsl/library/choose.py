@@ -35,8 +35,10 @@ DRAM_BYTES = 2300  # bytes a clock of the whole GPU (4 of the 4.8 TB/s, at 1.75 
 # sectors of 32 bytes; for parts of sums, which stay in L2
 WRITTEN, RAGGED = 1.3, 2.1
 KEPT = 1.07  # the factor of DRAM traffic if weights can't be marked as read once: they evict data that must be written
-START = 1800  # clocks to fill the pipeline at the start of a block, and to drain it
-EDGE = 250  # clocks that a tile costs beside its products: barriers, first loads
+# clocks to fill a pipeline at the start of a block, and to drain it: of any kernel, of the fast one
+START, FAST_START = 1660, 2340
+# clocks that a tile costs beside its products: barriers, first loads; and more if few steps hide them
+EDGE, EDGE_ALONE = 250, 215
 TIED = 1.04  # what blocks of a cluster lose by waiting for each other
 SINGLE = 1.25  # the factor of a step's time if consumers take turns and blocks have one tile: one consumer has none
 TOGETHER = 4000  # extra clocks until a cluster's blocks have started and met: 2 to 3 us of a product of 12 us
@@ -191,7 +193,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     by_lanes = LANE_STORE if t.consumers > 1 else LANE_STORE_ALONE
     each = 0.0 if p.softmax and not p.exponentials else p.out_dtype.itemsize * (by_lanes if p.lanes else 1 / 64)
     each += EXPONENTIAL if p.softmax else 0.0
-    store = t.tile_m * t.tile_n * each * (3 if p.keeps else 1) + EDGE
+    store = t.tile_m * t.tile_n * each * (3 if p.keeps else 1) + EDGE + (EDGE_ALONE if steps <= MOSTLY_STORED else 0)
     if t.tile_n in BETWEEN and not p.scaled:
         store += t.tile_n // t.epilogue_n * CHUNK
     # with turns, a consumer's stores overlap with the other's products, except the last; if lanes store, none overlap
@@ -202,7 +204,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     bytes_ *= 1.0 if t.tile_m * t.cluster >= p.M or t.tile_n * t.cluster_n >= p.N else KEPT
     work += TOGETHER if together > 1 else 0.0
     work += (waves - 1) * LANE_TILE if p.lanes and t.consumers == 1 and steps <= MOSTLY_STORED else 0
-    made = (overlapped(work, bytes_ / DRAM_BYTES) + START) * (TIED if together > 1 else 1.0)
+    made = (overlapped(work, bytes_ / DRAM_BYTES) + FAST_START) * (TIED if together > 1 else 1.0)
     made *= BRIEF_TURNS if t.ping_pong and (steps <= BRIEF or p.lanes) else 1.0
     return made * (UNEVEN if t.tile_n in BETWEEN and not p.scaled else 1.0)
 

@@ -32,7 +32,7 @@ class MatmulPlan:
     the sums of `kernel`; `apart`: each right side of a gated product has its own launch. `folded`: the result's shape,
     if a's batch axes became rows. `peaks`: the result is a pair. `own`: for each right side, the operands of steps that
     `kernel` takes before all others. `simple`: there is one right side, and kernels take the matrices directly, except
-    for `turns`. `extra`: whether steps have operands. `packed`: b is a `PackedInt4` or `PackedMxfp4`. `turned`: the
+    for `turns` and `pack`. `extra`: whether steps have operands. `packed`: b is a `PackedInt4` or `PackedMxfp4`. `turned`: the
     operands of steps whose last axes are exchanged. `scaling`: operands are multiplied by `own` when they are packed.
     """
 
@@ -86,7 +86,11 @@ class MatmulPlan:
         extra = self._lying(extra) if self.turned else extra
         left = turned(a) if self.turns[0] else a
         right, *mine = b.arrays if self.packed else (turned(b) if self.turns[1] else b,)
-        sides = (right, left) if self.flipped else (left, right)
+        sides: Any = (right, left) if self.flipped else (left, right)
+        if self.pack is not None:
+            sides = self._copied(sides, stream)
+            if sides is UNSEEN:
+                return UNSEEN
         into = turned(out) if self.flipped and out is not None else out
         if self.combine is None:
             made = seen_call(self.kernel, (*sides, *mine, *extra), into, stream)
@@ -94,6 +98,14 @@ class MatmulPlan:
             sums = seen_call(self.kernel, (*sides, *mine), None, stream)
             made = UNSEEN if sums is UNSEEN else seen_call(self.combine, (sums, *extra), into, stream)
         return made if out is None or made is UNSEEN else out
+
+    def _copied(self, sides: tuple[Any, Any], stream: Any) -> Any:
+        """Both sides, packed if necessary; `UNSEEN` if the packing has no fast path."""
+        first, second = self.packings
+        made = seen_call(self.pack, sides if first and second else sides[:1] if first else sides[1:], None, stream)
+        if made is UNSEEN or (first and second):
+            return made
+        return (made, sides[1]) if first else (sides[0], made)
 
     def _launch(self, a: Any, rights: list[Any], extra: list[Any], out: Any, launch: Launch) -> Any:
         sides = self.sides(a, rights)
@@ -183,7 +195,7 @@ def plan_by(r: Request, found: Route, blocks: int, chosen: bool = True) -> Matmu
     return MatmulPlan(
         found.multiply(blocks), r.turns, r.flipped, pack, found.packings, found.combine(), found.apart, r.folded,
         p.peaks, r.own,
-        simple=not (pack or r.folded or p.gate or p.sparse or p.peaks or any(r.own)),
+        simple=not (r.left.scaled or r.right.scaled or r.folded or p.gate or p.sparse or p.peaks or any(r.own)),
         extra=any(s.operands for s in (*p.all_steps, *sum(p.gated, ()))) or any(r.own),
         packed=bool(p.int4), turned=r.turned, scaling=bool(r.left.scaled or r.right.scaled),
     )  # fmt: skip

@@ -19,33 +19,39 @@ from .operands import why_not_tma
 from .pack import Packing
 from .problem import Problem
 from .tile_product import TileConfig, stores_sectors
-from .vector_product import VectorConfig
+from .vector_product import LANES, WARP, WARPS, VectorConfig
 
-LAUNCH = 6000  # clocks from the end of one kernel to full speed of the next, with the host's time
+# Fitted to 7,000 measured routes of 776 products on one NVIDIA H200.
+LAUNCH = 2800  # clocks from the end of one kernel to full speed of the next
 FMAS, LANE_SHARE = 128, 0.9  # multiply-adds of lanes in a multiprocessor's clock, and the part reached
 LANE_TURNS = (1.0, 1.04, 1.125)  # the factors if copies transpose no side, one side, both sides, by 4 bytes
-ALONE = 1.3  # the factor for a block that is alone on its multiprocessor
+ALONE, TILE_ALONE = 1.3, 1.2  # the factor for a block that is alone on its multiprocessor: by lanes, by mma.sync
 # the time of a tile divided by that of its multiply-adds, if loads from SMEM are the limit
 LANE_LOADS = {(128, 128): 1.0, (64, 64): 1.5, (32, 32): 3.0, (8, 128): 2.0, (128, 8): 2.0}
-MMA_SHARE = 0.55  # the part of wgmma's rate that mma.sync reaches
+# the part of wgmma's rate that mma.sync reaches, by the tile: small ones load more fragments for each product
+MMA_SHARE = {(128, 128): 0.39, (64, 128): 0.28, (64, 64): 0.21, (16, 128): 0.145, (128, 16): 0.145}
 MMA_F64 = 115  # multiply-adds of float64 a clock
-# clocks of a step that overlap with nothing: a barrier; with mma.sync and late stages; with loads by registers
-STEP_LATENCY, TILE_LATENCY, TILE_LATENCY_ONE_BY_ONE = 250, 700, 1500
-# pieces that a multiprocessor copies in a clock: of less than 16 bytes, by cp.async; of less than 4 bytes, by registers
-COPIES, COPIES_BY_REGISTERS = 4.5, 2.5
+# clocks of a step that overlap with nothing: a barrier; with mma.sync and late stages, by bytes that a lane copies at once
+STEP_LATENCY, TILE_LATENCY = 250, {16: 930, 8: 300, 4: 300, 2: 780, 1: 780}
+# pieces that a multiprocessor copies in a clock, by their bytes: along K, across; those of less than 4 bytes by registers
+COPIES = {8: (3.3, 3.3), 4: (3.8, 5.3), 2: (2.8, 4.9), 1: (4.3, 4.3)}
 # clocks for each byte of a tile's store: if it is most of the work, by whole sectors, or by whole lines; otherwise; and
 # for each tile
-STORED_SECTORS, STORED_LINES, STORED, TILE = 0.065, 0.1, 0.2, 200
-STORED_LINES_ODD = 0.075  # of rows of any alignment
-STORED_LINES_SMALL = 0.07  # of tiles of at most 64 x 64, four of which are on a multiprocessor
-HIGH = 2.0  # the factor for tiles that are stored by lines in several turns
-# products with a vector: bytes and pieces that a block loads in a clock, blocks on a multiprocessor, pieces that it loads in
-# a clock, the time of a byte divided by that of TMA's, clocks of a block beside its loads
-VECTOR_BYTES, VECTOR_PIECES, VECTOR_BLOCKS, LANES_LOAD, VECTOR_SHARE, VECTOR_START = 10, 2, 6, 16, 1.25, 1000
-L2_LATENCY = 2500  # clocks of exposed loads of sums: 48 parts took 3.4 us more than 32, 64 another 2.3
+STORED_SECTORS, STORED_LINES, STORED, TILE = 0.05, 0.076, 0.13, 250
+STORED_LINES_SMALL = 0.063  # of tiles of at most 64 x 64, four of which are on a multiprocessor
+HIGH = 1.2  # the factor for tiles that are stored by lines in several turns
+# Products with vectors: bytes and pieces that a block loads in a clock, pieces that a multiprocessor loads in a clock, the time
+# of a byte divided by that of TMA's; clocks of a step's latency, of a block beside its steps, and for each sum that is added
+# up across lanes; the part of a load that counts if all lanes of a warp load one number
+VECTOR_BYTES, VECTOR_PIECES, LANES_LOAD, VECTOR_SHARE = 7.1, 2.8, 9.5, 1.1
+VECTOR_LATENCY, VECTOR_START, VECTOR_SUM, SAME = 1000, 980, 27, 0.7
+# registers of a lane beside those for numbers, and the blocks that a multiprocessor has at most
+VECTOR_REGISTERS, REGISTERS, MOST_BLOCKS = 40, 512, 16
+L2_LATENCY = 1700  # clocks of exposed loads of sums
 L2_KEEPS = 30e6  # bytes that are still in L2 when the next kernel reads them
-L2_TOTAL = 3200  # bytes a clock of the whole GPU from and to L2
-ONE_BY_ONE = 1.9  # the factor for an operand that is read one element at a time
+L2_TOTAL = 3900  # bytes a clock of the whole GPU from and to L2
+PACK_READS, PACK_KEEPS = 2650, 2300  # bytes a clock of packing: from and to DRAM, to L2
+ONE_BY_ONE, ONE_BY_ONE_BYTES = 1.5, 2.8  # the factors for an operand that is read one element at a time
 PARTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 TILE_SIZES = ((128, 128), (64, 128), (64, 64), (16, 128), (128, 16))
 
@@ -55,9 +61,10 @@ def pack_clocks(packing: Packing | None) -> float:
     if packing is None:
         return 0.0
     count = prod(packing.batch) * packing.rows
-    read = count * packing.columns * packing.dtype.itemsize * (1.0 if packing.aligned else ONE_BY_ONE)
-    written = count * packing.out.shape[-1] * packing.to.itemsize
-    return read / DRAM_BYTES + written / (L2_TOTAL if written < L2_KEEPS else DRAM_BYTES)
+    item = packing.dtype.itemsize
+    slower = 1.0 if packing.aligned else ONE_BY_ONE_BYTES if item == 1 else ONE_BY_ONE
+    read, written = count * packing.columns * item * slower, count * packing.out.shape[-1] * packing.to.itemsize
+    return read / PACK_READS + written / (PACK_KEEPS if written < L2_KEEPS else PACK_READS)
 
 
 def combine_clocks(p: Problem, parts: int) -> float:
@@ -70,16 +77,18 @@ def combine_clocks(p: Problem, parts: int) -> float:
     return LAUNCH + read + sums * p.out_dtype.itemsize * (3 if p.keeps else 1) / DRAM_BYTES
 
 
-def _tile_clocks(p: Problem, t: Any, blocks: int, rate: float, latency: float, share: int, store: float = 0.0) -> float:
-    """Clocks of a kernel with one warpgroup a block. `share`: blocks on a multiprocessor at once; `store`: clocks of a
-    tile's store.
+def _tile_clocks(
+    p: Problem, t: Any, blocks: int, rate: float, latency: float, share: int, alone: float, store: float = 0.0
+) -> float:
+    """Clocks of a kernel with one warpgroup a block. `share`: blocks on a multiprocessor at once; `alone`: the factor for a
+    block without others; `store`: clocks of a tile's store.
     """
     tiles = -(-p.M // t.tile_m) * -(-p.N // t.tile_n) * p.parts * prod(p.batch)
     each = -(-tiles // blocks)  # tiles of a multiprocessor
     at_once = min(each, share)
     work = t.tile_m * t.tile_n * t.tile_k / rate
     turns = -(-each // at_once)
-    step = max(at_once * work * (ALONE if at_once == 1 else 1.0), latency + work)
+    step = max(at_once * work * (alone if at_once == 1 else 1.0), latency + work)
     return overlapped(turns * steps_of(p, t.tile_k) * step + each * store, total_bytes(p) / DRAM_BYTES) + START
 
 
@@ -87,37 +96,43 @@ def lane_clocks(p: Problem, t: LaneConfig, blocks: int) -> float:
     """An estimate for `lane_kernel`."""
     rate = FMAS * LANE_SHARE / LANE_LOADS[t.tile_m, t.tile_n] / (1 if p.wide.itemsize == 4 else 8)
     rate /= LANE_TURNS[(not p.a_transposed) + p.b_transposed]
-    return _tile_clocks(p, t, blocks, rate, STEP_LATENCY, 2 if t.tile_m * t.tile_n > 64 * 64 else 6)
+    return _tile_clocks(p, t, blocks, rate, STEP_LATENCY, 2 if t.tile_m * t.tile_n > 64 * 64 else 6, ALONE)
 
 
 def tile_clocks(p: Problem, t: TileConfig, blocks: int, pieces: tuple[int, ...] = (16, 16)) -> float:
     """An estimate for `tile_kernel`. `pieces`: bytes that one copy of a lane moves, of a and of b."""
-    rate = MMA_F64 if p.wide.itemsize == 8 else MADS * MMA_SHARE * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize)
+    share, area = MMA_SHARE[t.tile_m, t.tile_n] if p.wide.itemsize < 8 else 0.0, t.tile_m * t.tile_n
+    rate = MADS * share * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize) if share else MMA_F64
     copies, depth = 0.0, min(t.tile_k, p.K)  # clocks of a step's small pieces; no piece is copied beyond the end
-    for rows, item, piece in zip((t.tile_m, t.tile_n), (p.dtype.itemsize, p.b_dtype.itemsize), pieces, strict=True):
+    sides = ((t.tile_m, p.dtype.itemsize, p.a_transposed), (t.tile_n, p.b_dtype.itemsize, not p.b_transposed))
+    for (rows, item, across), piece in zip(sides, pieces, strict=True):
         if piece < 16:
-            copies += rows * depth * item / piece / (COPIES if piece >= 4 else COPIES_BY_REGISTERS)
-    rate = min(rate, t.tile_m * t.tile_n * t.tile_k / copies) if copies else rate
-    latency = TILE_LATENCY if min(pieces) >= 4 else TILE_LATENCY_ONE_BY_ONE
-    each, small = STORED, t.tile_m * t.tile_n <= 64 * 64
+            copies += rows * depth * item / piece / COPIES[piece][across]
+    rate = min(rate, area * t.tile_k / copies) if copies else rate
+    each, at_once = STORED, 4 if area <= 64 * 64 else 2
     if steps_of(p, t.tile_k) <= t.stages:
-        lines = STORED_LINES_ODD if p.lanes else STORED_LINES
-        lines = STORED_LINES_SMALL if small else lines * (HIGH if t.tile_m * t.tile_n > 64 * 128 else 1.0)
+        lines = STORED_LINES_SMALL if area <= 64 * 64 else STORED_LINES * (HIGH if area > 64 * 128 else 1.0)
         each = STORED_SECTORS if stores_sectors(p) else lines
-        small |= t.tile_m * t.tile_n <= 64 * 128
-    store = TILE + t.tile_m * t.tile_n * p.out_dtype.itemsize * each
-    return _tile_clocks(p, t, blocks, rate, latency, 4 if small else 2, store)
+        at_once = 4 if area <= 64 * 128 else 2
+    store = TILE + area * p.out_dtype.itemsize * each
+    return _tile_clocks(p, t, blocks, rate, TILE_LATENCY[min(pieces)], at_once, TILE_ALONE, store)
 
 
 def vector_clocks(p: Problem, t: VectorConfig, blocks: int) -> float:
     """An estimate for `vector_kernel`."""
     tiles = -(-p.M // t.tile_m) * -(-p.N // t.tile_n) * p.parts * prod(p.batch)
-    item = (p.dtype if t.of_a else p.b_dtype).itemsize
-    numbers = (t.rows + t.along_k) * t.tile_k * steps_of(p, t.tile_k)  # with those of the vector
-    alone = numbers * max(item / VECTOR_BYTES, 1 / (VECTOR_PIECES * t.vector)) + VECTOR_START
-    waves = -(-tiles // (blocks * VECTOR_BLOCKS))
-    together = -(-tiles // blocks) * numbers / (LANES_LOAD * t.vector)
-    return overlapped(max(waves * alone, together), total_bytes(p) * VECTOR_SHARE / DRAM_BYTES)
+    item, steps = (p.dtype if t.of_a else p.b_dtype).itemsize, steps_of(p, t.tile_k)
+    numbers, lanes = t.rows * t.tile_k, 1 if t.along_k else WARP  # lanes that have a row of their own, or a run of them
+    pieces = numbers / t.vector + t.count * t.tile_k * (1 if t.along_k else WARP * SAME)
+    adding = VECTOR_SUM * t.count * t.rows / lanes
+    # this step's numbers of the matrix and the next one's, those of the vectors as they are and widened, sums
+    deep = t.tile_k // (LANES if t.along_k else WARPS)
+    held = numbers / LANES * item / 2 + t.count * deep * (item / 4 + 1) + t.count * t.rows / lanes
+    at_once = max(min(int(REGISTERS / (VECTOR_REGISTERS + 1.1 * held)), MOST_BLOCKS), 1)
+    step = max(numbers * item / VECTOR_BYTES, pieces / VECTOR_PIECES, VECTOR_LATENCY)
+    alone = -(-tiles // (blocks * at_once)) * (steps * step + VECTOR_START + adding)
+    together = -(-tiles // blocks) * (steps * max(pieces / LANES_LOAD, t.count * numbers / LANES) + adding)
+    return overlapped(max(alone, together), total_bytes(p) * VECTOR_SHARE / DRAM_BYTES)
 
 
 def lane_options(p: Problem) -> list[LaneConfig]:

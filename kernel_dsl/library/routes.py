@@ -26,7 +26,7 @@ from .persistent_matmul import matmul_kernel
 from .problem import Problem
 from .sparse import SparseMatrix
 from .tile_product import tile_kernel
-from .vector_product import vector_kernel, vector_options
+from .vector_product import MOST, vector_kernel, vector_options
 
 Packings = tuple[Packing | None, Packing | None]
 SHALLOW = 256  # for up to these bytes of K, storing the result may take most of the time
@@ -193,9 +193,11 @@ def _options(
             return
     if takes_vector(p, a, b):
         q = replace(laid(p, (None, None), a, b), dtype=a.dtype, b_dtype=b.dtype, thrice=False, promoted=False)
-        matrix = a if p.N == 1 else b
+        matrix = a if p.N <= p.M else b
         sizes = vector_options(q, matrix.along_k, max(matrix.piece // matrix.dtype.itemsize, 1))
         yield from _cut(p, q, (None, None), "vector", sizes, others.vector_clocks, blocks, best)
+        if 1 in (p.M, p.N) and p.K * matrix.dtype.itemsize > SHALLOW:
+            return  # mma.sync took 1.4 of the time, and up to 2 where rows are copied in small pieces
     for found in tile_packings(a, b, how, target, fast, p.K):
         pieces = tuple(o.piece if pack is None else UNIT for o, pack in zip((a, b), found, strict=True))
 
@@ -211,7 +213,7 @@ def _options(
 def takes_vector(p: Problem, a: Operand, b: Operand) -> bool:
     """Whether `vector_kernel` can compute a product."""
     other = p.gate is not None or p.scaled or p.softmax or a.scaled or b.scaled
-    return 1 in (p.M, p.N) and not other
+    return min(p.M, p.N) <= MOST and not other
 
 
 def _packed(found: Packings) -> float:

@@ -1,4 +1,4 @@
-"""The product of a matrix and a vector, in one launch, for operands that TMA can't read, or that are small.
+"""The product of a matrix and a few vectors, in one launch, for operands that TMA can't read, or that are small.
 
 The kernels of tiles need copies of such a matrix, which take longer than the product. Here lanes load numbers where they lie,
 neighbouring lanes neighbouring numbers, and multiply and add them in the dtype of the sums. A block has one warpgroup and a few
@@ -20,14 +20,16 @@ from .epilogue import Tile, finish_and_store, outputs
 from .problem import Problem
 
 LANES, WARP, WARPS = 128, 32, 4
-HELD = 32  # the numbers of a step that a lane holds
+HELD = 16  # the numbers of the matrix in a step that a lane holds
+ROOM = 128  # bytes of the vectors' numbers in a step that a lane holds, in the dtype of the sums
+MOST = 8  # vectors: of more, their loads and registers take longer than copies of the matrix
 
 
 @dataclass(frozen=True)
 class VectorConfig:
-    """`tile_m` rows of a, or `tile_n` columns of b, the other one is 1; `tile_k` of K in a step.
+    """Rows of the matrix and the number of vectors, `tile_m` and `tile_n` if a is the matrix (`of_a`), else the reverse.
 
-    `along_k`: neighbours in the matrix lie along K. `vector`: numbers that a lane loads at once. `of_a`: a is the matrix.
+    `tile_k` of K in a step. `along_k`: neighbours in the matrix lie along K. `vector`: numbers that a lane loads at once.
     """
 
     tile_m: int
@@ -42,41 +44,92 @@ class VectorConfig:
     @property
     def rows(self) -> int:
         """The number of rows of the matrix: outer extents, whichever operand it is."""
-        return max(self.tile_m, self.tile_n)
+        return self.tile_m if self.of_a else self.tile_n
 
     @property
-    def layout(self) -> Any:
-        """The layout of a step's numbers, (rows, tile_k)."""
-        near, far = (1, 0) if self.along_k else (0, 1)
-        v = self.vector
+    def count(self) -> int:
+        """The number of vectors."""
+        return self.tile_n if self.of_a else self.tile_m
+
+    @property
+    def runs(self) -> int:
+        """The runs of `vector` numbers that a lane holds of a step: along K, or along the rows."""
+        return self.tile_k // (LANES * self.vector) if self.along_k else self.rows // (WARP * self.vector)
+
+    @property
+    def matrix(self) -> Any:
+        """The layout of a step's numbers of the matrix, (rows, tile_k)."""
+        near, v, deep = int(self.along_k), self.vector, self.tile_k // WARPS
         lanes = tuple((near, v << i) for i in range(5))
         if self.along_k:
-            regs = ((1, v, 1), (0, self.rows, 1), (1, self.tile_k // (LANES * v), LANES * v))
-            warps = ((1, WARP * v), (1, 2 * WARP * v))
-        else:
-            regs = ((0, v, 1), (1, self.tile_k // WARPS, 1))
-            warps = ((far, self.tile_k // WARPS), (far, self.tile_k // 2))
-        return kd.Layout(2, tuple(reg for reg in regs if reg[1] > 1), lanes, warps)
+            regs = _factors((1, v, 1), (0, self.rows, 1), (1, self.runs, LANES * v))
+            return kd.Layout(2, regs, lanes, ((1, WARP * v), (1, 2 * WARP * v)))
+        regs = _factors((0, v, 1), (0, self.runs, WARP * v), (1, deep, 1))
+        return kd.Layout(2, regs, lanes, ((1, deep), (1, 2 * deep)))
+
+    @property
+    def vectors(self) -> Any:
+        """The layout of a step's numbers of the vectors, (count, tile_k)."""
+        one = self.matrix.reduce((0,))
+        return kd.Layout(2, _factors((0, self.count, 1), *one.regs), one.lanes, one.warps)
+
+    @property
+    def sums(self) -> Any:
+        """The layout of sums, (count, rows, those that lanes or warps have of a row)."""
+        v, counts = self.vector, (0, self.count, 1)
+        if self.along_k:
+            lanes, warps = tuple((2, 1 << i) for i in range(5)), ((2, WARP), (2, 2 * WARP))
+            return kd.Layout(3, _factors(counts, (1, self.rows, 1)), lanes, warps)
+        lanes = tuple((1, v << i) for i in range(5))
+        return kd.Layout(3, _factors(counts, (1, v, 1), (1, self.runs, WARP * v)), lanes, ((2, 1), (2, 2)))
+
+    def slices(self, x: Any) -> list[Any]:
+        """The numbers of a step, (n, tile_k), as several (n, those that lanes or warps have of a row at a time)."""
+        if self.along_k:
+            x = x.reshape(x.shape[0], self.runs, LANES, self.vector)
+            return [x[:, run, :, i] for run in range(self.runs) for i in range(self.vector)]
+        x = x.reshape(x.shape[0], WARPS, self.tile_k // WARPS)
+        return [x[:, :, i] for i in range(self.tile_k // WARPS)]
+
+
+def _factors(*given: tuple[int, int, int]) -> tuple[tuple[int, int, int], ...]:
+    return tuple(factor for factor in given if factor[1] > 1)
+
+
+def _power(n: int) -> int:
+    """The greatest power of two up to n."""
+    return 1 << n.bit_length() - 1
 
 
 def vector_options(p: Problem, along_k: bool, vector: int) -> list[VectorConfig]:
-    """The possible sizes of a product with a vector on one side. `vector`: numbers of the matrix that a lane can load at once."""
-    of_a = p.N == 1
+    """The possible sizes of a product with at most `MOST` rows or columns. `vector`: numbers of the matrix that a lane can load
+    at once.
+    """
+    of_a = p.N <= p.M
+    extent, count = (p.M, p.N) if of_a else (p.N, p.M)
+    room = ROOM // p.wide.itemsize // count  # numbers along K that a lane may hold of each vector, and half of its sums
     if along_k:
-        kinds = [(rows, LANES * max(vector, 4)) for rows in (4, 1) if rows * max(vector, 4) <= 2 * HELD]
+        each = min(max(vector, 4), _power(room))
+        vector = min(vector, each)
+        kinds = [(rows, LANES * each) for rows in (4, 1) if rows * each <= 4 * HELD]
     else:
-        kinds = [(WARP * vector, WARPS * max(HELD // vector // 2, 2))]
-    extent = p.M if of_a else p.N
+        vector = min(vector, _power(2 * room))
+        most = next(runs for runs in (4, 2, 1) if runs == 1 or vector * runs <= min(2 * room, HELD // 2))
+        kinds = list[tuple[int, int]]()
+        for runs in dict.fromkeys((most, 1)):
+            deep = max(min(HELD // (vector * runs), _power(room)), 2)
+            if runs == most or vector * deep > HELD // 2:
+                kinds.append((WARP * vector * runs, WARPS * deep))
     kinds = [kind for kind in kinds[:-1] if kind[0] <= extent] + kinds[-1:]
-    return [VectorConfig(*((rows, 1) if of_a else (1, rows)), depth, along_k, vector, of_a) for rows, depth in kinds]
+    sizes = [((rows, count) if of_a else (count, rows), depth) for rows, depth in kinds]
+    return [VectorConfig(*outer, depth, along_k, vector, of_a) for outer, depth in sizes]
 
 
 @cache
 def vector_kernel(problem: Problem, config: VectorConfig) -> Any:
     """The kernel `(a, b, *operands of the steps) -> out`. Each call gives the extents of the problem that are Dims."""
     p, t = problem, config
-    layout, wide = t.layout, p.wide
-    along = layout.reduce((0,), keepdims=False)
+    wide = p.wide
 
     def multiply(p: Problem, place: TilePlace, a: Any, b: Any, refs: Any) -> None:
         extra, out, peak = outputs(p, refs)
@@ -84,23 +137,28 @@ def vector_kernel(problem: Problem, config: VectorConfig) -> Any:
         steps: Any = steps_of(p, t.tile_k)
         a, b = a.at[own(batch, p.a_batch)], b.at[own(batch, p.b_batch)]
         a, b = a.T if p.a_transposed else a, b if p.b_transposed else b.T  # outer axis, K
-        outer = kd.ds(place.m if t.of_a else place.n, t.rows)
-        matrix, vector = (a, b) if t.of_a else (b, a)
+        places = (place.m, place.n) if t.of_a else (place.n, place.m)
+        outer, across = kd.ds(places[0], t.rows), kd.ds(places[1], t.count)
+        matrix, vectors = (a, b) if t.of_a else (b, a)
 
         def load(step: Any) -> tuple[Any, Any]:
             k = kd.ds((part * steps + step) * t.tile_k, t.tile_k)
-            return kd.load(matrix.at[outer, k], layout=layout), kd.load(vector.at[0, k], layout=along)
+            x = kd.load(matrix.at[outer, k], layout=t.matrix)
+            return x, kd.load(vectors.at[across, k], layout=t.vectors)
 
         def add(step: Any, state: Any) -> Any:
             total, x, y = state
             # the next step's loads come first: an assembler that saves registers would wait for each one at its use
             ahead = load(kd.minimum(step + 1, steps - 1))
-            x, y, total = x.astype(wide), y.astype(wide)[None, :], kd.layout_cast(total, layout)
-            return (kd.fma(x, y, total) if wide.is_float else x * y + total, *ahead)
+            total = kd.layout_cast(total, t.sums)
+            for own_x, own_y in zip(t.slices(x), t.slices(y), strict=True):
+                left, right = own_x.astype(wide)[None], own_y.astype(wide)[:, None]
+                total = kd.fma(left, right, total) if wide.is_float else left * right + total
+            return (total, *ahead)
 
-        zero = kd.layout_cast(kd.zeros((t.rows, t.tile_k), wide), layout)
-        sums = kd.sum(kd.fori_loop(0, steps, add, (zero, *load(0)))[0], axis=1)
-        total = sums[:, None] if t.of_a else sums[None, :]
+        zero = kd.layout_cast(kd.zeros((t.count, t.rows, LANES if t.along_k else WARPS), wide), t.sums)
+        sums = kd.sum(kd.fori_loop(0, steps, add, (zero, *load(0)))[0], axis=2)
+        total = sums.T if t.of_a else sums
         rows, columns = kd.ds(place.m, t.tile_m), kd.ds(place.n, t.tile_n)
         tile = Tile(rows, columns, (*p.batch, p.M, p.N), batch, peak=peak)
         finish_and_store(total, p, extra, tile, out, place.leading(p), t.tile_n)
@@ -115,6 +173,8 @@ def vector_kernel(problem: Problem, config: VectorConfig) -> Any:
         out_type=p.results(*leading),
         shapes=declared(p),
         grid=(tiles_of(p, t),),
+        # of several vectors a lane holds much: otherwise ptxas spills some of it to fit another block on a multiprocessor
+        compiler_params=kd.CompilerParams(max_registers=255 if t.count > 1 else None),
         name="matmul_vector",
     )
     return identified(made, problem, config) if p.named else made

@@ -21,7 +21,7 @@ MOST = 250  # Python calls of a slow path; 130 take 35 us
 bf16 = kd.bfloat16.numpy
 square, wide = np.zeros((4096, 4096), bf16), np.zeros((4096, 4096), np.float32)
 sizes = np.array([4000, 96], np.int32)
-stacked = np.zeros((2, 4096, 4096), bf16)
+stacked, whole = np.zeros((2, 4096, 4096), bf16), np.zeros((256, 256), np.int8)
 few, numbers = np.zeros((16, 4096), bf16), np.arange(4096, dtype=np.int32)
 packed = kd.library.PackedInt4(np.zeros((4096, 2048), np.int8), wide[:32], None, (4096, 4096), 128)
 heads, lse = np.zeros((1, 16, 4096, 128), bf16), np.zeros((1, 16, 4096), np.float32)
@@ -33,6 +33,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "matmul exact": lambda: library.matmul(wide, wide),
     "matmul bias": lambda: library.matmul(square, square, bias=wide[0]),
     "matmul odd": lambda: library.matmul(square[:333, :999], square[:999, :777]),
+    "matmul packed": lambda: library.matmul(whole, whole),
     "matmul deep": lambda: library.matmul(square[:256], square[:, :256]),
     "matmul batch": lambda: library.matmul(stacked, square, c=stacked, scale=2.0),
     "matmul gated": lambda: library.matmul(square, (square, square), gated="swiglu"),
@@ -54,7 +55,7 @@ CALLS: dict[str, Callable[[], Any]] = {
 
 # the most Python calls where the latest call was alike, one for each launch among them
 REPEATED = {
-    "matmul": 12, "matmul exact": 12, "matmul bias": 20, "matmul odd": 12, "matmul deep": 13, "matmul batch": 32,
+    "matmul": 12, "matmul exact": 12, "matmul bias": 20, "matmul odd": 12, "matmul packed": 14, "matmul deep": 13, "matmul batch": 32,
     "matmul gated": 28, "matmul int4": 15, "grouped_matmul": 24, "grouped_matmul rows": 41, "grouped_matmul_wgrad": 7,
     "attention_backward": 18, "attention options": 32,
     "conv2d": 10, "conv2d_dgrad": 11, "conv2d_wgrad": 11,

@@ -58,8 +58,8 @@ def relu(x: Any) -> Any:
 @pytest.mark.parametrize("kind", [bf16, f32], ids=str)  # float32 goes to the kernel that takes anything
 def test_places(kind: Any) -> None:
     """Ops of the library's are at the line that calls it, and those of a function that it was given at that one's."""
-    spec = kd.ShapeDtypeStruct((256, 256), kind)
-    stages = kd.library.matmul.lower(spec, spec, activation=relu)
+    left, right = kd.ShapeDtypeStruct((256, 64), kind), kd.ShapeDtypeStruct((64, 256), kind)  # K has one part
+    stages = kd.library.matmul.lower(left, right, activation=relu)
     line = inspect.currentframe().f_lineno - 1  # pyright: ignore[reportOptionalMemberAccess]
     own = relu.__code__.co_firstlineno + 1
     places = {(op.loc.file, op.loc.line) for op in stages.ir.walk()}
