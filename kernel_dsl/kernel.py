@@ -35,7 +35,7 @@ from .memory import ShapeDtypeStruct, settled
 from .mesh import Mesh
 from .packed import pack, packed_dtype, stored, stored_shape, unpacked
 from .scalar_struct import ScalarStruct
-from .sizes import Geometry, geometry
+from .sizes import Geometry, SizePlan, geometry
 from .source import of_function
 from .specialisations import Specialisation, Table, sizeless
 from .stages import Stages, print_stages, target_named
@@ -235,8 +235,13 @@ class Kernel:
         if found is not None:
             return found.on(device, sizes)
         found = Specialisation(self.name, target, sizes, functools.partial(trace, made)).known_by(definition.params)
-        what = key if definition.shapes is None else signature  # enough if extents are the launch's
-        identity = "" if not definition.identity or self._debug else repr((definition.identity, what))
+        identity = ""
+        if definition.identity and not self._debug:
+            what: Any = key
+            if definition.shapes is not None:  # extents are the launch's, but for those that no Dim decides
+                limits = target_named(target).limits.grid
+                what = signature, SizePlan(definition, inputs, structure, made, limits).constants
+            identity = repr((definition.identity, what))
         loaded = found.on(device, sizes, identity)
         if not identity:  # the body may close over a graph's variables
             names = self._asked[signature] = tuple(sorted({*names, *found.stages.traced.asked}))

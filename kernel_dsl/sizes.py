@@ -290,6 +290,15 @@ class SizePlan:
             if top is not None and self.sizes.grid[axis] * top.den <= top.num * self._value(top.extent) + top.const:
                 self.tops[axis] = top
 
+    @property
+    def constants(self) -> tuple[tuple[int, int, int], ...]:
+        """The sizes that the code has as constants: (array, axis, size), or (GRID, axis, size)."""
+        return tuple(sorted((*place, self._size(place)) for place in self.read | self.fixed))
+
+    def _size(self, place: tuple[int, int]) -> int:
+        array, axis = place
+        return self.sizes.grid[axis] if array == GRID else self.sizes.shapes[array][axis]
+
     def _value(self, extent: Extent) -> int:
         return self.sizes.shapes[extent.array][extent.axis]
 
