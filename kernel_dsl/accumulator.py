@@ -11,10 +11,10 @@ from .diagnostics import of_kind, shown
 from .dtypes import DType
 from .errors import BadArgument, BadIndex, SliceOutOfRange, TracedIteration
 from .errors_hopper import UnreadAccumulator
+from .indices import Slice
 from .ir import Value
 from .memory import as_dtype_of, as_shape
 from .no_arithmetic import NoArithmetic
-from .refs import Slice
 from .values import Array
 
 __all__ = ["ACC", "AccRef"]

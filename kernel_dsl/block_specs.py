@@ -11,11 +11,12 @@ from .arguments import strings
 from .boundary import called
 from .diagnostics import shown
 from .errors import BadArgument
+from .indices import ds, is_index
 from .ir import MemorySpace
 from .ops.arith import multiply, subtract
 from .ops.cast import constant
 from .ops.copy import OOBFillMode
-from .refs import Ref, ds, is_index
+from .refs import Ref
 from .values import Array
 
 __all__ = ["BlockSpec", "Element", "Squeezed", "squeezed"]

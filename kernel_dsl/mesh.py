@@ -19,8 +19,9 @@ from .dataclass import dataclass
 from .diagnostics import shown
 from .dtypes import int32
 from .errors_mesh import MeshArgument, MeshValue, NoMesh, NoSuchDevice, NotSymmetric
+from .indices import ds, is_index
 from .ir import MemorySpace, RefType, Value, buffer_of
-from .refs import Ref, ds, is_index
+from .refs import Ref
 from .trace import current
 from .values import Array
 

@@ -15,8 +15,9 @@ from .boundary import public
 from .diagnostics import shown
 from .dtypes import DType, as_dtype
 from .errors import BadArgument, BadCallArgument, BadReshape, PackedAccess
+from .indices import Slice, is_index, of_slice
 from .memory import MemorySpace, MemorySpec, ShapeDtypeStruct
-from .refs import Ref, Slice, infer_shape, is_index, of_slice
+from .refs import Ref, infer_shape
 from .values import Array
 from .view import View, ViewDim
 

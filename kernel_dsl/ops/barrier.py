@@ -8,9 +8,9 @@ from .. import dtypes as dt
 from ..boundary import public
 from ..diagnostics import of_kind
 from ..errors import BadArgumentType, BadIndex, SliceOutOfRange, TooManyIndices
+from ..indices import Slice, is_index, of_int, of_slice
 from ..ir import ArrayType, BarrierType, Effect, Op, Value, operand
 from ..layout import SCALAR
-from ..refs import Slice, is_index, of_int, of_slice
 from ..target import Feature
 from ..trace import current, emit, traced
 from ..values import Array

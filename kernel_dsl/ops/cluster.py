@@ -8,9 +8,10 @@ from typing import Any
 
 from ..errors import BadArgument, BadArgumentType, StoreDType, StoreShape, UnsupportedDType
 from ..errors_hopper import ClusterUse, CopySpaces, WgmmaShape
+from ..indices import is_index
 from ..ir import BarrierType, Effect, MemorySpace, Op, RefType, Value, attr, layout_of, operand, operands, option
 from ..memory import ClusterBarrier
-from ..refs import Access, Ref, View, is_index
+from ..refs import Access, Ref, View
 from ..target import Feature
 from ..trace import LayoutVar, current, emit
 from ..values import Array

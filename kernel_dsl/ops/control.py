@@ -12,9 +12,10 @@ from ..boundary import called
 from ..diagnostics import of_kind
 from ..errors import BadArgument, BadArgumentType, BodyReturned, CarryMismatch, LiteralOutOfRange, PredicateNotScalar
 from ..facts import Range, any_of, certain
+from ..indices import is_index
 from ..ir import ArrayType, Op, Region, Value, attr, operand, operands, region, regions
 from ..layout import SCALAR, Layout
-from ..refs import Ref, is_index
+from ..refs import Ref
 from ..source import of_function
 from ..trace import LayoutVar, emit, end_region, find, into, is_open, new_value, resolve
 from ..tree import flatten, pictured, unflatten

@@ -11,9 +11,10 @@ from ..dtypes import uint8
 from ..errors import BadArgument, BadArgumentType
 from ..errors_hopper import TmaRule
 from ..extents import is_declared, traced_extent
+from ..indices import is_index
 from ..ir import Effect, MemorySpace, Op, RefType, Value, attr, operand, operands
 from ..memory import MemorySpec
-from ..refs import Ref, is_index
+from ..refs import Ref
 from ..target import Feature
 from ..tma import MAX_EXTENT
 from ..trace import current, emit

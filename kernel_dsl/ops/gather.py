@@ -9,9 +9,10 @@ import numpy as np
 from .. import dtypes as dt
 from ..diagnostics import shown
 from ..errors import BadIndex, IndexOutOfRange, StoreShape
+from ..indices import WHOLE, is_index
 from ..ir import ArrayType, Effect, MemorySpace, Op, Value, array_type, attr, operand, operands
 from ..layout import SCALAR
-from ..refs import WHOLE, Ref, View, ViewDim, is_index
+from ..refs import Ref, View, ViewDim
 from ..trace import LayoutVar, emit, traced
 from ..values import Array
 from .access import check_writable, fill_value, mask_value, stored_value, view_of, widen

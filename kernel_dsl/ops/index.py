@@ -10,9 +10,9 @@ from .. import dtypes as dt
 from ..errors import BadArgument, BadArgumentType, UnknownAxis
 from ..extents import DimExtent, GridSize, Top, now, traces_extents
 from ..facts import Range
+from ..indices import ds
 from ..ir import ArrayType, Op, Value, attr, operand
 from ..layout import SCALAR
-from ..refs import ds
 from ..trace import current, traced
 from ..values import Array
 from . import arith

@@ -9,7 +9,7 @@ import numpy as np
 from .. import dtypes as dt
 from ..errors import BadArgument, BadIndex, IndexOutOfRange, UnsupportedDType
 from ..facts import certain
-from ..refs import has_arrays
+from ..indices import has_arrays
 from ..values import Array
 from .axes import one_axis
 from .cast import as_value, astype
@@ -163,7 +163,8 @@ def element(value: Array, index: Any) -> Array:
 
 def gathered(value: Array, items: tuple[Any, ...]) -> Array:
     """`value[items]`, of which some are arrays of integers, through SMEM. Traced indices out of range give 0."""
-    from ..refs import Ref, is_index
+    from ..indices import is_index
+    from ..refs import Ref
     from .logic import logical_and
     from .ref import load
     from .scope import allocate_own, scope

@@ -10,7 +10,7 @@ from ..arguments import an_int
 from ..boundary import called
 from ..dataclass import dataclass
 from ..errors import BadArgument
-from ..refs import is_index
+from ..indices import is_index
 from ..values import Array
 from .arith import add, div, multiply, rem, subtract
 from .compare import equal, less, where

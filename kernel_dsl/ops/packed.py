@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import PackedAccess, StoreShape
+from ..indices import has_arrays
 from ..layout import Layout, blocked
 from ..layouts import resolve_rule
 from ..packed import PackedRef
-from ..refs import has_arrays
 from ..values import Array
 from .access import check_writable, stored_value
 from .cast import as_value, astype

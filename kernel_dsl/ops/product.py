@@ -10,11 +10,12 @@ from ..accumulator import AccSpec
 from ..dtypes import DType
 from ..errors import BadArgument, ProductShapes, ShapeMismatch, UnsupportedDType
 from ..errors_hopper import WgmmaType
+from ..indices import ds
 from ..ir import MemorySpace, Op, RefType, Value, array_type, operand
 from ..layout import blocked
 from ..layouts import mma_acc, mma_lhs, mma_rhs
 from ..promote import promote
-from ..refs import Ref, ds
+from ..refs import Ref
 from ..target import Feature
 from ..trace import current, resolve, traced
 from ..values import Array

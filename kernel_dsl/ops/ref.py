@@ -15,11 +15,12 @@ from ..errors import (
     StoreShape,
 )
 from ..errors_hopper import ClusterUse, DescriptorUse
+from ..indices import has_arrays
 from ..ir import ArrayType, BarrierType, Effect, Op, RefType, Value, attr, operand, operands
 from ..layout import SCALAR, Layout
 from ..layouts import resolve_rule
 from ..packed import bytes_or_own, seen_as
-from ..refs import Access, Elements, Ref, View, has_arrays
+from ..refs import Access, Elements, Ref, View
 from ..trace import LayoutVar, current, emit, find, traced
 from ..values import Array
 from .access import check_writable, fill_value, mask_value, stored_value, view_of

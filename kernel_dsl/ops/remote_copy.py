@@ -9,8 +9,9 @@ from ..boundary import public
 from ..dtypes import int32
 from ..errors import BadArgument, BadArgumentType
 from ..errors_hopper import CopyMismatch, CopySpaces
+from ..indices import ds
 from ..ir import MemorySpace
-from ..refs import Ref, ds
+from ..refs import Ref
 from ..trace import emit
 from . import nvshmem
 from .atomic import atomic_add

@@ -14,11 +14,12 @@ from ..conversion import cheaper, plan_in_warps
 from ..diagnostics import CostNote, of_kind
 from ..errors import BadArgument, BadAxis, BadIndex
 from ..facts import Range
+from ..indices import is_index
 from ..ir import ArrayType, MemorySpace, Op, RefType, Value, array_type, attr, operand, operands
 from ..layout import SCALAR, Layout
 from ..memory import as_shape
 from ..promote import promote
-from ..refs import Ref, View, ViewDim, infer_shape, is_index
+from ..refs import Ref, View, ViewDim, infer_shape
 from ..relabel import reshaped, sliced
 from ..trace import LayoutVar, current, find, resolve, traced
 from ..values import Array

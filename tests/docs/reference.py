@@ -147,7 +147,7 @@ GROUPS = {
     "kernel_dsl.ops.control": "Control flow",
     "kernel_dsl.ops.loops": "Control flow",
     "kernel_dsl.ops.index": "Where an instance is",
-    "kernel_dsl.refs": "Where an instance is",
+    "kernel_dsl.indices": "Where an instance is",
     "kernel_dsl.ops.ref": "Loads and stores",
     "kernel_dsl.ops.atomic": "Atomics",
     "kernel_dsl.ops.debug": "Debugging",
