@@ -13,7 +13,6 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl import hosting
 from kernel_dsl.errors import BadCallArgument, BadIndex, RefAsValue, ShapeMismatch, StoreShape
-from kernel_dsl.errors_hopper import TmaRule
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 from tests.errors import harness
 
@@ -44,17 +43,6 @@ def through_smem(x_ref: Any, y_ref: Any, o_ref: Any, smem: Any) -> None:
     part = kd.ds(kd.axis_index("part") * 32, 32)
     smem[...] = x_ref[part] + kd.num_programs(0)
     o_ref[part] = smem[...] * y_ref[part]
-
-
-@kd.kernel(
-    out_type=Spec((2, 2, 2, 4, 16), kd.float32),
-    scratch_types=(kd.SMEM((2, 2, 2, 4, 16), kd.float32), kd.Barrier()),
-    name="corner",
-)
-def corner(x: Any, o: Any, tile: Any, full: Any) -> None:
-    kd.copy_gmem_to_smem(x.at[kd.ds(1, 2), kd.ds(1, 2), kd.ds(1, 2), kd.ds(1, 4), kd.ds(4, 16)], tile, full)
-    kd.barrier_wait(full)
-    o[...] = tile[...] * 2
 
 
 @kd.kernel(out_type=Spec((), kd.int32), grid=(2,), scratch_types=kd.SemaphoreType.REGULAR)
@@ -136,16 +124,6 @@ def test_vmap_takes_a_grid_axis_where_blocks_do_not_wait_for_each_other() -> Non
 
     jaxpr = str(jax.make_jaxpr(jax.vmap(dependent))(xs))
     assert "scan[" in jaxpr
-
-
-def test_vmap_loops_where_a_grid_axis_can_not_be_lowered() -> None:
-    """TMA takes arrays of 5 dimensions at most, which only the lowering refuses."""
-    xs = np.random.default_rng(0).standard_normal((2, 3, 3, 3, 8, 32)).astype(np.float32)
-    wanted = xs[:, 1:, 1:, 1:, 1:5, 4:20] * 2
-    assert "scan[" in str(jax.make_jaxpr(jax.vmap(corner))(xs))
-    np.testing.assert_array_equal(jax.jit(jax.vmap(corner))(xs), wanted)
-    with pytest.raises(TmaRule, match="an array of rank 6"):
-        jax.vmap(kd.jax.call(corner, vmap="grid"))(xs)
 
 
 def test_gradients_by_defvjp() -> None:

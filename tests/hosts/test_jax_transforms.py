@@ -12,6 +12,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.errors import BadCallArgument
+from kernel_dsl.errors_hopper import TmaRule
 
 from .seeds import seeds
 
@@ -252,3 +253,24 @@ def test_calls_while_jit_is_disabled() -> None:
     np.testing.assert_allclose(slope, 2 * X)
     assert (np.asarray(rows) == 1).all()
     assert (np.asarray(kept) == 8).all()
+
+
+@kd.kernel(
+    out_type=kd.ShapeDtypeStruct((2, 2, 2, 4, 16), kd.float32),
+    scratch_types=(kd.SMEM((2, 2, 2, 4, 16), kd.float32), kd.Barrier()),
+    name="corner",
+)
+def corner(x: Any, o: Any, tile: Any, full: Any) -> None:
+    kd.copy_gmem_to_smem(x.at[kd.ds(1, 2), kd.ds(1, 2), kd.ds(1, 2), kd.ds(1, 4), kd.ds(4, 16)], tile, full)
+    kd.barrier_wait(full)
+    o[...] = tile[...] * 2
+
+
+def test_vmap_loops_where_a_grid_axis_can_not_be_lowered() -> None:
+    """TMA takes arrays of 5 dimensions at most, which only the lowering refuses."""
+    xs = np.random.default_rng(0).standard_normal((2, 3, 3, 3, 8, 32)).astype(np.float32)
+    wanted = xs[:, 1:, 1:, 1:, 1:5, 4:20] * 2
+    assert "scan[" in str(jax.make_jaxpr(jax.vmap(corner))(xs))
+    np.testing.assert_array_equal(jax.jit(jax.vmap(corner))(xs), wanted)
+    with pytest.raises(TmaRule, match="an array of rank 6"):
+        jax.vmap(kd.jax.call(corner, vmap="grid"))(xs)

@@ -47,7 +47,10 @@ def test_attention_in_turn(monkeypatch: Any) -> None:
 
     monkeypatch.setitem(FUNCTIONS, "attention_backward", noted)
     (q,) = made("cpu", (1, 1, 20, 64), dtype=torch.bfloat16)
-    for wanted in (True, False):  # with a scale of its own: ops are kept, and those of other tests have the other function
+    for wanted in (
+        True,
+        False,
+    ):  # with a scale of its own: ops are kept, and those of other tests have the other function
         kd.library.attention(q, q, q, deterministic=wanted, scale=0.3).sum().backward()
     assert asked == [True, False]
 
