@@ -170,7 +170,7 @@ class Kernel:
         if self._fast is None:
             self._fast = FastCalls()
         tree = prepared.kernel.output_tree
-        flat = type(tree) is tuple and tree == tuple(range(len(tree)))  # a tuple of arrays, which a list of them becomes at once
+        flat = type(tree) is tuple and tree == tuple(range(len(tree)))  # a tuple of arrays
         structure = first if tree == 0 else tuple if flat else functools.partial(unflatten, tree)
         self._fast.learn(args, out, prepared.loaded, structure)
 
