@@ -12,7 +12,7 @@ from .dataclass import dataclass
 from .diagnostics import shown
 from .errors import BadArgument, BadArgumentType, BadIndex, DynamicSlice, IndexOutOfRange
 from .errors_dims import DimRead, cut_along
-from .extents import DimExtent, is_declared, traced_extent
+from .extents import DimExtent, Taken, is_declared, traced_extent
 from .values import Array
 
 
@@ -31,6 +31,7 @@ def ds(start: Any, size: int, stride: int = 1) -> Slice:
 
     It always has this size; in GMEM its accesses are masked.
     """
+    start, size, stride = (int(n) if isinstance(n, Taken) else n for n in (start, size, stride))
     for name, value in (("size", size), ("stride", stride)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
             hint = "give a static int; a start may be traced"
@@ -88,7 +89,7 @@ def is_index(x: Any) -> bool:
     """An int, or a rank-0 integer value."""
     if isinstance(x, Array):
         return x.ndim == 0 and x.dtype.is_integer
-    return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
+    return isinstance(x, (int, np.integer, Taken)) and not isinstance(x, bool)
 
 
 def has_arrays(index: Any) -> bool:

@@ -475,8 +475,10 @@ class Shape(tuple[int, ...]):
 
 
 def _known_or_traced(size: Any) -> Any:
-    """The extent for the user's code: an int, or a traced integer if it is declared as a Dim."""
-    return traced_extent(size) if is_declared(size) else int(size)
+    """The extent for the user's code: an int, or `Taken`, or a traced integer if it is declared as a Dim."""
+    if is_declared(size):
+        return traced_extent(size)
+    return size if isinstance(size, Taken) and size.known is None else int(size)
 
 
 def infer_shape(to: tuple[Any, ...], size: int, what: str, shape: tuple[int, ...]) -> tuple[int, ...]:
