@@ -126,11 +126,13 @@ class WgmmaSemantics:
         `c` is None if scale-d is false. `scale_a`, `scale_b`: 1 or -1.
         """
         with np.errstate(all="ignore"):
-            product = np.matmul(a, b)
+            # in float64: the order in which a library sums float32 depends on the processor
+            product = np.matmul(a, b, dtype=np.float64)
             if scale_a != scale_b:
                 product = -product
             if self.d_type == "s32":
                 return self._integer_sum(product, c)
+            product = product.astype(np.float32)
             if self.d_type == "f16":
                 total = product if c is None else product + c.astype(np.float32)
                 return total.astype(np.float16)
