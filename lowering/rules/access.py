@@ -244,12 +244,18 @@ def split_access(item: int, width: int) -> tuple[int, int]:
     return part, total // part
 
 
+def together(dtype: DType, count: int) -> int:
+    """How many of `count` elements share a register where they stay together: two of 16 bits, four of 8 bits, else one."""
+    per = 1 if dtype.is_bool or dtype.bits not in (8, 16) else 32 // dtype.bits
+    return per if count % per == 0 else 1
+
+
 def pack(ctx: Context, names: Sequence[V], dtype: DType, part: int) -> V:
     """The integer of `part` bytes that holds these elements, first element lowest."""
-    if len(names) == 2 and part == 4 and all(n in ctx.words for n in names):
-        (a, i), (b, j) = ctx.words[names[0]], ctx.words[names[1]]
-        if a == b and (i, j) == (0, 1):
-            return a
+    if len(names) * dtype.bits == 32 and part == 4 and all(n in ctx.words for n in names):
+        words = [ctx.words[n] for n in names]
+        if all(word == (words[0][0], i) for i, word in enumerate(words)):
+            return words[0][0]
     if dtype.is_bool:
         names = [n.zext("i8") for n in names]
     if len(names) > 1:

@@ -9,12 +9,12 @@ from kernel_dsl.ops.control import For, If, Switch, While
 
 from ..context import Context, Rules
 from ..writer import Loop, Regs
-from .access import pack, unpack
+from .access import pack, together, unpack
 
 
-def _paired(value: Value) -> bool:
-    """Whether a value crosses blocks with two elements in a register, as 16-bit values do."""
-    return value.type.dtype.bits == 16 and layout_of(value).registers % 2 == 0
+def _together(value: Value) -> int:
+    """How many elements of a value cross blocks in one register: two of 16 bits, four of 8 bits."""
+    return together(value.type.dtype, layout_of(value).registers)
 
 
 def _flat(ctx: Context, values: Sequence[Value]) -> Regs:
@@ -22,8 +22,9 @@ def _flat(ctx: Context, values: Sequence[Value]) -> Regs:
     out: Regs = []
     for v in values:
         names = ctx.regs(v)
-        if _paired(v):
-            names = [pack(ctx, names[i : i + 2], v.type.dtype, 4) for i in range(0, len(names), 2)]
+        per = _together(v)
+        if per > 1:
+            names = [pack(ctx, names[i : i + per], v.type.dtype, 4) for i in range(0, len(names), per)]
         out += names
     return out
 
@@ -32,10 +33,11 @@ def _bind(ctx: Context, values: tuple[Value, ...], names: Regs) -> None:
     start = 0
     for v in values:
         count = layout_of(v).registers
-        if _paired(v):
-            words = names[start : start + count // 2]
-            ctx.values[v] = [n for w in words for n in unpack(ctx, w, v.type.dtype, 2, 4)]
-            start += count // 2
+        per = _together(v)
+        if per > 1:
+            words = names[start : start + count // per]
+            ctx.values[v] = [n for w in words for n in unpack(ctx, w, v.type.dtype, per, 4)]
+            start += count // per
         else:
             ctx.values[v] = names[start : start + count]
             start += count

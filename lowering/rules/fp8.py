@@ -34,9 +34,13 @@ _FORMATS = {  # a tie goes to the even mantissa: to the largest number of e4m3, 
 
 
 def narrow_pairs(ctx: Context, names: Regs, to: DType, saturate: bool) -> Regs:
-    """Two at a time: PTX `cvt.rn.satfinite.e4m3x2.f32`, plus one for each number that it saturated wrongly."""
+    """Two at a time: PTX `cvt.rn.satfinite.e4m3x2.f32`, plus one for each number that it saturated wrongly.
+
+    The context keeps the words of four bytes each, which take no instruction if nobody uses them.
+    """
     form = _FORMATS[to.name].ptx
     out: Regs = []
+    pairs: Regs = []
     for i in range(0, len(names), 2):
         pair = names[i : i + 2]
         high = pair[1] if len(pair) == 2 else ctx.e.literal(0, dt.float32)
@@ -44,9 +48,13 @@ def narrow_pairs(ctx: Context, names: Regs, to: DType, saturate: bool) -> Regs:
         if not saturate:
             for x, one in zip(pair, (1, 256), strict=False):
                 both = both + _beyond(ctx, x, to, one)
+        pairs.append(both)
         out.append(both.trunc("i8"))
         if len(pair) == 2:
             out.append((both >> 8).trunc("i8"))
+    for i in range(0, len(out) - 3, 4):
+        word = ctx.e.vector(pairs[i // 2 : i // 2 + 2]).bitcast("i32")
+        ctx.words.update({name: (word, part) for part, name in enumerate(out[i : i + 4])})
     return out
 
 

@@ -23,7 +23,7 @@ from kernel_dsl.storage import bytes_of
 from ..context import Context, GmemScratch, Rules, SmemBuffer
 from ..llvm_types import llvm_type
 from ..writer import LETTERS, Regs, V
-from .access import pack, unpack
+from .access import pack, together, unpack
 
 _SCRATCH = 256  # bytes
 _BITS = {"half": "i16", "bfloat": "i16"}
@@ -33,8 +33,9 @@ def lower_optimization_barrier(ctx: Context, op: OptimizationBarrier) -> None:
     for x, result in zip(op.xs, op.results, strict=True):
         dtype: DType = x.type.dtype
         names = ctx.regs(x)
-        if dtype.bits == 16 and len(names) % 2 == 0:  # two share a register, and stay so
-            ctx.values[result] = _hidden_pairs(ctx, names, dtype)
+        per = together(dtype, len(names))
+        if per > 1:  # elements share a register, and stay so
+            ctx.values[result] = _hidden_words(ctx, names, dtype, per)
         elif llvm_type(dtype) == "i8":  # PTX has no such registers, and the barrier would gain nothing
             ctx.values[result] = names
         else:
@@ -46,10 +47,10 @@ def _hidden(ctx: Context, x: V) -> V:
     return ctx.e.inline("", f"={LETTERS[x.type]},0", [x], [x.type])[0]
 
 
-def _hidden_pairs(ctx: Context, names: Regs, dtype: DType) -> Regs:
+def _hidden_words(ctx: Context, names: Regs, dtype: DType, per: int) -> Regs:
     out: Regs = []
-    for i in range(0, len(names), 2):
-        out += unpack(ctx, _hidden(ctx, pack(ctx, names[i : i + 2], dtype, 4)), dtype, 2, 4)
+    for i in range(0, len(names), per):
+        out += unpack(ctx, _hidden(ctx, pack(ctx, names[i : i + per], dtype, 4)), dtype, per, 4)
     return out
 
 

@@ -279,3 +279,25 @@ def test_slices_of_barriers(interpret: Any, rng: Any) -> None:
 
     x = random(rng, (5, 128), f32)
     assert np.array_equal(kernel(x, interpret=interpret), x)
+
+
+@pytest.mark.parametrize("dtype", [kd.float8_e4m3fn, kd.int8, kd.uint8], ids=str)
+def test_four_bytes_share_a_register(dtype: Any, rng: Any) -> None:
+    """Across blocks and barriers; they took a register each."""
+
+    def body(x: Any, n: Any, out: Any) -> None:
+        bytes_of_x = kd.load(x, layout=kd.Layout.WG_STRIDED((64, 128), 4)).astype(dtype)
+
+        @kd.loop(0, n[...], init_carry=bytes_of_x)
+        def end(i: Any, y: Any) -> Any:
+            y = kd.optimization_barrier(y)
+            return kd.cond(i == 1, lambda y: (y.astype(f32) + 1).astype(dtype), lambda y: y, y)
+
+        out[...] = end
+
+    kernel = kd.kernel(body, out_type=kd.ShapeDtypeStruct((64, 128), dtype), name="bytes")
+    x = rng.integers(0, 9, (64, 128)).astype(np.float32)
+    got = np.asarray(kernel(x, np.int32(3), interpret=True)).astype(np.float32)
+    assert np.array_equal(got, x + 1)
+    stages = kernel.lower(kd.ShapeDtypeStruct(x.shape, f32), kd.ShapeDtypeStruct((), kd.int32), target="sm_90a")
+    assert stages.compile().resources.registers < 64  # of 64 bytes a lane
