@@ -47,7 +47,7 @@ def sample(image: Any, grid: Any, out: Any) -> None:
     """`image`: (channels, height, width) float32; `grid`: (samples, 2) float32; `out`: (channels, samples)."""
     channel = kd.axis_index("channel")
     part = kd.ds(kd.axis_index("block") * SAMPLES, SAMPLES)
-    _, height, width = image.shape
+    _, height, width = map(kd.specialise, image.shape)  # a compile for each size: strides and bounds are then constants
     total = kd.zeros((SAMPLES,), kd.float32)
     for row, column, down, across, _, _ in corners(grid, part, height, width):
         total = total + image[channel, row, column] * (down * across)
@@ -65,7 +65,7 @@ def sample(image: Any, grid: Any, out: Any) -> None:
 def sample_backward(image: Any, grid: Any, g: Any, image_grad: Any, grid_grad: Any) -> None:
     """`g`: the output's gradient, (channels, samples). A block processes all channels of its samples."""
     part = kd.ds(kd.axis_index("block") * SAMPLES, SAMPLES)
-    channels, height, width = image.shape
+    channels, height, width = map(kd.specialise, image.shape)
     four = corners(grid, part, height, width)
     none = kd.zeros((SAMPLES,), kd.float32)
 

@@ -91,7 +91,7 @@ def part_kernel(k: int, part: int = 16384) -> Any:
         row, number = kd.axis_index("row"), kd.axis_index("part")
         first = number * part
         value = kd.load(x, (row, kd.ds(first, part)), fill=np.nan)
-        columns = x.shape[1]
+        columns = kd.specialise(x.shape[1])
         best, place = largest(
             value, k, kept, lambda i: kd.load(x, (row, first + i), mask=first + i < columns, fill=np.nan)
         )

@@ -20,6 +20,7 @@ from .variables import Expression, Symbol, Variable
 
 _F = TypeVar("_F")
 LARGEST = 2**48  # elements along an axis: more than a GPU can address
+WIDE = 2**31  # beyond 32 bits
 GRID = -1  # stands for an array's number
 
 
@@ -31,6 +32,7 @@ class Reads:
         self.divisors: dict[tuple[int, int], int] = {}  # the power of two that is known to divide each of these extents
         self.leasts: dict[tuple[int, int], int] = {}  # lower bounds of extents, on which the code relies
         self.assumed: set[tuple[int, int]] = set()  # extents that some code takes from the launch
+        self.widths: set[tuple[int, int]] = set()  # extents whose traced integers have 32 bits, or 64 where they must
 
     @property
     def late(self) -> bool:
@@ -90,6 +92,22 @@ def _reflected(name: str) -> Callable[..., Any]:
     return lambda self, other: function(other, operator.index(self))
 
 
+def _beside(name: str, reflected: bool = False) -> Callable[..., Any]:
+    """A comparison, or a sum or difference of integers: beside a traced value it does not read an extent."""
+    function = getattr(operator, name)
+
+    def compute(self: Unread, other: Any) -> Any:
+        traced: Any = isinstance(other, tuple(_VALUES)) and isinstance(self, Taken)
+        own = (
+            compared(self)
+            if traced and (name not in ("add", "sub") or other.dtype.is_integer)
+            else operator.index(self)
+        )
+        return function(other, own) if reflected else function(own, other)
+
+    return compute
+
+
 for _name in (
     "add",
     "sub",
@@ -108,8 +126,11 @@ for _name in (
     setattr(Unread, f"__{_name.rstrip('_')}__", _reading(_name))
     setattr(Unread, f"__r{_name.rstrip('_')}__", _reflected(_name))
 for _name in ("lt", "le", "gt", "ge"):
-    setattr(Unread, f"__{_name}__", _reading(_name))
-for _name in ("neg", "pos", "abs"):
+    setattr(Unread, f"__{_name}__", _beside(_name))
+for _name in ("add", "sub"):
+    setattr(Unread, f"__{_name}__", _beside(_name))
+    setattr(Unread, f"__r{_name}__", _beside(_name, reflected=True))
+for _name in ("neg", "pos", "abs", "invert"):
     setattr(
         Unread, f"__{_name}__", cast("Any", lambda f: lambda self: f(operator.index(self)))(getattr(operator, _name))
     )
@@ -165,6 +186,14 @@ class Extent(Unread):
         self.reads.leasts[self.place] = max(index + 1, self.reads.leasts.get(self.place, 0))
         return True
 
+    def narrowed(self) -> Extent:
+        """The extent for a traced integer: of a declared one as it is, else the key says whether it fits 32 bits."""
+        if self.declared or self.reads is None:
+            return self
+        self.reads.widths.add(self.place)
+        most = WIDE - 1 if self.value < WIDE else self.most
+        return Extent(self.array, self.axis, self.least, most, self.divisor).traced(self.value, self.reads)
+
     @property
     def factor(self) -> int:
         """A number that is known to divide it. The key stays as it is."""
@@ -207,15 +236,36 @@ class DimExtent(Extent):
 
 
 class Taken(Unread):
-    """An extent in a shape that the user's code sees: the code may read its value at any time."""
+    """An extent in a shape that the user's code sees. Any use as an int reads it. Comparisons with traced
+    values, and sums and differences with traced integers, do not.
+    """
 
     def __init__(self, extent: Extent) -> None:
         assert extent.reads is not None
-        self.place = extent.place
+        self.place, self.extent = extent.place, extent
         self.traced(extent.value, extent.reads)
 
-    def __eq__(self, other: object) -> bool:
-        return operator.index(self) == other
+    @property
+    def open(self) -> bool:
+        """Whether its trace goes on, and has not read it."""
+        return self.known is None and self.extent.reads is self.reads is not None
+
+    def __round__(self, *digits: Any) -> int:
+        return round(operator.index(self), *digits)
+
+    def __format__(self, spec: str) -> str:
+        return format(operator.index(self), spec)
+
+    def __float__(self) -> float:
+        return float(operator.index(self))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(operator.index(self), name)
+
+    __eq__ = _beside("eq")
+    __ne__ = _beside("ne")
 
     def __hash__(self) -> int:
         return hash(operator.index(self))
@@ -281,18 +331,31 @@ class GridSize(Unread):
         return f"grid axis {self.axis}"
 
 
-_OP: list[Callable[[DimExtent], Any]] = []  # makes a traced value of an extent; ops/index.py enters it
+_OP: list[Callable[[Extent], Any]] = []  # makes a traced value of an extent; ops/index.py enters it
+_VALUES: list[type] = []  # the class of traced values
 
 
-def traces_extents(function: _F) -> _F:
-    """Enter the function that makes a traced integer of a declared extent."""
-    _OP.append(cast("Any", function))
-    return function
+def traces_extents(values: type) -> Callable[[_F], _F]:
+    """Enter the function that makes a traced integer of an extent, and the class of traced values."""
+
+    def enter(function: _F) -> _F:
+        _OP.append(cast("Any", function))
+        _VALUES.append(values)
+        return function
+
+    return enter
 
 
 def traced_extent(extent: Any) -> Any:
-    """A declared extent as a traced integer."""
+    """An extent as a traced integer."""
     return _OP[0](extent)
+
+
+def compared(size: Any) -> Any:
+    """An operand beside a traced value: an extent that nothing has read is taken from the launch."""
+    if not isinstance(size, Taken):
+        return size
+    return traced_extent(size.extent) if size.open else operator.index(size)
 
 
 def factor_of(size: Any) -> int:

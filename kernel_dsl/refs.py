@@ -53,6 +53,7 @@ def ds(start: Any, size: int, stride: int = 1) -> Slice:
 
     It always has this size; in GMEM its accesses are masked.
     """
+    start, size, stride = (int(n) if isinstance(n, Taken) else n for n in (start, size, stride))
     for name, value in (("size", size), ("stride", stride)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
             hint = "give a static int; a start may be traced"
@@ -110,7 +111,7 @@ def is_index(x: Any) -> bool:
     """An int, or a rank-0 integer value."""
     if isinstance(x, Array):
         return x.ndim == 0 and x.dtype.is_integer
-    return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
+    return isinstance(x, (int, np.integer, Taken)) and not isinstance(x, bool)
 
 
 @public
@@ -561,8 +562,10 @@ class Shape(tuple[int, ...]):
 
 
 def _known_or_traced(size: Any) -> Any:
-    """The extent for the user's code: an int, or a traced integer if it is declared as a Dim."""
-    return traced_extent(size) if is_declared(size) else int(size)
+    """The extent for the user's code: an int, or `Taken`, or a traced integer if it is declared as a Dim."""
+    if is_declared(size):
+        return traced_extent(size)
+    return size if isinstance(size, Taken) and size.known is None else int(size)
 
 
 def infer_shape(to: tuple[Any, ...], size: int, what: str, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from .dims import Again, facts_of
 from .errors_dims import unknown
 from .extents import (
     GRID,
+    WIDE,
     DimExtent,
     Extent,
     ExtentSymbol,
@@ -397,6 +398,8 @@ class SizePlan:
                     out.append(Condition("unit", (*place, self.reads.divisors[place])))
                 if place in self.reads.leasts:
                     out.append(Condition("least", (*place, self.reads.leasts[place])))
+                if place in self.reads.widths:
+                    out.append(Condition("least", (*place, WIDE)))
         live = [a for a in range(len(self.sizes.grid)) if {(GRID, a)}.isdisjoint(self.read | self.fixed)]
         for axis in live:
             top = self.tops.get(axis)

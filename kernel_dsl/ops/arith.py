@@ -14,6 +14,7 @@ from .. import dtypes as dt
 from .. import facts
 from ..dtypes import DType
 from ..errors import UnsupportedDType
+from ..extents import compared
 from ..facts import Range
 from ..ir import Value, array_type, operand, option
 from ..promote import computing
@@ -232,6 +233,10 @@ def elementwise(
     `dtype` overrides the common dtype of the operands; `bools` is the op's class for bools; `wide` is the dtype to
     compute in; `options` are the op's attributes.
     """
+    if issubclass(cls, Compare) or (
+        cls in (Add, Sub) and any(isinstance(a, Array) and a.dtype.is_integer for a in args)
+    ):
+        args = tuple(map(compared, args))
     values, common, weak = operands_of(args, op, issubclass(cls, Compare))
     if bools is not None and common.is_bool:
         cls = bools

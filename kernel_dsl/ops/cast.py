@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..diagnostics import Error, of_kind
 from ..dtypes import DType, as_dtype, of_python
 from ..errors import BadArgument, ClosedOverArray, LiteralOutOfRange, NotAnArray, RefAsValue, UnsupportedDType
 from ..errors_dims import FROM_ARRAY
+from ..extents import Unread
 from ..facts import Range, any_of, of
 from ..ir import ArrayType, Op, Value, array_type, attr, operand
 from ..layout import SCALAR
@@ -181,7 +183,7 @@ def item_type(x: Any, op: str) -> tuple[DType, bool]:
     """
     if isinstance(x, Array):
         return x.dtype, x.weak
-    weak = of_python(x)
+    weak = dt.int32 if isinstance(x, Unread) else of_python(x)
     if weak is not None:
         return weak, True
     if isinstance(x, np.ma.MaskedArray):
@@ -212,6 +214,8 @@ def as_value(x: Any, op: str, dtype: DType | None = None) -> Array:
         if dtype is None or x.dtype == dtype:
             return x
         return rounded(x, dtype)
+    if isinstance(x, Unread):
+        x = operator.index(x)
     own, weak = item_type(x, op)
     if isinstance(x, np.ndarray) and x.ndim:
         value = dense(x)

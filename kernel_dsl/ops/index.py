@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import dtypes as dt
 from ..errors import BadArgument, BadArgumentType, UnknownAxis
-from ..extents import DimExtent, GridSize, Top, now, traces_extents
+from ..extents import DimExtent, Extent, GridSize, Top, now, traces_extents
 from ..facts import Range
 from ..ir import ArrayType, Op, Value, attr, operand
 from ..layout import SCALAR
@@ -45,13 +45,13 @@ class AxisIndex(Op, name="axis_index"):
 
 
 class ExtentOf(Op, name="extent"):
-    """An extent declared as a `kd.Dim`. PTX `ld.param`."""
+    """An extent that no code reads, such as a `kd.Dim`. PTX `ld.param`."""
 
-    extent: DimExtent = attr()
+    extent: Extent = attr()
 
     @property
     def dim_name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.extent.name
+        return self.extent.name if isinstance(self.extent, DimExtent) else ""
 
     def infer(self) -> tuple[Any, ...]:
         return (ArrayType((), dt.int32 if self.extent.most < 2**31 else dt.int64, SCALAR),)
@@ -61,11 +61,11 @@ class ExtentOf(Op, name="extent"):
         return Range(e.least, e.most, e.divisor, False, Top(e, 1, 1, 0))
 
 
-@traces_extents
-def extent_of(extent: DimExtent) -> Array:
+@traces_extents(Array)
+def extent_of(extent: Extent) -> Array:
     """The extent as a traced integer, weakly typed like a Python int."""
     extent.assume()
-    value = traced(ExtentOf(extent))
+    value = traced(ExtentOf(extent.narrowed()))
     value.weak = True
     return value
 
