@@ -276,7 +276,7 @@ def backward_kernel(centred: bool, warpgroups: int = 1, stages: int = 2, blocks:
         x: Any, dy: Any, gamma: Any, *refs: Any, sums: Any, exchanged: Any, ahead: Any = None, full: Any = None
     ) -> None:
         statistics, dx, parts = refs[: 1 + centred], refs[1 + centred], refs[2 + centred :]
-        rows, columns = x.shape
+        rows, columns = map(kd.specialise, x.shape)
         width = kd.cdiv(columns, warpgroups)
         wg, block = kd.axis_index("wg"), kd.axis_index("block")
         across = kd.ds(wg * width, width)

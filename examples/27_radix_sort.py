@@ -73,7 +73,7 @@ def count_kernel(piece: int = 2048, pieces: int = 16, copies: int = 8) -> Any:
     )
     def count(x: Any, out: Any, *, counts: Any) -> None:
         counts[...] = kd.zeros((PASSES, DIGITS, copies), kd.uint32)
-        place = kd.arange(piece)
+        place, size = kd.arange(piece), kd.specialise(x.shape[0])
 
         @kd.loop(0, pieces)
         def _(step: Any) -> None:
@@ -82,7 +82,7 @@ def count_kernel(piece: int = 2048, pieces: int = 16, copies: int = 8) -> Any:
             for number in range(PASSES):
                 digit = digit_of(key, kd.uint32(8 * number)).astype(kd.int32)
                 at = counts.at[number].at[digit, place % copies]
-                kd.atomic_add(at, kd.uint32(1), mask=place < x.shape[0] - first, scope="cta")
+                kd.atomic_add(at, kd.uint32(1), mask=place < size - first, scope="cta")
 
         kd.atomic_add(out, kd.sum(counts[...], axis=-1))
 
