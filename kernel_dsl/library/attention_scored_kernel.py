@@ -314,7 +314,7 @@ class _Forward(FineSums):
         rows = kd.ds(tile.q_row + mine, ROWS)
         target = out.at[p.rows(tile.batch, tile.head, rows, kd.ds(0, self.v_dim))]
 
-        def copy() -> None:
+        def copy(out_tile: Any) -> None:
             out_tile[...] = made
             kd.commit_smem()
             kd.copy_smem_to_gmem(out_tile, target)
@@ -324,11 +324,11 @@ class _Forward(FineSums):
         if out_tile is None:
             target[...] = made
         elif not p.ragged:
-            copy()
+            copy(out_tile)
         else:
             there = mine + kd.broadcasted_iota(kd.int32, made.shape, 0) < tile.queries
             whole = mine + ROWS <= tile.queries
-            kd.when(whole)(copy)
+            kd.when(whole)(partial(copy, out_tile))
             kd.when(~whole)(lambda: kd.store(target, ..., made, mask=there))
         if p.lse:
             logs = kd.where(total == 0, -math.inf, (top + kd.log2(total)) * (1.0 / LOG2E))
