@@ -17,9 +17,10 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
+Lock: TypeAlias = "threading.RLock"
 _OURS = frozenset(("kernel_dsl", "llvmlite", "cuda"))
 
 
@@ -64,7 +65,7 @@ _PATIENCE = 60.0  # seconds that a fork waits at most
 _PAUSE = 0.005
 
 
-def lock() -> threading.RLock:
+def lock() -> Lock:
     """A re-entrant lock that is free in a child process, unless the thread that forked holds it."""
     made = threading.RLock()
     _locks.add(made)

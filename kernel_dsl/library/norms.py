@@ -169,16 +169,14 @@ def any_rows(*own: int, names: Sequence[str]) -> dict[str, Any]:
 @cache
 def norm_kernel(norm: Norm, flat: bool = True) -> Any:
     """The kernel `(x, weight[, bias]) -> y`. `flat`: x is (rows, columns), and one compile serves any number of rows."""
-    make = partial(
-        kd.kernel,
-        out_type=lambda x, *_: Spec(x.shape, x.dtype),
-        grid=lambda x, *_: (rows_of(x, 1),),
-        name=norm.name,
-        shapes=any_rows(1, 1, names=("x", "out")) if flat else None,
-    )
+    how: dict[str, Any] = {
+        "out_type": lambda x, *_: Spec(x.shape, x.dtype),
+        "grid": lambda x, *_: (rows_of(x, 1),),
+        "shapes": any_rows(1, 1, names=("x", "out")) if flat else None,
+    }
     if norm.centred:
-        return make(lambda x, weight, bias, out: norm.write(x, (weight, bias), out))
-    return make(lambda x, weight, out: norm.write(x, (weight,), out))
+        return kd.kernel(lambda x, weight, bias, out: norm.write(x, (weight, bias), out), name="layer_norm", **how)
+    return kd.kernel(lambda x, weight, out: norm.write(x, (weight,), out), name="rms_norm", **how)
 
 
 def _run(norm: Norm, arrays: Sequence[Any], how: dict[str, Any]) -> Any:
@@ -201,18 +199,26 @@ def gradients_kernel(norm: Norm) -> Any:
         sums = Spec((BLOCKS, columns), f32, **({} if columns <= WIDTH else {"init": 0}))
         return (Spec(x.shape, x.dtype), *[sums] * (1 + norm.centred))
 
+    def centred(x: Any, weight: Any, dy: Any, dx: Any, dw: Any, db: Any) -> None:
+        norm.write_gradients(x, weight, dy, dx, (dw, db))
+
+    def plain(x: Any, weight: Any, dy: Any, dx: Any, dw: Any) -> None:
+        norm.write_gradients(x, weight, dy, dx, (dw,))
+
     given = any_rows(1, 1, 1, names=("x", "dy", "dx"))
-    make = partial(kd.kernel, out_type=shapes, grid=(BLOCKS,), name=f"{norm.name}_gradients", shapes=given)
+    how: dict[str, Any] = {"out_type": shapes, "grid": (BLOCKS,), "shapes": given}
     if norm.centred:
-        return make(lambda x, weight, dy, dx, dw, db: norm.write_gradients(x, weight, dy, dx, (dw, db)))
-    return make(lambda x, weight, dy, dx, dw: norm.write_gradients(x, weight, dy, dx, (dw,)))
+        return kd.kernel(centred, name="layer_norm_gradients", **how)
+    return kd.kernel(plain, name="rms_norm_gradients", **how)
 
 
 @cache
 def column_sums(dtype: Any) -> Any:
     """The kernel `(rows, columns) -> (columns,)` of the sums down each column, in order, as `dtype`."""
 
-    @kd.kernel(out_type=lambda x: Spec(x.shape[1:], dtype), grid=lambda x: (kd.cdiv(x.shape[1], 32),))
+    @kd.kernel(
+        out_type=lambda x: Spec(x.shape[1:], dtype), grid=lambda x: (kd.cdiv(x.shape[1], 32),), name="column_sums"
+    )
     def sums(x: Any, out: Any) -> None:
         across = kd.ds(kd.program_id(0) * 32, 32)
         out[across] = kd.sum(x[:, across], axis=0).astype(dtype)

@@ -90,12 +90,16 @@ def gradient_kernel(heads: Heads) -> Any:
 
     names = ("positions", "dx", *(("dq", "dk", "dv") if len(heads) > 1 else ("d",)))
     given = any_rows(0, 2, *[2] * len(heads), names=names)
-    make = partial(
-        kd.kernel, out_type=shape, grid=lambda first, *_: (rows_of(first, 2),), name="rope_gradient", shapes=given
-    )
-    if len(heads) == 1:
-        return make(lambda d, positions, cos, sin, dx: body((d,), positions, cos, sin, dx))
-    return make(lambda dq, dk, dv, positions, cos, sin, dx: body((dq, dk, dv), positions, cos, sin, dx))
+
+    def one(d: Any, positions: Any, cos: Any, sin: Any, dx: Any) -> None:
+        body((d,), positions, cos, sin, dx)
+
+    def three(dq: Any, dk: Any, dv: Any, positions: Any, cos: Any, sin: Any, dx: Any) -> None:
+        body((dq, dk, dv), positions, cos, sin, dx)
+
+    grid: Any = lambda first, *_: (rows_of(first, 2),)  # noqa: E731
+    written = one if len(heads) == 1 else three
+    return kd.kernel(written, out_type=shape, grid=grid, name="rope_gradient", shapes=given)
 
 
 def _parts(check: Refusals, heads: Any, count: int) -> Heads:

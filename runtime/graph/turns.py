@@ -6,7 +6,6 @@ so it can't stay locked.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Generator
 from types import GeneratorType
@@ -44,7 +43,7 @@ class Turns:
     """
 
     def __init__(self, context: Any, current: Callable[[int], int], index: int) -> None:
-        self.lock: threading.RLock = forking.lock()
+        self.lock: forking.Lock = forking.lock()
         self._arguments: dict[int, Arguments] = {}  # by stream: the arguments of its launch
         cu = driver.api()
         self._fixed = (

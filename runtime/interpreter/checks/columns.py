@@ -171,11 +171,14 @@ class Column:
         self.count = 1
         self.collected += 1
 
-    def refine(self, times: int, whole: Whole | None = None) -> None:
-        """Split each granule into `times`. The numbers lie in `whole` then, if that is given."""
-        self.numbers = self.numbers.refined(times, whole, self.room)
-        self.size *= times
+    def refine(self, times: int, end: int | None = None, whole: Whole | None = None) -> None:
+        """Split each granule into `times`. The numbers lie in `whole` then, if that is given.
+
+        `end`: the granules of the buffer. The last granule before may have reached past the buffer, so a column ends there.
+        """
         self.start *= times
+        self.size = self.size * times if end is None else min(self.size * times, end - self.start)
+        self.numbers = self.numbers.refined(times, self.size, whole, self.room)
         self.changes += 1
 
 

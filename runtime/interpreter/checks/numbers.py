@@ -118,14 +118,15 @@ class Numbers:
             of = np.pad(of, (0, len(of) & 1)).reshape(-1, 2)
             plane[start >> 1 : (start >> 1) + len(of)] = of[:, 0] | of[:, 1] << _BITS
 
-    def refined(self, times: int, whole: Whole | None, room: Callable[[int], None]) -> Numbers:
-        """Return the numbers of granules that are split into `times`."""
-        made = Numbers(self.size * times, whole, self.start * times)
+    def refined(self, times: int, size: int, whole: Whole | None, room: Callable[[int], None]) -> Numbers:
+        """Return the numbers of granules that are split into `times`, of which the first `size` are kept."""
+        made = Numbers(size, whole, self.start * times)
         if not self.blank:
             made.make(room)
             made.fit(self.most, room)
             for span, numbers in self.chunks():
-                made.fill(span.start * times, np.repeat(numbers, times))
+                at = span.start * times
+                made.fill(at, np.repeat(numbers, times)[: size - at])
         return made
 
 

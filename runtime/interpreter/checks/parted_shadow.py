@@ -67,7 +67,7 @@ class PartedShadow(Shadow):
         self.wholes = tuple(Whole(self.count) for _ in range(1 + self.run.devices))
         for columns in self.parts.values():
             for column, whole in zip(columns, self.wholes, strict=True):
-                column.refine(times, whole)
+                column.refine(times, self.count, whole)
         self.strong.refine(times)
         if self.by_cache is not None:
             self.by_cache = np.repeat(self.by_cache, times)

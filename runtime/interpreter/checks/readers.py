@@ -210,10 +210,10 @@ class Readers(Column):
         for column in self._others():
             column.clear(g)
 
-    def refine(self, times: int, whole: Whole | None = None) -> None:
-        super().refine(times, whole)
+    def refine(self, times: int, end: int | None = None, whole: Whole | None = None) -> None:
+        super().refine(times, end, whole)
         for column in self._others():
-            column.refine(times)
+            column.refine(times, end)
 
     @property
     def nbytes(self) -> int:
