@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -23,7 +22,6 @@ from .attention_opened import seen_by
 from .attention_options import CHECKED, AttentionOptions, problem_of
 from .attention_problem import ScoredProblem
 from .attention_scored import ScoredPlan
-from .attention_scored_config import fine_refusal
 from .attention_sizes import AttentionConfig
 from .attention_split import small_config, split_plan
 from .differentiable import attention as differentiable
@@ -69,9 +67,7 @@ class Attention:
     `page_table[b, j // page]`. `kv_seqlens` are then int32 (batch,), the number of keys of each sequence, or
     cumulative; by default `q_seqlens`, or without those all max_pages * page keys. Keys beyond are not used. A page
     that is not in the cache counts as zeros, and is a hazard in the interpreter. Calls with pages have no gradients.
-    `q_scale`, `k_scale`, `v_scale`: factors of float8 inputs, a number or float32 (batch, kv_heads). Weights of float8
-    inputs are bfloat16. `config=AttentionConfig(3, 96, 4, weights="float8")` makes them float8 for up to 128 dims: some
-    12 % faster, with errors of 3 % of the result's norm in place of 0.2 % (docs/attention.md).
+    `q_scale`, `k_scale`, `v_scale`: factors of float8 inputs, a number or float32 (batch, kv_heads).
 
     `return_lse=True` also gives the natural logarithm of each row's sum of exponentials, float32 (batch, heads,
     queries) or (heads, total), -inf for a query without keys. The same inputs always give the same results; with
@@ -249,11 +245,6 @@ class Attention:
         machine = target_named(target)
         plain, blocks = problem.plain, machine.limits.multiprocessors
         why = refusal(problem, (q, k, v), machine) or out_refusal(out)
-        narrow = None
-        if problem.dtype in FP8 and not problem.page and not tma_refusal({"q": q, "k": k}, 16):
-            narrow = problem.dtype
-        if config is not None and config.weights == "float8":
-            check_fine(replace(problem, narrow=narrow), config, why)
         if why:
             _log.info("attention: %s; using the general kernel", why)
         elif config is None and target is None:
@@ -261,6 +252,11 @@ class Attention:
         if not why and plain is not None and plain.dim in FAST:
             config = config or small_config(plain, blocks, closed)
             return split_plan(plain, config, blocks, closed)
+        narrow = (
+            problem.dtype
+            if problem.dtype in FP8 and not problem.page and not tma_refusal({"q": q, "k": k}, 16)
+            else None
+        )
         return ScoredPlan.of(problem, config, blocks, why, promise, options.captured, closed, narrow)
 
 
@@ -276,22 +272,9 @@ def check_config(config: Any) -> None:
     if every is not None and (not isinstance(every, Integral) or every < 1):
         what = f"config.polynomial={shown(every)}"
         raise BadCallValue(kernel="attention", what=what, hint="a positive int, or None")
-    if config.weights not in (None, "float8", "bfloat16"):
-        what = f"config.weights={shown(config.weights)}"
-        raise BadCallValue(kernel="attention", what=what, hint='"float8", "bfloat16", or None')
     if config.block_kv % 16:
         what = f"config.block_kv={config.block_kv}"
         raise BadCallValue(kernel="attention", what=what, hint="a multiple of 16: wgmma takes as many keys at once")
-
-
-def check_fine(p: ScoredProblem, config: AttentionConfig, why: str) -> None:
-    """Raise `BadCallValue` if a configuration asks for weights of float8 where no kernel has them.
-
-    `why`: the reason for the general kernel, empty without one.
-    """
-    why = why or (fine_refusal(p, config) if p.dtype in FP8 else f"q, k and v are {p.dtype}")
-    if why:
-        raise BadCallValue(kernel="attention", what=f'config.weights="float8": {why}', hint="leave `weights` out")
 
 
 def first_of(out: Any) -> Any:

@@ -13,7 +13,6 @@ from ..kernel import Kernel
 from .attention_kernel import attention_kernel
 from .attention_problem import ScoredProblem
 from .attention_sizes import AttentionConfig, AttentionProblem, together_of
-from .attention_turned import KEYS, turned_shape
 from .first_sizes import FirstSizes, dim_of
 from .latest import UNSEEN, seen_call
 
@@ -108,8 +107,6 @@ def declared(
     lists = (p.batch if by_batch else 1, p.heads if by_head else 1, dim_of("lines", 2 * TILES))
     found: dict[int, tuple[Any, ...]] = {0: p.shape(p.heads, p.queries, p.dim)}
     found |= {1: p.key_shape(p.dim), 2: p.key_shape(p.v_dim)}
-    if p.fine is not None:
-        found[2] = (*turned_shape(replace(p, keys=KEYS))[:3], dim_of("turned", LENGTHS[-1], KEYS))
     of: dict[str, tuple[Any, ...]] = {"bias": p.score.bias or (), "table": (lines_of(p), 2)}
     of |= {name: (dim_of(f"{name}_bounds", TILES),) for name in ("q_seqlens", "kv_seqlens")}
     of |= {f"{name}_scale": (p.batch, None) for name in p.by_batch} | {"page_table": (p.batch, p.table)}

@@ -26,8 +26,7 @@ class ScoredProblem:
     (`pages`, kv_heads, `page`, dim), and a table (batch, `table`) has the page numbers of each sequence; in "bshd"
     heads follow keys.
 
-    `narrow`: scores are computed from q and k in float8; `dtype` is then the dtype of values and weights. `fine` is the
-    dtype of both where they are float8, too; v is then transposed (`attention_turned.turned_shape`).
+    `narrow`: scores are computed from q and k in float8; `dtype` is then the dtype of values and weights.
     """
 
     batch: int
@@ -52,17 +51,11 @@ class ScoredProblem:
     by_batch: str = ""
     mask_by: tuple[bool, bool] = (False, False)
     narrow: Any = None
-    fine: Any = None
 
     @property
     def scored_dtype(self) -> Any:
         """The dtype of q and k."""
         return self.narrow or self.dtype
-
-    @property
-    def weights(self) -> Any:
-        """The dtype of weights and values."""
-        return self.fine or self.dtype
 
     def shape(self, heads: int, length: int, dim: int) -> tuple[int, ...]:
         """The shape of an array."""

@@ -22,17 +22,9 @@ from .attention_opened import scored_opened
 from .attention_options import AttentionOptions, check_lengths
 from .attention_pages import copied_first, loaded_together, page_arrays, pages_kernel, pages_opened, without_pages
 from .attention_problem import ScoredProblem, ragged_tiles
-from .attention_scored_config import (
-    fine_refusal,
-    listed,
-    paged_config,
-    scored_config,
-    scored_together,
-    takes_together,
-)
+from .attention_scored_config import listed, paged_config, scored_config, scored_together, takes_together
 from .attention_scored_kernel import scored_kernel
 from .attention_sizes import ROWS, AttentionConfig
-from .attention_turned import turned_kernel, turned_shape
 from .latest import Launch, launching, seen_launching
 
 ELEMENTS = 4096  # elements of a block that converts
@@ -108,8 +100,6 @@ class ScoredPlan:
         from .attention_linear import is_linear  # operations, imported for the first trace
 
         inner = replace(p, dtype=kd.bfloat16, narrow=narrow) if p.dtype in FP8 else p
-        if not fine_refusal(inner, config):
-            inner = replace(inner, fine=narrow)
         given, linear = config, is_linear(p, captured)
         config = paged_config(inner, given) if given else scored_config(inner, linear)
         found = loaded_together(p, config.block_kv) if p.page and p.dtype not in FP8 else None
@@ -136,15 +126,7 @@ class ScoredPlan:
         """The names among q, k and v that are widened. The copy out of pages widens keys and values in pages."""
         if not self.fast or self.problem.dtype not in FP8:
             return ()
-        if self.pages is not None:
-            return (0,)
-        return (0, 1, 2) if self.inner.narrow is None else () if self.inner.fine is not None else (2,)
-
-    @property
-    def _turned(self) -> Any:
-        """The kernel that transposes the values; None without weights of float8."""
-        p = self.inner
-        return None if p.fine is None else turned_kernel(p.layout, p.kv_heads, p.v_dim, p.fine)
+        return (0,) if self.pages is not None else (2,) if self.inner.narrow is not None else (0, 1, 2)
 
     def __call__(self, q: Any, k: Any, v: Any, options: AttentionOptions, out: Any, how: dict[str, Any]) -> Any:
         return self._launched(q, k, v, options, out, how, launching(**how))
@@ -170,8 +152,6 @@ class ScoredPlan:
             inputs[1:] = launch(self.pages, (k, v, *options.arrays(page_arrays(p))))
         for n in self._widened:
             inputs[n] = launch(widen_kernel(len(inputs[n].shape), inputs[n].shape[-1], p.dtype), (inputs[n],))
-        if self._turned is not None:
-            inputs[2] = launch(self._turned, (inputs[2],))
         names, listed = self._names
         extras = options.arrays(names)
         table: list[Any] = []
@@ -193,8 +173,6 @@ class ScoredPlan:
             inputs[1:] = [kd.ShapeDtypeStruct(x.shape, x.dtype) for x in stages.traced.outputs]
         for n in self._widened:
             inputs[n] = kd.ShapeDtypeStruct(tuple(inputs[n].shape), kd.bfloat16)
-        if self._turned is not None:
-            inputs[2] = kd.ShapeDtypeStruct(turned_shape(p), self.inner.fine)
         extras = options.arrays(self.inner.extras)
         table = [kd.ShapeDtypeStruct((ragged_tiles(p, self.tile), 2), kd.int32)] if p.ragged else []
         extras += table

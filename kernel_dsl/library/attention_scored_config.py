@@ -16,9 +16,6 @@ from .attention_sizes import LOG2E, ROWS, SMEM_BYTES, AttentionConfig
 
 MOST_TILES = 4096  # the order of more tiles is not computed
 MOST_LOG = 80.0  # weights from 2 ** -80 to 2 ** 80 need no maximum: sums of products stay far from the ends of float32
-SUMS = 8  # rows after transposed values: ones, then zeros. Their product with weights is the sum of the weights
-RUN = 1152  # keys whose products with weights of float8 the tensor cores add up in one sum
-FINE_KEYS = 32  # a product of float8 takes so many keys at once
 FEW = 3  # with fewer tiles a multiprocessor, each tile has its own block
 
 
@@ -39,16 +36,15 @@ def swizzled(dtype: Any, *shape: int, row: int = 0) -> Any:
 def bytes_of(p: ScoredProblem, t: AttentionConfig) -> int:
     """SMEM that a configuration takes."""
     d, dv, item = lanes_of(p.dim, p.scored_dtype), lanes_of(p.v_dim), p.scored_dtype.itemsize
-    values = dv * 2 if p.fine is None else dv + SUMS
-    # the output can't use the SMEM of queries of another dtype; beside weights of float8 there are float32 sums
-    tile = max(d, dv) * 2 if p.narrow is None else d * item + dv * (2 if p.fine is None else 4)
+    # the output can't use the SMEM of queries of another dtype
+    tile = max(d, dv) * 2 if p.narrow is None else d * item + dv * 2
     bias = 0 if p.score.bias_tiles is None else ROWS * t.consumers * p.score.bias_tiles.itemsize
-    return ROWS * t.consumers * tile + t.stages * t.block_kv * (d * item + values + bias)
+    return ROWS * t.consumers * tile + t.stages * t.block_kv * (d * item + dv * 2 + bias)
 
 
 def bounded(p: ScoredProblem) -> bool:
     """Whether softcap keeps scores so small that weights are their exponentials, without subtracting a maximum."""
-    if p.score.softcap is None or p.score.natural or p.weights != kd.bfloat16:
+    if p.score.softcap is None or p.score.natural or p.dtype != kd.bfloat16:
         return False
     return p.score.softcap * LOG2E <= MOST_LOG
 
@@ -76,17 +72,6 @@ def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:
         choices = [AttentionConfig(2, 80 if light else 64, 2)]
     choices += [AttentionConfig(2, n, 2) for n in (96, 80, 64, 48)]
     return paged_config(p, next(c for c in choices if bytes_of(p, c) <= SMEM_BYTES))
-
-
-def fine_refusal(p: ScoredProblem, config: AttentionConfig | None) -> str:
-    """The reason why weights are no float8; empty if they are."""
-    if config is None or config.weights != "float8":
-        return "the configuration does not say float8"
-    if p.narrow is None:
-        return "TMA loads no rows of q and k in float8"
-    if p.ragged or p.cache:  # values are transposed in blocks, which begin with the array and not with each sequence
-        return "sequences have lengths of their own"
-    return f"a step of {config.block_kv} keys is no multiple of {FINE_KEYS}" if config.block_kv % FINE_KEYS else ""
 
 
 def paged_config(p: ScoredProblem, config: AttentionConfig) -> AttentionConfig:

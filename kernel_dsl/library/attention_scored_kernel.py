@@ -15,11 +15,10 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_captured import function_of, reading
-from .attention_fine import FINE_SLACK, FINE_TOP, FineSums, in_lanes
 from .attention_opened import at_launch, declared
 from .attention_problem import ScoredProblem
-from .attention_scored_config import SUMS, blocks_of, bounded, extras, listed, takes_together, tiles_of
-from .attention_scored_tiles import ScoredTile
+from .attention_scored_config import blocks_of, bounded, extras, listed, takes_together, tiles_of
+from .attention_scored_tiles import ScoredTile, ScoredTiles
 from .attention_sizes import LOG2E, LOWEST, ROWS, SLACK, AttentionConfig
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ ROUNDING = 1.5 * 2**23 + 127  # a float plus this has the nearest int, plus 127,
 SLOPE, SQUARE, CUBE = 0.69328293, 0.24221098, 0.05500893  # of 2 ** x from -0.5 to 0.5, within 1e-4
 
 
-class _Forward(FineSums):
+class _Forward(ScoredTiles):
     """The consumers."""
 
     def softmax(self, x: Any, unit: Any, added: Any, top: Any, total: Any) -> tuple[Any, Any, Any, Any]:
@@ -40,14 +39,10 @@ class _Forward(FineSums):
         """
         highest = kd.max(x, axis=1)
         new_top = kd.maximum(top, highest if added is None else highest + added)
-        new_top = kd.where((new_top - top) * unit > (SLACK if self.p.fine is None else FINE_SLACK), new_top, top)
+        new_top = kd.where((new_top - top) * unit > SLACK, new_top, top)
         base = (new_top if added is None else new_top - added) * unit
-        if self.p.fine is not None:
-            base = base - FINE_TOP
         weights = self.weights(kd.fma(x, unit, -base[:, None]))
         fade = kd.exp2((top - new_top) * unit)
-        if self.p.fine is not None:  # a product sums the rounded weights up
-            return in_lanes(weights.astype(self.p.fine)), fade, new_top, total
         first, *parts = self.groups(weights)
         return weights, fade, new_top, sum(parts, kd.fma(total, fade[:, None], first))
 
@@ -68,13 +63,6 @@ class _Forward(FineSums):
         if name not in self.p.scales:
             return 1.0
         return self.p.scale_of(s[f"{name}_scale"], name, tile.batch, kd.div(tile.head, self.group))
-
-    def free_queries(self, place: Any, before: Any, some: Any, tiles: Any, s: dict[str, Any]) -> None:
-        """Allow the producer to load queries over this tile's, or over the previous tile's output."""
-        if self.apart and self.counted:
-            kd.barrier_arrive(s["q_consumed"].at[place])
-        if self.q_places == 2:
-            kd.when(~some & (tiles > 0))(partial(self.release, before, s))
 
     def pass_turn(self, me: Any, s: dict[str, Any]) -> None:
         if self.t.turns:
@@ -147,7 +135,7 @@ class _Forward(FineSums):
 
             return hide(x) if whole is False else kd.cond(whole, lambda x: x, hide, x)
 
-        def step(number: Any, carry: Any, accs: tuple[Any, Any], since: Any) -> Any:
+        def step(number: Any, carry: Any, accs: tuple[Any, Any]) -> Any:
             slot, weights, top, total = carry
             s_acc, o_acc = accs
             following = self.next_slot(slot)
@@ -158,8 +146,8 @@ class _Forward(FineSums):
             if linear is not None and seeded:
                 s_acc[...] = by_column(linear.by_key * (1.0 / p.scale))
             kd.wgmma(s_acc, q_tile, s["k_smem"].at[following].T, accumulate=seeded)
-            add = partial(kd.wgmma, o_acc, weights, self.values_at(slot, s))
-            kd.cond(number > since, add, lambda: kd.wgmma_wait(0))
+            add = partial(kd.wgmma, o_acc, weights, s["v_smem"].at[slot])
+            kd.cond(number > begin, add, lambda: kd.wgmma_wait(0))
             self.pass_turn(me, s)
             bias = None
             if self.staged:
@@ -189,71 +177,66 @@ class _Forward(FineSums):
                 fresh, fade, top, total = kd.optimization_barrier(fresh, fade, top, total)
             if not early:
                 kd.barrier_wait(s["v_loaded"].at[following])
-            if listed(p) and t.consumers == 2 and p.fine is None:
+            if listed(p) and t.consumers == 2:
                 # no sum is below 0, so this stores nothing; but the assembler puts the sums before the wait
                 kd.store(q_tile, (slice(None), kd.ds(0, 8)), total.astype(p.scored_dtype), mask=total < 0)
             kd.wgmma_wait(0)
             kd.optimization_barrier(weights)  # the product, issued under a condition, read their registers until here
-            kd.barrier_arrive(s["v_consumed"].at[slot], number > since)
+            kd.barrier_arrive(s["v_consumed"].at[slot], number > begin)
             if not early:
                 release_before(number)
             if fade is not None:
                 o_acc.scale_rows(fade)
-            return following, kd.optimization_barrier(fresh.astype(p.weights)), top, total
+            return following, kd.optimization_barrier(fresh.astype(p.dtype)), top, total
 
         def run(s_acc: Any, o_acc: Any) -> Any:
             kd.when(tile.count > 0)(partial(kd.barrier_wait, s["q_loaded"].at[place_of_q]))
-            if p.fine is None:
-                o_acc[...] = kd.zeros(o_acc.shape, kd.float32)
+            o_acc[...] = kd.zeros((ROWS, self.v_dim), kd.float32)
             top = kd.layout_cast(kd.full((ROWS,), 0.0 if bounded(p) else LOWEST, kd.float32), kd.Layout.WGMMA_ROW)
             total = kd.layout_cast(kd.zeros((ROWS, 8), kd.float32), kd.Layout.WGMMA)
-            if p.fine is not None:
-                total = kd.layout_cast(kd.zeros((ROWS,), kd.float32), kd.Layout.WGMMA_ROW)
-
-            def steps(begin: Any, end: Any, slot: Any, top: Any, total: Any) -> Any:
-                """Compute steps from the stage `slot()` on. Runs have at least one."""
-                if p.fine is not None:
-                    o_acc[...] = kd.zeros(o_acc.shape, kd.float32)
-                form = kd.Layout.WGMMA if p.fine is None else kd.Layout.WGMMA_8BIT
-                weights = kd.layout_cast(kd.zeros((ROWS, t.block_kv), p.weights), form)
-                carry = (slot(), weights, top, total)
-                carry = kd.loop(begin, end, init_carry=carry)(partial(step, accs=(s_acc, o_acc), since=begin))
-                slot, weights, top, total = carry
-                some = end > begin if p.fine is None else True
-                if p.fine is None:
-                    self.free_queries(place_of_q, place_before, some, tiles, s)
-                # without steps no values were loaded, and SMEM may hold any bits
-                kd.when(some)(partial(kd.wgmma, o_acc, weights, self.values_at(slot, s)))
-                kd.wgmma_wait(0)
-                kd.optimization_barrier(weights)
-                if self.counted or self.skips or p.fine is not None:
-                    kd.barrier_arrive(s["v_consumed"].at[slot], some)
-                return slot, top, total
-
-            skip = partial(self.skip, me, 0, begin, start, s)
-            if p.fine is None:
-                slot, top, total = steps(begin, end, skip, top, total)
-            else:
-                slot, top, total = self.runs(begin, end, (skip(), top, total), steps, o_acc, me, unit, s)
-                self.free_queries(place_of_q, place_before, True, tiles, s)
+            weights = kd.layout_cast(kd.zeros((ROWS, t.block_kv), p.dtype), kd.Layout.WGMMA)
+            carry = (self.skip(me, 0, begin, start, s), weights, top, total)
+            carry = kd.loop(begin, end, init_carry=carry)(partial(step, accs=(s_acc, o_acc)))
+            slot, weights, top, total = carry
+            some = end > begin
+            if self.apart and self.counted:
+                kd.barrier_arrive(s["q_consumed"].at[place_of_q])
+            if self.q_places == 2:
+                kd.when(~some & (tiles > 0))(partial(self.release, place_before, s))
+            # without steps no values were loaded, and SMEM may hold any bits
+            kd.when(some)(partial(kd.wgmma, o_acc, weights, s["v_smem"].at[slot]))
+            kd.wgmma_wait(0)
+            kd.optimization_barrier(weights)
+            if self.counted or self.skips:
+                kd.barrier_arrive(s["v_consumed"].at[slot], some)
             top = top * unit
-            if p.fine is not None:  # weights are relative to this
-                top = top - FINE_TOP
             if linear is not None:  # the row's part of the term changes no weight
                 lines = kd.layout_cast(kd.arange(ROWS), kd.Layout.WGMMA_ROW).astype(kd.float32)
                 top = top + lines * (linear.by_query * LOG2E)
-            value = o_acc[...] if p.fine is None else self.sums_of(me, s)
-            total = kd.sum(total, axis=1) if p.fine is None else total
-            return value, top, total, self.skip(me, end, tile.count, slot, s)
+            return o_acc[...], top, kd.sum(total, axis=1), self.skip(me, end, tile.count, slot, s)
 
-        sums = 0 if p.fine is None else SUMS
-        types = kd.ACC((ROWS, t.block_kv), kd.float32), kd.ACC((ROWS, self.v_dim + sums), kd.float32)
+        types = kd.ACC((ROWS, t.block_kv), kd.float32), kd.ACC((ROWS, self.v_dim), kd.float32)
         value, top, total, slot = kd.run_scoped(run, *types)
-        place = None if p.fine is not None else s["out_smem"].at[me] if self.apart else s["q_smem"].at[place_of_q]
-        self.finish(me, tile, value, top, total, out, lse, place, s)
+        self.finish(
+            me, tile, value, top, total, out, lse, s["out_smem"].at[me] if self.apart else s["q_smem"].at[place_of_q], s
+        )
         if self.counted and not self.apart and self.q_places == 1:
             kd.barrier_arrive(s["q_consumed"].at[place_of_q])
         return slot, tiles + 1
+
+    @property
+    def skips(self) -> bool:
+        """Whether a consumer may see fewer keys than its tile does."""
+        score = self.p.score
+        return not listed(self.p) and (bool(score.causal) or score.window is not None)
+
+    def own_steps(self, tile: ScoredTile, first: Any) -> tuple[Any, Any]:
+        """(the first, the end) of a tile's steps with keys that a consumer's queries, from `first` on, see."""
+        if not self.skips:
+            return 0, tile.count
+        begin, end = tile.blocks(self.p, first, ROWS, self.t.block_kv)
+        last = tile.begin + tile.count
+        return last - kd.where(first < tile.queries, end, begin), last - begin
 
     def skip(self, me: Any, begin: Any, end: Any, slot: Any, s: dict[str, Any]) -> Any:
         """Release the stages of steps that this consumer skips. Returns the stage used last."""
@@ -307,28 +290,26 @@ class _Forward(FineSums):
             factor = kd.where(total == 0, 0.0, 1.0 / total)
         if "v" in p.scales:
             factor = factor * self.scale(tile, "v", s)
-        out_tile: Any = None if place is None else place.at[:, kd.ds(0, self.v_dim)]
-        if self.apart and out_tile is not None:
+        out_tile = place.at[:, kd.ds(0, self.v_dim)]
+        if self.apart:
             kd.wait_smem_to_gmem(0, wait_read_only=True)
         made = (value * factor[:, None]).astype(p.out_dtype)
         rows = kd.ds(tile.q_row + mine, ROWS)
         target = out.at[p.rows(tile.batch, tile.head, rows, kd.ds(0, self.v_dim))]
 
-        def copy(out_tile: Any) -> None:
+        def copy() -> None:
             out_tile[...] = made
             kd.commit_smem()
             kd.copy_smem_to_gmem(out_tile, target)
             if not self.apart and self.q_places == 1:  # otherwise the next tile waits
                 kd.wait_smem_to_gmem(0, wait_read_only=True)
 
-        if out_tile is None:
-            target[...] = made
-        elif not p.ragged:
-            copy(out_tile)
+        if not p.ragged:
+            copy()
         else:
             there = mine + kd.broadcasted_iota(kd.int32, made.shape, 0) < tile.queries
             whole = mine + ROWS <= tile.queries
-            kd.when(whole)(partial(copy, out_tile))
+            kd.when(whole)(copy)
             kd.when(~whole)(lambda: kd.store(target, ..., made, mask=there))
         if p.lse:
             logs = kd.where(total == 0, -math.inf, (top + kd.log2(total)) * (1.0 / LOG2E))

@@ -16,8 +16,6 @@ from .attention_pages import loaded_together
 from .attention_problem import ScoredProblem, ScorePlace, clear_rows
 from .attention_scored_config import (
     FEW,
-    RUN,
-    SUMS,
     blocks_of,
     bytes_of,
     lanes_of,
@@ -70,16 +68,9 @@ class ScoredTiles:
         self.q_places = 2 if twice and used + self.tile * max(self.dim, self.v_dim) * 2 <= SMEM_BYTES else 1
         self.apart = self.q_places == 1 and self.counted and used + self.tile * self.v_dim * 2 <= SMEM_BYTES
         self.apart = self.apart or p.narrow is not None
-        self.run = max(RUN // t.block_kv, 1)  # steps whose products the tensor cores add up in one sum
         self.together: Any = p.heads
         if not p.ragged and not listed(p):
             self.together = self.group if p.opened else scored_together(p, t, multiprocessors)
-
-    @property
-    def values(self) -> tuple[int, int]:
-        """The shape of a stage of values."""
-        block = self.t.block_kv
-        return (block, self.v_dim) if self.p.fine is None else (self.v_dim + SUMS, block)
 
     @property
     def registers(self) -> tuple[int, int]:
@@ -176,20 +167,6 @@ class ScoredTiles:
         entry = s["blocks"][(*self.list_of(tile, s), tile.count - 1 - step)]
         return kd.div(entry, 2), kd.rem(entry, 2) == 1
 
-    @property
-    def skips(self) -> bool:
-        """Whether a consumer may see fewer keys than its tile does."""
-        score = self.p.score
-        return not listed(self.p) and (bool(score.causal) or score.window is not None)
-
-    def own_steps(self, tile: ScoredTile, first: Any) -> tuple[Any, Any]:
-        """(the first, the end) of a tile's steps with keys that a consumer's queries, from `first` on, see."""
-        if not self.skips:
-            return 0, tile.count
-        begin, end = tile.blocks(self.p, first, ROWS, self.t.block_kv)
-        last = tile.begin + tile.count
-        return last - kd.where(first < tile.queries, end, begin), last - begin
-
     def next_slot(self, slot: Any) -> Any:
         return kd.where(slot == self.t.stages - 1, 0, slot + 1)
 
@@ -229,9 +206,6 @@ class ScoredTiles:
                 kd.when(filled >= t.stages)(partial(kd.barrier_wait, s[f"{name}_consumed"].at[slot]))
                 target, loaded = s[f"{name}_smem"].at[slot], s[f"{name}_loaded"].at[slot]
                 fetch = partial(self.fetch, source, tile, kv_head, first, dim, target, pages=pages)
-                if name == "v" and p.fine is not None:
-                    view = source.at[tile.batch, kv_head, :, kd.ds(first, t.block_kv)]
-                    fetch = partial(kd.copy_gmem_to_smem, view, target)
                 if name == "v" and self.staged:
                     kd.when(filled >= t.stages)(partial(kd.barrier_wait, s["bias_consumed"].at[slot]))
                     here = kd.ds(tile.first, self.tile), kd.ds(index * t.block_kv, t.block_kv)
@@ -316,7 +290,7 @@ class ScoredTiles:
             # queries, and then the output: each consumer writes only where it alone has read
             "q_smem": swizzled(p.scored_dtype, self.q_places * t.consumers, ROWS, columns, row=row),
             "k_smem": swizzled(p.scored_dtype, t.stages, t.block_kv, self.dim),
-            "v_smem": swizzled(p.weights, t.stages, *self.values),
+            "v_smem": swizzled(p.dtype, t.stages, t.block_kv, self.v_dim),
             "q_loaded": kd.Barrier(num_barriers=self.q_places * t.consumers),
         }
         for name in "kv":
@@ -330,9 +304,7 @@ class ScoredTiles:
             made["q_consumed"] = kd.Barrier(num_barriers=self.q_places * t.consumers)
             made["places"] = kd.SMEM((2, 1 + len(MOVING)), kd.int32)
             made["ticket"] = kd.Barrier(num_arrivals=t.consumers + 1)
-        if p.fine is not None:
-            made["sums_smem"] = kd.SMEM((t.consumers, self.v_dim // 8, 128, 4), kd.float32)
-        elif self.apart:
+        if self.apart:
             made["out_smem"] = swizzled(p.dtype, t.consumers, ROWS, self.v_dim)
         if p.ragged or p.cache:
             made["tail_loaded"] = kd.Barrier(num_arrivals=self.parts)

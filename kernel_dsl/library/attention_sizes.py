@@ -25,8 +25,7 @@ class AttentionConfig:
 
     With `turns`, consumers issue their products in turn, so that one works on its softmax beside the others' products.
     `polynomial`: of each such number of groups of 8 keys, one computes its exponentials by multiply-adds (None: no
-    group). Only the kernel with options uses it. `weights`: "float8" for float8 inputs
-    whose weights shall be float8, too: faster, but coarse; "bfloat16" and None give bfloat16.
+    group). Only the kernel with options uses it.
     """
 
     consumers: int = 2
@@ -34,7 +33,6 @@ class AttentionConfig:
     stages: int = 2
     turns: bool = False
     polynomial: int | None = None
-    weights: str | None = None
 
     @property
     def registers(self) -> tuple[int, int]:

@@ -17,7 +17,6 @@ from kernel_dsl.library.attention_problem import ScoredProblem
 from kernel_dsl.library.attention_score import Score
 from kernel_dsl.library.attention_scored import widen_kernel
 from kernel_dsl.library.attention_split import combine_kernel as combine_shared
-from kernel_dsl.library.attention_turned import turned_kernel
 from kernel_dsl.library.combine import combine_kernel
 from kernel_dsl.library.complex_product import _parts_kernel
 from kernel_dsl.library.pack import Packing, pack_kernel
@@ -227,9 +226,6 @@ def _attentions() -> Iterator[tuple[str, Kernel]]:
     shared, logs = Struct((2, 12, 100, 64), bf16), Struct((2, 12, 100), f32)
     yield "attention.combine", _of(combine_shared(3, 4, 64, bf16, True), shared, logs)
     yield "attention.scored.e4m3", _attention(4090, 128, kd.float8_e4m3fn, (16, 4), causal=True)
-    fine = AttentionConfig(3, 96, 4, weights="float8")
-    yield "attention.scored.e4m3.fine", _attention(4090, 128, kd.float8_e4m3fn, (16, 4), causal=True, config=fine)
-    yield "attention.turned", _of(turned_kernel("bhsd", 4, 128, e4m3), Struct((2, 4, 100, 128), e4m3))
     yield "attention.shared", _attention(2000, 64, bf16, (1, 1))
     yield "attention.mask_probe", _of(probe_kernel(masked))
     yield "attention.table", _of(table_kernel(150, 400, 128), Struct((151,), kd.int32))
