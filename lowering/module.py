@@ -38,6 +38,7 @@ from .context import WARPGROUP, WARPS, Context, Rule, SmemBuffer, source_line
 from .debug_lines import DebugLines
 from .job import Job, Lowered
 from .llvm_types import llvm_type
+from .operand_copies import copy_operands
 from .passes import plan_smem
 from .rules import all_rules
 from .rules.cluster import lower_body, meeting_places
@@ -323,7 +324,7 @@ def line_map(ptx: str) -> dict[int, SourceLine]:
 
 def compile_text(job: Job) -> None:
     """Compile the LLVM text to PTX."""
-    job.ptx = llvm.to_ptx(job.lowered.text, job.target)
+    job.ptx = copy_operands(llvm.to_ptx(job.lowered.text, job.target))
 
 
 def find_lines(job: Job) -> None:
