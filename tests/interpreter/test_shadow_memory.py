@@ -199,8 +199,9 @@ def test_numbers_of_any_length(count: int) -> None:
         want[g] = given
     assert (numbers.get(np.arange(size)) == want).all() and numbers.most >= count
     assert (np.concatenate([part for _, part in numbers.chunks()]) == want).all()
-    twice = numbers.refined(2, Whole(2 * size), lambda needed: None)
-    assert (twice.get(np.arange(2 * size)) == np.repeat(want, 2)).all()
+    for end in (2 * size, 2 * size - 1):  # the last granule may have reached past the buffer
+        twice = numbers.refined(2, end, Whole(end), lambda needed: None)
+        assert (twice.get(np.arange(end)) == np.repeat(want, 2)[:end]).all()
     numbers.fill(1000, want[2000:])
     assert (numbers.get(np.arange(1000, size - 1000)) == want[2000:]).all()
     assert (numbers.get(np.arange(1000)) == want[:1000]).all()
