@@ -21,17 +21,7 @@ try:
 except ImportError:
     _torch = None
 else:  # torch.compile takes these calls into its graph as they are, and finds the ops of `library/differentiable.py` in them
-    for _name in (
-        "attention",
-        "conv2d",
-        "grouped_matmul",
-        "layer_norm",
-        "linear_cross_entropy",
-        "linear_cross_entropy_combine",
-        "matmul",
-        "rms_norm",
-        "rope",
-    ):
+    for _name in library.SEEN:
         _function = getattr(library, _name)
         vars(_function)["__name__"] = _name
         import_module("torch._dynamo").allow_in_graph(_function)

@@ -105,8 +105,8 @@ _PLACES = {
     **dict.fromkeys(("sparse_compress", "sparse_decompress"), "sparse"),
 }
 _PUBLIC = frozenset((*__all__, *_PLACES))
-# the functions into which torch.compile looks
-_SEEN = (
+# the functions into which torch.compile looks; `kernel_dsl/torch.py` makes them known to it
+SEEN = (
     "attention",
     "conv2d",
     "grouped_matmul",
@@ -132,7 +132,7 @@ def __dir__() -> list[str]:
 
 
 def _enter(name: str, found: Any) -> Any:
-    if name in _SEEN:
+    if name in SEEN:
         seen(found)
     tell_torch()
     globals()[name] = found
