@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -304,9 +305,9 @@ class DeviceMemory:
             cu.cuMemFreeAsync(address, self._stream)
             cu.cuCtxPopCurrent()
 
-    def __del__(self) -> None:
-        # At the end of the process the driver frees the memory.
-        if getattr(self, "address", 0) and driver.alive():
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the end of the process the driver frees the memory, and this module's names may be gone.
+        if getattr(self, "address", 0) and not ending() and driver.alive():
             self.close()
 
     def view(self, shape: tuple[int, ...], dtype: DType, index: int) -> ArrayView:

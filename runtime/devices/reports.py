@@ -11,6 +11,7 @@ import atexit
 import re
 import sys
 from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,13 +30,14 @@ _written: dict[int, npt.NDArray[np.uint8]] = {}  # by rank
 _shown: set[str] = set()
 
 
-def address_of(rank: int) -> int:
-    """The address to which a rank's kernels write; all GPUs and the host can access it."""
+def address_of(rank: int, context: Any) -> int:
+    """The address to which a rank's kernels write; all GPUs and the host can access it. `context`: of any of the GPUs."""
     with _lock:
         if rank not in _written:
             cu = driver.api()
             flags = int(cu.CU_MEMHOSTALLOC_PORTABLE) | int(cu.CU_MEMHOSTALLOC_DEVICEMAP)
-            address = int(driver.check(cu.cuMemHostAlloc(NBYTES, flags)))
+            with driver.current(context):  # the caller's thread may have none
+                address = int(driver.check(cu.cuMemHostAlloc(NBYTES, flags)))
             whole = memory.host_array(ArrayView(address, (NBYTES,), (1,), uint8, CPU, ""))
             whole[...] = 0
             _written[rank] = whole

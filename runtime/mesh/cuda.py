@@ -186,7 +186,7 @@ class Issue:
         self._places = [n for n, p in enumerate(self._layout.params) if isinstance(p, ScalarParam) and p.scalar]
         rows = [[*own, counts] for own, counts in zip(arrays, kept.semaphores, strict=True)]
         if alone is None:
-            peers = in_one_process(rows).and_then([reports.address_of(rank) for rank in range(len(rows))])
+            peers = in_one_process(rows).and_then([reports.address_of(r, self._context) for r in range(len(rows))])
         else:
             peers = alone[1]
         self._tables = [_table(one.device, peers, stream) for one, stream in zip(loaded, kept.streams, strict=True)]

@@ -192,7 +192,8 @@ class RankLaunches:
                 raise NoMulticast(kernel=self.name, what=f"{self._word(number)} has no multicast address", hint=hint)
             every.append(found)
         every.append(self._counts)
-        texts = [reports.address_of(rank) if r == rank else 0 for r in range(size)]
+        written = reports.address_of(rank, self._loaded.device.context)
+        texts = [written if r == rank else 0 for r in range(size)]
         peers = PeerAddresses(tuple(a for a, _ in every)).and_then(texts, [joined for _, joined in every])
         return Issue([self._loaded], [list(views)], self._kept, scalars, (rank, peers))
 

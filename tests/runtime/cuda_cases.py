@@ -169,30 +169,33 @@ def test_read_only_device_output_is_refused(player: Player) -> None:
 def test_fills(dtype: Any, value: Any) -> None:
     if dtype is np.int8 and not (isinstance(value, int)):
         value = 3
-    cuda_device(0)
+    context = cuda_device(0).context
     data = np.full((4, 6, 10), 9, dtype)
     want = data.copy()
     want[::2, 1:, ::3] = value
     part = data[::2, 1:, ::3]
     target = view(part)
     target.device = ("cuda", 0)
-    memory.fill(target, value)
+    with driver.current(context):
+        memory.fill(target, value)
     np.testing.assert_array_equal(data, want)
     whole = view(data)
     whole.device = ("cuda", 0)
-    memory.fill(whole, value)
+    with driver.current(context):
+        memory.fill(whole, value)
     np.testing.assert_array_equal(data, np.full_like(data, value))
 
 
 def test_strided_copies_on_the_device() -> None:
-    cuda_device(0)
+    context = cuda_device(0).context
     rng = np.random.default_rng(2)
     for index in (np.s_[::2, 1:, ::3], np.s_[:, ::-1, :], np.s_[1:3, 2:5, 4:9], np.s_[...]):
         source, target = rng.standard_normal((2, 4, 6, 10))
         before = target.copy()
         a, b = view(target[index]), view(source[index])
         a.device = b.device = ("cuda", 0)
-        memory.copy(a, b)
+        with driver.current(context):
+            memory.copy(a, b)
         before[index] = source[index]
         np.testing.assert_array_equal(target, before)
 

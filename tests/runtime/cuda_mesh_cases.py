@@ -245,7 +245,7 @@ def test_what_a_call_of_the_library_costs_the_host(cupy: Any, monkeypatch: pytes
 def test_what_a_kernel_wrote_before_it_ended_stands_in_the_error(played: Played, capfd: Any) -> None:
     k, xs = kernel(), [np.ones(N, np.float32), np.ones(N, np.float32)]
     k(xs)
-    data = at(reports.address_of(1), (TEXTS, TEXT_BYTES), uint8)
+    data = at(reports.address_of(1, None), (TEXTS, TEXT_BYTES), uint8)
     text = b"kernel 'other' in block {block} waited for 2 s for 'arrived'{[10:2x3]} to reach {value}"
     data[5, : len(text)] = np.frombuffer(text, np.uint8)
     data[5, -32:] = np.array([4, 5, 0, 0, 1, 3, 10 + 6 + 4, 2 + 4 * (1 + 5 * 7)], np.int32).view(np.uint8)

@@ -37,6 +37,7 @@ void fake_callback(Callback f) { callback = f; }
 void fake_fail(long code) { sticky = code; }
 long fake_count(int which) { long c[] = {live_blocks, live_modules, launches, encodes, depth, device_waits}; return c[which]; }
 #define GUARD if (sticky) return (R)sticky
+#define HERE GUARD; if (!depth) return 201  // what the driver says where no context is current
 
 R cuInit(unsigned f) { return 0; }
 R cuDriverGetVersion(int *v) { *v = 13000; return 0; }
@@ -71,8 +72,8 @@ R cuCtxGetId(void *c, unsigned long long *id) {
   *id = 1 + (unsigned long long)((char *)(c ? c : contexts[depth - 1]) - (char *)blob);
   return 0;
 }
-R cuCtxSynchronize(void) { GUARD; device_waits++; return 0; }
-R cuStreamSynchronize(void *s) { GUARD; return 0; }
+R cuCtxSynchronize(void) { HERE; device_waits++; return 0; }
+R cuStreamSynchronize(void *s) { if (!s) { HERE; } GUARD; return 0; }
 R cuThreadExchangeStreamCaptureMode(int *m) { return 0; }
 R cuGetErrorString(R e, const char **s) { *s = "a made-up failure"; return 0; }
 
@@ -99,7 +100,7 @@ static void parse(Module *m) {
   }
 }
 R cuModuleLoadDataEx(void **out, const void *image, unsigned n, int *options, void **values) {
-  GUARD;
+  HERE;
   int cubin = !memcmp(image, "\x7f" "ELF", 4);  // taken on trust: any entry, no parameters
   if (!cubin && !strstr(image, ".entry")) {
     for (unsigned i = 0; i < n; i++)
@@ -173,7 +174,7 @@ typedef struct { P p; size_t n; int device; } Held;
 static Held held[HELD];  // the last that were given, with the GPU that was current
 static long next_held;
 R cuMemAllocAsync(P *p, size_t n, void *s) {
-  GUARD;
+  HERE;
   if (n > (1ull << 40)) return 2;
   *p = (P)aligned_alloc(256, (n + 255) / 256 * 256);
   memset((void *)*p, 0xcd, n);
@@ -181,20 +182,20 @@ R cuMemAllocAsync(P *p, size_t n, void *s) {
   live_blocks++;
   return 0;
 }
-R cuMemFreeAsync(P p, void *s) { free((void *)p); live_blocks--; return 0; }
-R cuMemHostAlloc(void **p, size_t n, unsigned flags) { GUARD; *p = aligned_alloc(4096, (n + 4095) / 4096 * 4096); return *p ? 0 : 2; }
+R cuMemFreeAsync(P p, void *s) { HERE; free((void *)p); live_blocks--; return 0; }
+R cuMemHostAlloc(void **p, size_t n, unsigned flags) { HERE; *p = aligned_alloc(4096, (n + 4095) / 4096 * 4096); return *p ? 0 : 2; }
 R cuMemAlloc(P *p, size_t n) { return cuMemAllocAsync(p, n, 0); }
 R cuMemFree(P p) { return cuMemFreeAsync(p, 0); }
-R cuMemcpyHtoDAsync(P d, const void *h, size_t n, void *s) { GUARD; host_side[0] = (long)h; memcpy((void *)d, h, n); return 0; }
-R cuMemcpyDtoHAsync(void *h, P d, size_t n, void *s) { GUARD; host_side[1] = (long)h; memcpy(h, (void *)d, n); return 0; }
-R cuMemcpyDtoDAsync(P d, P e, size_t n, void *s) { GUARD; memmove((void *)d, (void *)e, n); return 0; }
+R cuMemcpyHtoDAsync(P d, const void *h, size_t n, void *s) { HERE; host_side[0] = (long)h; memcpy((void *)d, h, n); return 0; }
+R cuMemcpyDtoHAsync(void *h, P d, size_t n, void *s) { HERE; host_side[1] = (long)h; memcpy(h, (void *)d, n); return 0; }
+R cuMemcpyDtoDAsync(P d, P e, size_t n, void *s) { HERE; memmove((void *)d, (void *)e, n); return 0; }
 typedef struct {
   size_t sx, sy; int st; const void *sh; P sd; void *sa; size_t sp;
   size_t dx, dy; int dt; void *dh; P dd; void *da; size_t dp;
   size_t width, height;
 } Copy2D;
 R cuMemcpy2DAsync(const Copy2D *c, void *s) {
-  GUARD;
+  HERE;
   if (c->sp < c->width || c->dp < c->width) return 1;
   const char *from = c->st == 1 ? c->sh : (void *)c->sd;
   char *to = c->dt == 1 ? c->dh : (void *)c->dd;
@@ -203,9 +204,9 @@ R cuMemcpy2DAsync(const Copy2D *c, void *s) {
 }
 #define SET(bits, type)                                                                     \
   R cuMemsetD##bits##Async(P d, type v, size_t n, void *s) {                                \
-    GUARD; for (size_t i = 0; i < n; i++) ((type *)d)[i] = v; return 0; }                   \
+    HERE; for (size_t i = 0; i < n; i++) ((type *)d)[i] = v; return 0; }                   \
   R cuMemsetD2D##bits##Async(P d, size_t pitch, type v, size_t w, size_t h, void *s) {      \
-    GUARD; if (h > 1 && pitch < w * sizeof v) return 1;                                     \
+    HERE; if (h > 1 && pitch < w * sizeof v) return 1;                                     \
     for (size_t j = 0; j < h; j++)                                                          \
       for (size_t i = 0; i < w; i++) ((type *)(d + j * pitch))[i] = v;                      \
     return 0; }
@@ -220,9 +221,12 @@ R cuTensorMapEncodeTiled(P *map, int type, unsigned rank, void *address, const u
   encodes++;
   return 0;
 }
-R cuEventCreate(void **e, unsigned f) { *e = calloc(1, 8); return 0; }
+R cuEventCreate(void **e, unsigned f) { HERE; *e = calloc(1, 8); *(void **)*e = contexts[depth - 1]; return 0; }
 R cuEventDestroy(void *e) { free(e); return 0; }
-R cuEventRecord(void *e, void *s) { return 0; }
+R cuEventRecord(void *e, void *s) {  // the stream without a handle is the current context's, and so must the event be
+  if (!s) { HERE; if (*(void **)e != contexts[depth - 1]) return 400; }
+  return 0;
+}
 R cuEventSynchronize(void *e) { return 0; }
 R cuEventElapsedTime(float *ms, void *a, void *b) { *ms = 1.0f; return 0; }
 R cuEventQuery(void *e) { return 600; }  // not ready: the host is always ahead of this GPU

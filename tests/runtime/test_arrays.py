@@ -326,3 +326,13 @@ def test_array_interface_of_strangers() -> None:
     array = Stranger()
     seen = view(array)
     assert (seen.dtype, seen.shape, seen.address) == (float64, (5,), array.data.ctypes.data)
+
+
+def test_memory_that_outlives_the_names_of_its_module_says_nothing() -> None:
+    """Python clears `types` after it at its end, as it was imported before."""
+    code = (
+        "import types; from kernel_dsl.runtime.devices import memory; made = memory.DeviceMemory.__new__(memory.DeviceMemory); "
+        "made.address = 1; types.kept = memory, made; del made, memory"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stderr == ""
