@@ -37,6 +37,7 @@ from .writer import V
 
 ROW = 16  # bytes of a row of `arrays`
 BAD_ARGUMENT, NO_DRIVER = -1, -2
+_NAME = max(map(len, DRIVER)) + 1  # bytes of a name in the table of symbols
 _ALIGN = 64  # bytes: alignment of the buffer of parameters, which a CUtensorMap needs
 _PLAIN_SMEM = 48 * 1024  # bytes of dynamic SMEM that a kernel may have without an attribute
 _PORTABLE_CLUSTER = 8  # blocks
@@ -141,9 +142,17 @@ class Host:
                 f.do(f"ret i32 {NO_DRIVER}")
 
             f.leave_when(library.equal("null"), missing)
-            for number, symbol in enumerate(DRIVER):
-                found = f.v(f"call ptr @dlsym(ptr {library}, ptr {self.module.text(symbol)})", "ptr")
-                f.write("ptr", found, "@kd.driver", 8 * number)
+            names = self.module.bytes(b"".join(symbol.encode().ljust(_NAME, b"\0") for symbol in DRIVER))
+            at = f.room(8)
+            f.write("i64", 0, at)
+            again = f.new_label("again")
+            f.jump(again)
+            f.begin(again)
+            number = f.load("i64", at)
+            found = f.v(f"call ptr @dlsym(ptr {library}, ptr {f.after(names, number * _NAME)})", "ptr")
+            f.write("ptr", found, "@kd.driver", number * 8)
+            f.write("i64", number + 1, at)
+            f.leave_to(again, (number + 1).differs(len(DRIVER)))
             last = f.load("ptr", "@kd.driver", 8 * DRIVER.index("cuLibraryLoadData"))
 
             def old() -> None:
