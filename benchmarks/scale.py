@@ -23,9 +23,9 @@ COUNTS = (8, 16, 64, 256, 1024)
 
 # Microseconds on two H200 of one host, over NVLink without multicast: (library, NCCL) by MiB of each GPU's input, bfloat16
 MEASURED: dict[str, dict[int, tuple[float, float]]] = {
-    "all_reduce": {16: (53.9, 79.9), 64: (204.0, 249.3), 256: (781.6, 890.5)},
-    "all_gather": {16: (57.9, 91.1), 64: (197.3, 288.1), 256: (750.9, 1044.0)},
-    "reduce_scatter": {16: (39.4, 50.8), 64: (139.0, 165.8), 256: (507.1, 582.6)},
+    "all_reduce": {16: (54.9, 78.5), 64: (200.3, 246.4), 256: (772.5, 895.8)},
+    "all_gather": {16: (57.9, 91.3), 64: (203.4, 295.7), 256: (750.7, 1050.1)},
+    "reduce_scatter": {16: (40.8, 51.8), 64: (119.1, 166.7), 256: (426.8, 585.9)},
 }
 
 
