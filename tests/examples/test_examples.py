@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import struct
+import subprocess
 import sys
 import zlib
 from pathlib import Path
@@ -31,6 +32,19 @@ def test_main(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     except NvrtcUnavailableError as error:
         pytest.skip(str(error))
     assert capsys.readouterr().out
+
+
+@pytest.mark.gpu
+@pytest.mark.several_gpus
+@pytest.mark.parametrize(
+    "start", [(), ("-m", "torch.distributed.run", "--nproc-per-node", "2")], ids=["one", "torchrun"]
+)
+@pytest.mark.parametrize("name", [name for name in NAMES if "Mesh(" in (EXAMPLES / f"{name}.py").read_text()])
+def test_on_two_gpus(name: str, start: tuple[str, ...]) -> None:
+    """In a process of its own, where nothing has made a context before, and with one process a GPU."""
+    path = EXAMPLES / f"{name}.py"
+    done = subprocess.run([sys.executable, *start, str(path)], capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
 def test_the_stencil_writes_a_picture(tmp_path: Path) -> None:
