@@ -149,7 +149,8 @@ class ScoredPlan:
             check_lengths(options, p, "attention")
         inputs = [q, k, v]
         if self.pages is not None:
-            inputs[1:] = launch(self.pages, (k, v, *options.arrays(page_arrays(p))))
+            copied = (k, v, *options.arrays(page_arrays(p)))
+            inputs[1:] = launch(self.pages, copied, partial=True)  # rows past sequences are not read
         for n in self._widened:
             inputs[n] = launch(widen_kernel(len(inputs[n].shape), inputs[n].shape[-1], p.dtype), (inputs[n],))
         names, listed = self._names

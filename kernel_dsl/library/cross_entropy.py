@@ -44,6 +44,7 @@ from .cross_entropy_kernels import (
     stack_kernel,
 )
 from .differentiable import host_of
+from .latest import without_unwritten
 from .matmul import MANY, known_plan, matmul, signature
 from .matmul_config import MatmulConfig
 from .matmul_options import MatmulOptions
@@ -278,7 +279,8 @@ def linear_cross_entropy_backward(
     width = call.chunk(chunk, p, classes_at_once(p))
     how = {"stream": stream, "interpret": interpret}
     wdtype, bdtype = (None if a is None else as_dtype(a.dtype) for a in (weight, bias))
-    made = prepare_kernel(opened(p), width, wdtype, bdtype)(dloss, targets, lse, **how)
+    quiet = how | {"interpret": without_unwritten(interpret)}  # products write the gradients
+    made = prepare_kernel(opened(p), width, wdtype, bdtype)(dloss, targets, lse, **quiet)
     logs, gates, places, factor, columns, dweight, *more = made
     gradients = _EntropyGradients(
         p, x, weight, bias, dweight, more[1] if more else None, how, slope(p.smoothing, p.vocab)
@@ -299,7 +301,8 @@ def partials_backward(
     wdtype, bdtype = (None if a is None else as_dtype(a.dtype) for a in (weight, bias))
     q = opened(p)
     factor = partial_factor_kernel(q)(gradient, **how)
-    made = partial_prepare_kernel(q, width, wdtype, bdtype)(gradient, partials, targets, factor, **how)
+    quiet = how | {"interpret": without_unwritten(interpret)}  # products write the gradients
+    made = partial_prepare_kernel(q, width, wdtype, bdtype)(gradient, partials, targets, factor, **quiet)
     *rows, dweight = made[:7]
     more = made[7:]
     gradients = _EntropyGradients(p, x, weight, bias, dweight, more[1] if more else None, how, partial_slope)

@@ -21,11 +21,12 @@ from .attention import first_of
 from .attention_options import WIDEST
 from .decode_combine import decode_combine
 from .decode_general import decode_general
-from .decode_kernel import decode_config, decode_kernel, decode_steps
+from .decode_kernel import decode_config, decode_kernel, decode_steps, loads_words
 from .decode_opened import opened, without_sizes
 from .decode_problem import DecodeProblem
 from .latest import UNSEEN, Latest, seen_call, without_unwritten
 from .matmul import MANY, array_address, check_apart, element_strides, known_plan, signature
+from .operands import is_gapless
 from .refusals import Refusals
 
 QUERIES, PAGE = 8, 256  # the most queries, and keys of a page
@@ -193,7 +194,7 @@ def _made(
     machine = target_named(target)
     steps = decode_steps(p)
     splits = options["splits"]
-    why = _refusal(p, arrays, machine)
+    why = _refusal(p, arrays, machine, steps[0])
     if why:
         _log.info("decode_attention: %s; using the general kernel", why)
         return DecodePlan(decode_general(p, promise))
@@ -208,8 +209,8 @@ def _made(
     return DecodePlan(decode_kernel(general, config, promise, blocks, wanted), combine)
 
 
-def _refusal(p: DecodeProblem, arrays: dict[str, Any], target: Any) -> str:
-    """The reason why the kernel for Hopper can't compute a problem; empty if it can."""
+def _refusal(p: DecodeProblem, arrays: dict[str, Any], target: Any, chunk: int) -> str:
+    """The reason why the kernel for Hopper can't compute a problem; empty if it can. `chunk`: keys that are loaded at once."""
     if not target.supports(Feature.WGMMA):
         return f"{target} has no wgmma"
     if 0 in (p.batch, p.heads, p.keys):
@@ -220,6 +221,8 @@ def _refusal(p: DecodeProblem, arrays: dict[str, Any], target: Any) -> str:
         odd = strides is not None and (strides[-1] != 1 or any(n * item % 4 for n in strides[:-1]))
         if odd or array_address(arrays[name]) % 4:
             return f"{name} has strides {strides}, and words of it are loaded at once"
+        if loads_words(p, chunk) and not is_gapless(arrays[name]):
+            return f"{name} has gaps, and float8 and pages of {p.page} keys are loaded as an array of words"
     return ""
 
 

@@ -52,6 +52,16 @@ def decode_steps(p: DecodeProblem) -> tuple[int, int]:
     return chunks(p.page, most) or (most // 2 // 16 * 16, most // 2 // 16 * 16)
 
 
+def gathers(p: DecodeProblem, chunk: int) -> bool:
+    """Whether each key has its own page number and is loaded by words."""
+    return bool(p.page) and p.page % chunk != 0
+
+
+def loads_words(p: DecodeProblem, chunk: int) -> bool:
+    """Whether lanes hold words of the cache, not single elements. The cache is then one array of words, without gaps."""
+    return gathers(p, chunk) or p.cache_dtype in FP8
+
+
 def split_count(blocks: int, slots: int, steps: int) -> int:
     """The number of splits: the smallest for which `blocks` times it nearly fills whole waves of `slots`, with two
     steps or more for each block.
@@ -83,8 +93,8 @@ class _Decode:
         # float16 holds float8_e4m3fn, and one instruction converts two elements
         self.dtype = kd.float16 if p.cache_dtype in FP8 else p.dtype
         self.tiles = kd.cdiv(p.rows, ROWS)
-        self.gathers = bool(p.page) and p.page % t.chunk != 0  # each key has its own page number and is loaded by words
-        self.by_words = self.gathers or p.cache_dtype in FP8  # lanes hold words, not single elements
+        self.gathers = gathers(p, t.chunk)
+        self.by_words = loads_words(p, t.chunk)
         # steps that are loaded ahead: float8 takes half of the registers and needs the same bytes in flight, but many
         # small pages take registers, too
         few = p.dim % 64 == 0 and t.block // t.chunk <= (4 if p.dim == NARROW else 2 if p.dim < NARROW else 1)

@@ -132,6 +132,14 @@ def element_strides(x: Any) -> tuple[int, ...] | None:
     return tuple(s // as_dtype(x.dtype).itemsize for s in strides)
 
 
+def is_gapless(x: Any) -> bool:
+    """Whether an array is row-major without gaps, as structs are."""
+    strides, shape = element_strides(x), tuple(x.shape)
+    if strides is None or 0 in shape:
+        return True
+    return all(s == e or n == 1 for n, s, e in zip(shape, strides, strides_of(shape), strict=True))
+
+
 def array_address(x: Any) -> int:
     """The address of an array on its device; 0 for a struct."""
     if hasattr(x, "data_ptr"):

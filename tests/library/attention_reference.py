@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,17 @@ import kernel_dsl as kd
 class Reference:
     """What a call gives: the output, the logarithms of sums, and gradients by name where `dout` was given.
 
-    `sinks_size`: what the gradients of sinks are a sum of, all of one sign; errors are parts of it.
+    `sinks_size`: what the gradients of sinks are a sum of, all of one sign; errors are parts of it. `sizes`: the same of the
+    gradients of q, k and v: their greatest magnitude, and the root of the sum of the squares of what they are sums of. Where terms
+    cancel, the second is the greater. `terms`: the magnitudes of what gradients of scores are sums of.
     """
 
     out: Any
     lse: Any
     grads: dict[str, Any]
     sinks_size: float = 0.0
+    sizes: dict[str, float] = field(default_factory=dict)
+    terms: Any = None
 
 
 def seen(q: int, k: int, causal: Any, window: int | None) -> Any:
@@ -87,6 +91,8 @@ def attention(
     dout = np.asarray(dout, np.float64)
     delta = (dout * out).sum(-1)
     ds = weights * (np.einsum("bhqd,bhkd->bhqk", dout, values) - delta[..., None]) * after
+    row = np.sqrt(((dout * out) ** 2).sum(-1))[..., None]  # an error of a row's sum is that of all of its scores
+    terms = weights * (np.sqrt(np.einsum("bhqd,bhkd->bhqk", dout**2, values**2)) + row) * np.abs(after)
     grads, size = {}, 0.0
     if sinks is not None:
         own = np.exp(np.asarray(sinks, np.float64)[:, None] - lse)
@@ -94,11 +100,17 @@ def attention(
         size = float((own * np.abs(dout * out).sum(-1)).sum((0, 2)).max())
     if bias is not None:
         grads["bias"] = summed(ds, np.shape(bias))
-    ds = ds * slope * scale
+    ds, after = ds * slope * scale, np.abs(after) * slope * scale
     grads["q"] = ds @ keys
-    for name, x in (("k", np.einsum("bhqk,bhqd->bhkd", ds, q)), ("v", np.einsum("bhqk,bhqd->bhkd", weights, dout))):
+    squares = {"q": (terms * slope * scale) ** 2 @ keys**2 + (row * ((weights * after) @ np.abs(keys))) ** 2}
+    for name, left, right in (("k", ds, q), ("v", weights, dout)):
+        x = np.einsum("bhqk,bhqd->bhkd", left, right)
         grads[name] = x.reshape(B, G, H // G, K, x.shape[-1]).sum(2)
-    return Reference(out, lse, grads, size)
+        left = terms * slope * scale if name == "k" else weights
+        y = np.einsum("bhqk,bhqd->bhkd", left**2, right**2)
+        squares[name] = y.reshape(B, G, H // G, K, x.shape[-1]).sum(2)
+    sizes = {name: float(np.abs(grads[name]).max(initial=0) + np.sqrt(x.max(initial=0))) for name, x in squares.items()}
+    return Reference(out, lse, grads, size, sizes, terms)
 
 
 def plain(q: Any, k: Any, v: Any, causal: bool) -> tuple[Any, Any]:

@@ -1,6 +1,6 @@
 """Random calls of `kd.library.grouped_matmul` and its weight gradient, each against float64.
 
-`python -m tests.hopper.grouped --count 1000 --seed 7` runs the long form.
+`python -m tests.fuzz.library --only grouped --count 9000 --seconds 3600` runs the long form.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import kernel_dsl as kd
 from benchmarks.bounds import fp8_error
 from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.library.families import default_out
-from tests.hopper.helpers import random, relative, run_random
+from tests.hopper.helpers import random, relative
 
-from .products import GATES, PLACES, place
+from .products import GATES, PLACES, drawn_sizes, place
 
 f16, bf16, f32, f64 = kd.float16, kd.bfloat16, kd.float32, kd.float64
 e4m3, e5m2, s8 = kd.float8_e4m3fn, kd.float8_e5m2, kd.int8
@@ -175,11 +175,11 @@ class Call:
         return x, wide.reshape(groups, 1, -1)
 
 
-def any_call(rng: np.random.Generator) -> Call:
-    """A call of any kind."""
+def any_call(rng: np.random.Generator, large: bool = False) -> Call:
+    """A call of any kind; `large`: of sizes that occur in use."""
     pair = PAIRS[rng.integers(len(PAIRS))]
-    rows, N, K = (int(rng.choice(SIZES)) if rng.random() < 0.97 else 0 for _ in range(3))
-    if rng.random() < 0.2:
+    rows, N, K = drawn_sizes(rng, 3, large)
+    if rng.random() < 0.2 and not large:
         K *= 3
     groups = int(rng.choice((1, 2, 3, 5, 9)))
     steps = tuple(name for name in STEPS if rng.random() < 0.3) if rng.random() < 0.7 else ()
@@ -193,12 +193,14 @@ def any_call(rng: np.random.Generator) -> Call:
     return Call(*pair, (rows, groups, N, K), where, steps, forms, bool(rng.random() < 0.5), out)
 
 
-def wgrad(seed: int, interpret: Any, pair: Any = None, places: Any = None, config: Any = None) -> None:
-    """A random weight gradient."""
+def wgrad(
+    seed: int, interpret: Any, pair: Any = None, places: Any = None, config: Any = None, large: bool = False
+) -> None:
+    """A random weight gradient; `large`: of sizes that occur in use."""
     rng = np.random.default_rng(seed)
     pair = pair or PAIRS[rng.integers(len(PAIRS))]
     places = places or [str(rng.choice(PLACES)) for _ in range(3)]
-    rows, K, N = (int(rng.choice(SIZES)) for _ in range(3))
+    rows, K, N = (max(n, 1) for n in drawn_sizes(rng, 3, large))
     groups = int(rng.choice((1, 2, 3, 5)))
     a, d = random(rng, (rows, K), pair[0]), random(rng, (rows, N), pair[1])
     bounds = bounds_of(rng, rows, groups)
@@ -222,12 +224,3 @@ def wgrad(seed: int, interpret: Any, pair: Any = None, places: Any = None, confi
     assert got.shape == expected.shape and got.dtype == wanted.numpy
     error = relative(got.astype(np.float64), expected)
     assert error <= {2: 5e-3, 4: 1e-5, 8: 1e-12}[got.dtype.itemsize], f"{pair} seed {seed}: {error:.1e}"
-
-
-def _run(call: Call, seed: int, interpret: Any) -> None:
-    call.run(seed, interpret)
-    wgrad(seed, interpret)
-
-
-if __name__ == "__main__":
-    run_random(__doc__, any_call, _run)

@@ -1,6 +1,6 @@
 """Random calls of `kd.library.matmul`, each against float64: dtypes, layouts, alignments, batches, steps, results in place.
 
-`python -m tests.hopper.products --count 1000 --seed 7` runs the long form.
+`python -m tests.fuzz.library --only matmul --count 9000 --seconds 3600` runs the long form.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from benchmarks.bounds import fp8_error
 from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.library.families import default_out
 from kernel_dsl.library.promoted_product import RUN
-from tests.hopper.helpers import random, relative, run_random
+from tests.hopper.helpers import random, relative
+
+from .packed_reference import mxfp4_numbers, rounded, zeros_for
+from .sparse_reference import pruned
 
 f16, bf16, f32, f64 = kd.float16, kd.bfloat16, kd.float32, kd.float64
 e4m3, e5m2, s8, u8 = kd.float8_e4m3fn, kd.float8_e5m2, kd.int8, kd.uint8
@@ -29,6 +32,9 @@ PAIRS = (
     (kd.int16, kd.uint8), (kd.int64, kd.int32), (kd.bool_, s8), (kd.uint32, kd.uint32),
 )  # fmt: skip
 SIZES = (1, 2, 3, 5, 8, 13, 16, 17, 24, 33, 40, 64, 65, 72, 96, 100, 130)
+PACKINGS = ("int4", "int4 found", "int4 given", "mxfp4", "sparse")
+LARGE = (1, 2, 8, 16, 33, 64, 100, 128, 200, 256, 333, 512, 777, 1000, 1024, 1536, 2048, 4096, 8192)
+HALVED = (bf16, f16, f32, e4m3, e5m2, s8, u8)  # of a sparse matrix
 # what is done to sums, in the order in which it is done
 STEPS = (
     "a_scale", "b_scale", "scale", "bias", "gated", "c", "epilogue", "activation", "dropout", "residual", "absmax", "out_scale",
@@ -143,10 +149,11 @@ class Call:
     steps: tuple[str, ...] = ()  # of STEPS, in their order
     forms: tuple[str, str] = ("column", "row")  # of a_scale and b_scale
     out_dtype: Any = None
+    packed: str = ""  # of PACKINGS: b has 4 bits, or half of a is zero; its numbers are what they are rounded to
 
     def run(self, seed: int, **options: Any) -> None:
         """Make the call and compare with float64; sums of integers exactly."""
-        made = _Made(self, np.random.default_rng(seed))
+        made = _Made(self, np.random.default_rng(seed), options.get("interpret"))
         expected, options = made.expected, options | made.options
         out = None
         if self.out is not None:
@@ -181,8 +188,8 @@ class Call:
 class _Made:
     """The arguments of a call, and what is expected of it: `expected`, and `peak` where the greatest magnitude is asked for."""
 
-    def __init__(self, call: Call, rng: Any) -> None:
-        self.call, self.rng = call, rng
+    def __init__(self, call: Call, rng: Any, interpret: Any = None) -> None:
+        self.call, self.rng, self.interpret = call, rng, interpret
         self.options: dict[str, Any] = {}
         self.peak: float | None = None
         M, N, K = call.shape
@@ -193,6 +200,12 @@ class _Made:
         self.parted = gated and rng.random() < 0.5  # two matrices; else columns in turn
         whole = np.stack(rights, -1).reshape(*call.batches[1], K, 2 * N) if gated else rights[0]
         self.b = tuple(place(b, call.places[1]) for b in rights) if self.parted else place(whole, call.places[1])
+        if call.packed == "sparse":
+            a = pruned(a, call.a_dtype)
+            self.a = kd.library.sparse_compress(place(a, call.places[0]), interpret=interpret)
+        elif call.packed:
+            packed = [self._packed(b) for b in rights]
+            rights, self.b = [x for _, x in packed], tuple(x for x, _ in packed) if gated else packed[0][0]
         factors, kinds = self._scaled(M, N, K), (call.a_dtype, call.b_dtype)
         deep = K > DEPTH  # for one block of K, scales are those of rows, columns or all
         by_blocks = {"blocks of a": deep, "blocks of b": deep, "squares": deep or N > DEPTH}
@@ -208,6 +221,18 @@ class _Made:
         products = [left @ times(b, f, 1) for b, f in zip(rights, factors[1:], strict=True)]
         self.expected = self._done(products)
         self.out_dtype = self._dtype()
+
+    def _packed(self, b: Any) -> tuple[Any, Any]:
+        """(weights of 4 bits, their numbers in float64 as they are rounded beside a)."""
+        dtype, form = self.call.a_dtype, self.call.packed
+        dtype = dtype if dtype.itemsize == 2 else bf16
+        if form == "mxfp4":
+            packed = kd.library.pack_mxfp4(b, interpret=self.interpret)
+            return packed, mxfp4_numbers(packed).astype(dtype.numpy).astype(np.float64)
+        group = int(self.rng.choice((64, 128, 192)))
+        zeros = zeros_for(form.partition(" ")[2], b.shape, group, self.rng)
+        packed = kd.library.pack_int4(b, group, zeros, interpret=self.interpret)
+        return packed, rounded(packed, dtype)
 
     def _dtype(self) -> Any:
         """The dtype of the result: a floating one, where steps make numbers that are not whole."""
@@ -294,14 +319,24 @@ def _numbers(rng: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return random(rng, shape, dtype)
 
 
-def any_call(rng: np.random.Generator) -> Call:
-    """A call of any kind."""
+def any_call(rng: np.random.Generator, large: bool = False) -> Call:
+    """A call of any kind; `large`: of sizes that occur in use."""
     pair = PAIRS[rng.integers(len(PAIRS))]
     if rng.random() < 0.5:
         pair = pair[::-1]
-    M, N, K = (int(rng.choice(SIZES)) if rng.random() < 0.98 else 0 for _ in range(3))
-    if rng.random() < 0.2:
+    packed = "" if rng.random() < 0.7 else str(rng.choice(PACKINGS))
+    if packed == "sparse":
+        pair = (HALVED[rng.integers(len(HALVED))], pair[1])
+        pair = pair[:1] * 2 if rng.random() < 0.7 else pair
+    elif packed:
+        dtype = (bf16, f16, bf16, f16, s8, u8, e4m3, e5m2)[rng.integers(8)]
+        pair = dtype, dtype if dtype.itemsize == 2 else bf16
+    M, N, K = drawn_sizes(rng, 3, large)
+    if rng.random() < 0.2 and not large:
         K *= 9
+    if packed:
+        M, N, K = max(M, 1), max(N, 1), max(K, 1)
+        K = -(-K // 4) * 4 if packed == "sparse" else K
     kinds = (str(rng.choice(PLACES)), str(rng.choice(PLACES)))
     batches: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     if rng.random() < 0.3:
@@ -310,6 +345,8 @@ def any_call(rng: np.random.Generator) -> Call:
             tuple(1 if rng.random() < 0.3 else n for n in whole)[rng.integers(0, len(whole) + 1) :] for _ in range(2)
         ]
         batches, M, N, K = (cut[0], cut[1]), min(M, 40), min(N, 40), min(K, 40)
+        if packed:
+            batches = ((), cut[1]) if packed == "sparse" else (cut[0], ())
     precision = None
     if all(dtype in FP8 for dtype in pair) and rng.random() < 0.5:
         precision = "highest"
@@ -325,12 +362,12 @@ def any_call(rng: np.random.Generator) -> Call:
         str(rng.choice((*B_FORMS, *(("squares", "blocks of b") * 2 if blocks[1] else ())))),
     )
     out_dtype = (f32, bf16)[rng.integers(2)] if steps and rng.random() < 0.3 else None
-    return Call(*pair, (M, N, K), kinds, batches, precision, out, steps, forms, out_dtype)
+    return Call(*pair, (M, N, K), kinds, batches, precision, out, steps, forms, out_dtype, packed)
 
 
-def _run(call: Call, seed: int, interpret: Any) -> None:
-    call.run(seed, interpret=interpret)
-
-
-if __name__ == "__main__":
-    run_random(__doc__, any_call, _run)
+def drawn_sizes(rng: np.random.Generator, count: int, large: bool) -> list[int]:
+    """Some sizes, now and then 0; `large`: whose product leaves the float64 reference a second at most."""
+    found = [int(rng.choice(LARGE if large else SIZES)) if rng.random() < 0.98 else 0 for _ in range(count)]
+    while float(np.prod([float(n) for n in found])) > 2**30:
+        found[int(np.argmax(found))] //= 3
+    return found

@@ -106,6 +106,13 @@ def test_random_calls(seed: int, interpret: Any) -> None:
     run(seed, interpret)
 
 
+def test_memory_of_later_products_is_no_hazard() -> None:
+    """The kernels before the gradients' products make their memory, and the products write it."""
+    way = kd.InterpretParams(report_unwritten=True)
+    run(0, way, (3, 20, 16), bf16)
+    test_gradients_by_partials(0, way)
+
+
 @pytest.mark.parametrize("seed", range(16))
 @pytest.mark.sampled(216)
 def test_gradients_beside_the_loss(seed: int, interpret: Any) -> None:

@@ -221,6 +221,19 @@ def test_strides_and_out(rng: Any) -> None:
         out[...], lse[...] = np.nan, np.nan
 
 
+@pytest.mark.parametrize("page", [0, 3, 16])
+@pytest.mark.parametrize("cache", [bf16, e4m3], ids=str)
+@pytest.mark.sampled(3)
+def test_caches_with_gaps(page: int, cache: Any, rng: Any) -> None:
+    """Heads in turn, and rows with room between them: words of such a cache are no array."""
+    (q, *kv, lengths), options, wanted = case(rng, (40, 0), (4, 2), 64, bf16, page=page, cache=cache)
+    for k, v in (
+        [np.ascontiguousarray(x.swapaxes(1, 2)).swapaxes(1, 2) for x in kv],
+        [np.repeat(x, 2, axis=3)[..., ::2] if cache == bf16 else np.concatenate([x, x], 3)[..., :64] for x in kv],
+    ):
+        check(kd.library.decode_attention(q, k, v, lengths, **options, return_lse=True, interpret=True), wanted, bf16)
+
+
 @pytest.mark.parametrize("page", [0, 16])
 @pytest.mark.parametrize("cache", [bf16, e4m3], ids=str)
 @pytest.mark.sampled(2)

@@ -16,7 +16,9 @@ Spec = kd.ShapeDtypeStruct
 SCALE = 0.06
 
 
-def case(rng: Any, lengths: tuple[int, ...], queries: int, heads: int, page: int, keys: int = 0) -> tuple[Any, Any]:
+def case(
+    rng: Any, lengths: tuple[int, ...], queries: int, heads: int, page: int, keys: int = 0, scale: float = SCALE
+) -> tuple[Any, Any]:
     """((q, cache, lengths, table), (out, lse)); what lies beyond a length is NaN, and pages beyond it are none."""
     batch, most = len(lengths), -(-(keys or max(*lengths, 1) + 5) // page)
     q = random(rng, (batch, queries, heads, 576), bf16)
@@ -34,7 +36,7 @@ def case(rng: Any, lengths: tuple[int, ...], queries: int, heads: int, page: int
             seen = max(length - queries + 1 + i, 0)
             if not seen:
                 continue
-            scores = q[b, i].astype(np.float64) @ wide[:seen].T * SCALE
+            scores = q[b, i].astype(np.float64) @ wide[:seen].T * scale
             lse[b, :, i] = np.logaddexp.reduce(scores, axis=1)
             out[b, i] = np.exp(scores - lse[b, :, i, None]) @ wide[:seen, :512]
     return (q, cache, np.array(lengths, np.int32), table), (out, lse)

@@ -11,24 +11,14 @@ import kernel_dsl as kd
 from kernel_dsl.library import MatmulConfig, PackedMxfp4
 from tests.hopper.helpers import random, relative
 
+from .packed_reference import VALUES
+from .packed_reference import mxfp4_numbers as numbers
 from .products import PLACES, place
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 
 bf16, f16, f32 = kd.bfloat16, kd.float16, kd.float32
 Spec = kd.ShapeDtypeStruct
-VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-
-
-def numbers(packed: PackedMxfp4) -> Any:
-    """What codes and scales stand for, in float64, from the bytes alone."""
-    (K, N), data = packed.shape, packed.data.view(np.uint8)
-    codes = np.zeros((data.shape[1] * 2, N), np.uint8)
-    for row in range(codes.shape[0]):
-        own = data[:, row // 32 * 16 + row % 8 * 2 + row % 32 // 16]
-        codes[row] = own >> 4 if row % 16 >= 8 else own & 15
-    wide = np.where(codes & 8, -1.0, 1.0) * VALUES[codes & 7]
-    return (wide * np.repeat(2.0 ** (packed.scales.astype(np.float64) - 127), 32, 0))[:K]
 
 
 @pytest.mark.parametrize("dtype", [bf16, f16, f32], ids=str)

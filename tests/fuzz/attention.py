@@ -1,0 +1,157 @@
+"""Random calls of `kd.library.attention` with any options together, its gradients, and decoding, each against float64.
+
+`python -m tests.fuzz.attention --count 300 --processes 2` runs in the interpreter, with hazards on and under each schedule in turn;
+`--gpu --seconds 60 --processes 16` on a GPU at real sizes.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import kernel_dsl as kd
+from tests.fuzz import calls, decoding, hosts
+from tests.fuzz.attention_batch import Batch
+from tests.fuzz.attention_options import Functions, draw_options
+from tests.fuzz.choose import Choices
+from tests.library.products import PLACES, place
+
+bf16, f16, f32, f64, e4m3 = kd.bfloat16, kd.float16, kd.float32, kd.float64, kd.float8_e4m3fn
+# the greatest error of results, of what `Batch` gives as their size; of gradients it is half as much again
+BOUNDS = {bf16: 8e-3, f16: 2e-3, f32: 1e-5, f64: 1e-6, e4m3: 8e-3}
+LSE_BOUNDS = {bf16: 4e-3, f16: 4e-3, f32: 3e-5, f64: 1e-6, e4m3: 4e-3}
+# the tanh of 16-bit inputs is off by up to 2^-11; this much of a cap is its share of a score
+CAPPED = {bf16: 2.0**-10, f16: 2.0**-10, e4m3: 2.0**-10, f32: 1e-6, f64: 1e-7}
+OWN = 0.25  # the probability that a call comes again with other sizes, which a kernel for any sizes takes
+
+
+class Attention:
+    """A call of one of the forms: dense, ragged, in pages, or in pages with ragged queries."""
+
+    def __init__(self, seed: int, large: bool = False, way: str = "forward") -> None:
+        c = Choices(seed)
+        self.large, self.seed, self.backward = large, seed, way != "forward"
+        paged = (("paged", 4), ("paged ragged", 4)) if way == "forward" else ()
+        self.form = c.weighted((("dense", 9), ("ragged", 5), *paged))
+        self.dtype = c.weighted(
+            ((bf16, 9), (f16, 4), (f32, 2), *(((f64, 1),) * (way != "hosts")), *(((e4m3, 3),) * (way == "forward")))
+        )
+        narrow = self.dtype in (f32, f64)  # computed by lanes
+        self.kv_heads = c.one([1, 1, 1, 2, 3] if large else [1, 1, 2])
+        self.heads = self.kv_heads * c.one([1, 2, 4] if large else [1, 1, 2, 3])
+        dims = [4, 12, 16, 20] if narrow else [16, 24, 40, 64, 64, 64, 72, 80, 96, 128, 128, 136, 192, 256]
+        self.dim = c.one(dims) if c.chance(0.97) else c.one([7, 12, 20])
+        self.v_dim = c.one(dims) if c.chance(0.3) else self.dim
+        self.layout = c.one(["bhsd", "bhsd", "bshd"])
+        self.scales = [c.one(["", "number", "tensor", "heads"]) if self.dtype == e4m3 else "" for _ in range(3)]
+        self.options = draw_options(c, self.form)
+        self.lse = c.chance(0.6)
+        self.deterministic = c.chance(0.4)
+        self.host = c.one(hosts.INSTALLED or ["numpy"]) if way == "hosts" else "numpy"
+        self.places = [c.one(["plain", "plain", *PLACES, "heads last"]) for _ in "qkv"]
+        self.out = "" if self.host != "numpy" or c.chance(0.6) else c.one(PLACES)
+        self.page = c.one([1, 3, 8, 9, 16, 24, 40, 64, 128])
+        self.lengths = c.one(["plain", "cumulative", "cumulative"])
+        self.calls = 2 if c.chance(OWN) else 1
+
+    def __str__(self) -> str:
+        shown = {k: v for k, v in vars(self).items() if k not in ("large", "seed", "options")}
+        return " ".join(f"{k}={v}" for k, v in shown.items()) + f" options={self.options}"
+
+    def run(self, interpret: Any) -> None:
+        for number in range(self.calls):
+            rng = np.random.default_rng((self.seed, number))
+            self._once(rng, interpret)
+
+    # --- one call ---------------------------------------------------------------------------------
+
+    def _once(self, rng: Any, interpret: Any) -> None:
+        batch = Batch(self, rng)
+        functions = Functions.of(self.options, rng)
+        options = batch.options | functions.given()
+        q, k, v = (self._placed(x, where) for x, where in zip(batch.arrays, self.places, strict=True))
+        wanted = batch.expected(functions)
+        if self.host != "numpy":
+            *made, grads = hosts.gradients(
+                self.host, (q, k, v), batch.like_out(), options, self.deterministic, interpret
+            )
+            self._check(batch, wanted, *made)
+            return self._check_grads(batch, wanted, grads)
+        given = place(np.full(batch.out_shape, 77).astype(batch.out_dtype.numpy), self.out or "plain")
+        with_lse = self.lse or self.backward
+        if self.out:
+            options["out"] = (given, np.full(batch.lse_shape, 77, np.float32)) if with_lse else given
+        got = kd.library.attention(q, k, v, **options, return_lse=with_lse, interpret=interpret)
+        out, lse = got if with_lse else (got, None)
+        assert not self.out or out is given, "another array than the given one"
+        self._check(batch, wanted, out, lse)
+        if self.backward:
+            return self._gradients(batch, wanted, functions, (q, k, v, out, lse), interpret)
+
+    def _gradients(self, batch: Batch, wanted: Any, functions: Functions, arrays: Any, interpret: Any) -> None:
+        q, k, v, out, lse = arrays
+        dout = self._placed(batch.like_out(), self.places[0])
+        options = batch.options | functions.given() | functions.derivative()
+        ways = [interpret]
+        if self.deterministic and interpret is not False:
+            ways.append(kd.InterpretParams(schedule="random", seed=self.seed + 1))
+        bits: set[bytes] = set()
+        for way in ways:
+            made = kd.library.attention_backward(
+                dout, q, k, v, out, lse, **options, deterministic=self.deterministic, interpret=way
+            )
+            self._check_grads(batch, wanted, made)
+            bits.add(b"".join(np.ascontiguousarray(x).tobytes() for x in made))
+        assert len(bits) == 1, "deterministic gradients differ"
+
+    def _placed(self, x: Any, where: str) -> Any:
+        """The same array, lying otherwise; hosts get arrays that they can hold."""
+        if where == "heads last":
+            return np.ascontiguousarray(x.swapaxes(-2, -3)).swapaxes(-2, -3)
+        return x if self.host != "numpy" else place(x, where)
+
+    # --- comparison -------------------------------------------------------------------------------
+
+    def _lost(self) -> float:
+        cap = self.options.get("softcap")
+        return 0.0 if cap is None else cap * CAPPED[self.dtype]
+
+    def _check(self, batch: Batch, wanted: Any, out: Any, lse: Any) -> None:
+        assert out.shape == batch.out_shape and out.dtype == batch.out_dtype.numpy, (out.shape, out.dtype)
+        bound, lse_bound = BOUNDS[self.dtype] + 2 * self._lost(), LSE_BOUNDS[self.dtype] + self._lost()
+        for b, (got, sums) in enumerate(batch.split(out, lse)):
+            one = wanted[b]
+            size = float(np.abs(one.out).max(initial=0)) or 1.0
+            error = float(np.abs(got.astype(np.float64) - one.out[0]).max(initial=0)) / size
+            assert error < bound, f"out of sequence {b}: {error:.1e}"
+            none = np.isneginf(one.lse[0])
+            assert not got[none].astype(np.float64).any(), f"sequence {b}: rows without keys are not zero"
+            if sums is None:
+                continue
+            assert sums.dtype == np.float32 and np.array_equal(np.isneginf(sums), none), f"-inf in lse of {b}"
+            error = float(np.abs(sums[~none] - one.lse[0][~none]).max(initial=0))
+            assert error < lse_bound * max(1.0, float(np.abs(one.lse[0][~none]).max(initial=0)) / 16), (
+                f"lse: {error:.1e}"
+            )
+
+    def _check_grads(self, batch: Batch, wanted: Any, made: Any) -> None:
+        names = ["q", "k", "v", *(n for n in ("sinks", "bias") if n in batch.options)]
+        assert len(made) == len(names)
+        for name, got, want, size in batch.grads(names, made, wanted):
+            error = float(np.abs(got.astype(np.float64) - want).max(initial=0)) / max(size, 1e-30)
+            assert error < 1.5 * (BOUNDS[self.dtype] + 2 * self._lost()), f"d{name}: {error:.1e} of {size:.1e}"
+
+
+KINDS: calls.Kinds = {
+    "forward": Attention,
+    "gradients": partial(Attention, way="gradients"),
+    "hosts": partial(Attention, way="hosts"),
+    "decode": decoding.Decode,
+    "mla": decoding.Mla,
+}
+
+if __name__ == "__main__":
+    sys.exit(calls.main(KINDS, "tests.fuzz.attention", __doc__))
