@@ -157,6 +157,15 @@ def when_made(cls: type[Any], function: Callable[[], None]) -> None:
         _when_made[cls] = function
 
 
+def make_methods(*classes: type[Any]) -> None:
+    """Make the methods of these classes now, for a program that is still importing."""
+    for cls in classes:
+        for name in ("__init__", "__match_args__"):
+            late = vars(cls).get(name)
+            if isinstance(late, _Late):
+                late.make()
+
+
 def _describe(cls: Any, frozen: bool, eq: bool) -> None:
     if not cls.__doc__:
         cls.__doc__ = f"{cls.__name__}."  # else the standard library asks for a signature, to write one

@@ -9,12 +9,17 @@ from importlib import import_module
 from typing import Any
 
 from .blocks import settle
-from .compiled import Assembled, Resources, SourceLine
+from .compiled import Assembled, Condition, Resources, SourceLine
+from .dataclass import make_methods
+from .definition import ArrayInput
 from .lazy import once
+from .memory import Barrier
 from .options import CompilerParams, environment
 from .sizes import Sizes
 from .source import Loc, here
 from .stages import Stages, warn_of_remarks
+from .target import Limits
+from .transforms import SwizzleTransform, TilingTransform
 
 _NVSHMEM = "nvshmem_"  # in the texts of kernels that call NVSHMEM's device functions
 
@@ -31,10 +36,17 @@ def kernel_cache() -> Any:
 
 @once
 def import_launches() -> None:
-    """Import what a launch of a kernel in the disk cache needs. It opens no device and no cache."""
-    for name in ("", ".assemble", ".build.cache", ".disk_cache"):
+    """Import what a launch of a kernel in the disk cache needs, and prepare what does not depend on the call.
+
+    It opens no device and no cache.
+    """
+    for name in ("", ".assemble", ".build.cache", ".disk_cache", ".plan.dispatch"):
         import_module(f"kernel_dsl.runtime{name}")
     import_module("kernel_dsl.runtime.devices.driver").import_bindings()
+    import_module("kernel_dsl.runtime.arrays.array_view").import_interops()
+    import_module("kernel_dsl.runtime.build.sources").looked_at()
+    import_module("kernel_dsl.serialize").know_fields()
+    make_methods(ArrayInput, Barrier, CompilerParams, Condition, Limits, SourceLine, SwizzleTransform, TilingTransform)
 
 
 def interpreted(interpret: Any) -> bool:

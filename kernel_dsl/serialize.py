@@ -197,6 +197,12 @@ def _fields_of(kind: type) -> tuple[dict[str, frozenset[type]], dict[str, Check]
     return plain, {name: check for name, check in found.items() if not isinstance(check, frozenset)}
 
 
+def know_fields() -> None:
+    """Look up the types of all fields now, for a program that is still importing."""
+    for kind in _CLASSES.values():
+        _fields_of(kind)
+
+
 def _made(kind: Any, fields: dict[str, Any]) -> Any:
     """An object of `compiled.py` whose fields have their types. Raises TypeError if they do not."""
     plain, checks = _fields_of(kind)

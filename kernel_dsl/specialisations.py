@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .blocks import settle
-from .boundary import public
+from .boundary import public, unguarded
 from .compiled import Condition
 from .dataclass import changed
 from .extents import holds
@@ -20,6 +20,7 @@ from .target import TARGETS
 class Specialisation:
     """A kernel compiled for some signature: dtypes, contiguity and alignment of arrays, and conditions on sizes."""
 
+    @unguarded
     def __init__(self, name: str, target: str, sizes: Sizes, trace: Callable[[], Stages]) -> None:
         self.name = name
         self.target = target
@@ -45,6 +46,7 @@ class Specialisation:
         """The conditions that another call must meet to run this code."""
         return self.stages.traced.conditions if self._conditions is None else self._conditions
 
+    @unguarded
     def on(self, device: Any, sizes: Sizes, identity: str = "") -> Any:
         """The kernel on a device, for a call of these sizes."""
         if device.kind != "cuda":
@@ -62,6 +64,7 @@ class Specialisation:
 
     _params: Any = None
 
+    @unguarded
     def known_by(self, params: Any) -> Specialisation:
         """The same, with the options that identify a kernel without a trace."""
         self._params = params

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from math import prod
 
+from ..dataclass import changed
 from ..layouts import meta_step
 from .blocks import steps_of
 from .families import is_mixed as mixes
@@ -237,7 +237,7 @@ def thin_tiles(problem: Problem) -> list[MatmulConfig]:
         # wgmma reads its right side along K unless elements have 16 bits
         if tile_n and (in_pairs(p) or not from_registers(p)) and (p.b_dtype.itemsize == 2 or p.b_transposed):
             tiles = [configure(p, tile_m, tile_n, tile_m // 64) for tile_m in (128, 64)]
-            made += [c and replace(c, swapped=swapped) for c in tiles]
+            made += [c and changed(c, swapped=swapped) for c in tiles]
     return [c for c in made if c is not None]
 
 
@@ -252,7 +252,7 @@ def tiles_between(problem: Problem) -> list[MatmulConfig]:
         if q.b_transposed and not from_registers(q)
         for n in BETWEEN
     ]
-    return [replace(c, swapped=swapped) for c, swapped in made if c is not None]
+    return [changed(c, swapped=swapped) for c, swapped in made if c is not None]
 
 
 def band(problem: Problem, config: MatmulConfig, blocks: int) -> int:
@@ -305,7 +305,7 @@ def _options(problem: Problem, blocks: int, plain: bool) -> list[MatmulConfig]:
     made += tiles_between(problem)
     made = [c for c in made if c.rows * c.tile_n <= room * 128 and gates(problem, c)]
     options = [
-        replace(c, cluster=m, cluster_n=n) if m * n > 1 else c for c in made for m, n in clusters if m * n <= blocks
+        changed(c, cluster=m, cluster_n=n) if m * n > 1 else c for c in made for m, n in clusters if m * n <= blocks
     ]
     options = [c for c in options if gates(problem, c)]
     return options + thin_tiles(problem)
@@ -315,7 +315,7 @@ def _finished(problem: Problem, config: MatmulConfig, blocks: int) -> MatmulConf
     """The configuration with hints for L2: data that is read once makes room for data that is read again."""
     p = problem.swapped if config.swapped else problem
     tiles_m, tiles_n = -(-p.M // config.tile_m), -(-p.N // config.tile_n)
-    return replace(
+    return changed(
         config,
         group=max(min(band(p, config, blocks), tiles_m) // config.cluster, 1),
         a_hint="evict_first" if tiles_n <= config.cluster_n else None,
@@ -327,7 +327,7 @@ def _finished(problem: Problem, config: MatmulConfig, blocks: int) -> MatmulConf
 def choose(problem: Problem, blocks: int, plain: bool = True) -> MatmulConfig:
     """The configuration of the fast kernel with the best estimate. `plain`: products are stored without an epilogue."""
     if needs_swap(problem):
-        return replace(choose(problem.swapped, blocks, plain), swapped=True)
+        return changed(choose(problem.swapped, blocks, plain), swapped=True)
     best = min(_options(problem, blocks, plain), key=lambda c: clocks(problem, c, blocks))
     return _finished(problem, best, blocks)
 
@@ -342,7 +342,7 @@ def space(problem: Problem, blocks: int, plain: bool = True) -> list[tuple[float
     of the results' second buffer.
     """
     if needs_swap(problem):
-        return [(time, replace(c, swapped=True)) for time, c in space(problem.swapped, blocks, plain)]
+        return [(time, changed(c, swapped=True)) for time, c in space(problem.swapped, blocks, plain)]
     found: list[tuple[float, MatmulConfig]] = []
     for option in _options(problem, blocks, plain):
         time, made = clocks(problem, option, blocks), _finished(problem, option, blocks)
@@ -359,7 +359,7 @@ def _variants(problem: Problem, config: MatmulConfig) -> list[MatmulConfig]:
         taken = config.stages * stage_bytes(p, config.tile_m, config.tile_n, config.tile_k) + freed
         more = max(more, (SMEM - BARRIERS - taken) // stage_bytes(p, config.tile_m, config.tile_n, config.tile_k))
         if more and config.stages + more <= DEEPEST:
-            found.append(replace(config, stages=config.stages + more, epilogue_stages=1))
+            found.append(changed(config, stages=config.stages + more, epilogue_stages=1))
     tiles = max(-(-p.M // config.tile_m) // config.cluster, 1)
     groups = {min(group, tiles) for group in (8, 16)} - {config.group}
-    return found + [replace(config, group=group) for group in sorted(groups)]
+    return found + [changed(config, group=group) for group in sorted(groups)]

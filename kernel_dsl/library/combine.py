@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from math import prod
 from typing import Any
 
 import kernel_dsl as kd
 
+from ..dataclass import changed
 from ..kernel import identified
 from .any_rows import declared, of_sums
 from .blocks import spread
@@ -86,5 +86,5 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
 def partial_problem(p: Problem, parts: int) -> Problem:
     """The problem whose result `combine_kernel` adds up."""
     nothing = {"steps": (), "gate": None, "gated": ((), ()), "keeps": False}
-    plain = replace(p, bias=False, accumulate=False, lanes=0, **nothing)  # the scales stay
-    return replace(plain, out_dtype=p.wide, parts=parts)
+    plain = changed(p, bias=False, accumulate=False, lanes=0, **nothing)  # the scales stay
+    return changed(plain, out_dtype=p.wide, parts=parts)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 import kernel_dsl as kd
 
+from ..dataclass import changed
 from ..refs import strides_of
 from .blocks import steps_of
 from .choose import DRAM_BYTES, MADS, START, overlapped, total_bytes
@@ -178,4 +178,4 @@ def split(p: Problem, parts: int) -> Problem:
         return p
     made = partial_problem(p, parts)
     shape = (parts, *p.batch, p.M, p.N) if parts > 1 else (*p.batch, p.M, p.N)
-    return replace(made, lanes=1) if why_not_tma(shape, strides_of(shape), made.out_dtype.itemsize, 0) else made
+    return changed(made, lanes=1) if why_not_tma(shape, strides_of(shape), made.out_dtype.itemsize, 0) else made

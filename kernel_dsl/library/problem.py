@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import kernel_dsl as kd
 
+from ..dataclass import changed
 from ..lazy import lazy
 from .grouped_tiles import RowGroups
 from .int4_numbers import HALF
@@ -39,13 +40,13 @@ class EpilogueStep:
     def swapped(self) -> EpilogueStep:
         """The same step for the transposed result."""
         turned = tuple(axes and tuple(_OTHER.get(a, a) for a in axes) for axes in self.operands)
-        return replace(self, operands=turned, word="by columns" if self.kind == "dropout" else self.word)
+        return changed(self, operands=turned, word="by columns" if self.kind == "dropout" else self.word)
 
     @property
     def turned(self) -> EpilogueStep:
         """The step for the transposed result, if operands of its full shape are transposed, too."""
         both = zip(self.operands, self.swapped.operands, strict=True)
-        return replace(self.swapped, operands=tuple(own if is_full(own) else other for own, other in both))
+        return changed(self.swapped, operands=tuple(own if is_full(own) else other for own, other in both))
 
 
 BIAS, ADDEND = EpilogueStep("add", (("n",),)), EpilogueStep("add", (("m", "n"),))
@@ -119,7 +120,7 @@ class Problem:
         """The same products as out.T = b.T a.T, on the same arrays. `bias` and `accumulate` stay unchanged."""
         p = self
         sides = {"dtype": p.b_dtype, "b_dtype": p.dtype, "a_batch": p.b_batch, "b_batch": p.a_batch}
-        return replace(p, M=p.N, N=p.M, a_transposed=not p.b_transposed, b_transposed=not p.a_transposed, **sides)
+        return changed(p, M=p.N, N=p.M, a_transposed=not p.b_transposed, b_transposed=not p.a_transposed, **sides)
 
     @property
     def all_steps(self) -> tuple[EpilogueStep, ...]:

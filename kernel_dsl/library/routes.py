@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import kernel_dsl as kd
+from kernel_dsl.dataclass import changed
 from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.target import Feature, Target
 
@@ -107,7 +108,7 @@ def packing(o: Operand, to: DType, along_k: bool, split: bool = False) -> Packin
 def laid(p: Problem, found: Packings, a: Operand, b: Operand) -> Problem:
     """The problem with the layouts of the operands, as they are or packed."""
     along = [o.along_k if pack is None else pack.turned != o.along_k for o, pack in zip((a, b), found, strict=True)]
-    return replace(p, a_transposed=not along[0], b_transposed=along[1])
+    return changed(p, a_transposed=not along[0], b_transposed=along[1])
 
 
 def goes_fast(a: Any, b: PackedInt4, target: Target) -> bool:
@@ -138,7 +139,7 @@ def route(p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig 
     """The fastest route by the cost model. `p`: the problem in the dtypes of `how`, without layouts."""
     blocks = target.limits.multiprocessors
     if not (p.M and p.N and p.K and 0 not in p.batch):
-        nothing = replace(laid(p, (None, None), a, b), K=0, thrice=False)
+        nothing = changed(laid(p, (None, None), a, b), K=0, thrice=False)
         apart = None if p.gate is None else nothing
         return Route("lane", others.split(nothing, 1), others.lane_options(p)[0], whole=apart)
     best = _Best()
@@ -157,7 +158,7 @@ def routes(p: Problem, a: Operand, b: Operand, how: Family, target: Target) -> l
 
 def _dependent(found: Route, target: Target) -> Route:
     """The route with kernels that start early, if the target allows it."""
-    return replace(found, early=target.supports(Feature.GRIDDEPCONTROL))
+    return changed(found, early=target.supports(Feature.GRIDDEPCONTROL))
 
 
 def _options(
@@ -192,7 +193,7 @@ def _options(
         if config is not None or p.int4 or p.sparse or p.exponentials:
             return
     if takes_vector(p, a, b):
-        q = replace(laid(p, (None, None), a, b), dtype=a.dtype, b_dtype=b.dtype, thrice=False, promoted=False)
+        q = changed(laid(p, (None, None), a, b), dtype=a.dtype, b_dtype=b.dtype, thrice=False, promoted=False)
         matrix = a if p.N <= p.M else b
         sizes = vector_options(q, matrix.along_k, max(matrix.piece // matrix.dtype.itemsize, 1))
         yield from _cut(p, q, (None, None), "vector", sizes, others.vector_clocks, blocks, best)
@@ -206,7 +207,7 @@ def _options(
 
         q = laid(p, found, a, b)
         if any(pack is not None for pack in found):
-            q = replace(q, dtype=found[0].to if found[0] else a.dtype, b_dtype=found[1].to if found[1] else b.dtype)
+            q = changed(q, dtype=found[0].to if found[0] else a.dtype, b_dtype=found[1].to if found[1] else b.dtype)
         yield from _cut(p, q, found, "tile", others.tile_options(q), clocks, blocks, best)
 
 
@@ -232,7 +233,7 @@ def _cut(
                 continue
             cut = others.split(q, parts)
             time = before + _times(q, clocks(cut, t, blocks), parts)
-            yield time, Route(kernel, cut, t, found, replace(q, parts=parts) if parts > 1 or q.gate else None)
+            yield time, Route(kernel, cut, t, found, changed(q, parts=parts) if parts > 1 or q.gate else None)
 
 
 def _times(q: Problem, clocks: float, parts: int) -> float:
@@ -264,7 +265,7 @@ def _fast(
         if best is not None and before + _times(q, least, parts) >= best.time:
             continue
         cut = others.split(q, parts)
-        whole = replace(q, parts=parts) if parts > 1 or q.gate is not None else None
+        whole = changed(q, parts=parts) if parts > 1 or q.gate is not None else None
         for time, t in picked(cut, cut.plain):
             if config is not None and costs.needs_swap(cut):
                 # the side that goes through registers is the left one

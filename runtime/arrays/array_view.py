@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
@@ -175,6 +177,15 @@ def frameworks(name: str) -> Interop:
     if module is None:
         module = _loaded[name] = import_module(f"kernel_dsl.runtime.arrays.interop.{name}").INTEROP
     return module
+
+
+def import_interops() -> None:
+    """Import the interop modules of the frameworks that this program has imported."""
+    for name in ("numpy", "torch", "cupy", "jax"):
+        found = sys.modules.get(name)
+        if found is not None and not getattr(found.__spec__, "_initializing", False):
+            with suppress(ImportError, AttributeError):  # a module of this name that makes no arrays
+                frameworks(name)
 
 
 def common_framework(arrays: Iterable[ArrayView], kernel: str, where: str = "") -> Interop:

@@ -48,13 +48,12 @@ def sources_hash() -> str:
     """A SHA-256 over the text of our own compiler, as hex."""
     env = environment()
     if env.cache_off:
-        return _digest(_compiler_files())
-    return noted_hash(DiskCache(env.cache_dir))
+        return _digest(looked_at())
+    return noted_hash(DiskCache(env.cache_dir), looked_at())
 
 
-def noted_hash(disk: DiskCache) -> str:
+def noted_hash(disk: DiskCache, files: list[_Files]) -> str:
     """The digest of the files as they are, from a note of the folder if it has one for this status; else computed, and noted."""
-    files = _compiler_files()
     state, settled = _state(files)
     text, secret = disk.notes()
     notes = [found for line in text.splitlines() if (found := _NOTE.fullmatch(line))]
@@ -90,6 +89,12 @@ def _state(folders: Sequence[_Files]) -> tuple[str, bool]:
     numbers = list(chain.from_iterable(files.numbers for files in folders))
     state = hashlib.sha256(b"%b\0%b" % (texts, struct.pack("qqQQQ" * (len(numbers) // 5), *numbers))).hexdigest()
     return state, time.time_ns() - max(*numbers[::5], *numbers[1::5]) > _SETTLED
+
+
+@functools.cache
+def looked_at() -> list[_Files]:
+    """The files of our own compiler at the first look of this process, which importing a library function takes."""
+    return _compiler_files()
 
 
 def _compiler_files() -> list[_Files]:

@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 HERE = Path(__file__).parent
 
 # the most Python calls of a first launch, imports left out; about 1,000 take a millisecond on a host of a GPU
-MOST = {"matmul": 5600, "attention": 4800, "grouped_matmul": 4700, "traced": 7500}
+MOST = {"matmul": 4700, "attention": 3750, "grouped_matmul": 3700, "traced": 6400}
 
 # Each call is made in a child of a process that has all imports behind it, and no device: twice, the second one is counted.
 _CODE = """
@@ -103,11 +103,7 @@ def test_a_first_launch_makes_few_calls(tmp_path: Path) -> None:
         assert count <= MOST[name], f"{name}: {count} Python calls"
 
 
-# What the imports of a cached first launch may be: of ours the cache and the assembler's names, of Python's own little.
-_OURS = ("kernel_dsl.serialize", "kernel_dsl.well_formed", "kernel_dsl.runtime.")
-_HEAVY = ("kernel_dsl.ops", "kernel_dsl.lowering", "importlib.", "email", "llvmlite", "torch", "jax")
-_FEW = 20  # modules
-
+# A library function brings in what its launches need, with the interop modules of the frameworks that are loaded.
 _IMPORTS = """
 import json, sys
 import numpy as np
@@ -119,7 +115,6 @@ class Patch:
     setitem = staticmethod(lambda items, key, value: items.__setitem__(key, value))
 
 fake_cupy.install(Patch)
-import kernel_dsl.runtime.arrays.interop.cupy
 from kernel_dsl.runtime.devices import devices
 kd.library.matmul, kd.library.attention
 devices.cuda_device()
@@ -133,13 +128,10 @@ print(json.dumps([new, loading.kernel_cache().disk.counters.misses]))
 """
 
 
-def test_a_first_launch_imports_little(tmp_path: Path) -> None:
+def test_a_first_launch_imports_nothing(tmp_path: Path) -> None:
     env = _driver(tmp_path)
     for name in ("matmul", "attention"):
         for time in range(2):
             new, misses = json.loads(_run(["-c", _IMPORTS, name], env))
             assert bool(misses) != bool(time), name
-        assert not [module for module in new if module.startswith(_HEAVY)], name
-        ours = [module for module in new if module.startswith("kernel_dsl")]
-        assert all(module.startswith(_OURS) for module in ours), (name, ours)
-        assert len(new) <= _FEW, (name, new)
+        assert new == [], name
