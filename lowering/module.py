@@ -96,7 +96,7 @@ def lower_ops(job: Job) -> None:
 
 def plan_exchange(job: Job) -> None:
     """Add the SMEM through which rules exchange data."""
-    job.exchange = plan_smem.add_exchange(job.ctx.plan, job.ir.threads)
+    job.exchange = plan_smem.add_exchange(job.ctx.plan, job.ir.threads, job.target.limits.smem_per_block)
 
 
 def check_smem(job: Job) -> None:

@@ -15,6 +15,7 @@ from kernel_dsl.target import Target
 from ..context import SmemPlan, source_line
 
 BARRIER_BYTES = 8
+EXCHANGE_ALIGNMENT = 128
 
 
 Scope = tuple[int, ...]
@@ -74,13 +75,31 @@ def _beside(a: Scope, b: Scope) -> bool:
     return a[:shorter] != b[:shorter]
 
 
-def add_exchange(plan: SmemPlan, threads: int) -> tuple[int, int]:
-    """Add the warpgroups' exchange space after all else: (offset, bytes of a half); two halves a warpgroup."""
-    offset = -(-plan.size // 128) * 128
-    if plan.scratch:
-        size = 2 * plan.scratch * threads
+def add_exchange(plan: SmemPlan, threads: int, limit: int) -> tuple[int, int]:
+    """Add the warpgroups' exchange space: (offset, bytes of a half); two halves a warpgroup.
+
+    It comes after all else, or where that would exceed `limit` bytes, into a gap that the alignment of a buffer left.
+    """
+    size = 2 * plan.scratch * threads
+    offset = _after(plan.size)
+    if size and offset + size > limit:
+        offset = _gap(plan, size, offset)
+    if size:
         plan.add(SmemRegion("exchange", offset, size, (size,), None, kind="internal"))
     return offset, plan.scratch
+
+
+def _gap(plan: SmemPlan, size: int, otherwise: int) -> int:
+    end = 0
+    for region in sorted(plan.regions, key=lambda r: r.offset):
+        if region.offset - _after(end) >= size:
+            return _after(end)
+        end = max(end, region.offset + region.bytes)
+    return otherwise
+
+
+def _after(end: int) -> int:
+    return -(-end // EXCHANGE_ALIGNMENT) * EXCHANGE_ALIGNMENT
 
 
 def check(plan: SmemPlan, target: Target, loc: Loc) -> None:

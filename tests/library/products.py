@@ -204,7 +204,8 @@ class _Made:
             a = pruned(a, call.a_dtype)
             self.a = kd.library.sparse_compress(place(a, call.places[0]), interpret=interpret)
         elif call.packed:
-            packed = [self._packed(b) for b in rights]
+            group = int(self.rng.choice((64, 128, 192)))  # of both sides of a gate
+            packed = [self._packed(b, group) for b in rights]
             rights, self.b = [x for _, x in packed], tuple(x for x, _ in packed) if gated else packed[0][0]
         factors, kinds = self._scaled(M, N, K), (call.a_dtype, call.b_dtype)
         deep = K > DEPTH  # for one block of K, scales are those of rows, columns or all
@@ -222,14 +223,13 @@ class _Made:
         self.expected = self._done(products)
         self.out_dtype = self._dtype()
 
-    def _packed(self, b: Any) -> tuple[Any, Any]:
+    def _packed(self, b: Any, group: int) -> tuple[Any, Any]:
         """(weights of 4 bits, their numbers in float64 as they are rounded beside a)."""
         dtype, form = self.call.a_dtype, self.call.packed
         dtype = dtype if dtype.itemsize == 2 else bf16
         if form == "mxfp4":
             packed = kd.library.pack_mxfp4(b, interpret=self.interpret)
             return packed, mxfp4_numbers(packed).astype(dtype.numpy).astype(np.float64)
-        group = int(self.rng.choice((64, 128, 192)))
         zeros = zeros_for(form.partition(" ")[2], b.shape, group, self.rng)
         packed = kd.library.pack_int4(b, group, zeros, interpret=self.interpret)
         return packed, rounded(packed, dtype)
