@@ -25,8 +25,13 @@ KEPT = 8  # lists, one for each device that a plan was run on
 
 class _Untouched:
     """A placeholder for the batch or the head. A mask that uses it raises an error, and so shows that it
-    depends on it.
+    depends on it. Python answers `==`, truth and hashes for any object, so these raise here.
     """
+
+    def _used(self, *_: Any) -> Any:
+        raise TypeError("the mask uses it")
+
+    __eq__ = __ne__ = __bool__ = __hash__ = _used  # pyright: ignore[reportAssignmentType]
 
 
 def probe_kernel(p: ScoredProblem, batch: Any = 0, head: Any = 0) -> Any:
