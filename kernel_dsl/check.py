@@ -71,7 +71,7 @@ class Check:
         `schedules`: "eager", "late", "random", "random:N" for N seeds. `ignore`: kinds of hazard to leave out of the
         report. `step_budget`: the number of instructions, each counted once for all warps that execute it together,
         after which a run ends with the hazard `step_budget`. By default it ends after 10,000,000 instructions, or after
-        100,000 in a row that store nothing, reach no barrier and end no warp.
+        64,000 in a row without a sign that it will end (docs/checker.md).
 
         Hazards are in the report and raise nothing. Before anything runs, it raises `PtxError` (a `ValueError`), with
         line and column, for PTX that an assembler, a linker or the target refuses, and a `TypeError` or `ValueError`
@@ -143,7 +143,9 @@ class Check:
         raise BadArgumentType(op="sequence", what=what, hint="`kd.check.launch(image, *args, grid=, block=)`")
 
     @checks_itself(*_OWN)
-    def triton(self, target: Any = "sm_90a", *, schedules: Any = _SCHEDULES, ignore: Any = ()) -> Any:
+    def triton(
+        self, target: Any = "sm_90a", *, schedules: Any = _SCHEDULES, ignore: Any = (), step_budget: int | None = None
+    ) -> Any:
         """A context in which Triton's launches run in the interpreter.
 
         The installed Triton compiles them for `target`, without a GPU. Kernels take NumPy arrays and CPU tensors, and
@@ -152,7 +154,7 @@ class Check:
         """
         from kernel_dsl.runtime.check.triton import launches
 
-        return launches(target, schedules, ignore)
+        return launches(target, schedules, ignore, step_budget)
 
     @checks_itself("array", "box", "swizzle")
     def tensor_map(self, array: Any, box: Any, *, swizzle: Any = 0, fill_nan: bool = False) -> Any:

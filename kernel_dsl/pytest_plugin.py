@@ -23,6 +23,10 @@ def pytest_addoption(parser: Any) -> None:
         default="",
         help="kinds of hazard that --kd-hazards leaves out, divided by commas",
     )
+    group.addoption(
+        "--kd-step-budget", metavar="N", type=int, default=None,
+        help="instructions after which a launch under --kd-hazards ends, with a hazard; see `kd.check`",
+    )  # fmt: skip
 
 
 def pytest_configure(config: Any) -> None:
@@ -30,4 +34,5 @@ def pytest_configure(config: Any) -> None:
     schedules = config.getoption("--kd-hazards", None)
     if schedules is not None:
         watch = import_module("kernel_dsl.runtime.check.plugin").plugin
-        config.pluginmanager.register(watch(schedules, config.getoption("--kd-ignore")), "kernel_dsl hazards")
+        options = config.getoption("--kd-ignore"), config.getoption("--kd-step-budget")
+        config.pluginmanager.register(watch(schedules, *options), "kernel_dsl hazards")

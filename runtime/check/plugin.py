@@ -8,27 +8,29 @@ from typing import Any
 import pytest
 
 from kernel_dsl.diagnostics import Error
+from kernel_dsl.errors import BadArgument
 
 from ..devices.devices import watched_everywhere
 from ..devices.interpreter_device import InterpreterDevice, Launch
 from ..interpreter import HazardKind
 from .report import Report, file_of
 from .run import explore
-from .schedules import as_kinds, as_schedules, spelled
+from .schedules import as_kinds, as_schedules, settings, spelled
 
 
 class Watcher(InterpreterDevice):
     """A device that runs each launch under several schedules, and keeps what they find."""
 
-    def __init__(self, runs: Sequence[tuple[str, int]], ignore: frozenset[HazardKind]) -> None:
+    def __init__(self, runs: Sequence[tuple[str, int]], ignore: frozenset[HazardKind], step_budget: int | None) -> None:
         super().__init__()
         self.owner: object = object()
         self.runs = runs
         self.ignore = ignore
+        self.step_budget = step_budget
         self.reports: list[Report] = []
 
     def run(self, launch: Launch) -> None:
-        found = explore([launch], launch.space, self.runs, self.ignore, [""])
+        found = explore([launch], launch.space, self.runs, self.ignore, [""], self.step_budget)
         if found.printed:
             print(found.printed, end="", flush=True)
         if found.hazards:
@@ -78,9 +80,13 @@ class HazardPlugin:
         return f"kernel hazards: every launch under {', '.join(map(spelled, self.watcher.runs))}"
 
 
-def plugin(schedules: str, ignore: str) -> HazardPlugin:
+def plugin(schedules: str, ignore: str, step_budget: int | None = None) -> HazardPlugin:
     """The plugin for the texts of the options. Raises pytest.UsageError for wrong texts."""
     try:
-        return HazardPlugin(Watcher(as_schedules(schedules), as_kinds([k for k in ignore.split(",") if k])))
+        kinds = as_kinds([k for k in ignore.split(",") if k])
+        settings(("eager", 0), step_budget, kinds)
+        return HazardPlugin(Watcher(as_schedules(schedules), kinds, step_budget))
+    except BadArgument as error:
+        raise pytest.UsageError(f"--kd-step-budget: {error.fields['hint']}") from None
     except Error as error:
         raise pytest.UsageError(f"--kd-hazards: {error.fields['message']}") from None

@@ -15,7 +15,7 @@ from .launches import Call, prepare
 from .report import Hazard, Report, file_of, hazard_of
 from .schedules import as_kinds, as_schedules, settings, spelled
 
-PATIENCE = 100_000  # steps without progress after which a run counts as endless, if no budget is given
+PATIENCE = 64_000  # steps without a sign of an end after which a run is ended, if no budget is given
 _ENDLESS = (
     HazardKind.STEP_BUDGET,
     HazardKind.LIVELOCK,

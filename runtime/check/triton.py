@@ -24,7 +24,7 @@ from ..interpreter import parse
 from .launches import Call, entry_of, target_named
 from .report import Hazard, Report
 from .run import check_calls
-from .schedules import as_kinds, as_schedules
+from .schedules import as_kinds, as_schedules, settings
 from .tensor_maps import TensorMapArgument, im2col_map
 
 # by Triton's name: NumPy's dtype of a value that is passed by value
@@ -39,8 +39,9 @@ _SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
 class TritonLaunches:
     """The value of `kd.check.triton()`: `reports`, one for each launch, in order."""
 
-    def __init__(self, target: Target, schedules: Any, ignore: Any) -> None:
+    def __init__(self, target: Target, schedules: Any, ignore: Any, step_budget: int | None) -> None:
         self.target = target
+        self.step_budget = step_budget
         self.schedules = schedules
         self.ignore = ignore
         self.reports: list[Report] = []
@@ -56,12 +57,14 @@ class TritonLaunches:
             report.raise_for_hazards()
 
 
-def launches(target: Any, schedules: Any, ignore: Any) -> AbstractContextManager[TritonLaunches]:
+def launches(
+    target: Any, schedules: Any, ignore: Any, step_budget: int | None
+) -> AbstractContextManager[TritonLaunches]:
     """The context. Raises DeviceError if Triton is not installed, and the errors of its arguments, all before it begins."""
     device = target_named(target)
     as_schedules(schedules)
-    as_kinds(ignore)
-    made = TritonLaunches(device, schedules, ignore)
+    settings(("eager", 0), step_budget, as_kinds(ignore))
+    made = TritonLaunches(device, schedules, ignore, step_budget)
     try:
         parts = _Triton(made)
     except ImportError as error:
@@ -178,7 +181,7 @@ class _Triton:
                 ptx, given[: len(entry.params)], (x * clusters, y, z), threads, (clusters, 1, 1), metadata.shared,
                 metadata.name, module.target, names=[name for name, _ in flat],
             )  # fmt: skip
-            self.made.reports.append(check_calls([call], self.made.schedules, self.made.ignore))
+            self.made.reports.append(check_calls([call], self.made.schedules, self.made.ignore, self.made.step_budget))
 
         return run
 

@@ -101,10 +101,11 @@ def run(
     line numbers to the author's lines. `launches` is the record that launches of a stream hand on (`Launches`). With
     `overlaps`, this launch need not wait for the end of the one before (programmatic dependent launch) until it executes
     `griddepcontrol.wait`. `report` is filled during the run, so that it has the hazards before an error; by default it is
-    a new one. `patience`: a run that makes no progress or has hazards ends after this many steps.
-    `initial`: the first bytes of module variables, by name. `others`: the parameters on further GPUs, on which the
-    entry runs at the same time; all arrays lie in the one `memory`. Raises `PtxError` for PTX that an assembler would
-    refuse, `HazardError` for a defect of the kernel, ValueError for a launch that the device would refuse.
+    a new one. `patience`: a run that shows no sign of an end for this many steps, or that has hazards and goes on, is
+    ended (`checks/patience.py`). `initial`: the first bytes of module variables, by name. `others`: the parameters on
+    further GPUs, on which the entry runs at the same time; all arrays lie in the one `memory`. Raises `PtxError` for PTX
+    that an assembler would refuse, `HazardError` for a defect of the kernel, ValueError for a launch that the
+    device would refuse.
     """
     with SubnormalNumbers():
         return run_module(

@@ -226,7 +226,7 @@ def plugged(folder: Path, *options: str) -> str:
 
 
 def test_the_plugin_fails_tests_with_hazards(tmp_path: Path) -> None:
-    said = plugged(tmp_path, "--kd-hazards=random:2")
+    said = plugged(tmp_path, "--kd-hazards=random:2", "--kd-step-budget=100000")
     assert "2 failed, 3 passed, 1 error" in said and said.count("race_blocks") >= 3
     assert "test_it.py::test_bad" in said and "found by: random seed 0, random seed 1" in said
 
@@ -249,6 +249,20 @@ def test_the_plugin_says_what_it_does_not_know() -> None:
     for words in (("soon", ""), ("eager", "nothing")):
         with pytest.raises(pytest.UsageError, match="there is no"):
             plugin(*words)
+    with pytest.raises(pytest.UsageError, match="--kd-step-budget: at least one instruction"):
+        plugin("eager", "", 0)
+
+
+def test_the_plugins_step_budget() -> None:
+    from kernel_dsl.runtime.check.plugin import plugin
+    from kernel_dsl.runtime.devices.devices import watched_everywhere
+
+    for budget, words in ((2, "step_budget"), (2000, "")):
+        watcher = plugin("eager", "", budget).watcher
+        with watched_everywhere(watcher):
+            kd.precompiled_cuda_kernel(FILL, 7, np.zeros(4, np.int32), grid=1, block=4)
+        found = watcher.take()
+        assert words in found if words else found == ""
 
 
 def test_the_plugin_does_nothing_without_its_option(tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ class Unspeakable:
         {"schedules": ("soon",)},
         {"ignore": ("nothing",)},
         {"target": 90},
+        {"step_budget": 0},
         {"ignore": (Unspeakable(),)},
     ],
 )

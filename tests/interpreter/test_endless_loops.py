@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.runtime.check import run as checked
 from kernel_dsl.runtime.interpreter.checks import joint
 from tests.check.images import image
 from tests.speed import on_the_reference
@@ -249,3 +250,82 @@ def test_a_retry_that_luck_may_end_is_no_livelock(monkeypatch: pytest.MonkeyPatc
     report = kd.check(text, data, flags, grid=1, block=64, schedules="random:4", ignore=races)
     assert [str(h.kind) for h in report.hazards] == ["step_budget"], report
     assert "only luck may end it" in report.hazards[0].message
+
+
+# Loops whose end nothing decides, under a patience of 2,000 instructions. Memory of `f` counts from 0.
+WALK = "mul.wide.u32 %d6,%r3,4; add.u64 %d6,%d4,%d6; mad.lo.u32 %r3,%r3,5,3; and.b32 %r3,%r3,63;"
+UNDECIDED = {
+    "an atomic that counts to a far value": "L: atom.global.add.u32 %r2,[%d4],1; setp.lt.u32 %p1,%r2,4000000000; @%p1 bra L;",
+    "a reduction that a load sees": "L: red.global.add.u32 [%d4],1; ld.relaxed.gpu.global.u32 %r2,[%d4];"
+    " setp.lt.u32 %p1,%r2,4000000000; @%p1 bra L;",
+    "a state with a long period": "L: st.global.u32 [%d2],%r3; mad.lo.u32 %r3,%r3,1664525,1013904223; and.b32 %r3,%r3,524287;"
+    " setp.ne.u32 %p1,%r3,1000000; @%p1 bra L;",
+    "a state of each lane": "mov.u32 %r3,%r1; L: st.global.u32 [%d2],%r3; mad.lo.u32 %r3,%r3,1664525,1013904223;"
+    " setp.eq.u32 %p1,%r3,%r3; @%p1 bra L;",
+    "a counter in memory": f"L: {COUNT} setp.ne.u32 %p1,%r2,0; @%p1 bra L;",
+    "a walk over memory that stores": f"L: {WALK} @%p5 st.global.u32 [%d6],%r9; add.u32 %r9,%r9,1; ld.global.u32 %r2,[%d5];"
+    " setp.ne.u32 %p1,%r2,-7; @%p1 bra L;",
+    "a loop that ends in one that does not": f"K: mov.u32 %r4,0; L: {COUNT} add.u32 %r4,%r4,1; setp.lt.u32 %p1,%r4,50; @%p1 bra L;"
+    " setp.ne.u32 %p2,%r2,-7; @%p2 bra K;",
+    "a counter that is set back": f"L: {COUNT} add.u32 %r9,%r9,1; and.b32 %r9,%r9,255; setp.lt.u32 %p1,%r9,2000; @%p1 bra L;",
+}  # fmt: skip
+# (body, the word of `f` at last), all with more than 5,000 instructions
+LATE = {
+    "an atomic that counts": ("L: atom.global.add.u32 %r2,[%d4],1; setp.lt.u32 %p1,%r2,100000; @%p1 bra L;", 100_064),
+    "a reduction that a load sees": (
+        "L: red.global.add.u32 [%d4],1; ld.relaxed.gpu.global.u32 %r2,[%d4]; setp.lt.u32 %p1,%r2,100000; @%p1 bra L;", 100_032
+    ),
+    "a counter in memory": (f"L: {COUNT} setp.lt.s32 %p1,%r2,1500; @%p1 bra L; st.global.u32 [%d4],%r2;", 1500),
+    "a sum over loads": (
+        "L: and.b32 %r4,%r9,63; mul.wide.u32 %d6,%r4,4; add.u64 %d6,%d1,%d6; ld.global.u32 %r2,[%d6]; add.u32 %r3,%r3,1; add.u32 %r3,%r3,%r2;"
+        " add.u32 %r9,%r9,1; setp.lt.u32 %p1,%r9,800; @%p1 bra L; st.global.u32 [%d4],%r3;", 800
+    ),
+    "tiles that an atomic gives": (
+        "L: atom.global.add.u32 %r2,[%d4],1; setp.ge.u32 %p1,%r2,640; @%p1 bra E; mov.u32 %r4,0; K: ld.global.u32 %r7,[%d2];"
+        " add.u32 %r4,%r4,1; xor.b32 %r9,%r9,%r7; st.global.u32 [%d2],%r9; setp.lt.u32 %p2,%r4,150; @%p2 bra K; bra L; E:", 704
+    ),
+    "a flag or a counter": (
+        f"L: {COUNT} add.u32 %r9,%r9,1; ld.volatile.global.u32 %r3,[%d5]; setp.eq.u32 %p1,%r3,0; setp.lt.u32 %p2,%r9,800;"
+        " and.pred %p1,%p1,%p2; @%p1 bra L; st.global.u32 [%d4],%r9;", 800
+    ),
+    "halves of a float": (
+        "mov.f32 %f1,0f3F800000; L: st.global.f32 [%d2],%f1; mul.f32 %f1,%f1,0f3F7C0000; add.u32 %r9,%r9,1; setp.gt.f32 %p1,%f1,0f322BCC77;"
+        " @%p1 bra L; st.global.u32 [%d4],%r9;", None
+    ),
+    "warps that leave one after the other": (
+        "shr.u32 %r8,%r1,5; mad.lo.u32 %r8,%r8,1000,300; L: " + COUNT + " add.u32 %r3,%r3,1664525; setp.eq.u32 %p1,%r2,%r8; @%p1 bra E; bra L;"
+        " E: st.global.u32 [%d4],1;", 1
+    ),
+}  # fmt: skip
+
+
+def patient(body: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[kd.Report, int]:
+    """The report of a check with a patience of 2,000 instructions, and what the first word of `f` then is."""
+    monkeypatch.setattr(checked, "PATIENCE", 2_000)
+    data, flags = np.zeros(64, np.int32), np.zeros(64, np.int32)
+    text = image(".param .u64 a, .param .u64 f", LOADS + body)
+    races = ("equal_value_race", "race_global")
+    return kd.check(text, data, flags, grid=1, block=64, ignore=races, **options), int(flags[0])
+
+
+@pytest.mark.parametrize("name", UNDECIDED)
+def test_a_loop_without_a_sign_of_an_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    report, _ = patient(UNDECIDED[name], monkeypatch, schedules=("eager", "random"))
+    assert [str(h.kind) for h in report.hazards] == ["step_budget"] and report.steps < 8_000, report
+    message = report.hazards[0].message
+    assert "it showed no sign of an end in the last 2000" in message
+    assert ": goes round at PTX line" in message and "; compares %r" in message and " changed" in message, message
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_loop_that_comes_nearer_to_its_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    body, last = LATE[name]
+    report, word = patient(body, monkeypatch, schedules="eager")
+    assert report.hazards == [] and last in (None, word), (report, word)
+    assert report.steps > 5_000, report.steps
+
+
+def test_a_step_budget_alone_ends_a_loop_without_a_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+    report, _ = patient(UNDECIDED["a state of each lane"], monkeypatch, schedules="eager", step_budget=6_000)
+    assert [str(h.kind) for h in report.hazards] == ["step_budget"] and report.steps > 6_000
+    assert "the step budget of 6000 instructions ran out" in report.hazards[0].message

@@ -18,11 +18,11 @@ from ..checks.clocks import Clocks
 from ..checks.deadlock import stuck
 from ..checks.explore import EXPLORED
 from ..checks.global_shadow import GlobalShadow, prepare_buffers, report_unwritten
-from ..checks.hazards import HazardError, Reporter, RunReport
-from ..checks.kinds import HazardKind
+from ..checks.hazards import Reporter, RunReport
 from ..checks.launches import Launches, LaunchState
 from ..checks.livelock import Watch, livelock
 from ..checks.order import Order
+from ..checks.patience import Patience
 from ..checks.peers import Peers
 from ..checks.shared_shadow import SharedShadow
 from ..checks.sync import SyncMemory
@@ -55,7 +55,6 @@ Dims = tuple[int, int, int]
 BATCH_WARPS = 1024
 BATCH_BYTES = 1 << 28
 _LONGEST = 10**18  # the longest wait, in nanoseconds
-_LOOKS = 5  # the number of progress checks within `patience`
 
 
 class Run:
@@ -69,7 +68,7 @@ class Run:
         dynamic_smem: int, memory: GlobalMemory, target: str, config: InterpretParams,
         names: ReportNames | None, lines: Mapping[int, SourceLine] | None, kernel_name: str,
         launches: Launches | None = None, overlaps: bool = False,
-        report: RunReport | None = None, others: Sequence[list[bytes]] = (),
+        report: RunReport | None = None, others: Sequence[list[bytes]] = (), patience: int = 0,
     ) -> None:  # fmt: skip
         self.devices: int = 1 + len(others)
         self.launches: Launches = launches or Launches()
@@ -111,12 +110,12 @@ class Run:
         self.rng: random.Random | None = (
             random.Random(config.seed) if config.schedule == "random" and self.order is None else None
         )
-        self.budget: int = config.step_budget
+        self.patience: Patience = Patience(self, patience)
+        self.budget: int = self.patience.first  # the number of steps at which `patience` looks at the run
         self.initial: Mapping[str, bytes] = {}  # initial bytes of module variables, instead of those in the text
-        self.patience: int = 0  # set by `be_patient`
-        self._patient_at = self._idle = 0
         self.steps = 0
         self.progress: int = 0
+        self.exits: int = 0  # how often lanes have exited
         self.idle: int = 0  # how much of the progress changed nothing that a load could see
         self.polls: bool = False  # whether a group has polled memory
         self.atomics: int = 0  # the number of atomics that have changed memory
@@ -456,31 +455,13 @@ class Run:
         rank = key[1] // self.warps_per_block if key[0] in ("bulk", "bulkw", "cp.async") else None
         return AccessSide(QUEUES.get(key[0], "an asynchronous copy"), place, str(key[0]), same, rank)
 
-    def be_patient(self, steps: int) -> None:
-        """End the run after `steps` without a store, an arrival or the end of a warp, or after a hazard."""
-        self.patience = steps // _LOOKS
-        self.budget = min(self.patience, self.config.step_budget)
-
     def out_of_steps(self, g: Group, seg: Seg) -> None:
-        if self.patience and self.steps <= self.config.step_budget:
-            if self.report.findings:  # the run goes on with a hazard's consequences
-                raise HazardError(
-                    HazardKind.STEP_BUDGET, "the run was ended: it had hazards, and did not end by itself"
-                )
-            self._idle = self._idle + 1 if self._patient_at == self.progress else 0
-            if self._idle < _LOOKS:
-                self._patient_at = self.progress
-                self.budget = min(self.steps + self.patience, self.config.step_budget)
-                return
-        _, _, who = self.reporter.group(g, g.active)
-        ins = seg.sync_ins or seg.end
-        what = f"the step budget of {self.budget} instructions ran out"
-        fix = "look for an endless loop, or raise InterpretParams(step_budget=)"
-        self.reporter.hazard(HazardKind.STEP_BUDGET, what, ins, (who,), fix, ends=True)
+        self.budget = self.patience.look(g, seg)
 
     def on_exit(self, g: Group) -> None:
         """Complete cluster barriers after lanes have exited."""
         self.progress += 1
+        self.exits += 1
         if g.batch.cluster > 1:
             g.batch.barriers.cluster_settle()
 
@@ -535,9 +516,7 @@ def run_module(
         cluster = x, y, z
     run = Run(
         program, params, grid, block, cluster, dynamic_smem, memory, target, config, names, lines,
-        kernel_name, launches, overlaps, report, others,
+        kernel_name, launches, overlaps, report, others, patience,
     )  # fmt: skip
     run.initial = initial or {}
-    if patience:
-        run.be_patient(patience)
     return run.run()
