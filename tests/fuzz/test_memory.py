@@ -87,7 +87,7 @@ def test_nests_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_missing_fences_and_waits_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the compiler's fences in pipelines, for the lanes' copies and its waits, kernels of each kind go wrong."""
     import kernel_dsl.pipelines as single
-    import kernel_dsl.warp_specialized as several
+    import kernel_dsl.pipeline_sides as several
     from kernel_dsl.lowering import pipeline
     from kernel_dsl.lowering.context import Context
     from kernel_dsl.lowering.passes.order_memory import MemoryOrder
