@@ -121,6 +121,8 @@ def _folders_imported(path: Path) -> Iterator[tuple[str, bool]]:
 
 def _reads_the_environment(source: str) -> bool:
     names = {"environ", "environb", "getenv", "getenvb"}
+    if not any(name in source for name in names):
+        return False
     for node in ast.walk(ast.parse(source)):
         if (
             isinstance(node, ast.Attribute)
