@@ -124,6 +124,7 @@ if TYPE_CHECKING:
         signbit,
         spacing,
     )
+    from .ops.branches import cond, switch, when
     from .ops.cast import astype, bitcast_convert_type, convert_element_type
     from .ops.cluster import async_store_smem, cluster_ref
     from .ops.compare import (
@@ -140,7 +141,7 @@ if TYPE_CHECKING:
         select,
         where,
     )
-    from .ops.control import cond, fori_loop, loop, switch, when, while_loop
+    from .ops.control import fori_loop, loop, while_loop
     from .ops.copy import (
         OOBFillMode,
         async_prefetch,

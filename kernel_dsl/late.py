@@ -32,7 +32,7 @@ LATE: dict[str, str] = {
 
 def unknown(name: str, names: Sequence[str]) -> AttributeError:
     """The error for `kd.name`, which is none of the public `names`: it shows close ones."""
-    if name.startswith("__"):  # Python asks for such names itself
+    if name.startswith("_"):  # Python and pytest ask for such names themselves
         return AttributeError(f"module 'kernel_dsl' has no attribute {name!r}")
     from difflib import get_close_matches
 

@@ -76,6 +76,13 @@ def environment() -> Environment:
     )
 
 
+def toolkits() -> list[Path]:
+    """The folders of CUDA toolkits that CUDA_HOME and CUDA_PATH name."""
+    from pathlib import Path
+
+    return [Path(folder) for name in ("CUDA_HOME", "CUDA_PATH") if (folder := os.environ.get(name))]
+
+
 def _default_cache() -> Path | None:
     """~/.cache/kernel_dsl. None if the user has no home, or the home of another user, as under sudo."""
     from pathlib import Path

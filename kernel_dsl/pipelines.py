@@ -23,9 +23,9 @@ from .layout import SCALAR
 from .memory import Barrier, MemorySpec
 from .ops.arith import add, subtract
 from .ops.barrier import barrier_wait
+from .ops.branches import when
 from .ops.cast import constant
 from .ops.compare import equal, less, not_equal
-from .ops.control import when
 from .ops.copy import (
     commit_smem,
     commit_smem_to_gmem_group,

@@ -1,4 +1,4 @@
-"""The rules of a valid kernel. `verify(ir)` raises `Invalid` with the rule and the op; tests run it after tracing and each pass.
+"""The rules of a valid kernel. `verify(ir)` raises `Invalid` with the rule and the op; tests run it after tracing and passes.
 
 Rules:
 

@@ -21,7 +21,8 @@ from kernel_dsl.target import Target
 from kernel_dsl.tma import Way
 
 from .llvm_types import llvm_type
-from .writer import Regs, V, Writer
+from .value import Regs, V
+from .writer import Writer
 
 WARPS = 4  # of a warpgroup; each arrives separately on an mbarrier
 WARPGROUP = 128  # lanes (PTX ISA 9.7.15, 'warpgroup': four contiguous warps)

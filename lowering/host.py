@@ -33,7 +33,7 @@ from kernel_dsl.errors import NoHostCode
 from kernel_dsl.launch_plan import AnyParam, CopyStep, FillStep, LaunchPlan, MemoryStep, slot
 
 from .host_writer import DRIVER, HostFunction, HostModule, Word, quoted
-from .writer import V
+from .value import V
 
 ROW = 16  # bytes of a row of `arrays`
 BAD_ARGUMENT, NO_DRIVER = -1, -2

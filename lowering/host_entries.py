@@ -17,7 +17,7 @@ from .host import BAD_ARGUMENT, ROW, Host
 from .host_repeated import KNOWN, Repeated, remember
 from .host_tensors import CUDA, DL_CODES, MANAGED, gapless
 from .host_writer import MESSAGE, HostFunction, Word
-from .writer import V
+from .value import V
 
 _C_TYPES = {"bool": "bool", "float32": "float", "float64": "double"}
 _LLVM_TYPES = {"float32": "float", "float64": "double"}

@@ -13,7 +13,7 @@ from functools import partial
 from .host import ROW, Host
 from .host_tensors import CUDA, DL_CODES, gapless
 from .host_writer import MESSAGE, HostFunction, Word
-from .writer import V
+from .value import V
 
 KNOWN = 24  # bytes behind the message of a thread: the context's id, the function in it or NULL, the GPU as a DLDevice
 _ID, _FUNCTION, _DEVICE = MESSAGE, MESSAGE + 8, MESSAGE + 16

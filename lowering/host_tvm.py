@@ -14,7 +14,7 @@ from kernel_dsl.errors import NoHostCode
 from .host import Host
 from .host_entries import CUDA, Checked, HostArgument, c_names, with_workspaces
 from .host_writer import MESSAGE, HostFunction
-from .writer import V
+from .value import V
 
 PREFIX = "__tvm_ffi_"
 _INT, _BOOL, _FLOAT, _DL_TENSOR, _TENSOR = 1, 2, 3, 7, 70  # TVMFFITypeIndex

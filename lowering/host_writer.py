@@ -6,7 +6,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 
 from .debug_lines import DebugLines
-from .writer import V, Writer
+from .value import V
+from .writer import Writer
 
 Word = int | V  # an integer that is known, or an i64
 

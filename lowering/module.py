@@ -42,7 +42,8 @@ from .operand_copies import copy_operands
 from .passes import plan_smem
 from .rules import all_rules
 from .rules.cluster import lower_body, meeting_places
-from .writer import V, Writer
+from .value import V
+from .writer import Writer
 
 
 @cache

@@ -72,8 +72,8 @@ BEFORE = {
     ("lower ops", "write the module"): "the prologue makes the barriers and descriptors that the body asked for",
 }
 
-# Whether to verify the kernel before the passes and after each. Tests set it.
-check_each_pass = False
+# With a function, kernels are verified before and after the passes, and those for which it is true after each. Tests set it.
+check_each_pass: Callable[[KernelIR], bool] | None = None
 
 _names = [step.name for step in STEPS]
 for _first, _second in BEFORE:
@@ -86,15 +86,19 @@ def check_for_gpu(ir: KernelIR) -> None:
 
 
 def _passes(job: Job, observe: Callable[[str, KernelIR], None] | None) -> None:
+    each = check_each_pass is not None and check_each_pass(job.ir)
+
     def after(step: Step[Any]) -> None:
-        if check_each_pass:
+        if each:
             verify(job.ir)
         if observe is not None:
             observe(step.name, job.ir)
 
-    if check_each_pass:
+    if check_each_pass is not None:
         verify(job.ir)
     walk(STEPS, Where.PASS, job, after)
+    if check_each_pass is not None and not each:
+        verify(job.ir)
 
 
 def run_passes(ir: KernelIR, target: Target, observe: Callable[[str, KernelIR], None] | None = None) -> KernelIR:

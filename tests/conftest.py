@@ -27,7 +27,7 @@ LEFT_OUT = pytest.StashKey[int]()  # how many long forms this run leaves out
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 # Deadlines measure the machine, not the code; the same examples in every run make a failure one that stays.
-for profile, examples in (("suite", 12), ("long", 100)):
+for profile, examples in (("suite", 8), ("long", 100)):
     hypothesis.settings.register_profile(
         profile,
         deadline=None,
@@ -81,7 +81,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(200_000, 20, 50)
 
 
 @pytest.hookimpl(trylast=True)  # after -k and -m
@@ -218,11 +218,15 @@ def _gpus() -> tuple[int, Target | None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def check_each_pass() -> None:
-    """Every kernel that a test lowers is verified after tracing and after each pass."""
+def check_each_pass(request: pytest.FixtureRequest) -> None:
+    """Every kernel that a test lowers is verified after tracing and after all passes; a quarter, by their names, after each.
+
+    With --slow all are verified after each.
+    """
     from kernel_dsl.lowering import pipeline
 
-    pipeline.check_each_pass = True
+    shares = 1 if request.config.getoption("--slow") else 4
+    pipeline.check_each_pass = lambda ir: zlib.crc32(ir.name.encode()) % shares == 0
 
 
 @pytest.fixture(autouse=True)

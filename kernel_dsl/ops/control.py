@@ -1,4 +1,4 @@
-"""Control flow whose conditions are traced: branches and loops with carries of any pytree."""
+"""The ops of control flow whose conditions are traced, and loops with carries of any pytree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .cast import as_value, astype, constant, rounded
 from .elementwise import convert
 from .unrolling import WRITTEN_OUT, counter_of, end_of_groups, together, unrolling
 
-__all__ = ["cond", "fori_loop", "loop", "switch", "when", "while_loop"]
+__all__ = ["fori_loop", "loop", "while_loop"]
 
 
 class If(Op, name="if"):
@@ -89,7 +89,7 @@ def _is_leaf(x: Any) -> bool:
     return isinstance(x, (Array, Ref))
 
 
-def _leaves(tree: Any, op: str) -> tuple[list[Array], Any]:
+def leaves_of(tree: Any, op: str) -> tuple[list[Array], Any]:
     leaves, structure = flatten(tree, _is_leaf)
     for leaf in leaves:
         if isinstance(leaf, Ref):
@@ -98,7 +98,7 @@ def _leaves(tree: Any, op: str) -> tuple[list[Array], Any]:
     return [as_value(leaf, op) for leaf in leaves], structure
 
 
-def _same_structure(op: str, a: Any, b: Any, what: str, where: Any) -> None:
+def same_structure(op: str, a: Any, b: Any, what: str, where: Any) -> None:
     if repr(a) != repr(b):
         hint = "return the same nesting of tuples, lists and dicts"
         raise CarryMismatch(
@@ -110,14 +110,14 @@ class _Held:
     """A carry with accumulators. Accumulators stay in their registers; the loop carries only the values beside them."""
 
     def __init__(self, leaves: list[Any], structure: Any) -> None:
-        self._leaves = leaves
+        self.leaves_of = leaves
         self._structure = structure
         self.values: tuple[Any, ...] = tuple([x for x in leaves if not isinstance(x, AccRef)])
 
     def whole(self, values: Sequence[Any]) -> Any:
         """The carry with other values."""
         rest = iter(values)
-        return unflatten(self._structure, [x if isinstance(x, AccRef) else next(rest) for x in self._leaves])
+        return unflatten(self._structure, [x if isinstance(x, AccRef) else next(rest) for x in self.leaves_of])
 
     def around(self, body: Callable[[Any, Any], Any], op: str) -> Callable[[Any, Any], Any]:
         """The body as a function of the values alone.
@@ -129,12 +129,12 @@ class _Held:
             args = (index, self.whole(values))
             leaves, structure = flatten(called(body, args, op, "body_fun", "body_fun(i, val)"), _may_be_carried)
             where = of_function(body)
-            _same_structure(op, self._structure, structure, "the carry", where)
-            for mine, theirs in zip(self._leaves, leaves, strict=True):
+            same_structure(op, self._structure, structure, "the carry", where)
+            for mine, theirs in zip(self.leaves_of, leaves, strict=True):
                 if isinstance(mine, AccRef) and (not isinstance(theirs, AccRef) or theirs.place != mine.place):
                     what, hint = "a carry changes its accumulator", "return the accumulator that came in"
                     raise CarryMismatch(op=op, what=what, a=repr(mine), b=repr(theirs), hint=hint, other=where)
-            return tuple(x for x, mine in zip(leaves, self._leaves, strict=True) if not isinstance(mine, AccRef))
+            return tuple(x for x, mine in zip(leaves, self.leaves_of, strict=True) if not isinstance(mine, AccRef))
 
         return run
 
@@ -147,124 +147,6 @@ def hold(carry: Any) -> _Held | None:
     """The `_Held` of a carry with accumulators; None for others."""
     leaves, structure = flatten(carry, _may_be_carried)
     return _Held(leaves, structure) if any(isinstance(x, AccRef) for x in leaves) else None
-
-
-# --- branches ------------------------------------------------------------------------------------
-
-
-def when(condition: Any) -> Callable[[Callable[[], None]], None]:
-    """`@kd.when(condition)` above a function without arguments: it runs if the rank-0 condition holds.
-
-    A Python bool decides while tracing. Raises `PredicateNotScalar`, `BodyReturned`.
-    """
-
-    predicate = None if isinstance(condition, (bool, int)) else as_predicate(condition, "when")
-
-    def decorate(body: Callable[[], None]) -> None:
-        def run() -> None:
-            if called(body, (), "when", "body", "body()") is not None:
-                raise BodyReturned(what="the body of `kd.when`", got="a value", hint="use `kd.cond` for results")
-
-        if predicate is None:
-            if condition:
-                run()
-            return
-        then, otherwise = Region(), Region()
-        with into(then):
-            run()
-            end_region(then, ())
-        with into(otherwise):
-            end_region(otherwise, ())
-        emit(If(predicate, then, otherwise))
-
-    return decorate
-
-
-def _branch(function: Callable[..., Any], args: tuple[Any, ...], op: str, name: str) -> tuple[Region, list[Array], Any]:
-    made = Region()
-    with into(made):
-        values, structure = _leaves(called(function, args, op, name, f"{name}(*operands)"), op)
-    return made, values, structure
-
-
-def _join_branches(
-    made: list[tuple[Region, list[Array], Any]], functions: Sequence[Callable[..., Any]], op: str
-) -> tuple[list[Region], Any]:
-    """Give all branches the same result types, with layouts of the first, and close them."""
-    _, _first, structure = made[0]
-    for (_, _, other), function in zip(made[1:], functions[1:], strict=True):
-        _same_structure(op, structure, other, "a branch", of_function(function))
-    columns = list(zip(*(values for _, values, _ in made), strict=True))
-    regions_ = [r for r, _, _ in made]
-    results: list[list[Array]] = [[] for _ in made]
-    for column in columns:
-        strong = next((v for v in column if not v.weak), column[0])
-        layout: Any = None
-        for row, value in enumerate(column):
-            with into(regions_[row]):
-                value = rounded(value, strong.dtype) if value.weak else value
-                if value.shape != first_shape(column) or value.dtype != strong.dtype:
-                    raise CarryMismatch(
-                        op=op,
-                        what="the branches give different types",
-                        a=str(column[0].type),
-                        b=str(value.type),
-                        hint="convert with `.astype(...)` or broadcast in one branch",
-                        other=of_function(functions[row]),
-                    )
-                layout = resolve(value.type.layout) if layout is None else layout
-                results[row].append(convert(value, layout))
-    for r, values in zip(regions_, results, strict=True):
-        with into(r):
-            end_region(r, tuple(values))
-    return regions_, structure
-
-
-def first_shape(column: Sequence[Array]) -> tuple[int, ...]:
-    return column[0].shape
-
-
-def cond(predicate: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
-    """`true_fun(*operands)` if the rank-0 predicate holds, else `false_fun(*operands)`. Both return the same types.
-
-    The results may be pytrees. Raises `PredicateNotScalar`, `CarryMismatch`.
-
-    >>> run(lambda x: kd.cond(x[0] > 0, lambda v: v, lambda v: -v, x), [-1, 2])
-    [ 1 -2]
-    """
-    functions, names = (true_fun, false_fun), ("true_fun", "false_fun")
-    if isinstance(predicate, (bool, int)):
-        which = 0 if predicate else 1
-        return called(functions[which], operands, "cond", names[which], f"{names[which]}(*operands)")
-    value = as_predicate(predicate, "cond")
-    made = [_branch(f, operands, "cond", name) for f, name in zip(functions, names, strict=True)]
-    (then, otherwise), structure = _join_branches(made, functions, "cond")
-    return unflatten(structure, list(emit(If(value, then, otherwise)).results))
-
-
-def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
-    """`branches[index](*operands)`; the index, a rank-0 integer, is clamped to the number of branches.
-
-    All branches return the same types. Raises `PredicateNotScalar`, `CarryMismatch`, `BadArgument` without branches.
-
-    >>> run(lambda x: kd.switch(x[0], [lambda: 10, lambda: 20]), [1, 5])
-    20
-    """
-    if not branches:
-        raise BadArgument(op="switch", what="no branches", hint="give at least one function")
-    names = [f"branches[{i}]" for i in range(len(branches))]
-    if isinstance(index, int) and not isinstance(index, bool):
-        which = min(max(index, 0), len(branches) - 1)
-        return called(branches[which], operands, "switch", names[which], "branch(*operands)")
-    value = as_value(index, "switch")
-    if value.ndim or not value.dtype.is_integer:
-        raise PredicateNotScalar(op="switch", want="integer", got=repr(value), hint="index with one integer")
-    made = [_branch(f, operands, "switch", name) for f, name in zip(branches, names, strict=True)]
-    closed, structure = _join_branches(made, branches, "switch")
-    return unflatten(structure, list(emit(Switch(value, tuple(closed))).results))
-
-
-# --- loops ---------------------------------------------------------------------------------------
 
 
 def _bound(x: Any, op: str) -> Any:
@@ -350,14 +232,14 @@ def _for(
         return _one_loop(lo, hi, step, body, inits, structure, op, where, unroll=1)
 
     def check(carry: Any) -> None:
-        _same_structure(op, structure, _leaves(carry, op)[1], "the carry", where)
+        same_structure(op, structure, leaves_of(carry, op)[1], "the carry", where)
 
     group = together(body, unroll, step, check, op)
     apart = hi, (unroll - 1) * abs(step)
     carry = _one_loop(lo, end, unroll * step, group, inits, structure, op, where, apart=apart)
     if isinstance(end, int) and not range(end, hi, step):
         return carry
-    return _one_loop(end, hi, step, body, *_leaves(carry, op), op, where)
+    return _one_loop(end, hi, step, body, *leaves_of(carry, op), op, where)
 
 
 def _one_loop(
@@ -384,8 +266,8 @@ def _one_loop(
         args = _carry_args(inits)
         made.args = (index, *args)
         result = called(body, (index, unflatten(structure, list(args))), op, "body_fun", "body_fun(i, val)")
-        outs, out_structure = _leaves(result, op)
-    _same_structure(op, structure, out_structure, "the carry", where)
+        outs, out_structure = leaves_of(result, op)
+    same_structure(op, structure, out_structure, "the carry", where)
     again = _weak_retry(inits, outs)
     if again is not None:
         return _one_loop(lo, hi, step, body, again, structure, op, where, unroll=unroll, apart=apart)
@@ -428,7 +310,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], init_val: An
         for i in range(lo, hi):
             value = called(body_fun, (i, value), "fori_loop", "body_fun", "body_fun(i, val)")
         return value
-    inits, structure = _leaves(init_val, "fori_loop")
+    inits, structure = leaves_of(init_val, "fori_loop")
     return _for(lo, hi, 1, body_fun, inits, structure, "fori_loop", factor)
 
 
@@ -464,7 +346,7 @@ def loop(
             for i in range(lo, hi, step):
                 carry = run(i, carry)
             return carry
-        inits, structure = _leaves(init_carry, "loop")
+        inits, structure = leaves_of(init_carry, "loop")
         return _for(lo, hi, step, run, inits, structure, "loop", factor)
 
     return decorate
@@ -484,14 +366,14 @@ def while_loop(cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init_
         body_of = held.around(lambda _, carry: body_fun(carry), op)
         end = while_loop(lambda v: cond_fun(held.whole(v)), lambda v: body_of(None, v), held.values)
         return held.whole(end)
-    inits, structure = _leaves(init_val, op)
+    inits, structure = leaves_of(init_val, op)
     body = Region()
     with into(body):
         args = _carry_args(inits)
         body.args = tuple(args)
         carry = unflatten(structure, list(args))
-        outs, out_structure = _leaves(called(body_fun, (carry,), op, "body_fun", "body_fun(val)"), op)
-    _same_structure(op, structure, out_structure, "the carry", of_function(body_fun))
+        outs, out_structure = leaves_of(called(body_fun, (carry,), op, "body_fun", "body_fun(val)"), op)
+    same_structure(op, structure, out_structure, "the carry", of_function(body_fun))
     again = _weak_retry(inits, outs)
     if again is not None:
         return while_loop(cond_fun, body_fun, unflatten(structure, list(again)))

@@ -15,8 +15,9 @@ from ..refs import Ref
 from ..trace import emit
 from . import nvshmem
 from .atomic import atomic_add
+from .branches import cond
 from .cast import astype
-from .control import cond, fori_loop, while_loop
+from .control import fori_loop, while_loop
 from .copy import commit_smem, copy_smem_to_gmem, wait_smem_to_gmem
 from .ref import as_ref, check_writable
 from .remote import RemoteRef, remote_ref

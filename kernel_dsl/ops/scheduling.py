@@ -15,9 +15,10 @@ from ..trace import current
 from .arith import add, rem
 from .atomic import atomic_add
 from .barrier import barrier_arrive, barrier_wait
+from .branches import when
 from .cluster import cluster_ref
 from .compare import equal, maximum, minimum
-from .control import when, while_loop
+from .control import while_loop
 from .index import axis_index, axis_size, members, num_programs, program_id
 from .loops import NDLoopInfo, split
 from .scope import allocate, scope

@@ -30,7 +30,8 @@ from ..trace import current, emit
 from ..values import Array
 from . import nvshmem
 from .atomic import atomic_add, atomic_cas
-from .control import cond, while_loop
+from .branches import cond
+from .control import while_loop
 from .debug import debug_check
 from .index import axis_size, members
 from .inline import inline_ptx

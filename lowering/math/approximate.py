@@ -8,7 +8,7 @@ and for lg2 away from 1, 1 ulp for rcp and rsqrt, 2^-20.5 absolute for sin and c
 
 from __future__ import annotations
 
-from ..writer import V
+from ..value import V
 from .constants import NAN
 from .exponential import LOG2_10, LOG2_E
 from .logarithm import BASE_10

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..writer import V
+from ..value import V
 from .exponential import LOG2_E, exp, exp2
 from .logarithm import log1p_of
 from .registry import FUNCTIONS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..writer import V
+from ..value import V
 from .text import FunctionWriter
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..writer import V
+from ..value import V
 from .constants import format_of
 from .double_word import DoubleWord, product, sum_ordered
 from .exponential import EXP_NARROW, LN2_HIGH, LOG2_E, power_of_two, reduce_by_log2

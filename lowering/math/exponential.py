@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..writer import V
+from ..value import V
 from .constants import format_of
 from .quotient import quotient
 from .registry import FUNCTIONS

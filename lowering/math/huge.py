@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..writer import V
+from ..value import V
 from .text import FunctionWriter
 
 HALF_PI = 1.5707963267948966

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..writer import V
+from ..value import V
 from .constants import INFINITY, NAN
 from .exponential import EXP_NARROW, expm1_polynomial, power_of_two, reduce_by_log2
 from .logarithm import log1p_of

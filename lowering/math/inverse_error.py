@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..writer import V
+from ..value import V
 from .constants import INFINITY, NAN
 from .double_word import sum_ordered
 from .logarithm import split, sum_of_logs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..writer import V
+from ..value import V
 from .constants import INFINITY, NAN
 from .quotient import reciprocal
 from .registry import FUNCTIONS

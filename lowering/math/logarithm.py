@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..writer import V
+from ..value import V
 from .constants import INFINITY, format_of
 from .exponential import LN2_HIGH
 from .registry import FUNCTIONS

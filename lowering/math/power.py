@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..writer import V
+from ..value import V
 from .constants import INFINITY, NAN, format_of
 from .double_word import DoubleWord, product, sum_ordered
 from .exponential import EXP_NARROW, LOG2_E, power_of_two

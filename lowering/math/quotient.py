@@ -4,7 +4,7 @@ general one.
 
 from __future__ import annotations
 
-from ..writer import V
+from ..value import V
 from .text import FunctionWriter
 
 # 1/d to within 0.0505 for any normal d: the bits of d subtracted from these, which negates the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ..writer import V
+from ..value import V
 from .text import FunctionWriter
 
 DTYPES = {"f32": "float", "f64": "double"}

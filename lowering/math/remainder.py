@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..writer import V
+from ..value import V
 from .constants import INFINITY, NAN, format_of
 from .exponential import power_of_two
 from .registry import FUNCTIONS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..writer import V
+from ..value import V
 from .constants import INFINITY, format_of
 from .registry import FUNCTIONS
 from .text import FunctionWriter

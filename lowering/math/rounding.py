@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..writer import V
+from ..value import V
 from .constants import NAN, format_of
 from .registry import FUNCTIONS
 from .text import FunctionWriter

@@ -12,7 +12,8 @@ from typing import TypeVar
 
 from ..debug_lines import DebugLines
 from ..llvm_types import suffix
-from ..writer import V, Writer
+from ..value import V
+from ..writer import Writer
 
 Number = int | float
 T = TypeVar("T")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..writer import V
+from ..value import V
 from .constants import format_of
 from .huge import Angle, reduce_huge
 from .quotient import quotient

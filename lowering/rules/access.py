@@ -14,7 +14,8 @@ from kernel_dsl.view import Limit
 
 from ..context import Context, SmemBuffer
 from ..llvm_types import llvm_type
-from ..writer import Regs, V, address
+from ..value import Regs, V
+from ..writer import address
 
 # Types of LLVM and of PTX by the bytes of an access's parts
 _WORD = {1: ("i16", "b8"), 2: ("i16", "b16"), 4: ("i32", "b32"), 8: ("i64", "b64")}

@@ -15,7 +15,7 @@ from kernel_dsl.layout import LANE_BITS, Bit, Layout
 from kernel_dsl.ops.associative import AssociativeScan, digits, of_block
 
 from ..context import Context, Rules
-from ..writer import Regs, V
+from ..value import Regs, V
 from .reduce import gather_warps, shuffle
 
 _T = TypeVar("_T")

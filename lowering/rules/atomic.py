@@ -10,7 +10,8 @@ from kernel_dsl.target import Feature
 
 from ..context import Context, Rules
 from ..llvm_types import llvm_type, suffix
-from ..writer import Loop, Regs, V, address
+from ..value import Regs, V
+from ..writer import Loop, address
 from .access import Address, listed, pack
 from .exchange import through_smem
 from .gather import GatheredElements

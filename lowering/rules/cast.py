@@ -10,7 +10,7 @@ from kernel_dsl.target import Feature
 
 from ..context import Context, Rules
 from ..llvm_types import llvm_type, suffix
-from ..writer import Regs, V
+from ..value import Regs, V
 from . import fp8
 from .widen import BYTES, HALVES, halves, widen_bytes
 

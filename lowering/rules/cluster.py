@@ -11,7 +11,8 @@ from kernel_dsl.ops.copy import CopyGmemToSmem
 from kernel_dsl.ops.ref import AllocBarrier
 
 from ..context import Context, Rules, SmemBuffer
-from ..writer import V, address
+from ..value import V
+from ..writer import address
 from .access import listed, words_of
 from .sync import barrier_address
 from .tiled import make_place

@@ -8,7 +8,8 @@ from kernel_dsl.ir import Region, Value, layout_of
 from kernel_dsl.ops.control import For, If, Switch, While
 
 from ..context import Context, Rules
-from ..writer import Loop, Regs
+from ..value import Regs
+from ..writer import Loop
 from .access import pack, together, unpack
 
 

@@ -7,7 +7,7 @@ from kernel_dsl.dtypes import DType
 from kernel_dsl.layout import LANE_BITS, Layout
 
 from ..context import Context
-from ..writer import Regs, V
+from ..value import Regs, V
 from .reduce import shuffle
 
 

@@ -29,7 +29,7 @@ from kernel_dsl.target import Feature
 from kernel_dsl.tma import Start, Way, innermost_start, period
 
 from ..context import Context, Rules
-from ..writer import Regs, V
+from ..value import Regs, V
 from . import boxes
 from .boxes import Cut, Refuse
 from .cp_async import copy_by_lanes, store_by_lanes, wait_lanes

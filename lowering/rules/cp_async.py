@@ -14,7 +14,7 @@ from kernel_dsl.ops.copy import CopyGmemToSmem, CopySmemToGmem, OOBFillMode
 from kernel_dsl.refs import Access, Ref, View
 
 from ..context import Context
-from ..writer import V
+from ..value import V
 from .access import AccessPlace, Address, Regs, emit_load, emit_store
 from .sync import arrive, barrier_address
 from .tiled import make_place

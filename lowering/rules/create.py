@@ -9,7 +9,7 @@ from kernel_dsl.ops.create import Iota
 
 from ..context import Context, Rules
 from ..llvm_types import llvm_type
-from ..writer import V
+from ..value import V
 from .cast import convert
 
 

@@ -7,7 +7,7 @@ from kernel_dsl.ir import layout_of
 from kernel_dsl.ops.debug import DebugCheck, DebugPrint, ProfileMark
 
 from ..context import Context, Rules
-from ..writer import Regs, V
+from ..value import Regs, V
 from .access import inside
 
 

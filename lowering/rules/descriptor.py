@@ -10,7 +10,7 @@ from kernel_dsl.ops.descriptor import MAP_BYTES, MAPS, MakeTensorDescriptor
 from kernel_dsl.tma import MARGIN, UNIT
 
 from ..context import Context, MadeDescriptor, Rules
-from ..writer import V
+from ..value import V
 from . import copy
 from .boxes import Refuse
 

@@ -16,7 +16,7 @@ from kernel_dsl.ops.elementwise import Broadcast, ConvertLayout, Elementwise, Ex
 
 from ..context import Context, Rules
 from ..llvm_types import kind_letter, llvm_type, suffix
-from ..writer import Regs, V
+from ..value import Regs, V
 from .convert import convert_in_warps
 from .exchange import through_smem
 

@@ -16,7 +16,7 @@ from kernel_dsl.layout import Layout
 from kernel_dsl.refs import View, strides_of
 
 from ..context import Context, SmemBuffer
-from ..writer import Regs, V
+from ..value import Regs, V
 from .access import AccessPlace, Address, emit_load, emit_store, inside_shape
 
 

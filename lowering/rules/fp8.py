@@ -14,7 +14,7 @@ from kernel_dsl.dtypes import DType
 from kernel_dsl.target import Feature
 
 from ..context import Context
-from ..writer import Regs, V
+from ..value import Regs, V
 
 
 @dataclass(frozen=True)

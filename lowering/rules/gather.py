@@ -14,7 +14,7 @@ from kernel_dsl.ops.gather import Gather, Scatter
 from kernel_dsl.refs import View, ViewDim, strides_of
 
 from ..context import Context, Rules, SmemBuffer
-from ..writer import Regs, V
+from ..value import Regs, V
 from .access import AccessPlace, Address, emit_load, emit_store
 from .ref import space_of
 from .tiled import TiledPlace, make_place

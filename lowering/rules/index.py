@@ -8,7 +8,7 @@ from kernel_dsl.blocks import grid_dims
 from kernel_dsl.ops.index import AxisIndex, ExtentOf, MultipleOf
 
 from ..context import Context, Rules
-from ..writer import V
+from ..value import V
 
 
 def lower_axis_index(ctx: Context, op: AxisIndex) -> None:

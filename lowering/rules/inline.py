@@ -11,7 +11,7 @@ from kernel_dsl.ops.inline import InlineRegisters, RefAddress, numbered, words
 
 from ..context import Context, Rules
 from ..llvm_types import llvm_type
-from ..writer import Regs, V
+from ..value import Regs, V
 from .access import AccessPlace, pack, unpack
 
 _BITS = {"half": "i16", "bfloat": "i16"}

@@ -13,7 +13,8 @@ from kernel_dsl.ops.ref import Load
 from kernel_dsl.target import Feature
 
 from ..context import Context
-from ..writer import Regs, V, address
+from ..value import Regs, V
+from ..writer import address
 from .access import unpack
 from .stmatrix import ROW, WORD, plan_matrices
 from .tiled import make_place

@@ -28,7 +28,7 @@ from kernel_dsl.storage import storage_of
 
 from ..context import Accumulator, Context, Rules
 from ..llvm_types import llvm_type
-from ..writer import Regs, V
+from ..value import Regs, V
 from .access import pack
 from .starts import smem_start
 

@@ -9,7 +9,8 @@ from kernel_dsl.ops.multimem import HALVES, MultimemLoadReduce, MultimemStore
 from kernel_dsl.refs import Access
 
 from ..context import Context, Rules
-from ..writer import V, address
+from ..value import V
+from ..writer import address
 from .access import AccessPlace, listed, split_access, unpack, words_of
 from .tiled import make_place
 

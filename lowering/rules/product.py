@@ -10,7 +10,7 @@ from kernel_dsl.target import Feature
 
 from ..context import Context, Rules
 from ..llvm_types import llvm_type
-from ..writer import Regs, V
+from ..value import Regs, V
 from .access import inside, pack
 from .matrix import PTX_TYPES
 from .reduce import choose

@@ -12,7 +12,7 @@ from kernel_dsl.ops.random import NEIGHBOURS, Philox
 from kernel_dsl.refs import strides_of
 
 from ..context import Context, Rules
-from ..writer import Regs, V
+from ..value import Regs, V
 
 ROUNDS = 10
 _FACTORS = (0xD2511F53, 0xCD9E8D57)

@@ -12,7 +12,7 @@ from kernel_dsl.ops.reduce import ArgReduce, Reduce, Reduction
 
 from ..context import Context, Rules
 from ..llvm_types import integer_type, kind_letter, llvm_type, suffix
-from ..writer import Regs, V
+from ..value import Regs, V
 from .access import emit_load, emit_store, inside
 
 _COMBINE = {

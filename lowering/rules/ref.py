@@ -10,7 +10,7 @@ from kernel_dsl.ops.ref import AllocBarrier, AllocSmem, BitcastRef, Load, Store
 from kernel_dsl.refs import Access, strides_of
 
 from ..context import Context, NamedBarriers, Rules, SmemBuffer
-from ..writer import Regs, V
+from ..value import Regs, V
 from .access import AccessPlace, emit_load, emit_store
 from .ldmatrix import load_matrices
 from .reduce import shuffle

@@ -15,7 +15,7 @@ from kernel_dsl.layout import LANE_BITS, Layout
 from kernel_dsl.ops.scan import Scan
 
 from ..context import Context, Rules
-from ..writer import Regs, V
+from ..value import Regs, V
 from .reduce import Combiner, gather_warps, masked, shuffle
 
 

@@ -12,7 +12,7 @@ from kernel_dsl.refs import View, ViewDim, strides_of
 from kernel_dsl.relabel import picked, renamed, sliced
 
 from ..context import Context, Rules
-from ..writer import Regs, V
+from ..value import Regs, V
 from .access import inside
 from .exchange import Window, pass_through, read_view, write_value
 from .reduce import choose, shuffle

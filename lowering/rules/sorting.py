@@ -20,7 +20,8 @@ from kernel_dsl.refs import View, ViewDim, strides_of
 
 from ..context import WARPGROUP, Context, Rules
 from ..llvm_types import llvm_type
-from ..writer import Loop, Regs, V
+from ..value import Regs, V
+from ..writer import Loop
 from .access import emit_load, emit_store, inside_shape
 from .exchange import Window, read_view
 

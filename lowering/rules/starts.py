@@ -10,7 +10,7 @@ from kernel_dsl.storage import storage_of
 from kernel_dsl.tma import COORDINATE_END, MARGIN
 
 from ..context import Context
-from ..writer import V
+from ..value import V
 from .boxes import Refuse, far_start
 
 MAX_INT64 = 2**63 - 1

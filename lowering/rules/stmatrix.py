@@ -15,7 +15,8 @@ from kernel_dsl.ops.ref import Store
 from kernel_dsl.target import Feature
 
 from ..context import Context
-from ..writer import V, address
+from ..value import V
+from ..writer import address
 from .access import pack
 from .tiled import make_place
 

@@ -14,7 +14,7 @@ from kernel_dsl.ir import layout_of
 from kernel_dsl.ops.storage import JoinNibbles, Nibbles
 
 from ..context import Context, Rules
-from ..writer import Regs, V
+from ..value import Regs, V
 from .access import unpack
 from .widen import halves
 

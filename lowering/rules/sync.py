@@ -11,7 +11,7 @@ from kernel_dsl.ops.sync import GmemProxyFence, SmemProxyFence, WarpgroupBarrier
 from kernel_dsl.target import Feature
 
 from ..context import WARPS, Context, NamedBarriers, Rules
-from ..writer import V
+from ..value import V
 
 PHASES = 64  # of barriers in a word
 MBARRIER_BYTES = 8  # PTX ISA 9.7.13.15.2: a 64-bit object, 8-byte aligned

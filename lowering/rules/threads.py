@@ -22,7 +22,8 @@ from kernel_dsl.storage import bytes_of
 
 from ..context import Context, GmemScratch, Rules, SmemBuffer
 from ..llvm_types import llvm_type
-from ..writer import LETTERS, Regs, V
+from ..value import Regs, V
+from ..writer import LETTERS
 from .access import pack, together, unpack
 
 _SCRATCH = 256  # bytes

@@ -18,7 +18,7 @@ from kernel_dsl.refs import Access, View
 from kernel_dsl.storage import storage_of, swizzle_mask, swizzle_period
 
 from ..context import Context, SmemBuffer
-from ..writer import V
+from ..value import V
 from .access import AccessPlace, Address
 
 _LOW = 1024  # the span of every pattern (storage.SWIZZLED_ALIGNMENT)

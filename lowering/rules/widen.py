@@ -16,7 +16,7 @@ from kernel_dsl import dtypes as dt
 from kernel_dsl.dtypes import DType
 
 from ..context import Context
-from ..writer import Regs, V
+from ..value import Regs, V
 
 BYTES = (dt.int8, dt.uint8)
 HALVES = (dt.float16, dt.bfloat16)

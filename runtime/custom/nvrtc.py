@@ -6,7 +6,6 @@ cuda_bf16.h, cooperative_groups.h) and CCCL (cuda/std, nv/target). Neither a dri
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
@@ -18,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from kernel_dsl import forking
+from kernel_dsl import forking, options
 
 from ..errors import DeviceError, RunError
 
@@ -126,9 +125,8 @@ def _roots() -> Iterator[Path]:
         yield base / "cu13" / "include"  # wheels of CUDA 13
         yield base / "cuda_runtime" / "include"  # wheels of CUDA 12
         yield base / "cuda_cccl" / "include"
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        if os.environ.get(variable):
-            yield Path(os.environ[variable]) / "include"
+    for toolkit in options.toolkits():
+        yield toolkit / "include"
     yield Path("/usr/local/cuda/include")
     nvcc = shutil.which("nvcc")
     if nvcc:

@@ -119,6 +119,32 @@ def _folders_imported(path: Path) -> Iterator[tuple[str, bool]]:
     yield from visit(ast.parse(path.read_text()), False)
 
 
+def _reads_the_environment(source: str) -> bool:
+    names = {"environ", "environb", "getenv", "getenvb"}
+    if not any(name in source for name in names):
+        return False
+    for node in ast.walk(ast.parse(source)):
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and (node.value.id, node.attr) in {("os", n) for n in names}
+        ):
+            return True
+        if isinstance(node, ast.ImportFrom) and node.module == "os" and names & {alias.name for alias in node.names}:
+            return True
+    return False
+
+
+def test_options_alone_reads_environment_variables() -> None:
+    assert _reads_the_environment("import os\nx = os.environ.get('X')") and _reads_the_environment(
+        "from os import getenv"
+    )
+    assert not _reads_the_environment("x = given.environ")
+    paths = {p.resolve() for package in ("kernel_dsl", *PARTS) for p in (ROOT / package).rglob("*.py")}
+    found = {str(p.relative_to(ROOT)) for p in paths if _reads_the_environment(p.read_text())}
+    assert found == {"kernel_dsl/options.py"}
+
+
 def test_folders_of_the_interpreter() -> None:
     """Each imports those below it. The checks name types of the machine, which they watch, but do not import it to run."""
     assert [path.name for path in INTERPRETER.glob("*.py")] == ["__init__.py"]

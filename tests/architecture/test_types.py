@@ -118,6 +118,7 @@ def test_an_editor_knows_every_public_name(tmp_path: Path) -> None:
     assert mistakes == ['Operator "+" not supported for types "Ref" and "Literal[1]"']
 
 
+@pytest.mark.slow
 def test_symbols_have_known_types() -> None:
     """At least 98 % of the symbols, as `pyright --verifytypes kernel_dsl --ignoreexternal` counts them."""
     try:

@@ -144,6 +144,7 @@ GROUPS = {
     "kernel_dsl.ops.scan": "Reductions, scans and sorting",
     "kernel_dsl.ops.lookup": "Reductions, scans and sorting",
     "kernel_dsl.ops.sorting": "Reductions, scans and sorting",
+    "kernel_dsl.ops.branches": "Control flow",
     "kernel_dsl.ops.control": "Control flow",
     "kernel_dsl.ops.loops": "Control flow",
     "kernel_dsl.ops.index": "Where an instance is",

@@ -64,6 +64,16 @@ def test_the_readme_begins_with_the_two_commands() -> None:
     ]
 
 
+def test_the_figures_of_the_readme_are_those_of_the_pages() -> None:
+    """A row of the table of speeds has its TFLOP/s and its ratio in one row of the kernel's page."""
+    rows = re.findall(r"(?m)^\| (matmul|attention).*? \| (\d+) \| cu\w+: ([\d.]+) \|", (ROOT / "README.md").read_text())
+    assert len(rows) == 5
+    for kernel, speed, ratio in rows:
+        page = (ROOT / "docs" / f"{kernel}.md").read_text().splitlines()
+        figures = [re.findall(r"[\d.]+", line) for line in page if line.startswith("|")]
+        assert any(speed in row and ratio in row for row in figures), (kernel, speed, ratio)
+
+
 def _section(page: str, heading: str) -> str:
     return (ROOT / page).read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 

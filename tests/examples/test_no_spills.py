@@ -40,6 +40,7 @@ def _cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("kernel", "arguments"), list(_cases()))
+@pytest.mark.sampled(2)
 def test_nothing_spills(kernel: Any, arguments: tuple[Any, ...]) -> None:
     resources = kernel.lower(*arguments, target="sm_90a").compile().resources
     assert resources.spills == 0 and resources.local_bytes == 0

@@ -146,7 +146,7 @@ def sizes_of(name: str) -> tuple[Sizes, ...]:
     return ((2, 64, 72), (3, 70, 48), (2, 90, 132)) if name == "whole" else ((2, 64, 70), (3, 70, 50), (2, 90, 130))
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize(
     ("name", "blocks"), [(name, blocks) for name in CALLS for blocks in ((132,) if name in PLAIN else (2, 4))]
 )

@@ -57,7 +57,7 @@ def test_computed_extents() -> None:
 
 
 @pytest.mark.parametrize(("family", "seed"), [(family, seed) for family in FAMILIES for seed in range(12)], ids=str)
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 def test_calls_of_the_library(family: str, seed: int) -> None:
     """Of random options and five sizes, those with one first size among them."""
     _, call = FAMILIES[family](np.random.default_rng(seed + 100))

@@ -76,7 +76,7 @@ def test_results_have_the_rows_of_every_size(seed: int, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8], ids=lambda d: d.__name__)
 @pytest.mark.parametrize(("k", "n"), [(59, 16), (64, 59), (64, 16)])
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_one_row_comes_before_several(k: int, n: int, dtype: Any) -> None:
     """A single row has any stride: what its kernel may do, one for more rows may not."""
     rng = np.random.default_rng(k + n)
@@ -201,7 +201,7 @@ PRODUCTS: dict[str, Made] = {
 SIZES = ((2, 40), (3, 33), (5, 35), (4, 34))
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_third_size_compiles_nothing(name: str, traces: list[str]) -> None:
     """And gives the bits of the kernels that are made for it alone."""

@@ -89,7 +89,7 @@ def run(seed: int, calls: int = 5) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_random_kernels(seed: int) -> None:
     run(seed)
 

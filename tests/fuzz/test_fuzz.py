@@ -13,7 +13,7 @@ from tests.fuzz.__main__ import attempt
 from tests.fuzz.generate import generate
 
 
-@pytest.mark.parametrize("block", [*range(5), *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 8))])
+@pytest.mark.parametrize("block", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 8))])
 def test_interpreter(block: int) -> None:
     for seed in range(block * 10, block * 10 + 10):
         assert attempt(generate(seed), gpu=False) is None, f"python -m tests.fuzz --count 1 --seed {seed}"
@@ -50,6 +50,8 @@ def test_numbers_are_hard() -> None:
                 met.add("a shift of 64 bits")
             if "e4m3" in step.dtype and "np.inf" in step.text:
                 met.add("an infinity beside e4m3")
+        if len(met) == 4:
+            break
     assert len(met) == 4, met
 
 

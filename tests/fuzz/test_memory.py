@@ -12,11 +12,11 @@ from tests.fuzz import halos, nests, pipelines, specs, views
 from tests.fuzz.memory import KINDS, REFUSED, SCHEDULES, attempt
 
 COUNTS = {
-    "views": 25,
-    "halos": 20,
-    "pipelines": 12,
-    "specs": 8,
-    "nests": 8,
+    "views": 15,
+    "halos": 12,
+    "pipelines": 8,
+    "specs": 6,
+    "nests": 6,
     "tickets": 4,
     "scales": 3,
     "orders": 6,
@@ -86,8 +86,8 @@ def test_nests_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_missing_fences_and_waits_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the compiler's fences in pipelines, for the lanes' copies and its waits, kernels of each kind go wrong."""
+    import kernel_dsl.pipeline_sides as several
     import kernel_dsl.pipelines as single
-    import kernel_dsl.warp_specialized as several
     from kernel_dsl.lowering import pipeline
     from kernel_dsl.lowering.context import Context
     from kernel_dsl.lowering.passes.order_memory import MemoryOrder
@@ -102,7 +102,7 @@ def test_missing_fences_and_waits_are_found(monkeypatch: pytest.MonkeyPatch) -> 
             if word in f
         }
 
-    seeds = range(300, 315)  # nobody else's: compiled kernels are kept by their IR, and these are wrong
+    seeds = range(300, 308)  # nobody else's: compiled kernels are kept by their IR, and these are wrong
     with monkeypatch.context() as patch:
         patch.setattr(single, "writes_in_place", lambda *a: False)
         patch.setattr(several, "writes_in_place", lambda *a: False)
@@ -116,7 +116,7 @@ def test_missing_fences_and_waits_are_found(monkeypatch: pytest.MonkeyPatch) -> 
         assert kinds("halos", seeds) == {"missing_proxy_fence"}
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "STEPS", tuple(s for s in pipeline.STEPS if s.name != "finish copies"))
-        assert "reused_before_read" in kinds("pipelines", range(350, 370))
+        assert "reused_before_read" in kinds("pipelines", range(350, 360))
 
 
 def test_missing_waits_for_products_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_missing_waits_for_products_are_found(monkeypatch: pytest.MonkeyPatch) -
 
 def test_each_generator_reaches_what_it_is_for() -> None:
     """Both ways of a copy, split and moving views, every kind of access, in-place bodies of both pipelines."""
-    texts = {kind: [KINDS[kind](seed).source() for seed in range(120)] for kind in KINDS}
+    texts = {kind: [KINDS[kind](seed).source() for seed in range(80)] for kind in KINDS}
     for kind, words in (
         ("views", ("reshape", "transpose", "bitcast", "atomic_add", "kd.load", "[i", ", -1)", "None")),
         (

@@ -72,16 +72,16 @@ def _digests(name: str, target: str, parts: int = len(PARTS)) -> str:
 
 
 def sample(old: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The IR of each kernel for one target, and of a quarter for all; the LLVM text of a quarter for one, and PTX of an eighth.
+    """The IR of each kernel for one target, and of an eighth for all; the LLVM text of an eighth for one, and PTX of a sixteenth.
 
     LLVM gives the same PTX for the same text and target, so that the others change with their text, or all of them do.
     """
     kept, new = dict(old), {}
     for name, kernel in kernels().items():
-        part, number = divmod(zlib.crc32(name.encode()), 1 << 29)
+        part, number = divmod(zlib.crc32(name.encode()), 1 << 28)
         one = kernel.targets[number % len(kernel.targets)]
         for target in kernel.targets:
-            key, parts = f"{name} {target}", (len(PARTS), 2, *[1] * 6)[part] if target == one else int(part < 2)
+            key, parts = f"{name} {target}", (len(PARTS), 2, *[1] * 14)[part] if target == one else int(part < 2)
             if parts:
                 new[key] = _digests(name, target, parts)
             if key in kept and parts:

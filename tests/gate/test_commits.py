@@ -41,11 +41,12 @@ def test_messages() -> None:
         pytest.skip("this file is not committed yet")
     first = came[-1]
     # what was begun before this file came, and is merged later, is not asked
-    later = _git("rev-list", "--no-merges", "--ancestry-path", f"{first}..HEAD").split()
+    form = "--format=%h%n%s%n%b%x00"
+    later = _git("log", "--no-merges", "--ancestry-path", form, f"{first}..HEAD")
     wrong: list[str] = []
-    for commit in (first, *later):
-        subject, _, body = _git("show", "--no-patch", "--format=%s%n%b", commit).partition("\n")
-        wrong += [f"{commit[:10]} {subject!r}: {fault}" for fault in faults(subject, body)]
+    for message in (_git("log", "--max-count=1", form, first) + later).split("\0")[:-1]:
+        commit, subject, body = [*message.lstrip("\n").split("\n", 2), ""][:3]
+        wrong += [f"{commit} {subject!r}: {fault}" for fault in faults(subject, body)]
     assert wrong == []
 
 

@@ -36,7 +36,7 @@ def run_seeds(seeds: range) -> None:
 
 
 def test_random_programs_beside_numpy() -> None:
-    run_seeds(range(120))
+    run_seeds(range(70))
 
 
 @pytest.mark.slow
@@ -395,7 +395,7 @@ def half_of(array, half):
 
 def test_random_programs_of_traced_kernels() -> None:
     kernels = traced_kernels(True)
-    for seed in range(12):
+    for seed in range(8):
         check(seed, kernels, lambda v: v, half_of, lambda a: a, counted=False)
 
 

@@ -31,7 +31,7 @@ def by_bytes(nodes):
     return waits
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(_NODES)
 def test_ranges_give_what_single_bytes_give(nodes) -> None:
     tracker = Dependencies()

@@ -68,7 +68,7 @@ def test_asynchronous_stores(dtype: Any, interpret: Any, rng: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [kd.int32, kd.uint32, kd.int64, kd.uint64], ids=str)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_asynchronous_sums(dtype: Any, interpret: Any, rng: Any) -> None:
     """Every block of the cluster, this one too, adds to each block's buffer; a barrier counts both arrivals."""
 

@@ -31,7 +31,7 @@ SHAPES = [
 
 @pytest.mark.parametrize(("shape", "block"), SHAPES, ids=str)
 @pytest.mark.parametrize("mode", list(kd.OOBFillMode), ids=lambda m: m.value)
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(28)
 def test_blocks(shape: Any, block: Any, mode: Any, interpret: Any, rng: Any) -> None:
     """One to five dimensions, at dynamic starts: the block that NumPy slices."""
 

@@ -57,7 +57,7 @@ def test_fragments(case: Any, interpret: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [bf16, kd.int8, kd.float8_e4m3fn, f32], ids=str)
 @pytest.mark.parametrize(("ta", "tb"), [(False, True), (False, False), (True, True), (True, False)])
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 def test_operands_of_mma(dtype: Any, ta: bool, tb: bool, interpret: Any, rng: Any) -> None:
     """Warps share operands: those that multiply the same rows load the same fragments. Rows are padded by 16 bytes."""
     M, N, K = 64, 32, 64

@@ -90,7 +90,7 @@ def test_a_dynamic_grid_with_a_carry(steps: int, interpret: Any, rng: Any) -> No
 
 
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_matmul_with_a_delayed_release(transposed: Any, rng: Any) -> None:
     ta, tb = transposed
     M, N, K = 64, 64, 256
@@ -119,7 +119,7 @@ def test_matmul_with_a_delayed_release(transposed: Any, rng: Any) -> None:
 @pytest.mark.parametrize("delay", [0, 1])
 @pytest.mark.parametrize("consumers", [1, 2])
 @pytest.mark.parametrize("manual", [False, True])
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_warp_specialized_copies(delay: int, consumers: int, manual: bool, interpret: Any, rng: Any) -> None:
     """Two runs over a grid of two axes; outputs are written by all compute warpgroups."""
     rows = 64 // consumers

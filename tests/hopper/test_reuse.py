@@ -104,7 +104,7 @@ def pipeline(name: str, specialised: bool, manual: bool = False, out: bool = Fal
 @pytest.mark.parametrize("manual", [False, True])
 @pytest.mark.parametrize("specialised", [False, True])
 @pytest.mark.parametrize("name", BODIES)
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 def test_pipelines_whose_body_writes_its_input(
     name: str, specialised: bool, manual: bool, interpret: Any, rng: Any
 ) -> None:

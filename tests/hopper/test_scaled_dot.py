@@ -29,7 +29,7 @@ def spread(scale: Any, extents: tuple[int, int], units: tuple[int, int]) -> Any:
 @pytest.mark.parametrize(
     ("dtype", "shape"), [(e4m3, (64, 160, 256)), (s8, (64, 32, 128)), (kd.bfloat16, (48, 24, 200))]
 )
-@pytest.mark.sampled(34)
+@pytest.mark.sampled(68)
 def test_block_scales(dtype: Any, shape: Any, where: str, square: bool, interpret: Any, rng: Any) -> None:
     M, N, K = shape
     runs = -(-K // 128)
@@ -74,7 +74,7 @@ def test_scales_of_rows_and_columns(side: str, rng: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(16, 24, 72), (32, 16, 300), (2, 16, 8, 40)], ids=str)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_three_products_are_as_good_as_float32(shape: Any, interpret: Any, rng: Any) -> None:
     *batch, M, N, K = shape
     a, b = random(rng, (*batch, M, K), f32), random(rng, (*batch, K, N), f32)

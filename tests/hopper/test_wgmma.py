@@ -353,7 +353,7 @@ def test_mma_of_float64(shape: Any, interpret: Any, rng: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(16, 8, 16), (64, 128, 36), (40, 9, 31), (1, 1, 17)], ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_deep_mma_of_float64(shape: Any, interpret: Any, rng: Any) -> None:
     """16 rows and 16 of K an instruction where the target has it; what is left of K goes four at a time."""
     M, N, K = shape

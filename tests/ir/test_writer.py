@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kernel_dsl.lowering.debug_lines import DebugLines
-from kernel_dsl.lowering.writer import Loop, V, Writer
+from kernel_dsl.lowering.value import V
+from kernel_dsl.lowering.writer import Loop, Writer
 
 
 @pytest.fixture

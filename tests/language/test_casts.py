@@ -16,7 +16,7 @@ from tests.ops.patterns import QUIET, evaluate
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("own", casts.DTYPES, ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_every_pair(own: kd.dtypes.DType, target: str) -> None:
     x = casts.values(own)
     params = kd.CompilerParams(target=target)
@@ -43,7 +43,7 @@ def test_every_pair(own: kd.dtypes.DType, target: str) -> None:
     ],
 )
 @pytest.mark.parametrize("own", [d for d in casts.DTYPES if d.itemsize > 1], ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_any_bits(own: kd.dtypes.DType, count: int, interpret: Any) -> None:
     """Every pattern of 16 bits, or a sample; of more bits any, shifted to any size, and beside ties of narrower floats."""
     x = casts.any_bits(own, count)

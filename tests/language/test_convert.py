@@ -51,7 +51,7 @@ DTYPES = ["float32", "int8", "bfloat16", "float64", "bool", "int64", "float8_e5m
 
 
 @pytest.mark.parametrize("seed", range(40))
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_random_pairs(seed: int) -> None:
     rng = np.random.default_rng(seed)
     shape, dtype = SHAPES[seed % len(SHAPES)], DTYPES[int(rng.integers(len(DTYPES)))]

@@ -39,7 +39,7 @@ NORMS: dict[str, tuple[Function, Function]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_norms(shape: tuple[int, ...]) -> None:
     for dtype, bound in FLOATS.items():
         x = random(shape, dtype)
@@ -99,7 +99,7 @@ REDUCED = [(7,), (3, 5), (4, 40), (2, 1, 3, 2), (0, 4)]
 
 @pytest.mark.parametrize("shape", REDUCED, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 def test_reductions(dtype: kd.dtypes.DType, shape: tuple[int, ...]) -> None:
     x = random(shape, dtype.name)
     counts = [math.prod(shape if a is None else (shape[i] for i in np.atleast_1d(a))) for a in axes_of(len(shape))]
@@ -142,7 +142,7 @@ class Reduction:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_scans(dtype: kd.dtypes.DType) -> None:
     for shape in [(100,), (3, 5), (4, 130), (2, 3, 7)]:
         x = random(shape, dtype.name)
@@ -221,7 +221,7 @@ MOVES: dict[str, tuple[Function, Function]] = {
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_moving_elements(dtype: kd.dtypes.DType) -> None:
     x = random((4, 10), dtype.name)
     results = run(lambda a: tuple(ours(a) for ours, _ in MOVES.values()), x)

@@ -233,7 +233,7 @@ def test_arithmetic_is_refused(dtype: Any) -> None:
 @pytest.mark.parametrize("dtype", PACKED, ids=str)
 @pytest.mark.parametrize(("specialised", "manual"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("sums", [False, True])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_pipelines_of_narrow_blocks(dtype: Any, specialised: bool, manual: bool, sums: bool) -> None:
     """Blocks of 4-bit elements come by either pipeline, also where nothing goes out."""
     x = numbers(dtype, (64, 64))
@@ -271,6 +271,7 @@ def test_pipelines_of_narrow_blocks(dtype: Any, specialised: bool, manual: bool,
 
 
 @pytest.mark.parametrize("dtype", [*PACKED, kd.float8_e8m0fnu, kd.complex64], ids=str)
+@pytest.mark.sampled(2)
 def test_what_moves_values_takes_every_dtype(dtype: Any, interpret: Any) -> None:
     """Nothing is computed, so dtypes for memory are no exception. Some moves go through SMEM, which holds two elements a byte."""
     rng = np.random.default_rng(0)

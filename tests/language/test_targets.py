@@ -36,7 +36,7 @@ def everything(x: Any, y: Any, starts: Any, out: Any, marks: Any) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 def test_every_dtype_assembles(target: str, dtype: kd.dtypes.DType) -> None:
     spec = Spec((5, 12), dtype)
     outs = (Spec((9, 12), dtype), Spec((5, 12), kd.bool_))

@@ -108,7 +108,7 @@ def test_gradients(shape: Any, interpret: Any, rng: Any) -> None:
     (96, 77, {}, True), (128, 77, {"softcap": 20.0}, True), (128, 77, {"causal": "bottom_right"}, False),
     (128, 77, {"window": 8}, False), (128, 77, {"mask_mod": lambda b, h, i, j: i > 8}, False),
 ], ids=lambda x: "-".join(x) if isinstance(x, dict) else str(x))  # fmt: skip
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_block_with_all_keys_adds_to_no_sum(dim: int, keys: int, options: Any, alone: bool) -> None:
     """Otherwise other blocks add to the queries' gradient, or no block has a step for some queries."""
     q, k = (kd.ShapeDtypeStruct((1, 2, n, dim), kd.bfloat16) for n in (300, keys))
@@ -168,7 +168,7 @@ def test_deterministic(dim: int, rng: Any) -> None:
         run = attention_backward(*inputs, deterministic=deterministic, interpret=way)
         return b"".join(np.asarray(x).tobytes() for x in run)
 
-    ways = [("eager", 0), ("late", 1), ("random", 2), ("random", 3)]
+    ways = [("eager", 0), ("late", 1), ("random", 2)]
     assert len({bits(True, *way) for way in ways}) == 1
     first = bits(False, "random", 0) if dim == 64 else b""
     assert dim != 64 or any(bits(False, "random", seed) != first for seed in range(1, 8))
@@ -274,14 +274,14 @@ def test_other_configurations_do_not_spill(dim: int, config: Any) -> None:
 
 
 @pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.sampled(16)
-def test_odd_lengths_do_not_spill(dim: int) -> None:
+def test_odd_lengths_do_not_spill(dim: int, causal: bool) -> None:
     q, k = (kd.ShapeDtypeStruct((1, heads, length, dim), bf16) for heads, length in ((8, 1000), (2, 1010)))
     lse = kd.ShapeDtypeStruct((1, 8, 1000), f32)
-    for causal in (False, True):
-        for stages in attention_backward.lower(q, q, k, k, q, lse, causal=causal, target="sm_90a"):
-            compiled = stages.compile()
-            assert compiled.resources.spills == 0 and not compiled.remarks
+    for stages in attention_backward.lower(q, q, k, k, q, lse, causal=causal, target="sm_90a"):
+        compiled = stages.compile()
+        assert compiled.resources.spills == 0 and not compiled.remarks
 
 
 def problem(batch: int, heads: int, kv_heads: int, length: int, dim: int, causal: bool) -> AttentionProblem:

@@ -96,7 +96,7 @@ def test_configurations(config: Any, dim: int, names: Any, rng: Any) -> None:
 @pytest.mark.sampled(30)
 def test_deterministic(dim: int, names: Any, rng: Any) -> None:
     """The same bits under each schedule: blocks add in turn, be it that others skip the step."""
-    shape = (1, 2, 1, *((260, 300) if dim == 64 else (140, 180)), dim, dim)  # three blocks of keys
+    shape = (1, 2, 1, *((70, 300) if dim == 64 else (66, 180)), dim, dim)  # three blocks of keys
     bits = {
         b"".join(
             np.asarray(x).tobytes() for x in run(np.random.default_rng(1), names, shape, bf16, way, deterministic=True)
@@ -108,7 +108,7 @@ def test_deterministic(dim: int, names: Any, rng: Any) -> None:
 
 def test_ragged_in_turn(rng: Any) -> None:
     """Sequences of any lengths have the same bits under each schedule."""
-    q, k, v, q_starts, k_starts = ragged(rng, (70, 0, 130), (30, 20, 140), (2, 1), (64, 64), bf16)
+    q, k, v, q_starts, k_starts = ragged(rng, (20, 0, 66), (30, 20, 140), (2, 1), (64, 64), bf16)
     dout, how = random(rng, q.shape, bf16), {"causal": "bottom_right", "q_seqlens": q_starts, "kv_seqlens": k_starts}
     out, lse = attention(q, k, v, **how, return_lse=True, interpret=True)
     bits = {

@@ -63,7 +63,7 @@ def test_each_problem_has_a_configuration(kind: Any) -> None:
 
 @pytest.mark.parametrize("precision", ["tf32x3", "highest"])
 @pytest.mark.parametrize("out_dtype", [e4m3, bf16], ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_gates_of_promoted_sums(precision: str, out_dtype: Any, rng: Any) -> None:
     """A result of bytes is stored in parts of fewer columns, for a tile has only half as many."""
     dtype = f32 if precision == "tf32x3" else e4m3

@@ -236,7 +236,7 @@ def test_caches_with_gaps(page: int, cache: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("page", [0, 16])
 @pytest.mark.parametrize("cache", [bf16, e4m3], ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_general(page: int, cache: Any, rng: Any) -> None:
     """Caches whose elements are no neighbours take the kernel for anything."""
     more = {"k_scale": 0.5, "v_scale": "array"} if cache == e4m3 else {}

@@ -103,7 +103,7 @@ def test_gates(number: int, dtype: Any, interpret: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(72, 48, 64), (67, 33, 45), (2, 3, 24, 40), (3, 200, 1040), (8, 8, 0)], ids=str)
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_sums_that_a_gate_joins(shape: Any, dtype: Any, rng: Any) -> None:
     """They are further results on every route: by TMA, by lanes, of a batch as rows, of parts of K, of no K."""
     *batch, M, N, K = shape
@@ -139,7 +139,7 @@ def test_gradients_of_gates(rng: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(67, 33, 45), (3, 200, 520), (130, 80, 64)], ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_gates_of_odd_shapes(shape: Any, rng: Any) -> None:
     """Each product with its own scales and bias, both with those of rows."""
     a, one, exact = operands(rng, bf16, *shape)
@@ -153,7 +153,7 @@ def test_gates_of_odd_shapes(shape: Any, rng: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(M, N), (67, 33), (2, 3, 8, 48)], ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_dropout(shape: Any, rng: Any) -> None:
     """The words of the result's elements, whatever the kernel and its tiles; rows of a batch go on where the last ended."""
     *batch, rows, columns = shape
@@ -176,7 +176,7 @@ def test_values_of_numbers_cause_no_compile(rng: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(M, N, K), (67, 33, 45), (16, 16, 4096)], ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_magnitudes(shape: Any, rng: Any) -> None:
     """Of what is in the result alone, though tiles go on beyond it; NaN is told."""
     a, b, exact = operands(rng, bf16, *shape)

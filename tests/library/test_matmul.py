@@ -117,7 +117,7 @@ def test_turns_and_clusters(config: MatmulConfig, transposed: bool, interpret: A
 @pytest.mark.parametrize("extra", [f32, f16, kd.float64, kd.int64], ids=str)
 @pytest.mark.parametrize("dtype", [kd.int8, kd.uint8, kd.int32, kd.int64], ids=str)
 @pytest.mark.parametrize("K", [48, 50])
-@pytest.mark.sampled(78)
+@pytest.mark.sampled(156)
 def test_integers_keep_what_is_added_whole(extra: Any, dtype: Any, K: int, interpret: Any, rng: Any) -> None:
     """Products of integers plus floats, or plus integers of more bits: nothing is cut off before the sum."""
     a, b, expected = operands(rng, 64, 48, K, dtype, False, True)

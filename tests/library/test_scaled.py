@@ -129,7 +129,7 @@ def test_with_steps(rng: Any) -> None:
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100a", "sm_120a"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_other_targets(target: str, rng: Any) -> None:
     """mma.sync, in fp8 where the target has it and else in float16, without spills; and right."""
     M, N, K = 70, 140, 300

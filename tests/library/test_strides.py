@@ -51,7 +51,7 @@ def placed(kind: str, shape: tuple[int, ...], fill: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["padded", "transposed", "strided", "backwards", "misaligned"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_results_that_tma_cannot_store(kind: str, rng: Any) -> None:
     """`out=` of any strides and address is filled, and nothing beside it."""
     a, b, expected = product(rng, 72, 64, 32)

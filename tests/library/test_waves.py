@@ -72,7 +72,7 @@ STORED = [(bf16, f16, 24), (bf16, kd.float32, 24), (s8, kd.int32, 48), (s8, bf16
 @pytest.mark.parametrize("N", [264, 259], ids=["even", "odd"])
 @pytest.mark.parametrize("tile", [(64, 256, 1), (128, 128, 2), (128, 192, 2)], ids=str)
 @pytest.mark.parametrize(("dtype", "out_dtype", "K"), STORED, ids=str)
-@pytest.mark.sampled(54)
+@pytest.mark.sampled(108)
 def test_shallow_products(dtype: Any, out_dtype: Any, K: int, tile: Any, N: int, interpret: Any, rng: Any) -> None:
     """Products that mostly store: buffers for whole tiles, of which two blocks have several, and long runs of odd rows."""
     M, item = 330, out_dtype.itemsize

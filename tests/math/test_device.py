@@ -120,11 +120,12 @@ def test_operations_carry_their_rounding(key: str) -> None:
 
 @pytest.mark.skipif(ptxas() is None, reason="ptxas is not on the path")
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_assembles_without_local_memory(arch: str, tmp_path: Path) -> None:
-    for key in KEYS:
-        report = assemble(compile_ptx(key, arch).ptx, arch, tmp_path)
-        frames = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores", report)
-        assert frames and all(frame == ("0", "0") for frame in frames), (key, report)
+@pytest.mark.parametrize("key", KEYS, ids=str)
+@pytest.mark.sampled(2)
+def test_assembles_without_local_memory(key: str, arch: str, tmp_path: Path) -> None:
+    report = assemble(compile_ptx(key, arch).ptx, arch, tmp_path)
+    frames = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores", report)
+    assert frames and all(frame == ("0", "0") for frame in frames), report
 
 
 @pytest.mark.skipif(ptxas() is None, reason="ptxas is not on the path")

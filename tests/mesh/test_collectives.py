@@ -51,7 +51,7 @@ def close(got: Any, want: np.ndarray, dtype: Any, terms: int) -> None:
 
 
 @pytest.mark.parametrize(("sizes", "shape", "dtype", "schedule"), CASES, ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_each(sizes: tuple[int, ...], shape: tuple[int, ...], dtype: Any, schedule: dict[str, Any]) -> None:
     mesh, interpret = mesh_of(sizes), kd.InterpretParams(**schedule)
     n = mesh.size
@@ -170,7 +170,7 @@ def test_arrays_without_elements_or_axes() -> None:
     ("n", "shape", "dtype"), [(2, (12, 40), np.float32), (3, (9, 5000), BF16), (2, (4, 3, 2), np.int32)]
 )
 @pytest.mark.parametrize("schedule", [{"seed": 0}, {"schedule": "late"}], ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_all_to_all_and_back(n: int, shape: tuple[int, ...], dtype: Any, schedule: dict[str, Any]) -> None:
     mesh, interpret = mesh_of((n,)), kd.InterpretParams(**schedule)
     rng = np.random.default_rng(4)

@@ -59,7 +59,7 @@ def everybody(waits: bool = True, mesh: kd.Mesh = HOSTS) -> Any:
 
 @pytest.mark.parametrize("mapped", MAPPED, ids=str)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_copies_and_signals_reach_devices_that_are_not_mapped(mapped: Any, schedule: dict[str, Any]) -> None:
     xs = [np.full(N, rank + 1, np.float32) for rank in range(4)]
     out = everybody()(xs, interpret=kd.InterpretParams(devices=4, mapped=mapped, **schedule))

@@ -66,7 +66,7 @@ def expected(op: str, xs: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize(("op", "dtype"), CASES, ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_reductions_of_all_dtypes(op: str, dtype: DType) -> None:
     xs = inputs(dtype, PAIR, (N,))
     mine, every = reduction(op, dtype)(xs, interpret=True)

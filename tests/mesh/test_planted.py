@@ -246,6 +246,6 @@ def a_warpgroup_that_does_not_wait(bad: bool, x: Any, out: Any, sem: Any) -> Non
 
 
 @pytest.mark.parametrize("name", PLANTED)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_bug_is_found_and_its_twin_is_clean(name: str, request: pytest.FixtureRequest) -> None:
     check(PLANTED[name], request.config.getoption("--slow"))

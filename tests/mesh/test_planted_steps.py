@@ -416,6 +416,6 @@ def two_copies_and_a_wait_for_one(bad: bool, x: Any, out: Any, place: Any, sem: 
 
 
 @pytest.mark.parametrize("name", PLANTED)
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 def test_a_bug_is_found_and_its_twin_is_clean(name: str, request: pytest.FixtureRequest) -> None:
     check(PLANTED[name], request.config.getoption("--slow"))

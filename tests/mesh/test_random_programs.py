@@ -137,7 +137,7 @@ def _at(kind: int, place: int, device: int = 0) -> Event:
 
 
 @pytest.mark.parametrize(("devices", "blocks"), [(4, 1), (1, 4), (2, 3), (1, 7)])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_each_reader_is_waited_for(devices: int, blocks: int) -> None:
     """Blocks of one or several devices read one place, at once or some later, and the writer has waited for all but one."""
     readers, pick = range(1, devices * blocks), random.Random(devices)

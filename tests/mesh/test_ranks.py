@@ -55,7 +55,7 @@ def leaves(x: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_ranks_get_what_one_process_gets(name: str) -> None:
     function, given = CALLS[name]
     want = leaves(function(*given, PAIR, interpret=True))

@@ -107,9 +107,9 @@ def given(n: int, shape: tuple[int, ...], dtype: Any) -> list[list[Any]]:
 
 
 def test_what_the_forward_says_is_what_the_gradients_take() -> None:
-    """The slow forward's out and lse on four devices; results in `grads`, with the same bits."""
-    q, k, v = inputs(4, (1, 2, 20, 8), 1, np.float16)
-    mesh = kd.Mesh(("x",), (4,))
+    """The slow forward's out and lse on two devices; results in `grads`, with the same bits."""
+    q, k, v = inputs(2, (1, 2, 20, 8), 1, np.float16)
+    mesh = kd.Mesh(("x",), (2,))
     want = reference([q, k, v, q], True, 0.25)
     outs = [np.full_like(x, np.nan) for x in q], [np.full((1, 2, 20), np.nan, np.float32) for _ in q]
     how: dict[str, Any] = {"causal": True, "scale": 0.25, "interpret": kd.InterpretParams(schedule="late")}

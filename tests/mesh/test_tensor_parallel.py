@@ -52,7 +52,7 @@ CASES = [
 
 @pytest.mark.parametrize(("n", "rows", "depth", "columns", "dtype", "schedule"), CASES)
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_each(name: str, n: int, rows: int, depth: int, columns: int, dtype: Any, schedule: dict[str, Any]) -> None:
     mesh = kd.Mesh(("x",), (n,))
     rows = max(rows // n, 128) if name == "all_gather_matmul" and rows > 128 else rows

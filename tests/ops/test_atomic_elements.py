@@ -128,7 +128,7 @@ KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
 @pytest.mark.parametrize("device", ["interpret", pytest.param("gpu", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("space", ["gmem", "smem"])
 @pytest.mark.parametrize("kind", list(KINDS))
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_every_dtype(kind: str, space: str, device: str) -> None:
     """The new and the old values of an atomic of each dtype, in GMEM and in SMEM."""
     combine, names = KINDS[kind]

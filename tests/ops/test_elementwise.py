@@ -19,7 +19,7 @@ SHAPES = [(), (1,), (7,), (128,), (130,), (3, 5), (1, 33), (4, 1, 9), (2, 3, 1, 
 
 
 @pytest.mark.parametrize(("row", "dtype"), table.CASES, ids=[f"{r.name}-{d}" for r, d in table.CASES])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_row(row: table.Row, dtype: str) -> None:
     rng = np.random.default_rng(len(row.name) * 31 + len(dtype))
     shape = SHAPES[int(rng.integers(len(SHAPES)))] if dtype not in ("float32", "bfloat16", "int32") else (3, 77)

@@ -57,7 +57,7 @@ def agree(got: np.ndarray, want: list[int], *operands: Any) -> None:
     "params", [{}, {"target": "sm_80"}, {"approx_math": True}], ids=["sm_90a", "sm_80", "approx_math"]
 )
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_shifts_of_arrays(dtype: kd.dtypes.DType, params: dict[str, Any], interpret: Any) -> None:
     """Every edge by every edge, plain, behind guards of the author's, and as halves of a rotation."""
     values = edges(dtype, (0, 1))[:: 1 if dtype.bits < 64 else 3]
@@ -92,7 +92,7 @@ def test_shifts_of_arrays(dtype: kd.dtypes.DType, params: dict[str, Any], interp
 
 @pytest.mark.parametrize("interpret", WHERE)
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_shifts_by_one_amount(dtype: kd.dtypes.DType, interpret: Any) -> None:
     """Static, as a Python int and as a NumPy scalar; and traced, as an argument of the call and loaded."""
     x = np.array(edges(dtype), dtype.numpy)
@@ -162,7 +162,7 @@ DIVISIONS: dict[Callable[..., Any], Callable[[int, int], int]] = {
 
 @pytest.mark.parametrize("interpret", WHERE)
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_division_by_constants(dtype: kd.dtypes.DType, interpret: Any) -> None:
     info = np.iinfo(dtype.numpy)
     x = np.array(edges(dtype, (-3, -1, 0, 1, 7)), dtype.numpy)
@@ -225,7 +225,7 @@ BINARY: dict[Callable[..., Any], Callable[[int, int], int]] = {
 
 @pytest.mark.parametrize("interpret", WHERE)
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_against_python(dtype: kd.dtypes.DType, interpret: Any) -> None:
     values = edges(dtype, (0, 1))[:: 1 if dtype.bits < 32 else dtype.bits // 16]
     x = np.array(values, dtype.numpy)

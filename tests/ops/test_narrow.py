@@ -194,7 +194,7 @@ def good(case: Case, got: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarra
 
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("dtype", NARROW)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_cases(dtype: str, where: str) -> None:
     a, b = operands(dtype)
     results = run(lambda x, y: tuple(case.ours(x, y) for case in CASES), a, b, interpret=_device(where))

@@ -82,7 +82,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["open", "lanes", "columns", "eights", "wgmma"])
 @WHERE
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_no_layout_matters(layout: Any, interpret: Any) -> None:
     """Whatever the value that numbers meet is spread by, they are the same."""
 

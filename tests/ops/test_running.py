@@ -21,7 +21,7 @@ def _running(function: Any, axis: int) -> Any:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_integers_are_exact(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(-9, 9, shape).astype(np.int32)

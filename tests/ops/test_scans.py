@@ -125,7 +125,7 @@ def test_linear_recurrence(interpret: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "float8_e4m3fn", "int8", "bool"])
 @WHERE
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_segments_of_any_dtype(dtype: str, interpret: Any) -> None:
     """The first element of each segment, spread over it: picking keeps every bit."""
     x = random((3, 260), dtype, seed=4)

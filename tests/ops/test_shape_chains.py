@@ -93,7 +93,7 @@ def run(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(16))
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_chains(seed: int) -> None:
     run(seed)
 

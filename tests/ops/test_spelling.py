@@ -127,7 +127,7 @@ PRODUCTS = [
 
 
 @pytest.mark.parametrize(("number", "shapes"), list(enumerate(PRODUCTS)), ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_products_follow_matmul(number: int, shapes: Any) -> None:
     """By lanes and by tensor cores, with each of the three names."""
     product = (kd.dot, kd.matmul, lambda x, y: x @ y)[number % 3]

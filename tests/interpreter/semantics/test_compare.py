@@ -16,7 +16,7 @@ from . import integer_reference as integers
 from . import reference as ref
 from .operands import operands
 
-COUNT = 160
+COUNT = 60
 FORMS = [e for e in entries() if e.family == "compare"]
 _OPS = {
     "eq": operator.eq,
