@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from operator import contains
+from contextlib import nullcontext
+from operator import add, contains, methodcaller
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from kernel_dsl.tree import flatten, unflatten
 
 from ..arrays.array_view import CPU, ArrayView, beside, frameworks, narrowed, view
-from ..devices import memory
+from ..devices import driver, memory
 from ..devices.devices import cuda_device
 from ..devices.failures import describe_array
 from ..errors import ArgumentTypeError, ArgumentValueError
@@ -22,6 +23,7 @@ from .build import GraphProgram, Output
 from .nodes import GraphError, MemorySlot
 from .plan import ALIGNMENT
 
+_ADDRESS = methodcaller("data_ptr")  # of a tensor
 _CLEAR = 1024  # the most addresses to keep for one input
 
 
@@ -64,7 +66,7 @@ class Places:
     def _addresses(self, inputs: Sequence[Any]) -> tuple[list[int], bool] | None:
         """Addresses of inputs like the recorded ones, and whether all are `_clear`; None if the full check is needed."""
         if self._like is not None and len(inputs) == len(self._sizes) and self._like(*inputs):
-            addresses = [array.data_ptr() for array in inputs]
+            addresses = list(map(_ADDRESS, inputs))
             if self._are_clear(addresses):
                 return addresses, True
             if [address & 15 for address in addresses] == self._odd:
@@ -103,8 +105,7 @@ class Places:
                 for i, (address, known) in enumerate(zip(addresses, self._clear, strict=True))
             ]
         changed: list[MemorySlot] = []
-        for slot, address, delta in zip(self._program.inputs, addresses, self._deltas, strict=True):
-            low = address + delta
+        for slot, low in zip(self._program.inputs, map(add, addresses, self._deltas), strict=True):
             if slot.base != low:
                 slot.base = low
                 changed.append(slot)
@@ -266,7 +267,8 @@ def _twin(there: ArrayView, stream: int) -> ArrayView:
         start = owner.address
     address = start + low % ALIGNMENT + there.address - low
     twin = dataclasses.replace(there, address=address, owner=owner, readonly=False)
-    memory.copy(twin, there, stream)
+    with nullcontext() if there.device == CPU else driver.current(cuda_device(there.device[1]).context):
+        memory.copy(twin, there, stream)
     return twin
 
 

@@ -30,6 +30,7 @@ def _packs(value: Any, dtype: DType, narrow: bool) -> bool:
         return False
 
 
+PACKED = 256  # launches of one signature that are kept packed
 PLACE = 16  # bytes from one scalar in the device's memory to the next, enough for the largest
 
 # The objects of one launch at a time: the parameters' buffer, their offset in it, and the launches by stream.
@@ -56,6 +57,9 @@ class FastPlan:
         self.interop: Interop = frameworks(views[0].framework)
         self.current: Callable[[int], int] = self.interop.current_stream
         self.desks: list[Desk] = [self.desk()]
+        self.packed: dict[
+            Any, tuple[Any, tuple[Any, ...], ParamBuffer] | None
+        ] = {}  # launches; None after the first one
         self.shapes: list[tuple[tuple[int, ...], tuple[int, ...], DType]] = [
             (v.shape, v.strides, v.dtype) for v in views
         ]
@@ -158,6 +162,18 @@ class FastPlan:
         layout = self.loaded.layout
         params = ParamBuffer(layout.offsets, layout.nbytes)
         return params.buffer, params.shift, {}, params
+
+    def keep(self, key: tuple[int, ...], desk: Desk) -> None:
+        """Note a launch from a desk by its stream, addresses and scalars; pack the second one into a buffer of its own."""
+        if key not in self.packed:
+            self.packed[key] = None
+            return
+        launcher, layout = self.loaded.launcher, self.loaded.layout
+        assert launcher is not None  # as above
+        buffer, shift, _, _ = desk
+        own = ParamBuffer(layout.offsets, layout.nbytes)
+        own.buffer[own.shift : own.shift + layout.nbytes] = buffer[shift : shift + layout.nbytes]
+        self.packed[key] = (*launcher.call_for(key[0], own.address), own)
 
     def prepare(self, stream: int, desk: Desk) -> tuple[Any, tuple[Any, ...]]:
         """The driver function and its arguments for a launch on `stream`."""

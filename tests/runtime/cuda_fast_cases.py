@@ -348,11 +348,36 @@ def test_an_interrupted_launch_leaves_the_fast_way_open(player: Player, torch: A
     x, out = torch.from_numpy(X.copy()), torch.zeros(32)
     fast.learn((x, 2.0), out, cuda_device(0).load(scale()), first)
     desks = fast.latest.__globals__["desks"]
-    for _ in range(3):
+    for scalar in (2.0, 3.0, 4.0):
         desks.clear()  # what an interrupt between taking one and putting it back does
-        assert fast((x, 2.0), out) is out
+        assert fast((x, scalar), out) is out
         assert len(desks) == 1
-    np.testing.assert_array_equal(out.numpy(), X * 2)
+    np.testing.assert_array_equal(out.numpy(), X * 4)
+
+
+def test_launches_that_come_again_are_kept_packed(player: Player, torch: Any) -> None:
+    """Each is for its own stream, addresses and scalars, and passes no other array by."""
+    held = torch.zeros(96)
+    x, out = held[:32], held[32:64]
+    x[:] = torch.from_numpy(X)
+    fast = FastCalls()
+    fast.learn((x, 2.0), out, cuda_device(0).load(scale()), first)
+    packed = fast.latest.__globals__["packed"]
+    for number, made in ((1, None), (2, 1), (3, 1)):
+        assert fast((x, 2.0), out) is out
+        assert len(packed) == 1 and sum(launch is not None for launch in packed.values()) == (made or 0), number
+    other, outs = torch.from_numpy(X + 1), (out, torch.zeros(32), out)
+    for scalar, given, stream in ((3.0, x, None), (2.0, other, 4), (2.0, x, None)):
+        for target in outs:
+            assert fast((given, scalar), target, stream) is target
+            assert player.launches[-1].stream == (stream or 11)
+            np.testing.assert_array_equal(target.numpy(), given.numpy() * scalar)
+    assert fast((x, 2.0), held[16:48]) is MISS, "shared memory"
+    many = torch.zeros(4, 300, 32)
+    for number in range(300):
+        fast((x, 2.0), many[0, number])
+    assert len(packed) == 256
+    np.testing.assert_array_equal(many[0].numpy(), np.tile(X * 2, (300, 1)))
 
 
 @pytest.fixture
