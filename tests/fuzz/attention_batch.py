@@ -16,7 +16,7 @@ from tests.library.test_decode import paged
 
 FEW = (1, 1, 2, 7, 16, 33, 64, 65, 90, 130)
 MANY = (1, 3, 64, 100, 197, 500, 1000, 1024, 1531, 2048)
-SCORES = 2**22  # the most scores of a call, so that NumPy takes no second
+SCORES = 2**23  # the most scores of a call, so that NumPy takes no second
 
 
 class Batch:
@@ -29,6 +29,7 @@ class Batch:
     def __init__(self, how: Any, rng: Any) -> None:
         self.how, self.rng = how, rng
         self.ragged, self.paged = "ragged" in how.form, "paged" in how.form
+        self.beyond = False  # whether there are rows of no sequence, which results leave as they are
         self.out_dtype = kd.bfloat16 if how.dtype.itemsize == 1 else how.dtype
         self._sizes()
         q, k, v = (
@@ -76,8 +77,9 @@ class Batch:
 
     def _starts(self, lengths: list[int]) -> tuple[Any, int]:
         """(where sequences begin, the length of the array). Rows before the first and after the last are of no sequence."""
-        before, after = 0, 0
+        before, after = (0 if self.same else int(self.rng.choice([0, 0, 0, 3, 20])) for _ in range(2))
         starts = np.cumsum([before, *lengths]).astype(np.int32)
+        self.beyond = self.beyond or bool(before or after)
         return starts, int(starts[-1]) + after
 
     def _joined(self, parts: list[Any], starts: Any, total: int) -> Any:
@@ -191,6 +193,12 @@ class Batch:
         if self.ragged:
             return x[self.starts[which][b] : self.starts[which][b + 1]].swapaxes(0, 1)
         return x[b].swapaxes(0, 1) if self.how.layout == "bshd" else x[b]
+
+    def own_rows(self, made: Any) -> Iterator[Any]:
+        """Gradients without rows of no sequence."""
+        for n, x in enumerate(made):
+            starts = self.starts[min(n, 1)]
+            yield x[starts[0] : starts[-1]] if self.ragged and n < 3 else x
 
     def grads(self, names: list[str], made: Any, wanted: list[Any]) -> Iterator[tuple[str, Any, Any, float]]:
         """(name, the gradient, the expected one, what errors are parts of), for each sequence where there is one."""

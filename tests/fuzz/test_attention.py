@@ -72,7 +72,7 @@ def test_an_option_that_is_ignored_is_found(name: str, monkeypatch: pytest.Monke
     made = next(m for seed in range(7000, 9000) if alone(m := Attention(seed), name))
     monkeypatch.setattr(kd.library, "attention", without)
     with pytest.raises(AssertionError, match=r"out of sequence|lse|rows without keys|-inf"):
-        made.run(True)
+        made.run(kd.InterpretParams())
 
 
 def alone(made: Attention, name: str) -> bool:
