@@ -180,9 +180,10 @@ class Call:
     def _bound(self, dtype: Any) -> float:
         if not as_dtype(dtype).is_float:
             return 0.0
+        bound = {2: 4e-3, 4: 1e-5 if "gated" in self.steps else 3e-6, 8: 1e-6 if self.steps else 1e-13}[dtype.itemsize]
         if self.precision == "tf32":
-            return 6e-3 if "gated" in self.steps else 2e-3
-        return {2: 4e-3, 4: 1e-5 if "gated" in self.steps else 3e-6, 8: 1e-6 if self.steps else 1e-13}[dtype.itemsize]
+            bound = max(bound, 6e-3 if "gated" in self.steps else 2e-3)
+        return bound
 
 
 class _Made:
