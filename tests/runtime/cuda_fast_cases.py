@@ -24,6 +24,7 @@ from kernel_dsl.runtime.arrays.array_view import ArrayView
 from kernel_dsl.runtime.devices.devices import cuda_device
 from kernel_dsl.runtime.errors import LaunchError, OutOfMemoryError
 from kernel_dsl.runtime.plan.dispatch import MISS, FastCalls, first
+from kernel_dsl.runtime.plan.fast_plan import PACKED
 from tests.work import calls
 
 from .fake import CALLBACK, ENCODES, LIB, Launch, Player, count, player
@@ -379,7 +380,7 @@ def test_launches_that_come_again_are_kept_packed(player: Player, torch: Any) ->
     many = torch.zeros(4, 300, 32)
     for number in range(300):
         fast((x, 2.0), many[0, number])
-    assert len(packed) == 256
+    assert len(packed) == PACKED
     np.testing.assert_array_equal(many[0].numpy(), np.tile(X * 2, (300, 1)))
 
 
