@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -59,12 +59,10 @@ def forked() -> bool:
 
 
 def import_bindings() -> None:
-    """Import `cuda.bindings.driver` where a driver is installed. It starts no driver."""
-    try:
+    """Import `cuda.bindings.driver` where a driver is installed. It starts no driver, which children of a fork could not use."""
+    with suppress(Exception):  # `available` has the reason
         ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-        import_module("cuda.bindings.driver")
-    except (ImportError, OSError):
-        return  # `available` has the reason
+        import_module("cuda.bindings.driver").cuDriverGetVersion()  # the first call looks up hundreds of functions
 
 
 def _in_child() -> None:

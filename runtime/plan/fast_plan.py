@@ -30,7 +30,7 @@ def _packs(value: Any, dtype: DType, narrow: bool) -> bool:
         return False
 
 
-PACKED = 256  # launches of one signature that are kept packed
+PACKED = 128  # launches of one signature that are kept packed: those of a model with as many layers
 PLACE = 16  # bytes from one scalar in the device's memory to the next, enough for the largest
 
 # The objects of one launch at a time: the parameters' buffer, their offset in it, and the launches by stream.

@@ -39,7 +39,7 @@ vectors and `out=` the text is:
         if outcome[0] is not success:
             settle(call, arguments, outcome, (a0, a1, o0))
         if ready is None:
-            if len(packed) < 256:
+            if len(packed) < 128:
                 keep(key, desk)
             desks.append(desk)
         return o0

@@ -24,6 +24,8 @@ from kernel_dsl.runtime.arrays.array_view import ArrayView
 from kernel_dsl.runtime.devices.devices import cuda_device
 from kernel_dsl.runtime.errors import LaunchError, OutOfMemoryError
 from kernel_dsl.runtime.plan.dispatch import MISS, FastCalls, first
+from kernel_dsl.runtime.plan.fast_plan import PACKED
+from tests.work import calls
 
 from .fake import CALLBACK, ENCODES, LIB, Launch, Player, count, player
 from .gpu.support import tile_kernel
@@ -366,6 +368,8 @@ def test_launches_that_come_again_are_kept_packed(player: Player, torch: Any) ->
     for number, made in ((1, None), (2, 1), (3, 1)):
         assert fast((x, 2.0), out) is out
         assert len(packed) == 1 and sum(launch is not None for launch in packed.values()) == (made or 0), number
+    again = calls(lambda: fast((x, 2.0), out))
+    assert again < calls(lambda: fast((x, 5.0), out)), "no desk is taken, and nothing is packed"
     other, outs = torch.from_numpy(X + 1), (out, torch.zeros(32), out)
     for scalar, given, stream in ((3.0, x, None), (2.0, other, 4), (2.0, x, None)):
         for target in outs:
@@ -376,7 +380,7 @@ def test_launches_that_come_again_are_kept_packed(player: Player, torch: Any) ->
     many = torch.zeros(4, 300, 32)
     for number in range(300):
         fast((x, 2.0), many[0, number])
-    assert len(packed) == 256
+    assert len(packed) == PACKED
     np.testing.assert_array_equal(many[0].numpy(), np.tile(X * 2, (300, 1)))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from kernel_dsl.diagnostics import of_kind
 from kernel_dsl.dtypes import DType, as_dtype
 
+from ...devices import driver
 from ...errors import ArgumentTypeError, ArgumentValueError
 from ..array_view import CPU, ArrayView, row_major
 
@@ -185,7 +186,7 @@ def _direct_empty() -> Callable[..., Any] | None:
 
     None if there are several GPUs, as the current one may be wrong.
     """
-    if torch.cuda.device_count() != 1:
+    if driver.device_count() != 1:  # PyTorch's count starts NVML
         return None
     guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     return getattr(guards, "_empty_strided_cuda", None)
