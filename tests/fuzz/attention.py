@@ -73,7 +73,7 @@ class Attention:
     def _once(self, rng: Any, interpret: Any) -> None:
         batch = Batch(self, rng)
         functions = Functions.of(self.options, rng)
-        if batch.beyond and interpret is not False:
+        if batch.before and interpret is not False:
             interpret = replace(interpret, report_unwritten=False)
         options = batch.options | functions.given()
         q, k, v = (self._placed(x, where) for x, where in zip(batch.arrays, self.places, strict=True))
@@ -125,6 +125,12 @@ class Attention:
 
     def _check(self, batch: Batch, wanted: Any, out: Any, lse: Any) -> None:
         assert out.shape == batch.out_shape and out.dtype == batch.out_dtype.numpy, (out.shape, out.dtype)
+        assert not batch.after(out, 0).astype(np.float64).any(), "rows after the last sequence are not zero"
+        if lse is not None:
+            none = batch.options.get("sinks", np.full(self.heads, -np.inf)).astype(
+                np.float32
+            )  # as of a query without keys
+            assert np.allclose(batch.after(lse.T, 0), none, rtol=1e-5), "lse after the last sequence"
         bound, lse_bound = BOUNDS[self.dtype] + 2 * self._lost(), LSE_BOUNDS[self.dtype] + self._lost()
         for b, (got, sums) in enumerate(batch.split(out, lse)):
             one = wanted[b]
