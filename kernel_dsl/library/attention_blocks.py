@@ -23,21 +23,17 @@ PROBED = 16  # queries, keys and extents of arrays in the trace that finds what 
 KEPT = 8  # lists, one for each device that a plan was run on
 
 
-class _Untouched:
-    """A placeholder for the batch or the head. A mask that uses it raises an error, and so shows that it
-    depends on it.
-    """
-
-
-def probe_kernel(p: ScoredProblem, batch: Any = 0, head: Any = 0) -> Any:
-    """The kernel `(*captured,) -> mask` of some queries and keys."""
+def probe_kernel(p: ScoredProblem) -> Any:
+    """The kernel `(*captured,) -> mask` of some queries and keys, of the batch and the head of its place in the grid."""
 
     def body(*rest: Any) -> None:
         i, j = (kd.zeros(shape, kd.int32) for shape in ((PROBED, 1), (1, PROBED)))
+        place = kd.program_id(0), kd.program_id(1)
         with reading(dict(zip(p.score.captured, rest, strict=False))):
-            rest[-1][...] = p.score.mask((batch, head, i, j)).astype(kd.int32)
+            rest[-1][...] = p.score.mask((*place, i, j)).astype(kd.int32)
 
-    return kd.kernel(body, out_type=kd.ShapeDtypeStruct((PROBED, PROBED), kd.int32), name="attention_mask_probe")
+    out = kd.ShapeDtypeStruct((PROBED, PROBED), kd.int32)
+    return kd.kernel(body, out_type=out, grid=(2, 2), name="attention_mask_probe")
 
 
 def depends_on(p: ScoredProblem, captured: Sequence[Any]) -> tuple[bool, bool]:
@@ -53,17 +49,14 @@ def depends_on(p: ScoredProblem, captured: Sequence[Any]) -> tuple[bool, bool]:
 
 @lru_cache(64)
 def _depends(p: ScoredProblem, structs: tuple[Any, ...]) -> tuple[bool, bool]:
-
-    def fails(*place: Any) -> bool:
-        try:
-            _ = probe_kernel(p, *place).lower(*structs, target="sm_90a").ir
-        except Exception:  # the user's function may raise anything for an argument that is not a number
-            return True
-        return False
-
-    if not fails(_Untouched(), _Untouched()):
-        return False, False
-    return fails(_Untouched(), 0), fails(0, _Untouched())
+    """What the trace of a mask reads. Placeholders in place of values would not show each use: they equal nothing."""
+    try:
+        ir = probe_kernel(p).lower(*structs, target="sm_90a").ir
+    except Exception:  # the user's function may raise anything; the trace of the kernel raises it again
+        return True, True
+    read = {value for op in ir.walk() for value in op.values()}
+    axes = {vars(op)["position"] for op in ir.walk() if op.op_name == "axis_index" and op.result in read}
+    return 0 in axes, 1 in axes
 
 
 def block_arrays(p: ScoredProblem, opened: bool = False) -> list[str]:

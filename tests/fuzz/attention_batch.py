@@ -38,6 +38,11 @@ class Batch:
                 (how.heads, self.queries, how.dim), (how.kv_heads, self.keys, how.dim), (how.kv_heads, self.keys, how.v_dim),
             )
         )  # fmt: skip
+        if how.nan:  # of one query and one key: rows that see them are NaN, and no others
+            for x, choices in ((q, self.queries), (k, self.keys)):
+                b = int(rng.integers(len(x)))
+                if choices[b] and rng.random() < 0.6:
+                    x[b][0, rng.integers(x[b].shape[1]), rng.integers(choices[b])] = np.nan
         self.own = list(zip(q, k, v, strict=True))
         self.starts, totals = zip(*(self._starts(n) for n in (self.queries, self.keys)), strict=True)
         self.options: dict[str, Any] = {"layout": how.layout}
