@@ -61,9 +61,10 @@ class Attention:
     `documents[b, i]`. Each call reads these arrays again; they have no gradients.
 
     `q_seqlens`, `kv_seqlens`: int32 (batch + 1,), the cumulative lengths of sequences that follow one another. q is
-    then (total, heads, dim), and k and v likewise; indices and `causal` count within a sequence. `kv_seqlens` are by
-    default `q_seqlens`. `page_table`: int32 (batch, max_pages). k and v are then a cache (pages, kv_heads, page, dim),
-    or with `layout="bshd"` (pages, page, kv_heads, dim), with pages of 1 to 256 keys: key j of sequence b is in page
+    then (total, heads, dim), and k and v likewise; indices and `causal` count within a sequence. Rows after the last
+    sequence see no key; rows before the first one are not written. `kv_seqlens` are by default `q_seqlens`.
+    `page_table`: int32 (batch, max_pages). k and v are then a cache (pages, kv_heads, page, dim), or with
+    `layout="bshd"` (pages, page, kv_heads, dim), with pages of 1 to 256 keys: key j of sequence b is in page
     `page_table[b, j // page]`. `kv_seqlens` are then int32 (batch,), the number of keys of each sequence, or
     cumulative; by default `q_seqlens`, or without those all max_pages * page keys. Keys beyond are not used. A page
     that is not in the cache counts as zeros, and is a hazard in the interpreter. Calls with pages have no gradients.

@@ -131,7 +131,8 @@ class AttentionBackward:
 
     Returns (dq, dk, dv), then dsinks and dbias if there are sinks and a bias. Each has the shape and dtype of its
     input. q, k, v and the options are those of the call of `attention`, with the same meaning; out and lse, float32,
-    are its results with `return_lse=True`; dout, in the shape and dtype of out, is the gradient of out.
+    are its results with `return_lse=True`; dout, in the shape and dtype of out, is the gradient of out. Rows after the
+    last sequence have zero gradients, whatever they hold.
 
     `score_mod_grad(score, b, h, i, j)`: the derivative of `score_mod` by its score; by default it is derived from the
     elementwise operations of `score_mod`. `deterministic`: the same inputs give the same bits each time. `config`: an

@@ -96,7 +96,7 @@ class _GeneralGradients:
 
     def dkv(self, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, s: dict[str, Any], dk: Any, dv: Any) -> None:
         p = self.p
-        place = ScorePlace.of(p, kd.program_id(0), kd.program_id(1), s, p.kv_heads)
+        place = ScorePlace.of(p, kd.program_id(0), kd.program_id(1), s, p.kv_heads, by_key=True)
         kv_head, first = place.head, place.number * MINE
         keys, values = (self.rows(x, place, kv_head, place.k_row, first, MINE, place.keys) for x in (k, v))
         key = first + kd.broadcasted_iota(kd.int32, (MINE, OTHERS), 0)

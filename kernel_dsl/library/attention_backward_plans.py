@@ -45,8 +45,8 @@ class GeneralGradients:
         if p.ragged:
             lengths = (("q_seqlens", p.queries, arrays[1]), ("kv_seqlens", p.keys, arrays[2]))
             for table, (name, length, like) in zip(tables, lengths, strict=True):
-                tiles, like = ragged_tiles(p, MINE, length), like if self.opened else None
-                table.append(table_of(options.arrays([name])[0], p.batch, tiles, MINE, launch, like=like))
+                like = like if self.opened else None
+                table.append(table_of(options.arrays([name])[0], p.batch, length, MINE, launch, like=like))
         dq = launch(self.by_query, (*arrays, *extras, *tables[0]))
         return (dq, *launch(self.by_key, (*arrays, *extras, *tables[1])))
 
@@ -103,9 +103,9 @@ class ScoredGradients:
         return ScoredGradients(p, t, stats, main, sums, finish, lists, sizes)
 
     def _tables(self) -> list[tuple[str, int, int]]:
-        """For queries, then for keys: (the lengths, the number of lines of their table, the rows of a line)."""
-        p, m = self.problem, self.config.block_q
-        return [("q_seqlens", ragged_tiles(p, m), m), ("kv_seqlens", ragged_tiles(p, keys_of(p), p.keys), keys_of(p))]
+        """For queries, then for keys: (the lengths, the length of the arrays, the rows of a line of their table)."""
+        p = self.problem
+        return [("q_seqlens", p.queries, self.config.block_q), ("kv_seqlens", p.keys, keys_of(p))]
 
     def launched(
         self, arrays: Sequence[Any], options: AttentionOptions, how: dict[str, Any], launch: Launch
@@ -116,8 +116,8 @@ class ScoredGradients:
         if p.ragged:
             lengths = options.arrays(["q_seqlens", "kv_seqlens"])
             tables = [
-                table_of(options.arrays([name])[0], p.batch, lines, rows, launch, rising, like if self.sizes else None)
-                for (name, lines, rows), like, rising in zip(self._tables(), (q, k), (False, True), strict=True)
+                table_of(options.arrays([name])[0], p.batch, total, rows, launch, rising, like if self.sizes else None)
+                for (name, total, rows), like, rising in zip(self._tables(), (q, k), (False, True), strict=True)
             ]
             by_query, by_key = ([*lengths, table] for table in tables)
         stats = launch(self.stats, (out, dout, lse, *by_query), partial=True)  # lines past sequences are not read
@@ -149,7 +149,10 @@ class ScoredGradients:
         p, by_query, by_key = self.problem, [], []
         if p.ragged:
             lengths = options.arrays(["q_seqlens", "kv_seqlens"])
-            by_query, by_key = ([*lengths, kd.ShapeDtypeStruct((lines, 2), kd.int32)] for _, lines, _ in self._tables())
+            by_query, by_key = (
+                [*lengths, kd.ShapeDtypeStruct((ragged_tiles(p, rows, total), 2), kd.int32)]
+                for _, total, rows in self._tables()
+            )
         first = self.stats.lower(out, dout, lse, *by_query, target=target)
         (stats,) = (kd.ShapeDtypeStruct(x.shape, x.dtype) for x in first.traced.outputs)
         given = options.arrays(block_arrays(p)) + list(by_key[2:])

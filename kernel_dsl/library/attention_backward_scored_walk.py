@@ -114,7 +114,7 @@ class ScoredWalk(ScoredScores):
         several = self.together * self.blocks
         part, rest = kd.div(number, several), kd.rem(number, several)
         head = part * self.together + kd.rem(rest, self.together)
-        place = ScorePlace.of(p, head, kd.div(rest, self.together), s, p.kv_heads)
+        place = ScorePlace.of(p, head, kd.div(rest, self.together), s, p.kv_heads, by_key=True)
         key = place.number * self.keys
         begin, end = place.query_blocks(p, key, self.keys, t.block_q)
         entry = None

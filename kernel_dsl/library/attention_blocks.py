@@ -23,26 +23,17 @@ PROBED = 16  # queries, keys and extents of arrays in the trace that finds what 
 KEPT = 8  # lists, one for each device that a plan was run on
 
 
-class _Untouched:
-    """A placeholder for the batch or the head. A mask that uses it raises an error, and so shows that it
-    depends on it. Python answers `==`, truth and hashes for any object, so these raise here.
-    """
-
-    def _used(self, *_: Any) -> Any:
-        raise TypeError("the mask uses it")
-
-    __eq__ = __ne__ = __bool__ = __hash__ = _used  # pyright: ignore[reportAssignmentType]
-
-
-def probe_kernel(p: ScoredProblem, batch: Any = 0, head: Any = 0) -> Any:
-    """The kernel `(*captured,) -> mask` of some queries and keys."""
+def probe_kernel(p: ScoredProblem) -> Any:
+    """The kernel `(*captured,) -> mask` of some queries and keys, of the batch and the head of its place in the grid."""
 
     def body(*rest: Any) -> None:
         i, j = (kd.zeros(shape, kd.int32) for shape in ((PROBED, 1), (1, PROBED)))
+        place = kd.program_id(0), kd.program_id(1)
         with reading(dict(zip(p.score.captured, rest, strict=False))):
-            rest[-1][...] = p.score.mask((batch, head, i, j)).astype(kd.int32)
+            rest[-1][...] = p.score.mask((*place, i, j)).astype(kd.int32)
 
-    return kd.kernel(body, out_type=kd.ShapeDtypeStruct((PROBED, PROBED), kd.int32), name="attention_mask_probe")
+    out = kd.ShapeDtypeStruct((PROBED, PROBED), kd.int32)
+    return kd.kernel(body, out_type=out, grid=(2, 2), name="attention_mask_probe")
 
 
 def depends_on(p: ScoredProblem, captured: Sequence[Any]) -> tuple[bool, bool]:
@@ -58,17 +49,14 @@ def depends_on(p: ScoredProblem, captured: Sequence[Any]) -> tuple[bool, bool]:
 
 @lru_cache(64)
 def _depends(p: ScoredProblem, structs: tuple[Any, ...]) -> tuple[bool, bool]:
-
-    def fails(*place: Any) -> bool:
-        try:
-            _ = probe_kernel(p, *place).lower(*structs, target="sm_90a").ir
-        except Exception:  # the user's function may raise anything for an argument that is not a number
-            return True
-        return False
-
-    if not fails(_Untouched(), _Untouched()):
-        return False, False
-    return fails(_Untouched(), 0), fails(0, _Untouched())
+    """What the trace of a mask reads. Placeholders in place of values would not show each use: they equal nothing."""
+    try:
+        ir = probe_kernel(p).lower(*structs, target="sm_90a").ir
+    except Exception:  # the user's function may raise anything; the trace of the kernel raises it again
+        return True, True
+    read = {value for op in ir.walk() for value in op.values()}
+    axes = {vars(op)["position"] for op in ir.walk() if op.op_name == "axis_index" and op.result in read}
+    return 0 in axes, 1 in axes
 
 
 def block_arrays(p: ScoredProblem, opened: bool = False) -> list[str]:
@@ -125,7 +113,7 @@ def blocks_kernel(
         head, number, index = (kd.program_id(axis) for axis in range(3))
         place, line = (kd.div(head, heads), kd.rem(head, heads)), number
         if p.ragged:
-            whole = ScorePlace.of(p, head, number, s)
+            whole = ScorePlace.of(p, head, number, s, by_key=by_key)
             batch, number = whole.batch, whole.number
         else:
             batch, keys = place[0], p.keys_of(s, place[0]) if p.cache else p.keys
@@ -230,34 +218,35 @@ class BlockLists:
 
 
 @cache
-def table_kernel(batch: Any, tiles: Any, tile: int, rising: bool = False) -> Any:
+def table_kernel(batch: Any, total: Any, tile: int, rising: bool = False) -> Any:
     """The kernel `(lengths,) -> table`: int32 (tiles, 2), a line for each tile of `tile` rows of ragged sequences.
 
     A line has the number of the sequence plus 1, and the number of the tile in it; extra lines are 0. Long sequences
-    come first, and in each the last tile first, or with `rising` the first one. `lengths`: int32 (batch + 1),
-    cumulative.
+    come first, and in each the last tile first, or with `rising` the first one. The rows after the last sequence, up to
+    `total`, come last, as a sequence with the number `batch`. `lengths`: int32 (batch + 1), cumulative.
 
-    `tiles` None: the kernel `(lengths, like) -> table` for any batch up to `batch`; `like` is the array of all sequences.
+    `total` None: the kernel `(lengths, like) -> table` for any batch up to `batch`; `like` is the array of all sequences.
     """
     lanes = max(kd.cdiv(batch, TABLE_LANES) * TABLE_LANES, TABLE_LANES)
-    most, opened = batch, tiles is None
+    most, opened = batch, total is None
 
-    def any_batch(lengths: Any, _: Any, table: Any) -> None:
-        nonlocal batch
-        batch = lengths.shape[0] - 1
-        body(lengths, table)
+    def any_batch(lengths: Any, like: Any, table: Any) -> None:
+        fill(lengths, table, lengths.shape[0] - 1, like.shape[0])
 
     def body(lengths: Any, table: Any) -> None:
+        fill(lengths, table, batch, total)
+
+    def fill(lengths: Any, table: Any, batch: Any, total: Any) -> None:
         me = kd.program_id(0)
         number = kd.arange(lanes)
         begins = kd.load(lengths, kd.ds(0, lanes), mask=number < batch)
         ends = kd.load(lengths, kd.ds(1, lanes), mask=number < batch)
         each = ends - begins
-        own = lengths[me + 1] - lengths[me]
-        before = (each > own) | ((each == own) & (number < me))
+        own = kd.where(me < batch, lengths[kd.minimum(me + 1, batch)], total) - lengths[me]
+        before = (me == batch) | (each > own) | ((each == own) & (number < me))
         count = kd.div(each + (tile - 1), tile)
         start = kd.sum(kd.where(before, count, 0))
-        mine = kd.div(own + (tile - 1), tile)
+        mine = kd.div(kd.maximum(own, 0) + (tile - 1), tile)
 
         @kd.loop(0, kd.cdiv(mine, TABLE_LANES))
         def _(round_: Any) -> None:
@@ -268,23 +257,25 @@ def table_kernel(batch: Any, tiles: Any, tile: int, rising: bool = False) -> Any
 
     bounds: Any = kd.Dim("bounds", min=2, max=most + 1) if opened else None
 
-    total: Any = kd.Dim("total") if opened else None
-    lines: Any = total // tile + bounds - 1 if opened else tiles
+    length: Any = kd.Dim("total", max=2**31 - 1) if opened else total
+    lines: Any = length // tile + (bounds if opened else batch + 1)
     made = kd.kernel(
         any_batch if opened else body,
         out_type=kd.ShapeDtypeStruct((lines, 2), kd.int32, init=0),
-        shapes={0: (bounds,), 1: (total, None, None), 2: (kd.Dim("tiles"), 2)} if opened else None,
-        grid=(bounds - 1,) if opened else (batch,),
+        shapes={0: (bounds,), 1: (length, None, None), 2: (kd.Dim("tiles"), 2)} if opened else None,
+        grid=(bounds,) if opened else (batch + 1,),
         name="attention_table",
     )
-    return identified(made, batch, tiles, tile, rising)
+    return identified(made, batch, total, tile, rising)
 
 
 def table_of(
-    lengths: Any, batch: int, tiles: int, tile: int, launch: Launch, rising: bool = False, like: Any = None
+    lengths: Any, batch: int, total: int, tile: int, launch: Launch, rising: bool = False, like: Any = None
 ) -> Any:
-    """The table of ragged lengths; with `like`, the array of all sequences, by a kernel for any batch and lengths."""
+    """The table of ragged lengths in arrays of `total` rows; with `like`, the array of all sequences, by a kernel for
+    any batch and lengths.
+    """
     if like is None:
-        return launch(table_kernel(batch, tiles, tile, rising), (lengths,))
+        return launch(table_kernel(batch, total, tile, rising), (lengths,))
     most = 1 << max(batch - 1, TABLE_LANES - 1).bit_length()
     return launch(table_kernel(most, None, tile, rising), (lengths, like))

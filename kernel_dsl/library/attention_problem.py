@@ -143,7 +143,11 @@ class ScoredProblem:
             return array
         if not array.shape:
             return array[...]
-        return array[batch if name in self.by_batch else 0, 0 if array.shape[1] == 1 else kv_head]
+        if name not in self.by_batch:
+            batch = 0
+        elif self.ragged:
+            batch = kd.minimum(batch, array.shape[0] - 1)  # rows after the last sequence have no scale
+        return array[batch, 0 if array.shape[1] == 1 else kv_head]
 
     def bias_tile(self, bias: Any, place: tuple[Any, Any], rows: Any, columns: Any, transposed: bool = False) -> Any:
         """The bias of some queries and keys of a head, (rows, columns) or `transposed`, or with extents of 1; of rank 0 if
@@ -179,15 +183,16 @@ def clear_rows(tile: Any, first: Any) -> None:
 
 
 def ragged_tiles(p: ScoredProblem, rows: int, length: int | None = None) -> int:
-    """The most tiles of `rows` rows that sequences of these total lengths can have."""
-    return (p.queries if length is None else length) // rows + p.batch
+    """The most tiles of `rows` rows that sequences of these total lengths, and the rows after the last, can have."""
+    return (p.queries if length is None else length) // rows + p.batch + 1
 
 
 @dataclass(frozen=True)
 class ScorePlace:
     """A tile of a head: its number; with ragged lengths also its sequence's start in the arrays, and length.
 
-    `line`: the line of its list of blocks; with ragged lengths also the line of the table.
+    With ragged lengths, rows after the last sequence are one more sequence, which has nothing on the other side: `batch`
+    is then the number of sequences. `line`: the line of its list of blocks; with ragged lengths also the line of the table.
     """
 
     batch: Any
@@ -200,9 +205,11 @@ class ScorePlace:
     line: Any
 
     @staticmethod
-    def of(p: ScoredProblem, head: Any, number: Any, s: dict[str, Any], heads: int | None = None) -> ScorePlace:
+    def of(
+        p: ScoredProblem, head: Any, number: Any, s: dict[str, Any], heads: int | None = None, by_key: bool = False
+    ) -> ScorePlace:
         """The tile with a number in a head, or with ragged lengths the tile of a line of the table; missing tiles are
-        empty.
+        empty. `by_key`: tiles are of keys.
         """
         heads = heads or p.heads
         if not p.ragged:
@@ -211,13 +218,15 @@ class ScorePlace:
             return ScorePlace(batch, kd.rem(head, heads), number, 0, 0, p.queries, keys, number)
         where = number
         line, number = s["table"][where, 0], s["table"][where, 1]
-        batch = kd.maximum(line - 1, 0)
+        batch, count = kd.maximum(line - 1, 0), s["q_seqlens"].shape[0] - 1
+        last = kd.minimum(batch + 1, count)  # rows after the last sequence end where the array does
+        names = ("q_seqlens",) if p.cache else ("q_seqlens", "kv_seqlens")
+        begins, ends = ([s[name][at] for name in names] for at in (batch, last))
+        ends[by_key] = kd.where(batch < count, ends[by_key], p.keys if by_key else p.queries)
+        lengths = [end - begin for begin, end in zip(begins, ends, strict=True)]
         if p.cache:
-            begin, end = s["q_seqlens"][batch], s["q_seqlens"][batch + 1]
-            lengths = [end - begin, p.keys_of(s, batch)]
-            return ScorePlace(batch, head, number, begin, 0, *(kd.where(line > 0, n, 0) for n in lengths), line=where)
-        begins = [s[name][batch] for name in ("q_seqlens", "kv_seqlens")]
-        lengths = [s[name][batch + 1] - x for name, x in zip(("q_seqlens", "kv_seqlens"), begins, strict=True)]
+            begins.append(0)
+            lengths.append(kd.where(batch < count, p.keys_of(s, kd.minimum(batch, count - 1)), 0))
         return ScorePlace(batch, head, number, *begins, *(kd.where(line > 0, n, 0) for n in lengths), line=where)
 
     def blocks(self, p: ScoredProblem, first: Any, rows: int, block_kv: int) -> tuple[Any, Any]:

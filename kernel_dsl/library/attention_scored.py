@@ -157,8 +157,8 @@ class ScoredPlan:
         extras = options.arrays(names)
         table: list[Any] = []
         if p.ragged:
-            tiles = ragged_tiles(p, self.tile)
-            table = [table_of(options.q_seqlens, p.batch, tiles, self.tile, launch, like=q if self.opened else None)]
+            like = q if self.opened else None
+            table = [table_of(options.q_seqlens, p.batch, p.queries, self.tile, launch, like=like)]
         extras += table
         if self.lists is not None:
             extras += self.lists.of(q, inputs[1], options.arrays(listed) + table, how, launch)

@@ -58,6 +58,7 @@ class Attention:
         self.page = c.one([1, 3, 8, 9, 16, 24, 40, 64, 128])
         self.lengths = c.one(["plain", "cumulative", "cumulative"])
         self.calls = 2 if c.chance(OWN) else 1
+        self.nan = way == "forward" and c.chance(0.15)
 
     def __str__(self) -> str:
         shown = {k: v for k, v in vars(self).items() if k not in ("large", "seed", "options")}
@@ -73,7 +74,7 @@ class Attention:
     def _once(self, rng: Any, interpret: Any) -> None:
         batch = Batch(self, rng)
         functions = Functions.of(self.options, rng)
-        if batch.beyond and interpret is not False:
+        if batch.before and interpret is not False:
             interpret = replace(interpret, report_unwritten=False)
         options = batch.options | functions.given()
         q, k, v = (self._placed(x, where) for x, where in zip(batch.arrays, self.places, strict=True))
@@ -125,21 +126,30 @@ class Attention:
 
     def _check(self, batch: Batch, wanted: Any, out: Any, lse: Any) -> None:
         assert out.shape == batch.out_shape and out.dtype == batch.out_dtype.numpy, (out.shape, out.dtype)
+        assert not batch.after(out, 0).astype(np.float64).any(), "rows after the last sequence are not zero"
+        if lse is not None and batch.ragged:
+            none = batch.options.get("sinks", np.full(self.heads, -np.inf)).astype(
+                np.float32
+            )  # as of a query without keys
+            assert np.allclose(batch.after(lse.T, 0), none, rtol=1e-5), "lse after the last sequence"
         bound, lse_bound = BOUNDS[self.dtype] + 2 * self._lost(), LSE_BOUNDS[self.dtype] + self._lost()
         for b, (got, sums) in enumerate(batch.split(out, lse)):
             one = wanted[b]
-            size = float(np.abs(one.out).max(initial=0)) or 1.0
-            error = float(np.abs(got.astype(np.float64) - one.out[0]).max(initial=0)) / size
+            lost = np.isnan(one.lse[0])
+            assert np.isnan(got[lost].astype(np.float64)).all(), f"sequence {b}: rows that see NaN are none"
+            size = float(np.nanmax(np.abs(one.out), initial=0)) or 1.0
+            error = float(np.abs(got.astype(np.float64) - one.out[0])[~lost].max(initial=0)) / size
             assert error < bound, f"out of sequence {b}: {error:.1e}"
             none = np.isneginf(one.lse[0])
             assert not got[none].astype(np.float64).any(), f"sequence {b}: rows without keys are not zero"
             if sums is None:
                 continue
             assert sums.dtype == np.float32 and np.array_equal(np.isneginf(sums), none), f"-inf in lse of {b}"
-            error = float(np.abs(sums[~none] - one.lse[0][~none]).max(initial=0))
-            assert error < lse_bound * max(1.0, float(np.abs(one.lse[0][~none]).max(initial=0)) / 16), (
-                f"lse: {error:.1e}"
-            )
+            assert np.isnan(sums[lost]).all(), f"lse of rows of {b} that see NaN"
+            there = ~(none | lost)
+            error = float(np.abs(sums[there] - one.lse[0][there]).max(initial=0))
+            most = float(np.abs(one.lse[0][there]).max(initial=0))
+            assert error < lse_bound * max(1.0, most / 16), f"lse: {error:.1e}"
 
     def _check_grads(self, batch: Batch, wanted: Any, made: Any) -> None:
         names = ["q", "k", "v", *(n for n in ("sinks", "bias") if n in batch.options)]

@@ -29,7 +29,7 @@ class Batch:
     def __init__(self, how: Any, rng: Any) -> None:
         self.how, self.rng = how, rng
         self.ragged, self.paged = "ragged" in how.form, "paged" in how.form
-        self.beyond = False  # whether there are rows of no sequence, which results leave as they are
+        self.before = False  # whether there are rows before the first sequence, which results leave as they are
         self.out_dtype = kd.bfloat16 if how.dtype.itemsize == 1 else how.dtype
         self._sizes()
         q, k, v = (
@@ -38,6 +38,11 @@ class Batch:
                 (how.heads, self.queries, how.dim), (how.kv_heads, self.keys, how.dim), (how.kv_heads, self.keys, how.v_dim),
             )
         )  # fmt: skip
+        if how.nan:  # of one query and one key: rows that see them are NaN, and no others
+            for x, choices in ((q, self.queries), (k, self.keys)):
+                b = int(rng.integers(len(x)))
+                if choices[b] and rng.random() < 0.6:
+                    x[b][0, rng.integers(x[b].shape[1]), rng.integers(choices[b])] = np.nan
         self.own = list(zip(q, k, v, strict=True))
         self.starts, totals = zip(*(self._starts(n) for n in (self.queries, self.keys)), strict=True)
         self.options: dict[str, Any] = {"layout": how.layout}
@@ -72,14 +77,15 @@ class Batch:
             keys = keys[:1] * count
         elif self.paged:
             keys = [0 if rng.random() < 0.1 else n for n in keys]
-        self.same = self.ragged and rng.random() < 0.4
+        self.same, self.tail = self.ragged and rng.random() < 0.4, int(rng.choice([0, 0, 20]))
         self.queries, self.keys = queries, queries if self.same and not self.paged else keys
 
     def _starts(self, lengths: list[int]) -> tuple[Any, int]:
         """(where sequences begin, the length of the array). Rows before the first and after the last are of no sequence."""
-        before, after = (0 if self.same else int(self.rng.choice([0, 0, 0, 3, 20])) for _ in range(2))
+        before, after = (int(self.rng.choice([0, 0, 0, n])) for n in (3, 20))
+        before, after = (0, self.tail) if self.same else (before, after)
         starts = np.cumsum([before, *lengths]).astype(np.int32)
-        self.beyond = self.beyond or bool(before or after)
+        self.before = self.before or bool(before)
         return starts, int(starts[-1]) + after
 
     def _joined(self, parts: list[Any], starts: Any, total: int) -> Any:
@@ -179,6 +185,10 @@ class Batch:
 
     # --- results ----------------------------------------------------------------------------------
 
+    def after(self, x: Any, which: int) -> Any:
+        """The rows after the last sequence of an array that lies as q (`which` 0) or k."""
+        return x[self.starts[which][-1] :] if self.ragged and not (which and self.paged) else x[:0]
+
     def split(self, out: Any, lse: Any) -> Iterator[tuple[Any, Any]]:
         """(output, logarithms or None) of each sequence: (heads, queries, v_dim) and (heads, queries)."""
         assert lse is None or lse.shape == self.lse_shape, (lse.shape, self.lse_shape)
@@ -195,16 +205,17 @@ class Batch:
         return x[b].swapaxes(0, 1) if self.how.layout == "bshd" else x[b]
 
     def own_rows(self, made: Any) -> Iterator[Any]:
-        """Gradients without rows of no sequence."""
+        """Gradients without rows before the first sequence."""
         for n, x in enumerate(made):
             starts = self.starts[min(n, 1)]
-            yield x[starts[0] : starts[-1]] if self.ragged and n < 3 else x
+            yield x[starts[0] :] if self.ragged and n < 3 else x
 
     def grads(self, names: list[str], made: Any, wanted: list[Any]) -> Iterator[tuple[str, Any, Any, float]]:
         """(name, the gradient, the expected one, what errors are parts of), for each sequence where there is one."""
         for n, name in enumerate(names):
             if name in "qkv":
                 assert made[n].shape == self.arrays[n].shape and made[n].dtype == self.arrays[n].dtype
+                assert not self.after(made[n], min(n, 1)).astype(np.float64).any(), f"d{name} after the last sequence"
                 for b, one in enumerate(wanted):
                     yield f"{name} of {b}", self._one(made[n], b, min(n, 1)), one.grads[name][0], one.sizes[name]
                 continue

@@ -228,7 +228,7 @@ def _attentions() -> Iterator[tuple[str, Kernel]]:
     yield "attention.scored.e4m3", _attention(4090, 128, kd.float8_e4m3fn, (16, 4), causal=True)
     yield "attention.shared", _attention(2000, 64, bf16, (1, 1))
     yield "attention.mask_probe", _of(probe_kernel(masked))
-    yield "attention.table", _of(table_kernel(150, 400, 128), Struct((151,), kd.int32))
+    yield "attention.table", _of(table_kernel(150, 32000, 128), Struct((151,), kd.int32))
     yield (
         "attention.widen",
         _of(widen_kernel(4, 64, kd.float8_e4m3fn), Struct((2, 4, 100, 64), kd.float8_e4m3fn)),

@@ -80,10 +80,10 @@ def attention(
     if mask_mod is not None:
         mask = mask & mask_mod(b, h, i, j)
     x = np.where(mask, x, -np.inf)
-    lse = np.logaddexp.reduce(x, axis=-1) if K else np.full((B, H, Q), -np.inf)
-    if sinks is not None:
-        lse = np.logaddexp(lse, np.asarray(sinks, np.float64)[:, None])
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"):  # of NaN in the arrays
+        lse = np.logaddexp.reduce(x, axis=-1) if K else np.full((B, H, Q), -np.inf)
+        if sinks is not None:
+            lse = np.logaddexp(lse, np.asarray(sinks, np.float64)[:, None])
         weights = np.where(np.isneginf(x), 0.0, np.exp(x - lse[..., None]))
     out = weights @ values
     if dout is None:

@@ -218,6 +218,24 @@ def test_ragged(names: Any, dtype: Any, in_turn: bool, rng: Any) -> None:
             assert relative(got[3], sinks) < BOUNDS[dtype]
 
 
+@pytest.mark.parametrize("names", [(), ("bottom_right", "window", "sinks"), ("by_head",)], ids=str)
+@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+@pytest.mark.sampled(2)
+def test_rows_after_the_last_sequence(names: Any, dtype: Any, rng: Any) -> None:
+    """They may be NaN, and see no key: zeros without gradients, of which none is left unwritten."""
+    q, k, v, starts, k_starts = ragged(rng, (5, 70), (30, 20), (2, 1), (64, 64), dtype)
+    q, k, v = (np.concatenate([x, np.full_like(x[:n], np.nan)]) for x, n in ((q, 45), (k, 150), (v, 150)))
+    options = made(names, rng, (2, 2, 0, 0)) | {"q_seqlens": starts, "kv_seqlens": k_starts}
+    way = kd.InterpretParams(report_unwritten=True)
+    out, lse = attention(q, k, v, **options, return_lse=True, interpret=way)
+    assert not out[75:].astype(np.float32).any() and np.isfinite(out.astype(np.float32)).all()
+    assert (options.get("sinks", -np.inf) == lse[:, 75:].T).all()
+    dq, dk, dv, *sinks = attention_backward(q.copy(), q, k, v, out, lse, **options, interpret=way)
+    for x, end in ((dq, 75), (dk, 50), (dv, 50)):
+        assert not x[end:].astype(np.float32).any() and np.isfinite(x.astype(np.float32)).all()
+    assert np.isfinite(sinks).all() and np.abs(dv[:50].astype(np.float32)).max() > 0
+
+
 # --- derivatives of score_mod ---------------------------------------------------------------------
 
 FUNCTIONS: dict[str, tuple[Any, Any]] = {  # of a score, and its derivative

@@ -24,6 +24,7 @@ ONE_PLACE: dict[str, Callable[[Any, Any, Any], Any]] = {
     "less": lambda x, i, j: (x < 1) & (j >= 0),
     "product": lambda x, i, j: j * (1 - x) > x - 1,
     "where": lambda x, i, j: kd.where(x == 0, j >= 0, j < 0),
+    "negated": lambda x, i, j: ~(x != 0) & (j >= 0),
 }
 NEITHER: dict[str, Callable[..., Any]] = {
     "causal": lambda b, h, i, j: j <= i,

@@ -10,9 +10,10 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionConfig, attention_scored
+from kernel_dsl.library.attention_blocks import depends_on
 from kernel_dsl.library.attention_captured import capture, function_of, reading
 from kernel_dsl.library.attention_linear import linear_of
-from kernel_dsl.library.attention_options import tiles_of_bias
+from kernel_dsl.library.attention_options import AttentionOptions, problem_of, tiles_of_bias
 from kernel_dsl.library.attention_scored_kernel import exp2_by_fma, scored_kernel
 from tests.hopper.helpers import random, relative
 
@@ -398,6 +399,42 @@ def test_blocks_that_no_query_sees_are_not_read(causal: Any, rng: Any) -> None:
         q, k, v, mask_mod=lambda b, h, i, j: j < 256, config=AttentionConfig(1, 64, 2), interpret=True
     )
     assert np.isfinite(out.astype(np.float32)).all()
+
+
+# (a mask, whether it reads the batch, whether it reads the head)
+READ: list[tuple[Any, bool, bool]] = [
+    (lambda b, h, i, j: (h == 0) | (j <= i), False, True),
+    (lambda b, h, i, j: (b != 1) & (j <= i), True, False),
+    (lambda b, h, i, j: kd.where(h > b, j <= i, j > i), True, True),
+    (lambda b, h, i, j: j <= i + 0 * h, False, True),
+    (lambda b, h, i, j: (j <= i) & kd.where(kd.max(j) > 0, True, b == h), True, True),
+    (lambda b, h, i, j: j <= i, False, False),
+    (lambda b, h, i, j: (j <= i) if h is not None and isinstance(b, kd.Array) else j > i, False, False),
+]
+
+
+@pytest.mark.parametrize("case", READ, ids=lambda case: str(READ.index(case)))
+def test_what_masks_read(case: Any, rng: Any) -> None:
+    """A list of blocks is shared by the heads and sequences that a mask can't tell apart, and by no others."""
+    mask, *reads = case
+    q, k, v = inputs(rng, 2, 2, 1, 70, 130, 16, 16, bf16)
+    problem = problem_of(q, k, v, AttentionOptions(mask_mod=mask), False)
+    assert depends_on(problem, []) == tuple(reads)
+
+
+@pytest.mark.parametrize("lengths", [False, True])
+def test_masks_of_one_head(lengths: bool, rng: Any) -> None:
+    """Whole blocks that one head sees, and another does not."""
+    q, k, v = inputs(rng, 2, 2, 1, 16, 200, 64, 64, bf16)
+    mask = lambda b, h, i, j: (h == 1) & (j > 0)  # noqa: E731
+    expected = reference.attention(q, k, v, mask_mod=mask)
+    if not lengths:
+        check(kd.library.attention(q, k, v, mask_mod=mask, return_lse=True, interpret=True), expected, bf16)
+        return
+    flat = [np.concatenate([*x.swapaxes(1, 2)]) for x in (q, k, v)]
+    starts = {"q_seqlens": np.array([0, 16, 32], np.int32), "kv_seqlens": np.array([0, 200, 400], np.int32)}
+    out, lse = kd.library.attention(*flat, **starts, mask_mod=mask, return_lse=True, interpret=True)
+    check((out.reshape(2, 16, 2, 64).swapaxes(1, 2), lse.reshape(2, 2, 16).swapaxes(0, 1)), expected, bf16)
 
 
 def test_lists_are_kept(rng: Any) -> None:
