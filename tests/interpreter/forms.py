@@ -209,7 +209,7 @@ def assembled(lines: list[str], target: str = "sm_90a") -> list[str]:
 
 # An operand in the place of another; %s is the one that was there.
 _OTHERS = (
-    "[r1]", "[d1]", "[s]", "[d1+3]", "_", "{%s}", "0f3F800000", "1", "-1", "q1", "!q1", "r3", "d3", "f3", "h3", "%%tid.x", "r3|q2",
+    "[r1]", "[d1]", "[s]", "[d1+3]", "[64]", "_", "{%s}", "0f3F800000", "1", "-1", "q1", "!q1", "r3", "d3", "f3", "h3", "%%tid.x", "r3|q2",
     "v", "{r1, r2}", "{_, r1}",
 )  # fmt: skip
 # What ptxas takes where the ISA has no such operand: lanes as floats, vectors of other lengths, SMEM as a multicast address.

@@ -14,6 +14,8 @@ from .launching import HEADER, kernel, launch
 REG = ".reg .pred p; .reg .b16 h<3>; .reg .b32 r<9>; .reg .b64 d<9>; .reg .f32 f<9>; .reg .s32 s<3>;\n"
 
 PARSE = [
+    (kernel("", "ret;;"), "expected an instruction, found ';'"),
+    (kernel("", "{ ret; };"), "expected an instruction, found ';'"),
     ("", "no .target"),
     (".target sm_90a", "starts with .version"),
     (".version 8.6\n.entry", "expected a function name"),

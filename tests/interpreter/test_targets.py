@@ -88,6 +88,43 @@ def test_what_newer_targets_add(monkeypatch: pytest.MonkeyPatch) -> None:
     assert differ == [] and refused == len(lines)
 
 
+# Special registers, and what a microscaled format is converted from and to.
+SPECIALS = [
+    "%tid.x", "%ntid.y", "%laneid", "%warpid", "%nwarpid", "%ctaid.z", "%nctaid.x", "%smid", "%nsmid", "%gridid",
+    "%lanemask_eq", "%lanemask_ge", "%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo",
+    "%clusterid.x", "%nclusterid.y", "%cluster_ctaid.z", "%cluster_nctaid.x", "%cluster_ctarank",
+    "%cluster_nctarank", "%is_explicit_cluster", "%total_smem_size", "%dynamic_smem_size", "%aggr_smem_size",
+    "%reserved_smem_offset_begin", "%reserved_smem_offset_0", "%current_graph_exec", "%envreg0", "%pm0",
+]  # fmt: skip
+_WIDE = ("%clock64", "%globaltimer", "%gridid", "%current_graph_exec")
+MICROSCALED = [
+    *(
+        "cvt.rn.satfinite.e2m1x2.f32 h1, f1, f2;",
+        "cvt.rn.satfinite.relu.e2m3x2.f32 h1, f1, f2;",
+        "cvt.rn.e3m2x2.f32 h1, f1, f2;",
+    ),
+    *("{ .reg .b8 t; cvt.rn.satfinite.e2m1x2.f32 t, f1, f2; }", "{ .reg .b8 t; cvt.rn.satfinite.e2m1x2.f16x2 t, r1; }"),
+    *(
+        "{ .reg .b8 t; mov.b16 {t, _}, h1; cvt.rn.f16x2.e2m1x2 r2, t; }",
+        "cvt.rn.relu.f16x2.e2m3x2 r1, h1;",
+        "cvt.rn.bf16x2.e2m3x2 r1, h1;",
+    ),
+    *("cvt.rz.ue8m0x2.f32 h1, f1, f2;", "cvt.rn.ue8m0x2.f32 h1, f1, f2;", "cvt.rp.satfinite.ue8m0x2.bf16x2 h1, r2;"),
+    *("cvt.rn.bf16x2.ue8m0x2 r1, h1;", "cvt.rn.relu.bf16x2.ue8m0x2 r1, h1;", "cvt.rz.ue8m0x2.f16x2 h1, r2;"),
+]
+
+
+@pytest.mark.skipif(find_ptxas() is None, reason="ptxas is not installed")
+@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90", "sm_100", "sm_100a", "sm_120a"])
+def test_special_registers_and_microscaled_formats(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        f"mov.{'u64 d2' if name in _WIDE else 'pred q1' if name.startswith('%is') else 'u32 r2'}, {name};"
+        for name in SPECIALS
+    ]
+    refused, differ = compared([*lines, *MICROSCALED], target, monkeypatch)
+    assert differ == [] and 0 < refused < len(lines) + len(MICROSCALED)
+
+
 WGMMA = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {f1, f2, f3, f4}, d1, d2, 1, 1, 1, 0, 0;"
 
 

@@ -150,9 +150,8 @@ class Patience:
             lane.enter(0, steps, len(frame.code.segments) - pc)
             return
         for ins in loop.comparisons:
-            values = [_value(frame, lane, o, ins.opcode[-1]) for o in ins.operands[1:3]]
-            if None not in values and values == values:
-                a, b = values
+            a, b = (_value(frame, lane, o, ins.opcode[-1]) for o in ins.operands[1:3])
+            if a is not None and b is not None and a == a and b == b:
                 lane.values[id(ins)] = [*lane.values.get(id(ins), [])[-1:], (a, b)]
                 lane.enter(id(ins), steps, abs(a - b))
         now = {slot: frame.base(slot)[lane.row, lane.lane].tobytes() for slot in loop.written}

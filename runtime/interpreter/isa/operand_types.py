@@ -29,6 +29,8 @@ def register_fits(have: str, want: str, relaxed: bool) -> str:
     if mine != theirs and "bits" not in (mine, theirs):
         return f"is .{have}, the instruction wants .{want}"
     size, needed = TYPE_BYTES[have], TYPE_BYTES.get(want, 4)
+    if want == "e2m1x2" and size > 1:  # the one operand of 8 bits that takes registers of 8 bits alone
+        return f"is .{have}, the instruction wants .b8"
     if size == needed or (needed == 1 and size == 2):
         return ""
     if size < needed:

@@ -5,7 +5,7 @@ Elementwise instructions say it in their own forms.
 
 from __future__ import annotations
 
-from ..ptx.module import Instruction
+from ..ptx.module import Instruction, Special
 
 # The first words of an opcode -> the first target that has it. The longest match counts.
 _SINCE = {
@@ -29,6 +29,11 @@ _WORDS = {("", word): 90 for word in _CLUSTER} | {
     ("mma", "m16n8k64"): 80, ("mma", "m16n8k128"): 80, ("mma", "m16n8k256"): 80, ("mma", "sp"): 80, ("mma", "e4m3"): 89,
     ("mma", "e5m2"): 89, ("wmma", "bf16"): 80, ("wmma", "tf32"): 80, ("wmma", "f64"): 80,
     ("mma", "sp::ordered_metadata"): 80, ("cp", "tile::gather4"): 100,
+}  # fmt: skip
+_NARROW = {"e2m1x2", "e2m3x2", "e3m2x2", "ue8m0x2"}
+# The first words of special registers -> the first target that has them.
+_SPECIALS = {
+    "%clusterid": 90, "%nclusterid": 90, "%cluster_": 90, "%is_explicit_cluster": 90, "%aggr_smem_size": 90, "%reserved_smem": 80,
 }  # fmt: skip
 _PAIRS = {"cta_group::1", "cta_group::2"}
 _BY_HEAD: dict[str, list[tuple[str, int]]] = {}
@@ -60,6 +65,8 @@ def lacks(target: str, ins: Instruction) -> str:
         return f"tcgen05.ld.red is of targets such as sm_103a, the module is for {target}"
     if words[0] == "tcgen05" and target[-1] == "f" and any(w.startswith("scale_vec::") for w in words):
         return f".scale_vec is of targets such as sm_100a, the module is for {target}: .block16 or .block32 is wanted"
+    if words[0] == "cvt" and not _NARROW.isdisjoint(words) and (target[-1] not in "af" or number_of(target) < 100):
+        return f"floats of 4 and 6 bits and .ue8m0x2 are of targets such as sm_100a, the module is for {target}"
     if words[0] == "redux" and "f32" in words and (target[-1] not in "af" or not 100 <= number_of(target) < 110):
         return f"redux of .f32 is of targets such as sm_100a, the module is for {target}"
     if words[0] == "cp" and _PAIRS & set(words) and not _has_tensor_memory(target):
@@ -88,4 +95,7 @@ def _since(ins: Instruction) -> int:
     if words[0] == "mma" and "m16n8k8" in words and "f16" in words:
         return max(found, 75)
     counted = words[:2] in (("mbarrier", "arrive"), ("mbarrier", "arrive_drop")) and len(ins.operands) == 3
-    return max(found, 90) if counted and "noComplete" not in words else found
+    if counted and "noComplete" not in words:
+        return max(found, 90)
+    names = [o.name for o in ins.operands if isinstance(o, Special)]
+    return max([found, *(number for first, number in _SPECIALS.items() for n in names if n.startswith(first))])

@@ -90,8 +90,6 @@ class BodyParser:
                 if depth:
                     assert self.scope.parent is not None
                     self.scope = self.scope.parent
-            elif c.accept(";"):
-                continue
             elif token.kind == "word" and token.text.startswith("."):
                 self._directive(token)
             else:

@@ -55,8 +55,8 @@ def specials(type_: str) -> Array:
     if type_ == "f32x2":
         half = specials("f32").astype(np.uint64)
         return (half << np.uint64(32)) | np.roll(half, 5)
-    if type_ in ("e4m3x2", "e5m2x2"):
-        return np.arange(0, 65536, 257).astype(np.uint16)
+    if type_ in ("e4m3x2", "e5m2x2", "e2m3x2", "e3m2x2", "e2m1x2", "ue8m0x2"):
+        return (np.arange(0, 65536, 257) % (1 << bits)).astype(np.uint16)
     width = min(bits, 64)
     edges = {0, 1, 2, 3, 5, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256}
     for at in (8, 15, 16, 24, 31, 32, 53, 63, 64):

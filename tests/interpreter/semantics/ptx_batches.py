@@ -80,9 +80,11 @@ def _store(type_: str, register: str, slot: int, count: int) -> list[str]:
 
 
 def _convert_byte(entry: Entry, source: str, target: str) -> str:
-    """Between bf16 and 8-bit integers the assembler asks for 8-bit registers."""
+    """Between bf16 and 8-bit integers, and for pairs of 4 bits, the assembler asks for 8-bit registers."""
     to = entry.opcode[-2]
-    if to == "bf16":
+    if to == "e2m1x2":
+        body = f"{entry.mnemonic} %q, {source}; mov.b16 {target}, {{%q, 0}};"
+    elif to in ("bf16", "f16x2"):
         body = f"mov.b16 {{%q, %high}}, {source}; {entry.mnemonic} {target}, %q;"
     else:
         body = f"{entry.mnemonic} %q, {source}; cvt.{to[0]}16.{to} {target}, %q;"
@@ -99,6 +101,8 @@ def instruction(entry: Entry, sources: list[str], targets: list[str]) -> str:
     before = after = ""
     if entry.opcode[0] == "cvt" and "bf16" in entry.opcode and {"u8", "s8"} & {*entry.opcode}:
         return _convert_byte(entry, sources[0], targets[0])
+    if "e2m1x2" in entry.opcode:
+        return _convert_byte(entry, ", ".join(sources), targets[0])
     if entry.operands[-1] == "cc":
         # the flag is set from the predicate by a sum that overflows where it is true
         before = f"selp.u32 %t32, 1, 0, {sources[-1]}; add.cc.u32 %t32, 0xffffffff, %t32; "

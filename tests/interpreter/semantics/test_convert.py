@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -16,7 +17,14 @@ from .operands import operands
 
 COUNT = 260
 SCALAR = [e for e in entries() if e.family == "convert"]
-PACKED = [e for e in entries() if e.family == "convert_packed" and e.opcode[1] != "pack"]
+# the formats of microscaling, and their dtypes in ml_dtypes
+NARROW = {
+    "e2m1x2": ml_dtypes.float4_e2m1fn, "e2m3x2": ml_dtypes.float6_e2m3fn, "e3m2x2": ml_dtypes.float6_e3m2fn,
+    "ue8m0x2": ml_dtypes.float8_e8m0fnu,
+}  # fmt: skip
+ALL_PACKED = [e for e in entries() if e.family == "convert_packed" and e.opcode[1] != "pack"]
+PACKED = [e for e in ALL_PACKED if not NARROW.keys() & {*e.opcode}]
+NARROWED = [e for e in ALL_PACKED if NARROW.keys() & {*e.opcode}]
 PACK = [e for e in entries() if e.family == "convert_packed" and e.opcode[1] == "pack"]
 FLOATS = ref.FORMATS
 _INTEGRAL = {"rni": "rn", "rzi": "rz", "rmi": "rm", "rpi": "rp"}
@@ -187,3 +195,58 @@ def test_every_fp8_code_survives_a_round_trip() -> None:
             byte, again = codes >> shift & 255, back >> shift & 255
             finite = (byte & 127) < fmt.top
             assert np.array_equal(byte[finite], again[finite])
+
+
+# --- formats of microscaling ----------------------------------------------------------------------
+
+_HALF = {"f16x2": np.float16, "bf16x2": ml_dtypes.bfloat16}
+
+
+def of_codes(codes: np.ndarray, name: str) -> np.ndarray:
+    """The values of codes of 4 to 8 bits, in float32."""
+    return codes.astype(np.uint8).view(NARROW[name]).astype(np.float32)
+
+
+def nearest(x: np.ndarray, name: str, relu: bool) -> np.ndarray:
+    """The codes next to float32 values, ties to even; a NaN gives the largest number, as it does in cuda_fp4.hpp."""
+    largest = np.float32(ml_dtypes.finfo(NARROW[name]).max)
+    x = np.where(np.isnan(x), np.inf, np.maximum(x, 0) if relu else x)
+    return np.clip(x, -largest, largest).astype(np.float32).astype(NARROW[name]).view(np.uint8)
+
+
+def power(x: np.ndarray, mode: str, satfinite: bool) -> np.ndarray:
+    """The exponents plus 127 of the powers of two below or above |x|, as cuda_fp8.hpp has them."""
+    size = np.abs(x).astype(np.float64)
+    mantissa, exponent = np.frexp(size)
+    up = (mode == "rp") & (mantissa > 0.5)
+    code = np.clip(np.where(size > 0, exponent - 1 + up, -127) + 127, 0, 255)
+    code = np.where(np.isinf(size), 255, code)
+    code = np.where((code == 255) & satfinite, 254, code)
+    return np.where(np.isnan(x), 255, code).astype(np.uint8)
+
+
+@pytest.mark.parametrize("entry", NARROWED, ids=lambda e: e.mnemonic)
+def test_conversions_of_microscaling(entry: Entry) -> None:
+    *modes, target, source = entry.opcode[1:]
+    arrays = operands(entry.operands, 4000, seed=len(entry.mnemonic))
+    got = compile_alu(entry.opcode)(*arrays)[0]
+    if source in NARROW:
+        width = np.uint16(4 if source == "e2m1x2" else 8)
+        mask = np.uint16({"e2m1x2": 15, "ue8m0x2": 255}.get(source, 63))
+        for shift, half in ((width, np.uint32(16)), (0, np.uint32(0))):
+            want = of_codes(arrays[0] >> shift & mask, source)
+            want = (np.maximum(want, 0) if "relu" in modes else want).astype(_HALF[target])
+            have = (got >> half).astype(np.uint16).view(_HALF[target])
+            np.testing.assert_array_equal(have.astype(np.float32), want.astype(np.float32))
+        return
+    if len(arrays) == 2:
+        parts = [a.view(np.float32) for a in arrays]
+    else:
+        parts = [(arrays[0] >> np.uint32(s)).astype(np.uint16).view(_HALF[source]).astype(np.float32) for s in (16, 0)]
+    with np.errstate(all="ignore"):
+        if target == "ue8m0x2":
+            high, low = (power(x, modes[0], "satfinite" in modes) for x in parts)
+        else:
+            high, low = (nearest(x, target, "relu" in modes) for x in parts)
+    shift = 4 if target == "e2m1x2" else 8
+    np.testing.assert_array_equal(got, high.astype(np.uint16) << shift | low)

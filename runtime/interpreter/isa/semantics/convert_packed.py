@@ -1,4 +1,4 @@
-"""cvt to and from packed halves, tf32 and 8-bit floats, and cvt.pack (PTX ISA 9.7.9.21 and
+"""cvt to and from packed halves, tf32 and floats of 4 to 8 bits, and cvt.pack (PTX ISA 9.7.9.21 and
 9.7.9.22).
 """
 
@@ -98,14 +98,19 @@ def cvt_tf32(*words: str) -> Body:
     return Body((source,), (target,), fn)
 
 
-# --- 8-bit floats --------------------------------------------------------------------------------
+# --- floats of 4 to 8 bits -----------------------------------------------------------------------
+
+
+_WITHOUT_NAN = ("e2m1", "e2m3", "e3m2")  # a NaN gives their largest number
 
 
 @cache
 def _fp8_table(name: str, source: str, relu: bool) -> Array:
-    """Return the 8-bit code of each of the 65536 codes of f16 or bf16, in uint16."""
+    """Return the code of at most 8 bits of each of the 65536 codes of f16 or bf16, in uint16."""
     x = decode(np.arange(65536, dtype=np.uint16), source)
     x = _relu(x) if relu else x
+    if name in _WITHOUT_NAN:
+        x = np.where(x != x, np.float32(np.inf), x)
     return encode(x.astype(np.float64), FORMATS[name], "rn", saturate=True).astype(np.uint16)
 
 
@@ -119,34 +124,89 @@ def _fp8_of_f32(a: Array, name: str, relu: bool) -> Array:
     return _fp8_table(name, "bf16", relu)[odd]
 
 
+def _upper(target: str) -> np.uint16:
+    """Return the bit at which the upper of two codes begins."""
+    return np.uint16(4 if target == "e2m1x2" else 8)
+
+
+@form("cvt rn satfinite relu? e2m1x2|e2m3x2|e3m2x2 f32", since=100)
 @form("cvt rn satfinite relu? e4m3x2|e5m2x2 f32", since=89)
 def cvt_fp8_of_f32(_mode: str, _satfinite: str, relu: str, target: str, source: str) -> Body:
-    name, clamp = target[:-2], bool(relu)
+    name, clamp, upper = target[:-2], bool(relu), _upper(target)
 
     def fn(a: Array, b: Array) -> tuple[Array, ...]:
-        return ((_fp8_of_f32(a, name, clamp) << np.uint16(8)) | _fp8_of_f32(b, name, clamp),)
+        return ((_fp8_of_f32(a, name, clamp) << upper) | _fp8_of_f32(b, name, clamp),)
 
     return Body((source, source), (target,), fn)
 
 
+@form("cvt rn satfinite relu? e2m1x2 f16x2", since=100)
 @form("cvt rn satfinite relu? e4m3x2|e5m2x2 f16x2", since=89)
 def cvt_fp8_of_halves(_mode: str, _satfinite: str, relu: str, target: str, source: str) -> Body:
-    name, clamp = target[:-2], bool(relu)
+    name, clamp, upper = target[:-2], bool(relu), _upper(target)
 
     def fn(a: Array) -> tuple[Array, ...]:
         table = _fp8_table(name, "f16", clamp)
-        return ((table[a >> _16] << np.uint16(8)) | table[a & np.uint32(0xFFFF)],)
+        return ((table[a >> _16] << upper) | table[a & np.uint32(0xFFFF)],)
 
     return Body((source,), (target,), fn)
 
 
+@form("cvt rn relu? f16x2 e2m1x2|e2m3x2|e3m2x2", since=100)
 @form("cvt rn relu? f16x2 e4m3x2|e5m2x2", since=89)
 def cvt_halves_of_fp8(_mode: str, relu: str, target: str, source: str) -> Body:
-    name = source[:-2]
+    name, upper = source[:-2], _upper(source)
+    mask = np.uint16((1 << FORMATS[name].bits) - 1)
 
     def half(codes: Array) -> Array:
         x = decode(codes, name)
         return half_of_f32(_relu(x) if relu else x, "f16").astype(np.uint32)
+
+    def fn(a: Array) -> tuple[Array, ...]:
+        a = narrow(a, "b16")
+        return ((half(a >> upper & mask) << _16) | half(a & mask),)
+
+    return Body((source,), (target,), fn)
+
+
+# --- powers of two -------------------------------------------------------------------------------
+
+
+def _ue8m0(a: Array, mode: str, satfinite: bool) -> Array:
+    """Return the biased exponents of f32 registers, in uint16; the sign is ignored. Code 0 is 2 ** -127, and 255 is NaN."""
+    magnitude = a & np.uint32(0x7FFFFFFF)
+    code = magnitude >> np.uint32(23)
+    if mode == "rp":
+        inexact = ((magnitude & np.uint32(0x7FFFFF)) != 0) & (magnitude > np.uint32(0x400000))
+        code = code + (inexact & (magnitude < np.uint32(0x7F800000)))
+    if satfinite:
+        code = np.where((code == 255) & (magnitude <= np.uint32(0x7F800000)), np.uint32(254), code)
+    return code.astype(np.uint16)
+
+
+@form("cvt rz|rp satfinite? ue8m0x2 f32", since=100)
+def cvt_ue8m0_of_f32(mode: str, satfinite: str, target: str, source: str) -> Body:
+    def fn(a: Array, b: Array) -> tuple[Array, ...]:
+        return ((_ue8m0(a, mode, bool(satfinite)) << np.uint16(8)) | _ue8m0(b, mode, bool(satfinite)),)
+
+    return Body((source, source), (target,), fn)
+
+
+@form("cvt rz|rp satfinite? ue8m0x2 bf16x2", since=100)
+def cvt_ue8m0_of_halves(mode: str, satfinite: str, target: str, source: str) -> Body:
+    def fn(a: Array) -> tuple[Array, ...]:
+        upper, lower = _ue8m0(a & ~np.uint32(0xFFFF), mode, bool(satfinite)), _ue8m0(a << _16, mode, bool(satfinite))
+        return ((upper << np.uint16(8)) | lower,)
+
+    return Body((source,), (target,), fn)
+
+
+@form("cvt rn bf16x2 ue8m0x2", since=100)
+def cvt_halves_of_ue8m0(_mode: str, target: str, source: str) -> Body:
+    def half(codes: Array) -> Array:
+        codes = codes.astype(np.uint32)
+        found = np.where(codes == 0, np.uint32(0x40), codes << np.uint32(7))  # 2 ** -127 is subnormal
+        return np.where(codes == 255, np.uint32(BF16.nan), found)
 
     def fn(a: Array) -> tuple[Array, ...]:
         a = narrow(a, "b16")

@@ -52,8 +52,12 @@ BF16 = FloatFormat("bf16", 16, 7, 127, 0x7FFF, 0x7F80)
 TF32 = FloatFormat("tf32", 19, 10, 127, 0x3FFFF, 0x3FC00)  # codes without the 13 ignored bits
 E4M3 = FloatFormat("e4m3", 8, 3, 7, 0x7F, None)
 E5M2 = FloatFormat("e5m2", 8, 2, 15, 0x7F, 0x7C)
+# These have neither infinity nor NaN: the code after the largest number is no result.
+E2M1 = FloatFormat("e2m1", 4, 1, 1, 0x8, None)
+E2M3 = FloatFormat("e2m3", 6, 3, 1, 0x20, None)
+E3M2 = FloatFormat("e3m2", 6, 2, 3, 0x20, None)
 
-FORMATS = {f.name: f for f in (F64, F32, F16, BF16, TF32, E4M3, E5M2)}
+FORMATS = {f.name: f for f in (F64, F32, F16, BF16, TF32, E4M3, E5M2, E2M1, E2M3, E3M2)}
 
 _TOP = 61  # the bit of the leading one in a significand given to `pack`
 
@@ -146,23 +150,23 @@ def encode(x: Array, fmt: FloatFormat, mode: str = "rn", saturate: bool = False)
 
 @cache
 def _table(name: str) -> Array:
-    """Return all values of an 8-bit format, as float32."""
+    """Return all values of a format of at most 8 bits, as float32."""
     fmt = FORMATS[name]
-    code = np.arange(256)
-    exponent, fraction = (code & 0x7F) >> fmt.mantissa, code & ((1 << fmt.mantissa) - 1)
+    code = np.arange(1 << fmt.bits)
+    magnitude = code & (fmt.sign - 1)
+    exponent, fraction = magnitude >> fmt.mantissa, code & ((1 << fmt.mantissa) - 1)
     scale = np.ldexp(1.0, np.maximum(exponent, 1) - fmt.bias - fmt.mantissa)
     value = (fraction + np.where(exponent > 0, 1 << fmt.mantissa, 0)) * scale
-    magnitude = code & 0x7F
     value[magnitude > fmt.largest] = np.nan
     if fmt.infinity is not None:
         value[magnitude == fmt.infinity] = np.inf
-    return np.where(code & 0x80, -value, value).astype(np.float32)
+    return np.where(code & fmt.sign, -value, value).astype(np.float32)
 
 
 def decode(bits: Array, name: str) -> Array:
     """Return register bits of a scalar format as NumPy floats: float64 for f64, float32 (exact) for the others.
 
-    `bits` are in the storage dtype of the format; 8-bit codes in any unsigned dtype, below 256.
+    `bits` are in the storage dtype of the format; codes of at most 8 bits in any unsigned dtype.
     """
     if name == "f32":
         return bits.view(np.float32)
