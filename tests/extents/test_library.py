@@ -49,6 +49,7 @@ def test_one_kernel_multiplies_any_number_of_rows() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.sampled(2)
 def test_results_have_the_rows_of_every_size(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of sizes that come later, of operands that are laid out anew first. Nothing is run."""
 

@@ -179,6 +179,7 @@ def cholesky(a: Any) -> Any:
 
 
 @pytest.mark.parametrize("layout", [ROWS, BATCH], ids=["one", "one a warp"])
+@pytest.mark.sampled(2)
 def test_cholesky_by_one_warp(layout: Layout) -> None:
     """32 x 32 by one warp, a row a lane, as it is written on paper: no barrier, and registers for one matrix."""
     shape = (4, 32, 32)[3 - layout.rank :]

@@ -68,6 +68,7 @@ def test_codes_by_way_of_values(dtype: Any, interpret: Any) -> None:
 
 
 @pytest.mark.parametrize("source", [kd.float32, kd.bfloat16, kd.float64, kd.int8], ids=str)
+@pytest.mark.sampled(2)
 def test_from_wider(source: Any, interpret: Any) -> None:
     rng = np.random.default_rng(1)
     x = (rng.standard_normal((4, 64)) * 5).astype(source.numpy)

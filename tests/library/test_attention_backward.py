@@ -157,7 +157,7 @@ def test_configurations(dim: int, config: Any, causal: bool, rng: Any) -> None:
 
 @pytest.mark.tma
 @pytest.mark.wgmma
-@pytest.mark.parametrize("dim", [64, 256])
+@pytest.mark.parametrize("dim", [64, pytest.param(256, marks=pytest.mark.slow)])
 def test_deterministic(dim: int, rng: Any) -> None:
     """The same bits under each schedule, and other bits where any order will do: else this would show nothing."""
     keys = 5 * (128 if dim == 64 else 64) - 20

@@ -93,7 +93,7 @@ def test_configurations(config: Any, dim: int, names: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("names", [("bottom_right", "window"), ("softcap",), ("documents",)], ids=str)
 @pytest.mark.parametrize("dim", [64, 256])
-@pytest.mark.sampled(30)
+@pytest.mark.slow  # the next test, and those of plain attention, are in the default run
 def test_deterministic(dim: int, names: Any, rng: Any) -> None:
     """The same bits under each schedule: blocks add in turn, be it that others skip the step."""
     shape = (1, 2, 1, *((70, 300) if dim == 64 else (66, 180)), dim, dim)  # three blocks of keys

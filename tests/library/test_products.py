@@ -200,6 +200,7 @@ def _refused(call: Any) -> bool:
 
 
 @pytest.mark.parametrize("precision", [None, "highest", "tf32", "tf32x3"])
+@pytest.mark.sampled(2)
 def test_dot_and_matmul_refuse_the_same_precisions(precision: str | None) -> None:
     """Of each pair of dtypes, also without elements and with scales; others than None and "highest" are for float32."""
 

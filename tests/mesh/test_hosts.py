@@ -81,6 +81,7 @@ UNMAPPED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", UNMAPPED)
+@pytest.mark.sampled(3)
 def test_functions_of_one_host_say_which_rank_is_out_of_reach(name: str) -> None:
     xs = [np.zeros((8, 8), np.float32) for _ in range(4)]
     with pytest.raises(
@@ -135,6 +136,7 @@ def test_collectives_of_two_levels(dtype: Any, mesh: kd.Mesh) -> None:
 
 
 @pytest.mark.parametrize(("size", "cut"), [(1 << 20, 0), (1 << 20, 5), (100_003, 0)])
+@pytest.mark.sampled(3)
 def test_sums_of_hosts_of_eight_devices_do_not_spill(size: int, cut: int) -> None:
     """Terms that are not aligned, and those that end early (`cut`), are loaded one element at a time."""
     if find_ptxas() is None:

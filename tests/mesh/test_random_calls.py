@@ -116,6 +116,7 @@ def test_sums_and_gathers(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.sampled(2)
 def test_experts(seed: int) -> None:
     """Some choices have no expert, and some rows do not fit."""
     pick, rng = random.Random(seed), np.random.default_rng(seed)

@@ -73,6 +73,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("n", "shape", "kv_heads", "dtype", "causal", "schedule"), CASES)
+@pytest.mark.sampled(2)
 def test_each(
     n: int, shape: tuple[int, ...], kv_heads: int, dtype: Any, causal: bool, schedule: dict[str, Any]
 ) -> None:

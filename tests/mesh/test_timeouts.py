@@ -52,6 +52,7 @@ FUSED = [
 
 
 @pytest.mark.parametrize("make", FUSED)
+@pytest.mark.sampled(3)
 def test_fused_kernels_with_a_timeout_have_no_call(make: Any) -> None:
     """With one anywhere, ptxas has all wgmma instructions one after another."""
     stages = make()

@@ -310,6 +310,7 @@ def test_a_literal_as_a_value_is_what_ml_dtypes_makes_of_it(dtype: str) -> None:
 
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("dtype", table.FP8)
+@pytest.mark.sampled(2)
 def test_a_number_beyond_the_range_is_an_infinity_to_compute_with(dtype: str, traced: bool) -> None:
     """Compared, picked from and added, whether it is written in the body or an argument of the call."""
     x = patterns.everything(kd.dtypes.as_dtype(dtype))
