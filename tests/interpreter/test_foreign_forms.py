@@ -56,9 +56,12 @@ def test_atomics_of_16_bytes() -> None:
 def test_pairs_of_4_bits_in_registers_of_8() -> None:
     """As `cuda_fp4.hpp` writes them: a lane's two numbers become codes, and those halves again."""
     out = np.zeros(32, np.uint32)
-    body = ADDRESS + """ .reg .b8 q, z; .reg .b16 c; .reg .f32 x, y; cvt.rn.f32.u32 x, r1; neg.f32 y, x;
+    body = (
+        ADDRESS
+        + """ .reg .b8 q, z; .reg .b16 c; .reg .f32 x, y; cvt.rn.f32.u32 x, r1; neg.f32 y, x;
  { cvt.rn.satfinite.e2m1x2.f32 q, y, x; mov.b16 c, {q, 0}; } { mov.b16 {q, z}, c; cvt.rn.f16x2.e2m1x2 r2, q; }
  st.global.b32 [d3], r2; ret;"""
+    )
     launch(kernel(PTR, REGISTERS + body).replace("sm_90a", "sm_100a"), "k", [out], target="sm_100a")
     want = np.minimum(np.arange(32), 6).astype(ml_dtypes.float4_e2m1fn).astype(np.float16)
     low, high = out.astype(np.uint16).view(np.float16), (out >> 16).astype(np.uint16).view(np.float16)
