@@ -10,6 +10,7 @@ from typing import Any, cast
 import kernel_dsl as kd
 
 from ..kernel import identified
+from ..ops.index import AxisIndex
 from .attention_captured import reading
 from .attention_opened import at_launch, list_shapes
 from .attention_problem import ScoredProblem, ScorePlace
@@ -55,7 +56,7 @@ def _depends(p: ScoredProblem, structs: tuple[Any, ...]) -> tuple[bool, bool]:
     except Exception:  # the user's function may raise anything; the trace of the kernel raises it again
         return True, True
     read = {value for op in ir.walk() for value in op.values()}
-    axes = {vars(op)["position"] for op in ir.walk() if op.op_name == "axis_index" and op.result in read}
+    axes = {op.position for op in ir.walk() if isinstance(op, AxisIndex) and op.result in read}
     return 0 in axes, 1 in axes
 
 
