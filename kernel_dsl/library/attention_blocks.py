@@ -10,7 +10,6 @@ from typing import Any, cast
 import kernel_dsl as kd
 
 from ..kernel import identified
-from ..ops.index import AxisIndex
 from .attention_captured import reading
 from .attention_opened import at_launch, list_shapes
 from .attention_problem import ScoredProblem, ScorePlace
@@ -51,6 +50,8 @@ def depends_on(p: ScoredProblem, captured: Sequence[Any]) -> tuple[bool, bool]:
 @lru_cache(64)
 def _depends(p: ScoredProblem, structs: tuple[Any, ...]) -> tuple[bool, bool]:
     """What the trace of a mask reads. Placeholders in place of values would not show each use: they equal nothing."""
+    from ..ops.index import AxisIndex  # only now: importing the library imports no ops
+
     try:
         ir = probe_kernel(p).lower(*structs, target="sm_90a").ir
     except Exception:  # the user's function may raise anything; the trace of the kernel raises it again
