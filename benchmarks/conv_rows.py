@@ -14,14 +14,15 @@ from kernel_dsl.library.conv_kernel import ConvConfig, boxes, conv_kernel
 from kernel_dsl.library.conv_problem import ConvProblem
 from kernel_dsl.library.conv_wgrad_kernel import conv_wgrad_kernel, wgrad_config, wgrad_split
 
-from .grouped_rows import DEVICE, Work, relative
+from .grouped_rows import relative
+from .product_rows import DEVICE, Row
 
 SHAPES = ((64, 256, 56), (64, 512, 28), (16, 512, 64))  # images, channels and filters, height and width
 MULTIPROCESSORS = 132
 WAYS = ("forward", "dgrad", "wgrad")
 
 
-def work(images: int, channels: int, size: int, way: str) -> Work:
+def work(images: int, channels: int, size: int, way: str) -> Row:
     """A convolution by 3 x 3 taps in bfloat16, or one of its gradients."""
     random = lambda *shape: torch.randn(*shape, device=DEVICE, dtype=torch.bfloat16)  # noqa: E731
     x, w = random(images, size, size, channels), random(channels, 3, 3, channels)
@@ -53,10 +54,10 @@ def work(images: int, channels: int, size: int, way: str) -> Work:
     flops = 2.0 * images * size * size * channels * channels * 9
     moved = 2.0 * (2 * x.numel() + w.numel())
     name = f"conv {way} {images}x{channels}x{size}^2"
-    return Work(name, flops, ours, lambda: torchs(*turned), check, 5e-3, moved)
+    return Row(name, flops, ours, lambda: torchs(*turned), check, 5e-3, moved)
 
 
-def forward_candidate(images: int, channels: int, size: int, config: ConvConfig) -> Work:
+def forward_candidate(images: int, channels: int, size: int, config: ConvConfig) -> Row:
     """The forward kernel in sizes that are not the chosen ones."""
     base = work(images, channels, size, "forward")
     p = ConvProblem(images, size, size, channels, channels, (3, 3), (1, 1), (1, 1), (1, 1), 1, kd.bfloat16)
@@ -67,7 +68,7 @@ def forward_candidate(images: int, channels: int, size: int, config: ConvConfig)
     return _candidate(base, ours, lambda: kd.library.conv2d(x, w, padding=1), config)
 
 
-def wgrad_candidate(images: int, channels: int, size: int, change: dict[str, Any], parts: int | None) -> Work:
+def wgrad_candidate(images: int, channels: int, size: int, change: dict[str, Any], parts: int | None) -> Row:
     """The kernel of gradients of filters in sizes and parts that are not the chosen ones."""
     base = work(images, channels, size, "wgrad")
     p = ConvProblem(images, size, size, channels, channels, (3, 3), (1, 1), (1, 1), (1, 1), 1, kd.bfloat16)
@@ -84,7 +85,7 @@ def wgrad_candidate(images: int, channels: int, size: int, change: dict[str, Any
     return replace(made, name=f"{made.name} {count} parts")
 
 
-def _candidate(base: Work, ours: Callable[[], Any], chosen: Callable[[], Any], config: Any) -> Work:
+def _candidate(base: Row, ours: Callable[[], Any], chosen: Callable[[], Any], config: Any) -> Row:
     """Beside torch as `base` is; checked against the chosen kernel, which the other rows check."""
 
     def check() -> float:
@@ -93,7 +94,7 @@ def _candidate(base: Work, ours: Callable[[], Any], chosen: Callable[[], Any], c
     return replace(base, name=f"{base.name} {config}", ours=ours, check=check)
 
 
-def candidates() -> Iterator[Callable[[], Work]]:
+def candidates() -> Iterator[Callable[[], Row]]:
     """Sizes to measure beside the chosen ones: what is shared by multicast, tiles and stages."""
     for shape in SHAPES:
         box = boxes(
@@ -111,7 +112,7 @@ def candidates() -> Iterator[Callable[[], Work]]:
                 yield lambda s=shape, c=change, n=parts: wgrad_candidate(*s, c, n)
 
 
-def works() -> Iterator[Callable[[], Work]]:
+def works() -> Iterator[Callable[[], Row]]:
     """All rows."""
     for way in WAYS:
         for shape in SHAPES:

@@ -15,7 +15,8 @@ import torch
 import kernel_dsl as kd
 from kernel_dsl.library import MatmulConfig
 
-from .grouped_rows import DEVICE, Work, relative
+from .grouped_rows import relative
+from .product_rows import DEVICE, Row
 
 SHAPES = ((8192, 4096, 131072), (4096, 4096, 128256), (8192, 768, 50257))  # rows, columns, classes
 WIDE = MatmulConfig(128, 256, 64, 4, 2, cluster=2)
@@ -30,7 +31,7 @@ def _peer(x: Any, weight: Any, targets: Any) -> Callable[[Any, Any], Any]:
 
 def work(
     rows: int, width: int, classes: int, gradients: bool, config: MatmulConfig | None, name: str, graph: bool = False
-) -> Work:
+) -> Row:
     """One row; a forward alone with `config`; `graph`: gradients by autograd."""
     x = torch.randn(rows, width, device=DEVICE, dtype=torch.bfloat16)
     weight = torch.randn(classes, width, device=DEVICE, dtype=torch.bfloat16) * width**-0.5
@@ -79,11 +80,11 @@ def work(
     words = f"entropy {rows}x{width}x{classes} {'forward, gradients' if gradients else 'forward'}{name}"
     moved = 2.0 * (rows + classes) * width * (3 if gradients else 1)
     if gradients:
-        return Work(words, 3 * flops, both, theirs, check, 8e-3, moved)
-    return Work(words, flops, forward, lambda: peer(x, weight), check, 2e-3, moved)
+        return Row(words, 3 * flops, both, theirs, check, 8e-3, moved)
+    return Row(words, flops, forward, lambda: peer(x, weight), check, 2e-3, moved)
 
 
-def works() -> Iterator[Callable[[], Work]]:
+def works() -> Iterator[Callable[[], Row]]:
     """All rows."""
     for shape in SHAPES:
         yield lambda s=shape: work(*s, False, None, "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -12,28 +11,14 @@ import torch
 import kernel_dsl as kd
 
 from .bounds import fp8_error
+from .product_rows import DEVICE, F8, Row, Run
 
-DEVICE, F8 = "cuda", torch.float8_e4m3fn
-Run = Callable[[], Any]
 # experts, rows, N, K
 SHAPES = (
     (8, 32768, 4096, 7168), (8, 32768, 7168, 2048), (16, 32768, 768, 2048), (128, 65536, 1536, 2048), (128, 65536, 2048, 768),
     (64, 131072, 4096, 6144),
 )  # fmt: skip
 SAMPLES = 6  # groups of which results are checked, the last one among them
-
-
-@dataclass
-class Work:
-    """One grouped product: its name, its FLOP, ours and torch's calls, the relative error of ours and what that may be."""
-
-    name: str
-    flops: float
-    ours: Run
-    peer: Run | None
-    check: Callable[[], float]
-    bound: float
-    bytes: float
 
 
 def sizes_of(groups: int, rows: int, skewed: bool) -> Any:
@@ -78,7 +63,7 @@ def relative(pairs: Iterator[tuple[Any, Any]]) -> float:
     return worst
 
 
-def forward(groups: int, rows: int, N: int, K: int, skewed: bool, layout: str, gated: bool = False) -> Work:
+def forward(groups: int, rows: int, N: int, K: int, skewed: bool, layout: str, gated: bool = False) -> Row:
     """Rows of groups times matrices, stored by rows ("N") or along K ("T")."""
     a = torch.randn(rows, K, device=DEVICE).bfloat16()
 
@@ -116,10 +101,10 @@ def forward(groups: int, rows: int, N: int, K: int, skewed: bool, layout: str, g
     word = f"{'swiglu' if gated else 'bf16'} {groups} experts {rows}x{N}x{K} {layout} {'skewed' if skewed else 'even'}"
     flops = (4.0 if gated else 2.0) * rows * N * K
     moved = 2.0 * (rows * K + rows * N + groups * K * N * (1 + gated))
-    return Work(word, flops, ours, first if second is None else both, check, 8e-3 if gated else 4e-3, moved)
+    return Row(word, flops, ours, first if second is None else both, check, 8e-3 if gated else 4e-3, moved)
 
 
-def gradient(groups: int, rows: int, N: int, K: int, skewed: bool) -> Work:
+def gradient(groups: int, rows: int, N: int, K: int, skewed: bool) -> Row:
     """The gradients of matrices, in bfloat16 as torch's are."""
     a, d = (torch.randn(rows, n, device=DEVICE).bfloat16() for n in (K, N))
     sizes = sizes_of(groups, rows, skewed)
@@ -140,10 +125,10 @@ def gradient(groups: int, rows: int, N: int, K: int, skewed: bool) -> Work:
         return relative((out[i], a[m:n].double().T @ d[m:n].double()) for i, m, n in sampled(sizes))
 
     word = f"gradient {groups} experts {rows}x{N}x{K} {'skewed' if skewed else 'even'}"
-    return Work(word, 2.0 * rows * N * K, ours, peer, check, 4e-3, 2.0 * (rows * (K + N) + groups * K * N))
+    return Row(word, 2.0 * rows * N * K, ours, peer, check, 4e-3, 2.0 * (rows * (K + N) + groups * K * N))
 
 
-def scaled(groups: int, rows: int, N: int, K: int, skewed: bool) -> Work:
+def scaled(groups: int, rows: int, N: int, K: int, skewed: bool) -> Row:
     """fp8 with scales of 1 x 128 by 128 x 128; torch has no such product of groups."""
     a = torch.randn(rows, K, device=DEVICE).to(F8)
     b = torch.randn(groups, N, K, device=DEVICE).to(F8).mT
@@ -170,10 +155,10 @@ def scaled(groups: int, rows: int, N: int, K: int, skewed: bool) -> Work:
 
     word = f"e4m3 squares {groups} experts {rows}x{N}x{K} {'skewed' if skewed else 'even'}"
     moved = 1.0 * rows * K + groups * N * K + 2.0 * rows * N
-    return Work(word, 2.0 * rows * N * K, ours, None, check, 4e-3 + fp8_error(K, 128), moved)
+    return Row(word, 2.0 * rows * N * K, ours, None, check, 4e-3 + fp8_error(K, 128), moved)
 
 
-def works() -> Iterator[Callable[[], Work]]:
+def works() -> Iterator[Callable[[], Row]]:
     """All of them."""
     for shape in SHAPES:
         for skewed in (False, True):

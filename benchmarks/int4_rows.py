@@ -10,7 +10,8 @@ import torch
 import kernel_dsl as kd
 from kernel_dsl.library import MatmulConfig
 
-from .grouped_rows import DEVICE, Work, relative
+from .grouped_rows import relative
+from .product_rows import DEVICE, Row
 
 SHAPES = ((1, 16384, 8192), (16, 16384, 8192), (64, 16384, 8192), (4096, 4096, 4096))  # M, N, K
 
@@ -30,7 +31,7 @@ CANDIDATES = (
 )
 
 
-def work(M: int, N: int, K: int, form: str, config: MatmulConfig | None = None, dtype: str = "") -> Work:
+def work(M: int, N: int, K: int, form: str, config: MatmulConfig | None = None, dtype: str = "") -> Row:
     """One product. Its bytes are those of packed weights, scales, a and the result; `dtype`: an a of bytes, with factors."""
     a = torch.randn(M, K, device=DEVICE, dtype=torch.bfloat16)
     given, factors = a, {}
@@ -55,10 +56,10 @@ def work(M: int, N: int, K: int, form: str, config: MatmulConfig | None = None, 
     if config is not None:
         name += f" {config.tile_m}x{config.tile_n}x{config.tile_k} s{config.stages}"
     ours = lambda: kd.library.matmul(given, packed, out=out, config=config, **factors)  # noqa: E731
-    return Work(name, 2.0 * M * N * K, ours, lambda: torch.matmul(a, plain), check, 5e-3, moved)
+    return Row(name, 2.0 * M * N * K, ours, lambda: torch.matmul(a, plain), check, 5e-3, moved)
 
 
-def works() -> Iterator[Callable[[], Work]]:
+def works() -> Iterator[Callable[[], Row]]:
     """All rows."""
     for shape in SHAPES:
         for form in ("", "zeros", "mxfp4"):
@@ -67,7 +68,7 @@ def works() -> Iterator[Callable[[], Work]]:
             yield lambda s=shape, d=dtype: work(*s, "", dtype=d)
 
 
-def candidates() -> Iterator[Callable[[], Work]]:
+def candidates() -> Iterator[Callable[[], Row]]:
     """Configurations beside the one that the cost model chooses, which comes first."""
     for shape, configs in CANDIDATES:
         for config in configs:

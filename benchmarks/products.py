@@ -34,36 +34,6 @@ SLOW = 0.85  # of torch
 AHEAD = 250_000  # clocks that the GPU waits, in which the host prepares a call
 
 
-def grouped() -> Iterator[Callable[[], Row]]:
-    """Groups of rows, each times a matrix of its own, and the gradients of these."""
-    for make in grouped_rows.works():
-        yield lambda make=make: Row(**vars(make()))
-
-
-def entropy() -> Iterator[Callable[[], Row]]:
-    """The cross-entropy of linear layers, and its gradients."""
-    for make in entropy_rows.works():
-        yield lambda make=make: Row(**vars(make()))
-
-
-def int4() -> Iterator[Callable[[], Row]]:
-    """Weights of 4 bits."""
-    for make in int4_rows.works():
-        yield lambda make=make: Row(**vars(make()))
-
-
-def sparse() -> Iterator[Callable[[], Row]]:
-    """Matrices of which half is stored."""
-    for make in sparse_rows.works():
-        yield lambda make=make: Row(**vars(make()))
-
-
-def conv() -> Iterator[Callable[[], Row]]:
-    """Convolutions."""
-    for make in conv_rows.works():
-        yield lambda make=make: Row(**vars(make()))
-
-
 def configs() -> Iterator[Callable[[], Row]]:
     """Sizes beside each other, where the model is least sure: what to measure in a short run."""
     blocks = MatmulConfig(tile_k=128, epilogue_n=32, group=16)
@@ -80,8 +50,7 @@ def configs() -> Iterator[Callable[[], Row]]:
                 product("tf32", 4096, 4096, 4096, torch.float32, x, "tf32", config=t), t
             )
 
-    for make in (*int4_rows.candidates(), *sparse_rows.candidates(), *conv_rows.candidates()):
-        yield lambda make=make: Row(**vars(make()))
+    yield from (*int4_rows.candidates(), *sparse_rows.candidates(), *conv_rows.candidates())
 
 
 def _named(row: Row, t: MatmulConfig) -> Row:
@@ -107,8 +76,8 @@ def walk(seed: int) -> Iterator[Callable[[], Row]]:
 
 GROUPS: dict[str, Callable[[], Iterator[Callable[[], Row]]]] = {
     "layouts": layouts, "exact": exact, "odd": odd, "thin": thin, "deep": deep, "batches": batches, "steps": steps,
-    "scaled": scaled, "grouped": grouped, "entropy": entropy, "int4": int4, "sparse": sparse,
-    "conv": conv, "configs": configs,
+    "scaled": scaled, "grouped": grouped_rows.works, "entropy": entropy_rows.works, "int4": int4_rows.works,
+    "sparse": sparse_rows.works, "conv": conv_rows.works, "configs": configs,
 }  # fmt: skip
 
 

@@ -10,7 +10,8 @@ import kernel_dsl as kd
 from kernel_dsl.library import MatmulConfig
 
 from .bounds import fp8_error
-from .grouped_rows import DEVICE, Work, relative
+from .grouped_rows import relative
+from .product_rows import DEVICE, Row
 
 SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (4096, 64, 8192), (4096, 16384, 1024))  # M, N, K
 DTYPES = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int8, torch.float32)
@@ -51,7 +52,7 @@ def torchs(dense: torch.Tensor, b: torch.Tensor) -> tuple[str, Callable[[], torc
     return "sparse", lambda: torch.mm(sparse, b)
 
 
-def work(M: int, N: int, K: int, dtype: torch.dtype, config: MatmulConfig | None = None) -> Work:
+def work(M: int, N: int, K: int, dtype: torch.dtype, config: MatmulConfig | None = None) -> Row:
     """One product of a matrix that was pruned; b is stored by columns, as all dtypes have it."""
     a, b = numbers(M, K, dtype), numbers(N, K, dtype).T
     matrix = kd.library.sparse_compress(a, prune=True)
@@ -71,17 +72,17 @@ def work(M: int, N: int, K: int, dtype: torch.dtype, config: MatmulConfig | None
     name = f"sparse {str(dtype).removeprefix('torch.')} {M}x{N}x{K} beside torch's {which}"
     name += "" if config is None else f" {config}"
     bound = max(5e-3, fp8_error(K)) if dtype == torch.float8_e4m3fn else 5e-3
-    return Work(name, 2.0 * M * N * K, ours, peer, check, bound, moved)
+    return Row(name, 2.0 * M * N * K, ours, peer, check, bound, moved)
 
 
-def works() -> Iterator[Callable[[], Work]]:
+def works() -> Iterator[Callable[[], Row]]:
     """All rows. FLOPs are those of the dense product."""
     for shape in SHAPES:
         for dtype in DTYPES:
             yield lambda s=shape, d=dtype: work(*s, d)
 
 
-def candidates() -> Iterator[Callable[[], Work]]:
+def candidates() -> Iterator[Callable[[], Row]]:
     """Configurations of bfloat16, of which the cost model chooses one."""
     for shape in SHAPES[:2]:
         for config in CONFIGS:
