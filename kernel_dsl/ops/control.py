@@ -110,14 +110,14 @@ class _Held:
     """A carry with accumulators. Accumulators stay in their registers; the loop carries only the values beside them."""
 
     def __init__(self, leaves: list[Any], structure: Any) -> None:
-        self.leaves_of = leaves
+        self._leaves = leaves
         self._structure = structure
         self.values: tuple[Any, ...] = tuple([x for x in leaves if not isinstance(x, AccRef)])
 
     def whole(self, values: Sequence[Any]) -> Any:
         """The carry with other values."""
         rest = iter(values)
-        return unflatten(self._structure, [x if isinstance(x, AccRef) else next(rest) for x in self.leaves_of])
+        return unflatten(self._structure, [x if isinstance(x, AccRef) else next(rest) for x in self._leaves])
 
     def around(self, body: Callable[[Any, Any], Any], op: str) -> Callable[[Any, Any], Any]:
         """The body as a function of the values alone.
@@ -130,11 +130,11 @@ class _Held:
             leaves, structure = flatten(called(body, args, op, "body_fun", "body_fun(i, val)"), _may_be_carried)
             where = of_function(body)
             same_structure(op, self._structure, structure, "the carry", where)
-            for mine, theirs in zip(self.leaves_of, leaves, strict=True):
+            for mine, theirs in zip(self._leaves, leaves, strict=True):
                 if isinstance(mine, AccRef) and (not isinstance(theirs, AccRef) or theirs.place != mine.place):
                     what, hint = "a carry changes its accumulator", "return the accumulator that came in"
                     raise CarryMismatch(op=op, what=what, a=repr(mine), b=repr(theirs), hint=hint, other=where)
-            return tuple(x for x, mine in zip(leaves, self.leaves_of, strict=True) if not isinstance(mine, AccRef))
+            return tuple(x for x, mine in zip(leaves, self._leaves, strict=True) if not isinstance(mine, AccRef))
 
         return run
 
