@@ -39,7 +39,7 @@ def plan(ops: Iterable[Op]) -> tuple[SmemPlan, dict[Op, int], frozenset[Scope]]:
         else:
             size, alignment = prod(op.type.shape) * op.type.dtype.itemsize, op.type.alignment
         end = max((ends.get(scope[:n], 0) for n in range(len(scope) + 1)), default=0)
-        offset = -(-end // alignment) * alignment
+        offset = _after(end, alignment)
         offsets[op] = offset
         ends[scope] = offset + size
         result.add(
@@ -98,8 +98,8 @@ def _gap(plan: SmemPlan, size: int, otherwise: int) -> int:
     return otherwise
 
 
-def _after(end: int) -> int:
-    return -(-end // EXCHANGE_ALIGNMENT) * EXCHANGE_ALIGNMENT
+def _after(end: int, alignment: int = EXCHANGE_ALIGNMENT) -> int:
+    return -(-end // alignment) * alignment
 
 
 def check(plan: SmemPlan, target: Target, loc: Loc) -> None:
