@@ -12,7 +12,7 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .attention_captured import reading
 from .attention_opened import at_launch, list_shapes
-from .attention_problem import ScoredProblem, ScorePlace
+from .attention_problem import ScoredProblem, ScorePlace, most_lines
 from .attention_score import Score
 from .latest import Launch
 
@@ -260,7 +260,7 @@ def table_kernel(batch: Any, total: Any, tile: int, rising: bool = False) -> Any
     bounds: Any = kd.Dim("bounds", min=2, max=most + 1) if opened else None
 
     length: Any = kd.Dim("total", max=2**31 - 1) if opened else total
-    lines: Any = length // tile + (bounds if opened else batch + 1)
+    lines: Any = most_lines(length, tile, bounds if opened else batch + 1)
     made = kd.kernel(
         any_batch if opened else body,
         out_type=kd.ShapeDtypeStruct((lines, 2), kd.int32, init=0),

@@ -184,7 +184,14 @@ def clear_rows(tile: Any, first: Any) -> None:
 
 def ragged_tiles(p: ScoredProblem, rows: int, length: int | None = None) -> int:
     """The most tiles of `rows` rows that sequences of these total lengths, and the rows after the last, can have."""
-    return (p.queries if length is None else length) // rows + p.batch + 1
+    return most_lines(p.queries if length is None else length, rows, p.batch + 1)
+
+
+def most_lines(total: Any, rows: int, lengths: Any) -> Any:
+    """The most tiles of `rows` rows in arrays of `total` rows with so many cumulative `lengths`: each length but the first
+    ends a sequence, and other rows follow the last.
+    """
+    return total // rows + lengths
 
 
 @dataclass(frozen=True)
