@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library.attention_blocks import _depends  # pyright: ignore[reportPrivateUsage]
+from kernel_dsl.library.attention_blocks import depends_on
 from kernel_dsl.library.attention_problem import ScoredProblem
 from kernel_dsl.library.attention_score import Score
 from tests.hopper.helpers import random
@@ -20,21 +20,28 @@ pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 ONE_PLACE: dict[str, Callable[[Any, Any, Any], Any]] = {
     "equal": lambda x, i, j: (x == 0) & (j >= 0),
     "unequal": lambda x, i, j: (x != 1) & (j >= 0),
-    "equal, from the right": lambda x, i, j: (x == 0) & (j >= 0),
+    "equal, from the right": lambda x, i, j: (0 == x) & (j >= 0),  # noqa: SIM300
     "less": lambda x, i, j: (x < 1) & (j >= 0),
     "product": lambda x, i, j: j * (1 - x) > x - 1,
     "where": lambda x, i, j: kd.where(x == 0, j >= 0, j < 0),
     "negated": lambda x, i, j: ~(x != 0) & (j >= 0),
 }
-NEITHER: dict[str, Callable[..., Any]] = {
-    "causal": lambda b, h, i, j: j <= i,
-    "documents": lambda b, h, i, j: kd.div(i, 100) == kd.div(j, 100),
-}
+# (a mask of both places, whether it reads the batch, whether it reads the head)
+BOTH: list[tuple[Any, bool, bool]] = [
+    (lambda b, h, i, j: (h == 0) | (j <= i), False, True),
+    (lambda b, h, i, j: (b != 1) & (j <= i), True, False),
+    (lambda b, h, i, j: kd.where(h > b, j <= i, j > i), True, True),
+    (lambda b, h, i, j: j <= i + 0 * h, False, True),
+    (lambda b, h, i, j: (j <= i) & kd.where(kd.max(j) > 0, True, b == h), True, True),
+    (lambda b, h, i, j: j <= i, False, False),
+    (lambda b, h, i, j: kd.div(i, 100) == kd.div(j, 100), False, False),
+    (lambda b, h, i, j: (j <= i) if h is not None and isinstance(b, kd.Array) else j > i, False, False),
+]
 
 
 def dependence(mask: Any) -> tuple[bool, bool]:
     p = ScoredProblem(1, 1, 1, 1, 1, 64, 64, kd.float16, kd.float16, 1.0, Score(mask_mod=mask))
-    return _depends(p, ())
+    return depends_on(p, [])
 
 
 @pytest.mark.parametrize("name", ONE_PLACE)
@@ -45,9 +52,11 @@ def test_the_batch_or_the_head(name: str) -> None:
     assert dependence(lambda b, h, i, j: mask(b, i, j) & mask(h, i, j)) == (True, True)
 
 
-@pytest.mark.parametrize("name", NEITHER)
-def test_neither(name: str) -> None:
-    assert dependence(NEITHER[name]) == (False, False)
+@pytest.mark.parametrize("case", BOTH, ids=lambda case: str(BOTH.index(case)))
+def test_what_masks_read(case: Any) -> None:
+    """A list of blocks is shared by the heads and sequences that a mask can't tell apart, and by no others."""
+    mask, *reads = case
+    assert dependence(mask) == tuple(reads)
 
 
 @pytest.mark.parametrize("place", ["batch", "head"])

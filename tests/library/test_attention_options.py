@@ -10,10 +10,9 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionConfig, attention_scored
-from kernel_dsl.library.attention_blocks import depends_on
 from kernel_dsl.library.attention_captured import capture, function_of, reading
 from kernel_dsl.library.attention_linear import linear_of
-from kernel_dsl.library.attention_options import AttentionOptions, problem_of, tiles_of_bias
+from kernel_dsl.library.attention_options import tiles_of_bias
 from kernel_dsl.library.attention_scored_kernel import exp2_by_fma, scored_kernel
 from tests.hopper.helpers import random, relative
 
@@ -399,27 +398,6 @@ def test_blocks_that_no_query_sees_are_not_read(causal: Any, rng: Any) -> None:
         q, k, v, mask_mod=lambda b, h, i, j: j < 256, config=AttentionConfig(1, 64, 2), interpret=True
     )
     assert np.isfinite(out.astype(np.float32)).all()
-
-
-# (a mask, whether it reads the batch, whether it reads the head)
-READ: list[tuple[Any, bool, bool]] = [
-    (lambda b, h, i, j: (h == 0) | (j <= i), False, True),
-    (lambda b, h, i, j: (b != 1) & (j <= i), True, False),
-    (lambda b, h, i, j: kd.where(h > b, j <= i, j > i), True, True),
-    (lambda b, h, i, j: j <= i + 0 * h, False, True),
-    (lambda b, h, i, j: (j <= i) & kd.where(kd.max(j) > 0, True, b == h), True, True),
-    (lambda b, h, i, j: j <= i, False, False),
-    (lambda b, h, i, j: (j <= i) if h is not None and isinstance(b, kd.Array) else j > i, False, False),
-]
-
-
-@pytest.mark.parametrize("case", READ, ids=lambda case: str(READ.index(case)))
-def test_what_masks_read(case: Any, rng: Any) -> None:
-    """A list of blocks is shared by the heads and sequences that a mask can't tell apart, and by no others."""
-    mask, *reads = case
-    q, k, v = inputs(rng, 2, 2, 1, 70, 130, 16, 16, bf16)
-    problem = problem_of(q, k, v, AttentionOptions(mask_mod=mask), False)
-    assert depends_on(problem, []) == tuple(reads)
 
 
 @pytest.mark.parametrize("lengths", [False, True])
