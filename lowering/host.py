@@ -143,16 +143,9 @@ class Host:
 
             f.leave_when(library.equal("null"), missing)
             names = self.module.bytes(b"".join(symbol.encode().ljust(_NAME, b"\0") for symbol in DRIVER))
-            at = f.room(8)
-            f.write("i64", 0, at)
-            again = f.new_label("again")
-            f.jump(again)
-            f.begin(again)
-            number = f.load("i64", at)
-            found = f.v(f"call ptr @dlsym(ptr {library}, ptr {f.after(names, number * _NAME)})", "ptr")
-            f.write("ptr", found, "@kd.driver", number * 8)
-            f.write("i64", number + 1, at)
-            f.leave_to(again, (number + 1).differs(len(DRIVER)))
+            with f.each(len(DRIVER)) as number:
+                found = f.v(f"call ptr @dlsym(ptr {library}, ptr {f.after(names, number * _NAME)})", "ptr")
+                f.write("ptr", found, "@kd.driver", number * 8)
             last = f.load("ptr", "@kd.driver", 8 * DRIVER.index("cuLibraryLoadData"))
 
             def old() -> None:

@@ -9,13 +9,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernel_dsl.compiled import ArrayAssumption
 from kernel_dsl.dtypes import DType
 from kernel_dsl.launch_plan import LaunchPlan
 
 from .host import BAD_ARGUMENT, ROW, Host
+from .host_arrays import add_array_check, check_array
 from .host_repeated import KNOWN, Repeated, remember
-from .host_tensors import CUDA, DL_CODES, MANAGED, gapless
 from .host_writer import MESSAGE, HostFunction, Word
 from .value import V
 
@@ -136,6 +135,9 @@ class Checked:
         self.plan: LaunchPlan = host.plan
         self.rows: str = f.room(ROW * (len(self.plan.arrays) + len(self.plan.scratch)))
         self.first: str | None = None  # the DLTensor that names the GPU
+        self.first_name: str = ""
+        if self.plan.arrays:
+            add_array_check(host)
 
     def refuse(self, condition: V, words: str, *values: str) -> None:
         """Return with an error if the i1 `condition` holds."""
@@ -148,72 +150,10 @@ class Checked:
         f.leave_when(condition, leave)
 
     def array(self, number: int, tensor: str, name: str) -> None:
-        f, given = self.f, self.plan.arrays[number]
-        self.refuse(f.given(tensor).equal("null"), f"{name} is NULL")
-        kind, where = f.load("i32", tensor, 8), f.load("i32", tensor, 12)
-        on_gpu = kind.equal(CUDA) | kind.equal(MANAGED)
-        self.refuse(~on_gpu, f"{name} is not on a GPU: its device type is %d", f"i32 {kind}")
         if self.first is None:
-            self.first = tensor
-            self.first_name = name
-        else:
-            other = f.load("i32", self.first, 12)
-            words = f"{name} is on GPU %d, and {self.first_name} is on GPU %d"
-            self.refuse(where.differs(other), words, f"i32 {where}", f"i32 {other}")
-        self._dtype(tensor, given, name)
-        rank = f.load("i32", tensor, 16)
-        words = f"{name} has rank %d, and the kernel was compiled for rank {len(given.shape)}"
-        self.refuse(rank.differs(len(given.shape)), words, f"i32 {rank}")
-        shape, strides = f.pointer(tensor, 24), f.pointer(tensor, 32)
-        if given.shape:
-            self.refuse(shape.equal("null"), f"the shape of {name} is NULL")
-        for axis, extent in enumerate(given.shape):
-            has = f.word(shape, 8 * axis)
-            words = f"axis {axis} of {name} has %lld elements, and the kernel was compiled for {extent}"
-            self.refuse(has.differs(extent), words, f"i64 {has}")
-        data = f.word(tensor, 0)
-        address = data + f.word(tensor, 40)
-        f.write("i64", address, self.rows, ROW * number)
-        f.write("ptr", self._strides(strides, given, name), self.rows, ROW * number + 8)
-        if 0 in given.shape:
-            return
-        self.refuse(data.equal(0), f"{name} has no memory: its data is NULL")
-        if given.alignment > 1:
-            odd = address & (given.alignment - 1)
-            words = f"the address %#llx of {name} is not a multiple of {given.alignment} bytes"
-            self.refuse(odd.differs(0), words, f"i64 {address}")
-
-    def _dtype(self, tensor: str, given: ArrayAssumption, name: str) -> None:
-        f, dtype = self.f, given.dtype
-        code, bits, lanes = f.load("i8", tensor, 20), f.load("i8", tensor, 21), f.load("i16", tensor, 22)
-        same = [
-            code.equal(DL_CODES[dtype.name]),
-            bits.equal(dtype.bits),
-            lanes.equal(1),
-        ]
-        right = (same[0] & same[1]) & same[2]
-        words = f"{name} has a dtype of code %d, %d bits and %d lanes, and the kernel was compiled for {dtype}"
-        wide = [f"i32 {v.zext('i32')}" for v in (code, bits, lanes)]
-        self.refuse(~right, words, *wide)
-
-    def _strides(self, strides: V, given: ArrayAssumption, name: str) -> V:
-        """The address of strides, which may be NULL. They are checked if the kernel needs a row-major array."""
-        f = self.f
-        wanted = gapless(given.shape)
-        plain = strides.equal("null")
-        if not given.contiguous:
-            return plain.where(self.host.module.words(wanted or [0]), strides, "ptr")
-        if 0 not in given.shape and any(n > 1 for n in given.shape):
-            with f.when(~plain):
-                for axis, extent in enumerate(given.shape):
-                    if extent == 1:
-                        continue  # no index is multiplied by this stride
-                    has = f.word(strides, 8 * axis)
-                    words = (
-                        f"{name} is not row-major: axis {axis} has a stride of %lld elements, and needs {wanted[axis]}"
-                    )
-                    self.refuse(has.differs(wanted[axis]), words, f"i64 {has}")
-        return strides
+            self.first, self.first_name = tensor, name
+        row = self.f.after(self.rows, ROW * number)
+        check_array(self.host, self.f, number, tensor, name, row, (self.first, self.first_name))
 
     def apart(self, names: Sequence[str]) -> None:
         """Check that written memory overlaps with no other array, unless the kernel was compiled for that."""

@@ -14,7 +14,8 @@ from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import NoHostCode
 
 from .host import Host
-from .host_entries import CUDA, DL_CODES, HostArgument, c_names, scalar_type
+from .host_entries import HostArgument, c_names, scalar_type
+from .host_tensors import CUDA, DL_CODES
 from .host_writer import MESSAGE, HostFunction, HostModule
 
 # ScalarType by dtype

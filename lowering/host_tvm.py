@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from kernel_dsl.errors import NoHostCode
 
 from .host import Host
-from .host_entries import CUDA, Checked, HostArgument, c_names, with_workspaces
+from .host_entries import Checked, HostArgument, c_names, with_workspaces
+from .host_tensors import CUDA
 from .host_writer import MESSAGE, HostFunction
 from .value import V
 

@@ -24,7 +24,8 @@ from kernel_dsl.compiled import PointerParam
 from kernel_dsl.dtypes import DType
 from kernel_dsl.launch_plan import plan_of
 from kernel_dsl.lowering.host import Host
-from kernel_dsl.lowering.host_entries import DL_CODES, FFI, SCALAR, add_c_entry, add_ffi_entry
+from kernel_dsl.lowering.host_entries import FFI, SCALAR, add_c_entry, add_ffi_entry
+from kernel_dsl.lowering.host_tensors import DL_CODES
 from kernel_dsl.lowering.llvm import host_addresses, host_object
 from kernel_dsl.runtime.arrays.array_view import ArrayView, row_major
 from kernel_dsl.runtime.devices import driver, memory

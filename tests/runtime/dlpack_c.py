@@ -6,7 +6,7 @@ import ctypes
 from typing import Any
 
 from kernel_dsl.dtypes import DType
-from kernel_dsl.lowering.host_entries import DL_CODES
+from kernel_dsl.lowering.host_tensors import DL_CODES
 
 
 class Tensor(ctypes.Structure):

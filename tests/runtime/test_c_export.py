@@ -178,7 +178,7 @@ def test_names_that_c_has_no_word_for(name: str, tmp_path: Path) -> None:
 def test_every_dtype_has_its_numbers() -> None:
     """Those of 4 bits lie two a byte."""
     from kernel_dsl.dtypes import DType
-    from kernel_dsl.lowering.host_entries import DL_CODES
+    from kernel_dsl.lowering.host_tensors import DL_CODES
     from kernel_dsl.lowering.host_torch import NUMBERS
 
     found = {d.name for d in vars(kd).values() if isinstance(d, DType) and d.bits >= 8}
