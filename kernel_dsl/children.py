@@ -78,8 +78,10 @@ def in_children(work: Sequence[Work], jobs: int, done: Callable[[int], object] =
 
 def _start(number: int, work: Work) -> _Started:
     reading, writing = os.pipe()
-    with warnings.catch_warnings():  # Python warns of other threads; children renew this project's locks
+    # Python and JAX warn of other threads: children renew this project's locks, and call no JAX.
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
         pid = os.fork()
     if pid:
         os.close(writing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import os
 import re
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl import hosting
+from kernel_dsl.children import in_children
 from kernel_dsl.errors import BadCallArgument, BadIndex, RefAsValue, ShapeMismatch, StoreShape
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 from tests.errors import harness
@@ -397,3 +399,9 @@ def test_errors_end_at_the_users_line_beside_jax(no_gpu: None) -> None:
         if '"torch' not in path.read_text():
             error, _ = harness.run(path)
             assert isinstance(error, kd.Error) and harness.last_frame(error) == str(path), path.stem
+
+
+@pytest.mark.filterwarnings("error")
+def test_children_start_beside_jax_without_a_warning(no_gpu: None) -> None:
+    jnp.ones(2).block_until_ready()  # its threads run
+    assert in_children([os.getpid, os.getppid], 2)[1] == os.getpid()
