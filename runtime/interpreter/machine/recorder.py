@@ -8,7 +8,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-
 from .special import EPOCH, STEP
 
 if TYPE_CHECKING:
