@@ -46,6 +46,8 @@ BAD = [
     (HEAD.replace("8.6", "8.9"), 1, 1, "no PTX 8.9"),
     (HEAD.replace("8.6", "7.0"), 2, 1, "needs .version 8.0"),
     (image("", "", head=HEAD.replace("90a", "200")), 2, 1, "is no target"),
+    (image("", " mov.u32 %r1, 0018;"), 6, 18, "expected ';', found '8'"),  # an octal number, as in C
+    (image("", "", before=".global .align 4 .b8 g[09];\n"), 4, 25, "found '9'"),
     (image("", " // \u00e9"), 6, 5, "is not ASCII"),
     (image("", "", name="k\u00e9"), 4, 18, "is not ASCII"),
     (image("", " // ").encode().replace(b"// ", b"// \xe9"), 6, 5, "is not ASCII"),

@@ -19,7 +19,7 @@ from kernel_dsl.runtime.custom import nvrtc
 from .foreign.case import IGNORED, SCHEDULES, headers, ptx_of, run
 
 pytestmark = pytest.mark.slow
-FILES = ("samples", "unusual", "cub", "groups", "libcu", "matrix", "cute", "patterns", "roles")
+FILES = ("samples", "unusual", "cub", "groups", "libcu", "matrix", "cute", "patterns", "roles", "workloads")
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120")
 
 

@@ -6,6 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import kernel_dsl as kd
+
 from .launching import HEADER, kernel, launch
 from .planted import REGISTERS
 
@@ -51,6 +53,30 @@ def test_atomics_of_16_bytes() -> None:
  mov.b128 {x4, x5}, w2; st.global.u64 [d1+24], x4; ret;"""
     launch(kernel(PTR, REGISTERS + body), "k", [out])
     assert out.tolist() == [9, 7, 5, 9]
+
+
+def test_atomics_of_16_bytes_by_many_lanes() -> None:
+    """Blocks add to a pair of words by compare-and-swap. The pair is a whole array, or its end."""
+    body = """ .reg .b128 w<4>; .reg .b64 x<8>; ld.param.u64 d1, [a]; cvt.u64.u32 x1, r1; mov.u64 x2, 0; mov.u64 x3, 0;
+L: add.u64 x4, x2, x1; max.u64 x5, x3, x1; mov.b128 w1, {x2, x3}; mov.b128 w2, {x4, x5};
+ atom.acq_rel.gpu.global.cas.b128 w3, [d1+AT], w1, w2; mov.b128 {x4, x5}, w3;
+ setp.ne.u64 p1, x4, x2; setp.ne.u64 p2, x5, x3; or.pred p1, p1, p2; mov.u64 x2, x4; mov.u64 x3, x5; @p1 bra L; ret;"""
+    for words in (2, 6):
+        out = np.zeros(words, np.uint64)
+        text = kernel(PTR, REGISTERS + body.replace("AT", str(8 * words - 16)))
+        report = kd.check(text, out, grid=3, block=32)
+        assert report.hazards == [] and out[-2:].tolist() == [3 * 31 * 16, 31]
+
+
+@pytest.mark.parametrize("name", ["clock", "clock64", "globaltimer"])
+def test_a_clock_that_is_read_twice_has_moved(name: str) -> None:
+    bits = 32 if name == "clock" else 64
+    register = "r" if bits == 32 else "d"
+    body = f""" mov.u{bits} {register}8, %{name}; mov.u{bits} {register}9, %{name}; sub.u{bits} {register}8, {register}9, {register}8;
+ st.global.u{bits} [d1], {register}8; ret;"""
+    out = np.zeros(2, np.int32)
+    launch(kernel(PTR, REGISTERS + ADDRESS + body), "k", [out], block=1)
+    assert out[0] > 0
 
 
 def test_pairs_of_4_bits_in_registers_of_8() -> None:

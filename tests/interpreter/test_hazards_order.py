@@ -85,7 +85,19 @@ POISON = {
         "mul.wide.u32 d5, r2, 0; add.s64 d5, d5, d3; ld.global.u32 r4, [d5]; ret;",
         "mul.wide.u32 d5, r2, 0; add.s64 d5, d5, d3; @p1 ld.global.u32 r4, [d5]; ret;",
     ),
-    "given to another lane": ("shfl.sync.bfly.b32 r4, r2, 1, 31, -1; ret;", "shfl.sync.bfly.b32 r4, r9, 1, 31, -1; ret;"),
+    "given to another lane": (
+        "shfl.sync.bfly.b32 r4, r2, 1, 31, -1; st.global.u32 [d3], r4; ret;",
+        "shfl.sync.bfly.b32 r4, r2, 1, 31, -1; @p1 st.global.u32 [d3], r4; ret;",
+    ),
+    "given to all lanes": (
+        "shfl.sync.idx.b32 r4, r2, 17, 31, -1; @p1 st.global.u32 [d3], r4; ret;",
+        "shfl.sync.idx.b32 r4|p3, r2, 15, 31, -1; setp.lt.u32 p2, r1, 32; and.pred p2, p2, p3; @p2 st.global.u32 [d3], r4; ret;",
+    ),
+    "the lane of a shuffle": ("shfl.sync.idx.b32 r4, r1, r2, 31, -1; ret;", "shfl.sync.idx.b32 r4, r1, r9, 31, -1; ret;"),
+    "voted with": (
+        "setp.eq.u32 p2, r2, 3; vote.sync.any.pred p3, p2, -1; ret;",
+        "setp.eq.u32 p2, r2, 3; and.pred p2, p2, p1; vote.sync.any.pred p3, p2, -1; ret;",
+    ),
 }  # fmt: skip
 
 

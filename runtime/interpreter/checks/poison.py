@@ -2,9 +2,10 @@
 
 Compilers turn branches into selects: they load a word even if it is unwritten, and then discard it. So a load of
 unwritten local, shared or global memory is not reported: its value is undefined (PTX ISA 5.1.8 and 8.7), but harmless
-until it is used. Such a value is poison. Arithmetic and moves propagate poison, and a select propagates the poison of the
-operand that it selects. The check reports an instruction that stores poison, branches on it, uses it as an address or a
-guard, or passes it to other lanes.
+until it is used. Such a value is poison. Arithmetic and moves propagate poison, a select propagates the poison of the
+operand that it selects, and a shuffle that of the lane that it reads: a warp that takes one lane's value leaves the
+register of the others unwritten. The check reports an instruction that stores poison, branches on it, uses it as an
+address or a guard, votes with it, or lets it choose the lane of a shuffle.
 
 Registers that a path of the entry reads before it writes them are poison at the start. Compilers pack a value with such a
 register and overwrite the other half later, so a result of bits from several registers has this poison if all of them do.
@@ -20,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..isa.liveness import scale_of, used
-from ..ptx.module import Imm, Instruction, Operand, Reg, Vec
+from ..isa.semantics.warp import source_lane
+from ..ptx.module import Imm, Instruction, Operand, Pair, Reg, Vec
 from .kinds import HazardKind
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ Array = npt.NDArray[Any]
 Poison = dict[int, Array]  # register -> (warps, 32): the lanes that hold poison
 LOADS = ("ld", "ldu", "clusterlaunchcontrol")  # the response of a failed request names no block
 _PACKING = ("bfi", "prmt", "lop3", "and", "or", "xor", "shf")
+_SHUFFLES = ("up", "down", "bfly", "idx")
 _LOCAL = "local memory is read before it was written"
 _REGISTER = "register "
 
@@ -69,9 +72,13 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
     reads, writes = _registers(read_bits), _registers(write_bits)
     select = ins.operands[1:4] if ins.opcode[0] == "selp" else ()
     logic = _logic(ins)
+    shuffle = next((m for m in ins.opcode if m in _SHUFFLES), "") if ins.opcode[0] == "shfl" else ""
     loads = ins.opcode[0] in LOADS
     guard = ins.guard
     scale = scale_of(ins)
+    first = ins.operands[0] if ins.operands else None
+    # a shuffle's predicate, which no value decides
+    given = first.second.index if shuffle and isinstance(first, Pair) and isinstance(first.second, Reg) else -1
     packs = ins.opcode[0] in _PACKING or (ins.opcode[0] == "mov" and len(reads) > 1)
 
     def run(c: Group) -> Any:
@@ -89,6 +96,8 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
             bad = _undecided(c, poison, reads, *logic)
         elif pure:
             bad = _union(c, poison, reads)
+        elif shuffle:
+            bad = _shuffled(c, ins, poison, shuffle, active)
         else:
             _check(c, ins, poison, reads, active)
             if scale is not None:
@@ -101,7 +110,7 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
             return op(c)
         result = op(c)
         for register in writes:
-            _mark(c, register, active, bad, origin)
+            _mark(c, register, active, bad if register != given else None, origin)
         return result
 
     return run
@@ -154,6 +163,19 @@ def _chosen(c: Group, poison: Poison, operands: tuple[Any, ...]) -> Array:
     which = operands[2].index
     bad = np.where(np.broadcast_to(c.v[which], (c.n, 32)), first, second)
     return bad | poison[which][c.select] if which in poison else bad
+
+
+def _shuffled(c: Group, ins: Instruction, poison: Poison, mode: str, active: Array) -> Array | None:
+    """Return the poison of a shuffle's results: that of the lanes that it reads. Report poison in its other operands."""
+    value, *others = ins.operands[1:]
+    _check(c, ins, poison, [o.index for o in others if isinstance(o, Reg)], active)
+    if not isinstance(value, Reg) or value.index not in poison:
+        return None
+    delta, clamp = (
+        np.broadcast_to(np.asarray(c.v[o.index] if isinstance(o, Reg) else getattr(o, "value", 0), np.int64), (c.n, 32))
+        for o in others[:2]
+    )
+    return np.take_along_axis(poison[value.index][c.select], source_lane(mode, delta, clamp)[0], axis=1)
 
 
 def _logic(ins: Instruction) -> tuple[list[Any], bool] | None:

@@ -113,7 +113,8 @@ class Run:
         self.patience: Patience = Patience(self, patience)
         self.budget: int = self.patience.first  # the number of steps at which `patience` looks at the run
         self.initial: Mapping[str, bytes] = {}  # initial bytes of module variables, instead of those in the text
-        self.steps = 0
+        self.steps = 0  # counted for a whole segment when a group enters it
+        self.ahead: int = 0  # while a clock is read: how many of these steps come after it
         self.progress: int = 0
         self.exits: int = 0  # how often lanes have exited
         self.idle: int = 0  # how much of the progress changed nothing that a load could see

@@ -41,7 +41,7 @@ class Buffer:
     """
 
     __slots__ = (
-        "address", "bytes", "called", "dtype", "initialised", "keep", "kind", "name", "origin", "shadow",
+        "address", "bytes", "called", "dtype", "initialised", "keep", "kind", "live", "name", "origin", "shadow",
         "shape", "strides", "views", "writable",
     )  # fmt: skip
 
@@ -64,6 +64,7 @@ class Buffer:
         self.kind: str = kind
         self.address: int = 0
         self.shadow: Any = None
+        self.live: Array | None = None  # of the heap: which bytes an allocation holds
         self.views: dict[int, Array] = {}
 
     def view(self, size: int) -> Array:

@@ -8,17 +8,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from .special import EPOCH, STEP
 
 if TYPE_CHECKING:
     from ..ptx.module import Instruction
     from .batch import Batch
-    from .launch import Run
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(slots=True)
@@ -68,13 +62,6 @@ class FlightRecorder:
         """Record that the present operation completes on a barrier, for the spans' text."""
         for span in self._ended:
             span.barrier = batch.mbarriers.name(offset).replace("'", "")
-
-    def exact(self, run: Run, ins: Instruction, now: Array) -> Array:
-        """Return the exact `%globaltimer` at an instruction.
-
-        A run counts the steps of a whole segment when it enters it.
-        """
-        return now - np.uint64(STEP * run.program.left.get(id(ins), 0))
 
     def step(self, time: int) -> int:
         """Return the step of a run at which `%globaltimer` was `time`."""

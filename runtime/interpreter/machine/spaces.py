@@ -328,6 +328,15 @@ class GlobalSpace:
         if bad is not None:
             self._outside(c, bad, offset, buffer, width, ins, write)
             mask = masked_off(mask, bad)
+        if buffer.live is not None:
+            first, last = (np.minimum(offset + np.uint64(n), np.uint64(len(buffer.live) - 1)) for n in (0, width - 1))
+            bad = first_bad(c, ~(buffer.live[first] & buffer.live[last]), mask)
+            if bad is not None:
+                row, lane, who = self.run.reporter.group(c, bad)
+                at = int(address[row, lane]) + (width - 1 if buffer.live[int(first[row, lane])] else 0)
+                what = f"{'store to' if write else 'load from'} {self.run.heap.describe(at)}"
+                self.run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,))
+                mask = masked_off(mask, bad)
         bad = first_bad(c, (address & np.uint64(width - 1)) != 0, mask) if width > 1 else None
         if bad is not None:
             misaligned(c, bad, offset, width, ins, f"'{buffer.name}'")

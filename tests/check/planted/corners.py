@@ -177,6 +177,9 @@ R: ld.acquire.<<cluster||gpu>>.global.u32 %r5, [%d0]; setp.eq.u32 %p4, %r5, 0; @
  st.relaxed.gpu.global.u32 [%d0], 1; ret;
 R: ld.relaxed.gpu.global.u32 %r5, [%d0]; setp.eq.u32 %p4, %r5, 0; @%p4 bra R; fence.sc.gpu;
  ld.global.u32 %r6, [%d0+64];""", zeros(64), grid=4, cluster=2, block=32),
+    ptx("a plain store into the upper half of what 16 bytes exchange", "race_blocks", A+""" .reg .b128 w<3>; @%p0 ret;
+ mov.u64 %d5, 1; mov.b128 w1, {%d5, %d5}; setp.eq.u32 %p3, cta, 0; @%p3 atom.relaxed.gpu.global.exch.b128 w2, [%d0+496], w1;
+ @!%p3 st.global.u64 [%d0+<<504||488>>], 2;""", zeros(128), grid=2, block=32),
     ptx("the read-only path of what a bulk store brings", "read_only_cache race_global", START+""" st.shared.u32 [%r1], tid; fence.proxy.async; bar.sync 1; @%p0 bra X; cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r0], 256; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
 X: bar.sync 2; ld.global<<.nc||>>.u32 %r5, [%d2]; ld.param.u64 %d5, [a1]; add.s64 %d5, %d5, %d1;
  st.global.u32 [%d5], %r5;""", zeros(64,64), before=TILE),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import cuda_blocks, cuda_roles
+from . import cuda_blocks, cuda_idioms, cuda_roles
 from .bug import Bug
 from .probe import numbers, one_of, zeros
 
@@ -118,7 +118,7 @@ BUGS: list[Bug] = [
 ]  # fmt: skip
 
 
-ALL = [*BUGS, *cuda_roles.BUGS, *cuda_blocks.BUGS]
+ALL = [*BUGS, *cuda_roles.BUGS, *cuda_blocks.BUGS, *cuda_idioms.BUGS]
 
 
 def source() -> str:

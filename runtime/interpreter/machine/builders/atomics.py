@@ -217,14 +217,17 @@ def _wide(
         changed = False
         for part in space(c).locate(c, address(c), 8, 16, ins, True):
             where, index = _chosen(c, part)
-            for half in (0, 1):
-                _note(c, replace(part, index=part.index + half), form, ins)
+            if len(given) == 2:
+                held = np.stack([part.view[index], part.view[index + 1]], -1)
+                form.fails = bool((held != given[0][where]).any(-1).all())
+            _note(c, replace(part, index=part.index >> 1), form, ins)  # in words of 16 bytes
             for (row, lane), at in zip(np.argwhere(where), index, strict=True):
                 held = part.view[at : at + 2].copy()
                 old[row, lane] = held
                 if len(given) == 1 or (held == given[0][row, lane]).all():
                     changed |= bool((held != given[-1][row, lane]).any())
                     part.view[at : at + 2] = given[-1][row, lane]
+        c.batch.run.atomics += changed
         c.batch.run.progress += changed
         if write is not None:
             write(c, old)
