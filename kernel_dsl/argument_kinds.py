@@ -152,7 +152,7 @@ INT, BOOL, FLOAT, STR = (
     ArgumentKind("a string", _str),
 )
 NONE = ArgumentKind("None", _none)
-_TRUTH = ArgumentKind("True or False", _truth)  # for parameters where a number has another meaning
+_TRUTH = ArgumentKind("True or False", _truth)  # where a number has another meaning, or None is a third choice
 _PLAIN: dict[Any, ArgumentKind] = {
     bool: BOOL,
     int: INT,
@@ -181,8 +181,8 @@ def kind_of(annotation: Any) -> ArgumentKind | None:
     if plain is not None:
         return plain
     if origin in _UNIONS:
-        numbers = int in args or float in args
-        kinds = [_TRUTH if a is bool and numbers else kind_of(a) for a in args]
+        strict = any(a in args for a in (int, float, types.NoneType))  # 1 of three choices is no switch, but a mistake
+        kinds = [_TRUTH if a is bool and strict else kind_of(a) for a in args]
         known = [k for k in kinds if k is not None]
         return either(known) if len(known) == len(kinds) else None
     if origin is Literal:

@@ -30,6 +30,7 @@ from .ir import Axis, KernelIR, RefType
 from .memory import ShapeDtypeStruct
 from .packed import stored_struct
 from .refs import Shape
+from .scalar_struct import ScalarStruct
 from .source import is_ours
 from .tree import flatten, unflatten
 from .variables import Variable, binding_is_active, substituted, unbound, variables
@@ -287,6 +288,8 @@ class SizePlan:
         if len(tops) != len(self.sizes.grid):
             return
         for axis, top in enumerate(tops):
+            if isinstance(found[axis], ScalarStruct):  # the value of each call, which no extents decide
+                continue
             self.parts[GRID, axis] = _places_in(found[axis])
             if top is not None and self.sizes.grid[axis] * top.den <= top.num * self._value(top.extent) + top.const:
                 self.tops[axis] = top

@@ -225,6 +225,20 @@ def test_outputs_and_grids_depend_on_values_of_scalars() -> None:
     assert len(repeated.specialisations()) == 2  # int32 and int64
 
 
+def test_a_grid_of_a_scalar_itself_compiles_once() -> None:
+    """As of an expression of it: no size of the grid is a constant of the code."""
+
+    @kd.kernel(out_type=lambda x, n: Spec((n, x.shape[0]), x.dtype), grid=lambda x, n: (n, x.shape[0]))
+    def rows(x: Any, n: Any, out: Any) -> None:
+        i, j = kd.program_id(0), kd.program_id(1)
+        out[i, j] = x[j] + n * i
+
+    x = np.arange(8, dtype=np.int32)
+    for n, size in ((1, 4), (3, 4), (7, 8), (2, 1)):
+        np.testing.assert_array_equal(rows(x[:size], n, interpret=True), x[:size] + n * np.arange(n)[:, None])
+    assert len(rows.specialisations()) == 1
+
+
 def test_notes_say_which_fact_removes_a_mask() -> None:
     """What a note asks for is enough: with it the mask is gone, and so is the note."""
 

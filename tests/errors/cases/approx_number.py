@@ -1,0 +1,12 @@
+import kernel_dsl as kd
+import numpy as np
+
+x = np.ones(8, np.float32)
+
+
+@kd.kernel(out_type=x)
+def kernel(x, out):
+    out[...] = kd.exp(x[...], approx=1)
+
+
+kernel(x)
