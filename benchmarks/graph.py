@@ -19,7 +19,7 @@ from kernel_dsl.runtime.devices.devices import cuda_device
 from kernel_dsl.runtime.timing import Timing, device_times, host_times
 
 N, NODES = 1024, 100
-REPLAY_LIMIT, UPDATE_LIMIT_US, GPU_LIMIT = 1.2, 1.5, 1.02
+REPLAY_LIMIT, UPDATE_LIMIT_US, GPU_LIMIT = 1.15, 1.5, 1.02
 
 
 @kd.kernel(out_type=lambda x, y: x, grid=(N // 128,), grid_names=("block",), name="graph_add")
