@@ -48,11 +48,8 @@ class Philox(Op, name="philox"):
 
 
 def _word64(x: Any, op: str, name: str) -> Array:
-    """A rank-0 uint64 of an int from 0 on, or of a rank-0 integer; a negative one of these as two's complement.
-
-    A negative int is refused, as NumPy refuses it for a seed: it is rather a mistake than a key.
-    """
-    hint = "an int from 0 to 2**64 - 1, or a rank-0 integer"
+    """A rank-0 uint64 of an int or a rank-0 integer; negative ones as two's complement."""
+    hint = "an int or a rank-0 integer of at most 64 bits"
     if isinstance(x, Array):
         if x.ndim or not x.dtype.is_integer:
             raise BadArgumentType(op=op, what=f"{name}={x!r}", hint=hint)
@@ -60,9 +57,9 @@ def _word64(x: Any, op: str, name: str) -> Array:
     number = static_int(x)
     if number is None:
         refuse(x, op, name, hint)
-    if not 0 <= number < 2**64:
+    if not -(2**63) <= number < 2**64:
         raise BadArgument(op=op, what=f"{name}={shown(number)}", hint=hint)
-    return constant(number, dt.uint64)
+    return constant(number % 2**64, dt.uint64)
 
 
 def _words(seed: Any, shape: Any, offset: Any, count: int, op: str) -> tuple[Array, ...]:
@@ -75,10 +72,9 @@ def _words(seed: Any, shape: Any, offset: Any, count: int, op: str) -> tuple[Arr
 def bits(seed: Any, shape: Any, offset: Any = 0) -> Array:
     """Random uint32: element i, counted in row-major order, is word i % 4 of Philox-4x32-10 at counter `offset` + i // 4.
 
-    `seed`: an int from 0 to 2**64 - 1 or a rank-0 integer, whose low word is the key's first; `offset`: the same, in
-    64 bits that wrap. A negative rank-0 value counts as two's complement. The upper half of the counter is 0. Every
-    layout, grid and device gives the same numbers. Give each block its own offset, a multiple of a quarter of its
-    elements. Raises `BadArgument`, `BadArgumentType`.
+    `seed`: an int or a rank-0 integer of up to 64 bits, whose low word is the key's first; `offset`: the same, 64 bits
+    that wrap. The upper half of the counter is 0. Every layout, grid and device gives the same numbers. Give each block
+    its own offset, a multiple of a quarter of its elements. Raises `BadArgument`, `BadArgumentType`.
 
     >>> run(lambda: kd.random.bits(0, (4,)))
     [1713891541 3781805453 3159862348 2600524760]
