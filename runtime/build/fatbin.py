@@ -40,14 +40,15 @@ def problem(image: bytes) -> str:
     return "" if at + size <= len(image) else f"it has {at + size} bytes, of which {len(image)} are there"
 
 
-def ptx_in_binary(image: bytes, name: str, entry: str | None = None, newest: int | None = None) -> bytes | None:
+def ptx_in_binary(image: bytes, name: str, entry: str | None = None, runs: Runs | None = None) -> bytes | None:
     """The PTX in a fat binary, or in the fat binaries and debug sections of an ELF file; None for other images.
 
-    Of several texts it is the one with the entry `entry` (with any entry for None), for the newest architecture up to
-    `newest`, such as 90. Raises DeviceError if it holds machine code alone, LoadError if it is damaged.
+    Of several texts it is the one with the entry `entry` (with any entry for None), for the newest architecture of those
+    whose targets, such as "sm_90a", `runs` is true of. Raises DeviceError if it holds machine code alone, LoadError if
+    it is damaged.
     """
     if is_fatbin(image):
-        return ptx_in_fatbin(image, name, entry, newest)
+        return ptx_in_fatbin(image, name, entry, runs)
     if not image.startswith(_ELF):
         return None
     found = ptx_in_debug_section(image)
@@ -67,10 +68,10 @@ def ptx_in_binary(image: bytes, name: str, entry: str | None = None, newest: int
             f"the binary {name!r} holds machine code alone, which only a GPU runs. The interpreter takes PTX: make it with "
             "nvcc --ptx, or a fat binary with nvcc -gencode arch=compute_90,code=compute_90"
         )
-    return _chosen(texts, entry, newest)
+    return _chosen(texts, entry, runs)
 
 
-def ptx_in_fatbin(image: bytes, name: str, entry: str | None = None, newest: int | None = None) -> bytes:
+def ptx_in_fatbin(image: bytes, name: str, entry: str | None = None, runs: Runs | None = None) -> bytes:
     """The PTX of a fat binary; of several, the one that `ptx_in_binary` describes.
 
     Raises DeviceError if it holds machine code alone, LoadError if it is damaged.
@@ -81,10 +82,11 @@ def ptx_in_fatbin(image: bytes, name: str, entry: str | None = None, newest: int
             f"the fat binary of {name!r} holds machine code alone, which only a GPU runs. The "
             "interpreter takes PTX: put it in with nvcc -gencode arch=compute_90,code=compute_90"
         )
-    return _chosen(texts, entry, newest)
+    return _chosen(texts, entry, runs)
 
 
 _Text = tuple[int, bytes]  # architecture and PTX
+Runs = Callable[[str], bool]  # whether a device runs PTX for a target
 
 
 def _texts(image: bytes, name: str) -> list[_Text]:
@@ -94,13 +96,15 @@ def _texts(image: bytes, name: str) -> list[_Text]:
         raise LoadError(f"the fat binary of {name!r} is damaged") from None
 
 
-def _chosen(texts: list[_Text], entry: str | None, newest: int | None) -> bytes:
+def _chosen(texts: list[_Text], entry: str | None, runs: Runs | None) -> bytes:
     wanted = rb"\.entry\s+" + (b"" if entry is None else re.escape(entry.encode()) + rb"(?![\w$])")
 
-    def rank(text: _Text) -> tuple[bool, bool, int]:
+    def rank(text: _Text) -> tuple[bool, bool, int, bool]:
         arch, ptx = text
-        fits = newest is None or arch <= newest
-        return re.search(wanted, ptx) is not None, fits, arch if fits else -arch
+        found = re.search(rb"\.target\s+(sm_\d+[af]?)", ptx)
+        target = "" if found is None else found[1].decode()
+        fits = runs is None or runs(target)
+        return re.search(wanted, ptx) is not None, fits, arch if fits else -arch, target[-1:] in ("a", "f")
 
     return max(texts, key=rank)[1]
 

@@ -12,6 +12,7 @@ from kernel_dsl.diagnostics import shown
 
 from ..build.fatbin import ptx_in_binary
 from ..errors import ArgumentTypeError, ArgumentValueError, LoadError
+from ..interpreter import runs_on
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,12 @@ def as_image(given: Any, entry: Any = None, target: Any = None) -> Image:
     if not isinstance(given, (bytes, bytearray, memoryview)):
         raise ArgumentTypeError(f"{shown(given)} is no image: give PTX, a cubin or fat binary with PTX, or a kernel")
     data = bytes(given)
-    number = re.fullmatch(r"sm_(\d+)[af]?", target) if isinstance(target, str) else None
-    newest = None if number is None else int(number[1])
-    found = ptx_in_binary(data, file, entry if isinstance(entry, str) else None, newest)
+    known = isinstance(target, str) and re.fullmatch(r"sm_\d+[af]?", target)
+
+    def runs(wanted: str) -> bool:
+        return not wanted or runs_on(wanted, target)
+
+    found = ptx_in_binary(data, file, entry if isinstance(entry, str) else None, runs if known else None)
     text = (data if found is None else found).rstrip(b"\0")
     if b".version" not in text and not text.isascii():
         raise LoadError(f"the image {file} is neither PTX text nor a cubin or fat binary")

@@ -15,6 +15,7 @@ from .checks.hazards import Finding, HazardError, HazardWarning, Place, RunRepor
 from .checks.kinds import HazardKind
 from .checks.launches import Launches
 from .checks.ordered import is_ordered
+from .isa.targets import runs_on as runs_on
 from .machine.builders import families as families  # fills the table of builders
 from .machine.float_mode import SubnormalNumbers
 from .machine.launch import program_of, run_module

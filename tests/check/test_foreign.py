@@ -33,9 +33,21 @@ def test_a_full_heap_gives_a_null_pointer() -> None:
     assert out[0] == 0
 
 
-def test_freed_memory_counts_as_unwritten() -> None:
+def test_freed_memory_belongs_to_nobody() -> None:
     (hazard,) = kd.check(CUDA, np.zeros(32, np.int32), entry="use_after_free", grid=1, block=32).hazards
-    assert hazard.kind == "uninitialised" and hazard.buffer.startswith("heap")
+    assert hazard.kind == "out_of_bounds" and hazard.buffer.startswith("heap") and "were freed" in hazard.why
+
+
+@pytest.mark.parametrize("size,offset,bad", [(10, 8, False), (10, 9, False), (10, 10, True), (16, 15, False), (16, 16, True),
+                                             (16, 31, True), (24, 24, True), (24, -1, True)])  # fmt: skip
+def test_the_ends_of_allocations(size: int, offset: int, bad: bool) -> None:
+    """Each lane stores a byte in or beside its own allocation. Those of other lanes lie before and behind it."""
+    body = f""" .param .b64 a; .param .b64 b; st.param.b64 [a], {size}; call (b), malloc, (a); ld.param.b64 %d1, [b];
+ st.u8 [%d1+{offset}], 7;"""
+    before = ".extern .func (.param .b64 r) malloc (.param .b64 p);\n"
+    found = kd.check(image("", body, before=before), grid=1, block=32).hazards
+    assert [str(h.kind) for h in found] == ["out_of_bounds"] * bad
+    assert not bad or f"of an allocation of {size} bytes" in found[0].why or offset < 0
 
 
 def test_freeing_twice() -> None:
@@ -124,6 +136,20 @@ def test_a_binary_of_several_sources_and_architectures() -> None:
         assert report.verdict == "none" and out.tolist() == [7] * 4
     with pytest.raises(kd.Error, match="no entry 'nothing'"):
         kd.check(library, 7, np.zeros(4, np.int32), entry="nothing", grid=1, block=4)
+
+
+@pytest.mark.parametrize("device,chosen", [("sm_80", 8), ("sm_86", 8), ("sm_90", 8), ("sm_90a", 9), ("sm_100a", 8),
+                                           ("sm_103a", 8), ("sm_120a", 12), ("sm_121a", 12), ("sm_110a", 8), (None, 12)])  # fmt: skip
+def test_the_text_of_a_binary_that_a_device_runs(device: str | None, chosen: int) -> None:
+    """A text for sm_90a is for this device alone, one for sm_120f for its family."""
+    texts = [(80, "sm_80", 8), (90, "sm_90a", 9), (120, "sm_120f", 12)]
+    data = fat_binary([
+        (number, FILL.replace("8.6", "8.8").replace("sm_90a", name).replace("[%d3], %r2", f"[%d3], {word}"))
+        for number, name, word in texts
+    ])  # fmt: skip
+    out = np.zeros(4, np.int32)
+    kd.check(data, 7, out, grid=1, block=4, target=device)
+    assert out.tolist() == [chosen] * 4
 
 
 TARGETS = [

@@ -102,6 +102,14 @@ def test_single_bytes_of_more_warps_than_two_bytes_can_number(pattern: str, shad
     assert 2 * size < shadows[0].nbytes <= 6 * size
 
 
+@pytest.mark.parametrize("pattern", ["w scattered w elsewhere r own",
+                                     pytest.param("w scattered w elsewhere r columns r own", marks=pytest.mark.slow)])  # fmt: skip
+def test_single_bytes_in_several_orders_that_nothing_orders(pattern: str, shadows: list[Any]) -> None:
+    size = 1 << 21
+    run(pattern, 1, size)
+    assert 2 * size < shadows[0].nbytes <= 6 * size
+
+
 @pytest.mark.parametrize("width", [2, 4, 16])
 def test_words_that_are_read_in_several_orders(width: int, shadows: list[Any]) -> None:
     run(MANY, width, BYTES)
@@ -180,7 +188,7 @@ def test_numbers_grow_where_two_bytes_are_too_few() -> None:
     for start in range(0, size, 1024):
         g = np.arange(start, start + 1024)
         column.put(g, column.add((g + 1) << 32, 1, 0))
-    assert column.numbers.most == 1 << 20 and column.numbers.nbytes == size * 5 // 2
+    assert column.numbers.most == 1 << 18 and column.numbers.nbytes == size * 9 // 4
     assert (column.epoch[column.get(np.arange(size))] >> 32 == np.arange(1, size + 1)).all()
 
 

@@ -1,4 +1,4 @@
-"""The numbers of entries that granules of shadow memory have: 16 bits a granule, and 4 bits more where these are too few."""
+"""The numbers of entries that granules of shadow memory have: 16 bits a granule, and as many more as entries need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 SHORT = 1 << 16  # up to so many entries, numbers take 2 bytes
-_BITS = 4  # of a plane
+_SHARE = 8  # granules that share a byte of a plane
 _CHUNK = 1 << 16  # granules that are read at a time
 
 
@@ -30,7 +30,7 @@ class Whole:
 class Numbers:
     """One number for each of `size` granules, the first of which is number `start` of `whole`, if that is given.
 
-    `low` has the low 16 bits of each. Each plane has 4 further bits of each granule, two granules a byte.
+    `low` has the low 16 bits of each. Each plane has one further bit of each granule, eight granules a byte.
     """
 
     def __init__(self, size: int, whole: Whole | None = None, start: int = 0) -> None:
@@ -48,7 +48,7 @@ class Numbers:
     @property
     def most(self) -> int:
         """Return how many numbers there may be."""
-        return SHORT << _BITS * len(self.planes)
+        return SHORT << len(self.planes)
 
     @property
     def nbytes(self) -> int:
@@ -65,8 +65,8 @@ class Numbers:
     def fit(self, count: int, room: Callable[[int], None]) -> None:
         """Make sure that `count` numbers fit."""
         while self.most < count:
-            room((self.size + 1) // 2)
-            self.planes.append(np.zeros((self.size + 1) // 2, np.uint8))
+            room(-(-self.size // _SHARE))
+            self.planes.append(np.zeros(-(-self.size // _SHARE), np.uint8))
 
     def drop(self) -> None:
         """Give up the memory, without changing what it holds: other numbers may have it now."""
@@ -76,9 +76,9 @@ class Numbers:
         found: Array = self.low[g]
         if self.planes:
             found = found.astype(np.int32)
-            byte, shift = g >> 1, ((g & 1) * _BITS).astype(np.uint8)
+            byte, shift = g >> 3, (g & 7).astype(np.uint8)
             for number, plane in enumerate(self.planes):
-                found |= ((plane[byte] >> shift) & 15).astype(np.int32) << (16 + _BITS * number)
+                found |= ((plane[byte] >> shift) & 1).astype(np.int32) << (16 + number)
         return found
 
     def put(self, g: Array, numbers: Any) -> None:
@@ -87,12 +87,15 @@ class Numbers:
             return
         given = np.broadcast_to(np.asarray(numbers, np.int64), g.shape)
         self.low[g] = given & (SHORT - 1)
-        odd = (g & 1).astype(np.bool_)
-        for which, kept, shift in ((~odd, 0xF0, 0), (odd, 0x0F, _BITS)):
-            byte, of = g[which] >> 1, given[which] >> 16
-            for plane in self.planes:
-                plane[byte] = (plane[byte] & kept) | ((of & 15) << shift)
-                of = of >> _BITS
+        place = (g & 7).astype(np.uint8).reshape(-1)
+        order = np.argsort(place, kind="stable")  # of several numbers for one granule, the last one stays
+        byte, high = (g.reshape(-1) >> 3)[order], (given.reshape(-1) >> 16)[order]
+        ends = np.cumsum(np.bincount(place, minlength=_SHARE)).tolist()
+        for bit, (first, last) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+            at = byte[first:last]
+            for number, plane in enumerate(self.planes) if len(at) else ():
+                of = (high[first:last] >> number & 1).astype(np.uint8)
+                plane[at] = (plane[at] & (255 ^ 1 << bit)) | of << bit
 
     def chunks(self) -> Iterator[tuple[slice, Array]]:
         """Yield stretches of granules, and their numbers; nothing if no granule has a number."""
@@ -105,18 +108,17 @@ class Numbers:
         if self.planes:
             found = found.astype(np.int32)
         for number, plane in enumerate(self.planes):
-            held = plane[span.start >> 1 : (span.stop + 1) >> 1]
-            of = np.stack((held & 15, held >> _BITS), 1).reshape(-1)[: len(found)]
-            found |= of.astype(np.int32) << (16 + _BITS * number)
+            held = plane[span.start >> 3 : -(-span.stop // _SHARE)]
+            of = np.unpackbits(held, count=len(found), bitorder="little")
+            found |= of.astype(np.int32) << (16 + number)
         return found
 
     def fill(self, start: int, numbers: Array) -> None:
-        """Set the numbers of the granules from `start` on, an even one; the last of them is odd or the very last."""
+        """Set the numbers of the granules from `start` on, a multiple of 8; so is the end, unless it is the very last."""
         self.low[start : start + len(numbers)] = numbers & (SHORT - 1)
         for number, plane in enumerate(self.planes):
-            of = (numbers.astype(np.int64) >> (16 + _BITS * number) & 15).astype(np.uint8)
-            of = np.pad(of, (0, len(of) & 1)).reshape(-1, 2)
-            plane[start >> 1 : (start >> 1) + len(of)] = of[:, 0] | of[:, 1] << _BITS
+            of = np.packbits((numbers.astype(np.int64) >> (16 + number) & 1).astype(np.uint8), bitorder="little")
+            plane[start >> 3 : (start >> 3) + len(of)] = of
 
     def refined(self, times: int, size: int, whole: Whole | None, room: Callable[[int], None]) -> Numbers:
         """Return the numbers of granules that are split into `times`, of which the first `size` are kept."""

@@ -46,6 +46,17 @@ def number_of(target: str) -> int:
     return int("".join(c for c in target if c.isdigit()))
 
 
+def runs_on(target: str, device: str) -> bool:
+    """Return whether a device runs PTX for a target (PTX ISA 11.1.2, `.target`).
+
+    The suffix `a` stands for one architecture alone, `f` for later ones of its family too, such as sm_100f for sm_103a.
+    """
+    if target == device or target[-1] == "a":
+        return target == device
+    wanted, have = number_of(target), number_of(device)
+    return wanted <= have and (target[-1] != "f" or wanted // 10 == have // 10)
+
+
 def _has_tensor_memory(target: str) -> bool:
     return target[-1] in "af" and 100 <= number_of(target) < 120
 

@@ -58,13 +58,15 @@ class Heap:
 
     def describe(self, address: int) -> str:
         """Return what reports say of a byte that no allocation holds."""
+        buffer = self._buffer(address)
+        name = f"'{buffer.name}'{buffer.index_of(address - buffer.address)}"
         below = [(at, size) for sizes in (self._sizes, self._freed) for at, size in sizes.items() if at <= address]
         if not below:
-            return "memory of the heap that malloc did not give"
+            return f"{name}, which malloc did not give"
         at, size = max(below)
         if address < at + size:
-            return f"byte {address - at} of {size} bytes of the heap that were freed"
-        return f"byte {address - at} of an allocation of {size} bytes of the heap"
+            return f"{name}, byte {address - at} of {size} bytes that were freed"
+        return f"{name}, byte {address - at} of an allocation of {size} bytes"
 
     def _fresh(self, size: int) -> int:
         if size > self.left:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..checks.kinds import HazardKind
+from ..isa.targets import runs_on
 from ..ptx.module import Module, PtxError
 from .memory import SHARED_RESERVED
 
@@ -43,8 +44,6 @@ def check_launch(run: Run) -> None:
 
 
 def check_target(module: Module, device: str) -> None:
-    """Check the code's architecture: it must not be later than the device's, and equal for `a` and `f`."""
-    number, have = (int(name.removeprefix("sm_").rstrip("af")) for name in (module.target, device))
-    fits = module.target == device if module.target[-1] in "af" else number <= have
-    if not fits:
+    """Check that the device runs code for the module's target."""
+    if not runs_on(module.target, device):
         raise PtxError(f"the module is for {module.target}, and the device is {device}", *module.target_at)
