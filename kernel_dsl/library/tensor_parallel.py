@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -19,11 +20,12 @@ from .collective_parts import BLOCKS, described
 from .collectives import all_gather, all_reduce, reduce_scatter
 from .gathering_product import gathering_kernel
 from .matmul import matmul
-from .mesh_product import EPILOGUE, TILE_K, TILE_M, MeshProduct
+from .mesh_product import TILE_K, TILE_M, MeshProduct
 from .scattering_product import scattering_kernel
 
-SMEM_LEFT = 224 << 10  # bytes for the stages of operands and for what is stored
+SMEM_LEFT = 200 << 10  # bytes for the stages of operands
 NARROW, WIDE = 64, 256  # columns of a tile
+STAGED = 2  # parts of a tile that are in flight to a peer, because the link is slower than memory
 
 
 @partial(public, name="all_gather_matmul")
@@ -108,8 +110,8 @@ def _scattered(
         raise BadArgument(op=op, what=what, hint="pad it to a multiple of the devices")
     _check_apart(x, w, out, op)
     whole = rows % mesh.size == 0 and gapless(x, w, out)
-    how = (x, mesh, timeout, interpret)
-    p = _fused(rows // mesh.size, columns, depth, dtype, *how, sends_tiles=True) if whole else None
+    p = _fused(rows // mesh.size, columns, depth, dtype, x, mesh, timeout, interpret) if whole else None
+    p = None if p is None else replace(p, staged=STAGED)
     options: dict[str, Any] = {"deterministic": deterministic, "timeout": timeout, "interpret": interpret}
     if p is None:
         add = all_reduce if everywhere else reduce_scatter
@@ -153,31 +155,17 @@ def _products(rows: Any, w: Any, mesh: Mesh, out: Any, interpret: Any) -> Any:
 
 
 def _fused(
-    own: int,
-    columns: int,
-    depth: int,
-    dtype: DType,
-    x: Any,
-    mesh: Mesh,
-    timeout: float | None,
-    interpret: Any,
-    sends_tiles: bool = False,
+    own: int, columns: int, depth: int, dtype: DType, x: Any, mesh: Mesh, timeout: float | None, interpret: Any
 ) -> MeshProduct | None:
-    """The fused kernel for the product, or None.
-
-    If it `sends_tiles`, a whole tile waits in SMEM for the link, which all blocks use at the same time: in that time the
-    next tile is computed.
-    """
+    """The fused kernel for the product, or None."""
     if dtype not in (kd.float16, kd.bfloat16) or own % TILE_M or depth % 8 or columns % 8 or mesh.hosts:
         return None
     target = target_of(x, interpret)
     if not target.supports(Feature.WGMMA | Feature.TMA | Feature.SETMAXNREG):
         return None
     width = WIDE if columns > WIDE // 2 else 128 if columns > NARROW else NARROW
-    staged = kd.cdiv(width, EPILOGUE) if sends_tiles else 1
-    stored = staged * TILE_M * min(EPILOGUE, width)
-    stages = (SMEM_LEFT // dtype.itemsize - stored) // ((TILE_M + width) * TILE_K)
+    stages = SMEM_LEFT // ((TILE_M + width) * TILE_K * dtype.itemsize)
     tiles = own // TILE_M * kd.cdiv(columns, width)
     blocks = min(tiles * mesh.size, BLOCKS, target.limits.multiprocessors)
-    p = MeshProduct(own * mesh.size, columns, depth, dtype, mesh, width, max(stages, 2), blocks, timeout, staged)
+    p = MeshProduct(own * mesh.size, columns, depth, dtype, mesh, width, max(stages, 2), blocks, timeout)
     return p if p.room else None
