@@ -92,6 +92,15 @@ def is_index(x: Any) -> bool:
     return isinstance(x, (int, np.integer, Taken)) and not isinstance(x, bool)
 
 
+def array_of(item: Any) -> np.ndarray[Any, Any]:
+    """An index that is a list or a NumPy array as an array; an empty list as one of int32. Raises `BadIndex`."""
+    try:
+        made = np.asarray(item)
+    except (ValueError, TypeError, OverflowError):
+        raise BadIndex(what=shown(item), hint="gather by integer arrays, or lists of ints") from None
+    return made.astype(np.int32) if isinstance(item, list) and not made.size else made
+
+
 def has_arrays(index: Any) -> bool:
     """Whether an index gathers: some part of it is an integer array of rank 1 or more."""
     items: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)  # pyright: ignore[reportUnknownVariableType]

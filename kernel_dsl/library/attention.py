@@ -26,7 +26,7 @@ from .attention_sizes import AttentionConfig
 from .attention_split import small_config, split_plan
 from .differentiable import attention as differentiable
 from .differentiable import host_of
-from .latest import UNSEEN, Latest
+from .latest import UNSEEN, Latest, compiled_for
 from .matmul import MANY, array_address, check_apart, check_counts, element_strides, known_plan, out_refusal, signature
 from .tuned_attention import tuned_config
 
@@ -202,6 +202,10 @@ class Attention:
         if isinstance(plan, ScoredPlan):
             return plan.lower(q, k, v, given, target)
         return plan.lower(q, k, v, target=target)
+
+    def specialisations(self) -> list[Any]:
+        """The compiled kernels of this process for all calls of attention: see `Kernel.specialisations`."""
+        return compiled_for(self._plans.values())
 
     def _plan(
         self,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from ..interpret_params import InterpretParams
@@ -28,6 +28,21 @@ def seen_call(kernel: Kernel, args: Sequence[Any], out: Any, stream: Any) -> Any
             return result
     result = fast(args, out, stream)
     return UNSEEN if result is fast.miss else result
+
+
+def kernels_of(plan: Any) -> Iterator[Kernel]:
+    """The kernels that a plan is or holds, in a plan of its own, too."""
+    if isinstance(plan, Kernel):
+        yield plan
+    elif is_dataclass(plan):
+        for field in fields(plan):
+            yield from kernels_of(getattr(plan, field.name))
+
+
+def compiled_for(plans: Iterable[Any]) -> list[Any]:
+    """The compiled kernels of this process for the calls of these plans: see `Kernel.specialisations`."""
+    kernels = {id(kernel): kernel for plan in plans for kernel in kernels_of(plan)}
+    return [made for kernel in kernels.values() for made in kernel.specialisations()]
 
 
 def launching(stream: Any, interpret: Any) -> Launch:

@@ -22,7 +22,7 @@ from .checks import check_options, check_packed, check_pairs, check_sparse
 from .complex_product import ComplexPlan, complex_plan, is_complex
 from .differentiable import host_of
 from .int4 import PackedInt4, widened_dtype
-from .latest import UNSEEN, Latest
+from .latest import UNSEEN, Latest, compiled_for
 from .matmul_config import MatmulConfig, check_counts, check_tiles
 from .matmul_options import MatmulOptions
 from .matmul_plan import MatmulPlan, plan_of
@@ -243,9 +243,7 @@ class Matmul:
 
     def specialisations(self) -> list[Any]:
         """The compiled kernels of this process for all called products: see `Kernel.specialisations`."""
-        plans = [p for p in self._plans.values() if isinstance(p, MatmulPlan)]
-        kernels = {id(k): k for p in plans for k in (p.pack, p.kernel, p.combine) if k is not None}
-        return [made for kernel in kernels.values() for made in kernel.specialisations()]
+        return compiled_for(self._plans.values())
 
     def with_sums(self, a: Any, b: Any, o: MatmulOptions, interpret: Any) -> tuple[Any, Any, Any]:
         """(a gated product, the two products that its gate joined, in the dtype of the result), for its gradient."""

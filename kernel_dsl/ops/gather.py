@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes as dt
-from ..diagnostics import shown
 from ..errors import BadIndex, IndexOutOfRange, StoreShape
-from ..indices import WHOLE, is_index
+from ..indices import WHOLE, array_of, is_index
 from ..ir import ArrayType, Effect, MemorySpace, Op, Value, array_type, attr, operand, operands
 from ..layout import SCALAR
 from ..refs import Ref, View, ViewDim
@@ -106,10 +105,7 @@ def _is_array(item: Any) -> bool:
 def _index_array(ref: Ref, item: Any, dim: int) -> Array:
     if not isinstance(item, Array):
         extent = ref.shape[dim]
-        try:
-            static = np.asarray(item)
-        except (ValueError, TypeError, OverflowError):
-            raise BadIndex(what=shown(item), hint="gather by integer arrays, or lists of ints") from None
+        static = array_of(item)
         if static.dtype.kind not in "iu":
             raise BadIndex(what=f"an array of {static.dtype}", hint="gather by integer arrays; mask with `mask=`")
         out = static[(static < -extent) | (static >= extent)]

@@ -9,7 +9,7 @@ import numpy as np
 from .. import dtypes as dt
 from ..errors import BadArgument, BadIndex, IndexOutOfRange, UnsupportedDType
 from ..facts import certain
-from ..indices import has_arrays
+from ..indices import array_of, has_arrays
 from ..values import Array
 from .axes import one_axis
 from .cast import as_value, astype
@@ -49,7 +49,7 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Array:
 
 def _index(indices: Any, extent: int, dim: int) -> Array:
     if isinstance(indices, (list, np.ndarray)):
-        static: Any = np.asarray(indices)
+        static = array_of(indices)
         if static.dtype.kind in "iu":
             out = static[(static < -extent) | (static >= extent)]
             if out.size:

@@ -136,8 +136,9 @@ def dot(
     mma.sync. Lanes multiply other dtypes. Vectors are treated as in NumPy.
 
     Scales of matrices are float32 or float8_e8m0fnu values or Refs. `a_scale`: a factor for all, (M,) or (M, 1) for each row, or
-    (M, ceil(K/128)), also for each 128 of K; `b_scale`: for all, (N,) or (1, N) for each column, or (ceil(K/128), N) or
-    (ceil(K/128), ceil(N/128)). The result is then float32, a sum of the scaled products of 128 of K each.
+    (M, ceil(K/n)), also for each n of K, where n is 128, 64, 32 (as in MX formats) or 16, the first that fits the shape;
+    `b_scale`: for all, (N,) or (1, N) for each column, or (ceil(K/n), N) or (ceil(K/128), ceil(N/128)). The result is then
+    float32, a sum of the scaled products of n of K each.
 
     Raises `ShapeMismatch`, `ProductShapes`, `BadArgument`, `NoCommonDType`.
     """

@@ -19,6 +19,7 @@ from .numeric import isfinite
 
 RUN = 256  # elements of K after which sums leave the tensor core, whose accumulator truncates low bits
 SCALED = 128  # elements of K with one scale; also of N for square blocks
+_RUNS = (SCALED, 64, 32, 16)  # lengths of the parts of K that may have a scale each: 32 in MX formats, 16 in NVFP4
 
 _TF32_BITS = 13  # bits of a float32's mantissa that tf32 lacks
 
@@ -62,10 +63,12 @@ def check_scales(a: tuple[int, ...], b: tuple[int, ...], a_scale: Any, b_scale: 
     if len(a) != 2 or len(b) != 2:
         raise BadArgument(op=op, what=f"scales for operands of shapes {a} and {b}", hint="scales are for matrices")
     (M, K), N = a, b[1]
-    runs, blocks = -(-K // SCALED), -(-N // SCALED)
+    counts = [-(-K // run) for run in _RUNS]
+    by_rows = [(M, n) for n in counts]
+    by_columns = [(counts[0], -(-N // SCALED)), *((n, N) for n in counts)]
     for name, scale, fits in (
-        ("a_scale", a_scale, ((), (M,), (M, 1), (M, runs))),
-        ("b_scale", b_scale, ((), (N,), (1, N), (runs, blocks), (runs, N))),
+        ("a_scale", a_scale, ((), (M,), (M, 1), *by_rows)),
+        ("b_scale", b_scale, ((), (N,), (1, N), *by_columns)),
     ):
         if scale is None:
             continue
@@ -76,26 +79,29 @@ def check_scales(a: tuple[int, ...], b: tuple[int, ...], a_scale: Any, b_scale: 
             raise BadArgument(op=op, what=what, hint=f"it is one of {', '.join(map(str, dict.fromkeys(fits)))}")
 
 
+def _run_of(scale: Ref | None, axis: int, K: int) -> int:
+    """The elements of K that have one factor: at least K if all have one."""
+    if scale is None or scale.ndim < 2 or scale.shape[axis] == 1:
+        return max(K, SCALED)
+    return next(run for run in _RUNS if -(-K // run) == scale.shape[axis])
+
+
 def scaled(x: Any, y: Any, total: Array | None, a_scale: Ref | None, b_scale: Ref | None, product: Product) -> Array:
-    """`total` + the products of each 128 elements of K, in float32, times their scales: Refs from `check_scales`."""
+    """`total` + the products of parts of K, in float32, times their scales: Refs from `check_scales`."""
     K, N = x.shape[1], y.shape[1]
-    runs = -(-K // SCALED)
-    by_run = any(
-        s is not None and runs > 1 and len(s.shape) == 2 and s.shape[axis] == runs
-        for s, axis in ((a_scale, 1), (b_scale, 0))
-    )
+    runs = _run_of(a_scale, 1, K), _run_of(b_scale, 0, K)
     sums: Any = total
-    for run in range(runs if by_run else 1):
+    for start in range(0, K, min(runs)):
         left, right = x, y
-        if by_run:
-            part = slice(run * SCALED, min((run + 1) * SCALED, K))
+        if min(runs) < K:
+            part = slice(start, min(start + min(runs), K))
             left = x.at[:, part] if isinstance(x, Ref) else x[:, part]
             right = y.at[part] if isinstance(y, Ref) else y[part]
         made = astype(product(left, right), dt.float32)
         if a_scale is not None:
-            made = made * _rows(a_scale, run)
+            made = made * _rows(a_scale, start // runs[0])
         if b_scale is not None:
-            made = made * _columns(b_scale, run, N)
+            made = made * _columns(b_scale, start // runs[1], N)
         sums = made if sums is None else sums + made
     return sums
 
@@ -104,7 +110,7 @@ def _rows(scale: Ref, run: int) -> Array:
     """The factors of the rows at one part of K."""
     if not scale.shape:
         return scale[...]
-    return (scale[:, min(run, scale.shape[1] - 1)] if scale.ndim == 2 else scale[...])[:, None]
+    return (scale[:, run] if scale.ndim == 2 else scale[...])[:, None]
 
 
 def _columns(scale: Ref, run: int, N: int) -> Array:
@@ -113,10 +119,9 @@ def _columns(scale: Ref, run: int, N: int) -> Array:
         return scale[...]
     if scale.ndim == 1:
         return scale[...][None]
-    row = min(run, scale.shape[0] - 1)
     if scale.shape[1] == N:
-        return scale[row][None]
-    columns = scale[row, 0]
+        return scale[run][None]
+    columns = scale[run, 0]
     for block in range(1, scale.shape[1]):
-        columns = where(arange(N) >= block * SCALED, scale[row, block], columns)
+        columns = where(arange(N) >= block * SCALED, scale[run, block], columns)
     return columns[None] if columns.ndim else columns

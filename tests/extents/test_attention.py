@@ -18,6 +18,8 @@ from kernel_dsl.library.attention_scored_kernel import scored_kernel
 from kernel_dsl.library.attention_sizes import AttentionConfig, AttentionProblem, together_of
 from kernel_dsl.library.first_sizes import FirstSizes
 
+from .counting import none_before
+
 Sizes = tuple[int, int, int]  # batch, queries, keys
 SMALL = AttentionConfig(1, 64, 2)
 HEADS, KV_HEADS, DIM = 2, 1, 64
@@ -27,6 +29,11 @@ def heads_of(rng: np.random.Generator, sizes: Sizes) -> list[np.ndarray[Any, Any
     batch, queries, keys = sizes
     shapes = ((HEADS, queries), (KV_HEADS, keys), (KV_HEADS, keys))
     return [rng.standard_normal((batch, *shape, DIM)).astype(np.float16) for shape in shapes]
+
+
+def far(b: Any, h: Any, i: Any, j: Any) -> Any:
+    """A mask that leaves one key of two."""
+    return (i - j) % 2 == 0
 
 
 def same(got: Any, want: Any) -> bool:
@@ -174,6 +181,18 @@ def test_a_third_length_compiles_nothing(
     assert later[0], "the first sizes are compiled for"
     assert later[1], "a kernel for any follows"
     assert not later[2], "and serves all that come"
+
+
+@pytest.mark.parametrize(("options", "counts"), [({}, [1, 2, 2]), ({"causal": True, "mask_mod": far}, [2, 4, 4])])
+def test_it_lists_its_compiled_kernels(options: dict[str, Any], counts: list[int]) -> None:
+    """A call with a function as its mask has a kernel of its own that lists blocks."""
+    attention, found = type(kd.library.attention)(), list[int]()
+    with none_before():
+        for batch, length in ((1, 64), (2, 80), (3, 48)):
+            x = np.ones((batch, 1, length, 64), np.float16)
+            attention(x, x, x, config=SMALL, interpret=True, **options)
+            found.append(len(attention.specialisations()))
+    assert found == counts
 
 
 @pytest.mark.gpu

@@ -54,6 +54,38 @@ def test_block_scales(dtype: Any, shape: Any, where: str, square: bool, interpre
     assert relative(kernel(a, b, sa, sb, c, interpret=interpret), c + x @ y) < bound
 
 
+TRANSFORMS = (kd.TilingTransform((8, 128)), kd.SwizzleTransform(128))  # of e4m3
+
+
+@pytest.mark.parametrize("where", ["values", "gmem", "smem"])
+@pytest.mark.parametrize(
+    ("dtype", "shape", "runs"),
+    [(e4m3, (64, 32, 128), (32, 32)), (kd.bfloat16, (16, 24, 72), (16, 64)), (e4m3, (64, 16, 256), (64, 128))],
+    ids=str,
+)
+@pytest.mark.sampled(12)
+def test_scales_of_short_parts(dtype: Any, shape: Any, runs: Any, where: str, interpret: Any, rng: Any) -> None:
+    """32 of K as in MX formats, 16 as in NVFP4, and sides of different parts; factors are powers of two."""
+    M, N, K = shape
+    a, b = random(rng, (M, K), dtype), random(rng, (K, N), dtype)
+    sa = (2.0 ** rng.integers(-3, 4, (M, -(-K // runs[0])))).astype(kd.float8_e8m0fnu.numpy)
+    sb = (2.0 ** rng.integers(-3, 4, (-(-K // runs[1]), N))).astype(np.float32)
+    order = TRANSFORMS if dtype == e4m3 else ()
+    scratch = [kd.SMEM((M, K), dtype, transforms=order), kd.SMEM((K, N), dtype)] if where == "smem" else []
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((M, N), f32), scratch_types=scratch)
+    def kernel(a: Any, b: Any, sa: Any, sb: Any, out: Any, *tiles: Any) -> None:
+        for tile, side in zip(tiles, (a, b), strict=False):
+            tile[...] = side[...]
+        left, right = tiles or ((a[...], b[...]) if where == "values" else (a, b))
+        out[...] = kd.dot(left, right, a_scale=sa, b_scale=sb)
+
+    x = a.astype(np.float64) * spread(sa, (M, K), (1, runs[0]))
+    y = b.astype(np.float64) * spread(sb, (K, N), (runs[1], 1))
+    bound = 1e-3 if interpret is False and dtype == e4m3 else 2e-6
+    assert relative(kernel(a, b, sa, sb, interpret=interpret), x @ y) < bound
+
+
 @pytest.mark.parametrize("side", ["rows", "all", "a", "b"])
 def test_scales_of_rows_and_columns(side: str, rng: Any) -> None:
     M, N, K = 32, 40, 160

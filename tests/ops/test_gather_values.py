@@ -57,3 +57,19 @@ def test_out_of_range_gives_zero(interpret: Any) -> None:
     assert (two == np.where(good[:, None], X[np.where(good, rows, 0), np.where(good, columns, 0)], 0)).all()
     good = (rows >= 0) & (rows < 5) & (columns < 7)
     assert (apart == np.where(good[:, None], X[np.where(good, rows, 0), :, np.where(good, columns, 0)], 0)).all()
+
+
+def test_an_empty_list_takes_nothing() -> None:
+    """As in NumPy, where it is no array of floats; of values and of Refs."""
+    shapes: list[tuple[int, ...]] = []
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((4, 8), kd.float32), interpret=True)
+    def kernel(x: Any, out: Any) -> None:
+        value = x[...]
+        shapes.extend(v.shape for v in (value[[]], value[:, []], x[[]], kd.take_along_axis(value[0], [])))
+        out[[]] = 5.0
+        out[...] = value
+
+    x = np.arange(32, dtype=np.float32).reshape(4, 8)
+    np.testing.assert_array_equal(kernel(x), x)
+    assert shapes == [(0, 8), (4, 0), (0, 8), (0,)]
