@@ -308,7 +308,7 @@ class DecodeCheck(Refusals):
         return DecodeProblem(
             batch, heads, kv_heads, queries, paged.pop("keys", keys), dim, dtype, cache, bool(o["causal"]),
             None if o["window"] is None else min(int(o["window"]), WIDEST), None if o["softcap"] is None else float(o["softcap"]),
-            scales, bool(o["return_lse"]), by_head=by_head, **paged,
+            scales, bool(o["return_lse"]), by_head=by_head, heads_last=False, **paged,
         )  # fmt: skip
 
     def dtypes(self, q: Any, k: Any, v: Any) -> tuple[Any, Any]:

@@ -167,7 +167,9 @@ class _Decode:
             pages = kd.layout_cast(page, self.row_layout(width))
             column = kd.layout_cast(kd.broadcasted_iota(kd.int32, (t.chunk, width), 1), layout)
             index = pages[:, None], kd.rem(start + row, p.page)[:, None], column
-            return kd.load(p.head_of(source, slice(None), s["kv_head"]), index, mask=(row < left)[:, None], bounds=bounds)
+            return kd.load(
+                p.head_of(source, slice(None), s["kv_head"]), index, mask=(row < left)[:, None], bounds=bounds
+            )
         mask = kd.layout_cast(kd.arange(t.chunk), layout.reduce((1,), keepdims=False)) < left
         how: dict[str, Any] = {"layout": layout, "mask": mask[:, None]}
         if not p.page:

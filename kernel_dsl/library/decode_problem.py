@@ -122,6 +122,8 @@ class DecodeProblem:
     def scored(self, x: Any, k_scale: Any) -> tuple[Any, Any]:
         """From products q.k: (the scores to mask, their factor to base-2 logarithms of weights)."""
         scale = k_scale * self.dim**-0.5
+        if self.softcap is None and "k" in self.scales:  # it may be 0 or below, and a mask comes next
+            return x * (scale * LOG2E), 1.0
         if self.softcap is None:
             return x, scale * LOG2E
         return kd.tanh(x * (scale * (1.0 / self.softcap))), self.softcap * LOG2E

@@ -234,6 +234,13 @@ def test_caches_with_gaps(page: int, cache: Any, rng: Any) -> None:
         check(kd.library.decode_attention(q, k, v, lengths, **options, return_lse=True, interpret=True), wanted, bf16)
 
 
+@pytest.mark.parametrize("k_scale", [0.0, -0.7])
+def test_scales_of_any_sign(k_scale: float, rng: Any) -> None:
+    """Masked scores count for nothing, whatever they would be multiplied by."""
+    arrays, options, wanted = case(rng, (40, 9), (4, 2), 64, bf16, queries=2, cache=e4m3, k_scale=k_scale)
+    check(kd.library.decode_attention(*arrays, **options, return_lse=True, interpret=True), wanted, bf16)
+
+
 @pytest.mark.parametrize("page", [0, 16])
 @pytest.mark.parametrize("cache", [bf16, e4m3], ids=str)
 def test_heads_last(page: int, cache: Any) -> None:
