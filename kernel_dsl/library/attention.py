@@ -28,6 +28,7 @@ from .differentiable import attention as differentiable
 from .differentiable import host_of
 from .latest import UNSEEN, Latest, compiled_for
 from .matmul import MANY, array_address, check_apart, check_counts, element_strides, known_plan, out_refusal, signature
+from .operands import outer_strides
 from .tuned_attention import tuned_config
 
 FAST = (64, 128, 192, 256)  # head dimensions that `attention_kernel` takes
@@ -309,7 +310,7 @@ def tma_refusal(arrays: Mapping[str, Any], unit: int = 8) -> str:
     """
     for name, x in arrays.items():
         strides = element_strides(x)
-        if strides is not None and (strides[-1] != 1 or any(s < 0 or s % unit for s in strides[:-1])):
+        if strides is not None and (strides[-1] != 1 or any(s < 0 or s % unit for s in outer_strides(x))):
             return f"{name} has strides {strides}, and TMA needs contiguous rows that begin at multiples of 16 bytes"
         if array_address(x) % 16:
             return f"{name} is not aligned to 16 bytes"

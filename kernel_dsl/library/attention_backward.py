@@ -25,6 +25,7 @@ from .attention_backward_order import (
     EIGHT,
     KEYS,
     MOST_SPLITS,
+    TAIL,
     AttentionBackwardConfig,
     WalkNumbers,
     makespan,
@@ -72,7 +73,7 @@ class _Fast:
         first = self.stats.lower(out, dout, lse, target=target)
         (stats,) = first.traced.outputs
         main = self.main.lower(q, k, v, dout, kd.ShapeDtypeStruct(stats.shape, stats.dtype), target=target)
-        dk, _, sums = main.traced.outputs
+        dk, _, sums, *_ = main.traced.outputs
         parts = kd.ShapeDtypeStruct(dk.shape, dk.dtype)
         middle = () if self.sum is None else (self.sum.lower(parts, parts, target=target),)
         dq_sum = kd.ShapeDtypeStruct((math.prod(sums.shape) // (self.rows * EIGHT), self.rows, EIGHT), kd.float32)
@@ -316,7 +317,9 @@ class AttentionBackward:
         main = (wide_kernel if wide else backward_kernel)(p, t, blocks)
         rows = t.block_q if wide else p.dim
         parts = sum_kernel(p, t.splits) if chosen.splits > 1 else None
-        ends = t if sizes is None else replace(t, splits=1)  # the small kernels don't depend on splits
+        ends = (
+            replace(t, tail=1) if sizes is None else replace(t, splits=1, tail=1)
+        )  # the small kernels don't depend on these
         return _Fast(rows, stats_kernel(p, ends), main, parts, finish_kernel(p, ends, wide), sizes)
 
 
@@ -333,8 +336,10 @@ def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = Fa
     config = replace(config, in_turn=in_turn)
     keys = KEYS if p.dim <= KEYS else ROWS
     heads = p.batch * p.kv_heads
-    if heads * kd.cdiv(p.keys, keys) > 4 * multiprocessors:
-        return config
+    if (
+        heads * kd.cdiv(p.keys, keys) > 4 * multiprocessors
+    ):  # causal blocks have all lengths, and the last ones are short
+        return config if p.causal or in_turn else replace(config, tail=TAIL)
     choices = [replace(config, splits=n) for n in (1, 2, 3, 4, 6, 8, 12, 16)]
     ends = [end_of(p, c, keys, multiprocessors) for c in choices]
     return next(c for c, end in zip(choices, ends, strict=True) if end <= 1.05 * min(ends))

@@ -14,7 +14,9 @@ from .attention_backward_order import (
     LINE,
     NUMBERS,
     AttentionBackwardConfig,
+    most_shared,
     of_steps,
+    shared_at_end,
     splits_dim,
     together_of,
 )
@@ -60,7 +62,12 @@ class WalkBuffers:
         self.own_tiles: int = tiles if by_row else tiles // CONSUMERS
         self.part: int = self.own_tiles // config.dq_parts  # tiles of a copy
         count = splits_dim() if self.opened and self.splitting else config.splits
-        self.grid: Any = p.batch * p.kv_heads * self.blocks * count
+        self.multiprocessors: int = multiprocessors
+        units = p.batch * p.kv_heads * self.blocks
+        left = shared_at_end(units, config, multiprocessors)
+        # whether blocks may share the last keys
+        self.tailed: bool = most_shared(config, multiprocessors) > 0 and (self.opened or left > 0)
+        self.grid: Any = units * count + left * (config.tail - 1) if self.tailed else units * count
         # whether one block has all keys: then each step is in this block alone, and its gradient needs no sum
         self.alone: bool = not self.opened and self.blocks == 1
         self.turned: bool = False  # whether the gradients of scores are in SMEM as (queries, keys)
@@ -121,6 +128,7 @@ class WalkBuffers:
         dk and dv are gradients, or with splits their parts.
         """
         (dk, dv, dq_sum), rest = refs[:3], list(refs[3:])
+        self.tail_refs: Any = [rest.pop() for _ in range(2)][::-1] if self.tailed else None
         turns = rest.pop() if self.opened and self.t.in_turn else None if self.opened else self._semaphores()
         return dk, dv, dq_sum, turns, rest
 
@@ -139,9 +147,18 @@ class WalkBuffers:
             shape = count, p.batch, p.kv_heads, p.keys
             parts = [kd.ShapeDtypeStruct((*shape, x.shape[-1]), kd.float32) for x in like]
         if not self.opened:
-            return *(parts or like), sums, *self._bias_outputs()
+            return *(parts or like), sums, *self._bias_outputs(), *self._tail_outputs()
         turns = kd.ShapeDtypeStruct((CONSUMERS, lines, self.steps), kd.int32, init=0)
-        return *(parts or like), sums, *self._bias_outputs(), *([turns] if self.t.in_turn else [])
+        turns = [turns] if self.t.in_turn else []
+        return *(parts or like), sums, *self._bias_outputs(), *turns, *self._tail_outputs()
+
+    def _tail_outputs(self) -> list[Any]:
+        """For keys that blocks share at the end: the sums so far, and semaphores that count the blocks that added."""
+        if not self.tailed:
+            return []
+        shape = 2, most_shared(self.t, self.multiprocessors), self.keys // ROWS
+        dims = ROWS, max(self.p.dim, self.v_dim)
+        return [kd.ShapeDtypeStruct((*shape, *dims), kd.float32), kd.ShapeDtypeStruct(shape, kd.int32, init=0)]
 
     def _key_shapes(self) -> list[tuple[int, ...]]:
         """Of the gradients of keys and of values."""

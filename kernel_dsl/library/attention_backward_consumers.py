@@ -143,7 +143,7 @@ def narrow_consumers(walk: Walk, dim: int, free: int) -> tuple[Callable[..., Non
         dk_value, dv_value = kd.run_scoped(run, *accs)
         kd.barrier_wait(s["ds_read"])  # then the other consumer has also read all keys
         walk.store(dk_value * walk.p.scale, k_own, dk, block, key)
-        walk.store(dv_value, v_own, dv, block, key)
+        walk.store(dv_value, v_own, dv, block, key, 1)
         kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest
 
     scratch = {
@@ -274,7 +274,7 @@ def wide_consumers(walk: Walk, dim: int, tight: bool = False) -> tuple[Callable[
 
         value = kd.run_scoped(run, *(kd.ACC((ROWS, n), kd.float32) for n in (m, width, most)))
         kd.barrier_arrive_and_wait(s["finished"])  # the other consumer reads keys and values, too
-        kd.when(me == 0)(lambda: walk.store(of_width(value, v_dim), s["v_smem"], dv, block, block.key))
+        kd.when(me == 0)(lambda: walk.store(of_width(value, v_dim), s["v_smem"], dv, block, block.key, 1))
         kd.when(me == 1)(lambda: walk.store(of_width(value, dim) * walk.p.scale, s["k_smem"], dk, block, block.key))
         kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest
 

@@ -18,6 +18,7 @@ from .attention_sizes import ROWS, AttentionProblem
 CONSUMERS = 2
 KEYS = CONSUMERS * ROWS  # keys of a block, up to a head dimension of 128
 EIGHT = 8  # columns of a tile of wgmma, which are contiguous in the sum of the queries' gradients
+TAIL = 3  # blocks that share the steps of the last keys, where many multiprocessors would be idle
 LINE = 128  # elements of the sum's last axis, an arbitrary number
 
 
@@ -29,7 +30,8 @@ class AttentionBackwardConfig:
     a time, and `block_q` can be larger. `turns`: a consumer begins a step after the other's exponentials. `dq_parts`:
     the number of parts of a step's gradient of the queries that go to SMEM, which has room for `dq_slots`. `in_turn`:
     blocks add these parts in the order of their keys, so that the sum has the same bits each time. `splits`: the number
-    of blocks that share the steps of the same keys; their sums are added afterwards.
+    of blocks that share the steps of the same keys; their sums are added afterwards. `tail`: the number of blocks that
+    share the steps of each of the last keys, where whole blocks would leave many multiprocessors idle at the end.
     """
 
     block_q: int = 80
@@ -41,6 +43,20 @@ class AttentionBackwardConfig:
     dq_slots: int = 1
     in_turn: bool = False
     splits: int = 1
+    tail: int = 1
+
+
+def most_shared(config: AttentionBackwardConfig, multiprocessors: int) -> int:
+    """The most blocks at the end of a launch that are shared: their parts take at most two thirds of a block's time."""
+    rounds = 2 * config.tail // 3  # of parts; a whole block takes as long as `tail` of these
+    return multiprocessors * rounds // config.tail if config.splits == 1 and not config.in_turn else 0
+
+
+def shared_at_end(units: Any, config: AttentionBackwardConfig, multiprocessors: int) -> Any:
+    """How many of `units` blocks, the last ones, are shared: those that are left after whole rounds, if they are few."""
+    most = most_shared(config, multiprocessors)
+    left = units % multiprocessors if most else 0
+    return left * (1 - left // (most + 1)) if most else 0
 
 
 def padded(queries: int, config: AttentionBackwardConfig) -> int:

@@ -72,6 +72,7 @@ class ScoredGradients:
     finish: Any
     lists: BlockLists | None
     sizes: WalkNumbers | None = None  # given if the kernels take any sizes
+    keeps_bias: bool = False  # whether the walk stores the bias' gradient
 
     @staticmethod
     def of(
@@ -86,6 +87,8 @@ class ScoredGradients:
 
         `general`: the problem of kernels for any sizes, or None.
         """
+        if p.ragged or p.score.causal or p.score.window is not None or p.score.mask_mod is not None:
+            config = replace(config, tail=1)  # blocks have all lengths
         depends = depends_on(p, captured) if p.score.mask_mod is not None else (False, False)
         # the order counts blocks without a list, and the heads of a group share one list
         listed = p.score.mask_mod is not None and not config.in_turn and not depends[1]
@@ -98,9 +101,9 @@ class ScoredGradients:
         if listed:
             lists = BlockLists(blocks_kernel(q, keys_of(p), t.block_q, depends, True), general is not None)
         main = scored_backward_kernel(q, t, multiprocessors, listed, bias_dtype)
-        ends = t if sizes is None else replace(t, splits=1)  # the small kernels don't depend on splits
+        ends = replace(t, splits=t.splits if sizes is None else 1, tail=1)  # the small kernels don't depend on these
         stats, finish = scored_stats_kernel(q, ends), scored_finish_kernel(q, ends)
-        return ScoredGradients(p, t, stats, main, sums, finish, lists, sizes)
+        return ScoredGradients(p, t, stats, main, sums, finish, lists, sizes, bias_dtype is not None)
 
     def _tables(self) -> list[tuple[str, int, int]]:
         """For queries, then for keys: (the lengths, the length of the arrays, the rows of a line of their table)."""
@@ -127,9 +130,7 @@ class ScoredGradients:
         numbers = self.sizes.numbers(stats) if self.sizes else []
         extras = options.arrays(self._extras)
         made = launch(self.main, (q, k, v, dout, stats, *numbers, *extras, *by_key, *listed))
-        (dk, dv, dq_sum), rest = made[:3], list(made[3:])
-        if self.sizes is not None:
-            rest = rest[:-1] if self.config.in_turn else rest  # semaphores
+        (dk, dv, dq_sum), rest = made[:3], list(made[3 : 3 + self.keeps_bias])
         if self.sums:
             dk, dv = (launch(kernel, (x,)) for kernel, x in zip(self.sums, (dk, dv), strict=True))
         dq_sum = dq_sum.reshape(-1, self._rows, EIGHT)

@@ -15,7 +15,7 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .attention_backward_consumers import narrow_consumers, wide_consumers
 from .attention_backward_ends import SUMMED, sum_of_parts
-from .attention_backward_order import EIGHT, KEYS, AttentionBackwardConfig, of_steps
+from .attention_backward_order import EIGHT, KEYS, TAIL, AttentionBackwardConfig, of_steps
 from .attention_backward_scored_sizes import first_step, heavy, keys_of, padded_dims, steps_of
 from .attention_backward_scored_walk import ScoredWalk
 from .attention_opened import at_launch, declared
@@ -33,8 +33,17 @@ def scored_backward_config(
 
     `linear`: `score_mod` adds something linear. `opened`: the kernel takes any sizes, which need registers.
     """
-    dim, keys = max(padded_dims(p)), keys_of(p)
+    keys = keys_of(p)
     blocks = p.batch * p.kv_heads * kd.cdiv(p.keys, keys)
+    config = _scored_config(p, blocks, multiprocessors, in_turn, linear, opened)
+    return replace(config, tail=TAIL) if blocks > 4 * multiprocessors and not in_turn else config
+
+
+def _scored_config(
+    p: ScoredProblem, blocks: int, multiprocessors: int, in_turn: bool, linear: bool, opened: bool
+) -> AttentionBackwardConfig:
+    """As `scored_backward_config`, for so many blocks, which share no keys at the end."""
+    dim = max(padded_dims(p))
     splits = 1 if p.ragged else next((n for n in (1, 2, 4) if blocks * n >= multiprocessors), 8)
     if dim > 192:
         tight = opened and splits > 1 and p.score.bias is not None

@@ -111,6 +111,7 @@ class ScoredWalk(ScoredScores):
         """
         p, t, number = self.scored, self.t, kd.axis_index("block")
         number, split = self.shared(number)
+        number, tail = self.shared_tail(number)
         several = self.together * self.blocks
         part, rest = kd.div(number, several), kd.rem(number, several)
         head = part * self.together + kd.rem(rest, self.together)
@@ -124,19 +125,16 @@ class ScoredWalk(ScoredScores):
             begin, end = 0, s["counts"][where]
             entry = partial(list_entry, s["blocks"], where)
         end = kd.where(key < place.keys, end, begin) if p.ragged else end
-        start, count = 0, (end - begin) * self.group
-        if self.splitting:
-            start, stop = kd.div(count * split, self.splits), kd.div(count * (split + 1), self.splits)
-            count = stop - start
+        start, count = self.share((end - begin) * self.group, split, tail)
         base = first_step(p, t, place)
-        return ScoredBlock(place.batch, place.head, key, begin, start, count, split, place, end - 1, base, entry)
+        return ScoredBlock(place.batch, place.head, key, begin, start, count, split, tail, place, end - 1, base, entry)
 
     def each_step(self, block: Any, body: Callable[..., Any], carried: tuple[Any, ...] = ()) -> tuple[Any, ...]:
         """Call `body` for each step, in order: as without options, but up to a last step."""
         t = self.t
         begin, end, by = (block.last, block.first, -1) if t.in_turn else (block.first, block.last, 1)
         head, index = block.kv_head * self.group, begin
-        if self.splitting:
+        if self.splitting or self.tailed:
             each = kd.maximum(block.last - block.first + 1, 1)
             head, index = head + kd.div(block.start, each), begin + by * kd.rem(block.start, each)
 
@@ -226,7 +224,7 @@ class ScoredWalk(ScoredScores):
 
     # --- results ----------------------------------------------------------------------------------
 
-    def store(self, value: Any, tile: Any, out: Any, block: Any, key: Any) -> None:
+    def store(self, value: Any, tile: Any, out: Any, block: Any, key: Any, which: int = 0) -> None:
         """Store a gradient of 64 keys from `key` on, through SMEM that the walk no longer uses."""
         p, place = self.scored, block.place
 
@@ -239,6 +237,10 @@ class ScoredWalk(ScoredScores):
             kd.commit_smem()
             kd.copy_smem_to_gmem(tile, target)
 
+        if block.tail is not None:
+            target = self.view(out, block, block.kv_head, place.k_row + key, ROWS, value.shape[1])
+            self.store_shared(value, tile, target, block, key, which)
+            return
         if not p.ragged:
             here = block.batch, block.kv_head, kd.ds(key, ROWS), kd.ds(0, value.shape[1])
             self.store_either(lambda: copy(*parts()), lambda: out.at[(block.split, *here)], value)

@@ -21,6 +21,7 @@ from .attention_backward_order import (
     EIGHT,
     LINE,
     NUMBERS,
+    shared_at_end,
 )
 from .attention_sizes import LOG2E, ROWS
 
@@ -30,11 +31,22 @@ Consumers = Callable[
 
 
 @dataclass(frozen=True)
+class Tail:
+    """The place of a block at the end of a launch: the number of its keys among those that blocks share, and its number
+    among the `pieces` blocks that share them. Keys that no blocks share have one piece.
+    """
+
+    keys: Any
+    piece: Any
+    pieces: Any
+
+
+@dataclass(frozen=True)
 class ScoreBlock:
     """The work of a block: a head of a sequence, and its keys from `key` on.
 
     The queries that see these keys begin at step `first`. The block does `count` steps of all query heads, from `start`
-    on; `split` is its number among the blocks that share the steps.
+    on; `split` is its number among the blocks that share the steps. `tail` is None if no blocks share the last keys.
     """
 
     batch: Any
@@ -44,6 +56,7 @@ class ScoreBlock:
     start: Any
     count: Any
     split: Any
+    tail: Tail | None
 
 
 @dataclass(frozen=True)
@@ -74,19 +87,38 @@ class Walk(WalkBuffers):
         """This block's part; long parts come first."""
         p, t, number = self.p, self.t, kd.axis_index("block")
         number, split = self.shared(number)
+        number, tail = self.shared_tail(number)
         several = self.together * self.blocks
         part, rest = kd.div(number, several), kd.rem(number, several)
         head, n = part * self.together + kd.rem(rest, self.together), kd.div(rest, self.together)
         key = n * self.keys
         first = kd.minimum(kd.div(key, t.block_q), self.steps) if p.causal else 0
-        start, end = 0, (self.steps - first) * self.group
-        if self.splitting:
-            start, end = kd.div(end * split, self.splits), kd.div(end * (split + 1), self.splits)
-        return ScoreBlock(kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads), key, first, start, end - start, split)
+        start, count = self.share((self.steps - first) * self.group, split, tail)
+        place = kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads)
+        return ScoreBlock(*place, key, first, start, count, split, tail)
 
     def shared(self, number: Any) -> tuple[Any, Any]:
         """(the number of a block's keys, its own number among the blocks that share these keys)."""
         return (kd.div(number, self.splits), kd.rem(number, self.splits)) if self.splitting else (number, 0)
+
+    def shared_tail(self, number: Any) -> tuple[Any, Tail | None]:
+        """(the number of a block's keys, its place among the blocks that share the last keys)."""
+        if not self.tailed:
+            return number, None
+        units, pieces = self.p.batch * self.p.kv_heads * self.blocks, self.t.tail
+        whole = units - shared_at_end(units, self.t, self.multiprocessors)
+        beyond = kd.maximum(number - whole, 0)
+        keys = kd.div(beyond, pieces)
+        tail = Tail(keys, kd.rem(beyond, pieces), kd.where(number < whole, 1, pieces))
+        return kd.minimum(number, whole) + keys, tail
+
+    def share(self, count: Any, split: Any, tail: Tail | None) -> tuple[Any, Any]:
+        """(the first, the number) of a block's steps, out of `count`."""
+        mine, every = (split, self.splits) if tail is None else (tail.piece, tail.pieces)
+        if tail is None and not self.splitting:
+            return 0, count
+        start = kd.div(count * mine, every)
+        return start, kd.div(count * (mine + 1), every) - start
 
     def block_of(self, s: dict[str, Any]) -> Any:
         """This block's part, given the scratch."""
@@ -108,7 +140,7 @@ class Walk(WalkBuffers):
         t, last = self.t, self.steps - 1
         begin, end, by = (last, block.first, -1) if t.in_turn else (block.first, last, 1)
         head, index = block.kv_head * self.group, begin
-        if self.splitting:
+        if self.splitting or self.tailed:
             each = kd.maximum(self.steps - block.first, 1)
             head, index = head + kd.div(block.start, each), begin + by * kd.rem(block.start, each)
 
@@ -269,8 +301,10 @@ class Walk(WalkBuffers):
 
     # --- results -----------------------------------------------------------------------------------
 
-    def store(self, value: Any, tile: Any, out: Any, block: ScoreBlock, key: Any) -> None:
-        """Store a gradient of 64 keys from `key` on, through SMEM that nothing else uses any more."""
+    def store(self, value: Any, tile: Any, out: Any, block: ScoreBlock, key: Any, which: int = 0) -> None:
+        """Store a gradient of 64 keys from `key` on, through SMEM that nothing else uses any more. `which`: 0 for that of
+        the keys, 1 for that of the values.
+        """
         here = block.batch, block.kv_head, kd.ds(key, ROWS)
 
         def copy() -> None:
@@ -278,7 +312,30 @@ class Walk(WalkBuffers):
             kd.commit_smem()
             kd.copy_smem_to_gmem(tile, out.at[here])
 
+        if block.tail is not None:
+            self.store_shared(value, tile, out.at[here], block, key, which)
+            return
         self.store_either(copy, lambda: out.at[(block.split, *here)], value)
+
+    def store_shared(self, value: Any, tile: Any, target: Any, block: Any, key: Any, which: int) -> None:
+        """Add to the sum of the blocks before that share these keys. The last one stores the gradient to `target`."""
+        tail, (sums, turns) = block.tail, self.tail_refs
+        piece, last = tail.piece, tail.piece == tail.pieces - 1
+        place = which, tail.keys, kd.div(key - block.key, ROWS)
+        turn, kept = turns.at[place], sums.at[(*place, slice(None), kd.ds(0, value.shape[1]))]
+        kd.when(piece > 0)(lambda: kd.semaphore_wait(turn, piece, decrement=False))
+        value = kd.cond(piece > 0, lambda x: x + kept[...], lambda x: x, value)
+
+        @kd.when(last)
+        def _() -> None:
+            tile[...] = value.astype(self.p.dtype)
+            kd.commit_smem()
+            kd.copy_smem_to_gmem(tile, target)
+
+        @kd.when(~last)
+        def _() -> None:
+            kept[...] = value
+            kd.semaphore_signal(turn)
 
     def store_either(self, copy: Callable[[], None], part: Callable[[], Any], value: Any) -> None:
         """Store a gradient by `copy`, or as a part of a sum."""
@@ -296,7 +353,7 @@ class Walk(WalkBuffers):
         """
 
         def body(q: Any, k: Any, v: Any, dout: Any, stats: Any, *rest: Any, **made: Any) -> None:
-            walk: Walk = self.at_launch(q, k, rest[:NUMBERS]) if self.opened else self
+            walk: Walk = self.at_launch(q, k, rest[:NUMBERS]) if self.opened else copy(self)
             me = kd.axis_index("wg")
             dk, dv, dq_sum, turns, _more = walk.results(rest[NUMBERS:] if self.opened else rest)
 
@@ -309,8 +366,10 @@ class Walk(WalkBuffers):
                 kd.set_max_registers(walk.registers[0], action="increase")
                 consumers(walk)[0](me, dk, dv, dq_sum, made)
 
-        def named(q: Any, k: Any, v: Any, dout: Any, stats: Any, dk: Any, dv: Any, dq_sum: Any, **made: Any) -> None:
-            body(q, k, v, dout, stats, dk, dv, dq_sum, **made)
+        def named(
+            q: Any, k: Any, v: Any, dout: Any, stats: Any, dk: Any, dv: Any, dq_sum: Any, *more: Any, **made: Any
+        ) -> None:
+            body(q, k, v, dout, stats, dk, dv, dq_sum, *more, **made)
 
         return kd.kernel(
             body if self.opened else named,  # results have the names of parameters in reports

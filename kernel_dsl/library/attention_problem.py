@@ -26,7 +26,8 @@ class ScoredProblem:
     (`pages`, kv_heads, `page`, dim), and a table (batch, `table`) has the page numbers of each sequence; in "bshd"
     heads follow keys.
 
-    `narrow`: scores are computed from q and k in float8; `dtype` is then the dtype of values and weights.
+    `narrow`: scores are computed from q and k in float8; `dtype` is then the dtype of values and weights. `guarded`: an
+    array has the largest norms of queries and keys (`attention_norms`), which show whether weights need a maximum.
     """
 
     batch: int
@@ -51,6 +52,7 @@ class ScoredProblem:
     by_batch: str = ""
     mask_by: tuple[bool, bool] = (False, False)
     narrow: Any = None
+    guarded: bool = False
 
     @property
     def scored_dtype(self) -> Any:
@@ -128,7 +130,7 @@ class ScoredProblem:
         if self.cache in ("plain", "cumulative") and not self.ragged:
             names.append("kv_seqlens")
         names += self.score.captured
-        return names + ["q_seqlens", "kv_seqlens"] * self.ragged
+        return names + ["q_seqlens", "kv_seqlens"] * self.ragged + ["norms"] * self.guarded
 
     def key_shape(self, dim: int) -> tuple[Any, ...]:
         """The shape of keys or values; in pages it is (pages, kv_heads, page, dim) by "bhsd"."""

@@ -18,6 +18,7 @@ from ..lazy import lazy
 from .attention_blocks import BlockLists, block_arrays, blocks_kernel, depends_on, lists_by, table_of
 from .attention_general import ROWS as GENERAL_ROWS
 from .attention_general import attention_general
+from .attention_norms import norms_kernel
 from .attention_opened import scored_opened
 from .attention_options import AttentionOptions, check_lengths
 from .attention_pages import copied_first, loaded_together, page_arrays, pages_kernel, pages_opened, without_pages
@@ -28,6 +29,7 @@ from .attention_sizes import ROWS, AttentionConfig
 from .latest import Launch, launching, seen_launching
 
 ELEMENTS = 4096  # elements of a block that converts
+GUARDED = 2**26  # scores of problems for which norms are computed
 
 
 @cache
@@ -55,6 +57,20 @@ def widen_kernel(rank: int, columns: int, dtype: Any) -> Any:
         name="attention_widen",
     )
     return identified(made, rank, columns, dtype)
+
+
+def guards(p: ScoredProblem) -> bool:
+    """Whether a kernel has two loops, and takes the one without a maximum where norms show that scores are small.
+
+    Products of float8 are so fast that the maximum takes time. The norms need a launch, which pays for large problems.
+    """
+    few = p.heads * p.queries * p.keys * (1 if p.ragged else p.batch) < GUARDED
+    return p.narrow is not None and not few and not p.score.natural and p.score.softcap is None
+
+
+def norms_of(p: ScoredProblem) -> Any:
+    """The kernel `(q, k) -> norms`."""
+    return norms_kernel(p.layout, p.ragged, p.heads, p.kv_heads, p.dim, p.narrow)
 
 
 @dataclass(frozen=True)
@@ -100,6 +116,7 @@ class ScoredPlan:
         from .attention_linear import is_linear  # operations, imported for the first trace
 
         inner = replace(p, dtype=kd.bfloat16, narrow=narrow) if p.dtype in FP8 else p
+        inner = replace(inner, guarded=guards(inner))
         given, linear = config, is_linear(p, captured)
         config = paged_config(inner, given) if given else scored_config(inner, linear)
         found = loaded_together(p, config.block_kv) if p.page and p.dtype not in FP8 else None
@@ -154,7 +171,9 @@ class ScoredPlan:
         for n in self._widened:
             inputs[n] = launch(widen_kernel(len(inputs[n].shape), inputs[n].shape[-1], p.dtype), (inputs[n],))
         names, listed = self._names
-        extras = options.arrays(names)
+        extras = options.arrays([name for name in names if name != "norms"])
+        if self.inner.guarded:  # the last name
+            extras.append(launch(norms_of(self.inner), inputs[:2]))
         table: list[Any] = []
         if p.ragged:
             like = q if self.opened else None
@@ -174,7 +193,8 @@ class ScoredPlan:
             inputs[1:] = [kd.ShapeDtypeStruct(x.shape, x.dtype) for x in stages.traced.outputs]
         for n in self._widened:
             inputs[n] = kd.ShapeDtypeStruct(tuple(inputs[n].shape), kd.bfloat16)
-        extras = options.arrays(self.inner.extras)
+        extras = options.arrays([name for name in self.inner.extras if name != "norms"])
+        extras += [kd.ShapeDtypeStruct((p.heads + p.kv_heads,), kd.int32)] * self.inner.guarded
         table = [kd.ShapeDtypeStruct((ragged_tiles(p, self.tile), 2), kd.int32)] if p.ragged else []
         extras += table
         if self.lists is not None:

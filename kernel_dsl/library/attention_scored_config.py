@@ -63,7 +63,8 @@ def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:
     elif dv <= 64:
         choices = [AttentionConfig(2, 128, 3), AttentionConfig(2, 128, 2)]
     elif dv <= 128 and (without_functions or alone):
-        choices = [AttentionConfig(3, 80, 3), AttentionConfig(3, 80, 2)]
+        choices = [AttentionConfig(3, 80, 4)] if p.guarded else []
+        choices += [AttentionConfig(3, 80, 3), AttentionConfig(3, 80, 2)]
     elif dv <= 128:  # a user's function takes registers; with a function of scores, turns are faster
         choices = [AttentionConfig(2, 128, 2, turns=p.score.score_mod is not None), AttentionConfig(2, 96, 2)]
         if p.score.bias_tiles is not None:  # more stages load more of the bias ahead

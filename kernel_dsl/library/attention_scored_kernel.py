@@ -15,9 +15,10 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_captured import function_of, reading
+from .attention_norms import largest_product
 from .attention_opened import at_launch, declared
 from .attention_problem import ScoredProblem
-from .attention_scored_config import blocks_of, bounded, extras, listed, takes_together, tiles_of
+from .attention_scored_config import MOST_LOG, blocks_of, bounded, extras, listed, takes_together, tiles_of
 from .attention_scored_tiles import ScoredTile, ScoredTiles
 from .attention_sizes import LOG2E, LOWEST, ROWS, SLACK, AttentionConfig
 
@@ -98,10 +99,9 @@ class _Forward(ScoredTiles):
         # a linear term is put into the accumulator before the products, except with softcap, which precedes the term,
         # and with scales, which may be 0
         seeded = linear is not None and score.softcap is None and not p.scales and p.scale > LEAST_SCALE
-        unit = 1.0 if linear is not None and not seeded else factor
-        # where nothing splits the softmax, the assembler mixes its sums with its exponentials, and then waits for the
-        # product before these: two consumers are too few for that, and float8's scores too short
-        early = t.consumers > 2 and p.narrow is None
+        # a masked score times a scale of 0 or below is no score below all others, so such scales come before the mask
+        before = bool(p.scales) and linear is None and not score.natural and score.softcap is None
+        unit = 1.0 if before or (linear is not None and not seeded) else factor
         begin, end = self.own_steps(tile, mine)
         whole_from = score.first_key(mine + (ROWS - 1), tile.queries, tile.keys)
         whole_to = score.end_key(mine, tile.queries, tile.keys)
@@ -114,6 +114,7 @@ class _Forward(ScoredTiles):
         def scored(x: Any, place: Any, bias: Any) -> Any:
             """Scores of products."""
             x = score.scores(x, scale, lambda: bias, place)
+            x = x * factor if before else x
             return x if linear is None or seeded else kd.fma(x, factor, by_column(linear.by_key * LOG2E))
 
         def by_column(slope: Any) -> Any:
@@ -135,9 +136,13 @@ class _Forward(ScoredTiles):
 
             return hide(x) if whole is False else kd.cond(whole, lambda x: x, hide, x)
 
-        def step(number: Any, carry: Any, accs: tuple[Any, Any]) -> Any:
+        def step(number: Any, carry: Any, accs: tuple[Any, Any], light: bool) -> Any:
             slot, weights, top, total = carry
             s_acc, o_acc = accs
+            # where nothing splits the softmax, the assembler mixes its sums with its exponentials, and then waits for the
+            # product before these: two consumers are too few for that, and float8's scores too short, unless there is no
+            # maximum
+            early = t.consumers > 2 and (p.narrow is None or (light and p.guarded))
             following = self.next_slot(slot)
             index, whole = self.block_of(tile, number, s)
             kd.barrier_wait(s["k_loaded"].at[following])
@@ -166,8 +171,11 @@ class _Forward(ScoredTiles):
             place = tile.batch, tile.head, row, index * t.block_kv + column
             x = scored(x, place, bias)
             added = fade = None
-            if bounded(p):  # the mask comes last, so that the instructions of both functions mix
-                fresh = masked(self.weights(x * unit), index, place, whole, 0.0)
+            if light:
+                if p.guarded:  # the mask comes before the exponentials, so that these mix with their sums
+                    fresh = self.weights(masked(x * unit, index, place, whole, -math.inf))
+                else:  # the mask comes last, so that the instructions of both functions mix
+                    fresh = masked(self.weights(x * unit), index, place, whole, 0.0)
                 fresh, total = kd.optimization_barrier(fresh, sum(self.groups(fresh), total))
             else:
                 x = masked(x, index, place, whole, -math.inf)
@@ -192,23 +200,33 @@ class _Forward(ScoredTiles):
         def run(s_acc: Any, o_acc: Any) -> Any:
             kd.when(tile.count > 0)(partial(kd.barrier_wait, s["q_loaded"].at[place_of_q]))
             o_acc[...] = kd.zeros((ROWS, self.v_dim), kd.float32)
-            top = kd.layout_cast(kd.full((ROWS,), 0.0 if bounded(p) else LOWEST, kd.float32), kd.Layout.WGMMA_ROW)
-            total = kd.layout_cast(kd.zeros((ROWS, 8), kd.float32), kd.Layout.WGMMA)
-            weights = kd.layout_cast(kd.zeros((ROWS, t.block_kv), p.dtype), kd.Layout.WGMMA)
-            carry = (self.skip(me, 0, begin, start, s), weights, top, total)
-            carry = kd.loop(begin, end, init_carry=carry)(partial(step, accs=(s_acc, o_acc)))
-            slot, weights, top, total = carry
-            some = end > begin
-            if self.apart and self.counted:
-                kd.barrier_arrive(s["q_consumed"].at[place_of_q])
-            if self.q_places == 2:
-                kd.when(~some & (tiles > 0))(partial(self.release, place_before, s))
-            # without steps no values were loaded, and SMEM may hold any bits
-            kd.when(some)(partial(kd.wgmma, o_acc, weights, s["v_smem"].at[slot]))
-            kd.wgmma_wait(0)
-            kd.optimization_barrier(weights)
-            if self.counted or self.skips:
-                kd.barrier_arrive(s["v_consumed"].at[slot], some)
+
+            def steps(light: bool) -> Any:
+                """All steps, `light` without a maximum: (the stage used last, the maximum, the sum)."""
+                top = kd.layout_cast(kd.full((ROWS,), 0.0 if light else LOWEST, kd.float32), kd.Layout.WGMMA_ROW)
+                total = kd.layout_cast(kd.zeros((ROWS, 8), kd.float32), kd.Layout.WGMMA)
+                weights = kd.layout_cast(kd.zeros((ROWS, t.block_kv), p.dtype), kd.Layout.WGMMA)
+                carry = (self.skip(me, 0, begin, start, s), weights, top, total)
+                carry = kd.loop(begin, end, init_carry=carry)(partial(step, accs=(s_acc, o_acc), light=light))
+                slot, weights, top, total = carry
+                some = end > begin
+                if self.apart and self.counted:
+                    kd.barrier_arrive(s["q_consumed"].at[place_of_q])
+                if self.q_places == 2:
+                    kd.when(~some & (tiles > 0))(partial(self.release, place_before, s))
+                # without steps no values were loaded, and SMEM may hold any bits
+                kd.when(some)(partial(kd.wgmma, o_acc, weights, s["v_smem"].at[slot]))
+                kd.wgmma_wait(0)
+                kd.optimization_barrier(weights)
+                if self.counted or self.skips:
+                    kd.barrier_arrive(s["v_consumed"].at[slot], some)
+                return slot, top, total
+
+            if p.guarded:
+                small = largest_product(p, tile.head, s["norms"]) * (factor * factor) <= MOST_LOG**2
+                slot, top, total = kd.cond(small, partial(steps, True), partial(steps, False))
+            else:
+                slot, top, total = steps(bounded(p))
             top = top * unit
             if linear is not None:  # the row's part of the term changes no weight
                 lines = kd.layout_cast(kd.arange(ROWS), kd.Layout.WGMMA_ROW).astype(kd.float32)

@@ -26,7 +26,7 @@ from .decode_opened import opened, without_sizes
 from .decode_problem import DecodeProblem
 from .latest import UNSEEN, Latest, seen_call, without_unwritten
 from .matmul import MANY, array_address, check_apart, element_strides, known_plan, signature
-from .operands import is_gapless
+from .operands import is_gapless, outer_strides
 from .refusals import Refusals
 
 QUERIES, PAGE = 8, 256  # the most queries, and keys of a page
@@ -40,8 +40,14 @@ class DecodePlan:
 
     kernel: Any
     combine: Any = None
+    heads_last: bool = False  # whether the kernel takes k and v with heads after keys
+
+    def taken(self, inputs: list[Any]) -> list[Any]:
+        """The arguments as the kernel takes them."""
+        return [inputs[0], *(x.swapaxes(1, 2) for x in inputs[1:3]), *inputs[3:]] if self.heads_last else inputs
 
     def __call__(self, inputs: list[Any], out: Any, how: dict[str, Any]) -> Any:
+        inputs = self.taken(inputs)
         if self.combine is None:
             return self.kernel(*inputs, out=out, **how)
         parts = self.kernel(*inputs, **how | {"interpret": without_unwritten(how["interpret"])})  # rows are padded
@@ -51,6 +57,7 @@ class DecodePlan:
         """The result of a call on a GPU with arrays like an earlier call's. `UNSEEN` for any other call, without a
         launch.
         """
+        inputs = self.taken(inputs)
         if self.combine is None:
             return seen_call(self.kernel, inputs, out, stream)
         parts = seen_call(self.kernel, inputs, None, stream)
@@ -173,7 +180,7 @@ class DecodeAttention:
         options = {"causal": causal, "softcap": softcap, "window": window, "splits": splits, "return_lse": return_lse}
         plan = _made(arrays, options, target, False, closed=True)
         inputs = [float(x) if isinstance(x, Real) else x for x in arrays.values() if x is not None]
-        return plan.kernel.lower(*inputs, target=target)
+        return plan.kernel.lower(*plan.taken(inputs), target=target)
 
     def _plan(self, arrays: dict[str, Any], options: dict[str, Any], target: str | None, promise: bool) -> Any:
         described = tuple([None if x is None else signature(x, "decode_attention") for x in arrays.values()])
@@ -198,15 +205,23 @@ def _made(
     if why:
         _log.info("decode_attention: %s; using the general kernel", why)
         return DecodePlan(decode_general(p, promise))
+    p = replace(p, heads_last=_heads_last(arrays["k"], arrays["v"]))
     wanted, blocks = None if splits is None else int(splits), machine.limits.multiprocessors
     config = decode_config(p, steps, wanted, blocks)
-    combine = None if config.splits == 1 else decode_combine(without_sizes(p), p.dim)
+    combine = None if config.splits == 1 else decode_combine(replace(without_sizes(p), heads_last=False), p.dim)
     several = replace(config, splits=min(config.splits, 2))
     general = None if closed else opened(p, (several, wanted, blocks, promise))
     if general is None:
-        return DecodePlan(decode_kernel(p, config, promise), combine)
+        return DecodePlan(decode_kernel(p, config, promise), combine, p.heads_last)
     config = replace(config, splits=1 if config.splits == 1 else 0)
-    return DecodePlan(decode_kernel(general, config, promise, blocks, wanted), combine)
+    return DecodePlan(decode_kernel(general, config, promise, blocks, wanted), combine, p.heads_last)
+
+
+def _heads_last(k: Any, v: Any) -> bool:
+    """Whether k and v lie as (batch, keys, kv_heads, dim) in memory, without gaps, so that kernels know their strides."""
+    if is_gapless(k) and is_gapless(v):
+        return False
+    return all(hasattr(x, "swapaxes") and is_gapless(x.swapaxes(1, 2)) for x in (k, v))
 
 
 def _refusal(p: DecodeProblem, arrays: dict[str, Any], target: Any, chunk: int) -> str:
@@ -218,10 +233,10 @@ def _refusal(p: DecodeProblem, arrays: dict[str, Any], target: Any, chunk: int) 
     item = p.cache_dtype.itemsize
     for name in "kv":
         strides = element_strides(arrays[name])
-        odd = strides is not None and (strides[-1] != 1 or any(n * item % 4 for n in strides[:-1]))
+        odd = strides is not None and (strides[-1] != 1 or any(n * item % 4 for n in outer_strides(arrays[name])))
         if odd or array_address(arrays[name]) % 4:
             return f"{name} has strides {strides}, and words of it are loaded at once"
-        if loads_words(p, chunk) and not is_gapless(arrays[name]):
+        if loads_words(p, chunk) and not (is_gapless(arrays[name]) or _heads_last(arrays["k"], arrays["v"])):
             return f"{name} has gaps, and float8 and pages of {p.page} keys are loaded as an array of words"
     return ""
 
@@ -293,7 +308,7 @@ class DecodeCheck(Refusals):
         return DecodeProblem(
             batch, heads, kv_heads, queries, paged.pop("keys", keys), dim, dtype, cache, bool(o["causal"]),
             None if o["window"] is None else min(int(o["window"]), WIDEST), None if o["softcap"] is None else float(o["softcap"]),
-            scales, bool(o["return_lse"]), by_head=by_head, **paged,
+            scales, bool(o["return_lse"]), by_head=by_head, heads_last=False, **paged,
         )  # fmt: skip
 
     def dtypes(self, q: Any, k: Any, v: Any) -> tuple[Any, Any]:

@@ -167,15 +167,17 @@ class _Decode:
             pages = kd.layout_cast(page, self.row_layout(width))
             column = kd.layout_cast(kd.broadcasted_iota(kd.int32, (t.chunk, width), 1), layout)
             index = pages[:, None], kd.rem(start + row, p.page)[:, None], column
-            return kd.load(source.at[:, s["kv_head"]], index, mask=(row < left)[:, None], bounds=bounds)
+            return kd.load(
+                p.head_of(source, slice(None), s["kv_head"]), index, mask=(row < left)[:, None], bounds=bounds
+            )
         mask = kd.layout_cast(kd.arange(t.chunk), layout.reduce((1,), keepdims=False)) < left
         how: dict[str, Any] = {"layout": layout, "mask": mask[:, None]}
         if not p.page:
             rows = kd.ds(start, t.chunk)
-            return kd.load(source.at[s["batch"], s["kv_head"]], (rows, slice(None)), **how)
+            return kd.load(p.head_of(source, s["batch"], s["kv_head"]), (rows, slice(None)), **how)
         rows = kd.ds(kd.multiple_of(kd.rem(start, p.page), t.chunk), t.chunk)
         # a missing page is zeros on a GPU; in the interpreter the promise makes it a hazard
-        return kd.load(source.at[page, s["kv_head"]], (rows, slice(None)), **how, bounds=bounds)
+        return kd.load(p.head_of(source, page, s["kv_head"]), (rows, slice(None)), **how, bounds=bounds)
 
     def keep(self, x: Any, target: Any) -> None:
         """Store the result of `chunk` to SMEM, in the dtype of the products."""

@@ -60,7 +60,8 @@ def declared(p: DecodeProblem | MlaProblem) -> dict[int, tuple[Any, ...]] | None
     if isinstance(p, MlaProblem):
         return found | {1: (p.pages, None, None), 2: (p.batch,), 3: (p.batch, p.table)}
     first, length = (p.pages, None) if p.page else (p.batch, p.keys)
-    found |= dict.fromkeys((1, 2), (first, None, length, None)) | {3: (p.batch,)}
+    shape = (first, length, None, None) if p.heads_last else (first, None, length, None)
+    found |= dict.fromkeys((1, 2), shape) | {3: (p.batch,)}
     extras = {"page_table": (p.batch, p.table)} | {f"{name}_scale": (p.batch, None) for name in p.by_head}
     return found | {4 + i: extras[name] for i, name in enumerate(p.extras) if name in extras}
 
@@ -71,7 +72,7 @@ def at_launch(p: P, k: Any, page_table: Any) -> P:
         return p
     if isinstance(p, MlaProblem):
         return replace(p, table=page_table.shape[1])
-    return replace(p, keys=page_table.shape[1] * p.page if p.page else k.shape[2])
+    return replace(p, keys=page_table.shape[1] * p.page if p.page else k.shape[p.length_axis])
 
 
 def of_call(p: P, q: Any, k: Any, page_table: Any) -> P:
@@ -81,6 +82,6 @@ def of_call(p: P, q: Any, k: Any, page_table: Any) -> P:
     if isinstance(p, MlaProblem):
         return replace(p, batch=q.shape[0], pages=k.shape[0], table=page_table.shape[1])
     if not p.page:
-        return replace(p, batch=q.shape[0], keys=k.shape[2])
+        return replace(p, batch=q.shape[0], keys=k.shape[p.length_axis])
     most = page_table.shape[1]
     return replace(p, batch=q.shape[0], pages=k.shape[0], table=most, keys=most * p.page)

@@ -28,7 +28,7 @@ class DecodeProblem:
 
     With pages, a table (batch, `table`) has the page numbers of each sequence, and `keys` is the most that its pages
     hold. `scales`: the names among k and v with scales; `by_head`: those of them whose scales are arrays (batch,
-    kv_heads).
+    kv_heads). `heads_last`: kernels take k and v as (batch, keys, kv_heads, dim), or (pages, page, kv_heads, dim).
     """
 
     batch: int
@@ -48,6 +48,12 @@ class DecodeProblem:
     pages: int = 0
     table: int = 0
     by_head: str = ""
+    heads_last: bool = False
+
+    @property
+    def length_axis(self) -> int:
+        """The axis of keys in k and v, as kernels take them."""
+        return 1 if self.heads_last else 2
 
     @property
     def group(self) -> int:
@@ -79,6 +85,10 @@ class DecodeProblem:
         return (out, kd.ShapeDtypeStruct(out.shape[:3], kd.float32)) if self.lse else out
 
     # --- in a kernel ------------------------------------------------------------------------------
+
+    def head_of(self, source: Any, place: Any, kv_head: Any) -> Any:
+        """The keys or values of a head at a `place` of the first axis."""
+        return source.at[place, :, kv_head] if self.heads_last else source.at[place, kv_head]
 
     def length(self, lengths: Any, batch: Any) -> Any:
         """The number of keys of a sequence, clamped to the range that the cache can hold."""
@@ -112,6 +122,8 @@ class DecodeProblem:
     def scored(self, x: Any, k_scale: Any) -> tuple[Any, Any]:
         """From products q.k: (the scores to mask, their factor to base-2 logarithms of weights)."""
         scale = k_scale * self.dim**-0.5
+        if self.softcap is None and "k" in self.scales:  # it may be 0 or below, and a mask comes next
+            return x * (scale * LOG2E), 1.0
         if self.softcap is None:
             return x, scale * LOG2E
         return kd.tanh(x * (scale * (1.0 / self.softcap))), self.softcap * LOG2E

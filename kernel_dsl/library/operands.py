@@ -132,6 +132,11 @@ def element_strides(x: Any) -> tuple[int, ...] | None:
     return tuple(s // as_dtype(x.dtype).itemsize for s in strides)
 
 
+def outer_strides(x: Any) -> tuple[int, ...]:
+    """Strides in elements of all axes but the last. Those of axes with one element are not used, and left out."""
+    return tuple(s for n, s in zip(tuple(x.shape)[:-1], element_strides(x) or (), strict=False) if n != 1)
+
+
 def is_gapless(x: Any) -> bool:
     """Whether an array is row-major without gaps, as structs are."""
     strides, shape = element_strides(x), tuple(x.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,16 @@ def test_heads_that_are_one_in_memory(interpret: Any) -> None:
     got = kd.library.attention(q, k, v, interpret=interpret)
     expected = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double())
     assert relative(got.double().cpu().numpy(), expected.cpu().numpy()) < 8e-3
+
+
+def test_strides_of_one_element(rng: Any, caplog: Any) -> None:
+    """The stride of an axis with one element is any number: TMA does not use it."""
+    q, k, v = (random(rng, (1, 2, 70, 64), bf16) for _ in range(3))
+    expected = kd.library.attention(q, k, v, interpret=True)
+    odd = [np.lib.stride_tricks.as_strided(x, x.shape, (2 * 7, *x.strides[1:])) for x in (q, k, v)]
+    with caplog.at_level(logging.INFO, "kernel_dsl"):
+        assert np.array_equal(kd.library.attention(*odd, interpret=True), expected)
+    assert "general kernel" not in caplog.text
 
 
 @pytest.mark.parametrize("dtype", [f32, kd.float64], ids=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,12 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, attention, attention_backward
 from kernel_dsl.library.attention_backward import default_config
-from kernel_dsl.library.attention_backward_order import heads_at_once, makespan, step_counts
+from kernel_dsl.library.attention_backward_order import heads_at_once, makespan, shared_at_end, step_counts
+from kernel_dsl.library.attention_backward_plans import ScoredGradients
+from kernel_dsl.library.attention_opened import scored_opened
+from kernel_dsl.library.attention_options import AttentionOptions, problem_of
 from kernel_dsl.library.attention_sizes import AttentionProblem
+from kernel_dsl.library.latest import launching
 from tests.hopper.helpers import random, relative
 
 bf16, f16, f32 = kd.bfloat16, kd.float16, kd.float32
@@ -295,6 +300,64 @@ def problem(batch: int, heads: int, kv_heads: int, length: int, dim: int, causal
 def test_splits(case: Any, splits: int) -> None:
     """Few key heads are shared by blocks; where there are blocks enough, they are not."""
     assert default_config(problem(*case), 132).splits == splits
+
+
+@pytest.mark.parametrize(("units", "shared"), [(2048, 68), (4096, 4), (512, 0), (1980, 0), (2072, 0)])
+def test_what_is_shared_at_the_end(units: int, shared: int) -> None:
+    """Blocks share the keys that are left after whole rounds, unless these fill most of a round."""
+    config = default_config(problem(1, 16, 16, 16384, 128, False), 132)
+    assert config.tail > 1 and shared_at_end(units, config, 132) == shared
+    assert default_config(problem(1, 16, 16, 16384, 128, True), 132).tail == 1
+
+
+# (batch, heads, key heads, queries, keys, dim, causal), multiprocessors, the configuration
+TAILS = [
+    ((1, 6, 6, 200, 200, 64, False), 5, Config(32, tail=3)),
+    ((2, 4, 2, 100, 300, 128, False), 10, Config(48, turns=True, tail=2)),
+    ((1, 2, 2, 130, 200, 256, False), 6, Config(64, dout_stages=1, dq_parts=4, dq_slots=2, tail=4)),
+    ((1, 6, 6, 200, 200, 64, True), 5, Config(32, tail=3)),
+]
+
+
+@pytest.mark.parametrize("case", TAILS, ids=str)
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.sampled(4)
+def test_keys_that_are_shared_at_the_end(case: Any, opened: bool, interpret: Any, rng: Any) -> None:
+    """Several blocks loop over parts of the queries of the last keys, and add up their gradients in turn."""
+    shape, machines, config = case
+    inputs, expected = case_of(rng, shape, bf16)
+    B, H, G, queries, keys, D, causal = shape
+    p = AttentionProblem(B, H, G, queries, keys, D, bf16, causal, D**-0.5, False)
+    units = B * G * -(-keys // (128 if D <= 128 else 64))
+    assert shared_at_end(units, config, machines) > 0
+    plans = attention_backward._fast
+    if opened:
+        plans(replace(p, batch=B + 1), False, config, machines, False)
+    plan = plans(p, False, config, machines, not opened)
+    assert (plan.sizes is not None) == opened
+    got = plan.launched(inputs, None, {}, launching(stream=None, interpret=interpret))
+    for x, y in zip(got, expected, strict=True):
+        assert relative(x, y) < BOUNDS[bf16]
+
+
+@pytest.mark.parametrize("dim", [80, 192])
+@pytest.mark.parametrize("opened", [False, True])
+def test_keys_that_are_shared_with_options(dim: int, opened: bool, interpret: Any, rng: Any) -> None:
+    """The same with heads after positions."""
+    inputs, expected = case_of(rng, (1, 6, 6, 100, 150, dim, False), bf16)
+    arrays = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in inputs[:5]] + [inputs[5]]
+    options = AttentionOptions("bshd")
+    p = problem_of(*arrays[1:4], options, False, "attention_backward")
+    machines, config = (5, Config(64, tail=3)) if dim == 80 else (8, Config(64, tail=3))
+    general = None
+    if opened:
+        assert scored_opened(replace(p, batch=2), "tail") is None
+        general = scored_opened(p, "tail")
+    plan = ScoredGradients.of(p, config, machines, (), None, general)
+    assert plan.config.tail == 3 and (plan.sizes is not None) == opened
+    got = plan.launched(arrays, options, {}, launching(stream=None, interpret=interpret))
+    for x, y in zip(got, expected, strict=True):
+        assert relative(x.swapaxes(1, 2), y) < BOUNDS[bf16]
 
 
 @pytest.mark.parametrize(

@@ -234,6 +234,26 @@ def test_caches_with_gaps(page: int, cache: Any, rng: Any) -> None:
         check(kd.library.decode_attention(q, k, v, lengths, **options, return_lse=True, interpret=True), wanted, bf16)
 
 
+@pytest.mark.parametrize("k_scale", [0.0, -0.7])
+def test_scales_of_any_sign(k_scale: float, rng: Any) -> None:
+    """Masked scores count for nothing, whatever they would be multiplied by."""
+    arrays, options, wanted = case(rng, (40, 9), (4, 2), 64, bf16, queries=2, cache=e4m3, k_scale=k_scale)
+    check(kd.library.decode_attention(*arrays, **options, return_lse=True, interpret=True), wanted, bf16)
+
+
+@pytest.mark.parametrize("page", [0, 16])
+@pytest.mark.parametrize("cache", [bf16, e4m3], ids=str)
+def test_heads_last(page: int, cache: Any) -> None:
+    """Caches whose heads follow positions are loaded by vectors, as others are."""
+    q, shape = np.zeros((2, 4, 1, 128), bf16.numpy), (64, 16, 2, 128) if page else (2, 512, 2, 128)
+    k, v = (np.zeros(shape, cache.numpy).swapaxes(1, 2) for _ in range(2))
+    options = {"page_table": np.zeros((2, 32), np.int32)} if page else {}
+    stages = kd.library.decode_attention.lower(q, k, v, np.zeros(2, np.int32), **options, target="sm_90a")
+    ptx = stages.compile().ptx
+    assert stages.name == "decode_attention"
+    assert ptx.count("ld.global.nc.v4.b32") >= 24 and "ld.global.nc.b16" not in ptx and "ld.global.nc.b8" not in ptx
+
+
 @pytest.mark.parametrize("page", [0, 16])
 @pytest.mark.parametrize("cache", [bf16, e4m3], ids=str)
 @pytest.mark.sampled(4)
