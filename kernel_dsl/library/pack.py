@@ -1,4 +1,4 @@
-"""Packs an operand into a workspace: contiguous rows at multiples of 16 bytes, in the dtype of the product.
+"""Packs an operand into a workspace: contiguous rows at multiples of whole sectors or lines, in the dtype of the product.
 
 The fast kernels need this for odd strides and addresses, for operands of 8 or 32 bits that are not contiguous along K,
 and for dtypes that are widened first. Its time is that of reading the operand once and writing it once.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import kernel_dsl as kd
@@ -23,7 +23,8 @@ from .blocks import spread
 from .first_sizes import is_open
 from .scaled_product import DEPTH
 
-VECTOR, SECTOR = 16, 32  # bytes
+VECTOR, SECTOR, LINE = 16, 32, 128  # bytes
+LONG = 1024  # bytes of a row: so many are a multiple of a line
 HELD, HELD_ONE_BY_ONE = (
     128,
     64,
@@ -61,8 +62,16 @@ class Packing:
         """The number of columns of one part of the result: the operand's columns, then zeros."""
         if is_open(self.columns):
             return self.columns  # a Dim is a multiple of whole vectors
-        unit = SPLIT if self.split else VECTOR // self.to.itemsize
+        if self.split:
+            return -(-self.columns // SPLIT) * SPLIT
+        item = self.to.itemsize
+        unit = (VECTOR if self.columns * item <= VECTOR else LINE if self.columns * item >= LONG else SECTOR) // item
         return -(-self.columns // unit) * unit
+
+    @property
+    def pitch(self) -> int:
+        """A divisor of the bytes from one row of the result to the next: the greatest power of two up to a line."""
+        return VECTOR if is_open(self.columns) else gcd(LINE, self.out.shape[-1] * self.to.itemsize)
 
     @property
     def out(self) -> Any:

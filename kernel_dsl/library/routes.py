@@ -248,11 +248,12 @@ def _fast(
 ) -> Iterator[tuple[float, Route]]:
     def picked(problem: Problem, plain: bool) -> list[tuple[float, MatmulConfig]]:
         if config is None and best is None:
-            return costs.space(problem, blocks, plain)
-        t = config or costs.choose(problem, blocks, plain)
-        return [(costs.clocks(problem, t, blocks), t)]
+            return costs.space(problem, blocks, plain, reads)
+        t = config or costs.choose(problem, blocks, plain, reads)
+        return [(costs.clocks(problem, t, blocks, reads), t)]
 
     found = fast_packings(a, b, how, p.sparse)
+    reads = costs.reads_of(*(o.pitch if pack is None else pack.pitch for o, pack in zip((a, b), found, strict=True)))
     q = laid(p, found, a, b)
     before = _packed(found)
     if q.gate is not None and not q.scaled and not costs.needs_swap(q):
@@ -270,7 +271,7 @@ def _fast(
             if config is not None and costs.needs_swap(cut):
                 # the side that goes through registers is the left one
                 t = replace(config, swapped=True)
-                time = costs.clocks(cut, t, blocks)
+                time = costs.clocks(cut, t, blocks, reads)
             yield before + _times(q, time, parts), Route("fast", cut, t, found, whole)
 
 
