@@ -29,10 +29,9 @@ WIDENED_PAIRS = 20  # the same for 4 bits, two at a time: 3.9 instructions for e
 # extra clocks of a step if registers transpose a left side of 32 bits: beside another warpgroup's wide product,
 # otherwise
 TURNED_BESIDE_WIDE, TURNED = 275, 500
-# the time of a byte from L2 by the pitch of an operand's rows, in bytes: a row of a box that begins within a sector of 32 bytes
-# takes more than two rows' time
-PITCHES = {16: 2.2, 32: 1.2}
-EVEN = (1.0, 1.0)  # these factors for a and b
+# the factor of the time of all loads if rows of an operand along K are 16 bytes from a multiple of 32 apart, so that half of
+# them begin within a sector: 4.8 to 5.1 clocks for 128 bytes, of either operand
+BROKEN = 2.2
 LONELY = 0.6  # the part of that rate for a single warpgroup, because nothing hides its waits
 DRAM_BYTES = 2300  # bytes a clock of the whole GPU (4 of the 4.8 TB/s, at 1.75 GHz)
 # the time of a byte of the result, divided by that of a byte of an operand: in general; if TMA stores rows that cut
@@ -89,7 +88,6 @@ THIN = (16, 32)  # columns of products with a thin side
 # 32-bit registers a lane that a consumer may accumulate in: the rest is for addresses, or for an epilogue of few or many steps
 ACCUMULATORS, ACCUMULATORS_BESIDE_MORE, ACCUMULATORS_BESIDE_MANY = 192, 128, 96
 CLUSTERS = ((1, 1), (2, 1), (1, 2))  # along M, along N
-SQUARE = (2, 2)  # where loads take longer
 
 
 def stage_bytes(problem: Problem, tile_m: int, tile_n: int, tile_k: int) -> int:
@@ -156,9 +154,8 @@ def overlapped(one: float, other: float) -> float:
     return max(one, other) + SHOWS * min(one, other)
 
 
-def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: tuple[float, float] = EVEN) -> float:
-    """An estimate of the kernel's time in clocks. `reads`: of `reads_of`."""
-    read_a, read_b = reads[::-1] if config.swapped else reads
+def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: float = 1.0) -> float:
+    """An estimate of the kernel's time in clocks. `reads`: a factor of the time of loads, such as `BROKEN`."""
     p, t = problem.swapped if config.swapped else problem, config
     width = t.tile_n if p.gate is None else t.tile_n // 2
     tiles = -(-p.M // (t.tile_m * t.cluster)) * -(-p.N // (width * t.cluster_n)) * p.parts * prod(p.batch)
@@ -182,7 +179,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: tuple[flo
     rows_a, rows_b = t.tile_m / t.cluster_n, t.tile_n / t.cluster
     rows_a = rows_a / 2 if p.sparse else rows_a
     rows_a = rows_a / 2 if p.int4 else rows_a
-    loads = (rows_a * p.dtype.itemsize * read_a + rows_b * p.b_dtype.itemsize * read_b) * t.tile_k / L2_BYTES
+    loads = (rows_a * p.dtype.itemsize + rows_b * p.b_dtype.itemsize) * t.tile_k / L2_BYTES * reads
     if together > 1:
         loads = max(loads, stage_bytes(p, t.tile_m, t.tile_n, t.tile_k) / SMEM_BYTES)
     if p.scaled:  # a warpgroup's products, and then its multiply-adds, which other warpgroups' products may hide
@@ -213,11 +210,6 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: tuple[flo
     made = (overlapped(work, bytes_ / DRAM_BYTES) + FAST_START) * (TIED if together > 1 else 1.0)
     made *= BRIEF_TURNS if t.ping_pong and (steps <= BRIEF or p.lanes) else 1.0
     return made * (UNEVEN if t.tile_n in BETWEEN and not p.scaled else 1.0)
-
-
-def reads_of(*pitches: int) -> tuple[float, ...]:
-    """The factors of the time of loads, for the pitches of operands' rows in bytes."""
-    return tuple(PITCHES.get(pitch, 1.0) for pitch in pitches)
 
 
 def least_clocks(p: Problem, blocks: int) -> float:
@@ -297,7 +289,7 @@ def gates(p: Problem, t: MatmulConfig) -> bool:
     return panels and half % t.epilogue_n == 0 and half % 8 == 0 and t.blocks == 1 and not t.swapped
 
 
-def _options(problem: Problem, blocks: int, plain: bool, reads: tuple[float, float] = EVEN) -> list[MatmulConfig]:
+def _options(problem: Problem, blocks: int, plain: bool) -> list[MatmulConfig]:
     """The possible configurations of the fast kernel, without hints for L2.
 
     No side of the problem needs to be exchanged.
@@ -307,7 +299,7 @@ def _options(problem: Problem, blocks: int, plain: bool, reads: tuple[float, flo
     tiles = SCALED_TILES if problem.scaled or problem.promoted else TILES
     tiles = [t for t in tiles if t[1] < 192 or problem.b_scaled != "columns" or feeds(problem, t[1])]
     # blocks of a cluster whose lanes store wait for each other: 1.7 to 4 times as long as one block each where K is deep
-    clusters = CLUSTERS[:1] if problem.lanes else CLUSTERS if reads == EVEN else (*CLUSTERS, SQUARE)
+    clusters = CLUSTERS[:1] if problem.lanes else CLUSTERS
     if problem.softmax:
         # No TMA store overlaps with the next tile's products: on one NVIDIA H200 turns took 1.25 of the time, clusters
         # 1.2, both together 2.1.
@@ -335,31 +327,29 @@ def _finished(problem: Problem, config: MatmulConfig, blocks: int) -> MatmulConf
 
 
 @cache
-def choose(problem: Problem, blocks: int, plain: bool = True, reads: tuple[float, float] = EVEN) -> MatmulConfig:
+def choose(problem: Problem, blocks: int, plain: bool = True, reads: float = 1.0) -> MatmulConfig:
     """The configuration of the fast kernel with the best estimate. `plain`: products are stored without an epilogue.
-    `reads`: of `reads_of`.
+    `reads`: as of `clocks`.
     """
     if needs_swap(problem):
-        return changed(choose(problem.swapped, blocks, plain, reads[::-1]), swapped=True)
-    best = min(_options(problem, blocks, plain, reads), key=lambda c: clocks(problem, c, blocks, reads))
+        return changed(choose(problem.swapped, blocks, plain, reads), swapped=True)
+    best = min(_options(problem, blocks, plain), key=lambda c: clocks(problem, c, blocks, reads))
     return _finished(problem, best, blocks)
 
 
 VARIED = 1.01  # the factor that puts a variant with an equal estimate behind the first
 
 
-def space(
-    problem: Problem, blocks: int, plain: bool = True, reads: tuple[float, float] = EVEN
-) -> list[tuple[float, MatmulConfig]]:
+def space(problem: Problem, blocks: int, plain: bool = True, reads: float = 1.0) -> list[tuple[float, MatmulConfig]]:
     """(clocks, configuration) of the fast kernel, all that are worth a trial; the result of `choose` is first.
 
     Each configuration that `choose` compares also has variants: other bands of tiles in L2, and one more stage in place
     of the results' second buffer.
     """
     if needs_swap(problem):
-        return [(time, changed(c, swapped=True)) for time, c in space(problem.swapped, blocks, plain, reads[::-1])]
+        return [(time, changed(c, swapped=True)) for time, c in space(problem.swapped, blocks, plain, reads)]
     found: list[tuple[float, MatmulConfig]] = []
-    for option in _options(problem, blocks, plain, reads):
+    for option in _options(problem, blocks, plain):
         time, made = clocks(problem, option, blocks, reads), _finished(problem, option, blocks)
         found += [(time * VARIED**i, c) for i, c in enumerate([made, *_variants(problem, made)])]
     return found

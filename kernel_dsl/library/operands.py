@@ -27,7 +27,7 @@ class Operand:
     `along_k`: neighbours in memory lie along K, otherwise along rows. `tma`: TMA can read them in place. `contiguous`:
     they have no gaps, and rows are multiples of 16 bytes. `piece`: neighbouring bytes that a lane can copy at once.
     `scaled`, `scaled_batch`: scales that a packing multiplies it by, as in `Packing`. `pitch`: the greatest power of two up to
-    `LINE` that divides the address and all strides but that of neighbours, in bytes.
+    `LINE` that divides all strides but that of neighbours, in bytes.
     """
 
     dtype: DType
@@ -64,7 +64,7 @@ def operand(x: Any, rows_last: bool) -> Operand:
     tma = not why_not_tma([n for n, _ in laid], [s for _, s in laid], item, address)
     gapless = all(whole)
     piece = math.gcd(laid[-1][0] * item, address, UNIT) if gapless else item
-    pitch = math.gcd(LINE, address, *(s * item for n, s in laid[:-1] if n > 1))
+    pitch = math.gcd(LINE, *(s * item for n, s in laid[:-1] if n > 1))
     return Operand(
         dtype, shape[:-2], shape[rows], shape[depth], along_k, tma, gapless and piece == UNIT, piece, pitch=pitch
     )

@@ -1,7 +1,8 @@
 """Packs an operand into a workspace: contiguous rows at multiples of whole sectors or lines, in the dtype of the product.
 
-The fast kernels need this for odd strides and addresses, for operands of 8 or 32 bits that are not contiguous along K,
-and for dtypes that are widened first. Its time is that of reading the operand once and writing it once.
+The fast kernels need this for odd strides and addresses, and for operands of 8 or 32 bits that are not contiguous along K,
+and for dtypes that are widened first. TMA also is slow where rows begin within a sector. The time of a packing is that of
+reading the operand once and writing it once.
 
 A lane holds 16 bytes of each of a few rows of the result, and eight lanes write 128 neighbouring bytes. If the source
 is contiguous across these rows, four lanes read 32 neighbouring bytes of it. So reads and writes move whole sectors,
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import gcd, prod
+from math import prod
 from typing import Any
 
 import kernel_dsl as kd
@@ -67,11 +68,6 @@ class Packing:
         item = self.to.itemsize
         unit = (VECTOR if self.columns * item <= VECTOR else LINE if self.columns * item >= LONG else SECTOR) // item
         return -(-self.columns // unit) * unit
-
-    @property
-    def pitch(self) -> int:
-        """A divisor of the bytes from one row of the result to the next: the greatest power of two up to a line."""
-        return VECTOR if is_open(self.columns) else gcd(LINE, self.out.shape[-1] * self.to.itemsize)
 
     @property
     def out(self) -> Any:
