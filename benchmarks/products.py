@@ -64,8 +64,11 @@ def walk(seed: int) -> Iterator[Callable[[], Row]]:
     while True:
         dtype, precision = rng.choice(kinds)
         M, N, K = (int(2 ** rng.uniform(0, 15)) for _ in range(3))
-        if rng.random() < 0.5:
+        kind, vector = rng.randrange(3), 16 // dtype.itemsize
+        if kind == 0:
             M, N, K = (max(n // 16, 1) * 16 for n in (M, N, K))
+        if kind == 1:  # rows that TMA takes, half of which begin within a sector of 32 bytes
+            M, N, K = (n // (2 * vector) * 2 * vector + vector for n in (M, N, K))
         if max(M * K, K * N, M * N) > 1 << 29 or M * N * K > 1 << 39:
             continue
         shifts = (rng.choice((0, 0, 1)), rng.choice((0, 0, 1)))

@@ -29,6 +29,9 @@ WIDENED_PAIRS = 20  # the same for 4 bits, two at a time: 3.9 instructions for e
 # extra clocks of a step if registers transpose a left side of 32 bits: beside another warpgroup's wide product,
 # otherwise
 TURNED_BESIDE_WIDE, TURNED = 275, 500
+# the factor of the time of all loads if rows of an operand along K are 16 bytes from a multiple of 32 apart, so that half of
+# them begin within a sector: 4.8 to 5.1 clocks for 128 bytes, of either operand
+BROKEN = 2.2
 LONELY = 0.6  # the part of that rate for a single warpgroup, because nothing hides its waits
 DRAM_BYTES = 2300  # bytes a clock of the whole GPU (4 of the 4.8 TB/s, at 1.75 GHz)
 # the time of a byte of the result, divided by that of a byte of an operand: in general; if TMA stores rows that cut
@@ -151,8 +154,8 @@ def overlapped(one: float, other: float) -> float:
     return max(one, other) + SHOWS * min(one, other)
 
 
-def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
-    """An estimate of the kernel's time in clocks."""
+def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: float = 1.0) -> float:
+    """An estimate of the kernel's time in clocks. `reads`: a factor of the time of loads, such as `BROKEN`."""
     p, t = problem.swapped if config.swapped else problem, config
     width = t.tile_n if p.gate is None else t.tile_n // 2
     tiles = -(-p.M // (t.tile_m * t.cluster)) * -(-p.N // (width * t.cluster_n)) * p.parts * prod(p.batch)
@@ -176,7 +179,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int) -> float:
     rows_a, rows_b = t.tile_m / t.cluster_n, t.tile_n / t.cluster
     rows_a = rows_a / 2 if p.sparse else rows_a
     rows_a = rows_a / 2 if p.int4 else rows_a
-    loads = (rows_a * p.dtype.itemsize + rows_b * p.b_dtype.itemsize) * t.tile_k / L2_BYTES
+    loads = (rows_a * p.dtype.itemsize + rows_b * p.b_dtype.itemsize) * t.tile_k / L2_BYTES * reads
     if together > 1:
         loads = max(loads, stage_bytes(p, t.tile_m, t.tile_n, t.tile_k) / SMEM_BYTES)
     if p.scaled:  # a warpgroup's products, and then its multiply-adds, which other warpgroups' products may hide
@@ -324,28 +327,30 @@ def _finished(problem: Problem, config: MatmulConfig, blocks: int) -> MatmulConf
 
 
 @cache
-def choose(problem: Problem, blocks: int, plain: bool = True) -> MatmulConfig:
-    """The configuration of the fast kernel with the best estimate. `plain`: products are stored without an epilogue."""
+def choose(problem: Problem, blocks: int, plain: bool = True, reads: float = 1.0) -> MatmulConfig:
+    """The configuration of the fast kernel with the best estimate. `plain`: products are stored without an epilogue.
+    `reads`: as of `clocks`.
+    """
     if needs_swap(problem):
-        return changed(choose(problem.swapped, blocks, plain), swapped=True)
-    best = min(_options(problem, blocks, plain), key=lambda c: clocks(problem, c, blocks))
+        return changed(choose(problem.swapped, blocks, plain, reads), swapped=True)
+    best = min(_options(problem, blocks, plain), key=lambda c: clocks(problem, c, blocks, reads))
     return _finished(problem, best, blocks)
 
 
 VARIED = 1.01  # the factor that puts a variant with an equal estimate behind the first
 
 
-def space(problem: Problem, blocks: int, plain: bool = True) -> list[tuple[float, MatmulConfig]]:
+def space(problem: Problem, blocks: int, plain: bool = True, reads: float = 1.0) -> list[tuple[float, MatmulConfig]]:
     """(clocks, configuration) of the fast kernel, all that are worth a trial; the result of `choose` is first.
 
     Each configuration that `choose` compares also has variants: other bands of tiles in L2, and one more stage in place
     of the results' second buffer.
     """
     if needs_swap(problem):
-        return [(time, changed(c, swapped=True)) for time, c in space(problem.swapped, blocks, plain)]
+        return [(time, changed(c, swapped=True)) for time, c in space(problem.swapped, blocks, plain, reads)]
     found: list[tuple[float, MatmulConfig]] = []
     for option in _options(problem, blocks, plain):
-        time, made = clocks(problem, option, blocks), _finished(problem, option, blocks)
+        time, made = clocks(problem, option, blocks, reads), _finished(problem, option, blocks)
         found += [(time * VARIED**i, c) for i, c in enumerate([made, *_variants(problem, made)])]
     return found
 

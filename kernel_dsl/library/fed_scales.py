@@ -108,18 +108,20 @@ def fed_product(
     factors: Any,
     first: Any,
     n: Any,
+    begun: Callable[[list[Any]], Any],
 ) -> tuple[Any, Any]:
     """The sums over `steps` stages of SMEM from `slot` on, as a value; and the slot that follows.
 
     `left_of(slot)` and `right_of(slot)` are Refs to this warpgroup's A (rows, 128) and B (128, columns); `factors`: the stages'
-    factors; `first`: this warpgroup's first row of the tile, `n`: the tile's first column.
+    factors; `first`: this warpgroup's first row of the tile, `n`: the tile's first column. `begun(sums)`
+    gives the sums to start with, parts of the columns, from zeros.
     """
     height, width = acc.shape
     unit = min(CHUNK, gcd(width, DEPTH))  # wherever a tile begins, such columns are of one block
     chunks = range(0, width, unit)
     start = [kd.layout_cast(kd.zeros((height, unit), kd.float32), kd.Layout.WGMMA) for _ in chunks]
 
-    @kd.loop(0, steps, init_carry=(slot, *start))
+    @kd.loop(0, steps, init_carry=(slot, *begun(start)))
     def end(step: Any, carry: Any) -> Any:
         slot, *total = carry
         stage = factors.at[slot]

@@ -18,7 +18,8 @@ class MatmulConfig:
     has a whole tile, and one stores while the other multiplies. `cluster`: blocks along M that share each tile of B by
     multicast; `cluster_n`: blocks along N that share A. `epilogue_n`: columns that a store moves at a time. `a_hint`,
     `b_hint`, `out_hint`: cache policies of L2, as `l2_hint` of copies. `swapped`: the transposed product is computed,
-    and `tile_m`, `cluster` are along N, for a thin a.
+    and `tile_m`, `cluster` are along N, for a thin a. `streamed`: blocks share the tiles of the last two waves evenly,
+    where tiles don't fill whole waves; not with `ping_pong`.
     """
 
     tile_m: int = 128
@@ -36,6 +37,7 @@ class MatmulConfig:
     b_hint: str | None = None
     out_hint: str | None = None
     swapped: bool = False
+    streamed: bool = False
 
     @property
     def blocks(self) -> int:

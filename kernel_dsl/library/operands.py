@@ -17,6 +17,7 @@ from kernel_dsl.jax import is_traced
 from ..refs import strides_of
 
 UNIT = 16  # bytes: TMA needs addresses and strides that are multiples of it
+LINE = 128  # bytes of a line of the caches
 MAX_RANK = 5  # the highest rank of a tensor that TMA copies
 
 
@@ -25,7 +26,8 @@ class Operand:
     """Matrices (*batch, rows, depth) and their layout in memory: `rows` is the product's rows or columns, `depth` is K.
     `along_k`: neighbours in memory lie along K, otherwise along rows. `tma`: TMA can read them in place. `contiguous`:
     they have no gaps, and rows are multiples of 16 bytes. `piece`: neighbouring bytes that a lane can copy at once.
-    `scaled`, `scaled_batch`: scales that a packing multiplies it by, as in `Packing`.
+    `scaled`, `scaled_batch`: scales that a packing multiplies it by, as in `Packing`. `pitch`: the greatest power of two up to
+    `LINE` that divides all strides but that of neighbours, in bytes.
     """
 
     dtype: DType
@@ -38,6 +40,7 @@ class Operand:
     piece: int = 16
     scaled: str = ""
     scaled_batch: tuple[bool, ...] = ()
+    pitch: int = LINE
 
     @property
     def bytes(self) -> int:
@@ -61,7 +64,10 @@ def operand(x: Any, rows_last: bool) -> Operand:
     tma = not why_not_tma([n for n, _ in laid], [s for _, s in laid], item, address)
     gapless = all(whole)
     piece = math.gcd(laid[-1][0] * item, address, UNIT) if gapless else item
-    return Operand(dtype, shape[:-2], shape[rows], shape[depth], along_k, tma, gapless and piece == UNIT, piece)
+    pitch = math.gcd(LINE, *(s * item for n, s in laid[:-1] if n > 1))
+    return Operand(
+        dtype, shape[:-2], shape[rows], shape[depth], along_k, tma, gapless and piece == UNIT, piece, pitch=pitch
+    )
 
 
 def _runs_along(shape: tuple[int, ...], strides: tuple[int, ...], axis: int, other: int) -> bool:

@@ -1,7 +1,8 @@
-"""Packs an operand into a workspace: contiguous rows at multiples of 16 bytes, in the dtype of the product.
+"""Packs an operand into a workspace: contiguous rows at multiples of whole sectors or lines, in the dtype of the product.
 
-The fast kernels need this for odd strides and addresses, for operands of 8 or 32 bits that are not contiguous along K,
-and for dtypes that are widened first. Its time is that of reading the operand once and writing it once.
+The fast kernels need this for odd strides and addresses, and for operands of 8 or 32 bits that are not contiguous along K,
+and for dtypes that are widened first. TMA also is slow where rows begin within a sector. The time of a packing is that of
+reading the operand once and writing it once.
 
 A lane holds 16 bytes of each of a few rows of the result, and eight lanes write 128 neighbouring bytes. If the source
 is contiguous across these rows, four lanes read 32 neighbouring bytes of it. So reads and writes move whole sectors,
@@ -23,7 +24,8 @@ from .blocks import spread
 from .first_sizes import is_open
 from .scaled_product import DEPTH
 
-VECTOR, SECTOR = 16, 32  # bytes
+VECTOR, SECTOR, LINE = 16, 32, 128  # bytes
+LONG = 1024  # bytes of a row: so many are a multiple of a line
 HELD, HELD_ONE_BY_ONE = (
     128,
     64,
@@ -61,7 +63,10 @@ class Packing:
         """The number of columns of one part of the result: the operand's columns, then zeros."""
         if is_open(self.columns):
             return self.columns  # a Dim is a multiple of whole vectors
-        unit = SPLIT if self.split else VECTOR // self.to.itemsize
+        if self.split:
+            return -(-self.columns // SPLIT) * SPLIT
+        item = self.to.itemsize
+        unit = (VECTOR if self.columns * item <= VECTOR else LINE if self.columns * item >= LONG else SECTOR) // item
         return -(-self.columns // unit) * unit
 
     @property

@@ -13,6 +13,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
+from ..errors import BadCallValue
 from ..kernel import identified
 from ..layouts import meta_layout, meta_step
 from .any_rows import at_launch, declared, open_sizes
@@ -27,6 +28,7 @@ from .register_product import register_product
 from .scaled_product import Scales, in_pairs, scaled_product
 from .sparse_product import sparse_product
 from .stage_product import following_slot, stage_product
+from .streamed_tiles import Pieces, StreamedTiles, WholeTiles, pieces_of
 
 DRAWN = 16  # columns whose random words are computed at a time
 
@@ -46,6 +48,12 @@ def from_registers(p: Problem) -> bool:
     return p.dtype.itemsize != p.b_dtype.itemsize or (p.dtype.itemsize == 4 and p.a_transposed)
 
 
+def has_streams(p: Problem, t: MatmulConfig) -> bool:
+    """Whether the kernel has a form in which blocks share tiles along K: its loops take any number of steps."""
+    static = p.sparse or p.promoted or p.softmax or in_pairs(p, t.tile_n)
+    return not (static or t.ping_pong or p.parts > 1)
+
+
 @cache
 def matmul_kernel(
     problem: Problem, config: MatmulConfig, blocks: int, activation: Function | None = None, early: bool = False
@@ -57,6 +65,9 @@ def matmul_kernel(
     the problem that are Dims. `early`: the kernel starts while the kernel before it ends.
     """
     p, t = problem.swapped if config.swapped else problem, config
+    if t.streamed and not has_streams(p, t):
+        what, hint = "config.streamed=True", "False: consumers take turns, or count steps in pairs or runs"
+        raise BadCallValue(kernel="matmul", what=what, hint=hint)
     end_steps = (*p.all_steps, *(() if activation is None else (EpilogueStep("activation", function=activation),)))
     rows = t.rows
     width = t.tile_n if p.gate is None else t.tile_n // 2  # columns of the result
@@ -74,9 +85,12 @@ def matmul_kernel(
     marks = t.tile_k // meta_step(p.dtype) if p.sparse else 0  # rows of metadata in a stage
     a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k // held)
     b_shape = (t.tile_n, t.tile_k) if p.b_transposed else (t.tile_k, t.tile_n)
-    clusters = blocks // t.blocks if open_sizes(p) else max(min(total, blocks // t.blocks), 1)
+    fixed = open_sizes(p) or t.streamed
+    clusters = blocks // t.blocks if fixed else max(min(total, blocks // t.blocks), 1)
 
     def grid_of(a: Any, b: Any, *_: Any) -> tuple[int]:
+        if t.streamed:
+            return (clusters,)
         here = at_launch(problem, a, b)
         return (max(min(clusters_of(here.swapped if t.swapped else here)[2], clusters), 1),)
 
@@ -108,6 +122,7 @@ def matmul_kernel(
         **({"factors_smem": kd.SMEM((t.stages, 2, t.tile_m), kd.uint8)} if p.mxfp4 else {}),
         **({"factors_smem": kd.SMEM((t.stages, marks, 2 * t.tile_m), kd.uint32)} if marks else {}),
         **({"factors_smem": kd.SMEM((t.stages, feed.length), kd.float32)} if feed else {}),
+        **({"pieces": pieces_of(t, clusters, p.wide)} if t.streamed else {}),
     }
 
     def take_sizes(a: Any, b: Any) -> None:
@@ -131,6 +146,15 @@ def matmul_kernel(
             n = n * t.cluster_n + kd.axis_index("cluster_n")
         return m * t.tile_m, n * width, part, batch
 
+    def work_of(turn: Any = None) -> Any:
+        """The work of this block, or of the consumers whose turn is `turn`."""
+        first = kd.axis_index("block")
+        if t.streamed:
+            return StreamedTiles(total, steps, clusters, first)
+        if turn is None:
+            return WholeTiles(total, steps, clusters, first)
+        return WholeTiles(total, steps, turns * clusters, first + turn * clusters)
+
     def skip_others(slot: Any) -> Any:
         """The slot after the tiles of the other consumers."""
         if turns == 1:
@@ -145,21 +169,22 @@ def matmul_kernel(
         factors_smem: Any = None,
     ) -> None:  # fmt: skip
         kd.set_max_registers(24 if t.ping_pong else 56 if feed and t.consumers == 2 else 40, action="decrease")
-        first = kd.axis_index("block")
+        work = work_of()
 
-        @kd.loop(first, total, step=clusters, init_carry=(0, 0, 0))
-        def _(index: Any, carry: Any) -> Any:
-            m, n, part, batch = place_of(index)
+        @work.loop((0, 0, 0))
+        def _(number: Any, carry: Any) -> Any:
+            item = work.item(number)
+            m, n, part, batch = place_of(item.tile)
             a_own, *b_own = a.at[own(batch, p.a_batch)], *(b.at[own(batch, p.b_batch)] for b in rights)
             *carry, turn = carry
 
             def scales_at(step: Any) -> list[Any]:
                 if feed is None:
                     return []
-                block = kd.minimum(step, steps - 1) + (part * steps if p.parts > 1 else 0)
+                block = kd.minimum(step, item.count - 1) + (part * steps if p.parts > 1 else item.first)
                 return feed.loaded(scales, m, n, batch, block)
 
-            @kd.loop(0, steps, init_carry=(*carry, *scales_at(0), *scales_at(1)))
+            @kd.loop(0, item.count, init_carry=(*carry, *scales_at(0), *scales_at(1)))
             def end(step: Any, carry: Any) -> Any:
                 slot, count, *ahead = carry
 
@@ -167,7 +192,7 @@ def matmul_kernel(
                 def _() -> None:
                     kd.barrier_wait(consumed.at[slot])
 
-                at = step if p.parts == 1 else part * steps + step
+                at = item.first + step if t.streamed else step if p.parts == 1 else part * steps + step
                 k = kd.ds(start_of(p, at, t.tile_k, 0), t.tile_k)
                 b_k = kd.ds(start_of(p, at, t.tile_k, 1), t.tile_k) if p.thrice else k
                 m_slice, n_slice = kd.ds(m, t.tile_m), kd.ds(n, width)
@@ -202,14 +227,14 @@ def matmul_kernel(
 
     def consume(
         me: Any, scales: Any, refs: Any, a_smem: Any, b_smem: Any, out_smem: Any, loaded: Any, consumed: Any,
-        factors_smem: Any = None,
+        factors_smem: Any = None, pieces: Any = None,
     ) -> None:  # fmt: skip
         most = 224 if feed else 232
         kd.set_max_registers(most if t.consumers == 2 and not t.ping_pong else 240, action="increase")
         if feed is not None:
             kd.commit_smem()  # orders the other role's stores for the trace, or lanes would meet at each stage's factors
         turn, share = (me, 0) if t.ping_pong else (0, me)
-        first = kd.axis_index("block") + turn * clusters
+        work = work_of(turn)
 
         def right_of(slot: Any) -> Any:
             return b_smem.at[slot].T if p.b_transposed else b_smem.at[slot]
@@ -237,9 +262,10 @@ def matmul_kernel(
                 return kd.load(a_smem.at[slot, k, kd.ds(share * rows, rows)].T, layout=kd.Layout.WGMMA_TF32)
             return kd.load(a_smem.at[slot, kd.ds(share * rows, rows), k], layout=kd.Layout.WGMMA).astype(p.b_dtype)
 
-        @kd.loop(first, total, step=turns * clusters, init_carry=turn * (steps % t.stages) if turns > 1 else 0)
-        def _(index: Any, slot: Any) -> Any:
-            m, n, part, batch = place_of(index)
+        @work.loop(turn * (steps % t.stages) if turns > 1 else 0)
+        def _(number: Any, slot: Any) -> Any:
+            item = work.item(number)
+            m, n, part, batch = place_of(item.tile)
 
             def multiply(acc: Any) -> Any:
                 def left(slot: Any) -> Any:
@@ -249,12 +275,12 @@ def matmul_kernel(
                 def loaded_of(slot: Any) -> Any:
                     return loaded.at[turn * t.stages + slot]
 
-                return stage_product(acc, slot, steps, t.stages, left, right_of, loaded_of, consumed)
+                return stage_product(acc, slot, item.count, t.stages, left, right_of, loaded_of, consumed)
 
             def multiply_from_registers(acc: Any) -> Any:
                 parts = t.tile_k // HALF if p.int4 else 2
                 return register_product(
-                    acc, slot, steps, t.stages, left_of, right_of, loaded, consumed, own_factors, parts
+                    acc, slot, item.count, t.stages, left_of, right_of, loaded, consumed, own_factors, parts
                 )
 
             def multiply_scaled(acc: Any, other: Any = None) -> Any:
@@ -265,7 +291,7 @@ def matmul_kernel(
                     return fed_product(
                         acc,
                         slot,
-                        steps,
+                        item.count,
                         t.stages,
                         left,
                         right_of,
@@ -275,6 +301,7 @@ def matmul_kernel(
                         factors_smem,
                         share * rows,
                         n,
+                        gathered,
                     )
                 own_scales = Scales(p, scales[0], scales[1], m + share * rows, n, rows, batch)
                 first = 0 if p.parts == 1 else part * steps
@@ -309,9 +336,22 @@ def matmul_kernel(
             if p.promoted and steps * t.tile_k > RUN:
                 way = multiply_promoted
             way = multiply_sparse if p.sparse else way
+
+            def gathered(sums: Any) -> Any:
+                return sums if pieces is None else work.gather(item, pieces, me, sums)
+
+            def product(acc: Any, *other: Any) -> Any:
+                if pieces is not None and not p.scaled:
+                    gathered(acc)
+                return way(acc, *other)
+
             sums = kd.ACC((rows, t.tile_n), p.accumulator)
-            value, slot_after = kd.run_scoped(way, *[sums] * (2 if in_pairs(p, t.tile_n) else 1))
-            store_tile(value, refs, out_smem, me, m + share * rows, n, part, batch)
+            value, slot_after = kd.run_scoped(product, *[sums] * (2 if in_pairs(p, t.tile_n) else 1))
+
+            def store() -> None:
+                store_tile(value, refs, out_smem, me, m + share * rows, n, part, batch)
+
+            store() if pieces is None else work.give(item, value, pieces, me, store)
             return skip_others(slot_after)
 
         kd.wait_smem_to_gmem(0, wait_read_only=True)  # the copies have read SMEM; the kernel's end waits for writes
@@ -366,6 +406,7 @@ def matmul_kernel(
             do_nothing_unless(results[0][-1])
         me = kd.axis_index("wg")
         out_smem = buffers.pop("out_smem", None)
+        pieces = Pieces(buffers.pop("pieces"), t) if t.streamed else None
 
         @kd.when(me == producer)
         def _() -> None:
@@ -373,7 +414,7 @@ def matmul_kernel(
 
         @kd.when(me < producer)
         def _() -> None:
-            consume(me, scales, results, out_smem=out_smem, **buffers)
+            consume(me, scales, results, out_smem=out_smem, pieces=pieces, **buffers)
 
     made = kd.kernel(
         body,

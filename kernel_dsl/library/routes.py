@@ -22,7 +22,7 @@ from .int4 import PackedInt4
 from .lane_product import lane_kernel
 from .matmul_config import MatmulConfig
 from .operands import MAX_RANK, UNIT, Operand
-from .pack import Packing, pack_kernel
+from .pack import SECTOR, Packing, pack_kernel
 from .persistent_matmul import matmul_kernel
 from .problem import Problem
 from .sparse import SparseMatrix
@@ -39,7 +39,8 @@ class Route:
 
     `packings`: the packings of a and b, None for an operand that is not packed. `whole`: the problem whose result
     `combine_kernel` computes, if K has parts, or if the two products of a gated one are computed `apart`. `early`: a
-    kernel may start while the one before it ends, and waits for that one's end before it reads.
+    kernel may start while the one before it ends, and waits for that one's end before it reads. `reads`: as of
+    `costs.clocks`.
     """
 
     kernel: str
@@ -48,6 +49,7 @@ class Route:
     packings: Packings = (None, None)
     whole: Problem | None = None
     early: bool = False
+    reads: float = 1.0
 
     @property
     def gated(self) -> bool:
@@ -73,7 +75,7 @@ class Route:
             return serving(self, lambda p, t: others.vector_clocks(p, t, blocks), False)
         if self.kernel == "tile":
             return serving(self, lambda p, t: others.tile_clocks(p, t, blocks), flipped)
-        return serving(self, lambda p, t: costs.clocks(p, t, blocks), flipped)
+        return serving(self, lambda p, t: costs.clocks(p, t, blocks, self.reads), flipped)
 
     def multiply(self, blocks: int) -> Any:
         """The kernel that multiplies."""
@@ -246,19 +248,36 @@ def _times(q: Problem, clocks: float, parts: int) -> float:
 def _fast(
     p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig | None, blocks: int, best: _Best | None
 ) -> Iterator[tuple[float, Route]]:
+    found = fast_packings(a, b, how, p.sparse)
+    slow = [pack is None and is_broken(o) for pack, o in zip(found, (a, b), strict=True)]
+    reads = costs.BROKEN if any(slow) else 1.0
+    yield from _fast_as(p, a, b, found, reads, config, blocks, best)
+    if any(slow) and config is None and not p.softmax:
+        moved = [packing(o, o.dtype, True) if s else pack for s, pack, o in zip(slow, found, (a, b), strict=True)]
+        yield from _fast_as(p, a, b, (moved[0], moved[1]), 1.0, None, blocks, best)
+
+
+def is_broken(o: Operand) -> bool:
+    """Whether TMA is slow for an operand, because half of its rows along K begin within a sector of 32 bytes."""
+    return o.along_k and o.pitch < SECTOR
+
+
+def _fast_as(
+    p: Problem, a: Operand, b: Operand, found: Packings, reads: float, config: MatmulConfig | None,
+    blocks: int, best: _Best | None,
+) -> Iterator[tuple[float, Route]]:  # fmt: skip
     def picked(problem: Problem, plain: bool) -> list[tuple[float, MatmulConfig]]:
         if config is None and best is None:
-            return costs.space(problem, blocks, plain)
-        t = config or costs.choose(problem, blocks, plain)
-        return [(costs.clocks(problem, t, blocks), t)]
+            return costs.space(problem, blocks, plain, reads)
+        t = config or costs.choose(problem, blocks, plain, reads)
+        return [(costs.clocks(problem, t, blocks, reads), t)]
 
-    found = fast_packings(a, b, how, p.sparse)
     q = laid(p, found, a, b)
     before = _packed(found)
     if q.gate is not None and not q.scaled and not costs.needs_swap(q):
         for time, t in picked(q, False):
             if costs.gates(q, t):
-                yield before + time, Route("fast", q, t, found)
+                yield before + time, Route("fast", q, t, found, reads=reads)
     depth = 128 // max(q.dtype.itemsize, q.b_dtype.itemsize) if config is None else config.tile_k
     least = costs.least_clocks(q, blocks)
     for parts in others.part_options(q, depth) if config is None else (1,):
@@ -270,8 +289,8 @@ def _fast(
             if config is not None and costs.needs_swap(cut):
                 # the side that goes through registers is the left one
                 t = replace(config, swapped=True)
-                time = costs.clocks(cut, t, blocks)
-            yield before + _times(q, time, parts), Route("fast", cut, t, found, whole)
+                time = costs.clocks(cut, t, blocks, reads)
+            yield before + _times(q, time, parts), Route("fast", cut, t, found, whole, reads=reads)
 
 
 def fast_packings(a: Operand, b: Operand, how: Family, sparse: bool = False) -> Packings:

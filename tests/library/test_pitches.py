@@ -1,0 +1,87 @@
+"""Rows that begin within a sector of 32 bytes: what operands and packings say of it, and the clusters that it asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.library import choose
+from kernel_dsl.library.arguments import request
+from kernel_dsl.library.matmul_config import MatmulConfig
+from kernel_dsl.library.matmul_options import MatmulOptions
+from kernel_dsl.library.matmul_plan import plan_by
+from kernel_dsl.library.operands import operand
+from kernel_dsl.library.pack import Packing
+from kernel_dsl.library.routes import route, routes
+from kernel_dsl.stages import target_named
+from tests.hopper.helpers import random, relative
+
+pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
+
+bf16, s8 = kd.bfloat16, kd.int8
+
+
+@pytest.mark.parametrize(("columns", "pitch"), [(24, 16), (40, 16), (48, 32), (32, 64), (64, 128), (1000, 16)])
+def test_of_operands(columns: int, pitch: int) -> None:
+    """The pitch of rows of 16-bit numbers; a transposed operand has the same."""
+    x = np.zeros((16, columns), np.float16)
+    assert operand(x, False).pitch == operand(x.T, True).pitch == operand(x.T, False).pitch == pitch
+    assert operand(x[:1], False).pitch == 128  # no row follows
+    assert operand(x[:, 8:], False).pitch == operand(x[3:], False).pitch == pitch
+
+
+@pytest.mark.parametrize("columns", [5, 24, 40, 4999, 5000, 5008])
+def test_of_packings(columns: int) -> None:
+    """Packed rows that are longer than a vector begin with sectors, long ones with lines."""
+    packing = Packing(10, columns, bf16, bf16)
+    assert packing.width >= columns
+    assert packing.width * 2 <= (16 if columns <= 8 else columns * 2 + (127 if columns > 1000 else 31))
+    assert packing.width * 2 % (16 if columns <= 8 else 128 if columns > 1000 else 32) == 0
+
+
+def chosen(size: int, form: str, dtype: Any = bf16) -> Any:
+    """The route of a square product of contiguous operands: "n" is row-major."""
+    a, b = (np.empty((size, size), dtype.numpy) for _ in range(2))
+    r = request(a.T if form[0] == "t" else a, b.T if form[1] == "t" else b, MatmulOptions(), None)
+    return route(r.problem, r.left, r.right, r.family, None, target_named("sm_90a"))
+
+
+@pytest.mark.parametrize("size", [2000, 3000, 4104, 5000, 8200])
+def test_choice(size: int) -> None:
+    """Broken rows along K are copied, or loaded for two blocks at once; others remain as they are."""
+    whole = size % 16 == 0
+    for form in ("nt", "nn", "tn"):
+        found = chosen(size, form)
+        broken = (form[0] == "n" and not whole, form[1] == "t" and not whole)
+        assert found.config.blocks > 1 or tuple(x is not None for x in found.packings) == broken, form
+        copied = any(found.packings)
+        assert found.reads == (choose.BROKEN if any(broken) and not copied else 1.0), form
+        assert found.reads == 1.0 or found.config.blocks > 1, form
+        if form == "tn":
+            assert not copied
+
+
+def test_copies_are_right(interpret: Any, rng: Any) -> None:
+    """A copy has zeros after its rows, which are longer than K."""
+    M, N, K = 140, 72, 1000
+    a, b = random(rng, (M, K), bf16), random(rng, (N, K), bf16).T
+    r = request(a, b, MatmulOptions(out_dtype=kd.float32), None)
+    found = routes(r.problem, r.left, r.right, r.family, target_named("sm_90a"))
+    copied = next(x for _, x in sorted(found, key=lambda pair: pair[0]) if x.kernel == "fast" and all(x.packings))
+    made = plan_by(r, copied, 132).run(a, [b], [], None, None, interpret)
+    assert relative(made, a.astype(np.float64) @ b.astype(np.float64)) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [bf16, s8, kd.float32], ids=str)
+def test_squares_of_blocks(dtype: Any, interpret: Any, rng: Any) -> None:
+    """Four blocks share both sides, at edges of the result and of K."""
+    M, N, K = 300, 200, 296 // dtype.itemsize
+    config = MatmulConfig(128, 64, 128 // dtype.itemsize, 2, epilogue_n=32, cluster=2, cluster_n=2)
+    a, b = random(rng, (M, K), dtype), random(rng, (N, K), dtype).T
+    more = {"precision": "tf32"} if dtype == kd.float32 else {}
+    got = kd.library.matmul(a, b, config=config, interpret=interpret, **more)
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    assert relative(got.astype(np.float64), expected) <= {bf16: 4e-3, s8: 0}.get(dtype, 1e-3)
