@@ -86,7 +86,7 @@ def test_a_kernel_that_starts_early_waits_first(shape: Any, dtype: Any) -> None:
 
 def test_random_calls() -> None:
     rng = np.random.default_rng(11)
-    for number in range(5):
+    for number in range(3):
         any_call(rng).run(number, interpret=kd.InterpretParams(seed=number))
 
 
@@ -157,7 +157,7 @@ def test_the_highest_precision_of_fp8(rng: Any) -> None:
 
 @pytest.mark.parametrize(("dtype", "precision"), [(f32, "tf32x3"), (e4m3, "highest")], ids=str)
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (2050, 100, 4098), (16, 4000, 8191), (777, 999, 8192)], ids=str)
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(60, "machine code")
 def test_promoted_sums_do_not_spill(dtype: Any, precision: str, shape: Any) -> None:
     """Nor are their products waited for one by one."""
     M, N, K = shape
@@ -458,6 +458,7 @@ def test_products_of_other_targets(pair: Any, rng: Any) -> None:
 
 
 @pytest.mark.parametrize(("ta", "tb"), [(False, False), (True, True)])
+@pytest.mark.sampled(60, "machine code")
 def test_turned_through_registers_does_not_spill(ta: bool, tb: bool) -> None:
     found = routed(4096, 4096, 4096, f32, ta, tb, precision="tf32")
     compiled = assemble(found.multiply(132), Spec((4096, 4096), f32), Spec((4096, 4096), f32))
@@ -465,7 +466,7 @@ def test_turned_through_registers_does_not_spill(ta: bool, tb: bool) -> None:
 
 
 @pytest.mark.parametrize("vector", [1, 2, 4])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(60, "machine code")
 def test_stores_by_lanes_do_not_spill(vector: int) -> None:
     p = Problem(4097, 4096 + vector, 4096, bf16, bf16, bf16, b_transposed=True, lanes=vector)
     specs = Spec((4097, 4096), bf16), Spec((4096 + vector, 4096), bf16)
@@ -487,7 +488,7 @@ def test_sums_of_64_bits_are_multiply_adds() -> None:
 
 @pytest.mark.parametrize("dtype", [f32, kd.int32, kd.int64], ids=str)
 @pytest.mark.parametrize("K", [1, 16, 17])
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(60, "machine code")
 def test_short_sums_by_lanes_do_not_spill(dtype: Any, K: int) -> None:
     found = routed(4097, 4097, K, dtype, True, True)
     stages = found.multiply(132).lower(Spec((K, 4097), dtype), Spec((4097, K), dtype), target="sm_80")
@@ -542,7 +543,7 @@ def test_few_and_many_stages_by_mma_sync(dtype: Any, rng: Any) -> None:
 
 
 @pytest.mark.parametrize(("ta", "tb"), LAYOUTS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(60, "machine code")
 def test_float64_does_not_spill(ta: bool, tb: bool) -> None:
     for n in (2048, 2047):
         found = routed(n, n, n, f64, ta, tb)
