@@ -134,13 +134,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
     """The cases that `sampled(n)` leaves out: all but one in `n` of a test's, the same ones in every run.
 
-    Cases for a GPU are a sample of their own. Long forms are in none: a sample of these alone would leave nothing.
+    With `sampled(n, group)` the cases of all tests of this group are one population. Cases for a GPU are a sample of their own.
+    Long forms are in none: a sample of these alone would leave nothing.
     """
     tests: dict[tuple[str, bool], list[Any]] = {}
     for item in items:
-        if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
-            place = item.nodeid.partition("[")[0], item.get_closest_marker("gpu") is not None
-            tests.setdefault(place, []).append(item)
+        if (marker := item.get_closest_marker("sampled")) and not item.get_closest_marker("slow"):
+            group = marker.args[1] if len(marker.args) > 1 else item.nodeid.partition("[")[0]
+            tests.setdefault((group, item.get_closest_marker("gpu") is not None), []).append(item)
     left: list[pytest.Item] = []
     for cases in tests.values():
         marker = cases[0].get_closest_marker("sampled")
@@ -190,7 +191,8 @@ def in_turn(cases: list[Any]) -> list[Any]:
 
 def _values(item: Any) -> list[tuple[str, str]]:
     """The parameters of a case with their values' texts. pytest's own numbers of values differ from case to case."""
-    return [(name, repr(value)) for name, value in sorted(item.callspec.params.items())]
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return [(name, repr(value)) for name, value in sorted(params.items())]
 
 
 def why_not(item: Any, gpus: int, target: Target | None) -> str:

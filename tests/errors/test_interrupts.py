@@ -68,7 +68,7 @@ def _once(folder: Path, wait: float, what: str) -> tuple[str, float]:
     return "", arrived
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_interrupt_leaves_nothing_behind(seed: int, tmp_path: Path) -> None:
     order = random.Random(seed)
     assert _interrupt(tmp_path, order.uniform(0, 1.5)) == ""

@@ -14,6 +14,8 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("[0-9]*.py"))
+# Seconds each, of kernels that the gate holds and the library has tests of; the others are all run by default.
+LONG = ("12_matmul_persistent", "15_attention", "17_mixture_of_experts")
 
 
 def test_all_are_found() -> None:
@@ -22,7 +24,7 @@ def test_all_are_found() -> None:
     assert numbers[0] == 1 and len(set(numbers)) == len(numbers) >= 10
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in LONG else []) for n in NAMES])
 def test_main(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`main()` ends without a failed check, and says what it checked."""
     from kernel_dsl.runtime.custom.nvrtc import NvrtcUnavailableError

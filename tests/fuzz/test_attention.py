@@ -20,7 +20,7 @@ OPTIONS = ("causal", "window", "softcap", "scale", "sinks", "bias", "score_mod",
 
 
 @pytest.mark.parametrize("seed", range(15))
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 def test_interpreter(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small calls of some kinds, hazards on."""
     monkeypatch.setattr(attention_batch, "FEW", (1, 5, 16, 33, 70))

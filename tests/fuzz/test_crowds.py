@@ -12,6 +12,7 @@ from tests.schedules import SCHEDULES
 
 
 @pytest.mark.parametrize("block", range(2))
+@pytest.mark.sampled(2)
 def test_interpreter(block: int) -> None:
     """A few steps in two blocks of the grid, hazards on, in turns under each schedule."""
     for n in range(6):

@@ -56,10 +56,10 @@ def users_folder(folder: Path) -> Path:
     return folder
 
 
-def run(python: str, folder: Path, *path: Path) -> str:
-    """What the user's program prints, run with these folders on PYTHONPATH."""
+def run(python: str, folder: Path, *path: Path, name: str = "16_sum") -> str:
+    """What the user's program prints with this example, a short one, run with these folders on PYTHONPATH."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "KERNEL_DSL_CACHE": "off"}
-    example = ROOT / "examples" / "01_softmax.py"
+    example = ROOT / "examples" / f"{name}.py"
     command = [python, str(folder / "program.py"), str(example)]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -170,7 +170,7 @@ def test_a_wheel(tmp_path: Path) -> None:
     for line in (f"Version: {kd.__version__}", "License-Expression: Apache-2.0", "Classifier: Typing :: Typed"):
         assert re.search(f"^{line}$", metadata, re.MULTILINE), metadata
     pip("install", "--no-compile", made, python=python)
-    assert "site-packages" in run(python, users_folder(tmp_path / "user"))
+    assert "site-packages" in run(python, users_folder(tmp_path / "user"), name="01_softmax")
 
 
 def test_wheels_are_the_same_from_an_sdist_and_without_links(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.runtime.check import run as checked
-from kernel_dsl.runtime.interpreter.checks import joint
+from kernel_dsl.runtime.interpreter.checks import joint, livelock, runaway
 from tests.check.images import image
 from tests.speed import on_the_reference
 
@@ -82,6 +82,7 @@ def run(body: str, **options) -> tuple[kd.Report, int]:
 
 
 @pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.sampled(2)
 def test_a_loop_that_nobody_ends(name: str) -> None:
     body, kind = ENDLESS[name]
     report, _ = run(body, schedules=("eager", "late", "random:2"))
@@ -89,6 +90,7 @@ def test_a_loop_that_nobody_ends(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENDING)
+@pytest.mark.sampled(2)
 def test_a_loop_that_ends(name: str) -> None:
     body, last = ENDING[name]
     report, stored = run(body, schedules="eager")
@@ -175,8 +177,16 @@ def names(of: Iterable[str]) -> list[Any]:
     return [pytest.param(n, marks=[pytest.mark.slow] if at else []) for at, n in enumerate(of)]
 
 
+@pytest.fixture(params=[5, pytest.param(1, marks=pytest.mark.slow)], ids=["early looks", "looks as they are"])
+def sooner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """By how much the checks look sooner, and sooner again, than for a user: loops may be shorter by the same factor."""
+    for module, name in ((livelock, "_FIRST"), (joint, "_FIRST"), (runaway, "_EVERY")):
+        monkeypatch.setattr(module, name, getattr(module, name) // request.param)
+    return request.param
+
+
 @pytest.mark.parametrize("name", names(FROZEN))
-def test_a_loop_that_memory_decides_and_that_stores(name: str) -> None:
+def test_a_loop_that_memory_decides_and_that_stores(name: str, sooner: int) -> None:
     def decide() -> None:
         assert decided(FROZEN[name]) == "livelock"
 
@@ -184,8 +194,8 @@ def test_a_loop_that_memory_decides_and_that_stores(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", names(THAWED))
-def test_a_loop_that_memory_ends_at_last(name: str) -> None:
-    assert decided(THAWED[name]) is None
+def test_a_loop_that_memory_ends_at_last(name: str, sooner: int) -> None:
+    assert "9000" in THAWED[name] and decided(THAWED[name].replace("9000", str(9000 // sooner))) is None
 
 
 # Warp 0 takes the word from 0 to 1 in one loop, and warp 1 takes it back to 0 in another one.
@@ -318,6 +328,7 @@ def test_a_loop_without_a_sign_of_an_end(name: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", LATE)
+@pytest.mark.sampled(2)
 def test_a_loop_that_comes_nearer_to_its_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     body, last = LATE[name]
     report, word = patient(body, monkeypatch, schedules="eager")

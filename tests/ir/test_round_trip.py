@@ -84,7 +84,7 @@ def _examples() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", _examples(), ids=lambda p: p.stem)
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 def test_examples(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kernel that an example's `main` traces."""
     spec = importlib.util.spec_from_file_location(f"example_{path.stem}", path)

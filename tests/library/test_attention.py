@@ -89,7 +89,7 @@ def test_causal_tiles_are_dealt_evenly(length: int, heads: int, tile: int, keys:
 
 @pytest.mark.parametrize("dim", [64, 128, 256])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(60, "machine code")
 def test_attention_has_no_spills(dim: int, causal: bool) -> None:
     spec = kd.ShapeDtypeStruct((1, 16, 4096, dim), bf16)
     compiled = kd.library.attention.lower(spec, spec, spec, causal=causal).compile()

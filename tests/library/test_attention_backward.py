@@ -245,7 +245,7 @@ def lower(dim: int, causal: bool, **options: Any) -> Any:
 @pytest.mark.parametrize("dim", [64, 128, 192, 256])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.sampled(42)
+@pytest.mark.sampled(60, "machine code")
 def test_the_chosen_kernels_do_not_spill(dim: int, causal: bool, deterministic: bool) -> None:
     for stages in lower(dim, causal, deterministic=deterministic):
         compiled = stages.compile()
@@ -270,7 +270,7 @@ TIMED = [
 
 
 @pytest.mark.parametrize(("dim", "config"), TIMED, ids=str)
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(60, "machine code")
 def test_other_configurations_do_not_spill(dim: int, config: Any) -> None:
     """Those of `benchmarks.attention configs backward`."""
     for causal in (False, True):
@@ -280,7 +280,7 @@ def test_other_configurations_do_not_spill(dim: int, config: Any) -> None:
 
 @pytest.mark.parametrize("dim", [64, 128, 256])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(60, "machine code")
 def test_odd_lengths_do_not_spill(dim: int, causal: bool) -> None:
     q, k = (kd.ShapeDtypeStruct((1, heads, length, dim), bf16) for heads, length in ((8, 1000), (2, 1010)))
     lse = kd.ShapeDtypeStruct((1, 8, 1000), f32)

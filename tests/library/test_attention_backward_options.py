@@ -116,7 +116,7 @@ def test_ragged_in_turn(rng: Any) -> None:
             np.asarray(x).tobytes()
             for x in attention_backward(dout, q, k, v, out, lse, **how, deterministic=True, interpret=way)
         )
-        for way in (kd.InterpretParams(schedule=x) for x in ("eager", "late", "random"))
+        for way in (kd.InterpretParams(schedule=x) for x in ("late", "random"))  # the others: test_deterministic
     }
     assert len(bits) == 1
 
@@ -220,7 +220,7 @@ def test_ragged(names: Any, dtype: Any, in_turn: bool, rng: Any) -> None:
 
 @pytest.mark.parametrize("names", [(), ("bottom_right", "window", "sinks"), ("by_head",)], ids=str)
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 def test_rows_after_the_last_sequence(names: Any, dtype: Any, rng: Any) -> None:
     """They may be NaN, and see no key: zeros without gradients, of which none is left unwritten."""
     q, k, v, starts, k_starts = ragged(rng, (5, 70), (30, 20), (2, 1), (64, 64), dtype)

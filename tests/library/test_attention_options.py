@@ -226,7 +226,7 @@ def test_float8(dims: tuple[int, int], rng: Any) -> None:
 
 @pytest.mark.parametrize("softcap", [None, 9.0])
 @pytest.mark.parametrize("dims", [(16, 16), (80, 80), (128, 128), (192, 128), (256, 256)], ids=str)
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(60, "machine code")
 def test_float8_machine_code(dims: tuple[int, int], softcap: float | None) -> None:
     """Scores are products of float8, without spills and without remarks."""
     q, k, v = (kd.ShapeDtypeStruct((1, h, 4090, n), e4m3) for h, n in ((16, dims[0]), (4, dims[0]), (4, dims[1])))
@@ -439,7 +439,7 @@ SPILLS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("dims", [(64, 64), (80, 80), (128, 128), (192, 128), (256, 256)], ids=str)
 @pytest.mark.parametrize("case", SPILLS, ids=lambda c: c[0])
-@pytest.mark.sampled(51)
+@pytest.mark.sampled(60, "machine code")
 def test_no_spills(dims: tuple[int, int], case: Any) -> None:
     keys = 4096 if case[0] == "tiles of a bias" else 4090
     q, k, v = (
@@ -450,7 +450,7 @@ def test_no_spills(dims: tuple[int, int], case: Any) -> None:
 
 
 @pytest.mark.parametrize("dim", [64, 128, 256])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(60, "machine code")
 def test_ragged_does_not_spill(dim: int) -> None:
     q, starts = kd.ShapeDtypeStruct((8192, 16, dim), bf16), kd.ShapeDtypeStruct((9,), kd.int32)
     compiled = kd.library.attention.lower(q, q, q, q_seqlens=starts, causal=True, target="sm_90a").compile()

@@ -192,7 +192,7 @@ def test_lengths_need_no_compile(rng: Any) -> None:
 
 @pytest.mark.parametrize("page", [1, 16, 64])
 @pytest.mark.parametrize("dim", [64, 128, 256])
-@pytest.mark.sampled(44)
+@pytest.mark.sampled(60, "machine code")
 def test_no_spills(page: int, dim: int) -> None:
     spec = kd.ShapeDtypeStruct
     # many queries over pages of 16 compute over a copy
@@ -209,7 +209,7 @@ def test_no_spills(page: int, dim: int) -> None:
 
 @pytest.mark.parametrize("page", [16, 64, 128])
 @pytest.mark.parametrize("dim", [64, 128])
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(60, "machine code")
 def test_no_spills_of_linear_functions(page: int, dim: int) -> None:
     """A linear function gets the configurations of plain attention, which hold more keys than small pages leave registers for."""
     spec = kd.ShapeDtypeStruct

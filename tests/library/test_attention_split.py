@@ -72,7 +72,7 @@ def test_tiles_of_small_problems() -> None:
 
 @pytest.mark.parametrize("form", ["these", "any", "shared", "any shared", "causal", "any causal"])
 @pytest.mark.parametrize("which", [(dim, n) for dim, several in SMALL.items() for n in range(len(several))], ids=str)
-@pytest.mark.sampled(117)
+@pytest.mark.sampled(60, "machine code")
 def test_machine_code(which: Any, form: str) -> None:
     """No spills, and products that are not serialised: of these lengths, of any, and of keys that tiles share."""
     dim, n = which
@@ -85,6 +85,7 @@ def test_machine_code(which: Any, form: str) -> None:
 
 
 @pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.sampled(60, "machine code")
 def test_machine_code_of_the_combination(dim: int) -> None:
     parts, logs = kd.ShapeDtypeStruct((2, 60, 1000, dim), bf16), kd.ShapeDtypeStruct((2, 60, 1000), kd.float32)
     for splits in (5, None):

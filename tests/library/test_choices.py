@@ -92,7 +92,7 @@ BUSY: tuple[Any, ...] = (
 
 
 @pytest.mark.parametrize("case", BUSY, ids=lambda case: str(case[:6]))
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(60, "machine code")
 def test_many_steps_do_not_spill(case: Any) -> None:
     """Beside many steps, sums take fewer registers."""
     M, N, K, a, b, out, given = case
@@ -108,7 +108,7 @@ def test_many_steps_do_not_spill(case: Any) -> None:
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_100a"])
 @pytest.mark.parametrize("shape", [(500, 600, 89), (500, 600, 120), (300, 5000, 152), (500, 600, 60)], ids=str)
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(60, "machine code")
 def test_few_steps_do_not_spill(target: str, shape: Any) -> None:
     """ptxas unrolls loops of some ten iterations, unless a loop says that it may not."""
     M, N, K = shape

@@ -27,17 +27,17 @@ def worst(got: Any, expected: Any) -> float:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("out", [None, "plain", "turned", "strided", "backwards"])
-@pytest.mark.sampled(51)
-def test_places(shape: Any, out: str | None, rng: Any) -> None:
+@pytest.mark.parametrize("left", ["plain", "turned", "strided"])
+@pytest.mark.parametrize("right", ["plain", "turned", "backwards"])
+@pytest.mark.sampled(90)
+def test_places(shape: Any, out: str | None, left: str, right: str, rng: Any) -> None:
     """Operands and results in any strides."""
     M, N, K = shape
-    for left in ("plain", "turned", "strided"):
-        for right in ("plain", "turned", "backwards"):
-            a, b = place(numbers(rng, M, K), left), place(numbers(rng, K, N), right)
-            into = None if out is None else place(np.full((M, N), 7j, c64), out)
-            got = kd.library.matmul(a, b, out=into, interpret=True)
-            assert into is None or got is into
-            assert worst(np.ascontiguousarray(got), a.astype(np.complex128) @ b) < 1e-6, (left, right)
+    a, b = place(numbers(rng, M, K), left), place(numbers(rng, K, N), right)
+    into = None if out is None else place(np.full((M, N), 7j, c64), out)
+    got = kd.library.matmul(a, b, out=into, interpret=True)
+    assert into is None or got is into
+    assert worst(np.ascontiguousarray(got), a.astype(np.complex128) @ b) < 1e-6
 
 
 @pytest.mark.parametrize(("precision", "bound"), [(None, 1e-6), ("highest", 1e-6), ("tf32x3", 1e-6), ("tf32", 2e-3)])

@@ -125,7 +125,7 @@ def test_gradients_of_filters(case: Any, dtype: Any, interpret: Any, rng: Any) -
 
 @pytest.mark.parametrize("shape", [(64, 256, 56), (64, 512, 28), (16, 512, 64), (8, 64, 112)], ids=str)
 @pytest.mark.parametrize("cluster", [1, 2])
-@pytest.mark.sampled(39)
+@pytest.mark.sampled(60, "machine code")
 def test_gradients_of_filters_spill_nothing(shape: Any, cluster: int) -> None:
     images, channels, size = shape
     p = problem_of(Conv((images, size, size, channels), channels, (3, 3), padding=1, dtype=bf16))
@@ -181,7 +181,7 @@ def test_boxes() -> None:
 
 @pytest.mark.parametrize("images, channels, size", [(64, 256, 56), (64, 512, 28), (16, 512, 64)])
 @pytest.mark.parametrize("filters", [64, 128, 192, 512])
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(60, "machine code")
 def test_no_spills_of_hopper(images: int, channels: int, size: int, filters: int) -> None:
     p = ConvProblem(images, size, size, channels, filters, (3, 3), (1, 1), (1, 1), (1, 1), 1, bf16)
     x, w = Spec(p.x_shape, bf16), Spec(p.w_shape, bf16)
@@ -239,7 +239,7 @@ def described(dtype: Any, groups: int = 1, stride: int = 1) -> ConvProblem:
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
 @pytest.mark.parametrize("groups", [1, 256])
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80", "sm_100a", "sm_120a"])
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(60, "machine code")
 def test_no_spills(dtype: Any, groups: int, target: str) -> None:
     p = described(dtype, groups, 2)
     x, w, dout = (Spec(shape, dtype) for shape in (p.x_shape, p.w_shape, p.out_shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -108,9 +109,7 @@ def test_random_calls(seed: int, interpret: Any) -> None:
 
 def test_memory_of_later_products_is_no_hazard() -> None:
     """The kernels before the gradients' products make their memory, and the products write it."""
-    way = kd.InterpretParams(report_unwritten=True)
-    run(0, way, (3, 20, 16), bf16)
-    test_gradients_by_partials(0, way)
+    run(0, kd.InterpretParams(report_unwritten=True), (3, 20, 16), bf16)
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -172,6 +171,8 @@ def test_gradients_by_exponentials(shape: Any, size: float, rows: int, biased: b
 @pytest.mark.sampled(108)
 def test_gradients_by_partials(seed: int, interpret: Any) -> None:
     """The chain of the combination and of parts of a vocabulary, against float64; what is added to partials' sums, too."""
+    if interpret:
+        interpret = dataclasses.replace(interpret, report_unwritten=True)
     rng = np.random.default_rng(seed)
     M, V, H, dtype = int(rng.choice((1, 20))), 90, 16, (bf16, f16, f32)[rng.integers(3)]
     x, weight = random(rng, (M, H), dtype), random(rng, (V, H), dtype)
@@ -298,6 +299,7 @@ REAL = [(8192, 131072, 4096), (4096, 128257, 4096), (64, 131072, 4096)]
     ],
     ids=str,
 )
+@pytest.mark.sampled(60, "machine code")
 def test_no_spills(target: str, dtype: Any, shape: Any) -> None:
     M, V, H = shape
     x, weight, targets, bias = Spec((M, H), dtype), Spec((V, H), dtype), Spec((M,), kd.int64), Spec((V,), f32)

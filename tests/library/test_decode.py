@@ -356,7 +356,7 @@ def kernel_of(dim: int, page: int, cache: Any, **more: Any) -> tuple[Any, list[A
 @pytest.mark.parametrize("page", [0, 1, 16, 64])
 @pytest.mark.parametrize("cache", [bf16, e4m3], ids=str)
 @pytest.mark.parametrize("more", [{}, {"softcap": 3.0, "window": 100, "queries": 4}], ids=str)
-@pytest.mark.sampled(141)
+@pytest.mark.sampled(60, "machine code")
 def test_machine_code(dim: int, page: int, cache: Any, more: Any) -> None:
     """No spills, products that are not serialised, loads of 16 bytes, and two blocks a multiprocessor up to 128."""
     kernel, inputs = kernel_of(dim, page, cache, **more)

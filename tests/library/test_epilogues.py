@@ -268,7 +268,7 @@ KEPT = "swiglu with its sums"
 @pytest.mark.parametrize(
     ("dtype", "target"), [(bf16, "sm_90a"), (e4m3, "sm_90a"), (f32, "sm_90a"), (bf16, "sm_80")], ids=str
 )
-@pytest.mark.sampled(33)
+@pytest.mark.sampled(60, "machine code")
 def test_nothing_spills(name: str, dtype: Any, target: str) -> None:
     o = BUSY["swiglu" if name == KEPT else name]
     b = Lying((4096, 4096), dtype)

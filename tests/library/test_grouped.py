@@ -185,7 +185,7 @@ SHAPES = [(8, 32768, 4096, 7168), (16, 32768, 768, 2048), (128, 65536, 1536, 204
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(60, "machine code")
 def test_no_spills(shape: Any) -> None:
     """Nor products that wait for each other, in what large problems take: plain, by columns, gated, scaled, gradients."""
     groups, rows, N, K = shape
@@ -211,7 +211,7 @@ def assert_clean(compiled: Any) -> None:
 
 
 @pytest.mark.parametrize("form", ["squares", "columns"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(60, "machine code")
 def test_no_spills_with_scales(form: str) -> None:
     rows, groups, N, K = 32768, 8, 4096, 7168
     p = Problem(rows, N, K, e4m3, e4m3, bf16, b_transposed=True, b_batch=(groups,), a_scaled=True,

@@ -144,7 +144,7 @@ def test_the_smallest() -> None:
 @pytest.mark.parametrize("shape", [(16, 16384, 8192), (64, 16384, 8192), (4096, 4096, 4096)], ids=str)
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80", "sm_100a", "sm_120a"])
-@pytest.mark.sampled(39)
+@pytest.mark.sampled(60, "machine code")
 def test_no_spills(shape: Any, zeros: bool, target: str) -> None:
     M, N, K = shape
     scales = Spec((K // 128, N), f32)

@@ -132,6 +132,7 @@ def test_integers_keep_what_is_added_whole(extra: Any, dtype: Any, K: int, inter
 
 @pytest.mark.parametrize("shape", [(70, 50, 33), (1, 3, 2), (4, 0, 3), (3, 5, 0)], ids=str)
 @pytest.mark.parametrize("dtype", [f32, kd.float64, kd.int32, bf16], ids=str)
+@pytest.mark.sampled(3)
 def test_what_the_fast_kernel_refuses(shape: Any, dtype: Any, rng: Any) -> None:
     a, b, expected = operands(rng, *(shape[0], shape[1], shape[2]), dtype, True, False)
     got = kd.library.matmul(a, b, interpret=True)
@@ -209,7 +210,7 @@ def test_other_choices() -> None:
 
 @pytest.mark.parametrize("shape", [(8192, 8192, 8192), (4096, 8192, 4096), (16, 16384, 8192)], ids=str)
 @pytest.mark.parametrize("dtype", [bf16, kd.float8_e4m3fn, kd.int8], ids=str)
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(60, "machine code")
 def test_the_chosen_kernels_do_not_spill(shape: Any, dtype: Any) -> None:
     M, N, K = shape
     a, b = kd.ShapeDtypeStruct((M, K), dtype), kd.ShapeDtypeStruct((N, K), dtype)
@@ -220,6 +221,7 @@ def test_the_chosen_kernels_do_not_spill(shape: Any, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.sampled(60, "machine code")
 def test_consumers_in_turns_do_not_spill(plain: bool) -> None:
     M, N, K = 8192, 8192, 512
     problem = Problem(M, N, K, bf16, bf16, bf16, bias=not plain, accumulate=not plain)

@@ -114,7 +114,7 @@ def test_refused(given: Any) -> None:
 
 @pytest.mark.parametrize("page", [16, 64])
 @pytest.mark.parametrize("batch", [128, 1])
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(60, "machine code")
 def test_machine_code(page: int, batch: int) -> None:
     """No spills, and products that are not serialised; a small batch is split."""
     table = 4096 // page

@@ -110,7 +110,7 @@ def test_configs(config: Any, interpret: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(16, 16384, 8192), (4096, 4096, 4096)], ids=str)
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(60, "machine code")
 def test_no_spills(shape: Any) -> None:
     M, N, K = shape
     b = PackedMxfp4(Spec((N, K // 2), kd.int8), Spec((K // 32, N), kd.uint8), None, (K, N), 32)

@@ -76,7 +76,7 @@ def test_norms(width: int, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("centred", [False, True])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_gradients(width: int, centred: bool) -> None:
     for shape in SHAPES:
         x, weight, dy = draw(f32, *shape), draw(f32, shape[-1]), draw(f32, *shape)
@@ -110,7 +110,7 @@ def test_one_compile_for_any_rows() -> None:
 
 @pytest.mark.parametrize("columns", [2048, 4096, 8192])
 @pytest.mark.parametrize("centred", [False, True])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(60, "machine code")
 def test_without_spills(columns: int, centred: bool) -> None:
     pytest.importorskip("nvidia.cu13", reason="needs ptxas")
     norm, x = norms.Norm("norm", centred, 1e-5), kd.ShapeDtypeStruct((64, columns), kd.bfloat16)

@@ -157,7 +157,7 @@ SHAPES = [
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("form", ["blocks", "columns"])
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(60, "machine code")
 def test_nothing_spills(shape: Any, form: str) -> None:
     M, N, K = shape
     p = Problem(M, N, K, e4m3, e4m3, bf16, False, True, a_scaled=True, b_scaled=form)

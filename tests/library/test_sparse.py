@@ -272,7 +272,7 @@ def described(M: int, K: int, dtype: Any) -> SparseMatrix:
 @pytest.mark.parametrize("dtype", [bf16, f32, e4m3, s8], ids=str)
 @pytest.mark.parametrize("turn", [False, True])
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
-@pytest.mark.sampled(150)
+@pytest.mark.sampled(60, "machine code")
 def test_no_spills(shape: Any, dtype: Any, turn: bool, target: str) -> None:
     M, N, K = shape
     b = turned(Spec((N, K), dtype)) if turn else Spec((K, N), dtype)

@@ -56,7 +56,7 @@ def test_random_vectors(seed: int, interpret: Any) -> None:
 @pytest.mark.parametrize("dtype", [f16, f32, s8, e4m3, kd.float64], ids=str)
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("count", [1, 3, 8])
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(15)
 def test_odd_matrices_take_one_launch(dtype: Any, turned: bool, count: int) -> None:
     """If TMA can't read a matrix, the tiles' kernels would first copy it. Nothing is spilled, on any target."""
     shape = (1191, 4097)

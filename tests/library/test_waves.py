@@ -58,6 +58,7 @@ def test_choice() -> None:
     assert choose.choose(problem(1536, 1536, 4096, layout="TN"), BLOCKS).tile_n not in choose.BETWEEN
 
 
+@pytest.mark.sampled(60, "machine code")
 def test_no_spills() -> None:
     cases: tuple[dict[str, Any], ...] = ({}, {"bias": Spec((1536,), kd.float32)})
     for steps in cases:
@@ -92,7 +93,7 @@ def test_shallow_products(dtype: Any, out_dtype: Any, K: int, tile: Any, N: int,
 
 @pytest.mark.parametrize("dtype", [bf16, s8, kd.float8_e4m3fn], ids=str)
 @pytest.mark.parametrize("out_dtype", [bf16, kd.float32, kd.float8_e4m3fn], ids=str)
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(60, "machine code")
 def test_stores_by_lanes_do_not_spill(dtype: Any, out_dtype: Any) -> None:
     p = replace(problem(1000, 1003, 256, dtype), out_dtype=out_dtype, lanes=1)
     for tile in choose.TILES:

@@ -51,7 +51,7 @@ def close(got: Any, want: np.ndarray, dtype: Any, terms: int) -> None:
 
 
 @pytest.mark.parametrize(("sizes", "shape", "dtype", "schedule"), CASES, ids=str)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_each(sizes: tuple[int, ...], shape: tuple[int, ...], dtype: Any, schedule: dict[str, Any]) -> None:
     mesh, interpret = mesh_of(sizes), kd.InterpretParams(**schedule)
     n = mesh.size
@@ -208,7 +208,7 @@ FEW = {"BLOCKS": 2, "EACH": 8, "PLACES": 2}  # chunks of 1,024 elements
 
 @pytest.mark.parametrize(
     ("n", "schedule"),
-    [(2, {"seed": 1}), (3, {"schedule": "late"}), pytest.param(4, {"seed": 2}, marks=pytest.mark.slow)],
+    [(2, {"schedule": "late"}), *(pytest.param(n, {"seed": n}, marks=pytest.mark.slow) for n in (3, 4))],
 )
 def test_parts_that_pass_few_places(n: int, schedule: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks use each place again, one of them once more than the other; also in place."""

@@ -98,7 +98,7 @@ def check(number: int, blocks: int, devices: int, **how: Any) -> str:
     return "stuck"
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_blocks_wait_at_lines_of_their_own(devices: int) -> None:
     ends = [
         check(number, 2 + number % 6, devices, **how)

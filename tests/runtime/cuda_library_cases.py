@@ -167,7 +167,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("again", [False, True], ids=["these sizes", "any sizes"])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_repeated_options(name: str, again: bool, player: Player, cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,71 @@
+"""Products: nothing spills in what large problems and odd sizes take, by each family of kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.library.matmul_config import MatmulConfig
+from kernel_dsl.library.persistent_matmul import matmul_kernel
+from kernel_dsl.library.problem import Problem
+from tests.hopper.helpers import assemble
+
+from .routed import routed
+
+pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
+
+bf16, f32, f64, e4m3 = kd.bfloat16, kd.float32, kd.float64, kd.float8_e4m3fn
+Spec = kd.ShapeDtypeStruct
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [(f32, "tf32x3"), (e4m3, "highest")], ids=str)
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (2050, 100, 4098), (16, 4000, 8191), (777, 999, 8192)], ids=str)
+@pytest.mark.sampled(60, "machine code")
+def test_promoted_sums_do_not_spill(dtype: Any, precision: str, shape: Any) -> None:
+    """Nor are their products waited for one by one."""
+    M, N, K = shape
+    for target in (None, "sm_80", "sm_89", "sm_100a", "sm_120a"):
+        found = routed(M, N, K, dtype, False, True, target, precision=precision)
+        kernel, sides = found.multiply(132), [Spec((M, K), dtype), Spec((N, K), dtype)]
+        sides = [x if p is None else p.out for x, p in zip(sides, found.packings, strict=True)]
+        if target is None:
+            assert found.kernel == "fast" and assemble(kernel, *sides).resources.spills == 0
+        else:
+            assert kernel.lower(*sides, target=target).compile().resources.spills == 0
+
+
+@pytest.mark.parametrize(("ta", "tb"), [(False, False), (True, True)])
+@pytest.mark.sampled(60, "machine code")
+def test_turned_through_registers_does_not_spill(ta: bool, tb: bool) -> None:
+    found = routed(4096, 4096, 4096, f32, ta, tb, precision="tf32")
+    compiled = assemble(found.multiply(132), Spec((4096, 4096), f32), Spec((4096, 4096), f32))
+    assert compiled.resources.registers == 168
+
+
+@pytest.mark.parametrize("vector", [1, 2, 4])
+@pytest.mark.sampled(60, "machine code")
+def test_stores_by_lanes_do_not_spill(vector: int) -> None:
+    p = Problem(4097, 4096 + vector, 4096, bf16, bf16, bf16, b_transposed=True, lanes=vector)
+    specs = Spec((4097, 4096), bf16), Spec((4096 + vector, 4096), bf16)
+    assert assemble(matmul_kernel(p, MatmulConfig(), 132), *specs).resources.registers == 168
+
+
+@pytest.mark.parametrize("dtype", [f32, kd.int32, kd.int64], ids=str)
+@pytest.mark.parametrize("K", [1, 16, 17])
+@pytest.mark.sampled(60, "machine code")
+def test_short_sums_by_lanes_do_not_spill(dtype: Any, K: int) -> None:
+    found = routed(4097, 4097, K, dtype, True, True)
+    stages = found.multiply(132).lower(Spec((K, 4097), dtype), Spec((4097, K), dtype), target="sm_80")
+    assert found.kernel == "lane" and stages.compile().resources.spills == 0
+
+
+@pytest.mark.parametrize(("ta", "tb"), [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.sampled(60, "machine code")
+def test_float64_does_not_spill(ta: bool, tb: bool) -> None:
+    for n in (2048, 2047):
+        found = routed(n, n, n, f64, ta, tb)
+        assert found.kernel == "tile"
+        compiled = found.multiply(132).lower(Spec((n, n), f64), Spec((n, n), f64), target="sm_90a").compile()
+        assert compiled.resources.spills == 0 and "m16n8k16" in compiled.ptx
