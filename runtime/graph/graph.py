@@ -57,9 +57,10 @@ class Graph(RecordedGraph):
         super().__init__()
         self._exec: Exec | None = None
         # Iterators: each `next` launches in the current stream, or ends. A launch, or a replay without inputs, that
-        # takes more steps has an empty one. Those of replays give what the replay returns.
-        self._launches: Iterable[Any] = ()
-        self._replays: Iterable[Any] = ()
+        # takes more steps has an empty one.
+        self._launches: Iterable[bool] = ()
+        self._replays: Iterable[bool] = ()
+        self._result: Any = None  # the return value of such a replay
         self._whole = True  # the executable agrees with nodes and slots
         self._places: Any = None  # a `Places` after the executable has been made
         self.seconds: float | None = None
@@ -216,10 +217,10 @@ class Graph(RecordedGraph):
 
         @wraps(replay)
         def call(self: Graph, /, *inputs: Any, **options: Any) -> Any:
-            if not (inputs or options):
+            if not inputs and not options and not recording.active:
                 try:
-                    for result in self._replays:
-                        return result
+                    for _ in self._replays:
+                        return self._result
                 except ValueError:  # another thread is launching it
                     pass
             return replay(self, *inputs, **options)  # pyright: ignore[reportCallIssue]
@@ -301,9 +302,9 @@ class Graph(RecordedGraph):
             return
         if program.repeats or any(output.frozen for output in program.outputs):
             return
-        moved = places.moved
-        self._launches = executable.turns.fast_path(None if moved else places.results(self._chosen, None, 0))
-        if not moved:
+        self._launches = executable.turns.short
+        if not places.moved:
+            self._result = places.results(self._chosen, None, 0)
             self._replays = self._launches
 
     def _place(self, inputs: Sequence[Any], out: Any, stream: int) -> Places:

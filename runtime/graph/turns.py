@@ -1,7 +1,7 @@
 """Launches of one executable by one thread at a time, because the driver forbids two threads to launch or change it.
 
 The fast path is a generator, which costs less than a lock: a running generator refuses a second thread, and an interrupt ends it,
-so it can't stay locked. It is on the path of each replay, so it tests as little as possible: whatever ends it closes its gate.
+so it can't stay locked.
 """
 
 from __future__ import annotations
@@ -14,12 +14,20 @@ from typing import Any, TypeAlias, cast
 from kernel_dsl import forking
 
 from ..devices import driver
-from ..plan.recording import Gate
 
 _STREAMS = 64  # programs make and destroy streams, so this can't keep all handles
 
 Arguments: TypeAlias = "tuple[Any, Any]"
-Short: TypeAlias = "GeneratorType[Any, None, None]"
+Short: TypeAlias = "GeneratorType[bool, None, None]"
+
+
+class _Gate:
+    """Whether a fast path may still be used."""
+
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        self.open = True
 
 
 class Turns:
@@ -28,11 +36,10 @@ class Turns:
         with turns.lock:
             turns.hold()    # from here on, no launch is under way
             ...             # change it, or launch it
-            turns.allow()   # there may be a fast path again
-    turns.fast_path(result)
+            turns.allow()   # there is a fast path again
 
-    Each `next` of the fast path launches in the current stream, and gives `result`. It ends if it can't launch, after `hold`, and
-    where a recording begins. It raises ValueError if another thread is launching.
+    `short` is the fast path: each `next` of it launches in the current stream. It ends if it can't launch, and after
+    `hold`. It raises ValueError if another thread is launching.
     """
 
     def __init__(self, context: Any, current: Callable[[int], int], index: int) -> None:
@@ -43,8 +50,7 @@ class Turns:
             *(current, index, context, driver.success(), cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE),
             *(cu.cuGraphLaunch, cu.cuStreamIsCapturing, cu.cuCtxGetCurrent if driver.device_count() > 1 else None),
         )
-        self._gate = Gate()
-        self._short: Short | None = None
+        self.allow()
 
     def arguments(self, executable: Any, stream: int) -> Arguments:
         """The arguments of `cuGraphLaunch`. Needs `hold`."""
@@ -63,25 +69,17 @@ class Turns:
         """End the fast path after a launch in progress. Needs `lock`."""
         self._gate.open = False
         # The generator can't be closed: Python crashes if another thread is running it.
-        short = self._short
-        while short is not None and short.gi_running and not driver.forked():  # a fork leaves the other thread behind
+        while self.short.gi_running and not driver.forked():  # after a fork the other thread is not in this process
             time.sleep(0)
 
     def allow(self) -> None:
-        """Allow a fast path for the streams of earlier launches. Needs `hold`."""
-        self._gate, self._short = Gate(), None
-
-    def fast_path(self, result: Any) -> Short:
-        """The fast path, which gives `result` after each launch; one until the next `hold`."""
-        with self.lock:
-            if self._short is None:
-                self._short = cast("Short", _launches(self._gate, result, self._arguments, *self._fixed))
-            return self._short
+        """Make a fast path for the streams of earlier launches. Needs `hold`."""
+        self._gate = _Gate()
+        self.short: Short = cast("Short", _launches(self._gate, self._arguments, *self._fixed))
 
 
 def _launches(
-    gate: Gate,
-    result: Any,
+    gate: _Gate,
     known: dict[int, Arguments],
     current: Callable[[int], int],
     index: int,
@@ -91,26 +89,24 @@ def _launches(
     launch: Callable[..., Any],
     is_capturing: Callable[..., Any],
     context_now: Callable[[], Any] | None,
-) -> Generator[Any, None, None]:
+) -> Generator[bool, None, None]:
     """The fast path.
 
-    All values of a launch are local variables; those of a stream are looked up when the stream changes. The inner loop is
-    the path of most replays: nothing but the gate, the current stream and the launch.
+    All values of a launch are local variables; those of a stream are looked up when the stream changes.
     """
+    stream = executable = handle = capturing = other_context = None
     while gate.open:
-        stream = current(index)
-        if stream not in known:
-            return
-        executable, handle = known[stream]
-        # The default stream belongs to the current context and can't be captured; other streams can.
-        capturing, other_context = (is_capturing, None) if stream else (None, context_now)
-        careful = capturing is not None or other_context is not None
-        while gate.open and current(index) == stream:
-            if careful:
-                if capturing is not None and capturing(handle)[1] is not free:
-                    return
-                if other_context is not None and other_context()[1] != context:
-                    return
-            if launch(executable, handle)[0] is not success:
+        now = current(index)
+        if now != stream:
+            if now not in known:
                 return
-            yield result
+            stream, (executable, handle) = now, known[now]
+            # The default stream belongs to the current context and can't be captured; other streams can.
+            capturing, other_context = (is_capturing, None) if stream else (None, context_now)
+        if capturing is not None and capturing(handle)[1] is not free:
+            return
+        if other_context is not None and other_context()[1] != context:
+            return
+        if launch(executable, handle)[0] is not success:
+            return
+        yield True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,31 +31,13 @@ class Recorder(Protocol):
         ...
 
 
-# The number of graphs that all threads are recording. The fast paths to a launch test it first, or have a `Gate`.
+# The number of graphs that all threads are recording. The fast paths to a launch test it first.
 active: int = 0
 seen_by_host_code: ctypes.c_int = ctypes.c_int(0)  # the same
 _lock = forking.lock()
 _own: ContextVar[int] = ContextVar("own", default=0)  # the number of this thread's recordings
 _recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
 _inside: ContextVar[bool] = ContextVar("inside", default=False)
-
-
-class Gate:
-    """Whether a fast path may still be used. A recording closes all gates, and those that are made meanwhile are never open.
-
-    So a fast path tests one attribute.
-    """
-
-    __slots__ = ("__weakref__", "open")
-
-    def __init__(self) -> None:
-        with _lock:
-            self.open: bool = not active
-            if self.open:
-                _gates.add(self)
-
-
-_gates: weakref.WeakSet[Gate] = weakref.WeakSet()  # the open ones, and some that others have closed
 
 
 def current() -> Recorder | None:
@@ -82,10 +63,6 @@ def _count(more: int) -> None:
     with _lock:
         active += more
         seen_by_host_code.value = active
-        if active:
-            for gate in _gates:
-                gate.open = False
-            _gates.clear()
 
 
 def _in_child() -> None:

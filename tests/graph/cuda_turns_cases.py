@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import signal
 import sys
 import threading
@@ -76,8 +75,8 @@ def fast_paths(g: Any) -> int:
     """How many of ten replays, and of ten launches, took the fast path."""
     taken = 0
     for _ in range(10):
-        taken += sum(1 for _ in itertools.islice(g._replays, 1))
-        taken += sum(1 for _ in itertools.islice(g._launches, 1))
+        taken += any(launched for launched, _ in zip(g._replays, range(1), strict=False))
+        taken += any(launched for launched, _ in zip(g._launches, range(1), strict=False))
     return taken
 
 
@@ -94,26 +93,6 @@ def test_replays_take_the_fast_path() -> None:
     g()
     np.testing.assert_array_equal(host(y), (x.data * 2) ^ x.data)
     assert fast_paths(g) == 20
-
-
-def test_a_recording_ends_the_fast_path_and_a_replay_after_it_makes_another() -> None:
-    """A call of a graph in another one's block adds it there, whatever was replayed before; this thread's or not."""
-    g, x, y = chain()
-    assert fast_paths(g) == 20
-    before = len(LAUNCHES)
-    with Graph() as outer:
-        inner = g()
-        assert fast_paths(g) == 0
-        in_threads(lambda: g() and None)  # which does not record, so it launches
-        assert len(LAUNCHES) == before + 2
-        inner = g()
-        assert fast_paths(g) == 0
-    assert len(LAUNCHES) == before + 2
-    assert len(outer.nodes) == 2 * len(g.nodes)
-    del inner
-    assert g() is y
-    assert fast_paths(g) == 20
-    np.testing.assert_array_equal(host(y), (x.data * 2) ^ x.data)
 
 
 def python_calls(work: Callable[[], Any]) -> list[str]:
