@@ -29,7 +29,7 @@ from .attention_sizes import ROWS, AttentionConfig
 from .latest import Launch, launching, seen_launching
 
 ELEMENTS = 4096  # elements of a block that converts
-GUARDED = 2**26  # scores of problems for which norms are computed
+GUARDED = 2**28  # scores from which norms are computed: for fewer, that takes longer than the loop saves
 
 
 @cache
