@@ -29,6 +29,11 @@ def test_float8_scales_of_any_sign(k_scale: float, guarded: bool, rng: Any, monk
     check(got, reference.attention(q, k.astype(np.float64) * k_scale, v, causal=True), e4m3)
 
 
+def norm(x: Any) -> float:
+    """The largest norm of a row."""
+    return float(np.linalg.norm(x.astype(np.float64), axis=-1).max())
+
+
 @pytest.mark.parametrize("size", [1.0, 6.0], ids=["without a maximum", "with one"])
 @pytest.mark.parametrize(
     "names", [(), ("causal",), ("window", "sinks"), ("ragged", "causal"), ("documents",)], ids="-".join
@@ -46,10 +51,12 @@ def test_float8_norms(size: float, names: Any, config: Any, interpret: Any, rng:
         options["sinks"] = random(rng, (4,), f32)
     if "documents" in names:
         options["mask_mod"] = lambda b, h, i, j: i // 60 == j // 60
+    # of products of float8, whose sum is at most |q| |k|, Hopper's tensor cores keep 14 bits or so
+    lost = 2.0**-13 * norm(q) * norm(k) / 8 if interpret is False else 0.0
     call = type(kd.library.attention)()
     if "ragged" not in names:
         got = call(q, k, v, **options, config=config, return_lse=True, interpret=interpret)
-        check(got, reference.attention(q, k, v, **options), e4m3)
+        check(got, reference.attention(q, k, v, **options), e4m3, lost)
         return
     lengths = np.array([0, 90, 90, 200], np.int32)
     rows = [np.ascontiguousarray(x[0].swapaxes(0, 1)) for x in (q, k, v)]
@@ -58,7 +65,7 @@ def test_float8_norms(size: float, names: Any, config: Any, interpret: Any, rng:
     )
     for first, end in ((0, 90), (90, 200)):
         part = reference.attention(*(x[:, :, first:end] for x in (q, k, v)), **options)
-        check((out[first:end].swapaxes(0, 1)[None], lse[None, :, first:end]), part, e4m3)
+        check((out[first:end].swapaxes(0, 1)[None], lse[None, :, first:end]), part, e4m3, lost)
 
 
 def test_norms(rng: Any, interpret: Any) -> None:
