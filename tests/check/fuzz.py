@@ -1,4 +1,7 @@
-"""Mutated images: each is an error of ours or a report, within seconds. `python -m tests.check.fuzz --count 2000`."""
+"""Mutated images: each is an error of ours or a report, within seconds. `python -m tests.check.fuzz --count 2000`.
+
+`--structure` takes the mutations of `mutations.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +24,8 @@ from kernel_dsl.errors import UnusableArgument, UnusableValue
 from kernel_dsl.runtime.interpreter import parse
 from tests.conftest import ROOT
 from tests.kernels import lowered
+
+from . import mutations
 
 SECONDS = 5.0
 FOLDER = ROOT / "tests" / "interpreter" / "ptx"
@@ -168,7 +173,9 @@ def limited() -> Generator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def run(count: int, seed: int, seconds: float = float("inf")) -> tuple[Counter[str], list[str]]:
+def run(
+    count: int, seed: int, seconds: float = float("inf"), change: Callable[[str, str, random.Random], str] = mutate
+) -> tuple[Counter[str], list[str]]:
     """(what was said how often, what went wrong in words) of `count` mutants, or of as many as fit in `seconds`."""
     rng = random.Random(seed)
     images = corpus()
@@ -179,7 +186,7 @@ def run(count: int, seed: int, seconds: float = float("inf")) -> tuple[Counter[s
         if time.monotonic() - began > seconds:
             break
         text, entry = rng.choice(images)
-        changed = mutate(text, entry, rng)
+        changed = change(text, entry, rng)
         start = time.process_time()
         try:
             with limited():
@@ -195,8 +202,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--structure", action="store_true", help="the mutations of `mutations.py`")
     options = parser.parse_args()
-    said, wrong = run(options.count, options.seed)
+    said, wrong = run(options.count, options.seed, change=mutations.mutate if options.structure else mutate)
     print(dict(said))
     print("\n".join(wrong))
     sys.exit(bool(wrong))

@@ -6,13 +6,24 @@ import pytest
 
 import kernel_dsl as kd
 
-from . import fuzz
+from . import fuzz, mutations
 from .images import image
 
 
 def test_a_sample_of_mutated_images() -> None:
     said, wrong = fuzz.run(60, seed=7, seconds=8)
     assert wrong == [] and said["PtxError"] > 5 and said["none"] > 2
+
+
+def test_a_sample_of_images_mutated_by_their_structure() -> None:
+    said, wrong = fuzz.run(60, seed=7, seconds=8, change=mutations.mutate)
+    assert wrong == [] and said["PtxError"] > 5 and said["none"] > 2
+
+
+@pytest.mark.slow
+def test_a_thousand_images_mutated_by_their_structure() -> None:
+    said, wrong = fuzz.run(1000, seed=0, change=mutations.mutate)
+    assert wrong == [] and sum(said.values()) == 1000
 
 
 @pytest.mark.slow
