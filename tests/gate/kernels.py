@@ -225,7 +225,11 @@ def _attentions() -> Iterator[tuple[str, Kernel]]:
     yield "attention.lists", _of(lists_kernel(), Struct((1, 1, 4, 200), kd.int32))
     shared, logs = Struct((2, 12, 100, 64), bf16), Struct((2, 12, 100), f32)
     yield "attention.combine", _of(combine_shared(3, 4, 64, bf16, True), shared, logs)
-    yield "attention.scored.e4m3", _attention(4090, 128, kd.float8_e4m3fn, (16, 4), causal=True)
+    yield (
+        "attention.scored.e4m3",
+        _attention(4106, 128, kd.float8_e4m3fn, (16, 4), causal=True),
+    )  # 2**28 scores and more
+    yield "attention.scored.e4m3_few", _attention(4090, 128, kd.float8_e4m3fn, (16, 4), causal=True)
     yield "attention.shared", _attention(2000, 64, bf16, (1, 1))
     yield "attention.mask_probe", _of(probe_kernel(masked))
     yield "attention.table", _of(table_kernel(150, 32000, 128), Struct((151,), kd.int32))

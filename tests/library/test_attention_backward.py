@@ -322,6 +322,8 @@ TAILS = [
 @pytest.mark.parametrize("case", TAILS, ids=str)
 @pytest.mark.parametrize("opened", [False, True])
 @pytest.mark.sampled(4)
+@pytest.mark.tma
+@pytest.mark.wgmma
 def test_keys_that_are_shared_at_the_end(case: Any, opened: bool, interpret: Any, rng: Any) -> None:
     """Several blocks loop over parts of the queries of the last keys, and add up their gradients in turn."""
     shape, machines, config = case
