@@ -13,6 +13,7 @@ import numpy as np
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, AttentionConfig, MatmulConfig
 from kernel_dsl.library.attention_blocks import blocks_kernel, lists_kernel, probe_kernel, table_kernel
+from kernel_dsl.library.attention_norms import norms_kernel
 from kernel_dsl.library.attention_problem import ScoredProblem
 from kernel_dsl.library.attention_score import Score
 from kernel_dsl.library.attention_scored import widen_kernel
@@ -229,6 +230,8 @@ def _attentions() -> Iterator[tuple[str, Kernel]]:
         "attention.scored.e4m3",
         _attention(4106, 128, kd.float8_e4m3fn, (16, 4), causal=True),
     )  # 2**28 scores and more
+    heads = (Struct((1, count, 4106, 128), kd.float8_e4m3fn) for count in (16, 4))
+    yield "attention.norms", _of(norms_kernel("bhsd", False, 16, 4, 128, kd.float8_e4m3fn), *heads)
     yield "attention.scored.e4m3_few", _attention(4090, 128, kd.float8_e4m3fn, (16, 4), causal=True)
     yield "attention.shared", _attention(2000, 64, bf16, (1, 1))
     yield "attention.mask_probe", _of(probe_kernel(masked))
