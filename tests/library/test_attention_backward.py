@@ -319,11 +319,11 @@ TAILS = [
 ]
 
 
+@pytest.mark.tma
+@pytest.mark.wgmma
 @pytest.mark.parametrize("case", TAILS, ids=str)
 @pytest.mark.parametrize("opened", [False, True])
 @pytest.mark.sampled(4)
-@pytest.mark.tma
-@pytest.mark.wgmma
 def test_keys_that_are_shared_at_the_end(case: Any, opened: bool, interpret: Any, rng: Any) -> None:
     """Several blocks loop over parts of the queries of the last keys, and add up their gradients in turn."""
     shape, machines, config = case
@@ -342,6 +342,8 @@ def test_keys_that_are_shared_at_the_end(case: Any, opened: bool, interpret: Any
         assert relative(x, y) < BOUNDS[bf16]
 
 
+@pytest.mark.tma
+@pytest.mark.wgmma
 @pytest.mark.parametrize("dim", [80, 192])
 @pytest.mark.parametrize("opened", [False, True])
 def test_keys_that_are_shared_with_options(dim: int, opened: bool, interpret: Any, rng: Any) -> None:
