@@ -317,9 +317,8 @@ class AttentionBackward:
         main = (wide_kernel if wide else backward_kernel)(p, t, blocks)
         rows = t.block_q if wide else p.dim
         parts = sum_kernel(p, t.splits) if chosen.splits > 1 else None
-        ends = (
-            replace(t, tail=1) if sizes is None else replace(t, splits=1, tail=1)
-        )  # the small kernels don't depend on these
+        # the small kernels don't depend on these
+        ends = replace(t, tail=1, splits=t.splits if sizes is None else 1)
         return _Fast(rows, stats_kernel(p, ends), main, parts, finish_kernel(p, ends, wide), sizes)
 
 
@@ -336,9 +335,8 @@ def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = Fa
     config = replace(config, in_turn=in_turn)
     keys = KEYS if p.dim <= KEYS else ROWS
     heads = p.batch * p.kv_heads
-    if (
-        heads * kd.cdiv(p.keys, keys) > 4 * multiprocessors
-    ):  # causal blocks have all lengths, and the last ones are short
+    if heads * kd.cdiv(p.keys, keys) > 4 * multiprocessors:
+        # causal blocks have all lengths, and the last ones are short
         return config if p.causal or in_turn else replace(config, tail=TAIL)
     choices = [replace(config, splits=n) for n in (1, 2, 3, 4, 6, 8, 12, 16)]
     ends = [end_of(p, c, keys, multiprocessors) for c in choices]
