@@ -58,13 +58,7 @@ class _ArrayCheck:
 
     def refuse(self, condition: V, words: str, *values: str) -> None:
         """Return with an error if the i1 `condition` holds. `words` follow the names of the kernel and the array."""
-        f = self.f
-
-        def leave() -> None:
-            f.say("%message", f"%s: {words}", f"ptr {self.kernel}", *values)
-            f.do(f"ret i32 {BAD_ARGUMENT}")
-
-        f.leave_when(condition, leave)
+        self.f.refuse(condition, BAD_ARGUMENT, f"%s: {words}", f"ptr {self.kernel}", *values)
 
     def whole(self) -> None:
         f = self.f

@@ -141,13 +141,8 @@ class Checked:
 
     def refuse(self, condition: V, words: str, *values: str) -> None:
         """Return with an error if the i1 `condition` holds."""
-        f = self.f
-
-        def leave() -> None:
-            f.say("%message", f"{self.plan.name.replace('%', '%%')}: {words}", *values)
-            f.do(f"ret i32 {BAD_ARGUMENT}")
-
-        f.leave_when(condition, leave)
+        name = self.plan.name.replace("%", "%%")
+        self.f.refuse(condition, BAD_ARGUMENT, f"{name}: {words}", *values)
 
     def array(self, number: int, tensor: str, name: str) -> None:
         if self.first is None:
@@ -248,14 +243,9 @@ def add_ffi_entry(host: Host, scalars: int) -> None:
         row = 0
         for at, count in ((56, plan.inputs), (96, results)):
             has = f.word("%frame", at)
-
-            def wrong(at: int = at, count: int = count, has: str = has) -> None:
-                what = "operands" if at == 56 else "results"
-                name = plan.name.replace("%", "%%")
-                f.say("%message", f"{name}: %lld {what}, and the kernel has {count}", f"i64 {has}")
-                f.do(f"ret i32 {BAD_ARGUMENT}")
-
-            f.leave_when(has.differs(count), wrong)
+            what, name = "operands" if at == 56 else "results", plan.name.replace("%", "%%")
+            words = f"{name}: %lld {what}, and the kernel has {count}"
+            f.refuse(has.differs(count), BAD_ARGUMENT, words, f"i64 {has}")
             buffers = f.pointer("%frame", at + 16)
             for number in range(count):
                 buffer = f.pointer(buffers, 8 * number)

@@ -109,11 +109,7 @@ class _Wrong:
         self._leave(condition, -1, words, *values)
 
     def _leave(self, condition: V, code: int, words: str, *values: str) -> None:
-        def leave() -> None:
-            self.f.say("%message", f"{self.name}: {words}", *values)
-            self.f.do(f"ret i32 {code}")
-
-        self.f.leave_when(condition, leave)
+        self.f.refuse(condition, code, f"{self.name}: {words}", *values)
 
 
 def _is(f: HostFunction, kind: V, *kinds: int) -> V:

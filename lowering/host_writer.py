@@ -214,6 +214,15 @@ class HostFunction(Writer):
         rest = "".join(f", {value}" for value in values)
         self.do(f"call i32 (ptr, i64, ptr, ...) @snprintf(ptr {message}, i64 {MESSAGE}, ptr {shown}{rest})")
 
+    def refuse(self, condition: V, code: int, words: str, *values: str) -> None:
+        """If the i1 `condition` holds, write an error's text to `%message`, as `say` does, and return `code`."""
+
+        def leave() -> None:
+            self.say("%message", words, *values)
+            self.do(f"ret i32 {code}")
+
+        self.leave_when(condition, leave)
+
     def driver_address(self, name: str) -> V:
         """The address of a function of the driver; NULL before it is loaded, and where it has none of that name."""
         return self.load("ptr", "@kd.driver", 8 * DRIVER.index(name))
