@@ -26,11 +26,12 @@ def test_gpu(block: int) -> None:
         assert attempt(generate(seed), gpu=True) is None, f"python -m tests.fuzz --count 1 --seed {seed} --device gpu"
 
 
-def test_several_processes() -> None:
+@pytest.mark.parametrize("count", [2, pytest.param(5, marks=pytest.mark.slow)])
+def test_several_processes(count: int) -> None:
     """They share the seeds, and what one of them finds is the whole's."""
-    command = [sys.executable, "-m", "tests.fuzz", "--count", "2", "--seed", "300", "--jobs", "2"]
+    command = [sys.executable, "-m", "tests.fuzz", "--count", str(count), "--seed", "300", "--jobs", "2"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and done.stdout.startswith("2 kernels from seed 300: 0 failures"), (
+    assert done.returncode == 0 and done.stdout.startswith(f"{count} kernels from seed 300: 0 failures"), (
         done.stdout + done.stderr
     )
 

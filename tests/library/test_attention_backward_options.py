@@ -106,7 +106,10 @@ def test_deterministic(dim: int, names: Any, rng: Any) -> None:
     assert len(bits) == 1
 
 
-def test_ragged_in_turn(rng: Any) -> None:
+@pytest.mark.parametrize(
+    "schedules", [("late", "random"), pytest.param(("eager", "late", "random"), marks=pytest.mark.slow)], ids=len
+)
+def test_ragged_in_turn(schedules: tuple[str, ...], rng: Any) -> None:
     """Sequences of any lengths have the same bits under each schedule."""
     q, k, v, q_starts, k_starts = ragged(rng, (20, 0, 66), (30, 20, 140), (2, 1), (64, 64), bf16)
     dout, how = random(rng, q.shape, bf16), {"causal": "bottom_right", "q_seqlens": q_starts, "kv_seqlens": k_starts}
@@ -116,7 +119,7 @@ def test_ragged_in_turn(rng: Any) -> None:
             np.asarray(x).tobytes()
             for x in attention_backward(dout, q, k, v, out, lse, **how, deterministic=True, interpret=way)
         )
-        for way in (kd.InterpretParams(schedule=x) for x in ("late", "random"))  # the others: test_deterministic
+        for way in (kd.InterpretParams(schedule=x) for x in schedules)
     }
     assert len(bits) == 1
 

@@ -66,9 +66,10 @@ def test_a_kernel_that_starts_early_waits_first(shape: Any, dtype: Any) -> None:
     assert triggers == (pack is not None)
 
 
-def test_random_calls() -> None:
+@pytest.mark.parametrize("count", [3, pytest.param(5, marks=pytest.mark.slow)])
+def test_random_calls(count: int) -> None:
     rng = np.random.default_rng(11)
-    for number in range(3):
+    for number in range(count):
         any_call(rng).run(number, interpret=kd.InterpretParams(seed=number))
 
 
