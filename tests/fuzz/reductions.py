@@ -79,7 +79,9 @@ def scan(c: Choices, values: list[Value]) -> Step | None:
                 exact = np.roll(exact, 1, axis)
                 np.moveaxis(exact, axis, 0)[0] = name == "cumprod"
             exact = np.flip(exact, axis) if reverse else exact
-            sizes = np.sum(np.abs(wide(a)), axis=axis, keepdims=True) if x.is_float else 0
+            # what is summed before the first infinity or not-a-number has a bound, too
+            finite = np.where(np.isfinite(given), np.abs(given), 0) if x.is_float else 0
+            sizes = np.sum(finite, axis=axis, keepdims=True) if x.is_float else 0
             return exact, 1, _error(x, sizes, a.shape[axis]) if x.is_float else 0
 
     options = f"{', reverse=True' if reverse else ''}{', exclusive=True' if exclusive else ''}"

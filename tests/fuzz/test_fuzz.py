@@ -19,6 +19,11 @@ def test_interpreter(block: int) -> None:
         assert attempt(generate(seed), gpu=False) is None, f"python -m tests.fuzz --count 1 --seed {seed}"
 
 
+@pytest.mark.parametrize("seed", [26333608, 26334205])
+def test_a_running_sum_before_no_number_is_near(seed: int) -> None:
+    assert attempt(generate(seed), gpu=False) is None
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("block", range(10))
 def test_gpu(block: int) -> None:
