@@ -10,18 +10,21 @@ import subprocess
 import sys
 import tempfile
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import numpy as np
 import pytest
+from _pytest.runner import runtestprotocol
 
 from kernel_dsl.target import Feature, Target
 from tests.schedules import SCHEDULES
 
 ROOT = Path(__file__).resolve().parent.parent
-LEFT_OUT = pytest.StashKey[int]()  # how many long forms this run leaves out
+LEFT_OUT = pytest.StashKey[dict[str, int]]()  # how many cases this run leaves out, by the reason
+LONG_FORM, NO_GPU = "long forms, which --slow runs", "no NVIDIA GPU on this machine"
 
 # JAX would take three quarters of a GPU's memory, in each process that uses it.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -84,6 +87,23 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(200_000, 20, 50)
 
 
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """A worker of pytest-xdist reports the set-up and the end of a test only where something is to be said of them.
+
+    To send them, and to read them in the other process, takes longer than most tests.
+    """
+    options = item.config.option
+    if not hasattr(item.config, "workerinput") or options.durations is not None or options.xmlpath:
+        return None
+    hook = item.ihook
+    hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed or report.sections:
+            hook.pytest_runtest_logreport(report=report)
+    hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
 @pytest.hookimpl(trylast=True)  # after -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if named := [i.nodeid for i in items if " at 0x" in i.nodeid]:  # another name in each process of pytest-xdist
@@ -92,43 +112,41 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("gpu"):
             reason = why_not(item, gpus, target)
-            if reason:
+            if reason and reason != NO_GPU:
                 item.add_marker(pytest.mark.skip(reason=reason))
+    left = {} if gpus else {item.nodeid: NO_GPU for item in items if item.get_closest_marker("gpu")}
     if not config.getoption("--slow"):
-        _leave_out(
-            config,
-            items,
-            [x for x in items if x.get_closest_marker("slow")] + _left_out(items) + other_schedules(items),
-        )
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        left |= {item.nodeid: LONG_FORM for item in slow + _left_out(items) + other_schedules(items)}
+    _leave_out(config, items, left)
 
 
-def _leave_out(config: pytest.Config, items: list[pytest.Item], left: list[pytest.Item]) -> None:
-    """Deselect the long forms: to set up and report thousands of skipped cases takes longer than many tests.
+def _leave_out(config: pytest.Config, items: list[pytest.Item], left: dict[str, str]) -> None:
+    """Deselect cases, by their names, for these reasons: to report thousands of skipped ones takes longer than many tests.
 
     They are skipped where the run has nothing else, as a run without tests counts as failed.
     """
-    names = {item.nodeid for item in left}
-    kept = [item for item in items if item.nodeid not in names]
+    kept = [item for item in items if item.nodeid not in left]
     if not kept:
-        for item in left:
-            item.add_marker(pytest.mark.skip(reason="a long form: run with --slow"))
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason=left[item.nodeid]))
         return
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in names])
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left])
     items[:] = kept
-    config.stash[LEFT_OUT] = len(names)
+    config.stash[LEFT_OUT] = dict(Counter(left.values()))
     if hasattr(config, "workerinput"):
-        config.workeroutput["left_out"] = len(names)
+        config.workeroutput["left_out"] = config.stash[LEFT_OUT]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Every worker of pytest-xdist leaves out the same cases."""
-    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", {})
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if count := config.stash.get(LEFT_OUT, 0):
-        terminalreporter.write_line(f"{count} cases are left out: long forms, which --slow runs")
+    for reason, count in config.stash.get(LEFT_OUT, {}).items():
+        terminalreporter.write_line(f"{count} cases are left out: {reason}")
 
 
 def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
@@ -177,16 +195,20 @@ def in_turn(cases: list[Any]) -> list[Any]:
     """
     rest = sorted(cases, key=lambda item: zlib.crc32(item.nodeid.encode()))
     values = [_values(item) for item in rest]
-    seen: set[tuple[str, str]] = set()
+    having: dict[tuple[str, str], list[int]] = {}  # the cases with a value that none before them had
+    for number, each in enumerate(values):
+        for value in each:
+            having.setdefault(value, []).append(number)
+    news = [len(each) for each in values]
     found: list[Any] = []
-    while rest:
-        news = [sum(value not in seen for value in each) for each in values]
-        if not max(news):
-            break
+    while having:
         at = news.index(max(news))
-        found.append(rest.pop(at))
-        seen.update(values.pop(at))
-    return found + rest
+        found.append(rest[at])
+        for value in values[at]:
+            for number in having.pop(value, ()):
+                news[number] -= 1
+    taken = set(map(id, found))
+    return found + [item for item in rest if id(item) not in taken]
 
 
 def _values(item: Any) -> list[tuple[str, str]]:
@@ -198,7 +220,7 @@ def _values(item: Any) -> list[tuple[str, str]]:
 def why_not(item: Any, gpus: int, target: Target | None) -> str:
     """Why a test that is marked `gpu` can't run here; empty where it can."""
     if not gpus or target is None:
-        return "no NVIDIA GPU on this machine"
+        return NO_GPU
     if item.get_closest_marker("several_gpus") and gpus < 2:
         return "one NVIDIA GPU on this machine, and the test needs two"
     for name, feature in FEATURES.items():
