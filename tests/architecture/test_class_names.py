@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from collections import defaultdict
 
 from tests.conftest import ROOT
@@ -12,8 +12,7 @@ def test_no_two_classes_share_a_name() -> None:
     places: dict[str, list[str]] = defaultdict(list)
     for room in ("kernel_dsl", "lowering", "runtime"):
         for path in sorted((ROOT / room).rglob("*.py")):
-            for node in ast.parse(path.read_text()).body:
-                if isinstance(node, ast.ClassDef):
-                    places[node.name].append(str(path.relative_to(ROOT)))
+            for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE):
+                places[name].append(str(path.relative_to(ROOT)))
     assert len(places) > 500
     assert {name: where for name, where in places.items() if len(where) > 1} == {}

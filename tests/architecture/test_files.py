@@ -67,7 +67,10 @@ def test_no_stub_is_left_in_the_packages() -> None:
 
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
-            tree = ast.parse(path.read_text())
+            text = path.read_text()
+            if not re.search(r"(:|^)\s*(\.\.\.|pass)\s*(#.*)?$", text, re.MULTILINE):
+                continue
+            tree = ast.parse(text)
             empty = [
                 node
                 for node in ast.walk(tree)
