@@ -289,7 +289,8 @@ print(disk.counters.hits)
 """
 
 
-def test_many_processes_share_a_folder_that_is_too_small_for_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_many_processes_share_a_folder_that_is_too_small_for_them(processes: int, tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     folder, cap = tmp_path / "cache", 6 * 34_000
     workers = [
@@ -297,7 +298,7 @@ def test_many_processes_share_a_folder_that_is_too_small_for_them(tmp_path: Path
             [sys.executable, "-c", WORKER, str(folder), str(seed), str(cap)],
             cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
-        for seed in range(4)
+        for seed in range(processes)
     ]  # fmt: skip
     for worker in workers:
         out, err = worker.communicate(timeout=300)

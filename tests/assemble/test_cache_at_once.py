@@ -54,7 +54,9 @@ while not Path(sys.argv[2]).exists():
 """
 
 
-@pytest.mark.parametrize("how", ["clear", "remove"])
+@pytest.mark.parametrize(
+    "how", ["remove", pytest.param("clear", marks=pytest.mark.slow)]
+)  # one that removes clears first
 def test_some_clear_while_others_write(tmp_path: Path, how: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 

@@ -105,8 +105,8 @@ def test_no_python_runs_where_an_object_goes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "places, count",
     [
-        (("lowering/llvm.py",), 5),
         ((".py",), 5),
+        pytest.param(("lowering/llvm.py",), 5, marks=pytest.mark.slow),
         pytest.param(("threading.py", "subprocess.py", "forking.py", "llvm.py"), 200, marks=pytest.mark.slow),
         pytest.param((".py",), 200, marks=pytest.mark.slow),
     ],

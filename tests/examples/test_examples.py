@@ -15,7 +15,10 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("[0-9]*.py"))
 # Seconds each, of kernels that the gate holds and the library has tests of; the others are all run by default.
-LONG = ("12_matmul_persistent", "15_attention", "17_mixture_of_experts")
+LONG = (
+    *("03_layer_norm", "12_matmul_persistent", "15_attention", "17_mixture_of_experts"),
+    *("22_tensor_parallel_mlp", "23_ring_attention", "36_tune_matmul"),
+)
 
 
 def test_all_are_found() -> None:

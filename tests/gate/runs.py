@@ -134,9 +134,9 @@ def results() -> dict[str, dict[str, Result]]:
 
 
 def sampled_schedules(name: str) -> tuple[str, ...]:
-    """The schedule of a run in the default run of the tests: an eighth of the runs has one, the others none."""
-    part, number = divmod(zlib.crc32(name.encode()), 1 << 29)
-    return (list(SCHEDULES)[number % len(SCHEDULES)],) if part == 7 else ()
+    """The schedule of a run in the default run of the tests: a sixteenth of the runs has one, the others none."""
+    part, number = divmod(zlib.crc32(name.encode()), 1 << 28)
+    return (list(SCHEDULES)[number % len(SCHEDULES)],) if part == 15 else ()
 
 
 @functools.cache

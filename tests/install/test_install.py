@@ -66,13 +66,16 @@ def run(python: str, folder: Path, *path: Path, name: str = "16_sum") -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+LINKS = [pytest.param(True, id="links"), pytest.param(False, id="no links", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("links", LINKS)
 def test_a_checkout_on_the_path(links: bool, tmp_path: Path) -> None:
     place = checkout(tmp_path / "checkout", links)
     assert str(place) in run(sys.executable, users_folder(tmp_path / "user"), place)
 
 
-@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+@pytest.mark.parametrize("links", LINKS)
 def test_a_zip_file_on_the_path(links: bool, tmp_path: Path) -> None:
     place = checkout(tmp_path / "checkout", False)
     if links:  # what a zip of a checkout with links holds: each folder twice
@@ -135,6 +138,7 @@ def test_an_editable_install(tmp_path: Path) -> None:
         assert str(other) in run(python, user, other)
 
 
+@pytest.mark.slow
 def test_an_editable_install_that_editors_read(tmp_path: Path) -> None:
     """A folder of links on the path, which type checkers follow, with the one name."""
     place, python = checkout(tmp_path / "checkout", True), environment(tmp_path / "env")
@@ -173,6 +177,7 @@ def test_a_wheel(tmp_path: Path) -> None:
     assert "site-packages" in run(python, users_folder(tmp_path / "user"), name="01_softmax")
 
 
+@pytest.mark.slow
 def test_wheels_are_the_same_from_an_sdist_and_without_links(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", minversion="77")
     place, linked = checkout(tmp_path / "checkout", False), checkout(tmp_path / "linked", True)

@@ -82,7 +82,7 @@ def run(body: str, **options) -> tuple[kd.Report, int]:
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_loop_that_nobody_ends(name: str) -> None:
     body, kind = ENDLESS[name]
     report, _ = run(body, schedules=("eager", "late", "random:2"))
@@ -90,7 +90,7 @@ def test_a_loop_that_nobody_ends(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENDING)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_loop_that_ends(name: str) -> None:
     body, last = ENDING[name]
     report, stored = run(body, schedules="eager")
@@ -328,7 +328,7 @@ def test_a_loop_without_a_sign_of_an_end(name: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", LATE)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_loop_that_comes_nearer_to_its_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     body, last = LATE[name]
     report, word = patient(body, monkeypatch, schedules="eager")

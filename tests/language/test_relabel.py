@@ -125,6 +125,7 @@ ALL: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", ALL)
+@pytest.mark.sampled(3)
 def test_no_trip_through_smem_is_silent(name: str) -> None:
     """In layouts of all kinds: the result is NumPy's, and the notes say when elements went through SMEM."""
     rng = np.random.default_rng(sum(name.encode()))

@@ -121,7 +121,7 @@ def test_operations_carry_their_rounding(key: str) -> None:
 @pytest.mark.skipif(ptxas() is None, reason="ptxas is not on the path")
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("key", KEYS, ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_assembles_without_local_memory(key: str, arch: str, tmp_path: Path) -> None:
     report = assemble(compile_ptx(key, arch).ptx, arch, tmp_path)
     frames = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores", report)

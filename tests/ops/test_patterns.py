@@ -31,6 +31,7 @@ def check(dtype: str, full: bool, interpret: Any = patterns.QUIET, **options: An
 
 
 @pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.sampled(2)
 def test_interpreter(dtype: str) -> None:
     check(dtype, full=False)
 
