@@ -2,7 +2,8 @@
 
 An access of a warp makes one entry for all its lanes. So a granule takes a number of some 2 bytes (`numbers.py`), instead of
 an epoch and a site. Entry 0 means that nobody has accessed the granule. Entries that no granule refers to any more are dropped
-from time to time, and the others get new numbers: a number is valid until the next call of `new`.
+from time to time, and the others get new numbers: a number is valid until the next call of `new`. Where very many are left,
+those that no later access can tell apart become one (`folding.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .numbers import SHORT, Numbers, Whole
+from .folding import Folding, folded
+from .numbers import SHARE, SHORT, Numbers, Whole
 
 Array = npt.NDArray[Any]
 FEW = 1024  # no entries are dropped while a column has at most so many
@@ -21,6 +23,8 @@ _PER_ENTRY = 32  # nor while it has at most one entry for so many granules, the 
 _LONG = 1 << 13  # a column with more entries grows by small steps
 _AT_ONCE = 1 << 14  # entries that are moved at a time
 _SITES = 64  # sites whose last entries a column knows
+_MOST = 2.9  # bytes of a column for each granule, if entries can be joined: two columns take less than 6
+_ENTRY = 11  # bytes of an entry
 
 
 class Column:
@@ -30,10 +34,13 @@ class Column:
     """
 
     fields: tuple[str, ...] = ()
+    epochs: tuple[str, ...] = ()  # the fields that are epochs
 
     def __init__(self, size: int, room: Callable[[int], None], start: int = 0, whole: Whole | None = None) -> None:
         self.size: int = size
         self.room = room
+        self.folding: Callable[[], Folding | None] | None = None
+        self.many: int = 0  # with more entries in use, those that no later access can tell apart become one
         self.start: int = start
         self.numbers: Numbers = Numbers(size, whole, start)
         self.count: int = 1
@@ -105,27 +112,58 @@ class Column:
             made[: len(old)] = old
             setattr(self, name, made)
 
-    def collect(self, wanted: int = 0) -> Array:
-        """Drop entries that no granule refers to, and make room for `wanted` more. Return which of the old entries stay."""
+    def collect(self, wanted: int = 0, fold: bool = True) -> Array:
+        """Drop entries that no granule refers to, and make room for `wanted` more. Return which of the old entries stay.
+
+        `fold`: where too many are left, join those that no later access can tell apart.
+        """
         used = np.zeros(self.count, np.bool_)
         used[0] = True
         for _, numbers in self.numbers.chunks():
             used[numbers] = True
+        alike = self._fold(used) if fold and self.folding and np.count_nonzero(used) > self.many else None
         if not used.all():
             number = np.cumsum(used, dtype=np.uint32)
-            self.renumber(self, np.subtract(number, 1, out=number))
+            np.subtract(number, 1, out=number)
+            if alike is not None:
+                number[alike[0]] = number[alike[1]]
+            self.renumber(self, number)
             for name in self.fields:
                 compress(getattr(self, name), used)
-            self.count = int(number[-1]) + 1
+            self.count = int(np.count_nonzero(used))
             self.collected += 1
-        self.limit = max(FEW, self.size // _PER_ENTRY, grown(self.count), self.count + wanted)
+        self.limit = max(FEW, self.usual(), grown(self.count), self.count + wanted)
         most = self.numbers.most
         if self.limit > most:
             if self.count + max(self.count // 16, wanted) <= most:
                 self.limit = most  # longer numbers would take more than the entries that are dropped in time
             else:
                 self.numbers.fit(self.limit, self.room)
+        if alike is not None and len(getattr(self, self.fields[0])) > self.limit:
+            for name in self.fields:
+                setattr(self, name, getattr(self, name)[: self.count].copy())
         return used
+
+    def usual(self) -> int:
+        """Return how many entries there may be without a look at which are in use."""
+        per = _PER_ENTRY
+        while self.folding and per < self.size:
+            planes = max(0, (self.size // per - 1).bit_length() - (SHORT - 1).bit_length())
+            if 2 + planes / SHARE + _ENTRY / per <= _MOST:
+                break
+            per *= 2
+        return self.size // per
+
+    def _fold(self, used: Array) -> tuple[Array, Array] | None:
+        """Let one of the `used` entries that no later access can tell apart stand for all; the others are not used then.
+
+        Return (others, those that stand for them), or None if there are no others.
+        """
+        folding = self.folding() if self.folding else None
+        if folding is None:
+            return None
+        found = folded(folding, {name: getattr(self, name)[: self.count] for name in self.fields}, self.epochs, used)
+        return found if len(found[0]) else None
 
     def renumber(self, source: Column, number: Array) -> None:
         """Replace each number n that `source` has for a granule of this column by `number[n]`."""
@@ -186,6 +224,7 @@ class Accesses(Column):
     """One access of each granule: its `epoch`, its `site`, and the `reach` of a strong one (`ShadowAccess.reach`)."""
 
     fields: tuple[str, ...] = ("epoch", "site", "reach")
+    epochs: tuple[str, ...] = ("epoch",)
 
     def __init__(
         self, size: int, site_type: Any, room: Callable[[int], None], start: int = 0, whole: Whole | None = None

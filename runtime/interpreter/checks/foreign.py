@@ -64,6 +64,10 @@ class Foreign:
     def __bool__(self) -> bool:
         return bool(self._teams)
 
+    def clusters(self) -> set[int]:
+        """Return the other clusters of which a warp knows something."""
+        return {other for histories in self._teams.values() for other in histories}
+
     def add(self, team: int, agent: int, clock: int, other: int, what: Array) -> None:
         """Let a warp, at `clock`, know `what` (planes, columns) of cluster `other`.
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from . import launches, overtaken
 from .clocks import ASYNC_GLOBAL, GENERIC
 from .columns import over_runs, rows_at, run_heads, runs
+from .folding import Folding
 from .kinds import HazardKind
 from .parted_shadow import PartedShadow
 from .readers import ONE, Readers
@@ -37,6 +38,12 @@ class GlobalShadow(PartedShadow):
         self.bits: int = run.agent_bits
         self.teams: int = 1 << (30 - self.bits)
         self.wraps: bool = run.teams > self.teams
+
+    def folding(self) -> Folding | None:
+        run = self.run
+        if self.granule > 1 or self.wraps or run.devices > 1 or run.teams + 1 >= self.teams:
+            return None
+        return Folding(run, self.bits, run.teams)
 
     # --- the read-only cache -----------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 SHORT = 1 << 16  # up to so many entries, numbers take 2 bytes
-_SHARE = 8  # granules that share a byte of a plane
+SHARE = 8  # granules that share a byte of a plane
 _CHUNK = 1 << 16  # granules that are read at a time
 
 
@@ -65,8 +65,8 @@ class Numbers:
     def fit(self, count: int, room: Callable[[int], None]) -> None:
         """Make sure that `count` numbers fit."""
         while self.most < count:
-            room(-(-self.size // _SHARE))
-            self.planes.append(np.zeros(-(-self.size // _SHARE), np.uint8))
+            room(-(-self.size // SHARE))
+            self.planes.append(np.zeros(-(-self.size // SHARE), np.uint8))
 
     def drop(self) -> None:
         """Give up the memory, without changing what it holds: other numbers may have it now."""
@@ -90,7 +90,7 @@ class Numbers:
         place = (g & 7).astype(np.uint8).reshape(-1)
         order = np.argsort(place, kind="stable")  # of several numbers for one granule, the last one stays
         byte, high = (g.reshape(-1) >> 3)[order], (given.reshape(-1) >> 16)[order]
-        ends = np.cumsum(np.bincount(place, minlength=_SHARE)).tolist()
+        ends = np.cumsum(np.bincount(place, minlength=SHARE)).tolist()
         for bit, (first, last) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
             at = byte[first:last]
             for number, plane in enumerate(self.planes) if len(at) else ():
@@ -108,7 +108,7 @@ class Numbers:
         if self.planes:
             found = found.astype(np.int32)
         for number, plane in enumerate(self.planes):
-            held = plane[span.start >> 3 : -(-span.stop // _SHARE)]
+            held = plane[span.start >> 3 : -(-span.stop // SHARE)]
             of = np.unpackbits(held, count=len(found), bitorder="little")
             found |= of.astype(np.int32) << (16 + number)
         return found

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import discards
-from .columns import Accesses
+from .columns import FEW, Accesses
+from .folding import Folding
 from .numbers import Whole
 from .readers import Readers, ReaderSets
 from .shadow import Shadow, ShadowAccess
@@ -99,8 +100,17 @@ class PartedShadow(Shadow):
 
     def _columns(self, size: int, start: int = 0) -> Columns:
         writes, *reads = self.wholes
-        made = (Readers(size, self.site_type, self.check_room, start, whole) for whole in reads)
-        return Accesses(size, self.site_type, self.check_room, start, writes), *made
+        made = [Readers(size, self.site_type, self.check_room, start, whole) for whole in reads]
+        first = Accesses(size, self.site_type, self.check_room, start, writes)
+        for column in (first, *made):
+            column.folding = self.folding
+            most = column.usual() // 2 if size == self.count else size // _ENTRIES[1]  # parts are joined before that
+            column.many = max(most, 4 * FEW)
+        return first, *made
+
+    def folding(self) -> Folding | None:
+        """Return which epochs need no entry of their own now; None if that is not looked for."""
+        return None
 
     def each(self, a: ShadowAccess, g: Array, rows: Array) -> Iterator[tuple[Array, Array]]:
         """Yield the granules and rows of an access in each part that it touches, with that part in use."""
@@ -151,7 +161,7 @@ class PartedShadow(Shadow):
         if sum(column.count for column in columns) <= most:
             return False
         for column in columns:
-            column.collect()
+            column.collect(fold=False)
         entries = sum(column.count for column in columns)
         self.looked = 2 * entries
         if entries <= self.count // _ENTRIES.get(self.granule, 1):

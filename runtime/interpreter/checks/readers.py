@@ -104,6 +104,7 @@ class Readers(Column):
     ) -> None:  # fmt: skip
         super().__init__(size, room, start, whole)
         self.fields: tuple[str, ...] = ONE  # `TWO` as soon as a granule has two readers
+        self.epochs: tuple[str, ...] = ("r",)
         self.r: Array = np.zeros(1, np.int64)
         self.r2: Array = np.zeros(1, np.int64)
         self.site: Array = np.zeros(1, site_type)
@@ -140,7 +141,7 @@ class Readers(Column):
         """Make entries, and return their numbers (n,)."""
         if self.fields is ONE and r2.any():
             self.r2, self.site2 = np.zeros(len(self.r), np.int64), np.zeros(len(self.r), self.site.dtype)
-            self.fields = TWO
+            self.fields, self.epochs = TWO, ("r", "r2")
         made = self.new(len(r))
         self.r[made], self.site[made], self.reach[made] = r, site, reach
         if self.fields is TWO:
@@ -170,8 +171,14 @@ class Readers(Column):
             self.further = ReaderSets(self.size, self.room, self.start)
         self.further.keep(g, epochs, sites)
 
-    def collect(self, wanted: int = 0) -> Array:
-        used = super().collect(wanted)
+    def _fold(self, used: Array) -> tuple[Array, Array] | None:
+        alike = super()._fold(used)
+        if alike is not None:
+            self._moved = np.zeros(0, np.int64)  # an entry stands for several readers now
+        return alike
+
+    def collect(self, wanted: int = 0, fold: bool = True) -> Array:
+        used = super().collect(wanted, fold)
         if len(self._moved):
             self._moved = np.pad(self._moved, (0, len(used)))[: len(used)][used]
         return used
@@ -199,7 +206,7 @@ class Readers(Column):
             self.second.take(fields)
         else:
             self.further = None
-        self.fields = ONE
+        self.fields, self.epochs = ONE, ("r",)
         self.r2, self.site2 = self.r2[:1].copy(), self.site2[:1].copy()
         fields, number = distinct({name: getattr(self, name)[:count] for name in ONE})
         self.renumber(self, number)

@@ -38,6 +38,11 @@ class SyncMemory:
         # fence: (cluster, agent) -> reach -> knowledge.
         self.unfenced: dict[tuple[int, int], dict[int, Knowledge]] = {}
 
+    def clusters(self) -> set[int]:
+        """Return the clusters whose clocks are held here."""
+        read = [held for levels in self.unfenced.values() for held in levels.values()]
+        return {cluster for knowledge in (*self.at.values(), *read) for cluster in knowledge}
+
     def access(self, c: Group, part: Part, size: int, form: Any, reads: bool, writes: bool) -> None:
         """Record a strong access. Its form's semantics are "", relaxed, volatile, acquire, release or acq_rel."""
         clocks, semantics = c.batch.clocks, form.semantics  # an update keeps released clocks (PTX ISA 8.9.2)
