@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+import signal
 
 import numpy as np
 import pytest
@@ -92,6 +94,51 @@ def test_instructions_that_are_refused(line, words):
     assert caught.value.line == text[: text.index(line)].count("\n") + 1
     assert caught.value.column == 3
     assert out[0] == 0
+
+
+EVERY = """.version 8.6
+.target sm_90a, debug
+.address_size 64
+.file 1 "a.cu"
+.extern .func (.param .b32 r) other (.param .b32 x, .param .align 8 .b8 y[16]) .noreturn;
+.visible .global .align 4 .u32 table[2][3] = {{1, 2}, {-3, (4+5)*6}};
+.const .b8 words[3] = {1, 3, 2};
+.func (.reg .b32 o) inner (.reg .b32 i) { .loc 1 2 3 mov.u32 o, i; ret; }
+.visible .entry k(.param .u64 .ptr .global .align 8 a) .maxntid 32, 1, 1 .pragma "nounroll";
+{
+ .reg .pred p<2>; .reg .b32 r<9>; .reg .b64 d; .shared .align 16 .b8 s[64];
+ .loc 1 3 4, function_name $L__info+2, inlined_at 1 5 6
+ T: .branchtargets A, B;
+ C: .callprototype (.param .b32 _) _ (.param .b32 _);
+ U: .calltargets inner, other;
+ A: @!p1 add.s32 r1, r2, -1;
+ B: { .param .b32 x; st.param.b32 [x+0], r1; call.uni (x), other, (x, {r1, r2}); }
+ tex.1d.v4.s32.f32 {r1, r2, r3, r4}, [d, {r1}];
+ brx.idx r1, T; vote.sync.any.pred p0|p1, p1, 0xffffffff; mov.b64 {r1, _}, d;
+}
+.section .debug_str { $L__info: .b8 1, 2 .b32 $L__info }
+"""
+
+
+def test_text_that_ends_anywhere():
+    """Each beginning of a text is an error, or parses, and takes no time: no loop waits for a token behind the end."""
+
+    def stop(*_):
+        raise TimeoutError
+
+    parse(EVERY)
+    before = signal.signal(signal.SIGVTALRM, stop)
+    try:
+        for end in re.finditer(r"[%$.\w]+|\S", EVERY):
+            for more in ("", ",", " {", " [", " ("):
+                signal.setitimer(signal.ITIMER_VIRTUAL, 5)
+                try:
+                    parse(EVERY[: end.end()] + more)
+                except PtxError as error:
+                    assert error.line
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def test_a_missing_entry_names_those_there_are():

@@ -20,6 +20,7 @@ class Cursor:
     def __init__(self, tokens: list[Token]) -> None:
         self.tokens = tokens
         self.at: int = 0
+        self._ended: bool = False  # whether `next` has given the end
 
     def peek(self) -> Token:
         """Return the next token. This is a call, so that a type checker does not assume that two results are equal."""
@@ -34,9 +35,14 @@ class Cursor:
         return self.tokens[self.at].text
 
     def next(self) -> Token:
+        """Take a token. The end is given once: a loop that skips tokens would go on for ever."""
         token = self.tokens[self.at]
         if token.kind != "end":
             self.at += 1
+        elif self._ended:
+            raise self.error("the text ends too early")
+        else:
+            self._ended = True
         return token
 
     def accept(self, text: str) -> bool:
