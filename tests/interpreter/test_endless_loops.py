@@ -323,7 +323,9 @@ def test_a_loop_without_a_sign_of_an_end(name: str, monkeypatch: pytest.MonkeyPa
     report, _ = patient(UNDECIDED[name], monkeypatch, schedules=("eager", "random"))
     assert [str(h.kind) for h in report.hazards] == ["step_budget"] and report.steps < 8_000, report
     message = report.hazards[0].message
-    assert "it showed no sign of an end in the last 2000" in message
+    last = int(message.partition("it showed no sign of an end in the last ")[2].partition("\n")[0])
+    atomics = sum(UNDECIDED[name].count(word) for word in ("atom.", "red."))
+    assert last < 1000 if atomics else last == 2000  # an atomic takes long, and counts as several instructions
     assert ": goes round at PTX line" in message and "; compares %r" in message and " changed" in message, message
 
 

@@ -144,3 +144,21 @@ def test_rows_of_a_batch_are_found_by_cluster_and_agent(blocks: int, cluster: in
     for row in range(blocks * warps):
         warp, block = divmod(row, blocks)
         assert Batch.row_of(batch, block // cluster, block % cluster * warps + warp) == row
+
+
+@pytest.mark.parametrize("width", [16, 32, 64])
+def test_compare_and_swap_by_lanes_in_turn(width: int) -> None:
+    """Each lane finds what the lane before has put; the words of odd lanes are others, and one of them is wrong."""
+    body = (
+        REGISTERS
+        + f""" .reg .b{width} w<5>;
+ ld.param.u64 d1, [a]; and.b32 r2, r1, 1; mul.wide.u32 d2, r2, {width // 8}; add.s64 d2, d1, d2; add.u32 r3, r1, 2;
+ cvt.u{width}.u32 w1, r1; cvt.u{width}.u32 w2, r3; setp.eq.u32 p1, r1, 9; @p1 mov.b{width} w1, 99;
+ atom.global.cas.b{width} w3, [d2], w1, w2;
+ mul.wide.u32 d3, r1, {width // 8}; add.s64 d3, d1, d3; st.global.b{width} [d3+{width}], w3; ret;"""
+    )
+    data = np.zeros(200, f"u{width // 8}")
+    data[1] = 1
+    launch(kernel(".param .u64 a", body), "k", [data])
+    want = np.where((np.arange(32) % 2 == 1) & (np.arange(32) > 9), 9, np.arange(32))
+    assert data[:2].tolist() == [32, 9] and (data[8:40] == want).all()

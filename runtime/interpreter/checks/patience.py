@@ -85,13 +85,14 @@ class Followed:
 class Patience:
     """Looks for signs of an end every `steps` / 8 instructions, and ends the run after `steps` without one.
 
-    With `steps` = 0 the step budget alone ends it.
+    Instructions that take long count more than once (`Run.takes_long`). With `steps` = 0 the step budget alone ends it.
     """
 
     def __init__(self, run: Run, steps: int) -> None:
         self.run = run
         self.every: int = steps // _LOOKS
         self._idle = 0
+        self._seen: list[int] = [0]  # the numbers of steps at the last sign and at the looks since
         self._counts: Any = None
         self._followed: dict[tuple[int, int, int], Followed] = {}
         self._loops: dict[Any, FollowedLoop | None] = {}
@@ -113,7 +114,12 @@ class Patience:
         if self.every and run.report.findings and not ended:  # the run goes on with a hazard's consequences
             words = "the run was ended: it had hazards, and did not end by itself"
             raise HazardError(HazardKind.STEP_BUDGET, words)
-        self._idle = 0 if self._sign(g) else self._idle + 1
+        if self._sign(g):
+            self._idle = 0
+            self._seen.clear()
+        else:
+            self._idle += 1
+        self._seen.append(run.steps)
         if ended or self._idle >= _LOOKS:
             self._report(g, seg, ended)
         return self.next_after(run.steps)
@@ -192,7 +198,7 @@ class Patience:
             what = f"the step budget of {run.config.step_budget} instructions ran out"
             fix = "look for an endless loop, or raise InterpretParams(step_budget=)"
         else:
-            last = _LOOKS * self.every
+            last = min(run.steps - self._seen[0], _LOOKS * self.every)
             what = (
                 f"the run was ended after {run.steps} instructions, as it showed no sign of an end in the last {last}"
             )
@@ -210,13 +216,14 @@ class Patience:
         words = reporter.who(where, int(batch.row_warp[lane.row]), lane.lane)
         if lane.loop is None:
             return words
+        ago = min(self._seen[-1] - (self._seen[-2] if len(self._seen) > 1 else 0), self.every)
         words += f": goes round at {reporter.place(lane.loop.at)}"
         for ins in lane.loop.deciding:
             values = lane.values.get(id(ins), [])
             if len(values) > 1:
                 names = [_name(o, v) for o, v in zip(ins.operands[1:3], values[-1], strict=True)]
                 before = " and ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in values[-2])
-                words += f"; compares {names[0]} with {names[1]}, {self.every} instructions before {before}"
+                words += f"; compares {names[0]} with {names[1]}, {ago} instructions before {before}"
         if lane.changing:
             more = len(lane.changing) - _NAMES
             words += f"; {', '.join(lane.changing[:_NAMES])}{f' and {more} more' if more > 0 else ''} changed"

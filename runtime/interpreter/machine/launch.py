@@ -456,6 +456,11 @@ class Run:
         rank = key[1] // self.warps_per_block if key[0] in ("bulk", "bulkw", "cp.async") else None
         return AccessSide(QUEUES.get(key[0], "an asynchronous copy"), place, str(key[0]), same, rank)
 
+    def takes_long(self, more: int) -> None:
+        """Let an instruction count as so many more until `patience` looks at the run."""
+        if self.patience.every:
+            self.budget -= more
+
     def out_of_steps(self, g: Group, seg: Seg) -> None:
         self.budget = self.patience.look(g, seg)
 

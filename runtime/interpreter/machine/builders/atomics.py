@@ -21,6 +21,7 @@ from .loads import address_of, space_name, space_of
 Array = npt.NDArray[Any]
 Combine = Callable[[Array, Array], Array]
 
+_COST = 11  # an atomic takes as long as so many arithmetic instructions more
 _UFUNCS: dict[str, Any] = {
     "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and,
     "or": np.bitwise_or, "xor": np.bitwise_xor,
@@ -167,6 +168,7 @@ def _chosen(c: Group, part: Part) -> tuple[Any, Array]:
 
 
 def _note(c: Group, part: Part, form: AtomForm, ins: Instruction) -> None:
+    c.batch.run.takes_long(_COST)
     if part.shadow is not None:
         part.shadow.atomic(c, part.index, form.size, part.mask, ins, form)
         c.batch.run.sync.access(c, part, form.size, form, ins.opcode[0] == "atom", True)
@@ -186,14 +188,8 @@ def _cas(k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any,
             want, put = wanted[where].astype(part.view.dtype), value[where].astype(part.view.dtype)
             form.fails = bool((part.view[index] != want).all())
             _note(c, part, form, ins)
-            before = np.empty(len(index), part.view.dtype)
-            for turn in _turns(index):
-                held = part.view[index[turn]]
-                before[turn] = held
-                hit = held == want[turn]
-                changed |= bool(hit.any())
-                part.view[index[turn][hit]] = put[turn][hit]
-            old[where] = before
+            old[where], swapped = _swap(part.view, index, want, put)
+            changed |= swapped
         if changed:
             c.batch.run.atomics += 1
             c.batch.run.progress += 1
@@ -244,17 +240,25 @@ def _pair(k: Compiler, operand: Any) -> Callable[[Group], Array]:
     return k.reader(operand, "b128")
 
 
-def _turns(index: Array) -> list[Array]:
-    """Split positions into rounds, in lane order, so that no round has an index twice."""
-    order = np.argsort(index, kind="stable")
-    at = index[order]
-    first = np.ones(len(at), np.bool_)
-    first[1:] = at[1:] != at[:-1]
-    if first.all():
-        return [order]
-    starts = np.maximum.accumulate(np.where(first, np.arange(len(at)), 0))
-    rank = np.arange(len(at)) - starts
-    return [order[rank == t] for t in range(int(rank.max()) + 1)]
+def _swap(view: Array, index: Array, want: Array, put: Array) -> tuple[Array, bool]:
+    """Put values where `want` is found, lane after lane. Return what each lane found, and whether one has put its value."""
+    before = view[index]
+    now: dict[int, int] = {}
+    if len(np.unique(index)) == len(index):
+        hit = before == want
+        view[index[hit]] = put[hit]
+        return before, bool(hit.any())
+    found: list[int] = []
+    swapped = False
+    for at, held, wanted, value in zip(index.tolist(), before.tolist(), want.tolist(), put.tolist(), strict=True):
+        held = now.get(at, held)
+        found.append(held)
+        if held == wanted:
+            now[at] = value
+            swapped = True
+    if swapped:
+        view[list(now)] = np.array(list(now.values()), view.dtype)
+    return np.array(found, view.dtype), swapped
 
 
 def _vector(k: Compiler, ins: Instruction, form: AtomForm, dest: Any, address: Any, space: Any, source: Any) -> Op:
