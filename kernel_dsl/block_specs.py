@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from . import dtypes as dt
-from .arguments import strings
+from .arguments import static_int, strings
 from .boundary import called
 from .diagnostics import shown
 from .errors import BadArgument
@@ -35,11 +35,13 @@ class Element:
     def __post_init__(self) -> None:
         if self.size < 1:
             raise BadArgument(
-                op="Element", what=f"size={self.size!r}", hint="a block has 1 element or more along an axis"
+                op="Element", what=f"size={shown(self.size)}", hint="a block has 1 element or more along an axis"
             )
-        if len(self.padding) != 2 or any(p < 0 for p in self.padding):
+        given: Any = self.padding
+        found = [static_int(p) for p in given] if isinstance(given, (tuple, list)) else []
+        if len(found) != 2 or any(p is None or p < 0 for p in found):
             raise BadArgument(
-                op="Element", what=f"padding={self.padding!r}", hint="two ints, 0 or more: before and after"
+                op="Element", what=f"padding={shown(given)}", hint="two ints, 0 or more: before and after"
             )
 
 

@@ -55,7 +55,9 @@ class Dim(Variable):
             raise DimValue(what=what, hint="extents are 0 or more, and multiples of 1 or more")
         first, last = -(-low // by) * by, cast("int", high) // by * by
         if first > last or last > LARGEST:
-            what = f"dim {shown(name)} has no value from {shown(low)} to {shown(high)} that is a multiple of {by}"
+            what = (
+                f"dim {shown(name)} has no value from {shown(low)} to {shown(high)} that is a multiple of {shown(by)}"
+            )
             raise DimValue(what=what, hint="give the smallest and largest value, at most 2**48; or leave `max` out")
         super().__init__(name, first, last)
         self.multiple_of: int = by

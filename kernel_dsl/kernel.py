@@ -31,7 +31,7 @@ from .dims import sample
 from .errors import BadCallArgument
 from .kernel_arguments import by_position, check_interpret
 from .loading import load
-from .memory import ShapeDtypeStruct, settled
+from .memory import ShapeDtypeStruct, as_shape, settled
 from .mesh import Mesh
 from .packed import pack, packed_dtype, stored, stored_shape, unpacked
 from .scalar_struct import ScalarStruct
@@ -345,7 +345,7 @@ class Kernel:
 
             if is_array(x):
                 return array_input(view(x))
-            return ArrayInput(tuple(x.shape), dtype_of(x, self.name))
+            return self._lower_input(ShapeDtypeStruct(as_shape(x.shape, "lower"), dtype_of(x, self.name)))
         return scalar_input(x, self.name)
 
     def profile(

@@ -11,6 +11,7 @@ from typing import Any
 
 from .arguments import an_int, static_ints
 from .boundary import public
+from .diagnostics import shown
 from .dtypes import DType
 from .errors import BadArgument, BadArgumentType
 from .errors_hopper import WgmmaShape
@@ -47,7 +48,7 @@ def wgmma_transposed(shape: tuple[int, int], minor: int = 2) -> Layout:
 
 def mma_warps(shape: tuple[int, int]) -> tuple[int, int]:
     """The numbers of warps along the rows and columns of a product that need the fewest registers for operands."""
-    tiles = (-(-shape[0] // 16), -(-shape[1] // 8))
+    tiles = (max(-(-shape[0] // 16), 1), max(-(-shape[1] // 8), 1))
     splits = [(4, 1), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1)]
     fits = [s for s in splits if s[0] <= tiles[0] and s[1] <= tiles[1]]
     return min(fits, key=lambda s: (-s[0] * s[1], -(-tiles[0] // s[0]) * 16 + -(-tiles[1] // s[1]) * 8))
@@ -154,7 +155,7 @@ def resolve_rule(layout: Any, shape: tuple[int, ...], op: str) -> Layout:
     elif layout is wg_splat or layout is wg_strided:
         made = layout(shape)
     if not isinstance(made, Layout):
-        raise BadArgumentType(op=op, what=f"{layout!r} is no layout", hint="such as `kd.Layout.WGMMA`")
+        raise BadArgumentType(op=op, what=f"{shown(layout)} is no layout", hint="such as `kd.Layout.WGMMA`")
     if made.rank != len(shape) or any(p < n for p, n in zip(made.padded, shape, strict=True)):
         raise BadArgument(op=op, what=f"{made} does not cover {shape}", hint="use a larger layout")
     return made

@@ -101,8 +101,7 @@ def check_options(o: Any) -> None:
         if x is not None and not callable(x):
             what = f"{name} is {of_kind(x)}"
             raise BadCallArgument(kernel="matmul", what=what, hint="a function of traced values, such as `kd.relu`")
-    if o.precision is not None and (not isinstance(o.precision, str) or o.precision not in PRECISIONS):
-        raise refuse(f"precision={shown(o.precision)}", "one of " + ", ".join(map(repr, PRECISIONS)))
+    check_precision(o.precision)
     if o.config is not None and not isinstance(o.config, MatmulConfig):
         what = f"config is {of_kind(o.config)}"
         raise BadCallArgument(kernel="matmul", what=what, hint="a `MatmulConfig`, or None to have one chosen")
@@ -124,6 +123,12 @@ def check_options(o: Any) -> None:
     _check_dropout(o.dropout)
 
 
+def check_precision(precision: Any) -> None:
+    """Raise `BadCallValue` for what is no precision. An array would compare with each word by elements."""
+    if precision is not None and (not isinstance(precision, str) or precision not in PRECISIONS):
+        raise refuse(f"precision={shown(precision)}", "one of " + ", ".join(map(repr, PRECISIONS)))
+
+
 def check_packed(a: Any, b: Any, o: Any) -> None:
     """Raise `BadCallArgument`, `BadCallValue` for arguments that a b of 4-bit numbers, or a pair of such, excludes."""
     check_array(a, "a", "a is (..., M, K)")
@@ -134,6 +139,7 @@ def check_packed(a: Any, b: Any, o: Any) -> None:
         b = _packed_pair(b)
     elif isinstance(b, (tuple, list)):
         raise BadCallArgument(kernel="matmul", what=f"b is {of_kind(cast('Any', b))}", hint="a pair is for `gated`")
+    check_precision(o.precision)
     if o.precision not in (None, "highest"):
         raise refuse(f"precision={shown(o.precision)} beside integers of 4 bits", "leave it out")
     depths = (BLOCK, 2 * BLOCK) if b.group % (2 * BLOCK) == 0 else (BLOCK,)
@@ -161,6 +167,7 @@ def _packed_pair(b: Any) -> Any:
 
 def check_sparse(a: Any, b: Any, o: Any) -> None:
     """Raise `BadCallArgument`, `BadCallValue` for arguments that a sparse a excludes."""
+    check_precision(o.precision)
     for x in o.rights(b) if o.gated is None or isinstance(b, (tuple, list)) or hasattr(b, "dtype") else (b,):
         check_array(x, "b", "b is (..., K, N)", real=False)
         if hasattr(x, "described"):

@@ -34,7 +34,7 @@ def described(x: Any, mesh: Mesh, op: str, rank: int = 0, *, only_moved: bool = 
         what = "mesh is a process group without this process"
         raise BadArgumentType(op=op, what=what, hint="make the call on the ranks of the group alone")
     if not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise BadArgumentType(op=op, what=f"mesh={mesh!r}", hint='use `kd.Mesh(("x",), (2,))`')
+        raise BadArgumentType(op=op, what=f"mesh={shown(mesh)}", hint='use `kd.Mesh(("x",), (2,))`')
     rows: list[Any] = list(x) if isinstance(x, (list, tuple)) else []  # pyright: ignore[reportUnknownArgumentType]
     others = [rank for rank, a in enumerate(rows) if not _is_array(a)]
     hint = f"a list of {mesh.size} arrays, one a device, or `kd.symmetric.empty(shape, dtype, mesh)`"

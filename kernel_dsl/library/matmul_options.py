@@ -91,8 +91,8 @@ def halves(x: Any) -> tuple[Any, Any]:
     if isinstance(x, (tuple, list)):
         pair: Sequence[Any] = x
         return pair[0], pair[1]
-    if not getattr(x, "shape", ()) or x.shape[-1] == 1:
-        return x, x
+    if not getattr(x, "shape", ()) or x.shape[-1] == 1 or not hasattr(x, "__getitem__"):
+        return x, x  # the last is no array: it is refused later, under its name
     return x[..., 0::2], x[..., 1::2]
 
 

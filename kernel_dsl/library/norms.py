@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from math import inf, prod
+from math import prod
 from numbers import Real
 from typing import Any
 
@@ -258,7 +258,7 @@ def array(check: Refusals, name: str, x: Any) -> tuple[int, ...]:
 
 def _norm(name: str, x: Any, parameters: dict[str, Any], eps: Any, how: dict[str, Any]) -> Any:
     check = Refusals(name)
-    if isinstance(eps, bool) or not isinstance(eps, Real) or not 0 <= float(eps) < inf:
+    if isinstance(eps, bool) or not isinstance(eps, Real) or not 0 <= eps < 2.0**128:
         raise check.value(f"eps={shown(eps)}", "give a number of 0 or more")
     shape = array(check, "x", x)
     if not shape or shape[-1] == 0:

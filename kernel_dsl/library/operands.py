@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -152,12 +152,20 @@ def is_gapless(x: Any) -> bool:
 
 
 def array_address(x: Any) -> int:
-    """The address of an array on its device; 0 for a struct."""
+    """The address of an array on its device; 0 for a struct, and for what is no array, which the launch refuses."""
     if hasattr(x, "data_ptr"):
         return int(x.data_ptr())
-    if hasattr(x, "__array_interface__"):
-        return int(x.__array_interface__["data"][0])
-    return int(getattr(getattr(x, "data", None), "ptr", 0))  # a CuPy array
+    interface = getattr(x, "__array_interface__", None)
+    if interface is not None:
+        return _address_in(interface)
+    address = getattr(getattr(x, "data", None), "ptr", 0)  # a CuPy array
+    return address if isinstance(address, int) else 0
+
+
+def _address_in(interface: Any) -> int:
+    """The address that an `__array_interface__` says; 0 if it is none of NumPy's form."""
+    data: Any = cast("Any", interface).get("data") if isinstance(interface, dict) else None
+    return data[0] if isinstance(data, tuple) and isinstance(data[0], int) else 0
 
 
 def out_refusal(out: Any) -> str:

@@ -140,7 +140,7 @@ class CudaKernel:
             stream,
             interpret,
         )
-        key, results = (None, MISS) if verbose else self._seen.call(*given, exact)
+        key, results = self._seen.call(*given, exact) if verbose is False else (None, MISS)
         return results if results is not MISS else self._call(key, given, verbose, exact)
 
     @public

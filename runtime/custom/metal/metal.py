@@ -176,7 +176,7 @@ class MetalKernel:
             stream,
             interpret,
         )
-        key, results = (None, MISS) if verbose else self._seen.call(*given)
+        key, results = self._seen.call(*given) if verbose is False else (None, MISS)
         return results if results is not MISS else self._call(key, given, contiguous, verbose)
 
     @public

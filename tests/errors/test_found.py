@@ -1,0 +1,78 @@
+"""Wrong calls that random tries found: each is refused in words of ours that name what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from tests.errors.hostile.values import hostile
+
+library, Spec = kd.library, kd.ShapeDtypeStruct
+x = np.ones((8, 16), np.float32)
+VALUES = {value.label: value for value in hostile()}
+
+
+def doubled(a: Any, out: Any) -> None:
+    out[...] = a[...] * 2
+
+
+def counted(out: Any) -> None:
+    out[...] = kd.broadcasted_iota(kd.int32, (8,), 0, layout=VALUES["3000 lists"].make())
+
+
+def sparse() -> Any:
+    return library.sparse_compress(np.zeros((64, 64), np.float16), interpret=True)
+
+
+def cuda() -> Any:
+    return kd.cuda_kernel("k", ["a"], ["out"], "out[0] = a[0];")
+
+
+def metal() -> Any:
+    return kd.metal_kernel("k", ["a"], ["out"], "out[0] = a[0];")
+
+
+CALLS: dict[str, tuple[Callable[[], Any], str]] = {
+    "out without an address": (
+        lambda: library.grouped_matmul_wgrad(x, x, np.array([8], np.int32), out=VALUES["array raises"].make()),
+        "out",
+    ),
+    "out with an odd interface": (
+        lambda: library.matmul(x, x.T.copy(), out=VALUES["interface lies"].make()),
+        "out",
+    ),
+    "array as precision": (lambda: library.sparse_matmul(sparse(), np.ones((64, 64), np.float16), precision=x), "precision"),
+    "shape of no ints": (lambda: kd.kernel(doubled, out_type=Spec((8,), kd.float32)).lower(SimpleNamespace(shape=None, dtype="f4")), "shape None"),
+    "factor of many digits": (lambda: kd.Dim("M", multiple_of=10**5000), "multiple"),
+    "smoothing of many digits": (
+        lambda: library.linear_cross_entropy(x, x, np.zeros(8, np.int32), label_smoothing=10**400),
+        "label_smoothing",
+    ),
+    "eps of many digits": (lambda: library.rms_norm(x, x[0], eps=10**400), "eps"),
+    "mesh that can't be printed": (lambda: library.all_to_all([x], x, VALUES["3000 lists"].make()), "mesh"),
+    "layout that can't be printed": (lambda: kd.kernel(counted, out_type=Spec((8,), kd.int32)).lower(), "no layout"),
+    "padding of text": (lambda: kd.Element(32, (1, "a")), "padding"),  # type: ignore[arg-type]
+    "one padding": (lambda: kd.Element(32, 1), "padding"),  # type: ignore[arg-type]
+    "spec as matrices": (lambda: library.grouped_matmul(x, kd.SMEM((8, 16), kd.float32), np.array([8]), gated="swiglu"), "b is"),
+    "array as verbose, CUDA": (lambda: cuda()(inputs=[x], output_shapes=[(1,)], output_dtypes=[kd.float32], grid=1, threadgroup=1, verbose=x), "verbose"),
+    "array as verbose, Metal": (lambda: metal()(inputs=[x], output_shapes=[(1,)], output_dtypes=[kd.float32], grid=1, threadgroup=1, verbose=x), "verbose"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_wrong_call_is_told(name: str) -> None:
+    call, word = CALLS[name]
+    with pytest.raises(kd.Error) as error:
+        call()
+    assert type(error.value).__name__ not in ("UnusableArgument", "UnusableValue"), str(error.value)
+    assert word in str(error.value).splitlines()[0]
+
+
+def test_layouts_of_nothing() -> None:
+    """An empty product has a layout, as other empty values have."""
+    assert kd.Layout.MMA_ACC.of((0, 4)).rank == 2
