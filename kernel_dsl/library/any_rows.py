@@ -19,6 +19,7 @@ ROWS, ROWS_OF_MANY = 2**24, 2**16  # the greatest M of one product, and of each 
 BATCH = 2**16
 DEPTH = 2**30  # the greatest K
 TILES = 2**30  # indices of tiles are 32 bits wide
+PARTS = 64  # the most parts of K
 SMALLEST = (8, 64)  # a tile
 VECTOR = 16  # bytes of one load along M
 STORED = 16  # columns that lanes store at a time where N is a Dim: more would spill
@@ -43,7 +44,9 @@ def opened(p: Problem, unit: int = 1, side: str = "M") -> Problem | None:
         return None  # groups of rows, or two right sides with different scales
     axis = next((i for i, n in enumerate(p.batch) if n > 1), None)
     size, other = (p.M, p.N) if side == "M" else (p.N, p.M)
-    rest = p.parts * -(-other // SMALLEST[1]) * prod(n for i, n in enumerate(p.batch) if i != axis)
+    rest = (
+        (1 if p.parts == 1 else PARTS) * -(-other // SMALLEST[1]) * prod(n for i, n in enumerate(p.batch) if i != axis)
+    )
     steps = (*p.gated[0], *p.gated[1], *p.all_steps)
     most, several = ROWS if axis is None else ROWS_OF_MANY, BATCH
     if axis is None and any(step.kind == "dropout" for step in steps) and p.M * p.N * prod(p.batch) <= 1 << 31:
@@ -93,7 +96,8 @@ def declared(p: Problem, sums: bool = False, grouped: bool = False) -> dict[int,
 def _declared_sums(p: Problem) -> tuple[dict[int, tuple[Any, ...]], int]:
     """(the shapes of the sums of parts, the number of the parameter after them)."""
     count = 1 if p.gate is None else 2
-    shape = (*((p.parts,) if p.parts > 1 else ()), *p.batch, p.M, p.N)
+    cut = is_open(p.parts) or p.parts > 1
+    shape = (*((p.parts,) if cut else ()), *p.batch, p.M, p.N)
     return dict.fromkeys(range(count), shape), count
 
 
@@ -140,6 +144,7 @@ def of_sums(p: Problem, sums: Any) -> Problem:
     if not open_sizes(p):
         return p
     sizes = {side: sums.shape[axis] for side, axis in (("M", -2), ("N", -1)) if is_open(getattr(p, side))}
+    sizes |= {"parts": sums.shape[0]} if is_open(p.parts) else {}
     return replace(p, **sizes, batch=tuple(sums.shape[len(sums.shape) - 2 - len(p.batch) : -2]))
 
 
@@ -268,11 +273,11 @@ def deepened_route(route: Any) -> Any:
     return replace(route, problem=replace(p, K=K), config=config, packings=packings, whole=whole)
 
 
-def serving(route: Any, cost: Callable[[Problem, Any], float], flipped: bool) -> Any:
+def serving(route: Any, cost: Callable[[Any], float], flipped: bool) -> Any:
     """The route with kernels that take any sizes.
 
-    It is `route` itself for the first sizes, and if no kernel takes any sizes. `cost` gives clocks. `flipped`: the rows of a call
-    are those of b.
+    It is `route` itself for the first sizes, and if no kernel takes any sizes. `cost` gives the clocks of a route, or
+    infinity if it can't have its parts. `flipped`: the rows of a call are those of b.
     """
     p = route.problem
     changing = flipped or p.sparse  # whether b has a call's rows
@@ -287,5 +292,9 @@ def serving(route: Any, cost: Callable[[Problem, Any], float], flipped: bool) ->
     for way, own, sizes in ways:
         found = way(route)
         if found is not None and _first.comes_again((replace(p, **(closed | own)), len(p.batch)), sizes):
-            return replace(found, config=_kept.choose(replace(found, config=None), found.config, lambda t: cost(p, t)))
+            whole = way(route.cut_in(1, route.config))
+            kind = replace(found if whole is None else whole, config=None)
+            best = p.parts, route.config
+            made = way(route.cut_in(*_kept.choose(kind, best, lambda choice: cost(route.cut_in(*choice)))))
+            return found if made is None else made
     return route

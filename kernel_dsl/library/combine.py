@@ -10,9 +10,10 @@ import kernel_dsl as kd
 
 from ..dataclass import changed
 from ..kernel import identified
-from .any_rows import declared, of_sums
+from .any_rows import declared, of_sums, open_sizes
 from .blocks import spread
 from .epilogue import Tile, drawn, finish, joined, outputs
+from .first_sizes import dim_of, is_open
 from .problem import Problem
 
 TILE_M, TILE_N = 8, 128
@@ -29,8 +30,11 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
     """The kernel `(partial sums (parts, *batch, M, N), *operands of the steps) -> out`.
 
     With one part the sums have no axis of parts. Two products that share a have their sums one after the other. Each
-    call gives the extents that are Dims. `early`: the kernel starts while the kernel before it ends.
+    call gives the extents that are Dims, and then the number of parts, too. `early`: the kernel starts while the kernel
+    before it ends.
     """
+    if open_sizes(problem) and not is_open(problem.parts) and problem.parts > 1:
+        return combine_kernel(changed(problem, K=1, parts=dim_of("parts", least=2)), early)
     count = 1 if problem.gate is None else 2
 
     def tiles_of(p: Problem) -> tuple[Any, ...]:
@@ -49,7 +53,7 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
             def part(number: Any) -> Any:
                 return partial[(number, *batch, rows, columns)]
 
-            if p.parts == 1:
+            if not is_open(problem.parts) and p.parts == 1:
                 return partial[(*batch, rows, columns)]
 
             def added(total: Any, first: Any, numbers: range) -> Any:
@@ -57,6 +61,11 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
                     total = total + part(first + number)
                 return total
 
+            if is_open(problem.parts):  # loads past the last part read zeros
+                chunks, total = kd.cdiv(p.parts, UNROLLED), added(part(0), 0, range(1, UNROLLED))
+                return kd.fori_loop(
+                    1, chunks, lambda chunk, total: added(total, chunk * UNROLLED, range(UNROLLED)), total
+                )
             together = in_flight(p.parts)
             total = added(part(0), 0, range(1, together))
             if p.parts == together:

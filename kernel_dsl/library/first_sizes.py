@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from math import inf
 from typing import Any, ClassVar, TypeVar
 
 import kernel_dsl as kd
@@ -12,7 +13,9 @@ from .. import forking
 from ..tuning_file import when_tuned
 
 MANY = 1024  # the most kinds of calls to keep
-ENOUGH = 0.97  # a part of the best configuration's speed, by the cost model
+# The part of the best configuration's speed, by the cost model, that is enough to use a kernel again: where there are
+# that many kernels or more already. The more a kind of call has, the more another one must gain.
+ENOUGH = {0: 0.97, 4: 0.94, 6: 0.9, 8: 0.85}
 
 Choice = TypeVar("Choice")
 
@@ -92,8 +95,9 @@ class KeptConfigs(Memory):
         """
         with self._lock:
             kept = self._of(kind, [])
-            good = [c for c in kept if ENOUGH * cost(c) <= cost(best)]
-            if not good:
-                kept.append(best)
-                return best
-        return min(good, key=cost)
+            least = cost(best) / next(part for count, part in reversed(ENOUGH.items()) if len(kept) >= count)
+            time, found = min(((cost(c), number) for number, c in enumerate(kept)), default=(inf, 0))
+            if time <= least:
+                return kept[found]
+            kept.append(best)
+            return best

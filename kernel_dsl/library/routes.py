@@ -69,13 +69,31 @@ class Route:
 
     def serving(self, blocks: int, flipped: bool = False) -> Route:
         """The route with kernels for any M and batch, or itself. `flipped`: the rows of a call are those of b."""
-        if self.kernel == "lane":
-            return serving(self, lambda p, t: others.lane_clocks(p, t, blocks), flipped)
-        if self.kernel == "vector":
-            return serving(self, lambda p, t: others.vector_clocks(p, t, blocks), False)
-        if self.kernel == "tile":
-            return serving(self, lambda p, t: others.tile_clocks(p, t, blocks), flipped)
-        return serving(self, lambda p, t: costs.clocks(p, t, blocks, self.reads), flipped)
+
+        def cost(made: Route) -> float:
+            p, q, t = made.problem, made.whole, made.config
+            time = clocks[self.kernel](p, t, blocks)
+            if p.parts not in (self.problem.parts, 1) and p.parts not in others.part_options(
+                changed(q, parts=1), t.tile_k
+            ):
+                return math.inf
+            return time if q is None else _times(q, time, p.parts)
+
+        clocks: dict[str, Any] = {
+            "lane": others.lane_clocks,
+            "vector": others.vector_clocks,
+            "tile": others.tile_clocks,
+            "fast": lambda p, t, blocks: costs.clocks(p, t, blocks, self.reads),
+        }
+        return serving(self, cost, flipped and self.kernel != "vector")
+
+    def cut_in(self, parts: int, config: Any) -> Route:
+        """The route with another number of parts of K, and another configuration of the kernel that multiplies."""
+        if parts == self.problem.parts:
+            return changed(self, config=config)
+        q = changed(self.whole or self.problem, parts=1)
+        whole = changed(q, parts=parts) if parts > 1 or q.gate is not None else None
+        return changed(self, problem=others.split(q, parts), config=config, whole=whole)
 
     def multiply(self, blocks: int) -> Any:
         """The kernel that multiplies."""
