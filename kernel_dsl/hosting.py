@@ -62,7 +62,7 @@ def export(
     base = Path(folder)
     if torch_op is not None and not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", torch_op, re.ASCII):
         raise BadArgument(op="export", what=f"torch_op={shown(torch_op)}", hint="'namespace::op', of two identifiers")
-    if mutates_args and torch_op is None:
+    if torch_op is None and not (isinstance(mutates_args, (tuple, list)) and not mutates_args):
         raise BadArgument(op="export", what="mutates_args without torch_op", hint="it is for an op of PyTorch")
     for given in ["tvm_ffi=True"] * tvm_ffi + [f"torch_op={torch_op!r}"] * (torch_op is not None):
         if not c:

@@ -12,7 +12,9 @@ import numpy as np
 
 import kernel_dsl as kd
 
+from ..diagnostics import shown
 from ..errors import BadCallValue
+from ..source import misfit
 from ..trace import at_own_lines, resolve
 from .grouped_tiles import put
 from .problem import Axes, EpilogueStep, Problem
@@ -262,7 +264,7 @@ def joined(gate: Any, value: Any, p: Problem, refs: Sequence[Any], tile: Tile) -
     gate, value = (finish(x, steps, rest, tile) for x, steps in zip((gate, value), p.gated, strict=True))
     gate, value = (x if x.dtype.is_float else x.astype(kd.float32) for x in (gate, value))
     if p.gate.function is not None:
-        x = _checked(at_own_lines(p.gate.function, gate, value), gate, "the gate")
+        x = _called("the gate", p.gate.function, gate, value)
     else:
         x = gate_function(p.gate.word)(gate, value)
     return finish(x, p.steps, rest, tile), gate, value
@@ -286,7 +288,7 @@ def _activate(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> An
 def _call(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> Any:
     assert step.function is not None
     parts = [tile.read(next(refs), axes) for axes in step.operands]
-    return _checked(at_own_lines(step.function, x, *parts), x, "the epilogue")
+    return _called("the epilogue", step.function, x, *parts)
 
 
 def _drop(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> Any:
@@ -346,12 +348,19 @@ def gate_function(word: str) -> Function:
 
 def activated(activation: Function, x: Any) -> Any:
     """`activation(x)`, elementwise. Raises `BadCallValue` for a result of another shape, or no result."""
-    return _checked(at_own_lines(activation, x), x, "the activation")
+    return _called("the activation", activation, x)
 
 
-def _checked(result: Any, x: Any, word: str) -> Any:
+def _called(word: str, function: Function, x: Any, *more: Any) -> Any:
+    """`function(x, *more)`, of the shape of x. Raises `BadCallValue` for another result, or other parameters."""
+    if why := misfit(function, x, *more):
+        what = f"{word} can't be called with {len(more) + 1} value{'s' * bool(more)}: {why}"
+        raise BadCallValue(
+            kernel="matmul", what=what, hint="it gets a part of the product, and then its operands' parts"
+        )
+    result = at_own_lines(function, x, *more)
     if getattr(result, "shape", None) != x.shape:
-        what = f"{word} made {result!r} of {x!r}"
+        what = f"{word} made {shown(result)} of {x!r}"
         hint = "use a function of each element, because it gets one part of the product at a time"
         raise BadCallValue(kernel="matmul", what=what, hint=hint)
     return result

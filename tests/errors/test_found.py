@@ -29,6 +29,14 @@ def sparse() -> Any:
     return library.sparse_compress(np.zeros((64, 64), np.float16), interpret=True)
 
 
+def loaded() -> Any:
+    return kd.kernel(doubled, out_type=Spec((8,), kd.float32)).lower(Spec((8,), kd.float32)).compile()
+
+
+def bound() -> Any:
+    return kd.kernel(doubled, out_type=Spec((8,), kd.float32)).bind(np.ones(8, np.float32), interpret=True)
+
+
 def cuda() -> Any:
     return kd.cuda_kernel("k", ["a"], ["out"], "out[0] = a[0];")
 
@@ -59,6 +67,12 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "padding of text": (lambda: kd.Element(32, (1, "a")), "padding"),  # type: ignore[arg-type]
     "one padding": (lambda: kd.Element(32, 1), "padding"),  # type: ignore[arg-type]
     "spec as matrices": (lambda: library.grouped_matmul(x, kd.SMEM((8, 16), kd.float32), np.array([8]), gated="swiglu"), "b is"),
+    "array as names": (lambda: loaded().export("f", mutates_args=x), "mutates_args"),
+    "a bound call as gate": (
+        lambda: library.matmul(x, np.ones((16, 32), np.float32), gated=bound(), interpret=True),
+        "the gate can't be called with 2 values",
+    ),
+    "an activation of two": (lambda: library.matmul(x, x.T, activation=kd.maximum, interpret=True), "the activation"),
     "array as verbose, CUDA": (lambda: cuda()(inputs=[x], output_shapes=[(1,)], output_dtypes=[kd.float32], grid=1, threadgroup=1, verbose=x), "verbose"),
     "array as verbose, Metal": (lambda: metal()(inputs=[x], output_shapes=[(1,)], output_dtypes=[kd.float32], grid=1, threadgroup=1, verbose=x), "verbose"),
 }  # fmt: skip
