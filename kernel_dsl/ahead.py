@@ -11,15 +11,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
+from .ahead_calls import Noted, calls_of, noted
 from .arguments import an_int
 from .boundary import checks_itself
 from .children import ChildError, in_children
 from .diagnostics import shown
 from .errors import BadArgumentType
 from .errors_dims import WarmFailed
-from .loading import assembled, gpu_target
+from .loading import assembled, compiling, gpu_target
 from .options import environment
-from .stages import Stages
+from .stages import Stages, target_named
 
 
 @checks_itself("work", "jobs")
@@ -29,10 +30,13 @@ def warm(work: Any, jobs: int | None = None) -> int:
     Returns the number of signatures.
 
     `work`: a list of (kernel, *arguments) or (kernel, (*arguments,)), with the arguments of one call as `lower` takes
-    them: arrays, `ShapeDtypeStruct`s, scalars. `jobs`: processes at a time, by default one a CPU core. Later calls, in
-    any process with the same cache, load the compiled kernels. Without a disk cache `warm` does nothing. Raises
-    `BadArgumentType`, the errors of tracing and compiling as a call raises them, exceptions of a body as the body raises
-    them, and `WarmFailed` for a child that ends without an error message.
+    them: arrays, `ShapeDtypeStruct`s, scalars. In place of a kernel it may be a function that calls kernels, such as
+    `kd.library.matmul` or `functools.partial(kd.library.attention, causal=True)`. It runs on arrays of zeros, and the
+    kernels that it calls are compiled. For Dims in its structs, which have a `max`, it runs with many of their values;
+    so all kernels are there that a call with any value is likely to take. `jobs`: processes at a time, by default one
+    a CPU core. Later calls, in any process with the same cache, load the compiled kernels. Without a disk cache `warm`
+    does nothing. Raises `BadArgumentType`, the errors of tracing and compiling as a call raises them, exceptions of a
+    body or function as it raises them, and `WarmFailed` for a child that ends without an error message.
     """
     count = an_int(os.cpu_count() or 1 if jobs is None else jobs, "warm", "jobs", low=1)
     if not isinstance(work, (list, tuple)):
@@ -41,7 +45,28 @@ def warm(work: Any, jobs: int | None = None) -> int:
     if environment().cache_off:
         return 0
     target = gpu_target()
-    return _compile([partial(_lowered, kernel, specs, target) for kernel, specs in calls], count)
+    made = _compile([partial(_lowered, *call, target) for call in calls if hasattr(call[0], "warm")], count)
+    functions = [run for call in calls if not hasattr(call[0], "warm") for run in calls_of(*call)]
+    return made + (_compile_noted(noted(functions), target, count) if functions else 0)
+
+
+def _compile_noted(found: Sequence[Noted], target: str | None, jobs: int) -> int:
+    """Compile the noted calls, those of a kernel in a child, `jobs` at a time."""
+    work = [partial(_compile_calls, kernel, calls, target) for kernel, calls in found]
+    counts = in_children(work, jobs)
+    for run, made in zip(work, counts, strict=True):
+        if isinstance(made, ChildError):
+            if made.raised:
+                run()
+            raise WarmFailed(what=str(made))
+        if isinstance(made, Exception):
+            raise made
+    return sum(counts)
+
+
+def _compile_calls(kernel: Any, calls: Any, target: str | None) -> int:
+    with compiling(target_named(target)):
+        return kernel.compile_for(calls)
 
 
 def _lowered(kernel: Any, specs: tuple[Any, ...], target: str | None) -> Stages:
@@ -50,8 +75,8 @@ def _lowered(kernel: Any, specs: tuple[Any, ...], target: str | None) -> Stages:
 
 def _call(item: Any) -> tuple[Any, tuple[Any, ...]]:
     parts = cast("Sequence[Any]", item) if isinstance(item, (list, tuple)) else ()
-    if not parts or not hasattr(parts[0], "warm"):
-        hint = "a kernel and the arguments that it is compiled for, in a tuple"
+    if not parts or not (hasattr(parts[0], "warm") or callable(parts[0])):
+        hint = "a kernel, or a function that calls kernels, and the arguments that it is compiled for, in a tuple"
         raise BadArgumentType(op="warm", what=f"{shown(item)} in work", hint=hint)
     given = parts[1] if len(parts) == 2 and isinstance(parts[1], (list, tuple)) else parts[1:]
     return parts[0], tuple(cast("Sequence[Any]", given))

@@ -48,7 +48,7 @@ def struct_of(x: Any, kernel: str) -> ShapeDtypeStruct:
     """The shape and dtype of an argument, for functions of shapes. Raises the errors of `dtype_of` and `scalar_input`."""
     if isinstance(x, ShapeDtypeStruct):
         return x
-    if hasattr(x, "shape") and hasattr(x, "dtype"):
+    if hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, np.generic):
         return ShapeDtypeStruct(tuple(x.shape), dtype_of(x, kernel))
     return ScalarStruct(scalar_input(x, kernel).dtype, x)
 

@@ -146,6 +146,25 @@ class Kernel:
         prepared = self._prepare(args, out, True)
         return list(call(prepared.loaded, prepared.arrays, prepared.scalars, prepared.outs))
 
+    @unguarded
+    def zeros_for(self, args: tuple[Any, ...]) -> Any:
+        """The outputs of a call, of zeros. Nothing is traced. Raises the errors of a call's arguments."""
+        leaves, structure = flatten(args)
+        structs = unflatten(structure, [struct_of(x, self.name) for x in leaves])
+        made, tree = output_structs(self._definition, structs)
+        return unflatten(tree, [np.zeros(o.shape, o.dtype.numpy) for o in made if o is not None])
+
+    @unguarded
+    def compile_for(self, calls: Sequence[tuple[tuple[Any, ...], Any]]) -> int:
+        """Compile what calls with these (arguments, `out=`) need, without a launch; see `compiling`.
+
+        Returns the number of signatures.
+        """
+        before = len(self._table.all)
+        for args, out in calls:
+            self._prepare(args, out, None)
+        return len(self._table.all) - before
+
     def _slow_call(self, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
         from kernel_dsl.runtime import call
 

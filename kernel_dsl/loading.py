@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from .blocks import settle
 from .compiled import Assembled, Condition, Resources, SourceLine
@@ -157,6 +158,48 @@ def _load_machine_code(
         if again is None:
             raise
         return device.load(again)
+
+
+class _Unloaded:
+    """A kernel that no device has loaded."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+
+    def settled(self, kernel: Any) -> _Unloaded:
+        return _Unloaded(kernel)
+
+
+class Compiling:
+    """A device in a GPU's place. It loads nothing, so kernels only go into the caches."""
+
+    kind: str = "cuda"
+    index: int = -1
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+
+    def load(self, made: Assembled) -> _Unloaded:
+        return _Unloaded(made.kernel)
+
+
+@contextmanager
+def compiling(target: Any) -> Generator[None]:
+    """Let kernels that are prepared for a call be compiled for `target`, and loaded nowhere."""
+    from kernel_dsl.runtime.devices.devices import watching
+
+    token = watching.set(cast("Any", Compiling(target)))
+    try:
+        yield
+    finally:
+        watching.reset(token)
+
+
+def noting(notes: Any) -> Any:
+    """A context manager: the calls of this thread go to `notes.call`, as to a graph's recorder."""
+    from kernel_dsl.runtime.plan.recording import recording
+
+    return recording(notes)
 
 
 def first_of(array: Any, shape: tuple[int, ...]) -> Any:

@@ -238,3 +238,17 @@ def test_a_ref_shows_the_extents_of_the_call() -> None:
     for rows in (3, 5):
         _ = kernel(np.zeros((rows, 8), np.float32), interpret=True)
     assert set(shown) == {"<Ref x gmem float32[3,8]>"} and len(kernel.specialisations()) == 1
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint16, np.int32, np.int64, int])
+def test_outputs_that_a_number_decides_go_to_out(kind: Any) -> None:
+    """Numbers of NumPy are numbers, too, where `out=` is checked."""
+
+    @kd.kernel(out_type=lambda x, n: kd.ShapeDtypeStruct((n, *x.shape), x.dtype), grid=lambda x, n: (n,))
+    def repeat(x: Any, n: Any, out: Any) -> None:
+        out[kd.program_id(0)] = x[...] * n.astype(kd.float32)
+
+    x, out = np.ones(64, np.float32), np.zeros((3, 64), np.float32)
+    assert repeat(x, kind(3), out=out, interpret=True) is out and (out == 3).all()
+    with pytest.raises(kd.Error, match=r"\(4, 64\)"):
+        repeat(x, kind(4), out=out, interpret=True)

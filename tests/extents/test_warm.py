@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from ml_dtypes import bfloat16 as bf16
 
 import kernel_dsl as kd
-from kernel_dsl import ahead, loading
-from kernel_dsl.errors import ShapeMismatch
+from kernel_dsl import ahead, ahead_calls, body_trace, loading
+from kernel_dsl.errors import BadArgumentType, ShapeMismatch
 from kernel_dsl.errors_dims import WarmFailed
 from kernel_dsl.runtime.build.cache import KernelCache
 from kernel_dsl.runtime.disk_cache import DiskCache
+from kernel_dsl.stages import target_named
+
+from .counting import none_before
 
 Spec = kd.ShapeDtypeStruct
 
@@ -107,3 +115,91 @@ def test_a_child_that_dies(folder: Path) -> None:
 def test_without_a_disk_cache_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNEL_DSL_CACHE", "off")
     assert kd.warm([(double, Spec((64,), kd.float32))]) == 0
+
+
+M = kd.Dim("M", max=4096)
+matmul = kd.library.matmul
+
+
+@contextmanager
+def never_traced() -> Iterator[None]:
+    """On a stand-in for a GPU: what calls prepare is there already, found without a trace."""
+    with pytest.MonkeyPatch.context() as patch, loading.compiling(target_named(None)):
+        patch.setattr(body_trace, "_trace_once", lambda *_: pytest.fail("it is there"))
+        yield
+
+
+def prepared(call: Callable[[], Any]) -> int:
+    """The number of kernels that a call prepares."""
+    notes = ahead_calls.noted([call])
+    for kernel, calls in notes:
+        kernel.compile_for(calls)
+    return len(notes)
+
+
+def test_a_function_of_the_library_is_warm_for_each_value_of_a_dim(folder: Path) -> None:
+    """Then no M makes a kernel, whatever the order."""
+    rng, w = np.random.default_rng(0), Spec((512, 64), kd.bfloat16)
+    with none_before():
+        made = kd.warm([(matmul, Spec((M, 512), kd.bfloat16), w)], jobs=2)
+        assert 2 <= made == len(entries(folder)) <= 8
+        with never_traced():
+            for m in (1, 4096, *(int(2**x) for x in rng.uniform(0, 12, 40))):
+                x, y = np.zeros((m, 512), bf16), np.zeros((512, 64), bf16)
+                assert prepared(lambda x=x, y=y: type(matmul)()(x, y)) >= 1
+
+
+def test_a_function_of_several_kernels_is_warm(folder: Path) -> None:
+    def layer(x: Any, weight: Any, scale: float = 1.0) -> Any:
+        return double(matmul(kd.library.rms_norm(x, weight[0]), weight, scale=scale).reshape(-1))
+
+    x, weight = Spec((64, 64), kd.float32), Spec((64, 64), kd.float32)
+    assert kd.warm([(partial(layer, scale=2.0), x, weight), (double, Spec((64,), kd.float32))]) == 4
+    assert len(entries(folder)) == 3  # one does both calls of `double`
+    with never_traced():
+        zeros = np.zeros((64, 64), np.float32)
+        assert prepared(lambda: matmul(zeros, zeros, scale=2.0)) == 1
+
+
+CALLS: dict[str, tuple[Any, ...]] = {
+    "attention": (partial(kd.library.attention, causal=True), *[Spec((2, 4, M, 64), kd.bfloat16)] * 3),
+    "decoding": (
+        kd.library.decode_attention,
+        Spec((kd.Dim("B", max=8), 8, 1, 128), kd.bfloat16),
+        *[Spec((kd.Dim("B", max=8), 2, M, 128), kd.bfloat16)] * 2,
+        Spec((kd.Dim("B", max=8),), kd.int32),
+    ),
+    "groups": (kd.library.grouped_matmul, Spec((M, 64), kd.bfloat16), Spec((4, 64, 128), kd.bfloat16), Spec((4,), kd.int32)),
+    "a loss": (kd.library.linear_cross_entropy, Spec((M, 64), kd.bfloat16), Spec((256, 64), kd.bfloat16), Spec((M,), kd.int32)),
+    "images": (kd.library.conv2d, Spec((M, 8, 8, 64), kd.bfloat16), Spec((64, 1, 1, 64), kd.bfloat16)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_functions_run_on_zeros_of_no_memory(name: str) -> None:
+    """They note few kernels of many sizes, and launch none."""
+    with none_before():
+        found = ahead_calls.noted(ahead_calls.calls_of(CALLS[name][0], CALLS[name][1:]))
+    assert 1 <= len(found) <= 12 and sum(len(calls) for _, calls in found) > 20
+
+
+def test_values_of_dims_that_are_tried() -> None:
+    n, b = kd.Dim("N", max=40, multiple_of=8), kd.Dim("B", max=3)
+    assert ahead_calls.steps(n) == [8, 16, 24, 32, 40] and ahead_calls.steps(b) == [1, 2, 3]
+    tried = ahead_calls.cases({"N": n, "B": b})
+    assert len(tried) == 12 and {"N": 24, "B": 3} in tried and {"N": 8, "B": 2} in tried
+    with pytest.raises(BadArgumentType, match=r"the Dim 'K' has no max"):
+        kd.warm([(matmul, Spec((kd.Dim("K"), 8), kd.float16), Spec((8, 8), kd.float16))])
+
+
+def test_what_can_not_be_warm(folder: Path) -> None:
+    cuda = kd.cuda_kernel("k", ["a"], ["out"], "out[0] = a[0];")
+    for work, word in (
+        ([(3, Spec((8,), kd.float32))], "a function that calls kernels"),
+        ([(lambda x: cuda(inputs=[x], output_shapes=[(1,)], output_dtypes=["f4"], grid=1, threadgroup=1), Spec((1,), "f4"))], "no kernel of Python"),
+    ):  # fmt: skip
+        with pytest.raises(BadArgumentType, match=word):
+            kd.warm(work)
+    with pytest.raises(ZeroDivisionError):
+        kd.warm([(lambda x: 1 // 0, Spec((8,), kd.float32))])
+    assert entries(folder) == set()
