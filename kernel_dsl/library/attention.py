@@ -26,6 +26,7 @@ from .attention_sizes import AttentionConfig
 from .attention_split import small_config, split_plan
 from .differentiable import attention as differentiable
 from .differentiable import host_of
+from .first_sizes import is_later, takes_dims
 from .latest import UNSEEN, Latest, compiled_for
 from .matmul import MANY, array_address, check_apart, check_counts, element_strides, known_plan, out_refusal, signature
 from .operands import outer_strides
@@ -165,6 +166,7 @@ class Attention:
         return plan(q, k, v, out=out, stream=stream, interpret=interpret)
 
     @checks_itself(*CHECKED, "target")
+    @takes_dims("attention", lambda given: dict.fromkeys("qkv", (-1, -2 if given.get("layout") == "bshd" else -3)))
     def lower(
         self,
         q: Any,
@@ -192,15 +194,19 @@ class Attention:
         target: str | None = None,
     ) -> Any:
         """The stages of the kernel that a call with such arguments runs; if it runs several, those of the one that
-        computes attention.
+        computes attention. The batch and lengths may be Dims if there is no option but `causal`, `scale` and
+        `return_lse`: then those of a kernel for any sizes.
         """
         given = AttentionOptions(
             layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
             q_scale, k_scale, v_scale,
         )  # fmt: skip
         given = given.apart(q)
-        plan = self._plan(q, k, v, given, return_lse, config, target, closed=True)
+        plan = self._plan(q, k, v, given, return_lse, config, target, closed=not is_later())
         if isinstance(plan, ScoredPlan):
+            if is_later():
+                hint = "give ints to `lower`; `kd.warm` takes Dims with any options, and compiles for all their values"
+                raise BadCallArgument(kernel="attention", what="Dims beside options that take other kernels", hint=hint)
             return plan.lower(q, k, v, given, target)
         return plan.lower(q, k, v, target=target)
 
@@ -223,7 +229,7 @@ class Attention:
     ) -> Any:
         arrays = (q, k, v) if out is None else (q, k, v, out)
         described = tuple([signature(x, "attention") for x in arrays])
-        key = (*described, out is None, *options.key("attention"), lse, config, target, promise, closed)
+        key = (*described, out is None, *options.key("attention"), lse, config, target, promise, closed, is_later())
         named = options.given() | {"return_lse": lse, "config": config, "target": target}
         found = known_plan(self._plans, key, "attention", named)
         if found is None:

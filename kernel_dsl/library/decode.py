@@ -24,6 +24,7 @@ from .decode_general import decode_general
 from .decode_kernel import decode_config, decode_kernel, decode_steps, loads_words
 from .decode_opened import opened, without_sizes
 from .decode_problem import DecodeProblem
+from .first_sizes import is_later, takes_dims
 from .latest import UNSEEN, Latest, seen_call, without_unwritten
 from .matmul import MANY, array_address, check_apart, element_strides, known_plan, signature
 from .operands import is_gapless, outer_strides
@@ -62,6 +63,12 @@ class DecodePlan:
             return seen_call(self.kernel, inputs, out, stream)
         parts = seen_call(self.kernel, inputs, None, stream)
         return UNSEEN if parts is UNSEEN else self.combine(parts, out=out, stream=stream)
+
+
+def _fixed(given: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The axes that are compiled in: heads, dimensions, queries, and keys of a page."""
+    paged = given.get("page_table") is not None
+    return {"q": (-1, -2, -3), **dict.fromkeys("kv", (-1, -2, -3) if paged else (-1, -3))}
 
 
 @partial(public, name="decode_attention")
@@ -150,6 +157,7 @@ class DecodeAttention:
         return made
 
     @checks_itself(*CHECKED, "target")
+    @takes_dims("decode_attention", _fixed)
     def lower(
         self,
         q: Any,
@@ -167,7 +175,9 @@ class DecodeAttention:
         return_lse: bool = False,
         target: str | None = None,
     ) -> Any:
-        """The stages of the kernel that loops over the keys in a call with such arguments."""
+        """The stages of the kernel that loops over the keys in a call with such arguments. The batch and the keys of a
+        cache may be Dims: then those of a kernel for any sizes.
+        """
         arrays = {
             "q": q,
             "k": k,
@@ -178,7 +188,7 @@ class DecodeAttention:
             "v_scale": v_scale,
         }
         options = {"causal": causal, "softcap": softcap, "window": window, "splits": splits, "return_lse": return_lse}
-        plan = _made(arrays, options, target, False, closed=True)
+        plan = _made(arrays, options, target, False, closed=not is_later())
         inputs = [float(x) if isinstance(x, Real) else x for x in arrays.values() if x is not None]
         return plan.kernel.lower(*plan.taken(inputs), target=target)
 

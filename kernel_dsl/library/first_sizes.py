@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from functools import cache, wraps
+from inspect import signature
 from math import inf
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar, cast
 
 import kernel_dsl as kd
 
 from .. import forking
+from ..dims import settle_dims
+from ..errors import BadCallArgument
 from ..tuning_file import when_tuned
+from ..variables import Symbol
 
 MANY = 1024  # the most kinds of calls to keep
+TYPICAL = 1024  # the size by which a kernel for any sizes is chosen where no call gives one
 # The part of the best configuration's speed, by the cost model, that is enough to use a kernel again: where there are
 # that many kernels or more already. The more a kind of call has, the more another one must gain.
 ENOUGH = {0: 0.97, 4: 0.94, 6: 0.9, 8: 0.85}
 
 Choice = TypeVar("Choice")
+P, R = ParamSpec("P"), TypeVar("R")
 
 
 @cache
@@ -42,6 +49,76 @@ def declared_outputs(structs: Any, first: int) -> dict[int, tuple[Any, ...]]:
     return {
         first + i: tuple(extent(n, i, axis) for axis, n in enumerate(struct.shape)) for i, struct in enumerate(structs)
     }
+
+
+# Whether a call counts as one of other sizes than those before, which leaves the memory as it is.
+_later: ContextVar[bool] = ContextVar("later", default=False)
+
+
+def is_later() -> bool:
+    """Whether kernels for any sizes are wanted, whatever came before: in a `lower` with Dims."""
+    return _later.get()
+
+
+def takes_dims(
+    kernel: str, fixed: Callable[[dict[str, Any]], dict[str, tuple[int, ...]]]
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator for the `lower` of the function `kernel`. Of structs with Dims it gives the stages of the kernel for
+    any sizes, chosen by a typical size. `fixed(arguments)`: by argument, the axes whose extents are compiled in.
+
+    Raises `BadCallArgument` for Dims along these.
+    """
+
+    def made(lower: Callable[P, R]) -> Callable[P, R]:
+        @wraps(lower)
+        def lowered(*args: P.args, **keywords: P.kwargs) -> R:
+            if not any(has_dims(x) for x in (*args, *keywords.values())):
+                return lower(*args, **keywords)
+            given = signature(lower).bind(*args, **keywords).arguments
+            for name, axes in fixed(given).items():
+                _check_fixed(kernel, name, given.get(name), axes)
+            token = _later.set(True)
+            try:
+                sampled: Any = [_sampled(x) for x in args], {name: _sampled(x) for name, x in keywords.items()}
+                return lower(*sampled[0], **sampled[1])
+            finally:
+                _later.reset(token)
+
+        return lowered
+
+    return made
+
+
+def _check_fixed(kernel: str, name: str, x: Any, axes: tuple[int, ...]) -> None:
+    for part in cast("Sequence[Any]", x) if isinstance(x, (tuple, list)) else (x,):
+        shape = part.shape if has_dims(part) else ()
+        found = [n for axis in axes if -len(shape) <= axis < len(shape) and isinstance(n := shape[axis], Symbol)]
+        if found:
+            what = f"{name} is {tuple(shape)}, and its extent {found[0]} is compiled in"
+            raise BadCallArgument(
+                kernel=kernel, what=what, hint="give an int for it; docs/extents.md says what may be a Dim"
+            )
+
+
+def has_dims(x: Any) -> bool:
+    """Whether a struct, or one of a list, has Dims as extents."""
+    if isinstance(x, (tuple, list)):
+        return any(has_dims(part) for part in cast("Sequence[Any]", x))
+    return isinstance(x, kd.ShapeDtypeStruct) and any(isinstance(n, Symbol) for n in x.shape)
+
+
+def _sampled(x: Any) -> Any:
+    if isinstance(x, (tuple, list)):
+        return tuple(_sampled(part) for part in cast("Sequence[Any]", x))
+    if not has_dims(x):
+        return x
+    values = {v.name: _typical(v) for n in x.shape if isinstance(n, Symbol) for v in n.variables().values()}
+    return kd.ShapeDtypeStruct(settle_dims(tuple(x.shape), values), x.dtype)
+
+
+def _typical(dim: Any) -> int:
+    by = getattr(dim, "multiple_of", 1)
+    return max(min(dim.hi, TYPICAL) // by * by, dim.lo)
 
 
 class Memory:
@@ -70,7 +147,9 @@ class FirstSizes(Memory):
     """The first sizes of each kind of call."""
 
     def comes_again(self, kind: Any, sizes: Any) -> bool:
-        """Whether calls of this kind came with other sizes before."""
+        """Whether calls of this kind came with other sizes before, or `is_later`."""
+        if is_later():
+            return True
         with self._lock:
             return self._of(kind, sizes) != sizes
 
@@ -93,6 +172,8 @@ class KeptConfigs(Memory):
 
         `cost`: the time of a call with a configuration, in any unit.
         """
+        if is_later():
+            return best
         with self._lock:
             kept = self._of(kind, [])
             least = cost(best) / next(part for count, part in reversed(ENOUGH.items()) if len(kept) >= count)

@@ -21,6 +21,7 @@ from .arguments import request
 from .checks import check_options, check_packed, check_pairs, check_sparse
 from .complex_product import ComplexPlan, complex_plan, is_complex
 from .differentiable import host_of
+from .first_sizes import is_later, takes_dims
 from .int4 import PackedInt4, widened_dtype
 from .latest import UNSEEN, Latest, compiled_for
 from .matmul_config import MatmulConfig, check_counts, check_tiles
@@ -203,6 +204,7 @@ class Matmul:
         return plan.run(a, rights, extra, out, stream, interpret)
 
     @checks_itself("activation", "precision", "config", "epilogue", "gated", "dropout", "operands", "target")
+    @takes_dims("matmul", lambda given: {"a": (-1,), "b": (-1, -2), "bias": (-1,)})
     def lower(
         self,
         a: Any,
@@ -226,7 +228,9 @@ class Matmul:
         config: MatmulConfig | None = None,
         target: str | None = None,
     ) -> Any:
-        """The stages of the kernel that multiplies in a call with such arguments."""
+        """The stages of the kernel that multiplies in a call with such arguments. M and leading axes may be Dims: then
+        those of a kernel for any M, of the sizes that are best for about 1024.
+        """
         o = MatmulOptions(
             out_dtype, bias, c, activation, precision, scale, a_scale, b_scale, epilogue, operands, gated, dropout, residual,
             out_scale, absmax, config,
@@ -285,6 +289,7 @@ class Matmul:
             None if o.out_dtype is None else as_dtype(o.out_dtype),
             o.absmax,
             keeps,
+            is_later(),
             *options.values(),
         )
         found = known_plan(self._plans, key, "matmul", options)

@@ -15,6 +15,7 @@ from kernel_dsl.errors import BadCallArgument, BadCallValue
 from kernel_dsl.jax import is_traced
 
 from ..refs import strides_of
+from ..variables import Symbol, binding_is_active
 
 UNIT = 16  # bytes: TMA needs addresses and strides that are multiples of it
 LINE = 128  # bytes of a line of the caches
@@ -235,4 +236,9 @@ def signature(x: Any, kernel: str) -> tuple[Any, ...]:
     shape = getattr(x, "shape", None)
     if not isinstance(shape, tuple):
         return (type(x),)
+    if any(isinstance(n, Symbol) and not binding_is_active() for n in cast("tuple[Any, ...]", shape)):
+        hint = "calls take arrays, and `lower` takes ints here; `kd.warm` takes Dims: it compiles for all their values"
+        raise BadCallArgument(
+            kernel=kernel, what=f"an argument of shape {shape}, whose extents have no values", hint=hint
+        )
     return shape, str(getattr(x, "dtype", None)), getattr(x, "strides", None), array_address(x) & 15

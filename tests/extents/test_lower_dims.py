@@ -1,0 +1,87 @@
+"""`lower` of functions of the library, of structs with Dims: the kernel for any sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl import ahead_calls
+from kernel_dsl.errors import BadCallArgument
+from kernel_dsl.library.first_sizes import Memory
+
+from .counting import none_before
+
+library, Spec, bf16 = kd.library, kd.ShapeDtypeStruct, kd.bfloat16
+M, B = kd.Dim("M"), kd.Dim("B", max=8, multiple_of=2)
+
+
+def queries(batch: Any, length: Any) -> Any:
+    return Spec((batch, 4, length, 64), bf16)
+
+
+def decoding(batch: Any, keys: Any) -> tuple[Any, ...]:
+    cache = Spec((batch, 2, keys, 128), bf16)
+    return Spec((batch, 8, 1, 128), bf16), cache, cache, Spec((batch,), kd.int32)
+
+
+# (the function, the arguments of sizes, two sizes: the second is the typical one)
+CASES: dict[str, tuple[Any, Callable[..., tuple[Any, ...]], tuple[Any, Any], tuple[Any, Any]]] = {
+    "matmul": (library.matmul, lambda _, m: (Spec((m, 512), bf16), Spec((512, 256), bf16)), (1, 999), (1, 1024)),
+    "a batch of products": (
+        library.matmul,
+        lambda b, m: (Spec((b, m, 64), kd.float32), Spec((b, 64, 256), kd.float32)),
+        (6, 999),
+        (8, 1024),
+    ),
+    "attention": (partial(library.attention, causal=True), lambda b, n: (queries(b, n),) * 3, (2, 999), (8, 1024)),
+    "decoding": (library.decode_attention, decoding, (2, 999), (8, 1024)),
+}
+
+
+def code(stages: Any) -> list[str]:
+    """The PTX without lines of the source."""
+    return [line for line in stages.ptx.splitlines() if ".loc" not in line]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_lower_with_dims_gives_the_kernel_for_any_sizes(name: str) -> None:
+    """That of a call whose sizes come second, and it leaves no memory of sizes."""
+    function, made, first, second = CASES[name]
+    keywords = getattr(function, "keywords", {})
+    plain = getattr(function, "func", function)
+    with none_before():
+        stages = plain.lower(*made(B if name != "matmul" else 1, M), **keywords)
+        assert not any(memory.known for memory in Memory.all)
+        calls = [run for size in (first, second) for run in ahead_calls.calls_of(function, made(*size))]
+        kernel, seen = next(n for n in reversed(ahead_calls.noted(calls)) if "combine" not in n[0].name)
+    assert code(stages) == code(kernel.lower(*seen[-1][0]))
+    assert code(stages) != code(plain.lower(*made(*second), **keywords))
+
+
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "N": (lambda: library.matmul.lower(Spec((8, 64), bf16), Spec((64, M), bf16)), "its extent Dim"),
+    "K": (lambda: library.matmul.lower(Spec((8, M), bf16), Spec((M, 64), bf16)), "its extent Dim"),
+    "heads": (lambda: library.attention.lower(*[Spec((2, M, 64, 64), bf16)] * 3), "its extent Dim"),
+    "options": (lambda: library.attention.lower(*[queries(2, M)] * 3, window=8), "options that take other kernels"),
+    "a page": (
+        lambda: library.decode_attention.lower(*decoding(2, M), page_table=Spec((2, 4), kd.int32)),
+        "its extent Dim",
+    ),
+    "groups": (
+        lambda: library.grouped_matmul.lower(Spec((M, 64), bf16), Spec((4, 64, 64), bf16), Spec((4,), kd.int32)),
+        "whose extents have no values",
+    ),
+    "a call": (lambda: library.matmul(Spec((M, 64), bf16), Spec((64, 64), bf16)), "whose extents have no values"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_dims_where_none_can_be(name: str) -> None:
+    call, words = WRONG[name]
+    with pytest.raises(BadCallArgument, match=words) as caught:
+        call()
+    assert caught.value.loc.file == __file__
