@@ -22,6 +22,7 @@ from .lazy import lazy
 
 LANE_BITS = 5
 MAX_CELLS = 65536  # of a picture
+MAX_NEW = 64  # dimensions that `expand` adds
 MAX_SHOWN = 8192  # of a picture that is shown without a request
 WARP_BITS = 2
 
@@ -168,7 +169,8 @@ class Layout:
 
     def expand(self, dims: Iterable[int]) -> Layout:
         """With new dimensions of extent 1 at `dims` (positions in the result). Raises `BadArgument`."""
-        given: list[Any] = list(dims) if isinstance(dims, (list, tuple, set, frozenset, range)) else [dims]
+        several = isinstance(dims, (list, tuple, set, frozenset, range)) and len(dims) <= MAX_NEW
+        given: list[Any] = list(dims) if several else [dims]
         if not all(isinstance(d, int) for d in given):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise BadArgument(op="expand", what=f"dims={shown(given)}", hint="give positions, ints")
         new = set(given)

@@ -34,7 +34,10 @@ def _repeated(
     """(the result of a call that resembles an earlier one, or `UNSEEN`; the key of such calls)."""
     if out is not None:
         check_apart(out, inputs, name)
-    like = repr(options)
+    try:
+        like = repr(options)
+    except Exception:  # the slow path refuses the option
+        return UNSEEN, None
     if interpret is not None:
         return UNSEEN, like
     return LATEST[name].call((like,), list(inputs.values()), out, stream), like

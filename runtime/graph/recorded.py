@@ -11,6 +11,7 @@ from typing import Any, Self, cast
 
 from kernel_dsl import forking
 from kernel_dsl.boundary import public
+from kernel_dsl.diagnostics import shown
 from kernel_dsl.packed import stored
 from kernel_dsl.tree import flatten
 
@@ -180,7 +181,9 @@ def _parts(item: Any) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]
     """The parts of a call given as (function, args), (function, args, kwargs) or (function, *args)."""
     parts = list(cast("Sequence[Any]", item)) if isinstance(item, (tuple, list)) else []
     if not parts or not callable(parts[0]):
-        raise ArgumentTypeError(f"a call is a callable, (function, args) or (function, args, kwargs), and not {item!r}")
+        raise ArgumentTypeError(
+            f"a call is a callable, (function, args) or (function, args, kwargs), and not {shown(item)}"
+        )
     listed = len(parts) > 1 and isinstance(parts[1], (tuple, list))
     if listed and (len(parts) == 2 or (len(parts) == 3 and isinstance(parts[2], dict))):
         return parts[0], cast("Sequence[Any]", parts[1]), dict(*parts[2:])

@@ -73,6 +73,12 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         "the gate can't be called with 2 values",
     ),
     "an activation of two": (lambda: library.matmul(x, x.T, activation=kd.maximum, interpret=True), "the activation"),
+    "a call that can't be printed": (lambda: kd.Graph.from_calls([VALUES["3000 lists"].make()]), "a call is"),
+    "an option that can't be printed": (
+        lambda: library.conv2d(np.ones((1, 8, 8, 8), np.float32), np.ones((8, 3, 3, 8), np.float32), dilation=VALUES["3000 lists"].make()),
+        "dilation",
+    ),
+    "a billion dimensions": (lambda: kd.Layout.WGMMA.of((64, 8)).expand(range(10**9)), "dims="),
     "array as verbose, CUDA": (lambda: cuda()(inputs=[x], output_shapes=[(1,)], output_dtypes=[kd.float32], grid=1, threadgroup=1, verbose=x), "verbose"),
     "array as verbose, Metal": (lambda: metal()(inputs=[x], output_shapes=[(1,)], output_dtypes=[kd.float32], grid=1, threadgroup=1, verbose=x), "verbose"),
 }  # fmt: skip
