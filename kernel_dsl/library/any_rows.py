@@ -96,8 +96,7 @@ def declared(p: Problem, sums: bool = False, grouped: bool = False) -> dict[int,
 def _declared_sums(p: Problem) -> tuple[dict[int, tuple[Any, ...]], int]:
     """(the shapes of the sums of parts, the number of the parameter after them)."""
     count = 1 if p.gate is None else 2
-    cut = is_open(p.parts) or p.parts > 1
-    shape = (*((p.parts,) if cut else ()), *p.batch, p.M, p.N)
+    shape = (*((p.parts,) if p.parts > 1 else ()), *p.batch, p.M, p.N)
     return dict.fromkeys(range(count), shape), count
 
 
@@ -144,7 +143,6 @@ def of_sums(p: Problem, sums: Any) -> Problem:
     if not open_sizes(p):
         return p
     sizes = {side: sums.shape[axis] for side, axis in (("M", -2), ("N", -1)) if is_open(getattr(p, side))}
-    sizes |= {"parts": sums.shape[0]} if is_open(p.parts) else {}
     return replace(p, **sizes, batch=tuple(sums.shape[len(sums.shape) - 2 - len(p.batch) : -2]))
 
 

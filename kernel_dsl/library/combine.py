@@ -13,7 +13,6 @@ from ..kernel import identified
 from .any_rows import declared, of_sums, open_sizes
 from .blocks import spread
 from .epilogue import Tile, drawn, finish, joined, outputs
-from .first_sizes import dim_of, is_open
 from .problem import Problem
 
 TILE_M, TILE_N = 8, 128
@@ -30,11 +29,10 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
     """The kernel `(partial sums (parts, *batch, M, N), *operands of the steps) -> out`.
 
     With one part the sums have no axis of parts. Two products that share a have their sums one after the other. Each
-    call gives the extents that are Dims, and then the number of parts, too. `early`: the kernel starts while the kernel
-    before it ends.
+    call gives the extents that are Dims. `early`: the kernel starts while the kernel before it ends.
     """
-    if open_sizes(problem) and not is_open(problem.parts) and problem.parts > 1:
-        return combine_kernel(changed(problem, K=1, parts=dim_of("parts", least=2)), early)
+    if open_sizes(problem) and isinstance(problem.K, int) and problem.K != 1:
+        return combine_kernel(changed(problem, K=1), early)  # one for each K
     count = 1 if problem.gate is None else 2
 
     def tiles_of(p: Problem) -> tuple[Any, ...]:
@@ -53,7 +51,7 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
             def part(number: Any) -> Any:
                 return partial[(number, *batch, rows, columns)]
 
-            if not is_open(problem.parts) and p.parts == 1:
+            if p.parts == 1:
                 return partial[(*batch, rows, columns)]
 
             def added(total: Any, first: Any, numbers: range) -> Any:
@@ -61,11 +59,6 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
                     total = total + part(first + number)
                 return total
 
-            if is_open(problem.parts):  # loads past the last part read zeros
-                chunks, total = kd.cdiv(p.parts, UNROLLED), added(part(0), 0, range(1, UNROLLED))
-                return kd.fori_loop(
-                    1, chunks, lambda chunk, total: added(total, chunk * UNROLLED, range(UNROLLED)), total
-                )
             together = in_flight(p.parts)
             total = added(part(0), 0, range(1, together))
             if p.parts == together:
