@@ -7,6 +7,7 @@ remembers of earlier sizes is what the noted calls would have left.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, cast
 
@@ -21,6 +22,8 @@ from .memory import ShapeDtypeStruct
 from .tree import flatten, unflatten
 from .variables import Symbol, Variable
 
+# Where a function runs for many values of its Dims: takes functions that make a choice among kernels final.
+finals: ContextVar[list[Callable[[], object]] | None] = ContextVar("finals", default=None)
 Noted = tuple[Any, list[tuple[tuple[Any, ...], Any]]]  # (a kernel, (arguments, `out=`) of its calls)
 
 
@@ -56,7 +59,8 @@ def noted(calls: Iterable[Callable[[], Any]]) -> list[Noted]:
 
 
 def calls_of(function: Any, args: tuple[Any, ...]) -> list[Callable[[], Any]]:
-    """The calls of a function with zeros for arrays and structs. With Dims there is a call for many of their values.
+    """The calls of a function with zeros for arrays and structs. With Dims there is a call for many of their values; then
+    choices that the library made are final (`finals`).
 
     `functools.partial` gives keywords. Raises `BadArgumentType` for a Dim without a `max`.
     """
@@ -70,11 +74,21 @@ def calls_of(function: Any, args: tuple[Any, ...]) -> list[Callable[[], Any]]:
         for n in x.shape if isinstance(x, ShapeDtypeStruct) else ():
             dims |= n.variables() if isinstance(n, Symbol) else {}
 
+    made: list[Callable[[], object]] = []
+
     def call(values: Mapping[str, int]) -> Any:
         own_args, own_keywords = unflatten(structure, [_zeros(x, values) for x in leaves])
-        return function(*own_args, **own_keywords)
+        token = finals.set(made if dims else None)
+        try:
+            return function(*own_args, **own_keywords)
+        finally:
+            finals.reset(token)
 
-    return [partial(call, values) for values in cases(dims)]
+    def end() -> None:
+        for make_final in made:
+            make_final()
+
+    return [partial(call, values) for values in cases(dims)] + ([end] if dims else [])
 
 
 def cases(dims: Mapping[str, Variable]) -> list[dict[str, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from inspect import signature
 from math import inf
 from typing import Any, ClassVar, ParamSpec, TypeVar, cast
@@ -12,6 +12,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar, cast
 import kernel_dsl as kd
 
 from .. import forking
+from ..ahead_calls import finals
 from ..dims import settle_dims
 from ..errors import BadCallArgument
 from ..tuning_file import when_tuned
@@ -22,6 +23,7 @@ TYPICAL = 1024  # the size by which a kernel for any sizes is chosen where no ca
 # The part of the best configuration's speed, by the cost model, that is enough to use a kernel again: where there are
 # that many kernels or more already. The more a kind of call has, the more another one must gain.
 ENOUGH = {0: 0.97, 4: 0.94, 6: 0.9, 8: 0.85}
+ENOUGH_WARM = 0.75  # where `kd.warm` tried sizes of all orders
 
 Choice = TypeVar("Choice")
 P, R = ParamSpec("P"), TypeVar("R")
@@ -167,6 +169,14 @@ class FirstSizes(Memory):
 class KeptConfigs(Memory):
     """The configurations of the kernels for any sizes that each kind of call has."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._warm: set[Any] = set()  # kinds of calls that `kd.warm` tried with sizes of all orders
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._warm.clear()
+
     def choose(self, kind: Any, best: Choice, cost: Callable[[Choice], float]) -> Choice:
         """The fastest one that calls of this kind had before, if it has `ENOUGH` of the speed of `best`; else `best`.
 
@@ -174,9 +184,13 @@ class KeptConfigs(Memory):
         """
         if is_later():
             return best
+        made_final = finals.get()
+        if made_final is not None:
+            made_final.append(partial(self._warm.add, kind))
         with self._lock:
             kept = self._of(kind, [])
-            least = cost(best) / next(part for count, part in reversed(ENOUGH.items()) if len(kept) >= count)
+            enough = next(part for count, part in reversed(ENOUGH.items()) if len(kept) >= count)
+            least = cost(best) / (ENOUGH_WARM if kind in self._warm else enough)
             time, found = min(((cost(c), number) for number, c in enumerate(kept)), default=(inf, 0))
             if time <= least:
                 return kept[found]

@@ -12,7 +12,7 @@ import numpy as np
 
 from kernel_dsl import body_trace
 from kernel_dsl.kernel import Kernel
-from kernel_dsl.library.first_sizes import Memory
+from kernel_dsl.library.first_sizes import KeptConfigs, Memory
 from kernel_dsl.specialisations import Specialisation
 from kernel_dsl.tree import unflatten
 
@@ -37,6 +37,8 @@ def none_before() -> Iterator[None]:
     with ExitStack() as stack:
         for memory in list(Memory.all):
             stack.enter_context(mock.patch.dict(memory.known, clear=True))
+            if isinstance(memory, KeptConfigs):
+                stack.enter_context(mock.patch.object(memory, "_warm", set()))
         yield
 
 

@@ -149,6 +149,16 @@ def test_a_function_of_the_library_is_warm_for_each_value_of_a_dim(folder: Path)
                 assert prepared(lambda x=x, y=y: type(matmul)()(x, y)) >= 1
 
 
+@pytest.mark.parametrize(("n", "k"), [(1024, 4096), (512, 8192), (4096, 4096)])
+def test_no_other_kernel_comes_after_all_sizes_are_warm(n: int, k: int) -> None:
+    with none_before():
+        found = ahead_calls.noted(ahead_calls.calls_of(matmul, (Spec((M, k), bf16), Spec((k, n), bf16))))
+        made = {id(kernel) for kernel, _ in found}
+        for m in (int(2**x) for x in np.random.default_rng(n).uniform(0, 12, 150)):
+            x, y = np.zeros((m, k), bf16), np.zeros((k, n), bf16)
+            assert {id(kernel) for kernel, _ in ahead_calls.noted([lambda x=x, y=y: matmul(x, y)])} <= made, m
+
+
 def test_a_function_of_several_kernels_is_warm(folder: Path) -> None:
     def layer(x: Any, weight: Any, scale: float = 1.0) -> Any:
         return double(matmul(kd.library.rms_norm(x, weight[0]), weight, scale=scale).reshape(-1))
