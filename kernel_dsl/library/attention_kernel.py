@@ -66,7 +66,8 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         nonlocal p, tiles, blocks, groups, work, together
         sizes = {"batch": q.shape[0], "queries": q.shape[2], "keys": k.shape[2]}
         p = replace(problem, **sizes, splits=number if shared else 1)
-        tiles, blocks = kd.cdiv(p.queries, tile), kd.cdiv(p.keys, t.block_kv)
+        # the range of a quotient is lost where a sum could overflow; without a sign, divisions are shorter
+        tiles, blocks = kd.maximum(kd.cdiv(p.queries, tile), 1), kd.cdiv(p.keys, t.block_kv)
         groups = p.batch * p.heads * p.splits
         work = groups * tiles
         if p.causal:
@@ -81,6 +82,10 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         block = kd.axis_index("block")
         if not several:
             body(block, carry)
+            return
+        if opened:  # divisions by a launch's sizes take longer than small problems can spare
+            loop = kd.loop(block, work, step=multiprocessors, init_carry=carry)
+            loop(lambda number, carry: body(kd.maximum(number, 0), carry))
             return
         rounds = work // grid + kd.where(block < work % grid, 1, 0)
         kd.loop(0, rounds, init_carry=carry)(lambda turn, carry: body(turn * grid + block, carry))

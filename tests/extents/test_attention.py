@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -57,6 +58,16 @@ def test_one_kernel_attends_to_any_lengths(causal: bool, sizes: tuple[Sizes, ...
         got = kernel(*arrays, *together, interpret=True)
         assert same(got, attention_kernel(own, SMALL, 3)(*arrays, interpret=True))
     assert len(kernel.specialisations()) == 1
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_tiles_are_found_without_divisions_of_64_bits(causal: bool) -> None:
+    """A warp needs hundreds of clocks for one, which small launches would notice."""
+    p = AttentionProblem(1, HEADS, KV_HEADS, 64, 64, DIM, kd.float16, causal, DIM**-0.5, True)
+    like = [kd.ShapeDtypeStruct((2, heads, 300, DIM), kd.float16) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+    stages = attention_kernel(opened(p), SMALL, 132).lower(*like, *[np.int32(1)] * causal, target="sm_90a")
+    assert re.search(r"\bdiv\.[su]32", stages.compile().ptx)
+    assert not re.search(r"\b(div|rem)\.[su]64", stages.compile().ptx)
 
 
 def biased(rng: np.random.Generator, sizes: Sizes) -> dict[str, Any]:
