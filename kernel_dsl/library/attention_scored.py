@@ -29,7 +29,8 @@ from .attention_sizes import ROWS, AttentionConfig
 from .latest import Launch, launching, seen_launching
 
 ELEMENTS = 4096  # elements of a block that converts
-GUARDED = 2**28  # scores from which norms are computed: for fewer, that takes longer than the loop saves
+GUARDED = 2**26  # scores from which norms are computed: for fewer, that takes longer than the loop saves
+LATER = 4  # where a mask hides keys, or products take longer than exponentials, as many times more
 
 
 @cache
@@ -64,7 +65,9 @@ def guards(p: ScoredProblem) -> bool:
 
     Products of float8 are so fast that the maximum takes time. The norms need a launch, which pays for large problems.
     """
-    few = p.heads * p.queries * p.keys * (1 if p.ragged else p.batch) < GUARDED
+    every = not p.ragged and not p.score.causal and p.score.window is None and p.score.mask_mod is None
+    least = GUARDED if every and max(p.dim, p.v_dim) <= 128 else LATER * GUARDED
+    few = p.heads * p.queries * p.keys * (1 if p.ragged else p.batch) < least
     return p.narrow is not None and not few and not p.score.natural and p.score.softcap is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionConfig, attention_scored
 from kernel_dsl.library.attention_norms import norms_kernel
+from kernel_dsl.library.attention_options import AttentionOptions, problem_of
 from tests.hopper.helpers import random
 
 from . import attention_reference as reference
@@ -17,6 +19,21 @@ from .test_attention_options import check, inputs
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 f32, e4m3 = kd.float32, kd.float8_e4m3fn
+
+
+def test_norms_pay_for_large_problems() -> None:
+    """Norms are computed from 2^26 scores on; later where masks hide some, or products take longer than exponentials."""
+
+    def guarded(length: int, dim: int = 128, **options: Any) -> bool:
+        like = kd.ShapeDtypeStruct((1, 16, length, dim), e4m3)
+        p = problem_of(like, like, like, AttentionOptions(**options), False)
+        return attention_scored.guards(replace(p, dtype=kd.bfloat16, narrow=e4m3))
+
+    assert [guarded(n) for n in (1024, 2048, 4096)] == [False, True, True]
+    assert [guarded(n, causal=True) for n in (2048, 4096)] == [False, True]
+    assert [guarded(n, window=512) for n in (2048, 4096)] == [False, True]
+    assert [guarded(n, 256) for n in (2048, 4096)] == [False, True]
+    assert not guarded(4096, softcap=30.0)
 
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["a maximum", "norms"])
