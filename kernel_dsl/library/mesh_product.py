@@ -185,14 +185,15 @@ class MeshProduct:
         """
         width = min(EPILOGUE, self.tile_n)
         parts = range(0, self.tile_n, width)
+        staged = min(self.staged, len(parts))  # the next tile begins with place 0 again
         terms = None if add is None else add(0, width)
         for number, first in enumerate(parts):
             x = value[:, first : first + width]
             if add is not None:
                 x = x + terms
                 terms = add(first + width, width) if first + width < self.tile_n else None
-            place = smem["out_smem"].at[me * self.staged + number % self.staged]
-            kd.wait_smem_to_gmem(self.staged - 1, wait_read_only=True)
+            place = smem["out_smem"].at[me * self.staged + number % staged]
+            kd.wait_smem_to_gmem(staged - 1, wait_read_only=True)
             place[...] = x.astype(self.dtype)
             kd.commit_smem()
             for target in targets(first, width):

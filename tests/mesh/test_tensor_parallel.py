@@ -11,6 +11,8 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl import library
 from kernel_dsl.errors import BadArgument, BadArgumentType
+from kernel_dsl.library.mesh_product import MeshProduct
+from kernel_dsl.library.scattering_product import scattering_kernel
 
 BF16 = ml_dtypes.bfloat16
 NAMES = ["all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"]
@@ -69,6 +71,14 @@ def test_each_under_many_schedules(name: str, seed: int) -> None:
     schedule = {"seed": seed} if seed % 5 else {"schedule": ("late", "eager")[seed % 2]}
     for _ in range(2):
         check(name, getattr(library, name)(xs, ws, mesh, interpret=kd.InterpretParams(**schedule)), xs, ws, BF16)
+
+
+def test_tiles_of_few_columns_wait_for_the_store_of_the_tile_before() -> None:
+    """A block has several tiles of its own rows, each of one part, and two places for parts in SMEM."""
+    mesh = kd.Mesh(("x",), (1,))
+    xs, ws = operands(1, 384, 64, 64, BF16)
+    kernel = scattering_kernel(MeshProduct(384, 64, 64, kd.bfloat16, mesh, 64, 2, blocks=1, staged=2), False)
+    check("matmul_reduce_scatter", kernel(xs, ws, interpret=kd.InterpretParams(seed=0))[0], xs, ws, BF16)
 
 
 @SLOW
