@@ -18,6 +18,7 @@ from .arguments import an_int
 from .dataclass import dataclass
 from .diagnostics import shown
 from .dtypes import int32
+from .errors import BadArgumentType
 from .errors_mesh import MeshArgument, MeshValue, NoMesh, NoSuchDevice, NotSymmetric
 from .indices import ds, is_index
 from .ir import MemorySpace, RefType, Value, buffer_of
@@ -197,7 +198,7 @@ class Meshed:
     def number(self, device_id: Any, op: str) -> Any:
         """A device's number, from a number or from indices along axes, this device's own along the others.
 
-        Raises `MeshArgument`, `NoSuchDevice`.
+        Raises `BadArgumentType`, `NoSuchDevice`.
         """
         if not isinstance(device_id, Mapping):
             return _checked(device_id, self.mesh.size, "", op)
@@ -333,7 +334,7 @@ def _step(mesh: Mesh, position: int) -> int:
 def _checked(index: Any, size: int, where: str, op: str) -> Any:
     if not is_index(index):
         hint = "an int, a rank-0 integer value, or a dict of mesh axes and indices"
-        raise MeshArgument(what=f"`{op}`: device_id is {shown(index)}", hint=hint)
+        raise BadArgumentType(op=op, what=f"device_id is {shown(index)}", hint=hint)
     facts = index.facts if isinstance(index, Array) else None
     known = facts.constant if facts is not None else None
     number = known if isinstance(index, Array) else an_int(index, op, "device_id")

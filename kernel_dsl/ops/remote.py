@@ -39,7 +39,7 @@ def remote_ref(ref: Any, device_id: Any) -> Ref:
     device. Order accesses of two devices by `kd.semaphore_signal` and `kd.semaphore_wait`, or by atomics with
     `scope="sys"`.
 
-    Raises `NoMesh`, `NotSymmetric`, `NoSuchDevice` and `MeshArgument`.
+    Raises `NoMesh`, `NotSymmetric`, `NoSuchDevice` and `BadArgumentType`.
     """
     op = "remote_ref"
     mesh = meshed(op)

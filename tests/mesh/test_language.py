@@ -197,6 +197,18 @@ def test_no_map_of_a_kernel_on_a_mesh() -> None:
         kd.vmap(copy)
 
 
+@pytest.mark.parametrize("device", [1.0, "x", True, [1], {"x": 0.5}], ids=str)
+def test_a_device_id_that_is_none_names_the_function_that_was_called(device: Any) -> None:
+    def refused(op: str, body: Any) -> None:
+        kernel = kd.kernel(body, out_type=SPEC, mesh=PAIR, scratch_types=[kd.SemaphoreType.REGULAR])
+        with pytest.raises(BadArgumentType, match=f"`{op}`: device_id is "):
+            kernel(inputs(2), interpret=True)
+
+    refused("remote_ref", lambda x, out, sem: kd.remote_ref(x, device))
+    refused("semaphore_signal", lambda x, out, sem: kd.semaphore_signal(sem, device_id=device))
+    refused("async_copy", lambda x, out, sem: kd.async_copy(x, out, None, sem, device))
+
+
 def test_impossible_counts_and_axes() -> None:
     def kernel(body: Any) -> Any:
         made = kd.kernel(body, out_type=SPEC, mesh=PAIR, scratch_types=[kd.SemaphoreType.REGULAR], interpret=True)
