@@ -80,8 +80,8 @@ class MeshKernel(Kernel):
         """Not for kernels on a mesh: raises `BadCallArgument`."""
         raise self._refused("as_torch_op")
 
-    def _refused(self, what: str) -> BadCallArgument:
-        return BadCallArgument(kernel=self.name, what=f"{what} of a kernel on {self._mesh}", hint="call the kernel")
+    def _refused(self, what: str, hint: str = "call the kernel") -> BadCallArgument:
+        return BadCallArgument(kernel=self.name, what=f"{what} of a kernel on {self._mesh}", hint=hint)
 
     @unguarded
     def _check_call(self, args: tuple[Any, ...], out: Any) -> list[Any]:
@@ -120,10 +120,14 @@ class MeshKernel(Kernel):
     def _slow_call(self, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
         from kernel_dsl.runtime.mesh.calls import MeshCall
         from kernel_dsl.runtime.mesh.rank_calls import RankCall
+        from kernel_dsl.runtime.plan import recording
 
+        if recording.current() is not None:
+            hint = "capture the calls into a CUDA graph, as by `torch.cuda.graph`, or make them outside of the block"
+            raise self._refused("a kd.Graph", hint)
         interpret = self._interpret if interpret is None else interpret
         check_interpret(interpret, self.name)
-        if self._definition.params.profile_space:  # graphs take no kernels on a mesh
+        if self._definition.params.profile_space:
             return kinds().profile(self, args, None, out, stream, interpret).result
         self._check_rows(args, "argument")
         leaves, structure = flatten(args, lambda x: x is not args and is_row(x))

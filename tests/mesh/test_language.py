@@ -209,6 +209,20 @@ def test_a_device_id_that_is_none_names_the_function_that_was_called(device: Any
     refused("async_copy", lambda x, out, sem: kd.async_copy(x, out, None, sem, device))
 
 
+def test_no_graph_of_a_kernel_on_a_mesh() -> None:
+    """It would run at once, and not at a replay."""
+
+    @kd.kernel(out_type=SPEC, mesh=PAIR, interpret=True)
+    def copy(x: Any, out: Any) -> None:
+        out[...] = x[...]
+
+    xs = inputs(2)
+    for call in (lambda: copy(xs), lambda: kd.library.all_reduce(xs, PAIR, interpret=True)):
+        with pytest.raises(BadCallArgument, match=r"a kd\.Graph of a kernel on a mesh of 2 devices"), kd.Graph():
+            call()
+    assert np.array_equal(copy(xs)[1], xs[1])
+
+
 def test_impossible_counts_and_axes() -> None:
     def kernel(body: Any) -> Any:
         made = kd.kernel(body, out_type=SPEC, mesh=PAIR, scratch_types=[kd.SemaphoreType.REGULAR], interpret=True)
