@@ -7,13 +7,42 @@ come first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import kernel_dsl as kd
 
 from .collective_parts import wait_for_all
-from .mesh_product import HALF, PARTS, TILE_M, MeshProduct, sender, take_back
+from .mesh_product import HALF, PARTS, TILE_M, Besides, MeshProduct, sender, take_back
+
+
+@dataclass(frozen=True)
+class Sends(Besides):
+    """Sends a piece of this device's rows after each step. The state is the number of pieces sent.
+
+    `send`, `send_all`: of `sender`; `wait(place)`: wait for the rows of a tile, or None if all rows are this device's.
+    """
+
+    send: Callable[[Any], Any]
+    send_all: Callable[[Any], Any]
+    wait: Callable[[Any], None] | None
+
+    def start(self, place: Any, state: Any) -> Any:
+        wait = self.wait
+        if wait is None:
+            return state
+
+        def late() -> Any:
+            sent = self.send_all(state)  # send the parts that peers wait for first
+            wait(place)
+            return sent
+
+        return kd.cond(place[0] > 0, late, lambda: state)
+
+    def between(self, index: Any, step: Any, state: Any) -> Any:
+        return self.send(state)
 
 
 @cache
@@ -42,13 +71,8 @@ def gathering_kernel(p: MeshProduct) -> Any:
         def source(shard: Any) -> Any:
             return kd.rem(me + shard, n)
 
-        def start(shard: Any, m: Any, count: Any) -> Any:
-            def wait() -> Any:
-                sent = send_all(count)  # send the parts that peers wait for first
-                kd.semaphore_wait(flags.at[source(shard), m], PARTS, decrement=False, timeout=p.timeout)
-                return sent
-
-            return kd.cond(shard > 0, wait, lambda: count) if n > 1 else count
+        def wait(place: Any) -> None:
+            kd.semaphore_wait(flags.at[source(place[0]), place[1]], PARTS, decrement=False, timeout=p.timeout)
 
         def copy_a(shard: Any, m: Any, k: Any, to: Any, barrier: Any) -> None:
             here = x.at[kd.ds(m * TILE_M, TILE_M), k]
@@ -58,13 +82,13 @@ def gathering_kernel(p: MeshProduct) -> Any:
 
         def load() -> None:
             wait_for_all(smem["begin"], p.mesh, p.timeout)
-            send_all(p.load(copy_a, w, smem, start, send))
+            send_all(p.load(copy_a, w, smem, Sends(send, send_all, wait if n > 1 else None)))
             take_back(flags, [(source(shard), True) for shard in range(1, n)], PARTS, p.blocks, p.timeout)
 
         def multiply(number: Any) -> None:
             def store(value: Any, shard: Any, m: Any, column: Any, before: Any) -> Any:
                 rows = kd.ds(kd.multiple_of(source(shard) * own + m * TILE_M + number * HALF, HALF), HALF)
-                p.put(value, number, smem, lambda c, w: [out.at[rows, kd.ds(column * p.tile_n + c, w)]])
+                p.put(value, number, smem, lambda at: out.at[rows, kd.ds(column * p.tile_n + at, p.width)])
                 return before
 
             p.multiply(number, smem, store)

@@ -2,7 +2,8 @@
 
 Blocks are persistent, as in `persistent_matmul.py`: one warpgroup loads, two multiply. When gathering, the warpgroup
 that loads also sends this device's rows to the peers, between its loads (`gathering_product.py`). When scattering,
-finished tiles go to the device that owns their rows (`scattering_product.py`). This file has the common parts.
+finished tiles go to the device that owns their rows (`scattering_product.py`, `paced_tiles.py`). This file has the
+common parts.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import kernel_dsl as kd
 from kernel_dsl.mesh import ROOM, Mesh
 
 from .blocks import tile_of
-from .collective_parts import orders_itself, wait_for_all
+from .collective_parts import orders_itself
 from .persistent_matmul import swizzled
 from .problem import Problem
 from .stage_product import following_slot, stage_product
@@ -26,6 +27,27 @@ PARTS = 16  # parts in which a tile of rows is sent
 PIECE = 4096  # elements that a warpgroup sends at a time
 GROUP = 8
 REGISTERS = {"multiply": 224, "load": 56}  # registers a lane; three warpgroups have 504
+
+
+class Besides:
+    """What the warpgroup that loads does besides. A state passes through all calls; each returns it for the next one.
+
+    A place is that of `MeshProduct.place`.
+    """
+
+    initial: Any = 0
+
+    def start(self, place: Any, state: Any) -> Any:
+        """Before the loads of a tile."""
+        return state
+
+    def between(self, index: Any, step: Any, state: Any) -> Any:
+        """After the loads of a step of tile number `index`."""
+        return state
+
+    def end(self, index: Any, place: Any, state: Any) -> Any:
+        """After all loads of a tile."""
+        return state
 
 
 @dataclass(frozen=True)
@@ -41,7 +63,7 @@ class MeshProduct:
     stages: int
     blocks: int
     timeout: float | None = None
-    staged: int = 1  # parts of EPILOGUE columns of a consumer's half that wait in SMEM until they are stored
+    sends: bool = False  # whether whole tiles wait in SMEM until the warpgroup that loads has sent them
 
     @property
     def own(self) -> int:
@@ -66,6 +88,16 @@ class MeshProduct:
         """Whether there are enough semaphores for the tiles."""
         return max(self.mesh.size, CONSUMERS) * self.count + 2 + 2 * self.blocks < ROOM
 
+    @property
+    def width(self) -> int:
+        """The number of columns of a part of a tile."""
+        return min(EPILOGUE, self.tile_n)
+
+    @property
+    def parts(self) -> int:
+        """The number of parts of a consumer's half of a tile."""
+        return self.tile_n // self.width
+
     def place(self, index: Any) -> tuple[Any, Any, Any]:
         """(the device of the rows, counted from this one; tile along M within them; tile along N) of number `index`."""
         problem = Problem(self.own, self.N, self.K, self.dtype, self.dtype, self.dtype)
@@ -77,11 +109,21 @@ class MeshProduct:
         return {
             "a_smem": swizzled(TILE_M, TILE_K, self.dtype, self.stages),
             "b_smem": swizzled(TILE_K, self.tile_n, self.dtype, self.stages),
-            "out_smem": swizzled(HALF, min(EPILOGUE, self.tile_n), self.dtype, CONSUMERS * self.staged),
+            "out_smem": swizzled(HALF, self.width, self.dtype, CONSUMERS * (self.parts if self.sends else 1)),
             "loaded": kd.Barrier(num_arrivals=2, num_barriers=self.stages),
             "consumed": kd.Barrier(num_arrivals=CONSUMERS, num_barriers=self.stages),
             "begin": kd.SemaphoreType.REGULAR,
             "end": kd.SemaphoreType.REGULAR,
+            **(self._turns if self.sends else {}),
+        }
+
+    @property
+    def _turns(self) -> dict[str, Any]:
+        """The barriers of the tile in SMEM: a peer's term is there, the tile is there, the tile has been sent."""
+        return {
+            "terms": kd.Barrier(num_arrivals=CONSUMERS * self.parts),
+            "held": kd.Barrier(num_arrivals=CONSUMERS),
+            "free": kd.Barrier(num_arrivals=1),
         }
 
     def kernel(self, body: Any, outs: Sequence[tuple[int, ...]], name: str) -> Any:
@@ -100,43 +142,17 @@ class MeshProduct:
 
     # --- what warpgroups do -----------------------------------------------------------------------
 
-    def begin(self, semaphore: Any) -> Callable[[Any], Any]:
-        """A function that `load` calls `between` steps. It waits until the peers have begun, because no store to them
-        may come earlier.
-
-        Meanwhile the first stages are loaded. A tile is stored only after the loads of all its steps.
-        """
-        if self.steps < 3:
-            wait_for_all(semaphore, self.mesh, self.timeout)
-            return lambda count: count
-        kd.semaphore_signal_multicast(semaphore, collective_axes=self.mesh.names)
-
-        def between(count: Any) -> Any:
-            kd.when(count == 1)(lambda: kd.semaphore_wait(semaphore, self.mesh.size, timeout=self.timeout))
-            return kd.minimum(count + 1, 2)
-
-        return between
-
-    def load(
-        self,
-        copy_a: Callable[..., None],
-        b: Any,
-        smem: dict[str, Any],
-        start: Callable[[Any, Any, Any], Any] | None = None,
-        between: Callable[[Any], Any] = lambda state: state,
-    ) -> Any:
-        """Load all tiles.
-
-        `copy_a(shard, m, k, to, barrier)` starts a load of A. A count passes through all calls: `start(shard, m,
-        count)` before the loads of a tile, `between(count)` after the loads of a step. Returns the last count.
-        """
+    def load(self, copy_a: Callable[..., None], b: Any, smem: dict[str, Any], besides: Besides) -> Any:
+        """Load all tiles. `copy_a(shard, m, k, to, barrier)` starts a load of A. Returns the last state of `besides`."""
         loaded, consumed = smem["loaded"], smem["consumed"]
 
-        @kd.loop(kd.axis_index("block"), self.mesh.size * self.count, step=self.blocks, init_carry=(0, 0, 0))
+        @kd.loop(
+            kd.axis_index("block"), self.mesh.size * self.count, step=self.blocks, init_carry=(0, 0, besides.initial)
+        )
         def end(index: Any, carry: Any) -> Any:
-            shard, m, n = self.place(index)
+            place = shard, m, n = self.place(index)
             slot, count, state = carry
-            state = state if start is None else start(shard, m, state)
+            state = besides.start(place, state)
 
             @kd.loop(0, self.steps, init_carry=(slot, count, state))
             def end(step: Any, carry: Any) -> Any:
@@ -150,9 +166,10 @@ class MeshProduct:
                 copy_a(shard, m, k, smem["a_smem"].at[slot], loaded.at[slot])
                 columns = kd.ds(n * self.tile_n, self.tile_n)
                 kd.copy_gmem_to_smem(b.at[k, columns], smem["b_smem"].at[slot], loaded.at[slot])
-                return following_slot(slot, self.stages), kd.minimum(count + 1, self.stages), between(state)
+                slot, count = following_slot(slot, self.stages), kd.minimum(count + 1, self.stages)
+                return slot, count, besides.between(index, step, state)
 
-            return end
+            return *end[:2], besides.end(index, place, end[2])
 
         return end[2]
 
@@ -178,26 +195,14 @@ class MeshProduct:
 
         return end[1]
 
-    def put(self, value: Any, me: Any, smem: dict[str, Any], targets: Callable[..., Any], add: Any = None) -> None:
-        """Store a consumer's half of a tile to GMEM by TMA, columns `at` to `at + width` at a time.
-
-        `targets(at, width)`: the Refs to store to; `add(at, width)`: the values to add, loaded a part ahead.
-        """
-        width = min(EPILOGUE, self.tile_n)
-        parts = range(0, self.tile_n, width)
-        staged = min(self.staged, len(parts))  # the next tile begins with place 0 again
-        terms = None if add is None else add(0, width)
-        for number, first in enumerate(parts):
-            x = value[:, first : first + width]
-            if add is not None:
-                x = x + terms
-                terms = add(first + width, width) if first + width < self.tile_n else None
-            place = smem["out_smem"].at[me * self.staged + number % staged]
-            kd.wait_smem_to_gmem(staged - 1, wait_read_only=True)
+    def put(self, value: Any, me: Any, smem: dict[str, Any], target: Callable[[int], Any]) -> None:
+        """Store a consumer's half of a tile to GMEM by TMA. `target(at)`: the Ref for the columns from `at` on."""
+        for at in range(0, self.tile_n, self.width):
+            x, place = value[:, at : at + self.width], smem["out_smem"].at[me]
+            kd.wait_smem_to_gmem(0, wait_read_only=True)
             place[...] = x.astype(self.dtype)
             kd.commit_smem()
-            for target in targets(first, width):
-                kd.copy_smem_to_gmem(place, target, commit_group=False)
+            kd.copy_smem_to_gmem(place, target(at), commit_group=False)
             kd.commit_smem_to_gmem_group()
 
     def roles(self, load: Callable[[], None], multiply: Callable[[Any], None]) -> None:

@@ -1,7 +1,7 @@
 """Product and reduce-scatter, or all-reduce, in one kernel. Finished tiles go to the device that owns their rows.
 
 Tiles of this device's rows are computed last. While such a tile is in registers, the peers' sums are added to it. A
-semaphore for each half of a tile counts their arrival.
+semaphore for each tile counts their arrival. The warpgroup that loads sends the tiles (`paced_tiles.py`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .mesh_product import CONSUMERS, HALF, TILE_M, MeshProduct
+from .mesh_product import HALF, TILE_M, MeshProduct
+from .paced_tiles import Pace, hold
 
 
 @cache
 def scattering_kernel(p: MeshProduct, everywhere: bool) -> Any:
-    """The kernel `(x, w) -> (out, parts)`: x (M, K) and w (K, N) a device, parts (n, M / n, N).
+    """The kernel `(x, w) -> (out, parts)`: x (M, K) and w (K, N) a device, parts (n, M / n, N). `p.sends` is True.
 
     out: the sum of the products' rows of this device, (M / n, N), or with `everywhere` all rows, (M, N). The first term
     is this device's, then come those of the devices after it.
@@ -25,7 +26,7 @@ def scattering_kernel(p: MeshProduct, everywhere: bool) -> Any:
 
     def body(x: Any, w: Any, out: Any, parts: Any, **smem: Any) -> None:
         me = kd.axis_index(p.mesh.names)
-        flags = kd.get_global(kd.SemaphoreType.REGULAR((*p.tiles, CONSUMERS)))
+        flags = kd.get_global(kd.SemaphoreType.REGULAR(p.tiles))
         outs, first = [out], 0
         if everywhere:
             outs, first = [kd.remote_ref(out, kd.rem(me + i, n)) for i in range(n)], me * own
@@ -37,52 +38,57 @@ def scattering_kernel(p: MeshProduct, everywhere: bool) -> Any:
             first = kd.multiple_of(owner(shard) * own + m * TILE_M, TILE_M)
             kd.copy_gmem_to_smem(x.at[kd.ds(first, TILE_M), k], to, barrier)
 
-        def tell(number: Any, before: Any) -> None:
-            """Signal that the previous tile has arrived. Its store had the time of one tile to end."""
+        def begin() -> None:
+            kd.semaphore_wait(smem["begin"], n, timeout=p.timeout)
 
-            @kd.when(before >= 0)
+        def store(source: Any, place: Any, rows: Any, columns: Any) -> None:
+            def send() -> None:
+                target = kd.remote_ref(parts, owner(place[0])).at[me, rows, columns]
+                kd.copy_smem_to_gmem(source, target, commit_group=False)
+
+            def finish() -> None:
+                own_rows = kd.ds(kd.multiple_of(first + rows.start, rows.size), rows.size)
+                for target in outs:
+                    kd.copy_smem_to_gmem(source, target.at[own_rows, columns], commit_group=False)
+
+            kd.cond(place[0] < n - 1, send, finish) if n > 1 else finish()
+            kd.commit_smem_to_gmem_group()
+
+        def tell(place: Any) -> None:
+            @kd.when(place[0] < n - 1)
             def _() -> None:
-                kd.wait_smem_to_gmem(0)
-                shard, tile = kd.div(before, p.count), kd.rem(before, p.count)
-                flag = flags.at[kd.div(tile, p.tiles[1]), kd.rem(tile, p.tiles[1]), number]
-                kd.semaphore_signal(flag, device_id=owner(shard))
+                kd.semaphore_signal(flags.at[place[1:]], device_id=owner(place[0]))
 
-        def multiply(number: Any) -> None:
-            def store(value: Any, shard: Any, m: Any, column: Any, before: Any) -> Any:
-                rows = kd.ds(m * TILE_M + number * HALF, HALF)
+        def wait(place: Any) -> None:
+            if n > 1:
+                kd.semaphore_wait(flags.at[place[1:]], n - 1, timeout=p.timeout)
 
-                def columns(at: int, width: int) -> Any:
-                    return kd.ds(column * p.tile_n + at, width)
-
-                def came(at: int, width: int) -> Any:
-                    there = [parts.at[kd.rem(me + i, n)] for i in range(1, n)]
-                    terms = [ref[rows, columns(at, width)] for ref in there]
-                    return sum((term.astype(kd.float32) for term in terms[1:]), terms[0].astype(kd.float32))
-
-                def send() -> Any:
-                    there = kd.remote_ref(parts, owner(shard)).at[me]
-                    p.put(value, number, smem, lambda c, w: [there.at[rows, columns(c, w)]])
-                    return shard * p.count + m * p.tiles[1] + column
-
-                def finish() -> Any:
-                    if n > 1:
-                        kd.semaphore_wait(flags.at[m, column, number], n - 1, timeout=p.timeout)
-                    add = came if n > 1 else None
-                    own_rows = kd.ds(kd.multiple_of(first + m * TILE_M + number * HALF, HALF), HALF)
-                    p.put(value, number, smem, lambda c, w: [o.at[own_rows, columns(c, w)] for o in outs], add)
-                    return -1
-
-                tell(number, before)
-                return kd.cond(shard < n - 1, send, finish)
-
-            tell(number, p.multiply(number, smem, store))
-            if everywhere:
-                kd.wait_smem_to_gmem(0)
-                kd.semaphore_signal_multicast(smem["end"], collective_axes=p.mesh.names)
-                kd.when(number == 0)(lambda: kd.semaphore_wait(smem["end"], CONSUMERS * n, timeout=p.timeout))
+        def term(rows: Any, columns: Any) -> Any:
+            return parts.at[kd.rem(me + 1, n), rows, columns]
 
         def load() -> None:
-            p.load(copy_a, w, smem, between=p.begin(smem["begin"]))
+            kd.semaphore_signal_multicast(smem["begin"], collective_axes=p.mesh.names)
+            pace = Pace(p, smem, begin, store, tell, wait, term)
+            pace.drain(p.load(copy_a, w, smem, pace))
+            if everywhere:
+                kd.semaphore_signal_multicast(smem["end"], collective_axes=p.mesh.names)
+                kd.semaphore_wait(smem["end"], n, timeout=p.timeout)
+
+        def multiply(number: Any) -> None:
+            def held(value: Any, shard: Any, m: Any, column: Any, before: Any) -> Any:
+                rows = kd.ds(m * TILE_M + number * HALF, HALF)
+
+                def add(came: Any, at: int) -> Any:
+                    columns = kd.ds(column * p.tile_n + at, p.width)
+                    others = [parts[kd.rem(me + i, n), rows, columns] for i in range(2, n)]
+                    return sum((term.astype(kd.float32) for term in others), came.astype(kd.float32))
+
+                def finish() -> Any:
+                    return hold(p, smem, value, number, before, add if n > 1 else None)
+
+                return kd.cond(shard < n - 1, lambda: hold(p, smem, value, number, before), finish)
+
+            p.multiply(number, smem, held)
 
         p.roles(load, multiply)
 

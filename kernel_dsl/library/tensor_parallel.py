@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -23,9 +22,8 @@ from .matmul import matmul
 from .mesh_product import TILE_K, TILE_M, MeshProduct
 from .scattering_product import scattering_kernel
 
-SMEM_LEFT = 200 << 10  # bytes for the stages of operands
+SMEM_LEFT = 224 << 10  # bytes for the stages of operands, and for a tile or part of one
 NARROW, WIDE = 64, 256  # columns of a tile
-STAGED = 2  # parts of a tile that are in flight to a peer, because the link is slower than memory
 
 
 @partial(public, name="all_gather_matmul")
@@ -46,7 +44,7 @@ def all_gather_matmul(
     op = "all_gather_matmul"
     (m, depth), columns, dtype = _operands(x, w, mesh, op)
     _check_apart(x, w, out, op)
-    p = _fused(m, columns, depth, dtype, x, mesh, timeout, interpret) if gapless(x, w, out) else None
+    p = _fused(m, columns, depth, dtype, x, mesh, timeout, interpret, False) if gapless(x, w, out) else None
     if p is None:
         wide = (mesh.size * m, depth)
         whole = made_like(x, wide, dtype, mesh, "rows") if isinstance(x, OfRank) else None
@@ -110,8 +108,7 @@ def _scattered(
         raise BadArgument(op=op, what=what, hint="pad it to a multiple of the devices")
     _check_apart(x, w, out, op)
     whole = rows % mesh.size == 0 and gapless(x, w, out)
-    p = _fused(rows // mesh.size, columns, depth, dtype, x, mesh, timeout, interpret) if whole else None
-    p = None if p is None else replace(p, staged=STAGED)
+    p = _fused(rows // mesh.size, columns, depth, dtype, x, mesh, timeout, interpret, True) if whole else None
     options: dict[str, Any] = {"deterministic": deterministic, "timeout": timeout, "interpret": interpret}
     if p is None:
         add = all_reduce if everywhere else reduce_scatter
@@ -155,17 +152,26 @@ def _products(rows: Any, w: Any, mesh: Mesh, out: Any, interpret: Any) -> Any:
 
 
 def _fused(
-    own: int, columns: int, depth: int, dtype: DType, x: Any, mesh: Mesh, timeout: float | None, interpret: Any
+    own: int,
+    columns: int,
+    depth: int,
+    dtype: DType,
+    x: Any,
+    mesh: Mesh,
+    timeout: float | None,
+    interpret: Any,
+    sends: bool,
 ) -> MeshProduct | None:
-    """The fused kernel for the product, or None."""
+    """The fused kernel for the product, or None. `sends`: as of `MeshProduct`."""
     if dtype not in (kd.float16, kd.bfloat16) or own % TILE_M or depth % 8 or columns % 8 or mesh.hosts:
         return None
     target = target_of(x, interpret)
     if not target.supports(Feature.WGMMA | Feature.TMA | Feature.SETMAXNREG):
         return None
     width = WIDE if columns > WIDE // 2 else 128 if columns > NARROW else NARROW
-    stages = SMEM_LEFT // ((TILE_M + width) * TILE_K * dtype.itemsize)
+    tile = TILE_M * (width if sends else NARROW) * dtype.itemsize  # what waits in SMEM until it is stored
+    stages = (SMEM_LEFT - tile) // ((TILE_M + width) * TILE_K * dtype.itemsize)
     tiles = own // TILE_M * kd.cdiv(columns, width)
     blocks = min(tiles * mesh.size, BLOCKS, target.limits.multiprocessors)
-    p = MeshProduct(own * mesh.size, columns, depth, dtype, mesh, width, max(stages, 2), blocks, timeout)
+    p = MeshProduct(own * mesh.size, columns, depth, dtype, mesh, width, max(stages, 2), blocks, timeout, sends)
     return p if p.room else None

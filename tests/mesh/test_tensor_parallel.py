@@ -11,6 +11,7 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl import library
 from kernel_dsl.errors import BadArgument, BadArgumentType
+from kernel_dsl.library import paced_tiles
 from kernel_dsl.library.mesh_product import MeshProduct
 from kernel_dsl.library.scattering_product import scattering_kernel
 
@@ -73,12 +74,54 @@ def test_each_under_many_schedules(name: str, seed: int) -> None:
         check(name, getattr(library, name)(xs, ws, mesh, interpret=kd.InterpretParams(**schedule)), xs, ws, BF16)
 
 
-def test_tiles_of_few_columns_wait_for_the_store_of_the_tile_before() -> None:
-    """A block has several tiles of its own rows, each of one part, and two places for parts in SMEM."""
-    mesh = kd.Mesh(("x",), (1,))
-    xs, ws = operands(1, 384, 64, 64, BF16)
-    kernel = scattering_kernel(MeshProduct(384, 64, 64, kd.bfloat16, mesh, 64, 2, blocks=1, staged=2), False)
-    check("matmul_reduce_scatter", kernel(xs, ws, interpret=kd.InterpretParams(seed=0))[0], xs, ws, BF16)
+# devices, rows of x, K, N, columns of a tile, blocks, everywhere, schedule: blocks have several tiles, of 1 to 7 steps; a
+# tile waits in SMEM while the next one is loaded
+SEVERAL = [
+    pytest.param(1, 384, 64, 64, 64, 1, False, {"seed": 0}),
+    pytest.param(2, 512, 64, 136, 64, 2, False, {"seed": 1}),
+    pytest.param(2, 256, 448, 64, 64, 1, True, {"seed": 2}),
+    pytest.param(3, 384, 136, 200, 128, 2, False, {"schedule": "late"}),
+    pytest.param(2, 512, 320, 264, 256, 3, False, {"schedule": "eager"}, marks=SLOW),
+    pytest.param(4, 512, 200, 136, 128, 3, True, {"seed": 5}, marks=SLOW),
+    pytest.param(2, 1024, 448, 136, 64, 5, False, {"schedule": "late"}, marks=SLOW),
+]
+
+
+@pytest.mark.parametrize(("n", "rows", "depth", "columns", "tile_n", "blocks", "everywhere", "schedule"), SEVERAL)
+def test_blocks_with_several_tiles(
+    n: int,
+    rows: int,
+    depth: int,
+    columns: int,
+    tile_n: int,
+    blocks: int,
+    everywhere: bool,
+    schedule: dict[str, Any],
+) -> None:
+    mesh = kd.Mesh(("x",), (n,))
+    xs, ws = operands(n, rows, depth, columns, BF16)
+    p = MeshProduct(rows, columns, depth, kd.bfloat16, mesh, tile_n, 3, blocks, sends=True)
+    out, _ = scattering_kernel(p, everywhere)(xs, ws, interpret=kd.InterpretParams(**schedule))
+    check("matmul_all_reduce" if everywhere else "matmul_reduce_scatter", out, xs, ws, BF16)
+
+
+@pytest.mark.parametrize(("arrivals", "n"), [(1, 1), (2, 1), (4, 2)], ids=["free", "held", "terms"])
+def test_a_place_in_smem_that_is_used_too_early_is_found(
+    arrivals: int, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Without:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(kd, name)
+
+        def barrier_wait(self, barrier: Any) -> None:
+            if barrier.root.type.arrivals != arrivals:
+                kd.barrier_wait(barrier)
+
+    monkeypatch.setattr(paced_tiles, "kd", Without())
+    xs, ws = operands(n, 512, 64, 64 * n, BF16)
+    p = MeshProduct(512, 64 * n, 64, kd.bfloat16, kd.Mesh(("x",), (n,)), 64 * n, 2, 1, sends=True)
+    with pytest.raises(kd.HazardError):
+        scattering_kernel.__wrapped__(p, False)(xs, ws, interpret=kd.InterpretParams(seed=0))
 
 
 @SLOW

@@ -27,7 +27,7 @@ def like(*shape: int) -> Any:
 
 
 def product(name: str, tile_n: int) -> Any:
-    p = MeshProduct(4096, 4096, 2048, dt.bfloat16, PAIR, tile_n, 4, 132, 5, staged=1 if name == "gather" else 2)
+    p = MeshProduct(4096, 4096, 2048, dt.bfloat16, PAIR, tile_n, 3, 132, 5, sends=name != "gather")
     if name == "gather":
         return gathering_kernel(p).lower(like(2048, 2048), like(2048, 4096), target="sm_90a")
     kernel = scattering_kernel(p, name == "reduce")
