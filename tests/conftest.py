@@ -243,13 +243,13 @@ def _gpus() -> tuple[int, Target | None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def check_each_pass(request: pytest.FixtureRequest) -> None:
-    """Every kernel that a test lowers is verified after tracing and after all passes; a quarter, by their names, after each.
+    """Every kernel that a test lowers is verified after tracing and after all passes; a sixteenth, by their names, after each.
 
     With --slow all are verified after each.
     """
     from kernel_dsl.lowering import pipeline
 
-    shares = 1 if request.config.getoption("--slow") else 4
+    shares = 1 if request.config.getoption("--slow") else 16
     pipeline.check_each_pass = lambda ir: zlib.crc32(ir.name.encode()) % shares == 0
 
 

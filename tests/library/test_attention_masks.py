@@ -61,7 +61,7 @@ def test_what_masks_read(case: Any) -> None:
 
 @pytest.mark.parametrize("place", ["batch", "head"])
 @pytest.mark.parametrize("name", ["equal", "unequal", "where"])
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(20)
 def test_several_blocks(name: str, place: str, interpret: Any, rng: Any) -> None:
     """Only the first batch, or head, sees keys: the others have zeros, and so have their gradients."""
     mask = ONE_PLACE[name]

@@ -118,6 +118,7 @@ def scalar(op: tuple[str, ...], bits: int, target: str, source: str) -> int:
 
 
 @pytest.mark.parametrize("source", sorted({e.opcode[-1] for e in SCALAR}))
+@pytest.mark.sampled(2)
 def test_scalar_conversions(source: str) -> None:
     for entry in SCALAR:
         if entry.opcode[-1] != source:
