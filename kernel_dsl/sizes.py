@@ -11,12 +11,12 @@ from .dataclass import dataclass
 from .definition import Definition, Input, axes, is_leaf, output_structs
 from .dims import Again, facts_of
 from .errors_dims import unknown
+from .extent_symbols import ExtentSymbol, top_of
 from .extents import (
     GRID,
     WIDE,
     DimExtent,
     Extent,
-    ExtentSymbol,
     GridSize,
     Reads,
     Top,
@@ -24,7 +24,6 @@ from .extents import (
     is_declared,
     now,
     plain,
-    top_of,
 )
 from .ir import Axis, KernelIR, RefType
 from .memory import ShapeDtypeStruct

@@ -34,10 +34,11 @@ from kernel_dsl.storage import bytes_of
 from kernel_dsl.target import Feature, Target
 
 from . import llvm
-from .context import WARPGROUP, WARPS, Context, Rule, SmemBuffer, source_line
+from .context import WARPGROUP, WARPS, Context, Rule, source_line
 from .debug_lines import DebugLines
 from .job import Job, Lowered
 from .llvm_types import llvm_type
+from .lowered import SmemBuffer
 from .operand_copies import copy_operands
 from .passes import plan_smem
 from .rules import all_rules

@@ -12,7 +12,8 @@ from kernel_dsl.ops.ref import AllocBarrier, AllocSmem
 from kernel_dsl.source import Loc
 from kernel_dsl.target import Target
 
-from ..context import SmemPlan, source_line
+from ..context import source_line
+from ..lowered import SmemPlan
 
 BARRIER_BYTES = 8
 EXCHANGE_ALIGNMENT = 128

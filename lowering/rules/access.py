@@ -12,8 +12,9 @@ from kernel_dsl.layout import Layout
 from kernel_dsl.refs import Access, View
 from kernel_dsl.view import Limit
 
-from ..context import Context, SmemBuffer
+from ..context import Context
 from ..llvm_types import llvm_type
+from ..lowered import SmemBuffer
 from ..value import Regs, V
 from ..writer import address
 

@@ -10,7 +10,8 @@ from kernel_dsl.ops.cluster import AsyncStoreSmem, PeerRef
 from kernel_dsl.ops.copy import CopyGmemToSmem
 from kernel_dsl.ops.ref import AllocBarrier
 
-from ..context import Context, Rules, SmemBuffer
+from ..context import Context, Rules
+from ..lowered import SmemBuffer
 from ..value import V
 from ..writer import address
 from .access import listed, words_of

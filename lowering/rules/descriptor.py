@@ -9,7 +9,8 @@ from kernel_dsl.ops.copy import CopySmemToGmem
 from kernel_dsl.ops.descriptor import MAP_BYTES, MAPS, MakeTensorDescriptor
 from kernel_dsl.tma import MARGIN, UNIT
 
-from ..context import Context, MadeDescriptor, Rules
+from ..context import Context, Rules
+from ..lowered import MadeDescriptor
 from ..value import V
 from . import copy
 from .boxes import Refuse

@@ -15,7 +15,8 @@ from kernel_dsl.ir import MemorySpace, RefType, Value, layout_of
 from kernel_dsl.layout import Layout
 from kernel_dsl.refs import View, strides_of
 
-from ..context import Context, SmemBuffer
+from ..context import Context
+from ..lowered import SmemBuffer
 from ..value import Regs, V
 from .access import AccessPlace, Address, emit_load, emit_store, inside_shape
 

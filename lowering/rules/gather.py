@@ -13,7 +13,8 @@ from kernel_dsl.ops.dense import Dense
 from kernel_dsl.ops.gather import Gather, Scatter
 from kernel_dsl.refs import View, ViewDim, strides_of
 
-from ..context import Context, Rules, SmemBuffer
+from ..context import Context, Rules
+from ..lowered import SmemBuffer
 from ..value import Regs, V
 from .access import AccessPlace, Address, emit_load, emit_store
 from .ref import space_of

@@ -26,8 +26,9 @@ from kernel_dsl.refs import View
 from kernel_dsl.source import Loc
 from kernel_dsl.storage import storage_of
 
-from ..context import Accumulator, Context, Rules
+from ..context import Context, Rules
 from ..llvm_types import llvm_type
+from ..lowered import Accumulator
 from ..value import Regs, V
 from .access import pack
 from .starts import smem_start

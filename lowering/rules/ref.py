@@ -9,7 +9,8 @@ from kernel_dsl.ir import MemorySpace, RefType, Value, layout_of
 from kernel_dsl.ops.ref import AllocBarrier, AllocSmem, BitcastRef, Load, Store
 from kernel_dsl.refs import Access, strides_of
 
-from ..context import Context, NamedBarriers, Rules, SmemBuffer
+from ..context import Context, Rules
+from ..lowered import NamedBarriers, SmemBuffer
 from ..value import Regs, V
 from .access import AccessPlace, emit_load, emit_store
 from .ldmatrix import load_matrices

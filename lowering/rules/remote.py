@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kernel_dsl.ops.remote import RemoteRef
 
-from ..context import Context, Rules, SmemBuffer
+from ..context import Context, Rules
+from ..lowered import SmemBuffer
 
 
 def lower_remote_ref(ctx: Context, op: RemoteRef) -> None:

@@ -10,7 +10,8 @@ from kernel_dsl.ops.copy import CopyGmemToSmem, CopySmemToGmem
 from kernel_dsl.ops.sync import GmemProxyFence, SmemProxyFence, WarpgroupBarrier
 from kernel_dsl.target import Feature
 
-from ..context import WARPS, Context, NamedBarriers, Rules
+from ..context import WARPS, Context, Rules
+from ..lowered import NamedBarriers
 from ..value import V
 
 PHASES = 64  # of barriers in a word

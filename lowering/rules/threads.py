@@ -20,8 +20,9 @@ from kernel_dsl.ops.threads import (
 from kernel_dsl.refs import strides_of
 from kernel_dsl.storage import bytes_of
 
-from ..context import Context, GmemScratch, Rules, SmemBuffer
+from ..context import Context, Rules
 from ..llvm_types import llvm_type
+from ..lowered import GmemScratch, SmemBuffer
 from ..value import Regs, V
 from ..writer import LETTERS
 from .access import pack, together, unpack

@@ -17,7 +17,8 @@ from kernel_dsl.layout import Layout
 from kernel_dsl.refs import Access, View
 from kernel_dsl.storage import storage_of, swizzle_mask, swizzle_period
 
-from ..context import Context, SmemBuffer
+from ..context import Context
+from ..lowered import SmemBuffer
 from ..value import V
 from .access import AccessPlace, Address
 
