@@ -72,13 +72,17 @@ def _library() -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_text()) for path in sorted((ROOT / "kernel_dsl" / "library").glob("*.py"))}
 
 
+def _last_name(called: ast.expr) -> str:
+    """`f` of `f` and of `a.f`; other texts take long."""
+    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+
+
 def _passed(function: ast.FunctionDef, parameter: str, trees: list[ast.Module]) -> set[str]:
     """The strings that calls of a function give a parameter: by place, or by name where it has no place."""
     places = [a.arg for a in function.args.args if a.arg != "self"]
     found: set[str] = set()
     for node in (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        called = ast.unparse(node.func)
-        if called.split(".")[-1] == function.name and called != "kd.kernel":
+        if _last_name(node.func) == function.name and ast.unparse(node.func) != "kd.kernel":
             by_name = [k.value for k in node.keywords if k.arg == parameter]
             given = node.args[places.index(parameter) :][:1] if parameter in places else by_name
             strings = [n.value for value in given for n in ast.walk(value) if isinstance(n, ast.Constant)]
@@ -124,7 +128,9 @@ def _of_library() -> set[str]:
             if isinstance(call, ast.Call)
         }  # a call's innermost function comes last
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("kd.kernel", "walk.kernel"):
+            if not isinstance(node, ast.Call) or _last_name(node.func) != "kernel":
+                continue
+            if ast.unparse(node.func) in ("kd.kernel", "walk.kernel"):
                 (given,) = [k.value for k in node.keywords if k.arg == "name"]
                 found |= _names(given, inside.get(node), tree, list(trees.values()))
     return found
