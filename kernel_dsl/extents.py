@@ -1,4 +1,4 @@
-"""Symbols of extents on which a kernel's code need not depend, for the trace and the IR.
+"""Symbols, in the trace and the IR, for extents that a kernel's code need not depend on.
 
 An `Extent` is an axis of an array whose size the launch passes, a `GridSize` an axis of the grid. Conversion to an int reads it:
 it gives the value, and the code is then only for this value. Masks, strides and copies use it without reading it.

@@ -1,4 +1,4 @@
-"""The compiled kernels of one definition, each found by what of a call its code was made for."""
+"""The compiled kernels of one definition. A call finds its kernel by the sizes that the kernel's code depends on."""
 
 from __future__ import annotations
 

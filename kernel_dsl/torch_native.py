@@ -1,8 +1,8 @@
-"""What inductor's code calls in the place of an op of `as_torch_op`: the same op, launched without Python where it can be.
+"""Ops that inductor's code calls in place of an op of `as_torch_op`: they launch without Python where they can.
 
-Of such an op there are two more: NAME__compiled, which inductor's code calls, and NAME__missed, which is Python. The first is
-Python, too, until calls of one signature have come again; from then on it is host code, which asks for each signature that it
-knows, and calls the second for others.
+There are two for each such op. Inductor's code calls NAME__compiled. It runs Python until calls of one signature have come again.
+From then on it is host code, which compares a call with each signature that it knows. For any other call it calls NAME__missed,
+which runs Python.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ops of PyTorch that are functions of Python, with as little as can be between its dispatcher and them."""
+"""Ops of PyTorch that are Python functions, with few steps between the dispatcher and the function."""
 
 from __future__ import annotations
 
