@@ -32,7 +32,8 @@ _WINDOW = 48  # earlier events of an object that an event is compared with
 class SyncEvent:
     """One event at an object.
 
-    `kind`: arrive, saw, missed (mbarriers); meet (named barriers); read, write, add (memory). `phase`: the barrier's phase.
+    `kind`: arrive, saw, took (seen by a test that does not wait), missed (mbarriers); meet (named barriers); read, write, add
+    (memory). `phase`: the barrier's phase.
     """
 
     step: Step
@@ -223,8 +224,8 @@ def _conflict(a: SyncEvent, b: SyncEvent) -> bool:
         return a.phase != b.phase
     if a.kind in ("read", "write", "add"):
         return not (a.kind == b.kind and a.kind != "write")
-    if a.kind == "arrive":
-        return b.kind == "arrive" and a.phase != b.phase
-    if a.kind == "saw":  # in the other order, the waiter may find that the next phase is complete, too
+    if a.kind == "arrive":  # a test before the arrival finds the phase incomplete
+        return (b.kind == "arrive" and a.phase != b.phase) or (b.kind == "took" and a.phase == b.phase)
+    if a.kind in ("saw", "took"):  # in the other order, the waiter may find that the next phase is complete, too
         return b.kind == "arrive" and b.phase > a.phase
     return b.kind == "arrive"  # missed: a test found the phase incomplete

@@ -60,6 +60,7 @@ class Compiler:
         self._form: Form | None = None
         self._once: int | None = None
         self._guesses: set[tuple[int, int]] | None = None
+        self._read: int | None = None
 
     def _carry(self) -> Reg:
         """Return the register that holds the condition code's carry flag (PTX ISA 9.7.2)."""
@@ -78,6 +79,15 @@ class Compiler:
             self._once = mentioned_once(self.fn.body)
         places = [i for i, reg in enumerate(regs) if reg is not None and not self._once >> reg.index & 1]
         return places if 0 < len(places) < len(regs) else None
+
+    def is_read(self, operand: Any) -> bool:
+        """Return whether an instruction of the function reads a register that another one writes."""
+        if self._read is None:
+            self._read = 0
+            for ins in self.fn.body:
+                if isinstance(ins, Instruction):
+                    self._read |= used(ins)[0]
+        return isinstance(operand, Reg) and bool(self._read >> operand.index & 1)
 
     def is_first_guess(self, ins: Instruction) -> bool:
         """Return whether only a compare-and-swap uses a load's value (`isa/attempts.py`)."""

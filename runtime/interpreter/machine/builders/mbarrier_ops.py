@@ -226,7 +226,10 @@ def build_arrive(k: Compiler, ins: Instruction) -> Op:
 
 @builds("mbarrier.test_wait mbarrier.test_wait.parity mbarrier.try_wait mbarrier.try_wait.parity")
 def build_wait(k: Compiler, ins: Instruction) -> Op:
-    """Build mbarrier.test_wait and .try_wait, by state and by parity. A try_wait holds the warp until its phase is complete."""
+    """Build mbarrier.test_wait and .try_wait, by state and by parity. A try_wait holds the warp until its phase is complete.
+
+    Both may fail on a GPU, a try_wait after its time limit. So a wait whose result nothing reads orders nothing.
+    """
     parity = k.form.row.name[-1] == "parity"
     write = k.writer(ins.operands[0], "pred")
     address = _barrier(k, ins, ins.operands[1])
@@ -234,6 +237,7 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
     if len(ins.operands) > 3:
         k.reader(ins.operands[3], "b32")  # the time limit of the wait
     blocking = k.form.row.name[1] == "try_wait"
+    observed = k.is_read(ins.operands[0])
     relaxed, scope = k.form["order"] == "relaxed", k.form["scope"]
 
     def run(c: Group) -> bool:
@@ -262,9 +266,9 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
         for at, some in by_offset(offset):
             seen = done[some]
             if batch.run.order is not None:
-                for kind, those in (("saw", seen), ("missed", ~seen)):
-                    tell(c, row[some][those], cta[some][those], at, kind, -1 if kind == "saw" else 0)
-            if seen.any():
+                for kind, those, ago in (("saw" if blocking else "took", seen, -1), ("missed", ~seen, 0)):
+                    tell(c, row[some][those], cta[some][those], at, kind, ago)
+            if observed and seen.any():
                 rows, targets = unique_pairs(row[some][seen], cta[some][seen])
                 batch.mbarriers.saw(at, c.rows[rows], targets, c, relaxed, scope)
         if write is not None:
