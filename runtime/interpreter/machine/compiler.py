@@ -83,10 +83,11 @@ class Compiler:
     def is_read(self, operand: Any) -> bool:
         """Return whether an instruction of the function reads a register that another one writes."""
         if self._read is None:
-            self._read = 0
+            read = 0
             for ins in self.fn.body:
                 if isinstance(ins, Instruction):
-                    self._read |= used(ins)[0]
+                    read |= used(ins)[0]
+            self._read = read
         return isinstance(operand, Reg) and bool(self._read >> operand.index & 1)
 
     def is_first_guess(self, ins: Instruction) -> bool:

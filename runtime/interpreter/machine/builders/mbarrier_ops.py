@@ -231,13 +231,12 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
     Both may fail on a GPU, a try_wait after its time limit. So a wait whose result nothing reads orders nothing.
     """
     parity = k.form.row.name[-1] == "parity"
-    write = k.writer(ins.operands[0], "pred")
+    write, observed = k.writer(ins.operands[0], "pred"), k.is_read(ins.operands[0])
     address = _barrier(k, ins, ins.operands[1])
     read = k.reader(ins.operands[2], "b32" if parity else "b64")
     if len(ins.operands) > 3:
         k.reader(ins.operands[3], "b32")  # the time limit of the wait
     blocking = k.form.row.name[1] == "try_wait"
-    observed = k.is_read(ins.operands[0])
     relaxed, scope = k.form["order"] == "relaxed", k.form["scope"]
 
     def run(c: Group) -> bool:
