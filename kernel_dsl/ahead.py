@@ -40,7 +40,7 @@ def warm(work: Any, jobs: int | None = None) -> int:
     """
     count = an_int(os.cpu_count() or 1 if jobs is None else jobs, "warm", "jobs", low=1)
     if not isinstance(work, (list, tuple)):
-        raise BadArgumentType(op="warm", what=f"work={shown(work)}", hint="a list of (kernel, specs)")
+        raise BadArgumentType(op="warm", what=f"work={shown(work)}", hint="a list of (kernel or function, specs)")
     calls = [_call(item) for item in cast("Sequence[Any]", work)]
     if environment().cache_off:
         return 0

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from .diagnostics import shown
-from .dims import settle_dims
+from .dims import facts_of, settle_dims
 from .dtypes import as_dtype
 from .errors import BadArgumentType
 from .loading import noting
@@ -70,9 +70,11 @@ def calls_of(function: Any, args: tuple[Any, ...]) -> list[Callable[[], Any]]:
         function, args, keywords = made.func, (*made.args, *args), {**made.keywords, **keywords}
     leaves, structure = flatten((args, keywords))
     dims: dict[str, Variable] = {}
-    for x in leaves:
-        for n in x.shape if isinstance(x, ShapeDtypeStruct) else ():
-            dims |= n.variables() if isinstance(n, Symbol) else {}
+    for n in (n for x in leaves if isinstance(x, ShapeDtypeStruct) for n in x.shape if isinstance(n, Symbol)):
+        for name, dim in n.variables().items():
+            if facts_of(dims.setdefault(name, dim)) != facts_of(dim):
+                what = f"two extents are named {name!r}: {dims[name]!r} and {dim!r}"
+                raise BadArgumentType(op="warm", what=what, hint="use one `kd.Dim`, or other names")
 
     made: list[Callable[[], object]] = []
 
@@ -114,7 +116,12 @@ def _zeros(x: Any, values: Mapping[str, int]) -> Any:
     written, so they cost none.
     """
     if isinstance(x, ShapeDtypeStruct):
-        return np.zeros(settle_dims(tuple(x.shape), values), x.dtype.numpy)
+        shape = settle_dims(tuple(x.shape), values)
+        try:
+            return np.zeros(shape, x.dtype.numpy)
+        except (MemoryError, ValueError):
+            what = f"there is no room for zeros of shape {shape} and dtype {x.dtype}"
+            raise BadArgumentType(op="warm", what=what, hint="give the Dims a smaller `max`") from None
     if isinstance(x, (np.ndarray, np.generic)) or not (hasattr(x, "shape") and hasattr(x, "dtype")):
         return x
     dtype = as_dtype(x.dtype).numpy

@@ -193,13 +193,18 @@ def test_functions_run_on_zeros_of_no_memory(name: str) -> None:
     assert 1 <= len(found) <= 12 and sum(len(calls) for _, calls in found) > 20
 
 
-def test_values_of_dims_that_are_tried() -> None:
+def test_values_of_dims_that_are_tried(folder: Path) -> None:
     n, b = kd.Dim("N", max=40, multiple_of=8), kd.Dim("B", max=3)
     assert ahead_calls.steps(n) == [8, 16, 24, 32, 40] and ahead_calls.steps(b) == [1, 2, 3]
     tried = ahead_calls.cases({"N": n, "B": b})
     assert len(tried) == 12 and {"N": 24, "B": 3} in tried and {"N": 8, "B": 2} in tried
-    with pytest.raises(BadArgumentType, match=r"the Dim 'K' has no max"):
-        kd.warm([(matmul, Spec((kd.Dim("K"), 8), kd.float16), Spec((8, 8), kd.float16))])
+    for a, b, words in (
+        ((kd.Dim("K"), 8), (8, 8), "the Dim 'K' has no max"),
+        ((kd.Dim("K", max=2**44), 8), (8, 8), "no room for zeros"),
+        ((kd.Dim("K", max=8), 8), (8, kd.Dim("K", max=9)), "two extents are named 'K'"),
+    ):
+        with pytest.raises(BadArgumentType, match=words):
+            kd.warm([(matmul, Spec(a, kd.float16), Spec(b, kd.float16))])
 
 
 def test_what_can_not_be_warm(folder: Path) -> None:
