@@ -66,8 +66,8 @@ def calls_of(function: Any, args: tuple[Any, ...]) -> list[Callable[[], Any]]:
     """
     keywords: dict[str, Any] = {}
     while isinstance(function, partial):
-        made = cast("partial[Any]", function)
-        function, args, keywords = made.func, (*made.args, *args), {**made.keywords, **keywords}
+        inner = cast("partial[Any]", function)
+        function, args, keywords = inner.func, (*inner.args, *args), {**inner.keywords, **keywords}
     leaves, structure = flatten((args, keywords))
     dims: dict[str, Variable] = {}
     for n in (n for x in leaves if isinstance(x, ShapeDtypeStruct) for n in x.shape if isinstance(n, Symbol)):

@@ -13,6 +13,7 @@ from ..kernel import identified
 from .any_rows import declared, of_sums, open_sizes
 from .blocks import spread
 from .epilogue import Tile, drawn, finish, joined, outputs
+from .first_sizes import is_open
 from .problem import Problem
 
 TILE_M, TILE_N = 8, 128
@@ -31,7 +32,7 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
     With one part the sums have no axis of parts. Two products that share a have their sums one after the other. Each
     call gives the extents that are Dims. `early`: the kernel starts while the kernel before it ends.
     """
-    if open_sizes(problem) and isinstance(problem.K, int) and problem.K != 1:
+    if open_sizes(problem) and not is_open(problem.K) and problem.K != 1:
         return combine_kernel(changed(problem, K=1), early)  # one for each K
     count = 1 if problem.gate is None else 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class CrossEntropyCall(Refusals):
                 self.integer(name, getattr(self, name), least)
         if isinstance(self.label_smoothing, bool) or not isinstance(self.label_smoothing, Real):
             raise self.argument(f"label_smoothing={shown(self.label_smoothing)}", "a number from 0 to 1")
-        if not 0 <= self.label_smoothing <= 1:
+        if not 0 <= cast("Any", self.label_smoothing) <= 1:
             raise self.value(f"label_smoothing={shown(self.label_smoothing)}", "a number from 0 to 1")
         if not isinstance(self.reduction, str) or self.reduction not in REDUCTIONS:
             raise self.value(f"reduction={shown(self.reduction)}", "one of " + ", ".join(map(repr, REDUCTIONS)))

@@ -26,7 +26,8 @@ ENOUGH = {0: 0.97, 4: 0.94, 6: 0.9, 8: 0.85}
 ENOUGH_WARM = 0.75  # where `kd.warm` tried sizes of all orders
 
 Choice = TypeVar("Choice")
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @cache
@@ -82,7 +83,7 @@ def takes_dims(
             token = _later.set(True)
             try:
                 sampled: Any = [_sampled(x) for x in args], {name: _sampled(x) for name, x in keywords.items()}
-                return lower(*sampled[0], **sampled[1])
+                return cast("Any", lower)(*sampled[0], **sampled[1])
             finally:
                 _later.reset(token)
 

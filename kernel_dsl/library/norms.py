@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from math import prod
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
@@ -258,7 +258,7 @@ def array(check: Refusals, name: str, x: Any) -> tuple[int, ...]:
 
 def _norm(name: str, x: Any, parameters: dict[str, Any], eps: Any, how: dict[str, Any]) -> Any:
     check = Refusals(name)
-    if isinstance(eps, bool) or not isinstance(eps, Real) or not 0 <= eps < 2.0**128:
+    if isinstance(eps, bool) or not isinstance(eps, Real) or not 0 <= cast("Any", eps) < 2.0**128:
         raise check.value(f"eps={shown(eps)}", "give a number of 0 or more")
     shape = array(check, "x", x)
     if not shape or shape[-1] == 0:

@@ -73,11 +73,10 @@ class Route:
         def cost(made: Route) -> float:
             p, q, t = made.problem, made.whole, made.config
             time = clocks[self.kernel](p, t, blocks)
-            if p.parts not in (self.problem.parts, 1) and p.parts not in others.part_options(
-                changed(q, parts=1), t.tile_k
-            ):
-                return math.inf
-            return time if q is None else _times(q, time, p.parts)
+            if q is None:
+                return time
+            others_too = others.part_options(changed(q, parts=1), t.tile_k)
+            return _times(q, time, p.parts) if p.parts in (self.problem.parts, *others_too) else math.inf
 
         clocks: dict[str, Any] = {
             "lane": others.lane_clocks,
