@@ -22,8 +22,8 @@ MANY = 1024  # the most kinds of calls to keep
 TYPICAL = 1024  # the size by which a kernel for any sizes is chosen where no call gives one
 # The part of the best configuration's speed, by the cost model, that is enough to use a kernel again: where there are
 # that many kernels or more already. The more a kind of call has, the more another one must gain.
-ENOUGH = {0: 0.97, 4: 0.94, 6: 0.9, 8: 0.85}
-ENOUGH_WARM = 0.75  # where `kd.warm` tried sizes of all orders
+ENOUGH = {0: 0.97, 6: 0.94, 10: 0.9}
+TRIED, WARM = 0.95, 0.85  # the same, while `kd.warm` tries sizes of all orders, and after it
 
 Choice = TypeVar("Choice")
 P = ParamSpec("P")
@@ -191,7 +191,8 @@ class KeptConfigs(Memory):
         with self._lock:
             kept = self._of(kind, [])
             enough = next(part for count, part in reversed(ENOUGH.items()) if len(kept) >= count)
-            least = cost(best) / (ENOUGH_WARM if kind in self._warm else enough)
+            enough = TRIED if made_final is not None else WARM if kind in self._warm else enough
+            least = cost(best) / enough
             time, found = min(((cost(c), number) for number, c in enumerate(kept)), default=(inf, 0))
             if time <= least:
                 return kept[found]
