@@ -17,6 +17,8 @@ import kernel_dsl as kd
 from .collective_parts import wait_for_all
 from .mesh_product import HALF, PARTS, TILE_M, Besides, MeshProduct, sender, take_back
 
+UNROLLED = 4  # devices up to which the stores to all peers are unrolled: more addresses would spill
+
 
 @dataclass(frozen=True)
 class Sends(Besides):
@@ -54,17 +56,34 @@ def gathering_kernel(p: MeshProduct) -> Any:
     def body(x: Any, w: Any, out: Any, gathered: Any, **smem: Any) -> None:
         me = kd.axis_index(p.mesh.names)
         flags = kd.get_global(kd.SemaphoreType.REGULAR((n, tiles_m)))
-        peers = [kd.rem(me + 1 + i, n) for i in range(n - 1)]
+        peers = [kd.rem(me + 1 + i, n) for i in range(n - 1 if n <= UNROLLED else 0)]
         flat, there = x.reshape(-1), [kd.remote_ref(gathered, peer).reshape(-1) for peer in peers]
+
+        def each(work: Callable[[Any, Any], None]) -> None:
+            """Call `work(peer, its rows)` for each peer."""
+            for peer, rows in zip(peers, there, strict=True):
+                work(peer, rows)
+            if n > UNROLLED:
+
+                def one(i: Any, carry: None) -> None:
+                    peer = kd.rem(me + 1 + i, n)
+                    work(peer, kd.remote_ref(gathered, peer).reshape(-1))
+
+                kd.fori_loop(0, n - 1, one, None)
 
         def move(unit: Any, at: Any) -> None:
             value = flat.at[kd.ds(unit * size, size)][at]
-            for target in there:
-                target.at[kd.ds(me * (own * p.K) + unit * size, size)][at] = value
+
+            def store(peer: Any, rows: Any) -> None:
+                rows.at[kd.ds(me * (own * p.K) + unit * size, size)][at] = value
+
+            each(store)
 
         def tell(unit: Any) -> None:
-            for peer in peers:
+            def signal(peer: Any, rows: Any) -> None:
                 kd.semaphore_signal(flags.at[me, kd.div(unit, PARTS)], device_id=peer)
+
+            each(signal)
 
         send, send_all = sender(tiles_m * PARTS if n > 1 else 0, size, p.blocks, move, tell)
 

@@ -11,7 +11,7 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl import library
 from kernel_dsl.errors import BadArgument, BadArgumentType
-from kernel_dsl.library import paced_tiles
+from kernel_dsl.library import gathering_product, paced_tiles
 from kernel_dsl.library.mesh_product import MeshProduct
 from kernel_dsl.library.scattering_product import scattering_kernel
 
@@ -103,6 +103,21 @@ def test_blocks_with_several_tiles(
     p = MeshProduct(rows, columns, depth, kd.bfloat16, mesh, tile_n, 3, blocks, sends=True)
     out, _ = scattering_kernel(p, everywhere)(xs, ws, interpret=kd.InterpretParams(**schedule))
     check("matmul_all_reduce" if everywhere else "matmul_reduce_scatter", out, xs, ws, BF16)
+
+
+def test_a_gather_on_eight_devices_does_not_spill() -> None:
+    mesh, like = kd.Mesh(("x",), (8,)), lambda *shape: kd.ShapeDtypeStruct(shape, kd.bfloat16)
+    kernel = gathering_product.gathering_kernel(MeshProduct(8192, 4096, 2048, kd.bfloat16, mesh, 256, 4, 132, 5))
+    assert kernel.lower(like(1024, 2048), like(2048, 4096), target="sm_90a").compile().resources.spills == 0
+
+
+@SLOW
+def test_rows_go_to_more_peers_than_are_unrolled() -> None:
+    mesh = kd.Mesh(("x",), (5,))
+    xs, ws = operands(5, 128, 64, 64, BF16)
+    check(
+        "all_gather_matmul", library.all_gather_matmul(xs, ws, mesh, interpret=kd.InterpretParams(seed=3)), xs, ws, BF16
+    )
 
 
 @pytest.mark.parametrize(("arrivals", "n"), [(1, 1), (2, 1), (4, 2)], ids=["free", "held", "terms"])
