@@ -19,6 +19,7 @@ CONSUMERS = 2
 KEYS = CONSUMERS * ROWS  # keys of a block, up to a head dimension of 128
 EIGHT = 8  # columns of a tile of wgmma, which are contiguous in the sum of the queries' gradients
 TAIL = 3  # blocks that share the steps of the last keys, where many multiprocessors would be idle
+SPREAD = 128  # steps over which blocks that run together begin
 LINE = 128  # elements of the sum's last axis, an arbitrary number
 
 

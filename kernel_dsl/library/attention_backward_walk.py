@@ -21,6 +21,7 @@ from .attention_backward_order import (
     EIGHT,
     LINE,
     NUMBERS,
+    SPREAD,
     shared_at_end,
 )
 from .attention_sizes import LOG2E, ROWS
@@ -136,6 +137,7 @@ class Walk(WalkBuffers):
         """Call `body(step, *carried)`, which gives what the next step carries, for each step in order; gives what is left.
 
         Blocks that add in turn go from the last queries to the first: all blocks begin there, and none waits for long.
+        Blocks that add in any order begin at different queries, if they have all of them.
         """
         t, last = self.t, self.steps - 1
         begin, end, by = (last, block.first, -1) if t.in_turn else (block.first, last, 1)
@@ -143,21 +145,34 @@ class Walk(WalkBuffers):
         if self.splitting or self.tailed:
             each = kd.maximum(self.steps - block.first, 1)
             head, index = head + kd.div(block.start, each), begin + by * kd.rem(block.start, each)
+        start: Any = begin
+        if self.spreads:
+            start = kd.rem(kd.div(block.key, self.keys), kd.minimum(self.steps, SPREAD))
+            index = index + start
+            index = kd.where(index > end, index - self.steps, index)
 
         @kd.loop(0, block.count, init_carry=(0, 0, head, index, *carried))
         def after(number: Any, carry: Any) -> Any:
             slot, dout_slot, head, index, *own = carry
             made = body(WalkStep(number, slot, dout_slot, head, index), *own)
             over = index == end
-            return (
+            slots = (
                 kd.where(slot == t.stages - 1, 0, slot + 1),
                 kd.where(dout_slot == t.dout_stages - 1, 0, dout_slot + 1) if t.dout_stages > 1 else 0,
-                kd.where(over, head + 1, head),
-                kd.where(over, begin, index + by),
-                *(made or ()),
             )
+            if self.spreads:
+                index = kd.where(over, begin, index + by)
+                return *slots, kd.where(index == start, head + 1, head), index, *(made or ())
+            return *slots, kd.where(over, head + 1, head), kd.where(over, begin, index + by), *(made or ())
 
         return tuple(after[4:])
+
+    @property
+    def spreads(self) -> bool:
+        """Whether blocks of a head begin at different steps: else all load the same lines of L2, and add to the same, at
+        the same time. Causal blocks begin on the diagonal anyway.
+        """
+        return not self.p.causal and not self.t.in_turn
 
     def weights(self, acc: Any, block: Any, step: WalkStep, key: Any, s: dict[str, Any]) -> tuple[Any, Any]:
         """(weights of products q.k (keys, queries) from `key` on, the slopes of their scores, None where these are the scale)."""

@@ -13,6 +13,7 @@ from kernel_dsl.library import AttentionBackwardConfig, attention, attention_bac
 from kernel_dsl.library.attention_backward import default_config
 from kernel_dsl.library.attention_backward_order import heads_at_once, makespan, shared_at_end, step_counts
 from kernel_dsl.library.attention_backward_plans import ScoredGradients
+from kernel_dsl.library.attention_backward_walk import Walk
 from kernel_dsl.library.attention_opened import scored_opened
 from kernel_dsl.library.attention_options import AttentionOptions, problem_of
 from kernel_dsl.library.attention_sizes import AttentionProblem
@@ -440,3 +441,35 @@ def test_long_gradients_on_a_gpu(dim: int, causal: bool, deterministic: bool, le
 def test_configurations_on_a_gpu(dim: int, config: Any, rng: Any) -> None:
     for causal in (False, True):
         check(rng, (1, 4, 2, 700, 900, dim, causal), bf16, False, config=config)
+
+
+def walked(p: AttentionProblem, config: Config) -> Any:
+    """(blocks, steps): the number head * 100 + index of each step of each block, in order; -1 after the last."""
+    walk = Walk(p, config, 132, 128, config.block_q // 8, p.dim, True)
+    most = walk.steps * walk.group
+
+    def body(orders: Any) -> None:
+        block, number = walk.block(), kd.axis_index("block")
+
+        def note(step: Any) -> None:
+            orders[number, step.number] = step.head * 100 + step.index
+
+        walk.each_step(block, note)
+
+    out = kd.ShapeDtypeStruct((walk.grid, most), kd.int32, init=-1)
+    return kd.kernel(body, out_type=out, grid=(walk.grid,), grid_names=("block",))(interpret=True)
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_blocks_begin_at_different_queries(splits: int) -> None:
+    """Blocks that run together would otherwise use the same lines of L2 at the same time."""
+    heads, blocks, steps = 4, 3, 5
+    p = AttentionProblem(1, heads, 2, 80 * steps, 128 * blocks, 128, bf16, False, 0.1, False)
+    orders = walked(p, Config(80, splits=splits)).reshape(2, blocks, splits, -1)
+    for kv_head, n in np.ndindex(2, blocks):
+        found = orders[kv_head, n]
+        found = found[found >= 0]
+        turned = (np.arange(steps) + n) % steps  # each head's steps, once
+        assert found.tolist() == [head * 100 + int(i) for head in (2 * kv_head, 2 * kv_head + 1) for i in turned]
+    in_turn = walked(p, Config(80, in_turn=True))
+    assert (in_turn[:, 0] % 100 == steps - 1).all()  # all add to the last queries first
