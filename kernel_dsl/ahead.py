@@ -66,7 +66,7 @@ def _compile_noted(found: Sequence[Noted], target: str | None, jobs: int) -> int
 
 def _compile_calls(kernel: Any, calls: Any, target: str | None) -> int:
     with compiling(target_named(target)):
-        return kernel.compile_for(calls)
+        return kernel._compile_for(calls)
 
 
 def _lowered(kernel: Any, specs: tuple[Any, ...], target: str | None) -> Stages:

@@ -38,12 +38,12 @@ class Notes:
     def call(self, function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         """Note a call of a kernel. Its outputs are zeros, or `out=`."""
         kernel = getattr(function, "__self__", None)
-        if not hasattr(kernel, "zeros_for"):
+        if not hasattr(kernel, "_zeros_for"):
             what = f"a call of {shown(kernel if kernel is not None else function)}, which is no kernel of Python"
             raise BadArgumentType(op="warm", what=what, hint="warm the kernels and functions around it apart")
         given, out, *_ = args
         self.calls.setdefault(id(kernel), (kernel, []))[1].append((given, out))
-        return cast("Any", kernel).zeros_for(given) if out is None else out
+        return cast("Any", kernel)._zeros_for(given) if out is None else out
 
     def launch(self, pending: Any) -> list[Any]:
         raise AssertionError("no call comes as far as a launch")

@@ -147,7 +147,7 @@ class Kernel:
         return list(call(prepared.loaded, prepared.arrays, prepared.scalars, prepared.outs))
 
     @unguarded
-    def zeros_for(self, args: tuple[Any, ...]) -> Any:
+    def _zeros_for(self, args: tuple[Any, ...]) -> Any:
         """The outputs of a call, of zeros. Nothing is traced. Raises the errors of a call's arguments."""
         leaves, structure = flatten(args)
         structs = unflatten(structure, [struct_of(x, self.name) for x in leaves])
@@ -155,7 +155,7 @@ class Kernel:
         return unflatten(tree, [np.zeros(o.shape, o.dtype.numpy) for o in made if o is not None])
 
     @unguarded
-    def compile_for(self, calls: Sequence[tuple[tuple[Any, ...], Any]]) -> int:
+    def _compile_for(self, calls: Sequence[tuple[tuple[Any, ...], Any]]) -> int:
         """Compile what calls with these (arguments, `out=`) need, without a launch; see `compiling`.
 
         Returns the number of signatures.

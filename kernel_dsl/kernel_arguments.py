@@ -108,7 +108,7 @@ def check_threads(num_threads: Any, thread_name: Any) -> None:
             raise KernelArgument(what=f"num_threads={shown(num_threads)}", hint="an int: the warpgroups of a block")
         # 1024 CUDA threads a block are 8 warpgroups (CUDA C++ Programming Guide, compute capabilities)
         if not 1 <= num_threads <= 8:
-            raise KernelValue(what=f"num_threads={num_threads}", hint="a block has 1 to 8 warpgroups")
+            raise KernelValue(what=f"num_threads={shown(num_threads)}", hint="a block has 1 to 8 warpgroups")
     if thread_name is not None and not isinstance(thread_name, str):
         raise KernelArgument(what=f"thread_name={shown(thread_name)}", hint="a string")
     if thread_name is not None and num_threads is None:

@@ -56,6 +56,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "array as precision": (lambda: library.sparse_matmul(sparse(), np.ones((64, 64), np.float16), precision=x), "precision"),
     "shape of no ints": (lambda: kd.kernel(doubled, out_type=Spec((8,), kd.float32)).lower(SimpleNamespace(shape=None, dtype="f4")), "shape None"),
+    "threads of many digits": (lambda: kd.kernel(doubled, out_type=Spec((8,), kd.float32), num_threads=10**5000), "num_threads"),
     "factor of many digits": (lambda: kd.Dim("M", multiple_of=10**5000), "multiple"),
     "smoothing of many digits": (
         lambda: library.linear_cross_entropy(x, x, np.zeros(8, np.int32), label_smoothing=10**400),

@@ -133,7 +133,7 @@ def prepared(call: Callable[[], Any]) -> int:
     """The number of kernels that a call prepares."""
     notes = ahead_calls.noted([call])
     for kernel, calls in notes:
-        kernel.compile_for(calls)
+        kernel._compile_for(calls)  # pyright: ignore[reportPrivateUsage]
     return len(notes)
 
 
