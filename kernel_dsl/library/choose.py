@@ -8,10 +8,10 @@ from math import prod
 from ..dataclass import changed
 from ..layouts import meta_step
 from .blocks import steps_of
+from .consumer_product import from_registers
 from .families import is_mixed as mixes
 from .fed_scales import FedScales, feeds
 from .matmul_config import MatmulConfig
-from .persistent_matmul import from_registers
 from .problem import Problem
 from .promoted_product import RUN
 from .scaled_product import in_pairs as by_twos

@@ -15,19 +15,16 @@ import kernel_dsl as kd
 
 from ..errors import BadCallValue
 from ..kernel import identified
-from ..layouts import meta_layout, meta_step
+from ..layouts import meta_step
 from .any_rows import at_launch, declared, open_sizes
 from .blocks import own, start_of, steps_of, tile_of
+from .consumer_product import ConsumerProduct
 from .epilogue import Exponentials, Function, Tile, drawn, finish, joined, outputs, store_sums
-from .fed_scales import FedScales, fed_product, feeds
-from .int4_numbers import HALF, factors_of, floats_widened, widened
+from .fed_scales import FedScales, feeds
 from .matmul_config import MatmulConfig
 from .problem import EpilogueStep, Problem
-from .promoted_product import RUN, promoted_product
-from .register_product import register_product
-from .scaled_product import Scales, in_pairs, scaled_product
-from .sparse_product import sparse_product
-from .stage_product import following_slot, stage_product
+from .scaled_product import in_pairs
+from .stage_product import following_slot
 from .streamed_tiles import Pieces, StreamedTiles, WholeTiles, pieces_of
 
 DRAWN = 16  # columns whose random words are computed at a time
@@ -38,14 +35,6 @@ def swizzled(rows: int, columns: int, dtype: Any, stages: int) -> Any:
     swizzle = kd.find_swizzle(columns * dtype.bits)
     tile = (8, swizzle // dtype.itemsize)
     return kd.SMEM((stages, rows, columns), dtype, transforms=(kd.TilingTransform(tile), kd.SwizzleTransform(swizzle)))
-
-
-def from_registers(p: Problem) -> bool:
-    """Whether the left side goes through registers.
-
-    They widen it, or transpose it, because wgmma reads 32-bit elements only along K.
-    """
-    return p.dtype.itemsize != p.b_dtype.itemsize or (p.dtype.itemsize == 4 and p.a_transposed)
 
 
 def has_streams(p: Problem, t: MatmulConfig) -> bool:
@@ -236,109 +225,19 @@ def matmul_kernel(
         turn, share = (me, 0) if t.ping_pong else (0, me)
         work = work_of(turn)
 
-        def right_of(slot: Any) -> Any:
-            return b_smem.at[slot].T if p.b_transposed else b_smem.at[slot]
-
-        def own_factors(slot: Any) -> tuple[Any, ...]:
-            """A stage's scales and zeros of rows, for its halves."""
-            if not p.int4 or p.mxfp4:
-                return ()
-            own_rows = kd.ds(share * rows, rows)
-            pair = [kd.load(factors_smem.at[i, slot, own_rows], layout=kd.Layout.WGMMA_ROW) for i in range(factors)]
-            return factors_of(pair[0], pair[1] if factors > 1 else None, p.b_dtype)
-
-        def left_of(slot: Any, half: int, factors: Any) -> Any:
-            """A part of a stage of this consumer's A, in registers for wgmma: half of it, or 32 elements of K for 4-bit
-            numbers.
-            """
-            own_rows = kd.ds(share * rows, rows) if p.int4 else None
-            if p.mxfp4:
-                codes = kd.load(factors_smem.at[slot, half, own_rows], layout=kd.Layout.WGMMA_ROW)
-                return floats_widened(a_smem.at[slot, own_rows], half, codes, p.b_dtype)
-            if p.int4:
-                return widened(a_smem.at[slot, own_rows], half, factors, p.b_dtype)
-            k = slice(half * t.tile_k // 2, (half + 1) * t.tile_k // 2)
-            if p.a_transposed:
-                return kd.load(a_smem.at[slot, k, kd.ds(share * rows, rows)].T, layout=kd.Layout.WGMMA_TF32)
-            return kd.load(a_smem.at[slot, kd.ds(share * rows, rows), k], layout=kd.Layout.WGMMA).astype(p.b_dtype)
+        products = ConsumerProduct(
+            p, t, steps, share, turn, a_smem, b_smem, loaded, consumed, factors_smem, scales, feed
+        )
 
         @work.loop(turn * (steps % t.stages) if turns > 1 else 0)
         def _(number: Any, slot: Any) -> Any:
             item = work.item(number)
             m, n, part, batch = place_of(item.tile)
 
-            def multiply(acc: Any) -> Any:
-                def left(slot: Any) -> Any:
-                    block, own = a_smem.at[slot], kd.ds(share * rows, rows)
-                    return block.at[:, own].T if p.a_transposed else block.at[own]
-
-                def loaded_of(slot: Any) -> Any:
-                    return loaded.at[turn * t.stages + slot]
-
-                return stage_product(acc, slot, item.count, t.stages, left, right_of, loaded_of, consumed)
-
-            def multiply_from_registers(acc: Any) -> Any:
-                parts = t.tile_k // HALF if p.int4 else 2
-                return register_product(
-                    acc, slot, item.count, t.stages, left_of, right_of, loaded, consumed, own_factors, parts
-                )
-
-            def multiply_scaled(acc: Any, other: Any = None) -> Any:
-                def left(slot: Any) -> Any:
-                    return a_smem.at[slot, kd.ds(share * rows, rows)]
-
-                if feed is not None:
-                    return fed_product(
-                        acc,
-                        slot,
-                        item.count,
-                        t.stages,
-                        left,
-                        right_of,
-                        loaded,
-                        consumed,
-                        feed,
-                        factors_smem,
-                        share * rows,
-                        n,
-                        gathered,
-                    )
-                own_scales = Scales(p, scales[0], scales[1], m + share * rows, n, rows, batch)
-                first = 0 if p.parts == 1 else part * steps
-                return scaled_product(
-                    acc, slot, steps, t.stages, left, right_of, loaded, consumed, own_scales, first, other
-                )
-
-            def multiply_sparse(acc: Any) -> Any:
-                def left(slot: Any) -> Any:
-                    return a_smem.at[slot, kd.ds(share * rows, rows)]
-
-                def meta_of(slot: Any) -> Any:
-                    words = factors_smem.at[slot, :, kd.ds(share * 2 * rows, 2 * rows)]
-                    return kd.load(words, layout=meta_layout((marks, 2 * rows)))
-
-                def wait(slot: Any) -> None:
-                    kd.barrier_wait(loaded.at[turn * t.stages + slot])
-
-                return sparse_product(acc, slot, steps, t.stages, left, right_of, meta_of, wait, consumed)
-
-            def multiply_promoted(acc: Any) -> Any:
-                def left(slot: Any) -> Any:
-                    return a_smem.at[slot, kd.ds(share * rows, rows)]
-
-                def wait(slot: Any) -> None:
-                    kd.barrier_wait(loaded.at[turn * t.stages + slot])
-
-                run = RUN // t.tile_k
-                return promoted_product(acc, slot, steps, run, wait, left, right_of, t.stages, consumed)
-
-            way = multiply_scaled if p.scaled else multiply_from_registers if from_registers(p) else multiply
-            if p.promoted and steps * t.tile_k > RUN:
-                way = multiply_promoted
-            way = multiply_sparse if p.sparse else way
-
             def gathered(sums: Any) -> Any:
                 return sums if pieces is None else work.gather(item, pieces, me, sums)
+
+            way = products.of(item, (m, n, part, batch), slot, gathered)
 
             def product(acc: Any, *other: Any) -> Any:
                 if pieces is not None and not p.scaled:
