@@ -51,8 +51,9 @@ L2_LATENCY = 1700  # clocks of exposed loads of sums
 L2_KEEPS = 30e6  # bytes that are still in L2 when the next kernel reads them
 L2_TOTAL = 3900  # bytes a clock of the whole GPU from and to L2
 PACK_READS, PACK_KEEPS = 2650, 2300  # bytes a clock of packing: from and to DRAM, to L2
-# the factor of the time of reads if rows begin within a sector: 79 us for both sides of 5000^3, 1.6 to 2.5 TB/s
-BROKEN_READS = 2.5
+BROKEN_READS = (
+    1.45  # the factor of the time of reads if rows begin within a sector: 54 us for both sides of 5000^3, 22 of 3000^3
+)
 ONE_BY_ONE, ONE_BY_ONE_BYTES = 1.5, 2.8  # the factors for an operand that is read one element at a time
 PARTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 TILE_SIZES = ((128, 128), (64, 128), (64, 64), (16, 128), (128, 16))

@@ -4,9 +4,10 @@ The fast kernels need this for odd strides and addresses, and for operands of 8 
 and for dtypes that are widened first. TMA also is slow where rows begin within a sector. The time of a packing is that of
 reading the operand once and writing it once.
 
-A lane holds 16 bytes of each of a few rows of the result, and eight lanes write 128 neighbouring bytes. If the source
-is contiguous across these rows, four lanes read 32 neighbouring bytes of it. So reads and writes move whole sectors,
-and lanes transpose elements in their registers.
+A lane holds 16 bytes of each of a few rows of the result. If the source is contiguous along these rows, too, a warp copies up
+to 512 neighbouring bytes at once, because a part of a row that begins within a sector costs one sector more. Otherwise eight
+lanes write 128 neighbouring bytes and four read 32 of the source. So reads and writes move whole sectors, and lanes transpose
+elements in their registers.
 """
 
 from __future__ import annotations
@@ -26,10 +27,8 @@ from .scaled_product import DEPTH
 
 VECTOR, SECTOR, LINE = 16, 32, 128  # bytes
 LONG = 1024  # bytes of a row: so many are a multiple of a line
-HELD, HELD_ONE_BY_ONE = (
-    128,
-    64,
-)  # bytes of the result that a lane holds: more if elements are loaded one by one
+HELD, HELD_ONE_BY_ONE = 128, 64  # bytes of the result that a lane holds: fewer if elements are loaded one by one
+LANE_BITS = 5
 SPLIT = 32  # elements: each part of a split operand is a multiple of it
 TF32_BITS = 13  # bits of a float32's mantissa that tf32 lacks
 
@@ -104,9 +103,16 @@ class Packing:
 
     @property
     def layout(self) -> Any:
-        """The layout of a tile of the result."""
+        """The layout of a tile of the result. A tile with scales lies in one block of 128, and one of a split operand in one
+        part.
+        """
         vector = VECTOR // self.to.itemsize
         held = (HELD if self.aligned else HELD_ONE_BY_ONE) // VECTOR
+        if not (self.turned or self.split or self.scaled):
+            bits = LANE_BITS if is_open(self.columns) else min(LANE_BITS, (self.width // vector - 1).bit_length())
+            lanes = [(1, vector << i) for i in range(bits)] + [(0, 1 << i) for i in range(LANE_BITS - bits)]
+            down = 1 << LANE_BITS - bits  # rows of a warp
+            return kd.Layout(2, ((1, vector, 1), (0, held, 4 * down)), tuple(lanes), ((0, down), (0, 2 * down)))
         run = min(max(SECTOR // 4 // self.dtype.itemsize, 1), held) if self.turned else 1
         regs = ((1, vector, 1), (0, run, 1), (0, held // run, 16 * run))
         lanes = ((1, vector), (1, 2 * vector), (1, 4 * vector), (0, run), (0, 2 * run))

@@ -42,6 +42,18 @@ def test_of_packings(columns: int) -> None:
     assert packing.width * 2 % (16 if columns <= 8 else 128 if columns > 1000 else 32) == 0
 
 
+@pytest.mark.parametrize("columns", [5, 24, 40, 300, 5000])
+def test_copies_of_rows(columns: int) -> None:
+    """A warp copies up to 512 neighbouring bytes of a row, and no more of a row than there is; with scales a tile has 128 columns
+    at most.
+    """
+    plain, scaled = Packing(1000, columns, bf16, bf16), Packing(1000, columns, bf16, bf16, scaled="rows")
+    width = plain.width * 2
+    run = sum(stride * 2 for dim, stride in plain.layout.lanes if dim == 1) + 16
+    assert run == min(512, 1 << (width - 1).bit_length())
+    assert all(size <= 128 for size in scaled.layout.padded)
+
+
 def chosen(size: int, form: str, dtype: Any = bf16) -> Any:
     """The route of a square product of contiguous operands: "n" is row-major."""
     a, b = (np.empty((size, size), dtype.numpy) for _ in range(2))
