@@ -20,12 +20,13 @@ from ..refs import strides_of
 from .conv_problem import ConvProblem
 from .first_sizes import KeptConfigs
 from .operands import array_address, element_strides, why_not_tma
-from .pack import Packing
+from .pack import SECTOR, Packing
 from .persistent_matmul import swizzled
 from .stage_product import following_slot, stage_product
 
 DEPTH = 64  # channels of a stage: a row of the widest swizzle
 BAND = 8  # tiles of pixels in a band that shares L2
+MANY = 264  # tiles: clusters take 2 to 3 us more to start
 
 
 @dataclass(frozen=True)
@@ -272,10 +273,13 @@ def tiles_in(p: ConvProblem, box: tuple[int, int, int]) -> int:
 @cache
 def config_of(p: ConvProblem) -> ConvConfig:
     """A configuration for a problem. The time of a tile grows with its filters + 64, because any number of filters
-    reads the pixels from SMEM.
+    reads the pixels from SMEM. If channels begin within sectors of 32 bytes, TMA takes longer, and two blocks load their
+    filters together where there are many tiles.
     """
     width = min((64, 128, 192, 256), key=lambda n: kd.cdiv(p.filters, n) * (n + 64))
-    return ConvConfig(boxes(p), width)
+    box = boxes(p)
+    together = p.channels * p.dtype.itemsize % SECTOR and tiles_in(p, box) * kd.cdiv(p.filters, width) >= MANY
+    return ConvConfig(box, width, cluster=2 if together else 1)
 
 
 def why_not(p: ConvProblem, machine: Target, arrays: Sequence[Any]) -> str:
