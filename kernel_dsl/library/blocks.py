@@ -11,6 +11,8 @@ import kernel_dsl as kd
 
 from .problem import Problem
 
+GROUPS = 8  # of multiprocessors: graphics processing clusters
+
 
 def spread(number: Any, extents: tuple[Any, ...]) -> tuple[Any, ...]:
     """The indices of `number` in row-major order; 0 along extents of one."""
@@ -28,6 +30,17 @@ def spread(number: Any, extents: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _is_one(extent: Any) -> bool:
     return isinstance(extent, int) and extent == 1
+
+
+def clusters_at_once(blocks: int, size: int) -> int:
+    """The number of clusters of `size` blocks, one block on each of `blocks` multiprocessors, that surely run at once.
+
+    A cluster lies in one of Hopper's eight groups of multiprocessors, which are pairs, and a group has none for a rest. How many
+    pairs a group has differs between GPUs of one name: on one NVIDIA H200 30 clusters of four fit, of 33. If a persistent kernel
+    has more clusters than fit, the last ones begin when the others end.
+    """
+    rest = max(size - 2 + size % 2, 0)
+    return max((blocks - GROUPS * rest) // size, 1)
 
 
 def tile_of(index: Any, p: Problem, tiles: tuple[Any, Any], group: int) -> tuple[Any, Any, Any, tuple[Any, ...]]:

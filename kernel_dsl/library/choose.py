@@ -7,7 +7,7 @@ from math import prod
 
 from ..dataclass import changed
 from ..layouts import meta_step
-from .blocks import steps_of
+from .blocks import clusters_at_once, steps_of
 from .consumer_product import from_registers
 from .families import is_mixed as mixes
 from .fed_scales import FedScales, feeds
@@ -29,9 +29,14 @@ WIDENED_PAIRS = 20  # the same for 4 bits, two at a time: 3.9 instructions for e
 # extra clocks of a step if registers transpose a left side of 32 bits: beside another warpgroup's wide product,
 # otherwise
 TURNED_BESIDE_WIDE, TURNED = 275, 500
-# the factor of the time of all loads if rows of an operand along K are 16 bytes from a multiple of 32 apart, so that half of
-# them begin within a sector: 4.8 to 5.1 clocks for 128 bytes, of either operand
-BROKEN = 2.2
+# the factor of the time of an operand's loads if its rows are 16 bytes from a multiple of 32 apart, so that half of them begin
+# within a sector: 4.8 to 5.1 clocks for 128 bytes
+BROKEN = 2.0
+UNEVEN_PITCH = 1.25  # the same if they are 32 bytes from a multiple of 64 apart
+# the part of the smaller side's loads that remains then if two blocks share only them: 5000^3 took 495 us instead of 490
+SHARED = 0.9
+Reads = tuple[float, float]  # such factors of a and b
+EVEN: Reads = (1.0, 1.0)
 LONELY = 0.6  # the part of that rate for a single warpgroup, because nothing hides its waits
 DRAM_BYTES = 2300  # bytes a clock of the whole GPU (4 of the 4.8 TB/s, at 1.75 GHz)
 # the time of a byte of the result, divided by that of a byte of an operand: in general; if TMA stores rows that cut
@@ -53,6 +58,8 @@ LANE_TILE = 1300  # clocks more for each next tile of one warpgroup whose lanes 
 LINES = 256  # bytes of a row that lanes store together: half of that took 1.1 to 1.3 of the time
 WIDEST = 128  # columns of these: of more bytes they spill
 MOSTLY_STORED = 2  # steps of a tile up to which it waits for its store, and has buffers for all of it
+# columns, and the part that such a tile of half of them takes more, because it stores shorter pieces of rows
+WIDEST_TILE, PIECES = 256, 0.12
 # steps of a tile up to which turns take longer, and the factor; so they do where lanes store
 BRIEF, BRIEF_TURNS = 4, 1.1
 SPARSE = 1.7  # the speed-up of a sparse side: SMEM can't deliver the other side in half of the time
@@ -88,6 +95,7 @@ THIN = (16, 32)  # columns of products with a thin side
 # 32-bit registers a lane that a consumer may accumulate in: the rest is for addresses, or for an epilogue of few or many steps
 ACCUMULATORS, ACCUMULATORS_BESIDE_MORE, ACCUMULATORS_BESIDE_MANY = 192, 128, 96
 CLUSTERS = ((1, 1), (2, 1), (1, 2))  # along M, along N
+SQUARE = (2, 2)  # where loads take longer
 
 
 def stage_bytes(problem: Problem, tile_m: int, tile_n: int, tile_k: int) -> int:
@@ -154,13 +162,14 @@ def overlapped(one: float, other: float) -> float:
     return max(one, other) + SHOWS * min(one, other)
 
 
-def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: float = 1.0) -> float:
-    """An estimate of the kernel's time in clocks. `reads`: a factor of the time of loads, such as `BROKEN`."""
+def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = EVEN) -> float:
+    """An estimate of the kernel's time in clocks. `reads`: factors of the time of loads, such as `BROKEN`."""
+    read_a, read_b = reads[::-1] if config.swapped else reads
     p, t = problem.swapped if config.swapped else problem, config
     width = t.tile_n if p.gate is None else t.tile_n // 2
     tiles = -(-p.M // (t.tile_m * t.cluster)) * -(-p.N // (width * t.cluster_n)) * p.parts * prod(p.batch)
     together, pairs = t.cluster * t.cluster_n, in_pairs(p)
-    waves = -(-tiles // max(blocks // together, 1))
+    waves = -(-tiles // clusters_at_once(blocks, together))
     steps = steps_of(p, t.tile_k)
     rate = MADS * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize) * (SPARSE if p.sparse else 1)
     # a narrow B leaves the tensor cores waiting for SMEM
@@ -177,9 +186,13 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: float = 1
         products += TURNED_BESIDE_WIDE if t.consumers > 1 and t.tile_n >= 256 else TURNED
     # rows past the end count, too; a cluster loads shared data once
     rows_a, rows_b = t.tile_m / t.cluster_n, t.tile_n / t.cluster
+    if reads != EVEN and t.cluster_n > t.cluster and t.tile_m < t.tile_n:
+        rows_a = t.tile_m * SHARED
+    if reads != EVEN and t.cluster > t.cluster_n and t.tile_n < t.tile_m:
+        rows_b = t.tile_n * SHARED
     rows_a = rows_a / 2 if p.sparse else rows_a
     rows_a = rows_a / 2 if p.int4 else rows_a
-    loads = (rows_a * p.dtype.itemsize + rows_b * p.b_dtype.itemsize) * t.tile_k / L2_BYTES * reads
+    loads = (rows_a * p.dtype.itemsize * read_a + rows_b * p.b_dtype.itemsize * read_b) * t.tile_k / L2_BYTES
     if together > 1:
         loads = max(loads, stage_bytes(p, t.tile_m, t.tile_n, t.tile_k) / SMEM_BYTES)
     if p.scaled:  # a warpgroup's products, and then its multiply-adds, which other warpgroups' products may hide
@@ -208,6 +221,8 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: float = 1
     work += TOGETHER if together > 1 else 0.0
     work += (waves - 1) * LANE_TILE if p.lanes and t.consumers == 1 and steps <= MOSTLY_STORED else 0
     made = (overlapped(work, bytes_ / DRAM_BYTES) + FAST_START) * (TIED if together > 1 else 1.0)
+    if steps <= MOSTLY_STORED and not p.lanes and not p.softmax:
+        made *= 1 + PIECES * (WIDEST_TILE / max(t.tile_m if t.swapped else width, WIDEST_TILE // 2) - 1)
     made *= BRIEF_TURNS if t.ping_pong and (steps <= BRIEF or p.lanes) else 1.0
     return made * (UNEVEN if t.tile_n in BETWEEN and not p.scaled else 1.0)
 
@@ -261,11 +276,11 @@ def tiles_between(problem: Problem) -> list[MatmulConfig]:
 def band(problem: Problem, config: MatmulConfig, blocks: int) -> int:
     """The number of tiles of M in a band that shares L2, as measured.
 
-    Times differ by 2 % at most. 2048 rows are never worse, except for short products, and for B along N if all tiles
-    run at once.
+    Times differ by 2 % at most. 2048 rows are never worse, except for short products, for B along N if all tiles run at
+    once, and for scales by blocks of K: 8192^3 took 935 us with them and 872 with 1024.
     """
     at_once = -(-problem.M // config.tile_m) * -(-problem.N // config.tile_n) <= blocks
-    short = problem.K * problem.dtype.itemsize <= 16 * STEP_BYTES
+    short = problem.K * problem.dtype.itemsize <= 16 * STEP_BYTES or problem.scaled
     if problem.K * problem.dtype.itemsize <= STEP_BYTES:
         return 1  # neighbours along N store neighbouring parts of rows
     return (1024 if short or (at_once and not problem.b_transposed) else 2048) // config.tile_m
@@ -289,7 +304,7 @@ def gates(p: Problem, t: MatmulConfig) -> bool:
     return panels and half % t.epilogue_n == 0 and half % 8 == 0 and t.blocks == 1 and not t.swapped
 
 
-def _options(problem: Problem, blocks: int, plain: bool) -> list[MatmulConfig]:
+def _options(problem: Problem, blocks: int, plain: bool, reads: Reads = EVEN) -> list[MatmulConfig]:
     """The possible configurations of the fast kernel, without hints for L2.
 
     No side of the problem needs to be exchanged.
@@ -299,7 +314,7 @@ def _options(problem: Problem, blocks: int, plain: bool) -> list[MatmulConfig]:
     tiles = SCALED_TILES if problem.scaled or problem.promoted else TILES
     tiles = [t for t in tiles if t[1] < 192 or problem.b_scaled != "columns" or feeds(problem, t[1])]
     # blocks of a cluster whose lanes store wait for each other: 1.7 to 4 times as long as one block each where K is deep
-    clusters = CLUSTERS[:1] if problem.lanes else CLUSTERS
+    clusters = CLUSTERS[:1] if problem.lanes else CLUSTERS if reads == EVEN else (*CLUSTERS, SQUARE)
     if problem.softmax:
         # No TMA store overlaps with the next tile's products: on one NVIDIA H200 turns took 1.25 of the time, clusters
         # 1.2, both together 2.1.
@@ -327,29 +342,31 @@ def _finished(problem: Problem, config: MatmulConfig, blocks: int) -> MatmulConf
 
 
 @cache
-def choose(problem: Problem, blocks: int, plain: bool = True, reads: float = 1.0) -> MatmulConfig:
+def choose(problem: Problem, blocks: int, plain: bool = True, reads: Reads = EVEN) -> MatmulConfig:
     """The configuration of the fast kernel with the best estimate. `plain`: products are stored without an epilogue.
     `reads`: as of `clocks`.
     """
     if needs_swap(problem):
-        return changed(choose(problem.swapped, blocks, plain, reads), swapped=True)
-    best = min(_options(problem, blocks, plain), key=lambda c: clocks(problem, c, blocks, reads))
+        return changed(choose(problem.swapped, blocks, plain, (reads[1], reads[0])), swapped=True)
+    best = min(_options(problem, blocks, plain, reads), key=lambda c: clocks(problem, c, blocks, reads))
     return _finished(problem, best, blocks)
 
 
 VARIED = 1.01  # the factor that puts a variant with an equal estimate behind the first
 
 
-def space(problem: Problem, blocks: int, plain: bool = True, reads: float = 1.0) -> list[tuple[float, MatmulConfig]]:
+def space(problem: Problem, blocks: int, plain: bool = True, reads: Reads = EVEN) -> list[tuple[float, MatmulConfig]]:
     """(clocks, configuration) of the fast kernel, all that are worth a trial; the result of `choose` is first.
 
     Each configuration that `choose` compares also has variants: other bands of tiles in L2, and one more stage in place
     of the results' second buffer.
     """
     if needs_swap(problem):
-        return [(time, changed(c, swapped=True)) for time, c in space(problem.swapped, blocks, plain, reads)]
+        return [
+            (time, changed(c, swapped=True)) for time, c in space(problem.swapped, blocks, plain, (reads[1], reads[0]))
+        ]
     found: list[tuple[float, MatmulConfig]] = []
-    for option in _options(problem, blocks, plain):
+    for option in _options(problem, blocks, plain, reads):
         time, made = clocks(problem, option, blocks, reads), _finished(problem, option, blocks)
         found += [(time * VARIED**i, c) for i, c in enumerate([made, *_variants(problem, made)])]
     return found

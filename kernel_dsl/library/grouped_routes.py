@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -24,7 +25,7 @@ from .matmul_config import MatmulConfig
 from .operands import Operand
 from .pack import pack_kernel
 from .problem import Problem
-from .routes import Packings, fast_packings, laid, packing, tile_packings
+from .routes import Packings, fast_packings, laid, packed_clocks, packing, tile_packings, whole_packings
 from .tile_product import tile_kernel
 
 BAND = 8  # tiles of M in a band that shares L2
@@ -45,14 +46,31 @@ def _fits(p: Problem, config: MatmulConfig, extra: int) -> MatmulConfig | None:
 
 
 @cache
-def choose_grouped(p: Problem, typical: Problem, extra: int, blocks: int) -> MatmulConfig | None:
-    """The configuration of the fast kernels with the best estimate; None if none fits."""
+def choose_grouped(
+    p: Problem, typical: Problem, extra: int, blocks: int, reads: costs.Reads = costs.EVEN
+) -> MatmulConfig | None:
+    """The configuration of the fast kernels with the best estimate; None if none fits. `reads`: as of `costs.clocks`."""
     room = costs.ACCUMULATORS if p.plain else costs.ACCUMULATORS_BESIDE_MORE
     tiles = costs.SCALED_TILES if p.scaled else costs.TILES
     tiles = [t for t in tiles if not t[3] and (t[1] < 192 or p.b_scaled != "columns")]
     made = [_fits(p, c, extra) for c in (costs.configure(p, *tile) for tile in tiles) if c is not None]
     fitting = [c for c in made if c is not None and c.rows * c.tile_n <= room * 128 and costs.gates(p, c)]
-    return min(fitting, key=lambda c: costs.clocks(typical, c, blocks), default=None)
+    return min(fitting, key=lambda c: costs.clocks(typical, c, blocks, reads), default=None)
+
+
+def _choose_packed(
+    p: Problem, a: Operand, b: Operand, how: Family, groups: RowGroups, blocks: int
+) -> tuple[Packings, costs.Reads]:
+    """(packings, the factors of the time of loads) of the fast kernels with the best estimate."""
+
+    def time(choice: tuple[Packings, costs.Reads]) -> float:
+        found, reads = choice
+        q = laid(p, found, a, b)
+        typical = _typical(q, groups)
+        t = choose_grouped(q, typical, groups.bytes, blocks, reads)
+        return math.inf if t is None else packed_clocks(found) + costs.clocks(typical, t, blocks, reads)
+
+    return min(whole_packings(fast_packings(a, b, how), a, b), key=time)
 
 
 def _is_fast(how: Family, target: Target) -> bool:
@@ -122,10 +140,12 @@ def grouped_product(
         nothing = replace(laid(p, (None, None), a, b), dtype=how.a, b_dtype=how.b, groups=groups)
         return None if p.gate else GroupedProduct(nothing, lane_kernel(nothing, others.lane_options(nothing)[0]))
     if _is_fast(how, target):
-        found = fast_packings(a, b, how)
+        found, reads = fast_packings(a, b, how), costs.EVEN
+        if config is None:
+            found, reads = _choose_packed(p, a, b, how, groups, blocks)
         q = laid(p, found, a, b)
         if q.gate is None or not q.scaled:
-            t = choose_grouped(q, _typical(q, groups), groups.bytes, blocks) if config is None else config
+            t = choose_grouped(q, _typical(q, groups), groups.bytes, blocks, reads) if config is None else config
             if config is not None and q.scaled and config.tile_k != 128:
                 hint = "128: scales are by blocks of 128 of K"
                 raise BadCallValue(kernel="grouped_matmul", what=f"config.tile_k={config.tile_k}", hint=hint)
@@ -135,7 +155,7 @@ def grouped_product(
                     typical = _typical(q, groups)
                     q, groups, found = general
                     if config is None:
-                        t = _kept.choose((q, groups, found), t, lambda t: costs.clocks(typical, t, blocks))
+                        t = _kept.choose((q, groups, found), t, lambda t: costs.clocks(typical, t, blocks, reads))
                 return GroupedProduct(q, grouped_kernel(q, groups, t, blocks), found)
     if p.gate is not None:
         return None

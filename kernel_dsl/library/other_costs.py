@@ -116,7 +116,8 @@ def tile_clocks(p: Problem, t: TileConfig, blocks: int, pieces: tuple[int, ...] 
     rate = min(rate, area * t.tile_k / copies) if copies else rate
     each, at_once = STORED, 4 if area <= 64 * 64 else 2
     if steps_of(p, t.tile_k) <= t.stages:
-        lines = STORED_LINES_SMALL if area <= 64 * 64 else STORED_LINES * (HIGH if area > 64 * 128 else 1.0)
+        many = area * p.out_dtype.itemsize > 64 * 128 * 4
+        lines = STORED_LINES_SMALL if area <= 64 * 64 else STORED_LINES * (HIGH if many else 1.0)
         each = STORED_SECTORS if stores_sectors(p) else lines
         at_once = 4 if area <= 64 * 128 else 2
     store = TILE + area * p.out_dtype.itemsize * each

@@ -65,7 +65,7 @@ class Packing:
         if self.split:
             return -(-self.columns // SPLIT) * SPLIT
         item = self.to.itemsize
-        unit = (VECTOR if self.columns * item <= VECTOR else LINE if self.columns * item >= LONG else SECTOR) // item
+        unit = (LINE if self.columns * item >= LONG else SECTOR) // item
         return -(-self.columns // unit) * unit
 
     @property

@@ -17,7 +17,7 @@ from ..errors import BadCallValue
 from ..kernel import identified
 from ..layouts import meta_step
 from .any_rows import at_launch, declared, open_sizes
-from .blocks import own, start_of, steps_of, tile_of
+from .blocks import clusters_at_once, own, start_of, steps_of, tile_of
 from .consumer_product import ConsumerProduct
 from .epilogue import Exponentials, Function, Tile, drawn, finish, joined, outputs, store_sums
 from .fed_scales import FedScales, feeds
@@ -75,7 +75,8 @@ def matmul_kernel(
     a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k // held)
     b_shape = (t.tile_n, t.tile_k) if p.b_transposed else (t.tile_k, t.tile_n)
     fixed = open_sizes(p) or t.streamed
-    clusters = blocks // t.blocks if fixed else max(min(total, blocks // t.blocks), 1)
+    clusters = clusters_at_once(blocks, t.blocks)
+    clusters = clusters if fixed else max(min(total, clusters), 1)
 
     def grid_of(a: Any, b: Any, *_: Any) -> tuple[int]:
         if t.streamed:

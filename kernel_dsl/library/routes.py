@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import islice, product
 from typing import Any
 
 import kernel_dsl as kd
@@ -49,7 +50,7 @@ class Route:
     packings: Packings = (None, None)
     whole: Problem | None = None
     early: bool = False
-    reads: float = 1.0
+    reads: costs.Reads = costs.EVEN
 
     @property
     def gated(self) -> bool:
@@ -236,7 +237,7 @@ def takes_vector(p: Problem, a: Operand, b: Operand) -> bool:
     return min(p.M, p.N) <= MOST and not other
 
 
-def _packed(found: Packings) -> float:
+def packed_clocks(found: Packings) -> float:
     """Clocks for packing operands, with one launch."""
     return sum(map(others.pack_clocks, found)) + (others.LAUNCH if any(found) else 0)
 
@@ -245,7 +246,7 @@ def _cut(
     p: Problem, q: Problem, found: Packings, kernel: str, sizes: Any, clocks: Any, blocks: int, best: _Best | None
 ) -> Iterator[tuple[float, Route]]:
     """K in one part and in several, for each size."""
-    before, least = _packed(found), costs.least_clocks(q, blocks)
+    before, least = packed_clocks(found), costs.least_clocks(q, blocks)
     for t in sizes:
         for parts in others.part_options(q, t.tile_k):
             if best is not None and before + _times(q, least, parts) >= best.time:
@@ -265,22 +266,34 @@ def _times(q: Problem, clocks: float, parts: int) -> float:
 def _fast(
     p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig | None, blocks: int, best: _Best | None
 ) -> Iterator[tuple[float, Route]]:
-    found = fast_packings(a, b, how, p.sparse)
-    slow = [pack is None and is_broken(o) for pack, o in zip(found, (a, b), strict=True)]
-    reads = costs.BROKEN if any(slow) else 1.0
-    yield from _fast_as(p, a, b, found, reads, config, blocks, best)
-    if any(slow) and config is None and not p.softmax:
-        moved = [packing(o, o.dtype, True) if s else pack for s, pack, o in zip(slow, found, (a, b), strict=True)]
-        yield from _fast_as(p, a, b, (moved[0], moved[1]), 1.0, None, blocks, best)
+    for found, reads in islice(
+        whole_packings(fast_packings(a, b, how, p.sparse), a, b), 1 if config is not None or p.softmax else None
+    ):
+        yield from _fast_as(p, a, b, found, reads, config, blocks, best)
 
 
 def is_broken(o: Operand) -> bool:
-    """Whether TMA is slow for an operand, because half of its rows along K begin within a sector of 32 bytes."""
-    return o.along_k and o.pitch < SECTOR
+    """Whether TMA is slow for an operand, because half of its rows begin within a sector of 32 bytes."""
+    return o.pitch < SECTOR
+
+
+def whole_packings(found: Packings, a: Operand, b: Operand) -> Iterator[tuple[Packings, costs.Reads]]:
+    """(packings, the factors of the time of loads): those of `fast_packings`, and with copies of operands that are broken."""
+    sides = (a, b)
+    slow = [pack is None and is_broken(o) for pack, o in zip(found, sides, strict=True)]
+    for copied in product(*((False, True) if s else (False,) for s in slow)):
+        left, right = (packing(o, o.dtype, o.along_k) if c else x for c, x, o in zip(copied, found, sides, strict=True))
+        reads = [reads_of(o) if x is None else 1.0 for x, o in zip((left, right), sides, strict=True)]
+        yield (left, right), (reads[0], reads[1])
+
+
+def reads_of(o: Operand) -> float:
+    """The factor of the time of an operand's loads by TMA."""
+    return costs.BROKEN if is_broken(o) else costs.UNEVEN_PITCH if o.pitch < 2 * SECTOR else 1.0
 
 
 def _fast_as(
-    p: Problem, a: Operand, b: Operand, found: Packings, reads: float, config: MatmulConfig | None,
+    p: Problem, a: Operand, b: Operand, found: Packings, reads: costs.Reads, config: MatmulConfig | None,
     blocks: int, best: _Best | None,
 ) -> Iterator[tuple[float, Route]]:  # fmt: skip
     def picked(problem: Problem, plain: bool) -> list[tuple[float, MatmulConfig]]:
@@ -290,7 +303,7 @@ def _fast_as(
         return [(costs.clocks(problem, t, blocks, reads), t)]
 
     q = laid(p, found, a, b)
-    before = _packed(found)
+    before = packed_clocks(found)
     if q.gate is not None and not q.scaled and not costs.needs_swap(q):
         for time, t in picked(q, False):
             if costs.gates(q, t):

@@ -61,6 +61,19 @@ def test_each_problem_has_a_configuration(kind: Any) -> None:
                 assert t.stages >= 2 and (t.swapped or choose.gates(p, t)), (p, t)
 
 
+@pytest.mark.parametrize(("shape", "dtype"), [((9000, 9000, 40), bf16), ((12016, 25360, 16), e4m3)], ids=str)
+def test_shallow_products_store_long_pieces_of_rows(shape: Any, dtype: Any) -> None:
+    p = Problem(*shape, dtype, dtype, bf16, a_transposed=False, b_transposed=True)
+    t = choose.choose(p, 132)
+    assert (t.tile_m, t.tile_n, t.swapped) == (128, 256, False)
+
+
+@pytest.mark.parametrize("scaled", ["blocks", "columns"])
+def test_scales_by_blocks_of_k_have_short_bands(scaled: str) -> None:
+    p = Problem(8192, 8192, 8192, e4m3, e4m3, bf16, b_transposed=True, a_scaled=True, b_scaled=scaled)
+    assert choose.choose(p, 132).group * choose.choose(p, 132).rows * 2 == 1024
+
+
 @pytest.mark.parametrize("precision", ["tf32x3", "highest"])
 @pytest.mark.parametrize("out_dtype", [e4m3, bf16], ids=str)
 @pytest.mark.sampled(4)

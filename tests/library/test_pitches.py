@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import choose
+from kernel_dsl.library import choose, grouped_routes
 from kernel_dsl.library.arguments import request
+from kernel_dsl.library.blocks import clusters_at_once
+from kernel_dsl.library.conv_kernel import config_of
+from kernel_dsl.library.conv_problem import ConvProblem
 from kernel_dsl.library.matmul_config import MatmulConfig
 from kernel_dsl.library.matmul_options import MatmulOptions
 from kernel_dsl.library.matmul_plan import plan_by
 from kernel_dsl.library.operands import operand
-from kernel_dsl.library.pack import Packing
+from kernel_dsl.library.pack import Packing, pack_kernel
+from kernel_dsl.library.persistent_matmul import matmul_kernel
 from kernel_dsl.library.routes import route, routes
 from kernel_dsl.stages import target_named
 from tests.hopper.helpers import random, relative
+
+from .grouped import grouped
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 
@@ -35,11 +42,11 @@ def test_of_operands(columns: int, pitch: int) -> None:
 
 @pytest.mark.parametrize("columns", [5, 24, 40, 4999, 5000, 5008])
 def test_of_packings(columns: int) -> None:
-    """Packed rows that are longer than a vector begin with sectors, long ones with lines."""
+    """Packed rows begin with sectors, long ones with lines."""
     packing = Packing(10, columns, bf16, bf16)
     assert packing.width >= columns
-    assert packing.width * 2 <= (16 if columns <= 8 else columns * 2 + (127 if columns > 1000 else 31))
-    assert packing.width * 2 % (16 if columns <= 8 else 128 if columns > 1000 else 32) == 0
+    assert packing.width * 2 <= columns * 2 + (127 if columns > 1000 else 31)
+    assert packing.width * 2 % (128 if columns > 1000 else 32) == 0
 
 
 @pytest.mark.parametrize("columns", [5, 24, 40, 300, 5000])
@@ -63,17 +70,38 @@ def chosen(size: int, form: str, dtype: Any = bf16) -> Any:
 
 @pytest.mark.parametrize("size", [2000, 3000, 4104, 5000, 8200])
 def test_choice(size: int) -> None:
-    """Broken rows along K are copied, or loaded for two blocks at once; others remain as they are."""
-    whole = size % 16 == 0
-    for form in ("nt", "nn", "tn"):
+    """Broken rows, along K and across it, are copied, or loaded for several blocks at once; others remain as they are."""
+    broken = size % 16 != 0
+    for form in ("nt", "nn", "tn", "tt"):
         found = chosen(size, form)
-        broken = (form[0] == "n" and not whole, form[1] == "t" and not whole)
-        assert found.config.blocks > 1 or tuple(x is not None for x in found.packings) == broken, form
-        copied = any(found.packings)
-        assert found.reads == (choose.BROKEN if any(broken) and not copied else 1.0), form
-        assert found.reads == 1.0 or found.config.blocks > 1, form
-        if form == "tn":
-            assert not copied
+        copied = [x is not None for x in found.packings]
+        slower = choose.BROKEN if broken else choose.UNEVEN_PITCH if size % 32 else 1.0
+        assert found.reads == tuple(1.0 if c else slower for c in copied), form
+        assert not broken or all(copied) or found.config.blocks > 1, form
+        assert broken or not any(copied), form
+
+
+@pytest.mark.parametrize(("images", "channels", "cluster"), [(64, 264, 2), (64, 256, 1), (1, 264, 1)])
+def test_of_convolutions(images: int, channels: int, cluster: int) -> None:
+    """Two blocks load filters together where channels begin within sectors and there are many tiles."""
+    p = ConvProblem(images, 56, 56, channels, 264, (3, 3), (1, 1), (1, 1), (1, 1), 1, bf16)
+    assert config_of(p).cluster == cluster
+
+
+@pytest.mark.parametrize(
+    ("blocks", "size", "count"), [(132, 1, 132), (132, 2, 66), (132, 4, 29), (132, 8, 10), (6, 4, 1)]
+)
+def test_clusters_at_once(blocks: int, size: int, count: int) -> None:
+    """A persistent kernel has no more clusters than surely run at once: the rest would run after them."""
+    assert clusters_at_once(blocks, size) == count
+    if blocks == 132 and size in (1, 2, 4):
+        config = MatmulConfig(cluster=max(size // 2, 1), cluster_n=min(size, 2))
+        problem = request(
+            np.empty((9000, 64), bf16.numpy), np.empty((64, 9000), bf16.numpy), MatmulOptions(), None
+        ).problem
+        x = kd.ShapeDtypeStruct((9000, 64), bf16), kd.ShapeDtypeStruct((64, 9000), bf16)
+        stages = matmul_kernel(problem, config, blocks).lower(*x, target="sm_90a")
+        assert prod(stages.kernel.launch.grid) == count * size
 
 
 def test_copies_are_right(interpret: Any, rng: Any) -> None:
@@ -85,6 +113,19 @@ def test_copies_are_right(interpret: Any, rng: Any) -> None:
     copied = next(x for _, x in sorted(found, key=lambda pair: pair[0]) if x.kernel == "fast" and all(x.packings))
     made = plan_by(r, copied, 132).run(a, [b], [], None, None, interpret)
     assert relative(made, a.astype(np.float64) @ b.astype(np.float64)) < 1e-5
+
+
+def test_of_groups(monkeypatch: pytest.MonkeyPatch, interpret: Any, rng: Any) -> None:
+    """Grouped products copy broken rows, too, with any number of rows."""
+    made: list[Any] = []
+    monkeypatch.setattr(choose, "BROKEN", 1000.0)  # so that small products copy
+    monkeypatch.setattr(grouped_routes, "pack_kernel", lambda found: made.append(found) or pack_kernel(found))
+    b = random(rng, (3, 40, 72), bf16).swapaxes(1, 2)
+    for rows, sizes in ((101, [50, 0, 51]), (203, [3, 100, 99])):
+        a = random(rng, (rows, 72), bf16)
+        got = kd.library.grouped_matmul(a, b, np.int32(sizes), out_dtype=kd.float32, interpret=interpret)
+        assert relative(got, grouped(a, b, np.cumsum([0, *sizes]))) < 1e-5
+        assert len(made[-1]) == 2 and not any(p.turned for p in made[-1])
 
 
 @pytest.mark.parametrize("dtype", [bf16, s8, kd.float32], ids=str)
