@@ -94,7 +94,7 @@ def test_reports_are_those_without_folding(first: int, monkeypatch: pytest.Monke
     def counted(self: columns.Column, used: Any) -> Any:
         nonlocal folded
         found = fold(self, used)
-        folded += 0 if found is None else len(found[0])
+        folded += 0 if found is None else int((found != np.arange(len(found))).sum())
         return found
 
     monkeypatch.setattr(columns.Column, "make_room", collected)

@@ -125,8 +125,9 @@ class Column:
         if not used.all():
             number = np.cumsum(used, dtype=np.uint32)
             np.subtract(number, 1, out=number)
-            if alike is not None:
-                number[alike[0]] = number[alike[1]]
+            if alike is not None:  # in place, as those that stand for others come before them
+                for at in range(0, len(used), _AT_ONCE):
+                    number[at : at + _AT_ONCE] = number[alike[at : at + _AT_ONCE]]
             self.renumber(self, number)
             for name in self.fields:
                 compress(getattr(self, name), used)
@@ -154,16 +155,15 @@ class Column:
             per *= 2
         return self.size // per
 
-    def _fold(self, used: Array) -> tuple[Array, Array] | None:
-        """Let one of the `used` entries that no later access can tell apart stand for all; the others are not used then.
+    def _fold(self, used: Array) -> Array | None:
+        """Let the first of the `used` entries that no later access can tell apart stand for all; the others are not used then.
 
-        Return (others, those that stand for them), or None if there are no others.
+        Return for each entry the one that stands for it, or None if nothing is joined.
         """
         folding = self.folding() if self.folding else None
         if folding is None:
             return None
-        found = folded(folding, {name: getattr(self, name)[: self.count] for name in self.fields}, self.epochs, used)
-        return found if len(found[0]) else None
+        return folded(folding, {name: getattr(self, name)[: self.count] for name in self.fields}, self.epochs, used)
 
     def renumber(self, source: Column, number: Array) -> None:
         """Replace each number n that `source` has for a granule of this column by `number[n]`."""

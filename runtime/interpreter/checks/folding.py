@@ -83,13 +83,12 @@ def _learnt(batches: list[Batch]) -> set[int]:
     return {other for batch in batches for other in batch.clocks.foreign.clusters()}
 
 
-def folded(folding: Folding, fields: dict[str, Array], epochs: tuple[str, ...], used: Array) -> tuple[Array, Array]:
-    """Join those of the `used` entries that no later access can tell apart: all but one of them are not `used` then.
+def folded(folding: Folding, fields: dict[str, Array], epochs: tuple[str, ...], used: Array) -> Array:
+    """Join those of the `used` entries that no later access can tell apart: all but the first of them are not `used` then.
 
-    Return the others (n,), and for each the entry that stands for it.
+    Return for each entry the one that stands for it.
     """
-    others: list[Array] = []
-    stands: list[Array] = []
+    stands = np.arange(len(used), dtype=np.uint32)
     first: dict[tuple[int, ...], int] = {}
     for start in range(1, len(used), _AT_ONCE):
         at = start + np.flatnonzero(used[start : start + _AT_ONCE])
@@ -112,11 +111,6 @@ def folded(folding: Folding, fields: dict[str, Array], epochs: tuple[str, ...], 
         stand = np.array([first.setdefault(key, int(here)) for key, here in zip(keys, at[heads].tolist(), strict=True)])
         of: Array = np.empty(len(at), np.int64)
         of[order] = stand[np.cumsum(new) - 1]
-        other = of != at
-        others.append(at[other])
-        stands.append(of[other])
-    if not others:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    every = np.concatenate(others)
-    used[every] = False
-    return every, np.concatenate(stands)
+        stands[at] = of
+        used[at[of != at]] = False
+    return stands

@@ -171,7 +171,7 @@ class Readers(Column):
             self.further = ReaderSets(self.size, self.room, self.start)
         self.further.keep(g, epochs, sites)
 
-    def _fold(self, used: Array) -> tuple[Array, Array] | None:
+    def _fold(self, used: Array) -> Array | None:
         alike = super()._fold(used)
         if alike is not None:
             self._moved = np.zeros(0, np.int64)  # an entry stands for several readers now
