@@ -55,9 +55,10 @@ def time_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> fl
     """The estimated time of a configuration of `SMALL`, in microseconds."""
     step, tile = next((step, tile) for choice, step, tile in SMALL[p.dim] if choice == t)
     splits = splits_of(p, t, multiprocessors)
-    tiles = p.batch * p.heads * kd.cdiv(p.queries, ROWS * t.consumers) * splits
-    steps = kd.cdiv(kd.cdiv(p.keys, t.block_kv), splits)
-    rounds = kd.cdiv(tiles, multiprocessors * blocks_together(p.dim, t))
+    # of ints, and once for each choice of a first call: without the checks of the public `cdiv`
+    tiles = p.batch * p.heads * -(-p.queries // (ROWS * t.consumers)) * splits
+    steps = -(-p.keys // (t.block_kv * splits))
+    rounds = -(-tiles // (multiprocessors * blocks_together(p.dim, t)))
     return rounds * (tile + step * (steps + 1) / 2 if p.causal else tile + step * steps)
 
 

@@ -18,6 +18,7 @@ from ..refs import strides_of
 from ..variables import Symbol, binding_is_active
 
 UNIT = 16  # bytes: TMA needs addresses and strides that are multiples of it
+_INT = frozenset((int,))
 LINE = 128  # bytes of a line of the caches
 MAX_RANK = 5  # the highest rank of a tensor that TMA copies
 
@@ -213,6 +214,11 @@ def _hashes(value: Any) -> bool:
     return True
 
 
+def _has_symbols(shape: tuple[Any, ...]) -> bool:
+    """Whether an extent is a Dim or the like, and no recording gives it a value."""
+    return any(isinstance(n, Symbol) for n in shape) and not binding_is_active()
+
+
 def signature(x: Any, kernel: str) -> tuple[Any, ...]:
     """The properties of an array that a plan depends on: shape, dtype, strides, alignment.
 
@@ -236,7 +242,7 @@ def signature(x: Any, kernel: str) -> tuple[Any, ...]:
     shape = getattr(x, "shape", None)
     if not isinstance(shape, tuple):
         return (type(x),)
-    if any(isinstance(n, Symbol) and not binding_is_active() for n in cast("tuple[Any, ...]", shape)):
+    if not _INT.issuperset(map(type, cast("tuple[Any, ...]", shape))) and _has_symbols(shape):
         hint = "calls take arrays, and `lower` takes ints here; `kd.warm` takes Dims: it compiles for all their values"
         raise BadCallArgument(
             kernel=kernel, what=f"an argument of shape {shape}, whose extents have no values", hint=hint
