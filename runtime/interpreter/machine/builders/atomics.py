@@ -251,9 +251,9 @@ def _swap(view: Array, index: Array, want: Array, put: Array) -> tuple[Array, bo
     found: list[int] = []
     swapped = False
     for at, held, wanted, value in zip(index.tolist(), before.tolist(), want.tolist(), put.tolist(), strict=True):
-        held = now.get(at, held)
-        found.append(held)
-        if held == wanted:
+        there = now.get(at, int(held))
+        found.append(there)
+        if there == wanted:
             now[at] = value
             swapped = True
     if swapped:
