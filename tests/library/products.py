@@ -178,11 +178,8 @@ class Call:
         assert out is None or got is options["out"]
         if made.peak is not None:
             got, peak = got
-            off, most = (
-                abs(float(peak) - made.peak),
-                (self.bound(np.dtype(np.float32), on_gpu) + made.share) * 2 * made.peak,
-            )
-            assert off <= most, f"{self} seed {seed}: {peak}, {made.peak}"
+            most = (self.bound(np.dtype(np.float32), on_gpu) + made.share) * 2 * made.peak
+            assert abs(float(peak) - made.peak) <= most, f"{self} seed {seed}: {peak}, {made.peak}"
         assert got.shape == expected.shape, (got.shape, expected.shape)
         assert got.dtype == made.out_dtype.numpy
         error = relative(_exact(got), expected) if expected.size else 0.0
