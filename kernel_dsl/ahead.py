@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
-from .ahead_calls import Noted, calls_of, noted
+from .ahead_calls import calls_of, noted
 from .arguments import an_int
 from .boundary import checks_itself
 from .children import ChildError, in_children
@@ -20,7 +20,7 @@ from .errors import BadArgumentType
 from .errors_dims import WarmFailed
 from .loading import assembled, compiling, gpu_target
 from .options import environment
-from .stages import Stages, target_named
+from .stages import target_named
 
 
 @checks_itself("work", "jobs")
@@ -45,23 +45,10 @@ def warm(work: Any, jobs: int | None = None) -> int:
     if environment().cache_off:
         return 0
     target = gpu_target()
-    made = _compile([partial(_lowered, *call, target) for call in calls if hasattr(call[0], "warm")], count)
+    made = _compile([partial(_assemble, *call, target) for call in calls if hasattr(call[0], "warm")], count)
     functions = [run for call in calls if not hasattr(call[0], "warm") for run in calls_of(*call)]
-    return made + (_compile_noted(noted(functions), target, count) if functions else 0)
-
-
-def _compile_noted(found: Sequence[Noted], target: str | None, jobs: int) -> int:
-    """Compile the noted calls, those of a kernel in a child, `jobs` at a time."""
-    work = [partial(_compile_calls, kernel, calls, target) for kernel, calls in found]
-    counts = in_children(work, jobs)
-    for run, made in zip(work, counts, strict=True):
-        if isinstance(made, ChildError):
-            if made.raised:
-                run()
-            raise WarmFailed(what=str(made))
-        if isinstance(made, Exception):
-            raise made
-    return sum(counts)
+    found = noted(functions) if functions else []
+    return made + _compile([partial(_compile_calls, *each, target) for each in found], count)
 
 
 def _compile_calls(kernel: Any, calls: Any, target: str | None) -> int:
@@ -69,8 +56,9 @@ def _compile_calls(kernel: Any, calls: Any, target: str | None) -> int:
         return kernel._compile_for(calls)
 
 
-def _lowered(kernel: Any, specs: tuple[Any, ...], target: str | None) -> Stages:
-    return kernel.lower(*specs, target=kernel.target or target)
+def _assemble(kernel: Any, specs: tuple[Any, ...], target: str | None) -> int:
+    assembled(kernel.lower(*specs, target=kernel.target or target))
+    return 1
 
 
 def _call(item: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -82,20 +70,18 @@ def _call(item: Any) -> tuple[Any, tuple[Any, ...]]:
     return parts[0], tuple(cast("Sequence[Any]", given))
 
 
-def _compile(traces: Sequence[Callable[[], Stages]], jobs: int) -> int:
+def _compile(work: Sequence[Callable[[], int]], jobs: int) -> int:
     """Compile each in a child, `jobs` at a time. Raises the first error after all children have ended.
 
-    An exception of the user's code comes from a trace in this process: so it is the same object with its whole traceback.
+    Returns the sum of what they return. An exception of the user's code comes from a repetition in this process: so it is
+    the same object with its whole traceback.
     """
-    for trace, made in zip(traces, in_children([partial(_work, trace) for trace in traces], jobs), strict=True):
+    counts = in_children(work, jobs)
+    for run, made in zip(work, counts, strict=True):
         if isinstance(made, ChildError):
             if made.raised:
-                trace()
+                run()
             raise WarmFailed(what=str(made))
         if isinstance(made, Exception):
             raise made
-    return len(traces)
-
-
-def _work(trace: Callable[[], Stages]) -> None:
-    assembled(trace())
+    return sum(counts)
