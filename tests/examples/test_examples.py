@@ -19,6 +19,8 @@ LONG = (
     *("03_layer_norm", "12_matmul_persistent", "15_attention", "17_mixture_of_experts"),
     *("22_tensor_parallel_mlp", "23_ring_attention", "36_tune_matmul"),
 )
+# `--standalone` takes a free port, so that several tests may run at once.
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
 def test_all_are_found() -> None:
@@ -41,9 +43,7 @@ def test_main(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.several_gpus
-@pytest.mark.parametrize(
-    "start", [(), ("-m", "torch.distributed.run", "--nproc-per-node", "2")], ids=["one", "torchrun"]
-)
+@pytest.mark.parametrize("start", [(), TORCHRUN], ids=["one", "torchrun"])
 @pytest.mark.parametrize("name", [name for name in NAMES if "Mesh(" in (EXAMPLES / f"{name}.py").read_text()])
 def test_on_two_gpus(name: str, start: tuple[str, ...]) -> None:
     """In a process of its own, where nothing has made a context before, and with one process a GPU."""
