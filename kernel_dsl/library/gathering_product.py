@@ -1,6 +1,6 @@
 """All-gather and product in one kernel: rows are multiplied as they arrive.
 
-The warpgroup that loads also sends this device's rows to the peers, part after part, between its loads. A semaphore for
+The warpgroup that loads also sends this device's rows to the peers, part after part, every few of its loads. A semaphore for
 each tile of rows counts the parts that have arrived, and the loads of a tile wait for it. Tiles of this device's rows
 come first.
 """
@@ -15,36 +15,41 @@ from typing import Any
 import kernel_dsl as kd
 
 from .collective_parts import wait_for_all
-from .mesh_product import HALF, PARTS, TILE_M, Besides, MeshProduct, sender, take_back
+from .mesh_product import HALF, PARTS, PIECE, TILE_M, Besides, MeshProduct, sender, take_back
 
+SHARE = 0.75  # of the time of this device's tiles, in which its rows are sent: all at once would hold up the loads
 UNROLLED = 4  # devices up to which the stores to all peers are unrolled: more addresses would spill
 
 
 @dataclass(frozen=True)
 class Sends(Besides):
-    """Sends a piece of this device's rows after each step. The state is the number of pieces sent.
+    """Sends a piece of this device's rows after every `every` steps. The state: (pieces sent, steps until the next one).
 
     `send`, `send_all`: of `sender`; `wait(place)`: wait for the rows of a tile, or None if all rows are this device's.
     """
 
+    every: int
     send: Callable[[Any], Any]
     send_all: Callable[[Any], Any]
     wait: Callable[[Any], None] | None
+    initial: Any = (0, 0)
 
     def start(self, place: Any, state: Any) -> Any:
-        wait = self.wait
+        wait, (count, left) = self.wait, state
         if wait is None:
             return state
 
         def late() -> Any:
-            sent = self.send_all(state)  # send the parts that peers wait for first
+            sent = self.send_all(count)  # send the parts that peers wait for first
             wait(place)
             return sent
 
-        return kd.cond(place[0] > 0, late, lambda: state)
+        return kd.cond(place[0] > 0, late, lambda: count), left
 
     def between(self, index: Any, step: Any, state: Any) -> Any:
-        return self.send(state)
+        count, left = state
+        count = kd.cond(left == 0, lambda: self.send(count), lambda: count)
+        return count, kd.where(left == 0, self.every - 1, left - 1)
 
 
 @cache
@@ -101,7 +106,10 @@ def gathering_kernel(p: MeshProduct) -> Any:
 
         def load() -> None:
             wait_for_all(smem["begin"], p.mesh, p.timeout)
-            send_all(p.load(copy_a, w, smem, Sends(send, send_all, wait if n > 1 else None)))
+            pieces = kd.cdiv(tiles_m * PARTS, p.blocks) * kd.cdiv(size, PIECE)  # of a block
+            steps = kd.cdiv(p.count, p.blocks) * p.steps  # of this device's tiles
+            every = max(int(SHARE * steps) // pieces, 1)
+            send_all(p.load(copy_a, w, smem, Sends(every, send, send_all, wait if n > 1 else None))[0])
             take_back(flags, [(source(shard), True) for shard in range(1, n)], PARTS, p.blocks, p.timeout)
 
         def multiply(number: Any) -> None:

@@ -24,7 +24,7 @@ from .stage_product import following_slot, stage_product
 CONSUMERS, TILE_M, TILE_K, EPILOGUE = 2, 128, 64, 64
 HALF = TILE_M // CONSUMERS  # rows of a consumer
 PARTS = 16  # parts in which a tile of rows is sent
-PIECE = 4096  # elements that a warpgroup sends at a time
+PIECE = 2048  # elements that a warpgroup sends at a time
 GROUP = 8
 REGISTERS = {"multiply": 224, "load": 56}  # registers a lane; three warpgroups have 504
 

@@ -105,6 +105,32 @@ def test_blocks_with_several_tiles(
     check("matmul_all_reduce" if everywhere else "matmul_reduce_scatter", out, xs, ws, BF16)
 
 
+@pytest.mark.parametrize(
+    ("n", "rows", "depth", "tile_n", "blocks", "parts", "schedule"),
+    [
+        pytest.param(2, 128, 136, 64, 1, 2, {"seed": 0}),  # a piece every few steps
+        pytest.param(2, 256, 200, 64, 3, 16, {"schedule": "late"}, marks=SLOW),
+        pytest.param(3, 128, 640, 128, 2, 4, {"schedule": "eager"}, marks=SLOW),
+        pytest.param(2, 128, 2048, 64, 3, 4, {"seed": 4}, marks=SLOW),  # parts of several pieces
+    ],
+)
+def test_rows_that_are_sent_between_the_loads_of_several_tiles(
+    n: int,
+    rows: int,
+    depth: int,
+    tile_n: int,
+    blocks: int,
+    parts: int,
+    schedule: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gathering_product, "PARTS", parts)
+    xs, ws = operands(n, rows, depth, 3 * tile_n, BF16)
+    p = MeshProduct(n * rows, 3 * tile_n, depth, kd.bfloat16, kd.Mesh(("x",), (n,)), tile_n, 3, blocks)
+    out, _ = gathering_product.gathering_kernel.__wrapped__(p)(xs, ws, interpret=kd.InterpretParams(**schedule))
+    check("all_gather_matmul", out, xs, ws, BF16)
+
+
 def test_a_gather_on_eight_devices_does_not_spill() -> None:
     mesh, like = kd.Mesh(("x",), (8,)), lambda *shape: kd.ShapeDtypeStruct(shape, kd.bfloat16)
     kernel = gathering_product.gathering_kernel(MeshProduct(8192, 4096, 2048, kd.bfloat16, mesh, 256, 4, 132, 5))
