@@ -81,6 +81,8 @@ SEVERAL = [
     pytest.param(2, 512, 64, 136, 64, 2, False, {"seed": 1}),
     pytest.param(2, 256, 448, 64, 64, 1, True, {"seed": 2}),
     pytest.param(3, 384, 136, 200, 128, 2, False, {"schedule": "late"}),
+    pytest.param(5, 640, 64, 64, 64, 1, True, {"seed": 3}),  # a loop over the devices
+    pytest.param(6, 768, 136, 72, 64, 2, False, {"schedule": "late"}, marks=SLOW),
     pytest.param(2, 512, 320, 264, 256, 3, False, {"schedule": "eager"}, marks=SLOW),
     pytest.param(4, 512, 200, 136, 128, 3, True, {"seed": 5}, marks=SLOW),
     pytest.param(2, 1024, 448, 136, 64, 5, False, {"schedule": "late"}, marks=SLOW),
@@ -135,6 +137,13 @@ def test_a_gather_on_eight_devices_does_not_spill() -> None:
     mesh, like = kd.Mesh(("x",), (8,)), lambda *shape: kd.ShapeDtypeStruct(shape, kd.bfloat16)
     kernel = gathering_product.gathering_kernel(MeshProduct(8192, 4096, 2048, kd.bfloat16, mesh, 256, 4, 132, 5))
     assert kernel.lower(like(1024, 2048), like(2048, 4096), target="sm_90a").compile().resources.spills == 0
+
+
+def test_an_all_reduce_on_four_devices_does_not_spill() -> None:
+    mesh, like = kd.Mesh(("x",), (4,)), lambda *shape: kd.ShapeDtypeStruct(shape, kd.bfloat16)
+    p = MeshProduct(8192, 4096, 2048, kd.bfloat16, mesh, 256, 3, 132, 5, sends=True)
+    kernel = scattering_kernel.__wrapped__(p, True)
+    assert kernel.lower(like(8192, 2048), like(2048, 4096), target="sm_90a").compile().resources.spills == 0
 
 
 @SLOW
