@@ -36,8 +36,8 @@ def test_file_sizes(package: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert [f"{p.relative_to(ROOT)}: {n} lines" for p, n in sizes.items() if n > HARD] == []
 
 
-def test_the_architecture_names_all_files_of_the_library_and_the_mesh() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
+def test_a_page_names_all_files_of_the_library_and_the_mesh() -> None:
+    text = (ROOT / "docs/files.md").read_text()
     files = [p for room in ("kernel_dsl/library", "runtime/mesh") for p in (ROOT / room).glob("*.py")]
     families = [name[: -len("*.py")] for name in re.findall(r"\w+_\*\.py", text)]
     missing = [p.name for p in files if f"{p.name}`" not in text and not p.name.startswith(("__", *families))]

@@ -91,7 +91,7 @@ NAV = {
         "docs/ptx-coverage",
         "docs/instruction-differential",
     ),
-    "Project": ("CHANGELOG", "docs/support", "SECURITY", "ARCHITECTURE", "CONTRIBUTING"),
+    "Project": ("CHANGELOG", "docs/support", "SECURITY", "ARCHITECTURE", "docs/files", "CONTRIBUTING"),
 }
 
 

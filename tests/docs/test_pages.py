@@ -95,8 +95,8 @@ def test_contributing_has_every_folder_of_tests() -> None:
 
 
 def test_paths_in_prose_exist() -> None:
-    """Files that ARCHITECTURE and CONTRIBUTING name."""
-    for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"):
+    """Files that these pages name."""
+    for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/files.md"):
         for found in re.findall(
             r"`((?:kernel_dsl|lowering|runtime|tests|docs|examples)/[\w./]+)`", (ROOT / name).read_text()
         ):
@@ -104,4 +104,4 @@ def test_paths_in_prose_exist() -> None:
 
 
 def test_architecture_is_short() -> None:
-    assert (ROOT / "ARCHITECTURE.md").read_text().count("\n") < 200
+    assert (ROOT / "ARCHITECTURE.md").read_text().count("\n") < 120
