@@ -16,8 +16,9 @@ from ..devices.launch import check_attributes
 from .build import GraphProgram
 from .copies import copy_params, fill_params
 from .driver_calls import GraphContext, destroy_events, release
+from .moves import Move, Update
 from .nodes import CopyWork, FillWork, GraphError, LaunchWork, MemorySlot, Node
-from .packing import PackedKernel, pack
+from .packing import PackedKernel, kernel_params, pack
 from .turns import Turns
 
 
@@ -57,7 +58,9 @@ class CudaExec:
         self._uses: dict[MemorySlot, list[tuple[int, ctypes.c_uint64, int]]] = {}
         self._other_uses: dict[MemorySlot, set[int]] = {}
         self._touched: dict[int, list[MemorySlot]] = {}
-        self._updates: dict[int, Callable[[], tuple[Any, ...]]] = {}  # functions that update kernels in this executable
+        self._updates: dict[int, Update] = {}  # functions that update kernels in this executable
+        self._latest: Sequence[MemorySlot] = ()  # the slots of the latest move
+        self._move: Move | None = None  # that move, if it came twice
         self._names = [node.name for node in program.nodes]
         self.turns: Turns = Turns(device.context, current, device.index)
         with self._guard("instantiating"):
@@ -115,7 +118,7 @@ class CudaExec:
                 self._uses.setdefault(slot, []).append((node.index, address, offset))
             for operand in kernel.maps:
                 self._other_uses.setdefault(node.operands[operand].slot, set()).add(node.index)
-            return [_DriverNode(self._kernel_params(kernel))]
+            return [_DriverNode(kernel_params(self._cu, kernel))]
         for operand in node.operands:
             self._other_uses.setdefault(operand.slot, set()).add(node.index)
         return [_DriverNode(params, flat=flat) for params, flat in made]
@@ -129,16 +132,6 @@ class CudaExec:
             raise GraphError(f"{node!r} was recorded in the interpreter")
         check_attributes(work.attributes, self._device.target, work.name)
         return pack(work, work.loaded, arrays)
-
-    def _kernel_params(self, kernel: PackedKernel) -> Any:
-        cu, attributes = self._cu, kernel.attributes
-        params = cu.CUDA_KERNEL_NODE_PARAMS()
-        params.func = kernel.function
-        params.gridDimX, params.gridDimY, params.gridDimZ = attributes.grid
-        params.blockDimX, params.blockDimY, params.blockDimZ = attributes.block
-        params.sharedMemBytes = attributes.dynamic_smem
-        params.kernelParams = kernel.buffer.address
-        return params
 
     def _add(self, node: Node, step: _DriverNode) -> None:
         cu, graph = self._cu, self._graph
@@ -200,6 +193,7 @@ class CudaExec:
     def _update_template(self) -> None:
         """Update the template's nodes to those of the executable, because the template may be cloned."""
         cu = self._cu
+        self._forget_move()
         for index in self._old:
             work = self._program.nodes[index].work
             setter = (
@@ -215,8 +209,18 @@ class CudaExec:
 
     # --- changing ---------------------------------------------------------------------------------
 
-    def moved(self, slots: Iterable[MemorySlot]) -> None:
+    def moved(self, slots: Sequence[MemorySlot]) -> None:
         """Patch the addresses of moved slots in the nodes that use them."""
+        with self._guard("updating"), self.turns.lock:
+            self.turns.hold()
+            if slots == self._latest:
+                self._move = self._move or self._plan_move(slots)
+                self._move.run()
+            elif self._patch(slots):
+                self._latest, self._move = slots, None
+
+    def _patch(self, slots: Sequence[MemorySlot]) -> bool:
+        """Patch addresses; True if nothing but addresses in kernels changed. Needs `turns.hold`."""
         dirty: set[int] = set()
         others: set[int] = set()
         uses, other_uses = self._uses, self._other_uses
@@ -227,11 +231,21 @@ class CudaExec:
                 dirty.add(index)
             if other_uses and slot in other_uses:
                 others |= other_uses[slot]
-        with self._guard("updating"), self.turns.lock:
-            self.turns.hold()
-            self._set_kernels(dirty - others)
-            for index in sorted(others):
-                self._remake(index)
+        self._set_kernels(dirty - others)
+        for index in sorted(others):
+            self._remake(index)
+        return not others and not dirty & self._rigid
+
+    def _plan_move(self, slots: Sequence[MemorySlot]) -> Move:
+        """The move of slots whose last move changed nothing but addresses in kernels."""
+        uses = [(slot, use) for slot in slots for use in self._uses.get(slot, ())]
+        kernels = dict.fromkeys(index for _, (index, _, _) in uses)
+        updates = [self._updates.get(index) or self._update(index) for index in kernels]
+        return Move([(address, slot, offset) for slot, (_, address, offset) in uses], updates)
+
+    def _forget_move(self) -> None:
+        """Nodes, the executable or the template change: the next move looks at all of them again."""
+        self._latest, self._move = (), None
 
     def refresh(self, nodes: Iterable[Node]) -> None:
         """Make the parameters of nodes with changed work or operands again."""
@@ -251,7 +265,7 @@ class CudaExec:
             if result[0] is not success:
                 driver.check(result)
 
-    def _update(self, index: int) -> Callable[[], tuple[Any, ...]]:
+    def _update(self, index: int) -> Update:
         """The function that updates a kernel's node in the executable."""
         step = self._steps[index][0]
         made = partial(self._cu.cuGraphExecKernelNodeSetParams, self._exec, step.handle, step.params)
@@ -262,6 +276,7 @@ class CudaExec:
         """Make a node's parameters again, and update the executable, or make that again, too."""
         node, old = self._program.nodes[index], self._steps[index]
         before = self._kernels.get(index)
+        self._forget_move()
         self._forget(index)
         made = self._make(node)
         after = self._kernels.get(index)

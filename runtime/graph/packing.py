@@ -46,3 +46,15 @@ def pack(work: LaunchWork, loaded: CudaLoaded, arrays: Sequence[ArrayView]) -> P
             pointers.append((buffer.shift + offset, param.array, param.offset if isinstance(param, OffsetParam) else 0))
     maps = [param.array for param in layout.params if isinstance(param, TensorMapParam)]
     return PackedKernel(buffer, pointers, maps, work.attributes, loaded.function)
+
+
+def kernel_params(cu: Any, kernel: PackedKernel) -> Any:
+    """The driver's struct for a kernel node; it points into the kernel's buffer."""
+    attributes = kernel.attributes
+    params = cu.CUDA_KERNEL_NODE_PARAMS()
+    params.func = kernel.function
+    params.gridDimX, params.gridDimY, params.gridDimZ = attributes.grid
+    params.blockDimX, params.blockDimY, params.blockDimZ = attributes.block
+    params.sharedMemBytes = attributes.dynamic_smem
+    params.kernelParams = kernel.buffer.address
+    return params

@@ -103,6 +103,41 @@ def test_new_inputs_patch_the_nodes_that_read_them() -> None:
     np.testing.assert_array_equal(out[1].data, host(z))
 
 
+def test_moves_that_come_again_take_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third move of the same inputs looks at no node; after each change of nodes or template, the first two do."""
+    a, b, other = on_device(), on_device(), on_device()
+    with Graph() as g:
+        t = DOUBLE(a)
+        y = XOR(t, b)
+
+    def patches(count: int) -> list[bool]:
+        """Which of this many replays with new inputs took the slow path."""
+        found = []
+        for _ in range(count):
+            before, updates = len(slow), graphs(UPDATES)
+            new, second = on_device(), on_device()
+            g(new, second)
+            np.testing.assert_array_equal(host(y), (new.data * 2) ^ (second if free else other).data)
+            assert graphs(UPDATES) - updates == 1 + free
+            found.append(len(slow) > before)
+        return found
+
+    slow: list[int] = []
+    free = True
+    g()
+    executable, patch = type(g._exec), type(g._exec)._patch
+    monkeypatch.setattr(executable, "_patch", lambda self, slots: slow.append(1) or patch(self, slots))
+    assert patches(4) == [True, False, False, False]
+    g(on_device(), b)  # other slots move, then all of them
+    g()
+    assert patches(3) == [True, False, False]
+    g._exec._update_template()  # as a capture by another graph does
+    assert patches(3) == [True, False, False]
+    g.set_params(1, [None, other])
+    free = False
+    assert patches(3) == [True, False, False]
+
+
 def test_an_output_fed_back_is_copied_first() -> None:
     def reverse(x, out):
         for i in range(len(x)):
