@@ -10,6 +10,7 @@ import sys
 import tarfile
 import venv
 import zipfile
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ PROGRAM = Path(__file__).parent / "program.py"
 
 @pytest.fixture(autouse=True)
 def no_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each checkout and environment is run once or twice: what would be written is never read."""
+    """Each checkout and environment is run once or twice: what would be written is never read. `checkout` brings what there is."""
     monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
 
@@ -43,8 +44,23 @@ def checkout(folder: Path, links: bool) -> Path:
         if source.is_symlink() and not links:
             target.write_text(os.readlink(source))
         else:
-            shutil.copy(source, target, follow_symlinks=False)
+            shutil.copy2(source, target, follow_symlinks=False)
+            bring_bytecode(source, target)
     return folder
+
+
+def bring_bytecode(source: Path, target: Path) -> None:
+    """Copy what Python compiled of a module, if it did, so that a run of a copy need not compile it again.
+
+    Python compares it with the time and size of the source. This run may have imported a module by the link to its folder.
+    """
+    for path in (source, ROOT / "kernel_dsl" / source.relative_to(ROOT)):
+        compiled = Path(cache_from_source(str(path)))
+        if source.suffix == ".py" and compiled.exists():
+            copy = target.parent / "__pycache__" / compiled.name
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copy(compiled, copy)
+            return
 
 
 def users_folder(folder: Path) -> Path:
