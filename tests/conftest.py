@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import zlib
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,22 @@ def pytest_configure(config: pytest.Config) -> None:
             shutil.rmtree(folder / Path(tempfile.gettempdir()).relative_to("/"), ignore_errors=True)
     for name in FEATURES:
         config.addinivalue_line("markers", f"{name}: on a GPU, needs one with {name}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """A worker of pytest-xdist that will import all test modules begins with its share of them.
+
+    In a fresh checkout each module is first rewritten for its assertions, which takes as long as many tests. All workers go through
+    the modules in the same order, so each would rewrite all of them; now it finds what the others have written.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or [Path(name).absolute() for name in session.config.args] != [ROOT / "tests"]:
+        return
+    modules = sorted(ROOT.glob("tests/**/test_*.py"))
+    for path in modules[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        with suppress(Exception, pytest.skip.Exception):  # the collection meets it again, and reports it
+            importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
 
 def pytest_collection_finish() -> None:
