@@ -27,16 +27,21 @@ def imports(*packages: str, types: bool = True) -> dict[str, set[str]]:
     return {name: _imported(name, path, named, types) - {name} for name, path in named.items()}
 
 
-def _nodes(tree: ast.AST, types: bool) -> Iterator[ast.AST]:
-    for node in ast.iter_child_nodes(tree):
+def _statements(tree: ast.AST, types: bool) -> Iterator[ast.AST]:
+    """All statements in a module, at any depth. No expression holds an import, and most nodes lie in expressions."""
+    left = [tree]
+    while left:
+        node = left.pop()
+        yield node
         if types or not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
-            yield node
-            yield from _nodes(node, types)
+            for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+                inside = getattr(node, block, ())
+                left += inside if isinstance(inside, list) else ()  # of a lambda and `a if b else c` it is no list
 
 
 def _imported(name: str, path: Path, named: dict[str, Path], types: bool) -> set[str]:
     found: set[str] = set()
-    for node in _nodes(ast.parse(path.read_text()), types):
+    for node in _statements(ast.parse(path.read_text()), types):
         if isinstance(node, ast.Import):
             found |= {_own(alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

@@ -21,8 +21,8 @@ def test_the_dictionary_has_rows() -> None:
 
 
 def test_words_that_are_not_ours() -> None:
-    wrong = "|".join(re.escape(word) for words in dictionary().values() for word in words)
-    pattern = re.compile(rf"\b(?:{wrong})s?\b", re.IGNORECASE)
+    wrong = [word.lower() for words in dictionary().values() for word in words]
+    pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, wrong))})s?\b")
     found: list[str] = []
     for name in tracked():
         path = ROOT / name
@@ -33,6 +33,7 @@ def test_words_that_are_not_ours() -> None:
             or path.is_symlink()
         ):
             continue
-        text = path.read_text()
-        found += [f"{name}:{text.count(chr(10), 0, m.start()) + 1}: {m[0]}" for m in pattern.finditer(text)]
+        text = path.read_text().lower()
+        if any(word in text for word in wrong):  # the pattern takes ten times as long
+            found += [f"{name}:{text.count(chr(10), 0, m.start()) + 1}: {m[0]}" for m in pattern.finditer(text)]
     assert found == []

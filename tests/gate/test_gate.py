@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -77,12 +78,22 @@ def _last_name(called: ast.expr) -> str:
     return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
 
 
+@cache
+def _calls(tree: ast.Module) -> dict[str, list[ast.Call]]:
+    """The calls in a module, by the last name of the function."""
+    found: dict[str, list[ast.Call]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            found.setdefault(_last_name(node.func), []).append(node)
+    return found
+
+
 def _passed(function: ast.FunctionDef, parameter: str, trees: list[ast.Module]) -> set[str]:
     """The strings that calls of a function give a parameter: by place, or by name where it has no place."""
     places = [a.arg for a in function.args.args if a.arg != "self"]
     found: set[str] = set()
-    for node in (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        if _last_name(node.func) == function.name and ast.unparse(node.func) != "kd.kernel":
+    for node in (call for tree in trees for call in _calls(tree).get(function.name, ())):
+        if ast.unparse(node.func) != "kd.kernel":
             by_name = [k.value for k in node.keywords if k.arg == parameter]
             given = node.args[places.index(parameter) :][:1] if parameter in places else by_name
             strings = [n.value for value in given for n in ast.walk(value) if isinstance(n, ast.Constant)]
@@ -120,16 +131,15 @@ def _of_library() -> set[str]:
     trees = _library()
     found: set[str] = set()
     for tree in trees.values():
+        kernels_made = _calls(tree).get("kernel", [])
         inside = {
             call: function
-            for function in ast.walk(tree)
+            for function in (ast.walk(tree) if kernels_made else ())
             if isinstance(function, ast.FunctionDef)
             for call in ast.walk(function)
             if isinstance(call, ast.Call)
         }  # a call's innermost function comes last
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Call) or _last_name(node.func) != "kernel":
-                continue
+        for node in kernels_made:
             if ast.unparse(node.func) in ("kd.kernel", "walk.kernel"):
                 (given,) = [k.value for k in node.keywords if k.arg == "name"]
                 found |= _names(given, inside.get(node), tree, list(trees.values()))
