@@ -35,6 +35,12 @@ def bits_of(operand: Operand | None) -> int:
 
 def used(ins: Instruction) -> tuple[int, int]:
     """Return (registers read, registers written)."""
+    if ins.registers is None:
+        ins.registers = _used(ins)
+    return ins.registers
+
+
+def _used(ins: Instruction) -> tuple[int, int]:
     reads = 1 << ins.guard[0].index if ins.guard else 0
     writes = 0
     rest = ins.operands

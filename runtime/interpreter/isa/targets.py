@@ -5,6 +5,8 @@ Elementwise instructions say it in their own forms.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from ..ptx.module import Instruction, Special
 
 # The first words of an opcode -> the first target that has it. The longest match counts.
@@ -63,7 +65,18 @@ def _has_tensor_memory(target: str) -> bool:
 
 def lacks(target: str, ins: Instruction) -> str:
     """Return why PTX for `target` must not have this instruction; empty if it may."""
-    words = ins.opcode
+    why = _forbidden(target, ins.opcode)
+    if why or ins.opcode[0] == "wgmma":
+        return why
+    since = _since(ins)
+    if since > number_of(target):
+        return f"needs sm_{since} or later, the module is for {target}"
+    return ""
+
+
+@lru_cache(4096)  # modules have thousands of instructions, and some hundred opcodes
+def _forbidden(target: str, words: tuple[str, ...]) -> str:
+    """Return why no instruction with this opcode is of `target`, where the number of the target does not decide it."""
     if words[0] == "wgmma":
         return "" if target == "sm_90a" else f"wgmma is of sm_90a alone, the module is for {target}"
     if words[0] == "tcgen05" and not _has_tensor_memory(target):
@@ -90,14 +103,21 @@ def lacks(target: str, ins: Instruction) -> str:
     special = words[0] == "setmaxnreg" or words[:2] == ("tensormap", "replace")
     if special and (target[-1] not in "af" or number_of(target) < 90):
         return f"{words[0]} is of targets such as sm_90a, the module is for {target}"
-    since = _since(ins)
-    if since > number_of(target):
-        return f"needs sm_{since} or later, the module is for {target}"
     return ""
 
 
 def _since(ins: Instruction) -> int:
-    words = ins.opcode
+    """Return the NN of the first sm_NN that has this instruction."""
+    words, found = ins.opcode, _since_words(ins.opcode)
+    counted = words[:2] in (("mbarrier", "arrive"), ("mbarrier", "arrive_drop")) and len(ins.operands) == 3
+    if counted and "noComplete" not in words:
+        return max(found, 90)
+    names = [o.name for o in ins.operands if isinstance(o, Special)]
+    return max([found, *(number for first, number in _SPECIALS.items() for n in names if n.startswith(first))])
+
+
+@lru_cache(4096)
+def _since_words(words: tuple[str, ...]) -> int:
     found = next((_HEADS[words[:n]] for n in range(min(_LONGEST, len(words)), 0, -1) if words[:n] in _HEADS), 0)
     for head in ("", words[0]):
         for word, number in _BY_HEAD.get(head, ()):
@@ -105,8 +125,4 @@ def _since(ins: Instruction) -> int:
                 found = number
     if words[0] == "mma" and "m16n8k8" in words and "f16" in words:
         return max(found, 75)
-    counted = words[:2] in (("mbarrier", "arrive"), ("mbarrier", "arrive_drop")) and len(ins.operands) == 3
-    if counted and "noComplete" not in words:
-        return max(found, 90)
-    names = [o.name for o in ins.operands if isinstance(o, Special)]
-    return max([found, *(number for first, number in _SPECIALS.items() for n in names if n.startswith(first))])
+    return found

@@ -110,13 +110,17 @@ Operand = Reg | Imm | Special | Sym | Mem | Vec | Pair | Negated | Sink | BraceG
 
 @dataclass(slots=True)
 class Instruction:
-    """One instruction. `opcode` is the mnemonic split at its dots; `guard` is (register, negated)."""
+    """One instruction. `opcode` is the mnemonic split at its dots; `guard` is (register, negated).
+
+    `registers` keeps what `isa/liveness.py` found: those that it reads, and those that it writes.
+    """
 
     opcode: tuple[str, ...]
     operands: tuple[Operand, ...]
     guard: tuple[Reg, bool] | None
     line: int
     column: int
+    registers: tuple[int, int] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
