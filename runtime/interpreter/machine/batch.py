@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks.given_up import GivenUp
 from ..checks.kinds import HazardKind
 from ..checks.poison import mark_unset, poisoned
 from ..checks.waits import MbarrierWait
@@ -81,6 +82,7 @@ class Batch:
         )
         run.attach(self)
         self.mbarriers: Mbarriers = Mbarriers(self)
+        self.given_up: GivenUp = GivenUp()
         self._start()
 
     def _start(self) -> None:

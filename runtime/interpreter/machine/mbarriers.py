@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..checks.kinds import HazardKind
+from ..checks.mbarrier_life import FIX, initialised_again
 from ..ptx.module import Instruction
 from .group import Group
 
@@ -91,8 +92,13 @@ class Mbarriers:
 
     # --- life ----------------------------------------------------------------------------------
 
-    def init(self, offset: int, ctas: Array, counts: Array, ins: Instruction) -> None:
+    def init(self, offset: int, rows: Array, ctas: Array, counts: Array, ins: Instruction) -> None:
+        """Initialise the barriers of blocks `ctas` for `counts` arrivals, by a lane of each of the warps `rows`: (lanes,)."""
         m = self.get(offset)
+        again = initialised_again(m.valid, rows, ctas, counts)
+        if again is not None:
+            cta, how = again
+            self._hazard(HazardKind.BARRIER_MISUSE, f"mbarrier {self.name(offset)} is {how}", ins, cta, FIX)
         bad = (counts < 1) | (counts > MAX_COUNT)
         if bad.any():
             what = f"mbarrier {self.name(offset)} is initialised with count {int(counts[bad][0])}"
@@ -127,7 +133,7 @@ class Mbarriers:
     ) -> Array:
         """Make arrivals of `counts`, one for each lane, at blocks `ctas`, after expecting bytes.
 
-        Returns the state tokens.
+        Returns the state tokens. Arrivals with .noComplete must not complete the phase (9.7.13.15.13).
         """
         m = self.get(offset)
         m.last = ins
@@ -151,6 +157,12 @@ class Mbarriers:
             )
             self._hazard(HazardKind.BARRIER_MISUSE, what, ins, cta, "check the barrier's arrival count")
             m.pending[over] = 0
+        if "noComplete" in ins.opcode:
+            ends = (total > 0) & (m.pending == 0) & (m.bytes <= 0)
+            if ends.any():
+                what = f"mbarrier {self.name(offset)} completes its phase by an arrival with .noComplete"
+                fix = "let the last arrival of the phase be one without .noComplete"
+                self._hazard(HazardKind.BARRIER_MISUSE, what, ins, int(np.flatnonzero(ends)[0]), fix)
         self.settle(offset, m, ins)
         return token.astype(np.uint64)
 

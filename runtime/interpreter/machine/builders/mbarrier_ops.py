@@ -12,6 +12,7 @@ from ...checks import tensor_proxy
 from ...checks.clocks import ASYNC, ASYNC_GLOBAL
 from ...checks.kinds import HazardKind
 from ...checks.waits import MbarrierWait
+from ...isa.retries import only_tried_again
 from ...ptx.module import Instruction, Operand
 from ..compiler import Compiler
 from ..group import Group
@@ -145,7 +146,7 @@ def build_init(k: Compiler, ins: Instruction) -> Op:
         counts = np.broadcast_to(count(c), (c.n, 32))[row, lane].astype(np.int64)
         for at, some in by_offset(offset):
             note(c, row[some], cta[some], at, ins, True)
-            c.batch.mbarriers.init(at, cta[some], counts[some], ins)
+            c.batch.mbarriers.init(at, row[some], cta[some], counts[some], ins)
 
     return run
 
@@ -228,7 +229,8 @@ def build_arrive(k: Compiler, ins: Instruction) -> Op:
 def build_wait(k: Compiler, ins: Instruction) -> Op:
     """Build mbarrier.test_wait and .try_wait, by state and by parity. A try_wait holds the warp until its phase is complete.
 
-    Both may fail on a GPU, a try_wait after its time limit. So a wait whose result nothing reads orders nothing.
+    Both may fail on a GPU, a try_wait after its time limit (`checks/given_up.py`). So a wait whose result nothing reads orders
+    nothing.
     """
     parity = k.form.row.name[-1] == "parity"
     write, observed = k.writer(ins.operands[0], "pred"), k.is_read(ins.operands[0])
@@ -236,21 +238,26 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
     read = k.reader(ins.operands[2], "b32" if parity else "b64")
     if len(ins.operands) > 3:
         k.reader(ins.operands[3], "b32")  # the time limit of the wait
-    blocking = k.form.row.name[1] == "try_wait"
+    waits = k.form.row.name[1] == "try_wait"
     relaxed, scope = k.form["order"] == "relaxed", k.form["scope"]
+    gives_up = observed and not only_tried_again(k.fn, ins)
 
     def run(c: Group) -> bool:
         row, lane, cta, offset = lanes_at(c, ins, address(c), read(c))
         wanted = np.broadcast_to(read(c), (c.n, 32))[row, lane].astype(np.int64)
         together = len(row) == c.n  # one test for each warp, whose result all its lanes get
-        done = np.zeros(len(row), np.bool_)
         batch = c.batch
+        complete, failed = np.zeros((2, len(row)), np.bool_)
         for at, some in by_offset(offset):
             note(c, row[some], cta[some], at, ins, False)
-            done[some] = batch.mbarriers.complete(at, cta[some], wanted[some], parity, ins)
-        if blocking and not done.all() and c.why is not TIMED_OUT:
+            complete[some] = batch.mbarriers.complete(at, cta[some], wanted[some], parity, ins)
+            if gives_up:
+                failed[some] = batch.given_up.fails(c, ins, at, row[some], cta[some], complete[some])
+        done = complete & ~failed
+        blocking = waits and not (gives_up and batch.run.order is not None)
+        if blocking and not (done | failed).all() and c.why is not TIMED_OUT:
             result = np.zeros((c.n, 1 if together else 32), np.bool_)
-            result[row, 0 if together else lane] = done
+            result[row, 0 if together else lane] = done | failed
             idle: Array = ~np.any(result, axis=1)
             if idle.any():
                 first = int(np.flatnonzero(idle[row])[0])
@@ -264,6 +271,9 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
                 return False
         for at, some in by_offset(offset):
             seen = done[some]
+            if failed.any():
+                those = failed[some]
+                batch.given_up.failed(c, ins, at, row[some][those], complete[some][those])
             if batch.run.order is not None:
                 for kind, those, ago in (("saw" if blocking else "took", seen, -1), ("missed", ~seen, 0)):
                     tell(c, row[some][those], cta[some][those], at, kind, ago)
@@ -274,7 +284,7 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
             result = np.zeros((c.n, 1 if together else 32), np.bool_)
             result[row, 0 if together else lane] = done
             write(c, result)
-        if done.any() or blocking:
+        if done.any() or failed.any() or blocking:
             return True
         return batch.run.looked(c, ins)
 
