@@ -1,115 +1,25 @@
-"""Declarations of PTX: variables, parameters, initialisers and directives (PTX ISA, sections 5.4 and 11)."""
+"""Declarations of PTX: variables, parameters and directives (PTX ISA, sections 5.4 and 11)."""
 
 from __future__ import annotations
 
-import struct
-
+from .cursor import Cursor
+from .initial_values import initial_value
 from .lexer import Token
-from .module import TYPE_BYTES, PtxError, Var
+from .module import TYPE_BYTES, Var
 
+# The directives of functions, with the most numbers that each takes; those of entries alone; those whose numbers are positive.
 _COUNTS = {
-    ".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".reqnctapercluster",
-    ".maxclusterrank", ".explicitcluster", ".blocksareclusters", ".noreturn", ".abi_preserve",
-    ".abi_preserve_control",
+    "maxntid": 3, "reqntid": 3, "minnctapersm": 1, "maxnctapersm": 1, "maxnreg": 1, "reqnctapercluster": 3,
+    "maxclusterrank": 1, "explicitcluster": 0, "blocksareclusters": 0, "noreturn": 0, "abi_preserve": 1,
+    "abi_preserve_control": 1,
 }  # fmt: skip
+_OF_FUNCTIONS = {"noreturn", "abi_preserve", "abi_preserve_control"}
+_POSITIVE = {"maxntid", "reqntid", "minnctapersm", "maxnctapersm", "maxnreg"}
+_ATTRIBUTES = {".managed", ".unified"}
 
 
-class Cursor:
-    """A position in the token list."""
-
-    def __init__(self, tokens: list[Token]) -> None:
-        self.tokens = tokens
-        self.at: int = 0
-        self._ended: bool = False  # whether `next` has given the end
-
-    def peek(self) -> Token:
-        """Return the next token. This is a call, so that a type checker does not assume that two results are equal."""
-        return self.tokens[self.at]
-
-    @property
-    def token(self) -> Token:
-        return self.tokens[self.at]
-
-    @property
-    def text(self) -> str:
-        return self.tokens[self.at].text
-
-    def next(self) -> Token:
-        """Take a token. The end is given once: a loop that skips tokens would go on for ever."""
-        token = self.tokens[self.at]
-        if token.kind != "end":
-            self.at += 1
-        elif self._ended:
-            raise self.error("the text ends too early")
-        else:
-            self._ended = True
-        return token
-
-    def accept(self, text: str) -> bool:
-        if self.tokens[self.at].text == text and self.tokens[self.at].kind != "string":
-            self.at += 1
-            return True
-        return False
-
-    def expect(self, text: str) -> Token:
-        token = self.tokens[self.at]
-        if token.text != text:
-            raise self.error(f"expected '{text}', found '{token.text}'")
-        self.at += 1
-        return token
-
-    def word(self, what: str) -> Token:
-        token = self.next()
-        if token.kind != "word":
-            raise PtxError(f"expected {what}, found '{token.text}'", token.line, token.column)
-        return token
-
-    def error(self, message: str, token: Token | None = None) -> PtxError:
-        token = token or self.token
-        return PtxError(message, token.line, token.column)
-
-    def integer(self) -> int:
-        """Parse a constant integer expression: literals with + - * and unary minus, left to right."""
-        value = self._integer_factor()
-        while self.text in ("+", "-", "*"):
-            sign = self.next().text
-            other = self._integer_factor()
-            value = value + other if sign == "+" else value - other if sign == "-" else value * other
-        return value
-
-    def _integer_factor(self) -> int:
-        if self.accept("-"):
-            return -self._integer_factor()
-        if self.accept("~"):
-            return ~self._integer_factor()
-        if self.accept("("):
-            value = self.integer()
-            self.expect(")")
-            return value
-        token = self.next()
-        if token.kind == "word" and token.text == "WARP_SZ":
-            return 32
-        if token.kind != "int":
-            raise self.error(f"expected an integer, found '{token.text}'", token)
-        value = parse_int(token.text) if len(token.text) < _DIGITS else 1 << 64
-        if value >> 64:
-            raise self.error(f"the integer {token.text} does not fit 64 bits", token)
-        return value
-
-
-_DIGITS = 4000  # of a literal; Python reads no longer ones
-
-
-def parse_int(text: str) -> int:
-    """Return the value of a PTX integer literal (decimal, octal, hexadecimal or binary, with or without U)."""
-    text = text.rstrip("U")
-    if len(text) > 1 and text[0] == "0" and text.isdigit():
-        return int(text, 8)
-    return int(text, 0)
-
-
-def parse_directives(c: Cursor, into: dict[str, tuple[int, ...]]) -> None:
-    """Parse performance-tuning and cluster directives between a function's header and its body."""
+def parse_directives(c: Cursor, into: dict[str, tuple[int, ...]], entry: bool = False) -> None:
+    """Parse performance-tuning and cluster directives between a function's header and its body (11.4, 11.7)."""
     while c.peek().kind == "word" and c.peek().text.startswith("."):
         if c.peek().text == ".pragma":
             c.next()
@@ -119,33 +29,49 @@ def parse_directives(c: Cursor, into: dict[str, tuple[int, ...]]) -> None:
                 c.next()
             continue
         if c.peek().text == ".attribute":
-            c.next()
-            skip_parentheses(c)
+            _attributes(c)
             continue
-        if c.peek().text not in _COUNTS:
-            raise c.error(f"unknown directive '{c.peek().text}'")
-        key = c.next().text[1:]
-        numbers: list[int] = []
-        if c.peek().kind == "int":
-            numbers.append(c.integer())
-            while c.accept(","):
-                numbers.append(c.integer())
-        into[key] = tuple(numbers)
-
-
-def skip_parentheses(c: Cursor) -> None:
-    depth = 0
-    while True:
         token = c.next()
-        depth += (token.text == "(") - (token.text == ")")
-        if depth == 0:
-            return
-        if token.kind == "end":
-            raise c.error("expected ')'", token)
+        key = token.text[1:]
+        if key not in _COUNTS:
+            raise c.error(f"unknown directive '{token.text}'", token)
+        if entry is (key in _OF_FUNCTIONS):
+            raise c.error(f"{token.text} is of {'functions' if entry else 'entries'}", token)
+        numbers: list[int] = []
+        if _COUNTS[key]:
+            numbers.append(c.number("a number"))
+            while len(numbers) < _COUNTS[key] and c.accept(","):
+                numbers.append(c.number("a number"))
+        if key in _POSITIVE and not all(numbers):
+            raise c.error(f"{token.text} needs positive numbers", token)
+        into[key] = tuple(numbers)
+        if {"maxclusterrank", "reqnctapercluster"} <= into.keys():
+            raise c.error(".maxclusterrank and .reqnctapercluster exclude each other", token)
 
 
-def parse_parameters(c: Cursor) -> list[Var]:
-    """Parse a list of parameters: `( .param .b32 a, .param .align 8 .b8 b[16], .reg .b32 %r )`."""
+def _attributes(c: Cursor) -> None:
+    """Parse `.attribute(.managed, .unified(1, 2))` (5.4.8, 11.3)."""
+    c.next()
+    c.expect("(")
+    while True:
+        if c.text not in _ATTRIBUTES:
+            raise c.error(f"unknown attribute '{c.text}'")
+        if c.next().text == ".unified":
+            c.expect("(")
+            c.number("a number")
+            c.expect(",")
+            c.number("a number")
+            c.expect(")")
+        if not c.accept(","):
+            break
+    c.expect(")")
+
+
+def parse_parameters(c: Cursor, unnamed: bool = False) -> list[Var]:
+    """Parse a list of parameters: `( .param .b32 a, .param .align 8 .b8 b[16], .reg .b32 %r )`.
+
+    `unnamed`: those of a prototype, whose names may be `_`.
+    """
     c.expect("(")
     params: list[Var] = []
     while not c.accept(")"):
@@ -155,7 +81,7 @@ def parse_parameters(c: Cursor) -> list[Var]:
         space = c.word("a parameter").text
         if space not in (".param", ".reg"):
             raise c.error(f"expected .param, found '{space}'", token)
-        params.append(_one_variable(c, space[1:], False))
+        params.append(_one_variable(c, space[1:], False, unnamed))
     return params
 
 
@@ -165,15 +91,14 @@ def parse_variable(c: Cursor, extern: bool) -> list[Var]:
     first = _one_variable(c, space, extern)
     found = [first]
     while c.accept(","):
-        token = c.word("a variable name")
-        size, align = TYPE_BYTES[first.elem], first.align
-        found.append(_finish_variable(c, token, space, first.elem, size, align, extern))
+        token = c.name("a name")
+        found.append(_finish_variable(c, token, space, first.elem, 1, first.align, extern))
     c.expect(";")
     return found
 
 
-def _one_variable(c: Cursor, space: str, extern: bool) -> Var:
-    align, elem, size = 0, "", 0
+def _one_variable(c: Cursor, space: str, extern: bool, unnamed: bool = False) -> Var:
+    align, elem, size = 0, "", 1
     while c.text.startswith("."):
         token = c.next()
         text = token.text
@@ -186,7 +111,8 @@ def _one_variable(c: Cursor, space: str, extern: bool) -> Var:
                 if c.next().text == ".align":
                     c.integer()
         elif text == ".attribute":
-            skip_parentheses(c)
+            c.at -= 1
+            _attributes(c)
         elif text in (".v2", ".v4"):
             size = int(text[2:])
         elif text[1:] in TYPE_BYTES:
@@ -195,74 +121,32 @@ def _one_variable(c: Cursor, space: str, extern: bool) -> Var:
             raise c.error(f"unknown type or modifier '{text}'", token)
     if not elem:
         raise c.error(f"expected a type, found '{c.text}'")
-    bytes_ = TYPE_BYTES[elem] * (size or 1)
-    return _finish_variable(c, c.word("a name"), space, elem, bytes_, align, extern)
+    name = c.word("a name") if unnamed and c.text == "_" else c.name("a name")
+    if elem == "pred" and space != "reg":
+        raise c.error(f"the predicate '{name.text}' must be a register", name)
+    return _finish_variable(c, name, space, elem, size, align, extern)
 
 
-def _finish_variable(c: Cursor, name: Token, space: str, elem: str, size: int, align: int, extern: bool) -> Var:
+def _finish_variable(c: Cursor, name: Token, space: str, elem: str, lanes: int, align: int, extern: bool) -> Var:
+    """Parse what follows a variable's name. `lanes`: elements of its vector type."""
+    size = TYPE_BYTES[elem] * lanes
     align = align or size
+    extents: list[int] = []
     unsized = False
     while c.accept("["):
-        if c.accept("]"):
-            unsized, size = True, 0
-        else:
-            size *= c.integer()
-            c.expect("]")
+        if not extents and c.accept("]"):
+            unsized = True
+            extents.append(0)
+            continue
+        extents.append(c.number("an extent"))
+        c.expect("]")
+        if not extents[-1] and not extern:
+            raise c.error(f"'{name.text}' has an extent of 0", name)
+    for extent in extents:
+        size *= extent
     var = Var(name.text, space, size, align, elem, extern=extern, line=name.line, column=name.column)
     if c.accept("="):
-        data, relocations = _initializer(c, elem)
-        if unsized:
-            var.size = len(data)
-        if len(data) > var.size:
-            raise c.error(f"'{name.text}' has more initial values than elements", name)
-        var.init, var.relocations = data.ljust(var.size, b"\0"), tuple(relocations)
+        initial_value(c, var, name, extents, lanes)
     elif unsized and not extern:
         raise c.error(f"'{name.text}' has no size", name)
     return var
-
-
-def _initializer(c: Cursor, elem: str) -> tuple[bytes, list[tuple[int, str, int]]]:
-    out = bytearray()
-    relocations: list[tuple[int, str, int]] = []
-
-    def value() -> None:
-        if c.accept("{"):
-            while not c.accept("}"):
-                value()
-                if not c.accept(","):
-                    c.expect("}")
-                    return
-            return
-        token = c.token
-        if token.kind == "word" and token.text != "WARP_SZ":
-            name = c.next().text
-            if name == "generic":
-                c.expect("(")
-                name = c.next().text
-                c.expect(")")
-            relocations.append((len(out), name, c.integer() if c.text in "+-" else 0))
-            out.extend(bytes(TYPE_BYTES[elem]))
-        else:
-            out.extend(_literal(c, elem))
-
-    value()
-    return bytes(out), relocations
-
-
-def _literal(c: Cursor, elem: str) -> bytes:
-    width = TYPE_BYTES[elem]
-    token = c.token
-    negative = token.text == "-" and c.tokens[c.at + 1].kind in ("dec", "bits")
-    if negative:
-        c.next()
-        token = c.token
-    if token.kind == "bits":
-        c.next()
-        bits = int(token.text[2:], 16) ^ ((1 << (4 * len(token.text[2:]) - 1)) if negative else 0)
-        return bits.to_bytes(width, "little")
-    if token.kind == "dec" or elem in ("f32", "f64"):
-        text = token.text
-        c.next()
-        number = -float(text) if negative else float(text)
-        return struct.pack("<f" if elem == "f32" else "<d", number)
-    return (c.integer() % (1 << (8 * width))).to_bytes(width, "little")

@@ -10,7 +10,7 @@ from .module import PtxError
 # Each match includes the blanks before the token, so a token of generated code is one match.
 _TOKEN = re.compile(
     r"""
-    [ \t\r]*(?:
+    [ \t\r\f]*(?:
     (?P<newline>\n)
   | (?P<word>\.[\w$%]+|[%$_A-Za-z](?:[\w$%.]|::)*)
   | (?P<skip>//[^\n]*|/\*.*?\*/|\Z)
@@ -50,7 +50,7 @@ def tokenize(text: str) -> list[Token]:
     while at < end:
         m = match(text, at)
         if m is None:
-            at += len(text[at:]) - len(text[at:].lstrip(" \t\r"))
+            at += len(text[at:]) - len(text[at:].lstrip(" \t\r\f"))
             raise PtxError(f"unexpected character {text[at]!r}", line, at - before)
         kind, at = m.lastgroup or "", m.end()
         if kind == "newline":

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 
-from .declarations import Cursor, parse_directives, parse_parameters, parse_variable
+from .cursor import Cursor
+from .declarations import parse_directives, parse_parameters, parse_variable
+from .initial_values import check_addresses
 from .lexer import Token, tokenize
-from .module import Function, Module
+from .module import Function, Module, PtxError, Var
 from .parse_body import BodyParser
 
 _LINKAGE = {".visible", ".extern", ".weak", ".common"}
-_SPACES = {".global", ".const", ".shared", ".local", ".param"}
+_SPACES = {".global", ".const", ".shared"}
+_TARGET = re.compile(r"sm_\d+[af]?")
+_OPTIONS = {"texmode_unified", "texmode_independent", "debug"}
 
 
 def parse(text: str) -> Module:
@@ -45,6 +49,7 @@ class _ModuleParser:
     def __init__(self, cursor: Cursor) -> None:
         self.c = cursor
         self.module = Module((0, 0), "", {}, {}, {})
+        self.declared: dict[str, Token] = {}  # functions without .extern, whose definition has to follow
 
     def run(self) -> Module:
         c, m = self.c, self.module
@@ -52,37 +57,24 @@ class _ModuleParser:
             self._statement()
         if not m.target:
             raise c.error("the module has no .target directive")
+        for name, token in self.declared.items():
+            if not m.functions[name].defined:
+                raise c.error(f"function '{name}' is not defined; what another module defines is .extern", token)
         return m
 
     def _statement(self) -> None:
         c, m = self.c, self.module
         token = c.token
+        heading = m.target_at if m.version != (0, 0) else None  # until the module has both
         if m.version == (0, 0) and token.text != ".version":
             raise c.error(f"a module starts with .version, not '{token.text}'")
+        if heading == (0, 0) and token.text != ".target":
+            raise c.error(f"the module has no .target directive: .target follows .version, not '{token.text}'")
         match token.text:
-            case ".version":
-                c.next()
-                major, dot, minor = c.next().text.partition(".")
-                if not (dot and major.isdigit() and minor.isdigit()):
-                    raise c.error("expected a version such as 8.6", token)
-                m.version = (int(major), int(minor))
-                if not _is_version(m.version):
-                    raise c.error(f"there is no PTX {major}.{minor}", token)
-            case ".target":
-                m.target_at = (token.line, token.column)
-                c.next()
-                m.target = c.word("a target").text
-                if not re.fullmatch(r"sm_\d+[af]?", m.target):
-                    raise c.error(f"'{m.target}' is no target", token)
-                first = _first_version(m.target)
-                if m.version < first:
-                    raise c.error(f"'{m.target}' needs .version {first[0]}.{first[1]} or later", token)
-                while c.accept(","):
-                    c.word("a target option")
-            case ".address_size":
-                c.next()
-                if c.integer() != 64:
-                    raise c.error("only .address_size 64 is supported", token)
+            case ".version" if heading is None:
+                self._version(token)
+            case ".target" if heading == (0, 0):
+                self._target(token)
             case ".file":
                 self._file()
             case ".section":
@@ -100,6 +92,44 @@ class _ModuleParser:
             case _:
                 self._declaration()
 
+    def _version(self, token: Token) -> None:
+        c, m = self.c, self.module
+        c.next()
+        major, dot, minor = c.next().text.partition(".")
+        if not (dot and major.isdigit() and minor.isdigit()):
+            raise c.error("expected a version such as 8.6", token)
+        m.version = (int(major), int(minor))
+        if not _is_version(m.version):
+            raise c.error(f"there is no PTX {major}.{minor}", token)
+
+    def _target(self, token: Token) -> None:
+        """Parse .target, and .address_size behind it (11.1)."""
+        c, m = self.c, self.module
+        m.target_at = (token.line, token.column)
+        c.next()
+        m.target = c.word("a target").text
+        if not _TARGET.fullmatch(m.target):
+            raise c.error(f"'{m.target}' is no target", token)
+        first = _first_version(m.target)
+        if m.version < first:
+            raise c.error(f"'{m.target}' needs .version {first[0]}.{first[1]} or later", token)
+        options: set[str] = set()
+        while c.accept(","):
+            option = c.word("a target option")
+            if option.text not in _OPTIONS and not _TARGET.fullmatch(option.text):
+                raise c.error(f"'{option.text}' is no option of a target from sm_75 on", option)
+            options.add(option.text)
+            if len(options & {"texmode_unified", "texmode_independent"}) == 2:
+                raise c.error(f"'{option.text}' conflicts with the option before", option)
+        if c.text == ".target":  # a further one adds options
+            target = m.target
+            self._target(c.token)
+            m.target = target
+            return
+        token = c.token
+        if c.accept(".address_size") and c.integer() != 64:
+            raise c.error("only .address_size 64 is supported", token)
+
     def _not_end(self, what: str) -> Token:
         if self.c.token.kind == "end":
             raise self.c.error(f"expected {what}, found the end of the file")
@@ -108,7 +138,12 @@ class _ModuleParser:
     def _file(self) -> None:
         c = self.c
         c.next()
-        number = c.integer()
+        token = c.token
+        number = c.number("the number of a file")
+        if number in self.module.files:
+            raise c.error(f"file {number} is declared twice", token)
+        if c.token.kind != "string":
+            raise c.error(f"expected a file's name, found '{c.text}'")
         self.module.files[number] = c.next().text.strip('"')
         while c.accept(","):
             c.integer()
@@ -123,35 +158,86 @@ class _ModuleParser:
 
     def _declaration(self) -> None:
         c = self.c
-        extern = False
-        while c.text in _LINKAGE:
-            extern = c.next().text == ".extern" or extern
+        linkage = c.next().text if c.text in _LINKAGE else ""
         token = c.token
         if token.text in (".entry", ".func"):
-            self._function(token.text == ".entry")
+            self._function(token.text == ".entry", linkage == ".extern")
         elif token.text in _SPACES:
-            for var in parse_variable(c, extern):
-                self.module.variables[var.name] = var
+            for var in parse_variable(c, linkage == ".extern"):
+                self._variable(var)
         else:
             raise c.error(f"unexpected '{token.text}'")
 
-    def _function(self, entry: bool) -> None:
+    def _variable(self, var: Var) -> None:
+        m = self.module
+        check_addresses(var, m.variables, m.functions)
+        known = m.variables.get(var.name)
+        if var.name in m.functions or (known is not None and not (known.extern or var.extern)):
+            raise PtxError(f"'{var.name}' is declared twice", var.line, var.column)
+        if known is not None and not _same_kind(known, var):
+            raise PtxError(
+                f"'{var.name}' is declared in line {known.line} as another kind of variable", var.line, var.column
+            )
+        if known is None or known.extern:
+            m.variables[var.name] = var
+
+    def _function(self, entry: bool, extern: bool) -> None:
         c, m = self.c, self.module
         start = c.next()
         directives: dict[str, tuple[int, ...]] = {}
-        parse_directives(c, directives)
+        parse_directives(c, directives, entry)
         rets = parse_parameters(c) if not entry and c.text == "(" else []
-        name = c.word("a function name")
+        name = c.name("a function name")
         params = parse_parameters(c) if c.text == "(" else []
-        parse_directives(c, directives)
-        previous = m.functions.get(name.text)
-        if previous is not None and previous.defined and c.text == "{":
-            raise c.error(f"'{name.text}' is defined twice", name)
+        parse_directives(c, directives, entry)
         fn = Function(name.text, entry, params, rets, [], [], {}, directives, {}, {}, start.line)
         fn.column = start.column
         if c.accept(";"):
             fn.defined = False
+        self._check_function(fn, name)
+        if not fn.defined:
             m.functions.setdefault(name.text, fn)
+            if not extern:
+                self.declared.setdefault(name.text, name)
             return
+        if entry:
+            self._check_parameters(fn, name)
         m.functions[name.text] = fn
         BodyParser(c, m, fn).run()
+
+    def _check_function(self, fn: Function, name: Token) -> None:
+        """Compare a function with what the module has of its name."""
+        c, previous = self.c, self.module.functions.get(fn.name)
+        if fn.name in self.module.variables:
+            raise c.error(f"'{fn.name}' is a variable, too", name)
+        if previous is None:
+            return
+        if previous.defined:
+            raise c.error(f"'{fn.name}' is defined twice", name)
+        if fn.defined and fn.name not in self.declared:
+            raise c.error(f"'{fn.name}' is .extern in line {previous.line}, and defined here", name)
+        same = all(
+            [(v.space, v.elem, v.size) for v in one] == [(v.space, v.elem, v.size) for v in two]
+            for one, two in ((previous.params, fn.params), (previous.rets, fn.rets))
+        )
+        if not same or previous.entry != fn.entry:
+            raise c.error(f"'{fn.name}' is declared in line {previous.line} with other parameters", name)
+
+    def _check_parameters(self, fn: Function, name: Token) -> None:
+        """Check the parameters of an entry (PTX ISA 11.3.1 and its limits)."""
+        end = 0
+        for var in fn.params:
+            if var.space != "param":
+                raise self.c.error(f"parameter '{var.name}' of an entry must be in .param", name)
+            end = -(-end // var.align) * var.align + var.size
+        if "blocksareclusters" in fn.directives and self.module.version < (9, 0):
+            raise self.c.error(".blocksareclusters needs .version 9.0 or later", name)
+        most = 32764 if self.module.version >= (8, 1) else 4352
+        if end > most:
+            raise self.c.error(f"entry '{fn.name}' has {end} bytes of parameters, and may have {most}", name)
+
+
+def _same_kind(one: Var, two: Var) -> bool:
+    """Return whether two declarations can be of one variable, of which one is external at least."""
+    alike = (one.space, one.elem, one.size) == (two.space, two.elem, two.size)
+    return alike or (one.extern and two.extern and one.space == two.space)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-from .declarations import Cursor, parse_directives, parse_parameters, parse_variable
+from .cursor import Cursor
+from .declarations import parse_directives, parse_parameters, parse_variable
+from .initial_values import check_addresses
 from .lexer import Token
 from .module import (
     TYPE_BYTES,
@@ -26,6 +28,7 @@ from .module import (
     Var,
     Vec,
 )
+from .scope import NUMBERED, Scope, in_range
 
 SPECIAL = re.compile(
     r"%(tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyz]$"
@@ -34,7 +37,6 @@ SPECIAL = re.compile(
     r"|dynamic_smem_size|total_smem_size|is_explicit_cluster|aggr_smem_size|current_graph_exec"
     r"|reserved_smem_offset_(begin|end|cap|[01]))$"
 )
-_NUMBERED = re.compile(r"(.*?)(\d+)$")
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -46,18 +48,6 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-class _Scope:
-    """Names declared between one pair of braces."""
-
-    def __init__(self, parent: _Scope | None, tag: str) -> None:
-        self.parent = parent
-        self.tag = tag
-        self.registers: dict[str, Reg] = {}
-        self.ranges: dict[str, tuple[int, str]] = {}
-        self.variables: dict[str, str] = {}
-        self.labels: dict[str, str] = {}
-
-
 class BodyParser:
     """Reads one function body into `fn`. Registers get numbers, nested names get unique ones."""
 
@@ -65,10 +55,12 @@ class BodyParser:
         self.c = cursor
         self.module = module
         self.fn = fn
-        self.scope: _Scope = _Scope(None, "")
+        self.scope: Scope = Scope(None, "")
         self.scopes: int = 0
-        self.pending: list[tuple[Instruction, _Scope, Token]] = []
+        self.pending: list[tuple[Instruction, Scope, Token]] = []
+        self.tables: list[tuple[tuple[str, ...], Scope, Token]] = []
         for var in (*fn.params, *fn.rets):
+            self.scope.declare(var.name, "variable", var.line, var.column)
             if var.space == "reg":
                 self.scope.registers[var.name] = self._new_register(var.name, var.elem)
             self.scope.variables[var.name] = var.name
@@ -84,7 +76,7 @@ class BodyParser:
             if c.accept("{"):
                 depth += 1
                 self.scopes += 1
-                self.scope = _Scope(self.scope, f"@{self.scopes}")
+                self.scope = Scope(self.scope, f"@{self.scopes}")
             elif c.accept("}"):
                 depth -= 1
                 if depth:
@@ -121,8 +113,9 @@ class BodyParser:
 
     def _declare(self, var: Var) -> None:
         unique = var.name + self.scope.tag
-        if var.name in self.scope.variables:
-            raise PtxError(f"'{var.name}' is declared twice", var.line)
+        self.scope.declare(var.name, "variable", var.line, var.column)
+        if var.relocations:
+            check_addresses(var, self.module.variables | self.fn.variables, self.module.functions)
         self.scope.variables[var.name] = unique
         var.name = unique
         self.fn.variables[unique] = var
@@ -135,13 +128,13 @@ class BodyParser:
         if kind.text[1:] not in TYPE_BYTES:
             raise c.error(f"unknown register type '{kind.text}'", kind)
         while True:
-            name = c.word("a register name")
+            name = c.name("a register name")
             if c.accept("<"):
-                self.scope.ranges[name.text] = (c.integer(), kind.text[1:])
+                count = c.number("a number of registers")
+                self.scope.declare_range(name.text, count, kind.text[1:], name.line, name.column)
                 c.expect(">")
-            elif name.text in self.scope.registers:
-                raise c.error(f"register '{name.text}' is declared twice", name)
             else:
+                self.scope.declare(name.text, "register", name.line, name.column)
                 self.scope.registers[name.text] = self._new_register(name.text, kind.text[1:])
             if not c.accept(","):
                 break
@@ -195,8 +188,9 @@ class BodyParser:
 
     def _label(self, token: Token) -> None:
         c = self.c
-        c.next()
+        c.name("a label")
         c.expect(":")
+        self.scope.declare(token.text, "label", token.line, token.column)
         if c.text == ".branchtargets":
             c.next()
             names = [c.word("a label").text]
@@ -204,12 +198,13 @@ class BodyParser:
                 names.append(c.word("a label").text)
             c.expect(";")
             self.fn.branch_targets[token.text] = tuple(names)
+            self.tables.append((tuple(names), self.scope, token))
             return
         if c.peek().text == ".callprototype":
             c.next()
-            rets = parse_parameters(c) if c.peek().text == "(" else []
+            rets = parse_parameters(c, True) if c.peek().text == "(" else []
             c.word("'_'")
-            params = parse_parameters(c) if c.peek().text == "(" else []
+            params = parse_parameters(c, True) if c.peek().text == "(" else []
             parse_directives(c, {})
             c.expect(";")
             self.fn.prototypes[token.text] = (rets, params)
@@ -218,13 +213,14 @@ class BodyParser:
             while not c.accept(";"):
                 c.next()
             return
-        if token.text in self.scope.labels:
-            raise c.error(f"label '{token.text}' is defined twice", token)
         unique = token.text + self.scope.tag
         self.scope.labels[token.text] = unique
         self.fn.body.append(Label(unique))
 
     def _resolve_labels(self) -> None:
+        for names, scope, token in self.tables:
+            for name in names:
+                self._find_label(Sym(name), scope, token)
         for ins, scope, token in self.pending:
             if ins.opcode[0] == "bra":
                 if len(ins.operands) != 1:
@@ -237,8 +233,8 @@ class BodyParser:
                 for name in self.fn.branch_targets[table.name]:
                     self._find_label(Sym(name), scope, token)
 
-    def _find_label(self, operand: Operand, scope: _Scope, token: Token) -> str:
-        at: _Scope | None = scope
+    def _find_label(self, operand: Operand, scope: Scope, token: Token) -> str:
+        at: Scope | None = scope
         name = operand.name if isinstance(operand, Sym) else "?"
         while at is not None:
             if name in at.labels:
@@ -247,18 +243,18 @@ class BodyParser:
         raise PtxError(f"label '{name}' is not defined", token.line, token.column)
 
     def _find_register(self, name: str) -> Reg | None:
-        at: _Scope | None = self.scope
+        at: Scope | None = self.scope
         found = at.registers.get(name)
         if found is not None:
             return found
-        numbered = _NUMBERED.match(name)
+        numbered = NUMBERED.match(name)
         while at is not None:
             if name in at.registers:
                 return at.registers[name]
             if numbered:
                 prefix, digits = numbered.groups()
                 limit = at.ranges.get(prefix)
-                if limit and int(digits) < limit[0] and (digits == "0" or digits[0] != "0"):
+                if limit and in_range(digits, limit[0]):
                     reg = self._new_register(name, limit[1])
                     at.registers[name] = reg
                     return reg
@@ -372,7 +368,7 @@ class BodyParser:
         return Sym(name, offset)
 
     def _find_variable(self, name: str) -> str:
-        at: _Scope | None = self.scope
+        at: Scope | None = self.scope
         while at is not None:
             if name in at.variables:
                 return at.variables[name]

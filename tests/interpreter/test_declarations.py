@@ -1,0 +1,161 @@
+"""Declarations that an assembler takes and refuses: names, arrays, initial values, functions, directives."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.runtime.assemble import find_ptxas
+from kernel_dsl.runtime.interpreter import PtxError, parse
+
+from .launching import HEADER
+
+
+def module(before: str = "", body: str = "", params: str = "", directives: str = "", after: str = "") -> str:
+    return f"{HEADER}{before}\n.visible .entry k({params}) {directives} {{\n{body}\n ret;\n}}\n{after}"
+
+
+Y = ".global .b32 y[4];\n"
+FUNCTION = ".func f() { ret; }\n"
+TAKEN = {
+    "inner names": module(body=".reg .b32 x, r<5>; { .reg .b64 x, r<5>; } { .reg .b32 x; .shared .b32 s; } .shared .b32 s;"),
+    "ranges beside each other": module(body=".reg .b32 r<5>, r5, r1<5>, %r<3>;"),
+    "a name of the module, too": module(".global .b32 x;", ".reg .b32 x; x2: .shared .b32 k;"),
+    "external first": module(".extern .global .b32 x;\n.visible .global .b32 x;\n.extern .shared .b8 s[];\n.extern .shared .align 16 .b8 s[];"),
+    "declared, then defined": module(".func f(.param .b32 y);\n.func f(.param .b32 z);\n.func f(.param .b32 x) { ret; }"),
+    "external and unused": module(".extern .func (.param .b32 r) f(.param .b64 a);"),
+    "an entry before it is defined": module(".visible .entry k();"),
+    "names": module(body=".reg .b32 $x, _y, %z9$_, add; %l: mov.u32 add, 1;"),
+    "attributes": module(".global .attribute(.managed) .b32 x;"),
+    "parameters": module(params=".param .align 4 .b8 a[32764]"),
+    "form feed": module(body="\f"),
+    "options of the target": module().replace("sm_90a", "sm_90a, texmode_independent"),
+    "addresses": module(Y + FUNCTION + ".global .u64 x[4] = {y, y+4, generic(y)+8, f};"),
+    "vectors": module(".global .v2 .b32 x[2] = {{3, 4}, {5, 6}};\n.global .v4 .f32 v = {1.0, 2.0, 3.0, 4.0};"),
+    "sizes": module(".global .b32 x[WARP_SZ];\n.global .b32 z[] = {1, 2};\n.global .b32 e[2] = {};"),
+}  # fmt: skip
+REFUSED = {
+    "a register of a range": (module(body=".reg .b32 r<5>; .reg .b32 r3;"), "'r3' is declared twice"),
+    "a range over a register": (module(body=".reg .b32 r3; .reg .b32 r<5>;"), "'r3' is declared twice"),
+    "a range twice": (module(body=".reg .b32 r<5>; .reg .b32 r<3>;"), "declared twice"),
+    "a variable of a range": (module(body=".shared .b32 r3; .reg .b32 r<5>;"), "'r3' is declared twice"),
+    "a register and a variable": (module(body=".reg .b32 x; .local .b32 x;"), "declared twice, as a register, too"),
+    "a register and a parameter": (module(body=".reg .b32 a;", params=".param .b32 a"), "declared twice, as a variable"),
+    "a register and a label": (module(body=".reg .b32 x; x: mov.u32 x, 0;"), "label 'x' is defined twice, as a register"),
+    "a label and a register": (module(body="x: .reg .b32 x;"), "declared twice, as a label, too"),
+    "a label and a table": (module(body="A: B: A: .branchtargets A, B;"), "label 'A' is defined twice"),
+    "a table of no labels": (module(body="t: .branchtargets A, B;"), "label 'A' is not defined"),
+    "parameters of one name": (module(params=".param .b32 a, .param .b32 a"), "'a' is declared twice"),
+    "no name": (module(body=".reg .b32 a.b;"), "'a.b' is not a register name"),
+    "a percent sign": (module(body=".reg .b32 %<5>;"), "'%' is not a register name"),
+    "an underscore": (module(".func f(.param .b32 _) { ret; }"), "'_' is not a name"),
+    "a range below 0": (module(body=".reg .b32 r<-1>;"), "expected a number of registers"),
+    "variables of one name": (module(".global .b32 x;\n.const .b32 x;"), "'x' is declared twice"),
+    "a variable and a function": (module(FUNCTION + ".global .b32 f;"), "'f' is declared twice"),
+    "an external variable of another size": (module(".extern .global .b32 x[2];\n.global .b32 x[4];"), "another kind of variable"),
+    "an external function here": (module(".extern .func f();\n" + FUNCTION), "is .extern in line 4"),
+    "a function of other parameters": (module(".func f(.param .b32 x);\n.func f(.param .u32 x) { ret; }"), "with other parameters"),
+    "a function after its definition": (module(FUNCTION + ".func f();"), "defined twice"),
+    "a function and an entry": (module(".func f();\n.entry f() { ret; }"), "with other parameters"),
+    "a function that nobody defines": (module(".visible .func f();"), "function 'f' is not defined"),
+    "a predicate in memory": (module(body=".local .pred p;"), "must be a register"),
+    "a register as the entry's parameter": (module(params=".reg .b32 a"), "must be in .param"),
+    "too many parameters": (module(params=".param .align 4 .b8 a[32768]"), "may have 32764"),
+    "local memory of the module": (module(".local .b32 x;"), "unexpected '.local'"),
+    "two linkages": (module(".visible .extern .global .b32 x;"), "unexpected '.extern'"),
+    "an array of none": (module(".global .b32 x[0];"), "an extent of 0"),
+    "an array below 0": (module(".global .b32 x[-1];"), "expected an extent"),
+    "a second open extent": (module(".global .b32 x[2][] = {{1},{2}};"), "expected an extent"),
+    "a value in shared memory": (module(body=".shared .b32 x = 3;"), "does not take"),
+    "a value of another module's": (module(".extern .global .b32 x = 3;"), "does not take"),
+    "a value of halves": (module(".global .f16 x = 1;"), "does not take"),
+    "an integer as a float": (module(".global .f32 x[2] = {1.0, 2};"), "expected a float for .f32"),
+    "a float as an integer": (module(".global .u32 x = 0f3f800000;"), "is no value of .u32"),
+    "an address as bits": (module(Y + ".global .b64 x = y;"), "wants .u64"),
+    "an address of a later variable": (module(".global .u64 x = y;\n" + Y), "not declared before it"),
+    "an address of shared memory": (module(".shared .b32 y;\n.global .u64 x = y;"), "neither in .global nor in .const"),
+    "a list for a number": (module(".global .b32 x = {3};"), "as the value of an element"),
+    "a number for a list": (module(".global .b32 x[2] = 3;"), "expected '{'"),
+    "a flat list": (module(".global .b32 x[2][2] = {1, 2, 3, 4};"), "expected '{'"),
+    "a comma at the end": (module(".global .b32 x[3] = {1, 2,};"), "expected an integer"),
+    "half a vector": (module(".global .v2 .b32 x = {3};"), "1 values for a vector of 2"),
+    "no registers": (module(directives=".maxnreg 0"), "positive numbers"),
+    "a directive without a number": (module(directives=".maxntid"), "expected a number"),
+    "a directive of functions": (module(directives=".noreturn"), "is of functions"),
+    "a directive of entries": (module(".func f() .maxntid 32 { ret; }"), "is of entries"),
+    "two sizes of clusters": (module(directives=".maxclusterrank 8 .reqnctapercluster 2"), "exclude each other"),
+    "an unknown attribute": (module(".global .attribute(.foo) .b32 x;"), "unknown attribute '.foo'"),
+    "two versions": (module().replace(".target", ".version 8.6\n.target"), "follows .version, not '.version'"),
+    "a version at the end": (module(after=".version 8.6\n"), "unexpected '.version'"),
+    "an address size at the end": (module(after=".address_size 64\n"), "unexpected '.address_size'"),
+    "an unknown option": (module().replace("sm_90a", "sm_90a, foo"), "'foo' is no option"),
+    "a file twice": (module('.file 1 "x.cu"\n.file 1 "y.cu"'), "file 1 is declared twice"),
+    "a file without a name": (module(".file 1 x"), "expected a file's name"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_it_is_taken(name: str) -> None:
+    parse(TAKEN[name])
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_with_its_place(name: str) -> None:
+    text, words = REFUSED[name]
+    with pytest.raises(PtxError) as caught:
+        parse(text)
+    assert words in str(caught.value) and caught.value.line > 1 and caught.value.column > 0, str(caught.value)
+
+
+@pytest.mark.slow
+def test_the_assembler_agrees(tmp_path: Path) -> None:
+    differ = list[str]()
+    for name, text in {**TAKEN, **{name: text for name, (text, _) in REFUSED.items()}}.items():
+        (tmp_path / "x.ptx").write_text(text)
+        command = [str(find_ptxas()), "-arch=sm_90a", "x.ptx", "-o", "x.cubin"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        if (done.returncode == 0) != (name in TAKEN):
+            differ.append(f"{name}: {done.stderr or 'taken'}")
+    assert differ == []
+
+
+# What an assembler makes of values: it fills lists up, makes floats of doubles, and keeps the bits of floats.
+VALUES = {
+    ".b32 x[2][2] = {{1}, {2, 3}}": np.array([1, 0, 2, 3], np.int32),
+    ".b32 x[3] = {7}": np.array([7, 0, 0], np.int32),
+    ".b32 x = 1.5": np.float32([1.5]),
+    ".f32 x = 0d400c000000000000": np.float32([3.5]),
+    ".f32 x[2] = {-1.5, 0f40600000}": np.float32([-1.5, 3.5]),
+    ".b64 x = 0f3f800000": np.array([0x3F800000], np.int64),
+    ".f64 x = -2.5": np.float64([-2.5]),
+    ".u8 x = -1": np.uint8([255]),
+    ".u32 x[] = {3+4, (3+4)*2, WARP_SZ}": np.uint32([7, 14, 32]),
+    ".v2 .b16 x[2] = {{1, 2}, {3, 4}}": np.uint16([1, 2, 3, 4]),
+}
+
+
+@pytest.mark.parametrize("declaration", VALUES)
+def test_initial_values(declaration: str) -> None:
+    want = VALUES[declaration]
+    var = parse(module(f".global {declaration};")).variables["x"]
+    assert var.init is not None and var.size == want.nbytes
+    assert np.frombuffer(var.init, want.dtype).tolist() == want.tolist()
+
+
+MASKS = ", ".join(f"{0xFF << 8 * n:#x}({{}})" for n in range(8))
+
+
+@pytest.mark.parametrize(
+    "value", [".u64 x = y+4", ".u64 x = generic(y)+4", f".u8 x[8] = {{{MASKS.replace('{}', 'z')}}}"], ids=str
+)
+def test_addresses_as_values(value: str) -> None:
+    """An address, and one in bytes, as compilers write pointers in packed structures."""
+    body = """ .reg .b64 d<3>; .reg .b32 r<2>; ld.param.u64 d0, [a]; ld.global.u64 d1, [x]; ld.u32 r0, [d1]; st.global.u32 [d0], r0;"""
+    before = f".global .b32 y[2] = {{5, 6}};\n.global .b32 z = 6;\n.global .align 8 {value};"
+    out = np.zeros(1, np.int32)
+    report = kd.check(module(before, body, ".param .u64 a"), out, grid=1, block=1)
+    assert report.verdict == "none" and out.tolist() == [6]
