@@ -247,13 +247,11 @@ def bench(
         # a kernel, and other things that wrap a function, need not take its arguments
         why = misfit(function, *args) if number == 0 and not hasattr(function, "__wrapped__") else ""
         if why:
-            raise BadArgument(
-                op="bench", what=f"`{name}` can't be called so: {why}", hint="give it the arguments it takes"
-            )
+            raise _misfitting(name, why)
         try:
-            result = function(*args)
+            result = function(*args) if number else _answer(name, function, args)
             if check is not None:
-                check(result)
+                _ = check(result) if number else _answer("check", check, (result,))
         except Exception as error:
             if number == 0:
                 raise
@@ -284,6 +282,20 @@ def bench(
         peak_flops,
         bandwidth,
     )
+
+
+def _misfitting(name: str, why: str) -> BadArgument:
+    return BadArgument(op="bench", what=f"`{name}` can't be called so: {why}", hint="give it the arguments it takes")
+
+
+def _answer(name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """The result of a call. Functions of C may have no signature, so their refusals come from the call."""
+    try:
+        return function(*args)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise
+        raise _misfitting(name, str(error)) from None
 
 
 def _called(function: Callable[..., Any], args: tuple[Any, ...]) -> Run:

@@ -139,6 +139,15 @@ def test_arguments(given: dict[str, Any], word: str) -> None:
         kd.bench(abs, -1, **given)
 
 
+def test_functions_of_c_that_refuse_their_arguments() -> None:
+    """They may have no signature, so only the call tells."""
+    with pytest.raises(kd.errors.BadArgument, match=r"`type` can't be called so: type\(\) takes 1 or 3 arguments"):
+        kd.bench(type)
+    with pytest.raises(kd.errors.BadArgument, match="`check` can't be called so"):
+        kd.bench(abs, -1, check=dict.fromkeys)
+    assert "TypeError" in kd.bench(abs, -1, peers={"len": len}, rounds=1).rows[1].failed
+
+
 @pytest.mark.gpu
 def test_on_a_gpu() -> None:
     torch = pytest.importorskip("torch")
