@@ -223,6 +223,11 @@ def _is_library(code: CodeType) -> bool:
     return any(f"site-packages{os.sep}{package}{os.sep}" in name for package in _LIBRARIES)
 
 
+def _is_generated(code: CodeType) -> bool:
+    """Whether `dataclasses` wrote a method, such as the `__hash__` of a class of ours that has a user's value."""
+    return code.co_filename == "<string>" and code.co_name.startswith("__")
+
+
 def _raised_by(traceback: TracebackType | None) -> tuple[CodeType | None, int]:
     """The user's code that raised an error (None if ours did), and the number of public calls on the stack.
 
@@ -236,7 +241,7 @@ def _raised_by(traceback: TracebackType | None) -> tuple[CodeType | None, int]:
         if is_of_project(code.co_filename):
             called = None
             count += code.co_name == "run"
-        elif called is None and not _is_library(code):
+        elif called is None and not _is_library(code) and not _is_generated(code):
             called = code
         tb = tb.tb_next
     return called, count

@@ -14,6 +14,7 @@ from kernel_dsl.diagnostics import of_kind
 from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.errors import BadCallArgument, LibraryDType
 
+from ..definition import is_leaf
 from ..refs import strides_of
 from .checks import axes_of, broadcasts, check_array, refuse, refuse_shape, scale_axes, shapes_together
 from .families import Family, default_out, family
@@ -256,7 +257,7 @@ def stored(p: Problem, out: Any, flipped: bool) -> Problem:
     item = p.out_dtype.itemsize
     shape = (*p.batch, p.M, p.N)
     strides, address, given = strides_of(shape), 0, False
-    if out is not None and hasattr(out, "dtype"):
+    if is_leaf(out):
         own = element_strides(out)
         given = own is not None
         if own is not None:
@@ -271,9 +272,7 @@ def stored(p: Problem, out: Any, flipped: bool) -> Problem:
 
 def _by_columns(out: Any) -> bool:
     """Whether the columns of `out` lie one after the other; a single one is as well a column of rows."""
-    return (
-        out is not None and hasattr(out, "dtype") and len(out.shape) >= 2 and out.shape[-1] != 1 and is_transposed(out)
-    )
+    return is_leaf(out) and len(out.shape) >= 2 and out.shape[-1] != 1 and is_transposed(out)
 
 
 def _folded(steps: Sequence[EpilogueStep]) -> list[EpilogueStep]:
@@ -302,7 +301,7 @@ def _folds(
             continue
         if tuple(x.shape[:-1]) != full or not _gapless(x):
             return False
-    return out is None or (hasattr(out, "shape") and _gapless(out))
+    return out is None or (is_leaf(out) and _gapless(out))
 
 
 def _gapless(x: Any) -> bool:

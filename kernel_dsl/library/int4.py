@@ -16,6 +16,7 @@ from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryShape
 
+from ..definition import is_leaf
 from ..kernel import identified
 from .first_sizes import FirstSizes, declared_outputs, dim_of, is_open
 from .int4_numbers import BLOCK, HALF, HALF_BYTES, HIGHEST, MIDDLE, UNIT, numbers
@@ -217,7 +218,7 @@ def pack_int4(w: Any, group: int = 128, zeros: Any = None, *, stream: Any = None
         how = "found"
     elif zeros is not None:
         wanted = (kd.cdiv(K, group), N)
-        if not hasattr(zeros, "dtype") or as_dtype(zeros.dtype) != kd.float32:
+        if not is_leaf(zeros) or as_dtype(zeros.dtype) != kd.float32:
             raise BadCallArgument(kernel=NAME, what=f"zeros is {of_kind(zeros)}", hint=f"True, or float32 {wanted}")
         if tuple(zeros.shape) != wanted:
             raise LibraryShape(kernel=NAME, what=f"zeros is {tuple(zeros.shape)}", hint=f"True, or float32 {wanted}")

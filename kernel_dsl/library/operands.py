@@ -14,6 +14,7 @@ from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 from kernel_dsl.jax import is_traced
 
+from ..definition import is_leaf
 from ..refs import strides_of
 from ..variables import Symbol, binding_is_active
 
@@ -172,7 +173,7 @@ def _address_in(interface: Any) -> int:
 
 def out_refusal(out: Any) -> str:
     """The reason why TMA can't store into `out=`; empty if it can, and for objects that are no arrays."""
-    if not hasattr(out, "dtype") or len(out.shape) < 2 or 0 in out.shape:
+    if not is_leaf(out) or len(out.shape) < 2 or 0 in out.shape:
         return ""
     strides = element_strides(out)
     why = (

@@ -201,9 +201,10 @@ def _peaks(peak: float | None, bandwidth: float | None) -> tuple[float | None, f
     return peak or None, bandwidth or None
 
 
-@checks_itself(
-    "fn", "peers", "check", "rounds", "warmup", "flops", "bytes", "peak_flops", "bandwidth", "stream", "wall"
-)
+MOST_ROUNDS = 1_000_000
+
+
+@checks_itself("fn", "peers", "check", "rounds", "warmup", "flops", "bytes", "peak_flops", "bandwidth", "stream")
 def bench(
     fn: Any,
     *args: Any,
@@ -232,8 +233,8 @@ def bench(
     """
     variants = _variants(fn, peers)
     for name, count, least in (("rounds", rounds, 1), ("warmup", warmup, 0)):
-        if type(count) is not int or count < least:
-            raise BadArgument(op="bench", what=f"{name}={shown(count)}", hint=f"an int of at least {least}")
+        if type(count) is not int or not least <= count <= MOST_ROUNDS:
+            raise BadArgument(op="bench", what=f"{name}={shown(count)}", hint=f"an int from {least} to {MOST_ROUNDS:,}")
     amounts = {"flops": flops, "bytes": bytes, "peak_flops": peak_flops, "bandwidth": bandwidth}
     for name, amount in amounts.items():
         if amount is not None and not (isinstance(amount, (int, float)) and 0 < amount < float("inf")):  # pyright: ignore[reportUnnecessaryIsInstance]

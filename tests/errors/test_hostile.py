@@ -5,9 +5,12 @@ from __future__ import annotations
 import collections
 import contextlib
 import io
+import itertools
 import re
 import warnings
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import kernel_dsl as kd
@@ -94,6 +97,44 @@ def test_errors_name_the_function_that_was_called() -> None:
 
     run.visit("one", use)
     assert told > 200 and wrong == [], "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "only", ["kd.library.pack_int4", "kd.library.matmul", pytest.param("kd.library.", marks=pytest.mark.slow)]
+)
+def test_what_has_half_of_an_array(only: str) -> None:
+    """A dtype without a shape, or a shape without a dtype, is told for each parameter."""
+    found = run.Found(only, 0)
+    halves = kd.float32, SimpleNamespace(dtype=np.dtype("float32")), SimpleNamespace(shape=(8, 16))
+    tried = 0
+    wrong: list[str] = []
+
+    def use(world: World) -> None:
+        nonlocal tried
+        for subject in found.subjects[""]:
+            right = found.arguments(subject, world) or {}
+            for parameter, half in itertools.product(subject.parameters, halves):
+                outcome = attempt(subject, world, {**{k: world.get(v) for k, v in right.items()}, parameter.name: half})
+                tried += 1
+                if outcome.kind not in ALLOWED:
+                    wrong.append(f"{subject.label}, {parameter.name}: {outcome.words}")
+
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        run.visit("", use)
+    assert tried > 9 and wrong == [], "\n".join(wrong)
+
+
+def test_a_method_that_dataclasses_write_is_not_the_users() -> None:
+    """The library's options hash what they hold, and the value that can't be hashed is named."""
+
+    def fail(self: object) -> int:
+        raise ZeroDivisionError
+
+    odd = type("Odd", (str,), {"__hash__": fail})("x")
+    x, weight, targets = np.zeros((8, 16), np.float32), np.zeros((8, 16), np.float32), np.zeros(8, np.int32)
+    with pytest.raises(kd.errors.BadArgumentType, match=r"ignore_index, an Odd, raises ZeroDivisionError"):
+        kd.library.linear_cross_entropy.lower(x, weight, targets, ignore_index=odd)
 
 
 def test_a_defect_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,6 +124,8 @@ def test_pictures_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
     ("given", "word"),
     [
         ({"rounds": 0}, "rounds"),
+        ({"rounds": 2**63}, "from 1 to 1,000,000"),
+        ({"wall": np.zeros(3)}, "wall"),
         ({"warmup": -1}, "warmup"),
         ({"flops": -1.0}, "flops"),
         ({"bandwidth": "fast"}, "bandwidth"),
