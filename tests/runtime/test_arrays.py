@@ -240,6 +240,15 @@ def test_a_dlpack_tensor_is_taken_over_once() -> None:
         view(Once())
 
 
+def test_an_interface_that_numpy_refuses() -> None:
+    class Refused:
+        shape, dtype = (8,), np.dtype("float32")
+        __array_interface__ = 3
+
+    with pytest.raises(ArgumentTypeError, match=r"can't make an array of a .*Refused: Invalid __array_interface__"):
+        view(Refused())
+
+
 @pytest.mark.parametrize("change", [{"shape": None}, {"data": None}, {"data": 3}, {"shape": 5}])
 def test_a_cuda_array_interface_that_lacks_something(change: dict[str, Any]) -> None:
     class Array:

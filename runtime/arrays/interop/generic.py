@@ -176,7 +176,13 @@ class _Generic:
             return _cuda_interface(array, interface, stream)
         if hasattr(array, "__dlpack__"):
             return dlpack.read(array, stream)
-        view = frameworks("numpy").view(np.asarray(array), stream)
+        try:
+            held = np.asarray(array)
+        except (TypeError, ValueError) as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # by the object's own code, as its `__array__`
+            raise ArgumentTypeError(f"NumPy can't make an array of a {dlpack.type_of(array)}: {error}") from None
+        view = frameworks("numpy").view(held, stream)
         view.framework = "generic"
         return view
 
