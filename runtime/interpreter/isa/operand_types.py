@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from ..ptx.module import TYPE_BYTES, Imm
 
 # Instructions that take registers wider than the type: they cut the register, or extend the value by its sign or zeros.
@@ -21,6 +23,7 @@ def _kind(type_: str) -> str:
     return "bits" if type_[0] == "b" and type_[1].isdigit() else type_
 
 
+@lru_cache(1024)  # asked for each operand of each instruction, of a few types
 def register_fits(have: str, want: str, relaxed: bool) -> str:
     """Return why an operand of type `want` does not take a register of type `have`; empty if it does."""
     mine, theirs = _kind(have), _kind(want)

@@ -43,6 +43,7 @@ for (_head, _word), _number in _WORDS.items():
     _BY_HEAD.setdefault(_head, []).append((_word, _number))
 
 
+@lru_cache(64)
 def number_of(target: str) -> int:
     """Return the NN of sm_NN."""
     return int("".join(c for c in target if c.isdigit()))
