@@ -17,7 +17,8 @@ from .dtypes import DType, as_dtype
 from .errors import BadArgument, BadCallArgument, BadReshape, PackedAccess
 from .indices import Slice, is_index, of_slice
 from .memory import MemorySpace, MemorySpec, ShapeDtypeStruct
-from .refs import Ref, infer_shape
+from .refs import Ref
+from .shapes import infer_shape
 from .values import Array
 from .view import View, ViewDim
 

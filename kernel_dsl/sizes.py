@@ -28,8 +28,8 @@ from .extents import (
 from .ir import Axis, KernelIR, RefType
 from .memory import ShapeDtypeStruct
 from .packed import stored_struct
-from .refs import Shape
 from .scalar_struct import ScalarStruct
+from .shapes import Shape
 from .source import is_ours
 from .tree import flatten, unflatten
 from .variables import Variable, binding_is_active, substituted, unbound, variables

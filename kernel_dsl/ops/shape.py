@@ -19,8 +19,9 @@ from ..ir import ArrayType, MemorySpace, Op, RefType, Value, array_type, attr, o
 from ..layout import SCALAR, Layout
 from ..memory import as_shape
 from ..promote import promote
-from ..refs import Ref, View, ViewDim, infer_shape
+from ..refs import Ref, View, ViewDim
 from ..relabel import reshaped, sliced
+from ..shapes import infer_shape
 from ..trace import LayoutVar, current, find, resolve, traced
 from ..values import Array
 from ..view import Limit

@@ -16,7 +16,7 @@ from ..frame import STORAGE
 from ..group import Group
 from ..program import Op, builds
 from ..spaces import Part
-from .loads import address_of, space_name, space_of
+from .accesses import address_of, space_name, space_of
 
 Array = npt.NDArray[Any]
 Combine = Callable[[Array, Array], Array]

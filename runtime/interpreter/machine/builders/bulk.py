@@ -17,9 +17,9 @@ from ..compiler import Compiler
 from ..group import Group
 from ..program import Op, builds
 from ..spaces import own_only
+from .accesses import address_of
 from .atomics import combiner
 from .lanes import BulkStore, Lanes, Reader, check_running, multicast
-from .loads import address_of
 from .transfers import Issuer, complete, note_global, note_shared, put_tile, shared_span
 
 Array = npt.NDArray[Any]

@@ -21,10 +21,10 @@ from ..memory import PARAM_WINDOW, WINDOW_BITS, WINDOW_MASK
 from ..program import Op, builds
 from ..spaces import own_only
 from ..tensor_map import TensorMap, decode_tensor_map, rule_broken
+from .accesses import address_of
 from .columns import ColumnTile
 from .gathered import RowsTile
 from .lanes import BulkStore, Lanes, check_running, multicast
-from .loads import address_of
 from .transfers import (
     BoxTile,
     Issuer,

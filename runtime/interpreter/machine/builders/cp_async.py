@@ -16,8 +16,8 @@ from ..engine import Pending
 from ..group import Group
 from ..program import Op, builds
 from ..spaces import Part, own_only
+from .accesses import address_of, scatter, unchanged
 from .lanes import constant_operand
-from .loads import address_of, scatter, unchanged
 from .mbarrier_ops import by_offset, lanes_at
 
 Array = npt.NDArray[Any]

@@ -10,7 +10,7 @@ from ...ptx.module import Instruction
 from ..compiler import Compiler
 from ..group import Group
 from ..program import Op, builds
-from .loads import address_of, noted, scatter, unchanged
+from .accesses import address_of, noted, scatter, unchanged
 
 _BYTES = 128  # what one discard throws away
 _WORD = 8

@@ -17,8 +17,8 @@ from ..compiler import Compiler
 from ..group import Group
 from ..program import Op, builds
 from ..spaces import own_only
+from .accesses import address_of
 from .lanes import Lanes, check_running
-from .loads import address_of
 from .transfers import Issuer, complete, note_shared, shared_span
 
 Array = npt.NDArray[Any]

@@ -21,8 +21,8 @@ from ..group import Group
 from ..program import Op, builds
 from ..spaces import Part
 from ..wgmma import WgmmaProduct
+from .accesses import address_of, noted, space_of
 from .lanes import constant_operand
-from .loads import address_of, noted, space_of
 from .mbarrier_ops import Weak
 
 Array = npt.NDArray[Any]

@@ -20,7 +20,7 @@ from ..mbarriers import PHASE_BITS, TIMED_OUT
 from ..memory import SHARED_RESERVED, WINDOW_MASK
 from ..program import Op, builds
 from ..spaces import own_only
-from .loads import address_of
+from .accesses import address_of
 
 Array = npt.NDArray[Any]
 

@@ -16,9 +16,9 @@ from ..compiler import Compiler, registers
 from ..group import Group
 from ..memory import SLOT_BITS, SLOT_MASK
 from ..program import Op, builds
+from .accesses import MemoryForm, address_of, scatter, unchanged
+from .accesses import combine as combined
 from .atomics import AtomForm, apply, combiner
-from .loads import MemoryForm, address_of, scatter, unchanged
-from .loads import combine as combined
 
 Array = npt.NDArray[Any]
 

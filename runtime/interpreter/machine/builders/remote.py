@@ -14,8 +14,8 @@ from ..compiler import Compiler
 from ..group import Group
 from ..memory import RANK_SHIFT, WINDOW_MASK
 from ..program import Op, builds
+from .accesses import address_of
 from .atomics import combiner
-from .loads import address_of
 from .transfers import Issuer, complete, note_shared
 
 Array = npt.NDArray[Any]

@@ -16,8 +16,8 @@ from ..group import Group
 from ..program import Op, builds
 from ..spaces import Part
 from ..tensor_map import MAP_BYTES, replace_field
+from .accesses import address_of, space_name, space_of
 from .lanes import constant_operand
-from .loads import address_of, space_name, space_of
 from .mbarrier_ops import Weak
 
 Array = npt.NDArray[Any]

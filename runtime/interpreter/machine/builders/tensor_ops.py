@@ -20,8 +20,8 @@ from ..tensor_commit import arrive, named
 from ..tensor_copies import COPIES, copy
 from ..tensor_memory import TensorMemory
 from ..tensor_unit import Read, TensorProduct
+from .accesses import address_of, space_of
 from .lanes import constant_operand
-from .loads import address_of, space_of
 from .matrix_ops import by_whole_warps, whole_warp
 from .mbarrier_ops import by_offset, lanes_at, note
 

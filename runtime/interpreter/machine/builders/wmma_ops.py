@@ -13,7 +13,7 @@ from ...ptx.module import Instruction, Operand, Vec
 from ..compiler import Compiler, registers
 from ..group import Group
 from ..program import Op, builds
-from .loads import address_of, combine, gather, noted, scatter, space_name, space_of, unchanged
+from .accesses import address_of, combine, gather, noted, scatter, space_name, space_of, unchanged
 from .matrix_ops import build_product, by_whole_warps
 from .mbarrier_ops import Weak
 
