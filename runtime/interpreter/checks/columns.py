@@ -348,7 +348,9 @@ def rows_at(rows: Array, shape: tuple[int, ...], at: Array) -> Array:
     """Return the rows of the elements at flat positions."""
     if len(shape) == 1:
         return rows[at]
-    return np.broadcast_to(rows, (shape[0], 1))[at // shape[1], 0]
+    if rows.shape != (shape[0], 1):  # the call takes longer than all else here
+        rows = np.broadcast_to(rows, (shape[0], 1))
+    return rows[at // shape[1], 0]
 
 
 def over_runs(values: Array, at: Array | None, shape: tuple[int, ...]) -> Array:

@@ -359,7 +359,7 @@ class Shadow:
         if not some.any():
             return None
         at = np.nonzero(some)
-        row = np.broadcast_to(rows, epochs.shape)[at]
+        row = (rows if rows.shape == epochs.shape else np.broadcast_to(rows, epochs.shape))[at]
         ordered = self.ordered(a, row, agent_of(epochs[at]), epochs[at] & CLOCK)
         if ordered.all():
             return None

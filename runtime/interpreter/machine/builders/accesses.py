@@ -158,10 +158,10 @@ def scatter(part: Part, values: list[Array]) -> None:
         words = view[: len(view) // len(values) * len(values)].reshape(-1, len(values))
         index = index // len(values)
         for i, value in enumerate(values):
-            value = np.broadcast_to(value, index.shape)
+            value = value if value.shape == index.shape else np.broadcast_to(value, index.shape)
             words[index if mask is None else index[mask], i] = value if mask is None else value[mask]
         return
-    value = np.broadcast_to(values[0], index.shape)
+    value = values[0] if values[0].shape == index.shape else np.broadcast_to(values[0], index.shape)
     if mask is not None:
         view[index[mask]] = value[mask]
         return
