@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from kernel_dsl.runtime.interpreter import PtxError, parse
+from kernel_dsl.runtime.interpreter.machine.compiler import Compiler
+from kernel_dsl.runtime.interpreter.machine.program import Program
 
 from .launching import HEADER, kernel, launch
 
@@ -83,7 +85,38 @@ COMPILE = [
     ("atom.global.frob.u32 r1, [d1], r2;", "'.frob' is not possible"),
     ("mov.b64 {r1, r2, r3}, d1;", "3 parts"),
     ("call missing;", "not declared"),
+    ("exit.uni;", "'exit.uni' is no form of exit"),
+    ("exit 1;", "exit takes no operands"),
+    ("ret.b32;", "'ret.b32' is no form of ret"),
+    ("ret r1;", "ret takes no operands"),
+    ("trap.uni;", "'trap.uni' is no form of trap"),
+    ("call 3;", "call takes a function, or a register"),
+    ("call d1;", "needs the label of a prototype"),
+    ("call d1, nix;", "needs the label of a prototype"),
 ]  # fmt: skip
+
+
+def test_targets_of_calls() -> None:
+    """What ptxas refuses of labels, prototypes and lists of targets."""
+    head = HEADER + ".func f() { ret; }\n.visible .entry k() {\n .reg .b64 d; .reg .b32 r; "
+    for body, words in (
+        ("p: .callprototype _ (); call d, p;", ""),
+        ("c: .calltargets f; call.uni d, c;", ""),
+        ("c: .calltargets f, nix; call d, c;", "'nix' is not a function"),
+        ("c: .calltargets k; call d, c;", "'k' is not a function"),
+        ("p: .callprototype _ (); call f, p;", "a function has no prototype here"),
+        ("call f, f;", "a function has no prototype here"),
+        ("A: bra.b32 A;", "'bra.b32' is no form of bra"),
+        ("A: t: .branchtargets A; brx r, t;", "'brx' is no form of brx"),
+        ("A: t: .branchtargets A; brx.idx.uni r, t;", ""),
+    ):
+        text = f"{head}{body}\n ret;\n}}\n"
+        if not words:
+            Program(parse(text), "k", Compiler).code("k")
+            continue
+        with pytest.raises(PtxError, match=words) as caught:
+            Program(parse(text), "k", Compiler).code("k")
+        assert caught.value.line == 6 and caught.value.column > 1, body
 
 
 @pytest.mark.parametrize("line,words", COMPILE, ids=[line for line, _ in COMPILE])

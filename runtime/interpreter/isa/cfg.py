@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..ptx.module import Function, Instruction, Label, PtxError, Reg, Sym
+from ..ptx.module import BraceGroup, Function, Instruction, Label, PtxError, Reg, Sym
 from .instructions import known_form
 
 
@@ -131,7 +131,7 @@ def build_segments(fn: Function, fine: bool = False) -> list[Segment]:
     `fine`: instructions that synchronise without a wait also get separate segments.
     """
     raw = _Builder(fn, fine).run()
-    _check_terminated(fn)
+    _check_control(fn)
     successors = [s.targets for s in raw]
     order = _loop_order(successors)
     place = {old: new for new, old in enumerate(order)}
@@ -143,10 +143,39 @@ def build_segments(fn: Function, fine: bool = False) -> list[Segment]:
     return result
 
 
-def _check_terminated(fn: Function) -> None:
-    for item in fn.body:
-        if isinstance(item, Instruction) and item.opcode[0] == "bra" and len(item.operands) != 1:
-            raise PtxError("bra takes one label", item.line, item.column)
+# Instructions of control flow (PTX ISA 9.7.12): the words behind the name, of which .uni may be left out, and the operands.
+_CONTROL = {
+    "bra": (("uni",), 1), "brx": (("idx", "uni"), 2), "call": (("uni",), None), "ret": (("uni",), 0), "exit": ((), 0),
+    "trap": ((), 0),
+}  # fmt: skip
+
+
+def _check_control(fn: Function) -> None:
+    """Check the forms of instructions that have no row. Raises PtxError."""
+    for ins in fn.body:
+        if not isinstance(ins, Instruction) or ins.opcode[0] not in _CONTROL:
+            continue
+        words, count = _CONTROL[ins.opcode[0]]
+        if ins.opcode[1:] not in (words, tuple(w for w in words if w != "uni")):
+            raise PtxError(f"'{ins.name}' is no form of {ins.opcode[0]}", ins.line, ins.column)
+        if count is not None and len(ins.operands) != count:
+            takes = ("no operands", "one label", "an index and a .branchtargets label")[count]
+            raise PtxError(f"{ins.opcode[0]} takes {takes}", ins.line, ins.column)
+        if count is None:
+            _check_callee(fn, ins)
+
+
+def _check_callee(fn: Function, ins: Instruction) -> None:
+    """Check the target of a call: a function, or a register with the label of a prototype or of targets."""
+    rest = [operand for operand in ins.operands if not isinstance(operand, BraceGroup)]
+    direct = bool(rest) and isinstance(rest[0], Sym)
+    if not direct and not (rest and isinstance(rest[0], Reg)):
+        raise PtxError("call takes a function, or a register and a prototype", ins.line, ins.column)
+    label = rest[1] if len(rest) == 2 else None
+    known = isinstance(label, Sym) and label.name in fn.prototypes
+    if len(rest) > 2 or (direct and label is not None) or not (direct or known):
+        what = "a function has no prototype here" if direct else "a call by address needs the label of a prototype"
+        raise PtxError(f"call: {what}", ins.line, ins.column)
 
 
 _NESTED = 48  # loops in loops, which no compiler makes

@@ -209,13 +209,27 @@ class BodyParser:
             c.expect(";")
             self.fn.prototypes[token.text] = (rets, params)
             return
-        if c.text == ".calltargets":
-            while not c.accept(";"):
-                c.next()
+        if c.accept(".calltargets"):
+            self._call_targets(token)
             return
         unique = token.text + self.scope.tag
         self.scope.labels[token.text] = unique
         self.fn.body.append(Label(unique))
+
+    def _call_targets(self, label: Token) -> None:
+        """Parse a list of functions that an indirect call may call, with the parameters of the first (11.5.2)."""
+        c = self.c
+        found: list[Function] = []
+        while True:
+            name = c.name("a function")
+            fn = self.module.functions.get(name.text)
+            if fn is None or fn.entry:
+                raise c.error(f"'{name.text}' is not a function", name)
+            found.append(fn)
+            if not c.accept(","):
+                break
+        c.expect(";")
+        self.fn.prototypes[label.text] = (found[0].rets, found[0].params)
 
     def _resolve_labels(self) -> None:
         for names, scope, token in self.tables:
