@@ -159,3 +159,60 @@ def test_addresses_as_values(value: str) -> None:
     out = np.zeros(1, np.int32)
     report = kd.check(module(before, body, ".param .u64 a"), out, grid=1, block=1)
     assert report.verdict == "none" and out.tolist() == [6]
+
+
+FUNCTIONS = """.func (.reg .b32 o) more (.reg .b32 i, .reg .b64 n) { .reg .b32 t; cvt.u32.u64 t, n; add.u32 o, i, t; ret; }
+.func (.param .b32 o) plus (.param .b32 i, .param .f32 f) { .reg .b32 x, y; .reg .f32 g; ld.param.b32 x, [i]; ld.param.f32 g, [f];
+ cvt.rni.s32.f32 y, g; add.u32 x, x, y; st.param.b32 [o], x; ret; }
+.func (.reg .b32 o) down (.reg .b32 i) { .reg .pred p; .reg .b32 j, k; mov.u32 o, 0; setp.eq.u32 p, i, 0; @p ret;
+ sub.u32 j, i, 1; call (k), down, (j); add.u32 o, k, i; ret; }
+.func set (.reg .b64 a, .reg .b32 v) { st.global.u32 [a], v; ret; }
+"""
+# What each thread t stores; calls pass registers, literals and .param variables.
+CALLS = {
+    "registers to registers": ("call (r1), more, (r0, d2);", lambda t: t + 7),
+    "a literal": ("call (r1), more, (r0, 5);", lambda t: t + 5),
+    "registers to parameters": ("mov.f32 f0, 0f40400000; call (r1), plus, (r0, f0);", lambda t: t + 3),
+    "a float literal": ("call.uni (r1), plus, (r0, 0f41100000);", lambda t: t + 9),
+    "parameters to registers": (
+        "{ .param .b32 x, y; .param .b64 z; st.param.b32 [x], r0; st.param.b64 [z], d2; call (y), more, (x, z); ld.param.b32 r1, [y]; }",
+        lambda t: t + 7,
+    ),
+    "recursion": ("call (r1), down, (r0);", lambda t: t * (t + 1) // 2),
+    "no result": ("mov.u32 r1, 3; call (_), more, (r0, d2);", lambda t: 0 * t + 3),
+    "some lanes": ("mov.u32 r1, 1; setp.gt.u32 p, r0, 9; @p call (r1), more, (r0, d2);", lambda t: np.where(t > 9, t + 7, 1)),
+    "by address": (
+        "mov.u64 d3, more; P: .callprototype (.reg .b32 _) _ (.reg .b32 _, .reg .b64 _); call (r1), d3, (r0, d2), P;",
+        lambda t: t + 7,
+    ),
+    "a pointer": ("mov.u32 r1, 4; call set, (d1, 9); ld.global.u32 r1, [d1];", lambda t: 0 * t + 9),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_arguments_in_registers(name: str) -> None:
+    line, want = CALLS[name]
+    body = f""" .reg .b64 d<4>; .reg .b32 r<3>; .reg .f32 f<2>; .reg .pred p; ld.param.u64 d0, [a]; mov.u32 r0, %tid.x;
+ mul.wide.u32 d1, r0, 4; add.u64 d1, d1, d0; mov.u64 d2, 7; {line} st.global.u32 [d1], r1;"""
+    out = np.zeros(64, np.int32)
+    report = kd.check(module(FUNCTIONS, body, ".param .u64 a"), out, grid=1, block=64)
+    assert report.verdict == "none", str(report)
+    np.testing.assert_array_equal(out, want(np.arange(64)))
+
+
+@pytest.mark.parametrize(
+    "line,words",
+    [
+        ("call (r1), more, (r0);", "takes 2 arguments and gives 1 results, not 1 and 1"),
+        ("call (r1), plus, (r0, d1);", "'d1' is .b64"),
+        ("call (r1), more, (d2, d2);", "'d2' is .b64"),
+        ("call (3), more, (r0, d2);", "results are"),
+        ("call (r1), more, (a, d2);", "'a' is no .param variable of this body"),
+        ("{ .param .b64 q; call (q), more, (r0, d2); }", "'q' has 8 bytes, and the parameter 'o' 4"),
+    ],
+)
+def test_arguments_that_do_not_fit(line: str, words: str) -> None:
+    body = f" .reg .b64 d<4>; .reg .b32 r<3>;\n {line}"
+    with pytest.raises(PtxError, match=words) as caught:
+        kd.check(module(FUNCTIONS, body, ".param .u64 a"), np.zeros(4, np.int32), grid=1, block=32)
+    assert caught.value.line > 1 and caught.value.column > 0

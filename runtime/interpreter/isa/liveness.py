@@ -55,6 +55,9 @@ def _used(ins: Instruction) -> tuple[int, int]:
         for operand in rest[:count]:
             writes |= bits_of(operand)
         rest = rest[count:]
+    if ins.opcode[0] == "call" and rest and isinstance(rest[0], BraceGroup):  # the results
+        writes |= bits_of(rest[0])
+        rest = rest[1:]
     for operand in rest:
         reads |= bits_of(operand)
     return reads, writes

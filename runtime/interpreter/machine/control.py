@@ -10,6 +10,7 @@ import numpy.typing as npt
 from ..checks.poison import check_branch
 from ..ptx.module import BraceGroup as Arguments
 from ..ptx.module import Instruction, Sym
+from .call_arguments import as_bytes, own, passed, put
 from .calls import called
 from .compiler import Compiler
 from .group import Group
@@ -112,17 +113,25 @@ def build_call(k: Compiler, ins: Instruction) -> Any:
     from .system import SIZES, SYSTEM
 
     operands = list(ins.operands)
-    ret_names = _argument_names(k, operands)
-    target = operands.pop(0)
-    arg_names = _argument_names(k, operands)
-    pc = len(k.code.segments)
+    first = operands[1] if isinstance(operands[0], Arguments) else operands[0]
+    direct_name = first.name if isinstance(first, Sym) else ""
+    known = k.module.functions.get(direct_name)
+    if direct_name and known is None:
+        raise k.error(f"function '{direct_name}' is not declared")
+    last = operands[-1]
+    given = (
+        (known.rets, known.params) if known is not None else k.fn.prototypes[last.name if isinstance(last, Sym) else ""]
+    )
     sizes = {name: var.size for name, var in k.fn.variables.items() if var.space == "param"}
-    sizes |= {p.name: p.size for p in (*k.fn.params, *k.fn.rets)}
+    rets = passed(k, operands, given[0], sizes, True)
+    target = operands.pop(0)
+    args = passed(k, operands, given[1], sizes, False)
+    pc = len(k.code.segments)
 
     def back(g: Group, caller: Any) -> None:
-        for name, var in zip(ret_names, g.frame.code.fn.rets, strict=False):
-            value = g.frame.param(var.name, var.size)[g.select]
-            _masked(caller.param(name, var.size), g, value)
+        fn = g.frame.code.fn
+        for ret, var in zip(rets, fn.rets, strict=False):
+            ret.give(g, caller, own(fn, g.frame, var)(g.select))
 
     k.code.returns[pc] = back
 
@@ -133,29 +142,25 @@ def build_call(k: Compiler, ins: Instruction) -> Any:
         if fn is None or not fn.defined:
             if system is None:
                 raise k_error(k, ins, f"function '{name}' has no body")
-            value = system(c, ins, [c.frame.param(n, sizes[n]) for n in arg_names])
-            for n in ret_names:
-                target = c.frame.param(n, sizes[n])
-                if value is not None and sizes[n] == value.dtype.itemsize:
-                    _masked(target, c, np.ascontiguousarray(value)[..., None].view(np.uint8))
+            value = system(c, ins, [arg.all(c) for arg in args])
+            for ret in rets:
+                if value is not None and ret.size == value.dtype.itemsize:
+                    ret.give(c, c.frame, as_bytes(value, ret.size))
             batch.push(c.at(c.frame.code.segments[pc].next))
             return
         stack = called(c, pc, k.program.code(name).local_bytes, ins)
         callee = batch.frame(stack.depth, name)
-        _check_call(k, name, arg_names, ret_names, ins)
-        for n, var in zip(arg_names, fn.params, strict=True):
-            value = c.frame.param(n, sizes.get(n, var.size))[c.select]
-            _masked(callee.param(var.name, var.size), c, value[..., : var.size])
+        _check_call(k, name, len(args), len(rets), ins)
+        for arg, var in zip(args, fn.params, strict=True):
+            put(fn, callee, var, c, arg.taken(c))
         batch.push(Group(batch, callee, stack, 0, c.rows, c.mask))
 
-    if isinstance(target, Sym):
-        name = target.name
-        if name not in k.module.functions:
-            raise k.error(f"function '{name}' is not declared")
-        _check_call(k, name, arg_names, ret_names)
-        given = tuple(sizes[n] for n in arg_names)
-        if not k.module.functions[name].defined and given != SIZES.get(name, given):
-            raise k.error(f"'{name}' takes arguments of {SIZES[name]} bytes, not {given}")
+    if known is not None:
+        name = direct_name
+        _check_call(k, name, len(args), len(rets))
+        lengths = tuple(arg.size for arg in args)
+        if not known.defined and lengths != SIZES.get(name, lengths):
+            raise k.error(f"'{name}' takes arguments of {SIZES[name]} bytes, not {lengths}")
 
         def direct(c: Group) -> None:
             enter(c, name)
@@ -175,37 +180,14 @@ def build_call(k: Compiler, ins: Instruction) -> Any:
     return indirect
 
 
-def _argument_names(k: Compiler, operands: list[Any]) -> list[str]:
-    """Remove a list of parameters in parentheses from the front of `operands`, and return their names."""
-    if not operands or not isinstance(operands[0], Arguments):
-        return []
-    names: list[str] = []
-    for item in operands.pop(0).items:
-        if not isinstance(item, Sym):
-            raise k.error("arguments are .param variables")
-        names.append(item.name)
-    return names
-
-
-def _check_call(
-    k: Compiler, name: str, args: list[str], rets: list[str], ins: Instruction | None = None
-) -> None:  # fmt: skip
+def _check_call(k: Compiler, name: str, args: int, rets: int, ins: Instruction | None = None) -> None:
     """Raise PtxError if a call has another number of arguments or results than its function."""
     fn = k.module.functions[name]
-    if (len(args), len(rets)) != (len(fn.params), len(fn.rets)):
-        what = f"'{name}' takes {len(fn.params)} arguments and gives {len(fn.rets)} results, not {len(args)} and {len(rets)}"
+    if (args, rets) != (len(fn.params), len(fn.rets)):
+        what = f"'{name}' takes {len(fn.params)} arguments and gives {len(fn.rets)} results, not {args} and {rets}"
         raise k.error(what) if ins is None else k_error(k, ins, what)
 
 
 def k_error(k: Compiler, ins: Instruction, message: str) -> Exception:
     k.ins = ins
     return k.error(message)
-
-
-def _masked(target: Array, c: Group, value: Array) -> None:
-    if c.mask is None:
-        target[c.select] = value
-    else:
-        held = target[c.select]
-        np.copyto(held, value, where=c.mask[..., None])
-        target[c.select] = held
