@@ -49,7 +49,16 @@ W: mbarrier.try_wait.shared.b64 p2, [r2], d1; @!p2 bra W;
  mbarrier.init.shared.b64 [r2], 64;
 B: bar.sync 0; mbarrier.arrive.shared.b64 d1, [r2];
 X: mbarrier.try_wait.shared.b64 p2, [r2], d1; @!p2 bra X; ret;"""
+# The same, where the second phase alone orders the words.
+TOKENS = """ .shared .align 8 .b64 bar; .shared .align 4 .b8 t[256]; mov.u32 r2, bar; mov.u32 r3, t; shl.b32 r4, r1, 2; add.u32 r4, r4, r3;
+ xor.b32 r5, r1, 32; shl.b32 r5, r5, 2; add.u32 r5, r5, r3; setp.ne.u32 p1, r1, 0; @p1 bra A; mbarrier.init.shared.b64 [r2], 64;
+A: bar.sync 0; mbarrier.arrive.shared.b64 d1, [r2];
+W: mbarrier.try_wait.shared.b64 p2, [r2], d1; @!p2 bra W;
+ st.shared.u32 [r4], r1; mbarrier.arrive.shared.b64 d2, [r2];
+X: mbarrier.try_wait.shared.b64 p2, [r2], d2; @!p2 bra X;
+ ld.shared.u32 r6, [r5]; ret;"""
 CASES = [
+    swap("a wait for the phase before", K.RACE_SHARED, TOKENS, "[r2], d2; @!p2", "[r2], d1; @!p2"),
     swap(
         "an mbarrier begins again without an end", K.BARRIER_MISUSE, PHASES, " mbarrier.inval.shared.b64 [r2];\n",
         mentions=("'bar' is initialised while it is valid", "mbarrier.inval"),

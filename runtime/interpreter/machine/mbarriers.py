@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks.foreign import widened
 from ..checks.kinds import HazardKind
 from ..checks.mbarrier_life import FIX, initialised_again
 from ..ptx.module import Instruction
@@ -36,6 +37,17 @@ class Mbarrier:
         self.clock: Any = None
         self.peers: Any = None  # what arrivals of other blocks release, for waits of the cluster's scope
         self.last: Instruction | None = None
+        self.before: Any = None  # what the last phase but one released: (blocks, planes, columns)
+
+    def keep(self, done: Array) -> None:
+        """Keep what the last phase of blocks `done` released, because another phase of theirs completes."""
+        self.clock.fit()
+        published = self.clock.published
+        if self.before is None:
+            self.before = np.zeros_like(published)
+        elif self.before.shape != published.shape:
+            self.before = widened(self.before, published.shape[2])
+        self.before[done] = published[done]
 
 
 class TimedOut:
@@ -215,6 +227,8 @@ class Mbarriers:
         m.phase[done] += 1
         m.pending[done] = m.count[done]
         if m.clock is not None:
+            if self.batch.run.program.keeps_phases:
+                m.keep(done)
             m.clock.publish(done)
             if m.peers is not None:
                 m.peers.publish(done)
@@ -256,6 +270,16 @@ class Mbarriers:
             clocks.release_rows(m.peers, ctas, rows, relaxed, reach)
         if (relaxed or scope == "cta") and self.batch.peers is not None:
             self.batch.peers.arrive(rows, ctas, offset)
+
+    def saw_earlier(self, offset: int, rows: Array, ctas: Array, c: Group, relaxed: bool) -> None:
+        """Record that warps have observed the completion of a phase after which another one has completed.
+
+        They acquire what was released before that phase: on a GPU they may have gone on earlier.
+        """
+        m = self.get(offset)
+        m.seen[ctas] = np.maximum(m.seen[ctas], m.phase[ctas] - 1)
+        if m.clock is not None and not relaxed and m.before is not None:
+            self.batch.clocks.learn(c.part(c.pc, rows, None), widened(m.before, self.batch.clocks.columns)[ctas])
 
     def saw(self, offset: int, rows: Array, ctas: Array, c: Group, relaxed: bool, scope: str) -> None:
         """Record that warps `rows` (of the batch) have observed the completion of the barriers of blocks `ctas`.

@@ -109,6 +109,7 @@ class Program:
     ) -> None:  # fmt: skip
         self.compiler = compiler
         self.fine = fine  # for runs that explore the order of synchronisation, see `isa/cfg.py`
+        self.keeps_phases: bool = False  # whether waits name phases of mbarriers by their states
         self.several = several  # for runs on several GPUs, where gpu scope is smaller than system scope
         fn = module.functions.get(entry)
         if fn is None or not fn.entry:

@@ -240,6 +240,7 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
         k.reader(ins.operands[3], "b32")  # the time limit of the wait
     waits = k.form.row.name[1] == "try_wait"
     relaxed, scope = k.form["order"] == "relaxed", k.form["scope"]
+    k.program.keeps_phases = k.program.keeps_phases or not parity
     gives_up = observed and not only_tried_again(k.fn, ins)
 
     def run(c: Group) -> bool:
@@ -277,9 +278,17 @@ def build_wait(k: Compiler, ins: Instruction) -> Op:
             if batch.run.order is not None:
                 for kind, those, ago in (("saw" if blocking else "took", seen, -1), ("missed", ~seen, 0)):
                     tell(c, row[some][those], cta[some][those], at, kind, ago)
-            if observed and seen.any():
-                rows, targets = unique_pairs(row[some][seen], cta[some][seen])
-                batch.mbarriers.saw(at, c.rows[rows], targets, c, relaxed, scope)
+            if not observed or not seen.any():
+                continue
+            if not parity:
+                phases = batch.mbarriers.get(at).phase[cta[some]]
+                earlier = seen & ((wanted[some] & ((1 << PHASE_BITS) - 1)) + 1 < phases)
+                if earlier.any():
+                    rows, targets = unique_pairs(row[some][earlier], cta[some][earlier])
+                    batch.mbarriers.saw_earlier(at, c.rows[rows], targets, c, relaxed)
+                    seen = seen & ~earlier
+            rows, targets = unique_pairs(row[some][seen], cta[some][seen])
+            batch.mbarriers.saw(at, c.rows[rows], targets, c, relaxed, scope)
         if write is not None:
             result = np.zeros((c.n, 1 if together else 32), np.bool_)
             result[row, 0 if together else lane] = done
