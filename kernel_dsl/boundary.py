@@ -291,8 +291,9 @@ def _unforeseen(
     """The error for an exception inside this project that these arguments caused. It names the arguments."""
     traceback = error.__traceback__
     # the arguments do not fit the signature
-    if isinstance(error, TypeError) and traceback is not None and traceback.tb_next is None:
-        why = misfit(function, *args, **keywords) or str(error)
+    why = misfit(function, *args, **keywords) if isinstance(error, TypeError) else ""
+    if why or (isinstance(error, TypeError) and traceback is not None and traceback.tb_next is None):
+        why = why or str(error)
         return BadArgumentType(op=name, what=why, hint=f"call it as `{name}{_signature(function)}`")
     while traceback is not None and traceback.tb_next is not None and is_ours(traceback.tb_next.tb_frame.f_code):
         traceback = traceback.tb_next

@@ -194,8 +194,7 @@ class Attention:
         target: str | None = None,
     ) -> Any:
         """The stages of the kernel that a call with such arguments runs; if it runs several, those of the one that
-        computes attention. The batch and lengths may be Dims if there is no option but `causal`, `scale` and
-        `return_lse`: then those of a kernel for any sizes.
+        computes attention. The batch and lengths may be Dims: then those of a kernel for any sizes.
         """
         given = AttentionOptions(
             layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
@@ -204,9 +203,6 @@ class Attention:
         given = given.apart(q)
         plan = self._plan(q, k, v, given, return_lse, config, target, closed=not is_later())
         if isinstance(plan, ScoredPlan):
-            if is_later():
-                hint = "give ints to `lower`; `kd.warm` takes Dims with any options, and compiles for all their values"
-                raise BadCallArgument(kernel="attention", what="Dims beside options that take other kernels", hint=hint)
             return plan.lower(q, k, v, given, target)
         return plan.lower(q, k, v, target=target)
 

@@ -160,7 +160,7 @@ class ScoredGradients:
         extras = [
             *options.arrays(self._extras),
             *by_key,
-            *([] if self.lists is None else self.lists.structs(q, given, target)),
+            *([] if self.lists is None else self.lists.structs(q, k, given, target)),
         ]
         main = self.main.lower(q, k, v, dout, stats, *extras, target=target)
         *parts, sums = (kd.ShapeDtypeStruct(x.shape, x.dtype) for x in main.traced.outputs[:3])

@@ -213,10 +213,14 @@ class BlockLists:
     def _made(self, given: Sequence[Any], launch: Launch) -> Any:
         return launch(lists_kernel(), (launch(self.kernel, given),), partial=True)
 
-    def structs(self, like: Any, arrays: Sequence[Any], target: str | None) -> list[Any]:
+    def structs(self, like: Any, k: Any, arrays: Sequence[Any], target: str | None) -> list[Any]:
         """Descriptions of the results of `of`."""
-        (blocks,) = self.kernel.lower(like, *arrays, target=target).traced.outputs
-        return [kd.ShapeDtypeStruct(shape, blocks.dtype) for shape in (blocks.shape, blocks.shape[:-1])]
+        sizes = (like, k) if self.opened else (like,)
+        (blocks,) = self.kernel.lower(*sizes, *arrays, target=target).traced.outputs
+        # of extents that each call gives only the batch is one of the kernel of attention, too
+        batch, *rest = blocks.shape
+        shape = (like.shape[0] if batch < 0 else batch, *(max(n, 1) for n in rest))
+        return [kd.ShapeDtypeStruct(each, blocks.dtype) for each in (shape, shape[:-1])]
 
 
 @cache

@@ -201,5 +201,6 @@ class ScoredPlan:
         table = [kd.ShapeDtypeStruct((ragged_tiles(p, self.tile), 2), kd.int32)] if p.ragged else []
         extras += table
         if self.lists is not None:
-            extras += self.lists.structs(q, options.arrays(block_arrays(p)) + table, target)
-        return self.kernel.lower(*inputs, *extras, target=target)
+            extras += self.lists.structs(q, inputs[1], options.arrays(self._names[1]) + table, target)
+        together = [] if self.together is None else [self.together]
+        return self.kernel.lower(*inputs, *together, *extras, target=target)

@@ -44,6 +44,7 @@ from .cross_entropy_kernels import (
     stack_kernel,
 )
 from .differentiable import host_of
+from .first_sizes import is_later, takes_dims
 from .latest import without_unwritten
 from .matmul import MANY, known_plan, matmul, signature
 from .matmul_config import MatmulConfig
@@ -149,6 +150,7 @@ class LinearCrossEntropy:
         return _losses(plan.kernels, partials.reshape(1, *partials.shape), targets, return_lse, how)
 
     @checks_itself("ignore_index", "label_smoothing", "reduction", "vocab_start", "config", "target")
+    @takes_dims(NAME, lambda _: {"x": (-1,), "weight": (-1, -2), "bias": (0,)})
     def lower(
         self,
         x: Any,
@@ -163,7 +165,7 @@ class LinearCrossEntropy:
         config: MatmulConfig | None = None,
         target: str | None = None,
     ) -> Any:
-        """The stages of the kernel that multiplies in a call with such arguments."""
+        """The stages of the kernel that multiplies in a call with such arguments. The number of tokens may be a Dim."""
         call = CrossEntropyCall(NAME, ignore_index, label_smoothing, reduction, vocab_start)
         plan = self._plan(x, weight, targets, bias, call, False, config, target)
         return plan.product.lower(x, [turned(weight)], [] if bias is None else [bias], target)
@@ -179,7 +181,7 @@ class LinearCrossEntropy:
         config: Any,
         target: str | None,
     ) -> CrossEntropyPlan:
-        key = (tuple([signature(a, NAME) for a in (x, weight, targets, bias)]), call, lse, config, target)
+        key = (tuple([signature(a, NAME) for a in (x, weight, targets, bias)]), call, lse, config, target, is_later())
         found = known_plan(self._plans, key, NAME, {**vars(call), "config": config, "target": target})
         if found is None:
             p = problem_of(x, weight, targets, bias, call)
@@ -208,7 +210,9 @@ def _made(p: CrossEntropy, x: Any, weight: Any, bias: Any, config: Any, target: 
     check_options(o)
     r = request(x, turned(weight), o, None)
     problem = replace(r.problem, softmax=3 if p.smoothing else 2, lanes=0)
-    return CrossEntropyPlan(p, p if target else opened(p), plan_of(replace(r, problem=problem), config, target))
+    return CrossEntropyPlan(
+        p, p if target and not is_later() else opened(p), plan_of(replace(r, problem=problem), config, target)
+    )
 
 
 @partial(public, name=COMBINE)

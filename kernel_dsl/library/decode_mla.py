@@ -21,6 +21,7 @@ from .decode_general import mla_general
 from .decode_mla_kernel import MOST_KEYS, MlaConfig, mla_kernel, mla_splits
 from .decode_opened import opened, without_sizes
 from .decode_problem import DIM, V_DIM, MlaProblem, chunks
+from .first_sizes import is_later, takes_dims
 from .latest import UNSEEN, Latest
 from .matmul import MANY, check_apart, known_plan, out_refusal, signature
 
@@ -79,6 +80,7 @@ class MlaDecode:
         return made
 
     @checks_itself("scale", "target")
+    @takes_dims(NAME, lambda _: {"q": (-1, -2, -3), "cache": (-1, -2)})
     def lower(
         self,
         q: Any,
@@ -90,9 +92,13 @@ class MlaDecode:
         return_lse: bool = False,
         target: str | None = None,
     ) -> Any:
-        """The stages of the kernel that loops over the keys in a call with such arguments."""
+        """The stages of the kernel that loops over the keys in a call with such arguments. The batch, the pages and the
+        width of their table may be Dims.
+        """
         inputs = [q, cache, lengths, page_table]
-        return _made(inputs, scale, return_lse, target, False, None, closed=True).kernel.lower(*inputs, target=target)
+        return _made(inputs, scale, return_lse, target, False, None, closed=not is_later()).kernel.lower(
+            *inputs, target=target
+        )
 
     def _plan(
         self, inputs: list[Any], scale: Any, lse: bool, target: str | None, promise: bool, out: Any = None

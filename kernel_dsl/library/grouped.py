@@ -10,6 +10,7 @@ from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.dtypes import as_dtype
 
 from .differentiable import host_of
+from .first_sizes import is_later, takes_dims
 from .grouped_arguments import (
     NAME,
     GroupedOptions,
@@ -121,6 +122,7 @@ class GroupedMatmul:
         return plan.run(a, rights, o, out, launching(stream, interpret))
 
     @checks_itself("activation", "gated", "config", "target")
+    @takes_dims(NAME, lambda _: {"a": (-1,), "b": (-1, -2, -3), "group_sizes": (0,), "offsets": (0,)})
     def lower(
         self,
         a: Any,
@@ -140,7 +142,7 @@ class GroupedMatmul:
         config: MatmulConfig | None = None,
         target: str | None = None,
     ) -> Any:
-        """The stages of the kernel that multiplies in a call with such arguments."""
+        """The stages of the kernel that multiplies in a call with such arguments. Numbers of rows may be Dims."""
         o = GroupedOptions(
             group_sizes,
             offsets,
@@ -167,7 +169,7 @@ class GroupedMatmul:
         names = tuple(name for name, _ in own[0])
         options = {"activation": o.activation, "gated": o.gated, "config": o.config, "target": target}
         dtype = None if o.out_dtype is None else as_dtype(o.out_dtype)
-        key = (tuple([signature(x, NAME) for x in arrays]), names, dtype, *options.values())
+        key = (tuple([signature(x, NAME) for x in arrays]), names, dtype, *options.values(), is_later())
         found = known_plan(self._plans, key, NAME, options)
         if found is None:
             found = plan_of(a, rights, o, out, target)

@@ -14,7 +14,7 @@ from kernel_dsl.stages import target_named
 
 from .arguments import stored
 from .families import family
-from .first_sizes import FirstSizes
+from .first_sizes import FirstSizes, is_later, takes_dims
 from .grouped_arguments import WGRAD, check_array, check_config, check_groups, check_out, check_rows, refuse
 from .grouped_routes import wgrad_product
 from .grouped_tiles import RowGroups
@@ -84,6 +84,7 @@ class GroupedMatmulWgrad:
         return kernel(*sides, o.given, out=out, stream=stream, interpret=interpret)
 
     @checks_itself("config", "target")
+    @takes_dims(WGRAD, lambda _: {"a": (-1,), "dout": (-1,), "group_sizes": (0,), "offsets": (0,)})
     def lower(
         self,
         a: Any,
@@ -95,7 +96,7 @@ class GroupedMatmulWgrad:
         config: MatmulConfig | None = None,
         target: str | None = None,
     ) -> Any:
-        """The stages of the kernel in a call with such arguments."""
+        """The stages of the kernel in a call with such arguments. The number of rows may be a Dim."""
         (kernel, as_they_lie), o = self._plan(a, dout, group_sizes, offsets, out_dtype, config, None, target)
         return kernel.lower(*(self._sides(a, dout) if as_they_lie else (a, dout)), o.given, target=target)
 
@@ -126,7 +127,12 @@ class GroupedMatmulWgrad:
         o = WgradOptions(group_sizes, offsets)
         dtype = None if out_dtype is None else as_dtype(out_dtype)
         options = {"config": config, "target": target}
-        key = (tuple([signature(x, WGRAD) for x in (a, dout, group_sizes, offsets, out)]), dtype, *options.values())
+        key = (
+            tuple([signature(x, WGRAD) for x in (a, dout, group_sizes, offsets, out)]),
+            dtype,
+            *options.values(),
+            is_later(),
+        )
         found = known_plan(self._plans, key, WGRAD, options)
         if found is None:
             found = self._made(a, dout, o, dtype, config, out, target)
@@ -165,7 +171,7 @@ class GroupedMatmulWgrad:
         if not same:
             left = replace(left, tma=False)  # widened in registers
         kind = replace(q, K=0), replace(groups, rows=0), left.tma, right.tma, config
-        opened = target is None and _first.comes_again(kind, rows)
+        opened = (target is None or is_later()) and _first.comes_again(kind, rows)
         return wgrad_product(q, left, right, groups, config, target_named(target), opened)
 
 

@@ -244,7 +244,7 @@ def signature(x: Any, kernel: str) -> tuple[Any, ...]:
     if not isinstance(shape, tuple):
         return (type(x),)
     if not _INT.issuperset(map(type, cast("tuple[Any, ...]", shape))) and _has_symbols(shape):
-        hint = "calls take arrays, and `lower` takes ints here; `kd.warm` takes Dims: it compiles for all their values"
+        hint = f"for all values: `kd.warm([(kd.library.{kernel}, ...)])` with these arguments; calls and `lower` take ints here"
         raise BadCallArgument(
             kernel=kernel, what=f"an argument of shape {shape}, whose extents have no values", hint=hint
         )

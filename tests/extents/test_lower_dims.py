@@ -15,7 +15,7 @@ from kernel_dsl.library.first_sizes import Memory
 
 from .counting import none_before
 
-library, Spec, bf16 = kd.library, kd.ShapeDtypeStruct, kd.bfloat16
+library, Spec, bf16, e4m3 = kd.library, kd.ShapeDtypeStruct, kd.bfloat16, kd.float8_e4m3fn
 M, B = kd.Dim("M"), kd.Dim("B", max=8, multiple_of=2)
 
 
@@ -28,6 +28,15 @@ def decoding(batch: Any, keys: Any) -> tuple[Any, ...]:
     return Spec((batch, 8, 1, 128), bf16), cache, cache, Spec((batch,), kd.int32)
 
 
+def near(b: Any, h: Any, i: Any, j: Any) -> Any:
+    return abs(i - j) < 50
+
+
+def by_batch(b: Any, h: Any, i: Any, j: Any) -> Any:
+    return (i >= j) | (b == 1)
+
+
+SIZES = (2, 999), (8, 1024)
 # (the function, the arguments of sizes, two sizes: the second is the typical one)
 CASES: dict[str, tuple[Any, Callable[..., tuple[Any, ...]], tuple[Any, Any], tuple[Any, Any]]] = {
     "matmul": (library.matmul, lambda _, m: (Spec((m, 512), bf16), Spec((512, 256), bf16)), (1, 999), (1, 1024)),
@@ -39,7 +48,34 @@ CASES: dict[str, tuple[Any, Callable[..., tuple[Any, ...]], tuple[Any, Any], tup
     ),
     "attention": (partial(library.attention, causal=True), lambda b, n: (queries(b, n),) * 3, (2, 999), (8, 1024)),
     "decoding": (library.decode_attention, decoding, (2, 999), (8, 1024)),
+    "a window": (partial(library.attention, causal=True, window=128), lambda b, n: (queries(b, n),) * 3, *SIZES),
+    "a mask": (partial(library.attention, mask_mod=near), lambda b, n: (queries(b, n),) * 3, *SIZES),
+    "a mask of each batch": (partial(library.attention, mask_mod=by_batch), lambda b, n: (queries(b, n),) * 3, *SIZES),
+    "a cap and logarithms": (
+        partial(library.attention, softcap=30.0, return_lse=True),
+        lambda b, n: (queries(b, n),) * 3,
+        *SIZES,
+    ),
+    "float8": (library.attention, lambda b, n: (Spec((b, 4, n, 64), e4m3),) * 3, *SIZES),
+    "float32": (library.attention, lambda b, n: (Spec((b, 4, n, 64), kd.float32),) * 3, *SIZES),
+    "groups": (
+        library.grouped_matmul,
+        lambda _, m: (Spec((m, 64), bf16), Spec((4, 64, 256), bf16), Spec((4,), kd.int32)),
+        *SIZES,
+    ),
+    "gradients of groups": (
+        library.grouped_matmul_wgrad,
+        lambda _, m: (Spec((m, 64), bf16), Spec((m, 256), bf16), Spec((4,), kd.int32)),
+        *SIZES,
+    ),
+    "a loss": (
+        library.linear_cross_entropy,
+        lambda _, m: (Spec((m, 64), bf16), Spec((999, 64), bf16), Spec((m,), kd.int32)),
+        *SIZES,
+    ),
 }
+# beside the kernel that `lower` shows
+OTHERS = ("combine", "cross_entropy", "norms", "widen", "blocks", "lists", "table")
 
 
 def code(stages: Any) -> list[str]:
@@ -57,22 +93,42 @@ def test_lower_with_dims_gives_the_kernel_for_any_sizes(name: str) -> None:
         stages = plain.lower(*made(B if name != "matmul" else 1, M), **keywords)
         assert not any(memory.known for memory in Memory.all)
         calls = [run for size in (first, second) for run in ahead_calls.calls_of(function, made(*size))]
-        kernel, seen = next(n for n in reversed(ahead_calls.noted(calls)) if "combine" not in n[0].name)
+        kernel, seen = next(
+            n for n in reversed(ahead_calls.noted(calls)) if not any(word in n[0].name for word in OTHERS)
+        )
     assert code(stages) == code(kernel.lower(*seen[-1][0]))
     assert code(stages) != code(plain.lower(*made(*second), **keywords))
+
+
+def test_mla_with_dims() -> None:
+    """One kernel whatever is typical. That of a call in the interpreter checks page numbers less."""
+
+    def lowered(batch: Any, pages: Any, table: Any) -> list[str]:
+        given = Spec((batch, 1, 16, 576), bf16), Spec((pages, 64, 576), bf16), Spec((batch,), kd.int32)
+        return code(library.mla_decode.lower(*given, Spec((batch, table), kd.int32), scale=0.1))
+
+    one = lowered(B, kd.Dim("P", max=900), kd.Dim("T", max=99))
+    assert one == lowered(B, kd.Dim("P", max=100), kd.Dim("T", max=120)) != lowered(8, 900, 99)
 
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "N": (lambda: library.matmul.lower(Spec((8, 64), bf16), Spec((64, M), bf16)), "its extent Dim"),
     "K": (lambda: library.matmul.lower(Spec((8, M), bf16), Spec((M, 64), bf16)), "its extent Dim"),
     "heads": (lambda: library.attention.lower(*[Spec((2, M, 64, 64), bf16)] * 3), "its extent Dim"),
-    "options": (lambda: library.attention.lower(*[queries(2, M)] * 3, window=8), "options that take other kernels"),
     "a page": (
         lambda: library.decode_attention.lower(*decoding(2, M), page_table=Spec((2, 4), kd.int32)),
         "its extent Dim",
     ),
-    "groups": (
-        lambda: library.grouped_matmul.lower(Spec((M, 64), bf16), Spec((4, 64, 64), bf16), Spec((4,), kd.int32)),
+    "columns of groups": (
+        lambda: library.grouped_matmul.lower(Spec((64, M), bf16), Spec((4, 64, 64), bf16), Spec((4,), kd.int32)),
+        "its extent Dim",
+    ),
+    "a vocabulary": (
+        lambda: library.linear_cross_entropy.lower(Spec((8, 64), bf16), Spec((M, 64), bf16), Spec((8,), kd.int32)),
+        "its extent Dim",
+    ),
+    "gradients": (
+        lambda: library.attention_backward.lower(*[queries(2, M)] * 5, Spec((2, 4, M), kd.float32)),
         "whose extents have no values",
     ),
     "a call": (lambda: library.matmul(Spec((M, 64), bf16), Spec((64, 64), bf16)), "whose extents have no values"),

@@ -15,11 +15,13 @@ from ml_dtypes import bfloat16 as bf16
 
 import kernel_dsl as kd
 from kernel_dsl import ahead, ahead_calls, body_trace, loading
+from kernel_dsl.dims import settle_dims
 from kernel_dsl.errors import BadArgumentType, ShapeMismatch
 from kernel_dsl.errors_dims import WarmFailed
 from kernel_dsl.runtime.build.cache import KernelCache
 from kernel_dsl.runtime.disk_cache import DiskCache
 from kernel_dsl.stages import target_named
+from kernel_dsl.tree import flatten, unflatten
 
 from .counting import none_before
 
@@ -171,26 +173,77 @@ def test_a_function_of_several_kernels_is_warm(folder: Path) -> None:
         assert prepared(lambda: matmul(zeros, zeros, scale=2.0)) == 1
 
 
+library, bf, e4m3, f32, i32 = kd.library, kd.bfloat16, kd.float8_e4m3fn, kd.float32, kd.int32
+N, P, T = kd.Dim("N", max=512), kd.Dim("P", max=64), kd.Dim("T", max=16)
+B = kd.Dim("B", max=8)
+HEADS = Spec((2, 4, M, 64), bf)
+RAGGED = Spec((M, 4, 64), bf)
+LENGTHS = Spec((5,), i32)
+GROUPS = Spec((4,), i32)
+MANY = {"gradients of a loss": 40}  # of three products
+# what docs/extents.md lists
 CALLS: dict[str, tuple[Any, ...]] = {
-    "attention": (partial(kd.library.attention, causal=True), *[Spec((2, 4, M, 64), kd.bfloat16)] * 3),
-    "decoding": (
-        kd.library.decode_attention,
-        Spec((kd.Dim("B", max=8), 8, 1, 128), kd.bfloat16),
-        *[Spec((kd.Dim("B", max=8), 2, M, 128), kd.bfloat16)] * 2,
-        Spec((kd.Dim("B", max=8),), kd.int32),
+    "attention": (partial(library.attention, causal=True), HEADS, HEADS, HEADS),
+    "attention in parts": (library.attention, Spec((1, 1, N, 128), bf), *[Spec((1, 1, M, 128), bf)] * 2),
+    "a window": (partial(library.attention, causal=True, window=64, softcap=9.0), HEADS, HEADS, HEADS),
+    "a mask": (partial(library.attention, mask_mod=lambda b, h, i, j: i - j < 99), HEADS, HEADS, HEADS),
+    "ragged": (
+        partial(library.attention, layout="bshd", causal=True, q_seqlens=LENGTHS, kv_seqlens=LENGTHS), *[RAGGED] * 3
     ),
-    "groups": (kd.library.grouped_matmul, Spec((M, 64), kd.bfloat16), Spec((4, 64, 128), kd.bfloat16), Spec((4,), kd.int32)),
-    "a loss": (kd.library.linear_cross_entropy, Spec((M, 64), kd.bfloat16), Spec((256, 64), kd.bfloat16), Spec((M,), kd.int32)),
-    "images": (kd.library.conv2d, Spec((M, 8, 8, 64), kd.bfloat16), Spec((64, 1, 1, 64), kd.bfloat16)),
+    "pages": (
+        partial(library.attention, page_table=Spec((2, T), i32), kv_seqlens=Spec((2,), i32)),
+        HEADS, *[Spec((P, 4, 128, 64), bf)] * 2,
+    ),
+    "float8": (partial(library.attention, q_scale=0.5), *[Spec((2, 4, M, 64), e4m3)] * 3),
+    "gradients": (
+        partial(library.attention_backward, causal=True), *[Spec((B, 4, N, 64), bf)] * 5, Spec((B, 4, N), f32),
+    ),
+    "decoding": (
+        library.decode_attention, Spec((B, 8, 1, 128), bf), *[Spec((B, 2, M, 128), bf)] * 2, Spec((B,), i32),
+    ),
+    "MLA": (
+        partial(library.mla_decode, scale=0.1),
+        Spec((B, 1, 16, 576), bf), Spec((P, 64, 576), bf), Spec((B,), i32), Spec((B, T), i32),
+    ),
+    "groups": (library.grouped_matmul, Spec((M, 64), bf), Spec((4, 64, 128), bf), GROUPS),
+    "rows of groups": (
+        partial(library.grouped_matmul, indices=Spec((N,), i32), scatter=Spec((N,), i32)),
+        Spec((M, 64), bf), Spec((4, 64, 128), bf), GROUPS,
+    ),
+    "gradients of groups": (library.grouped_matmul_wgrad, Spec((M, 64), bf), Spec((M, 128), bf), GROUPS),
+    "a loss": (library.linear_cross_entropy, Spec((M, 64), bf), Spec((256, 64), bf), Spec((M,), i32)),
+    "gradients of a loss": (
+        library.linear_cross_entropy_backward,
+        Spec((), f32), Spec((M, 64), bf), Spec((256, 64), bf), Spec((M,), i32), Spec((M,), f32),
+    ),
+    "images": (library.conv2d, Spec((M, 8, 8, 64), bf), Spec((64, 1, 1, 64), bf)),
+    "sizes of images": (partial(library.conv2d, padding=1), Spec((2, N, 16, 64), bf), Spec((64, 3, 3, 64), bf)),
+    "gradients of images": (partial(library.conv2d_wgrad, kernel_size=1), *[Spec((N, 8, 8, 64), bf)] * 2),
+    "a batch of products": (library.matmul, Spec((B, N, 64), bf), Spec((B, 64, 64), bf)),
+    "a gate": (partial(library.matmul, gated="swiglu"), Spec((N, 64), bf), (Spec((64, 64), bf),) * 2),
+    "a norm": (library.rms_norm, Spec((M, 64), bf), Spec((64,), bf)),
+    "packing": (library.pack_int4, Spec((128 * 4, N), bf)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_functions_run_on_zeros_of_no_memory(name: str) -> None:
-    """They note few kernels of many sizes, and launch none."""
+    """They note few kernels of many sizes, and launch none. Calls of other sizes then have no other kernel."""
+    function, *given = CALLS[name]
+    leaves, structure = flatten((given, getattr(function, "keywords", {})))
+    symbols = [n for x in leaves if isinstance(x, Spec) for n in x.shape if isinstance(n, kd.Dim)]
+    rng = np.random.default_rng(len(name))
     with none_before():
-        found = ahead_calls.noted(ahead_calls.calls_of(CALLS[name][0], CALLS[name][1:]))
-    assert 1 <= len(found) <= 12 and sum(len(calls) for _, calls in found) > 20
+        found = ahead_calls.noted(ahead_calls.calls_of(function, tuple(given)))
+        assert 1 <= len(found) <= MANY.get(name, 12) and sum(len(calls) for _, calls in found) > 20
+        made = {id(kernel) for kernel, _ in found}
+        for _ in range(4):
+            values = {n.name: int(2 ** rng.uniform(0, np.log2(n.hi))) for n in symbols}
+            sized = [Spec(settle_dims(x.shape, values), x.dtype) if isinstance(x, Spec) else x for x in leaves]
+            args, keywords = unflatten(structure, sized)
+            call = partial(getattr(function, "func", function), **keywords)
+            more = ahead_calls.noted(ahead_calls.calls_of(call, tuple(args)))
+            assert {id(kernel) for kernel, _ in more} <= made, values
 
 
 def test_values_of_dims_that_are_tried(folder: Path) -> None:
