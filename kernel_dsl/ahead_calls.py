@@ -101,12 +101,12 @@ def cases(dims: Mapping[str, Variable]) -> list[dict[str, int]]:
 
 
 def steps(dim: Variable) -> list[int]:
-    """Values of a Dim: its ends, powers of two and three between each two of them, and the values after these."""
+    """Values of a Dim: its ends, powers of two and seven between each two of them, and the values after these."""
     least, most, by = dim.lo, dim.hi, getattr(dim, "multiple_of", 1)
     if getattr(dim, "max", most) is None:
         what = f"the Dim {dim.name!r} has no max"
         raise BadArgumentType(op="warm", what=what, hint=f"give the greatest value: `kd.Dim({dim.name!r}, max=8192)`")
-    marks = {m << k >> 2 for k in range(most.bit_length()) for m in (4, 5, 6, 7)}
+    marks = {m << k >> 3 for k in range(most.bit_length()) for m in range(8, 16)}
     found = {n for mark in marks for n in (-(-mark // by) * by, (mark // by + 1) * by)}
     return sorted({least, most, *(n for n in found if least <= n <= most)})
 

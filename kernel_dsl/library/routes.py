@@ -73,6 +73,8 @@ class Route:
 
         def cost(made: Route) -> float:
             p, q, t = made.problem, made.whole, made.config
+            if self.kernel == "fast" and costs.thinness(t) != costs.thinness(self.config):
+                return math.inf
             time = clocks[self.kernel](p, t, blocks)
             if q is None:
                 return time
@@ -148,7 +150,7 @@ def sparse_goes_fast(a: SparseMatrix, b: Any, o: Any, target: Target) -> bool:
     ):
         return False
     given: list[Any] = [o.a_scale, *(o.b_scale if isinstance(o.b_scale, (tuple, list)) else (o.b_scale,))]
-    if any(sum(n != 1 for n in getattr(s, "shape", ())) > 1 for s in given):
+    if any(sum(n != 1 for n in getattr(s, "shape", None) or ()) > 1 for s in given):
         return False  # a scale for each 128 of K
     how = family(a.dtype, as_dtype(rights[0].dtype), o.precision)
     return how.tensor and not how.thrice and not how.promoted and how.a == a.dtype and how.b.itemsize == how.a.itemsize

@@ -48,6 +48,35 @@ def test_one_kernel_multiplies_any_number_of_rows() -> None:
         assert len(kernel.specialisations()) == 1
 
 
+def test_few_tiles_find_their_places_in_the_grid() -> None:
+    """Of parts of K and of a batch too, with one wave and with several."""
+    rng = np.random.default_rng(3)
+    p = Problem(1, 128, 128, kd.float16, kd.float16, kd.float32, parts=2, batch=(3,), a_batch=(3,), b_batch=(3,))
+    kernel = matmul_kernel(opened(p), SMALL, 13)
+    for batch, m in ((3, 40), (3, 130), (1, 70), (4, 70)):
+        a, b = floats(rng, np.float16, batch, m, 128), floats(rng, np.float16, batch, 128, 128)
+        sizes = {"batch": (batch,), "a_batch": (batch,), "b_batch": (batch,)}
+        exact = matmul_kernel(replace(p, M=m, **sizes), SMALL, 13)
+        np.testing.assert_array_equal(kernel(a, b, interpret=True), exact(a, b, interpret=True))
+    assert len(kernel.specialisations()) == 1
+
+
+def test_tiles_of_a_thin_side_serve_no_others() -> None:
+    """Nor do others serve a thin side, whatever the order."""
+    machine = target_named("sm_90a")
+
+    def columns(m: int, n: int) -> int:
+        asked = request(Struct((m, 4096), kd.bfloat16), Struct((4096, n), kd.bfloat16), MatmulOptions(), None)
+        found = route(asked.problem, asked.left, asked.right, asked.family, None, machine).serving(132)
+        return int(found.config.tile_n) if found.config.swapped else 0
+
+    for sizes in ((2, 24, 40, 24), (2, 40, 24, 40)):
+        with none_before():
+            assert [columns(m, 4096) for m in sizes] == [{2: 16, 24: 32, 40: 0}[m] for m in sizes]
+    with none_before():
+        assert [columns(m, 1024) for m in (2, 40, 24)] == [16, 0, 32]
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.sampled(2)
 def test_results_have_the_rows_of_every_size(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
