@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import dtypes as dt
-from .definition import ArrayInput, Definition, Input, ScalarInput, output_structs
+from .definition import ArrayInput, Definition, Input, ScalarInput, is_leaf, output_structs
 from .diagnostics import of_kind
 from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue, LiteralOutOfRange, VariableType, VariableUse
@@ -48,7 +48,7 @@ def struct_of(x: Any, kernel: str) -> ShapeDtypeStruct:
     """The shape and dtype of an argument, for functions of shapes. Raises the errors of `dtype_of` and `scalar_input`."""
     if isinstance(x, ShapeDtypeStruct):
         return x
-    if hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, np.generic):
+    if is_leaf(x) and not isinstance(x, np.generic):
         return ShapeDtypeStruct(tuple(x.shape), dtype_of(x, kernel))
     return ScalarStruct(scalar_input(x, kernel).dtype, x)
 
@@ -93,11 +93,14 @@ def given_outputs(d: Definition, out: Any, leaves: Sequence[Any], structure: Any
     for number, (array, struct) in enumerate(zip(given, expected, strict=True)):
         if struct is None:
             continue
-        shape = tuple(getattr(array, "shape", ()))
-        if shape != struct.shape and repeating():  # it has room for the output at the variables' largest values
+        is_array = is_leaf(array)
+        shape = tuple(array.shape) if is_array else ()
+        if (
+            is_array and shape != struct.shape and repeating()
+        ):  # it has room for the output at the variables' largest values
             array = given[number] = first_of(array, struct.shape)
             shape = tuple(array.shape)
-        if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+        if not is_array:
             what = f"output {number} of out= is {of_kind(array)}, not an array"
             raise BadCallArgument(kernel=d.name, what=what, hint="pass preallocated arrays")
         if shape != struct.shape or as_dtype(array.dtype) != struct.dtype:

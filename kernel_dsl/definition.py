@@ -184,4 +184,5 @@ def of_inputs(function: Callable[..., Any], word: str, structs: Sequence[Any]) -
 
 
 def is_leaf(x: Any) -> bool:
-    return hasattr(x, "shape") and hasattr(x, "dtype")
+    """Whether a leaf of a tree is an array, or describes one."""
+    return getattr(x, "shape", None) is not None and hasattr(x, "dtype")

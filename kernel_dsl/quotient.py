@@ -20,10 +20,10 @@ def cdiv(x: Any, y: Any) -> Any:
     """
     if isinstance(x, Array) or isinstance(y, Array):
         return _traced(x, y)
-    if isinstance(x, Symbol) or isinstance(y, Symbol):
-        return -(-x // y)
     hint = "static or traced integers"
-    return -(-an_int(x, "cdiv", "x", hint=hint) // _divisor(an_int(y, "cdiv", "y", hint=hint)))
+    if not isinstance(x, Symbol):
+        x = an_int(x, "cdiv", "x", hint=hint)
+    return -(-x // (y if isinstance(y, Symbol) else _divisor(an_int(y, "cdiv", "y", hint=hint))))
 
 
 def _traced(x: Any, y: Any) -> Array:

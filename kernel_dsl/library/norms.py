@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
+from kernel_dsl.definition import is_leaf
 from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import as_dtype
 
@@ -249,7 +250,7 @@ def _differentiable(host: str, norm: Norm, arrays: Sequence[Any], how: dict[str,
 
 def array(check: Refusals, name: str, x: Any) -> tuple[int, ...]:
     """The shape of a float array. Raises `BadCallArgument`, `LibraryDType`."""
-    if not (hasattr(x, "shape") and hasattr(x, "dtype")):
+    if not is_leaf(x):
         raise check.argument(f"{name} is {of_kind(x)}", "pass an array")
     if as_dtype(x.dtype) not in DTYPES:
         raise check.bad_dtype(f"{name} is {as_dtype(x.dtype)}", "float16, bfloat16 or float32")

@@ -8,6 +8,7 @@ from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
+from kernel_dsl.definition import is_leaf
 from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import as_dtype
 
@@ -134,7 +135,7 @@ def rope(
     if len(shape) < 2 or shape[-1] % 2 or 0 in shape[-2:]:
         raise check.bad_shape(f"x is {shape}", "x is (..., heads, dim), with an even dim")
     for word, a, wanted in (("positions", positions, "int32"), ("cos", cos, "float32"), ("sin", sin, "float32")):
-        if not (hasattr(a, "shape") and hasattr(a, "dtype")):
+        if not is_leaf(a):
             raise check.argument(f"{word} is {of_kind(a)}", "pass an array")
         if as_dtype(a.dtype).name != wanted:
             raise check.bad_dtype(f"{word} is {as_dtype(a.dtype)}", f"convert it to {wanted}")

@@ -105,7 +105,11 @@ def test_errors_name_the_function_that_was_called() -> None:
 def test_what_has_half_of_an_array(only: str) -> None:
     """A dtype without a shape, or a shape without a dtype, is told for each parameter."""
     found = run.Found(only, 0)
-    halves = kd.float32, SimpleNamespace(dtype=np.dtype("float32")), SimpleNamespace(shape=(8, 16))
+    f32 = np.dtype("float32")
+    halves = [
+        kd.float32,
+        *(SimpleNamespace(**x) for x in ({"dtype": f32}, {"shape": (8, 16)}, {"shape": None, "dtype": f32})),
+    ]
     tried = 0
     wrong: list[str] = []
 

@@ -381,3 +381,15 @@ def test_a_dim_beside_an_extent_says_what_to_write() -> None:
     kernel = kd.kernel(lambda x, out: m + x.shape[0], out_type=Spec((4,), kd.float32), shapes={"x": (m,)})
     with pytest.raises(kd.Error, match=r"x\.shape\[0\]"):
         kernel.lower(Spec((8,), kd.float32))
+
+
+DIM = kd.Dim("M")
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "word"), [("3", DIM, "x='3'"), (DIM, "3", "y='3'"), (DIM, 0, "y=0"), (True, DIM, "x=True")]
+)
+def test_a_quotient_of_a_dim_and_what_is_no_int(x: Any, y: Any, word: str) -> None:
+    with pytest.raises(kd.Error, match=word) as caught:
+        kd.cdiv(x, y)
+    assert caught.value.loc.file == __file__
