@@ -11,7 +11,7 @@ import numpy as np
 
 from . import dtypes as dt
 from .definition import ArrayInput, Definition, Input, ScalarInput, is_leaf, output_structs
-from .diagnostics import of_kind
+from .diagnostics import of_kind, shown
 from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue, LiteralOutOfRange, VariableType, VariableUse
 from .errors_dims import DimRead
@@ -69,7 +69,7 @@ def scalar_input(x: Any, kernel: str) -> ScalarInput:
         return ScalarInput(dtype_of(x, kernel), weak=False)
     if isinstance(x, int) and not -(2**31) <= x < 2**31:
         wide = "np.int64" if -(2**63) <= x < 2**63 else "np.uint64"
-        hint = f"Python ints are int32; pass `{wide}({x})`"
+        hint = f"Python ints are int32; pass `{wide}({shown(x)})`"
         raise LiteralOutOfRange(value=x, dtype=dt.int32, hint=hint)
     dtype = dt.of_python(x)
     if dtype is not None:

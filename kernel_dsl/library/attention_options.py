@@ -19,7 +19,7 @@ from .attention_problem import ScoredProblem
 from .attention_score import ALIGNMENTS, Score
 from .matmul import signature
 from .operands import array_address, element_strides
-from .refusals import Refusals
+from .refusals import Refusals, floated
 
 ARRAYS = ("q_scale", "k_scale", "v_scale", "sinks", "bias", "q_seqlens", "kv_seqlens")
 SCALES = ARRAYS[:3]
@@ -102,7 +102,7 @@ class AttentionOptions:
         if found.get("kv_seqlens", 0) is None:
             found["kv_seqlens"] = self.q_seqlens
         found |= {name: self.captured[int(name.removeprefix(NAME))] for name in names if name not in found}
-        return [float(x) if isinstance(x, Real) else x for x in (found[name] for name in names)]
+        return [floated(found[name]) for name in names]
 
     def given(self) -> dict[str, Any]:
         """The options that are part of a key as they are; arrays are part of it by their signatures."""

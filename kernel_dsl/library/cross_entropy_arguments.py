@@ -15,7 +15,7 @@ from kernel_dsl.dtypes import as_dtype
 
 from .cross_entropy_kernels import KINDS, CrossEntropy
 from .grouped_arguments import on_host
-from .refusals import Refusals
+from .refusals import Refusals, floated
 
 NAME, COMBINE, BACKWARD = "linear_cross_entropy", "linear_cross_entropy_combine", "linear_cross_entropy_backward"
 DTYPES = (kd.float16, kd.bfloat16, kd.float32)
@@ -150,9 +150,10 @@ def check_gradient(dloss: Any, lse: Any, p: CrossEntropy, call: CrossEntropyCall
             raise call.bad_shape(f"dloss is {tuple(dloss.shape)}", f"its shape is {(p.M,)}")
         return dloss
     if isinstance(dloss, (int, float, np.generic)):
-        if isinstance(dloss, bool) or not isfinite(dloss):
+        number = floated(dloss) if isinstance(dloss, int) else float(dloss)
+        if isinstance(dloss, bool) or not isinstance(number, float) or not isfinite(number):
             raise call.value(f"dloss={shown(dloss)}", "a number")
-        return float(dloss)
+        return number
     shape = getattr(dloss, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(dloss, "dtype") or as_dtype(dloss.dtype) not in DTYPES:
         raise call.argument(f"dloss is {of_kind(dloss)}", "a number, or an array of one")

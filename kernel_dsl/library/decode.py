@@ -28,7 +28,7 @@ from .first_sizes import is_later, takes_dims
 from .latest import UNSEEN, Latest, seen_call, without_unwritten
 from .matmul import MANY, array_address, check_apart, element_strides, known_plan, signature
 from .operands import is_gapless, outer_strides
-from .refusals import Refusals
+from .refusals import Refusals, floated
 
 QUERIES, PAGE = 8, 256  # the most queries, and keys of a page
 CHECKED = ("window", "softcap", "splits")
@@ -126,7 +126,7 @@ class DecodeAttention:
         inputs = [q, k, v, lengths]
         for x in (page_table, k_scale, v_scale):
             if x is not None:
-                inputs.append(float(x) if isinstance(x, Real) else x)
+                inputs.append(floated(x))
         key = (
             page_table is None, k_scale is None, v_scale is None, causal, softcap, type(softcap), window, type(window), splits,
             type(splits), return_lse,
@@ -189,7 +189,7 @@ class DecodeAttention:
         }
         options = {"causal": causal, "softcap": softcap, "window": window, "splits": splits, "return_lse": return_lse}
         plan = _made(arrays, options, target, False, closed=not is_later())
-        inputs = [float(x) if isinstance(x, Real) else x for x in arrays.values() if x is not None]
+        inputs = [floated(x) for x in arrays.values() if x is not None]
         return plan.kernel.lower(*plan.taken(inputs), target=target)
 
     def _plan(self, arrays: dict[str, Any], options: dict[str, Any], target: str | None, promise: bool) -> Any:

@@ -105,9 +105,8 @@ def _check_fixed(kernel: str, name: str, x: Any, axes: tuple[int, ...]) -> None:
 
 def has_dims(x: Any) -> bool:
     """Whether a struct, or one of a list, has Dims as extents."""
-    if isinstance(x, (tuple, list)):
-        return any(has_dims(part) for part in cast("Sequence[Any]", x))
-    return isinstance(x, kd.ShapeDtypeStruct) and any(isinstance(n, Symbol) for n in x.shape)
+    parts = cast("Sequence[Any]", x) if isinstance(x, (tuple, list)) else (x,)  # no deeper, as a list may hold itself
+    return any(isinstance(s, kd.ShapeDtypeStruct) and any(isinstance(n, Symbol) for n in s.shape) for s in parts)
 
 
 def _sampled(x: Any) -> Any:

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from numbers import Real
+from typing import Any
+
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
+
+
+def floated(x: Any) -> Any:
+    """A real number as a float. Arrays stay as they are, and so do ints beyond all floats, which checks refuse."""
+    try:
+        return float(x) if isinstance(x, Real) else x
+    except OverflowError:
+        return x
 
 
 class Refusals:

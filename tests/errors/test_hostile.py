@@ -158,3 +158,24 @@ def test_a_defect_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(kd, "exp", function)
         rows = run.make(8, 0, "kd.exp")
         assert kind & {r["kind"] for r in rows}, rows
+
+
+def test_numbers_that_no_float_holds() -> None:
+    q, cache = np.ones((1, 8, 1, 128), np.float16), np.ones((1, 2, 16, 128), np.float16)
+    lengths, huge = np.ones(1, np.int32), 10**400
+    x, targets, lse = np.ones((4, 16), np.float32), np.zeros(4, np.int32), np.ones(4, np.float32)
+    for call in (
+        lambda: kd.library.decode_attention(q, cache, cache, lengths, k_scale=huge, interpret=True),
+        lambda: kd.library.linear_cross_entropy_backward(huge, x, x, targets, lse, interpret=True),
+        lambda: kd.kernel(lambda x, out: None, out_type=x).lower(10**5000),
+    ):
+        with pytest.raises((kd.errors.BadCallValue, kd.errors.BadCallArgument, kd.errors.LiteralOutOfRange)):
+            call()
+
+
+def test_lists_within_lists_are_no_structs_with_dims() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    for function in (kd.library.matmul, kd.library.decode_attention, kd.library.grouped_matmul):
+        with pytest.raises((kd.errors.BadCallArgument, kd.errors.BadArgumentType)):
+            function.lower(endless, endless, endless, endless)
