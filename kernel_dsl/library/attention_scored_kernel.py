@@ -235,9 +235,12 @@ class _Forward(ScoredTiles):
 
         types = kd.ACC((ROWS, t.block_kv), kd.float32), kd.ACC((ROWS, self.v_dim), kd.float32)
         value, top, total, slot = kd.run_scoped(run, *types)
-        self.finish(
-            me, tile, value, top, total, out, lse, s["out_smem"].at[me] if self.apart else s["q_smem"].at[place_of_q], s
-        )
+        last, place = None, s["out_smem"].at[me] if self.apart else s["q_smem"].at[place_of_q]
+        if self.shared is not None:
+            where = me, tile.batch * p.heads + tile.head, tile.number, self.tiles
+            value, top, total, last = self.shared.joined(*where, value, top, total, s)
+        finish = partial(self.finish, me, tile, value, top, total, out, lse, place, s)
+        finish() if last is None else kd.when(last)(finish)
         if self.counted and not self.apart and self.q_places == 1:
             kd.barrier_arrive(s["q_consumed"].at[place_of_q])
         return slot, tiles + 1
@@ -364,6 +367,8 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
         me, s = kd.axis_index("wg"), scratch | dict(zip(names, rest, strict=False))
         if shared.counted:
             s["tickets"] = kd.get_global(kd.SemaphoreType.REGULAR)
+        if shared.shared is not None:
+            s["shared_turns"] = kd.get_global(kd.SemaphoreType.REGULAR((shared.shared.count, t.consumers)))
         out, *lse = rest[len(names) :]
         with reading(s):
             kd.when(me == t.consumers)(lambda: shared.produce(q, k, v, s))

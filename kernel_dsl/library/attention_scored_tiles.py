@@ -24,6 +24,7 @@ from .attention_scored_config import (
     swizzled,
     tiles_of,
 )
+from .attention_scored_shared import SharedTiles, shared_tiles
 from .attention_sizes import ROWS, SMEM_BYTES, AttentionConfig
 
 # fields that differ from tile to tile
@@ -72,6 +73,12 @@ class ScoredTiles:
         if not p.ragged and not listed(p):
             self.together = self.group if p.opened else scored_together(p, t, multiprocessors)
 
+        self.shared: SharedTiles | None = None
+        if self.counted and not p.opened:
+            self.shared = shared_tiles(p, t, self.work, self.together, multiprocessors)
+        if self.shared:
+            self.work = self.shared.end
+
     @property
     def registers(self) -> tuple[int, int]:
         """(registers a lane of a consumer, of the producer). The producer needs more for many small pages."""
@@ -115,7 +122,7 @@ class ScoredTiles:
             found = dict(zip(names, fields, strict=True))
             if not self.p.ragged:
                 found["line"] = found["number"]
-            return replace(made, **found, first=found["number"] * self.tile)
+            return replace(made, **found, first=self.first_of(found["number"]))
 
         def turn(state: Any) -> Any:
             step, _, fields, carry = state
@@ -136,21 +143,29 @@ class ScoredTiles:
         fields = tuple(getattr(made, name) for name in names)
         kd.while_loop(lambda state: state[1] < self.work, turn, (0, block, fields, carry))
 
+    def first_of(self, number: Any) -> Any:
+        """The first query of a tile."""
+        return (number if self.shared is None else kd.rem(number, self.tiles)) * self.tile
+
     def place(self, block: Any, s: dict[str, Any]) -> ScoredTile:
         """The tile of this block's number."""
         p, t = self.p, self.t
         if p.ragged:
             place = ScorePlace.of(p, kd.rem(block, p.heads), kd.div(block, p.heads), s)
+        elif self.shared is not None:
+            place = ScorePlace.of(p, *self.shared.place(block, self.tiles, self.together), s)
         else:
             several = self.together * self.tiles
             part, rest = kd.div(block, several), kd.rem(block, several)
             head = part * self.together + kd.rem(rest, self.together)
             place = ScorePlace.of(p, head, self.tiles - 1 - kd.div(rest, self.together), s)
-        first = place.number * self.tile
+        first = self.first_of(place.number)
         if listed(p):
             begin, end = 0, s["counts"][self.list_of(place, s)]
         else:
             begin, end = place.blocks(p, first, self.tile, t.block_kv)
+        if self.shared is not None:
+            begin, end = self.shared.share(place.number, self.tiles, begin, end)
         return ScoredTile(**vars(place), first=first, begin=begin, count=end - begin)
 
     def list_of(self, place: ScorePlace, s: dict[str, Any]) -> tuple[Any, Any, Any]:
@@ -304,6 +319,8 @@ class ScoredTiles:
             made["q_consumed"] = kd.Barrier(num_barriers=self.q_places * t.consumers)
             made["places"] = kd.SMEM((2, 1 + len(MOVING)), kd.int32)
             made["ticket"] = kd.Barrier(num_arrivals=t.consumers + 1)
+        if self.shared is not None:
+            made |= self.shared.scratch(t.consumers, self.v_dim)
         if self.apart:
             made["out_smem"] = swizzled(p.dtype, t.consumers, ROWS, self.v_dim)
         if p.ragged or p.cache:

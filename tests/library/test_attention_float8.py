@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import AttentionConfig, attention_scored
+from kernel_dsl.library import AttentionConfig, attention_scored, attention_scored_shared
 from kernel_dsl.library.attention_norms import norms_kernel
 from kernel_dsl.library.attention_options import AttentionOptions, problem_of
+from kernel_dsl.library.attention_problem import ScoredProblem
+from kernel_dsl.library.attention_scored_config import tiles_of
+from kernel_dsl.library.attention_scored_kernel import scored_kernel
+from kernel_dsl.library.attention_scored_shared import SharedTiles, shared_tiles
 from tests.hopper.helpers import random
 
 from . import attention_reference as reference
@@ -83,6 +87,53 @@ def test_float8_norms(size: float, names: Any, config: Any, interpret: Any, rng:
     for first, end in ((0, 90), (90, 200)):
         part = reference.attention(*(x[:, :, first:end] for x in (q, k, v)), **options)
         check((out[first:end].swapaxes(0, 1)[None], lse[None, :, first:end]), part, e4m3, lost)
+
+
+def guarded_problem(batch: int, heads: int, kv_heads: int, queries: int, keys: int, **options: Any) -> ScoredProblem:
+    """The problem of the kernel with both loops."""
+    q, k = (kd.ShapeDtypeStruct((batch, n, m, 64), e4m3) for n, m in ((heads, queries), (kv_heads, keys)))
+    p = problem_of(q, k, k, AttentionOptions(**options), True)
+    return replace(p, dtype=kd.bfloat16, narrow=e4m3, guarded=True)
+
+
+@pytest.mark.parametrize("size", [1.0, 6.0], ids=["without a maximum", "with one"])
+@pytest.mark.parametrize(
+    ("heads", "queries", "blocks", "shared"),
+    [((1, 2, 2), 310, 3, SharedTiles(1, 1, 1, 3, 9, 12)), ((2, 2, 1), 500, 7, SharedTiles(2, 2, 2, 3, 28, 40)),
+     ((1, 4, 2), 180, 5, SharedTiles(2, 2, 1, 2, 10, 14))],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.sampled(2)
+def test_the_last_tiles_are_shared(
+    size: float, heads: Any, queries: int, blocks: int, shared: Any, interpret: Any, rng: Any, monkeypatch: Any
+) -> None:
+    """Several blocks share the keys of each tile that whole rounds leave; the last of them joins their results."""
+    monkeypatch.setattr(attention_scored_shared, "JOIN", 1)  # as if tiles had many steps
+    q, k, v = inputs(rng, *heads, queries, 530, 64, 64, e4m3)
+    q, k = ((x.astype(np.float32) * size).astype(e4m3.numpy) for x in (q, k))
+    p, config = guarded_problem(*heads, queries, 530), AttentionConfig(1, 16, 2)
+    work = tiles_of(p, config) * p.batch * p.heads
+    assert shared_tiles(p, config, work, p.heads // p.kv_heads, blocks) == shared
+    norms = norms_kernel("bhsd", False, p.heads, p.kv_heads, 64, e4m3)(q, k, interpret=interpret)
+    got = scored_kernel(p, config, blocks)(q, k, v.astype(kd.bfloat16.numpy), norms, interpret=interpret)
+    lost = 2.0**-13 * norm(q) * norm(k) / 8 if interpret is False else 0.0
+    check(got, reference.attention(q, k, v), e4m3, lost)
+
+
+def test_tiles_are_shared_where_that_ends_earlier() -> None:
+    """As many blocks share a tile as fill the last round; none where it is full, after many rounds, with masks, or of few keys."""
+    config = AttentionConfig(3, 80, 4)
+
+    def shared(batch: int, heads: int, kv_heads: int, length: int, keys: int = 0, **options: Any) -> Any:
+        p = guarded_problem(batch, heads, kv_heads, length, keys or length, **options)
+        return shared_tiles(p, config, tiles_of(p, config) * batch * heads, heads // kv_heads, 132)
+
+    assert shared(1, 16, 16, 16384) == SharedTiles(15, 1, 56, 2, 1320, 1432)
+    assert shared(1, 32, 8, 8192) == SharedTiles(28, 4, 14, 2, 1320, 1432)
+    assert shared(3, 16, 16, 16384) == SharedTiles(47, 1, 36, 3, 4092, 4200)
+    none = (1, 64, 8, 16384), (4, 16, 16, 4096), (1, 132, 132, 4096), (1, 16, 16, 16384, 1024)
+    assert [shared(*case) for case in none] == [None] * 4
+    assert shared(1, 16, 16, 16384, causal=True) is None and shared(1, 16, 16, 16384, window=512) is None
 
 
 def test_norms(rng: Any, interpret: Any) -> None:
