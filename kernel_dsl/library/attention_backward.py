@@ -318,16 +318,16 @@ class AttentionBackward:
         rows = t.block_q if wide else p.dim
         parts = sum_kernel(p, t.splits) if chosen.splits > 1 else None
         # the small kernels don't depend on these
-        ends = replace(t, tail=1, splits=t.splits if sizes is None else 1)
+        ends = replace(t, tail=1, splits=t.splits if sizes is None else 1, stores_first=False)
         return _Fast(rows, stats_kernel(p, ends), main, parts, finish_kernel(p, ends, wide), sizes)
 
 
 def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = False) -> AttentionBackwardConfig:
     """A configuration with as many queries a step as registers and SMEM allow, and splits for blocks on all multiprocessors."""
     if p.dim <= 64:
-        config = AttentionBackwardConfig(128)
+        config = AttentionBackwardConfig(128, stores_first=p.heads == p.kv_heads and not p.causal)
     elif p.dim <= KEYS:
-        config = AttentionBackwardConfig(80, turns=True)
+        config = AttentionBackwardConfig(80, turns=True, stores_first=p.heads == p.kv_heads)
     elif p.dim <= 192:
         config = AttentionBackwardConfig(64)
     else:

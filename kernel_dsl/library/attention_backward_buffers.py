@@ -70,6 +70,9 @@ class WalkBuffers:
         self.grid: Any = units * count + left * (config.tail - 1) if self.tailed else units * count
         # whether one block has all keys: then each step is in this block alone, and its gradient needs no sum
         self.alone: bool = not self.opened and self.blocks == 1
+        # whether the first block that has a sum stores it; else all blocks add to zeros
+        self.stores_first: bool = config.stores_first and not config.in_turn and not self.alone
+        self.by_warps: bool = config.in_turn or self.stores_first  # whether warps of the producer add
         self.turned: bool = False  # whether the gradients of scores are in SMEM as (queries, keys)
         self.together: int = 1
         if not self.opened:
@@ -85,9 +88,9 @@ class WalkBuffers:
         return tiles + sums * 4
 
     def _semaphores(self) -> Any:
-        """Semaphores that order the blocks of each consumer, head and step; None if any order is allowed."""
+        """Semaphores that order the blocks of each consumer, head and step; None if all may add at any time."""
         shape = (CONSUMERS, self.p.batch * self.p.heads, self.steps)
-        return kd.get_global(kd.SemaphoreType.REGULAR(shape)) if self.t.in_turn else None
+        return kd.get_global(kd.SemaphoreType.REGULAR(shape)) if self.by_warps else None
 
     def swizzled(self, *shape: int, row: int = 0) -> Any:
         """A buffer with the widest swizzle that divides rows of `row` elements."""
@@ -118,7 +121,7 @@ class WalkBuffers:
         for name, loads, stages in (("q", 2, t.stages), ("dout", 1, t.dout_stages)):
             made[f"{name}_loaded"] = kd.Barrier(num_arrivals=loads, num_barriers=stages)
             made[f"{name}_consumed"] = kd.Barrier(num_arrivals=CONSUMERS, num_barriers=stages)
-        if t.in_turn:
+        if self.by_warps:
             made["dq_stored"] = made["dq_read"] = kd.Barrier(num_barriers=CONSUMERS * t.dq_slots)
         return made
 
@@ -129,18 +132,18 @@ class WalkBuffers:
         """
         (dk, dv, dq_sum), rest = refs[:3], list(refs[3:])
         self.tail_refs: Any = [rest.pop() for _ in range(2)][::-1] if self.tailed else None
-        turns = rest.pop() if self.opened and self.t.in_turn else None if self.opened else self._semaphores()
+        turns = rest.pop() if self.opened and self.by_warps else None if self.opened else self._semaphores()
         return dk, dv, dq_sum, turns, rest
 
     def _outputs(self) -> tuple[Any, ...]:
         """dk and dv, or parts of them, the sum, and the bias' gradient.
 
-        For any sizes the semaphores of blocks that add in turn follow.
+        For any sizes the semaphores of sums follow, if there are any.
         """
         p, like = self.p, [kd.ShapeDtypeStruct(shape, self.p.dtype) for shape in self._key_shapes()]
         lines = self._sum_lines()
         shape = lines, self.steps, self.tiles, self.lines, LINE
-        sums = kd.ShapeDtypeStruct(shape, kd.float32, init=None if self.alone else 0)
+        sums = kd.ShapeDtypeStruct(shape, kd.float32, init=None if self.alone or self.stores_first else 0)
         parts: list[Any] = []
         if self.splitting:
             count = splits_dim() if self.opened else self.t.splits
@@ -149,7 +152,7 @@ class WalkBuffers:
         if not self.opened:
             return *(parts or like), sums, *self._bias_outputs(), *self._tail_outputs()
         turns = kd.ShapeDtypeStruct((CONSUMERS, lines, self.steps), kd.int32, init=0)
-        turns = [turns] if self.t.in_turn else []
+        turns = [turns] if self.by_warps else []
         return *(parts or like), sums, *self._bias_outputs(), *turns, *self._tail_outputs()
 
     def _tail_outputs(self) -> list[Any]:

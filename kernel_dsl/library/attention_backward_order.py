@@ -33,6 +33,8 @@ class AttentionBackwardConfig:
     blocks add these parts in the order of their keys, so that the sum has the same bits each time. `splits`: the number
     of blocks that share the steps of the same keys; their sums are added afterwards. `tail`: the number of blocks that
     share the steps of each of the last keys, where whole blocks would leave many multiprocessors idle at the end.
+    `stores_first`: the first block that has the gradient of a step's queries stores it and the others add, by warps of their
+    own, so that nothing is zeroed before. Kernels with masks other than causal ones, and those that add in turn, ignore it.
     """
 
     block_q: int = 80
@@ -45,6 +47,7 @@ class AttentionBackwardConfig:
     in_turn: bool = False
     splits: int = 1
     tail: int = 1
+    stores_first: bool = False
 
 
 def most_shared(config: AttentionBackwardConfig, multiprocessors: int) -> int:

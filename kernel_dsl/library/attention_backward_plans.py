@@ -101,7 +101,8 @@ class ScoredGradients:
         if listed:
             lists = BlockLists(blocks_kernel(q, keys_of(p), t.block_q, depends, True), general is not None)
         main = scored_backward_kernel(q, t, multiprocessors, listed, bias_dtype)
-        ends = replace(t, splits=t.splits if sizes is None else 1, tail=1)  # the small kernels don't depend on these
+        # the small kernels don't depend on these
+        ends = replace(t, splits=t.splits if sizes is None else 1, tail=1, stores_first=False)
         stats, finish = scored_stats_kernel(q, ends), scored_finish_kernel(q, ends)
         return ScoredGradients(p, t, stats, main, sums, finish, lists, sizes, bias_dtype is not None)
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .attention_backward_buffers import WalkBuffers
 from .attention_backward_order import (
     CONSUMERS,
     EIGHT,
@@ -24,6 +23,7 @@ from .attention_backward_order import (
     SPREAD,
     shared_at_end,
 )
+from .attention_backward_results import WalkResults
 from .attention_sizes import LOG2E, ROWS
 
 Consumers = Callable[
@@ -71,7 +71,7 @@ class WalkStep:
     index: Any
 
 
-class Walk(WalkBuffers):
+class Walk(WalkResults):
     """The walk of blocks of `keys` keys: what each of them does."""
 
     def at_launch(self, q: Any, k: Any, sizes: Any) -> Walk:
@@ -218,18 +218,18 @@ class Walk(WalkBuffers):
     ) -> None:
         """The producer: it loads all operands.
 
-        If blocks add in turn, one of its warps for each consumer adds the consumer's results.
+        If `by_warps`, one of its warps for each consumer adds the consumer's results.
         """
         kd.set_max_registers(self.registers[1], action="decrease")
         fetch = partial(self._fetch, q, k, v, dout, stats, s)
-        if not self.t.in_turn or self.adders:
+        if not self.by_warps or self.adders:
             fetch()
             return
 
         @kd.warp_map
         def _(warp: Any) -> None:
             kd.when(warp == CONSUMERS)(fetch)
-            kd.when(warp < CONSUMERS)(partial(self._add_in_turn, warp, dq_sum, turns, s))
+            kd.when(warp < CONSUMERS)(partial(self._add_by_warp, warp, dq_sum, turns, s))
 
     def _add(self, dq_sum: Any, turns: Any, s: dict[str, Any]) -> None:
         """The extra warpgroup that adds in turn, beside the producer."""
@@ -237,7 +237,7 @@ class Walk(WalkBuffers):
 
         @kd.warp_map
         def _(warp: Any) -> None:
-            kd.when(warp < CONSUMERS)(partial(self._add_in_turn, warp, dq_sum, turns, s))
+            kd.when(warp < CONSUMERS)(partial(self._add_by_warp, warp, dq_sum, turns, s))
 
     def _fetch(self, q: Any, k: Any, v: Any, dout: Any, stats: Any, s: dict[str, Any]) -> None:
         t, block = self.t, self.block()
@@ -266,14 +266,23 @@ class Walk(WalkBuffers):
 
         self.each_step(block, fetch)
 
-    def _add_in_turn(self, me: Any, dq_sum: Any, turns: Any, s: dict[str, Any]) -> None:
-        """Add the results of consumer `me`, after the block of the preceding keys and before the block of the following keys."""
+    def _add_by_warp(self, me: Any, dq_sum: Any, turns: Any, s: dict[str, Any]) -> None:
+        """Add the results of consumer `me`: in turn after the block of the preceding keys and before the block of the
+        following keys, or in any order, and the first block stores.
+        """
         t, block = self.t, self.block_of(s)
         for i in range(t.dq_slots):
             kd.barrier_arrive(s["dq_read"].at[me * t.dq_slots + i])  # nothing is there yet
 
         def add(step: WalkStep) -> None:
             turn = turns.at[me, *self.sum_of(block, step)]
+            if self.stores_first:
+
+                def copy(part: int, add: bool) -> None:
+                    self._copy_sum(me, part, block, step, dq_sum, s, add)
+
+                self.add_or_store(me, copy, turn, s)
+                return
             kd.semaphore_wait(turn, self.turn_of(block, step), decrement=False)
             for i in range(t.dq_parts):
                 place = me * t.dq_slots + i % t.dq_slots
@@ -294,70 +303,27 @@ class Walk(WalkBuffers):
         value = kd.wgmma_accumulator_load(acc, wait_n=None)
         for i in range(t.dq_parts):
             place = me * t.dq_slots + i % t.dq_slots
-            if t.in_turn:
+            if self.by_warps:
                 kd.barrier_wait(s["dq_read"].at[place])
             else:  # wait for the last copy of this slot
                 kd.wait_smem_to_gmem(t.dq_slots - 1 if i >= t.dq_slots else 0, wait_read_only=True)
             s["dq_smem"][0][place] = value[:, i * self.part * EIGHT : (i + 1) * self.part * EIGHT]
             kd.commit_smem()
-            if t.in_turn:
+            if self.by_warps:
                 kd.barrier_arrive(s["dq_stored"].at[place])
             else:
                 self._copy_sum(me, i, block, step, dq_sum, s)
 
-    def _copy_sum(self, me: Any, i: int, block: ScoreBlock, step: WalkStep, dq_sum: Any, s: dict[str, Any]) -> None:
-        """Start adding part `i` of a consumer's share."""
+    def _copy_sum(
+        self, me: Any, i: int, block: ScoreBlock, step: WalkStep, dq_sum: Any, s: dict[str, Any], add: bool = True
+    ) -> None:
+        """Start adding, or storing, part `i` of a consumer's share."""
         t, lines = self.t, ROWS * EIGHT // LINE
         tile, line = (0, me * lines) if self.by_row else (me * self.own_tiles, 0)
         here = kd.ds(tile + i * self.part, self.part), kd.ds(line, lines)
         target = dq_sum.at[(*self.sum_of(block, step), *here)]
-        reduction = None if self.alone else "add"
+        reduction = "add" if add and not self.alone else None
         kd.copy_smem_to_gmem(s["dq_smem"][1].at[me * t.dq_slots + i % t.dq_slots], target, reduction_op=reduction)
-
-    # --- results -----------------------------------------------------------------------------------
-
-    def store(self, value: Any, tile: Any, out: Any, block: ScoreBlock, key: Any, which: int = 0) -> None:
-        """Store a gradient of 64 keys from `key` on, through SMEM that nothing else uses any more. `which`: 0 for that of
-        the keys, 1 for that of the values.
-        """
-        here = block.batch, block.kv_head, kd.ds(key, ROWS)
-
-        def copy() -> None:
-            tile[...] = value.astype(self.p.dtype)
-            kd.commit_smem()
-            kd.copy_smem_to_gmem(tile, out.at[here])
-
-        if block.tail is not None:
-            self.store_shared(value, tile, out.at[here], block, key, which)
-            return
-        self.store_either(copy, lambda: out.at[(block.split, *here)], value)
-
-    def store_shared(self, value: Any, tile: Any, target: Any, block: Any, key: Any, which: int) -> None:
-        """Add to the sum of the blocks before that share these keys. The last one stores the gradient to `target`."""
-        tail, (sums, turns) = block.tail, self.tail_refs
-        piece, last = tail.piece, tail.piece == tail.pieces - 1
-        place = which, tail.keys, kd.div(key - block.key, ROWS)
-        turn, kept = turns.at[place], sums.at[(*place, slice(None), kd.ds(0, value.shape[1]))]
-        kd.when(piece > 0)(lambda: kd.semaphore_wait(turn, piece, decrement=False))
-        value = kd.cond(piece > 0, lambda x: x + kept[...], lambda x: x, value)
-
-        @kd.when(last)
-        def _() -> None:
-            tile[...] = value.astype(self.p.dtype)
-            kd.commit_smem()
-            kd.copy_smem_to_gmem(tile, target)
-
-        @kd.when(~last)
-        def _() -> None:
-            kept[...] = value
-            kd.semaphore_signal(turn)
-
-    def store_either(self, copy: Callable[[], None], part: Callable[[], Any], value: Any) -> None:
-        """Store a gradient by `copy`, or as a part of a sum."""
-        if self.splitting:
-            part()[...] = value
-        else:
-            copy()
 
     # --- the kernel -------------------------------------------------------------------------------
 

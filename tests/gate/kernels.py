@@ -232,6 +232,7 @@ def _attentions() -> Iterator[tuple[str, Kernel]]:
     )  # 2**28 scores and more
     heads = (Struct((1, count, 4106, 128), kd.float8_e4m3fn) for count in (16, 4))
     yield "attention.norms", _of(norms_kernel("bhsd", False, 16, 4, 128, kd.float8_e4m3fn), *heads)
+    yield "attention.scored.e4m3_shared", _attention(16384, 128, kd.float8_e4m3fn, (16, 16))
     yield "attention.scored.e4m3_few", _attention(4090, 128, kd.float8_e4m3fn, (16, 4), causal=True)
     yield "attention.shared", _attention(2000, 64, bf16, (1, 1))
     yield "attention.mask_probe", _of(probe_kernel(masked))

@@ -142,6 +142,9 @@ CONFIGS = [
     (128, Config(96, apart=True, dq_parts=2, in_turn=True, splits=2)),
     (256, Config(64, dout_stages=1, dq_parts=2)),
     (192, Config(64, splits=3, in_turn=True)),
+    (64, Config(128, stores_first=True, splits=2)),
+    (128, Config(96, apart=True, dq_parts=3, dq_slots=2, stores_first=True)),
+    (256, Config(64, dout_stages=1, dq_parts=2, stores_first=True)),
 ]
 
 
@@ -159,6 +162,21 @@ def test_configurations(dim: int, config: Any, causal: bool, rng: Any) -> None:
         kd.InterpretParams(schedule="random", seed=dim + causal),
         config=config,
     )
+
+
+@pytest.mark.parametrize(("dim", "kv_heads", "options", "first"), [
+    (128, 2, {}, True), (128, 2, {"causal": True}, True), (64, 2, {}, True), (64, 2, {"causal": True}, False), (128, 1, {}, False),
+    (256, 2, {}, False), (128, 2, {"deterministic": True}, False),
+    (128, 2, {"softcap": 9.0, "config": Config(64, stores_first=True)}, True),
+    (128, 2, {"window": 9, "config": Config(64, stores_first=True)}, False),
+], ids=str)  # fmt: skip
+@pytest.mark.sampled(3)
+def test_the_first_block_stores(dim: int, kv_heads: int, options: Any, first: bool) -> None:
+    """Then nothing zeroes the sums. With a window a step may be in no block, so its sum has to be zero before."""
+    q, k = (kd.ShapeDtypeStruct((1, n, 300, dim), kd.bfloat16) for n in (2, kv_heads))
+    lse = kd.ShapeDtypeStruct((1, 2, 300), kd.float32)
+    main = attention_backward.lower(q, q, k, k, q, lse, target="sm_90a", **options)[1]
+    assert (main.traced.outputs[2].fill is None) == first
 
 
 @pytest.mark.tma
