@@ -11,15 +11,16 @@ from .blocks import clusters_at_once, steps_of
 from .consumer_product import from_registers
 from .families import is_mixed as mixes
 from .fed_scales import FedScales, feeds
+from .fed_scales import in_pairs as by_twos
 from .matmul_config import MatmulConfig
 from .problem import Problem
 from .promoted_product import RUN
-from .scaled_product import in_pairs as by_twos
 
 SMEM = 232448  # bytes a block has on Hopper
 BARRIERS = 1024  # bytes that suffice for barriers and alignment
 STEP_BYTES = 128  # bytes of K in one stage: the widest swizzle
 DEEPEST = 12  # the most stages
+LEAST_RING = 4  # stages that suffice beside scales by blocks: 4096 x 7168 x 2048 took 103 us with 4, and 112 with 5
 WIDE_STAGES = 4  # this many stages are better than half as many of twice the depth
 # one multiprocessor, a clock: multiply-adds of 16-bit operands (8-bit: twice, tf32: half), bytes from L2, bytes to SMEM, of which
 # a cluster loads some for its other blocks
@@ -32,6 +33,9 @@ TURNED_BESIDE_WIDE, TURNED = 275, 500
 # the factor of the time of an operand's loads if its rows are 16 bytes from a multiple of 32 apart, so that half of them begin
 # within a sector: 4.8 to 5.1 clocks for 128 bytes
 BROKEN = 2.0
+NARROW = (
+    64  # bytes across K: broken rows of fewer take as long. 8 x 6648 x 5512 TT took 36.5 us, and 30.7 with a copied
+)
 UNEVEN_PITCH = 1.25  # the same if they are 32 bytes from a multiple of 64 apart
 # the part of the smaller side's loads that remains then if two blocks share only them: 5000^3 took 495 us instead of 490
 SHARED = 0.9
@@ -78,9 +82,10 @@ TILES = (
     (64, 128, 1, False),
     (64, 64, 1, False),
 )
-# where sums are promoted every 128 of K: two accumulators a lane; the widest only where factors come with the stages
+# where sums are promoted every 128 of K: two accumulators a lane; the widest, and three consumers, only where factors come with
+# the stages
 SCALED_TILES = tuple((*tile, False) for tile in (
-    (128, 192, 2), (128, 160, 2), (128, 128, 2), (128, 64, 2), (64, 128, 1), (64, 64, 1)
+    (192, 128, 3), (128, 192, 2), (128, 160, 2), (128, 128, 2), (128, 64, 2), (64, 128, 1), (64, 64, 1)
 ))  # fmt: skip
 # widths between those, for shapes whose tiles just exceed a whole number of waves, or fill three quarters of one
 BETWEEN = (96, 112, 144, 160, 176, 208, 224, 240)
@@ -88,8 +93,10 @@ UNEVEN = 1.04  # the least predicted gain for such a width, because its constant
 CHUNK = 100  # clocks for each part of a tile in its store; narrow tiles have many parts
 # clocks of a step in which neither warpgroup multiplies: with two products in flight, with one
 IDLE_IN_PAIRS, IDLE_BY_ONE = 265, 390
-# the same with one, where factors come with the stages; and more for each column that has a factor
-IDLE_FED, IDLE_COLUMN = 300, 1.55
+# where factors come with the stages: the part of the products' clocks, and clocks with two consumers and three, that a step takes
+# more; and where chunks of columns have another width than `CHUNKED`, or for each column that has a factor
+CHUNKED, IDLE_UNEVEN = 64, 30
+FED_SHARE, IDLE_FED, IDLE_FED_BY_THREE, IDLE_COLUMN = 0.31, 80, 30, 2.2
 PROMOTION = 60  # clocks of a promotion beside its multiply-adds: waits, factors
 THIN = (16, 32)  # columns of products with a thin side
 # 32-bit registers a lane that a consumer may accumulate in: the rest is for addresses, or for an epilogue of few or many steps
@@ -106,7 +113,7 @@ def stage_bytes(problem: Problem, tile_m: int, tile_n: int, tile_k: int) -> int:
     if in_pairs(problem):
         factors = 2 * tile_m if problem.mxfp4 else 4 * tile_m * (1 + problem.int4_zeros)
         return tile_m * tile_k // 2 + tile_n * problem.b_dtype.itemsize * tile_k + factors
-    factors = 4 * FedScales(problem, tile_m, tile_n).length if feeds(problem, tile_n) else 0
+    factors = 4 * FedScales(problem, tile_m, tile_n).length if feeds(problem, tile_m) else 0
     return (tile_m * problem.dtype.itemsize + tile_n * problem.b_dtype.itemsize) * tile_k + factors
 
 
@@ -142,6 +149,9 @@ def configure(
     stages = min(rest // stage_bytes(problem, tile_m, tile_n, tile_k), DEEPEST)
     if stages < 2:
         return None
+    if feeds(problem, tile_m):  # code for whole rings of stages is faster, so no steps should be left
+        steps = steps_of(problem, tile_k)
+        stages = next((n for n in range(stages, LEAST_RING - 1, -1) if steps % n == 0), stages)
     return MatmulConfig(
         tile_m, tile_n, tile_k, stages, consumers, epilogue_n=epilogue_n, epilogue_stages=ring, ping_pong=ping_pong
     )
@@ -190,6 +200,8 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
         rows_a = t.tile_m * SHARED
     if reads != EVEN and t.cluster > t.cluster_n and t.tile_n < t.tile_m:
         rows_b = t.tile_n * SHARED
+    if read_b >= BROKEN and not p.b_transposed:
+        rows_b = max(rows_b, NARROW / p.b_dtype.itemsize)
     rows_a = rows_a / 2 if p.sparse else rows_a
     rows_a = rows_a / 2 if p.int4 else rows_a
     loads = (rows_a * p.dtype.itemsize * read_a + rows_b * p.b_dtype.itemsize * read_b) * t.tile_k / L2_BYTES
@@ -197,8 +209,12 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
         loads = max(loads, stage_bytes(p, t.tile_m, t.tile_n, t.tile_k) / SMEM_BYTES)
     if p.scaled:  # a warpgroup's products, and then its multiply-adds, which other warpgroups' products may hide
         products = max(products, products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION)
-        products += IDLE_IN_PAIRS if by_twos(p, t.tile_n) else IDLE_FED if feeds(p, t.tile_n) else IDLE_BY_ONE
-        products += IDLE_COLUMN * t.tile_n if feeds(p, t.tile_n) and p.b_scaled == "columns" else 0
+        if feeds(p, t.tile_m):
+            products += FED_SHARE * products + (IDLE_FED if t.consumers < 3 else IDLE_FED_BY_THREE)
+            products += IDLE_UNEVEN if t.tile_n % CHUNKED else 0
+        else:
+            products += IDLE_IN_PAIRS if by_twos(p, t.tile_m, t.tile_n) else IDLE_BY_ONE
+        products += IDLE_COLUMN * t.tile_n if feeds(p, t.tile_m) and p.b_scaled == "columns" else 0
     if p.promoted:
         run = max(RUN // t.tile_k, 1)
         alone = run * products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION
@@ -284,10 +300,12 @@ def band(problem: Problem, config: MatmulConfig, blocks: int) -> int:
     """The number of tiles of M in a band that shares L2, as measured.
 
     Times differ by 2 % at most. 2048 rows are never worse, except for short products, for B along N if all tiles run at
-    once, and for scales by blocks of K: 8192^3 took 935 us with them and 872 with 1024.
+    once, and for scales by blocks of K: 8192^3 took 834 us with them, 841 with 1024 and 825 with 1536.
     """
     at_once = -(-problem.M // config.tile_m) * -(-problem.N // config.tile_n) <= blocks
-    short = problem.K * problem.dtype.itemsize <= 16 * STEP_BYTES or problem.scaled
+    if problem.scaled:
+        return 1536 // config.tile_m
+    short = problem.K * problem.dtype.itemsize <= 16 * STEP_BYTES
     if problem.K * problem.dtype.itemsize <= STEP_BYTES:
         return 1  # neighbours along N store neighbouring parts of rows
     return (1024 if short or (at_once and not problem.b_transposed) else 2048) // config.tile_m
@@ -319,7 +337,8 @@ def _options(problem: Problem, blocks: int, plain: bool, reads: Reads = EVEN) ->
     room = ACCUMULATORS if plain and problem.plain else ACCUMULATORS_BESIDE_MORE
     room = ACCUMULATORS_BESIDE_MANY if problem.busy else room
     tiles = SCALED_TILES if problem.scaled or problem.promoted else TILES
-    tiles = [t for t in tiles if t[1] < 192 or problem.b_scaled != "columns" or feeds(problem, t[1])]
+    tiles = [t for t in tiles if t[1] < 192 or problem.b_scaled != "columns" or feeds(problem, t[0])]
+    tiles = [t for t in tiles if t[2] < 3 or feeds(problem, t[0])]
     # blocks of a cluster whose lanes store wait for each other: 1.7 to 4 times as long as one block each where K is deep
     clusters = CLUSTERS[:1] if problem.lanes else CLUSTERS if reads == EVEN else (*CLUSTERS, SQUARE)
     if problem.softmax:

@@ -17,12 +17,24 @@ from .first_sizes import is_open
 from .problem import Problem
 
 TILE_M, TILE_N = 8, 128
-UNROLLED = 16  # parts whose loads are in flight at once
+IN_FLIGHT = 128  # sums of a lane whose loads are in flight at once
+FEW = 132  # tiles: with fewer, lower tiles keep more multiprocessors busy, and more parts in flight
+MOST = 64  # parts in flight
 
 
-def in_flight(parts: int) -> int:
-    """The number of parts that are loaded together: the largest divisor of `parts` up to `UNROLLED`."""
-    return max(n for n in range(1, UNROLLED + 1) if parts % n == 0)
+def height_of(p: Problem) -> int:
+    """The number of rows of a tile."""
+    if not all(isinstance(n, int) for n in (*p.batch, p.M, p.N)):
+        return TILE_M
+    tile_m = TILE_M
+    while tile_m > 1 and prod(p.batch) * -(-p.M // tile_m) * -(-p.N // TILE_N) < FEW:
+        tile_m //= 2
+    return tile_m
+
+
+def in_flight(parts: int, tile_m: int = TILE_M) -> int:
+    """The number of parts that are loaded together: the largest divisor of `parts` whose sums fit."""
+    return max(n for n in range(1, min(IN_FLIGHT // tile_m, MOST) + 1) if parts % n == 0)
 
 
 @cache
@@ -34,10 +46,10 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
     """
     if open_sizes(problem) and not is_open(problem.K) and problem.K != 1:
         return combine_kernel(changed(problem, K=1), early)  # one for each K
-    count = 1 if problem.gate is None else 2
+    count, tile_m = 1 if problem.gate is None else 2, height_of(problem)
 
     def tiles_of(p: Problem) -> tuple[Any, ...]:
-        return (*p.batch, kd.cdiv(p.M, TILE_M), kd.cdiv(p.N, TILE_N))
+        return (*p.batch, kd.cdiv(p.M, tile_m), kd.cdiv(p.N, TILE_N))
 
     def body(*refs: Any) -> None:
         if early:
@@ -46,7 +58,7 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
         kept, rest = p.kept_of(refs[count:])
         extra, out, peak = outputs(p, rest)
         *batch, m, n = spread(kd.program_id(0), tiles_of(p))
-        rows, columns = kd.ds(m * TILE_M, TILE_M), kd.ds(n * TILE_N, TILE_N)
+        rows, columns = kd.ds(m * tile_m, tile_m), kd.ds(n * TILE_N, TILE_N)
 
         def whole(partial: Any) -> Any:
             def part(number: Any) -> Any:
@@ -60,7 +72,7 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
                     total = total + part(first + number)
                 return total
 
-            together = in_flight(p.parts)
+            together = in_flight(p.parts, tile_m)
             total = added(part(0), 0, range(1, together))
             if p.parts == together:
                 return total

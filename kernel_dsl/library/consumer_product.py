@@ -66,10 +66,11 @@ class ConsumerProduct:
 
         def multiply_scaled(acc: Any, other: Any = None) -> Any:
             if self.feed is not None:
-                return fed_product(
-                    acc, slot, item.count, t.stages, self._left, self._right, loaded, consumed, self.feed,
+                value = fed_product(
+                    acc, item.count, t.stages, self._left, self._right, self._loaded_of, consumed, self.feed,
                     self.factors_smem, share * rows, n, gathered,
                 )  # fmt: skip
+                return value, slot
             own = Scales(p, self.scales[0], self.scales[1], m + share * rows, n, rows, batch)
             first = 0 if p.parts == 1 else part * steps
             return scaled_product(

@@ -14,9 +14,10 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .any_rows import at_launch, declared, open_sizes
 from .epilogue import Tile, finish, join, outputs
+from .fed_scales import FedScales, fed_loads, fed_product, feeds
 from .grouped_tiles import RowGroups, put
 from .matmul_config import MatmulConfig
-from .persistent_matmul import swizzled
+from .persistent_matmul import registers_of, swizzled
 from .problem import Problem
 from .scaled_product import Scales, scaled_product
 from .stage_product import following_slot, stage_product
@@ -39,29 +40,28 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
     lanes = p.lanes or 16 // p.out_dtype.itemsize
     a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k)
     b_shape = (t.tile_n, t.tile_k) if p.b_transposed else (t.tile_k, t.tile_n)
+    feed = FedScales(p, t.tile_m, t.tile_n) if feeds(p, t.tile_m) else None
     scratch = {
         "a_smem": swizzled(*a_shape, p.dtype, t.stages),
         "b_smem": swizzled(*b_shape, p.b_dtype, t.stages),
+        **({"factors_smem": kd.SMEM((t.stages, feed.length), kd.float32)} if feed else {}),
         "out_smem": swizzled(rows, t.epilogue_n, p.out_dtype, t.consumers * ring),
-        "loaded": kd.Barrier(num_arrivals=2 if p.gate is None else 3, num_barriers=t.stages),
+        "loaded": kd.Barrier(num_arrivals=(2 if p.gate is None else 3) + (feed is not None), num_barriers=t.stages),
         "consumed": kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages),
         "ready": kd.Barrier(),
         **g.scratch,
     }
 
-    def produce(a: Any, rights: Any, place_of: Any, total: Any, buffers: Any) -> None:
-        kd.set_max_registers(40, action="decrease")
+    def produce(a: Any, rights: Any, scales: Any, place_of: Any, total: Any, buffers: Any) -> None:
+        kd.set_max_registers(registers_of(t, feed is not None)[0], action="decrease")
         a_smem, b_smem, loaded, consumed = (buffers[name] for name in ("a_smem", "b_smem", "loaded", "consumed"))
 
         @kd.loop(kd.axis_index("block"), total, step=count, init_carry=(0, 0))
         def _(index: Any, carry: Any) -> Any:
             group, m, _, n = place_of(index)
 
-            @kd.loop(0, steps, init_carry=carry)
-            def end(step: Any, carry: Any) -> Any:
-                slot, filled = carry
-
-                @kd.when(filled >= t.stages)
+            def fill(step: Any, slot: Any, again: Any, found: list[Any]) -> None:
+                @kd.when(again)
                 def _() -> None:
                     kd.barrier_wait(consumed.at[slot])
 
@@ -75,12 +75,29 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
                         place = place.at[half] if p.b_transposed else place.at[:, half]
                     source = b.at[group, n_slice, k] if p.b_transposed else b.at[group, k, n_slice]
                     kd.copy_gmem_to_smem(source, place, full)
+                if feed is not None:
+                    feed.store(found, buffers["factors_smem"].at[slot])
+                    kd.barrier_arrive(full)
+
+            if feed is not None:
+
+                def load(step: Any) -> list[Any]:
+                    return feed.loaded(scales, m, n * width, (group,), kd.minimum(step, steps - 1))
+
+                return 0, fed_loads(steps, t.stages, carry[1], load, fill)
+
+            @kd.loop(0, steps, init_carry=carry)
+            def end(step: Any, carry: Any) -> Any:
+                slot, filled = carry
+                fill(step, slot, filled >= t.stages, [])
                 return following_slot(slot, t.stages), kd.minimum(filled + 1, t.stages)
 
             return end
 
     def consume(me: Any, scales: Any, refs: Any, place_of: Any, total: Any, buffers: Any) -> None:
-        kd.set_max_registers(232 if t.consumers == 2 else 240, action="increase")
+        kd.set_max_registers(registers_of(t, feed is not None)[1], action="increase")
+        if feed is not None:
+            kd.commit_smem()  # orders the other role's stores for the trace, or lanes would meet at each stage's factors
         a_smem, b_smem, loaded, consumed = (buffers[name] for name in ("a_smem", "b_smem", "loaded", "consumed"))
 
         def left_of(slot: Any) -> Any:
@@ -96,6 +113,12 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
             m, n = m + me * rows, n * width
 
             def multiply(acc: Any) -> Any:
+                if feed is not None:
+                    sums = fed_product(
+                        acc, steps, t.stages, left_of, right_of, loaded.at.__getitem__, consumed, feed,
+                        buffers["factors_smem"], me * rows, n, list,
+                    )  # fmt: skip
+                    return sums, slot
                 if p.scaled:
                     own = Scales(p, scales[0], scales[1], m, n, rows, (group,))
                     return scaled_product(acc, slot, steps, t.stages, left_of, right_of, loaded, consumed, own, 0)
@@ -162,7 +185,7 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
             g.fill(given, bounds, tile_ends, t.tile_m, tiles_n)
             kd.barrier_arrive(ready)
             kd.barrier_wait(ready)
-            produce(a, rights, place_of, g.total(tile_ends), buffers)
+            produce(a, rights, scales, place_of, g.total(tile_ends), buffers)
 
         @kd.when(me < producer)
         def _() -> None:

@@ -11,7 +11,7 @@ from ..dataclass import changed
 from ..refs import strides_of
 from .blocks import steps_of
 from .choose import DRAM_BYTES, MADS, START, overlapped, total_bytes
-from .combine import in_flight, partial_problem
+from .combine import height_of, in_flight, partial_problem
 from .families import FP8
 from .lane_product import TILES as LANE_TILES
 from .lane_product import LaneConfig
@@ -30,11 +30,15 @@ ALONE, TILE_ALONE = 1.3, 1.2  # the factor for a block that is alone on its mult
 LANE_LOADS = {(128, 128): 1.0, (64, 64): 1.5, (32, 32): 3.0, (8, 128): 2.0, (128, 8): 2.0}
 # the part of wgmma's rate that mma.sync reaches, by the tile: small ones load more fragments for each product
 MMA_SHARE = {(128, 128): 0.39, (64, 128): 0.28, (64, 64): 0.21, (16, 128): 0.145, (128, 16): 0.145}
+SLIVER_TF32 = 0.6  # the part of that for tiles of 16 rows or columns of 4-byte elements: 6163 x 32 x 2826 took 52 us
 MMA_F64 = 115  # multiply-adds of float64 a clock
 # clocks of a step that overlap with nothing: a barrier; with mma.sync and late stages, by bytes that a lane copies at once
 STEP_LATENCY, TILE_LATENCY = 250, {16: 930, 8: 300, 4: 300, 2: 780, 1: 780}
 # pieces that a multiprocessor copies in a clock, by their bytes: along K, across; those of less than 4 bytes by registers
 COPIES = {8: (3.3, 3.3), 4: (3.8, 5.3), 2: (2.8, 4.9), 1: (4.3, 4.3)}
+HIDDEN_COPIES = (
+    0.55  # the part of copies by bytes that stores don't hide in a single step: s8 22788 x 12313 x 27 took 507 us
+)
 # clocks for each byte of a tile's store: if it is most of the work, by whole sectors, or by whole lines; otherwise; and
 # for each tile
 STORED_SECTORS, STORED_LINES, STORED, TILE = 0.05, 0.076, 0.13, 250
@@ -48,6 +52,10 @@ VECTOR_LATENCY, VECTOR_START, VECTOR_SUM, SAME = 1000, 980, 27, 0.7
 # registers of a lane beside those for numbers, and the blocks that a multiprocessor has at most
 VECTOR_REGISTERS, REGISTERS, MOST_BLOCKS = 40, 512, 16
 L2_LATENCY = 1700  # clocks of exposed loads of sums
+SWIFT_PARTS, LATE_PART = (
+    16,
+    100,
+)  # clocks of each part above so many: 64 x 64 x 32768 took 12.9 us with 64 parts, 11.8 with 32
 L2_KEEPS = 30e6  # bytes that are still in L2 when the next kernel reads them
 L2_TOTAL = 3900  # bytes a clock of the whole GPU from and to L2
 PACK_READS, PACK_KEEPS = 2650, 2300  # bytes a clock of packing: from and to DRAM, to L2
@@ -78,7 +86,8 @@ def combine_clocks(p: Problem, parts: int) -> float:
         return 0.0
     sums = prod(p.batch) * p.M * p.N
     bytes_ = sums * p.wide.itemsize * parts * (1 if p.gate is None else 2)
-    read = parts // in_flight(parts) * L2_LATENCY + bytes_ / (L2_TOTAL if bytes_ < L2_KEEPS else DRAM_BYTES)
+    rounds = parts // in_flight(parts, height_of(p)) * L2_LATENCY + max(parts - SWIFT_PARTS, 0) * LATE_PART
+    read = rounds + bytes_ / (L2_TOTAL if bytes_ < L2_KEEPS else DRAM_BYTES)
     return LAUNCH + read + sums * p.out_dtype.itemsize * (3 if p.keeps else 1) / DRAM_BYTES
 
 
@@ -108,15 +117,18 @@ def tile_clocks(p: Problem, t: TileConfig, blocks: int, pieces: tuple[int, ...] 
     """An estimate for `tile_kernel`. `pieces`: bytes that one copy of a lane moves, of a and of b."""
     share, area = MMA_SHARE[t.tile_m, t.tile_n] if p.wide.itemsize < 8 else 0.0, t.tile_m * t.tile_n
     rate = MADS * share * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize) if share else MMA_F64
+    rate *= SLIVER_TF32 if share and p.dtype.itemsize == 4 and min(t.tile_m, t.tile_n) == 16 else 1.0
     copies, depth = 0.0, min(t.tile_k, p.K)  # clocks of a step's small pieces; no piece is copied beyond the end
     sides = ((t.tile_m, p.dtype.itemsize, p.a_transposed), (t.tile_n, p.b_dtype.itemsize, not p.b_transposed))
     for (rows, item, across), piece in zip(sides, pieces, strict=True):
         if piece < 16:
             copies += rows * depth * item / piece / COPIES[piece][across]
+    if steps_of(p, t.tile_k) == 1 and min(pieces) == 1:
+        copies *= HIDDEN_COPIES
     rate = min(rate, area * t.tile_k / copies) if copies else rate
     each, at_once = STORED, 4 if area <= 64 * 64 else 2
     if steps_of(p, t.tile_k) <= t.stages:
-        many = area * p.out_dtype.itemsize > 64 * 128 * 4
+        many = area * p.out_dtype.itemsize > 64 * 128 * 4 or area > 64 * 128
         lines = STORED_LINES_SMALL if area <= 64 * 64 else STORED_LINES * (HIGH if many else 1.0)
         each = STORED_SECTORS if stores_sectors(p) else lines
         at_once = 4 if area <= 64 * 128 else 2

@@ -20,10 +20,9 @@ from .any_rows import at_launch, declared, open_sizes
 from .blocks import clusters_at_once, own, start_of, steps_of, tile_of
 from .consumer_product import ConsumerProduct
 from .epilogue import Exponentials, Function, Tile, drawn, finish, joined, outputs, store_sums
-from .fed_scales import FedScales, feeds
+from .fed_scales import FedScales, fed_loads, feeds, in_pairs
 from .matmul_config import MatmulConfig
 from .problem import EpilogueStep, Problem
-from .scaled_product import in_pairs
 from .stage_product import following_slot
 from .streamed_tiles import Pieces, StreamedTiles, WholeTiles, pieces_of
 
@@ -39,8 +38,18 @@ def swizzled(rows: int, columns: int, dtype: Any, stages: int) -> Any:
 
 def has_streams(p: Problem, t: MatmulConfig) -> bool:
     """Whether the kernel has a form in which blocks share tiles along K: its loops take any number of steps."""
-    static = p.sparse or p.promoted or p.softmax or in_pairs(p, t.tile_n)
+    static = p.sparse or p.promoted or p.softmax or in_pairs(p, t.tile_m, t.tile_n)
     return not (static or t.ping_pong or p.parts > 1)
+
+
+def registers_of(t: MatmulConfig, fed: bool) -> tuple[int, int]:
+    """Registers of a lane of the warpgroup that loads, and of those that multiply. `fed`: factors come with the stages."""
+    if t.consumers > 2:
+        warpgroups = t.consumers + 1
+        return 56, (65536 // (128 * warpgroups) // 8 * 8 * warpgroups - 56) // t.consumers // 8 * 8
+    if fed and t.consumers == 2:
+        return (24, 240) if t.ping_pong else (56, 224)
+    return 24 if t.ping_pong else 40, 232 if t.consumers == 2 and not t.ping_pong else 240
 
 
 @cache
@@ -93,7 +102,7 @@ def matmul_kernel(
     ring = min(t.epilogue_stages, stores)
     out_shape = (t.epilogue_n, rows) if t.swapped else (rows, t.epilogue_n)
     factors = (1 + p.int4_zeros) if p.int4 else 0  # rows of scales and zeros that come with a stage
-    feed = FedScales(p, t.tile_m, t.tile_n) if feeds(p, t.tile_n) else None
+    feed = FedScales(p, t.tile_m, t.tile_n) if feeds(p, t.tile_m) else None
     arrivals = (2 if p.gate is None else 3) + factors + p.sparse + (feed is not None)
     scratch = {
         "a_smem": swizzled(*a_shape, p.dtype, t.stages),
@@ -158,7 +167,7 @@ def matmul_kernel(
         a: Any, rights: Any, packs: Any, scales: Any, a_smem: Any, b_smem: Any, loaded: Any, consumed: Any,
         factors_smem: Any = None,
     ) -> None:  # fmt: skip
-        kd.set_max_registers(24 if t.ping_pong else 56 if feed and t.consumers == 2 else 40, action="decrease")
+        kd.set_max_registers(registers_of(t, feed is not None)[0], action="decrease")
         work = work_of()
 
         @work.loop((0, 0, 0))
@@ -169,16 +178,12 @@ def matmul_kernel(
             *carry, turn = carry
 
             def scales_at(step: Any) -> list[Any]:
-                if feed is None:
-                    return []
+                assert feed is not None
                 block = kd.minimum(step, item.count - 1) + (part * steps if p.parts > 1 else item.first)
                 return feed.loaded(scales, m, n, batch, block)
 
-            @kd.loop(0, item.count, init_carry=(*carry, *scales_at(0), *scales_at(1)))
-            def end(step: Any, carry: Any) -> Any:
-                slot, count, *ahead = carry
-
-                @kd.when(count >= t.stages)
+            def fill(step: Any, slot: Any, again: Any, found: list[Any]) -> None:
+                @kd.when(again)
                 def _() -> None:
                     kd.barrier_wait(consumed.at[slot])
 
@@ -208,19 +213,26 @@ def matmul_kernel(
                         place = place.at[half] if p.b_transposed else place.at[:, half]
                     kd.copy_gmem_to_smem(b_tile, place, full, collective_axes=shares_b, l2_hint=t.b_hint)
                 if feed is not None:
-                    feed.store(ahead[: feed.count], factors_smem.at[slot])
+                    feed.store(found, factors_smem.at[slot])
                     kd.barrier_arrive(full)
-                    ahead = [*ahead[feed.count :], *scales_at(step + 2)]
-                return following_slot(slot, t.stages), kd.minimum(count + 1, t.stages), *ahead
 
-            return *list(end)[:2], kd.where(turn == turns - 1, 0, turn + 1) if turns > 1 else turn
+            after = kd.where(turn == turns - 1, 0, turn + 1) if turns > 1 else turn
+            if feed is not None:
+                return carry[0], fed_loads(item.count, t.stages, carry[1], scales_at, fill), after
+
+            @kd.loop(0, item.count, init_carry=tuple(carry))
+            def end(step: Any, carry: Any) -> Any:
+                slot, count = carry
+                fill(step, slot, count >= t.stages, [])
+                return following_slot(slot, t.stages), kd.minimum(count + 1, t.stages)
+
+            return *end, after
 
     def consume(
         me: Any, scales: Any, refs: Any, a_smem: Any, b_smem: Any, out_smem: Any, loaded: Any, consumed: Any,
         factors_smem: Any = None, pieces: Any = None,
     ) -> None:  # fmt: skip
-        most = 224 if feed else 232
-        kd.set_max_registers(most if t.consumers == 2 and not t.ping_pong else 240, action="increase")
+        kd.set_max_registers(registers_of(t, feed is not None)[1], action="increase")
         if feed is not None:
             kd.commit_smem()  # orders the other role's stores for the trace, or lanes would meet at each stage's factors
         turn, share = (me, 0) if t.ping_pong else (0, me)
@@ -246,7 +258,7 @@ def matmul_kernel(
                 return way(acc, *other)
 
             sums = kd.ACC((rows, t.tile_n), p.accumulator)
-            value, slot_after = kd.run_scoped(product, *[sums] * (2 if in_pairs(p, t.tile_n) else 1))
+            value, slot_after = kd.run_scoped(product, *[sums] * (2 if in_pairs(p, t.tile_m, t.tile_n) else 1))
 
             def store() -> None:
                 store_tile(value, refs, out_smem, me, m + share * rows, n, part, batch)

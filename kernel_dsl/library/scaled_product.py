@@ -61,11 +61,6 @@ class Scales:
         return kd.load(self.columns.at[(*at, block, kd.ds(self.n + first, count))], layout=layout)
 
 
-def in_pairs(p: Problem, columns: int) -> bool:
-    """Whether two accumulators of `columns` columns are used. Factors of each column leave no registers for them."""
-    return p.scaled and p.b_scaled != "columns" and columns <= IN_PAIRS
-
-
 def promoted(total: Any, part: Any, row: Any, column: Any) -> Any:
     """total + part * row * column, (height, count)."""
     part = part if part.dtype.is_float else part.astype(kd.float32)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from benchmarks.bounds import fp8_error
 from kernel_dsl.library import MatmulConfig
 from kernel_dsl.library.grouped_product import grouped_kernel
 from kernel_dsl.library.grouped_tiles import RowGroups
@@ -216,12 +217,43 @@ def test_no_spills_with_scales(form: str) -> None:
     rows, groups, N, K = 32768, 8, 4096, 7168
     p = Problem(rows, N, K, e4m3, e4m3, bf16, b_transposed=True, b_batch=(groups,), a_scaled=True,
                 b_scaled="blocks" if form == "squares" else form)  # fmt: skip
-    tile = MatmulConfig(128, 192 if form == "squares" else 160, 128, 4, 2, epilogue_n=32)
+    tiles = (
+        MatmulConfig(128, 192 if form == "squares" else 160, 128, 4, 2, epilogue_n=32),
+        MatmulConfig(192, 128, 128, 4, 3),
+    )
     scale = (groups, K // 128, N // 128 if form == "squares" else N)
     sides = Spec((rows, K), e4m3), Spec((groups, N, K), e4m3), Spec((groups,), kd.int32)
-    assemble(
-        grouped_kernel(p, RowGroups(groups, rows), tile, 132), *sides, Spec((rows, K // 128), f32), Spec(scale, f32)
-    )
+    for tile in tiles:
+        kernel = grouped_kernel(p, RowGroups(groups, rows), tile, 132)
+        assemble(kernel, *sides, Spec((rows, K // 128), f32), Spec(scale, f32))
+
+
+@pytest.mark.parametrize("tile", [(192, 128, 3), (128, 192, 2), (128, 128, 2)], ids=str)
+@pytest.mark.parametrize("form", ["squares", "blocks"])
+@pytest.mark.parametrize("K", [272, 1296])
+@pytest.mark.sampled(3)
+def test_factors_come_with_the_stages(tile: Any, form: str, K: int, interpret: Any, rng: Any) -> None:
+    """Of the rows of each tile of a group, and of the group's columns."""
+    rows, N = 300, 264
+    sizes = np.array([150, 0, 131], np.int32)
+    p = Problem(rows, N, K, e4m3, e4m3, f32, b_transposed=True, b_batch=(3,), a_scaled=True,
+                b_scaled="blocks" if form == "squares" else "columns")  # fmt: skip
+    t = MatmulConfig(*tile[:2], 128, 3, tile[2], epilogue_n=32)
+    a, b = random(rng, (rows, K), e4m3), random(rng, (3, N, K), e4m3)
+    depth = -(-K // 128)
+    left = rng.random((rows, depth)).astype(np.float32) + 0.5
+    right = rng.random((3, depth, -(-N // 128) if form == "squares" else N)).astype(np.float32) + 0.5
+    got = grouped_kernel(p, RowGroups(3, rows), t, 2)(a, b, sizes, left, right, interpret=interpret)
+    wide = np.repeat(right, 128, 1)[:, :K]
+    wide = np.repeat(wide, 128, 2)[..., :N] if form == "squares" else wide
+    scaled, first = a.astype(np.float64) * np.repeat(left, 128, 1)[:, :K], 0
+    expected = np.zeros((rows, N))
+    for group, count in enumerate(sizes):
+        mine = slice(first, first + count)
+        expected[mine] = scaled[mine] @ (b[group].T.astype(np.float64) * wide[group])
+        first += count
+    lost = fp8_error(K, 128) if interpret is False else 0.0
+    assert relative(got, expected) < 1e-6 + lost
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100a", "sm_120a"])

@@ -11,7 +11,7 @@ import pytest
 import kernel_dsl as kd
 from benchmarks.bounds import fp8_error
 from kernel_dsl.library.arguments import request
-from kernel_dsl.library.combine import combine_kernel, in_flight
+from kernel_dsl.library.combine import combine_kernel, height_of, in_flight
 from kernel_dsl.library.lane_product import TILES, LaneConfig, lane_kernel
 from kernel_dsl.library.matmul_config import MatmulConfig
 from kernel_dsl.library.matmul_options import MatmulOptions
@@ -354,6 +354,40 @@ def test_parts_are_added_up_in_order(parts: int, interpret: Any, rng: Any) -> No
     kernel = combine_kernel(Problem(9, 132, 8, f32, f32, f32, parts=parts))
     assert np.array_equal(kernel(sums, interpret=interpret), expected)
     assert in_flight(parts) == {2: 2, 10: 10, 16: 16, 17: 1, 20: 10, 48: 16, 64: 16}[parts]
+
+
+@pytest.mark.parametrize(
+    ("M", "N", "height", "together"), [(32, 112, 1, 64), (128, 512, 2, 64), (512, 512, 8, 16), (1, 40, 1, 64)]
+)
+def test_few_sums_have_low_tiles(M: int, N: int, height: int, together: int, rng: Any) -> None:
+    """More multiprocessors add them up, each with more parts in flight; in the same order."""
+    p = Problem(M, N, 8, f32, f32, f32, parts=64)
+    assert (height_of(p), in_flight(64, height_of(p))) == (height, together)
+    sums = rng.standard_normal((64, min(M, 40), 40)).astype(np.float32)
+    expected = sums[0]
+    for part in sums[1:]:
+        expected = expected + part
+    assert np.array_equal(combine_kernel(replace(p, M=min(M, 40), N=40))(sums, interpret=True), expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "transposed", "precision", "wanted"),
+    [
+        ((22788, 12313, 27), kd.int8, (False, True), None, "tile 64x128"),
+        ((6163, 32, 2826), f32, (False, False), "tf32", "tile 64x64"),
+        ((16383, 8191, 32), e4m3, (False, True), None, "tile 64x128"),
+    ],
+    ids=str,
+)
+def test_routes_that_were_measured(shape: Any, dtype: Any, transposed: Any, precision: Any, wanted: str) -> None:
+    found = routed(*shape, dtype, *transposed, precision=precision)
+    assert f"{found.kernel} {found.config.tile_m}x{found.config.tile_n}" == wanted
+
+
+def test_thin_broken_rows_are_copied() -> None:
+    """8 rows of 16 bytes for each of K: TMA takes as long for them as for the other side."""
+    found = routed(8, 6648, 5512, kd.float16, True, True)
+    assert [pack is not None for pack in found.packings] == [True, False]
 
 
 def test_odd_rows_of_tf32_are_laid_out_anew() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,9 @@ def test_blocks(shape: Any, ta: bool, tb: bool, rng: Any) -> None:
         check(rng, shape, ("blocks", form), ta=ta, tb=tb, b_dtype=e5m2 if tb else e4m3)
 
 
-@pytest.mark.parametrize("config", [(128, 192, 2), (128, 176, 2), (128, 160, 2), (128, 128, 2), (64, 64, 1)], ids=str)
+@pytest.mark.parametrize(
+    "config", [(192, 128, 3), (128, 192, 2), (128, 176, 2), (128, 160, 2), (128, 128, 2), (64, 64, 1)], ids=str
+)
 @pytest.mark.parametrize("form", ["blocks", "columns"])
 @pytest.mark.parametrize("K", [272, 128, 512, 1296])
 @pytest.mark.sampled(120)
@@ -83,6 +86,18 @@ def test_tiles(config: Any, form: str, K: int, interpret: Any, rng: Any) -> None
     a, b = random(rng, (M, K), e4m3), random(rng, (N, K), e4m3)
     rows, a_wide = scales(rng, "blocks of a", M, N, K)
     columns, b_wide = scales(rng, "squares" if form == "blocks" else "blocks of b", M, N, K)
+    got = matmul_kernel(p, t, 2)(a, b, rows, columns, interpret=interpret)
+    lost = fp8_error(K, 128) if interpret is False else 0.0
+    assert relative(got, (a.astype(np.float64) * a_wide) @ (b.T.astype(np.float64) * b_wide)) < 1e-6 + lost
+
+
+def test_consumers_in_turn(interpret: Any, rng: Any) -> None:
+    """Each waits for the loads of its own tiles, of which a block has several."""
+    M, N, K = 264, 264, 416
+    p = Problem(M, N, K, e4m3, e4m3, f32, False, True, a_scaled=True, b_scaled="blocks")
+    t = MatmulConfig(128, 64, 128, 3, 2, epilogue_n=64, epilogue_stages=1, ping_pong=True)
+    a, b = random(rng, (M, K), e4m3), random(rng, (N, K), e4m3)
+    (rows, a_wide), (columns, b_wide) = scales(rng, "blocks of a", M, N, K), scales(rng, "squares", M, N, K)
     got = matmul_kernel(p, t, 2)(a, b, rows, columns, interpret=interpret)
     lost = fp8_error(K, 128) if interpret is False else 0.0
     assert relative(got, (a.astype(np.float64) * a_wide) @ (b.T.astype(np.float64) * b_wide)) < 1e-6 + lost
@@ -166,6 +181,28 @@ def test_nothing_spills(shape: Any, form: str) -> None:
     compiled = assemble(matmul_kernel(p, choose(p, 132), 132), *specs)
     # a step is its products and a multiply-add an accumulator, in registers that the products wrote
     assert "wgmma.mma_async" in compiled.ptx
+
+
+@pytest.mark.parametrize("form", ["blocks", "columns"])
+def test_rings_are_written_out(form: str) -> None:
+    """A scale is stored from the register that its load wrote: an iteration of the loop that loads has a whole ring of stages."""
+    p = Problem(8192, 8192, 8192, e4m3, e4m3, bf16, False, True, a_scaled=True, b_scaled=form)
+    t = choose(p, 132)
+    assert (t.tile_m, t.tile_n, t.consumers, 64 % t.stages) == (192, 128, 3, 0)
+    columns = 8192 if form == "columns" else 64
+    specs = Spec((8192, 8192), e4m3), Spec((8192, 8192), e4m3), Spec((8192, 64), f32), Spec((64, columns), f32)
+    ptx = matmul_kernel(p, t, 132).lower(*specs, target="sm_90a").ptx
+    assert len(re.findall(r"cp\.async\.bulk\.tensor\.2d\.shared", ptx)) == 2 * t.stages
+    # and a loop that multiplies: its next wait begins beside the promotion
+    assert ptx.count("wgmma.mma_async") == 4 * (t.stages if form == "blocks" else 1)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_whole_rings(shape: Any) -> None:
+    """Stages divide the steps, so no step is left for other code."""
+    M, N, K = shape
+    t = choose(Problem(M, N, K, e4m3, e4m3, bf16, False, True, a_scaled=True, b_scaled="blocks"), 132)
+    assert t.tile_m < 128 or (K // 128) % t.stages == 0
 
 
 A, B = np.ones((16, 300), e4m3.numpy), np.ones((300, 200), e4m3.numpy)

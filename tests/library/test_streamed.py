@@ -131,6 +131,7 @@ def test_refused(options: dict[str, Any], rng: Any) -> None:
         a = kd.library.sparse_compress(random(rng, (128, 512), bf16), prune=True, interpret=True)
         b, config = random(rng, (512, 128), bf16), replace(SMALL, tile_k=128)
     elif options.get("pairs"):
+        config = replace(config, tile_m=64, consumers=1)
         more = {"a_scale": np.ones((128, 4), np.float32), "b_scale": np.ones((4, 1), np.float32)}
     else:
         config = replace(config, **options)
