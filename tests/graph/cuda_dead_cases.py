@@ -31,5 +31,6 @@ def part(array: Any, half: int) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(60))
+@pytest.mark.sampled(2)
 def test_random_programs_beside_numpy(seed: int) -> None:
     check(seed, KERNELS, DeviceArray, part, host)

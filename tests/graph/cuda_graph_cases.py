@@ -345,6 +345,7 @@ def test_attributes_are_checked_before_the_driver() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.sampled(2)
 def test_random_programs_with_intermediates(seed: int) -> None:
     """In any order that the edges allow, with the graph's own memory shared as planned."""
 

@@ -28,5 +28,6 @@ NAMES = {ord(c): "_" for c in "(), '*+/-"}
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.sampled(2)
 def test_random_programs_beside_numpy(seed: int) -> None:
     check(seed, kernel, DeviceArray, host, nested=bool(seed % 2))
