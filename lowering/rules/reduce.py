@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from kernel_dsl import dtypes as dt
 from kernel_dsl.dtypes import DType
@@ -15,6 +16,7 @@ from ..llvm_types import integer_type, kind_letter, llvm_type, suffix
 from ..value import Regs, V
 from .access import emit_load, emit_store, inside
 
+T = TypeVar("T")
 _COMBINE = {
     (Reduction.SUM, "f"): "fadd {t} %s, %s",
     (Reduction.SUM, "i"): "add {t} %s, %s",
@@ -45,6 +47,13 @@ def identity(ctx: Context, kind: Reduction, dtype: DType) -> V:
     return ctx.e.literal(high if largest else low, dtype)
 
 
+def in_a_tree(pair: Callable[[T, T], T], items: list[T]) -> T:
+    """Combine neighbours, then neighbours of the results, until one is left."""
+    while len(items) > 1:
+        items = [pair(*items[i : i + 2]) if i + 1 < len(items) else items[i] for i in range(0, len(items), 2)]
+    return items[0]
+
+
 class Combiner:
     """Combines pairs of registers of one dtype."""
 
@@ -61,9 +70,7 @@ class Combiner:
 
     def tree(self, names: Regs) -> V:
         """Combine all, neighbours first: a tree has a short chain and a small rounding error."""
-        while len(names) > 1:
-            names = [self.pair(*names[i : i + 2]) if i + 1 < len(names) else names[i] for i in range(0, len(names), 2)]
-        return names[0]
+        return in_a_tree(self.pair, names)
 
 
 def lower_reduce(ctx: Context, op: Reduce) -> None:
@@ -196,9 +203,7 @@ class ArgCombiner:
         return first.where(a[0], b[0]), first.where(a[1], b[1])
 
     def tree(self, pairs: list[Pair]) -> Pair:
-        while len(pairs) > 1:
-            pairs = [self.pair(*pairs[i : i + 2]) if i + 1 < len(pairs) else pairs[i] for i in range(0, len(pairs), 2)]
-        return pairs[0]
+        return in_a_tree(self.pair, pairs)
 
 
 def lower_arg_reduce(ctx: Context, op: ArgReduce) -> None:

@@ -188,15 +188,16 @@ class Clocks:
         `barrier.cluster` and other arrivals do not: loads may still be in the queue of shared memory when the barrier
         completes. Loads whose values were needed before: see `overtaken.py`.
         """
-        if self.planes > PERFORMED:
-            team, agent = self.batch.row_team[rows], self.batch.row_agent[rows]
-            self.known[team, agent, PERFORMED, agent] = self.known[team, agent, GENERIC, agent]
+        self._performed(rows, PERFORMED)
 
     def performed_global(self, rows: Array) -> None:
         """Record that what warps have read from global memory so far has been read (`overtaken.py`)."""
-        if self.planes > PERFORMED_GLOBAL:
+        self._performed(rows, PERFORMED_GLOBAL)
+
+    def _performed(self, rows: Array, plane: int) -> None:
+        if self.planes > plane:
             team, agent = self.batch.row_team[rows], self.batch.row_agent[rows]
-            self.known[team, agent, PERFORMED_GLOBAL, agent] = self.known[team, agent, GENERIC, agent]
+            self.known[team, agent, plane, agent] = self.known[team, agent, GENERIC, agent]
 
     def _lift(self, c: Group, planes: tuple[int, ...]) -> None:
         """Copy all that the warps know to these planes."""

@@ -189,6 +189,7 @@ LINES = (
 
 
 def extents(shape: str) -> tuple[int, int, int]:
+    """Return (M, N, K) of a shape such as m16n8k16."""
     m, rest = shape[1:].split("n")
     n, k = rest.split("k")
     return int(m), int(n), int(k)

@@ -16,7 +16,7 @@ import numpy as np
 
 from .errors import BadModifier, UnknownInstruction
 from .forms import Opcode, expand_slots, parse_lines, together
-from .matrix import MmaSemantics, Registers, result_codes, values
+from .matrix import MmaSemantics, Registers, extents, result_codes, values
 from .types import Array
 
 _CODES: dict[str, Any] = {
@@ -59,12 +59,6 @@ _SMALL_LINES = {
     for kind, layout in (("a", "row"), ("b", "col"))
 }
 _BITS = {"s4": 4, "u4": 4, "b1": 1}
-
-
-def _extents(shape: str) -> tuple[int, int, int]:
-    m, rest = shape[1:].split("n")
-    n, k = rest.split("k")
-    return int(m), int(n), int(k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +166,7 @@ class WmmaMemory:
 
 
 def _fragment(kind: str, type_: str, shape: str) -> Fragment:
-    m, n, k = _extents(shape)
+    m, n, k = extents(shape)
     rows, columns = {"a": (m, k), "b": (k, n), "c": (m, n)}[kind]
     return (SmallFragment if type_ in _BITS else Fragment)(kind, type_, rows, columns)
 
@@ -222,7 +216,7 @@ def _build(opcode: Opcode, words: list[str], xor: bool = False) -> MmaSemantics:
     if len(types) == 2:  # the f16 forms name D and C alone
         types = [types[0], "f16", "f16", types[1]]
     d_type, a_type, b_type, c_type = types
-    m, n, k = _extents(shape)
+    m, n, k = extents(shape)
     a, b = _fragment("a", a_type, shape), _fragment("b", b_type, shape)
     c, d = _fragment("c", c_type, shape), _fragment("c", d_type, shape)
     satfinite = "satfinite" in words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..compiler import Compiler, registers
 from ..group import Group
 from ..memory import SLOT_BITS, SLOT_MASK
 from ..program import Op, builds
-from .accesses import MemoryForm, address_of, scatter, unchanged
+from .accesses import Address, MemoryForm, address_of, scatter, unchanged
 from .accesses import combine as combined
 from .atomics import AtomForm, apply, combiner
 
@@ -95,14 +95,19 @@ def _wide_sum(values: list[Array], type_: str) -> Array:
     return np.ascontiguousarray(shrink.function(total)[0]).astype(np.uint16).view(values[0].dtype)
 
 
+def _place_and_values(k: Compiler, ins: Instruction, type_: str) -> tuple[Address, list[Callable[[Group], Array]]]:
+    """Return what gives the address of the first operand, and the elements of the second."""
+    dest, source = ins.operands[:2]
+    items = source.items if isinstance(source, Vec) else [source]
+    readers = [k.reader(i, type_) for i in items]
+    return address_of(k, dest, "global"), readers
+
+
 @builds("multimem.st")
 def build_store(k: Compiler, ins: Instruction) -> Op:
     """Build multimem.st: the same value to all devices."""
     form = MemoryForm(k)
-    dest, source = ins.operands[:2]
-    items = list(source.items) if isinstance(source, Vec) else [source]
-    readers = [k.reader(i, form.type) for i in items]
-    address = address_of(k, dest, "global")
+    address, readers = _place_and_values(k, ins, form.type)
     size, count, width = form.size, form.count, form.size * form.count
 
     def store(c: Group) -> bool:
@@ -127,10 +132,7 @@ def build_store(k: Compiler, ins: Instruction) -> Op:
 def build_reduction(k: Compiler, ins: Instruction) -> Op:
     """Build multimem.red: an atomic on each device."""
     form = AtomForm(k)
-    dest, source = ins.operands[:2]
-    items = list(source.items) if isinstance(source, Vec) else [source]
-    readers = [k.reader(i, form.type) for i in items]
-    address = address_of(k, dest, "global")
+    address, readers = _place_and_values(k, ins, form.type)
     join = combiner(form.operation, form.type)
 
     def reduce(c: Group) -> bool:
