@@ -145,8 +145,8 @@ def test_blocks_and_clusters_as_ints_and_tuples() -> None:
 
 
 def test_dynamic_shared_memory() -> None:
-    body = """ ld.param.u64 %d1, [out]; mov.u32 %r1, s; mov.u32 %r2, %dynamic_smem_size; add.u32 %r3, %r1, %r2; st.shared.u32 [%r3-4], 5;
- ld.shared.u32 %r4, [%r3-4]; st.global.u32 [%d1], %r4;"""
+    body = """ ld.param.u64 %d1, [out]; mov.u32 %r1, s; mov.u32 %r2, %dynamic_smem_size; add.u32 %r3, %r1, %r2; st.shared.u32 [%r3+-4], 5;
+ ld.shared.u32 %r4, [%r3+-4]; st.global.u32 [%d1], %r4;"""
     text = image(".param .u64 out", body, before=".extern .shared .align 16 .b8 s[];\n")
     out = zeros()
     assert kd.check(text, out, grid=1, block=1, smem=64).verdict == "none" and out[0] == 5

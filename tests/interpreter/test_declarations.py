@@ -146,6 +146,28 @@ def test_initial_values(declaration: str) -> None:
     assert np.frombuffer(var.init, want.dtype).tolist() == want.tolist()
 
 
+# Constant expressions and their values, as ptxas computes them.
+CONSTANTS = {
+    "3+4*2": 11, "(3+4)*2": 14, "1<<4|3": 19, "7-3-2": 2, "16/4/2": 2, "-5/2": -2, "-5/2U": 0x7FFFFFFFFFFFFFFD, "-5 % 3": 2, "5 % -3": 5, "-1>>1": -1,
+    "-1U>>1": 0x7FFFFFFFFFFFFFFF, "~0>>1": 0x7FFFFFFFFFFFFFFF, "1?2:3": 2, "0?2:1?4:5": 4, "-1<2": 1, "-1<2U": 0, "!5": 0, "1&&0||1": 1,
+    "6^3|8&12": 13, "1<<65": 2, "(.s64)0xffffffffffffffff/2": 0, "0xffffffffffffffff>>60": 15, "1+2<<3": 24, "3==3!=0": 1, "2*-3": -6,
+    "WARP_SZ*2": 64, "(1?-1:1U)>>1": -1, "1<=2>=1": 1, "- -3": 3,
+}  # fmt: skip
+
+
+def test_constant_expressions() -> None:
+    text = module(f".global .s64 x[] = {{{', '.join(CONSTANTS)}}};")
+    init = parse(text).variables["x"].init
+    assert init is not None
+    made = np.frombuffer(init, np.int64).tolist()
+    assert dict(zip(CONSTANTS, made, strict=True)) == CONSTANTS
+    body = """ .reg .b64 d; .reg .b32 r; ld.param.u64 d, [a]; mov.u32 r, (1 << 4) | 3; st.global.u32 [d+4*(1+1)], r;
+ st.global.u32 [d+-4+8], !0; st.global.u32 [d], 5 / 2 * 10;"""
+    out = np.zeros(3, np.int32)
+    assert kd.check(module("", body, ".param .u64 a"), out, grid=1, block=1).verdict == "none"
+    assert out.tolist() == [20, 1, 19]
+
+
 MASKS = ", ".join(f"{0xFF << 8 * n:#x}({{}})" for n in range(8))
 
 

@@ -171,7 +171,7 @@ CASES = [
         K.OUT_OF_BOUNDS,
         PTR + " st.global.u32 [d3], r1; ret;",
         "[d3]",
-        "[d3-4]",
+        "[d3+-4]",
         params=A,
         args=ints(64),
     ),

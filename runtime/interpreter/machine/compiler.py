@@ -267,6 +267,8 @@ class Compiler:
             why = f"a negated predicate where .{type_} is wanted"
         elif isinstance(operand, Special) and head not in SPECIALS:
             why = f"special register '{operand.name}' where a register is wanted"
+        elif isinstance(operand, Special) and not _special_fits(operand.name, type_):
+            why = f"'{operand.name}' is a number of {'64' if operand.name in SPECIAL_64 else '32'} bits, and .{type_} is wanted"
         elif isinstance(operand, Sym) and head not in ADDRESSES:
             why = f"the address of '{operand.name}' where a register is wanted"
         if why:
@@ -327,6 +329,15 @@ class Compiler:
         if STORAGE[reg.type] is STORAGE.get(type_, np.uint32):
             return None
         return _to(STORAGE[reg.type])
+
+
+def _special_fits(name: str, type_: str) -> bool:
+    """Return whether an instruction may read a special register as this type; %gridid has either size (PTX ISA 10)."""
+    if name in SPECIAL_PRED:
+        return type_ == "pred"
+    if type_ in ("pred", "f16", "bf16", "f32", "f64"):
+        return False
+    return name == "%gridid" or (TYPE_BYTES.get(type_, 4) == 8) == (name in SPECIAL_64)
 
 
 def _goes_on(op: Op) -> Op:

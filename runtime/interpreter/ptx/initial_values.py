@@ -110,7 +110,7 @@ class _Values:
     def _literal(self, token: Token) -> bytes:
         """Return the bytes of a number. An assembler converts doubles to 4 bytes, and keeps the bits of other literals."""
         c, elem, width = self.c, self.var.elem, self.width
-        negative = token.text == "-" and c.tokens[c.at + 1].kind in ("dec", "bits")
+        negative = token.text == "-" and c.tokens[c.at + 1].kind == "dec"
         if negative:
             c.next()
             token = c.token
@@ -118,7 +118,7 @@ class _Values:
             if elem[0] in "us":
                 raise c.error(f"the float {token.text} is no value of .{elem}", token)
             c.next()
-            bits = _bits(token) ^ (negative << (31 if token.text[:2] in ("0f", "0F") else 63))
+            bits = _bits(token) ^ negative << 63
             if token.text[:2] not in ("0f", "0F") and width == 4:
                 return _as_float(bits)
             return bits.to_bytes(8, "little")[:width]

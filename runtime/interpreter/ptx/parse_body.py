@@ -57,6 +57,9 @@ class BodyParser:
         self.fn = fn
         self.scope: Scope = Scope(None, "")
         self.scopes: int = 0
+        self.calls: bool = (
+            False  # whether parentheses hold the arguments of a call; in other instructions, an expression
+        )
         self.pending: list[tuple[Instruction, Scope, Token]] = []
         self.tables: list[tuple[tuple[str, ...], Scope, Token]] = []
         for var in (*fn.params, *fn.rets):
@@ -174,6 +177,7 @@ class BodyParser:
         if token.kind != "word" or not token.text[0].isalpha():
             raise c.error(f"expected an instruction, found '{token.text}'")
         c.next()
+        self.calls = token.text.startswith("call")
         operands: list[Operand] = []
         if c.text != ";":
             operands.append(self._operand())
@@ -281,7 +285,8 @@ class BodyParser:
         c = self.c
         if c.tokens[c.at].kind == "word":  # most are registers
             return self._one_or_pair()
-        if c.accept("!"):
+        if c.text == "!" and c.tokens[c.at + 1].kind == "word":
+            c.next()
             token = c.word("a predicate")
             reg = self._find_register(token.text)
             if reg is None:
@@ -289,7 +294,7 @@ class BodyParser:
             return Negated(reg)
         if c.accept("["):
             return self._memory()
-        if c.accept("("):
+        if self.calls and c.accept("("):
             items: list[Operand] = []
             while not c.accept(")"):
                 if items:
@@ -323,8 +328,8 @@ class BodyParser:
         offset = 0
         if isinstance(base, Sym):
             base, offset = Sym(base.name), base.offset
-        elif c.text in ("+", "-"):
-            offset = c.integer() if c.text == "-" else (c.next(), c.integer())[1]
+        elif c.accept("+"):
+            offset = c.integer()
         coords: tuple[Operand, ...] | None = None
         if c.accept(","):
             vec = self._operand()
@@ -344,19 +349,14 @@ class BodyParser:
         if token.kind == "bits":
             c.next()
             return Imm(int(token.text[2:], 16), "f32" if token.text[1] in "fF" else "f64")
-        negative = token.text == "-" and c.tokens[c.at + 1].kind in ("dec", "bits")
+        negative = token.text == "-" and c.tokens[c.at + 1].kind == "dec"
         if negative:
             c.next()
             token = c.token
         if token.kind == "dec":
             c.next()
             return Imm(-float(token.text) if negative else float(token.text), "dec")
-        if token.kind == "bits":
-            c.next()
-            bits = int(token.text[2:], 16)
-            single = token.text[1] in "fF"
-            return Imm(bits ^ (1 << (31 if single else 63)), "f32" if single else "f64")
-        if token.kind == "int" or token.text in ("-", "~", "("):
+        if token.kind == "int" or token.text in ("-", "~", "(", "!", "+"):
             return Imm(c.integer())
         raise c.error(f"expected an operand, found '{token.text}'")
 
@@ -375,9 +375,7 @@ class BodyParser:
             raise self.c.error(f"register '{text}' is not declared", token)
         name = self._find_variable(text)
         offset = 0
-        if self.c.text == "+" or (self.c.text == "-" and self.c.tokens[self.c.at + 1].kind == "int"):
-            if self.c.text == "+":
-                self.c.next()
+        if self.c.accept("+"):
             offset = self.c.integer()
         return Sym(name, offset)
 

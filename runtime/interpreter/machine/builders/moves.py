@@ -21,6 +21,7 @@ def build_mov(k: Compiler, ins: Instruction) -> Op:
     if isinstance(dest, Vec) or isinstance(source, Vec):
         return _pack(k, ins, dest, source, type_)
     if isinstance(source, Special) and ("clock" in source.name or "globaltimer" in source.name):
+        k.source(source, type_)
         write, name = k.writer(dest, type_), source.name
         dtype = STORAGE[type_]
         assert write is not None
