@@ -44,9 +44,9 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
     scale = p.scale * LOG2E
     transforms = (kd.TilingTransform((8, 64)), kd.SwizzleTransform(128))
     ragged = opened or p.keys % t.block_kv != 0
-    # Elsewhere the wait for values would split the softmax, so it comes before. But then the assembler puts the wait for
-    # the product before the softmax, too, and two consumers are too few to hide that.
-    early = opened and t.consumers != 2
+    # There the wait for values would split the softmax, so it comes before. But then the assembler puts the wait for
+    # the product before the softmax, too, which took 2 to 5 % of short problems of others.
+    early = opened and t.consumers > 2 and p.dim <= 64
 
     tiles, blocks = kd.cdiv(p.queries, tile), kd.cdiv(p.keys, t.block_kv)
     groups = p.batch * p.heads * p.splits
@@ -71,11 +71,13 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         groups = p.batch * p.heads * p.splits
         work = groups * tiles
         if p.causal:
-            together, groups = number, kd.div(groups, number)
+            together = number
+            groups = kd.cond(work <= multiprocessors, lambda: groups, lambda: kd.div(groups, number))
 
-    def grid_of(q: Any, k: Any, v: Any, *number: Any) -> tuple[int]:
+    def grid_of(q: Any, k: Any, v: Any, *number: Any) -> tuple[int, int]:
         splits = number[0] if shared else 1
-        return (min(q.shape[0] * p.heads * splits * kd.cdiv(q.shape[2], tile), multiprocessors),)
+        columns, rows = kd.cdiv(q.shape[2], tile), q.shape[0] * p.heads * splits
+        return (columns, rows) if columns * rows <= multiprocessors else (multiprocessors, 1)
 
     def each_tile(carry: Any, body: Any) -> None:
         """`body(tile number, carry) -> carry` for the tiles of this block."""
@@ -83,7 +85,8 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         if not several:
             body(block, carry)
             return
-        if opened:  # divisions by a launch's sizes take longer than small problems can spare
+        if opened:
+            block += kd.axis_index("group") * tiles
             loop = kd.loop(block, work, step=multiprocessors, init_carry=carry)
             loop(lambda number, carry: body(kd.maximum(number, 0), carry))
             return
@@ -95,11 +98,24 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
 
         With splits the head is the results' head, and the blocks are those from `begin_of` on.
         """
-        group, rest = kd.div(number, together * tiles), kd.rem(number, together * tiles)
-        head, row = group * together + kd.rem(rest, together), kd.div(rest, together)
+
+        def turned(group: Any, row: Any) -> Any:
+            return kd.where(kd.rem(groups - 1 - group, 2) == 0, tiles - 1 - row, row) if p.causal else row
+
+        def divided() -> tuple[Any, Any]:
+            group, rest = kd.div(number, together * tiles), kd.rem(number, together * tiles)
+            return group * together + kd.rem(rest, together), turned(group, kd.div(rest, together))
+
+        def by_grid() -> tuple[Any, Any]:
+            group = kd.axis_index("group")
+            return group, turned(group, kd.axis_index("block"))
+
+        # divisions by a launch's sizes take longer than small problems can spare, so the grid has their quotient and rest
+        head, row = kd.cond(work <= multiprocessors, by_grid, divided) if opened else divided()
+        if opened:
+            head, row = kd.maximum(head, 0), kd.clip(row, 0, problem.queries.max // tile)
         count: Any = blocks
         if p.causal:
-            row = kd.where(kd.rem(groups - 1 - group, 2) == 0, tiles - 1 - row, row)
             count = kd.minimum(kd.cdiv((row + 1) * tile, t.block_kv), blocks)
         heads = p.heads * p.splits
         batch, head = kd.div(head, heads), kd.rem(head, heads)
@@ -190,7 +206,8 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
             def hide(x: Any) -> Any:
                 if not p.causal and (opened or shared):  # compare with one number a row, to keep no number a column
                     left = p.keys - (begin_of(head) + count - 1 - index) * t.block_kv
-                    return kd.where(column[:1] < kd.optimization_barrier(left), x, -math.inf)
+                    key = kd.broadcasted_iota(kd.int32, (1, t.block_kv), 1)  # in the layout of the scores
+                    return kd.where(key < kd.optimization_barrier(left), x, -math.inf)
                 key = (begin_of(head) + count - 1 - index) * t.block_kv + column
                 last = kd.minimum(row, p.keys - 1) if ragged else row  # one number a row: one comparison a key
                 return kd.where(key <= last if p.causal else key < p.keys, x, -math.inf)
@@ -314,7 +331,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         shapes=shapes,
         scratch_types=scratch,
         grid=grid_of if opened else (grid,),
-        grid_names=("block",),
+        grid_names=("block", "group") if opened else ("block",),
         num_threads=t.consumers + 1,
         thread_name="wg",
         compiler_params=kd.CompilerParams(approx_math=True, max_registers=128 if t.consumers == 1 else None),
