@@ -210,6 +210,7 @@ def _rename(error: Error, name: str, caller: FrameType | None) -> None:
 
 # --- whose error it is ---------------------------------------------------------------------------
 
+WIDEST = 64  # bits of a number
 _MANY = 10  # with more calls of public functions on the stack, a RecursionError means that these are nested too deep
 # libraries that this project calls
 _LIBRARIES = ("numpy", "ml_dtypes", "llvmlite", "cuda", "torch", "jax", "jaxlib", "cupy")
@@ -295,6 +296,10 @@ def _unforeseen(
     if why or (isinstance(error, TypeError) and traceback is not None and traceback.tb_next is None):
         why = why or str(error)
         return BadArgumentType(op=name, what=why, hint=f"call it as `{name}{_signature(function)}`")
+    if isinstance(error, OverflowError) or (isinstance(error, ValueError) and "string conversion" in str(error)):
+        for word, value in given:  # no float holds them, and Python refuses to print those of 4300 digits
+            if any(type(x) is int and x.bit_length() > WIDEST for x in _flat((value,))):
+                return BadArgument(op=name, what=f"{word}={_short(value)}", hint=f"a number of at most {WIDEST} bits")
     while traceback is not None and traceback.tb_next is not None and is_ours(traceback.tb_next.tb_frame.f_code):
         traceback = traceback.tb_next
     place = ""

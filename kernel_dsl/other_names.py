@@ -30,7 +30,7 @@ WORDS: dict[str, str] = {
     **dict.fromkeys(("view", "view_as"), "`kd.bitcast_convert_type(v, dtype)` keeps the bits, `v.reshape(shape)` another shape"),
     **dict.fromkeys(("thread_idx", "threadIdx", "blockIdx", "lane_id", "laneid", "warp_id"), _LANES),
     **dict.fromkeys(("shfl_sync", "ballot", "shuffle"), _LANES),
-    **dict.fromkeys(("syncthreads", "debug_barrier", "sync"), _ORDER),
+    **dict.fromkeys(("syncthreads", "sync_threads", "syncwarp", "debug_barrier", "barrier", "bar_sync", "sync"), _ORDER),
     **dict.fromkeys(("shared", "alloc_shared", "alloc_fragment", "alloc_local", "shared_array", "local_array"), _SMEM),
     **dict.fromkeys(("stride", "strides", "data_ptr", "make_block_ptr", "advance"), _STRIDES),
     **dict.fromkeys(("gather", "take"), _GATHER),

@@ -173,6 +173,14 @@ def test_numbers_that_no_float_holds() -> None:
             call()
 
 
+def test_ints_that_python_does_not_print() -> None:
+    def body(x: object, out: object) -> None:
+        kd.split(x[...], 10**5000)  # type: ignore[index]
+
+    with pytest.raises(kd.errors.BadArgument, match=r"`split`: indices_or_sections=an int of 16610 bits"):
+        kd.kernel(body, out_type=kd.ShapeDtypeStruct((8,), kd.float32)).lower(kd.ShapeDtypeStruct((8,), kd.float32))
+
+
 def test_lists_within_lists_are_no_structs_with_dims() -> None:
     endless: list[object] = []
     endless.append(endless)
