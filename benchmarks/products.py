@@ -88,6 +88,17 @@ GROUPS: dict[str, Callable[[], Iterator[Callable[[], Row]]]] = {
 # --- measuring -----------------------------------------------------------------------------------
 
 
+def launched(run: Run, ahead: int) -> tuple[Any, Any]:
+    """Events before and after a call that the GPU begins `ahead` clocks later, with nothing in L2."""
+    clear_l2()
+    torch.cuda._sleep(ahead)
+    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    run()
+    stop.record()
+    return start, stop
+
+
 def median(variants: dict[str, Run], rounds: int) -> dict[str, float]:
     """Seconds of each variant: events around a call after L2 was cleared, in turn. The host is ahead: its time is not in them.
 
@@ -97,15 +108,11 @@ def median(variants: dict[str, Run], rounds: int) -> dict[str, float]:
     for number in range(-2, rounds):
         pairs: list[tuple[str, Any, Any]] = []
         for name, run in variants.items():
-            for attempt in range(ATTEMPTS):
-                clear_l2()
-                torch.cuda._sleep(AHEAD << attempt)
-                start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                start.record()
-                run()
-                stop.record()
+            start, stop = launched(run, AHEAD)
+            for attempt in range(1, ATTEMPTS):
                 if not start.query():
                     break
+                start, stop = launched(run, AHEAD << attempt)
             pairs.append((name, start, stop))
         torch.cuda.synchronize()
         if number >= 0:

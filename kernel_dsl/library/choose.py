@@ -82,8 +82,7 @@ TILES = (
     (64, 128, 1, False),
     (64, 64, 1, False),
 )
-# where sums are promoted every 128 of K: two accumulators a lane; the widest, and three consumers, only where factors come with
-# the stages
+# where sums are promoted every 128 of K: two accumulators a lane; the first two only where factors come with the stages
 SCALED_TILES = tuple((*tile, False) for tile in (
     (192, 128, 3), (128, 192, 2), (128, 160, 2), (128, 128, 2), (128, 64, 2), (64, 128, 1), (64, 64, 1)
 ))  # fmt: skip
@@ -94,9 +93,8 @@ CHUNK = 100  # clocks for each part of a tile in its store; narrow tiles have ma
 # clocks of a step in which neither warpgroup multiplies: with two products in flight, with one
 IDLE_IN_PAIRS, IDLE_BY_ONE = 265, 390
 # where factors come with the stages: the part of the products' clocks, and clocks with two consumers and three, that a step takes
-# more; and where chunks of columns have another width than `CHUNKED`, or for each column that has a factor
-CHUNKED, IDLE_UNEVEN = 64, 30
-FED_SHARE, IDLE_FED, IDLE_FED_BY_THREE, IDLE_COLUMN = 0.31, 80, 30, 2.2
+# more; the same for columns that aren't a multiple of 64, and for each column that has a factor
+FED_SHARE, IDLE_FED, IDLE_FED_BY_THREE, IDLE_UNEVEN, IDLE_COLUMN = 0.31, 80, 30, 30, 2.2
 PROMOTION = 60  # clocks of a promotion beside its multiply-adds: waits, factors
 THIN = (16, 32)  # columns of products with a thin side
 # 32-bit registers a lane that a consumer may accumulate in: the rest is for addresses, or for an epilogue of few or many steps
@@ -211,10 +209,11 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
         products = max(products, products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION)
         if feeds(p, t.tile_m):
             products += FED_SHARE * products + (IDLE_FED if t.consumers < 3 else IDLE_FED_BY_THREE)
-            products += IDLE_UNEVEN if t.tile_n % CHUNKED else 0
+            products += (IDLE_UNEVEN if t.tile_n % 64 else 0) + (
+                IDLE_COLUMN * t.tile_n if p.b_scaled == "columns" else 0
+            )
         else:
             products += IDLE_IN_PAIRS if by_twos(p, t.tile_m, t.tile_n) else IDLE_BY_ONE
-        products += IDLE_COLUMN * t.tile_n if feeds(p, t.tile_m) and p.b_scaled == "columns" else 0
     if p.promoted:
         run = max(RUN // t.tile_k, 1)
         alone = run * products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION
@@ -337,8 +336,7 @@ def _options(problem: Problem, blocks: int, plain: bool, reads: Reads = EVEN) ->
     room = ACCUMULATORS if plain and problem.plain else ACCUMULATORS_BESIDE_MORE
     room = ACCUMULATORS_BESIDE_MANY if problem.busy else room
     tiles = SCALED_TILES if problem.scaled or problem.promoted else TILES
-    tiles = [t for t in tiles if t[1] < 192 or problem.b_scaled != "columns" or feeds(problem, t[0])]
-    tiles = [t for t in tiles if t[2] < 3 or feeds(problem, t[0])]
+    tiles = [t for t in tiles if feeds(problem, t[0]) or (t[2] < 3 and (t[1] < 192 or problem.b_scaled != "columns"))]
     # blocks of a cluster whose lanes store wait for each other: 1.7 to 4 times as long as one block each where K is deep
     clusters = CLUSTERS[:1] if problem.lanes else CLUSTERS if reads == EVEN else (*CLUSTERS, SQUARE)
     if problem.softmax:

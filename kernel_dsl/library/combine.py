@@ -24,7 +24,7 @@ MOST = 64  # parts in flight
 
 def height_of(p: Problem) -> int:
     """The number of rows of a tile."""
-    if not all(isinstance(n, int) for n in (*p.batch, p.M, p.N)):
+    if is_open(*p.batch, p.M, p.N):
         return TILE_M
     tile_m = TILE_M
     while tile_m > 1 and prod(p.batch) * -(-p.M // tile_m) * -(-p.N // TILE_N) < FEW:

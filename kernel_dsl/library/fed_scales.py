@@ -32,8 +32,10 @@ def column_blocks(width: int) -> int:
 
 
 def feeds(p: Problem, height: int) -> bool:
-    """Whether factors come with the stages of a tile of so many rows. Those of lower tiles would be few for the lanes."""
-    return p.a_scaled and bool(p.b_scaled) and height >= LANES
+    """Whether factors come with the stages of a tile of so many rows. Where a tile is low and columns share scales, a lane has
+    few factors, and loads them itself.
+    """
+    return p.a_scaled and bool(p.b_scaled) and (height >= LANES or p.b_scaled == "columns")
 
 
 def in_pairs(p: Problem, height: int, width: int) -> bool:

@@ -79,11 +79,11 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
                     feed.store(found, buffers["factors_smem"].at[slot])
                     kd.barrier_arrive(full)
 
+            def load(step: Any) -> list[Any]:
+                assert feed is not None
+                return feed.loaded(scales, m, n * width, (group,), kd.minimum(step, steps - 1))
+
             if feed is not None:
-
-                def load(step: Any) -> list[Any]:
-                    return feed.loaded(scales, m, n * width, (group,), kd.minimum(step, steps - 1))
-
                 return 0, fed_loads(steps, t.stages, carry[1], load, fill)
 
             @kd.loop(0, steps, init_carry=carry)

@@ -216,9 +216,11 @@ def matmul_kernel(
                     feed.store(found, factors_smem.at[slot])
                     kd.barrier_arrive(full)
 
-            after = kd.where(turn == turns - 1, 0, turn + 1) if turns > 1 else turn
+            def next_turn() -> Any:
+                return kd.where(turn == turns - 1, 0, turn + 1) if turns > 1 else turn
+
             if feed is not None:
-                return carry[0], fed_loads(item.count, t.stages, carry[1], scales_at, fill), after
+                return carry[0], fed_loads(item.count, t.stages, carry[1], scales_at, fill), next_turn()
 
             @kd.loop(0, item.count, init_carry=tuple(carry))
             def end(step: Any, carry: Any) -> Any:
@@ -226,7 +228,7 @@ def matmul_kernel(
                 fill(step, slot, count >= t.stages, [])
                 return following_slot(slot, t.stages), kd.minimum(count + 1, t.stages)
 
-            return *end, after
+            return *end, next_turn()
 
     def consume(
         me: Any, scales: Any, refs: Any, a_smem: Any, b_smem: Any, out_smem: Any, loaded: Any, consumed: Any,
