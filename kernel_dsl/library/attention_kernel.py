@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
 import kernel_dsl as kd
 
@@ -113,7 +113,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         # divisions by a launch's sizes take longer than small problems can spare, so the grid has their quotient and rest
         head, row = kd.cond(work <= multiprocessors, by_grid, divided) if opened else divided()
         if opened:
-            head, row = kd.maximum(head, 0), kd.clip(row, 0, problem.queries.max // tile)
+            head, row = kd.maximum(head, 0), kd.clip(row, 0, cast("Any", problem.queries).max // tile)
         count: Any = blocks
         if p.causal:
             count = kd.minimum(kd.cdiv((row + 1) * tile, t.block_kv), blocks)
