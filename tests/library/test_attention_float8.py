@@ -89,9 +89,11 @@ def test_float8_norms(size: float, names: Any, config: Any, interpret: Any, rng:
         check((out[first:end].swapaxes(0, 1)[None], lse[None, :, first:end]), part, e4m3, lost)
 
 
-def guarded_problem(batch: int, heads: int, kv_heads: int, queries: int, keys: int, **options: Any) -> ScoredProblem:
+def guarded_problem(
+    batch: int, heads: int, kv_heads: int, queries: int, keys: int, dim: int = 64, **options: Any
+) -> ScoredProblem:
     """The problem of the kernel with both loops."""
-    q, k = (kd.ShapeDtypeStruct((batch, n, m, 64), e4m3) for n, m in ((heads, queries), (kv_heads, keys)))
+    q, k = (kd.ShapeDtypeStruct((batch, n, m, dim), e4m3) for n, m in ((heads, queries), (kv_heads, keys)))
     p = problem_of(q, k, k, AttentionOptions(**options), True)
     return replace(p, dtype=kd.bfloat16, narrow=e4m3, guarded=True)
 
@@ -121,11 +123,15 @@ def test_the_last_tiles_are_shared(
 
 
 def test_tiles_are_shared_where_that_ends_earlier() -> None:
-    """As many blocks share a tile as fill the last round; none where it is full, after many rounds, with masks, or of few keys."""
+    """As many blocks share a tile as fill the last round; none where it is full, after many rounds, with masks, or
+    of few keys, and none where it would spill.
+    """
     config = AttentionConfig(3, 80, 4)
 
-    def shared(batch: int, heads: int, kv_heads: int, length: int, keys: int = 0, **options: Any) -> Any:
-        p = guarded_problem(batch, heads, kv_heads, length, keys or length, **options)
+    def shared(
+        batch: int, heads: int, kv_heads: int, length: int, keys: int = 0, dim: int = 128, **options: Any
+    ) -> Any:
+        p = guarded_problem(batch, heads, kv_heads, length, keys or length, dim, **options)
         return shared_tiles(p, config, tiles_of(p, config) * batch * heads, heads // kv_heads, 132)
 
     assert shared(1, 16, 16, 16384) == SharedTiles(15, 1, 56, 2, 1320, 1432)
@@ -133,7 +139,19 @@ def test_tiles_are_shared_where_that_ends_earlier() -> None:
     assert shared(3, 16, 16, 16384) == SharedTiles(47, 1, 36, 3, 4092, 4200)
     none = (1, 64, 8, 16384), (4, 16, 16, 4096), (1, 132, 132, 4096), (1, 16, 16, 16384, 1024)
     assert [shared(*case) for case in none] == [None] * 4
+    assert shared(1, 16, 16, 16384, dim=64) is None
     assert shared(1, 16, 16, 16384, causal=True) is None and shared(1, 16, 16, 16384, window=512) is None
+
+
+@pytest.mark.parametrize("dim", [128, 256])
+@pytest.mark.sampled(2)
+def test_kernels_that_share_tiles_do_not_spill(dim: int) -> None:
+    spec = kd.ShapeDtypeStruct((1, 16, 16384, dim), e4m3)
+    compiled = kd.library.attention.lower(spec, spec, spec, return_lse=True, target="sm_90a").compile()
+    assert compiled.resources.spills == 0 and not compiled.remarks
+    assert (
+        len(compiled.stages.kernel.workspaces) == 4
+    )  # sums and rows of shared tiles, their semaphores and the counter
 
 
 def test_norms(rng: Any, interpret: Any) -> None:
