@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from . import dtypes as dt
-from .definition import Definition, ScalarInput
+from .definition import Definition, ScalarInput, is_leaf
+from .diagnostics import shown
 from .errors import BadArgument, BadArgumentType, BadCallArgument
 from .ir import Op, Value
 from .kernel import Kernel, remade
@@ -230,7 +231,12 @@ def _with_rings(marked: Kernel, out: Any, structure: Any) -> Any:
     definition: Any = marked._definition  # pyright: ignore[reportPrivateUsage]
     struct = definition.out_type[-1]
     if not isinstance(marked, MeshKernel):
-        return (*tops, _rings_like(flatten(out)[0][0], struct))
+        like = next(filter(is_leaf, flatten(out)[0]), None)
+        if like is None:
+            raise BadCallArgument(
+                kernel=marked.name, what=f"out={shown(out)} holds no array", hint="pass preallocated arrays"
+            )
+        return (*tops, _rings_like(like, struct))
     if not is_row(tops[0]):
         what, hint = "out= in a profile of a kernel on a mesh of processes", "let the call make its outputs"
         raise BadCallArgument(kernel=marked.name, what=what, hint=hint)

@@ -187,3 +187,10 @@ def test_lists_within_lists_are_no_structs_with_dims() -> None:
     for function in (kd.library.matmul, kd.library.decode_attention, kd.library.grouped_matmul):
         with pytest.raises((kd.errors.BadCallArgument, kd.errors.BadArgumentType)):
             function.lower(endless, endless, endless, endless)
+
+
+@pytest.mark.parametrize("out", [[None], [], 3])
+def test_a_profile_without_an_array_for_its_result(out: object) -> None:
+    copies = kd.kernel(lambda x, out: out.__setitem__(..., x[...]), out_type=kd.ShapeDtypeStruct((8,), kd.float32))
+    with pytest.raises(kd.errors.BadCallArgument, match="holds no array"):
+        copies.profile(np.ones(8, np.float32), out=out, interpret=True)
