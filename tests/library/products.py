@@ -306,6 +306,12 @@ class _Made:
             x = self._step(name, x)
         return x
 
+    def _kept(self, x: Any, kept: Any) -> Any:
+        """What a step leaves of x. The greatest result may be dropped; then `share` is one of a smaller result."""
+        most, left = (float(np.abs(y).max(initial=0)) for y in (x, kept))
+        self.share *= most / left if left else 1
+        return kept
+
     def _step(self, name: str, x: Any) -> Any:
         options, rng = self.options, self.rng
         if name in ("c", "residual"):
@@ -318,11 +324,11 @@ class _Made:
             return x * y_wide + z
         if name == "activation":
             options["activation"] = relu
-            return np.maximum(x, 0)
+            return self._kept(x, np.maximum(x, 0))
         if name == "dropout":
             options["dropout"] = 0.25, int(rng.integers(1 << 40))
             kept = (philox(x.size, options["dropout"][1]) >> np.uint64(8)).astype(np.float64) * 2.0**-24 >= 0.25
-            return np.where(kept.reshape(x.shape), x / 0.75, 0)
+            return self._kept(x, np.where(kept.reshape(x.shape), x / 0.75, 0))
         if name == "absmax":
             options["absmax"], self.peak = True, float(np.abs(x).max(initial=0))
         if name == "out_scale":
