@@ -16,9 +16,9 @@ from kernel_dsl.runtime.check.structures import as_structure, placed
 from .images import image
 
 # struct Inner { const float *w; short s; }; struct Outer { float *y; int n; Inner in[2]; double d; };
-BODY = """ .reg .f32 %q<4>; .reg .f64 %e<2>; .reg .b16 %h<2>; ld.param.u64 %d1, [p]; ld.param.u32 %r1, [p+8];
- ld.param.u64 %d2, [p+32]; ld.param.s16 %h1, [p+40]; ld.param.f64 %e1, [p+48];
- ld.global.f32 %q1, [%d2+4]; cvt.rn.f32.s16 %q2, %h1; cvt.rn.f32.f64 %q3, %e1; fma.rn.f32 %q1, %q1, %q2, %q3;
+BODY = """ .reg .f32 %q<4>; .reg .f64 %e<2>; .reg .b16 %k<2>; ld.param.u64 %d1, [p]; ld.param.u32 %r1, [p+8];
+ ld.param.u64 %d2, [p+32]; ld.param.s16 %k1, [p+40]; ld.param.f64 %e1, [p+48];
+ ld.global.f32 %q1, [%d2+4]; cvt.rn.f32.s16 %q2, %k1; cvt.rn.f32.f64 %q3, %e1; fma.rn.f32 %q1, %q1, %q2, %q3;
  cvt.rn.f32.s32 %q2, %r1; add.f32 %q1, %q1, %q2; st.global.f32 [%d1], %q1;"""
 OUTER = image(".param .align 8 .b8 p[56]", BODY)
 
