@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from math import prod
 
@@ -33,9 +34,8 @@ TURNED_BESIDE_WIDE, TURNED = 275, 500
 # the factor of the time of an operand's loads if its rows are 16 bytes from a multiple of 32 apart, so that half of them begin
 # within a sector: 4.8 to 5.1 clocks for 128 bytes
 BROKEN = 2.0
-NARROW = (
-    64  # bytes across K: broken rows of fewer take as long. 8 x 6648 x 5512 TT took 36.5 us, and 30.7 with a copied
-)
+# bytes across K: broken rows of fewer take as long. 8 x 6648 x 5512 TT took 36.5 us, and 30.7 with a copied
+NARROW = 64
 UNEVEN_PITCH = 1.25  # the same if they are 32 bytes from a multiple of 64 apart
 # the part of the smaller side's loads that remains then if two blocks share only them: 5000^3 took 495 us instead of 490
 SHARED = 0.9
@@ -147,7 +147,7 @@ def configure(
     stages = min(rest // stage_bytes(problem, tile_m, tile_n, tile_k), DEEPEST)
     if stages < 2:
         return None
-    if feeds(problem, tile_m):  # code for whole rings of stages is faster, so no steps should be left
+    if problem.a_scaled and feeds(problem, tile_m):  # whole rings of stages are faster, so no steps should be left
         steps = steps_of(problem, tile_k)
         stages = next((n for n in range(stages, LEAST_RING - 1, -1) if steps % n == 0), stages)
     return MatmulConfig(
@@ -209,9 +209,8 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
         products = max(products, products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION)
         if feeds(p, t.tile_m):
             products += FED_SHARE * products + (IDLE_FED if t.consumers < 3 else IDLE_FED_BY_THREE)
-            products += (IDLE_UNEVEN if t.tile_n % 64 else 0) + (
-                IDLE_COLUMN * t.tile_n if p.b_scaled == "columns" else 0
-            )
+            products += IDLE_UNEVEN if t.tile_n % 64 else 0
+            products += IDLE_COLUMN * t.tile_n if p.b_scaled == "columns" else 0
         else:
             products += IDLE_IN_PAIRS if by_twos(p, t.tile_m, t.tile_n) else IDLE_BY_ONE
     if p.promoted:
@@ -335,8 +334,10 @@ def _options(problem: Problem, blocks: int, plain: bool, reads: Reads = EVEN) ->
     """
     room = ACCUMULATORS if plain and problem.plain else ACCUMULATORS_BESIDE_MORE
     room = ACCUMULATORS_BESIDE_MANY if problem.busy else room
-    tiles = SCALED_TILES if problem.scaled or problem.promoted else TILES
-    tiles = [t for t in tiles if feeds(problem, t[0]) or (t[2] < 3 and (t[1] < 192 or problem.b_scaled != "columns"))]
+    tiles: Sequence[tuple[int, int, int, bool]] = TILES
+    if problem.scaled or problem.promoted:
+        narrow = problem.b_scaled == "columns"
+        tiles = [t for t in SCALED_TILES if feeds(problem, t[0]) or (t[2] < 3 and (t[1] < 192 or not narrow))]
     # blocks of a cluster whose lanes store wait for each other: 1.7 to 4 times as long as one block each where K is deep
     clusters = CLUSTERS[:1] if problem.lanes else CLUSTERS if reads == EVEN else (*CLUSTERS, SQUARE)
     if problem.softmax:

@@ -22,14 +22,17 @@ FEW = 132  # tiles: with fewer, lower tiles keep more multiprocessors busy, and 
 MOST = 64  # parts in flight
 
 
-def height_of(p: Problem) -> int:
-    """The number of rows of a tile."""
-    if is_open(*p.batch, p.M, p.N):
-        return TILE_M
-    tile_m = TILE_M
-    while tile_m > 1 and prod(p.batch) * -(-p.M // tile_m) * -(-p.N // TILE_N) < FEW:
+def height_for(products: int, M: int, N: int) -> int:
+    """The number of rows of a tile, for so many products of (M, N)."""
+    tile_m, columns = TILE_M, products * -(-N // TILE_N)
+    while tile_m > 1 and -(-M // tile_m) * columns < FEW:
         tile_m //= 2
     return tile_m
+
+
+def height_of(p: Problem) -> int:
+    """The number of rows of a tile."""
+    return TILE_M if is_open(*p.batch, p.M, p.N) else height_for(prod(p.batch), p.M, p.N)
 
 
 def in_flight(parts: int, tile_m: int = TILE_M) -> int:

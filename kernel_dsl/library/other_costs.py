@@ -11,7 +11,7 @@ from ..dataclass import changed
 from ..refs import strides_of
 from .blocks import steps_of
 from .choose import DRAM_BYTES, MADS, START, overlapped, total_bytes
-from .combine import height_of, in_flight, partial_problem
+from .combine import height_for, in_flight, partial_problem
 from .families import FP8
 from .lane_product import TILES as LANE_TILES
 from .lane_product import LaneConfig
@@ -36,9 +36,8 @@ MMA_F64 = 115  # multiply-adds of float64 a clock
 STEP_LATENCY, TILE_LATENCY = 250, {16: 930, 8: 300, 4: 300, 2: 780, 1: 780}
 # pieces that a multiprocessor copies in a clock, by their bytes: along K, across; those of less than 4 bytes by registers
 COPIES = {8: (3.3, 3.3), 4: (3.8, 5.3), 2: (2.8, 4.9), 1: (4.3, 4.3)}
-HIDDEN_COPIES = (
-    0.55  # the part of copies by bytes that stores don't hide in a single step: s8 22788 x 12313 x 27 took 507 us
-)
+# the part of copies by bytes that stores don't hide in a single step: s8 22788 x 12313 x 27 took 507 us
+HIDDEN_COPIES = 0.55
 # clocks for each byte of a tile's store: if it is most of the work, by whole sectors, or by whole lines; otherwise; and
 # for each tile
 STORED_SECTORS, STORED_LINES, STORED, TILE = 0.05, 0.076, 0.13, 250
@@ -52,10 +51,8 @@ VECTOR_LATENCY, VECTOR_START, VECTOR_SUM, SAME = 1000, 980, 27, 0.7
 # registers of a lane beside those for numbers, and the blocks that a multiprocessor has at most
 VECTOR_REGISTERS, REGISTERS, MOST_BLOCKS = 40, 512, 16
 L2_LATENCY = 1700  # clocks of exposed loads of sums
-SWIFT_PARTS, LATE_PART = (
-    16,
-    100,
-)  # clocks of each part above so many: 64 x 64 x 32768 took 12.9 us with 64 parts, 11.8 with 32
+# clocks of each part above so many: 64 x 64 x 32768 took 12.9 us with 64 parts, 11.8 with 32
+SWIFT_PARTS, LATE_PART = 16, 100
 L2_KEEPS = 30e6  # bytes that are still in L2 when the next kernel reads them
 L2_TOTAL = 3900  # bytes a clock of the whole GPU from and to L2
 PACK_READS, PACK_KEEPS = 2650, 2300  # bytes a clock of packing: from and to DRAM, to L2
@@ -84,10 +81,11 @@ def combine_clocks(p: Problem, parts: int) -> float:
     """The clocks for adding up the parts of K, or for joining two products, with the launch."""
     if parts == 1 and p.gate is None:
         return 0.0
-    sums = prod(p.batch) * p.M * p.N
+    products = prod(p.batch)
+    sums = products * p.M * p.N
     bytes_ = sums * p.wide.itemsize * parts * (1 if p.gate is None else 2)
-    rounds = parts // in_flight(parts, height_of(p)) * L2_LATENCY + max(parts - SWIFT_PARTS, 0) * LATE_PART
-    read = rounds + bytes_ / (L2_TOTAL if bytes_ < L2_KEEPS else DRAM_BYTES)
+    rounds = parts // in_flight(parts, height_for(products, p.M, p.N)) * L2_LATENCY
+    read = rounds + max(parts - SWIFT_PARTS, 0) * LATE_PART + bytes_ / (L2_TOTAL if bytes_ < L2_KEEPS else DRAM_BYTES)
     return LAUNCH + read + sums * p.out_dtype.itemsize * (3 if p.keeps else 1) / DRAM_BYTES
 
 
