@@ -26,9 +26,8 @@ class GivenUp:
     """The tests of a batch's warps that have failed once."""
 
     def __init__(self) -> None:
-        self._until: dict[
-            tuple[int, int], Array
-        ] = {}  # by instruction and mbarrier: phases, (warps,), from which on tests may fail
+        # by instruction and mbarrier: phases, (warps,), from which on tests may fail
+        self._until: dict[tuple[int, int], Array] = {}
 
     def fails(self, c: Group, ins: Instruction, offset: int, row: Array, cta: Array, done: Array) -> Array:
         """Return which tests fail now: those of `row` (rows of `c`), of the barrier at `offset` of blocks `cta`.

@@ -57,9 +57,7 @@ class BodyParser:
         self.fn = fn
         self.scope: Scope = Scope(None, "")
         self.scopes: int = 0
-        self.calls: bool = (
-            False  # whether parentheses hold the arguments of a call; in other instructions, an expression
-        )
+        self.calls = False  # whether parentheses hold the arguments of a call; in other instructions, an expression
         self.pending: list[tuple[Instruction, Scope, Token]] = []
         self.tables: list[tuple[tuple[str, ...], Scope, Token]] = []
         for var in (*fn.params, *fn.rets):
