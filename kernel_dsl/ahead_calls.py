@@ -90,6 +90,8 @@ def calls_of(function: Any, args: tuple[Any, ...]) -> list[Callable[[], Any]]:
         for make_final in made:
             make_final()
 
+    for x in leaves if dims else ():
+        _zeros(x, {name: steps(dim)[-1] for name, dim in dims.items()})  # tell at once of sizes without room
     return [partial(call, values) for values in cases(dims)] + ([end] if dims else [])
 
 
