@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..machine.launch import Run
 
 Array = npt.NDArray[Any]
-_EVERY = 5_000  # the fewest steps between two checks
+_EVERY = 2_000  # the fewest steps between two checks: eight end before `patience.py` ends a loop of atomics
 _GROUPS = 4  # the most groups that a check considers
 _PATH = 1000  # the most segments of a round
 _TOGETHER = 1 << 15  # rounds that are computed at once
