@@ -15,10 +15,9 @@ from typing import Any
 import kernel_dsl as kd
 
 from .collective_parts import wait_for_all
-from .mesh_product import HALF, PARTS, PIECE, TILE_M, Besides, MeshProduct, sender, take_back
+from .mesh_product import HALF, PARTS, PIECE, TILE_M, UNROLLED, Besides, MeshProduct, sender, take_back
 
 SHARE = 0.75  # of the time of this device's tiles, in which its rows are sent: all at once would hold up the loads
-UNROLLED = 4  # devices up to which the stores to all peers are unrolled: more addresses would spill
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ HALF = TILE_M // CONSUMERS  # rows of a consumer
 PARTS = 16  # parts in which a tile of rows is sent
 PIECE = 2048  # elements that a warpgroup sends at a time
 GROUP = 8
+UNROLLED = 4  # devices up to which stores to all peers, or loads of their terms, are unrolled: more would spill
 REGISTERS = {"multiply": 224, "load": 56}  # registers a lane; three warpgroups have 504
 
 

@@ -6,23 +6,13 @@ semaphore for each tile counts their arrival. The warpgroup that loads sends the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache, reduce
 from typing import Any
 
 import kernel_dsl as kd
 
-from .mesh_product import HALF, TILE_M, MeshProduct
+from .mesh_product import HALF, TILE_M, UNROLLED, MeshProduct
 from .paced_tiles import Pace, hold
-
-UNROLLED = 4  # devices up to which the terms of a tile are loaded at once: more of them would spill
-
-
-def each(first: int, end: int, step: Callable[[Any, Any], Any], state: Any) -> Any:
-    """`state = step(i, state)` for the devices i from `first` to before `end`."""
-    if end <= UNROLLED:
-        return reduce(lambda state, i: step(i, state), range(first, end), state)
-    return kd.fori_loop(first, end, step, state)
 
 
 @cache
@@ -37,7 +27,9 @@ def scattering_kernel(p: MeshProduct, everywhere: bool) -> Any:
     def body(x: Any, w: Any, out: Any, parts: Any, **smem: Any) -> None:
         me = kd.axis_index(p.mesh.names)
         flags = kd.get_global(kd.SemaphoreType.REGULAR(p.tiles))
-        first = me * own if everywhere else 0
+        outs, first = [out], 0
+        if everywhere:
+            outs, first = [kd.remote_ref(out, kd.rem(me + i, n)) for i in range(n)], me * own
 
         def owner(shard: Any) -> Any:
             return kd.rem(me + 1 + shard, n)
@@ -56,12 +48,8 @@ def scattering_kernel(p: MeshProduct, everywhere: bool) -> Any:
 
             def finish() -> None:
                 own_rows = kd.ds(kd.multiple_of(first + rows.start, rows.size), rows.size)
-
-                def put(i: Any, _: None) -> None:
-                    target = kd.remote_ref(out, kd.rem(me + i, n)) if everywhere else out
+                for target in outs:
                     kd.copy_smem_to_gmem(source, target.at[own_rows, columns], commit_group=False)
-
-                each(0, n if everywhere else 1, put, None)
 
             kd.cond(place[0] < n - 1, send, finish) if n > 1 else finish()
             kd.commit_smem_to_gmem_group()
@@ -96,7 +84,10 @@ def scattering_kernel(p: MeshProduct, everywhere: bool) -> Any:
                     def plus(i: Any, total: Any) -> Any:
                         return total + parts[kd.rem(me + i, n), rows, columns].astype(kd.float32)
 
-                    return each(2, n, plus, came.astype(kd.float32))
+                    total = came.astype(kd.float32)
+                    if n > UNROLLED:
+                        return kd.fori_loop(2, n, plus, total)
+                    return reduce(lambda total, i: plus(i, total), range(2, n), total)
 
                 def finish() -> Any:
                     return hold(p, smem, value, number, before, add if n > 1 else None)
