@@ -147,7 +147,7 @@ def configure(
     stages = min(rest // stage_bytes(problem, tile_m, tile_n, tile_k), DEEPEST)
     if stages < 2:
         return None
-    if problem.a_scaled and feeds(problem, tile_m):  # whole rings of stages are faster, so no steps should be left
+    if feeds(problem, tile_m):  # whole rings of stages are faster, so no steps should be left
         steps = steps_of(problem, tile_k)
         stages = next((n for n in range(stages, LEAST_RING - 1, -1) if steps % n == 0), stages)
     return MatmulConfig(
@@ -327,6 +327,12 @@ def gates(p: Problem, t: MatmulConfig) -> bool:
     return panels and half % t.epilogue_n == 0 and half % 8 == 0 and t.blocks == 1 and not t.swapped
 
 
+def scaled_tiles(problem: Problem) -> Sequence[tuple[int, int, int, bool]]:
+    """Those of `SCALED_TILES` that a problem whose sums are promoted may have."""
+    narrow = problem.b_scaled == "columns"
+    return [t for t in SCALED_TILES if feeds(problem, t[0]) or (t[2] < 3 and (t[1] < 192 or not narrow))]
+
+
 def _options(problem: Problem, blocks: int, plain: bool, reads: Reads = EVEN) -> list[MatmulConfig]:
     """The possible configurations of the fast kernel, without hints for L2.
 
@@ -334,10 +340,7 @@ def _options(problem: Problem, blocks: int, plain: bool, reads: Reads = EVEN) ->
     """
     room = ACCUMULATORS if plain and problem.plain else ACCUMULATORS_BESIDE_MORE
     room = ACCUMULATORS_BESIDE_MANY if problem.busy else room
-    tiles: Sequence[tuple[int, int, int, bool]] = TILES
-    if problem.scaled or problem.promoted:
-        narrow = problem.b_scaled == "columns"
-        tiles = [t for t in SCALED_TILES if feeds(problem, t[0]) or (t[2] < 3 and (t[1] < 192 or not narrow))]
+    tiles = scaled_tiles(problem) if problem.scaled or problem.promoted else TILES
     # blocks of a cluster whose lanes store wait for each other: 1.7 to 4 times as long as one block each where K is deep
     clusters = CLUSTERS[:1] if problem.lanes else CLUSTERS if reads == EVEN else (*CLUSTERS, SQUARE)
     if problem.softmax:

@@ -51,10 +51,8 @@ def choose_grouped(
 ) -> MatmulConfig | None:
     """The configuration of the fast kernels with the best estimate; None if none fits. `reads`: as of `costs.clocks`."""
     room = costs.ACCUMULATORS if p.plain else costs.ACCUMULATORS_BESIDE_MORE
-    tiles = costs.SCALED_TILES if p.scaled else costs.TILES
-    tiles = [t for t in tiles if not t[3] and (t[1] < 192 or p.b_scaled != "columns" or costs.feeds(p, t[0]))]
-    tiles = [t for t in tiles if t[2] < 3 or costs.feeds(p, t[0])]
-    made = [_fits(p, c, extra) for c in (costs.configure(p, *tile) for tile in tiles) if c is not None]
+    tiles = costs.scaled_tiles(p) if p.scaled else costs.TILES
+    made = [_fits(p, c, extra) for c in (costs.configure(p, *t) for t in tiles if not t[3]) if c is not None]
     fitting = [c for c in made if c is not None and c.rows * c.tile_n <= room * 128 and costs.gates(p, c)]
     return min(fitting, key=lambda c: costs.clocks(typical, c, blocks, reads), default=None)
 
