@@ -44,7 +44,7 @@ from .cross_entropy_kernels import (
     stack_kernel,
 )
 from .differentiable import host_of
-from .first_sizes import is_later, takes_dims
+from .first_sizes import is_closed, is_later, takes_dims
 from .latest import without_unwritten
 from .matmul import MANY, known_plan, matmul, signature
 from .matmul_config import MatmulConfig
@@ -210,9 +210,8 @@ def _made(p: CrossEntropy, x: Any, weight: Any, bias: Any, config: Any, target: 
     check_options(o)
     r = request(x, turned(weight), o, None)
     problem = replace(r.problem, softmax=3 if p.smoothing else 2, lanes=0)
-    return CrossEntropyPlan(
-        p, p if target and not is_later() else opened(p), plan_of(replace(r, problem=problem), config, target)
-    )
+    plan = plan_of(replace(r, problem=problem), config, target)
+    return CrossEntropyPlan(p, p if is_closed(target) else opened(p), plan)
 
 
 @partial(public, name=COMBINE)

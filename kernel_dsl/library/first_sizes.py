@@ -63,6 +63,11 @@ def is_later() -> bool:
     return _later.get()
 
 
+def is_closed(target: str | None) -> bool:
+    """Whether a kernel must not depend on earlier calls: in a `lower` of given sizes, which names a target."""
+    return target is not None and not is_later()
+
+
 def takes_dims(
     kernel: str, fixed: Callable[[dict[str, Any]], dict[str, tuple[int, ...]]]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -14,7 +14,7 @@ from kernel_dsl.stages import target_named
 from .arguments import alike, stored
 from .epilogue import gate_function
 from .families import family
-from .first_sizes import FirstSizes, dim_of, is_later
+from .first_sizes import FirstSizes, dim_of, is_closed
 from .grouped_arguments import (
     NAME,
     GroupedOptions,
@@ -172,8 +172,7 @@ def plan_of(a: Any, rights: list[Any], o: GroupedOptions, out: Any, target_name:
     scale: tuple[int, ...] = tuple(getattr(o.a_scale, "shape", ()))
     scaled = gathered and scale[:1] == (a.shape[0],)
     any_rows = groups.opened()
-    closed = target_name is not None and not is_later()  # a `lower` must not depend on earlier calls
-    if closed or any_rows is None or places > MOST_ROWS or a.shape[0] > MOST_ROWS:
+    if is_closed(target_name) or any_rows is None or places > MOST_ROWS or a.shape[0] > MOST_ROWS:
         any_rows = None
     else:
         kind = _kind(p, own, o, left, right, how, groups, into)

@@ -14,7 +14,7 @@ from kernel_dsl.stages import target_named
 
 from .arguments import stored
 from .families import family
-from .first_sizes import FirstSizes, is_later, takes_dims
+from .first_sizes import FirstSizes, is_closed, is_later, takes_dims
 from .grouped_arguments import WGRAD, check_array, check_config, check_groups, check_out, check_rows, refuse
 from .grouped_routes import wgrad_product
 from .grouped_tiles import RowGroups
@@ -171,7 +171,7 @@ class GroupedMatmulWgrad:
         if not same:
             left = replace(left, tma=False)  # widened in registers
         kind = replace(q, K=0), replace(groups, rows=0), left.tma, right.tma, config
-        opened = (target is None or is_later()) and _first.comes_again(kind, rows)
+        opened = not is_closed(target) and _first.comes_again(kind, rows)
         return wgrad_product(q, left, right, groups, config, target_named(target), opened)
 
 

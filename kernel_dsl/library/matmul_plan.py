@@ -9,7 +9,7 @@ from typing import Any
 from kernel_dsl.stages import target_named
 
 from .arguments import Request
-from .first_sizes import is_later
+from .first_sizes import is_closed
 from .int4 import PackedInt4
 from .latest import UNSEEN, Launch, launching, seen_call, seen_launching
 from .matmul_config import MatmulConfig
@@ -181,9 +181,7 @@ def plan_of(r: Request, config: MatmulConfig | None, target: str | None) -> Matm
     if found is not None:
         return plan_by(r, found, machine.limits.multiprocessors)
     found = route(r.problem, r.left, r.right, r.family, config, machine)
-    # the results of `lower` must not depend on earlier calls
-    chosen = config is not None or (target is not None and not is_later())
-    return plan_by(r, found, machine.limits.multiprocessors, chosen)
+    return plan_by(r, found, machine.limits.multiprocessors, config is not None or is_closed(target))
 
 
 def plan_by(r: Request, found: Route, blocks: int, chosen: bool = True) -> MatmulPlan:
