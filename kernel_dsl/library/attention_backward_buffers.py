@@ -72,11 +72,15 @@ class WalkBuffers:
         self.alone: bool = not self.opened and self.blocks == 1
         # whether the first block that has a sum stores it; else all blocks add to zeros
         self.stores_first: bool = config.stores_first and not config.in_turn and not self.alone
-        self.by_warps: bool = config.in_turn or self.stores_first  # whether warps of the producer add
         self.turned: bool = False  # whether the gradients of scores are in SMEM as (queries, keys)
         self.together: int = 1
         if not self.opened:
             self.together = together_of(p, config, keys, multiprocessors)
+
+    @property
+    def by_warps(self) -> bool:
+        """Whether warps of the producer add to sums, or store them."""
+        return self.t.in_turn or self.stores_first
 
     @property
     def smem_bytes(self) -> int:

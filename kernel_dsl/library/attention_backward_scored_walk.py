@@ -71,7 +71,6 @@ class ScoredWalk(ScoredScores):
         )
         self.alone: bool = self.alone and every  # elsewhere the block may have no step for some queries
         self.stores_first: bool = self.stores_first and every
-        self.by_warps: bool = config.in_turn or self.stores_first
         if problem.ragged:
             self.splitting: bool = False
             self.blocks: Any = lines_of(problem) if problem.opened else ragged_tiles(problem, keys, problem.keys)
