@@ -93,16 +93,13 @@ def given_outputs(d: Definition, out: Any, leaves: Sequence[Any], structure: Any
     for number, (array, struct) in enumerate(zip(given, expected, strict=True)):
         if struct is None:
             continue
-        is_array = is_leaf(array)
-        shape = tuple(array.shape) if is_array else ()
-        if (
-            is_array and shape != struct.shape and repeating()
-        ):  # it has room for the output at the variables' largest values
-            array = given[number] = first_of(array, struct.shape)
-            shape = tuple(array.shape)
-        if not is_array:
+        if not is_leaf(array):
             what = f"output {number} of out= is {of_kind(array)}, not an array"
             raise BadCallArgument(kernel=d.name, what=what, hint="pass preallocated arrays")
+        shape = tuple(array.shape)
+        if shape != struct.shape and repeating():  # it has room for the output at the variables' largest values
+            array = given[number] = first_of(array, struct.shape)
+            shape = tuple(array.shape)
         if shape != struct.shape or as_dtype(array.dtype) != struct.dtype:
             what = f"output {number} of out= is {as_dtype(array.dtype)}{list(shape)}, and out_type says {struct}"
             raise BadCallValue(kernel=d.name, what=what, hint="allocate it with the output's shape and dtype")

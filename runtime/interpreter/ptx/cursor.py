@@ -109,10 +109,8 @@ class Cursor:
         if token.kind == "end":
             return ""
         following = self.tokens[self.at + 1]
-        if (token.line, token.column + 1) == (
-            following.line,
-            following.column,
-        ) and token.text + following.text in _OPERATORS:
+        adjacent = (token.line, token.column + 1) == (following.line, following.column)
+        if adjacent and token.text + following.text in _OPERATORS:
             return token.text + following.text
         return token.text if token.text in _OPERATORS and token.kind != "string" else ""
 

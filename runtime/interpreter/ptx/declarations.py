@@ -29,6 +29,7 @@ def parse_directives(c: Cursor, into: dict[str, tuple[int, ...]], entry: bool = 
                 c.next()
             continue
         if c.peek().text == ".attribute":
+            c.next()
             _attributes(c)
             continue
         token = c.next()
@@ -50,8 +51,7 @@ def parse_directives(c: Cursor, into: dict[str, tuple[int, ...]], entry: bool = 
 
 
 def _attributes(c: Cursor) -> None:
-    """Parse `.attribute(.managed, .unified(1, 2))` (5.4.8, 11.3)."""
-    c.next()
+    """Parse what follows the word in `.attribute(.managed, .unified(1, 2))` (5.4.8, 11.3)."""
     c.expect("(")
     while True:
         if c.text not in _ATTRIBUTES:
@@ -111,7 +111,6 @@ def _one_variable(c: Cursor, space: str, extern: bool, unnamed: bool = False) ->
                 if c.next().text == ".align":
                     c.integer()
         elif text == ".attribute":
-            c.at -= 1
             _attributes(c)
         elif text in (".v2", ".v4"):
             size = int(text[2:])
