@@ -299,6 +299,14 @@ CASES = [
         "bra L",
         options={"step_budget": 1500},
     ),
+    swap(
+        "endless loop that is looked at",
+        K.LIVELOCK,
+        " mov.u32 r2, 0;\nL: add.u32 r2, r2, 1; setp.lt.u32 p1, r2, 9; @p1 bra L; ret;",
+        "@p1 bra L",
+        "bra L",
+        options={"step_budget": 5000},
+    ),
     swap("trap", K.TRAP, " setp.gt.u32 p1, r1, 63; @p1 trap; ret;", "r1, 63", "r1, 62", mentions=("lane 31",)),
 ]
 

@@ -61,12 +61,13 @@ def inputs(rng: Any, B: int, H: int, G: int, Q: int, K: int, D: int, DV: int, dt
 def check(got: Any, expected: reference.Reference, dtype: Any, lost: float = 0.0) -> None:
     """Compare outputs and logarithms; rows that see nothing are exact.
 
-    `lost`: what scores lose before they are used. A weight is then off by this share, and so is an output.
+    `lost`: what scores lose at most before they are used. A weight is then off by this share. Scores of one row lose unlike
+    parts of it, so an output is off by less: a twelfth of it on one NVIDIA H200.
     """
     out, lse = (np.asarray(x) for x in got)
     assert out.shape == expected.out.shape and lse.shape == expected.lse.shape and lse.dtype == np.float32
     assert out.dtype == (bf16 if dtype == e4m3 else dtype)
-    assert relative(out, expected.out) < BOUNDS[dtype] + lost
+    assert relative(out, expected.out) < BOUNDS[dtype] + lost / 4
     none = np.isneginf(expected.lse)
     assert np.array_equal(np.isneginf(lse), none) and not np.asarray(out[none], np.float64).any()
     assert np.abs(lse[~none] - expected.lse[~none]).max(initial=0) < LSE_BOUNDS[dtype] + lost

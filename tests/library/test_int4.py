@@ -202,7 +202,7 @@ def test_what_is_refused(case: Any) -> None:
         (A, {"gated": "swiglu"}, "gated, and b is a PackedInt4"),
         (A, {"a_scale": np.ones((4, 2), np.float32)}, r"a_scale is \(4, 2\)"),
         (A, {"precision": "tf32"}, "precision='tf32' beside"),
-        (A, {"precision": 7}, "precision=7"),
+        (A, {"precision": 7}, r"precision=7\n"),
         (A, {"config": MatmulConfig(64, 64, 256, 3, 1, epilogue_n=32)}, "config.tile_k=256"),
         (A, {"bias": np.ones(5, np.float32)}, r"bias is \(5,\)"),
         (3, {}, "a is an int"),
