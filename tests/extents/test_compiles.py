@@ -285,8 +285,9 @@ def _check(family: str, seed: int) -> None:
     if family == "backward" and any(
         "attention_backward_sum" in m or "attention_backward_scored_sum" in m for m in made
     ):
-        # kernels whose blocks share keys are others, and come with the first size that is so small, or so large
-        assert len(later) <= 2, (name, made)
+        # kernels whose blocks share keys are others, and come with the first size that is so small, or so large; where they
+        # also take the place of zeros for the sums, kernels before and after them are others, too
+        assert len(set(later)) == len(later) <= 4, (name, made)
     elif family == "lying":  # another configuration may be clearly faster
         assert sum(map(bool, made[2:])) <= 1, (name, made)
     else:

@@ -80,7 +80,10 @@ def nest(rng: random.Random) -> tuple[str, list[str], str]:
     name, outer = rng.choice(sorted(PAIRS)), rng.choice(sorted(OUTER))
     without = {"library": {"grad", "vjp", "jacrev"}}.get(name, set[str]())  # it has no second derivatives
     without = without | {"eager": set[str](), "compiled": {"checkpoint", "chunks"}}.get(outer, {"checkpoint", "chunks"})
-    return name, [rng.choice([s for s in STEPS if s not in without]) for _ in range(rng.randint(1, 3))], outer
+    steps = [rng.choice([s for s in STEPS if s not in without]) for _ in range(rng.randint(1, 3))]
+    # A checkpoint inside a vmap runs its function again when the vmap has ended, which fails with PyTorch's own ops, too.
+    last = max((i for i, step in enumerate(steps) if step in MAPPED), default=0)
+    return name, [step for i, step in enumerate(steps) if step != "checkpoint" or i >= last], outer
 
 
 def check(seed: int) -> None:

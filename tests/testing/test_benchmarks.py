@@ -93,7 +93,7 @@ def test_a_rehearsal_of_the_collectives(devices: str) -> None:
         command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert done.returncode == 0 and len(rows) == 33, done.stderr
+    assert done.returncode == 0 and len(rows) == 36, done.stderr
     assert [row for row in rows if not row.get("right")] == []
 
 
