@@ -59,7 +59,8 @@ def tile_of(index: Any, p: Problem, tiles: tuple[Any, Any], group: int) -> tuple
 class TilePlace:
     """What a block of a general kernel computes: the tile at row `m` and column `n`, of a part of K, batch indices (or a group).
 
-    `end`: the end of its group's rows, or None.
+    `end`: the end of its group's rows, or None. `again()` finds the same place once more in a group's tables, so that nothing
+    of it need be kept meanwhile; None without groups.
     """
 
     m: Any
@@ -67,6 +68,7 @@ class TilePlace:
     part: Any
     batch: tuple[Any, ...]
     end: Any = None
+    again: Callable[[], TilePlace] | None = None
 
     def leading(self, p: Problem) -> tuple[Any, ...]:
         """The indices of the tile along the result's leading axes."""
@@ -102,10 +104,17 @@ def walk(
     groups, bounds, tile_ends = p.groups, tables["bounds"], tables["tile_ends"]
     groups.fill(given, bounds, tile_ends, t.tile_m, tiles_n)
 
+    def place(index: Any, again: Callable[[], TilePlace] | None = None) -> TilePlace:
+        group, m, end, n = groups.place(index, bounds, tile_ends, t.tile_m, tiles_n, t.group)
+        return TilePlace(m, n * t.tile_n, 0, (group,), end, again)
+
+    def once_more() -> TilePlace:
+        # the same index, from the tables, so that the compiler keeps no part of the first search
+        return place(kd.minimum(index, groups.total(tile_ends) - 1))
+
     @kd.when(index < groups.total(tile_ends))
     def _() -> None:
-        group, m, end, n = groups.place(index, bounds, tile_ends, t.tile_m, tiles_n, t.group)
-        multiply(TilePlace(m, n * t.tile_n, 0, (group,), end), rest)
+        multiply(place(index, once_more), rest)
 
     groups.clear(rest[-1], bounds, index, tiles_of(p, t))
 

@@ -112,6 +112,9 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
             return end[0]
 
         total = product(zero) if not isinstance(steps, int) or steps else zero
+        if place.again is not None:  # where a tile lies takes no registers beside the sums
+            place = place.again()
+            rows, columns = kd.ds(place.m, t.tile_m), kd.ds(place.n, t.tile_n)
         tile = Tile(rows, columns, (*p.batch, p.M, p.N), batch, peak=peak, end=place.end)
         unit = 32 if t.tile_n % 32 == 0 and t.tile_m > 8 else t.tile_n
         finish_and_store(total, p, extra, tile, out, place.leading(p), unit)

@@ -94,7 +94,8 @@ def convolution(seed: int, interpret: Any, large: bool) -> None:
         conv = Conv((*size, channels), filters, taps, stride, padding, dilation, groups, dtype)
         if min(conv.result()) > 0 and np.prod(conv.result()) * np.prod(conv.w[1:]) < 2**29:
             break
-    longer = max(1.0, float(np.prod(conv.w[1:]) / 256) ** 0.5)  # errors of sums in float32 grow with the root of their length
+    # errors of sums in float32 grow with the root of their length
+    longer = max(1.0, float(np.prod(conv.w[1:]) / 256) ** 0.5)
     times = (test_conv.LONG_SUMS if large else longer) if conv.dtype == kd.float32 else 1
     test_conv.compare(conv, rng, interpret, times=times)
 
