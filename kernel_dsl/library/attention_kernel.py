@@ -47,6 +47,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
     # There the wait for values would split the softmax, so it comes before. But then the assembler puts the wait for
     # the product before the softmax, too, which took 2 to 5 % of short problems of others.
     early = opened and t.consumers > 2 and p.dim <= 64
+    tight = t.consumers == 3 and t.block_kv == 128 and p.dim <= 64
 
     tiles, blocks = kd.cdiv(p.queries, tile), kd.cdiv(p.keys, t.block_kv)
     groups = p.batch * p.heads * p.splits
@@ -206,7 +207,8 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
             def hide(x: Any) -> Any:
                 if not p.causal and (opened or shared):  # compare with one number a row, to keep no number a column
                     left = p.keys - (begin_of(head) + count - 1 - index) * t.block_kv
-                    key = kd.broadcasted_iota(kd.int32, (1, t.block_kv), 1)  # in the layout of the scores
+                    # in the layout of the scores, or where no register is free for that, from SMEM
+                    key = column[:1] if tight else kd.broadcasted_iota(kd.int32, (1, t.block_kv), 1)
                     return kd.where(key < kd.optimization_barrier(left), x, -math.inf)
                 key = (begin_of(head) + count - 1 - index) * t.block_kv + column
                 last = kd.minimum(row, p.keys - 1) if ragged else row  # one number a row: one comparison a key
