@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -277,6 +279,18 @@ def first_sizes() -> None:
     found = sys.modules.get("kernel_dsl.tuning_file")
     if found is not None:
         found.choose_anew()
+
+
+@pytest.fixture(autouse=Path("/dev/nvidiactl").exists() and importlib.util.find_spec("jax") is not None)
+def jax_on_the_host(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where JAX sees a GPU, tests without the mark `gpu` make its arrays on the CPU, as they do on other machines."""
+    if request.node.get_closest_marker("gpu") or b"jax" not in request.path.read_bytes():
+        yield
+        return
+    import jax
+
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield
 
 
 @pytest.fixture
