@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,8 @@ def test_gluon_for_blackwell() -> None:
 def test_triton(file: str, target: str) -> None:
     if importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed")
+    if tuple(map(int, version("triton").split(".")[:2])) < (3, 9):
+        pytest.skip("the kernels are written for Triton 3.9")
     kernels: Any = import_module(f"tests.check.foreign.{file}")
     for launch in kernels.EVERYWHERE + (kernels.HOPPER if target == "sm_90a" else ()):
         agrees(launch, target)

@@ -81,9 +81,7 @@ def nest(rng: random.Random) -> tuple[str, list[str], str]:
     without = {"library": {"grad", "vjp", "jacrev"}}.get(name, set[str]())  # it has no second derivatives
     without = without | {"eager": set[str](), "compiled": {"checkpoint", "chunks"}}.get(outer, {"checkpoint", "chunks"})
     steps = [rng.choice([s for s in STEPS if s not in without]) for _ in range(rng.randint(1, 3))]
-    # A checkpoint inside a vmap runs its function again when the vmap has ended, which fails with PyTorch's own ops, too.
-    last = max((i for i, step in enumerate(steps) if step in MAPPED), default=0)
-    return name, [step for i, step in enumerate(steps) if step != "checkpoint" or i >= last], outer
+    return name, steps, outer
 
 
 def check(seed: int) -> None:
@@ -94,8 +92,8 @@ def check(seed: int) -> None:
         shapes[number].insert(0, 2)
     drawn = torch.Generator().manual_seed(seed)
     given = [torch.randn(*shape, generator=drawn).requires_grad_() for shape in shapes]
-    made: list[Any] = []
-    for function in PAIRS[name]:
+
+    def made(function: Function) -> tuple[Any, ...]:
         torch._dynamo.reset()
         for step in steps:
             function = STEPS[step](function)
@@ -103,9 +101,15 @@ def check(seed: int) -> None:
         total = out.cos().sum() + 0 * sum(
             x.sum() for x in given
         )  # what is linear in them may not depend on them any more
-        made.append((out, *torch.autograd.grad(total, given)))
-    for ours, plain in zip(*made, strict=True):
-        torch.testing.assert_close(ours, plain, rtol=1e-3, atol=1e-3, msg=lambda m: f"{name} {steps} {outer}: {m}")
+        return out, *torch.autograd.grad(total, given)
+
+    ours, plain = PAIRS[name]
+    try:
+        wanted = made(plain)
+    except RuntimeError:  # a checkpoint inside a vmap runs again when the vmap has ended; older versions fail at more
+        pytest.skip("PyTorch fails with its own ops")
+    for got, expected in zip(made(ours), wanted, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3, msg=lambda m: f"{name} {steps} {outer}: {m}")
 
 
 @pytest.mark.parametrize("seed", seeds(5, 9, 12, 13))
