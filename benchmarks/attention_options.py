@@ -4,7 +4,8 @@ python -m benchmarks.attention options [forward] [backward] [configs] [--rows TE
 
 With `configs` the configurations that a row lists are measured beside the choice. Each row is checked against float64 first:
 the last key head, whole, or the last sequence. "of plain" compares TFLOP/s of the pairs that see each other with those of the
-kernel without options at the same head dimension, full or causal.
+kernel without options at the same head dimension, full or causal. "per tile" compares those of all pairs in the tiles that
+both kernels compute, which hold a pair that sees each other.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, AttentionConfig
 
 from .attention_decode import paged
+from .attention_tiles import pairs_in_tiles, tile_of
 from .harness import attempted, interleaved
 
 DOCUMENT = 1024
@@ -38,6 +40,11 @@ def alibi(x: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
 def documents(b: Any, h: Any, i: Any, j: Any) -> Any:
     """Of 1024 tokens each."""
     return i // DOCUMENT == j // DOCUMENT
+
+
+def causal_documents(b: Any, h: Any, i: Any, j: Any) -> Any:
+    """The same, and no key after its query."""
+    return (i // DOCUMENT == j // DOCUMENT) & (i >= j)
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,8 @@ ROWS = [
     Row("documents", (1, 32, 8, S, S, 128, 128), {"mask_mod": documents},
         configs=(_Forward(2, 128, 2, True), _Forward(3, 80, 3), _Forward(3, 64, 3))),
     Row("documents by array", (1, 32, 8, S, S, 128, 128), {"mask_mod": "array"}),
+    Row("causal documents", (1, 32, 8, S, S, 128, 128), {"mask_mod": causal_documents}),
+    Row("causal documents by array", (1, 32, 8, S, S, 128, 128), {"mask_mod": "causal array"}),
     Row("bottom right", (1, 32, 8, 2048, S, 128, 128), {"causal": "bottom_right"}),
     Row("bias", (1, 16, 16, 4096, 4096, 128, 128), {"bias": "full"},
         configs=(_Forward(2, 128, 2, True), _Forward(2, 96, 2), _Forward(3, 64, 2))),
@@ -90,9 +99,11 @@ def with_arrays(row: Row) -> Row:
     if options.get("score_mod") == "array":
         slopes = torch.arange(1, row.shape[1] + 1, device="cuda") * 0.001
         options["score_mod"] = lambda x, b, h, i, j: x - (i - j) * slopes[h]
+    numbers = (torch.arange(row.shape[4], device="cuda") // DOCUMENT).int()
     if options.get("mask_mod") == "array":
-        numbers = (torch.arange(row.shape[4], device="cuda") // DOCUMENT).int()
         options["mask_mod"] = lambda b, h, i, j: numbers[i] == numbers[j]
+    if options.get("mask_mod") == "causal array":
+        options["mask_mod"] = lambda b, h, i, j: (numbers[i] == numbers[j]) & (i >= j)
     return replace(row, options=options)
 
 
@@ -194,18 +205,29 @@ def pairs_of(row: Row) -> float:
     return row.shape[0] * float(visible(row, *row.shape[3:5]).sum())
 
 
-def plain_run(row: Row, backward: bool) -> tuple[Callable[[], Any], float]:
-    """Our kernel without options, at the same size but for what is none of its own, and its operations."""
+def pairs_computed(row: Row, tile: tuple[int, int]) -> float:
+    """Pairs in the tiles that hold one that sees each other, of a head of all batches."""
+    if row.lengths:
+        return sum(pairs_in_tiles(visible(row, n, n), tile) for n in row.lengths)
+    return row.shape[0] * pairs_in_tiles(visible(row, *row.shape[3:5]), tile)
+
+
+def plain_run(row: Row, backward: bool) -> tuple[Callable[[], Any], float, float]:
+    """(our kernel without options, at the same size but for what is none of its own; its operations; the pairs in its tiles
+    for each pair that sees each other).
+    """
     _, heads, kv_heads, _, _, dim, _ = row.shape
     dim, length = next(n for n in (64, 128, 192, 256) if n >= dim), 8192
     q, dout = (torch.randn(1, heads, length, dim, device="cuda").bfloat16() for _ in range(2))
     k, v = (torch.randn(1, kv_heads, length, dim, device="cuda").bfloat16() for _ in range(2))
     causal = bool(row.options.get("causal"))
     flops = 4.0 * heads * length * length * dim * (0.5 if causal else 1) * (2.5 if backward else 1)
+    seen = visible(Row("", row.shape, {"causal": causal}), length, length)
+    tiles = pairs_in_tiles(seen, tile_of(q, k, v, {"causal": causal}, backward)) / float(seen.sum())
     if not backward:
-        return (lambda: kd.library.attention(q, k, v, causal=causal)), flops
+        return (lambda: kd.library.attention(q, k, v, causal=causal)), flops, tiles
     out, lse = kd.library.attention(q, k, v, causal=causal, return_lse=True)
-    return (lambda: kd.library.attention_backward(dout, q, k, v, out, lse, causal=causal)), flops
+    return (lambda: kd.library.attention_backward(dout, q, k, v, out, lse, causal=causal)), flops, tiles
 
 
 def torch_run(row: Row, backend: Any, arrays: dict[str, Any], backward: bool) -> Callable[[], Any] | None:
@@ -265,8 +287,13 @@ def timed(row: Row, backward: bool, seconds: float, configs: tuple[Any, ...] = (
 
             runs[name], grads = gradients, gradients()
         errors[name] = check(row, arrays, out, grads)
-    flops = 2.0 * row.shape[1] * pairs_of(row) * sum(row.shape[5:]) * (2.5 if backward else 1)
-    runs["plain"], plain_flops = plain_run(row, backward)
+    pairs = pairs_of(row)
+    flops = 2.0 * row.shape[1] * pairs * sum(row.shape[5:]) * (2.5 if backward else 1)
+    runs["plain"], plain_flops, plain_tiles = plain_run(row, backward)
+    tiles: dict[str, float] = {}  # pairs that are computed for each that sees each other
+    for config in (None, *configs):
+        tile = tile_of(q, k, v, options, backward, config)
+        tiles["ours" if config is None else str(config)] = pairs_computed(row, tile) / pairs
     for name, backend in (("cudnn", SDPBackend.CUDNN_ATTENTION), ("flash", SDPBackend.FLASH_ATTENTION)):
         run = torch_run(row, backend, arrays, backward)
         if run is not None:
@@ -286,6 +313,7 @@ def timed(row: Row, backward: bool, seconds: float, configs: tuple[Any, ...] = (
             "us": round(times[name] * 1e6, 1),
             "TFLOP/s": round(speed),
             "of plain": round(speed / plain, 3),
+            "per tile": round(speed * tiles[name] / (plain * plain_tiles), 3),
             **{f"of {peer}": round(times[peer] / times[name], 3) for peer in ("cudnn", "flash") if peer in times},
             "error": f"{error:.1e}",
         }
