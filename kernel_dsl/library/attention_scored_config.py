@@ -58,8 +58,9 @@ def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:
     light = without_functions and p.score.softcap is None
     alone = linear and p.score == Score(p.score.causal, score_mod=p.score.score_mod)  # this needs few registers
     if dv <= 64 and (light or alone or (bounded(p) and without_functions)):
-        # small pages take registers from consumers
-        choices = [AttentionConfig(3, 96 if 0 < p.page < 128 else 128, 3, turns=True)]
+        # small pages take registers from consumers, and so do logarithms beside float8's two loops
+        rows = 96 if 0 < p.page < 128 else 112 if p.narrow is not None and p.lse else 128
+        choices = [AttentionConfig(3, rows, 3, turns=True)]
     elif dv <= 64:
         choices = [AttentionConfig(2, 128, 3), AttentionConfig(2, 128, 2)]
     elif dv <= 128 and (without_functions or alone):

@@ -172,3 +172,16 @@ def test_small_problems_have_no_norms() -> None:
         ptx = kd.library.attention.lower(spec, spec, spec, target="sm_90a").ptx
         found.append(ptx.count("ex2.approx") > 2 * 40)
     assert found == [False, True]
+
+
+@pytest.mark.parametrize("dim", [32, 48, 64])
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": 500}, {"sinks": True}], ids=str)
+@pytest.mark.parametrize("length", [4090, 16384], ids=["one loop", "two loops"])
+@pytest.mark.sampled(6, "machine code")
+def test_logarithms_do_not_spill(dim: int, options: dict[str, Any], length: int) -> None:
+    """The logarithms of sums take registers, in kernels of float8 with one loop and with two."""
+    q = kd.ShapeDtypeStruct((1, 16, length, dim), e4m3)
+    sinks = {"sinks": kd.ShapeDtypeStruct((16,), kd.float32)} if "sinks" in options else {}
+    stages = kd.library.attention.lower(q, q, q, **options | sinks, return_lse=True, target="sm_90a")
+    compiled = stages.compile()
+    assert compiled.resources.spills == 0 and not compiled.remarks
