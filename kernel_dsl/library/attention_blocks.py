@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, cast
 
 import kernel_dsl as kd
@@ -123,20 +123,36 @@ def blocks_kernel(
         first = number * tile
         begin, end = (whole.query_blocks if by_key else whole.blocks)(p, first, tile, other)
 
-        def part(number: Any, carry: Any) -> Any:
-            def line(start: Any, count: int, axis: int) -> Any:  # queries or keys, which the function may broadcast
-                return start + kd.broadcasted_iota(kd.int32, (1, count) if axis else (count, 1), axis)
+        def numbers(start: Any, count: int, axis: int) -> Any:  # of queries or keys, which the function may broadcast
+            return start + kd.broadcasted_iota(kd.int32, (1, count) if axis else (count, 1), axis)
 
-            mine, theirs = line(first + number * rows, rows, int(by_key)), line(index * other, other, int(not by_key))
-            query, key = (theirs, mine) if by_key else (mine, theirs)
+        theirs = partial(numbers, index * other, other, int(not by_key))
+
+        def part(number: Any, carry: Any) -> Any:
+            mine, others = numbers(first + number * rows, rows, int(by_key)), theirs()
+            query, key = (others, mine) if by_key else (mine, others)
             seen = p.score.seen((batch, place[1], query, key), whole.queries, whole.keys)
             there = query < whole.queries
             some, every = kd.max((seen & there).astype(kd.int32)), kd.min((seen | ~there).astype(kd.int32))
             return kd.maximum(carry[0], some), kd.minimum(carry[1], every)
 
-        def found() -> Any:
+        def looked() -> Any:
             some, every = kd.fori_loop(0, tile // rows, part, (kd.int32(0), kd.int32(1)))
             return some * (2 + every)
+
+        def found() -> Any:
+            from .attention_intervals import decided  # operations, imported for the first trace
+
+            mine, others, start = numbers(first, tile, int(by_key)), theirs(), index * other
+            lines = {mine: (first, first + (tile - 1)), others: (start, start + (other - 1))}
+            pairs = (others, mine) if by_key else (mine, others)
+            both = decided(
+                lambda: p.score.seen((batch, place[1], *pairs), whole.queries, whole.keys), lines, tile * other
+            )
+            if both is None:
+                return looked()
+            some, every = both
+            return kd.cond(some & ~every, looked, lambda: kd.where(every, kd.int32(3), kd.int32(0)))
 
         kept[(*place, line, index)] = kd.cond((index >= begin) & (index < end), found, lambda: kd.int32(0))
 
@@ -163,6 +179,7 @@ def lists_kernel() -> Any:
     shape = tuple(kd.Dim(name, max=2**31 - 1) for name in ("batch", "heads", "tiles", "blocks"))
 
     def body(kept: Any, lists: Any, counts: Any) -> None:
+        kd.griddepcontrol_wait()  # it starts while the kernel before it ends
         head, tile = kd.program_id(0), kd.program_id(1)
         heads, blocks = kept.shape[1], kept.shape[3]
         place = kd.div(head, heads), kd.rem(head, heads), tile
