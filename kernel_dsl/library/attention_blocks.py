@@ -194,6 +194,10 @@ def lists_kernel() -> Any:
 
         counts[place] = end
 
+        @kd.when(end == 0)  # the first entry is read of each tile
+        def _() -> None:
+            lists[(*place, 0)] = 0
+
     return kd.kernel(
         body,
         out_type=(kd.ShapeDtypeStruct(shape, kd.int32), kd.ShapeDtypeStruct(shape[:3], kd.int32)),

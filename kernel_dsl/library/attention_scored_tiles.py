@@ -28,18 +28,19 @@ from .attention_scored_shared import SharedTiles, shared_tiles
 from .attention_sizes import ROWS, SMEM_BYTES, AttentionConfig
 
 # fields that differ from tile to tile
-MOVING = "batch", "head", "number", "begin", "count", "q_row", "k_row", "queries", "keys", "line"
+MOVING = "batch", "head", "number", "begin", "count", "q_row", "k_row", "queries", "keys", "line", "entry"
 
 
 @dataclass(frozen=True)
 class ScoredTile(ScorePlace):
     """A tile: queries from `first` on. Its steps are the `count` blocks of keys from `begin` on, or the blocks of a
-    list.
+    list, which begins with `entry`.
     """
 
     first: Any
     begin: Any
     count: Any
+    entry: Any = 0
 
 
 class ScoredTiles:
@@ -102,12 +103,12 @@ class ScoredTiles:
             return blocks_of(self.work, self.multiprocessors)
         return kd.where(self.work >= FEW * self.multiprocessors, self.multiprocessors, self.work)
 
-    def each_tile(self, s: dict[str, Any], leads: bool, carry: Any, body: Callable[[Any, Any], Any]) -> None:
+    def each_tile(self, s: dict[str, Any], leads: bool, carry: Any, body: Callable[..., Any]) -> None:
         """Call `body(tile, carry) -> carry` for the tiles of this block. It takes the next tile when one is done.
 
         One warpgroup `leads`: it takes the next number from the counter of all blocks, looks up the tile, and stores it
         to one of two lines in SMEM. No warpgroup reads that line any more: all have begun the tile before, and they
-        read this line before that.
+        read this line before that. If it `finds_places`, its `body(tile, carry, look)` calls `look()` for that.
         """
         block = kd.axis_index("block")
         made = self.place(block, s)
@@ -129,19 +130,34 @@ class ScoredTiles:
             found: Any = kd.atomic_add(s["tickets"], 1) if leads else None
             if not leads:
                 kd.barrier_arrive(s["ticket"])
-            carry = body(tile_of(fields), carry)
-            line = kd.rem(step + 1, 2)
-            if leads:  # the counter's value arrives while tiles are loaded
+
+            def look(line: Any) -> None:  # the counter's value arrives while tiles are loaded
                 number = found + blocks
                 following = self.place(number, s)
                 for i, value in enumerate([number, *(getattr(following, name) for name in names)]):
                     s["places"][line, i] = value
                 kd.barrier_arrive(s["ticket"])
+
+            if leads and self.finds_places:
+                line = kd.rem(step + 1, 2)
+                carry = body(tile_of(fields), carry, partial(look, line))
+            else:
+                carry = body(tile_of(fields), carry)
+                line = kd.rem(step + 1, 2)
+                if leads:
+                    look(line)
             kd.barrier_wait(s["ticket"])
             return step + 1, s["places"][line, 0], tuple(s["places"][line, i + 1] for i in range(len(names))), carry
 
         fields = tuple(getattr(made, name) for name in names)
         kd.while_loop(lambda state: state[1] < self.work, turn, (0, block, fields, carry))
+
+    @property
+    def finds_places(self) -> bool:
+        """Whether places of tiles stand in GMEM. A tile is then looked up while the tile before is loaded, and its queries
+        are loaded before its keys, if they have their own SMEM: with few steps a tile, nothing else hides this time.
+        """
+        return listed(self.p) or self.p.ragged or bool(self.p.cache)
 
     def first_of(self, number: Any) -> Any:
         """The first query of a tile."""
@@ -160,13 +176,15 @@ class ScoredTiles:
             head = part * self.together + kd.rem(rest, self.together)
             place = ScorePlace.of(p, head, self.tiles - 1 - kd.div(rest, self.together), s)
         first = self.first_of(place.number)
+        entry: Any = 0
         if listed(p):
             begin, end = 0, s["counts"][self.list_of(place, s)]
+            entry = s["blocks"][(*self.list_of(place, s), 0)]
         else:
             begin, end = place.blocks(p, first, self.tile, t.block_kv)
         if self.shared is not None:
             begin, end = self.shared.share(place.number, self.tiles, begin, end)
-        return ScoredTile(**vars(place), first=first, begin=begin, count=end - begin)
+        return ScoredTile(**vars(place), first=first, begin=begin, count=end - begin, entry=entry)
 
     def list_of(self, place: ScorePlace, s: dict[str, Any]) -> tuple[Any, Any, Any]:
         """The index of a tile's list."""
@@ -176,10 +194,12 @@ class ScoredTiles:
         return 0 if batches == 1 else place.batch, 0 if heads == 1 else place.head, place.line
 
     def block_of(self, tile: ScoredTile, step: Any, s: dict[str, Any]) -> tuple[Any, Any]:
-        """(block of keys, whether no query has it masked, None where that is not known) of a step; the last keys first."""
+        """(block of keys, whether no query has it masked, None where that is not known) of a step; without a list the last
+        keys first.
+        """
         if not listed(self.p):
             return tile.begin + tile.count - 1 - step, None
-        entry = s["blocks"][(*self.list_of(tile, s), tile.count - 1 - step)]
+        entry = s["blocks"][(*self.list_of(tile, s), step)]
         return kd.div(entry, 2), kd.rem(entry, 2) == 1
 
     def next_slot(self, slot: Any) -> Any:
@@ -189,10 +209,21 @@ class ScoredTiles:
 
     def produce(self, q: Any, k: Any, v: Any, s: dict[str, Any]) -> None:
         kd.set_max_registers(self.registers[1], action="decrease")
-        self.each_tile(s, True, (0, 0, 0), lambda tile, carry: self.produce_tile(tile, carry, q, k, v, s))
+        self.each_tile(s, True, (0, 0, 0), partial(self.produce_tile, sources=(q, k, v), s=s))
 
-    def produce_tile(self, tile: ScoredTile, carry: Any, q: Any, k: Any, v: Any, s: dict[str, Any]) -> Any:
-        """Load a tile. `carry`: (the next stage, the number of stages filled before, the number of tiles before)."""
+    def produce_tile(
+        self,
+        tile: ScoredTile,
+        carry: Any,
+        look: Callable[[], None] | None = None,
+        *,
+        sources: tuple[Any, Any, Any],
+        s: dict[str, Any],
+    ) -> Any:
+        """Load a tile. `carry`: (the next stage, the number of stages filled before, the number of tiles before).
+        `look()` looks up the next tile, if that is done here.
+        """
+        q, k, v = sources
         p, t = self.p, self.t
         kv_head = kd.div(tile.head, self.group)
         *carry, tiles = carry
@@ -211,10 +242,20 @@ class ScoredTiles:
                 view = q.at[p.rows(tile.batch, tile.head, rows, kd.ds(0, self.dim))]
                 kd.copy_gmem_to_smem(view, s["q_smem"].at[place, :, kd.ds(0, self.dim)], s["q_loaded"].at[place])
 
-        @kd.loop(0, tile.count, init_carry=(*carry, self.pages_of(tile, 0, s)))
+        queries_first = look is not None and self.q_places == 2
+        if look is not None:
+            kd.when(tile.count == 0)(look)
+
+        @kd.loop(0, tile.count, init_carry=(*carry, self.pages_of(tile, 0, s), *([tile.entry] if listed(p) else [])))
         def end(step: Any, carry: Any) -> Any:
-            slot, filled, pages = carry
-            index, _ = self.block_of(tile, step, s)
+            slot, filled, pages, *entries = carry
+            if listed(p):  # the next entry arrives while this step's keys are loaded
+                index = kd.div(entries[0], 2)
+                entries = [kd.load(s["blocks"], (*self.list_of(tile, s), step + 1), mask=step + 1 < tile.count)]
+            else:
+                index, _ = self.block_of(tile, step, s)
+            if queries_first:
+                kd.when(step == 0)(fetch_queries)
             later = self.pages_of(tile, step + 1, s)
             first = tile.k_row + index * t.block_kv
             for name, source, dim in (("k", k, self.dim), ("v", v, self.v_dim)):
@@ -232,9 +273,11 @@ class ScoredTiles:
                     kd.when(beyond < t.block_kv)(partial(self.fetch_tail, fetch, target, loaded, beyond, s))
                 else:
                     fetch(loaded)
-                if name == "k":
+                if name == "k" and not queries_first:
                     kd.when(step == 0)(fetch_queries)
-            return self.next_slot(slot), kd.minimum(filled + 1, t.stages), later
+            if look is not None:  # the loads of all stages are in flight
+                kd.when(step == kd.minimum(tile.count, t.stages) - 1)(look)
+            return self.next_slot(slot), kd.minimum(filled + 1, t.stages), later, *entries
 
         if self.counted:  # the output uses this place, also if there are no keys
 
@@ -317,7 +360,7 @@ class ScoredTiles:
             made["bias_consumed"] = kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages)
         if self.counted:
             made["q_consumed"] = kd.Barrier(num_barriers=self.q_places * t.consumers)
-            made["places"] = kd.SMEM((2, 1 + len(MOVING)), kd.int32)
+            made["places"] = kd.SMEM((2, len(MOVING) + listed(p)), kd.int32)  # a number, and these fields
             made["ticket"] = kd.Barrier(num_arrivals=t.consumers + 1)
         if self.shared is not None:
             made |= self.shared.scratch(t.consumers, self.v_dim)

@@ -269,6 +269,36 @@ def test_blocks_take_tiles(names: Any, config: Any, interpret: Any, rng: Any, mo
     kd.library.attention._plans.clear()
 
 
+def hidden_rows(b: Any, h: Any, i: Any, j: Any) -> Any:
+    """A mask whose tiles of 64 queries have no block of 32 keys, one, two, or all."""
+    return ((i < 64) & (j < 32)) | ((i > 150) & (i < 190) & (j > 40)) | (i > 270)
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("ragged", [False, True])
+def test_tiles_of_few_steps(stages: int, ragged: bool, interpret: Any, rng: Any, monkeypatch: Any) -> None:
+    """A tile is looked up while the tile before is loaded, whether that has steps for all stages, fewer, or none."""
+    monkeypatch.setattr(
+        attention_scored, "scored_kernel", lambda p, t, blocks, promise: scored_kernel(p, t, 2, promise)
+    )
+    kd.library.attention._plans.clear()
+    config = AttentionConfig(1, 32, stages)
+    if ragged:
+        ends = np.array([0, 3, 3, 70, 230, 300, 300, 333], np.int32)
+        q, k, v = (random(rng, (333, 2, 64), bf16) for _ in "qkv")
+        options: dict[str, Any] = {"q_seqlens": ends, "kv_seqlens": ends, "causal": True}
+        got = kd.library.attention(q, k, v, **options, config=config, interpret=interpret)
+        for begin, end in itertools.pairwise(ends):
+            part = [x[begin:end].swapaxes(0, 1)[None] for x in (q, k, v)]
+            expected = reference.attention(*part, causal=True).out[0].swapaxes(0, 1)
+            assert begin == end or relative(got[begin:end], expected) < 8e-3
+    else:
+        q, k, v = inputs(rng, 1, 2, 1, 333, 100, 64, 64, bf16)
+        got = kd.library.attention(q, k, v, mask_mod=hidden_rows, config=config, interpret=interpret, return_lse=True)
+        check(got, reference.attention(q, k, v, mask_mod=hidden_rows), bf16)
+    kd.library.attention._plans.clear()
+
+
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
 @pytest.mark.parametrize("softcap", [30.0, 55.0, 56.0])
 @pytest.mark.sampled(9)
