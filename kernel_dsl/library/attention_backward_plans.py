@@ -99,7 +99,8 @@ class ScoredGradients:
         sums = tuple(scored_sum_kernel(q, t.splits, dim) for dim in (p.dim, p.v_dim) if config.splits > 1)
         lists = None
         if listed:
-            lists = BlockLists(blocks_kernel(q, keys_of(p), t.block_q, depends, True), general is not None)
+            found = blocks_kernel(q, keys_of(p), t.block_q, depends, True)
+            lists = BlockLists(found, not p.ragged, general is not None)
         main = scored_backward_kernel(q, t, multiprocessors, listed, bias_dtype)
         # the small kernels don't depend on these
         ends = replace(t, splits=t.splits if sizes is None else 1, tail=1, stores_first=False)

@@ -61,9 +61,9 @@ def whole_units(count: Any, itemsize: int) -> bool:
 
 
 def walk_extras(p: ScoredProblem, listed: bool) -> list[str]:
-    """Names of the arrays after q, k, v, dout and stats; `table` is that of the keys, the lists are those of the mask."""
+    """Names of the arrays after q, k, v, dout and stats; `table` is that of the keys, lists and order are those of the mask."""
     names = ["bias"] * (p.score.bias is not None) + p.score.captured + ["q_seqlens", "kv_seqlens", "table"] * p.ragged
-    return names + ["blocks", "counts"] * listed
+    return names + ["blocks", "counts"] * listed + ["order"] * (listed and not p.ragged)
 
 
 def list_entry(lists: Any, where: tuple[Any, ...], number: Any) -> tuple[Any, Any]:

@@ -99,6 +99,10 @@ class ScoredWalk(ScoredScores):
         if p.ragged:  # long sequences first, in each group of heads
             many = [n for n in range(1, p.kv_heads) if p.kv_heads % n == 0 and n * self.blocks >= 4 * multiprocessors]
             return many[0] if many else p.kv_heads
+        if "order" in self.names:  # the last blocks are the short ones of as many heads as run at a time
+            heads = p.batch * p.kv_heads
+            many = [n for n in range(1, heads) if heads % n == 0 and 10 * n * self.blocks >= 9 * multiprocessors]
+            return many[0] if many else heads
         if not p.score.causal or p.score.window is not None:
             return 1
         lengths = [n for n in step_counts(replace(self.p, causal=True), t, self.keys) for _ in range(t.splits)]
@@ -116,7 +120,11 @@ class ScoredWalk(ScoredScores):
         several = self.together * self.blocks
         part, rest = kd.div(number, several), kd.rem(number, several)
         head = part * self.together + kd.rem(rest, self.together)
-        place = ScorePlace.of(p, head, kd.div(rest, self.together), s, p.kv_heads, by_key=True)
+        tile = kd.div(rest, self.together)
+        if "order" in s:
+            by_batch = p.mask_by[0] if self.opened else s["order"].shape[0] != 1
+            tile = s["order"][kd.div(head, p.kv_heads) if by_batch else 0, 0, tile]
+        place = ScorePlace.of(p, head, tile, s, p.kv_heads, by_key=True)
         key = place.number * self.keys
         begin, end = place.query_blocks(p, key, self.keys, t.block_q)
         entry = None

@@ -207,6 +207,35 @@ def lists_kernel() -> Any:
     )
 
 
+@cache
+def order_kernel() -> Any:
+    """The kernel `(counts,) -> order` of any sizes: int32 (batch, heads, tiles), the tiles in an order.
+
+    Of each `LIST_LANES` neighbours those with the longest lists come first, so that blocks that take tiles in this order
+    end together. Neighbours stay together, because their lists name the same blocks.
+    """
+    shape = tuple(kd.Dim(name, max=2**31 - 1) for name in ("batch", "heads", "tiles"))
+
+    def body(counts: Any, order: Any) -> None:
+        kd.griddepcontrol_wait()  # it starts while the kernel before it ends
+        head, first = kd.program_id(0), kd.program_id(1) * LIST_LANES
+        heads, tiles = counts.shape[1:]
+        place, numbers = (kd.div(head, heads), kd.rem(head, heads)), first + kd.arange(LIST_LANES)
+        count = kd.load(counts, (*place, numbers), mask=numbers < tiles, fill=-1)
+        mine, others = count[:, None], count[None]
+        before = (others > mine) | ((others == mine) & (numbers[None] < numbers[:, None]))
+        rank = first + kd.sum(before.astype(kd.int32), axis=1)
+        kd.store(order, (*place, rank), numbers.astype(kd.int32), mask=numbers < tiles)
+
+    return kd.kernel(
+        body,
+        out_type=kd.ShapeDtypeStruct(shape, kd.int32),
+        grid=(shape[0] * shape[1], kd.cdiv(shape[2], LIST_LANES)),
+        shapes={0: shape, 1: shape},
+        name="attention_order",
+    )
+
+
 @dataclass(frozen=True)
 class BlockLists:
     """The lists of a kernel.
@@ -216,11 +245,14 @@ class BlockLists:
     """
 
     kernel: Any  # finds the blocks that tiles need
+    ordered: bool = False  # whether the kernel also takes the tiles in the order of `order_kernel`
     opened: bool = False  # whether the kernel takes any sizes, which q and k show
     kept: dict[Any, Any] = field(default_factory=lambda: cast("dict[Any, Any]", {}), compare=False)
 
     def of(self, like: Any, k: Any, arrays: Sequence[Any], how: dict[str, Any], launch: Launch) -> Any:
-        """(blocks, counts) where the array `like`, which is q, is, of the kernel's other arrays."""
+        """(blocks, counts), and the order where there is one, where the array `like`, which is q, is, of the kernel's other
+        arrays.
+        """
         sizes = (like, k) if self.opened else (like,)
         if arrays:
             return self._made((*sizes, *arrays), launch)
@@ -232,7 +264,8 @@ class BlockLists:
         return self.kept[place]
 
     def _made(self, given: Sequence[Any], launch: Launch) -> Any:
-        return launch(lists_kernel(), (launch(self.kernel, given),), partial=True)
+        blocks, counts = launch(lists_kernel(), (launch(self.kernel, given),), partial=True)
+        return (blocks, counts, launch(order_kernel(), (counts,))) if self.ordered else (blocks, counts)
 
     def structs(self, like: Any, k: Any, arrays: Sequence[Any], target: str | None) -> list[Any]:
         """Descriptions of the results of `of`."""
@@ -241,7 +274,8 @@ class BlockLists:
         # of extents that each call gives only the batch is one of the kernel of attention, too
         batch, *rest = blocks.shape
         shape = (like.shape[0] if batch < 0 else batch, *(max(n, 1) for n in rest))
-        return [kd.ShapeDtypeStruct(each, blocks.dtype) for each in (shape, shape[:-1])]
+        shapes = [shape, shape[:-1], *([shape[:-1]] if self.ordered else [])]
+        return [kd.ShapeDtypeStruct(each, blocks.dtype) for each in shapes]
 
 
 @cache

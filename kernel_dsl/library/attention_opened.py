@@ -110,7 +110,7 @@ def declared(
     of: dict[str, tuple[Any, ...]] = {"bias": p.score.bias or (), "table": (lines_of(p), 2)}
     of |= {name: (dim_of(f"{name}_bounds", TILES),) for name in ("q_seqlens", "kv_seqlens")}
     of |= {f"{name}_scale": (p.batch, None) for name in p.by_batch} | {"page_table": (p.batch, p.table)}
-    of |= {"counts": lists, "blocks": (*lists, dim_of("blocks", TILES))}
+    of |= {"counts": lists, "order": lists, "blocks": (*lists, dim_of("blocks", TILES))}
     of |= {
         name: tuple(dim_of(f"{name}_{axis}", TILES) for axis in range(rank))
         for name, rank in zip(p.score.captured, p.score.captured_ranks, strict=True)

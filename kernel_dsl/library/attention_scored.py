@@ -134,7 +134,8 @@ class ScoredPlan:
         if p.page and not inner.page:
             pages = pages_kernel(pages_opened(p) if general is not None else p, promise)
         if listed(p):
-            lists = BlockLists(blocks_kernel(general or p, tile, config.block_kv, depends), general is not None)
+            found = blocks_kernel(general or p, tile, config.block_kv, depends)
+            lists = BlockLists(found, opened=general is not None)
         kernel = scored_kernel(general or inner, config, multiprocessors, promise and bool(inner.page))
         together = None
         if general is not None and takes_together(general):

@@ -1,4 +1,4 @@
-"""Lists of the blocks that masks keep, by intervals where these decide, equal those of the masks themselves."""
+"""Lists of the blocks that masks keep, by intervals where these decide, equal those of the masks; their order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library.attention_blocks import blocks_kernel
+from kernel_dsl.library import AttentionBackwardConfig
+from kernel_dsl.library.attention_backward_scored_walk import ScoredWalk
+from kernel_dsl.library.attention_blocks import blocks_kernel, order_kernel
 from kernel_dsl.library.attention_options import AttentionOptions, problem_of
 
 QUERIES, KEYS = 400, 330
@@ -90,3 +92,27 @@ def test_lists_equal_the_mask(name: str, by_key: bool) -> None:
         assert (made[:-1, :-1] == whole[:-1, :-1].T).all()
     else:
         assert (made == expected(seen, tile, other)).all()
+
+
+def test_the_order_begins_with_long_lists() -> None:
+    """Of 128 neighbours each, with equal ones in their order; the last neighbours may be fewer."""
+    counts = RNG.integers(0, 9, (2, 1, 300)).astype(np.int32)
+    made = np.asarray(order_kernel()(counts, interpret=True))
+    for batch in range(2):
+        for first in range(0, 300, 128):
+            part = counts[batch, 0, first : first + 128]
+            expected = first + np.argsort(-part, kind="stable")
+            assert (made[batch, 0, first : first + 128] == expected).all()
+
+
+def test_heads_of_gradients_go_together() -> None:
+    """As many as blocks run at a time, so that the last of these are short; with a long head each alone."""
+
+    def together(length: int, kv_heads: int, batch: int = 1) -> int:
+        q, k = (kd.ShapeDtypeStruct((batch, h, length, 128), kd.bfloat16) for h in (4 * kv_heads, kv_heads))
+        options = AttentionOptions("bhsd", mask_mod=lambda b, h, i, j: j <= i + 3).apart(q)
+        problem = problem_of(q, k, k, options, False)
+        return ScoredWalk(problem, AttentionBackwardConfig(64), 132, True).together
+
+    assert [together(8192, 8), together(16384, 8), together(4096, 8), together(1024, 4)] == [2, 1, 4, 4]
+    assert together(1024, 4, batch=8) == 16
