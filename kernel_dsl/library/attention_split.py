@@ -23,6 +23,8 @@ from .latest import UNSEEN
 _kept = KeptConfigs()
 
 FEW = 8  # with fewer tiles a multiprocessor, other tiles than `default_config`'s are considered
+# with as many queries or fewer, too, at these dimensions: of 1024 queries, an eighth of tiles of 192 is empty
+SHORT = {128: 1024}
 # (configuration, time of a step, time of a tile), in microseconds of one NVIDIA H200, for head dimensions up to 64 and
 # up to 128
 SMALL: dict[int, tuple[tuple[AttentionConfig, float, float], ...]] = {
@@ -63,13 +65,15 @@ def time_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> fl
 
 
 def small_config(p: AttentionProblem, multiprocessors: int, closed: bool = True) -> AttentionConfig:
-    """The configuration of `default_config` if there are many tiles; otherwise the one with the least estimated time.
+    """The configuration of `default_config` if there are many tiles of many queries; otherwise the one with the least
+    estimated time.
 
     Unless `closed`, it may be one that calls of other sizes had before, if that is about as fast.
     """
     default = default_config(p)
     choices = SMALL.get(p.dim)
-    if choices is None or p.batch * p.heads * kd.cdiv(p.queries, ROWS * default.consumers) >= FEW * multiprocessors:
+    many = p.batch * p.heads * kd.cdiv(p.queries, ROWS * default.consumers) >= FEW * multiprocessors
+    if choices is None or (many and p.queries > SHORT.get(p.dim, 0)):
         return default
 
     def time(t: AttentionConfig) -> float:

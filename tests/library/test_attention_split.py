@@ -70,6 +70,17 @@ def test_tiles_of_small_problems() -> None:
     assert small_config(replace(many, queries=100, dim=256), 132) == default_config(replace(many, dim=256))
 
 
+def test_many_tiles_of_few_queries_are_smaller() -> None:
+    """Up to 1024 queries at a dimension of 128: there three consumers leave an eighth of the last tiles empty."""
+
+    def consumers(batch: int, length: int, causal: bool, dim: int = 128) -> int:
+        return small_config(replace(problem(batch, 32, length, length), dim=dim, causal=causal), 132).consumers
+
+    causal = [consumers(*case, True) for case in ((32, 300), (16, 1024), (8, 1000), (32, 2048))]
+    assert causal == [1, 2, 2, 3] and [consumers(32, n, False) for n in (512, 2048)] == [2, 3]
+    assert consumers(32, 512, True, 64) == 3
+
+
 @pytest.mark.parametrize("form", ["these", "any", "shared", "any shared", "causal", "any causal"])
 @pytest.mark.parametrize("which", [(dim, n) for dim, several in SMALL.items() for n in range(len(several))], ids=str)
 @pytest.mark.sampled(60, "machine code")
