@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import AttentionBackwardConfig
+from kernel_dsl.library import AttentionBackwardConfig, attention_intervals
 from kernel_dsl.library.attention_backward_scored_walk import ScoredWalk
 from kernel_dsl.library.attention_blocks import blocks_kernel, order_kernel
+from kernel_dsl.library.attention_intervals import decided
 from kernel_dsl.library.attention_options import AttentionOptions, problem_of
 
 QUERIES, KEYS = 400, 330
@@ -77,14 +78,23 @@ def expected(seen: Any, tile: int, other: int) -> Any:
 
 @pytest.mark.parametrize("by_key", [False, True])
 @pytest.mark.parametrize("name", MASKS)
-def test_lists_equal_the_mask(name: str, by_key: bool) -> None:
+def test_lists_equal_the_mask(name: str, by_key: bool, monkeypatch: Any) -> None:
+    """And intervals decide all but what depends on single pairs."""
     traced, plain = MASKS[name]
+    answers: list[Any] = []
+
+    def spied(*args: Any) -> Any:
+        answers.append(decided(*args))
+        return answers[-1]
+
+    monkeypatch.setattr(attention_intervals, "decided", spied)
     q, k = (np.zeros((1, 1, n, 64), ml_dtypes.bfloat16) for n in (QUERIES, KEYS))
     options = AttentionOptions("bhsd", mask_mod=lambda b, h, i, j: traced(i, j)).apart(q)
     problem = problem_of(q, k, k, options, False)
     tile, other = (64, 48) if not by_key else (48, 64)
     kernel = blocks_kernel(problem, tile, other, (False, False), by_key)
     made = np.asarray(kernel(q, *options.captured, interpret=True))[0, 0]
+    assert answers and all((answer is None) == (name in ("remainders", "pairs")) for answer in answers)
     seen = plain(np.arange(QUERIES)[:, None], np.arange(KEYS)[None]) & np.ones((QUERIES, KEYS), bool)
     if by_key:  # keys beyond the last are seen by no query
         whole = expected(seen, 64, 48)
