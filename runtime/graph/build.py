@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from kernel_dsl.variables import variables
 
 from ..arrays.array_view import ArrayView
 from ..devices.device import Device
+from ..errors import ArgumentTypeError
 from .liveness import without_dead
 from .nodes import GraphError, LaunchWork, Made, MemorySlot, Node, NodeOperand, Repeat
 from .plan import Dependencies, MemoryBlock, ancestors, needed, place
@@ -49,7 +50,18 @@ class GraphProgram:
     variables: dict[str, Any]
     memory_bytes: int = 0  # planned bytes of intermediates and staging
     written: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    optional: frozenset[str] = frozenset()  # variables variables of calls that were left out
+    optional: frozenset[str] = frozenset()  # variables of calls that were left out
+
+    def check_names(self, values: Mapping[str, Any]) -> None:
+        """Raise ArgumentTypeError for values of other variables than the graph's, and for missing ones."""
+        unknown = values.keys() - self.variables.keys()
+        missing = self.variables.keys() - self.optional - values.keys()
+        if unknown or missing:
+            raise ArgumentTypeError(
+                f"this graph has the variables {sorted(self.variables)}"
+                + (f", and no {sorted(unknown)}" if unknown else "")
+                + (f"; give {sorted(missing)} too" if missing else "")
+            )
 
 
 def build(

@@ -15,7 +15,7 @@ from ..devices.cuda_device import CudaLoaded
 from ..devices.launch import check_attributes
 from .build import GraphProgram
 from .copies import copy_params, fill_params
-from .driver_calls import GraphContext, destroy_events, release
+from .driver_calls import GraphContext, add_to_capture, destroy_events, is_capturing, release
 from .moves import Move, Update
 from .nodes import CopyWork, FillWork, GraphError, LaunchWork, MemorySlot, Node
 from .packing import PackedKernel, kernel_params, pack
@@ -213,11 +213,15 @@ class CudaExec:
         """Patch the addresses of moved slots in the nodes that use them."""
         with self._guard("updating"), self.turns.lock:
             self.turns.hold()
-            if slots == self._latest:
-                self._move = self._move or self._plan_move(slots)
-                self._move.run()
-            elif self._patch(slots):
-                self._latest, self._move = slots, None
+            self._move_to(slots)
+
+    def _move_to(self, slots: Sequence[MemorySlot]) -> None:
+        """`moved`, with `turns.hold`."""
+        if slots == self._latest:
+            self._move = self._move or self._plan_move(slots)
+            self._move.run()
+        elif self._patch(slots):
+            self._latest, self._move = slots, None
 
     def _patch(self, slots: Sequence[MemorySlot]) -> bool:
         """Patch addresses; True if nothing but addresses in kernels changed. Needs `turns.hold`."""
@@ -322,11 +326,23 @@ class CudaExec:
         """The arguments of `cuGraphLaunch`."""
         return self.turns.arguments(self._exec, stream)
 
+    def renew(self, slots: Sequence[MemorySlot], stream: int) -> None:
+        """`moved`, then `run`, of a `plain` program."""
+        with self._guard("replaying"), self.turns.lock:
+            self.turns.hold()
+            if slots:
+                self._move_to(slots)
+            if stream and is_capturing(stream):
+                self._add_to_capture(stream, False)
+            else:
+                self._launch(stream, False)
+            self.turns.allow()
+
     def run(self, stream: int, timed: bool) -> float | None:
         """Launch in `stream`. With `timed`, wait and return the GPU's seconds."""
         with self._guard("replaying"), self.turns.lock:
             self.turns.hold()
-            if stream and self._capturing(stream):
+            if stream and is_capturing(stream):
                 self._add_to_capture(stream, timed)
                 self.turns.allow()
                 return None
@@ -364,16 +380,8 @@ class CudaExec:
         there, here = slot.at(slot.home, self._place), slot.current
         memory.copy(*((here, there) if back else (there, here)), stream)
 
-    # --- capture by another graph -----------------------------------------------------------------
-
-    def _capturing(self, stream: int) -> bool:
-        cu = self._cu
-        status = driver.check(cu.cuStreamIsCapturing(stream))
-        return int(status) == int(cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE)
-
     def _add_to_capture(self, stream: int, timed: bool) -> None:
         """Add this graph as a child node to the graph into which the stream is captured."""
-        cu = self._cu
         if timed:
             raise GraphError("wait=True cannot be used while the stream is being captured")
         if self._staged:
@@ -381,12 +389,7 @@ class CudaExec:
                 "a graph whose arrays lie in host memory cannot be captured; record it with arrays on the GPU"
             )
         self._update_template()
-        # Status, id, graph, dependencies; some versions add the kinds of edges and their number.
-        info = driver.check(cu.cuStreamGetCaptureInfo(stream))
-        outer, before = info[2], list(info[3] or ())
-        child = driver.check(cu.cuGraphAddChildGraphNode(outer, before, len(before), self._graph))
-        flag = int(cu.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES)
-        driver.check(cu.cuStreamUpdateCaptureDependencies(stream, [child], None, 1, flag))
+        add_to_capture(stream, self._graph)
 
     def close(self) -> None:
         """Free the executable and its memory after the GPU has finished."""

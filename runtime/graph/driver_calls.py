@@ -1,4 +1,4 @@
-"""The GPU's context around calls of the driver, their errors as a graph's, and the end of the driver's objects."""
+"""Calls of the driver for graphs: the GPU's context and a graph's errors around them, captured streams, and the end."""
 
 from __future__ import annotations
 
@@ -53,3 +53,20 @@ def destroy_events(first: Any, last: Any) -> None:
     if driver.alive():
         for event in (first, last):
             driver.api().cuEventDestroy(event)
+
+
+def is_capturing(stream: int) -> bool:
+    """Whether what is launched in the stream becomes part of a graph."""
+    cu = driver.api()
+    return driver.check(cu.cuStreamIsCapturing(stream)) is cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+
+
+def add_to_capture(stream: int, graph: Any) -> None:
+    """Add a graph as a child node to the graph into which the stream is captured."""
+    cu = driver.api()
+    # Status, id, graph, dependencies; some versions add the kinds of edges and their number.
+    info = driver.check(cu.cuStreamGetCaptureInfo(stream))
+    outer, before = info[2], list(info[3] or ())
+    child = driver.check(cu.cuGraphAddChildGraphNode(outer, before, len(before), graph))
+    flag = int(cu.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+    driver.check(cu.cuStreamUpdateCaptureDependencies(stream, [child], None, 1, flag))

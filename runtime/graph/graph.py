@@ -63,6 +63,7 @@ class Graph(RecordedGraph):
         self._result: Any = None  # the return value of such a replay
         self._whole = True  # the executable agrees with nodes and slots
         self._places: Any = None  # a `Places` after the executable has been made
+        self._renews = False  # new inputs need nothing but other addresses in the executable
         self.seconds: float | None = None
 
     def _is_executable(self) -> bool:
@@ -165,7 +166,7 @@ class Graph(RecordedGraph):
     def release(self) -> None:
         """Free the graph's own memory now. The graph can't be replayed after that."""
         with self._lock:
-            self._launches, self._replays = (), ()
+            self._launches, self._replays, self._renews = (), (), False
             if self._exec is not None:
                 self._exec.close()
             self._exec, self._program, self._recorder = None, None, None
@@ -210,14 +211,16 @@ class Graph(RecordedGraph):
 
     @staticmethod
     def _by_fast_path(replay: Callable[P, R]) -> Callable[P, R]:
-        """A replay without arguments, by the fast path if there is one.
+        """A replay without arguments, or with inputs only, by the fast path if there is one.
 
         Python calls a function without parameters faster.
         """
 
         @wraps(replay)
         def call(self: Graph, /, *inputs: Any, **options: Any) -> Any:
-            if not inputs and not options and not recording.active:
+            if not options and not recording.active:
+                if inputs:
+                    return self._renew(inputs)
                 try:
                     for _ in self._replays:
                         return self._result
@@ -249,6 +252,25 @@ class Graph(RecordedGraph):
         Raises ArgumentTypeError, ArgumentValueError for arguments unlike the recorded ones.
         """
         return self._replay(inputs, out, wait, stream, variables)
+
+    @public
+    def _renew(self, inputs: Any) -> Any:
+        """A replay with other inputs: like `_replay`, without asking again what the replays before found."""
+        with self._lock:
+            executable: Any = self._exec
+            places: Places = self._places
+            if self._renews and self._whole:
+                stream = executable.turns.stream()
+                self._launches, self._replays = (), ()
+                self._whole = False
+                moved = places.place_alike(inputs, stream)
+                if moved is not None:
+                    executable.renew(moved, stream)
+                    self._whole = True
+                    self._launches = executable.turns.short
+                    return places.results(self._chosen, None, stream)
+                self._whole = True  # nothing has changed
+        return self._replay(inputs, None, False, None, {})
 
     @public
     def _replay(self, inputs: Sequence[Any], out: Any, wait: bool, stream: Any, variables: dict[str, Any]) -> Any:
@@ -298,10 +320,12 @@ class Graph(RecordedGraph):
     def _plan_fast_paths(self) -> None:
         """Make the fast paths, if possible: a launch that is one driver call, and a replay that is such a launch."""
         program, executable, places = self._built(), self._exec, cast("Places", self._places)
+        self._renews = False
         if not isinstance(executable, CudaExec) or not executable.plain or self._home()[1] is None:
             return
-        if program.repeats or any(output.frozen for output in program.outputs):
+        if program.repeats or places.frozen:
             return
+        self._renews = places.compares and not self._nibbles and not program.variables
         self._launches = executable.turns.short
         if not places.moved:
             self._result = places.results(self._chosen, None, 0)
@@ -332,18 +356,8 @@ class Graph(RecordedGraph):
         yield
         self._whole = True
 
-    def _check_names(self, program: GraphProgram, values: Mapping[str, Any]) -> None:
-        unknown = values.keys() - program.variables.keys()
-        missing = program.variables.keys() - program.optional - values.keys()
-        if unknown or missing:
-            raise ArgumentTypeError(
-                f"this graph has the variables {sorted(program.variables)}"
-                + (f", and no {sorted(unknown)}" if unknown else "")
-                + (f"; give {sorted(missing)} too" if missing else "")
-            )
-
     def _apply_variables(self, program: GraphProgram, values: Mapping[str, Any]) -> None:
-        self._check_names(program, values)
+        program.check_names(values)
         env = {name: program.variables[name].check(value) for name, value in values.items()}
         for repeat in program.repeats:  # in the order of the calls: a call may read an earlier call's results
             now = repeat.now(env)
@@ -357,7 +371,7 @@ class Graph(RecordedGraph):
     def _nest(self, recorder: GraphRecorder, inputs: Sequence[Any], out: Any, values: Mapping[str, Any]) -> Any:
         """Add this graph's nodes to the graph that is being recorded."""
         program = self._built()
-        self._check_names(program, values)
+        program.check_names(values)
         for name, value in values.items():
             if not isinstance(value, Symbol):
                 program.variables[name].check(value)

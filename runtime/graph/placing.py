@@ -6,7 +6,7 @@ import dataclasses
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from operator import add, contains, methodcaller
+from operator import add, contains
 from typing import Any
 
 import numpy as np
@@ -23,23 +23,24 @@ from .build import GraphProgram, Output
 from .nodes import GraphError, MemorySlot
 from .plan import ALIGNMENT
 
-_ADDRESS = methodcaller("data_ptr")  # of a tensor
 _CLEAR = 1024  # the most addresses to keep for one input
 
 
 class Places:
     """The places of a program's slots, which may differ between replays.
 
-    `moved`: slots whose array may not be the recorded one.
+    `moved`: slots whose array may not be the recorded one. `frozen`: whether each replay needs new memory for outputs.
+    `compares`: whether `place_alike` may take inputs.
     """
 
     def __init__(self, program: GraphProgram) -> None:
         self._program = program
         self.moved: Mapping[MemorySlot, Any] = {}
-        self._frozen = any(output.frozen for output in program.outputs)
+        self.frozen: bool = any(output.frozen for output in program.outputs)
         self._starts = [low for low, _ in program.written]
         self._ends = [high for _, high in program.written]
         self._key = self._signature()
+        self.compares: bool = self._key is not None
         self._like = None if self._key is None else likeness([slot.array for slot in program.inputs])
         self._odd = [slot.home.address & 15 for slot in program.inputs if slot.home]
         # The distance from an array's first element to its lowest address.
@@ -57,16 +58,20 @@ class Places:
 
     def place(self, inputs: Sequence[Any], out: Any, stream: int) -> list[MemorySlot]:
         """Replace recorded arrays by a replay's; the others get their recorded ones again. Returns the moved slots."""
-        if inputs and out is None and not self._outs_moved and self._key is not None:
-            found = self._addresses(inputs)
-            if found is not None:
-                return self._place_inputs(inputs, *found, stream)
-        return self._place_all(inputs, out, stream)
+        moved = self.place_alike(inputs, stream) if inputs and out is None else None
+        return self._place_all(inputs, out, stream) if moved is None else moved
+
+    def place_alike(self, inputs: Sequence[Any], stream: int) -> list[MemorySlot] | None:
+        """The fast path of `place`, for a replay's inputs alone. None if they need the full check: nothing has changed."""
+        if self._outs_moved or self._key is None:
+            return None
+        found = self._addresses(inputs)
+        return None if found is None else self._place_inputs(inputs, *found, stream)
 
     def _addresses(self, inputs: Sequence[Any]) -> tuple[list[int], bool] | None:
         """Addresses of inputs like the recorded ones, and whether all are `_clear`; None if the full check is needed."""
         if self._like is not None and len(inputs) == len(self._sizes) and self._like(*inputs):
-            addresses = list(map(_ADDRESS, inputs))
+            addresses = [tensor.data_ptr() for tensor in inputs]
             if self._are_clear(addresses):
                 return addresses, True
             if [address & 15 for address in addresses] == self._odd:
@@ -86,7 +91,7 @@ class Places:
         None if the full check is always needed.
         """
         homes = [slot.home for slot in self._program.inputs]
-        if self._frozen or any(s.block is not None or s.alignment > 16 for s in self._program.inputs):
+        if self.frozen or any(s.block is not None or s.alignment > 16 for s in self._program.inputs):
             return None
         # The imaginary part of a lazy conjugate is lazily negated: it has gaps, or one element.
         if any(h is None or (h.framework == "torch" and (h.size == 1 or not h.contiguous)) for h in homes):
@@ -130,7 +135,7 @@ class Places:
         outs: dict[MemorySlot, ArrayView] = {}
         if out is not None:
             outs = self.outs(out, stream)
-        elif self._frozen:
+        elif self.frozen:
             outs = self._fresh(stream)
         wanted.update(outs)
         self._outs_moved = bool(outs)
@@ -242,7 +247,7 @@ class Places:
         if chosen is not None:
             return unflatten(flatten(chosen)[1], arrays)
         result = arrays[0] if len(arrays) == 1 else tuple(arrays)
-        self._result, self._shapes = None if self._frozen else result, shapes
+        self._result, self._shapes = None if self.frozen else result, shapes
         return result
 
     def _array(self, output: Output, stream: int) -> Any:

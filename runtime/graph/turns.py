@@ -45,12 +45,17 @@ class Turns:
     def __init__(self, context: Any, current: Callable[[int], int], index: int) -> None:
         self.lock: forking.Lock = forking.lock()
         self._arguments: dict[int, Arguments] = {}  # by stream: the arguments of its launch
+        self._current, self._index = current, index
         cu = driver.api()
         self._fixed = (
             *(current, index, context, driver.success(), cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE),
             *(cu.cuGraphLaunch, cu.cuStreamIsCapturing, cu.cuCtxGetCurrent if driver.device_count() > 1 else None),
         )
         self.allow()
+
+    def stream(self) -> int:
+        """The framework's current stream."""
+        return self._current(self._index)
 
     def arguments(self, executable: Any, stream: int) -> Arguments:
         """The arguments of `cuGraphLaunch`. Needs `hold`."""

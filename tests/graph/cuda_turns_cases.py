@@ -16,9 +16,11 @@ import pytest
 from kernel_dsl.runtime.arrays.array_view import frameworks
 from kernel_dsl.runtime.devices import driver
 from kernel_dsl.runtime.devices.devices import cuda_device
+from kernel_dsl.runtime.errors import ArgumentValueError
 from kernel_dsl.runtime.graph import Graph
+from tests.runtime import fake_cupy
 
-from .cuda_played import CALLBACK, CLASHES, LAUNCHES, LIB, CudaKernel, graphs, host, on_device
+from .cuda_played import CALLBACK, CLASHES, LAUNCHES, LIB, CudaKernel, N, graphs, host, on_device
 from .kernels import like
 
 
@@ -121,6 +123,24 @@ def test_the_fast_path_is_two_python_functions(monkeypatch: pytest.MonkeyPatch, 
     assert fast_paths(g) == 20
     assert python_calls(g) == ["call", "_launches"]
     assert python_calls(g.launch) == ["launch", "_launches"]
+
+
+def test_new_inputs_ask_nothing_that_replays_before_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_cupy.install(monkeypatch)
+    x, *others = (fake_cupy.ndarray(on_device().data) for _ in range(3))
+    with Graph() as g:
+        y = EITHER(TWICE(x), x)
+    for other in (x, *others, *others):
+        assert g(other) is y
+        np.testing.assert_array_equal(y.host, (other.host * 2) ^ other.host)
+    names = python_calls(lambda: g(others[0]))
+    assert len(names) <= 45 and not {"_replay", "converted", "_home", "_plan_fast_paths"} & set(names), " ".join(names)
+    with pytest.raises(
+        ArgumentValueError
+    ):  # unlike the recorded one: the slow path says so, and the graph stays usable
+        g(fake_cupy.ndarray(on_device(N + 1).data))
+    g(others[1])
+    np.testing.assert_array_equal(y.host, (others[1].host * 2) ^ others[1].host)
 
 
 def test_threads_launch_and_change_an_executable_one_at_a_time() -> None:
