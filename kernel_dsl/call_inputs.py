@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from . import dtypes as dt
-from .definition import ArrayInput, Definition, Input, ScalarInput, is_leaf, output_structs
+from .definition import ArrayInput, Definition, Input, ScalarInput, output_structs
 from .diagnostics import of_kind, shown
 from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue, LiteralOutOfRange, VariableType, VariableUse
 from .errors_dims import DimRead
 from .loading import first_of
-from .memory import ShapeDtypeStruct
+from .memory import ShapeDtypeStruct, is_array_leaf, is_leaf
 from .scalar_struct import ScalarStruct
 from .sizes import Geometry, geometry
 from .source import here
@@ -48,7 +48,7 @@ def struct_of(x: Any, kernel: str) -> ShapeDtypeStruct:
     """The shape and dtype of an argument, for functions of shapes. Raises the errors of `dtype_of` and `scalar_input`."""
     if isinstance(x, ShapeDtypeStruct):
         return x
-    if is_leaf(x) and not isinstance(x, np.generic):
+    if is_array_leaf(x):
         return ShapeDtypeStruct(tuple(x.shape), dtype_of(x, kernel))
     return ScalarStruct(scalar_input(x, kernel).dtype, x)
 

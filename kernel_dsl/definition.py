@@ -14,7 +14,7 @@ from .dtypes import DType, as_dtype
 from .errors import KernelArgument, KernelValue
 from .ir import Axis
 from .lazy import lazy
-from .memory import ShapeDtypeStruct, settled
+from .memory import ShapeDtypeStruct, is_leaf, settled
 from .options import CompilerParams
 from .packed import elements_shape
 from .scalar_struct import ScalarStruct
@@ -181,8 +181,3 @@ def of_inputs(function: Callable[..., Any], word: str, structs: Sequence[Any]) -
             hint = "it is a function of one struct for each input of the call"
             raise KernelArgument(what=f"{word} does not fit {len(structs)} inputs: {why}", hint=hint) from None
         raise
-
-
-def is_leaf(x: Any) -> bool:
-    """Whether a leaf of a tree is an array, or describes one."""
-    return getattr(x, "shape", None) is not None and hasattr(x, "dtype")

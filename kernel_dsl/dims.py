@@ -23,7 +23,7 @@ from .errors_dims import (
     without_value,
 )
 from .extents import LARGEST
-from .memory import ShapeDtypeStruct
+from .memory import ShapeDtypeStruct, is_leaf
 from .source import parameters_of
 from .tree import flatten
 from .values import Array
@@ -170,7 +170,7 @@ class Shapes:
         for parameter, extents in self.by_parameter:
             if not first <= parameter < first + len(tree):
                 continue
-            leaves, _ = flatten(tree[parameter - first], lambda x: hasattr(x, "shape") and hasattr(x, "dtype"))
+            leaves, _ = flatten(tree[parameter - first], is_leaf)
             if len(leaves) != 1 or leaves[0] is None or getattr(leaves[0], "scalar", False):
                 got = "a scalar" if len(leaves) == 1 else f"{len(leaves)} arrays"
                 what = f"shapes: {self.name(parameter)!r} is {got} in this call"

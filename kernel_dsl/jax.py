@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from .boundary import public, unguarded
 from .call_inputs import struct_of
 from .diagnostics import of_kind
@@ -17,6 +15,7 @@ from .errors import BadCallArgument
 from .jax_primitive import Spec, jax_modules, numbers_told, primitive
 from .kernel import Kernel
 from .kernel_arguments import by_position
+from .memory import is_array_leaf
 from .packed import refuse_packed
 from .residuals import by_leaf, hidden, plain, shown_again
 from .torch_ops import no_forward_mode
@@ -86,8 +85,8 @@ class JaxCall:
         given, structure = flatten(args)
         leaves = [plain(x) for x in given]
         _check_scalars(self.kernel, unflatten(structure, leaves))
-        arrays = [x for x in leaves if _is_array(x)]
-        scalars = tuple(None if _is_array(x) else x for x in leaves)
+        arrays = [x for x in leaves if is_array_leaf(x)]
+        scalars = tuple(None if is_array_leaf(x) else x for x in leaves)
         spec = Spec(self.kernel, structure, scalars, self._vmap)
         for x in arrays:
             if any(type(n).__module__.startswith("jax.") for n in x.shape):
@@ -157,10 +156,6 @@ def on_tracers(kernel: Kernel, args: tuple[Any, ...], out: Any, stream: Any, int
         hint = "JAX chooses the memory of results and the stream: use `input_output_aliases` and donation"
         raise BadCallArgument(kernel=kernel.name, what=what, hint=hint)
     return call(kernel)(*args)
-
-
-def _is_array(x: Any) -> bool:
-    return hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, np.generic)
 
 
 def _check_scalars(kernel: Kernel, args: tuple[Any, ...]) -> None:

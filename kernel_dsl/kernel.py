@@ -31,7 +31,7 @@ from .dims import sample
 from .errors import BadCallArgument
 from .kernel_arguments import by_position, check_interpret
 from .loading import load
-from .memory import ShapeDtypeStruct, as_shape, settled
+from .memory import ShapeDtypeStruct, as_shape, is_array_leaf, settled
 from .mesh import Mesh
 from .packed import pack, packed_dtype, stored, stored_shape, unpacked
 from .scalar_struct import ScalarStruct
@@ -200,7 +200,7 @@ class Kernel:
 
         check_interpret(interpret, self.name)
         leaves, structure = flatten(args)
-        logical = [x for x in leaves if is_array(x) and not isinstance(x, np.generic)]
+        logical = [x for x in leaves if is_array(x)]
         given_outs = given_outputs(self._definition, out, leaves, structure)
         arrays, packing = stored(logical, _nibbles())
         outs = None if given_outs is None else stored(given_outs, _nibbles(), written=True)[0]
@@ -214,7 +214,7 @@ class Kernel:
         target = target_named(self._definition.params.target or device.target.name)
         key = (inputs, repr(structure), given, overlaps, target.name)
         trace = functools.partial(self._trace, inputs, structure, overlaps, given, target.name)
-        scalars = [x for x in leaves if not is_array(x) or isinstance(x, np.generic)]
+        scalars = [x for x in leaves if not is_array(x)]
         with self._lock:
             bound = binding_is_active()
             by_value = key in self._by_value or (bound and bool(self._definition.shapes))
@@ -310,7 +310,7 @@ class Kernel:
         return (*key, names, ask(names))
 
     def _describe(self, x: Any, views: Any, is_array: Callable[[Any], bool]) -> Input:
-        if isinstance(x, np.generic) or not is_array(x):
+        if not is_array(x):
             return scalar_input(x, self.name)
         seen, packed = next(views)
         made = array_input(seen)
@@ -359,7 +359,7 @@ class Kernel:
             return ArrayInput(shape, x.dtype)
         if (kind := packed_dtype(x)) is not None:
             return replace(self._lower_input(pack(x, kind)), packed=kind)
-        if hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, np.generic):
+        if is_array_leaf(x):
             from kernel_dsl.runtime.arrays.array_view import is_array, view
 
             if is_array(x):

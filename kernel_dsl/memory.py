@@ -149,6 +149,16 @@ class ShapeDtypeStruct:
         return hash(self._key())
 
 
+def is_leaf(x: Any) -> bool:
+    """Whether a leaf of a tree is an array, or describes one."""
+    return getattr(x, "shape", None) is not None and hasattr(x, "dtype")
+
+
+def is_array_leaf(x: Any) -> bool:
+    """Whether a leaf of a call's arguments is an array, or describes one. NumPy's scalars are numbers: they travel by value."""
+    return is_leaf(x) and not isinstance(x, np.generic)
+
+
 @dataclass(frozen=True)
 class MemorySpec:
     """A buffer to allocate in a memory space: made by calling the space, as in `kd.SMEM((64, 64), kd.float32)`."""

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from . import dtypes as dt
 from .body_trace import trace_kernel
 from .boundary import public, unguarded
@@ -30,7 +28,7 @@ from .mesh_body import HIDDEN, after, with_mesh
 from .sizes import Geometry
 from .source import here
 from .stages import Stages, print_stages, target_named
-from .symmetric import OfRank, Symmetric
+from .symmetric import OfRank, Symmetric, is_one_array
 from .tree import flatten, unflatten
 
 
@@ -204,7 +202,7 @@ class MeshKernel(Kernel):
         """
         if out is None:
             return None
-        several = isinstance(out, (list, tuple)) and not any(map(_is_array, out))  # pyright: ignore[reportUnknownArgumentType]
+        several = isinstance(out, (list, tuple)) and not any(map(is_one_array, out))  # pyright: ignore[reportUnknownArgumentType]
         self._check_rows(out if several else [out], "output")
         given, _ = flatten(out, lambda x: hasattr(x, "shape") or (not alone and is_row(x)))
         other = next((n for n, x in enumerate(given) if not _is_arrays(x)), None)
@@ -234,10 +232,10 @@ class MeshKernel(Kernel):
     def _check_rows(self, values: Sequence[Any], word: str) -> None:
         """Raise `MeshMismatch` for a list of arrays that has something else among them."""
         for number, row in enumerate(() if has_ranks(self._mesh) else values):
-            if not isinstance(row, (list, tuple)) or len(row) != self._mesh.size or not any(map(_is_array, row)):  # pyright: ignore[reportUnknownArgumentType]
+            if not isinstance(row, (list, tuple)) or len(row) != self._mesh.size or not any(map(is_one_array, row)):  # pyright: ignore[reportUnknownArgumentType]
                 continue
             for rank, x in enumerate(row):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-                if not _is_array(x):
+                if not is_one_array(x):
                     what = f"{word} {number} has {shown(x)} on rank {rank}, which is no array"
                     hint = f"pass a list of {self._mesh.size} arrays, one a device"
                     raise MeshMismatch(kernel=self.name, mesh=self._mesh, what=what, hint=hint)
@@ -288,14 +286,10 @@ def _words(kind: tuple[tuple[int, ...], Any]) -> str:
     return f"{kind[1]}{list(kind[0])}"
 
 
-def _is_array(x: Any) -> bool:
-    return hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, (np.generic, Symmetric))
-
-
 def is_row(x: Any) -> bool:
     """Whether an argument is a list of one array a device."""
-    return isinstance(x, (list, tuple)) and bool(x) and all(map(_is_array, x))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return isinstance(x, (list, tuple)) and bool(x) and all(map(is_one_array, x))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
 def _is_arrays(x: Any) -> bool:
-    return is_row(x) or _is_array(x)
+    return is_row(x) or is_one_array(x)

@@ -9,7 +9,7 @@ from .arguments import an_int
 from .boundary import checks_itself, public
 from .dtypes import DType, as_dtype
 from .errors_mesh import MeshArgument, MeshMismatch
-from .memory import as_dtype_of, as_shape
+from .memory import as_dtype_of, as_shape, is_array_leaf
 from .mesh import Mesh, is_group
 from .target import Target
 
@@ -153,6 +153,11 @@ def is_symmetric(array: Any) -> bool:
     from kernel_dsl.runtime.mesh import ranks
 
     return view(array).device[0] == "cpu" or ranks.is_symmetric(array)
+
+
+def is_one_array(x: Any) -> bool:
+    """Whether an argument of a call is one array, or describes one; not one array for each device."""
+    return is_array_leaf(x) and not isinstance(x, Symmetric)
 
 
 def devices_of(x: Any, mesh: Mesh) -> Sequence[int]:

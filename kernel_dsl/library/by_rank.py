@@ -17,7 +17,7 @@ from kernel_dsl.dtypes import DType
 from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh, has_ranks, is_group
 from kernel_dsl.source import misfit
-from kernel_dsl.symmetric import OfRank, Symmetric, made_like
+from kernel_dsl.symmetric import OfRank, Symmetric, is_one_array, made_like
 
 from .latest import UNSEEN
 
@@ -238,7 +238,7 @@ def by_rank(function: _T) -> _T:
         given = dict(zip(names, args, strict=False))
         mesh = given.get("mesh", keywords.get("mesh"))
         alone = not isinstance(mesh, Mesh) and is_group(mesh)
-        plain = alone or (isinstance(mesh, Mesh) and has_ranks(mesh) and any(_is_array(x) for x in args[:first]))
+        plain = alone or (isinstance(mesh, Mesh) and has_ranks(mesh) and any(is_one_array(x) for x in args[:first]))
         if not plain:
             made = function(*args, **keywords)
         else:
@@ -267,14 +267,10 @@ def _mesh_of(group: Any) -> Mesh:
     return Mesh(("rank",), (group.size(),), group)
 
 
-def _is_array(x: Any) -> bool:
-    return hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, list)
-
-
 def _wrapped(x: Any, mesh: Any) -> Any:
     if isinstance(x, (tuple, list)) and not isinstance(x, OfRank):
         return type(x)(_wrapped(one, mesh) for one in x)  # pyright: ignore[reportUnknownVariableType]
-    return OfRank([x], mesh) if _is_array(x) else x
+    return OfRank([x], mesh) if is_one_array(x) else x
 
 
 def _unwrapped(x: Any) -> Any:

@@ -6,13 +6,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 import kernel_dsl as kd
 from kernel_dsl import dtypes as dt
 from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.errors import BadArgument, BadArgumentType
+from kernel_dsl.memory import is_array_leaf
 from kernel_dsl.mesh import Mesh
 from kernel_dsl.symmetric import OfRank, row_major
 
@@ -36,7 +35,7 @@ def described(x: Any, mesh: Mesh, op: str, rank: int = 0, *, only_moved: bool = 
     if not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadArgumentType(op=op, what=f"mesh={shown(mesh)}", hint='use `kd.Mesh(("x",), (2,))`')
     rows: list[Any] = list(x) if isinstance(x, (list, tuple)) else []  # pyright: ignore[reportUnknownArgumentType]
-    others = [rank for rank, a in enumerate(rows) if not _is_array(a)]
+    others = [rank for rank, a in enumerate(rows) if not is_array_leaf(a)]
     hint = f"a list of {mesh.size} arrays, one a device, or `kd.symmetric.empty(shape, dtype, mesh)`"
     if len(rows) != (1 if isinstance(x, OfRank) else mesh.size):
         count = f" of {len(rows)}" if rows else ""
@@ -58,14 +57,10 @@ def described(x: Any, mesh: Mesh, op: str, rank: int = 0, *, only_moved: bool = 
     return shape, dtype
 
 
-def _is_array(x: Any) -> bool:
-    return hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, np.generic)
-
-
 def check_gapless(op: str, **lists: Any) -> None:
     """Raise `BadArgument` for arrays with gaps between their elements."""
     for name, x in lists.items():
-        arrays = isinstance(x, (list, tuple)) and all(map(_is_array, x))  # pyright: ignore[reportUnknownArgumentType]
+        arrays = isinstance(x, (list, tuple)) and all(map(is_array_leaf, x))  # pyright: ignore[reportUnknownArgumentType]
         if arrays and not row_major(x):  # others are refused where the kernel is called
             hint = f"pass row-major arrays, such as {name}.contiguous() of torch"
             ranks = [rank for rank, array in enumerate(x) if not row_major([array])]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]

@@ -10,6 +10,7 @@ import numpy as np
 
 from kernel_dsl import forking
 from kernel_dsl.dtypes import DType, as_dtype
+from kernel_dsl.memory import is_array_leaf
 from kernel_dsl.options import environment
 
 from .. import assemble
@@ -124,7 +125,7 @@ class CudaBench:
             return [self._like(x) for x in leaves]
 
     def _like(self, x: Any) -> Any:
-        if isinstance(x, np.generic) or not (hasattr(x, "shape") and hasattr(x, "dtype")):
+        if not is_array_leaf(x):
             return x
         dtype = as_dtype(x.dtype)
         given = view(x) if is_array(x) else None
