@@ -65,7 +65,7 @@ class RefType:
         return f"ref<{self.space.value}, {self.dtype.name}[{dims}]>"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BarrierType:
     """An array of mbarriers in SMEM, each completing a phase after `arrivals` arrivals.
 

@@ -8,12 +8,12 @@ import linecache
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
 
+from .dataclass import dataclass
 from .rooms import folders
 
 _OURS = tuple(folder + os.sep for folder in folders())
@@ -30,7 +30,7 @@ _seen: dict[int, tuple[bool, CodeType]] = {}
 _MAX_SEEN = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Loc:
     """A place in a Python file; columns are 0-based offsets in characters, -1 where unknown."""
 
