@@ -110,7 +110,8 @@ def test_examples(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec.loader.exec_module(module)
     from kernel_dsl.runtime.custom.nvrtc import NvrtcUnavailableError
 
-    with contextlib.suppress(AssertionError, NvrtcUnavailableError):  # nor are their results right then
+    # nor are their results right then: they hold what their memory held
+    with contextlib.suppress(AssertionError, NvrtcUnavailableError), np.errstate(all="ignore"):
         module.main()
     if not seen:
         pytest.skip("it traces no kernel")
