@@ -84,6 +84,7 @@ def code(stages: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(2)
 def test_lower_with_dims_gives_the_kernel_for_any_sizes(name: str) -> None:
     """That of a call whose sizes come second, and it leaves no memory of sizes."""
     function, made, first, second = CASES[name]

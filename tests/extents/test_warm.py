@@ -152,6 +152,7 @@ def test_a_function_of_the_library_is_warm_for_each_value_of_a_dim(folder: Path)
 
 
 @pytest.mark.parametrize(("n", "k"), [(1024, 4096), (512, 8192), (4096, 4096)])
+@pytest.mark.sampled(3)
 def test_no_other_kernel_comes_after_all_sizes_are_warm(n: int, k: int) -> None:
     with none_before():
         found = ahead_calls.noted(ahead_calls.calls_of(matmul, (Spec((M, k), bf16), Spec((k, n), bf16))))
@@ -227,6 +228,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.sampled(2)
 def test_functions_run_on_zeros_of_no_memory(name: str) -> None:
     """They note few kernels of many sizes, and launch none. Calls of other sizes then have no other kernel."""
     function, *given = CALLS[name]

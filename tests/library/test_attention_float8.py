@@ -60,7 +60,7 @@ def norm(x: Any) -> float:
     "names", [(), ("causal",), ("window", "sinks"), ("ragged", "causal"), ("documents",)], ids="-".join
 )
 @pytest.mark.parametrize("config", [None, AttentionConfig(1, 32, 2), AttentionConfig(2, 64, 2, turns=True)], ids=str)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(15)
 def test_float8_norms(size: float, names: Any, config: Any, interpret: Any, rng: Any, monkeypatch: Any) -> None:
     """Where norms bound scores, weights are exponentials of scores; otherwise they are relative to a maximum."""
     monkeypatch.setattr(attention_scored, "GUARDED", 0)
@@ -105,7 +105,7 @@ def guarded_problem(
      ((1, 4, 2), 180, 5, SharedTiles(2, 2, 1, 2, 10, 14))],
     ids=str,
 )  # fmt: skip
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 def test_the_last_tiles_are_shared(
     size: float, heads: Any, queries: int, blocks: int, shared: Any, interpret: Any, rng: Any, monkeypatch: Any
 ) -> None:

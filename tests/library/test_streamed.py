@@ -52,6 +52,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(6)
 def test_shares(name: str, interpret: Any, rng: Any) -> None:
     got, expected = product(*CASES[name], interpret, rng)
     assert relative(got, expected) < 1e-5

@@ -55,6 +55,7 @@ def assert_same_bits(key: str, inputs: list[np.ndarray], result: np.ndarray) -> 
 
 
 @pytest.mark.parametrize("key", KEYS)
+@pytest.mark.sampled(2)
 def test_interpreter(key: str) -> None:
     inputs = arguments(key, 512)
     output = np.zeros(inputs[0].shape, NUMPY[FUNCTIONS[key].dtype])

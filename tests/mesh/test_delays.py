@@ -187,6 +187,7 @@ QUICK = [name for name, (work, mesh, _) in CASES.items() if work in (reduced, ga
 
 
 @pytest.mark.parametrize("name", QUICK)
+@pytest.mark.sampled(2)
 def test_some_times(name: str) -> None:
     repeat(name, 4)
 
