@@ -14,16 +14,18 @@ from __future__ import annotations
 import itertools
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl.runtime.devices import driver
 from kernel_dsl.runtime.devices.devices import cuda_device
-from kernel_dsl.runtime.timing import Timing, device_times, host_times
+from kernel_dsl.runtime.timing import Timing, device_times
 
 N, NODES = 1024, 100
-ROUNDS, SLOWER = 120, 1.15  # a round counts if the host is slower than at its best by less than this factor
+WARM, ROUNDS, CALLS = 5, 120, 20
+SLOWER = 1.15  # a round counts if the host is slower than at its best by less than this factor
 REPLAY_LIMIT, UPDATE_LIMIT_US, GPU_LIMIT = 1.15, 1.5, 1.02
 
 
@@ -81,13 +83,36 @@ def pace() -> int:
 
 
 def rounds_of(runs: dict[str, Callable[[], Any]], torch: Any) -> dict[str, Timing]:
-    """Host times of the runs in the rounds that began and ended at the host's full speed."""
-    paced = {"before": pace, **runs, "after": pace}
-    times = host_times(paced, rounds=ROUNDS, calls=20, between=torch.cuda.synchronize)
-    paces = list(map(max, times.pop("before").samples, times.pop("after").samples))
+    """Host times of the runs in the rounds that began and ended at the host's full speed.
+
+    Each sample follows a call of the same run, as the first call after a wait for the GPU takes longer; and another
+    run comes first in each round.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    paces: list[float] = []
+    listed = list(runs.items())
+    for number in range(-WARM, ROUNDS):
+        around = [seconds_of(pace)]
+        for name, run in (*listed[number % len(listed) :], *listed[: number % len(listed)]):
+            taken = seconds_of(run)
+            torch.cuda.synchronize()
+            if number >= 0:
+                samples[name].append(taken)
+        around.append(seconds_of(pace))
+        if number >= 0:
+            paces.append(max(around))
     kept = [number for number, each in enumerate(paces) if each < SLOWER * min(paces)]
     print(f"{len(kept)} of {ROUNDS} rounds count, in which the host had its full speed: {', '.join(runs)}")
-    return {name: Timing(tuple(timing.samples[number] for number in kept)) for name, timing in times.items()}
+    return {name: Timing(tuple(each[number] for number in kept)) for name, each in samples.items()}
+
+
+def seconds_of(run: Callable[[], Any]) -> float:
+    """Host seconds of one of `CALLS` calls, which fill no queue."""
+    run()
+    start = time.perf_counter()
+    for _ in range(CALLS):
+        run()
+    return (time.perf_counter() - start) / CALLS
 
 
 def ratio(a: Timing, b: Timing) -> float:
