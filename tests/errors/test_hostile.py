@@ -7,6 +7,7 @@ import contextlib
 import io
 import itertools
 import re
+import tempfile
 import warnings
 from types import SimpleNamespace
 
@@ -26,7 +27,12 @@ INTERNAL = ("x_ref.bounds", "x_ref.ends_with_array", "n.evaluate")  # methods th
 
 
 def _make(count: int, seed: int) -> list[dict[str, str]]:
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),  # some functions write files
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
         warnings.simplefilter("ignore")
         return run.make(count, seed)
 
