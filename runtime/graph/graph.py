@@ -21,7 +21,7 @@ from ..plan import recording
 from .build import GraphProgram
 from .cuda import CudaExec
 from .host import HostExec
-from .nodes import MemorySlot, Node, check_memory, set_dims, set_scalars
+from .nodes import MemorySlot, Node, check_memory, listed, set_dims, set_scalars
 from .placing import Places, check_like
 from .record import GraphRecorder
 from .recorded import RecordedGraph
@@ -115,7 +115,7 @@ class Graph(RecordedGraph):
         with self._lock:
             self.instantiate()
             target = self._node(node)
-            given = {i: array for i, array in enumerate(_listed("arrays", arrays)) if array is not None}
+            given = {i: array for i, array in enumerate(listed("arrays", arrays)) if array is not None}
             packed = {i: made for i, x in given.items() if (made := self._nibbles.set_in(target, i, x)) is not None}
             given.update((i, made.data) for i, made in packed.items())
             slots = {i: self._slot_for(target, i, array) for i, array in given.items()}
@@ -123,7 +123,7 @@ class Graph(RecordedGraph):
             with self._changing():
                 self._nibbles.adopt(packed.values())
                 if scalars is not None:
-                    set_scalars(target, _listed("scalars", scalars))
+                    set_scalars(target, listed("scalars", scalars))
                 for position, slot in slots.items():
                     operand = target.operands[position]
                     operand.slot, operand.view, operand.shift = slot, cast("ArrayView", slot.home), 0
@@ -261,8 +261,7 @@ class Graph(RecordedGraph):
             places: Places = self._places
             if self._renews and self._whole:
                 stream = executable.turns.stream()
-                self._launches, self._replays = (), ()
-                self._whole = False
+                self._launches, self._replays, self._whole = (), (), False
                 moved = places.place_alike(inputs, stream)
                 if moved is not None:
                     executable.renew(moved, stream)
@@ -392,12 +391,3 @@ class Graph(RecordedGraph):
         if self._chosen is not None:
             return unflatten(flatten(self._chosen)[1], made)
         return made[0] if len(made) == 1 else tuple(made)
-
-
-def _listed(what: str, values: Any) -> Sequence[Any]:
-    """The values of a list or tuple; an empty list for None."""
-    if values is None:
-        return ()
-    if not isinstance(values, (list, tuple)):
-        raise ArgumentTypeError(f"{what}= must be a list with one value each, not {values!r}")
-    return cast("Sequence[Any]", values)

@@ -6,7 +6,7 @@ import dataclasses
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -312,3 +312,12 @@ def _dims(what: str, value: Any) -> Any:
     except (TypeError, ValueError):
         wanted = "an integer, in bytes" if what == "dynamic_smem" else "three integers, (x, y, z)"
         raise ArgumentTypeError(f"{what}={value!r} must be {wanted}") from None
+
+
+def listed(what: str, values: Any) -> Sequence[Any]:
+    """The values of a list or tuple; an empty list for None."""
+    if values is None:
+        return ()
+    if not isinstance(values, (list, tuple)):
+        raise ArgumentTypeError(f"{what}= must be a list with one value each, not {values!r}")
+    return cast("Sequence[Any]", values)
