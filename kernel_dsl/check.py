@@ -161,7 +161,12 @@ class Check:
         """A TMA descriptor over `array`, for a parameter `.align 64 .b8 [128]`: what cuTensorMapEncodeTiled makes.
 
         `box`: the box's extents in elements, outermost first, one for each axis; `swizzle`: 0, 32, 64 or 128 bytes;
-        `fill_nan`: loads outside of the array give NaN and not zero.
+        `fill_nan`: loads outside of the array give NaN and not zero. Elements of bool are those of UINT8, and of complex64
+        those of UINT64: the driver has no types of their own.
+
+        Raises:
+            ArgumentTypeError: for what is no array, and for extents that are no ints.
+            ArgumentValueError: if the driver would refuse the map, for example of an empty array.
         """
         from kernel_dsl.runtime.check.tensor_maps import tensor_map
 

@@ -26,7 +26,8 @@ class TensorMapArgument:
     def encoded(self, view: ArrayView) -> bytes:
         """The 128 bytes for the array at its address. Raises ArgumentValueError if TMA can't address it."""
         fields = plan(self.recipe, view, "the array of a tensor map")
-        return bytes(128) if fields is None else encode_interpreter(fields)
+        assert fields is not None  # the array has elements
+        return encode_interpreter(fields)
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,6 @@ class Im2colArgument(TensorMapArgument):
     columns: Im2colRecipe
 
     def encoded(self, view: ArrayView) -> bytes:
-        if view.size == 0:
-            return bytes(128)
         c, item = self.columns, view.dtype.itemsize
         if view.strides[-1] != 1:
             raise ArgumentValueError("an im2col map needs an array whose innermost axis has stride 1")
@@ -73,7 +72,16 @@ def tensor_map(array: Any, box: Any, swizzle: Any, fill_nan: bool) -> TensorMapA
         raise ArgumentTypeError(f"box={shown(box)} must be ints, one for each axis of the array") from None
     if len(sizes) != len(seen.shape):
         raise ArgumentValueError(f"box={shown(box)} has {len(sizes)} extents, and the array {len(seen.shape)} axes")
-    return TensorMapArgument(array, TensorMapParam(0, seen.dtype, sizes, _swizzle(swizzle), _fill(fill_nan)))
+    made = TensorMapArgument(array, TensorMapParam(0, seen.dtype, sizes, _swizzle(swizzle), _fill(fill_nan)))
+    return _legal(made, seen)
+
+
+def _legal(made: TensorMapArgument, seen: ArrayView) -> Any:
+    """Return a map that a driver would make wherever the array lies. Raises ArgumentValueError for another one."""
+    if not seen.size:
+        raise ArgumentValueError(f"the array of a tensor map has the shape {seen.shape}, and TMA wants elements")
+    made.encoded(ArrayView(0, seen.shape, seen.strides, seen.dtype, seen.device, ""))
+    return made
 
 
 def _swizzle(given: Any) -> Swizzle:
@@ -101,9 +109,7 @@ def im2col_map(
     box = (*(1,) * (count + 1), sizes[1])
     columns = Im2colRecipe(corners[0], corners[1], sizes[1], sizes[0], corners[2], _swizzle(swizzle), _fill(fill_nan))
     recipe = TensorMapParam(0, seen.dtype, box, columns.swizzle, columns.oob_fill)
-    made = Im2colArgument(array, recipe, columns)
-    made.encoded(ArrayView(0, seen.shape, seen.strides, seen.dtype, seen.device, ""))  # what a driver would refuse
-    return made
+    return _legal(Im2colArgument(array, recipe, columns), seen)
 
 
 def _ints(name: str, given: Any, count: int) -> tuple[int, ...]:

@@ -231,7 +231,14 @@ def _plain() -> tuple[Any, Any]:
     return Swizzle.NONE, OobFill.ZEROS
 
 
-@pytest.mark.parametrize("options", [{"box": (4,)}, {"box": "x"}, {"swizzle": 16}, {"array": 3}])
+_NONE: list[dict[str, Any]] = [
+    {"box": (4,)}, {"box": "x"}, {"box": (4, 0)}, {"box": (4, 257)}, {"box": (4, 3)}, {"swizzle": 16}, {"box": (4, 64), "swizzle": 128},
+    {"array": 3}, {"array": np.zeros((0, 8), np.int32)}, {"array": np.zeros((16, 16), np.int32)[:, ::2]}, {"array": np.zeros((16, 9), np.int32)},
+    {"array": np.int32(3), "box": ()},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", _NONE)
 def test_tensor_maps_that_are_none(options: dict[str, Any]) -> None:
     given = {"array": np.zeros((16, 8), np.int32), "box": (4, 4), **options}
     with pytest.raises(kd.Error):

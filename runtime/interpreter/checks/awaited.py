@@ -98,7 +98,7 @@ class PollingLane:
     def value(self, operand: Operand, signed: bool = False) -> int | None:
         """Return an integer operand's value; None for other operands."""
         if isinstance(operand, Imm):
-            return int(operand.value)
+            return operand.value
         if not isinstance(operand, Reg):
             return None
         held = np.broadcast_to(self.g.v[operand.index], (self.g.n, 32))[self.row, self.lane]

@@ -269,7 +269,7 @@ def _loop_of(segments: Any, around: set[int]) -> FollowedLoop:
 
 def _value(frame: Frame, lane: Followed, operand: Operand, type_: str) -> Number | None:
     """Return a lane's value of an operand of a comparison; None if it is no number."""
-    if isinstance(operand, Imm) and operand.kind in ("int", "dec"):
+    if isinstance(operand, Imm) and operand.kind == "int":
         return operand.value
     if isinstance(operand, Imm):
         bits = np.array([operand.value], np.uint64)

@@ -115,7 +115,7 @@ def _computed(name: str, opcode: Sequence[str], values: list[int]) -> int | None
 
 def _read(operand: Operand | None, known: dict[int, int]) -> int | None:
     if isinstance(operand, Imm):
-        return operand.value if isinstance(operand.value, int) else None
+        return operand.value if operand.kind == "int" else None
     if isinstance(operand, Reg):
         return known.get(operand.index)
     if isinstance(operand, Negated):

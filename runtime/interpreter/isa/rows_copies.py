@@ -52,9 +52,16 @@ def _extras(w: Words, operands: Operands) -> str:
     return ".L2::cache_hint needs global memory" if w["hint"] and "global" not in (w["to"], w["from"]) else ""
 
 
+_MOST = (1 << 20) - 16  # bytes of a bulk copy: an mbarrier counts at most 2^20 - 1 (PTX ISA 9.7.13.15.5)
+
+
 def _multiple_of_16(w: Words, operands: Operands) -> str:
     size = operands[1 if w.get("level") else 2]
-    return "the size is a multiple of 16" if isinstance(size, Imm) and int(size.value) % 16 else ""
+    if not isinstance(size, Imm):
+        return ""
+    if size.value % 16:
+        return "the size is a multiple of 16"
+    return "" if 0 <= size.value <= _MOST else f"a size of {size.value} bytes is not in 0 to {_MOST}"
 
 
 row("cp.async.bulk",

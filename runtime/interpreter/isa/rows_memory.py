@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ptx.module import TYPE_BYTES, Imm, Sink, Sym, Vec
+from ..ptx.module import TYPE_BYTES, Imm, Reg, Sink, Sym, Vec
 from .rows import VECTORS, Operands, Words, row
 
 SCOPE = "scope=cta|cluster|gpu|sys?"
@@ -74,6 +74,22 @@ row("ld",
     "nc? cache=ca|cg|cs|lu|cv? l1=" + _PRIORITIES + "? " + PREFETCH + " " + HINT + " vec=v2|v4? type=" + _SCALARS,
     "D! [space] S:b64@hint",
     scoped, _strong_space, _mmio, _caches, _read_only, width, waits=_waits)  # fmt: skip
+
+
+def _alignment(w: Words, operands: Operands) -> str:
+    align = operands[2] if len(operands) > 2 else Imm(8)
+    assert isinstance(align, Imm)
+    fits = 0 < align.value <= 1 << 23 and not align.value & (align.value - 1)
+    return "" if fits else f"an alignment of {align.value} is no power of two up to 2^23"
+
+
+def _pointer(w: Words, operands: Operands) -> str:
+    return "" if isinstance(operands[0], Reg) else "a register is wanted"
+
+
+row("alloca", "type=u32|u64", "D! S #?", _alignment)
+row("stacksave", "type=u32|u64", "D!")
+row("stackrestore", "type=u32|u64", "R", _pointer)
 row("ldu", "space=global? vec=v2|v4? type=" + _SCALARS, "D! [space]", width)
 row("st",
     "order=weak|volatile|relaxed|release? mmio? " + SCOPE + " "
@@ -232,7 +248,7 @@ def _fraction(w: Words, operands: Operands) -> str:
 
 def _in_range(w: Words, operands: Operands) -> str:
     value = operands[1] if len(operands) > 1 else None
-    if isinstance(value, Imm) and value.kind == "f32" and not 0 < int(value.value) <= 0x3F800000:
+    if isinstance(value, Imm) and value.kind == "f32" and not 0 < value.value <= 0x3F800000:
         return "the fraction is greater than 0 and at most 1"
     return ""
 

@@ -17,7 +17,7 @@ def _numbers(w: Words, operands: Operands) -> str:
     barrier, count = operands[first], operands[first + 1] if len(operands) > 2 * first + 1 else None
     if isinstance(barrier, Imm) and not 0 <= barrier.value < NAMED:
         return f"barrier {barrier.value}: a block has {NAMED}"
-    return "the thread count is a multiple of 32" if isinstance(count, Imm) and int(count.value) % 32 else ""
+    return "the thread count is a multiple of 32" if isinstance(count, Imm) and count.value % 32 else ""
 
 
 def _counted(w: Words, operands: Operands) -> str:

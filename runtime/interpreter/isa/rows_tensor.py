@@ -14,7 +14,7 @@ def _columns(w: Words, operands: Operands) -> str:
     count = operands[1]
     if not isinstance(count, Imm):
         return ""
-    fits = 32 <= count.value <= 512 and not int(count.value) & (int(count.value) - 1)
+    fits = 32 <= count.value <= 512 and not count.value & (count.value - 1)
     return (
         "" if fits else f"a number of {count.value} columns is not supported: a power of two from 32 to 512 is wanted"
     )

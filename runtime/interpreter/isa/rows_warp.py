@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ptx.module import Imm, Pair, Reg, Vec
+from ..ptx.module import TYPE_BYTES, Imm, Pair, Reg, Sym, Vec
 from .rows import Operands, Words, opened, row
 
 
@@ -23,7 +23,7 @@ def _redux_type(w: Words, operands: Operands) -> str:
         return "" if w["op"] in ("min", "max") else f".{w['op']} is not for .f32"
     if w["abs"] or w["nan"]:
         return ".abs and .NaN are for .f32"
-    if any(isinstance(o, Reg) and o.type == "f32" for o in operands):
+    if any(isinstance(o, Reg) and o.type in ("f32", "f16x2") for o in operands):
         return "floats are reduced as .f32"
     return "" if (w["op"] in ("and", "or", "xor")) == (w["type"] == "b32") else f".{w['op']} is not for .{w['type']}"
 
@@ -69,7 +69,22 @@ def _event(w: Words, operands: Operands) -> str:
     return "" if fits else "no such event"
 
 
-row("mov", "type=pred|b16|b32|b64|b128|u16|u32|u64|s16|s32|s64|f32|f64", "X X")
+def _elements(w: Words, operands: Operands) -> str:
+    """Check mov.v2 and mov.v4: vectors of as many elements, and at most 16 bytes."""
+    if not w["vec"]:
+        return ""
+    count = int(w["vec"][1:])
+    if w["type"] == "pred" or count * TYPE_BYTES[w["type"]] > 16:
+        return f"there is no .{w['vec']} of .{w['type']}"
+    for operand in operands:
+        if not isinstance(operand, Vec) or len(operand.items) != count:
+            return f"a vector of {count} is wanted"
+    source = operands[1]
+    legal = isinstance(source, Vec) and not any(item is None or isinstance(item, Sym) for item in source.items)
+    return "" if legal else "a source's elements are registers and literals"
+
+
+row("mov", "vec=v2|v4? type=pred|b16|b32|b64|b128|u16|u32|u64|s16|s32|s64|f32|f64", "X X", _elements)
 row("nanosleep", "type=u32", "S", waits=True)
 row("griddepcontrol", "action=wait|launch_dependents", "", waits=True)
 row("pmevent", "mask?", "#", _event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from ..isa.attempts import first_guesses
 from ..isa.cfg import build_segments, may_wait
 from ..isa.instructions import BadForm, Form, form_of
 from ..isa.liveness import mentioned_once, read_first, used
-from ..isa.operand_types import ADDRESSES, RELAXED, SPECIALS, literal_fits, register_fits
+from ..isa.operand_types import ADDRESSES, RELAXED, SPECIALS, fragment_fits, in_range, literal_fits, register_fits
 from ..isa.semantics.forms import OLDEST, compile_alu
 from ..isa.semantics.minmax import extreme_of_three
 from ..isa.targets import lacks, number_of
@@ -42,8 +43,9 @@ from .program import BUILDERS, Code, Op, Program, Seg
 
 Array = npt.NDArray[Any]
 Convert = Callable[[Array], Array]
-SPECIAL_64 = {"%clock64", "%globaltimer", "%gridid", "%current_graph_exec"}
+SPECIAL_64 = {"%clock64", "%globaltimer", "%gridid", "%current_graph_exec", *(f"%pm{n}_64" for n in range(8))}
 SPECIAL_PRED = {"%is_explicit_cluster"}
+_NARROW = re.compile(r"%n?(tid|ctaid)\.")  # the special registers that moves of 16 bits read
 
 
 class Compiler:
@@ -267,7 +269,9 @@ class Compiler:
             why = f"a negated predicate where .{type_} is wanted"
         elif isinstance(operand, Special) and head not in SPECIALS:
             why = f"special register '{operand.name}' where a register is wanted"
-        elif isinstance(operand, Special) and not _special_fits(operand.name, type_):
+        elif isinstance(operand, Special) and head == "cvt" and self.ins.opcode[-2][0] not in "us":
+            why = f"special register '{operand.name}' where a register is wanted: convert an integer first"
+        elif isinstance(operand, Special) and not _special_fits(operand.name, type_, head):
             why = f"'{operand.name}' is a number of {'64' if operand.name in SPECIAL_64 else '32'} bits, and .{type_} is wanted"
         elif isinstance(operand, Sym) and head not in ADDRESSES:
             why = f"the address of '{operand.name}' where a register is wanted"
@@ -298,6 +302,14 @@ class Compiler:
 
     def param_value(self, offset: int, type_: str, size: int) -> int:
         return self._new_slot("param", (offset, size), STORAGE[type_])
+
+    def check_fragment(self, operand: Operand, element: str, integers: bool = True) -> None:
+        """Check that registers in braces hold a fragment of a matrix. Raises PtxError."""
+        if not isinstance(operand, Vec):
+            raise self.error(f"a vector in braces is wanted, {_show(operand)} given")
+        for item in operand.items:
+            if isinstance(item, Reg) and (why := fragment_fits(item.type, element, integers)):
+                raise self.error(f"'{item.name}' {why}")
 
     def reader(self, operand: Operand | None, type_: str) -> Callable[[Group], Array]:
         """Return a function of the group that gives `operand`'s value in the storage of `type_`."""
@@ -331,13 +343,18 @@ class Compiler:
         return _to(STORAGE[reg.type])
 
 
-def _special_fits(name: str, type_: str) -> bool:
+def _special_fits(name: str, type_: str, head: str) -> bool:
     """Return whether an instruction may read a special register as this type; %gridid has either size (PTX ISA 10)."""
+    size = TYPE_BYTES.get(type_, 4)
     if name in SPECIAL_PRED:
         return type_ == "pred"
-    if type_ in ("pred", "f16", "bf16", "f32", "f64"):
+    if type_ in ("pred", "f16", "bf16", "f32", "f64") or size > 8:
         return False
-    return name == "%gridid" or (TYPE_BYTES.get(type_, 4) == 8) == (name in SPECIAL_64)
+    if size < 4 and head == "mov":
+        return bool(_NARROW.match(name))
+    if head == "cvt" and size <= 4:  # it converts the lower bits
+        return True
+    return name == "%gridid" or (size == 8) == (name in SPECIAL_64)
 
 
 def _goes_on(op: Op) -> Op:
@@ -411,6 +428,9 @@ def build_alu(k: Compiler, ins: Instruction) -> Op:
         given = (*given, k.carry)
     if len(dests) != len(results) or len(given) != len(wanted):
         raise k.error(f"takes {len(wanted)} operands, {len(given)} given")
+    for at, operand in enumerate(given, 1):
+        if isinstance(operand, Imm) and (why := in_range(ins.opcode[0], at, operand)):
+            raise k.error(why)
     sources = [k.source(o, t) for o, t in zip(given, wanted, strict=True)]
     writers = [k.writer(d, t) for d, t in zip(dests, results, strict=True)]
     return _elementwise(alu.function, sources, writers, k, dests, results)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ..checks.poison import check_branch
 from ..ptx.module import BraceGroup as Arguments
-from ..ptx.module import Instruction, Sym
+from ..ptx.module import Instruction, Sym, Var
 from .call_arguments import as_bytes, own, passed, put
 from .calls import called
 from .compiler import Compiler
@@ -119,13 +119,16 @@ def build_call(k: Compiler, ins: Instruction) -> Any:
     if direct_name and known is None:
         raise k.error(f"function '{direct_name}' is not declared")
     last = operands[-1]
-    given = (
-        (known.rets, known.params) if known is not None else k.fn.prototypes[last.name if isinstance(last, Sym) else ""]
-    )
+    label = last.name if isinstance(last, Sym) else ""
+    given = [(known.rets, known.params)] if known is not None else k.fn.prototypes[label]
     sizes = {name: var.size for name, var in k.fn.variables.items() if var.space == "param"}
-    rets = passed(k, operands, given[0], sizes, True)
+    for results, parameters in given[1:]:
+        _check_target(k, operands, results, parameters, sizes)
+    rets = passed(k, operands, given[0][0], sizes, True)
     target = operands.pop(0)
-    args = passed(k, operands, given[1], sizes, False)
+    args = passed(k, operands, given[0][1], sizes, False)
+    if known is None:
+        _check_counts(k, label, (len(args), len(rets)), (len(given[0][1]), len(given[0][0])))
     pc = len(k.code.segments)
 
     def back(g: Group, caller: Any) -> None:
@@ -150,6 +153,7 @@ def build_call(k: Compiler, ins: Instruction) -> Any:
             return
         stack = called(c, pc, k.program.code(name).local_bytes, ins)
         callee = batch.frame(stack.depth, name)
+        callee.enter(c)
         _check_call(k, name, len(args), len(rets), ins)
         for arg, var in zip(args, fn.params, strict=True):
             put(fn, callee, var, c, arg.taken(c))
@@ -178,6 +182,22 @@ def build_call(k: Compiler, ins: Instruction) -> Any:
             enter(c.lanes(c.pc, active & (ids == value)), by_id[int(value)])
 
     return indirect
+
+
+def _check_target(
+    k: Compiler, operands: list[Any], results: list[Var], parameters: list[Var], sizes: dict[str, int]
+) -> None:
+    """Raise PtxError if a function that an indirect call may reach does not take its arguments, or has other results."""
+    rest = list(operands)
+    rets = passed(k, rest, results, sizes, True)
+    rest.pop(0)
+    args = passed(k, rest, parameters, sizes, False)
+    _check_counts(k, "a target of the call", (len(args), len(rets)), (len(parameters), len(results)))
+
+
+def _check_counts(k: Compiler, name: str, have: tuple[int, int], wanted: tuple[int, int]) -> None:
+    if have != wanted:
+        raise k.error(f"{name} takes {wanted[0]} arguments and gives {wanted[1]} results, not {have[0]} and {have[1]}")
 
 
 def _check_call(k: Compiler, name: str, args: int, rets: int, ins: Instruction | None = None) -> None:

@@ -11,6 +11,7 @@ from ..isa.semantics.types import STORAGE as TYPES
 
 if TYPE_CHECKING:
     from .batch import Batch
+    from .group import Group
     from .program import Code
 
 Array = npt.NDArray[Any]
@@ -64,6 +65,7 @@ class Frame:
         self.origins: dict[int, str] = {}  # the origin of the poison, by register
         self.fresh: Array | None = None  # the lanes whose last load read unwritten memory
         self.origin = ""
+        self.allocations: Any = None  # what lanes have allocated on the stack, see `builders/stack.py`
         self.local_base: int = batch.local.reserve(code.local_bytes, code.local_align)
 
     def base(self, slot: int) -> Array:
@@ -116,6 +118,11 @@ class Frame:
         if found is None:
             found = self._views[key] = _Views(self, select)
         return found
+
+    def enter(self, c: Group) -> None:
+        """Begin a call by the lanes of a group: they have allocated nothing."""
+        if self.allocations is not None:
+            self.allocations.top[c.rows] = np.where(c.active, 0, self.allocations.top[c.rows])
 
     def release(self) -> None:
         """Give the registers of a finished batch to the pool."""

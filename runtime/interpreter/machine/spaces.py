@@ -225,6 +225,11 @@ class LocalSpace:
         self.used = start + size
         return start
 
+    def ready(self) -> None:
+        """Make memory of what is reserved."""
+        if self.data.ndim == 1 or self.size < self.used:
+            self._grow()
+
     def _grow(self) -> None:
         size = -(-self.used // 16) * 16
         if self.data.ndim == 3:
@@ -239,8 +244,7 @@ class LocalSpace:
         self.size = size
 
     def locate(self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool) -> list[Part]:
-        if self.data.ndim == 1 or self.size < self.used:
-            self._grow()
+        self.ready()
         run = self.batch.run
         offset = np.broadcast_to(address.astype(np.int64) & 0xFFFFFFFF, (c.n, 32))
         mask = c.mask

@@ -24,6 +24,8 @@ def special(run: Run, batch: Batch, name: str) -> Array:
     """Return a special register of all warps of a batch: (warps or 1, 32 or 1), uint32 or uint64."""
     name = name[1:]
     head, _, axis = name.partition(".")
+    if axis == "w":
+        return _constant(0)
     if axis:
         return _vector(run, batch, head, _AXES[axis])
     return _scalar(run, batch, name)

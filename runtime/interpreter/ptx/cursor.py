@@ -1,13 +1,15 @@
-"""A position in the tokens of a PTX text, and its constant integers (PTX ISA, section 4.5)."""
+"""A position in the tokens of a PTX text, and its constant expressions (PTX ISA, sections 4.5 and 4.6)."""
 
 from __future__ import annotations
 
+import math
 import re
+import struct
+from dataclasses import dataclass
 
 from .lexer import Token
-from .module import PtxError
+from .module import Imm, PtxError
 
-Constant = tuple[int, bool]  # a number of 64 bits, and whether it is unsigned
 _ALL = (1 << 64) - 1
 _TOP = 1 << 63
 # Binary operators, and how tightly they bind
@@ -16,6 +18,32 @@ _OPERATORS = {
     "+": 9, "-": 9, "*": 10, "/": 10, "%": 10,
 }  # fmt: skip
 _IDENTIFIER = re.compile(r"[A-Za-z][\w$]*|[_$%][\w$]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantValue:
+    """The value of an expression: 64 bits that are `signed` or not, or a double, or the 32 bits of a `single` (`0f3F800000`).
+
+    A single is no part of an expression, unless parentheses make it a double.
+    """
+
+    value: int
+    kind: str = "signed"  # "signed", "unsigned", "double" or "single"
+
+    @property
+    def integer(self) -> bool:
+        return self.kind in ("signed", "unsigned")
+
+    @property
+    def number(self) -> float:
+        """The value of a double or single."""
+        bits, form = (self.value, "<Qd") if self.kind == "double" else (self.value, "<If")
+        return struct.unpack(form[0] + form[2], struct.pack(form[:2], bits))[0]
+
+
+def double(value: float) -> ConstantValue:
+    """Return a double as a constant."""
+    return ConstantValue(int.from_bytes(struct.pack("<d", value), "little"), "double")
 
 
 class Cursor:
@@ -81,26 +109,46 @@ class Cursor:
 
     def integer(self) -> int:
         """Parse a constant expression of integers (4.6), between -2^63 and 2^64 - 1."""
-        value, unsigned = self._choice()
-        return value if unsigned or value < _TOP else value - (1 << 64)
+        token = self.token
+        found = self._choice()
+        if not found.integer:
+            raise self.error(f"expected an integer, found '{token.text}'", token)
+        return found.value if found.kind == "unsigned" or found.value < _TOP else found.value - (1 << 64)
 
-    def _choice(self) -> Constant:
+    def constant(self) -> Imm:
+        """Parse a constant expression (4.6). One of floats is of doubles, and a lone `0f3F800000` is a float of 32 bits."""
+        found = self._choice()
+        if found.integer:
+            return Imm(found.value if found.kind == "unsigned" or found.value < _TOP else found.value - (1 << 64))
+        return Imm(found.value, "f64" if found.kind == "double" else "f32")
+
+    def _choice(self) -> ConstantValue:
         """Parse `a ? b : c`, or an expression without it."""
+        token = self.token
         condition = self._operation(0)
         if not self.accept("?"):
             return condition
         then = self._choice()
         self.expect(":")
         other = self._choice()
-        return then if condition[0] else other
+        if not (condition.integer and then.integer and other.integer):
+            raise self.error("a choice between constants is of integers", token)
+        return then if condition.value else other
 
-    def _operation(self, least: int) -> Constant:
+    def _operation(self, least: int) -> ConstantValue:
         """Parse operators that bind at least as tightly as `least`, from the left."""
         left = self._unary()
         while (name := self._operator()) and _OPERATORS[name] >= least:
             token = self.token
+            if left.kind == "single" and self.tokens[self.at - 1].kind == "bits":
+                break
             self.at += len(name)
-            left = self._computed(name, left, self._operation(_OPERATORS[name] + 1), token)
+            right = self._operation(_OPERATORS[name] + 1)
+            if left.integer != right.integer:
+                raise self.error(f"'{name}' is of two integers or of two floats", token)
+            left = (
+                self._computed(name, left, right, token) if left.integer else self._of_floats(name, left, right, token)
+            )
         return left
 
     def _operator(self) -> str:
@@ -114,48 +162,93 @@ class Cursor:
             return token.text + following.text
         return token.text if token.text in _OPERATORS and token.kind != "string" else ""
 
-    def _computed(self, name: str, left: Constant, right: Constant, token: Token) -> Constant:
+    def _of_floats(self, name: str, left: ConstantValue, right: ConstantValue, token: Token) -> ConstantValue:
+        """Return what an operator makes of floats, which become doubles."""
+        x, y = left.number, right.number
+        compared = {"<": x < y, ">": x > y, "<=": x <= y, ">=": x >= y, "==": x == y, "!=": x != y}
+        if name in compared:
+            return ConstantValue(int(compared[name]))
+        if name == "/" and not y:
+            raise self.error("a constant is divided by 0", token)
+        if name not in ("+", "-", "*", "/"):
+            raise self.error(f"'{name}' is of integers", token)
+        try:
+            return double(x + y if name == "+" else x - y if name == "-" else x * y if name == "*" else x / y)
+        except OverflowError:
+            return double(math.copysign(math.inf, x) * math.copysign(1, y))
+
+    def _computed(self, name: str, left: ConstantValue, right: ConstantValue, token: Token) -> ConstantValue:
         """Return what an operator makes of 64-bit numbers. One that is unsigned makes both unsigned."""
-        unsigned = left[1] or right[1]
-        x, y = (v if unsigned else _signed(v) for v in (left[0], right[0]))
+        is_unsigned = "unsigned" in (left.kind, right.kind)
+        kind = "unsigned" if is_unsigned else "signed"
+        x, y = (c.value if is_unsigned else _signed(c.value) for c in (left, right))
         if name in ("/", "%") and not y:
             raise self.error("a constant is divided by 0", token)
         match name:
             case "<<" | ">>":
-                by, value = right[0] & 63, left[0] if left[1] else _signed(left[0])  # as assemblers do
-                return (value << by if name == "<<" else value >> by) & _ALL, left[1]
+                # as assemblers do
+                by, value = right.value & 63, left.value if left.kind == "unsigned" else _signed(left.value)
+                return ConstantValue((value << by if name == "<<" else value >> by) & _ALL, left.kind)
             case "&" | "^" | "|":
-                return {"&": left[0] & right[0], "^": left[0] ^ right[0], "|": left[0] | right[0]}[name], unsigned
+                a, b = left.value, right.value
+                return ConstantValue({"&": a & b, "^": a ^ b, "|": a | b}[name], kind)
             case "&&" | "||":
                 both = bool(x) and bool(y)
-                return int(both if name == "&&" else bool(x) or bool(y)), False
+                return ConstantValue(int(both if name == "&&" else bool(x) or bool(y)))
             case "<" | ">" | "<=" | ">=" | "==" | "!=":
                 compared = {"<": x < y, ">": x > y, "<=": x <= y, ">=": x >= y, "==": x == y, "!=": x != y}
-                return int(compared[name]), False
+                return ConstantValue(int(compared[name]))
             case "%":
-                return left[0] % right[0], True
+                return ConstantValue(left.value % right.value, "unsigned")
             case "/":
-                return abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1) & _ALL, unsigned
+                return ConstantValue(abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1) & _ALL, kind)
             case _:
-                return (x + y if name == "+" else x - y if name == "-" else x * y) & _ALL, unsigned
+                return ConstantValue((x + y if name == "+" else x - y if name == "-" else x * y) & _ALL, kind)
 
-    def _unary(self) -> Constant:
-        if self.text in ("-", "~", "!", "+"):
+    def _unary(self) -> ConstantValue:
+        token = self.token
+        if token.text in ("-", "~", "!", "+"):
             name = self.next().text
-            value, unsigned = self._unary()
-            results = {"-": (-value & _ALL, unsigned), "~": (value ^ _ALL, True), "!": (int(not value), False)}
-            return results.get(name, (value, unsigned))
+            if self.token.kind == "bits" and self.text[1] in "fF":
+                raise self.error(f"expected an integer or a double after '{name}', found '{self.text}'")
+            found = self._unary()
+            value = found.value
+            if not found.integer:
+                if name in "~!":
+                    raise self.error(f"'{name}' is of integers", token)
+                return found if name == "+" else double(-found.number)
+            results = {
+                "-": ConstantValue(-value & _ALL, found.kind),
+                "~": ConstantValue(value ^ _ALL, "unsigned"),
+                "!": ConstantValue(int(not value)),
+            }
+            return results.get(name, found)
         if self.accept("("):
             if self.text in (".s64", ".u64"):
                 to = self.next().text
                 self.expect(")")
-                return self._unary()[0], to == ".u64"
-            value = self._choice()
+                token = self.token
+                found = self._unary()
+                if not found.integer:
+                    raise self.error(f"{to} is of integers", token)
+                return ConstantValue(found.value, "unsigned" if to == ".u64" else "signed")
+            found = self._choice()
             self.expect(")")
-            return value
-        unsigned = self.text.endswith("U")
+            return found
+        if token.kind in ("bits", "dec"):
+            return self._float_factor()
+        is_unsigned = self.text.endswith("U")
         value = self._integer_factor()
-        return value, unsigned or value >= _TOP
+        return ConstantValue(value, "unsigned" if is_unsigned or value >= _TOP else "signed")
+
+    def _float_factor(self) -> ConstantValue:
+        token = self.next()
+        if token.kind == "bits":
+            return ConstantValue(int(token.text[2:], 16), "single" if token.text[1] in "fF" else "double")
+        value = float(token.text)
+        if math.isinf(value):
+            raise self.error(f"the float {token.text} does not fit 64 bits", token)
+        return double(value)
 
     def number(self, what: str) -> int:
         """Parse an integer literal that is no expression."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .cursor import Cursor
 from .initial_values import initial_value
 from .lexer import Token
-from .module import TYPE_BYTES, Var
+from .module import OPAQUE_TYPES, REGISTER_TYPES, TYPE_BYTES, Var
 
 # The directives of functions, with the most numbers that each takes; those of entries alone; those whose numbers are positive.
 _COUNTS = {
@@ -97,30 +97,58 @@ def parse_variable(c: Cursor, extern: bool) -> list[Var]:
     return found
 
 
+def alignment(c: Cursor) -> int:
+    """Parse `.align 8`."""
+    token = c.next()
+    align = c.number("an alignment")
+    if align < 1 or align & (align - 1):
+        raise c.error(f"alignment {align} is not a power of two", token)
+    return align
+
+
+def check_vector(c: Cursor, elem: str, lanes: int, token: Token) -> None:
+    """Check a vector type (5.4.2)."""
+    if elem == "pred":
+        raise c.error("predicates are scalar", token)
+    if TYPE_BYTES[elem] * lanes > 16:
+        raise c.error(f"a vector has at most 16 bytes, and {lanes} of .{elem} have {TYPE_BYTES[elem] * lanes}", token)
+
+
 def _one_variable(c: Cursor, space: str, extern: bool, unnamed: bool = False) -> Var:
+    """Parse `.align 8 .v2 .b32 .ptr x`, in this order."""
     align, elem, size = 0, "", 1
     while c.text.startswith("."):
-        token = c.next()
+        token = c.token
         text = token.text
-        if text == ".align":
-            align = c.integer()
-            if align < 1 or align & (align - 1):
-                raise c.error(f"alignment {align} is not a power of two", token)
-        elif text == ".ptr":
+        if text == ".align" and not elem and size == 1:
+            align = alignment(c)
+            continue
+        c.next()
+        if text == ".ptr" and elem:
             while c.text.startswith("."):
                 if c.next().text == ".align":
-                    c.integer()
+                    c.number("an alignment")
         elif text == ".attribute":
             _attributes(c)
-        elif text in (".v2", ".v4"):
+        elif text in (".v2", ".v4") and not elem and size == 1:
             size = int(text[2:])
-        elif text[1:] in TYPE_BYTES:
+        elif (text[1:] in REGISTER_TYPES or (text[1:] in OPAQUE_TYPES and space == "global")) and not elem:
             elem = text[1:]
+            if size > 1:
+                check_vector(c, elem, size, token)
+        elif text in (".align", ".v2", ".v4") or text[1:] in REGISTER_TYPES:
+            raise c.error(f"'{text}' is at the wrong place: .align, a vector and a type come in this order", token)
+        elif text[1:] in TYPE_BYTES:
+            raise c.error(f"'{text}' is no type of .{space} variables", token)
         else:
             raise c.error(f"unknown type or modifier '{text}'", token)
     if not elem:
         raise c.error(f"expected a type, found '{c.text}'")
     name = c.word("a name") if unnamed and c.text == "_" else c.name("a name")
+    if space == "reg" and size > 1:
+        raise c.error(f"the vector '{name.text}' as a parameter in registers is not supported", name)
+    if elem == "f16x2" and space == "param":
+        raise c.error(f"'{name.text}' is .f16x2, which .param does not have", name)
     if elem == "pred" and space != "reg":
         raise c.error(f"the predicate '{name.text}' must be a register", name)
     return _finish_variable(c, name, space, elem, size, align, extern)

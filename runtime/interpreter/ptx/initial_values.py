@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 from math import prod
 
 from .cursor import Cursor
 from .lexer import Token
+from .literals import literal_bits
 from .module import TYPE_BYTES, Function, PtxError, Var
 
 _FLOATS = ("f32", "f64")
@@ -110,36 +110,14 @@ class _Values:
     def _literal(self, token: Token) -> bytes:
         """Return the bytes of a number. An assembler converts doubles to 4 bytes, and keeps the bits of other literals."""
         c, elem, width = self.c, self.var.elem, self.width
-        negative = token.text == "-" and c.tokens[c.at + 1].kind == "dec"
-        if negative:
-            c.next()
-            token = c.token
-        if token.kind in ("dec", "bits"):
-            if elem[0] in "us":
-                raise c.error(f"the float {token.text} is no value of .{elem}", token)
-            c.next()
-            bits = _bits(token) ^ negative << 63
-            if token.text[:2] not in ("0f", "0F") and width == 4:
-                return _as_float(bits)
-            return bits.to_bytes(8, "little")[:width]
-        if elem in _FLOATS:
-            raise c.error(f"expected a float for .{elem}, found '{token.text}'", token)
-        return (c.integer() % (1 << (8 * width))).to_bytes(width, "little")
-
-
-def _bits(token: Token) -> int:
-    """Return the bits of a literal: of a float for `0f3F800000`, and else of a double."""
-    if token.kind == "bits":
-        return int(token.text[2:], 16)
-    return int.from_bytes(struct.pack("<d", float(token.text)), "little")
-
-
-def _as_float(bits: int) -> bytes:
-    (value,) = struct.unpack("<d", bits.to_bytes(8, "little"))
-    try:
-        return struct.pack("<f", value)
-    except OverflowError:
-        return struct.pack("<f", float("inf") if value > 0 else float("-inf"))
+        found = c.constant()
+        if found.kind == "int":
+            if elem in _FLOATS:
+                raise c.error(f"expected a float for .{elem}, found '{token.text}'", token)
+            return (found.value % (1 << (8 * width))).to_bytes(width, "little")
+        if elem[0] in "us":
+            raise c.error(f"the float {token.text} is no value of .{elem}", token)
+        return literal_bits(found, 8 * width, width == 4).to_bytes(width, "little")
 
 
 def check_addresses(var: Var, variables: dict[str, Var], functions: dict[str, Function]) -> None:

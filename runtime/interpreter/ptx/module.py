@@ -41,9 +41,9 @@ class Reg:
 
 @dataclass(frozen=True, slots=True)
 class Imm:
-    """A literal. `kind`: "int", "f32" or "f64" (then `value` is the bit pattern), "dec" (then `value` is a float)."""
+    """A literal. `kind`: "int", or "f32" or "f64", where `value` is the bit pattern."""
 
-    value: int | float
+    value: int
     kind: str = "int"
 
 
@@ -150,6 +150,9 @@ class Var:
     column: int = 0
 
 
+Signature = tuple[list[Var], list[Var]]  # results and parameters
+
+
 @dataclass(slots=True)
 class Function:
     """An entry or a device function."""
@@ -163,7 +166,7 @@ class Function:
     variables: dict[str, Var]
     directives: dict[str, tuple[int, ...]]
     branch_targets: dict[str, tuple[str, ...]]
-    prototypes: dict[str, tuple[list[Var], list[Var]]]
+    prototypes: dict[str, list[Signature]]  # by label: of each function that a call may reach, or the prototype alone
     line: int
     defined: bool = True
     locations: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
@@ -198,6 +201,11 @@ class Module:
         return tuple(f.name for f in self.functions.values() if f.entry)
 
 
+# The types of registers and of variables; instructions have more (PTX ISA 5.2.1 and 5.2.3).
+REGISTER_TYPES = frozenset((
+    "pred", "b8", "u8", "s8", "b16", "u16", "s16", "f16", "f16x2", "b32", "u32", "s32", "f32", "b64", "u64", "s64", "f64", "b128",
+))  # fmt: skip
+OPAQUE_TYPES = frozenset(("texref", "samplerref", "surfref"))
 TYPE_BYTES = {
     "pred": 1, "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2,
     "f16x2": 4, "bf16x2": 4, "b32": 4, "u32": 4, "s32": 4, "f32": 4, "tf32": 4,

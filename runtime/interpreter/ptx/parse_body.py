@@ -2,41 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from .cursor import Cursor
-from .declarations import parse_directives, parse_parameters, parse_variable
+from .declarations import alignment, check_vector, parse_directives, parse_parameters, parse_variable
 from .initial_values import check_addresses
 from .lexer import Token
-from .module import (
-    TYPE_BYTES,
-    BraceGroup,
-    Function,
-    Imm,
-    Instruction,
-    Label,
-    Mem,
-    Module,
-    Negated,
-    Operand,
-    Pair,
-    PtxError,
-    Reg,
-    Sink,
-    Special,
-    Sym,
-    Var,
-    Vec,
-)
-from .scope import NUMBERED, Scope, in_range
-
-SPECIAL = re.compile(
-    r"%(tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyz]$"
-    r"|%(laneid|warpid|nwarpid|smid|nsmid|gridid|cluster_ctarank|cluster_nctarank|clock|clock_hi"
-    r"|clock64|globaltimer|globaltimer_lo|globaltimer_hi|lanemask_(eq|lt|le|gt|ge)|pm\d|envreg\d+"
-    r"|dynamic_smem_size|total_smem_size|is_explicit_cluster|aggr_smem_size|current_graph_exec"
-    r"|reserved_smem_offset_(begin|end|cap|[01]))$"
-)
+from .module import REGISTER_TYPES, Function, Instruction, Label, Module, Operand, PtxError, Reg, Sym, Var
+from .operands import OperandParser
+from .scope import Scope
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -48,22 +20,19 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-class BodyParser:
+class BodyParser(OperandParser):
     """Reads one function body into `fn`. Registers get numbers, nested names get unique ones."""
 
     def __init__(self, cursor: Cursor, module: Module, fn: Function) -> None:
-        self.c = cursor
+        super().__init__(cursor, fn)
         self.module = module
-        self.fn = fn
-        self.scope: Scope = Scope(None, "")
         self.scopes: int = 0
-        self.calls = False  # whether parentheses hold the arguments of a call; in other instructions, an expression
         self.pending: list[tuple[Instruction, Scope, Token]] = []
         self.tables: list[tuple[tuple[str, ...], Scope, Token]] = []
         for var in (*fn.params, *fn.rets):
             self.scope.declare(var.name, "variable", var.line, var.column)
             if var.space == "reg":
-                self.scope.registers[var.name] = self._new_register(var.name, var.elem)
+                self.scope.registers[var.name] = self.new_register(var.name, var.elem)
             self.scope.variables[var.name] = var.name
 
     def run(self) -> None:
@@ -123,28 +92,34 @@ class BodyParser:
 
     def _registers(self) -> None:
         c = self.c
-        kind = c.word("a register type")
-        if kind.text in (".v2", ".v4"):
-            raise c.error("vector registers are not supported", kind)
-        if kind.text[1:] not in TYPE_BYTES:
-            raise c.error(f"unknown register type '{kind.text}'", kind)
+        type_, lanes = self._register_type()
         while True:
             name = c.name("a register name")
             if c.accept("<"):
                 count = c.number("a number of registers")
-                self.scope.declare_range(name.text, count, kind.text[1:], name.line, name.column)
+                self.scope.declare_range(name.text, (count, type_, lanes), name.line, name.column)
                 c.expect(">")
             else:
                 self.scope.declare(name.text, "register", name.line, name.column)
-                self.scope.registers[name.text] = self._new_register(name.text, kind.text[1:])
+                self.scope.registers[name.text] = self.new_register(name.text, type_, lanes)
             if not c.accept(","):
                 break
         c.expect(";")
 
-    def _new_register(self, name: str, type_: str) -> Reg:
-        reg = Reg(len(self.fn.registers), type_, name)
-        self.fn.registers.append(reg)
-        return reg
+    def _register_type(self) -> tuple[str, int]:
+        """Parse `.align 8 .v2 .b32`: the type of registers, and how many of them a vector has. An alignment means nothing."""
+        c, lanes = self.c, 1
+        while c.text == ".align":
+            alignment(c)
+        token = c.token
+        if c.text in (".v2", ".v4"):
+            lanes = int(c.next().text[2:])
+        kind = c.word("a register type")
+        if kind.text[1:] not in REGISTER_TYPES:
+            raise c.error(f"unknown register type '{kind.text}'", kind)
+        if lanes > 1:
+            check_vector(c, kind.text[1:], lanes, token)
+        return kind.text[1:], lanes
 
     def _location(self) -> None:
         c = self.c
@@ -167,10 +142,7 @@ class BodyParser:
         if c.accept("@"):
             negated = c.accept("!")
             name = c.word("a predicate")
-            reg = self._find_register(name.text)
-            if reg is None or reg.type != "pred":
-                raise c.error(f"'{name.text}' is not a predicate register", name)
-            guard = (reg, negated)
+            guard = (self.predicate(name), negated)
             token = c.token
         if token.kind != "word" or not token.text[0].isalpha():
             raise c.error(f"expected an instruction, found '{token.text}'")
@@ -178,15 +150,27 @@ class BodyParser:
         self.calls = token.text.startswith("call")
         operands: list[Operand] = []
         if c.text != ";":
-            operands.append(self._operand())
+            operands.append(self.operand())
             while c.accept(","):
-                operands.append(self._operand())
+                operands.append(self.operand())
         c.expect(";")
         opcode = _words(token.text)
         ins = Instruction(opcode, tuple(operands), guard, token.line, token.column)
         self.fn.body.append(ins)
+        self._check_table(ins, token)
         if opcode[0] in ("bra", "brx", "call"):
             self.pending.append((ins, self.scope, token))
+
+    def _check_table(self, ins: Instruction, token: Token) -> None:
+        """Check that the table of a brx.idx or of an indirect call comes before it."""
+        last = ins.operands[-1] if ins.operands else None
+        label = last.name if isinstance(last, Sym) else ""
+        if ins.opcode[0] == "brx" and (len(ins.operands) != 2 or label not in self.fn.branch_targets):
+            raise PtxError("brx.idx needs a .branchtargets label before it", token.line, token.column)
+        indirect = ins.opcode[0] == "call" and any(isinstance(o, Reg) for o in ins.operands)
+        if indirect and label and label not in self.fn.prototypes:
+            what = f"call needs the label of a prototype or of call targets before it, found '{label}'"
+            raise PtxError(what, token.line, token.column)
 
     def _label(self, token: Token) -> None:
         c = self.c
@@ -209,7 +193,7 @@ class BodyParser:
             params = parse_parameters(c, True) if c.peek().text == "(" else []
             parse_directives(c, {})
             c.expect(";")
-            self.fn.prototypes[token.text] = (rets, params)
+            self.fn.prototypes[token.text] = [(rets, params)]
             return
         if c.accept(".calltargets"):
             self._call_targets(token)
@@ -219,7 +203,7 @@ class BodyParser:
         self.fn.body.append(Label(unique))
 
     def _call_targets(self, label: Token) -> None:
-        """Parse a list of functions that an indirect call may call, with the parameters of the first (11.5.2)."""
+        """Parse a list of functions that an indirect call may call (11.5.2)."""
         c = self.c
         found: list[Function] = []
         while True:
@@ -231,7 +215,7 @@ class BodyParser:
             if not c.accept(","):
                 break
         c.expect(";")
-        self.fn.prototypes[label.text] = (found[0].rets, found[0].params)
+        self.fn.prototypes[label.text] = [(fn.rets, fn.params) for fn in found]
 
     def _resolve_labels(self) -> None:
         for names, scope, token in self.tables:
@@ -243,9 +227,8 @@ class BodyParser:
                     raise PtxError("bra takes one label", token.line, token.column)
                 ins.operands = (Sym(self._find_label(ins.operands[0], scope, token)),)
             elif ins.opcode[0] == "brx":
-                table = ins.operands[1] if len(ins.operands) == 2 else None
-                if not isinstance(table, Sym) or table.name not in self.fn.branch_targets:
-                    raise PtxError("brx.idx needs a .branchtargets label", token.line, token.column)
+                table = ins.operands[1]
+                assert isinstance(table, Sym)
                 for name in self.fn.branch_targets[table.name]:
                     self._find_label(Sym(name), scope, token)
 
@@ -257,130 +240,3 @@ class BodyParser:
                 return at.labels[name]
             at = at.parent
         raise PtxError(f"label '{name}' is not defined", token.line, token.column)
-
-    def _find_register(self, name: str) -> Reg | None:
-        at: Scope | None = self.scope
-        found = at.registers.get(name)
-        if found is not None:
-            return found
-        numbered = NUMBERED.match(name)
-        while at is not None:
-            if name in at.registers:
-                return at.registers[name]
-            if numbered:
-                prefix, digits = numbered.groups()
-                limit = at.ranges.get(prefix)
-                if limit and in_range(digits, limit[0]):
-                    reg = self._new_register(name, limit[1])
-                    at.registers[name] = reg
-                    return reg
-            at = at.parent
-        return None
-
-    # --- operands ------------------------------------------------------------------------------
-
-    def _operand(self) -> Operand:
-        c = self.c
-        if c.tokens[c.at].kind == "word":  # most are registers
-            return self._one_or_pair()
-        if c.text == "!" and c.tokens[c.at + 1].kind == "word":
-            c.next()
-            token = c.word("a predicate")
-            reg = self._find_register(token.text)
-            if reg is None:
-                raise c.error(f"'{token.text}' is not declared", token)
-            return Negated(reg)
-        if c.accept("["):
-            return self._memory()
-        if self.calls and c.accept("("):
-            items: list[Operand] = []
-            while not c.accept(")"):
-                if items:
-                    c.expect(",")
-                items.append(self._operand())
-            return BraceGroup(tuple(items))
-        if c.accept("{"):
-            elements: list[Operand | None] = []
-            while not c.accept("}"):
-                if elements:
-                    c.expect(",")
-                item = self._operand()
-                elements.append(None if isinstance(item, Sink) else item)
-            return Vec(tuple(elements))
-        return self._one_or_pair()
-
-    def _one_or_pair(self) -> Operand:
-        c = self.c
-        first = self._simple()
-        if c.accept("|"):
-            second = self._simple()
-            return Pair(
-                None if isinstance(first, Sink) else first,
-                None if isinstance(second, Sink) else second,
-            )
-        return first
-
-    def _memory(self) -> Operand:
-        c = self.c
-        base = self._simple()
-        offset = 0
-        if isinstance(base, Sym):
-            base, offset = Sym(base.name), base.offset
-        elif c.accept("+"):
-            offset = c.integer()
-        coords: tuple[Operand, ...] | None = None
-        if c.accept(","):
-            vec = self._operand()
-            if isinstance(vec, Vec):
-                coords = tuple(v for v in vec.items if v is not None)
-            else:
-                coords = (vec,)
-        c.expect("]")
-        return Mem(base, offset, coords)
-
-    def _simple(self) -> Operand:
-        c = self.c
-        token = c.token
-        if token.kind == "word":
-            c.next()
-            return self._name(token)
-        if token.kind == "bits":
-            c.next()
-            return Imm(int(token.text[2:], 16), "f32" if token.text[1] in "fF" else "f64")
-        negative = token.text == "-" and c.tokens[c.at + 1].kind == "dec"
-        if negative:
-            c.next()
-            token = c.token
-        if token.kind == "dec":
-            c.next()
-            return Imm(-float(token.text) if negative else float(token.text), "dec")
-        if token.kind == "int" or token.text in ("-", "~", "(", "!", "+"):
-            return Imm(c.integer())
-        raise c.error(f"expected an operand, found '{token.text}'")
-
-    def _name(self, token: Token) -> Operand:
-        text = token.text
-        if text == "_":
-            return Sink()
-        if SPECIAL.match(text):
-            return Special(text)
-        reg = self._find_register(text)
-        if reg is not None:
-            return reg
-        if text == "WARP_SZ":
-            return Imm(32)
-        if text.startswith("%"):
-            raise self.c.error(f"register '{text}' is not declared", token)
-        name = self._find_variable(text)
-        offset = 0
-        if self.c.accept("+"):
-            offset = self.c.integer()
-        return Sym(name, offset)
-
-    def _find_variable(self, name: str) -> str:
-        at: Scope | None = self.scope
-        while at is not None:
-            if name in at.variables:
-                return at.variables[name]
-            at = at.parent
-        return name

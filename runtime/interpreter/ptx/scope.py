@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from .module import PtxError, Reg
+from .module import PtxError, Reg, Vec
 
+Range = tuple[int, str, int]  # a number of registers, their type, and the elements of each
 NUMBERED = re.compile(r"(.*?)(\d+)$")
 
 
@@ -15,8 +16,8 @@ class Scope:
     def __init__(self, parent: Scope | None, tag: str) -> None:
         self.parent = parent
         self.tag = tag
-        self.registers: dict[str, Reg] = {}
-        self.ranges: dict[str, tuple[int, str]] = {}
+        self.registers: dict[str, Reg | Vec] = {}
+        self.ranges: dict[str, Range] = {}
         self.variables: dict[str, str] = {}
         self.labels: dict[str, str] = {}
         self.names: dict[
@@ -36,17 +37,22 @@ class Scope:
             raise PtxError(f"{what} '{name}' is {twice} twice{also}", line, column)
         self.names[name] = what
 
-    def declare_range(self, prefix: str, count: int, type_: str, line: int, column: int) -> None:
-        """Declare the registers `prefix`0 to `prefix`(`count` - 1)."""
+    def declare_range(self, prefix: str, registers: Range, line: int, column: int) -> None:
+        """Declare the registers `prefix`0 and so on."""
+        count = registers[0]
         clash = prefix + "<" if prefix in self.ranges else ""
         for name, what in self.names.items():
             numbered = NUMBERED.match(name) if name.startswith(prefix) and what != "label" else None
-            if numbered and numbered[1] == prefix and in_range(numbered[2], count):
+            # assemblers find a name with zeros before its number before they find the one of the range
+            plain = numbered and (numbered[2] == "0" or numbered[2][0] != "0")
+            if numbered and plain and numbered[1] == prefix and in_range(numbered[2], count):
                 clash = name
         if clash:
             raise PtxError(f"register '{clash}' is declared twice", line, column)
-        self.ranges[prefix] = (count, type_)
+        self.ranges[prefix] = registers
 
 
 def in_range(digits: str, count: int) -> bool:
-    return len(digits) < 10 and int(digits) < count and (digits == "0" or digits[0] != "0")
+    """Return whether a range of `count` registers has one of this number, which zeros may precede."""
+    digits = digits.lstrip("0") or "0"
+    return len(digits) < 10 and int(digits) < count

@@ -53,8 +53,8 @@ def address_of(k: Compiler, mem: Operand, space: str = "shared") -> Address:
         return lambda c: c.v[slot]
     if isinstance(base, Imm):
         if space != "local":  # the ISA has these addresses, assemblers do not
-            raise k.error(f"[{int(base.value) + offset}]: a number is an address of local memory alone")
-        slot = k.constant(int(base.value) + offset, "u64")
+            raise k.error(f"[{base.value + offset}]: a number is an address of local memory alone")
+        slot = k.constant(base.value + offset, "u64")
         return lambda c: c.v[slot]
     if not isinstance(base, Reg):
         raise k.error("the address is no register")

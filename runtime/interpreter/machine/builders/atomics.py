@@ -235,7 +235,7 @@ def _wide(
 def _pair(k: Compiler, operand: Any) -> Callable[[Group], Array]:
     """Return a function that reads a value of 128 bits, low half first: a register, or a literal that fits the low half."""
     if isinstance(operand, Imm):
-        value = np.array([int(operand.value) % (1 << 64), (1 << 64) - 1 if operand.value < 0 else 0], np.uint64)
+        value = np.array([operand.value % (1 << 64), (1 << 64) - 1 if operand.value < 0 else 0], np.uint64)
         return lambda c: value
     return k.reader(operand, "b128")
 

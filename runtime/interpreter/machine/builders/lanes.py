@@ -78,4 +78,4 @@ class BulkStore:
 def constant_operand(k: Compiler, operand: Any) -> int:
     if not isinstance(operand, Imm):
         raise k.error("an integer constant is wanted")
-    return int(operand.value)
+    return operand.value

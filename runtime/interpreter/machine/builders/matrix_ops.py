@@ -105,17 +105,21 @@ def _report_metadata(c: Group, ins: Instruction, row: int) -> None:
     reporter.hazard(HazardKind.DESCRIPTOR, what, ins, (who,), fix)
 
 
+def _items(operand: Operand) -> tuple[Operand | None, ...]:
+    return operand.items if isinstance(operand, Vec) else (operand,)
+
+
 def build_product(k: Compiler, ins: Instruction, op: MmaSemantics | sparse.SparseSemantics, more: Extra = None) -> Op:
     """Build a warp's matrix product, with d, a, b and c in registers. `more`: further arguments of its function."""
     dest, a, b, c_ = ins.operands[:4]
     if more is None and len(ins.operands) != 4:
         raise k.error(f"takes 4 operands, {len(ins.operands)} given")
     want = ((dest, op.d), (a, op.a), (b, op.b), (c_, op.c))
-    for operand, (type_, count) in want:
-        items = operand.items if isinstance(operand, Vec) else (operand,)
-        if len(items) != count:
-            raise k.error(f"{count} registers of .{type_} are wanted, {len(items)} given")
-    readers = [[k.reader(i, type_) for i in (o.items if isinstance(o, Vec) else (o,))] for o, (type_, _) in want[1:]]
+    for (operand, (type_, count)), element in zip(want, (op.types[3], *op.types[:3]), strict=True):
+        k.check_fragment(operand, element, ins.opcode[0] == "wmma")
+        if len(_items(operand)) != count:
+            raise k.error(f"{count} registers of .{type_} are wanted, {len(_items(operand))} given")
+    readers = [[k.reader(i, type_) for i in _items(o)] for o, (type_, _) in want[1:]]
     writers = [k.writer(r, op.d[0]) for r in registers(dest)]
     function: Callable[..., list[Array]] = op.function
     infinite = {"f16": 0x7C007C00, "f32": 0x7F800000, "f64": 0x7FF << 52}.get(op.types[3])
@@ -275,6 +279,8 @@ def build_wgmma(k: Compiler, ins: Instruction) -> Op:
     if words[0] not in ("fence", "commit_group", "wait_group") or set(words[1:]) not in ({"sync"}, {"sync", "aligned"}):
         raise k.error("unknown form")
     keep = constant_operand(k, ins.operands[0]) if words[0] == "wait_group" else 0
+    if keep < 0:
+        raise k.error(f"waits until {keep} groups are left: a number from 0 on is wanted")
 
     def run(c: Group) -> bool:
         if not together(c, None):
@@ -297,6 +303,9 @@ def build_wgmma(k: Compiler, ins: Instruction) -> Op:
 def _mma_async(k: Compiler, ins: Instruction) -> Op:
     form = compile_wgmma(ins.opcode)
     operands = list(ins.operands)
+    k.check_fragment(operands[0], form.d_type)
+    if isinstance(operands[1], Vec):
+        k.check_fragment(operands[1], form.a_type, False)
     acc = _slots(k, operands.pop(0), form.accumulator_registers)
     a_operand = operands.pop(0)
     a_slots = _slots(k, a_operand, 4) if isinstance(a_operand, Vec) else ()

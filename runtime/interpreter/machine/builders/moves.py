@@ -18,6 +18,8 @@ def build_mov(k: Compiler, ins: Instruction) -> Op:
     """Build mov: copy, pack and unpack, or take an address."""
     type_ = k.form["type"]
     dest, source = ins.operands
+    if k.form["vec"]:
+        return _each(k, dest, source, type_)
     if isinstance(dest, Vec) or isinstance(source, Vec):
         return _pack(k, ins, dest, source, type_)
     if isinstance(source, Special) and ("clock" in source.name or "globaltimer" in source.name):
@@ -35,6 +37,8 @@ def build_mov(k: Compiler, ins: Instruction) -> Op:
 
         return read_time
     if isinstance(source, Sym):
+        if source.offset and source.name in k.module.functions:
+            raise k.error(f"an address behind the function '{source.name}'")
         slot = k.symbol(source, type_)
         write = k.writer(dest, type_)
         assert write is not None
@@ -51,6 +55,20 @@ def build_mov(k: Compiler, ins: Instruction) -> Op:
     return lambda c: write(c, convert(c.v[slot]))
 
 
+def _each(k: Compiler, dest: Any, source: Any, type_: str) -> Op:
+    """Build mov.v2 and mov.v4, which copy each element. The source is read before a result is written."""
+    readers = [k.reader(item, type_) for item in source.items]
+    writers = [k.writer(item, type_) for item in dest.items]
+
+    def run(c: Group) -> None:
+        values = [read(c).copy() for read in readers]
+        for write, value in zip(writers, values, strict=True):
+            if write is not None:
+                write(c, value)
+
+    return run
+
+
 def _pack(k: Compiler, ins: Instruction, dest: Any, source: Any, type_: str) -> Op:
     width = TYPE_BYTES[type_]
     if isinstance(dest, Vec) and isinstance(source, Vec):
@@ -58,18 +76,26 @@ def _pack(k: Compiler, ins: Instruction, dest: Any, source: Any, type_: str) -> 
     items = dest.items if isinstance(dest, Vec) else source.items
     part = width // len(items)
     kind = f"b{8 * part}"
-    if kind not in STORAGE or part * len(items) != width:
+    if kind not in STORAGE or part * len(items) != width or type_[0] != "b":
         raise k.error(f"{len(items)} parts do not make .{type_}")
+    for item in items:
+        if isinstance(item, Reg) and TYPE_BYTES[item.type] != part:
+            raise k.error(f"'{item.name}' has {TYPE_BYTES[item.type]} bytes, a part has {part}")
+        if isinstance(item, Special) and part not in (4, 8):
+            raise k.error(f"'{item.name}' has 4 bytes, a part has {part}")
     if isinstance(dest, Vec):
+        if not any(items):
+            raise k.error("all parts are dropped, so nothing says how wide they are")
         writers = [k.writer(i, kind) for i in items]
         return _unpack(k, writers, source, type_, part)
     readers = [k.reader(i, kind) for i in items]
     if type_ == "b128":
-        low, high = readers
 
         def wide(c: Group) -> None:
-            value = np.stack(np.broadcast_arrays(low(c), high(c)), axis=-1)
-            c.put(dest.index, value)
+            words = [read(c).astype(np.uint64) for read in readers]
+            if len(words) == 4:
+                words = [words[0] | words[1] << np.uint64(32), words[2] | words[3] << np.uint64(32)]
+            c.put(dest.index, np.stack(np.broadcast_arrays(*words), axis=-1))
 
         return wide
     write = k.writer(dest, type_)

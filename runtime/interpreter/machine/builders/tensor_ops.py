@@ -125,7 +125,7 @@ def build_relinquish(k: Compiler, ins: Instruction) -> Op:
 
 
 def _shape(k: Compiler, ins: Instruction) -> tuple[str, int, bool, int]:
-    split = next((int(o.value) for o in ins.operands if isinstance(o, Imm)), 0)
+    split = next((o.value for o in ins.operands if isinstance(o, Imm)), 0)
     packed = bool(k.form.words.get("pack") or k.form.words.get("unpack"))
     return k.form["shape"], int(k.form["num"][1:]), packed, split
 
@@ -264,7 +264,7 @@ def _checked(k: Compiler, p: TensorProduct, word: Operand) -> Op:
     """Return the operation of a product. If its instruction descriptor is a literal, check it now."""
     if isinstance(word, Imm):
         try:
-            product_of(int(word.value), p.kind, p.pair, p.vector, p.stationary, p.metadata is not None)
+            product_of(word.value, p.kind, p.pair, p.vector, p.stationary, p.metadata is not None)
         except BadDescriptor as error:
             raise k.error(str(error)) from None
     return lambda c: memory_of(c).unit.multiply(c, p)

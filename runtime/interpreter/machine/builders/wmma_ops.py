@@ -28,6 +28,7 @@ def build_wmma(k: Compiler, ins: Instruction) -> Op:
     form = compile_wmma_memory(ins.opcode)
     loads = form.action == "load"
     vector, memory = ins.operands[:2] if loads else ins.operands[1::-1]
+    k.check_fragment(vector, form.fragment.type_)
     items = vector.items if isinstance(vector, Vec) else (vector,)
     type_, count = form.fragment.held
     if len(items) != count:
