@@ -111,6 +111,8 @@ _DEVICES: dict[str, Target] = {t.name: t for t in (
     Target("sm_103a", _SM100A, SM_100A.limits, (8, 8)),
     Target("sm_110a", _SM100A, Limits(227 * 1024, 228 * 1024, blocks_per_multiprocessor=24, warps_per_multiprocessor=48,
                                       multiprocessors=20), (9, 0)),
+    Target("sm_101a", _SM100A, Limits(227 * 1024, 228 * 1024, blocks_per_multiprocessor=24, warps_per_multiprocessor=48,
+                                      multiprocessors=20), (8, 6)),  # the name of sm_110a before PTX 9.0
     Target("sm_121a", _SM120A, Limits(99 * 1024, 100 * 1024, warps_per_multiprocessor=48, multiprocessors=48), (8, 8)),
     *TARGETS.values(),
 )}  # fmt: skip
