@@ -116,6 +116,17 @@ def test_the_stack_grows_and_shrinks() -> None:
 
 
 @pytest.mark.parametrize(
+    "body,found",
+    [("st.global.u32 [d2], r2;", False), ("st.global.u32 [d2], r1;", True), ("st.global.v2.u32 [d2], {r3, r2};", True)],
+)
+def test_each_element_of_a_move_has_its_own_origin(body: str, found: bool) -> None:
+    """Unwritten memory goes to r1 by a move of two, and to r3 by one that exchanges elements; r2 is a number."""
+    moves = "mov.v2.u32 {r1, r2}, {r4, 7}; mov.v2.u32 {r5, r3}, {r2, r1};"
+    line = f"alloca.u64 d1, 16; ld.local.u32 r4, [d1]; {moves} mul.wide.u32 d2, t, 8; add.u64 d2, d2, d0; {body}"
+    assert [str(h.kind) for h in run(line, np.zeros(64, np.uint32)).hazards] == ["uninitialised"] * found
+
+
+@pytest.mark.parametrize(
     "body,kind",
     [
         ("alloca.u64 d1, 16; ld.local.u32 r1, [d1]; mul.wide.u32 d2, t, 4; add.u64 d2, d2, d0; st.global.u32 [d2], r1;", "uninitialised"),

@@ -68,6 +68,8 @@ def following(op: Op, ins: Instruction) -> Op:
 
 def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
     """Return `op` so that it propagates poison (`pure`) or reports it. `op` contains its guard."""
+    if ins.opcode[0] == "mov" and all(isinstance(o, Vec) for o in ins.operands):
+        return _each(op, ins)
     read_bits, write_bits = used(ins)
     reads, writes = _registers(read_bits), _registers(write_bits)
     select = ins.operands[1:4] if ins.opcode[0] == "selp" else ()
@@ -111,6 +113,35 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
         result = op(c)
         for register in writes:
             _mark(c, register, active, bad if register != given else None, origin)
+        return result
+
+    return run
+
+
+def _each(op: Op, ins: Instruction) -> Op:
+    """Return mov.v2 or mov.v4 so that each element passes its own poison on."""
+    dest, source = ins.operands
+    assert isinstance(dest, Vec) and isinstance(source, Vec)
+    pairs = [
+        (d.index, s.index if isinstance(s, Reg) else -1)
+        for d, s in zip(dest.items, source.items, strict=True)
+        if isinstance(d, Reg)
+    ]
+    guard = ins.guard
+
+    def run(c: Group) -> Any:
+        frame = c.frame
+        if not frame.poison:
+            return op(c)
+        active = _executing(c, guard)
+        if guard is not None:
+            _check(c, ins, frame.poison, [guard[0].index], None)
+        held = [
+            (frame.poison[s][c.select].copy(), frame.origins[s]) if s in frame.poison else (None, "") for _, s in pairs
+        ]
+        result = op(c)
+        for (d, _), (bad, origin) in zip(pairs, held, strict=True):
+            _mark(c, d, active, bad, origin)
         return result
 
     return run
