@@ -74,8 +74,8 @@ def test_what_is_stored(name: str) -> None:
 
 # Literals and expressions of floats, with the doubles that ptxas makes of them.
 FLOATS = {
-    ".5": 0.5, "-.5e1": -5.0, "5.": 5.0, "0.1+0.2*3.0": 0.1 + 0.2 * 3.0, "(1.0+2.0)/4.0": 0.75, "-(0f3f800000)": -1.0, "- -2.0": 2.0,
-    "0d4000000000000000*2.0": 4.0, "(0f3f800000)+1.0": 2.0, "1e308*10.0": np.inf, "-1e308*10.0": -np.inf, "+1.5": 1.5, "1.0-2.0": -1.0,
+    ".5": 0.5, "-.5e1": -5.0, "5.": 5.0, "0.1+0.2*3.0": 0.1 + 0.2 * 3.0, "(1.0+2.0)/4.0": 0.75, "- -2.0": 2.0,
+    "0d4000000000000000*2.0": 4.0, "1e308*10.0": np.inf, "-1e308*10.0": -np.inf, "+1.5": 1.5, "1.0-2.0": -1.0,
 }  # fmt: skip
 
 
@@ -155,6 +155,8 @@ def test_hazards_of_the_stack(body: str, kind: str) -> None:
         ("mov.f64 g1, 1.0/0.0;", "divided by 0"),
         ("mov.f64 g1, 1.0+1;", "'+' is of two integers or of two floats"),
         ("mov.f64 g1, ~1.0;", "'~' is of integers"),
+        ("mov.f32 f1, (0f3f800000)+1.0;", "is no part of an expression"),
+        ("mov.f32 f1, -(0f3f800000);", "has no '-'"),
         ("mov.f64 g1, 1?2.0:3.0;", "is of integers"),
         ("mov.pred q1, 1.0;", "a floating literal"),
         ("mov.u16 h1, %laneid;", "'%laneid' is a number of 32 bits"),

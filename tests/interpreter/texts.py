@@ -272,8 +272,9 @@ def _fragment(rng: Rng) -> str:
 
 
 KINDS = (_declaration, _name, _vector, _special, _literal, _literal, _field, _fragment)
-# ptxas does not see that the register of a range with number 0 has a name that is declared before the range.
-_LAX = re.compile(r".*\.reg \.b\d\d z0; \.reg \.b\d\d z<")
+# ptxas does not see that the register of a range with number 0 has a name that is declared before the range, and takes the
+# bits of a float for those of a double in expressions.
+_LAX = re.compile(r".*\.reg \.b\d\d z0; \.reg \.b\d\d z<|.*\(.*0f3F800000")
 
 
 def text(rng: Rng) -> str:

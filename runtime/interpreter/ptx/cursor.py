@@ -24,7 +24,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z][\w$]*|[_$%][\w$]+")
 class ConstantValue:
     """The value of an expression: 64 bits that are `signed` or not, or a double, or the 32 bits of a `single` (`0f3F800000`).
 
-    A single is no part of an expression, unless parentheses make it a double.
+    A single is no part of an expression: assemblers take its bits for those of a double there.
     """
 
     value: int
@@ -36,9 +36,8 @@ class ConstantValue:
 
     @property
     def number(self) -> float:
-        """The value of a double or single."""
-        bits, form = (self.value, "<Qd") if self.kind == "double" else (self.value, "<If")
-        return struct.unpack(form[0] + form[2], struct.pack(form[:2], bits))[0]
+        """The value of a double."""
+        return struct.unpack("<d", struct.pack("<Q", self.value))[0]
 
 
 def double(value: float) -> ConstantValue:
@@ -164,6 +163,10 @@ class Cursor:
 
     def _of_floats(self, name: str, left: ConstantValue, right: ConstantValue, token: Token) -> ConstantValue:
         """Return what an operator makes of floats, which become doubles."""
+        if "single" in (left.kind, right.kind):
+            raise self.error(
+                f"a float such as 0f3F800000 is no part of an expression, '{name}': write it as a double", token
+            )
         x, y = left.number, right.number
         compared = {"<": x < y, ">": x > y, "<=": x <= y, ">=": x >= y, "==": x == y, "!=": x != y}
         if name in compared:
@@ -216,6 +219,8 @@ class Cursor:
             if not found.integer:
                 if name in "~!":
                     raise self.error(f"'{name}' is of integers", token)
+                if found.kind == "single" and name == "-":
+                    raise self.error("a float such as 0f3F800000 has no '-': write it as a double", token)
                 return found if name == "+" else double(-found.number)
             results = {
                 "-": ConstantValue(-value & _ALL, found.kind),

@@ -15,6 +15,7 @@ _COUNTS = {
 }  # fmt: skip
 _OF_FUNCTIONS = {"noreturn", "abi_preserve", "abi_preserve_control"}
 _POSITIVE = {"maxntid", "reqntid", "minnctapersm", "maxnctapersm", "maxnreg"}
+_POINTED = {".global", ".const", ".shared", ".local"}  # what a pointer of an entry may point to
 _ATTRIBUTES = {".managed", ".unified"}
 
 
@@ -22,11 +23,7 @@ def parse_directives(c: Cursor, into: dict[str, tuple[int, ...]], entry: bool = 
     """Parse performance-tuning and cluster directives between a function's header and its body (11.4, 11.7)."""
     while c.peek().kind == "word" and c.peek().text.startswith("."):
         if c.peek().text == ".pragma":
-            c.next()
-            while not c.accept(";"):
-                if c.peek().kind == "end":
-                    raise c.error("expected ';'")
-                c.next()
+            pragma(c)
             continue
         if c.peek().text == ".attribute":
             c.next()
@@ -46,8 +43,22 @@ def parse_directives(c: Cursor, into: dict[str, tuple[int, ...]], entry: bool = 
         if key in _POSITIVE and not all(numbers):
             raise c.error(f"{token.text} needs positive numbers", token)
         into[key] = tuple(numbers)
+        if {"maxntid", "reqntid"} <= into.keys():
+            raise c.error(".maxntid and .reqntid exclude each other", token)
         if {"maxclusterrank", "reqnctapercluster"} <= into.keys():
             raise c.error(".maxclusterrank and .reqnctapercluster exclude each other", token)
+
+
+def pragma(c: Cursor) -> None:
+    """Parse `.pragma "nounroll", "x";` (11.4.6). What the strings say has no effect on results."""
+    c.next()
+    while True:
+        if c.token.kind != "string":
+            raise c.error(f"expected a string, found '{c.text}'")
+        c.next()
+        if not c.accept(","):
+            break
+    c.expect(";")
 
 
 def _attributes(c: Cursor) -> None:
@@ -67,10 +78,10 @@ def _attributes(c: Cursor) -> None:
     c.expect(")")
 
 
-def parse_parameters(c: Cursor, unnamed: bool = False) -> list[Var]:
+def parse_parameters(c: Cursor, unnamed: bool = False, entry: bool = False) -> list[Var]:
     """Parse a list of parameters: `( .param .b32 a, .param .align 8 .b8 b[16], .reg .b32 %r )`.
 
-    `unnamed`: those of a prototype, whose names may be `_`.
+    `unnamed`: those of a prototype, whose names may be `_`. `entry`: those of an entry, which may have `.ptr`.
     """
     c.expect("(")
     params: list[Var] = []
@@ -81,7 +92,7 @@ def parse_parameters(c: Cursor, unnamed: bool = False) -> list[Var]:
         space = c.word("a parameter").text
         if space not in (".param", ".reg"):
             raise c.error(f"expected .param, found '{space}'", token)
-        params.append(_one_variable(c, space[1:], False, unnamed))
+        params.append(_one_variable(c, space[1:], False, unnamed, entry))
     return params
 
 
@@ -114,7 +125,7 @@ def check_vector(c: Cursor, elem: str, lanes: int, token: Token) -> None:
         raise c.error(f"a vector has at most 16 bytes, and {lanes} of .{elem} have {TYPE_BYTES[elem] * lanes}", token)
 
 
-def _one_variable(c: Cursor, space: str, extern: bool, unnamed: bool = False) -> Var:
+def _one_variable(c: Cursor, space: str, extern: bool, unnamed: bool = False, entry: bool = False) -> Var:
     """Parse `.align 8 .v2 .b32 .ptr x`, in this order."""
     align, elem, size = 0, "", 1
     while c.text.startswith("."):
@@ -124,11 +135,12 @@ def _one_variable(c: Cursor, space: str, extern: bool, unnamed: bool = False) ->
             align = alignment(c)
             continue
         c.next()
-        if text == ".ptr" and elem:
-            while c.text.startswith("."):
-                if c.next().text == ".align":
-                    c.number("an alignment")
-        elif text == ".attribute":
+        if text == ".ptr" and elem and entry:
+            if c.text in _POINTED:
+                c.next()
+            if c.text == ".align":
+                alignment(c)
+        elif text == ".attribute" and space == "global":
             _attributes(c)
         elif text in (".v2", ".v4") and not elem and size == 1:
             size = int(text[2:])
@@ -147,8 +159,8 @@ def _one_variable(c: Cursor, space: str, extern: bool, unnamed: bool = False) ->
     name = c.word("a name") if unnamed and c.text == "_" else c.name("a name")
     if space == "reg" and size > 1:
         raise c.error(f"the vector '{name.text}' as a parameter in registers is not supported", name)
-    if elem == "f16x2" and space == "param":
-        raise c.error(f"'{name.text}' is .f16x2, which .param does not have", name)
+    if space == "param" and (elem == "f16x2" or size > 1):
+        raise c.error(f"'{name.text}' is .f16x2 or a vector, which .param does not have", name)
     if elem == "pred" and space != "reg":
         raise c.error(f"the predicate '{name.text}' must be a register", name)
     return _finish_variable(c, name, space, elem, size, align, extern)
@@ -174,6 +186,8 @@ def _finish_variable(c: Cursor, name: Token, space: str, elem: str, lanes: int, 
     var = Var(name.text, space, size, align, elem, extern=extern, line=name.line, column=name.column)
     if c.accept("="):
         initial_value(c, var, name, extents, lanes)
+        if unsized and not var.size:
+            raise c.error(f"'{name.text}' has no size: its list is empty", name)
     elif unsized and not extern:
         raise c.error(f"'{name.text}' has no size", name)
     return var

@@ -10,7 +10,7 @@ from .literals import literal_bits
 from .module import TYPE_BYTES, Function, PtxError, Var
 
 _FLOATS = ("f32", "f64")
-_NONE = ("f16", "bf16", "f16x2", "bf16x2", "b128", "pred")  # types without initial values
+_NONE = ("f16", "f16x2", "pred")  # types without initial values
 _ADDRESSES = ("u64", "u32")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .cursor import Cursor
-from .declarations import parse_directives, parse_parameters, parse_variable
+from .declarations import parse_directives, parse_parameters, parse_variable, pragma
 from .initial_values import check_addresses
 from .lexer import Token, tokenize
 from .module import Function, Module, PtxError, Var
@@ -14,6 +14,7 @@ from .parse_body import BodyParser
 _LINKAGE = {".visible", ".extern", ".weak", ".common"}
 _SPACES = {".global", ".const", ".shared"}
 _TARGET = re.compile(r"sm_\d+[af]?")
+_CONSTANTS = 1 << 16  # bytes of the .const of a module (PTX ISA 5.1.3)
 _OPTIONS = {"texmode_unified", "texmode_independent", "debug"}
 
 
@@ -49,6 +50,8 @@ class _ModuleParser:
     def __init__(self, cursor: Cursor) -> None:
         self.c = cursor
         self.module = Module((0, 0), "", {}, {}, {})
+        self.constants = 0  # bytes of .const so far
+        self.linkage: dict[str, str] = {}  # of functions, at their first declaration
         self.declared: dict[str, Token] = {}  # functions without .extern, whose definition has to follow
 
     def run(self) -> Module:
@@ -80,15 +83,9 @@ class _ModuleParser:
             case ".section":
                 self._section()
             case ".pragma":
-                while not c.accept(";"):
-                    self._not_end("';'")
+                pragma(c)
             case ".alias":
-                c.next()
-                new, _, old = c.word("a name").text, c.expect(","), c.word("a name").text
-                c.expect(";")
-                if old not in m.functions:
-                    raise c.error(f"unknown function '{old}'", token)
-                m.functions[new] = m.functions[old]
+                self._alias()
             case _:
                 self._declaration()
 
@@ -130,6 +127,23 @@ class _ModuleParser:
         if c.accept(".address_size") and c.integer() != 64:
             raise c.error("only .address_size 64 is supported", token)
 
+    def _alias(self) -> None:
+        """Parse `.alias a, f;`: another name of a function with a body, for one that is declared without."""
+        c, functions = self.c, self.module.functions
+        c.next()
+        new = c.name("a name")
+        c.expect(",")
+        old = c.name("a name")
+        c.expect(";")
+        for name, defined in ((new, False), (old, True)):
+            fn = functions.get(name.text)
+            if fn is None or fn.entry or fn.defined is not defined:
+                what = "has no body in this module" if defined else "is not declared before, without a body"
+                raise c.error(f"the function '{name.text}' of an alias {what}", name)
+        if not _same_parameters(functions[new.text], functions[old.text]):
+            raise c.error(f"'{new.text}' and '{old.text}' have other parameters", new)
+        functions[new.text] = functions[old.text]
+
     def _not_end(self, what: str) -> Token:
         if self.c.token.kind == "end":
             raise self.c.error(f"expected {what}, found the end of the file")
@@ -160,16 +174,27 @@ class _ModuleParser:
         c = self.c
         linkage = c.next().text if c.text in _LINKAGE else ""
         token = c.token
-        if token.text in (".entry", ".func"):
-            self._function(token.text == ".entry", linkage == ".extern")
+        if token.text in (".entry", ".func") and linkage != ".common":
+            self._function(token.text == ".entry", linkage)
         elif token.text in _SPACES:
+            if linkage == ".common" and token.text != ".global":
+                raise c.error(f".common is of .global variables, not of {token.text}")
             for var in parse_variable(c, linkage == ".extern"):
-                self._variable(var)
+                self._variable(var, linkage)
         else:
             raise c.error(f"unexpected '{token.text}'")
 
-    def _variable(self, var: Var) -> None:
+    def _variable(self, var: Var, linkage: str) -> None:
         m = self.module
+        if var.space == "const" and not var.extern:
+            at = -(-self.constants // var.align) * var.align
+            self.constants = at + var.size
+            if self.constants > _CONSTANTS:
+                raise PtxError(
+                    f"'{var.name}' ends at byte {self.constants} of .const, which has {_CONSTANTS}",
+                    var.line,
+                    var.column,
+                )
         check_addresses(var, m.variables, m.functions)
         known = m.variables.get(var.name)
         if var.name in m.functions or (known is not None and not (known.extern or var.extern)):
@@ -178,23 +203,33 @@ class _ModuleParser:
             raise PtxError(
                 f"'{var.name}' is declared in line {known.line} as another kind of variable", var.line, var.column
             )
+        if known is not None and known.extern and not linkage:
+            what = f"'{var.name}' is .extern in line {known.line}, and no other module sees it: .visible is missing"
+            raise PtxError(what, var.line, var.column)
         if known is None or known.extern:
             m.variables[var.name] = var
 
-    def _function(self, entry: bool, extern: bool) -> None:
+    def _function(self, entry: bool, linkage: str) -> None:
         c, m = self.c, self.module
+        extern = linkage == ".extern"
         start = c.next()
         directives: dict[str, tuple[int, ...]] = {}
         parse_directives(c, directives, entry)
         rets = parse_parameters(c) if not entry and c.text == "(" else []
         name = c.name("a function name")
-        params = parse_parameters(c) if c.text == "(" else []
+        params = parse_parameters(c, entry=entry) if c.text == "(" else []
+        if len(rets) > 1 and any(var.space == "param" for var in rets):
+            raise c.error(f"'{name.text}' has several results, which must be registers", name)
         parse_directives(c, directives, entry)
         fn = Function(name.text, entry, params, rets, [], [], {}, directives, {}, {}, start.line)
         fn.column = start.column
         if c.accept(";"):
             fn.defined = False
         self._check_function(fn, name)
+        if self.linkage.setdefault(fn.name, linkage) == "" and linkage == ".visible":
+            raise c.error(f"'{fn.name}' is declared before without .visible", name)
+        if fn.defined and extern:
+            raise c.error(f"'{fn.name}' is .extern, and has a body", name)
         if not fn.defined:
             m.functions.setdefault(name.text, fn)
             if not extern:
@@ -216,11 +251,7 @@ class _ModuleParser:
             raise c.error(f"'{fn.name}' is defined twice", name)
         if fn.defined and fn.name not in self.declared:
             raise c.error(f"'{fn.name}' is .extern in line {previous.line}, and defined here", name)
-        same = all(
-            [(v.space, v.elem, v.size) for v in one] == [(v.space, v.elem, v.size) for v in two]
-            for one, two in ((previous.params, fn.params), (previous.rets, fn.rets))
-        )
-        if not same or previous.entry != fn.entry:
+        if not _same_parameters(previous, fn) or previous.entry != fn.entry:
             raise c.error(f"'{fn.name}' is declared in line {previous.line} with other parameters", name)
 
     def _check_parameters(self, fn: Function, name: Token) -> None:
@@ -235,6 +266,12 @@ class _ModuleParser:
         most = 32764 if self.module.version >= (8, 1) else 4352
         if end > most:
             raise self.c.error(f"entry '{fn.name}' has {end} bytes of parameters, and may have {most}", name)
+
+
+def _same_parameters(one: Function, two: Function) -> bool:
+    """Return whether two functions have the same parameters and results."""
+    kinds = [[[(v.space, v.elem, v.size) for v in of] for of in (fn.params, fn.rets)] for fn in (one, two)]
+    return kinds[0] == kinds[1]
 
 
 def _same_kind(one: Var, two: Var) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .cursor import Cursor
-from .declarations import alignment, check_vector, parse_directives, parse_parameters, parse_variable
+from .declarations import alignment, check_vector, parse_directives, parse_parameters, parse_variable, pragma
 from .initial_values import check_addresses
 from .lexer import Token
 from .module import REGISTER_TYPES, Function, Instruction, Label, Module, Operand, PtxError, Reg, Sym, Var
@@ -72,10 +72,7 @@ class BodyParser(OperandParser):
             case ".loc":
                 self._location()
             case ".pragma":
-                while not c.accept(";"):
-                    if c.token.kind == "end":
-                        raise c.error("expected ';'")
-                    c.next()
+                pragma(c)
             case ".callprototype" | ".branchtargets" | ".calltargets":
                 raise c.error(f"{token.text} needs a label")
             case _:
