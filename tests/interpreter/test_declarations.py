@@ -112,6 +112,8 @@ REFUSED = {
     "too many constants": (module(".const .b8 x[60000];\n.const .b8 y[6000];"), "of .const, which has 65536"),
     "common shared memory": (module(".common .shared .b32 x;"), ".common is of .global variables"),
     "a common function": (module(".common .func g() { ret; }"), "unexpected '.func'"),
+    "a result that nobody gets": (module(".func (.reg .b32 r) g() .noreturn { exit; }"), "so it is not .noreturn"),
+    "a register as a declared entry's parameter": (module(".extern .entry g(.reg .b32 a);"), "must be in .param"),
     "an external function with a body": (module(".extern .func g() { ret; }"), "is .extern, and has a body"),
     "an external variable that nobody else sees": (module(".extern .global .b32 w;\n.global .b32 w;"), ".visible is missing"),
     "a function that is visible too late": (module(".func g();\n.visible .func g() { ret; }"), "declared before without .visible"),

@@ -8,7 +8,7 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.runtime.interpreter import PtxError, parse
 
-from . import texts
+from . import modules, texts
 from .launching import HEADER
 from .test_forms import needs_ptxas
 
@@ -24,6 +24,20 @@ def test_a_sample_of_texts() -> None:
 @pytest.mark.slow
 def test_many_texts() -> None:
     _, unequal = texts.differences(4000, seed=1)
+    assert not unequal, "\n".join(unequal)
+
+
+@needs_ptxas
+def test_a_sample_of_modules() -> None:
+    taken, unequal = modules.differences(40, seed=0)
+    assert not unequal, "\n".join(unequal)
+    assert taken > 4
+
+
+@needs_ptxas
+@pytest.mark.slow
+def test_many_modules() -> None:
+    _, unequal = modules.differences(600, seed=1)
     assert not unequal, "\n".join(unequal)
 
 

@@ -221,11 +221,15 @@ class _ModuleParser:
         if len(rets) > 1 and any(var.space == "param" for var in rets):
             raise c.error(f"'{name.text}' has several results, which must be registers", name)
         parse_directives(c, directives, entry)
+        if rets and "noreturn" in directives:
+            raise c.error(f"'{name.text}' has a result, so it is not .noreturn", name)
         fn = Function(name.text, entry, params, rets, [], [], {}, directives, {}, {}, start.line)
         fn.column = start.column
         if c.accept(";"):
             fn.defined = False
         self._check_function(fn, name)
+        if entry:
+            self._check_parameters(fn, name)
         if self.linkage.setdefault(fn.name, linkage) == "" and linkage == ".visible":
             raise c.error(f"'{fn.name}' is declared before without .visible", name)
         if fn.defined and extern:
@@ -235,8 +239,6 @@ class _ModuleParser:
             if not extern:
                 self.declared.setdefault(name.text, name)
             return
-        if entry:
-            self._check_parameters(fn, name)
         m.functions[name.text] = fn
         BodyParser(c, m, fn).run()
 
