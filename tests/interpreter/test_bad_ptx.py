@@ -141,7 +141,7 @@ EVERY = """.version 8.6
 .target sm_90a, debug
 .address_size 64
 .file 1 "a.cu"
-.extern .func (.param .b32 r) other (.param .b32 x, .param .align 8 .b8 y[16]) .noreturn;
+.extern .func other (.param .b32 x, .param .align 8 .b8 y[16]) .noreturn;
 .visible .global .align 4 .u32 table[2][3] = {{1, 2}, {-3, (4+5)*6}};
 .const .b8 words[3] = {1, 3, 2};
 .func (.reg .b32 o) inner (.reg .b32 i) { .loc 1 2 3 mov.u32 o, i; ret; }

@@ -17,6 +17,8 @@ _OPERATORS = {
     "||": 1, "&&": 2, "|": 3, "^": 4, "&": 5, "==": 6, "!=": 6, "<": 7, "<=": 7, ">": 7, ">=": 7, "<<": 8, ">>": 8,
     "+": 9, "-": 9, "*": 10, "/": 10, "%": 10,
 }  # fmt: skip
+_ENDS = {",", ";", "]", "}"}  # what follows an operand
+_SHORT = 17  # characters of a number with less than 63 bits
 _IDENTIFIER = re.compile(r"[A-Za-z][\w$]*|[_$%][\w$]+")
 
 
@@ -108,6 +110,8 @@ class Cursor:
 
     def integer(self) -> int:
         """Parse a constant expression of integers (4.6), between -2^63 and 2^64 - 1."""
+        if (plain := self._plain()) is not None:
+            return plain
         token = self.token
         found = self._choice()
         if not found.integer:
@@ -116,10 +120,20 @@ class Cursor:
 
     def constant(self) -> Imm:
         """Parse a constant expression (4.6). One of floats is of doubles, and a lone `0f3F800000` is a float of 32 bits."""
+        if (plain := self._plain()) is not None:
+            return Imm(plain)
         found = self._choice()
         if found.integer:
             return Imm(found.value if found.kind == "unsigned" or found.value < _TOP else found.value - (1 << 64))
         return Imm(found.value, "f64" if found.kind == "double" else "f32")
+
+    def _plain(self) -> int | None:
+        """Take an integer of less than 63 bits that is no part of an expression, as nearly all are; None for others."""
+        token = self.tokens[self.at]
+        if token.kind != "int" or len(token.text) > _SHORT or self.tokens[self.at + 1].text not in _ENDS:
+            return None
+        self.at += 1
+        return parse_int(token.text)
 
     def _choice(self) -> ConstantValue:
         """Parse `a ? b : c`, or an expression without it."""
