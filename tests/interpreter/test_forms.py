@@ -60,6 +60,11 @@ def test_many_modifiers_in_other_orders(seed: int) -> None:
 
 # What users wrote, and what the generator found when it was new: "+" what ptxas takes.
 KNOWN = """
+-createpolicy.range.L2::evict_last.L2::evict_first.b64 d1, [64], r3, r4;
+-prefetch.global.L2 [r1];
++prefetch.local.L2 [64];
+-tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [r1], 1, f3;
++tensormap.replace.tile.rank.shared::cta.b1024.b32 [r1], f3;
 +ld.v2.global.u32 {r3, r4}, [d1];
 -ld.global.nc.volatile.u32 r3, [d1];
 -ld.global.L1::nonsense.u32 r3, [d1];

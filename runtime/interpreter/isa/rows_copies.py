@@ -164,6 +164,8 @@ def _replaces(w: Words, operands: Operands) -> str:
         return f".{field} takes {'a dimension and a value' if field in _OF_A_DIMENSION else 'a value'}"
     if len(operands) == 3 and not (isinstance(operands[1], Imm) and 0 <= operands[1].value <= 4):
         return "the dimension is a literal from 0 to 4"
+    if len(operands) == 3 and isinstance(value, Reg) and value.type.startswith("f"):  # assemblers subtract 1 from it
+        return f".{field} is an integer, and '{value.name}' is .{value.type}"
     if field in _CHOICES and not (isinstance(value, Imm) and 0 <= value.value <= _CHOICES[field]):
         return f".{field} takes a literal from 0 to {_CHOICES[field]}"
     return ".swizzle_atomicity is of later targets" if field == "swizzle_atomicity" else ""

@@ -14,7 +14,7 @@ from ..group import Group
 from ..memory import LOCAL_WINDOW, PARAM_WINDOW, RANK_SHIFT, SHARED_WINDOW, WINDOW_BITS
 from ..program import Op, builds
 from ..spaces import OwnShared, Part
-from .accesses import MemoryForm, address_of, changes, combine, gather, noted, scatter, space_of, unchanged
+from .accesses import MemoryForm, address_of, changes, combine, gather, noted, scatter, space_name, space_of, unchanged
 
 Array = npt.NDArray[Any]
 
@@ -227,7 +227,7 @@ def _store_param(k: Compiler, form: MemoryForm, dest: Mem, items: list[Any]) -> 
 @builds("prefetch prefetchu applypriority")
 def build_nothing(k: Compiler, ins: Instruction) -> Op:
     """Build cache hints, which have no effect in the interpreter."""
-    address_of(k, ins.operands[0])
+    address_of(k, ins.operands[0], space_name(k.form.words.get("space", "")))
     return lambda c: None
 
 
@@ -236,6 +236,9 @@ def build_policy(k: Compiler, ins: Instruction) -> Op:
     """Build a cache policy: an opaque 64-bit value."""
     write = k.writer(ins.operands[0], "b64")
     types = {"createpolicy.fractional": ("f32",), "createpolicy.range": ("b32", "b32"), "createpolicy.cvt": ("b64",)}
+    for operand in ins.operands[1:]:
+        if isinstance(operand, Mem):
+            address_of(k, operand, "global")
     given = [o for o in ins.operands[1:] if not isinstance(o, Mem)]
     for operand, type_ in zip(given, types[k.form.name], strict=False):
         k.reader(operand, type_)
