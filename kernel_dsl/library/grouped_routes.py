@@ -11,10 +11,12 @@ import kernel_dsl as kd
 from kernel_dsl.errors import BadCallValue
 from kernel_dsl.target import Feature, Target
 
-from . import choose as costs
+from . import fast_costs as costs
 from . import other_costs as others
 from .any_rows import VECTOR, showing, unit_of_rows
+from .choose import ACCUMULATORS, ACCUMULATORS_BESIDE_MORE, TILES, scaled_tiles
 from .families import Family
+from .fast_sizes import BARRIERS, SMEM, configure, gates, stage_bytes
 from .first_sizes import KeptConfigs
 from .grouped_product import grouped_kernel
 from .grouped_tiles import RowGroups
@@ -38,10 +40,10 @@ def _typical(p: Problem, groups: RowGroups) -> Problem:
 
 def _fits(p: Problem, config: MatmulConfig, extra: int) -> MatmulConfig | None:
     """The configuration with as many stages as fit beside the tables; None if less than two fit."""
-    stage = costs.stage_bytes(p, config.tile_m, config.tile_n, config.tile_k)
+    stage = stage_bytes(p, config.tile_m, config.tile_n, config.tile_k)
     item = p.out_dtype.itemsize
     held = config.tile_m * config.epilogue_n * item * min(config.epilogue_stages, config.tile_n // config.epilogue_n)
-    room = (costs.SMEM - costs.BARRIERS - held - extra) // stage
+    room = (SMEM - BARRIERS - held - extra) // stage
     return None if room < 2 else replace(config, stages=min(config.stages, room), group=BAND)
 
 
@@ -50,10 +52,10 @@ def choose_grouped(
     p: Problem, typical: Problem, extra: int, blocks: int, reads: costs.Reads = costs.EVEN
 ) -> MatmulConfig | None:
     """The configuration of the fast kernels with the best estimate; None if none fits. `reads`: as of `costs.clocks`."""
-    room = costs.ACCUMULATORS if p.plain else costs.ACCUMULATORS_BESIDE_MORE
-    tiles = costs.scaled_tiles(p) if p.scaled else costs.TILES
-    made = [_fits(p, c, extra) for c in (costs.configure(p, *t) for t in tiles if not t[3]) if c is not None]
-    fitting = [c for c in made if c is not None and c.rows * c.tile_n <= room * 128 and costs.gates(p, c)]
+    room = ACCUMULATORS if p.plain else ACCUMULATORS_BESIDE_MORE
+    tiles = scaled_tiles(p) if p.scaled else TILES
+    made = [_fits(p, c, extra) for c in (configure(p, *t) for t in tiles if not t[3]) if c is not None]
+    fitting = [c for c in made if c is not None and c.rows * c.tile_n <= room * 128 and gates(p, c)]
     return min(fitting, key=lambda c: costs.clocks(typical, c, blocks, reads), default=None)
 
 
@@ -148,7 +150,7 @@ def grouped_product(
             if config is not None and q.scaled and config.tile_k != 128:
                 hint = "128: scales are by blocks of 128 of K"
                 raise BadCallValue(kernel="grouped_matmul", what=f"config.tile_k={config.tile_k}", hint=hint)
-            if t is not None and costs.gates(q, t):
+            if t is not None and gates(q, t):
                 general = opened_groups(q, groups, found) if opened else None
                 if general is not None:
                     typical = _typical(q, groups)

@@ -10,9 +10,9 @@ import kernel_dsl as kd
 from ..dataclass import changed
 from ..refs import strides_of
 from .blocks import steps_of
-from .choose import DRAM_BYTES, MADS, START, overlapped, total_bytes
 from .combine import height_for, in_flight, partial_problem
 from .families import FP8
+from .fast_costs import DRAM_BYTES, MADS, START, overlapped, total_bytes
 from .lane_product import TILES as LANE_TILES
 from .lane_product import LaneConfig
 from .operands import why_not_tma

@@ -14,11 +14,13 @@ from kernel_dsl.dataclass import changed
 from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.target import Feature, Target
 
-from . import choose as costs
+from . import fast_costs as costs
 from . import other_costs as others
 from .any_rows import serving
+from .choose import choose, needs_swap, space, thinness
 from .combine import combine_kernel
 from .families import FP8, Family, family
+from .fast_sizes import gates
 from .int4 import PackedInt4
 from .lane_product import lane_kernel
 from .matmul_config import MatmulConfig
@@ -73,7 +75,7 @@ class Route:
 
         def cost(made: Route) -> float:
             p, q, t = made.problem, made.whole, made.config
-            if self.kernel == "fast" and costs.thinness(t) != costs.thinness(self.config):
+            if self.kernel == "fast" and thinness(t) != thinness(self.config):
                 return math.inf
             time = clocks[self.kernel](p, t, blocks)
             if q is None:
@@ -300,15 +302,15 @@ def _fast_as(
 ) -> Iterator[tuple[float, Route]]:  # fmt: skip
     def picked(problem: Problem, plain: bool) -> list[tuple[float, MatmulConfig]]:
         if config is None and best is None:
-            return costs.space(problem, blocks, plain, reads)
-        t = config or costs.choose(problem, blocks, plain, reads)
+            return space(problem, blocks, plain, reads)
+        t = config or choose(problem, blocks, plain, reads)
         return [(costs.clocks(problem, t, blocks, reads), t)]
 
     q = laid(p, found, a, b)
     before = packed_clocks(found)
-    if q.gate is not None and not q.scaled and not costs.needs_swap(q):
+    if q.gate is not None and not q.scaled and not needs_swap(q):
         for time, t in picked(q, False):
-            if costs.gates(q, t):
+            if gates(q, t):
                 yield before + time, Route("fast", q, t, found, reads=reads)
     depth = 128 // max(q.dtype.itemsize, q.b_dtype.itemsize) if config is None else config.tile_k
     least = costs.least_clocks(q, blocks)
@@ -318,7 +320,7 @@ def _fast_as(
         cut = others.split(q, parts)
         whole = changed(q, parts=parts) if parts > 1 or q.gate is not None else None
         for time, t in picked(cut, cut.plain):
-            if config is not None and costs.needs_swap(cut):
+            if config is not None and needs_swap(cut):
                 # the side that goes through registers is the left one
                 t = replace(config, swapped=True)
                 time = costs.clocks(cut, t, blocks, reads)

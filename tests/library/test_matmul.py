@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library.choose import choose, configure
+from kernel_dsl.library.choose import choose
+from kernel_dsl.library.fast_sizes import configure
 from kernel_dsl.library.matmul_config import MatmulConfig
 from kernel_dsl.library.persistent_matmul import Problem, matmul_kernel
 from tests.hopper.helpers import assemble, random, relative

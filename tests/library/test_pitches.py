@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import choose, grouped_routes
+from kernel_dsl.library import fast_costs, grouped_routes
 from kernel_dsl.library.arguments import request
 from kernel_dsl.library.blocks import clusters_at_once
 from kernel_dsl.library.conv_kernel import config_of
@@ -75,7 +75,7 @@ def test_choice(size: int) -> None:
     for form in ("nt", "nn", "tn", "tt"):
         found = chosen(size, form)
         copied = [x is not None for x in found.packings]
-        slower = choose.BROKEN if broken else choose.UNEVEN_PITCH if size % 32 else 1.0
+        slower = fast_costs.BROKEN if broken else fast_costs.UNEVEN_PITCH if size % 32 else 1.0
         assert found.reads == tuple(1.0 if c else slower for c in copied), form
         assert not broken or all(copied) or found.config.blocks > 1, form
         assert broken or not any(copied), form
@@ -118,7 +118,7 @@ def test_copies_are_right(interpret: Any, rng: Any) -> None:
 def test_of_groups(monkeypatch: pytest.MonkeyPatch, interpret: Any, rng: Any) -> None:
     """Grouped products copy broken rows, too, with any number of rows."""
     made: list[Any] = []
-    monkeypatch.setattr(choose, "BROKEN", 1000.0)  # so that small products copy
+    monkeypatch.setattr(fast_costs, "BROKEN", 1000.0)  # so that small products copy
     monkeypatch.setattr(grouped_routes, "pack_kernel", lambda found: made.append(found) or pack_kernel(found))
     k = {"eager": 72, "late": 88, "random": 104}[interpret.schedule]  # kernels that were made are kept
     b = random(rng, (3, 40, k), bf16).swapaxes(1, 2)

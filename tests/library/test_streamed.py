@@ -11,7 +11,7 @@ import pytest
 import kernel_dsl as kd
 from benchmarks.bounds import fp8_error
 from kernel_dsl.errors import BadCallValue
-from kernel_dsl.library.choose import configure
+from kernel_dsl.library.fast_sizes import configure
 from kernel_dsl.library.matmul_config import MatmulConfig
 from kernel_dsl.library.persistent_matmul import matmul_kernel
 from kernel_dsl.library.problem import Problem

@@ -10,6 +10,8 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import choose
+from kernel_dsl.library.fast_costs import BETWEEN
+from kernel_dsl.library.fast_sizes import LINES, configure
 from kernel_dsl.library.persistent_matmul import matmul_kernel
 from kernel_dsl.library.problem import Problem
 from tests.hopper.helpers import random, relative
@@ -26,14 +28,14 @@ def problem(M: int, N: int, K: int, dtype: Any = bf16, layout: str = "NT") -> Pr
 
 
 @pytest.mark.parametrize("swapped", [False, True], ids=["straight", "swapped"])
-@pytest.mark.parametrize("width", choose.BETWEEN)
+@pytest.mark.parametrize("width", BETWEEN)
 @pytest.mark.parametrize("dtype", [bf16, s8], ids=str)
 @pytest.mark.sampled(102)
 def test_widths(width: int, swapped: bool, dtype: Any, interpret: Any, rng: Any) -> None:
     """Two tiles and a part of one across, and along K a stage and a part of one, with a bias."""
     sizes = [150, 2 * width + 8, 160]
     M, N, K = sizes if not swapped else [sizes[1], sizes[0] + 2, sizes[2]]
-    config = choose.configure(replace(problem(*sizes, dtype), out_dtype=kd.float32), 128, width, 2)
+    config = configure(replace(problem(*sizes, dtype), out_dtype=kd.float32), 128, width, 2)
     assert config is not None
     a, b = random(rng, (M, K), dtype), random(rng, (N, K), dtype).T
     if swapped and dtype == bf16:
@@ -51,11 +53,11 @@ def test_choice() -> None:
         for shape in ((1536, 1536, 4096), (1536, 1536, 16384)):
             t = choose.choose(problem(*shape, layout=layout), BLOCKS)
             tiles = -(-1536 // t.tile_m) * -(-1536 // t.tile_n)
-            assert t.tile_n in choose.BETWEEN and 120 <= tiles <= BLOCKS, (shape, layout, t)
+            assert t.tile_n in BETWEEN and 120 <= tiles <= BLOCKS, (shape, layout, t)
     for shape in ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (8192, 8192, 512), (16, 16384, 8192)):
         for layout in ("NN", "NT"):
-            assert choose.choose(problem(*shape, layout=layout), BLOCKS).tile_n not in choose.BETWEEN
-    assert choose.choose(problem(1536, 1536, 4096, layout="TN"), BLOCKS).tile_n not in choose.BETWEEN
+            assert choose.choose(problem(*shape, layout=layout), BLOCKS).tile_n not in BETWEEN
+    assert choose.choose(problem(1536, 1536, 4096, layout="TN"), BLOCKS).tile_n not in BETWEEN
 
 
 @pytest.mark.sampled(60, "machine code")
@@ -79,12 +81,12 @@ def test_shallow_products(dtype: Any, out_dtype: Any, K: int, tile: Any, N: int,
     M, item = 330, out_dtype.itemsize
     aligned = N * item % 16 == 0
     p = replace(problem(M, N, K, dtype), out_dtype=out_dtype, lanes=0 if aligned else 1)
-    t = choose.configure(p, *tile)
+    t = configure(p, *tile)
     assert t is not None
     if aligned:
         assert t.epilogue_stages == t.tile_n // t.epilogue_n
     else:
-        assert t.epilogue_n == max(n for n in (128, 64) if tile[1] % n == 0 and n * item <= choose.LINES)
+        assert t.epilogue_n == max(n for n in (128, 64) if tile[1] % n == 0 and n * item <= LINES)
     a, b = random(rng, (M, K), dtype), random(rng, (N, K), dtype)
     got = matmul_kernel(p, t, 2)(a, b, interpret=interpret)
     bound = {f16: 1e-3, bf16: 4e-3}.get(out_dtype, 1e-6)
@@ -97,7 +99,7 @@ def test_shallow_products(dtype: Any, out_dtype: Any, K: int, tile: Any, N: int,
 def test_stores_by_lanes_do_not_spill(dtype: Any, out_dtype: Any) -> None:
     p = replace(problem(1000, 1003, 256, dtype), out_dtype=out_dtype, lanes=1)
     for tile in choose.TILES:
-        t = choose.configure(p, *tile)
+        t = configure(p, *tile)
         if t is None:
             continue
         made = matmul_kernel(p, t, BLOCKS).lower(Spec((1000, 256), dtype), Spec((1003, 256), dtype), target="sm_90a")
