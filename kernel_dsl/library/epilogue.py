@@ -18,6 +18,7 @@ from ..source import misfit
 from ..trace import at_own_lines, resolve
 from .grouped_tiles import put
 from .problem import Axes, EpilogueStep, Problem
+from .whole_lines import LEAST, in_words, pitch, store_lines
 
 Function = Callable[..., Any]
 PARTED = 32  # columns of a part, if a tile is finished in parts
@@ -119,6 +120,17 @@ def finish_and_store(
     lines = lines and tile.end is None
     apart = p.lanes == 1 or lines
     columns = x.shape[1]
+    if lines and p.lanes and columns * item >= LEAST:
+
+        def through(whole: Any) -> None:
+            for first in range(0, x.shape[1], PARTED):
+                part = tile.part(first, PARTED)
+                done = finish(x[:, first : first + PARTED], p.all_steps, refs, part)
+                whole[:, first : first + PARTED] = done.astype(p.out_dtype)
+            store_lines(in_words(whole, p), columns, out, leading, tile.m.start, tile.n.start, p)
+
+        kd.run_scoped(through, kd.SMEM((x.shape[0], pitch(columns, p.out_dtype)), p.out_dtype))
+        return
     if (p.all_steps or apart) and x.size > 64 * 128:
         columns = min(LINE // item if lines else PARTED, columns)
     vector = min(p.lanes or 16 // item, columns) if lines else 1

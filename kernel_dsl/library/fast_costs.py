@@ -12,6 +12,7 @@ from .fed_scales import in_pairs as by_twos
 from .matmul_config import MatmulConfig
 from .problem import Problem
 from .promoted_product import RUN
+from .whole_lines import stores_lines, word_bytes
 
 # one multiprocessor, a clock: multiply-adds of 16-bit operands (8-bit: twice, tf32: half), bytes from L2, bytes to SMEM, of which
 # a cluster loads some for its other blocks
@@ -36,6 +37,8 @@ DRAM_BYTES = 2300  # bytes a clock of the whole GPU (4 of the 4.8 TB/s, at 1.75 
 # the time of a byte of the result, divided by that of a byte of an operand: in general; if TMA stores rows that cut
 # sectors of 32 bytes; for parts of sums, which stay in L2
 WRITTEN, RAGGED = 1.3, 2.1
+# the same if lanes store whole lines of parts of rows of so many bytes, and what is added for parts of half as many
+LINE_PART, LINES, SHORTER = 1024, 1.4, 0.2
 KEPT = 1.07  # the factor of DRAM traffic if weights can't be marked as read once: they evict data that must be written
 # clocks to fill a pipeline at the start of a block, and to drain it: of any kernel, of the fast one
 START, FAST_START = 1660, 2340
@@ -46,8 +49,10 @@ SINGLE = 1.25  # the factor of a step's time if consumers take turns and blocks 
 TOGETHER = 4000  # extra clocks until a cluster's blocks have started and met: 2 to 3 us of a product of 12 us
 SHOWS = 0.05  # the part of the lesser of two times that remains if two activities overlap
 EXPONENTIAL = 1 / 12  # clocks for each element in a sum of a softmax
-# clocks for each byte that lanes store, where TMA can't, of any alignment: 1.6 TB/s; with one warpgroup of them, 3.3
+# clocks for each byte that lanes store, where TMA can't: of short parts of rows, with one warpgroup of them; of whole lines, by
+# the bytes of a word
 LANE_STORE, LANE_STORE_ALONE = 0.14, 0.07
+LINE_STORE = {1: 0.14, 2: 0.075, 4: 0.058, 8: 0.058}
 LANE_TILE = 1300  # clocks more for each next tile of one warpgroup whose lanes store, if few steps hide its start
 # columns, and the part that such a tile of half of them takes more, because it stores shorter pieces of rows
 WIDEST_TILE, PIECES = 256, 0.12
@@ -123,7 +128,8 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
     step = overlapped(products, loads)
     if t.ping_pong and waves == 1:
         step *= SINGLE
-    by_lanes = LANE_STORE if t.consumers > 1 else LANE_STORE_ALONE
+    lines = stores_lines(p, t)
+    by_lanes = LINE_STORE[word_bytes(p)] if lines else LANE_STORE if t.consumers > 1 else LANE_STORE_ALONE
     each = 0.0 if p.softmax and not p.exponentials else p.out_dtype.itemsize * (by_lanes if p.lanes else 1 / 64)
     each += EXPONENTIAL if p.softmax else 0.0
     store = t.tile_m * t.tile_n * each * (3 if p.keeps else 1) + EDGE + (EDGE_ALONE if steps <= MOSTLY_STORED else 0)
@@ -133,10 +139,12 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
     apart = t.ping_pong and not p.lanes
     work = waves * max(steps * step, store / t.consumers) + store if apart else waves * (steps * step + store)
     # all of A and B once, and again for each band of tiles that exceeds L2
-    bytes_ = total_bytes(p, not p.lanes and problem.N * p.out_dtype.itemsize % 32 > 0)
+    ragged = not p.lanes and problem.N * p.out_dtype.itemsize % 32 > 0
+    shorter = LINE_PART / (t.epilogue_n * p.out_dtype.itemsize) - 1
+    bytes_ = total_bytes(p, LINES + SHORTER * shorter if lines else RAGGED if ragged else WRITTEN)
     bytes_ *= 1.0 if t.tile_m * t.cluster >= p.M or t.tile_n * t.cluster_n >= p.N else KEPT
     work += TOGETHER if together > 1 else 0.0
-    work += (waves - 1) * LANE_TILE if p.lanes and t.consumers == 1 and steps <= MOSTLY_STORED else 0
+    work += (waves - 1) * LANE_TILE if p.lanes and not lines and t.consumers == 1 and steps <= MOSTLY_STORED else 0
     made = (overlapped(work, bytes_ / DRAM_BYTES) + FAST_START) * (TIED if together > 1 else 1.0)
     if steps <= MOSTLY_STORED and not p.lanes and not p.softmax:
         made *= 1 + PIECES * (WIDEST_TILE / max(t.tile_m if t.swapped else width, WIDEST_TILE // 2) - 1)
@@ -151,9 +159,9 @@ def least_clocks(p: Problem, blocks: int) -> float:
     return max(products, total_bytes(p) / DRAM_BYTES) + START
 
 
-def total_bytes(p: Problem, ragged: bool = False) -> float:
-    """Bytes of both operands and the result; those of the result have a factor for the speed of its stores."""
+def total_bytes(p: Problem, written: float = WRITTEN) -> float:
+    """Bytes of both operands and the result; those of the result have the factor `written` for the speed of its stores."""
     right = prod(p.b_batch) * p.N * p.K * p.b_dtype.itemsize * (1 if p.gate is None else 2)
     read = prod(p.a_batch) * p.M * p.K * p.dtype.itemsize / (2 if p.sparse or p.int4 else 1) + right
-    written = prod(p.batch) * p.parts * p.M * p.N * p.out_dtype.itemsize * (3 if p.keeps else 1)
-    return read + written * (1.0 if p.parts > 1 else RAGGED if ragged else WRITTEN)
+    result = prod(p.batch) * p.parts * p.M * p.N * p.out_dtype.itemsize * (3 if p.keeps else 1)
+    return read + result * (1.0 if p.parts > 1 else written)

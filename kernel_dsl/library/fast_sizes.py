@@ -9,6 +9,7 @@ from .families import is_mixed as mixes
 from .fed_scales import FedScales, feeds
 from .matmul_config import MatmulConfig
 from .problem import Problem
+from .whole_lines import pitch, short_part
 
 SMEM = 232448  # bytes a block has on Hopper
 BARRIERS = 1024  # bytes that suffice for barriers and alignment
@@ -16,8 +17,7 @@ STEP_BYTES = 128  # bytes of K in one stage: the widest swizzle
 DEEPEST = 12  # the most stages
 LEAST_RING = 4  # stages that suffice beside scales by blocks: 4096 x 7168 x 2048 took 103 us with 4, and 112 with 5
 WIDE_STAGES = 4  # this many stages are better than half as many of twice the depth
-LINES = 256  # bytes of a row that lanes store together: half of that took 1.1 to 1.3 of the time
-WIDEST = 128  # columns of these: of more bytes they spill
+LONG_PART = 512  # bytes of a row that lanes store at a time where more would leave fewer stages
 MOSTLY_STORED = 2  # steps of a tile up to which it waits for its store, and has buffers for all of it
 
 
@@ -49,16 +49,22 @@ def configure(
     # whole rows of a swizzle; with turns half a row leaves room for another stage; a gate has half as many columns
     halved = ping_pong or (item == 1 and problem.gate is not None)
     epilogue_n = min(32 if item >= 4 or problem.busy else (64 if halved else 128) // item, tile_n)
-    by_lanes = bool(problem.lanes) and problem.plain and not ping_pong and tile_m == 64 * consumers
+    by_lanes = bool(problem.lanes) and problem.plain and not ping_pong
     if by_lanes:
-        epilogue_n = min(LINES // item, WIDEST, tile_n)
+        limit = tile_n if steps_of(problem, tile_k) <= MOSTLY_STORED else LONG_PART // item
+        epilogue_n = tile_n // next(n for n in range(1, tile_n) if tile_n % (8 * n) == 0 and tile_n // n <= limit)
     while tile_n % epilogue_n:
         epilogue_n //= 2
     ring = 1 if ping_pong or tile_n == epilogue_n or by_lanes else 2
     if ring > 1 and not problem.lanes and steps_of(problem, tile_k) <= MOSTLY_STORED:
         ring = tile_n // epilogue_n
-    held = tile_m * (consumers if ping_pong else 1)
-    rest = SMEM - BARRIERS - (0 if problem.softmax and not problem.exponentials else held * epilogue_n * item * ring)
+    held = tile_m * (consumers if ping_pong else 1) * epilogue_n * ring
+    if by_lanes:
+        held = max(
+            tile_m // 2 * pitch(epilogue_n, problem.out_dtype),
+            tile_m * short_part(epilogue_n, tile_m // consumers, problem),
+        )
+    rest = SMEM - BARRIERS - (0 if problem.softmax and not problem.exponentials else held * item)
     deeper = 2 * stage_bytes(problem, tile_m, tile_n, tile_k)
     if in_pairs(problem) and problem.int4 % (2 * tile_k) == 0 and rest >= WIDE_STAGES * deeper:
         tile_k *= 2  # rows of 64 bytes for TMA, and half as many factors and waits

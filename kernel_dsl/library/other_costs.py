@@ -20,6 +20,7 @@ from .pack import SECTOR, Packing
 from .problem import Problem
 from .tile_product import TileConfig, stores_sectors
 from .vector_product import LANES, WARP, WARPS, VectorConfig
+from .whole_lines import LEAST, word_bytes
 
 # Fitted to 7,000 measured routes of 776 products on one NVIDIA H200.
 LAUNCH = 2800  # clocks from the end of one kernel to full speed of the next
@@ -42,6 +43,8 @@ HIDDEN_COPIES = 0.55
 # for each tile
 STORED_SECTORS, STORED_LINES, STORED, TILE = 0.05, 0.076, 0.13, 250
 STORED_LINES_SMALL = 0.063  # of tiles of at most 64 x 64, four of which are on a multiprocessor
+# where rows begin within sectors: of tiles of at most 64 x 64, 64 x 128 and more; and the factor for words of 2 bytes
+STORED_WHOLE, STORED_WHOLE_HALVES = (0.05, 0.045, 0.062), 1.2
 HIGH = 1.2  # the factor for tiles that are stored by lines in several turns
 # Products with vectors: bytes and pieces that a block loads in a clock, pieces that a multiprocessor loads in a clock, the time
 # of a byte divided by that of TMA's; clocks of a step's latency, of a block beside its steps, and for each sum that is added
@@ -128,6 +131,10 @@ def tile_clocks(p: Problem, t: TileConfig, blocks: int, pieces: tuple[int, ...] 
     if steps_of(p, t.tile_k) <= t.stages:
         many = area * p.out_dtype.itemsize > 64 * 128 * 4 or area > 64 * 128
         lines = STORED_LINES_SMALL if area <= 64 * 64 else STORED_LINES * (HIGH if many else 1.0)
+        if p.lanes and t.tile_n * p.out_dtype.itemsize >= LEAST:
+            lines = STORED_WHOLE[(area > 64 * 64) + (area > 64 * 128)] * (
+                STORED_WHOLE_HALVES if word_bytes(p) < 4 else 1.0
+            )
         each = STORED_SECTORS if stores_sectors(p) else lines
         at_once = 4 if area <= 64 * 128 else 2
     store = TILE + area * p.out_dtype.itemsize * each

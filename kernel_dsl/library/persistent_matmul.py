@@ -8,11 +8,12 @@ already in flight.
 from __future__ import annotations
 
 from functools import cache
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import kernel_dsl as kd
 
+from ..dataclass import changed
 from ..errors import BadCallValue
 from ..kernel import identified
 from ..layouts import meta_step
@@ -25,8 +26,10 @@ from .matmul_config import MatmulConfig
 from .problem import EpilogueStep, Problem
 from .stage_product import following_slot
 from .streamed_tiles import Pieces, StreamedTiles, WholeTiles, pieces_of
+from .whole_lines import halves, in_words, pitch, short_part, store_lines, stores_lines
 
 DRAWN = 16  # columns whose random words are computed at a time
+CONVERTED = 32  # columns that are converted to 8 bits at a time: more would spill
 
 
 def swizzled(rows: int, columns: int, dtype: Any, stages: int) -> Any:
@@ -63,6 +66,8 @@ def matmul_kernel(
     the problem that are Dims. `early`: the kernel starts while the kernel before it ends.
     """
     p, t = problem.swapped if config.swapped else problem, config
+    if t.swapped and p.lanes:
+        t = changed(t, epilogue_n=short_part(t.epilogue_n, t.rows, p))
     if t.streamed and not has_streams(p, t):
         what, hint = "config.streamed=True", "False: consumers take turns, or count steps in pairs or runs"
         raise BadCallValue(kernel="matmul", what=what, hint=hint)
@@ -100,6 +105,7 @@ def matmul_kernel(
     parts = width // t.epilogue_n  # parts in which a tile is stored
     stores = parts * (3 if p.keeps else 1)
     ring = min(t.epilogue_stages, stores)
+    lines = stores_lines(p, t) and activation is None
     out_shape = (t.epilogue_n, rows) if t.swapped else (rows, t.epilogue_n)
     factors = (1 + p.int4_zeros) if p.int4 else 0  # rows of scales and zeros that come with a stage
     feed = FedScales(p, t.tile_m, t.tile_n) if feeds(p, t.tile_m) else None
@@ -110,6 +116,8 @@ def matmul_kernel(
         **(
             {}
             if p.softmax and not p.exponentials
+            else {"out_smem": kd.SMEM((t.consumers, rows // 2, pitch(t.epilogue_n, p.out_dtype)), p.out_dtype)}
+            if lines
             else {"out_smem": swizzled(*out_shape, p.out_dtype, t.consumers * ring)}
         ),
         # one barrier for each consumer with its own tiles, because a waiter must see every phase
@@ -285,6 +293,10 @@ def matmul_kernel(
             own_tile = tile.part(first, t.epilogue_n)
             where = own_tile.m, own_tile.n
             x = value[:, first : first + t.epilogue_n]
+            if lines:
+                for half in range(2):
+                    store_half(x, half, out, out_smem, me, index, m, n + first)
+                continue
             if p.gate is None:
                 x = finish(x, end_steps, extra, own_tile)
                 done = (x if exponentials is None else exponentials.of(x, own_tile),)
@@ -304,6 +316,14 @@ def matmul_kernel(
                 kd.copy_smem_to_gmem(place, ref.at[(*index, *where)], l2_hint=t.out_hint)
         if exponentials is not None:
             exponentials.store(kept[0])
+
+    def store_half(x: Any, half: int, out: Any, out_smem: Any, me: Any, index: Any, m: Any, n: Any) -> None:
+        """Store every other eight rows of sums by whole lines, where TMA can't."""
+        step = t.epilogue_n if p.out_dtype.itemsize > 1 else gcd(t.epilogue_n, CONVERTED)
+        for first in range(0, t.epilogue_n, step):
+            columns = slice(first, first + step)
+            out_smem.at[me, :, columns][...] = halves(x[:, columns])[half].astype(p.out_dtype)
+        store_lines(in_words(out_smem, p).at[me], t.epilogue_n, out, index, m, n, p, half)
 
     def body(a: Any, *refs: Any, **buffers: Any) -> None:
         if early:

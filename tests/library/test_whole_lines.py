@@ -1,0 +1,118 @@
+"""Stores of tiles to rows that begin within lines: right for all words, edges, batches and parts, and by whole lines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernel_dsl as kd
+from kernel_dsl.library import whole_lines
+from kernel_dsl.library.fast_sizes import configure
+from kernel_dsl.library.persistent_matmul import matmul_kernel
+from kernel_dsl.library.tile_product import TileConfig, tile_kernel
+from tests.hopper.helpers import random, relative
+
+from .test_waves import problem
+
+bf16, f16, f32, s8, e4m3 = kd.bfloat16, kd.float16, kd.float32, kd.int8, kd.float8_e4m3fn
+BOUNDS = {f16: 1e-3, bf16: 4e-3, e4m3: 5e-2}
+# dtype, dtype of the result, elements that all rows begin at a multiple of: words of 1, 2, 4 and 8 bytes
+WORDS = [
+    (bf16, bf16, 1),
+    (bf16, bf16, 2),
+    (bf16, f16, 4),
+    (s8, kd.int32, 1),
+    (bf16, f32, 2),
+    (bf16, e4m3, 1),
+    (bf16, e4m3, 4),
+]
+
+
+def odd(M: int, N: int, K: int, dtype: Any, out_dtype: Any, lanes: int, **more: Any) -> Any:
+    return replace(problem(M, N, K, dtype), out_dtype=out_dtype, lanes=lanes, **more)
+
+
+def checked(kernel: Any, p: Any, interpret: Any, rng: Any, count: int = 1) -> None:
+    """Compare a product of `count` pairs of matrices with float64."""
+    batch = (count,) if count > 1 else ()
+    a, b = random(rng, (*batch, p.M, p.K), p.dtype), random(rng, (*batch, p.N, p.K), p.b_dtype)
+    got = kernel(a, b, interpret=interpret).astype(np.float64)
+    got = got.sum(axis=0) if p.parts > 1 else got
+    expected = a.astype(np.float64) @ np.swapaxes(b.astype(np.float64), -1, -2)
+    assert relative(got, expected) < BOUNDS.get(p.out_dtype, 1e-6)
+
+
+@pytest.mark.parametrize("tile", [(64, 256, 1), (128, 256, 2), (128, 144, 2), (192, 128, 3)], ids=str)
+@pytest.mark.parametrize("word", WORDS, ids=str)
+@pytest.mark.sampled(7)
+def test_fast_products(word: Any, tile: Any, interpret: Any, rng: Any) -> None:
+    dtype, out_dtype, lanes = word
+    for M, N, K in ((70, 253 * lanes, 48), (195, 16 * 3 + lanes, 272)):
+        p = odd(M, N, K, dtype, out_dtype, lanes)
+        t = configure(p, *tile)
+        assert t is not None
+        checked(matmul_kernel(p, t, 2), p, interpret, rng)
+
+
+@pytest.mark.parametrize("tile", [(64, 128), (32, 256), (64, 64)], ids=str)
+@pytest.mark.parametrize("word", WORDS, ids=str)
+@pytest.mark.sampled(7)
+def test_products_by_mma(word: Any, tile: Any, interpret: Any, rng: Any) -> None:
+    dtype, out_dtype, lanes = word
+    p = odd(70, 131 * lanes, 48, dtype, out_dtype, lanes)
+    checked(tile_kernel(p, TileConfig(*tile, 64 // dtype.itemsize, 2)), p, interpret, rng)
+
+
+@pytest.mark.parametrize("out_dtype", [bf16, f32], ids=str)
+def test_batches_and_parts(out_dtype: Any, interpret: Any, rng: Any) -> None:
+    """Where a row begins depends on the matrices before it."""
+    p = odd(65, 259, 64, bf16, out_dtype, 1, batch=(3,), a_batch=(3,), b_batch=(3,))
+    t = configure(p, 64, 256, 1)
+    assert t is not None and whole_lines.stores_lines(p, t)
+    checked(matmul_kernel(p, t, 2), p, interpret, rng, 3)
+    p = replace(odd(65, 259, 512, bf16, f32, 1), parts=2)
+    t = configure(p, 128, 128, 2)
+    assert t is not None and whole_lines.stores_lines(p, t)
+    checked(matmul_kernel(p, t, 2), p, interpret, rng)
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_lanes_store_whole_lines(lanes: int, interpret: Any, monkeypatch: Any) -> None:
+    """Lane i of a warp stores the words whose number in the array is i, modulo 32."""
+    M, N = 70, 253 * lanes
+    p = odd(M, N, 40, bf16, f32, lanes)
+    t = configure(p, 128, 256, 2)
+    assert t is not None
+
+    def number(target: Any, place: Any, x: Any, **more: Any) -> None:
+        kd.store(target, place, kd.broadcasted_iota(kd.int32, x.shape, 2).astype(target.dtype), **more)
+
+    class Numbered:
+        store = staticmethod(number)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(kd, name)
+
+    monkeypatch.setattr(whole_lines, "kd", Numbered())
+    made = matmul_kernel.__wrapped__(p, t, 2)
+    got = made(np.zeros((M, 40), bf16.numpy), np.zeros((N, 40), bf16.numpy), interpret=interpret)
+    words = (got if lanes == 1 else got.view(np.uint64)).reshape(-1)
+    assert np.array_equal(words, np.arange(words.size) % 32)
+
+
+@pytest.mark.parametrize("out_dtype", [bf16, f32, e4m3], ids=str)
+@pytest.mark.parametrize("tile", [(64, 256, 1), (128, 256, 2), (256, 128, 2), (192, 128, 3)], ids=str)
+@pytest.mark.sampled(12, "machine code")
+def test_no_spills(out_dtype: Any, tile: Any) -> None:
+    for lanes, K in ((1, 64), (2, 1024)):
+        p = odd(1000, 1001 * lanes, K, bf16, out_dtype, lanes)
+        t = configure(p, *tile)
+        assert t is not None
+        a, b = (kd.ShapeDtypeStruct((n, K), bf16) for n in (p.M, p.N))
+        assert matmul_kernel(p, t, 132).lower(a, b, target="sm_90a").compile().resources.spills == 0
+        if K == 64:
+            made = tile_kernel(p, TileConfig(64, 128, 32, 2)).lower(a, b, target="sm_90a")
+            assert made.compile().resources.spills == 0
