@@ -123,11 +123,11 @@ def finish_and_store(
     if lines and p.lanes and columns * item >= LEAST:
 
         def through(whole: Any) -> None:
-            for first in range(0, x.shape[1], PARTED):
-                part = tile.part(first, PARTED)
-                done = finish(x[:, first : first + PARTED], p.all_steps, refs, part)
-                whole[:, first : first + PARTED] = done.astype(p.out_dtype)
-            store_lines(in_words(whole, p), columns, out, leading, tile.m.start, tile.n.start, p)
+            step = PARTED if x.size > 64 * 128 else columns
+            for first in range(0, columns, step):
+                done = finish(x[:, first : first + step], p.all_steps, refs, tile.part(first, step))
+                whole[:, first : first + step] = done.astype(p.out_dtype)
+            store_lines(in_words(whole, out, p), columns, out, leading, tile.m.start, tile.n.start, p)
 
         kd.run_scoped(through, kd.SMEM((x.shape[0], pitch(columns, p.out_dtype)), p.out_dtype))
         return

@@ -52,7 +52,7 @@ EXPONENTIAL = 1 / 12  # clocks for each element in a sum of a softmax
 # clocks for each byte that lanes store, where TMA can't: of short parts of rows, with one warpgroup of them; of whole lines, by
 # the bytes of a word
 LANE_STORE, LANE_STORE_ALONE = 0.14, 0.07
-LINE_STORE = {1: 0.14, 2: 0.075, 4: 0.058, 8: 0.058}
+LINE_STORE = {1: 0.14, 2: 0.062, 4: 0.058, 8: 0.058}
 LANE_TILE = 1300  # clocks more for each next tile of one warpgroup whose lanes store, if few steps hide its start
 # columns, and the part that such a tile of half of them takes more, because it stores shorter pieces of rows
 WIDEST_TILE, PIECES = 256, 0.12

@@ -323,7 +323,7 @@ def matmul_kernel(
         for first in range(0, t.epilogue_n, step):
             columns = slice(first, first + step)
             out_smem.at[me, :, columns][...] = halves(x[:, columns])[half].astype(p.out_dtype)
-        store_lines(in_words(out_smem, p).at[me], t.epilogue_n, out, index, m, n, p, half)
+        store_lines(in_words(out_smem, out, p).at[me], t.epilogue_n, out, index, m, n, p, half)
 
     def body(a: Any, *refs: Any, **buffers: Any) -> None:
         if early:

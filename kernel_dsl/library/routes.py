@@ -17,10 +17,11 @@ from kernel_dsl.target import Feature, Target
 from . import fast_costs as costs
 from . import other_costs as others
 from .any_rows import serving
+from .blocks import steps_of
 from .choose import choose, needs_swap, space, thinness
 from .combine import combine_kernel
 from .families import FP8, Family, family
-from .fast_sizes import gates
+from .fast_sizes import MOSTLY_STORED, gates
 from .int4 import PackedInt4
 from .lane_product import lane_kernel
 from .matmul_config import MatmulConfig
@@ -325,6 +326,12 @@ def _fast_as(
                 t = replace(config, swapped=True)
                 time = costs.clocks(cut, t, blocks, reads)
             yield before + _times(q, time, parts), Route("fast", cut, t, found, whole, reads=reads)
+    item = q.out_dtype.itemsize
+    if config is None and q.plain and not q.lanes and q.N * item % SECTOR and steps_of(q, depth) <= MOSTLY_STORED:
+        # TMA stores rows that cut sectors more slowly: 9000 x 9000 x 64 took 72 us, by lanes 50, but with K of 256 82 and 92
+        by_lanes = changed(q, lanes=UNIT // item)
+        for time, t in picked(by_lanes, True):
+            yield before + time, Route("fast", by_lanes, t, found, reads=reads)
 
 
 def fast_packings(a: Operand, b: Operand, how: Family, sparse: bool = False) -> Packings:

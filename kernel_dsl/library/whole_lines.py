@@ -55,9 +55,10 @@ def word_bytes(p: Problem) -> int:
     return min(p.lanes * p.out_dtype.itemsize, 8)
 
 
-def in_words(ref: Any, p: Problem) -> Any:
-    """A whole Ref of results, in these words."""
-    return ref if word_bytes(p) == p.out_dtype.itemsize else ref.bitcast(WORDS[word_bytes(p)])
+def in_words(ref: Any, out: Any, p: Problem) -> Any:
+    """A whole Ref of results, in these words; in elements if `out`, where results are stored, has gaps."""
+    bytes_ = word_bytes(p)
+    return ref if bytes_ == p.out_dtype.itemsize or not out.type.contiguous else ref.bitcast(WORDS[bytes_])
 
 
 def store_lines(
@@ -68,7 +69,7 @@ def store_lines(
     `out`: (*leading axes, M, N); `index`: of the leading axes; `m`, `n`: the part's first row and column; `half`: which of
     `halves` it is. What lies beyond the result is left out.
     """
-    leading, out = out.shape[:-2], in_words(out, p)
+    leading, out = out.shape[:-2], in_words(out, out, p)
     each = out.dtype.itemsize // p.out_dtype.itemsize  # elements of a word
     M, N = p.M, p.N if each == 1 else p.N // each
     n = n if each == 1 else kd.div(n, each)
@@ -78,7 +79,9 @@ def store_lines(
         before = before * extent + place
     target = out.at[tuple(index)] if index else out
     end = kd.clip(N - n, 0, columns)
-    if out.dtype.itemsize == 2 and out.type.contiguous:
+    if (
+        out.dtype.itemsize == 2 and half is not None and out.type.contiguous
+    ):  # beside many blocks of one warpgroup it takes longer
         _store_pairs(part, columns, target, m, n, M, N, end, half)
         return
     row, chunk, lane, turn = _lanes(part.shape[0], -(-(columns + WARP - 1) // WARP))
@@ -128,7 +131,7 @@ def _store_pairs(
     kd.store(target, ((down + m).astype(kd.int64), (along + n).astype(kd.int64)), x, mask=inside, bounds="promise")
 
 
-def _lanes(rows: int, count: int) -> tuple[Any, Any, Any, int]:
+def _lanes(rows: int, count: int) -> tuple[Any, ...]:
     """(row, number of the store in the row, lane) of what a warpgroup stores in one turn, each (rows of a turn, count, 32); and
     the rows of a turn.
     """

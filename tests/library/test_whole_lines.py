@@ -10,9 +10,13 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import whole_lines
+from kernel_dsl.library.arguments import request
 from kernel_dsl.library.fast_sizes import configure
+from kernel_dsl.library.matmul_options import MatmulOptions
 from kernel_dsl.library.persistent_matmul import matmul_kernel
+from kernel_dsl.library.routes import route
 from kernel_dsl.library.tile_product import TileConfig, tile_kernel
+from kernel_dsl.stages import target_named
 from tests.hopper.helpers import random, relative
 
 from .test_waves import problem
@@ -31,8 +35,8 @@ WORDS = [
 ]
 
 
-def odd(M: int, N: int, K: int, dtype: Any, out_dtype: Any, lanes: int, **more: Any) -> Any:
-    return replace(problem(M, N, K, dtype), out_dtype=out_dtype, lanes=lanes, **more)
+def odd(M: int, N: int, K: int, dtype: Any, out_dtype: Any, lanes: int) -> Any:
+    return replace(problem(M, N, K, dtype), out_dtype=out_dtype, lanes=lanes)
 
 
 def checked(kernel: Any, p: Any, interpret: Any, rng: Any, count: int = 1) -> None:
@@ -69,7 +73,7 @@ def test_products_by_mma(word: Any, tile: Any, interpret: Any, rng: Any) -> None
 @pytest.mark.parametrize("out_dtype", [bf16, f32], ids=str)
 def test_batches_and_parts(out_dtype: Any, interpret: Any, rng: Any) -> None:
     """Where a row begins depends on the matrices before it."""
-    p = odd(65, 259, 64, bf16, out_dtype, 1, batch=(3,), a_batch=(3,), b_batch=(3,))
+    p = replace(odd(65, 259, 64, bf16, out_dtype, 1), batch=(3,), a_batch=(3,), b_batch=(3,))
     t = configure(p, 64, 256, 1)
     assert t is not None and whole_lines.stores_lines(p, t)
     checked(matmul_kernel(p, t, 2), p, interpret, rng, 3)
@@ -97,10 +101,37 @@ def test_lanes_store_whole_lines(lanes: int, interpret: Any, monkeypatch: Any) -
             return getattr(kd, name)
 
     monkeypatch.setattr(whole_lines, "kd", Numbered())
-    made = matmul_kernel.__wrapped__(p, t, 2)
+    made: Any = matmul_kernel.__wrapped__(p, t, 2)
     got = made(np.zeros((M, 40), bf16.numpy), np.zeros((N, 40), bf16.numpy), interpret=interpret)
     words = (got if lanes == 1 else got.view(np.uint64)).reshape(-1)
     assert np.array_equal(words, np.arange(words.size) % 32)
+
+
+def test_dropout_of_low_tiles(interpret: Any, rng: Any) -> None:
+    """A lane of a tile of 16 rows has bits of all columns, so the tile is finished at once."""
+    a, b = random(rng, (16, 8), f16), random(rng, (8, 131), f16)
+    got = kd.library.matmul(a, b, dropout=(0.25, 3), out_dtype=f32, interpret=interpret)
+    kept = got != 0
+    expected = a.astype(np.float64) @ b.astype(np.float64) / 0.75
+    assert 0.6 < kept.mean() < 0.9 and relative(got[kept], expected[kept]) < 1e-5
+
+
+def test_rows_that_cut_sectors(interpret: Any, rng: Any) -> None:
+    """Lanes store what TMA stores slowly, if that is most of the work; also to an array with gaps."""
+    for K, lanes in ((64, 8), (1024, 0)):
+        made = request(*(kd.ShapeDtypeStruct(s, bf16) for s in ((9000, K), (K, 9000))), MatmulOptions(), None)
+        assert (
+            route(made.problem, made.left, made.right, made.family, None, target_named("sm_90a")).problem.lanes == lanes
+        )
+    a, b = random(rng, (70, 64), bf16), random(rng, (64, 264), bf16)
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    p = odd(70, 264, 64, bf16, bf16, 8)
+    t = configure(p, 128, 256, 2)
+    assert t is not None and whole_lines.stores_lines(p, t)
+    for width in (264, 280):
+        held = np.zeros((70, width), bf16.numpy)
+        matmul_kernel(p, t, 2)(a, np.ascontiguousarray(b.T), out=held[:, :264], interpret=interpret)
+        assert relative(held[:, :264].astype(np.float64), expected) < BOUNDS[bf16] and not held[:, 264:].any()
 
 
 @pytest.mark.parametrize("out_dtype", [bf16, f32, e4m3], ids=str)
