@@ -18,7 +18,7 @@ from ..source import misfit
 from ..trace import at_own_lines, resolve
 from .grouped_tiles import put
 from .problem import Axes, EpilogueStep, Problem
-from .whole_lines import LEAST, in_words, pitch, store_lines
+from .whole_lines import LEAST, store_parts
 
 Function = Callable[..., Any]
 PARTED = 32  # columns of a part, if a tile is finished in parts
@@ -107,10 +107,9 @@ def finish_and_store(
     """Apply the steps to a block's sums and store them. If a lane holds many sums and the steps are long, a few columns
     are finished at a time.
 
-    `unit`: lanes hold the same elements of each group of `unit` columns. With `lines`, and if not even two elements of
-    a row are aligned, SMEM is used to give neighbouring elements to neighbouring lanes first: a warp then stores whole
-    lines instead of parts of eight lines. This takes SMEM, so fewer blocks share a multiprocessor, but it halves the
-    time of products with little other work.
+    `unit`: lanes hold the same elements of each group of `unit` columns. With `lines` sums go through SMEM, and a warp
+    stores whole lines instead of parts of eight lines. Fewer blocks then share a multiprocessor, but products with
+    little other work take half of the time.
     """
     if p.softmax:
         store_sums(x, p, refs, tile, out)
@@ -121,15 +120,9 @@ def finish_and_store(
     apart = p.lanes == 1 or lines
     columns = x.shape[1]
     if lines and p.lanes and columns * item >= LEAST:
-
-        def through(whole: Any) -> None:
-            step = PARTED if x.size > 64 * 128 else columns
-            for first in range(0, columns, step):
-                done = finish(x[:, first : first + step], p.all_steps, refs, tile.part(first, step))
-                whole[:, first : first + step] = done.astype(p.out_dtype)
-            store_lines(in_words(whole, out, p), columns, out, leading, tile.m.start, tile.n.start, p)
-
-        kd.run_scoped(through, kd.SMEM((x.shape[0], pitch(columns, p.out_dtype)), p.out_dtype))
+        step = PARTED if x.size > 64 * 128 else columns
+        parts = (finish(x[:, i : i + step], p.all_steps, refs, tile.part(i, step)) for i in range(0, columns, step))
+        store_parts(parts, x.shape, out, leading, tile.m.start, tile.n.start, p)
         return
     if (p.all_steps or apart) and x.size > 64 * 128:
         columns = min(LINE // item if lines else PARTED, columns)
@@ -147,9 +140,7 @@ def finish_and_store(
 
 
 def finite_or_zero(top: Any) -> Any:
-    """The number to subtract from exponents: the greatest exponent, or 0 if that is infinite, because -inf - -inf is
-    NaN.
-    """
+    """The number to subtract from exponents: the greatest, or 0 if that is infinite, because -inf - -inf is NaN."""
     return kd.where(top == -inf, 0.0, top)
 
 

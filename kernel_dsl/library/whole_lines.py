@@ -7,7 +7,7 @@ only the first and the last store of a part cut sectors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import kernel_dsl as kd
@@ -97,6 +97,21 @@ def store_lines(
         x = kd.load(part, (own, along), mask=inside)
         place = (down.astype(kd.int64) + m, (at + n).astype(kd.int64) + WARP * chunk.astype(kd.int64))
         kd.store(target, place, x, mask=inside, bounds="promise")
+
+
+def store_parts(
+    parts: Iterable[Any], shape: tuple[int, int], out: Any, index: Sequence[Any], m: Any, n: Any, p: Problem
+) -> None:
+    """Store a tile of `shape` through SMEM of its own. `parts`: its columns, some at a time; the rest is as of `store_lines`."""
+
+    def through(tile: Any) -> None:
+        first = 0
+        for part in parts:
+            tile[:, first : first + part.shape[1]] = part.astype(p.out_dtype)
+            first += part.shape[1]
+        store_lines(in_words(tile, out, p), shape[1], out, index, m, n, p)
+
+    kd.run_scoped(through, kd.SMEM((shape[0], pitch(shape[1], p.out_dtype)), p.out_dtype))
 
 
 def _store_pairs(
