@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 from typing import Any
 
-from .first_sizes import FirstSizes, KeptConfigs, dim_of, is_open
+from .first_sizes import FirstSizes, KeptConfigs, dim_of, is_later, is_open
 from .problem import Problem
 
 ROWS, ROWS_OF_MANY = 2**24, 2**16  # the greatest M of one product, and of each product of a batch
@@ -22,6 +22,8 @@ TILES = 2**30  # indices of tiles are 32 bits wide
 PARTS = 64  # the most parts of K
 SMALLEST = (8, 64)  # a tile
 VECTOR = 16  # bytes of one load along M
+# The time of a kernel that divides to find its tiles, for a size that has one tile, of that of a kernel that knows this.
+UNKNOWN_TILES = 1.08
 STORED = 16  # columns that lanes store at a time where N is a Dim: more would spill
 # the fields of a problem that change with the batch
 BATCHES = ("batch", "a_batch", "b_batch", "a_scale_batch", "b_scale_batch")
@@ -35,10 +37,10 @@ def open_sizes(p: Problem) -> bool:
     return is_open(*p.batch, p.M, p.N, p.K)
 
 
-def opened(p: Problem, unit: int = 1, side: str = "M") -> Problem | None:
+def opened(p: Problem, unit: int = 1, side: str = "M", limit: int = 0) -> Problem | None:
     """The problem with Dims for `side`, M or N, and for the first batch axis; None if no kernel takes other sizes.
 
-    `unit`: a divisor of M, or of N.
+    `unit`: a divisor of M, or of N; `limit`: the greatest one that the kernel shall take, 0 for the greatest possible.
     """
     if p.groups or p.b_scale_batch is None:
         return None  # groups of rows, or two right sides with different scales
@@ -55,6 +57,8 @@ def opened(p: Problem, unit: int = 1, side: str = "M") -> Problem | None:
         most = min(most, TILES // rest * SMALLEST[0])
     else:
         several = min(several, TILES // rest // (most // SMALLEST[0]))
+    if limit:
+        most = min(most, limit)
     if most < size or (axis is not None and p.batch[axis] > several):
         return None
     made = replace(p, **{side: dim_of(side, most // unit * unit, unit)})
@@ -155,8 +159,8 @@ def unit_of_rows(p: Problem, left: Any) -> int:
     return vector if turned and p.M % vector == 0 else 1
 
 
-def opened_route(route: Any) -> Any:
-    """The route with kernels that take any M and batch, or None."""
+def opened_route(route: Any, limit: int = 0) -> Any:
+    """The route with kernels that take any M and batch, or None. `limit`: as of `opened`."""
     p = route.problem
     if 0 in (*p.batch, p.M, p.N, p.K) or (p.softmax and getattr(route.config, "swapped", False)):
         return None
@@ -168,7 +172,8 @@ def opened_route(route: Any) -> Any:
     unit = unit_of_rows(p, left)
     if left is not None and (route.kernel != "lane" or p.M * left.to.itemsize % VECTOR):
         route = _showing(route, 0)
-    return _with_dims(route, unit, "M", "columns" if route.problem.a_transposed else "rows") if unit else None
+    across = "columns" if route.problem.a_transposed else "rows"
+    return _with_dims(route, unit, "M", across, limit) if unit else None
 
 
 def showing(p: Problem, packings: Any, side: int) -> tuple[Problem, Any]:
@@ -193,8 +198,10 @@ def _showing(route: Any, side: int) -> Any:
     return replace(route, problem=p, packings=packings, whole=route.whole and replace(route.whole, **lies))
 
 
-def widened_route(route: Any) -> Any:
+def widened_route(route: Any, limit: int = 0) -> Any:
     """The route with kernels that take any N and batch, or None: for products in which b has a call's rows.
+
+    `limit`: as of `opened`.
 
     If the rows of the result are no multiples of 16 bytes, lanes store it, and b is packed along K, because packed rows
     along N would be padded.
@@ -214,13 +221,13 @@ def widened_route(route: Any) -> Any:
     whole = route.whole and replace(route.whole, lanes=0)  # it does not depend on them
     problem = replace(p, lanes=min(p.lanes, 1))
     made = replace(route, problem=problem, config=config, packings=(left, right), whole=whole)
-    return _with_dims(made, unit, "N", "rows")
+    return _with_dims(made, unit, "N", "rows", limit)
 
 
-def _with_dims(route: Any, unit: int, side: str, across: str) -> Any:
+def _with_dims(route: Any, unit: int, side: str, across: str, limit: int) -> Any:
     """The route with Dims for `side`, M or N, and for the batch, or None. `across`: the axis of that side's packing."""
-    general = opened(route.problem, unit, side)
-    whole = None if route.whole is None else opened(route.whole, unit, side)
+    general = opened(route.problem, unit, side, limit)
+    whole = None if route.whole is None else opened(route.whole, unit, side, limit)
     if general is None or (route.whole is not None and whole is None):
         return None
     if whole is not None:  # parts of K may have other bounds
@@ -235,7 +242,7 @@ def _with_dims(route: Any, unit: int, side: str, across: str) -> Any:
     return replace(route, problem=general, packings=packings, whole=whole)
 
 
-def deepened_route(route: Any) -> Any:
+def deepened_route(route: Any, _: int = 0) -> Any:
     """The route with kernels that take any K, or None. It serves sums over the outer axis of both sides, such as
     gradients of weights.
 
@@ -271,28 +278,54 @@ def deepened_route(route: Any) -> Any:
     return replace(route, problem=replace(p, K=K), config=config, packings=packings, whole=whole)
 
 
+def tile_alone(route: Any, side: str) -> int:
+    """The greatest size along `side`, M or N, of which Hopper's fast product makes a single tile; 0 if others make it."""
+    t = route.config
+    if route.kernel != "fast" or t.streamed:
+        return 0
+    if (side == "M") != t.swapped:
+        return t.tile_m * t.cluster
+    return t.tile_n * t.cluster_n // (1 if route.problem.gate is None else 2)
+
+
 def serving(route: Any, cost: Callable[[Any], float], flipped: bool) -> Any:
     """The route with kernels that take any sizes.
 
     It is `route` itself for the first sizes, and if no kernel takes any sizes. `cost` gives the clocks of a route, or
     infinity if it can't have its parts. `flipped`: the rows of a call are those of b.
+
+    Sizes that fit a single tile have kernels that take only such sizes: these know the number of their tiles, so their
+    code is that of one size.
     """
     p = route.problem
     changing = flipped or p.sparse  # whether b has a call's rows
     # the parts of the key that do not depend on sizes and kernels
     closed = {**dict.fromkeys(BATCHES, ()), "parts": 1, "out_dtype": (route.whole or p).out_dtype, "lanes": 0}
     sides = {"a_transposed": False, "b_transposed": False}
-    ways: list[tuple[Any, dict[str, Any], Any]] = [
-        (opened_route, {"M": 0, **sides}, (p.batch, p.M)),
-        *([(widened_route, {"N": 0, **sides}, (p.batch, p.N))] if changing else []),
-        (deepened_route, {"K": 0, "batch": p.batch}, p.K),
+    ways: list[tuple[Any, str, dict[str, Any], Any]] = [
+        (opened_route, "M", {"M": 0, **sides}, (p.batch, p.M)),
+        *([(widened_route, "N", {"N": 0, **sides}, (p.batch, p.N))] if changing else []),
+        (deepened_route, "", {"K": 0, "batch": p.batch}, p.K),
     ]
-    for way, own, sizes in ways:
+    for way, side, own, sizes in ways:
         found = way(route)
         if found is not None and _first.comes_again((replace(p, **(closed | own)), len(p.batch)), sizes):
+            size = getattr(p, side) if side else DEPTH
+
+            def limit_of(made: Any, side: str = side, size: int = size) -> int:
+                return alone if side and size <= (alone := tile_alone(made, side)) else 0
+
+            def time(choice: Any, size: int = size, limit_of: Any = limit_of) -> float:
+                *cut, limit = choice
+                if limit and size > limit:
+                    return inf
+                made = route.cut_in(*cut)
+                return cost(made) * (1 if limit or not limit_of(made) else UNKNOWN_TILES)
+
             whole = way(route.cut_in(1, route.config))
             kind = replace(found if whole is None else whole, config=None)
-            best = p.parts, route.config
-            made = way(route.cut_in(*_kept.choose(kind, best, lambda choice: cost(route.cut_in(*choice)))))
+            best = p.parts, route.config, 0 if is_later() else limit_of(route)
+            *cut, limit = _kept.choose(kind, best, time)
+            made = way(route.cut_in(*cut), limit)
             return found if made is None else made
     return route

@@ -13,7 +13,7 @@ from ..kernel import identified
 from .any_rows import declared, of_sums, open_sizes
 from .blocks import spread
 from .epilogue import Tile, drawn, finish, joined, outputs
-from .first_sizes import is_open
+from .first_sizes import dim_of, is_open, most_of
 from .problem import Problem
 
 TILE_M, TILE_N = 8, 128
@@ -30,8 +30,15 @@ def height_for(products: int, M: int, N: int) -> int:
     return tile_m
 
 
+def few_rows(p: Problem) -> bool:
+    """Whether M is a Dim whose values make few tiles."""
+    return is_open(p.M) and most_of(p.M) <= FEW and not is_open(*p.batch, p.N)
+
+
 def height_of(p: Problem) -> int:
     """The number of rows of a tile."""
+    if few_rows(p):
+        return height_for(prod(p.batch), TILE_M, p.N)  # one for all few rows, so that they share a kernel
     return TILE_M if is_open(*p.batch, p.M, p.N) else height_for(prod(p.batch), p.M, p.N)
 
 
@@ -49,6 +56,8 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
     """
     if open_sizes(problem) and not is_open(problem.K) and problem.K != 1:
         return combine_kernel(changed(problem, K=1), early)  # one for each K
+    if few_rows(problem) and (M := dim_of("M", FEW)) != problem.M:
+        return combine_kernel(changed(problem, M=M), early)
     count, tile_m = 1 if problem.gate is None else 2, height_of(problem)
 
     def tiles_of(p: Problem) -> tuple[Any, ...]:

@@ -43,6 +43,11 @@ def is_open(*extents: Any) -> bool:
     return not all(isinstance(n, int) for n in extents)
 
 
+def most_of(extent: Any) -> int:
+    """The greatest value of an extent: an int, or a Dim."""
+    return extent if isinstance(extent, int) else extent.hi
+
+
 def declared_outputs(structs: Any, first: int) -> dict[int, tuple[Any, ...]]:
     """`shapes=` of outputs, the kernel's parameters from number `first` on, whose extents may be computed from Dims."""
 

@@ -22,6 +22,7 @@ from .blocks import clusters_at_once, own, start_of, steps_of, tile_of
 from .consumer_product import ConsumerProduct
 from .epilogue import Exponentials, Function, Tile, drawn, finish, joined, outputs, store_sums
 from .fed_scales import FedScales, fed_loads, feeds, in_pairs
+from .first_sizes import is_open, most_of
 from .matmul_config import MatmulConfig
 from .problem import EpilogueStep, Problem
 from .stage_product import following_slot
@@ -76,9 +77,14 @@ def matmul_kernel(
     width = t.tile_n if p.gate is None else t.tile_n // 2  # columns of the result
     leading = (p.parts,) if p.parts > 1 else ()
 
+    # whether a cluster has all tiles along M and N, so that no extent of a launch is needed to find a tile
+    sizes = (p.M, t.tile_m * t.cluster), (p.N, width * t.cluster_n)
+    alone = tuple(is_open(n) and most_of(n) <= most for n, most in sizes)
+
     def clusters_of(p: Problem) -> tuple[Any, Any, Any]:
         """The numbers of clusters of tiles along M, along N, and of all products."""
-        tiles_m, tiles_n = kd.cdiv(kd.cdiv(p.M, t.tile_m), t.cluster), kd.cdiv(kd.cdiv(p.N, width), t.cluster_n)
+        tiles_m = 1 if alone[0] else kd.cdiv(kd.cdiv(p.M, t.tile_m), t.cluster)
+        tiles_n = 1 if alone[1] else kd.cdiv(kd.cdiv(p.N, width), t.cluster_n)
         return tiles_m, tiles_n, tiles_m * tiles_n * prod((*leading, *p.batch))
 
     tiles_m, tiles_n, total = clusters_of(p)
@@ -88,13 +94,11 @@ def matmul_kernel(
     marks = t.tile_k // meta_step(p.dtype) if p.sparse else 0  # rows of metadata in a stage
     a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k // held)
     b_shape = (t.tile_n, t.tile_k) if p.b_transposed else (t.tile_k, t.tile_n)
-    fixed = open_sizes(p) or t.streamed
+    known = isinstance(total, int)
     clusters = clusters_at_once(blocks, t.blocks)
-    clusters = clusters if fixed else max(min(total, clusters), 1)
+    clusters = max(min(total, clusters), 1) if known and not t.streamed else clusters
 
     def grid_of(a: Any, b: Any, *_: Any) -> tuple[int]:
-        if t.streamed:
-            return (clusters,)
         here = at_launch(problem, a, b)
         return (max(min(clusters_of(here.swapped if t.swapped else here)[2], clusters), 1),)
 
@@ -355,7 +359,7 @@ def matmul_kernel(
         out_type=problem.results(*leading, tiles=tiles_n * t.cluster_n if problem.softmax else 0),
         shapes=declared(problem),
         scratch_types=scratch,
-        grid=grid_of if open_sizes(problem) else (clusters,),
+        grid=(clusters,) if known or t.streamed else grid_of,
         grid_names=("block",),
         cluster=tuple(size for size in (t.cluster, t.cluster_n) if size > 1),
         cluster_names=axes,

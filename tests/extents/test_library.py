@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.kernel import Kernel
 from kernel_dsl.library.any_rows import opened
 from kernel_dsl.library.arguments import request
+from kernel_dsl.library.combine import combine_kernel
 from kernel_dsl.library.matmul_config import MatmulConfig
 from kernel_dsl.library.matmul_options import MatmulOptions
 from kernel_dsl.library.persistent_matmul import matmul_kernel
@@ -46,6 +48,37 @@ def test_one_kernel_multiplies_any_number_of_rows() -> None:
             exact = matmul_kernel(replace(p, M=m), config, 4)
             np.testing.assert_array_equal(kernel(a, b, interpret=True), exact(a, b, interpret=True))
         assert len(kernel.specialisations()) == 1
+
+
+def test_a_kernel_for_sizes_of_one_tile_has_the_code_of_one_size() -> None:
+    """It takes all sizes of a tile and no others, and calls of such sizes get it."""
+    machine, a, b = target_named("sm_90a"), kd.bfloat16, Struct((2048, 256), kd.bfloat16)
+    with none_before():
+        for m in (40, 3, 20, 61, 12, 300):
+            asked = request(Struct((m, 2048), a), b, MatmulOptions(), None)
+            own = route(asked.problem, asked.left, asked.right, asked.family, None, machine)
+            found = own.serving(132)
+            if m in (3, 20, 61):
+                texts = [
+                    made.multiply(132).lower(Struct((m, 2048), a), b, target="sm_90a").ptx for made in (own, found)
+                ]
+                bodies = [re.sub("(?s).*?[.]reqntid|[.]file.*", "", text) for text in texts]
+                assert bodies[0] == bodies[1], m
+            most = {40: None, 3: 16, 20: 32, 61: 64, 12: 16}.get(m, 0)
+            hi = getattr(found.problem.M, "hi", None)
+            assert hi == most if most != 0 else hi > 1000, (m, hi)
+
+
+def test_sums_of_parts_of_few_rows_share_a_kernel() -> None:
+    p = Problem(1, 256, 64, kd.float32, kd.float32, kd.float16, parts=3)
+    kernels = [combine_kernel(opened(p, limit=most)) for most in (16, 32, 64)]
+    assert kernels[0] is kernels[1] is kernels[2] is not combine_kernel(opened(p))
+    rng = np.random.default_rng(4)
+    for m in (1, 9, 64):
+        sums = floats(rng, np.float32, 3, m, 256)
+        want = (sums[0] + sums[1] + sums[2]).astype(np.float16)
+        np.testing.assert_array_equal(kernels[0](sums, interpret=True), want)
+    assert len(kernels[0].specialisations()) == 1
 
 
 def test_few_tiles_find_their_places_in_the_grid() -> None:
