@@ -32,12 +32,13 @@ from .attention_backward_order import (
     step_counts,
     together_of,
 )
-from .attention_backward_plans import GeneralGradients, ScoredGradients
+from .attention_backward_plans import GeneralGradients, ScoredGradients, number_structs, results_of
 from .attention_backward_scored import scored_backward_config
 from .attention_backward_scored_sizes import keeps_bias, keys_of
 from .attention_options import CHECKED, AttentionOptions, check_lengths, problem_of
 from .attention_problem import ScoredProblem
 from .attention_sizes import ROWS, AttentionProblem
+from .first_sizes import is_later, takes_dims
 from .latest import UNSEEN, Latest, Launch, launching, seen_launching
 from .matmul import MANY, known_plan, signature
 
@@ -71,13 +72,13 @@ class _Fast:
     def lower(self, arrays: tuple[Any, ...], options: AttentionOptions, target: str | None) -> tuple[Any, ...]:
         dout, q, k, v, out, lse = arrays
         first = self.stats.lower(out, dout, lse, target=target)
-        (stats,) = first.traced.outputs
-        main = self.main.lower(q, k, v, dout, kd.ShapeDtypeStruct(stats.shape, stats.dtype), target=target)
-        dk, _, sums, *_ = main.traced.outputs
-        parts = kd.ShapeDtypeStruct(dk.shape, dk.dtype)
+        (stats,) = results_of(self.stats, out, dout, lse)
+        given = q, k, v, dout, stats, *number_structs(self.sizes, stats)
+        main = self.main.lower(*given, target=target)
+        parts, _, sums, *_ = results_of(self.main, *given)
         middle = () if self.sum is None else (self.sum.lower(parts, parts, target=target),)
         dq_sum = kd.ShapeDtypeStruct((math.prod(sums.shape) // (self.rows * EIGHT), self.rows, EIGHT), kd.float32)
-        return first, main, *middle, self.finish.lower(dq_sum, target=target)
+        return first, main, *middle, self.finish.lower(dq_sum, *([q] if self.sizes else []), target=target)
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,12 @@ class _Plan:
         if self.bias is not None:
             made += (self.bias.lower(*arrays, options.bias, *options.captured, target=target),)
         return made
+
+
+def _fixed(given: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """By array, the axes of heads and of their dimensions, which are compiled in."""
+    axes: tuple[int, ...] = -1, -2 if given.get("layout") == "bshd" else -3
+    return dict.fromkeys(("dout", "q", "k", "v", "out"), axes) | {"lse": (-2,)}
 
 
 @partial(public, name=NAME)
@@ -198,6 +205,7 @@ class AttentionBackward:
         return made
 
     @checks_itself(*CHECKED, "target")
+    @takes_dims(NAME, _fixed)
     def lower(
         self,
         dout: Any,
@@ -224,13 +232,16 @@ class AttentionBackward:
         config: AttentionBackwardConfig | None = None,
         target: str | None = None,
     ) -> tuple[Any, ...]:
-        """The stages of the kernels that a call with such arguments runs, in order."""
+        """The stages of the kernels that a call with such arguments runs, in order. The batch and lengths may be Dims:
+        then those of kernels for any sizes.
+        """
         given = AttentionOptions(
             layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
             score_mod_grad=score_mod_grad,
         ).apart(q)  # fmt: skip
         arrays = (dout, q, k, v, out, lse)
-        return self._plan(arrays, given, deterministic, config, target).lower(arrays, given, target)
+        plan = self._plan(arrays, given, deterministic, config, target, closed=not is_later())
+        return plan.lower(arrays, given, target)
 
     def _plan(
         self,
@@ -239,14 +250,16 @@ class AttentionBackward:
         deterministic: bool,
         config: AttentionBackwardConfig | None,
         target: str | None,
+        closed: bool = False,
     ) -> _Plan:
-        key = (*[signature(x, NAME) for x in arrays], *options.key(NAME), deterministic, config, target)
+        described = [signature(x, NAME) for x in arrays]
+        key = (*described, *options.key(NAME), deterministic, config, target, closed, is_later())
         named = options.given() | {"deterministic": deterministic, "config": config, "target": target}
         found = known_plan(self._plans, key, NAME, named)
         if found is None:
             if len(self._plans) >= MANY:
                 self._plans.clear()
-            found = self._plans[key] = self._kernels(arrays, options, deterministic, config, target)
+            found = self._plans[key] = self._kernels(arrays, options, deterministic, config, target, closed)
         return found
 
     def _kernels(
@@ -256,7 +269,9 @@ class AttentionBackward:
         deterministic: bool,
         config: AttentionBackwardConfig | None,
         target: str | None,
+        closed: bool,
     ) -> _Plan:
+        """The plan of a call. `closed`: its kernels take these sizes alone."""
         dout, q, k, v, out, lse = arrays
         problem = problem_of(q, k, v, options, False, NAME)
         check_results(problem, dout, out, lse)
@@ -270,10 +285,10 @@ class AttentionBackward:
             problem = replace(problem, score=replace(problem.score, bias_tiles=None))
         general = None
         few = config is None or config.splits <= MOST_SPLITS
-        if target is None and few and (plain is None or why or plain.dim not in FAST or options.sinks is not None):
+        if not closed and few and (plain is None or why or plain.dim not in FAST or options.sinks is not None):
             general = general_of(problem, bool(why), deterministic, blocks)
         if plain is not None and plain.dim in FAST and not why:
-            main = self._fast(plain, deterministic, config, blocks, target is not None)
+            main = self._fast(plain, deterministic, config, blocks, closed)
         elif not why:
             from .attention_linear import is_linear  # operations, imported for the first trace
 

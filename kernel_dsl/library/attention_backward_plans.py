@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 import kernel_dsl as kd
 
+from ..definition import output_structs
+from ..dtypes import as_dtype
 from ..lazy import lazy
 from .attention_backward_general import MINE, gradient_extras
 from .attention_backward_order import EIGHT, KEYS, AttentionBackwardConfig, WalkNumbers
@@ -24,6 +28,21 @@ from .attention_blocks import BlockLists, block_arrays, blocks_kernel, depends_o
 from .attention_options import AttentionOptions
 from .attention_problem import ScoredProblem, ragged_tiles
 from .latest import Launch
+
+
+def results_of(kernel: Any, *arrays: Any) -> list[Any]:
+    """Descriptions of the results of a kernel for such arrays, which may be descriptions."""
+    given = [x if isinstance(x, np.generic) else kd.ShapeDtypeStruct(tuple(x.shape), as_dtype(x.dtype)) for x in arrays]
+    return [
+        kd.ShapeDtypeStruct(x.shape, x.dtype) for x in output_structs(kernel._definition, given)[0] if x is not None
+    ]
+
+
+def number_structs(sizes: WalkNumbers | None, stats: Any) -> list[Any]:
+    """The number and a description of the array that `sizes.numbers(stats)` gives, nothing without sizes."""
+    if sizes is None:
+        return []
+    return [np.int32(sizes.together), kd.ShapeDtypeStruct((sizes.splits,), stats.dtype)]
 
 
 @dataclass(frozen=True)
@@ -157,16 +176,17 @@ class ScoredGradients:
                 for _, total, rows in self._tables()
             )
         first = self.stats.lower(out, dout, lse, *by_query, target=target)
-        (stats,) = (kd.ShapeDtypeStruct(x.shape, x.dtype) for x in first.traced.outputs)
+        (stats,) = results_of(self.stats, out, dout, lse, *by_query)
         given = options.arrays(block_arrays(p)) + list(by_key[2:])
         extras = [
+            *number_structs(self.sizes, stats),
             *options.arrays(self._extras),
             *by_key,
             *([] if self.lists is None else self.lists.structs(q, k, given, target)),
         ]
         main = self.main.lower(q, k, v, dout, stats, *extras, target=target)
-        *parts, sums = (kd.ShapeDtypeStruct(x.shape, x.dtype) for x in main.traced.outputs[:3])
+        *parts, sums = results_of(self.main, q, k, v, dout, stats, *extras)[:3]
         middle = [kernel.lower(x, target=target) for kernel, x in zip(self.sums, parts, strict=False)]
         shape = (math.prod(sums.shape) // (self._rows * EIGHT), self._rows, EIGHT)
-        dq_sum = kd.ShapeDtypeStruct(shape, kd.float32)
-        return first, main, *middle, self.finish.lower(dq_sum, *by_query, target=target)
+        ends = [kd.ShapeDtypeStruct(shape, kd.float32), *([q] if self.sizes else []), *by_query]
+        return first, main, *middle, self.finish.lower(*ends, target=target)

@@ -74,6 +74,13 @@ CASES: dict[str, tuple[Any, Callable[..., tuple[Any, ...]], tuple[Any, Any], tup
         *SIZES,
     ),
 }
+GRADIENTS: dict[str, Callable[..., Any]] = {
+    "full": library.attention_backward,
+    "causal": partial(library.attention_backward, causal=True),
+    "a window": partial(library.attention_backward, causal=True, window=128),
+    "a cap, in order": partial(library.attention_backward, softcap=30.0, deterministic=True),
+    "a mask": partial(library.attention_backward, mask_mod=near),
+}
 # beside the kernel that `lower` shows
 OTHERS = ("combine", "cross_entropy", "norms", "widen", "blocks", "lists", "table")
 
@@ -83,22 +90,58 @@ def code(stages: Any) -> list[str]:
     return [line for line in stages.ptx.splitlines() if ".loc" not in line]
 
 
+def shapes_of(seen: Any) -> set[tuple[Any, ...]]:
+    """The shapes of the arguments of noted calls."""
+    return {tuple(getattr(x, "shape", ()) for x in args) for args, _ in seen}
+
+
+def around(size: tuple[int, int], fewer: int = 2) -> list[tuple[int, int]]:
+    """Three sizes, of which the first is this one, that have one choice of kernels."""
+    batch, length = size
+    return [size, (max(batch - fewer, 1), length - 8), (batch, length - 24)]
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.sampled(2)
 def test_lower_with_dims_gives_the_kernel_for_any_sizes(name: str) -> None:
-    """That of a call whose sizes come second, and it leaves no memory of sizes."""
+    """That of calls of three sizes which come second, with one code, and it leaves no memory of sizes."""
     function, made, first, second = CASES[name]
     keywords = getattr(function, "keywords", {})
     plain = getattr(function, "func", function)
     with none_before():
         stages = plain.lower(*made(B if name != "matmul" else 1, M), **keywords)
         assert not any(memory.known for memory in Memory.all)
-        calls = [run for size in (first, second) for run in ahead_calls.calls_of(function, made(*size))]
+        sizes = first, *around(second, 0 if "product" in name else 2)  # a smaller batch of products has smaller tiles
+        calls = [run for size in sizes for run in ahead_calls.calls_of(function, made(*size))]
         kernel, seen = next(
             n for n in reversed(ahead_calls.noted(calls)) if not any(word in n[0].name for word in OTHERS)
         )
-    assert code(stages) == code(kernel.lower(*seen[-1][0]))
+    assert len(shapes_of(seen)) == 3
+    assert all(code(stages) == code(kernel.lower(*args)) for args, _ in seen)
     assert code(stages) != code(plain.lower(*made(*second), **keywords))
+
+
+def gradients(batch: Any, length: Any) -> tuple[Any, ...]:
+    return *[queries(batch, length)] * 5, Spec((batch, 4, length), kd.float32)
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_with_dims(name: str) -> None:
+    """All kernels of calls of three sizes."""
+    function = GRADIENTS[name]
+    keywords = getattr(function, "keywords", {})
+    with none_before():
+        stages = library.attention_backward.lower(*gradients(B, M), **keywords)
+        assert not any(memory.known for memory in Memory.all)
+        calls = [
+            run for size in ((2, 999), *around((8, 1024))) for run in ahead_calls.calls_of(function, gradients(*size))
+        ]
+        made = {
+            "".join(code(kernel.lower(*args))): len(shapes_of(seen))
+            for kernel, seen in ahead_calls.noted(calls)
+            for args, _ in seen[-1:]
+        }
+    assert [made["".join(code(each))] for each in stages] == [3] * len(stages)
 
 
 def test_mla_with_dims() -> None:
@@ -128,9 +171,9 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: library.linear_cross_entropy.lower(Spec((8, 64), bf16), Spec((M, 64), bf16), Spec((8,), kd.int32)),
         "its extent Dim",
     ),
-    "gradients": (
-        lambda: library.attention_backward.lower(*[queries(2, M)] * 5, Spec((2, 4, M), kd.float32)),
-        "whose extents have no values",
+    "heads of gradients": (
+        lambda: library.attention_backward.lower(*[Spec((2, M, 64, 64), bf16)] * 5, Spec((2, M, 64), kd.float32)),
+        "its extent Dim",
     ),
     "a call": (lambda: library.matmul(Spec((M, 64), bf16), Spec((64, 64), bf16)), "whose extents have no values"),
 }
