@@ -129,8 +129,9 @@ class _Plan:
 
 def _fixed(given: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """By array, the axes of heads and of their dimensions, which are compiled in."""
-    axes: tuple[int, ...] = -1, -2 if given.get("layout") == "bshd" else -3
-    return dict.fromkeys(("dout", "q", "k", "v", "out"), axes) | {"lse": (-2,)}
+    axes = -1, -2 if given.get("layout") == "bshd" else -3
+    found: dict[str, tuple[int, ...]] = dict.fromkeys(("dout", "q", "k", "v", "out"), axes)
+    return {**found, "lse": (-2,)}
 
 
 @partial(public, name=NAME)
