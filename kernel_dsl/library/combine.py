@@ -20,6 +20,8 @@ TILE_M, TILE_N = 8, 128
 IN_FLIGHT = 128  # sums of a lane whose loads are in flight at once
 FEW = 132  # tiles: with fewer, lower tiles keep more multiprocessors busy, and more parts in flight
 MOST = 64  # parts in flight
+# An element a lane: with eight a lane, the assembler loads some parts after others, and each of these waits takes 0.2 us.
+LANES = kd.Layout.WG_STRIDED((1, TILE_N), 1)
 
 
 def height_for(products: int, M: int, N: int) -> int:
@@ -38,7 +40,7 @@ def few_rows(p: Problem) -> bool:
 def height_of(p: Problem) -> int:
     """The number of rows of a tile."""
     if few_rows(p):
-        return height_for(prod(p.batch), TILE_M, p.N)  # one for all few rows, so that they share a kernel
+        return 1
     return TILE_M if is_open(*p.batch, p.M, p.N) else height_for(prod(p.batch), p.M, p.N)
 
 
@@ -60,8 +62,10 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
         return combine_kernel(changed(problem, M=M), early)
     count, tile_m = 1 if problem.gate is None else 2, height_of(problem)
 
+    few = few_rows(problem)  # a row is then a number of the grid's second axis, so no mask is needed
+
     def tiles_of(p: Problem) -> tuple[Any, ...]:
-        return (*p.batch, kd.cdiv(p.M, tile_m), kd.cdiv(p.N, TILE_N))
+        return (*p.batch, 1 if few else kd.cdiv(p.M, tile_m), kd.cdiv(p.N, TILE_N))
 
     def body(*refs: Any) -> None:
         if early:
@@ -70,11 +74,13 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
         kept, rest = p.kept_of(refs[count:])
         extra, out, peak = outputs(p, rest)
         *batch, m, n = spread(kd.program_id(0), tiles_of(p))
+        m = kd.program_id(1) if few else m
         rows, columns = kd.ds(m * tile_m, tile_m), kd.ds(n * TILE_N, TILE_N)
 
         def whole(partial: Any) -> Any:
             def part(number: Any) -> Any:
-                return partial[(number, *batch, rows, columns)]
+                sums = partial.at[(number, *batch, rows, columns)]
+                return kd.load(sums, layout=LANES) if few else sums[...]
 
             if p.parts == 1:
                 return partial[(*batch, rows, columns)]
@@ -104,7 +110,7 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
         body,
         out_type=problem.results(),
         shapes=declared(problem, sums=True),
-        grid=(prod(tiles_of(problem)),),
+        grid=(prod(tiles_of(problem)), *((problem.M,) if few else ())),
         name="matmul_combine",
     )
     return identified(made, problem, early) if problem.named else made
