@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any, cast
 
+import numpy as np
+
 from .arguments import static_int
 from .dataclass import dataclass
 from .diagnostics import shown
@@ -155,6 +157,9 @@ def declared_outputs(definition: Definition, given: Sequence[Any]) -> tuple[list
     Raises `KernelArgument`.
     """
     out_type: Any = definition.out_type
+    if isinstance(out_type, type) and issubclass(out_type, (np.generic, np.ndarray, int, float, complex)):
+        hint = "outputs have a shape and a dtype: `kd.ShapeDtypeStruct(shape, dtype)`"
+        raise KernelArgument(what=f"out_type is the type {out_type.__name__}", hint=hint)
     if callable(out_type) and not is_leaf(out_type):
         out_type = of_inputs(out_type, f"out_type of kernel {definition.name!r}", given)
     leaves, structure = flatten(out_type, is_leaf)

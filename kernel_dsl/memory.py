@@ -151,7 +151,7 @@ class ShapeDtypeStruct:
 
 def is_leaf(x: Any) -> bool:
     """Whether a leaf of a tree is an array, or describes one."""
-    return getattr(x, "shape", None) is not None and hasattr(x, "dtype")
+    return getattr(x, "shape", None) is not None and hasattr(x, "dtype") and not isinstance(x, type)
 
 
 def is_array_leaf(x: Any) -> bool:

@@ -14,6 +14,7 @@ from .families import BYTES, FP8, PRECISIONS
 from .int4_numbers import BLOCK
 from .matmul_config import MatmulConfig, check_counts, check_tiles
 from .problem import Axes
+from .refusals import shape_of
 from .scaled_product import DEPTH
 
 
@@ -88,7 +89,7 @@ def check_array(x: Any, name: str, hint: str, rank: int | None = None, real: boo
         or (name in ("a", "b") and len(shape) < 2)
         or len(shape) != (rank or len(shape))
     ):
-        what = f"{name} is {of_kind(x)} of shape {shown(shape or ())}"
+        what = f"{name} is {of_kind(x)} of shape {shown(shape_of(x))}"
         raise BadCallArgument(kernel="matmul", what=what, hint=hint)
     if real and as_dtype(x.dtype).name.startswith("complex"):
         what = f"{name} is {as_dtype(x.dtype)}"
@@ -181,10 +182,10 @@ def check_sparse(a: Any, b: Any, o: Any) -> None:
 def check_pairs(b: Any, o: Any) -> None:
     """Raise `BadCallArgument` for a pair in place of a single argument, or the reverse."""
     split = isinstance(b, (tuple, list))
-    width = 0 if split else (*getattr(b, "shape", ()), 0)[-2 if getattr(b, "shape", ()) else -1]
+    width = 0 if split else (*shape_of(b), 0)[-2 if shape_of(b) else -1]
     for name, x in (("b", b), ("bias", o.bias), ("b_scale", o.b_scale)):
         parts = len(cast("tuple[Any, ...]", x)) if isinstance(x, (tuple, list)) else 0
-        shape = () if parts else tuple(getattr(x, "shape", ()))
+        shape = () if parts else shape_of(x)
         last = shape[-1] if shape else 1
         if o.gated is None:
             bad, what, hint = parts and name != "bias", f"{name} is {of_kind(x)}", "a pair is for `gated`"
@@ -192,7 +193,7 @@ def check_pairs(b: Any, o: Any) -> None:
             bad, what, hint = parts != 2, f"{name} has {parts} parts", "give a pair: the gate, and the gated values"
         elif name == "b":
             what, hint = f"b has {last} columns", "columns that gate and columns that are gated, in turn"
-            bad = last % 2
+            bad = bool(shape) and last % 2  # what is no array is told of later
         else:
             bad = last not in (1, width)
             what, hint = (

@@ -36,7 +36,7 @@ TAKEN = (*LIKE_RESULT, "scale", "out_scale")
 
 def is_complex(x: Any) -> bool:
     """Whether an argument is an array of complex64."""
-    return hasattr(x, "dtype") and hasattr(x, "shape") and as_dtype(x.dtype) == kd.complex64
+    return hasattr(x, "dtype") and isinstance(getattr(x, "shape", None), tuple) and as_dtype(x.dtype) == kd.complex64
 
 
 def pairs(x: Any) -> Any:

@@ -18,6 +18,7 @@ from .grouped_tiles import MOST
 from .matmul_config import MatmulConfig, check_counts, check_tiles
 from .matmul_options import MatmulOptions, form_of, halves
 from .problem import Axes, EpilogueStep
+from .refusals import shape_of
 from .scaled_product import DEPTH
 
 NAME, WGRAD = "grouped_matmul", "grouped_matmul_wgrad"
@@ -58,7 +59,7 @@ def on_host(x: Any) -> Any:
 
 def _of_groups(name: str, x: Any) -> bool:
     """Whether an argument is a scale for each group, which both parts of a pair share."""
-    return name == "b_scale" and len(getattr(x, "shape", ())) == 1
+    return name == "b_scale" and len(shape_of(x)) == 1
 
 
 class GroupedOptions(NamedTuple):
@@ -181,7 +182,7 @@ def check_config(config: Any, kernel: str) -> None:
 
 def check_pairs(b: Any, o: GroupedOptions) -> None:
     """Raise `BadCallArgument` for a pair in place of a single argument, or the reverse."""
-    width = 0 if isinstance(b, (tuple, list)) else (*getattr(b, "shape", ()), 0)[-2 if getattr(b, "shape", ()) else -1]
+    width = 0 if isinstance(b, (tuple, list)) else (*shape_of(b), 0)[-2 if shape_of(b) else -1]
     for name, x in (("b", b), ("b_scale", o.b_scale), ("bias", o.bias)):
         pair = isinstance(x, (tuple, list))
         if o.gated is None:
@@ -189,7 +190,7 @@ def check_pairs(b: Any, o: GroupedOptions) -> None:
                 hint = "a pair is for `gated`"
                 raise BadCallArgument(kernel=NAME, what=f"{name} is {of_kind(x)}", hint=hint)
             continue
-        shape = () if pair else tuple(getattr(x, "shape", ()))
+        shape = () if pair else shape_of(x)
         parts = len(cast("tuple[Any, ...]", x)) if pair else 2
         if parts != 2:
             hint = "give a pair: the gate, and the gated values"
@@ -221,7 +222,7 @@ def check_sides(a: Any, rights: list[Any], o: GroupedOptions) -> int:
                 f"scatter is {tuple(x.shape)}", f"its shape is ({rows},), one number for each row of the product"
             )
     if o.weights is not None:
-        rank = len(getattr(o.weights, "shape", ()))
+        rank = len(shape_of(o.weights))
         wanted = 2 if rank == 2 and o.scatter is not None else 1
         check_array(
             o.weights, "weights", wanted, "a float32 array (rows,), or (places, each) beside `scatter`", kd.float32
@@ -246,10 +247,10 @@ def places_of(o: GroupedOptions, rows: int, out: Any) -> tuple[int, int]:
     """(rows of the result, numbers in `scatter` for each): the rows of `weights` or `out`, else of the product."""
     if o.scatter is None:
         return rows, 1
-    weights = tuple(getattr(o.weights, "shape", ()))
+    weights = shape_of(o.weights)
     if len(weights) == 2:
         return weights[0], weights[1]
-    shape = tuple(getattr(out, "shape", ()))
+    shape = shape_of(out)
     return (shape[0] if len(shape) == 2 else rows), 1
 
 
@@ -282,7 +283,7 @@ def _axes(name: str, x: Any, rows: int, groups: int, N: int, K: int) -> Axes | s
     """The axes of an operand: "0" is the axis of groups; None for a number, a word for scales by blocks of K."""
     if name != "bias" and isinstance(x, (int, float, np.generic)):
         return None
-    rank = len(getattr(x, "shape", ()))
+    rank = len(shape_of(x))
     check_array(x, name, rank, _ARRAY, None if name == "bias" else kd.float32)
     shape, blocks = tuple(x.shape), -(-K // DEPTH)
     forms: list[tuple[tuple[int, ...], Axes | str]]  # the first of equal forms

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from .matmul_config import MatmulConfig
+from .refusals import shape_of
 
 Item = tuple[str, Any]  # an operand of a step, with the name of its argument
 
@@ -91,12 +92,12 @@ def halves(x: Any) -> tuple[Any, Any]:
     if isinstance(x, (tuple, list)):
         pair: Sequence[Any] = x
         return pair[0], pair[1]
-    if not getattr(x, "shape", ()) or x.shape[-1] == 1 or not hasattr(x, "__getitem__"):
+    if not shape_of(x) or x.shape[-1] == 1 or not hasattr(x, "__getitem__"):
         return x, x  # the last is no array: it is refused later, under its name
     return x[..., 0::2], x[..., 1::2]
 
 
 def mixed_forms(b_scale: Any) -> tuple[str, str]:
     """(the defect, the hint) for a pair of scales by blocks of K with different forms."""
-    shapes = " and ".join(str(tuple(getattr(x, "shape", ()))) for x in halves(b_scale))
+    shapes = " and ".join(str(shape_of(x)) for x in halves(b_scale))
     return f"b_scale is a pair of {shapes}", "give scales by blocks of K, in one form for both matrices, or for none"

@@ -23,6 +23,7 @@ from .differentiable import FUNCTIONS, Derivative, check_plain, keyed
 from .gate_gradients import INSTEAD, gate_gradients
 from .int4 import PackedInt4, widened_dtype
 from .matmul_options import MatmulOptions, halves
+from .refusals import shape_of
 from .sparse import SparseMatrix
 
 ADDED = ("bias", "c", "residual")
@@ -317,7 +318,7 @@ def _plain_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], how: dict
 
 def _factor(x: Any, name: str, shape: Sequence[int]) -> Any:
     """A factor in a shape that broadcasts to the result. Raises `BadCallArgument` for scales by blocks of K."""
-    own = tuple(getattr(x, "shape", ()))
+    own = shape_of(x)
     if len(own) > 1 and own[-2 if name == "b_scale" else -1] != 1:
         raise refuse("matmul", name)
     return x.reshape(-1, 1) if name == "a_scale" and len(own) == 1 and own[0] == shape[-2] else x

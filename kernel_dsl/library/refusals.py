@@ -8,6 +8,12 @@ from typing import Any
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
 
 
+def shape_of(x: Any) -> tuple[Any, ...]:
+    """The shape of an array; () for all else, such as the class of an array, whose `shape` is no tuple."""
+    shape = getattr(x, "shape", ())
+    return tuple(shape) if isinstance(shape, tuple) else ()  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
+
+
 def floated(x: Any) -> Any:
     """A real number as a float. Arrays stay as they are, and so do ints beyond all floats, which checks refuse."""
     try:

@@ -29,6 +29,7 @@ from .operands import MAX_RANK, UNIT, Operand
 from .pack import SECTOR, Packing, pack_kernel
 from .persistent_matmul import matmul_kernel
 from .problem import Problem
+from .refusals import shape_of
 from .sparse import SparseMatrix
 from .tile_product import tile_kernel
 from .vector_product import MOST, vector_kernel, vector_options
@@ -153,7 +154,7 @@ def sparse_goes_fast(a: SparseMatrix, b: Any, o: Any, target: Target) -> bool:
     ):
         return False
     given: list[Any] = [o.a_scale, *(o.b_scale if isinstance(o.b_scale, (tuple, list)) else (o.b_scale,))]
-    if any(sum(n != 1 for n in getattr(s, "shape", None) or ()) > 1 for s in given):
+    if any(sum(n != 1 for n in shape_of(s)) > 1 for s in given):
         return False  # a scale for each 128 of K
     how = family(a.dtype, as_dtype(rights[0].dtype), o.precision)
     return how.tensor and not how.thrice and not how.promoted and how.a == a.dtype and how.b.itemsize == how.a.itemsize

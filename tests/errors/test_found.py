@@ -69,6 +69,16 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "one padding": (lambda: kd.Element(32, 1), "padding"),  # type: ignore[arg-type]
     "spec as matrices": (lambda: library.grouped_matmul(x, kd.SMEM((8, 16), kd.float32), np.array([8]), gated="swiglu"), "b is"),
     "array as names": (lambda: loaded().export("f", mutates_args=x), "mutates_args"),
+    "a dtype as output": (kd.kernel(counted, out_type=np.float32), "out_type is the type float32"),
+    "a type as output": (kd.kernel(counted, out_type=int), "out_type is the type int"),
+    "class of arrays, groups": (lambda: library.grouped_matmul(x, np.float32, np.array([8]), gated="swiglu"), "b is"),
+    "class of arrays": (lambda: library.matmul(x, np.float32, gated="swiglu"), "b is"),
+    "class of arrays as scale": (lambda: library.matmul(x, x.T, b_scale=np.float32), "b_scale"),
+    "class of arrays as bias": (lambda: library.matmul(x, x.T, gated="swiglu", bias=np.float32), "bias"),
+    "class of arrays as weights": (
+        lambda: library.grouped_matmul(x, np.ones((1, 16, 8), np.float32), np.array([8]), scatter=np.zeros(8, np.int32), weights=np.float32),
+        "weights",
+    ),
     "a bound call as gate": (
         lambda: library.matmul(x, np.ones((16, 32), np.float32), gated=bound(), interpret=True),
         "the gate can't be called with 2 values",
