@@ -10,7 +10,7 @@ from typing import Any
 
 from .boundary import public, unguarded
 from .call_inputs import struct_of
-from .diagnostics import of_kind
+from .diagnostics import of_kind, shown
 from .errors import BadCallArgument
 from .jax_primitive import Spec, jax_modules, numbers_told, primitive
 from .kernel import Kernel
@@ -143,7 +143,7 @@ def call(kernel: Kernel, *, vmap: str | None = None) -> JaxCall:
         what, hint = f"a kernel on {kernel.mesh}", "call it outside of JAX's transformations, with lists of arrays"
         raise BadCallArgument(kernel=kernel.name, what=what, hint=hint)
     if vmap not in (None, "grid", "loop"):
-        raise BadCallArgument(kernel=kernel.name, what=f"vmap={vmap!r}", hint='None, "grid" or "loop"')
+        raise BadCallArgument(kernel=kernel.name, what=f"vmap={shown(vmap)}", hint='None, "grid" or "loop"')
     jax_modules()
     return JaxCall(kernel, vmap or "")
 

@@ -216,7 +216,7 @@ def _axes(axes: int | Iterable[int], rank: int) -> set[int]:
     """Axes of a layout of `rank` dimensions, counted from the front. Raises `BadArgument`, `BadArgumentType`."""
     given: tuple[Any, ...] = (axes,) if isinstance(axes, int) else tuple(axes)
     if not all(isinstance(a, int) for a in given):
-        raise BadArgumentType(op="reduce", what=f"axes={axes!r}", hint="give an int or ints")
+        raise BadArgumentType(op="reduce", what=f"axes={shown(axes)}", hint="give an int or ints")
     out = [a for a in given if not -rank <= a < rank]
     if out:
         hint = f"give axes from {-rank} to {rank - 1}" if rank else "a layout of rank 0 has none"

@@ -19,6 +19,7 @@ from kernel_dsl.mesh import Mesh, has_ranks, is_group
 from kernel_dsl.source import misfit
 from kernel_dsl.symmetric import OfRank, Symmetric, is_one_array, made_like
 
+from ..diagnostics import shown
 from .latest import UNSEEN
 
 _T = TypeVar("_T", bound=Callable[..., Any])
@@ -234,7 +235,7 @@ def by_rank(function: _T) -> _T:
             raise BadArgumentType(op=op, what=why, hint=f"call it as `{op}({', '.join(names)})`")
         timeout = keywords.get("timeout")
         if isinstance(timeout, (int, float)) and not 0 < timeout < 1e9:
-            raise BadArgument(op=op, what=f"timeout={timeout!r}", hint="seconds, more than 0 and less than 1e9")
+            raise BadArgument(op=op, what=f"timeout={shown(timeout)}", hint="seconds, more than 0 and less than 1e9")
         given = dict(zip(names, args, strict=False))
         mesh = given.get("mesh", keywords.get("mesh"))
         alone = not isinstance(mesh, Mesh) and is_group(mesh)

@@ -363,7 +363,7 @@ def _called(word: str, function: Function, x: Any, *more: Any) -> Any:
         )
     result = at_own_lines(function, x, *more)
     if getattr(result, "shape", None) != x.shape:
-        what = f"{word} made {shown(result)} of {x!r}"
+        what = f"{word} made {shown(result)} of {shown(x)}"
         hint = "use a function of each element, because it gets one part of the product at a time"
         raise BadCallValue(kernel="matmul", what=what, hint=hint)
     return result

@@ -14,6 +14,8 @@ from kernel_dsl.dtypes import FP8, DType
 from kernel_dsl.errors import BadCallValue
 from kernel_dsl.promote import join
 
+from ..diagnostics import shown
+
 f16: DType = kd.float16
 bf16: DType = kd.bfloat16
 f32: DType = kd.float32
@@ -58,7 +60,7 @@ def family(a: DType, b: DType, precision: str | None, names: tuple[str, str] = (
     row = next((r for r in _ROWS if (a in r[0] and b in r[1]) or (b in r[0] and a in r[1])), None)
     common = None if row is not None and row[2] != f32 else join(a, b)
     if precision in ("tf32", "tf32x3") and common != f32:
-        what = f"precision={precision!r} for {a} and {b}"
+        what = f"precision={shown(precision)} for {a} and {b}"
         raise BadCallValue(kernel="matmul", what=what, hint="leave it out: it is for products of float32")
     if row is not None:
         a, b = (row[2], row[2]) if row[2] is not None else (a, b)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes as dt
-from ..diagnostics import Error, of_kind
+from ..diagnostics import Error, of_kind, shown
 from ..dtypes import DType, as_dtype, of_python
 from ..errors import BadArgument, ClosedOverArray, LiteralOutOfRange, NotAnArray, RefAsValue, UnsupportedDType
 from ..errors_dims import FROM_ARRAY
@@ -204,7 +204,7 @@ def _refuse(x: Any, op: str) -> Error:
     if hasattr(cls, "__cuda_array_interface__") or hasattr(cls, "__dlpack__"):
         return ClosedOverArray(what=f"{module} array")
     if isinstance(x, Symbol):
-        return NotAnArray(op=op, what=f"`{x!r}`", hint=FROM_ARRAY)
+        return NotAnArray(op=op, what=f"`{shown(x)}`", hint=FROM_ARRAY)
     return NotAnArray(op=op, what=of_kind(x), hint="operands are traced values, numbers and NumPy arrays")
 
 

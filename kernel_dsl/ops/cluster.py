@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
+from ..diagnostics import shown
 from ..errors import BadArgument, BadArgumentType, StoreDType, StoreShape, UnsupportedDType
 from ..errors_hopper import ClusterUse, CopySpaces, WgmmaShape
 from ..indices import is_index
@@ -98,7 +99,7 @@ def cluster_ref(ref: Any, index: Mapping[str, Any]) -> Ref:
         hint = "GMEM is the same for all blocks"
         raise CopySpaces(op=op, src="SMEM", dst="registers", got=own.memory_space.name, hint=hint)
     if not isinstance(index, Mapping) or not index:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise BadArgumentType(op=op, what=f"index={index!r}", hint="a dict of cluster axis names and indices")
+        raise BadArgumentType(op=op, what=f"index={shown(index)}", hint="a dict of cluster axis names and indices")
     names = sorted(index, key=lambda n: cluster_positions(n, op)[0])
     axes = cluster_positions(tuple(names), op)
     values: list[Value] = []
@@ -113,7 +114,7 @@ def cluster_ref(ref: Any, index: Mapping[str, Any]) -> Ref:
 def _check_block(name: str, index: Any, op: str) -> None:
     """Raise `BadArgumentType` for an object that is no index, `ClusterUse` for a static index beyond the cluster."""
     if not is_index(index):
-        raise BadArgumentType(op=op, what=f"{name}={index!r}", hint="an int or a rank-0 integer value")
+        raise BadArgumentType(op=op, what=f"{name}={shown(index)}", hint="an int or a rank-0 integer value")
     size = current().axes[name][2]
     if not isinstance(index, Array) and not 0 <= index < size:
         hint = f"blocks along {name!r} are numbered from 0 to {size - 1}"
@@ -141,7 +142,7 @@ def async_store_smem(
     if value.dtype != target.dtype:
         raise StoreDType(value=value.dtype, ref=target.dtype)
     if atomic not in (None, "add"):
-        raise BadArgument(op=op, what=f"atomic={atomic!r}", hint='None or "add"')
+        raise BadArgument(op=op, what=f"atomic={shown(atomic)}", hint='None or "add"')
     if atomic and not (target.dtype.is_integer and target.dtype.bits >= 32):
         hint = "the hardware adds 32- and 64-bit ints there; add floats by `kd.atomic_add` to a `kd.cluster_ref`"
         raise UnsupportedDType(op=op, dtype=target.dtype, hint=hint)
@@ -150,7 +151,7 @@ def async_store_smem(
     check_own_block(target, op)
     one = as_barrier(barrier, op)
     if not isinstance(cluster_dim, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise BadArgumentType(op=op, what=f"cluster_dim={cluster_dim!r}", hint="the name of one cluster axis")
+        raise BadArgumentType(op=op, what=f"cluster_dim={shown(cluster_dim)}", hint="the name of one cluster axis")
     (axis,) = cluster_positions(cluster_dim, op)
     _check_block(cluster_dim, cluster_idx, op)
     view, offsets = view_of(target)

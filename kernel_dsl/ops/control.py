@@ -9,7 +9,7 @@ from .. import dtypes as dt
 from ..accumulator import AccRef
 from ..arguments import static_int
 from ..boundary import called
-from ..diagnostics import of_kind
+from ..diagnostics import of_kind, shown
 from ..errors import BadArgument, BadArgumentType, BodyReturned, CarryMismatch, LiteralOutOfRange, PredicateNotScalar
 from ..facts import Range, any_of, certain
 from ..indices import is_index
@@ -94,7 +94,7 @@ def leaves_of(tree: Any, op: str) -> tuple[list[Array], Any]:
     for leaf in leaves:
         if isinstance(leaf, Ref):
             hint = "carry values; Refs are closed over"
-            raise BadArgumentType(op=op, what=f"{leaf!r} can't be carried", hint=hint)
+            raise BadArgumentType(op=op, what=f"{shown(leaf)} can't be carried", hint=hint)
     return [as_value(leaf, op) for leaf in leaves], structure
 
 
@@ -323,7 +323,7 @@ def loop(
     `step` is a static int other than 0. Raises `CarryMismatch`, `BodyReturned`, `BadArgument`.
     """
     if step == 0:
-        raise BadArgument(op="loop", what=f"step {step!r}", hint="a static int other than 0")
+        raise BadArgument(op="loop", what=f"step {shown(step)}", hint="a static int other than 0")
     lo, hi = _bound(lower, "loop"), _bound(upper, "loop")
     factor = unrolling(unroll, lo, hi, step, "loop")
     held = hold(init_carry)

@@ -207,7 +207,7 @@ def _note_way(op: CopyGmemToSmem | CopySmemToGmem, alone: str) -> None:
 
 def _hint(hint: str | None, op: str) -> str:
     if (hint or "") not in HINTS:
-        raise BadArgument(op=op, what=f"l2_hint={hint!r}", hint=f"one of {', '.join(map(repr, HINTS[1:]))}")
+        raise BadArgument(op=op, what=f"l2_hint={shown(hint)}", hint=f"one of {', '.join(map(repr, HINTS[1:]))}")
     return hint or ""
 
 
@@ -253,7 +253,7 @@ def copy_gmem_to_smem(
     op = "copy_gmem_to_smem"
     a, b = _pair(src, dst, (MemorySpace.GMEM, MemorySpace.SMEM), op)
     if not isinstance(oob_mode, OOBFillMode):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise BadArgumentType(op=op, what=f"oob_mode={oob_mode!r}", hint="use `kd.OOBFillMode.ZEROS` or its kin")
+        raise BadArgumentType(op=op, what=f"oob_mode={shown(oob_mode)}", hint="use `kd.OOBFillMode.ZEROS` or its kin")
     if oob_mode is OOBFillMode.NANS and a.dtype.name not in NAN_FILL:
         hint = "TMA fills float16, bfloat16, float32 and float64 with NaN; use `ZEROS`"
         raise BadArgument(op=op, what=f"oob_mode=NANS for {a.dtype}", hint=hint)
@@ -317,7 +317,7 @@ def copy_smem_to_gmem(
     reduction = reduction_op or ""
     if reduction and reduction not in (*REDUCTIONS, *_SPELT):
         hint = f"one of {', '.join((*REDUCTIONS, *_SPELT))}"
-        raise BadArgument(op=op, what=f"reduction_op={reduction_op!r}", hint=hint)
+        raise BadArgument(op=op, what=f"reduction_op={shown(reduction_op)}", hint=hint)
     reduction = _SPELT.get(reduction, reduction)
     _check_reduction(reduction, b, op)
     (src_view, src_offsets), (dst_view, dst_offsets) = view_of(a), view_of(b, current().promise_bounds)
@@ -362,7 +362,9 @@ def _check_reduction(reduction: str, ref: Ref, op: str) -> None:
         return
     names = REDUCTIONS[reduction]
     if dtype.name not in names:
-        raise BadArgument(op=op, what=f"reduction {reduction!r} on {dtype}", hint=f"it exists for {', '.join(names)}")
+        raise BadArgument(
+            op=op, what=f"reduction {shown(reduction)} on {dtype}", hint=f"it exists for {', '.join(names)}"
+        )
 
 
 def async_prefetch(ref: Any, *, collective_axes: Any = None, predicate: Any = None) -> None:
@@ -420,7 +422,7 @@ def commit_smem_to_gmem_group() -> None:
 
 def _pending(n: Any, op: str) -> int:
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise BadArgument(op=op, what=f"n={n!r}", hint="a static int, 0 or more")
+        raise BadArgument(op=op, what=f"n={shown(n)}", hint="a static int, 0 or more")
     return n
 
 

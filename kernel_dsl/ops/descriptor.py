@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import dtypes as dt
 from ..boundary import checks_itself
+from ..diagnostics import shown
 from ..dtypes import uint8
 from ..errors import BadArgument, BadArgumentType
 from ..errors_hopper import TmaRule
@@ -75,7 +76,7 @@ def make_tensor_descriptor(ref: Any, shape: Any, start: Any = None, *, slots: in
     own = as_ref(ref, _NAME)
     _check(own)
     if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= 64:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise BadArgument(op=_NAME, what=f"slots={slots!r}", hint="a static int from 1 to 64")
+        raise BadArgument(op=_NAME, what=f"slots={shown(slots)}", hint="a static int from 1 to 64")
     extents = [traced_extent(d.size) if is_declared(d.size) else int(d.size) for d in own.dims]
     starts = [0 if n is None else n for n in _entries(start, "start", own.ndim)]
     sizes = [
@@ -126,7 +127,7 @@ def _entries(given: Any, name: str, rank: int) -> Sequence[Any]:
     for entry in entries:
         if entry is not None and not is_index(entry):
             hint = "ints, rank-0 integer values, or None"
-            raise BadArgumentType(op=_NAME, what=f"{name} has {entry!r}", hint=hint)
+            raise BadArgumentType(op=_NAME, what=f"{name} has {shown(entry)}", hint=hint)
         if not isinstance(entry, Array) and entry is not None and not 0 <= int(entry) <= MAX_EXTENT:
             raise BadArgument(op=_NAME, what=f"{name} has {entry}", hint="ints from 0 to 2**32")
     return [_signed(entry) if isinstance(entry, Array) else None if entry is None else int(entry) for entry in entries]

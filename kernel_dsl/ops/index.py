@@ -7,6 +7,7 @@ from math import lcm, prod
 from typing import Any
 
 from .. import dtypes as dt
+from ..diagnostics import shown
 from ..errors import BadArgument, BadArgumentType, UnknownAxis
 from ..extents import DimExtent, Extent, GridSize, Top, now, traces_extents
 from ..facts import Range
@@ -120,7 +121,7 @@ def _grid_axis(axis: int) -> tuple[int, Any]:
     trace = current()
     if isinstance(axis, bool) or not isinstance(axis, int):  # pyright: ignore[reportUnnecessaryIsInstance]
         hint = "`program_id` counts axes from 0; `kd.axis_index` takes names"
-        raise BadArgumentType(op="program_id", what=f"axis {axis!r} is not an int", hint=hint)
+        raise BadArgumentType(op="program_id", what=f"axis {shown(axis)} is not an int", hint=hint)
     outer = len(trace.batches)
     rank = len(trace.grid) - outer
     if not 0 <= axis < rank:
@@ -153,7 +154,7 @@ def multiple_of(x: Any, factor: int) -> Any:
     Raises `BadArgument` for a static `x` that is no multiple, or a factor below 1; `BadArgumentType`.
     """
     if isinstance(factor, bool) or not isinstance(factor, int) or factor < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise BadArgument(op="multiple_of", what=f"factor {factor!r}", hint="a static int of 1 or more")
+        raise BadArgument(op="multiple_of", what=f"factor {shown(factor)}", hint="a static int of 1 or more")
     if isinstance(x, int):
         if x % factor:
             raise BadArgument(op="multiple_of", what=f"{x} is not a multiple of {factor}", hint="check the factor")

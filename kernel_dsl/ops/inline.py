@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from .. import dtypes as dt
 from ..compiled import Swizzle
+from ..diagnostics import shown
 from ..dtypes import DType, as_dtype
 from ..errors import BadArgument, BadArgumentType
 from ..ir import ArrayType, MemorySpace, Op, Value, array_type, attr, operand, operands
@@ -199,7 +200,7 @@ def _inline_elements(template: str, args: tuple[Any, ...], out_type: Any, pure: 
                 op=op, what=f"an operand of {d}", hint="PTX has no 8-bit registers: convert to 16 bits"
             )
     if not isinstance(template, str) or not template.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise BadArgumentType(op=op, what=f"template {template!r}", hint="a string of PTX instructions")
+        raise BadArgumentType(op=op, what=f"template {shown(template)}", hint="a string of PTX instructions")
     for found in re.finditer(_OPERAND, template):
         if found[0] != "$$" and (found[1] is None or int(found[1]) >= len(outs) + len(xs)):
             what = f"{found[0]!r} in the template, with {len(outs)} results and {len(xs)} operands"

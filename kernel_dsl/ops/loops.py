@@ -9,6 +9,7 @@ from typing import Any
 from ..arguments import an_int
 from ..boundary import called
 from ..dataclass import dataclass
+from ..diagnostics import shown
 from ..errors import BadArgument
 from ..indices import is_index
 from ..values import Array
@@ -113,7 +114,7 @@ def planar_snake(lin_idx: Any, shape: tuple[Any, Any], minor_dim: int, tile_widt
     strip walks the major dimension backwards. The last strip may be narrower.
     """
     if minor_dim not in (0, 1):
-        raise BadArgument(op="planar_snake", what=f"minor_dim {minor_dim!r}", hint="0 or 1")
+        raise BadArgument(op="planar_snake", what=f"minor_dim {shown(minor_dim)}", hint="0 or 1")
     an_int(tile_width, "planar_snake", "tile_width", low=1)
     if len(shape) != 2:
         raise BadArgument(op="planar_snake", what=f"a shape of {len(shape)} extents", hint="give both, (rows, columns)")

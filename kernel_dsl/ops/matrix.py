@@ -360,7 +360,7 @@ def infer_transforms(ref: Ref, k_major: bool) -> None:
 def wgmma_wait(n: int) -> None:
     """Wait until at most `n` of this warpgroup's wgmma groups are in flight. Raises `BadArgument` unless 0 <= n <= 7."""
     if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= 7:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise BadArgument(op="wgmma_wait", what=f"n={n!r}", hint="a static int from 0 to 7")
+        raise BadArgument(op="wgmma_wait", what=f"n={shown(n)}", hint="a static int from 0 to 7")
     trace = current()
     fragments: list[Value] = []
     for _, held, region in trace.in_flight:
@@ -389,7 +389,7 @@ def set_max_registers(n: int, *, action: str) -> None:
     PTX ISA 9.7.19.5 (setmaxnreg): a multiple of 8 from 24 to 256. Raises `BadArgument`.
     """
     if action not in ("increase", "decrease"):
-        raise BadArgument(op="set_max_registers", what=f"action={action!r}", hint='"increase" or "decrease"')
+        raise BadArgument(op="set_max_registers", what=f"action={shown(action)}", hint='"increase" or "decrease"')
     if isinstance(n, bool) or not isinstance(n, int) or n % 8 or not 24 <= n <= 256:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise BadArgument(op="set_max_registers", what=f"n={n!r}", hint="a multiple of 8 from 24 to 256")
+        raise BadArgument(op="set_max_registers", what=f"n={shown(n)}", hint="a multiple of 8 from 24 to 256")
     emit(SetMaxRegisters(n, action == "increase"))

@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import dtypes as dt
 from ..arguments import strings
+from ..diagnostics import shown
 from ..dtypes import DType
 from ..errors import BadArgument, StoreShape, UnknownAxis, UnsupportedDType
 from ..ir import ArrayType, Effect, Op, Value, attr, operand, operands
@@ -68,7 +69,7 @@ def multimem_load_reduce(ref: Any, *, collective_axes: Any, reduction_op: str) -
     op = "multimem_load_reduce"
     own = _target(ref, collective_axes, op)
     if reduction_op not in REDUCTIONS:
-        what = f"reduction_op={reduction_op!r}"
+        what = f"reduction_op={shown(reduction_op)}"
         raise BadArgument(op=op, what=what, hint=f"it is one of {', '.join(REDUCTIONS)}")
     _check(own.dtype, reduction_op, op)
     view, offsets, access, where = _place(own, op)

@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import dtypes as dt
 from ..accumulator import AccSpec
+from ..diagnostics import shown
 from ..dtypes import DType
 from ..errors import BadArgument, ProductShapes, ShapeMismatch, UnsupportedDType
 from ..errors_hopper import WgmmaType
@@ -143,7 +144,7 @@ def dot(
     Raises `ShapeMismatch`, `ProductShapes`, `BadArgument`, `NoCommonDType`.
     """
     if precision not in (None, "highest", *_TF32):
-        raise BadArgument(op="dot", what=f"precision={precision!r}", hint='None, "highest", "tf32" or "tf32x3"')
+        raise BadArgument(op="dot", what=f"precision={shown(precision)}", hint='None, "highest", "tf32" or "tf32x3"')
     x, y = _operand(a), _operand(b)
     common = _common(x.dtype, y.dtype, precision)
     if a_scale is not None or b_scale is not None:
@@ -177,7 +178,7 @@ def _common(a: DType, b: DType, precision: str | None) -> DType:
     if precision in _TF32 and common != dt.float32:
         given = a if a == b else f"{a} and {b}"
         hint = "it rounds float32 operands: leave it out, or convert them with `astype(kd.float32)`"
-        raise BadArgument(op="dot", what=f"precision={precision!r} for operands of {given}", hint=hint)
+        raise BadArgument(op="dot", what=f"precision={shown(precision)} for operands of {given}", hint=hint)
     return common
 
 

@@ -52,7 +52,7 @@ def _word64(x: Any, op: str, name: str) -> Array:
     hint = "an int or a rank-0 integer of at most 64 bits"
     if isinstance(x, Array):
         if x.ndim or not x.dtype.is_integer:
-            raise BadArgumentType(op=op, what=f"{name}={x!r}", hint=hint)
+            raise BadArgumentType(op=op, what=f"{name}={shown(x)}", hint=hint)
         return astype(astype(x, dt.int64) if x.dtype.is_signed else x, dt.uint64)
     number = static_int(x)
     if number is None:
@@ -94,7 +94,7 @@ def _bound(x: Any, op: str, name: str) -> Any:
     hint = "a finite number, or a rank-0 value"
     if isinstance(x, Array):
         if x.ndim:
-            raise BadArgumentType(op=op, what=f"{name}={x!r}", hint=hint)
+            raise BadArgumentType(op=op, what=f"{name}={shown(x)}", hint=hint)
         return x
     if isinstance(x, (bool, np.bool_)) or not isinstance(x, (int, float, np.integer, np.floating)):
         refuse(x, op, name, hint)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ..diagnostics import of_kind
+from ..diagnostics import of_kind, shown
 from ..dtypes import DType, as_dtype, uint8
 from ..errors import (
     BadArgument,
@@ -118,7 +118,7 @@ def is_copied_only(ref: Ref) -> bool:
 def _bounds(bounds: str | None, op: str) -> bool:
     """Whether the author promises that accesses are in bounds."""
     if bounds not in (None, "mask", "promise"):
-        raise BadArgument(op=op, what=f"bounds={bounds!r}", hint='it is "mask" or "promise"')
+        raise BadArgument(op=op, what=f"bounds={shown(bounds)}", hint='it is "mask" or "promise"')
     return bounds == "promise" or (bounds is None and current().promise_bounds)
 
 

@@ -206,7 +206,7 @@ def run_scoped(f: Callable[..., Any], *types: Any, collective_axes: str | Sequen
     for name in names:
         if name != trace.thread_name:
             hint = f"the thread axis is {trace.thread_name!r}" if trace.thread_name else "leave it out: there is none"
-            what = f"collective_axes={collective_axes!r}: {name!r} is not the axis of the block's warpgroups"
+            what = f"collective_axes={shown(collective_axes)}: {name!r} is not the axis of the block's warpgroups"
             raise ClusterUse(op="run_scoped", what=what, hint=hint)
     leaves, _ = flatten((types, kw_types), is_spec)
     with scope(bool(names), smem=any(isinstance(leaf, (MemorySpec, RefUnion)) for leaf in leaves)):

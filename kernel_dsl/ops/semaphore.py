@@ -138,7 +138,7 @@ def _one(sem: Any, op: str, scope: str | None) -> tuple[Ref, str]:
         what = f"{ref!r} is not one int32 semaphore"
         raise BadArgumentType(op=op, what=what, hint="pick one with `sem.at[i]`")
     if scope not in _SCOPES:
-        raise BadArgument(op=op, what=f"memory_scope={scope!r}", hint=f"one of {', '.join(_SCOPES)}")
+        raise BadArgument(op=op, what=f"memory_scope={shown(scope)}", hint=f"one of {', '.join(_SCOPES)}")
     return ref, scope
 
 
@@ -175,7 +175,7 @@ def semaphore_signal_multicast(
         raise UnknownAxis(name=unknown[0], of="the mesh", names=", ".join(map(repr, mesh.mesh.names)))
     if not names or len(set(names)) < len(names):
         hint = f"name axes of the mesh, each once: {', '.join(map(repr, mesh.mesh.names))}"
-        raise BadArgument(op=op, what=f"collective_axes={collective_axes!r}", hint=hint)
+        raise BadArgument(op=op, what=f"collective_axes={shown(collective_axes)}", hint=hint)
     emit(WarpgroupBarrier())
     for at in product(*(range(axis_size(name)) for name in names)):
         _signal(ref, inc, dict(zip(names, at, strict=True)), scope, op, meets=False)
@@ -272,7 +272,7 @@ class Deadline:
     def __init__(self, text: str, seconds: float, value: Any = 0, semaphore: Ref | None = None) -> None:
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e9:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise BadArgument(
-                op="semaphore_wait", what=f"timeout={seconds!r}", hint="seconds, more than 0 and less than 1e9"
+                op="semaphore_wait", what=f"timeout={shown(seconds)}", hint="seconds, more than 0 and less than 1e9"
             )
         self._end = _now() + int(seconds * 1e9)
         self._mesh = current().mesh

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arguments import refuse, static_int, static_ints
 from ..conversion import cheaper, plan_in_warps
-from ..diagnostics import CostNote, of_kind
+from ..diagnostics import CostNote, of_kind, shown
 from ..errors import BadArgument, BadAxis, BadIndex
 from ..facts import Range
 from ..indices import is_index
@@ -283,7 +283,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
     """
     value = as_value(x, "pad")
     if mode != "constant":
-        raise BadArgument(op="pad", what=f"mode={mode!r}", hint='only "constant" is there')
+        raise BadArgument(op="pad", what=f"mode={shown(mode)}", hint='only "constant" is there')
     widths = _widths(pad_width, value.ndim)
     sizes = as_shape([n + a + b for n, (a, b) in zip(value.shape, widths, strict=True)], "pad")
     dims = tuple(ViewDim(n, i) for i, n in enumerate(sizes))

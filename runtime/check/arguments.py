@@ -46,7 +46,7 @@ def _slot(p: Var, number: int, value: Any, entry: str) -> Slot:
     declared = f"{p.size} bytes" if _is_structure(p) else f".{p.elem}"
 
     def wrong(why: str, fix: str) -> EntryArgumentError:
-        what = f"argument {number} of entry {entry!r}, for '{p.name}' ({declared}), {why}: {fix}"
+        what = f"argument {number} of entry {shown(entry)}, for '{p.name}' ({declared}), {why}: {fix}"
         return EntryArgumentError(what, line=p.line, column=p.column)
 
     if isinstance(value, TensorMapArgument):
@@ -60,7 +60,7 @@ def _slot(p: Var, number: int, value: Any, entry: str) -> Slot:
         try:
             return placed(structure, p.size, p.name)
         except (ArgumentTypeError, ArgumentValueError) as error:
-            what = f"argument {number} of entry {entry!r}, for {p.name!r}, {error.fields['message']}"
+            what = f"argument {number} of entry {shown(entry)}, for {p.name!r}, {error.fields['message']}"
             raise EntryArgumentError(what, line=p.line, column=p.column) from None
     if isinstance(value, (bytes, bytearray, memoryview)):
         data = bytes(value)

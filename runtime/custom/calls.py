@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from kernel_dsl.compiled import ArrayAssumption, LaunchAttributes, OutputSpec, PointerParam, ScalarParam
+from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import DType, as_dtype, complex64, int64, of_python
 from kernel_dsl.errors import VariableUse
 from kernel_dsl.launch_plan import (
@@ -178,7 +179,7 @@ def as_output_dtype(dtype: Any, what: str, name: str) -> DType:
 
 
 def _shape(shape: Any, index: int, name: str) -> tuple[int, ...]:
-    what = f"output_shapes[{index}]={shape!r} of kernel {name!r}"
+    what = f"output_shapes[{index}]={shown(shape)} of kernel {name!r}"
     if isinstance(shape, (str, bytes)) or not hasattr(shape, "__iter__"):
         raise ArgumentTypeError(f"{what} must be a tuple of integers")
     try:

@@ -89,6 +89,8 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: library.conv2d(np.ones((1, 8, 8, 8), np.float32), np.ones((8, 3, 3, 8), np.float32), dilation=VALUES["3000 lists"].make()),
         "dilation",
     ),
+    "axes that can't be printed": (lambda: kd.Layout.WGMMA.of((64, 8)).reduce(VALUES["3000 lists"].make()), "axes="),
+    "dims that can't be printed": (lambda: kd.Layout.WGMMA.of((64, 8)).expand([VALUES["3000 lists"].make()]), "dims="),
     "a billion dimensions": (lambda: kd.Layout.WGMMA.of((64, 8)).expand(range(10**9)), "dims="),
     "array as verbose, CUDA": (lambda: cuda()(inputs=[x], output_shapes=[(1,)], output_dtypes=[kd.float32], grid=1, threadgroup=1, verbose=x), "verbose"),
     "array as verbose, Metal": (lambda: metal()(inputs=[x], output_shapes=[(1,)], output_dtypes=[kd.float32], grid=1, threadgroup=1, verbose=x), "verbose"),
