@@ -240,7 +240,11 @@ def broadcast_value(value: Array, shape: tuple[int, ...], layout: Any) -> Array:
             return convert(value, layout)
     dims = tuple(i for i, (a, b) in enumerate(zip(value.shape, shape, strict=True)) if a != b)
     layout = _local(layout)
-    own = _local(value.type.layout)
+    own = find(value.type.layout)
+    if isinstance(own, LayoutVar) and own.root() is not None and work_again(value) is not None:
+        own = LayoutVar(value.shape)  # else the open layout of another value would be closed here
+        value = cast("Array", _again(value, own))
+    own = _local(own)
     if isinstance(layout, LayoutVar):
         if isinstance(own, LayoutVar):
             own.bind(layout, dims)

@@ -246,6 +246,31 @@ def test_cholesky_in_other_words(function: Any, registers: int) -> None:
     np.testing.assert_allclose(np.tril(kernel(x)), np.linalg.cholesky(x.astype(np.float64)), atol=1e-5)
 
 
+MASKS: list[Callable[[Any, Any], Any]] = [
+    lambda r, c: (r + 2 * c) % 3 == 0,
+    lambda r, c: ((r + c) * (r - c) + r) > 5,
+    lambda r, c: (r // 5 + c) % 4 > 1,
+]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_an_index_array_of_a_mask_and_of_data(mask: Callable[[Any, Any], Any]) -> None:
+    """The mask takes the data's layout, even if it is too much work to compute it again and if its parts were used before."""
+
+    def body(x: Any, out: Any) -> None:
+        value, i = x[...], kd.arange(64)
+        rows, columns = i[:, None], i[None]
+        held = mask(rows, columns)
+        out[...] = kd.where(held, value * rows, value - columns)
+
+    x, i = random((64, 64), "float32"), np.arange(64)
+    kernel = kernel_of(body, shape=(64, 64))
+    assert cost(kernel.lower(x)) == (0, 0)
+    rows, columns = i[:, None], i[None]
+    wanted = np.where(mask(rows, columns), x * rows.astype("f4"), x - columns.astype("f4"))
+    np.testing.assert_array_equal(kernel(x), wanted)
+
+
 def test_gathered_rows_keep_neighbours_in_neighbouring_lanes() -> None:
     """Row numbers that have a layout do not spread the columns of a gather, nor of a scatter."""
 
