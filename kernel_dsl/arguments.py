@@ -231,4 +231,5 @@ def of_dims(value: Any, otherwise: str) -> str:
     if not names:
         return otherwise
     listed = " and ".join(names)
-    return f"`kd.specialise(...)` of it is an int, which {listed} of the call decide, at a compile for each; or {otherwise}"
+    source = f"an int that comes from {listed} of the call, at a compile for each value"
+    return f"`kd.specialise(...)` of it is {source}; or {otherwise}"
