@@ -219,7 +219,8 @@ class Kernel:
             bound = binding_is_active()
             by_value = key in self._by_value or (bound and bool(self._definition.shapes))
             if bound and not self._definition.shapes:
-                key = self._by_variables((*key, self._sizes(leaves, structure)), trace)
+                sized = functools.partial(self._sized_trace, trace, inputs, leaves, structure)
+                key = self._by_variables((*key, self._sizes(leaves, structure)), sized)
             where = (key, device.kind, device.index)
             loaded = self._loaded.get(where) if device.kind == "cuda" and not by_value else None
             fresh = loaded is None
@@ -266,6 +267,16 @@ class Kernel:
             names = self._asked[signature] = tuple(sorted({*names, *found.stages.traced.asked}))
         self._table.add((signature, ask(names) if names else ()), found)
         return loaded
+
+    def _sized_trace(
+        self, trace: Callable[..., Stages], inputs: Sequence[Input], leaves: Sequence[Any], structure: Any
+    ) -> Stages:
+        """A trace for sizes that functions may compute from the values of scalars."""
+        if not any(isinstance(i, ScalarInput) for i in inputs):
+            return trace()
+        pairs = zip(inputs, leaves, strict=True)
+        structs = [struct_of(x, self.name) if isinstance(i, ScalarInput) else i.struct() for i, x in pairs]
+        return trace(geometry(self._definition, unflatten(structure, structs)))
 
     def _valued(self, input: Input, x: Any, key: tuple[Any, ...]) -> ShapeDtypeStruct:
         """The struct of an argument in a call. A scalar's struct notes when its value is read."""

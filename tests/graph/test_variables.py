@@ -195,3 +195,37 @@ def test_arithmetic_that_has_no_integer_is_our_error(add) -> None:
         g(v=4)
     assert isinstance(caught.value, ValueError) and caught.traceback[-1].path == Path(__file__)
     assert (g(v=0) == -2).all()
+
+
+@pytest.mark.parametrize("dims", [False, True])
+def test_scalars_that_decide_grids_and_outputs(dims: bool) -> None:
+    """A variable as a scalar argument that functions of shapes read, alone and beside a variable that they close over."""
+    k, n, rows = Variable("k", 1, 16), Variable("n", 1, 4), kd.Dim("rows", max=64)
+    row = kd.program_id
+
+    def body(x, k, out):
+        out[row(0), row(1)] = x[row(1)] * k
+
+    def alone(x, k, out):
+        out[row(0)] = x[row(0) % x.shape[0]] + k
+
+    shapes = {"x": (rows, 4)} if dims else None
+    wide = kd.kernel(
+        alone,
+        grid=lambda x, k: (k * 2,),
+        out_type=lambda x, k: kd.ShapeDtypeStruct((2 * k, 4), kd.float32),
+        shapes=shapes,
+    )
+    x = np.arange(64, dtype=np.float32).reshape(16, 4)
+    with Graph() as g:
+        wide(x, k)
+    for value in (3, 16, 1):
+        np.testing.assert_array_equal(g(k=value), x[np.arange(2 * value) % 16] + value)
+    if not dims:
+        both = kd.kernel(
+            body, grid=lambda x, k: (n, k), out_type=lambda x, k: kd.ShapeDtypeStruct((n, k, 4), kd.float32)
+        )
+        with Graph() as g:
+            both(x, k)
+        for value, count in ((2, 3), (16, 1)):
+            np.testing.assert_array_equal(g(k=value, n=count), np.stack([x[:value] * value] * count))
