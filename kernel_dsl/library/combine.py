@@ -20,8 +20,9 @@ TILE_M, TILE_N = 8, 128
 IN_FLIGHT = 128  # sums of a lane whose loads are in flight at once
 FEW = 132  # tiles: with fewer, lower tiles keep more multiprocessors busy, and more parts in flight
 MOST = 64  # parts in flight
-# An element a lane: with eight a lane, the assembler loads some parts after others, and each of these waits takes 0.2 us.
-LANES = kd.Layout.WG_STRIDED((1, TILE_N), 1)
+# The most rows of a tile in which a lane has one element of a row. With eight, the assembler loads some parts after others,
+# and each of these waits takes 0.2 us.
+LOW = 1
 
 
 def height_for(products: int, M: int, N: int) -> int:
@@ -62,6 +63,7 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
         return combine_kernel(changed(problem, M=M), early)
     count, tile_m = 1 if problem.gate is None else 2, height_of(problem)
 
+    lanes = kd.Layout.WG_STRIDED((tile_m, TILE_N), 1)
     few = few_rows(problem)  # a row is then a number of the grid's second axis, so no mask is needed
 
     def tiles_of(p: Problem) -> tuple[Any, ...]:
@@ -80,7 +82,7 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
         def whole(partial: Any) -> Any:
             def part(number: Any) -> Any:
                 sums = partial.at[(number, *batch, rows, columns)]
-                return kd.load(sums, layout=LANES) if few else sums[...]
+                return kd.load(sums, layout=lanes) if tile_m <= LOW else sums[...]
 
             if p.parts == 1:
                 return partial[(*batch, rows, columns)]
