@@ -95,6 +95,7 @@ def matmul_kernel(
     a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k // held)
     b_shape = (t.tile_n, t.tile_k) if p.b_transposed else (t.tile_k, t.tile_n)
     known = isinstance(total, int)
+    skipped: Any = 0
     clusters = clusters_at_once(blocks, t.blocks)
     clusters = max(min(total, clusters), 1) if known and not t.streamed else clusters
 
@@ -145,9 +146,9 @@ def matmul_kernel(
         steps = steps_of(p, t.tile_k)
 
     def do_nothing_unless(flag: Any) -> None:
-        """Compute no tiles if the flag is 0."""
-        nonlocal total
-        total = kd.where(flag[...] != 0, clusters_of(p)[2], 0)
+        """Compute no tiles if the flag is 0. Blocks begin behind the last tile then, so that no loop keeps the flag."""
+        nonlocal skipped
+        skipped = kd.where(flag[...] != 0, 0, clusters_of(p)[2])
 
     def place_of(index: Any) -> tuple[Any, Any, Any, tuple[Any, ...]]:
         m, n, part, batch = tile_of(index, p, (tiles_m, tiles_n), t.group)
@@ -160,6 +161,8 @@ def matmul_kernel(
     def work_of(turn: Any = None) -> Any:
         """The work of this block, or of the consumers whose turn is `turn`."""
         first = kd.axis_index("block")
+        if p.exponentials:
+            first = first + skipped
         if t.streamed:
             return StreamedTiles(total, steps, clusters, first)
         if turn is None:
