@@ -120,7 +120,8 @@ def test_of_groups(monkeypatch: pytest.MonkeyPatch, interpret: Any, rng: Any) ->
     made: list[Any] = []
     monkeypatch.setattr(fast_costs, "BROKEN", 1000.0)  # so that small products copy
     monkeypatch.setattr(grouped_routes, "pack_kernel", lambda found: made.append(found) or pack_kernel(found))
-    k = {"eager": 72, "late": 88, "random": 104}[interpret.schedule]  # kernels that were made are kept
+    # kernels that were made are kept
+    k = {"eager": 72, "late": 88, "random": 104}[interpret.schedule] if interpret else 120
     b = random(rng, (3, 40, k), bf16).swapaxes(1, 2)
     for rows, sizes in ((101, [50, 0, 51]), (203, [3, 100, 99])):
         a = random(rng, (rows, k), bf16)
