@@ -126,6 +126,7 @@ def gradients(batch: Any, length: Any) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
+@pytest.mark.sampled(2)
 def test_gradients_with_dims(name: str) -> None:
     """All kernels of calls of three sizes."""
     function = GRADIENTS[name]

@@ -342,7 +342,7 @@ TAILS = [
 @pytest.mark.wgmma
 @pytest.mark.parametrize("case", TAILS, ids=str)
 @pytest.mark.parametrize("opened", [False, True])
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 def test_keys_that_are_shared_at_the_end(case: Any, opened: bool, interpret: Any, rng: Any) -> None:
     """Several blocks loop over parts of the queries of the last keys, and add up their gradients in turn."""
     shape, machines, config = case
@@ -365,7 +365,7 @@ def test_keys_that_are_shared_at_the_end(case: Any, opened: bool, interpret: Any
 @pytest.mark.wgmma
 @pytest.mark.parametrize("dim", [80, 192])
 @pytest.mark.parametrize("opened", [False, True])
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 def test_keys_that_are_shared_with_options(dim: int, opened: bool, interpret: Any, rng: Any) -> None:
     """The same with heads after positions."""
     inputs, expected = case_of(rng, (1, 6, 6, 100, 150, dim, False), bf16)

@@ -51,7 +51,7 @@ def checked(kernel: Any, p: Any, interpret: Any, rng: Any, count: int = 1) -> No
 
 @pytest.mark.parametrize("tile", [(64, 256, 1), (128, 256, 2), (128, 144, 2), (192, 128, 3)], ids=str)
 @pytest.mark.parametrize("word", WORDS, ids=str)
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 def test_fast_products(word: Any, tile: Any, interpret: Any, rng: Any) -> None:
     dtype, out_dtype, lanes = word
     for M, N, K in ((70, 253 * lanes, 48), (195, 16 * 3 + lanes, 272)):
@@ -63,7 +63,7 @@ def test_fast_products(word: Any, tile: Any, interpret: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("tile", [(64, 128), (32, 256), (64, 64)], ids=str)
 @pytest.mark.parametrize("word", WORDS, ids=str)
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 def test_products_by_mma(word: Any, tile: Any, interpret: Any, rng: Any) -> None:
     dtype, out_dtype, lanes = word
     p = odd(70, 131 * lanes, 48, dtype, out_dtype, lanes)
@@ -136,7 +136,7 @@ def test_rows_that_cut_sectors(interpret: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("out_dtype", [bf16, f32, e4m3], ids=str)
 @pytest.mark.parametrize("tile", [(64, 256, 1), (128, 256, 2), (256, 128, 2), (192, 128, 3)], ids=str)
-@pytest.mark.sampled(12, "machine code")
+@pytest.mark.sampled(60, "machine code")
 def test_no_spills(out_dtype: Any, tile: Any) -> None:
     for lanes, K in ((1, 64), (2, 1024)):
         p = odd(1000, 1001 * lanes, K, bf16, out_dtype, lanes)
