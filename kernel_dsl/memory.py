@@ -156,7 +156,7 @@ def is_leaf(x: Any) -> bool:
 
 def is_array_leaf(x: Any) -> bool:
     """Whether a leaf of a call's arguments is an array, or describes one. NumPy's scalars are numbers: they travel by value."""
-    return is_leaf(x) and not isinstance(x, np.generic)
+    return hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, (type, np.generic))
 
 
 @dataclass(frozen=True)

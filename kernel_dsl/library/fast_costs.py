@@ -128,7 +128,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
     step = overlapped(products, loads)
     if t.ping_pong and waves == 1:
         step *= SINGLE
-    lines = stores_lines(p, t)
+    lines = bool(p.lanes) and stores_lines(p, t)
     by_lanes = LINE_STORE[word_bytes(p)] if lines else LANE_STORE if t.consumers > 1 else LANE_STORE_ALONE
     each = 0.0 if p.softmax and not p.exponentials else p.out_dtype.itemsize * (by_lanes if p.lanes else 1 / 64)
     each += EXPONENTIAL if p.softmax else 0.0

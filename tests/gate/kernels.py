@@ -12,7 +12,7 @@ import numpy as np
 
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, AttentionConfig, MatmulConfig
-from kernel_dsl.library.attention_blocks import blocks_kernel, lists_kernel, probe_kernel, table_kernel
+from kernel_dsl.library.attention_blocks import blocks_kernel, lists_kernel, order_kernel, probe_kernel, table_kernel
 from kernel_dsl.library.attention_norms import norms_kernel
 from kernel_dsl.library.attention_problem import ScoredProblem
 from kernel_dsl.library.attention_score import Score
@@ -224,6 +224,7 @@ def _attentions() -> Iterator[tuple[str, Kernel]]:
     masked = ScoredProblem(1, 4, 2, 500, 500, 64, 64, bf16, bf16, 0.125, Score("top_left", mask_mod=documents))
     yield "attention.blocks", _of(blocks_kernel(masked, 128, 96, (False, False)), Struct((1,), bf16))
     yield "attention.lists", _of(lists_kernel(), Struct((1, 1, 4, 200), kd.int32))
+    yield "attention.order", _of(order_kernel(), Struct((1, 1, 4), kd.int32))
     shared, logs = Struct((2, 12, 100, 64), bf16), Struct((2, 12, 100), f32)
     yield "attention.combine", _of(combine_shared(3, 4, 64, bf16, True), shared, logs)
     yield (
