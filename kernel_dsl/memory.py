@@ -155,7 +155,10 @@ def is_leaf(x: Any) -> bool:
 
 
 def is_array_leaf(x: Any) -> bool:
-    """Whether a leaf of a call's arguments is an array, or describes one. NumPy's scalars are numbers: they travel by value."""
+    """Whether a leaf of a call's arguments is an array, or describes one, also if its shape is none: errors tell of that later.
+
+    NumPy's scalars are numbers: they travel by value.
+    """
     return hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, (type, np.generic))
 
 

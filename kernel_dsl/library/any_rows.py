@@ -310,22 +310,30 @@ def serving(route: Any, cost: Callable[[Any], float], flipped: bool) -> Any:
     for way, side, own, sizes in ways:
         found = way(route)
         if found is not None and _first.comes_again((replace(p, **(closed | own)), len(p.batch)), sizes):
-            size = getattr(p, side) if side else DEPTH
-
-            def limit_of(made: Any, side: str = side, size: int = size) -> int:
-                return alone if side and size <= (alone := tile_alone(made, side)) else 0
-
-            def time(choice: Any, size: int = size, limit_of: Any = limit_of) -> float:
-                *cut, limit = choice
-                if limit and size > limit:
-                    return inf
-                made = route.cut_in(*cut)
-                return cost(made) * (1 if limit or not limit_of(made) else UNKNOWN_TILES)
-
-            whole = way(route.cut_in(1, route.config))
-            kind = replace(found if whole is None else whole, config=None)
-            best = p.parts, route.config, 0 if is_later() else limit_of(route)
-            *cut, limit = _kept.choose(kind, best, time)
-            made = way(route.cut_in(*cut), limit)
-            return found if made is None else made
+            return _with_kept(route, way, side, cost, found)
     return route
+
+
+def _with_kept(route: Any, way: Any, side: str, cost: Callable[[Any], float], found: Any) -> Any:
+    """The route of `way` with a configuration and parts that calls of other sizes had, if they are about as fast here.
+
+    `side`: "M" or "N", whose sizes may fit a single tile, or none; `found`: the route of `way`.
+    """
+    size = getattr(route.problem, side) if side else 0
+
+    def limit_of(made: Any) -> int:
+        return alone if side and size <= (alone := tile_alone(made, side)) else 0
+
+    def time(choice: Any) -> float:
+        *cut, limit = choice
+        if limit and size > limit:
+            return inf
+        made = route.cut_in(*cut)
+        return cost(made) * (1 if limit or not limit_of(made) else UNKNOWN_TILES)
+
+    whole = way(route.cut_in(1, route.config))
+    kind = replace(found if whole is None else whole, config=None)
+    best = route.problem.parts, route.config, 0 if is_later() else limit_of(route)
+    *cut, limit = _kept.choose(kind, best, time)
+    made = way(route.cut_in(*cut), limit)
+    return found if made is None else made

@@ -11,8 +11,8 @@ import numpy as np
 
 import kernel_dsl as kd
 
+from ..call_inputs import struct_of
 from ..definition import output_structs
-from ..dtypes import as_dtype
 from ..lazy import lazy
 from .attention_backward_general import MINE, gradient_extras
 from .attention_backward_order import EIGHT, KEYS, AttentionBackwardConfig, WalkNumbers
@@ -32,10 +32,8 @@ from .latest import Launch
 
 def results_of(kernel: Any, *arrays: Any) -> list[Any]:
     """Descriptions of the results of a kernel for such arrays, which may be descriptions."""
-    given = [x if isinstance(x, np.generic) else kd.ShapeDtypeStruct(tuple(x.shape), as_dtype(x.dtype)) for x in arrays]
-    return [
-        kd.ShapeDtypeStruct(x.shape, x.dtype) for x in output_structs(kernel._definition, given)[0] if x is not None
-    ]
+    given = [struct_of(x, kernel.name) for x in arrays]
+    return [x for x in output_structs(kernel._definition, given)[0] if x is not None]
 
 
 def number_structs(sizes: WalkNumbers | None, stats: Any) -> list[Any]:

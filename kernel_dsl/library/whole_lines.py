@@ -79,9 +79,8 @@ def store_lines(
         before = before * extent + place
     target = out.at[tuple(index)] if index else out
     end = kd.clip(N - n, 0, columns)
-    if (
-        out.dtype.itemsize == 2 and half is not None and out.type.contiguous
-    ):  # beside many blocks of one warpgroup it takes longer
+    # beside many blocks of one warpgroup, where `half` is None, pairs take longer
+    if out.dtype.itemsize == 2 and half is not None and out.type.contiguous:
         _store_pairs(part, columns, target, m, n, M, N, end, half)
         return
     row, chunk, lane, turn = _lanes(part.shape[0], -(-(columns + WARP - 1) // WARP))
