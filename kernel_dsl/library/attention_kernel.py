@@ -33,12 +33,12 @@ from .first_sizes import declared_outputs, dim_of
 def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multiprocessors: int) -> Any:
     """The kernel `(q, k, v) -> out` or `-> (out, lse)`, of at most one block a multiprocessor.
 
-    Each call gives the extents that are Dims. The kernel may then take a number after v: the result of `together_of` if
-    it is causal, the number of splits if tiles share keys.
+    Each call gives the extents that are Dims. The kernel may then take a number after v: the number of splits if tiles
+    share keys, the result of `together_of` if it is causal and blocks may have several tiles.
     """
     p, t = problem, config
-    opened, shared = p.opened, p.shared
-    numbered = opened and (p.causal or shared)
+    opened, shared, alone = p.opened, p.shared, p.opened and p.alone
+    numbered = opened and (shared or (p.causal and not alone))
     multiprocessors *= blocks_together(p.dim, t)
     tile = ROWS * t.consumers
     scale = p.scale * LOG2E
@@ -53,7 +53,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
     groups = p.batch * p.heads * p.splits
     work = groups * tiles
     grid = multiprocessors if opened else min(work, multiprocessors)
-    several = opened or grid < work  # whether a block has several tiles
+    several = not alone if opened else grid < work  # whether a block has several tiles
     together: Any = 1
     if p.causal and several and not opened:
         together = together_of(p, t, multiprocessors)
@@ -71,12 +71,14 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         tiles, blocks = kd.maximum(kd.cdiv(p.queries, tile), 1), kd.cdiv(p.keys, t.block_kv)
         groups = p.batch * p.heads * p.splits
         work = groups * tiles
-        if p.causal:
+        if p.causal and several:
             together = number
             groups = kd.cond(work <= multiprocessors, lambda: groups, lambda: kd.div(groups, number))
 
-    def grid_of(q: Any, k: Any, v: Any, *number: Any) -> tuple[int, int]:
+    def grid_of(q: Any, k: Any, v: Any, *number: Any) -> tuple[int, ...]:
         splits = number[0] if shared else 1
+        if alone:
+            return (kd.cdiv(q.shape[2], tile), q.shape[0] * p.heads, *((splits,) if shared else ()))
         columns, rows = kd.cdiv(q.shape[2], tile), q.shape[0] * p.heads * splits
         return (columns, rows) if columns * rows <= multiprocessors else (multiprocessors, 1)
 
@@ -109,26 +111,40 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
 
         def by_grid() -> tuple[Any, Any]:
             group = kd.axis_index("group")
+            if alone and shared:
+                group = group * p.splits + kd.axis_index("part")
             return group, turned(group, kd.axis_index("block"))
 
         # divisions by a launch's sizes take longer than small problems can spare, so the grid has their quotient and rest
-        head, row = kd.cond(work <= multiprocessors, by_grid, divided) if opened else divided()
+        if alone:
+            head, row = by_grid()
+        else:
+            head, row = kd.cond(work <= multiprocessors, by_grid, divided) if opened else divided()
         if opened:
             head, row = kd.maximum(head, 0), kd.clip(row, 0, cast("Any", problem.queries).max // tile)
         count: Any = blocks
         if p.causal:
             count = kd.minimum(kd.cdiv((row + 1) * tile, t.block_kv), blocks)
         heads = p.heads * p.splits
-        batch, head = kd.div(head, heads), kd.rem(head, heads)
+        if alone and shared:
+            batch = kd.div(kd.axis_index("group"), p.heads)
+            head = head - batch * heads
+        else:
+            batch, head = kd.div(head, heads), kd.rem(head, heads)
         if shared:
             count = begin_of(head, 1) - begin_of(head)
         return batch, head, row * tile, count
 
     def begin_of(head: Any, after: int = 0) -> Any:
         """The first block of keys of the part that is `after` parts after a head's own; 0 without splits."""
-        return kd.div(blocks * (kd.rem(head, p.splits) + after), p.splits) if shared else 0
+        if not shared:
+            return 0
+        part = kd.axis_index("part") if alone else kd.rem(head, p.splits)
+        return kd.div(blocks * (part + after), p.splits)
 
     def q_head(head: Any) -> Any:
+        if alone and shared:
+            return kd.rem(kd.axis_index("group"), p.heads)
         return kd.div(head, p.splits) if shared else head
 
     def next_slot(slot: Any) -> Any:
@@ -327,13 +343,14 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         scratch["out_smem"] = kd.SMEM((t.consumers, ROWS, p.dim), p.dtype, transforms=transforms)
     if t.turns:
         scratch["turn"] = kd.Barrier(num_barriers=t.consumers)
+    names = ("block", "group", "part") if alone and shared else ("block", "group") if opened else ("block",)
     made = kd.kernel(
         any_lengths if opened else body,
         out_type=outputs_of if opened and shared else outputs(p.batch, p.heads * p.splits, p.queries),
         shapes=shapes,
         scratch_types=scratch,
         grid=grid_of if opened else (grid,),
-        grid_names=("block", "group") if opened else ("block",),
+        grid_names=names,
         num_threads=t.consumers + 1,
         thread_name="wg",
         compiler_params=kd.CompilerParams(approx_math=True, max_registers=128 if t.consumers == 1 else None),

@@ -12,8 +12,8 @@ import numpy as np
 from ..kernel import Kernel
 from .attention_kernel import attention_kernel
 from .attention_problem import ScoredProblem
-from .attention_sizes import AttentionConfig, AttentionProblem, together_of
-from .first_sizes import FirstSizes, dim_of
+from .attention_sizes import AttentionConfig, AttentionProblem, one_wave, together_of
+from .first_sizes import FirstSizes, dim_of, is_later
 from .latest import UNSEEN, seen_call
 
 LENGTHS = 2**18, 2**22, 2**24  # the bounds of lengths: a kernel has one of them
@@ -163,7 +163,9 @@ def plain_plan(p: AttentionProblem, config: AttentionConfig, multiprocessors: in
     """The plan of a problem without options: a kernel for its sizes, or for any sizes if calls came with other sizes
     before.
 
-    Earlier calls may have had another configuration; then a kernel for any sizes is compiled for this one, once.
+    Earlier calls may have had another configuration; then a kernel for any sizes is compiled for this one, once. Sizes
+    whose tiles all run at once have one with a block for each tile: it neither divides to find its tiles nor looks for
+    another one, which took 4 to 6 % of the time of short lengths.
     """
     kind = replace(p, batch=0, queries=0, keys=0, splits=1, lse=False), multiprocessors
     general = opened(p) if _first.comes_again(kind, (p.batch, p.queries, p.keys)) else None
@@ -171,8 +173,10 @@ def plain_plan(p: AttentionProblem, config: AttentionConfig, multiprocessors: in
         return attention_kernel(p, config, multiprocessors)
     if p.shared:
         general = replace(general, splits=dim_of("splits", least=2))
+    if not is_later():
+        general = replace(general, alone=one_wave(p, config, multiprocessors))
     kernel = attention_kernel(general, config, multiprocessors)
-    if not (p.causal or p.shared):
+    if not (p.shared or (p.causal and not general.alone)):
         return kernel
     number = np.int32(p.splits if p.shared else together_of(p, config, multiprocessors))
     keys = (p.batch, p.kv_heads, p.keys, p.dim)

@@ -45,7 +45,8 @@ class AttentionProblem:
     """q is (batch, heads, queries, dim), k and v are (batch, kv_heads, keys, dim).
 
     With `splits`, two or more, that many tiles share each head's keys. Results are then those of parts, with an axis of
-    heads * splits, and `lse` is always one of them. There are at least as many blocks of keys as splits.
+    heads * splits, and `lse` is always one of them. There are at least as many blocks of keys as splits. With `alone`,
+    which needs Dims, each call has as many blocks as tiles.
     """
 
     batch: int
@@ -59,6 +60,7 @@ class AttentionProblem:
     scale: float
     lse: bool
     splits: Any = 1
+    alone: bool = False
 
     @property
     def shared(self) -> bool:
@@ -106,13 +108,19 @@ def heads_together(lengths: list[int], heads: int, blocks: int) -> int:
     return next(n for n, steps in zip(choices, busiest, strict=True) if steps <= 1.01 * min(busiest))
 
 
+def one_wave(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> bool:
+    """Whether there are no more tiles than blocks that run at once. The problem has no Dims."""
+    tiles = p.batch * p.heads * p.splits * -(-p.queries // (ROWS * t.consumers))
+    return tiles <= multiprocessors * blocks_together(p.dim, t)
+
+
 def together_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> int:
     """The number of heads in a group of a causal kernel whose blocks have several tiles; 1 if they have one."""
+    if one_wave(p, t, multiprocessors):
+        return 1
     tile = ROWS * t.consumers
     tiles, blocks, groups = kd.cdiv(p.queries, tile), kd.cdiv(p.keys, t.block_kv), p.batch * p.heads
     multiprocessors *= blocks_together(p.dim, t)
-    if groups * tiles <= multiprocessors:
-        return 1
     # one more step stands for a tile's fixed cost
     lengths = [min(kd.cdiv((i + 1) * tile, t.block_kv), blocks) + 1 for i in range(tiles)]
     return heads_together(lengths, groups, multiprocessors)

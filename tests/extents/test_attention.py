@@ -14,10 +14,10 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.library import attention_opened, attention_scored
 from kernel_dsl.library.attention_kernel import attention_kernel
-from kernel_dsl.library.attention_opened import opened
+from kernel_dsl.library.attention_opened import opened, plain_plan
 from kernel_dsl.library.attention_scored_kernel import scored_kernel
 from kernel_dsl.library.attention_sizes import AttentionConfig, AttentionProblem, together_of
-from kernel_dsl.library.first_sizes import FirstSizes
+from kernel_dsl.library.first_sizes import FirstSizes, dim_of
 
 from .counting import none_before
 
@@ -58,6 +58,36 @@ def test_one_kernel_attends_to_any_lengths(causal: bool, sizes: tuple[Sizes, ...
         got = kernel(*arrays, *together, interpret=True)
         assert same(got, attention_kernel(own, SMALL, 3)(*arrays, interpret=True))
     assert len(kernel.specialisations()) == 1
+
+
+@pytest.mark.parametrize(("causal", "splits"), [(False, 1), (True, 1), (False, 3)])
+def test_lengths_of_one_wave_have_a_block_for_each_tile(causal: bool, splits: int) -> None:
+    """Such a kernel finds its tile by the grid, without a division, a loop over tiles or a barrier for the next one."""
+    rng = np.random.default_rng(0)
+    p = AttentionProblem(1, HEADS, KV_HEADS, 64, 64, DIM, kd.float16, causal, DIM**-0.5, True)
+    own = [replace(p, batch=2, queries=130, keys=200), replace(p, batch=1, queries=64, keys=310)]
+    dims = replace(opened(p), splits=splits if splits == 1 else dim_of("splits", least=2), alone=True)
+    kernel, number = attention_kernel(dims, SMALL, 132), [np.int32(splits)] * (splits > 1)
+    for one in own:
+        arrays = heads_of(rng, (one.batch, one.queries, one.keys))
+        want = attention_kernel(replace(one, splits=splits), SMALL, 132)(*arrays, interpret=True)
+        assert same(kernel(*arrays, *number, interpret=True), want)
+    assert len(kernel.specialisations()) == 1
+    text = kernel.lower(*arrays, *number, target="sm_90a").compile().ptx
+    each = attention_kernel(own[0], SMALL, 132).lower(*arrays, target="sm_90a").compile().ptx
+    if splits == 1:
+        assert not re.search(r"\b(div|rem)\.[su]", text)
+        assert text.count("mbarrier.init") == each.count("mbarrier.init")
+
+
+def test_few_tiles_of_later_lengths_have_a_block_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two kernels serve all lengths: one for those whose tiles all run at once, one for the others."""
+    monkeypatch.setattr(attention_opened, "_first", FirstSizes())
+    p = AttentionProblem(2, 8, 8, 300, 300, 128, kd.bfloat16, True, 0.1, False)
+    plans = [plain_plan(replace(p, queries=n, keys=n), SMALL, 132) for n in (300, 200, 500, 4000, 5000)]
+    kernels = [getattr(plan, "kernel", plan) for plan in plans]
+    assert kernels[0] is not kernels[1] is kernels[2] is not kernels[3] is kernels[4]
+    assert [hasattr(plan, "number") for plan in plans] == [False, False, False, True, True]
 
 
 @pytest.mark.parametrize("causal", [False, True])
