@@ -162,7 +162,7 @@ def results_of(text: str, bad: Callable[[int, str], object] | None = None) -> Re
     if version != FORMAT:
         what = f"it has version {version!r} of the format, and this kernel_dsl reads version {FORMAT}"
         raise BadFile(what, "tune again, or read it with the kernel_dsl that wrote it")
-    found: Results = {}
+    found: dict[Place, list[TunedLine]] = {}
     for number, line in enumerate(rest, 2):
         if not line.strip():
             continue
@@ -173,8 +173,8 @@ def results_of(text: str, bad: Callable[[int, str], object] | None = None) -> Re
                 raise BadFile(f"line {number} is damaged: {error}", "remove the line, or tune again") from None
             bad(number, str(error))
             continue
-        found = merged(found, {made.place: (made,)})
-    return found
+        found.setdefault(made.place, []).append(made)
+    return merged({}, {place: tuple(lines) for place, lines in found.items()})
 
 
 def merged(one: Results, other: Results) -> Results:

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kernel_dsl as kd
+from kernel_dsl import tuning_file
 from kernel_dsl.errors_tuning import TuningFile
 from kernel_dsl.runtime.errors import FileError, MissingFileError
 from kernel_dsl.tuning_file import (  # fmt: skip
@@ -91,6 +92,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
 def text(**fields: Any) -> str:
     """A file of one line with fields changed."""
     return json.dumps({HEADER: FORMAT}) + "\n" + json.dumps({**asdict(LINE), **fields}) + "\n"
+
+
+def test_a_file_is_read_in_time_linear_in_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are put together once, and not once for each line."""
+    merges: list[int] = []
+    monkeypatch.setattr(tuning_file, "merged", lambda one, other: merges.append(1) or merged(one, other))
+    lines = [replace(LINE, key=f"({n},)", config=str(i)) for n in range(20) for i in range(3)]
+    whole: Results = {}
+    for line in lines:
+        whole = merged(whole, {line.place: (line,)})
+    assert results_of(text_of(whole)) == whole
+    assert len(merges) == 1
 
 
 def test_save_and_load(folder: Path) -> None:
