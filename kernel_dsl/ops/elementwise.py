@@ -229,7 +229,7 @@ def _converted(value: Array, layout: Layout) -> Array:
 
 
 def broadcast_value(value: Array, shape: tuple[int, ...], layout: Any) -> Array:
-    """`value` broadcast to `shape` in `layout` (which may be open)."""
+    """`value` broadcast to `shape`, ints alone, in `layout` (which may be open)."""
     if value.shape == shape:
         return convert(value, layout)
     if value.ndim == 0:

@@ -122,6 +122,38 @@ def test_the_size_of_a_grid_is_read_by_its_name() -> None:
         assert len(kernel.specialisations()) == sizes
 
 
+def added(out: Any, value: Any, **how: Any) -> None:
+    kd.atomic_add(out, value, **how)
+
+
+SMALLER: dict[str, tuple[Any, Any, Any]] = {  # (body, dtype of the output, what NumPy gives)
+    "sum": (lambda x, out: out.__setitem__(..., kd.sum(x[...])), np.float32, lambda x: x.sum()),
+    "one element": (lambda x, out: out.__setitem__(slice(None), x[:1, :1]), np.float32, lambda x: x[:1, :1]),
+    "a row": (lambda x, out: out.__setitem__(..., x[1]), np.float32, lambda x: x[1]),
+    "a column": (lambda x, out: out.__setitem__(..., x[:, 2:3]), np.float32, lambda x: x[:, 2:3]),
+    "masked": (lambda x, out: kd.store(out, ..., x[0, 1], mask=x[0, 0] > -9), np.float32, lambda x: x[0, 1]),
+    "atomic": (lambda x, out: added(out, x[0, 0]), np.float32, lambda x: x[0, 0]),
+    "atomic row": (lambda x, out: added(out, x[0], mask=x[0, 0] > -9), np.float32, lambda x: x[0]),
+    "4 bits": (
+        lambda x, out: out.__setitem__(..., kd.sum(x[...]).astype(kd.int4)),
+        kd.int4,
+        lambda x: np.trunc(x.sum()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SMALLER)
+def test_smaller_values_fill_a_whole_output(name: str) -> None:
+    """Without a read of its extents before: each call's own are then read."""
+    body, dtype, wanted = SMALLER[name]
+    kernel = kd.kernel(body, out_type=lambda x: Spec(x.shape, dtype, init=0))
+    for rows, columns in ((4, 16), (3, 16), (4, 32)):
+        x = np.random.default_rng(rows).uniform(-0.1, 0.1, (rows, columns)).astype(np.float32)
+        found = np.asarray(kernel(x, interpret=True)).astype(np.float64)
+        np.testing.assert_allclose(found, np.broadcast_to(wanted(x.astype(np.float64)), x.shape), atol=1e-5)
+    assert len(kernel.specialisations()) == 3
+
+
 def test_outputs_that_are_computed_of_extents() -> None:
     def body(x: Any, out: Any) -> None:
         part = kd.ds(kd.program_id(0) * 16, 16)
