@@ -1,7 +1,8 @@
 """Random kernels: inputs, loads, a chain of operations, and a store of every value that they make.
 
 As every intermediate value is an output, each operation is checked on its own: the reference computes it from what the
-kernel itself computed for its operands, so that bounds stay those of one operation.
+kernel itself computed for its operands, so that bounds stay those of one operation. Every other program gives its outputs
+the shapes of inputs where they are equal, by a function, and also fills outputs of the inputs' shapes with smaller values.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from tests.fuzz.choose import Choices, Value
 from tests.fuzz.loads import Input, draw_inputs, draw_load
 from tests.fuzz.operations import OPERATIONS, Step, numpy
 from tests.fuzz.texts import FromText
+
+FILLED = 3  # the most outputs that smaller values fill
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,19 @@ class Program(FromText):
     def _lead(self) -> tuple[int, ...]:
         return (self.instances,) if self.axis else ()
 
+    @property
+    def filled(self) -> list[tuple[int, int]]:
+        """(step, input) where a step's value fills an output of the input's shape."""
+        if self.axis or self.seed % 2 == 0:
+            return []
+        found = [
+            (n, i)
+            for n, step in enumerate(self.steps)
+            for i, source in enumerate(self.inputs)
+            if step.shape != source.shape and _fills(step.shape, source.shape)
+        ]
+        return found[:FILLED]
+
     def source(self) -> str:
         """The module that defines `kernel`."""
         options = {
@@ -45,13 +61,23 @@ class Program(FromText):
             "grid": f', grid=({self.instances},), grid_names=("me",)',
             "warpgroup": f', num_threads={self.instances}, thread_name="me"',
         }[self.axis]
-        outs = ", ".join(f"kd.ShapeDtypeStruct({(*self._lead(), *s.shape)}, kd.{_kd(s.dtype)})" for s in self.steps)
-        names = [i.name for i in self.inputs] + [f"o{n}" for n in range(len(self.steps))]
+        shapes = [(*self._lead(), *s.shape) for s in self.steps]
+        given = {(*self._lead(), *x.shape): f"{x.name}.shape" for x in self.inputs} if self.seed % 2 else {}
+        outs = ", ".join(
+            f"kd.ShapeDtypeStruct({shape}, kd.{_kd(dtype)})"
+            for shape, dtype in [
+                *((given.get(shape, shape), s.dtype) for shape, s in zip(shapes, self.steps, strict=True)),
+                *((f"{self.inputs[i].name}.shape", self.steps[n].dtype) for n, i in self.filled),
+            ]
+        )
+        sources = [i.name for i in self.inputs]
+        names = sources + [f"o{n}" for n in range(len(self.steps))] + [f"f{n}" for n in range(len(self.filled))]
+        function = f"lambda {', '.join(sources)}: " if self.seed % 2 else ""
         lines = [
             "import kernel_dsl as kd",
             "import numpy as np",
             "",
-            f'@kd.kernel(out_type=({outs},), name="{self.name}"{options})',
+            f'@kd.kernel(out_type={function}({outs},), name="{self.name}"{options})',
         ]
         lines.append(f"def kernel({', '.join(names)}):")
         if self.axis:
@@ -60,6 +86,7 @@ class Program(FromText):
         for number, step in enumerate(self.steps):
             lines.append(f"    v{number} = {step.text}")
             lines.append(f"    o{number}[{at}] = v{number}")
+        lines += [f"    f{number}[...] = v{n}" for number, (n, _) in enumerate(self.filled)]
         return "\n".join(lines) + "\n"
 
     def arrays(self) -> list[np.ndarray]:
@@ -75,6 +102,12 @@ class Program(FromText):
     def check(self, outputs: list[np.ndarray]) -> None:
         """Every value against its reference; the message names the step."""
         arrays = self.arrays()
+        outputs, filled = outputs[: len(self.steps)], outputs[len(self.steps) :]
+        for (n, i), out in zip(self.filled, filled, strict=True):
+            wanted = np.broadcast_to(outputs[n], self.inputs[i].shape)
+            assert out.tobytes() == wanted.tobytes(), (
+                f"{self.name} v{n} = {self.steps[n].text} fills {self.inputs[i].name}"
+            )
         for instance in range(self.instances if self.axis else 1):
             at: Any = instance if self.axis else ...
             known = {i.name: a[at] for i, a in zip(self.inputs, arrays, strict=True)}
@@ -95,6 +128,12 @@ class Program(FromText):
         rename = {f"v{n}": f"v{i}" for i, n in enumerate(kept)}
         steps = tuple(_renamed(self.steps[n], rename) for n in kept)
         return Program(self.seed, self.axis, self.instances, self.inputs, steps)
+
+
+def _fills(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether a value of a shape may be stored to all of a Ref of another shape."""
+    tail = other[len(other) - len(shape) :]
+    return len(shape) <= len(other) and all(a in (1, b) for a, b in zip(shape, tail, strict=True))
 
 
 def _kd(dtype: str) -> str:
