@@ -28,6 +28,7 @@ class ScoredProblem:
 
     `narrow`: scores are computed from q and k in float8; `dtype` is then the dtype of values and weights. `guarded`: an
     array has the largest norms of queries and keys (`attention_norms`), which show whether weights need a maximum.
+    `alone`: of a problem for any sizes, whether each call has as many blocks as tiles.
     """
 
     batch: int
@@ -53,6 +54,7 @@ class ScoredProblem:
     mask_by: tuple[bool, bool] = (False, False)
     narrow: Any = None
     guarded: bool = False
+    alone: bool = False
 
     @property
     def scored_dtype(self) -> Any:

@@ -23,9 +23,10 @@ from .attention_opened import scored_opened
 from .attention_options import AttentionOptions, check_lengths
 from .attention_pages import copied_first, loaded_together, page_arrays, pages_kernel, pages_opened, without_pages
 from .attention_problem import ScoredProblem, ragged_tiles
-from .attention_scored_config import listed, paged_config, scored_config, scored_together, takes_together
+from .attention_scored_config import few_tiles, listed, paged_config, scored_config, scored_together, takes_together
 from .attention_scored_kernel import scored_kernel
 from .attention_sizes import ROWS, AttentionConfig
+from .first_sizes import is_later
 from .latest import Launch, launching, seen_launching
 
 ELEMENTS = 4096  # elements of a block that converts
@@ -136,6 +137,8 @@ class ScoredPlan:
         if listed(p):
             found = blocks_kernel(general or p, tile, config.block_kv, depends)
             lists = BlockLists(found, opened=general is not None)
+        if general is not None and not is_later():  # such kernels need no counter, which a launch would clear
+            general = replace(general, alone=few_tiles(inner, config, multiprocessors))
         kernel = scored_kernel(general or inner, config, multiprocessors, promise and bool(inner.page))
         together = None
         if general is not None and takes_together(general):

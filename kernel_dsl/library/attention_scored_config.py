@@ -97,6 +97,11 @@ def blocks_of(work: int, multiprocessors: int) -> int:
     return multiprocessors if work >= FEW * multiprocessors else work
 
 
+def few_tiles(p: ScoredProblem, t: AttentionConfig, multiprocessors: int) -> bool:
+    """Whether each tile of a problem without Dims has its own block."""
+    return tiles_of(p, t) * p.heads * (1 if p.ragged else p.batch) < FEW * multiprocessors
+
+
 def listed(p: ScoredProblem) -> bool:
     """Whether a list gives the blocks of keys of each tile."""
     return p.score.mask_mod is not None

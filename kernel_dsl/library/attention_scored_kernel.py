@@ -378,12 +378,15 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
     if p.lse:
         out_type = (out_type, kd.ShapeDtypeStruct(p.lse_shape, kd.float32))
 
+    def blocks_for(work: Any) -> Any:
+        return work if p.alone else blocks_of(work, multiprocessors)
+
     def grid_of(q: Any, k: Any, v: Any, *rest: Any) -> tuple[int]:
         if p.ragged:  # the table has a line for each tile
-            return (blocks_of(rest[names.index("table")].shape[0] * p.heads, multiprocessors),)
+            return (blocks_for(rest[names.index("table")].shape[0] * p.heads),)
         given = rest[takes_together(p) :]
         lengths = at_launch(p, q, k, given[names.index("page_table")] if p.page else None)
-        return (blocks_of(tiles_of(lengths, t) * lengths.batch * p.heads, multiprocessors),)
+        return (blocks_for(tiles_of(lengths, t) * lengths.batch * p.heads),)
 
     made = kd.kernel(
         body,

@@ -61,8 +61,8 @@ class ScoredTiles:
         self.group: int = p.heads // p.kv_heads
         self.work: Any = self.tiles * p.heads * (1 if p.ragged else p.batch)
         self.multiprocessors = multiprocessors
-        # a kernel for any sizes always has the counter: with as many blocks as tiles, it shows that no tile is left
-        self.counted = p.opened or self.grid < self.work
+        # a kernel for all sizes has the counter, also with as many blocks as tiles: then it shows that no tile is left
+        self.counted = not p.alone if p.opened else self.grid < self.work
         used = bytes_of(p, t)
         self.staged: bool = p.score.bias_tiles is not None and used <= SMEM_BYTES  # the bias goes through SMEM
         # to load queries early, the next tile's queries have their own SMEM if there is room, otherwise the output has
