@@ -32,15 +32,18 @@ class Written(FromText):
         self.lines += [f"@kd.when({predicate})", "def _():", *(f"    {line}" for line in lines)]
 
     def source(self) -> str:
-        """The module that defines `kernel`."""
+        """The module that defines `kernel`. Those of odd numbers give outputs the shapes of inputs, where they are equal."""
+        known = {a.shape: f"{name}.shape" for name, a in self.inputs.items()} if self.name[-1] in "13579" else {}
         outs = ", ".join(
-            f"kd.ShapeDtypeStruct({a.shape}, kd.{a.dtype.name}, init={i})" for a, i in self.outputs.values()
+            f"kd.ShapeDtypeStruct({known.get(a.shape, a.shape)}, kd.{a.dtype.name}, init={i})"
+            for a, i in self.outputs.values()
         )
         names = [*self.inputs, *(f"s{i}" for i in range(len(self.scalars))), *self.outputs]
         named = [f"*, {', '.join(self.scratch)}"] if self.scratch else []
         scratch = ", ".join(f'"{name}": {spec}' for name, spec in self.scratch.items())
+        given = ", ".join([*self.inputs, *(f"s{i}" for i in range(len(self.scalars)))])
         options = [
-            f"out_type=({outs},)",
+            f"out_type={f'lambda {given}: ' if known else ''}({outs},)",
             f'name="{self.name}"',
             f'compiler_params=kd.CompilerParams(target="{self.target}")',
         ]
