@@ -7,6 +7,7 @@ relative to the other's; their results must have the same bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -18,7 +19,8 @@ from kernel_dsl.library.any_rows import opened_route
 from kernel_dsl.library.arguments import request
 from kernel_dsl.library.attention_kernel import attention_kernel
 from kernel_dsl.library.attention_opened import opened
-from kernel_dsl.library.attention_sizes import AttentionProblem, default_config, together_of
+from kernel_dsl.library.attention_sizes import AttentionProblem, one_wave, together_of
+from kernel_dsl.library.attention_split import small_config
 from kernel_dsl.library.first_sizes import FirstSizes
 from kernel_dsl.library.matmul_options import MatmulOptions
 from kernel_dsl.library.matmul_plan import plan_by
@@ -96,9 +98,11 @@ def attention(wants: Callable[[str], bool], rounds: int) -> Iterator[dict[str, A
                 continue
             p = AttentionProblem(batch, heads, heads, length, length, dim, kd.bfloat16, causal, dim**-0.5, False)
             arrays = [torch.randn(batch, heads, length, dim, device="cuda").bfloat16() for _ in range(3)]
-            config = default_config(p)
-            more = [np.int32(together_of(p, config, blocks))] if causal else []
-            own, general = attention_kernel(p, config, blocks), attention_kernel(opened(p), config, blocks)
+            config = small_config(p, blocks)
+            alone = one_wave(p, config, blocks)
+            more = [np.int32(together_of(p, config, blocks))] if causal and not alone else []
+            own = attention_kernel(p, config, blocks)
+            general = attention_kernel(replace(opened(p), alone=alone), config, blocks)
             runs: dict[str, Run] = {
                 "specialised": lambda k=own, x=arrays: k(*x),
                 "dynamic": lambda k=general, x=arrays, more=more: k(*x, *more),
