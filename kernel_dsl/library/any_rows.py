@@ -12,6 +12,7 @@ from dataclasses import replace
 from math import inf, prod
 from typing import Any
 
+from .blocks import clusters_at_once
 from .first_sizes import FirstSizes, KeptConfigs, dim_of, is_later, is_open
 from .problem import Problem
 
@@ -22,8 +23,10 @@ TILES = 2**30  # indices of tiles are 32 bits wide
 PARTS = 64  # the most parts of K
 SMALLEST = (8, 64)  # a tile
 VECTOR = 16  # bytes of one load along M
-# The time of a kernel that divides to find its tiles, for a size that has one tile, of that of a kernel that knows this.
+# The time of a kernel that divides to find its tiles, for a size that has one tile or one wave, of that of a kernel that
+# knows this.
 UNKNOWN_TILES = 1.08
+SHORT = 21_000  # clocks: of products that take longer, kernels for all sizes have 0.97 of the speed of those for one
 STORED = 16  # columns that lanes store at a time where N is a Dim: more would spill
 # the fields of a problem that change with the batch
 BATCHES = ("batch", "a_batch", "b_batch", "a_scale_batch", "b_scale_batch")
@@ -288,14 +291,26 @@ def tile_alone(route: Any, side: str) -> int:
     return t.tile_n * t.cluster_n // (1 if route.problem.gate is None else 2)
 
 
-def serving(route: Any, cost: Callable[[Any], float], flipped: bool) -> Any:
+def wave_alone(route: Any, side: str, blocks: int) -> int:
+    """The greatest size along `side`, M or N, whose tiles Hopper's fast product computes all at once on so many
+    multiprocessors; 0 if others make it, or if a batch may change.
+    """
+    p, t, tile = route.problem, route.config, tile_alone(route, side)
+    if not tile or t.ping_pong or p.exponentials or any(n != 1 for n in p.batch):
+        return 0
+    other = tile_alone(route, "N" if side == "M" else "M")
+    rest = -(-(p.N if side == "M" else p.M) // other) * p.parts
+    return clusters_at_once(blocks, t.blocks) // rest * tile
+
+
+def serving(route: Any, cost: Callable[[Any], float], flipped: bool, blocks: int) -> Any:
     """The route with kernels that take any sizes.
 
     It is `route` itself for the first sizes, and if no kernel takes any sizes. `cost` gives the clocks of a route, or
-    infinity if it can't have its parts. `flipped`: the rows of a call are those of b.
+    infinity if it can't have its parts. `flipped`: the rows of a call are those of b; `blocks`: multiprocessors.
 
     Sizes that fit a single tile have kernels that take only such sizes: these know the number of their tiles, so their
-    code is that of one size.
+    code is that of one size. So have sizes whose tiles are all computed at once, each by a block of its own.
     """
     p = route.problem
     changing = flipped or p.sparse  # whether b has a call's rows
@@ -310,19 +325,24 @@ def serving(route: Any, cost: Callable[[Any], float], flipped: bool) -> Any:
     for way, side, own, sizes in ways:
         found = way(route)
         if found is not None and _first.comes_again((replace(p, **(closed | own)), len(p.batch)), sizes):
-            return _with_kept(route, way, side, cost, found)
+            return _with_kept(route, way, side, cost, found, blocks)
     return route
 
 
-def _with_kept(route: Any, way: Any, side: str, cost: Callable[[Any], float], found: Any) -> Any:
+def _with_kept(route: Any, way: Any, side: str, cost: Callable[[Any], float], found: Any, blocks: int) -> Any:
     """The route of `way` with a configuration and parts that calls of other sizes had, if they are about as fast here.
 
-    `side`: "M" or "N", whose sizes may fit a single tile, or none; `found`: the route of `way`.
+    `side`: "M" or "N", whose sizes may fit a single tile or one wave, or none; `found`: the route of `way`.
     """
     size = getattr(route.problem, side) if side else 0
 
     def limit_of(made: Any) -> int:
-        return alone if side and size <= (alone := tile_alone(made, side)) else 0
+        if not side:
+            return 0
+        if size <= (alone := tile_alone(made, side)):
+            return alone
+        wave = wave_alone(made, side, blocks)
+        return wave if size <= wave and cost(made) < SHORT else 0
 
     def time(choice: Any) -> float:
         *cut, limit = choice

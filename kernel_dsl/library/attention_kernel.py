@@ -77,7 +77,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
     def grid_of(q: Any, k: Any, v: Any, *number: Any) -> tuple[int, ...]:
         splits = number[0] if shared else 1
         if alone:
-            return (kd.cdiv(q.shape[2], tile), q.shape[0] * p.heads, *((splits,) if shared else ()))
+            return (q.shape[0] * p.heads, *((splits,) if shared else ()), kd.cdiv(q.shape[2], tile))
         columns, rows = kd.cdiv(q.shape[2], tile), q.shape[0] * p.heads * splits
         return (columns, rows) if columns * rows <= multiprocessors else (multiprocessors, 1)
 
@@ -348,7 +348,9 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         scratch["out_smem"] = kd.SMEM((t.consumers, ROWS, p.dim), p.dtype, transforms=transforms)
     if t.turns:
         scratch["turn"] = kd.Barrier(num_barriers=t.consumers)
-    names = ("block", "group", "part") if alone and shared else ("block", "group") if opened else ("block",)
+    names = ("block", "group") if opened else ("block",)
+    if alone:  # heads first: 1 to 3 % faster than tiles first
+        names = ("group", *(("part",) if shared else ()), "block")
     made = kd.kernel(
         any_lengths if opened else body,
         out_type=outputs_of if opened and shared else outputs(p.batch, p.heads * p.splits, p.queries),

@@ -116,7 +116,7 @@ def declared(
         for name, rank in zip(p.score.captured, p.score.captured_ranks, strict=True)
     }
     if first is None:  # the number of heads that go together is between them
-        first = 4 if p.score.causal and not p.ragged and mask_by is None else 3
+        first = 4 if p.score.causal and not (p.ragged or p.alone) and mask_by is None else 3
     return found | {first + i: of[name] for i, name in enumerate(names) if name in of}
 
 

@@ -144,10 +144,14 @@ class Score:
             # bounds
             few = isinstance(queries, int) and isinstance(keys, int) and queries <= keys
             within = whole or few or self.causal == "bottom_right"
-            if self.window is None or not within:
+            if self.window is None:
                 parts.append(j <= (at if within else kd.minimum(at, keys - 1)))
-            if self.window is not None:
-                parts.append(_below(at - j, self.window) if within else at - j < self.window)
+            elif within:
+                parts.append(_below(at - j, self.window))
+            else:
+                last = kd.minimum(at, keys - 1)
+                count = kd.maximum(last - at + self.window, 0)
+                parts.append(_below(last - j, kd.bitcast_convert_type(count, kd.uint32)))
         else:
             if not whole:
                 parts.append(j < keys)
@@ -191,7 +195,7 @@ class Score:
         return kd.maximum(kd.minimum(key - self.shift(queries, keys) + self.window, queries), 0)
 
 
-def _below(x: Any, end: int) -> Any:
+def _below(x: Any, end: Any) -> Any:
     """Whether ints are from 0 to `end`, by one comparison."""
     return kd.bitcast_convert_type(x, kd.uint32) < end
 

@@ -128,4 +128,4 @@ def scored_together(p: ScoredProblem, t: AttentionConfig, multiprocessors: int) 
 
 def takes_together(p: ScoredProblem) -> bool:
     """Whether a kernel for any lengths takes the call's `scored_together` as its first argument after v."""
-    return p.opened and bool(p.score.causal) and not p.ragged
+    return p.opened and bool(p.score.causal) and not (p.ragged or p.alone)

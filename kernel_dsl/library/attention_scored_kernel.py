@@ -381,12 +381,13 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
     def blocks_for(work: Any) -> Any:
         return work if p.alone else blocks_of(work, multiprocessors)
 
-    def grid_of(q: Any, k: Any, v: Any, *rest: Any) -> tuple[int]:
+    def grid_of(q: Any, k: Any, v: Any, *rest: Any) -> tuple[int, ...]:
         if p.ragged:  # the table has a line for each tile
             return (blocks_for(rest[names.index("table")].shape[0] * p.heads),)
         given = rest[takes_together(p) :]
         lengths = at_launch(p, q, k, given[names.index("page_table")] if p.page else None)
-        return (blocks_for(tiles_of(lengths, t) * lengths.batch * p.heads),)
+        heads = lengths.batch * p.heads
+        return (heads, tiles_of(lengths, t)) if p.alone else (blocks_for(tiles_of(lengths, t) * heads),)
 
     made = kd.kernel(
         body,
@@ -394,7 +395,7 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
         shapes=declared(p, names) if p.opened else None,
         scratch_types=static.scratch(),
         grid=grid_of if p.opened else (static.grid,),
-        grid_names=("block",),
+        grid_names=("block", "tile") if p.alone and not p.ragged else ("block",),
         num_threads=t.consumers + 1,
         thread_name="wg",
         compiler_params=kd.CompilerParams(approx_math=True),

@@ -168,6 +168,8 @@ class ScoredTiles:
         p, t = self.p, self.t
         if p.ragged:
             place = ScorePlace.of(p, kd.rem(block, p.heads), kd.div(block, p.heads), s)
+        elif p.alone:  # the grid has an axis of tiles, long ones first, so that nothing is divided
+            place = ScorePlace.of(p, block, self.tiles - 1 - kd.axis_index("tile"), s)
         elif self.shared is not None:
             place = ScorePlace.of(p, *self.shared.place(block, self.tiles, self.together), s)
         else:

@@ -10,7 +10,7 @@ import kernel_dsl as kd
 
 from ..dataclass import changed
 from ..kernel import identified
-from .any_rows import declared, of_sums, open_sizes
+from .any_rows import declared, of_sums, open_sizes, opened
 from .blocks import spread
 from .epilogue import Tile, drawn, finish, joined, outputs
 from .first_sizes import dim_of, is_open, most_of
@@ -20,6 +20,8 @@ TILE_M, TILE_N = 8, 128
 IN_FLIGHT = 128  # sums of a lane whose loads are in flight at once
 FEW = 132  # tiles: with fewer, lower tiles keep more multiprocessors busy, and more parts in flight
 MOST = 64  # parts in flight
+# the rows of a Dim with a tile for each row: 100 rows of 2048 take 2.2 us so, 1.7 by tiles of eight rows
+ROWS = 64
 # The most rows of a tile in which a lane has one element of a row. With eight, the assembler loads some parts after others,
 # and each of these waits takes 0.2 us.
 LOW = 1
@@ -35,7 +37,7 @@ def height_for(products: int, M: int, N: int) -> int:
 
 def few_rows(p: Problem) -> bool:
     """Whether M is a Dim whose values make few tiles."""
-    return is_open(p.M) and most_of(p.M) <= FEW and not is_open(*p.batch, p.N)
+    return is_open(p.M) and most_of(p.M) <= ROWS and not is_open(*p.batch, p.N)
 
 
 def height_of(p: Problem) -> int:
@@ -59,8 +61,10 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
     """
     if open_sizes(problem) and not is_open(problem.K) and problem.K != 1:
         return combine_kernel(changed(problem, K=1), early)  # one for each K
-    if few_rows(problem) and (M := dim_of("M", FEW)) != problem.M:
-        return combine_kernel(changed(problem, M=M), early)
+    if is_open(problem.M) and not is_open(*problem.batch, problem.N):
+        M = dim_of("M", ROWS) if few_rows(problem) else opened(changed(problem, M=1), problem.M.multiple_of).M
+        if problem.M != M:  # products that take few M share the sums of all
+            return combine_kernel(changed(problem, M=M), early)
     count, tile_m = 1 if problem.gate is None else 2, height_of(problem)
 
     lanes = kd.Layout.WG_STRIDED((tile_m, TILE_N), 1)

@@ -91,7 +91,7 @@ class Route:
             "tile": others.tile_clocks,
             "fast": lambda p, t, blocks: costs.clocks(p, t, blocks, self.reads),
         }
-        return serving(self, cost, flipped and self.kernel != "vector")
+        return serving(self, cost, flipped and self.kernel != "vector", blocks)
 
     def cut_in(self, parts: int, config: Any) -> Route:
         """The route with another number of parts of K, and another configuration of the kernel that multiplies."""

@@ -52,6 +52,21 @@ class WholeTiles:
         return Item(number, 0, self.steps)
 
 
+@dataclass(frozen=True)
+class OneTile:
+    """The tile of a block that has just one, of `steps` steps."""
+
+    steps: Any
+
+    def loop(self, carry: Any) -> Any:
+        """A decorator that calls `body(number, carry)` once."""
+        return lambda body: body(0, carry)
+
+    def item(self, number: Any) -> Item:
+        """The item of a number of the loop."""
+        return Item(number, 0, self.steps)
+
+
 def pieces_of(t: MatmulConfig, clusters: int, dtype: Any) -> Any:
     """Scratch for a piece of each consumer."""
     return kd.GMEM((t.cluster, t.cluster_n, t.consumers, clusters, t.rows, t.tile_n), dtype)

@@ -51,10 +51,12 @@ def test_one_kernel_multiplies_any_number_of_rows() -> None:
 
 
 def test_a_kernel_for_sizes_of_one_tile_has_the_code_of_one_size() -> None:
-    """It takes all sizes of a tile and no others, and calls of such sizes get it."""
+    """It takes all sizes of a tile and no others, and calls of such sizes get it. Short products of 300 rows share one, too,
+    whose tiles run at once.
+    """
     machine, a, b = target_named("sm_90a"), kd.bfloat16, Struct((2048, 256), kd.bfloat16)
     with none_before():
-        for m in (40, 3, 20, 61, 12, 300):
+        for m in (40, 3, 20, 61, 12, 300, 30000):
             asked = request(Struct((m, 2048), a), b, MatmulOptions(), None)
             own = route(asked.problem, asked.left, asked.right, asked.family, None, machine)
             found = own.serving(132)
@@ -64,15 +66,32 @@ def test_a_kernel_for_sizes_of_one_tile_has_the_code_of_one_size() -> None:
                 ]
                 bodies = [re.sub("(?s).*?[.]reqntid|[.]file.*", "", text) for text in texts]
                 assert bodies[0] == bodies[1], m
-            most = {40: None, 3: 16, 20: 32, 61: 64, 12: 16}.get(m, 0)
+            most = {40: None, 3: 16, 20: 32, 61: 64, 12: 16, 300: 320}.get(m, 0)
             hi = getattr(found.problem.M, "hi", None)
-            assert hi == most if most != 0 else hi > 1000, (m, hi)
+            assert hi == most if most != 0 else hi > 100000, (m, hi)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_sizes_of_one_wave_have_a_block_for_each_tile(swapped: bool) -> None:
+    """Of parts of K, too. Its code has no loop over tiles, and is shorter than that for all sizes."""
+    rng, config = np.random.default_rng(3), replace(SMALL, swapped=swapped)
+    p = Problem(1, 128, 128, kd.float16, kd.float16, kd.float32, b_transposed=swapped, parts=2)
+    kernel, whole = (matmul_kernel(opened(p, limit=most), config, 13) for most in (192, 0))
+    b = floats(rng, np.float16, 128, 128)
+    for m in (130, 192, 1):
+        a = floats(rng, np.float16, m, 128)
+        exact = matmul_kernel(replace(p, M=m), config, 13)
+        np.testing.assert_array_equal(kernel(a, b, interpret=True), exact(a, b, interpret=True))
+    assert len(kernel.specialisations()) == 1
+    short, long = (len(made.lower(a, b, target="sm_90a").ptx.splitlines()) for made in (kernel, whole))
+    assert short < 0.9 * long
 
 
 def test_sums_of_parts_of_few_rows_share_a_kernel() -> None:
     p = Problem(1, 256, 64, kd.float32, kd.float32, kd.float16, parts=3)
     kernels = [combine_kernel(opened(p, limit=most)) for most in (16, 32, 64)]
     assert kernels[0] is kernels[1] is kernels[2] is not combine_kernel(opened(p))
+    assert combine_kernel(opened(p, limit=192)) is combine_kernel(opened(p, limit=320)) is combine_kernel(opened(p))
     rng = np.random.default_rng(4)
     for m in (1, 9, 64):
         sums = floats(rng, np.float32, 3, m, 256)
