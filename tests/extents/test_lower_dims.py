@@ -16,7 +16,7 @@ from kernel_dsl.library.first_sizes import Memory
 from .counting import none_before
 
 library, Spec, bf16, e4m3 = kd.library, kd.ShapeDtypeStruct, kd.bfloat16, kd.float8_e4m3fn
-M, B = kd.Dim("M"), kd.Dim("B", max=8, multiple_of=2)
+M, B = kd.Dim("M"), kd.Dim("B", max=32, multiple_of=2)  # typical sizes have more tiles than run at once
 
 
 def queries(batch: Any, length: Any) -> Any:
@@ -36,18 +36,18 @@ def by_batch(b: Any, h: Any, i: Any, j: Any) -> Any:
     return (i >= j) | (b == 1)
 
 
-SIZES = (2, 999), (8, 1024)
+SIZES = (2, 999), (32, 1024)
 # (the function, the arguments of sizes, two sizes: the second is the typical one)
 CASES: dict[str, tuple[Any, Callable[..., tuple[Any, ...]], tuple[Any, Any], tuple[Any, Any]]] = {
-    "matmul": (library.matmul, lambda _, m: (Spec((m, 512), bf16), Spec((512, 256), bf16)), (1, 999), (1, 1024)),
+    "matmul": (library.matmul, lambda _, m: (Spec((m, 512), bf16), Spec((512, 8192), bf16)), (1, 999), (1, 1024)),
     "a batch of products": (
         library.matmul,
         lambda b, m: (Spec((b, m, 64), kd.float32), Spec((b, 64, 256), kd.float32)),
         (6, 999),
-        (8, 1024),
+        (32, 1024),
     ),
-    "attention": (partial(library.attention, causal=True), lambda b, n: (queries(b, n),) * 3, (2, 999), (8, 1024)),
-    "decoding": (library.decode_attention, decoding, (2, 999), (8, 1024)),
+    "attention": (partial(library.attention, causal=True), lambda b, n: (queries(b, n),) * 3, *SIZES),
+    "decoding": (library.decode_attention, decoding, *SIZES),
     "a window": (partial(library.attention, causal=True, window=128), lambda b, n: (queries(b, n),) * 3, *SIZES),
     "a mask": (partial(library.attention, mask_mod=near), lambda b, n: (queries(b, n),) * 3, *SIZES),
     "a mask of each batch": (partial(library.attention, mask_mod=by_batch), lambda b, n: (queries(b, n),) * 3, *SIZES),
@@ -56,7 +56,7 @@ CASES: dict[str, tuple[Any, Callable[..., tuple[Any, ...]], tuple[Any, Any], tup
         lambda b, n: (queries(b, n),) * 3,
         *SIZES,
     ),
-    "float8": (library.attention, lambda b, n: (Spec((b, 4, n, 64), e4m3),) * 3, *SIZES),
+    "float8": (library.attention, lambda b, n: (Spec((b, 4, n, 64), e4m3),) * 3, (28, 999), SIZES[1]),
     "float32": (library.attention, lambda b, n: (Spec((b, 4, n, 64), kd.float32),) * 3, *SIZES),
     "groups": (
         library.grouped_matmul,
@@ -70,7 +70,7 @@ CASES: dict[str, tuple[Any, Callable[..., tuple[Any, ...]], tuple[Any, Any], tup
     ),
     "a loss": (
         library.linear_cross_entropy,
-        lambda _, m: (Spec((m, 64), bf16), Spec((999, 64), bf16), Spec((m,), kd.int32)),
+        lambda _, m: (Spec((m, 64), bf16), Spec((29_999, 64), bf16), Spec((m,), kd.int32)),
         *SIZES,
     ),
 }
@@ -135,7 +135,7 @@ def test_gradients_with_dims(name: str) -> None:
         stages = library.attention_backward.lower(*gradients(B, M), **keywords)
         assert not any(memory.known for memory in Memory.all)
         calls = [
-            run for size in ((2, 999), *around((8, 1024))) for run in ahead_calls.calls_of(function, gradients(*size))
+            run for size in (SIZES[0], *around(SIZES[1])) for run in ahead_calls.calls_of(function, gradients(*size))
         ]
         made = {
             "".join(code(kernel.lower(*args))): len(shapes_of(seen))
@@ -153,7 +153,7 @@ def test_mla_with_dims() -> None:
         return code(library.mla_decode.lower(*given, Spec((batch, table), kd.int32), scale=0.1))
 
     one = lowered(B, kd.Dim("P", max=900), kd.Dim("T", max=99))
-    assert one == lowered(B, kd.Dim("P", max=100), kd.Dim("T", max=120)) != lowered(8, 900, 99)
+    assert one == lowered(B, kd.Dim("P", max=100), kd.Dim("T", max=120)) != lowered(32, 900, 99)
 
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
