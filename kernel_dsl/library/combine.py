@@ -52,6 +52,15 @@ def in_flight(parts: int, tile_m: int = TILE_M) -> int:
     return max(n for n in range(1, min(IN_FLIGHT // tile_m, MOST) + 1) if parts % n == 0)
 
 
+def _shared_rows(p: Problem) -> Any:
+    """The Dim of M: sums of products that take few M are those of products that take all, or of few rows."""
+    if few_rows(p):
+        return dim_of("M", ROWS)
+    rows: Any = p.M
+    general = opened(changed(p, M=1), rows.multiple_of)
+    return rows if general is None else general.M
+
+
 @cache
 def combine_kernel(problem: Problem, early: bool = False) -> Any:
     """The kernel `(partial sums (parts, *batch, M, N), *operands of the steps) -> out`.
@@ -61,10 +70,8 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
     """
     if open_sizes(problem) and not is_open(problem.K) and problem.K != 1:
         return combine_kernel(changed(problem, K=1), early)  # one for each K
-    if is_open(problem.M) and not is_open(*problem.batch, problem.N):
-        M = dim_of("M", ROWS) if few_rows(problem) else opened(changed(problem, M=1), problem.M.multiple_of).M
-        if problem.M != M:  # products that take few M share the sums of all
-            return combine_kernel(changed(problem, M=M), early)
+    if is_open(problem.M) and not is_open(*problem.batch, problem.N) and (M := _shared_rows(problem)) != problem.M:
+        return combine_kernel(changed(problem, M=M), early)
     count, tile_m = 1 if problem.gate is None else 2, height_of(problem)
 
     lanes = kd.Layout.WG_STRIDED((tile_m, TILE_N), 1)
