@@ -5,10 +5,28 @@ Without the option, the plugin only declares its option and its marker.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import Any
 
 _DEFAULT = "eager,late,random:8"
+
+
+class PlainModules:
+    """A finder that leaves the assertions of this package as they are.
+
+    pytest rewrites those of every package that has a plugin, for its messages about failed tests. Ours are no tests: their
+    messages are not asked for, and hundreds of modules would take seconds to rewrite, and longer to run.
+    """
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, path) if path is not None and name.startswith("kernel_dsl.") else None
+
+
+sys.meta_path.insert(0, PlainModules())  # before pytest's finder
 
 
 def pytest_addoption(parser: Any) -> None:
