@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import importlib.util
@@ -64,6 +65,8 @@ FEATURES = {str(feature.name).lower(): feature for feature in Feature}  # a mark
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # to take millions of objects apart at the end takes seconds
+        atexit.register(_leave, os.getpid())
     hypothesis.settings.load_profile("long" if config.getoption("--slow") else "suite")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell's background job ignores Ctrl-C, and so do its children; tests send it, and wait for what comes of it.
@@ -79,6 +82,11 @@ def pytest_configure(config: pytest.Config) -> None:
             shutil.rmtree(folder / Path(tempfile.gettempdir()).relative_to("/"), ignore_errors=True)
     for name in FEATURES:
         config.addinivalue_line("markers", f"{name}: on a GPU, needs one with {name}")
+
+
+def _leave(worker: int) -> None:
+    if os.getpid() == worker:  # and no child by a fork, whose status a test may ask for
+        os._exit(0)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -128,19 +136,20 @@ def pytest_runtest_logstart() -> None:
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """A worker of pytest-xdist reports the set-up and the end of a test only where something is to be said of them.
+    """A worker of pytest-xdist reports a test's result, and its set-up and end only where something is to be said of them.
 
-    To send them, and to read them in the other process, takes longer than most tests.
+    To send them, and to read them in the other process, takes longer than most tests. So does that it begins, and that it has
+    ended; the other process knows what a worker is at, should this one die.
     """
     options = item.config.option
     if not hasattr(item.config, "workerinput") or options.durations is not None or options.xmlpath:
         return None
-    hook = item.ihook
-    hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    pytest_runtest_logstart()
     for report in runtestprotocol(item, log=False, nextitem=nextitem):
         if report.when == "call" or not report.passed or report.sections:
-            hook.pytest_runtest_logreport(report=report)
-    hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+            if report.passed:
+                report.keywords = {}  # nobody reads them
+            item.ihook.pytest_runtest_logreport(report=report)
     return True
 
 
