@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..isa.liveness import used
+from ..isa.liveness import numbers_of, used
 from ..ptx.module import Imm, Instruction, Operand, Reg, Special
 from .hazards import HazardError
 from .kinds import HazardKind
@@ -263,8 +263,7 @@ def _loop_of(segments: Any, around: set[int]) -> FollowedLoop:
     written = 0
     for _, _, writes in effects:
         written |= writes
-    slots = tuple(slot for slot in range(written.bit_length()) if written >> slot & 1)
-    return FollowedLoop(compares, deciding, slots, next(iter(code), None))
+    return FollowedLoop(compares, deciding, tuple(numbers_of(written)), next(iter(code), None))
 
 
 def _value(frame: Frame, lane: Followed, operand: Operand, type_: str) -> Number | None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..isa.liveness import scale_of, used
+from ..isa.liveness import numbers_of, scale_of, used
 from ..isa.semantics.warp import source_lane
 from ..ptx.module import Imm, Instruction, Operand, Pair, Reg, Vec
 from .kinds import HazardKind
@@ -37,10 +37,6 @@ _PACKING = ("bfi", "prmt", "lop3", "and", "or", "xor", "shf")
 _SHUFFLES = ("up", "down", "bfly", "idx")
 _LOCAL = "local memory is read before it was written"
 _REGISTER = "register "
-
-
-def _registers(bits: int) -> list[int]:
-    return [i for i in range(bits.bit_length()) if bits >> i & 1]
 
 
 def following(op: Op, ins: Instruction) -> Op:
@@ -71,7 +67,7 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
     if ins.opcode[0] == "mov" and all(isinstance(o, Vec) for o in ins.operands):
         return _each(op, ins)
     read_bits, write_bits = used(ins)
-    reads, writes = _registers(read_bits), _registers(write_bits)
+    reads, writes = numbers_of(read_bits), numbers_of(write_bits)
     select = ins.operands[1:4] if ins.opcode[0] == "selp" else ()
     logic = _logic(ins)
     shuffle = next((m for m in ins.opcode if m in _SHUFFLES), "") if ins.opcode[0] == "shfl" else ""
@@ -149,7 +145,7 @@ def _each(op: Op, ins: Instruction) -> Op:
 
 def mark_unset(frame: Frame) -> None:
     """Make the registers poison that the entry may read before it writes them (`Code.unset`)."""
-    for register in _registers(frame.code.unset):
+    for register in numbers_of(frame.code.unset):
         frame.poison[register] = np.ones((frame.batch.warps, 32), np.bool_)
         frame.origins[register] = f"{_REGISTER}{frame.code.fn.registers[register].name} is read before it was written"
 

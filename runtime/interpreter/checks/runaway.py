@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..isa.liveness import used
+from ..isa.liveness import numbers_of, used
 from ..ptx.module import Instruction, Special
 from .kinds import HazardKind
 from .slices import loop_around
@@ -102,9 +102,7 @@ class Round:
         self.n: int = 1
         self.pc: int = g.pc
         self.v: _Lane = _Lane(g, self.lane, {})
-        self.registers: dict[int, Array] = {
-            slot: self.v[slot] for slot in range(wanted.bit_length()) if wanted >> slot & 1
-        }
+        self.registers: dict[int, Array] = {slot: self.v[slot] for slot in numbers_of(wanted)}
 
     def put(self, slot: int, value: Array) -> None:
         """Set a register. Builders of instructions call it as they call a group's `put`."""

@@ -33,6 +33,16 @@ def bits_of(operand: Operand | None) -> int:
     return 0
 
 
+def numbers_of(bits: int) -> list[int]:
+    """Return the numbers of the registers of a set, in order. It takes time by how many these are, which is few of thousands."""
+    found: list[int] = []
+    while bits:
+        low = bits & -bits
+        found.append(low.bit_length() - 1)
+        bits ^= low
+    return found
+
+
 def used(ins: Instruction) -> tuple[int, int]:
     """Return (registers read, registers written)."""
     if ins.registers is None:

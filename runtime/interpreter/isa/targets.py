@@ -114,6 +114,8 @@ def _since(ins: Instruction) -> int:
     if counted and "noComplete" not in words:
         return max(found, 90)
     names = [o.name for o in ins.operands if isinstance(o, Special)]
+    if not names:
+        return found
     return max([found, *(number for first, number in _SPECIALS.items() for n in names if n.startswith(first))])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -421,11 +421,11 @@ def build_alu(k: Compiler, ins: Instruction) -> Op:
     first = operands[0]
     dests = (first.first, first.second) if isinstance(first, Pair) else (first,)
     given = operands[1:]
-    results, wanted = (tuple("pred" if t == "cc" else t for t in types) for types in (alu.results, alu.operands))
-    if "cc" in alu.results:
-        dests = (*dests, k.carry)
-    if "cc" in alu.operands:
-        given = (*given, k.carry)
+    results, wanted = alu.results, alu.operands
+    if "cc" in results:
+        dests, results = (*dests, k.carry), _carried(results)
+    if "cc" in wanted:
+        given, wanted = (*given, k.carry), _carried(wanted)
     if len(dests) != len(results) or len(given) != len(wanted):
         raise k.error(f"takes {len(wanted)} operands, {len(given)} given")
     for at, operand in enumerate(given, 1):
@@ -434,6 +434,11 @@ def build_alu(k: Compiler, ins: Instruction) -> Op:
     sources = [k.source(o, t) for o, t in zip(given, wanted, strict=True)]
     writers = [k.writer(d, t) for d, t in zip(dests, results, strict=True)]
     return _elementwise(alu.function, sources, writers, k, dests, results)
+
+
+def _carried(types: Sequence[str]) -> tuple[str, ...]:
+    """Return the types with that of the carry, whose register is a predicate."""
+    return tuple("pred" if t == "cc" else t for t in types)
 
 
 def _elementwise(
