@@ -114,7 +114,7 @@ def box_muller(seed: int, count: int, offset: int = 0) -> np.ndarray:
     return np.sqrt(-2 * np.log1p(-u[:, 0])) * np.cos(2 * np.pi * u[:, 1])
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(shape=shapes, seed=seeds, dtype=st.sampled_from(["float16", "bfloat16", "float32", "float64"]))
 def test_uniform_and_normal(shape: tuple[int, ...], seed: int, dtype: str) -> None:
     count = int(np.prod(shape))

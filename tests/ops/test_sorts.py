@@ -189,7 +189,8 @@ def test_warpgroups_look_up_on_their_own(interpret: Any) -> None:
     np.testing.assert_array_equal(places, np.stack([np.searchsorted(np.sort(row), row) for row in x]))
 
 
-def test_buffers_are_used_again() -> None:
+@pytest.mark.parametrize("schedule", ["random", *(pytest.param(s, marks=pytest.mark.slow) for s in ("late", "eager"))])
+def test_buffers_are_used_again(schedule: Any) -> None:
     """In a loop of two warpgroups, under every schedule: what one iteration reads the next one overwrites."""
 
     @kd.kernel(out_type=kd.ShapeDtypeStruct((2, 70), kd.int32), num_threads=2, thread_name="wg")
@@ -209,5 +210,4 @@ def test_buffers_are_used_again() -> None:
         for i in range(3):
             v[:] = np.roll(v[np.argsort(v % 7, kind="stable")], -i)
             v += (np.searchsorted(np.sort(v), v) + np.maximum.accumulate(v)).astype(np.int32)
-    for schedule in ("random", "late", "eager"):
-        np.testing.assert_array_equal(loops(x, interpret=kd.InterpretParams(seed=1, schedule=schedule)), expected)
+    np.testing.assert_array_equal(loops(x, interpret=kd.InterpretParams(seed=1, schedule=schedule)), expected)
