@@ -110,10 +110,22 @@ def pytest_collection_finish() -> None:
 
     There are so many of them that each full collection took two seconds. What tests leave behind is still found.
     """
+    _first_example()
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 20, 50)
     gc.callbacks.append(_note_collection)
+
+
+@hypothesis.given(hypothesis.strategies.none())
+def _first_example(_: None) -> None:
+    """In a process's first test hypothesis collects garbage: three seconds, if that is among the tests."""
+
+
+def pytest_sessionfinish() -> None:
+    """pytest collects once more when all is done: what is old is left out there, too."""
+    gc.collect(1)
+    gc.freeze()
 
 
 _old: list[str] = []  # whether an older generation was collected since it was last frozen

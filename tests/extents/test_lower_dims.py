@@ -86,8 +86,8 @@ OTHERS = ("combine", "cross_entropy", "norms", "widen", "blocks", "lists", "tabl
 
 
 def code(stages: Any) -> list[str]:
-    """The PTX without lines of the source."""
-    return [line for line in stages.ptx.splitlines() if ".loc" not in line]
+    """The LLVM text, which decides the PTX, without lines of the source."""
+    return [line.partition(", !dbg ")[0] for line in stages.llvm.splitlines() if not line.startswith("!")]
 
 
 def shapes_of(seen: Any) -> set[tuple[Any, ...]]:

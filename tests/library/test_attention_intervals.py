@@ -78,6 +78,7 @@ def expected(seen: Any, tile: int, other: int) -> Any:
 
 @pytest.mark.parametrize("by_key", [False, True])
 @pytest.mark.parametrize("name", MASKS)
+@pytest.mark.sampled(2)
 def test_lists_equal_the_mask(name: str, by_key: bool, monkeypatch: Any) -> None:
     """And intervals decide all but what depends on single pairs."""
     traced, plain = MASKS[name]
