@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import dtypes as dt
-from . import forking
 from .boundary import checks_itself, opaque, public, unguarded
 from .call_inputs import (
     PreparedCall,
@@ -26,22 +25,20 @@ from .call_inputs import (
     struct_of,
 )
 from .dataclass import changed, dataclass
-from .definition import ArrayInput, Definition, Input, ScalarInput, axes, output_structs
+from .definition import ArrayInput, Definition, Input, output_structs
 from .dims import sample
 from .errors import BadCallArgument
+from .finding import DescribedCall, KernelFinder
 from .kernel_arguments import by_position, check_interpret
-from .loading import load
 from .memory import ShapeDtypeStruct, as_shape, is_array_leaf, settled
 from .mesh import Mesh
 from .packed import pack, packed_dtype, stored, stored_shape, unpacked
-from .scalar_struct import ScalarStruct
-from .sizes import Geometry, SizePlan, geometry
+from .sizes import Geometry
 from .source import of_function
-from .specialisations import Specialisation, Table, sizeless
+from .specialisations import Specialisation
 from .stages import Stages, print_stages, target_named
 from .target import DEFAULT
 from .tree import flatten, unflatten
-from .variables import ask, binding_is_active
 
 if TYPE_CHECKING:
     from .profile import Profile
@@ -49,7 +46,6 @@ if TYPE_CHECKING:
 # `FastCalls.miss` and `FastCalls.recording`, from the first fast call on: a call reads globals faster than attributes
 _miss: Any = None
 _recorder: Any = None
-_KEPT = 4096  # the most signatures, with sizes, whose launches are kept
 
 
 @dataclass(frozen=True)
@@ -87,12 +83,7 @@ class Kernel:
         self._definition = definition
         self._interpret = interpret
         self._debug = debug
-        self._stages: dict[Any, Stages] = {}
-        self._loaded: dict[Any, Any] = {}
-        self._asked: dict[Any, tuple[str, ...]] = {}  # by key: the graph's variables whose values the body asks for
-        self._table = Table()
-        self._by_value: set[Any] = set()  # keys of calls whose outputs or grid depend on scalars' values
-        self._lock = forking.lock()
+        self._finder = KernelFinder(debug)
         self._fast: Any = None
         functools.update_wrapper(self, definition.body)
 
@@ -160,10 +151,10 @@ class Kernel:
 
         Returns the number of signatures.
         """
-        before = len(self._table.all)
+        before = len(self._finder.table.all)
         for args, out in calls:
             self._prepare(args, out, None)
-        return len(self._table.all) - before
+        return len(self._finder.table.all) - before
 
     def _slow_call(self, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
         from kernel_dsl.runtime import call
@@ -207,86 +198,22 @@ class Kernel:
         views = [view(a) for a in arrays]
         out_views = [view(a) for a in outs or ()]
         device = pick_device(interpret, [*views, *out_views])
-        described = zip(views, packing, strict=True)
-        inputs = tuple(self._describe(x, described, is_array) for x in leaves)
+        seen = zip(views, packing, strict=True)
+        inputs = tuple(self._describe(x, seen, is_array) for x in leaves)
         given = None if outs is None else tuple(array_input(v) for v in out_views)
-        overlaps = overlaps_of(views, out_views)
         target = target_named(self._definition.params.target or device.target.name)
-        key = (inputs, repr(structure), given, overlaps, target.name)
-        trace = functools.partial(self._trace, inputs, structure, overlaps, given, target.name)
+        overlaps = overlaps_of(views, out_views)
+        described = DescribedCall(self._definition, leaves, structure, inputs, given, overlaps, target.name)
+        loaded, fresh, by_value = self._finder.find(described, self._trace_call, device)
         scalars = [x for x in leaves if not is_array(x)]
-        with self._lock:
-            bound = binding_is_active()
-            by_value = key in self._by_value or (bound and bool(self._definition.shapes))
-            if bound and not self._definition.shapes:
-                sized = functools.partial(self._sized_trace, trace, inputs, leaves, structure)
-                key = self._by_variables((*key, self._sizes(leaves, structure)), sized)
-            where = (key, device.kind, device.index)
-            loaded = self._loaded.get(where) if device.kind == "cuda" and not by_value else None
-            fresh = loaded is None
-            if loaded is None:
-                if bound and not self._definition.shapes:
-                    loaded = load(self._stages[key], device)
-                else:
-                    loaded = self._find(key, leaves, structure, trace, device)
-                by_value = by_value or key in self._by_value
-                if len(self._loaded) >= _KEPT:
-                    self._loaded.clear()
-                if not by_value:
-                    self._loaded[where] = loaded
         made = PreparedCall(loaded.kernel, loaded, device, arrays, scalars, outs, fresh, by_value)
         made.packed = any(packing) or any(o.packed is not None for o in loaded.kernel.outputs)
         made.given, made.logical = given_outs, logical
         return made
 
-    def _find(
-        self, key: tuple[Any, ...], leaves: Sequence[Any], structure: Any, trace: Callable[..., Stages], device: Any
-    ) -> Any:
-        """The kernel for a call: one whose conditions the call meets, else a new one."""
-        inputs, tree, given, overlaps, target = key
-        definition = self._definition
-        structs = [self._valued(i, x, key) for i, x in zip(inputs, leaves, strict=True)]
-        made = geometry(definition, unflatten(structure, structs))
-        made = changed(made, by_value=key in self._by_value)
-        sizes = made.sizes(inputs)
-        signature = (sizeless(inputs), tree, sizeless(given), overlaps, target, repr(made.key()))
-        names = self._asked.get(signature, ())
-        found = self._table.find((signature, ask(names) if names else ()), sizes, target)
-        if found is not None:
-            return found.on(device, sizes)
-        found = Specialisation(self.name, target, sizes, functools.partial(trace, made)).known_by(definition.params)
-        identity = ""
-        if definition.identity and not self._debug:
-            what: Any = key
-            if definition.shapes is not None:  # extents are the launch's, but for those that no Dim decides
-                limits = target_named(target).limits.grid
-                what = signature, SizePlan(definition, inputs, structure, made, limits).constants
-            identity = repr((definition.identity, what))
-        loaded = found.on(device, sizes, identity)
-        if not identity:  # the body may close over a graph's variables
-            names = self._asked[signature] = tuple(sorted({*names, *found.stages.traced.asked}))
-        self._table.add((signature, ask(names) if names else ()), found)
-        return loaded
-
-    def _sized_trace(
-        self, trace: Callable[..., Stages], inputs: Sequence[Input], leaves: Sequence[Any], structure: Any
-    ) -> Stages:
-        """A trace for sizes that functions may compute from the values of scalars."""
-        if not any(isinstance(i, ScalarInput) for i in inputs):
-            return trace()
-        pairs = zip(inputs, leaves, strict=True)
-        structs = [struct_of(x, self.name) if isinstance(i, ScalarInput) else i.struct() for i, x in pairs]
-        return trace(geometry(self._definition, unflatten(structure, structs)))
-
-    def _valued(self, input: Input, x: Any, key: tuple[Any, ...]) -> ShapeDtypeStruct:
-        """The struct of an argument in a call. A scalar's struct notes when its value is read."""
-        if not isinstance(input, ScalarInput):
-            return input.struct()
-        return ScalarStruct(input.dtype, x, lambda: self._by_value.add(key))
-
     def specialisations(self) -> list[Specialisation]:
         """The compiled forms of this kernel in this process: one entry for each signature."""
-        return list(self._table.all)
+        return list(self._finder.table.all)
 
     def warm(self, *specs: Any, jobs: int | None = None) -> int:
         """Compile ahead, as `kd.warm` does. Each of `specs` is a tuple of a call's arguments; or they are one call's.
@@ -302,23 +229,6 @@ class Kernel:
     def target(self) -> str | None:
         """The target that `CompilerParams` names; None for the GPU's own."""
         return self._definition.params.target
-
-    def _sizes(self, leaves: Sequence[Any], structure: Any) -> Any:
-        """Grid, cluster and outputs, which may depend on a graph's variables: they pick a kernel, as arguments do."""
-        structs = unflatten(structure, [struct_of(x, self.name) for x in leaves])
-        d = self._definition
-        grid, cluster = (axes(sizes, (), word, structs) for sizes, word in ((d.grid, "grid"), (d.cluster, "cluster")))
-        return grid, cluster, repr(output_structs(d, structs))
-
-    def _by_variables(self, key: tuple[Any, ...], trace: Callable[[], Stages]) -> tuple[Any, ...]:
-        """The key, with the values of the variables that the body asks for. Only a trace shows which these are."""
-        names = self._asked.get(key, ())
-        if key in self._asked and (*key, names, ask(names)) in self._stages:
-            return (*key, names, ask(names))
-        made = trace()
-        names = self._asked[key] = tuple(sorted({*names, *made.traced.asked}))
-        self._stages[*key, names, ask(names)] = made
-        return (*key, names, ask(names))
 
     def _describe(self, x: Any, views: Any, is_array: Callable[[Any], bool]) -> Input:
         if not is_array(x):
@@ -345,6 +255,9 @@ class Kernel:
         if self._debug:
             print_stages(stages)
         return stages
+
+    def _trace_call(self, call: DescribedCall, made: Geometry | None) -> Stages:
+        return self._trace(call.inputs, call.structure, call.overlaps, call.given, call.target, made)
 
     @checks_itself("target")
     def lower(self, *args: Any, target: str | None = None, **named: Any) -> Stages:

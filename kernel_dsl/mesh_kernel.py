@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from . import dtypes as dt
+from . import forking
 from .body_trace import trace_kernel
 from .boundary import public, unguarded
 from .call_inputs import scalar_input
@@ -44,6 +45,9 @@ class MeshKernel(Kernel):
         if not isinstance(mesh, Mesh):
             raise MeshArgument(what=f"mesh={shown(mesh)}", hint='use `kd.Mesh(("x",), (2,))`')
         self._mesh: Mesh = mesh
+        self._lock = forking.lock()
+        self._stages: dict[Any, Stages] = {}
+        self._loaded: dict[Any, Any] = {}
         self._reaches: weakref.WeakKeyDictionary[Stages, Reach] = weakref.WeakKeyDictionary()
         self._kept: dict[Any, Any] = {}  # for the runtime: semaphores and launches by their devices
         # Whether the streams of a launch synchronise before it and after it. If each block of a kernel waits at its
