@@ -140,7 +140,8 @@ def narrowed(array: Any, shape: tuple[int, ...]) -> Any:
     if tuple(array.shape) == tuple(shape):
         return array
     if not hasattr(array, "reshape"):
-        return import_module("kernel_dsl.runtime.arrays.interop.generic").narrowed(view(array), shape)
+        generic: Any = frameworks("generic")
+        return generic.narrowed(view(array), shape)
     return array.reshape(-1)[: math.prod(shape)].reshape(shape)
 
 

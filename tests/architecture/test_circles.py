@@ -1,8 +1,9 @@
-"""Circles of imports: those inside functions and for type checkers count too."""
+"""Circles of imports: those inside functions, for type checkers and by `import_module("a name")` count too."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -40,8 +41,9 @@ def _statements(tree: ast.AST, types: bool) -> Iterator[ast.AST]:
 
 
 def _imported(name: str, path: Path, named: dict[str, Path], types: bool) -> set[str]:
-    found: set[str] = set()
-    for node in _statements(ast.parse(path.read_text()), types):
+    text = path.read_text()
+    found: set[str] = {_own(module) for module in re.findall(r'import_module\(\s*"(kernel_dsl[\w.]*)"', text)}
+    for node in _statements(ast.parse(text), types):
         if isinstance(node, ast.Import):
             found |= {_own(alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

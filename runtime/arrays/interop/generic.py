@@ -166,6 +166,7 @@ def _owner(address: int) -> int:
 
 class _Generic:
     name = "generic"
+    narrowed = staticmethod(narrowed)
 
     def view(self, array: Any, stream: int) -> ArrayView:
         if type(array) is DeviceArray:  # a direct path, because the interface has no name for bfloat16 and fp8
