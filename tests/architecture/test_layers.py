@@ -14,6 +14,8 @@ import pytest
 from kernel_dsl.rooms import PARTS
 from tests.conftest import ROOT
 
+from .test_circles import statements
+
 
 def test_contracts() -> None:
     pytest.importorskip("importlinter")
@@ -27,7 +29,7 @@ def test_contracts() -> None:
 def _imports(path: Path) -> set[str]:
     """The top-level packages that a file imports, at any depth of the code; `kernel_dsl.lowering` and `.runtime` by that name."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom):
