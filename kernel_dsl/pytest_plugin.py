@@ -23,7 +23,8 @@ class PlainModules:
     """
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        return PathFinder.find_spec(name, path) if path is not None and name.startswith("kernel_dsl.") else None
+        found = PathFinder.find_spec(name, path) if path is not None and name.startswith("kernel_dsl.") else None
+        return found if found is not None and found.origin else None  # see rooms.py for folders without files
 
 
 sys.meta_path.insert(0, PlainModules())  # before pytest's finder

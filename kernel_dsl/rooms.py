@@ -32,11 +32,15 @@ def _is_inside(part: str) -> bool:
 
 
 class PartsBeside:
-    """A finder for the parts of a package that lie beside it. Folders inside the package come first."""
+    """A finder for the parts of a package that lie beside it. Folders inside the package come first, if they hold anything."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         package, _, part = name.rpartition(".")
-        return PathFinder.find_spec(name, [_BESIDE]) if package == __package__ and part in PARTS else None
+        if package != __package__ or part not in PARTS:
+            return None
+        inside = PathFinder.find_spec(name, path)
+        # a zip file may hold an empty folder in place of a link, which would be a namespace without an origin
+        return inside if inside is not None and inside.origin else PathFinder.find_spec(name, [_BESIDE])
 
 
 def give_way(name: str, file: str) -> None:
@@ -56,5 +60,5 @@ def give_way(name: str, file: str) -> None:
 
 
 if not all(_is_inside(part) for part in PARTS):
-    # before the finders of editable installs, which would give the parts of another checkout
-    sys.meta_path.insert(sys.meta_path.index(PathFinder) + 1 if PathFinder in sys.meta_path else 0, PartsBeside())
+    # before the finders of editable installs, which would give the parts of another checkout, and before that of paths
+    sys.meta_path.insert(sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0, PartsBeside())

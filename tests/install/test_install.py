@@ -91,13 +91,18 @@ def test_a_checkout_on_the_path(links: bool, tmp_path: Path) -> None:
     assert str(place) in run(sys.executable, users_folder(tmp_path / "user"), place)
 
 
-@pytest.mark.parametrize("links", LINKS)
-def test_a_zip_file_on_the_path(links: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("folders", [pytest.param("text", marks=pytest.mark.slow), "empty", "copies"])
+def test_a_zip_file_on_the_path(folders: str, tmp_path: Path) -> None:
+    """Programs that make zip files write a link as text, as an empty folder, or as a copy of what it points to."""
     place = checkout(tmp_path / "checkout", False)
-    if links:  # what a zip of a checkout with links holds: each folder twice
-        for part in PARTS:
-            (place / "kernel_dsl" / part).unlink()
-            shutil.copytree(place / part, place / "kernel_dsl" / part)
+    for part in PARTS:
+        inside = place / "kernel_dsl" / part
+        if folders != "text":
+            inside.unlink()
+        if folders == "empty":
+            inside.mkdir()
+        elif folders == "copies":
+            shutil.copytree(place / part, inside)
     archive = Path(shutil.make_archive(str(tmp_path / "checkout"), "zip", place))
     assert str(archive) in run(sys.executable, users_folder(tmp_path / "user"), archive)
 
