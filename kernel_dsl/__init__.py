@@ -47,9 +47,12 @@ from .variables import Variable
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from kernel_dsl import jax as jax
     from kernel_dsl import library as library
     from kernel_dsl import random as random
     from kernel_dsl import symmetric as symmetric
+    from kernel_dsl import testing as testing
+    from kernel_dsl import torch as torch
     from kernel_dsl import tuning as tuning
     from kernel_dsl.ahead import warm
     from kernel_dsl.block_specs import BlockSpec, Element, squeezed

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.late import MODULES
 from tests.architecture import measures, type_checker
 from tests.architecture.type_checker import NoPyrightError, known_types, pyright
 from tests.conftest import ROOT
@@ -103,7 +104,7 @@ def _pyright(*arguments: str) -> dict[str, Any]:
 
 
 def test_an_editor_knows_every_public_name(tmp_path: Path) -> None:
-    names = [f"kd.{name}" for name in kd.__all__] + [f"kd.library.{name}" for name in kd.library.__all__]
+    names = [f"kd.{name}" for name in (*kd.__all__, *MODULES)] + [f"kd.library.{name}" for name in kd.library.__all__]
     more = [name for name in _TYPES if name.startswith("kd.") and "(" not in name]
     file = tmp_path / "use.py"
     file.write_text(_USE + "".join(f"reveal_type({name})\n" for name in dict.fromkeys([*names, *more])))
