@@ -3,8 +3,9 @@
 Each lane runs ops in their order, but lanes run ahead of each other. So if another lane may read or overwrite the elements of a
 store, all lanes must meet in between. Where a TMA copy overwrites SMEM that lanes have read, they pass a proxy fence before
 they meet, or before they tell another warpgroup or block (`telling.py`): neither `bar.sync` nor `mbarrier.arrive` waits for
-loads, which may still be in the queue of SMEM, and the copy may overtake them (PTX ISA 8.9.5). The fence between stores and
-a copy is the author's. The pass visits loops twice: once for the accesses that are pending at the end of an iteration, and once
+loads, which may still be in the queue of SMEM, and the copy may overtake them (PTX ISA 8.9.5). Copies by lanes (`cp.async`) are
+in the proxy of the loads, so a barrier is enough for them. The fence between stores and a copy is the author's. The pass visits
+loops twice: once for the accesses that are pending at the end of an iteration, and once
 with these as the start. Its time is linear in the number of ops.
 """
 
@@ -159,7 +160,7 @@ class MemoryOrder:
         root = self.root(op.dst)
         if isinstance(op, CopySmemToGmem):  # `fence_reads.py` puts the fence
             return WarpgroupBarrier() if any(old.root is root and not old.write for old in now.pending) else None
-        if self.tma and id(root) in now.read:
+        if self.tma and op.barrier is not None and id(root) in now.read:
             return CommitSmem()
         return WarpgroupBarrier() if any(old.root is root for old in now.pending) else None
 

@@ -181,6 +181,39 @@ def test_loads_end_before_the_next_copy(delay: int) -> None:
     assert not fences(kernel.lower(*specs, target="sm_80").ptx)
 
 
+def lane_copies(steps: int, stages: int) -> Any:
+    """The sum of `steps` tiles that lanes copy to a ring of SMEM by `cp.async`, read across the order of their copies."""
+
+    @kd.kernel(out_type=Spec((64, 64), f32), scratch_types=[kd.SMEM((stages, 64, 64), f32)])
+    def kernel(x: Any, out: Any, ring: Any) -> None:
+        for step in range(stages - 1):
+            kd.copy_gmem_to_smem(x.at[step], ring.at[step])
+
+        @kd.loop(0, steps, init_carry=kd.zeros((64, 64), f32))
+        def total(step: Any, total: Any) -> Any:
+            kd.wait_gmem_to_smem(stages - 2)
+            kd.copy_gmem_to_smem(x.at[kd.rem(step + stages - 1, steps)], ring.at[kd.rem(step + stages - 1, stages)])
+            return total + ring.at[kd.rem(step, stages)].T[...]
+
+        out[...] = total
+
+    return kernel
+
+
+def test_copies_by_lanes_need_no_fence(interpret: Any, rng: Any) -> None:
+    """They belong to the proxy of the loads before them, with TMA, too: one barrier a step orders both."""
+    steps, stages = 8, 3
+    kernel, x = lane_copies(steps, stages), random(rng, (steps, 64, 64), f32)
+    counts = []
+    for target in ("sm_80", "sm_90a"):
+        ptx = kernel.lower(x, target=target).ptx
+        loop = ptx[ptx.index("$L__BB0_1:") : ptx.rindex("bra")]
+        counts.append(loop.count("bar.sync"))
+        assert not fences(ptx)
+    assert counts == [1, 1]
+    np.testing.assert_allclose(kernel(x, interpret=interpret), x.sum(0).T, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("delay", [0, 1])
 def test_loads_end_before_the_next_copy_on_a_gpu(delay: int, rng: Any) -> None:
