@@ -110,13 +110,14 @@ def walk(
 
     def once_more() -> TilePlace:
         # the same index, from the tables, so that the compiler keeps no part of the first search
-        return place(kd.minimum(index, groups.total(tile_ends) - 1))
+        return place(kd.minimum(index, groups.total(tile_ends, t.tile_m, tiles_n) - 1))
 
-    @kd.when(index < groups.total(tile_ends))
+    # before the product, which then keeps nothing for it
+    groups.clear(rest[-1], bounds, index, tiles_of(p, t))
+
+    @kd.when(index < groups.total(tile_ends, t.tile_m, tiles_n))
     def _() -> None:
         multiply(place(index, once_more), rest)
-
-    groups.clear(rest[-1], bounds, index, tiles_of(p, t))
 
 
 def own(batch: tuple[Any, ...], extents: tuple[Any, ...]) -> tuple[Any, ...]:

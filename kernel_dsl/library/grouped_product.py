@@ -185,12 +185,12 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
             g.fill(given, bounds, tile_ends, t.tile_m, tiles_n)
             kd.barrier_arrive(ready)
             kd.barrier_wait(ready)
-            produce(a, rights, scales, place_of, g.total(tile_ends), buffers)
+            produce(a, rights, scales, place_of, g.total(tile_ends, t.tile_m, tiles_n), buffers)
 
         @kd.when(me < producer)
         def _() -> None:
             kd.barrier_wait(ready)
-            consume(me, scales, results, place_of, g.total(tile_ends), buffers)
+            consume(me, scales, results, place_of, g.total(tile_ends, t.tile_m, tiles_n), buffers)
             g.clear(results[1], bounds, kd.axis_index("block") * t.consumers + me, count * t.consumers)
 
     made = kd.kernel(

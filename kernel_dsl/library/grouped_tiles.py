@@ -70,9 +70,9 @@ class RowGroups:
         sizes = bounds[1:] - bounds[:-1]
         tile_ends[...] = kd.cumsum(kd.div(sizes + (tile_m - 1), tile_m) * tiles_n, dtype=kd.int32)
 
-    def total(self, tile_ends: Any) -> Any:
+    def total(self, tile_ends: Any, tile_m: int, tiles_n: int) -> Any:
         """The number of tiles."""
-        return tile_ends[self.count - 1]
+        return kd.clip(tile_ends[self.count - 1], 0, self.most_tiles(tile_m, tiles_n))
 
     def place(
         self, index: Any, bounds: Any, tile_ends: Any, tile_m: int, tiles_n: int, band: int
@@ -86,14 +86,17 @@ class RowGroups:
             group = kd.where((probe <= self.count) & ended, probe, group)
             half //= 2
         group = kd.minimum(group, self.count - 1)
-        start, end = bounds[group], bounds[group + 1]
-        number = index - kd.where(group > 0, tile_ends[kd.maximum(group - 1, 0)], 0)
+        # what comes from tables gets its bounds, so that no index needs 64 bits
+        most = self.most_tiles(tile_m, tiles_n)
+        start, end = (kd.clip(bounds[i], 0, self.rows) for i in (group, group + 1))
+        before = kd.where(group > 0, tile_ends[kd.maximum(group - 1, 0)], 0)
+        number = kd.maximum(index - kd.clip(before, 0, most), 0)
         tiles_m = kd.div(end - start + (tile_m - 1), tile_m)
         strip = kd.div(number, band * tiles_n)
-        rest = number - strip * (band * tiles_n)
-        height = kd.maximum(kd.minimum(tiles_m - strip * band, band), 1)
+        rest = kd.rem(number, band * tiles_n)
+        height = kd.clip(tiles_m - strip * band, 1, band)
         n = kd.div(rest, height)
-        m = strip * band + rest - n * height
+        m = strip * band + kd.rem(rest, height)
         n = kd.where(kd.rem(strip, 2) == 1, tiles_n - 1 - n, n)
         return group, start + m * tile_m, end, n
 
