@@ -269,7 +269,9 @@ def joined(gate: Any, value: Any, p: Problem, refs: Sequence[Any], tile: Tile) -
     if p.gate.function is not None:
         x = _called("the gate", p.gate.function, gate, value)
     else:
-        x = gate_function(p.gate.word)(gate, value)
+        scaled = all(step.kind in ("multiply", "absmax", "dropout") for step in p.steps)
+        rough = scaled and p.out_dtype.itemsize <= 2 and gate.dtype == kd.float32
+        x = gate_function(p.gate.word, rough)(gate, value)
     return finish(x, p.steps, rest, tile), gate, value
 
 
@@ -343,10 +345,16 @@ _GATES: dict[str, Function] = {
 }
 
 
+def _swish(x: Any) -> Any:
+    """x * logistic(x) in float32 to 2^-17 of it, for results of 16 bits or less. It takes 6 instructions instead of 28."""
+    return kd.div(x, 1.0 + kd.exp2(x * -LOG2E, approx=True), approx=True)
+
+
 @cache
-def gate_function(word: str) -> Function:
-    """A gate by its name: a function of the gate's product and the gated product."""
-    return lambda gate, value: _GATES[word](gate) * value
+def gate_function(word: str, rough: bool = False) -> Function:
+    """A gate by its name: a function of the gate's product and the gated product. `rough`: 16 bits of it are used."""
+    function = _swish if rough and word == "swiglu" else _GATES[word]
+    return lambda gate, value: function(gate) * value
 
 
 def activated(activation: Function, x: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf, nan
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,27 @@ def test_sums_that_a_gate_joins(shape: Any, dtype: Any, rng: Any) -> None:
     got = kd.library.matmul.with_sums(a, (one, other), o, True)
     for x, expected in zip(got, (np.maximum(gates, 0) * values, gates, values), strict=True):
         assert x.shape == (*batch, M, N) and relative(x, expected) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [kd.float16, bf16], ids=str)
+def test_swish_of_any_size(dtype: Any, interpret: Any) -> None:
+    """Gates whose exponentials are small, great and none: within a rounding of the result's 16 bits; as IEEE says beyond them."""
+    gates = np.concatenate([np.linspace(-86, 86, 250), [-200, -95, -0.0, 0.0, 95, 200]]).reshape(-1, 1)
+    a = np.concatenate([gates, np.zeros((len(gates), 15))], 1).astype(bf16.numpy)
+    a[:, 1] = 1.0
+    gate, value = np.zeros((2, 16, 64), bf16.numpy)
+    gate[0], value[1] = 1.0, 1.0
+    got = np.asarray(kd.library.matmul(a, (gate, value), gated="swiglu", out_dtype=dtype, interpret=interpret))
+    x = a[:, :1].astype(np.float64)
+    expected = x / (1 + np.exp(-x)) * np.ones((1, 64))
+    least = float(np.finfo(np.float16).smallest_normal) if dtype == kd.float16 else 2.0**-120
+    bound = np.maximum(np.abs(expected), least) * (2.0**-11 if dtype == kd.float16 else 2.0**-8) * 1.02
+    assert (np.abs(got.astype(np.float64) - expected) <= bound).all()
+    a[0, 0], a[1, 0], a[2, 0] = inf, -inf, nan
+    gate[1:], value[0] = 0.0, 0.0
+    ends = np.asarray(kd.library.matmul(a, (gate, value + 1), gated="swiglu", out_dtype=f32, interpret=interpret))
+    rough = np.asarray(kd.library.matmul(a, (gate, value + 1), gated="swiglu", out_dtype=dtype, interpret=interpret))
+    np.testing.assert_array_equal(rough[:3].astype(np.float32), ends[:3].astype(np.float32))
 
 
 def test_gradients_of_gates(rng: Any) -> None:
