@@ -130,7 +130,8 @@ def test_gradients_beside_the_loss(seed: int, interpret: Any) -> None:
     )
     exact = expected(x, weight, targets, bias, -7, smoothing, reduction)
     assert abs(loss - exact.loss) < 2e-5 * max(np.abs(exact.rows).sum() if reduction == "sum" else 1, 8)
-    assert relative(lse, exact.lse) < 1e-5
+    # a single row's may be near 0, the difference of numbers that are not
+    assert np.abs(lse - exact.lse).max() < 1e-5 * max(float(np.abs(exact.lse).max()), 0.1)
     lost = 4 * 2.0**-24 * float(np.abs(exact.lse).max() + np.sqrt(H) * 4)
     wanted = [exact.dx, exact.dweight, *(() if bias is None else (exact.dbias,))]
     for name, got, want, size in zip(("dx", "dweight", "dbias"), grads, wanted, exact.sizes, strict=False):
