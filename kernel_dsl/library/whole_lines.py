@@ -44,10 +44,13 @@ def stores_lines(p: Problem, t: MatmulConfig) -> bool:
 
 
 def short_part(columns: int, rows: int, p: Problem) -> int:
-    """The columns of a part of `rows` rows that goes from SMEM to GMEM through registers: they divide `columns`."""
-    while columns > min(LEAST // p.out_dtype.itemsize, WIDEST) * 64 // rows:
-        columns //= 2
-    return columns
+    """The columns of a part of `rows` rows that goes from SMEM to GMEM through registers: they divide `columns`, which are a
+    multiple of 8, and are such a multiple.
+    """
+    most, part = min(LEAST // p.out_dtype.itemsize, WIDEST) * 64 // rows, columns
+    while part > most:
+        part //= 2
+    return part if part % 8 == 0 else max(n for n in range(8, columns + 1, 8) if columns % n == 0 and n <= max(most, 8))
 
 
 def word_bytes(p: Problem) -> int:

@@ -11,9 +11,11 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.library import whole_lines
 from kernel_dsl.library.arguments import request
+from kernel_dsl.library.choose import tiles_between
 from kernel_dsl.library.fast_sizes import configure
 from kernel_dsl.library.matmul_options import MatmulOptions
 from kernel_dsl.library.persistent_matmul import matmul_kernel
+from kernel_dsl.library.problem import Problem
 from kernel_dsl.library.routes import route
 from kernel_dsl.library.tile_product import TileConfig, tile_kernel
 from kernel_dsl.stages import target_named
@@ -21,6 +23,7 @@ from tests.hopper.helpers import random, relative
 
 from .test_waves import problem
 
+Spec = kd.ShapeDtypeStruct
 bf16, f16, f32, s8, e4m3 = kd.bfloat16, kd.float16, kd.float32, kd.int8, kd.float8_e4m3fn
 BOUNDS = {f16: 1e-3, bf16: 4e-3, e4m3: 5e-2}
 # dtype, dtype of the result, elements that all rows begin at a multiple of: words of 1, 2, 4 and 8 bytes
@@ -148,3 +151,20 @@ def test_no_spills(out_dtype: Any, tile: Any) -> None:
         if K == 64:
             made = tile_kernel(p, TileConfig(64, 128, 32, 2)).lower(a, b, target="sm_90a")
             assert made.compile().resources.spills == 0
+
+
+@pytest.mark.parametrize("dtypes", [(f32, f32), (bf16, bf16), (s8, kd.int32), (e4m3, bf16)], ids=str)
+@pytest.mark.sampled(2)
+def test_parts_of_every_width(dtypes: Any, interpret: Any, rng: Any) -> None:
+    """Tiles of the widths between powers of two, transposed and not: each has parts that SMEM can hold, and one is run."""
+    (M, N, K), (dtype, out) = (150, 133, 128), dtypes
+    p = Problem(M, N, K, dtype, dtype, out, b_transposed=True, lanes=1)
+    tiles = tiles_between(p)
+    assert {t.swapped for t in tiles} == {False, True}
+    for t in tiles:
+        ptx = matmul_kernel(p, t, 3).lower(Spec((M, K), dtype), Spec((N, K), dtype), target="sm_90a").ptx
+        assert "wgmma" in ptx
+    a, b = random(rng, (M, K), dtype), random(rng, (N, K), dtype)
+    t = next(t for t in tiles if t.swapped and t.tile_n == 144)
+    got = np.asarray(matmul_kernel(p, t, 3)(a, b, interpret=interpret))
+    assert relative(got, a.astype(np.float64) @ b.astype(np.float64).T) <= (0 if out == kd.int32 else 8e-3)
