@@ -89,6 +89,10 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
             # a row times a column has an open layout; adding it to zeros, which is free, fixes the layout
             return kd.fma(x, y, acc) if wide.is_float else (zero + x) * y + acc
 
+        def begin_loads() -> None:
+            """Keep earlier loads in front of this: ptxas would put each five instructions before its use, where a lane waits."""
+            kd.inline_ptx("bar.warp.sync 0xffffffff;")
+
         def product(start: Any) -> Any:
             """The next stage's first rows are loaded before the last ones of this stage are multiplied."""
             for step in range(t.stages):
@@ -102,11 +106,13 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
                 acc = kd.layout_cast(acc, layout)
                 for k in range(1, t.tile_k):
                     ahead = loaded(slot, k)
+                    begin_loads()
                     acc, (x, y) = plus(acc, x, y), ahead
                 kd.wait_gmem_to_smem(2 * (t.stages - 2))
                 fetch(step + t.stages, slot)
                 after = kd.where(slot == t.stages - 1, 0, slot + 1)
                 ahead = loaded(after, 0)
+                begin_loads()
                 return plus(acc, x, y), after, *ahead
 
             return end[0]

@@ -498,6 +498,8 @@ def _check_multiply_adds(n: int, dtype: Any, config: LaneConfig) -> None:
         Spec((n, n), dtype), Spec((n, n), dtype), target="sm_90a"
     )
     word, wanted = "fma.rn.f32" if dtype == f32 else "mad.lo.s", config.layout.registers * config.tile_k
+    # before each row of sums the next row's loads, which the assembler may not put behind it
+    assert stages.ptx.count("bar.warp.sync") == config.tile_k
     assert not stages.notes and wanted <= stages.ptx.count(word) <= wanted + (0 if dtype == f32 else 16)
     resources = stages.compile().resources
     assert resources.spills == 0 and resources.blocks_per_multiprocessor >= 2
