@@ -19,7 +19,7 @@ from .operands import why_not_tma
 from .pack import SECTOR, Packing
 from .problem import Problem
 from .tile_product import TileConfig, stores_sectors
-from .vector_product import LANES, WARP, WARPS, VectorConfig
+from .vector_product import LANES, VectorConfig
 from .whole_lines import LEAST, word_bytes
 
 # Fitted to 7,000 measured routes of 776 products on one NVIDIA H200.
@@ -145,11 +145,14 @@ def vector_clocks(p: Problem, t: VectorConfig, blocks: int) -> float:
     """An estimate for `vector_kernel`."""
     tiles = -(-p.M // t.tile_m) * -(-p.N // t.tile_n) * p.parts * prod(p.batch)
     item, steps = (p.dtype if t.of_a else p.b_dtype).itemsize, steps_of(p, t.tile_k)
-    numbers, lanes = t.rows * t.tile_k, 1 if t.along_k else WARP  # lanes that have a row of their own, or a run of them
-    pieces = numbers / t.vector + t.count * t.tile_k * (1 if t.along_k else WARP * SAME)
+    numbers, lanes = (
+        t.rows * t.tile_k,
+        1 if t.along_k else t.beside,
+    )  # lanes that have a row of their own, or a run of them
+    pieces = numbers / t.vector + t.count * t.tile_k * (1 if t.along_k else t.beside * SAME)
     adding = VECTOR_SUM * t.count * t.rows / lanes
     # this step's numbers of the matrix and the next one's, those of the vectors as they are and widened, sums
-    deep = t.tile_k // (LANES if t.along_k else WARPS)
+    deep = t.tile_k // (LANES if t.along_k else t.shares)
     held = numbers / LANES * item / 2 + t.count * deep * (item / 4 + 1) + t.count * t.rows / lanes
     at_once = max(min(int(REGISTERS / (VECTOR_REGISTERS + 1.1 * held)), MOST_BLOCKS), 1)
     step = max(numbers * item / VECTOR_BYTES, pieces / VECTOR_PIECES, VECTOR_LATENCY)

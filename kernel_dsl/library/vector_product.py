@@ -22,6 +22,12 @@ from .problem import Problem
 LANES, WARP, WARPS = 128, 32, 4
 HELD = 16  # the numbers of the matrix in a step that a lane holds
 ROOM = 128  # bytes of the vectors' numbers in a step that a lane holds, in the dtype of the sums
+# Where rows of the matrix are odd, and K is short, the latency of loads is the time: more lanes of a warp that share a row
+# have all of K in flight. Measured on one NVIDIA H200, us: 1 x 99 x 551 in float16 10.0 with one lane a row, 7.0 with 4 in
+# three steps, 5.9 in one step (torch 7.3).
+SHARES = (4, 8)
+SHARED_HELD = 36  # the numbers that such a lane holds
+SHARED_COUNT = 2  # the most vectors beside them
 MOST = 8  # vectors: of more, their loads and registers take longer than copies of the matrix
 
 
@@ -30,6 +36,7 @@ class VectorConfig:
     """Rows of the matrix and the number of vectors, `tile_m` and `tile_n` if a is the matrix (`of_a`), else the reverse.
 
     `tile_k` of K in a step. `along_k`: neighbours in the matrix lie along K. `vector`: numbers that a lane loads at once.
+    `share`: lanes of a warp that share a row, where neighbours lie along the rows: each has its own part of a step.
     """
 
     tile_m: int
@@ -40,6 +47,7 @@ class VectorConfig:
     of_a: bool
     group: int = 8
     stages: int = 1
+    share: int = 1
 
     @property
     def rows(self) -> int:
@@ -54,18 +62,34 @@ class VectorConfig:
     @property
     def runs(self) -> int:
         """The runs of `vector` numbers that a lane holds of a step: along K, or along the rows."""
-        return self.tile_k // (LANES * self.vector) if self.along_k else self.rows // (WARP * self.vector)
+        return self.tile_k // (LANES * self.vector) if self.along_k else self.rows // (self.beside * self.vector)
+
+    @property
+    def beside(self) -> int:
+        """The lanes of a warp with rows of their own, where neighbours lie along the rows."""
+        return WARP // self.share
+
+    @property
+    def shares(self) -> int:
+        """The lanes of a block that share a row, where neighbours lie along the rows."""
+        return WARPS * self.share
 
     @property
     def matrix(self) -> Any:
         """The layout of a step's numbers of the matrix, (rows, tile_k)."""
-        near, v, deep = int(self.along_k), self.vector, self.tile_k // WARPS
-        lanes = tuple((near, v << i) for i in range(5))
+        v = self.vector
         if self.along_k:
+            lanes = tuple((1, v << i) for i in range(5))
             regs = _factors((1, v, 1), (0, self.rows, 1), (1, self.runs, LANES * v))
             return kd.Layout(2, regs, lanes, ((1, WARP * v), (1, 2 * WARP * v)))
-        regs = _factors((0, v, 1), (0, self.runs, WARP * v), (1, deep, 1))
-        return kd.Layout(2, regs, lanes, ((1, deep), (1, 2 * deep)))
+        deep, share = self.tile_k // self.shares, self.share
+        regs = _factors((0, v, 1), (0, self.runs, self.beside * v), (1, deep, 1))
+        return kd.Layout(2, regs, self._lanes(0, v, 1, deep), ((1, share * deep), (1, 2 * share * deep)))
+
+    def _lanes(self, near: int, step: int, far: int, part: int) -> tuple[tuple[int, int], ...]:
+        """Bits of a lane's number: its row along axis `near`, in steps of `step`, then its part along axis `far`."""
+        own = self.beside.bit_length() - 1
+        return (*((near, step << i) for i in range(own)), *((far, part << i) for i in range(5 - own)))
 
     @property
     def vectors(self) -> Any:
@@ -80,16 +104,16 @@ class VectorConfig:
         if self.along_k:
             lanes, warps = tuple((2, 1 << i) for i in range(5)), ((2, WARP), (2, 2 * WARP))
             return kd.Layout(3, _factors(counts, (1, self.rows, 1)), lanes, warps)
-        lanes = tuple((1, v << i) for i in range(5))
-        return kd.Layout(3, _factors(counts, (1, v, 1), (1, self.runs, WARP * v)), lanes, ((2, 1), (2, 2)))
+        regs = _factors(counts, (1, v, 1), (1, self.runs, self.beside * v))
+        return kd.Layout(3, regs, self._lanes(1, v, 2, 1), ((2, self.share), (2, 2 * self.share)))
 
     def slices(self, x: Any) -> list[Any]:
         """The numbers of a step, (n, tile_k), as several (n, those that lanes or warps have of a row at a time)."""
         if self.along_k:
             x = x.reshape(x.shape[0], self.runs, LANES, self.vector)
             return [x[:, run, :, i] for run in range(self.runs) for i in range(self.vector)]
-        x = x.reshape(x.shape[0], WARPS, self.tile_k // WARPS)
-        return [x[:, :, i] for i in range(self.tile_k // WARPS)]
+        x = x.reshape(x.shape[0], self.shares, self.tile_k // self.shares)
+        return [x[:, :, i] for i in range(self.tile_k // self.shares)]
 
 
 def _factors(*given: tuple[int, int, int]) -> tuple[tuple[int, int, int], ...]:
@@ -120,9 +144,17 @@ def vector_options(p: Problem, along_k: bool, vector: int) -> list[VectorConfig]
             deep = max(min(HELD // (vector * runs), _power(room)), 2)
             if runs == most or vector * deep > HELD // 2:
                 kinds.append((WARP * vector * runs, WARPS * deep))
-    kinds = [kind for kind in kinds[:-1] if kind[0] <= extent] + kinds[-1:]
-    sizes = [((rows, count) if of_a else (count, rows), depth) for rows, depth in kinds]
-    return [VectorConfig(*outer, depth, along_k, vector, of_a) for outer, depth in sizes]
+    kinds = [(*kind, 1) for kind in kinds[:-1] if kind[0] <= extent] + [(*kind, 1) for kind in kinds[-1:]]
+    if not along_k and vector == 1 and count <= SHARED_COUNT and isinstance(p.K, int):
+        kinds += [(WARP // share, _shared_depth(p, share), share) for share in SHARES if WARP // share <= extent]
+    sizes = [((rows, count) if of_a else (count, rows), depth, share) for rows, depth, share in kinds]
+    return [VectorConfig(*outer, depth, along_k, vector, of_a, share=share) for outer, depth, share in sizes]
+
+
+def _shared_depth(p: Problem, share: int) -> int:
+    """The depth of a step in which a lane holds as many numbers as possible, the same number in each step."""
+    each = -(-p.K // (WARPS * share))
+    return WARPS * share * -(-each // -(-each // SHARED_HELD))
 
 
 @cache
@@ -130,6 +162,7 @@ def vector_kernel(problem: Problem, config: VectorConfig) -> Any:
     """The kernel `(a, b, *operands of the steps) -> out`. Each call gives the extents of the problem that are Dims."""
     p, t = problem, config
     wide = p.wide
+    alone = isinstance(p.K, int) and steps_of(p, t.tile_k) == 1  # whether a part has a single step
 
     def multiply(p: Problem, place: TilePlace, a: Any, b: Any, refs: Any) -> None:
         extra, out, peak = outputs(p, refs)
@@ -146,18 +179,21 @@ def vector_kernel(problem: Problem, config: VectorConfig) -> Any:
             x = kd.load(matrix.at[outer, k], layout=t.matrix)
             return x, kd.load(vectors.at[across, k], layout=t.vectors)
 
-        def add(step: Any, state: Any) -> Any:
-            total, x, y = state
-            # the next step's loads come first: an assembler that saves registers would wait for each one at its use
-            ahead = load(kd.minimum(step + 1, steps - 1))
+        def plus(total: Any, x: Any, y: Any) -> Any:
             total = kd.layout_cast(total, t.sums)
             for own_x, own_y in zip(t.slices(x), t.slices(y), strict=True):
                 left, right = own_x.astype(wide)[None], own_y.astype(wide)[:, None]
                 total = kd.fma(left, right, total) if wide.is_float else left * right + total
-            return (total, *ahead)
+            return total
 
-        zero = kd.layout_cast(kd.zeros((t.count, t.rows, LANES if t.along_k else WARPS), wide), t.sums)
-        sums = kd.sum(kd.fori_loop(0, steps, add, (zero, *load(0)))[0], axis=2)
+        def add(step: Any, state: Any) -> Any:
+            # the next step's loads come first: an assembler that saves registers would wait for each one at its use
+            ahead = load(kd.minimum(step + 1, steps - 1))
+            return (plus(*state), *ahead)
+
+        zero = kd.layout_cast(kd.zeros((t.count, t.rows, LANES if t.along_k else t.shares), wide), t.sums)
+        first = (zero, *load(0))
+        sums = kd.sum(plus(*first) if alone else kd.fori_loop(0, steps, add, first)[0], axis=2)
         total = sums.T if t.of_a else sums
         rows, columns = kd.ds(place.m, t.tile_m), kd.ds(place.n, t.tile_n)
         tile = Tile(rows, columns, (*p.batch, p.M, p.N), batch, peak=peak)
@@ -174,7 +210,7 @@ def vector_kernel(problem: Problem, config: VectorConfig) -> Any:
         shapes=declared(p),
         grid=(tiles_of(p, t),),
         # of several vectors a lane holds much: otherwise ptxas spills some of it to fit another block on a multiprocessor
-        compiler_params=kd.CompilerParams(max_registers=255 if t.count > 1 else None),
+        compiler_params=kd.CompilerParams(max_registers=255 if t.count > 1 or alone else None),
         name="matmul_vector",
     )
     return identified(made, problem, config) if p.named else made

@@ -114,3 +114,26 @@ def test_later_sizes_compile_nothing() -> None:
         later.append(len(own.specialisations()))
         assert relative(got.astype(np.float64), a.astype(np.float64) @ b.astype(np.float64)) < 1e-6
     assert later[0] < later[1] == later[3], later
+
+
+@pytest.mark.parametrize("dtype", [f16, s8, f32], ids=str)
+@pytest.mark.parametrize("shape", [(1, 99, 551), (2, 37, 150), (43, 1, 1300), (1, 401, 151)], ids=str)
+@pytest.mark.sampled(6)
+def test_lanes_that_share_rows(shape: Any, dtype: Any, interpret: Any, rng: Any) -> None:
+    """Of odd rows with neighbours along them: a step with all of K, or several; right, chosen, and without spills."""
+    M, N, K = shape
+    a, b = random(rng, (M, K), dtype), random(rng, (K, N), dtype)
+    a = np.asfortranarray(a) if N == 1 else a
+    r = request(a, b, MatmulOptions(precision="tf32" if dtype == f32 else None, out_dtype=None), None)
+    found = [x for x in ways(r, "sm_90a") if x.config.share > 1 and x.problem.parts == 1]
+    assert {x.config.share for x in found} == {4, 8}
+    assert route(r.problem, r.left, r.right, r.family, None, target_named("sm_90a")).config.share > 1
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    for made in found:
+        t = made.config
+        assert -(-K // t.tile_k) == 1 or t.tile_k // t.shares > 18
+        got = plan_by(r, made, 132).run(a, [b], [], None, None, interpret)
+        assert relative(np.asarray(got).astype(np.float64), expected) < (2e-3 if dtype == f16 else 1e-6), t
+        specs = [kd.ShapeDtypeStruct(x.shape, dtype) for x in (a.T if N == 1 else a, b)]
+        for target in ("sm_80", "sm_90a"):
+            assert made.multiply(132).lower(*specs, target=target).compile().resources.spills == 0
