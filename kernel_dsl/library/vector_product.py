@@ -17,6 +17,7 @@ from ..kernel import identified
 from .any_rows import at_launch, declared
 from .blocks import TilePlace, own, steps_of, tiles_of, walk
 from .epilogue import Tile, finish_and_store, outputs
+from .first_sizes import is_open
 from .problem import Problem
 
 LANES, WARP, WARPS = 128, 32, 4
@@ -145,7 +146,7 @@ def vector_options(p: Problem, along_k: bool, vector: int) -> list[VectorConfig]
             if runs == most or vector * deep > HELD // 2:
                 kinds.append((WARP * vector * runs, WARPS * deep))
     kinds = [(*kind, 1) for kind in kinds[:-1] if kind[0] <= extent] + [(*kind, 1) for kind in kinds[-1:]]
-    if not along_k and vector == 1 and count <= SHARED_COUNT and isinstance(p.K, int):
+    if not along_k and vector == 1 and count <= SHARED_COUNT and not is_open(p.K):
         kinds += [(WARP // share, _shared_depth(p, share), share) for share in SHARES if WARP // share <= extent]
     sizes = [((rows, count) if of_a else (count, rows), depth, share) for rows, depth, share in kinds]
     return [VectorConfig(*outer, depth, along_k, vector, of_a, share=share) for outer, depth, share in sizes]
@@ -162,7 +163,7 @@ def vector_kernel(problem: Problem, config: VectorConfig) -> Any:
     """The kernel `(a, b, *operands of the steps) -> out`. Each call gives the extents of the problem that are Dims."""
     p, t = problem, config
     wide = p.wide
-    alone = isinstance(p.K, int) and steps_of(p, t.tile_k) == 1  # whether a part has a single step
+    alone = not is_open(p.K) and steps_of(p, t.tile_k) == 1  # whether a part has a single step
 
     def multiply(p: Problem, place: TilePlace, a: Any, b: Any, refs: Any) -> None:
         extra, out, peak = outputs(p, refs)
