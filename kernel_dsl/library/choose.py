@@ -13,7 +13,6 @@ from .fast_sizes import BARRIERS, DEEPEST, SMEM, STEP_BYTES, configure, gates, i
 from .fed_scales import feeds
 from .matmul_config import MatmulConfig
 from .problem import Problem
-from .whole_lines import short_part
 
 # (tile_m, tile_n, consumers, whether they alternate)
 TILES = (
@@ -82,13 +81,7 @@ def tiles_between(problem: Problem) -> list[MatmulConfig]:
         if q.b_transposed and not from_registers(q)
         for n in BETWEEN
     ]
-    return [changed(c, swapped=swapped) for c, swapped in made if c is not None and not (swapped and in_slivers(p, c))]
-
-
-def in_slivers(p: Problem, c: MatmulConfig) -> bool:
-    """Whether lanes store a transposed tile in parts that are shorter than halves of halves: that was not measured."""
-    parts = c.epilogue_n // short_part(c.epilogue_n, c.rows, p) if p.lanes else 1
-    return parts & (parts - 1) > 0
+    return [changed(c, swapped=swapped) for c, swapped in made if c is not None]
 
 
 def band(problem: Problem, config: MatmulConfig, blocks: int) -> int:
