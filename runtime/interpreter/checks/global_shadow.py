@@ -32,12 +32,18 @@ class GlobalShadow(PartedShadow):
     Names have 30 bits. If a launch has more clusters than fit, their numbers are kept modulo `teams`.
     """
 
+    in_blocks = False
+
     def __init__(self, run: Run, buffer: Any) -> None:
         super().__init__(run, buffer)
         self.place: tuple[Any, ...] = "global", buffer.name
         self.bits: int = run.agent_bits
         self.teams: int = 1 << (30 - self.bits)
         self.wraps: bool = run.teams > self.teams
+
+    @property
+    def identity(self) -> Any:
+        return "global", self.buffer.address
 
     def folding(self) -> Folding | None:
         run = self.run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Finding:
-    """A hazard as data. `message` is the text of the error or warning, and `what` its first sentence."""
+    """A hazard as data. `message` is the text of the error or warning, and `what` its first sentence. `when`: the number of
+    accesses before it.
+    """
 
     kind: HazardKind
     what: str
@@ -78,6 +80,7 @@ class Finding:
     details: tuple[str, ...]
     fix: str
     message: str
+    when: float = 0
 
 
 @dataclass
@@ -114,6 +117,8 @@ class Reporter:
         self.report = report
         self.files: dict[int, str] = {}
         self.locations: dict[int, tuple[int, int]] = {}
+        self.clock: Callable[[], float] = lambda: 0  # the accesses of the run so far
+        self._warnings: list[HazardWarning] = []
         self._seen: set[tuple[Any, ...]] = set()
         self._deferred: dict[tuple[Any, ...], tuple[HazardKind, str, Instruction | None, tuple[str, ...]]] = {}
 
@@ -141,6 +146,7 @@ class Reporter:
         fix: str = "",
         other: Place | None = None,
         ends: bool = False,
+        when: float | None = None,
     ) -> None:
         """Raise `HazardError`, or warn once for each place and kind.
 
@@ -161,7 +167,8 @@ class Reporter:
         text.append(f"  in kernel '{self.kernel_name}'")
         message = "\n".join(text)
         at = self.side(details[0] if details else "", ins)
-        finding = Finding(kind, what, at, other, tuple(d for d in details if d), fix, message)
+        when = self.clock() if when is None else when
+        finding = Finding(kind, what, at, other, tuple(d for d in details if d), fix, message, when)
         if not self.warn or ends or kind in ALWAYS:
             self.report.findings.append(finding)
             raise HazardError(kind, message, line)
@@ -171,8 +178,12 @@ class Reporter:
         self._seen.add(key)
         self.report.findings.append(finding)
         self.report.hazards.append((kind, message))
-        if not self.report.quiet:
-            warnings.warn(HazardWarning(kind, message, line), stacklevel=2)
+        self._warnings.append(HazardWarning(kind, message, line))
+
+    def give_warnings(self) -> None:
+        """Give the warnings of the run, unless the report is quiet."""
+        for warning in () if self.report.quiet else self._warnings:
+            warnings.warn(warning, stacklevel=2)
 
     def side(self, who: str, ins: Instruction | None) -> Place:
         """Return one side of a hazard as data."""

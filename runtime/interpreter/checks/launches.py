@@ -75,12 +75,12 @@ class Launches:
     """The launches of a stream, in order."""
 
     def __init__(self) -> None:
-        self._last = LaunchState()
+        self.last = LaunchState()
 
     def begin(self, overlaps: bool) -> LaunchState:
         """Return the state of the next launch. A launch that ends by a hazard leaves no record."""
-        before, now = self._last, LaunchState()
-        self._last = LaunchState()
+        before, now = self.last, LaunchState()
+        self.last = LaunchState()
         if overlaps:
             done = before.after_wait if before.waited else before.at_start
             now.after_wait = done
@@ -94,7 +94,7 @@ class Launches:
         if state.triggered:
             places = [run.reporter.place(ins) for ins in run.sites]
             state.record = _Record(run.reporter.kernel_name, places, _footprints(run))
-        self._last = state
+        self.last = state
 
 
 def _footprints(run: Run) -> list[_Footprint]:

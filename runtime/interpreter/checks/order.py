@@ -9,6 +9,7 @@ reports such pairs of the run that it steered.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,14 @@ class Order:
         """Begin another launch."""
         self.launch += 1
         self.copies = 0
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` needs to go back to this moment, at which nothing is held."""
+        return _copied(vars(self))
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back to the moment at which `state` was taken."""
+        vars(self).update(_copied(state))
 
     # --- steering ------------------------------------------------------------------------------
 
@@ -211,6 +220,11 @@ class Order:
                     elif not _before(earlier, later):
                         found.append((earlier.step, later.step))
         return found
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    made = {name: copy(value) for name, value in state.items()}
+    return made | {"events": {place: list(events) for place, events in state["events"].items()}}
 
 
 def _before(a: SyncEvent, b: SyncEvent) -> bool:

@@ -43,7 +43,6 @@ class PartedShadow(Shadow):
 
     def __init__(self, run: Run, buffer: Any) -> None:
         super().__init__(len(buffer.bytes), run, run.program.site_type)
-        self.run = run
         self.buffer = buffer
         self.by_cache: Array | None = None  # for each granule the site + 1 of an ld.global.nc; made at the first one
         self.discards: bool = False  # whether a discard has thrown data away

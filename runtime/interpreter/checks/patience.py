@@ -104,14 +104,17 @@ class Patience:
 
     def next_after(self, steps: int) -> int:
         """Return the number of steps at which the run is looked at next."""
-        budget = self.run.config.step_budget
+        budget = min(self.run.config.step_budget, self.run.doubts.end)
         return min(steps + self.every, budget) if self.every else budget
 
     def look(self, g: Group, seg: Seg) -> int:
         """Return when to look again; end a run that exceeds the step budget, or that has shown no sign for long."""
         run = self.run
         ended = run.steps > run.config.step_budget
-        if self.every and run.report.findings and not ended:  # the run goes on with a hazard's consequences
+        if run.steps > run.doubts.end and not ended:
+            raise HazardError(HazardKind.STEP_BUDGET, "the run was ended: it has races in doubt")
+        found = run.report.findings or run.doubts.decided
+        if self.every and found and not ended:  # the run goes on with a hazard's consequences
             words = "the run was ended: it had hazards, and did not end by itself"
             raise HazardError(HazardKind.STEP_BUDGET, words)
         if self._sign(g):

@@ -1,4 +1,4 @@
-"""Values from unwritten memory and registers, followed through registers to the first use that matters.
+"""Values from unwritten memory and registers, and of loads that race, followed through registers to the first use that matters.
 
 Compilers turn branches into selects: they load a word even if it is unwritten, and then discard it. So a load of
 unwritten local, shared or global memory is not reported: its value is undefined (PTX ISA 5.1.8 and 8.7), but harmless
@@ -6,6 +6,8 @@ until it is used. Such a value is poison. Arithmetic and moves propagate poison,
 operand that it selects, and a shuffle that of the lane that it reads: a warp that takes one lane's value leaves the
 register of the others unwritten. The check reports an instruction that stores poison, branches on it, uses it as an
 address or a guard, votes with it, or lets it choose the lane of a shuffle.
+
+A load that races with a store (`doubts.py`) brings such a value, too: the race is reported where the value decides something.
 
 Registers that a path of the entry reads before it writes them are poison at the start. Compilers pack a value with such a
 register and overwrite the other half later, so a result of bits from several registers has this poison if all of them do.
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
     from ..machine.program import Op
 
 Array = npt.NDArray[Any]
-Poison = dict[int, Array]  # register -> (warps, 32): the lanes that hold poison
+Poison = dict[int, Array]  # register -> (warps, 32): 0, UNWRITTEN, or more: the number of a doubt + FIRST_DOUBT
+UNWRITTEN, FIRST_DOUBT = 1, 2
 LOADS = ("ld", "ldu", "clusterlaunchcontrol")  # the response of a failed request names no block
 _PACKING = ("bfi", "prmt", "lop3", "and", "or", "xor", "shf")
 _SHUFFLES = ("up", "down", "bfly", "idx")
@@ -146,7 +149,7 @@ def _each(op: Op, ins: Instruction) -> Op:
 def mark_unset(frame: Frame) -> None:
     """Make the registers poison that the entry may read before it writes them (`Code.unset`)."""
     for register in numbers_of(frame.code.unset):
-        frame.poison[register] = np.ones((frame.batch.warps, 32), np.bool_)
+        frame.poison[register] = np.full((frame.batch.warps, 32), UNWRITTEN, np.int32)
         frame.origins[register] = f"{_REGISTER}{frame.code.fn.registers[register].name} is read before it was written"
 
 
@@ -166,30 +169,31 @@ def _executing(c: Group, guard: tuple[Reg, bool] | None) -> Array:
 
 def _union(c: Group, poison: Poison, registers: list[int]) -> Array | None:
     found = [poison[r][c.select] for r in registers if r in poison]
-    return np.logical_or.reduce(found) if found else None
+    return np.maximum.reduce(found) if found else None
 
 
 def _memory(c: Group, poison: Poison, registers: list[int]) -> bool:
     """Return whether one of the registers has poison from memory."""
-    return any(r in poison and not c.frame.origins[r].startswith(_REGISTER) for r in registers)
+    held = [(poison[r], c.frame.origins[r]) for r in registers if r in poison]
+    return any(not origin.startswith(_REGISTER) or bool((lanes > UNWRITTEN).any()) for lanes, origin in held)
 
 
 def _all(c: Group, poison: Poison, registers: list[int]) -> Array | None:
     """Return the lanes in which all registers hold poison."""
     if any(r not in poison for r in registers):
         return None
-    return np.logical_and.reduce([poison[r][c.select] for r in registers])
+    return np.minimum.reduce([poison[r][c.select] for r in registers])
 
 
 def _chosen(c: Group, poison: Poison, operands: tuple[Any, ...]) -> Array:
     """Return the poison of selp's result: it has the poison of the selected operand and of the predicate."""
     first, second = (
-        poison[o.index][c.select] if isinstance(o, Reg) and o.index in poison else np.zeros((c.n, 32), np.bool_)
+        poison[o.index][c.select] if isinstance(o, Reg) and o.index in poison else np.zeros((c.n, 32), np.int32)
         for o in operands[:2]
     )
     which = operands[2].index
     bad = np.where(np.broadcast_to(c.v[which], (c.n, 32)), first, second)
-    return bad | poison[which][c.select] if which in poison else bad
+    return np.maximum(bad, poison[which][c.select]) if which in poison else bad
 
 
 def _shuffled(c: Group, ins: Instruction, poison: Poison, mode: str, active: Array) -> Array | None:
@@ -225,33 +229,46 @@ def _undecided(c: Group, poison: Poison, reads: list[int], operands: list[Any], 
         return None
     for operand in operands:
         if isinstance(operand, Reg) and operand.index in poison:
-            clean = ~poison[operand.index][c.select]
+            clean = poison[operand.index][c.select] == 0
         else:
             clean = np.True_
         value: Any = c.v[operand.index] if isinstance(operand, Reg) else getattr(operand, "value", None)
         if value is not None:
             decides = np.asarray(value) == (np.array(-1).astype(np.asarray(value).dtype) if ones else 0)
-            bad = bad & ~(clean & np.broadcast_to(decides, bad.shape))
+            bad = np.where(clean & np.broadcast_to(decides, bad.shape), 0, bad)
     return bad
 
 
 def fresh(c: Group, lanes: Array, origin: str = _LOCAL) -> None:
     """Note that a load reads unwritten memory in `lanes`, (rows, 32) or for a vector (rows, 32, elements)."""
+    _bring(c, np.where(lanes, np.int32(UNWRITTEN), np.int32(0)))
+    c.frame.origin = origin
+
+
+def raced(c: Group, marks: Array) -> None:
+    """Note that a load races in some lanes. `marks`: as in `Poison`; (rows, 32) or for a vector (rows, 32, elements)."""
     held = c.frame.fresh
-    if held is not None:
-        both = [a if a.ndim == 2 else np.any(a, axis=2) for a in (lanes, held)]
-        lanes = np.logical_or(*both)
-    c.frame.fresh, c.frame.origin = lanes, origin
+    if held is not None and held.shape == marks.shape:
+        for mark in np.unique(marks[(marks > 0) & (held == UNWRITTEN)]).tolist():
+            c.batch.run.doubts.table[mark - FIRST_DOUBT].unwritten = c.frame.origin
+    _bring(c, marks)
+
+
+def _bring(c: Group, marks: Array) -> None:
+    held = c.frame.fresh
+    if held is not None and held.shape != marks.shape:
+        marks, held = (a if a.ndim == 2 else a.max(axis=2) for a in (marks, held))
+    c.frame.fresh = marks if held is None else np.maximum(marks, held)
 
 
 def _mark(c: Group, register: int, active: Array, lanes: Array | None, origin: str) -> None:
     poison = c.frame.poison
     held = poison.get(register)
     if held is None:
-        if lanes is None or not (lanes & active).any():
+        if lanes is None or not (active & (lanes > 0)).any():
             return
-        held = poison[register] = np.zeros((c.batch.warps, 32), np.bool_)
-    held[c.select] = np.where(active, False if lanes is None else lanes, held[c.select])
+        held = poison[register] = np.zeros((c.batch.warps, 32), np.int32)
+    held[c.select] = np.where(active, 0 if lanes is None else lanes, held[c.select])
     if lanes is not None and lanes.any():
         c.frame.origins[register] = origin
     if not held.any():
@@ -262,20 +279,29 @@ def _check(c: Group, ins: Instruction, poison: Poison, registers: list[int], act
     for register in registers:
         if register not in poison:
             continue
-        bad = poison[register][c.select] & (c.active if active is None else active)
+        bad = np.where(c.active if active is None else active, poison[register][c.select], 0)
         if bad.any():
             report(c, ins, bad, c.frame.origins[register])
-            return
 
 
 def report(c: Group, ins: Instruction | None, bad: Array, origin: str) -> None:
-    """Report that a value from unwritten memory is used, unless a later write makes it a race."""
-    _, _, who = c.batch.run.reporter.group(c, bad)
-    c.batch.run.reporter.defer(HazardKind.UNINITIALISED, f"{origin}, and the value is used", ins, (who,))
+    """Report that values from unwritten memory, unless a later write makes it a race, or of loads that race are used.
+
+    `bad`: (rows, 32), as in `Poison`.
+    """
+    run = c.batch.run
+    for mark in np.unique(bad[bad > 0]).tolist():
+        doubt = None if mark == UNWRITTEN else run.doubts.table[mark - FIRST_DOUBT]
+        what = origin if doubt is None else doubt.unwritten
+        if what:
+            _, _, who = run.reporter.group(c, bad == mark)
+            run.reporter.defer(HazardKind.UNINITIALISED, f"{what}, and the value is used", ins, (who,))
+        if doubt is not None:
+            run.doubts.decide(run, doubt)
 
 
 def check_branch(c: Group, predicate: int, ins: Instruction | None) -> None:
     """Report a branch on poison."""
     held = c.frame.poison.get(predicate)
-    if held is not None and (held[c.select] & c.active).any():
-        report(c, ins, held[c.select] & c.active, c.frame.origins[predicate])
+    if held is not None and ((held[c.select] > 0) & c.active).any():
+        report(c, ins, np.where(c.active, held[c.select], 0), c.frame.origins[predicate])

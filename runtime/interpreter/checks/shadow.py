@@ -106,9 +106,12 @@ class Shadow:
     """The shadow of one array of bytes. Subclasses define which agents are comparable and how texts name them."""
 
     place: tuple[Any, ...] = ()  # the key of this memory in synchronisation events
+    wraps: bool = False  # whether two agents may have one name
+    in_blocks: bool = True  # whether it is the memory of a batch's blocks, whose clusters number their agents alike
 
     def __init__(self, size: int, run: Run, site_type: Any = np.int32) -> None:
         self.size = size
+        self.run = run
         self.strong: StrongPairs = StrongPairs(run)
         self.site_type = site_type
         self.granule: int = 0
@@ -134,6 +137,11 @@ class Shadow:
         self.reads.refine(times)
         self.strong.refine(times)
         self._refined(times)
+
+    @property
+    def identity(self) -> Any:
+        """Return what tells this memory from any other of its run."""
+        return self.place
 
     @property
     def count(self) -> int:
@@ -173,6 +181,9 @@ class Shadow:
         self, c: Group, index: Array, size: int, count: int, mask: Array | None, ins: Instruction,
         form: Any,
     ) -> None:  # fmt: skip
+        self.run.accesses += 1
+        if self.run.doubts.known:
+            self.run.doubts.refine(self)
         granules = self.granules(index, size, count)
         g, rows = self.select(granules, mask)
         if g.size:
@@ -198,6 +209,7 @@ class Shadow:
 
     def note_write(self, a: ShadowAccess, granules: Array, mask: Array | None, same: Any) -> ShadowAccess | None:
         """Check and record a write of lanes to granules (rows, 32) or (rows, 32, k); `same` as in `write`."""
+        self.run.accesses += 1
         g, rows = self.select(granules, mask)
         if not g.size:
             return None
@@ -225,6 +237,7 @@ class Shadow:
 
     def settle_clash(self, a: ShadowAccess) -> None:
         """Report warps that wrote different values to one place by the same instruction, once memory is written."""
+        self.run.accesses += 1
         *what, a.same = a.clash
         self.report_writes(a, *what)
 
@@ -240,6 +253,7 @@ class Shadow:
             a.clash = (g, rows, lost, self.writes.epoch[w], self.writes.site[w], a.same)
 
     def atomic(self, c: Group, index: Array, size: int, mask: Array | None, ins: Instruction, form: Any) -> None:
+        self.run.accesses += 1
         g, rows = self.select(self.granules(index, size, 1), mask)
         if g.size:
             access = generic_access(c, ins, True)
@@ -265,6 +279,12 @@ class Shadow:
     def on_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         w = self.writes.get(g)
         self.check_initialised(a, g, rows, w)
+        doubts = self.run.doubts
+        if doubts.known and a.loaded is not None:
+            g, rows = doubts.without(self, a, g, rows)
+            if not g.size:
+                return
+            w = self.writes.get(g)
         bad = self._judge(w, rows, lambda n, r: self.unordered(a, self.writes.epoch[n], r))
         if bad is not None:
             self.report(a, g, rows, bad, self.writes.epoch[w], self.writes.site[w], False)
@@ -430,6 +450,10 @@ class Shadow:
         self, a: ShadowAccess, g: Array, rows: Array, bad: Array, epochs: Array, sites: Array, writes: bool,
         earlier_reads: bool = False, fix: str = "", fence: bool = False, equal: bool = False,
     ) -> None:  # fmt: skip
+        if not (fence or fix or equal):
+            bad = self.run.doubts.put_off(self, a, g, rows, bad, epochs, sites, earlier_reads)
+            if not bad.any():
+                return
         where = tuple(int(i[0]) for i in np.nonzero(bad))
         granule = int(g[where])
         row = int(np.broadcast_to(rows, g.shape)[where])

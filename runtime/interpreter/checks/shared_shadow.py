@@ -145,8 +145,7 @@ class SharedShadow(Shadow):
             bad = (clock > known[..., agent]) & (me != agent)
             if a.strong:
                 bad &= (epochs & ATOMIC) == 0
-            if bad.any():
-                self._report_reader(a, g, row, bad, agent, clock, reads.site[r])
+            if bad.any() and self._report_reader(a, g, row, bad, agent, clock, reads.site[r]):
                 return
         for queue in range(reads.agents, reads.agents + reads.queues.shape[1]):
             clock = reads.queues[r, queue - reads.agents]
@@ -181,10 +180,14 @@ class SharedShadow(Shadow):
 
     def _report_reader(
         self, a: ShadowAccess, g: Array, row: Array, bad: Array, agent: int, clock: Array, sites: Array
-    ) -> None:
-        where = tuple(int(i[0]) for i in np.nonzero(bad))
-        epoch = (agent << 32) | int(clock[where])
-        conflict(self, a, int(row[where]), int(g[where]), epoch, int(sites[where]), True, True)
+    ) -> bool:
+        """Report a reader that a write is not ordered after. Return False if all such reads are in doubt."""
+        epochs = (np.int64(agent) << np.int64(32)) | clock.astype(np.int64)
+        bad = self.run.doubts.put_off(self, a, g, row, bad, epochs, sites, True)
+        if bad.any():
+            where = tuple(int(i[0]) for i in np.nonzero(bad))
+            conflict(self, a, int(row[where]), int(g[where]), int(epochs[where]), int(sites[where]), True, True)
+        return bool(bad.any())
 
     def on_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         if (

@@ -75,6 +75,23 @@ def with_pauses(segments: Sequence[Any], executed: frozenset[int], at: int) -> f
     return executed | {n for n in pauses if segments[n].kind in ("fall", "branch")}
 
 
+def is_used(segments: Sequence[Any], ins: Instruction) -> bool:
+    """Return whether a result of an instruction may reach an effect, a branch or another function."""
+    held = used(ins)[1]
+    code = [(i, *used(i)) for seg in segments for i in (*seg.code, *([seg.end] if seg.end else []))]
+    before = 0
+    while before != held:
+        before = held
+        for other, reads, writes in code:
+            if reads & held:
+                if _kind(other) != "pure" or other.opcode[0] in ("call", "ret", "bra", "brx"):
+                    return True
+                held |= writes
+        if any(seg.guard is not None and held >> seg.guard[0] & 1 for seg in segments):
+            return True
+    return False
+
+
 def loop_around(segments: Sequence[Any], at: int) -> set[int]:
     """Return the segments that are reached from `at`, and from which `at` is reached."""
     loop = components((), {n: seg.targets for n, seg in enumerate(segments)}, at)[-1]

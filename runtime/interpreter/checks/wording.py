@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..ptx.module import Instruction
 from .fixes import FIXES
 from .flags import missing_fence
+from .hazards import Place
 from .kinds import HazardKind
 
 if TYPE_CHECKING:
@@ -78,6 +79,17 @@ def conflict(
     fence: bool = False, fix: str = "", equal: bool = False,
 ) -> None:  # fmt: skip
     """Report that `a` is not ordered after an earlier access; `equal`: both write the same value."""
+    kind, what, details, fix, other = described(
+        shadow, a, row, granule, epoch, site, writes, earlier_reads, fence, fix, equal
+    )
+    a.c.batch.run.reporter.hazard(kind, what, a.ins, details, fix, other)
+
+
+def described(
+    shadow: Any, a: ShadowAccess, row: int, granule: int, epoch: int, site: int, writes: bool, earlier_reads: bool,
+    fence: bool = False, fix: str = "", equal: bool = False,
+) -> tuple[HazardKind, str, tuple[str, ...], str, Place]:  # fmt: skip
+    """Return the hazard of two unordered accesses: kind, what happens, details, fix, and the earlier side."""
     run = a.c.batch.run
     side: AccessSide = shadow.side(a, row, epoch, site, writes)
     shared = type(shadow).__name__ == "SharedShadow"
@@ -118,4 +130,4 @@ def conflict(
         scope = "sys" if run.program.several else "gpu"
         first, second = run.sites[site], a.ins
         fix = missing_fence(code, first, second, scope) or missing_fence(code, second, first, scope) or fix
-    run.reporter.hazard(kind, what, a.ins, details, fix, other)
+    return kind, what, details, fix, other

@@ -63,7 +63,7 @@ class Frame:
         self.blocks: dict[tuple[int, int], Array] = {}
         self.poison: dict[int, Array] = {}  # see `checks/poison.py`
         self.origins: dict[int, str] = {}  # the origin of the poison, by register
-        self.fresh: Array | None = None  # the lanes whose last load read unwritten memory
+        self.fresh: Array | None = None  # which poison the last load has brought to lanes
         self.origin = ""
         self.allocations: Any = None  # what lanes have allocated on the stack, see `builders/stack.py`
         self.local_base: int = batch.local.reserve(code.local_bytes, code.local_align)

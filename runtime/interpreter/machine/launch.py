@@ -16,6 +16,7 @@ from kernel_dsl.target import DEFAULT, Target, device_target
 
 from ..checks.clocks import Clocks
 from ..checks.deadlock import stuck
+from ..checks.doubts import Doubts
 from ..checks.explore import EXPLORED
 from ..checks.global_shadow import GlobalShadow, prepare_buffers, report_unwritten
 from ..checks.hazards import Reporter, RunReport
@@ -30,6 +31,7 @@ from ..checks.tensor_proxy import MapProxy
 from ..checks.waits import MbarrierWait
 from ..checks.wording import QUEUES, AccessSide
 from ..ptx.module import Instruction, Module
+from .attempts import Before, in_attempts
 from .batch import Batch
 from .compiler import Compiler
 from .engine import Engine
@@ -69,6 +71,7 @@ class Run:
         names: ReportNames | None, lines: Mapping[int, SourceLine] | None, kernel_name: str,
         launches: Launches | None = None, overlaps: bool = False,
         report: RunReport | None = None, others: Sequence[list[bytes]] = (), patience: int = 0,
+        doubts: Doubts | None = None,
     ) -> None:  # fmt: skip
         self.devices: int = 1 + len(others)
         self.launches: Launches = launches or Launches()
@@ -89,6 +92,9 @@ class Run:
         self.reporter.files = program.module.files
         for fn in program.module.functions.values():
             self.reporter.locations |= fn.locations
+        self.reporter.clock = lambda: self.accesses
+        self.accesses: int = 0  # how often lanes have accessed shadow memory
+        self.doubts: Doubts = doubts or Doubts(False)
         self.detect: bool = config.detect_hazards
         # for each PTX line: the spans of dynamic shared memory that its loads and stores must stay within
         uses = self.reporter.names.smem_uses if self.detect else ()
@@ -520,9 +526,15 @@ def run_module(
         if cluster not in ((1, 1, 1), (x, y, z)):
             raise ValueError(f"the entry requires clusters of {(x, y, z)}, not {cluster}")
         cluster = x, y, z
-    run = Run(
-        program, params, grid, block, cluster, dynamic_smem, memory, target, config, names, lines,
-        kernel_name, launches, overlaps, report, others, patience,
-    )  # fmt: skip
-    run.initial = initial or {}
-    return run.run()
+    stream = launches or Launches()
+
+    def attempt(report: RunReport, doubts: Doubts) -> Run:
+        run = Run(
+            program, params, grid, block, cluster, dynamic_smem, memory, target, config, names, lines,
+            kernel_name, stream, overlaps, report, others, patience, doubts,
+        )  # fmt: skip
+        run.initial = initial or {}
+        return run
+
+    doubts = Doubts(config.detect_hazards and program.may_doubt)
+    return in_attempts(attempt, doubts, Before(memory, stream) if doubts.open else None, report or RunReport())

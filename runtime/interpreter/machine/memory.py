@@ -102,7 +102,7 @@ class GlobalMemory:
         self.multicast: dict[int, tuple[int, ...]] = {}  # the slots of a multicast address's buffers, by its slot
         self.peers: dict[int, tuple[int, ...]] = {}  # the same array's slots on all devices, by each slot
         self.near: list[tuple[int, ...]] = []  # if there are several devices, the groups that map each other's memory
-        self._next = 1
+        self.next = 1
 
     def allocate(
         self,
@@ -118,8 +118,8 @@ class GlobalMemory:
         write a hazard, `writable=False` makes stores one.
         """
         buffer = Buffer(data, name, initialised, writable, kind)
-        slot = self._next
-        self._next += 1
+        slot = self.next
+        self.next += 1
         buffer.address = (slot << SLOT_BITS) | SLOT_MIDDLE
         self.buffers[slot] = buffer
         return buffer.address + buffer.origin
@@ -129,8 +129,8 @@ class GlobalMemory:
 
         No plain access may use it (PTX ISA, 'multimem'): no buffer has it.
         """
-        slot = self._next
-        self._next += 1
+        slot = self.next
+        self.next += 1
         members = tuple(address >> SLOT_BITS for address in addresses)
         self.multicast[slot] = members
         self.peers |= dict.fromkeys(members, members)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks.doubts import may_doubt
 from ..checks.strong import size_of as strong_size
 from ..isa.cfg import Segment
 from ..isa.instructions import ROWS, known_form
@@ -144,6 +145,7 @@ class Program:
             strong_size(ins) and ins.opcode[0] in ("ld", "atom") and not any(w.startswith("shared") for w in ins.opcode)
             for ins in code
         )
+        self.may_doubt: bool = may_doubt(code)  # whether ordinary loads may race with ordinary stores
         # whether copies access global memory, or tensor maps there, through proxies of their own
         self.other_proxies: bool = any("bulk" in ins.opcode or ins.opcode[0] == "tensormap" for ins in code)
         # whether copies write to global memory; for loads that these may overtake, what `overtaken.outlasts` has found

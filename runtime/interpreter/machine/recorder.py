@@ -38,6 +38,15 @@ class FlightRecorder:
         self._spans: list[Span] = []
         self._ended: list[Span] = []  # the spans that the present operation ended
 
+    def forget(self, count: int) -> None:
+        """Forget the spans after the first `count`, those of a run that is repeated."""
+        del self._spans[count:]
+
+    @property
+    def count(self) -> int:
+        """Return the number of spans so far."""
+        return len(self._spans)
+
     def issued(self, batch: Batch, what: str, ins: Instruction, at: Iterable[tuple[int, int | None]]) -> Any:
         """Begin spans of (block of the batch, warpgroup or None). Returns the function that ends them."""
         run = batch.run

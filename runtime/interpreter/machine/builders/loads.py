@@ -101,7 +101,7 @@ def read_some(c: Group, part: Part, some: list[int], size: int, count: int, ins:
     for i in some:
         part.shadow.read(c, part.index + i, size, 1, part.mask, ins, form)
         if c.frame.fresh is not None:
-            unwritten = np.zeros((c.n, 32, count), np.bool_) if unwritten is None else unwritten
+            unwritten = np.zeros((c.n, 32, count), np.int32) if unwritten is None else unwritten
             unwritten[..., i], c.frame.fresh = c.frame.fresh, None
     if unwritten is not None:
         c.frame.fresh = unwritten
