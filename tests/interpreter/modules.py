@@ -48,8 +48,19 @@ _BODIES = ("{ ret; }", "{ }", ";", "{ bra L; L: ret; }", "{ .reg .b32 a; }", "{ 
 _DIRECTIVES = (
     "", "", "", ".noreturn", ".maxntid 32", ".maxntid 32,4", ".reqntid 16, 2, 1", ".minnctapersm 2", ".maxntid 32 .minnctapersm 2",
     ".maxnreg 32", ".reqnctapercluster 2", ".explicitcluster", ".explicitcluster .reqnctapercluster 2", ".maxclusterrank 4", ".maxntid 0",
-    ".maxntid 1,1,1,1", ".maxntid 64 .reqntid 32",
+    ".maxntid 1,1,1,1", ".maxntid 64 .reqntid 32", ".blocksareclusters .reqntid 8 .reqnctapercluster 2", ".blocksareclusters .reqntid 8",
+    ".abi_preserve 8", ".abi_preserve_control 11", ".abi_preserve_control 12", ".abi_preserve 240", ".noreturn .abi_preserve 1",
+    ".abi_preserve 1 .noreturn", ".abi_preserve 3 .abi_preserve 3", ".maxnctapersm 2", '.pragma "nounroll";', '.pragma "z";',
+    '.pragma "frequency 3";', ".attribute(.unified(1, 2))",
 )  # fmt: skip
+_PRAGMAS = (
+    "nounroll", "unroll", "frequency 3", "frequency 0", "frequency x", "frequency", "used_bytes_mask 0x3", "used_bytes_mask",
+    "used_bytes_mask 1 2", "enable_smem_spilling", "enable_smem_spilling 1", "abi_param_reg all", "", "nounroll ",
+)  # fmt: skip
+_ATTRIBUTES = (
+    ".attribute(.managed)", ".attribute(.managed)", ".attribute(.unified(1, 2))", ".attribute(.managed, .managed)", ".attribute()",
+)  # fmt: skip
+_VERSIONS = ("8.2", "8.6", "8.6", "8.7", "9.0")
 _OTHERS = (
     '.file 1 "a.cu"', '.file 1 "a.cu", 5, 6', '.file "a"', '.pragma "nounroll";', ".pragma x;", ".section .debug_x { .b8 1 }", ".alias a, f;",
     ".alias f, f;", ".func a();\n.alias a, f;", ".alias q, nope;", ";", ".version 8.6", ".address_size 32", "/* */", '# 1 "x.cu"', "# 1",
@@ -70,7 +81,7 @@ def _initial(rng: Rng, extents: list[int], lanes: int) -> str:
 def _variable(rng: Rng) -> str:
     space = rng.choice((".global", ".global", ".const", ".shared", ".local", ".param", ".reg"))
     lanes, extents = rng.choice((0, 0, 0, 2, 4)), [rng.choice((1, 2, 3)) for _ in range(rng.choice((0, 0, 1, 1, 2)))]
-    words = [rng.choice(_LINKAGES), space, rng.choice(("", "", "", ".attribute(.managed)"))]
+    words = [rng.choice(_LINKAGES), space, rng.choice(("", "", "", rng.choice(_ATTRIBUTES)))]
     words += [f".align {rng.choice((1, 2, 4, 16, 3, 0))}"] * (rng.random() < 0.5) + [f".v{lanes}"] * bool(lanes)
     shape = "".join(f"[{n}]" for n in extents)
     if extents and rng.random() < 0.1:
@@ -96,23 +107,31 @@ def _function(rng: Rng) -> str:
     results = rng.choice(("", "(.param .b32 r)", "(.reg .b32 r)", "(.param .b32 r, .param .b32 r2)", "()"))
     parameters = ", ".join(_parameter(rng, n) for n in range(rng.randrange(3)))
     directives, body = rng.choice(_DIRECTIVES), rng.choice(_BODIES)
-    if body == ";":  # ptxas takes no directives of an entry here
-        directives = ""
+    if rng.random() < 0.05:
+        kind = f"{kind} {rng.choice((*_ATTRIBUTES, '.noreturn', '.maxntid 8'))}"
     return (
-        f"{rng.choice(_LINKAGES)} {kind} {results if kind == '.func' else ''} {name}({parameters}) {directives} {body}"
+        f"{rng.choice(_LINKAGES)} {kind} {results if kind[1] == 'f' else ''} {name}({parameters}) {directives} {body}"
     )
+
+
+def _pragma(rng: Rng) -> str:
+    texts = ", ".join(f'"{rng.choice(_PRAGMAS)}"' for _ in range(rng.choice((1, 1, 2))))
+    if "bytes" not in texts and rng.random() < 0.3:  # ptxas drops a function that nobody calls, and its masks unread
+        return f".func g() {{ .pragma {texts}; ret; }}"
+    return rng.choice(("{}", ".entry g() {{ {} ret; }}", ".entry g() {} {{ ret; }}")).format(f".pragma {texts};")
 
 
 def module(rng: Rng) -> str:
     """The text of a module beside a variable y, a function f and an entry k."""
-    made = rng.choice((_variable, _variable, _function, lambda rng: rng.choice(_OTHERS)))(rng)
-    return f"{HEADER}.global .b32 y[2];\n.func f() {{ ret; }}\n{made}\n.visible .entry k() {{ ret; }}\n"
+    made = rng.choice((_variable, _variable, _function, _function, _pragma, lambda rng: rng.choice(_OTHERS)))(rng)
+    header = HEADER.replace("8.6", rng.choice(_VERSIONS))
+    return f"{header}.global .b32 y[2];\n.func f() {{ ret; }}\n{made}\n.visible .entry k() {{ ret; }}\n"
 
 
 # What ptxas takes where the ISA has nothing: addresses in 32 bits, and initial values of halves. And functions with any number of
 # arguments (PTX ISA 7.2), which are not interpreted; and any parameters of a function that is only declared.
 _LAX = re.compile(
-    r".*\.f16(x2)? .* = |.*\.[bu](8|16|32) .* = .*(generic|\by\b|\bf\b)|.*\.param \.b32 p\d\[\]|\.extern .*\.param \.v2"
+    r".*\.f16(x2)? .* = |.*\.[bu](8|16|32) .* = .*(generic|\by\b|\bf\b)|.*\.func.*\.param [^,]* p\d\[0?\]\)|\.extern .*\.param \.v2"
 )
 
 

@@ -7,34 +7,38 @@ from .initial_values import initial_value
 from .lexer import Token
 from .module import OPAQUE_TYPES, REGISTER_TYPES, TYPE_BYTES, Var
 
-# The directives of functions, with the most numbers that each takes; those of entries alone; those whose numbers are positive.
+# The directives of entries, with the most numbers that each takes; those whose numbers are positive.
 _COUNTS = {
-    "maxntid": 3, "reqntid": 3, "minnctapersm": 1, "maxnctapersm": 1, "maxnreg": 1, "reqnctapercluster": 3,
-    "maxclusterrank": 1, "explicitcluster": 0, "blocksareclusters": 0, "noreturn": 0, "abi_preserve": 1,
-    "abi_preserve_control": 1,
+    "maxntid": 3, "reqntid": 3, "minnctapersm": 1, "maxnreg": 1, "reqnctapercluster": 3, "maxclusterrank": 1,
+    "explicitcluster": 0, "blocksareclusters": 0,
 }  # fmt: skip
-_OF_FUNCTIONS = {"noreturn", "abi_preserve", "abi_preserve_control"}
-_POSITIVE = {"maxntid", "reqntid", "minnctapersm", "maxnctapersm", "maxnreg"}
+_POSITIVE = {"maxntid", "reqntid", "minnctapersm", "maxnreg"}
+_PRESERVED = {"abi_preserve": 239, "abi_preserve_control": 11}  # of functions, with the most registers or predicates
 _POINTED = {".global", ".const", ".shared", ".local"}  # what a pointer of an entry may point to
 _ATTRIBUTES = {".managed", ".unified"}
+_IN_MODULES = {"nounroll", "abi_param_reg all"}  # pragmas outside of functions
+# Pragmas in the body of a function alone: the first version of PTX, and the least number behind each (None: no number).
+_IN_BODIES = {"used_bytes_mask": ((8, 3), 0), "enable_smem_spilling": ((8, 7), None), "frequency": ((9, 0), 1)}
 
 
-def parse_directives(c: Cursor, into: dict[str, tuple[int, ...]], entry: bool = False) -> None:
-    """Parse performance-tuning and cluster directives between a function's header and its body (11.4, 11.7)."""
+def parse_directives(
+    c: Cursor, into: dict[str, tuple[int, ...]], entry: bool = False, version: tuple[int, int] = (0, 0)
+) -> None:
+    """Parse the directives between a function's parameters and its body (11.4, 11.7)."""
     while c.peek().kind == "word" and c.peek().text.startswith("."):
-        if c.peek().text == ".pragma":
-            pragma(c)
-            continue
-        if c.peek().text == ".attribute":
-            c.next()
-            _attributes(c)
+        if entry and c.peek().text == ".pragma":
+            pragma(c, "header")
             continue
         token = c.next()
         key = token.text[1:]
+        if not entry:
+            _of_function(c, key, into, token, version)
+            continue
         if key not in _COUNTS:
-            raise c.error(f"unknown directive '{token.text}'", token)
-        if entry is (key in _OF_FUNCTIONS):
-            raise c.error(f"{token.text} is of {'functions' if entry else 'entries'}", token)
+            of_functions = key in ("noreturn", *_PRESERVED)
+            raise c.error(
+                f"{token.text} is of functions" if of_functions else f"unknown directive '{token.text}'", token
+            )
         numbers: list[int] = []
         if _COUNTS[key]:
             numbers.append(c.number("a number"))
@@ -49,30 +53,76 @@ def parse_directives(c: Cursor, into: dict[str, tuple[int, ...]], entry: bool = 
             raise c.error(".maxclusterrank and .reqnctapercluster exclude each other", token)
 
 
-def pragma(c: Cursor) -> None:
-    """Parse `.pragma "nounroll", "x";` (11.4.6). What the strings say has no effect on results."""
+def _of_function(
+    c: Cursor, key: str, into: dict[str, tuple[int, ...]], token: Token, version: tuple[int, int]
+) -> None:  # fmt: skip
+    """Parse what follows the word in `.noreturn .abi_preserve 8 .abi_preserve_control 2` (11.4), in this order."""
+    if key not in ("noreturn", *_PRESERVED):
+        raise c.error(f"{token.text} is of entries" if key in _COUNTS else f"unknown directive '{token.text}'", token)
+    if key in into or (key == "noreturn" and into):
+        raise c.error(f"'{token.text}' is at the wrong place", token)
+    if key == "noreturn":
+        into[key] = ()
+        return
+    number = c.number("a number")
+    if version < (9, 0):
+        raise c.error(f"{token.text} needs .version 9.0 or later", token)
+    if not 0 <= number <= _PRESERVED[key]:
+        raise c.error(f"{token.text} {number} is more than {_PRESERVED[key]}", token)
+    into[key] = (number,)
+
+
+def pragma(c: Cursor, where: str, version: tuple[int, int] = (0, 0)) -> None:
+    """Parse `.pragma "nounroll", "x";` (11.4.6). No string has an effect on results.
+
+    `where`: "module", "header", or "entry" or "function" in a body. An assembler warns of unknown strings in functions, and
+    refuses them elsewhere.
+    """
     c.next()
     while True:
-        if c.token.kind != "string":
+        token = c.token
+        if token.kind != "string":
             raise c.error(f"expected a string, found '{c.text}'")
-        c.next()
+        text = c.next().text.strip('"')
+        name, _, value = text.partition(" ")
+        if name in _IN_BODIES:
+            first, least = _IN_BODIES[name]
+            if where not in ("entry", "function") or (where == "function" and name == "enable_smem_spilling"):
+                raise c.error(
+                    f"the pragma '{name}' is of the body of {'an entry' if least is None else 'a function'}", token
+                )
+            if version < first:
+                raise c.error(f"the pragma '{name}' needs .version {first[0]}.{first[1]} or later", token)
+            if least is not None and not _at_least(value, least):
+                raise c.error(f"the pragma '{name}' needs a number from {least} on, not '{value}'", token)
+        elif where == "module" and text not in _IN_MODULES:
+            raise c.error(f"there is no pragma '{text}' outside of functions", token)
+        elif where == "entry" and text == "abi_param_reg all":
+            raise c.error(f"the pragma '{text}' is of functions", token)
         if not c.accept(","):
             break
     c.expect(";")
 
 
-def _attributes(c: Cursor) -> None:
-    """Parse what follows the word in `.attribute(.managed, .unified(1, 2))` (5.4.8, 11.3)."""
+def _at_least(value: str, least: int) -> bool:
+    try:
+        return int(value, 0) >= least
+    except ValueError:
+        return False
+
+
+def parse_attributes(c: Cursor, variable: bool = True) -> None:
+    """Parse what follows the word in `.attribute(.managed, .unified(1, 2))` (5.4.8, 11.3).
+
+    `.unified` is for modules that are linked later, with relocatable code; an assembler of a whole program refuses it.
+    """
     c.expect("(")
     while True:
-        if c.text not in _ATTRIBUTES:
+        token = c.token
+        if c.text not in _ATTRIBUTES or (c.text == ".managed" and not variable):
             raise c.error(f"unknown attribute '{c.text}'")
         if c.next().text == ".unified":
-            c.expect("(")
-            c.number("a number")
-            c.expect(",")
-            c.number("a number")
-            c.expect(")")
+            raise c.error("'.unified' needs a linker: this module is a whole program", token)
         if not c.accept(","):
             break
     c.expect(")")
@@ -140,8 +190,8 @@ def _one_variable(c: Cursor, space: str, extern: bool, unnamed: bool = False, en
                 c.next()
             if c.text == ".align":
                 alignment(c)
-        elif text == ".attribute" and space == "global":
-            _attributes(c)
+        elif text == ".attribute" and space == "global" and not elem and size == 1:
+            parse_attributes(c)
         elif text in (".v2", ".v4") and not elem and size == 1:
             size = int(text[2:])
         elif (text[1:] in REGISTER_TYPES or (text[1:] in OPAQUE_TYPES and space == "global")) and not elem:

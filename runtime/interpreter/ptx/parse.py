@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .cursor import Cursor
-from .declarations import parse_directives, parse_parameters, parse_variable, pragma
+from .declarations import parse_attributes, parse_directives, parse_parameters, parse_variable, pragma
 from .initial_values import check_addresses
 from .lexer import Token, tokenize
 from .module import Function, Module, PtxError, Var
@@ -83,7 +83,7 @@ class _ModuleParser:
             case ".section":
                 self._section()
             case ".pragma":
-                pragma(c)
+                pragma(c, "module")
             case ".alias":
                 self._alias()
             case _:
@@ -214,13 +214,17 @@ class _ModuleParser:
         extern = linkage == ".extern"
         start = c.next()
         directives: dict[str, tuple[int, ...]] = {}
-        parse_directives(c, directives, entry)
+        if not entry and c.accept(".attribute"):
+            parse_attributes(c, False)
         rets = parse_parameters(c) if not entry and c.text == "(" else []
         name = c.name("a function name")
         params = parse_parameters(c, entry=entry) if c.text == "(" else []
         if len(rets) > 1 and any(var.space == "param" for var in rets):
             raise c.error(f"'{name.text}' has several results, which must be registers", name)
-        parse_directives(c, directives, entry)
+        behind = c.token
+        parse_directives(c, directives, entry, m.version)
+        if entry and c.token is not behind and c.text == ";":
+            raise c.error(f"the entry '{name.text}' has directives, and no body")
         if rets and "noreturn" in directives:
             raise c.error(f"'{name.text}' has a result, so it is not .noreturn", name)
         fn = Function(name.text, entry, params, rets, [], [], {}, directives, {}, {}, start.line)
@@ -255,6 +259,8 @@ class _ModuleParser:
             raise c.error(f"'{fn.name}' is .extern in line {previous.line}, and defined here", name)
         if not _same_parameters(previous, fn) or previous.entry != fn.entry:
             raise c.error(f"'{fn.name}' is declared in line {previous.line} with other parameters", name)
+        if not fn.entry and previous.directives != fn.directives:
+            raise c.error(f"'{fn.name}' is declared in line {previous.line} with other directives", name)
 
     def _check_parameters(self, fn: Function, name: Token) -> None:
         """Check the parameters of an entry (PTX ISA 11.3.1 and its limits)."""
@@ -265,6 +271,8 @@ class _ModuleParser:
             end = -(-end // var.align) * var.align + var.size
         if "blocksareclusters" in fn.directives and self.module.version < (9, 0):
             raise self.c.error(".blocksareclusters needs .version 9.0 or later", name)
+        if "blocksareclusters" in fn.directives and not {"reqntid", "reqnctapercluster"} <= fn.directives.keys():
+            raise self.c.error(".blocksareclusters needs .reqntid and .reqnctapercluster", name)
         most = 32764 if self.module.version >= (8, 1) else 4352
         if end > most:
             raise self.c.error(f"entry '{fn.name}' has {end} bytes of parameters, and may have {most}", name)

@@ -72,7 +72,7 @@ class BodyParser(OperandParser):
             case ".loc":
                 self._location()
             case ".pragma":
-                pragma(c)
+                pragma(c, "entry" if self.fn.entry else "function", self.module.version)
             case ".callprototype" | ".branchtargets" | ".calltargets":
                 raise c.error(f"{token.text} needs a label")
             case _:
@@ -188,7 +188,7 @@ class BodyParser(OperandParser):
             rets = parse_parameters(c, True) if c.peek().text == "(" else []
             c.word("'_'")
             params = parse_parameters(c, True) if c.peek().text == "(" else []
-            parse_directives(c, {})
+            parse_directives(c, {}, version=self.module.version)
             c.expect(";")
             self.fn.prototypes[token.text] = [(rets, params)]
             return
