@@ -32,11 +32,28 @@ USES = {
     "a guard": "setp.gt.f32 p2, f1, 0f00000000; @p2 st.global.u32 [d5], r15;",
     "an address": "mov.b32 r6, f1; and.b32 r6, r6, 4; add.u32 r6, r6, r4; st.shared.u32 [r6+2048], r15;",
     "shuffled": "shfl.sync.idx.b32 r6, f1, 0, 0x1f, 0xffffffff; @p0 st.global.u32 [d5], r6;",
+    "reduced": "mov.b32 r6, f1; redux.sync.max.u32 r6, r6, 0xffffffff; @p0 st.global.u32 [d5], r6;",
+    "voted on": "setp.gt.f32 p2, f1, 0f00000000; vote.sync.ballot.b32 r6, p2, 0xffffffff; @p0 st.global.u32 [d5], r6;",
+    "matched": "mov.b32 r6, f1; match.any.sync.b32 r6, r6, 0xffffffff; @p0 st.global.u32 [d5], r6;",
+    "multiplied": "mov.b32 r6, f1; mov.u32 r8, 0; mma.sync.aligned.m8n8k16.row.col.s32.u8.u8.s32 {r9, r10}, {r6}, {r6}, {r8, r8};"
+    " @p0 st.global.u32 [d5], r9;",
+    "reduced, and all lanes store it": "mov.b32 r6, f1; redux.sync.max.u32 r6, r6, 0xffffffff; st.global.u32 [d5], r6;",
+    "voted on, and all lanes store it": "setp.gt.f32 p2, f1, 0f00000000; vote.sync.any.pred p3, p2, -1; @p3 st.global.u32 [d5], r15;",
+    "multiplied, and all lanes store it": "mov.b32 r6, f1; mov.u32 r8, 0; mma.sync.aligned.m8n8k16.row.col.s32.u8.u8.s32"
+    " {r9, r10}, {r6}, {r6}, {r8, r8}; st.global.u32 [d5], r9;",
     "selected": "selp.f32 f3, f1, 0f00000000, p0; st.global.f32 [d5], f3;",
     "counted": "atom.global.add.f32 f3, [d1], f1;",
     "another warp's": "bar.sync 0; st.shared.f32 [r4+1024], f1;",
 }
-DROPPED = ("dropped", "shuffled", "selected")  # nothing of warp 1 is needed by lanes that store
+DROPPED = (
+    "dropped",
+    "shuffled",
+    "selected",
+    "reduced",
+    "voted on",
+    "matched",
+    "multiplied",
+)  # nothing of warp 1 is needed by lanes that store
 
 
 def text(place: str, use: str, n: int, first: str = "") -> str:

@@ -4,10 +4,12 @@ Compilers turn branches into selects: they load a word even if it is unwritten, 
 unwritten local, shared or global memory is not reported: its value is undefined (PTX ISA 5.1.8 and 8.7), but harmless
 until it is used. Such a value is poison. Arithmetic and moves propagate poison, a select propagates the poison of the
 operand that it selects, and a shuffle that of the lane that it reads: a warp that takes one lane's value leaves the
-register of the others unwritten. The check reports an instruction that stores poison, branches on it, uses it as an
-address or a guard, votes with it, or lets it choose the lane of a shuffle.
+register of the others unwritten. What a warp computes together (redux) has the poison of all its lanes. The check
+reports an instruction that stores poison, branches on it, uses it as an address or a guard, votes with it, or lets it
+choose the lane of a shuffle.
 
 A load that races with a store (`doubts.py`) brings such a value, too: the race is reported where the value decides something.
+Votes, matches and mma pass it on to all lanes.
 
 Registers that a path of the entry reads before it writes them are poison at the start. Compilers pack a value with such a
 register and overwrite the other half later, so a result of bits from several registers has this poison if all of them do.
@@ -37,6 +39,7 @@ Poison = dict[int, Array]  # register -> (warps, 32): 0, UNWRITTEN, or more: the
 UNWRITTEN, FIRST_DOUBT = 1, 2
 LOADS = ("ld", "ldu", "clusterlaunchcontrol")  # the response of a failed request names no block
 _PACKING = ("bfi", "prmt", "lop3", "and", "or", "xor", "shf")
+_TOGETHER = ("redux", "vote", "match", "mma")  # instructions whose results depend on all lanes of the warp
 _SHUFFLES = ("up", "down", "bfly", "idx")
 _LOCAL = "local memory is read before it was written"
 _REGISTER = "register "
@@ -74,7 +77,7 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
     select = ins.operands[1:4] if ins.opcode[0] == "selp" else ()
     logic = _logic(ins)
     shuffle = next((m for m in ins.opcode if m in _SHUFFLES), "") if ins.opcode[0] == "shfl" else ""
-    loads = ins.opcode[0] in LOADS
+    loads, together = ins.opcode[0] in LOADS, ins.opcode[0] in _TOGETHER
     guard = ins.guard
     scale = scale_of(ins)
     first = ins.operands[0] if ins.operands else None
@@ -99,6 +102,8 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
             bad = _union(c, poison, reads)
         elif shuffle:
             bad = _shuffled(c, ins, poison, shuffle, active)
+        elif together:
+            bad = _collected(c, ins, poison, reads, active)
         else:
             _check(c, ins, poison, reads, active)
             if scale is not None:
@@ -207,6 +212,22 @@ def _shuffled(c: Group, ins: Instruction, poison: Poison, mode: str, active: Arr
         for o in others[:2]
     )
     return np.take_along_axis(poison[value.index][c.select], source_lane(mode, delta, clamp)[0], axis=1)
+
+
+def _collected(c: Group, ins: Instruction, poison: Poison, reads: list[int], active: Array) -> Array | None:
+    """Return the poison of what a warp computes together: that of its lanes. Report unwritten values except those of redux."""
+    bad = _union(c, poison, reads)
+    if bad is None:
+        return None
+    bad = np.where(active, bad, 0)
+    if ins.opcode[0] != "redux":
+        for register in reads:
+            if register in poison:
+                lanes = np.where(active & (poison[register][c.select] == UNWRITTEN), UNWRITTEN, 0)
+                if lanes.any():
+                    report(c, ins, lanes, c.frame.origins[register])
+        bad = np.where(bad == UNWRITTEN, 0, bad)
+    return np.broadcast_to(bad.max(axis=1, keepdims=True), bad.shape)
 
 
 def _logic(ins: Instruction) -> tuple[list[Any], bool] | None:
