@@ -144,3 +144,27 @@ def test_what_ends_a_run_is_told_all_the_same() -> None:
     with pytest.raises(HazardError) as caught:
         launch(kernel("", REGISTERS + body), "k", [], block=64, ignore=("deadlock",))
     assert caught.value.kind == K.DEADLOCK
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("space", ["shared", "global"])
+def test_lanes_of_one_warp_that_write_several_values(space: str, schedule: str) -> None:
+    """Which lane wins is open within a warp. Another warp with the same values makes that no worse, one with others does."""
+    body = """ .reg .b32 r<6>; .reg .b64 d<2>; ld.param.u64 d1, [a]; mov.u32 r1, %tid.x; and.b32 r2, r1, 31; shr.u32 r3, r1, 5;
+ mov.u32 r4, s; VALUE st.PLACE.u32 WHERE, r5; ret;"""
+    for value, kind in (
+        ("mov.u32 r5, r2;", "equal_value_race"),
+        ("and.b32 r5, r2, 1;", "equal_value_race"),
+        ("mad.lo.u32 r5, r3, 32, r2;", f"race_{space}"),
+    ):
+        text = (
+            body.replace("VALUE", value)
+            .replace("PLACE", space)
+            .replace("WHERE", "[r4]" if space == "shared" else "[d1]")
+        )
+        with pytest.raises(HazardError) as caught:
+            launch(
+                kernel(".param .u64 a", text, shared=".shared .b32 s;"), "k", [np.zeros(4, np.uint32)], block=64,
+                schedule=schedule,
+            )  # fmt: skip
+        assert caught.value.kind == kind, value

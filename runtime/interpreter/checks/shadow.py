@@ -436,12 +436,14 @@ class Shadow:
         self, a: ShadowAccess, g: Array, rows: Array, bad: Array, w: Array, sites: Array, fence: bool = False
     ) -> None:
         """Report writes not ordered after earlier ones. Writes of the value that memory already holds are a kind of their
-        own.
+        own. Which lane wins, where several of one warp write one place, is open in any order: one of them must write that value.
         """
         same: Array = np.zeros(bad.shape, np.bool_)
         if a.same is not None:
             a.c.batch.engine.land()  # the earlier write must have taken effect before memory is compared
             same = np.broadcast_to(a.same(), bad.shape)
+            if (bad & ~same).any() and same.any():
+                same = _by_any_lane(same, g, np.broadcast_to(rows, g.shape))
         for some, equal in ((bad & ~same, False), (bad & same, True)):
             if some.any():
                 self.report(a, g, rows, some, w, sites, True, fence=fence, equal=equal)
@@ -466,3 +468,10 @@ class Shadow:
 
     def name(self, a: ShadowAccess, row: int, granule: int) -> str:
         raise AssertionError("each shadow names its own memory")
+
+
+def _by_any_lane(same: Array, g: Array, rows: Array) -> Array:
+    """Return for each access whether one of its warp's accesses to its granule is True in `same`."""
+    _, of = np.unique(rows * (int(g.max()) + 1) + g, return_inverse=True)
+    of = of.reshape(same.shape)
+    return np.bincount(of[same], minlength=int(of.max()) + 1)[of] > 0
