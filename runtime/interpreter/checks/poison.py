@@ -83,6 +83,7 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
     first = ins.operands[0] if ins.operands else None
     # a shuffle's predicate, which no value decides
     given = first.second.index if shuffle and isinstance(first, Pair) and isinstance(first.second, Reg) else -1
+    carries = "cc" in ins.opcode
     packs = ins.opcode[0] in _PACKING or (ins.opcode[0] == "mov" and len(reads) > 1)
 
     def run(c: Group) -> Any:
@@ -100,6 +101,8 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
             bad = _undecided(c, poison, reads, *logic)
         elif pure:
             bad = _union(c, poison, reads)
+            if carries and bad is not None:  # the carry is no register
+                report(c, ins, np.where(active & (bad > UNWRITTEN), bad, 0), _LOCAL)
         elif shuffle:
             bad = _shuffled(c, ins, poison, shuffle, active)
         elif together:
