@@ -109,6 +109,8 @@ class Doubts:
         row, epoch, site = (np.broadcast_to(x, bad.shape)[at] for x in (rows, epochs, sites))
         granule, agent = g[at], shadow.agent_of(epoch)
         fit = ~shadow.is_queue(agent)
+        if not shadow.in_blocks:  # folding has dropped the names of some readers (`folding.py`)
+            fit &= (agent >> shadow.bits) < run.teams
         for number in np.unique(site).tolist():
             fit &= (site != number) | plain(run.sites[number])
         reader, load = (agent, site) if earlier_reads else (shadow.name_agent(a)[row], np.full(len(row), a.site))
