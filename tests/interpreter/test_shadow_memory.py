@@ -81,7 +81,8 @@ def run(pattern: str, width: int, size: int, detect: bool = True) -> None:
 @pytest.mark.parametrize("width", VALUES)
 def test_bytes_of_shadow_a_byte(width: int, pattern: str, shadows: list[Any]) -> None:
     run(pattern, width, BYTES)
-    (shadow,) = shadows
+    shadow = shadows[-1]  # those of runs before, which found races in doubt, are gone
+    assert not any(vars(other) for other in shadows[:-1])
     assert 0 < shadow.nbytes <= 6 * BYTES
     assert shadow.nbytes <= {1: 6, 2: 3, 4: 1.5, 8: 0.8, 16: 0.5}[width] * BYTES
 
@@ -99,7 +100,7 @@ FAR = (
 def test_single_bytes_of_more_warps_than_two_bytes_can_number(pattern: str, shadows: list[Any]) -> None:
     size = 1 << 21
     run(pattern, 1, size)
-    assert 2 * size < shadows[0].nbytes <= 6 * size
+    assert 2 * size < shadows[-1].nbytes <= 6 * size
 
 
 SIX = "w scattered w elsewhere w columns r scattered r elsewhere r columns"
@@ -111,7 +112,7 @@ SIX = "w scattered w elsewhere w columns r scattered r elsewhere r columns"
 def test_single_bytes_in_several_orders_that_nothing_orders(pattern: str, shadows: list[Any]) -> None:
     size = 1 << 21
     run(pattern, 1, size)
-    assert 2 * size < shadows[0].nbytes <= 5.5 * size
+    assert 2 * size < shadows[-1].nbytes <= 5.5 * size
 
 
 def test_entries_that_a_column_may_have() -> None:
@@ -127,7 +128,7 @@ def test_entries_that_a_column_may_have() -> None:
 @pytest.mark.parametrize("width", [2, 4, 16])
 def test_words_that_are_read_in_several_orders(width: int, shadows: list[Any]) -> None:
     run(MANY, width, BYTES)
-    assert 0 < shadows[0].nbytes <= 6 * BYTES
+    assert 0 < shadows[-1].nbytes <= 6 * BYTES
 
 
 @pytest.mark.parametrize("width", [2, 4])

@@ -41,6 +41,10 @@ class Before:
         """Go back to this state."""
         for now, then in self.kept:
             now[...] = then
+        for buffer in self.memory.buffers.values():
+            if buffer.shadow is not None:
+                vars(buffer.shadow).clear()  # otherwise it would stay in memory beside the next one
+                buffer.shadow = None
         self.memory.next = self.next
         self.launches.last = self.last
         order, recorder = EXPLORED.get(), RECORDER.get()
