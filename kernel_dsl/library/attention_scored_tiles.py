@@ -115,15 +115,8 @@ class ScoredTiles:
         if not self.counted:
             body(made, carry)
             return
-        same = () if self.p.ragged else ("queries", "line") if self.p.cache else ("queries", "keys", "line")
-        names = [name for name in MOVING if name not in same and not isinstance(getattr(made, name), int)]
+        names, tile_of = self.moving(made)
         blocks = self.grid
-
-        def tile_of(fields: tuple[Any, ...]) -> ScoredTile:
-            found = dict(zip(names, fields, strict=True))
-            if not self.p.ragged:
-                found["line"] = found["number"]
-            return replace(made, **found, first=self.first_of(found["number"]))
 
         def turn(state: Any) -> Any:
             step, _, fields, carry = state
@@ -151,6 +144,19 @@ class ScoredTiles:
 
         fields = tuple(getattr(made, name) for name in names)
         kd.while_loop(lambda state: state[1] < self.work, turn, (0, block, fields, carry))
+
+    def moving(self, made: ScoredTile) -> tuple[list[str], Callable[[tuple[Any, ...]], ScoredTile]]:
+        """(the fields in which this block's other tiles differ from `made`, the tile with such fields)."""
+        same = () if self.p.ragged else ("queries", "line") if self.p.cache else ("queries", "keys", "line")
+        names = [name for name in MOVING if name not in same and not isinstance(getattr(made, name), int)]
+
+        def tile_of(fields: tuple[Any, ...]) -> ScoredTile:
+            found = dict(zip(names, fields, strict=True))
+            if not self.p.ragged:
+                found["line"] = found["number"]
+            return replace(made, **found, first=self.first_of(found["number"]))
+
+        return names, tile_of
 
     @property
     def finds_places(self) -> bool:

@@ -13,7 +13,8 @@ from kernel_dsl.library import AttentionConfig, attention_scored
 from kernel_dsl.library.attention_captured import capture, function_of, reading
 from kernel_dsl.library.attention_linear import linear_of
 from kernel_dsl.library.attention_options import tiles_of_bias
-from kernel_dsl.library.attention_scored_kernel import exp2_by_fma, scored_kernel
+from kernel_dsl.library.attention_scored_forward import exp2_by_fma
+from kernel_dsl.library.attention_scored_kernel import scored_kernel
 from tests.hopper.helpers import random, relative
 
 from . import attention_reference as reference
