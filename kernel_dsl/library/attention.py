@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -22,7 +23,8 @@ from .attention_opened import seen_by
 from .attention_options import CHECKED, AttentionOptions, problem_of
 from .attention_problem import ScoredProblem
 from .attention_scored import ScoredPlan
-from .attention_sizes import AttentionConfig
+from .attention_scored_config import bytes_of
+from .attention_sizes import REGISTERS, AttentionConfig
 from .attention_split import small_config, split_plan
 from .differentiable import attention as differentiable
 from .differentiable import host_of
@@ -253,6 +255,8 @@ class Attention:
         machine = target_named(target)
         plain, blocks = problem.plain, machine.limits.multiprocessors
         why = refusal(problem, (q, k, v), machine) or out_refusal(out)
+        if not why:
+            check_room(problem, config, machine.limits.smem_per_block)
         if why:
             _log.info("attention: %s; using the general kernel", why)
         elif config is None and target is None:
@@ -283,6 +287,22 @@ def check_config(config: Any) -> None:
     if config.block_kv % 16:
         what = f"config.block_kv={config.block_kv}"
         raise BadCallValue(kernel="attention", what=what, hint="a multiple of 16: wgmma takes as many keys at once")
+    if config.consumers not in REGISTERS:
+        what, hint = f"config.consumers={config.consumers}", f"at most {max(REGISTERS)}: more have too few registers"
+        raise BadCallValue(kernel="attention", what=what, hint=hint)
+
+
+def check_room(p: ScoredProblem, config: AttentionConfig | None, limit: int) -> None:
+    """Raise `BadCallValue` if a block's SMEM, of `limit` bytes, can't hold the queries, keys and values of a
+    configuration.
+    """
+    if config is None or p.dtype in FP8 or p.page:  # kernels of these take other dtypes, and fewer keys a step
+        return
+    needed = bytes_of(replace(p, score=replace(p.score, bias_tiles=None)), config)
+    if needed > limit:
+        what = f"config.consumers={config.consumers}, config.block_kv={config.block_kv}, config.stages={config.stages}"
+        hint = f"they take {needed} bytes of SMEM and a block has {limit}: make one of them smaller"
+        raise BadCallValue(kernel="attention", what=what, hint=hint)
 
 
 def first_of(out: Any) -> Any:

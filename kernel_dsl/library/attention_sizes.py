@@ -16,6 +16,7 @@ ROWS = 64  # queries of a consumer
 LOG2E = math.log2(math.e)
 LOWEST = -1e30  # finite, so that a row without keys has no NaN
 SLACK = 8.0  # weights may grow to 2 ** SLACK before all of a row are scaled down
+REGISTERS = {1: (216, 40), 2: (232, 40), 3: (160, 32), 4: (112, 24)}  # by consumers: a lane of one, of the producer
 SMEM_BYTES = 226 * 1024  # of a block's 227 KB; the rest is for barriers
 
 
@@ -37,7 +38,7 @@ class AttentionConfig:
     @property
     def registers(self) -> tuple[int, int]:
         """(registers a lane of a consumer, of the producer)."""
-        return {1: (216, 40), 2: (232, 40), 3: (160, 32), 4: (112, 24)}[self.consumers]
+        return REGISTERS[self.consumers]
 
 
 @dataclass(frozen=True)

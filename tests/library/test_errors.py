@@ -71,6 +71,12 @@ ATTENTIONS: list[tuple[Any, dict[str, Any], str]] = [
     (Q, {"config": AttentionConfig(consumers=0)}, "config.consumers=0"),
     (Q, {"config": AttentionConfig(stages=1)}, "config.stages=1"),
     (Q, {"config": AttentionConfig(block_kv=72)}, "config.block_kv=72"),
+    (Q, {"config": AttentionConfig(consumers=5)}, "config.consumers=5"),
+    (
+        np.ones((1, 1, 8, 128), np.float16),
+        {"config": AttentionConfig(3, 256, 4)},
+        "config.block_kv=256, config.stages=4",
+    ),
     (Q.astype(np.complex64), {}, "complex64"),
 ]
 
