@@ -59,9 +59,12 @@ def time_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> fl
     splits = splits_of(p, t, multiprocessors)
     # of ints, and once for each choice of a first call: without the checks of the public `cdiv`
     tiles = p.batch * p.heads * -(-p.queries // (ROWS * t.consumers)) * splits
-    steps = -(-p.keys // (t.block_kv * splits))
+    steps: float = -(-p.keys // (t.block_kv * splits))
+    if p.causal:  # the mean: a tile has the steps up to its last query
+        rows = range(ROWS * t.consumers, p.queries + ROWS * t.consumers, ROWS * t.consumers)
+        steps = sum(min(-(-row // t.block_kv), steps) for row in rows) / max(len(rows), 1)
     rounds = -(-tiles // (multiprocessors * blocks_together(p.dim, t)))
-    return rounds * (tile + step * (steps + 1) / 2 if p.causal else tile + step * steps)
+    return rounds * (tile + step * steps)
 
 
 def small_config(p: AttentionProblem, multiprocessors: int, closed: bool = True) -> AttentionConfig:

@@ -70,6 +70,13 @@ def test_tiles_of_small_problems() -> None:
     assert small_config(replace(many, queries=100, dim=256), 132) == default_config(replace(many, dim=256))
 
 
+def test_steps_of_causal_tiles() -> None:
+    """Of long tiles the first ones have more steps than the mean of one and all suggests."""
+    shapes = (64, 8, 300), (64, 4, 640), (64, 4, 900), (128, 2, 640), (128, 4, 400), (128, 4, 768)
+    made = [small_config(replace(problem(b, 32, n, n, True), dim=dim), 132) for dim, b, n in shapes]
+    assert [(t.consumers, t.block_kv) for t in made] == [(1, 128), (1, 128), (3, 128), (2, 128), (1, 64), (2, 128)]
+
+
 def test_many_tiles_of_few_queries_are_smaller() -> None:
     """Up to 1024 queries at a dimension of 128: there three consumers leave an eighth of the last tiles empty."""
 
