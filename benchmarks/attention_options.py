@@ -5,7 +5,8 @@ python -m benchmarks.attention options [forward] [backward] [configs] [--rows TE
 With `configs` the configurations that a row lists are measured beside the choice. Each row is checked against float64 first:
 the last key head, whole, or the last sequence. "of plain" compares TFLOP/s of the pairs that see each other with those of the
 kernel without options at the same head dimension, full or causal. "per tile" compares those of all pairs in the tiles that
-both kernels compute, which hold a pair that sees each other.
+both kernels compute, which hold a pair that sees each other. Both are of runs in turn, which share a clock rate. "alone" is
+"of plain" when each runs alone for a while: at the power limit the GPU then has another clock rate for each.
 """
 
 from __future__ import annotations
@@ -263,6 +264,21 @@ def torch_run(row: Row, backend: Any, arrays: dict[str, Any], backward: bool) ->
         return None
 
 
+def alone(run: Callable[[], Any], seconds: float = 0.3) -> float:
+    """Seconds of a call of which many follow one another, for so long that the clock rate settles."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def each(count: int) -> float:
+        start.record()
+        for _ in range(count):
+            run()
+        end.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(end) * 1e-3 / count
+
+    return each(max(int(seconds / each(3)), 3))
+
+
 def timed(row: Row, backward: bool, seconds: float, configs: tuple[Any, ...] = ()) -> Iterator[dict[str, Any]]:
     """A row, checked and measured: with the configuration that is chosen, and with others."""
     row = with_arrays(row)
@@ -305,6 +321,7 @@ def timed(row: Row, backward: bool, seconds: float, configs: tuple[Any, ...] = (
     torch.cuda.synchronize()
     once = time.perf_counter() - start + 1e-4 * len(runs)
     times = {name: t.median for name, t in interleaved(runs, min(max(int(seconds / once), 3), 50), 1).items()}
+    plain_alone = plain_flops / alone(runs["plain"])
     for name, error in errors.items():
         speed, plain = flops * 1e-12 / times[name], plain_flops * 1e-12 / times["plain"]
         yield {
@@ -314,6 +331,7 @@ def timed(row: Row, backward: bool, seconds: float, configs: tuple[Any, ...] = (
             "TFLOP/s": round(speed),
             "of plain": round(speed / plain, 3),
             "per tile": round(speed * tiles[name] / (plain * plain_tiles), 3),
+            "alone": round(flops / alone(runs[name]) / plain_alone, 3),
             **{f"of {peer}": round(times[peer] / times[name], 3) for peer in ("cudnn", "flash") if peer in times},
             "error": f"{error:.1e}",
         }
