@@ -65,7 +65,10 @@ def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:
         choices = [AttentionConfig(2, 128, 3), AttentionConfig(2, 128, 2)]
     elif dv <= 128 and (without_functions or alone):
         choices = [AttentionConfig(3, 80, 4)] if p.guarded else []
-        choices += [AttentionConfig(3, 80, 3), AttentionConfig(3, 80, 2)]
+        # without a maximum nothing keeps consumers from working in step; in turn they never do. The places of ragged
+        # sequences, and the ends of a window, take the registers that turns need
+        even = bounded(p) and not p.ragged and p.score.window is None
+        choices += [AttentionConfig(3, 80, 3, turns=even), AttentionConfig(3, 80, 2, turns=even)]
     elif dv <= 128:  # a user's function takes registers; with a function of scores, turns are faster
         choices = [AttentionConfig(2, 128, 2, turns=p.score.score_mod is not None), AttentionConfig(2, 96, 2)]
         if p.score.bias_tiles is not None:  # more stages load more of the bias ahead

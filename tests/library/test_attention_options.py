@@ -12,7 +12,8 @@ import kernel_dsl as kd
 from kernel_dsl.library import AttentionConfig, attention_scored
 from kernel_dsl.library.attention_captured import capture, function_of, reading
 from kernel_dsl.library.attention_linear import linear_of
-from kernel_dsl.library.attention_options import tiles_of_bias
+from kernel_dsl.library.attention_options import AttentionOptions, problem_of, tiles_of_bias
+from kernel_dsl.library.attention_scored_config import scored_config
 from kernel_dsl.library.attention_scored_forward import exp2_by_fma
 from kernel_dsl.library.attention_scored_kernel import scored_kernel
 from tests.hopper.helpers import random, relative
@@ -312,6 +313,28 @@ def test_capped_scores(softcap: float, dtype: Any, rng: Any) -> None:
     options = {"softcap": softcap, "mask_mod": lambda b, h, i, j: (j <= i // 2) & (i > 3)}
     got = kd.library.attention(q, k, v, **options, return_lse=True, interpret=True)
     check(got, reference.attention(q, k, v, **options), dtype)
+
+
+def test_turns_with_a_softcap() -> None:
+    """Not where ragged sequences or a window take the registers for that."""
+    ends = kd.ShapeDtypeStruct((5,), kd.int32)
+    for lengths, window in ((None, None), (None, 300), (ends, None)):
+        dense = [kd.ShapeDtypeStruct((1, h, 4090, 128), bf16) for h in (16, 4, 4)]
+        ragged = [kd.ShapeDtypeStruct((4090, h, 128), bf16) for h in (16, 4, 4)]
+        options = AttentionOptions(
+            layout="bhsd", causal=True, window=window, softcap=30.0, q_seqlens=lengths, kv_seqlens=lengths
+        )
+        p = problem_of(*(dense if lengths is None else ragged), options, True)
+        assert scored_config(p).turns == (lengths is None and window is None)
+
+
+@pytest.mark.parametrize("window", [None, 300])
+@pytest.mark.sampled(60, "machine code")
+def test_capped_machine_code(window: int | None) -> None:
+    q, k = (kd.ShapeDtypeStruct((1, h, 4090, 80), bf16) for h in (16, 4))
+    options: dict[str, Any] = {"causal": True, "window": window, "softcap": 30.0, "return_lse": True}
+    compiled = kd.library.attention.lower(q, k, k, **options, target="sm_90a").compile()
+    assert compiled.resources.spills == 0 and not compiled.remarks
 
 
 @pytest.mark.parametrize("every", [1, 3])
