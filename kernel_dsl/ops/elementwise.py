@@ -116,6 +116,8 @@ def common_layout(values: Sequence[Array], shape: tuple[int, ...]) -> Any:
         fixed = (i for i in closed if work_again(full[i]) is None) if len(closed) > 1 else iter(closed)
         return layouts[next(fixed, closed[0])]
     parts = _parts([v for v in small if work_again(v) is None])
+    if not all(map(is_open, layouts)):  # the layout of a part was a reduction of one of these: closing it closed both
+        return common_layout(values, shape)
     if not layouts:
         if parts:
             return union(parts, shape)
