@@ -54,6 +54,10 @@ class KernelFinder:
         self._by_value: set[Any] = set()  # keys of calls whose outputs or grid depend on scalars' values
         self._lock = forking.lock()
 
+    def decides_by_values(self) -> bool:
+        """Whether outputs or the grid of an earlier call depended on scalars' values."""
+        return bool(self._by_value)
+
     def find(self, call: DescribedCall, trace: Trace, device: Any) -> tuple[Any, bool, bool]:
         """The kernel for a call, loaded on a device.
 

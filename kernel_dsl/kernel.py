@@ -230,6 +230,10 @@ class Kernel:
         """The target that `CompilerParams` names; None for the GPU's own."""
         return self._definition.params.target
 
+    def _has_host_code(self) -> bool:
+        """Whether calls can be made without Python: one had a fast path, and none asked for scalars' values."""
+        return self._fast is not None and not self._finder.decides_by_values()
+
     def _describe(self, x: Any, views: Any, is_array: Callable[[Any], bool]) -> Input:
         if not is_array(x):
             return scalar_input(x, self.name)

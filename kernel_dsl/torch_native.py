@@ -122,7 +122,7 @@ class Twin:
         with _guard:
             try:
                 self._publish(args)
-            except (Error, RuntimeError, OSError, AttributeError) as error:
+            except (Error, RuntimeError, OSError) as error:
                 _log.info("%s stays Python: %s", self._word, str(error).partition("\n")[0])
                 self._found = -1
 
@@ -196,11 +196,13 @@ def _raise_ours(op: Any) -> None:
 
 
 def _torch_functions() -> list[int]:
-    """The addresses of PyTorch's functions that host code needs here. Raises OSError, AttributeError where it has none."""
+    """The addresses of PyTorch's functions that host code needs here. Raises OSError where it has none."""
     names = (
         "aoti_torch_call_dispatcher", "aoti_torch_check", "aoti_torch_library_init_impl", "aoti_torch_library_impl",
     )  # fmt: skip
     library = ctypes.CDLL("libtorch_cpu.so", mode=ctypes.DEFAULT_MODE | 4)  # RTLD_NOLOAD: the one that is loaded
+    if missing := [name for name in names if not hasattr(library, name)]:
+        raise OSError(f"this PyTorch has no {' and no '.join(missing)}")
     return [ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in names]
 
 

@@ -116,7 +116,7 @@ def as_torch_op(
     def compiled(given: Sequence[Any], device: int) -> tuple[Any, Any]:
         from .devices.devices import cuda_device
 
-        if kernel._fast is None or kernel._by_value:  # pyright: ignore[reportPrivateUsage]
+        if not kernel._has_host_code():
             what, hint = "a call with sizes that depend on the values of scalars", "the op stays Python"
             raise NoHostCode(kernel=definition.name, what=what, hint=hint)
         stages = kernel.lower(*given, target=cuda_device(device).target.name)

@@ -77,7 +77,7 @@ def test_every_lock_of_ours_is_one_that_children_get_anew() -> None:
     kept = some_of_each()
     known = {id(lock) for lock in forking.locks()}
     found = [(where, id(lock)) for where, lock in our_locks()]
-    assert {"Kernel._lock", "Graph._lock", "KernelCache._lock", "KernelCache._building", "DiskCache._lock"} <= {
+    assert {"KernelFinder._lock", "Graph._lock", "KernelCache._lock", "KernelCache._building", "DiskCache._lock"} <= {
         where for where, _ in found
     }
     assert not [where for where, number in found if number not in known]

@@ -6,14 +6,16 @@ import shutil
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import kernel_dsl as kd
 from kernel_dsl import torch_native, torch_ops
-from kernel_dsl.errors import BadCallArgument, BadCallValue
-from kernel_dsl.runtime.devices import driver
+from kernel_dsl.errors import BadCallArgument, BadCallValue, NoHostCode
+from kernel_dsl.runtime import torch_op
+from kernel_dsl.runtime.devices import devices, driver
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 
 torch = pytest.importorskip("torch")
@@ -404,6 +406,27 @@ def test_under_inductor_and_cuda_graphs() -> None:
 @kd.kernel(out_type=lambda x, n: kd.ShapeDtypeStruct(x.shape, x.dtype, 0), grid=lambda x, n: (n,))
 def first_rows(x_ref, n: int, o_ref):
     o_ref[kd.program_id(0)] = x_ref[kd.program_id(0)]
+
+
+def test_host_code_of_an_op_is_made_from_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part that needs no GPU: which calls have host code, and the machine code of such a call."""
+    made: list[Any] = []
+    monkeypatch.setattr(torch_op, "add_twin", lambda *parts: made.append(parts[4]))
+    monkeypatch.setattr(devices, "cuda_device", lambda index: SimpleNamespace(target=SimpleNamespace(name="sm_90a")))
+    given = [kd.ShapeDtypeStruct((8,), "float32")] * 2
+    for kernel, arrays in ((product, given), (first_rows, [kd.ShapeDtypeStruct((4, 8), "float32"), 2])):
+        kernel.as_torch_op(f"kd_tests::{kernel.__name__}_host")
+        with pytest.raises(NoHostCode):  # no call has come on the fast path
+            made[-1](arrays, 0)
+        monkeypatch.setattr(kernel, "_fast", object())
+        if kernel is product:
+            ir, assembled = made[-1](arrays, 0)
+            assert ir.name == "product" and assembled.cubin
+    first_rows._fast = None
+    torch.testing.assert_close(first_rows(torch.ones(4, 8), 2)[:2], torch.ones(2, 8))
+    monkeypatch.setattr(first_rows, "_fast", object())
+    with pytest.raises(NoHostCode):  # its grid is the value of a scalar
+        made[-1](arrays, 0)
 
 
 @pytest.mark.gpu
