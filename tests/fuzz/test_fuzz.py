@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT
-from tests.fuzz.__main__ import attempt
+from tests.fuzz.__main__ import attempt, differing
 from tests.fuzz.generate import generate
 
 
@@ -63,6 +63,17 @@ def test_numbers_are_hard() -> None:
 
 def test_a_seed_is_a_program() -> None:
     assert generate(11).source() == generate(11).source()
+
+
+def test_outputs_are_compared_by_steps() -> None:
+    """Programs whose outputs smaller values fill, too; a changed bit is found."""
+    program = next(p for p in map(generate, range(1, 400, 2)) if p.filled)
+    seen = program.run()
+    assert len(seen) > len(program.steps) and differing(program, seen, seen) is None
+    changed = [a.copy() for a in seen]
+    first = changed[0].reshape(-1).view(np.uint8)
+    first[0] ^= 1
+    assert "differ" in str(differing(program, changed, seen))
 
 
 def test_it_can_fail() -> None:
