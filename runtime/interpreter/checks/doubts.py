@@ -38,6 +38,8 @@ _KINDS = (HazardKind.RACE_SHARED, HazardKind.RACE_GLOBAL, HazardKind.RACE_BLOCKS
 _STRONG = {"volatile", "relaxed", "acquire", "release", "mmio"}
 _MORE = 10_000  # a run with new doubts ends after twice its steps and so many
 _ATTEMPTS = 24  # the most runs of a launch
+_MOST = 512  # the most loads of warps that are in doubt in a launch
+_AT_ONCE = 1 << 12  # accesses that are looked at together: each takes some 100 bytes meanwhile
 _NEVER = 10**18
 
 
@@ -59,13 +61,15 @@ class Doubt:
 class Doubts:
     """The loads of a launch that are in doubt, over its runs.
 
-    `known`: the bytes that they read in earlier runs, by key, in ascending order. `new`: those that this run has found.
+    `known`: the bytes that they read in earlier runs, by key: (begin, end) of spans, in ascending order with gaps between
+    them, so that a whole array takes few bytes. `new`: spans that this run has found.
     `end`: the steps after which this run ends in any case. `open`: whether further races may be in doubt.
     """
 
     def __init__(self, open_: bool = True) -> None:
         self.open: bool = open_
         self.attempts: int = 0
+        self.given_up: bool = False  # the next run has no doubts, not even known ones
         self.end: int = _NEVER
         self.known: dict[Key, Array] = {}
         self.new: dict[Key, list[Array]] = {}
@@ -80,9 +84,13 @@ class Doubts:
         """Begin another run of the launch."""
         self.attempts += 1
         self.open = self.open and self.attempts < _ATTEMPTS
+        if self.given_up:
+            for found in (self.known, self.new, self.table, self._of, self._finest, self._sites):
+                found.clear()
+            self.given_up = False
         for key, found in self.new.items():
             before = self.known.get(key)
-            self.known[key] = np.unique(np.concatenate([*found, *([] if before is None else [before])]))
+            self.known[key] = _joined([*found, *([] if before is None else [before])])
             self._sites.add(key[3])
         self.new.clear()
         self.decided.clear()
@@ -104,6 +112,13 @@ class Doubts:
         may_be_idle = partial(self._may_be_idle, run.program)
         if not (_is_store(a.ins) if earlier_reads else may_be_idle(a.ins)):
             return bad
+        if len(self.table) + np.count_nonzero(bad.reshape(len(bad), -1).any(axis=1)) > _MOST:
+            return self._give_up(run, bad)
+        if bad.size > _AT_ONCE and len(bad) > 1:
+            step = max(_AT_ONCE * len(bad) // bad.size, 1)
+            of_all = [np.broadcast_to(x, bad.shape) for x in (g, rows, bad, epochs, sites)]
+            cuts = [slice(i, i + step) for i in range(0, len(bad), step)]
+            return np.concatenate([self.put_off(shadow, a, *(x[cut] for x in of_all), earlier_reads) for cut in cuts])
         plain = may_be_idle if earlier_reads else _is_store
         at = np.nonzero(bad)
         row, epoch, site = (np.broadcast_to(x, bad.shape)[at] for x in (rows, epochs, sites))
@@ -119,11 +134,16 @@ class Doubts:
             np.stack([x.astype(np.int64) for x in (team, reader, load)], axis=1),
             axis=0, return_index=True, return_inverse=True,
         )  # fmt: skip
+        if len(self.table) + len(first) > _MOST:
+            return self._give_up(run, bad)
+        order = np.argsort(of.reshape(-1), kind="stable")
+        ends = np.cumsum(np.bincount(of.reshape(-1), minlength=len(first)))
         for n in np.argsort(first):
-            mine = fit & (of.reshape(-1) == n)
-            if not mine.any():
+            mine = order[ends[n - 1] if n else 0 : ends[n]]
+            mine = mine[fit[mine]]
+            if not len(mine):
                 continue
-            i = int(np.flatnonzero(mine)[0])
+            i = int(mine[0])
             words = partial(
                 described,
                 shadow,
@@ -140,6 +160,12 @@ class Doubts:
         left = bad.copy()
         left[at] = ~fit
         return left
+
+    def _give_up(self, run: Run, bad: Array) -> Array:
+        """Let no race of this launch be in doubt: so many loads in doubt take time and memory, and are no copies of a few."""
+        self.open, self.given_up = False, True
+        self._soon(run)
+        return bad
 
     def _note(
         self, key: Key, shadow: Any, a: ShadowAccess, g: Array, earlier_reads: bool, words: Callable[[], Any]
@@ -165,7 +191,7 @@ class Doubts:
         if not self.new:
             self._soon(run)
         self._finest[key[0]] = min(shadow.granule, self._finest.get(key[0], shadow.granule))
-        self.new.setdefault(key, []).append(np.unique(g[~held][:, None] * shadow.granule + np.arange(shadow.granule)))
+        self.new.setdefault(key, []).append(_spans(g[~held]) * shadow.granule)
         return ~held
 
     def _may_be_idle(self, program: Any, load: Instruction) -> bool:
@@ -230,8 +256,9 @@ class Doubts:
         known = self.known.get(key)
         if known is None:
             return np.zeros(g.shape, np.bool_)
-        start = g * shadow.granule
-        return np.searchsorted(known, start) < np.searchsorted(known, start + shadow.granule)
+        begin = g * shadow.granule
+        ended = np.searchsorted(known[:, 1], begin, side="right")
+        return ended < np.searchsorted(known[:, 0], begin + shadow.granule)
 
     # --- a value in doubt decides something ----------------------------------------------------------
 
@@ -257,6 +284,22 @@ class Doubts:
         report.findings.sort(key=lambda finding: finding.when)
         report.hazards[:] = [(finding.kind, finding.message) for finding in report.findings]
         report.findings += last
+
+
+def _spans(numbers: Array) -> Array:
+    """(begin, end) of the runs of successive numbers."""
+    found = np.unique(numbers)
+    first = np.concatenate([[True], np.diff(found) > 1])
+    return np.stack([found[first], found[np.roll(first, -1)] + 1], axis=1)
+
+
+def _joined(spans: list[Array]) -> Array:
+    """The union of spans, as spans with gaps between them."""
+    found = np.concatenate(spans)
+    found = found[np.argsort(found[:, 0], kind="stable")]
+    ends = np.maximum.accumulate(found[:, 1])
+    first = np.concatenate([[True], found[1:, 0] > ends[:-1]])
+    return np.stack([found[first, 0], ends[np.roll(first, -1)]], axis=1)
 
 
 def _is_load(ins: Instruction) -> bool:

@@ -67,8 +67,15 @@ def in_attempts(
         except BaseException as found:
             error = found
         certain = bool(doubts.decided) and not run.reporter.warn  # a hazard that is an error needs no further run
-        if before is None or not doubts.new or certain or not isinstance(error, HazardError | None):
+        if (
+            before is None
+            or not (doubts.new or doubts.given_up)
+            or certain
+            or not isinstance(error, HazardError | None)
+        ):
             return _settled(run, report, error)
+        vars(run).clear()  # in cycles, what it holds would stay in memory beside the next run
+        del run, error
         before.restore()
 
 
