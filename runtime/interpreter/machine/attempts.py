@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 Bytes = npt.NDArray[np.uint8]
 
 
+_MOST = (
+    1 << 23
+)  # bytes of writable memory that are copied; a launch with more has no doubts, as shadow memory takes enough
+
+
+def is_small(memory: GlobalMemory) -> bool:
+    """Return whether writable memory is small enough to be copied before each launch."""
+    return sum(b.bytes.nbytes for b in memory.buffers.values() if b.writable) <= _MOST
+
+
 class Before:
     """The state before a launch: what memory holds, and what a stream, an order and a recorder keep from launch to launch."""
 

@@ -31,7 +31,7 @@ from ..checks.tensor_proxy import MapProxy
 from ..checks.waits import MbarrierWait
 from ..checks.wording import QUEUES, AccessSide
 from ..ptx.module import Instruction, Module
-from .attempts import Before, in_attempts
+from .attempts import Before, in_attempts, is_small
 from .batch import Batch
 from .compiler import Compiler
 from .engine import Engine
@@ -536,5 +536,5 @@ def run_module(
         run.initial = initial or {}
         return run
 
-    doubts = Doubts(config.detect_hazards and program.may_doubt)
+    doubts = Doubts(config.detect_hazards and program.may_doubt and is_small(memory))
     return in_attempts(attempt, doubts, Before(memory, stream) if doubts.open else None, report or RunReport())
