@@ -116,9 +116,13 @@ class Doubts:
             return self._give_up(run, bad)
         if bad.size > _AT_ONCE and len(bad) > 1:
             step = max(_AT_ONCE * len(bad) // bad.size, 1)
-            of_all = [np.broadcast_to(x, bad.shape) for x in (g, rows, bad, epochs, sites)]
-            cuts = [slice(i, i + step) for i in range(0, len(bad), step)]
-            return np.concatenate([self.put_off(shadow, a, *(x[cut] for x in of_all), earlier_reads) for cut in cuts])
+            g, rows, epochs, sites = (np.broadcast_to(x, bad.shape) for x in (g, rows, epochs, sites))
+            parts: list[Array] = []
+            for i in range(0, len(bad), step):
+                cut = slice(i, i + step)
+                part = self.put_off(shadow, a, g[cut], rows[cut], bad[cut], epochs[cut], sites[cut], earlier_reads)
+                parts.append(part)
+            return np.concatenate(parts)
         plain = may_be_idle if earlier_reads else _is_store
         at = np.nonzero(bad)
         row, epoch, site = (np.broadcast_to(x, bad.shape)[at] for x in (rows, epochs, sites))
