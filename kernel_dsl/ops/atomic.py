@@ -151,7 +151,6 @@ def _prepare(ref: Any, values: tuple[Any, ...], op: str, mask: Any, order: str, 
     for x in given_values:
         if len(x.shape) > len(shape) or broadcast_shapes([x.shape, shape], op) != shape:
             raise StoreShape(value=x.shape, ref=shape)
-    shape = tuple(shape)  # of ints, without extents of the launch
     view, offsets = view_of(target) if chosen is None else chosen.view()
     walks = () if chosen is None else chosen.walks
     arrays = [] if chosen is None else chosen.arrays

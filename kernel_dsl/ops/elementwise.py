@@ -231,9 +231,10 @@ def _converted(value: Array, layout: Layout) -> Array:
 
 
 def broadcast_value(value: Array, shape: tuple[int, ...], layout: Any) -> Array:
-    """`value` broadcast to `shape`, ints alone, in `layout` (which may be open)."""
+    """`value` broadcast to `shape`, which may be a Ref's, in `layout` (which may be open)."""
     if value.shape == shape:
         return convert(value, layout)
+    shape = tuple(shape)  # reads the extents of a Ref's: a value has ints
     if value.ndim == 0:
         return traced(Broadcast(value, shape, layout))
     if value.ndim < len(shape):

@@ -92,7 +92,7 @@ def multimem_store(value: Any, ref: Any, *, collective_axes: Any) -> None:
         raise StoreShape(value=x.shape, ref=own.shape)
     view, offsets, access, where = _place(own, op)
     if own.shape:
-        x = broadcast_value(x, tuple(own.shape), where)
+        x = broadcast_value(x, own.shape, where)
     emit(MultimemStore(_joined(own, op), x, offsets, view, access))
 
 
@@ -132,7 +132,7 @@ def _place(own: Ref, op: str) -> tuple[View, tuple[Value, ...], Access, Any]:
         raise BadArgument(
             op=op, what=what, hint="16-bit floats need a last axis, and starts, that are even and in bounds"
         )
-    return view, offsets, access, LayoutVar(tuple(own.shape), vector, minor) if own.shape else SCALAR
+    return view, offsets, access, LayoutVar(own.shape, vector, minor) if own.shape else SCALAR
 
 
 def _joined(own: Ref, op: str) -> Value:

@@ -82,7 +82,6 @@ def store_packed(ref: PackedRef, index: Any, value: Any, mask: Any, bounds: str 
         fits = False
     if not fits:
         raise StoreShape(value=x.shape, ref=shape)
-    shape = tuple(shape)  # of ints, without extents of the launch
     vector, minor = target.stored.vector()
     plain = blocked(tuple(target.stored.shape), max(vector, 1), minor)
     if x.shape != shape:

@@ -206,7 +206,6 @@ def store(ref: Any, index: Any, value: Any, *, mask: Any = None, bounds: str | N
         fits = False
     if not fits:
         raise StoreShape(value=x.shape, ref=shape)
-    shape = tuple(shape)  # of ints, without extents of the launch
     if squeezed != x.shape:
         x = reshape(x, squeezed)
     view, offsets = view_of(target, _bounds(bounds, "store"))
