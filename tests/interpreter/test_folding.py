@@ -80,9 +80,8 @@ def reports(text: str, seed: int) -> list[str]:
 @pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 12))])
 def test_reports_are_those_without_folding(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launches, "BATCH_WARPS", 2 * WARPS)  # so that blocks have ended when others begin
-    monkeypatch.setattr(
-        program_of_ptx, "may_doubt", lambda code: False
-    )  # that needs names of readers, which folding drops
+    # doubts need the names of readers, which folding drops
+    monkeypatch.setattr(program_of_ptx, "may_doubt", lambda code: False)
     cases = [(program(random.Random(seed)), seed) for seed in range(40 * first, 40 * first + 40)]
     with monkeypatch.context() as never:
         never.setattr(global_shadow.GlobalShadow, "folding", lambda self: None)

@@ -109,24 +109,27 @@ class Doubts:
         run = shadow.run
         if not self.open or a.strong or a.proxy or a.queue or shadow.wraps or (a.loaded is None) != earlier_reads:
             return bad
-        may_be_idle = partial(self._may_be_idle, run.program)
-        if not (_is_store(a.ins) if earlier_reads else may_be_idle(a.ins)):
+        if not (_is_store(a.ins) if earlier_reads else self._may_be_idle(run.program, a.ins)):
             return bad
-        if len(self.table) + np.count_nonzero(bad.reshape(len(bad), -1).any(axis=1)) > _MOST:
+        g, rows, epochs, sites = (np.broadcast_to(x, bad.shape) for x in (g, rows, epochs, sites))
+        readers = shadow.agent_of(epochs[bad]) if earlier_reads else rows[bad]
+        if len(self.table) + len(np.unique(readers)) > _MOST:
             return self._give_up(run, bad)
-        if bad.size > _AT_ONCE and len(bad) > 1:
-            step = max(_AT_ONCE * len(bad) // bad.size, 1)
-            g, rows, epochs, sites = (np.broadcast_to(x, bad.shape) for x in (g, rows, epochs, sites))
-            parts: list[Array] = []
-            for i in range(0, len(bad), step):
-                cut = slice(i, i + step)
-                part = self.put_off(shadow, a, g[cut], rows[cut], bad[cut], epochs[cut], sites[cut], earlier_reads)
-                parts.append(part)
-            return np.concatenate(parts)
-        plain = may_be_idle if earlier_reads else _is_store
+        step = max(_AT_ONCE * len(bad) // bad.size, 1)
+        cuts = (slice(i, i + step) for i in range(0, len(bad), step))
+        parts = [self._put_off(shadow, a, g[c], rows[c], bad[c], epochs[c], sites[c], earlier_reads) for c in cuts]
+        return np.concatenate(parts)
+
+    def _put_off(
+        self, shadow: Any, a: ShadowAccess, g: Array, rows: Array, bad: Array, epochs: Array, sites: Array,
+        earlier_reads: bool,
+    ) -> Array:  # fmt: skip
+        """As `put_off`, for some of the accesses; all arrays have one shape."""
+        run = shadow.run
+        plain = partial(self._may_be_idle, run.program) if earlier_reads else _is_store
         at = np.nonzero(bad)
-        row, epoch, site = (np.broadcast_to(x, bad.shape)[at] for x in (rows, epochs, sites))
-        granule, agent = g[at], shadow.agent_of(epoch)
+        granule, row, epoch, site = (x[at] for x in (g, rows, epochs, sites))
+        agent = shadow.agent_of(epoch)
         fit = ~shadow.is_queue(agent)
         if not shadow.in_blocks:  # folding has dropped the names of some readers (`folding.py`)
             fit &= (agent >> shadow.bits) < run.teams
@@ -148,17 +151,8 @@ class Doubts:
             if not len(mine):
                 continue
             i = int(mine[0])
-            words = partial(
-                described,
-                shadow,
-                a,
-                int(row[i]),
-                int(granule[i]),
-                int(epoch[i]),
-                int(site[i]),
-                earlier_reads,
-                earlier_reads,
-            )
+            earlier = int(row[i]), int(granule[i]), int(epoch[i]), int(site[i])
+            words = partial(described, shadow, a, *earlier, earlier_reads, earlier_reads)
             key = (shadow.identity, int(keys[n, 0]), int(keys[n, 1]), id(run.sites[int(keys[n, 2])]))
             fit[mine] = self._note(key, shadow, a, granule[mine], earlier_reads, words)
         left = bad.copy()

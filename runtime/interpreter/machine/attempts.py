@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 Bytes = npt.NDArray[np.uint8]
 
-
-_MOST = (
-    1 << 23
-)  # bytes of writable memory that are copied; a launch with more has no doubts, as shadow memory takes enough
+# bytes of writable memory that are copied; a launch with more has no doubts, as shadow memory takes enough
+_MOST = 1 << 23
 
 
 def is_small(memory: GlobalMemory) -> bool:
