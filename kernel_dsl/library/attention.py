@@ -255,11 +255,11 @@ class Attention:
         machine = target_named(target)
         plain, blocks = problem.plain, machine.limits.multiprocessors
         why = refusal(problem, (q, k, v), machine) or out_refusal(out)
-        if not why:
-            check_room(problem, config, machine.limits.smem_per_block)
         if why:
             _log.info("attention: %s; using the general kernel", why)
-        elif config is None and target is None:
+        elif config is not None:
+            check_room(problem, config, machine.limits.smem_per_block)
+        elif target is None:
             config = tuned_config(problem, blocks)
         if not why and plain is not None and plain.dim in FAST:
             config = config or small_config(plain, blocks, closed)
@@ -292,11 +292,11 @@ def check_config(config: Any) -> None:
         raise BadCallValue(kernel="attention", what=what, hint=hint)
 
 
-def check_room(p: ScoredProblem, config: AttentionConfig | None, limit: int) -> None:
+def check_room(p: ScoredProblem, config: AttentionConfig, limit: int) -> None:
     """Raise `BadCallValue` if a block's SMEM, of `limit` bytes, can't hold the queries, keys and values of a
     configuration.
     """
-    if config is None or p.dtype in FP8 or p.page:  # kernels of these take other dtypes, and fewer keys a step
+    if p.dtype in FP8 or p.page:  # kernels of these take other dtypes, and fewer keys a step
         return
     needed = bytes_of(replace(p, score=replace(p.score, bias_tiles=None)), config)
     if needed > limit:

@@ -145,11 +145,9 @@ def vector_clocks(p: Problem, t: VectorConfig, blocks: int) -> float:
     """An estimate for `vector_kernel`."""
     tiles = -(-p.M // t.tile_m) * -(-p.N // t.tile_n) * p.parts * prod(p.batch)
     item, steps = (p.dtype if t.of_a else p.b_dtype).itemsize, steps_of(p, t.tile_k)
-    numbers, lanes = (
-        t.rows * t.tile_k,
-        1 if t.along_k else t.beside,
-    )  # lanes that have a row of their own, or a run of them
-    pieces = numbers / t.vector + t.count * t.tile_k * (1 if t.along_k else t.beside * SAME)
+    numbers = t.rows * t.tile_k
+    lanes = 1 if t.along_k else t.beside  # those that have a row of their own, or a run of them
+    pieces = numbers / t.vector + t.count * t.tile_k * (1 if t.along_k else lanes * SAME)
     adding = VECTOR_SUM * t.count * t.rows / lanes
     # this step's numbers of the matrix and the next one's, those of the vectors as they are and widened, sums
     deep = t.tile_k // (LANES if t.along_k else t.shares)

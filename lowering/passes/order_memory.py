@@ -5,8 +5,8 @@ store, all lanes must meet in between. Where a TMA copy overwrites SMEM that lan
 they meet, or before they tell another warpgroup or block (`telling.py`): neither `bar.sync` nor `mbarrier.arrive` waits for
 loads, which may still be in the queue of SMEM, and the copy may overtake them (PTX ISA 8.9.5). Copies by lanes (`cp.async`) are
 in the proxy of the loads, so a barrier is enough for them. The fence between stores and a copy is the author's. The pass visits
-loops twice: once for the accesses that are pending at the end of an iteration, and once
-with these as the start. Its time is linear in the number of ops.
+loops twice: once for the accesses that are pending at the end of an iteration, and once with these as the start. Its time is
+linear in the number of ops.
 """
 
 from __future__ import annotations
