@@ -2,7 +2,7 @@
 
     python -m benchmarks.graph
 
-Beside a bare cuGraphLaunch of the same executable, and a torch CUDA graph that captured the same
+Beside a bare cuGraphLaunch of the same executable through `cuda.bindings`, and a torch CUDA graph that captured the same
 kernels. One process, interleaved rounds, medians; ratios are medians of each round's.
 
 On a rented host even a loop of machine code takes twice as long for seconds at a time, while a neighbour uses the

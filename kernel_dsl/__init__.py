@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from kernel_dsl import tuning as tuning
     from kernel_dsl.ahead import warm
     from kernel_dsl.block_specs import BlockSpec, Element, squeezed
+    from kernel_dsl.graphs import Graph
     from kernel_dsl.layout import Layout
     from kernel_dsl.pipelines import emit_pipeline
     from kernel_dsl.runtime.build.aot import load_compiled
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from kernel_dsl.runtime.custom.metal.metal import metal_kernel
     from kernel_dsl.runtime.custom.nvrtc import CompileError
     from kernel_dsl.runtime.custom.source import cuda_kernel
-    from kernel_dsl.runtime.graph import Graph
     from kernel_dsl.runtime.interpreter.checks.hazards import HazardError, HazardWarning
     from kernel_dsl.runtime.interpreter.checks.kinds import HazardKind
     from kernel_dsl.runtime.measure.bench import bench

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -170,3 +170,11 @@ def torch_stub(other: str, places: int, addresses: list[int]) -> tuple[int, int]
 
     made = host_addresses(stub_text(other, places, *addresses), [STUB], [TABLE])
     return made[0], made[1]
+
+
+def replay_code(address: Callable[[str], int]) -> int:
+    """The address of what replays a graph for Python (`lowering/host_replay.py`). `address` gives that of a C function."""
+    from kernel_dsl.lowering.host_replay import FUNCTIONS, REPLAY, replay_text
+    from kernel_dsl.lowering.llvm import host_addresses
+
+    return host_addresses(replay_text({name: address(name) for name in FUNCTIONS}), [REPLAY])[0]

@@ -16,7 +16,7 @@ LATE: dict[str, str] = {
     **dict.fromkeys(("BlockSpec", "Element", "squeezed"), "kernel_dsl.block_specs"),
     "emit_pipeline": "kernel_dsl.pipelines",
     **dict.fromkeys(("PipelinePipeline", "emit_pipeline_warp_specialized"), "kernel_dsl.warp_specialized"),
-    "Graph": "kernel_dsl.runtime.graph",
+    "Graph": "kernel_dsl.graphs",
     "CompileError": "kernel_dsl.runtime.custom.nvrtc",
     "cuda_kernel": "kernel_dsl.runtime.custom.source",
     "metal_kernel": "kernel_dsl.runtime.custom.metal.metal",

@@ -83,6 +83,11 @@ def toolkits() -> list[Path]:
     return [Path(folder) for name in ("CUDA_HOME", "CUDA_PATH") if (folder := os.environ.get(name))]
 
 
+def per_thread_streams() -> bool:
+    """Whether cuda-python takes the default stream to be each thread's own."""
+    return os.environ.get("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "") not in ("", "0")
+
+
 def _default_cache() -> Path | None:
     """~/.cache/kernel_dsl. None if the user has no home, or the home of another user, as under sudo."""
     from pathlib import Path

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any
 
 from kernel_dsl import forking
+from kernel_dsl.options import per_thread_streams
 
 from ..errors import CudaError, DeviceError
 
@@ -61,8 +62,23 @@ def forked() -> bool:
 def import_bindings() -> None:
     """Import `cuda.bindings.driver` where a driver is installed. It starts no driver, which children of a fork could not use."""
     with suppress(Exception):  # `available` has the reason
-        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        _library()
         import_module("cuda.bindings.driver").cuDriverGetVersion()  # the first call looks up hundreds of functions
+
+
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
+def address(name: str) -> int:
+    """The address of a C function of the driver or of CPython, for host code. Raises OSError, AttributeError.
+
+    Of the driver's two forms it is the one that `cuda.bindings` calls.
+    """
+    library = _library() if name.startswith("cu") else ctypes.pythonapi
+    own = f"{name}_ptsz"  # takes stream 0 to be the thread's own
+    function = getattr(library, own if per_thread_streams() and hasattr(library, own) else name)
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def _in_child() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
@@ -20,6 +20,7 @@ from ..errors import ArgumentTypeError, ArgumentValueError
 from ..plan import recording
 from .build import GraphProgram
 from .cuda import CudaExec
+from .fast import Launch, never
 from .host import HostExec
 from .nodes import MemorySlot, Node, check_memory, listed, set_dims, set_scalars
 from .placing import Places, check_like
@@ -56,10 +57,10 @@ class Graph(RecordedGraph):
     def __init__(self) -> None:
         super().__init__()
         self._exec: Exec | None = None
-        # Iterators: each `next` launches in the current stream, or ends. A launch, or a replay without inputs, that
-        # takes more steps has an empty one.
-        self._launches: Iterable[bool] = ()
-        self._replays: Iterable[bool] = ()
+        # Functions that launch in the current stream, and return whether they did. Where a launch, or a replay without
+        # inputs, takes more steps, they never do.
+        self._launches: Launch = never
+        self._replays: Launch = never
         self._result: Any = None  # the return value of such a replay
         self._whole = True  # the executable agrees with nodes and slots
         self._places: Any = None  # a `Places` after the executable has been made
@@ -151,7 +152,7 @@ class Graph(RecordedGraph):
         """Launch with the present settings. With `wait`, wait until it is done, and set `seconds`."""
         if stream is None and wait is False:
             try:
-                for _ in self._launches:
+                if self._launches():
                     return
             except ValueError:  # another thread is launching it
                 pass
@@ -166,7 +167,7 @@ class Graph(RecordedGraph):
     def release(self) -> None:
         """Free the graph's own memory now. The graph can't be replayed after that."""
         with self._lock:
-            self._launches, self._replays, self._renews = (), (), False
+            self._launches, self._replays, self._renews = never, never, False
             if self._exec is not None:
                 self._exec.close()
             self._exec, self._program, self._recorder = None, None, None
@@ -222,7 +223,7 @@ class Graph(RecordedGraph):
                 if inputs:
                     return self._renew(inputs)
                 try:
-                    for _ in self._replays:
+                    if self._replays():
                         return self._result
                 except ValueError:  # another thread is launching it
                     pass
@@ -261,12 +262,12 @@ class Graph(RecordedGraph):
             places: Places = self._places
             if self._renews and self._whole:
                 stream = executable.turns.stream()
-                self._launches, self._replays, self._whole = (), (), False
+                self._launches, self._replays, self._whole = never, never, False
                 moved = places.place_alike(inputs, stream)
                 if moved is not None:
                     executable.renew(moved, stream)
                     self._whole = True
-                    self._launches = executable.turns.short
+                    self._launches = executable.turns.launch
                     return places.results(self._chosen, None, stream)
                 self._whole = True  # nothing has changed
         return self._replay(inputs, None, False, None, {})
@@ -294,7 +295,7 @@ class Graph(RecordedGraph):
 
     def _run(self, handle: int | None, wait: bool) -> None:
         assert self._exec is not None
-        self._launches, self._replays = (), ()
+        self._launches = self._replays = never
         self._nibbles.pack()
         seconds = self._exec.run(self._stream(handle), wait)
         self._nibbles.unpack()
@@ -325,7 +326,7 @@ class Graph(RecordedGraph):
         if program.repeats or places.frozen:
             return
         self._renews = places.compares and not self._nibbles and not program.variables
-        self._launches = executable.turns.short
+        self._launches = executable.turns.launch
         if not places.moved:
             self._result = places.results(self._chosen, None, 0)
             self._replays = self._launches
@@ -350,7 +351,7 @@ class Graph(RecordedGraph):
 
         After an error or an interrupt inside it, `_mend` repairs the executable.
         """
-        self._launches, self._replays = (), ()
+        self._launches = self._replays = never
         self._whole = False
         yield
         self._whole = True

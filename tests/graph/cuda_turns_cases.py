@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import kernel_dsl.graphs  # noqa: F401  (it lets host code launch)
 from kernel_dsl.runtime.arrays.array_view import frameworks
 from kernel_dsl.runtime.devices import driver
 from kernel_dsl.runtime.devices.devices import cuda_device
 from kernel_dsl.runtime.errors import ArgumentValueError
-from kernel_dsl.runtime.graph import Graph
+from kernel_dsl.runtime.graph import Graph, fast
 from tests.runtime import fake_cupy
 
 from .cuda_played import CALLBACK, CLASHES, LAUNCHES, LIB, CudaKernel, N, graphs, host, on_device
@@ -33,6 +34,16 @@ def either(a: Any, b: Any, out: Any) -> None:
 
 
 TWICE, EITHER = CudaKernel(twice, like), CudaKernel(either, like)
+
+
+HOST_CODE, GENERATOR = fast.host_code, None
+
+
+@pytest.fixture(autouse=True, params=[HOST_CODE, GENERATOR], ids=["host code", "generator"])
+def fast_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What makes the fast path."""
+    monkeypatch.setattr(fast, "host_code", request.param)
+    return request.param
 
 
 @pytest.fixture(autouse=True)
@@ -77,8 +88,8 @@ def fast_paths(g: Any) -> int:
     """How many of ten replays, and of ten launches, took the fast path."""
     taken = 0
     for _ in range(10):
-        taken += any(launched for launched, _ in zip(g._replays, range(1), strict=False))
-        taken += any(launched for launched, _ in zip(g._launches, range(1), strict=False))
+        taken += g._replays()
+        taken += g._launches()
     return taken
 
 
@@ -116,13 +127,57 @@ def python_calls(work: Callable[[], Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("stream", [0, 5])
-def test_the_fast_path_is_two_python_functions(monkeypatch: pytest.MonkeyPatch, stream: int) -> None:
+def test_the_fast_path_is_few_python_functions(fast_path: Any, monkeypatch: pytest.MonkeyPatch, stream: int) -> None:
     """Each costs as much as all that one of them does: nothing may come between the user's call and the driver's."""
     monkeypatch.setattr(frameworks("generic"), "current_stream", {0: stream}.__getitem__)
     g, _, _ = chain()
     assert fast_paths(g) == 20
-    assert python_calls(g) == ["call", "_launches"]
-    assert python_calls(g.launch) == ["launch", "_launches"]
+    more = ["_launches"] if fast_path is GENERATOR else []
+    assert python_calls(g) == ["call", *more]
+    assert python_calls(g.launch) == ["launch", *more]
+
+
+def test_a_generator_launches_where_no_host_code_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Any) -> int:
+        raise OSError("no memory may be executable")
+
+    monkeypatch.setattr(fast, "host_code", refuse)
+    g, _, y = chain()
+    assert fast_paths(g) == 20
+    assert g() is y
+    assert "_launches" in python_calls(g)
+
+
+def test_an_error_of_the_framework_is_raised_and_a_failed_launch_is_no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    now: list[Any] = [0]
+
+    def current(_: int) -> int:
+        if isinstance(now[0], Exception):
+            raise now[0]
+        return now[0]
+
+    monkeypatch.setattr(frameworks("generic"), "current_stream", current)
+    g, _, y = chain()
+    assert g() is y
+    for error in (RuntimeError("no stream"), KeyError(0)):
+        now[0] = error
+        with pytest.raises(type(error)):
+            g._replays()
+        now[0] = 0
+        assert g() is y
+        assert fast_paths(g) == 20
+    now[0] = 0xBAD  # an unknown stream
+    assert not g._replays()
+    now[0] = 0xC0DE  # a stream that is captured
+    assert not g._replays()
+
+
+def test_more_streams_than_a_path_knows() -> None:
+    g, _, _ = chain()
+    for stream in range(5, 5 + 3 * fast.STREAMS):
+        g.launch(stream=stream)
+    g()
+    assert fast_paths(g) == 20
 
 
 def test_new_inputs_ask_nothing_that_replays_before_answered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +244,9 @@ def test_releasing_waits_for_a_launch_under_way() -> None:
         assert graphs(CLASHES) == clashes
 
 
-def test_an_interrupt_in_a_replay_leaves_it_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_in_a_replay_leaves_it_usable(fast_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if fast_path is HOST_CODE:
+        pytest.skip("no interrupt comes between the instructions of host code")
     cu = driver.api()
     launch, interrupted = cu.cuGraphLaunch, [False]
 

@@ -223,16 +223,19 @@ def test_a_child_takes_the_fast_paths_while_another_thread_of_the_parent_records
 
 def test_a_fast_path_that_another_thread_took_does_not_hold_a_child_up(monkeypatch: pytest.MonkeyPatch) -> None:
     class Running:
-        gi_running = True
+        closed = False
 
-    class Gate:
-        open = True
+        def close(self) -> None:
+            self.closed = True
+
+        def running(self) -> bool:
+            return True
 
     taken = object.__new__(turns.Turns)
-    taken.short, taken._gate = Running(), Gate()
+    taken._path = Running()
     monkeypatch.setattr(turns.driver, "_forked", True)
     taken.hold()
-    assert not taken._gate.open
+    assert taken._path.closed
 
 
 # Children at random moments of a process' first compiles, imports included.
