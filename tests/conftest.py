@@ -65,6 +65,7 @@ FEATURES = {str(feature.name).lower(): feature for feature in Feature}  # a mark
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.set_threshold(200_000, 20, 50)  # to look for garbage among 25,000 new cases takes a sixth of their collection
     if hasattr(config, "workerinput"):  # to take millions of objects apart at the end takes seconds
         atexit.register(_leave, os.getpid())
     hypothesis.settings.load_profile("long" if config.getoption("--slow") else "suite")
@@ -106,14 +107,13 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage less often, and not among the tests themselves.
+    """Look for no garbage among the tests themselves.
 
     There are so many of them that each full collection took two seconds. What tests leave behind is still found.
     """
     _first_example()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(200_000, 20, 50)
     gc.callbacks.append(_note_collection)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from . import forms
 from .forms import Opcode
@@ -28,15 +28,16 @@ class Entry:
         return ".".join(self.opcode)
 
 
-def entries() -> Iterator[Entry]:
+@cache
+def entries() -> tuple[Entry, ...]:
     """Return all elementwise forms, each once.
 
     The first registration that takes an opcode computes it.
     """
-    seen: set[tuple[Opcode, bool]] = set()
+    made: dict[tuple[Opcode, bool], Entry] = {}
     for form in forms.registered():
         for opcode, body in form.opcodes():
-            if (opcode, form.pair) in seen:
-                continue
-            seen.add((opcode, form.pair))
-            yield Entry(opcode, form.family, body.operands, body.results, form.pair, form.since)
+            if (opcode, form.pair) not in made:
+                entry = Entry(opcode, form.family, body.operands, body.results, form.pair, form.since)
+                made[opcode, form.pair] = entry
+    return tuple(made.values())
