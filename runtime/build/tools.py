@@ -195,10 +195,16 @@ def _written(pipe: int, data: memoryview) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a program that nobody has waited for yet, and its child processes."""
+    """End a program and its child processes.
+
+    `process.wait` takes a lock, and an interrupt in an earlier wait may have left it locked.
+    """
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    if process.returncode is None:
+        with suppress(ChildProcessError):  # the earlier wait has seen its end
+            os.waitpid(process.pid, 0)
+        process.returncode = -signal.SIGKILL
 
 
 def _signal(number: int) -> str:

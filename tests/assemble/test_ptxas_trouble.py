@@ -234,3 +234,28 @@ def test_runs_leave_no_file_open() -> None:
         tools.run(["/bin/cat"], seconds=20, given=b"x")
     after = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
     assert after <= before
+
+
+def test_an_interrupt_in_the_wait_for_a_program_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's `wait` with a time limit takes a lock; an interrupt between that and the `try` behind it leaves it locked."""
+    wait = subprocess.Popen.wait
+    seen: list[BaseException] = []
+
+    def interrupted(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if timeout is None:
+            return wait(process)
+        process._waitpid_lock.acquire()
+        raise KeyboardInterrupt
+
+    def work() -> None:
+        try:
+            tools.run(["sh", "-c", "exec >&- 2>&- <&-; sleep 1000"], seconds=60)
+        except BaseException as error:
+            seen.append(error)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive(), "it waits forever"
+    assert list(map(type, seen)) == [KeyboardInterrupt]
