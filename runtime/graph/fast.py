@@ -61,10 +61,10 @@ def never() -> bool:
 
 def paths(place: ReplayPlace, known: Mapping[int, Arguments]) -> Callable[[], ReplayPath]:
     """What makes fast paths for streams whose arguments of `cuGraphLaunch` are known."""
-    builtin = _builtins(host_code) if host_code else None
-    if builtin is None:
+    method = _method(host_code) if host_code else None
+    if method is None:
         return partial(GeneratedReplay, *_fixed(place, known))
-    return partial(NativeReplay, _state(place, known), (place.current, place.index), builtin)
+    return partial(NativeReplay, _state(place, known), (place.current, place.index, method))
 
 
 # --- host code ------------------------------------------------------------------------------------
@@ -88,12 +88,6 @@ class ReplayState(ctypes.Structure):
 _OPEN, _BUSY = 0, 1  # places of its first bytes
 
 
-class ReplayMemory(bytearray):
-    """A state, and the objects whose addresses it holds. The builtin function owns it."""
-
-    kept: tuple[Any, ...] = ()
-
-
 class _BuiltinMethod(ctypes.Structure):
     """CPython's `PyMethodDef`."""
 
@@ -105,9 +99,15 @@ class _BuiltinMethod(ctypes.Structure):
     )
 
 
+class ReplayMemory(bytearray):
+    """A state, and the objects whose addresses it or the builtin function holds, which owns it."""
+
+    kept: tuple[Callable[[int], int], int, _BuiltinMethod]
+
+
 @cache
-def _builtins(make: Callable[[Callable[[str], int]], int]) -> Callable[[ReplayMemory], Launch] | None:
-    """What makes a builtin function of a state; None where host code can't be made or used."""
+def _method(make: Callable[[Callable[[str], int]], int]) -> _BuiltinMethod | None:
+    """The description of host code as a method; None where it can't be made or used."""
     if sys.platform != "linux" or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None
     try:
@@ -115,9 +115,14 @@ def _builtins(make: Callable[[Callable[[str], int]], int]) -> Callable[[ReplayMe
     except Exception as error:  # no memory may be executable, or the driver is another one
         _log.info("replays are launched without host code: %s", error)
         return None
+    return _BuiltinMethod(b"replay", code, _METH_NOARGS, None)
+
+
+@cache
+def _new() -> Callable[[_BuiltinMethod, ReplayMemory], Launch]:
+    """CPython's function that makes a builtin function of a method and its `self`. It keeps `self` alive, and no method."""
     types = ctypes.POINTER(_BuiltinMethod), ctypes.py_object
-    new = ctypes.PYFUNCTYPE(ctypes.py_object, *types)(driver.address("PyCFunction_New"))
-    return partial(new, _BuiltinMethod(b"replay", code, _METH_NOARGS, None))
+    return ctypes.PYFUNCTYPE(ctypes.py_object, *types)(driver.address("PyCFunction_New"))
 
 
 def _state(place: ReplayPlace, known: Mapping[int, Arguments]) -> bytes:
@@ -131,10 +136,10 @@ def _state(place: ReplayPlace, known: Mapping[int, Arguments]) -> bytes:
 class NativeReplay:
     """A fast path of host code."""
 
-    def __init__(self, state: bytes, kept: tuple[Any, ...], builtin: Callable[[ReplayMemory], Launch]) -> None:
+    def __init__(self, state: bytes, kept: tuple[Callable[[int], int], int, _BuiltinMethod]) -> None:
         self._memory: ReplayMemory = ReplayMemory(state)
         self._memory.kept = kept
-        self.launch: Launch = builtin(self._memory)
+        self.launch: Launch = _new()(kept[2], self._memory)
 
     def close(self) -> None:
         self._memory[_OPEN] = 0

@@ -23,7 +23,7 @@ VERSIONED = np.lib.NumpyVersion(np.__version__) >= "2.1.0"  # whether it knows t
 def test_importing_runtime_and_library_imports_no_framework_no_driver_and_no_compiler() -> None:
     code = (
         "import sys; first = set(sys.modules); from kernel_dsl import library, runtime; print([n for n in sys.modules if '.library.' in n]); "
-        "library.matmul, library.attention, library.grouped_matmul; import kernel_dsl.library.sparse_matmul; "
+        "library.matmul, library.attention, library.grouped_matmul; import kernel_dsl.library.sparse_matmul; kernel_dsl.Graph(); "
         "names = ('cuda', 'torch', 'jax', 'cupy', 'llvmlite', 'kernel_dsl.lowering', 'kernel_dsl.ops'); "
         "print([n for n in names if n in sys.modules and n not in first], callable(library.sparse_matmul))"
     )
