@@ -103,5 +103,17 @@ def test_paths_in_prose_exist() -> None:
             assert (ROOT / found).exists(), f"{name} names {found}"
 
 
+def test_commands_are_there() -> None:
+    """Modules and files of ours that commands of the pages run."""
+    for path in PAGES:
+        text = path.read_text()
+        for module in re.findall(r"python -m ((?:benchmarks|examples|tests|kernel_dsl)[\w.]*)", text):
+            place = ROOT / module.removeprefix("kernel_dsl.").replace(".", "/")
+            assert place.with_suffix(".py").exists() or (place / "__main__.py").exists(), f"{path} runs {module}"
+        for words in re.findall(r"python -m pytest ([^`\n|]*)", text):
+            for name in words.split():
+                assert not name.startswith("tests") or (ROOT / name).exists(), f"{path} tests {name}"
+
+
 def test_architecture_is_short() -> None:
     assert (ROOT / "ARCHITECTURE.md").read_text().count("\n") < 120
