@@ -13,7 +13,7 @@ FUNCTIONS = (  # of C that it calls: CPython's, and the driver's
     "PyByteArray_AsString",
     "PyEval_RestoreThread",
     "PyEval_SaveThread",
-    "PyLong_AsUnsignedLongLong",
+    "PyLong_AsUnsignedLongLongMask",
     "PyObject_CallOneArg",
     "Py_DecRef",
     "cuCtxGetCurrent",
@@ -51,7 +51,7 @@ entry:
   %raised = icmp eq ptr %number, null
   br i1 %raised, label %raise, label %asked
 asked:
-  %stream = call i64 {at["PyLong_AsUnsignedLongLong"]}(ptr %number)
+  %stream = call i64 {at["PyLong_AsUnsignedLongLongMask"]}(ptr %number)
   call void {at["Py_DecRef"]}(ptr %number)
   %count = load i64, ptr %count.at
   br label %look

@@ -166,8 +166,11 @@ def test_an_error_of_the_framework_is_raised_and_a_failed_launch_is_no_replay(mo
         now[0] = 0
         assert g() is y
         assert fast_paths(g) == 20
-    now[0] = 0xBAD  # an unknown stream
-    assert not g._replays()
+    for unknown in (0xBAD, -1):
+        now[0] = unknown
+        assert not g._replays()
+        now[0] = 0
+        g()
     now[0] = 0xC0DE  # a stream that is captured
     assert not g._replays()
 
