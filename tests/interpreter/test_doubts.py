@@ -13,7 +13,6 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.runtime.interpreter import HazardError, explore
-from kernel_dsl.runtime.interpreter.machine import attempts
 
 from .launching import kernel, launch
 
@@ -206,13 +205,6 @@ def test_a_launch_that_runs_again_begins_anew() -> None:
     assert report.hazards == [] and out[0] == 32
     found = explore(lambda: launch(module, "k", [np.ones(96, np.float32), np.zeros(128, np.float32)], block=96), 8)
     assert found.hazard is None
-
-
-def test_large_memory_has_no_doubts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be copied before each launch, so all races are reported."""
-    assert found("global", "dropped", 16) == ""
-    monkeypatch.setattr(attempts, "_MOST", 63)
-    assert found("global", "dropped", 16) == "race_global"
 
 
 def test_many_elements_take_few_runs() -> None:

@@ -119,6 +119,14 @@ def test_a_time_out_by_the_clock_ends() -> None:
     assert run(body.replace("[d1+4], r9", "[d1+4], 9"), "eager") == 9
 
 
+def test_time_passes_while_the_only_warp_sleeps() -> None:
+    """Waiting 1 ms takes a few rounds."""
+    wait = """ mov.u32 r9, 0; mov.u64 d8, %globaltimer; W: nanosleep.u32 100000; add.u32 r9, r9, 1; mov.u64 d9, %globaltimer;
+ sub.u64 d9, d9, d8; setp.lt.u64 p2, d9, 1000000; @p2 bra W; @!p0 st.global.u32 [d1+4], r9; ret;"""
+    alone = START + " mov.u32 r4, %ctaid.x; mov.u32 r5, %tid.x; or.b32 r4, r4, r5; setp.ne.u32 p0, r4, 0; @p0 exit;"
+    assert 5 <= run(alone + wait, "eager") <= 11
+
+
 def test_the_checker_says_so_in_seconds() -> None:
     text = kernel(".param .u64 a", REGISTERS + ENDLESS["a sleep in each 32nd round"])
     report = kd.check(text, np.zeros(4, np.int32), grid=2, block=64, ignore=RACES)

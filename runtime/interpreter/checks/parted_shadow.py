@@ -48,6 +48,7 @@ class PartedShadow(Shadow):
         self.discards: bool = False  # whether a discard has thrown data away
         self.was_read: Array | None = None  # for each granule the site + 1 of a read, for the launches that follow
         self.per_part: int = 0
+        self.taken: int = 0  # at least the bytes that the granules take, see `Doubts.grow`
         self.asked: int = 0  # bytes taken since the machine's free memory was last looked up
         self.looked: int = 0  # while there are at most so many entries, they are not collected again
         self.parts: dict[int, Columns] = {}  # the parts that were accessed, by number
@@ -65,6 +66,8 @@ class PartedShadow(Shadow):
             self.asked = 0
         self.per_part = self.per_part * times or _PART // self.granule
         self.wholes = tuple(Whole(self.count) for _ in range(1 + self.run.devices))
+        self.run.doubts.grow(self, 2 * self.count * len(self.wholes))  # the bytes of their numbers
+        self.run.doubts.grow(self, 2 * self.count * len(self.wholes))  # the bytes of their numbers
         for columns in self.parts.values():
             for column, whole in zip(columns, self.wholes, strict=True):
                 column.refine(times, self.count, whole)
@@ -227,6 +230,7 @@ class PartedShadow(Shadow):
     def check_room(self, needed: int) -> None:
         """Raise MemoryError if this machine has fewer bytes left than needed."""
         self.asked += needed
+        self.run.doubts.grow(self, needed)
         if self.asked < _SMALL:
             return
         self.asked, left = 0, memory_left()

@@ -274,7 +274,7 @@ def raced(c: Group, marks: Array) -> None:
     held = c.frame.fresh
     if held is not None and held.shape == marks.shape:
         for mark in np.unique(marks[(marks > 0) & (held == UNWRITTEN)]).tolist():
-            c.batch.run.doubts.table[mark - FIRST_DOUBT].unwritten = c.frame.origin
+            c.batch.run.doubts.is_unwritten(mark - FIRST_DOUBT, c.frame.origin)
     _bring(c, marks)
 
 
@@ -315,13 +315,12 @@ def report(c: Group, ins: Instruction | None, bad: Array, origin: str) -> None:
     """
     run = c.batch.run
     for mark in np.unique(bad[bad > 0]).tolist():
-        doubt = None if mark == UNWRITTEN else run.doubts.table[mark - FIRST_DOUBT]
-        what = origin if doubt is None else doubt.unwritten
+        what = origin if mark == UNWRITTEN else run.doubts.unwritten(mark - FIRST_DOUBT)
         if what:
             _, _, who = run.reporter.group(c, bad == mark)
             run.reporter.defer(HazardKind.UNINITIALISED, f"{what}, and the value is used", ins, (who,))
-        if doubt is not None:
-            run.doubts.decide(run, doubt)
+        if mark != UNWRITTEN:
+            run.doubts.decide(c, mark - FIRST_DOUBT, bad == mark)
 
 
 def check_branch(c: Group, predicate: int, ins: Instruction | None) -> None:

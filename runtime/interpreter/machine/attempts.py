@@ -13,6 +13,7 @@ from ..checks.doubts import Doubts
 from ..checks.explore import EXPLORED
 from ..checks.hazards import HazardError, RunReport
 from ..checks.launches import Launches
+from ..checks.parted_shadow import memory_left
 from .memory import GlobalMemory
 from .recorder import RECORDER
 
@@ -21,13 +22,25 @@ if TYPE_CHECKING:
 
 Bytes = npt.NDArray[np.uint8]
 
-# bytes of writable memory that are copied; a launch with more has no doubts, as shadow memory takes enough
-_MOST = 1 << 23
+_SMALL = 1 << 23  # bytes of a copy that shadow memory always has room beside
+_MOST = 1 << 30  # the most bytes that are copied before a launch
 
 
-def is_small(memory: GlobalMemory) -> bool:
-    """Return whether writable memory is small enough to be copied before each launch."""
-    return sum(b.bytes.nbytes for b in memory.buffers.values() if b.writable) <= _MOST
+def written_bytes(memory: GlobalMemory) -> int:
+    """Return the bytes of writable memory."""
+    return sum(b.bytes.nbytes for b in memory.buffers.values() if b.writable)
+
+
+def prepared(memory: GlobalMemory, launches: Launches, doubts: bool) -> tuple[Doubts, Before | None]:
+    """Return the doubts of a launch, and the state before it unless no race may be in doubt."""
+    size = written_bytes(memory) if doubts else 0
+    if not doubts or size > _MOST:
+        return Doubts(False), None
+    left = memory_left() if size > _SMALL else None
+    if left is not None and 8 * size > left:  # shadow memory takes up to 6 bytes a byte
+        return Doubts(False), None
+    before = Before(memory, launches)
+    return Doubts(True, before.kept.clear if size > _SMALL else None), before
 
 
 class Before:
@@ -75,16 +88,14 @@ def in_attempts(
         except BaseException as found:
             error = found
         certain = bool(doubts.decided) and not run.reporter.warn  # a hazard that is an error needs no further run
-        if (
-            before is None
-            or not (doubts.new or doubts.given_up)
-            or certain
-            or not isinstance(error, HazardError | None)
-        ):
+        if before is None or not doubts.again or certain or not isinstance(error, HazardError | None):
             return _settled(run, report, error)
         vars(run).clear()  # in cycles, what it holds would stay in memory beside the next run
         del run, error
         before.restore()
+        if doubts.given_up:  # the next run is the last
+            before.kept.clear()
+            before = None
 
 
 def _settled(run: Run, report: RunReport, error: BaseException | None) -> RunReport:

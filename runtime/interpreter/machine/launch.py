@@ -31,7 +31,7 @@ from ..checks.tensor_proxy import MapProxy
 from ..checks.waits import MbarrierWait
 from ..checks.wording import QUEUES, AccessSide
 from ..ptx.module import Instruction, Module
-from .attempts import Before, in_attempts, is_small
+from .attempts import in_attempts, prepared
 from .batch import Batch
 from .compiler import Compiler
 from .engine import Engine
@@ -57,6 +57,7 @@ Dims = tuple[int, int, int]
 BATCH_WARPS = 1024
 BATCH_BYTES = 1 << 28
 _LONGEST = 10**18  # the longest wait, in nanoseconds
+_LONGEST_SLEEP = 10**6  # the longest nanosleep, in nanoseconds (PTX ISA, 'nanosleep')
 
 
 class Run:
@@ -156,6 +157,7 @@ class Run:
         self._looked_at = -1
         self._looks = 0
         self.turns: BatchTurns = BatchTurns(self)
+        self.slept: int = 0  # nanoseconds that have passed while a group slept
         self.waited: int = 0  # nanoseconds that all groups have waited, see `pass_time`
         self.watch: Watch = Watch(self)
 
@@ -417,6 +419,12 @@ class Run:
 
     # --- services to instructions --------------------------------------------------------------
 
+    def sleep(self, c: Group, time: int) -> None:
+        """Let the nanoseconds of a nanosleep pass, if nothing else could happen meanwhile."""
+        alone = not c.batch.ready and not any(b.ready for b in self.resident)
+        if alone and not any(b.engine.pending for b in self.resident):
+            self.slept += min(time, _LONGEST_SLEEP)
+
     def yield_group(self, c: Group, ins: Instruction) -> bool:
         """Let other groups run before `c` goes on after its instruction."""
         c.batch.poll(c.at(c.frame.code.segments[c.pc].next), ins)
@@ -536,5 +544,5 @@ def run_module(
         run.initial = initial or {}
         return run
 
-    doubts = Doubts(config.detect_hazards and program.may_doubt and is_small(memory))
-    return in_attempts(attempt, doubts, Before(memory, stream) if doubts.open else None, report or RunReport())
+    doubts, before = prepared(memory, stream, config.detect_hazards and program.may_doubt)
+    return in_attempts(attempt, doubts, before, report or RunReport())

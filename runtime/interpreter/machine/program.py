@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks.doubts import may_doubt
+from ..checks.ordinary import may_doubt
 from ..checks.strong import size_of as strong_size
 from ..isa.cfg import Segment
 from ..isa.instructions import ROWS, known_form

@@ -65,7 +65,7 @@ def _vector(run: Run, batch: Batch, head: str, axis: int) -> Array:
 
 
 def _scalar(run: Run, batch: Batch, name: str) -> Array:
-    now = (run.steps - run.ahead) * STEP  # a clock that a seed repeats: STEP cycles for each instruction
+    now = (run.steps - run.ahead) * STEP + run.slept  # a clock that a seed repeats: STEP cycles for each instruction
     time = EPOCH + (now if run.devices == 1 else run.waited if run.recorder is None else run.waited + now)
     table: dict[str, Any] = {
         "laneid": lambda: _LANES[None],

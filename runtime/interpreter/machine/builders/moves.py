@@ -149,10 +149,11 @@ def build_ignored(k: Compiler, ins: Instruction) -> Op:
 
 @builds("nanosleep")
 def build_nanosleep(k: Compiler, ins: Instruction) -> Op:
-    """Build nanosleep.u32: let others run."""
-    k.source(ins.operands[0], "u32")
+    """Build nanosleep.u32: let others run. If there are none, time passes."""
+    time = k.reader(ins.operands[0], "u32")
 
     def run(c: Group) -> bool:
+        c.batch.run.sleep(c, int(np.broadcast_to(time(c), (c.n, 32))[c.active].max()))
         return c.batch.run.yield_group(c, ins)
 
     return run
