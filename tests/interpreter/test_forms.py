@@ -65,6 +65,14 @@ KNOWN = """
 +prefetch.local.L2 [64];
 -tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [r1], 1, f3;
 +tensormap.replace.tile.rank.shared::cta.b1024.b32 [r1], f3;
+-tensormap.replace.tile.swizzle_atomicity.shared::cta.b1024.b32 [r1], 0;
++multimem.st.global.f32 [d1], {f3};
++multimem.st.global.f32 [d1], {0f3F800000};
+-multimem.st.global.b32 [d1], {r3};
+-multimem.st.global.f16x2 [d1], {1};
++multimem.ld_reduce.global.add.bf16x2 {r3}, [d1];
+-multimem.ld_reduce.global.add.f32 {_}, [d1];
+-multimem.red.global.add.f32 [d1], {f3};
 +ld.v2.global.u32 {r3, r4}, [d1];
 -ld.global.nc.volatile.u32 r3, [d1];
 -ld.global.L1::nonsense.u32 r3, [d1];

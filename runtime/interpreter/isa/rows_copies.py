@@ -152,7 +152,7 @@ _FIELDS = {
     "swizzle_atomicity": "b32",
 }  # fmt: skip
 _OF_A_DIMENSION = ("box_dim", "global_dim", "global_stride", "element_stride")
-_CHOICES = {"elemtype": 12, "interleave_layout": 2, "swizzle_mode": 3, "fill_mode": 1}
+_CHOICES = {"elemtype": 12, "interleave_layout": 2, "swizzle_mode": 3, "fill_mode": 1, "swizzle_atomicity": 3}
 
 
 def _replaces(w: Words, operands: Operands) -> str:
@@ -168,7 +168,9 @@ def _replaces(w: Words, operands: Operands) -> str:
         return f".{field} is an integer, and '{value.name}' is .{value.type}"
     if field in _CHOICES and not (isinstance(value, Imm) and 0 <= value.value <= _CHOICES[field]):
         return f".{field} takes a literal from 0 to {_CHOICES[field]}"
-    return ".swizzle_atomicity is of later targets" if field == "swizzle_atomicity" else ""
+    if field == "swizzle_atomicity" and value != Imm(0):
+        return "a swizzle of larger parts than 16 bytes is not supported"
+    return ""
 
 
 row("tensormap.replace",

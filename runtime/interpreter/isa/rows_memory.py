@@ -199,12 +199,22 @@ def _single_halves(w: Words, operands: Operands) -> str:
     return f".{w['op']} of .{w['type']} needs a vector" if alone else ""
 
 
+def _braced(w: Words, operands: Operands) -> str:
+    """As `_value`, but for types that have vectors braces may hold one register."""
+    vectors = [o for o in operands if isinstance(o, Vec)]
+    if not w["vec"] and w["type"] in ("f32", "f16x2", "bf16x2") and vectors:
+        (item, *others) = vectors[0].items
+        right = isinstance(item, Reg) or (isinstance(item, Imm) and w["type"] == "f32")
+        return "" if right and not others else f"braces hold one register of .{w['type']}"
+    return _value(w, operands)
+
+
 row("multimem.ld_reduce",
     "order=weak|relaxed|acquire? " + SCOPE + _JOINED + "op=add|min|max|and|or|xor wide=acc::f32?" + _JOINED_TYPES,
-    "D! [/global]", scoped, width, _joined, _value, waits=True)  # fmt: skip
+    "D! [/global]", scoped, width, _joined, _braced, waits=True)  # fmt: skip
 row("multimem.st",
     "order=weak|relaxed|release? " + SCOPE + _JOINED + _JOINED_TYPES,
-    "[/global] S", scoped, width, _joined, _value)  # fmt: skip
+    "[/global] S", scoped, width, _joined, _braced)  # fmt: skip
 row("multimem.red",
     "order=relaxed|release? " + SCOPE + _JOINED + "op=add|min|max|and|or|xor" + _JOINED_TYPES,
     "[/global] S", scoped, width, _joined, _single_halves, _value)  # fmt: skip

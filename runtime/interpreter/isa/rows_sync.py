@@ -65,6 +65,8 @@ def _restricted(w: Words) -> str:
 def _proxy(w: Words, operands: Operands) -> str:
     kind = w["kind"]
     if w["space"] and kind not in ("async", "tensormap::generic"):
+        if kind == "async::generic":  # assemblers take it, but the ISA does not have it
+            return f".{w['space']} is not supported with .async::generic"
         return f".{w['space']} goes with .async alone"
     if kind in ("alias", "async"):
         return f".{kind} takes no order" if w["sem"] or w["scope"] or operands else ""

@@ -102,8 +102,9 @@ def _forbidden(target: str, words: tuple[str, ...]) -> str:
     if "multicast::cluster::all" in words and (target[-1] not in "af" or number_of(target) < 100):
         return f".multicast::cluster::all is of targets such as sm_100a, the module is for {target}"
     special = words[0] == "setmaxnreg" or words[:2] == ("tensormap", "replace")
-    if special and (target[-1] not in "af" or number_of(target) < 90):
-        return f"{words[0]} is of targets such as sm_90a, the module is for {target}"
+    if special and (target[-1] not in "af" or number_of(target) < (100 if "swizzle_atomicity" in words else 90)):
+        first = "sm_100a" if "swizzle_atomicity" in words else "sm_90a"
+        return f"{words[0]} is of targets such as {first}, the module is for {target}"
     return ""
 
 
