@@ -20,7 +20,20 @@ from kernel_dsl.runtime.custom import nvrtc
 from .foreign.case import IGNORED, SCHEDULES, headers, ptx_of, run
 
 pytestmark = pytest.mark.slow
-FILES = ("samples", "unusual", "cub", "groups", "libcu", "matrix", "cute", "patterns", "roles", "workloads", "in_place")
+FILES = (
+    "samples",
+    "unusual",
+    "cub",
+    "groups",
+    "libcu",
+    "matrix",
+    "cute",
+    "patterns",
+    "roles",
+    "workloads",
+    "in_place",
+    "serving",
+)
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120")
 
 

@@ -27,7 +27,9 @@ _ASM = re.compile(r"\b(?:asm|__asm__)\s*(?:volatile|__volatile__)?\s*\(")
 _OPERAND = re.compile(r'(?:"([=+]?&?\w+)"|__\w*PTR\w*)\s*\(')
 _LETTERS = {"r": "r", "h": "h", "l": "d", "f": "f", "d": "g", "q": "w"}
 # Not interpreted, with an error that says so; and a form of asm for 32-bit addresses
-_OUT = re.compile(r"tcgen05\.(cp|shift)\b|\.cp_mask|cvt\.rs|swizzle_atomicity\S* \[\w+\], [1-3]|\.kind::mxf4nvf4|argument")
+_OUT = re.compile(
+    r"tcgen05\.(cp|shift)\b|\.cp_mask|cvt\.rs|swizzle_atomicity\S* \[\w+\], [1-3]|\.kind::mxf4nvf4|argument"
+)
 REGISTERS = 300
 
 

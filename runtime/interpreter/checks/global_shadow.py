@@ -288,6 +288,10 @@ class GlobalShadow(PartedShadow):
             yield epochs[numbers], sites[numbers]
         yield from self._further_readers(g)
 
+    def last_readers(self, g: Array) -> Iterator[Array]:
+        for epochs, _ in self.every_reader(g):
+            yield epochs
+
     def _further_readers(self, g: Array) -> list[tuple[Array, Array]]:
         """Return (epochs, sites) of the readers that are kept beside the last two."""
         further = self.reads.further

@@ -6,7 +6,7 @@ atomic flag in bit 31 and the agent's clock in bits 0 to 30; zero means that the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -285,7 +285,7 @@ class Shadow:
             if not g.size:
                 return
             w = self.writes.get(g)
-        bad = self._judge(w, rows, lambda n, r: self.unordered(a, self.writes.epoch[n], r))
+        bad = self._after_writes(a, g, rows, w)
         if bad is not None:
             self.report(a, g, rows, bad, self.writes.epoch[w], self.writes.site[w], False)
         elif a.strong:
@@ -297,7 +297,7 @@ class Shadow:
     def on_write(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         self.stores += not adds_nothing(a.ins)
         w = self.writes.get(g)
-        bad = self._judge(w, rows, lambda n, r: self.unordered(a, self.writes.epoch[n], r))
+        bad = self._after_writes(a, g, rows, w)
         if bad is not None:
             self.report_writes(a, g, rows, bad, self.writes.epoch[w], self.writes.site[w])
         elif not a.strong:
@@ -309,6 +309,15 @@ class Shadow:
         self.writes.put(g, self.writes.of(self.epoch(a), a.site, a.reach)[rows])
         if a.strong and len(a.agent) > 1:
             self._with_others(a, g, rows)
+
+    def _after_writes(self, a: ShadowAccess, g: Array, rows: Array, w: Array) -> Array | None:
+        """Return which granules' last writes, by number, are unordered with the access; None if there are none."""
+        bad = self._judge(w, rows, lambda n, r: self.unordered(a, self.writes.epoch[n], r))
+        return None if bad is None else self.strong.unobserved(self, a, g, rows, bad, self.writes.epoch[w])
+
+    def last_readers(self, g: Array) -> Iterator[Array]:
+        """Yield epochs of readers of granules (n,) since their last writes."""
+        yield self.reads.r[self.reads.get(g)]
 
     def after_readers(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         """Check a write against the readers of its granules, which are forgotten then."""

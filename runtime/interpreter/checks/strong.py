@@ -137,6 +137,30 @@ class StrongPairs:
             if a.queue:
                 yield queue & (self._operations.of(self.run.sites)[sites] != operation_of(a.ins)), _ORDER
 
+    # --- what a strong read has observed ---------------------------------------------------------------
+
+    def unobserved(
+        self, shadow: Shadow, a: ShadowAccess, g: Array, rows: Array, bad: Array, epochs: Array
+    ) -> Array | None:  # fmt: skip
+        """Return which elements of `bad` remain, of unordered earlier writes `epochs`; None if none.
+
+        A strong write that a strong read has observed precedes in causality order what follows the read (PTX ISA 8.9.5), even
+        if both are relaxed: a warp that has seen a counter's last value may set the counter to zero by an ordinary store.
+        """
+        some = bad & (epochs & ATOMIC != 0)
+        if a.strong or a.proxy or a.queue or not some.any():
+            return bad
+        at = np.nonzero(some)
+        g, rows = (np.broadcast_to(x, bad.shape)[at] for x in (g, rows))
+        mine, seen = shadow.name_agent(a)[rows], np.zeros(len(rows), np.bool_)
+        for reader in shadow.last_readers(g):
+            agent = shadow.agent_of(reader)
+            after = (agent == mine) | shadow.ordered(a, rows, agent, reader & (ATOMIC - 1))
+            seen |= (reader & ATOMIC != 0) & ~shadow.is_queue(agent) & after
+        left = bad.copy()
+        left[at] = ~seen
+        return left if left.any() else None
+
     # --- what a strong store follows -----------------------------------------------------------------
 
     def displaces(self, shadow: Shadow, a: ShadowAccess, g: Array, rows: Array, held: Held) -> None:
