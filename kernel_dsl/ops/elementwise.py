@@ -244,8 +244,12 @@ def broadcast_value(value: Array, shape: tuple[int, ...], layout: Any) -> Array:
     dims = tuple(i for i, (a, b) in enumerate(zip(value.shape, shape, strict=True)) if a != b)
     layout = _local(layout)
     own = find(value.type.layout)
-    if isinstance(own, LayoutVar) and own.root() is not None and work_again(value) is not None:
-        own = LayoutVar(value.shape)  # else the open layout of another value would be closed here
+    # closed here, it would close another value's open layout, or one that no memory access needs yet
+    closes = (
+        own.root() is not None if isinstance(own, LayoutVar) else isinstance(layout, LayoutVar) and not layout.vector
+    )
+    if closes and work_again(value) is not None:
+        own = LayoutVar(value.shape)
         value = cast("Array", _again(value, own))
     own = _local(own)
     if isinstance(layout, LayoutVar):

@@ -242,6 +242,12 @@ def getitem(value: Array, index: Any) -> Array:
     if whole and all(value.shape[a] == 1 for a in gone):
         small = squeeze(value, gone) if gone else value
         return expanded(small, tuple(i for i, d in enumerate(view.dims) if d.axis < 0))
+    ones = tuple(i for i, d in enumerate(view.dims) if d.axis >= 0 and d.size == 1 < value.shape[d.axis])
+    if (
+        ones and not offsets and sliced(resolve(value.type.layout), view) is None
+    ):  # a shuffle brings one element to all lanes
+        single = view.kept([i for i in range(len(view.dims)) if i not in ones])
+        return expanded(pick(value, value.shape, single, offsets, None), ones)
     return pick(value, value.shape, view, offsets, None)
 
 

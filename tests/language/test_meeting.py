@@ -246,6 +246,61 @@ def test_cholesky_in_other_words(function: Any, registers: int) -> None:
     np.testing.assert_allclose(np.tril(kernel(x)), np.linalg.cholesky(x.astype(np.float64)), atol=1e-5)
 
 
+def any_words(seed: int) -> tuple[Callable[[Any], Any], int]:
+    """A Cholesky factor in words drawn by `seed`: masks, the update, and whether the factor is kept apart; and the most
+    registers, which are more where all columns are updated at each step, those of the factor, too.
+    """
+    rng = np.random.default_rng(seed)
+    pivot, root, update, kept, end = (int(n) for n in rng.integers((2, 3, 4, 4, 2)))
+
+    def factor_of(a: Any) -> Any:
+        i = kd.arange(32)
+        row, column = i[:, None], i[None]
+        factor = kd.zeros_like(a)
+        for k in range(32):
+            c = kd.sum(kd.where(column == k, a, 0.0), axis=-1)
+            top = kd.sum(kd.where(i == k, c, 0.0), axis=-1, keepdims=True) if pivot else c[..., k : k + 1]
+            d = kd.sqrt(top)
+            c = (c * kd.rsqrt(top), c / d, kd.where(i == k, d, c / d))[root]
+            c = kd.where(i >= k, c, 0.0)
+            across, both = c[..., :, None], c[..., :, None] * c[..., None, :]
+            if update == 0:
+                rest = a - both
+            elif update == 1:
+                rest = a - kd.where(i > k, both, 0.0)
+            elif update == 2:
+                rest = kd.where((row > k) & (column > k), a - both, a)
+            else:
+                rest = kd.where(row > k, kd.where(column > k, a - both, a), a)
+            if kept == 0:
+                rest = kd.where(column == k, across, rest)
+            else:
+                mask = (column == k) & (row >= k) if kept == 1 else column == k
+                factor = factor + kd.where(mask, across, 0.0) if kept == 3 else kd.where(mask, across, factor)
+            a = rest
+        made = factor if kept else a
+        return kd.where(row >= column, made, 0.0) if end else made
+
+    return factor_of, 72 if update == kept == 0 else 60
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("layout", [ROWS, BATCH], ids=["one", "one a warp"])
+@pytest.mark.sampled(24)
+def test_cholesky_in_any_words(layout: Layout, seed: int) -> None:
+    """Masks that live long take no registers, and an open value that a mask meets keeps the matrix in its warp."""
+    shape = (4, 32, 32)[3 - layout.rank :]
+    function, _ = any_words(seed)
+    x = random((4, 32, 32), "float32")
+    x = (x @ x.transpose(0, 2, 1) + 32 * np.eye(32, dtype=np.float32))[: shape[0] if layout.rank == 3 else 1].reshape(
+        shape
+    )
+    kernel = kernel_of(lambda x, out: out.__setitem__(..., function(kd.load(x, layout=layout))), shape=shape)
+    stages = kernel.lower(x)
+    assert cost(stages) == (0, 0)
+    np.testing.assert_allclose(np.tril(kernel(x)), np.linalg.cholesky(x.astype(np.float64)), atol=1e-5)
+
+
 MASKS: list[Callable[[Any, Any], Any]] = [
     lambda r, c: (r + 2 * c) % 3 == 0,
     lambda r, c: ((r + c) * (r - c) + r) > 5,
