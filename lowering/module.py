@@ -34,6 +34,7 @@ from kernel_dsl.storage import bytes_of
 from kernel_dsl.target import Feature, Target
 
 from . import llvm
+from .comparisons import compare_again
 from .context import WARPGROUP, WARPS, Context, Rule, source_line
 from .debug_lines import DebugLines
 from .job import Job, Lowered
@@ -326,7 +327,7 @@ def line_map(ptx: str) -> dict[int, SourceLine]:
 
 def compile_text(job: Job) -> None:
     """Compile the LLVM text to PTX."""
-    job.ptx = copy_operands(llvm.to_ptx(job.lowered.text, job.target))
+    job.ptx = compare_again(copy_operands(llvm.to_ptx(job.lowered.text, job.target)))
 
 
 def find_lines(job: Job) -> None:
