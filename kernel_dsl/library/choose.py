@@ -11,6 +11,7 @@ from .consumer_product import from_registers
 from .fast_costs import BETWEEN, EVEN, THIN, Reads, clocks
 from .fast_sizes import BARRIERS, DEEPEST, SMEM, STEP_BYTES, configure, gates, in_pairs, is_mixed, stage_bytes
 from .fed_scales import feeds
+from .low_tiles import takes_low_tiles
 from .matmul_config import MatmulConfig
 from .problem import Problem
 
@@ -34,6 +35,8 @@ SCALED_TILES = tuple((*tile, False) for tile in (
 # 32-bit registers a lane that a consumer may accumulate in: the rest is for addresses, or for an epilogue of few or many steps
 ACCUMULATORS, ACCUMULATORS_BESIDE_MORE, ACCUMULATORS_BESIDE_MANY = 192, 128, 96
 CLUSTERS = ((1, 1), (2, 1), (1, 2))  # along M, along N
+LOW_WAVES = 4  # the most waves of low tiles
+LOW_STEPS = 8  # the fewest steps: 4096 x 32768 x 512 took 132 us with low tiles, 130 without
 SQUARE = (2, 2)  # where loads take longer
 
 
@@ -136,7 +139,22 @@ def _options(problem: Problem, blocks: int, plain: bool, reads: Reads = EVEN) ->
         changed(c, cluster=m, cluster_n=n) if m * n > 1 else c for c in made for m, n in clusters if m * n <= blocks
     ]
     options = [c for c in options if gates(problem, c)]
-    return options + thin_tiles(problem)
+    return options + lowered(problem, options, blocks) + thin_tiles(problem)
+
+
+def lowered(problem: Problem, options: Sequence[MatmulConfig], blocks: int) -> list[MatmulConfig]:
+    """Those options whose last waves can have lower tiles, with as many of these as the waves before leave rows."""
+    found: list[MatmulConfig] = []
+    for c in options:
+        if c.consumers < 3 or steps_of(problem, c.tile_k) < LOW_STEPS or not takes_low_tiles(problem, c):
+            continue
+        across = -(-problem.N // c.tile_n)
+        waves = -(-problem.M // c.tile_m) * across // blocks
+        for high in {n * blocks // across for n in range(max(waves - LOW_WAVES, 1), waves + 1)}:
+            low = -(-(problem.M - high * c.tile_m) // c.low_rows)
+            if high and low > 0:
+                found.append(changed(c, low_tiles=low))
+    return found
 
 
 def _finished(problem: Problem, config: MatmulConfig, blocks: int) -> MatmulConfig:
@@ -152,13 +170,14 @@ def _finished(problem: Problem, config: MatmulConfig, blocks: int) -> MatmulConf
 
 
 @cache
-def choose(problem: Problem, blocks: int, plain: bool = True, reads: Reads = EVEN) -> MatmulConfig:
+def choose(problem: Problem, blocks: int, plain: bool = True, reads: Reads = EVEN, even: bool = False) -> MatmulConfig:
     """The configuration of the fast kernel with the best estimate. `plain`: products are stored without an epilogue.
-    `reads`: as of `clocks`.
+    `reads`: as of `clocks`; `even`: it has no low tiles.
     """
     if needs_swap(problem):
-        return changed(choose(problem.swapped, blocks, plain, (reads[1], reads[0])), swapped=True)
-    best = min(_options(problem, blocks, plain, reads), key=lambda c: clocks(problem, c, blocks, reads))
+        return changed(choose(problem.swapped, blocks, plain, (reads[1], reads[0]), even), swapped=True)
+    options = [c for c in _options(problem, blocks, plain, reads) if not (even and c.low_tiles)]
+    best = min(options, key=lambda c: clocks(problem, c, blocks, reads))
     return _finished(problem, best, blocks)
 
 

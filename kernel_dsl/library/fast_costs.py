@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ..dataclass import changed
 from .blocks import clusters_at_once, steps_of
 from .consumer_product import from_registers
 from .fast_sizes import MOSTLY_STORED, in_pairs, is_mixed, stage_bytes
@@ -63,6 +64,7 @@ SLIVER = 32  # columns: a product of fewer takes as long, because it still reads
 # widths between those, for shapes whose tiles just exceed a whole number of waves, or fill three quarters of one
 BETWEEN = (96, 112, 144, 160, 176, 208, 224, 240)
 UNEVEN = 1.04  # the least predicted gain for such a width, because its constants were not measured
+LOWERED = 1.01  # the same for low tiles, beside which a consumer idles
 CHUNK = 100  # clocks for each part of a tile in its store; narrow tiles have many parts
 # clocks of a step in which neither warpgroup multiplies: with two products in flight, with one
 IDLE_IN_PAIRS, IDLE_BY_ONE = 265, 390
@@ -80,13 +82,38 @@ def overlapped(one: float, other: float) -> float:
 
 def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = EVEN) -> float:
     """An estimate of the kernel's time in clocks. `reads`: factors of the time of loads, such as `BROKEN`."""
-    read_a, read_b = reads[::-1] if config.swapped else reads
     p, t = problem.swapped if config.swapped else problem, config
     width = t.tile_n if p.gate is None else t.tile_n // 2
     tiles = -(-p.M // (t.tile_m * t.cluster)) * -(-p.N // (width * t.cluster_n)) * p.parts * prod(p.batch)
-    together, pairs = t.cluster * t.cluster_n, in_pairs(p)
+    together = t.blocks
     waves = -(-tiles // clusters_at_once(blocks, together))
-    steps = steps_of(p, t.tile_k)
+    steps, lines = steps_of(p, t.tile_k), bool(p.lanes) and stores_lines(p, t)
+    sides = (reads[1], reads[0]) if t.swapped else reads
+    step, store = _step_clocks(p, t, sides), _store_clocks(p, t)
+    if t.ping_pong and waves == 1:
+        step *= SINGLE
+    # with turns, a consumer's stores overlap with the other's products, except the last; if lanes store, none overlap
+    apart = t.ping_pong and not p.lanes
+    work = waves * max(steps * step, store / t.consumers) + store if apart else waves * (steps * step + store)
+    work = _low_work(p, t, blocks, sides) if t.low_tiles else work
+    # all of A and B once, and again for each band of tiles that exceeds L2
+    ragged = not p.lanes and problem.N * p.out_dtype.itemsize % 32 > 0
+    shorter = LINE_PART / (t.epilogue_n * p.out_dtype.itemsize) - 1
+    bytes_ = total_bytes(p, LINES + SHORTER * shorter if lines else RAGGED if ragged else WRITTEN)
+    bytes_ *= 1.0 if t.tile_m * t.cluster >= p.M or t.tile_n * t.cluster_n >= p.N else KEPT
+    work += TOGETHER if together > 1 else 0.0
+    work += (waves - 1) * LANE_TILE if p.lanes and not lines and t.consumers == 1 and steps <= MOSTLY_STORED else 0
+    made = (overlapped(work, bytes_ / DRAM_BYTES) + FAST_START) * (TIED if together > 1 else 1.0)
+    if steps <= MOSTLY_STORED and not p.lanes and not p.softmax:
+        made *= 1 + PIECES * (WIDEST_TILE / max(t.tile_m if t.swapped else width, WIDEST_TILE // 2) - 1)
+    made *= LOWERED if t.low_tiles else 1.0
+    made *= BRIEF_TURNS if t.ping_pong and (steps <= BRIEF or p.lanes) else 1.0
+    return made * (UNEVEN if t.tile_n in BETWEEN and not p.scaled else 1.0)
+
+
+def _step_clocks(p: Problem, t: MatmulConfig, reads: Reads) -> float:
+    """An estimate for a step of a tile. `reads`: as of `clocks`, but of the left side and of the right one."""
+    (read_a, read_b), pairs = reads, in_pairs(p)
     rate = MADS * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize) * (SPARSE if p.sparse else 1)
     # a narrow B leaves the tensor cores waiting for SMEM
     narrow = max(1.0, 128 / t.tile_n) if t.consumers == 2 else max(1.0, 64 / t.tile_n)
@@ -111,7 +138,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
     rows_a = rows_a / 2 if p.sparse else rows_a
     rows_a = rows_a / 2 if p.int4 else rows_a
     loads = (rows_a * p.dtype.itemsize * read_a + rows_b * p.b_dtype.itemsize * read_b) * t.tile_k / L2_BYTES
-    if together > 1:
+    if t.blocks > 1:
         loads = max(loads, stage_bytes(p, t.tile_m, t.tile_n, t.tile_k) / SMEM_BYTES)
     if p.scaled:  # a warpgroup's products, and then its multiply-adds, which other warpgroups' products may hide
         products = max(products, products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION)
@@ -125,31 +152,34 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
         run = max(RUN // t.tile_k, 1)
         alone = run * products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION
         products = max(products, alone / run)
-    step = overlapped(products, loads)
-    if t.ping_pong and waves == 1:
-        step *= SINGLE
-    lines = bool(p.lanes) and stores_lines(p, t)
+    return overlapped(products, loads)
+
+
+def _store_clocks(p: Problem, t: MatmulConfig) -> float:
+    """An estimate for a tile beside its steps: its store, and what waits."""
+    steps, lines = steps_of(p, t.tile_k), bool(p.lanes) and stores_lines(p, t)
     by_lanes = LINE_STORE[word_bytes(p)] if lines else LANE_STORE if t.consumers > 1 else LANE_STORE_ALONE
     each = 0.0 if p.softmax and not p.exponentials else p.out_dtype.itemsize * (by_lanes if p.lanes else 1 / 64)
     each += EXPONENTIAL if p.softmax else 0.0
     store = t.tile_m * t.tile_n * each * (3 if p.keeps else 1) + EDGE + (EDGE_ALONE if steps <= MOSTLY_STORED else 0)
     if t.tile_n in BETWEEN and not p.scaled:
         store += t.tile_n // t.epilogue_n * CHUNK
-    # with turns, a consumer's stores overlap with the other's products, except the last; if lanes store, none overlap
-    apart = t.ping_pong and not p.lanes
-    work = waves * max(steps * step, store / t.consumers) + store if apart else waves * (steps * step + store)
-    # all of A and B once, and again for each band of tiles that exceeds L2
-    ragged = not p.lanes and problem.N * p.out_dtype.itemsize % 32 > 0
-    shorter = LINE_PART / (t.epilogue_n * p.out_dtype.itemsize) - 1
-    bytes_ = total_bytes(p, LINES + SHORTER * shorter if lines else RAGGED if ragged else WRITTEN)
-    bytes_ *= 1.0 if t.tile_m * t.cluster >= p.M or t.tile_n * t.cluster_n >= p.N else KEPT
-    work += TOGETHER if together > 1 else 0.0
-    work += (waves - 1) * LANE_TILE if p.lanes and not lines and t.consumers == 1 and steps <= MOSTLY_STORED else 0
-    made = (overlapped(work, bytes_ / DRAM_BYTES) + FAST_START) * (TIED if together > 1 else 1.0)
-    if steps <= MOSTLY_STORED and not p.lanes and not p.softmax:
-        made *= 1 + PIECES * (WIDEST_TILE / max(t.tile_m if t.swapped else width, WIDEST_TILE // 2) - 1)
-    made *= BRIEF_TURNS if t.ping_pong and (steps <= BRIEF or p.lanes) else 1.0
-    return made * (UNEVEN if t.tile_n in BETWEEN and not p.scaled else 1.0)
+    return store
+
+
+def _low_work(p: Problem, t: MatmulConfig, blocks: int, reads: Reads) -> float:
+    """An estimate for the block with the most work, of tiles of two heights: all high ones come first."""
+    across, steps = -(-p.N // t.tile_n), steps_of(p, t.tile_k)
+    high, total = t.high_tiles(p.M) * across, (t.high_tiles(p.M) + t.low_tiles) * across
+    lower = changed(t, tile_m=t.low_rows, consumers=t.consumers - 1, low_tiles=0)
+    one, other = (steps * _step_clocks(p, x, reads) + _store_clocks(p, x) for x in (t, lower))
+
+    def work(block: int) -> float:
+        tall = max(-(-(high - block) // blocks), 0)
+        return tall * one + (-(-(total - block) // blocks) - tall) * other
+
+    # the first block, and the first that has a high tile less
+    return max(work(block) for block in {0, high % blocks} if block < total)
 
 
 def least_clocks(p: Problem, blocks: int) -> float:

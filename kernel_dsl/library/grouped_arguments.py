@@ -178,6 +178,9 @@ def check_config(config: Any, kernel: str) -> None:
     if config.blocks > 1 or config.ping_pong or config.swapped:
         hint = "grouped products have no clusters, turns or exchanged sides: leave cluster, cluster_n, ping_pong and swapped out"
         raise refuse("config has clusters, turns or sides exchanged", hint, kernel)
+    if config.streamed or config.low_tiles:
+        hint = "tiles of groups are whole, and of one height: leave streamed and low_tiles out"
+        raise refuse("config has streamed or low tiles", hint, kernel)
 
 
 def check_pairs(b: Any, o: GroupedOptions) -> None:

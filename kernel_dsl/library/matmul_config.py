@@ -19,7 +19,8 @@ class MatmulConfig:
     multicast; `cluster_n`: blocks along N that share A. `epilogue_n`: columns that a store moves at a time. `a_hint`,
     `b_hint`, `out_hint`: cache policies of L2, as `l2_hint` of copies. `swapped`: the transposed product is computed,
     and `tile_m`, `cluster` are along N, for a thin a. `streamed`: blocks share the tiles of the last two waves evenly,
-    where tiles don't fill whole waves; not with `ping_pong`.
+    where tiles don't fill whole waves; not with `ping_pong`. `low_tiles`: so many tiles of M, the last ones, lack the rows of
+    one consumer, which may fill the last wave; only beside scales of both sides for each 128 of K.
     """
 
     tile_m: int = 128
@@ -38,6 +39,7 @@ class MatmulConfig:
     out_hint: str | None = None
     swapped: bool = False
     streamed: bool = False
+    low_tiles: int = 0
 
     @property
     def blocks(self) -> int:
@@ -48,6 +50,15 @@ class MatmulConfig:
     def rows(self) -> int:
         """The number of rows of the result that one consumer computes at a time."""
         return self.tile_m if self.ping_pong else self.tile_m // self.consumers
+
+    @property
+    def low_rows(self) -> int:
+        """The rows of a low tile."""
+        return self.tile_m - self.rows
+
+    def high_tiles(self, size: int) -> int:
+        """The number of whole tiles along M, of all its `size` rows."""
+        return max(-(-(size - self.low_tiles * self.low_rows) // self.tile_m), 0)
 
 
 def check_counts(config: Any, kernel: str) -> None:
@@ -60,8 +71,8 @@ def check_counts(config: Any, kernel: str) -> None:
             continue
         if not isinstance(value, Integral):
             raise BadCallArgument(kernel=kernel, what=what, hint="a positive int")
-        if value < 1:
-            raise BadCallValue(kernel=kernel, what=what, hint="a positive int")
+        if value < (0 if field.default == 0 else 1):
+            raise BadCallValue(kernel=kernel, what=what, hint="0 or more" if field.default == 0 else "a positive int")
     if config.stages < 2:
         hint = "2 or more, because the kernel releases a stage one step after its product began"
         raise BadCallValue(kernel=kernel, what=f"config.stages={config.stages}", hint=hint)

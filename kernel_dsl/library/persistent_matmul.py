@@ -14,7 +14,6 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..dataclass import changed
-from ..errors import BadCallValue
 from ..kernel import identified
 from ..layouts import meta_step
 from .any_rows import at_launch, declared, open_sizes
@@ -23,10 +22,11 @@ from .consumer_product import ConsumerProduct
 from .epilogue import Exponentials, Function, Tile, drawn, finish, joined, outputs, store_sums
 from .fed_scales import FedScales, fed_loads, feeds, in_pairs
 from .first_sizes import is_open, most_of
+from .low_tiles import LowTiles, check_low_tiles, pass_over
 from .matmul_config import MatmulConfig
 from .problem import EpilogueStep, Problem
 from .stage_product import following_slot
-from .streamed_tiles import OneTile, Pieces, StreamedTiles, WholeTiles, pieces_of
+from .streamed_tiles import OneTile, Pieces, StreamedTiles, WholeTiles, check_streams, pieces_of
 from .whole_lines import halves, in_words, pitch, short_part, store_lines, stores_lines
 
 DRAWN = 16  # columns whose random words are computed at a time
@@ -38,12 +38,6 @@ def swizzled(rows: int, columns: int, dtype: Any, stages: int) -> Any:
     swizzle = kd.find_swizzle(columns * dtype.bits)
     tile = (8, swizzle // dtype.itemsize)
     return kd.SMEM((stages, rows, columns), dtype, transforms=(kd.TilingTransform(tile), kd.SwizzleTransform(swizzle)))
-
-
-def has_streams(p: Problem, t: MatmulConfig) -> bool:
-    """Whether the kernel has a form in which blocks share tiles along K: its loops take any number of steps."""
-    static = p.sparse or p.promoted or p.softmax or in_pairs(p, t.tile_m, t.tile_n)
-    return not (static or t.ping_pong or p.parts > 1)
 
 
 def registers_of(t: MatmulConfig, fed: bool) -> tuple[int, int]:
@@ -69,9 +63,8 @@ def matmul_kernel(
     p, t = problem.swapped if config.swapped else problem, config
     if t.swapped and p.lanes:
         t = changed(t, epilogue_n=short_part(t.epilogue_n, t.rows, p))
-    if t.streamed and not has_streams(p, t):
-        what, hint = "config.streamed=True", "False: consumers take turns, or count steps in pairs or runs"
-        raise BadCallValue(kernel="matmul", what=what, hint=hint)
+    check_streams(p, t)
+    check_low_tiles(p, t)
     end_steps = (*p.all_steps, *(() if activation is None else (EpilogueStep("activation", function=activation),)))
     rows = t.rows
     width = t.tile_n if p.gate is None else t.tile_n // 2  # columns of the result
@@ -89,6 +82,7 @@ def matmul_kernel(
     def clusters_of(p: Problem) -> tuple[Any, Any, Any]:
         """The numbers of clusters of tiles along M, along N, and of all products."""
         tiles_m = 1 if alone[0] else kd.cdiv(kd.cdiv(p.M, t.tile_m), t.cluster)
+        tiles_m = t.high_tiles(p.M) + t.low_tiles if t.low_tiles else tiles_m
         tiles_n = 1 if alone[1] else kd.cdiv(kd.cdiv(p.N, width), t.cluster_n)
         return tiles_m, tiles_n, tiles_m * tiles_n * prod((*leading, *p.batch))
 
@@ -99,6 +93,7 @@ def matmul_kernel(
     marks = t.tile_k // meta_step(p.dtype) if p.sparse else 0  # rows of metadata in a stage
     a_shape = (t.tile_k, t.tile_m) if p.a_transposed else (t.tile_m, t.tile_k // held)
     b_shape = (t.tile_n, t.tile_k) if p.b_transposed else (t.tile_k, t.tile_n)
+    low = LowTiles(t, t.high_tiles(p.M), tiles_n) if t.low_tiles else None
     known = isinstance(total, int)
     skipped: Any = 0
     single = single and not known
@@ -162,6 +157,9 @@ def matmul_kernel(
             m, rest = kd.rem(block, tiles_m), kd.div(block, tiles_m)
             part, *batch = spread(kd.div(rest, tiles_n), (p.parts, *p.batch))
             n = kd.rem(rest, tiles_n)
+        elif low is not None:
+            m, n = low.place(index)
+            return m, n * width, 0, ()
         else:
             m, n, part, batch = tile_of(index, p, (tiles_m, tiles_n), t.group)
         if t.cluster > 1:
@@ -225,7 +223,11 @@ def matmul_kernel(
                 b_tiles = [b.at[n_slice, b_k] if p.b_transposed else b.at[b_k, n_slice] for b in b_own]
                 full = loaded.at[turn * t.stages + slot]
                 shares_a, shares_b = ("cluster_n" if t.cluster_n > 1 else None), ("cluster" if t.cluster > 1 else None)
-                kd.copy_gmem_to_smem(a_tile, a_smem.at[slot], full, collective_axes=shares_a, l2_hint=t.a_hint)
+
+                def copy_left(tile: Any, place: Any) -> None:
+                    kd.copy_gmem_to_smem(tile, place, full, collective_axes=shares_a, l2_hint=t.a_hint)
+
+                copy_left(a_tile, a_smem.at[slot]) if low is None else low.copy(m, a_tile, a_smem.at[slot], copy_left)
                 for number, pack in enumerate(packs):
                     if p.sparse or p.mxfp4:
                         of_step = pack.at[kd.ds(at * 2, 2), m_slice]
@@ -278,24 +280,30 @@ def matmul_kernel(
             item = work.item(number)
             m, n, part, batch = place_of(item.tile)
 
-            def gathered(sums: Any) -> Any:
-                return sums if pieces is None else work.gather(item, pieces, me, sums)
+            def compute() -> Any:
+                def gathered(sums: Any) -> Any:
+                    return sums if pieces is None else work.gather(item, pieces, me, sums)
 
-            way = products.of(item, (m, n, part, batch), slot, gathered)
+                way = products.of(item, (m, n, part, batch), slot, gathered)
 
-            def product(acc: Any, *other: Any) -> Any:
-                if pieces is not None and not p.scaled:
-                    gathered(acc)
-                return way(acc, *other)
+                def product(acc: Any, *other: Any) -> Any:
+                    if pieces is not None and not p.scaled:
+                        gathered(acc)
+                    return way(acc, *other)
 
-            sums = kd.ACC((rows, t.tile_n), p.accumulator)
-            value, slot_after = kd.run_scoped(product, *[sums] * (2 if in_pairs(p, t.tile_m, t.tile_n) else 1))
+                sums = kd.ACC((rows, t.tile_n), p.accumulator)
+                value, slot_after = kd.run_scoped(product, *[sums] * (2 if in_pairs(p, t.tile_m, t.tile_n) else 1))
 
-            def store() -> None:
-                store_tile(value, refs, out_smem, me, m + share * rows, n, part, batch)
+                def store() -> None:
+                    store_tile(value, refs, out_smem, me, m + share * rows, n, part, batch)
 
-            store() if pieces is None else work.give(item, value, pieces, me, store)
-            return skip_others(slot_after)
+                store() if pieces is None else work.give(item, value, pieces, me, store)
+                return slot_after
+
+            if low is None:
+                return skip_others(compute())
+            low.share(m, share, compute, lambda: pass_over(item.count, t.stages, loaded, consumed))
+            return slot
 
         kd.wait_smem_to_gmem(0, wait_read_only=True)  # the copies have read SMEM; the kernel's end waits for writes
 

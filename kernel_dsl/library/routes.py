@@ -74,6 +74,11 @@ class Route:
 
     def serving(self, blocks: int, flipped: bool = False) -> Route:
         """The route with kernels for any M and batch, or itself. `flipped`: the rows of a call are those of b."""
+        if self.kernel == "fast" and self.config.low_tiles:  # which only given sizes have
+            p = self.problem
+            even = changed(self, config=choose(p, blocks, p.plain, self.reads, even=True))
+            made = even.serving(blocks, flipped)
+            return self if made is even else made
 
         def cost(made: Route) -> float:
             p, q, t = made.problem, made.whole, made.config

@@ -20,9 +20,20 @@ from typing import Any
 
 import kernel_dsl as kd
 
+from ..errors import BadCallValue
+from .fed_scales import in_pairs
 from .matmul_config import MatmulConfig
+from .problem import Problem
 
 CHUNK = 32  # columns of a piece that are loaded together
+
+
+def check_streams(p: Problem, t: MatmulConfig) -> None:
+    """Raise `BadCallValue` if blocks can't share tiles along K: only loops that take any number of steps can."""
+    static = p.sparse or p.promoted or p.softmax or in_pairs(p, t.tile_m, t.tile_n)
+    if t.streamed and (static or t.ping_pong or p.parts > 1):
+        what, hint = "config.streamed=True", "False: consumers take turns, or count steps in pairs or runs"
+        raise BadCallValue(kernel="matmul", what=what, hint=hint)
 
 
 @dataclass(frozen=True)
