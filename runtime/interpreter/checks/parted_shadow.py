@@ -67,7 +67,6 @@ class PartedShadow(Shadow):
         self.per_part = self.per_part * times or _PART // self.granule
         self.wholes = tuple(Whole(self.count) for _ in range(1 + self.run.devices))
         self.run.doubts.grow(self, 2 * self.count * len(self.wholes))  # the bytes of their numbers
-        self.run.doubts.grow(self, 2 * self.count * len(self.wholes))  # the bytes of their numbers
         for columns in self.parts.values():
             for column, whole in zip(columns, self.wholes, strict=True):
                 column.refine(times, self.count, whole)
