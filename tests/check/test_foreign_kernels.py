@@ -79,7 +79,15 @@ def test_gluon_for_blackwell() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     "file",
-    ["triton_kernels", "triton_patterns", "triton_in_place", "gluon_kernels", "gluon_roles", "gluon_convolution"],
+    [
+        "triton_kernels",
+        "triton_patterns",
+        "triton_in_place",
+        "triton_serving",
+        "gluon_kernels",
+        "gluon_roles",
+        "gluon_convolution",
+    ],
 )
 def test_triton(file: str, target: str) -> None:
     if importlib.util.find_spec("triton") is None:

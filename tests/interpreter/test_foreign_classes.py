@@ -153,3 +153,30 @@ def test_smem_that_a_launch_does_not_give() -> None:
     """All lanes are outside, the first one too, in each block."""
     body = " mov.u32 %r2, d; mad.lo.u32 %r2, %r1, 4, %r2; st.shared.u32 [%r2], %r1;"
     assert kinds(body, np.zeros(1, np.int32), ".extern .shared .align 16 .b8 d[];\n", grid=3) == {"out_of_bounds"}
+
+
+# Compilers pack a value with a register that nothing has written, and use the value's half alone.
+PACKED = {
+    "mov.b32": "mov.b32 %r4, {%h1, %h8};",
+    "bfi": "bfi.b32 %r4, %r1, %r9, 0, 16;",
+    "prmt": "prmt.b32 %r4, %r1, %r9, 0x7610;",
+    "shf": "shf.l.wrap.b32 %r4, %r1, %r9, 16;",
+    "cvt to halves": "cvt.rn.f16x2.f32 %r4, %f8, %f1;",
+    "cvt to bfloat16": "cvt.rn.bf16x2.f32 %r4, %f8, %f1;",
+    "cvt to float8": "cvt.rn.satfinite.e4m3x2.f32 %h2, %f8, %f1; cvt.u32.u16 %r4, %h2;",
+    "cvt.pack": "cvt.pack.sat.u16.s32 %r4, %r9, %r1;",
+    "add": "add.u32 %r4, %r1, %r9;",
+    "cvt": "cvt.rn.f32.u32 %f1, %r9; mov.b32 %r4, %f1;",
+}
+
+
+@pytest.mark.parametrize("how", PACKED)
+def test_a_value_packed_with_an_unset_register(how: str) -> None:
+    """%r9, %h8 and %f8 are unset. With no value beside them, the result is unset, too."""
+    start = "cvt.u16.u32 %h1, %r1; cvt.rn.f32.u32 %f1, %r1; "
+    body, store = PACKED[how], " st.global.u32 [%d2], %r4;"
+    assert kinds(start + body + store, np.zeros(64, np.int32)) == (
+        {"uninitialised"} if how in ("add", "cvt") else set()
+    )
+    alone = body.replace("%r1,", "%r9,").replace("%r1;", "%r9;").replace("%h1", "%h8").replace("%f1;", "%f8;")
+    assert kinds(start + alone + store, np.zeros(64, np.int32)) == {"uninitialised"}

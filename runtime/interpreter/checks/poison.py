@@ -84,7 +84,7 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
     # a shuffle's predicate, which no value decides
     given = first.second.index if shuffle and isinstance(first, Pair) and isinstance(first.second, Reg) else -1
     carries = "cc" in ins.opcode
-    packs = ins.opcode[0] in _PACKING or (ins.opcode[0] == "mov" and len(reads) > 1)
+    packs = ins.opcode[0] in _PACKING or (ins.opcode[0] in ("mov", "cvt") and len(reads) > 1)
 
     def run(c: Group) -> Any:
         poison = c.frame.poison
