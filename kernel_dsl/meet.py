@@ -47,6 +47,11 @@ def union(parts: Sequence[MetPart], shape: tuple[int, ...]) -> Layout:
     return min(candidates, key=loss)  # the first of equally cheap ones
 
 
+def agree(parts: Sequence[MetPart], whole: Layout, shape: tuple[int, ...]) -> bool:
+    """Whether the parts have the layouts of their elements in `whole`, the layout of all of `shape`, so that none moves."""
+    return all(not cost(p.layout, whole.reduce(p.stretched(shape)), p.shape, p.wide) for p in parts)
+
+
 def _union(parts: Sequence[MetPart], shape: tuple[int, ...]) -> Layout:
     """The union of the parts; an earlier part decides before a later one."""
     bits: list[Bit] = [None] * BITS

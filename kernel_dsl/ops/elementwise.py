@@ -19,7 +19,7 @@ from ..errors import (
 from ..facts import Range
 from ..ir import ArrayType, Op, Value, array_type, attr, operand
 from ..layout import Layout
-from ..meet import MetPart, union
+from ..meet import MetPart, agree, union
 from ..memory import as_shape
 from ..promote import promote, true_division
 from ..trace import LayoutVar, current, emit, find, is_open, resolve, traced
@@ -132,8 +132,16 @@ def common_layout(values: Sequence[Array], shape: tuple[int, ...]) -> Any:
             if find(other) is not first:
                 other.bind(first)
     if parts and isinstance(first, LayoutVar) and not first.vector:  # no memory access needs another
-        first.bind(union(parts, shape))
+        first.bind(_met(first, parts))
     return first
+
+
+def _met(layout: LayoutVar, parts: Sequence[MetPart]) -> Layout:
+    """The layout of a whole value, whose own is open, where it meets the parts: that of a loop's carry before the loop if
+    no part moves for it, else the union of the parts.
+    """
+    own = layout.before
+    return own if own is not None and agree(parts, own, layout.shape) else union(parts, layout.shape)
 
 
 def _parts(values: Sequence[Array]) -> list[MetPart]:
@@ -257,7 +265,7 @@ def broadcast_value(value: Array, shape: tuple[int, ...], layout: Any) -> Array:
             own.bind(layout, dims)
             return traced(Broadcast(value, shape, layout))
         if not layout.vector and work_again(value) is None:  # no memory access needs another
-            layout.bind(union(_parts([value]), shape))
+            layout.bind(_met(layout, _parts([value])))
         layout = resolve(layout)
     value = convert(value, layout.reduce(dims))
     return traced(Broadcast(value, shape, layout))

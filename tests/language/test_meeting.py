@@ -50,6 +50,29 @@ def test_a_product_of_reductions_moves_nothing(layout: Any) -> None:
     np.testing.assert_array_equal(kernel(x), wanted)
 
 
+@pytest.mark.parametrize("factor_first", [False, True])
+def test_a_carry_keeps_its_layout_where_its_rows_agree(factor_first: bool) -> None:
+    """A factor for each row, in the layout of the rows of the carry, moves nothing, though rows fit other layouts, too."""
+    whole = Layout.WG_STRIDED((8, 64), 4)
+
+    def body(x: Any, f: Any, out: Any) -> None:
+        def step(i: Any, v: Any) -> Any:
+            factor = kd.load(f, i, layout=whole.reduce(1, keepdims=False))[:, None]
+            v = factor * v if factor_first else v * factor
+            return v + kd.load(x, layout=whole)
+
+        out[...] = kd.fori_loop(0, 3, step, kd.layout_cast(kd.zeros((8, 64), kd.float32), whole))
+
+    x, f = random((8, 64), "float32"), random((3, 8), "float32", seed=1)
+    kernel = kernel_of(body, shape=(8, 64))
+    stages = kernel.lower(x, f)
+    assert not stages.notes and cost(stages) == (0, 0)
+    wanted = np.zeros_like(x)
+    for row in f:
+        wanted = wanted * row[:, None] + x
+    np.testing.assert_array_equal(kernel(x, f), wanted)
+
+
 def indices(which: str) -> Callable[[Any], Any]:
     def causal(m: Any) -> Any:
         return (m.arange(64)[:, None] >= m.arange(64)[None]).astype(m.int32)
