@@ -45,11 +45,14 @@ class MadeDescriptor:
 
 @dataclass
 class NamedBarriers:
-    """Lowered mbarriers: the SMEM address of the first, and the alloca of this warpgroup's phases, a bit for each."""
+    """Lowered mbarriers: the SMEM address of the first, and the alloca of this warpgroup's phases, a bit for each, in
+    words of this type.
+    """
 
     address: V
     phases: str
     count: int
+    word: str
 
 
 @dataclass

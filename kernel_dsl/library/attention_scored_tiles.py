@@ -27,6 +27,7 @@ from .attention_scored_config import (
 from .attention_scored_shared import SharedTiles, shared_tiles
 from .attention_sizes import ROWS, SMEM_BYTES, AttentionConfig
 
+MOST_HELD = 124  # registers of scores, weights and output, of a consumer's 152
 # fields that differ from tile to tile
 MOVING = "batch", "head", "number", "begin", "count", "q_row", "k_row", "queries", "keys", "line", "entry"
 
@@ -82,8 +83,15 @@ class ScoredTiles:
 
     @property
     def registers(self) -> tuple[int, int]:
-        """(registers a lane of a consumer, of the producer). The producer needs more for many small pages."""
-        return (152, 56) if self.parts > 1 and self.t.consumers == 3 else self.t.registers
+        """(registers a lane of a consumer, of the producer). A producer that looks places up spills with 32, and one that
+        loads many pages of ragged sequences with 40. It has more where consumers have some to give: most of what one
+        holds are scores, weights and output.
+        """
+        if self.t.consumers == 2:
+            return (216, 72) if self.parts > 1 else self.t.registers
+        held = self.t.block_kv * 3 // 4 + self.v_dim // 2
+        gives = self.parts > 1 or (self.finds_places and held <= MOST_HELD)
+        return (152, 56) if gives and self.t.consumers == 3 else self.t.registers
 
     def at_launch(self, q: Any, k: Any, page_table: Any, table: Any, together: Any) -> Any:
         """These tiles with the sizes of a launch. With ragged lengths, the table has a line for each tile."""

@@ -167,8 +167,9 @@ def lower_alloc_barrier(ctx: Context, op: AllocBarrier) -> None:
     count = prod(op.type.shape)
     address = _place(ctx, op)
     words = -(-count // PHASES)
-    phases = ctx.e.variable(f"[{words} x i64]", "zeroinitializer") if words > 1 else ctx.e.variable("i64", "0")
-    ctx.barriers[op.result] = NamedBarriers(address, phases, count)
+    word = "i32" if count <= PHASES // 2 else "i64"  # fewer registers and instructions where 32 bits suffice
+    phases = ctx.e.variable(f"[{words} x i64]", "zeroinitializer") if words > 1 else ctx.e.variable(word, "0")
+    ctx.barriers[op.result] = NamedBarriers(address, phases, count, word)
 
 
 def lower_bitcast_ref(ctx: Context, op: BitcastRef) -> None:

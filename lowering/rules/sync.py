@@ -88,12 +88,16 @@ class _Phase:
         barriers, number = ctx.barriers[barrier], ctx.index(index)
         self.address = barriers.address + number * MBARRIER_BYTES
         self.place, self.bit = self._find(barriers, number)
-        self.phases = ctx.e.load("i64", self.place)
-        self.parity = ((self.phases >> self.bit) & 1).trunc("i32")
+        self.phases = ctx.e.load(barriers.word, self.place)
+        parity = (self.phases >> self.bit) & 1
+        self.parity = parity if barriers.word == "i32" else parity.trunc("i32")
+        self.own = (ctx.e.i32(1) if barriers.word == "i32" else ctx.e.i64(1)) << self.bit
 
     def _find(self, barriers: NamedBarriers, index: V) -> tuple[str, V]:
-        """The address of the phase's word, and its bit there, i64."""
+        """The address of the phase's word, and its bit there, of the word's type."""
         e, known = self.ctx.e, index.constant
+        if barriers.word == "i32":
+            return barriers.phases, e.i32(known) if known is not None else index
         if barriers.count <= PHASES or (known is not None and known < PHASES):
             return barriers.phases, e.i64(known) if known is not None else index.zext("i64")
         word = index // PHASES
@@ -128,7 +132,7 @@ def lower_arrive(ctx: Context, op: BarrierArrive) -> None:
 def lower_wait(ctx: Context, op: BarrierWait) -> None:
     phase = _Phase(ctx, op.barrier, op.index)
     phase.wait()
-    phase.flip(ctx.e.i64(1) << phase.bit)
+    phase.flip(phase.own)
 
 
 def lower_test(ctx: Context, op: BarrierTest) -> None:
@@ -146,7 +150,7 @@ def lower_test(ctx: Context, op: BarrierTest) -> None:
     done = agreed.differs(0)
     # every lane must observe the phase itself before it reads the data that the phase protects
     e.only_where(done, phase.wait)
-    phase.flip(done.where(e.i64(1) << phase.bit, 0))
+    phase.flip(done.where(phase.own, 0))
     ctx.values[op.result] = [done]
 
 
