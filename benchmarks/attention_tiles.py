@@ -26,8 +26,9 @@ def tile_of(q: Any, k: Any, v: Any, options: dict[str, Any], backward: bool, con
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
     given = AttentionOptions(**{"layout": "bhsd"} | options).apart(q)
     p = problem_of(q, k, v, given, False)
-    if p.plain is not None and p.plain.dim in FAST:
-        chosen = config or (plain_backward(p.plain, multiprocessors) if backward else plain_forward(p.plain))
+    plain = p.plain if p.layout == "bhsd" or not backward else None  # gradients of "bshd" run the kernel with options
+    if plain is not None and plain.dim in FAST:
+        chosen = config or (plain_backward(plain, multiprocessors) if backward else plain_forward(plain))
     else:
         linear = is_linear(p, given.captured)
         if backward:
@@ -39,7 +40,7 @@ def tile_of(q: Any, k: Any, v: Any, options: dict[str, Any], backward: bool, con
         return chosen.block_q, keys_of(p)
     assert isinstance(chosen, AttentionConfig)
     # without a list, each consumer skips keys that none of its queries sees
-    alone = p.plain is None and not listed(p)
+    alone = plain is None and not listed(p)
     return ROWS * (1 if alone else chosen.consumers), chosen.block_kv
 
 

@@ -278,7 +278,8 @@ class AttentionBackward:
         check_results(problem, dout, out, lse)
         check_config(config, problem)
         machine = target_named(target)
-        plain, blocks, kept = problem.plain, machine.limits.multiprocessors, None
+        plain = problem.plain if problem.layout == "bhsd" else None
+        blocks, kept = machine.limits.multiprocessors, None
         why = refusal(problem, {"q": q, "k": k, "v": v, "dout": dout}, machine)
         if problem.ragged and deterministic and keys_of(problem) != KEYS:
             why = why or f"ragged lengths add in no order beyond a dimension of {KEYS}"

@@ -66,7 +66,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
     def take_sizes(q: Any, k: Any, number: Any) -> None:
         """Set the sizes to those of the launch."""
         nonlocal p, tiles, blocks, groups, work, together
-        sizes = {"batch": q.shape[0], "queries": q.shape[2], "keys": k.shape[2]}
+        sizes = {"batch": q.shape[0], "queries": q.shape[p.length_axis], "keys": k.shape[p.length_axis]}
         p = replace(problem, **sizes, splits=number if shared else 1)
         # the range of a quotient is lost where a sum could overflow; without a sign, divisions are shorter
         tiles, blocks = kd.maximum(kd.cdiv(p.queries, tile), 1), kd.cdiv(p.keys, t.block_kv)
@@ -79,8 +79,8 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
     def grid_of(q: Any, k: Any, v: Any, *number: Any) -> tuple[int, ...]:
         splits = number[0] if shared else 1
         if alone:
-            return (q.shape[0] * p.heads, *((splits,) if shared else ()), kd.cdiv(q.shape[2], tile))
-        columns, rows = kd.cdiv(q.shape[2], tile), q.shape[0] * p.heads * splits
+            return (q.shape[0] * p.heads, *((splits,) if shared else ()), kd.cdiv(q.shape[p.length_axis], tile))
+        columns, rows = kd.cdiv(q.shape[p.length_axis], tile), q.shape[0] * p.heads * splits
         return (columns, rows) if columns * rows <= multiprocessors else (multiprocessors, 1)
 
     def each_tile(carry: Any, body: Any) -> None:
@@ -163,7 +163,8 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
                     rows = kd.ds(first + i * ROWS, ROWS)
                     if several:
                         kd.when(again)(partial(kd.barrier_wait, s["q_consumed"].at[i]))
-                    kd.copy_gmem_to_smem(q.at[batch, q_head(head), rows], s["q_smem"].at[i], s["q_loaded"].at[i])
+                    view = q.at[p.rows(batch, q_head(head), rows)]
+                    kd.copy_gmem_to_smem(view, s["q_smem"].at[i], s["q_loaded"].at[i])
 
             @kd.loop(0, count, init_carry=carry)
             def end(step: Any, carry: Any) -> Any:
@@ -172,7 +173,8 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
                 for name, source in (("k", k), ("v", v)):
                     kd.when(filled >= t.stages)(partial(kd.barrier_wait, s[f"{name}_consumed"].at[slot]))
                     target = s[f"{name}_smem"].at[slot]
-                    kd.copy_gmem_to_smem(source.at[batch, kv_head, keys], target, s[f"{name}_loaded"].at[slot])
+                    view = source.at[p.rows(batch, kv_head, keys)]
+                    kd.copy_gmem_to_smem(view, target, s[f"{name}_loaded"].at[slot])
                     if name == "k":
                         kd.when(step == 0)(partial(fetch_queries, filled > 0))
                 return next_slot(slot), kd.minimum(filled + 1, t.stages)
@@ -297,7 +299,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         out_tile[...] = (value * (1.0 / total)[:, None]).astype(p.dtype)
         rows = kd.ds(first + me * ROWS, ROWS)
         kd.commit_smem()
-        kd.copy_smem_to_gmem(out_tile, out.at[batch, head, rows])
+        kd.copy_smem_to_gmem(out_tile, out.at[(batch, head, rows) if shared else p.rows(batch, head, rows)])
         if p.lse:
             lse[batch, head, rows] = (top * scale + kd.log2(total)) * (1.0 / LOG2E)
         if several and not apart:
@@ -321,16 +323,17 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
             consume(me, out, rest[0] if p.lse else None, scratch)
 
     def outputs(batch: Any, heads: Any, queries: Any) -> Any:
-        made = kd.ShapeDtypeStruct((batch, heads, queries, p.dim), p.dtype)
+        shape = (batch, heads, queries, p.dim) if shared else p.shape(heads, queries)
+        made = kd.ShapeDtypeStruct(shape, p.dtype)
         return (made, kd.ShapeDtypeStruct((batch, heads, queries), kd.float32)) if p.lse else made
 
     def outputs_of(q: Any, k: Any, v: Any, splits: Any) -> Any:
-        return outputs(q.shape[0], p.heads * splits, q.shape[2])
+        return outputs(q.shape[0], p.heads * splits, q.shape[p.length_axis])
 
     shapes: Any = None
     if opened:
-        keys = (p.batch, p.kv_heads, p.keys, p.dim)
-        shapes = {0: (p.batch, p.heads, p.queries, p.dim), 1: keys, 2: keys}
+        keys = p.shape(p.kv_heads, p.keys)
+        shapes = {0: p.shape(p.heads, p.queries), 1: keys, 2: keys}
     if opened and shared:
         shapes |= declared_outputs(outputs(p.batch, dim_of("parts"), p.queries), 4)
     ring = (t.stages, t.block_kv, p.dim)

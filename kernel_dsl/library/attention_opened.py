@@ -179,8 +179,8 @@ def plain_plan(p: AttentionProblem, config: AttentionConfig, multiprocessors: in
     if not (p.shared or (p.causal and not general.alone)):
         return kernel
     number = np.int32(p.splits if p.shared else together_of(p, config, multiprocessors))
-    keys = (p.batch, p.kv_heads, p.keys, p.dim)
-    return NumberedPlan(kernel, number, ((p.batch, p.heads, p.queries, p.dim), keys, keys))
+    keys = p.shape(p.kv_heads, p.keys)
+    return NumberedPlan(kernel, number, (p.shape(p.heads, p.queries), keys, keys))
 
 
 def seen_by(plan: Any) -> Any:

@@ -110,19 +110,12 @@ class ScoredProblem:
     def plain(self) -> AttentionProblem | None:
         """The problem without options; None if it has options."""
         p = self
-        if (
-            not p.score.plain
-            or p.layout != "bhsd"
-            or p.ragged
-            or p.cache
-            or p.scales
-            or p.dim != p.v_dim
-            or p.dtype != p.out_dtype
-        ):
+        if not p.score.plain or p.ragged or p.cache or p.scales or p.dim != p.v_dim or p.dtype != p.out_dtype:
             return None
         return AttentionProblem(
-            p.batch, p.heads, p.kv_heads, p.queries, p.keys, p.dim, p.dtype, bool(p.score.causal), p.scale, p.lse
-        )
+            p.batch, p.heads, p.kv_heads, p.queries, p.keys, p.dim, p.dtype, bool(p.score.causal), p.scale, p.lse,
+            layout=p.layout,
+        )  # fmt: skip
 
     @property
     def extras(self) -> list[str]:

@@ -43,11 +43,12 @@ class AttentionConfig:
 
 @dataclass(frozen=True)
 class AttentionProblem:
-    """q is (batch, heads, queries, dim), k and v are (batch, kv_heads, keys, dim).
+    """q is (batch, heads, queries, dim), k and v are (batch, kv_heads, keys, dim) by `layout` "bhsd"; (batch, queries,
+    heads, dim) and so on by "bshd".
 
-    With `splits`, two or more, that many tiles share each head's keys. Results are then those of parts, with an axis of
-    heads * splits, and `lse` is always one of them. There are at least as many blocks of keys as splits. With `alone`,
-    which needs Dims, each call has as many blocks as tiles.
+    With `splits`, two or more, that many tiles share each head's keys. Results are then those of parts, (batch, heads *
+    splits, queries, dim) in both layouts, and `lse` is always one of them. There are at least as many blocks of keys as
+    splits. With `alone`, which needs Dims, each call has as many blocks as tiles.
     """
 
     batch: int
@@ -62,6 +63,21 @@ class AttentionProblem:
     lse: bool
     splits: Any = 1
     alone: bool = False
+    layout: str = "bhsd"
+
+    @property
+    def length_axis(self) -> int:
+        """The axis of queries in q, and of keys in k and v."""
+        return 1 if self.layout == "bshd" else 2
+
+    def shape(self, heads: Any, length: Any) -> tuple[Any, ...]:
+        """The shape of an array."""
+        outer = (length, heads) if self.layout == "bshd" else (heads, length)
+        return (self.batch, *outer, self.dim)
+
+    def rows(self, batch: Any, head: Any, rows: Any) -> tuple[Any, ...]:
+        """The index of some rows of a head."""
+        return (batch, rows, head) if self.layout == "bshd" else (batch, head, rows)
 
     @property
     def shared(self) -> bool:

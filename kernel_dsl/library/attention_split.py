@@ -24,15 +24,15 @@ _kept = KeptConfigs()
 
 FEW = 8  # with fewer tiles a multiprocessor, other tiles than `default_config`'s are considered
 # with as many queries or fewer, too, at these dimensions: of 1024 queries, an eighth of tiles of 192 is empty
-SHORT = {128: 1024}
+SHORT = {64: 2048, 128: 1024}
 # (configuration, time of a step, time of a tile), in microseconds of one NVIDIA H200, for head dimensions up to 64 and
 # up to 128
 SMALL: dict[int, tuple[tuple[AttentionConfig, float, float], ...]] = {
     64: (
-        (AttentionConfig(3, 128, 3, turns=True), 1.36, 1.36),
-        (AttentionConfig(4, 64, 3, turns=True), 0.99, 0.63),
-        (AttentionConfig(2, 128, 3, turns=True), 1.14, 0.69),
-        (AttentionConfig(1, 128, 2), 1.10, 0.70),
+        (AttentionConfig(3, 128, 3, turns=True), 1.44, 1.41),
+        (AttentionConfig(4, 64, 3, turns=True), 0.99, 2.32),
+        (AttentionConfig(2, 128, 3, turns=True), 1.15, 1.26),
+        (AttentionConfig(1, 128, 2), 1.15, 1.24),
     ),
     128: (
         (AttentionConfig(3, 80, 3), 1.08, 3.20),
@@ -88,8 +88,8 @@ def small_config(p: AttentionProblem, multiprocessors: int, closed: bool = True)
 
 
 @cache
-def combine_kernel(splits: int | None, heads: int, dim: int, dtype: Any, with_lse: bool) -> Any:
-    """The kernel `(parts, logs) -> out` or `-> (out, lse)`, of any batch and number of queries.
+def combine_kernel(splits: int | None, heads: int, dim: int, dtype: Any, with_lse: bool, layout: str = "bhsd") -> Any:
+    """The kernel `(parts, logs) -> out` or `-> (out, lse)`, of any batch and number of queries, with `out` by `layout`.
 
     parts (batch, heads * splits, queries, dim), logs float32 (batch, heads * splits, queries). Without `splits`, the
     arrays of each call show their number.
@@ -127,13 +127,14 @@ def combine_kernel(splits: int | None, heads: int, dim: int, dtype: Any, with_ls
             top, total, value = kd.loop(0, kd.cdiv(count, TOGETHER), init_carry=none)(some)
         else:
             top, total, value = joined([log_of(n) for n in range(splits)], list(range(splits)), *none)
-        out[batch, head, rows] = (value / total[:, None]).astype(dtype)
+        out[(batch, rows, head) if layout == "bshd" else (batch, head, rows)] = (value / total[:, None]).astype(dtype)
         if with_lse:
             lse[0][batch, head, rows] = top + kd.log2(total) * (1.0 / LOG2E)
 
     def out_type(parts: Any, logs: Any) -> Any:
         batch, _, queries, _ = parts.shape
-        made = kd.ShapeDtypeStruct((batch, heads, queries, dim), dtype)
+        outer = (queries, heads) if layout == "bshd" else (heads, queries)
+        made = kd.ShapeDtypeStruct((batch, *outer, dim), dtype)
         return (made, kd.ShapeDtypeStruct((batch, heads, queries), kd.float32)) if with_lse else made
 
     def grid(parts: Any, *_: Any) -> tuple[int, int]:
@@ -142,7 +143,7 @@ def combine_kernel(splits: int | None, heads: int, dim: int, dtype: Any, with_ls
     shared = dim_of("parts")
     shapes = {0: (None, shared, None, dim), 1: (None, shared, None)} if splits is None else None
     made = kd.kernel(body, out_type=out_type, shapes=shapes, grid=grid, name="attention_combine")
-    return identified(made, splits, heads, dim, dtype, with_lse)
+    return identified(made, splits, heads, dim, dtype, with_lse, layout)
 
 
 @dataclass(frozen=True)
@@ -175,4 +176,4 @@ def split_plan(p: AttentionProblem, config: AttentionConfig, multiprocessors: in
     if splits == 1:
         return plan
     own = splits if isinstance(plan, Kernel) else None  # a plan for any sizes takes the number at each call
-    return SplitPlan(plan, combine_kernel(own, p.heads, p.dim, p.dtype, p.lse))
+    return SplitPlan(plan, combine_kernel(own, p.heads, p.dim, p.dtype, p.lse, p.layout))

@@ -40,11 +40,16 @@ def plans() -> list[Any]:
     return [plan for plan in kd.library.attention._plans.values() if isinstance(plan, SplitPlan)]
 
 
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
 @pytest.mark.parametrize("shape", [(1, 2, 1, 70, 515), (2, 1, 1, 20, 600)], ids=str)
 @pytest.mark.sampled(14)
-def test_values(shape: Any, interpret: Any, rng: Any) -> None:
+def test_values(shape: Any, layout: str, interpret: Any, rng: Any) -> None:
     """With tails of queries and keys, into given arrays, and again with other lengths and splits, by a kernel for any."""
     batch, heads, kv_heads, queries, keys = shape
+
+    def laid(x: Any) -> Any:
+        return x if layout == "bhsd" else np.ascontiguousarray(x.swapaxes(1, 2))
+
     kd.library.attention._plans.clear()
     for more in (0, 41, 800):
         q, k, v = (
@@ -52,12 +57,13 @@ def test_values(shape: Any, interpret: Any, rng: Any) -> None:
             for h, n in ((heads, queries), (kv_heads, keys + more), (kv_heads, keys + more))
         )
         wanted = reference.attention(q, k, v)
+        lse, how = np.full(q.shape[:3], np.nan, np.float32), {"layout": layout, "config": FEW, "interpret": interpret}
+        q, k, v = laid(q), laid(k), laid(v)
         out = np.full(q.shape, np.nan, np.float32).astype(bf16.numpy)
-        lse = np.full(q.shape[:3], np.nan, np.float32)
-        kd.library.attention(q, k, v, return_lse=True, out=(out, lse), config=FEW, interpret=interpret)
-        assert relative(out, wanted.out) < 6e-3 and np.abs(lse - wanted.lse).max() < 2e-3
+        kd.library.attention(q, k, v, return_lse=True, out=(out, lse), **how)
+        assert relative(out, laid(wanted.out)) < 6e-3 and np.abs(lse - wanted.lse).max() < 2e-3
     assert len(plans()) == 3 and len({plan.combine for plan in plans()}) == 2
-    got = kd.library.attention(q, k, v, config=FEW, interpret=interpret)
+    got = kd.library.attention(q, k, v, **how)
     assert np.array_equal(np.asarray(got).view(np.uint16), out.view(np.uint16))
 
 
@@ -78,14 +84,16 @@ def test_steps_of_causal_tiles() -> None:
 
 
 def test_many_tiles_of_few_queries_are_smaller() -> None:
-    """Up to 1024 queries at a dimension of 128: there three consumers leave an eighth of the last tiles empty."""
+    """Up to 1024 queries at a dimension of 128, where three consumers leave an eighth of the last tiles empty, and up to
+    2048 at 64.
+    """
 
     def consumers(batch: int, length: int, causal: bool, dim: int = 128) -> int:
         return small_config(replace(problem(batch, 32, length, length), dim=dim, causal=causal), 132).consumers
 
     causal = [consumers(*case, True) for case in ((32, 300), (16, 1024), (8, 1000), (32, 2048))]
     assert causal == [1, 2, 2, 3] and [consumers(32, n, False) for n in (512, 2048)] == [2, 3]
-    assert consumers(32, 512, True, 64) == 3
+    assert [consumers(64, 256, *case, 64) for case in ((True,), (False,))] == [1, 4]
 
 
 @pytest.mark.parametrize("form", ["these", "any", "shared", "any shared", "causal", "any causal"])
