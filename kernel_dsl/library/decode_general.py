@@ -13,6 +13,7 @@ from .attention_sizes import LOG2E, LOWEST
 from .decode_problem import DIM, V_DIM, DecodeProblem, MlaProblem
 
 KEYS = 16
+MOST = 2**14  # elements of the products of all queries with a step's keys: 128 registers of a lane
 LN2 = math.log(2.0)
 
 
@@ -20,6 +21,8 @@ LN2 = math.log(2.0)
 def decode_general(problem: DecodeProblem, promise: bool) -> Any:
     """The kernel `(q, k, v, lengths, *extras) -> results`; `promise`: as for `decode_kernel`."""
     p, names = problem, problem.extras
+    width = 1 << (p.dim - 1).bit_length()
+    keys = min(KEYS, MOST // (width * (1 << (p.queries - 1).bit_length())))
 
     def body(q: Any, k: Any, v: Any, lengths: Any, *rest: Any) -> None:
         s, results = dict(zip(names, rest, strict=False)), rest[len(names) :]
@@ -27,16 +30,16 @@ def decode_general(problem: DecodeProblem, promise: bool) -> Any:
         kv_head = kd.div(head, p.group)
         length = p.length(lengths, batch)
         x = q[batch, head].astype(kd.float32)
-        query = kd.broadcasted_iota(kd.int32, (p.queries, KEYS), 0)
+        query = kd.broadcasted_iota(kd.int32, (p.queries, keys), 0)
         k_scale = p.scale(s, "k", batch, kv_head)
         _, unit = p.scored(kd.float32(0.0), k_scale)
 
         def taken(source: Any, first: Any) -> Any:
             """Keys or values as float32, zeros beyond the length."""
-            key = first + kd.arange(KEYS)
+            key = first + kd.arange(keys)
             there = key < length
             if not p.page:
-                found = kd.load(source.at[batch, kv_head], (kd.ds(first, KEYS), slice(None)), mask=there[:, None])
+                found = kd.load(source.at[batch, kv_head], (kd.ds(first, keys), slice(None)), mask=there[:, None])
                 return found.astype(kd.float32)
             pages = kd.load(s["page_table"].at[batch], (kd.div(key, p.page),), mask=there)
             bounds = "promise" if promise else None
@@ -45,8 +48,8 @@ def decode_general(problem: DecodeProblem, promise: bool) -> Any:
 
         def step(block: Any, carry: Any) -> Any:
             top, total, acc = carry
-            first = block * KEYS
-            key = first + kd.broadcasted_iota(kd.int32, (p.queries, KEYS), 1)
+            first = block * keys
+            key = first + kd.broadcasted_iota(kd.int32, (p.queries, keys), 1)
             scores, _ = p.scored(kd.sum(x[:, None, :] * taken(k, first)[None], axis=2), k_scale)
             scores = kd.where(p.seen(query, key, length), scores * unit, -math.inf)
             new_top = kd.maximum(top, kd.max(scores, axis=1, keepdims=True))
@@ -56,7 +59,7 @@ def decode_general(problem: DecodeProblem, promise: bool) -> Any:
 
         one = (p.queries, 1)
         start = (kd.full(one, LOWEST, kd.float32), kd.zeros(one, kd.float32), kd.zeros((p.queries, p.dim), kd.float32))
-        blocks = kd.div(p.first_key(length), KEYS), kd.cdiv(length, KEYS)
+        blocks = kd.div(p.first_key(length), keys), kd.cdiv(length, keys)
         top, total, acc = kd.fori_loop(*blocks, step, start)
         value = kd.where(total == 0, 0.0, acc / total) * p.scale(s, "v", batch, kv_head)
         results[0][batch, head] = value.astype(p.dtype)

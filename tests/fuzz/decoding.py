@@ -32,8 +32,8 @@ class Decode:
             "page": c.one([0, 0, 1, 3, 8, 16, 24, 64, 100, 256]),
         }
         self.more |= {"cache": kd.float8_e4m3fn} if narrow else {}
-        self.more |= {"k_scale": 0.5} if narrow and c.chance(0.5) else {}
-        self.more |= {"v_scale": "array"} if narrow and c.chance(0.5) else {}
+        for name in ("k_scale", "v_scale"):
+            self.more |= {name: c.one([0.5, "array", "tensor"])} if narrow and c.chance(0.5) else {}
         drawn = {
             "causal": False,
             "window": c.one([1, 5, 30, 100]),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.library.decode_general import decode_general
 from kernel_dsl.library.decode_kernel import DecodeConfig, decode_kernel, decode_steps
 from kernel_dsl.library.decode_problem import DecodeProblem
 from tests.hopper.helpers import random, relative
@@ -72,11 +73,13 @@ def case(
     cache = cache or dtype
     q = random(rng, (B, H, queries, dim), dtype)
     k, v = (random(rng, (B, G, S, dim), cache) for _ in "kv")
-    if isinstance(v_scale, str):
-        v_scale = rng.uniform(0.5, 2, (B, G)).astype(np.float32)
+    shapes: dict[Any, tuple[int, ...]] = {"array": (B, G), "tensor": ()}
+    k_scale, v_scale = (
+        np.asarray(rng.uniform(0.5, 2, shapes[x]), np.float32) if isinstance(x, str) else x for x in (k_scale, v_scale)
+    )
     wide = []
     for x, scale in ((k, k_scale), (v, v_scale)):
-        scale = np.float64(1 if scale is None else scale)
+        scale = np.asarray(1 if scale is None else scale, np.float64)
         wide.append(x.astype(np.float64) * (scale if scale.ndim == 0 else scale[:, :, None, None]))
     found = expected(q, *wide, lengths, causal, window, softcap)
     options: dict[str, Any] = {"causal": causal, "window": window, "softcap": softcap, "splits": splits}
@@ -130,6 +133,14 @@ def test_pairs(pair: tuple[str, str], rng: Any) -> None:
     schedule = kd.InterpretParams(schedule=("late", "random", "eager")[n % 3], report_unwritten=True)
     lengths = (40 + 37 * (n % 5), n % 4)
     run(schedule, (bf16, f16)[n % 2], rng, lengths, heads, (64, 128, 80, 16, 48)[n % 5], **options_of(pair))
+
+
+def test_the_general_kernel_does_not_spill() -> None:
+    """With the most queries of the widest rows."""
+    p = DecodeProblem(1, 2, 1, 8, 100, 256, bf16, bf16)
+    specs = [Spec((1, 2, 8, 256), bf16), *[Spec((1, 1, 100, 256), bf16)] * 2, Spec((1,), kd.int32)]
+    compiled = decode_general(p, False).lower(*specs, target="sm_90a").compile()
+    assert compiled.resources.spills == 0
 
 
 @pytest.mark.parametrize("dim", [16, 24, 40, 72, 96, 120, 128, 136, 192, 248, 256])
