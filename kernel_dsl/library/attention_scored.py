@@ -23,7 +23,15 @@ from .attention_opened import scored_opened
 from .attention_options import AttentionOptions, check_lengths
 from .attention_pages import copied_first, loaded_together, page_arrays, pages_kernel, pages_opened, without_pages
 from .attention_problem import ScoredProblem, ragged_tiles
-from .attention_scored_config import few_tiles, listed, paged_config, scored_config, scored_together, takes_together
+from .attention_scored_config import (
+    few_tiles,
+    listed,
+    paged_config,
+    scored_config,
+    scored_together,
+    short_config,
+    takes_together,
+)
 from .attention_scored_kernel import scored_kernel
 from .attention_sizes import ROWS, AttentionConfig
 from .first_sizes import is_later
@@ -122,7 +130,8 @@ class ScoredPlan:
         inner = replace(p, dtype=kd.bfloat16, narrow=narrow) if p.dtype in FP8 else p
         inner = replace(inner, guarded=guards(inner))
         given, linear = config, is_linear(p, captured)
-        config = paged_config(inner, given) if given else scored_config(inner, linear)
+        short = short_config(inner, multiprocessors, closed)
+        config = paged_config(inner, given) if given else short or scored_config(inner, linear)
         found = loaded_together(p, config.block_kv) if p.page and p.dtype not in FP8 else None
         if p.page and (found is None or copied_first(p, found[0])):
             inner = without_pages(p)

@@ -13,10 +13,24 @@ from .attention_pages import loaded_together
 from .attention_problem import ScoredProblem, ragged_tiles
 from .attention_score import Score
 from .attention_sizes import LOG2E, ROWS, SMEM_BYTES, AttentionConfig
+from .first_sizes import KeptConfigs
+
+_kept = KeptConfigs()
 
 MOST_TILES = 4096  # the order of more tiles is not computed
 MOST_LOG = 80.0  # weights from 2 ** -80 to 2 ** 80 need no maximum: sums of products stay far from the ends of float32
 FEW = 3  # with fewer tiles a multiprocessor, each tile has its own block
+SHORT = 2048  # up to as many queries, tiles are those that end first
+# (configuration, time of a call, of a tile and of a step) in microseconds of one NVIDIA H200, for values of up to 64
+# and 128 dimensions
+CHOICES: dict[int, tuple[tuple[AttentionConfig, float, float, float], ...]] = {
+    64: (
+        (AttentionConfig(3, 128, 3, turns=True), 11.1, 0.62, 1.19),
+        (AttentionConfig(4, 64, 3, turns=True), 7.6, 1.38, 0.91),
+        (AttentionConfig(2, 128, 3), 6.8, 1.35, 1.11),
+    ),
+    128: ((AttentionConfig(3, 80, 3), 11.4, 1.63, 1.03), (AttentionConfig(2, 128, 2), 9.3, 1.77, 1.43)),
+}
 
 
 def lanes_of(dim: int, dtype: Any = None) -> int:
@@ -47,6 +61,49 @@ def bounded(p: ScoredProblem) -> bool:
     if p.score.softcap is None or p.score.natural or p.dtype != kd.bfloat16:
         return False
     return p.score.softcap * LOG2E <= MOST_LOG
+
+
+def time_of(p: ScoredProblem, t: AttentionConfig, costs: tuple[float, float, float], multiprocessors: int) -> float:
+    """The estimated time of a configuration, in microseconds, by the costs of a call, a tile and a step."""
+    steps, rows = step_counts(p, t), ROWS * t.consumers
+    tiles = p.batch * p.heads * -(-p.queries // rows)
+    call, tile, step = costs
+    return call + -(-tiles // multiprocessors) * (tile + step * sum(steps) / len(steps))
+
+
+def step_counts(p: ScoredProblem, t: AttentionConfig) -> list[int]:
+    """The steps of each tile of a head, without those that a mask hides whole."""
+    rows, score, found = ROWS * t.consumers, p.score, list[int]()
+    shift = p.keys - p.queries if score.causal == "bottom_right" else 0
+    for first in range(0, p.queries, rows):
+        last = min(first + rows, p.queries) + shift
+        end = min(max(last, 0), p.keys) if score.causal else p.keys
+        begin = 0
+        if score.window is not None:
+            begin = min(max(first + shift - score.window + 1, 0), p.keys)
+            end = min(end, max(last + score.window - 1, 0))
+        found.append(-(-end // t.block_kv) - begin // t.block_kv if end > begin else 0)
+    return found
+
+
+def short_config(p: ScoredProblem, multiprocessors: int, closed: bool = True) -> AttentionConfig | None:
+    """The configuration that ends first for few queries, by the estimates of `CHOICES`; None for that of
+    `scored_config`.
+
+    With few queries, much of the tiles of three consumers lies beyond the last query. Unless `closed`, it may be one
+    that calls of other sizes had before, if that is about as fast.
+    """
+    dv, score = lanes_of(p.v_dim), p.score
+    without = not (p.ragged or p.cache or score.natural or listed(p)) and (score.softcap is None or bounded(p))
+    if p.narrow is not None or not without or p.opened or p.queries > SHORT or max(dv, lanes_of(p.dim)) > 128:
+        return None
+    choices = CHOICES[64 if dv <= 64 else 128]
+    times = {t: time_of(p, t, (call, tile, step), multiprocessors) for t, call, tile, step in choices}
+    best = min(times, key=times.__getitem__)
+    if not closed:
+        kind = replace(p, batch=0, queries=0, keys=0), multiprocessors
+        best = _kept.choose(kind, best, times.__getitem__)
+    return None if best == choices[0][0] else best
 
 
 def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:

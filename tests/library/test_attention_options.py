@@ -507,30 +507,6 @@ def test_no_spills(dims: tuple[int, int], case: Any) -> None:
     assert compiled.resources.spills == 0 and not compiled.remarks
 
 
-@pytest.mark.parametrize("softcap", [None, 30.0])
-@pytest.mark.parametrize("causal", [False, "bottom_right"])
-@pytest.mark.parametrize("dim", [24, 40, 64, 80, 96, 128, 256])
-@pytest.mark.sampled(60, "machine code")
-def test_ragged_does_not_spill(dim: int, causal: Any, softcap: float | None) -> None:
-    q, starts = kd.ShapeDtypeStruct((8192, 16, dim), bf16), kd.ShapeDtypeStruct((9,), kd.int32)
-    options: dict[str, Any] = {"q_seqlens": starts, "causal": causal, "softcap": softcap, "return_lse": True}
-    compiled = kd.library.attention.lower(q, q, q, **options, target="sm_90a").compile()
-    assert compiled.resources.spills == 0 and not compiled.remarks
-
-
-@pytest.mark.parametrize("ragged", [False, True])
-@pytest.mark.parametrize("dim, page", [(64, 128), (80, 64), (136, 16), (256, 16)])
-@pytest.mark.sampled(60, "machine code")
-def test_pages_do_not_spill(dim: int, page: int, ragged: bool) -> None:
-    """Nor where a producer keeps the numbers of several pages."""
-    q = kd.ShapeDtypeStruct((4090, 16, dim) if ragged else (2, 16, 1000, dim), bf16)
-    k, lengths = kd.ShapeDtypeStruct((200, 16, page, dim), bf16), kd.ShapeDtypeStruct((2,), kd.int32)
-    options: dict[str, Any] = {"page_table": kd.ShapeDtypeStruct((2, 4096 // page), kd.int32), "kv_seqlens": lengths}
-    options |= {"q_seqlens": kd.ShapeDtypeStruct((3,), kd.int32)} if ragged else {}
-    compiled = kd.library.attention.lower(q, k, k, **options, return_lse=True, target="sm_90a").compile()
-    assert compiled.resources.spills == 0 and not compiled.remarks
-
-
 # --- bad input ------------------------------------------------------------------------------------
 
 Q = np.ones((2, 4, 8, 64), np.float16)

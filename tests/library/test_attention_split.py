@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,8 @@ import kernel_dsl as kd
 from kernel_dsl.library import AttentionConfig
 from kernel_dsl.library.attention_kernel import attention_kernel
 from kernel_dsl.library.attention_opened import opened
+from kernel_dsl.library.attention_options import AttentionOptions, problem_of
+from kernel_dsl.library.attention_scored_config import short_config, step_counts
 from kernel_dsl.library.attention_sizes import AttentionProblem, default_config
 from kernel_dsl.library.attention_split import SMALL, SplitPlan, combine_kernel, small_config, splits_of
 from kernel_dsl.library.first_sizes import dim_of
@@ -94,6 +97,37 @@ def test_many_tiles_of_few_queries_are_smaller() -> None:
     causal = [consumers(*case, True) for case in ((32, 300), (16, 1024), (8, 1000), (32, 2048))]
     assert causal == [1, 2, 2, 3] and [consumers(32, n, False) for n in (512, 2048)] == [2, 3]
     assert [consumers(64, 256, *case, 64) for case in ((True,), (False,))] == [1, 4]
+
+
+def test_tiles_of_short_sequences_with_options() -> None:
+    """Those that end first; a window shortens all tiles alike, and long sequences keep theirs."""
+
+    def consumers(batch: int, length: int, dim: int, **more: Any) -> tuple[int, int] | None:
+        q = kd.ShapeDtypeStruct((batch, 16, length, dim), bf16)
+        given = AttentionOptions(layout="bhsd", **more)
+        found = short_config(problem_of(q, q, q, given, False), 132)
+        return found and (found.consumers, found.block_kv)
+
+    assert [consumers(48, n, 32, causal=n > 128) for n in (128, 256, 4096)] == [(2, 128), (4, 64), None]
+    assert [consumers(64, n, 80, causal=True) for n in (128, 256, 1000)] == [(2, 128), (2, 128), None]
+    assert consumers(64, 256, 80, window=64) == (2, 128) and consumers(64, 256, 80, softcap=99.0) is None
+    assert consumers(1, 2000, 32, causal="bottom_right", window=100) == (2, 128)
+
+
+def test_steps_of_tiles() -> None:
+    """They are the blocks with a key that some query of a tile sees."""
+    for causal, window, (queries, keys) in itertools.product(
+        (False, True, "bottom_right"), (None, 1, 70, 900), ((300, 300), (100, 700), (700, 100))
+    ):
+        q, k = (kd.ShapeDtypeStruct((1, 1, n, 64), bf16) for n in (queries, keys))
+        p = problem_of(q, k, k, AttentionOptions(layout="bhsd", causal=causal, window=window), False)
+        seen = reference.seen(queries, keys, causal, window)
+        for t in (AttentionConfig(2, 128, 2), AttentionConfig(4, 64, 3)):
+            some = [
+                [seen[i : i + 64 * t.consumers, j : j + t.block_kv].any() for j in range(0, keys, t.block_kv)]
+                for i in range(0, queries, 64 * t.consumers)
+            ]
+            assert step_counts(p, t) == [sum(line) for line in some], (causal, window, queries, keys)
 
 
 @pytest.mark.parametrize("form", ["these", "any", "shared", "any shared", "causal", "any causal"])
