@@ -34,7 +34,7 @@ import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, AttentionConfig
 
 from . import attention_decode, attention_options, dynamic_rows
-from .attention_work import Work, bias_of, check_backward, check_forward, tensor
+from .attention_work import Work, bias_of, check_backward, check_forward, laid, tensor
 from .harness import attempted, interleaved, machine
 
 Run = Callable[[], Any]
@@ -122,12 +122,19 @@ def torch_run(work: Work, backend: Any, q: Any, k: Any, v: Any, dout: Any, bias:
 
 
 def forward_run(work: Work, config: Any, q: Any, k: Any, v: Any, result: Any, bias: Any = None) -> Run:
-    return lambda: kd.library.attention(q, k, v, causal=work.causal, bias=bias, config=config, out=result)
+    options = {"layout": layout_of(work), "causal": work.causal, "bias": bias, "config": config}
+    q, k, v, result = (laid(work, x) for x in (q, k, v, result))
+    return lambda: kd.library.attention(q, k, v, **options, out=result)
+
+
+def layout_of(work: Work) -> str:
+    return "bshd" if work.memory == "bshd" else "bhsd"
 
 
 def gradients_run(work: Work, config: Any, arrays: tuple[Any, ...]) -> Run:
     options = {"causal": work.causal, "deterministic": work.deterministic, "config": config}
-    return lambda: kd.library.attention_backward(*arrays, **options)
+    given = [laid(work, x) for x in arrays]
+    return lambda: kd.library.attention_backward(*given, **options, layout=layout_of(work))
 
 
 def variants_of(work: Work, configs: list[Any], backends: dict[str, Any]) -> tuple[dict[str, Run], float]:
@@ -135,14 +142,17 @@ def variants_of(work: Work, configs: list[Any], backends: dict[str, Any]) -> tup
     q = tensor(work, work.heads, work.queries)
     k, v = (tensor(work, work.kv_heads, work.keys, dim) for dim in (work.dim, work.v_dim))
     dout, bias = tensor(work, work.heads, work.queries, work.v_dim), bias_of(work)
-    out, lse = kd.library.attention(q, k, v, causal=work.causal, bias=bias, return_lse=True)
+    given, options = [laid(work, x) for x in (q, k, v)], {"causal": work.causal, "bias": bias, "return_lse": True}
+    out, lse = kd.library.attention(*given, **options, layout=layout_of(work))
+    out = laid(work, out)
     error = check_forward(work, out, q, k, v, bias)
     variants: dict[str, Run] = {}
     for config in configs:
         if work.backward:
             run = gradients_run(work, config, (dout, q, k, v, out, lse))
             first = run()
-            error = max(error, check_backward(work, first, dout, q, k, v, out, lse))
+            found = [laid(work, x) for x in first]
+            error = max(error, check_backward(work, found, dout, q, k, v, out, lse))
             again = [run() for _ in range(2)] if work.deterministic else []
             assert all(torch.equal(a, b) for other in again for a, b in zip(first, other, strict=True)), "other bits"
         else:
@@ -207,9 +217,9 @@ def random_works(seed: int) -> Iterator[Work]:
     rng = random.Random(seed)
     while True:
         kv_heads, group = rng.choice((1, 2, 4, 8, 16)), rng.choice((1, 1, 1, 2, 4, 8))
-        queries = rng.choice((128, 197, 512, 1000, 1024, 2048, 4096, 8192))
+        queries = rng.choice((64, 128, 197, 256, 400, 512, 1000, 1024, 2048, 4096, 8192))
         keys = queries if rng.random() < 0.6 else rng.choice((128, 333, 1024, 4096, 16384))
-        batch = rng.choice((1, 2, 4, 8, 32))
+        batch = rng.choice((1, 2, 4, 8, 32, 64))
         pairs = batch * kv_heads * group * queries * keys
         backward, bias = rng.random() < 0.5, ""
         causal = queries == keys and rng.random() < 0.5
@@ -218,7 +228,7 @@ def random_works(seed: int) -> Iterator[Work]:
             dim, value_dim = rng.choice(((32, 0), (72, 0), (80, 0), (96, 0), (112, 0), (160, 0), (224, 0), (192, 128)))
         if not causal and not backward and keys % 8 == 0 and rng.random() < 0.3:
             bias = rng.choice(("full", "heads"))
-        memory = rng.choice(("strided", "packed")) if rng.random() < 0.3 else ""
+        memory = rng.choice(("strided", "packed", "bshd")) if rng.random() < 0.3 else ""
         if pairs <= (2**31 if bias else 2**33):
             shape = batch, kv_heads * group, kv_heads, queries, keys, dim
             yield Work(*shape, causal, backward, memory=memory, value_dim=value_dim, bias=bias)

@@ -22,7 +22,9 @@ class Work:
     causal: bool
     backward: bool = False
     deterministic: bool = False
-    memory: str = ""  # or "strided": (batch, length, heads, dim); "packed": the same with gaps between positions
+    # or "strided": (batch, length, heads, dim); "packed": the same with gaps between positions; "bshd": as "strided", and
+    # our functions take them so, with this layout
+    memory: str = ""
     value_dim: int = 0  # of values, if it differs
     bias: str = ""  # or "full", or "heads": one for all batches
 
@@ -56,6 +58,11 @@ def tensor(work: Work, heads: int, length: int, dim: int = 0) -> Any:
         made = torch.randn(work.batch, length, heads + more, dim, device="cuda").bfloat16()
         return made[:, :, :heads].transpose(1, 2)
     return torch.randn(work.batch, heads, length, dim, device="cuda").bfloat16()
+
+
+def laid(work: Work, x: Any) -> Any:
+    """An array (batch, heads, length, dim) as our functions take it, or one of theirs in this order."""
+    return x.transpose(1, 2) if work.memory == "bshd" and x.ndim == 4 else x
 
 
 def bias_of(work: Work) -> Any:
