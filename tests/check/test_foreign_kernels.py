@@ -33,6 +33,7 @@ FILES = (
     "workloads",
     "in_place",
     "serving",
+    "device",
 )
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120")
 

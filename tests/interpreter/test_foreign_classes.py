@@ -180,3 +180,42 @@ def test_a_value_packed_with_an_unset_register(how: str) -> None:
     )
     alone = body.replace("%r1,", "%r9,").replace("%r1;", "%r9;").replace("%h1", "%h8").replace("%f1;", "%f8;")
     assert kinds(start + alone + store, np.zeros(64, np.int32)) == {"uninitialised"}
+
+
+# Sorts of CUB exchange the items of a ragged tile through shared memory, those behind its end too. %r9 and %h8 are unset.
+EXCHANGED = """ mov.u32 %r2, s; shl.b32 %r3, %r1, 3; add.u32 %r3, %r3, %r2; xor.b32 %r4, %r3, 8; cvt.u64.u32 %d4, %r1;
+ setp.lt.u32 %p1, %r1, 32; FIRST bar.sync 0; THEN ld.shared.u32 %r5, [%r4]; USE """
+STORE = "st.shared.u32 [%r3], %r9;"
+USED = "st.global.u32 [%d2], %r5;"
+DROPPED = "setp.gt.u32 %p2, %r1, 64; @%p2 st.global.u32 [%d2], %r5;"
+THROUGH_SMEM = {
+    "and nobody uses it": (STORE, "", DROPPED, True),
+    "and a lane stores it": (STORE, "", USED, False),
+    "and a lane branches on it": (STORE, "", "setp.eq.u32 %p2, %r5, 0; @%p2 ret;", False),
+    "and a store brings data": (STORE, "st.shared.u32 [%r3], %r1; bar.sync 0;", USED, True),
+    "and a wider store brings data": (STORE, "st.shared.u64 [%r3], %d4; bar.sync 0;", USED, True),
+    "and a copy brings data": (
+        STORE,
+        "cp.async.ca.shared.global [%r3], [%d1], 8; cp.async.wait_all; bar.sync 0;",
+        USED,
+        True,
+    ),
+    "and a store brings half of it": (STORE, "st.shared.u16 [%r3], %h1; bar.sync 0;", USED, False),
+    "and an atomic adds to it": (STORE, "atom.shared.add.u32 %r6, [%r3], 1;", DROPPED, False),
+    "and again": (STORE, f"ld.shared.u32 %r9, [%r3]; {STORE} bar.sync 0;", USED, False),
+    "beside data": ("st.shared.v2.u32 [%r3], {%r1, %r9};", "", USED, True),
+    "behind data": ("st.shared.v2.u32 [%r3], {%r9, %r1};", "", USED, False),
+    "where another lane has data": (f"@%p1 {STORE} @!%p1 st.shared.u32 [%r3], %r1;", "", USED, False),
+    "at an unset address": ("st.shared.u32 [%r9], %r1;", "", DROPPED, False),
+    "to global memory": ("st.global.u32 [%d2], %r9;", "", DROPPED, False),
+}
+
+
+@pytest.mark.parametrize("what", THROUGH_SMEM)
+def test_an_unset_register_is_stored_to_shared_memory(what: str) -> None:
+    first, then, use, clean = THROUGH_SMEM[what]
+    body = EXCHANGED.replace("FIRST", first).replace("THEN", then).replace("USE", use)
+    found = kinds(
+        body, np.zeros(64, np.int32), ".shared .align 16 .b8 s[1024];\n", ignore=("out_of_bounds", "misaligned")
+    )
+    assert found == (set() if clean else {"uninitialised"})

@@ -13,6 +13,7 @@ Votes, matches and mma pass it on to all lanes.
 
 Registers that a path of the entry reads before it writes them are poison at the start. Compilers pack a value with such a
 register and overwrite the other half later, so a result of bits from several registers has this poison if all of them do.
+Sorts exchange ragged tiles through shared memory, so a store of such a register there leaves the memory unwritten.
 
 Instructions run with this check only while some register of the function holds poison (`Seg.wary`).
 """
@@ -26,7 +27,7 @@ import numpy.typing as npt
 
 from ..isa.liveness import numbers_of, scale_of, used
 from ..isa.semantics.warp import source_lane
-from ..ptx.module import Imm, Instruction, Operand, Pair, Reg, Vec
+from ..ptx.module import Imm, Instruction, Mem, Operand, Pair, Reg, Vec
 from .kinds import HazardKind
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
     # a shuffle's predicate, which no value decides
     given = first.second.index if shuffle and isinstance(first, Pair) and isinstance(first.second, Reg) else -1
     carries = "cc" in ins.opcode
+    keeps = ins.opcode[0] == "st" and ("shared" in ins.opcode or "shared::cta" in ins.opcode)
     packs = ins.opcode[0] in _PACKING or (ins.opcode[0] in ("mov", "cvt") and len(reads) > 1)
 
     def run(c: Group) -> Any:
@@ -107,6 +109,8 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
             bad = _shuffled(c, ins, poison, shuffle, active)
         elif together:
             bad = _collected(c, ins, poison, reads, active)
+        elif keeps and not _memory(c, poison, reads):
+            return _kept(c, op, ins, poison, active)
         else:
             _check(c, ins, poison, reads, active)
             if scale is not None:
@@ -191,6 +195,23 @@ def _all(c: Group, poison: Poison, registers: list[int]) -> Array | None:
     if any(r not in poison for r in registers):
         return None
     return np.minimum.reduce([poison[r][c.select] for r in registers])
+
+
+def _kept(c: Group, op: Op, ins: Instruction, poison: Poison, active: Array) -> Any:
+    """Run a store to shared memory of registers that nobody has written: what it writes with them stays unwritten."""
+    where, value = ins.operands[:2]
+    assert isinstance(where, Mem)
+    _check(c, ins, poison, [where.base.index] if isinstance(where.base, Reg) else [], active)
+    items = value.items if isinstance(value, Vec) else (value,)
+    held = [i.index for i in items if isinstance(i, Reg) and i.index in poison]
+    if held:
+        none = np.zeros((c.n, 32), np.int32)
+        lanes = [poison[i.index][c.select] if isinstance(i, Reg) and i.index in poison else none for i in items]
+        c.frame.hollow = (np.stack(lanes, axis=2) > 0) & active[..., None], c.frame.origins[held[0]]
+    try:
+        return op(c)
+    finally:
+        c.frame.hollow = None
 
 
 def _chosen(c: Group, poison: Poison, operands: tuple[Any, ...]) -> Array:

@@ -408,6 +408,7 @@ class Shadow:
         where = tuple(int(i[0]) for i in np.nonzero(w == 0))
         row = int(np.broadcast_to(rows, g.shape)[where])
         what = f"{self.name(a, row, int(g[where]))} is read {self.missing(g[where])}"
+        what = self.origin_of(what, int(g[where]))
         if a.loaded is None:
             a.c.batch.run.reporter.defer(HazardKind.UNINITIALISED, what, a.ins, (self.who(a, row),))
             return
@@ -427,6 +428,10 @@ class Shadow:
     def missing(self, granule: int) -> str:
         """Return why a granule has no data."""
         return "before anything was written to it"
+
+    def origin_of(self, what: str, granule: int) -> str:
+        """Return what is unwritten, in words: by default `what`."""
+        return what
 
     def who(self, a: ShadowAccess, row: int) -> str:
         """Return the text of the accessing agent."""

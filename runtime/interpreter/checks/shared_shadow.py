@@ -31,6 +31,8 @@ class SharedShadow(Shadow):
         self.batch = batch
         self.place: tuple[Any, ...] = "shared", batch.first
         self.generic: Array = np.zeros(0, np.bool_)
+        self.hollow: Array | None = None  # the granules that a store of unwritten registers has left without data
+        self.origin: str = ""  # the register of the last one
         self.reads: ReadSets = ReadSets(0, self.site_type, 0, self.check_room)
         # As fine as the program's narrowest access from the start: making granules finer later is costly.
         self.fit(granule or batch.run.program.shared_granule)
@@ -53,7 +55,48 @@ class SharedShadow(Shadow):
         form: Any, same: Any = None,
     ) -> ShadowAccess | None:  # fmt: skip
         self._check_lanes(c, index, size, count, mask, ins, True)
-        return super().write(c, index, size, count, mask, ins, form, same)
+        access = super().write(c, index, size, count, mask, ins, form, same)
+        if c.frame.hollow is not None:
+            self._empty(self.granules(index, size, count), mask, *c.frame.hollow)
+        return access
+
+    def _empty(self, g: Array, mask: Array | None, lanes: Array, origin: str) -> None:
+        """Note that a store of registers that nobody has written leaves granules unwritten.
+
+        `g`: (rows, 32) or (rows, 32, k). `lanes`: (rows, 32, elements) of the store. A granule of several elements counts as
+        written if one of them is.
+        """
+        if mask is not None:
+            lanes = lanes & mask[..., None]
+        g = g if g.ndim == 3 else g[..., None]
+        k, count = g.shape[2], lanes.shape[2]
+        some = np.repeat(lanes, k // count, axis=2) if k > count else lanes.reshape(*lanes.shape[:2], k, -1).all(axis=3)
+        if not some.any():
+            return
+        if self.hollow is None:
+            self.hollow = np.zeros(self.count, np.bool_)
+        self.hollow[g[some]] = True
+        self.origin = origin
+
+    def _filled(self, g: Array) -> None:
+        if self.hollow is not None:
+            self.hollow[g] = False
+
+    def _refined(self, times: int) -> None:
+        if self.hollow is not None:
+            self.hollow = np.repeat(self.hollow, times)
+
+    def unwritten(self, g: Array) -> Array:
+        never = super().unwritten(g)
+        return never if self.hollow is None else never | self.hollow[g]
+
+    def check_initialised(self, a: ShadowAccess, g: Array, rows: Array, w: Array | None = None) -> None:
+        if self.hollow is not None and (empty := self.hollow[g]).any():
+            w = np.where(empty, 0, self.writes.get(g) if w is None else w)
+        super().check_initialised(a, g, rows, w)
+
+    def origin_of(self, what: str, granule: int) -> str:
+        return self.origin if self.hollow is not None and self.hollow[granule] else what
 
     def atomic(self, c: Group, index: Array, size: int, mask: Array | None, ins: Instruction, form: Any) -> None:
         self._check_lanes(c, index, size, 1, mask, ins, True)
@@ -192,6 +235,7 @@ class SharedShadow(Shadow):
     def on_read(self, a: ShadowAccess, g: Array, rows: Array) -> None:
         if (
             a.proxy
+            and self.hollow is None
             and self.strong.before is None
             and not a.strong
             and self._all_follow(a, *runs(self.writes.get(g), rows), written=True)
@@ -207,6 +251,7 @@ class SharedShadow(Shadow):
             self._check_proxy(a, g, rows, True)
             self._check_performed(a, g, rows)
         super().on_write(a, g, rows)
+        self._filled(g)
 
     def write_spans(self, a: ShadowAccess, starts: Array, count: int) -> bool:
         """Do `on_write` for an access whose row i writes `count` granules from `starts[i]` on; the rows do not overlap.
@@ -224,6 +269,7 @@ class SharedShadow(Shadow):
                     return False
                 self.reads.clear(g)
         self.writes.put(g, self.writes.of(self.epoch(a), a.site, a.reach)[:, None])
+        self._filled(g)
         return True
 
     def write_span(self, a: ShadowAccess, span: slice) -> None:

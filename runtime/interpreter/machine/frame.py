@@ -65,6 +65,7 @@ class Frame:
         self.origins: dict[int, str] = {}  # the origin of the poison, by register
         self.fresh: Array | None = None  # which poison the last load has brought to lanes
         self.origin = ""
+        self.hollow: tuple[Array, str] | None = None  # what a store brings of registers that nobody has written
         self.allocations: Any = None  # what lanes have allocated on the stack, see `builders/stack.py`
         self.local_base: int = batch.local.reserve(code.local_bytes, code.local_align)
 
