@@ -30,6 +30,7 @@ def main() -> int:
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
+        os.chdir(Path(given.worker).parent)  # some calls write files
         tries.work(given.count, given.seed, given.only, Path(given.worker))
         return 0
     with tempfile.TemporaryDirectory() as folder:
