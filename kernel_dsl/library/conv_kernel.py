@@ -18,6 +18,7 @@ from kernel_dsl.target import Feature, Target
 from ..kernel import identified
 from ..refs import strides_of
 from .conv_problem import ConvProblem
+from .fast_sizes import BARRIERS, SMEM
 from .first_sizes import KeptConfigs
 from .operands import array_address, element_strides, why_not_tma
 from .pack import SECTOR, Packing
@@ -26,6 +27,7 @@ from .stage_product import following_slot, stage_product
 
 DEPTH = 64  # channels of a stage: a row of the widest swizzle
 BAND = 8  # tiles of pixels in a band that shares L2
+WIDTHS = (64, 96, 128, 144, 160, 176, 192, 208, 224, 240, 256)  # filters of a tile
 MANY = 264  # tiles: clusters take 2 to 3 us more to start
 
 
@@ -276,10 +278,13 @@ def config_of(p: ConvProblem) -> ConvConfig:
     reads the pixels from SMEM. If channels begin within sectors of 32 bytes, TMA takes longer, and two blocks load their
     filters together where there are many tiles.
     """
-    width = min((64, 128, 192, 256), key=lambda n: kd.cdiv(p.filters, n) * (n + 64))
+    width = min(WIDTHS, key=lambda n: kd.cdiv(p.filters, n) * (n + 64))
     box = boxes(p)
     together = p.channels * p.dtype.itemsize % SECTOR and tiles_in(p, box) * kd.cdiv(p.filters, width) >= MANY
-    return ConvConfig(box, width, cluster=2 if together else 1)
+    part = math.gcd(width, 64)  # a row of a swizzle
+    room = SMEM - BARRIERS - 4 * 64 * part * p.dtype.itemsize
+    stages = 4 if width % 64 == 0 else min(room // ((128 + width) * DEPTH * p.dtype.itemsize), 5)
+    return ConvConfig(box, width, stages, epilogue_n=part, cluster=2 if together else 1)
 
 
 def why_not(p: ConvProblem, machine: Target, arrays: Sequence[Any]) -> str:

@@ -88,9 +88,10 @@ def test_many_random_convolutions(seed: int) -> None:
         (Conv((9, 5, 6, 64), 200, (2, 3), padding=(0, 2), dilation=(2, 1)), ConvConfig((8, 4, 4), 192, 2)),
         (Conv((1, 20, 9, 8), 136, (3, 1), padding=(3, 0)), ConvConfig((1, 16, 8), 128, 4, consumers=1)),
         (Conv((1, 1, 150, 16), 24, (1, 4)), ConvConfig((1, 1, 128), 64, 2, epilogue_n=32)),
+        (Conv((2, 9, 11, 24), 152, (3, 3), padding=1), ConvConfig((2, 8, 8), 144, 2, epilogue_n=16, cluster=2)),
         (Conv((3, 9, 11, 72), 40, (3, 3), padding=1), ConvConfig((2, 8, 8), 64, 3, cluster=2)),
     ],
-    ids=["images", "small boxes", "one consumer", "one row", "cluster"],
+    ids=["images", "small boxes", "one consumer", "one row", "narrow parts", "cluster"],
 )
 @pytest.mark.sampled(51)
 def test_boxes_of_pixels(conv: Conv, config: ConvConfig, dtype: Any, interpret: Any, rng: Any) -> None:
@@ -175,12 +176,12 @@ def test_boxes() -> None:
     assert boxes(described(bf16)) == (2, 8, 8)
     assert boxes(replace(described(bf16), height=28, width=28)) == (8, 4, 4)
     assert boxes(replace(described(bf16), batch=1, height=1, width=500, padding=(1, 1))) == (1, 1, 128)
-    widths = {8: 64, 64: 64, 128: 128, 192: 192, 200: 256, 256: 256, 320: 192, 512: 256}
+    widths = {8: 64, 64: 64, 72: 96, 128: 128, 192: 192, 200: 208, 256: 256, 264: 144, 320: 160, 512: 256}
     assert {n: config_of(replace(described(bf16), filters=n)).tile_n for n in widths} == widths
 
 
 @pytest.mark.parametrize("images, channels, size", [(64, 256, 56), (64, 512, 28), (16, 512, 64)])
-@pytest.mark.parametrize("filters", [64, 128, 192, 512])
+@pytest.mark.parametrize("filters", [64, 128, 192, 512, 96, 232, 264])
 @pytest.mark.sampled(60, "machine code")
 def test_no_spills_of_hopper(images: int, channels: int, size: int, filters: int) -> None:
     p = ConvProblem(images, size, size, channels, filters, (3, 3), (1, 1), (1, 1), (1, 1), 1, bf16)
