@@ -126,6 +126,8 @@ def finish_and_store(
         return
     if (p.all_steps or apart) and x.size > 64 * 128:
         columns = min(LINE // item if lines else PARTED, columns)
+    elif apart and not lines:  # parts go through SMEM, whose size decides how many blocks share a multiprocessor
+        columns = min(max(PARTED * 64 // x.shape[0], unit), columns)
     vector = min(p.lanes or 16 // item, columns) if lines else 1
     for first in range(0, x.shape[1], columns):
         part = tile.part(first, columns)

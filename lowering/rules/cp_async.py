@@ -20,7 +20,8 @@ from .sync import arrive, barrier_address
 from .tiled import make_place
 
 LEAST = 4  # bytes of a cp.async
-TOGETHER = 16  # elements that are loaded before the first of them is stored: the assembler keeps the order of both
+# elements that are loaded before the first of them is stored. Each time a lane stores what it has just loaded, it waits for GMEM
+TOGETHER = 32
 
 
 Side = tuple[Value, View, tuple[Value, ...]]  # one side of a copy: the buffer, its view, its offsets
@@ -74,6 +75,10 @@ def copy_by_lanes(ctx: Context, op: CopyGmemToSmem, fenced: bool = False) -> Non
     waiting: list[tuple[Address, Regs, V | None]] = []
 
     def store_waiting() -> None:
+        # the assembler puts each load just before its store, but moves none past this. It would move those that promise that
+        # nobody writes the array (ld.global.nc)
+        if len(waiting) > 1:
+            ctx.sync_warp()
         for to, names, predicate in waiting:
             emit_store(ctx, "shared", to, array.dtype, names, predicate)
         waiting.clear()
@@ -92,8 +97,7 @@ def copy_by_lanes(ctx: Context, op: CopyGmemToSmem, fenced: bool = False) -> Non
             predicate, bounded = ctx.e.both(predicate, bounded), None
         if size < LEAST:
             inside = ctx.e.both(predicate, bounded)
-            space = "global" if array.written else "global.nc"
-            names = emit_load(ctx, space, source.address(coord), array.dtype, width, inside, pure=False)
+            names = emit_load(ctx, "global", source.address(coord), array.dtype, width, inside, pure=False)
             waiting.append((target.address(coord), names, predicate))
             if len(waiting) * width >= TOGETHER:
                 store_waiting()

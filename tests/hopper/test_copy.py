@@ -227,7 +227,11 @@ def test_small_pieces(target: str, dtype: Any, strided: bool, rng: Any) -> None:
 
 
 def test_small_pieces_wait_for_memory_together(rng: Any) -> None:
-    """Pieces of less than 4 bytes go through registers; each store would wait for its load alone."""
+    """Pieces of less than 4 bytes go through registers; each store would wait for its load alone.
+
+    The assembler puts loads behind earlier stores, except where a barrier of the warp is between, and nobody promised that
+    the array is constant.
+    """
 
     @kd.kernel(out_type=kd.ShapeDtypeStruct((64, 64), kd.bfloat16), scratch_types=[kd.SMEM((64, 64), kd.bfloat16)])
     def kernel(x: Any, out: Any, tile: Any) -> None:
@@ -237,9 +241,9 @@ def test_small_pieces_wait_for_memory_together(rng: Any) -> None:
 
     x = random(rng, (64, 67), kd.bfloat16)
     words = kernel.lower(x, target="sm_90a").ptx.split()
-    kinds = [word[:2] for word in words if word.startswith(("ld.global", "st.shared"))]
-    runs = [len(list(group)) for kind, group in groupby(kinds) if kind == "ld"]
-    assert runs == [16, 16]
+    seen = [word for word in words if word.startswith(("ld.global", "st.shared", "bar.warp.sync"))]
+    runs = [(kind, len(list(group))) for kind, group in groupby(seen)][:3]
+    assert runs == [("ld.global.b16", 32), ("bar.warp.sync", 1), ("st.shared.b16", 32)]
     assert np.array_equal(kernel(x, interpret=True), x[:, 1:65])
 
 
