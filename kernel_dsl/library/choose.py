@@ -91,12 +91,12 @@ def band(problem: Problem, config: MatmulConfig, blocks: int) -> int:
     """The number of tiles of M in a band that shares L2, as measured.
 
     Times differ by 2 % at most. 2048 rows are never worse, except for short products, if all tiles run at once, and for scales
-    by blocks of K: 8192^3 took 834 us with them, 841 with 1024 and 825 with 1536. In four runs 2048^3 with B along K had 1.04,
-    1.03, 1.01 and 0.98 of cuBLAS' speed with 2048 rows, and 1.04, 1.01, 1.02 and 1.02 with 1024.
+    by blocks of K: 4096 x 7168 x 16384 took 697 us with 1152, 715 with 1536 and 722 with 2304. In four runs 2048^3 with B along
+    K had 1.04, 1.03, 1.01 and 0.98 of cuBLAS' speed with 2048 rows, and 1.04, 1.01, 1.02 and 1.02 with 1024.
     """
     at_once = -(-problem.M // config.tile_m) * -(-problem.N // config.tile_n) <= blocks
     if problem.scaled:
-        return 1536 // config.tile_m
+        return 1152 // config.tile_m
     short = problem.K * problem.dtype.itemsize <= 16 * STEP_BYTES
     if problem.K * problem.dtype.itemsize <= STEP_BYTES:
         return 1  # neighbours along N store neighbouring parts of rows
