@@ -225,9 +225,10 @@ class Op(_Declared):
                 cls.requires = requires
             cls.op_name = name
             if name:
-                if name in Op.registry:
+                before = Op.registry.setdefault(name, cls)
+                if (before.__module__, before.__qualname__) != (cls.__module__, cls.__qualname__):
                     raise ValueError(f"two ops are named {name}")
-                Op.registry[name] = cls
+                Op.registry[name] = cls  # anew, where an interrupt had ended the import of its module
 
         def __init__(self, *args, **kwargs):
             names = self.field_names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import linecache
 import random
 import sys
@@ -10,7 +11,7 @@ import time
 import weakref
 from collections import Counter
 from pathlib import Path
-from types import FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -57,9 +58,13 @@ class InterruptAt:
         self.number, self.places, self.count = number, places, 0
         self.where: list[str] = []
 
+    def meant(self, code: CodeType) -> bool:
+        """Whether lines of this code count."""
+        return any(place in f"{code.co_filename}:{code.co_name}" for place in self.places)
+
     def __call__(self, frame: FrameType, event: str, arg: object) -> InterruptAt | None:
         name = frame.f_code.co_filename
-        if not any(place in f"{name}:{frame.f_code.co_name}" for place in self.places):
+        if not self.meant(frame.f_code):
             return None
         # Python looks for signals at calls and loops: none arrives between the body of a `with` and its exit
         if event == "line" and not linecache.getline(name, frame.f_lineno).lstrip().startswith("with "):
@@ -92,6 +97,13 @@ class InterruptAt:
         return "" if came or not self.where else f"{self.where}: {got!r}"
 
 
+class InterruptImport(InterruptAt):
+    """The same for lines of our modules and of the classes in them, which run while a module is imported."""
+
+    def meant(self, code: CodeType) -> bool:
+        return not code.co_flags & inspect.CO_OPTIMIZED and super().meant(code)
+
+
 def callbacks() -> Counter[str]:
     """The functions in Python that run when an object goes."""
     refs = [r for r in gc.get_objects() if isinstance(r, weakref.ref)]
@@ -117,7 +129,30 @@ def at_lines(seed: int, count: int, places: tuple[str, ...]) -> None:
     print("done", flush=True)
 
 
+def at_imports(seed: int, count: int) -> None:
+    """Interrupt the imports of a first compile at `count` random lines, and compile after each."""
+    order = random.Random(seed)
+    work(0, 2)  # imports what others have
+    lines = 0
+    for number in range(1, count + 2):
+        for name in [name for name in sys.modules if name.partition(".")[0] == "kernel_dsl"]:
+            del sys.modules[name]
+        at = InterruptImport(order.randint(1, lines) if lines else -1, ("/kernel_dsl/",))
+        wrong = at.arrived(number)
+        lines = lines or at.count
+        try:
+            work(number, 2)
+        except Exception as error:
+            wrong = f"{wrong} {error!r:.300}"
+        if wrong:
+            print(f"line {at.number} of {lines}: {at.where}: {wrong}", flush=True)
+    print("done", flush=True)
+
+
 def main() -> None:
+    if sys.argv[1] == "imports":
+        at_imports(int(sys.argv[2]), int(sys.argv[3]))
+        return
     if sys.argv[1] == "count":
         work(0, 2)  # imports what it needs
         whole = InterruptAt(-1, tuple(sys.argv[2:]))

@@ -113,3 +113,9 @@ def test_no_python_runs_where_an_object_goes(tmp_path: Path) -> None:
 )
 def test_an_interrupt_arrives_at_any_line(places: tuple[str, ...], count: int, tmp_path: Path) -> None:
     assert _traced(tmp_path, "lines", "7", str(count), *places) == "done\n"
+
+
+@pytest.mark.slow
+def test_an_interrupt_in_an_import_leaves_the_module_importable(tmp_path: Path) -> None:
+    """A module whose import was interrupted runs again at the next."""
+    assert _traced(tmp_path, "imports", "1", "40") == "done\n"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import resource
+import sys
+import sysconfig
+import threading
 from typing import Any
 
 import numpy as np
@@ -149,6 +152,74 @@ def test_captured_by_torch(torch: Any) -> None:
     equal(torch, w, ((b + 1) ^ a) * 2)
     equal(torch, z, ((a + 1) ^ b) + 5)
     assert y is g()
+
+
+def test_a_stream_of_earlier_replays_is_captured(torch: Any) -> None:
+    """The fast path knows the stream, and asks again whether it is captured."""
+    a, b = ints(torch), ints(torch)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with kd.Graph() as g:
+        y = xor(plus(a, 1), b)
+    g()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            g()
+        assert g._replays()
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured, stream=side):
+        assert not g._replays()
+        z = g() + 5
+    a.copy_(ints(torch))
+    captured.replay()
+    equal(torch, z, ((a + 1) ^ b) + 5)
+    b.copy_(ints(torch))
+    for _ in range(3):
+        equal(torch, g(), (a + 1) ^ b)
+    with torch.cuda.stream(side):
+        assert g() is y
+        assert g._replays()
+    torch.cuda.synchronize()
+
+
+def test_threads_replay_and_change_a_graph(torch: Any) -> None:
+    """The driver forbids two threads to launch or change an executable at once."""
+    a, b, c = (ints(torch) for _ in range(3))
+    with kd.Graph() as g:
+        y = xor(plus(xor(plus(a, 1), b), 2), b)
+    g()
+    failed: list[BaseException] = []
+    torch.cuda.synchronize()
+
+    def work(change: bool) -> None:
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for i in range(500):
+                    g(c, b) if change and i % 5 == 0 else g()
+                torch.cuda.current_stream().synchronize()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(i == 0,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    torch.cuda.synchronize()
+    equal(torch, g(), (((a + 1) ^ b) + 2) ^ b)
+    equal(torch, g(c, b), (((c + 1) ^ b) + 2) ^ b)
+    assert g() is y
+
+
+def test_host_code_launches_replays(torch: Any) -> None:
+    a = ints(torch)
+    with kd.Graph() as g:
+        plus(a, 1)
+    g()
+    host_code = sys.platform == "linux" and not sysconfig.get_config_var("Py_GIL_DISABLED")
+    assert isinstance(g._replays, type(len)) == host_code
 
 
 def test_graphs_in_graphs(torch: Any) -> None:

@@ -173,3 +173,25 @@ def test_every_rule_is_tested() -> None:
         "parameters",
     }  # fmt: skip
     assert Op.registry
+
+
+def test_a_module_of_ops_may_run_again() -> None:
+    """After an interrupt in its import it is imported anew. Two classes have no name in common otherwise."""
+
+    def made() -> type[Op]:
+        class Again(Op, name="made_again"):
+            pass
+
+        return Again
+
+    try:
+        first_class, second = made(), made()
+        assert Op.registry["made_again"] is second is not first_class
+        with pytest.raises(ValueError, match="two ops are named made_again"):
+
+            class Other(Op, name="made_again"):
+                pass
+
+        assert Op.registry["made_again"] is second
+    finally:
+        del Op.registry["made_again"]
