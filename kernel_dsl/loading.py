@@ -41,7 +41,7 @@ def import_launches() -> None:
 
     It opens no device and no cache.
     """
-    for name in ("", ".assemble", ".build.cache", ".disk_cache", ".plan.dispatch"):
+    for name in (".assemble", ".build.cache", ".disk_cache", ".plan.calls", ".plan.dispatch"):
         import_module(f"kernel_dsl.runtime{name}")
     import_module("kernel_dsl.runtime.devices.driver").import_bindings()
     import_module("kernel_dsl.runtime.arrays.array_view").import_interops()
