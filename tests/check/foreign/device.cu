@@ -3,6 +3,10 @@
 __device__ inline void cudaGridDependencySynchronize() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ inline void cudaTriggerProgrammaticLaunchCompletion() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 #endif
+#include <cub/agent/agent_rle.cuh>
+#include <cub/agent/agent_select_if.cuh>
+#include <cub/agent/agent_three_way_partition.cuh>
+#include <cub/agent/agent_unique_by_key.cuh>
 #include <cub/device/dispatch/kernels/merge_sort.cuh>
 #include <cub/device/dispatch/kernels/radix_sort.cuh>
 #include <cub/device/dispatch/kernels/reduce.cuh>
@@ -29,6 +33,81 @@ K radix_onesweep(int* lookback, int* counters, u32* bins_out, const u32* bins, u
     __shared__ typename Agent::TempStorage s;
     Agent(s, lookback, counters, bins_out, bins, keys_out, keys, values_out, values, n, bit, bits).Process();
 }
+
+K radix_upsweep(const u32* keys, u32* spine, int n, int bit) {
+    using Agent = detail::radix_sort::AgentRadixSortUpsweep<AgentRadixSortUpsweepPolicy<128, 4, u32, LOAD_DEFAULT, 5>, u32, u32>;
+    __shared__ typename Agent::TempStorage s;
+    GridEvenShare<int> share;
+    share.DispatchInit(n, gridDim.x, 512);
+    share.BlockInit<512, GRID_MAPPING_RAKE>();
+    Agent agent(s, keys, bit, 5);
+    agent.ProcessRegion(share.block_offset, share.block_end);
+    __syncthreads();
+    agent.template ExtractCounts<false>(spine, gridDim.x, blockIdx.x);
+}
+K radix_spine(u32* spine) {
+    using Scan = BlockScan<u32, 96>;
+    __shared__ typename Scan::TempStorage s;
+    u32 v = spine[threadIdx.x];
+    Scan(s).ExclusiveSum(v, v);
+    spine[threadIdx.x] = v;
+}
+K radix_downsweep(u32* keys_out, const u32* keys, u32* values_out, const u32* values, u32* spine, int n, int bit) {
+    using Policy = AgentRadixSortDownsweepPolicy<128, 4, u32, BLOCK_LOAD_WARP_TRANSPOSE, LOAD_DEFAULT, RADIX_RANK_MATCH, BLOCK_SCAN_WARP_SCANS, 5>;
+    using Agent = detail::radix_sort::AgentRadixSortDownsweep<Policy, false, u32, u32, u32>;
+    __shared__ typename Agent::TempStorage s;
+    GridEvenShare<int> share;
+    share.DispatchInit(n, gridDim.x, 512);
+    share.BlockInit<512, GRID_MAPPING_RAKE>();
+    Agent(s, n, spine, keys, keys_out, values, values_out, bit, 5).ProcessRegion(share.block_offset, share.block_end);
+}
+
+// Algorithms in one pass, whose tiles look back.
+template <class Tiles> __device__ Tiles tiles_of(void* states, int tiles) {
+    Tiles s;
+    size_t total;
+    Tiles::AllocationSize(tiles, total);
+    s.Init(tiles, states, total);
+    return s;
+}
+K states_init(void* states, int tiles) { tiles_of<ScanTileState<int>>(states, tiles).InitializeStatus(tiles); }
+K unique_by_key(const int* keys, const float* values, int* keys_out, float* values_out, int* count, void* states, int n, int tiles) {
+    using Policy = AgentUniqueByKeyPolicy<128, 4, BLOCK_LOAD_WARP_TRANSPOSE, LOAD_LDG, BLOCK_SCAN_WARP_SCANS, detail::no_delay_constructor_t<0>>;
+    using Agent = detail::unique_by_key::AgentUniqueByKey<Policy, const int*, const float*, int*, float*, ::cuda::std::equal_to<>, int>;
+    __shared__ typename Agent::TempStorage s;
+    auto state = tiles_of<ScanTileState<int>>(states, tiles);
+    Agent(s, keys, values, keys_out, values_out, ::cuda::std::equal_to<>{}, n).ConsumeRange(tiles, state, count);
+}
+struct Small { __device__ bool operator()(int v) const { return v < 30; } };
+struct Large { __device__ bool operator()(int v) const { return v >= 70; } };
+struct OnePart {
+    __device__ int input_offset() const { return 0; }
+    __device__ int num_previously_selected() const { return 0; }
+    __device__ int num_previously_selected_first() const { return 0; }
+    __device__ int num_previously_selected_second() const { return 0; }
+    __device__ int num_previously_rejected() const { return 0; }
+    template <class C> __device__ void update_num_selected(C out, int n) const { *out = n; }
+    template <class C> __device__ void update_num_selected(C out, int a, int b, int) const { out[0] = a, out[1] = b; }
+};
+K partition_three(const int* x, int* small, int* large, int* others, int* counts, void* states, int n, int tiles) {
+    using Policy = AgentThreeWayPartitionPolicy<128, 4, BLOCK_LOAD_DIRECT, LOAD_DEFAULT, BLOCK_SCAN_WARP_SCANS, detail::no_delay_constructor_t<0>>;
+    using Agent = detail::three_way_partition::AgentThreeWayPartition<Policy, const int*, int*, int*, int*, Small, Large, int, OnePart>;
+    __shared__ typename Agent::TempStorage s;
+    auto state = tiles_of<typename Agent::ScanTileStateT>(states, tiles);
+    Agent(s, x, small, large, others, Small{}, Large{}, n, OnePart{}).ConsumeRange(tiles, state, counts);
+}
+K partition_init(void* states, int tiles) {
+    using State = ScanTileState<typename detail::three_way_partition::accumulator_pack_t<int>::pack_t>;
+    tiles_of<State>(states, tiles).InitializeStatus(tiles);
+}
+K run_lengths(const int* x, int* offsets, int* lengths, int* count, void* states, int n, int tiles) {
+    using Policy = AgentRlePolicy<96, 4, BLOCK_LOAD_DIRECT, LOAD_LDG, true, BLOCK_SCAN_WARP_SCANS, detail::no_delay_constructor_t<0>>;
+    using Agent = detail::rle::AgentRle<Policy, const int*, int*, int*, ::cuda::std::equal_to<>, int>;
+    __shared__ typename Agent::TempStorage s;
+    auto state = tiles_of<ReduceByKeyScanTileState<int, int>>(states, tiles);
+    Agent(s, x, offsets, lengths, ::cuda::std::equal_to<>{}, n).ConsumeRange(tiles, state, count);
+}
+K runs_init(void* states, int tiles) { tiles_of<ReduceByKeyScanTileState<int, int>>(states, tiles).InitializeStatus(tiles); }
 
 typedef AgentMergeSortPolicy<128, 4, BLOCK_LOAD_WARP_TRANSPOSE, LOAD_DEFAULT, BLOCK_STORE_WARP_TRANSPOSE> Merging;
 typedef ::cuda::std::less<> Less;
