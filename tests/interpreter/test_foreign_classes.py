@@ -219,3 +219,19 @@ def test_an_unset_register_is_stored_to_shared_memory(what: str) -> None:
         body, np.zeros(64, np.int32), ".shared .align 16 .b8 s[1024];\n", ignore=("out_of_bounds", "misaligned")
     )
     assert found == (set() if clean else {"uninitialised"})
+
+
+@pytest.mark.parametrize(
+    ("wait", "clean"),
+    [
+        ("mbarrier.try_wait.parity.shared.b64 %p1, [%r2], 1, %r9;", True),  # libcu++'s try_wait_for begins so
+        ("nanosleep.u32 %r9;", True),
+        ("mbarrier.try_wait.parity.shared.b64 %p1, [%r2], %r9, %r1;", False),
+        ("mbarrier.try_wait.parity.shared.b64 %p1, [%r2], %r9, %r9;", False),
+    ],
+)
+def test_an_unset_register_that_says_how_long_to_wait(wait: str, clean: bool) -> None:
+    body = f"""mov.u32 %r2, s; setp.eq.u32 %p2, %r1, 0; @%p2 mbarrier.init.shared.b64 [%r2], 1; bar.sync 0; {wait}
+ st.global.u32 [%d2], %r1;"""
+    found = kinds(body, np.zeros(64, np.int32), ".shared .align 8 .b8 s[8];\n")
+    assert found == (set() if clean else {"uninitialised"})

@@ -74,7 +74,7 @@ def poisoned(op: Op, ins: Instruction, pure: bool) -> Op:
     if ins.opcode[0] == "mov" and all(isinstance(o, Vec) for o in ins.operands):
         return _each(op, ins)
     read_bits, write_bits = used(ins)
-    reads, writes = numbers_of(read_bits), numbers_of(write_bits)
+    reads, writes = numbers_of(read_bits & ~_times(ins)), numbers_of(write_bits)
     select = ins.operands[1:4] if ins.opcode[0] == "selp" else ()
     logic = _logic(ins)
     shuffle = next((m for m in ins.opcode if m in _SHUFFLES), "") if ins.opcode[0] == "shfl" else ""
@@ -156,6 +156,19 @@ def _each(op: Op, ins: Instruction) -> Op:
         return result
 
     return run
+
+
+def _times(ins: Instruction) -> int:
+    """Return the register that says how long an instruction may wait, as a mask: it decides nothing but time."""
+    if ins.opcode[0] == "nanosleep":
+        at = 0
+    elif ins.opcode[:2] == ("mbarrier", "try_wait") and len(ins.operands) == 4:
+        at = 3
+    else:
+        return 0
+    hint = ins.operands[at]
+    others = [o.index for o in ins.operands[:at] if isinstance(o, Reg)]
+    return 1 << hint.index if isinstance(hint, Reg) and hint.index not in others else 0
 
 
 def mark_unset(frame: Frame) -> None:

@@ -66,6 +66,13 @@ BASIC = [
     Case("annotated", [V, zeros(512), 512], lambda v, *_: v * 2, [1], 2),
     Case("grid_barrier", [zeros(64, dtype=np.uint8), zeros(96), zeros(96)], lambda *_: (np.arange(96) + 40) % 96, [2], 3, 32,
          before=[("grid_barrier_init", (0, -1), 1, 32)]),
+    Case("barrier_try_for", [zeros(64)], lambda o: np.full(64, 2), [0], 1, 64),
+    Case("atomic_wait", [zeros(4), zeros(1)], lambda *_: [5, 6, 7, 8], [0], 4, 32),
+    Case("semaphore_for", [zeros(1), np.ones(2, np.int32)], lambda *_: [15], [0], 4, 32),
+    Case("lock_with_sleeps", [zeros(1), zeros(1), 3], lambda *_: [12], [1], 4, 32),
+    Case("time_out", [zeros(1), zeros(2)], lambda *_: [1, 1999], [1], 2, 32),
+    Case("shuffled_pairs", [V[:128].view(np.int64), zeros(64, dtype=np.int64)], lambda x, o: x[np.arange(64) ^ 5], [1], 1, 64),
+    Case("interleaved", [V, zeros(512), 512], lambda v, *_: v * 2, [1], 4),
 ]  # fmt: skip
 HOPPER = [
     Case("bulk_copy", [V, zeros(512)], lambda v, o: v + 1, [1], 2, 64),

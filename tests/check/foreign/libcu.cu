@@ -15,12 +15,15 @@
 #include <cuda/std/tuple>
 #include <cuda/std/variant>
 #include <cuda/functional>
+#include <cuda/std/chrono>
+#include <cuda/warp>
 #include <cuda/cmath>
 #include <cooperative_groups.h>
 #define K extern "C" __global__ void
 #define TID (blockIdx.x * blockDim.x + threadIdx.x)
 using block_barrier = cuda::barrier<cuda::thread_scope_block>;
 namespace cg = cooperative_groups;
+using namespace cuda::std::chrono_literals;
 
 K barrier_phases(const int* in, int* out, int n) {
     __shared__ block_barrier bar;
@@ -253,6 +256,71 @@ K grid_barrier(cuda::barrier<cuda::thread_scope_device>* bar, int* x, int* out) 
     out[TID] = x[(TID + 40) % (gridDim.x * blockDim.x)];
 }
 K grid_barrier_init(cuda::barrier<cuda::thread_scope_device>* bar, int n) { if (threadIdx.x == 0) init(bar, n * 32); }
+// Waits that may give up, and sleeps between tries.
+K barrier_try_for(int* out) {
+    __shared__ block_barrier bar;
+    if (threadIdx.x == 0) init(&bar, blockDim.x + 1);
+    __syncthreads();
+    bool done = bar.try_wait_for(bar.arrive(), 2us);
+    __syncthreads();
+    if (threadIdx.x == 0) (void)bar.arrive();
+    out[threadIdx.x] = done ? 1 : 2;
+    __syncthreads();
+}
+K atomic_wait(int* out, cuda::atomic<int, cuda::thread_scope_device>* a) {
+    if (threadIdx.x) return;
+    if (blockIdx.x == 0) {
+        out[0] = 5;
+        a->store(1, cuda::memory_order_release);
+        a->notify_all();
+    } else {
+        a->wait(0, cuda::memory_order_acquire);
+        out[blockIdx.x] = out[0] + blockIdx.x;
+    }
+}
+K semaphore_for(int* out, cuda::binary_semaphore<cuda::thread_scope_device>* s) {
+    if (threadIdx.x) return;
+    while (!s->try_acquire_for(5us)) {}
+    out[0] = out[0] * 2 + 1;
+    s->release();
+}
+K lock_with_sleeps(int* lock, int* count, int rounds) {
+    if (threadIdx.x) return;
+    cuda::atomic_ref<int, cuda::thread_scope_device> l(*lock);
+    for (int r = 0; r < rounds; r++) {
+        unsigned ns = 8;
+        while (l.exchange(1, cuda::memory_order_acquire)) {
+            __nanosleep(ns);
+            if (ns < 256) ns *= 2;
+        }
+        *count += 1;
+        l.store(0, cuda::memory_order_release);
+    }
+}
+K time_out(volatile int* flag, int* out) {
+    if (threadIdx.x) return;
+    if (blockIdx.x == 0) {
+        for (int i = 0; i < 2000; i++) ((volatile int*)out)[1] = i;
+        __threadfence();
+        *flag = 1;
+    } else {
+        long long start = clock64();
+        bool late = false;
+        while (*flag == 0 && !late) {
+            __nanosleep(64);
+            late = clock64() - start > 20000000;
+        }
+        out[0] = late ? 2 : 1;
+    }
+}
+struct alignas(8) Pair { int a; float b; };
+K shuffled_pairs(const Pair* x, Pair* y) { y[threadIdx.x] = cuda::device::warp_shuffle_xor(x[threadIdx.x], 5).data; }
+K interleaved(const int* x, int* y, int n) {
+    cuda::access_property p{cuda::access_property::persisting{}, 0.5f};
+    cuda::annotated_ptr<const int, cuda::access_property> a{x, p};
+    cuda::apply_access_property(x, n * 4, cuda::access_property::persisting{});
+    if (TID < n) y[TID] = a[TID] + cuda::associate_access_property(x, cuda::access_property::streaming{})[TID];
+}
 #if __CUDA_ARCH__ >= 900
 K bulk_copy(const int* in, int* out) {
     __shared__ alignas(128) int s[256];
