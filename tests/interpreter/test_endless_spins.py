@@ -7,6 +7,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.runtime.interpreter import HazardError, HazardKind
+from kernel_dsl.runtime.interpreter.checks import livelock
 
 from .launching import SCHEDULES, kernel, launch
 from .planted import REGISTERS
@@ -125,6 +126,18 @@ def test_time_passes_while_the_only_warp_sleeps() -> None:
  sub.u64 d9, d9, d8; setp.lt.u64 p2, d9, 1000000; @p2 bra W; @!p0 st.global.u32 [d1+4], r9; ret;"""
     alone = START + " mov.u32 r4, %ctaid.x; mov.u32 r5, %tid.x; or.b32 r4, r4, r5; setp.ne.u32 p0, r4, 0; @p0 exit;"
     assert 5 <= run(alone + wait, "eager") <= 11
+
+
+def test_polls_outside_of_loops_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warp-synchronous code loads volatile words in diverged lanes, one after the other: none can come back."""
+    compared: list[int] = []
+    of = livelock.deciding
+    monkeypatch.setattr(livelock, "deciding", lambda *args: compared.append(0) or of(*args))
+    polls = "".join(f" ld.volatile.global.u32 r2, [d1]; setp.gt.u32 p1, r1, {n}; @p1 bra E;" for n in range(20))
+    assert run(START + polls + " E: st.global.u32 [d1+4], 3; ret;", "late") == 3 and not compared
+    with pytest.raises(HazardError):
+        run(ENDLESS["a back-off"], "late")
+    assert compared
 
 
 def test_the_checker_says_so_in_seconds() -> None:

@@ -19,7 +19,7 @@ from .frozen import Frozen
 from .joint import Joint
 from .kinds import HazardKind
 from .runaway import Rounds
-from .slices import deciding, with_pauses
+from .slices import deciding, looping, with_pauses
 
 if TYPE_CHECKING:
     from ..machine.batch import Batch
@@ -60,6 +60,7 @@ class Watch:
         self._atomics = -1
         self.seen: set[Any] = set()  # states of those that poll, since memory last changed
         self._slices: dict[Any, int | None] = {}
+        self._looping: dict[str, set[int]] = {}  # by function, the segments in loops
         self.rounds: Rounds = Rounds(run)
         self.frozen: Frozen = Frozen(run)
         self.joint: Joint = Joint(run)
@@ -121,16 +122,25 @@ class Watch:
 
     def state(self, batch: Batch, g: Group) -> Any:
         """Return the state of polling warps: their places, and the registers that decide whether they go on polling
-        (`slices.py`).
+        (`slices.py`). Outside of loops no state comes back, and each is a new object.
         """
         registers: list[int] = []
         stack = g.stack
+        if not stack.depth and g.pc not in self._in_loops(g):
+            return object()
         while stack.depth:
             registers.append(batch.frame(stack.depth - 1, stack.name).digest(g.select))
             stack = stack.outer
         registers.append(g.frame.digest(g.select, self._deciding(batch, g)))
         mask = None if g.mask is None else g.mask.tobytes()
         return id(batch), g.key, g.rows.tobytes(), mask, len(batch.trail or ()), *registers
+
+    def _in_loops(self, g: Group) -> set[int]:
+        code = g.frame.code
+        found = self._looping.get(code.name)
+        if found is None:
+            found = self._looping[code.name] = looping(code.segments)
+        return found
 
     def _deciding(self, batch: Batch, g: Group) -> int | None:
         """Return the registers that decide while warps stay in the segments that the batch has executed;

@@ -98,6 +98,13 @@ def loop_around(segments: Sequence[Any], at: int) -> set[int]:
     return set(loop) if len(loop) > 1 or at in segments[at].targets else set()
 
 
+def looping(segments: Sequence[Any]) -> set[int]:
+    """Return the segments that may run again after themselves, in one call of the function."""
+    edges = {n: seg.targets for n, seg in enumerate(segments)}
+    loops = [found for found in components(list(edges), edges, 0) if len(found) > 1 or found[0] in edges[found[0]]]
+    return {n for found in loops for n in found}
+
+
 def _first(segments: Sequence[Any], executed: frozenset[int], observed: set[int], start: int) -> set[int]:
     """Return the observed segments that may come first from `start` on; _OUT stands for segments that were not
     executed.
