@@ -301,3 +301,26 @@ def test_four_bytes_share_a_register(dtype: Any, rng: Any) -> None:
     assert np.array_equal(got, x + 1)
     stages = kernel.lower(kd.ShapeDtypeStruct(x.shape, f32), kd.ShapeDtypeStruct((), kd.int32), target="sm_90a")
     assert stages.compile().resources.registers < 64  # of 64 bytes a lane
+
+
+@pytest.mark.parametrize("count", [32, 33, 65])
+def test_phases_of_many_barriers(count: int) -> None:
+    """Each barrier has its own: its test is false before its arrival, by known and by computed indices, twice."""
+
+    def body(out: Any, barriers: Any) -> None:
+        def check(place: Any, i: Any) -> None:
+            out[place] = kd.where(kd.barrier_test(barriers.at[i]), 1, 0)
+            kd.barrier_arrive(barriers.at[i])
+            kd.barrier_wait(barriers.at[i])
+
+        @kd.loop(0, 2 * count)
+        def _(turn: Any) -> None:
+            check(turn, kd.rem(turn * 7, count))
+
+        for place in (2 * count, 2 * count + 1):
+            check(place, count - 1)
+
+    out_type = kd.ShapeDtypeStruct((2 * count + 2,), kd.int32)
+    kernel = kd.kernel(body, out_type=out_type, scratch_types=[kd.Barrier(num_barriers=count)])
+    kernel.lower(target="sm_90a").compile()
+    assert np.array_equal(kernel(interpret=True), np.zeros(2 * count + 2, np.int32))
