@@ -19,6 +19,7 @@ _kept = KeptConfigs()
 
 MOST_TILES = 4096  # the order of more tiles is not computed
 MOST_LOG = 80.0  # weights from 2 ** -80 to 2 ** 80 need no maximum: sums of products stay far from the ends of float32
+WIDE = 112  # a head dimension from which on zeros up to a multiple of 64 bytes are at most a seventh
 FEW = 3  # with fewer tiles a multiprocessor, each tile has its own block
 SHORT = 2048  # up to as many queries, tiles are those that end first
 # (configuration, time of a call, of a tile and of a step) in microseconds of one NVIDIA H200, for values of up to 64
@@ -39,6 +40,15 @@ def lanes_of(dim: int, dtype: Any = None) -> int:
     return kd.cdiv(dim, unit) * unit
 
 
+def computed(dim: int, dtype: Any = None) -> int:
+    """The head dimension that attention computes: `lanes_of`, and in 16 bits from 112 on a multiple of 64 bytes. Rows of
+    an odd number of 32 bytes have such a narrow swizzle that more zeros cost less.
+    """
+    lanes = lanes_of(dim, dtype)
+    narrow = dtype is not None and dtype.itemsize == 1
+    return lanes if narrow or lanes < WIDE else kd.cdiv(lanes, 32) * 32
+
+
 def swizzled(dtype: Any, *shape: int, row: int = 0) -> Any:
     """A buffer with the widest swizzle that divides a row of `row` elements."""
     span = math.gcd((row or shape[-1]) * dtype.itemsize, 128)
@@ -49,7 +59,7 @@ def swizzled(dtype: Any, *shape: int, row: int = 0) -> Any:
 
 def bytes_of(p: ScoredProblem, t: AttentionConfig) -> int:
     """SMEM that a configuration takes."""
-    d, dv, item = lanes_of(p.dim, p.scored_dtype), lanes_of(p.v_dim), p.scored_dtype.itemsize
+    d, dv, item = computed(p.dim, p.scored_dtype), computed(p.v_dim), p.scored_dtype.itemsize
     # the output can't use the SMEM of queries of another dtype
     tile = max(d, dv) * 2 if p.narrow is None else d * item + dv * 2
     bias = 0 if p.score.bias_tiles is None else ROWS * t.consumers * p.score.bias_tiles.itemsize
@@ -93,9 +103,9 @@ def short_config(p: ScoredProblem, multiprocessors: int, closed: bool = True) ->
     With few queries, much of the tiles of three consumers lies beyond the last query. Unless `closed`, it may be one
     that calls of other sizes had before, if that is about as fast.
     """
-    dv, score = lanes_of(p.v_dim), p.score
+    dv, score = computed(p.v_dim), p.score
     without = not (p.ragged or p.cache or score.natural or listed(p)) and (score.softcap is None or bounded(p))
-    if p.narrow is not None or not without or p.opened or p.queries > SHORT or max(dv, lanes_of(p.dim)) > 128:
+    if p.narrow is not None or not without or p.opened or p.queries > SHORT or max(dv, computed(p.dim)) > 128:
         return None
     choices = CHOICES[64 if dv <= 64 else 128]
     times = {t: time_of(p, t, (call, tile, step), multiprocessors) for t, call, tile, step in choices}
@@ -110,7 +120,7 @@ def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:
     """A configuration with as many keys a step as registers and SMEM hold. `linear`: `score_mod` adds
     something linear.
     """
-    dv = lanes_of(p.v_dim)
+    dv = computed(p.v_dim)
     without_functions = not p.score.natural and p.score.mask_mod is None
     light = without_functions and p.score.softcap is None
     alone = linear and p.score == Score(p.score.causal, score_mod=p.score.score_mod)  # this needs few registers

@@ -13,7 +13,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from .attention_problem import ScoredProblem
-from .attention_scored_config import lanes_of, listed, tiles_of
+from .attention_scored_config import computed, listed, tiles_of
 from .attention_sizes import ROWS, AttentionConfig
 
 ROUNDS = 64  # of tiles; after more, the last one does not matter
@@ -107,7 +107,7 @@ def shared_tiles(
         return None
     tiles, heads, left = tiles_of(p, t), p.batch * p.heads, work % multiprocessors
     steps, rounds = kd.cdiv(p.keys, t.block_kv), work // multiprocessors
-    tight = t.consumers > 2 and lanes_of(p.v_dim) <= 64  # many keys a step take all registers
+    tight = t.consumers > 2 and computed(p.v_dim) <= 64  # many keys a step take all registers
     if not left or rounds > ROUNDS or tight:
         return None
 

@@ -18,7 +18,7 @@ from .attention_scored_config import (
     FEW,
     blocks_of,
     bytes_of,
-    lanes_of,
+    computed,
     listed,
     scored_together,
     swizzled,
@@ -57,8 +57,8 @@ class ScoredTiles:
         self.tile: int = ROWS * t.consumers
         self.most: int = most_of(p.queries, p.keys)
         self.tiles: Any = tiles_of(p, t)
-        self.dim: int = lanes_of(p.dim, p.scored_dtype)
-        self.v_dim: int = lanes_of(p.v_dim)
+        self.dim: int = computed(p.dim, p.scored_dtype)
+        self.v_dim: int = computed(p.v_dim)
         self.group: int = p.heads // p.kv_heads
         self.work: Any = self.tiles * p.heads * (1 if p.ragged else p.batch)
         self.multiprocessors = multiprocessors

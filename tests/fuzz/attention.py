@@ -44,7 +44,7 @@ class Attention:
         narrow = self.dtype in (f32, f64)  # computed by lanes
         self.kv_heads = c.one([1, 1, 1, 2, 3] if large else [1, 1, 2])
         self.heads = self.kv_heads * c.one([1, 2, 4] if large else [1, 1, 2, 3])
-        dims = [4, 12, 16, 20] if narrow else [16, 24, 40, 64, 64, 64, 72, 80, 96, 128, 128, 136, 192, 256]
+        dims = [4, 12, 16, 20] if narrow else [16, 24, 40, 64, 64, 64, 72, 80, 96, 104, 128, 128, 136, 168, 192, 256]
         self.dim = c.one(dims) if c.chance(0.97) else c.one([7, 12, 20])
         self.v_dim = c.one(dims) if c.chance(0.3) else self.dim
         self.layout = c.one(["bhsd", "bhsd", "bshd"])

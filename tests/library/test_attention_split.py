@@ -14,7 +14,7 @@ from kernel_dsl.library import AttentionConfig
 from kernel_dsl.library.attention_kernel import attention_kernel
 from kernel_dsl.library.attention_opened import opened
 from kernel_dsl.library.attention_options import AttentionOptions, problem_of
-from kernel_dsl.library.attention_scored_config import short_config, step_counts
+from kernel_dsl.library.attention_scored_config import computed, short_config, step_counts
 from kernel_dsl.library.attention_sizes import AttentionProblem, default_config
 from kernel_dsl.library.attention_split import SMALL, SplitPlan, combine_kernel, small_config, splits_of
 from kernel_dsl.library.first_sizes import dim_of
@@ -112,6 +112,14 @@ def test_tiles_of_short_sequences_with_options() -> None:
     assert [consumers(64, n, 80, causal=True) for n in (128, 256, 1000)] == [(2, 128), (2, 128), None]
     assert consumers(64, 256, 80, window=64) == (2, 128) and consumers(64, 256, 80, softcap=99.0) is None
     assert consumers(1, 2000, 32, causal="bottom_right", window=100) == (2, 128)
+
+
+def test_dimensions_that_are_computed() -> None:
+    """Wide rows have a swizzle of 64 bytes or more; narrow rows have as few zeros as wgmma allows."""
+    assert [computed(n) for n in (72, 80, 96, 104, 120, 144, 160, 168, 208, 224, 232)] == [
+        80, 80, 96, 128, 128, 160, 160, 192, 224, 224, 256,
+    ]  # fmt: skip
+    assert [computed(n, kd.float8_e4m3fn) for n in (112, 144)] == [128, 160]
 
 
 def test_steps_of_tiles() -> None:
