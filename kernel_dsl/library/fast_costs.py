@@ -28,6 +28,11 @@ TURNED_BESIDE_WIDE, TURNED = 275, 500
 BROKEN = 2.0
 # bytes across K: broken rows of fewer take as long. 8 x 6648 x 5512 TT took 36.5 us, and 30.7 with a copied
 NARROW = 64
+# bytes from DRAM that count beside each part of a row in a stage, where rows are so and are read once: of parts along K, across,
+# and where rows are as with UNEVEN_PITCH. Parts of more than MOST_PART bytes count as several. If the other side is so, which
+# each tile reads again: bytes for each k of a tile, and for each byte along K. Fitted to 1,800 ways to compute 220 thin products
+# on one NVIDIA H200.
+CUT, CUT_ACROSS, CUT_LINES, MOST_PART, THIN_ACROSS, THIN_ALONG = 40, 60, 24, 256, 28, 0.6
 UNEVEN_PITCH = 1.25  # the same if they are 32 bytes from a multiple of 64 apart
 # the part of the smaller side's loads that remains then if two blocks share only them: 5000^3 took 495 us instead of 490
 SHARED = 0.9
@@ -100,6 +105,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
     ragged = not p.lanes and problem.N * p.out_dtype.itemsize % 32 > 0
     shorter = LINE_PART / (t.epilogue_n * p.out_dtype.itemsize) - 1
     bytes_ = total_bytes(p, LINES + SHORTER * shorter if lines else RAGGED if ragged else WRITTEN)
+    bytes_ += _cut_bytes(p, t, sides)
     bytes_ *= 1.0 if t.tile_m * t.cluster >= p.M or t.tile_n * t.cluster_n >= p.N else KEPT
     work += TOGETHER if together > 1 else 0.0
     work += (waves - 1) * LANE_TILE if p.lanes and not lines and t.consumers == 1 and steps <= MOSTLY_STORED else 0
@@ -109,6 +115,26 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
     made *= LOWERED if t.low_tiles else 1.0
     made *= BRIEF_TURNS if t.ping_pong and (steps <= BRIEF or p.lanes) else 1.0
     return made * (UNEVEN if t.tile_n in BETWEEN and not p.scaled else 1.0)
+
+
+def _cut_bytes(p: Problem, t: MatmulConfig, reads: Reads) -> float:
+    """Bytes from DRAM that count beside those of an operand that is read once, where tiles cut its sectors and lines. `reads`: of
+    the left side and of the right one.
+    """
+    made, across, down = 0.0, -(-p.N // (t.tile_n * t.cluster_n)), -(-p.M // (t.tile_m * t.cluster))
+    sides = (
+        (p.M, t.tile_m, p.dtype.itemsize, p.a_transposed, p.a_batch, across, down),
+        (p.N, t.tile_n, p.b_dtype.itemsize, not p.b_transposed, p.b_batch, down, across),
+    )
+    # how many tiles read a row of this side, and of the other one
+    for read, (rows, tile, item, turned, batch, times, others) in zip(reads, sides, strict=True):
+        if times == 1:
+            part = min((tile if turned else t.tile_k) * item, MOST_PART)
+            cut = (CUT_ACROSS if turned else CUT) if read >= BROKEN else CUT_LINES if read > 1 else 0
+            made += prod(batch) * rows * p.K * item * cut / part
+        elif others == 1 and read >= BROKEN:
+            made += prod(p.batch) * times * p.K * (THIN_ACROSS if turned else THIN_ALONG * rows * item)
+    return made
 
 
 def _step_clocks(p: Problem, t: MatmulConfig, reads: Reads) -> float:

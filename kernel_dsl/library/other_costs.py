@@ -15,7 +15,7 @@ from .families import FP8
 from .fast_costs import DRAM_BYTES, MADS, START, overlapped, total_bytes
 from .lane_product import TILES as LANE_TILES
 from .lane_product import LaneConfig
-from .operands import why_not_tma
+from .operands import LINE, why_not_tma
 from .pack import SECTOR, Packing
 from .problem import Problem
 from .tile_product import TileConfig, stores_sectors
@@ -30,11 +30,20 @@ ALONE, TILE_ALONE = 1.3, 1.2  # the factor for a block that is alone on its mult
 # the time of a tile divided by that of its multiply-adds, if loads from SMEM are the limit
 LANE_LOADS = {(128, 128): 1.0, (64, 64): 1.5, (32, 32): 3.0, (8, 128): 2.0, (128, 8): 2.0}
 # the part of wgmma's rate that mma.sync reaches, by the tile: small ones load more fragments for each product
-MMA_SHARE = {(128, 128): 0.39, (64, 128): 0.28, (64, 64): 0.21, (16, 128): 0.145, (128, 16): 0.145}
+MMA_SHARE = {
+    (128, 128): 0.39,
+    (64, 128): 0.28,
+    (64, 64): 0.21,
+    (32, 128): 0.2,
+    (128, 32): 0.2,
+    (16, 128): 0.145,
+    (128, 16): 0.145,
+}
 SLIVER_TF32 = 0.6  # the part of that for tiles of 16 rows or columns of 4-byte elements: 6163 x 32 x 2826 took 52 us
 MMA_F64 = 115  # multiply-adds of float64 a clock
 # clocks of a step that overlap with nothing: a barrier; with mma.sync and late stages, by bytes that a lane copies at once
 STEP_LATENCY, TILE_LATENCY = 250, {16: 930, 8: 300, 4: 300, 2: 780, 1: 780}
+REFILLED = 820  # more of these if stages are filled again: loads to registers wait for GMEM in each step
 # pieces that a multiprocessor copies in a clock, by their bytes: along K, across; those of less than 4 bytes by registers
 COPIES = {8: (3.3, 3.3), 4: (3.8, 5.3), 2: (2.8, 4.9), 1: (4.3, 4.3)}
 # the part of copies by bytes that stores don't hide in a single step: s8 22788 x 12313 x 27 took 507 us
@@ -45,6 +54,9 @@ STORED_SECTORS, STORED_LINES, STORED, TILE = 0.05, 0.076, 0.13, 250
 STORED_LINES_SMALL = 0.063  # of tiles of at most 64 x 64, four of which are on a multiprocessor
 # where rows begin within sectors: of tiles of at most 64 x 64, 64 x 128 and more; and the factor for words of 2 bytes
 STORED_WHOLE, STORED_WHOLE_HALVES = (0.05, 0.045, 0.062), 1.2
+# the part by which bytes from DRAM count more: if a step reads half a line of a row, 2328 x 8 x 8392 NT took 30 us; for tiles of
+# 16 rows or columns
+SHORT_ROWS, SLIM = 0.7, 0.1
 HIGH = 1.2  # the factor for tiles that are stored by lines in several turns
 # Products with vectors: bytes and pieces that a block loads in a clock, pieces that a multiprocessor loads in a clock, the time
 # of a byte divided by that of TMA's; clocks of a step's latency, of a block beside its steps, and for each sum that is added
@@ -64,6 +76,7 @@ BROKEN_READS = (
 )
 ONE_BY_ONE, ONE_BY_ONE_BYTES = 1.5, 2.8  # the factors for an operand that is read one element at a time
 PARTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+SLENDER = 32  # rows or columns of a side that has a tile of its own if it has more than half of them
 TILE_SIZES = ((128, 128), (64, 128), (64, 64), (16, 128), (128, 16))
 
 
@@ -93,10 +106,18 @@ def combine_clocks(p: Problem, parts: int) -> float:
 
 
 def _tile_clocks(
-    p: Problem, t: Any, blocks: int, rate: float, latency: float, share: int, alone: float, store: float = 0.0
+    p: Problem,
+    t: Any,
+    blocks: int,
+    rate: float,
+    latency: float,
+    share: int,
+    alone: float,
+    store: float = 0.0,
+    far: float = 0.0,
 ) -> float:
     """Clocks of a kernel with one warpgroup a block. `share`: blocks on a multiprocessor at once; `alone`: the factor for a
-    block without others; `store`: clocks of a tile's store.
+    block without others; `store`: clocks of a tile's store; `far`: bytes from DRAM that count beside those of the operands.
     """
     tiles = -(-p.M // t.tile_m) * -(-p.N // t.tile_n) * p.parts * prod(p.batch)
     each = -(-tiles // blocks)  # tiles of a multiprocessor
@@ -104,7 +125,7 @@ def _tile_clocks(
     work = t.tile_m * t.tile_n * t.tile_k / rate
     turns = -(-each // at_once)
     step = max(at_once * work * (alone if at_once == 1 else 1.0), latency + work)
-    return overlapped(turns * steps_of(p, t.tile_k) * step + each * store, total_bytes(p) / DRAM_BYTES) + START
+    return overlapped(turns * steps_of(p, t.tile_k) * step + each * store, (total_bytes(p) + far) / DRAM_BYTES) + START
 
 
 def lane_clocks(p: Problem, t: LaneConfig, blocks: int) -> float:
@@ -138,7 +159,20 @@ def tile_clocks(p: Problem, t: TileConfig, blocks: int, pieces: tuple[int, ...] 
         each = STORED_SECTORS if stores_sectors(p) else lines
         at_once = 4 if area <= 64 * 128 else 2
     store = TILE + area * p.out_dtype.itemsize * each
-    return _tile_clocks(p, t, blocks, rate, TILE_LATENCY[min(pieces)], at_once, TILE_ALONE, store)
+    latency, refills = TILE_LATENCY[min(pieces)], steps_of(p, t.tile_k) > t.stages
+    latency += REFILLED if refills and min(pieces) < 4 else 0
+    far = _waited_bytes(p, t) if refills else 0.0
+    return _tile_clocks(p, t, blocks, rate, latency, at_once, TILE_ALONE, store, far)
+
+
+def _waited_bytes(p: Problem, t: TileConfig) -> float:
+    """Bytes from DRAM that count beside those of the operands: the loads of a block with few sums wait for each other."""
+    made, slim = 0.0, SLIM if min(t.tile_m, t.tile_n) == 16 else 0.0
+    sides = ((p.M, p.dtype, p.a_transposed, p.a_batch), (p.N, p.b_dtype, not p.b_transposed, p.b_batch))
+    for rows, dtype, across, batch in sides:
+        short = not across and t.tile_k * dtype.itemsize < LINE
+        made += prod(batch) * rows * p.K * dtype.itemsize * (SHORT_ROWS if short else slim)
+    return made
 
 
 def vector_clocks(p: Problem, t: VectorConfig, blocks: int) -> float:
@@ -185,6 +219,8 @@ def tile_options(p: Problem) -> list[TileConfig]:
     depth = 64 // p.dtype.itemsize
     stages = min(TileConfig.stages, kd.cdiv(p.K, depth))
     tiles = TILE_SIZES[1:] if p.dtype in FP8 else TILE_SIZES  # the largest would spill
+    if SLENDER // 2 < min(p.M, p.N) <= SLENDER and p.dtype.itemsize == 2:
+        tiles = (*tiles, (SLENDER, 128) if p.M <= p.N else (128, SLENDER))
     return [TileConfig(*tile, depth, stages) for tile in tiles]
 
 

@@ -25,6 +25,7 @@ from kernel_dsl.stages import target_named
 from tests.hopper.helpers import random, relative
 
 from .grouped import grouped
+from .routed import routed
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 
@@ -140,3 +141,32 @@ def test_squares_of_blocks(dtype: Any, interpret: Any, rng: Any) -> None:
     got = kd.library.matmul(a, b, config=config, interpret=interpret, **more)
     expected = a.astype(np.float64) @ b.astype(np.float64)
     assert relative(got.astype(np.float64), expected) <= {bf16: 4e-3, s8: 0}.get(dtype, 1e-3)
+
+
+@pytest.mark.parametrize("M", [8, 24])
+@pytest.mark.parametrize("ta", [False, True])
+def test_thin_sides_beside_broken_rows(M: int, ta: bool) -> None:
+    """Parts of 128 bytes of broken rows across K take 1.4 of the time, if they are read from DRAM. By cp.async they don't."""
+    found = routed(M, 6456, 22600, bf16, ta, False)
+    t, p = found.config, found.problem
+    wide = t.tile_m if found.kernel == "fast" and t.swapped else t.tile_n
+    assert wide >= 128 and p.parts > 1
+    even = routed(M, 6464, 22600, bf16, ta, False)
+    assert even.kernel == "fast" and even.config.swapped
+
+
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.sampled(3)
+def test_slender_tiles(transposed: tuple[bool, bool], turned: bool, rng: Any) -> None:
+    """Sides of 17 to 32 have a tile of their own by mma.sync, so the other side is read once."""
+    M, N, K = (200, 21, 328) if turned else (24, 200, 328)
+    ta, tb = transposed
+    a = random(rng, (K, M), bf16).T if ta else random(rng, (M, K), bf16)
+    b = random(rng, (N, K), bf16).T if tb else random(rng, (K, N), bf16)
+    r = request(a, b, MatmulOptions(out_dtype=kd.float32), None)
+    found = routes(r.problem, r.left, r.right, r.family, target_named("sm_90a"))
+    tile = (128, 32) if turned else (32, 128)
+    made = next(x for _, x in found if x.kernel == "tile" and (x.config.tile_m, x.config.tile_n) == tile)
+    got = plan_by(r, made, 132).run(a, [b], [], None, None, True)
+    assert relative(got, a.astype(np.float64) @ b.astype(np.float64)) < 1e-5
