@@ -120,7 +120,6 @@ def tvm_function(ir: KernelIR, assembled: Assembled) -> Any:
     """The kernel as a `tvm_ffi.Function`. Raises `BadArgument` where there is no package tvm_ffi, and `NoHostCode`."""
     from kernel_dsl.lowering.host import Host
     from kernel_dsl.lowering.host_tvm import PREFIX, add_tvm_entry
-    from kernel_dsl.lowering.llvm import host_addresses
 
     try:
         ffi: Any = import_module("tvm_ffi")
@@ -129,7 +128,7 @@ def tvm_function(ir: KernelIR, assembled: Assembled) -> Any:
         raise BadArgument(op="as_tvm_ffi", what=f"the package tvm_ffi ({error})", hint=hint) from None
     host = Host(assembled.kernel, plan_of(assembled.kernel), assembled.cubin)
     add_tvm_entry(host, "kernel", arguments_of(ir))
-    (address,) = host_addresses(str(host), [f"{PREFIX}kernel"])
+    (address,) = _loaded(ir.name, str(host), [f"{PREFIX}kernel"])
     return ffi.Function.__from_extern_c__(address)
 
 
@@ -140,24 +139,22 @@ def ffi_handler(kernel: Any, code: bytes | int, scalars: int) -> int:
     """
     from kernel_dsl.lowering.host import Host
     from kernel_dsl.lowering.host_entries import FFI, add_ffi_entry
-    from kernel_dsl.lowering.llvm import host_addresses
 
     host = Host(kernel, plan_of(kernel), code)
     add_ffi_entry(host, scalars)
-    return host_addresses(str(host), [FFI])[0]
+    return _loaded(kernel.name, str(host), [FFI])[0]
 
 
 def torch_attempt(ir: KernelIR, assembled: Assembled, key: str, device: int) -> int:
     """The address of what launches a kernel for tensors of one signature on PyTorch's stack. Raises `NoHostCode`."""
     from kernel_dsl.lowering.host import Host
     from kernel_dsl.lowering.host_torch_attempt import ATTEMPT, FIND, add_attempt
-    from kernel_dsl.lowering.llvm import host_addresses
 
     code = ctypes.create_string_buffer(assembled.cubin + b"\0")
     _keep.append(code)
     host = Host(assembled.kernel, plan_of(assembled.kernel), ctypes.addressof(code))
     add_attempt(host, arguments_of(ir), key, device)
-    attempt, find = host_addresses(str(host), [ATTEMPT, FIND])
+    attempt, find = _loaded(ir.name, str(host), [ATTEMPT, FIND])
     if ctypes.CFUNCTYPE(ctypes.c_int)(find)():
         raise NoHostCode(kernel=assembled.kernel.name, what="PyTorch's C interface is not found", hint="update PyTorch")
     return attempt
@@ -166,15 +163,23 @@ def torch_attempt(ir: KernelIR, assembled: Assembled, key: str, device: int) -> 
 def torch_stub(other: str, places: int, addresses: list[int]) -> tuple[int, int]:
     """The addresses of an op's boxed kernel and of the table of its attempts: see `stub_text`."""
     from kernel_dsl.lowering.host_torch_attempt import STUB, TABLE, stub_text
-    from kernel_dsl.lowering.llvm import host_addresses
 
-    made = host_addresses(stub_text(other, places, *addresses), [STUB], [TABLE])
+    made = _loaded(other, stub_text(other, places, *addresses), [STUB], [TABLE])
     return made[0], made[1]
 
 
 def replay_code(address: Callable[[str], int]) -> int:
     """The address of what replays a graph for Python (`lowering/host_replay.py`). `address` gives that of a C function."""
     from kernel_dsl.lowering.host_replay import FUNCTIONS, REPLAY, replay_text
-    from kernel_dsl.lowering.llvm import host_addresses
 
-    return host_addresses(replay_text({name: address(name) for name in FUNCTIONS}), [REPLAY])[0]
+    return _loaded("a graph", replay_text({name: address(name) for name in FUNCTIONS}), [REPLAY])[0]
+
+
+def _loaded(kernel: str, text: str, functions: Sequence[str], variables: Sequence[str] = ()) -> list[int]:
+    """The addresses of host code in this process. Raises `NoHostCode` if the process may execute nothing new."""
+    from kernel_dsl.lowering.llvm import host_addresses, may_execute
+
+    if not may_execute():
+        hint = "allow it (systemd: MemoryDenyWriteExecute=no), or launch from Python"
+        raise NoHostCode(kernel=kernel, what="this process may not make memory executable", hint=hint)
+    return host_addresses(text, functions, variables)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import ctypes
+import mmap
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -238,6 +241,23 @@ def host_object(text: str) -> bytes:
         return machine.emit_object(module)
     finally:
         module.close()
+
+
+@cache
+def may_execute() -> bool:
+    """Whether this process may make memory executable that it wrote.
+
+    Hardened services forbid it. LLVM does not notice: the process would end at the first call of such code.
+    """
+    if sys.platform != "linux":
+        return True
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    with mmap.mmap(-1, mmap.PAGESIZE, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE) as memory:
+        start = ctypes.c_char.from_buffer(memory)
+        place = ctypes.c_void_p(ctypes.addressof(start))
+        done = ctypes.CDLL(None).mprotect(place, ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ | mmap.PROT_EXEC)
+        del start  # else the memory can't be given back
+    return done == 0
 
 
 _engines: list[Any] = []  # never freed: others hold addresses of the code
