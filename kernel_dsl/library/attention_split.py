@@ -16,7 +16,7 @@ import kernel_dsl as kd
 from ..kernel import Kernel, identified
 from .attention_kernel import attention_kernel
 from .attention_opened import plain_plan
-from .attention_sizes import LOG2E, ROWS, AttentionConfig, AttentionProblem, blocks_together, default_config
+from .attention_sizes import LOG2E, LOWEST, ROWS, AttentionConfig, AttentionProblem, blocks_together, default_config
 from .first_sizes import KeptConfigs, dim_of
 from .latest import UNSEEN
 
@@ -40,17 +40,23 @@ SMALL: dict[int, tuple[tuple[AttentionConfig, float, float], ...]] = {
         (AttentionConfig(1, 64, 2), 0.76, 2.00),
     ),
 }
-LEAST = 8  # the fewest blocks of keys of a part: then combining costs little
-LINES = 16  # queries that a block combines
-TOGETHER = 4  # parts that are loaded together if each call gives their number
+LEAST = 2  # the fewest blocks of keys of a part
+SAVED = 8  # steps that a tile must save where keys are shared: combining the parts takes as long as two to four
+COMBINED = 2.0  # microseconds that this takes
+LINES = 4  # queries that a block combines
+TOGETHER, FEW_PARTS = 8, 4  # parts that are loaded together, at most, and where there are few
 
 
 def splits_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> int:
-    """The number of tiles that share a head's keys: enough for all multiprocessors, if each tile has enough keys."""
+    """The number of tiles that share a head's keys: enough for all multiprocessors, if each tile has enough keys. With fewer
+    parts the longest one would be longer.
+    """
     tiles = p.batch * p.heads * kd.cdiv(p.queries, ROWS * t.consumers)
     if p.causal or not tiles:
         return 1
-    return max(min(multiprocessors // tiles, kd.cdiv(p.keys, t.block_kv) // LEAST), 1)
+    blocks = kd.cdiv(p.keys, t.block_kv)
+    steps = kd.cdiv(blocks, max(min(multiprocessors // tiles, blocks // LEAST), 1))
+    return kd.cdiv(blocks, steps) if blocks - steps >= SAVED else 1
 
 
 def time_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> float:
@@ -64,7 +70,7 @@ def time_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> fl
         rows = range(ROWS * t.consumers, p.queries + ROWS * t.consumers, ROWS * t.consumers)
         steps = sum(min(-(-row // t.block_kv), steps) for row in rows) / max(len(rows), 1)
     rounds = -(-tiles // (multiprocessors * blocks_together(p.dim, t)))
-    return rounds * (tile + step * steps)
+    return rounds * (tile + step * steps) + (COMBINED if splits > 1 else 0)
 
 
 def small_config(p: AttentionProblem, multiprocessors: int, closed: bool = True) -> AttentionConfig:
@@ -82,7 +88,8 @@ def small_config(p: AttentionProblem, multiprocessors: int, closed: bool = True)
     def time(t: AttentionConfig) -> float:
         return time_of(p, t, multiprocessors)
 
-    best = min((choice for choice, *_ in choices), key=time)
+    # a consumer without queries only takes room
+    best = min((choice for choice, *_ in choices if (choice.consumers - 1) * ROWS < max(p.queries, 1)), key=time)
     kind = replace(p, batch=0, queries=0, keys=0), multiprocessors
     return best if closed else _kept.choose(kind, best, time)
 
@@ -95,38 +102,48 @@ def combine_kernel(splits: int | None, heads: int, dim: int, dtype: Any, with_ls
     arrays of each call show their number.
     """
 
+    lanes = kd.Layout.WG_STRIDED((LINES, dim), min(LINES * dim // 128, 8))
+    lines = lanes.reduce(1, keepdims=False)
+
     def body(parts: Any, logs: Any, out: Any, *lse: Any) -> None:
+        kd.griddepcontrol_wait()  # it starts while the kernel before it ends
         unit, rows = kd.program_id(0), kd.ds(kd.program_id(1) * LINES, LINES)
         batch, head = kd.div(unit, heads), kd.rem(unit, heads)
         count = splits or kd.div(parts.shape[1], heads)
 
-        def log_of(n: Any) -> Any:
-            return kd.load(logs, (batch, head * count + n, rows), fill=0.0)
-
-        def joined(each: list[Any], places: list[Any], top: Any, total: Any, value: Any) -> tuple[Any, Any, Any]:
-            """The maximum, the sum of weights and the weighted sum of parts, with more parts."""
+        def some(turn: Any, carry: Any, together: int) -> Any:
+            """Combine several parts, whose loads are in flight together; there are none after the last one."""
+            top, total, value = carry
+            logs_of, values = list[Any](), list[Any]()
+            for n in (turn * together + i for i in range(together)):
+                place = batch, head * count + n, rows
+                there: Any = None if splits and splits % together == 0 else n < count
+                logs_of.append(kd.load(logs, place, layout=lines, mask=there, fill=-math.inf))
+                values.append(kd.load(parts, place, layout=lanes, mask=there))
             new_top = top
-            for log in each:
+            for log in logs_of:
                 new_top = kd.maximum(new_top, log)
-            fade, weights = kd.exp2((top - new_top) * LOG2E), [kd.exp2((log - new_top) * LOG2E) for log in each]
+            fade, weights = kd.exp2((top - new_top) * LOG2E), [kd.exp2((log - new_top) * LOG2E) for log in logs_of]
             total, value = kd.fma(total, fade, sum(weights[1:], weights[0])), value * fade[:, None]
-            for place, weight in zip(places, weights, strict=True):
-                part = parts[batch, head * count + place, rows].astype(kd.float32)
-                value = kd.fma(part, weight[:, None], value)
+            for part, weight in zip(values, weights, strict=True):
+                value = kd.fma(part.astype(kd.float32), weight[:, None], value)
             return new_top, total, value
 
-        def some(turn: Any, carry: Any) -> Any:
-            """Combine several parts, whose loads are in flight together; parts beyond the last one have no weight."""
-            numbers = [turn * TOGETHER + i for i in range(TOGETHER)]
-            places = [kd.minimum(n, count - 1) for n in numbers]
-            each = [kd.where(n < count, log_of(place), -math.inf) for n, place in zip(numbers, places, strict=True)]
-            return joined(each, places, *carry)
+        none = (
+            kd.layout_cast(kd.full((LINES,), LOWEST, kd.float32), lines),
+            kd.layout_cast(kd.zeros((LINES,), kd.float32), lines),
+            kd.layout_cast(kd.zeros((LINES, dim), kd.float32), lanes),
+        )
 
-        none = log_of(0), kd.zeros((LINES,), kd.float32), kd.zeros((LINES, dim), kd.float32)
+        def all_of(together: int) -> Any:
+            return kd.fori_loop(0, kd.cdiv(count, together), lambda turn, carry: some(turn, carry, together), none)
+
         if splits is None:
-            top, total, value = kd.loop(0, kd.cdiv(count, TOGETHER), init_carry=none)(some)
+            top, total, value = kd.cond(count > FEW_PARTS, lambda: all_of(TOGETHER), lambda: some(0, none, FEW_PARTS))
+        elif splits <= TOGETHER:
+            top, total, value = some(0, none, splits)
         else:
-            top, total, value = joined([log_of(n) for n in range(splits)], list(range(splits)), *none)
+            top, total, value = all_of(-(-splits // -(-splits // TOGETHER)))
         out[(batch, rows, head) if layout == "bshd" else (batch, head, rows)] = (value / total[:, None]).astype(dtype)
         if with_lse:
             lse[0][batch, head, rows] = top + kd.log2(total) * (1.0 / LOG2E)

@@ -32,9 +32,13 @@ def problem(batch: int, heads: int, queries: int, keys: int, causal: bool = Fals
 
 
 def test_how_many() -> None:
-    """As many as there are multiprocessors for, of eight blocks or more; none where tiles are enough, or causal."""
+    """As many as there are multiprocessors for, of two blocks or more; none where tiles are enough, or causal, or where
+    combining the parts would take longer than they save.
+    """
     assert [splits_of(problem(1, 64, 64, n), FEW, 132) for n in (16384, 512, 511, 480)] == [2, 2, 2, 1]
-    assert [splits_of(problem(1, n, 64, 2**16), FEW, 132) for n in (1, 16, 67, 200)] == [132, 8, 1, 1]
+    assert [splits_of(problem(1, 8, 64, n), FEW, 132) for n in (16384, 512, 480, 320, 288)] == [16, 8, 5, 5, 1]
+    # fewer parts if the longest is no longer: of 1024 blocks, 132 and 128 parts have eight
+    assert [splits_of(problem(1, n, 64, 2**16), FEW, 132) for n in (1, 16, 67, 200)] == [128, 8, 1, 1]
     assert splits_of(problem(1, 2, 64, 2**16, True), FEW, 132) == 1
     assert splits_of(problem(0, 2, 64, 2**16), FEW, 132) == 1
 
@@ -77,6 +81,15 @@ def test_tiles_of_small_problems() -> None:
     assert [small_config(problem(b, 12, n, n), 132).consumers for b, n in ((2, 1000), (32, 128))] == [4, 1]
     assert small_config(replace(problem(1, 64, 128, 16384), dim=128), 132).consumers == 2
     assert small_config(replace(many, queries=100, dim=256), 132) == default_config(replace(many, dim=256))
+
+
+def test_no_consumer_is_without_queries() -> None:
+    """A tile for more queries than there are takes longer than its steps say."""
+    for dim, heads, queries, keys, causal in itertools.product(
+        (64, 128), (1, 8, 64), (1, 64, 65, 128, 200), (64, 5000), (False, True)
+    ):
+        t = small_config(replace(problem(1, heads, queries, keys, causal), dim=dim), 132)
+        assert (t.consumers - 1) * 64 < queries
 
 
 def test_steps_of_causal_tiles() -> None:
