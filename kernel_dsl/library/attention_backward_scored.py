@@ -15,13 +15,16 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .attention_backward_consumers import narrow_consumers, wide_consumers
 from .attention_backward_ends import SUMMED, sum_of_parts
-from .attention_backward_order import EIGHT, KEYS, TAIL, AttentionBackwardConfig, of_steps
-from .attention_backward_scored_sizes import first_step, heavy, keys_of, padded_dims, steps_of
+from .attention_backward_order import EIGHT, KEYS, TAIL, AttentionBackwardConfig, makespan, of_steps
+from .attention_backward_scored_sizes import first_step, heavy, keys_of, padded_dims, query_steps, steps_of
 from .attention_backward_scored_walk import ScoredWalk
 from .attention_opened import at_launch, declared
 from .attention_problem import ScoredProblem, ScorePlace
 from .attention_sizes import LOG2E
 
+SPLITS = 1, 2, 4, 8
+STEP = 64  # queries of a step, for estimates
+FIXED, SUMS = 2, 3  # the cost of a block, and of each part that is summed, in steps
 FREE = 200  # registers for accumulators and left operands
 
 
@@ -44,7 +47,7 @@ def _scored_config(
 ) -> AttentionBackwardConfig:
     """As `scored_backward_config`, for so many blocks, which share no keys at the end."""
     dim = max(padded_dims(p))
-    splits = 1 if p.ragged else next((n for n in (1, 2, 4) if blocks * n >= multiprocessors), 8)
+    splits = 1 if p.ragged or blocks >= multiprocessors else _splits(p, blocks, multiprocessors)
     if dim > 192:
         tight = opened and splits > 1 and p.score.bias is not None
         parts, slots = (2, 1) if in_turn or p.ragged or tight else (4, 3 if heavy(p) else 2)
@@ -81,6 +84,23 @@ def _scored_config(
     masked = bool(score.causal) or score.window is not None or score.mask_mod is not None
     rows = 96 if in_turn and p.ragged and masked else 128
     return AttentionBackwardConfig(rows, in_turn=in_turn, splits=splits)
+
+
+def _splits(p: ScoredProblem, blocks: int, multiprocessors: int) -> int:
+    """How many blocks share the steps of the same keys, where these are fewer `blocks` than multiprocessors.
+
+    With few steps, the sums of parts take longer than idle multiprocessors do.
+    """
+    counts = query_steps(p, STEP)
+    most = next((n for n in SPLITS if blocks * n >= multiprocessors), SPLITS[-1])
+
+    def end_of(splits: int) -> int:
+        """The end of the last block, in steps, plus the cost of summing several parts."""
+        lengths = [-(-n // splits) + FIXED for n in counts for _ in range(splits)]
+        heads = p.batch * p.kv_heads
+        return makespan(lengths, heads, heads, multiprocessors) + (SUMS * splits if splits > 1 else 0)
+
+    return min((n for n in SPLITS if n <= most), key=end_of)
 
 
 @cache

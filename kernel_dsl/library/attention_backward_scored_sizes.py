@@ -49,6 +49,20 @@ def steps_of(p: ScoredProblem, t: AttentionBackwardConfig) -> Any:
     return ragged_tiles(p, t.block_q) if p.ragged else kd.cdiv(p.queries, t.block_q)
 
 
+def query_steps(p: ScoredProblem, rows: int) -> list[int]:
+    """The steps of `rows` queries that see some of the keys of each block of a key head, ignoring `mask_mod`."""
+    shift = p.keys - p.queries if p.score.causal == "bottom_right" else 0
+    window, found = p.score.window, list[int]()
+    for first in range(0, p.keys, keys_of(p)):
+        last, end = min(first + keys_of(p), p.keys) - 1, p.queries
+        begin = max(first - shift, 0) if p.score.causal else 0 if window is None else max(first - window + 1, 0)
+        if window is not None:
+            end = max(min(last - shift + window, p.queries), 0)
+        count = -(-end // rows) - begin // rows if end > begin else 0
+        found.append(count * (p.heads // p.kv_heads))
+    return found
+
+
 def first_step(p: ScoredProblem, t: AttentionBackwardConfig, place: Any) -> Any:
     """The number of a sequence's first step among those of all sequences."""
     return kd.div(place.q_row, t.block_q) + place.batch if p.ragged else 0

@@ -11,6 +11,9 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionConfig
+from kernel_dsl.library.attention_backward_order import KEYS
+from kernel_dsl.library.attention_backward_scored import scored_backward_config
+from kernel_dsl.library.attention_backward_scored_sizes import query_steps
 from kernel_dsl.library.attention_kernel import attention_kernel
 from kernel_dsl.library.attention_opened import opened
 from kernel_dsl.library.attention_options import AttentionOptions, problem_of
@@ -136,7 +139,7 @@ def test_dimensions_that_are_computed() -> None:
 
 
 def test_steps_of_tiles() -> None:
-    """They are the blocks with a key that some query of a tile sees."""
+    """They are the blocks with a key that some query of a tile sees, or with a query that sees some key."""
     for causal, window, (queries, keys) in itertools.product(
         (False, True, "bottom_right"), (None, 1, 70, 900), ((300, 300), (100, 700), (700, 100))
     ):
@@ -149,6 +152,23 @@ def test_steps_of_tiles() -> None:
                 for i in range(0, queries, 64 * t.consumers)
             ]
             assert step_counts(p, t) == [sum(line) for line in some], (causal, window, queries, keys)
+        for_keys = [
+            sum(seen[i : i + 64, j : j + KEYS].any() for i in range(0, queries, 64)) for j in range(0, keys, KEYS)
+        ]
+        assert query_steps(p, 64) == for_keys, (causal, window, queries, keys)
+
+
+def test_splits_of_short_gradients() -> None:
+    """Blocks share the steps of the same keys where there are many steps, and multiprocessors would be idle."""
+
+    def splits(batch: int, heads: tuple[int, int], lengths: tuple[int, int], dim: int, causal: bool) -> int:
+        q, k = (kd.ShapeDtypeStruct((batch, h, n, dim), bf16) for h, n in zip(heads, lengths, strict=True))
+        p = problem_of(q, k, k, AttentionOptions(layout="bhsd", causal=causal), False)
+        return scored_backward_config(p, 132, False).splits
+
+    assert [splits(2, (8, 8), (128, 128), 160, False), splits(4, (16, 16), (197, 197), 112, True)] == [1, 1]
+    assert [splits(1, (1, 1), (8192, 8192), 96, False), splits(8, (4, 1), (1000, 128), 32, False)] == [2, 4]
+    assert splits(1, (16, 4), (4096, 4096), 80, True) == 2
 
 
 @pytest.mark.parametrize("form", ["these", "any", "shared", "any shared", "causal", "any causal"])
