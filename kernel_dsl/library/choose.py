@@ -146,7 +146,7 @@ def lowered(problem: Problem, options: Sequence[MatmulConfig], blocks: int) -> l
     """Those options whose last waves can have lower tiles, with as many of these as the waves before leave rows."""
     found: list[MatmulConfig] = []
     for c in options:
-        if c.consumers < 3 or steps_of(problem, c.tile_k) < LOW_STEPS or not takes_low_tiles(problem, c):
+        if c.consumers < 3 or not takes_low_tiles(problem, c) or steps_of(problem, c.tile_k) < LOW_STEPS:
             continue
         across = -(-problem.N // c.tile_n)
         waves = -(-problem.M // c.tile_m) * across // blocks

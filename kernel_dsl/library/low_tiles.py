@@ -22,7 +22,7 @@ from .problem import Problem
 
 def takes_low_tiles(p: Problem, t: MatmulConfig) -> bool:
     """Whether the kernel can have low tiles: each tile begins with the first stage, and sizes are known."""
-    plain = p.scaled and p.parts == 1 and not p.batch and not is_open(p.M, p.N)
+    plain = p.scaled and p.parts == 1 and not p.batch and not is_open(p.M, p.N, p.K)
     return plain and feeds(p, t.tile_m) and t.consumers > 1 and t.blocks == 1 and not (t.streamed or t.swapped)
 
 
