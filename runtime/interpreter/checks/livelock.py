@@ -122,11 +122,11 @@ class Watch:
 
     def state(self, batch: Batch, g: Group) -> Any:
         """Return the state of polling warps: their places, and the registers that decide whether they go on polling
-        (`slices.py`). Outside of loops no state comes back, and each is a new object.
+        (`slices.py`). After a poll outside of loops no state comes back, and each is a new object. Other waits begin again.
         """
         registers: list[int] = []
         stack = g.stack
-        if not stack.depth and g.pc not in self._in_loops(g):
+        if type(g.why) is Instruction and not stack.depth and g.pc not in self._in_loops(g):
             return object()
         while stack.depth:
             registers.append(batch.frame(stack.depth - 1, stack.name).digest(g.select))
