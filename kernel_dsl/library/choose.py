@@ -138,7 +138,7 @@ def _options(problem: Problem, blocks: int, plain: bool, reads: Reads = EVEN) ->
     options = [
         changed(c, cluster=m, cluster_n=n) if m * n > 1 else c for c in made for m, n in clusters if m * n <= blocks
     ]
-    options = [c for c in options if gates(problem, c)]
+    options = options if problem.gate is None else [c for c in options if gates(problem, c)]
     return options + lowered(problem, options, blocks) + thin_tiles(problem)
 
 

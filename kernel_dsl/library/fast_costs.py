@@ -90,11 +90,11 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
     p, t = problem.swapped if config.swapped else problem, config
     width = t.tile_n if p.gate is None else t.tile_n // 2
     tiles = -(-p.M // (t.tile_m * t.cluster)) * -(-p.N // (width * t.cluster_n)) * p.parts * prod(p.batch)
-    together = t.blocks
+    together = t.cluster * t.cluster_n
     waves = -(-tiles // clusters_at_once(blocks, together))
     steps, lines = steps_of(p, t.tile_k), bool(p.lanes) and stores_lines(p, t)
     sides = (reads[1], reads[0]) if t.swapped else reads
-    step, store = _step_clocks(p, t, sides), _store_clocks(p, t)
+    step, store = _step_clocks(p, t, sides), _store_clocks(p, t, steps, lines)
     if t.ping_pong and waves == 1:
         step *= SINGLE
     # with turns, a consumer's stores overlap with the other's products, except the last; if lanes store, none overlap
@@ -105,7 +105,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
     ragged = not p.lanes and problem.N * p.out_dtype.itemsize % 32 > 0
     shorter = LINE_PART / (t.epilogue_n * p.out_dtype.itemsize) - 1
     bytes_ = total_bytes(p, LINES + SHORTER * shorter if lines else RAGGED if ragged else WRITTEN)
-    bytes_ += _cut_bytes(p, t, sides)
+    bytes_ += 0.0 if reads == EVEN else _cut_bytes(p, t, sides)
     bytes_ *= 1.0 if t.tile_m * t.cluster >= p.M or t.tile_n * t.cluster_n >= p.N else KEPT
     work += TOGETHER if together > 1 else 0.0
     work += (waves - 1) * LANE_TILE if p.lanes and not lines and t.consumers == 1 and steps <= MOSTLY_STORED else 0
@@ -139,7 +139,7 @@ def _cut_bytes(p: Problem, t: MatmulConfig, reads: Reads) -> float:
 
 def _step_clocks(p: Problem, t: MatmulConfig, reads: Reads) -> float:
     """An estimate for a step of a tile. `reads`: as of `clocks`, but of the left side and of the right one."""
-    (read_a, read_b), pairs = reads, in_pairs(p)
+    (read_a, read_b), pairs = reads, p.int4 > 0 and in_pairs(p)
     rate = MADS * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize) * (SPARSE if p.sparse else 1)
     # a narrow B leaves the tensor cores waiting for SMEM
     narrow = max(1.0, 128 / t.tile_n) if t.consumers == 2 else max(1.0, 64 / t.tile_n)
@@ -164,7 +164,7 @@ def _step_clocks(p: Problem, t: MatmulConfig, reads: Reads) -> float:
     rows_a = rows_a / 2 if p.sparse else rows_a
     rows_a = rows_a / 2 if p.int4 else rows_a
     loads = (rows_a * p.dtype.itemsize * read_a + rows_b * p.b_dtype.itemsize * read_b) * t.tile_k / L2_BYTES
-    if t.blocks > 1:
+    if t.cluster > 1 or t.cluster_n > 1:
         loads = max(loads, stage_bytes(p, t.tile_m, t.tile_n, t.tile_k) / SMEM_BYTES)
     if p.scaled:  # a warpgroup's products, and then its multiply-adds, which other warpgroups' products may hide
         products = max(products, products / t.consumers + t.tile_m * t.tile_n / 128 / t.consumers + PROMOTION)
@@ -181,9 +181,8 @@ def _step_clocks(p: Problem, t: MatmulConfig, reads: Reads) -> float:
     return overlapped(products, loads)
 
 
-def _store_clocks(p: Problem, t: MatmulConfig) -> float:
-    """An estimate for a tile beside its steps: its store, and what waits."""
-    steps, lines = steps_of(p, t.tile_k), bool(p.lanes) and stores_lines(p, t)
+def _store_clocks(p: Problem, t: MatmulConfig, steps: int, lines: bool) -> float:
+    """An estimate for a tile beside its `steps`: its store, and what waits. `lines`: lanes store whole lines."""
     by_lanes = LINE_STORE[word_bytes(p)] if lines else LANE_STORE if t.consumers > 1 else LANE_STORE_ALONE
     each = 0.0 if p.softmax and not p.exponentials else p.out_dtype.itemsize * (by_lanes if p.lanes else 1 / 64)
     each += EXPONENTIAL if p.softmax else 0.0
@@ -198,7 +197,11 @@ def _low_work(p: Problem, t: MatmulConfig, blocks: int, reads: Reads) -> float:
     across, steps = -(-p.N // t.tile_n), steps_of(p, t.tile_k)
     high, total = t.high_tiles(p.M) * across, (t.high_tiles(p.M) + t.low_tiles) * across
     lower = changed(t, tile_m=t.low_rows, consumers=t.consumers - 1, low_tiles=0)
-    one, other = (steps * _step_clocks(p, x, reads) + _store_clocks(p, x) for x in (t, lower))
+    lines = [bool(p.lanes) and stores_lines(p, x) for x in (t, lower)]
+    one, other = (
+        steps * _step_clocks(p, x, reads) + _store_clocks(p, x, steps, kind)
+        for x, kind in zip((t, lower), lines, strict=True)
+    )
 
     def work(block: int) -> float:
         tall = max(-(-(high - block) // blocks), 0)

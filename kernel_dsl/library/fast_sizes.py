@@ -65,9 +65,10 @@ def configure(
             tile_m * short_part(epilogue_n, tile_m // consumers, problem),
         )
     rest = SMEM - BARRIERS - (0 if problem.softmax and not problem.exponentials else held * item)
-    deeper = 2 * stage_bytes(problem, tile_m, tile_n, tile_k)
-    if in_pairs(problem) and problem.int4 % (2 * tile_k) == 0 and rest >= WIDE_STAGES * deeper:
-        tile_k *= 2  # rows of 64 bytes for TMA, and half as many factors and waits
+    if in_pairs(problem) and problem.int4 % (2 * tile_k) == 0:
+        deeper = 2 * stage_bytes(problem, tile_m, tile_n, tile_k)
+        # rows of 64 bytes for TMA, and half as many factors and waits
+        tile_k *= 2 if rest >= WIDE_STAGES * deeper else 1
     stages = min(rest // stage_bytes(problem, tile_m, tile_n, tile_k), DEEPEST)
     if stages < 2:
         return None
