@@ -77,7 +77,7 @@ def small_config(p: AttentionProblem, multiprocessors: int, closed: bool = True)
     """The configuration of `default_config` if there are many tiles of many queries; otherwise the one with the least
     estimated time.
 
-    Unless `closed`, it may be one that calls of other sizes had before, if that is about as fast.
+    Unless `closed`, it may be one that calls of other sizes had before, if that is about as fast and has the kernel for it.
     """
     default = default_config(p)
     choices = SMALL.get(p.dim)
@@ -85,13 +85,22 @@ def small_config(p: AttentionProblem, multiprocessors: int, closed: bool = True)
     if choices is None or (many and p.queries > SHORT.get(p.dim, 0)):
         return default
 
+    def shares(t: AttentionConfig) -> bool:
+        return splits_of(p, t, multiprocessors) > 1
+
     def time(t: AttentionConfig) -> float:
         return time_of(p, t, multiprocessors)
 
     # a consumer without queries only takes room
     best = min((choice for choice, *_ in choices if (choice.consumers - 1) * ROWS < max(p.queries, 1)), key=time)
+    if closed:
+        return best
+    # tiles that share keys have a kernel of their own, which may not be there yet
     kind = replace(p, batch=0, queries=0, keys=0), multiprocessors
-    return best if closed else _kept.choose(kind, best, time)
+    chosen, _ = _kept.choose(
+        kind, (best, shares(best)), lambda made: time(made[0]) if shares(made[0]) == made[1] else math.inf
+    )
+    return chosen
 
 
 @cache
