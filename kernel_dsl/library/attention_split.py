@@ -166,8 +166,8 @@ def combine_kernel(splits: int | None, heads: int, dim: int, dtype: Any, with_ls
     def grid(parts: Any, *_: Any) -> tuple[int, int]:
         return parts.shape[0] * heads, kd.cdiv(parts.shape[2], LINES)
 
-    shared = dim_of("parts")
-    shapes = {0: (None, shared, None, dim), 1: (None, shared, None)} if splits is None else None
+    sizes = dim_of("batch"), dim_of("parts"), dim_of("queries")
+    shapes = {0: (*sizes, dim), 1: sizes} if splits is None else None
     made = kd.kernel(body, out_type=out_type, shapes=shapes, grid=grid, name="attention_combine")
     return identified(made, splits, heads, dim, dtype, with_lse, layout)
 
