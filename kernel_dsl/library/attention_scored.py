@@ -130,8 +130,10 @@ class ScoredPlan:
         inner = replace(p, dtype=kd.bfloat16, narrow=narrow) if p.dtype in FP8 else p
         inner = replace(inner, guarded=guards(inner))
         given, linear = config, is_linear(p, captured)
-        short = short_config(inner, multiprocessors, closed)
-        config = paged_config(inner, given) if given else short or scored_config(inner, linear)
+        if given:
+            config = paged_config(inner, given)
+        else:
+            config = short_config(inner, multiprocessors, closed) or scored_config(inner, linear)
         found = loaded_together(p, config.block_kv) if p.page and p.dtype not in FP8 else None
         if p.page and (found is None or copied_first(p, found[0])):
             inner = without_pages(p)
