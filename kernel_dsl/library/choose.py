@@ -127,7 +127,8 @@ def _options(problem: Problem, blocks: int, plain: bool, reads: Reads = EVEN) ->
     room = ACCUMULATORS_BESIDE_MANY if problem.busy else room
     tiles = scaled_tiles(problem) if problem.scaled or problem.promoted else TILES
     # blocks of a cluster whose lanes store wait for each other: 1.7 to 4 times as long as one block each where K is deep
-    clusters = CLUSTERS[:1] if problem.lanes else CLUSTERS if reads == EVEN else (*CLUSTERS, SQUARE)
+    alone = problem.lanes or problem.gate is not None  # a gate's products have no clusters
+    clusters = CLUSTERS[:1] if alone else CLUSTERS if reads == EVEN else (*CLUSTERS, SQUARE)
     if problem.softmax:
         # No TMA store overlaps with the next tile's products: on one NVIDIA H200 turns took 1.25 of the time, clusters
         # 1.2, both together 2.1.
@@ -138,7 +139,6 @@ def _options(problem: Problem, blocks: int, plain: bool, reads: Reads = EVEN) ->
     options = [
         changed(c, cluster=m, cluster_n=n) if m * n > 1 else c for c in made for m, n in clusters if m * n <= blocks
     ]
-    options = options if problem.gate is None else [c for c in options if gates(problem, c)]
     return options + lowered(problem, options, blocks) + thin_tiles(problem)
 
 

@@ -197,11 +197,11 @@ def _low_work(p: Problem, t: MatmulConfig, blocks: int, reads: Reads) -> float:
     across, steps = -(-p.N // t.tile_n), steps_of(p, t.tile_k)
     high, total = t.high_tiles(p.M) * across, (t.high_tiles(p.M) + t.low_tiles) * across
     lower = changed(t, tile_m=t.low_rows, consumers=t.consumers - 1, low_tiles=0)
-    lines = [bool(p.lanes) and stores_lines(p, x) for x in (t, lower)]
-    one, other = (
-        steps * _step_clocks(p, x, reads) + _store_clocks(p, x, steps, kind)
-        for x, kind in zip((t, lower), lines, strict=True)
-    )
+
+    def tile(x: MatmulConfig) -> float:
+        return steps * _step_clocks(p, x, reads) + _store_clocks(p, x, steps, bool(p.lanes) and stores_lines(p, x))
+
+    one, other = tile(t), tile(lower)
 
     def work(block: int) -> float:
         tall = max(-(-(high - block) // blocks), 0)
