@@ -10,6 +10,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
+from ..layout import pow2_ceil
 from .attention_sizes import LOG2E
 from .decode_problem import SUMS, DecodeProblem, MlaProblem
 
@@ -25,7 +26,7 @@ def decode_combine(problem: DecodeProblem | MlaProblem, columns: int) -> Any:
     read. The launch overlaps with the end of the kernel before it.
     """
     p = problem
-    together = TOGETHER // (1 << (columns - 1).bit_length())
+    together = TOGETHER // pow2_ceil(columns)
 
     def body(parts: Any, *results: Any) -> None:
         unit, row = kd.program_id(0), kd.program_id(1)

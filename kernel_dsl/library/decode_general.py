@@ -9,6 +9,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
+from ..layout import pow2_ceil
 from .attention_sizes import LOG2E, LOWEST
 from .decode_problem import DIM, V_DIM, DecodeProblem, MlaProblem
 
@@ -21,8 +22,7 @@ LN2 = math.log(2.0)
 def decode_general(problem: DecodeProblem, promise: bool) -> Any:
     """The kernel `(q, k, v, lengths, *extras) -> results`; `promise`: as for `decode_kernel`."""
     p, names = problem, problem.extras
-    width = 1 << (p.dim - 1).bit_length()
-    keys = min(KEYS, MOST // (width * (1 << (p.queries - 1).bit_length())))
+    keys = min(KEYS, MOST // (pow2_ceil(p.dim) * pow2_ceil(p.queries)))
 
     def body(q: Any, k: Any, v: Any, lengths: Any, *rest: Any) -> None:
         s, results = dict(zip(names, rest, strict=False)), rest[len(names) :]

@@ -18,6 +18,7 @@ import kernel_dsl as kd
 from kernel_dsl.dtypes import FP8
 
 from ..kernel import identified
+from ..layout import pow2_ceil
 from .attention_scored_config import lanes_of, swizzled
 from .attention_sizes import LOG2E, LOWEST, ROWS, SLACK
 from .decode_opened import at_launch, declared, of_call
@@ -47,7 +48,7 @@ class DecodeConfig:
 
 def decode_steps(p: DecodeProblem) -> tuple[int, int]:
     """(keys that are loaded together, keys of a step). If pages are too small, each key is loaded by its own page."""
-    width = 1 << (p.dim - 1).bit_length()  # a power of two, so that lanes can share a row
+    width = pow2_ceil(p.dim)  # a power of two, so that lanes can share a row
     most = min(STEP // width, MOST_KEYS) if p.dim <= NARROW else 64
     return chunks(p.page, most) or (most // 2 // 16 * 16, most // 2 // 16 * 16)
 
