@@ -225,9 +225,8 @@ class Doubts:
         for i in _first_of_each(warp[at]) if len(self.table) < _NAMED else ():
             if len(self.table) < _NAMED and (number := int(warp[at[i]])) not in of:
                 kind, what, details, fix, other = words(int(at[i]))
-                when = (
-                    run.accesses + 0.5 * earlier_reads
-                )  # a write's conflicts with other writes are found before these
+                # a write's conflicts with other writes are found before these
+                when = run.accesses + 0.5 * earlier_reads
                 of[number] = len(self.table)
                 self.table.append(Doubt(len(self.table), kind, what, a.ins, details, fix, other, when))
         if len(self.table) >= _NAMED and -1 not in of:
@@ -241,7 +240,7 @@ class Doubts:
     def _is_full(self, run: Run) -> bool:
         """Return whether so many loads are in doubt that they are no copies of a few, and take time and memory."""
         known = sum(2 * spans.begin.nbytes for spans in self.known.values())
-        most = _ROOM + sum(b.bytes.nbytes for b in run.memory.buffers.values() if b.writable) // _SHARE
+        most = _ROOM + run.memory.writable_bytes // _SHARE
         if known + sum(spans.nbytes for every in self.new.values() for spans in every) <= most:
             return False
         for key, every in self.new.items():

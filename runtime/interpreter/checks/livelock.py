@@ -95,7 +95,7 @@ class Watch:
     def _begin(self, batch: Batch) -> None:
         if not _alone(batch):
             return
-        if sum(len(b.bytes) for b in self.run.memory.buffers.values() if b.writable) > _MOST:
+        if self.run.memory.writable_bytes > _MOST:
             self.next = 1 << 62
             return
         self.left = _WINDOW

@@ -26,14 +26,9 @@ _SMALL = 1 << 23  # bytes of a copy that shadow memory always has room beside
 _MOST = 1 << 30  # the most bytes that are copied before a launch
 
 
-def written_bytes(memory: GlobalMemory) -> int:
-    """Return the bytes of writable memory."""
-    return sum(b.bytes.nbytes for b in memory.buffers.values() if b.writable)
-
-
 def prepared(memory: GlobalMemory, launches: Launches, doubts: bool) -> tuple[Doubts, Before | None]:
     """Return the doubts of a launch, and the state before it unless no race may be in doubt."""
-    size = written_bytes(memory) if doubts else 0
+    size = memory.writable_bytes if doubts else 0
     if not doubts or size > _MOST:
         return Doubts(False), None
     left = memory_left() if size > _SMALL else None

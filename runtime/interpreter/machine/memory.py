@@ -104,6 +104,11 @@ class GlobalMemory:
         self.near: list[tuple[int, ...]] = []  # if there are several devices, the groups that map each other's memory
         self.next = 1
 
+    @property
+    def writable_bytes(self) -> int:
+        """The bytes of writable buffers."""
+        return sum(b.bytes.nbytes for b in self.buffers.values() if b.writable)
+
     def allocate(
         self,
         data: Array,
