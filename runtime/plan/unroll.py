@@ -9,6 +9,8 @@ vectors and `out=` the text is:
             return MISS
         a0, a1 = args
         o0 = out
+        if out is None:
+            return MISS
         try:
             if not like(a0, a1, o0) and (type(a0) is not type0 or a0.get_device() != 0 or a0.dtype is not ...):
                 return MISS
@@ -144,6 +146,7 @@ class _Unroller:
             self.say(f"{''.join(f'{o}, ' for o in self.outs)} = out")
         else:
             self.say("o0 = out")
+            tests.append("out is None")
         if tests:
             self.say(f"if {' or '.join(tests)}:")
             self.say("return MISS", 2)

@@ -214,3 +214,13 @@ def test_a_thread_for_each(torch: Any) -> None:
     for thread in threads:
         thread.join()
     assert not failures, failures
+
+
+def test_outputs_lie_beside_inputs_whatever_device_is_current(torch: Any) -> None:
+    """The allocator of the fast path is that of the current GPU, if this is the inputs' own."""
+    xs = tensors(torch)
+    for _ in range(3):
+        for current in range(len(xs)):
+            with torch.cuda.device(current):
+                for x in xs:
+                    check(torch, plus(x, 2), x, x + 2)
