@@ -204,12 +204,12 @@ def torch_runs(torch: Any, x: Any, y: Any, out: Any) -> Runs:
 
 # What each kind of call may cost, as a multiple of the prepacked launch.
 LIMITS = {
-    "bound()": 1.15,
-    "plain call, out=": 1.8,
-    "plain call, fresh output": 2.5,
-    "kd.kernel bound()": 1.15,
-    "kd.kernel(x, y, out=)": 1.8,
-    "kd.kernel(x, y)": 2.5,
+    "bound()": 1.05,
+    "plain call, out=": 1.5,
+    "plain call, fresh output": 1.9,
+    "kd.kernel bound()": 1.05,
+    "kd.kernel(x, y, out=)": 1.5,
+    "kd.kernel(x, y)": 1.9,
 }
 
 
