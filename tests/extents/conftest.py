@@ -7,17 +7,37 @@ from typing import Any
 import pytest
 
 from kernel_dsl import body_trace
+from kernel_dsl.specialisations import Specialisation, Table
 
 
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of kernels that are traced meanwhile: nothing is compiled without a trace or an entry of this process."""
+    """The names of kernels that are traced meanwhile, and of those that a call takes first: a process of its own would
+    compile these.
+
+    Earlier tests of this process may have had the same kernel. Nothing is compiled without a trace or an entry of this
+    process.
+    """
     found: list[str] = []
-    once = body_trace._trace_once
+    taken: set[Specialisation] = set()
+    trace_once, find, add = body_trace._trace_once, Table.find, Table.add
 
-    def counted(definition: Any, *args: Any) -> Any:
+    def traced(definition: Any, *args: Any) -> Any:
         found.append(definition.name)
-        return once(definition, *args)
+        return trace_once(definition, *args)
 
-    monkeypatch.setattr(body_trace, "_trace_once", counted)
+    def finding(table: Table, *args: Any) -> Specialisation | None:
+        made = find(table, *args)
+        if made is not None and made not in taken:
+            taken.add(made)
+            found.append(made.name)
+        return made
+
+    def adding(table: Table, signature: Any, made: Specialisation) -> None:
+        taken.add(made)
+        add(table, signature, made)
+
+    monkeypatch.setattr(body_trace, "_trace_once", traced)
+    monkeypatch.setattr(Table, "find", finding)
+    monkeypatch.setattr(Table, "add", adding)
     return found
