@@ -59,9 +59,25 @@ class ArrayView:
         return True
 
     @property
-    def broadcast(self) -> bool:
-        """Whether several of its elements share memory, along an axis with stride 0."""
-        return any(n > 1 and s == 0 for n, s in zip(self.shape, self.strides, strict=True))
+    def overlaps_itself(self) -> bool:
+        """Whether several of its elements share memory, as those of broadcast arrays and of sliding windows do."""
+        if 0 in self.shape:
+            return False
+        last = 0  # the element where the axes so far end
+        for step, extent in sorted((abs(s), n) for n, s in zip(self.shape, self.strides, strict=True) if n > 1):
+            if step == 0:
+                return True
+            if step <= last:  # this axis begins inside the ones before, and may go between their elements
+                return np.unique(self._places()).size < self.size
+            last += (extent - 1) * step
+        return False
+
+    def _places(self) -> np.ndarray[Any, Any]:
+        """Where each element lies, counted in elements from [0, ..., 0]."""
+        places = np.zeros((), np.int64)
+        for extent, stride in zip(self.shape, self.strides, strict=True):
+            places = places[..., None] + np.arange(extent) * stride
+        return places
 
     def span(self) -> tuple[int, int]:
         """The addresses [first, last) that hold elements; empty, at `address`, without elements."""

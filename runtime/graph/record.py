@@ -171,8 +171,8 @@ class GraphRecorder:
             )
         if to.readonly:
             raise ArgumentValueError("the target of a copy is read-only")
-        if to.broadcast:
-            raise ArgumentValueError("the target of a copy is broadcast: several of its elements share memory")
+        if to.overlaps_itself:
+            raise ArgumentValueError("several elements of the target of a copy share memory")
         if overlap(to, of) and not to.same_memory(of):  # a GPU copies in no fixed order
             raise ArgumentValueError("the two arrays of a copy share some of their memory; copy through a third array")
         index = device_index([to, of])

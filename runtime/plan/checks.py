@@ -41,8 +41,8 @@ def _mismatch(view: ArrayView, assumed: ArrayAssumption) -> str:
     alignment = max(assumed.alignment, min(view.dtype.itemsize, 8) if view.device[0] == "cuda" else 1)
     if view.address % alignment:
         return f"must be {alignment}-byte aligned, and lies at {view.address:#x}"
-    if assumed.written and view.broadcast:
-        return "is written by the kernel, and is broadcast: several of its elements share memory"
+    if assumed.written and view.overlaps_itself:
+        return "is written by the kernel, and several of its elements share memory. Pass an array with memory for each element"
     return ""
 
 

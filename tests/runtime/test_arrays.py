@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import subprocess
 import sys
 from typing import Any
@@ -113,6 +114,19 @@ def test_overlap_agrees_with_numpy(seed: int) -> None:
 
     a, b = part(), part()
     assert overlap(view(a), view(b)) == np.shares_memory(a, b)
+
+
+@pytest.mark.parametrize("rank", range(5))
+def test_an_array_that_overlaps_itself(rank: int) -> None:
+    found = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        shape, strides = (tuple(map(int, rng.integers(low, 7, rank))) for low in (0, -6))
+        places = [sum(map(operator.mul, index, strides)) for index in np.ndindex(shape)]
+        expected = len(set(places)) < len(places)
+        assert _at(0, shape, strides).overlaps_itself == expected, (shape, strides)
+        found += expected
+    assert 10 < found < 190 or rank == 0
 
 
 def test_overlap_corner_cases() -> None:
