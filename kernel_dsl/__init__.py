@@ -573,7 +573,7 @@ __all__ = [
 
 for _name in __all__:
     if _name in globals():
-        globals()[_name] = public(globals()[_name], _name)
+        globals()[_name] = public(globals()[_name], _name, __name__)
 
 
 def __getattr__(name: str) -> Any:
@@ -582,7 +582,7 @@ def __getattr__(name: str) -> Any:
         return import_module(f"kernel_dsl.{name}")
     module = LATE.get(name)
     if module is not None:
-        globals()[name] = public(getattr(import_module(module), name))
+        globals()[name] = public(getattr(import_module(module), name), name, __name__)
     elif name in __all__:
         globals().update(import_module("kernel_dsl.ops").OPERATIONS)
     else:
@@ -591,5 +591,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """All public names, also those that are imported at their first use."""
-    return sorted({*globals(), *__all__, *LATE, *MODULES})
+    """The public names, for completion: also those that are imported at their first use, and no module of ours."""
+    return sorted({*__all__, *MODULES, *(name for name in globals() if name.startswith("__"))})

@@ -19,7 +19,7 @@ from .arguments import ArgumentPlan, a_function
 from .dataclass import when_made
 from .diagnostics import Error, at_user_line, of_kind, shown
 from .errors import BadArgument, BadArgumentType, NestedTooDeep, UnusableArgument, UnusableValue, ValueTooLarge
-from .source import is_of_project, is_ours, misfit
+from .source import is_of_project, is_ours, misfit, runs_later
 from .unseen import tell_torch, unseen
 
 _T = TypeVar("_T")
@@ -38,10 +38,11 @@ _INNER = frozenset(
 )  # fmt: skip
 
 
-def public(target: _T, name: str = "") -> _T:
+def public(target: _T, name: str = "", home: str = "") -> _T:
     """The function that users call, or the class with such methods (changed in place).
 
-    Anything else is returned unchanged.
+    Anything else is returned unchanged. `home`: the module where users find the function, if it is not the one that
+    defines it; pickles find it there.
 
     Properties stay: those that compute something have the decorator `@public` themselves.
     """
@@ -51,7 +52,10 @@ def public(target: _T, name: str = "") -> _T:
         return cast("_T", target)
     if not isinstance(target, FunctionType) or getattr(target, "__guards__", False):
         return target
-    return cast("_T", _guarded(target, name or target.__name__.strip("_")))
+    made: Any = _guarded(target, name or target.__name__.strip("_"))
+    if home:
+        made.__module__, made.__qualname__ = home, name.rpartition(".")[2]
+    return made
 
 
 class Choices(EnumMeta):
@@ -194,6 +198,8 @@ def told(
             return error
     if isinstance(error, RecursionError) and ours > _MANY:
         return at_user_line(NestedTooDeep(limit=_MANY))
+    if isinstance(error, RecursionError) and _is_deep():
+        return error
     return at_user_line(_unforeseen(error, name, function, args, keywords, given))
 
 
@@ -215,6 +221,15 @@ _MANY = 10  # with more calls of public functions on the stack, a RecursionError
 # libraries that this project calls
 _LIBRARIES = ("numpy", "ml_dtypes", "llvmlite", "cuda", "torch", "jax", "jaxlib", "cupy")
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+
+
+def _is_deep() -> bool:
+    """Whether the user's calls fill half of the stack, so that no argument need be at fault."""
+    try:
+        sys._getframe(sys.getrecursionlimit() // 2)  # pyright: ignore[reportPrivateUsage]
+    except ValueError:
+        return False
+    return True
 
 
 def _is_library(code: CodeType) -> bool:
@@ -328,6 +343,9 @@ def _short(value: Any) -> str:
 # --- functions of the user's ---------------------------------------------------------------------
 
 
+PLAIN = "use a plain function: no `yield`, no `async`"
+
+
 def called(
     function: Any, args: tuple[Any, ...], op: str, name: str, form: str, keywords: Mapping[str, Any] | None = None
 ) -> Any:
@@ -338,12 +356,9 @@ def called(
     """
     hint = f"it is called as `{form}`"
     body = a_function(function, op, name, hint)
-    if not isinstance(body, type):
-        inner = getattr(body, "__code__", None)
-        # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
-        if isinstance(inner, CodeType) and inner.co_flags & 0x2A0:
-            what = f"{name} is a generator or an async function, whose call runs nothing"
-            raise BadArgumentType(op=op, what=what, hint="use a plain function: no `yield`, no `async`")
+    if runs_later(body):
+        what = f"{name} is a generator or an async function, whose call runs nothing"
+        raise BadArgumentType(op=op, what=what, hint=PLAIN)
     more = keywords or {}
     why = misfit(body, *args, **more)
     if why:

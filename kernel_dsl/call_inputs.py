@@ -15,8 +15,10 @@ from .diagnostics import of_kind, shown
 from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue, LiteralOutOfRange, VariableType, VariableUse
 from .errors_dims import DimRead
+from .ir import Value
 from .loading import first_of
 from .memory import ShapeDtypeStruct, is_array_leaf, is_leaf
+from .no_arithmetic import NoArithmetic
 from .scalar_struct import ScalarStruct
 from .sizes import Geometry, geometry
 from .source import here
@@ -77,6 +79,8 @@ def scalar_input(x: Any, kernel: str) -> ScalarInput:
     if isinstance(x, Symbol):
         operator.index(x)  # a graph's variable without a value raises its own error
     hint = "pass arrays, numbers, or nests of them"
+    if isinstance(x, (Value, NoArithmetic)):
+        hint = "a body can't call a kernel; it calls plain functions, and the trace inlines them"
     raise BadCallArgument(kernel=kernel, what=f"an input of type {type(x).__name__}", hint=hint)
 
 

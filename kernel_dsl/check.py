@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .boundary import checks_itself, public
 from .diagnostics import of_kind
+from .named import Named
 
 if TYPE_CHECKING:
     from kernel_dsl.runtime.check import Call, Report
@@ -29,15 +30,14 @@ _OWN = (
 
 
 @public
-class Check:
+class Check(Named):
     """Run a kernel on the CPU under each of `schedules`, and report every hazard. No GPU is needed.
 
     `image`: PTX (text, bytes or a path), a fat binary or cubin that holds PTX, or a `@kd.kernel`; `args`: an argument for
     each parameter of the entry, in its order. `kd.check.launch`, `.sequence`, `.triton` and `.tensor_map` are beside it.
     """
 
-    def __repr__(self) -> str:
-        return "<kd.check>"
+    _called = "check"
 
     @checks_itself(*_OWN)
     def __call__(

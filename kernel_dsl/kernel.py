@@ -7,7 +7,7 @@ import operator
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib import import_module
+from pickle import PicklingError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,10 +94,20 @@ class Kernel:
     def name(self) -> str:
         return self._definition.name
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        body = self._definition.body
-        maps = tuple(batch.in_axes for batch in reversed(self._definition.batches))
-        return _by_name, (body.__module__, body.__qualname__, maps)
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        name = getattr(self, "__qualname__", self.name)
+        if not self._definition.batches:
+            return name  # the kernel that the body's module has by this name
+        base = _found(self.__module__, name)
+        if not isinstance(base, Kernel) or base._definition.body is not self._definition.body:
+            raise PicklingError(f"Can't pickle {self!r}: {self.__module__}.{name} is not the kernel that it maps")
+        return _mapped, (base, tuple(batch.in_axes for batch in reversed(self._definition.batches)))
+
+    def __copy__(self) -> Kernel:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Kernel:
+        return self
 
     # --- calling ----------------------------------------------------------------------------------
 
@@ -369,14 +379,19 @@ def _nibbles() -> Any:
     return getattr(recording.current(), "nibbles", None)
 
 
-def _by_name(module: str, name: str, maps: Sequence[Any] = ()) -> Any:
-    """Unpickle a kernel: the object with this qualified name, then its `vmap`s, the innermost first."""
-    found: Any = import_module(module)
+def _found(module: str, name: str) -> Any:
+    """The object with this qualified name; None if a module lacks it."""
+    found: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part)
-    for in_axes in maps:
-        found = kinds().vmap(found, in_axes)
+        found = getattr(found, part, None)
     return found
+
+
+def _mapped(kernel: Kernel, maps: Sequence[Any]) -> Kernel:
+    """Unpickle a kernel with `vmap`s, the innermost first."""
+    for in_axes in maps:
+        kernel = kinds().vmap(kernel, in_axes)
+    return kernel
 
 
 def identified(made: Kernel, *what: Any) -> Kernel:

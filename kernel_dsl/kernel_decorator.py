@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast, overload
 
-from .boundary import checks_itself
+from .boundary import PLAIN, checks_itself
 from .definition import Definition
 from .diagnostics import shown
 from .dims import as_shapes
@@ -14,6 +14,7 @@ from .kernel import Kernel, kinds
 from .kernel_arguments import as_aliases, axis_names, check_interpret, check_static, check_threads, either
 from .mesh import Mesh
 from .options import CompilerParams
+from .source import runs_later
 from .variables import Variable
 
 
@@ -125,6 +126,9 @@ def kernel(
         if not callable(function):
             hint = "decorate a function, and pass `out_type` by name"
             raise KernelArgument(what=f"the body is {shown(function)}", hint=hint)
+        if runs_later(function):
+            what = "the body is a generator or an async function, whose call runs nothing"
+            raise KernelArgument(what=what, hint=PLAIN)
         definition = Definition(
             cast("Callable[..., None]", function),
             name or kernel_name or getattr(function, "__name__", "kernel"),

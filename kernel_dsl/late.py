@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import cast
 
@@ -30,21 +31,24 @@ LATE: dict[str, str] = {
 }
 
 
-def unknown(name: str, names: Sequence[str]) -> AttributeError:
-    """The error for `kd.name`, which is none of the public `names`: it shows close ones."""
-    if name.startswith("_"):  # Python and pytest ask for such names themselves
-        return AttributeError(f"module 'kernel_dsl' has no attribute {name!r}")
+def unknown(name: str, names: Sequence[str], module: str = "kernel_dsl") -> AttributeError:
+    """The error for `kd.name` or `kd.library.name`, which is none of the module's public `names`: it shows close ones."""
+    asker = sys._getframe(2).f_code.co_filename  # pyright: ignore[reportPrivateUsage]
+    # Python and pytest ask for special names, and `from kernel_dsl import name` asks before it looks for a module
+    if name.startswith("_") or asker.startswith("<frozen importlib"):
+        return AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
     from difflib import get_close_matches
 
     from .other_names import WORDS
 
     near = get_close_matches(name, names, 3)
+    prefix = module.replace("kernel_dsl", "kd")
     if name == "inline":
         hint = "call functions from the body without a decorator: kernel-dsl traces them in place"
     elif name in WORDS:
         hint = WORDS[name]
     elif near:
-        hint = f"did you mean {', '.join(f'`kd.{x}`' for x in near)}?"
+        hint = f"did you mean {', '.join(f'`{prefix}.{x}`' for x in near)}?"
     else:
-        hint = "`kd.__all__` and docs/reference.md list all names"
-    return cast("AttributeError", at_user_line(UnknownName(owner="`kernel_dsl`", name=shown(name), hint=hint)))
+        hint = f"`{prefix}.__all__` and docs/reference.md list all names"
+    return cast("AttributeError", at_user_line(UnknownName(owner=f"`{module}`", name=shown(name), hint=hint)))

@@ -8,4 +8,4 @@ from .ops.random import bernoulli, bits, normal, uniform
 __all__ = ["bernoulli", "bits", "normal", "uniform"]
 
 for _name in __all__:
-    globals()[_name] = public(globals()[_name], f"random.{_name}")
+    globals()[_name] = public(globals()[_name], f"random.{_name}", __name__)

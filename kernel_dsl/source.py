@@ -128,6 +128,13 @@ def misfit(function: Callable[..., Any], *args: Any, **keywords: Any) -> str:
     return ""
 
 
+def runs_later(function: Callable[..., Any]) -> bool:
+    """Whether it is a generator or an async function, whose call runs nothing."""
+    code = getattr(getattr(function, "func", function), "__code__", None)  # `func`: of functools.partial
+    # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
+    return isinstance(code, CodeType) and bool(code.co_flags & 0x2A0)
+
+
 def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
     """A function's parameters in order; none for one without a signature."""
     try:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, update_wrapper
-from importlib import import_module
-from operator import attrgetter
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
@@ -150,8 +148,8 @@ class Tuned(Generic[C]):
     def __repr__(self) -> str:
         return f"<kd.tune {self.name} of {of_function(self._make)}>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _by_name, (self._make.__module__, self._make.__qualname__)
+    def __reduce__(self) -> str:
+        return getattr(self._make, "__qualname__", self.name)  # the object that the module has by this name
 
     # --- calling ----------------------------------------------------------------------------------
 
@@ -385,8 +383,3 @@ def _array(x: Any) -> ArrayInput:
 def _is_traced(args: tuple[Any, ...]) -> bool:
     """Whether arguments are values of a function that JAX traces."""
     return "jax" in sys.modules and kinds().tracing(args) is not None
-
-
-def _by_name(module: str, name: str) -> Any:
-    """Unpickle: the object of that qualified name."""
-    return attrgetter(name)(import_module(module))

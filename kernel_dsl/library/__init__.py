@@ -10,6 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from kernel_dsl.late import unknown
 from kernel_dsl.loading import import_launches
 from kernel_dsl.unseen import seen, tell_torch
 
@@ -121,14 +122,14 @@ SEEN = (
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        raise unknown(name, __all__, __name__)
     found = getattr(import_module(f"{__name__}.{_PLACES.get(name, name)}"), name)
     import_launches()
     return _enter(name, found)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC})
+    return sorted({*_PUBLIC, *(name for name in globals() if name.startswith("__"))})
 
 
 def _enter(name: str, found: Any) -> Any:

@@ -15,6 +15,7 @@ from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import FP8
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 from kernel_dsl.loading import interpreted
+from kernel_dsl.named import Named
 from kernel_dsl.stages import target_named
 from kernel_dsl.target import Feature
 from kernel_dsl.tuning_file import when_tuned
@@ -39,7 +40,7 @@ _log = logging.getLogger("kernel_dsl")
 
 
 @partial(public, name="attention")
-class Attention:
+class Attention(Named):
     """`attention(q, k, v)`: softmax(q k^T * scale) v for each head, with options for scores and masks.
 
     q is (batch, heads, queries, dim), k (batch, kv_heads, keys, dim) and v (batch, kv_heads, keys, v_dim), all of one
@@ -85,6 +86,8 @@ class Attention:
     that of FlashAttention-2 and 3 (Dao, 2023; Shah et al., 2024), by wgmma (PTX ISA 9.7.15) and TMA (9.7.9.27).
     """
 
+    _called = "library.attention"
+
     def __init__(self) -> None:
         self._plans: dict[Any, Any] = {}
         self._latest = Latest()
@@ -94,9 +97,6 @@ class Attention:
         """Forget all plans."""
         self._plans.clear()
         self._latest = Latest()
-
-    def __repr__(self) -> str:
-        return "<kd.library.attention>"
 
     @checks_itself(*CHECKED)
     def __call__(

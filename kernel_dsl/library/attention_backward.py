@@ -12,6 +12,7 @@ from typing import Any
 import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.named import Named
 from kernel_dsl.stages import target_named
 
 from .attention import FAST
@@ -135,7 +136,7 @@ def _fixed(given: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 @partial(public, name=NAME)
-class AttentionBackward:
+class AttentionBackward(Named):
     """`attention_backward(dout, q, k, v, out, lse)`: the gradients of `attention`.
 
     Returns (dq, dk, dv), then dsinks and dbias if there are sinks and a bias. Each has the shape and dtype of its
@@ -154,12 +155,11 @@ class AttentionBackward:
     (9.7.9.27).
     """
 
+    _called = "library.attention_backward"
+
     def __init__(self) -> None:
         self._plans: dict[Any, Any] = {}
         self._latest = Latest()
-
-    def __repr__(self) -> str:
-        return "<kd.library.attention_backward>"
 
     @checks_itself(*CHECKED)
     def __call__(

@@ -14,6 +14,7 @@ import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.jax import is_traced
+from kernel_dsl.named import Named
 
 from .arguments import request
 from .checks import check_options
@@ -89,7 +90,7 @@ def _losses(p: CrossEntropy, partials: Any, targets: Any, lse: bool, how: dict[s
 
 
 @partial(public, name=NAME)
-class LinearCrossEntropy:
+class LinearCrossEntropy(Named):
     """`linear_cross_entropy(x, weight, targets)`: the cross-entropy of the logits x @ weight.T + bias, which are never
     in memory.
 
@@ -114,11 +115,10 @@ class LinearCrossEntropy:
     without logits as by Wijmans et al. (2024), with the product of `matmul`.
     """
 
+    _called = "library.linear_cross_entropy"
+
     def __init__(self) -> None:
         self._plans: dict[Any, CrossEntropyPlan] = {}
-
-    def __repr__(self) -> str:
-        return f"<kd.library.{NAME}>"
 
     @checks_itself("ignore_index", "label_smoothing", "reduction", "vocab_start", "config")
     def __call__(

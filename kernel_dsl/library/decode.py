@@ -14,6 +14,7 @@ from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.loading import interpreted
+from kernel_dsl.named import Named
 from kernel_dsl.stages import target_named
 from kernel_dsl.target import Feature
 
@@ -72,7 +73,7 @@ def _fixed(given: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 @partial(public, name="decode_attention")
-class DecodeAttention:
+class DecodeAttention(Named):
     """`decode_attention(q, k, v, lengths)`: q (batch, heads, 1 to 8, dim); k and v (batch, kv_heads, keys, dim).
 
     `lengths`: int32 (batch,), the number of keys of each sequence, including the new ones; keys beyond are not read.
@@ -96,12 +97,11 @@ class DecodeAttention:
     ISA 9.7.15).
     """
 
+    _called = "library.decode_attention"
+
     def __init__(self) -> None:
         self._plans: dict[Any, Any] = {}
         self._latest = Latest()
-
-    def __repr__(self) -> str:
-        return "<kd.library.decode_attention>"
 
     @checks_itself(*CHECKED)
     def __call__(

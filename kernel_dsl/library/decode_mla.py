@@ -11,6 +11,7 @@ from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.loading import interpreted
+from kernel_dsl.named import Named
 from kernel_dsl.stages import target_named
 from kernel_dsl.target import Feature
 
@@ -30,7 +31,7 @@ _log = logging.getLogger("kernel_dsl")
 
 
 @partial(public, name=NAME)
-class MlaDecode:
+class MlaDecode(Named):
     """`mla_decode(q, cache, lengths, page_table, scale=)`: q (batch, 1 to 8, heads, 576), cache (pages, page, 576), bfloat16.
 
     Keys are all 576 elements, and values the first 512 of the same rows: the result is (batch, queries, heads, 512).
@@ -46,12 +47,11 @@ class MlaDecode:
     cache. The latent keys are those of DeepSeek-V2 (2024), by wgmma (PTX ISA 9.7.15) and TMA (9.7.9.27).
     """
 
+    _called = "library.mla_decode"
+
     def __init__(self) -> None:
         self._plans: dict[Any, Any] = {}
         self._latest = Latest()
-
-    def __repr__(self) -> str:
-        return "<kd.library.mla_decode>"
 
     @checks_itself("scale")
     def __call__(

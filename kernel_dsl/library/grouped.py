@@ -8,6 +8,7 @@ from typing import Any
 
 from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.named import Named
 
 from .differentiable import host_of
 from .first_sizes import is_later, takes_dims
@@ -29,7 +30,7 @@ __all__ = ["GroupedMatmul", "grouped_matmul"]
 
 
 @partial(public, name=NAME)
-class GroupedMatmul:
+class GroupedMatmul(Named):
     """`grouped_matmul(a, b, group_sizes)`: rows of a, group by group, times a matrix of each group: (rows, K), (G, K,
     N).
 
@@ -63,12 +64,11 @@ class GroupedMatmul:
     `matmul`.
     """
 
+    _called = "library.grouped_matmul"
+
     def __init__(self) -> None:
         self._plans: dict[Any, GroupedPlan] = {}  # by the signature of calls
         self._latest = Latest()
-
-    def __repr__(self) -> str:
-        return "<kd.library.grouped_matmul>"
 
     @checks_itself("activation", "gated", "config")
     def __call__(

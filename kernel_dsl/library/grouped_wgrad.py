@@ -10,6 +10,7 @@ import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import LibraryDType
+from kernel_dsl.named import Named
 from kernel_dsl.stages import target_named
 
 from .arguments import stored
@@ -39,7 +40,7 @@ class WgradOptions:
 
 
 @partial(public, name=WGRAD)
-class GroupedMatmulWgrad:
+class GroupedMatmulWgrad(Named):
     """`grouped_matmul_wgrad(a, dout, group_sizes)`: for each group a.T @ dout over its rows; (rows, K), (rows, N) to (G, K, N).
 
     It is the gradient of b in `grouped_matmul(a, b, group_sizes)`. Sizes, int32 (G,), and `offsets`, int32 (G + 1,),
@@ -49,12 +50,11 @@ class GroupedMatmulWgrad:
     Raises the errors of `grouped_matmul`. The instructions are those of `matmul`.
     """
 
+    _called = "library.grouped_matmul_wgrad"
+
     def __init__(self) -> None:
         self._plans: dict[Any, tuple[Any, bool]] = {}
         self._latest = Latest()
-
-    def __repr__(self) -> str:
-        return "<kd.library.grouped_matmul_wgrad>"
 
     @checks_itself("config")
     def __call__(

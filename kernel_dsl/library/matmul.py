@@ -14,6 +14,7 @@ from kernel_dsl.diagnostics import of_kind
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument
 from kernel_dsl.memory import ShapeDtypeStruct
+from kernel_dsl.named import Named
 from kernel_dsl.stages import target_named
 from kernel_dsl.tuning_file import when_tuned
 
@@ -83,7 +84,7 @@ def _converts(x: Any, extra: list[Any]) -> bool:
 
 
 @partial(public, name="matmul")
-class Matmul:
+class Matmul(Named):
     """`matmul(a, b)`: a (..., M, K) times b (..., K, N), in any strides, in float32, float64 or integer sums.
 
     Leading axes broadcast as in NumPy. Tensor cores multiply 16-bit floats, fp8 and 8-bit integers of any two kinds,
@@ -130,6 +131,8 @@ class Matmul:
     (2011).
     """
 
+    _called = "library.matmul"
+
     def __init__(self) -> None:
         self._plans: dict[Any, MatmulPlan | ComplexPlan] = {}  # by the signature of calls
         self._latest = Latest()
@@ -139,9 +142,6 @@ class Matmul:
         """Forget all plans."""
         self._plans.clear()
         self._latest.forget()
-
-    def __repr__(self) -> str:
-        return "<kd.library.matmul>"
 
     @checks_itself("activation", "precision", "config", "epilogue", "gated", "dropout", "operands")
     def __call__(

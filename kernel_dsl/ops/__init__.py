@@ -13,4 +13,6 @@ _FILES = """
 """  # every file of this folder: a constant, because listing a folder takes time
 FAMILIES = tuple(import_module(f"{__name__}.{name}") for name in _FILES.split())
 NAMES: frozenset[str] = frozenset(name for family in FAMILIES for name in getattr(family, "__all__", []))
-OPERATIONS.update({name: _public(getattr(f, name), name) for f in FAMILIES for name in getattr(f, "__all__", [])})
+OPERATIONS.update(
+    {name: _public(getattr(f, name), name, "kernel_dsl") for f in FAMILIES for name in getattr(f, "__all__", [])}
+)

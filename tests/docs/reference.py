@@ -166,7 +166,7 @@ def groups() -> dict[str, list[str]]:
         if isinstance(thing, kd.dtypes.DType):
             group = "Dtypes"
         else:
-            group = GROUPS.get(getattr(thing, "__module__", ""), "Kernels, specifications and the rest")
+            group = GROUPS.get(getattr(inspect.unwrap(thing), "__module__", ""), "Kernels, specifications and the rest")
         found.setdefault(group, []).append(entry(name))
     library = [entry(name, kd.library) for name in sorted(kd.library.__all__)]
     random = [entry(name, kd.random) for name in sorted(kd.random.__all__)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -84,6 +85,32 @@ def test_endless_recursion_of_the_users_is_pythons_error() -> None:
         o[...] = x[...]
 
     kd.kernel(kernel, out_type=np.ones(4, np.float32)).lower(np.ones(4, np.float32))
+
+
+def test_a_call_from_deep_in_the_stack_runs_or_is_pythons_error() -> None:
+    x = np.ones((3, 4), np.float32)
+
+    def from_depth(n: int, call: Any) -> Any:
+        return from_depth(n - 1, call) if n else call()
+
+    def call() -> Any:
+        def kernel(x: Any, o: Any) -> None:
+            o[...] = kd.exp(x[...] + 1)
+
+        return kd.kernel(kernel, out_type=x, interpret=True)(x)
+
+    limit, told = sys.getrecursionlimit(), 0
+    used = len(inspect.stack(0))
+    for left in range(20, 160, 4):
+        try:
+            result = from_depth(limit - used - left, call)
+        except RecursionError as error:
+            assert type(error) is RecursionError, left
+            told += 1
+        else:
+            np.testing.assert_allclose(result, np.exp(x + 1), rtol=1e-6)
+    assert 5 < told < 30
+    np.testing.assert_allclose(call(), np.exp(x + 1), rtol=1e-6)
 
 
 class Loud(int):
