@@ -54,8 +54,8 @@ class GroupedMatmul(Named):
       `out_dtype` once, and terms are added in float32, in the order of rows: the same bits each time. Numbers out
       of range are left out.
 
-    `out_dtype`: as for `matmul`; bfloat16 for scaled or weighted bytes. `config`: a `MatmulConfig` without clusters and
-    turns, for Hopper's fast kernel. `out`, `stream`, `interpret`: as for kernels.
+    `out_dtype`: as for `matmul`; bfloat16 for scaled or weighted bytes. `config`: a `MatmulConfig` without turns, for
+    Hopper's fast kernel. `out`, `stream`, `interpret`: as for kernels.
 
     Raises `BadCallArgument` for wrong arrays; `BadCallValue` for shapes that don't fit, both or neither of
     `group_sizes` and `offsets`, and, if the host can read them, for sizes that are negative or more than the rows,

@@ -175,9 +175,12 @@ def check_config(config: Any, kernel: str) -> None:
         raise BadCallArgument(kernel=kernel, what=f"config is {of_kind(config)}", hint=hint)
     check_counts(config, kernel)
     check_tiles(config, kernel)
-    if config.blocks > 1 or config.ping_pong or config.swapped:
-        hint = "grouped products have no clusters, turns or exchanged sides: leave cluster, cluster_n, ping_pong and swapped out"
-        raise refuse("config has clusters, turns or sides exchanged", hint, kernel)
+    if config.ping_pong or config.swapped:
+        hint = "grouped products have no turns or exchanged sides: leave ping_pong and swapped out"
+        raise refuse("config has turns or sides exchanged", hint, kernel)
+    if config.blocks > 1 and kernel == WGRAD:
+        hint = "gradients of groups have no clusters: leave cluster and cluster_n out"
+        raise refuse("config has clusters", hint, kernel)
     if config.streamed or config.low_tiles:
         hint = "tiles of groups are whole, and of one height: leave streamed and low_tiles out"
         raise refuse("config has streamed or low tiles", hint, kernel)

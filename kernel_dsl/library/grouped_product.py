@@ -1,7 +1,8 @@
 """The fast grouped product on Hopper: the persistent kernel of one product, over tiles of all groups.
 
 Rows past a group's end are read but not stored. TMA stores whole tiles. TMA can't clip at the end of a group, so lanes store
-the last tile of a group from SMEM, under masks.
+the last tile of a group from SMEM, under masks. The tiles of a cluster lie side by side in one group, and blocks load by multicast the
+sides that they share; at the end of a group some have no rows, and store nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .any_rows import at_launch, declared, open_sizes
+from .blocks import clusters_at_once
 from .epilogue import Tile, finish, join, outputs
 from .fed_scales import FedScales, fed_loads, fed_product, feeds
 from .grouped_tiles import RowGroups, put
@@ -32,8 +34,12 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
     p, t, g = problem, config, groups
     rows = t.rows
     width = t.tile_n if p.gate is None else t.tile_n // 2  # columns of the result
-    tiles_n, steps = kd.cdiv(p.N, width), kd.cdiv(p.K, t.tile_k)
-    count = blocks if open_sizes(p) else max(min(g.most_tiles(t.tile_m, tiles_n), blocks), 1)
+    height = t.tile_m * t.cluster  # rows of a cluster's tiles
+    tiles_n, steps = kd.cdiv(kd.cdiv(p.N, width), t.cluster_n), kd.cdiv(p.K, t.tile_k)
+    count = clusters_at_once(blocks, t.blocks)
+    count = count if open_sizes(p) else max(min(g.most_tiles(height, tiles_n), count), 1)
+    axes = tuple(name for name, size in (("cluster", t.cluster), ("cluster_n", t.cluster_n)) if size > 1)
+    shares_a, shares_b = ("cluster_n" if t.cluster_n > 1 else None), ("cluster" if t.cluster > 1 else None)
     parts = width // t.epilogue_n
     ring = min(t.epilogue_stages, parts)
     producer = t.consumers
@@ -47,7 +53,9 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
         **({"factors_smem": kd.SMEM((t.stages, feed.length), kd.float32)} if feed else {}),
         "out_smem": swizzled(rows, t.epilogue_n, p.out_dtype, t.consumers * ring),
         "loaded": kd.Barrier(num_arrivals=(2 if p.gate is None else 3) + (feed is not None), num_barriers=t.stages),
-        "consumed": kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages),
+        "consumed": kd.ClusterBarrier(collective_axes=axes, num_arrivals=t.consumers, num_barriers=t.stages)
+        if axes
+        else kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages),
         "ready": kd.Barrier(),
         **g.scratch,
     }
@@ -67,14 +75,15 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
 
                 k, m_slice, n_slice = kd.ds(step * t.tile_k, t.tile_k), kd.ds(m, t.tile_m), kd.ds(n * width, width)
                 full = loaded.at[slot]
-                kd.copy_gmem_to_smem(a.at[k, m_slice] if p.a_transposed else a.at[m_slice, k], a_smem.at[slot], full)
+                left = a.at[k, m_slice] if p.a_transposed else a.at[m_slice, k]
+                kd.copy_gmem_to_smem(left, a_smem.at[slot], full, collective_axes=shares_a)
                 for number, b in enumerate(rights):
                     place = b_smem.at[slot]
                     if len(rights) > 1:
                         half = slice(number * width, (number + 1) * width)
                         place = place.at[half] if p.b_transposed else place.at[:, half]
                     source = b.at[group, n_slice, k] if p.b_transposed else b.at[group, k, n_slice]
-                    kd.copy_gmem_to_smem(source, place, full)
+                    kd.copy_gmem_to_smem(source, place, full, collective_axes=shares_b)
                 if feed is not None:
                     feed.store(found, buffers["factors_smem"].at[slot])
                     kd.barrier_arrive(full)
@@ -178,20 +187,28 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
         me = kd.axis_index("wg")
 
         def place_of(index: Any) -> Any:
-            return g.place(index, bounds, tile_ends, t.tile_m, tiles_n, t.group)
+            group, m, end, n = g.place(index, bounds, tile_ends, height, tiles_n, t.group)
+            if t.cluster > 1:
+                m = m + kd.axis_index("cluster") * t.tile_m
+            if t.cluster_n > 1:
+                n = n * t.cluster_n + kd.axis_index("cluster_n")
+            return group, m, end, n
 
         @kd.when(me == producer)
         def _() -> None:
-            g.fill(given, bounds, tile_ends, t.tile_m, tiles_n)
+            g.fill(given, bounds, tile_ends, height, tiles_n)
             kd.barrier_arrive(ready)
             kd.barrier_wait(ready)
-            produce(a, rights, scales, place_of, g.total(tile_ends, t.tile_m, tiles_n), buffers)
+            produce(a, rights, scales, place_of, g.total(tile_ends, height, tiles_n), buffers)
 
         @kd.when(me < producer)
         def _() -> None:
             kd.barrier_wait(ready)
-            consume(me, scales, results, place_of, g.total(tile_ends, t.tile_m, tiles_n), buffers)
-            g.clear(results[1], bounds, kd.axis_index("block") * t.consumers + me, count * t.consumers)
+            consume(me, scales, results, place_of, g.total(tile_ends, height, tiles_n), buffers)
+            block = kd.axis_index("block")
+            for axis in axes:
+                block = block * getattr(t, axis) + kd.axis_index(axis)
+            g.clear(results[1], bounds, block * t.consumers + me, count * t.blocks * t.consumers)
 
     made = kd.kernel(
         body,
@@ -200,6 +217,8 @@ def grouped_kernel(problem: Problem, groups: RowGroups, config: MatmulConfig, bl
         scratch_types=scratch,
         grid=(count,),
         grid_names=("block",),
+        cluster=tuple(getattr(t, axis) for axis in axes),
+        cluster_names=axes,
         num_threads=t.consumers + 1,
         thread_name="wg",
         name="grouped_matmul",

@@ -14,7 +14,7 @@ from kernel_dsl.target import Feature, Target
 from . import fast_costs as costs
 from . import other_costs as others
 from .any_rows import VECTOR, showing, unit_of_rows
-from .choose import ACCUMULATORS, ACCUMULATORS_BESIDE_MORE, TILES, scaled_tiles
+from .choose import ACCUMULATORS, ACCUMULATORS_BESIDE_MORE, CLUSTERS, SQUARE, TILES, scaled_tiles
 from .families import Family
 from .fast_sizes import BARRIERS, SMEM, configure, gates, stage_bytes
 from .first_sizes import KeptConfigs
@@ -44,17 +44,22 @@ def _fits(p: Problem, config: MatmulConfig, extra: int) -> MatmulConfig | None:
     item = p.out_dtype.itemsize
     held = config.tile_m * config.epilogue_n * item * min(config.epilogue_stages, config.tile_n // config.epilogue_n)
     room = (SMEM - BARRIERS - held - extra) // stage
-    return None if room < 2 else replace(config, stages=min(config.stages, room), group=BAND)
+    return None if room < 2 else replace(config, stages=min(config.stages, room), group=max(BAND // config.cluster, 1))
 
 
 @cache
 def choose_grouped(
     p: Problem, typical: Problem, extra: int, blocks: int, reads: costs.Reads = costs.EVEN
 ) -> MatmulConfig | None:
-    """The configuration of the fast kernels with the best estimate; None if none fits. `reads`: as of `costs.clocks`."""
+    """The configuration of the fast kernels with the best estimate; None if none fits. `reads`: as of `costs.clocks`. Only
+    where loads take longer, blocks share them in clusters.
+    """
     room = ACCUMULATORS if p.plain else ACCUMULATORS_BESIDE_MORE
     tiles = scaled_tiles(p) if p.scaled else TILES
-    made = [_fits(p, c, extra) for c in (configure(p, *t) for t in tiles if not t[3]) if c is not None]
+    clusters = CLUSTERS[:1] if reads == costs.EVEN or p.scaled or p.gate is not None else (*CLUSTERS, SQUARE)
+    clusters = [(m, n) for m, n in clusters if n == 1 or not p.a_transposed]
+    sizes = [c for c in (configure(p, *t) for t in tiles if not t[3]) if c is not None]
+    made = [_fits(p, replace(c, cluster=m, cluster_n=n), extra) for c in sizes for m, n in clusters]
     fitting = [c for c in made if c is not None and c.rows * c.tile_n <= room * 128 and gates(p, c)]
     return min(fitting, key=lambda c: costs.clocks(typical, c, blocks, reads), default=None)
 
@@ -150,6 +155,9 @@ def grouped_product(
             if config is not None and q.scaled and config.tile_k != 128:
                 hint = "128: scales are by blocks of 128 of K"
                 raise BadCallValue(kernel="grouped_matmul", what=f"config.tile_k={config.tile_k}", hint=hint)
+            if config is not None and q.a_transposed and config.cluster_n > 1:
+                hint = "1: lanes load columns of a, because groups begin anywhere, and only TMA loads for several blocks"
+                raise BadCallValue(kernel="grouped_matmul", what=f"config.cluster_n={config.cluster_n}", hint=hint)
             if t is not None and gates(q, t):
                 general = opened_groups(q, groups, found) if opened else None
                 if general is not None:

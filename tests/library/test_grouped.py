@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,16 @@ bf16, f16, f32, f64, e4m3, s8 = kd.bfloat16, kd.float16, kd.float32, kd.float64,
 Spec = kd.ShapeDtypeStruct
 SMALL = MatmulConfig(64, 64, 64, 3, 1, epilogue_n=32)
 PAIRED = MatmulConfig(128, 64, 64, 2, 2, epilogue_n=64, epilogue_stages=1)
+SQUARES = MatmulConfig(128, 64, 64, 2, 2, epilogue_n=64, epilogue_stages=1, cluster=2, cluster_n=2)
 LAYOUTS = [("plain", "plain"), ("plain", "turned"), ("turned", "plain"), ("turned", "turned")]
 
 
 @pytest.mark.parametrize("places", LAYOUTS, ids=str)
-@pytest.mark.parametrize("config", [SMALL, PAIRED], ids=["one", "two"])
+@pytest.mark.parametrize("config", [SMALL, PAIRED, replace(SMALL, cluster=2), SQUARES], ids=["one", "two", "pair", "four"])
 @pytest.mark.sampled(57)
 def test_layouts(places: Any, config: Any, interpret: Any) -> None:
+    if places[0] == "turned":
+        config = replace(config, cluster_n=1)
     for seed, offsets in ((1, False), (2, True)):
         Call(bf16, bf16, (200, 5, 72, 104), places, offsets=offsets, config=config).run(seed, interpret)
 
@@ -39,12 +43,13 @@ def test_layouts(places: Any, config: Any, interpret: Any) -> None:
     "sizes", [(0, 0, 0), (128, 0, 64), (192, 0, 0), (0, 0, 192), (1, 127, 64), (63, 65, 1)], ids=str
 )
 @pytest.mark.sampled(57)
-def test_sizes(sizes: Any, interpret: Any, rng: Any) -> None:
+@pytest.mark.parametrize("config", [SMALL, replace(SMALL, cluster=2, cluster_n=2)], ids=["alone", "four"])
+def test_sizes(sizes: Any, config: Any, interpret: Any, rng: Any) -> None:
     """Tiles that end where groups do, before, and after; rows of no group, in one kernel for all."""
     p, groups = Problem(192, 72, 40, f16, f16, f32, b_batch=(3,)), RowGroups(3, 192)
     a, b = random(rng, (192, 40), f16), random(rng, (3, 40, 72), f16)
     out = np.full((192, 72), np.nan, np.float32)
-    got = grouped_kernel(p, groups, SMALL, 4)(a, b, np.int32(sizes), out=out, interpret=interpret)
+    got = grouped_kernel(p, groups, config, 48)(a, b, np.int32(sizes), out=out, interpret=interpret)
     expected = grouped(a, b, np.cumsum([0, *sizes]))
     assert relative(got, expected) < 1e-6 and not got[sum(sizes) :].any()
 
@@ -324,7 +329,8 @@ WRONG: list[tuple[Any, Any, dict[str, Any], str]] = [
     (A, B, {"group_sizes": S, "out": np.ones((16, 24), np.float32)}, "out is float32"),
     (A, B, {"group_sizes": S, "out_dtype": np.complex64}, "out_dtype is complex64"),
     (A, B, {"group_sizes": S, "config": 3}, "config is an int"),
-    (A, B, {"group_sizes": S, "config": MatmulConfig(cluster=2)}, "clusters, turns"),
+    (A, B, {"group_sizes": S, "config": MatmulConfig(swapped=True)}, "turns or sides"),
+    (A.T.copy().T, B, {"group_sizes": S, "config": SQUARES}, "config.cluster_n=2"),
     (A, B, {"group_sizes": S, "config": MatmulConfig(tile_m=64)}, "config.tile_m=64"),
 ]  # fmt: skip
 
@@ -341,7 +347,8 @@ GRADIENTS: list[tuple[Any, Any, dict[str, Any], str]] = [
     (A, A, {}, "neither group_sizes nor offsets"),
     (A, A, {"offsets": np.int32([0, 9, 4])}, "offsets decrease"),
     (A, A, {"group_sizes": np.int32([17])}, "add up to 17"),
-    (A, A, {"group_sizes": S, "config": MatmulConfig(ping_pong=True)}, "clusters, turns"),
+    (A, A, {"group_sizes": S, "config": MatmulConfig(cluster=2)}, "config has clusters"),
+    (A, A, {"group_sizes": S, "config": MatmulConfig(ping_pong=True)}, "turns or sides"),
     (A, A, {"group_sizes": S, "out": np.ones((3, 32, 31), np.float32)}, r"out is \(3, 32, 31\)"),
     (A, 3, {"group_sizes": S}, "dout is an int"),
 ]
