@@ -1,8 +1,8 @@
 """The fast grouped product on Hopper: the persistent kernel of one product, over tiles of all groups.
 
 Rows past a group's end are read but not stored. TMA stores whole tiles. TMA can't clip at the end of a group, so lanes store
-the last tile of a group from SMEM, under masks. The tiles of a cluster lie side by side in one group, and blocks load by multicast the
-sides that they share; at the end of a group some have no rows, and store nothing.
+the last tile of a group from SMEM, under masks. The tiles of a cluster lie side by side in one group, and its blocks load what
+they share by multicast; at the end of a group some have no rows, and store nothing.
 """
 
 from __future__ import annotations

@@ -156,7 +156,9 @@ def grouped_product(
                 hint = "128: scales are by blocks of 128 of K"
                 raise BadCallValue(kernel="grouped_matmul", what=f"config.tile_k={config.tile_k}", hint=hint)
             if config is not None and q.a_transposed and config.cluster_n > 1:
-                hint = "1: lanes load columns of a, because groups begin anywhere, and only TMA loads for several blocks"
+                hint = (
+                    "1: lanes load columns of a, because groups begin anywhere, and only TMA loads for several blocks"
+                )
                 raise BadCallValue(kernel="grouped_matmul", what=f"config.cluster_n={config.cluster_n}", hint=hint)
             if t is not None and gates(q, t):
                 general = opened_groups(q, groups, found) if opened else None

@@ -30,7 +30,9 @@ LAYOUTS = [("plain", "plain"), ("plain", "turned"), ("turned", "plain"), ("turne
 
 
 @pytest.mark.parametrize("places", LAYOUTS, ids=str)
-@pytest.mark.parametrize("config", [SMALL, PAIRED, replace(SMALL, cluster=2), SQUARES], ids=["one", "two", "pair", "four"])
+@pytest.mark.parametrize(
+    "config", [SMALL, PAIRED, replace(SMALL, cluster=2), SQUARES], ids=["one", "two", "pair", "four"]
+)
 @pytest.mark.sampled(57)
 def test_layouts(places: Any, config: Any, interpret: Any) -> None:
     if places[0] == "turned":
