@@ -17,7 +17,8 @@ __all__ = ["copy_operands"]
 _LEFT = re.compile(r"wgmma\.mma_async\.[^;{]*\{[^}]*\}, \{([^}]*)\}")  # of a product whose A is in registers
 _LABEL = re.compile(r"(\$\w+):")
 _BRANCH = re.compile(r"\bbra(?:\.uni)?\s+(\$\w+);")
-_WRITTEN = re.compile(r"\s*(?:@!?%p\d+\s+)?[a-z][\w.:]*\s+(\{[^}]*\}|[^,;]*)")  # the first operand of an instruction
+# the first operand of each instruction of a line; a line of inline PTX has several, in braces
+_WRITTEN = re.compile(r"(?:^|[;{])\s*(?:@!?%p\d+\s+)?[a-z][\w.:]*\s+(\{[^}]*\}|[^,;]*)")
 _REGISTER = re.compile(r"%\w+")
 
 
@@ -55,7 +56,7 @@ def _loops(lines: Sequence[str]) -> Iterator[_Loop]:
         for target in _BRANCH.findall(line):
             if labels.get(target, number) < number:
                 inside = range(labels[target], number + 1)
-                written = (_REGISTER.findall(found[1]) for n in inside if (found := _WRITTEN.match(lines[n])))
+                written = (_REGISTER.findall(found) for n in inside for found in _WRITTEN.findall(lines[n]))
                 yield _Loop(inside, frozenset(register for some in written for register in some))
 
 

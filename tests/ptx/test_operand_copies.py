@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.library import PackedInt4
 from kernel_dsl.lowering.operand_copies import copy_operands
 
 TILE = kd.SMEM((64, 32), kd.float16, transforms=(kd.TilingTransform((8, 32)), kd.SwizzleTransform(64)))
@@ -83,3 +84,26 @@ def test_what_a_loop_writes_is_left_alone() -> None:
     assert "{kept2_0, kept2_1}" in changed and "or.b32 \tkept2_1, %r2, kept2_2;" in changed
     one = "\n".join([loop[0], "\tmov.b32 \t%r2, 0;", *loop[2:]])
     assert "{kept3_0, %r2}" in copy_operands(one)
+
+
+def test_what_inline_ptx_writes_is_left_alone() -> None:
+    """A line of inline PTX has several instructions."""
+    block = "\t{ .reg .b32 %t; shr.u32 %t, %r9, 4; @%p2 add.u32 %r1, %t, 1; lop3.b32 %r2, %t, 15, %r9, 0xEA; }"
+    product = "{ wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {a0}, {%r1, %r2}, db, 1; }"
+    text = "\n".join(["$L1:", block, "\twgmma.fence.sync.aligned;", product, "\t@%p1 bra \t$L1;"])
+    assert copy_operands(text) == text
+
+
+def test_products_with_4_bit_weights_have_none() -> None:
+    """Their loop widens each left side that it multiplies, so copies would cost a sixth of its instructions."""
+    K, N = 256, 64
+    for zeros in (None, kd.ShapeDtypeStruct((K // 128, N), kd.float32)):
+        packed = PackedInt4(
+            kd.ShapeDtypeStruct((N, K // 2), kd.int8),
+            kd.ShapeDtypeStruct((K // 128, N), kd.float32),
+            zeros,
+            (K, N),
+            128,
+        )
+        stages = kd.library.matmul.lower(kd.ShapeDtypeStruct((16, K), kd.bfloat16), packed, target="sm_90a")
+        assert "wgmma" in stages.ptx and "kept" not in stages.ptx
