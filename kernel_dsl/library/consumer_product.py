@@ -9,7 +9,7 @@ import kernel_dsl as kd
 
 from ..layouts import meta_layout, meta_step
 from .fed_scales import FedScales, fed_product
-from .int4_numbers import HALF, factors_of, floats_widened, widened
+from .int4_numbers import HALF, bytes_of, factors_of, floats_widened, widened
 from .matmul_config import MatmulConfig
 from .problem import Problem
 from .promoted_product import RUN, promoted_product
@@ -61,7 +61,7 @@ class ConsumerProduct:
         def multiply_from_registers(acc: Any) -> Any:
             parts = t.tile_k // HALF if p.int4 else 2
             return register_product(
-                acc, slot, item.count, t.stages, self._widened, self._right, loaded, consumed, self._factors, parts
+                acc, slot, item.count, t.stages, self._widened, self._right, loaded, consumed, self._held, parts
             )
 
         def multiply_scaled(acc: Any, other: Any = None) -> Any:
@@ -111,25 +111,29 @@ class ConsumerProduct:
     def _wait(self, slot: Any) -> None:
         kd.barrier_wait(self._loaded_of(slot))
 
-    def _factors(self, slot: Any) -> tuple[Any, ...]:
-        """A stage's scales and zeros of rows, for its halves."""
+    def _held(self, slot: Any) -> tuple[Any, ...]:
+        """The bytes of a stage's 4-bit numbers, part by part, and scales and zeros of its rows, or scales for each part."""
         p = self.p
-        if not p.int4 or p.mxfp4:
+        if not p.int4:
             return ()
-        count, own = 1 + p.int4_zeros, self.own_rows
+        own = self.own_rows
+        parts = range(self.t.tile_k // HALF)
+        held = tuple(bytes_of(self.a_smem.at[slot, own], part) for part in parts)
+        if p.mxfp4:
+            return *held, *(kd.load(self.factors_smem.at[slot, i, own], layout=kd.Layout.WGMMA_ROW) for i in parts)
+        count = 1 + p.int4_zeros
         pair = [kd.load(self.factors_smem.at[i, slot, own], layout=kd.Layout.WGMMA_ROW) for i in range(count)]
-        return factors_of(pair[0], pair[1] if count > 1 else None, p.b_dtype)
+        return *held, *factors_of(pair[0], pair[1] if count > 1 else None, p.b_dtype)
 
-    def _widened(self, slot: Any, half: int, factors: Any) -> Any:
+    def _widened(self, slot: Any, part: int, held: Any) -> Any:
         """A part of a stage's left side, in registers for wgmma: half of it, or 32 elements of K for 4-bit numbers."""
         p, t = self.p, self.t
         if p.int4:
-            own = self.own_rows
+            bytes_, factors = held[part], held[t.tile_k // HALF :]
             if p.mxfp4:
-                codes = kd.load(self.factors_smem.at[slot, half, own], layout=kd.Layout.WGMMA_ROW)
-                return floats_widened(self.a_smem.at[slot, own], half, codes, p.b_dtype)
-            return widened(self.a_smem.at[slot, own], half, factors, p.b_dtype)
-        k = slice(half * t.tile_k // 2, (half + 1) * t.tile_k // 2)
+                return floats_widened(bytes_, factors[part], p.b_dtype)
+            return widened(bytes_, factors, p.b_dtype)
+        k = slice(part * t.tile_k // 2, (part + 1) * t.tile_k // 2)
         if p.a_transposed:
             return kd.load(self.a_smem.at[slot, k, self.own_rows].T, layout=kd.Layout.WGMMA_TF32)
         return kd.load(self.a_smem.at[slot, self.own_rows, k], layout=kd.Layout.WGMMA).astype(p.b_dtype)

@@ -80,8 +80,14 @@ def _template(rows: int, dtype: Any, zeros: bool) -> str:
     return " ".join([*lines, "}"])
 
 
-def widened(data: Any, part: int, factors: Any, dtype: Any) -> Any:
-    """(q - zero) * scale, (rows, 32) for wgmma, from 16 bytes of each row: `part` of `data`.
+def bytes_of(data: Any, part: int) -> Any:
+    """The bytes (rows, 16) of `part` of `data`, in the registers of the lanes that widen them."""
+    _, packed, _ = _layouts(data.shape[0])
+    return kd.load(data.at[:, part * HALF_BYTES : (part + 1) * HALF_BYTES], layout=packed)
+
+
+def widened(data: Any, factors: Any, dtype: Any) -> Any:
+    """(q - zero) * scale, (rows, 32) for wgmma, of `bytes_of` a part.
 
     It takes two numbers at a time, in the 16 bits of `dtype`. The bits of q become the last bits of a float, without
     rounding. The product with both parts of the scale is rounded once, besides the rounding of the smaller part.
@@ -89,10 +95,9 @@ def widened(data: Any, part: int, factors: Any, dtype: Any) -> Any:
     rows = data.shape[0]
     full, packed, row = _layouts(rows)
     own = [kd.layout_cast(x, row) for x in factors]  # carries of loops may have any layout
-    bytes_ = kd.load(data.at[:, part * HALF_BYTES : (part + 1) * HALF_BYTES], layout=packed)
     template = _template(rows, dtype, len(factors) > 2)
     out = kd.ShapeDtypeStruct((rows, HALF), dtype)
-    return kd.inline_ptx(template, bytes_, *own, out_type=out, pure=True, layout=full)
+    return kd.inline_ptx(template, kd.layout_cast(data, packed), *own, out_type=out, pure=True, layout=full)
 
 
 def numbers(data: Any, half: int, scale: Any, zero: Any) -> Any:
@@ -134,12 +139,11 @@ def _floats_template(rows: int, dtype: Any) -> str:
     return " ".join([*lines, "}"])
 
 
-def floats_widened(data: Any, part: int, codes: Any, dtype: Any) -> Any:
+def floats_widened(data: Any, codes: Any, dtype: Any) -> Any:
     """The e2m1 numbers times the powers of two of `codes`, uint8 (rows,).
 
-    The result is (rows, 32) for wgmma, from 16 bytes of each row: `part` of `data`. Two numbers at a time are
-    multiplied by two powers of two, because one power may exceed the range of `dtype`. Only results that are subnormal
-    in `dtype` are rounded.
+    The result is (rows, 32) for wgmma, of `bytes_of` a part. Two numbers at a time are multiplied by two powers of two,
+    because one power may exceed the range of `dtype`. Only results that are subnormal in `dtype` are rounded.
     """
     rows = data.shape[0]
     full, packed, row = _layouts(rows)
@@ -154,7 +158,7 @@ def floats_widened(data: Any, part: int, codes: Any, dtype: Any) -> Any:
     powers = [half * (0x10001 << bits) + (bias << bits) * 0x10001 for half in halves]  # twice in a word
     nan = (((1 << (15 - bits)) - 1) << bits | 1 << (bits - 1)) * 0x10001
     factors = kd.where(code == 255, nan, powers[0]), powers[1]
-    bytes_ = kd.load(data.at[:, part * HALF_BYTES : (part + 1) * HALF_BYTES], layout=packed)
+    bytes_ = kd.layout_cast(data, packed)
     out = kd.ShapeDtypeStruct((rows, HALF), dtype)
     return kd.inline_ptx(_floats_template(rows, dtype), bytes_, *factors, out_type=out, pure=True, layout=full)
 

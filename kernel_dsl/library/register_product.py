@@ -6,6 +6,9 @@ K, but registers may hold its left side in any order.
 A step's K has two parts or more. While the tensor cores multiply one part, this warpgroup loads the next. One product
 is always in flight, across steps too. So a part's registers are written again only when its product is done, and a
 stage is released when the first part of the next stage is in flight.
+
+Lanes may also hold a stage's elements before they widen them. They load those of the next stage before they widen the last part
+of a stage, so no part waits for SMEM: a warpgroup with few products has nothing else to do meanwhile.
 """
 
 from __future__ import annotations
@@ -27,13 +30,13 @@ def register_product(
     right_of: Callable[[Any], Any],
     loaded: Any,
     consumed: Any,
-    factors_of: Callable[[Any], tuple[Any, ...]] = lambda slot: (),
+    held_of: Callable[[Any], tuple[Any, ...]] = lambda slot: (),
     parts: int = 2,
 ) -> tuple[Any, Any]:
     """acc += the product over `steps` stages of SMEM from `slot` on; returns its value and the slot that follows.
 
-    `left_of(slot, part, factors)` is a part (rows, tile_k / parts) of this warpgroup's A, as a value; `right_of(slot)` a Ref to
-    B (tile_k, tile_n); `factors_of(slot)` are values that all parts use.
+    `left_of(slot, part, held)` is a part (rows, tile_k / parts) of this warpgroup's A, as a value; `right_of(slot)` a Ref to
+    B (tile_k, tile_n); `held_of(slot)` are values that all parts use, loaded a part ahead.
     """
 
     def multiply(slot: Any, index: int, left: Any) -> None:
@@ -41,31 +44,39 @@ def register_product(
         depth = right.shape[0] // parts
         kd.wgmma(acc, left, right.at[index * depth : (index + 1) * depth])
 
-    def products(slot: Any, left: Any, factors: Any, before: Any, step: Any) -> None:
+    def follow(slot: Any) -> tuple[Any, tuple[Any, ...]]:
+        after = following_slot(slot, stages)
+        kd.barrier_wait(loaded.at[after])
+        return after, held_of(after)
+
+    def products(slot: Any, left: Any, held: Any, before: Any, step: Any, last: bool) -> Any:
+        """Multiply all parts of a stage; returns the next slot and its values, unless it is the last."""
+        found: Any = None
         multiply(slot, 0, left)
         kd.wgmma_wait(1)  # the last part of the previous step is done
         kd.barrier_arrive(consumed.at[before], predicate=step > 0)
-        multiply(slot, 1, left_of(slot, 1, factors))
-        for index in range(2, parts):
-            kd.wgmma_wait(1)
-            multiply(slot, index, left_of(slot, index, factors))
+        for index in range(1, parts):
+            if held and not last and index == parts - 1:
+                found = follow(slot)
+            if index > 1:
+                kd.wgmma_wait(1)
+            multiply(slot, index, left_of(slot, index, held))
+        return found
 
     kd.barrier_wait(loaded.at[slot])
 
-    factors = factors_of(slot)
+    held = held_of(slot)
 
-    @kd.loop(0, steps - 1, init_carry=(slot, slot, left_of(slot, 0, factors), *factors))
+    @kd.loop(0, steps - 1, init_carry=(slot, slot, left_of(slot, 0, held), *held))
     def end(step: Any, carry: Any) -> Any:
-        slot, before, left, *factors = carry
-        products(slot, left, factors, before, step)
+        slot, before, left, *held = carry
+        found = products(slot, left, held, before, step, False)
         kd.wgmma_wait(1)  # the part before the last is done, so its registers are free
-        after = following_slot(slot, stages)
-        kd.barrier_wait(loaded.at[after])
-        factors = factors_of(after)
-        return after, slot, left_of(after, 0, factors), *factors
+        after, held = follow(slot) if found is None else found
+        return after, slot, left_of(after, 0, held), *held
 
-    last, before, left, *factors = end
-    products(last, left, factors, before, steps - 1)
+    last, before, left, *held = end
+    products(last, left, held, before, steps - 1, True)
     value = acc[...]
     kd.barrier_arrive(consumed.at[last])
     return value, following_slot(last, stages)
