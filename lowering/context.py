@@ -14,6 +14,7 @@ from kernel_dsl.lazy import lazy
 from kernel_dsl.ops.cluster import PeerRef
 from kernel_dsl.ops.copy import CopyGmemToSmem, CopySmemToGmem
 from kernel_dsl.ops.matrix import Wgmma
+from kernel_dsl.ops.ref import AllocBarrier, BitcastRef, Store
 from kernel_dsl.ops.remote import RemoteRef
 from kernel_dsl.ops.threads import InlinePtx
 from kernel_dsl.source import Loc
@@ -101,29 +102,55 @@ class Context:
         """A special register of PTX, such as `tid.x`."""
         return self.e.pre(f"call i32 @llvm.nvvm.read.ptx.sreg.{register}()", "i32")
 
-    @lazy
+    @property
     def blocks_pass_data(self) -> bool:
         """Whether blocks of the cluster may read data of other blocks.
 
-        The data is from ordinary stores, or from copies to an array that is also read. Only then do barriers of the
+        The data is from ordinary stores, or from copies, to an array that is also read. Only then do barriers of the
         cluster order memory at cluster scope. Such a release waits until all of a warp's accesses have reached L2
         (MEMBAR.ALL.GPU), which takes as long as a step of a pipeline. The default scope is enough for barriers that
         only release tiles to async copies.
         """
+        return self._passed[0]
 
-        arrays = self.ir.arrays()
-        copied = {op.dst for op in self.ops if isinstance(op, CopySmemToGmem)}
+    @lazy
+    def stored(self) -> str | None:
+        """The alloca that says whether this lane has stored since its last arrival at a barrier of the cluster; None if no
+        barrier needs it.
+
+        Stores to arrays that nothing reads have an order all the same: the last of two stores of one place counts. A fence
+        before the next arrival keeps it, which a loop of arrivals without stores passes by.
+        """
+        shared = any(isinstance(op, AllocBarrier) and op.result.type.cluster for op in self.ops)
+        return self.e.variable("i32", "0") if shared and self._passed == (False, True) else None
+
+    @lazy
+    def _passed(self) -> tuple[bool, bool]:
+        """Whether blocks may read what others wrote, and whether there are stores to arrays that nothing reads."""
+        arrays, roots = self.ir.arrays(), {op.result: op.ref for op in self.ops if isinstance(op, BitcastRef)}
+
+        def root(ref: Value) -> Value:
+            return root(roots[ref]) if ref in roots else ref
+
+        def touched(op: Op) -> set[Value]:
+            return {root(v) for v in (*op.values(), *op.results) if isinstance(v.type, RefType)}
+
+        def stores(op: Op) -> bool:
+            return isinstance(op, Store) and op.ref.type.space is MemorySpace.GMEM
+
+        written = {root(op.dst) for op in self.ops if isinstance(op, CopySmemToGmem)}
+        written |= {root(op.ref) for op in self.ops if isinstance(op, Store) and stores(op)}
         same = [(arrays[a], arrays[b]) for a, b in self.ir.overlaps]
-        copied |= {other for pair in same for one, other in (pair, pair[::-1]) if one in copied}
+        written |= {other for pair in same for one, other in (pair, pair[::-1]) if one in written}
 
         def passes(op: Op) -> bool:
-            if isinstance(op, CopySmemToGmem):
+            if isinstance(op, (CopySmemToGmem, BitcastRef)) or stores(op):
                 return False
-            touched = [v for v in (*op.values(), *op.results) if isinstance(v.type, RefType)]
-            stores = op.writes and any(v.type.space is MemorySpace.GMEM for v in touched)
-            return stores or any(v in copied for v in touched) or isinstance(op, (PeerRef, InlinePtx))
+            refs = touched(op)
+            changes = op.writes and any(v.type.space is MemorySpace.GMEM for v in refs)
+            return changes or not refs.isdisjoint(written) or isinstance(op, (PeerRef, InlinePtx))
 
-        return any(passes(op) for op in self.ops)
+        return any(passes(op) for op in self.ops), any(stores(op) for op in self.ops)
 
     @lazy
     def _async_buffers(self) -> frozenset[Value]:

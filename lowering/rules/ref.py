@@ -147,6 +147,9 @@ def lower_store(ctx: Context, op: Store) -> None:
                 emit_store(ctx, space, place.address(coord), type.dtype, [names[i] for i in group], predicate)
         return []
 
+    if space == "global" and ctx.stored is not None:
+        ctx.e.store(ctx.e.i32(1), ctx.stored)
+
     width = _shared(place, op.access, mask)
     if width == 1 or not op.view.masked or op.access.whole:
         run(width, bool(op.view.masked))

@@ -58,6 +58,9 @@ def arrive(ctx: Context, barrier: Value, address: V, predicate: Value | None, ow
         blocks = 1
     guard = e.all(lane.once.below(blocks), asked)
     scope = ".release.cluster" if ctx.blocks_pass_data else ""
+    if ctx.stored is not None:
+        e.ptx("@$0 fence.acq_rel.cluster;", e.load("i32", ctx.stored).differs(0))
+        e.store(e.i32(0), ctx.stored)
     text = (
         "{ .reg .b32 peer; mapa.shared::cluster.u32 peer, $0, $1; "
         f"@$2 mbarrier.arrive{scope}.shared::cluster.b64 _, [peer], {count}; }}"

@@ -245,9 +245,11 @@ def test_several_waiters_take_their_own(interpret: Any) -> None:
     assert total[0] == 2 * blocks and (seen == [0, 1]).all()
 
 
-@pytest.mark.parametrize("way", ["apart", "copied", "stored"])
+@pytest.mark.parametrize("way", ["apart", "unread", "copied", "stored"])
 def test_barriers_order_what_blocks_pass(way: str, interpret: Any, rng: Any) -> None:
-    """A barrier of the cluster orders memory at its scope where a block reads what its peer wrote to GMEM, and only there."""
+    """A barrier of the cluster orders memory at its scope where a block reads what its peer wrote to GMEM, and only there. Behind
+    stores that nothing reads there is a fence, which keeps their order, once.
+    """
 
     @kd.kernel(
         out_type=[kd.ShapeDtypeStruct((4, 128), f32)] * 2,
@@ -257,23 +259,25 @@ def test_barriers_order_what_blocks_pass(way: str, interpret: Any, rng: Any) -> 
     def kernel(x: Any, passed: Any, out: Any, tile: Any, theirs: Any, met: Any) -> None:
         tile[...] = x[place()] + 1.0
         kd.commit_smem()
-        if way == "stored":
+        if way in ("stored", "unread"):
             passed[place()] = tile[...]
         else:
             kd.copy_smem_to_gmem(tile, passed.at[place()])
             kd.wait_smem_to_gmem(0)
         kd.barrier_arrive_and_wait(met)
         peer = kd.axis_index("g") * 2 + 1 - kd.axis_index("c")
-        theirs[...] = (x if way == "apart" else passed)[peer]
+        theirs[...] = (x if way in ("apart", "unread") else passed)[peer]
         kd.commit_smem()
         kd.copy_smem_to_gmem(theirs, out.at[place()])
         kd.wait_smem_to_gmem(0)
 
     x = random(rng, (4, 128), f32)
-    assert ("mbarrier.arrive.release.cluster" in kernel.lower(x).ptx) == (way != "apart")
+    ptx = kernel.lower(x).ptx
+    assert ("mbarrier.arrive.release.cluster" in ptx) == (way in ("copied", "stored"))
+    assert ptx.count("fence.acq_rel.cluster") == (way == "unread")
     passed, out = kernel(x, interpret=interpret)
     assert np.array_equal(passed, x + 1)
-    assert np.array_equal(out, (x if way == "apart" else x + 1)[[1, 0, 3, 2]])
+    assert np.array_equal(out, (x if way in ("apart", "unread") else x + 1)[[1, 0, 3, 2]])
 
 
 def test_a_product_of_a_peers_matrix(interpret: Any, rng: Any) -> None:
