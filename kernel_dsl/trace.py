@@ -71,6 +71,11 @@ class LayoutVar:
         self._reduced = reduced
         self._keepdims = keepdims
 
+    def stretches_to(self, to: LayoutVar | Layout, dims: tuple[int, ...]) -> bool:
+        """Whether this layout is bound to that of `to`, reduced along `dims`."""
+        bound = self._bound
+        return bound is not None and find(bound) is to and self._reduced == dims and self._keepdims
+
     def derived(self, base: Layout) -> Layout:
         """This layout, a reduction of `base`. The result is kept, because `base` is closed."""
         assert self._reduced is not None

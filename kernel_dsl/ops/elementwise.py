@@ -259,7 +259,10 @@ def broadcast_value(value: Array, shape: tuple[int, ...], layout: Any) -> Array:
     if closes and work_again(value) is not None:
         own = LayoutVar(value.shape)
         value = cast("Array", _again(value, own))
+    if isinstance(own, LayoutVar) and own.stretches_to(layout, dims):
+        return traced(Broadcast(value, shape, layout))
     own = _local(own)
+    layout = _local(layout)  # it may have been closed with `own`
     if isinstance(layout, LayoutVar):
         if isinstance(own, LayoutVar):
             own.bind(layout, dims)
