@@ -9,7 +9,7 @@ from typing import Any
 from .compiled import Condition, OutputSpec
 from .dataclass import dataclass
 from .definition import ArrayInput, Definition, Input, ScalarInput, named_axes, of_inputs
-from .diagnostics import CostNote
+from .diagnostics import CostNote, counted
 from .dims import Again, done, reading
 from .errors import BodyReturned, BodySignature, KernelValue
 from .facts import any_of
@@ -21,7 +21,7 @@ from .packed import seen_as
 from .refs import Ref
 from .sizes import Geometry, SizePlan, Sizes
 from .sizes import geometry as geometry_of
-from .source import Loc, here, is_ours, misfit, of_function
+from .source import Loc, argument_names, here, is_ours, misfit, of_function
 from .steps import TRACED, Where, walk
 from .target import DEFAULT
 from .trace import Trace, new_value, tracing
@@ -107,9 +107,10 @@ def _trace_once(
         max_registers=definition.params.max_registers,
         at=here() if is_ours(getattr(definition.body, "__code__", None)) else None,
     )
-    parameters = [p.name for p in definition.parameters]
+    before = len(_top(structure))
+    parameters = argument_names(definition.parameters, before + len(_top(out_structure)))
     params = _input_values(inputs, structure, parameters, overlaps, plan)
-    results = _output_values(outs, out_structure, given, parameters, len(_top(structure)), plan)
+    results = _output_values(outs, out_structure, given, parameters[before:], plan)
     args = unflatten(structure, [_handle(v, i) for v, i in zip(params, inputs, strict=True)])
     kinds = [getattr(o, "packed", None) for o in outs if o is not None]
     handles: list[Any] = [seen_as(Ref(v), kind) for v, kind in zip(results, kinds, strict=True)]
@@ -176,7 +177,8 @@ def _check_aliases(definition: Definition, inputs: Sequence[Input], outputs: Seq
     for source, target in definition.aliases:
         good = 0 <= source < len(inputs) and 0 <= target < len(outputs)
         if not good or not isinstance(inputs[source], ArrayInput):
-            what = f"input_output_aliases: {source}: {target} with {len(inputs)} inputs, {len(outputs)} outputs"
+            there = f"{counted(len(inputs), 'input')}, {counted(len(outputs), 'output')}"
+            what = f"input_output_aliases: {source}: {target} with {there}"
             raise KernelValue(what=what, hint="map the number of an array input to that of an output")
         array, output = inputs[source], outputs[target]
         if isinstance(array, ArrayInput) and (array.shape, array.dtype) != (output.shape, output.dtype):
@@ -192,7 +194,7 @@ def _input_values(
     inputs: Sequence[Input], structure: Any, names: list[str], overlaps: Sequence[tuple[int, int]], plan: SizePlan
 ) -> list[Value]:
     """One kernel parameter for each leaf."""
-    labels = _leaf_labels(structure, names)
+    labels = _leaf_labels(structure, names, "input")
     shared = {a for pair in overlaps for a in pair}
     out: list[Value] = []
     arrays = 0
@@ -218,11 +220,14 @@ def _input_values(
     return out
 
 
-def _leaf_labels(structure: Any, names: list[str]) -> list[str]:
-    """A name for every leaf: the parameter's, with a number if the parameter holds several leaves."""
+def _leaf_labels(structure: Any, names: list[str], word: str) -> list[str]:
+    """A name for every leaf: the parameter's, with a number if the parameter holds several leaves.
+
+    Parameters without a name are called by a `word` and their number.
+    """
     labels: list[str] = []
     for i, part in enumerate(_top(structure)):
-        base = names[i] if i < len(names) else f"input {i}"
+        base = names[i] if i < len(names) else f"{word} {i}"
         leaves, _ = flatten(part)
         labels += [base] if len(leaves) == 1 else [f"{base}[{k}]" for k in range(len(leaves))]
     return labels
@@ -233,10 +238,9 @@ def _output_values(
     structure: Any,
     given: Sequence[ArrayInput] | None,
     names: list[str],
-    inputs: int,
     plan: SizePlan,
 ) -> list[Value]:
-    labels = _leaf_labels(structure, names[inputs:]) if structure is not None else []
+    labels = _leaf_labels(structure, names, "output") if structure is not None else []
     out: list[Value] = []
     for number, struct in enumerate(o for o in outs if o is not None):
         label = labels[number] if number < len(labels) else f"output {number}"
@@ -264,15 +268,16 @@ def run_body(definition: Definition, args: Sequence[Any], outputs: Any, out_stru
         keywords = {str(k): _allocated(spec, str(k)) for k, spec in scratch.items()}
     else:
         items: Sequence[Any] = scratch if isinstance(scratch, (tuple, list)) else (scratch,)
-        names = [p.name for p in definition.parameters[len(args) + len(outs) :]]
+        before = len(args) + len(outs)
+        names = argument_names(definition.parameters, before + len(items))[before:]
         extra = [_allocated(s, names[i] if i < len(names) else f"scratch {i}") for i, s in enumerate(items)]
     why = misfit(definition.body, *args, *outs, *extra, **keywords)
     if why:
         raise BodySignature(
             loc=of_function(definition.body),
             kernel=definition.name,
-            inputs=len(args),
-            outputs=len(outs),
+            inputs=counted(len(args), "input"),
+            outputs=counted(len(outs), "output"),
             scratch=len(extra) + len(keywords),
             why=why,
         )

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 from .arguments import ArgumentPlan, a_function
 from .dataclass import when_made
-from .diagnostics import Error, at_user_line, of_kind, shown
+from .diagnostics import Error, at_user_line, counted, of_kind, shown
 from .errors import BadArgument, BadArgumentType, NestedTooDeep, UnusableArgument, UnusableValue, ValueTooLarge
 from .source import is_of_project, is_ours, misfit, runs_later
 from .unseen import tell_torch, unseen
@@ -137,6 +137,12 @@ def attach(cls: type[Any], functions: Mapping[str, Callable[..., Any]]) -> None:
 _LIBRARY = f"{__package__}.library."
 
 
+def _is_of_library(function: Any) -> bool:
+    """Whether it is a function of `kd.library`, or the call of an object there."""
+    place = getattr(function, "__qualname__", ".")
+    return (function.__module__ or "").startswith(_LIBRARY) and ("." not in place or place.endswith(".__call__"))
+
+
 def _guarded(function: FunctionType, name: str, method: _Method | None = None) -> Callable[..., Any]:
     plan: ArgumentPlan | None = None
     seen: Any = function if method is None else method
@@ -179,7 +185,8 @@ def told(
         error.__suppress_context__ = True
         if isinstance(error, ValueTooLarge) and not error.fields["op"]:  # raised without the user's function
             error.fields["op"] = name
-        _rename(error, name, sys._getframe(1).f_back)  # pyright: ignore[reportPrivateUsage]
+        of_library = _is_of_library(function)
+        _rename(error, name, sys._getframe(1).f_back, of_library)  # pyright: ignore[reportPrivateUsage]
         return at_user_line(error)
     if isinstance(error, Warning) or type(error).__module__.partition(".")[0] == "torch":
         return error  # by its own classes PyTorch says that memory is out, and that a checkpoint has all it needs
@@ -203,8 +210,11 @@ def told(
     return at_user_line(_unforeseen(error, name, function, args, keywords, given))
 
 
-def _rename(error: Error, name: str, caller: FrameType | None) -> None:
-    """Name the function that the user called, such as `clip`, in place of one that it calls, such as `maximum`."""
+def _rename(error: Error, name: str, caller: FrameType | None, of_library: bool) -> None:
+    """Name the function that the user called, such as `clip`, in place of one that it calls, such as `maximum`.
+
+    A function of the library is named in place of its kernel.
+    """
     if error.named or caller is None or is_ours(caller.f_code):
         return
     error.named = True  # functions further out, which called the body, must not rename it again
@@ -212,6 +222,8 @@ def _rename(error: Error, name: str, caller: FrameType | None) -> None:
     at_call = (error.loc.file, error.loc.line) == (caller.f_code.co_filename, caller.f_lineno)
     if at_call and error.fields.get("op") in OPERATIONS and name in OPERATIONS:
         error.fields["op"] = name
+    if at_call and of_library and "kernel" in error.fields:
+        error.fields["kernel"] = name
 
 
 # --- whose error it is ---------------------------------------------------------------------------
@@ -362,7 +374,7 @@ def called(
     more = keywords or {}
     why = misfit(body, *args, **more)
     if why:
-        what = f"{name} can't be called with {_count(len(args) + len(more))}: {why}"
+        what = f"{name} can't be called with {counted(len(args) + len(more), 'argument')}: {why}"
         raise BadArgumentType(op=op, what=what, hint=hint)
     try:
         return body(*args, **more)
@@ -372,7 +384,3 @@ def called(
             raise
         what = f"{name}={shown(body)} raises {type(error).__name__}: {shown(error)}"  # a builtin raised it
         raise BadArgumentType(op=op, what=what, hint=hint) from None
-
-
-def _count(number: int) -> str:
-    return "1 argument" if number == 1 else f"{number} arguments"

@@ -11,7 +11,7 @@ import numpy as np
 
 from . import dtypes as dt
 from .definition import ArrayInput, Definition, Input, ScalarInput, output_structs
-from .diagnostics import of_kind, shown
+from .diagnostics import counted, of_kind, shown
 from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue, LiteralOutOfRange, VariableType, VariableUse
 from .errors_dims import DimRead
@@ -92,7 +92,7 @@ def given_outputs(d: Definition, out: Any, leaves: Sequence[Any], structure: Any
     structs = unflatten(structure, [struct_of(x, d.name) for x in leaves])
     expected, _wanted = output_structs(d, structs)
     if len(given) != len(expected):
-        what = f"out= holds {len(given)} arrays, and out_type has {len(expected)}"
+        what = f"out= holds {counted(len(given), 'array')} for {counted(len(expected), 'output')}"
         raise BadCallArgument(kernel=d.name, what=what, hint="give one array for each output", loc=here())
     for number, (array, struct) in enumerate(zip(given, expected, strict=True)):
         if struct is None:
@@ -105,7 +105,8 @@ def given_outputs(d: Definition, out: Any, leaves: Sequence[Any], structure: Any
             array = given[number] = first_of(array, struct.shape)
             shape = tuple(array.shape)
         if shape != struct.shape or as_dtype(array.dtype) != struct.dtype:
-            what = f"output {number} of out= is {as_dtype(array.dtype)}{list(shape)}, and out_type says {struct}"
+            wanted = f"{struct.dtype}{list(struct.shape)}"
+            what = f"output {number} of out= is {as_dtype(array.dtype)}{list(shape)} in place of {wanted}"
             raise BadCallValue(kernel=d.name, what=what, hint="allocate it with the output's shape and dtype")
     return given
 

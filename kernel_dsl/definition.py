@@ -10,7 +10,7 @@ import numpy as np
 
 from .arguments import static_int
 from .dataclass import dataclass
-from .diagnostics import shown
+from .diagnostics import counted, shown
 from .dims import Shapes, settle_dims
 from .dtypes import DType, as_dtype
 from .errors import KernelArgument, KernelValue
@@ -184,5 +184,7 @@ def of_inputs(function: Callable[..., Any], word: str, structs: Sequence[Any]) -
         why = misfit(function, *structs)
         if why:
             hint = "it is a function of one struct for each input of the call"
-            raise KernelArgument(what=f"{word} does not fit {len(structs)} inputs: {why}", hint=hint) from None
+            raise KernelArgument(
+                what=f"{word} does not fit {counted(len(structs), 'input')}: {why}", hint=hint
+            ) from None
         raise

@@ -101,6 +101,11 @@ def of_kind(value: Any) -> str:
     return f"{'an' if vowel else 'a'} {name}"
 
 
+def counted(number: int, word: str) -> str:
+    """A number of things: "1 input", "2 inputs"."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
 def _printed(how: Callable[[Any], str], value: Any) -> str:
     cls: type[Any] = type(value)  # isinstance could call the value's `__class__` property
     if issubclass(cls, int) and int.bit_length(value) >= _LONG:  # Python refuses to print those of 4300 digits

@@ -405,7 +405,7 @@ class BodySignature(Error, TypeError):
     """A body whose parameters do not match the inputs, outputs and scratch."""
 
     code = "body-signature"
-    title = "the body of `{kernel}` can't be called with {inputs} inputs, {outputs} outputs and {scratch} scratch"
+    title = "the body of `{kernel}` can't be called with {inputs}, {outputs} and {scratch} scratch"
     note = "{why}"
     help = "the body is called as `body(*inputs, *outputs, *scratch)`"
 

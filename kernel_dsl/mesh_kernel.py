@@ -16,7 +16,7 @@ from .boundary import public, unguarded
 from .call_inputs import scalar_input
 from .compiled import OutputSpec
 from .definition import ArrayInput, Definition, Input, ScalarInput, output_structs
-from .diagnostics import shown
+from .diagnostics import counted, shown
 from .dtypes import as_dtype
 from .errors import BadCallArgument, BadCallValue
 from .errors_mesh import MeshArgument, MeshMismatch, RanksDiffer
@@ -215,14 +215,14 @@ class MeshKernel(Kernel):
             hint = "give a list of one array a device for each output"
             raise BadCallArgument(kernel=self.name, what=what, hint=hint, loc=here())
         if len(given) != len(expected):
-            what = f"out= holds {len(given)} arrays, and out_type has {len(expected)}"
+            what = f"out= holds {counted(len(given), 'array')} for {counted(len(expected), 'output')}"
             hint = "give a list of one array a device for each output"
             raise BadCallArgument(kernel=self.name, what=what, hint=hint, loc=here())
         for number, (row, struct) in enumerate(zip(given, expected, strict=True)):
             for rank, array in enumerate(self._row(row, f"output {number}")):
                 if struct is not None and (tuple(array.shape), as_dtype(array.dtype)) != (struct.shape, struct.dtype):
                     what = f"output {number} of out= is {as_dtype(array.dtype)}{list(array.shape)} on rank {rank}"
-                    hint = f"out_type says {struct}"
+                    hint = f"it is {struct.dtype}{list(struct.shape)} on each rank"
                     raise BadCallValue(kernel=self.name, what=what, hint=hint)
         return given
 

@@ -7,7 +7,7 @@ import inspect
 import linecache
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -141,6 +141,17 @@ def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
         return [*inspect.signature(function).parameters.values()]
     except (TypeError, ValueError):
         return []
+
+
+def argument_names(parameters: Sequence[inspect.Parameter], count: int) -> list[str]:
+    """What arguments by position are called: those of `*refs` are refs[0], refs[1] and so on.
+
+    There are fewer than `count` names if the function takes fewer arguments, or has no signature.
+    """
+    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [p.name for p in parameters if p.kind in named][:count]
+    rest = [p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL]
+    return names + [f"{name}[{i}]" for name in rest for i in range(count - len(names))]
 
 
 def of_function(function: object) -> Loc:

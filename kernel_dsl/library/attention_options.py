@@ -19,7 +19,7 @@ from .attention_problem import ScoredProblem
 from .attention_score import ALIGNMENTS, Score
 from .matmul import signature
 from .operands import array_address, element_strides
-from .refusals import Refusals, floated
+from .refusals import Refusals, floated, kind_and_shape
 
 ARRAYS = ("q_scale", "k_scale", "v_scale", "sinks", "bias", "q_seqlens", "kv_seqlens")
 SCALES = ARRAYS[:3]
@@ -162,7 +162,7 @@ class _Check(Refusals):
         """The shape of an array."""
         shape = getattr(x, "shape", None)
         if not isinstance(shape, tuple) or not hasattr(x, "dtype") or (rank is not None and len(shape) != rank):
-            raise self.argument(f"{name} is {of_kind(x)} of shape {shown(shape or ())}", hint)
+            raise self.argument(f"{name} is {kind_and_shape(x)}", hint)
         return tuple(shape)
 
     def problem(self, q: Any, k: Any, v: Any, o: AttentionOptions, lse: bool) -> ScoredProblem:
@@ -371,5 +371,5 @@ def check_lengths(o: AttentionOptions, p: ScoredProblem, kernel: str) -> None:
                 raise BadCallValue(kernel=kernel, what=f"{name}={values.tolist()[:8]}", hint=hint)
             continue
         if values[0] < 0 or values[-1] > total or (np.diff(values.astype(np.int64)) < 0).any():
-            hint = f"cumulative lengths rise from 0, and end at {total} or before"
+            hint = f"cumulative lengths begin at 0 or later, never fall, and end at {total} or before"
             raise BadCallValue(kernel=kernel, what=f"{name}={values.tolist()[:8]}", hint=hint)

@@ -14,7 +14,7 @@ from .families import BYTES, FP8, PRECISIONS
 from .int4_numbers import BLOCK
 from .matmul_config import MatmulConfig, check_counts, check_tiles
 from .problem import Axes
-from .refusals import shape_of
+from .refusals import kind_and_shape, shape_of
 from .scaled_product import DEPTH
 
 
@@ -72,7 +72,7 @@ def scale_axes(name: str, shape: tuple[int, ...], result: tuple[int, ...], depth
     if found is not None and broadcasts(shape[:-2], result[:-2]):
         return found
     said = [(), (extent,), wanted, *forms.values()]
-    raise refuse_shape(f"{name} is {shape}", f"its shape is one of {', '.join(map(str, said))}")
+    raise refuse_shape(f"{name} is {shape}", f"its shape is one of {', '.join(dict.fromkeys(map(str, said)))}")
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
@@ -89,7 +89,7 @@ def check_array(x: Any, name: str, hint: str, rank: int | None = None, real: boo
         or (name in ("a", "b") and len(shape) < 2)
         or len(shape) != (rank or len(shape))
     ):
-        what = f"{name} is {of_kind(x)} of shape {shown(shape_of(x))}"
+        what = f"{name} is {kind_and_shape(x)}"
         raise BadCallArgument(kernel="matmul", what=what, hint=hint)
     if real and as_dtype(x.dtype).name.startswith("complex"):
         what = f"{name} is {as_dtype(x.dtype)}"

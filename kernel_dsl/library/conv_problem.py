@@ -8,11 +8,11 @@ from numbers import Integral
 from typing import Any, cast
 
 import kernel_dsl as kd
-from kernel_dsl.diagnostics import of_kind, shown
+from kernel_dsl.diagnostics import shown
 from kernel_dsl.dtypes import as_dtype
 
 from .first_sizes import FirstSizes, dim_of, is_open
-from .refusals import Refusals
+from .refusals import Refusals, kind_and_shape
 
 DTYPES = (kd.float16, kd.bfloat16, kd.float32)
 MOST = 2**31 - 1  # the most coordinates along an axis, and pixels of all images
@@ -149,8 +149,7 @@ class ConvCheck(Refusals):
         """The shape of an array of four axes."""
         shape = getattr(x, "shape", None)
         if not isinstance(shape, tuple) or not hasattr(x, "dtype") or len(cast("tuple[Any, ...]", shape)) != 4:
-            what = f"{name} is {of_kind(x)}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
-            raise self.argument(what, f"{name} is {axes}")
+            raise self.argument(f"{name} is {kind_and_shape(x)}", f"{name} is {axes}")
         if as_dtype(x.dtype) not in DTYPES:
             raise self.bad_dtype(f"{name} is {as_dtype(x.dtype)}", "float16, bfloat16 or float32")
         # a SymInt of PyTorch, which has a node, is kept, so that a graph takes images of all sizes

@@ -15,7 +15,7 @@ from kernel_dsl.dtypes import as_dtype
 
 from .cross_entropy_kernels import KINDS, CrossEntropy
 from .grouped_arguments import on_host
-from .refusals import Refusals, floated
+from .refusals import Refusals, floated, kind_and_shape
 
 NAME, COMBINE, BACKWARD = "linear_cross_entropy", "linear_cross_entropy_combine", "linear_cross_entropy_backward"
 DTYPES = (kd.float16, kd.bfloat16, kd.float32)
@@ -59,8 +59,7 @@ class CrossEntropyCall(Refusals):
         shape = getattr(x, "shape", None)
         hint = f"{name} is {axes}, {', '.join(map(str, dtypes[:-1]))}{' or ' * (len(dtypes) > 1)}{dtypes[-1]}"
         if not isinstance(shape, tuple) or not hasattr(x, "dtype") or len(shape) != rank:
-            what = f"{name} is {of_kind(x)}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
-            raise self.argument(what, hint)
+            raise self.argument(f"{name} is {kind_and_shape(x)}", hint)
         if as_dtype(x.dtype) not in dtypes:
             raise self.bad_dtype(f"{name} is {as_dtype(x.dtype)}", hint)
         return tuple(shape)

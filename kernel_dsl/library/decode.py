@@ -29,7 +29,7 @@ from .first_sizes import is_later, takes_dims
 from .latest import UNSEEN, Latest, seen_call, without_unwritten
 from .matmul import MANY, array_address, check_apart, element_strides, known_plan, signature
 from .operands import is_gapless, outer_strides
-from .refusals import Refusals, floated
+from .refusals import Refusals, floated, kind_and_shape
 
 QUERIES, PAGE = 8, 256  # the most queries, and keys of a page
 CHECKED = ("window", "softcap", "splits")
@@ -258,7 +258,7 @@ class DecodeCheck(Refusals):
         """The shape of an array of `rank` axes."""
         shape = getattr(x, "shape", None)
         if not isinstance(shape, tuple) or not hasattr(x, "dtype") or len(shape) != rank:
-            raise self.argument(f"{name} is {of_kind(x)} of shape {shown(shape or ())}", f"{name} is {axes}")
+            raise self.argument(f"{name} is {kind_and_shape(x)}", f"{name} is {axes}")
         return tuple(shape)
 
     def integers(self, name: str, x: Any, rank: int, axes: str) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from .grouped_tiles import MOST
 from .matmul_config import MatmulConfig, check_counts, check_tiles
 from .matmul_options import MatmulOptions, form_of, halves
 from .problem import Axes, EpilogueStep
-from .refusals import shape_of
+from .refusals import kind_and_shape, shape_of
 from .scaled_product import DEPTH
 
 NAME, WGRAD = "grouped_matmul", "grouped_matmul_wgrad"
@@ -39,8 +39,7 @@ def check_array(x: Any, name: str, rank: int, hint: str, dtype: DType | None = N
     """Raise `BadCallArgument` for an object that is no array of real numbers with `rank` axes (of `dtype`, if one is given)."""
     shape = getattr(x, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(x, "dtype") or len(cast("tuple[Any, ...]", shape)) != rank:
-        what = f"{name} is {of_kind(x)}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
-        raise BadCallArgument(kernel=kernel, what=what, hint=hint)
+        raise BadCallArgument(kernel=kernel, what=f"{name} is {kind_and_shape(x)}", hint=hint)
     found = as_dtype(x.dtype)
     if dtype is not None and found != dtype:
         raise LibraryDType(kernel=kernel, what=f"{name} is {found}", hint=f"it is {dtype}")
@@ -306,7 +305,9 @@ def _axes(name: str, x: Any, rows: int, groups: int, N: int, K: int) -> Axes | s
     if found is None and name != "bias" and all(n == 1 for n in shape):
         found = ("-",) * len(shape)
     if found is None:
-        raise refuse_shape(f"{name} is {shape}", f"its shape is one of {', '.join(str(form) for form, _ in forms)}")
+        raise refuse_shape(
+            f"{name} is {shape}", f"its shape is one of {', '.join(dict.fromkeys(str(form) for form, _ in forms))}"
+        )
     return found
 
 

@@ -21,6 +21,7 @@ from ..kernel import identified
 from .first_sizes import FirstSizes, declared_outputs, dim_of, is_open
 from .int4_numbers import BLOCK, HALF, HALF_BYTES, HIGHEST, MIDDLE, UNIT, numbers
 from .operands import array_address, signature
+from .refusals import kind_and_shape
 
 NAME = "pack_int4"
 COLUMNS = 64  # columns of a block of the kernels here
@@ -204,8 +205,8 @@ def pack_int4(w: Any, group: int = 128, zeros: Any = None, *, stream: Any = None
     """
     shape = getattr(w, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(w, "dtype") or len(shape) != 2 or as_dtype(w.dtype) not in DTYPES:
-        what = f"w is {of_kind(w)}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
-        raise BadCallArgument(kernel=NAME, what=what, hint="w is (K, N), float16, bfloat16 or float32")
+        hint = "w is (K, N), float16, bfloat16 or float32"
+        raise BadCallArgument(kernel=NAME, what=f"w is {kind_and_shape(w)}", hint=hint)
     if isinstance(group, bool) or not isinstance(group, Integral):
         raise BadCallArgument(kernel=NAME, what=f"group={shown(group)}", hint="a multiple of 64")
     if group < BLOCK or group % BLOCK:

@@ -13,7 +13,6 @@ from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl.boundary import public
-from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 
@@ -22,6 +21,7 @@ from .first_sizes import FirstSizes, declared_outputs, is_open
 from .int4 import COLUMNS, DTYPES, MOST, PackedInt4, unpacked_form
 from .int4_numbers import BLOCK, HALF, HALF_BYTES, UNIT, floats_of, power_of
 from .operands import array_address, signature
+from .refusals import kind_and_shape
 
 NAME = "pack_mxfp4"
 LARGEST = 2  # the exponent of the greatest number, 6
@@ -134,8 +134,8 @@ def pack_mxfp4(w: Any, *, stream: Any = None, interpret: Any = None) -> PackedMx
     """
     shape = getattr(w, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(w, "dtype") or len(shape) != 2 or as_dtype(w.dtype) not in DTYPES:
-        what = f"w is {of_kind(w)}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
-        raise BadCallArgument(kernel=NAME, what=what, hint="w is (K, N), float16, bfloat16 or float32")
+        hint = "w is (K, N), float16, bfloat16 or float32"
+        raise BadCallArgument(kernel=NAME, what=f"w is {kind_and_shape(w)}", hint=hint)
     K, N = int(w.shape[0]), int(w.shape[1])
     if not K or not N:
         raise BadCallValue(kernel=NAME, what=f"w is {(K, N)}", hint="give it a row and a column or more")

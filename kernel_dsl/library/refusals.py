@@ -5,6 +5,7 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any
 
+from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
 
 
@@ -12,6 +13,12 @@ def shape_of(x: Any) -> tuple[Any, ...]:
     """The shape of an array; () for all else, such as the class of an array, whose `shape` is no tuple."""
     shape = getattr(x, "shape", ())
     return tuple(shape) if isinstance(shape, tuple) else ()  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
+
+
+def kind_and_shape(x: Any) -> str:
+    """What an argument is: "an ndarray of shape (7,)", "a list"."""
+    shape = getattr(x, "shape", None)
+    return of_kind(x) + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
 
 
 def floated(x: Any) -> Any:

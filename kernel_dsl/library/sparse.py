@@ -14,7 +14,7 @@ from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl.boundary import public
-from kernel_dsl.diagnostics import of_kind, shown
+from kernel_dsl.diagnostics import of_kind
 from kernel_dsl.dtypes import FP8, DType, as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue
 
@@ -22,6 +22,7 @@ from ..kernel import identified
 from ..layouts import meta_step
 from .first_sizes import FirstSizes, declared_outputs, dim_of, is_open
 from .operands import array_address, element_strides, signature, why_not_tma
+from .refusals import kind_and_shape
 
 COMPRESS, DECOMPRESS = "sparse_compress", "sparse_decompress"
 DTYPES = (kd.float16, kd.bfloat16, kd.float32, *FP8, kd.int8, kd.uint8)
@@ -230,8 +231,7 @@ def sparse_compress(a: Any, *, prune: bool = False, stream: Any = None, interpre
     """
     shape = getattr(a, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(a, "dtype") or len(shape) != 2 or as_dtype(a.dtype) not in DTYPES:
-        what = f"a is {of_kind(a)}" + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
-        what += f" of {as_dtype(a.dtype)}" if hasattr(a, "dtype") else ""
+        what = f"a is {kind_and_shape(a)}" + (f" of {as_dtype(a.dtype)}" if hasattr(a, "dtype") else "")
         raise BadCallArgument(kernel=COMPRESS, what=what, hint=f"a is (M, K), {', '.join(map(str, DTYPES))}")
     M, K, dtype = int(a.shape[0]), int(a.shape[1]), as_dtype(a.dtype)
     group = group_of(dtype)
