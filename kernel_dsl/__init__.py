@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from kernel_dsl.runtime.custom.metal.metal import metal_kernel
     from kernel_dsl.runtime.custom.nvrtc import CompileError
     from kernel_dsl.runtime.custom.source import cuda_kernel
+    from kernel_dsl.runtime.errors import DeviceError, LaunchError, LoadError, OutOfMemoryError
     from kernel_dsl.runtime.interpreter.checks.hazards import HazardError, HazardWarning
     from kernel_dsl.runtime.interpreter.checks.kinds import HazardKind
     from kernel_dsl.runtime.measure.bench import bench
@@ -274,6 +275,7 @@ __all__ = [
     "ClusterBarrier",
     "CompileError",
     "CompilerParams",
+    "DeviceError",
     "Dim",
     "Element",
     "Error",
@@ -282,10 +284,13 @@ __all__ = [
     "HazardKind",
     "HazardWarning",
     "InterpretParams",
+    "LaunchError",
     "Layout",
+    "LoadError",
     "Mesh",
     "NDLoopInfo",
     "OOBFillMode",
+    "OutOfMemoryError",
     "PipelinePipeline",
     "RefUnion",
     "RoundingMethod",

@@ -27,6 +27,7 @@ LATE: dict[str, str] = {
     "warm": "kernel_dsl.ahead",
     "tune": "kernel_dsl.tuned",
     **dict.fromkeys(("HazardError", "HazardWarning"), "kernel_dsl.runtime.interpreter.checks.hazards"),
+    **dict.fromkeys(("DeviceError", "LaunchError", "LoadError", "OutOfMemoryError"), "kernel_dsl.runtime.errors"),
     "HazardKind": "kernel_dsl.runtime.interpreter.checks.kinds",
 }
 

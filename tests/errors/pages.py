@@ -5,14 +5,34 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 from pathlib import Path
 
 import kernel_dsl as kd
+from kernel_dsl.runtime.errors import RunError
 from tests.conftest import ROOT
 from tests.errors.fixes import FIXES
 from tests.errors.harness import BUILTINS, CASES
 
 FOLDER = ROOT / "docs" / "errors"
+
+
+_OWN_CODE = re.compile(r'^    code(: \w+)? = "', re.MULTILINE)
+_INDEX = """# Errors
+
+Every error derives from `kd.Error` and from the builtin that NumPy would raise. The word in brackets that its text begins with is its code.
+These have a page each, with an example of a wrong program and its fix:
+
+| error | when |
+|---|---|
+{rows}
+
+These are about devices, files, tools and what a run finds, and have no page. Their text says what to do:
+
+| error | class | when |
+|---|---|---|
+{more}
+"""
 
 
 def classes() -> dict[str, type[kd.Error]]:
@@ -31,6 +51,27 @@ def classes() -> dict[str, type[kd.Error]]:
             own = isinstance(cls, type) and issubclass(cls, kd.Error) and cls.__module__ == module.__name__
             if own and name in FIXES:
                 found[name] = cls
+    return found
+
+
+def others() -> dict[str, type[kd.Error]]:
+    """The classes that have no page, by code: no few lines show them wrong and right."""
+    paged = {cls.code for cls in classes().values()}
+    found: dict[str, type[kd.Error]] = {}
+    for folder in ("kernel_dsl", "runtime", "lowering"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if not _OWN_CODE.search(path.read_text()):
+                continue
+            parts = ("kernel_dsl", *path.relative_to(ROOT).with_suffix("").parts)
+            for cls in vars(importlib.import_module(".".join(dict.fromkeys(parts)))).values():
+                if (
+                    isinstance(cls, type)
+                    and issubclass(cls, kd.Error)
+                    and cls.code not in paged
+                    and "code" in vars(cls)
+                ):
+                    found[cls.code] = cls
+    del found[RunError.code], found[kd.Error.code]  # none is raised itself
     return found
 
 
@@ -84,15 +125,17 @@ def page(name: str, cls: type[kd.Error]) -> str:
 def pages() -> dict[Path, str]:
     """Every page, and the index."""
     made = {FOLDER / f"{cls.code}.md": page(name, cls) for name, cls in classes().items()}
-    rows = "\n".join(
-        f"| [{cls.code}]({cls.code}.md) | {inspect.cleandoc(cls.__doc__ or '').splitlines()[0]} |"
+    rows = [
+        f"| [{cls.code}]({cls.code}.md) | {_first_line(cls)} |"
         for _, cls in sorted(classes().items(), key=lambda item: item[1].code)
-    )
-    made[FOLDER / "README.md"] = (
-        "# Errors\n\nEvery error derives from `kd.Error` and from the builtin that NumPy would raise. "
-        "Its first word in brackets is its page here.\n\n| error | when |\n|---|---|\n" + rows + "\n"
-    )
+    ]
+    more = [f"| {code} | `{cls.__name__}` | {_first_line(cls)} |" for code, cls in sorted(others().items())]
+    made[FOLDER / "README.md"] = _INDEX.format(rows="\n".join(rows), more="\n".join(more))
     return made
+
+
+def _first_line(cls: type[kd.Error]) -> str:
+    return inspect.cleandoc(cls.__doc__ or "").splitlines()[0]
 
 
 def main() -> None:
