@@ -104,7 +104,7 @@ def tune(
         if not callable(make) or isinstance(make, (Kernel, Tuned)):
             hint = "decorate a function of a configuration that returns what `kd.kernel` makes"
             raise TuneType(name=op, what=f"it decorates {shown(make)}", hint=hint)
-        return Tuned(make, space, key, predict, count, limit, given, tolerance, name)
+        return Tuned(make, space, key, predict, count, given, tolerance, name)
 
     return decorate
 
@@ -125,7 +125,6 @@ class Tuned(Generic[C]):
         key: Callable[..., Any] | None,
         predict: Callable[..., float] | None,
         keep: int,
-        seconds: float,
         budget: str | float,
         tolerance: float | None,
         name: str | None,
@@ -134,7 +133,7 @@ class Tuned(Generic[C]):
         self._space = space
         self._key = key
         self._predict = predict
-        self._keep, self._seconds, self._budget, self._tolerance = keep, seconds, budget, tolerance
+        self._keep, self._budget, self._tolerance = keep, budget, tolerance
         module, qualname = getattr(make, "__module__", ""), getattr(make, "__qualname__", type(make).__name__)
         self.name: str = name or f"{module}.{qualname}"
         self._kernels: dict[str, Kernel] = {}  # by configuration

@@ -60,18 +60,10 @@ def as_torch_op(
     torch: Any = _torch()
     from .arrays.interop.torch import in_forward_mode
 
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name, re.ASCII):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ArgumentTypeError(f"an op's name must be 'namespace::op', with two identifiers, not {name!r}")
-    for what, function in (("backward", backward), ("setup_context", setup_context)):
-        if function is not None and not callable(function):
-            raise ArgumentTypeError(f"{what}= of op {name!r} must be a function, and is {function!r}")
-    names, outputs = _split(definition, inputs)
-    if outputs < 0 or len(set(names)) < len(names) or not all(n.isidentifier() and not iskeyword(n) for n in names):
-        raise ArgumentTypeError(f"inputs={inputs!r} of op {name!r} does not fit the body of {definition.name!r}")
-    written = _written(definition, name, names, mutates_args)
+    _check_names(name, backward=backward, setup_context=setup_context)
+    names, outputs, written = _arrays(definition, name, inputs, mutates_args)
     if written and backward is not None:
         raise ArgumentTypeError(f"op {name!r} mutates its inputs, and ops with a backward= do not")
-    outputs -= len(written)
     schema = f"({', '.join(_argument(definition, n, i in written) for i, n in enumerate(names))}) -> {_result(outputs)}"
 
     plain = not written and "Tensor " in schema
@@ -136,6 +128,29 @@ def as_torch_op(
     else:
         op.register_vmap(partial(_written_parts, op, name, {i: names[i] for i in written}) if written else vmap)
     return op
+
+
+def _check_names(name: Any, **functions: Any) -> None:
+    """Raise `ArgumentTypeError` for a wrong name of an op, and for arguments that are no functions."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name, re.ASCII):
+        raise ArgumentTypeError(f"an op's name must be 'namespace::op', with two identifiers, not {name!r}")
+    for what, function in functions.items():
+        if function is not None and not callable(function):
+            raise ArgumentTypeError(f"{what}= of op {name!r} must be a function, and is {function!r}")
+
+
+def _arrays(
+    definition: Definition, name: str, inputs: Any, mutates_args: Sequence[str]
+) -> tuple[list[str], int, dict[int, int]]:
+    """The inputs' names, the number of results, and the inputs that are written, as `_written` gives them.
+
+    Raises `ArgumentTypeError` for names that do not fit the body.
+    """
+    names, outputs = _split(definition, inputs)
+    if outputs < 0 or len(set(names)) < len(names) or not all(n.isidentifier() and not iskeyword(n) for n in names):
+        raise ArgumentTypeError(f"inputs={inputs!r} of op {name!r} does not fit the body of {definition.name!r}")
+    written = _written(definition, name, names, mutates_args)
+    return names, outputs - len(written), written
 
 
 def _plain_shapes(definition: Definition, given: Sequence[Any]) -> tuple[list[Any], Any]:

@@ -166,7 +166,7 @@ def _packed_pair(b: Any) -> Any:
     return one
 
 
-def check_sparse(a: Any, b: Any, o: Any) -> None:
+def check_sparse(b: Any, o: Any) -> None:
     """Raise `BadCallArgument`, `BadCallValue` for arguments that a sparse a excludes."""
     check_precision(o.precision)
     for x in o.rights(b) if o.gated is None or isinstance(b, (tuple, list)) or hasattr(b, "dtype") else (b,):

@@ -55,7 +55,7 @@ _ROWS: tuple[tuple[tuple[DType, ...], tuple[DType, ...], DType | None], ...] = (
 )
 
 
-def family(a: DType, b: DType, precision: str | None, names: tuple[str, str] = ("a", "b")) -> Family:
+def family(a: DType, b: DType, precision: str | None) -> Family:
     """The way to compute a product of two dtypes. Raises `NoCommonDType`, and `BadCallValue` for a wrong precision."""
     row = next((r for r in _ROWS if (a in r[0] and b in r[1]) or (b in r[0] and a in r[1])), None)
     common = None if row is not None and row[2] != f32 else join(a, b)

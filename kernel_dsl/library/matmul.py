@@ -67,7 +67,7 @@ def check_packings(a: Any, b: Any, o: MatmulOptions) -> None:
         hint = "numbers of 4 bits can only be b: multiply the transposed matrices"
         raise BadCallArgument(kernel="matmul", what=f"a is {of_kind(a)}", hint=hint)
     if isinstance(a, SparseMatrix):
-        check_sparse(a, b, o)
+        check_sparse(b, o)
     elif packed_of(b):
         check_packed(a, b, o)
 

@@ -318,7 +318,7 @@ class DeviceMemory:
 class LastingMemory(DeviceMemory):
     """Memory of a GPU with this content. It is never freed, and can be made while a stream is being captured."""
 
-    def __init__(self, context: Any, data: bytes) -> None:  # pyright: ignore[reportMissingSuperCall]
+    def __init__(self, data: bytes) -> None:  # pyright: ignore[reportMissingSuperCall]
         self.nbytes: int = len(data)
         cu = driver.api()
         with driver.relaxed_capture():

@@ -143,7 +143,7 @@ def _table(device: CudaDevice, peers: PeerAddresses, stream: int) -> memory.Devi
     data = peers.table().tobytes()
     with driver.current(device.context):
         if is_capturing(stream):  # what is captured may run at any time, and should not write the table each time
-            return memory.LastingMemory(device.context, data)
+            return memory.LastingMemory(data)
         block = device.allocate(len(data), stream)
         memory.put(block.address, data, stream)
     return block
