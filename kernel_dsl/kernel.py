@@ -32,6 +32,7 @@ from .finding import DescribedCall, KernelFinder
 from .kernel_arguments import by_position, check_interpret
 from .memory import ShapeDtypeStruct, as_shape, is_array_leaf, settled
 from .mesh import Mesh
+from .named import object_named
 from .packed import pack, packed_dtype, stored, stored_shape, unpacked
 from .sizes import Geometry
 from .source import of_function
@@ -98,7 +99,7 @@ class Kernel:
         name = getattr(self, "__qualname__", self.name)
         if not self._definition.batches:
             return name  # the kernel that the body's module has by this name
-        base = _found(self.__module__, name)
+        base = object_named(self.__module__, name)
         if not isinstance(base, Kernel) or base._definition.body is not self._definition.body:
             raise PicklingError(f"Can't pickle {self!r}: {self.__module__}.{name} is not the kernel that it maps")
         return _mapped, (base, tuple(batch.in_axes for batch in reversed(self._definition.batches)))
@@ -377,14 +378,6 @@ def _nibbles() -> Any:
     from kernel_dsl.runtime.plan import recording
 
     return getattr(recording.current(), "nibbles", None)
-
-
-def _found(module: str, name: str) -> Any:
-    """The object with this qualified name; None if a module lacks it."""
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
 
 
 def _mapped(kernel: Kernel, maps: Sequence[Any]) -> Kernel:

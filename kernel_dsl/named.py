@@ -1,8 +1,9 @@
-"""Objects that a module holds by a name, such as `kd.library.matmul`."""
+"""Objects that a module holds by a name, such as `kd.library.matmul`, and how a name finds its object."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+import sys
+from typing import Any, ClassVar
 
 
 class Named:
@@ -15,3 +16,11 @@ class Named:
 
     def __reduce__(self) -> str:
         return self._called.rpartition(".")[2]
+
+
+def object_named(module: str, name: str) -> Any:
+    """The object with this qualified name in a module that is imported; None if there is none."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
