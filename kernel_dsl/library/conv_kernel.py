@@ -296,8 +296,8 @@ def why_not(p: ConvProblem, machine: Target, arrays: Sequence[Any]) -> str:
     if p.groups > 1 or p.stride != (1, 1):
         return "there are groups or strides"
     for x in arrays:
-        if x is None or not hasattr(x, "dtype"):
-            continue
+        if not hasattr(x, "dtype") or not isinstance(getattr(x, "shape", None), tuple):
+            continue  # the launch refuses what is no array
         shape = tuple(x.shape)
         why = why_not_tma(shape, element_strides(x) or strides_of(shape), p.dtype.itemsize, array_address(x))
         if why:

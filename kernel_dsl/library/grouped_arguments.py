@@ -38,7 +38,8 @@ def refuse(what: str, hint: str, kernel: str = NAME) -> BadCallValue:
 def check_array(x: Any, name: str, rank: int, hint: str, dtype: DType | None = None, kernel: str = NAME) -> None:
     """Raise `BadCallArgument` for an object that is no array of real numbers with `rank` axes (of `dtype`, if one is given)."""
     shape = getattr(x, "shape", None)
-    if not isinstance(shape, tuple) or not hasattr(x, "dtype") or len(cast("tuple[Any, ...]", shape)) != rank:
+    packed = hasattr(x, "described")  # a matrix of the library's own kinds
+    if packed or not isinstance(shape, tuple) or not hasattr(x, "dtype") or len(cast("tuple[Any, ...]", shape)) != rank:
         raise BadCallArgument(kernel=kernel, what=f"{name} is {kind_and_shape(x)}", hint=hint)
     found = as_dtype(x.dtype)
     if dtype is not None and found != dtype:
@@ -305,9 +306,8 @@ def _axes(name: str, x: Any, rows: int, groups: int, N: int, K: int) -> Axes | s
     if found is None and name != "bias" and all(n == 1 for n in shape):
         found = ("-",) * len(shape)
     if found is None:
-        raise refuse_shape(
-            f"{name} is {shape}", f"its shape is one of {', '.join(dict.fromkeys(str(form) for form, _ in forms))}"
-        )
+        said = [*dict.fromkeys(str(form) for form, _ in forms)]
+        raise refuse_shape(f"{name} is {shape}", f"its shape is {'one of ' * (len(said) > 1)}{', '.join(said)}")
     return found
 
 

@@ -68,6 +68,9 @@ def check_packings(a: Any, b: Any, o: MatmulOptions) -> None:
         raise BadCallArgument(kernel="matmul", what=f"a is {of_kind(a)}", hint=hint)
     if isinstance(a, SparseMatrix):
         check_sparse(b, o)
+    elif any(isinstance(x, SparseMatrix) for x in (b if isinstance(b, (tuple, list)) else (b,))):
+        hint = "only a can be sparse: multiply the transposed matrices"
+        raise BadCallArgument(kernel="matmul", what="b is a SparseMatrix", hint=hint)
     elif packed_of(b):
         check_packed(a, b, o)
 

@@ -11,6 +11,7 @@ import pytest
 import kernel_dsl as kd
 
 L = kd.library
+FUNCTIONS = ("activation", "epilogue", "gated", "score_mod", "mask_mod", "score_mod_grad")  # a class is a function, too
 INTERNAL = ("out_type", "_scored", "_general", "_kernel", "_fast")  # words of the library's own code
 
 
@@ -55,6 +56,37 @@ def test_functions_of_the_library_are_named(name: str) -> None:
         said = str(caught.value)
         assert f"`{name}`" in said.splitlines()[0], said
         assert not any(word in said for word in INTERNAL), said
+
+
+ODD: dict[str, Any] = {
+    "4 bits": lambda: L.pack_int4(_half(128, 64), interpret=True),
+    "4-bit floats": lambda: L.pack_mxfp4(_half(64, 64), interpret=True),
+    "sparse": lambda: L.sparse_compress(_half(64, 64), prune=True, interpret=True),
+    "struct": lambda: kd.ShapeDtypeStruct((64, 64), kd.float16),
+    "kernel": lambda: kd.kernel(lambda x, o: None, out_type=lambda x: x),
+    "class": lambda: np.ndarray,
+    "objects": lambda: np.zeros((64, 64), object),
+    "foreign order": lambda: _half(64, 64).astype(">f2"),
+    "masked": lambda: np.ma.array(_half(64, 64), mask=False),
+    "dict": lambda: {"a": _half(64, 64)},
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_odd_objects_in_any_place_are_named_or_taken(kind: str) -> None:
+    odd = ODD[kind]()
+    for name, args in CALLS.items():
+        places = [p.name for p in inspect.signature(getattr(L, name)).parameters.values()]
+        words = [p for p in places[len(args) :] if p not in FUNCTIONS]
+        for place in [*range(len(args)), *words]:
+            given = [odd if i == place else x for i, x in enumerate(args)]
+            named: dict[str, Any] = {"scale": 0.1} if name == "mla_decode" else {}
+            named |= {place: odd} if isinstance(place, str) else {}
+            try:
+                getattr(L, name)(*given, **named)
+            except kd.Error as error:
+                said = str(error)
+                assert not any(word in said for word in ("defect", "Turned")), (name, place, said)
 
 
 def test_what_is_no_array_has_no_shape() -> None:
