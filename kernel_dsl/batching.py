@@ -62,7 +62,7 @@ class MappedBatch:
         if not isinstance(self.in_axes, tuple):
             return [(arg, self.in_axes) for arg in args]
         if len(args) != len(self.in_axes):
-            what = f"vmap: {len(self.in_axes)} in_axes for {len(args)} inputs"
+            what = f"vmap: {len(self.in_axes)} in_axes for {len(args)} input{'s' * (len(args) != 1)}"
             raise KernelValue(what=what, hint="give one axis, or None, an input; or one int for all")
         return list(zip(args, self.in_axes, strict=True))
 

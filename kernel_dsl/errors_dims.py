@@ -97,7 +97,7 @@ def apart_from_array(name: str) -> DimRead:
 
 def without_value(name: str) -> DimRead:
     """The error for a `kd.Dim` that no input of a call has, and for one outside of calls."""
-    hint = "a call gives it a value if `shapes=` declares it as an extent of an input"
+    hint = "a call gives it a value by an input for which `shapes=` declares it"
     return DimRead(what=f"the Dim {name!r} has no value here", hint=hint)
 
 

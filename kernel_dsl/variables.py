@@ -98,7 +98,9 @@ def _refuse(symbol: Symbol, sign: str) -> NoReturn:
     raise VariableType(variable=", ".join(symbol.variables()), got=f"`{sign}`", hint=hint)
 
 
-_REFUSED = ("truediv", "pow", "matmul", "and", "or", "xor", "lshift", "rshift", "divmod", "round", "contains")
+_REFUSED = (
+    "truediv", "pow", "matmul", "and", "or", "xor", "lshift", "rshift", "divmod", "round", "contains", "abs", "invert",
+)  # fmt: skip
 
 
 @public
@@ -275,8 +277,8 @@ class Expression(Symbol):
             return self.apply(left, right)
         except ZeroDivisionError:
             known = ", ".join(f"{name} = {values[name]}" for name in self.variables())
-            hint = "keep the divisor from 0 by the variable's range"
-            raise VariableValue(what=f"{self!r} divides by 0 where {known}", hint=hint) from None
+            where, hint = f" where {known}" if known else "", "keep the divisor from 0 by the variable's range"
+            raise VariableValue(what=f"{self!r} divides by 0{where}", hint=hint) from None
 
     def variables(self) -> dict[str, Variable]:
         return variables(self.operands)
