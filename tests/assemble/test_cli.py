@@ -120,7 +120,7 @@ def test_one_stage_is_printed_alone(file: Path, capsys: pytest.CaptureFixture[st
         (["{file}x:scale"], 2, "there is no file"),
         (["{file}:scale", "--arg", "f33[3]"], 2, "'f33' is not a dtype"),
         (["{file}:scale", "--arg", "f32[3]", "f32", "--target", "sm_1"], 1, "sm_90a"),
-        (["{file}:scale", "--arg", "f32[3]"], 1, "out_type of kernel 'scale' does not fit 1 inputs"),
+        (["{file}:scale", "--arg", "f32[3]"], 1, "out_type of kernel 'scale' does not fit 1 input"),
     ],
 )
 def test_what_goes_wrong_is_told_in_a_line(

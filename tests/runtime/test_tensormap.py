@@ -70,7 +70,7 @@ def test_a_copy_lies_where_tma_can_address_it(seed: int) -> None:
     axes = tuple(int(axis) for axis in order[::-1])
     layout = alike(source)
     copy = layout.at(0, source, ("cuda", 0), None)
-    assert copy.span()[1] == layout.count * dtype.itemsize and not copy.broadcast
+    assert copy.span()[1] == layout.count * dtype.itemsize and not copy.overlaps_itself
     places = sum(
         np.arange(n).reshape(n, *[1] * (rank - 1 - i)) * s
         for i, (n, s) in enumerate(zip(shape, copy.strides, strict=True))
