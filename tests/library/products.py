@@ -25,6 +25,7 @@ from .sparse_reference import pruned
 f16, bf16, f32, f64 = kd.float16, kd.bfloat16, kd.float32, kd.float64
 e4m3, e5m2, s8, u8 = kd.float8_e4m3fn, kd.float8_e5m2, kd.int8, kd.uint8
 PLACES = ("plain", "turned", "padded", "shifted", "strided", "backwards")
+SHARED = ("repeated", "windows")  # of operands whose elements share memory
 # the pairs that have ways of their own, and some that share one; all others are of tests/hopper/test_library.py
 PAIRS = (
     (bf16, bf16), (f16, f16), (bf16, f16), (f32, f32), (f64, f64), (e4m3, e4m3), (e4m3, e5m2), (s8, s8), (u8, s8), (s8, bf16),
@@ -111,6 +112,23 @@ def place(x: Any, how: str) -> Any:
     }
     views[how][...] = x
     return views[how]
+
+
+def lying(x: Any, how: str) -> tuple[Any, Any]:
+    """(numbers, the same numbers lying in memory as `how` says): those of x, or fewer, which share memory."""
+    if how not in SHARED:
+        return x, place(x, how)
+    *batch, rows, columns = x.shape
+    if how == "repeated" or 0 in x.shape:
+        view = np.broadcast_to(x[..., :1, :], x.shape)
+    else:  # each row begins one element after the row before
+        line = np.ascontiguousarray(x).reshape(-1)[: rows + columns - 1]
+        index = np.arange(rows)[:, None] + np.arange(columns)
+        step = line.strides[0]
+        view = np.ndarray((rows, columns), line.dtype, line, strides=(step, step))
+        assert np.array_equal(view, line[index], equal_nan=True)
+        view = np.broadcast_to(view, x.shape)
+    return np.array(view), view
 
 
 def scales(rng: Any, form: str, M: int, N: int, K: int, batch: tuple[int, ...] = ()) -> tuple[Any, Any]:
@@ -217,10 +235,15 @@ class _Made:
         gated = "gated" in call.steps
         a = _numbers(rng, (*call.batches[0], M, K), call.a_dtype)
         rights = [_numbers(rng, (*call.batches[1], K, N), call.b_dtype) for _ in range(1 + gated)]
-        self.a = place(a, call.places[0])
+        a, self.a = lying(a, call.places[0])
         self.parted = gated and rng.random() < 0.5  # two matrices; else columns in turn
-        whole = np.stack(rights, -1).reshape(*call.batches[1], K, 2 * N) if gated else rights[0]
-        self.b = tuple(place(b, call.places[1]) for b in rights) if self.parted else place(whole, call.places[1])
+        if self.parted or not gated:
+            pairs = [lying(b, call.places[1]) for b in rights]
+            rights, sides = [x for x, _ in pairs], tuple(x for _, x in pairs)
+            self.b = sides if gated else sides[0]
+        else:
+            whole, self.b = lying(np.stack(rights, -1).reshape(*call.batches[1], K, 2 * N), call.places[1])
+            rights = [whole[..., side::2] for side in range(2)]
         if call.packed == "sparse":
             a = pruned(a, call.a_dtype)
             self.a = kd.library.sparse_compress(place(a, call.places[0]), interpret=interpret)
@@ -365,7 +388,8 @@ def any_call(rng: np.random.Generator, large: bool = False) -> Call:
     if packed:
         M, N, K = max(M, 1), max(N, 1), max(K, 1)
         K = -(-K // 4) * 4 if packed == "sparse" else K
-    kinds = (str(rng.choice(PLACES)), str(rng.choice(PLACES)))
+    where = PLACES if packed else (*PLACES, *SHARED)
+    kinds = (str(rng.choice(where)), str(rng.choice(where)))
     batches: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     if rng.random() < 0.3:
         whole = tuple(int(n) for n in rng.integers(1, 4, rng.integers(1, 4)))
