@@ -332,6 +332,8 @@ def tma_refusal(arrays: Mapping[str, Any], unit: int = 8) -> str:
     """
     for name, x in arrays.items():
         strides = element_strides(x)
+        if strides is None and x.shape[-1] % unit:  # a description, of an array without gaps
+            return f"{name} has rows of {x.shape[-1]} elements, and TMA needs rows that begin at multiples of 16 bytes"
         if strides is not None and (strides[-1] != 1 or any(s < 0 or s % unit for s in outer_strides(x))):
             return f"{name} has strides {strides}, and TMA needs contiguous rows that begin at multiples of 16 bytes"
         if array_address(x) % 16:

@@ -25,6 +25,16 @@ pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 f32, e4m3 = kd.float32, kd.float8_e4m3fn
 
 
+@pytest.mark.parametrize("dim", [64, 72, 200])
+def test_a_description_has_rows_without_gaps(dim: int) -> None:
+    """TMA can't load rows of float8 whose length is no multiple of 16: queries and keys are widened."""
+    spec = kd.ShapeDtypeStruct((1, 2, 8, dim), e4m3)
+    attention = type(kd.library.attention)()
+    assert attention.lower(spec, spec, spec, target="sm_90a").ptx
+    (plan,) = attention._plans.values()
+    assert plan.inner.narrow == (e4m3 if dim % 16 == 0 else None)
+
+
 def test_norms_pay_for_large_problems() -> None:
     """Norms are computed from 2^26 scores on; later where masks hide some, or products take longer than exponentials."""
 
