@@ -24,6 +24,7 @@ from .attention_sizes import (
     AttentionConfig,
     AttentionProblem,
     blocks_together,
+    launch_registers,
     together_of,
 )
 from .first_sizes import declared_outputs, dim_of
@@ -364,7 +365,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         grid_names=names,
         num_threads=t.consumers + 1,
         thread_name="wg",
-        compiler_params=kd.CompilerParams(approx_math=True, max_registers=128 if t.consumers == 1 else None),
+        compiler_params=kd.CompilerParams(approx_math=True, max_registers=launch_registers(p.dim, t)),
         name="attention",
     )
     return identified(made, problem, config, multiprocessors)

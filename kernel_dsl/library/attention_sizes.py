@@ -17,6 +17,7 @@ LOG2E = math.log2(math.e)
 LOWEST = -1e30  # finite, so that a row without keys has no NaN
 SLACK = 8.0  # weights may grow to 2 ** SLACK before all of a row are scaled down
 REGISTERS = {1: (216, 40), 2: (232, 40), 3: (160, 32), 4: (112, 24)}  # by consumers: a lane of one, of the producer
+HALF = 192  # the greatest dimension whose output leaves room for two blocks of one consumer
 SMEM_BYTES = 226 * 1024  # of a block's 227 KB; the rest is for barriers
 
 
@@ -144,6 +145,16 @@ def together_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -
 
 
 def blocks_together(dim: int, t: AttentionConfig) -> int:
-    """Blocks that share a multiprocessor: two with one consumer each, where SMEM holds them."""
+    """Blocks that share a multiprocessor: two with one consumer each, where SMEM and registers hold them."""
     used = (2 * ROWS * t.consumers + 2 * t.stages * t.block_kv) * dim * 2
-    return 2 if t.consumers == 1 and used <= SMEM_BYTES // 2 - 1024 else 1
+    return 2 if t.consumers == 1 and dim <= HALF and used <= SMEM_BYTES // 2 - 1024 else 1
+
+
+def launch_registers(dim: int, t: AttentionConfig) -> int | None:
+    """The most registers of a lane at the start of a kernel; None for as many as a block of its warpgroups can have.
+
+    Two blocks of one consumer have half of a multiprocessor's; the assembler refuses that for larger outputs.
+    """
+    if t.consumers > 1:
+        return None
+    return 128 if dim <= HALF else 168

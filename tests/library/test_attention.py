@@ -87,6 +87,18 @@ def test_causal_tiles_are_dealt_evenly(length: int, heads: int, tile: int, keys:
     assert max(sum(order[i::132]) for i in range(132)) <= 1.03 * sum(order) / 132
 
 
+@pytest.mark.parametrize(
+    "dims", [(64, 64), (192, 192), (256, 256), (80, 80), (192, 128), (200, 200), (248, 256)], ids=str
+)
+@pytest.mark.parametrize("consumers", [1, 2])
+@pytest.mark.sampled(14, "machine code")
+def test_every_head_dimension_has_tiles_of_few_consumers(dims: Any, consumers: int) -> None:
+    """One consumer has as many registers as its output needs: half of a multiprocessor's, or more."""
+    q, k, v = (kd.ShapeDtypeStruct((2, 4, 64, dim), bf16) for dim in (dims[0], *dims))
+    how: dict[str, Any] = {"config": AttentionConfig(consumers, 32, 2), "target": "sm_90a"}
+    assert kd.library.attention.lower(q, k, v, **how).compile().resources.spills == 0
+
+
 @pytest.mark.parametrize("dim", [64, 128, 256])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.sampled(60, "machine code")
