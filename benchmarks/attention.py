@@ -7,6 +7,7 @@ it is timed. Causal work counts half the products, and gradients two and a half 
 * `configs`, `configs backward`: a list of configurations of each head dimension in place of the choice.
 * `options`, with the words above: rows with options, beside the kernel without (`benchmarks/attention_options.py`).
 * `decode`: a few queries over long caches (`benchmarks/attention_decode.py`).
+* `few`: few queries, or few over many keys, and their gradients, beside the best of torch's backends.
 * `dynamic`: the kernel for any lengths beside those for these (`benchmarks/dynamic_rows.py`).
 * `random`: shapes, strides and options at random until `--seconds` are over, beside the best of torch's backends.
 
@@ -48,7 +49,7 @@ def plain(
     return Work(batch, heads, kv_heads or heads, length, length, dim, causal, backward)
 
 
-WHAT = ("forward", "backward", "configs", "options", "decode", "dynamic", "random")
+WHAT = ("forward", "backward", "configs", "options", "decode", "few", "dynamic", "random")
 BOTH = (False, True)
 FORWARD = [
     plain(*shape, causal)
@@ -64,6 +65,18 @@ BACKWARD = [
     *(plain(1, 8, 16384, 256, causal, True) for causal in BOTH),
     Work(1, 16, 16, 16384, 16384, 128, True, True, deterministic=True),
 ]
+
+OVER_MANY = ((1, 8, 64, 16384), (1, 8, 1, 16384), (4, 8, 16, 4096), (1, 8, 400, 16384), (8, 16, 64, 1024))
+SHORT = ((32, 16, 64, False), (32, 16, 128, True), (16, 16, 197, False), (16, 16, 256, True), (8, 16, 400, False))
+FEW = [
+    *(Work(b, h, h, q, k, d, False, value_dim=dv)
+      for d, dv in ((64, 0), (80, 0), (128, 0), (200, 0), (256, 0), (192, 128)) for b, h, q, k in OVER_MANY),
+    *(Work(b, h, h, q, k, 64, False, bias="heads") for b, h, q, k in OVER_MANY),
+    *(Work(b, h, h, n, n, d, causal, back)
+      for back in BOTH for d in (64, 80, 128, 160, 256) for b, h, n, causal in SHORT),
+    *(Work(b, 16, 16, q, k, d, False, True, value_dim=dv) for d, dv in ((32, 0), (64, 0), (80, 0), (128, 0), (192, 0), (192, 128))
+      for b, q, k in ((8, 64, 1024), (1, 64, 16384), (4, 128, 4096), (8, 197, 1024))),
+]  # fmt: skip
 
 FORWARD_CONFIGS = {
     64: [
@@ -237,9 +250,9 @@ def random_works(seed: int) -> Iterator[Work]:
 def jobs(args: Any) -> Iterator[tuple[Work, list[Any], dict[str, Any]]]:
     """(work, configurations, torch's backends) of what is asked for."""
     what = set(args.what)
-    if "random" in what:
-        for work in random_works(args.seed):
-            yield work, [None], {"cudnn": CUDNN, "flash": FLASH, "efficient": EFFICIENT}
+    every = {"cudnn": CUDNN, "flash": FLASH, "efficient": EFFICIENT}
+    for work in chain(FEW if "few" in what else [], random_works(args.seed) if "random" in what else []):
+        yield work, [None], every
     forward, backward = (word in what or not what - {"configs"} for word in ("forward", "backward"))
     if "configs" in what:
         forward = forward and "backward" not in what
@@ -293,7 +306,7 @@ def main() -> None:
             break
         if args.rows and not any(text in work.name for text in args.rows):
             continue
-        seconds = 0.2 if "random" in args.what else args.seconds or 1.0
+        seconds = 0.2 if "random" in args.what else args.seconds or (0.1 if "few" in args.what else 1.0)
         for row in attempted(work.name, functools.partial(timed, work, configs, backends, seconds)):
             note(rows, row, args.json)
     compared = [row for row in rows if "of torch" in row]

@@ -86,6 +86,11 @@ def bias_shapes(bias: Any, wanted: Sequence[int], dims: Sequence[Any]) -> list[A
     return found
 
 
+def takes_number(p: ScoredProblem) -> bool:
+    """Whether a kernel for any lengths takes a number after v: the call's splits, or its `scored_together`."""
+    return p.opened and (p.shared or (bool(p.score.causal) and not (p.ragged or p.alone)))
+
+
 def lines_of(p: ScoredProblem) -> Any:
     """The Dim of the lines of a table of ragged tiles."""
     return dim_of("tiles", 2 * TILES // p.heads - 1)
@@ -115,8 +120,8 @@ def declared(
         name: tuple(dim_of(f"{name}_{axis}", TILES) for axis in range(rank))
         for name, rank in zip(p.score.captured, p.score.captured_ranks, strict=True)
     }
-    if first is None:  # the number of heads that go together is between them
-        first = 4 if p.score.causal and not (p.ragged or p.alone) and mask_by is None else 3
+    if first is None:  # a number is between them
+        first = 4 if mask_by is None and takes_number(p) else 3
     return found | {first + i: of[name] for i, name in enumerate(names) if name in of}
 
 

@@ -9,6 +9,7 @@ import kernel_dsl as kd
 
 from .attention_score import Score
 from .attention_sizes import AttentionProblem
+from .first_sizes import is_open
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class ScoredProblem:
 
     `narrow`: scores are computed from q and k in float8; `dtype` is then the dtype of values and weights. `guarded`: an
     array has the largest norms of queries and keys (`attention_norms`), which show whether weights need a maximum.
-    `alone`: of a problem for any sizes, whether each call has as many blocks as tiles.
+    `alone`: of a problem for any sizes, whether each call has as many blocks as tiles. With `splits`, two or more, that
+    many tiles share each head's keys, and results are those of parts, (batch, heads * splits, queries, v_dim) in both
+    layouts, and their `lse`. Each tile then has its own block.
     """
 
     batch: int
@@ -55,6 +58,7 @@ class ScoredProblem:
     narrow: Any = None
     guarded: bool = False
     alone: bool = False
+    splits: Any = 1
 
     @property
     def scored_dtype(self) -> Any:
@@ -66,6 +70,11 @@ class ScoredProblem:
         if self.ragged:
             return length, heads, dim
         return (self.batch, length, heads, dim) if self.layout == "bshd" else (self.batch, heads, length, dim)
+
+    @property
+    def shared(self) -> bool:
+        """Whether several tiles share the keys of a head."""
+        return is_open(self.splits) or self.splits > 1
 
     @property
     def out_shape(self) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from .attention_blocks import BlockLists, block_arrays, blocks_kernel, depends_o
 from .attention_general import ROWS as GENERAL_ROWS
 from .attention_general import attention_general
 from .attention_norms import norms_kernel
-from .attention_opened import scored_opened
+from .attention_opened import scored_opened, takes_number
 from .attention_options import AttentionOptions, check_lengths
 from .attention_pages import copied_first, loaded_together, page_arrays, pages_kernel, pages_opened, without_pages
 from .attention_problem import ScoredProblem, ragged_tiles
@@ -30,11 +30,13 @@ from .attention_scored_config import (
     scored_config,
     scored_together,
     short_config,
-    takes_together,
+    step_counts,
+    tiles_of,
 )
 from .attention_scored_kernel import scored_kernel
 from .attention_sizes import ROWS, AttentionConfig
-from .first_sizes import is_later
+from .attention_split import combine_kernel, splits_for
+from .first_sizes import dim_of, is_later
 from .latest import Launch, launching, seen_launching
 
 ELEMENTS = 4096  # elements of a block that converts
@@ -80,6 +82,14 @@ def guards(p: ScoredProblem) -> bool:
     return p.narrow is not None and not few and not p.score.natural and p.score.softcap is None
 
 
+def scored_splits(p: ScoredProblem, t: AttentionConfig, multiprocessors: int) -> int:
+    """The number of tiles that share the keys of a tile: where there are few, and the longest has many steps."""
+    if p.ragged:
+        return 1
+    steps = max(step_counts(p, t), default=0)
+    return splits_for(p.batch * p.heads * tiles_of(p, t), steps, multiprocessors)
+
+
 def norms_of(p: ScoredProblem) -> Any:
     """The kernel `(q, k) -> norms`."""
     return norms_kernel(p.layout, p.ragged, p.heads, p.kv_heads, p.dim, p.narrow)
@@ -90,7 +100,8 @@ class ScoredPlan:
     """The kernels of a problem.
 
     `inner`: the problem of the last one. `tile` queries share a line of the table. `pages` copies keys in pages first,
-    or is None. `opened`: the kernel takes any lengths, and the number `together` beside its arrays.
+    or is None. `opened`: the kernel takes any lengths, and a `number` beside its arrays if `takes_number`. `combine`:
+    the kernel that combines the results of tiles that share keys, or None.
     """
 
     problem: ScoredProblem
@@ -101,7 +112,8 @@ class ScoredPlan:
     lists: BlockLists | None
     pages: Any = None
     opened: bool = False
-    together: Any = None
+    number: Any = None
+    combine: Any = None
 
     @staticmethod
     def of(
@@ -148,13 +160,19 @@ class ScoredPlan:
         if listed(p):
             found = blocks_kernel(general or p, tile, config.block_kv, depends)
             lists = BlockLists(found, opened=general is not None)
-        if general is not None and not is_later():  # such kernels need no counter, which a launch would clear
+        splits, combine, number = scored_splits(inner, config, multiprocessors), None, None
+        if splits > 1:
+            own = None if general is not None else splits
+            combine = combine_kernel(own, p.heads, p.v_dim, p.out_dtype, p.lse, p.layout, gaps=True)
+            inner = replace(inner, splits=splits, lse=True)
+            if general is not None:
+                general = replace(general, splits=dim_of("splits", least=2), lse=True, alone=True)
+        elif general is not None and not is_later():  # such kernels need no counter, which a launch would clear
             general = replace(general, alone=few_tiles(inner, config, multiprocessors))
         kernel = scored_kernel(general or inner, config, multiprocessors, promise and bool(inner.page))
-        together = None
-        if general is not None and takes_together(general):
-            together = np.int32(scored_together(inner, config, multiprocessors))
-        return ScoredPlan(p, inner, kernel, tile, True, lists, pages, general is not None, together)
+        if general is not None and takes_number(general):
+            number = np.int32(splits if splits > 1 else scored_together(inner, config, multiprocessors))
+        return ScoredPlan(p, inner, kernel, tile, True, lists, pages, general is not None, number, combine)
 
     @lazy
     def _widened(self) -> tuple[int, ...]:
@@ -199,8 +217,10 @@ class ScoredPlan:
         extras += table
         if self.lists is not None:
             extras += self.lists.of(q, inputs[1], options.arrays(listed) + table, how, launch)
-        together = [] if self.together is None else [self.together]
-        return launch(self.kernel, (*inputs, *together, *extras), out)
+        given = (*inputs, *([] if self.number is None else [self.number]), *extras)
+        if self.combine is None:
+            return launch(self.kernel, given, out)
+        return launch(self.combine, launch(self.kernel, given), out)
 
     def lower(self, q: Any, k: Any, v: Any, options: AttentionOptions, target: str | None) -> Any:
         """The stages of the kernel that computes attention."""
@@ -217,5 +237,5 @@ class ScoredPlan:
         extras += table
         if self.lists is not None:
             extras += self.lists.structs(q, inputs[1], options.arrays(self._names[1]) + table, target)
-        together = [] if self.together is None else [self.together]
-        return self.kernel.lower(*inputs, *together, *extras, target=target)
+        number = [] if self.number is None else [self.number]
+        return self.kernel.lower(*inputs, *number, *extras, target=target)

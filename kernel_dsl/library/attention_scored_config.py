@@ -194,8 +194,3 @@ def scored_together(p: ScoredProblem, t: AttentionConfig, multiprocessors: int) 
         begin = 0 if p.score.window is None else max(n * tile + shift - p.score.window + 1, 0)
         lengths.append(max(end - begin, 0) // t.block_kv + 2)
     return heads_at_once(lengths[::-1], p.batch * p.heads, multiprocessors)
-
-
-def takes_together(p: ScoredProblem) -> bool:
-    """Whether a kernel for any lengths takes the call's `scored_together` as its first argument after v."""
-    return p.opened and bool(p.score.causal) and not (p.ragged or p.alone)

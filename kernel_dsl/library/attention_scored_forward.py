@@ -184,6 +184,8 @@ class ScoredForward(ScoredTiles):
             return 0, tile.count
         begin, end = tile.blocks(self.p, first, ROWS, self.t.block_kv)
         last = tile.begin + tile.count
+        if self.p.shared:  # what the tile has of them
+            begin, end = (kd.clip(n, tile.begin, last) for n in (begin, end))
         return last - kd.where(first < tile.queries, end, begin), last - begin
 
     def skip(self, me: Any, begin: Any, end: Any, slot: Any, s: dict[str, Any]) -> Any:
@@ -214,6 +216,10 @@ class ScoredForward(ScoredTiles):
         like = kd.zeros(row.shape, kd.float32)
         return linear_of(function_of(p.score.score_mod), like, place, (self.most, self.most))
 
+    def part_head(self, tile: ScoredTile) -> Any:
+        """The head of a tile's results."""
+        return tile.head * self.p.splits + kd.axis_index("part") if self.p.shared else tile.head
+
     def finish(
         self,
         me: Any,
@@ -230,10 +236,12 @@ class ScoredForward(ScoredTiles):
         p, mine = self.p, tile.first + me * ROWS
         if p.score.sinks:
             sink = s["sinks"][tile.head].astype(kd.float32) * LOG2E
+            if p.shared:  # in the first part's sum
+                sink = kd.where(kd.axis_index("part") == 0, sink, -math.inf)
             highest = kd.maximum(top, sink)
             fade = kd.exp2(top - highest)
             top, total = highest, kd.fma(total, fade, kd.exp2(sink - highest))
-            factor = fade / total
+            factor = fade / total if not p.shared else kd.where(total == 0, 0.0, fade / total)
         else:
             factor = kd.where(total == 0, 0.0, 1.0 / total)
         if "v" in p.scales:
@@ -243,7 +251,10 @@ class ScoredForward(ScoredTiles):
             kd.wait_smem_to_gmem(0, wait_read_only=True)
         made = (value * factor[:, None]).astype(p.out_dtype)
         rows = kd.ds(tile.q_row + mine, ROWS)
-        target = out.at[p.rows(tile.batch, tile.head, rows, kd.ds(0, self.v_dim))]
+        place_of = p.rows(tile.batch, tile.head, rows, kd.ds(0, self.v_dim))
+        if p.shared:
+            place_of = tile.batch, self.part_head(tile), rows, kd.ds(0, self.v_dim)
+        target = out.at[place_of]
 
         def copy() -> None:
             out_tile[...] = made
@@ -261,7 +272,7 @@ class ScoredForward(ScoredTiles):
             kd.when(~whole)(lambda: kd.store(target, ..., made, mask=there))
         if p.lse:
             logs = kd.where(total == 0, -math.inf, (top + kd.log2(total)) * (1.0 / LOG2E))
-            where = p.lse_rows(tile.batch, tile.head, rows)
+            where = p.lse_rows(tile.batch, self.part_head(tile), rows)
             there = mine + kd.arange(ROWS) < tile.queries if p.ragged else None
             kd.store(lse, where, logs, mask=there)
 

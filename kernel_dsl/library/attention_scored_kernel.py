@@ -13,11 +13,12 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_captured import reading
-from .attention_opened import at_launch, declared
+from .attention_opened import at_launch, declared, takes_number
 from .attention_problem import ScoredProblem
-from .attention_scored_config import blocks_of, extras, takes_together, tiles_of
+from .attention_scored_config import blocks_of, extras, tiles_of
 from .attention_scored_forward import ScoredForward
-from .attention_sizes import AttentionConfig
+from .attention_sizes import AttentionConfig, launch_registers
+from .first_sizes import declared_outputs, dim_of
 
 
 @cache
@@ -25,7 +26,7 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
     """The kernel `(q, k, v, *extras) -> out` or `-> (out, lse)`; `extras` names the arrays between.
 
     `promise`: that pages are in the cache, which the interpreter checks. Each call gives the extents that are Dims; the
-    kernel may then take `scored_together` of its sizes before the extras.
+    kernel may then take a number before the extras: see `takes_number`.
     """
     p, t, names = problem, config, extras(problem)
     static = ScoredForward(p, t, multiprocessors, promise)
@@ -33,9 +34,9 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
     def body(q: Any, k: Any, v: Any, *rest: Any, **scratch: Any) -> None:
         shared = static
         if p.opened:
-            together, rest = (rest[0], rest[1:]) if takes_together(p) else (None, rest)
+            number, rest = (rest[0], rest[1:]) if takes_number(p) else (None, rest)
             table = rest[names.index("table")] if p.ragged else None
-            shared = static.at_launch(q, k, rest[names.index("page_table")] if p.page else None, table, together)
+            shared = static.at_launch(q, k, rest[names.index("page_table")] if p.page else None, table, number)
         me, s = kd.axis_index("wg"), scratch | dict(zip(names, rest, strict=False))
         if shared.counted:
             s["tickets"] = kd.get_global(kd.SemaphoreType.REGULAR)
@@ -46,9 +47,18 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
             kd.when(me == t.consumers)(lambda: shared.produce(q, k, v, s))
             kd.when(me < t.consumers)(lambda: shared.consume(me, out, lse[0] if lse else None, s))
 
-    out_type: Any = kd.ShapeDtypeStruct(p.out_shape, p.out_dtype)
-    if p.lse:
-        out_type = (out_type, kd.ShapeDtypeStruct(p.lse_shape, kd.float32))
+    def outputs(splits: Any, batch: Any, queries: Any) -> Any:
+        parts = batch, p.heads * splits, queries
+        made = kd.ShapeDtypeStruct((*parts, p.v_dim) if p.shared else p.out_shape, p.out_dtype)
+        return (made, kd.ShapeDtypeStruct(parts if p.shared else p.lse_shape, kd.float32)) if p.lse else made
+
+    def outputs_of(q: Any, k: Any, v: Any, splits: Any, *rest: Any) -> Any:
+        return outputs(splits, q.shape[0], q.shape[1 if p.layout == "bshd" else 2])
+
+    shapes = declared(p, names) if p.opened else None
+    if shapes is not None and p.shared:
+        # the heads of parts are as many as a call's number of splits says
+        shapes |= declared_outputs(outputs(dim_of("parts"), p.batch, p.queries), 4 + len(names))
 
     def blocks_for(work: Any) -> Any:
         return work if p.alone else blocks_of(work, multiprocessors)
@@ -56,21 +66,25 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
     def grid_of(q: Any, k: Any, v: Any, *rest: Any) -> tuple[int, ...]:
         if p.ragged:  # the table has a line for each tile
             return (blocks_for(rest[names.index("table")].shape[0] * p.heads),)
-        given = rest[takes_together(p) :]
+        given = rest[takes_number(p) :]
         lengths = at_launch(p, q, k, given[names.index("page_table")] if p.page else None)
         heads = lengths.batch * p.heads
-        return (heads, tiles_of(lengths, t)) if p.alone else (blocks_for(tiles_of(lengths, t) * heads),)
+        parts = (rest[0],) if p.shared else ()
+        return (heads, *parts, tiles_of(lengths, t)) if p.alone else (blocks_for(tiles_of(lengths, t) * heads),)
 
+    grid: tuple[int, ...] = (p.batch * p.heads, p.splits, static.tiles) if p.shared else (static.grid,)
+    axes = ("block", "tile") if p.alone and not p.ragged else ("block",)
+    axes = ("block", "part", "tile") if p.shared else axes
     made = kd.kernel(
         body,
-        out_type=out_type,
-        shapes=declared(p, names) if p.opened else None,
+        out_type=outputs_of if p.opened and p.shared else outputs(p.splits, p.batch, p.queries),
+        shapes=shapes,
         scratch_types=static.scratch(),
-        grid=grid_of if p.opened else (static.grid,),
-        grid_names=("block", "tile") if p.alone and not p.ragged else ("block",),
+        grid=grid_of if p.opened else grid,
+        grid_names=axes,
         num_threads=t.consumers + 1,
         thread_name="wg",
-        compiler_params=kd.CompilerParams(approx_math=True),
+        compiler_params=kd.CompilerParams(approx_math=True, max_registers=launch_registers(static.v_dim, t)),
         name="attention_scored",
     )
     return made if p.score.has_functions else identified(made, problem, config, multiprocessors, promise)

@@ -63,7 +63,7 @@ class ScoredTiles:
         self.work: Any = self.tiles * p.heads * (1 if p.ragged else p.batch)
         self.multiprocessors = multiprocessors
         # a kernel for all sizes has the counter, also with as many blocks as tiles: then it shows that no tile is left
-        self.counted = not p.alone if p.opened else self.grid < self.work
+        self.counted = not p.shared and (not p.alone if p.opened else self.grid < self.work)
         used = bytes_of(p, t)
         self.staged: bool = p.score.bias_tiles is not None and used <= SMEM_BYTES  # the bias goes through SMEM
         # to load queries early, the next tile's queries have their own SMEM if there is room, otherwise the output has
@@ -93,13 +93,17 @@ class ScoredTiles:
         gives = self.parts > 1 or (self.finds_places and held <= MOST_HELD)
         return (152, 56) if gives and self.t.consumers == 3 else self.t.registers
 
-    def at_launch(self, q: Any, k: Any, page_table: Any, table: Any, together: Any) -> Any:
-        """These tiles with the sizes of a launch. With ragged lengths, the table has a line for each tile."""
+    def at_launch(self, q: Any, k: Any, page_table: Any, table: Any, number: Any) -> Any:
+        """These tiles with the sizes of a launch, and its `number`: of splits, or of heads that go together, or None. With
+        ragged lengths, the table has a line for each tile.
+        """
         made = copy(self)
         made.p = at_launch(self.p, q, k, page_table)
+        if self.p.shared:
+            made.p = replace(made.p, splits=number)
         made.tiles = tiles_of(made.p, self.t) if table is None else table.shape[0]
         made.work = made.tiles * made.p.heads * (1 if table is not None else made.p.batch)
-        made.together = self.together if together is None else together
+        made.together = self.together if number is None or self.p.shared else number
         return made
 
     # --- places -----------------------------------------------------------------------------------
@@ -182,7 +186,7 @@ class ScoredTiles:
         p, t = self.p, self.t
         if p.ragged:
             place = ScorePlace.of(p, kd.rem(block, p.heads), kd.div(block, p.heads), s)
-        elif p.alone:  # the grid has an axis of tiles, long ones first, so that nothing is divided
+        elif p.alone or p.shared:  # the grid has an axis of tiles, long ones first, so that nothing is divided
             place = ScorePlace.of(p, block, self.tiles - 1 - kd.axis_index("tile"), s)
         elif self.shared is not None:
             place = ScorePlace.of(p, *self.shared.place(block, self.tiles, self.together), s)
@@ -194,13 +198,20 @@ class ScoredTiles:
         first = self.first_of(place.number)
         entry: Any = 0
         if listed(p):
-            begin, end = 0, s["counts"][self.list_of(place, s)]
-            entry = s["blocks"][(*self.list_of(place, s), 0)]
+            begin, end = self.part_of(0, s["counts"][self.list_of(place, s)])
+            entry = s["blocks"][(*self.list_of(place, s), begin)]
         else:
-            begin, end = place.blocks(p, first, self.tile, t.block_kv)
+            begin, end = self.part_of(*place.blocks(p, first, self.tile, t.block_kv))
         if self.shared is not None:
             begin, end = self.shared.share(place.number, self.tiles, begin, end)
         return ScoredTile(**vars(place), first=first, begin=begin, count=end - begin, entry=entry)
+
+    def part_of(self, begin: Any, end: Any) -> tuple[Any, Any]:
+        """This block's part of the steps from `begin` to `end`: all of them unless tiles share keys."""
+        if not self.p.shared:
+            return begin, end
+        part, steps = kd.axis_index("part"), end - begin
+        return begin + kd.div(steps * part, self.p.splits), begin + kd.div(steps * (part + 1), self.p.splits)
 
     def list_of(self, place: ScorePlace, s: dict[str, Any]) -> tuple[Any, Any, Any]:
         """The index of a tile's list."""
@@ -215,8 +226,12 @@ class ScoredTiles:
         """
         if not listed(self.p):
             return tile.begin + tile.count - 1 - step, None
-        entry = s["blocks"][(*self.list_of(tile, s), step)]
+        entry = s["blocks"][(*self.list_of(tile, s), self.entry_of(tile, step))]
         return kd.div(entry, 2), kd.rem(entry, 2) == 1
+
+    def entry_of(self, tile: ScoredTile, step: Any) -> Any:
+        """The number of a step's entry in the tile's list."""
+        return tile.begin + step if self.p.shared else step
 
     def next_slot(self, slot: Any) -> Any:
         return kd.where(slot == self.t.stages - 1, 0, slot + 1)
@@ -267,7 +282,8 @@ class ScoredTiles:
             slot, filled, pages, *entries = carry
             if listed(p):  # the next entry arrives while this step's keys are loaded
                 index = kd.div(entries[0], 2)
-                entries = [kd.load(s["blocks"], (*self.list_of(tile, s), step + 1), mask=step + 1 < tile.count)]
+                here = *self.list_of(tile, s), self.entry_of(tile, step + 1)
+                entries = [kd.load(s["blocks"], here, mask=step + 1 < tile.count)]
             else:
                 index, _ = self.block_of(tile, step, s)
             if queries_first:

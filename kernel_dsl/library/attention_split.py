@@ -48,13 +48,17 @@ TOGETHER, FEW_PARTS = 8, 4  # parts that are loaded together, at most, and where
 
 
 def splits_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> int:
-    """The number of tiles that share a head's keys: enough for all multiprocessors, if each tile has enough keys. With fewer
-    parts the longest one would be longer.
-    """
+    """The number of tiles that share a head's keys."""
     tiles = p.batch * p.heads * kd.cdiv(p.queries, ROWS * t.consumers)
-    if p.causal or not tiles:
+    return 1 if p.causal else splits_for(tiles, kd.cdiv(p.keys, t.block_kv), multiprocessors)
+
+
+def splits_for(tiles: int, blocks: int, multiprocessors: int) -> int:
+    """The number of tiles that share the `blocks` of keys of each of `tiles`: enough for all multiprocessors, if each has
+    enough keys. With fewer parts the longest one would be longer.
+    """
+    if not tiles:
         return 1
-    blocks = kd.cdiv(p.keys, t.block_kv)
     steps = kd.cdiv(blocks, max(min(multiprocessors // tiles, blocks // LEAST), 1))
     return kd.cdiv(blocks, steps) if blocks - steps >= SAVED else 1
 
@@ -104,11 +108,13 @@ def small_config(p: AttentionProblem, multiprocessors: int, closed: bool = True)
 
 
 @cache
-def combine_kernel(splits: int | None, heads: int, dim: int, dtype: Any, with_lse: bool, layout: str = "bhsd") -> Any:
+def combine_kernel(
+    splits: int | None, heads: int, dim: int, dtype: Any, with_lse: bool, layout: str = "bhsd", gaps: bool = False
+) -> Any:
     """The kernel `(parts, logs) -> out` or `-> (out, lse)`, of any batch and number of queries, with `out` by `layout`.
 
     parts (batch, heads * splits, queries, dim), logs float32 (batch, heads * splits, queries). Without `splits`, the
-    arrays of each call show their number.
+    arrays of each call show their number. With `gaps`, queries may see no key of some or all parts.
     """
 
     lanes = kd.Layout.WG_STRIDED((LINES, dim), min(LINES * dim // 128, 8))
@@ -153,7 +159,10 @@ def combine_kernel(splits: int | None, heads: int, dim: int, dtype: Any, with_ls
             top, total, value = some(0, none, splits)
         else:
             top, total, value = all_of(-(-splits // -(-splits // TOGETHER)))
-        out[(batch, rows, head) if layout == "bshd" else (batch, head, rows)] = (value / total[:, None]).astype(dtype)
+        made = value / total[:, None]
+        if gaps:
+            made = kd.where(total[:, None] == 0, 0.0, made)
+        out[(batch, rows, head) if layout == "bshd" else (batch, head, rows)] = made.astype(dtype)
         if with_lse:
             lse[0][batch, head, rows] = top + kd.log2(total) * (1.0 / LOG2E)
 
@@ -169,7 +178,7 @@ def combine_kernel(splits: int | None, heads: int, dim: int, dtype: Any, with_ls
     sizes = dim_of("batch"), dim_of("parts"), dim_of("queries")
     shapes = {0: (*sizes, dim), 1: sizes} if splits is None else None
     made = kd.kernel(body, out_type=out_type, shapes=shapes, grid=grid, name="attention_combine")
-    return identified(made, splits, heads, dim, dtype, with_lse, layout)
+    return identified(made, splits, heads, dim, dtype, with_lse, layout, gaps)
 
 
 @dataclass(frozen=True)

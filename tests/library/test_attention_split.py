@@ -17,10 +17,11 @@ from kernel_dsl.library.attention_backward_scored_sizes import query_steps
 from kernel_dsl.library.attention_kernel import attention_kernel
 from kernel_dsl.library.attention_opened import opened
 from kernel_dsl.library.attention_options import AttentionOptions, problem_of
+from kernel_dsl.library.attention_scored import scored_splits
 from kernel_dsl.library.attention_scored_config import computed, short_config, step_counts
 from kernel_dsl.library.attention_sizes import AttentionProblem, default_config
 from kernel_dsl.library.attention_split import SMALL, SplitPlan, combine_kernel, small_config, splits_of
-from kernel_dsl.library.first_sizes import dim_of
+from kernel_dsl.library.first_sizes import _later, dim_of
 from tests.hopper.helpers import random, relative
 
 from . import attention_reference as reference
@@ -75,6 +76,61 @@ def test_values(shape: Any, layout: str, interpret: Any, rng: Any) -> None:
     assert len(plans()) == 3 and len({plan.combine for plan in plans()}) == 2
     got = kd.library.attention(q, k, v, **how)
     assert np.array_equal(np.asarray(got).view(np.uint16), out.view(np.uint16))
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "a dimension of 80": {},
+    "bottom right": {"causal": "bottom_right"},
+    "more queries": {"causal": "bottom_right", "queries": 700},
+    "window": {"causal": "bottom_right", "window": 330},
+    "softcap": {"softcap": 3.0},
+    "sinks": {"sinks": np.array([0.5, -1.0], np.float32)},
+    "bias": {"bias": 2},
+    "alibi": {"score_mod": reference.alibi},
+    "documents": {"mask_mod": reference.documents},
+    "a mask by heads": {"mask_mod": reference.by_head, "sinks": np.array([0.5, -1.0], np.float32)},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.sampled(20)
+def test_options(name: str, layout: str, interpret: Any, rng: Any) -> None:
+    """Tiles share keys with each option, also where a query sees none of a part, or no key at all; again with other
+    lengths.
+    """
+    options, attention = dict(OPTIONS[name]), kd.library.attention
+    queries = options.pop("queries", 20)
+    for more in (0, 41):
+        q, k, v = (
+            random(rng, (1, h, n, dim), bf16)
+            for h, n, dim in ((2, queries, 80), (1, 515 + more, 80), (1, 515 + more, 72))
+        )
+        if "bias" in options:
+            options["bias"] = rng.standard_normal((2, queries, 515 + more)).astype(np.float32)
+        wanted = reference.attention(q, k, v, **options)
+        arrays = [x if layout == "bhsd" else np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, v)]
+        attention._plans.clear()
+        out, lse = attention(*arrays, layout=layout, config=FEW, return_lse=True, interpret=interpret, **options)
+        plan = next(iter(attention._plans.values()))
+        assert plan.combine is not None and plan.inner.splits > 2
+        none = np.isneginf(wanted.lse)
+        assert np.array_equal(np.isneginf(lse), none) and np.abs(lse[~none] - wanted.lse[~none]).max() < 2e-3
+        got = out if layout == "bhsd" else out.swapaxes(1, 2)
+        assert relative(got, wanted.out) < 8e-3 and not got[none].any()
+
+
+def test_how_many_with_options() -> None:
+    """By the tile of the most steps: no more where its keys are few, or hidden."""
+
+    def splits(heads: int, queries: int, keys: int, **options: Any) -> int:
+        q, k = (kd.ShapeDtypeStruct((1, heads, n, 80), bf16) for n in (queries, keys))
+        p = problem_of(q, k, k, AttentionOptions(layout="bhsd", **options), False)
+        return scored_splits(p, FEW, 132)
+
+    assert [splits(8, 64, n) for n in (16384, 512, 288)] == [16, 8, 1]
+    assert [splits(8, 64, 16384, causal=mask) for mask in ("bottom_right", "top_left")] == [16, 1]
+    assert [splits(8, 64, 16384, causal="bottom_right", window=n) for n in (100, 1000)] == [1, 12]
 
 
 def test_tiles_of_small_problems() -> None:
@@ -185,12 +241,39 @@ def test_machine_code(which: Any, form: str) -> None:
     assert compiled.resources.spills == 0 and not compiled.remarks
 
 
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("name", [*OPTIONS, "float8"])
+@pytest.mark.parametrize("dim", [64, 80, 128, 200])
+@pytest.mark.parametrize("queries", [16, 128])
+@pytest.mark.sampled(24, "machine code")
+def test_machine_code_with_options(name: str, dim: int, queries: int) -> None:
+    """The same with options, of these lengths and of any: what a call of few queries runs."""
+    dtype, options = (bf16, OPTIONS[name]) if name in OPTIONS else (kd.float8_e4m3fn, {})
+    options = {n: x for n, x in options.items() if n != "queries"} | {"return_lse": True, "target": "sm_90a"}
+    if "window" in options:
+        options["window"] = 3000
+    dim = 208 if name == "float8" and dim == 200 else 80 if name == "a dimension of 80" else dim
+    if "bias" in options:
+        options["bias"] = kd.ShapeDtypeStruct((2, queries, 8192), bf16)
+    q, k = (kd.ShapeDtypeStruct((1, heads, n, dim), dtype) for heads, n in ((2, queries), (1, 8192)))
+    attention = type(kd.library.attention)()
+    for later in (False, True):
+        token = _later.set(later)
+        try:
+            stages = attention.lower(q, k, k, **options)
+        finally:
+            _later.reset(token)
+        compiled = stages.compile()
+        assert compiled.resources.spills == 0 and not compiled.remarks
+    plans = list(attention._plans.values())
+    assert [plan.opened for plan in plans] == [False, True] and None not in [plan.combine for plan in plans]
+
+
+@pytest.mark.parametrize("dim", [64, 80, 128, 200, 256])
 @pytest.mark.sampled(60, "machine code")
 def test_machine_code_of_the_combination(dim: int) -> None:
     parts, logs = kd.ShapeDtypeStruct((2, 60, 1000, dim), bf16), kd.ShapeDtypeStruct((2, 60, 1000), kd.float32)
-    for splits in (5, None):
-        made = combine_kernel(splits, 12, dim, bf16, True).lower(parts, logs, target="sm_90a").compile()
+    for splits, gaps in ((5, False), (None, True)):
+        made = combine_kernel(splits, 12, dim, bf16, True, gaps=gaps).lower(parts, logs, target="sm_90a").compile()
         assert made.resources.spills == 0
 
 
