@@ -72,7 +72,9 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
         parts = (rest[0],) if p.shared else ()
         return (heads, *parts, tiles_of(lengths, t)) if p.alone else (blocks_for(tiles_of(lengths, t) * heads),)
 
-    grid: tuple[int, ...] = (p.batch * p.heads, p.splits, static.tiles) if p.shared else (static.grid,)
+    def closed_grid() -> tuple[int, ...]:
+        return (p.batch * p.heads, p.splits, static.tiles) if p.shared else (static.grid,)
+
     axes = ("block", "tile") if p.alone and not p.ragged else ("block",)
     axes = ("block", "part", "tile") if p.shared else axes
     made = kd.kernel(
@@ -80,7 +82,7 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
         out_type=outputs_of if p.opened and p.shared else outputs(p.splits, p.batch, p.queries),
         shapes=shapes,
         scratch_types=static.scratch(),
-        grid=grid_of if p.opened else grid,
+        grid=grid_of if p.opened else closed_grid(),
         grid_names=axes,
         num_threads=t.consumers + 1,
         thread_name="wg",
