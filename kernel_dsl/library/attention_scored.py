@@ -24,6 +24,8 @@ from .attention_options import AttentionOptions, check_lengths
 from .attention_pages import copied_first, loaded_together, page_arrays, pages_kernel, pages_opened, without_pages
 from .attention_problem import ScoredProblem, ragged_tiles
 from .attention_scored_config import (
+    blocks_together_of,
+    few_config,
     few_tiles,
     listed,
     paged_config,
@@ -35,7 +37,7 @@ from .attention_scored_config import (
 )
 from .attention_scored_kernel import scored_kernel
 from .attention_sizes import ROWS, AttentionConfig
-from .attention_split import combine_kernel, splits_for
+from .attention_split import TOGETHER, combine_kernel, splits_for
 from .first_sizes import dim_of, is_later
 from .latest import Launch, launching, seen_launching
 
@@ -86,8 +88,10 @@ def scored_splits(p: ScoredProblem, t: AttentionConfig, multiprocessors: int) ->
     """The number of tiles that share the keys of a tile: where there are few, and the longest has many steps."""
     if p.ragged:
         return 1
-    steps = max(step_counts(p, t), default=0)
-    return splits_for(p.batch * p.heads * tiles_of(p, t), steps, multiprocessors)
+    steps, tiles = max(step_counts(p, t), default=0), p.batch * p.heads * tiles_of(p, t)
+    most = splits_for(tiles, steps, multiprocessors * blocks_together_of(p, t))
+    # a second block of a multiprocessor saves less than more parts cost, unless they are combined at once
+    return most if most <= TOGETHER else splits_for(tiles, steps, multiprocessors)
 
 
 def norms_of(p: ScoredProblem) -> Any:
@@ -142,14 +146,17 @@ class ScoredPlan:
         inner = replace(p, dtype=kd.bfloat16, narrow=narrow) if p.dtype in FP8 else p
         inner = replace(inner, guarded=guards(inner))
         given, linear = config, is_linear(p, captured)
-        if given:
-            config = paged_config(inner, given)
-        else:
-            config = short_config(inner, multiprocessors, closed) or scored_config(inner, linear)
+
+        def chosen(p: ScoredProblem) -> AttentionConfig:
+            own = few_config(p) or short_config(p, multiprocessors, closed)
+            return paged_config(p, own) if own else scored_config(p, linear)
+
+        config = paged_config(inner, given) if given else chosen(inner)
         found = loaded_together(p, config.block_kv) if p.page and p.dtype not in FP8 else None
         if p.page and (found is None or copied_first(p, found[0])):
             inner = without_pages(p)
-            config = config if given else scored_config(inner, linear)
+            config = config if given else chosen(inner)
+        blocks = multiprocessors * blocks_together_of(inner, config)  # that run at once
         tile, lists = ROWS * config.consumers, None
         depends = depends_on(p, captured) if listed(p) else (False, False)
         inner = replace(inner, mask_by=lists_by(p, depends))
@@ -168,10 +175,10 @@ class ScoredPlan:
             if general is not None:
                 general = replace(general, splits=dim_of("splits", least=2), lse=True, alone=True)
         elif general is not None and not is_later():  # such kernels need no counter, which a launch would clear
-            general = replace(general, alone=few_tiles(inner, config, multiprocessors))
-        kernel = scored_kernel(general or inner, config, multiprocessors, promise and bool(inner.page))
+            general = replace(general, alone=few_tiles(inner, config, blocks))
+        kernel = scored_kernel(general or inner, config, blocks, promise and bool(inner.page))
         if general is not None and takes_number(general):
-            number = np.int32(splits if splits > 1 else scored_together(inner, config, multiprocessors))
+            number = np.int32(splits if splits > 1 else scored_together(inner, config, blocks))
         return ScoredPlan(p, inner, kernel, tile, True, lists, pages, general is not None, number, combine)
 
     @lazy

@@ -12,7 +12,7 @@ from .attention_backward_order import heads_at_once
 from .attention_pages import loaded_together
 from .attention_problem import ScoredProblem, ragged_tiles
 from .attention_score import Score
-from .attention_sizes import LOG2E, ROWS, SMEM_BYTES, AttentionConfig
+from .attention_sizes import HALF, LOG2E, ROWS, SMEM_BYTES, AttentionConfig
 from .first_sizes import KeptConfigs
 
 _kept = KeptConfigs()
@@ -71,6 +71,22 @@ def bounded(p: ScoredProblem) -> bool:
     if p.score.softcap is None or p.score.natural or p.dtype != kd.bfloat16:
         return False
     return p.score.softcap * LOG2E <= MOST_LOG
+
+
+def few_config(p: ScoredProblem) -> AttentionConfig | None:
+    """The configuration for queries of one consumer; None for more queries.
+
+    Other consumers would be idle, and take the room of a second block, or of more keys.
+    """
+    if p.ragged or p.opened or p.narrow is not None or p.queries > ROWS:
+        return None
+    config = AttentionConfig(1, 64, 3)
+    return config if blocks_together_of(p, config) > 1 else replace(config, stages=2)
+
+
+def blocks_together_of(p: ScoredProblem, t: AttentionConfig) -> int:
+    """Blocks that share a multiprocessor: two with one consumer each, where SMEM and registers hold them."""
+    return 2 if t.consumers == 1 and computed(p.v_dim) <= HALF and bytes_of(p, t) <= SMEM_BYTES // 2 - 1024 else 1
 
 
 def time_of(p: ScoredProblem, t: AttentionConfig, costs: tuple[float, float, float], multiprocessors: int) -> float:

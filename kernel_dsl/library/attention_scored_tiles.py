@@ -25,7 +25,7 @@ from .attention_scored_config import (
     tiles_of,
 )
 from .attention_scored_shared import SharedTiles, shared_tiles
-from .attention_sizes import ROWS, SMEM_BYTES, AttentionConfig
+from .attention_sizes import HALF, ROWS, SMEM_BYTES, AttentionConfig
 
 MOST_HELD = 124  # registers of scores, weights and output, of a consumer's 152
 # fields that differ from tile to tile
@@ -87,6 +87,10 @@ class ScoredTiles:
         loads many pages of ragged sequences with 40. It has more where consumers have some to give: most of what one
         holds are scores, weights and output.
         """
+        if self.t.consumers == 1 and self.v_dim > HALF:
+            return 240, 96
+        if self.t.consumers == 1:
+            return (200, 56) if self.parts > 1 or self.finds_places else self.t.registers
         if self.t.consumers == 2:
             return (216, 72) if self.parts > 1 else self.t.registers
         held = self.t.block_kv * 3 // 4 + self.v_dim // 2

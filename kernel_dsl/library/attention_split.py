@@ -85,6 +85,8 @@ def small_config(p: AttentionProblem, multiprocessors: int, closed: bool = True)
     """
     default = default_config(p)
     choices = SMALL.get(p.dim)
+    if choices is None and p.queries <= ROWS:  # a consumer without queries takes the room of the next tile's
+        return AttentionConfig(1, 64, 2)
     many = p.batch * p.heads * kd.cdiv(p.queries, ROWS * default.consumers) >= FEW * multiprocessors
     if choices is None or (many and p.queries > SHORT.get(p.dim, 0)):
         return default

@@ -18,7 +18,7 @@ from kernel_dsl.library.attention_kernel import attention_kernel
 from kernel_dsl.library.attention_opened import opened
 from kernel_dsl.library.attention_options import AttentionOptions, problem_of
 from kernel_dsl.library.attention_scored import scored_splits
-from kernel_dsl.library.attention_scored_config import computed, short_config, step_counts
+from kernel_dsl.library.attention_scored_config import computed, few_config, short_config, step_counts
 from kernel_dsl.library.attention_sizes import AttentionProblem, default_config
 from kernel_dsl.library.attention_split import SMALL, SplitPlan, combine_kernel, small_config, splits_of
 from kernel_dsl.library.first_sizes import _later, dim_of
@@ -129,6 +129,8 @@ def test_how_many_with_options() -> None:
         return scored_splits(p, FEW, 132)
 
     assert [splits(8, 64, n) for n in (16384, 512, 288)] == [16, 8, 1]
+    # two blocks of one consumer share a multiprocessor, if that gives up to eight parts
+    assert [splits(n, 64, 16384) for n in (4, 16, 32, 64, 100, 200)] == [32, 8, 8, 4, 2, 1]
     assert [splits(8, 64, 16384, causal=mask) for mask in ("bottom_right", "top_left")] == [16, 1]
     assert [splits(8, 64, 16384, causal="bottom_right", window=n) for n in (100, 1000)] == [1, 12]
 
@@ -145,10 +147,18 @@ def test_tiles_of_small_problems() -> None:
 def test_no_consumer_is_without_queries() -> None:
     """A tile for more queries than there are takes longer than its steps say."""
     for dim, heads, queries, keys, causal in itertools.product(
-        (64, 128), (1, 8, 64), (1, 64, 65, 128, 200), (64, 5000), (False, True)
+        (64, 128, 192, 256), (1, 8, 64), (1, 64, 65, 128, 200), (64, 5000), (False, True)
     ):
         t = small_config(replace(problem(1, heads, queries, keys, causal), dim=dim), 132)
-        assert (t.consumers - 1) * 64 < queries
+        assert (t.consumers - 1) * 64 < queries or (dim > 128 and queries > 64)
+    for dims, queries, options in itertools.product(
+        ((80, 80), (128, 128), (200, 200), (192, 128)), (1, 64, 65), ({}, {"softcap": 3.0}, {"window": 9})
+    ):
+        arrays = (
+            kd.ShapeDtypeStruct((2, 4, n, d), bf16) for n, d in ((queries, dims[0]), (900, dims[0]), (900, dims[1]))
+        )
+        p = problem_of(*arrays, AttentionOptions(layout="bhsd", **options), False)
+        assert (few_config(p) is not None) == (queries <= 64)
 
 
 def test_steps_of_causal_tiles() -> None:
@@ -241,20 +251,28 @@ def test_machine_code(which: Any, form: str) -> None:
     assert compiled.resources.spills == 0 and not compiled.remarks
 
 
-@pytest.mark.parametrize("name", [*OPTIONS, "float8"])
-@pytest.mark.parametrize("dim", [64, 80, 128, 200])
+@pytest.mark.parametrize("name", [*OPTIONS, "float8", "pages of 64", "pages of 16"])
+@pytest.mark.parametrize("dim", [64, 80, 128, 208, 256])
 @pytest.mark.parametrize("queries", [16, 128])
 @pytest.mark.sampled(24, "machine code")
 def test_machine_code_with_options(name: str, dim: int, queries: int) -> None:
-    """The same with options, of these lengths and of any: what a call of few queries runs."""
+    """The same with options, of these lengths and of any: what a call of few queries runs. Two blocks of one consumer share
+    a multiprocessor, up to a dimension of 128.
+    """
     dtype, options = (bf16, OPTIONS[name]) if name in OPTIONS else (kd.float8_e4m3fn, {})
     options = {n: x for n, x in options.items() if n != "queries"} | {"return_lse": True, "target": "sm_90a"}
     if "window" in options:
         options["window"] = 3000
-    dim = 208 if name == "float8" and dim == 200 else 80 if name == "a dimension of 80" else dim
     if "bias" in options:
         options["bias"] = kd.ShapeDtypeStruct((2, queries, 8192), bf16)
-    q, k = (kd.ShapeDtypeStruct((1, heads, n, dim), dtype) for heads, n in ((2, queries), (1, 8192)))
+    dim = 80 if name == "a dimension of 80" else dim
+    shapes: list[Any] = [(1, 2, queries, dim), (1, 1, 8192, dim)]
+    if "pages" in name:
+        dtype, page = bf16, int(name.split()[-1])
+        table, lengths = (kd.ShapeDtypeStruct(shape, kd.int32) for shape in ((1, 8192 // page), (1,)))
+        options |= {"page_table": table, "kv_seqlens": lengths}
+        shapes[1] = 8192 // page, 1, page, dim
+    q, k = (kd.ShapeDtypeStruct(shape, dtype) for shape in shapes)
     attention = type(kd.library.attention)()
     for later in (False, True):
         token = _later.set(later)
@@ -264,6 +282,8 @@ def test_machine_code_with_options(name: str, dim: int, queries: int) -> None:
             _later.reset(token)
         compiled = stages.compile()
         assert compiled.resources.spills == 0 and not compiled.remarks
+        alone = queries <= 64 and dim <= 128 and name != "float8"
+        assert not alone or compiled.resources.blocks_per_multiprocessor == 2
     plans = list(attention._plans.values())
     assert [plan.opened for plan in plans] == [False, True] and None not in [plan.combine for plan in plans]
 
