@@ -13,6 +13,7 @@ from .attention_backward_order import EIGHT, AttentionBackwardConfig, of_steps, 
 from .attention_sizes import LOG2E, AttentionProblem
 
 ELEMENTS = 4096  # of a block
+TOGETHER = 4  # parts that are loaded together, where each call gives their number
 SUMMED = 1024  # of a block that sums parts: a lane waits for one part after the other, so small blocks hide more of it
 
 
@@ -116,7 +117,14 @@ def sum_kernel(problem: AttentionProblem, splits: int) -> Any:
 def sum_of_parts(parts: Any, here: tuple[Any, ...], splits: int | None) -> Any:
     """The sum over parts at one place, in order. With `splits` None the launch gives their number."""
     if splits is None:
-        return kd.fori_loop(1, parts.shape[0], lambda split, total: total + parts[(split, *here)], parts[(0, *here)])
+
+        def some(turn: Any, total: Any) -> Any:
+            """Add several parts, whose loads are in flight together; there are zeros after the last one."""
+            for part in [parts[(turn * TOGETHER + i, *here)] for i in range(TOGETHER)]:
+                total = total + part
+            return total
+
+        return kd.fori_loop(1, kd.cdiv(parts.shape[0], TOGETHER), some, some(0, 0.0))
     total = parts[(0, *here)]
     for split in range(1, splits):
         total = total + parts[(split, *here)]

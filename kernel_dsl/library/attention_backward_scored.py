@@ -70,7 +70,8 @@ def _scored_config(
         if linear and dim < KEYS:
             return AttentionBackwardConfig(96, in_turn=in_turn, splits=splits)
         if linear or score.softcap is not None:
-            rows = 48 if dim == KEYS and score.causal and (opened or p.ragged) else 64
+            tight = p.ragged or (opened and in_turn and score.softcap is not None)
+            rows = 48 if dim == KEYS and score.causal and tight else 64
             return AttentionBackwardConfig(rows, stages=3, dout_stages=3, in_turn=in_turn, splits=splits)
     if heavy(p):  # slopes take as many registers as scores: one product at a time
         rows = 64

@@ -58,6 +58,9 @@ def test_no_spills(dims: tuple[int, int], case: Any) -> None:
 
 ANY: list[tuple[str, tuple[int, int], bool, dict[str, Any]]] = [
     ("softcap", (128, 64), False, {"softcap": 60.0}),
+    ("softcap, top left", (128, 128), False, {"softcap": 60.0, "causal": True}),
+    ("softcap in turn", (128, 128), True, {"softcap": 60.0, "causal": "bottom_right"}),
+    ("alibi in turn", (128, 128), True, {"score_mod": reference.alibi, "causal": True}),
     ("bias, bottom right", (120, 128), False, {"bias": (1, 1, f32), "causal": "bottom_right"}),
     ("bias, top left", (128, 64), False, {"bias": (1, 1, f32), "causal": True}),
     ("bias in turn", (128, 128), True, {"bias": (1, 1, bf16), "causal": "bottom_right"}),
