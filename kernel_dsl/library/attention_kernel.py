@@ -34,20 +34,22 @@ from .first_sizes import declared_outputs, dim_of
 def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multiprocessors: int) -> Any:
     """The kernel `(q, k, v) -> out` or `-> (out, lse)`, of at most one block a multiprocessor.
 
-    Each call gives the extents that are Dims. The kernel may then take a number after v: the number of splits if tiles
-    share keys, the result of `together_of` if it is causal and blocks may have several tiles.
+    Each call gives the extents that are Dims. The kernel may then take numbers after v: those of `parts_of` if tiles share
+    keys, the result of `together_of` if it is causal and blocks may have several tiles.
     """
     p, t = problem, config
     opened, shared, alone = p.opened, p.shared, p.opened and p.alone
-    numbered = opened and (shared or (p.causal and not alone))
+    numbers = 2 if opened and shared else int(opened and p.causal and not alone)
     multiprocessors *= blocks_together(p.dim, t)
     tile = ROWS * t.consumers
     scale = p.scale * LOG2E
     transforms = (kd.TilingTransform((8, 64)), kd.SwizzleTransform(128))
     ragged = opened or p.keys % t.block_kv != 0
-    # There the wait for values would split the softmax, so it comes before. But then the assembler puts the wait for
-    # the product before the softmax, too, which took 2 to 5 % of short problems of others.
-    early = opened and t.consumers > 2 and p.dim <= 64
+    # The wait for values comes after the softmax. In these kernels it would split the softmax, so it comes after the
+    # maximum, or if four consumers lack the registers, before. The assembler puts the wait for the product at its place,
+    # and the earlier, the less runs beside the product.
+    between = opened and t.consumers == 3 and p.dim <= 64
+    early = opened and t.consumers > 3 and p.dim <= 64
     # The numbers of 128 columns stay in registers: one consumer gains 1 % without them, three spill, and two lose 2 %.
     tight = t.block_kv == 128 and t.consumers != 2 and p.dim <= 64
 
@@ -57,6 +59,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
     grid = multiprocessors if opened else min(work, multiprocessors)
     several = not alone if opened else grid < work  # whether a block has several tiles
     together: Any = 1
+    least: Any = blocks // p.splits if shared and not opened else blocks
     if p.causal and several and not opened:
         together = together_of(p, t, multiprocessors)
         groups //= together
@@ -64,13 +67,15 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
     operands = (tile + 2 * t.stages * t.block_kv) * p.dim * 2
     apart = several and operands + tile * p.dim * 2 <= SMEM_BYTES
 
-    def take_sizes(q: Any, k: Any, number: Any) -> None:
+    def take_sizes(q: Any, k: Any, number: Any, *more: Any) -> None:
         """Set the sizes to those of the launch."""
-        nonlocal p, tiles, blocks, groups, work, together
+        nonlocal p, tiles, blocks, groups, work, together, least
         sizes = {"batch": q.shape[0], "queries": q.shape[p.length_axis], "keys": k.shape[p.length_axis]}
         p = replace(problem, **sizes, splits=number if shared else 1)
         # the range of a quotient is lost where a sum could overflow; without a sign, divisions are shorter
         tiles, blocks = kd.maximum(kd.cdiv(p.queries, tile), 1), kd.cdiv(p.keys, t.block_kv)
+        if shared:
+            (least,) = more
         groups = p.batch * p.heads * p.splits
         work = groups * tiles
         if p.causal and several:
@@ -134,15 +139,17 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         else:
             batch, head = kd.div(head, heads), kd.rem(head, heads)
         if shared:
-            count = begin_of(head, 1) - begin_of(head)
+            count = least + kd.where(part_of(head) < blocks - least * p.splits, 1, 0)
         return batch, head, row * tile, count
 
-    def begin_of(head: Any, after: int = 0) -> Any:
-        """The first block of keys of the part that is `after` parts after a head's own; 0 without splits."""
+    def part_of(head: Any) -> Any:
+        return kd.axis_index("part") if alone else kd.rem(head, p.splits)
+
+    def begin_of(head: Any) -> Any:
+        """The first block of keys of a head's part, where the first parts have one more than the others; 0 without splits."""
         if not shared:
             return 0
-        part = kd.axis_index("part") if alone else kd.rem(head, p.splits)
-        return kd.div(blocks * (part + after), p.splits)
+        return least * part_of(head) + kd.minimum(part_of(head), blocks - least * p.splits)
 
     def q_head(head: Any) -> Any:
         if alone and shared:
@@ -184,13 +191,17 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
 
         each_tile((0, 0), fetch)
 
-    def softmax(x: Any, top: Any, total: Any) -> tuple[Any, Any, Any, Any]:
+    def softmax(x: Any, top: Any, total: Any, wait: Any) -> tuple[Any, Any, Any, Any]:
         """(weights, the factor of earlier weights, maximum so far, sum so far) with one more block of scores.
 
-        The maximum changes only if weights would exceed 2 ** SLACK; the division at the end corrects that.
+        The maximum changes only if weights would exceed 2 ** SLACK; the division at the end corrects that. `wait` is
+        called after the maximum.
         """
         new_top = kd.maximum(top, kd.max(x, axis=1))
         new_top = kd.where((new_top - top) * scale > SLACK, new_top, top)
+        if wait is not None:
+            new_top = kd.optimization_barrier(new_top)
+            wait()
         weights = kd.exp2(kd.fma(x, scale, -(new_top * scale)[:, None]))
         # subtract first: rows without keys so far must have exactly the factor 1
         fade = kd.exp2((top - new_top) * scale)
@@ -263,13 +274,14 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
             x = kd.wgmma_accumulator_load(s_acc, wait_n=1)
             kd.barrier_arrive(s["k_consumed"].at[following])
             x = masked(x, index)
+            values_there = partial(kd.barrier_wait, s["v_loaded"].at[following])
             if early:
-                kd.barrier_wait(s["v_loaded"].at[following])
-            fresh, fade, top, total = softmax(x, top, total)
+                values_there()
+            fresh, fade, top, total = softmax(x, top, total, values_there if between else None)
             # the softmax runs beside the product, because the assembler moves no instruction across a barrier's loop
             fresh, fade, top, total = kd.optimization_barrier(fresh, fade, top, total)
-            if not early:
-                kd.barrier_wait(s["v_loaded"].at[following])
+            if not (early or between):
+                values_there()
             kd.wgmma_wait(0)
             kd.optimization_barrier(weights)  # the product, issued under a condition, reads their registers until here
             kd.barrier_arrive(s["v_consumed"].at[slot], index > 0)
@@ -309,8 +321,8 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         return slot
 
     def any_lengths(q: Any, k: Any, v: Any, *rest: Any, **scratch: Any) -> None:
-        take_sizes(q, k, rest[0])
-        body(q, k, v, *(rest[1:] if numbered else rest), **scratch)
+        take_sizes(q, k, *rest[: max(numbers, 1)])
+        body(q, k, v, *rest[numbers:], **scratch)
 
     def body(q: Any, k: Any, v: Any, out: Any, *rest: Any, **scratch: Any) -> None:
         me = kd.axis_index("wg")
@@ -328,7 +340,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         made = kd.ShapeDtypeStruct(shape, p.dtype)
         return (made, kd.ShapeDtypeStruct((batch, heads, queries), kd.float32)) if p.lse else made
 
-    def outputs_of(q: Any, k: Any, v: Any, splits: Any) -> Any:
+    def outputs_of(q: Any, k: Any, v: Any, splits: Any, _: Any) -> Any:
         return outputs(q.shape[0], p.heads * splits, q.shape[p.length_axis])
 
     shapes: Any = None
@@ -336,7 +348,7 @@ def attention_kernel(problem: AttentionProblem, config: AttentionConfig, multipr
         keys = p.shape(p.kv_heads, p.keys)
         shapes = {0: p.shape(p.heads, p.queries), 1: keys, 2: keys}
     if opened and shared:
-        shapes |= declared_outputs(outputs(p.batch, dim_of("parts"), p.queries), 4)
+        shapes |= declared_outputs(outputs(p.batch, dim_of("parts"), p.queries), 3 + numbers)
     ring = (t.stages, t.block_kv, p.dim)
     scratch = {
         "q_smem": kd.SMEM((t.consumers, ROWS, p.dim), p.dtype, transforms=transforms),

@@ -12,7 +12,7 @@ import numpy as np
 from ..kernel import Kernel
 from .attention_kernel import attention_kernel
 from .attention_problem import ScoredProblem
-from .attention_sizes import AttentionConfig, AttentionProblem, one_wave, together_of
+from .attention_sizes import AttentionConfig, AttentionProblem, one_wave, parts_of, together_of
 from .first_sizes import FirstSizes, dim_of, is_later
 from .latest import UNSEEN, seen_call
 
@@ -144,24 +144,24 @@ def at_launch(p: ScoredProblem, q: Any, k: Any, page_table: Any) -> ScoredProble
 
 @dataclass(frozen=True)
 class NumberedPlan:
-    """A kernel for any lengths that takes a number, with this number for calls of these shapes."""
+    """A kernel for any lengths that takes numbers, with these numbers for calls of these shapes."""
 
     kernel: Any
-    number: Any
+    numbers: tuple[Any, ...]
     shapes: tuple[tuple[int, ...], ...]
 
     def __call__(self, q: Any, k: Any, v: Any, **how: Any) -> Any:
-        return self.kernel(q, k, v, self.number, **how)
+        return self.kernel(q, k, v, *self.numbers, **how)
 
     def lower(self, q: Any, k: Any, v: Any, target: str | None = None) -> Any:
         """The stages of the kernel."""
-        return self.kernel.lower(q, k, v, self.number, target=target)
+        return self.kernel.lower(q, k, v, *self.numbers, target=target)
 
     def seen(self, args: Any, out: Any, stream: Any) -> Any:
         """As `seen_call`, for arrays of these shapes."""
         if tuple(tuple(x.shape) for x in args) != self.shapes:
             return UNSEEN
-        return seen_call(self.kernel, [*args, self.number], out, stream)
+        return seen_call(self.kernel, [*args, *self.numbers], out, stream)
 
 
 def plain_plan(p: AttentionProblem, config: AttentionConfig, multiprocessors: int) -> Any:
@@ -183,9 +183,9 @@ def plain_plan(p: AttentionProblem, config: AttentionConfig, multiprocessors: in
     kernel = attention_kernel(general, config, multiprocessors)
     if not (p.shared or (p.causal and not general.alone)):
         return kernel
-    number = np.int32(p.splits if p.shared else together_of(p, config, multiprocessors))
+    numbers = parts_of(p, config) if p.shared else (np.int32(together_of(p, config, multiprocessors)),)
     keys = p.shape(p.kv_heads, p.keys)
-    return NumberedPlan(kernel, number, (p.shape(p.heads, p.queries), keys, keys))
+    return NumberedPlan(kernel, numbers, (p.shape(p.heads, p.queries), keys, keys))
 
 
 def seen_by(plan: Any) -> Any:

@@ -144,6 +144,11 @@ def together_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -
     return heads_together(lengths, groups, multiprocessors)
 
 
+def parts_of(p: AttentionProblem, t: AttentionConfig) -> tuple[np.int32, np.int32]:
+    """The number of splits, and the fewest blocks of keys of a part. The problem has no Dims."""
+    return np.int32(p.splits), np.int32(-(-p.keys // t.block_kv) // p.splits)
+
+
 def blocks_together(dim: int, t: AttentionConfig) -> int:
     """Blocks that share a multiprocessor: two with one consumer each, where SMEM and registers hold them."""
     used = (2 * ROWS * t.consumers + 2 * t.stages * t.block_kv) * dim * 2

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import kernel_dsl as kd
 
 from ..kernel import Kernel, identified
 from .attention_kernel import attention_kernel
-from .attention_opened import plain_plan
+from .attention_opened import LENGTHS, TILES, plain_plan
 from .attention_sizes import LOG2E, LOWEST, ROWS, AttentionConfig, AttentionProblem, blocks_together, default_config
 from .first_sizes import KeptConfigs, dim_of
 from .latest import UNSEEN
@@ -36,7 +36,8 @@ SMALL: dict[int, tuple[tuple[AttentionConfig, float, float], ...]] = {
     ),
     128: (
         (AttentionConfig(3, 80, 3), 1.08, 3.20),
-        (AttentionConfig(2, 128, 2), 1.18, 2.60),
+        # without turns, both may wait for the same keys and then compute softmax at the same time, for all steps
+        (AttentionConfig(2, 128, 2, turns=True), 1.18, 2.60),
         (AttentionConfig(1, 64, 2), 0.76, 2.00),
     ),
 }
@@ -124,23 +125,26 @@ def combine_kernel(
 
     def body(parts: Any, logs: Any, out: Any, *lse: Any) -> None:
         kd.griddepcontrol_wait()  # it starts while the kernel before it ends
-        unit, rows = kd.program_id(0), kd.ds(kd.program_id(1) * LINES, LINES)
-        batch, head = kd.div(unit, heads), kd.rem(unit, heads)
+        unit, first = kd.program_id(0), kd.program_id(1) * LINES
+        batch, head, rows = kd.div(unit, heads), kd.rem(unit, heads), kd.ds(first, LINES)
         count = splits or kd.div(parts.shape[1], heads)
+        begin = kd.astype(head * count, kd.int64)  # so that the addresses of parts follow by additions
+        inside = kd.arange(LINES) < parts.shape[2] - first  # one mask for all loads, in place of their own
 
         def some(turn: Any, carry: Any, together: int) -> Any:
             """Combine several parts, whose loads are in flight together; there are none after the last one."""
             top, total, value = carry
             logs_of, values = list[Any](), list[Any]()
             for n in (turn * together + i for i in range(together)):
-                place = batch, head * count + n, rows
-                there: Any = None if splits and splits % together == 0 else n < count
-                logs_of.append(kd.load(logs, place, layout=lines, mask=there, fill=-math.inf))
-                values.append(kd.load(parts, place, layout=lanes, mask=there))
+                place = batch, begin + n, rows
+                even = together == 2 if splits is None else splits % together == 0  # there are two parts or more
+                there = inside if even else inside & (n < count)
+                logs_of.append(kd.load(logs, place, layout=lines, mask=there, fill=-math.inf, bounds="promise"))
+                values.append(kd.load(parts, place, layout=lanes, mask=there[:, None], bounds="promise"))
             new_top = top
             for log in logs_of:
                 new_top = kd.maximum(new_top, log)
-            fade, weights = kd.exp2((top - new_top) * LOG2E), [kd.exp2((log - new_top) * LOG2E) for log in logs_of]
+            fade, *weights = (kd.exp2((log - new_top) * LOG2E) for log in (top, *logs_of))
             total, value = kd.fma(total, fade, sum(weights[1:], weights[0])), value * fade[:, None]
             for part, weight in zip(values, weights, strict=True):
                 value = kd.fma(part.astype(kd.float32), weight[:, None], value)
@@ -156,15 +160,16 @@ def combine_kernel(
             return kd.fori_loop(0, kd.cdiv(count, together), lambda turn, carry: some(turn, carry, together), none)
 
         if splits is None:
-            top, total, value = kd.cond(count > FEW_PARTS, lambda: all_of(TOGETHER), lambda: some(0, none, FEW_PARTS))
+            few = partial(kd.cond, count > 2, lambda: some(0, none, FEW_PARTS), lambda: some(0, none, 2))
+            top, total, value = kd.cond(count > FEW_PARTS, lambda: all_of(TOGETHER), few)
         elif splits <= TOGETHER:
             top, total, value = some(0, none, splits)
         else:
             top, total, value = all_of(-(-splits // -(-splits // TOGETHER)))
-        made = value / total[:, None]
+        value = value * (1.0 / total)[:, None]
         if gaps:
-            made = kd.where(total[:, None] == 0, 0.0, made)
-        out[(batch, rows, head) if layout == "bshd" else (batch, head, rows)] = made.astype(dtype)
+            value = kd.where(total[:, None] == 0, 0.0, value)
+        out[(batch, rows, head) if layout == "bshd" else (batch, head, rows)] = value.astype(dtype)
         if with_lse:
             lse[0][batch, head, rows] = top + kd.log2(total) * (1.0 / LOG2E)
 
@@ -177,9 +182,10 @@ def combine_kernel(
     def grid(parts: Any, *_: Any) -> tuple[int, int]:
         return parts.shape[0] * heads, kd.cdiv(parts.shape[2], LINES)
 
-    sizes = dim_of("batch"), dim_of("parts"), dim_of("queries")
+    sizes = dim_of("batch", TILES), dim_of("parts", TILES), dim_of("queries", LENGTHS[-1])
     shapes = {0: (*sizes, dim), 1: sizes} if splits is None else None
-    made = kd.kernel(body, out_type=out_type, shapes=shapes, grid=grid, name="attention_combine")
+    how = kd.CompilerParams(approx_math=True)
+    made = kd.kernel(body, out_type=out_type, shapes=shapes, grid=grid, compiler_params=how, name="attention_combine")
     return identified(made, splits, heads, dim, dtype, with_lse, layout, gaps)
 
 

@@ -16,7 +16,7 @@ from kernel_dsl.library import attention_opened, attention_scored
 from kernel_dsl.library.attention_kernel import attention_kernel
 from kernel_dsl.library.attention_opened import opened, plain_plan
 from kernel_dsl.library.attention_scored_kernel import scored_kernel
-from kernel_dsl.library.attention_sizes import AttentionConfig, AttentionProblem, together_of
+from kernel_dsl.library.attention_sizes import AttentionConfig, AttentionProblem, parts_of, together_of
 from kernel_dsl.library.first_sizes import FirstSizes, dim_of
 
 from .counting import none_before
@@ -67,16 +67,18 @@ def test_lengths_of_one_wave_have_a_block_for_each_tile(causal: bool, splits: in
     p = AttentionProblem(1, HEADS, KV_HEADS, 64, 64, DIM, kd.float16, causal, DIM**-0.5, True)
     own = [replace(p, batch=2, queries=130, keys=200), replace(p, batch=1, queries=64, keys=310)]
     dims = replace(opened(p), splits=splits if splits == 1 else dim_of("splits", least=2), alone=True)
-    kernel, number = attention_kernel(dims, SMALL, 132), [np.int32(splits)] * (splits > 1)
+    kernel = attention_kernel(dims, SMALL, 132)
     for one in own:
         arrays = heads_of(rng, (one.batch, one.queries, one.keys))
-        want = attention_kernel(replace(one, splits=splits), SMALL, 132)(*arrays, interpret=True)
-        assert same(kernel(*arrays, *number, interpret=True), want)
+        one = replace(one, splits=splits)
+        numbers = parts_of(one, SMALL) if splits > 1 else ()
+        want = attention_kernel(one, SMALL, 132)(*arrays, interpret=True)
+        assert same(kernel(*arrays, *numbers, interpret=True), want)
     assert len(kernel.specialisations()) == 1
-    text = kernel.lower(*arrays, *number, target="sm_90a").compile().ptx
+    text = kernel.lower(*arrays, *numbers, target="sm_90a").compile().ptx
+    assert not re.search(r"\b(div|rem)\.[su]", text)
     each = attention_kernel(own[0], SMALL, 132).lower(*arrays, target="sm_90a").compile().ptx
     if splits == 1:
-        assert not re.search(r"\b(div|rem)\.[su]", text)
         assert text.count("mbarrier.init") == each.count("mbarrier.init")
 
 
@@ -87,7 +89,7 @@ def test_few_tiles_of_later_lengths_have_a_block_each(monkeypatch: pytest.Monkey
     plans = [plain_plan(replace(p, queries=n, keys=n), SMALL, 132) for n in (300, 200, 500, 4000, 5000)]
     kernels = [getattr(plan, "kernel", plan) for plan in plans]
     assert kernels[0] is not kernels[1] is kernels[2] is not kernels[3] is kernels[4]
-    assert [hasattr(plan, "number") for plan in plans] == [False, False, False, True, True]
+    assert [hasattr(plan, "numbers") for plan in plans] == [False, False, False, True, True]
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -15,7 +15,7 @@ from kernel_dsl.library.attention_backward_order import KEYS
 from kernel_dsl.library.attention_backward_scored import scored_backward_config
 from kernel_dsl.library.attention_backward_scored_sizes import query_steps
 from kernel_dsl.library.attention_kernel import attention_kernel
-from kernel_dsl.library.attention_opened import opened
+from kernel_dsl.library.attention_opened import NumberedPlan, opened
 from kernel_dsl.library.attention_options import AttentionOptions, problem_of
 from kernel_dsl.library.attention_scored import scored_splits
 from kernel_dsl.library.attention_scored_config import computed, few_config, short_config, step_counts
@@ -246,7 +246,7 @@ def test_machine_code(which: Any, form: str) -> None:
     p = replace(problem(2, 12, 1000, 1000, "causal" in form), dim=dim, lse=True, splits=2 if "shared" in form else 1)
     spec, dims = kd.ShapeDtypeStruct((2, 12, 1000, dim), bf16), opened(p) if "any" in form else p
     dims = replace(dims, splits=dim_of("splits", least=2)) if form == "any shared" else dims
-    more = [np.int32(2)] if form in ("any causal", "any shared") else []
+    more = [np.int32(2)] * {"any causal": 1, "any shared": 2}.get(form, 0)
     compiled = attention_kernel(dims, SMALL[dim][n][0], 132).lower(spec, spec, spec, *more, target="sm_90a").compile()
     assert compiled.resources.spills == 0 and not compiled.remarks
 
@@ -303,3 +303,17 @@ def test_on_a_gpu(rng: Any) -> None:
     wanted = reference.attention(q, k, v)
     out, lse = kd.library.attention(q, k, v, return_lse=True, interpret=False)
     assert relative(out, wanted.out) < 6e-3 and np.abs(np.asarray(lse) - wanted.lse).max() < 2e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dim", [64, 128])
+def test_later_sizes_on_a_gpu(dim: int, rng: Any) -> None:
+    """Both kernels for any sizes, with few parts and with many, of even and of uneven numbers of blocks."""
+    function = type(kd.library.attention)()
+    for batch, queries, keys in ((1, 64, 8192), (2, 100, 3000), (3, 130, 1111), (1, 7, 20000), (2, 300, 5001)):
+        q, k, v = (random(rng, (batch, h, n, dim), bf16) for h, n in ((8, queries), (2, keys), (2, keys)))
+        wanted = reference.attention(q, k, v)
+        out, lse = function(q, k, v, return_lse=True, interpret=False)
+        assert relative(out, wanted.out) < 6e-3 and np.abs(np.asarray(lse) - wanted.lse).max() < 2e-3
+    plans = [plan for plan in function._plans.values() if isinstance(plan, SplitPlan)]
+    assert len(plans) >= 4 and len({plan.combine for plan in plans if isinstance(plan.parts, NumberedPlan)}) == 1
