@@ -393,3 +393,20 @@ def test_a_quotient_of_a_dim_and_what_is_no_int(x: Any, y: Any, word: str) -> No
     with pytest.raises(kd.Error, match=word) as caught:
         kd.cdiv(x, y)
     assert caught.value.loc.file == __file__
+
+
+@pytest.mark.parametrize(("declared", "compiles"), [(False, 3), (True, 1)])
+def test_an_output_of_arithmetic_compiles_once_by_a_dim_of_its_own(declared: bool, compiles: int) -> None:
+    """Else for each power of two, up to the width of an access, that divides it."""
+    m, n = kd.Dim("M"), kd.Dim("N")
+    shapes = {"x": (m, n)} | ({"out": (m, kd.Dim("O"))} if declared else {})
+
+    @kd.kernel(out_type=Spec((m, n + 1), kd.float32), grid=(m, kd.cdiv(n, 64)), shapes=shapes)
+    def copied(x: Any, out: Any) -> None:
+        columns = kd.ds(kd.program_id(1) * 64, 64)
+        out[kd.program_id(0), columns] = x[kd.program_id(0), columns]
+
+    for size in (7, 8, 64, 65, 2, 100):
+        x = np.arange(3 * size, dtype=np.float32).reshape(3, size)
+        np.testing.assert_array_equal(copied(x, interpret=True)[:, :size], x)
+    assert len(copied.specialisations()) == compiles
