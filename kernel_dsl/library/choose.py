@@ -14,6 +14,7 @@ from .fed_scales import feeds
 from .low_tiles import takes_low_tiles
 from .matmul_config import MatmulConfig
 from .problem import Problem
+from .whole_lines import stores_lines
 
 # (tile_m, tile_n, consumers, whether they alternate)
 TILES = (
@@ -34,6 +35,10 @@ SCALED_TILES = tuple((*tile, False) for tile in (
 ))  # fmt: skip
 # 32-bit registers a lane that a consumer may accumulate in: the rest is for addresses, or for an epilogue of few or many steps
 ACCUMULATORS, ACCUMULATORS_BESIDE_MORE, ACCUMULATORS_BESIDE_MANY = 192, 128, 96
+# rows of tiles that three consumers share and that two share, and their columns, beside 128; where neighbours lie along columns,
+# these are whole rows of a swizzle
+TALL, TALL_WIDTHS, PANEL = 192, (96, 112, 128, 144, 160, 176, 192), 64
+HIGH, HIGH_WIDTHS = 256, (96, 112, 144, 160, 176)
 CLUSTERS = ((1, 1), (2, 1), (1, 2))  # along M, along N
 LOW_WAVES = 4  # the most waves of low tiles
 LOW_STEPS = 8  # the fewest steps: 4096 x 32768 x 512 took 132 us with low tiles, 130 without
@@ -87,6 +92,26 @@ def tiles_between(problem: Problem) -> list[MatmulConfig]:
     return [changed(c, swapped=swapped) for c, swapped in made if c is not None]
 
 
+def high_tiles(problem: Problem) -> list[MatmulConfig]:
+    """Tiles of 192 rows, shared by three consumers, and of 256, of the product or of the transposed one.
+
+    512 lanes have registers for 96 sums each, and for no steps beside them. Lanes that store them do so by whole lines.
+    """
+    p = problem
+    if not p.plain or p.scaled or p.promoted or p.sparse or p.int4:
+        return []
+    sizes = [(TALL, n, 3) for n in TALL_WIDTHS] + [(HIGH, n, 2) for n in HIGH_WIDTHS]
+    made = [
+        (configure(q, *size), swapped)
+        for q, swapped in ((p, False), (p.swapped, True))[: 1 if p.lanes else 2]
+        if not from_registers(q)
+        for size in sizes
+        if q.b_transposed or (q.b_dtype.itemsize == 2 and size[1] % PANEL == 0)
+    ]
+    found = [changed(c, swapped=swapped) for c, swapped in made if c is not None]
+    return [c for c in found if not p.lanes or (stores_lines(p, c) and p.out_dtype.itemsize > 1)]
+
+
 def band(problem: Problem, config: MatmulConfig, blocks: int) -> int:
     """The number of tiles of M in a band that shares L2, as measured.
 
@@ -134,7 +159,7 @@ def _options(problem: Problem, blocks: int, plain: bool, reads: Reads = EVEN) ->
         # 1.2, both together 2.1.
         tiles, clusters = [t for t in tiles if not t[3]], CLUSTERS[:1]
     made = [c for c in (configure(problem, *tile) for tile in tiles) if c is not None]
-    made += tiles_between(problem)
+    made += tiles_between(problem) + (high_tiles(problem) if plain else [])
     made = [c for c in made if c.rows * c.tile_n <= room * 128 and gates(problem, c)]
     options = [
         changed(c, cluster=m, cluster_n=n) if m * n > 1 else c for c in made for m, n in clusters if m * n <= blocks

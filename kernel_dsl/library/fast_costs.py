@@ -16,8 +16,8 @@ from .promoted_product import RUN
 from .whole_lines import stores_lines, word_bytes
 
 # one multiprocessor, a clock: multiply-adds of 16-bit operands (8-bit: twice, tf32: half), bytes from L2, bytes to SMEM, of which
-# a cluster loads some for its other blocks
-MADS, L2_BYTES, SMEM_BYTES = 2048, 56, 64
+# a cluster loads some for its other blocks. Tiles of 128 x 128 in clusters took 736 us for 18848 x 1664 x 7984, with 64 bytes 613
+MADS, L2_BYTES, SMEM_BYTES = 2048, 56, 60
 WIDENED = 10  # elements a clock of a left side that is widened in registers: 128 x 64 of them took 900 clocks
 WIDENED_PAIRS = 20  # the same for 4 bits, two at a time: 3.9 instructions for each element, not 6.8
 # extra clocks of a step if registers transpose a left side of 32 bits: beside another warpgroup's wide product,
@@ -69,6 +69,7 @@ SLIVER = 32  # columns: a product of fewer takes as long, because it still reads
 # widths between those, for shapes whose tiles just exceed a whole number of waves, or fill three quarters of one
 BETWEEN = (96, 112, 144, 160, 176, 208, 224, 240)
 UNEVEN = 1.04  # the least predicted gain for such a width, because its constants were not measured
+TALLER = 1.03  # the same for tiles that three consumers share
 LOWERED = 1.01  # the same for low tiles, beside which a consumer idles
 CHUNK = 100  # clocks for each part of a tile in its store; narrow tiles have many parts
 # clocks of a step in which neither warpgroup multiplies: with two products in flight, with one
@@ -113,6 +114,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
     if steps <= MOSTLY_STORED and not p.lanes and not p.softmax:
         made *= 1 + PIECES * (WIDEST_TILE / max(t.tile_m if t.swapped else width, WIDEST_TILE // 2) - 1)
     made *= LOWERED if t.low_tiles else 1.0
+    made *= TALLER if t.consumers > 2 and not p.scaled and not p.promoted else 1.0
     made *= BRIEF_TURNS if t.ping_pong and (steps <= BRIEF or p.lanes) else 1.0
     return made * (UNEVEN if t.tile_n in BETWEEN and not p.scaled else 1.0)
 

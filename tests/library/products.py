@@ -118,7 +118,7 @@ def lying(x: Any, how: str) -> tuple[Any, Any]:
     """(numbers, the same numbers lying in memory as `how` says): those of x, or fewer, which share memory."""
     if how not in SHARED:
         return x, place(x, how)
-    *batch, rows, columns = x.shape
+    rows, columns = x.shape[-2:]
     if how == "repeated" or 0 in x.shape:
         view = np.broadcast_to(x[..., :1, :], x.shape)
     else:  # each row begins one element after the row before

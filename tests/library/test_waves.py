@@ -10,10 +10,14 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import choose
+from kernel_dsl.library.arguments import request
 from kernel_dsl.library.fast_costs import BETWEEN
 from kernel_dsl.library.fast_sizes import configure
+from kernel_dsl.library.matmul_options import MatmulOptions
 from kernel_dsl.library.persistent_matmul import matmul_kernel
 from kernel_dsl.library.problem import Problem
+from kernel_dsl.library.routes import route
+from kernel_dsl.stages import target_named
 from tests.hopper.helpers import random, relative
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
@@ -28,14 +32,20 @@ def problem(M: int, N: int, K: int, dtype: Any = bf16, layout: str = "NT") -> Pr
 
 
 @pytest.mark.parametrize("swapped", [False, True], ids=["straight", "swapped"])
-@pytest.mark.parametrize("width", BETWEEN)
+@pytest.mark.parametrize(
+    "tile",
+    [(128, n, 2) for n in BETWEEN]
+    + [(256, n, 2) for n in choose.HIGH_WIDTHS]
+    + [(192, n, 3) for n in choose.TALL_WIDTHS],
+    ids=str,
+)
 @pytest.mark.parametrize("dtype", [bf16, s8], ids=str)
 @pytest.mark.sampled(102)
-def test_widths(width: int, swapped: bool, dtype: Any, interpret: Any, rng: Any) -> None:
+def test_widths(tile: tuple[int, int, int], swapped: bool, dtype: Any, interpret: Any, rng: Any) -> None:
     """Two tiles and a part of one across, and along K a stage and a part of one, with a bias."""
-    sizes = [150, 2 * width + 8, 160]
+    sizes = [tile[0] + 22, 2 * tile[1] + 8, 320 // dtype.itemsize]
     M, N, K = sizes if not swapped else [sizes[1], sizes[0] + 2, sizes[2]]
-    config = configure(replace(problem(*sizes, dtype), out_dtype=kd.float32), 128, width, 2)
+    config = configure(replace(problem(*sizes, dtype), out_dtype=kd.float32), *tile)
     assert config is not None
     a, b = random(rng, (M, K), dtype), random(rng, (N, K), dtype).T
     if swapped and dtype == bf16:
@@ -69,6 +79,35 @@ def test_no_spills() -> None:
         assert compiled.resources.spills == 0 and not [r for r in compiled.remarks if "C75" in r.text]
 
 
+@pytest.mark.parametrize("layout", ["NT", "TN"])
+@pytest.mark.parametrize("dtype", [bf16, s8, kd.float8_e4m3fn], ids=str)
+@pytest.mark.sampled(60, "machine code")
+def test_high_tiles_do_not_spill(dtype: Any, layout: str) -> None:
+    """Tiles of 192 and 256 rows, stored by TMA, alone and in clusters."""
+    if dtype != bf16 and layout == "TN":
+        return
+    p = problem(1520, 1504, 1024, dtype, layout)
+    for t in choose.high_tiles(p):
+        for cluster in (1, 2):
+            made = matmul_kernel(p, replace(t, cluster_n=cluster), BLOCKS)
+            compiled = made.lower(Spec((1520, 1024), dtype), Spec((1024, 1504), dtype), target="sm_90a").compile()
+            assert compiled.resources.spills == 0 and not [r for r in compiled.remarks if "C75" in r.text], t
+
+
+def test_products_that_miss_waves_have_high_tiles() -> None:
+    """520 x 3784 x 10952 took 118 us with 128 rows, 86 with 192; 3088 x 4416 x 5936 in e4m3 142 and 132."""
+    target = target_named("sm_90a")
+    for dtype, shape, layout, tall in (
+        (bf16, (520, 3784, 10952), "TT", 192),
+        (kd.float8_e4m3fn, (3088, 4416, 5936), "NT", 256),
+    ):
+        M, N, K = shape
+        a = np.empty((K, M) if layout[0] == "T" else (M, K), dtype.numpy)
+        b = np.empty((N, K) if layout[1] == "T" else (K, N), dtype.numpy)
+        r = request(a.T if layout[0] == "T" else a, b.T if layout[1] == "T" else b, MatmulOptions(), None)
+        assert route(r.problem, r.left, r.right, r.family, None, target).config.tile_m == tall
+
+
 STORED = [(bf16, f16, 24), (bf16, kd.float32, 24), (s8, kd.int32, 48), (s8, bf16, 48)]
 
 
@@ -98,8 +137,7 @@ def test_shallow_products(dtype: Any, out_dtype: Any, K: int, tile: Any, N: int,
 @pytest.mark.sampled(60, "machine code")
 def test_stores_by_lanes_do_not_spill(dtype: Any, out_dtype: Any) -> None:
     p = replace(problem(1000, 1003, 256, dtype), out_dtype=out_dtype, lanes=1)
-    for tile in choose.TILES:
-        t = configure(p, *tile)
+    for t in (*(configure(p, *tile) for tile in choose.TILES), *choose.high_tiles(p)):
         if t is None:
             continue
         made = matmul_kernel(p, t, BLOCKS).lower(Spec((1000, 256), dtype), Spec((1003, 256), dtype), target="sm_90a")
