@@ -57,7 +57,7 @@ def _kernel(name: str, p: ConvProblem, x: Any, w: Any, out: Any) -> Any:
     if not why:
         config = config_of(p)
         if general is not None:
-            config = replace(config, box=box_of_any(p, general))
+            config = replace(config, box=box_of_any(p, general, config.tile_m))
         return conv_kernel(general or p, config, machine.limits.multiprocessors)
     _log.info("%s: %s; using the general kernel", name, why)
     return conv_general(general or p)

@@ -17,7 +17,7 @@ from .first_sizes import dim_of, is_open
 
 PIXELS, STEP = 64, 32  # pixels of a tile; terms of the sum in a step
 COLUMNS = 64  # the most columns of a tile
-SUMMED = 2048  # elements whose parts a block adds up
+SUMMED, IN_FLIGHT = 512, 8  # elements whose parts a block adds up, and parts that it loads before it adds them
 PARTS = dim_of("parts")  # the number of parts of a gradient of filters
 
 
@@ -272,7 +272,16 @@ def wgrad_sum_kernel(problem: ConvProblem, parts: int) -> Any:
         count = partial.shape[0] if p.opened else parts
         sums, out = partial if p.opened else partial.reshape(parts, size), dw.reshape(size)
         mine = kd.ds(kd.program_id(0) * SUMMED, SUMMED)
-        total = kd.fori_loop(1, count, lambda part, total: total + sums[part, mine], sums[0, mine])
+
+        def add(first: Any, total: Any, together: int) -> Any:
+            for x in [sums[first + i, mine] for i in range(together)]:
+                total = total + x
+            return total
+
+        many = kd.div(count, IN_FLIGHT)
+        total = kd.zeros((SUMMED,), kd.float32)
+        total = kd.fori_loop(0, many, lambda n, total: add(n * IN_FLIGHT, total, IN_FLIGHT), total)
+        total = kd.fori_loop(many * IN_FLIGHT, count, lambda part, total: add(part, total, 1), total)
         out[mine] = total.astype(p.dtype)
 
     made = kd.kernel(

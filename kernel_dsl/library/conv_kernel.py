@@ -23,12 +23,14 @@ from .first_sizes import KeptConfigs
 from .operands import array_address, element_strides, why_not_tma
 from .pack import SECTOR, Packing
 from .persistent_matmul import swizzled
-from .stage_product import following_slot, stage_product
+from .stage_product import following_slot, ragged_product, stage_product
 
 DEPTH = 64  # channels of a stage: a row of the widest swizzle
+SLICE = 16  # channels of one wgmma
 BAND = 8  # tiles of pixels in a band that shares L2
-WIDTHS = (64, 96, 128, 144, 160, 176, 192, 208, 224, 240, 256)  # filters of a tile
+WIDTHS = (64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)  # filters of a tile
 MANY = 264  # tiles: clusters take 2 to 3 us more to start
+HIGH, NARROW = 256, 144  # pixels of a tile of so many filters at most
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
     axes = ("cluster",) if t.cluster > 1 else ()
     chunks = kd.cdiv(p.channels, DEPTH)
     steps = p.taps[0] * p.taps[1] * chunks
+    tail = kd.cdiv(p.channels - (chunks - 1) * DEPTH, SLICE) * SLICE  # channels of the last chunk that are multiplied
     most = blocks // t.cluster
     count = most if p.opened else max(min(tiles_of(p.out_shape[:3])[2], most), 1)
     producer, rows = t.consumers, t.tile_m // t.consumers
@@ -180,7 +183,10 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
             first, n = place_of(index, *places)
 
             def multiply(acc: Any) -> Any:
-                return stage_product(acc, slot, steps, t.stages, left_of, right_of, loaded.at.__getitem__, consumed)
+                sides = left_of, right_of, loaded.at.__getitem__, consumed
+                if tail == DEPTH:
+                    return stage_product(acc, slot, steps, t.stages, *sides)
+                return ragged_product(acc, slot, p.taps[0] * p.taps[1], chunks, tail, t.stages, *sides)
 
             value, slot_after = kd.run_scoped(multiply, kd.ACC((rows, t.tile_n), kd.float32))
             mine = [f + me * n if axis == t.cut else f for axis, (f, n) in enumerate(zip(first, t.share, strict=True))]
@@ -275,15 +281,19 @@ def tiles_in(p: ConvProblem, box: tuple[int, int, int]) -> int:
 @cache
 def config_of(p: ConvProblem) -> ConvConfig:
     """A configuration for a problem. The time of a tile grows with its filters + 64, because any number of filters
-    reads the pixels from SMEM. If channels begin within sectors of 32 bytes, TMA takes longer, and two blocks load their
-    filters together where there are many tiles.
+    reads the pixels from SMEM. Tiles of few filters have twice as many pixels, which take fewer loads, if one has all filters
+    or TMA takes longer: where channels begin within sectors of 32 bytes. Then two blocks load their filters together, too. Both
+    ask for many tiles.
     """
     width = min(WIDTHS, key=lambda n: kd.cdiv(p.filters, n) * (n + 64))
-    box = boxes(p)
-    together = p.channels * p.dtype.itemsize % SECTOR and tiles_in(p, box) * kd.cdiv(p.filters, width) >= MANY
+    broken = bool(p.channels * p.dtype.itemsize % SECTOR)
+    high = boxes(p, HIGH)
+    fits = width <= NARROW and (broken or width >= p.filters) and tiles_in(p, high) * kd.cdiv(p.filters, width) >= MANY
+    pixels, box = (HIGH, high) if fits else (128, boxes(p))
+    together = broken and tiles_in(p, box) * kd.cdiv(p.filters, width) >= MANY
     part = math.gcd(width, 64)  # a row of a swizzle
-    room = SMEM - BARRIERS - 4 * 64 * part * p.dtype.itemsize
-    stages = 4 if width % 64 == 0 else min(room // ((128 + width) * DEPTH * p.dtype.itemsize), 5)
+    room = SMEM - BARRIERS - 2 * pixels * part * p.dtype.itemsize
+    stages = min(room // ((pixels + width) * DEPTH * p.dtype.itemsize), 4 if width % 64 == 0 else 5)
     return ConvConfig(box, width, stages, epilogue_n=part, cluster=2 if together else 1)
 
 

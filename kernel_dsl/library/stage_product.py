@@ -26,17 +26,59 @@ def stage_product(
     """acc += the product over `steps` stages, at least one, from `slot` on; returns its value and the slot that follows.
 
     `left_of(slot)`, `right_of(slot)`: Refs to this warpgroup's A (rows, tile_k) and to B (tile_k, tile_n);
-    `loaded_of(slot)`: the barrier of both loads.
+    `loaded_of(slot)`: the barrier of both loads. With a tuple of accumulators there are as many Bs and values.
     """
+    several = isinstance(acc, tuple)
+    sums: tuple[Any, ...] = acc if several else (acc,)
 
     @kd.loop(0, steps, init_carry=(slot, slot))
     def end(step: Any, carry: Any) -> Any:
         slot, before = carry
         kd.barrier_wait(loaded_of(slot))
-        kd.wgmma(acc, left_of(slot), right_of(slot))
-        kd.wgmma_wait(1)
+        left, right = left_of(slot), right_of(slot)
+        for own, b in zip(sums, right if several else (right,), strict=True):
+            kd.wgmma(own, left, b)
+        kd.wgmma_wait(len(sums))
         kd.barrier_arrive(consumed.at[before], predicate=step > 0)
         return following_slot(slot, stages), slot
+
+    slot_after, last = end
+    values = tuple(own[...] for own in sums)
+    kd.barrier_arrive(consumed.at[last])
+    return values if several else values[0], slot_after
+
+
+def ragged_product(
+    acc: Any,
+    slot: Any,
+    runs: int,
+    steps: int,
+    tail: int,
+    stages: int,
+    left_of: Callable[[Any], Any],
+    right_of: Callable[[Any], Any],
+    loaded_of: Callable[[Any], Any],
+    consumed: Any,
+) -> tuple[Any, Any]:
+    """`stage_product` over `runs` times `steps` stages, the last of which hold only `tail` slices of K that are not zero."""
+
+    def multiply(slot: Any, before: Any, again: Any, depth: int | None) -> tuple[Any, Any]:
+        kd.barrier_wait(loaded_of(slot))
+        kd.wgmma(acc, left_of(slot).at[:, :depth], right_of(slot).at[:depth])
+        kd.wgmma_wait(1)
+        kd.barrier_arrive(consumed.at[before], predicate=again)
+        return following_slot(slot, stages), slot
+
+    @kd.loop(0, runs, init_carry=(slot, slot))
+    def end(run: Any, carry: Any) -> Any:
+        if steps > 1:
+
+            @kd.loop(0, steps - 1, init_carry=carry)
+            def whole(step: Any, carry: Any) -> Any:
+                return multiply(*carry, (run > 0) | (step > 0), None)
+
+            carry = whole
+        return multiply(*carry, run > 0 if steps == 1 else None, tail)
 
     slot_after, last = end
     value = acc[...]

@@ -90,8 +90,9 @@ def test_many_random_convolutions(seed: int) -> None:
         (Conv((1, 1, 150, 16), 24, (1, 4)), ConvConfig((1, 1, 128), 64, 2, epilogue_n=32)),
         (Conv((2, 9, 11, 24), 152, (3, 3), padding=1), ConvConfig((2, 8, 8), 144, 2, epilogue_n=16, cluster=2)),
         (Conv((3, 9, 11, 72), 40, (3, 3), padding=1), ConvConfig((2, 8, 8), 64, 3, cluster=2)),
+        (Conv((5, 9, 11, 40), 72, (3, 3), padding=1), ConvConfig((4, 8, 8), 80, 2, epilogue_n=16, cluster=2)),
     ],
-    ids=["images", "small boxes", "one consumer", "one row", "narrow parts", "cluster"],
+    ids=["images", "small boxes", "one consumer", "one row", "narrow parts", "cluster", "many pixels"],
 )
 @pytest.mark.sampled(51)
 def test_boxes_of_pixels(conv: Conv, config: ConvConfig, dtype: Any, interpret: Any, rng: Any) -> None:
@@ -109,11 +110,15 @@ WGRADS = [
     (Conv((1, 20, 9, 8), 136, (3, 1), padding=(3, 0)), ConvWgradConfig((1, 16, 4), 128, 192, 4), 2),
     (Conv((1, 1, 150, 16), 24, (1, 4)), ConvWgradConfig((1, 1, 64), 256, 128, 2), 1),
     (Conv((2, 9, 11, 72), 200, (2, 2), padding=1), ConvWgradConfig((1, 8, 8), 128, 64, 3, cluster=2), 2),
+    (Conv((2, 9, 11, 72), 40, (3, 3), padding=1), ConvWgradConfig((1, 8, 8), 128, 72, 3, together=3), 2),
+    (Conv((2, 9, 11, 136), 24, (2, 3), padding=1), ConvWgradConfig((1, 8, 8), 64, 48, 2, 1, together=4), 1),
 ]
 
 
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
-@pytest.mark.parametrize("case", WGRADS, ids=["one consumer", "parts", "few channels", "one row", "cluster"])
+@pytest.mark.parametrize(
+    "case", WGRADS, ids=["one consumer", "parts", "few channels", "one row", "cluster", "taps", "parts of channels"]
+)
 @pytest.mark.sampled(57)
 def test_gradients_of_filters(case: Any, dtype: Any, interpret: Any, rng: Any) -> None:
     """Hopper's kernel: pixels that no box divides, panels that are not full, more boxes than parts have in common."""
@@ -176,8 +181,13 @@ def test_boxes() -> None:
     assert boxes(described(bf16)) == (2, 8, 8)
     assert boxes(replace(described(bf16), height=28, width=28)) == (8, 4, 4)
     assert boxes(replace(described(bf16), batch=1, height=1, width=500, padding=(1, 1))) == (1, 1, 128)
-    widths = {8: 64, 64: 64, 72: 96, 128: 128, 192: 192, 200: 208, 256: 256, 264: 144, 320: 160, 512: 256}
-    assert {n: config_of(replace(described(bf16), filters=n)).tile_n for n in widths} == widths
+    widths = {8: 64, 64: 64, 72: 80, 100: 112, 128: 128, 192: 192, 200: 208, 256: 256, 264: 144, 320: 160, 512: 256}
+    made = {n: config_of(replace(described(bf16), filters=n)) for n in widths}
+    assert {n: t.tile_n for n, t in made.items()} == widths
+    assert all(t.tile_m == (256 if n <= 144 else 128) for n, t in made.items())
+    cut = replace(described(bf16), channels=264, filters=264)
+    assert (config_of(cut).tile_m, config_of(cut).cluster) == (256, 2)
+    assert config_of(replace(described(bf16), filters=64, batch=1)).tile_m == 128  # there would be few tiles
 
 
 @pytest.mark.parametrize("images, channels, size", [(64, 256, 56), (64, 512, 28), (16, 512, 64)])
