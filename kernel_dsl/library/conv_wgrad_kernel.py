@@ -207,12 +207,17 @@ def conv_wgrad_kernel(problem: ConvProblem, config: ConvWgradConfig, parts: int)
     return identified(kernel, problem, config, parts)
 
 
+def _panels(t: ConvWgradConfig) -> int:
+    """Panels of a stage."""
+    return t.tile_m // PANEL + t.together * t.panels
+
+
 def _step_clocks(p: ConvProblem, t: ConvWgradConfig) -> float:
     """An estimate for a box of pixels: products overlap with loads."""
-    panels, item = t.tile_m // PANEL + t.together * t.panels, p.dtype.itemsize
+    item = p.dtype.itemsize
     rate = LOADED if p.channels * item % LINE or p.filters * item % LINE else LOADED_LINES
     columns = max(t.tile_n, PANEL)  # fewer take as long, because wgmma still reads its other side from SMEM
-    return max(t.tile_m * columns * t.together * t.pixels / MADS, panels * PANEL * t.pixels * item / rate)
+    return max(t.tile_m * columns * t.together * t.pixels / MADS, _panels(t) * PANEL * t.pixels * item / rate)
 
 
 def _sized(p: ConvProblem, box: tuple[int, int, int], tile_n: int, together: int) -> ConvWgradConfig:
@@ -241,7 +246,8 @@ def wgrad_config(p: ConvProblem) -> ConvWgradConfig:
         for together in (1, 2, 3, 4)
         if n * together <= COLUMNS
     ]
-    best = min((t for t in found if t.stages >= LEAST_STAGES and t.tile_n <= 256), key=clocks, default=plain)
+    fitting = [t for t in found if t.stages >= LEAST_STAGES and t.tile_n <= 256]
+    best = min(fitting, key=lambda t: (clocks(t), t.tiles(p)[2] * _panels(t)), default=plain)
     return best if clocks(best) < SURELY * clocks(plain) else plain
 
 
