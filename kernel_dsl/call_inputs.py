@@ -22,7 +22,7 @@ from .no_arithmetic import NoArithmetic
 from .scalar_struct import ScalarStruct
 from .sizes import Geometry, geometry
 from .source import here
-from .tree import flatten, unflatten
+from .tree import flatten, other_keys, pictured, unflatten
 from .variables import Symbol, repeating
 
 
@@ -90,7 +90,10 @@ def given_outputs(d: Definition, out: Any, leaves: Sequence[Any], structure: Any
         return None
     given, shape = flatten(out)
     structs = unflatten(structure, [struct_of(x, d.name) for x in leaves])
-    expected, _wanted = output_structs(d, structs)
+    expected, wanted = output_structs(d, structs)
+    if other_keys(shape, wanted):
+        what = f"out= is {pictured(shape)}, and the outputs are {pictured(wanted)}"
+        raise BadCallArgument(kernel=d.name, what=what, hint="give each output under its key", loc=here())
     if len(given) != len(expected):
         what = f"out= holds {counted(len(given), 'array')} for {counted(len(expected), 'output')}"
         raise BadCallArgument(kernel=d.name, what=what, hint="give one array for each output", loc=here())

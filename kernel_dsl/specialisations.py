@@ -9,7 +9,7 @@ from .blocks import settle
 from .boundary import public, unguarded
 from .compiled import Condition
 from .dataclass import changed
-from .extents import holds
+from .extents import GRID, holds
 from .loading import load, load_identified
 from .sizes import Sizes, exact
 from .stages import Stages
@@ -18,7 +18,10 @@ from .target import TARGETS
 
 @public
 class Specialisation:
-    """A kernel compiled for some signature: dtypes, contiguity and alignment of arrays, and conditions on sizes."""
+    """A kernel compiled for some signature: dtypes, contiguity and alignment of arrays, and conditions on sizes.
+
+    It prints as the shapes of inputs and outputs, with `*` for each extent that the code does not fix.
+    """
 
     @unguarded
     def __init__(self, name: str, target: str, sizes: Sizes, trace: Callable[[], Stages]) -> None:
@@ -31,8 +34,13 @@ class Specialisation:
         self._conditions: tuple[Condition, ...] | None = None
 
     def __repr__(self) -> str:
-        fixed = ", ".join(f"{c.kind} {c.numbers}" for c in self.conditions if c.kind == "size")
-        return f"<specialisation of {self.name!r} for {self.target}, for {fixed or 'any size'}>"
+        fixed = {c.numbers for c in self.conditions if c.kind == "size"}  # by (array, axis)
+        parts = [
+            _shown(shape, [(a, i) in fixed for i in range(len(shape))]) for a, shape in enumerate(self.sizes.shapes)
+        ]
+        axes = [(GRID, i) in fixed for i in range(len(self.sizes.grid))]
+        parts += [f"grid {_shown(self.sizes.grid, axes)}"] * any(axes)
+        return f"<specialisation of {self.name!r} for {self.target}: {', '.join(parts)}>"
 
     @property
     def stages(self) -> Stages:
@@ -69,6 +77,12 @@ class Specialisation:
         """The same, with the options that identify a kernel without a trace."""
         self._params = params
         return self
+
+
+def _shown(shape: Sequence[int], fixed: Sequence[bool]) -> str:
+    """A shape with `*` for the extents that may be others."""
+    extents = ", ".join(str(n) if known else "*" for n, known in zip(shape, fixed, strict=True))
+    return f"({extents}{',' * (len(shape) == 1)})"
 
 
 class Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, cast
 
@@ -118,6 +118,18 @@ def pictured(structure: Any) -> str:
             return f"[{', '.join(items)}]"
         return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
     return "None" if structure is None else "value"
+
+
+def other_keys(given: Any, wanted: Any) -> bool:
+    """Whether a structure has dicts where the wanted one has none, or with other keys. Tuples and lists are alike."""
+    if isinstance(given, dict):
+        pairs = cast("dict[Any, Any]", given)
+        if not isinstance(wanted, dict) or pairs.keys() != cast("dict[Any, Any]", wanted).keys():
+            return True
+        return any(other_keys(part, wanted[key]) for key, part in pairs.items())
+    if isinstance(given, (tuple, list)) and isinstance(wanted, (tuple, list)):
+        return any(map(other_keys, cast("Sequence[Any]", given), cast("Sequence[Any]", wanted)))
+    return False
 
 
 def _fields(parts: Mapping[str, Any]) -> list[str]:

@@ -31,10 +31,8 @@ def load(path: str | Path) -> int:
         found = results_of(read_text(place))
     except BadFile as error:
         raise TuningFile(path=place.name, what=error.what, hint=error.hint) from None
-    except FileNotFoundError as error:
-        raise _errors().MissingFileError(f"{place} is not there: {error.strerror}") from None
     except (OSError, ValueError) as error:
-        raise _errors().FileError(f"{place} can't be read: {error}") from None
+        raise _errors().file_error(place, "read", error) from None
     tuned_results().add(found, keep=False)
     return sum(map(len, found.values()))
 
@@ -53,5 +51,5 @@ def save(path: str | Path) -> int:
     except BadFile as error:
         raise TuningFile(path=place.name, what=error.what, hint=error.hint) from None
     except (OSError, ValueError) as error:
-        raise _errors().FileError(f"{place} can't be written: {error}") from None
+        raise _errors().file_error(place, "written", error) from None
     return sum(map(len, whole.values()))

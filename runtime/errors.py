@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from kernel_dsl import diagnostics
 
 
@@ -54,6 +56,14 @@ class FileError(RunError, OSError):
 
 class MissingFileError(FileError, FileNotFoundError):
     """A file of a compiled kernel that does not exist."""
+
+
+def file_error(path: str | os.PathLike[str], word: str, error: OSError | ValueError) -> FileError:
+    """The error for a file that can't be "read" or "written"."""
+    name, why = diagnostics.shown(os.fspath(path)), getattr(error, "strerror", None) or error
+    if word == "read" and isinstance(error, FileNotFoundError):
+        return MissingFileError(f"{name} is not there: {why}")
+    return FileError(f"{name} can't be {word}: {why}")
 
 
 class DeviceError(RunError, RuntimeError):

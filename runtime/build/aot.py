@@ -28,7 +28,7 @@ from ..arrays.array_view import is_array, view
 from ..devices.device import Device, Loaded
 from ..devices.devices import pick_device
 from ..devices.failures import where
-from ..errors import ArgumentTypeError, FileError, MissingFileError
+from ..errors import ArgumentTypeError, file_error
 from ..plan import recording
 from ..plan.binding import bind
 from ..plan.calls import call
@@ -51,7 +51,7 @@ def write(path: str | os.PathLike[str], data: bytes) -> None:
     try:
         _write(Path(path), data)
     except (OSError, ValueError) as error:
-        raise FileError(f"{shown(path)} can't be written: {error}") from None
+        raise file_error(path, "written", error) from None
 
 
 def _write(target: Path, data: bytes) -> None:
@@ -95,12 +95,10 @@ def _read(path: str | os.PathLike[str]) -> bytes:
             if status.st_size > _LARGEST:
                 raise ArtifactError(f"it has {status.st_size} bytes")
             return file.read(_LARGEST)
-    except FileNotFoundError as error:
-        raise MissingFileError(f"{error.filename} is not there: {error.strerror}") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         if isinstance(error, ArtifactError):
             raise
-        raise FileError(f"{shown(path)} can't be read: {error}") from None
+        raise file_error(path, "read", error) from None
 
 
 @public
