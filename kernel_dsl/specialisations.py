@@ -20,7 +20,8 @@ from .target import TARGETS
 class Specialisation:
     """A kernel compiled for some signature: dtypes, contiguity and alignment of arrays, and conditions on sizes.
 
-    It prints as the shapes of inputs and outputs, with `*` for each extent that the code does not fix.
+    It prints as the shapes of inputs and outputs, with `*` for each extent that no condition fixes; inputs decide those
+    of outputs.
     """
 
     @unguarded

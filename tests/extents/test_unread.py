@@ -36,7 +36,7 @@ def test_softmax_compiles_once_for_all_rows(make: str) -> None:
     assert len(kernel.specialisations()) == 1
     kernel(np.ones((2, 48), np.float32), interpret=True)  # the columns are read
     assert len(kernel.specialisations()) == 2
-    assert [repr(s).partition(": ")[2] for s in kernel.specialisations()] == [f"(*, {n}), (*, {n})>" for n in (40, 48)]
+    assert [repr(s).partition(": ")[2] for s in kernel.specialisations()] == ["(*, 40), (*, *)>", "(*, 48), (*, *)>"]
 
 
 def tiled_sum(x: Any, y: Any, out: Any) -> None:
