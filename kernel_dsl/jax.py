@@ -21,6 +21,8 @@ from .residuals import by_leaf, hidden, plain, shown_again
 from .torch_ops import no_forward_mode
 from .tree import flatten, unflatten
 
+__all__ = ["JaxCall", "call"]
+
 _PLAIN = {"float": float, "int": int, "bool": bool}
 
 

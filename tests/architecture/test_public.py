@@ -1,4 +1,4 @@
-"""The public surface, frozen: `kd.__all__` and every signature, in `public.txt`."""
+"""The public surface, frozen: the names of `kd` and its public modules and every signature, in `public.txt`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import kernel_dsl as kd
+from kernel_dsl.late import MODULES
 from kernel_dsl.ops import NAMES
 from tests import golden
 from tests.architecture import exports
@@ -31,6 +32,8 @@ def _members(cls: type[Any]) -> list[str]:
         return [f"    {m.name} = {m.value!r}" for m in cls]
     for name in sorted(n for n in dir(cls) if not n.startswith("_") or n in ("__call__",)):
         member = inspect.getattr_static(cls, name)
+        if getattr(member, "__objclass__", cls).__module__ == "builtins":
+            continue  # a method of `list`
         if isinstance(member, property):
             lines.append(f"    .{name}")
         elif callable(getattr(cls, name)) and not issubclass(cls, BaseException):
@@ -42,7 +45,8 @@ def surface() -> str:
     """One line a name, and one a member of a class."""
     lines: list[str] = []
     listed = {name: getattr(kd, name) for name in kd.__all__}
-    listed |= {f"random.{name}": getattr(kd.random, name) for name in kd.random.__all__}
+    for module in MODULES:
+        listed |= {f"{module}.{name}": getattr(getattr(kd, module), name) for name in getattr(kd, module).__all__}
     for name, x in sorted(listed.items()):
         if inspect.isclass(x):
             bases = ", ".join(b.__name__ for b in x.__bases__ if b is not object)

@@ -62,7 +62,9 @@ def kd_value(value: Any) -> Any:
 
 def entry(name: str, home: Any = kd) -> str:
     """One name of a module: its signature, what its docstring says with examples as code, and its members."""
-    thing = getattr(home, name)
+    thing = vars(home).get(f"_{name}") or getattr(
+        home, name
+    )  # a fixture's function: without it the fixture needs pytest
     if isinstance(thing, kd.dtypes.DType):
         return f"### `kd.{name}`\n\nThe element type {thing.name}: {thing.bits} bits, of kind {thing.kind.value}.\n"
     title = f"kd.{name}" if home is kd else f"kd.{home.__name__.rpartition('.')[2]}.{name}"
@@ -158,6 +160,12 @@ GROUPS = {
 }
 
 
+OF_MODULES = {  # the groups of the other public modules
+    "random": "Random numbers", "tuning": "Tuning", "library": "The library", "symmetric": "Symmetric arrays",
+    "jax": "JAX", "torch": "PyTorch", "testing": "Tests of kernels",
+}  # fmt: skip
+
+
 def groups() -> dict[str, list[str]]:
     """The entries of each group, by its title."""
     found: dict[str, list[str]] = {}
@@ -168,10 +176,10 @@ def groups() -> dict[str, list[str]]:
         else:
             group = GROUPS.get(getattr(inspect.unwrap(thing), "__module__", ""), "Kernels, specifications and the rest")
         found.setdefault(group, []).append(entry(name))
-    library = [entry(name, kd.library) for name in sorted(kd.library.__all__)]
-    random = [entry(name, kd.random) for name in sorted(kd.random.__all__)]
-    tuning = [entry(name, kd.tuning) for name in sorted(kd.tuning.__all__)]
-    more = {"Random numbers": random, "Tuning": tuning, "The library": library}
+    more: dict[str, list[str]] = {}
+    for name, group in OF_MODULES.items():
+        module = getattr(kd, name)
+        more[group] = [entry(name, module) for name in sorted(module.__all__)]
     return {group: found[group] for group in sorted(found)} | more
 
 
