@@ -101,6 +101,7 @@ class BlockSpec:
         return f"BlockSpec({', '.join(given)})"
 
     def shape_for(self, ref: Ref) -> tuple[int | None, ...]:
+        """The extents of a block of `ref`, in elements, None for squeezed axes; those of `ref` without a `block_shape`."""
         if self.block_shape is None:
             return tuple(ref.shape)
         return tuple(n.size if isinstance(n, Element) else n for n in self.block_shape)

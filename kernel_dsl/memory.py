@@ -129,10 +129,12 @@ class ShapeDtypeStruct:
 
     @property
     def ndim(self) -> int:
+        """The rank."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
+        """The number of elements."""
         return prod(self.shape)
 
     def __repr__(self) -> str:
@@ -200,6 +202,7 @@ class Barrier:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """How many barriers there are along each axis; () for one."""
         return as_shape(self.num_barriers, "Barrier")
 
 
@@ -228,6 +231,7 @@ class ClusterBarrier:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """How many barriers there are along each axis; () for one."""
         return as_shape(self.num_barriers, "ClusterBarrier")
 
     @property

@@ -39,6 +39,7 @@ class Symmetric(list[Any]):
 
     @property
     def dtype(self) -> DType:
+        """The dtype of all arrays."""
         return as_dtype(self[0].dtype)
 
     def local(self, device: int) -> Any:

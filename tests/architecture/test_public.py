@@ -82,8 +82,18 @@ def test_all_is_sorted_by_family_and_has_no_double() -> None:
 
 
 def test_every_public_callable_is_documented() -> None:
-    bare = [n for n in kd.__all__ if callable(getattr(kd, n)) and not inspect.getdoc(getattr(kd, n))]
-    assert bare == []
+    """And so are the methods and properties of public classes."""
+    things = {name: getattr(kd, name) for name in kd.__all__}
+    for module in MODULES:
+        things |= {f"{module}.{name}": getattr(getattr(kd, module), name) for name in getattr(kd, module).__all__}
+    bare = [name for name, x in things.items() if callable(x) and not inspect.getdoc(x)]
+    for name, cls in things.items():
+        members = vars(cls).items() if inspect.isclass(cls) and not issubclass(cls, BaseException) else ()
+        for key, member in members:
+            seen = inspect.isfunction(member) or isinstance(member, property)
+            if seen and not key.startswith("_") and not inspect.getdoc(member):
+                bare.append(f"{name}.{key}")
+    assert not bare, bare
 
 
 def test_attributes_of_public_classes_are_there_at_their_first_use() -> None:
