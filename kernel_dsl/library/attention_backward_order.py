@@ -19,6 +19,7 @@ CONSUMERS = 2
 KEYS = CONSUMERS * ROWS  # keys of a block, up to a head dimension of 128
 EIGHT = 8  # columns of a tile of wgmma, which are contiguous in the sum of the queries' gradients
 TAIL = 3  # blocks that share the steps of the last keys, where many multiprocessors would be idle
+LONG = 16  # steps of a block that are worth sharing
 SPREAD = 128  # steps over which blocks that run together begin
 LINE = 128  # elements of the sum's last axis, an arbitrary number
 
@@ -68,11 +69,24 @@ def padded(queries: int, config: AttentionBackwardConfig) -> int:
     return kd.cdiv(queries, config.block_q) * config.block_q
 
 
-def step_counts(p: AttentionProblem, config: AttentionBackwardConfig, keys: int) -> list[int]:
-    """The steps of each block of a head, with `keys` keys a block, plus steps for a block's fixed cost."""
+def has_tail(steps: int) -> bool:
+    """Whether blocks of so many steps share the last keys: with few steps, sharing takes longer than it saves."""
+    return steps >= LONG
+
+
+def first_stores(p: Any, config: AttentionBackwardConfig) -> bool:
+    """Whether the first block that has the gradient of a step's queries stores it, where each query head has a key head.
+
+    If all blocks of a head have one step, the same, they would wait for one another.
+    """
+    return p.heads == p.kv_heads and (p.queries > config.block_q or p.keys <= KEYS)
+
+
+def step_counts(p: AttentionProblem, config: AttentionBackwardConfig, keys: int, fixed: int = 2) -> list[int]:
+    """The steps of each block of a head, with `keys` keys a block, plus steps for a block's `fixed` cost."""
     steps, skipped = padded(p.queries, config) // config.block_q, keys if p.causal else 0
     each = [max(steps - n * skipped // config.block_q, 0) for n in range(kd.cdiv(p.keys, keys))]
-    return [n * (p.heads // p.kv_heads) // config.splits + 2 for n in each]
+    return [n * (p.heads // p.kv_heads) // config.splits + fixed for n in each]
 
 
 def makespan(lengths: list[int], heads: int, together: int, machines: int) -> int:

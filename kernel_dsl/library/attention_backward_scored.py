@@ -15,7 +15,7 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .attention_backward_consumers import narrow_consumers, wide_consumers
 from .attention_backward_ends import SUMMED, sum_of_parts
-from .attention_backward_order import EIGHT, KEYS, TAIL, AttentionBackwardConfig, makespan, of_steps
+from .attention_backward_order import EIGHT, KEYS, TAIL, AttentionBackwardConfig, has_tail, makespan, of_steps
 from .attention_backward_scored_sizes import first_step, heavy, keys_of, padded_dims, query_steps, steps_of
 from .attention_backward_scored_walk import ScoredWalk
 from .attention_opened import at_launch, declared
@@ -39,7 +39,9 @@ def scored_backward_config(
     keys = keys_of(p)
     blocks = p.batch * p.kv_heads * kd.cdiv(p.keys, keys)
     config = _scored_config(p, blocks, multiprocessors, in_turn, linear, opened)
-    return replace(config, tail=TAIL) if blocks > 4 * multiprocessors and not in_turn else config
+    steps = kd.cdiv(p.queries, config.block_q) * (p.heads // p.kv_heads)
+    shares = blocks > 4 * multiprocessors and not in_turn and has_tail(steps)
+    return replace(config, tail=TAIL) if shares else config
 
 
 def _scored_config(
@@ -83,7 +85,7 @@ def _scored_config(
     if dim == KEYS:
         return AttentionBackwardConfig(64, stages=3, dout_stages=3, in_turn=in_turn, splits=splits)
     masked = bool(score.causal) or score.window is not None or score.mask_mod is not None
-    rows = 96 if in_turn and p.ragged and masked else 128
+    rows = 64 if p.queries <= 64 else 96 if in_turn and p.ragged and masked else 128
     return AttentionBackwardConfig(rows, in_turn=in_turn, splits=splits)
 
 

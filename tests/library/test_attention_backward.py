@@ -329,6 +329,25 @@ def test_what_is_shared_at_the_end(units: int, shared: int) -> None:
     assert default_config(problem(1, 16, 16, 16384, 128, True), 132).tail == 1
 
 
+def test_steps_of_few_queries() -> None:
+    """Where less lies beyond the last query, or beside a causal mask, steps are short. The first block stores a step's sum
+    unless all blocks of a head have that step alone, and blocks share no keys at the end if they have few steps.
+    """
+
+    def made(queries: int, keys: int, dim: int, causal: bool = False, heads: int = 16) -> tuple[int, bool, bool]:
+        p = AttentionProblem(32, 16, heads, queries, keys, dim, bf16, causal, 1.0, False)
+        config = default_config(p, 132)
+        return config.block_q, config.stores_first, config.tail > 1
+
+    assert [made(n, 1024, 64) for n in (64, 128, 197)] == [(64, False, False), (128, False, False), (128, True, False)]
+    assert [made(n, 1024, 128)[:2] for n in (64, 80, 128, 197)] == [(64, False), (80, False), (64, True), (80, True)]
+    assert [made(n, n, 128)[0] for n in (256, 400, 512, 1000, 4096)] == [64, 80, 64, 80, 80]
+    assert [made(n, n, 128, True)[0] for n in (256, 400, 512, 1000, 1531, 2048, 4096)] == [64, 80, 64, 64, 64, 80, 80]
+    assert made(128, 128, 64)[1:] == (True, False) and made(64, 64, 64, heads=4)[1:] == (False, False)
+    assert [made(n, n, 64)[2] for n in (1000, 4096)] == [False, True]
+    assert [made(n, n, 256)[2] for n in (64, 1000, 1024)] == [False, True, True]
+
+
 # (batch, heads, key heads, queries, keys, dim, causal), multiprocessors, the configuration
 TAILS = [
     ((1, 6, 6, 200, 200, 64, False), 5, Config(32, tail=3)),
