@@ -76,17 +76,30 @@ WORDS: dict[str, str] = {
 }  # fmt: skip
 
 
+HANDLES = {"T", "at", "dtype", "memory_space", "ndim", "shape", "size"}  # what values and Refs have beside methods
+
+
 def missing(handle: Any, name: str) -> Any:
-    """`__getattr__` of values and Refs. Raises `UnknownName` with what to write, or `AttributeError`."""
+    """`__getattr__` of values and Refs. Raises `UnknownName` with what to write, or `AttributeError` for a private name."""
     kind = type(handle).__name__
-    hint = WORDS.get(name)
-    if not name.startswith("_"):
-        if not isinstance(handle, Array) and name in vars(Array):
-            hint = f"load the Ref first: `x[...].{name}` is of a value"
-        elif hint is None and name in OPERATIONS:
-            hint = f"it is a function: `kd.{name}(...)`"
-    if hint is None:
+    if name.startswith("_"):  # Python and other libraries ask for such names themselves
         raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+    if not isinstance(handle, Array) and name in vars(Array):
+        hint = f"load the Ref first: `x[...].{name}` is of a value"
+    else:
+        hint = WORDS.get(name) or (f"it is a function: `kd.{name}(...)`" if name in OPERATIONS else _near(handle, name))
     raise cast(
         "Any", at_user_line(UnknownName(owner=f"a {'value' if kind == 'Array' else kind}", name=shown(name), hint=hint))
     )
+
+
+def _near(handle: Any, name: str) -> str:
+    """The hint for a name that no array language has."""
+    from difflib import get_close_matches
+
+    own = [key for key in dir(type(handle)) if key in HANDLES or key in OPERATIONS]
+    near = [f"`.{key}`" for key in get_close_matches(name, own, 2)]
+    near = near or [f"`kd.{key}(...)`" for key in get_close_matches(name, list(OPERATIONS), 2)]
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return "`kd.__all__` and docs/reference.md list all names"

@@ -54,3 +54,21 @@ def test_methods_of_numpy_that_are_functions_here() -> None:
 
     assert len(names) > 10
     kd.kernel(body, out_type=lambda x: x).lower(np.ones(4, np.float32))
+
+
+def test_misspelled_methods_are_told() -> None:
+    """Each with a close name; other names, too. Private names, which libraries ask for, are Python's error."""
+
+    def body(x: Any, out: Any) -> None:
+        for handle in (x, x[...]):
+            for name in ("transpose", "reshape", "shape", "dtype"):
+                with pytest.raises(AttributeError, match=rf"unknown-name(.|\n)*`\.{name}`"):
+                    getattr(handle, name[0] + name)
+            with pytest.raises(AttributeError, match="unknown-name"):
+                handle.zzyzx  # noqa: B018
+            with pytest.raises(AttributeError, match="object has no attribute '_private'"):
+                handle._private  # noqa: B018
+            assert not hasattr(handle, "zzyzx")
+        out[...] = x[...]
+
+    kd.kernel(body, out_type=lambda x: x).lower(np.ones(4, np.float32))
