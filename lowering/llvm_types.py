@@ -76,7 +76,8 @@ def literal(value: Any, dtype: DType) -> str:
 
     if dtype in dt.FP8:
         return str(int(np.asarray(value, dtype.numpy).view(np.int8)))
-    rounded = np.asarray(value, np.float64).astype(dtype.numpy)
+    with np.errstate(over="ignore"):  # a large number is an infinity
+        rounded = np.asarray(value, np.float64).astype(dtype.numpy)
     if dtype == dt.float32:
         return float_bits(float(rounded))
     bits = int(rounded.view(np.uint16))

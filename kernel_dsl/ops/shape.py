@@ -403,7 +403,11 @@ def stack(arrays: Sequence[Any], axis: int = 0) -> Array:
     """
     if not arrays:
         raise BadArgument(op="stack", what="no values", hint="give at least one")
-    return concatenate([expand_dims(as_value(a, "stack"), axis) for a in arrays], axis)
+    values = [as_value(a, "stack") for a in arrays]
+    if len({v.shape for v in values}) > 1:
+        what = f"shapes {' and '.join(str(v.shape) for v in values)} differ"
+        raise BadArgument(op="stack", what=what, hint="broadcast, pad or slice them to agree")
+    return concatenate([expand_dims(v, axis) for v in values], axis)
 
 
 def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:

@@ -139,6 +139,13 @@ def test_literals_are_weak() -> None:
     assert run(lambda a: a + np.float64(1.5), random((4,), "float32")).dtype == np.float64
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_literal_beyond_the_dtype_is_an_infinity(dtype: str) -> None:
+    """Without a warning of NumPy's."""
+    assert (run(lambda a: kd.abs(a) * 1e300, np.ones(4, kd.dtypes.as_dtype(dtype).numpy)) == np.inf).all()
+
+
 @pytest.mark.skipif(find_spec("kernel_dsl.ops.dense") is None, reason="array constants have not landed")
 def test_numpy_constants_are_closed_over() -> None:
     x = random((6, 4))
