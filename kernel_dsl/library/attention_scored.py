@@ -43,6 +43,7 @@ from .latest import Launch, launching, seen_launching
 
 ELEMENTS = 4096  # elements of a block that converts
 GUARDED = 2**26  # scores from which norms are computed: for fewer, that takes longer than the loop saves
+SHARED = 1024  # keys less of a block that are worth the kernel that combines
 LATER = 4  # where a mask hides keys, or products take longer than exponentials, as many times more
 
 
@@ -89,9 +90,10 @@ def scored_splits(p: ScoredProblem, t: AttentionConfig, multiprocessors: int) ->
     if p.ragged:
         return 1
     steps, tiles = max(step_counts(p, t), default=0), p.batch * p.heads * tiles_of(p, t)
-    most = splits_for(tiles, steps, multiprocessors * blocks_together_of(p, t))
-    # a second block of a multiprocessor saves less than more parts cost, unless they are combined at once
-    return most if most <= TOGETHER else splits_for(tiles, steps, multiprocessors)
+    found = splits_for(tiles, steps, multiprocessors * blocks_together_of(p, t))
+    if found > TOGETHER:  # a second block of a multiprocessor saves less than parts cost that are not combined at once
+        found = splits_for(tiles, steps, multiprocessors)
+    return found if (steps - kd.cdiv(steps, found)) * t.block_kv >= SHARED else 1
 
 
 def norms_of(p: ScoredProblem) -> Any:

@@ -42,11 +42,13 @@ def lanes_of(dim: int, dtype: Any = None) -> int:
 
 def computed(dim: int, dtype: Any = None) -> int:
     """The head dimension that attention computes: `lanes_of`, and in 16 bits from 112 on a multiple of 64 bytes. Rows of
-    an odd number of 32 bytes have such a narrow swizzle that more zeros cost less.
+    an odd number of 32 bytes have such a narrow swizzle that more zeros cost less; so have 208 elements up to 256.
     """
     lanes = lanes_of(dim, dtype)
     narrow = dtype is not None and dtype.itemsize == 1
-    return lanes if narrow or lanes < WIDE else kd.cdiv(lanes, 32) * 32
+    if narrow or lanes < WIDE:
+        return lanes
+    return 256 if lanes == 208 else kd.cdiv(lanes, 32) * 32
 
 
 def swizzled(dtype: Any, *shape: int, row: int = 0) -> Any:
@@ -80,8 +82,12 @@ def few_config(p: ScoredProblem) -> AttentionConfig | None:
     """
     if p.ragged or p.opened or p.narrow is not None or p.queries > ROWS:
         return None
-    config = AttentionConfig(1, 64, 3)
-    return config if blocks_together_of(p, config) > 1 else replace(config, stages=2)
+    choices = [AttentionConfig(1, 64, 3)]
+    if p.keys > ROWS and not (p.score.natural or p.score.softcap is not None or listed(p) or small_parts(p)):
+        choices.insert(0, AttentionConfig(1, 128, 2))  # long steps have fewer waits
+    twice = [t for t in choices if blocks_together_of(p, t) > 1]
+    wide = max(computed(p.dim), computed(p.v_dim))
+    return twice[0] if twice else AttentionConfig(1, 80 if len(choices) > 1 and wide <= HALF else 64, 2)
 
 
 def blocks_together_of(p: ScoredProblem, t: AttentionConfig) -> int:
@@ -140,13 +146,13 @@ def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:
     without_functions = not p.score.natural and p.score.mask_mod is None
     light = without_functions and p.score.softcap is None
     alone = linear and p.score == Score(p.score.causal, score_mod=p.score.score_mod)  # this needs few registers
-    if dv <= 64 and (light or alone or (bounded(p) and without_functions)):
+    if dv <= 64 and not small_parts(p) and (light or alone or (bounded(p) and without_functions)):
         # small pages take registers from consumers, and so do logarithms beside float8's two loops
         rows = 96 if 0 < p.page < 128 else 112 if p.narrow is not None and p.lse else 128
         choices = [AttentionConfig(3, rows, 3, turns=True)]
     elif dv <= 64:
         choices = [AttentionConfig(2, 128, 3), AttentionConfig(2, 128, 2)]
-    elif dv <= 128 and (without_functions or alone):
+    elif dv <= 128 and (without_functions or alone) and not small_parts(p):
         choices = [AttentionConfig(3, 80, 4)] if p.guarded else []
         # without a maximum nothing keeps consumers from working in step; in turn they never do. The places of ragged
         # sequences, and the ends of a window, take the registers that turns need
@@ -160,6 +166,12 @@ def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:
         choices = [AttentionConfig(2, 80 if light else 64, 2)]
     choices += [AttentionConfig(2, n, 2) for n in (96, 80, 64, 48)]
     return paged_config(p, next(c for c in choices if bytes_of(p, c) <= SMEM_BYTES))
+
+
+def small_parts(p: ScoredProblem) -> bool:
+    """Whether keys are loaded eight at a time: two consumers leave the producer the registers for so many pages."""
+    found = loaded_together(p, 128) if p.page else None
+    return found is not None and found[0] == 8
 
 
 def paged_config(p: ScoredProblem, config: AttentionConfig) -> AttentionConfig:

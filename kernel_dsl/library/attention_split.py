@@ -16,7 +16,16 @@ import kernel_dsl as kd
 from ..kernel import Kernel, identified
 from .attention_kernel import attention_kernel
 from .attention_opened import LENGTHS, TILES, plain_plan
-from .attention_sizes import LOG2E, LOWEST, ROWS, AttentionConfig, AttentionProblem, blocks_together, default_config
+from .attention_sizes import (
+    HALF,
+    LOG2E,
+    LOWEST,
+    ROWS,
+    AttentionConfig,
+    AttentionProblem,
+    blocks_together,
+    default_config,
+)
 from .first_sizes import KeptConfigs, dim_of
 from .latest import UNSEEN
 
@@ -87,7 +96,7 @@ def small_config(p: AttentionProblem, multiprocessors: int, closed: bool = True)
     default = default_config(p)
     choices = SMALL.get(p.dim)
     if choices is None and p.queries <= ROWS:  # a consumer without queries takes the room of the next tile's
-        return AttentionConfig(1, 64, 2)
+        return AttentionConfig(1, 80 if p.keys > ROWS and p.dim <= HALF else 64, 2)
     many = p.batch * p.heads * kd.cdiv(p.queries, ROWS * default.consumers) >= FEW * multiprocessors
     if choices is None or (many and p.queries > SHORT.get(p.dim, 0)):
         return default

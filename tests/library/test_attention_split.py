@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import AttentionConfig
+from kernel_dsl.library import AttentionConfig, attention_scored
 from kernel_dsl.library.attention_backward_order import KEYS
 from kernel_dsl.library.attention_backward_scored import scored_backward_config
 from kernel_dsl.library.attention_backward_scored_sizes import query_steps
@@ -95,10 +95,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 @pytest.mark.sampled(20)
-def test_options(name: str, layout: str, interpret: Any, rng: Any) -> None:
+def test_options(name: str, layout: str, interpret: Any, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles share keys with each option, also where a query sees none of a part, or no key at all; again with other
     lengths.
     """
+    monkeypatch.setattr(attention_scored, "SHARED", 1)
     options, attention = dict(OPTIONS[name]), kd.library.attention
     queries = options.pop("queries", 20)
     for more in (0, 41):
@@ -128,11 +129,11 @@ def test_how_many_with_options() -> None:
         p = problem_of(q, k, k, AttentionOptions(layout="bhsd", **options), False)
         return scored_splits(p, FEW, 132)
 
-    assert [splits(8, 64, n) for n in (16384, 512, 288)] == [16, 8, 1]
+    assert [splits(8, 64, n) for n in (16384, 1300, 1024)] == [16, 14, 1]
     # two blocks of one consumer share a multiprocessor, if that gives up to eight parts
     assert [splits(n, 64, 16384) for n in (4, 16, 32, 64, 100, 200)] == [32, 8, 8, 4, 2, 1]
     assert [splits(8, 64, 16384, causal=mask) for mask in ("bottom_right", "top_left")] == [16, 1]
-    assert [splits(8, 64, 16384, causal="bottom_right", window=n) for n in (100, 1000)] == [1, 12]
+    assert [splits(8, 64, 16384, causal="bottom_right", window=n) for n in (1000, 3000)] == [1, 16]
 
 
 def test_tiles_of_small_problems() -> None:
@@ -196,10 +197,26 @@ def test_tiles_of_short_sequences_with_options() -> None:
     assert consumers(1, 2000, 32, causal="bottom_right", window=100) == (2, 128)
 
 
+def test_few_queries_have_one_consumer() -> None:
+    """Of long steps if two blocks share a multiprocessor, or over many keys; without functions of scores."""
+
+    def made(dim: int, keys: int, **options: Any) -> tuple[int, int]:
+        q, k = (kd.ShapeDtypeStruct((2, 4, n, dim), bf16) for n in (64, keys))
+        t = few_config(problem_of(q, k, k, AttentionOptions(layout="bhsd", **options), False))
+        assert t is not None and t.consumers == 1
+        return t.block_kv, t.stages
+
+    assert [made(n, 900) for n in (32, 80, 96, 112, 160, 200, 256)] == [(128, 2)] * 3 + [(64, 3), (80, 2)] + [
+        (64, 2)
+    ] * 2
+    assert [made(n, 64) for n in (32, 128, 160)] == [(64, 3), (64, 3), (64, 2)]
+    assert made(80, 900, softcap=3.0) == (64, 3)
+
+
 def test_dimensions_that_are_computed() -> None:
     """Wide rows have a swizzle of 64 bytes or more; narrow rows have as few zeros as wgmma allows."""
-    assert [computed(n) for n in (72, 80, 96, 104, 120, 144, 160, 168, 208, 224, 232)] == [
-        80, 80, 96, 128, 128, 160, 160, 192, 224, 224, 256,
+    assert [computed(n) for n in (72, 80, 96, 104, 120, 144, 160, 168, 200, 208, 216, 224, 232)] == [
+        80, 80, 96, 128, 128, 160, 160, 192, 256, 256, 224, 224, 256,
     ]  # fmt: skip
     assert [computed(n, kd.float8_e4m3fn) for n in (112, 144)] == [128, 160]
 
