@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import kernel_dsl as kd
+from kernel_dsl.library import AttentionBackwardConfig, AttentionConfig
 from tests.fuzz import calls, decoding, hosts
 from tests.fuzz.attention_batch import Batch
 from tests.fuzz.attention_options import Functions, draw_options
@@ -27,6 +28,7 @@ LSE_BOUNDS = {bf16: 4e-3, f16: 4e-3, f32: 3e-5, f64: 1e-6, e4m3: 4e-3}
 # the tanh of 16-bit inputs is off by up to 2^-11; this much of a cap is its share of a score
 CAPPED = {bf16: 2.0**-10, f16: 2.0**-10, e4m3: 2.0**-10, f32: 1e-6, f64: 1e-7}
 ROUNDED = {2: 2.0**-8}  # by bytes: what rounding a result loses
+EVERY = range(16, 257, 8)  # head dimensions of the kernels for Hopper
 OWN = 0.25  # the probability that a call comes again with other sizes, which a kernel for any sizes takes
 
 
@@ -44,7 +46,11 @@ class Attention:
         narrow = self.dtype in (f32, f64)  # computed by lanes
         self.kv_heads = c.one([1, 1, 1, 2, 3] if large else [1, 1, 2])
         self.heads = self.kv_heads * c.one([1, 2, 4] if large else [1, 1, 2, 3])
-        dims = [4, 12, 16, 20] if narrow else [16, 24, 40, 64, 64, 64, 72, 80, 96, 104, 128, 128, 136, 168, 192, 256]
+        dims = (
+            [4, 12, 16, 20]
+            if narrow
+            else [16, 24, 40, *[64] * 3, 72, 80, 96, 104, 128, 128, 136, 168, 192, 256, *EVERY]
+        )
         self.dim = c.one(dims) if c.chance(0.97) else c.one([7, 12, 20])
         self.v_dim = c.one(dims) if c.chance(0.3) else self.dim
         self.layout = c.one(["bhsd", "bhsd", "bshd"])
@@ -59,6 +65,25 @@ class Attention:
         self.lengths = c.one(["plain", "cumulative", "cumulative"])
         self.calls = 2 if c.chance(OWN) else 1
         self.nan = way == "forward" and c.chance(0.15)
+        self.far = self.form == "dense" and c.chance(0.1)  # few queries over many keys, which several tiles share
+        self.config = self._config(c) if self.far or c.chance(0.25) else None
+
+    def _config(self, c: Choices) -> Any:
+        """A configuration that SMEM and registers hold; None where these are not all of the kernel's conditions."""
+        wide = max(self.dim, self.v_dim)
+        if wide > 256 or self.dtype not in (bf16, f16) or self.form != "dense":
+            return None
+        if not self.backward:
+            consumers, keys = (
+                c.one([1, 2, 3] if wide <= 128 else [1, 2]),
+                c.one([16, 32, 48, 64] if wide <= 128 else [16, 32]),
+            )
+            return AttentionConfig(consumers, keys, 2, turns=consumers > 1 and c.chance(0.3))
+        splits, tail = c.one([1, 1, 2, 3]), c.one([1, 1, 3])
+        if wide > 128:
+            return AttentionBackwardConfig(64, dout_stages=1, dq_parts=4, dq_slots=2, splits=splits, tail=tail)
+        rows, first = c.one([32, 64]), c.chance(0.5)
+        return AttentionBackwardConfig(rows, apart=True, splits=splits, tail=tail, stores_first=first)
 
     def __str__(self) -> str:
         shown = {k: v for k, v in vars(self).items() if k not in ("large", "seed", "options")}
@@ -77,6 +102,8 @@ class Attention:
         if batch.before and interpret is not False:
             interpret = replace(interpret, report_unwritten=False)
         options = batch.options | functions.given()
+        if not self.backward:
+            options["config"] = self.config
         q, k, v = (self._placed(x, where) for x, where in zip(batch.arrays, self.places, strict=True))
         wanted = batch.expected(functions)
         if self.host != "numpy":
@@ -106,7 +133,11 @@ class Attention:
         bits: set[bytes] = set()
         for way in ways:
             made = kd.library.attention_backward(
-                dout, q, k, v, out, lse, **options, deterministic=self.deterministic, interpret=way
+                *(dout, q, k, v, out, lse),
+                **options,
+                deterministic=self.deterministic,
+                config=self.config,
+                interpret=way,
             )
             self._check_grads(batch, wanted, made)
             bits.add(b"".join(x.tobytes() for x in batch.own_rows(made)))

@@ -67,6 +67,9 @@ class Batch:
         choices = MANY if how.large else FEW
         count = int(rng.choice([1, 2, 3] if not self.ragged else [1, 2, 3, 5]))
         queries, keys = ([int(rng.choice(choices)) for _ in range(count)] for _ in "qk")
+        if how.far:
+            queries, keys = [int(rng.choice([1, 5, 16]))], [int(rng.choice([170, 1200])) * (1 + 9 * how.large)]
+            count = 1
         while count * how.heads * max(queries) * max(keys) > SCORES:
             queries, keys = ([max(n // 2, 1) for n in x] for x in (queries, keys))
         if self.ragged:

@@ -55,6 +55,7 @@ def test_it_reaches_what_it_is_for() -> None:
     pairs = {(a, b) for m in made for a in m.options for b in m.options if a < b and "given derivative" not in (a, b)}
     assert len(pairs) == len(OPTIONS) * (len(OPTIONS) - 1) // 2
     assert {place for m in made for place in m.places} == {*PLACES, "heads last"}
+    assert {m.config is None for m in made if m.far} == {m.config is None for m in made if not m.far} == {False, True}
     assert {m.backward for m in made} == {m.deterministic for m in made} == {m.calls > 1 for m in made} == {False, True}
     assert {form for m in made for form in m.scales} == {"", "number", "tensor", "heads"}
 
