@@ -16,8 +16,8 @@ from .promoted_product import RUN
 from .whole_lines import stores_lines, word_bytes
 
 # one multiprocessor, a clock: multiply-adds of 16-bit operands (8-bit: twice, tf32: half), bytes from L2, bytes to SMEM, of which
-# a cluster loads some for its other blocks. Tiles of 128 x 128 in clusters took 736 us for 18848 x 1664 x 7984, with 64 bytes 613
-MADS, L2_BYTES, SMEM_BYTES = 2048, 56, 60
+# a cluster loads some for its other blocks
+MADS, L2_BYTES, SMEM_BYTES = 2048, 56, 64
 WIDENED = 10  # elements a clock of a left side that is widened in registers: 128 x 64 of them took 900 clocks
 WIDENED_PAIRS = 20  # the same for 4 bits, two at a time: 3.9 instructions for each element, not 6.8
 # extra clocks of a step if registers transpose a left side of 32 bits: beside another warpgroup's wide product,
@@ -33,7 +33,9 @@ NARROW = 64
 # each tile reads again: bytes for each k of a tile, and for each byte along K. Fitted to 1,800 ways to compute 220 thin products
 # on one NVIDIA H200.
 CUT, CUT_ACROSS, CUT_LINES, MOST_PART, THIN_ACROSS, THIN_ALONG = 40, 60, 24, 256, 28, 0.6
-UNEVEN_PITCH = 1.25  # the same if they are 32 bytes from a multiple of 64 apart
+# the same if they are 32 bytes from a multiple of 64 apart, or 64 bytes from a multiple of 128: parts of rows lie in two lines.
+# 18848 x 1664 x 7984 NN took 755 us in tiles of 128 x 128, 684 in 128 x 256; 1824 x 2080 x 1344 TN 26.0, 22.7 in 192 x 192
+UNEVEN_PITCH, HALF_LINES = 1.4, 1.2
 # the part of the smaller side's loads that remains then if two blocks share only them: 5000^3 took 495 us instead of 490
 SHARED = 0.9
 Reads = tuple[float, float]  # such factors of a and b
@@ -132,7 +134,7 @@ def _cut_bytes(p: Problem, t: MatmulConfig, reads: Reads) -> float:
     for read, (rows, tile, item, turned, batch, times, others) in zip(reads, sides, strict=True):
         if times == 1:
             part = min((tile if turned else t.tile_k) * item, MOST_PART)
-            cut = (CUT_ACROSS if turned else CUT) if read >= BROKEN else CUT_LINES if read > 1 else 0
+            cut = (CUT_ACROSS if turned else CUT) if read >= BROKEN else CUT_LINES if read >= UNEVEN_PITCH else 0
             made += prod(batch) * rows * p.K * item * cut / part
         elif others == 1 and read >= BROKEN:
             made += prod(p.batch) * times * p.K * (THIN_ACROSS if turned else THIN_ALONG * rows * item)

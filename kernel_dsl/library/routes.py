@@ -25,7 +25,7 @@ from .fast_sizes import MOSTLY_STORED, gates
 from .int4 import PackedInt4
 from .lane_product import lane_kernel
 from .matmul_config import MatmulConfig
-from .operands import MAX_RANK, UNIT, Operand
+from .operands import LINE, MAX_RANK, UNIT, Operand
 from .pack import SECTOR, Packing, pack_kernel
 from .persistent_matmul import matmul_kernel
 from .problem import Problem
@@ -300,7 +300,9 @@ def whole_packings(found: Packings, a: Operand, b: Operand) -> Iterator[tuple[Pa
 
 def reads_of(o: Operand) -> float:
     """The factor of the time of an operand's loads by TMA."""
-    return costs.BROKEN if is_broken(o) else costs.UNEVEN_PITCH if o.pitch < 2 * SECTOR else 1.0
+    if is_broken(o):
+        return costs.BROKEN
+    return costs.UNEVEN_PITCH if o.pitch < 2 * SECTOR else costs.HALF_LINES if o.pitch < LINE else 1.0
 
 
 def _fast_as(

@@ -62,7 +62,8 @@ def ragged_product(
 ) -> tuple[Any, Any]:
     """`stage_product` over `runs` times `steps` stages, the last of which hold only `tail` slices of K that are not zero."""
 
-    def multiply(slot: Any, before: Any, again: Any, depth: int | None) -> tuple[Any, Any]:
+    def multiply(carry: Any, again: Any, depth: int | None) -> tuple[Any, Any]:
+        slot, before = carry
         kd.barrier_wait(loaded_of(slot))
         kd.wgmma(acc, left_of(slot).at[:, :depth], right_of(slot).at[:depth])
         kd.wgmma_wait(1)
@@ -75,10 +76,10 @@ def ragged_product(
 
             @kd.loop(0, steps - 1, init_carry=carry)
             def whole(step: Any, carry: Any) -> Any:
-                return multiply(*carry, (run > 0) | (step > 0), None)
+                return multiply(carry, (run > 0) | (step > 0), None)
 
             carry = whole
-        return multiply(*carry, run > 0 if steps == 1 else None, tail)
+        return multiply(carry, run > 0 if steps == 1 else None, tail)
 
     slot_after, last = end
     value = acc[...]
