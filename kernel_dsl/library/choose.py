@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from math import prod
 
 from ..dataclass import changed
 from .blocks import steps_of
 from .consumer_product import from_registers
 from .fast_costs import BETWEEN, EVEN, THIN, Reads, clocks
-from .fast_sizes import BARRIERS, DEEPEST, SMEM, STEP_BYTES, configure, gates, in_pairs, is_mixed, stage_bytes
+from .fast_sizes import (
+    BARRIERS,
+    DEEPEST,
+    MOSTLY_STORED,
+    SMEM,
+    STEP_BYTES,
+    configure,
+    gates,
+    in_pairs,
+    is_mixed,
+    stage_bytes,
+)
 from .fed_scales import feeds
 from .low_tiles import takes_low_tiles
 from .matmul_config import MatmulConfig
@@ -39,6 +51,7 @@ ACCUMULATORS, ACCUMULATORS_BESIDE_MORE, ACCUMULATORS_BESIDE_MANY = 192, 128, 96
 # these are whole rows of a swizzle
 TALL, TALL_WIDTHS, PANEL = 192, (96, 112, 128, 144, 160, 176, 192), 64
 HIGH, HIGH_WIDTHS = 256, (96, 112, 144, 160, 176)
+HIGH_WAVES = 6  # the most waves of such tiles: the last one is a small part of more
 CLUSTERS = ((1, 1), (2, 1), (1, 2))  # along M, along N
 LOW_WAVES = 4  # the most waves of low tiles
 LOW_STEPS = 8  # the fewest steps: 4096 x 32768 x 512 took 132 us with low tiles, 130 without
@@ -92,13 +105,20 @@ def tiles_between(problem: Problem) -> list[MatmulConfig]:
     return [changed(c, swapped=swapped) for c, swapped in made if c is not None]
 
 
-def high_tiles(problem: Problem) -> list[MatmulConfig]:
+def high_tiles(problem: Problem, blocks: int) -> list[MatmulConfig]:
     """Tiles of 192 rows, shared by three consumers, and of 256, of the product or of the transposed one.
 
     512 lanes have registers for 96 sums each, and for no steps beside them. Lanes that store them do so by whole lines.
     """
     p = problem
-    if not p.plain or p.scaled or p.promoted or p.sparse or p.int4:
+    if (
+        not p.plain
+        or p.scaled
+        or p.promoted
+        or p.sparse
+        or p.int4
+        or p.K * p.dtype.itemsize <= MOSTLY_STORED * STEP_BYTES
+    ):
         return []
     sizes = [(TALL, n, 3) for n in TALL_WIDTHS] + [(HIGH, n, 2) for n in HIGH_WIDTHS]
     made = [
@@ -107,6 +127,7 @@ def high_tiles(problem: Problem) -> list[MatmulConfig]:
         if not from_registers(q)
         for size in sizes
         if q.b_transposed or (q.b_dtype.itemsize == 2 and size[1] % PANEL == 0)
+        if -(-q.M // size[0]) * -(-q.N // size[1]) * q.parts * prod(q.batch) <= HIGH_WAVES * blocks
     ]
     found = [changed(c, swapped=swapped) for c, swapped in made if c is not None]
     return [c for c in found if not p.lanes or (stores_lines(p, c) and p.out_dtype.itemsize > 1)]
@@ -159,7 +180,7 @@ def _options(problem: Problem, blocks: int, plain: bool, reads: Reads = EVEN) ->
         # 1.2, both together 2.1.
         tiles, clusters = [t for t in tiles if not t[3]], CLUSTERS[:1]
     made = [c for c in (configure(problem, *tile) for tile in tiles) if c is not None]
-    made += tiles_between(problem) + (high_tiles(problem) if plain else [])
+    made += tiles_between(problem) + (high_tiles(problem, blocks) if plain else [])
     made = [c for c in made if c.rows * c.tile_n <= room * 128 and gates(problem, c)]
     options = [
         changed(c, cluster=m, cluster_n=n) if m * n > 1 else c for c in made for m, n in clusters if m * n <= blocks

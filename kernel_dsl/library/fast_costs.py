@@ -71,7 +71,7 @@ SLIVER = 32  # columns: a product of fewer takes as long, because it still reads
 # widths between those, for shapes whose tiles just exceed a whole number of waves, or fill three quarters of one
 BETWEEN = (96, 112, 144, 160, 176, 208, 224, 240)
 UNEVEN = 1.04  # the least predicted gain for such a width, because its constants were not measured
-TALLER = 1.03  # the same for tiles that three consumers share
+TALLER = 1.04  # the same for tiles that three consumers share
 LOWERED = 1.01  # the same for low tiles, beside which a consumer idles
 CHUNK = 100  # clocks for each part of a tile in its store; narrow tiles have many parts
 # clocks of a step in which neither warpgroup multiplies: with two products in flight, with one

@@ -87,7 +87,7 @@ def test_high_tiles_do_not_spill(dtype: Any, layout: str) -> None:
     if dtype != bf16 and layout == "TN":
         return
     p = problem(1520, 1504, 1024, dtype, layout)
-    for t in choose.high_tiles(p):
+    for t in choose.high_tiles(p, BLOCKS):
         for cluster in (1, 2):
             made = matmul_kernel(p, replace(t, cluster_n=cluster), BLOCKS)
             compiled = made.lower(Spec((1520, 1024), dtype), Spec((1024, 1504), dtype), target="sm_90a").compile()
@@ -137,7 +137,7 @@ def test_shallow_products(dtype: Any, out_dtype: Any, K: int, tile: Any, N: int,
 @pytest.mark.sampled(60, "machine code")
 def test_stores_by_lanes_do_not_spill(dtype: Any, out_dtype: Any) -> None:
     p = replace(problem(1000, 1003, 256, dtype), out_dtype=out_dtype, lanes=1)
-    for t in (*(configure(p, *tile) for tile in choose.TILES), *choose.high_tiles(p)):
+    for t in (*(configure(p, *tile) for tile in choose.TILES), *choose.high_tiles(p, BLOCKS)):
         if t is None:
             continue
         made = matmul_kernel(p, t, BLOCKS).lower(Spec((1000, 256), dtype), Spec((1003, 256), dtype), target="sm_90a")
