@@ -29,9 +29,9 @@ from .attention_backward_order import (
     TAIL,
     AttentionBackwardConfig,
     WalkNumbers,
-    first_stores,
     has_tail,
     makespan,
+    narrow_config,
     padded,
     step_counts,
     together_of,
@@ -47,8 +47,6 @@ from .latest import UNSEEN, Latest, Launch, launching, seen_launching
 from .matmul import MANY, known_plan, signature
 
 _log = logging.getLogger("kernel_dsl")
-# the time of a step of 64 queries as a part of that of 80, at a dimension of 128, and 3 %: the estimate is no better
-SHORT_STEP = 0.83 * 1.03
 
 
 @dataclass(frozen=True)
@@ -362,20 +360,6 @@ def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = Fa
     choices = [replace(config, splits=n) for n in (1, 2, 3, 4, 6, 8, 12, 16)]
     ends = [end_of(p, c, keys, multiprocessors) for c in choices]
     return next(c for c, end in zip(choices, ends, strict=True) if end <= 1.05 * min(ends))
-
-
-def narrow_config(p: AttentionProblem) -> AttentionBackwardConfig:
-    """A configuration for head dimensions up to 128: of long steps, unless more of them lies beyond the queries, or beside a
-    causal mask, than their work is more efficient.
-    """
-    if p.dim <= 64:
-        config = AttentionBackwardConfig(128 if p.queries > 64 else 64)
-    else:
-        config = AttentionBackwardConfig(80, turns=True)
-        short = AttentionBackwardConfig(64)
-        times = [sum(step_counts(p, c, KEYS, 0)) for c in (config, short)]
-        config = short if times[1] * SHORT_STEP < times[0] else config
-    return replace(config, stores_first=first_stores(p, config))
 
 
 def end_of(p: AttentionProblem, config: AttentionBackwardConfig, keys: int, multiprocessors: int) -> float:

@@ -5,7 +5,7 @@ a launch.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -19,8 +19,12 @@ CONSUMERS = 2
 KEYS = CONSUMERS * ROWS  # keys of a block, up to a head dimension of 128
 EIGHT = 8  # columns of a tile of wgmma, which are contiguous in the sum of the queries' gradients
 TAIL = 3  # blocks that share the steps of the last keys, where many multiprocessors would be idle
+# the time of a step of 64 queries as a part of that of 80, at a dimension of 128, and 3 %: the estimate is no better
+SHORT_STEP = 0.83 * 1.03
 LONG = 16  # steps of a block that are worth sharing
 SPREAD = 128  # steps over which blocks that run together begin
+CROWD = 8  # blocks that may add to the sums of a head of up to `CROWDED` steps at a time
+CROWDED = 4
 LINE = 128  # elements of the sum's last axis, an arbitrary number
 
 
@@ -89,6 +93,20 @@ def step_counts(p: AttentionProblem, config: AttentionBackwardConfig, keys: int,
     return [n * (p.heads // p.kv_heads) // config.splits + fixed for n in each]
 
 
+def narrow_config(p: AttentionProblem) -> AttentionBackwardConfig:
+    """A configuration for head dimensions up to 128: of long steps, unless more of them lies beyond the queries, or beside a
+    causal mask, than their work is more efficient.
+    """
+    if p.dim <= 64:
+        config = AttentionBackwardConfig(128 if p.queries > 64 else 64)
+    else:
+        config = AttentionBackwardConfig(80, turns=True)
+        short = AttentionBackwardConfig(64)
+        times = [sum(step_counts(p, c, KEYS, 0)) for c in (config, short)]
+        config = short if times[1] * SHORT_STEP < times[0] else config
+    return replace(config, stores_first=first_stores(p, config))
+
+
 def makespan(lengths: list[int], heads: int, together: int, machines: int) -> int:
     """The time when the last block ends, if blocks start in order as others end; `lengths`: the times of a head's
     blocks.
@@ -101,10 +119,19 @@ def makespan(lengths: list[int], heads: int, together: int, machines: int) -> in
     return max(busy)
 
 
+def alternating(heads: int, blocks: int, steps: int) -> int:
+    """The number of `heads` whose blocks alternate if each has as many steps: several if heads have many blocks of few
+    steps. Otherwise all that run at a time would add to the few sums of one head.
+    """
+    if blocks <= CROWD or steps > CROWDED:
+        return 1
+    return next((n for n in range(2 * CROWD, heads) if heads % n == 0), heads)
+
+
 def together_of(p: AttentionProblem, config: AttentionBackwardConfig, keys: int, machines: int) -> int:
     """The number of heads whose blocks alternate, for a problem without options."""
     if not p.causal:
-        return 1
+        return alternating(p.batch * p.kv_heads, kd.cdiv(p.keys, keys), padded(p.queries, config) // config.block_q)
     lengths = [n for n in step_counts(p, config, keys) for _ in range(config.splits)]
     return heads_at_once(lengths, p.batch * p.kv_heads, machines)
 

@@ -15,12 +15,29 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .attention_backward_consumers import narrow_consumers, wide_consumers
 from .attention_backward_ends import SUMMED, sum_of_parts
-from .attention_backward_order import EIGHT, KEYS, TAIL, AttentionBackwardConfig, has_tail, makespan, of_steps
-from .attention_backward_scored_sizes import first_step, heavy, keys_of, padded_dims, query_steps, steps_of
+from .attention_backward_order import (
+    EIGHT,
+    KEYS,
+    TAIL,
+    AttentionBackwardConfig,
+    has_tail,
+    makespan,
+    narrow_config,
+    of_steps,
+)
+from .attention_backward_scored_sizes import (
+    first_step,
+    heavy,
+    inner_problem,
+    keys_of,
+    padded_dims,
+    query_steps,
+    steps_of,
+)
 from .attention_backward_scored_walk import ScoredWalk
 from .attention_opened import at_launch, declared
 from .attention_problem import ScoredProblem, ScorePlace
-from .attention_sizes import LOG2E
+from .attention_sizes import LOG2E, AttentionProblem
 
 SPLITS = 1, 2, 4, 8
 STEP = 64  # queries of a step, for estimates
@@ -59,6 +76,8 @@ def _scored_config(
     if dim > KEYS:
         return AttentionBackwardConfig(64, in_turn=in_turn, splits=splits)
     score = p.score
+    if as_without_options(p) and dim == KEYS and not in_turn:
+        return replace(narrow_config(like_plain(p)), splits=splits)
     several = (score.softcap is not None) + (score.score_mod is not None) + (score.bias is not None)
     if several == 1 and score.mask_mod is None and not (in_turn and p.ragged):  # one option leaves enough registers
         if score.bias_tiles is not None and score.bias_tiles.itemsize == 2:  # the bias takes SMEM
@@ -87,6 +106,17 @@ def _scored_config(
     masked = bool(score.causal) or score.window is not None or score.mask_mod is not None
     rows = 64 if p.queries <= 64 else 96 if in_turn and p.ragged and masked else 128
     return AttentionBackwardConfig(rows, in_turn=in_turn, splits=splits)
+
+
+def as_without_options(p: ScoredProblem) -> bool:
+    """Whether scores are only scaled, and masks are those that kernels without options have."""
+    score = p.score
+    return not (heavy(p) or p.ragged or p.opened or score.mask_mod or score.window) and score.causal != "bottom_right"
+
+
+def like_plain(p: ScoredProblem) -> AttentionProblem:
+    """The problem without options that takes as many steps."""
+    return replace(inner_problem(p), causal=bool(p.score.causal))
 
 
 def _splits(p: ScoredProblem, blocks: int, multiprocessors: int) -> int:

@@ -17,6 +17,7 @@ from .attention_backward_order import (
     KEYS,
     NUMBERS,
     AttentionBackwardConfig,
+    alternating,
     heads_at_once,
     of_steps,
     step_counts,
@@ -103,8 +104,10 @@ class ScoredWalk(ScoredScores):
             heads = p.batch * p.kv_heads
             many = [n for n in range(1, heads) if heads % n == 0 and 10 * n * self.blocks >= 9 * multiprocessors]
             return many[0] if many else heads
-        if not p.score.causal or p.score.window is not None:
+        if p.score.window is not None:
             return 1
+        if not p.score.causal:
+            return alternating(p.batch * p.kv_heads, self.blocks, self.steps)
         lengths = [n for n in step_counts(replace(self.p, causal=True), t, self.keys) for _ in range(t.splits)]
         return heads_at_once(lengths, p.batch * p.kv_heads, multiprocessors)
 

@@ -11,7 +11,7 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, attention, attention_backward
 from kernel_dsl.library.attention_backward import default_config
-from kernel_dsl.library.attention_backward_order import heads_at_once, makespan, shared_at_end, step_counts
+from kernel_dsl.library.attention_backward_order import alternating, heads_at_once, makespan, shared_at_end, step_counts
 from kernel_dsl.library.attention_backward_plans import ScoredGradients
 from kernel_dsl.library.attention_backward_walk import Walk
 from kernel_dsl.library.attention_opened import scored_opened
@@ -346,6 +346,13 @@ def test_steps_of_few_queries() -> None:
     assert made(128, 128, 64)[1:] == (True, False) and made(64, 64, 64, heads=4)[1:] == (False, False)
     assert [made(n, n, 64)[2] for n in (1000, 4096)] == [False, True]
     assert [made(n, n, 256)[2] for n in (64, 1000, 1024)] == [False, True, True]
+
+
+def test_heads_of_many_short_blocks_alternate() -> None:
+    """Several, of which each group is as large: then few blocks add to the same sums at a time."""
+    assert [alternating(16, n, 1) for n in (8, 9, 128)] == [1, 16, 16]
+    assert [alternating(n, 128, 4) for n in (3, 24, 36, 64, 1000)] == [3, 24, 18, 16, 20]
+    assert alternating(64, 128, 5) == 1
 
 
 # (batch, heads, key heads, queries, keys, dim, causal), multiprocessors, the configuration

@@ -254,6 +254,20 @@ def test_splits_of_short_gradients() -> None:
     assert splits(1, (16, 4), (4096, 4096), 80, True) == 2
 
 
+def test_short_gradients_of_other_dimensions_are_as_without_options() -> None:
+    """Of the dimension that is computed, unless there are functions of scores or other masks; those of 64 stay."""
+
+    def made(length: int, dim: int, **options: Any) -> tuple[int, bool, bool]:
+        q = kd.ShapeDtypeStruct((8, 16, length, dim), bf16)
+        t = scored_backward_config(problem_of(q, q, q, AttentionOptions(layout="bhsd", **options), False), 132, False)
+        return t.block_q, t.turns, t.stores_first
+
+    assert [made(n, 80) for n in (64, 256, 400)] == [(64, False, True), (64, False, True), (80, True, True)]
+    assert [made(n, 112, causal=True) for n in (400, 512)] == [(80, True, True), (64, False, True)]
+    assert made(400, 80, window=9) == made(400, 80, causal="bottom_right") == (64, False, False)
+    assert [made(n, 32) for n in (64, 65)] == [(64, False, False), (128, False, False)]
+
+
 @pytest.mark.parametrize("form", ["these", "any", "shared", "any shared", "causal", "any causal"])
 @pytest.mark.parametrize("which", [(dim, n) for dim, several in SMALL.items() for n in range(len(several))], ids=str)
 @pytest.mark.sampled(60, "machine code")
