@@ -150,7 +150,7 @@ class ScoredPlan:
         given, linear = config, is_linear(p, captured)
 
         def chosen(p: ScoredProblem) -> AttentionConfig:
-            own = few_config(p) or short_config(p, multiprocessors, closed)
+            own = few_config(p, multiprocessors) or short_config(p, multiprocessors, closed)
             return paged_config(p, own) if own else scored_config(p, linear)
 
         config = paged_config(inner, given) if given else chosen(inner)

@@ -75,7 +75,7 @@ def bounded(p: ScoredProblem) -> bool:
     return p.score.softcap * LOG2E <= MOST_LOG
 
 
-def few_config(p: ScoredProblem) -> AttentionConfig | None:
+def few_config(p: ScoredProblem, multiprocessors: int) -> AttentionConfig | None:
     """The configuration for queries of one consumer; None for more queries.
 
     Other consumers would be idle, and take the room of a second block, or of more keys.
@@ -85,6 +85,8 @@ def few_config(p: ScoredProblem) -> AttentionConfig | None:
     choices = [AttentionConfig(1, 64, 3)]
     if p.keys > ROWS and not (p.score.natural or p.score.softcap is not None or listed(p) or small_parts(p)):
         choices.insert(0, AttentionConfig(1, 128, 2))  # long steps have fewer waits
+    if p.batch * p.heads >= 2 * multiprocessors:  # enough for two blocks each without shared keys
+        choices.append(AttentionConfig(1, 48, 2))
     twice = [t for t in choices if blocks_together_of(p, t) > 1]
     wide = max(computed(p.dim), computed(p.v_dim))
     return twice[0] if twice else AttentionConfig(1, 80 if len(choices) > 1 and wide <= HALF else 64, 2)
@@ -127,8 +129,11 @@ def short_config(p: ScoredProblem, multiprocessors: int, closed: bool = True) ->
     """
     dv, score = computed(p.v_dim), p.score
     without = not (p.ragged or p.cache or score.natural or listed(p)) and (score.softcap is None or bounded(p))
-    if p.narrow is not None or not without or p.opened or p.queries > SHORT or max(dv, computed(p.dim)) > 128:
+    if p.narrow is not None or not without or p.opened or p.queries > SHORT or dv > 128:
         return None
+    if computed(p.dim) > 128:  # three consumers are faster unless more of their tiles is empty
+        rows = [-(-p.queries // (ROWS * n)) * ROWS * n for n in (2, 3)]
+        return AttentionConfig(2, 80, 2) if 1.15 * rows[0] <= rows[1] else None
     choices = CHOICES[64 if dv <= 64 else 128]
     times = {t: time_of(p, t, (call, tile, step), multiprocessors) for t, call, tile, step in choices}
     best = min(times, key=times.__getitem__)

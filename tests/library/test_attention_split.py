@@ -17,7 +17,7 @@ from kernel_dsl.library.attention_backward_scored_sizes import query_steps
 from kernel_dsl.library.attention_kernel import attention_kernel
 from kernel_dsl.library.attention_opened import NumberedPlan, opened
 from kernel_dsl.library.attention_options import AttentionOptions, problem_of
-from kernel_dsl.library.attention_scored import scored_splits
+from kernel_dsl.library.attention_scored import ScoredPlan, scored_splits
 from kernel_dsl.library.attention_scored_config import computed, few_config, short_config, step_counts
 from kernel_dsl.library.attention_sizes import AttentionProblem, default_config
 from kernel_dsl.library.attention_split import SMALL, SplitPlan, combine_kernel, small_config, splits_of
@@ -159,7 +159,7 @@ def test_no_consumer_is_without_queries() -> None:
             kd.ShapeDtypeStruct((2, 4, n, d), bf16) for n, d in ((queries, dims[0]), (900, dims[0]), (900, dims[1]))
         )
         p = problem_of(*arrays, AttentionOptions(layout="bhsd", **options), False)
-        assert (few_config(p) is not None) == (queries <= 64)
+        assert (few_config(p, 132) is not None) == (queries <= 64)
 
 
 def test_steps_of_causal_tiles() -> None:
@@ -202,7 +202,7 @@ def test_few_queries_have_one_consumer() -> None:
 
     def made(dim: int, keys: int, **options: Any) -> tuple[int, int]:
         q, k = (kd.ShapeDtypeStruct((2, 4, n, dim), bf16) for n in (64, keys))
-        t = few_config(problem_of(q, k, k, AttentionOptions(layout="bhsd", **options), False))
+        t = few_config(problem_of(q, k, k, AttentionOptions(layout="bhsd", **options), False), 132)
         assert t is not None and t.consumers == 1
         return t.block_kv, t.stages
 
@@ -211,6 +211,21 @@ def test_few_queries_have_one_consumer() -> None:
     ] * 2
     assert [made(n, 64) for n in (32, 128, 160)] == [(64, 3), (64, 3), (64, 2)]
     assert made(80, 900, softcap=3.0) == (64, 3)
+
+
+def test_tiles_of_values_of_another_size() -> None:
+    """Queries of 192 dims and values of 128 have two consumers where three leave much of their tiles empty; 64 queries of
+    many heads have two blocks a multiprocessor.
+    """
+    plans = [
+        ScoredPlan.of(problem_of(q, q, v, AttentionOptions(layout="bhsd"), False), None, 132, "", False, (), True)
+        for q, v in (
+            [kd.ShapeDtypeStruct((batch, 16, n, dim), bf16) for dim in (192, 128)]
+            for batch, n in ((32, 64), (32, 128), (8, 197), (8, 256), (8, 400), (8, 1000))
+        )
+    ]
+    assert [plan.tile for plan in plans] == [64, 128, 128, 128, 192, 192]
+    assert [few_config(plan.problem, 132) for plan in plans[:2]] == [AttentionConfig(1, 48, 2), None]
 
 
 def test_dimensions_that_are_computed() -> None:
