@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 bf16, f16, s8 = kd.bfloat16, kd.float16, kd.int8
 Spec = kd.ShapeDtypeStruct
 BLOCKS = 132
+STORED = [(bf16, f16, 24), (bf16, kd.float32, 24), (s8, kd.int32, 48), (s8, bf16, 48)]
 
 
 def problem(M: int, N: int, K: int, dtype: Any = bf16, layout: str = "NT") -> Problem:
@@ -94,6 +95,19 @@ def test_high_tiles_do_not_spill(dtype: Any, layout: str) -> None:
             assert compiled.resources.spills == 0 and not [r for r in compiled.remarks if "C75" in r.text], t
 
 
+@pytest.mark.parametrize(("dtype", "out_dtype", "K"), [(*x[:2], 400 // x[0].itemsize) for x in STORED[:3]], ids=str)
+@pytest.mark.sampled(102)
+def test_high_tiles_of_odd_rows(dtype: Any, out_dtype: Any, K: int, interpret: Any, rng: Any) -> None:
+    """Lanes store them by whole lines."""
+    p = replace(problem(300, 331, K, dtype), out_dtype=out_dtype, lanes=1)
+    a, b = random(rng, (300, K), dtype), random(rng, (331, K), dtype)
+    tiles = choose.high_tiles(p, BLOCKS)
+    for t in (tiles[0], tiles[-1]):
+        got = matmul_kernel(p, t, 2)(a, b, interpret=interpret)
+        bound = 1e-3 if out_dtype == f16 else 1e-6
+        assert relative(got.astype(np.float64), a.astype(np.float64) @ b.T.astype(np.float64)) < bound, t
+
+
 def test_products_that_miss_waves_have_high_tiles() -> None:
     """520 x 3784 x 10952 took 118 us with 128 rows, 86 with 192; 3088 x 4416 x 5936 in e4m3 142 and 132."""
     target = target_named("sm_90a")
@@ -106,9 +120,6 @@ def test_products_that_miss_waves_have_high_tiles() -> None:
         b = np.empty((N, K) if layout[1] == "T" else (K, N), dtype.numpy)
         r = request(a.T if layout[0] == "T" else a, b.T if layout[1] == "T" else b, MatmulOptions(), None)
         assert route(r.problem, r.left, r.right, r.family, None, target).config.tile_m == tall
-
-
-STORED = [(bf16, f16, 24), (bf16, kd.float32, 24), (s8, kd.int32, 48), (s8, bf16, 48)]
 
 
 @pytest.mark.parametrize("N", [264, 259], ids=["even", "odd"])
