@@ -129,7 +129,7 @@ def combine_kernel(
     arrays of each call show their number. With `gaps`, queries may see no key of some or all parts.
     """
 
-    lanes = kd.Layout.WG_STRIDED((LINES, dim), min(LINES * dim // 128, 8))
+    lanes = kd.Layout.WG_STRIDED((LINES, dim), max(min(LINES * dim // 128, 8), 1))
     lines = lanes.reduce(1, keepdims=False)
 
     def body(parts: Any, logs: Any, out: Any, *lse: Any) -> None:

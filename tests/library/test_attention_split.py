@@ -334,7 +334,23 @@ def test_machine_code_with_options(name: str, dim: int, queries: int) -> None:
     assert [plan.opened for plan in plans] == [False, True] and None not in [plan.combine for plan in plans]
 
 
-@pytest.mark.parametrize("dim", [64, 80, 128, 200, 256])
+@pytest.mark.parametrize("splits", [None, 2, 11])
+@pytest.mark.parametrize("dim", range(8, 257, 8))
+@pytest.mark.sampled(12)
+def test_parts_of_every_dimension(dim: int, splits: int | None, interpret: Any, rng: Any) -> None:
+    """The combination beside NumPy: parts of few columns are smaller than a lane's share of wide ones."""
+    count, heads, queries = splits or 3, 2, 5
+    parts = rng.standard_normal((2, heads * count, queries, dim)).astype(np.float32)
+    logs = rng.standard_normal((2, heads * count, queries)).astype(np.float32)
+    logs[:, :count, 0] = -np.inf  # a query without keys
+    out = combine_kernel(splits, heads, dim, kd.float32, False, "bhsd", True)(parts, logs, interpret=interpret)
+    weights = np.exp(logs.astype(float)).reshape(2, heads, count, queries, 1)
+    total = weights.sum(2)
+    expected = (weights * parts.reshape(2, heads, count, queries, dim)).sum(2) / np.where(total == 0, 1, total)
+    np.testing.assert_allclose(out, expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("dim", [16, 40, 64, 80, 128, 200, 256])
 @pytest.mark.sampled(60, "machine code")
 def test_machine_code_of_the_combination(dim: int) -> None:
     parts, logs = kd.ShapeDtypeStruct((2, 60, 1000, dim), bf16), kd.ShapeDtypeStruct((2, 60, 1000), kd.float32)
