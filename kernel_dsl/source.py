@@ -71,14 +71,16 @@ def is_ours(code: CodeType | None) -> bool:
 
 @functools.lru_cache(256)
 def _is_our_file(name: str) -> bool:
+    for folder in _FRAMEWORKS:  # no generator: a first launch asks for ten files
+        if folder in name:
+            return True
     standard = name.startswith(_STANDARD) and not name.startswith(_INSTALLED)
-    framework = any(folder in name for folder in _FRAMEWORKS)
-    return standard or framework or name.startswith((_NUMPY, "<frozen ")) or is_of_project(name)
+    return standard or name.startswith((_NUMPY, "<frozen ")) or is_of_project(name)
 
 
 def is_of_project(name: str) -> bool:
     """Whether a file is one of this project's."""
-    return os.path.abspath(name).startswith(_OURS)
+    return (name.startswith(_OURS) and ".." not in name) or os.path.abspath(name).startswith(_OURS)
 
 
 def user_frame(depth: int = 1) -> FrameType | None:

@@ -121,6 +121,8 @@ class Context:
         Stores to arrays that nothing reads have an order all the same: the last of two stores of one place counts. A fence
         before the next arrival keeps it, which a loop of arrivals without stores passes by.
         """
+        if not self.ir.cluster:
+            return None
         shared = any(isinstance(op, AllocBarrier) and op.result.type.cluster for op in self.ops)
         return self.e.variable("i32", "0") if shared and self._passed == (False, True) else None
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from math import prod
+from math import inf, prod
 
 from ..dataclass import changed
 from .blocks import steps_of
 from .consumer_product import from_registers
-from .fast_costs import BETWEEN, EVEN, THIN, Reads, clocks
+from .fast_costs import BETWEEN, EVEN, THIN, Reads, clocks, least_products
 from .fast_sizes import (
     BARRIERS,
     DEEPEST,
@@ -109,6 +109,7 @@ def high_tiles(problem: Problem, blocks: int) -> list[MatmulConfig]:
     """Tiles of 192 rows, shared by three consumers, and of 256, of the product or of the transposed one.
 
     512 lanes have registers for 96 sums each, and for no steps beside them. Lanes that store them do so by whole lines.
+    Where they would leave half of the multiprocessors idle, tiles of half the size take less time.
     """
     p = problem
     if (
@@ -127,7 +128,7 @@ def high_tiles(problem: Problem, blocks: int) -> list[MatmulConfig]:
         if not from_registers(q)
         for size in sizes
         if q.b_transposed or (q.b_dtype.itemsize == 2 and size[1] % PANEL == 0)
-        if -(-q.M // size[0]) * -(-q.N // size[1]) * q.parts * prod(q.batch) <= HIGH_WAVES * blocks
+        if blocks / 2 <= -(-q.M // size[0]) * -(-q.N // size[1]) * q.parts * prod(q.batch) <= HIGH_WAVES * blocks
     ]
     found = [changed(c, swapped=swapped) for c, swapped in made if c is not None]
     return [c for c in found if not p.lanes or (stores_lines(p, c) and p.out_dtype.itemsize > 1)]
@@ -191,7 +192,7 @@ def _options(problem: Problem, blocks: int, plain: bool, reads: Reads = EVEN) ->
 def lowered(problem: Problem, options: Sequence[MatmulConfig], blocks: int) -> list[MatmulConfig]:
     """Those options whose last waves can have lower tiles, with as many of these as the waves before leave rows."""
     found: list[MatmulConfig] = []
-    for c in options:
+    for c in options if problem.scaled else ():
         if c.consumers < 3 or not takes_low_tiles(problem, c) or steps_of(problem, c.tile_k) < LOW_STEPS:
             continue
         across = -(-problem.N // c.tile_n)
@@ -223,8 +224,21 @@ def choose(problem: Problem, blocks: int, plain: bool = True, reads: Reads = EVE
     if needs_swap(problem):
         return changed(choose(problem.swapped, blocks, plain, (reads[1], reads[0]), even), swapped=True)
     options = [c for c in _options(problem, blocks, plain, reads) if not (even and c.low_tiles)]
-    best = min(options, key=lambda c: clocks(problem, c, blocks, reads))
-    return _finished(problem, best, blocks)
+    return _finished(problem, options[fastest(problem, options, blocks, reads)], blocks)
+
+
+def fastest(problem: Problem, options: Sequence[MatmulConfig], blocks: int, reads: Reads = EVEN) -> int:
+    """The number of the option with the best estimate, the first of equal ones.
+
+    Those whose products alone take longer are not estimated: an estimate is twenty calls, and a first launch waits for all.
+    """
+    bounds = [(least_products(problem, c, blocks), number) for number, c in enumerate(options)]
+    best = inf, -1
+    for bound, number in sorted(bounds):
+        if bound > best[0]:
+            break
+        best = min(best, (clocks(problem, options[number], blocks, reads), number))
+    return best[1]
 
 
 VARIED = 1.01  # the factor that puts a variant with an equal estimate behind the first

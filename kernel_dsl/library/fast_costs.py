@@ -215,6 +215,18 @@ def _low_work(p: Problem, t: MatmulConfig, blocks: int, reads: Reads) -> float:
     return max(work(block) for block in {0, high % blocks} if block < total)
 
 
+def least_products(p: Problem, t: MatmulConfig, blocks: int) -> float:
+    """A lower bound of `clocks` of a configuration, in one call: of its products alone."""
+    if t.low_tiles:
+        return 0.0
+    M, N = (p.N, p.M) if t.swapped else (p.M, p.N)
+    width = t.tile_n if p.gate is None else t.tile_n // 2
+    together = t.cluster * t.cluster_n
+    tiles = -(-M // (t.tile_m * t.cluster)) * -(-N // (width * t.cluster_n)) * p.parts * prod(p.batch)
+    rate = MADS * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize) * (SPARSE if p.sparse else 1)
+    return -(-tiles // (blocks // together)) * (p.K // p.parts) * t.tile_m * t.tile_n / rate
+
+
 def least_clocks(p: Problem, blocks: int) -> float:
     """A lower bound of the clocks of any kernel of tensor cores, with any number of parts of K."""
     rate = MADS * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize) * (SPARSE if p.sparse else 1)

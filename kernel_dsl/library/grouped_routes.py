@@ -14,7 +14,7 @@ from kernel_dsl.target import Feature, Target
 from . import fast_costs as costs
 from . import other_costs as others
 from .any_rows import VECTOR, showing, unit_of_rows
-from .choose import ACCUMULATORS, ACCUMULATORS_BESIDE_MORE, CLUSTERS, SQUARE, TILES, scaled_tiles
+from .choose import ACCUMULATORS, ACCUMULATORS_BESIDE_MORE, CLUSTERS, SQUARE, TILES, fastest, scaled_tiles
 from .families import Family
 from .fast_sizes import BARRIERS, SMEM, configure, gates, stage_bytes
 from .first_sizes import KeptConfigs
@@ -59,9 +59,10 @@ def choose_grouped(
     clusters = CLUSTERS[:1] if reads == costs.EVEN or p.scaled or p.gate is not None else (*CLUSTERS, SQUARE)
     clusters = [(m, n) for m, n in clusters if n == 1 or not p.a_transposed]
     sizes = [c for c in (configure(p, *t) for t in tiles if not t[3]) if c is not None]
-    made = [_fits(p, replace(c, cluster=m, cluster_n=n), extra) for c in sizes for m, n in clusters]
+    shared = [replace(c, cluster=m, cluster_n=n) if m * n > 1 else c for c in sizes for m, n in clusters]
+    made = [_fits(p, c, extra) for c in shared]
     fitting = [c for c in made if c is not None and c.rows * c.tile_n <= room * 128 and gates(p, c)]
-    return min(fitting, key=lambda c: costs.clocks(typical, c, blocks, reads), default=None)
+    return fitting[fastest(typical, fitting, blocks, reads)] if fitting else None
 
 
 def _choose_packed(

@@ -64,7 +64,7 @@ class ArrayView:
         if 0 in self.shape:
             return False
         last = 0  # the element where the axes so far end
-        for step, extent in sorted((abs(s), n) for n, s in zip(self.shape, self.strides, strict=True) if n > 1):
+        for step, extent in sorted([(abs(s), n) for n, s in zip(self.shape, self.strides, strict=True) if n > 1]):
             if step == 0:
                 return True
             if step <= last:  # this axis begins inside the ones before, and may go between their elements
