@@ -18,6 +18,7 @@ from .grouped_rows import relative
 from .product_rows import DEVICE, Row
 
 SHAPES = ((64, 256, 56), (64, 512, 28), (16, 512, 64))  # images, channels and filters, height and width
+OTHERS = ((64, 72, 56), (64, 96, 56), (64, 136, 56), (64, 200, 56), (64, 264, 56), (64, 320, 28), (64, 448, 28))
 MULTIPROCESSORS = 132
 WAYS = ("forward", "dgrad", "wgrad")
 
@@ -114,6 +115,7 @@ def candidates() -> Iterator[Callable[[], Row]]:
 
 def works() -> Iterator[Callable[[], Row]]:
     """All rows."""
-    for way in WAYS:
-        for shape in SHAPES:
-            yield lambda s=shape, w=way: work(*s, w)
+    for shapes in (SHAPES, OTHERS):
+        for way in WAYS:
+            for shape in shapes:
+                yield lambda s=shape, w=way: work(*s, w)

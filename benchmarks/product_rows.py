@@ -165,10 +165,14 @@ def exact() -> Iterator[Callable[[], Row]]:
 
 
 def odd() -> Iterator[Callable[[], Row]]:
-    """Rows and addresses that TMA can't read or write."""
+    """Rows and addresses that TMA can't read or write, and sizes that just miss whole tiles or waves."""
     for dtype, word in ((torch.bfloat16, "bf16"), (torch.float16, "f16"), (torch.int8, "s8"), (F8, "e4m3")):
         for shape in ((333, 777, 999), (1001, 1003, 1005), (4097, 4095, 4099)):
             yield lambda s=shape, d=dtype, w=word: product(w, *s, d, "NN")
+    for shape, layout in (((520, 3784, 10952), "TT"), ((6032, 3816, 5328), "TT"), ((5000, 5000, 5000), "NN"),
+                          ((2240, 4640, 480), "NT"), ((4352, 640, 864), "TN")):  # fmt: skip
+        yield lambda s=shape, x=layout: product("bf16", *s, torch.bfloat16, x)
+    yield lambda: product("e4m3", 3088, 4416, 5936, F8, "NT")
     yield lambda: product("bf16 shifted", 4096, 4096, 4096, torch.bfloat16, "NT", shifts=(1, 3))
     yield lambda: product("tf32", 1001, 1003, 1005, torch.float32, "NT", "tf32")
 
