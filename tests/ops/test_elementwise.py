@@ -139,7 +139,7 @@ def test_literals_are_weak() -> None:
     assert run(lambda a: a + np.float64(1.5), random((4,), "float32")).dtype == np.float64
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_a_literal_beyond_the_dtype_is_an_infinity(dtype: str) -> None:
     """Without a warning of NumPy's."""
