@@ -12,7 +12,7 @@ from .attention_backward_order import heads_at_once
 from .attention_pages import loaded_together
 from .attention_problem import ScoredProblem, ragged_tiles
 from .attention_score import Score
-from .attention_sizes import HALF, LOG2E, ROWS, SMEM_BYTES, AttentionConfig
+from .attention_sizes import HALF, LOG2E, ROWS, SMEM_BYTES, AttentionConfig, blocks_together
 from .first_sizes import KeptConfigs
 
 _kept = KeptConfigs()
@@ -93,8 +93,8 @@ def few_config(p: ScoredProblem, multiprocessors: int) -> AttentionConfig | None
 
 
 def blocks_together_of(p: ScoredProblem, t: AttentionConfig) -> int:
-    """Blocks that share a multiprocessor: two with one consumer each, where SMEM and registers hold them."""
-    return 2 if t.consumers == 1 and computed(p.v_dim) <= HALF and bytes_of(p, t) <= SMEM_BYTES // 2 - 1024 else 1
+    """Blocks that share a multiprocessor."""
+    return blocks_together(computed(p.v_dim), t, bytes_of(p, t))
 
 
 def time_of(p: ScoredProblem, t: AttentionConfig, costs: tuple[float, float, float], multiprocessors: int) -> float:

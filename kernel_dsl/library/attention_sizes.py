@@ -149,9 +149,12 @@ def parts_of(p: AttentionProblem, t: AttentionConfig) -> tuple[np.int32, np.int3
     return np.int32(p.splits), np.int32(-(-p.keys // t.block_kv) // p.splits)
 
 
-def blocks_together(dim: int, t: AttentionConfig) -> int:
-    """Blocks that share a multiprocessor: two with one consumer each, where SMEM and registers hold them."""
-    used = (2 * ROWS * t.consumers + 2 * t.stages * t.block_kv) * dim * 2
+def blocks_together(dim: int, t: AttentionConfig, used: int | None = None) -> int:
+    """Blocks that share a multiprocessor: two with one consumer each, where SMEM and registers hold them. `used`: bytes of
+    SMEM of a block, by default of a problem without options.
+    """
+    if used is None:
+        used = (2 * ROWS * t.consumers + 2 * t.stages * t.block_kv) * dim * 2
     return 2 if t.consumers == 1 and dim <= HALF and used <= SMEM_BYTES // 2 - 1024 else 1
 
 

@@ -28,24 +28,32 @@ def stage_product(
     `left_of(slot)`, `right_of(slot)`: Refs to this warpgroup's A (rows, tile_k) and to B (tile_k, tile_n);
     `loaded_of(slot)`: the barrier of both loads. With a tuple of accumulators there are as many Bs and values.
     """
-    several = isinstance(acc, tuple)
-    sums: tuple[Any, ...] = acc if several else (acc,)
 
     @kd.loop(0, steps, init_carry=(slot, slot))
     def end(step: Any, carry: Any) -> Any:
         slot, before = carry
         kd.barrier_wait(loaded_of(slot))
-        left, right = left_of(slot), right_of(slot)
-        for own, b in zip(sums, right if several else (right,), strict=True):
-            kd.wgmma(own, left, b)
-        kd.wgmma_wait(len(sums))
+        _multiply(acc, left_of(slot), right_of(slot))
         kd.barrier_arrive(consumed.at[before], predicate=step > 0)
         return following_slot(slot, stages), slot
 
+    return _ended(acc, end, consumed)
+
+
+def _multiply(acc: Any, left: Any, right: Any) -> None:
+    """Begin a stage's products, and wait for those of the stage before."""
+    pairs = list(zip(acc, right, strict=True)) if isinstance(acc, tuple) else [(acc, right)]
+    for own, b in pairs:
+        kd.wgmma(own, left, b)
+    kd.wgmma_wait(len(pairs))
+
+
+def _ended(acc: Any, end: tuple[Any, Any], consumed: Any) -> tuple[Any, Any]:
+    """The values of the accumulators, which release the last stage, and the slot that follows."""
     slot_after, last = end
-    values = tuple(own[...] for own in sums)
+    value = tuple(own[...] for own in acc) if isinstance(acc, tuple) else acc[...]
     kd.barrier_arrive(consumed.at[last])
-    return values if several else values[0], slot_after
+    return value, slot_after
 
 
 def ragged_product(
@@ -65,8 +73,7 @@ def ragged_product(
     def multiply(carry: Any, again: Any, depth: int | None) -> tuple[Any, Any]:
         slot, before = carry
         kd.barrier_wait(loaded_of(slot))
-        kd.wgmma(acc, left_of(slot).at[:, :depth], right_of(slot).at[:depth])
-        kd.wgmma_wait(1)
+        _multiply(acc, left_of(slot).at[:, :depth], right_of(slot).at[:depth])
         kd.barrier_arrive(consumed.at[before], predicate=again)
         return following_slot(slot, stages), slot
 
@@ -81,7 +88,4 @@ def ragged_product(
             carry = whole
         return multiply(carry, run > 0 if steps == 1 else None, tail)
 
-    slot_after, last = end
-    value = acc[...]
-    kd.barrier_arrive(consumed.at[last])
-    return value, slot_after
+    return _ended(acc, end, consumed)
