@@ -17,6 +17,7 @@ from .register_product import register_product
 from .scaled_product import Scales, scaled_product
 from .sparse_product import sparse_product
 from .stage_product import stage_product
+from .stage_ring import StageRing
 
 
 def from_registers(p: Problem) -> bool:
@@ -30,18 +31,15 @@ def from_registers(p: Problem) -> bool:
 class ConsumerProduct:
     """The products of the consumer that has part `share` of a tile's rows, and turn `turn` of the tiles.
 
-    `a_smem`, `b_smem`, `factors_smem`: the stages of both sides and of what comes with them; `loaded`, `consumed`: their
-    barriers; `steps`: the stages of a part of K; `scales`: the operands with scales by blocks of K; `feed`: such scales in SMEM.
+    `steps`: the stages of a part of K; `scales`: the operands with scales by blocks of K; `feed`: such scales in SMEM.
     """
 
     def __init__(
-        self, p: Problem, t: MatmulConfig, steps: Any, share: Any, turn: Any, a_smem: Any, b_smem: Any, loaded: Any,
-        consumed: Any, factors_smem: Any, scales: Any, feed: FedScales | None,
+        self, p: Problem, t: MatmulConfig, steps: Any, share: Any, turn: Any, ring: StageRing, scales: Any,
+        feed: FedScales | None,
     ) -> None:  # fmt: skip
         self.p, self.t, self.steps, self.share, self.turn = p, t, steps, share, turn
-        self.a_smem, self.b_smem, self.factors_smem = a_smem, b_smem, factors_smem
-        self.loaded, self.consumed = loaded, consumed
-        self.scales, self.feed = scales, feed
+        self.ring, self.scales, self.feed = ring, scales, feed
 
     def of(self, item: Any, place: Any, slot: Any, gathered: Callable[[Any], Any]) -> Callable[..., Any]:
         """The function of accumulators that multiplies an item, and returns its sums and the slot after it.
@@ -49,7 +47,8 @@ class ConsumerProduct:
         `place`: (first row, first column, part of K, batch indices); `slot`: the item's first stage; `gathered`: adds the sums of
         other blocks.
         """
-        p, t, steps, share, loaded, consumed = self.p, self.t, self.steps, self.share, self.loaded, self.consumed
+        p, t, steps, share = self.p, self.t, self.steps, self.share
+        loaded, consumed = self.ring.loaded, self.ring.consumed
         m, n, part, batch = place
         rows = t.rows
 
@@ -68,7 +67,7 @@ class ConsumerProduct:
             if self.feed is not None:
                 value = fed_product(
                     acc, item.count, t.stages, self._left, self._right, self._loaded_of, consumed, self.feed,
-                    self.factors_smem, share * rows, n, gathered,
+                    self.ring.factors_smem, share * rows, n, gathered,
                 )  # fmt: skip
                 return value, slot
             own = Scales(p, self.scales[0], self.scales[1], m + share * rows, n, rows, batch)
@@ -95,18 +94,18 @@ class ConsumerProduct:
         return kd.ds(self.share * self.t.rows, self.t.rows)
 
     def _left(self, slot: Any) -> Any:
-        return self.a_smem.at[slot, self.own_rows]
+        return self.ring.a_smem.at[slot, self.own_rows]
 
     def _turned_left(self, slot: Any) -> Any:
         """The left side of a stage, which may lie across K."""
-        block = self.a_smem.at[slot]
+        block = self.ring.a_smem.at[slot]
         return block.at[:, self.own_rows].T if self.p.a_transposed else block.at[self.own_rows]
 
     def _right(self, slot: Any) -> Any:
-        return self.b_smem.at[slot].T if self.p.b_transposed else self.b_smem.at[slot]
+        return self.ring.b_smem.at[slot].T if self.p.b_transposed else self.ring.b_smem.at[slot]
 
     def _loaded_of(self, slot: Any) -> Any:
-        return self.loaded.at[self.turn * self.t.stages + slot]
+        return self.ring.loaded.at[self.turn * self.t.stages + slot]
 
     def _wait(self, slot: Any) -> None:
         kd.barrier_wait(self._loaded_of(slot))
@@ -118,11 +117,11 @@ class ConsumerProduct:
             return ()
         own = self.own_rows
         parts = range(self.t.tile_k // HALF)
-        held = tuple(bytes_of(self.a_smem.at[slot, own], part) for part in parts)
+        held = tuple(bytes_of(self.ring.a_smem.at[slot, own], part) for part in parts)
         if p.mxfp4:
-            return *held, *(kd.load(self.factors_smem.at[slot, i, own], layout=kd.Layout.WGMMA_ROW) for i in parts)
+            return *held, *(kd.load(self.ring.factors_smem.at[slot, i, own], layout=kd.Layout.WGMMA_ROW) for i in parts)
         count = 1 + p.int4_zeros
-        pair = [kd.load(self.factors_smem.at[i, slot, own], layout=kd.Layout.WGMMA_ROW) for i in range(count)]
+        pair = [kd.load(self.ring.factors_smem.at[i, slot, own], layout=kd.Layout.WGMMA_ROW) for i in range(count)]
         return *held, *factors_of(pair[0], pair[1] if count > 1 else None, p.b_dtype)
 
     def _widened(self, slot: Any, part: int, held: Any) -> Any:
@@ -135,11 +134,11 @@ class ConsumerProduct:
             return widened(bytes_, factors, p.b_dtype)
         k = slice(part * t.tile_k // 2, (part + 1) * t.tile_k // 2)
         if p.a_transposed:
-            return kd.load(self.a_smem.at[slot, k, self.own_rows].T, layout=kd.Layout.WGMMA_TF32)
-        return kd.load(self.a_smem.at[slot, self.own_rows, k], layout=kd.Layout.WGMMA).astype(p.b_dtype)
+            return kd.load(self.ring.a_smem.at[slot, k, self.own_rows].T, layout=kd.Layout.WGMMA_TF32)
+        return kd.load(self.ring.a_smem.at[slot, self.own_rows, k], layout=kd.Layout.WGMMA).astype(p.b_dtype)
 
     def _meta(self, slot: Any) -> Any:
         """A stage's metadata of a sparse left side."""
         marks, rows = self.t.tile_k // meta_step(self.p.dtype), self.t.rows
-        words = self.factors_smem.at[slot, :, kd.ds(self.share * 2 * rows, 2 * rows)]
+        words = self.ring.factors_smem.at[slot, :, kd.ds(self.share * 2 * rows, 2 * rows)]
         return kd.load(words, layout=meta_layout((marks, 2 * rows)))

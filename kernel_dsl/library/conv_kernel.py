@@ -22,8 +22,8 @@ from .fast_sizes import BARRIERS, SMEM
 from .first_sizes import KeptConfigs
 from .operands import array_address, element_strides, why_not_tma
 from .pack import SECTOR, Packing
-from .persistent_matmul import swizzled
 from .stage_product import following_slot, ragged_product, stage_product
+from .stage_ring import swizzled
 
 DEPTH = 64  # channels of a stage: a row of the widest swizzle
 SLICE = 16  # channels of one wgmma

@@ -19,10 +19,10 @@ from .epilogue import Tile, finish, join, outputs
 from .fed_scales import FedScales, fed_loads, fed_product, feeds
 from .grouped_tiles import RowGroups, put
 from .matmul_config import MatmulConfig
-from .persistent_matmul import registers_of, swizzled
 from .problem import Problem
 from .scaled_product import Scales, scaled_product
 from .stage_product import following_slot, stage_product
+from .stage_ring import registers_of, swizzled
 
 
 @cache

@@ -15,9 +15,9 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .grouped_tiles import RowGroups
 from .matmul_config import MatmulConfig
-from .persistent_matmul import swizzled
 from .problem import Problem
 from .stage_product import following_slot, stage_product
+from .stage_ring import swizzled
 
 GENERAL = (64, 64, 32)  # a tile's rows and columns of the result, and summed rows of a step
 GENERAL_WIDE = (64, 64, 16)  # the same for sums of 8 bytes

@@ -17,9 +17,9 @@ from kernel_dsl.mesh import ROOM, Mesh
 
 from .blocks import tile_of
 from .collective_parts import orders_itself
-from .persistent_matmul import swizzled
 from .problem import Problem
 from .stage_product import following_slot, stage_product
+from .stage_ring import swizzled
 
 CONSUMERS, TILE_M, TILE_K, EPILOGUE = 2, 128, 64, 64
 HALF = TILE_M // CONSUMERS  # rows of a consumer
