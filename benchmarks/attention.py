@@ -296,7 +296,8 @@ def main() -> None:
         def wants(name: str) -> bool:
             return not args.rows or any(text in name for text in args.rows)
 
-        for row in chain(dynamic_rows.attention(wants, 25), dynamic_rows.backward(wants, 25)):
+        made = (rows_of(wants, 25) for rows_of in (dynamic_rows.attention, dynamic_rows.paged, dynamic_rows.backward))
+        for row in chain.from_iterable(made):
             note(rows, row, args.json)
     if "options" in args.what:
         for row in attention_options.rows(args.rows, args.seconds or 1.0, set(args.what)):

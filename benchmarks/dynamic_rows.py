@@ -47,6 +47,12 @@ FEW_QUERIES = [
     (2, 16, 16, 300, 3000, 128),
     (1, 16, 16, 1024, 8192, 128),
 ]
+# (keys of a page, batch, heads, kv_heads, queries, keys, dim), of keys in pages
+PAGED = [
+    *((page, 4, 16, 16, 512, 4096, dim) for page in (8, 16, 64) for dim in (64, 128)),
+    (16, 4, 32, 8, 100, 8192, 128),
+    (8, 32, 16, 16, 2000, 4096, 128),
+]
 
 
 def _row(name: str, runs: dict[str, Run], rounds: int, bits: bool = True) -> dict[str, Any]:
@@ -117,6 +123,25 @@ def attention(wants: Callable[[str], bool], rounds: int) -> Iterator[dict[str, A
         arrays = [_random(batch, *shape, dim) for shape in ((heads, queries), (kv_heads, keys), (kv_heads, keys))]
         make = partial(split_plan, p, small_config(p, blocks), blocks, False)
         yield _row(name, _both(lambda f=make, x=arrays: _call(f, x)), rounds)
+
+
+def paged(wants: Callable[[str], bool], rounds: int) -> Iterator[dict[str, Any]]:
+    """A row for each problem of keys in pages whose name is wanted; queries are the last of their sequence."""
+    for page, batch, heads, kv_heads, queries, keys, dim in PAGED:
+        name = f"pages of {page} B{batch} H{heads}/{kv_heads} {queries} queries {keys} keys d{dim}"
+        if not wants(f"dynamic {name}"):
+            continue
+        pages = batch * keys // page
+        q, kept = _random(batch, heads, queries, dim), [_random(pages, kv_heads, page, dim) for _ in range(2)]
+        table = torch.randperm(pages, device="cuda").int().reshape(batch, keys // page)
+        lengths = torch.full((batch,), keys, dtype=torch.int32, device="cuda")
+        how = {"page_table": table, "kv_seqlens": lengths, "causal": "bottom_right"}
+
+        def make(arrays: Any = (q, *kept), how: Any = how) -> Run:
+            function = type(kd.library.attention)()
+            return lambda: function(*arrays, **how)
+
+        yield _row(name, _both(make), rounds)
 
 
 def _both(make: Callable[[], Run]) -> dict[str, Run]:

@@ -62,7 +62,7 @@ def scored_opened(p: ScoredProblem, *how: Any, first: FirstSizes | None = None) 
         return None
     wanted = (p.batch, p.heads, p.queries, p.keys)
     dims = (sizes["batch"], p.heads, sizes["queries"], sizes["keys"])
-    paged = {"pages": dim_of("pages", PAGES), "table": dim_of("table", PAGES)} if p.page else {}
+    paged = {"pages": dim_of("pages", PAGES), "table": dim_of("table", sizes["keys"].max // p.page)} if p.page else {}
     same = dict.fromkeys((*sizes, "pages", "table"), 0)
     kind = replace(p, **same, score=replace(p.score, bias=None)), unit, how
     mine = p.batch, p.queries, p.keys, p.pages, p.table

@@ -293,6 +293,9 @@ class ScoredTiles:
             if queries_first:
                 kd.when(step == 0)(fetch_queries)
             later = self.pages_of(tile, step + 1, s)
+            if self.parts > 1:
+                s["pages"][...] = pages
+                pages = s["pages"]
             first = tile.k_row + index * t.block_kv
             for name, source, dim in (("k", k, self.dim), ("v", v, self.v_dim)):
                 kd.when(filled >= t.stages)(partial(kd.barrier_wait, s[f"{name}_consumed"].at[slot]))
@@ -328,17 +331,20 @@ class ScoredTiles:
         """The place in SMEM of a consumer's queries, for a block's tile with that number."""
         return consumer if self.q_places == 1 else kd.rem(tiles, 2) * self.t.consumers + consumer
 
-    def pages_of(self, tile: Any, step: Any, s: dict[str, Any]) -> tuple[Any, ...]:
-        """The pages of a step, looked up a step before they are loaded. Pages beyond the last key are replaced by the
-        page of the last key.
+    def pages_of(self, tile: Any, step: Any, s: dict[str, Any]) -> Any:
+        """The pages of a step, looked up a step before they are loaded; None without pages. Lanes hold several pages
+        together. Pages beyond the last key are replaced by the page of the last key.
         """
         if not self.p.page:
-            return ()
+            return None
         index, _ = self.block_of(tile, kd.minimum(step, kd.maximum(tile.count - 1, 0)), s)
-        last = kd.maximum(tile.keys - 1, 0)
-        keys = [kd.minimum(index * self.t.block_kv + start, last) for start in range(0, self.t.block_kv, self.chunk)]
-        there = step < tile.count
-        return tuple(kd.load(s["page_table"], (tile.batch, kd.div(key, self.p.page)), mask=there) for key in keys)
+        index, last = kd.maximum(index, 0), kd.maximum(tile.keys - 1, 0)
+        part = kd.arange(self.parts) if self.parts > 1 else 0
+        if self.chunk == self.p.page:
+            pages = kd.minimum(index * self.parts + part, kd.div(last, self.p.page))
+        else:
+            pages = kd.div(kd.minimum(index * self.t.block_kv + part * self.chunk, last), self.p.page)
+        return kd.load(s["page_table"].at[tile.batch], (pages,), mask=step < tile.count)
 
     def fetch(
         self,
@@ -349,7 +355,7 @@ class ScoredTiles:
         dim: int,
         target: Any,
         loaded: Any,
-        pages: tuple[Any, ...],
+        pages: Any,
     ) -> None:
         """Load a block of keys or values. A missing page gives zeros."""
         p, t, columns = self.p, self.t, kd.ds(0, dim)
@@ -357,8 +363,10 @@ class ScoredTiles:
             rows = kd.ds(first, t.block_kv)
             kd.copy_gmem_to_smem(source.at[p.key_rows(tile.batch, kv_head, rows, columns)], target, loaded)
             return
-        for start, page in zip(range(0, t.block_kv, self.chunk), pages, strict=True):
-            rows = kd.ds(kd.multiple_of(kd.rem(first + start, p.page), self.chunk), self.chunk)
+        for part, start in enumerate(range(0, t.block_kv, self.chunk)):
+            page = pages[part] if self.parts > 1 else pages
+            inside = 0 if self.chunk == p.page else kd.multiple_of(kd.rem(first + start, p.page), self.chunk)
+            rows = kd.ds(inside, self.chunk)
             if self.promise:  # the interpreter reports missing pages
                 kd.optimization_barrier(kd.load(source, (page, 0, 0, 0), bounds="promise"))
             view = source.at[p.key_rows(page, kv_head, rows, columns)]
@@ -394,6 +402,8 @@ class ScoredTiles:
             made["bias_smem"] = swizzled(p.score.bias_tiles, t.stages, self.tile, t.block_kv)
             made["bias_loaded"] = kd.Barrier(num_barriers=t.stages)
             made["bias_consumed"] = kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages)
+        if self.parts > 1:
+            made["pages"] = kd.SMEM((self.parts,), kd.int32)  # of a step: in registers they would take one each
         if self.counted:
             made["q_consumed"] = kd.Barrier(num_barriers=self.q_places * t.consumers)
             made["places"] = kd.SMEM((2, len(MOVING) + listed(p)), kd.int32)  # a number, and these fields

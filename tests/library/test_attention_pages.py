@@ -207,6 +207,18 @@ def test_no_spills(page: int, dim: int) -> None:
     assert stages.name == "attention_scored" and compiled.resources.spills == 0 and not compiled.remarks
 
 
+@pytest.mark.parametrize("page", [8, 16, 24, 64])
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.sampled(60, "machine code")
+def test_no_spills_at_any_lengths(page: int, dim: int) -> None:
+    """A producer that held the numbers of a step's pages in registers, at 64-bit offsets, spilled hundreds of bytes."""
+    spec, batch, length = kd.ShapeDtypeStruct, kd.Dim("B", max=64), kd.Dim("S", max=4096)
+    q, kept = spec((batch, 16, length, dim), bf16), spec((kd.Dim("P", max=2**20), 16, page, dim), bf16)
+    more = {"page_table": spec((batch, kd.Dim("T", max=4096)), kd.int32), "kv_seqlens": spec((batch,), kd.int32)}
+    compiled = kd.library.attention.lower(q, kept, kept, **more, causal="bottom_right", target="sm_90a").compile()
+    assert compiled.resources.spills == 0 and not compiled.remarks
+
+
 @pytest.mark.parametrize("page", [16, 64, 128])
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.sampled(60, "machine code")
