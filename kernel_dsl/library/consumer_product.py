@@ -94,15 +94,14 @@ class ConsumerProduct:
         return kd.ds(self.share * self.t.rows, self.t.rows)
 
     def _left(self, slot: Any) -> Any:
-        return self.ring.a_smem.at[slot, self.own_rows]
+        return self.ring.left(slot, self.own_rows, False)
 
     def _turned_left(self, slot: Any) -> Any:
         """The left side of a stage, which may lie across K."""
-        block = self.ring.a_smem.at[slot]
-        return block.at[:, self.own_rows].T if self.p.a_transposed else block.at[self.own_rows]
+        return self.ring.left(slot, self.own_rows, self.p.a_transposed)
 
     def _right(self, slot: Any) -> Any:
-        return self.ring.b_smem.at[slot].T if self.p.b_transposed else self.ring.b_smem.at[slot]
+        return self.ring.right(slot, self.p.b_transposed)
 
     def _loaded_of(self, slot: Any) -> Any:
         return self.ring.loaded.at[self.turn * self.t.stages + slot]

@@ -46,6 +46,18 @@ class StageRing:
     consumed: Any
     factors_smem: Any = None
 
+    def left(self, slot: Any, rows: Any, transposed: bool) -> Any:
+        """Some rows of a stage's left side (M, K), which lies as (K, M) if `transposed`."""
+        return self.a_smem.at[slot, :, rows].T if transposed else self.a_smem.at[slot, rows]
+
+    def right(self, slot: Any, transposed: bool) -> Any:
+        """A stage's right side (K, N), which lies as (N, K) if `transposed`."""
+        return self.b_smem.at[slot].T if transposed else self.b_smem.at[slot]
+
+    def is_loaded(self, slot: Any) -> Any:
+        """The barrier of a stage's loads."""
+        return self.loaded.at[slot]
+
 
 def fill_stages(steps: Any, stages: int, carry: Any, fill: Callable[[Any, Any, Any], None]) -> Any:
     """For the producer: call `fill(step, slot, filled)` for each step of a tile, slot after slot.
