@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import kernel_dsl as kd
@@ -22,8 +22,8 @@ from .fast_sizes import BARRIERS, SMEM
 from .first_sizes import KeptConfigs
 from .operands import array_address, element_strides, why_not_tma
 from .pack import SECTOR, Packing
-from .stage_product import following_slot, ragged_product, stage_product
-from .stage_ring import swizzled
+from .stage_product import ragged_product, stage_product
+from .stage_ring import StageRing, await_buffer, await_release, fill_stages, released, swizzled
 
 DEPTH = 64  # channels of a stage: a row of the widest swizzle
 SLICE = 16  # channels of one wgmma
@@ -96,139 +96,181 @@ def boxes(p: ConvProblem, pixels: int = 128) -> tuple[int, int, int]:
     return min(found)[2]
 
 
+@dataclass(frozen=True)
+class ConvTiling:
+    """The tiles of a convolution, for `count` clusters of blocks; `counts`, `tiles_m`: of its results, by `at_launch`.
+
+    `counts`: boxes along each axis; `tiles_m`: clusters of tiles of pixels.
+    """
+
+    p: ConvProblem
+    t: ConvConfig
+    count: int
+    counts: Sequence[Any] = ()
+    tiles_m: Any = 0
+
+    @property
+    def tiles_n(self) -> int:
+        """Tiles of filters."""
+        return kd.cdiv(self.p.filters, self.t.tile_n)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of a cluster."""
+        return ("cluster",) if self.t.cluster > 1 else ()
+
+    @property
+    def chunks(self) -> int:
+        """Stages of a tap."""
+        return kd.cdiv(self.p.channels, DEPTH)
+
+    @property
+    def steps(self) -> int:
+        """Stages of a tile."""
+        return self.p.taps[0] * self.p.taps[1] * self.chunks
+
+    @property
+    def rows(self) -> int:
+        """Pixels of a consumer."""
+        return self.t.tile_m // self.t.consumers
+
+    @property
+    def parts(self) -> int:
+        """The parts in which a tile is stored."""
+        return self.t.tile_n // self.t.epilogue_n
+
+    @property
+    def buffers(self) -> int:
+        """Buffers of a consumer that stores."""
+        return min(2, self.parts)
+
+    def at_launch(self, sizes: Sequence[Any]) -> ConvTiling:
+        """The tiles of results of these sizes."""
+        counts = [kd.cdiv(size, part) for size, part in zip(sizes, self.t.box, strict=True)]
+        return replace(self, counts=counts, tiles_m=kd.cdiv(counts[0] * counts[1] * counts[2], self.t.cluster))
+
+    def scratch(self) -> dict[str, Any]:
+        """SMEM and barriers of a block."""
+        p, t = self.p, self.t
+        return {
+            "x_smem": boxed(t.stages, t.box, DEPTH, p.dtype),
+            "w_smem": swizzled(t.tile_n, DEPTH, p.dtype, t.stages),
+            "out_smem": boxed(t.consumers * self.buffers, t.share, t.epilogue_n, p.dtype),
+            "loaded": kd.Barrier(num_arrivals=2, num_barriers=t.stages),
+            "consumed": released(self.axes, t.consumers, t.stages),
+        }
+
+    def each_tile(self, total: Any, carry: Any) -> Any:
+        """A decorator that calls `body(index, carry)` for the tiles of this block."""
+        return kd.loop(kd.axis_index("block"), total, step=self.count, init_carry=carry)
+
+    def place_of(self, index: Any) -> tuple[tuple[Any, Any, Any], Any]:
+        """(first image, row and column, first filter) of a tile."""
+        counts, tiles_m = self.counts, self.tiles_m
+        band = min(BAND, tiles_m) if isinstance(tiles_m, int) else BAND
+        m, n = kd.planar_snake(index, (tiles_m, self.tiles_n), 0, band)
+        if self.axes:
+            m = m * self.t.cluster + kd.axis_index("cluster")
+        rest = kd.div(m, counts[2])
+        image = kd.div(rest, counts[1])
+        numbers = image, rest - image * counts[1], m - rest * counts[2]
+        first = [number * part for number, part in zip(numbers, self.t.box, strict=True)]
+        return (first[0], first[1], first[2]), n * self.t.tile_n
+
+
 @cache
 def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
     """The kernel `(x, w) -> out` of a problem of one group and stride 1 in 16 bits, on `blocks` multiprocessors."""
     p, t = problem, config
-    tiles_n = kd.cdiv(p.filters, t.tile_n)
-
-    def tiles_of(sizes: Any) -> tuple[list[Any], Any, Any]:
-        """(boxes along each axis, clusters of tiles of pixels, and all clusters) of results of these sizes."""
-        counts = [kd.cdiv(size, part) for size, part in zip(sizes, t.box, strict=True)]
-        tiles_m = kd.cdiv(counts[0] * counts[1] * counts[2], t.cluster)
-        return counts, tiles_m, tiles_m * tiles_n
-
-    axes = ("cluster",) if t.cluster > 1 else ()
-    chunks = kd.cdiv(p.channels, DEPTH)
-    steps = p.taps[0] * p.taps[1] * chunks
-    tail = kd.cdiv(p.channels - (chunks - 1) * DEPTH, SLICE) * SLICE  # channels of the last chunk that are multiplied
     most = blocks // t.cluster
-    count = most if p.opened else max(min(tiles_of(p.out_shape[:3])[2], most), 1)
-    producer, rows = t.consumers, t.tile_m // t.consumers
-    parts = t.tile_n // t.epilogue_n
-    ring = min(2, parts)
-    scratch = {
-        "x_smem": boxed(t.stages, t.box, DEPTH, p.dtype),
-        "w_smem": swizzled(t.tile_n, DEPTH, p.dtype, t.stages),
-        "out_smem": boxed(t.consumers * ring, t.share, t.epilogue_n, p.dtype),
-        "loaded": kd.Barrier(num_arrivals=2, num_barriers=t.stages),
-        "consumed": kd.ClusterBarrier(collective_axes=axes, num_arrivals=t.consumers, num_barriers=t.stages)
-        if axes
-        else kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages),
-    }
+    tiling = ConvTiling(p, t, most)
+    if not p.opened:
+        here = tiling.at_launch(p.out_shape[:3])
+        tiling = replace(tiling, count=max(min(here.tiles_m * here.tiles_n, most), 1))
 
-    def place_of(index: Any, counts: list[Any], tiles_m: Any) -> tuple[tuple[Any, Any, Any], Any]:
-        """(first image, row and column, first filter) of a tile."""
-        m, n = kd.planar_snake(index, (tiles_m, tiles_n), 0, min(BAND, tiles_m) if isinstance(tiles_m, int) else BAND)
-        if axes:
-            m = m * t.cluster + kd.axis_index("cluster")
-        rest = kd.div(m, counts[2])
-        image = kd.div(rest, counts[1])
-        numbers = image, rest - image * counts[1], m - rest * counts[2]
-        first = [number * part for number, part in zip(numbers, t.box, strict=True)]
-        return (first[0], first[1], first[2]), n * t.tile_n
-
-    def produce(tiles: Any, x: Any, w: Any, x_smem: Any, w_smem: Any, loaded: Any, consumed: Any) -> None:
-        kd.set_max_registers(40, action="decrease")
-        *places, total = tiles
-
-        @kd.loop(kd.axis_index("block"), total, step=count, init_carry=(0, 0))
-        def _(index: Any, carry: Any) -> Any:
-            (image, row, column), n = place_of(index, *places)
-
-            @kd.loop(0, steps, init_carry=carry)
-            def end(step: Any, carry: Any) -> Any:
-                slot, filled = carry
-
-                @kd.when(filled >= t.stages)
-                def _() -> None:
-                    kd.barrier_wait(consumed.at[slot])
-
-                tap = kd.div(step, chunks)
-                r = kd.div(tap, p.taps[1])
-                s, c = tap - r * p.taps[1], kd.ds((step - tap * chunks) * DEPTH, DEPTH)
-                y, z = row + (r * p.dilation[0] - p.padding[0]), column + (s * p.dilation[1] - p.padding[1])
-                box = kd.ds(image, t.box[0]), kd.ds(y, t.box[1]), kd.ds(z, t.box[2])
-                kd.copy_gmem_to_smem(x.at[(*box, c)], x_smem.at[slot], loaded.at[slot])
-                filters = w.at[kd.ds(n, t.tile_n), r, s, c]
-                kd.copy_gmem_to_smem(filters, w_smem.at[slot], loaded.at[slot], collective_axes=axes or None)
-                return following_slot(slot, t.stages), kd.minimum(filled + 1, t.stages)
-
-            return end
-
-    def consume(
-        tiles: Any, me: Any, out: Any, x_smem: Any, out_smem: Any, w_smem: Any, loaded: Any, consumed: Any
-    ) -> None:
-        kd.set_max_registers(232 if t.consumers == 2 else 240, action="increase")
-        own, (*places, total) = kd.ds(me * rows, rows), tiles
-
-        def left_of(slot: Any) -> Any:
-            return x_smem.at[slot, own]
-
-        def right_of(slot: Any) -> Any:
-            return w_smem.at[slot].T
-
-        @kd.loop(kd.axis_index("block"), total, step=count, init_carry=0)
-        def _(index: Any, slot: Any) -> Any:
-            first, n = place_of(index, *places)
-
-            def multiply(acc: Any) -> Any:
-                sides = left_of, right_of, loaded.at.__getitem__, consumed
-                if tail == DEPTH:
-                    return stage_product(acc, slot, steps, t.stages, *sides)
-                return ragged_product(acc, slot, p.taps[0] * p.taps[1], chunks, tail, t.stages, *sides)
-
-            value, slot_after = kd.run_scoped(multiply, kd.ACC((rows, t.tile_n), kd.float32))
-            mine = [f + me * n if axis == t.cut else f for axis, (f, n) in enumerate(zip(first, t.share, strict=True))]
-            place = tuple(kd.ds(f, n) for f, n in zip(mine, t.share, strict=True))
-            for number in range(parts):
-                start = number * t.epilogue_n
-                own_part = me * ring + number % ring
-                # a tile starts with the first buffer, which the tile before may still use
-                kd.wait_smem_to_gmem(0 if number == 0 and parts % ring else ring - 1, wait_read_only=True)
-                out_smem[1].at[own_part][...] = value[:, start : start + t.epilogue_n].astype(p.dtype)
-                kd.commit_smem()
-                kd.copy_smem_to_gmem(out_smem[0].at[own_part], out.at[(*place, kd.ds(n + start, t.epilogue_n))])
-            return slot_after
-
-        kd.wait_smem_to_gmem(0, wait_read_only=True)  # the copies have read SMEM; the kernel's end waits for the writes
-
-    def body(x: Any, w: Any, out: Any, *, x_smem: Any, out_smem: Any, **buffers: Any) -> None:
-        tiles = tiles_of(out.shape[:3])
+    def body(x: Any, w: Any, out: Any, *, x_smem: Any, out_smem: Any, w_smem: Any, **barriers: Any) -> None:
+        here = tiling.at_launch(out.shape[:3])
+        total = here.tiles_m * here.tiles_n
         me = kd.axis_index("wg")
 
-        @kd.when(me == producer)
+        @kd.when(me == t.consumers)
         def _() -> None:
-            produce(tiles, x, w, x_smem[0], **buffers)
+            _produce(here, total, x, w, StageRing(x_smem[0], w_smem, **barriers))
 
-        @kd.when(me < producer)
+        @kd.when(me < t.consumers)
         def _() -> None:
-            consume(tiles, me, out, x_smem[1], out_smem, **buffers)
+            _consume(here, total, me, out, StageRing(x_smem[1], w_smem, **barriers), out_smem)
 
     kernel = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct(p.out_shape, p.dtype),
         shapes=p.shapes("x", "", "out"),
-        scratch_types=scratch,
-        grid=(count,),
+        scratch_types=tiling.scratch(),
+        grid=(tiling.count,),
         grid_names=("block",),
-        cluster=(t.cluster,) if axes else (),
-        cluster_names=axes,
+        cluster=(t.cluster,) if tiling.axes else (),
+        cluster_names=tiling.axes,
         num_threads=t.consumers + 1,
         thread_name="wg",
         name="conv2d",
     )
     return identified(kernel, problem, config, blocks)
+
+
+def _produce(tiling: ConvTiling, total: Any, x: Any, w: Any, ring: StageRing) -> None:
+    """Load the stages of all tiles of this block."""
+    p, t, chunks = tiling.p, tiling.t, tiling.chunks
+    kd.set_max_registers(40, action="decrease")
+
+    @tiling.each_tile(total, (0, 0))
+    def _(index: Any, carry: Any) -> Any:
+        (image, row, column), n = tiling.place_of(index)
+
+        def fill(step: Any, slot: Any, filled: Any) -> None:
+            await_release(ring.consumed, slot, filled >= t.stages)
+            tap = kd.div(step, chunks)
+            r = kd.div(tap, p.taps[1])
+            s, c = tap - r * p.taps[1], kd.ds((step - tap * chunks) * DEPTH, DEPTH)
+            y, z = row + (r * p.dilation[0] - p.padding[0]), column + (s * p.dilation[1] - p.padding[1])
+            box = kd.ds(image, t.box[0]), kd.ds(y, t.box[1]), kd.ds(z, t.box[2])
+            kd.copy_gmem_to_smem(x.at[(*box, c)], ring.a_smem.at[slot], ring.loaded.at[slot])
+            filters, full = w.at[kd.ds(n, t.tile_n), r, s, c], ring.loaded.at[slot]
+            kd.copy_gmem_to_smem(filters, ring.b_smem.at[slot], full, collective_axes=tiling.axes or None)
+
+        return fill_stages(tiling.steps, t.stages, carry, fill)
+
+
+def _consume(tiling: ConvTiling, total: Any, me: Any, out: Any, ring: StageRing, out_smem: Any) -> None:
+    """Multiply and store the tiles of consumer `me`."""
+    p, t, rows, chunks = tiling.p, tiling.t, tiling.rows, tiling.chunks
+    kd.set_max_registers(232 if t.consumers == 2 else 240, action="increase")
+    left_of = partial(ring.left, rows=kd.ds(me * rows, rows), transposed=False)
+    right_of = partial(ring.right, transposed=True)
+    tail = kd.cdiv(p.channels - (chunks - 1) * DEPTH, SLICE) * SLICE  # channels of the last chunk that are multiplied
+
+    @tiling.each_tile(total, 0)
+    def _(index: Any, slot: Any) -> Any:
+        first, n = tiling.place_of(index)
+
+        def multiply(acc: Any) -> Any:
+            sides = left_of, right_of, ring.is_loaded, ring.consumed
+            if tail == DEPTH:
+                return stage_product(acc, slot, tiling.steps, t.stages, *sides)
+            return ragged_product(acc, slot, p.taps[0] * p.taps[1], chunks, tail, t.stages, *sides)
+
+        value, slot_after = kd.run_scoped(multiply, kd.ACC((rows, t.tile_n), kd.float32))
+        mine = [f + me * n if axis == t.cut else f for axis, (f, n) in enumerate(zip(first, t.share, strict=True))]
+        place = tuple(kd.ds(f, n) for f, n in zip(mine, t.share, strict=True))
+        for number in range(tiling.parts):
+            start = number * t.epilogue_n
+            own_part = me * tiling.buffers + number % tiling.buffers
+            await_buffer(number, tiling.parts, tiling.buffers)
+            out_smem[1].at[own_part][...] = value[:, start : start + t.epilogue_n].astype(p.dtype)
+            kd.commit_smem()
+            kd.copy_smem_to_gmem(out_smem[0].at[own_part], out.at[(*place, kd.ds(n + start, t.epilogue_n))])
+        return slot_after
+
+    kd.wait_smem_to_gmem(0, wait_read_only=True)  # the copies have read SMEM; the kernel's end waits for the writes
 
 
 @cache

@@ -20,6 +20,7 @@ from .conv_kernel import boxes
 from .conv_problem import ConvProblem
 from .operands import LINE
 from .stage_product import following_slot, stage_product
+from .stage_ring import StageRing, await_release, released
 
 PANEL = 64  # filters or channels: a row of the widest swizzle
 STAGES_BYTES = 208 * 1024  # bytes of SMEM for stages
@@ -79,6 +80,61 @@ def paneled(stages: int, box: tuple[int, int, int], columns: int, dtype: Any) ->
     )
 
 
+@dataclass(frozen=True)
+class WgradTiling:
+    """The tiles of the gradients of filters: `blocks` clusters of blocks for each part of the pixels."""
+
+    p: ConvProblem
+    t: ConvWgradConfig
+    blocks: int
+
+    @property
+    def rows(self) -> int:
+        """Filters of a consumer."""
+        return self.t.tile_m // self.t.consumers
+
+    @property
+    def panels_m(self) -> int:
+        """Panels of filters of a stage."""
+        return self.t.tile_m // PANEL
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of a cluster."""
+        return ("cluster",) if self.t.cluster > 1 else ()
+
+    def scratch(self) -> dict[str, Any]:
+        """SMEM and barriers of a block."""
+        p, t = self.p, self.t
+        arrivals = self.panels_m + t.together * t.panels
+        return {
+            "dout_smem": paneled(t.stages, t.box, t.tile_m, p.dtype),
+            "x_smem": paneled(t.stages, t.box, t.together * t.panels * PANEL, p.dtype),
+            "loaded": kd.Barrier(num_arrivals=arrivals, num_barriers=t.stages),
+            "consumed": released(self.axes, t.consumers, t.stages),
+        }
+
+    def place_of(self, index: Any) -> tuple[Any, Any, list[tuple[Any, Any, Any]]]:
+        """(part, first filter, (tap's row and column, first channel) of each tile) of a block; the blocks of one part follow
+        each other.
+        """
+        t, across = self.t, self.t.tiles(self.p)[0] // self.t.cluster  # clusters along filters
+        part = kd.div(index, self.blocks)
+        number = index - part * self.blocks
+        group = kd.div(number, across)
+        m = number - group * across
+        if self.axes:
+            m = m * t.cluster + kd.axis_index("cluster")
+        return part, m * t.tile_m, [self._tile_of(group * t.together + place) for place in range(t.together)]
+
+    def _tile_of(self, number: Any) -> tuple[Any, Any, Any]:
+        """(tap's row and column, first channel) of a tile; the row is outside where there are fewer tiles."""
+        tiles_n, columns = self.t.tiles(self.p)[1], self.p.taps[1]
+        tap = kd.div(number, tiles_n)
+        r = kd.div(tap, columns)
+        return r, tap - r * columns, (number - tap * tiles_n) * self.t.tile_n
+
+
 @cache
 def conv_wgrad_kernel(problem: ConvProblem, config: ConvWgradConfig, parts: int) -> Any:
     """The kernel `(x, dout) -> dw`, or with parts `-> partial sums` (parts, *dw), float32, for one group in 16 bits.
@@ -86,125 +142,93 @@ def conv_wgrad_kernel(problem: ConvProblem, config: ConvWgradConfig, parts: int)
     For any images the kernel takes any number of parts, the extent of its last input.
     """
     p, t, counted = problem, config, problem.opened and parts > 1
-    tiles_m, tiles_n, blocks = t.tiles(p)
-    blocks //= t.cluster
-    rows = t.tile_m // t.consumers
-    axes = ("cluster",) if t.cluster > 1 else ()
-    across = tiles_m // t.cluster  # clusters along filters
-    panels_m, panels_n = t.tile_m // PANEL, t.panels
-    places = range(t.together)
-    scratch = {
-        "dout_smem": paneled(t.stages, t.box, t.tile_m, p.dtype),
-        "x_smem": paneled(t.stages, t.box, t.together * panels_n * PANEL, p.dtype),
-        "loaded": kd.Barrier(num_arrivals=panels_m + t.together * panels_n, num_barriers=t.stages),
-        "consumed": kd.ClusterBarrier(collective_axes=axes, num_arrivals=t.consumers, num_barriers=t.stages)
-        if axes
-        else kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages),
-    }
+    tiling = WgradTiling(p, t, t.tiles(p)[2] // t.cluster)
 
-    def place_of(index: Any) -> tuple[Any, Any, list[tuple[Any, Any, Any]]]:
-        """(part, first filter, (tap's row and column, first channel) of each tile) of a block; the blocks of one part follow
-        each other.
-        """
-        part = kd.div(index, blocks)
-        number = index - part * blocks
-        group = kd.div(number, across)
-        m = number - group * across
-        if axes:
-            m = m * t.cluster + kd.axis_index("cluster")
-        return part, m * t.tile_m, [tile_of(group * t.together + place) for place in places]
-
-    def tile_of(number: Any) -> tuple[Any, Any, Any]:
-        """(tap's row and column, first channel) of a tile; the row is outside where there are fewer tiles."""
-        tap = kd.div(number, tiles_n)
-        r = kd.div(tap, p.taps[1])
-        return r, tap - r * p.taps[1], (number - tap * tiles_n) * t.tile_n
-
-    def produce(
-        place: Any, walk: Any, x: Any, dout: Any, x_smem: Any, dout_smem: Any, loaded: Any, consumed: Any
-    ) -> None:
-        kd.set_max_registers(40, action="decrease")
-        (part, m, tiles), (counts, steps) = place, walk
-
-        @kd.loop(0, steps, init_carry=0)
-        def _(step: Any, slot: Any) -> Any:
-            @kd.when(step >= t.stages)
-            def _() -> None:
-                kd.barrier_wait(consumed.at[slot])
-
-            number = part * steps + step
-            band = kd.div(number, counts[2])
-            image = kd.div(band, counts[1])
-            first = image * t.box[0], (band - image * counts[1]) * t.box[1], (number - band * counts[2]) * t.box[2]
-            own = tuple(kd.ds(f, size) for f, size in zip(first, t.box, strict=True))
-            for panel in range(panels_m):
-                filters = kd.ds(m + panel * PANEL, PANEL)
-                kd.copy_gmem_to_smem(dout.at[(*own, filters)], dout_smem.at[slot * panels_m + panel], loaded.at[slot])
-            for number, (r, s, n) in enumerate(tiles):
-                y, z = first[1] + (r * p.dilation[0] - p.padding[0]), first[2] + (s * p.dilation[1] - p.padding[1])
-                seen = own[0], kd.ds(y, t.box[1]), kd.ds(z, t.box[2])
-                for panel in range(panels_n):
-                    channels = kd.ds(n + panel * PANEL, PANEL)
-                    place = x_smem.at[(slot * t.together + number) * panels_n + panel]
-                    kd.copy_gmem_to_smem(x.at[(*seen, channels)], place, loaded.at[slot], collective_axes=axes or None)
-            return following_slot(slot, t.stages)
-
-    def consume(
-        me: Any, place: Any, steps: Any, dw: Any, x_smem: Any, dout_smem: Any, loaded: Any, consumed: Any
-    ) -> None:
-        kd.set_max_registers(232 if t.consumers == 2 else 240, action="increase")
-        part, m, tiles = place
-
-        def left_of(slot: Any) -> Any:
-            return dout_smem.at[slot, :, kd.ds(me * rows, rows)].T
-
-        def right_of(slot: Any) -> Any:
-            if t.together == 1 and t.tile_n % PANEL == 0:
-                return x_smem.at[slot]
-            return tuple(
-                x_smem.at[slot, :, place * panels_n * PANEL : place * panels_n * PANEL + t.tile_n] for place in places
-            )
-
-        def multiply(*sums: Any) -> Any:
-            acc = sums if isinstance(right_of(0), tuple) else sums[0]
-            return stage_product(acc, 0, steps, t.stages, left_of, right_of, loaded.at.__getitem__, consumed)[0]
-
-        values = kd.run_scoped(multiply, *[kd.ACC((rows, t.tile_n), kd.float32)] * t.together)
-        out = dw.at[part] if parts > 1 else dw
-        filters = kd.ds(m + me * rows, rows)
-        for value, (r, s, n) in zip(values if isinstance(values, tuple) else (values,), tiles, strict=True):
-            for start in range(0, t.tile_n, PANEL):
-                own = value[:, start : start + PANEL]
-                channels = kd.ds(n + start, own.shape[1])
-                out[filters, r, s, channels] = own if parts > 1 else own.astype(p.dtype)
-
-    def body(x: Any, dout: Any, dw: Any, *, x_smem: Any, dout_smem: Any, **buffers: Any) -> None:
+    def body(x: Any, dout: Any, dw: Any, *, x_smem: Any, dout_smem: Any, **barriers: Any) -> None:
         counts = [kd.cdiv(n, part) for n, part in zip(dout.shape[:3], t.box, strict=True)]  # boxes of all pixels
         steps = kd.cdiv(counts[0] * counts[1] * counts[2], dw.shape[0] if counted else parts)
-        me, place = kd.axis_index("wg"), place_of(kd.axis_index("block"))
+        me, place = kd.axis_index("wg"), tiling.place_of(kd.axis_index("block"))
 
         @kd.when(me == t.consumers)
         def _() -> None:
-            produce(place, (counts, steps), x, dout, x_smem[0], dout_smem[0], **buffers)
+            _produce(tiling, place, counts, steps, x, dout, StageRing(dout_smem[0], x_smem[0], **barriers))
 
         @kd.when(me < t.consumers)
         def _() -> None:
-            consume(me, place, steps, dw, x_smem[1], dout_smem[1], **buffers)
+            _consume(tiling, me, place, steps, dw, parts > 1, StageRing(dout_smem[1], x_smem[1], **barriers))
 
     kernel = kd.kernel(
         with_parts(body) if counted else body,
         out_type=partial_sums(p, parts),
         shapes=part_shapes(p, parts),
-        scratch_types=scratch,
-        grid=(blocks * (PARTS if counted else parts),),
+        scratch_types=tiling.scratch(),
+        grid=(tiling.blocks * (PARTS if counted else parts),),
         grid_names=("block",),
-        cluster=(t.cluster,) if axes else (),
-        cluster_names=axes,
+        cluster=(t.cluster,) if tiling.axes else (),
+        cluster_names=tiling.axes,
         num_threads=t.consumers + 1,
         thread_name="wg",
         name="conv2d_wgrad_tiles",
     )
     return identified(kernel, problem, config, parts)
+
+
+def _produce(
+    tiling: WgradTiling, place: Any, counts: list[Any], steps: Any, x: Any, dout: Any, ring: StageRing
+) -> None:
+    """Load the boxes of this block's pixels: of the gradient, and what each tile reads of the images for them."""
+    p, t, panels_m = tiling.p, tiling.t, tiling.panels_m
+    kd.set_max_registers(40, action="decrease")
+    part, m, tiles = place
+
+    @kd.loop(0, steps, init_carry=0)
+    def _(step: Any, slot: Any) -> Any:
+        await_release(ring.consumed, slot, step >= t.stages)
+        number = part * steps + step
+        band = kd.div(number, counts[2])
+        image = kd.div(band, counts[1])
+        first = image * t.box[0], (band - image * counts[1]) * t.box[1], (number - band * counts[2]) * t.box[2]
+        own = tuple(kd.ds(f, size) for f, size in zip(first, t.box, strict=True))
+        for panel in range(panels_m):
+            filters, place = kd.ds(m + panel * PANEL, PANEL), ring.a_smem.at[slot * panels_m + panel]
+            kd.copy_gmem_to_smem(dout.at[(*own, filters)], place, ring.loaded.at[slot])
+        for number, (r, s, n) in enumerate(tiles):
+            y, z = first[1] + (r * p.dilation[0] - p.padding[0]), first[2] + (s * p.dilation[1] - p.padding[1])
+            seen = own[0], kd.ds(y, t.box[1]), kd.ds(z, t.box[2])
+            for panel in range(t.panels):
+                channels, axes = kd.ds(n + panel * PANEL, PANEL), tiling.axes or None
+                place = ring.b_smem.at[(slot * t.together + number) * t.panels + panel]
+                kd.copy_gmem_to_smem(x.at[(*seen, channels)], place, ring.loaded.at[slot], collective_axes=axes)
+        return following_slot(slot, t.stages)
+
+
+def _consume(tiling: WgradTiling, me: Any, place: Any, steps: Any, dw: Any, in_parts: bool, ring: StageRing) -> None:
+    """Multiply and store the tiles of consumer `me`; `in_parts`: the sums are one of several parts."""
+    p, t, rows = tiling.p, tiling.t, tiling.rows
+    kd.set_max_registers(232 if t.consumers == 2 else 240, action="increase")
+    part, m, tiles = place
+
+    def left_of(slot: Any) -> Any:
+        return ring.left(slot, kd.ds(me * rows, rows), True)
+
+    def right_of(slot: Any) -> Any:
+        if t.together == 1 and t.tile_n % PANEL == 0:
+            return ring.b_smem.at[slot]
+        starts = (place * t.panels * PANEL for place in range(t.together))
+        return tuple(ring.b_smem.at[slot, :, start : start + t.tile_n] for start in starts)
+
+    def multiply(*sums: Any) -> Any:
+        acc = sums if isinstance(right_of(0), tuple) else sums[0]
+        return stage_product(acc, 0, steps, t.stages, left_of, right_of, ring.is_loaded, ring.consumed)[0]
+
+    values = kd.run_scoped(multiply, *[kd.ACC((rows, t.tile_n), kd.float32)] * t.together)
+    out = dw.at[part] if in_parts else dw
+    filters = kd.ds(m + me * rows, rows)
+    for value, (r, s, n) in zip(values if isinstance(values, tuple) else (values,), tiles, strict=True):
+        for start in range(0, t.tile_n, PANEL):
+            own = value[:, start : start + PANEL]
+            channels = kd.ds(n + start, own.shape[1])
+            out[filters, r, s, channels] = own if in_parts else own.astype(p.dtype)
 
 
 def _panels(t: ConvWgradConfig) -> int:
