@@ -242,13 +242,13 @@ def _axes(name: str, x: Any, shape: tuple[int, ...], depth: int) -> Axes | str |
         if name in ("scale", "a_scale", "b_scale", "out_scale", "dropout", "operands"):
             return None
         raise BadCallArgument(kernel="matmul", what=f"{name} is {of_kind(x)}", hint="it is an array")
-    check_array(x, name, f"an array that broadcasts to {shape}", rank=1 if name == "bias" else None)
+    number = "a number, or " if "scale" in name else ""
+    check_array(x, name, f"it is {number}an array that broadcasts to {shape[-1:] if name == 'bias' else shape}")
     own = tuple(x.shape)
     if name == "bias" and own != shape[-1:]:
         raise refuse_shape(f"bias is {own}", f"its shape is {shape[-1:]}")
     if "scale" in name and as_dtype(x.dtype) != kd.float32:
-        what = f"{name} is {as_dtype(x.dtype)}"
-        raise BadCallArgument(kernel="matmul", what=what, hint="scales are float32")
+        raise LibraryDType(kernel="matmul", what=f"{name} is {as_dtype(x.dtype)}", hint="scales are float32")
     return scale_axes(name, own, shape, depth) if name in ("a_scale", "b_scale") else axes_of(own, shape, name)
 
 

@@ -80,15 +80,10 @@ def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(to), strict=False))
 
 
-def check_array(x: Any, name: str, hint: str, rank: int | None = None, real: bool = True) -> None:
+def check_array(x: Any, name: str, hint: str, real: bool = True) -> None:
     """Raise `BadCallArgument` for an object that is no array of real numbers; a and b need two dimensions or more."""
     shape = getattr(x, "shape", None)
-    if (
-        not isinstance(shape, tuple)
-        or not hasattr(x, "dtype")
-        or (name in ("a", "b") and len(shape) < 2)
-        or len(shape) != (rank or len(shape))
-    ):
+    if not isinstance(shape, tuple) or not hasattr(x, "dtype") or (name in ("a", "b") and len(shape) < 2):
         what = f"{name} is {kind_and_shape(x)}"
         raise BadCallArgument(kernel="matmul", what=what, hint=hint)
     if real and as_dtype(x.dtype).name.startswith("complex"):

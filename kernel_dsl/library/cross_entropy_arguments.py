@@ -88,7 +88,7 @@ def problem_of(x: Any, weight: Any, targets: Any, bias: Any, call: CrossEntropyC
     if as_dtype(weight.dtype) != dtype:
         raise call.bad_dtype(f"x is {dtype} and weight is {as_dtype(weight.dtype)}", "convert one to the other's dtype")
     if depth != H or not V:
-        raise call.value(
+        raise call.bad_shape(
             f"x is {(M, H)} and weight is {(V, depth)}", "x is (M, H), weight (V, H), with a class or more"
         )
     rows = call.array("targets", targets, 1, "(M,)", (kd.int32, kd.int64))

@@ -123,7 +123,8 @@ class Derivative:
     gives a gradient or None for each array; with several `firsts` it gets a list. `shapes(*arrays)`: the results'
     (shape, dtype). `returned`: how many results a caller sees. `plain(*arrays)` gives the first items alone, for calls
     without a derivative. `elementwise`: `backward` uses only the framework's own elementwise operations, which
-    compilers fuse with later ones. Result i lies on the device of array i % `devices`.
+    compilers fuse with later ones. Result i lies on the device of array i % `devices`. `names`: those of the arrays, for
+    errors; arrays without a gradient have names.
     """
 
     name: str
@@ -138,6 +139,7 @@ class Derivative:
     elementwise: bool = False
     firsts: int = 1
     devices: int = 1
+    names: Sequence[str] = ()
 
     def given(self, gradients: Sequence[Any]) -> Any:
         """The results' gradients in the form that `backward` takes."""
@@ -188,7 +190,16 @@ _ops: dict[Any, Any] = {}
 _guard = forking.lock()
 
 
+def _check_constants(rule: Derivative, arrays: Sequence[Any]) -> None:
+    """Raise `BadCallArgument` for an array without a gradient whose gradient autograd was told to find: it would find none."""
+    for has, name, x in zip(rule.gradients, rule.names, arrays, strict=False):
+        if not has and x.requires_grad and sys.modules["torch"].is_grad_enabled():
+            what = f"{name} requires grad, and has no gradient here"
+            raise BadCallArgument(kernel=rule.name, what=what, hint=f"pass {name}.detach()")
+
+
 def _in_torch(rule: Derivative, arrays: Sequence[Any]) -> Sequence[Any]:
+    _check_constants(rule, arrays)
     key = (rule.name, rule.key, rule.gradients, len(arrays))
     op = _ops.get(key)
     if op is None:
@@ -337,7 +348,9 @@ def attention(
 
     key = (tuple(names), tuple(sorted((n, x) for n, x in keyed(static).items())), config, interpret, deterministic)
     can = (True, True, True, *(n in ("sinks", "bias") for n in names), *(False for _ in options.captured))
-    rule = Derivative("attention", key, run, backward, shapes, can, results=2, returned=2 if return_lse else 1)
+    called = ("q", "k", "v", *names, *(f"captured[{i}]" for i in range(len(options.captured))))
+    count = 2 if return_lse else 1
+    rule = Derivative("attention", key, run, backward, shapes, can, results=2, returned=count, names=called)
     return rule(host, [q, k, v, *(given[n] for n in names), *options.captured])
 
 

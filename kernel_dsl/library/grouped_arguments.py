@@ -213,7 +213,7 @@ def check_sides(a: Any, rights: list[Any], o: GroupedOptions) -> int:
         check_array(b, "b", 3, "b is (G, K, N), or with `gated` a pair of such arrays")
         if b.shape[1] != a.shape[1] or b.shape != rights[0].shape:
             what = f"a is {tuple(a.shape)} and b is {tuple(b.shape)}"
-            raise refuse(
+            raise refuse_shape(
                 what, "the columns of a are the rows of each matrix of b, (G, K, N); transpose with `.swapaxes`"
             )
     rows = a.shape[0]

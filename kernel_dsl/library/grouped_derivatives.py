@@ -177,7 +177,8 @@ def grouped_matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any])
 
     key = (tuple((n, p) for n, p, _ in slots), tuple(sorted(keyed(static).items())), interpret)
     can = tuple(n in GRADIENTS and as_dtype(x.dtype).is_float for n, _, x in slots)
-    return Derivative(NAME, key, run, backward, shapes, can)(host, [x for _, _, x in slots])
+    rule = Derivative(NAME, key, run, backward, shapes, can, names=[n for n, _, _ in slots])
+    return rule(host, [x for _, _, x in slots])
 
 
 def gradients(gradient: Any, a: Any, b: Any, o: Any, interpret: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from kernel_dsl.stages import target_named
 from .arguments import stored
 from .families import family
 from .first_sizes import FirstSizes, is_closed, is_later, takes_dims
-from .grouped_arguments import WGRAD, check_array, check_config, check_groups, check_out, check_rows, refuse
+from .grouped_arguments import WGRAD, check_array, check_config, check_groups, check_out, check_rows, refuse_shape
 from .grouped_routes import wgrad_product
 from .grouped_tiles import RowGroups
 from .latest import UNSEEN, Latest, seen_launching
@@ -152,7 +152,7 @@ class GroupedMatmulWgrad(Named):
         (rows, K), N = a.shape, dout.shape[1]
         if dout.shape[0] != rows:
             what = f"a is {tuple(a.shape)} and dout is {tuple(dout.shape)}"
-            raise refuse(what, "they need the same rows", WGRAD)
+            raise refuse_shape(what, "they need the same rows", WGRAD)
         groups = RowGroups(check_groups(o, None, rows, WGRAD), rows, o.group_sizes is None)
         left, right = operand(a, rows_last=True), operand(dout, rows_last=True)
         how = family(left.dtype, right.dtype, None)

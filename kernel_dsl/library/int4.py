@@ -14,7 +14,7 @@ import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import as_dtype
-from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryShape
+from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
 
 from ..definition import is_leaf
 from ..kernel import identified
@@ -204,9 +204,11 @@ def pack_int4(w: Any, group: int = 128, zeros: Any = None, *, stream: Any = None
     9.7.15.5.1).
     """
     shape = getattr(w, "shape", None)
-    if not isinstance(shape, tuple) or not hasattr(w, "dtype") or len(shape) != 2 or as_dtype(w.dtype) not in DTYPES:
-        hint = "w is (K, N), float16, bfloat16 or float32"
+    hint = "w is (K, N), float16, bfloat16 or float32"
+    if not isinstance(shape, tuple) or not hasattr(w, "dtype") or len(shape) != 2:
         raise BadCallArgument(kernel=NAME, what=f"w is {kind_and_shape(w)}", hint=hint)
+    if as_dtype(w.dtype) not in DTYPES:
+        raise LibraryDType(kernel=NAME, what=f"w is {as_dtype(w.dtype)}", hint=hint)
     if isinstance(group, bool) or not isinstance(group, Integral):
         raise BadCallArgument(kernel=NAME, what=f"group={shown(group)}", hint="a multiple of 64")
     if group < BLOCK or group % BLOCK:

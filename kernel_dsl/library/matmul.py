@@ -126,7 +126,8 @@ class Matmul(Named):
     of fp8 products, and errors grow with K; with "highest", sums are added in float32 after every 256 elements of K.
     `config`: a `MatmulConfig` for Hopper's fast kernel, in place of the chosen one. `out`, `stream`, `interpret`: as
     for kernels; `out` may be `c` or `residual`, and may be stored by columns. Operands that TMA and wgmma can't read
-    are first copied to a workspace.
+    are first copied to a workspace. Under autograd and JAX a, b, `bias`, `c`, `residual` and `operands` have gradients;
+    factors are constants, and PyTorch's that require grad are an error.
 
     Raises `BadCallArgument` for wrong arrays, `BadCallValue` for shapes that don't fit, an `out` that is `a` or `b`,
     and a precision that the product can't have, and `NoCommonDType`. On Hopper wgmma (PTX ISA 9.7.15) and TMA

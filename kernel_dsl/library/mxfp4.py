@@ -14,7 +14,7 @@ from typing import Any
 import kernel_dsl as kd
 from kernel_dsl.boundary import public
 from kernel_dsl.dtypes import as_dtype
-from kernel_dsl.errors import BadCallArgument, BadCallValue
+from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType
 
 from ..kernel import identified
 from .first_sizes import FirstSizes, declared_outputs, is_open
@@ -133,9 +133,11 @@ def pack_mxfp4(w: Any, *, stream: Any = None, interpret: Any = None) -> PackedMx
     `BadCallValue` for one without elements. The format is that of OCP Microscaling Formats 1.0.
     """
     shape = getattr(w, "shape", None)
-    if not isinstance(shape, tuple) or not hasattr(w, "dtype") or len(shape) != 2 or as_dtype(w.dtype) not in DTYPES:
-        hint = "w is (K, N), float16, bfloat16 or float32"
+    hint = "w is (K, N), float16, bfloat16 or float32"
+    if not isinstance(shape, tuple) or not hasattr(w, "dtype") or len(shape) != 2:
         raise BadCallArgument(kernel=NAME, what=f"w is {kind_and_shape(w)}", hint=hint)
+    if as_dtype(w.dtype) not in DTYPES:
+        raise LibraryDType(kernel=NAME, what=f"w is {as_dtype(w.dtype)}", hint=hint)
     K, N = int(w.shape[0]), int(w.shape[1])
     if not K or not N:
         raise BadCallValue(kernel=NAME, what=f"w is {(K, N)}", hint="give it a row and a column or more")

@@ -215,10 +215,13 @@ def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
         host == "jax" or any(getattr(x, "requires_grad", False) for x in given_arrays)
     )
     can = (*own, *[True] * len(biases), *(n in ADDED for n in names), *real)
+    called = (*(n for n, x in zip("abb", sides, strict=False) for _ in _arrays(x)), *["bias"] * len(biases), *names)
     if keeps:
-        rule = Derivative("matmul", (*key, keeps), run_with_sums, backward, shapes, can, results=3, plain=run)
+        rule = Derivative(
+            "matmul", (*key, keeps), run_with_sums, backward, shapes, can, results=3, plain=run, names=called
+        )
     else:
-        rule = Derivative("matmul", key, run, backward, shapes, can)
+        rule = Derivative("matmul", key, run, backward, shapes, can, names=called)
     return rule(host, given_arrays)
 
 

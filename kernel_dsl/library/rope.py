@@ -168,5 +168,8 @@ def rope(
         return [((*x.shape[:-2], n, x.shape[-1]), as_dtype(x.dtype)) for n in parts]
 
     can, count = (True, False, False, False), len(parts)
-    rule = Derivative("rope", (parts, interpret), forward, backward, shapes, can, count, count, firsts=count)
+    names = ("x", "positions", "cos", "sin")
+    rule = Derivative(
+        "rope", (parts, interpret), forward, backward, shapes, can, count, count, firsts=count, names=names
+    )
     return rule(host, arrays)

@@ -178,7 +178,7 @@ W, A = np.ones((128, 8), np.float32), np.ones((4, 128), np.float16)
     [
         ((W[0],), {}, "w is an ndarray of shape"),
         (([1],), {}, "w is a list"),
-        ((W.astype(np.int8),), {}, "w is an ndarray"),
+        ((W.astype(np.int8),), {}, "w is int8"),
         ((W[:0],), {}, r"w is \(0, 8\)"),
         ((W, 100), {}, "group=100"),
         ((W, 0), {}, "group=0"),

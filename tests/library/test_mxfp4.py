@@ -131,7 +131,7 @@ W = np.ones((64, 16), np.float32)
 
 
 @pytest.mark.parametrize(
-    "case", [(W[0], "w is an ndarray of shape"), ([1], "w is a list"), (W.astype(np.int8), "w is an nd"), (W[:0], r"w is \(0, 16\)")],
+    "case", [(W[0], "w is an ndarray of shape"), ([1], "w is a list"), (W.astype(np.int8), "w is int8"), (W[:0], r"w is \(0, 16\)")],
     ids=lambda case: case[1],
 )  # fmt: skip
 def test_what_is_refused(case: Any) -> None:
