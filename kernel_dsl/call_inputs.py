@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from .ir import Value
 from .loading import first_of
 from .memory import ShapeDtypeStruct, is_array_leaf, is_leaf
 from .no_arithmetic import NoArithmetic
+from .packed import pack, packed_dtype, refuse_packed
 from .scalar_struct import ScalarStruct
 from .sizes import Geometry, geometry
 from .source import here
@@ -55,13 +56,13 @@ def struct_of(x: Any, kernel: str) -> ShapeDtypeStruct:
     return ScalarStruct(scalar_input(x, kernel).dtype, x)
 
 
-def dtype_of(x: Any, kernel: str) -> dt.DType:
+def dtype_of(x: Any, kernel: str, array: str = "an array") -> dt.DType:
     """The dtype of an array. Raises `BadCallArgument` for one that no argument can have."""
     try:
         return as_dtype(x.dtype)
     except TypeError:
         names = ", ".join(d.name for d in dt.ALL)
-        what = f"an array of dtype {x.dtype} can't be an argument"
+        what = f"{array} of dtype {x.dtype} can't be an argument"
         raise BadCallArgument(kernel=kernel, what=what, hint=f"dtypes are {names}") from None
 
 
@@ -107,19 +108,30 @@ def given_outputs(d: Definition, out: Any, leaves: Sequence[Any], structure: Any
         if shape != struct.shape and repeating():  # it has room for the output at the variables' largest values
             array = given[number] = first_of(array, struct.shape)
             shape = tuple(array.shape)
-        if shape != struct.shape or as_dtype(array.dtype) != struct.dtype:
+        dtype = dtype_of(array, d.name, f"output {number} of out=")
+        if shape != struct.shape or dtype != struct.dtype:
             wanted = f"{struct.dtype}{list(struct.shape)}"
-            what = f"output {number} of out= is {as_dtype(array.dtype)}{list(shape)} in place of {wanted}"
+            what = f"output {number} of out= is {dtype}{list(shape)} in place of {wanted}"
             raise BadCallValue(kernel=d.name, what=what, hint="allocate it with the output's shape and dtype")
     return given
 
 
-def array_input(view: Any) -> ArrayInput:
+def array_input(view: Any, kernel: str) -> ArrayInput:
+    """The description of an array. Raises `BadCallArgument` for 4-bit elements, which a call packs only from NumPy."""
+    if view.dtype.is_packed:
+        refuse_packed(kernel, f"a call on {view.framework} arrays", view.dtype)
     # a kernel is compiled for the alignment of an address, up to 16 bytes, the widest access
     alignment = 16
     while view.address % alignment and alignment > 1:
         alignment //= 2
     return ArrayInput(tuple(view.shape), view.dtype, view.contiguous, alignment)
+
+
+def lower_input(x: Any, view: Callable[[Any], Any], kernel: str) -> ArrayInput:
+    """The description of an array for compiling without a call. `view`: the runtime's, which finds its memory."""
+    kind = packed_dtype(x)
+    made = array_input(view(x if kind is None else pack(x, kind)), kernel)
+    return made if kind is None else replace(made, packed=kind)
 
 
 def overlaps_of(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[int, int], ...]:

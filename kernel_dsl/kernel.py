@@ -20,6 +20,7 @@ from .call_inputs import (
     dtype_of,
     given_outputs,
     lower_geometry,
+    lower_input,
     overlaps_of,
     scalar_input,
     struct_of,
@@ -33,7 +34,7 @@ from .kernel_arguments import by_position, check_interpret
 from .memory import ShapeDtypeStruct, as_shape, is_array_leaf, settled
 from .mesh import Mesh
 from .named import object_named
-from .packed import pack, packed_dtype, stored, stored_shape, unpacked
+from .packed import stored, stored_shape, unpacked
 from .sizes import Geometry
 from .source import of_function
 from .specialisations import Specialisation
@@ -211,7 +212,7 @@ class Kernel:
         device = pick_device(interpret, [*views, *out_views])
         seen = zip(views, packing, strict=True)
         inputs = tuple(self._describe(x, seen, is_array) for x in leaves)
-        given = None if outs is None else tuple(array_input(v) for v in out_views)
+        given = None if outs is None else tuple(array_input(v, self.name) for v in out_views)
         target = target_named(self._definition.params.target or device.target.name)
         overlaps = overlaps_of(views, out_views)
         described = DescribedCall(self._definition, leaves, structure, inputs, given, overlaps, target.name)
@@ -249,7 +250,7 @@ class Kernel:
         if not is_array(x):
             return scalar_input(x, self.name)
         seen, packed = next(views)
-        made = array_input(seen)
+        made = array_input(seen, self.name)
         return made if packed is None else replace(made, packed=packed)
 
     # --- tracing and compiling --------------------------------------------------------------------
@@ -296,13 +297,11 @@ class Kernel:
             if x.dtype.is_packed:
                 return ArrayInput(stored_shape(shape, x.dtype, "an array"), dt.uint8, packed=x.dtype)
             return ArrayInput(shape, x.dtype)
-        if (kind := packed_dtype(x)) is not None:
-            return replace(self._lower_input(pack(x, kind)), packed=kind)
         if is_array_leaf(x):
             from kernel_dsl.runtime.arrays.array_view import is_array, view
 
             if is_array(x):
-                return array_input(view(x))
+                return lower_input(x, view, self.name)
             return self._lower_input(ShapeDtypeStruct(as_shape(x.shape, "lower"), dtype_of(x, self.name)))
         return scalar_input(x, self.name)
 

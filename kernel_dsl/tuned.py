@@ -11,7 +11,7 @@ import numpy as np
 
 from . import forking
 from .boundary import called, checks_itself, public, unguarded
-from .call_inputs import array_input
+from .call_inputs import lower_input
 from .definition import ArrayInput
 from .diagnostics import shown
 from .dtypes import as_dtype
@@ -301,7 +301,7 @@ class Tuned(Generic[C]):
         results: TunedResults,
     ) -> tuple[Tuning[C], Kernel]:
         rows = ranked(self._space, self._predict, specs, self.name)
-        given = _described(args)
+        given = _described(args, self.name)
         built = build(rows, lambda config: self._trial(config, given))
         place = (gpu, self.name, source_of(self._make, rows), text)
         lines = results.find(place) if limit != "none" and gpu != INTERPRETER else ()
@@ -362,16 +362,13 @@ def _results(lines: tuple[TunedLine, ...]) -> Results:
     return {lines[0].place: lines} if lines else {}
 
 
-def _described(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _described(args: tuple[Any, ...], kernel: str) -> tuple[Any, ...]:
     """A call's arguments, with descriptions in place of arrays: a child process can't access their memory."""
     from kernel_dsl.runtime.arrays.array_view import is_array, view
 
     leaves, structure = flatten(args)
-    traced = _is_traced(args)
-    own = [
-        x if isinstance(x, np.generic) or not is_array(x) else _array(x) if traced else array_input(view(x))
-        for x in leaves
-    ]
+    describe = _array if _is_traced(args) else lambda x: lower_input(x, view, kernel)
+    own = [x if isinstance(x, np.generic) or not is_array(x) else describe(x) for x in leaves]
     return unflatten(structure, own)
 
 

@@ -6,6 +6,8 @@ import ctypes
 import dataclasses
 import os
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -320,6 +322,13 @@ def test_arrays_that_are_no_argument_are_told_at_the_users_line() -> None:
         with pytest.raises(BadCallArgument, match=words) as error:
             jax.jit(twice)(x)
         assert "test_jax.py" in str(error.value) and "jax.jit(twice)(x)" in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [jnp.int4, jnp.uint4, jnp.float4_e2m1fn])
+@pytest.mark.parametrize("run", [twice, twice.lower, twice.bind, twice.warm, partial(kd.check, twice)])
+def test_arrays_of_nibbles_are_told_outside_of_jit_too(run: Callable[..., Any], dtype: Any) -> None:
+    with pytest.raises(BadCallArgument, match=r"`twice`: arrays of 4-bit elements in a call on jax arrays"):
+        run(jnp.zeros((2, 8), dtype))
 
 
 def test_shapes_that_do_not_fit_say_so_while_jax_compiles() -> None:

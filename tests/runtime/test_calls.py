@@ -17,6 +17,7 @@ import kernel_dsl as kd
 from kernel_dsl import runtime
 from kernel_dsl.compiled import LaunchAttributes, OutputSpec, Workspace
 from kernel_dsl.dtypes import bfloat16, float32
+from kernel_dsl.errors import BadCallArgument
 from kernel_dsl.interpret_params import InterpretParams
 from kernel_dsl.runtime import interpreter
 from kernel_dsl.runtime.arrays.array_view import view
@@ -430,3 +431,13 @@ def test_machine_code_runs_within_its_major_version(built: str, here: str, runs:
     from kernel_dsl.runtime.devices.cuda_device import _runs
 
     assert _runs(built, here) is runs
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">i8", "M8[s]", "O", "V4", np.complex128])
+def test_an_out_that_no_kernel_can_write_is_told_as_an_output(dtype: Any) -> None:
+    @kd.kernel(out_type=lambda x: x)
+    def copy(x: Any, out: Any) -> None:
+        out[...] = x[...]
+
+    with pytest.raises(BadCallArgument, match=r"`copy`: output 0 of out= of dtype .* can't be an argument"):
+        copy(X, out=np.empty(X.shape, dtype))

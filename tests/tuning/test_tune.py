@@ -77,6 +77,22 @@ def new(space: Any = None, **options: Any) -> Any:
     return kd.tune(SPACE if space is None else space, **options)(make)
 
 
+def test_arrays_of_four_bits_are_tuned_as_they_are_called() -> None:
+    @kd.tune(SPACE)
+    def copy(config: Rows) -> kd.Kernel:
+        @kd.kernel(out_type=lambda x: x, grid=lambda x: (kd.cdiv(x.shape[0], config.rows),))
+        def body(x: Any, out: Any) -> None:
+            here = kd.ds(kd.program_id(0) * config.rows, config.rows)
+            out[here] = x[here]
+
+        return body
+
+    x = np.arange(64).reshape(8, 8) % 8
+    nibbles = x.astype(kd.int4.numpy)
+    np.testing.assert_array_equal(copy(nibbles).astype(int), x)
+    assert "ld.global" in copy.lower(nibbles).ptx
+
+
 def generated() -> Any:
     """A space that is a function with `yield`."""
     yield from SPACE
