@@ -62,8 +62,9 @@ class Attention(Named):
       window.
     - `mask_mod(b, h, i, j)`: a traced function that gives a bool.
 
-    `sinks`: float (heads,), an extra score in each row's sum, without a value. Functions may close over arrays, such as
-    `documents[b, i]`. Each call reads these arrays again; they have no gradients.
+    `sinks`: float (heads,), an extra score in each row's sum, without a value. Functions get a part of the scores, and
+    use operations of each element by itself. They may close over arrays, such as `documents[b, i]`. Each call reads
+    these arrays again; they have no gradients.
 
     `q_seqlens`, `kv_seqlens`: int32 (batch + 1,), the cumulative lengths of sequences that follow one another. q is
     then (total, heads, dim), and k and v likewise; indices and `causal` count within a sequence. Rows after the last

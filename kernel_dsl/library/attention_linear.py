@@ -20,7 +20,7 @@ from ..trace import current
 from .attention_captured import SCORE_MOD, function_of, reading
 from .attention_opened import most_of
 from .attention_problem import ScoredProblem
-from .attention_score import Score
+from .attention_score import Score, refuse_mixing
 
 EXACT = 2**24  # float32 holds every int up to this
 ALONG = (elementwise.Broadcast, elementwise.ConvertLayout, elementwise.Expand, cast.Cast)
@@ -81,6 +81,7 @@ def linear_of(function: Callable[..., Any], x: Any, place: tuple[Any, Any, Any, 
     trace = current()
     ops, constants = trace.region.ops, dict(trace.constants)
     start = len(ops)
+    refuse_mixing(function, (x, *place), "attention", "score_mod", SCORE_MOD)
     made = called(function, (x, *place), "attention", "score_mod", SCORE_MOD)
     walk = _PlaceWalk(lengths)
     walk.forms[x], walk.forms[place[2]], walk.forms[place[3]] = (

@@ -96,7 +96,8 @@ class Score:
 
     def modified(self, x: Any, place: tuple[Any, Any, Any, Any]) -> Any:
         """`score_mod` of scores. Raises `BadCallArgument` unless it gives one number for each score."""
-        made = called(function_of(self.score_mod), (x.astype(kd.float32), *place), "attention", "score_mod", SCORE_MOD)
+        args = x.astype(kd.float32), *place
+        made = _called(self.score_mod, args, "attention", "score_mod", SCORE_MOD)
         return of_shape(made, x.shape, x.dtype, "score_mod")
 
     def with_slopes(
@@ -116,14 +117,14 @@ class Score:
         if self.bias is not None:
             x = x + bias().astype(x.dtype)
         if self.score_mod is not None:
-            score, function = x.astype(kd.float32), function_of(self.score_mod)
+            args = x.astype(kd.float32), *place
             if self.score_mod_grad is None:
-                made, after = with_derivative(function, score, place)
+                refuse_mixing(function_of(self.score_mod), args, "attention_backward", "score_mod", SCORE_MOD)
+                made, after = with_derivative(function_of(self.score_mod), args[0], place)
             else:
-                made = called(function, (score, *place), "attention_backward", "score_mod", SCORE_MOD)
+                made = _called(self.score_mod, args, "attention_backward", "score_mod", SCORE_MOD)
                 form = SCORE_MOD.replace("_mod", "_mod_grad")
-                grad = function_of(self.score_mod_grad)
-                after = called(grad, (score, *place), "attention_backward", "score_mod_grad", form)
+                after = _called(self.score_mod_grad, args, "attention_backward", "score_mod_grad", form)
             after = of_shape(after, x.shape, x.dtype, "score_mod_grad")
             x = of_shape(made, x.shape, x.dtype, "score_mod")
         return x, after, slope if after is None else after if slope is None else slope * after
@@ -163,7 +164,7 @@ class Score:
 
     def mask(self, place: tuple[Any, Any, Any, Any]) -> Any:
         """`mask_mod` at a place. Raises `BadCallArgument` unless it gives one bool for each pair."""
-        made = called(function_of(self.mask_mod), place, "attention", "mask_mod", "mask_mod(b, h, i, j)")
+        made = _called(self.mask_mod, place, "attention", "mask_mod", "mask_mod(b, h, i, j)")
         if getattr(made, "dtype", kd.bool_) != kd.bool_:
             raise BadCallArgument(
                 kernel="attention", what=f"the mask_mod made {_described(made)}", hint=HINTS["mask_mod"]
@@ -193,6 +194,23 @@ class Score:
         if self.window is None:
             return queries
         return kd.maximum(kd.minimum(key - self.shift(queries, keys) + self.window, queries), 0)
+
+
+def _called(function: Any, args: tuple[Any, ...], kernel: str, name: str, form: str) -> Any:
+    """The result of a user's function of scores. Raises `BadCallArgument` if it mixes scores."""
+    function = function_of(function)
+    refuse_mixing(function, args, kernel, name, form)
+    return called(function, args, kernel, name, form)
+
+
+def refuse_mixing(function: Any, args: tuple[Any, ...], kernel: str, name: str, form: str) -> None:
+    """Raise `BadCallArgument` for a function whose results depend on which scores a kernel computes together."""
+    from .pointwise import mixing  # operations, imported for the first trace
+
+    why = mixing(lambda *given: called(function, given, kernel, name, form), *args)
+    if why is not None:
+        hint = "it gets a part of the scores, whose size the kernel chooses: use operations of each score by itself"
+        raise BadCallArgument(kernel=kernel, what=f"the {name} {why}", hint=hint)
 
 
 def _below(x: Any, end: Any) -> Any:

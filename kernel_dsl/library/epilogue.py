@@ -365,17 +365,22 @@ def activated(activation: Function, x: Any) -> Any:
 
 
 def _called(word: str, function: Function, x: Any, *more: Any) -> Any:
-    """`function(x, *more)`, of the shape of x. Raises `BadCallValue` for another result, or other parameters."""
+    """`function(x, *more)`, of each element by itself. Raises `BadCallValue` for another result, or other parameters."""
     if why := misfit(function, x, *more):
         what = f"{word} can't be called with {len(more) + 1} value{'s' * bool(more)}: {why}"
         raise BadCallValue(
             kernel="matmul", what=what, hint="it gets a part of the product, and then its operands' parts"
         )
+    from .pointwise import mixing  # operations, imported for the first trace
+
     result = at_own_lines(function, x, *more)
+    wrong = None
     if getattr(result, "shape", None) != x.shape:
-        what = f"{word} made {shown(result)} of {shown(x)}"
+        wrong = f"made {shown(result)} of {shown(x)}"
+    wrong = wrong or mixing(lambda *given: at_own_lines(function, *given), x, *more)
+    if wrong is not None:
         hint = "use a function of each element, because it gets one part of the product at a time"
-        raise BadCallValue(kernel="matmul", what=what, hint=hint)
+        raise BadCallValue(kernel="matmul", what=f"{word} {wrong}", hint=hint)
     return result
 
 

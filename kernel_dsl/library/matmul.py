@@ -107,7 +107,7 @@ class Matmul(Named):
       the result is gate(a @ b[0]) * (a @ b[1]): "swiglu", "geglu" (with erf), "reglu", "glu", or a function of the
       two products. `bias` and `b_scale` are then pairs, or have columns in turn like b.
     - `epilogue(x, *operands)`: a function of traced values, which gets parts of the product and of its operands:
-      numbers, or arrays that broadcast to the result.
+      numbers, or arrays that broadcast to the result. It uses operations of each element by itself.
     - `activation(x)`: a function of a traced value.
     - `dropout=(rate, seed)`: elements are zero at that rate, and the others divided by 1 - rate. Element i of the
       result is kept where bits 8 to 31 of word i % 4 of Philox-4x32-10 at counter i // 4, times 2**-24, are at

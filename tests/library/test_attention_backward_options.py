@@ -352,8 +352,13 @@ def test_no_derivative(rng: Any) -> None:
     q = np.ones((1, 1, 8, 16), np.float32)
     lse = np.zeros((1, 1, 8), np.float32)
     for function, word in (
-        (lambda x, *_: kd.cumsum(x, axis=1), "which has no derivative"),
-        (lambda x, *_: kd.cond(x[0, 0] > 0, lambda y: y, lambda y: -y, x), "which has no derivative"),
+        (
+            lambda x, *_: kd.bitcast_convert_type(kd.bitcast_convert_type(x, kd.int32), x.dtype),
+            "`bitcast`, which has no d",
+        ),
+        (lambda x, b, h, i, j: kd.cond(h == 0, lambda y: y, lambda y: -y, x), "`if`, which has no derivative"),
+        (lambda x, *_: kd.cumsum(x, axis=1), "`scan`, which mixes elements"),
+        (lambda x, *_: kd.cond(x[0, 0] > 0, lambda y: y, lambda y: -y, x), "which mixes elements"),
     ):
         with pytest.raises(kd.Error, match=word):
             attention_backward(q, q, q, q, q, lse, score_mod=function, interpret=True)
