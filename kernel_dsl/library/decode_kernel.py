@@ -30,6 +30,8 @@ STAGES = 2
 EXPONENT = 0x7F800000  # the bits of a float32's exponent
 # PTX for the first and the last two float8_e4m3fn of a word as two float16; the language converts one at a time
 TWO = [f"{{ .reg .b16 %h, %l; mov.b32 {{%l, %h}}, $1; cvt.rn.f16x2.e4m3x2 $0, %{half}; }}" for half in ("l", "h")]
+BESIDES = 3  # the time of a block besides its steps, in steps
+ABOUT = 1.02  # times the earliest end: no estimate is closer
 NARROW = 128  # the largest head dimension with which two blocks share a multiprocessor
 
 
@@ -64,16 +66,13 @@ def loads_words(p: DecodeProblem, chunk: int) -> bool:
 
 
 def split_count(blocks: int, slots: int, steps: int) -> int:
-    """The number of splits: the smallest for which `blocks` times it nearly fills whole waves of `slots`, with two
-    steps or more for each block.
+    """The number of splits by which the last of `blocks` times it ends earliest, each with its share of the `steps`, two
+    or more. Of those that end about then, the fewest, which leave the fewest parts to combine.
     """
     most = max(1, min(steps // 2, kd.cdiv(4 * slots, max(blocks, 1))))
-
-    def filled(splits: int) -> float:
-        return blocks * splits / (max(kd.cdiv(blocks * splits, slots), 1) * slots)
-
-    good = [n for n in range(1, most + 1) if filled(n) >= 0.9]
-    return good[0] if good else max(range(1, most + 1), key=filled)
+    # of ints, for each call with other lengths: without the checks of the public `cdiv`
+    ends = [-(-blocks * n // slots) * (-(-steps // n) + BESIDES) for n in range(1, most + 1)]
+    return next(n for n, end in enumerate(ends, 1) if end <= ABOUT * min(ends))
 
 
 def decode_config(p: DecodeProblem, steps: tuple[int, int], splits: int | None, multiprocessors: int) -> DecodeConfig:

@@ -10,7 +10,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library.decode_general import decode_general
-from kernel_dsl.library.decode_kernel import DecodeConfig, decode_kernel, decode_steps
+from kernel_dsl.library.decode_kernel import DecodeConfig, decode_kernel, decode_steps, split_count
 from kernel_dsl.library.decode_problem import DecodeProblem
 from tests.hopper.helpers import random, relative
 
@@ -195,6 +195,18 @@ def test_same_bits(rng: Any) -> None:
         for seed in (1, 2)
     ]
     assert np.array_equal(made[0].view(np.uint16), made[1].view(np.uint16))
+
+
+@pytest.mark.parametrize(("blocks", "slots", "steps", "splits"), [
+    (4, 264, 4096, 64),  # 64 steps each; 60 blocks would have 69
+    (24, 264, 64, 11), (64, 264, 512, 4), (300, 264, 64, 4),
+    (512, 264, 128, 1), (256, 264, 64, 1),  # whole waves
+    (4, 264, 64, 32), (4, 264, 16, 8), (1, 264, 3, 1),  # two steps or more
+    (256, 132, 64, 1), (8, 132, 512, 16),  # latent keys
+], ids=str)  # fmt: skip
+def test_how_many_blocks_share_keys(blocks: int, slots: int, steps: int, splits: int) -> None:
+    """As many as end earliest, and no more."""
+    assert split_count(blocks, slots, steps) == splits
 
 
 def test_lengths_need_no_compile(rng: Any) -> None:
