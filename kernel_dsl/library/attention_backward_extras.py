@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -71,69 +72,74 @@ def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
     after another.
     """
     p = problem
-    by_dot = p.dtype in (kd.float16, kd.bfloat16)
-    wide = kd.float64 if p.dtype == kd.float64 else kd.float32
-    m, n = (64, 64) if by_dot else (4, 16)
-    group = p.heads // p.kv_heads
-    shape = p.score.bias or ()
-    full: tuple[Any, ...] = (1,) * (4 - len(shape)) + shape
-    alone = [isinstance(extent, int) and extent == 1 for extent in full]
-
-    def extents(p: ScoredProblem) -> tuple[list[Any], list[Any]]:
-        """(the extents that a block walks, the extents of the grid)."""
-        whole = (p.batch, p.heads, kd.cdiv(p.queries, m), kd.cdiv(p.keys, n))
-        both = list(zip(alone, whole, strict=True))
-        return [w if one else 1 for one, w in both], [1 if one else w for one, w in both]
-
-    def part(a: Any, b: Any, a_at: Any, b_at: Any, first: Any, count: int) -> Any:
-        """The products of `count` dims from `first` on; dims beyond an array's own are zeros."""
-        dims = kd.ds(first, count)
-        return kd.dot(a[(*a_at, dims)], b.at[(*b_at, dims)].T[...])
-
-    def products(a: Any, b: Any, a_at: Any, b_at: Any, dim: int) -> Any:
-        """(i, dim) and (j, dim) of two arrays give (i, j)."""
-        if by_dot and dim <= 2 * HELD:
-            return part(a, b, a_at, b_at, 0, kd.cdiv(dim, 16) * 16)
-        if by_dot:
-            # hide the numbers: otherwise the loop keeps keys that are the same in all steps in registers
-            zero = kd.optimization_barrier(kd.full((), 0, kd.int32))
-
-            @kd.loop(1, kd.cdiv(dim, HELD), init_carry=part(a, b, a_at, b_at, zero * HELD, HELD))
-            def found(n: Any, total: Any) -> Any:
-                return total + part(a, b, a_at, b_at, kd.optimization_barrier(n) * HELD, HELD)
-
-            return found
-        left, right = a[(*a_at, slice(None))].astype(wide), b[(*b_at, slice(None))].astype(wide)
-        return kd.sum(left[:, None, :] * right[None], axis=2)
-
-    def means(dout: Any, out: Any, at: Any, dim: int) -> Any:
-        """The sum of out * dout of each row."""
-
-        def some(dims: Any) -> Any:
-            return kd.sum(dout[(*at, dims)].astype(wide) * out[(*at, dims)].astype(wide), axis=1)
-
-        if not by_dot or dim <= 2 * HELD:
-            return some(slice(None))
-        return kd.loop(1, kd.cdiv(dim, HELD), init_carry=some(kd.ds(0, HELD)))(
-            lambda n, total: total + some(kd.ds(kd.optimization_barrier(n) * HELD, HELD))
-        )
-
-    def place_of(number: Any, own: list[Any]) -> list[Any]:
-        """The place of a block along the axes of the bias."""
-        found: list[Any] = []
-        for extent in reversed(own):
-            found.insert(0, kd.rem(number, extent))
-            number = kd.div(number, extent)
-        return found
 
     def body(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, bias: Any, *rest: Any) -> None:
         with reading(dict(zip(p.score.captured, rest, strict=False))):
             here = at_launch(problem, q, k, None) if problem.opened else problem
-            compute(here, dout, q, k, v, out, lse, bias, rest[-1])
+            _BiasGradient(here, dout, q, k, v, out, lse, bias).compute(rest[-1], dtype)
 
-    def compute(p: ScoredProblem, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, bias: Any, dbias: Any) -> None:
-        walked, own = extents(p)
-        mine = place_of(kd.program_id(0), own)
+    made = kd.kernel(
+        body,
+        out_type=kd.ShapeDtypeStruct(p.score.bias or (), dtype),
+        grid=(math.prod(_extents(p)[1]),),
+        shapes=gradient_shapes(p, ["bias", *p.score.captured]) if p.opened else None,
+        name="attention_backward_bias",
+    )
+    return made if p.score.has_functions else identified(made, problem, dtype)
+
+
+def _by_dot(p: ScoredProblem) -> bool:
+    """Whether tensor cores compute the products."""
+    return p.dtype in (kd.float16, kd.bfloat16)
+
+
+def _tile(p: ScoredProblem) -> tuple[int, int]:
+    """The queries and keys of a tile."""
+    return (64, 64) if _by_dot(p) else (4, 16)
+
+
+def _alone(p: ScoredProblem) -> list[bool]:
+    """Whether the bias is broadcast along the batch, heads, queries and keys."""
+    shape = p.score.bias or ()
+    full: tuple[Any, ...] = (1,) * (4 - len(shape)) + shape
+    return [isinstance(extent, int) and extent == 1 for extent in full]
+
+
+def _extents(p: ScoredProblem) -> tuple[list[Any], list[Any]]:
+    """(the extents that a block walks, the extents of the grid)."""
+    m, n = _tile(p)
+    whole = (p.batch, p.heads, kd.cdiv(p.queries, m), kd.cdiv(p.keys, n))
+    both = list(zip(_alone(p), whole, strict=True))
+    return [w if one else 1 for one, w in both], [1 if one else w for one, w in both]
+
+
+@dataclass(frozen=True)
+class _BiasGradient:
+    """A block's tile of the gradient of the bias, and the arrays that it reads."""
+
+    p: ScoredProblem
+    dout: Any
+    q: Any
+    k: Any
+    v: Any
+    out: Any
+    lse: Any
+    bias: Any
+
+    @property
+    def wide(self) -> Any:
+        """The dtype of sums."""
+        return kd.float64 if self.p.dtype == kd.float64 else kd.float32
+
+    def compute(self, dbias: Any, dtype: Any) -> None:
+        """Sum and store the tile."""
+        p, (m, n) = self.p, _tile(self.p)
+        walked, own = _extents(p)
+        mine: list[Any] = []
+        number = kd.program_id(0)
+        for extent in reversed(own):
+            mine.insert(0, kd.rem(number, extent))
+            number = kd.div(number, extent)
 
         def step(index: Any, acc: Any) -> Any:
             at: list[Any] = []
@@ -142,36 +148,71 @@ def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
                 index = kd.div(index, extent)
             batch, head, row, column = at
             begin, end = ScorePlace(batch, head, row, 0, 0, p.queries, p.keys, row).blocks(p, row * m, m, n)
-            return kd.cond((column >= begin) & (column < end), lambda acc: acc + tile(*at), lambda acc: acc, acc)
+            return kd.cond((column >= begin) & (column < end), lambda acc: acc + self._tile(*at), lambda acc: acc, acc)
 
-        def tile(batch: Any, head: Any, row: Any, column: Any) -> Any:
-            rows, columns = kd.ds(row * m, m), kd.ds(column * n, n)
-            ours, theirs = p.rows(batch, head, rows)[:-1], p.rows(batch, kd.div(head, group), columns)[:-1]
-            query = row * m + kd.broadcasted_iota(kd.int32, (m, n), 0)
-            key = column * n + kd.broadcasted_iota(kd.int32, (m, n), 1)
-            here = batch, head, query, key
-            total = kd.load(lse, p.lse_rows(batch, head, rows), fill=-math.inf).astype(wide)[:, None]
-            x = products(q, k, ours, theirs, p.dim).astype(wide)
-            x, after, _ = p.score.with_slopes(x, p.scale, lambda: p.bias_tile(bias, (batch, head), rows, columns), here)
-            seen = p.score.seen(here, p.queries, p.keys) & (total > -math.inf) & (query < p.queries)
-            weights = kd.where(seen, kd.exp(kd.where(seen, x - total, 0.0)), 0.0)
-            delta = means(dout, out, ours, p.v_dim)
-            ds = weights * (products(dout, v, ours, theirs, p.v_dim).astype(wide) - delta[:, None])
-            return ds if after is None else ds * after
-
-        start = kd.zeros((m, n), wide)
-        acc = kd.fori_loop(0, math.prod(walked), step, kd.layout_cast(start, kd.Layout.WGMMA) if by_dot else start)
+        start = kd.zeros((m, n), self.wide)
+        start = kd.layout_cast(start, kd.Layout.WGMMA) if _by_dot(p) else start
+        acc = kd.fori_loop(0, math.prod(walked), step, start)
         where: list[Any] = [*mine[:2], kd.ds(mine[2] * m, m), kd.ds(mine[3] * n, n)]
         for axis in (0, 1):
-            if alone[2 + axis]:
+            if _alone(p)[2 + axis]:
                 acc, where[2 + axis] = kd.sum(acc, axis=axis, keepdims=True), slice(None)
-        dbias[tuple(where[4 - len(shape) :])] = acc.astype(dtype)
+        dbias[tuple(where[4 - len(p.score.bias or ()) :])] = acc.astype(dtype)
 
-    made = kd.kernel(
-        body,
-        out_type=kd.ShapeDtypeStruct(shape, dtype),
-        grid=(math.prod(extents(p)[1]),),
-        shapes=gradient_shapes(p, ["bias", *p.score.captured]) if p.opened else None,
-        name="attention_backward_bias",
-    )
-    return made if p.score.has_functions else identified(made, problem, dtype)
+    def _tile(self, batch: Any, head: Any, row: Any, column: Any) -> Any:
+        """The gradients of the scores of a tile of one head."""
+        p, wide, (m, n) = self.p, self.wide, _tile(self.p)
+        rows, columns = kd.ds(row * m, m), kd.ds(column * n, n)
+        kv_head = kd.div(head, p.heads // p.kv_heads)
+        ours, theirs = p.rows(batch, head, rows)[:-1], p.rows(batch, kv_head, columns)[:-1]
+        query = row * m + kd.broadcasted_iota(kd.int32, (m, n), 0)
+        key = column * n + kd.broadcasted_iota(kd.int32, (m, n), 1)
+        here = batch, head, query, key
+        total = kd.load(self.lse, p.lse_rows(batch, head, rows), fill=-math.inf).astype(wide)[:, None]
+        x = self._products(self.q, self.k, ours, theirs, p.dim).astype(wide)
+
+        def bias() -> Any:
+            return p.bias_tile(self.bias, (batch, head), rows, columns)
+
+        x, after, _ = p.score.with_slopes(x, p.scale, bias, here)
+        seen = p.score.seen(here, p.queries, p.keys) & (total > -math.inf) & (query < p.queries)
+        weights = kd.where(seen, kd.exp(kd.where(seen, x - total, 0.0)), 0.0)
+        delta = self._means(ours)
+        ds = weights * (self._products(self.dout, self.v, ours, theirs, p.v_dim).astype(wide) - delta[:, None])
+        return ds if after is None else ds * after
+
+    def _products(self, a: Any, b: Any, a_at: Any, b_at: Any, dim: int) -> Any:
+        """(i, dim) and (j, dim) of two arrays give (i, j)."""
+
+        def part(first: Any, count: int) -> Any:
+            """The products of `count` dims from `first` on; dims beyond an array's own are zeros."""
+            dims = kd.ds(first, count)
+            return kd.dot(a[(*a_at, dims)], b.at[(*b_at, dims)].T[...])
+
+        if not _by_dot(self.p):
+            left, right = (x[(*at, slice(None))].astype(self.wide) for x, at in ((a, a_at), (b, b_at)))
+            return kd.sum(left[:, None, :] * right[None], axis=2)
+        if dim <= 2 * HELD:
+            return part(0, kd.cdiv(dim, 16) * 16)
+        # hide the numbers: otherwise the loop keeps keys that are the same in all steps in registers
+        zero = kd.optimization_barrier(kd.full((), 0, kd.int32))
+
+        @kd.loop(1, kd.cdiv(dim, HELD), init_carry=part(zero * HELD, HELD))
+        def found(n: Any, total: Any) -> Any:
+            return total + part(kd.optimization_barrier(n) * HELD, HELD)
+
+        return found
+
+    def _means(self, at: Any) -> Any:
+        """The sum of out * dout of each row."""
+        dim = self.p.v_dim
+
+        def some(dims: Any) -> Any:
+            dout, out = (x[(*at, dims)].astype(self.wide) for x in (self.dout, self.out))
+            return kd.sum(dout * out, axis=1)
+
+        if not _by_dot(self.p) or dim <= 2 * HELD:
+            return some(slice(None))
+        return kd.loop(1, kd.cdiv(dim, HELD), init_carry=some(kd.ds(0, HELD)))(
+            lambda n, total: total + some(kd.ds(kd.optimization_barrier(n) * HELD, HELD))
+        )

@@ -153,7 +153,7 @@ def by_rank(function: _T) -> _T:
     names = list(inspect.signature(function).parameters)
     first = names.index("mesh")
     outs = ({"out", "grads"} & set(names[first:])).pop()
-    arrays = (*names[:first], outs)
+    slow = _slow_path(function, names, first, outs)
     seen: dict[Any, _SeenLaunch] = {}
     newest: list[_Newest | None] = [None]
 
@@ -176,25 +176,6 @@ def by_rank(function: _T) -> _T:
                 return False
         return one.like.again([*args[:first], keywords[outs]])
 
-    def remembered(args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, list[Any]]:
-        """Return (a key, the arrays) of a call. Calls with equal keys launch the same kernel."""
-        given = list(args[:first])
-        key: list[Any] = [id(args[first])]
-        for x in given:
-            kind: Any = type(x)
-            one = x[0] if kind in _ROWS else x
-            key += (kind, one.shape, one.dtype)
-        for name, value in keywords.items():
-            if name == outs:
-                several = type(value) is tuple and (key[1] not in _ROWS or type(value[0]) in _ROWS)
-                key += (name, len(value) if several else value is None)
-                given += value if several else (value,)
-            else:
-                key += (name, type(value), value)
-        if len({id(x) for x in given}) < len(given):  # an array comes twice
-            key.append(tuple(next(n for n, y in enumerate(given) if y is x) for x in given))
-        return tuple(key), given
-
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
         try:
@@ -205,7 +186,7 @@ def by_rank(function: _T) -> _T:
         key = given = None
         if len(args) == first + 1 and keywords.get("interpret") is None:
             try:
-                key, given = remembered(args, keywords)
+                key, given = _remembered(args, keywords, first, outs)
                 found = seen.get(key)
             except Exception:  # an argument is no array or no option: the slow path raises the error
                 found = key = given = None
@@ -224,6 +205,33 @@ def by_rank(function: _T) -> _T:
                 seen.clear()
             seen[key] = _SeenLaunch(made.launched, given, made.plain, (args[first], key))
         return made.result
+
+    return unguarded(call)  # type: ignore[return-value]
+
+
+def _remembered(args: tuple[Any, ...], keywords: dict[str, Any], first: int, outs: str) -> tuple[Any, list[Any]]:
+    """(a key, the arrays) of a call: the first arguments and `outs`. Calls with equal keys launch the same kernel."""
+    given = list(args[:first])
+    key: list[Any] = [id(args[first])]
+    for x in given:
+        kind: Any = type(x)
+        one = x[0] if kind in _ROWS else x
+        key += (kind, one.shape, one.dtype)
+    for name, value in keywords.items():
+        if name == outs:
+            several = type(value) is tuple and (key[1] not in _ROWS or type(value[0]) in _ROWS)
+            key += (name, len(value) if several else value is None)
+            given += value if several else (value,)
+        else:
+            key += (name, type(value), value)
+    if len({id(x) for x in given}) < len(given):  # an array comes twice
+        key.append(tuple(next(n for n, y in enumerate(given) if y is x) for x in given))
+    return tuple(key), given
+
+
+def _slow_path(function: Callable[..., Any], names: list[str], first: int, outs: str) -> Callable[..., Any]:
+    """The function that gives the result of a call, or its one launch and the result; its first arguments are arrays."""
+    arrays = (*names[:first], outs)
 
     @partial(public, name=function.__name__)
     @checks_itself("mesh")
@@ -260,7 +268,7 @@ def by_rank(function: _T) -> _T:
             return _unwrapped(made) if plain else made
         return _OneLaunch(made, plain, made.run(keywords.get("interpret"), plain))
 
-    return unguarded(call)  # type: ignore[return-value]
+    return slow
 
 
 @functools.lru_cache(maxsize=64)

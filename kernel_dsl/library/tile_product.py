@@ -8,6 +8,7 @@ there is no loop, and whole lines are stored, because the store then takes most 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -21,6 +22,7 @@ from .epilogue import Tile, finish_and_store, outputs
 from .first_sizes import is_open
 from .problem import Problem
 from .scaled_product import Scales, promoted
+from .stage_product import following_slot
 
 
 @dataclass(frozen=True)
@@ -61,99 +63,10 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
     Each call gives the extents of the problem that are Dims.
     """
     p, t = problem, config
-    depth = DEPTH[p.dtype.itemsize]
-
-    def multiply(p: Problem, place: TilePlace, a: Any, b: Any, refs: Any, a_smem: Any, b_smem: Any) -> None:
-        scales, rest = p.scales_of(refs)
-        extra, out, peak = outputs(p, rest)
-        part, batch = place.part, place.batch
-        steps: Any = steps_of(p, t.tile_k)
-        rows, columns = kd.ds(place.m, t.tile_m), kd.ds(place.n, t.tile_n)
-        a, b = a.at[own(batch, p.a_batch)], b.at[own(batch, p.b_batch)]
-        a_smem = a_smem.at[:, :, : t.tile_m] if p.a_transposed else a_smem.at[:, :, : t.tile_k]
-        b_smem = b_smem.at[:, :, : t.tile_k] if p.b_transposed else b_smem.at[:, :, : t.tile_n]
-
-        def fetch(step: Any, slot: Any) -> None:
-            for side, (operand, smem, across, k_first) in enumerate(
-                ((a, a_smem, rows, p.a_transposed), (b, b_smem, columns, not p.b_transposed))
-            ):
-                k = kd.ds(start_of(p, part * steps + step, t.tile_k, side), t.tile_k)
-                kd.copy_gmem_to_smem(operand.at[(k, across) if k_first else (across, k)], smem.at[slot])
-
-        def fragments(slot: Any, number: int) -> tuple[Any, Any]:
-            k = slice(number * depth, (number + 1) * depth)
-            x = a_smem.at[slot, k].T if p.a_transposed else a_smem.at[slot, :, k]
-            y = b_smem.at[slot, :, k].T if p.b_transposed else b_smem.at[slot, k]
-            return x[...], y[...]
-
-        few = isinstance(steps, int) and steps <= t.stages
-        for step in range(steps if few else t.stages):
-            fetch(step, step)
-
-        own_scales = Scales(p, scales[0], scales[1], place.m, place.n, t.tile_m, batch)
-        apart = p.scaled or p.thrice  # whether a step has separate sums
-
-        def add(total: Any, step: Any, multiply: Any) -> Any:
-            """The sums plus those of a step, `multiply(sums)`."""
-            # load the factors before the products
-            row = own_scales.row(part * steps + step, None)
-            column = own_scales.column(part * steps + step, 0, t.tile_n, None)
-            if not apart:
-                return multiply(total)
-            return promoted(total, multiply(kd.zeros((t.tile_m, t.tile_n), p.accumulator)), row, column)
-
-        def all_but_last(acc: Any, slot: Any, x: Any, y: Any) -> Any:
-            """The products of a stage, except those of the last fragments, which are only loaded."""
-            for number in range(1, t.tile_k // depth):
-                ahead = fragments(slot, number)
-                acc, (x, y) = kd.mma(acc, x, y), ahead
-            return acc, x, y
-
-        def in_place(total: Any) -> Any:
-            """The sums if each step has its own stage."""
-            for step in range(steps):
-                kd.wait_gmem_to_smem(2 * (steps - 1 - step))
-                total = add(total, step, lambda acc, step=step: kd.mma(*all_but_last(acc, step, *fragments(step, 0))))
-            return total
-
-        def in_turn(total: Any) -> Any:
-            """The sums if stages are filled again. The next stage's first fragments are loaded before this stage's last
-            products.
-            """
-            kd.wait_gmem_to_smem(2 * (t.stages - 1))
-
-            # fragments of 8 bits, which ldmatrix does not load, would spill, and so would fragments beside 128
-            # registers of sums
-            carried = p.dtype.itemsize > 1 and t.tile_m * t.tile_n * p.wide.itemsize <= CARRIED
-
-            # ptxas unrolls some ten steps, and spills
-            @kd.loop(0, steps, unroll=False, init_carry=(total, 0, *(fragments(0, 0) if carried else ())))
-            def end(step: Any, carry: Any) -> Any:
-                total, slot, *first = carry
-                after, ahead = kd.where(slot == t.stages - 1, 0, slot + 1), list[Any]()
-
-                def multiply(acc: Any) -> Any:
-                    acc, x, y = all_but_last(acc, slot, *(first or fragments(slot, 0)))
-                    acc = acc if carried else kd.mma(acc, x, y)
-                    kd.wait_gmem_to_smem(2 * (t.stages - 2))
-                    fetch(step + t.stages, slot)
-                    if not carried:
-                        return acc
-                    ahead[:] = fragments(after, 0)
-                    return kd.mma(acc, x, y)
-
-                return add(total, step, multiply), after, *ahead
-
-            return end[0]
-
-        total = (in_place if few else in_turn)(kd.zeros((t.tile_m, t.tile_n), p.wide))
-        tile = Tile(rows, columns, (*p.batch, p.M, p.N), batch, peak=peak, end=place.end)
-        unit = 16 if t.tile_m >= 32 else t.tile_n  # columns of two warps side by side, or of four
-        finish_and_store(total, p, extra, tile, out, place.leading(p), unit, few and not stores_sectors(p))
 
     def body(a: Any, b: Any, *refs: Any, a_smem: Any, b_smem: Any, **tables: Any) -> None:
         here = at_launch(p, a, b)
-        walk(here, t, refs, tables, lambda place, rest: multiply(here, place, a, b, rest, a_smem, b_smem))
+        walk(here, t, refs, tables, lambda place, rest: _multiply(here, t, place, a, b, rest, a_smem, b_smem))
 
     leading = (p.parts,) if p.parts > 1 else ()
     made = kd.kernel(
@@ -171,3 +84,113 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
         name="matmul_general",
     )
     return identified(made, problem, config) if p.named else made
+
+
+def _multiply(p: Problem, t: TileConfig, place: TilePlace, a: Any, b: Any, refs: Any, a_smem: Any, b_smem: Any) -> None:
+    """Compute and store the tile at `place`."""
+    scales, rest = p.scales_of(refs)
+    extra, out, peak = outputs(p, rest)
+    batch = place.batch
+    rows, columns = kd.ds(place.m, t.tile_m), kd.ds(place.n, t.tile_n)
+    sides = a.at[own(batch, p.a_batch)], b.at[own(batch, p.b_batch)]
+    stages = (
+        a_smem.at[:, :, : t.tile_m] if p.a_transposed else a_smem.at[:, :, : t.tile_k],
+        b_smem.at[:, :, : t.tile_k] if p.b_transposed else b_smem.at[:, :, : t.tile_n],
+    )
+    scaled = Scales(p, scales[0], scales[1], place.m, place.n, t.tile_m, batch)
+    sums = _TileSums(p, t, place.part, steps_of(p, t.tile_k), sides, (rows, columns), stages, scaled)
+    few = isinstance(sums.steps, int) and sums.steps <= t.stages
+    for step in range(sums.steps if few else t.stages):
+        sums.fetch(step, step)
+    total = (sums.in_place if few else sums.in_turn)(kd.zeros((t.tile_m, t.tile_n), p.wide))
+    tile = Tile(rows, columns, (*p.batch, p.M, p.N), batch, peak=peak, end=place.end)
+    unit = 16 if t.tile_m >= 32 else t.tile_n  # columns of two warps side by side, or of four
+    finish_and_store(total, p, extra, tile, out, place.leading(p), unit, few and not stores_sectors(p))
+
+
+@dataclass(frozen=True)
+class _TileSums:
+    """The sums of a tile over `steps` of part `part` of K: of both `sides` at the slices `across`, by way of `stages` in SMEM."""
+
+    p: Problem
+    t: TileConfig
+    part: Any
+    steps: Any
+    sides: tuple[Any, Any]
+    across: tuple[Any, Any]
+    stages: tuple[Any, Any]
+    scales: Scales
+
+    def fetch(self, step: Any, slot: Any) -> None:
+        """Start the copies of a step to a stage."""
+        p, t = self.p, self.t
+        k_firsts = p.a_transposed, not p.b_transposed
+        both = zip(self.sides, self.stages, self.across, k_firsts, strict=True)
+        for side, (operand, smem, across, k_first) in enumerate(both):
+            k = kd.ds(start_of(p, self.part * self.steps + step, t.tile_k, side), t.tile_k)
+            kd.copy_gmem_to_smem(operand.at[(k, across) if k_first else (across, k)], smem.at[slot])
+
+    def in_place(self, total: Any) -> Any:
+        """The sums if each step has its own stage."""
+        for step in range(self.steps):
+            kd.wait_gmem_to_smem(2 * (self.steps - 1 - step))
+
+            def multiply(acc: Any, step: int = step) -> Any:
+                return kd.mma(*self._all_but_last(acc, step, *self._fragments(step, 0)))
+
+            total = self._added(total, step, multiply)
+        return total
+
+    def in_turn(self, total: Any) -> Any:
+        """The sums if stages are filled again. The next stage's first fragments are loaded before this stage's last
+        products.
+        """
+        p, t = self.p, self.t
+        kd.wait_gmem_to_smem(2 * (t.stages - 1))
+        # fragments of 8 bits, which ldmatrix does not load, would spill, and so would fragments beside 128 registers of sums
+        carried = p.dtype.itemsize > 1 and t.tile_m * t.tile_n * p.wide.itemsize <= CARRIED
+
+        # ptxas unrolls some ten steps, and spills
+        @kd.loop(0, self.steps, unroll=False, init_carry=(total, 0, *(self._fragments(0, 0) if carried else ())))
+        def end(step: Any, carry: Any) -> Any:
+            total, slot, *first = carry
+            after, ahead = following_slot(slot, t.stages), list[Any]()
+
+            def multiply(acc: Any) -> Any:
+                acc, x, y = self._all_but_last(acc, slot, *(first or self._fragments(slot, 0)))
+                acc = acc if carried else kd.mma(acc, x, y)
+                kd.wait_gmem_to_smem(2 * (t.stages - 2))
+                self.fetch(step + t.stages, slot)
+                if not carried:
+                    return acc
+                ahead[:] = self._fragments(after, 0)
+                return kd.mma(acc, x, y)
+
+            return self._added(total, step, multiply), after, *ahead
+
+        return end[0]
+
+    def _fragments(self, slot: Any, number: int) -> tuple[Any, Any]:
+        """Both sides of a stage's products `number`."""
+        p, (a_smem, b_smem), depth = self.p, self.stages, DEPTH[self.p.dtype.itemsize]
+        k = slice(number * depth, (number + 1) * depth)
+        x = a_smem.at[slot, k].T if p.a_transposed else a_smem.at[slot, :, k]
+        y = b_smem.at[slot, :, k].T if p.b_transposed else b_smem.at[slot, k]
+        return x[...], y[...]
+
+    def _all_but_last(self, acc: Any, slot: Any, x: Any, y: Any) -> Any:
+        """The products of a stage, except those of the last fragments, which are only loaded."""
+        for number in range(1, self.t.tile_k // DEPTH[self.p.dtype.itemsize]):
+            ahead = self._fragments(slot, number)
+            acc, (x, y) = kd.mma(acc, x, y), ahead
+        return acc, x, y
+
+    def _added(self, total: Any, step: Any, multiply: Callable[[Any], Any]) -> Any:
+        """The sums plus those of a step, `multiply(sums)`."""
+        p, t = self.p, self.t
+        # load the factors before the products
+        row = self.scales.row(self.part * self.steps + step, None)
+        column = self.scales.column(self.part * self.steps + step, 0, t.tile_n, None)
+        if not (p.scaled or p.thrice):  # a step has no sums of its own
+            return multiply(total)
+        return promoted(total, multiply(kd.zeros((t.tile_m, t.tile_n), p.accumulator)), row, column)
