@@ -7,7 +7,7 @@ products, which docs/attention.md explains.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -168,55 +168,73 @@ def wide_consumers(walk: Walk, dim: int, tight: bool = False) -> tuple[Callable[
     Unless registers are `tight`, and if SMEM has room, the gradient of the queries is computed a step later, so that no
     consumer waits for what the other has just computed.
     """
-    spare = (
-        SMEM_BYTES - walk.smem_bytes - 2 * ROWS * walk.t.block_q * walk.p.dtype.itemsize
-    )  # the weights, and one more slot
-    behind = not tight and spare >= 0
-    slots = 2 if behind else 1  # of the gradients of scores
-    m, width, v_dim = walk.t.block_q, dim // CONSUMERS, walk.v_dim
-    most = max(dim, v_dim)
+    # the weights, and one more slot
+    spare = SMEM_BYTES - walk.smem_bytes - 2 * ROWS * walk.t.block_q * walk.p.dtype.itemsize
+    made = _WideConsumers(walk, dim, not tight and spare >= 0)
+    return made.consume, made.scratch()
 
-    def part(acc: Any, columns: int) -> Any:
-        return acc if columns == most else acc.at[:, kd.ds(0, columns)]
 
-    def of_width(value: Any, columns: int) -> Any:
-        return value if columns == most else value[:, :columns]
+@dataclass(frozen=True)
+class _WideConsumers:
+    """Both consumers. `behind`: whether they compute the gradient of the queries a step later."""
 
-    def finish(me: Any, dq_acc: Any, block: Any, step: WalkStep, dq_sum: Any, s: dict[str, Any], free: Any) -> None:
-        """The half of `dim` that is this consumer's of a step's gradient of the queries; `free` is called beside its product."""
-        slot = step.number & 1 if behind else 0
-        kd.barrier_wait(s["ds_stored"].at[slot])
-        kd.wgmma(dq_acc, s["ds_smem"].at[slot].T, s["k_smem"].at[:, kd.ds(me * width, width)], accumulate=False)
-        free()
-        kd.wgmma_wait(0)
-        kd.barrier_arrive(s["ds_read"].at[slot])
-        add = partial(walk.add, me, dq_acc, block, step, dq_sum, s)
-        kd.when(step.number >= 0)(add) if behind else add()
+    walk: Walk
+    dim: int
+    behind: bool
 
-    def finish_one(
-        me: Any, dq_acc: Any, left: Any, block: Any, step: WalkStep, before: Any, dq_sum: Any, s: dict[str, Any]
-    ) -> tuple[Any, ...]:
-        """Finish `step`, or the one before it, while its product with `left` is still running; what the next one carries."""
+    @property
+    def slots(self) -> int:
+        """Of the gradients of scores."""
+        return 2 if self.behind else 1
 
-        def free() -> None:
-            kd.wgmma_wait(1)
-            _release(step, s, left)
+    @property
+    def width(self) -> int:
+        """The dims of a consumer's share of the queries' gradient."""
+        return self.dim // CONSUMERS
 
-        last = replace(step, number=step.number - 1, head=before[0], index=before[1]) if behind else step
-        finish(me, dq_acc, block, last, dq_sum, s, free)
-        return (step.head, step.index) if behind else ()
+    def scratch(self) -> dict[str, Any]:
+        """SMEM and barriers of both."""
+        walk, m = self.walk, self.walk.t.block_q
+        return {
+            "k_smem": walk.swizzled(ROWS, self.dim, row=self.width),
+            "v_smem": walk.swizzled(ROWS, walk.v_dim),
+            "weights_smem": walk.swizzled(ROWS, m),
+            "ds_smem": walk.swizzled(self.slots, ROWS, m),
+            "weights_stored": kd.Barrier(),
+            "weights_read": kd.Barrier(),
+            "ds_stored": kd.Barrier(num_barriers=self.slots),
+            "ds_read": kd.Barrier(num_arrivals=CONSUMERS, num_barriers=self.slots),
+            "finished": kd.Barrier(num_arrivals=CONSUMERS),
+        }
 
-    def each_step(me: Any, one: Callable[..., Any], dq_acc: Any, block: Any, dq_sum: Any, s: dict[str, Any]) -> None:
-        before = walk.each_step(block, one, (0, 0) if behind else ())
+    def consume(self, me: Any, dk: Any, dv: Any, dq_sum: Any, s: dict[str, Any]) -> None:
+        """The body of consumer `me`."""
+        walk, dim, v_dim = self.walk, self.dim, self.walk.v_dim
+        block, most = walk.block_of(s), max(dim, v_dim)
 
-        def rest() -> None:
-            finish(me, dq_acc, block, WalkStep(block.count - 1, 0, 0, *before), dq_sum, s, lambda: None)
+        def part(acc: Any, columns: int) -> Any:
+            return acc if columns == most else acc.at[:, kd.ds(0, columns)]
 
-        if behind:
-            kd.when(block.count > 0)(rest)
+        def of_width(value: Any, columns: int) -> Any:
+            return value if columns == most else value[:, :columns]
 
-    def values(block: Any, acc: Any, dq_acc: Any, dv_acc: Any, dq_sum: Any, s: dict[str, Any]) -> None:
+        def run(acc: Any, dq_acc: Any, sum_acc: Any) -> Any:
+            sum_acc[...] = kd.zeros(sum_acc.shape, kd.float32)
+            kd.barrier_arrive(s["ds_read"].at[0])  # nothing is there yet: the second consumer waits before it stores
+            _wait_for_keys(block, s)
+            kd.when(me == 0)(lambda: self._values(block, acc, dq_acc, part(sum_acc, v_dim), dq_sum, s))
+            kd.when(me == 1)(lambda: self._scores(block, acc, dq_acc, part(sum_acc, dim), dq_sum, s))
+            return sum_acc[...]
+
+        value = kd.run_scoped(run, *(kd.ACC((ROWS, n), kd.float32) for n in (walk.t.block_q, self.width, most)))
+        kd.barrier_arrive_and_wait(s["finished"])  # the other consumer reads keys and values, too
+        kd.when(me == 0)(lambda: walk.store(of_width(value, v_dim), s["v_smem"], dv, block, block.key, 1))
+        kd.when(me == 1)(lambda: walk.store(of_width(value, dim) * walk.p.scale, s["k_smem"], dk, block, block.key))
+        kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest
+
+    def _values(self, block: Any, acc: Any, dq_acc: Any, dv_acc: Any, dq_sum: Any, s: dict[str, Any]) -> None:
         """The first consumer: it computes the weights, and from them the gradient of the values."""
+        walk = self.walk
 
         def one(step: WalkStep, *before: Any) -> Any:
             kd.barrier_wait(s["q_loaded"].at[step.slot])
@@ -229,12 +247,13 @@ def wide_consumers(walk: Walk, dim: int, tight: bool = False) -> tuple[Callable[
             kd.barrier_arrive(s["weights_stored"])
             kd.barrier_wait(s["dout_loaded"].at[step.dout_slot])
             kd.wgmma(dv_acc, left, s["dout_smem"].at[step.dout_slot])
-            return finish_one(0, dq_acc, left, block, step, before, dq_sum, s)
+            return self._finish_one(0, dq_acc, left, block, step, before, dq_sum, s)
 
-        each_step(0, one, dq_acc, block, dq_sum, s)
+        self._each_step(0, one, dq_acc, block, dq_sum, s)
 
-    def scores(block: Any, acc: Any, dq_acc: Any, dk_acc: Any, dq_sum: Any, s: dict[str, Any]) -> None:
+    def _scores(self, block: Any, acc: Any, dq_acc: Any, dk_acc: Any, dq_sum: Any, s: dict[str, Any]) -> None:
         """The second consumer: it computes the gradients of the scores, and from them the gradient of the keys."""
+        walk, behind = self.walk, self.behind
         kd.barrier_arrive(s["weights_read"])  # nothing is there yet
         if behind:
             nothing = s["ds_smem"].at[1]  # of the step before the first one
@@ -257,39 +276,46 @@ def wide_consumers(walk: Walk, dim: int, tight: bool = False) -> tuple[Callable[
             kd.commit_smem()
             kd.barrier_arrive(s["ds_stored"].at[slot])
             kd.wgmma(dk_acc, left, s["q_smem"].at[step.slot])
-            return finish_one(1, dq_acc, left, block, step, before, dq_sum, s)
+            return self._finish_one(1, dq_acc, left, block, step, before, dq_sum, s)
 
-        each_step(1, one, dq_acc, block, dq_sum, s)
+        self._each_step(1, one, dq_acc, block, dq_sum, s)
 
-    def consume(me: Any, dk: Any, dv: Any, dq_sum: Any, s: dict[str, Any]) -> None:
-        block = walk.block_of(s)
+    def _each_step(
+        self, me: Any, one: Callable[..., Any], dq_acc: Any, block: Any, dq_sum: Any, s: dict[str, Any]
+    ) -> None:
+        before = self.walk.each_step(block, one, (0, 0) if self.behind else ())
 
-        def run(acc: Any, dq_acc: Any, sum_acc: Any) -> Any:
-            sum_acc[...] = kd.zeros(sum_acc.shape, kd.float32)
-            kd.barrier_arrive(s["ds_read"].at[0])  # nothing is there yet: the second consumer waits before it stores
-            _wait_for_keys(block, s)
-            kd.when(me == 0)(lambda: values(block, acc, dq_acc, part(sum_acc, v_dim), dq_sum, s))
-            kd.when(me == 1)(lambda: scores(block, acc, dq_acc, part(sum_acc, dim), dq_sum, s))
-            return sum_acc[...]
+        def rest() -> None:
+            self._finish(me, dq_acc, block, WalkStep(block.count - 1, 0, 0, *before), dq_sum, s, lambda: None)
 
-        value = kd.run_scoped(run, *(kd.ACC((ROWS, n), kd.float32) for n in (m, width, most)))
-        kd.barrier_arrive_and_wait(s["finished"])  # the other consumer reads keys and values, too
-        kd.when(me == 0)(lambda: walk.store(of_width(value, v_dim), s["v_smem"], dv, block, block.key, 1))
-        kd.when(me == 1)(lambda: walk.store(of_width(value, dim) * walk.p.scale, s["k_smem"], dk, block, block.key))
-        kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest
+        if self.behind:
+            kd.when(block.count > 0)(rest)
 
-    scratch = {
-        "k_smem": walk.swizzled(ROWS, dim, row=width),
-        "v_smem": walk.swizzled(ROWS, v_dim),
-        "weights_smem": walk.swizzled(ROWS, m),
-        "ds_smem": walk.swizzled(slots, ROWS, m),
-        "weights_stored": kd.Barrier(),
-        "weights_read": kd.Barrier(),
-        "ds_stored": kd.Barrier(num_barriers=slots),
-        "ds_read": kd.Barrier(num_arrivals=CONSUMERS, num_barriers=slots),
-        "finished": kd.Barrier(num_arrivals=CONSUMERS),
-    }
-    return consume, scratch
+    def _finish_one(
+        self, me: Any, dq_acc: Any, left: Any, block: Any, step: WalkStep, before: Any, dq_sum: Any, s: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        """Finish `step`, or the one before it, while its product with `left` is still running; what the next one carries."""
+
+        def free() -> None:
+            kd.wgmma_wait(1)
+            _release(step, s, left)
+
+        last = replace(step, number=step.number - 1, head=before[0], index=before[1]) if self.behind else step
+        self._finish(me, dq_acc, block, last, dq_sum, s, free)
+        return (step.head, step.index) if self.behind else ()
+
+    def _finish(
+        self, me: Any, dq_acc: Any, block: Any, step: WalkStep, dq_sum: Any, s: dict[str, Any], free: Callable[[], None]
+    ) -> None:
+        """The half of `dim` that is this consumer's of a step's gradient of the queries; `free` is called beside its product."""
+        slot, mine = step.number & 1 if self.behind else 0, kd.ds(me * self.width, self.width)
+        kd.barrier_wait(s["ds_stored"].at[slot])
+        kd.wgmma(dq_acc, s["ds_smem"].at[slot].T, s["k_smem"].at[:, mine], accumulate=False)
+        free()
+        kd.wgmma_wait(0)
+        kd.barrier_arrive(s["ds_read"].at[slot])
+        add = partial(self.walk.add, me, dq_acc, block, step, dq_sum, s)
+        kd.when(step.number >= 0)(add) if self.behind else add()
 
 
 def _with_slope(weights: Any, slope: Any, dtype: Any) -> tuple[Any, Any]:
