@@ -105,18 +105,10 @@ def as_torch_op(
             )
         return made[0] if len(made) == 1 else tuple(made) or None
 
-    def compiled(given: Sequence[Any], device: int) -> tuple[Any, Any]:
-        from .devices.devices import cuda_device
-
-        if not kernel._has_host_code():
-            what, hint = "a call with sizes that depend on the values of scalars", "the op stays Python"
-            raise NoHostCode(kernel=definition.name, what=what, hint=hint)
-        stages = kernel.lower(*given, target=cuda_device(device).target.name)
-        return stages.ir, stages.assembled()
-
     take_name(torch, name, definition)
     op = define(name, schema, run, fake, {names[i]: i for i in written})
     if plain and outputs and not definition.params.profile_space:
+        compiled = partial(_compiled, kernel, definition.name)
         add_twin(op, schema, run, fake, compiled, ctypes.addressof(recording.seen_by_host_code))
     wider = None if backward else with_axis
 
@@ -128,6 +120,17 @@ def as_torch_op(
     else:
         op.register_vmap(partial(_written_parts, op, name, {i: names[i] for i in written}) if written else vmap)
     return op
+
+
+def _compiled(kernel: Any, name: str, given: Sequence[Any], device: int) -> tuple[Any, Any]:
+    """(the IR, the machine code) of the kernel called `name`, for a call on a GPU. Raises `NoHostCode`."""
+    from .devices.devices import cuda_device
+
+    if not kernel._has_host_code():
+        what, hint = "a call with sizes that depend on the values of scalars", "the op stays Python"
+        raise NoHostCode(kernel=name, what=what, hint=hint)
+    stages = kernel.lower(*given, target=cuda_device(device).target.name)
+    return stages.ir, stages.assembled()
 
 
 def _check_names(name: Any, **functions: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -102,16 +103,7 @@ def fetching_kernel(
     ) -> None:
         wait_for_all(begin, mesh, timeout)
         me, block = kd.axis_index(mesh.names), kd.axis_index("block")
-        of_ranks = [kd.remote_ref(counts, rank)[...] for rank in range(n)]
-        total = sum(of_ranks[1:], of_ranks[0])
-        starts = kd.cumsum(total, exclusive=True)
-        # rows begin anew on each device
-        device = kd.arange(experts) // each
-        for other in range(1, n):
-            starts = kd.where(device == other, starts - kd.sum(kd.where(device < other, total, 0)), starts)
-        for rank, count in enumerate(of_ranks):
-            firsts[rank] = starts
-            starts = starts + count
+        total, device = _find_firsts([kd.remote_ref(counts, rank)[...] for rank in range(n)], firsts)
 
         @kd.when(block == 0)
         def _() -> None:
@@ -132,21 +124,7 @@ def fetching_kernel(
 
                 def row(t: Any, carry: Any) -> Any:
                     targets = [here[t * k + j] for j in range(k)]
-                    last: Any = targets[0]
-                    for target in targets[1:]:
-                        last = kd.maximum(last, target)
-
-                    @kd.when(last >= 0)
-                    def _() -> None:
-                        for start in range(0, width, piece):
-                            columns = kd.ds(start, min(piece, width - start))
-                            value = source[token + t, columns]
-                            for target in targets:
-
-                                @kd.when(target >= 0)
-                                def _(target: Any = target, columns: Any = columns, value: Any = value) -> None:
-                                    received[target, columns] = value
-
+                    _copy_row(lambda columns: source[token + t, columns], received, targets, piece)
                     return carry
 
                 if k:
@@ -157,6 +135,43 @@ def fetching_kernel(
         wait_for_all(end, mesh, timeout)
 
     return orders_itself(fetch)
+
+
+def _find_firsts(of_ranks: list[Any], firsts: Any) -> tuple[Any, Any]:
+    """Store the first received row of each device's tokens for each expert, (devices, experts), from the counts of each device.
+
+    Returns (the tokens of each expert, the device of each expert).
+    """
+    n, experts = firsts.shape
+    total = sum(of_ranks[1:], of_ranks[0])
+    starts = kd.cumsum(total, exclusive=True)
+    # rows begin anew on each device
+    device = kd.arange(experts) // (experts // n)
+    for other in range(1, n):
+        starts = kd.where(device == other, starts - kd.sum(kd.where(device < other, total, 0)), starts)
+    for rank, count in enumerate(of_ranks):
+        firsts[rank] = starts
+        starts = starts + count
+    return total, device
+
+
+def _copy_row(read: Callable[[Any], Any], received: Any, targets: list[Any], piece: int) -> None:
+    """Copy a row to the rows `targets`, where these are not below 0; `read(columns)` gives `piece` elements at a time."""
+    last: Any = targets[0]
+    for target in targets[1:]:
+        last = kd.maximum(last, target)
+
+    @kd.when(last >= 0)
+    def _() -> None:
+        width = received.shape[1]
+        for start in range(0, width, piece):
+            columns = kd.ds(start, min(piece, width - start))
+            value = read(columns)
+            for target in targets:
+
+                @kd.when(target >= 0)
+                def _(target: Any = target, columns: Any = columns, value: Any = value) -> None:
+                    received[target, columns] = value
 
 
 @cache

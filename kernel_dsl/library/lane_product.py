@@ -21,6 +21,7 @@ from .any_rows import at_launch, declared, open_sizes
 from .blocks import TilePlace, own, steps_of, tiles_of, walk
 from .epilogue import Tile, finish_and_store, outputs
 from .problem import Problem
+from .stage_product import following_slot
 
 PAD = 16  # bytes after each row in SMEM, so that transposed stores use different banks
 
@@ -61,74 +62,12 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
     Each call gives the extents of the problem that are Dims.
     """
     p, t = problem, config
-    wide, layout = p.wide, config.layout
-    row, column = (layout.reduce((axis,), keepdims=False) for axis in (1, 0))
-
-    def multiply(p: Problem, place: TilePlace, a: Any, b: Any, refs: Any, a_smem: Any, b_smem: Any) -> None:
-        _, rest = p.scales_of(refs)  # this kernel takes no scales
-        extra, out, peak = outputs(p, rest)
-        part, batch = place.part, place.batch
-        steps: Any = steps_of(p, t.tile_k)
-        rows, columns = kd.ds(place.m, t.tile_m), kd.ds(place.n, t.tile_n)
-        a, b = a.at[own(batch, p.a_batch)], b.at[own(batch, p.b_batch)]
-        a, b = a if p.a_transposed else a.T, b.T if p.b_transposed else b  # K first
-
-        def fetch(step: Any, slot: Any) -> None:
-            k = kd.ds((part * steps + step) * t.tile_k, t.tile_k)
-            kd.copy_gmem_to_smem(a.at[k, rows], a_smem.at[slot, :, : t.tile_m])
-            kd.copy_gmem_to_smem(b.at[k, columns], b_smem.at[slot, :, : t.tile_n])
-
-        zero = kd.layout_cast(kd.zeros((t.tile_m, t.tile_n), wide), layout)
-
-        def loaded(slot: Any, k: int) -> tuple[Any, Any]:
-            """Row k of both slices, spread as the sums are."""
-            x = kd.load(a_smem.at[slot, k, : t.tile_m], layout=row)[:, None]
-            return x, kd.load(b_smem.at[slot, k, : t.tile_n], layout=column)[None, :]
-
-        def plus(acc: Any, x: Any, y: Any) -> Any:
-            # a row times a column has an open layout; adding it to zeros, which is free, fixes the layout
-            return kd.fma(x, y, acc) if wide.is_float else (zero + x) * y + acc
-
-        def begin_loads() -> None:
-            """Keep earlier loads in front of this: ptxas would put each five instructions before its use, where a lane waits."""
-            kd.inline_ptx("bar.warp.sync 0xffffffff;")
-
-        def product(start: Any) -> Any:
-            """The next stage's first rows are loaded before the last ones of this stage are multiplied."""
-            for step in range(t.stages):
-                fetch(step, step)
-            kd.wait_gmem_to_smem(2 * (t.stages - 1))
-
-            # ptxas unrolls some ten steps, and spills
-            @kd.loop(0, steps, unroll=False, init_carry=(start, 0, *loaded(0, 0)))
-            def end(step: Any, carry: Any) -> Any:
-                acc, slot, x, y = carry
-                acc = kd.layout_cast(acc, layout)
-                for k in range(1, t.tile_k):
-                    ahead = loaded(slot, k)
-                    begin_loads()
-                    acc, (x, y) = plus(acc, x, y), ahead
-                kd.wait_gmem_to_smem(2 * (t.stages - 2))
-                fetch(step + t.stages, slot)
-                after = kd.where(slot == t.stages - 1, 0, slot + 1)
-                ahead = loaded(after, 0)
-                begin_loads()
-                return plus(acc, x, y), after, *ahead
-
-            return end[0]
-
-        total = product(zero) if not isinstance(steps, int) or steps else zero
-        if place.again is not None:  # where a tile lies takes no registers beside the sums
-            place = place.again()
-            rows, columns = kd.ds(place.m, t.tile_m), kd.ds(place.n, t.tile_n)
-        tile = Tile(rows, columns, (*p.batch, p.M, p.N), batch, peak=peak, end=place.end)
-        unit = 32 if t.tile_n % 32 == 0 and t.tile_m > 8 else t.tile_n
-        finish_and_store(total, p, extra, tile, out, place.leading(p), unit)
+    wide = p.wide
 
     def body(a: Any, b: Any, *refs: Any, a_smem: Any, b_smem: Any, **tables: Any) -> None:
         if open_sizes(p) or 0 not in (*p.batch, p.M, p.N):
             here = at_launch(p, a, b)
-            walk(here, t, refs, tables, lambda place, rest: multiply(here, place, a, b, rest, a_smem, b_smem))
+            walk(here, t, refs, tables, lambda place, rest: _multiply(here, t, place, a, b, rest, a_smem, b_smem))
 
     pad = PAD // wide.itemsize
     leading = (p.parts,) if p.parts > 1 else ()
@@ -145,3 +84,68 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
         name="matmul_general",
     )
     return identified(made, problem, config) if p.named else made
+
+
+def _multiply(p: Problem, t: LaneConfig, place: TilePlace, a: Any, b: Any, refs: Any, a_smem: Any, b_smem: Any) -> None:
+    """Compute and store the tile at `place`."""
+    wide, layout = p.wide, t.layout
+    row, column = (layout.reduce((axis,), keepdims=False) for axis in (1, 0))
+    _, rest = p.scales_of(refs)  # this kernel takes no scales
+    extra, out, peak = outputs(p, rest)
+    part, batch = place.part, place.batch
+    steps: Any = steps_of(p, t.tile_k)
+    rows, columns = kd.ds(place.m, t.tile_m), kd.ds(place.n, t.tile_n)
+    a, b = a.at[own(batch, p.a_batch)], b.at[own(batch, p.b_batch)]
+    a, b = a if p.a_transposed else a.T, b.T if p.b_transposed else b  # K first
+
+    def fetch(step: Any, slot: Any) -> None:
+        k = kd.ds((part * steps + step) * t.tile_k, t.tile_k)
+        kd.copy_gmem_to_smem(a.at[k, rows], a_smem.at[slot, :, : t.tile_m])
+        kd.copy_gmem_to_smem(b.at[k, columns], b_smem.at[slot, :, : t.tile_n])
+
+    zero = kd.layout_cast(kd.zeros((t.tile_m, t.tile_n), wide), layout)
+
+    def loaded(slot: Any, k: int) -> tuple[Any, Any]:
+        """Row k of both slices, spread as the sums are."""
+        x = kd.load(a_smem.at[slot, k, : t.tile_m], layout=row)[:, None]
+        return x, kd.load(b_smem.at[slot, k, : t.tile_n], layout=column)[None, :]
+
+    def plus(acc: Any, x: Any, y: Any) -> Any:
+        # a row times a column has an open layout; adding it to zeros, which is free, fixes the layout
+        return kd.fma(x, y, acc) if wide.is_float else (zero + x) * y + acc
+
+    def begin_loads() -> None:
+        """Keep earlier loads in front of this: ptxas would put each five instructions before its use, where a lane waits."""
+        kd.inline_ptx("bar.warp.sync 0xffffffff;")
+
+    def product(start: Any) -> Any:
+        """The next stage's first rows are loaded before the last ones of this stage are multiplied."""
+        for step in range(t.stages):
+            fetch(step, step)
+        kd.wait_gmem_to_smem(2 * (t.stages - 1))
+
+        # ptxas unrolls some ten steps, and spills
+        @kd.loop(0, steps, unroll=False, init_carry=(start, 0, *loaded(0, 0)))
+        def end(step: Any, carry: Any) -> Any:
+            acc, slot, x, y = carry
+            acc = kd.layout_cast(acc, layout)
+            for k in range(1, t.tile_k):
+                ahead = loaded(slot, k)
+                begin_loads()
+                acc, (x, y) = plus(acc, x, y), ahead
+            kd.wait_gmem_to_smem(2 * (t.stages - 2))
+            fetch(step + t.stages, slot)
+            after = following_slot(slot, t.stages)
+            ahead = loaded(after, 0)
+            begin_loads()
+            return plus(acc, x, y), after, *ahead
+
+        return end[0]
+
+    total = product(zero) if not isinstance(steps, int) or steps else zero
+    if place.again is not None:  # where a tile lies takes no registers beside the sums
+        place = place.again()
+        rows, columns = kd.ds(place.m, t.tile_m), kd.ds(place.n, t.tile_n)
+    tile = Tile(rows, columns, (*p.batch, p.M, p.N), batch, peak=peak, end=place.end)
+    unit = 32 if t.tile_n % 32 == 0 and t.tile_m > 8 else t.tile_n
+    finish_and_store(total, p, extra, tile, out, place.leading(p), unit)

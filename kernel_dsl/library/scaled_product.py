@@ -23,6 +23,7 @@ import kernel_dsl as kd
 
 from .blocks import own
 from .problem import Problem
+from .stage_product import following_slot
 
 DEPTH = 128  # elements of K, and of N, that share a scale
 CHUNK = 64  # the most columns that are promoted together
@@ -93,86 +94,112 @@ def scaled_product(
     `left_of(slot)` and `right_of(slot)` are Refs to this warpgroup's A (rows, 128) and B (128, columns); `first` is the number
     of the first step's block of K. `other`: a second accumulator.
     """
-    unit = min(CHUNK, gcd(acc.shape[1], DEPTH))  # so many columns are in one block, wherever a tile begins
-    chunks = [(at, unit) for at in range(0, acc.shape[1], unit)]
-    row_layout, column_layout = kd.Layout.WGMMA_ROW, kd.Layout.WGMMA_COL
-    start = [kd.layout_cast(kd.zeros((acc.shape[0], count), kd.float32), kd.Layout.WGMMA) for _, count in chunks]
-
-    # registers can't hold two steps of factors if each column has one
-    each = scales.columns is not None and scales.p.b_scaled != "blocks"
-
-    def few(block: Any) -> list[Any]:
-        """A step's factors of rows, or of all, for each chunk of columns; none if each column has its own factor."""
-        row = scales.row(block, row_layout)
-        if each or scales.columns is None:
-            return [] if row is None else [row] * len(chunks)  # the same registers
-        columns = [scales.column(block, *chunk, column_layout) for chunk in chunks]
-        return [x if row is None else row * x for x in columns]
-
-    def promote(acc: Any, total: list[Any], factors: list[Any], columns: list[Any]) -> list[Any]:
-        """The sums plus the products of a step times their factors."""
-        made: list[Any] = []
-        for t, (at, width), factor, column in zip(total, chunks, factors or none, columns or none, strict=True):
-            row, column = (factor, column) if factor is None or factor.ndim else (None, factor)
-            part = kd.wgmma_accumulator_load(acc.at[:, at : at + width], None)
-            made.append(promoted(t, part, row, column))
-        return made
-
-    none: list[Any] = [None] * len(chunks)
+    sums = _ScaledSums(scales, acc.shape[1])
+    start = [kd.layout_cast(kd.zeros((acc.shape[0], n), kd.float32), kd.Layout.WGMMA) for _, n in sums.chunks]
 
     def multiply(acc: Any, slot: Any) -> None:
         kd.barrier_wait(loaded.at[slot])
         kd.wgmma(acc, left_of(slot), right_of(slot), accumulate=False)
 
-    def following(slot: Any) -> Any:
-        return kd.where(slot == stages - 1, 0, slot + 1)
+    def factors_of(step: Any) -> list[Any]:
+        return sums.factors(first + kd.minimum(step, steps - 1))
 
-    def whole(total: list[Any]) -> Any:
-        return total[0] if len(total) == 1 else kd.concatenate(list(total), axis=1)
-
-    ahead = few(first)
+    ahead = sums.factors(first)
     count = len(ahead)
     if other is not None:
-        ahead += few(first + kd.minimum(1, steps - 1))
-        accumulators = (acc, other)
-
-        def run(step: Any, length: int, slot: Any, carry: list[Any]) -> list[Any]:
-            """Compute `length` steps: (the slot after them, the factors of the next two steps, the sums)."""
-            factors, total = [carry[:count], carry[count : 2 * count]], carry[2 * count :]
-            multiply(acc, slot)
-            for i in range(length):
-                more, after = i + 1 < length, following(slot)
-                if more:
-                    multiply(accumulators[(i + 1) % 2], after)
-                factors.append(few(first + kd.minimum(step + i + 2, steps - 1)))
-                kd.wgmma_wait(1 if more else 0)
-                kd.barrier_arrive(consumed.at[slot])
-                made = promote(accumulators[i % 2], total, factors[i], [])
-                # end this before the accumulator's next product; otherwise the assembler would copy the accumulator
-                total, slot = [kd.optimization_barrier(x) for x in made], after
-            return [slot, *factors[-2], *factors[-1], *total]
-
-        length = min(RUN, steps)
-
-        @kd.loop(0, steps // length, init_carry=(slot, *ahead, *start))
-        def runs(number: Any, carry: Any) -> Any:
-            return tuple(run(number * length, length, carry[0], list(carry[1:])))
-
-        state = list(runs)
-        if steps % length:
-            state = run(steps - steps % length, steps % length, state[0], state[1:])
-        return whole(state[1 + 2 * count :]), state[0]
+        return _in_turns((acc, other), slot, steps, stages, multiply, consumed, sums, factors_of, ahead, start)
 
     @kd.loop(0, steps, init_carry=(slot, *ahead, *start))
     def end(step: Any, carry: Any) -> Any:
         slot, *rest = carry
-        columns = [scales.column(first + step, *chunk, column_layout) for chunk in chunks] if each else []
+        columns = sums.columns(first + step)
         columns = [kd.optimization_barrier(x) for x in columns]  # load them before the products
         multiply(acc, slot)
         kd.wgmma_wait(0)
         kd.barrier_arrive(consumed.at[slot])
-        after = few(first + kd.minimum(step + 1, steps - 1))
-        return following(slot), *after, *promote(acc, rest[count:], rest[:count], columns)
+        after = factors_of(step + 1)
+        return following_slot(slot, stages), *after, *sums.promote(acc, rest[count:], rest[:count], columns)
 
     slot_after, *rest = end
-    return whole(rest[count:]), slot_after
+    return _whole(rest[count:]), slot_after
+
+
+def _in_turns(
+    accumulators: tuple[Any, Any], slot: Any, steps: int, stages: int, multiply: Callable[[Any, Any], None],
+    consumed: Any, sums: _ScaledSums, factors_of: Callable[[Any], list[Any]], ahead: list[Any], start: list[Any],
+) -> tuple[Any, Any]:  # fmt: skip
+    """`scaled_product` by two accumulators in turn. `ahead`: the factors of the first step; `start`: the sums so far."""
+    count = len(ahead)
+    ahead = [*ahead, *factors_of(1)]
+
+    def run(step: Any, length: int, slot: Any, carry: list[Any]) -> list[Any]:
+        """Compute `length` steps: (the slot after them, the factors of the next two steps, the sums)."""
+        factors, total = [carry[:count], carry[count : 2 * count]], carry[2 * count :]
+        multiply(accumulators[0], slot)
+        for i in range(length):
+            more, after = i + 1 < length, following_slot(slot, stages)
+            if more:
+                multiply(accumulators[(i + 1) % 2], after)
+            factors.append(factors_of(step + i + 2))
+            kd.wgmma_wait(1 if more else 0)
+            kd.barrier_arrive(consumed.at[slot])
+            made = sums.promote(accumulators[i % 2], total, factors[i], [])
+            # end this before the accumulator's next product; otherwise the assembler would copy the accumulator
+            total, slot = [kd.optimization_barrier(x) for x in made], after
+        return [slot, *factors[-2], *factors[-1], *total]
+
+    length = min(RUN, steps)
+
+    @kd.loop(0, steps // length, init_carry=(slot, *ahead, *start))
+    def runs(number: Any, carry: Any) -> Any:
+        return tuple(run(number * length, length, carry[0], list(carry[1:])))
+
+    state = list(runs)
+    if steps % length:
+        state = run(steps - steps % length, steps % length, state[0], state[1:])
+    return _whole(state[1 + 2 * count :]), state[0]
+
+
+@dataclass(frozen=True)
+class _ScaledSums:
+    """The sums of `width` columns, promoted by their factors chunk by chunk."""
+
+    scales: Scales
+    width: int
+
+    @property
+    def chunks(self) -> list[tuple[int, int]]:
+        """(first, count) of the columns of each chunk."""
+        unit = min(CHUNK, gcd(self.width, DEPTH))  # so many columns are in one block, wherever a tile begins
+        return [(at, unit) for at in range(0, self.width, unit)]
+
+    @property
+    def each(self) -> bool:
+        """Whether each column has its own factor: registers can't hold two steps of these."""
+        return self.scales.columns is not None and self.scales.p.b_scaled != "blocks"
+
+    def factors(self, block: Any) -> list[Any]:
+        """A step's factors of rows, or of all, for each chunk of columns; none if each column has its own factor."""
+        row = self.scales.row(block, kd.Layout.WGMMA_ROW)
+        if self.each or self.scales.columns is None:
+            return [] if row is None else [row] * len(self.chunks)  # the same registers
+        columns = [self.scales.column(block, *chunk, kd.Layout.WGMMA_COL) for chunk in self.chunks]
+        return [x if row is None else row * x for x in columns]
+
+    def columns(self, block: Any) -> list[Any]:
+        """A step's factors of each column, chunk by chunk; none if columns have no own factors."""
+        return [self.scales.column(block, *c, kd.Layout.WGMMA_COL) for c in self.chunks] if self.each else []
+
+    def promote(self, acc: Any, total: list[Any], factors: list[Any], columns: list[Any]) -> list[Any]:
+        """The sums plus the products of a step times their factors."""
+        none: list[Any] = [None] * len(self.chunks)
+        made: list[Any] = []
+        for t, (at, width), factor, column in zip(total, self.chunks, factors or none, columns or none, strict=True):
+            row, column = (factor, column) if factor is None or factor.ndim else (None, factor)
+            part = kd.wgmma_accumulator_load(acc.at[:, at : at + width], None)
+            made.append(promoted(t, part, row, column))
+        return made
+
+
+def _whole(total: list[Any]) -> Any:
+    return total[0] if len(total) == 1 else kd.concatenate(list(total), axis=1)

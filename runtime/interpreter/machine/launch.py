@@ -66,6 +66,24 @@ class Run:
     Blocks are numbered GPU after GPU.
     """
 
+    # what every run counts from its beginning
+    accesses: int = 0  # how often lanes have accessed shadow memory
+    steps: int = 0  # counted for a whole segment when a group enters it
+    ahead: int = 0  # while a clock is read: how many of these steps come after it
+    progress: int = 0
+    exits: int = 0  # how often lanes have exited
+    idle: int = 0  # how much of the progress changed nothing that a load could see
+    polls: bool = False  # whether a group has polled memory
+    atomics: int = 0  # the number of atomics that have changed memory
+    next_block: int = 0  # the block after the last admitted one
+    slept: int = 0  # nanoseconds that have passed while a group slept
+    waited: int = 0  # nanoseconds that all groups have waited, see `pass_time`
+    _workspace: int = 0
+    _seen_at: int = -1
+    _idle_at: int = 0
+    _looked_at: int = -1
+    _looks: int = 0
+
     def __init__(
         self, program: Program, params: list[bytes], grid: Dims, block: Dims, cluster: Dims,
         dynamic_smem: int, memory: GlobalMemory, target: str, config: InterpretParams,
@@ -94,7 +112,6 @@ class Run:
         for fn in program.module.functions.values():
             self.reporter.locations |= fn.locations
         self.reporter.clock = lambda: self.accesses
-        self.accesses: int = 0  # how often lanes have accessed shadow memory
         self.doubts: Doubts = doubts or Doubts(False)
         self.detect: bool = config.detect_hazards
         # for each PTX line: the spans of dynamic shared memory that its loads and stores must stay within
@@ -120,13 +137,6 @@ class Run:
         self.patience: Patience = Patience(self, patience)
         self.budget: int = self.patience.first  # the number of steps at which `patience` looks at the run
         self.initial: Mapping[str, bytes] = {}  # initial bytes of module variables, instead of those in the text
-        self.steps = 0  # counted for a whole segment when a group enters it
-        self.ahead: int = 0  # while a clock is read: how many of these steps come after it
-        self.progress: int = 0
-        self.exits: int = 0  # how often lanes have exited
-        self.idle: int = 0  # how much of the progress changed nothing that a load could see
-        self.polls: bool = False  # whether a group has polled memory
-        self.atomics: int = 0  # the number of atomics that have changed memory
         self.output: list[str] = []
         self._param_data: list[bytes] = [self._packed(given) for given in (params, *others)]
         self.parameters: list[ParamSpace] = [ParamSpace(data) for data in self._param_data]
@@ -137,13 +147,12 @@ class Run:
         x, y, z = (g // c for g, c in zip(grid, cluster, strict=True))
         self.teams: int = x * y * z * self.devices
         self.blocks: int = self.teams * self.cluster_size
-        self.next_block: int = 0  # the block after the last admitted one; for further GPUs:
+        # as `next_block`, for further GPUs
         self._further: list[int] = [self.blocks // self.devices * d for d in range(1, self.devices)]
         self.resident: list[Batch] = []
         self.sync: SyncMemory = SyncMemory()
         self.maps_acquired: MapProxy = MapProxy()
         self.pool: Pool = Pool()
-        self._workspace = 0
         self.heap: Heap = Heap(self)
         self.maps: dict[bytes, Any] = {}
         self.registers: RegisterCounts = RegisterCounts(self)
@@ -152,13 +161,7 @@ class Run:
         # Bits for a cluster's warps and as many asynchronous queues; they leave room for the cluster's number if possible.
         agents = 2 * self.cluster_size * self.warps_per_block + 32
         self.agent_bits: int = max(min(30 - max(self.teams, 1).bit_length(), 12), 7, agents.bit_length())
-        self._seen_at = -1
-        self._idle_at = 0
-        self._looked_at = -1
-        self._looks = 0
         self.turns: BatchTurns = BatchTurns(self)
-        self.slept: int = 0  # nanoseconds that have passed while a group slept
-        self.waited: int = 0  # nanoseconds that all groups have waited, see `pass_time`
         self.watch: Watch = Watch(self)
 
     # --- set-up --------------------------------------------------------------------------------
