@@ -61,6 +61,7 @@ class Dim(Variable):
             raise DimValue(what=what, hint="give the smallest and largest value, at most 2**48; or leave `max` out")
         super().__init__(name, first, last)
         self.multiple_of: int = by
+        self.min: int = low
         self.max: int | None = max
 
     def check(self, value: Any) -> int:

@@ -93,12 +93,25 @@ def is_index(x: Any) -> bool:
 
 
 def array_of(item: Any) -> np.ndarray[Any, Any]:
-    """An index that is a list or a NumPy array as an array; an empty list as one of int32. Raises `BadIndex`."""
+    """An index that is a list or a NumPy array as an array; integers as int64, also those of an empty list. Raises
+    `BadIndex`.
+    """
     try:
         made = np.asarray(item)
     except (ValueError, TypeError, OverflowError):
         raise BadIndex(what=shown(item), hint="gather by integer arrays, or lists of ints") from None
-    return made.astype(np.int32) if isinstance(item, list) and not made.size else made
+    if made.dtype == np.uint64:
+        made = np.minimum(made, np.uint64(2**63 - 1))  # past any end, too
+    empty = isinstance(item, list) and not made.size
+    return made.astype(np.int64) if empty or made.dtype.kind in "iu" else made
+
+
+def from_start(static: np.ndarray[Any, Any], dim: int, extent: int) -> np.ndarray[Any, Any]:
+    """Indices of `array_of` as numbers from 0 on: negative ones count from the end. Raises `IndexOutOfRange`."""
+    out = static[(static < -extent) | (static >= extent)]
+    if out.size:
+        raise IndexOutOfRange(index=int(out.flat[0]), dim=dim, extent=extent, lo=-extent, hi=extent - 1)
+    return np.where(static < 0, static + extent, static).astype(np.int32 if extent < 2**31 else np.int64)
 
 
 def has_arrays(index: Any) -> bool:

@@ -48,7 +48,7 @@ class ScalarStruct(ShapeDtypeStruct):
         return -self.value
 
     def __repr__(self) -> str:
-        return f"ScalarStruct({self.dtype})"
+        return f"ScalarStruct({self.dtype})" if self._value is None else str(self._value)
 
 
 def _computing(name: str, reflected: bool) -> Callable[..., Any]:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes as dt
-from ..errors import BadIndex, IndexOutOfRange, StoreShape
-from ..indices import WHOLE, array_of, is_index
+from ..errors import BadIndex, StoreShape
+from ..indices import WHOLE, array_of, from_start, is_index
 from ..ir import ArrayType, Effect, MemorySpace, Op, Value, array_type, attr, operand, operands
 from ..layout import SCALAR
 from ..refs import Ref, View, ViewDim
@@ -16,6 +16,7 @@ from ..trace import LayoutVar, emit, traced
 from ..values import Array
 from .access import check_writable, fill_value, mask_value, stored_value, view_of, widen
 from .cast import as_value, astype
+from .compare import where
 from .elementwise import broadcast_shapes, broadcast_value
 from .shape import expand_dims
 
@@ -108,11 +109,10 @@ def _index_array(ref: Ref, item: Any, dim: int) -> Array:
         static = array_of(item)
         if static.dtype.kind not in "iu":
             raise BadIndex(what=f"an array of {static.dtype}", hint="gather by integer arrays; mask with `mask=`")
-        out = static[(static < -extent) | (static >= extent)]
-        if out.size:
-            raise IndexOutOfRange(index=int(out[0]), dim=dim, extent=extent, lo=-extent, hi=extent - 1)
-        static = np.where(static < 0, static + extent, static).astype(np.int32 if extent < 2**31 else np.int64)
-        return as_value(static, "gather")
+        if isinstance(extent, Array):  # of a `kd.Dim`: as an index of one element, it is checked in each call
+            index = as_value(static, "gather")
+            return where(index < 0, index + extent, index) if (static < 0).any() else index
+        return as_value(from_start(static, dim, extent), "gather")
     if not item.dtype.is_integer:
         raise BadIndex(what=f"a {item.dtype} value", hint="gather by integer values; mask with `mask=`")
     wide: Any = widen(item)

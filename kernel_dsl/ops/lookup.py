@@ -7,9 +7,9 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import dtypes as dt
-from ..errors import BadArgument, BadIndex, IndexOutOfRange, UnsupportedDType
+from ..errors import BadArgument, BadIndex, UnsupportedDType
 from ..facts import certain
-from ..indices import array_of, has_arrays
+from ..indices import array_of, from_start, has_arrays
 from ..values import Array
 from .axes import one_axis
 from .cast import as_value, astype
@@ -51,10 +51,7 @@ def _index(indices: Any, extent: int, dim: int) -> Array:
     if isinstance(indices, (list, np.ndarray)):
         static = array_of(indices)
         if static.dtype.kind in "iu":
-            out = static[(static < -extent) | (static >= extent)]
-            if out.size:
-                raise IndexOutOfRange(index=int(out.flat[0]), dim=dim, extent=extent, lo=-extent, hi=extent - 1)
-            return as_value(np.where(static < 0, static + extent, static).astype(np.int32), "take_along_axis")
+            return as_value(from_start(static, dim, extent), "take_along_axis")
         indices = static
     index = as_value(indices, "take_along_axis")
     if not index.dtype.is_integer:

@@ -99,6 +99,35 @@ def row_sums() -> Any:
     return row_sum
 
 
+def test_a_dim_tells_its_facts() -> None:
+    for given in ({}, {"min": 0, "max": 10, "multiple_of": 4}, {"min": 3}):
+        dim, facts = kd.Dim("M", **given), {"min": 1, "max": None, "multiple_of": 1} | given
+        assert {name: getattr(dim, name) for name in facts} == facts and dim.name == "M"
+
+
+@pytest.mark.parametrize("shape", [(4, 0), (0, 8), (0, 0)], ids=str)
+def test_a_tma_copy_of_nothing_says_so(shape: tuple[int, int]) -> None:
+    """A driver makes no descriptor of an array without elements."""
+    m, n = kd.Dim("M", min=0), kd.Dim("N", min=0, multiple_of=4)
+
+    @kd.kernel(
+        out_type=Spec((8, 32), kd.float32),
+        grid=(1,),
+        shapes={"x": (m, n)},
+        scratch_types=(kd.SMEM((8, 32), kd.float32), kd.Barrier()),
+    )
+    def copy(x: Any, out: Any, tile: Any, loaded: Any) -> None:
+        kd.copy_gmem_to_smem(x.at[kd.ds(0, 8), kd.ds(0, 32)], tile, loaded)
+        kd.barrier_wait(loaded)
+        out[...] = tile[...]
+
+    x = np.ones((3, 4), np.float32)
+    np.testing.assert_array_equal(copy(x, interpret=True)[:3, :4], x)
+    with pytest.raises(kd.HazardError, match="one of an array without elements") as caught:
+        copy(np.ones(shape, np.float32), interpret=True)
+    assert "copy only where no extent is 0" in str(caught.value)
+
+
 def test_loops_outputs_and_grids_by_dims() -> None:
     kernel = row_sums()
     rng = np.random.default_rng(1)
@@ -223,6 +252,16 @@ def test_outputs_and_grids_depend_on_values_of_scalars() -> None:
     for n in (5, 24, 5, np.int64(3)):
         np.testing.assert_array_equal(repeated(x, n, interpret=True), np.full(int(n), n + 1))
     assert len(repeated.specialisations()) == 2  # int32 and int64
+
+
+@pytest.mark.parametrize(
+    ("x", "word"),
+    [(np.int32(-1), r"\(-1,\) has a negative extent"), (np.float32(2.5), r"\(2.5,\) is not made of ints")],
+)
+def test_an_output_by_a_scalar_that_is_no_extent_shows_its_value(x: Any, word: str) -> None:
+    kernel = kd.kernel(lambda n, out: None, out_type=lambda n: Spec((n,), kd.float32), grid=(1,))
+    with pytest.raises(kd.Error, match=word):
+        kernel(x, interpret=True)
 
 
 def test_a_grid_of_a_scalar_itself_compiles_once() -> None:

@@ -201,3 +201,52 @@ if __name__ == "__main__":
             run(number, None if given.gpu else True)
         except Exception as error:
             print(number, make(np.random.default_rng(number)), f"{type(error).__name__}: {error}"[:900], flush=True)
+
+
+SIGNED = (np.int8, np.int16, np.int32, np.int64)
+
+
+@pytest.mark.parametrize("where", ["extent", "Dim", "short Dim", "value"])
+def test_static_indices_of_every_dtype(where: str) -> None:
+    """Arrays and lists of small dtypes over long axes, from either end. Of a Dim's axis they may be past an end, too."""
+    rng = np.random.default_rng(8)
+    dims = {"Dim": kd.Dim("N", min=0), "short Dim": kd.Dim("N", min=0, max=400)}
+    sizes = (0, 1, 5, 300) if where in dims else (300,)
+    given: list[Any] = [[0, 3, 1, 2], [], np.array([[1, 2], [3, 0]], np.uint64)]
+    for dtype in (*SIGNED, np.uint8, np.uint16, np.uint32, np.uint64):
+        low = -100 if dtype in SIGNED else 0
+        given.append(rng.integers(low, 101, 4).astype(dtype))
+    given += [[400, -301, 2, 2**40], np.array([2**63 + 1], np.uint64)] if where in dims else []
+    given = [index for index in given if np.size(index) or where in dims]
+
+    def body(x: Any, out: Any) -> None:
+        source = x[...] if where == "value" else x
+        for number, index in enumerate(given):
+            out[number] = kd.sum(source[index]) if np.size(index) else 0.0
+
+    declared = {"shapes": {"x": (dims[where],)}} if where in dims else {}
+    kernel = kd.kernel(body, out_type=kd.ShapeDtypeStruct((len(given),), kd.float32), grid=(1,), **declared)
+    for n in sizes:
+        x = np.arange(1, n + 1).astype(np.float32)
+        flat = [[int(i) for i in np.asarray(index).ravel().astype(object)] for index in given]
+        want = [sum(x[i] for i in index if -n <= i < n) for index in flat]
+        np.testing.assert_array_equal(kernel(x, interpret=True), np.array(want, np.float32))
+    assert len(kernel.specialisations()) == 1
+
+
+def test_static_indices_of_stores_along_a_dim() -> None:
+    @kd.kernel(
+        out_type=lambda x: kd.ShapeDtypeStruct(x.shape, kd.float32, 0),
+        grid=(1,),
+        shapes={"x": (kd.Dim("N", min=0),), "out": (kd.Dim("N", min=0),)},
+    )
+    def store(x: Any, out: Any) -> None:
+        out[[1, -1]] = x[[0, 3]]
+
+    for n in (0, 1, 2, 5):
+        x, want = np.arange(1, n + 1).astype(np.float32), np.zeros(n, np.float32)
+        for place, source in ((1, 0), (-1, 3)):
+            if -n <= place < n:
+                want[place] = x[source] if source < n else 0
+        if n != 2:  # there, both are one element
+            np.testing.assert_array_equal(store(x, interpret=True), want)

@@ -142,7 +142,12 @@ def _map_at(c: Group, address: int, rank: int, ins: Instruction) -> TensorMap | 
         found = run.memory.bytes_at(address, 128)
         data = found.tobytes() if found is not None else b""
     m = run.maps.get(data)
-    if data not in run.maps:
+    if data == bytes(128):
+        _, _, who = run.reporter.group(c, c.active)
+        what = "the tensor map is one of an array without elements"
+        fix = "copy only where no extent is 0, or give a `kd.Dim` with `min=0` another minimum"
+        run.reporter.hazard(HazardKind.DESCRIPTOR, what, ins, (who,), fix)
+    elif data not in run.maps:
         m = run.maps[data] = decode_tensor_map(data) or decode_im2col_map(data)
         wrong = rule_broken(m) if isinstance(m, TensorMap) else m.broken() if m is not None else None
         if wrong is not None:
