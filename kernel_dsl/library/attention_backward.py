@@ -32,6 +32,7 @@ from .attention_backward_order import (
     has_tail,
     makespan,
     narrow_config,
+    one_block,
     padded,
     step_counts,
     together_of,
@@ -57,7 +58,7 @@ class _Fast:
     stats: Any
     main: Any
     sum: Any  # None without parts
-    finish: Any
+    finish: Any  # None if the main kernel stores the queries' gradient
     sizes: WalkNumbers | None = None  # given if the kernel takes any sizes
 
     def launched(
@@ -67,11 +68,13 @@ class _Fast:
         dout, q, k, v, out, lse = arrays
         stats = launch(self.stats, (out, dout, lse))
         numbers = self.sizes.numbers(stats) if self.sizes else []
-        dk, dv, dq_sum, *_ = launch(self.main, (q, k, v, dout, stats, *numbers))
+        dk, dv, dq, *_ = launch(self.main, (q, k, v, dout, stats, *numbers))
         if self.sum is not None:
             dk, dv = launch(self.sum, (dk, dv))
-        sums = dq_sum.reshape(-1, self.rows, EIGHT)
-        return launch(self.finish, (sums, q) if self.sizes else (sums,)), dk, dv
+        if self.finish is not None:
+            sums = dq.reshape(-1, self.rows, EIGHT)
+            dq = launch(self.finish, (sums, q) if self.sizes else (sums,))
+        return dq, dk, dv
 
     def lower(self, arrays: tuple[Any, ...], options: AttentionOptions, target: str | None) -> tuple[Any, ...]:
         dout, q, k, v, out, lse = arrays
@@ -81,6 +84,8 @@ class _Fast:
         main = self.main.lower(*given, target=target)
         parts, _, sums, *_ = results_of(self.main, *given)
         middle = () if self.sum is None else (self.sum.lower(parts, parts, target=target),)
+        if self.finish is None:
+            return first, main, *middle
         dq_sum = kd.ShapeDtypeStruct((math.prod(sums.shape) // (self.rows * EIGHT), self.rows, EIGHT), kd.float32)
         return first, main, *middle, self.finish.lower(dq_sum, *([q] if self.sizes else []), target=target)
 
@@ -325,10 +330,10 @@ class AttentionBackward(Named):
         chosen = replace(config, in_turn=True) if config and deterministic else config
         chosen = chosen or default_config(problem, blocks, deterministic)
         wide = problem.dim > KEYS
+        keys = ROWS if wide else KEYS
         p, t, sizes = problem, chosen, None
         general = None if closed else plain_opened(problem, chosen, blocks)
         if general is not None:
-            keys = ROWS if wide else KEYS
             p, t, sizes = (
                 general,
                 replace(chosen, splits=min(chosen.splits, 2)),
@@ -339,7 +344,8 @@ class AttentionBackward(Named):
         parts = sum_kernel(p, t.splits) if chosen.splits > 1 else None
         # the small kernels don't depend on these
         ends = replace(t, tail=1, splits=t.splits if sizes is None else 1, stores_first=False)
-        return _Fast(rows, stats_kernel(p, ends), main, parts, finish_kernel(p, ends, wide), sizes)
+        finish = None if one_block(p, keys) else finish_kernel(p, ends, wide)
+        return _Fast(rows, stats_kernel(p, ends), main, parts, finish, sizes)
 
 
 def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = False) -> AttentionBackwardConfig:

@@ -11,11 +11,13 @@ from .attention_backward_order import (
     CONSUMERS,
     EIGHT,
     GIVEN,
+    KEYS,
     LINE,
     NUMBERS,
     AttentionBackwardConfig,
     most_shared,
     of_steps,
+    one_block,
     shared_at_end,
     splits_dim,
     together_of,
@@ -68,8 +70,7 @@ class WalkBuffers:
         # whether blocks may share the last keys
         self.tailed: bool = most_shared(config, multiprocessors) > 0 and (self.opened or left > 0)
         self.grid: Any = units * count + left * (config.tail - 1) if self.tailed else units * count
-        # whether one block has all keys: then each step is in this block alone, and its gradient needs no sum
-        self.alone: bool = not self.opened and self.blocks == 1
+        self.alone: bool = one_block(p, keys)
         # whether the first block that has a sum stores it; else all blocks add to zeros
         self.stores_first: bool = config.stores_first and not config.in_turn and not self.alone
         self.turned: bool = False  # whether the gradients of scores are in SMEM as (queries, keys)
@@ -80,7 +81,7 @@ class WalkBuffers:
     @property
     def by_warps(self) -> bool:
         """Whether warps of the producer add to sums, or store them."""
-        return self.t.in_turn or self.stores_first
+        return (self.t.in_turn or self.stores_first) and not self.alone
 
     @property
     def smem_bytes(self) -> int:
@@ -88,8 +89,10 @@ class WalkBuffers:
         p, t = self.p, self.t
         rows = self.keys + t.stages * t.block_q, self.keys + t.dout_stages * t.block_q
         tiles = (rows[0] * p.dim + rows[1] * self.v_dim + self.keys * t.block_q) * p.dtype.itemsize
-        sums = CONSUMERS * t.dq_slots * ROWS * self.part * EIGHT + t.stages * 2 * t.block_q
-        return tiles + sums * 4
+        sums = t.dq_slots * ROWS * self.part * EIGHT * 4
+        if self.alone:
+            sums = t.block_q * p.dim // CONSUMERS * p.dtype.itemsize
+        return tiles + CONSUMERS * sums + t.stages * 2 * t.block_q * 4
 
     def _semaphores(self) -> Any:
         """Semaphores that order the blocks of each consumer, head and step; None if all may add at any time."""
@@ -104,8 +107,18 @@ class WalkBuffers:
             shape, self.p.dtype, transforms=(kd.TilingTransform((8, span // item)), kd.SwizzleTransform(span))
         )
 
+    @property
+    def query_tile(self) -> tuple[int, int]:
+        """(queries, dimensions) of a consumer's share of a step's gradient."""
+        m, dim = self.t.block_q, self.p.dim
+        return (m // CONSUMERS, dim) if self.keys == KEYS and not self.by_row else (m, dim // CONSUMERS)
+
     def _sum_slots(self) -> Any:
-        """SMEM for the gradient of the queries, in two shapes: tiles of 8 columns for stores, and lines for copies."""
+        """SMEM for the gradient of the queries, in two shapes: tiles of 8 columns for stores, and lines for copies. If a
+        block is alone, the gradient as it is stored.
+        """
+        if self.alone:
+            return self.swizzled(CONSUMERS, *self.query_tile)
         slots, tiles = CONSUMERS * self.t.dq_slots, (kd.TilingTransform((8, EIGHT)),)
         return kd.RefUnion(
             kd.SMEM((slots, ROWS, self.part * EIGHT), kd.float32, transforms=tiles),
@@ -132,7 +145,7 @@ class WalkBuffers:
     def results(self, refs: Any) -> tuple[Any, Any, Any, Any, list[Any]]:
         """(dk, dv, the sum, the semaphores, the bias' gradient if there is one) of a kernel's results.
 
-        dk and dv are gradients, or with splits their parts.
+        dk and dv are gradients, or with splits their parts. If a block is alone, the sum is the queries' gradient.
         """
         (dk, dv, dq_sum), rest = refs[:3], list(refs[3:])
         self.tail_refs: Any = [rest.pop() for _ in range(2)][::-1] if self.tailed else None
@@ -140,14 +153,16 @@ class WalkBuffers:
         return dk, dv, dq_sum, turns, rest
 
     def _outputs(self) -> tuple[Any, ...]:
-        """dk and dv, or parts of them, the sum, and the bias' gradient.
+        """dk and dv, or parts of them, the sum or the queries' gradient, and the bias' gradient.
 
         For any sizes the semaphores of sums follow, if there are any.
         """
         p, like = self.p, [kd.ShapeDtypeStruct(shape, self.p.dtype) for shape in self._key_shapes()]
         lines = self._sum_lines()
         shape = lines, self.steps, self.tiles, self.lines, LINE
-        sums = kd.ShapeDtypeStruct(shape, kd.float32, init=None if self.alone or self.stores_first else 0)
+        sums = kd.ShapeDtypeStruct(shape, kd.float32, init=None if self.stores_first else 0)
+        if self.alone:
+            sums = kd.ShapeDtypeStruct(self._query_shape(), p.dtype)
         parts: list[Any] = []
         if self.splitting:
             count = splits_dim() if self.opened else self.t.splits
@@ -171,6 +186,11 @@ class WalkBuffers:
         """Of the gradients of keys and of values."""
         p = self.p
         return [(p.batch, p.kv_heads, p.keys, p.dim)] * 2
+
+    def _query_shape(self) -> tuple[int, ...]:
+        """Of the gradient of queries."""
+        p = self.p
+        return p.batch, p.heads, p.queries, p.dim
 
     def _sum_lines(self) -> Any:
         """The extent of the sum: heads of all sequences."""

@@ -73,6 +73,11 @@ def padded(queries: int, config: AttentionBackwardConfig) -> int:
     return kd.cdiv(queries, config.block_q) * config.block_q
 
 
+def one_block(p: Any, keys: int) -> bool:
+    """Whether one block of `keys` has all keys: then each step is in this block alone, which stores the queries' gradient."""
+    return not p.opened and p.keys <= keys
+
+
 def has_tail(steps: int) -> bool:
     """Whether blocks of so many steps share the last keys: with few steps, sharing takes longer than it saves."""
     return steps >= LONG

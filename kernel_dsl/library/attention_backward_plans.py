@@ -22,7 +22,7 @@ from .attention_backward_scored import (
     scored_stats_kernel,
     scored_sum_kernel,
 )
-from .attention_backward_scored_sizes import keys_of, padded_dims
+from .attention_backward_scored_sizes import keys_of, padded_dims, stores_queries
 from .attention_backward_scored_walk import ScoredWalk
 from .attention_blocks import BlockLists, block_arrays, blocks_kernel, depends_on, lists_by, table_of
 from .attention_options import AttentionOptions
@@ -86,7 +86,7 @@ class ScoredGradients:
     stats: Any
     main: Any
     sums: tuple[Any, ...]  # the sums of dk and dv, if there are parts
-    finish: Any
+    finish: Any  # None if the walk stores the queries' gradient
     lists: BlockLists | None
     sizes: WalkNumbers | None = None  # given if the kernels take any sizes
     keeps_bias: bool = False  # whether the walk stores the bias' gradient
@@ -121,7 +121,7 @@ class ScoredGradients:
         main = scored_backward_kernel(q, t, multiprocessors, listed, bias_dtype)
         # the small kernels don't depend on these
         ends = replace(t, splits=t.splits if sizes is None else 1, tail=1, stores_first=False)
-        stats, finish = scored_stats_kernel(q, ends), scored_finish_kernel(q, ends)
+        stats, finish = scored_stats_kernel(q, ends), None if stores_queries(q) else scored_finish_kernel(q, ends)
         return ScoredGradients(p, t, stats, main, sums, finish, lists, sizes, bias_dtype is not None)
 
     def _tables(self) -> list[tuple[str, int, int]]:
@@ -149,11 +149,13 @@ class ScoredGradients:
         numbers = self.sizes.numbers(stats) if self.sizes else []
         extras = options.arrays(self._extras)
         made = launch(self.main, (q, k, v, dout, stats, *numbers, *extras, *by_key, *listed))
-        (dk, dv, dq_sum), rest = made[:3], list(made[3 : 3 + self.keeps_bias])
+        (dk, dv, dq), rest = made[:3], list(made[3 : 3 + self.keeps_bias])
         if self.sums:
             dk, dv = (launch(kernel, (x,)) for kernel, x in zip(self.sums, (dk, dv), strict=True))
-        dq_sum = dq_sum.reshape(-1, self._rows, EIGHT)
-        return launch(self.finish, (dq_sum, *([q] if self.sizes else []), *by_query)), dk, dv, *rest
+        if self.finish is not None:
+            dq_sum = dq.reshape(-1, self._rows, EIGHT)
+            dq = launch(self.finish, (dq_sum, *([q] if self.sizes else []), *by_query))
+        return dq, dk, dv, *rest
 
     @lazy
     def _rows(self) -> int:
@@ -185,6 +187,8 @@ class ScoredGradients:
         main = self.main.lower(q, k, v, dout, stats, *extras, target=target)
         *parts, sums = results_of(self.main, q, k, v, dout, stats, *extras)[:3]
         middle = [kernel.lower(x, target=target) for kernel, x in zip(self.sums, parts, strict=False)]
+        if self.finish is None:
+            return first, main, *middle
         shape = (math.prod(sums.shape) // (self._rows * EIGHT), self._rows, EIGHT)
         ends = [kd.ShapeDtypeStruct(shape, kd.float32), *([q] if self.sizes else []), *by_query]
         return first, main, *middle, self.finish.lower(*ends, target=target)

@@ -9,6 +9,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from .attention_backward_buffers import WalkBuffers
+from .attention_backward_order import KEYS
 from .attention_sizes import ROWS
 
 STORED = 1 << 20  # what the first block adds to the semaphore of a sum that it has stored; tickets are fewer
@@ -40,6 +41,23 @@ class WalkResults(WalkBuffers):
         def _() -> None:
             kd.wait_smem_to_gmem(0)
             kd.semaphore_signal(turn, STORED)
+
+    def store_queries(self, me: Any, acc: Any, block: Any, step: Any, dq: Any, s: dict[str, Any]) -> None:
+        """Store consumer `me`'s share of the gradient of a step's queries, which is in no other block."""
+        tile, (rows, columns) = s["dq_smem"].at[me], self.query_tile
+        value = (kd.wgmma_accumulator_load(acc, wait_n=None) * self.p.scale).astype(self.p.dtype)
+        kd.wait_smem_to_gmem(0, wait_read_only=True)  # of the step before
+        turned = tile.T if self.keys == KEYS else tile
+        turned[...] = value
+        kd.commit_smem()
+        by_row = rows < self.t.block_q
+        row, column = (me * rows, 0) if by_row else (0, me * columns)
+        here = kd.ds(step.index * self.t.block_q + row, rows), kd.ds(column, columns)
+        kd.copy_smem_to_gmem(tile, dq.at[self.query_place(block, step, *here)])
+
+    def query_place(self, block: Any, step: Any, rows: Any, columns: Any) -> tuple[Any, ...]:
+        """The index of some queries of a step's head."""
+        return block.batch, step.head, rows, columns
 
     def store(self, value: Any, tile: Any, out: Any, block: Any, key: Any, which: int = 0) -> None:
         """Store a gradient of 64 keys from `key` on, through SMEM that nothing else uses any more. `which`: 0 for that of

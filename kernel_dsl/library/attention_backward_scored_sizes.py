@@ -6,7 +6,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .attention_backward_order import KEYS, AttentionBackwardConfig
+from .attention_backward_order import KEYS, AttentionBackwardConfig, one_block
 from .attention_opened import lines_of
 from .attention_problem import ScoredProblem, ragged_tiles
 from .attention_sizes import ROWS, AttentionProblem
@@ -33,6 +33,17 @@ def keeps_bias(p: ScoredProblem) -> bool:
     """Whether each element of a bias belongs to one score, so that the walk stores the bias' gradient."""
     full = p.score.bias == (p.batch, p.heads, p.queries, p.keys)
     return full and p.score.softcap is None and keys_of(p) == KEYS
+
+
+def has_all_steps(p: ScoredProblem) -> bool:
+    """Whether all blocks of a head have the same steps, at the most without the first ones: else some may be in no block."""
+    score = p.score
+    return score.causal != "bottom_right" and score.window is None and score.mask_mod is None and not p.ragged
+
+
+def stores_queries(p: ScoredProblem) -> bool:
+    """Whether each step is in one block alone, which stores the gradient of its queries."""
+    return has_all_steps(p) and one_block(p, keys_of(p))
 
 
 def inner_problem(p: ScoredProblem) -> AttentionProblem:

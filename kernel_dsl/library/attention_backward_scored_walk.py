@@ -25,11 +25,13 @@ from .attention_backward_order import (
 from .attention_backward_scored_scores import ScoredBlock, ScoredScores, ScoredStep
 from .attention_backward_scored_sizes import (
     first_step,
+    has_all_steps,
     inner_problem,
     keys_of,
     list_entry,
     padded_dims,
     steps_of,
+    stores_queries,
     walk_extras,
     whole_units,
 )
@@ -66,12 +68,8 @@ class ScoredWalk(ScoredScores):
         if problem.ragged and config.in_turn:  # all warps clear the rows at the end of a sequence
             self.adders: bool = True
             self.registers: tuple[int, int] = 232, 24
-        score = problem.score
-        every = (
-            score.causal != "bottom_right" and score.window is None and score.mask_mod is None and not problem.ragged
-        )
-        self.alone: bool = self.alone and every  # elsewhere the block may have no step for some queries
-        self.stores_first: bool = self.stores_first and every
+        self.alone: bool = stores_queries(problem)
+        self.stores_first: bool = self.stores_first and has_all_steps(problem)
         if problem.ragged:
             self.splitting: bool = False
             self.blocks: Any = lines_of(problem) if problem.opened else ragged_tiles(problem, keys, problem.keys)
@@ -236,6 +234,9 @@ class ScoredWalk(ScoredScores):
 
     # --- results ----------------------------------------------------------------------------------
 
+    def query_place(self, block: Any, step: Any, rows: Any, columns: Any) -> tuple[Any, ...]:
+        return self.scored.rows(block.batch, step.head, rows, columns)
+
     def store(self, value: Any, tile: Any, out: Any, block: Any, key: Any, which: int = 0) -> None:
         """Store a gradient of 64 keys from `key` on, through SMEM that the walk no longer uses."""
         p, place = self.scored, block.place
@@ -317,6 +318,10 @@ class ScoredWalk(ScoredScores):
     def _key_shapes(self) -> list[tuple[int, ...]]:
         p = self.scored
         return [p.shape(p.kv_heads, p.keys, dim) for dim in (p.dim, p.v_dim)]
+
+    def _query_shape(self) -> tuple[int, ...]:
+        p = self.scored
+        return p.shape(p.heads, p.queries, p.dim)
 
     def _sum_lines(self) -> Any:
         return self.scored.heads * (1 if self.scored.ragged else self.scored.batch)

@@ -299,6 +299,9 @@ class Walk(WalkResults):
 
     def add(self, me: Any, acc: Any, block: ScoreBlock, step: WalkStep, dq_sum: Any, s: dict[str, Any]) -> None:
         """Add a step's gradient of the queries, a consumer's accumulator, to the sum of all blocks."""
+        if self.alone:
+            self.store_queries(me, acc, block, step, dq_sum, s)
+            return
         t = self.t
         value = kd.wgmma_accumulator_load(acc, wait_n=None)
         for i in range(t.dq_parts):
@@ -322,7 +325,7 @@ class Walk(WalkResults):
         tile, line = (0, me * lines) if self.by_row else (me * self.own_tiles, 0)
         here = kd.ds(tile + i * self.part, self.part), kd.ds(line, lines)
         target = dq_sum.at[(*self.sum_of(block, step), *here)]
-        reduction = "add" if add and not self.alone else None
+        reduction = "add" if add else None
         kd.copy_smem_to_gmem(s["dq_smem"][1].at[me * t.dq_slots + i % t.dq_slots], target, reduction_op=reduction)
 
     # --- the kernel -------------------------------------------------------------------------------

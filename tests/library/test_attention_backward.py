@@ -116,11 +116,14 @@ def test_gradients(shape: Any, interpret: Any, rng: Any) -> None:
 ], ids=lambda x: "-".join(x) if isinstance(x, dict) else str(x))  # fmt: skip
 @pytest.mark.sampled(4)
 def test_a_block_with_all_keys_adds_to_no_sum(dim: int, keys: int, options: Any, alone: bool) -> None:
-    """Otherwise other blocks add to the queries' gradient, or no block has a step for some queries."""
+    """It stores the queries' gradient, and no kernel rounds it. Otherwise other blocks add to this gradient, or no block has
+    a step for some queries.
+    """
     q, k = (kd.ShapeDtypeStruct((1, 2, n, dim), kd.bfloat16) for n in (300, keys))
     lse = kd.ShapeDtypeStruct((1, 2, 300), kd.float32)
-    main = attention_backward.lower(q, q, k, k, q, lse, target="sm_90a", **options)[1]
-    assert ("cp.reduce.async.bulk" not in main.ptx) == alone
+    _, main, *finish = attention_backward.lower(q, q, k, k, q, lse, target="sm_90a", **options)
+    assert ("cp.reduce.async.bulk" not in main.ptx) == (not finish) == alone
+    assert main.traced.outputs[2].dtype == (kd.bfloat16 if alone else kd.float32)
 
 
 @pytest.mark.tma
