@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +12,12 @@ import kernel_dsl as kd
 from .attention_captured import function_of
 from .attention_norms import largest_product
 from .attention_scored_config import MOST_LOG, bounded, listed
+from .attention_scored_rows import RowScores, exp2_by_fma
 from .attention_scored_tiles import ScoredTile, ScoredTiles
 from .attention_sizes import LOG2E, LOWEST, ROWS, SLACK
 
 if TYPE_CHECKING:
     from .attention_linear import Linear
-    from .attention_score import Score
-
-LEAST_SCALE = 1e-6  # a number divided by this is still far from float32's largest
-ROUNDING = 1.5 * 2**23 + 127  # a float plus this has the nearest int, plus 127, in its last bits
-SLOPE, SQUARE, CUBE = 0.69328293, 0.24221098, 0.05500893  # of 2 ** x from -0.5 to 0.5, within 1e-4
 
 
 class ScoredForward(ScoredTiles):
@@ -83,93 +79,20 @@ class ScoredForward(ScoredTiles):
         """Compute a consumer's rows of a tile. `carry` and the result: (the stage used last, the number of tiles so
         far).
         """
-        p, t = self.p, self.t
-        start, tiles = carry
-        place_of_q, place_before = self.query_place(tiles, me), self.query_place(tiles + 1, me)
-        q_tile = s["q_smem"].at[place_of_q, :, kd.ds(0, self.dim)]
-        x = RowScores(self, me, tile, s)
-        begin, end = x.begin, x.end
-
-        def release_before(number: Any) -> None:
-            """Call `release` at a tile's first step, when the previous tile's output is stored."""
-            if self.q_places == 2:
-                kd.when((number == begin) & (tiles > 0))(partial(self.release, place_before, s))
-
-        def step(number: Any, carry: Any, accs: tuple[Any, Any], light: bool) -> Any:
-            slot, weights, top, total = carry
-            s_acc, o_acc = accs
-            # where nothing splits the softmax, the assembler mixes its sums with its exponentials, and then waits for the
-            # product before these: two consumers are too few for that, and float8's scores too short, unless there is no
-            # maximum
-            early = t.consumers > 2 and (p.narrow is None or (light and p.guarded))
-            following = self.next_slot(slot)
-            index, whole = self.block_of(tile, number, s)
-            x.multiply(s_acc, q_tile, following)
-            add = partial(kd.wgmma, o_acc, weights, s["v_smem"].at[slot])
-            kd.cond(number > begin, add, lambda: kd.wgmma_wait(0))
-            self.pass_turn(me, s)
-            bias = x.bias(index, following)
-            made = kd.wgmma_accumulator_load(s_acc, wait_n=1)
-            kd.barrier_arrive(s["k_consumed"].at[following])
-            if early:
-                release_before(number)
-                kd.barrier_wait(s["v_loaded"].at[following])
-            fresh, fade, top, total = x.weights(made, bias, index, whole, top, total, light)
-            if not early:
-                kd.barrier_wait(s["v_loaded"].at[following])
-            self.keep_sums_early(q_tile, total)
-            kd.wgmma_wait(0)
-            kd.optimization_barrier(weights)  # the product, issued under a condition, read their registers until here
-            kd.barrier_arrive(s["v_consumed"].at[slot], number > begin)
-            if not early:
-                release_before(number)
-            if fade is not None:
-                o_acc.scale_rows(fade)
-            return following, kd.optimization_barrier(fresh.astype(p.dtype)), top, total
-
-        def run(s_acc: Any, o_acc: Any) -> Any:
-            kd.when(tile.count > 0)(partial(kd.barrier_wait, s["q_loaded"].at[place_of_q]))
-            o_acc[...] = kd.zeros((ROWS, self.v_dim), kd.float32)
-
-            def steps(light: bool) -> Any:
-                """All steps, `light` without a maximum: (the stage used last, the maximum, the sum)."""
-                top = kd.layout_cast(kd.full((ROWS,), 0.0 if light else LOWEST, kd.float32), kd.Layout.WGMMA_ROW)
-                total = kd.layout_cast(kd.zeros((ROWS, 8), kd.float32), kd.Layout.WGMMA)
-                weights = kd.layout_cast(kd.zeros((ROWS, t.block_kv), p.dtype), kd.Layout.WGMMA)
-                carry = (self.skip(me, 0, begin, start, s), weights, top, total)
-                carry = kd.loop(begin, end, init_carry=carry)(partial(step, accs=(s_acc, o_acc), light=light))
-                slot, weights, top, total = carry
-                some = end > begin
-                if self.apart and self.counted:
-                    kd.barrier_arrive(s["q_consumed"].at[place_of_q])
-                if self.q_places == 2:
-                    kd.when(~some & (tiles > 0))(partial(self.release, place_before, s))
-                # without steps no values were loaded, and SMEM may hold any bits
-                kd.when(some)(partial(kd.wgmma, o_acc, weights, s["v_smem"].at[slot]))
-                kd.wgmma_wait(0)
-                kd.optimization_barrier(weights)
-                if self.counted or self.skips:
-                    kd.barrier_arrive(s["v_consumed"].at[slot], some)
-                return slot, top, total
-
-            if p.guarded:
-                small = largest_product(p, tile.head, s["norms"]) * (x.factor * x.factor) <= MOST_LOG**2
-                slot, top, total = kd.cond(small, partial(steps, True), partial(steps, False))
-            else:
-                slot, top, total = steps(bounded(p))
-            top = x.logarithms(top)
-            return o_acc[...], top, kd.sum(total, axis=1), self.skip(me, end, tile.count, slot, s)
-
-        types = kd.ACC((ROWS, t.block_kv), kd.float32), kd.ACC((ROWS, self.v_dim), kd.float32)
-        value, top, total, slot = kd.run_scoped(run, *types)
-        last, place = None, s["out_smem"].at[me] if self.apart else s["q_smem"].at[place_of_q]
+        p, (start, tiles) = self.p, carry
+        place, before = self.query_place(tiles, me), self.query_place(tiles + 1, me)
+        q_tile = s["q_smem"].at[place, :, kd.ds(0, self.dim)]
+        steps = _TileSteps(self, me, tile, s, RowScores(self, me, tile, s), start, tiles, place, before, q_tile)
+        types = kd.ACC((ROWS, self.t.block_kv), kd.float32), kd.ACC((ROWS, self.v_dim), kd.float32)
+        value, top, total, slot = kd.run_scoped(steps.run, *types)
+        last, out_tile = None, s["out_smem"].at[me] if self.apart else s["q_smem"].at[place]
         if self.shared is not None:
             where = me, tile.batch * p.heads + tile.head, tile.number, self.tiles
             value, top, total, last = self.shared.joined(*where, value, top, total, s)
-        finish = partial(self.finish, me, tile, value, top, total, out, lse, place, s)
+        finish = partial(self.finish, me, tile, value, top, total, out, lse, out_tile, s)
         finish() if last is None else kd.when(last)(finish)
         if self.counted and not self.apart and self.q_places == 1:
-            kd.barrier_arrive(s["q_consumed"].at[place_of_q])
+            kd.barrier_arrive(s["q_consumed"].at[place])
         return slot, tiles + 1
 
     @property
@@ -277,117 +200,96 @@ class ScoredForward(ScoredTiles):
             kd.store(lse, where, logs, mask=there)
 
 
-def exp2_by_fma(x: Any) -> Any:
-    """2 ** x of x up to 128, by nine instructions that do not use the exponential unit; 0 below -126.5, NaN stays NaN."""
-    x = kd.maximum(x, -127.0)
-    moved = x + ROUNDING
-    part = x - (moved - ROUNDING)  # -0.5 to 0.5
-    value = kd.fma(kd.fma(kd.fma(part, CUBE, SQUARE), part, SLOPE), part, 1.0)
-    return value * kd.bitcast_convert_type(kd.bitcast_convert_type(moved, kd.int32) << 23, kd.float32)
+@dataclass(frozen=True)
+class _TileSteps:
+    """The steps of consumer `me` over the keys of a tile.
 
+    `start`: the stage used last; `tiles`: the number of tiles so far; `place`, `before`: where the queries of this tile and of
+    the one before it lie in SMEM; `q_tile`: these queries.
+    """
 
-class RowScores:
-    """The scores of a consumer's rows of a tile, and their weights."""
+    kernel: ScoredForward
+    me: Any
+    tile: ScoredTile
+    s: dict[str, Any]
+    rows: RowScores
+    start: Any
+    tiles: Any
+    place: Any
+    before: Any
+    q_tile: Any
 
-    def __init__(self, kernel: ScoredForward, me: Any, tile: ScoredTile, s: dict[str, Any]) -> None:
-        p, t, score = kernel.p, kernel.t, kernel.p.score
-        self.kernel, self.me, self.tile, self.s = kernel, me, tile, s
-        self.first: Any = tile.first + me * ROWS
-        self.scale: Any = p.scale * kernel.scale(tile, "q", s) * kernel.scale(tile, "k", s) if p.scales else p.scale
-        self.row: Any = self.first + kd.broadcasted_iota(kd.int32, (ROWS, t.block_kv), 0)
-        self.column: Any = kd.broadcasted_iota(kd.int32, (ROWS, t.block_kv), 1)
-        self.linear: Linear | None = kernel.linear(tile, self.row, self.column)
-        self.score: Score = score if self.linear is None else replace(score, score_mod=None)
-        score = self.score
-        self.factor: Any = score.factor(self.scale) * LOG2E
-        # a linear term is put into the accumulator before the products, except with softcap, which precedes the term,
-        # and with scales, which may be 0
-        linear = self.linear is not None
-        self.seeded: bool = linear and score.softcap is None and not p.scales and p.scale > LEAST_SCALE
-        # a masked score times a scale of 0 or below is no score below all others, so such scales come before the mask
-        self.before: bool = bool(p.scales) and not linear and not score.natural and score.softcap is None
-        self.unit: Any = 1.0 if self.before or (linear and not self.seeded) else self.factor
-        self.begin, self.end = kernel.own_steps(tile, self.first)
-        self.whole_from: Any = score.first_key(self.first + (ROWS - 1), tile.queries, tile.keys)
-        self.whole_to: Any = score.end_key(self.first, tile.queries, tile.keys)
+    def run(self, s_acc: Any, o_acc: Any) -> Any:
+        """All steps: (the sum of weighted values, the maximum, the sum of weights, the stage used last)."""
+        kernel, p, s, rows = self.kernel, self.kernel.p, self.s, self.rows
+        kd.when(self.tile.count > 0)(partial(kd.barrier_wait, s["q_loaded"].at[self.place]))
+        o_acc[...] = kd.zeros((ROWS, kernel.v_dim), kd.float32)
+        steps = partial(self._all, (s_acc, o_acc))
+        if p.guarded:
+            small = largest_product(p, self.tile.head, s["norms"]) * (rows.factor * rows.factor) <= MOST_LOG**2
+            slot, top, total = kd.cond(small, partial(steps, True), partial(steps, False))
+        else:
+            slot, top, total = steps(bounded(p))
+        top = rows.logarithms(top)
+        return o_acc[...], top, kd.sum(total, axis=1), kernel.skip(self.me, rows.end, self.tile.count, slot, s)
 
-    def multiply(self, acc: Any, q_tile: Any, slot: Any) -> None:
-        """Issue the product of queries and keys, when these are loaded and it is this consumer's turn."""
-        s = self.s
-        kd.barrier_wait(s["k_loaded"].at[slot])
-        if self.kernel.t.turns:
-            kd.barrier_wait(s["turn"].at[self.me])
-        if self.linear is not None and self.seeded:
-            acc[...] = self.by_column(self.linear.by_key * (1.0 / self.kernel.p.scale))
-        kd.wgmma(acc, q_tile, s["k_smem"].at[slot].T, accumulate=self.seeded)
+    def _all(self, accs: tuple[Any, Any], light: bool) -> Any:
+        """All steps, `light` without a maximum: (the stage used last, the maximum, the sum)."""
+        kernel, p, s, begin, end = self.kernel, self.kernel.p, self.s, self.rows.begin, self.rows.end
+        top = kd.layout_cast(kd.full((ROWS,), 0.0 if light else LOWEST, kd.float32), kd.Layout.WGMMA_ROW)
+        total = kd.layout_cast(kd.zeros((ROWS, 8), kd.float32), kd.Layout.WGMMA)
+        weights = kd.layout_cast(kd.zeros((ROWS, kernel.t.block_kv), p.dtype), kd.Layout.WGMMA)
+        carry = (kernel.skip(self.me, 0, begin, self.start, s), weights, top, total)
+        carry = kd.loop(begin, end, init_carry=carry)(partial(self._step, accs=accs, light=light))
+        slot, weights, top, total = carry
+        some = end > begin
+        if kernel.apart and kernel.counted:
+            kd.barrier_arrive(s["q_consumed"].at[self.place])
+        if kernel.q_places == 2:
+            kd.when(~some & (self.tiles > 0))(partial(kernel.release, self.before, s))
+        # without steps no values were loaded, and SMEM may hold any bits
+        kd.when(some)(partial(kd.wgmma, accs[1], weights, s["v_smem"].at[slot]))
+        kd.wgmma_wait(0)
+        kd.optimization_barrier(weights)
+        if kernel.counted or kernel.skips:
+            kd.barrier_arrive(s["v_consumed"].at[slot], some)
+        return slot, top, total
 
-    def bias(self, index: Any, slot: Any) -> Any:
-        """The bias of a block of keys, None if there is none."""
-        kernel, s, block_kv = self.kernel, self.s, self.kernel.t.block_kv
-        if kernel.staged:
-            kd.barrier_wait(s["bias_loaded"].at[slot])
-            rows = kd.ds(self.me * ROWS, ROWS)
-            bias = kd.load(s["bias_smem"].at[slot], (rows, slice(None)), layout=kd.Layout.WGMMA)
-            kd.barrier_arrive(s["bias_consumed"].at[slot])
-            return bias
-        if self.score.bias is None:
-            return None
-        here = kd.ds(self.first, ROWS), kd.ds(index * block_kv, block_kv)  # loaded beside the products
-        return kernel.p.bias_tile(s["bias"], (self.tile.batch, self.tile.head), *here)
+    def _step(self, number: Any, carry: Any, accs: tuple[Any, Any], light: bool) -> Any:
+        """Scores of a block of keys beside the product of the block before; then their softmax."""
+        kernel, s, x = self.kernel, self.s, self.rows
+        slot, weights, top, total = carry
+        s_acc, o_acc = accs
+        # where nothing splits the softmax, the assembler mixes its sums with its exponentials, and then waits for the
+        # product before these: two consumers are too few for that, and float8's scores too short, unless there is no
+        # maximum
+        early = kernel.t.consumers > 2 and (kernel.p.narrow is None or (light and kernel.p.guarded))
+        following = kernel.next_slot(slot)
+        index, whole = kernel.block_of(self.tile, number, s)
+        x.multiply(s_acc, self.q_tile, following)
+        add = partial(kd.wgmma, o_acc, weights, s["v_smem"].at[slot])
+        kd.cond(number > x.begin, add, lambda: kd.wgmma_wait(0))
+        kernel.pass_turn(self.me, s)
+        bias = x.bias(index, following)
+        made = kd.wgmma_accumulator_load(s_acc, wait_n=1)
+        kd.barrier_arrive(s["k_consumed"].at[following])
+        if early:
+            self._release_before(number)
+            kd.barrier_wait(s["v_loaded"].at[following])
+        fresh, fade, top, total = x.weights(made, bias, index, whole, top, total, light)
+        if not early:
+            kd.barrier_wait(s["v_loaded"].at[following])
+        kernel.keep_sums_early(self.q_tile, total)
+        kd.wgmma_wait(0)
+        kd.optimization_barrier(weights)  # the product, issued under a condition, read their registers until here
+        kd.barrier_arrive(s["v_consumed"].at[slot], number > x.begin)
+        if not early:
+            self._release_before(number)
+        if fade is not None:
+            o_acc.scale_rows(fade)
+        return following, kd.optimization_barrier(fresh.astype(kernel.p.dtype)), top, total
 
-    def by_column(self, slope: Any) -> Any:
-        """The linear term of each column. It is hidden from the assembler, so that it takes no registers between steps."""
-        slope = kd.optimization_barrier(slope)
-        group = kd.layout_cast(kd.broadcasted_iota(kd.int32, (ROWS, 8), 1), kd.Layout.WGMMA)
-        group = group.astype(kd.float32) * slope
-        return kd.concatenate([kd.fma(slope, float(i), group) for i in range(0, self.kernel.t.block_kv, 8)], axis=1)
-
-    def scored(self, x: Any, place: Any, bias: Any) -> Any:
-        """Scores of products."""
-        x = self.score.scores(x, self.scale, lambda: bias, place)
-        x = x * self.factor if self.before else x
-        if self.linear is None or self.seeded:
-            return x
-        return kd.fma(x, self.factor, self.by_column(self.linear.by_key * LOG2E))
-
-    def masked(self, x: Any, index: Any, place: Any, whole: Any, hidden: float) -> Any:
-        """Scores or weights, with the value `hidden` for keys that a query doesn't see."""
-        block_kv, score = self.kernel.t.block_kv, self.score
-        if whole is None:
-            whole = (index * block_kv >= self.whole_from) & ((index + 1) * block_kv <= self.whole_to)
-            if score.mask_mod is not None:
-                whole = False
-
-        def hide(x: Any) -> Any:
-            return kd.where(score.seen(place, self.tile.queries, self.tile.keys), x, hidden)
-
-        return hide(x) if whole is False else kd.cond(whole, lambda x: x, hide, x)
-
-    def weights(
-        self, x: Any, bias: Any, index: Any, whole: Any, top: Any, total: Any, light: bool
-    ) -> tuple[Any, Any, Any, Any]:
-        """From products with a block of keys: (weights, the factor of earlier weights, maximum so far, sum so far). If `light`,
-        there is neither a maximum nor a factor.
-        """
-        kernel, p, block_kv = self.kernel, self.kernel.p, self.kernel.t.block_kv
-        place = self.tile.batch, self.tile.head, self.row, index * block_kv + self.column
-        x = self.scored(x, place, bias)
-        if light:
-            if p.guarded:  # the mask comes before the exponentials, so that these mix with their sums
-                fresh = kernel.weights(self.masked(x * self.unit, index, place, whole, -math.inf))
-            else:  # the mask comes last, so that the instructions of both functions mix
-                fresh = self.masked(kernel.weights(x * self.unit), index, place, whole, 0.0)
-            fresh, total = kd.optimization_barrier(fresh, sum(kernel.groups(fresh), total))
-            return fresh, None, top, total
-        x, added = self.masked(x, index, place, whole, -math.inf), None
-        if self.linear is not None:
-            added = self.linear.at(self.first, index * block_kv) * (LOG2E / self.factor if self.seeded else LOG2E)
-        return kd.optimization_barrier(*kernel.softmax(x, self.unit, added, top, total))
-
-    def logarithms(self, top: Any) -> Any:
-        """Maxima as base-2 logarithms of weights."""
-        top = top * self.unit
-        if self.linear is None:
-            return top
-        lines = kd.layout_cast(kd.arange(ROWS), kd.Layout.WGMMA_ROW).astype(kd.float32)
-        return top + lines * (self.linear.by_query * LOG2E)  # the row's part of the term changes no weight
+    def _release_before(self, number: Any) -> None:
+        """Let the producer load queries at a tile's first step, when the previous tile's output is stored."""
+        if self.kernel.q_places == 2:
+            kd.when((number == self.rows.begin) & (self.tiles > 0))(partial(self.kernel.release, self.before, self.s))

@@ -1,8 +1,10 @@
-"""Sizes of files, and words that have no place in them."""
+"""Sizes of files and functions, and words that have no place in them."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from tests.conftest import ROOT, tracked
 
 SOFT, HARD = 400, 600
+SCREEN = 80  # lines of a function
 PACKAGES = ("kernel_dsl", "lowering", "runtime")
 
 
@@ -34,6 +37,20 @@ def test_file_sizes(package: str, capsys: pytest.CaptureFixture[str]) -> None:
             if count > SOFT:
                 print(f"\nover the soft limit of {SOFT} lines: {path.relative_to(ROOT)} ({count})", end="")
     assert [f"{p.relative_to(ROOT)}: {n} lines" for p, n in sizes.items() if n > HARD] == []
+
+
+def _functions(path: Path) -> Iterator[tuple[str, int]]:
+    """(the name, the lines without the docstring) of each function of a file; functions inside it count."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node, clean=False)
+            yield node.name, node.end_lineno - node.lineno + 1 - (docstring.count("\n") + 1 if docstring else 0)
+
+
+def test_functions_fit_a_screen() -> None:
+    sizes = [(p, *found) for package in PACKAGES for p in (ROOT / package).rglob("*.py") for found in _functions(p)]
+    assert len(sizes) > 5000
+    assert [f"{p.relative_to(ROOT)}: {name} {n} lines" for p, name, n in sizes if n > SCREEN] == []
 
 
 def test_a_page_names_all_files_of_the_library_and_the_mesh() -> None:
