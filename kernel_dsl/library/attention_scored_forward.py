@@ -5,55 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import kernel_dsl as kd
 
-from .attention_captured import function_of
 from .attention_norms import largest_product
 from .attention_scored_config import MOST_LOG, bounded, listed
-from .attention_scored_rows import RowScores, exp2_by_fma
-from .attention_scored_tiles import ScoredTile, ScoredTiles
-from .attention_sizes import LOG2E, LOWEST, ROWS, SLACK
-
-if TYPE_CHECKING:
-    from .attention_linear import Linear
+from .attention_scored_rows import RowScores, ScoredRows
+from .attention_scored_tiles import ScoredTile
+from .attention_sizes import LOG2E, LOWEST, ROWS
 
 
-class ScoredForward(ScoredTiles):
+class ScoredForward(ScoredRows):
     """The consumers."""
-
-    def softmax(self, x: Any, unit: Any, added: Any, top: Any, total: Any) -> tuple[Any, Any, Any, Any]:
-        """As in `attention_kernel`: (weights, the factor of earlier weights, maximum so far, sum so far).
-
-        `added`: the number to add to all scores, or None.
-        """
-        highest = kd.max(x, axis=1)
-        new_top = kd.maximum(top, highest if added is None else highest + added)
-        new_top = kd.where((new_top - top) * unit > SLACK, new_top, top)
-        base = (new_top if added is None else new_top - added) * unit
-        weights = self.weights(kd.fma(x, unit, -base[:, None]))
-        fade = kd.exp2((top - new_top) * unit)
-        first, *parts = self.groups(weights)
-        return weights, fade, new_top, sum(parts, kd.fma(total, fade[:, None], first))
-
-    def groups(self, x: Any) -> list[Any]:
-        """Groups of 8 columns. Each lane holds two columns of a group, so sums over groups stay in a lane."""
-        return [x[:, i : i + 8] for i in range(0, self.t.block_kv, 8)]
-
-    def weights(self, x: Any) -> Any:
-        """2 ** x. Some columns use multiply-adds while others use the exponential unit."""
-        every = self.t.polynomial
-        if every is None:
-            return kd.exp2(x)
-        made = [exp2_by_fma(y) if n % every == every - 1 else kd.exp2(y) for n, y in enumerate(self.groups(x))]
-        return kd.concatenate(made, axis=1)
-
-    def scale(self, tile: ScoredTile, name: str, s: dict[str, Any]) -> Any:
-        """The scale of an array's head; 1 without scales."""
-        if name not in self.p.scales:
-            return 1.0
-        return self.p.scale_of(s[f"{name}_scale"], name, tile.batch, kd.div(tile.head, self.group))
 
     def pass_turn(self, me: Any, s: dict[str, Any]) -> None:
         if self.t.turns:
@@ -95,22 +59,6 @@ class ScoredForward(ScoredTiles):
             kd.barrier_arrive(s["q_consumed"].at[place])
         return slot, tiles + 1
 
-    @property
-    def skips(self) -> bool:
-        """Whether a consumer may see fewer keys than its tile does."""
-        score = self.p.score
-        return not listed(self.p) and (bool(score.causal) or score.window is not None)
-
-    def own_steps(self, tile: ScoredTile, first: Any) -> tuple[Any, Any]:
-        """(the first, the end) of a tile's steps with keys that a consumer's queries, from `first` on, see."""
-        if not self.skips:
-            return 0, tile.count
-        begin, end = tile.blocks(self.p, first, ROWS, self.t.block_kv)
-        last = tile.begin + tile.count
-        if self.p.shared:  # what the tile has of them
-            begin, end = (kd.clip(n, tile.begin, last) for n in (begin, end))
-        return last - kd.where(first < tile.queries, end, begin), last - begin
-
     def skip(self, me: Any, begin: Any, end: Any, slot: Any, s: dict[str, Any]) -> Any:
         """Release the stages of steps that this consumer skips. Returns the stage used last."""
         if not self.skips:
@@ -127,17 +75,6 @@ class ScoredForward(ScoredTiles):
             return following
 
         return kd.loop(begin, end, init_carry=slot)(step)
-
-    def linear(self, tile: ScoredTile, row: Any, column: Any) -> Linear | None:
-        """The number that `score_mod` adds, if it is linear in the indices of queries and keys."""
-        from .attention_linear import linear_of  # operations, imported for the first trace
-
-        p = self.p
-        if p.score.score_mod is None:
-            return None
-        place = tile.batch, tile.head, row, column
-        like = kd.zeros(row.shape, kd.float32)
-        return linear_of(function_of(p.score.score_mod), like, place, (self.most, self.most))
 
     def part_head(self, tile: ScoredTile) -> Any:
         """The head of a tile's results."""

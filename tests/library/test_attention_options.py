@@ -14,8 +14,8 @@ from kernel_dsl.library.attention_captured import capture, function_of, reading
 from kernel_dsl.library.attention_linear import linear_of
 from kernel_dsl.library.attention_options import AttentionOptions, problem_of, tiles_of_bias
 from kernel_dsl.library.attention_scored_config import scored_config
-from kernel_dsl.library.attention_scored_forward import exp2_by_fma
 from kernel_dsl.library.attention_scored_kernel import scored_kernel
+from kernel_dsl.library.attention_scored_rows import exp2_by_fma
 from tests.hopper.helpers import random, relative
 
 from . import attention_reference as reference
