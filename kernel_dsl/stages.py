@@ -61,7 +61,7 @@ class Stages:
         return f"<kernel {ir.name}({args}) grid {grid}, {ir.threads} warpgroups, for {self.target}>"
 
     def __str__(self) -> str:
-        return self.ir_text
+        return _show(self.traced.ir, words=True)
 
     def _repr_html_(self) -> str:
         """IR, PTX and machine code beside each line of the source, for notebooks, without scripts and other files."""
@@ -75,12 +75,12 @@ class Stages:
 
     @property
     def ir(self) -> KernelIR:
-        """The IR as it was traced; `str(stages)` is its text."""
+        """The IR as it was traced; `str(stages)` shows it."""
         return self.traced.ir
 
     @lazy
     def ir_text(self) -> str:
-        """The IR's text form, with locations."""
+        """The IR's text form, with locations. `str(stages)` is the same with words for extents that each launch gives."""
         return _show(self.traced.ir)
 
     @lazy
@@ -279,10 +279,10 @@ def _definitions(path: Path, functions: Sequence[str], target: str) -> str:
     return library_ptx(path.read_bytes(), functions, TARGETS[target])
 
 
-def _show(ir: KernelIR, *, locations: bool = True) -> str:
+def _show(ir: KernelIR, *, locations: bool = True, words: bool = False) -> str:
     from .text import show  # at first use: it brings json in
 
-    return show(ir, locations=locations)
+    return show(ir, locations=locations, words=words)
 
 
 def warn_of_remarks(assembled: Assembled) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from .accumulator import AccType
 from .attributes import ATTRIBUTE_TYPES
 from .dtypes import BY_NAME, DType
+from .extents import Unread
 from .ir import ArrayType, Axis, BarrierType, KernelIR, Op, RefType, Region, Value, known_of
 from .layout import Layout, parse_layout
 from .source import UNKNOWN, Loc
@@ -48,8 +49,9 @@ _WRITERS: dict[type, Callable[[Any], str]] = {
 
 
 class _Printer:
-    def __init__(self, locations: bool) -> None:
+    def __init__(self, locations: bool, words: bool) -> None:
         self.locations = locations
+        self.words = words
         self.names: dict[Value, str] = {}
         self.layouts: dict[Layout, str] = {}
         self.lines: list[str] = []
@@ -92,6 +94,8 @@ class _Printer:
         if isinstance(x, np.ndarray):
             dims = ",".join(map(str, x.shape))
             return f'dense<{x.dtype.name}[{dims}] "{x.tobytes().hex()}">'
+        if self.words and isinstance(x, Unread):
+            return repr(x)
         if dataclasses.is_dataclass(x):
             fields = ", ".join([self.attribute(getattr(x, name)) for name in _field_names(kind)])
             return f"{kind.__name__}({fields})"
@@ -134,9 +138,12 @@ class _Printer:
             self.op(op, indent + "  ")
 
 
-def show(ir: KernelIR, *, locations: bool = True) -> str:
-    """The kernel as text. Without locations it is the key of caches."""
-    p = _Printer(locations)
+def show(ir: KernelIR, *, locations: bool = True, words: bool = False) -> str:
+    """The kernel as text. Without locations it is the key of caches.
+
+    With `words` extents that each launch gives are named as in messages, for readers: this text can't be parsed.
+    """
+    p = _Printer(locations, words)
     params = [f"  {p.name(v)}: {p.type(v.type)}" for v in ir.params]
     header = {
         "inputs": ir.inputs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,22 @@ def test_loops_outputs_and_grids_by_dims() -> None:
     stages = kernel.lower(Spec((17, 64), kd.float32))
     assert limits(stages) == [0, 0]
     assert show(parse(stages.ir_text)) == stages.ir_text
+
+
+def test_stages_name_extents_in_words() -> None:
+    """What is printed has the Dims' names, or an array's axis, in place of the records that the key has."""
+
+    def plain(x: Any, out: Any) -> None:
+        row = kd.program_id(0)
+        out[row] = x[row] * 2.0
+
+    spec = Spec((16, 32), kd.float32)
+    unread = kd.kernel(plain, out_type=lambda x: x, grid=lambda x: (x.shape[0],)).lower(spec)
+    named = row_sums().lower(Spec((17, 64), kd.float32))
+    for stages, words in ((unread, ("extent 0 of array 0", "grid axis 0")), (named, ("(M, K)", "(M)", "grid axis 0"))):
+        assert all(word in str(stages) for word in words), str(stages)
+        assert not re.search(r"Extent\(|GridSize\(|Top\(", str(stages)), str(stages)
+        assert "Extent(" in stages.ir_text and show(parse(stages.ir_text)) == stages.ir_text
 
 
 def test_a_grid_of_one_less() -> None:
