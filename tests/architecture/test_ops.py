@@ -17,7 +17,7 @@ from kernel_dsl.lowering.pipeline import run_passes
 from kernel_dsl.lowering.rules import FAMILIES, all_rules
 from kernel_dsl.lowering.rules.elementwise import leaf_rule
 from kernel_dsl.refs import Ref
-from kernel_dsl.text import parse
+from kernel_dsl.text_parser import parse
 from kernel_dsl.values import Array
 from tests.conftest import ROOT
 from tests.kernels import CASES, lowered

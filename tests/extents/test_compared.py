@@ -10,7 +10,8 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.extents import Taken
-from kernel_dsl.text import parse, show
+from kernel_dsl.text import show
+from kernel_dsl.text_parser import parse
 
 Spec = kd.ShapeDtypeStruct
 LARGE = 2**31 + 4096

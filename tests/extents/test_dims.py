@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.text import parse, show
+from kernel_dsl.text import show
+from kernel_dsl.text_parser import parse
 
 Spec = kd.ShapeDtypeStruct
 

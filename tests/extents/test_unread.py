@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.text import parse
+from kernel_dsl.text_parser import parse
 
 Spec = kd.ShapeDtypeStruct
 

@@ -16,7 +16,8 @@ import kernel_dsl as kd
 from kernel_dsl.extents import DimExtent
 from kernel_dsl.ir import KernelIR, Op, Region, Value
 from kernel_dsl.kernel import Kernel
-from kernel_dsl.text import TextError, parse, show
+from kernel_dsl.text import show
+from kernel_dsl.text_parser import TextError, parse
 from tests.conftest import ROOT
 from tests.fuzz.generate import programs
 from tests.kernels import CASES, lowered

@@ -11,7 +11,7 @@ import kernel_dsl as kd
 from kernel_dsl import Layout
 from kernel_dsl.ir import ArrayType, KernelIR, Op, RefType, Value, Yield
 from kernel_dsl.lowering.pipeline import run_passes
-from kernel_dsl.text import parse
+from kernel_dsl.text_parser import parse
 from kernel_dsl.verify import Invalid, verify
 from tests.kernels import CASES, lowered
 
