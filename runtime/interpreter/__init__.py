@@ -18,10 +18,10 @@ from .checks.ordered import is_ordered
 from .isa.targets import runs_on as runs_on
 from .machine.builders import families as families  # fills the table of builders
 from .machine.float_mode import SubnormalNumbers
-from .machine.launch import program_of, run_module
 from .machine.links import check_links
 from .machine.memory import Buffer, GlobalMemory
 from .machine.recorder import FlightRecorder, recorded
+from .machine.run_module import program_of, run_module
 from .machine.tensor_map import encode_tensor_map
 from .ptx.module import Module, PtxError
 from .ptx.parse import parse

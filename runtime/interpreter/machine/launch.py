@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,15 +29,13 @@ from ..checks.sync import SyncMemory
 from ..checks.tensor_proxy import MapProxy
 from ..checks.waits import MbarrierWait
 from ..checks.wording import QUEUES, AccessSide
-from ..ptx.module import Instruction, Module
-from .attempts import in_attempts, prepared
+from ..ptx.module import Instruction
 from .batch import Batch
-from .compiler import Compiler
 from .engine import Engine
 from .frame import Pool
 from .group import Group
 from .heap import Heap
-from .launch_checks import check_launch, check_target
+from .launch_checks import check_launch
 from .mbarriers import TIMED_OUT
 from .memory import SHARED_RESERVED, GlobalMemory
 from .program import Program, Seg
@@ -48,10 +45,10 @@ from .spaces import GenericSpace, GlobalSpace, ParamSpace
 from .special import special
 from .turns import BatchTurns
 from .variables import load_variables
+from .waiting_blocks import Dims, WaitingBlocks
 from .wgmma import WgmmaUnit
 
 Array = npt.NDArray[Any]
-Dims = tuple[int, int, int]
 
 # Warps in a batch: enough that the cost of a NumPy call is spread, few enough that registers stay in cache.
 BATCH_WARPS = 1024
@@ -60,11 +57,8 @@ _LONGEST = 10**18  # the longest wait, in nanoseconds
 _LONGEST_SLEEP = 10**6  # the longest nanosleep, in nanoseconds (PTX ISA, 'nanosleep')
 
 
-class Run:
-    """One launch of an entry: on one GPU, or at the same time on several, each with parameters of its own.
-
-    Blocks are numbered GPU after GPU.
-    """
+class Run(WaitingBlocks):
+    """One launch of an entry: on one GPU, or at the same time on several, each with parameters of its own."""
 
     # what every run counts from its beginning
     accesses: int = 0  # how often lanes have accessed shadow memory
@@ -75,7 +69,6 @@ class Run:
     idle: int = 0  # how much of the progress changed nothing that a load could see
     polls: bool = False  # whether a group has polled memory
     atomics: int = 0  # the number of atomics that have changed memory
-    next_block: int = 0  # the block after the last admitted one
     slept: int = 0  # nanoseconds that have passed while a group slept
     waited: int = 0  # nanoseconds that all groups have waited, see `pass_time`
     _workspace: int = 0
@@ -92,14 +85,11 @@ class Run:
         report: RunReport | None = None, others: Sequence[list[bytes]] = (), patience: int = 0,
         doubts: Doubts | None = None,
     ) -> None:  # fmt: skip
-        self.devices: int = 1 + len(others)
+        super().__init__(grid, cluster, 1 + len(others))
         self.launches: Launches = launches or Launches()
         self.overlap: LaunchState = self.launches.begin(overlaps)
         self.program = program
-        self.grid: Dims = grid
         self.block: Dims = block
-        self.cluster: Dims = cluster
-        self.cluster_size: int = cluster[0] * cluster[1] * cluster[2]
         self.memory = memory
         self.config = config
         self.target: Target = device_target(target) or DEFAULT
@@ -144,11 +134,7 @@ class Run:
         self.generic: GenericSpace = GenericSpace(self)
         self.symbols: list[dict[str, int]] = [{} for _ in self.parameters]
         check_launch(self)
-        x, y, z = (g // c for g, c in zip(grid, cluster, strict=True))
-        self.teams: int = x * y * z * self.devices
-        self.blocks: int = self.teams * self.cluster_size
-        # as `next_block`, for further GPUs
-        self._further: list[int] = [self.blocks // self.devices * d for d in range(1, self.devices)]
+        self.count_blocks()
         self.resident: list[Batch] = []
         self.sync: SyncMemory = SyncMemory()
         self.maps_acquired: MapProxy = MapProxy()
@@ -194,10 +180,6 @@ class Run:
             return self.symbols[device][what[0]] + what[1]
         offset, size = what
         return int.from_bytes(self._param_data[device][offset : offset + size], "little")
-
-    def device_of(self, block: int) -> int:
-        """Return the GPU that runs a block, by the block's number."""
-        return block // (self.blocks // self.devices) if self.devices > 1 else 0
 
     # --- running -------------------------------------------------------------------------------
 
@@ -334,11 +316,6 @@ class Run:
             batch.polling = kept
         return woken
 
-    def _waiting(self) -> list[int]:
-        """Return the number of blocks of each GPU that were not admitted yet."""
-        each = self.blocks // self.devices
-        return [each * (d + 1) - at for d, at in enumerate((self.next_block, *self._further))]
-
     def _admit_more(self, per_batch: int, room: int) -> bool:
         """Admit blocks of a GPU that has room. Returns whether there is such a GPU."""
         for device, left in enumerate(self._waiting()):
@@ -369,35 +346,6 @@ class Run:
         if self.rng is not None:
             return self.rng.randint(1, clusters)
         return max(clusters // (4 if self.config.schedule == "late" else 2), 1)
-
-    def _take(self, device: int, count: int) -> int:
-        """Take the next `count` blocks of a GPU, which wait no longer, and return the first one."""
-        if device:
-            self._further[device - 1] += count
-            return self._further[device - 1] - count
-        self.next_block += count
-        return self.next_block - count
-
-    def cancel(self, device: int) -> Array | None:
-        """Cancel the launch of a GPU's next cluster. Returns its first block's coordinates, (3,); None if all have started."""
-        if not self._waiting()[device]:
-            return None
-        return self.coordinates(self._take(device, self.cluster_size), 1)[0, :3]
-
-    def coordinates(self, first: int, count: int) -> Array:
-        """Return the coordinates of blocks, (count, 3), cluster after cluster, with x fastest in both.
-
-        With several GPUs they are (count, 4), and the last one is the GPU.
-        """
-        device = self.device_of(first)
-        i = first - self.blocks // self.devices * device + np.arange(count)
-        if self.cluster_size == 1:
-            where = _unfolded(i, self.grid)
-        else:
-            outer = (self.grid[0] // self.cluster[0], self.grid[1] // self.cluster[1], self.grid[2] // self.cluster[2])
-            base, rank = _unfolded(i // self.cluster_size, outer), _unfolded(i % self.cluster_size, self.cluster)
-            where = base * np.array(self.cluster) + rank
-        return where if self.devices == 1 else np.append(where, np.full((count, 1), device), axis=1)
 
     def _sizes(self) -> tuple[int, int]:
         """Return (blocks in a batch, blocks resident on the whole GPU)."""
@@ -490,62 +438,3 @@ class Run:
 
     def special(self, batch: Batch, name: str) -> Array:
         return special(self, batch, name)
-
-
-def _unfolded(i: Array, extents: Dims) -> Array:
-    """Return numbers (n,) as coordinates (n, 3), x fastest."""
-    x, y, _ = extents
-    return np.stack([i % x, i // x % y, i // (x * y)], axis=1)
-
-
-def program_of(module: Module, entry: str, target: str, several: bool = False, fine: bool = False) -> Program:
-    """Return the program of an entry, compiled once for a module. Raises PtxError.
-
-    `several`: for several GPUs. `fine`: warps may lose their turn at each instruction that synchronises.
-    """
-    check_target(module, target)
-    fine = fine or EXPLORED.get() is not None
-    key = f"{entry}{' in fine steps' if fine else ''}{' on several GPUs' if several else ''}"
-    program: Program | None = module.programs.get(key)
-    if program is None:
-        program = Program(module, entry, Compiler, fine, several)
-        program.code(entry)
-        module.programs[key] = program
-    return program
-
-
-def run_module(
-    module: Module, entry: str, params: list[bytes], *, grid: Dims, block: Dims, cluster: Dims,
-    dynamic_smem: int, memory: GlobalMemory, target: str, config: InterpretParams,
-    names: ReportNames | None, lines: Mapping[int, SourceLine] | None, kernel_name: str,
-    launches: Launches | None = None, overlaps: bool = False, report: RunReport | None = None,
-    patience: int = 0, initial: Mapping[str, bytes] | None = None, others: Sequence[list[bytes]] = (),
-) -> RunReport:  # fmt: skip
-    """Compile `entry` (once for a module) and run it."""
-    program = program_of(module, entry, target, bool(others))
-    if (
-        not others
-        and config.schedule == "random"
-        and config.seed % 2
-        and program.waits_for_blocks
-        and math.prod(grid) > 1
-    ):
-        program = program_of(module, entry, target, False, True)  # see `BatchTurns`
-    required = program.entry.directives.get("reqnctapercluster")
-    if required is not None:  # the directive is enough to make clusters (PTX ISA 11.7.3)
-        x, y, z = (*required, 1, 1)[:3]
-        if cluster not in ((1, 1, 1), (x, y, z)):
-            raise ValueError(f"the entry requires clusters of {(x, y, z)}, not {cluster}")
-        cluster = x, y, z
-    stream = launches or Launches()
-
-    def attempt(report: RunReport, doubts: Doubts) -> Run:
-        run = Run(
-            program, params, grid, block, cluster, dynamic_smem, memory, target, config, names, lines,
-            kernel_name, stream, overlaps, report, others, patience, doubts,
-        )  # fmt: skip
-        run.initial = initial or {}
-        return run
-
-    doubts, before = prepared(memory, stream, config.detect_hazards and program.may_doubt)
-    return in_attempts(attempt, doubts, before, report or RunReport())
