@@ -101,7 +101,7 @@ class ScoredForward(ScoredRows):
             highest = kd.maximum(top, sink)
             fade = kd.exp2(top - highest)
             top, total = highest, kd.fma(total, fade, kd.exp2(sink - highest))
-            factor = fade / total if not p.shared else kd.where(total == 0, 0.0, fade / total)
+            factor = kd.where(total == 0, 0.0, fade / total)  # a sink of -inf is none
         else:
             factor = kd.where(total == 0, 0.0, 1.0 / total)
         if "v" in p.scales:

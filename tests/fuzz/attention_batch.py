@@ -145,13 +145,22 @@ class Batch:
             self.options[f"{name}_scale"] = x
             self.factors[n] = np.broadcast_to(np.asarray(x, np.float64), (batch, how.kv_heads))
         if "sinks" in given:
-            self.options["sinks"] = random(rng, (how.heads,), getattr(kd, given["sinks"]))
+            dtype, infinite = given["sinks"]
+            self.options["sinks"] = self._some_infinite(random(rng, (how.heads,), getattr(kd, dtype)), infinite)
         if "bias" in given:
-            dtype, ones, fewer, where = given["bias"]
+            dtype, ones, fewer, where, infinite = given["bias"]
             keys = self.most if self.paged else self.keys[0]
             full = (batch, how.heads, self.queries[0], keys)
             shape = [1 if ones >> axis & 1 else n for axis, n in enumerate(full)][fewer:]
-            self.options["bias"] = place(random(rng, tuple(shape), getattr(kd, dtype)), where)
+            bias = self._some_infinite(random(rng, tuple(shape), getattr(kd, dtype)), infinite)
+            self.options["bias"] = place(bias, where)
+
+    def _some_infinite(self, x: Any, wanted: bool) -> Any:
+        """`x`, with -inf for about a third of the elements, and for a whole row."""
+        if wanted:
+            x[self.rng.random(x.shape) < 0.3] = -np.inf
+            x[tuple(self.rng.integers(n) for n in x.shape[:-1])] = -np.inf
+        return x
 
     def like_out(self) -> Any:
         """A gradient of the output, (the same each time)."""

@@ -110,15 +110,18 @@ MASK_MODS: dict[str, tuple[Any, tuple[int, ...] | None, Any]] = {
 
 
 def draw_options(c: Any, form: str) -> dict[str, Any]:
-    """Options by name: a number, the name of a function, or a word for an array that `Batch` makes."""
+    """Options by name: a number, the name of a function, or words for an array that `Batch` makes.
+
+    The last word of sinks and of a bias: whether some elements are -inf, for no sink and for hidden keys.
+    """
     rare = c.one([0.0, 0.25, 0.25, 0.5])
     drawn: dict[str, Callable[[], Any]] = {
         "causal": lambda: c.one([True, "top_left", "bottom_right"]),
         "window": lambda: c.one([1, 5, 30, 64, 100, 2**31]),
         "softcap": lambda: c.one([1.5, 3.0, 30.0]),
         "scale": lambda: c.one([0.02, 0.3, np.float32(0.125)]),
-        "sinks": lambda: c.one(["float32", "bfloat16"]),
-        "bias": lambda: (c.one(["float32", "bfloat16", "float16"]), c.below(16), c.below(3), c.one(["plain", "shifted", "turned"])),
+        "sinks": lambda: (c.one(["float32", "bfloat16"]), c.chance(0.3)),
+        "bias": lambda: (c.one(["float32", "bfloat16", "float16"]), c.below(16), c.below(3), c.one(["plain", "shifted", "turned"]), c.chance(0.3)),
         "score_mod": lambda: c.one([*SCORE_MODS]),
         "mask_mod": lambda: c.one([*MASK_MODS]),
     }  # fmt: skip
@@ -127,6 +130,8 @@ def draw_options(c: Any, form: str) -> dict[str, Any]:
     found = {name: draw() for name, draw in drawn.items() if c.chance(rare)}
     if c.chance(0.5) and "score_mod" in found:
         found["given derivative"] = True
+    if "bias" in found and "score_mod" in found:  # which need not be defined at -inf
+        found["bias"] = (*found["bias"][:-1], False)
     return found
 
 

@@ -95,7 +95,9 @@ def attention(
     terms = weights * (np.sqrt(np.einsum("bhqd,bhkd->bhqk", dout**2, values**2)) + row) * np.abs(after)
     grads, size = {}, 0.0
     if sinks is not None:
-        own = np.exp(np.asarray(sinks, np.float64)[:, None] - lse)
+        sink = np.asarray(sinks, np.float64)[:, None]
+        with np.errstate(invalid="ignore"):
+            own = np.where(np.isneginf(sink), 0.0, np.exp(sink - lse))
         grads["sinks"] = -(own * delta).sum((0, 2))
         size = float((own * np.abs(dout * out).sum(-1)).sum((0, 2)).max())
     if bias is not None:

@@ -111,6 +111,21 @@ def test_pairs_by_lanes(pair: tuple[str, str], rng: Any) -> None:
     run(rng, pair, (2, 2, 1, 23, 31, 12, 20), kd.float64 if PAIRS.index(pair) % 2 else f32, True)
 
 
+@pytest.mark.parametrize(
+    "shape", [(1, 2, 1, 90, 50, 64, 64), (1, 2, 2, 40, 20, 256, 80), (1, 2, 2, 24, 16, 12, 20)], ids=str
+)
+@pytest.mark.parametrize("dtype", [f16, e4m3])
+def test_a_sink_of_minus_infinity_is_none(shape: Any, dtype: Any, rng: Any) -> None:
+    """Also for queries that see no key. Its gradient is 0."""
+    q, k, v = inputs(rng, *shape, dtype)
+    options = {"causal": "bottom_right", "sinks": np.array([-np.inf, 0.5], np.float32)}
+    got = kd.library.attention(q, k, v, **options, return_lse=True, interpret=True)
+    check(got, reference.attention(q, k, v, **options), dtype)
+    if dtype != e4m3:
+        grads = kd.library.attention_backward(got[0], q, k, v, *got, **options, interpret=True)
+        assert grads[3][0] == 0 and grads[3][1] != 0 and all(np.isfinite(x.astype(f32)).all() for x in grads)
+
+
 @pytest.mark.parametrize("dims", [(16, 16), (24, 24), (72, 72), (80, 80), (96, 96), (104, 40), (192, 128), (128, 192),
                                   (160, 160), (256, 64), (248, 248)], ids=str)  # fmt: skip
 @pytest.mark.sampled(24)
