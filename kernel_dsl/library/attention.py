@@ -77,8 +77,9 @@ class Attention(Named):
     `q_scale`, `k_scale`, `v_scale`: factors of float8 inputs, a number or float32 (batch, kv_heads).
 
     `return_lse=True` also gives the natural logarithm of each row's sum of exponentials, float32 (batch, heads,
-    queries) or (heads, total), -inf for a query without keys. The same inputs always give the same results; with
-    `deterministic` the gradients by autograd and JAX also have the same bits each time. `config`: an `AttentionConfig`.
+    queries) or (heads, total), -inf for a query without keys; autograd and JAX take it for a constant. The same inputs
+    always give the same results; with `deterministic` the gradients by autograd and JAX also have the same bits each
+    time. `config`: an `AttentionConfig`.
     `out`, `stream`, `interpret`: as for kernels; `out` may be `q`. Calls with arrays that TMA or wgmma can't take use a
     slower kernel, and log the reason.
 
