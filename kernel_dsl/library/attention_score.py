@@ -205,7 +205,7 @@ def _called(function: Any, args: tuple[Any, ...], kernel: str, name: str, form: 
 
 def refuse_mixing(function: Any, args: tuple[Any, ...], kernel: str, name: str, form: str) -> None:
     """Raise `BadCallArgument` for a function whose results depend on which scores a kernel computes together."""
-    from .pointwise import mixing  # operations, imported for the first trace
+    from ..ops.pointwise import mixing  # operations, imported for the first trace
 
     why = mixing(lambda *given: called(function, given, kernel, name, form), *args)
     if why is not None:

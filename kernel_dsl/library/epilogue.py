@@ -371,7 +371,7 @@ def _called(word: str, function: Function, x: Any, *more: Any) -> Any:
         raise BadCallValue(
             kernel="matmul", what=what, hint="it gets a part of the product, and then its operands' parts"
         )
-    from .pointwise import mixing  # operations, imported for the first trace
+    from ..ops.pointwise import mixing  # operations, imported for the first trace
 
     result = at_own_lines(function, x, *more)
     wrong = None

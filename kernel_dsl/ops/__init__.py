@@ -7,7 +7,7 @@ from ..boundary import public as _public
 
 _FILES = """
     access arith associative atomic axes barrier bits branches cast cluster compare control copy create debug dense
-    descriptor elementwise gather handles index inline logic lookup loops math matrix multimem numeric nvshmem packed
+    descriptor elementwise gather handles index inline logic lookup loops math matrix multimem numeric nvshmem packed pointwise
     product random reduce ref remote remote_copy scaled_dot scan scheduling scope semaphore shape sorting storage sync
     table threads ufuncs unrolling
 """  # every file of this folder: a constant, because listing a folder takes time

@@ -18,6 +18,7 @@ from ..values import Array
 from .axes import one_axis
 from .cast import as_value, rounded
 from .elementwise import common_layout, convert
+from .pointwise import mixing_places
 
 __all__ = ["associative_scan"]
 
@@ -67,7 +68,7 @@ def associative_scan(fn: Callable[..., Any], tree: Any, axis: Any = 0, *, revers
     must treat all places alike, as elementwise functions do. It returns the dtypes of its arguments, and neither loads
     nor stores. `reverse`: start at the end, so that `earlier` holds the elements further along. The order in which
     elements are combined is fixed, so results are the same each time. Raises `CarryMismatch`, `ShapeMismatch`,
-    `BadAxis`, `BadArgument`.
+    `BadAxis`, and `BadArgument` for a function that mixes places or has an effect.
 
     >>> run(lambda x: kd.associative_scan(lambda a, b: a * b, x), [1, 2, 3, 4])
     [ 1  2  6 24]
@@ -142,6 +143,10 @@ def _traced(fn: Callable[..., Any], xs: list[Array], axes: list[int], structure:
             what = f"the function has an effect: `{inner.spoken()}`"
             hint = "load before the scan and store after it; products of values go through SMEM"
             raise BadArgument(loc=inner.loc, op=op, what=what, hint=hint)
+    mixed = mixing_places(made, axes)
+    if mixed is not None:
+        hint = "it gets some of the places along the axis at a time, and must treat them alike"
+        raise BadArgument(op=op, what=f"the function {mixed}", hint=hint, other=where)
     return made
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.errors import BadCallArgument, BadCallValue
-from kernel_dsl.library.pointwise import mixing
+from kernel_dsl.ops.pointwise import mixing
 
 Function = Callable[..., Any]
 RNG = np.random.default_rng(0)
@@ -39,7 +39,7 @@ MIXING: dict[str, Function] = {
     "branch": lambda x: kd.cond(kd.program_id(0) == 0, lambda: x, lambda: -x),
     "loop": lambda x: kd.fori_loop(0, 3, lambda _, c: c - c.max(), x),
     "turns": lambda x: kd.fori_loop(0, 2, lambda _, c: (c[0] + c[1], kd.cumsum(c[1], 1)), (x, x))[0],
-    "while": lambda x: kd.while_loop(lambda c: kd.any(c > 1), lambda c: c * 0.5, x),
+    "while": lambda x: kd.while_loop(lambda c: c[1] < 3, lambda c: (c[0] - c[0].max(), c[1] + 1), (x, 0))[0],
     "associative": lambda x: kd.associative_scan(lambda a, b: a + b, x, axis=1),
 }
 ALONE: dict[str, Function] = {
@@ -49,6 +49,7 @@ ALONE: dict[str, Function] = {
     "bits": lambda x: kd.bitcast_convert_type(kd.bitcast_convert_type(x, kd.uint32) & 0xFFFF0000, kd.float32),
     "cast": lambda x: x.astype(kd.float8_e4m3fn).astype(kd.float32),
     "loop": lambda x: kd.fori_loop(0, 3, lambda n, c: c * x + n, x),
+    "divisor": lambda x: kd.gcd(x.astype(kd.int32), 12).astype(x.dtype),  # a loop until no element needs another turn
     "stack": lambda x: kd.max(kd.stack([x, -x, x * 2], axis=-1), axis=-1),
     "leading": lambda x: kd.sum(kd.stack([x, x * x]), axis=0),
     "pick": lambda x: kd.stack([x, -x])[1],

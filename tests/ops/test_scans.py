@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernel_dsl as kd
+from kernel_dsl.errors import BadArgument
 from tests.language.test_convert import random_layout
 from tests.ops.harness import WHERE, random, run
 
@@ -171,6 +172,24 @@ def test_functions_with_branches_and_loops() -> None:
     x = (np.random.default_rng(2).integers(1, 50, 300) * 12).astype(np.int32)
     x[:40] *= 5
     np.testing.assert_array_equal(run(lambda v: kd.associative_scan(kd.gcd, v), x), np.gcd.accumulate(x))
+
+
+MIXED: dict[str, Any] = {
+    "max": lambda a, b: a + b - b.max(axis=0),
+    "cumsum": lambda a, b: a + kd.cumsum(b, 0),
+    "flip": lambda a, b: a + kd.flip(b, 0),
+    "first": lambda a, b: a[:1] + b,
+    "arange": lambda a, b: a + b * kd.arange(a.shape[0])[:, None],
+    "transposed": lambda a, b: kd.broadcast_to(kd.sum(a, axis=1)[None, : a.shape[1]], a.shape),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_functions_that_mix_places_are_refused(name: str) -> None:
+    """They get some places at a time, so a result would depend on how lanes share them."""
+    x = np.ones((300, 4), np.float32)
+    with pytest.raises(BadArgument, match=r"associative_scan`: the function (uses|combines|gives)"):
+        run(lambda v: kd.associative_scan(MIXED[name], v), x)
 
 
 def test_a_scan_costs_what_cumsum_costs() -> None:

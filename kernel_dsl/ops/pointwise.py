@@ -2,7 +2,8 @@
 
 Kernels call such a function on parts of an array, and choose their sizes. `x - x.max()` would subtract the greatest
 element of a part, which nobody asks for. The check traces the function once more, apart from the kernel, and notes for
-each value along which axes of the part it varies.
+each value along which axes of the part it varies. A scan's function gets parts along one axis, and may mix elements
+along the others.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ..ir import ArrayType, Op, Region, Value, array_type
-from ..ops import cast, control, elementwise, gather, index, ref, shape
-from ..ops.reduce import ArgReduce, Reduce
-from ..ops.scan import Scan
-from ..ops.sorting import ArgSort, Sort
-from ..ops.threads import OptimizationBarrier
 from ..trace import LayoutVar, current, into, new_value
+from . import cast, control, elementwise, gather, index, ref, shape
+from .reduce import ArgReduce, Reduce
+from .scan import Scan
+from .sorting import ArgSort, Sort
+from .threads import OptimizationBarrier
 
 APART = 0  # the value varies along this axis, and not as the part does
 # For each axis of a value: None if all elements are equal along it, the axis of the part (-1 is the last one) whose index
@@ -52,6 +53,24 @@ def mixing(function: Callable[..., Any], *args: Any) -> str | None:
         own = walk.of(made) if isinstance(made, Value) else ()
         if any(axis not in (None, n - len(own)) for n, axis in enumerate(own)):
             return "gives a value that does not follow the axes of its arguments"
+    except _Mixed as found:
+        return str(found)
+    return None
+
+
+def mixing_places(region: Region, axes: Sequence[int]) -> str | None:
+    """How a region mixes places along an axis, as `mixing` says it. `axes`: this axis of each argument and result."""
+    walk, outs = _Walk(), region.yields
+    of_args = [axes[n % len(axes)] for n in range(len(region.args))]
+    for x, axis in zip(region.args, of_args, strict=True):
+        extents = array_type(x).shape
+        walk.axes[x] = tuple(-1 if n == axis else APART if size > 1 else None for n, size in enumerate(extents))
+    try:
+        walk.ops(region)
+        for x, axis in zip(outs, axes, strict=True):
+            own = walk.of(x)
+            if own[axis] == APART or any(place == -1 for n, place in enumerate(own) if n != axis):
+                return "gives a value that does not follow the axis of its arguments"
     except _Mixed as found:
         return str(found)
     return None
@@ -93,14 +112,15 @@ class _Walk:
                 self.axes[op.results[0]] = self.result(op)
 
     def loop(self, op: control.For | control.While) -> None:
-        """Carries begin as the values before the loop, and may vary along more axes after each turn."""
+        """Carries begin as the values before the loop, and may vary along more axes after each turn.
+
+        The condition of a `while` may ask all elements: more turns leave those alone that need none, as in `kd.gcd`.
+        """
         carries = [self.of(x) for x in op.inits]
         for _ in range(4):
-            regions = [op.before, op.body] if isinstance(op, control.While) else [op.body]
-            for region in regions:
-                args = region.args[len(region.args) - len(carries) :]
-                self.axes.update(zip(args, carries, strict=True))
-                self.ops(region)
+            args = op.body.args[len(op.body.args) - len(carries) :]
+            self.axes.update(zip(args, carries, strict=True))
+            self.ops(op.body)
             after = [_joined(a, self.of(x)) for a, x in zip(carries, op.body.yields, strict=True)]
             if after == carries:
                 break
