@@ -88,7 +88,7 @@ def bias_shapes(bias: Any, wanted: Sequence[int], dims: Sequence[Any]) -> list[A
 
 def takes_number(p: ScoredProblem) -> bool:
     """Whether a kernel for any lengths takes a number after v: the call's splits, or its `scored_together`."""
-    return p.opened and (p.shared or (bool(p.score.causal) and not (p.ragged or p.alone)))
+    return p.opened and (p.shared or (bool(p.score.causal) and not p.ragged))
 
 
 def lines_of(p: ScoredProblem) -> Any:

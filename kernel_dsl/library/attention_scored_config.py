@@ -83,7 +83,7 @@ def few_config(p: ScoredProblem, multiprocessors: int) -> AttentionConfig | None
     if p.ragged or p.opened or p.narrow is not None or p.queries > ROWS:
         return None
     choices = [AttentionConfig(1, 64, 3)]
-    if p.keys > ROWS and not (p.score.natural or p.score.softcap is not None or listed(p) or small_parts(p)):
+    if p.keys > ROWS and not (p.score.natural or p.score.softcap is not None or listed(p)):
         choices.insert(0, AttentionConfig(1, 128, 2))  # long steps have fewer waits
     if p.batch * p.heads >= 2 * multiprocessors:  # enough for two blocks each without shared keys
         choices.append(AttentionConfig(1, 48, 2))
@@ -128,13 +128,17 @@ def short_config(p: ScoredProblem, multiprocessors: int, closed: bool = True) ->
     that calls of other sizes had before, if that is about as fast.
     """
     dv, score = computed(p.v_dim), p.score
-    without = not (p.ragged or p.cache or score.natural or listed(p)) and (score.softcap is None or bounded(p))
+    without = not (p.ragged or (p.cache and not p.page) or score.natural or listed(p)) and (
+        score.softcap is None or bounded(p)
+    )
     if p.narrow is not None or not without or p.opened or p.queries > SHORT or dv > 128:
         return None
     if computed(p.dim) > 128:  # three consumers are faster unless more of their tiles is empty
         rows = [-(-p.queries // (ROWS * n)) * ROWS * n for n in (2, 3)]
         return AttentionConfig(2, 80, 2) if 1.15 * rows[0] <= rows[1] else None
     choices = CHOICES[64 if dv <= 64 else 128]
+    if p.page:  # a producer beside four consumers lacks the registers
+        choices = tuple(choice for choice in choices if choice[0].consumers < 4)
     times = {t: time_of(p, t, (call, tile, step), multiprocessors) for t, call, tile, step in choices}
     best = min(times, key=times.__getitem__)
     if not closed:
@@ -151,13 +155,13 @@ def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:
     without_functions = not p.score.natural and p.score.mask_mod is None
     light = without_functions and p.score.softcap is None
     alone = linear and p.score == Score(p.score.causal, score_mod=p.score.score_mod)  # this needs few registers
-    if dv <= 64 and not small_parts(p) and (light or alone or (bounded(p) and without_functions)):
+    if dv <= 64 and (light or alone or (bounded(p) and without_functions)):
         # small pages take registers from consumers, and so do logarithms beside float8's two loops
         rows = 96 if 0 < p.page < 128 else 112 if p.narrow is not None and p.lse else 128
         choices = [AttentionConfig(3, rows, 3, turns=True)]
     elif dv <= 64:
         choices = [AttentionConfig(2, 128, 3), AttentionConfig(2, 128, 2)]
-    elif dv <= 128 and (without_functions or alone) and not small_parts(p):
+    elif dv <= 128 and (without_functions or alone):
         choices = [AttentionConfig(3, 80, 4)] if p.guarded else []
         # without a maximum nothing keeps consumers from working in step; in turn they never do. The places of ragged
         # sequences, and the ends of a window, take the registers that turns need
@@ -171,12 +175,6 @@ def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:
         choices = [AttentionConfig(2, 80 if light else 64, 2)]
     choices += [AttentionConfig(2, n, 2) for n in (96, 80, 64, 48)]
     return paged_config(p, next(c for c in choices if bytes_of(p, c) <= SMEM_BYTES))
-
-
-def small_parts(p: ScoredProblem) -> bool:
-    """Whether keys are loaded eight at a time: two consumers leave the producer the registers for so many pages."""
-    found = loaded_together(p, 128) if p.page else None
-    return found is not None and found[0] == 8
 
 
 def paged_config(p: ScoredProblem, config: AttentionConfig) -> AttentionConfig:

@@ -68,15 +68,17 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
             return (blocks_for(rest[names.index("table")].shape[0] * p.heads),)
         given = rest[takes_number(p) :]
         lengths = at_launch(p, q, k, given[names.index("page_table")] if p.page else None)
-        heads = lengths.batch * p.heads
+        heads, tiles = lengths.batch * p.heads, tiles_of(lengths, t)
+        if static.by_groups:
+            return (heads // rest[0], tiles, rest[0])
         parts = (rest[0],) if p.shared else ()
-        return (heads, *parts, tiles_of(lengths, t)) if p.alone else (blocks_for(tiles_of(lengths, t) * heads),)
+        return (heads, *parts, tiles) if p.alone else (blocks_for(tiles * heads),)
 
     def closed_grid() -> tuple[int, ...]:
         return (p.batch * p.heads, p.splits, static.tiles) if p.shared else (static.grid,)
 
     axes = ("block", "tile") if p.alone and not p.ragged else ("block",)
-    axes = ("block", "part", "tile") if p.shared else axes
+    axes = ("block", "part", "tile") if p.shared else ("block", "tile", "head") if static.by_groups else axes
     made = kd.kernel(
         body,
         out_type=outputs_of if p.opened and p.shared else outputs(p.splits, p.batch, p.queries),

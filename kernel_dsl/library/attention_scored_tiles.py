@@ -11,7 +11,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .attention_opened import at_launch, most_of
+from .attention_opened import at_launch, most_of, takes_number
 from .attention_pages import loaded_together
 from .attention_problem import ScoredProblem, ScorePlace, clear_rows
 from .attention_scored_config import (
@@ -181,6 +181,11 @@ class ScoredTiles:
         """
         return listed(self.p) or self.p.ragged or bool(self.p.cache)
 
+    @property
+    def by_groups(self) -> bool:
+        """Whether the grid also has an axis of the heads that go together, within that of tiles."""
+        return self.p.alone and not self.p.shared and takes_number(self.p)
+
     def first_of(self, number: Any) -> Any:
         """The first query of a tile."""
         return (number if self.shared is None else kd.rem(number, self.tiles)) * self.tile
@@ -191,7 +196,8 @@ class ScoredTiles:
         if p.ragged:
             place = ScorePlace.of(p, kd.rem(block, p.heads), kd.div(block, p.heads), s)
         elif p.alone or p.shared:  # the grid has an axis of tiles, long ones first, so that nothing is divided
-            place = ScorePlace.of(p, block, self.tiles - 1 - kd.axis_index("tile"), s)
+            head = block * self.together + kd.axis_index("head") if self.by_groups else block
+            place = ScorePlace.of(p, head, self.tiles - 1 - kd.axis_index("tile"), s)
         elif self.shared is not None:
             place = ScorePlace.of(p, *self.shared.place(block, self.tiles, self.together), s)
         else:

@@ -245,6 +245,19 @@ def test_a_third_length_compiles_nothing(
     assert not later[2], "and serves all that come"
 
 
+@pytest.mark.parametrize("together", [1, 2, 4])
+def test_heads_that_go_together_in_any_number(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Causal tiles differ in length, so heads take turns: long tiles of several heads come first. The bits are the same."""
+    monkeypatch.setattr(attention_opened, "_first", _Other())
+    monkeypatch.setattr(attention_scored, "scored_together", lambda *_: together)
+    arrays = heads_of(np.random.default_rng(3), (2, 150, 130))
+    got = type(kd.library.attention)()(*arrays, causal=True, window=60, config=SMALL, interpret=True)
+    monkeypatch.undo()
+    monkeypatch.setattr(attention_opened, "_first", FirstSizes())
+    want = type(kd.library.attention)()(*arrays, causal=True, window=60, config=SMALL, interpret=True)
+    assert same(got, want)
+
+
 @pytest.mark.parametrize(("options", "counts"), [({}, [1, 2, 2]), ({"causal": True, "mask_mod": far}, [2, 4, 4])])
 def test_it_lists_its_compiled_kernels(options: dict[str, Any], counts: list[int]) -> None:
     """A call with a function as its mask has a kernel of its own that lists blocks."""
