@@ -38,6 +38,10 @@ def lower_geometry(definition: Definition, inputs: Sequence[Input], leaves: Sequ
     sampled = any(isinstance(x, ShapeDtypeStruct) and any(isinstance(n, Symbol) for n in x.shape) for x in leaves)
     made = None
     if definition.shapes is not None:
+        if sampled:
+            pairs = zip(inputs, leaves, strict=True)
+            given = [x if isinstance(x, ShapeDtypeStruct) else struct(i, x) for i, x in pairs]
+            definition.shapes.check_dims(unflatten(structure, given))
         try:
             made = geometry(definition, structs, definition.shapes.told(structs))
         except (DimRead, VariableUse, VariableType):  # the functions need values

@@ -231,6 +231,14 @@ class Shapes:
                 what = f"{extent.name} is a multiple of {factor}, and {here} is {size}"
                 raise DimOutOfRange(what=what, hint="pad the array, or give the `kd.Dim` a smaller `multiple_of`")
 
+    def check_dims(self, structs: Sequence[Any]) -> None:
+        """Compare Dims in the inputs' structs with those that are declared. Raises `DimMismatch`, `ShapesValue`."""
+        for parameter, struct, extents in self._checked(structs, 0):
+            for axis, (size, extent) in enumerate(zip(struct.shape, extents, strict=True)):
+                if isinstance(size, Variable) and isinstance(extent, Variable) and size.name != extent.name:
+                    what = f"axis {axis} of {self.name(parameter)!r} is {size.name}, and `shapes` says {extent.name}"
+                    raise DimMismatch(what=what, hint=f"give {extent.name} there, or an int")
+
     def told(self, structs: Sequence[Any]) -> list[Any]:
         """The inputs' structs with Dims for extents."""
         out = list(structs)

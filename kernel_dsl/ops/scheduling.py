@@ -40,7 +40,8 @@ def dynamic_scheduling_loop(
     first.
 
     The kernel is launched with a grid of all the work. Blocks take tickets from a counter in GMEM, which each launch
-    zeroes: blocks that start first take work until none is left; later blocks get none. The body takes an `NDLoopInfo`
+    zeroes: blocks that start first take work until none is left; later blocks get none. It is compiled for the extents of these
+    axes, also where these are `kd.Dim`s. The body takes an `NDLoopInfo`
     (and the carry, with `init_carry`) whose `index` has an int32 for each name, tickets in row-major order;
     `local_index` counts this block's iterations, `num_local_steps` is None. Each index along the other axes of the grid
     has its own tickets.

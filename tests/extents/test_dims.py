@@ -107,6 +107,16 @@ def test_a_dim_tells_its_facts() -> None:
         assert {name: getattr(dim, name) for name in facts} == facts and dim.name == "M"
 
 
+def test_dims_at_other_axes_of_lower() -> None:
+    m, n = kd.Dim("M"), kd.Dim("N")
+    kernel = kd.kernel(lambda x, out: None, out_type=lambda x: x, grid=(1,), shapes={"x": (m, n)})
+    for shape in ((m, n), (m, 5), (7, n)):
+        assert kernel.lower(Spec(shape, kd.float32)).ptx
+    for shape in ((n, m), (m, m), (n, 5)):
+        with pytest.raises(kd.Error, match=r"axis \d of 'x' is [MN], and `shapes` says [MN]"):
+            kernel.lower(Spec(shape, kd.float32))
+
+
 @pytest.mark.parametrize("shape", [(4, 0), (0, 8), (0, 0)], ids=str)
 def test_a_tma_copy_of_nothing_says_so(shape: tuple[int, int]) -> None:
     """A driver makes no descriptor of an array without elements."""
