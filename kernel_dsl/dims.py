@@ -183,6 +183,9 @@ class Shapes:
                     f"{len(leaves[0].shape)}: {_words(leaves[0].shape)}"
                 )
                 raise ShapesValue(what=what, hint="give one extent an axis, None for an extent without a declaration")
+            if extents and isinstance(extents[-1], Variable) and leaves[0].dtype.is_packed:
+                what = f"shapes: the last axis of {self.name(parameter)!r} is {extents[-1].name}, of 4-bit elements"
+                raise ShapesValue(what=what, hint="two elements share a byte along it: give an int or None for it")
             out.append((parameter, leaves[0], extents))
         return out
 

@@ -107,6 +107,29 @@ def test_a_dim_tells_its_facts() -> None:
         assert {name: getattr(dim, name) for name in facts} == facts and dim.name == "M"
 
 
+@pytest.mark.parametrize("dtype", [kd.int4, kd.uint4, kd.float4_e2m1fn], ids=str)
+def test_dims_of_4_bit_elements(dtype: Any) -> None:
+    """Along the last axis two share a byte, and a launch tells bytes: no Dim may be there, of an input or an output."""
+    m, n, fits, wide = kd.Dim("M", min=0), kd.Dim("N", multiple_of=8), (kd.Dim("M", min=0), None), kd.int32
+    for shapes, made in (({"x": fits}, dtype), ({"x": fits, "out": fits}, dtype), ({"x": (m, 24)}, wide)):
+
+        @kd.kernel(out_type=lambda x, made=made: Spec(x.shape, made), grid=lambda x: (x.shape[0],), shapes=shapes)
+        def copy(x: Any, out: Any) -> None:
+            here = kd.program_id(0), kd.ds(0, 32)
+            out[here] = x[here] if out.dtype == x.dtype else x[here].astype(kd.int32)
+
+        for rows in (3, 0, 5):
+            x = (np.arange(rows * 24).reshape(rows, 24) % 7).astype(np.float32).astype(dtype.numpy)
+            got = copy(x, interpret=True)
+            np.testing.assert_array_equal(got.astype(np.float32), x.astype(np.float32))
+        assert len(copy.specialisations()) == 1
+    x = np.zeros((3, 24), dtype.numpy)
+    for shapes, taken in (({"x": (m, n)}, x), ({"out": (m, n)}, x), ({"x": (m, n), "out": (m, n)}, x.astype(np.int32))):
+        kernel = kd.kernel(lambda x, out: None, out_type=lambda x: Spec(x.shape, dtype), grid=(1,), shapes=shapes)
+        with pytest.raises(kd.Error, match=r"the last axis of '(x|out)' is N, of 4-bit elements"):
+            kernel(taken, interpret=True)
+
+
 def test_dims_at_other_axes_of_lower() -> None:
     m, n = kd.Dim("M"), kd.Dim("N")
     kernel = kd.kernel(lambda x, out: None, out_type=lambda x: x, grid=(1,), shapes={"x": (m, n)})
