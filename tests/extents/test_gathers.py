@@ -224,7 +224,7 @@ def test_static_indices_of_every_dtype(where: str) -> None:
         for number, index in enumerate(given):
             out[number] = kd.sum(source[index]) if np.size(index) else 0.0
 
-    declared = {"shapes": {"x": (dims[where],)}} if where in dims else {}
+    declared: dict[str, Any] = {"shapes": {"x": (dims[where],)}} if where in dims else {}
     kernel = kd.kernel(body, out_type=kd.ShapeDtypeStruct((len(given),), kd.float32), grid=(1,), **declared)
     for n in sizes:
         x = np.arange(1, n + 1).astype(np.float32)

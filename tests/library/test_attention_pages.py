@@ -179,6 +179,17 @@ def test_what_is_copied_first(page: int, queries: int, length: int, copied: bool
     assert (newest.pages is not None) == copied
 
 
+@pytest.mark.parametrize(("batch", "queries", "tile"), [(4, 512, 128), (32, 2000, 192), (4, 64, 64)])
+@pytest.mark.parametrize("page", [8, 16, 64])
+def test_tiles_that_end_first(page: int, batch: int, queries: int, tile: int) -> None:
+    """On 132 multiprocessors, 192 tiles of 192 queries and 256 of 128 take two rounds each."""
+    spec = kd.ShapeDtypeStruct
+    q, kept = spec((batch, 16, queries, 64), bf16), spec((4096, 16, page, 64), bf16)
+    table = spec((batch, 4096 // page), kd.int32)
+    kd.library.attention.lower(q, kept, kept, page_table=table, causal="bottom_right", target="sm_90a")
+    assert list(kd.library.attention._plans.values())[-1].tile == tile
+
+
 def test_lengths_need_no_compile(rng: Any) -> None:
     _, kept, ids = cache(rng, (100, 100), 1, (64, 64), 16, bf16)
     q = random(rng, (2, 2, 4, 64), bf16)
