@@ -126,7 +126,9 @@ class Repeater:
 
 
 def _other_steps(repeat: Repeat) -> GraphError:
-    name = getattr(repeat.function, "__name__", repr(repeat.function))
+    function = repeat.function  # a kernel's method, or a function of the library
+    own = getattr(getattr(function, "__self__", None), "name", None)
+    name = own or getattr(function, "__name__", repr(function))
     return GraphError(
         f"{name} does other launches for these values of {sorted(variables(repeat.bindings))} than for those "
         "it was recorded with. Record a graph of its own for them"

@@ -300,3 +300,18 @@ def test_custom_kernels_have_outputs_of_their_shape() -> None:
         double(made)
     for n in (8, 3, 1):
         np.testing.assert_array_equal(g(n=n), X[: 3 * n].reshape(3, n) * 2)
+
+
+def test_a_dim_of_0_names_the_kernel() -> None:
+    """Its launch is recorded, and a grid of nothing has none."""
+    rows = kd.Dim("rows", min=0, max=64)
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((rows, 8), kd.float32), grid=(rows,), shapes={"out": (rows, 8)})
+    def threes(out: Any) -> None:
+        out[kd.program_id(0)] = kd.full((8,), 3.0, kd.float32)
+
+    with kd.Graph() as graph:
+        threes(interpret=True)
+    np.testing.assert_array_equal(graph(rows=5), np.full((5, 8), 3.0, np.float32))
+    with pytest.raises(kd.Error, match=r"^\[graph\] threes does other launches for these values of \['rows'\]"):
+        graph(rows=0)
