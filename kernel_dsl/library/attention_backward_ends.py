@@ -9,6 +9,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
+from ..layout import pow2_ceil
 from .attention_backward_order import EIGHT, AttentionBackwardConfig, of_steps, padded
 from .attention_sizes import LOG2E, AttentionProblem
 
@@ -26,7 +27,8 @@ def stats_kernel(problem: AttentionProblem, config: AttentionBackwardConfig) -> 
     """
     p = problem
     length = padded(p.queries, config)
-    rows = ELEMENTS // p.dim if p.opened else math.gcd(ELEMENTS // p.dim, length)
+    rows = ELEMENTS // pow2_ceil(p.dim)  # a power of 2, since whole blocks fill the padded queries
+    rows = rows if p.opened else math.gcd(rows, length)
     heads = (p.batch, p.heads, p.queries, p.dim)
 
     def body(out: Any, dout: Any, lse: Any, stats: Any) -> None:

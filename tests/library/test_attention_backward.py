@@ -11,6 +11,7 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, attention, attention_backward
 from kernel_dsl.library.attention_backward import default_config
+from kernel_dsl.library.attention_backward_ends import stats_kernel
 from kernel_dsl.library.attention_backward_order import alternating, heads_at_once, makespan, shared_at_end, step_counts
 from kernel_dsl.library.attention_backward_plans import ScoredGradients
 from kernel_dsl.library.attention_backward_walk import Walk
@@ -309,6 +310,13 @@ def test_odd_lengths_do_not_spill(dim: int, causal: bool) -> None:
     for stages in attention_backward.lower(q, q, k, k, q, lse, causal=causal, target="sm_90a"):
         compiled = stages.compile()
         assert compiled.resources.spills == 0 and not compiled.remarks
+
+
+@pytest.mark.parametrize(("dim", "block_q"), [(64, 128), (128, 80), (192, 64), (256, 64)])
+def test_blocks_before_the_gradients_have_many_rows(dim: int, block_q: int) -> None:
+    """Also where a block's elements are no multiple of a row: one row a block read 1.3 TB/s."""
+    kernel = stats_kernel(problem(1, 2, 2, 8192, dim, False), Config(block_q))
+    assert kernel._definition.grid[1] * 16 <= -(-8192 // block_q) * block_q
 
 
 def problem(batch: int, heads: int, kv_heads: int, length: int, dim: int, causal: bool) -> AttentionProblem:
