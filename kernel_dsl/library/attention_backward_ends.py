@@ -67,6 +67,7 @@ def finish_kernel(problem: AttentionProblem, config: AttentionBackwardConfig, wi
         body(dq_sum, dq, q.shape[0], kd.cdiv(q.shape[2], config.block_q))
 
     def body(dq_sum: Any, dq: Any, batch: Any = p.batch, steps: Any = all_steps) -> None:
+        kd.griddepcontrol_wait()  # it starts while the kernel before it ends
         # the last sums first: they were added to last, and may still be in L2
         step, tile = batch * p.heads * steps - 1 - kd.program_id(0), kd.program_id(1) * several
         head, first = kd.div(step, steps), kd.rem(step, steps) * config.block_q
@@ -99,6 +100,8 @@ def sum_kernel(problem: AttentionProblem, splits: int) -> Any:
     rows = SUMMED // p.dim
 
     def body(dk_parts: Any, dv_parts: Any, dk: Any, dv: Any) -> None:
+        kd.griddepcontrol_wait()  # it starts while the kernel before it ends
+        kd.griddepcontrol_launch_dependents()
         head = kd.program_id(0)
         here = kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads), kd.ds(kd.program_id(1) * rows, rows)
         for parts, out in ((dk_parts, dk), (dv_parts, dv)):

@@ -230,6 +230,7 @@ def scored_finish_kernel(problem: ScoredProblem, config: AttentionBackwardConfig
     several = next(n for n in (4, 5, 3, 2, 1) if tiles % n == 0)
 
     def body(dq_sum: Any, *rest: Any) -> None:
+        kd.griddepcontrol_wait()  # it starts while the kernel before it ends
         s, dq = dict(zip(names, rest, strict=False)), rest[-1]
         p, steps = problem, all_steps
         if p.opened:
@@ -272,6 +273,8 @@ def scored_sum_kernel(problem: ScoredProblem, splits: int, dim: int) -> Any:
     rows = SUMMED // dim
 
     def body(parts: Any, out: Any) -> None:
+        kd.griddepcontrol_wait()  # it starts while the kernel before it ends
+        kd.griddepcontrol_launch_dependents()
         head = kd.program_id(0)
         batch, kv_head = kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads)
         here = kd.ds(kd.program_id(1) * rows, rows)

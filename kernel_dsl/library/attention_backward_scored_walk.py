@@ -274,6 +274,7 @@ class ScoredWalk(ScoredScores):
         names = self.names
 
         def body(q: Any, k: Any, v: Any, dout: Any, stats: Any, *rest: Any, **made: Any) -> None:
+            self.follow()
             walk: ScoredWalk = self
             sizes, rest = (rest[:NUMBERS], rest[NUMBERS:]) if self.opened else ((), rest)
             s = made | dict(zip(names, rest, strict=False))

@@ -330,6 +330,11 @@ class Walk(WalkResults):
 
     # --- the kernel -------------------------------------------------------------------------------
 
+    def follow(self) -> None:
+        """Start while the kernel before ends, and let the one after do so: this counts where launches are short."""
+        kd.griddepcontrol_wait()
+        kd.griddepcontrol_launch_dependents()
+
     def kernel(self, consumers: Consumers, *, name: str) -> Any:
         """The kernel `(q, k, v, dout, stats) -> (dk, dv, dq_sum)`.
 
@@ -337,6 +342,7 @@ class Walk(WalkResults):
         """
 
         def body(q: Any, k: Any, v: Any, dout: Any, stats: Any, *rest: Any, **made: Any) -> None:
+            self.follow()
             walk: Walk = self.at_launch(q, k, rest[:NUMBERS]) if self.opened else copy(self)
             me = kd.axis_index("wg")
             dk, dv, dq_sum, turns, _more = walk.results(rest[NUMBERS:] if self.opened else rest)

@@ -127,6 +127,17 @@ def test_a_block_with_all_keys_adds_to_no_sum(dim: int, keys: int, options: Any,
     assert main.traced.outputs[2].dtype == (kd.bfloat16 if alone else kd.float32)
 
 
+@pytest.mark.parametrize(("dim", "config"), [(128, Config(64)), (128, Config(64, splits=2)), (80, Config(64, splits=2))], ids=str)
+def test_kernels_start_while_the_one_before_ends(dim: int, config: Any) -> None:
+    """All but the first one, which may follow any kernel. It has many blocks, and each would take longer to allow it."""
+    q, k = (kd.ShapeDtypeStruct((1, 2, n, dim), kd.bfloat16) for n in (300, 300))
+    lse = kd.ShapeDtypeStruct((1, 2, 300), kd.float32)
+    first, *others = attention_backward.lower(q, q, k, k, q, lse, target="sm_90a", config=config)
+    assert len(others) == 2 + (config.splits - 1) * (1 if dim == 128 else 2)
+    assert "griddepcontrol" not in first.ptx
+    assert all("griddepcontrol.wait" in stages.ptx for stages in others)
+
+
 @pytest.mark.tma
 @pytest.mark.wgmma
 @pytest.mark.parametrize("shape", [SHAPES[1], SHAPES[2], SHAPES[4]], ids=str)
