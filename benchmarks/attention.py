@@ -74,8 +74,11 @@ FEW = [
     *(Work(b, h, h, q, k, 64, False, bias="heads") for b, h, q, k in OVER_MANY),
     *(Work(b, h, h, n, n, d, causal, back)
       for back in BOTH for d in (64, 80, 128, 160, 256) for b, h, n, causal in SHORT),
-    *(Work(b, 16, 16, q, k, d, False, True, value_dim=dv) for d, dv in ((32, 0), (64, 0), (80, 0), (128, 0), (192, 0), (192, 128))
+    *(Work(b, 16, 16, q, k, d, False, True, value_dim=dv)
+      for d, dv in ((32, 0), (64, 0), (80, 0), (128, 0), (192, 0), (256, 0), (192, 128))
       for b, q, k in ((8, 64, 1024), (1, 64, 16384), (4, 128, 4096), (8, 197, 1024))),
+    Work(4, 8, 8, 64, 333, 80, False, True),
+    *(Work(4, 32, 4, 8192, k, d, False, True) for d in (64, 80, 128, 192, 256) for k in (64, 128)),
 ]  # fmt: skip
 
 FORWARD_CONFIGS = {

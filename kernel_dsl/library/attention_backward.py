@@ -34,6 +34,7 @@ from .attention_backward_order import (
     narrow_config,
     one_block,
     padded,
+    staying_config,
     step_counts,
     together_of,
 )
@@ -350,6 +351,9 @@ class AttentionBackward(Named):
 
 def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = False) -> AttentionBackwardConfig:
     """A configuration with steps that fit the queries, and splits for blocks on all multiprocessors."""
+    staying = None if p.causal or in_turn else staying_config(p, (p.dim, p.dim), multiprocessors)
+    if staying is not None:
+        return staying
     if p.dim <= KEYS:
         config = narrow_config(p)
     elif p.dim <= 192:

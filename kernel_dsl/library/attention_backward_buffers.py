@@ -87,7 +87,8 @@ class WalkBuffers:
     def smem_bytes(self) -> int:
         """SMEM that blocks take; those of 64 keys also take the weights."""
         p, t = self.p, self.t
-        rows = self.keys + t.stages * t.block_q, self.keys + t.dout_stages * t.block_q
+        keys = self.keys * self.key_slots
+        rows = keys + t.stages * t.block_q, keys + t.dout_stages * t.block_q
         tiles = (rows[0] * p.dim + rows[1] * self.v_dim + self.keys * t.block_q) * p.dtype.itemsize
         sums = t.dq_slots * ROWS * self.part * EIGHT * 4
         if self.alone:
@@ -106,6 +107,28 @@ class WalkBuffers:
         return kd.SMEM(
             shape, self.p.dtype, transforms=(kd.TilingTransform((8, span // item)), kd.SwizzleTransform(span))
         )
+
+    @property
+    def stays(self) -> bool:
+        """Whether a block takes keys after keys; the warps that add, and the sharing of keys, are for those of one."""
+        return self.t.stays and not (self.by_warps or self.splitting or self.tailed)
+
+    @property
+    def launched(self) -> Any:
+        """The number of blocks of a launch."""
+        if not self.stays:
+            return self.grid
+        return self.multiprocessors if self.opened else min(self.grid, self.multiprocessors)
+
+    @property
+    def key_slots(self) -> int:
+        """How many blocks' keys SMEM holds."""
+        return 2 if self.stays else 1
+
+    def own_keys(self, dim: int, row: int = 0) -> Any:
+        """A buffer for the keys or values of a block, or with slots for those of several."""
+        slots = [self.key_slots] * self.stays
+        return self.swizzled(*slots, self.keys, dim, row=row)
 
     @property
     def query_tile(self) -> tuple[int, int]:
@@ -133,11 +156,13 @@ class WalkBuffers:
             "dout_smem": self.swizzled(t.dout_stages, t.block_q, self.v_dim),
             "dq_smem": self._sum_slots(),
             "stats_smem": kd.SMEM((t.stages, 2, t.block_q), kd.float32),
-            "kv_loaded": kd.Barrier(num_barriers=2),
+            "kv_loaded": kd.Barrier(num_barriers=2 * self.key_slots),
         }
         for name, loads, stages in (("q", 2, t.stages), ("dout", 1, t.dout_stages)):
             made[f"{name}_loaded"] = kd.Barrier(num_arrivals=loads, num_barriers=stages)
             made[f"{name}_consumed"] = kd.Barrier(num_arrivals=CONSUMERS, num_barriers=stages)
+        if self.stays:
+            made["kv_consumed"] = kd.Barrier(num_arrivals=CONSUMERS, num_barriers=self.key_slots)
         if self.by_warps:
             made["dq_stored"] = made["dq_read"] = kd.Barrier(num_barriers=CONSUMERS * t.dq_slots)
         return made

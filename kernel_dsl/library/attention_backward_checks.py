@@ -45,7 +45,7 @@ def check_config(config: Any, p: ScoredProblem) -> None:
     if not isinstance(config, AttentionBackwardConfig):
         what = f"config is {of_kind(config)}"
         raise BadCallArgument(kernel=NAME, what=what, hint="an `AttentionBackwardConfig`, or None to have one chosen")
-    check_counts(config, NAME)
+    check_counts(config, NAME, 1 if config.stays else 2)
     dim, wide = padded_dims(p)[0], keys_of(p) != KEYS
     if wide and (config.apart or config.turns):
         what = f"config.apart={config.apart}, config.turns={config.turns} for a head dimension of {dim}"

@@ -98,10 +98,15 @@ def narrow_consumers(walk: Walk, dim: int, free: int) -> tuple[Callable[..., Non
     tight = dim + m // 2 + width // 2 > free
 
     def consume(me: Any, dk: Any, dv: Any, dq_sum: Any, s: dict[str, Any]) -> None:
-        block = walk.block_of(s)
+        if walk.stays:
+            release_all(walk, s)
+        walk.each_block(s, partial(consume_block, me, dk, dv, dq_sum, s))
+
+    def consume_block(me: Any, dk: Any, dv: Any, dq_sum: Any, s: dict[str, Any], block: Any) -> None:
         mine, key = kd.ds(me * ROWS, ROWS), block.key + me * ROWS
-        own = k_own, v_own = s["k_smem"].at[mine], s["v_smem"].at[mine]
-        k_part = s["k_smem"].at[:, mine].T if by_dim else s["k_smem"].T
+        k_smem, v_smem = walk.key_smem(s, block), walk.value_smem(s, block)
+        own = k_own, v_own = k_smem.at[mine], v_smem.at[mine]
+        k_part = k_smem.at[:, mine].T if by_dim else k_smem.T
         ds_smem = s["ds_smem"].T if walk.turned else s["ds_smem"]
         ds_part = ds_smem if by_dim else ds_smem.at[:, kd.ds(me * width, width)]
 
@@ -111,7 +116,7 @@ def narrow_consumers(walk: Walk, dim: int, free: int) -> tuple[Callable[..., Non
             kd.barrier_arrive(s["ds_read"])  # nothing is there yet
             if walk.t.turns:
                 kd.when(me == CONSUMERS - 1)(lambda: pass_turn(walk, me, s))
-            _wait_for_keys(block, s)
+            _wait_for_keys(walk, block, s)
 
             def one(step: WalkStep) -> None:
                 left, ds = softmax(walk, me, block, key, own, (s_acc, dp_acc, dv_acc), step, s)
@@ -144,11 +149,11 @@ def narrow_consumers(walk: Walk, dim: int, free: int) -> tuple[Callable[..., Non
         kd.barrier_wait(s["ds_read"])  # then the other consumer has also read all keys
         walk.store(dk_value * walk.p.scale, k_own, dk, block, key)
         walk.store(dv_value, v_own, dv, block, key, 1)
-        kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest
+        leave(walk, block, s)
 
     scratch = {
-        "k_smem": walk.swizzled(KEYS, dim),
-        "v_smem": walk.swizzled(KEYS, dim),
+        "k_smem": walk.own_keys(dim),
+        "v_smem": walk.own_keys(dim),
         "ds_smem": walk.swizzled(m, KEYS, row=ROWS) if walk.turned else walk.swizzled(KEYS, m, row=width),
         "ds_stored": kd.Barrier(num_arrivals=CONSUMERS),
         "ds_read": kd.Barrier(num_arrivals=CONSUMERS),
@@ -170,7 +175,7 @@ def wide_consumers(walk: Walk, dim: int, tight: bool = False) -> tuple[Callable[
     """
     # the weights, and one more slot
     spare = SMEM_BYTES - walk.smem_bytes - 2 * ROWS * walk.t.block_q * walk.p.dtype.itemsize
-    made = _WideConsumers(walk, dim, not tight and spare >= 0)
+    made = _WideConsumers(walk, dim, not tight and not walk.stays and spare >= 0)
     return made.consume, made.scratch()
 
 
@@ -196,8 +201,8 @@ class _WideConsumers:
         """SMEM and barriers of both."""
         walk, m = self.walk, self.walk.t.block_q
         return {
-            "k_smem": walk.swizzled(ROWS, self.dim, row=self.width),
-            "v_smem": walk.swizzled(ROWS, walk.v_dim),
+            "k_smem": walk.own_keys(self.dim, row=self.width),
+            "v_smem": walk.own_keys(walk.v_dim),
             "weights_smem": walk.swizzled(ROWS, m),
             "ds_smem": walk.swizzled(self.slots, ROWS, m),
             "weights_stored": kd.Barrier(),
@@ -209,8 +214,16 @@ class _WideConsumers:
 
     def consume(self, me: Any, dk: Any, dv: Any, dq_sum: Any, s: dict[str, Any]) -> None:
         """The body of consumer `me`."""
+        walk = self.walk
+        if walk.stays:
+            release_all(walk, s)
+            kd.barrier_arrive(s["ds_read"].at[0])
+            kd.when(me == 1)(partial(kd.barrier_arrive, s["weights_read"]))
+        walk.each_block(s, partial(self._consume_block, me, dk, dv, dq_sum, s))
+
+    def _consume_block(self, me: Any, dk: Any, dv: Any, dq_sum: Any, s: dict[str, Any], block: Any) -> None:
         walk, dim, v_dim = self.walk, self.dim, self.walk.v_dim
-        block, most = walk.block_of(s), max(dim, v_dim)
+        most = max(dim, v_dim)
 
         def part(acc: Any, columns: int) -> Any:
             return acc if columns == most else acc.at[:, kd.ds(0, columns)]
@@ -220,17 +233,19 @@ class _WideConsumers:
 
         def run(acc: Any, dq_acc: Any, sum_acc: Any) -> Any:
             sum_acc[...] = kd.zeros(sum_acc.shape, kd.float32)
-            kd.barrier_arrive(s["ds_read"].at[0])  # nothing is there yet: the second consumer waits before it stores
-            _wait_for_keys(block, s)
+            if not walk.stays:  # nothing is there yet: the second consumer waits before it stores
+                kd.barrier_arrive(s["ds_read"].at[0])
+            _wait_for_keys(walk, block, s)
             kd.when(me == 0)(lambda: self._values(block, acc, dq_acc, part(sum_acc, v_dim), dq_sum, s))
             kd.when(me == 1)(lambda: self._scores(block, acc, dq_acc, part(sum_acc, dim), dq_sum, s))
             return sum_acc[...]
 
         value = kd.run_scoped(run, *(kd.ACC((ROWS, n), kd.float32) for n in (walk.t.block_q, self.width, most)))
         kd.barrier_arrive_and_wait(s["finished"])  # the other consumer reads keys and values, too
-        kd.when(me == 0)(lambda: walk.store(of_width(value, v_dim), s["v_smem"], dv, block, block.key, 1))
-        kd.when(me == 1)(lambda: walk.store(of_width(value, dim) * walk.p.scale, s["k_smem"], dk, block, block.key))
-        kd.wait_smem_to_gmem(0, wait_read_only=True)  # SMEM outlives the copies; the kernel's end waits for the rest
+        k_smem, v_smem = walk.key_smem(s, block), walk.value_smem(s, block)
+        kd.when(me == 0)(lambda: walk.store(of_width(value, v_dim), v_smem, dv, block, block.key, 1))
+        kd.when(me == 1)(lambda: walk.store(of_width(value, dim) * walk.p.scale, k_smem, dk, block, block.key))
+        leave(walk, block, s)
 
     def _values(self, block: Any, acc: Any, dq_acc: Any, dv_acc: Any, dq_sum: Any, s: dict[str, Any]) -> None:
         """The first consumer: it computes the weights, and from them the gradient of the values."""
@@ -238,7 +253,7 @@ class _WideConsumers:
 
         def one(step: WalkStep, *before: Any) -> Any:
             kd.barrier_wait(s["q_loaded"].at[step.slot])
-            kd.wgmma(acc, s["k_smem"], s["q_smem"].at[step.slot].T, accumulate=False)
+            kd.wgmma(acc, walk.key_smem(s, block), s["q_smem"].at[step.slot].T, accumulate=False)
             kd.wgmma_wait(0)
             weights, slope = walk.weights(acc, block, step, block.key, s)
             left, sloped = _with_slope(weights, slope, walk.p.dtype)
@@ -254,7 +269,8 @@ class _WideConsumers:
     def _scores(self, block: Any, acc: Any, dq_acc: Any, dk_acc: Any, dq_sum: Any, s: dict[str, Any]) -> None:
         """The second consumer: it computes the gradients of the scores, and from them the gradient of the keys."""
         walk, behind = self.walk, self.behind
-        kd.barrier_arrive(s["weights_read"])  # nothing is there yet
+        if not walk.stays:
+            kd.barrier_arrive(s["weights_read"])  # nothing is there yet
         if behind:
             nothing = s["ds_smem"].at[1]  # of the step before the first one
             nothing[...] = kd.zeros(nothing.shape, walk.p.dtype)
@@ -263,7 +279,7 @@ class _WideConsumers:
 
         def one(step: WalkStep, *before: Any) -> Any:
             kd.barrier_wait(s["dout_loaded"].at[step.dout_slot])
-            kd.wgmma(acc, s["v_smem"], s["dout_smem"].at[step.dout_slot].T, accumulate=False)
+            kd.wgmma(acc, walk.value_smem(s, block), s["dout_smem"].at[step.dout_slot].T, accumulate=False)
             kd.barrier_wait(s["q_loaded"].at[step.slot])
             kd.barrier_wait(s["weights_stored"])
             weights = kd.load(s["weights_smem"], layout=kd.Layout.WGMMA)
@@ -310,12 +326,28 @@ class _WideConsumers:
         """The half of `dim` that is this consumer's of a step's gradient of the queries; `free` is called beside its product."""
         slot, mine = step.number & 1 if self.behind else 0, kd.ds(me * self.width, self.width)
         kd.barrier_wait(s["ds_stored"].at[slot])
-        kd.wgmma(dq_acc, s["ds_smem"].at[slot].T, s["k_smem"].at[:, mine], accumulate=False)
+        keys = self.walk.key_smem(s, block).at[:, mine]
+        kd.wgmma(dq_acc, s["ds_smem"].at[slot].T, keys, accumulate=False)
         free()
         kd.wgmma_wait(0)
         kd.barrier_arrive(s["ds_read"].at[slot])
         add = partial(self.walk.add, me, dq_acc, block, step, dq_sum, s)
         kd.when(step.number >= 0)(add) if self.behind else add()
+
+
+def release_all(walk: Walk, s: dict[str, Any]) -> None:
+    """Tell the producer that nothing is in the slots of keys and values yet."""
+    for slot in range(walk.key_slots):
+        kd.barrier_arrive(s["kv_consumed"].at[slot])
+
+
+def leave(walk: Walk, block: Any, s: dict[str, Any]) -> None:
+    """Wait until stores have read a block's results from the SMEM of its keys and values, which is free then. The kernel's
+    end waits for the rest.
+    """
+    kd.wait_smem_to_gmem(0, wait_read_only=True)
+    if walk.stays:
+        kd.when(block.count > 0)(partial(kd.barrier_arrive, s["kv_consumed"].at[block.visit.slot]))
 
 
 def _with_slope(weights: Any, slope: Any, dtype: Any) -> tuple[Any, Any]:
@@ -326,12 +358,12 @@ def _with_slope(weights: Any, slope: Any, dtype: Any) -> tuple[Any, Any]:
     return kd.optimization_barrier(weights.astype(dtype), (weights * slope).astype(dtype))
 
 
-def _wait_for_keys(block: Any, s: dict[str, Any]) -> None:
+def _wait_for_keys(walk: Walk, block: Any, s: dict[str, Any]) -> None:
     """Wait for keys and values; a block without steps has none."""
 
     def wait() -> None:
-        for i in range(2):
-            kd.barrier_wait(s["kv_loaded"].at[i])
+        for number in range(2):
+            kd.barrier_wait(walk.keys_loaded(s, block, number))
 
     kd.when(block.count > 0)(wait)
 

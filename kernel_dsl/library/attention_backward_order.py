@@ -22,6 +22,7 @@ TAIL = 3  # blocks that share the steps of the last keys, where many multiproces
 # the time of a step of 64 queries as a part of that of 80, at a dimension of 128, and 3 %: the estimate is no better
 SHORT_STEP = 0.83 * 1.03
 LONG = 16  # steps of a block that are worth sharing
+STAYS = 4  # the most steps of a block that takes several keys: with more, loads and stores take little of its time
 SPREAD = 128  # steps over which blocks that run together begin
 CROWD = 8  # blocks that may add to the sums of a head of up to `CROWDED` steps at a time
 CROWDED = 4
@@ -40,6 +41,8 @@ class AttentionBackwardConfig:
     share the steps of each of the last keys, where whole blocks would leave many multiprocessors idle at the end.
     `stores_first`: the first block that has the gradient of a step's queries stores it and the others add, by warps of their
     own, so that nothing is zeroed before. Kernels with masks other than causal ones, and those that add in turn, ignore it.
+    `stays`: each multiprocessor has one block, which takes keys after keys, and loads the next ones beside the steps of these.
+    Kernels with ragged lengths, those whose warps add, and those that share keys ignore it.
     """
 
     block_q: int = 80
@@ -53,6 +56,7 @@ class AttentionBackwardConfig:
     splits: int = 1
     tail: int = 1
     stores_first: bool = False
+    stays: bool = False
 
 
 def most_shared(config: AttentionBackwardConfig, multiprocessors: int) -> int:
@@ -110,6 +114,24 @@ def narrow_config(p: AttentionProblem) -> AttentionBackwardConfig:
         times = [sum(step_counts(p, c, KEYS, 0)) for c in (config, short)]
         config = short if times[1] * SHORT_STEP < times[0] else config
     return replace(config, stores_first=first_stores(p, config))
+
+
+def staying_config(p: Any, dims: tuple[int, int], multiprocessors: int) -> AttentionBackwardConfig | None:
+    """The configuration of blocks that stay, for few steps of many keys; None where others are faster. Scores are scaled
+    only, and not masked.
+
+    `dims`: the computed dimensions of keys and values. SMEM holds the keys and values of two blocks, so steps are short.
+    """
+    dim = max(dims)
+    keys = KEYS if dim <= KEYS else ROWS
+    units = p.batch * p.kv_heads * kd.cdiv(p.keys, keys)
+    if units <= multiprocessors or kd.cdiv(p.queries, ROWS) * (p.heads // p.kv_heads) > STAYS:
+        return None
+    if dim <= 64:
+        return AttentionBackwardConfig(128 if p.queries > ROWS else ROWS, stays=True)
+    if dim <= 192:
+        return AttentionBackwardConfig(ROWS, dq_parts=2 if dim <= KEYS else 3, stays=True)
+    return AttentionBackwardConfig(ROWS, stages=1, dout_stages=1, dq_parts=4, stays=True)
 
 
 def makespan(lengths: list[int], heads: int, together: int, machines: int) -> int:

@@ -24,6 +24,7 @@ from .attention_backward_order import (
     makespan,
     narrow_config,
     of_steps,
+    staying_config,
 )
 from .attention_backward_scored_sizes import (
     first_step,
@@ -53,6 +54,10 @@ def scored_backward_config(
 
     `linear`: `score_mod` adds something linear. `opened`: the kernel takes any sizes, which need registers.
     """
+    if as_without_options(p) and not (p.score.causal or in_turn):
+        staying = staying_config(p, padded_dims(p), multiprocessors)
+        if staying is not None:
+            return staying
     keys = keys_of(p)
     blocks = p.batch * p.kv_heads * kd.cdiv(p.keys, keys)
     config = _scored_config(p, blocks, multiprocessors, in_turn, linear, opened)

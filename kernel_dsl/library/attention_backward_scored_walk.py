@@ -10,6 +10,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
+from .attention_backward_keys import Visit
 from .attention_backward_order import (
     CONSUMERS,
     EIGHT,
@@ -79,6 +80,10 @@ class ScoredWalk(ScoredScores):
         own = 0 if tiles is None or keys != KEYS else config.stages * config.block_q * KEYS * tiles.itemsize
         self.staged: bool = bool(own) and self.smem_bytes + own <= SMEM_BYTES  # the bias goes through SMEM
 
+    @property
+    def stays(self) -> bool:
+        return super().stays and not self.scored.ragged
+
     def scored_at_launch(self, q: Any, k: Any, stats: Any, table: Any, sizes: Any) -> ScoredWalk:
         """As `at_launch`; `table`: the table of ragged keys."""
         made = copy(self)
@@ -111,11 +116,9 @@ class ScoredWalk(ScoredScores):
 
     # --- places -----------------------------------------------------------------------------------
 
-    def block_of(self, s: dict[str, Any]) -> ScoredBlock:
-        """This block's part. Blocks of the first keys come first, because they are the long ones in causal
-        attention.
-        """
-        p, t, number = self.scored, self.t, kd.axis_index("block")
+    def block_of(self, s: dict[str, Any], visit: Visit) -> ScoredBlock:
+        """A part. Those of the first keys come first, because they are the long ones in causal attention."""
+        p, t, number = self.scored, self.t, visit.number
         number, split = self.shared(number)
         number, tail = self.shared_tail(number)
         several = self.together * self.blocks
@@ -137,7 +140,8 @@ class ScoredWalk(ScoredScores):
         end = kd.where(key < place.keys, end, begin) if p.ragged else end
         start, count = self.share((end - begin) * self.group, split, tail)
         base = first_step(p, t, place)
-        return ScoredBlock(place.batch, place.head, key, begin, start, count, split, tail, place, end - 1, base, entry)
+        shared = start, count, split, tail
+        return ScoredBlock(place.batch, place.head, key, begin, *shared, visit, place, end - 1, base, entry)
 
     def each_step(self, block: Any, body: Callable[..., Any], carried: tuple[Any, ...] = ()) -> tuple[Any, ...]:
         """Call `body` for each step, in order: as without options, but up to a last step."""
@@ -148,11 +152,11 @@ class ScoredWalk(ScoredScores):
             each = kd.maximum(block.last - block.first + 1, 1)
             head, index = head + kd.div(block.start, each), begin + by * kd.rem(block.start, each)
 
-        @kd.loop(0, block.count, init_carry=(0, 0, head, index, *carried))
+        @kd.loop(0, block.count, init_carry=(*self.first_slots(block), head, index, *carried))
         def after(number: Any, carry: Any) -> Any:
             slot, dout_slot, head, index, *own = carry
             place, whole = (index, None) if block.entry is None else block.entry(index)
-            made = body(ScoredStep(number, slot, dout_slot, head, place, whole), *own)
+            made = body(ScoredStep(self.numbered(block, number), slot, dout_slot, head, place, whole), *own)
             over = index == end
             return (
                 kd.where(slot == t.stages - 1, 0, slot + 1),
@@ -188,19 +192,18 @@ class ScoredWalk(ScoredScores):
             clear_rows(target, count)
             kd.barrier_arrive(loaded)
 
-    def _fetch(self, q: Any, k: Any, v: Any, dout: Any, stats: Any, s: dict[str, Any]) -> None:
-        t, block = self.t, self.block_of(s)
-        place = block.place
+    def _fetch_block(self, q: Any, k: Any, v: Any, dout: Any, stats: Any, s: dict[str, Any], block: Any) -> None:
+        t, place = self.t, block.place
 
         def fetch(step: WalkStep) -> None:
             first = step.index * t.block_q
             left = place.queries - first
 
-            def own(ref: Any, name: str, number: int, dim: int) -> None:
+            def own(ref: Any, dim: int, target: Any, loaded: Any) -> None:
                 source = self.view(ref, block, block.kv_head, place.k_row + block.key, self.keys, dim)
-                self.copy_rows(source, s[name], s["kv_loaded"].at[number], place.keys - block.key, s)
+                self.copy_rows(source, target, loaded, place.keys - block.key, s)
 
-            kd.when(step.number == 0)(partial(own, k, "k_smem", 0, self.p.dim))
+            self.load_keys(block, step, s, partial(own, k, self.p.dim))
             loaded = s["q_loaded"].at[step.slot]
             kd.when(step.number >= t.stages)(partial(kd.barrier_wait, s["q_consumed"].at[step.slot]))
             row = place.q_row + first
@@ -214,7 +217,7 @@ class ScoredWalk(ScoredScores):
                 tile = kd.ds(first, t.block_q), kd.ds(block.key, self.keys)
                 view = s["bias"].at[self.scored.bias_index((block.batch, step.head), *tile)]
                 kd.copy_gmem_to_smem(view, s["bias_smem"].at[step.slot], s["bias_loaded"].at[step.slot])
-            kd.when(step.number == 0)(partial(own, v, "v_smem", 1, self.v_dim))
+            self.load_values(block, step, s, partial(own, v, self.v_dim))
             kd.when(step.number >= t.dout_stages)(partial(kd.barrier_wait, s["dout_consumed"].at[step.dout_slot]))
             loaded = s["dout_loaded"].at[step.dout_slot]
             source = self.view(dout, block, step.head, row, t.block_q, self.v_dim)
@@ -308,7 +311,7 @@ class ScoredWalk(ScoredScores):
             out_type=self._outputs(),
             shapes=self.shapes(len(names)),
             scratch_types=self._scratch() | extra | consumers(self)[1],
-            grid=(self.grid,),
+            grid=(self.launched,),
             grid_names=("block",),
             num_threads=CONSUMERS + 1 + self.adders,
             thread_name="wg",

@@ -15,6 +15,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
+from .attention_backward_keys import Visit, WalkKeys
 from .attention_backward_order import (
     CONSUMERS,
     EIGHT,
@@ -23,7 +24,6 @@ from .attention_backward_order import (
     SPREAD,
     shared_at_end,
 )
-from .attention_backward_results import WalkResults
 from .attention_sizes import LOG2E, ROWS
 
 Consumers = Callable[
@@ -47,7 +47,8 @@ class ScoreBlock:
     """The work of a block: a head of a sequence, and its keys from `key` on.
 
     The queries that see these keys begin at step `first`. The block does `count` steps of all query heads, from `start`
-    on; `split` is its number among the blocks that share the steps. `tail` is None if no blocks share the last keys.
+    on; `split` is its number among the blocks that share the steps. `tail` is None if no blocks share the last keys. If
+    blocks stay, `visit` says what this one did before.
     """
 
     batch: Any
@@ -58,6 +59,7 @@ class ScoreBlock:
     count: Any
     split: Any
     tail: Tail | None
+    visit: Visit
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class WalkStep:
     index: Any
 
 
-class Walk(WalkResults):
+class Walk(WalkKeys):
     """The walk of blocks of `keys` keys: what each of them does."""
 
     def at_launch(self, q: Any, k: Any, sizes: Any) -> Walk:
@@ -84,9 +86,9 @@ class Walk(WalkResults):
 
     # --- places -----------------------------------------------------------------------------------
 
-    def block(self) -> ScoreBlock:
-        """This block's part; long parts come first."""
-        p, t, number = self.p, self.t, kd.axis_index("block")
+    def block_of(self, s: dict[str, Any], visit: Visit) -> Any:
+        """A part, given the scratch; long parts come first."""
+        p, t, number = self.p, self.t, visit.number
         number, split = self.shared(number)
         number, tail = self.shared_tail(number)
         several = self.together * self.blocks
@@ -96,7 +98,7 @@ class Walk(WalkResults):
         first = kd.minimum(kd.div(key, t.block_q), self.steps) if p.causal else 0
         start, count = self.share((self.steps - first) * self.group, split, tail)
         place = kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads)
-        return ScoreBlock(*place, key, first, start, count, split, tail)
+        return ScoreBlock(*place, key, first, start, count, split, tail, visit)
 
     def shared(self, number: Any) -> tuple[Any, Any]:
         """(the number of a block's keys, its own number among the blocks that share these keys)."""
@@ -120,10 +122,6 @@ class Walk(WalkResults):
             return 0, count
         start = kd.div(count * mine, every)
         return start, kd.div(count * (mine + 1), every) - start
-
-    def block_of(self, s: dict[str, Any]) -> Any:
-        """This block's part, given the scratch."""
-        return self.block()
 
     def turn_of(self, block: Any, step: WalkStep) -> Any:
         """The number of blocks that add to a step before this one."""
@@ -151,10 +149,10 @@ class Walk(WalkResults):
             index = index + start
             index = kd.where(index > end, index - self.steps, index)
 
-        @kd.loop(0, block.count, init_carry=(0, 0, head, index, *carried))
+        @kd.loop(0, block.count, init_carry=(*self.first_slots(block), head, index, *carried))
         def after(number: Any, carry: Any) -> Any:
             slot, dout_slot, head, index, *own = carry
-            made = body(WalkStep(number, slot, dout_slot, head, index), *own)
+            made = body(WalkStep(self.numbered(block, number), slot, dout_slot, head, index), *own)
             over = index == end
             slots = (
                 kd.where(slot == t.stages - 1, 0, slot + 1),
@@ -240,26 +238,21 @@ class Walk(WalkResults):
             kd.when(warp < CONSUMERS)(partial(self._add_by_warp, warp, dq_sum, turns, s))
 
     def _fetch(self, q: Any, k: Any, v: Any, dout: Any, stats: Any, s: dict[str, Any]) -> None:
-        t, block = self.t, self.block()
-        keys = kd.ds(block.key, self.keys)
+        self.each_block(s, partial(self._fetch_block, q, k, v, dout, stats, s))
+
+    def _fetch_block(self, q: Any, k: Any, v: Any, dout: Any, stats: Any, s: dict[str, Any], block: Any) -> None:
+        t = self.t
+        own = block.batch, block.kv_head, kd.ds(block.key, self.keys)
 
         def fetch(step: WalkStep) -> None:
             rows = kd.ds(step.index * t.block_q, t.block_q)
             place = block.batch, step.head
-
-            @kd.when(step.number == 0)
-            def _() -> None:
-                kd.copy_gmem_to_smem(k.at[block.batch, block.kv_head, keys], s["k_smem"], s["kv_loaded"].at[0])
-
+            self.load_keys(block, step, s, partial(kd.copy_gmem_to_smem, k.at[own]))
             loaded = s["q_loaded"].at[step.slot]
             kd.when(step.number >= t.stages)(partial(kd.barrier_wait, s["q_consumed"].at[step.slot]))
             kd.copy_gmem_to_smem(q.at[(*place, rows)], s["q_smem"].at[step.slot], loaded)
             kd.copy_gmem_to_smem(stats.at[(*place, slice(None), rows)], s["stats_smem"].at[step.slot], loaded)
-
-            @kd.when(step.number == 0)
-            def _() -> None:
-                kd.copy_gmem_to_smem(v.at[block.batch, block.kv_head, keys], s["v_smem"], s["kv_loaded"].at[1])
-
+            self.load_values(block, step, s, partial(kd.copy_gmem_to_smem, v.at[own]))
             kd.when(step.number >= t.dout_stages)(partial(kd.barrier_wait, s["dout_consumed"].at[step.dout_slot]))
             loaded = s["dout_loaded"].at[step.dout_slot]
             kd.copy_gmem_to_smem(dout.at[(*place, rows)], s["dout_smem"].at[step.dout_slot], loaded)
@@ -270,7 +263,7 @@ class Walk(WalkResults):
         """Add the results of consumer `me`: in turn after the block of the preceding keys and before the block of the
         following keys, or in any order, and the first block stores.
         """
-        t, block = self.t, self.block_of(s)
+        t, block = self.t, self.block_of(s, Visit(kd.axis_index("block")))
         for i in range(t.dq_slots):
             kd.barrier_arrive(s["dq_read"].at[me * t.dq_slots + i])  # nothing is there yet
 
@@ -366,7 +359,7 @@ class Walk(WalkResults):
             out_type=self._outputs(),
             shapes=self.shapes(),
             scratch_types=self._scratch() | consumers(self)[1],
-            grid=(self.grid,),
+            grid=(self.launched,),
             grid_names=("block",),
             num_threads=CONSUMERS + 1,
             thread_name="wg",

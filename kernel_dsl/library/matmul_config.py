@@ -61,8 +61,8 @@ class MatmulConfig:
         return max(-(-(size - self.low_tiles * self.low_rows) // self.tile_m), 0)
 
 
-def check_counts(config: Any, kernel: str) -> None:
-    """Raise `BadCallArgument`, `BadCallValue` for a size or count that is no positive integer, and for a single stage."""
+def check_counts(config: Any, kernel: str, least_stages: int = 2) -> None:
+    """Raise `BadCallArgument`, `BadCallValue` for a size or count that is no positive integer, and for fewer stages."""
     for field in fields(config):
         value, what = getattr(config, field.name), f"config.{field.name}={shown(getattr(config, field.name))}"
         if field.type == "bool" and not isinstance(value, bool):
@@ -73,7 +73,7 @@ def check_counts(config: Any, kernel: str) -> None:
             raise BadCallArgument(kernel=kernel, what=what, hint="a positive int")
         if value < (0 if field.default == 0 else 1):
             raise BadCallValue(kernel=kernel, what=what, hint="0 or more" if field.default == 0 else "a positive int")
-    if config.stages < 2:
+    if config.stages < least_stages:
         hint = "2 or more, because the kernel releases a stage one step after its product began"
         raise BadCallValue(kernel=kernel, what=f"config.stages={config.stages}", hint=hint)
 

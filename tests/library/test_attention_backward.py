@@ -10,10 +10,13 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, attention, attention_backward
+from kernel_dsl.library.attention import FAST
 from kernel_dsl.library.attention_backward import default_config
 from kernel_dsl.library.attention_backward_ends import stats_kernel
+from kernel_dsl.library.attention_backward_keys import Visit
 from kernel_dsl.library.attention_backward_order import alternating, heads_at_once, makespan, shared_at_end, step_counts
 from kernel_dsl.library.attention_backward_plans import ScoredGradients
+from kernel_dsl.library.attention_backward_scored import scored_backward_config
 from kernel_dsl.library.attention_backward_walk import Walk
 from kernel_dsl.library.attention_opened import scored_opened
 from kernel_dsl.library.attention_options import AttentionOptions, problem_of
@@ -127,7 +130,9 @@ def test_a_block_with_all_keys_adds_to_no_sum(dim: int, keys: int, options: Any,
     assert main.traced.outputs[2].dtype == (kd.bfloat16 if alone else kd.float32)
 
 
-@pytest.mark.parametrize(("dim", "config"), [(128, Config(64)), (128, Config(64, splits=2)), (80, Config(64, splits=2))], ids=str)
+@pytest.mark.parametrize(
+    ("dim", "config"), [(128, Config(64)), (128, Config(64, splits=2)), (80, Config(64, splits=2))], ids=str
+)
 def test_kernels_start_while_the_one_before_ends(dim: int, config: Any) -> None:
     """All but the first one, which may follow any kernel. It has many blocks, and each would take longer to allow it."""
     q, k = (kd.ShapeDtypeStruct((1, 2, n, dim), kd.bfloat16) for n in (300, 300))
@@ -160,6 +165,10 @@ CONFIGS = [
     (64, Config(128, stores_first=True, splits=2)),
     (128, Config(96, apart=True, dq_parts=3, dq_slots=2, stores_first=True)),
     (256, Config(64, dout_stages=1, dq_parts=2, stores_first=True)),
+    (64, Config(128, stays=True)),
+    (128, Config(64, dq_parts=2, stays=True)),
+    (192, Config(64, dq_parts=3, stays=True)),
+    (256, Config(64, stages=1, dout_stages=1, dq_parts=4, stays=True)),
 ]
 
 
@@ -357,7 +366,10 @@ def test_steps_of_few_queries() -> None:
     """
 
     def made(queries: int, keys: int, dim: int, causal: bool = False, heads: int = 16) -> tuple[int, bool, bool]:
-        p = AttentionProblem(32, 16, heads, queries, keys, dim, bf16, causal, 1.0, False)
+        # blocks stay if there are more of them
+        p = AttentionProblem(
+            32 if queries > 256 or causal else 1, 16, heads, queries, keys, dim, bf16, causal, 1.0, False
+        )
         config = default_config(p, 132)
         return config.block_q, config.stores_first, config.tail > 1
 
@@ -368,6 +380,26 @@ def test_steps_of_few_queries() -> None:
     assert made(128, 128, 64)[1:] == (True, False) and made(64, 64, 64, heads=4)[1:] == (False, False)
     assert [made(n, n, 64)[2] for n in (1000, 4096)] == [False, True]
     assert [made(n, n, 256)[2] for n in (64, 1000, 1024)] == [False, True, True]
+
+
+@pytest.mark.parametrize(("shape", "stays"), [
+    ((1, 16, 16, 64, 16384, 64), True), ((1, 16, 16, 64, 16384, 256), True), ((4, 16, 16, 128, 4096, 128), True),
+    ((8, 16, 16, 197, 1024, 192), True), ((8, 16, 16, 64, 1024, 80), True), ((8, 32, 8, 64, 1024, 128), True),
+    ((8, 16, 16, 400, 1024, 128), False), ((1, 32, 4, 64, 16384, 128), False), ((1, 16, 16, 64, 1024, 128), False),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_which_blocks_stay(shape: Any, stays: bool, deterministic: bool) -> None:
+    """Those of few steps, with more than one for each multiprocessor; none with a causal mask, or where they add in turn."""
+    B, H, G, queries, keys, D = shape
+    shapes = [(B, H, queries, D), (B, G, keys, D), (B, G, keys, D)]
+    q, k, v = (kd.ShapeDtypeStruct(x, kd.bfloat16) for x in shapes)
+    for causal in (False, "top_left"):
+        options = AttentionOptions(causal=causal)
+        p = problem_of(q, k, v, options, False, "attention_backward")
+        config = scored_backward_config(p, 132, deterministic)
+        assert config.stays == (stays and not (deterministic or causal))
+        if p.plain is not None and D in FAST:
+            assert default_config(p.plain, 132, deterministic).stays == config.stays
 
 
 def test_heads_of_many_short_blocks_alternate() -> None:
@@ -384,21 +416,22 @@ TAILS = [
     ((1, 2, 2, 130, 200, 256, False), 6, Config(64, dout_stages=1, dq_parts=4, dq_slots=2, tail=4)),
     ((1, 6, 6, 200, 200, 64, True), 5, Config(32, tail=3)),
 ]
+# as above, of blocks that stay
+STAYS = [
+    ((1, 4, 4, 60, 400, 64, False), 3, Config(64, stays=True)),
+    ((1, 4, 2, 100, 300, 128, False), 2, Config(64, dq_parts=2, stays=True)),
+    ((1, 2, 2, 90, 300, 64, True), 4, Config(32, stays=True)),
+    ((1, 3, 3, 80, 100, 128, False), 2, Config(64, dq_parts=2, stays=True)),
+    ((1, 3, 3, 80, 100, 256, False), 2, Config(64, stages=1, dout_stages=1, dq_parts=4, stays=True)),
+    ((1, 2, 1, 100, 200, 192, True), 2, Config(64, dq_parts=3, stays=True)),
+]
 
 
-@pytest.mark.tma
-@pytest.mark.wgmma
-@pytest.mark.parametrize("case", TAILS, ids=str)
-@pytest.mark.parametrize("opened", [False, True])
-@pytest.mark.sampled(8)
-def test_keys_that_are_shared_at_the_end(case: Any, opened: bool, interpret: Any, rng: Any) -> None:
-    """Several blocks loop over parts of the queries of the last keys, and add up their gradients in turn."""
-    shape, machines, config = case
+def launched(shape: Any, machines: int, config: Any, opened: bool, interpret: Any, rng: Any) -> None:
+    """Compare the kernels for so many multiprocessors with the reference."""
     inputs, expected = case_of(rng, shape, bf16)
     B, H, G, queries, keys, D, causal = shape
     p = AttentionProblem(B, H, G, queries, keys, D, bf16, causal, D**-0.5, False)
-    units = B * G * -(-keys // (128 if D <= 128 else 64))
-    assert shared_at_end(units, config, machines) > 0
     plans = attention_backward._fast
     if opened:
         plans(replace(p, batch=B + 1), False, config, machines, False)
@@ -411,22 +444,50 @@ def test_keys_that_are_shared_at_the_end(case: Any, opened: bool, interpret: Any
 
 @pytest.mark.tma
 @pytest.mark.wgmma
-@pytest.mark.parametrize("dim", [80, 192])
+@pytest.mark.parametrize("case", TAILS, ids=str)
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.sampled(8)
+def test_keys_that_are_shared_at_the_end(case: Any, opened: bool, interpret: Any, rng: Any) -> None:
+    """Several blocks loop over parts of the queries of the last keys, and add up their gradients in turn."""
+    shape, machines, config = case
+    B, _, G, _, keys, D, _ = shape
+    units = B * G * -(-keys // (128 if D <= 128 else 64))
+    assert shared_at_end(units, config, machines) > 0
+    launched(shape, machines, config, opened, interpret, rng)
+
+
+@pytest.mark.tma
+@pytest.mark.wgmma
+@pytest.mark.parametrize("case", STAYS, ids=str)
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.sampled(8)
+def test_blocks_that_stay(case: Any, opened: bool, interpret: Any, rng: Any) -> None:
+    """Each takes several keys, of several heads, and loads the next ones beside the steps of these."""
+    launched(*case, opened, interpret, rng)
+
+
+@pytest.mark.tma
+@pytest.mark.wgmma
+@pytest.mark.parametrize(("dim", "machines", "config"), [
+    (80, 5, Config(64, tail=3)), (192, 8, Config(64, tail=3)), (80, 4, Config(64, dq_parts=2, stays=True)),
+    (32, 4, Config(64, stays=True)), (192, 5, Config(64, dq_parts=3, stays=True)),
+], ids=str)  # fmt: skip
 @pytest.mark.parametrize("opened", [False, True])
 @pytest.mark.sampled(24)
-def test_keys_that_are_shared_with_options(dim: int, opened: bool, interpret: Any, rng: Any) -> None:
+def test_keys_that_are_shared_with_options(
+    dim: int, machines: int, config: Any, opened: bool, interpret: Any, rng: Any
+) -> None:
     """The same with heads after positions."""
     inputs, expected = case_of(rng, (1, 6, 6, 100, 150, dim, False), bf16)
     arrays = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in inputs[:5]] + [inputs[5]]
     options = AttentionOptions("bshd")
     p = problem_of(*arrays[1:4], options, False, "attention_backward")
-    machines, config = (5, Config(64, tail=3)) if dim == 80 else (8, Config(64, tail=3))
     general = None
     if opened:
-        assert scored_opened(replace(p, batch=2), "tail") is None
-        general = scored_opened(p, "tail")
+        assert scored_opened(replace(p, batch=2), config) is None
+        general = scored_opened(p, config)
     plan = ScoredGradients.of(p, config, machines, (), None, general)
-    assert plan.config.tail == 3 and (plan.sizes is not None) == opened
+    assert plan.config.tail == config.tail and (plan.sizes is not None) == opened
     got = plan.launched(arrays, options, {}, launching(stream=None, interpret=interpret))
     for x, y in zip(got, expected, strict=True):
         assert relative(x.swapaxes(1, 2), y) < BOUNDS[bf16]
@@ -510,13 +571,23 @@ def test_configurations_on_a_gpu(dim: int, config: Any, rng: Any) -> None:
         check(rng, (1, 4, 2, 700, 900, dim, causal), bf16, False, config=config)
 
 
+@pytest.mark.gpu
+@pytest.mark.tma
+@pytest.mark.wgmma
+@pytest.mark.parametrize("dim", [64, 80, 128, 192, 256])
+def test_blocks_that_stay_on_a_gpu(dim: int, rng: Any) -> None:
+    """Each multiprocessor's takes two to five parts."""
+    check(rng, (2, 40, 40, 100, 500, dim, False), bf16, False)
+
+
 def walked(p: AttentionProblem, config: Config) -> Any:
     """(blocks, steps): the number head * 100 + index of each step of each block, in order; -1 after the last."""
     walk = Walk(p, config, 132, 128, config.block_q // 8, p.dim, True)
     most = walk.steps * walk.group
 
     def body(orders: Any) -> None:
-        block, number = walk.block(), kd.axis_index("block")
+        number = kd.axis_index("block")
+        block = walk.block_of({}, Visit(number))
 
         def note(step: Any) -> None:
             orders[number, step.number] = step.head * 100 + step.index
