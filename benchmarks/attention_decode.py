@@ -66,7 +66,7 @@ ROWS = [
     Decode(1, 32, 4, 1024),
     *(Decode(64, 32, 8, 8192, page=page) for page in (16, 64, 256, 1)),
     *(Decode(64, 32, 8, 8192, page=64, splits=n) for n in (2, 4, 17)),
-    *(Decode(1, 32, 4, 262144, splits=n) for n in (33, 64, 132)),
+    *(Decode(1, 32, 4, 262144, splits=n) for n in (33, 60, 64, 66, 132)),
     Decode(8, 64, 8, 32768, float8=True),
     *(Decode(64, 32, 8, 8192, page=page, float8=True) for page in (16, 1)),
     Decode(64, 16, 2, 8192, dim=64, float8=True),
