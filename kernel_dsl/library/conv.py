@@ -11,7 +11,7 @@ from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.stages import target_named
 
 from .conv_general import conv_general, dgrad_kernel, wgrad_kernel, wgrad_parts, wgrad_sum_kernel
-from .conv_kernel import backward, box_of_any, config_of, conv_kernel, turn_kernel, why_not
+from .conv_kernel import backward, box_of_any, config_of, conv_kernel, reads_turned, turn_kernel, why_not
 from .conv_problem import NO_IMAGES, ConvCheck, ConvProblem, opened
 from .conv_wgrad_kernel import MOST_PARTS, PANEL, conv_wgrad_kernel, wgrad_config, wgrad_split
 from .differentiable import host_of
@@ -49,8 +49,8 @@ def _run(name: str, like: Any, plan: Any, inputs: list[Any], out: Any, stream: A
     return plan(launching(stream, interpret), *inputs, out)
 
 
-def _kernel(name: str, p: ConvProblem, x: Any, w: Any, out: Any) -> Any:
-    """The kernel `(x, w) -> out` for a problem and arrays: Hopper's if it can take them."""
+def _kernel(name: str, p: ConvProblem, x: Any, w: Any, out: Any, turned: bool = False) -> Any:
+    """The kernel `(x, w) -> out` for a problem and arrays: Hopper's if it can take them. `turned`: as of `ConvTiling`."""
     machine = target_named(None)
     why = why_not(p, machine, (x, w, out))
     general = opened(p, name, bool(why))
@@ -58,7 +58,7 @@ def _kernel(name: str, p: ConvProblem, x: Any, w: Any, out: Any) -> Any:
         config = config_of(p)
         if general is not None:
             config = replace(config, box=box_of_any(p, general, config.tile_m))
-        return conv_kernel(general or p, config, machine.limits.multiprocessors)
+        return conv_kernel(general or p, config, machine.limits.multiprocessors, turned)
     _log.info("%s: %s; using the general kernel", name, why)
     return conv_general(general or p)
 
@@ -133,8 +133,10 @@ def conv2d_dgrad(
     p = check.problem(size, filters, check.same(("dout", dout), ("w", w)), stride, padding, dilation, groups)
     check.gradient(p, given)
     if dout.shape[0] and p.stride == (1, 1) and not why_not(backward(p), target_named(None), (dout, out)):
-        kernel, turn = _kernel("conv2d_dgrad", backward(p), dout, None, out), turn_kernel(replace(p, **NO_IMAGES))
-        rests = ()
+        images, rests = backward(p), ()
+        turned = reads_turned(config_of(images), w)
+        kernel = _kernel("conv2d_dgrad", images, dout, None, out, turned)
+        turn = None if turned else turn_kernel(replace(p, **NO_IMAGES))
     else:
         # the extents of views of w give the kernel for any images the sizes that dout does not show
         general = opened(p, "conv2d_dgrad") if max(p.rests) < p.filters else None

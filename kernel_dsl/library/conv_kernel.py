@@ -13,6 +13,7 @@ from functools import cache, partial
 from typing import Any
 
 import kernel_dsl as kd
+from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.target import Feature, Target
 
 from ..kernel import identified
@@ -38,7 +39,7 @@ class ConvConfig:
     """`box`: images, rows and columns of a tile, 64 pixels for each of the `consumers` or 128; `tile_n`: filters of a
     tile.
 
-    `cluster`: blocks with tiles of the same filters, which they load by multicast.
+    `cluster`: blocks with tiles of the same filters, which they load by multicast. `depth`: channels of a stage.
     """
 
     box: tuple[int, int, int]
@@ -47,6 +48,7 @@ class ConvConfig:
     consumers: int = 2
     epilogue_n: int = 64
     cluster: int = 1
+    depth: int = DEPTH
 
     @property
     def tile_m(self) -> int:
@@ -100,12 +102,14 @@ def boxes(p: ConvProblem, pixels: int = 128) -> tuple[int, int, int]:
 class ConvTiling:
     """The tiles of a convolution, for `count` clusters of blocks; `counts`, `tiles_m`: of its results, by `at_launch`.
 
-    `counts`: boxes along each axis; `tiles_m`: clusters of tiles of pixels.
+    `turned`: filters lie as (channels, rows, columns, filters), taps in reverse: as those of a convolution whose gradient this
+    is. `counts`: boxes along each axis; `tiles_m`: clusters of tiles of pixels.
     """
 
     p: ConvProblem
     t: ConvConfig
     count: int
+    turned: bool = False
     counts: Sequence[Any] = ()
     tiles_m: Any = 0
 
@@ -122,7 +126,7 @@ class ConvTiling:
     @property
     def chunks(self) -> int:
         """Stages of a tap."""
-        return kd.cdiv(self.p.channels, DEPTH)
+        return kd.cdiv(self.p.channels, self.t.depth)
 
     @property
     def steps(self) -> int:
@@ -153,8 +157,8 @@ class ConvTiling:
         """SMEM and barriers of a block."""
         p, t = self.p, self.t
         return {
-            "x_smem": boxed(t.stages, t.box, DEPTH, p.dtype),
-            "w_smem": swizzled(t.tile_n, DEPTH, p.dtype, t.stages),
+            "x_smem": boxed(t.stages, t.box, t.depth, p.dtype),
+            "w_smem": swizzled(*((t.depth, t.tile_n) if self.turned else (t.tile_n, t.depth)), p.dtype, t.stages),
             "out_smem": boxed(t.consumers * self.buffers, t.share, t.epilogue_n, p.dtype),
             "loaded": kd.Barrier(num_arrivals=2, num_barriers=t.stages),
             "consumed": released(self.axes, t.consumers, t.stages),
@@ -179,11 +183,13 @@ class ConvTiling:
 
 
 @cache
-def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
-    """The kernel `(x, w) -> out` of a problem of one group and stride 1 in 16 bits, on `blocks` multiprocessors."""
+def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int, turned: bool = False) -> Any:
+    """The kernel `(x, w) -> out` of a problem of one group and stride 1 in 16 bits, on `blocks` multiprocessors. `turned`: as of
+    `ConvTiling`.
+    """
     p, t = problem, config
     most = blocks // t.cluster
-    tiling = ConvTiling(p, t, most)
+    tiling = ConvTiling(p, t, most, turned)
     if not p.opened:
         here = tiling.at_launch(p.out_shape[:3])
         tiling = replace(tiling, count=max(min(here.tiles_m * here.tiles_n, most), 1))
@@ -214,7 +220,7 @@ def conv_kernel(problem: ConvProblem, config: ConvConfig, blocks: int) -> Any:
         thread_name="wg",
         name="conv2d",
     )
-    return identified(kernel, problem, config, blocks)
+    return identified(kernel, problem, config, blocks, turned)
 
 
 def _produce(tiling: ConvTiling, total: Any, x: Any, w: Any, ring: StageRing) -> None:
@@ -230,11 +236,12 @@ def _produce(tiling: ConvTiling, total: Any, x: Any, w: Any, ring: StageRing) ->
             await_release(ring.consumed, slot, filled >= t.stages)
             tap = kd.div(step, chunks)
             r = kd.div(tap, p.taps[1])
-            s, c = tap - r * p.taps[1], kd.ds((step - tap * chunks) * DEPTH, DEPTH)
+            s, c = tap - r * p.taps[1], kd.ds((step - tap * chunks) * t.depth, t.depth)
             y, z = row + (r * p.dilation[0] - p.padding[0]), column + (s * p.dilation[1] - p.padding[1])
             box = kd.ds(image, t.box[0]), kd.ds(y, t.box[1]), kd.ds(z, t.box[2])
             kd.copy_gmem_to_smem(x.at[(*box, c)], ring.a_smem.at[slot], ring.loaded.at[slot])
-            filters, full = w.at[kd.ds(n, t.tile_n), r, s, c], ring.loaded.at[slot]
+            own, full = kd.ds(n, t.tile_n), ring.loaded.at[slot]
+            filters = w.at[c, p.taps[0] - 1 - r, p.taps[1] - 1 - s, own] if tiling.turned else w.at[own, r, s, c]
             kd.copy_gmem_to_smem(filters, ring.b_smem.at[slot], full, collective_axes=tiling.axes or None)
 
         return fill_stages(tiling.steps, t.stages, carry, fill)
@@ -245,8 +252,8 @@ def _consume(tiling: ConvTiling, total: Any, me: Any, out: Any, ring: StageRing,
     p, t, rows, chunks = tiling.p, tiling.t, tiling.rows, tiling.chunks
     kd.set_max_registers(232 if t.consumers == 2 else 240, action="increase")
     left_of = partial(ring.left, rows=kd.ds(me * rows, rows), transposed=False)
-    right_of = partial(ring.right, transposed=True)
-    tail = kd.cdiv(p.channels - (chunks - 1) * DEPTH, SLICE) * SLICE  # channels of the last chunk that are multiplied
+    right_of = partial(ring.right, transposed=not tiling.turned)
+    tail = kd.cdiv(p.channels - (chunks - 1) * t.depth, SLICE) * SLICE  # channels of the last chunk that are multiplied
 
     @tiling.each_tile(total, 0)
     def _(index: Any, slot: Any) -> Any:
@@ -254,7 +261,7 @@ def _consume(tiling: ConvTiling, total: Any, me: Any, out: Any, ring: StageRing,
 
         def multiply(acc: Any) -> Any:
             sides = left_of, right_of, ring.is_loaded, ring.consumed
-            if tail == DEPTH:
+            if tail == t.depth:
                 return stage_product(acc, slot, tiling.steps, t.stages, *sides)
             return ragged_product(acc, slot, p.taps[0] * p.taps[1], chunks, tail, t.stages, *sides)
 
@@ -324,19 +331,31 @@ def tiles_in(p: ConvProblem, box: tuple[int, int, int]) -> int:
 def config_of(p: ConvProblem) -> ConvConfig:
     """A configuration for a problem. The time of a tile grows with its filters + 64, because any number of filters
     reads the pixels from SMEM. Tiles of few filters have twice as many pixels, which take fewer loads, if one has all filters
-    or TMA takes longer: where channels begin within sectors of 32 bytes. Then two blocks load their filters together, too. Both
-    ask for many tiles.
+    or TMA takes longer: where channels begin within sectors of 32 bytes. Then two blocks load their filters together, too. So
+    they do where half of the last stage of a tap would be zeros, which stages of half the depth leave out. All ask for many
+    tiles.
     """
     width = min(WIDTHS, key=lambda n: kd.cdiv(p.filters, n) * (n + 64))
     broken = bool(p.channels * p.dtype.itemsize % SECTOR)
     high = boxes(p, HIGH)
     fits = width <= NARROW and (broken or width >= p.filters) and tiles_in(p, high) * kd.cdiv(p.filters, width) >= MANY
     pixels, box = (HIGH, high) if fits else (128, boxes(p))
-    together = broken and tiles_in(p, box) * kd.cdiv(p.filters, width) >= MANY
+    many = tiles_in(p, box) * kd.cdiv(p.filters, width) >= MANY
+    halved = many and not broken and 0 < p.channels % DEPTH <= DEPTH // 2
+    depth, most = (DEPTH // 2, 10) if halved else (DEPTH, 4 if width % 64 == 0 else 5)
     part = math.gcd(width, 64)  # a row of a swizzle
     room = SMEM - BARRIERS - 2 * pixels * part * p.dtype.itemsize
-    stages = min(room // ((pixels + width) * DEPTH * p.dtype.itemsize), 4 if width % 64 == 0 else 5)
-    return ConvConfig(box, width, stages, epilogue_n=part, cluster=2 if together else 1)
+    stages = min(room // ((pixels + width) * depth * p.dtype.itemsize), most)
+    return ConvConfig(box, width, stages, epilogue_n=part, cluster=2 if many and (broken or halved) else 1, depth=depth)
+
+
+def reads_turned(config: ConvConfig, w: Any) -> bool:
+    """Whether the kernel of a gradient takes filters as they lie, where TMA can load them. Rows of a tile's channels then are
+    whole rows of a swizzle; of other widths TMA would load short pieces: 200 channels took 657 us, 322 with a copy.
+    """
+    shape, item = tuple(w.shape), as_dtype(w.dtype).itemsize
+    whole = config.tile_n % 64 == 0 or config.tile_n == 96  # three pieces of 64 bytes are as good
+    return whole and not why_not_tma(shape, element_strides(w) or strides_of(shape), item, array_address(w))
 
 
 def why_not(p: ConvProblem, machine: Target, arrays: Sequence[Any]) -> str:

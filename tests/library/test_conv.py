@@ -10,7 +10,16 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library.conv_general import conv_general, dgrad_kernel, wgrad_kernel, wgrad_parts, wgrad_sum_kernel
-from kernel_dsl.library.conv_kernel import ConvConfig, backward, boxes, config_of, conv_kernel, turn_kernel, why_not
+from kernel_dsl.library.conv_kernel import (
+    ConvConfig,
+    backward,
+    boxes,
+    config_of,
+    conv_kernel,
+    reads_turned,
+    turn_kernel,
+    why_not,
+)
 from kernel_dsl.library.conv_problem import ConvProblem
 from kernel_dsl.library.conv_wgrad_kernel import ConvWgradConfig, conv_wgrad_kernel, wgrad_config, wgrad_split
 from kernel_dsl.stages import target_named
@@ -91,16 +100,23 @@ def test_many_random_convolutions(seed: int) -> None:
         (Conv((2, 9, 11, 24), 152, (3, 3), padding=1), ConvConfig((2, 8, 8), 144, 2, epilogue_n=16, cluster=2)),
         (Conv((3, 9, 11, 72), 40, (3, 3), padding=1), ConvConfig((2, 8, 8), 64, 3, cluster=2)),
         (Conv((5, 9, 11, 40), 72, (3, 3), padding=1), ConvConfig((4, 8, 8), 80, 2, epilogue_n=16, cluster=2)),
+        (Conv((3, 9, 11, 96), 40, (3, 3), padding=1), ConvConfig((2, 8, 8), 64, 4, depth=32)),
+        (Conv((5, 9, 11, 24), 104, (2, 3)), ConvConfig((4, 8, 8), 96, 3, epilogue_n=32, cluster=2, depth=32)),
     ],
-    ids=["images", "small boxes", "one consumer", "one row", "narrow parts", "cluster", "many pixels"],
-)
-@pytest.mark.sampled(51)
-def test_boxes_of_pixels(conv: Conv, config: ConvConfig, dtype: Any, interpret: Any, rng: Any) -> None:
+    ids=[
+        "images", "small boxes", "one consumer", "one row", "narrow parts", "cluster", "many pixels", "short stages",
+        "short stages of a cluster",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.sampled(66)
+def test_boxes_of_pixels(conv: Conv, config: ConvConfig, turned: bool, dtype: Any, interpret: Any, rng: Any) -> None:
     """Hopper's kernel on two multiprocessors, each with several tiles: of pixels that no box divides."""
     conv = replace(conv, dtype=dtype)
     p = problem_of(conv)
     x, w, _ = arrays(conv, rng, anyhow=False)
-    got = conv_kernel(p, config, 2)(x, w, interpret=interpret)
+    lying = np.ascontiguousarray(w[:, ::-1, ::-1].transpose(3, 1, 2, 0)) if turned else w
+    got = conv_kernel(p, config, 2, turned)(x, lying, interpret=interpret)
     assert relative(got.astype(np.float64), conv.forward(x.astype(np.float64), w.astype(np.float64))) <= BOUNDS[2]
 
 
@@ -160,8 +176,12 @@ def test_gradients_by_turned_filters(padding: Any, interpret: Any, rng: Any) -> 
     assert why_not(backward(p), target_named("sm_90a"), ()) == "" and backward(backward(p)) == p
     assert backward(p).out_shape == conv.x
     _, w, dout = arrays(conv, rng, anyhow=False)
-    got = kd.library.conv2d_dgrad(dout, w, conv.x, interpret=interpret, **conv.options)
-    assert relative(got.astype(np.float64), conv.dgrad(dout.astype(np.float64), w.astype(np.float64))) <= BOUNDS[2]
+    expected = conv.dgrad(dout.astype(np.float64), w.astype(np.float64))
+    beside = np.concatenate([w[:1].ravel()[:1], w.ravel()])[1:].reshape(w.shape)  # TMA can't load it: it is copied
+    assert reads_turned(config_of(backward(p)), w) and not reads_turned(config_of(backward(p)), beside)
+    for filters in (w, beside):
+        got = kd.library.conv2d_dgrad(dout, filters, conv.x, interpret=interpret, **conv.options)
+        assert relative(got.astype(np.float64), expected) <= BOUNDS[2]
 
 
 def test_what_hopper_takes(rng: Any) -> None:
@@ -190,16 +210,19 @@ def test_boxes() -> None:
     assert config_of(replace(described(bf16), filters=64, batch=1)).tile_m == 128  # there would be few tiles
 
 
-@pytest.mark.parametrize("images, channels, size", [(64, 256, 56), (64, 512, 28), (16, 512, 64)])
+@pytest.mark.parametrize("images, channels, size", [(64, 256, 56), (64, 512, 28), (16, 512, 64), (64, 96, 56)])
 @pytest.mark.parametrize("filters", [64, 128, 192, 512, 96, 232, 264])
 @pytest.mark.sampled(60, "machine code")
 def test_no_spills_of_hopper(images: int, channels: int, size: int, filters: int) -> None:
     p = ConvProblem(images, size, size, channels, filters, (3, 3), (1, 1), (1, 1), (1, 1), 1, bf16)
-    x, w = Spec(p.x_shape, bf16), Spec(p.w_shape, bf16)
-    stages = conv_kernel(p, config_of(p), 132).lower(x, w, target="sm_90a")
-    made = stages.compile()
-    assert made.resources.spills == 0 and not [r for r in made.remarks if "C75" in r.text]
-    assert stages.ptx.count("cp.async.bulk.tensor.4d.shared") == 2  # a stage is one box of each
+    x, w, config = Spec(p.x_shape, bf16), Spec(p.w_shape, bf16), config_of(p)
+    lying = Spec((p.channels, *p.taps, p.filters), bf16)
+    for turned in (False, True) if reads_turned(config, lying) else (False,):
+        stages = conv_kernel(p, config, 132, turned).lower(x, lying if turned else w, target="sm_90a")
+        made = stages.compile()
+        assert made.resources.spills == 0 and not [r for r in made.remarks if "C75" in r.text]
+        boxes = kd.cdiv(config.tile_n * 2, kd.find_swizzle(config.tile_n * 16)) if turned else 1
+        assert stages.ptx.count("cp.async.bulk.tensor.4d.shared") == 1 + boxes  # a stage is one box of each
     assert turn_kernel(p).lower(w, target="sm_90a").compile().resources.spills == 0
 
 
