@@ -82,11 +82,14 @@ def test_choice(size: int) -> None:
         assert broken or not any(copied), form
 
 
-@pytest.mark.parametrize(("images", "channels", "cluster"), [(64, 264, 2), (64, 256, 1), (1, 264, 1)])
-def test_of_convolutions(images: int, channels: int, cluster: int) -> None:
-    """Two blocks load filters together where channels begin within sectors and there are many tiles."""
+@pytest.mark.parametrize(
+    ("images", "channels", "cluster", "depth"),
+    [(64, 264, 2, 64), (64, 256, 1, 64), (1, 264, 1, 64), (64, 96, 2, 32), (64, 112, 1, 64), (1, 96, 1, 64)],
+)
+def test_of_convolutions(images: int, channels: int, cluster: int, depth: int) -> None:
+    """Two blocks load filters together where channels begin within sectors, or leave half of a stage, and there are many tiles."""
     p = ConvProblem(images, 56, 56, channels, 264, (3, 3), (1, 1), (1, 1), (1, 1), 1, bf16)
-    assert config_of(p).cluster == cluster
+    assert (config_of(p).cluster, config_of(p).depth) == (cluster, depth)
 
 
 @pytest.mark.parametrize(
