@@ -144,7 +144,10 @@ def short_config(p: ScoredProblem, multiprocessors: int, closed: bool = True) ->
     if not closed:
         kind = replace(p, batch=0, queries=0, keys=0), multiprocessors
         best = _kept.choose(kind, best, times.__getitem__)
-    return None if best == choices[0][0] else best
+    if best == choices[0][0]:
+        return None
+    # pages of 64 keys had the slow state that turns end: see `attention_split.SMALL`
+    return replace(best, turns=True) if p.page and dv > 64 else best
 
 
 def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:
