@@ -81,7 +81,6 @@ def linear_of(function: Callable[..., Any], x: Any, place: tuple[Any, Any, Any, 
     trace = current()
     ops, constants = trace.region.ops, dict(trace.constants)
     start = len(ops)
-    refuse_mixing(function, (x, *place), "attention", "score_mod", SCORE_MOD)
     made = called(function, (x, *place), "attention", "score_mod", SCORE_MOD)
     walk = _PlaceWalk(lengths)
     walk.forms[x], walk.forms[place[2]], walk.forms[place[3]] = (
@@ -97,6 +96,7 @@ def linear_of(function: Callable[..., Any], x: Any, place: tuple[Any, Any, Any, 
         del ops[start:]  # they are traced again at the scores
         trace.constants = constants  # later ops must not use those of the removed ones
         return None
+    refuse_mixing(function, (x, *place), "attention", "score_mod", SCORE_MOD)
     return Linear(found.terms)
 
 

@@ -97,8 +97,7 @@ class Score:
     def modified(self, x: Any, place: tuple[Any, Any, Any, Any]) -> Any:
         """`score_mod` of scores. Raises `BadCallArgument` unless it gives one number for each score."""
         args = x.astype(kd.float32), *place
-        made = _called(self.score_mod, args, "attention", "score_mod", SCORE_MOD)
-        return of_shape(made, x.shape, x.dtype, "score_mod")
+        return _called(self.score_mod, args, "attention", "score_mod", SCORE_MOD, x)
 
     def with_slopes(
         self, x: Any, scale: Any, bias: Callable[[], Any], place: tuple[Any, Any, Any, Any]
@@ -118,15 +117,16 @@ class Score:
             x = x + bias().astype(x.dtype)
         if self.score_mod is not None:
             args = x.astype(kd.float32), *place
+            form = SCORE_MOD.replace("_mod", "_mod_grad")
             if self.score_mod_grad is None:
-                refuse_mixing(function_of(self.score_mod), args, "attention_backward", "score_mod", SCORE_MOD)
                 made, after = with_derivative(function_of(self.score_mod), args[0], place)
+                after = of_shape(after, x.shape, x.dtype, "score_mod_grad")
+                made = of_shape(made, x.shape, x.dtype, "score_mod")
+                refuse_mixing(function_of(self.score_mod), args, "attention_backward", "score_mod", SCORE_MOD)
             else:
-                made = _called(self.score_mod, args, "attention_backward", "score_mod", SCORE_MOD)
-                form = SCORE_MOD.replace("_mod", "_mod_grad")
-                after = _called(self.score_mod_grad, args, "attention_backward", "score_mod_grad", form)
-            after = of_shape(after, x.shape, x.dtype, "score_mod_grad")
-            x = of_shape(made, x.shape, x.dtype, "score_mod")
+                made = _called(self.score_mod, args, "attention_backward", "score_mod", SCORE_MOD, x)
+                after = _called(self.score_mod_grad, args, "attention_backward", "score_mod_grad", form, x)
+            x = made
         return x, after, slope if after is None else after if slope is None else slope * after
 
     # --- masks ------------------------------------------------------------------------------------
@@ -164,12 +164,8 @@ class Score:
 
     def mask(self, place: tuple[Any, Any, Any, Any]) -> Any:
         """`mask_mod` at a place. Raises `BadCallArgument` unless it gives one bool for each pair."""
-        made = _called(self.mask_mod, place, "attention", "mask_mod", "mask_mod(b, h, i, j)")
-        if getattr(made, "dtype", kd.bool_) != kd.bool_:
-            raise BadCallArgument(
-                kernel="attention", what=f"the mask_mod made {_described(made)}", hint=HINTS["mask_mod"]
-            )
-        return of_shape(made, np.broadcast_shapes(place[2].shape, place[3].shape), kd.bool_, "mask_mod")
+        like = kd.ShapeDtypeStruct(np.broadcast_shapes(place[2].shape, place[3].shape), kd.bool_)
+        return _called(self.mask_mod, place, "attention", "mask_mod", "mask_mod(b, h, i, j)", like)
 
     def first_key(self, query: Any, queries: Any, keys: Any) -> Any:
         """The first key that queries from `query` on see, ignoring `mask_mod`."""
@@ -196,11 +192,15 @@ class Score:
         return kd.maximum(kd.minimum(key - self.shift(queries, keys) + self.window, queries), 0)
 
 
-def _called(function: Any, args: tuple[Any, ...], kernel: str, name: str, form: str) -> Any:
-    """The result of a user's function of scores. Raises `BadCallArgument` if it mixes scores."""
+def _called(function: Any, args: tuple[Any, ...], kernel: str, name: str, form: str, like: Any) -> Any:
+    """The result of a user's function of scores, in the shape and dtype of `like`.
+
+    Raises `BadCallArgument` for another result, and for a function that mixes scores.
+    """
     function = function_of(function)
+    made = of_shape(called(function, args, kernel, name, form), like.shape, like.dtype, name)
     refuse_mixing(function, args, kernel, name, form)
-    return called(function, args, kernel, name, form)
+    return made
 
 
 def refuse_mixing(function: Any, args: tuple[Any, ...], kernel: str, name: str, form: str) -> None:
@@ -225,12 +225,19 @@ def _all(parts: list[Any]) -> Any:
     return seen
 
 
+def _is_number(x: Any, masks: bool) -> bool:
+    return isinstance(x, bool) if masks else isinstance(x, (int, float)) and not isinstance(x, bool)
+
+
 def of_shape(made: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Any:
     """The result of a user's function `name`, in this shape and dtype. Raises `BadCallArgument` for another result."""
-    if isinstance(made, (bool, int, float)):
+    masks = dtype == kd.bool_
+    if _is_number(made, masks):
         return kd.full(shape, made, dtype)
     own = tuple(getattr(made, "shape", ()))
     fits = hasattr(made, "dtype") and hasattr(made, "astype") and len(own) <= len(shape)
+    if name != "score_mod_grad":  # a bool is a derivative of 0 or 1, but no score
+        fits = fits and (made.dtype == kd.bool_) == masks
     if not fits or any(n not in (1, m) for n, m in zip(own[::-1], shape[::-1], strict=False)):
         raise BadCallArgument(kernel="attention", what=f"the {name} made {_described(made)}", hint=HINTS[name])
     return kd.broadcast_to(made.astype(dtype), shape)

@@ -545,6 +545,8 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (Q, {"mask_mod": "causal"}, "mask_mod is a str"),
     (Q, {"score_mod": lambda s, b, h, i, j: None}, "the score_mod made None"),
     (Q, {"score_mod": lambda s, b, h, i, j: s[:1, :3]}, "the score_mod made float32 of shape"),
+    (Q, {"score_mod": lambda s, b, h, i, j: j <= i}, "the score_mod made bool"),
+    (Q, {"mask_mod": lambda b, h, i, j: 1}, "the mask_mod made 1"),
     (Q, {"mask_mod": lambda b, h, i, j: i - j}, "the mask_mod made int32"),
     (Q, {"bias": np.ones((8, 8), np.float32), "config": {}}, "config is a dict, which can't be hashed"),
     (Q, {"window": True}, "window=True"),

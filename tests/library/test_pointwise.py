@@ -28,7 +28,6 @@ MIXING: dict[str, Function] = {
     "scan": lambda x: kd.cumsum(x, 1),
     "sort": lambda x: kd.sort(x, axis=1),
     "flip": lambda x: kd.flip(x, 0),
-    "transposed": lambda x: x.T,
     "row": lambda x: x + x[0],
     "halves": lambda x: kd.concatenate([x[:, x.shape[1] // 2 :], x[:, : x.shape[1] // 2]], axis=1),
     "reshape": lambda x: x.reshape(-1).reshape(x.shape),
