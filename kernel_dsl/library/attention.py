@@ -47,11 +47,11 @@ class Attention(Named):
     float dtype. Returns (batch, heads, queries, v_dim) in that dtype, bfloat16 for float8. `layout="bshd"`: all arrays
     are (batch, length, heads, dim). If there are fewer key heads than query heads, query heads share them evenly.
 
-    The score of query i and key j is `scale` (by default dim ** -0.5) times q.k. These options change it, in this
-    order:
+    The score of query i and key j is `scale` (a positive number, by default dim ** -0.5) times q.k. These options
+    change it, in this order:
 
     - `softcap`: c * tanh(score / c).
-    - `bias`: an array that broadcasts to (batch, heads, queries, keys), added.
+    - `bias`: a float array that broadcasts to (batch, heads, queries, keys), added; not with `q_seqlens`.
     - `score_mod(score, b, h, i, j)`: a traced function of a float32 array and int32 indices that broadcast to it.
 
     A query sees a key if all of these options allow it; a query that sees no key gives zeros. Blocks of keys that no
