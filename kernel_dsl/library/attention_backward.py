@@ -29,6 +29,7 @@ from .attention_backward_order import (
     TAIL,
     AttentionBackwardConfig,
     WalkNumbers,
+    first_stores,
     has_tail,
     makespan,
     narrow_config,
@@ -360,6 +361,8 @@ def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = Fa
         config = AttentionBackwardConfig(64)
     else:
         config = AttentionBackwardConfig(64, dout_stages=1, dq_parts=4, dq_slots=2)
+    if p.dim > KEYS:
+        config = replace(config, stores_first=first_stores(p, config, p.causal, True))
     config = replace(config, in_turn=in_turn)
     keys = KEYS if p.dim <= KEYS else ROWS
     heads = p.batch * p.kv_heads

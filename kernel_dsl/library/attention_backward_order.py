@@ -22,6 +22,7 @@ TAIL = 3  # blocks that share the steps of the last keys, where many multiproces
 # the time of a step of 64 queries as a part of that of 80, at a dimension of 128, and 3 %: the estimate is no better
 SHORT_STEP = 0.83 * 1.03
 LONG = 16  # steps of a block that are worth sharing
+FEW_KEYS = 256  # of a head: two blocks' keys, or four beyond a dimension of 128
 STAYS = 4  # the most steps of a block that takes several keys: with more, loads and stores take little of its time
 SPREAD = 128  # steps over which blocks that run together begin
 CROWD = 8  # blocks that may add to the sums of a head of up to `CROWDED` steps at a time
@@ -87,12 +88,15 @@ def has_tail(steps: int) -> bool:
     return steps >= LONG
 
 
-def first_stores(p: Any, config: AttentionBackwardConfig) -> bool:
-    """Whether the first block that has the gradient of a step's queries stores it, where each query head has a key head.
+def first_stores(p: Any, config: AttentionBackwardConfig, causal: bool, wide: bool = False) -> bool:
+    """Whether the first block that has the gradient of a step's queries stores it: where each query head has a key head, and
+    elsewhere, or beyond a head dimension of 128 (`wide`), with few keys, so that few blocks add to a sum at a time.
 
     If all blocks of a head have one step, the same, they would wait for one another.
     """
-    return p.heads == p.kv_heads and (p.queries > config.block_q or p.keys <= KEYS)
+    few = p.keys <= FEW_KEYS and not causal
+    some = few or (p.heads == p.kv_heads and not wide)
+    return some and (p.queries > config.block_q or (p.keys <= KEYS and not wide))
 
 
 def step_counts(p: AttentionProblem, config: AttentionBackwardConfig, keys: int, fixed: int = 2) -> list[int]:
@@ -113,7 +117,7 @@ def narrow_config(p: AttentionProblem) -> AttentionBackwardConfig:
         short = AttentionBackwardConfig(64)
         times = [sum(step_counts(p, c, KEYS, 0)) for c in (config, short)]
         config = short if times[1] * SHORT_STEP < times[0] else config
-    return replace(config, stores_first=first_stores(p, config))
+    return replace(config, stores_first=first_stores(p, config, p.causal))
 
 
 def staying_config(p: Any, dims: tuple[int, int], multiprocessors: int) -> AttentionBackwardConfig | None:
@@ -124,14 +128,17 @@ def staying_config(p: Any, dims: tuple[int, int], multiprocessors: int) -> Atten
     """
     dim = max(dims)
     keys = KEYS if dim <= KEYS else ROWS
-    units = p.batch * p.kv_heads * kd.cdiv(p.keys, keys)
-    if units <= multiprocessors or kd.cdiv(p.queries, ROWS) * (p.heads // p.kv_heads) > STAYS:
-        return None
     if dim <= 64:
-        return AttentionBackwardConfig(128 if p.queries > ROWS else ROWS, stays=True)
-    if dim <= 192:
-        return AttentionBackwardConfig(ROWS, dq_parts=2 if dim <= KEYS else 3, stays=True)
-    return AttentionBackwardConfig(ROWS, stages=1, dout_stages=1, dq_parts=4, stays=True)
+        config = AttentionBackwardConfig(128 if p.queries > ROWS else ROWS, stays=True)
+    elif dim <= 192:
+        config = AttentionBackwardConfig(ROWS, dq_parts=2 if dim <= KEYS else 3, stays=True)
+    else:
+        config = AttentionBackwardConfig(ROWS, stages=1, dout_stages=1, dq_parts=4, stays=True)
+    units = p.batch * p.kv_heads * kd.cdiv(p.keys, keys)
+    steps = kd.cdiv(p.queries, config.block_q) * (p.heads // p.kv_heads)
+    # with few keys, longer steps and sums that begin without zeros bring more than that
+    longer = dim > 64 and steps > 2 and p.keys <= FEW_KEYS
+    return None if units <= multiprocessors or steps > STAYS or longer else config
 
 
 def makespan(lengths: list[int], heads: int, together: int, machines: int) -> int:

@@ -20,6 +20,7 @@ from .attention_backward_order import (
     KEYS,
     TAIL,
     AttentionBackwardConfig,
+    first_stores,
     has_tail,
     makespan,
     narrow_config,
@@ -72,16 +73,18 @@ def _scored_config(
     """As `scored_backward_config`, for so many blocks, which share no keys at the end."""
     dim = max(padded_dims(p))
     splits = 1 if p.ragged or blocks >= multiprocessors else _splits(p, blocks, multiprocessors)
+    plain = as_without_options(p) and not in_turn
+    first = plain and first_stores(p, AttentionBackwardConfig(64), bool(p.score.causal), True)  # if `dim` is beyond 128
     if dim > 192:
         tight = opened and splits > 1 and p.score.bias is not None
         parts, slots = (2, 1) if in_turn or p.ragged or tight else (4, 3 if heavy(p) else 2)
         return AttentionBackwardConfig(
-            64, dout_stages=1, dq_parts=parts, dq_slots=slots, in_turn=in_turn, splits=splits
+            64, dout_stages=1, dq_parts=parts, dq_slots=slots, in_turn=in_turn, splits=splits, stores_first=first
         )
     if dim > KEYS:
-        return AttentionBackwardConfig(64, in_turn=in_turn, splits=splits)
+        return AttentionBackwardConfig(64, in_turn=in_turn, splits=splits, stores_first=first)
     score = p.score
-    if as_without_options(p) and dim == KEYS and not in_turn:
+    if plain and dim == KEYS:
         return replace(narrow_config(like_plain(p)), splits=splits)
     several = (score.softcap is not None) + (score.score_mod is not None) + (score.bias is not None)
     if several == 1 and score.mask_mod is None and not (in_turn and p.ragged):  # one option leaves enough registers

@@ -189,7 +189,7 @@ def test_configurations(dim: int, config: Any, causal: bool, rng: Any) -> None:
 
 
 @pytest.mark.parametrize(("dim", "kv_heads", "options", "first"), [
-    (128, 2, {}, True), (128, 2, {"causal": True}, True), (64, 2, {}, True), (64, 2, {"causal": True}, False), (128, 1, {}, False),
+    (128, 2, {}, True), (128, 2, {"causal": True}, True), (64, 2, {}, True), (64, 2, {"causal": True}, True), (128, 1, {}, False),
     (256, 2, {}, False), (128, 2, {"deterministic": True}, False),
     (128, 2, {"softcap": 9.0, "config": Config(64, stores_first=True)}, True),
     (128, 2, {"window": 9, "config": Config(64, stores_first=True)}, False),
@@ -199,6 +199,23 @@ def test_the_first_block_stores(dim: int, kv_heads: int, options: Any, first: bo
     """Then nothing zeroes the sums. With a window a step may be in no block, so its sum has to be zero before."""
     q, k = (kd.ShapeDtypeStruct((1, n, 300, dim), kd.bfloat16) for n in (2, kv_heads))
     lse = kd.ShapeDtypeStruct((1, 2, 300), kd.float32)
+    main = attention_backward.lower(q, q, k, k, q, lse, target="sm_90a", **options)[1]
+    assert (main.traced.outputs[2].fill is None) == first
+
+
+@pytest.mark.parametrize(("dim", "queries", "keys", "options", "first"), [
+    (192, 300, 128, {}, True), (256, 300, 256, {}, True), (160, 300, 100, {}, True), (192, 300, 257, {}, False),
+    (64, 300, 256, {}, True), (80, 300, 200, {}, True), (128, 300, 200, {}, True), (128, 300, 257, {}, False),
+    (192, 64, 128, {}, False), (128, 64, 200, {}, False), (192, 300, 128, {"deterministic": True}, False),
+    (192, 300, 128, {"causal": True}, False), (128, 300, 200, {"causal": True}, False),
+], ids=str)  # fmt: skip
+@pytest.mark.sampled(5)
+def test_the_first_of_few_blocks_stores(
+    dim: int, queries: int, keys: int, options: dict[str, Any], first: bool
+) -> None:
+    """With few keys that is so whatever the dimension, and the number of query heads of a key head."""
+    q, k = kd.ShapeDtypeStruct((1, 2, queries, dim), kd.bfloat16), kd.ShapeDtypeStruct((1, 1, keys, dim), kd.bfloat16)
+    lse = kd.ShapeDtypeStruct((1, 2, queries), kd.float32)
     main = attention_backward.lower(q, q, k, k, q, lse, target="sm_90a", **options)[1]
     assert (main.traced.outputs[2].fill is None) == first
 
@@ -377,7 +394,8 @@ def test_steps_of_few_queries() -> None:
     assert [made(n, 1024, 128)[:2] for n in (64, 80, 128, 197)] == [(64, False), (80, False), (64, True), (80, True)]
     assert [made(n, n, 128)[0] for n in (256, 400, 512, 1000, 4096)] == [64, 80, 64, 80, 80]
     assert [made(n, n, 128, True)[0] for n in (256, 400, 512, 1000, 1531, 2048, 4096)] == [64, 80, 64, 64, 64, 80, 80]
-    assert made(128, 128, 64)[1:] == (True, False) and made(64, 64, 64, heads=4)[1:] == (False, False)
+    assert made(128, 128, 64)[1:] == made(64, 64, 64, heads=4)[1:] == (True, False)
+    assert made(300, 300, 64, heads=4)[1:] == (False, False)
     assert [made(n, n, 64)[2] for n in (1000, 4096)] == [False, True]
     assert [made(n, n, 256)[2] for n in (64, 1000, 1024)] == [False, True, True]
 
@@ -385,6 +403,7 @@ def test_steps_of_few_queries() -> None:
 @pytest.mark.parametrize(("shape", "stays"), [
     ((1, 16, 16, 64, 16384, 64), True), ((1, 16, 16, 64, 16384, 256), True), ((4, 16, 16, 128, 4096, 128), True),
     ((8, 16, 16, 197, 1024, 192), True), ((8, 16, 16, 64, 1024, 80), True), ((8, 32, 8, 64, 1024, 128), True),
+    ((8, 16, 16, 400, 1024, 64), True), ((16, 16, 16, 197, 197, 64), True), ((16, 16, 16, 197, 197, 128), False),
     ((8, 16, 16, 400, 1024, 128), False), ((1, 32, 4, 64, 16384, 128), False), ((1, 16, 16, 64, 1024, 128), False),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("deterministic", [False, True])
