@@ -23,25 +23,6 @@ class Visit:
 class WalkKeys(WalkResults):
     """The walk's keys and values in SMEM. If blocks stay, the next ones are loaded beside the steps of these."""
 
-    def block_of(self, s: dict[str, Any], visit: Visit) -> Any:
-        """A part of the work, given the scratch."""
-        raise NotImplementedError
-
-    def each_block(self, s: dict[str, Any], work: Callable[[Any], None]) -> None:
-        """Call `work` with this block's part, or if blocks stay with each of them."""
-        first = kd.axis_index("block")
-        if not self.stays:
-            work(self.block_of(s, Visit(first)))
-            return
-        units = self.p.batch * self.p.kv_heads * self.blocks
-
-        @kd.loop(0, kd.cdiv(units - first, self.launched), init_carry=(0, 0))
-        def _(number: Any, carry: Any) -> Any:
-            begun, slot = carry
-            block = self.block_of(s, Visit(first + number * self.launched, begun, slot))
-            work(block)
-            return begun + block.count, 1 - slot
-
     def first_slots(self, block: Any) -> tuple[Any, Any]:
         """The stages of queries and of their gradients for a block's first step."""
         begun = block.visit.begun

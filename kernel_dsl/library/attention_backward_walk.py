@@ -86,6 +86,21 @@ class Walk(WalkKeys):
 
     # --- places -----------------------------------------------------------------------------------
 
+    def each_block(self, s: dict[str, Any], work: Callable[[Any], None]) -> None:
+        """Call `work` with this block's part, or if blocks stay with each of them."""
+        first = kd.axis_index("block")
+        if not self.stays:
+            work(self.block_of(s, Visit(first)))
+            return
+        units = self.p.batch * self.p.kv_heads * self.blocks
+
+        @kd.loop(0, kd.cdiv(units - first, self.launched), init_carry=(0, 0))
+        def _(number: Any, carry: Any) -> Any:
+            begun, slot = carry
+            block = self.block_of(s, Visit(first + number * self.launched, begun, slot))
+            work(block)
+            return begun + block.count, 1 - slot
+
     def block_of(self, s: dict[str, Any], visit: Visit) -> Any:
         """A part, given the scratch; long parts come first."""
         p, t, number = self.p, self.t, visit.number
