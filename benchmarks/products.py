@@ -5,9 +5,10 @@ default.
 `--rows TEXT` keeps the rows whose name has it, `--seconds N` stops after that time, `--json FILE` is written after each row.
 Outputs are poisoned and checked against float64 before anything is timed; a row that fails is told, and the others go on.
 Where torch refuses a layout or an odd size, its row is its product of operands that are padded and stored along K, with its
-own copies to them. `random` walks over shapes from 1 to 32768, layouts, dtypes and alignments, and ends with the rows that are
-slower than torch, the slowest first, the worst and the geometric mean. `--routes N` also measures, where a row is below 0.85 of
-torch, the best N ways of each kernel by the model of costs: a faster one is the model's error, else a kernel is.
+own copies to them. `random` walks over shapes from 1 to 32768 (or `--sides LEAST MOST`), layouts, dtypes and alignments, and
+ends with the rows that are slower than torch, the slowest first, the worst and the geometric mean. `--routes N` also measures,
+where a row is below 0.85 of torch, the best N ways of each kernel by the model of costs: a faster one is the model's error,
+else a kernel is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -58,13 +59,13 @@ def _named(row: Row, t: MatmulConfig) -> Row:
     return replace(row, name=f"{row.name} {t.tile_m}x{t.tile_n} s{t.stages} g{t.group} c{t.cluster}")
 
 
-def walk(seed: int) -> Iterator[Callable[[], Row]]:
-    """Random shapes, layouts, dtypes and alignments."""
-    rng = random.Random(seed)
+def walk(seed: int, sides: Sequence[int]) -> Iterator[Callable[[], Row]]:
+    """Random shapes, layouts, dtypes and alignments. `sides`: the least and the greatest extent."""
+    rng, orders = random.Random(seed), [math.log2(n) for n in sides]
     kinds = [(torch.bfloat16, None), (torch.float16, None), (F8, None), (torch.int8, None), (torch.float32, "tf32")]
     while True:
         dtype, precision = rng.choice(kinds)
-        M, N, K = (int(2 ** rng.uniform(0, 15)) for _ in range(3))
+        M, N, K = (int(2 ** rng.uniform(*orders)) for _ in range(3))
         kind, vector = rng.randrange(3), 16 // dtype.itemsize
         if kind == 0:
             M, N, K = (max(n // 16, 1) * 16 for n in (M, N, K))
@@ -164,13 +165,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--sides", type=int, nargs=2, default=(1, 32768), help="the extents of random products")
     parser.add_argument("--routes", type=int, default=0, help="ways of each kernel to measure where a row is slow")
     parser.add_argument("--json")
     args = parser.parse_args()
     begun, rows = time.perf_counter(), list[dict[str, Any]]()
     print(machine())
     for name in args.names or [n for n in GROUPS if n != "configs"]:
-        for make in walk(args.seed) if name == "random" else GROUPS[name]():
+        for make in walk(args.seed, args.sides) if name == "random" else GROUPS[name]():
             if time.perf_counter() - begun > args.seconds:
                 print(f"stopped after {args.seconds:.0f} s, in {name}")
                 break

@@ -171,7 +171,7 @@ def _no_derivative(primals: Any, tangents: Any, *, spec: Spec) -> Any:
     if spec.definition.body.__module__.startswith(f"{__package__}.library."):
         hint = (
             "of the library's functions, attention, conv2d, grouped_matmul, layer_norm, linear_cross_entropy, matmul, rms_norm "
-            "and rope have gradients"
+            "and rope have gradients, but not for factors such as scales"
         )
         raise BadCallArgument(kernel=spec.kernel.name, what="it has no derivative", hint=hint)
     hint = (

@@ -35,7 +35,7 @@ NARROW = 64
 CUT, CUT_ACROSS, CUT_LINES, MOST_PART, THIN_ACROSS, THIN_ALONG = 40, 60, 24, 256, 28, 0.6
 # the same if they are 32 bytes from a multiple of 64 apart, or 64 bytes from a multiple of 128: parts of rows lie in two lines.
 # 18848 x 1664 x 7984 NN took 755 us in tiles of 128 x 128, 684 in 128 x 256; 1824 x 2080 x 1344 TN 26.0, 22.7 in 192 x 192
-UNEVEN_PITCH, HALF_LINES = 1.4, 1.2
+UNEVEN_PITCH, HALF_LINES = 1.3, 1.2
 # the part of the smaller side's loads that remains then if two blocks share only them: 5000^3 took 495 us instead of 490
 SHARED = 0.9
 Reads = tuple[float, float]  # such factors of a and b
@@ -49,7 +49,7 @@ WRITTEN, RAGGED = 1.3, 2.1
 LINE_PART, LINES, SHORTER = 1024, 1.4, 0.2
 KEPT = 1.07  # the factor of DRAM traffic if weights can't be marked as read once: they evict data that must be written
 # clocks to fill a pipeline at the start of a block, and to drain it: of any kernel, of the fast one
-START, FAST_START = 1660, 2340
+START, FAST_START = 1660, 2000
 # clocks that a tile costs beside its products: barriers, first loads; and more if few steps hide them
 EDGE, EDGE_ALONE = 250, 215
 TIED = 1.04  # what blocks of a cluster lose by waiting for each other
@@ -66,12 +66,15 @@ LANE_TILE = 1300  # clocks more for each next tile of one warpgroup whose lanes 
 WIDEST_TILE, PIECES = 256, 0.12
 # steps of a tile up to which turns take longer, and the factor; so they do where lanes store
 BRIEF, BRIEF_TURNS = 4, 1.1
+# the factor of turns where rows lie in two lines or begin within sectors: each consumer has its own loads
+CUT_TURNS = 1.06
+CUT_ALONE = 1.08  # that of one consumer where rows of both sides begin within sectors: nothing hides its waits
 SPARSE = 1.7  # the speed-up of a sparse side: SMEM can't deliver the other side in half of the time
 SLIVER = 32  # columns: a product of fewer takes as long, because it still reads its other operand from SMEM
 # widths between those, for shapes whose tiles just exceed a whole number of waves, or fill three quarters of one
 BETWEEN = (96, 112, 144, 160, 176, 208, 224, 240)
-UNEVEN = 1.04  # the least predicted gain for such a width, because its constants were not measured
-TALLER = 1.04  # the same for tiles that three consumers share
+# the least predicted gain for tiles that three consumers share, and for more sums than those of 128 x 256 where loads are even
+TALLER, FULLEST, USUAL = 1.04, 1.04, 128 * 256
 LOWERED = 1.01  # the same for low tiles, beside which a consumer idles
 CHUNK = 100  # clocks for each part of a tile in its store; narrow tiles have many parts
 # clocks of a step in which neither warpgroup multiplies: with two products in flight, with one
@@ -116,9 +119,12 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
     if steps <= MOSTLY_STORED and not p.lanes and not p.softmax:
         made *= 1 + PIECES * (WIDEST_TILE / max(t.tile_m if t.swapped else width, WIDEST_TILE // 2) - 1)
     made *= LOWERED if t.low_tiles else 1.0
-    made *= TALLER if t.consumers > 2 and not p.scaled and not p.promoted else 1.0
+    made *= CUT_ALONE if t.consumers == 1 and min(reads) >= BROKEN else 1.0
+    if not p.scaled and not p.promoted:
+        full = t.tile_m * t.tile_n > USUAL and reads == EVEN
+        made *= TALLER if t.consumers > 2 else FULLEST if full else 1.0
     made *= BRIEF_TURNS if t.ping_pong and (steps <= BRIEF or p.lanes) else 1.0
-    return made * (UNEVEN if t.tile_n in BETWEEN and not p.scaled else 1.0)
+    return made * (CUT_TURNS if t.ping_pong and reads != EVEN else 1.0)
 
 
 def _cut_bytes(p: Problem, t: MatmulConfig, reads: Reads) -> float:

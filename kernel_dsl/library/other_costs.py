@@ -24,6 +24,9 @@ from .whole_lines import LEAST, word_bytes
 
 # Fitted to 7,000 measured routes of 776 products on one NVIDIA H200.
 LAUNCH = 2800  # clocks from the end of one kernel to full speed of the next
+AFTER_PACKING = (
+    1400  # more of these for tiles by mma.sync after a packing: the fast kernel starts while the packing ends
+)
 FMAS, LANE_SHARE = 128, 0.9  # multiply-adds of lanes in a multiprocessor's clock, and the part reached
 LANE_TURNS = (1.0, 1.04, 1.125)  # the factors if copies transpose no side, one side, both sides, by 4 bytes
 ALONE, TILE_ALONE = 1.3, 1.2  # the factor for a block that is alone on its multiprocessor: by lanes, by mma.sync
@@ -58,14 +61,16 @@ STORED_WHOLE, STORED_WHOLE_HALVES = (0.05, 0.045, 0.062), 1.2
 # 16 rows or columns
 SHORT_ROWS, SLIM = 0.7, 0.1
 HIGH = 1.2  # the factor for tiles that are stored by lines in several turns
-# Products with vectors: bytes and pieces that a block loads in a clock, pieces that a multiprocessor loads in a clock, the time
-# of a byte divided by that of TMA's; clocks of a step's latency, of a block beside its steps, and for each sum that is added
-# up across lanes; the part of a load that counts if all lanes of a warp load one number
-VECTOR_BYTES, VECTOR_PIECES, LANES_LOAD, VECTOR_SHARE = 7.1, 2.8, 9.5, 1.1
-VECTOR_LATENCY, VECTOR_START, VECTOR_SUM, SAME = 1000, 980, 27, 0.7
+# Products with vectors, of matrices across K and along K: bytes and pieces that a block loads in a clock, clocks of a step's
+# latency and of a block beside its steps. Along K fitted to 170 ways to compute 43 products: the chosen ways take 1.01 of the
+# fastest way's time, 1.05 before.
+VECTOR_BYTES, VECTOR_PIECES, VECTOR_LATENCY, VECTOR_START = (7.1, 2.0), (2.8, 1.6), (1000, 480), (980, 1360)
+# pieces that a multiprocessor loads in a clock, the time of a byte divided by that of TMA's; clocks for each sum that is added up
+# across lanes; the part of a load that counts if all lanes of a warp load one number
+LANES_LOAD, VECTOR_SHARE, VECTOR_SUM, SAME = 9.5, 1.1, 27, 0.7
 # registers of a lane beside those for numbers, and the blocks that a multiprocessor has at most
 VECTOR_REGISTERS, REGISTERS, MOST_BLOCKS = 40, 512, 16
-L2_LATENCY = 1700  # clocks of exposed loads of sums
+L2_LATENCY = 2600  # clocks of exposed loads of sums
 # clocks of each part above so many: 64 x 64 x 32768 took 12.9 us with 64 parts, 11.8 with 32
 SWIFT_PARTS, LATE_PART = 16, 100
 L2_KEEPS = 30e6  # bytes that are still in L2 when the next kernel reads them
@@ -184,11 +189,12 @@ def vector_clocks(p: Problem, t: VectorConfig, blocks: int) -> float:
     pieces = numbers / t.vector + t.count * t.tile_k * (1 if t.along_k else lanes * SAME)
     adding = VECTOR_SUM * t.count * t.rows / lanes
     # this step's numbers of the matrix and the next one's, those of the vectors as they are and widened, sums
-    deep = t.tile_k // (LANES if t.along_k else t.shares)
-    held = numbers / LANES * item / 2 + t.count * deep * (item / 4 + 1) + t.count * t.rows / lanes
+    held = numbers / LANES * item / 2 + t.count * t.deep * (item / 4 + 1) + t.count * t.rows / lanes
     at_once = max(min(int(REGISTERS / (VECTOR_REGISTERS + 1.1 * held)), MOST_BLOCKS), 1)
-    step = max(numbers * item / VECTOR_BYTES, pieces / VECTOR_PIECES, VECTOR_LATENCY)
-    alone = -(-tiles // (blocks * at_once)) * (steps * step + VECTOR_START + adding)
+    bytes_, copies, latency, start = (x[t.along_k] for x in (VECTOR_BYTES, VECTOR_PIECES, VECTOR_LATENCY, VECTOR_START))
+    step = max(numbers * item / bytes_, pieces / copies, latency)
+    # a block starts where another ends, before the others of its wave do
+    alone = max(tiles / (blocks * at_once), 1.0) * (steps * step + start + adding)
     together = -(-tiles // blocks) * (steps * max(pieces / LANES_LOAD, t.count * numbers / LANES) + adding)
     return overlapped(max(alone, together), total_bytes(p) * VECTOR_SHARE / DRAM_BYTES)
 

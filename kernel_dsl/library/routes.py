@@ -232,9 +232,10 @@ def _options(
             return  # mma.sync took 1.4 of the time, and up to 2 where rows are copied in small pieces
     for found in tile_packings(a, b, how, target, fast, p.K):
         pieces = tuple(o.piece if pack is None else UNIT for o, pack in zip((a, b), found, strict=True))
+        late = others.AFTER_PACKING if any(found) else 0
 
-        def clocks(q: Problem, t: Any, blocks: int, pieces: tuple[int, ...] = pieces) -> float:
-            return others.tile_clocks(q, t, blocks, pieces)
+        def clocks(q: Problem, t: Any, blocks: int, pieces: tuple[int, ...] = pieces, late: int = late) -> float:
+            return others.tile_clocks(q, t, blocks, pieces) + late
 
         q = laid(p, found, a, b)
         if any(pack is not None for pack in found):

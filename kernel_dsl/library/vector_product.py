@@ -29,6 +29,10 @@ ROOM = 128  # bytes of the vectors' numbers in a step that a lane holds, in the 
 SHARES = (4, 8)
 SHARED_HELD = 36  # the numbers that such a lane holds
 SHARED_COUNT = 2  # the most vectors beside them
+# The least limit of a lane's registers with one vector, those beside its numbers, and the limit with several vectors, of which
+# a lane holds much. ptxas alone takes 32, to fit more blocks on a multiprocessor, and a step's loads of single numbers then wait
+# for each other: 1 x 1095 x 10749 in float16 at odd addresses took 23.1 us instead of 18.2.
+LEAST_REGISTERS, BESIDE, MOST_REGISTERS = 64, 24, 255
 MOST = 8  # vectors: of more, their loads and registers take longer than copies of the matrix
 
 
@@ -76,6 +80,19 @@ class VectorConfig:
         return WARPS * self.share
 
     @property
+    def deep(self) -> int:
+        """The numbers of a step along K that a lane holds."""
+        return self.tile_k // (LANES if self.along_k else self.shares)
+
+    def most_registers(self, item: int) -> int:
+        """The limit of a lane's registers for numbers of `item` bytes: those of this step and of the next one, and their sums."""
+        sums = self.count * self.rows // (1 if self.along_k else self.beside)
+        held = (
+            (self.rows * self.tile_k // LANES + self.count * self.deep) * max(self.vector * item // 4, 1) // self.vector
+        )
+        return min(max(2 * held + sums + BESIDE, LEAST_REGISTERS), MOST_REGISTERS)
+
+    @property
     def matrix(self) -> Any:
         """The layout of a step's numbers of the matrix, (rows, tile_k)."""
         v = self.vector
@@ -83,7 +100,7 @@ class VectorConfig:
             lanes = tuple((1, v << i) for i in range(5))
             regs = _factors((1, v, 1), (0, self.rows, 1), (1, self.runs, LANES * v))
             return kd.Layout(2, regs, lanes, ((1, WARP * v), (1, 2 * WARP * v)))
-        deep, share = self.tile_k // self.shares, self.share
+        deep, share = self.deep, self.share
         regs = _factors((0, v, 1), (0, self.runs, self.beside * v), (1, deep, 1))
         return kd.Layout(2, regs, self._lanes(0, v, 1, deep), ((1, share * deep), (1, 2 * share * deep)))
 
@@ -113,8 +130,8 @@ class VectorConfig:
         if self.along_k:
             x = x.reshape(x.shape[0], self.runs, LANES, self.vector)
             return [x[:, run, :, i] for run in range(self.runs) for i in range(self.vector)]
-        x = x.reshape(x.shape[0], self.shares, self.tile_k // self.shares)
-        return [x[:, :, i] for i in range(self.tile_k // self.shares)]
+        x = x.reshape(x.shape[0], self.shares, self.deep)
+        return [x[:, :, i] for i in range(self.deep)]
 
 
 def _factors(*given: tuple[int, int, int]) -> tuple[tuple[int, int, int], ...]:
@@ -162,7 +179,7 @@ def _shared_depth(p: Problem, share: int) -> int:
 def vector_kernel(problem: Problem, config: VectorConfig) -> Any:
     """The kernel `(a, b, *operands of the steps) -> out`. Each call gives the extents of the problem that are Dims."""
     p, t = problem, config
-    wide = p.wide
+    wide, item = p.wide, (p.dtype if t.of_a else p.b_dtype).itemsize
     alone = not is_open(p.K) and steps_of(p, t.tile_k) == 1  # whether a part has a single step
 
     def multiply(p: Problem, place: TilePlace, a: Any, b: Any, refs: Any) -> None:
@@ -210,8 +227,9 @@ def vector_kernel(problem: Problem, config: VectorConfig) -> Any:
         out_type=p.results(*leading),
         shapes=declared(p),
         grid=(tiles_of(p, t),),
-        # of several vectors a lane holds much: otherwise ptxas spills some of it to fit another block on a multiprocessor
-        compiler_params=kd.CompilerParams(max_registers=255 if t.count > 1 or alone else None),
+        compiler_params=kd.CompilerParams(
+            max_registers=MOST_REGISTERS if t.count > 1 or alone else t.most_registers(item)
+        ),
         name="matmul_vector",
     )
     return identified(made, problem, config) if p.named else made

@@ -12,13 +12,16 @@ from kernel_dsl.library.arguments import request
 from kernel_dsl.library.matmul_options import MatmulOptions
 from kernel_dsl.library.matmul_plan import plan_by
 from kernel_dsl.library.routes import Route, route, routes
+from kernel_dsl.library.vector_product import LANES
 from kernel_dsl.stages import target_named
 from tests.hopper.helpers import random, relative
 
 from .products import PLACES, place
+from .routed import Lying
 
 pytestmark = pytest.mark.wgmma  # ways are asked for as on Hopper
 
+Spec = kd.ShapeDtypeStruct
 f16, bf16, f32, s8, e4m3 = kd.float16, kd.bfloat16, kd.float32, kd.int8, kd.float8_e4m3fn
 PAIRS = ((f16, f16), (bf16, bf16), (f32, f32), (s8, s8), (e4m3, e4m3), (bf16, s8), (kd.float64, kd.float64))
 
@@ -137,3 +140,18 @@ def test_lanes_that_share_rows(shape: Any, dtype: Any, interpret: Any, rng: Any)
         specs = [kd.ShapeDtypeStruct(x.shape, dtype) for x in (a.T if N == 1 else a, b)]
         for target in ("sm_80", "sm_90a"):
             assert made.multiply(132).lower(*specs, target=target).compile().resources.spills == 0
+
+
+@pytest.mark.parametrize("dtype", [f16, e4m3, s8, f32], ids=str)
+@pytest.mark.parametrize("turned", [False, True])
+def test_loads_of_a_step_do_not_wait_for_each_other(dtype: Any, turned: bool) -> None:
+    """There are registers for all numbers of a step that are loaded one by one, and for the sums; none are spilled."""
+    a = Spec((1, 10749), dtype)
+    b = Lying((10749, 1095), dtype, (1, 10749) if turned else None, dtype.itemsize)
+    r = request(a, b, MatmulOptions(precision="tf32" if dtype == f32 else None), None)
+    for made in {(x.config.rows, x.config.tile_k): x for x in ways(r, "sm_90a")}.values():
+        t, matrix = made.config, Spec((1095, 10749) if turned else (10749, 1095), dtype)
+        resources = made.multiply(132).lower(a, matrix, target="sm_90a").compile().resources
+        loads = t.rows * t.tile_k // LANES + t.count * t.deep
+        assert t.vector == 1 and resources.spills == 0
+        assert resources.registers > loads + t.count * t.rows // (1 if t.along_k else t.beside), t
