@@ -138,7 +138,9 @@ def staying_config(p: Any, dims: tuple[int, int], multiprocessors: int) -> Atten
     steps = kd.cdiv(p.queries, config.block_q) * (p.heads // p.kv_heads)
     # with few keys, longer steps and sums that begin without zeros bring more than that
     longer = dim > 64 and steps > 2 and p.keys <= FEW_KEYS
-    return None if units <= multiprocessors or steps > STAYS or longer else config
+    # a block that has all keys holds whole gradients of queries in SMEM, which leave no room for the next one's keys
+    full = dim > KEYS and p.keys <= keys
+    return None if units <= multiprocessors or steps > STAYS or longer or full else config
 
 
 def makespan(lengths: list[int], heads: int, together: int, machines: int) -> int:

@@ -148,6 +148,12 @@ def goes_fast(a: Any, b: PackedInt4, target: Target) -> bool:
     return found and len(a.shape) <= MAX_RANK
 
 
+def _by_blocks(scale: tuple[int, ...], plain: tuple[int, int]) -> bool:
+    """Whether a scale has a number for each 128 of K. `plain`: the shape of one with a number for each row or column."""
+    several = sum(n != 1 for n in scale)
+    return several > 1 or (several == 1 and len(scale) > 1 and scale[-2:] != plain)
+
+
 def sparse_goes_fast(a: SparseMatrix, b: Any, o: Any, target: Target) -> bool:
     """Whether tensor cores skip the zeros of a sparse a; otherwise it is made dense first."""
     rights = o.rights(b)
@@ -158,9 +164,10 @@ def sparse_goes_fast(a: SparseMatrix, b: Any, o: Any, target: Target) -> bool:
         or any(0 in s or len(s) > MAX_RANK for s in shapes)
     ):
         return False
-    given: list[Any] = [o.a_scale, *(o.b_scale if isinstance(o.b_scale, (tuple, list)) else (o.b_scale,))]
-    if any(sum(n != 1 for n in shape_of(s)) > 1 for s in given):
-        return False  # a scale for each 128 of K
+    scales = o.b_scale if isinstance(o.b_scale, (tuple, list)) else [o.b_scale] * len(rights)
+    given = [(o.a_scale, (a.shape[-2], 1)), *((s, (1, x[-1])) for s, x in zip(scales, shapes, strict=False))]
+    if any(_by_blocks(shape_of(s), plain) for s, plain in given):
+        return False
     how = family(a.dtype, as_dtype(rights[0].dtype), o.precision)
     return how.tensor and not how.thrice and not how.promoted and how.a == a.dtype and how.b.itemsize == how.a.itemsize
 

@@ -127,3 +127,23 @@ def test_kernels_start_while_the_one_before_ends(dim: int, config: Any) -> None:
     assert len(others) == 2 + (config.splits - 1) * (1 if dim == 128 else 2)
     assert "griddepcontrol" not in first.ptx
     assert all("griddepcontrol.wait" in stages.ptx for stages in others)
+
+
+@pytest.mark.parametrize(
+    "dims", [(64, 64), (80, 80), (128, 128), (160, 160), (192, 128), (192, 192), (256, 256)], ids=str
+)
+@pytest.mark.parametrize("keys", [33, 64, 65, 128, 200])
+@pytest.mark.parametrize("queries", [64, 128, 197])
+@pytest.mark.parametrize("options", [{}, {"softcap": 3.0}], ids=str)
+@pytest.mark.sampled(6, "machine code")
+def test_memory_suffices_for_many_short_heads(
+    dims: tuple[int, int], keys: int, queries: int, options: dict[str, Any]
+) -> None:
+    """Where blocks may stay, or have all keys, SMEM holds what they need."""
+    q, k, v, out = (
+        kd.ShapeDtypeStruct((32, 16, n, dim), kd.bfloat16)
+        for n, dim in zip((queries, keys, keys, queries), (dims[0], *dims, dims[1]), strict=True)
+    )
+    lse = kd.ShapeDtypeStruct((32, 16, queries), kd.float32)
+    for stages in attention_backward.lower(out, q, k, v, out, lse, target="sm_90a", **options):
+        assert ".entry" in stages.ptx

@@ -14,7 +14,7 @@ from kernel_dsl.library.operands import turned
 from tests.hopper.helpers import assemble, random, relative
 from tests.hopper.test_wgmma import FP8_ON_A_GPU
 
-from .products import PLACES, place
+from .products import PLACES, Call, place
 from .sparse_reference import compressed, group_of, pruned
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
@@ -335,3 +335,17 @@ def test_products_that_are_refused(case: Any) -> None:
     for call in (lambda: kd.library.sparse_matmul(A, B), lambda: kd.library.sparse_decompress(A)):
         with pytest.raises(kd.errors.BadCallArgument, match="compressed is an ndarray"):
             call()
+
+
+@pytest.mark.parametrize("dtype", [s8, e4m3], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 64, 256), (256, 1, 256), (256, 128, 256), (64, 200, 300), (64, 256, 128)], ids=str
+)
+@pytest.mark.parametrize("forms", [("blocks of a", "row"), ("column", "squares"), ("rows", "blocks of b")], ids=str)
+@pytest.mark.sampled(12)
+def test_scales_by_blocks(dtype: Any, shape: Any, forms: Any, interpret: Any) -> None:
+    """Also where one of them has the numbers of a single row, column or square: a sparse product takes none of these."""
+    steps = ("a_scale", "b_scale")
+    places = ("plain", "plain")
+    call = Call(a_dtype=dtype, b_dtype=dtype, shape=shape, places=places, steps=steps, forms=forms, packed="sparse")
+    call.run(1, interpret=interpret)
