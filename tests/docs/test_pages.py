@@ -55,6 +55,21 @@ def test_rows_of_tables_are_lines() -> None:
         assert [line for line in text.splitlines() if line.startswith("| ") and not line.endswith("|")] == [], path
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem)
+def test_no_line_of_a_sentence_reads_as_an_item(path: Path) -> None:
+    """A line that begins with "- ", "+ " or "8. " would be an item of a list on the site or on GitHub."""
+    mark = re.compile(r"([-+*]|\d+[.)]) ")
+    wrong: list[str] = []
+    before, listed = "", False
+    for line in re.sub(r"(?ms)^```.*?^```$", "", path.read_text()).split("\n"):
+        item = mark.match(line) is not None
+        if item and before and not before.startswith("#") and not listed:
+            wrong.append(line)
+        listed = item or (listed and line.startswith("  "))
+        before = line
+    assert wrong == []
+
+
 def test_the_readme_begins_with_the_two_commands() -> None:
     commands = re.search(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     assert commands is not None

@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
-import re
 
 import pytest
 
@@ -55,20 +54,6 @@ def test_examples(module: str) -> None:
         if case.examples:
             result = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(case)
             assert result.failed == 0, case.name
-
-
-def test_no_line_of_a_sentence_reads_as_an_item() -> None:
-    """A line that begins with "- ", "+ " or "8. " would be an item of a list on the site or on GitHub."""
-    mark = re.compile(r"([-+*]|\d+[.)]) ")
-    wrong: list[str] = []
-    before, listed = "", False
-    for line in reference.page().split("\n"):
-        item = mark.match(line) is not None
-        if item and before and not listed:
-            wrong.append(line)
-        listed = item or (listed and line.startswith("  "))
-        before = line
-    assert wrong == []
 
 
 def test_there_are_examples() -> None:
