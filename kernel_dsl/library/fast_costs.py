@@ -73,8 +73,8 @@ SPARSE = 1.7  # the speed-up of a sparse side: SMEM can't deliver the other side
 SLIVER = 32  # columns: a product of fewer takes as long, because it still reads its other operand from SMEM
 # widths between those, for shapes whose tiles just exceed a whole number of waves, or fill three quarters of one
 BETWEEN = (96, 112, 144, 160, 176, 208, 224, 240)
-# the least predicted gain for tiles that three consumers share, and for more sums than those of 128 x 256 where loads are even
-TALLER, FULLEST, USUAL = 1.04, 1.04, 128 * 256
+UNEVEN = 1.02  # the least predicted gain for such a width where loads are even: many sizes then share few kernels
+TALLER = 1.04  # the same for tiles that three consumers share
 LOWERED = 1.01  # the same for low tiles, beside which a consumer idles
 CHUNK = 100  # clocks for each part of a tile in its store; narrow tiles have many parts
 # clocks of a step in which neither warpgroup multiplies: with two products in flight, with one
@@ -120,9 +120,8 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
         made *= 1 + PIECES * (WIDEST_TILE / max(t.tile_m if t.swapped else width, WIDEST_TILE // 2) - 1)
     made *= LOWERED if t.low_tiles else 1.0
     made *= CUT_ALONE if t.consumers == 1 and min(reads) >= BROKEN else 1.0
-    if not p.scaled and not p.promoted:
-        full = t.tile_m * t.tile_n > USUAL and reads == EVEN
-        made *= TALLER if t.consumers > 2 else FULLEST if full else 1.0
+    made *= UNEVEN if reads == EVEN and t.tile_n in BETWEEN and not p.scaled else 1.0
+    made *= TALLER if t.consumers > 2 and not p.scaled and not p.promoted else 1.0
     made *= BRIEF_TURNS if t.ping_pong and (steps <= BRIEF or p.lanes) else 1.0
     return made * (CUT_TURNS if t.ping_pong and reads != EVEN else 1.0)
 

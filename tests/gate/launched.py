@@ -104,7 +104,9 @@ def _conv() -> None:
     for stride in (1, 2):
         out = kd.library.conv2d(x, w, stride=stride, interpret=True)
     kd.library.conv2d_dgrad(out, w, x.shape, stride=2, interpret=True)
-    kd.library.conv2d_dgrad(x, w, x.shape, interpret=True)
+    for channels in (8, 72):  # filters are read as they lie, or exchanged first
+        y, w = np.ones((1, 20, 20, channels), x.dtype), np.ones((8, 1, 1, channels), x.dtype)
+        kd.library.conv2d_dgrad(x, w, y.shape, interpret=True)
     kd.library.conv2d_wgrad(x, x, 1, interpret=True)
     kd.library.conv2d_wgrad(*[x.astype(np.float32)] * 2, 1, interpret=True)
 
