@@ -25,7 +25,7 @@ from .whole_lines import LEAST, word_bytes
 # Fitted to 7,000 measured routes of 776 products on one NVIDIA H200.
 LAUNCH = 2800  # clocks from the end of one kernel to full speed of the next
 AFTER_PACKING = (
-    1400  # more of these for tiles by mma.sync after a packing: the fast kernel starts while the packing ends
+    800  # more of these for tiles by mma.sync after a packing: the fast kernel starts while the packing ends
 )
 FMAS, LANE_SHARE = 128, 0.9  # multiply-adds of lanes in a multiprocessor's clock, and the part reached
 LANE_TURNS = (1.0, 1.04, 1.125)  # the factors if copies transpose no side, one side, both sides, by 4 bytes

@@ -90,7 +90,8 @@ class VectorConfig:
         held = (
             (self.rows * self.tile_k // LANES + self.count * self.deep) * max(self.vector * item // 4, 1) // self.vector
         )
-        return min(max(2 * held + sums + BESIDE, LEAST_REGISTERS), MOST_REGISTERS)
+        beside = BESIDE * (2 if item == 1 else 1)  # bytes are also there apart, before they are widened
+        return min(max(2 * held + sums + beside, LEAST_REGISTERS), MOST_REGISTERS)
 
     @property
     def matrix(self) -> Any:
