@@ -43,9 +43,10 @@ class Axis:
         first = self.index(steps, table)
         start = first - self.padding[0] if self.kind == "element" else first * self.size
         places = start + np.arange(self.size)
-        inside = (places >= 0) & (places < x.shape[axis])
-        part = np.take(x, np.where(inside, places, 0), axis)
-        return np.where(inside.reshape(-1, *(1 for _ in x.shape[axis + 1 :])), part, np.zeros((), x.dtype))
+        length = x.shape[axis]
+        beyond = np.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x.dtype)  # also where the array has no element
+        inside = (places >= 0) & (places < length)
+        return np.take(np.concatenate([x, beyond], axis), np.where(inside, places, length), axis)
 
 
 @dataclass(eq=False)
