@@ -18,7 +18,7 @@ from kernel_dsl.stages import target_named
 from .attention import FAST
 from .attention_backward_checks import NAME, check_config, check_results, refusal
 from .attention_backward_ends import finish_kernel, stats_kernel, sum_kernel
-from .attention_backward_extras import bias_kernel, sinks_kernel
+from .attention_backward_extras import bias_extras, bias_kernel, sinks_extras, sinks_kernel
 from .attention_backward_general import gradient_kernels
 from .attention_backward_kernel import backward_kernel, wide_kernel
 from .attention_backward_opened import general_of, plain_opened
@@ -68,7 +68,7 @@ class _Fast:
     ) -> tuple[Any, ...]:
         """(dq, dk, dv)."""
         dout, q, k, v, out, lse = arrays
-        stats = launch(self.stats, (out, dout, lse))
+        stats = launch(self.stats, (out, dout, lse) if options.dlse is None else (out, dout, lse, options.dlse))
         numbers = self.sizes.numbers(stats) if self.sizes else []
         dk, dv, dq, *_ = launch(self.main, (q, k, v, dout, stats, *numbers))
         if self.sum is not None:
@@ -80,8 +80,9 @@ class _Fast:
 
     def lower(self, arrays: tuple[Any, ...], options: AttentionOptions, target: str | None) -> tuple[Any, ...]:
         dout, q, k, v, out, lse = arrays
-        first = self.stats.lower(out, dout, lse, target=target)
-        (stats,) = results_of(self.stats, out, dout, lse)
+        rows = (out, dout, lse) if options.dlse is None else (out, dout, lse, options.dlse)
+        first = self.stats.lower(*rows, target=target)
+        (stats,) = results_of(self.stats, *rows)
         given = q, k, v, dout, stats, *number_structs(self.sizes, stats)
         main = self.main.lower(*given, target=target)
         parts, _, sums, *_ = results_of(self.main, *given)
@@ -118,23 +119,21 @@ class _Plan:
         grads = self.main.launched(arrays, options, how, launch)
         grads, dbias = grads[:3], grads[3:]
         if self.sinks is not None:
-            grads += (launch(self.sinks, (options.sinks, dout, out, lse, *self._starts(options))),)
+            extras = options.arrays(sinks_extras(self.problem))
+            grads += (launch(self.sinks, (options.sinks, dout, out, lse, *extras)),)
         grads += dbias
         if self.bias is not None:
-            grads += (launch(self.bias, (*arrays, options.bias, *options.captured)),)
+            grads += (launch(self.bias, (*arrays, *options.arrays(bias_extras(self.problem)))),)
         return grads
-
-    def _starts(self, options: AttentionOptions) -> list[Any]:
-        """The arrays that give the rows of each sequence."""
-        return [options.q_seqlens] * self.problem.ragged
 
     def lower(self, arrays: tuple[Any, ...], options: AttentionOptions, target: str | None) -> tuple[Any, ...]:
         dout, _, _, _, out, lse = arrays
         made = self.main.lower(arrays, options, target)
         if self.sinks is not None:
-            made += (self.sinks.lower(options.sinks, dout, out, lse, *self._starts(options), target=target),)
+            extras = options.arrays(sinks_extras(self.problem))
+            made += (self.sinks.lower(options.sinks, dout, out, lse, *extras, target=target),)
         if self.bias is not None:
-            made += (self.bias.lower(*arrays, options.bias, *options.captured, target=target),)
+            made += (self.bias.lower(*arrays, *options.arrays(bias_extras(self.problem)), target=target),)
         return made
 
 
@@ -142,7 +141,7 @@ def _fixed(given: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """By array, the axes of heads and of their dimensions, which are compiled in."""
     axes = -1, -2 if given.get("layout") == "bshd" else -3
     found: dict[str, tuple[int, ...]] = dict.fromkeys(("dout", "q", "k", "v", "out"), axes)
-    return {**found, "lse": (-2,)}
+    return {**found, "lse": (-2,), "dlse": (-2,)}
 
 
 @partial(public, name=NAME)
@@ -154,6 +153,7 @@ class AttentionBackward(Named):
     are its results with `return_lse=True`; dout, in the shape and dtype of out, is the gradient of out. Rows after the
     last sequence have zero gradients, whatever they hold.
 
+    `dlse`: the gradient of lse, in its shape and dtype; by default zeros. Queries that see no key don't use it.
     `score_mod_grad(score, b, h, i, j)`: the derivative of `score_mod` by its score; by default it is derived from the
     elementwise operations of `score_mod`. `deterministic`: the same inputs give the same bits each time. `config`: an
     `AttentionBackwardConfig`; `stream`, `interpret`: as for kernels. Calls with options, or with arrays that TMA or
@@ -194,6 +194,7 @@ class AttentionBackward(Named):
         kv_seqlens: Any = None,
         page_table: Any = None,
         score_mod_grad: Callable[..., Any] | None = None,
+        dlse: Any = None,
         deterministic: bool = False,
         config: AttentionBackwardConfig | None = None,
         stream: Any = None,
@@ -202,7 +203,7 @@ class AttentionBackward(Named):
         arrays = (dout, q, k, v, out, lse)
         options = AttentionOptions(
             layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
-            score_mod_grad=score_mod_grad,
+            score_mod_grad=score_mod_grad, dlse=dlse,
         ).apart(q)  # fmt: skip
         key = (*options.kind(), deterministic, config, getattr(k, "shape", None), getattr(v, "shape", None))
         if interpret is None:
@@ -239,6 +240,7 @@ class AttentionBackward(Named):
         kv_seqlens: Any = None,
         page_table: Any = None,
         score_mod_grad: Callable[..., Any] | None = None,
+        dlse: Any = None,
         deterministic: bool = False,
         config: AttentionBackwardConfig | None = None,
         target: str | None = None,
@@ -248,7 +250,7 @@ class AttentionBackward(Named):
         """
         given = AttentionOptions(
             layout, causal, window, softcap, scale, sinks, bias, score_mod, mask_mod, q_seqlens, kv_seqlens, page_table,
-            score_mod_grad=score_mod_grad,
+            score_mod_grad=score_mod_grad, dlse=dlse,
         ).apart(q)  # fmt: skip
         arrays = (dout, q, k, v, out, lse)
         plan = self._plan(arrays, given, deterministic, config, target, closed=not is_later())
@@ -284,8 +286,8 @@ class AttentionBackward(Named):
     ) -> _Plan:
         """The plan of a call. `closed`: its kernels take these sizes alone."""
         dout, q, k, v, out, lse = arrays
-        problem = problem_of(q, k, v, options, False, NAME)
-        check_results(problem, dout, out, lse)
+        problem = problem_of(q, k, v, options, options.dlse is not None, NAME)
+        check_results(problem, dout, out, lse, options.dlse)
         check_config(config, problem)
         machine = target_named(target)
         plain = problem.plain if problem.layout == "bhsd" else None
@@ -298,7 +300,8 @@ class AttentionBackward(Named):
         general = None
         few = config is None or config.splits <= MOST_SPLITS
         if not closed and few and (plain is None or why or plain.dim not in FAST or options.sinks is not None):
-            general = general_of(problem, bool(why), deterministic, blocks)
+            general = general_of(replace(problem, lse=False), bool(why), deterministic, blocks)
+            general = general and replace(general, lse=problem.lse)
         if plain is not None and plain.dim in FAST and not why:
             main = self._fast(plain, deterministic, config, blocks, closed)
         elif not why:
@@ -333,8 +336,8 @@ class AttentionBackward(Named):
         chosen = chosen or default_config(problem, blocks, deterministic)
         wide = problem.dim > KEYS
         keys = ROWS if wide else KEYS
-        p, t, sizes = problem, chosen, None
-        general = None if closed else plain_opened(problem, chosen, blocks)
+        p, t, sizes = replace(problem, lse=False), chosen, None
+        general = None if closed else plain_opened(p, chosen, blocks)
         if general is not None:
             p, t, sizes = (
                 general,
@@ -347,7 +350,7 @@ class AttentionBackward(Named):
         # the small kernels don't depend on these
         ends = replace(t, tail=1, splits=t.splits if sizes is None else 1, stores_first=False)
         finish = None if one_block(p, keys) else finish_kernel(p, ends, wide)
-        return _Fast(rows, stats_kernel(p, ends), main, parts, finish, sizes)
+        return _Fast(rows, stats_kernel(replace(p, lse=problem.lse), ends), main, parts, finish, sizes)
 
 
 def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = False) -> AttentionBackwardConfig:

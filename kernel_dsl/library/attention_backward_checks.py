@@ -19,14 +19,15 @@ from .matmul import check_counts
 NAME = "attention_backward"
 
 
-def check_results(p: ScoredProblem, dout: Any, out: Any, lse: Any) -> None:
-    """Raise `BadCallArgument`, `BadCallValue` unless these can be the forward's results and their gradient."""
+def check_results(p: ScoredProblem, dout: Any, out: Any, lse: Any, dlse: Any) -> None:
+    """Raise `BadCallArgument`, `BadCallValue` unless these can be the forward's results and their gradients."""
     if p.dtype in FP8:
         raise BadCallValue(kernel=NAME, what=f"q is {p.dtype}", hint="float8 inputs have no gradients")
     for name, x, wanted, dtype in (
         ("dout", dout, p.out_shape, p.dtype),
         ("out", out, p.out_shape, p.dtype),
         ("lse", lse, p.lse_shape, kd.float32),
+        *([("dlse", dlse, p.lse_shape, kd.float32)] if p.lse else []),
     ):
         if not isinstance(getattr(x, "shape", None), tuple) or not hasattr(x, "dtype"):
             what = f"{name} is {of_kind(x)}"

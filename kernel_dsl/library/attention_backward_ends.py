@@ -20,10 +20,11 @@ SUMMED = 1024  # of a block that sums parts: a lane waits for one part after the
 
 @cache
 def stats_kernel(problem: AttentionProblem, config: AttentionBackwardConfig) -> Any:
-    """The kernel `(out, dout, lse) -> stats`: float32 (batch, heads, 2, padded queries).
+    """The kernel `(out, dout, lse) -> stats`, or `(out, dout, lse, dlse) -> stats` if `problem.lse`: float32 (batch,
+    heads, 2, padded queries).
 
     Row 0 is -lse in powers of 2. It is -inf for queries that see no key or do not exist, so that their weights are 0.
-    Row 1 is the sum of out * dout, the mean gradient of a query's weights.
+    Row 1 is `centre` of the sum of out * dout.
     """
     p = problem
     length = padded(p.queries, config)
@@ -31,23 +32,43 @@ def stats_kernel(problem: AttentionProblem, config: AttentionBackwardConfig) -> 
     rows = rows if p.opened else math.gcd(rows, length)
     heads = (p.batch, p.heads, p.queries, p.dim)
 
-    def body(out: Any, dout: Any, lse: Any, stats: Any) -> None:
+    def alone(out: Any, dout: Any, lse: Any, stats: Any) -> None:
+        body(out, dout, lse, None, stats)
+
+    def body(out: Any, dout: Any, lse: Any, dlse: Any, stats: Any) -> None:
         head, first = kd.program_id(0), kd.program_id(1) * rows
         place = kd.div(head, p.heads), kd.rem(head, p.heads)
         these = kd.ds(first, rows)
         products = out[(*place, these)].astype(kd.float32) * dout[(*place, these)].astype(kd.float32)
         total = kd.load(lse, (*place, these), fill=-math.inf)
         stats[(*place, 0, these)] = kd.where(total == -math.inf, -math.inf, total * -LOG2E)
-        stats[(*place, 1, these)] = kd.sum(products, axis=1)
+        stats[(*place, 1, these)] = centre(kd.sum(products, axis=1), total, dlse, (*place, these))
 
+    shapes = {
+        0: heads,
+        1: heads,
+        **dict.fromkeys(range(2, 3 + p.lse), heads[:3]),
+        3 + p.lse: (*heads[:2], 2, of_steps(config)),
+    }
     made = kd.kernel(
-        body,
+        body if p.lse else alone,  # results have the names of parameters in reports
         out_type=kd.ShapeDtypeStruct((p.batch, p.heads, 2, length), kd.float32),
         grid=(p.batch * p.heads, kd.cdiv(length, rows)),
-        shapes={0: heads, 1: heads, 2: heads[:3], 3: (*heads[:2], 2, of_steps(config))} if p.opened else None,
+        shapes=shapes if p.opened else None,
         name="attention_backward_stats",
     )
     return identified(made, problem, config)
+
+
+def centre(mean: Any, lse: Any, dlse: Any, here: tuple[Any, ...]) -> Any:
+    """What is subtracted from the gradients of a query's weights: their mean, the sum of out * dout, less the gradient
+    of lse, since the weights are the derivatives of lse. `dlse`: an array, or None; `here`: the queries' place in it.
+
+    Queries that see no key have an lse of -inf, which nothing moves.
+    """
+    if dlse is None:
+        return mean
+    return mean - kd.where(lse > -math.inf, kd.load(dlse, here, fill=0.0).astype(mean.dtype), 0.0)
 
 
 @cache

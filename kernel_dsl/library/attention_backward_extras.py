@@ -10,6 +10,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
+from .attention_backward_ends import centre
 from .attention_captured import reading
 from .attention_opened import at_launch, declared, gradient_shapes
 from .attention_problem import ScoredProblem, ScorePlace
@@ -20,13 +21,22 @@ HELD = 64  # dims that registers hold at a time if there are more than twice as 
 
 @cache
 def sinks_kernel(problem: ScoredProblem, dtype: Any) -> Any:
-    """The kernel `(sinks, dout, out, lse[, q_seqlens]) -> dsinks`, in the dtype of `sinks`: a block a head."""
+    """The kernel `(sinks, dout, out, lse, *extras) -> dsinks`, in the dtype of `sinks`: a block a head. `sinks_extras`
+    names the arrays between.
+    """
     wide = kd.float64 if problem.dtype == kd.float64 else kd.float32
+    names = sinks_extras(problem)
 
+    # two have all names, because results have the names of parameters in reports
     def dense(sinks: Any, dout: Any, out: Any, lse: Any, dsinks: Any) -> None:
-        body(sinks, dout, out, lse, None, dsinks)
+        body(sinks, dout, out, lse, dsinks)
 
-    def body(sinks: Any, dout: Any, out: Any, lse: Any, q_seqlens: Any, dsinks: Any) -> None:
+    def ragged(sinks: Any, dout: Any, out: Any, lse: Any, q_seqlens: Any, dsinks: Any) -> None:
+        body(sinks, dout, out, lse, q_seqlens, dsinks)
+
+    def body(sinks: Any, dout: Any, out: Any, lse: Any, *rest: Any) -> None:
+        s, dsinks = dict(zip(names, rest, strict=False)), rest[-1]
+        q_seqlens = s.get("q_seqlens")
         p = at_launch(problem, dout, dout, None) if problem.opened else problem
         steps = kd.cdiv(p.queries, ROWS)
         head = kd.program_id(0)
@@ -35,8 +45,9 @@ def sinks_kernel(problem: ScoredProblem, dtype: Any) -> Any:
         def step(index: Any, acc: Any) -> Any:
             batch, rows = kd.div(index, steps), kd.ds(kd.rem(index, steps) * ROWS, ROWS)
             here = p.rows(batch, head, rows)
-            delta = kd.sum(dout[here].astype(wide) * out[here].astype(wide), axis=1)
-            total = kd.load(lse, p.lse_rows(batch, head, rows), fill=math.inf).astype(wide)
+            mean, logs = kd.sum(dout[here].astype(wide) * out[here].astype(wide), axis=1), p.lse_rows(batch, head, rows)
+            total = kd.load(lse, logs, fill=math.inf).astype(wide)
+            delta = centre(mean, total, s.get("dlse"), logs)
             # a row that sees no key has no gradient; a row outside all sequences has none either, and may hold anything
             none = delta == 0
             if q_seqlens is not None:
@@ -49,7 +60,7 @@ def sinks_kernel(problem: ScoredProblem, dtype: Any) -> Any:
 
     p = problem
     made = kd.kernel(
-        body if p.ragged else dense,  # results have the names of parameters in reports
+        body if p.lse else ragged if p.ragged else dense,
         out_type=kd.ShapeDtypeStruct((p.heads,), dtype),
         grid=(p.heads,),
         shapes=_sinks_shapes(p) if p.opened else None,
@@ -58,34 +69,46 @@ def sinks_kernel(problem: ScoredProblem, dtype: Any) -> Any:
     return made if p.score.has_functions else identified(made, problem, dtype)
 
 
+def sinks_extras(p: ScoredProblem) -> list[str]:
+    """Names of the arrays after sinks, dout, out and lse that `sinks_kernel` takes."""
+    return ["dlse"] * p.lse + ["q_seqlens"] * p.ragged
+
+
 def _sinks_shapes(p: ScoredProblem) -> dict[int, tuple[Any, ...]]:
     """`shapes=` of the kernel of sinks for any lengths."""
     found: dict[int, tuple[Any, ...]] = {1: p.out_shape, 2: p.out_shape, 3: p.lse_shape}
-    return found | {n: shape for n, shape in declared(p, ["q_seqlens"] * p.ragged, first=4).items() if n > 3}
+    return found | {n: shape for n, shape in declared(p, sinks_extras(p), first=4).items() if n > 3}
 
 
 @cache
 def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
-    """The kernel `(dout, q, k, v, out, lse, bias, *captured) -> dbias`, in the shape and dtype of `bias`.
+    """The kernel `(dout, q, k, v, out, lse, *extras) -> dbias`, in the shape and dtype of `bias`; `bias_extras` names the
+    arrays between.
 
     A block computes a tile of dbias. It goes over all heads, queries and keys that the bias is broadcast along, one
     after another.
     """
-    p = problem
+    p, names = problem, bias_extras(problem)[1:]
 
     def body(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, bias: Any, *rest: Any) -> None:
-        with reading(dict(zip(p.score.captured, rest, strict=False))):
+        s = dict(zip(names, rest, strict=False))
+        with reading(s):
             here = at_launch(problem, q, k, None) if problem.opened else problem
-            _BiasGradient(here, dout, q, k, v, out, lse, bias).compute(rest[-1], dtype)
+            _BiasGradient(here, dout, q, k, v, out, lse, bias, s.get("dlse")).compute(rest[-1], dtype)
 
     made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct(p.score.bias or (), dtype),
         grid=(math.prod(_extents(p)[1]),),
-        shapes=gradient_shapes(p, ["bias", *p.score.captured]) if p.opened else None,
+        shapes=gradient_shapes(p, bias_extras(p)) if p.opened else None,
         name="attention_backward_bias",
     )
     return made if p.score.has_functions else identified(made, problem, dtype)
+
+
+def bias_extras(p: ScoredProblem) -> list[str]:
+    """Names of the arrays after dout, q, k, v, out and lse that `bias_kernel` takes."""
+    return ["bias"] + ["dlse"] * p.lse + p.score.captured
 
 
 def _by_dot(p: ScoredProblem) -> bool:
@@ -125,6 +148,7 @@ class _BiasGradient:
     out: Any
     lse: Any
     bias: Any
+    dlse: Any  # None if lse has no gradient
 
     @property
     def wide(self) -> Any:
@@ -168,7 +192,9 @@ class _BiasGradient:
         query = row * m + kd.broadcasted_iota(kd.int32, (m, n), 0)
         key = column * n + kd.broadcasted_iota(kd.int32, (m, n), 1)
         here = batch, head, query, key
-        total = kd.load(self.lse, p.lse_rows(batch, head, rows), fill=-math.inf).astype(wide)[:, None]
+        logs = p.lse_rows(batch, head, rows)
+        lse = kd.load(self.lse, logs, fill=-math.inf).astype(wide)
+        total = lse[:, None]
         x = self._products(self.q, self.k, ours, theirs, p.dim).astype(wide)
 
         def bias() -> Any:
@@ -177,7 +203,7 @@ class _BiasGradient:
         x, after, _ = p.score.with_slopes(x, p.scale, bias, here)
         seen = p.score.seen(here, p.queries, p.keys) & (total > -math.inf) & (query < p.queries)
         weights = kd.where(seen, kd.exp(kd.where(seen, x - total, 0.0)), 0.0)
-        delta = self._means(ours)
+        delta = centre(self._means(ours), lse, self.dlse, logs)
         ds = weights * (self._products(self.dout, self.v, ours, theirs, p.v_dim).astype(wide) - delta[:, None])
         return ds if after is None else ds * after
 

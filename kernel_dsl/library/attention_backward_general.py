@@ -11,6 +11,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
+from .attention_backward_ends import centre
 from .attention_captured import reading
 from .attention_opened import at_launch, gradient_shapes, lines_of
 from .attention_problem import ScoredProblem, ScorePlace, ragged_tiles
@@ -22,7 +23,7 @@ def gradient_extras(p: ScoredProblem) -> list[str]:
     """Names of the arrays after dout, q, k, v, out and lse that the kernels take; `table` is the table of the rows that
     blocks own.
     """
-    return [name for name in p.extras if name != "sinks"] + ["table"] * p.ragged
+    return ["dlse"] * p.lse + [name for name in p.extras if name != "sinks"] + ["table"] * p.ragged
 
 
 class _GeneralGradients:
@@ -40,6 +41,13 @@ class _GeneralGradients:
         if not self.p.ragged:
             return value
         return kd.where(first + kd.broadcasted_iota(kd.int32, value.shape, 0) < length, value, 0.0)
+
+    def centre(self, mean: Any, s: dict[str, Any], lse: Any, here: Any, place: ScorePlace, first: Any) -> Any:
+        """`centre` of some rows of a sequence; zeros for those beyond it, whose dlse may be NaN."""
+        found = centre(mean, lse, s.get("dlse"), here)
+        if not self.p.ragged or not self.p.lse:
+            return found
+        return kd.where(first + kd.arange(mean.shape[0]) < place.queries, found, 0.0)
 
     def products(self, a: Any, b: Any) -> Any:
         """(i, dim) and (j, dim) give (i, j)."""
@@ -76,9 +84,11 @@ class _GeneralGradients:
         head, kv_head, first = place.head, kd.div(place.head, self.group), place.number * MINE
         mine = place, head, place.q_row, first, MINE, place.queries
         own, grad = (self.rows(x, *mine) for x in (q, dout))
-        delta = kd.sum(grad * self.rows(out, *mine), axis=1)
+        mean = kd.sum(grad * self.rows(out, *mine), axis=1)
         here = kd.ds(place.q_row + first, MINE)
-        total = lse[p.lse_rows(place.batch, head, here)].astype(self.wide)[:, None]
+        logs = p.lse_rows(place.batch, head, here)
+        total = lse[logs].astype(self.wide)
+        delta, total = self.centre(mean, s, total, logs, place, first), total[:, None]
         query = first + kd.broadcasted_iota(kd.int32, (MINE, OTHERS), 0)
 
         def step(block: Any, acc: Any) -> Any:
@@ -106,9 +116,10 @@ class _GeneralGradients:
             start = block * OTHERS
             theirs = place, head, place.q_row, start, OTHERS, place.queries
             own, grad = (self.rows(x, *theirs) for x in (q, dout))
-            delta = kd.sum(grad * self.rows(out, *theirs), axis=1)
-            here = kd.ds(place.q_row + start, OTHERS)
-            total = lse[p.lse_rows(place.batch, head, here)].astype(self.wide)[None]
+            mean = kd.sum(grad * self.rows(out, *theirs), axis=1)
+            logs = p.lse_rows(place.batch, head, kd.ds(place.q_row + start, OTHERS))
+            total = lse[logs].astype(self.wide)
+            delta, total = self.centre(mean, s, total, logs, place, start), total[None]
             query = start + kd.broadcasted_iota(kd.int32, (MINE, OTHERS), 1)
             tile = kd.ds(start, OTHERS), kd.ds(first, MINE)
             weights, slope = self.both(self.products(keys, own), total, place, head, query, key, tile, s.get("bias"))

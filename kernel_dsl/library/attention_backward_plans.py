@@ -81,7 +81,7 @@ class GeneralGradients:
 class ScoredGradients:
     """The kernels for Hopper that take options."""
 
-    problem: ScoredProblem
+    problem: ScoredProblem  # without the gradient of lse, which the first kernel alone reads
     config: AttentionBackwardConfig
     stats: Any
     main: Any
@@ -93,7 +93,7 @@ class ScoredGradients:
 
     @staticmethod
     def of(
-        p: ScoredProblem,
+        problem: ScoredProblem,
         config: AttentionBackwardConfig,
         multiprocessors: int,
         captured: Sequence[Any],
@@ -104,6 +104,7 @@ class ScoredGradients:
 
         `general`: the problem of kernels for any sizes, or None.
         """
+        p = replace(problem, lse=False)
         if p.ragged or p.score.causal or p.score.window is not None or p.score.mask_mod is not None:
             config = replace(config, tail=1)  # blocks have all lengths
         depends = depends_on(p, captured) if p.score.mask_mod is not None else (False, False)
@@ -112,7 +113,10 @@ class ScoredGradients:
         q, t, sizes = p, config, None
         if general is not None:
             sizes = WalkNumbers(ScoredWalk(p, config, multiprocessors, listed).together, config.splits)
-            q, t = replace(general, mask_by=lists_by(p, depends)), replace(config, splits=min(config.splits, 2))
+            q, t = (
+                replace(general, mask_by=lists_by(p, depends), lse=False),
+                replace(config, splits=min(config.splits, 2)),
+            )
         sums = tuple(scored_sum_kernel(q, t.splits, dim) for dim in (p.dim, p.v_dim) if config.splits > 1)
         lists = None
         if listed:
@@ -121,7 +125,8 @@ class ScoredGradients:
         main = scored_backward_kernel(q, t, multiprocessors, listed, bias_dtype)
         # the small kernels don't depend on these
         ends = replace(t, splits=t.splits if sizes is None else 1, tail=1, stores_first=False)
-        stats, finish = scored_stats_kernel(q, ends), None if stores_queries(q) else scored_finish_kernel(q, ends)
+        stats = scored_stats_kernel(replace(q, lse=problem.lse), ends)
+        finish = None if stores_queries(q) else scored_finish_kernel(q, ends)
         return ScoredGradients(p, t, stats, main, sums, finish, lists, sizes, bias_dtype is not None)
 
     def _tables(self) -> list[tuple[str, int, int]]:
@@ -142,7 +147,9 @@ class ScoredGradients:
                 for (name, total, rows), like, rising in zip(self._tables(), (q, k), (False, True), strict=True)
             ]
             by_query, by_key = ([*lengths, table] for table in tables)
-        stats = launch(self.stats, (out, dout, lse, *by_query), partial=True)  # lines past sequences are not read
+        moved = () if options.dlse is None else (options.dlse,)
+        rows = out, dout, lse, *moved, *by_query
+        stats = launch(self.stats, rows, partial=True)  # lines past sequences are not read
         listed: Sequence[Any] = []
         if self.lists is not None:
             listed = self.lists.of(q, k, options.arrays(block_arrays(p)) + list(by_key[2:]), how, launch)
@@ -175,8 +182,10 @@ class ScoredGradients:
                 [*lengths, kd.ShapeDtypeStruct((ragged_tiles(p, rows, total), 2), kd.int32)]
                 for _, total, rows in self._tables()
             )
-        first = self.stats.lower(out, dout, lse, *by_query, target=target)
-        (stats,) = results_of(self.stats, out, dout, lse, *by_query)
+        moved = () if options.dlse is None else (options.dlse,)
+        rows = out, dout, lse, *moved, *by_query
+        first = self.stats.lower(*rows, target=target)
+        (stats,) = results_of(self.stats, *rows)
         given = options.arrays(block_arrays(p)) + list(by_key[2:])
         extras = [
             *number_structs(self.sizes, stats),

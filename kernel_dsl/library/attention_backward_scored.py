@@ -14,7 +14,7 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_backward_consumers import narrow_consumers, wide_consumers
-from .attention_backward_ends import SUMMED, sum_of_parts
+from .attention_backward_ends import SUMMED, centre, sum_of_parts
 from .attention_backward_order import (
     EIGHT,
     KEYS,
@@ -190,9 +190,9 @@ def _row_shapes(
 @cache
 def scored_stats_kernel(problem: ScoredProblem, config: AttentionBackwardConfig) -> Any:
     """The kernel `(out, dout, lse, *lengths) -> stats`: as `stats_kernel`, for whole steps; with ragged lengths, stats
-    have a batch of 1.
+    have a batch of 1. If `problem.lse`, dlse is before the lengths.
     """
-    m, names = config.block_q, ["q_seqlens", "kv_seqlens", "table"] * problem.ragged
+    m, names = config.block_q, ["dlse"] * problem.lse + ["q_seqlens", "kv_seqlens", "table"] * problem.ragged
     heads, steps = _step_grid(problem, config)
 
     def body(out: Any, dout: Any, lse: Any, *rest: Any) -> None:
@@ -203,14 +203,16 @@ def scored_stats_kernel(problem: ScoredProblem, config: AttentionBackwardConfig)
         rows = kd.ds(place.q_row + first, m)
         here = p.rows(place.batch, place.head, rows)
         products = out[here].astype(kd.float32) * dout[here].astype(kd.float32)
-        total = kd.load(lse, p.lse_rows(place.batch, place.head, rows), fill=-math.inf)
+        logs = p.lse_rows(place.batch, place.head, rows)
+        total = kd.load(lse, logs, fill=-math.inf)
         there = first + kd.arange(m) < place.queries
         these = kd.ds((first_step(p, config, place) + place.number) * m, m)
         where = 0 if p.ragged else place.batch
         used = place.queries > 0 if p.ragged else None  # extra lines of the table have no steps
-        logs = kd.where(there & (total != -math.inf), total * -LOG2E, -math.inf)
-        kd.store(stats, (where, place.head, 0, these), logs, mask=used)
-        kd.store(stats, (where, place.head, 1, these), kd.where(there, kd.sum(products, axis=1), 0.0), mask=used)
+        negative = kd.where(there & (total != -math.inf), total * -LOG2E, -math.inf)
+        kd.store(stats, (where, place.head, 0, these), negative, mask=used)
+        delta = centre(kd.sum(products, axis=1), total, s.get("dlse"), logs)
+        kd.store(stats, (where, place.head, 1, these), kd.where(there, delta, 0.0), mask=used)
 
     p = problem
     shape = (1 if p.ragged else p.batch, p.heads, 2, steps * m)

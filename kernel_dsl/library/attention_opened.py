@@ -112,7 +112,7 @@ def declared(
     lists = (p.batch if by_batch else 1, p.heads if by_head else 1, dim_of("lines", 2 * TILES))
     found: dict[int, tuple[Any, ...]] = {0: p.shape(p.heads, p.queries, p.dim)}
     found |= {1: p.key_shape(p.dim), 2: p.key_shape(p.v_dim)}
-    of: dict[str, tuple[Any, ...]] = {"bias": p.score.bias or (), "table": (lines_of(p), 2)}
+    of: dict[str, tuple[Any, ...]] = {"bias": p.score.bias or (), "dlse": p.lse_shape, "table": (lines_of(p), 2)}
     of |= {name: (dim_of(f"{name}_bounds", TILES),) for name in ("q_seqlens", "kv_seqlens")}
     of |= {f"{name}_scale": (p.batch, None) for name in p.by_batch} | {"page_table": (p.batch, p.table)}
     of |= {"counts": lists, "order": lists, "blocks": (*lists, dim_of("blocks", TILES))}

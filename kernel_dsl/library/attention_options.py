@@ -21,7 +21,7 @@ from .matmul import signature
 from .operands import array_address, element_strides
 from .refusals import Refusals, floated, kind_and_shape
 
-ARRAYS = ("q_scale", "k_scale", "v_scale", "sinks", "bias", "q_seqlens", "kv_seqlens")
+ARRAYS = ("q_scale", "k_scale", "v_scale", "sinks", "bias", "q_seqlens", "kv_seqlens", "dlse")
 SCALES = ARRAYS[:3]
 PAGE = 256  # the most keys of a page
 WIDEST = 2**30  # a window that hides no key; its sums with indices fit int32
@@ -60,6 +60,7 @@ class AttentionOptions:
     k_scale: Any = None
     v_scale: Any = None
     score_mod_grad: Any = None
+    dlse: Any = None
     captured: tuple[Any, ...] = ()
 
     def apart(self, like: Any) -> AttentionOptions:
@@ -75,7 +76,8 @@ class AttentionOptions:
     def key(self, name: str) -> tuple[Any, ...]:
         """The key of a plan."""
         arrays = [
-            self.sinks, self.bias, self.q_seqlens, self.kv_seqlens, self.page_table, self.q_scale, self.k_scale, self.v_scale
+            self.sinks, self.bias, self.q_seqlens, self.kv_seqlens, self.page_table, self.q_scale, self.k_scale, self.v_scale,
+            self.dlse,
         ]  # fmt: skip
         described = None if all(x is None for x in arrays) else tuple([signature(x, name) for x in arrays])
         return (
@@ -87,7 +89,7 @@ class AttentionOptions:
         """What decides a call's launches besides q, k and v: the options, and the types and shapes of arrays."""
         arrays = (
             self.sinks, self.bias, self.q_seqlens, self.kv_seqlens, self.page_table, self.q_scale, self.k_scale, self.v_scale,
-            *self.captured,
+            self.dlse, *self.captured,
         )  # fmt: skip
         return (
             self.layout, self.causal, self.window, self.softcap, self.scale, self.score_mod, self.mask_mod,

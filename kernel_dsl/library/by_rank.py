@@ -148,7 +148,7 @@ def by_rank(function: _T) -> _T:
     """A function that also takes one array in place of a list of arrays, one for each device.
 
     With one array, the call is this rank's and returns one array. `mesh` may be the group of the ranks. The arrays are
-    the parameters before `mesh`, and `out` or `grads`.
+    the parameters before `mesh`, `dlse`, and `out` or `grads`.
     """
     names = list(inspect.signature(function).parameters)
     first = names.index("mesh")
@@ -231,7 +231,7 @@ def _remembered(args: tuple[Any, ...], keywords: dict[str, Any], first: int, out
 
 def _slow_path(function: Callable[..., Any], names: list[str], first: int, outs: str) -> Callable[..., Any]:
     """The function that gives the result of a call, or its one launch and the result; its first arguments are arrays."""
-    arrays = (*names[:first], outs)
+    arrays = (*names[:first], outs, *({"dlse"} & set(names)))
 
     @partial(public, name=function.__name__)
     @checks_itself("mesh")

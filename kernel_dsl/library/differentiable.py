@@ -307,10 +307,13 @@ def attention(
     how: dict[str, Any],
     deterministic: bool = False,
 ) -> Any:
-    """A call of `attention`, with the gradients of `attention_backward`: q, k, v, out, lse and arrays of options are saved."""
+    """A call of `attention`, with the gradients of `attention_backward`: q, k, v, out, lse and arrays of options are saved.
+
+    Where the caller gets lse, the gradient is that of both results.
+    """
     forward, attention_backward = FUNCTIONS["attention"], FUNCTIONS["attention_backward"]
     check_plain("attention", how)
-    skipped = ("score_mod_grad", "captured")
+    skipped = ("score_mod_grad", "dlse", "captured")
     given = {f.name: getattr(options, f.name) for f in fields(options) if f.name not in skipped}
     names = [n for n in _ARRAYS if hasattr(given[n], "dtype")]
     static = {n: x for n, x in given.items() if n not in names}
@@ -327,13 +330,14 @@ def attention(
         more = static | options_of(arrays)
         return forward(*arrays[:3], **more, return_lse=True, config=config, interpret=interpret)
 
-    def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    def backward(gradients: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
         more = options_of(arrays)
         if as_dtype(arrays[0].dtype) in FP8:
             raise BadCallArgument(kernel="attention", what="float8 inputs have no gradients", hint="pass 16-bit floats")
         kept = {n: x for n, x in (static | more).items() if n not in ("q_scale", "k_scale", "v_scale")}
-        kept |= {"deterministic": deterministic, "interpret": interpret}
-        made = list(attention_backward(gradient, *arrays[:3], *results, **kept))
+        dout, dlse = gradients if return_lse else (gradients, None)
+        kept |= {"dlse": dlse, "deterministic": deterministic, "interpret": interpret}
+        made = list(attention_backward(dout, *arrays[:3], *results, **kept))
         extra = iter(made[3:])
         own = [next(extra) if n in ("sinks", "bias") else None for n in names]
         return [*made[:3], *own, *(None for _ in options.captured)]
@@ -346,11 +350,20 @@ def attention(
         )
         return [((*lead, dim), "bfloat16" if dtype in FP8 else dtype), (rows, "float32")]
 
-    key = (tuple(names), tuple(sorted((n, x) for n, x in keyed(static).items())), config, interpret, deterministic)
+    key = (
+        tuple(names),
+        tuple(sorted((n, x) for n, x in keyed(static).items())),
+        config,
+        interpret,
+        deterministic,
+        return_lse,
+    )
     can = (True, True, True, *(n in ("sinks", "bias") for n in names), *(False for _ in options.captured))
     called = ("q", "k", "v", *names, *(f"captured[{i}]" for i in range(len(options.captured))))
     count = 2 if return_lse else 1
-    rule = Derivative("attention", key, run, backward, shapes, can, results=2, returned=count, names=called)
+    rule = Derivative(
+        "attention", key, run, backward, shapes, can, results=2, returned=count, firsts=count, names=called
+    )
     return rule(host, [q, k, v, *(given[n] for n in names), *options.captured])
 
 

@@ -22,6 +22,7 @@ from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh
 from kernel_dsl.symmetric import OfRank, gapless, made_like, overlap
 
+from .attention_backward_ends import centre
 from .by_rank import by_rank
 from .collective_parts import described, orders_itself, wait_for_all
 from .ring_attention import on_hopper, ring_problem
@@ -44,6 +45,7 @@ def ring_attention_backward(
     *,
     causal: bool = False,
     scale: float | None = None,
+    dlse: Any = None,
     grads: Any = None,
     timeout: float | None = None,
     interpret: Any = None,
@@ -51,8 +53,9 @@ def ring_attention_backward(
     """The gradients (dq, dk, dv) of `ring_attention`, each in the shape and dtype of its input on each device.
 
     q, k, v, `causal` and `scale` are what `ring_attention` had; out and lse, float32 (batch, heads, length), are what it returned
-    with `return_lse=True`; dout is the gradient of out. `grads`: (dq, dk, dv), preallocated, in other memory; `timeout`: seconds
-    that a device waits for its peers. Sums are float32 (float64 of float64), in one order: calls give the same bits.
+    with `return_lse=True`; dout is the gradient of out, and `dlse` that of lse, float32; by default zeros. `grads`: (dq, dk, dv),
+    preallocated, in other memory; `timeout`: seconds that a device waits for its peers. Sums are float32 (float64 of float64), in
+    one order: calls give the same bits.
 
     Where `ring_attention` is the fast kernel, these are `attention_backward`'s, once for each device of keys: each device holds
     the keys and values of all, and their gradients, which are rounded before they are added up. Else they are two slow kernels
@@ -71,21 +74,24 @@ def ring_attention_backward(
     _check("dout", dout, mesh, mine, p.dtype)
     _check("out", out, mesh, mine, p.dtype)
     _check("lse", lse, mesh, rows, kd.float32)
+    if dlse is not None:
+        _check("dlse", dlse, mesh, rows, kd.float32)
     for name, grad, shape in zip(("dq", "dk", "dv"), grads or (), (mine, theirs, theirs), strict=bool(grads)):
         _check(name, grad, mesh, shape, p.dtype)
-        if any(overlap(x, grad) for x in (dout, q, k, v, out, lse)):
+        if any(overlap(x, grad) for x in (dout, q, k, v, out, lse, dlse) if x is not None):
             what = f"{name} of grads= shares memory with an input"
             raise BadArgument(op=NAME, what=what, hint="give other arrays: peers still read them")
     given = (dout, q, k, v, out, lse)
     if p.fast and on_hopper(target) and gapless(*given, *(grads or ())) and can_slice(*given):
-        dq, dk, dv = ring_gradients(p, given, grads, interpret)
+        dq, dk, dv = ring_gradients(p, given, dlse, grads, interpret)
         return dq, dk, dv
     outs: Any = (None, None)
     if grads is not None or isinstance(q, OfRank):
         grads = grads or [made_like(q, shape, p.dtype, mesh) for shape in (mine, theirs, theirs)]
         stats = made_like(q, (2, *rows), _wide(p), mesh, "ring stats")
         outs = (grads[0], stats), (grads[1], grads[2])
-    dq, stats = _by_query(p)(*given, out=outs[0], interpret=interpret)
+    more = [] if dlse is None else [dlse]
+    dq, stats = _by_query(p, bool(more))(*given, *more, out=outs[0], interpret=interpret)
     dk, dv = _by_key(p)(dout, q, k, v, stats, out=outs[1], interpret=interpret)
     return dq, dk, dv
 
@@ -152,19 +158,28 @@ def _kernel(p: RingProblem, body: Callable[..., None], out: Any, tiles: int, nam
 
 
 @cache
-def _by_query(p: RingProblem) -> Any:
-    """The kernel `(dout, q, k, v, out, lse) -> (dq, stats)`; stats has lse and the sum of out * dout of each query."""
+def _by_query(p: RingProblem, moved: bool) -> Any:
+    """The kernel `(dout, q, k, v, out, lse) -> (dq, stats)`; stats has lse and the sum of out * dout of each query.
+
+    With a `moved` lse it takes dlse, too, which it subtracts from that sum.
+    """
     n, wide = p.mesh.size, _wide(p)
     mine, others = _rows(p)
     pairs = p.batch * p.heads
 
-    def body(me: Any, number: Any, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dq: Any, stats: Any) -> None:
+    def alone(me: Any, number: Any, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dq: Any, stats: Any) -> None:
+        body(me, number, dout, q, k, v, out, lse, None, dq, stats)
+
+    def body(
+        me: Any, number: Any, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dlse: Any, dq: Any, stats: Any
+    ) -> None:
         pair, first = kd.rem(number, pairs), (kd.cdiv(p.length, mine) - 1 - kd.div(number, pairs)) * mine
         batch, head = kd.div(pair, p.heads), kd.rem(pair, p.heads)
         rows = kd.ds(first, mine)
         own, grad = q[batch, head, rows], dout[batch, head, rows]
         mean = kd.sum(grad.astype(wide) * out[batch, head, rows].astype(wide), axis=1)
         total = lse[batch, head, rows].astype(wide)
+        mean = centre(mean, total, dlse, (batch, head, rows))
         stats[0, batch, head, rows], stats[1, batch, head, rows] = total, mean
         query = first + kd.broadcasted_iota(kd.int32, (mine, others), 0)
 
@@ -191,7 +206,7 @@ def _by_query(p: RingProblem) -> Any:
 
     like = (p.batch, p.heads, p.length)
     out = (kd.ShapeDtypeStruct((*like, p.dim), p.dtype), kd.ShapeDtypeStruct((2, *like), wide))
-    return _kernel(p, body, out, pairs * kd.cdiv(p.length, mine), "q")
+    return _kernel(p, body if moved else alone, out, pairs * kd.cdiv(p.length, mine), "q")
 
 
 @cache

@@ -17,7 +17,10 @@ NAME = "ring_attention"
 def ring_derivative(
     host: str, q: Any, k: Any, v: Any, mesh: Mesh, out: Any, return_lse: bool, options: dict[str, Any]
 ) -> Any:
-    """A call of `ring_attention`, with the gradients of `ring_attention_backward`: q, k, v, out and lse are saved."""
+    """A call of `ring_attention`, with the gradients of `ring_attention_backward`: q, k, v, out and lse are saved.
+
+    Where the caller gets lse, the gradient is that of both results.
+    """
     check_plain(NAME, {"out": out})
     alone, count = isinstance(q, OfRank), len(q)
     forward, ring_backward = FUNCTIONS[NAME], FUNCTIONS["ring_attention_backward"]
@@ -32,15 +35,16 @@ def ring_derivative(
     def run(*arrays: Any) -> tuple[Any, ...]:
         return flat(forward(*rows(arrays), mesh, return_lse=True, **options))
 
-    def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> tuple[Any, ...]:
-        (dout,) = rows([gradient] if count == 1 else gradient)
+    def backward(gradients: Any, arrays: Sequence[Any], results: Sequence[Any]) -> tuple[Any, ...]:
+        dout, *of_lse = rows([gradients] if returned == 1 else gradients)
         if alone:  # peers may read it
             there = made_like(
                 OfRank(arrays[:1], mesh), tuple(arrays[0].shape), as_dtype(arrays[0].dtype), mesh, "ring dout"
             )
             there[0][...] = dout
             dout = there[0]
-        return flat(ring_backward(dout, *rows(arrays), *rows(results), mesh, **options))
+        dlse = of_lse[0] if of_lse else None
+        return flat(ring_backward(dout, *rows(arrays), *rows(results), mesh, dlse=dlse, **options))
 
     def shapes(*arrays: Any) -> list[tuple[tuple[int, ...], Any]]:
         outs = [(tuple(x.shape), as_dtype(x.dtype)) for x in arrays[:count]]
@@ -49,7 +53,7 @@ def ring_derivative(
     returned = 2 * count if return_lse else count
     key = (id(mesh), alone, returned, tuple(sorted(keyed(options).items())))
     rule = Derivative(
-        NAME, key, run, backward, shapes, (True,) * (3 * count), 2 * count, returned, firsts=count, devices=count
+        NAME, key, run, backward, shapes, (True,) * (3 * count), 2 * count, returned, firsts=returned, devices=count
     )
     made = rule(host, [*q, *k, *v])
     found = rows([made] if returned == 1 else made)

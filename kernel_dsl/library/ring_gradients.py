@@ -55,8 +55,10 @@ def can_slice(*lists: Sequence[Any]) -> bool:
     )
 
 
-def ring_gradients(p: RingProblem, given: Sequence[Any], grads: Sequence[Any] | None, interpret: Any) -> list[Any]:
-    """[dq, dk, dv] of (dout, q, k, v, out, lse), each a list of one a device, or this rank's."""
+def ring_gradients(
+    p: RingProblem, given: Sequence[Any], dlse: Any, grads: Sequence[Any] | None, interpret: Any
+) -> list[Any]:
+    """[dq, dk, dv] of (dout, q, k, v, out, lse), each a list of one a device, or this rank's; so is `dlse`, or None."""
     q, k, n = given[1], given[2], p.mesh.size
     how: dict[str, Any] = {"timeout": p.timeout, "interpret": interpret}
     wide = (n * p.batch, *k[0].shape[1:])
@@ -78,7 +80,8 @@ def ring_gradients(p: RingProblem, given: Sequence[Any], grads: Sequence[Any] | 
                 continue
             found = attention_backward(
                 own[0], own[1], keys[place][part], values[place][part], own[4], own[5],
-                causal=p.causal and device == rank, scale=p.scale, deterministic=True, interpret=interpret,
+                causal=p.causal and device == rank, scale=p.scale, dlse=None if dlse is None else dlse[place],
+                deterministic=True, interpret=interpret,
             )  # fmt: skip
             terms.append(found[0])
             for x, grad in zip(parts, found[1:], strict=True):

@@ -56,7 +56,7 @@ class Attention:
         self.layout = c.one(["bhsd", "bhsd", "bshd"])
         self.scales = [c.one(["", "number", "tensor", "heads"]) if self.dtype == e4m3 else "" for _ in range(3)]
         self.options = draw_options(c, self.form)
-        self.lse = c.chance(0.6)
+        self.lse = c.chance(0.6)  # of gradients: whether lse has one
         self.deterministic = c.chance(0.4)
         self.host = c.one(hosts.INSTALLED or ["numpy"]) if way == "hosts" else "numpy"
         self.places = [c.one(["plain", "plain", *PLACES, "heads last"]) for _ in "qkv"]
@@ -108,7 +108,7 @@ class Attention:
         wanted = batch.expected(functions)
         if self.host != "numpy":
             *made, grads = hosts.gradients(
-                self.host, (q, k, v), batch.like_out(), options, self.deterministic, interpret
+                self.host, (q, k, v), (batch.like_out(), batch.like_lse()), options, self.deterministic, interpret
             )
             self._check(batch, wanted, *made)
             return self._check_grads(batch, wanted, grads)
@@ -126,7 +126,7 @@ class Attention:
     def _gradients(self, batch: Batch, wanted: Any, functions: Functions, arrays: Any, interpret: Any) -> None:
         q, k, v, out, lse = arrays
         dout = self._placed(batch.like_out(), self.places[0])
-        options = batch.options | functions.given() | functions.derivative()
+        options = batch.options | functions.given() | functions.derivative() | {"dlse": batch.like_lse()}
         ways = [interpret]
         if self.deterministic:
             ways.append(interpret and replace(interpret, schedule="random", seed=self.seed + 1))

@@ -168,6 +168,18 @@ class Batch:
         self.douts = [random(rng, (1, self.how.heads, n, self.how.v_dim), self.out_dtype) for n in self.queries]
         return self._joined(self.douts, self.starts[0], self.arrays[0].shape[0])
 
+    def like_lse(self) -> Any:
+        """A gradient of lse, (the same each time), NaN outside of sequences; None if it has none."""
+        if not self.how.lse:
+            self.dlses: list[Any] = [None] * len(self.own)
+            return None
+        rng = np.random.default_rng(4)
+        self.dlses = [random(rng, (1, self.how.heads, n), kd.float32) for n in self.queries]
+        made = np.full(self.lse_shape, np.nan, np.float32)
+        for b, part in enumerate(self.dlses):
+            self._sums(made, b)[...] = part[0]
+        return made
+
     # --- the reference ----------------------------------------------------------------------------
 
     def expected(self, functions: Functions) -> list[reference.Reference]:
@@ -175,6 +187,7 @@ class Batch:
         how = self.how
         if how.backward:
             self.like_out()
+            self.like_lse()
         found: list[reference.Reference] = []
         same = {n: self.options[n] for n in ("causal", "window", "softcap", "scale", "sinks") if n in self.options}
         for b, (q, k, v) in enumerate(self.own):
@@ -185,7 +198,7 @@ class Batch:
             if "bias" in self.options:
                 more["bias"] = self.bias_of(b, q.shape[2], k.shape[2])
             if how.backward:
-                more["dout"] = self.douts[b]
+                more |= {"dout": self.douts[b], "dlse": self.dlses[b]}
             found.append(reference.attention(*wide, **more))
         return found
 

@@ -14,16 +14,24 @@ DIFFERENTIATED = ("sinks", "bias")
 
 
 def gradients(
-    host: str, arrays: tuple[Any, ...], dout: Any, options: dict[str, Any], deterministic: bool, interpret: Any
+    host: str,
+    arrays: tuple[Any, ...],
+    given: tuple[Any, Any],
+    options: dict[str, Any],
+    deterministic: bool,
+    interpret: Any,
 ) -> tuple[Any, Any, list[Any]]:
-    """(output, logarithms, gradients of q, k and v, then of sinks and bias where they are given) of attention."""
+    """(output, logarithms, gradients of q, k and v, then of sinks and bias where they are given) of attention.
+
+    `given`: the gradient of the output, and that of the logarithms, or None.
+    """
     own = {n: x for n, x in options.items() if n in DIFFERENTIATED}
     rest = {n: x for n, x in options.items() if n not in DIFFERENTIATED} | {"deterministic": deterministic}
     run = _torch if host == "torch" else _jax
-    return run([*arrays, *own.values()], [*own], dout, rest, interpret)
+    return run([*arrays, *own.values()], [*own], given, rest, interpret)
 
 
-def _torch(inputs: list[Any], names: list[str], dout: Any, rest: dict[str, Any], interpret: Any) -> Any:
+def _torch(inputs: list[Any], names: list[str], wanted: Any, rest: dict[str, Any], interpret: Any) -> Any:
     import torch
 
     place = "cuda" if interpret is False and torch.cuda.is_available() else "cpu"
@@ -43,11 +51,12 @@ def _torch(inputs: list[Any], names: list[str], dout: Any, rest: dict[str, Any],
     leaves = [tensor(x).requires_grad_() for x in inputs]
     given = {n: tensor(x) for n, x in rest.items()} | dict(zip(names, leaves[3:], strict=True))
     out, lse = kd.library.attention(*leaves[:3], **given, return_lse=True, interpret=interpret)
-    grads = torch.autograd.grad(out, leaves, tensor(dout))
+    results = [(x, tensor(grad)) for x, grad in zip((out, lse), wanted, strict=True) if grad is not None]
+    grads = torch.autograd.grad([x for x, _ in results], leaves, [grad for _, grad in results])
     return array(out), array(lse), [array(x) for x in grads]
 
 
-def _jax(inputs: list[Any], names: list[str], dout: Any, rest: dict[str, Any], interpret: Any) -> Any:
+def _jax(inputs: list[Any], names: list[str], wanted: Any, rest: dict[str, Any], interpret: Any) -> Any:
     import jax
     import jax.numpy as jnp
 
@@ -57,5 +66,7 @@ def _jax(inputs: list[Any], names: list[str], dout: Any, rest: dict[str, Any], i
         own = dict(zip(names, leaves[3:], strict=True))
         return kd.library.attention(*leaves[:3], **given, **own, return_lse=True, interpret=interpret)
 
-    out, back, lse = jax.vjp(function, *map(jnp.asarray, inputs), has_aux=True)
-    return np.asarray(out), np.asarray(lse), [np.asarray(x) for x in back(jnp.asarray(dout))]
+    (out, lse), back = jax.vjp(function, *map(jnp.asarray, inputs))
+    dout, dlse = wanted
+    dlse = jnp.zeros_like(lse) if dlse is None else jnp.asarray(dlse)
+    return np.asarray(out), np.asarray(lse), [np.asarray(x) for x in back((jnp.asarray(dout), dlse))]

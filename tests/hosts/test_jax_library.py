@@ -25,30 +25,33 @@ def far(x: Any, y: Any) -> float:
     return float(np.abs(np.asarray(x, np.float64) - y).max() / np.abs(y).max())
 
 
-def attention_in_float32(q: Any, k: Any, v: Any, sinks: Any = None) -> Any:
+def attention_in_float32(q: Any, k: Any, v: Any, sinks: Any = None) -> tuple[Any, Any]:
+    """The output and the logarithms of sums."""
     q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
     k, v = (jnp.repeat(x, q.shape[1] // k.shape[1], 1) for x in (k, v))
     scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
     scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -jnp.inf)
+    lse = jax.nn.logsumexp(scores, -1)
     if sinks is not None:
-        column = jnp.broadcast_to(sinks[None, :, None, None], (*scores.shape[:-1], 1))
-        return jax.nn.softmax(jnp.concatenate([scores, column], -1), -1)[..., :-1] @ v
-    return jax.nn.softmax(scores, -1) @ v
+        lse = jnp.logaddexp(lse, sinks[:, None])
+    return jnp.exp(scores - lse[..., None]) @ v, lse
 
 
 @pytest.mark.parametrize("sinks", [False, True])
 def test_attention(sinks: bool) -> None:
+    """Gradients of the output and of the logarithms."""
     q, k, v = normal(1, 2, 64, 64, dtype=jnp.bfloat16), *(normal(1, 1, 64, 64, dtype=jnp.bfloat16) for _ in range(2))
     more = (normal(2),) if sinks else ()
-    w = normal(1, 2, 64, 64)
+    w, z = normal(1, 2, 64, 64), normal(1, 2, 64)
 
     def ours(q: Any, k: Any, v: Any, *more: Any) -> Any:
         given = {"sinks": more[0]} if more else {}
         out, lse = kd.library.attention(q, k, v, causal=True, return_lse=True, **given)
-        return (out.astype(jnp.float32) * w).sum() + 0 * lse.sum()
+        return (out.astype(jnp.float32) * w).sum() + (lse * z).sum()
 
     def wanted(*args: Any) -> Any:
-        return (attention_in_float32(*args) * w).sum()
+        out, lse = attention_in_float32(*args)
+        return (out * w).sum() + (lse * z).sum()
 
     places = tuple(range(3 + len(more)))
     made = jax.jit(jax.grad(ours, places))(q, k, v, *more)

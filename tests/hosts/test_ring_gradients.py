@@ -36,12 +36,16 @@ def test_autograd(shape: tuple[int, ...], kv_heads: int, dtype: str, causal: boo
     *arrays, factors = [[torch.tensor(x) for x in row] for row in inputs(shape, kv_heads)]
     q, k, v = ([x.to(getattr(torch, dtype)).requires_grad_() for x in row] for row in arrays)
     out, lse = kd.library.ring_attention(q, k, v, PAIR, causal=causal, return_lse=True)
-    assert out[0].requires_grad and not lse[0].requires_grad and out.mesh == PAIR
-    sum((o.float() * f).sum() for o, f in zip(out, factors, strict=True)).backward()
+    assert out[0].requires_grad and lse[0].requires_grad and out.mesh == PAIR
+    rows = zip(out, lse, factors, strict=True)
+    sum((o.float() * f).sum() + (logs * f[..., 0]).sum() for o, logs, f in rows).backward()
     whole = [torch.cat([x.detach().float() for x in row], 2).requires_grad_() for row in (q, k, v)]
     wide = [whole[0], *(x.repeat_interleave(shape[1] // kv_heads, 1) for x in whole[1:])]
     want = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=causal)
-    (want * torch.cat(factors, 2)).sum().backward()
+    scores = wide[0] @ wide[1].mT * shape[-1] ** -0.5
+    scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1) > 0, -torch.inf) if causal else scores
+    factor = torch.cat(factors, 2)
+    ((want * factor).sum() + (scores.logsumexp(-1) * factor[..., 0]).sum()).backward()
     for row, x in zip((q, k, v), whole, strict=True):
         got = torch.cat([y.grad.float() for y in row], 2)
         assert (got - x.grad).abs().max() <= bound * x.grad.abs().max()

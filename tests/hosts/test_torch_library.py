@@ -32,6 +32,11 @@ def attention_loss(q: Any, k: Any, v: Any) -> Any:
     return kd.library.attention(q + 0, k, v, causal=True).float().sin().sum()
 
 
+def loss_of_lse(q: Any, k: Any, v: Any) -> Any:
+    out, lse = kd.library.attention(q + 0, k, v, causal=True, return_lse=True)
+    return out.float().sin().sum() + lse.square().sum()
+
+
 def matmul_loss(a: Any, b: Any, c: Any) -> Any:
     return kd.library.matmul(a, b, bias=c).sin().sum()
 
@@ -69,14 +74,19 @@ def test_lengths_that_decrease(backward: bool) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("compiled", [False, True])
-def test_attention(device: str, compiled: bool) -> None:
+@pytest.mark.parametrize("lse", [False, True])
+def test_attention(device: str, compiled: bool, lse: bool) -> None:
+    """Gradients of the output, and of the logarithms where the caller gets them."""
     assert kd.torch
     q, k, v = made(device, (1, 2, 64, 64), (1, 2, 64, 64), (1, 2, 64, 64), dtype=torch.bfloat16)
-    function = torch.compile(attention_loss, fullgraph=True, backend="aot_eager") if compiled else attention_loss
+    function: Any = loss_of_lse if lse else attention_loss
+    function = torch.compile(function, fullgraph=True, backend="aot_eager") if compiled else function
     ours = torch.autograd.grad(function(q, k, v), (q, k, v))
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
     out = torch.nn.functional.scaled_dot_product_attention(*exact, is_causal=True)
-    for x, y in zip(ours, torch.autograd.grad(out.sin().sum(), exact), strict=True):
+    scores = (exact[0] @ exact[1].mT / 8).masked_fill(torch.ones(64, 64, device=device).triu(1) > 0, -torch.inf)
+    loss = out.sin().sum() + lse * scores.logsumexp(-1).square().sum()
+    for x, y in zip(ours, torch.autograd.grad(loss, exact), strict=True):
         assert x.dtype is torch.bfloat16
         assert far(x, y) < 0.02
 
@@ -129,10 +139,14 @@ def test_what_requires_grad_has_a_gradient_or_is_named(function: str, name: str)
         getattr(kd.library, function)(**options)
 
 
-def test_lse_has_no_gradient_and_without_grad_nothing_is_kept() -> None:
+def test_gradients_of_one_result_alone_and_without_grad_nothing_is_kept() -> None:
     q, k, v = made("cpu", (1, 1, 64, 64), (1, 1, 64, 64), (1, 1, 64, 64), dtype=torch.bfloat16)
     out, lse = kd.library.attention(q, k, v, return_lse=True)
-    assert out.requires_grad and not lse.requires_grad
+    exact = q.detach().double().requires_grad_()
+    (exact @ k.double().mT / 8).logsumexp(-1).sum().backward()
+    assert far(torch.autograd.grad(lse.sum(), q, retain_graph=True)[0], exact.grad) < 0.02
+    (alone,), (both,) = (torch.autograd.grad(x.sum(), q) for x in (kd.library.attention(q, k, v), out))
+    assert torch.equal(alone, both)
     with torch.no_grad():
         assert not kd.library.attention(q, k, v).requires_grad
 

@@ -13,7 +13,8 @@ import kernel_dsl as kd
 
 @dataclass
 class Reference:
-    """What a call gives: the output, the logarithms of sums, and gradients by name where `dout` was given.
+    """What a call gives: the output, the logarithms of sums, and gradients by name where `dout` was given, with that of
+    the logarithms if `dlse` was, too.
 
     `sinks_size`: what the gradients of sinks are a sum of, all of one sign; errors are parts of it. `sizes`: the same of the
     gradients of q, k and v: their greatest magnitude, and the root of the sum of the squares of what they are sums of. Where terms
@@ -54,6 +55,7 @@ def attention(
     score_mod: Callable[..., Any] | None = None,
     mask_mod: Callable[..., Any] | None = None,
     dout: Any = None,
+    dlse: Any = None,
 ) -> Reference:
     """q (batch, heads, queries, dim), k and v (batch, kv_heads, keys, ...), of any dtype."""
     (B, H, Q, D), (G, K) = q.shape, k.shape[1:3]
@@ -89,17 +91,19 @@ def attention(
     if dout is None:
         return Reference(out, lse, {})
     dout = np.asarray(dout, np.float64)
-    delta = (dout * out).sum(-1)
+    dlse = np.where(np.isneginf(lse), 0.0, 0.0 if dlse is None else dlse)
+    delta = (dout * out).sum(-1) - dlse
     ds = weights * (np.einsum("bhqd,bhkd->bhqk", dout, values) - delta[..., None]) * after
     row = np.sqrt(((dout * out) ** 2).sum(-1))[..., None]  # an error of a row's sum is that of all of its scores
-    terms = weights * (np.sqrt(np.einsum("bhqd,bhkd->bhqk", dout**2, values**2)) + row) * np.abs(after)
+    scale_of = np.sqrt(np.einsum("bhqd,bhkd->bhqk", dout**2, values**2)) + row + np.abs(dlse)[..., None]
+    terms = weights * scale_of * np.abs(after)
     grads, size = {}, 0.0
     if sinks is not None:
         sink = np.asarray(sinks, np.float64)[:, None]
         with np.errstate(invalid="ignore"):
             own = np.where(np.isneginf(sink), 0.0, np.exp(sink - lse))
         grads["sinks"] = -(own * delta).sum((0, 2))
-        size = float((own * np.abs(dout * out).sum(-1)).sum((0, 2)).max())
+        size = float((own * (np.abs(dout * out).sum(-1) + np.abs(dlse))).sum((0, 2)).max())
     if bias is not None:
         grads["bias"] = summed(ds, np.shape(bias))
     ds, after = ds * slope * scale, np.abs(after) * slope * scale

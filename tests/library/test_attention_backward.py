@@ -344,7 +344,7 @@ def launched(shape: Any, machines: int, config: Any, opened: bool, interpret: An
         plans(replace(p, batch=B + 1), False, config, machines, False)
     plan = plans(p, False, config, machines, not opened)
     assert (plan.sizes is not None) == opened
-    got = plan.launched(inputs, None, {}, launching(stream=None, interpret=interpret))
+    got = plan.launched(inputs, AttentionOptions(), {}, launching(stream=None, interpret=interpret))
     for x, y in zip(got, expected, strict=True):
         assert relative(x, y) < BOUNDS[bf16]
 

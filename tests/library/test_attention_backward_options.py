@@ -29,12 +29,17 @@ def names_of(options: dict[str, Any]) -> list[str]:
 
 
 def run(rng: Any, names: tuple[str, ...], shape: Any, dtype: Any, interpret: Any, **more: Any) -> Any:
-    """Call and compare; `shape`: (batch, heads, key heads, queries, keys, dim, dim of values)."""
+    """Call and compare; `shape`: (batch, heads, key heads, queries, keys, dim, dim of values). In half of the calls lse
+    has a gradient, too.
+    """
     q, k, v = inputs(rng, *shape, dtype)
     options = made(names, rng, (shape[0], shape[1], shape[3], shape[4]))
     dout = random(rng, (*q.shape[:3], shape[-1]), dtype)
-    expected = reference.attention(q, k, v, **options, dout=dout)
+    more["dlse"] = random(rng, q.shape[:3], f32) if rng.random() < 0.5 else None
+    expected = reference.attention(q, k, v, **options, dout=dout, dlse=more["dlse"])
     results = expected.out.astype(dtype.numpy), expected.lse.astype(np.float32)
+    if more["dlse"] is not None:  # what it is without keys doesn't matter
+        more["dlse"][np.isneginf(expected.lse)] = np.nan
     got = attention_backward(dout, q, k, v, *results, **options, **more, interpret=interpret)
     given = {"q": q, "k": k, "v": v} | options
     for name, x in zip(names_of(options), got, strict=True):
@@ -51,15 +56,16 @@ def test_the_reference(name: str, rng: Any) -> None:
     """Gradients of the reference are its derivatives, by central differences along random directions."""
     q, k, v = inputs(rng, 2, 4, 2, 7, 9, 6, 5, kd.float64)
     options = made((name,), rng, (2, 4, 7, 9))
-    dout = rng.standard_normal((2, 4, 7, 5))
+    dout, dlse = rng.standard_normal((2, 4, 7, 5)), rng.standard_normal((2, 4, 7))
     given = {"q": q, "k": k, "v": v} | {n: options[n].astype(np.float64) for n in ("sinks", "bias") if n in options}
-    grads = reference.attention(q, k, v, **options, dout=dout).grads
+    grads = reference.attention(q, k, v, **options, dout=dout, dlse=dlse).grads
     assert list(grads.keys() - given.keys()) == []
     for which, grad in grads.items():
         way = rng.standard_normal(grad.shape)
 
         def moved(step: float, which: str = which, way: Any = way) -> float:
-            return float((reference.attention(**options | given | {which: given[which] + step * way}).out * dout).sum())
+            made = reference.attention(**options | given | {which: given[which] + step * way})
+            return float((made.out * dout).sum() + (np.where(np.isfinite(made.lse), made.lse, 0.0) * dlse).sum())
 
         slope = (moved(1e-5) - moved(-1e-5)) / 2e-5
         assert abs(slope - (grad * way).sum()) < 1e-7 * max(1.0, abs(slope))
@@ -197,14 +203,16 @@ def test_ragged(names: Any, dtype: Any, in_turn: bool, rng: Any) -> None:
     q_lens, k_lens = ((70, 0, 37, 90), (60, 50, 0, 110)) if dtype == bf16 else ((9, 0, 7, 21), (18, 3, 0, 10))
     q, k, v, q_starts, k_starts = ragged(rng, q_lens, k_lens, (2, 1), (64, 64) if dtype == bf16 else (12, 8), dtype)
     options = made(names, rng, (1, 2, 0, 0))
-    dout = random(rng, (*q.shape[:2], v.shape[2]), dtype)
+    dout, dlse = random(rng, (*q.shape[:2], v.shape[2]), dtype), random(rng, q.shape[1::-1], f32)
     lengths = {"q_seqlens": q_starts, "kv_seqlens": k_starts}
     out, lse = attention(q, k, v, **lengths, **options, return_lse=True, interpret=True)
     for poisoned in (False, True):
         if poisoned:
             for x, starts in ((q, q_starts), (dout, q_starts), (out, q_starts), (k, k_starts), (v, k_starts)):
                 x[: starts[1]] = x[starts[-2] :] = np.nan
-        got = attention_backward(dout, q, k, v, out, lse, **lengths, **options, deterministic=in_turn, interpret=True)
+            dlse[:, : q_starts[1]] = dlse[:, q_starts[-2] :] = np.nan
+        more = lengths | options | {"dlse": dlse, "deterministic": in_turn}
+        got = attention_backward(dout, q, k, v, out, lse, **more, interpret=True)
         sinks = 0.0
         for n in range(poisoned, len(q_lens) - poisoned):
             if not q_lens[n]:
@@ -212,7 +220,8 @@ def test_ragged(names: Any, dtype: Any, in_turn: bool, rng: Any) -> None:
                 assert not any(np.asarray(x[here], np.float64).any() for x in got[1:3])
                 continue
             single = [one_of(x, s, n) for x, s in ((q, q_starts), (k, k_starts), (v, k_starts))]
-            expected = reference.attention(*single, **options, dout=one_of(dout, q_starts, n))
+            moved = dlse[None, :, q_starts[n] : q_starts[n + 1]]
+            expected = reference.attention(*single, **options, dout=one_of(dout, q_starts, n), dlse=moved)
             for name, x, starts in zip("qkv", got, (q_starts, k_starts, k_starts), strict=False):
                 if expected.grads[name].size:
                     assert relative(one_of(x, starts, n), expected.grads[name]) < BOUNDS[dtype], (n, name)
@@ -233,7 +242,8 @@ def test_rows_after_the_last_sequence(names: Any, dtype: Any, rng: Any) -> None:
     out, lse = attention(q, k, v, **options, return_lse=True, interpret=way)
     assert not out[75:].astype(np.float32).any() and np.isfinite(out.astype(np.float32)).all()
     assert (options.get("sinks", -np.inf) == lse[:, 75:].T).all()
-    dq, dk, dv, *sinks = attention_backward(q.copy(), q, k, v, out, lse, **options, interpret=way)
+    dlse = np.where(np.arange(120) < 75, np.float32(1), np.float32(np.nan)) * np.ones_like(lse)
+    dq, dk, dv, *sinks = attention_backward(q.copy(), q, k, v, out, lse, **options, dlse=dlse, interpret=way)
     for x, end in ((dq, 75), (dk, 50), (dv, 50)):
         assert not x[end:].astype(np.float32).any() and np.isfinite(x.astype(np.float32)).all()
     assert np.isfinite(sinks).all() and np.abs(dv[:50].astype(np.float32)).max() > 0
@@ -374,6 +384,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"bias": np.ones((3, 3), np.float32)}, r"bias is \(3, 3\)"),
     ({"q_seqlens": np.array([0, 8], np.int32)}, "q is an ndarray"),
     ({"page_table": 1}, "page_table"),
+    ({"dlse": LSE[0]}, r"dlse is \(2, 8\)"),
+    ({"dlse": LSE.astype(np.float16)}, "dlse is float16"),
+    ({"dlse": 1.0}, "dlse is a float"),
 ]
 
 

@@ -19,8 +19,8 @@ SLOW = pytest.mark.slow
 BOUND = {BF16: 2e-2, np.float16: 3e-3, np.float32: 2e-6, np.float64: 1e-6}
 
 
-def reference(arrays: list[list[Any]], causal: bool, scale: float) -> tuple[list[Any], ...]:
-    """(out, lse, dq, dk, dv) of q, k, v and dout, in float64, each device's part."""
+def reference(arrays: list[list[Any]], causal: bool, scale: float, dlse: Any = 0.0) -> tuple[list[Any], ...]:
+    """(out, lse, dq, dk, dv) of q, k, v and dout, in float64, each device's part; `dlse`: of all devices."""
     n = len(arrays[0])
     q, k, v, dout = (np.concatenate([a.astype(np.float64) for a in x], axis=2) for x in arrays)
     group = q.shape[1] // k.shape[1]
@@ -31,7 +31,7 @@ def reference(arrays: list[list[Any]], causal: bool, scale: float) -> tuple[list
     lse = np.log(np.exp(scores).sum(-1))
     weights = np.exp(scores - lse[..., None])
     out = weights @ wide_v
-    slopes = weights * (dout @ wide_v.swapaxes(-1, -2) - (dout * out).sum(-1, keepdims=True)) * scale
+    slopes = weights * (dout @ wide_v.swapaxes(-1, -2) - (dout * out).sum(-1, keepdims=True) + dlse) * scale
 
     def shared(x: Any) -> Any:
         return x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(2)
@@ -46,8 +46,11 @@ def check(n: int, shape: tuple[int, ...], kv_heads: int, dtype: Any, causal: boo
     dout = [rng.standard_normal(shape).astype(dtype) for _ in range(n)]
     mesh = kd.Mesh(("x",), (n,))
     how: dict[str, Any] = {"causal": causal, "interpret": kd.InterpretParams(**schedule)}
-    out, lse, *want = reference([q, k, v, dout], causal, shape[3] ** -0.5)
+    moved = causal  # whether lse has a gradient
+    dlse = [rng.standard_normal(shape[:3]).astype(np.float32) * moved for _ in range(n)]
+    out, lse, *want = reference([q, k, v, dout], causal, shape[3] ** -0.5, np.concatenate(dlse, 2)[..., None])
     out, lse = [x.astype(dtype) for x in out], [x.astype(np.float32) for x in lse]
+    how |= {"dlse": dlse} if moved else {}
     got = library.ring_attention_backward(dout, q, k, v, out, lse, mesh, **how)
     for grads, wants, x in zip(got, want, (q, k, v), strict=True):
         largest = max(np.abs(w).max() for w in wants)

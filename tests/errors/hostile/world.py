@@ -111,7 +111,7 @@ HINTS: dict[str, str] = {
     "swizzle": "128", "template": "'mov.b32 $0, $1;'", "thread_axis": "'wg'", "threadgroup": "(1, 1, 1)", "tile_width": "2", "tiling": "(8, 16)",
     "true_fun": "lambda: None", "upper": "2", "v": "heads", "value": "x 1", "wg_axis": "'wg'", "x": "x i_val m square heads", "y": "x i_val m",
     "z": "x", "device_id": "0 i_val", "mesh": "MESH", "names": "('x',)", "sizes": "(2,)", "index_map": "lambda *a: a[0]", "axis": "0", "axis1": "0", "axis2": "1", "compare": "x", "types": "SMEM spec", "calls": "[call]",
-    "inner": "x", "other": "x", "out_type": "struct", "indices": "i_val INDICES", "keys": "x", "sorted": "row", "values": "x", "fn": "lambda a, b: b", "tree": "x [x, x]", "seed": "1 n", "p": "1 0", "dout": "heads", "out": "heads", "lse": "sums", "lengths": "lengths", "weight": "square X", "targets": "lengths",
+    "inner": "x", "other": "x", "out_type": "struct", "indices": "i_val INDICES", "keys": "x", "sorted": "row", "values": "x", "fn": "lambda a, b: b", "tree": "x [x, x]", "seed": "1 n", "p": "1 0", "dout": "heads", "out": "heads", "lse": "sums", "dlse": "sums", "lengths": "lengths", "weight": "square X", "targets": "lengths",
     "dloss": "1.5", "partials": "heads", "w": "square X filters", "group": "128", "data": "INDICES", "scales": "X", "zeros": "None",
     "space": "[config]", "compressed": "sparse", "meta": "INDICES", "input_size": "(1, 1, 16, 16)", "kernel_size": "1",
     "src_ref": "x_ref tile", "dst_ref": "out", "send_sem": "None one_sem",
