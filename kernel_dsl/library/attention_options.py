@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from .attention_problem import ScoredProblem
 from .attention_score import ALIGNMENTS, Score
 from .matmul import signature
 from .operands import array_address, element_strides
-from .refusals import Refusals, floated, kind_and_shape
+from .refusals import Refusals, floated, is_number, kind_and_shape
 
 ARRAYS = ("q_scale", "k_scale", "v_scale", "sinks", "bias", "q_seqlens", "kv_seqlens", "dlse")
 SCALES = ARRAYS[:3]
@@ -292,7 +292,7 @@ class _Check(Refusals):
                 continue
             if dtype not in FP8:
                 raise self.value(f"{name} with {dtype}", "scales are for float8_e4m3fn; other inputs have none")
-            if isinstance(x, Real):
+            if is_number(x):
                 continue
             shape, hint = (
                 self.array(name, x, None, "a number, or an array"),

@@ -6,7 +6,7 @@ import logging
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import kernel_dsl as kd
@@ -29,7 +29,7 @@ from .first_sizes import is_later, takes_dims
 from .latest import UNSEEN, Latest, seen_call, without_unwritten
 from .matmul import MANY, array_address, check_apart, element_strides, known_plan, signature
 from .operands import is_gapless, outer_strides
-from .refusals import Refusals, floated, kind_and_shape
+from .refusals import Refusals, floated, is_number, kind_and_shape
 
 QUERIES, PAGE = 8, 256  # the most queries, and keys of a page
 CHECKED = ("window", "softcap", "splits")
@@ -90,8 +90,8 @@ class DecodeAttention(Named):
     `splits`: the number of blocks that share the keys of a sequence; by default as many as keep the GPU busy.
     `return_lse=True` also gives the natural logarithm of each sum of exponentials, float32 (batch, heads, queries),
     -inf for a query without keys. The same inputs always give the same bits. Lengths and pages are read on the GPU: a
-    graph of the call takes new ones. A page that is not in the cache counts as zeros, and is a hazard in the
-    interpreter. `out`, `stream`, `interpret`: as for kernels. Unsupported calls go to a slower kernel, with a log line.
+    graph of the call takes new ones. A length below 0 counts as 0, one beyond the cache as all of its keys, and a page
+    that is not in the cache as zeros; all three are hazards in the interpreter. `out`, `stream`, `interpret`: as for kernels. Unsupported calls go to a slower kernel, with a log line.
     Raises `BadCallArgument` for wrong arrays or options, `BadCallValue` for shapes and numbers that don't fit, and an
     `out` that is `k` or `v`. The keys of a sequence are shared as in Flash-Decoding (Dao et al., 2023), by wgmma (PTX
     ISA 9.7.15).
@@ -279,7 +279,7 @@ class DecodeCheck(Refusals):
         """Check a finite number above zero, or None."""
         if x is None:
             return
-        if isinstance(x, bool) or not isinstance(x, Real):
+        if not is_number(x):
             raise self.argument(f"{name}={shown(x)}", "a positive number")
         try:
             number = float(x)
@@ -348,7 +348,7 @@ class DecodeCheck(Refusals):
             found += name
             if cache != kd.float8_e4m3fn:
                 raise self.value(f"{name}_scale with {cache}", "scales are for float8_e4m3fn; other caches have none")
-            if isinstance(x, Real):
+            if is_number(x):
                 continue
             hint = f"a number, or float32 ({batch}, {kv_heads})"
             shape = getattr(x, "shape", None)

@@ -28,7 +28,7 @@ def decode_general(problem: DecodeProblem, promise: bool) -> Any:
         s, results = dict(zip(names, rest, strict=False)), rest[len(names) :]
         batch, head = kd.program_id(0), kd.program_id(1)
         kv_head = kd.div(head, p.group)
-        length = p.length(lengths, batch)
+        length = p.length(lengths, batch, promise)
         x = q[batch, head].astype(kd.float32)
         query = kd.broadcasted_iota(kd.int32, (p.queries, keys), 0)
         k_scale = p.scale(s, "k", batch, kv_head)
@@ -78,7 +78,7 @@ def mla_general(problem: MlaProblem, promise: bool) -> Any:
     def body(q: Any, cache: Any, lengths: Any, page_table: Any, *results: Any) -> None:
         unit, head = kd.program_id(0), kd.program_id(1)
         batch, query = kd.div(unit, p.queries), kd.rem(unit, p.queries)
-        keys = p.keys(lengths, unit)
+        keys = p.keys(lengths, unit, promise)
         x = q[batch, query, head].astype(kd.float32)
         place, lse_place = p.places(unit, head)
 

@@ -110,7 +110,7 @@ class _Decode:
         split, rest = kd.rem(block, splits), kd.div(block, splits)
         tile, unit = kd.rem(rest, self.tiles), kd.div(rest, self.tiles)
         batch = kd.div(unit, p.kv_heads)
-        length = p.length(s["lengths"], batch)
+        length = p.length(s["lengths"], batch, self.promise)
         first = kd.div(p.first_key(length), t.block)
         steps = kd.cdiv(length, t.block) - first
         share = kd.cdiv(steps, splits)

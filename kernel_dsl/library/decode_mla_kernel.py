@@ -56,7 +56,7 @@ class _Mla:
         tile, rest = kd.rem(block, self.tiles), kd.div(block, self.tiles)
         splits = s.get("splits", t.splits)
         split, unit = kd.rem(rest, splits), kd.div(rest, splits)
-        keys = p.keys(s["lengths"], unit)
+        keys = p.keys(s["lengths"], unit, self.promise)
         steps = kd.cdiv(keys, t.block)
         share = kd.cdiv(steps, splits)
         count = kd.maximum(kd.minimum(share, steps - split * share), 0)

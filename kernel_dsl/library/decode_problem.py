@@ -90,9 +90,9 @@ class DecodeProblem:
         """The keys or values of a head at a `place` of the first axis."""
         return source.at[place, :, kv_head] if self.heads_last else source.at[place, kv_head]
 
-    def length(self, lengths: Any, batch: Any) -> Any:
-        """The number of keys of a sequence, clamped to the range that the cache can hold."""
-        return kd.minimum(kd.maximum(lengths[batch], 0), self.keys)
+    def length(self, lengths: Any, batch: Any, promise: bool) -> Any:
+        """The number of keys of a sequence, clamped to what the cache can hold. `promise`: see `clamped`."""
+        return clamped(lengths[batch], self.keys, promise)
 
     def first_key(self, length: Any) -> Any:
         """The first key that some query sees."""
@@ -197,11 +197,21 @@ class MlaProblem:
         batch, query = kd.div(unit, self.queries), kd.rem(unit, self.queries)
         return (batch, query, row), (batch, row, query)
 
-    def keys(self, lengths: Any, unit: Any) -> Any:
-        """The number of keys that a query sees; the last query is at the position of the last key."""
+    def keys(self, lengths: Any, unit: Any, promise: bool) -> Any:
+        """The number of keys that a query sees; the last query is at the position of the last key. `promise`: see
+        `clamped`.
+        """
         batch, query = kd.div(unit, self.queries), kd.rem(unit, self.queries)
-        length = kd.minimum(lengths[batch], self.table * self.page) - (self.queries - 1 - query)
-        return kd.maximum(length, 0)
+        return kd.maximum(clamped(lengths[batch], self.table * self.page, promise) - (self.queries - 1 - query), 0)
+
+
+def clamped(length: Any, most: Any, promise: bool) -> Any:
+    """A sequence's length, from 0 to the `most` keys that its cache holds. `promise`: it is within, which the interpreter
+    checks; a GPU takes the nearest length that is.
+    """
+    if promise:
+        kd.debug_check((length >= 0) & (length <= most), "lengths of sequences are from 0 to the keys of their cache")
+    return kd.minimum(kd.maximum(length, 0), most)
 
 
 def chunks(page: int, most: int, unit: int = 1) -> tuple[int, int] | None:

@@ -21,10 +21,15 @@ def kind_and_shape(x: Any) -> str:
     return of_kind(x) + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
 
 
+def is_number(x: Any) -> bool:
+    """Whether this is a real number. A bool is none."""
+    return isinstance(x, Real) and not isinstance(x, bool)
+
+
 def floated(x: Any) -> Any:
-    """A real number as a float. Arrays stay as they are, and so do ints beyond all floats, which checks refuse."""
+    """A real number as a float. All else stays as it is, and so do ints beyond all floats: checks refuse these."""
     try:
-        return float(x) if isinstance(x, Real) else x
+        return float(x) if is_number(x) else x
     except OverflowError:
         return x
 

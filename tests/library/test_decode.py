@@ -230,6 +230,22 @@ def test_page_out_of_range(page: int, bad: int, rng: Any) -> None:
     assert caught.value.kind == kd.HazardKind.OUT_OF_BOUNDS
 
 
+@pytest.mark.parametrize("bad", [-1, 97, -(2**31), 2**31 - 1])
+@pytest.mark.parametrize("form", ["whole", "pages", "by lanes"])
+@pytest.mark.sampled(6)
+def test_length_out_of_range(form: str, bad: int, rng: Any) -> None:
+    """A length below 0 or beyond the keys of a cache is a hazard that says so. A length of all keys is none."""
+    page = 16 if form == "pages" else 0
+    (q, *kv, lengths), options, _ = case(rng, (50, 96), (2, 1), 64, bf16, page=page, keys=96)
+    if form == "by lanes":
+        kv = [np.repeat(x, 2, axis=3)[..., ::2] for x in kv]
+    kd.library.decode_attention(q, *kv, lengths, **options, interpret=True)
+    lengths[0] = bad
+    with pytest.raises(kd.HazardError, match="lengths of sequences are from 0 to the keys of their cache") as caught:
+        kd.library.decode_attention(q, *kv, lengths, **options, interpret=True)
+    assert caught.value.kind == kd.HazardKind.ASSERTION
+
+
 def test_strides_and_out(rng: Any) -> None:
     """Caches by position, and results into arrays that are given."""
     (q, k, v, lengths), _, wanted = case(rng, (60, 33), (4, 2), 64, bf16, queries=2)
@@ -354,7 +370,7 @@ def test_nothing_to_do(shape: Any) -> None:
 def test_no_room() -> None:
     """A cache without room for a key."""
     k = K[:, :, :0]
-    out, lse = kd.library.decode_attention(Q, k, k, LENGTHS, return_lse=True, interpret=True)
+    out, lse = kd.library.decode_attention(Q, k, k, np.zeros_like(LENGTHS), return_lse=True, interpret=True)
     assert not out.any() and np.isneginf(lse).all()
 
 

@@ -81,6 +81,17 @@ def test_page_out_of_range(page: int, rng: Any) -> None:
     assert caught.value.kind == kd.HazardKind.OUT_OF_BOUNDS
 
 
+@pytest.mark.parametrize("bad", [-1, 65, -(2**31)])
+@pytest.mark.parametrize("page", [16, 5])
+@pytest.mark.sampled(3)
+def test_length_out_of_range(page: int, bad: int, rng: Any) -> None:
+    arrays, _ = case(rng, (60,), 2, 4, page)
+    arrays[2][0] = bad if bad < 0 else arrays[3].shape[1] * page + 1
+    with pytest.raises(kd.HazardError, match="lengths of sequences are from 0 to the keys of their cache") as caught:
+        kd.library.mla_decode(*arrays, scale=SCALE, interpret=True)
+    assert caught.value.kind == kd.HazardKind.ASSERTION
+
+
 Q, CACHE = np.ones((1, 1, 4, 576), bf16.numpy), np.ones((2, 16, 576), bf16.numpy)
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"q": Q[0]}, "q is an ndarray of shape"),
