@@ -91,9 +91,10 @@ class DecodeAttention(Named):
     `return_lse=True` also gives the natural logarithm of each sum of exponentials, float32 (batch, heads, queries),
     -inf for a query without keys. The same inputs always give the same bits. Lengths and pages are read on the GPU: a
     graph of the call takes new ones. A length below 0 counts as 0, one beyond the cache as all of its keys, and a page
-    that is not in the cache as zeros; all three are hazards in the interpreter. `out`, `stream`, `interpret`: as for kernels. Unsupported calls go to a slower kernel, with a log line.
-    Raises `BadCallArgument` for wrong arrays or options, `BadCallValue` for shapes and numbers that don't fit, and an
-    `out` that is `k` or `v`. The keys of a sequence are shared as in Flash-Decoding (Dao et al., 2023), by wgmma (PTX
+    that is not in the cache as zeros; all three are hazards in the interpreter. `out`, `stream`,
+    `interpret`: as for kernels. Unsupported calls go to a slower kernel, with a log line. Raises `BadCallArgument` for
+    wrong arrays or options, `BadCallValue` for shapes and numbers that don't fit, and an `out` that is `k` or `v`. The
+    keys of a sequence are shared as in Flash-Decoding (Dao et al., 2023), by wgmma (PTX
     ISA 9.7.15).
     """
 
