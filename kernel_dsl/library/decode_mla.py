@@ -43,7 +43,8 @@ class MlaDecode(Named):
     a query without keys. The same inputs always give the same bits. Lengths and pages are read on the GPU; lengths and
     pages outside the cache are treated as in `decode_attention`. `out`, `stream`, `interpret`: as for kernels. A
     slower kernel computes calls that the Hopper kernel does not support, with a log line. Raises `BadCallArgument` for
-    wrong arrays, `BadCallValue` for shapes and numbers that don't fit, and an `out` that is the cache. The latent keys are those of DeepSeek-V2 (2024), by wgmma (PTX ISA 9.7.15) and TMA (9.7.9.27).
+    wrong arrays, `BadCallValue` for shapes and numbers that don't fit, and an `out` that is the cache. The
+    latent keys are those of DeepSeek-V2 (2024), by wgmma (PTX ISA 9.7.15) and TMA (9.7.9.27).
     """
 
     _called = "library.mla_decode"
