@@ -129,7 +129,7 @@ class Attention(Named):
         stream: Any = None,
         interpret: Any = None,
     ) -> Any:
-        host = host_of(q, k, v, sinks, bias)
+        host = host_of(q, k, v, sinks, bias, q_scale, k_scale, v_scale)
         result, key = first_of(out), (layout, causal, scale, type(scale), return_lse, config)
         arrays = sinks, bias, q_seqlens, kv_seqlens, page_table, q_scale, k_scale, v_scale
         plain = not any(x is not None for x in (*arrays, window, softcap, score_mod, mask_mod))
@@ -144,6 +144,7 @@ class Attention(Named):
             q_scale, k_scale, v_scale,
         )  # fmt: skip
         options = options.apart(q)
+        host = host or host_of(*options.captured)
         if not plain and not host and interpret is None:
             if result is not None:
                 check_apart(result, {"k": k, "v": v}, "attention")

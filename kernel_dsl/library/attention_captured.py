@@ -121,9 +121,7 @@ def capture(function: Any, first: int) -> tuple[Any, list[Any]]:
 
 
 def alike(x: Any, like: Any) -> Any:
-    """A captured array, converted to the framework of `like`, without a gradient."""
-    if getattr(x, "requires_grad", False):
-        return x.detach()
+    """A captured array, converted to the framework of `like`."""
     module = type(like).__module__.split(".")[0]
     if not isinstance(x, np.ndarray) or module not in sys.modules:
         return x

@@ -101,7 +101,8 @@ class LinearCrossEntropy(Named):
     (NaN if none does), "sum", or "none".
 
     Returns float32 () or (M,). `return_lse=True` also gives the natural logarithm of each row's sum of exponentials,
-    float32 (M,), which `linear_cross_entropy_backward` takes. Sums are float32; the same inputs give the same bits.
+    float32 (M,), which `linear_cross_entropy_backward` takes; it has a gradient, too. Sums are float32; the same inputs
+    give the same bits.
 
     With `vocab_start`, weight is a part of the vocabulary: its first row is class number `vocab_start`, and targets are
     classes of the whole vocabulary. The result is then float32 (4, M), the partials: for each row the greatest logit of

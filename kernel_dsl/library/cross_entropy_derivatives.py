@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from kernel_dsl.dtypes import as_dtype
@@ -15,8 +16,10 @@ from .cross_entropy_gradients import (
     loss_and_exponentials,
     loss_and_gradients,
 )
+from .cross_entropy_kernels import KINDS
 from .differentiable import FUNCTIONS, Derivative, check_plain, keyed
-from .product_derivatives import cast
+from .epilogue import TOP, TOTAL
+from .product_derivatives import cast, exponential, stacked, zeros_like
 
 
 def linear_cross_entropy(
@@ -55,7 +58,7 @@ def linear_cross_entropy(
         bias = arrays[3] if len(arrays) > 3 else None
         return forward(*arrays[:3], bias=bias, **options, return_lse=True, config=config, interpret=interpret)
 
-    def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    def of_loss(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
         if kept:
             bias = arrays[3] if len(arrays) > 3 else None
             slopes, left, factors, of_rows, factor = results[2:]
@@ -70,6 +73,14 @@ def linear_cross_entropy(
         made = after(gradient, x, weight, targets, results[1], bias=bias, **options, interpret=interpret)
         return [*made[:2], None, *made[2:]]
 
+    def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        own, of_lse = gradient if lse else (gradient, None)
+        made = of_loss(own, arrays, results)
+        if of_lse is None:
+            return made
+        more = _of_lse(of_lse, arrays, results[1], call, interpret)
+        return [None if y is None else cast(x + y, x.dtype) for x, y in zip(made, more, strict=True)]
+
     def shapes(*arrays: Any) -> list[tuple[tuple[int, ...], Any]]:
         count = arrays[0].shape[0]
         made = [((count,) if rows else (), "float32"), ((count,), "float32")]
@@ -81,15 +92,29 @@ def linear_cross_entropy(
         return [*made, *own] if at_once else made
 
     arrays = [x, weight, targets, *([] if bias is None else [bias])]
-    key = (tuple(sorted(keyed(options).items())), config, interpret, at_once, kept)
+    key = (tuple(sorted(keyed(options).items())), config, interpret, at_once, kept, lse)
     can, returned = (True, True, False, True)[: len(arrays)], 2 if lse else 1
+    more: dict[str, Any] = {"firsts": returned, "optional": lse}
     name = "linear_cross_entropy"
     if at_once:
         count = 7 if kept else 1 + len(arrays)
-        rule = Derivative(name, key, both, backward, shapes, can, count, returned, run, elementwise=not kept)
+        rule = Derivative(name, key, both, backward, shapes, can, count, returned, run, elementwise=not kept, **more)
     else:
-        rule = Derivative(name, key, run, backward, shapes, can, 2, returned)
+        rule = Derivative(name, key, run, backward, shapes, can, 2, returned, **more)
     return rule(host, arrays)
+
+
+def _of_lse(gradient: Any, arrays: Sequence[Any], lse: Any, call: CrossEntropyCall, interpret: Any) -> tuple[Any, ...]:
+    """The gradients of x, weight, targets (None) and bias from one of lse (M,): lse is the greatest logit of partials
+    with a sum of 1.
+    """
+    x, weight, targets, *bias = arrays
+    zero = zeros_like(gradient)
+    four = stacked([gradient if kind == TOTAL else zero for kind in range(KINDS)])
+    after = FUNCTIONS["linear_cross_entropy_partials_backward"]
+    own = replace(call, vocab_start=0)
+    made = after(four, x, weight, targets, stacked([lse] * KINDS), bias[0] if bias else None, own, interpret)
+    return (*made[:2], None, *made[2:])
 
 
 def _partials(host: str, given: list[Any], options: dict[str, Any], config: Any, interpret: Any) -> Any:
@@ -128,12 +153,21 @@ def cross_entropy_combine(
         return forward(*arrays, **options, return_lse=True, interpret=interpret)
 
     def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-        return [after(gradient, *arrays, results[1], call, interpret), None]
+        own, of_lse = gradient if lse else (gradient, None)
+        logs = results[1]
+        made = after(own, *arrays, logs, call, interpret)
+        if of_lse is not None:
+            tops, totals = arrays[0][:, TOP], arrays[0][:, TOTAL]
+            slope = exponential(tops - logs) * of_lse
+            zero = zeros_like(slope)
+            parts = {TOP: slope * totals, TOTAL: slope}
+            made = made + stacked([parts.get(kind, zero) for kind in range(KINDS)], 1)
+        return [made, None]
 
     def shapes(*arrays: Any) -> list[tuple[tuple[int, ...], Any]]:
         rows = (arrays[0].shape[2],)
         return [(rows if options["reduction"] == "none" else (), "float32"), (rows, "float32")]
 
-    key = (tuple(sorted(keyed(options).items())), interpret)
-    rule = Derivative(COMBINE, key, run, backward, shapes, (True, False), 2, 2 if lse else 1)
+    key, count = (tuple(sorted(keyed(options).items())), interpret, lse), 2 if lse else 1
+    rule = Derivative(COMBINE, key, run, backward, shapes, (True, False), 2, count, firsts=count, optional=lse)
     return rule(host, [partials, targets])

@@ -124,7 +124,8 @@ class Derivative:
     (shape, dtype). `returned`: how many results a caller sees. `plain(*arrays)` gives the first items alone, for calls
     without a derivative. `elementwise`: `backward` uses only the framework's own elementwise operations, which
     compilers fuse with later ones. Result i lies on the device of array i % `devices`. `names`: those of the arrays, for
-    errors; arrays without a gradient have names.
+    errors; arrays without a gradient have names. `optional`: of several `firsts`, `backward` gets None for a gradient
+    that is zero and not the first.
     """
 
     name: str
@@ -140,6 +141,7 @@ class Derivative:
     firsts: int = 1
     devices: int = 1
     names: Sequence[str] = ()
+    optional: bool = False
 
     def given(self, gradients: Sequence[Any]) -> Any:
         """The results' gradients in the form that `backward` takes."""
@@ -162,17 +164,27 @@ def _in_jax(rule: Derivative, arrays: Sequence[Any]) -> Sequence[Any]:
     def bwd(kept: Any, gradients: Any) -> Any:
         given, results = kept
         with _Plain(rule.name):
-            return tuple(rule.backward(rule.given(gradients), given, results))
+            own = [_instantiated(jax, g, rule.optional and i > 0) for i, g in enumerate(gradients)]
+            return tuple(rule.backward(rule.given(own), given, results))
 
     def fwd(*given: Any) -> Any:
+        _check_constants(rule, [x.perturbed for x in given], jax=True)
+        values = tuple(x.value for x in given)
         with _Plain(rule.name):
-            results = rule.forward(*given)
-        return results[:visible], (given, results)
+            results = rule.forward(*values)
+        return results[:visible], (values, results)
 
     function = jax.custom_vjp(run)
-    function.defvjp(fwd, bwd)
+    function.defvjp(fwd, bwd, symbolic_zeros=True)  # these also tell which arrays are differentiated
     made = reverse_mode_only(rule.name, function, same_axes(arrays))
     return [*made[: rule.firsts], *(jax.lax.stop_gradient(x) for x in made[rule.firsts :])]
+
+
+def _instantiated(jax: Any, gradient: Any, optional: bool) -> Any:
+    """A gradient as an array; where JAX knows that it is zero, None if it is `optional`."""
+    if isinstance(gradient, jax.custom_derivatives.SymbolicZero):
+        return None if optional else jax.numpy.zeros(gradient.shape, gradient.dtype)
+    return gradient
 
 
 def check_no_transform(name: str, arrays: Sequence[Any]) -> None:
@@ -190,16 +202,18 @@ _ops: dict[Any, Any] = {}
 _guard = forking.lock()
 
 
-def _check_constants(rule: Derivative, arrays: Sequence[Any]) -> None:
-    """Raise `BadCallArgument` for an array without a gradient whose gradient autograd was told to find: it would find none."""
-    for has, name, x in zip(rule.gradients, rule.names, arrays, strict=False):
-        if not has and x.requires_grad and sys.modules["torch"].is_grad_enabled():
-            what = f"{name} requires grad, and has no gradient here"
-            raise BadCallArgument(kernel=rule.name, what=what, hint=f"pass {name}.detach()")
+def _check_constants(rule: Derivative, wanted: Sequence[bool], *, jax: bool) -> None:
+    """Raise `BadCallArgument` for an array without a gradient whose gradient is `wanted`: it would silently be zero."""
+    for has, name, wants in zip(rule.gradients, rule.names, wanted, strict=False):
+        if wants and not has:
+            what = f"{name} {'is differentiated' if jax else 'requires grad'}, and has no gradient here"
+            hint = f"pass jax.lax.stop_gradient({name})" if jax else f"pass {name}.detach()"
+            raise BadCallArgument(kernel=rule.name, what=what, hint=hint)
 
 
 def _in_torch(rule: Derivative, arrays: Sequence[Any]) -> Sequence[Any]:
-    _check_constants(rule, arrays)
+    if sys.modules["torch"].is_grad_enabled():
+        _check_constants(rule, [x.requires_grad for x in arrays], jax=False)
     key = (rule.name, rule.key, rule.gradients, len(arrays))
     op = _ops.get(key)
     if op is None:
@@ -247,7 +261,10 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
 
     def run_backward(*given: Any) -> Any:
         with _Plain(rule.name):
-            gradients, kept = [x.contiguous() for x in given[: rule.firsts]], given[rule.firsts :]
+            gradients: list[Any] = [x.contiguous() for x in given[: rule.firsts]]
+            if rule.optional:
+                gradients[1:] = [x if x.numel() else None for x in gradients[1:]]
+            kept = given[rule.firsts :]
             made = rule.backward(rule.given(gradients), kept[:count], kept[count:])
             return own([made[i] for i in parts], given)
 
@@ -267,7 +284,7 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
     def keep(ctx: Any, inputs: Any, output: Any) -> None:
         made = output if isinstance(output, tuple) else (output,)
         # without gradients, zeros would be written and read; with several results each needs a gradient
-        ctx.set_materialize_grads(rule.firsts > 1)
+        ctx.set_materialize_grads(rule.firsts > 1 and not rule.optional)
         ctx.save_for_backward(*inputs, *made)
         ctx.mark_non_differentiable(*made[rule.firsts :])
 
@@ -276,10 +293,14 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
         raise BadCallArgument(kernel=rule.name, what=what, hint="differentiate it once, without create_graph=True")
 
     def backward(ctx: Any, *gradients: Any) -> Any:
-        if rule.elementwise and not torch.is_grad_enabled():  # the op raises the error for second derivatives
-            saved = ctx.saved_tensors
-            return packed(rule.backward(rule.given(gradients), saved[:count], saved[count:]))
-        made = back(*gradients[: rule.firsts], *ctx.saved_tensors)
+        saved, given = ctx.saved_tensors, list(gradients[: rule.firsts])
+        alone = all(x is None for x in given[1:])
+        if rule.optional:
+            given[0] = torch.zeros_like(saved[count]) if given[0] is None else given[0]
+        # the op raises the error for second derivatives
+        if rule.elementwise and alone and not torch.is_grad_enabled():
+            return packed(rule.backward(rule.given(given), saved[:count], saved[count:]))
+        made = back(*(saved[count].new_empty(0) if x is None else x for x in given), *saved)
         found = dict(zip(parts, made if isinstance(made, (tuple, list)) else (made,), strict=True))
         return packed([found.get(i) for i in range(count)])
 

@@ -106,7 +106,7 @@ class GroupedMatmul(Named):
             out_dtype,
             config,
         )
-        if host := host_of(a, b, bias, weights):
+        if host := host_of(a, b, bias, weights, a_scale, b_scale):
             check_pairs(b, o)
             return differentiable(host, a, b, o, {"out": out, "stream": stream, "interpret": interpret})
         like = o.like(b) if interpret is None else ()

@@ -127,7 +127,7 @@ class Matmul(Named):
     `config`: a `MatmulConfig` for Hopper's fast kernel, in place of the chosen one. `out`, `stream`, `interpret`: as
     for kernels; `out` may be `c` or `residual`, and may be stored by columns. Operands that TMA and wgmma can't read
     are first copied to a workspace. Under autograd and JAX a, b, `bias`, `c`, `residual` and `operands` have gradients;
-    factors are constants, and PyTorch's that require grad are an error.
+    factors are constants: to differentiate by them is an error, `jax.lax.stop_gradient(x)` or `x.detach()` prevents it.
 
     Raises `BadCallArgument` for wrong arrays, `BadCallValue` for shapes that don't fit, an `out` that is `a` or `b`,
     and a precision that the product can't have, and `NoCommonDType`. On Hopper wgmma (PTX ISA 9.7.15) and TMA
@@ -177,7 +177,7 @@ class Matmul(Named):
             out_dtype, bias, c, activation, precision, scale, a_scale, b_scale, epilogue, operands, gated, dropout, residual,
             out_scale, absmax, config,
         )  # fmt: skip
-        host = "" if absmax else host_of(a, b, bias, c, residual, operands)
+        host = "" if absmax else host_of(a, b, bias, c, residual, operands, scale, a_scale, b_scale, out_scale)
         like = (
             o.like(b)
             if not host and dropout is None and interpret is None and not isinstance(a, SparseMatrix)

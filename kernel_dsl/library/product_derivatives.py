@@ -93,10 +93,24 @@ def ones_of(x: Any, shape: tuple[int, ...], dtype: str) -> Any:
     return module.ones(shape, dtype=getattr(module, dtype, dtype), **where)
 
 
+def zeros_like(x: Any) -> Any:
+    """Zeros of an array's shape and dtype, on its device."""
+    return _module(x).zeros_like(x)
+
+
+def exponential(x: Any) -> Any:
+    """exp(x) by the framework."""
+    return _module(x).exp(x)
+
+
+def stacked(arrays: Sequence[Any], axis: int = 0) -> Any:
+    """Arrays as one, along a new axis."""
+    return _module(arrays[0]).stack(arrays, axis)
+
+
 def interleaved(x: Any, y: Any) -> Any:
     """One matrix with the columns of two matrices in turn."""
-    module: Any = _module(x)
-    return module.stack([x, y], -1).reshape(*x.shape[:-1], 2 * x.shape[-1])
+    return stacked([x, y], -1).reshape(*x.shape[:-1], 2 * x.shape[-1])
 
 
 @cache
