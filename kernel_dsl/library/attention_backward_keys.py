@@ -9,6 +9,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from .attention_backward_results import WalkResults
+from .stage_product import following_slot
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,11 @@ class WalkKeys(WalkResults):
         """The stages of queries and of their gradients for a block's first step."""
         begun = block.visit.begun
         return (kd.rem(begun, self.t.stages), kd.rem(begun, self.t.dout_stages)) if self.stays else (0, 0)
+
+    def following_slots(self, slot: Any, dout_slot: Any) -> tuple[Any, Any]:
+        """The stages of the step after one."""
+        stages = self.t.dout_stages
+        return following_slot(slot, self.t.stages), following_slot(dout_slot, stages) if stages > 1 else 0
 
     def numbered(self, block: Any, number: Any) -> Any:
         """The number of a step, counted from the first one of all parts of the block."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -42,6 +41,7 @@ from .attention_opened import at_launch, declared, lines_of
 from .attention_problem import ScoredProblem, ScorePlace, clear_rows, ragged_tiles
 from .attention_scored_config import swizzled
 from .attention_sizes import ROWS, SMEM_BYTES
+from .stage_ring import await_release
 
 
 class ScoredWalk(ScoredScores):
@@ -143,30 +143,18 @@ class ScoredWalk(ScoredScores):
         shared = start, count, split, tail
         return ScoredBlock(place.batch, place.head, key, begin, *shared, visit, place, end - 1, base, entry)
 
-    def each_step(self, block: Any, body: Callable[..., Any], carried: tuple[Any, ...] = ()) -> tuple[Any, ...]:
-        """Call `body` for each step, in order: as without options, but up to a last step."""
-        t = self.t
-        begin, end, by = (block.last, block.first, -1) if t.in_turn else (block.first, block.last, 1)
-        head, index = block.kv_head * self.group, begin
-        if self.splitting or self.tailed:
-            each = kd.maximum(block.last - block.first + 1, 1)
-            head, index = head + kd.div(block.start, each), begin + by * kd.rem(block.start, each)
+    def last_step(self, block: Any) -> Any:
+        """The number of the last step that a block has of a head, or of the last entry of its list."""
+        return block.last
 
-        @kd.loop(0, block.count, init_carry=(*self.first_slots(block), head, index, *carried))
-        def after(number: Any, carry: Any) -> Any:
-            slot, dout_slot, head, index, *own = carry
-            place, whole = (index, None) if block.entry is None else block.entry(index)
-            made = body(ScoredStep(self.numbered(block, number), slot, dout_slot, head, place, whole), *own)
-            over = index == end
-            return (
-                kd.where(slot == t.stages - 1, 0, slot + 1),
-                kd.where(dout_slot == t.dout_stages - 1, 0, dout_slot + 1) if t.dout_stages > 1 else 0,
-                kd.where(over, head + 1, head),
-                kd.where(over, begin, index + by),
-                *(made or ()),
-            )
+    def step_at(self, block: Any, index: Any, where: tuple[Any, Any, Any, Any]) -> ScoredStep:
+        """The step number `index` of a head, or that of the list's entry with this number."""
+        return ScoredStep(*where, *((index, None) if block.entry is None else block.entry(index)))
 
-        return tuple(after[4:])
+    @property
+    def spreads(self) -> bool:
+        """Blocks begin at their first step: masks give them different ones."""
+        return False
 
     # --- the producer -----------------------------------------------------------------------------
 
@@ -205,7 +193,7 @@ class ScoredWalk(ScoredScores):
 
             self.load_keys(block, step, s, partial(own, k, self.p.dim))
             loaded = s["q_loaded"].at[step.slot]
-            kd.when(step.number >= t.stages)(partial(kd.barrier_wait, s["q_consumed"].at[step.slot]))
+            await_release(s["q_consumed"], step.slot, step.number >= t.stages)
             row = place.q_row + first
             source = self.view(q, block, step.head, row, t.block_q, self.p.dim)
             self.copy_rows(source, s["q_smem"].at[step.slot], loaded, left, s)
@@ -213,12 +201,12 @@ class ScoredWalk(ScoredScores):
             here = kd.ds((block.base + step.index) * t.block_q, t.block_q)
             kd.copy_gmem_to_smem(stats.at[where, step.head, :, here], s["stats_smem"].at[step.slot], loaded)
             if self.staged:
-                kd.when(step.number >= t.stages)(partial(kd.barrier_wait, s["bias_consumed"].at[step.slot]))
+                await_release(s["bias_consumed"], step.slot, step.number >= t.stages)
                 tile = kd.ds(first, t.block_q), kd.ds(block.key, self.keys)
                 view = s["bias"].at[self.scored.bias_index((block.batch, step.head), *tile)]
                 kd.copy_gmem_to_smem(view, s["bias_smem"].at[step.slot], s["bias_loaded"].at[step.slot])
             self.load_values(block, step, s, partial(own, v, self.v_dim))
-            kd.when(step.number >= t.dout_stages)(partial(kd.barrier_wait, s["dout_consumed"].at[step.dout_slot]))
+            await_release(s["dout_consumed"], step.dout_slot, step.number >= t.dout_stages)
             loaded = s["dout_loaded"].at[step.dout_slot]
             source = self.view(dout, block, step.head, row, t.block_q, self.v_dim)
             self.copy_rows(source, s["dout_smem"].at[step.dout_slot], loaded, left, s)

@@ -25,6 +25,7 @@ from .attention_backward_order import (
     shared_at_end,
 )
 from .attention_sizes import LOG2E, ROWS
+from .stage_ring import await_release
 
 Consumers = Callable[
     ["Walk"], tuple[Callable[..., None], dict[str, Any]]
@@ -152,11 +153,11 @@ class Walk(WalkKeys):
         Blocks that add in turn go from the last queries to the first: all blocks begin there, and none waits for long.
         Blocks that add in any order begin at different queries, if they have all of them.
         """
-        t, last = self.t, self.steps - 1
-        begin, end, by = (last, block.first, -1) if t.in_turn else (block.first, last, 1)
+        last = self.last_step(block)
+        begin, end, by = (last, block.first, -1) if self.t.in_turn else (block.first, last, 1)
         head, index = block.kv_head * self.group, begin
         if self.splitting or self.tailed:
-            each = kd.maximum(self.steps - block.first, 1)
+            each = kd.maximum(last - block.first + 1, 1)
             head, index = head + kd.div(block.start, each), begin + by * kd.rem(block.start, each)
         start: Any = begin
         if self.spreads:
@@ -167,18 +168,22 @@ class Walk(WalkKeys):
         @kd.loop(0, block.count, init_carry=(*self.first_slots(block), head, index, *carried))
         def after(number: Any, carry: Any) -> Any:
             slot, dout_slot, head, index, *own = carry
-            made = body(WalkStep(self.numbered(block, number), slot, dout_slot, head, index), *own)
-            over = index == end
-            slots = (
-                kd.where(slot == t.stages - 1, 0, slot + 1),
-                kd.where(dout_slot == t.dout_stages - 1, 0, dout_slot + 1) if t.dout_stages > 1 else 0,
-            )
+            made = body(self.step_at(block, index, (self.numbered(block, number), slot, dout_slot, head)), *own)
+            over, slots = index == end, self.following_slots(slot, dout_slot)
             if self.spreads:
                 index = kd.where(over, begin, index + by)
                 return *slots, kd.where(index == start, head + 1, head), index, *(made or ())
             return *slots, kd.where(over, head + 1, head), kd.where(over, begin, index + by), *(made or ())
 
         return tuple(after[4:])
+
+    def last_step(self, block: Any) -> Any:
+        """The number of the last step that a block has of a head."""
+        return self.steps - 1
+
+    def step_at(self, block: Any, index: Any, where: tuple[Any, Any, Any, Any]) -> WalkStep:
+        """The step number `index` of a head; `where`: its number among the block's, its stages and its query head."""
+        return WalkStep(*where, index)
 
     @property
     def spreads(self) -> bool:
@@ -264,11 +269,11 @@ class Walk(WalkKeys):
             place = block.batch, step.head
             self.load_keys(block, step, s, partial(kd.copy_gmem_to_smem, k.at[own]))
             loaded = s["q_loaded"].at[step.slot]
-            kd.when(step.number >= t.stages)(partial(kd.barrier_wait, s["q_consumed"].at[step.slot]))
+            await_release(s["q_consumed"], step.slot, step.number >= t.stages)
             kd.copy_gmem_to_smem(q.at[(*place, rows)], s["q_smem"].at[step.slot], loaded)
             kd.copy_gmem_to_smem(stats.at[(*place, slice(None), rows)], s["stats_smem"].at[step.slot], loaded)
             self.load_values(block, step, s, partial(kd.copy_gmem_to_smem, v.at[own]))
-            kd.when(step.number >= t.dout_stages)(partial(kd.barrier_wait, s["dout_consumed"].at[step.dout_slot]))
+            await_release(s["dout_consumed"], step.dout_slot, step.number >= t.dout_stages)
             loaded = s["dout_loaded"].at[step.dout_slot]
             kd.copy_gmem_to_smem(dout.at[(*place, rows)], s["dout_smem"].at[step.dout_slot], loaded)
 

@@ -19,7 +19,7 @@ from .attention_forward_plan import ForwardPlan, forward_plan
 from .attention_sizes import LOG2E, ROWS, AttentionConfig, AttentionProblem, launch_registers
 from .attention_step import StepPlan
 from .first_sizes import declared_outputs, dim_of
-from .stage_product import following_slot
+from .stage_ring import await_release, fill_stages
 
 
 @cache
@@ -98,24 +98,21 @@ def _produce(plan: ForwardPlan, q: Any, k: Any, v: Any, s: dict[str, Any]) -> No
             for i in range(t.consumers):
                 rows = kd.ds(first + i * ROWS, ROWS)
                 if plan.several:
-                    kd.when(again)(partial(kd.barrier_wait, s["q_consumed"].at[i]))
+                    await_release(s["q_consumed"], i, again)
                 view = q.at[p.rows(batch, plan.q_head(head), rows)]
                 kd.copy_gmem_to_smem(view, s["q_smem"].at[i], s["q_loaded"].at[i])
 
-        @kd.loop(0, count, init_carry=carry)
-        def end(step: Any, carry: Any) -> Any:
-            slot, filled = carry
+        def fill(step: Any, slot: Any, filled: Any) -> None:
             keys = kd.ds((begin + count - 1 - step) * t.block_kv, t.block_kv)
             for name, source in (("k", k), ("v", v)):
-                kd.when(filled >= t.stages)(partial(kd.barrier_wait, s[f"{name}_consumed"].at[slot]))
+                await_release(s[f"{name}_consumed"], slot, filled >= t.stages)
                 target = s[f"{name}_smem"].at[slot]
                 view = source.at[p.rows(batch, kv_head, keys)]
                 kd.copy_gmem_to_smem(view, target, s[f"{name}_loaded"].at[slot])
                 if name == "k":
                     kd.when(step == 0)(partial(fetch_queries, filled > 0))
-            return following_slot(slot, t.stages), kd.minimum(filled + 1, t.stages)
 
-        return end
+        return fill_stages(count, t.stages, carry, fill)
 
     plan.each_tile((0, 0), fetch)
 

@@ -14,6 +14,7 @@ from .attention_scored_config import MOST_LOG, bounded, listed
 from .attention_scored_rows import RowScores, ScoredRows
 from .attention_scored_tiles import ScoredTile
 from .attention_sizes import LOG2E, LOWEST, ROWS
+from .stage_product import following_slot
 
 
 class ScoredForward(ScoredRows):
@@ -65,7 +66,7 @@ class ScoredForward(ScoredRows):
             return slot
 
         def step(_: Any, slot: Any) -> Any:
-            following = self.next_slot(slot)
+            following = following_slot(slot, self.t.stages)
             for name in ("k", "v") + ("bias",) * self.staged:
                 kd.barrier_wait(s[f"{name}_loaded"].at[following])
                 if name == "k" and self.t.turns:
@@ -201,7 +202,7 @@ class _TileSteps:
         # product before these: two consumers are too few for that, and float8's scores too short, unless there is no
         # maximum
         early = kernel.t.consumers > 2 and (kernel.p.narrow is None or (light and kernel.p.guarded))
-        following = kernel.next_slot(slot)
+        following = following_slot(slot, kernel.t.stages)
         index, whole = kernel.block_of(self.tile, number, s)
         x.multiply(s_acc, self.q_tile, following)
         add = partial(kd.wgmma, o_acc, weights, s["v_smem"].at[slot])

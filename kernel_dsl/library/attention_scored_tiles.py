@@ -26,6 +26,7 @@ from .attention_scored_config import (
 )
 from .attention_scored_shared import SharedTiles, shared_tiles
 from .attention_sizes import HALF, ROWS, SMEM_BYTES, AttentionConfig
+from .stage_ring import await_release, fill_stages
 
 MOST_HELD = 124  # registers of scores, weights and output, of a consumer's 152
 # fields that differ from tile to tile
@@ -243,9 +244,6 @@ class ScoredTiles:
         """The number of a step's entry in the tile's list."""
         return tile.begin + step if self.p.shared else step
 
-    def next_slot(self, slot: Any) -> Any:
-        return kd.where(slot == self.t.stages - 1, 0, slot + 1)
-
     # --- the producer -----------------------------------------------------------------------------
 
     def produce(self, q: Any, k: Any, v: Any, s: dict[str, Any]) -> None:
@@ -273,7 +271,7 @@ class ScoredTiles:
             """Wait for the place of a consumer's queries; its number."""
             place = self.query_place(tiles, i)
             if self.counted:
-                kd.when(tiles >= self.q_places)(partial(kd.barrier_wait, s["q_consumed"].at[place]))
+                await_release(s["q_consumed"], place, tiles >= self.q_places)
             return place
 
         def fetch_queries() -> None:
@@ -287,13 +285,11 @@ class ScoredTiles:
         if look is not None:
             kd.when(tile.count == 0)(look)
 
-        @kd.loop(0, tile.count, init_carry=(*carry, self.pages_of(tile, 0, s), *([tile.entry] if listed(p) else [])))
-        def end(step: Any, carry: Any) -> Any:
-            slot, filled, pages, *entries = carry
+        def fill(step: Any, slot: Any, filled: Any, pages: Any, *entries: Any) -> tuple[Any, ...]:
             if listed(p):  # the next entry arrives while this step's keys are loaded
                 index = kd.div(entries[0], 2)
                 here = *self.list_of(tile, s), self.entry_of(tile, step + 1)
-                entries = [kd.load(s["blocks"], here, mask=step + 1 < tile.count)]
+                entries = (kd.load(s["blocks"], here, mask=step + 1 < tile.count),)
             else:
                 index, _ = self.block_of(tile, step, s)
             if queries_first:
@@ -304,11 +300,11 @@ class ScoredTiles:
                 pages = s["pages"]
             first = tile.k_row + index * t.block_kv
             for name, source, dim in (("k", k, self.dim), ("v", v, self.v_dim)):
-                kd.when(filled >= t.stages)(partial(kd.barrier_wait, s[f"{name}_consumed"].at[slot]))
+                await_release(s[f"{name}_consumed"], slot, filled >= t.stages)
                 target, loaded = s[f"{name}_smem"].at[slot], s[f"{name}_loaded"].at[slot]
                 fetch = partial(self.fetch, source, tile, kv_head, first, dim, target, pages=pages)
                 if name == "v" and self.staged:
-                    kd.when(filled >= t.stages)(partial(kd.barrier_wait, s["bias_consumed"].at[slot]))
+                    await_release(s["bias_consumed"], slot, filled >= t.stages)
                     here = kd.ds(tile.first, self.tile), kd.ds(index * t.block_kv, t.block_kv)
                     view = s["bias"].at[p.bias_index((tile.batch, tile.head), *here)]
                     kd.copy_gmem_to_smem(view, s["bias_smem"].at[slot], s["bias_loaded"].at[slot])
@@ -322,8 +318,10 @@ class ScoredTiles:
                     kd.when(step == 0)(fetch_queries)
             if look is not None:  # the loads of all stages are in flight
                 kd.when(step == kd.minimum(tile.count, t.stages) - 1)(look)
-            return self.next_slot(slot), kd.minimum(filled + 1, t.stages), later, *entries
+            return later, *entries
 
+        state = self.pages_of(tile, 0, s), *([tile.entry] if listed(p) else [])
+        end = fill_stages(tile.count, t.stages, (*carry, *state), fill)
         if self.counted:  # the output uses this place, also if there are no keys
 
             @kd.when(tile.count == 0)

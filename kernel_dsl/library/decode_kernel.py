@@ -23,6 +23,8 @@ from .attention_scored_config import lanes_of, swizzled
 from .attention_sizes import LOG2E, LOWEST, ROWS, SLACK
 from .decode_opened import at_launch, declared, of_call
 from .decode_problem import SUMS, DecodeProblem, chunks, parts_type
+from .stage_product import following_slot
+from .stage_ring import await_release
 
 STEP = 8192  # elements of the keys of a step: 64 registers of a lane for keys and values
 MOST_KEYS = 96
@@ -119,9 +121,6 @@ class _Decode:
         s.update(unit=unit, split=split, batch=batch, kv_head=kd.rem(unit, p.kv_heads), row=tile * ROWS)
         s.update(length=length, begin=begin, count=count)
 
-    def next_slot(self, slot: Any) -> Any:
-        return kd.where(slot == self.t.stages - 1, 0, slot + 1)
-
     # --- the producer -----------------------------------------------------------------------------
 
     def ids(self, step: Any, s: dict[str, Any]) -> tuple[Any, ...]:
@@ -209,7 +208,7 @@ class _Decode:
 
         def put(name: str, step: Any, slot: Any, part: Any) -> None:
             """Store data that an earlier step loaded."""
-            kd.when(step >= t.stages)(partial(kd.barrier_wait, s[f"{name}_consumed"].at[slot]))
+            await_release(s[f"{name}_consumed"], slot, step >= t.stages)
             target = s[f"{name}_smem"].at[slot]
             for number, x in enumerate(part):
                 self.keep(x, target.at[kd.ds(number * t.chunk, t.chunk), kd.ds(0, p.dim)])
@@ -231,7 +230,7 @@ class _Decode:
                         store()
                     loaded.append(self.fetch(source, step + self.depth, pages, s))
                 made.append((following, *loaded))
-                slot = self.next_slot(slot)
+                slot = following_slot(slot, t.stages)
             return (slot, *made)
 
     def set_registers(self, role: int) -> None:
@@ -295,7 +294,7 @@ class _Decode:
             o_acc.scale_rows(fade)
             kd.barrier_wait(s["v_loaded"].at[slot])
             kd.wgmma(o_acc, weights.astype(self.dtype), s["v_smem"].at[slot])
-            return self.next_slot(slot), new_top, total
+            return following_slot(slot, t.stages), new_top, total
 
         def run(s_acc: Any, o_acc: Any) -> Any:
             top = kd.layout_cast(kd.full((ROWS,), LOWEST, kd.float32), kd.Layout.WGMMA_ROW)

@@ -23,6 +23,8 @@ from .attention_sizes import LOG2E, LOWEST, ROWS, SLACK
 from .decode_kernel import split_count
 from .decode_opened import at_launch, declared, of_call
 from .decode_problem import DIM, SUMS, V_DIM, MlaProblem, parts_type
+from .stage_product import following_slot
+from .stage_ring import await_release
 
 HALF = V_DIM // 2
 STAGES = 2
@@ -63,9 +65,6 @@ class _Mla:
         s.update(unit=unit, batch=kd.div(unit, p.queries), query=kd.rem(unit, p.queries), head=tile * ROWS)
         s.update(split=split, keys=keys, begin=split * share, count=count)
 
-    def next_slot(self, slot: Any) -> Any:
-        return kd.where(slot == STAGES - 1, 0, slot + 1)
-
     # --- the producer -----------------------------------------------------------------------------
 
     def produce(self, q: Any, cache: Any, s: dict[str, Any]) -> None:
@@ -75,12 +74,12 @@ class _Mla:
 
         @kd.loop(0, s["count"], init_carry=0)
         def _(step: Any, slot: Any) -> Any:
-            kd.when(step >= STAGES)(partial(kd.barrier_wait, s["consumed"].at[slot]))
+            await_release(s["consumed"], slot, step >= STAGES)
             first = (s["begin"] + step) * t.block
             left = s["keys"] - first
             kd.when(left >= t.block)(partial(self.fetch, cache, first, slot, s["loaded"].at[slot], s))
             kd.when(left < t.block)(partial(self.fetch_tail, cache, first, left, slot, s))
-            return self.next_slot(slot)
+            return following_slot(slot, STAGES)
 
     def fetch(self, cache: Any, first: Any, slot: Any, loaded: Any, s: dict[str, Any]) -> None:
         """Load the keys of a step. Pages beyond the last key are not looked up, and a missing page gives zeros."""
@@ -139,7 +138,7 @@ class _Mla:
             kd.wgmma(o_acc, weights, tile.at[:, kd.ds(0, HALF)])
             kd.wgmma_wait(0)  # before the next scores: this releases the place for the keys after the next early
             kd.barrier_arrive(s["consumed"].at[slot])
-            return self.next_slot(slot), new_top, total
+            return following_slot(slot, STAGES), new_top, total
 
         def run(s_acc: Any, o_acc: Any) -> Any:
             kd.barrier_wait(s["q_loaded"])
@@ -172,7 +171,7 @@ class _Mla:
             kd.wgmma_wait(0)
             kd.barrier_arrive(s["weights_taken"])
             kd.barrier_arrive(s["consumed"].at[slot])
-            return self.next_slot(slot)
+            return following_slot(slot, STAGES)
 
         def run(o_acc: Any) -> Any:
             kd.loop(0, s["count"], init_carry=0)(partial(step, o_acc=o_acc))

@@ -18,8 +18,8 @@ from kernel_dsl.mesh import ROOM, Mesh
 from .blocks import tile_of
 from .collective_parts import orders_itself
 from .problem import Problem
-from .stage_product import following_slot, stage_product
-from .stage_ring import swizzled
+from .stage_product import stage_product
+from .stage_ring import await_release, fill_stages, swizzled
 
 CONSUMERS, TILE_M, TILE_K, EPILOGUE = 2, 128, 64, 64
 HALF = TILE_M // CONSUMERS  # rows of a consumer
@@ -152,25 +152,19 @@ class MeshProduct:
         )
         def end(index: Any, carry: Any) -> Any:
             place = shard, m, n = self.place(index)
-            slot, count, state = carry
+            slot, filled, state = carry
             state = besides.start(place, state)
 
-            @kd.loop(0, self.steps, init_carry=(slot, count, state))
-            def end(step: Any, carry: Any) -> Any:
-                slot, count, state = carry
-
-                @kd.when(count >= self.stages)
-                def _() -> None:
-                    kd.barrier_wait(consumed.at[slot])
-
+            def fill(step: Any, slot: Any, filled: Any, state: Any) -> tuple[Any]:
+                await_release(consumed, slot, filled >= self.stages)
                 k = kd.ds(step * TILE_K, TILE_K)
                 copy_a(shard, m, k, smem["a_smem"].at[slot], loaded.at[slot])
                 columns = kd.ds(n * self.tile_n, self.tile_n)
                 kd.copy_gmem_to_smem(b.at[k, columns], smem["b_smem"].at[slot], loaded.at[slot])
-                slot, count = following_slot(slot, self.stages), kd.minimum(count + 1, self.stages)
-                return slot, count, besides.between(index, step, state)
+                return (besides.between(index, step, state),)
 
-            return *end[:2], besides.end(index, place, end[2])
+            *end, state = fill_stages(self.steps, self.stages, (slot, filled, state), fill)
+            return *end, besides.end(index, place, state)
 
         return end[2]
 

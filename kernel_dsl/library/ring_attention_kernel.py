@@ -23,7 +23,7 @@ from .collective_parts import orders_itself, wait_for_all
 from .mesh_product import take_back
 from .ring_attention_general import RingProblem
 from .ring_sender import sender
-from .stage_product import following_slot
+from .stage_ring import await_release, fill_stages
 
 CONSUMERS, STAGES = 3, 3
 TILE = CONSUMERS * ROWS  # queries of a block
@@ -188,13 +188,11 @@ def _produce(plan: RingPlan, me: Any, q: Any, mine: tuple[Any, Any], there: tupl
 
         def queries(again: Any) -> None:
             for i in range(CONSUMERS):
-                kd.when(again)(partial(kd.barrier_wait, s["q_consumed"].at[i]))
+                await_release(s["q_consumed"], i, again)
                 rows = kd.ds(first + i * ROWS, ROWS)
                 kd.copy_gmem_to_smem(q.at[batch, head, rows], s["q_smem"].at[i], s["q_loaded"].at[i])
 
-        @kd.loop(0, total, init_carry=carry)
-        def end(step: Any, carry: Any) -> Any:
-            slot, filled, sent = carry
+        def fill(step: Any, slot: Any, filled: Any, sent: Any) -> tuple[Any]:
             here = step < own
             shard = kd.div(kd.maximum(step - own, 0), each) + 1
             device = kd.where(here, me, kd.rem(me - shard + n, n))
@@ -209,15 +207,15 @@ def _produce(plan: RingPlan, me: Any, q: Any, mine: tuple[Any, Any], there: tupl
                 sent = kd.cond(~here & (kd.rem(step - own, each) == 0), arrived, lambda: sent)
             keys = kd.ds(plan.at(step, own) * plan.block, plan.block)
             for name, x, y in zip("kv", mine, there, strict=True):
-                kd.when(filled >= STAGES)(partial(kd.barrier_wait, s[f"{name}_consumed"].at[slot]))
+                await_release(s[f"{name}_consumed"], slot, filled >= STAGES)
                 to, full = s[f"{name}_smem"].at[slot], s[f"{name}_loaded"].at[slot]
                 kd.copy_gmem_to_smem(x.at[batch, group, keys], to, full, predicate=here)
                 kd.copy_gmem_to_smem(y.at[device, batch, group, keys], to, full, predicate=~here)
                 if name == "k":
                     kd.when(step == 0)(partial(queries, filled > 0))
-            return following_slot(slot, STAGES), kd.minimum(filled + 1, STAGES), send(sent)
+            return (send(sent),)
 
-        return end
+        return fill_stages(total, STAGES, carry, fill)
 
     send_all(end[2])
     before = [(kd.rem(me - shard + n, n), me >= shard if p.causal else True) for shard in range(1, n)]

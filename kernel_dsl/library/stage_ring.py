@@ -1,4 +1,4 @@
-"""What persistent products share: a ring of stages in SMEM, its barriers, the loop that fills it, and the buffers of stores."""
+"""What pipelined kernels share: a ring of stages in SMEM, its barriers, the loop that fills it, and the buffers of stores."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ class StageRing:
         return self.loaded.at[slot]
 
 
-def fill_stages(steps: Any, stages: int, carry: Any, fill: Callable[[Any, Any, Any], None]) -> Any:
-    """For the producer: call `fill(step, slot, filled)` for each step of a tile, slot after slot.
+def fill_stages(steps: Any, stages: int, carry: Any, fill: Callable[..., tuple[Any, ...] | None]) -> Any:
+    """For the producer: call `fill(step, slot, filled, *state)` for each step of a tile, slot after slot.
 
-    `filled`: how many slots were filled before, at most `stages`. `carry` is (slot, filled) of the first step, and the result
-    that of the next tile.
+    `filled`: how many slots were filled before, at most `stages`. `fill` returns the next step's `state`, if there is one.
+    `carry` is (slot, filled, *state) of the first step, and the result that of the next tile.
     """
 
     @kd.loop(0, steps, init_carry=carry)
     def end(step: Any, carry: Any) -> Any:
-        slot, filled = carry
-        fill(step, slot, filled)
-        return following_slot(slot, stages), kd.minimum(filled + 1, stages)
+        slot, filled, *state = carry
+        state = fill(step, slot, filled, *state)
+        return following_slot(slot, stages), kd.minimum(filled + 1, stages), *(state or ())
 
     return end
 
