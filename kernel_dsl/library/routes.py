@@ -18,6 +18,7 @@ from . import fast_costs as costs
 from . import other_costs as others
 from .any_rows import serving
 from .blocks import steps_of
+from .checks import scale_axes, shapes_together
 from .choose import choose, needs_swap, space, thinness
 from .combine import combine_kernel
 from .families import FP8, Family, family
@@ -148,25 +149,26 @@ def goes_fast(a: Any, b: PackedInt4, target: Target) -> bool:
     return found and len(a.shape) <= MAX_RANK
 
 
-def _by_blocks(scale: tuple[int, ...], plain: tuple[int, int]) -> bool:
-    """Whether a scale has a number for each 128 of K. `plain`: the shape of one with a number for each row or column."""
-    several = sum(n != 1 for n in scale)
-    return several > 1 or (several == 1 and len(scale) > 1 and scale[-2:] != plain)
+def _by_blocks(name: str, scale: Any, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether a scale of the product of these shapes has a number for each 128 of K. Raises `BadCallValue`."""
+    shape = shape_of(scale)
+    result = (*shapes_together(a, b), a[-2], b[-1]) if shape else ()
+    return bool(shape) and isinstance(scale_axes(name, shape, result, a[-1]), str)
 
 
 def sparse_goes_fast(a: SparseMatrix, b: Any, o: Any, target: Target) -> bool:
-    """Whether tensor cores skip the zeros of a sparse a; otherwise it is made dense first."""
+    """Whether tensor cores skip the zeros of a sparse a; otherwise it is made dense first. Raises `BadCallValue`."""
     rights = o.rights(b)
     shapes = [tuple(x.shape) for x in rights]
     if (
         not target.supports(Feature.WGMMA | Feature.TMA)
         or not a.fast
-        or any(0 in s or len(s) > MAX_RANK for s in shapes)
+        or any(0 in s or not 2 <= len(s) <= MAX_RANK for s in shapes)
     ):
         return False
     scales = o.b_scale if isinstance(o.b_scale, (tuple, list)) else [o.b_scale] * len(rights)
-    given = [(o.a_scale, (a.shape[-2], 1)), *((s, (1, x[-1])) for s, x in zip(scales, shapes, strict=False))]
-    if any(_by_blocks(shape_of(s), plain) for s, plain in given):
+    given = [("a_scale", o.a_scale, shapes[0]), *(("b_scale", *pair) for pair in zip(scales, shapes, strict=False))]
+    if any(_by_blocks(name, scale, a.shape, b) for name, scale, b in given):
         return False
     how = family(a.dtype, as_dtype(rights[0].dtype), o.precision)
     return how.tensor and not how.thrice and not how.promoted and how.a == a.dtype and how.b.itemsize == how.a.itemsize

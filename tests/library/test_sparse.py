@@ -10,7 +10,10 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.errors_hopper import TransformConflict, UnreadAccumulator, WgmmaShape, WgmmaType
 from kernel_dsl.library import MatmulConfig, SparseMatrix
+from kernel_dsl.library.matmul_options import MatmulOptions
 from kernel_dsl.library.operands import turned
+from kernel_dsl.library.routes import sparse_goes_fast
+from kernel_dsl.stages import target_named
 from tests.hopper.helpers import assemble, random, relative
 from tests.hopper.test_wgmma import FP8_ON_A_GPU
 
@@ -349,3 +352,12 @@ def test_scales_by_blocks(dtype: Any, shape: Any, forms: Any, interpret: Any) ->
     places = ("plain", "plain")
     call = Call(a_dtype=dtype, b_dtype=dtype, shape=shape, places=places, steps=steps, forms=forms, packed="sparse")
     call.run(1, interpret=interpret)
+
+
+@pytest.mark.parametrize("scale", [(), (1,), (72,), (1, 72), (3, 1, 72), (1, 1)], ids=str)
+def test_scales_that_keep_the_zeros_skipped(scale: tuple[int, ...]) -> None:
+    """Scales of columns, of each product of a batch too, are the epilogue's; those by blocks of K are not."""
+    matrix = kd.library.sparse_compress(np.ones((64, 512), np.int8), prune=True, interpret=True)
+    b = Spec((3, 512, 72), s8)
+    options = [MatmulOptions(b_scale=Spec(shape, f32)) for shape in (scale, (4, 72), (3, 4, 1))]
+    assert [sparse_goes_fast(matrix, b, o, target_named("sm_90a")) for o in options] == [True, False, False]
