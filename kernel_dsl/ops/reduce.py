@@ -130,12 +130,18 @@ def mean(x: Any, axis: Any = None, *, keepdims: bool = False, dtype: Any = None)
     >>> run(kd.mean, [1, 2, 4])
     2.3333333
     """
-    value = as_value(x, "mean")
+    value, axes, out = _for_floats(x, axis, dtype, "mean", "a mean is a float")
+    return rounded(_mean(astype(value, accumulating(out)), axes, keepdims), out)
+
+
+def _for_floats(x: Any, axis: Any, dtype: Any, op: str, hint: str) -> tuple[Array, tuple[int, ...], dt.DType]:
+    """(the value, its axes to reduce, the dtype of a result that is a float)."""
+    value = as_value(x, op)
     axes = normalise_axes(axis, value)
     out = as_dtype(dtype) if dtype is not None else (value.dtype if value.dtype.is_float else dt.float32)
     if not out.is_float:
-        raise UnsupportedDType(op="mean", dtype=out, hint="a mean is a float")
-    return rounded(_mean(astype(value, accumulating(out)), axes, keepdims), out)
+        raise UnsupportedDType(op=op, dtype=out, hint=hint)
+    return value, axes, out
 
 
 def _count(value: Array, axes: tuple[int, ...], op: str) -> int:
@@ -157,11 +163,7 @@ def var(x: Any, axis: Any = None, *, keepdims: bool = False, ddof: int = 0, dtyp
     >>> run(kd.var, [1.0, 2.0, 3.0])
     0.6666667
     """
-    value = as_value(x, "var")
-    axes = normalise_axes(axis, value)
-    out = as_dtype(dtype) if dtype is not None else (value.dtype if value.dtype.is_float else dt.float32)
-    if not out.is_float:
-        raise UnsupportedDType(op="var", dtype=out, hint="a variance is a float")
+    value, axes, out = _for_floats(x, axis, dtype, "var", "a variance is a float")
     count = _count(value, axes, "var")
     if not 0 <= ddof < count:
         hint = "give 0, or 1 for a sample's variance: the divisor is the count minus this"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -186,6 +187,22 @@ class Interop(Protocol):
     def finish(self, array: Any, view: ArrayView, stream: int) -> Any:
         """The array for the user, after work that writes `array` was issued to `stream`."""
         ...
+
+
+class Streamless(ABC):
+    """The parts of `Interop` that frameworks without a current stream share. Their work goes to the default stream."""
+
+    @abstractmethod
+    def empty(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int) -> Any: ...
+
+    def current_stream(self, index: int) -> int:
+        return 0
+
+    def allocator(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]) -> Callable[[], Any]:
+        return lambda: self.empty(shape, dtype, device, 0)
+
+    def finish(self, array: Any, view: ArrayView, stream: int) -> Any:
+        return array
 
 
 def frameworks(name: str) -> Interop:

@@ -5,7 +5,7 @@ the host NumPy's.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from ...devices import driver, memory
 from ...devices.devices import cuda_device
 from ...errors import ArgumentTypeError
 from .. import dlpack
-from ..array_view import CPU, ArrayView, frameworks, row_major
+from ..array_view import CPU, ArrayView, Streamless, frameworks, row_major
 from .numpy import element_strides
 
 
@@ -164,7 +164,7 @@ def _owner(address: int) -> int:
     return int(driver.check(cu.cuPointerGetAttribute(key, address)))
 
 
-class _Generic:
+class _Generic(Streamless):
     name = "generic"
     narrowed = staticmethod(narrowed)
 
@@ -191,15 +191,6 @@ class _Generic:
         if device == CPU:
             return np.empty(shape, dtype.numpy)
         return DeviceArray(shape, dtype, device[1], stream)
-
-    def current_stream(self, index: int) -> int:
-        return 0
-
-    def allocator(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]) -> Callable[[], Any]:
-        return lambda: self.empty(shape, dtype, device, 0)
-
-    def finish(self, array: Any, view: ArrayView, stream: int) -> Any:
-        return array
 
 
 INTEROP = _Generic()

@@ -7,7 +7,7 @@ its inputs before the launch, and for the launch before it returns.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,7 +18,7 @@ from kernel_dsl.dtypes import DType, as_dtype
 
 from ...devices import driver
 from ...errors import ArgumentTypeError, ArgumentValueError
-from ..array_view import CPU, ArrayView, row_major
+from ..array_view import CPU, ArrayView, Streamless, row_major
 
 # The program has imported JAX: this file is loaded for the first JAX array.
 jax: Any = sys.modules["jax"]
@@ -32,7 +32,7 @@ def _wide(dtype: DType) -> Any:
     return jax.experimental.enable_x64(True) if switch is None else switch(True)
 
 
-class _Jax:
+class _Jax(Streamless):
     """The interface of this file.
 
     `home`: JAX's device for results in host memory; None for its first CPU. `committed`: whether JAX counts results as
@@ -91,12 +91,6 @@ class _Jax:
             return np.empty(shape, dtype.numpy)
         with _wide(dtype):
             return jax.numpy.empty(shape, dtype.numpy, device=_gpu(device[1]))
-
-    def current_stream(self, index: int) -> int:
-        return 0
-
-    def allocator(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]) -> Callable[[], Any]:
-        return lambda: self.empty(shape, dtype, device, 0)
 
     def finish(self, array: Any, view: ArrayView, stream: int) -> Any:
         if isinstance(array, np.ndarray):

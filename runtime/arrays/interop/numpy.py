@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from kernel_dsl.dtypes import DType, as_dtype
 
 from ...errors import ArgumentTypeError, ArgumentValueError
-from ..array_view import CPU, ArrayView
+from ..array_view import CPU, ArrayView, Streamless
 
 _DTYPES: dict[np.dtype[Any], DType] = {}
 
@@ -43,7 +42,7 @@ def element_strides(strides: tuple[int, ...], shape: tuple[int, ...], itemsize: 
     )
 
 
-class _Numpy:
+class _Numpy(Streamless):
     name = "numpy"
 
     def view(self, array: Any, stream: int) -> ArrayView:
@@ -59,15 +58,6 @@ class _Numpy:
 
     def empty(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int], stream: int) -> Any:
         return np.empty(shape, dtype.numpy)
-
-    def current_stream(self, index: int) -> int:
-        return 0
-
-    def allocator(self, shape: tuple[int, ...], dtype: DType, device: tuple[str, int]) -> Callable[[], Any]:
-        return lambda: self.empty(shape, dtype, device, 0)
-
-    def finish(self, array: Any, view: ArrayView, stream: int) -> Any:
-        return array
 
 
 INTEROP = _Numpy()
