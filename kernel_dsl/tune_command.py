@@ -18,7 +18,7 @@ from .tuning_run import Trial, best_of, build, compiled, lines_of, measure, noth
 from .tuning_table import Tuning, TuningRow
 from .version import __version__
 
-CLOCK = 1.75e9  # Hz of the estimates' clocks
+CLOCK, UNIT = 1.75e9, "us"  # Hz of the estimates' clocks, and the unit of times that are made of these
 _LAYOUTS = ("NN", "NT", "TN", "TT")
 
 
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
             if r.seconds is not None or r.dropped or r.config is tuning.best or r in rows[: options.keep]
         ]
         hidden = len(rows) - len(listed)
-        tuning = Tuning(tuning.kernel, tuning.gpu, tuning.key, tuning.how, tuning.best, listed)
+        tuning = Tuning(tuning.kernel, tuning.gpu, tuning.key, tuning.how, tuning.best, listed, tuning.unit)
         print(f"{tuning}\nand {hidden} more, which were predicted to be slower: --all shows them" if hidden else tuning)
         return
     print(tuning)
@@ -135,12 +135,12 @@ def searched(
     measuring = import_module("kernel_dsl.runtime.measure.samples")
     devices = import_module("kernel_dsl.runtime.devices.devices")
     bench = measuring.bench_of(devices.pick_device(None, []))
-    gpu = "no GPU" if bench is None else bench.gpu
+    gpu = "a machine without a GPU" if bench is None else bench.gpu
     lines = () if bench is None else tuned_results().find((gpu, kernel, "", key))
     known = fastest(lines, {row.text: row for row in rows})
     if known is not None and not options.again:
         rows = with_lines(rows, lines)
-        return Tuning(kernel, gpu, key, "kept", next(row.config for row in rows if row.text == known), rows)
+        return Tuning(kernel, gpu, key, "kept", next(row.config for row in rows if row.text == known), rows, UNIT)
     assembles = bench is not None or measuring.assembles_apart()
     apart = measuring.assembles_apart() and not environment().cache_off
     target = None if bench is None else bench.target
@@ -148,9 +148,9 @@ def searched(
     if not taken:
         raise nothing_runs(kernel, built.rows)
     if bench is None:
-        return Tuning(kernel, gpu, key, "predicted", built.rows[taken[0]].config, built.rows)
+        return Tuning(kernel, gpu, key, "predicted", built.rows[taken[0]].config, built.rows, UNIT)
     with measuring.alone():
         built = measure(built, taken, bench, structs, list, options.seconds, None, kernel)
     found = lines_of(built.rows, (gpu, kernel, "", key), __version__, measuring.assembler())
     tuned_results().add({found[0].place: found})
-    return Tuning(kernel, gpu, key, "measured", built.rows[best_of(built.rows)].config, built.rows)
+    return Tuning(kernel, gpu, key, "measured", built.rows[best_of(built.rows)].config, built.rows, UNIT)

@@ -39,17 +39,20 @@ class TuningRow(Generic[C]):
 class Tuning(Generic[C]):
     """The results for a space, one key and one GPU: `best`, the configuration that calls use, and `rows`, the table.
     `how` says where `best` is from: "measured", "kept" (by an earlier run), "predicted", or "first" (of the space).
-    `gpu` is the GPU's name, or "interpreter"; `key` is the key as files have it. `str()` is the table, and notebooks
-    show it as one.
+    `gpu` is the GPU's name, or "interpreter"; `key` is the key as files have it; `unit` is that of predictions, if it
+    is known. `str()` is the table, and notebooks show it as one.
     """
 
-    def __init__(self, kernel: str, gpu: str, key: str, how: str, best: C, rows: Sequence[TuningRow[C]]) -> None:
+    def __init__(
+        self, kernel: str, gpu: str, key: str, how: str, best: C, rows: Sequence[TuningRow[C]], unit: str = ""
+    ) -> None:
         self.kernel = kernel
         self.gpu = gpu
         self.key = key
         self.how = how
         self.best = best
         self.rows: tuple[TuningRow[C], ...] = tuple(rows)
+        self.unit = unit
 
     def __repr__(self) -> str:
         return f"<tuning of {self.kernel} for {self.key} on {self.gpu}: {self.best!r}, {HOW[self.how]}>"
@@ -64,7 +67,7 @@ class Tuning(Generic[C]):
     def _row(self, row: TuningRow[C], least: float) -> tuple[str, ...]:
         measured = "" if row.seconds is None else f"{row.seconds * 1e6:.2f} us"
         ratio = "" if row.seconds is None else f"{least / row.seconds:.3f}"
-        predicted = "" if row.predicted is None else f"{row.predicted:.4g}"
+        predicted = "" if row.predicted is None else f"{row.predicted:.4g} {self.unit}".rstrip()
         note = f"dropped: {row.dropped}" if row.dropped else f"{row.samples} samples" if row.samples else ""
         return ("*" if row.config is self.best else "", brief(row.config), predicted, measured, ratio, note)
 

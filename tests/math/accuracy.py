@@ -7,7 +7,7 @@ one float32 are compared at all 2^32 of them, the others at random arguments.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,4 +136,8 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(prog="python -m tests.math.accuracy", description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", choices=[[], *measured_names()], help="a function, such as exp"
+    )
+    main(parser.parse_args().names)

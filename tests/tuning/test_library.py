@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,11 @@ def test_the_command_predicts(capsys: pytest.CaptureFixture[str], monkeypatch: p
     tuned_results.cache_clear()
     assert main(["tune", "matmul", "512x256x128", "bf16", "--keep", "1", "--layout", "NT"]) == 0
     text = capsys.readouterr().out
-    assert "on no GPU: predicted, not measured" in text and "dropped: spills 16 bytes of registers" in text
+    assert (
+        "on a machine without a GPU: predicted, not measured" in text
+        and "dropped: spills 16 bytes of registers" in text
+    )
+    assert re.search(r"\* +RouteChoice\(.*\) +[\d.]+ us", text), "a prediction has its unit"
     assert "b along k" in text and "more, which were predicted to be slower" in text
     assert main(["tune", "attention", "1x2x256x64", "f16", "--causal", "--keep", "1", "--all", "--kv-heads", "1"]) == 0
     text = capsys.readouterr().out
