@@ -42,7 +42,11 @@ def _canonical_regs(regs: Iterable[tuple[int, int, int]]) -> tuple[tuple[int, in
 
 @dataclass(frozen=True)
 class Layout:
-    """`regs`: (dim, size, stride) of each register factor; `lanes`, `warps`: (dim, stride) a bit, lowest bit first."""
+    """Which lane and register of a warpgroup holds which element of a value.
+
+    `rank`: the number of dimensions. `regs`: (dim, size, stride) of each factor that is a register index. `lanes`, `warps`:
+    (dim, stride) of each bit of the lane's and the warp's number, the lowest bit first; None for a bit with copies.
+    """
 
     rank: int
     regs: tuple[tuple[int, int, int], ...]
@@ -233,10 +237,10 @@ SHOWN: dict[str, Callable[..., str]] = {}
 
 @dataclass(frozen=True)
 class LayoutRule:
-    """A layout for every shape it can have. `reduced`: axes of the full shape that a reduction has removed.
+    """A layout for each shape that it can have.
 
-    `kind`: "wgmma", "wgmma_transposed", "row-major" and the fragments of mma.sync; `minor`: elements a lane holds side
-    by side.
+    `kind`: "wgmma", "wgmma_transposed", "row-major" and the fragments of mma.sync. `minor`: the number of neighbours that
+    a lane holds. `reduced`: axes of the full shape that a reduction has removed. `bits`: the width of an element.
     """
 
     kind: str

@@ -32,7 +32,9 @@ LINE = 128  # elements of the sum's last axis, an arbitrary number
 
 @dataclass(frozen=True)
 class AttentionBackwardConfig:
-    """`block_q` queries a step; `stages` of queries and `dout_stages` of their gradients in SMEM.
+    """Sizes of the kernel of attention's gradients.
+
+    A block has `block_q` queries a step, and `stages` of queries and `dout_stages` of their gradients in SMEM.
 
     `apart`: scores and the gradients of weights are computed one after the other, so that registers hold one of them at
     a time, and `block_q` can be larger. `turns`: a consumer begins a step after the other's exponentials. `dq_parts`:

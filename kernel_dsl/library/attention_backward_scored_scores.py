@@ -27,7 +27,7 @@ class ScoredBlock(ScoreBlock):
 
 @dataclass(frozen=True)
 class ScoredStep(WalkStep):
-    """`whole`: whether all queries see all keys; None without a list."""
+    """A step of a walk with options. `whole`: whether all queries see all keys; None without a list."""
 
     whole: Any = None
 

@@ -36,9 +36,9 @@ HIGH, NARROW = 256, 144  # pixels of a tile of so many filters at most
 
 @dataclass(frozen=True)
 class ConvConfig:
-    """`box`: images, rows and columns of a tile, 64 pixels for each of the `consumers` or 128; `tile_n`: filters of a
-    tile.
+    """Sizes of the convolution's kernel.
 
+    `box`: images, rows and columns of a tile, 64 pixels for each of the `consumers` or 128. `tile_n`: filters of a tile.
     `cluster`: blocks with tiles of the same filters, which they load by multicast. `depth`: channels of a stage.
     """
 

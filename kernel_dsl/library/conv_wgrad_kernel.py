@@ -34,9 +34,10 @@ MOST_PARTIAL, MOST_PARTS = 1 << 28, 64  # bytes of sums of parts, and their numb
 
 @dataclass(frozen=True)
 class ConvWgradConfig:
-    """`tile_m` filters, shared by `consumers`, and `tile_n` channels of a tile; `box`: images, rows and columns of a
-    stage. `together`: tiles of a block that follow each other, first along channels and then along taps.
+    """Sizes of the kernel of filters' gradients.
 
+    A tile has `tile_m` filters, shared by `consumers`, and `tile_n` channels. `box`: images, rows and columns of a stage.
+    `together`: tiles of a block that follow each other, first along channels and then along taps.
     `cluster`: blocks with tiles of neighbouring filters, which load the same parts of images by multicast; it divides
     the number of tiles.
     """

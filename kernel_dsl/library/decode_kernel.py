@@ -39,8 +39,9 @@ NARROW = 128  # the largest head dimension with which two blocks share a multipr
 
 @dataclass(frozen=True)
 class DecodeConfig:
-    """`block` keys a step, loaded `chunk` at a time, in `stages`; `splits` blocks share the keys of a sequence.
+    """Sizes of the decoding kernel.
 
+    A step has `block` keys, loaded `chunk` at a time, in `stages`; `splits` blocks share the keys of a sequence.
     With `splits` 0, each call gives their number, 2 or more.
     """
 

@@ -34,8 +34,9 @@ REGISTERS = (240, 24)  # registers a lane: (of a consumer, of the producer)
 
 @dataclass(frozen=True)
 class MlaConfig:
-    """`block` keys a step, loaded `chunk` at a time; `splits` blocks share the keys of a sequence.
+    """Sizes of the kernel for latent keys.
 
+    A step has `block` keys, loaded `chunk` at a time; `splits` blocks share the keys of a sequence.
     With `splits` 0, each call gives their number, 2 or more.
     """
 

@@ -20,7 +20,10 @@ CLEARED = (8, 256)  # rows and columns that a warpgroup sets to zero at a time
 
 @dataclass(frozen=True)
 class RowGroups:
-    """`count` groups with at most `rows` rows in all, given by their sizes (count,), or `by_offsets` (count + 1,)."""
+    """The groups of a grouped product: `count` of them, with at most `rows` rows in all.
+
+    Their sizes (count,) are given, or `by_offsets` where each begins and the last ends (count + 1,).
+    """
 
     count: int
     rows: Any

@@ -35,7 +35,7 @@ def check_low_tiles(p: Problem, t: MatmulConfig) -> None:
 
 @dataclass(frozen=True)
 class LowTiles:
-    """`high` tiles of `t.tile_m` rows, then `t.low_tiles` low ones, beside `across` tiles along N."""
+    """Tiles of two heights: `high` tiles of `t.tile_m` rows, then `t.low_tiles` low ones, beside `across` tiles along N."""
 
     t: MatmulConfig
     high: int

@@ -50,8 +50,8 @@ def ring_attention(
     seconds that a device waits for its peers. Sums go in one order: calls give the same bits. Under JAX and autograd, gradients
     are those of `ring_attention_backward`.
 
-    On Hopper float16 and bfloat16 of dim 64 or 128 and a length that is a multiple of 128 are the fast kernel, which holds the
-    keys and values of all devices; other arrays take a slow one.
+    On Hopper, arrays of float16 and bfloat16 with a dim of 64 or 128 and a length that is a multiple of 128 take the fast
+    kernel, which holds the keys and values of all devices. Other arrays take a slow one.
 
     Raises `BadArgument`, `BadArgumentType`, and the errors of a kernel on a mesh. The method is that of Liu et al.
     (2023), with the inner loop of `attention`.

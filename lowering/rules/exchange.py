@@ -23,7 +23,7 @@ from .access import AccessPlace, Address, emit_load, emit_store, inside_shape
 
 @dataclass(frozen=True)
 class Window:
-    """`size` bytes at `base` (i32), which hold the places from `low` on. `whole`: they hold all places."""
+    """A part of SMEM: `size` bytes at `base` (i32), which hold the places from `low` on. `whole`: they hold all places."""
 
     base: V
     low: int

@@ -27,7 +27,7 @@ _OURS = {
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """`flags` for NVRTC, and `lines` at the beginning of the user's part of the source.
+    """A kernel's options: `flags` for NVRTC, and `lines` at the beginning of the user's part of the source.
 
     `own_headers`: the flags may change the meaning of headers, so precompiled ones can't be used.
     """

@@ -60,6 +60,7 @@ class CompileError(RunError, RuntimeError):
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
+        """The messages of the compiler, each with the line of the source that it is about."""
         return parse_log(self.log)
 
 

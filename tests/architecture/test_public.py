@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from enum import Enum
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import kernel_dsl as kd
+from kernel_dsl.dtypes import DType
 from kernel_dsl.late import MODULES
 from kernel_dsl.ops import NAMES
 from tests import golden
@@ -41,13 +43,18 @@ def _members(cls: type[Any]) -> list[str]:
     return lines
 
 
-def surface() -> str:
-    """One line a name, and one a member of a class."""
-    lines: list[str] = []
+def _listed() -> dict[str, Any]:
+    """The public names of `kd` and its public modules."""
     listed = {name: getattr(kd, name) for name in kd.__all__}
     for module in MODULES:
         listed |= {f"{module}.{name}": getattr(getattr(kd, module), name) for name in getattr(kd, module).__all__}
-    for name, x in sorted(listed.items()):
+    return listed
+
+
+def surface() -> str:
+    """One line a name, and one a member of a class."""
+    lines: list[str] = []
+    for name, x in sorted(_listed().items()):
         if inspect.isclass(x):
             bases = ", ".join(b.__name__ for b in x.__bases__ if b is not object)
             lines.append(f"class {name}({bases}){'' if issubclass(x, (BaseException, Enum)) else _signature(x)}")
@@ -61,6 +68,22 @@ def surface() -> str:
 
 def test_surface(update: bool) -> None:
     golden.check(Path(__file__).with_name("public.txt"), surface(), update)
+
+
+def test_docstrings_begin_with_what_a_thing_is() -> None:
+    """An editor shows the first line: for a class it is no list of fields, also of our own; all that is public has one."""
+    rooms = [ROOT / room for room in ("kernel_dsl", "lowering", "runtime")]
+    for path in (path for room in rooms for path in sorted(room.rglob("*.py"))):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                assert not re.match("`[a-z]\\w*`[ :,]", ast.get_docstring(node) or ""), f"{path}:{node.lineno}"
+    for name, x in _listed().items():
+        if callable(x) and not isinstance(x, (Enum, DType)):
+            assert inspect.getdoc(x), f"{name} has no docstring"
+        members = vars(x).items() if inspect.isclass(x) and x.__module__.startswith("kernel_dsl") else ()
+        for word, member in members:
+            if not word.startswith("_") and (inspect.isroutine(member) or isinstance(member, property)):
+                assert inspect.getdoc(getattr(x, word) if inspect.isroutine(member) else member), f"{name}.{word}"
 
 
 def test_operations_are_named_one_by_one() -> None:

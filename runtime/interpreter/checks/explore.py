@@ -23,7 +23,10 @@ EXPLORED: ContextVar[Order | None] = ContextVar("EXPLORED", default=None)
 
 @dataclass(frozen=True)
 class Exploration:
-    """`schedules` were run. `hazard`: the first that was found. `complete`: no other order of synchronisation exists."""
+    """What a search among schedules found.
+
+    `schedules`: how many were run. `hazard`: the first one. `complete`: no other order of synchronisation exists.
+    """
 
     schedules: int
     hazard: HazardError | None = None

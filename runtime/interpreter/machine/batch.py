@@ -32,7 +32,10 @@ _PART = 1 / 16
 
 
 class Batch:
-    """`coordinates`: (blocks, 3), whole clusters one after the other. Row w * blocks + b is warp w of block b."""
+    """Blocks that run together, as rows of warps: row w * blocks + b is warp w of block b.
+
+    `coordinates`: (blocks, 3), whole clusters one after the other.
+    """
 
     def __init__(self, run: Run, coordinates: Array, first: int) -> None:
         self.run = run

@@ -16,8 +16,9 @@ Array = npt.NDArray[Any]
 
 
 class Group:
-    """`rows`: sorted warp numbers in the batch; `mask`: (len(rows), 32) active lanes, or None for all.
+    """Warps that execute an instruction together.
 
+    `rows`: sorted warp numbers in the batch. `mask`: (len(rows), 32) active lanes, or None for all.
     `v[i]` reads slot i of the frame for these rows: an array (rows, 32), or (rows, 1), (1, 32) or (1, 1) that
     broadcasts. Slices of the register file are views; other selections are copies, so all writes go through `put`.
     """

@@ -27,7 +27,7 @@ _PARTS = re.compile(r"\.[^.]*")
 
 
 class Token(NamedTuple):
-    """`kind`: bits, dec, int, word, string, punct or end. `line` and `column` count from 1."""
+    """A word of PTX. `kind`: bits, dec, int, word, string, punct or end. `line` and `column` count from 1."""
 
     kind: str
     text: str
