@@ -146,14 +146,11 @@ if TYPE_CHECKING:
         where,
     )
     from .ops.control import fori_loop, loop, while_loop
-    from .ops.copy import (
-        OOBFillMode,
-        async_prefetch,
+    from .ops.copy import OOBFillMode, async_prefetch, copy_gmem_to_smem, copy_smem_to_gmem
+    from .ops.copy_waits import (
         commit_gmem,
         commit_smem,
         commit_smem_to_gmem_group,
-        copy_gmem_to_smem,
-        copy_smem_to_gmem,
         wait_gmem_to_smem,
         wait_smem_to_gmem,
     )

@@ -9,7 +9,8 @@ from .ir import MemorySpace, Op, RefType, Region, Value, buffer_of, walk_region
 from .ops.barrier import BarrierArrive
 from .ops.cluster import AsyncStoreSmem
 from .ops.control import For, While
-from .ops.copy import CommitSmem, CopyGmemToSmem
+from .ops.copy import CopyGmemToSmem
+from .ops.copy_waits import CommitSmem
 from .ops.ref import AllocSmem
 from .ops.threads import AliasSmem, WarpMap
 

@@ -18,13 +18,8 @@ from .ops.barrier import barrier_arrive, barrier_arrive_and_wait, barrier_wait
 from .ops.branches import when
 from .ops.compare import equal, less, not_equal, where
 from .ops.control import loop
-from .ops.copy import (
-    commit_smem,
-    commit_smem_to_gmem_group,
-    copy_gmem_to_smem,
-    copy_smem_to_gmem,
-    wait_smem_to_gmem,
-)
+from .ops.copy import copy_gmem_to_smem, copy_smem_to_gmem
+from .ops.copy_waits import commit_smem, commit_smem_to_gmem_group, wait_smem_to_gmem
 from .ops.index import axis_index
 from .ops.logic import logical_and, logical_or
 from .ops.matrix import set_max_registers, wgmma_wait

@@ -26,13 +26,8 @@ from .ops.barrier import barrier_wait
 from .ops.branches import when
 from .ops.cast import constant
 from .ops.compare import equal, less, not_equal
-from .ops.copy import (
-    commit_smem,
-    commit_smem_to_gmem_group,
-    copy_gmem_to_smem,
-    copy_smem_to_gmem,
-    wait_smem_to_gmem,
-)
+from .ops.copy import copy_gmem_to_smem, copy_smem_to_gmem
+from .ops.copy_waits import commit_smem, commit_smem_to_gmem_group, wait_smem_to_gmem
 from .ops.logic import logical_and, logical_or
 from .ops.ref import as_ref
 from .ops.scope import allocate, scope

@@ -25,7 +25,7 @@ from .kernel import Kernel, remade
 from .memory import ShapeDtypeStruct
 from .mesh_kernel import MeshKernel, is_row
 from .ops.barrier import BarrierWait
-from .ops.copy import WaitGmemToSmem, WaitSmemToGmem
+from .ops.copy_waits import WaitGmemToSmem, WaitSmemToGmem
 from .ops.debug import ProfileMark
 from .ops.inline import address_of
 from .ops.matrix import WgmmaWait

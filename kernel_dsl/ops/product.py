@@ -337,7 +337,7 @@ def _is_tile(ref: Ref, dtype: DType) -> bool:
 
 
 def _by_wgmma(x: Any, y: Ref, total: Array | None, want: DType) -> Array:
-    from .copy import commit_smem
+    from .copy_waits import commit_smem
     from .matrix import allocate_acc, wgmma, wgmma_accumulator_load
 
     shape = (x.shape[0], y.shape[1])

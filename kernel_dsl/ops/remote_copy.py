@@ -18,7 +18,8 @@ from .atomic import atomic_add
 from .branches import cond
 from .cast import astype
 from .control import fori_loop, while_loop
-from .copy import commit_smem, copy_smem_to_gmem, wait_smem_to_gmem
+from .copy import copy_smem_to_gmem
+from .copy_waits import commit_smem, wait_smem_to_gmem
 from .ref import as_ref, check_writable
 from .remote import RemoteRef, remote_ref
 from .semaphore import Deadline, semaphore_signal, semaphore_wait

@@ -12,7 +12,8 @@ from functools import cache
 
 from kernel_dsl.ir import KernelIR, MemorySpace, Op, RefType, Region, Value, buffer_of, walk_region
 from kernel_dsl.ops.control import For, While
-from kernel_dsl.ops.copy import CommitGmem, CopySmemToGmem
+from kernel_dsl.ops.copy import CopySmemToGmem
+from kernel_dsl.ops.copy_waits import CommitGmem
 from kernel_dsl.ops.sync import GmemProxyFence
 from kernel_dsl.ops.threads import WarpMap
 from kernel_dsl.target import Feature, Target

@@ -17,7 +17,8 @@ from kernel_dsl.in_flight import merged
 from kernel_dsl.in_place import member_of, span_of, stored_to, turns
 from kernel_dsl.ir import KernelIR, Op, RefType, Region, Value, buffer_of
 from kernel_dsl.ops.control import For, If, While
-from kernel_dsl.ops.copy import CommitGroup, CommitSmem, CopyGmemToSmem, CopySmemToGmem, WaitSmemToGmem
+from kernel_dsl.ops.copy import CopyGmemToSmem, CopySmemToGmem
+from kernel_dsl.ops.copy_waits import CommitGroup, CommitSmem, WaitSmemToGmem
 from kernel_dsl.ops.ref import AllocSmem, Store
 from kernel_dsl.ops.scope import EnterScope
 from kernel_dsl.registers import follow

@@ -19,7 +19,8 @@ from kernel_dsl.layout import Layout
 from kernel_dsl.ops.atomic import AtomicCas, AtomicRmw
 from kernel_dsl.ops.cluster import PeerRef
 from kernel_dsl.ops.control import For, While
-from kernel_dsl.ops.copy import CommitGmem, CommitSmem, CopyGmemToSmem, CopySmemToGmem, WaitGmemToSmem, WaitSmemToGmem
+from kernel_dsl.ops.copy import CopyGmemToSmem, CopySmemToGmem
+from kernel_dsl.ops.copy_waits import CommitGmem, CommitSmem, WaitGmemToSmem, WaitSmemToGmem
 from kernel_dsl.ops.ref import BitcastRef, Load, Store
 from kernel_dsl.ops.remote import RemoteRef
 from kernel_dsl.ops.sync import SmemProxyFence, WarpgroupBarrier

@@ -1,4 +1,4 @@
-"""Asynchronous copies: TMA boxes, bulk copies and cp.async, with the fences and waits around them."""
+"""Asynchronous copies and prefetches: TMA boxes, bulk copies and cp.async."""
 
 from __future__ import annotations
 
@@ -13,15 +13,10 @@ from kernel_dsl.errors_hopper import TmaRule
 from kernel_dsl.extents import factor_of, is_fixed
 from kernel_dsl.ir import Op, RefType, Value
 from kernel_dsl.ops.copy import (
-    CommitGmem,
-    CommitGroup,
-    CommitSmem,
     CopyGmemToSmem,
     CopySmemToGmem,
     OOBFillMode,
     Prefetch,
-    WaitGmemToSmem,
-    WaitSmemToGmem,
 )
 from kernel_dsl.refs import View, strides_of
 from kernel_dsl.storage import storage_of
@@ -32,7 +27,8 @@ from ..context import Context, Rules
 from ..value import Regs, V
 from . import boxes
 from .boxes import Cut, Refuse
-from .cp_async import copy_by_lanes, store_by_lanes, wait_lanes
+from .copy_waits import commit_group
+from .cp_async import copy_by_lanes, store_by_lanes
 from .starts import Window, corner, gmem_address, smem_start
 from .sync import barrier_address
 
@@ -330,7 +326,7 @@ def _bulk_load(ctx: Context, op: CopyGmemToSmem, barrier: V, total: int) -> None
 def lower_smem_to_gmem(ctx: Context, op: CopySmemToGmem) -> None:
     if _nothing(op.dst.type, op.dst_view):  # every element is dropped
         if op.commit:
-            lower_commit_group(ctx, op)
+            commit_group(ctx)
         return
     ways = (lambda: _store(ctx, op)), (lambda: store_by_lanes(ctx, op))
     _either_way(ctx, op.start, op.dst_view, op.dst_offsets, ways)
@@ -400,7 +396,7 @@ def _bulk_store(ctx: Context, op: CopySmemToGmem, source: V) -> None:
     ctx.e.ptx(text, target, source, ctx.e.i32(total), *extra)
 
 
-# --- fences, groups, waits -----------------------------------------------------------------------
+# --- GMEM to L2 ----------------------------------------------------------------------------------
 
 
 def _prefetch_plan(ctx: Context, op: Prefetch) -> tuple[dict[int, int], Cut]:
@@ -447,37 +443,8 @@ def lower_prefetch(ctx: Context, op: Prefetch) -> None:
     _elected(ctx, op.predicate, issue)
 
 
-def lower_commit_gmem(ctx: Context, op: CommitGmem) -> None:
-    ctx.e.ptx("fence.proxy.async.global;")
-    ctx.sync()
-
-
-def lower_commit_smem(ctx: Context, op: CommitSmem) -> None:
-    ctx.e.ptx("fence.proxy.async.shared::cta;")
-    ctx.sync()
-
-
-def lower_commit_group(ctx: Context, op: CommitGroup | CopySmemToGmem) -> None:
-    ctx.e.ptx("cp.async.bulk.commit_group;", when=ctx.first_lane())
-
-
-def lower_wait_smem_to_gmem(ctx: Context, op: WaitSmemToGmem) -> None:
-    # groups belong to the lane that issued the copies; the others wait for it at the barrier
-    ctx.e.ptx(f"cp.async.bulk.wait_group{'.read' if op.read_only else ''} {op.pending};")
-    ctx.sync()
-
-
-def lower_wait_gmem_to_smem(ctx: Context, op: WaitGmemToSmem) -> None:
-    wait_lanes(ctx, op.pending)
-
-
 RULES: Rules = {
     CopyGmemToSmem: lower_gmem_to_smem,
     CopySmemToGmem: lower_smem_to_gmem,
     Prefetch: lower_prefetch,
-    CommitGmem: lower_commit_gmem,
-    CommitSmem: lower_commit_smem,
-    CommitGroup: lower_commit_group,
-    WaitSmemToGmem: lower_wait_smem_to_gmem,
-    WaitGmemToSmem: lower_wait_gmem_to_smem,
 }

@@ -156,6 +156,7 @@ GROUPS = {
     "kernel_dsl.ops.debug": "Debugging",
     "kernel_dsl.ops.barrier": "Barriers",
     "kernel_dsl.ops.copy": "Asynchronous copies",
+    "kernel_dsl.ops.copy_waits": "Asynchronous copies",
     "kernel_dsl.ops.matrix": "Matrix products",
 }
 
