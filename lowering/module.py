@@ -35,13 +35,14 @@ from kernel_dsl.target import Feature, Target
 
 from . import llvm
 from .comparisons import compare_again
-from .context import WARPGROUP, WARPS, Context, Rule, source_line
+from .context import WARPS, Context, Rule, source_line
 from .debug_lines import DebugLines
 from .job import Job, Lowered
 from .llvm_types import llvm_type
 from .lowered import SmemBuffer
 from .operand_copies import copy_operands
 from .passes import plan_smem
+from .position import WARPGROUP
 from .rules import all_rules
 from .rules.cluster import lower_body, meeting_places
 from .value import V

@@ -18,8 +18,9 @@ from kernel_dsl.layout import pow2_ceil
 from kernel_dsl.ops.sorting import ArgSort, Sort
 from kernel_dsl.refs import View, ViewDim, strides_of
 
-from ..context import WARPGROUP, Context, Rules
+from ..context import Context, Rules
 from ..llvm_types import llvm_type
+from ..position import WARPGROUP
 from ..value import Regs, V
 from ..writer import Loop
 from .access import emit_load, emit_store, inside_shape
