@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from .. import barriers, control
+from .. import control
 from . import (
     atomics,
+    barrier_ops,
     bulk,
     copies,
     cp_async,
@@ -25,7 +26,7 @@ from . import (
 
 BUILDERS = (
     atomics,
-    barriers,
+    barrier_ops,
     bulk,
     control,
     copies,

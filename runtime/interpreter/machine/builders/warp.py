@@ -11,10 +11,10 @@ import numpy.typing as npt
 from ...checks.kinds import HazardKind
 from ...isa.semantics.warp import compile_warp, source_lane
 from ...ptx.module import Instruction, Pair
-from ..barriers import warp_together
 from ..compiler import Compiler
 from ..group import Group
 from ..program import Op, builds
+from .barrier_ops import warp_together
 
 Array = npt.NDArray[Any]
 _LANES = np.arange(32, dtype=np.uint32)
