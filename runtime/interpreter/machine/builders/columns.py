@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from ..im2col import Im2colMap, column
 from ..tensor_map import fill_bits
-from .transfers import Issuer, TensorTile, unit_of
+from .tensor_tiles import TensorTile, unit_of
+from .transfers import Issuer
 
 Array = npt.NDArray[Any]
 

@@ -25,18 +25,8 @@ from .accesses import address_of
 from .columns import ColumnTile
 from .gathered import RowsTile
 from .lanes import BulkStore, Lanes, check_running, multicast
-from .transfers import (
-    BoxTile,
-    Issuer,
-    TensorTile,
-    complete,
-    copy_broken,
-    get_tile,
-    note_shared,
-    note_tile,
-    put_tile,
-    shared_span,
-)
+from .tensor_tiles import BoxTile, TensorTile, note_tile
+from .transfers import Issuer, complete, copy_broken, get_tile, note_shared, put_tile, shared_span
 from .waves import load_wave
 
 Array = npt.NDArray[Any]

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from ...checks.kinds import HazardKind
 from ..tensor_map import TensorMap
-from .transfers import BoxTile, Issuer, TensorTile
+from .tensor_tiles import BoxTile, TensorTile
+from .transfers import Issuer
 
 Array = npt.NDArray[Any]
 
