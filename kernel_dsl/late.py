@@ -12,7 +12,8 @@ from .errors import UnknownName
 MODULES = ("jax", "library", "random", "symmetric", "testing", "torch", "tuning")  # public modules
 
 LATE: dict[str, str] = {
-    **dict.fromkeys(("AccRef", "Array", "BarrierRef", "Ref"), "kernel_dsl.ops.handles"),  # which attaches their methods
+    **dict.fromkeys(("AccRef", "Array", "Ref"), "kernel_dsl.ops.handles"),  # which attaches their methods
+    "BarrierRef": "kernel_dsl.ops.barrier",
     "Layout": "kernel_dsl.layouts",  # which names the known ones
     **dict.fromkeys(("BlockSpec", "Element", "squeezed"), "kernel_dsl.block_specs"),
     "emit_pipeline": "kernel_dsl.pipelines",

@@ -13,7 +13,7 @@ from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl.dtypes import DType
-from kernel_dsl.late import MODULES
+from kernel_dsl.late import LATE, MODULES
 from kernel_dsl.ops import NAMES
 from tests import golden
 from tests.architecture import exports
@@ -84,6 +84,17 @@ def test_docstrings_begin_with_what_a_thing_is() -> None:
         for word, member in members:
             if not word.startswith("_") and (inspect.isroutine(member) or isinstance(member, property)):
                 assert inspect.getdoc(getattr(x, word) if inspect.isroutine(member) else member), f"{name}.{word}"
+
+
+def test_names_for_editors_exist() -> None:
+    """What type checkers read is there when a program runs, also classes that only annotate."""
+    for node in ast.walk(ast.parse(exports.FILE.read_text())):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            named = [
+                alias.asname or alias.name for x in node.body if isinstance(x, ast.ImportFrom) for alias in x.names
+            ]
+            assert len(named) > 200
+            assert not [name for name in {*named, *LATE} if not hasattr(kd, name)]
 
 
 def test_operations_are_named_one_by_one() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import kernel_dsl as kd
 from kernel_dsl.runtime.assemble import find_ptxas
 from kernel_dsl.runtime.custom import nvrtc
 from tests.conftest import ROOT, tracked
@@ -116,6 +117,21 @@ def test_paths_in_prose_exist() -> None:
             r"`((?:kernel_dsl|lowering|runtime|tests|docs|examples)/[\w./]+)`", (ROOT / name).read_text()
         ):
             assert (ROOT / found).exists(), f"{name} names {found}"
+
+
+def test_names_in_prose_exist() -> None:
+    """Names of `kd`, and files of ours that pages name without their folders."""
+    files = {path.split("/")[-1] for path in tracked()} | {"runtime.py", "dlpack.h", "cuda_fp8.h"}  # a user's, others'
+    for path in PAGES:
+        prose = re.sub(r"(?s)```.*?```", "", path.read_text())
+        for quoted in re.findall(r"`([^`\n]+)`", "" if path.name == "CHANGELOG.md" else prose):
+            for found in re.findall(r"[\w/]+\.(?:py|h)\b", quoted):
+                assert found.split("/")[-1] in files, f"{path} names {found}"
+            for found in re.findall(r"\bkd((?:\.\w+)+)", quoted):
+                thing: object = kd
+                for name in found[1:].split("."):
+                    assert hasattr(thing, name), f"{path} names kd{found}"
+                    thing = getattr(thing, name)
 
 
 def test_commands_are_there() -> None:
