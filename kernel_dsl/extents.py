@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from math import gcd
+from math import gcd, prod
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from .attributes import attribute_type
@@ -31,6 +31,7 @@ class Reads:
         self.divisors: dict[tuple[int, int], int] = {}  # the power of two that is known to divide each of these extents
         self.leasts: dict[tuple[int, int], int] = {}  # lower bounds of extents, on which the code relies
         self.assumed: set[tuple[int, int]] = set()  # extents that some code takes from the launch
+        self.points: dict[tuple[int, ...], int] = {}  # the most points along these axes of the grid
         self.widths: set[tuple[int, int]] = set()  # extents whose traced integers have 32 bits, or 64 where they must
 
     @property
@@ -416,6 +417,9 @@ def holds(
         elif kind == "top":
             axis, array, along, num, den, const = numbers
             out.append(grid[axis] * den <= num * shapes[array][along] + const)
+        elif kind == "points":
+            most, *axes = numbers
+            out.append(prod(grid[axis] for axis in axes) <= most)
         else:  # "plain": no axis of the grid is folded into another
             out.append(plain(grid, limits))
     return tuple(out)

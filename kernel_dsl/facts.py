@@ -114,7 +114,8 @@ def rem(a: Range, b: Range) -> Range | None:
     if -b.lo < a.lo and a.hi < b.lo:
         return a
     most = b.hi - 1
-    return Range(max(min(a.lo, 0), -most), min(max(a.hi, 0), most), gcd(a.divisor, b.divisor))
+    top = None if b.top is None else b.top.plus(-1)
+    return Range(max(min(a.lo, 0), -most), min(max(a.hi, 0), most), gcd(a.divisor, b.divisor), False, top)
 
 
 def masked(a: Range, b: Range) -> Range | None:

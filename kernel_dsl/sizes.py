@@ -416,6 +416,7 @@ class SizePlan:
             top = self.tops.get(axis)
             if top is not None:
                 out.append(Condition("top", (axis, *top.extent.place, top.num, top.den, top.const)))
+        out += [Condition("points", (most, *axes)) for axes, most in self.reads.points.items()]
         if live or (self.dims and not out):  # an empty tuple would mean all sizes of the call
             out.append(Condition("plain"))
         return tuple(out)

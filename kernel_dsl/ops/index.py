@@ -45,6 +45,20 @@ class AxisIndex(Op, name="axis_index"):
         return Range(0, max(self.size - 1, 0))
 
 
+class GridExtent(Op, name="grid_extent"):
+    """The extent of a grid axis that no code reads. PTX `%nctaid`, `%nclusterid`."""
+
+    size: GridSize = attr()
+
+    def infer(self) -> tuple[Any, ...]:
+        return (ArrayType((), dt.int32, SCALAR),)
+
+    def range(self) -> Range | None:
+        top = self.size.top
+        most = MOST_BLOCKS if top is None else max(min(MOST_BLOCKS, top.most), 1)
+        return Range(1, most, 1, False, top)  # an empty grid launches nothing
+
+
 class ExtentOf(Op, name="extent"):
     """An extent that no code reads, such as a `kd.Dim`. PTX `ld.param`."""
 
@@ -106,6 +120,26 @@ def _index(kind: str, position: int, size: Any) -> Array:
 def axis_size(name: str | Sequence[str]) -> int:
     """The static extent of an axis, or of several together. Raises `UnknownAxis`."""
     return int(_axis(name)[2]) if isinstance(name, str) else prod(int(_axis(one)[2]) for one in name)
+
+
+def grid_extent(name: str) -> Any:
+    """The extent of a grid axis: an int, or a traced integer if no code has read it."""
+    size = _axis(name)[2]
+    if not isinstance(size, GridSize):
+        return size
+    size.assume()
+    value = traced(GridExtent(size))
+    value.weak = True
+    return value
+
+
+def grid_points(names: Sequence[str], most: int) -> int:
+    """The number of points along axes of the grid in this call. Those that no code has read have at most `most` in others."""
+    sizes = [_axis(name)[2] for name in names]
+    unread = [size for size in sizes if isinstance(size, GridSize)]
+    if unread and (reads := unread[0].reads) is not None:
+        reads.points[tuple(current().axes[name][1] for name in names)] = most
+    return prod(size.value if isinstance(size, GridSize) else size for size in sizes)
 
 
 def _axis(name: Any) -> tuple[str, int, Any]:

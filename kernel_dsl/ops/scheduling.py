@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -12,14 +13,14 @@ from ..boundary import called
 from ..errors import BadArgument, BodyReturned
 from ..memory import SMEM, Barrier, ClusterBarrier
 from ..trace import current
-from .arith import add, rem
+from .arith import add, multiply, rem, subtract
 from .atomic import atomic_add
 from .barrier import barrier_arrive, barrier_wait
 from .branches import when
 from .cluster import cluster_ref
-from .compare import equal, maximum, minimum
+from .compare import equal, less, maximum, minimum
 from .control import while_loop
-from .index import axis_index, axis_size, members, num_programs, program_id
+from .index import axis_index, axis_size, grid_extent, grid_points, members, num_programs, program_id
 from .loops import NDLoopInfo, split
 from .scope import allocate, scope
 from .semaphore import SemaphoreSpec, zeroed_counters
@@ -27,6 +28,7 @@ from .semaphore import SemaphoreSpec, zeroed_counters
 __all__ = ["dynamic_scheduling_loop"]
 
 OP = "dynamic_scheduling_loop"
+MOST_POINTS = 2**30  # every block takes one ticket beyond its work, and int32 counts tickets
 
 
 def dynamic_scheduling_loop(
@@ -40,11 +42,10 @@ def dynamic_scheduling_loop(
     first.
 
     The kernel is launched with a grid of all the work. Blocks take tickets from a counter in GMEM, which each launch
-    zeroes: blocks that start first take work until none is left; later blocks get none. It is compiled for the extents of these
-    axes, also where these are `kd.Dim`s. The body takes an `NDLoopInfo`
+    zeroes: blocks that start first take work until none is left; later blocks get none. The body takes an `NDLoopInfo`
     (and the carry, with `init_carry`) whose `index` has an int32 for each name, tickets in row-major order;
     `local_index` counts this block's iterations, `num_local_steps` is None. Each index along the other axes of the grid
-    has its own tickets.
+    has its own tickets, so the kernel is compiled for the extents of those axes.
 
     In a kernel of several warpgroups, `thread_axis` names their axis; all of them run the loop, and all get each point. A
     warpgroup may be one point ahead of others. `cluster_axes` names all axes of a cluster, whose blocks share each point.
@@ -57,8 +58,11 @@ def dynamic_scheduling_loop(
 
     def decorate(body: Callable[..., Any]) -> Any:
         def run(step: Any, ticket: Any, carry: Any) -> Any:
-            here = maximum(minimum(ticket, prod(extents) - 1), 0)  # always true; it lets the trace remove masks
-            info = NDLoopInfo(split(here, extents), step, None)
+            first, *others = split(maximum(ticket, 0), extents)
+            first = minimum(
+                first, subtract(extents[0], 1)
+            )  # always true, as is 0 above; it lets the trace remove masks
+            info = NDLoopInfo((first, *others), step, None)
             if init_carry is not None:
                 return called(body, (info, carry), OP, "body", "body(info, carry)")
             if called(body, (info,), OP, "body", "body(info)") is not None:
@@ -77,15 +81,16 @@ def dynamic_scheduling_loop(
                 return step + 1, tickets.answer(step + 1), carry
 
             first = tickets.first()
-            return while_loop(lambda state: state[1] < prod(extents), turn, (0, first, init_carry))[2]
+            return while_loop(lambda state: less(state[1], _product(extents)), turn, (0, first, init_carry))[2]
 
     return decorate
 
 
-def _extents(names: tuple[str, ...], thread_axis: str | None, cluster: tuple[str, ...]) -> tuple[int, ...]:
-    """The number of points along each name. Raises `UnknownAxis`, `BadArgument`."""
+def _extents(names: tuple[str, ...], thread_axis: str | None, cluster: tuple[str, ...]) -> tuple[Any, ...]:
+    """The number of points along each name, an int or a traced one. Raises `UnknownAxis`, `BadArgument`."""
     trace = current()
-    for name in (*names, *cluster, *(() if thread_axis is None else (thread_axis,))):
+    extents = tuple(grid_extent(name) for name in names)
+    for name in (*cluster, *(() if thread_axis is None else (thread_axis,))):
         axis_size(name)
     for kind, word, given, hint in (
         ("grid", "grid_names", names, "name axes of the grid, each once"),
@@ -104,12 +109,14 @@ def _extents(names: tuple[str, ...], thread_axis: str | None, cluster: tuple[str
     if trace.depth:
         hint = "move it outside: all warpgroups together count its tickets once per launch"
         raise BadArgument(op=OP, what="it is inside a branch or another loop", hint=hint)
-    extents = tuple(trace.axes[name][2] for name in names)
-    if prod(extents) > 2**30:  # every block takes one ticket beyond its work, and int32 counts tickets
-        raise BadArgument(
-            op=OP, what=f"{prod(extents)} points", hint="use at most 2^30 points, with more work for each"
-        )
+    points = grid_points(names, MOST_POINTS)
+    if points > MOST_POINTS:
+        raise BadArgument(op=OP, what=f"{points} points", hint="use at most 2^30 points, with more work for each")
     return extents
+
+
+def _product(extents: Sequence[Any]) -> Any:
+    return reduce(multiply, extents)
 
 
 class _Own:

@@ -1,11 +1,11 @@
-"""Grid, cluster and warpgroup indices."""
+"""Grid, cluster and warpgroup indices, and extents."""
 
 from __future__ import annotations
 
 from math import prod
 
 from kernel_dsl.blocks import grid_dims
-from kernel_dsl.ops.index import AxisIndex, ExtentOf, MultipleOf
+from kernel_dsl.ops.index import AxisIndex, ExtentOf, GridExtent, MultipleOf
 
 from ..context import Context, Rules
 from ..value import V
@@ -25,8 +25,7 @@ def lower_axis_index(ctx: Context, op: AxisIndex) -> None:
 
 def _grid_index(ctx: Context, position: int) -> V:
     sizes = tuple(a.size for a in ctx.ir.grid)
-    clustered = prod(a.size for a in ctx.ir.cluster) > 1
-    register = "clusterid" if clustered else "ctaid"
+    register = "clusterid" if _clustered(ctx) else "ctaid"
     from_end = len(sizes) - 1 - position
     # if a size comes from the launch, a condition says that no axis is folded into another
     linear = all(isinstance(n, int) for n in sizes) and grid_dims(sizes, ctx.target.limits.grid)[0] != sizes[-1]
@@ -41,6 +40,16 @@ def _grid_index(ctx: Context, position: int) -> V:
     return value.once % sizes[position] if position > 0 else value
 
 
+def _clustered(ctx: Context) -> bool:
+    return prod(a.size for a in ctx.ir.cluster) > 1
+
+
+def lower_grid_extent(ctx: Context, op: GridExtent) -> None:
+    # a condition says that no axis is folded into another
+    register = "nclusterid" if _clustered(ctx) else "nctaid"
+    ctx.values[op.result] = [ctx.special(f"{register}.{'xyz'[len(ctx.ir.grid) - 1 - op.size.axis]}")]
+
+
 def lower_extent(ctx: Context, op: ExtentOf) -> None:
     extent = ctx.extent(op.extent)
     ctx.values[op.result] = [extent if op.result.type.dtype.bits == 64 else extent.once.trunc("i32")]
@@ -50,4 +59,9 @@ def lower_multiple_of(ctx: Context, op: MultipleOf) -> None:
     ctx.values[op.result] = ctx.regs(op.x)
 
 
-RULES: Rules = {AxisIndex: lower_axis_index, ExtentOf: lower_extent, MultipleOf: lower_multiple_of}
+RULES: Rules = {
+    AxisIndex: lower_axis_index,
+    GridExtent: lower_grid_extent,
+    ExtentOf: lower_extent,
+    MultipleOf: lower_multiple_of,
+}

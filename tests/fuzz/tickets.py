@@ -32,6 +32,7 @@ class Program:
         self.uses = [int(n) for n in c.rng.integers(0, len(self.members), c.between(2, 4))]
         self.turned = c.chance(0.4)  # a read of the other lanes' elements
         self.inner = c.one([0, 0, 2, 3])  # turns of a loop around the uses
+        self.open = c.chance(0.5)  # the grid is not known while tracing
         self.x = c.rng.integers(-3, 4, (*self.sizes.values(), 64)).astype(np.int32)
 
     def _member(self, c: Choices) -> tuple[tuple[int, ...], str]:
@@ -48,14 +49,18 @@ class Program:
             tuple(kd.SMEM(shape, getattr(kd, dtype)) for shape, dtype in m) if len(m) > 1 else kd.SMEM(m[0][0], getattr(kd, m[0][1]))
             for m in self.members
         ]  # fmt: skip
-        return kd.kernel(
-            self._body,
-            out_type=(
+
+        def outputs(shape: tuple[int, ...]) -> tuple[Any, ...]:
+            return (
                 kd.ShapeDtypeStruct((pairs, *shape, 64), kd.int32),
                 kd.ShapeDtypeStruct((self.warpgroups, pairs, *shape), kd.int32),
                 kd.ShapeDtypeStruct((pairs, math.prod(shape), 2), kd.int32),
-            ),
-            grid=shape,
+            )
+
+        return kd.kernel(
+            self._body,
+            out_type=(lambda x: outputs(x.shape[:-1])) if self.open else outputs(shape),
+            grid=(lambda x: x.shape[:-1]) if self.open else shape,
             grid_names=tuple(self.sizes),
             scratch_types=[kd.RefUnion(*trees)],
             name=f"tickets_{self.seed}",

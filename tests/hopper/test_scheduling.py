@@ -137,3 +137,66 @@ def test_blocks_of_a_cluster_share_each_point(threads: int, interpret: Any) -> N
 
     expected = np.broadcast_to(np.arange(1, n + 1)[:, None, None], (n, 2, threads))
     assert np.array_equal(kernel(interpret=interpret), expected)
+
+
+def test_one_compile_for_every_grid(rng: Any) -> None:
+    """The number of points comes from the launch: no mask, no other code for another grid."""
+
+    @kd.kernel(out_type=lambda x: x, grid=lambda x: (kd.cdiv(x.shape[0], 2), x.shape[1]), grid_names=("i", "j"))
+    def kernel(x: Any, out: Any) -> None:
+        @kd.dynamic_scheduling_loop(("i", "j"))
+        def _(info: Any) -> None:
+            i, j = info.index
+            rows = kd.ds(i * 2, 2)
+            out[rows, j] = x[rows, j] * 2.0 + j.astype(f32)
+
+    for shape in ((3, 2, 64), (7, 5, 64), (1, 1, 64), (0, 3, 64), (4, 1, 64)):
+        x = rng.standard_normal(shape).astype(np.float32)
+        expected = x * 2 + np.arange(shape[1], dtype=np.float32)[:, None]
+        np.testing.assert_array_equal(kernel(x, interpret=True), expected)
+    assert len(kernel.specialisations()) == 1
+    text = kernel.lower(kd.ShapeDtypeStruct((6, 3, 64), f32), target="sm_90a").ir_text
+    assert text.count("Limit(") == 2, "only the last of an odd number of rows is masked"
+
+
+def test_one_compile_for_every_dim(interpret: Any, rng: Any) -> None:
+    """Warpgroups and blocks of a cluster share points whose number is a Dim."""
+    rows = kd.Dim("rows")
+
+    @kd.kernel(
+        out_type=kd.ShapeDtypeStruct((rows, 64), f32),
+        shapes={"x": (rows, 64)},
+        grid=(rows,),
+        grid_names=("i",),
+        cluster=(2,),
+        cluster_names=("c",),
+        num_threads=2,
+        thread_name="wg",
+    )
+    def kernel(x: Any, out: Any) -> None:
+        @kd.dynamic_scheduling_loop("i", thread_axis="wg", cluster_axes="c")
+        def _(info: Any) -> None:
+            (i,) = info.index
+
+            @kd.when((kd.axis_index("c") == 1) & (kd.axis_index("wg") == 1))
+            def _() -> None:
+                out[i] = x[i] * 2.0
+
+    for n in (5, 1, 3):
+        x = rng.standard_normal((n, 64)).astype(np.float32)
+        np.testing.assert_array_equal(kernel(x, interpret=interpret), x * 2)
+    assert len(kernel.specialisations()) == 1
+    assert "Limit(" not in kernel.lower(kd.ShapeDtypeStruct((rows, 64), f32)).ir_text
+
+
+def test_more_points_than_tickets() -> None:
+    @kd.kernel(out_type=lambda n: kd.ShapeDtypeStruct((1,), i32, init=0), grid=lambda n: (n,), grid_names=("i",))
+    def kernel(n: Any, out: Any) -> None:
+        @kd.dynamic_scheduling_loop("i")
+        def _(info: Any) -> None:
+            kd.atomic_add(out.at[0], 1)
+
+    assert kernel(7, interpret=True)[0] == kernel(9, interpret=True)[0] - 2 == 7
+    assert len(kernel.specialisations()) == 1
+    with pytest.raises(kd.errors.BadArgument, match="1073741825 points"):
+        kernel(2**30 + 1, interpret=True)
