@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from typing import Any
 
 import numpy as np
@@ -285,3 +286,32 @@ def test_outputs_that_a_number_decides_go_to_out(kind: Any) -> None:
     assert repeat(x, kind(3), out=out, interpret=True) is out and (out == 3).all()
     with pytest.raises(kd.Error, match=r"\[4, 64\]"):
         repeat(x, kind(4), out=out, interpret=True)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])
+@pytest.mark.parametrize("minor", [1, 3, 4, 6, 24])
+def test_an_extent_is_asked_for_what_its_neighbours_lack(dtype: Any, minor: int) -> None:
+    """Rows start at multiples of a vector by their own length or, at one place, by an unread extent's divisor."""
+    part = math.gcd(minor + 2, 8)  # the elements of a row that the last two kernels read
+
+    def rows(whole: bool, some: bool) -> Any:
+        def body(x: Any, out: Any) -> None:
+            at = tuple(kd.axis_index(name) for name in "ijk")
+            at = (*at, kd.ds(kd.axis_index("i") * 16, part)) if some else at
+            out[at] = x[at] + 1
+
+        def grid(x: Any) -> tuple[Any, ...]:
+            return (*x.shape[:2], x.shape[2] if whole else 1)
+
+        return kd.kernel(body, out_type=lambda x: x, grid=grid, grid_names=("i", "j", "k"))
+
+    kernels = [rows(whole, some) for whole in (True, False) for some in (False, True)]
+    lacking = math.gcd(part, 16 // np.dtype(dtype).itemsize) // math.gcd(minor, part, 16 // np.dtype(dtype).itemsize)
+    answers: set[int] = set()
+    for middle in (1, 2, 3, 4, 6, 8):
+        x = np.random.default_rng(middle).integers(-9, 9, (1, 3, middle, minor)).astype(dtype)
+        for number, kernel in enumerate(kernels):
+            there = np.s_[:, :, : middle if number < 2 else 1, : part if number % 2 else minor]
+            assert np.array_equal(kernel(x, interpret=True)[there], x[there] + 1)
+        answers.add(math.gcd(middle, lacking))
+    assert [len(kernel.specialisations()) for kernel in kernels] == [1, 1, 1, len(answers)]
