@@ -237,7 +237,12 @@ class ScoredWalk(ScoredScores):
             return target, value.astype(self.p.dtype)
 
         def copy(target: Any, made: Any) -> None:
-            tile[...] = made
+            if self.t.in_turn and not p.ragged:
+                # hide the first row: otherwise places of rows are kept from before the loop, which needs the registers
+                zero = kd.optimization_barrier(kd.full((), 0, kd.int32))
+                tile.at[kd.ds(zero, ROWS)][...] = made
+            else:
+                tile[...] = made
             kd.commit_smem()
             kd.copy_smem_to_gmem(tile, target)
 
