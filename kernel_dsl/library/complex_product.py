@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 import kernel_dsl as kd
+from kernel_dsl.definition import is_leaf
 from kernel_dsl.diagnostics import of_kind
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, LibraryDType, LibraryShape
@@ -175,6 +176,8 @@ def complex_plan(
             what = f"{name} is {as_dtype(x.dtype)}" if hasattr(x, "dtype") else f"{name} is {of_kind(x)}"
             raise BadCallArgument(kernel="matmul", what=what, hint="the other operand is complex64, so both must be")
         check_array(x, name, "a is (..., M, K) and b is (..., K, N)", real=False)
+    if out is not None and not is_leaf(out):
+        raise BadCallArgument(kernel="matmul", what=f"out is {of_kind(out)}", hint="pass a complex64 array")
     shape = (*shapes_together(tuple(a.shape), tuple(b.shape)), a.shape[-2], b.shape[-1])
     for name, value in (("out_dtype", o.out_dtype and as_dtype(o.out_dtype)), ("out", out)):
         dtype = as_dtype(value.dtype) if name == "out" and value is not None else value
