@@ -486,6 +486,38 @@ def test_linear_cross_entropy_by_exponentials(device: str, kept: bool, monkeypat
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["logits", "exponentials"])
+@pytest.mark.parametrize("parts", [(1, 0), (1, 1), (0, 1)], ids=["loss", "both", "lse"])
+@pytest.mark.sampled(3)
+def test_gradient_of_lse(device: str, dtype: Any, parts: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the gradients that are computed with the loss, also under torch.compile; one of the results may be unused."""
+    assert kd.torch
+    monkeypatch.setattr(cross_entropy_gradients, "DEEP", 32)
+    x, weight, bias = made(device, (20, 32), (72, 32), (72,))
+    arrays = (*(y.detach().to(dtype).requires_grad_() for y in (x, weight)), bias)
+    targets = torch.arange(20, device=device)
+    targets[3] = -100
+
+    def joined(*results: Any) -> Any:
+        return sum(3 * y.square().mean() for y, wanted in zip(results, parts, strict=True) if wanted)
+
+    def loss(x: Any, weight: Any, bias: Any) -> Any:
+        return joined(*kd.library.linear_cross_entropy(x, weight, targets, bias=bias, return_lse=True))
+
+    def plain(x: Any, weight: Any, bias: Any) -> Any:
+        logits = x @ weight.T + bias
+        return joined(torch.nn.functional.cross_entropy(logits, targets), torch.logsumexp(logits, 1))
+
+    ours = torch.autograd.grad(loss(*arrays), arrays)
+    torch._dynamo.reset()  # it knows nothing of what was set above
+    whole = torch.autograd.grad(torch.compile(loss, fullgraph=True, backend="aot_eager")(*arrays), arrays)
+    exact = [y.detach().double().requires_grad_() for y in arrays]
+    for y, z, same in zip(ours, torch.autograd.grad(plain(*exact), exact), whole, strict=True):
+        assert y.shape == z.shape and far(y, z) < (1e-4 if dtype == torch.float32 else 2.0**-6)
+        assert torch.equal(y, same)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("deep", [False, True], ids=["four products", "three products"])
 def test_linear_cross_entropy(device: str, reduction: str, deep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
