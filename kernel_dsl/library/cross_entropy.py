@@ -52,6 +52,7 @@ from .matmul_config import MatmulConfig
 from .matmul_options import MatmulOptions
 from .matmul_plan import plan_of
 from .operands import turned
+from .refusals import check_plain_tensors
 
 WORKSPACE = 1 << 28  # bytes of gradients of logits at a time
 UNIT = 1024  # the number of classes at a time is a multiple of this
@@ -276,6 +277,7 @@ def linear_cross_entropy_backward(
     inputs give the same bits. Raises `BadCallArgument` for wrong arrays, `BadCallValue` for shapes and numbers that
     don't fit. `stream`, `interpret`: as for kernels. The products are those of `matmul`.
     """
+    check_plain_tensors(BACKWARD, {"dloss": dloss, "x": x, "weight": weight, "lse": lse, "bias": bias})
     call = CrossEntropyCall(BACKWARD, ignore_index, label_smoothing, reduction, vocab_start, vocab)
     p = problem_of(x, weight, targets, bias, call)
     check_targets(p, targets, call)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from numbers import Real
 from typing import Any
 
 from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
+from kernel_dsl.jax_primitive import inside_rule
 
 
 def shape_of(x: Any) -> tuple[Any, ...]:
@@ -24,6 +26,17 @@ def kind_and_shape(x: Any) -> str:
 def is_number(x: Any) -> bool:
     """Whether this is a real number. A bool is none."""
     return isinstance(x, Real) and not isinstance(x, bool)
+
+
+def check_plain_tensors(name: str, arrays: dict[str, Any]) -> None:
+    """Raise `BadCallArgument` for a tensor that requires grad in a call that has no derivative, outside of rules."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or inside_rule.get() or not torch.is_grad_enabled():
+        return
+    for word, x in arrays.items():
+        if getattr(x, "requires_grad", False):
+            hint = f"call it under torch.no_grad(), or pass {word}.detach()"
+            raise BadCallArgument(kernel=name, what=f"{word} requires grad, and has no gradient here", hint=hint)
 
 
 def floated(x: Any) -> Any:
