@@ -14,8 +14,7 @@ from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import as_dtype
 
 from .cross_entropy_kernels import KINDS, CrossEntropy
-from .grouped_arguments import on_host
-from .refusals import Refusals, floated, kind_and_shape
+from .refusals import Refusals, floated, kind_and_shape, on_host
 
 NAME, COMBINE, BACKWARD = "linear_cross_entropy", "linear_cross_entropy_combine", "linear_cross_entropy_backward"
 DTYPES = (kd.float16, kd.bfloat16, kd.float32)

@@ -18,7 +18,7 @@ from .grouped_tiles import MOST
 from .matmul_config import MatmulConfig, check_counts, check_tiles
 from .matmul_options import MatmulOptions, form_of, halves
 from .problem import Axes, EpilogueStep
-from .refusals import kind_and_shape, shape_of
+from .refusals import kind_and_shape, on_host, shape_of
 from .scaled_product import DEPTH
 
 NAME, WGRAD = "grouped_matmul", "grouped_matmul_wgrad"
@@ -46,15 +46,6 @@ def check_array(x: Any, name: str, rank: int, hint: str, dtype: DType | None = N
         raise LibraryDType(kernel=kernel, what=f"{name} is {found}", hint=f"it is {dtype}")
     if found.name.startswith("complex"):
         raise BadCallArgument(kernel=kernel, what=f"{name} is {found}", hint="groups are of real numbers")
-
-
-def on_host(x: Any) -> Any:
-    """An array as a NumPy array, if the host can read it without a copy from a GPU; else None."""
-    if isinstance(x, np.ndarray):
-        return cast("Any", x)
-    if getattr(getattr(x, "device", None), "type", "") == "cpu" and hasattr(x, "numpy"):
-        return x.numpy()
-    return None
 
 
 def _of_groups(name: str, x: Any) -> bool:

@@ -21,7 +21,7 @@ from ..kernel import identified
 from .first_sizes import FirstSizes, declared_outputs, dim_of, is_open
 from .int4_numbers import BLOCK, HALF, HALF_BYTES, HIGHEST, MIDDLE, UNIT, numbers
 from .operands import array_address, signature
-from .refusals import kind_and_shape
+from .refusals import kind_and_shape, on_host
 
 NAME = "pack_int4"
 COLUMNS = 64  # columns of a block of the kernels here
@@ -200,8 +200,8 @@ def pack_int4(w: Any, group: int = 128, zeros: Any = None, *, stream: Any = None
     `group` rows, a multiple of 64, share a scale in each column. Without `zeros` numbers are symmetric: scale = max |w|
     / 7. `zeros=True` finds, for each group and column, the number from 0 to 15 that means zero; an array
     (ceil(K/group), N) of float32 gives it. Raises `BadCallArgument` for wrong arrays, `BadCallValue` for a group or
-    zeros that don't fit. `stream`, `interpret`: as for kernels. Bytes have the order of wgmma's registers (PTX ISA
-    9.7.15.5.1).
+    zeros that don't fit, and for zeros below 0 or over 15 if the host can read them. `stream`, `interpret`: as for
+    kernels. Bytes have the order of wgmma's registers (PTX ISA 9.7.15.5.1).
     """
     shape = getattr(w, "shape", None)
     hint = "w is (K, N), float16, bfloat16 or float32"
@@ -225,6 +225,9 @@ def pack_int4(w: Any, group: int = 128, zeros: Any = None, *, stream: Any = None
             raise BadCallArgument(kernel=NAME, what=f"zeros is {of_kind(zeros)}", hint=f"True, or float32 {wanted}")
         if tuple(zeros.shape) != wanted:
             raise LibraryShape(kernel=NAME, what=f"zeros is {tuple(zeros.shape)}", hint=f"True, or float32 {wanted}")
+        held = on_host(zeros)
+        if held is not None and (odd := ~((held >= 0) & (held <= HIGHEST))).any():
+            raise BadCallValue(kernel=NAME, what=f"zeros has {held[odd][0]}", hint=f"numbers from 0 to {HIGHEST}")
         how, given = "given", [zeros]
     kind = int(group), as_dtype(w.dtype), how
     sizes = _first.sizes((NAME, *kind), MOST, K=(K, 1), N=(N, 1))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from numbers import Real
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
@@ -37,6 +39,15 @@ def check_plain_tensors(name: str, arrays: dict[str, Any]) -> None:
         if getattr(x, "requires_grad", False):
             hint = f"call it under torch.no_grad(), or pass {word}.detach()"
             raise BadCallArgument(kernel=name, what=f"{word} requires grad, and has no gradient here", hint=hint)
+
+
+def on_host(x: Any) -> Any:
+    """An array as a NumPy array, if the host can read it without a copy from a GPU; else None."""
+    if isinstance(x, np.ndarray):
+        return cast("Any", x)
+    if getattr(getattr(x, "device", None), "type", "") == "cpu" and hasattr(x, "numpy"):
+        return x.detach().numpy()
+    return None
 
 
 def floated(x: Any) -> Any:

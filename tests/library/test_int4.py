@@ -185,6 +185,8 @@ W, A = np.ones((128, 8), np.float32), np.ones((4, 128), np.float16)
         ((W, 64.0), {}, "group=64.0"),
         ((W, 64), {"zeros": W[:1]}, r"zeros is \(1, 8\)"),
         ((W, 64), {"zeros": 8}, "zeros is an int"),
+        ((W, 64), {"zeros": np.full((2, 8), 15.5, np.float32)}, r"zeros has 15\.5"),
+        ((W, 64), {"zeros": np.full((2, 8), np.nan, np.float32)}, "zeros has nan"),
     ],
     ids=lambda case: case[2],
 )
