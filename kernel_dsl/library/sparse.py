@@ -16,7 +16,7 @@ import kernel_dsl as kd
 from kernel_dsl.boundary import public
 from kernel_dsl.diagnostics import of_kind
 from kernel_dsl.dtypes import FP8, DType, as_dtype
-from kernel_dsl.errors import BadCallArgument, BadCallValue
+from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
 
 from ..kernel import identified
 from ..layouts import meta_step
@@ -229,15 +229,16 @@ def sparse_compress(a: Any, *, prune: bool = False, stream: Any = None, interpre
     many numbers. `stream`, `interpret`: as for kernels. The metadata have the order of `wgmma.mma_async.sp` (PTX ISA
     9.7.15.6.1).
     """
-    shape = getattr(a, "shape", None)
-    if not isinstance(shape, tuple) or not hasattr(a, "dtype") or len(shape) != 2 or as_dtype(a.dtype) not in DTYPES:
-        what = f"a is {kind_and_shape(a)}" + (f" of {as_dtype(a.dtype)}" if hasattr(a, "dtype") else "")
-        raise BadCallArgument(kernel=COMPRESS, what=what, hint=f"a is (M, K), {', '.join(map(str, DTYPES))}")
+    shape, wanted = getattr(a, "shape", None), f"a is (M, K), {', '.join(map(str, DTYPES))}"
+    if not isinstance(shape, tuple) or not hasattr(a, "dtype") or len(shape) != 2:
+        raise BadCallArgument(kernel=COMPRESS, what=f"a is {kind_and_shape(a)}", hint=wanted)
+    if as_dtype(a.dtype) not in DTYPES:
+        raise LibraryDType(kernel=COMPRESS, what=f"a is {as_dtype(a.dtype)}", hint=wanted)
     M, K, dtype = int(a.shape[0]), int(a.shape[1]), as_dtype(a.dtype)
     group = group_of(dtype)
     if K % group:
         hint = f"K is a multiple of {group}: pad it with zeros"
-        raise BadCallValue(kernel=COMPRESS, what=f"a is {(M, K)} of {dtype}", hint=hint)
+        raise LibraryShape(kernel=COMPRESS, what=f"a is {(M, K)} of {dtype}", hint=hint)
     sizes = _first.sizes((COMPRESS, dtype, prune), MOST, M=(M, 1), K=(K, group))
     values, meta, *rest = compress_kernel(*sizes, dtype, not prune)(a, stream=stream, interpret=interpret)
     if rest and (count := int(rest[0])):

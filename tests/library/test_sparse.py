@@ -303,7 +303,7 @@ A, B = np.ones((4, 8), np.float16), np.ones((8, 4), np.float16)
     [
         (A[0], "a is an ndarray of shape"),
         ([1], "a is a list"),
-        (A.astype(np.float64), "of float64"),
+        (A.astype(np.float64), "a is float64"),
         (A[:, :6], r"a is \(4, 6\) of float16"),
         (A.astype(np.float32)[:, :7], r"a is \(4, 7\) of float32"),
         (A, "8 of 8 groups of 4 neighbours have more than two numbers"),
