@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from typing import Any
@@ -145,18 +144,6 @@ class _Check(Refusals):
             raise self.value("score_mod_grad without score_mod", "give the function, too")
         if o.page_table is not None and self.kernel != "attention":
             raise self.value("page_table", "keys in pages have no gradients: gather the pages first")
-
-    def positive(self, name: str, x: Any) -> None:
-        if x is None:
-            return
-        if isinstance(x, bool) or not hasattr(x, "__float__"):
-            raise self.argument(f"{name}={shown(x)}", "a positive number")
-        try:
-            number = float(x)
-        except (OverflowError, TypeError, ValueError):
-            number = math.nan
-        if not math.isfinite(number) or number <= 0:
-            raise self.value(f"{name}={shown(x)}", "a positive number")
 
     # --- arrays -----------------------------------------------------------------------------------
 

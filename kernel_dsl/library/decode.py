@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral
@@ -275,19 +274,6 @@ class DecodeCheck(Refusals):
             raise self.argument(f"{name}={shown(x)}", "a positive int, or None")
         if x is not None and x < 1:
             raise self.value(f"{name}={shown(x)}", "a positive int, or None")
-
-    def positive(self, name: str, x: Any) -> None:
-        """Check a finite number above zero, or None."""
-        if x is None:
-            return
-        if not is_number(x):
-            raise self.argument(f"{name}={shown(x)}", "a positive number")
-        try:
-            number = float(x)
-        except OverflowError:
-            number = math.inf
-        if not math.isfinite(number) or number <= 0:
-            raise self.value(f"{name}={shown(x)}", "a positive number")
 
     def problem(self, arrays: dict[str, Any], o: dict[str, Any]) -> DecodeProblem:
         """The problem of a call. Raises `BadCallArgument`, `BadCallValue`."""

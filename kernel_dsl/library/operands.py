@@ -204,6 +204,8 @@ def known_plan(plans: Mapping[Any, Any], key: Hashable, name: str, options: Mapp
             raise BadCallArgument(kernel=name, what=what, hint=hint) from None
         what = f"{odd} is {of_kind(options[odd])}, which can't be hashed"
         hint = "options are part of the cache's key: use `@dataclass(frozen=True)`, whose instances can be hashed"
+        if hasattr(options[odd], "shape"):
+            hint = "it is no array: kernels are kept by options, and an array's elements may change"
         raise BadCallArgument(kernel=name, what=what, hint=hint) from None
 
 

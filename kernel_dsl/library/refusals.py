@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from numbers import Real
 from typing import Any, cast
@@ -65,6 +66,19 @@ class Refusals:
 
     def __init__(self, kernel: str) -> None:
         self.kernel = kernel
+
+    def positive(self, name: str, x: Any) -> None:
+        """Check a finite number above zero, or None. A tensor is none: kernels are kept by options, and it may change."""
+        if x is None:
+            return
+        if not is_number(x):
+            raise self.argument(f"{name}={shown(x)}", "a positive number")
+        try:
+            number = float(x)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number) or number <= 0:
+            raise self.value(f"{name}={shown(x)}", "a positive number")
 
     def argument(self, what: str, hint: str) -> BadCallArgument:
         """The error for an argument of a wrong kind."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -103,6 +104,22 @@ def test_matmul(device: str, compiled: bool) -> None:
     for x, y in zip(ours, wanted, strict=True):
         assert x.shape == y.shape
         assert far(x, y) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [*itertools.product(("attention", "attention_backward"), ("scale", "softcap")), ("decode_attention", "softcap")],
+)
+def test_a_tensor_is_no_option(function: str, name: str) -> None:
+    """Kernels are kept by options. A tensor was one by its identity, so it had its first value after a change, too."""
+    x, lse = torch.ones(1, 1, 8, 64, dtype=torch.float16), torch.ones(1, 1, 8)
+    given: dict[str, tuple[Any, ...]] = {
+        "attention": (x, x, x),
+        "attention_backward": (x, x, x, x, x, lse),
+        "decode_attention": (x, x, x, torch.tensor([8], dtype=torch.int32)),
+    }
+    with pytest.raises(BadCallArgument, match=rf"{name}=tensor\(0.5000\)"):
+        getattr(kd.library, function)(*given[function], **{name: torch.tensor(0.5)}, interpret=True)
 
 
 def test_gradients_of_one_result_alone_and_without_grad_nothing_is_kept() -> None:

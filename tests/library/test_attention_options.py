@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -549,6 +550,9 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (Q, {"mask_mod": lambda b, h, i, j: 1}, "the mask_mod made 1"),
     (Q, {"mask_mod": lambda b, h, i, j: i - j}, "the mask_mod made int32"),
     (Q, {"bias": np.ones((8, 8), np.float32), "config": {}}, "config is a dict, which can't be hashed"),
+    (Q, {"scale": np.ones(2)}, "it is no array: kernels are kept by options"),
+    (Q, {"softcap": Decimal("1.5")}, r"softcap=Decimal\('1.5'\)"),
+    (E, {"q_scale": True}, "q_scale is a bool"),
     (Q, {"window": True}, "window=True"),
     (Q, {"q_scale": 2.0}, "q_scale with float16"),
     (E, {"k_scale": np.ones((2, 3), np.float32)}, r"k_scale is \(2, 3\)"),

@@ -341,6 +341,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"k_scale": 1.0}, "k_scale with float16"),
     ({"k": K.astype(e4m3.numpy), "v": K.astype(e4m3.numpy), "v_scale": np.ones(2, np.float32)}, r"v_scale is \(2,\)"),
     ({"k": K.astype(e4m3.numpy), "v": K.astype(e4m3.numpy), "v_scale": "x"}, "v_scale is a str"),
+    ({"k": K.astype(e4m3.numpy), "v": K.astype(e4m3.numpy), "k_scale": True}, "k_scale is a bool"),
     ({"splits": 0}, "splits=0"),
     ({"splits": 1.5}, "splits=1.5"),
     ({"splits": True}, "splits=True"),
