@@ -113,8 +113,8 @@ dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, 
 q, k, v, f = (torch.tensor(row[rank]) for row in inputs((1, 2, 5, 12), 1))
 for x in (q, k, v):
     x.requires_grad_()
-out = kd.library.ring_attention(q, k, v, dist.group.WORLD, causal=True)
-(out * f).sum().backward()
+out, lse = kd.library.ring_attention(q, k, v, dist.group.WORLD, causal=True, return_lse=True)
+((out * f).sum() + (lse * f[..., 0]).sum()).backward()
 pickle.dump([x.grad.numpy() for x in (q, k, v)], open(sys.argv[3], "wb"))
 dist.barrier()
 """
@@ -134,7 +134,9 @@ def test_one_process_a_rank(tmp_path: Path) -> None:
     whole = [torch.cat(row, 2).requires_grad_() for row in arrays]
     wide = [whole[0], *(x.repeat_interleave(2, 1) for x in whole[1:])]
     out = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=True)
-    (out * torch.cat(factors, 2)).sum().backward()
+    scores = (wide[0] @ wide[1].mT * 12**-0.5).masked_fill(torch.ones(10, 10).triu(1) > 0, -torch.inf)
+    factor = torch.cat(factors, 2)
+    ((out * factor).sum() + (scores.logsumexp(-1) * factor[..., 0]).sum()).backward()
     for number, x in enumerate(whole):
         grad = torch.cat([torch.tensor(rank[number]) for rank in got], 2)
         assert (grad - x.grad).abs().max() <= 2e-6 * x.grad.abs().max()
