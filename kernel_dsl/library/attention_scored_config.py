@@ -75,6 +75,20 @@ def bounded(p: ScoredProblem) -> bool:
     return p.score.softcap * LOG2E <= MOST_LOG
 
 
+def bias_by_key(p: ScoredProblem) -> bool:
+    """Whether all queries of a head have the same bias, which differs from key to key."""
+    shape: tuple[Any, ...] = (1, 1, *(p.score.bias or ()))
+    rows, keys = shape[-2:]
+    return isinstance(rows, int) and rows == 1 and not (isinstance(keys, int) and keys == 1)
+
+
+def light_bias(p: ScoredProblem) -> bool:
+    """Whether scores have a bias that takes few registers, and neither softcap nor functions."""
+    score, tiles = p.score, p.score.bias_tiles
+    light = bias_by_key(p) if tiles is None else tiles.itemsize == 2
+    return light and score.softcap is None and not score.has_functions
+
+
 def few_config(p: ScoredProblem, multiprocessors: int) -> AttentionConfig | None:
     """The configuration for queries of one consumer; None for more queries.
 
@@ -85,10 +99,12 @@ def few_config(p: ScoredProblem, multiprocessors: int) -> AttentionConfig | None
     choices = [AttentionConfig(1, 64, 3)]
     if p.keys > ROWS and not (p.score.natural or p.score.softcap is not None or listed(p)):
         choices.insert(0, AttentionConfig(1, 128, 2))  # long steps have fewer waits
-    if p.batch * p.heads >= 2 * multiprocessors:  # enough for two blocks each without shared keys
+    few, wide = p.batch * p.heads < 2 * multiprocessors, max(computed(p.dim), computed(p.v_dim))
+    if p.keys > ROWS and few and wide <= 64 and light_bias(p):
+        return AttentionConfig(1, 128, 2 if p.score.bias_tiles is None else 3)  # tiles of a bias arrive late
+    if not few:  # enough for two blocks each without shared keys
         choices.append(AttentionConfig(1, 48, 2))
     twice = [t for t in choices if blocks_together_of(p, t) > 1]
-    wide = max(computed(p.dim), computed(p.v_dim))
     return twice[0] if twice else AttentionConfig(1, 80 if len(choices) > 1 and wide <= HALF else 64, 2)
 
 

@@ -177,9 +177,9 @@ class _TileSteps:
         top = kd.layout_cast(kd.full((ROWS,), 0.0 if light else LOWEST, kd.float32), kd.Layout.WGMMA_ROW)
         total = kd.layout_cast(kd.zeros((ROWS, 8), kd.float32), kd.Layout.WGMMA)
         weights = kd.layout_cast(kd.zeros((ROWS, kernel.t.block_kv), p.dtype), kd.Layout.WGMMA)
-        carry = (kernel.skip(self.me, 0, begin, self.start, s), weights, top, total)
+        carry = (kernel.skip(self.me, 0, begin, self.start, s), weights, top, total, *self.rows.early_bias(begin))
         carry = kd.loop(begin, end, init_carry=carry)(partial(self._step, accs=accs, light=light))
-        slot, weights, top, total = carry
+        slot, weights, top, total, *_ = carry
         some = end > begin
         if kernel.apart and kernel.counted:
             kd.barrier_arrive(s["q_consumed"].at[self.place])
@@ -196,7 +196,7 @@ class _TileSteps:
     def _step(self, number: Any, carry: Any, accs: tuple[Any, Any], light: bool) -> Any:
         """Scores of a block of keys beside the product of the block before; then their softmax."""
         kernel, s, x = self.kernel, self.s, self.rows
-        slot, weights, top, total = carry
+        slot, weights, top, total, *early_bias = carry
         s_acc, o_acc = accs
         # where nothing splits the softmax, the assembler mixes its sums with its exponentials, and then waits for the
         # product before these: two consumers are too few for that, and float8's scores too short, unless there is no
@@ -208,7 +208,8 @@ class _TileSteps:
         add = partial(kd.wgmma, o_acc, weights, s["v_smem"].at[slot])
         kd.cond(number > x.begin, add, lambda: kd.wgmma_wait(0))
         kernel.pass_turn(self.me, s)
-        bias = x.bias(index, following)
+        bias = early_bias[0] if early_bias else x.bias(index, following)
+        early_bias = x.early_bias(number, 1)
         made = kd.wgmma_accumulator_load(s_acc, wait_n=1)
         kd.barrier_arrive(s["k_consumed"].at[following])
         if early:
@@ -225,7 +226,7 @@ class _TileSteps:
             self._release_before(number)
         if fade is not None:
             o_acc.scale_rows(fade)
-        return following, kd.optimization_barrier(fresh.astype(kernel.p.dtype)), top, total
+        return following, kd.optimization_barrier(fresh.astype(kernel.p.dtype)), top, total, *early_bias
 
     def _release_before(self, number: Any) -> None:
         """Let the producer load queries at a tile's first step, when the previous tile's output is stored."""

@@ -143,6 +143,13 @@ class RowScores:
         here = kd.ds(self.first, ROWS), kd.ds(index * block_kv, block_kv)  # loaded beside the products
         return kernel.p.bias_tile(s["bias"], (self.tile.batch, self.tile.head), *here)
 
+    def early_bias(self, number: Any, later: int = 0) -> list[Any]:
+        """The bias of the step `later` steps after a step, if it is loaded a step before it is used."""
+        if not self.kernel.bias_ahead:
+            return []
+        index, _ = self.kernel.block_of(self.tile, number + later, self.s)
+        return [self.bias(kd.maximum(index, 0), None)]
+
     def by_column(self, slope: Any) -> Any:
         """The linear term of each column. It is hidden from the assembler, so that it takes no registers between steps."""
         slope = kd.optimization_barrier(slope)

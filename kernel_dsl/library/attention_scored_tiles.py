@@ -16,6 +16,7 @@ from .attention_pages import loaded_together
 from .attention_problem import ScoredProblem, ScorePlace, clear_rows
 from .attention_scored_config import (
     FEW,
+    bias_by_key,
     blocks_of,
     bytes_of,
     computed,
@@ -67,6 +68,9 @@ class ScoredTiles:
         self.counted = not p.shared and (not p.alone if p.opened else self.grid < self.work)
         used = bytes_of(p, t)
         self.staged: bool = p.score.bias_tiles is not None and used <= SMEM_BYTES  # the bias goes through SMEM
+        # few consumers have registers for it, and no third one that computes while they wait
+        spare = t.consumers == 1 or (t.consumers == 2 and self.v_dim <= 64)
+        self.bias_ahead: bool = spare and bias_by_key(p) and not listed(p)
         # to load queries early, the next tile's queries have their own SMEM if there is room, otherwise the output has
         twice = self.counted and p.narrow is None
         self.q_places = 2 if twice and used + self.tile * max(self.dim, self.v_dim) * 2 <= SMEM_BYTES else 1

@@ -28,7 +28,7 @@ def kind_and_shape(x: Any) -> str:
 
 def is_number(x: Any) -> bool:
     """Whether this is a real number. A bool is none."""
-    return isinstance(x, Real) and not isinstance(x, bool)
+    return not isinstance(x, bool) and isinstance(x, Real)
 
 
 def check_plain_tensors(name: str, arrays: dict[str, Any]) -> None:

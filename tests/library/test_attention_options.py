@@ -112,6 +112,21 @@ def test_pairs_by_lanes(pair: tuple[str, str], rng: Any) -> None:
     run(rng, pair, (2, 2, 1, 23, 31, 12, 20), kd.float64 if PAIRS.index(pair) % 2 else f32, True)
 
 
+@pytest.mark.parametrize("what", [((1, 2, 1, 1, 1500, 64, 64), (1, 2, 1, 1500)), ((2, 2, 2, 1, 700, 40, 64), (700,)),
+                                  ((2, 2, 1, 70, 300, 64, 64), (2, 1, 1, 300)), ((1, 2, 1, 1, 900, 128, 128), (1, 2, 1, 900))],
+                         ids=str)  # fmt: skip
+@pytest.mark.parametrize("options", [{}, {"causal": "bottom_right", "window": 200}], ids=["all", "window"])
+@pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+@pytest.mark.sampled(6)
+def test_a_bias_of_keys(what: Any, options: dict[str, Any], dtype: Any, interpret: Any, rng: Any) -> None:
+    """Few consumers load it a step early, also for tiles that share keys and for consumers that skip some."""
+    shape, bias = what
+    q, k, v = inputs(rng, *shape, bf16)
+    options = options | {"bias": random(rng, bias, dtype)}
+    got = kd.library.attention(q, k, v, **options, return_lse=True, interpret=interpret)
+    check(got, reference.attention(q, k, v, **options), bf16)
+
+
 @pytest.mark.parametrize(
     "shape", [(1, 2, 1, 90, 50, 64, 64), (1, 2, 2, 40, 20, 256, 80), (1, 2, 2, 24, 16, 12, 20)], ids=str
 )
