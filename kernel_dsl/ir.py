@@ -288,6 +288,11 @@ class Op(_Declared):
         return tuple(out)
 
     @property
+    def low_bits(self) -> bool:
+        """Whether the result is low bits of an integer, which are right also where that overflowed."""
+        return False
+
+    @property
     def result(self) -> Value:
         """The only result."""
         (only,) = self.results
@@ -306,7 +311,7 @@ def known_of(op: Op, dtype: DType, operands: tuple[Value, ...]) -> Range | None:
         return found._replace(wide=True) if dtype == dt.int32 else any_of(dtype)
     for value in operands:
         if value.facts is not None and value.facts.wide:
-            return found._replace(wide=True)
+            return found if op.low_bits else found._replace(wide=True)
     return found
 
 

@@ -115,6 +115,11 @@ class FloorMod(Binary, name="floor_mod"):
 
     interval: ClassVar[Interval | None] = facts.mod
 
+    @property
+    def low_bits(self) -> bool:
+        divisor = None if self.y.facts is None else self.y.facts.constant
+        return divisor is not None and divisor > 0 and divisor & divisor - 1 == 0
+
 
 class Fma(Elementwise, name="fma"):
     """x * y + z with one rounding. PTX `fma.rn`."""
@@ -130,6 +135,10 @@ class And(Binary, name="and"):
 
     llvm: ClassVar[dict[str, str]] = dict.fromkeys("iub", "and {t} {0}, {1}")
     interval: ClassVar[Interval | None] = facts.masked
+
+    @property
+    def low_bits(self) -> bool:
+        return True
 
 
 class Or(Binary, name="or"):

@@ -13,7 +13,7 @@ from ..boundary import called
 from ..errors import BadArgument, BodyReturned
 from ..memory import SMEM, Barrier, ClusterBarrier
 from ..trace import current
-from .arith import add, multiply, rem, subtract
+from .arith import add, bitwise_and, multiply, subtract
 from .atomic import atomic_add
 from .barrier import barrier_arrive, barrier_wait
 from .branches import when
@@ -119,6 +119,11 @@ def _product(extents: Sequence[Any]) -> Any:
     return reduce(multiply, extents)
 
 
+def _place(step: Any) -> Any:
+    """The place of a step's ticket."""
+    return bitwise_and(step, 1)
+
+
 class _Own:
     """Tickets of a block of one warpgroup."""
 
@@ -173,7 +178,7 @@ class _Shared(_Own):
         @when(self._leads)
         def _() -> None:
             ticket = self.take()
-            place = rem(add(step, 1), 2)
+            place = _place(add(step, 1))
             if not self._cluster:
                 self._places[place] = ticket
                 return
@@ -186,4 +191,4 @@ class _Shared(_Own):
 
     def answer(self, step: Any) -> Any:
         barrier_wait(self._here)
-        return self._places[rem(step, 2)]
+        return self._places[_place(step)]

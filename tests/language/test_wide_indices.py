@@ -134,3 +134,28 @@ def test_promises_and_multiples_remove_masks() -> None:
     assert "setp" in masked and ".v4" not in masked
     assert ".v4" in aligned and "setp" in aligned
     assert ".v4" in promised and "setp" not in promised
+
+
+LOW_BITS: dict[str, Callable[[Any, Any], Any]] = {
+    "a mask of a sum": lambda a, b: a + b & 7,
+    "a mask of a product": lambda a, b: 5 & a * b - 3,
+    "a remainder of a difference": lambda a, b: (a - b * 3) % 8,
+    "a remainder of a shifted number": lambda a, b: ((a << 3) + b) % 2,
+}
+
+
+@pytest.mark.parametrize("name", LOW_BITS)
+def test_low_bits_stay_narrow(name: str) -> None:
+    """Overflow does not change the low bits of a number: 32 bits are enough for them."""
+    x = random((8,), "float32")
+
+    @kd.kernel(out_type=Spec((), kd.float32))
+    def kernel(x: Any, a: Any, b: Any, out: Any) -> None:
+        out[...] = x[LOW_BITS[name](a, b)]
+
+    ints = np.random.default_rng(0).integers(-(2**31), 2**31, (20, 2))
+    for a, b in ((2**31 - 1, 2**31 - 1), (-(2**31), -5), *((int(a), int(b)) for a, b in ints)):
+        assert kernel(x, np.int32(a), np.int32(b), interpret=INTERPRET) == x[LOW_BITS[name](a, b)]
+    stages = kernel.lower(x, kd.int32(0), kd.int32(0))
+    (load,) = (op for op in stages.ir.walk() if op.op_name == "load")
+    assert load.offsets[0].type.dtype == kd.int32 and load.view.masked == ()
